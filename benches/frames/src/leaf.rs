@@ -7,8 +7,8 @@ use std::time::Instant;
 use path::{Entropy, Policy, Settings};
 use pipeline::{Batch, Counters, Frame, Offload, Pipeline, TxBatch, VlanTag};
 use tables::{
-    DontFragment, Fdb, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniTable,
-    Vtep, VtepIndex,
+    DontFragment, Fdb, NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniIndex,
+    VniTable, Vtep, VtepIndex,
 };
 use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_SERVICE_VLAN, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
 use wire::roce::Bth;
@@ -119,7 +119,7 @@ impl Leaf {
                 udp_checksum: false,
             };
             builder.vni(Arc::new(VniTable {
-                slot: Slot::new(number as u16 + 1).ok_or("too many VNIs")?,
+                index: VniIndex::new(number as u16 + 1).ok_or("too many VNIs")?,
                 netdev: format!("vx{number}"),
                 mac: None,
                 tunnel,

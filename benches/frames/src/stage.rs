@@ -147,7 +147,7 @@ impl Stage {
             let mut builder = SnapshotBuilder::after(&snapshot);
             for table in snapshot.vnis() {
                 // Gives the VNI's settings a new version.
-                builder.remove_vni(table.slot);
+                builder.remove_vni(table.index);
                 builder.vni(Arc::clone(table));
             }
             builder.build()

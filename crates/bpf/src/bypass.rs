@@ -13,7 +13,7 @@ use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::tc::SchedClassifierLink;
 use aya::{Ebpf, Pod};
 use netlink::Direction;
-use tables::{BypassPort, Difference, OpenPort, Place, PlaceChange, Slot};
+use tables::{BypassPort, Difference, OpenPort, Place, PlaceChange, Slot, VniIndex};
 
 use crate::foreign_programs;
 use crate::port_counts::{Numbers, PortCounts};
@@ -48,7 +48,9 @@ impl From<Place> for PlaceKey {
     fn from(place: Place) -> Self {
         match place {
             Place::Port { port, mac } => Self { scope: port, kind: 0, mac: mac.0 },
-            Place::Remote { slot, mac } => Self { scope: slot.get().into(), kind: 1, mac: mac.0 },
+            Place::Remote { index, mac } => {
+                Self { scope: Slot::of(index).get().into(), kind: 1, mac: mac.0 }
+            }
         }
     }
 }
@@ -77,7 +79,7 @@ impl Attached {
         let entry = PortEntry {
             refresh: u64::try_from(port.refresh.as_nanos()).unwrap_or(u64::MAX),
             frame_limit,
-            slot: port.slot.get(),
+            slot: Slot::of(port.index).get(),
             number: *number,
         };
         ports(ebpf)?
@@ -147,7 +149,7 @@ impl Bypass {
         for old in diff.removed.iter().chain(diff.changed.iter().map(|(old, _)| old)) {
             self.refused.remove(&old.ifindex);
         }
-        let moved = diff.changed.iter().filter(|(old, new)| old.slot != new.slot);
+        let moved = diff.changed.iter().filter(|(old, new)| old.index != new.index);
         let gone = diff.removed.iter().chain(moved.map(|(old, _)| old));
         let gone: Vec<u32> = gone.map(|old| old.ifindex).collect();
         self.take(ebpf, &gone)?;
@@ -209,8 +211,8 @@ impl Bypass {
         // but the bridge learns them. Until the control task has read the bridge's notifications,
         // all frames of the VNI's other ports pass the bridge. This takes milliseconds, so a port
         // watches before it forwards.
-        let slots: BTreeSet<Slot> = new().map(|port| port.slot).collect();
-        let others = self.ports.values().filter(|attached| slots.contains(&attached.port.slot));
+        let indices: BTreeSet<VniIndex> = new().map(|port| port.index).collect();
+        let others = self.ports.values().filter(|attached| indices.contains(&attached.port.index));
         let others: Vec<u32> = others.map(|attached| attached.port.ifindex).collect();
         if !others.is_empty() {
             self.paused_at = Some(Instant::now());

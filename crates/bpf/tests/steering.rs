@@ -24,7 +24,7 @@ use netlink::PrivateNamespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::{Grouper, Grouping};
 use ports::{PacketSocket, Port as _, RingSize};
-use tables::{Slot, SteeringPlan, TakenVni, Uplink, VniSource};
+use tables::{SteeringPlan, TakenVni, Uplink, VniIndex, VniSource};
 use wire::Vni;
 use worker::{Features, PuntPairs};
 
@@ -87,7 +87,7 @@ fn plan(leaf: &Namespace) -> SteeringPlan {
         vni: Vni::try_from(5).unwrap(),
         source: VniSource::Netdev(vx5),
         name: "vx5".to_owned(),
-        slot: Slot::new(9).unwrap(),
+        index: VniIndex::new(9).unwrap(),
         local: LOCAL,
         destination_port: 4789,
         frame_limit: 9000 - 36,

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use tables::{Slot, SteeringPlan, VniSource};
+use tables::{SteeringPlan, VniIndex, VniSource};
 use wire::{MacAddr, Vni};
 
 use crate::stores::Stores;
@@ -22,14 +22,14 @@ pub struct Host {
     pub mac: MacAddr,
 }
 
-/// The host port behind which the bridge of the VNI in this slot has an address.
+/// The host port behind which the bridge of the VNI in this index has an address.
 pub(crate) fn port_of(
     stores: &Stores,
     plan: &SteeringPlan,
-    slot: Slot,
+    index: VniIndex,
     mac: MacAddr,
 ) -> Option<String> {
-    let vxlan = plan.vnis.values().find(|vni| vni.slot == slot)?.source.netdev()?;
+    let vxlan = plan.vnis.values().find(|vni| vni.index == index)?.source.netdev()?;
     let bridge = stores.links.get(vxlan)?.master?;
     let port = stores.bridges.get(bridge, mac)?;
     (port.ifindex != vxlan).then(|| stores.links.name(port.ifindex))

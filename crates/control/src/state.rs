@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netlink::{Dump, FdbEntry, FdbWrite, Message};
-use tables::{Learned, PlaceChange, Slot, VniSource};
+use tables::{Learned, PlaceChange, VniIndex, VniSource};
 use wire::MacAddr;
 
 use crate::change::Change;
@@ -420,10 +420,10 @@ impl State {
         self.mobility.counts
     }
 
-    /// The host port behind which the bridge of the VNI in this slot has an address.
+    /// The host port behind which the bridge of the VNI in this index has an address.
     #[must_use]
-    pub fn port_of(&self, slot: Slot, mac: MacAddr) -> Option<String> {
-        hosts::port_of(&self.stores, &self.published().plan, slot, mac)
+    pub fn port_of(&self, index: VniIndex, mac: MacAddr) -> Option<String> {
+        hosts::port_of(&self.stores, &self.published().plan, index, mac)
     }
 
     /// All known hosts.

@@ -227,8 +227,8 @@ impl<P: FnMut(&Update, &Diff)> Task<P> {
                 // The requester may be gone.
                 Err(error) => drop(answer.send(Err(error))),
             },
-            Some(Request::Port(slot, mac, answer)) => {
-                drop(answer.send(self.state.port_of(slot, mac)))
+            Some(Request::Port(index, mac, answer)) => {
+                drop(answer.send(self.state.port_of(index, mac)))
             }
             Some(Request::Hosts(answer)) => drop(answer.send(self.state.hosts().collect())),
             Some(Request::Learn(learned)) => self.learned.extend(self.state.learn(&learned)),

@@ -53,7 +53,7 @@ fn here(last: u8) -> Place {
 }
 
 fn there(update: &Update, last: u8) -> Place {
-    Place::Remote { slot: update.plan.vnis[&Netdev(VXLAN)].slot, mac: mac(last) }
+    Place::Remote { index: update.plan.vnis[&Netdev(VXLAN)].index, mac: mac(last) }
 }
 
 /// The places that appeared (true) or were left (false) since the last call.

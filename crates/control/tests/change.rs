@@ -29,12 +29,12 @@ fn policy_of(
 #[test]
 fn a_policy_is_followed_at_once_until_the_configuration_is_read_again() {
     let mut state = told(leaf());
-    let slot = table(&state.build()).unwrap().slot;
+    let slot = table(&state.build()).unwrap().index;
     state.change(&policy_of(Some(Policy::QpBins), Some(8), None)).unwrap();
     let update = state.build();
     let entropy = table(&update).unwrap().entropy;
     assert_eq!((entropy.policy(), entropy.bins().map(Bins::get)), (Policy::QpBins, Some(8)));
-    assert_eq!(table(&update).unwrap().slot, slot, "still the same VNI");
+    assert_eq!(table(&update).unwrap().index, slot, "still the same VNI");
     // Absent fields keep their values.
     state.change(&policy_of(None, None, Some((50_000, 50_007)))).unwrap();
     let entropy = table(&state.build()).unwrap().entropy;

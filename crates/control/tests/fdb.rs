@@ -350,7 +350,7 @@ fn a_table_is_built_again_only_where_something_was_said() {
     assert!(state.is_dirty());
     let second = state.build();
     let of = |update: &control::Update, ifindex: u32| {
-        let slot = update.plan.vnis[&Netdev(ifindex)].slot.get();
+        let slot = update.plan.vnis[&Netdev(ifindex)].index.get();
         std::sync::Arc::clone(update.snapshot.vni(slot).unwrap())
     };
     assert!(std::sync::Arc::ptr_eq(&of(&first, 21), &of(&second, 21)));

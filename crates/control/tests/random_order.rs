@@ -242,7 +242,7 @@ impl Leaf {
     }
 
     /// The places that the bypass finally has.
-    fn expected_places(&self, slot: tables::Slot) -> BTreeSet<Place> {
+    fn expected_places(&self, slot: tables::VniIndex) -> BTreeSet<Place> {
         if self.isolated || !self.is_taken() {
             return BTreeSet::new();
         }
@@ -250,7 +250,7 @@ impl Leaf {
         let place = |(mac, port): (&MacAddr, &u32)| match *port {
             HOST => Some(Place::Port { port: HOST, mac: *mac }),
             port if port == self.netdev.ifindex && fdb.contains_key(mac) => {
-                Some(Place::Remote { slot, mac: *mac })
+                Some(Place::Remote { index: slot, mac: *mac })
             }
             _ => None,
         };
@@ -406,7 +406,7 @@ fn run(steps: Vec<Step>) {
     let taken = &update.plan.vnis[&Netdev(truth.netdev.ifindex)];
     assert_eq!((update.plan.vnis.len(), &taken.name), (1, &truth.netdev.name));
     assert_eq!(update.plan.ports[&HOST].sends, !truth.isolated);
-    assert_eq!(places, truth.expected_places(taken.slot));
+    assert_eq!(places, truth.expected_places(taken.index));
     let table = table(&update).expect("the VNI is taken");
     let fdb: BTreeMap<MacAddr, Ipv4Addr> =
         table.fdb.iter().map(|(mac, _)| (mac, behind(&update, mac).unwrap())).collect();

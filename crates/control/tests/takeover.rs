@@ -9,7 +9,7 @@ use control::{
 };
 use netlink::{Dump, FdbEntry, Link, LinkKind, Mdb, Message, Qdisc, Vxlan};
 use path::{Bins, Policy, SourcePortRange};
-use tables::{DontFragment, Slot, Tos, Ttl};
+use tables::{DontFragment, Tos, Ttl, VniIndex};
 use wire::MacAddr;
 use world::*;
 
@@ -65,7 +65,7 @@ fn a_plain_netdev_is_taken_and_its_attributes_are_followed() {
     };
     tell(&mut state, [link(vxlan(VXLAN, BRIDGE, changed))]);
     let update = state.build();
-    assert_eq!(update.plan.vnis[&Netdev(VXLAN)].slot, plan.slot, "still the same VNI");
+    assert_eq!(update.plan.vnis[&Netdev(VXLAN)].index, plan.index, "still the same VNI");
     let tunnel = &table(&update).unwrap().tunnel;
     assert_eq!((tunnel.ttl, tunnel.tos), (Ttl::Fixed(7), Tos::Fixed(0x14)));
     assert_eq!((tunnel.df, tunnel.udp_checksum), (DontFragment::Set, false));
@@ -345,11 +345,11 @@ fn a_vtep_that_is_an_own_address_or_routed_strangely_is_named() {
 #[test]
 fn slots_run_out_and_become_free() {
     let mut state = told([]);
-    let vnis = u32::from(Slot::MAX) + 2;
+    let vnis = u32::from(VniIndex::MAX) + 2;
     tell(&mut state, [local_address(New), link(bridge(1, "br"))]);
     tell(&mut state, (1..=vnis).map(|vni| link(vxlan(10 + vni, 1, vxlan_of(vni)))));
     let update = state.build();
-    assert_eq!(update.plan.vnis.len(), usize::from(Slot::MAX));
+    assert_eq!(update.plan.vnis.len(), usize::from(VniIndex::MAX));
     let left: Vec<u32> = update.left.iter().map(|left| left.vni).collect();
     assert_eq!(left, [vnis - 1, vnis]);
     assert!(update.left.iter().all(|left| left.reason == KernelOnlyReason::SlotsExhausted));
@@ -358,17 +358,17 @@ fn slots_run_out_and_become_free() {
     assert_eq!(why_left(&update, 10 + 5), Some(KernelOnlyReason::Down));
     assert_eq!(why_left(&update, 10 + vnis - 1), None);
     assert_eq!(why_left(&update, 10 + vnis), Some(KernelOnlyReason::SlotsExhausted));
-    assert_eq!(update.snapshot.vnis().count(), usize::from(Slot::MAX));
+    assert_eq!(update.snapshot.vnis().count(), usize::from(VniIndex::MAX));
 }
 
 #[test]
 fn a_slot_is_kept_while_its_vni_is_taken() {
     let mut state = told(leaf());
-    let slot = state.build().plan.vnis[&Netdev(VXLAN)].slot;
+    let slot = state.build().plan.vnis[&Netdev(VXLAN)].index;
     tell(&mut state, [link(bridge(20, "br2")), link(vxlan(5, 20, vxlan_of(5)))]);
     let update = state.build();
-    assert_eq!(update.plan.vnis[&Netdev(VXLAN)].slot, slot);
-    assert_ne!(update.plan.vnis[&Netdev(5)].slot, slot);
+    assert_eq!(update.plan.vnis[&Netdev(VXLAN)].index, slot);
+    assert_ne!(update.plan.vnis[&Netdev(5)].index, slot);
     tell(&mut state, [Message::Link(Delete, vxlan(5, 20, vxlan_of(5)))]);
     let update = state.build();
     assert_eq!(update.plan.vnis.keys().collect::<Vec<_>>(), [&Netdev(VXLAN)]);

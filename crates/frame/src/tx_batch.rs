@@ -185,7 +185,7 @@ impl TxBatch {
     pub fn append(
         &mut self,
         to: Destination,
-        slot: u16,
+        vni: u16,
         body: Payload,
         offload: Offload,
     ) -> Option<&mut TxFrame> {
@@ -194,7 +194,7 @@ impl TxBatch {
         }
         let transmit = self.frames.get_mut(self.length)?;
         self.length += 1;
-        transmit.reset(to, slot, body, offload);
+        transmit.reset(to, vni, body, offload);
         Some(transmit)
     }
 

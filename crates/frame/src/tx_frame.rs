@@ -99,8 +99,9 @@ pub struct TxFrame {
     pub vtep: Option<(u32, Ipv4Addr)>,
     /// Offloads that are left to the kernel. Offsets count from the first byte of the head.
     pub offload: Offload,
-    /// Slot of the VNI, for its counters.
-    pub slot: u16,
+    /// Index of the VNI, for its counters; 0 without one. It is the slot on the bridge punt pair as
+    /// well.
+    pub vni: u16,
     /// Number of frames that this is on the wire; more than one for a super-frame.
     pub segments: u16,
     head_length: u32,
@@ -110,10 +111,10 @@ pub struct TxFrame {
 impl TxFrame {
     /// A frame with an empty head.
     #[must_use]
-    pub const fn new(to: Destination, slot: u16, body: Payload, offload: Offload) -> Self {
+    pub const fn new(to: Destination, vni: u16, body: Payload, offload: Offload) -> Self {
         Self {
             to,
-            slot,
+            vni,
             vtep: None,
             offload,
             body,
@@ -125,8 +126,8 @@ impl TxFrame {
 
     /// Resets to an empty head. The old bytes are not cleared.
     #[inline(always)]
-    pub fn reset(&mut self, to: Destination, slot: u16, body: Payload, offload: Offload) {
-        (self.to, self.slot, self.vtep, self.segments) = (to, slot, None, 1);
+    pub fn reset(&mut self, to: Destination, vni: u16, body: Payload, offload: Offload) {
+        (self.to, self.vni, self.vtep, self.segments) = (to, vni, None, 1);
         (self.body, self.offload, self.head_length) = (body, offload, 0);
     }
 

@@ -401,7 +401,7 @@ impl Pipeline {
             let switched = match table {
                 Some(table) => self
                     .switch_one(&mut bridge, received, table, run)
-                    .map_err(|reason| (reason, table.slot.get())),
+                    .map_err(|reason| (reason, table.index.get())),
                 None => Err((DropReason::UnknownVni, 0)),
             };
             match switched {
@@ -456,7 +456,7 @@ impl Pipeline {
         if pieces == 0 {
             return Err(DropReason::NoRemote);
         }
-        let slot = table.slot.get();
+        let slot = table.index.get();
         if at.segment == 0 {
             self.counters.copies.add(pieces as u64 - 1);
         }

@@ -89,7 +89,7 @@ pub(crate) fn wrap(
 fn write(wrapper: &mut [u8; WRAPPER], first: &TxFrame, batch: &Batch<'_>, payload: u32) {
     let (egress, to) = match first.to {
         Destination::BundledHost(ifindex) => (WAY_PORT, ifindex),
-        _ => (WAY_BRIDGE, first.slot.into()),
+        _ => (WAY_BRIDGE, first.vni.into()),
     };
     let Some((header, rest)) = wrapper.split_first_chunk_mut::<ETHERNET>() else { return };
     *header = ethernet(first, batch).unwrap_or_default();

@@ -166,7 +166,7 @@ impl Counters {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            vnis: zeros(usize::from(tables::Slot::MAX) + 1),
+            vnis: zeros(usize::from(tables::VniIndex::MAX) + 1),
             paths: zeros(usize::from(PATHS)),
             peers: zeros(PEERS),
             drops: zeros(DropReason::ALL.len()),

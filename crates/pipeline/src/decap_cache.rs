@@ -157,7 +157,7 @@ impl DecapCache {
         of: &Snapshot,
     ) {
         let Outer { source, destination, port, .. } = *outer;
-        let (vni, slot): (Vni, u16) = (table.tunnel.vni, table.slot.get());
+        let (vni, slot): (Vni, u16) = (table.tunnel.vni, table.index.get());
         let own = table.mac.map_or(u64::MAX, |mac| number(mac.0));
         if let Some(place) = self.0.get_mut(place(source, vni.get())) {
             *place = Sender {

@@ -12,7 +12,7 @@ use frame::{
     Batch, Checksum, Destination, DropReason, ETHERNET, Frame, Gso, GsoKind, MACS, Offload,
     PUNT_TAG, Payload, Queue, TxBatch,
 };
-use tables::{Snapshot, VniTable, VtepIndex};
+use tables::{Slot, Snapshot, VniTable, VtepIndex};
 use wire::checksum::Sum;
 use wire::ecn::Egress;
 use wire::number::PROTOCOL_UDP;
@@ -193,7 +193,7 @@ impl Pipeline {
         let table = snapshot
             .terminate(outer.destination, outer.port, vni)
             .ok_or((DropReason::UnknownVni, 0))?;
-        let slot = table.slot.get();
+        let slot = table.index.get();
         let vtep = sender(outer, table, snapshot);
         if matches!(vtep, Ok(None) | Err(DropReason::UnknownVtep)) {
             self.counters.vni(slot).inspect(|counters| counters.unknown_vtep.add(1));
@@ -337,13 +337,13 @@ fn inside<O: Output>(
     let body = Payload::Received { frame: index, range: start as u32..end as u32 };
     let segments = offload.gso.map_or(Ok(1), |gso| segments(inner, dissection, gso))?;
     // Written in place, because moving a whole `TxFrame` is expensive.
-    let written = out.frames().append(to, table.slot.get(), body, offload).and_then(|transmit| {
+    let written = out.frames().append(to, table.index.get(), body, offload).and_then(|transmit| {
         transmit.segments = segments;
         transmit.vtep = vtep;
         let fits = transmit.extend_head(addresses)
             && (tag == 0
                 || (transmit.extend_head(&TPID.to_be_bytes())
-                    && transmit.extend_head(&table.slot.get().to_be_bytes())))
+                    && transmit.extend_head(&Slot::of(table.index).get().to_be_bytes())))
             && transmit.extend_head(behind);
         if let Some(codepoint) = codepoint {
             let ip = transmit.head_mut().get_mut(l3 + tag..)?;

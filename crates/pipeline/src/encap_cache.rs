@@ -54,7 +54,7 @@ impl Versions {
         policy: u64,
     ) -> Option<Self> {
         let group = snapshot.vtep(vtep)?.paths.version();
-        Some(Self { settings: snapshot.settings_version(vni.slot), group, policy })
+        Some(Self { settings: snapshot.settings_version(vni.index), group, policy })
     }
 }
 

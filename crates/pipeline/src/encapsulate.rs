@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use frame::{Batch, Checksum, DropReason, ETHERNET, Frame, MACS, Offload, Payload, Queue, TxBatch};
 use path::Flow;
-use tables::{Snapshot, Tunnel, VtepIndex};
+use tables::{Slot, Snapshot, Tunnel, VtepIndex};
 
 use crate::Pipeline;
 use crate::cursor::Cursor;
@@ -114,9 +114,9 @@ impl Pipeline {
             match self.encapsulate_one((at, frame), epoch, run) {
                 Ok(None) => {}
                 Ok(next) => return next,
-                Err((reason, slot)) => {
+                Err((reason, vni_index)) => {
                     run.out.record(|| Step::Dropped(reason));
-                    self.drop_rest(at, reason, slot);
+                    self.drop_rest(at, reason, vni_index);
                 }
             }
             if run.out.frames().is_part() && (index as usize) + 1 < batch.len() {
@@ -128,9 +128,9 @@ impl Pipeline {
 
     /// Counts a frame as dropped. If some of its segments were sent, the rest counts as one copy.
     #[cold]
-    pub(crate) fn drop_rest(&self, at: Cursor, reason: DropReason, slot: u16) {
+    pub(crate) fn drop_rest(&self, at: Cursor, reason: DropReason, vni_index: u16) {
         self.counters.copies.add(u64::from(at.segment > 0));
-        self.counters.drop_frames(reason, slot, 1);
+        self.counters.drop_frames(reason, vni_index, 1);
     }
 
     /// Counts the batch and prefetches the headers of its frames.
@@ -155,14 +155,14 @@ impl Pipeline {
         if frame.data.is_empty() {
             return Err((DropReason::ReceiveUnreadable, 0));
         }
-        let slot = match frame.vlan {
-            Some(tag) if tag.tpid == TPID => tag.tci & 0x0fff,
+        let vni_index = match frame.vlan {
+            Some(tag) if tag.tpid == TPID => Slot::from_tci(tag.tci).get(),
             _ => 0,
         };
-        let vni = run.snapshot.vni(slot).ok_or((DropReason::UnknownSlot, 0))?;
-        let whole = |reason| (reason, slot);
+        let vni = run.snapshot.vni(vni_index).ok_or((DropReason::UnknownSlot, 0))?;
+        let whole = |reason| (reason, vni_index);
         let dissection = wire::dissect(frame.data);
-        let dissection = dissection.as_ref().ok_or((DropReason::Truncated, slot))?;
+        let dissection = dissection.as_ref().ok_or((DropReason::Truncated, vni_index))?;
         let plan = Decision::of(frame, dissection, vni).map_err(whole)?;
         let before = run.out.frames().len();
         let rest = self.tunnel(at, &plan, run).map_err(whole)?;
@@ -188,7 +188,7 @@ impl Pipeline {
     ) -> Result<Option<Cursor>, DropReason> {
         run.out.record(|| Step::addressed(plan.vni, plan.dissection.destination, plan.flooded));
         if plan.flooded && at.segment == 0 {
-            self.counters.vni(plan.vni.slot.get()).inspect(|counters| counters.flooded.add(1));
+            self.counters.vni(plan.vni.index.get()).inspect(|counters| counters.flooded.add(1));
         }
         if !plan.is_finished() {
             return self.tunnel_pieces(at, *plan, run);
@@ -234,7 +234,7 @@ impl Pipeline {
                         let to = (segment, *remote);
                         run.out.record(|| Step::copy(&plan, to, &flow, Err(reason), run.snapshot));
                     }
-                    self.counters.drop_frames(reason, plan.vni.slot.get(), copies as u64);
+                    self.counters.drop_frames(reason, plan.vni.index.get(), copies as u64);
                 }
             }
         }
@@ -272,7 +272,7 @@ impl Pipeline {
         let inner = run.batch.frame(index as usize)?.data.get(..segmenter.header_length())?;
         let body = Payload::Received { frame: index, range: inner.len() as u32..whole.end as u32 };
         let (to, out) = (uplink(hop), run.out.frames());
-        let transmit = out.append(to, plan.vni.slot.get(), body, offload)?;
+        let transmit = out.append(to, plan.vni.index.get(), body, offload)?;
         (transmit.vtep, transmit.segments) = (Some((remote.0, address)), segments);
         let headers = transmit.append_head()?;
         // The kernel cannot compute an outer checksum for each segment.
@@ -314,7 +314,7 @@ impl Pipeline {
             let (to, snapshot) = ((at.segment as usize, remote), run.snapshot);
             run.out.record(|| Step::copy(plan, to, flow, sent, snapshot));
             if let Err(reason) = sent {
-                self.counters.drop_frames(reason, plan.vni.slot.get(), 1);
+                self.counters.drop_frames(reason, plan.vni.index.get(), 1);
             }
         }
     }
@@ -350,7 +350,7 @@ impl Pipeline {
         let to = uplink(choice.hop);
         let body = Payload::Received { frame: *index, range: range.clone() };
         // Written in place, because moving a whole `TxFrame` is expensive.
-        let Some(transmit) = run.out.frames().append(to, vni.slot.get(), body, offload) else {
+        let Some(transmit) = run.out.frames().append(to, vni.index.get(), body, offload) else {
             return Err(DropReason::TooBig);
         };
         transmit.vtep = Some((remote.0, path.remote));

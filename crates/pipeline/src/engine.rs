@@ -187,7 +187,7 @@ impl Pipeline {
                 self.counters.path(path).inspect(|path| path.add(segments, bytes));
                 let inner = bytes.saturating_sub(OVERHEAD as u64);
                 self.counters
-                    .vni(transmit.slot)
+                    .vni(transmit.vni)
                     .inspect(|vni| vni.encapsulated.add(segments, inner));
                 peer.inspect(|peer| peer.sent.add(segments, inner));
                 if by_default {
@@ -200,7 +200,7 @@ impl Pipeline {
             }
             Destination::Port(_) if transmit.vtep.is_none() => {
                 self.counters.sent.add(1);
-                self.counters.vni(transmit.slot).inspect(|vni| vni.switched.add(segments, bytes));
+                self.counters.vni(transmit.vni).inspect(|vni| vni.switched.add(segments, bytes));
             }
             Destination::Bridge
             | Destination::Host(_)
@@ -213,7 +213,7 @@ impl Pipeline {
                 let tag = if transmit.to == Destination::Bridge { PUNT_TAG as u64 } else { 0 };
                 let inner = bytes.saturating_sub(tag);
                 self.counters
-                    .vni(transmit.slot)
+                    .vni(transmit.vni)
                     .inspect(|vni| vni.decapsulated.add(segments, inner));
                 peer.inspect(|peer| peer.received.add(segments, inner));
             }
@@ -226,7 +226,7 @@ impl Pipeline {
         let (again, head) = (u64::from(transmit.segments) - 1, transmit.head().len() as u64);
         let (outer, inner) = (again * head, again * head.saturating_sub(OVERHEAD as u64));
         self.counters.path(path).inspect(|path| path.add(0, outer));
-        self.counters.vni(transmit.slot).inspect(|vni| vni.encapsulated.add(0, inner));
+        self.counters.vni(transmit.vni).inspect(|vni| vni.encapsulated.add(0, inner));
         if let Some((index, vtep)) = transmit.vtep {
             self.counters.peer_at(index).inspect(|peer| peer.of(vtep).sent.add(0, inner));
         }
@@ -238,7 +238,7 @@ impl Pipeline {
         // decapsulated one was received as one frame, and counts as one.
         let uplink = matches!(transmit.to, Destination::Uplink { .. });
         let frames = if uplink { u64::from(transmit.segments) } else { 1 };
-        self.counters.drop_frames(reason, transmit.slot, frames);
+        self.counters.drop_frames(reason, transmit.vni, frames);
     }
 
     fn update_held(&self) {

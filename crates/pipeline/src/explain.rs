@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use frame::{Batch, DropReason, Frame, TxBatch, VlanTag};
 use path::{Choice, Flow};
-use tables::{Slot, Snapshot, VniTable, VtepIndex};
+use tables::{Slot, Snapshot, VniIndex, VniTable, VtepIndex};
 use wire::{MacAddr, Vni};
 
 use crate::Pipeline;
@@ -186,11 +186,16 @@ pub(crate) fn observer() -> Pipeline {
     Pipeline::new(Arc::new(Counters::none()))
 }
 
-/// Explains what encapsulation does at the time `now` with a frame from the bridge of the VNI in
-/// `slot`.
+/// Explains what encapsulation does at the time `now` with a frame from the bridge of the VNI with
+/// this index.
 #[must_use]
-pub fn explain(frame: &Frame<'_>, slot: Slot, snapshot: &Snapshot, now: Instant) -> Explanation {
-    let tag = VlanTag { tpid: TPID, tci: slot.get() };
+pub fn explain(
+    frame: &Frame<'_>,
+    index: VniIndex,
+    snapshot: &Snapshot,
+    now: Instant,
+) -> Explanation {
+    let tag = VlanTag { tpid: TPID, tci: Slot::of(index).get() };
     let frame = Frame { vlan: Some(tag), ..*frame };
     let steps = recorded(frame, snapshot, now, |run| {
         let (mut pipeline, mut next) = (observer(), Some(Cursor::default()));

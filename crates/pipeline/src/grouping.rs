@@ -150,7 +150,7 @@ impl Grouper {
                 let first = frames.get(group.first as usize);
                 joins
                     && first.is_some_and(|first| {
-                        (first.to, first.slot) == (frame.to, frame.slot)
+                        (first.to, first.vni) == (frame.to, frame.vni)
                             && bundle::ethernet(first, batch) == Some(header)
                     })
             });

@@ -145,7 +145,7 @@ impl Learner {
             self.cache = vec![[Seen::default(); WAYS]; SETS].into();
             self.reports.reserve(CACHED.min(BURST as usize * 2));
         }
-        let key = key(mac, table.slot.get());
+        let key = key(mac, table.index.get());
         let Some(set) = self.cache.get_mut(set_of(key)) else { return Ok(()) };
         // Evicts the entry that is due first. New addresses therefore rarely evict known
         // ones.

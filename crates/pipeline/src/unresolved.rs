@@ -148,7 +148,7 @@ impl Unresolved {
                     held.transmit.to = uplink(hop);
                     out.push(held.transmit);
                 }
-                Fate::GiveUp(reason) => give_up(reason, held.transmit.slot),
+                Fate::GiveUp(reason) => give_up(reason, held.transmit.vni),
                 Fate::Wait(hop) => {
                     if let Some(hop) = hop {
                         held.adjacency = (hop.ifindex, hop.gateway);
@@ -168,7 +168,7 @@ impl Unresolved {
     /// Drops all frames and calls `give_up` with the slot of each.
     pub(crate) fn clear(&mut self, mut give_up: impl FnMut(u16)) {
         for held in self.frames.drain(..) {
-            give_up(held.transmit.slot);
+            give_up(held.transmit.vni);
         }
         self.queues.clear();
     }

@@ -43,7 +43,7 @@ fn fate(frame: Owned) -> Result<Vec<u8>, DropReason> {
     let fate = match sent.as_slice() {
         [one] => {
             assert_eq!(worker.out[0].to, Destination::Bridge);
-            assert_eq!(worker.out[0].slot, SLOT);
+            assert_eq!(worker.out[0].vni, SLOT);
             Ok(untagged(one))
         }
         [] => Err(*DropReason::ALL.iter().find(|&&reason| worker.dropped(reason) == 1).unwrap()),

@@ -10,7 +10,7 @@ use etherparse::PacketBuilder;
 use path::{Policy, Settings};
 use pipeline::{Destination, DropReason, Explanation, GsoKind, Offload, explain};
 use proptest::prelude::*;
-use tables::{DontFragment, Slot, Tos, Ttl};
+use tables::{DontFragment, Tos, Ttl, VniIndex};
 
 #[test]
 fn q1_one_queue_pair_one_outer_port() {
@@ -385,7 +385,7 @@ proptest! {
                 DropReason::ALL.iter().zip(before).map(|(&reason, before)| counters.dropped(reason) - before).collect();
             let mut waiting = counters.held.get() - held;
 
-            let explanation = explain(&frame.frame(), Slot::new(SLOT).unwrap(), &snapshot, std::time::Instant::now());
+            let explanation = explain(&frame.frame(), VniIndex::new(SLOT).unwrap(), &snapshot, std::time::Instant::now());
             prop_assert!(!explanation.to_string().is_empty());
             match explanation {
                 Explanation::Dropped(reason) => drops[reason as usize] -= 1,
@@ -446,7 +446,7 @@ fn q9_an_explanation_for_people() {
     let snapshot = Leaf::one().snapshot();
     let frame = Owned::tagged(roce(0x17, 1));
     let text =
-        explain(&frame.frame(), Slot::new(SLOT).unwrap(), &snapshot, std::time::Instant::now())
+        explain(&frame.frame(), VniIndex::new(SLOT).unwrap(), &snapshot, std::time::Instant::now())
             .to_string();
     let port = open(&Worker::new().encapsulate(&[frame], &snapshot)[0]).udp.source_port;
     for part in [
@@ -460,7 +460,7 @@ fn q9_an_explanation_for_people() {
     }
     let short = Owned::tagged(vec![0; 13]);
     let text =
-        explain(&short.frame(), Slot::new(SLOT).unwrap(), &snapshot, std::time::Instant::now())
+        explain(&short.frame(), VniIndex::new(SLOT).unwrap(), &snapshot, std::time::Instant::now())
             .to_string();
     assert_eq!(text, "dropped, truncated: The frame is shorter than its headers say.");
 }

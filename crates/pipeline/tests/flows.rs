@@ -100,7 +100,7 @@ fn frame() -> impl Strategy<Value = Owned> {
 
 /// All properties of a frame except its bytes.
 fn rest(sent: &TxFrame) -> impl PartialEq + std::fmt::Debug + use<> {
-    (sent.to, sent.slot, sent.vtep, sent.offload, sent.segments, sent.head().len())
+    (sent.to, sent.vni, sent.vtep, sent.offload, sent.segments, sent.head().len())
 }
 
 proptest! {

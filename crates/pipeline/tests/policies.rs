@@ -12,7 +12,7 @@ use std::time::Instant;
 use common::{HOST, Leaf, Owned, SLOT, Worker, bth, hop, udp4};
 use path::{Choice, Entropy, Flow, PathPolicy, Paths, Policy, Remote, Settings};
 use pipeline::{Destination, Policies};
-use tables::{NextHop, Slot, Snapshot, SnapshotBuilder, Ttl, VniTable, Vtep, VtepIndex};
+use tables::{NextHop, Snapshot, SnapshotBuilder, Ttl, VniIndex, VniTable, Vtep, VtepIndex};
 use wire::{Dissection, MacAddr, Vni};
 
 /// One policy for all VNIs.
@@ -264,7 +264,7 @@ impl Cached {
         let first = leaf.snapshot();
         let mut builder = SnapshotBuilder::after(&first);
         let mut table = VniTable::clone(first.vni(SLOT).unwrap());
-        table.slot = Slot::new(OTHER).unwrap();
+        table.index = VniIndex::new(OTHER).unwrap();
         table.tunnel.vni = Vni::try_from(20_020).unwrap();
         builder.vni(Arc::new(table));
         let policy = Counted(Entropy::new(leaf.settings).unwrap());
@@ -331,7 +331,7 @@ fn what_a_flow_does_not_depend_on_leaves_it_cached() {
     cached.snapshot = with_hops(&cached.snapshot, 1, vec![hop(9)]);
     assert!(cached.is_known(), "the route to another VTEP");
     let mut builder = SnapshotBuilder::after(&cached.snapshot);
-    builder.remove_vni(Slot::new(OTHER).unwrap());
+    builder.remove_vni(VniIndex::new(OTHER).unwrap());
     builder.remove_vtep(VtepIndex(1));
     builder.own([Ipv4Addr::new(10, 9, 9, 9)].into_iter());
     cached.snapshot = builder.build();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wire::MacAddr;
 
-use crate::snapshot::Slot;
+use crate::snapshot::VniIndex;
 
 /// A host port whose frames may use the bridge bypass.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,8 +15,8 @@ pub struct BypassPort {
     pub name: String,
     /// Interface index of its bridge's vxlan netdev.
     pub netdev: u32,
-    /// The slot of its bridge's VNI.
-    pub slot: Slot,
+    /// The index of its bridge's VNI.
+    pub index: VniIndex,
     /// Longest Ethernet frame that both the vxlan netdev and the underlay forward, in bytes, with
     /// header.
     pub frame_limit: u32,
@@ -56,8 +56,8 @@ pub enum Place {
     },
     /// The bridge has it behind the vxlan netdev, and the FDB of the VNI behind a VTEP.
     Remote {
-        /// The VNI's slot.
-        slot: Slot,
+        /// The VNI's index.
+        index: VniIndex,
         /// The MAC address.
         mac: MacAddr,
     },

@@ -125,7 +125,7 @@ impl SteeringDiff {
     }
 
     /// The VNIs that are given back before workers get the new tables: they are gone, or have
-    /// another slot or address.
+    /// another index or address.
     pub fn released_vnis(&self) -> impl Iterator<Item = &TakenVni> {
         let moved = self.vnis.changed.iter().filter(|(old, new)| !old.is_same_place(new));
         self.vnis.removed.iter().chain(moved.map(|(old, _)| old))
@@ -141,16 +141,16 @@ mod tests {
     use wire::Vni;
 
     use super::*;
-    use crate::snapshot::Slot;
+    use crate::snapshot::VniIndex;
     use crate::steering::VniSource;
 
-    fn taken(ifindex: u32, slot: u16, frame_limit: u32) -> (VniSource, TakenVni) {
+    fn taken(ifindex: u32, index: u16, frame_limit: u32) -> (VniSource, TakenVni) {
         let source = VniSource::Netdev(ifindex);
         let vni = TakenVni {
             vni: Vni::try_from(ifindex).unwrap(),
             source,
             name: format!("vx{ifindex}"),
-            slot: Slot::new(slot).unwrap(),
+            index: VniIndex::new(index).unwrap(),
             local: Ipv4Addr::new(10, 0, 0, 1),
             destination_port: 4789,
             frame_limit,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vni_in_another_slot_is_given_back_and_one_with_another_limit_is_not() {
+    fn a_vni_with_another_index_is_given_back_and_one_with_another_limit_is_not() {
         let before = plan([taken(5, 1, 1500), taken(6, 2, 1500), taken(7, 3, 1500)]);
         let after = plan([taken(5, 4, 1500), taken(6, 2, 1400), taken(8, 5, 1500)]);
         let diff = SteeringDiff::between(&before, &after, Arc::default());

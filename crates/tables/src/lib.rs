@@ -7,6 +7,7 @@
 //! - [`tunnel`]: the outer header settings of a vxlan netdev
 //! - `pages`: a list that shares its unchanged parts between clones
 //! - [`bypass`]: the bridge bypass
+//! - [`slot`]: the encoding of VNIs on the bridge punt pair
 //! - [`snapshot`]: all forwarding tables at one moment, and their builder
 //! - [`steering`]: the frames that BPF programs redirect to workers
 
@@ -16,6 +17,7 @@ pub mod fdb;
 pub mod hash;
 pub mod learning;
 mod pages;
+pub mod slot;
 pub mod snapshot;
 pub mod steering;
 pub mod tunnel;
@@ -25,6 +27,7 @@ pub use diff::{Difference, SteeringDiff};
 pub use fdb::Fdb;
 pub use learning::{Learned, Learning};
 pub use path::{BUCKETS, NextHop, Paths, Rebalance, placement};
-pub use snapshot::{Slot, Snapshot, SnapshotBuilder, VniTable, Vtep, VtepIndex, is_martian};
+pub use slot::Slot;
+pub use snapshot::{Snapshot, SnapshotBuilder, VniIndex, VniTable, Vtep, VtepIndex, is_martian};
 pub use steering::{PortChoice, SteeringPlan, TakenVni, Uplink, VniSource};
 pub use tunnel::{DontFragment, Tos, Ttl, Tunnel};

@@ -19,21 +19,22 @@ mod builder;
 pub use builder::SnapshotBuilder;
 use path::Paths;
 
-/// The 802.1ad tag that identifies a VNI on the bridge punt pair, 1 to 4094.
+/// Index of a VNI that is taken over, 1 to [`VniIndex::MAX`]. The control plane assigns it. It stays
+/// the same while the VNI is taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slot(u16);
+pub struct VniIndex(u16);
 
-impl Slot {
-    /// The largest slot: VLAN identifiers 0 and 4095 are reserved (IEEE 802.1Q-2022 table 9-2).
+impl VniIndex {
+    /// The largest index: each needs a [`Slot`](crate::slot::Slot).
     pub const MAX: u16 = 4094;
 
-    /// Creates a slot; `None` unless the number is 1 to 4094.
+    /// Creates an index; `None` unless the number is 1 to [`VniIndex::MAX`].
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
         if number >= 1 && number <= Self::MAX { Some(Self(number)) } else { None }
     }
 
-    /// The VLAN identifier.
+    /// The number.
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
@@ -57,8 +58,8 @@ pub struct Vtep {
 /// The tables of one VNI that is taken over.
 #[derive(Debug, Clone)]
 pub struct VniTable {
-    /// Its tag on the bridge punt pair.
-    pub slot: Slot,
+    /// Its index.
+    pub index: VniIndex,
     /// Name of its vxlan netdev.
     pub netdev: String,
     /// MAC address of its vxlan netdev. A frame with this source address is a loop.
@@ -92,7 +93,7 @@ pub struct Snapshot {
     vnis: Pages<Arc<VniTable>>,
     /// For each VNI, the identity of the snapshot that last changed its settings.
     settings: Pages<u64>,
-    slots: Arc<TableMap<(Ipv4Addr, u16, Vni), Slot>>,
+    receivers: Arc<TableMap<(Ipv4Addr, u16, Vni), VniIndex>>,
     vteps: Pages<Vtep>,
     addresses: Arc<TableMap<Ipv4Addr, VtepIndex>>,
     /// The leaf's own addresses.
@@ -136,10 +137,10 @@ impl Snapshot {
     }
 
     /// The version of a VNI's settings: everything in its table but MAC addresses and flood list.
-    /// A new one is unique within the process. 0 if there is no VNI in the slot.
+    /// A new one is unique within the process. 0 if there is no VNI with this index.
     #[must_use]
-    pub fn settings_version(&self, slot: Slot) -> u64 {
-        self.settings.get(usize::from(slot.get())).copied().unwrap_or_default()
+    pub fn settings_version(&self, index: VniIndex) -> u64 {
+        self.settings.get(usize::from(index.get())).copied().unwrap_or_default()
     }
 
     /// The version of what decides how packets from the underlay are received: the settings of all
@@ -149,13 +150,13 @@ impl Snapshot {
         self.reception
     }
 
-    /// The VNI with this tag on the bridge punt pair.
+    /// The VNI with this index.
     #[must_use]
-    pub fn vni(&self, slot: u16) -> Option<&Arc<VniTable>> {
-        self.vnis.get(usize::from(slot))
+    pub fn vni(&self, index: u16) -> Option<&Arc<VniTable>> {
+        self.vnis.get(usize::from(index))
     }
 
-    /// All VNIs, by slot.
+    /// All VNIs, by index.
     pub fn vnis(&self) -> impl Iterator<Item = &Arc<VniTable>> {
         self.vnis.iter()
     }
@@ -168,7 +169,7 @@ impl Snapshot {
         destination_port: u16,
         vni: Vni,
     ) -> Option<&Arc<VniTable>> {
-        self.vni(self.slots.get(&(local, destination_port, vni))?.get())
+        self.vni(self.receivers.get(&(local, destination_port, vni))?.get())
     }
 
     /// The VTEP with this index.
@@ -205,10 +206,10 @@ impl Snapshot {
 impl VniTable {
     /// Whether both tables have the same settings: all but MAC addresses and flood list.
     fn has_settings_of(&self, other: &Self) -> bool {
-        let Self { slot, netdev, mac, tunnel, entropy, strict_vtep, learning, .. } = self;
-        (slot, netdev, mac, tunnel, entropy, strict_vtep, learning.is_some())
+        let Self { index, netdev, mac, tunnel, entropy, strict_vtep, learning, .. } = self;
+        (index, netdev, mac, tunnel, entropy, strict_vtep, learning.is_some())
             == (
-                &other.slot,
+                &other.index,
                 &other.netdev,
                 &other.mac,
                 &other.tunnel,
@@ -226,9 +227,9 @@ mod tests {
 
     const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
 
-    fn table(slot: u16, vni: u32) -> Arc<VniTable> {
+    fn table(index: u16, vni: u32) -> Arc<VniTable> {
         Arc::new(VniTable {
-            slot: Slot::new(slot).unwrap(),
+            index: VniIndex::new(index).unwrap(),
             netdev: format!("vx{vni}"),
             mac: None,
             tunnel: Tunnel {
@@ -258,15 +259,15 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_a_vlan_identifier_that_is_not_reserved() {
+    fn an_index_fits_a_vlan_identifier_that_is_not_reserved() {
         assert_eq!(
-            [0, 1, 4094, 4095].map(|number| Slot::new(number).is_some()),
+            [0, 1, 4094, 4095].map(|number| VniIndex::new(number).is_some()),
             [false, true, true, false]
         );
     }
 
     #[test]
-    fn a_vni_is_found_by_its_slot_and_by_what_it_listens_on() {
+    fn a_vni_is_found_by_its_index_and_by_what_it_listens_on() {
         let mut builder = SnapshotBuilder::new(7);
         builder.vni(table(4094, 10));
         builder.vni(table(2, 20));
@@ -315,7 +316,7 @@ mod tests {
         let before = builder.build();
         let mut builder = SnapshotBuilder::after(&before);
         builder.vni(table(2, 10));
-        builder.remove_vni(Slot::new(3).unwrap());
+        builder.remove_vni(VniIndex::new(3).unwrap());
         builder.remove_vtep(VtepIndex(1));
         builder.remove_vtep(VtepIndex(7));
         let after = builder.build();
@@ -331,7 +332,7 @@ mod tests {
         assert!(before.knows_vtep(Ipv4Addr::new(10, 0, 0, 13)));
         let mut builder = SnapshotBuilder::after(&after);
         builder.vni(table(2, 10));
-        assert!(Arc::ptr_eq(&builder.so_far().slots, &after.slots), "it listens as before");
+        assert!(Arc::ptr_eq(&builder.so_far().receivers, &after.receivers), "it listens as before");
     }
 
     #[test]
@@ -342,7 +343,8 @@ mod tests {
             builder.build()
         };
         let versions = |snapshot: &Snapshot| {
-            let settings = [2, 3].map(|slot| snapshot.settings_version(Slot::new(slot).unwrap()));
+            let settings =
+                [2, 3].map(|index| snapshot.settings_version(VniIndex::new(index).unwrap()));
             (settings, snapshot.reception_version())
         };
         let first = change(&Snapshot::default(), &|builder| {
@@ -377,7 +379,7 @@ mod tests {
             change(&first, &|builder| builder.own([LOCAL].into_iter())),
             change(&first, &|builder| builder.vni(table(3, 20))),
             change(&first, &|builder| builder.vni(with(&|table| table.strict_vtep = true))),
-            change(&first, &|builder| builder.remove_vni(Slot::new(2).unwrap())),
+            change(&first, &|builder| builder.remove_vni(VniIndex::new(2).unwrap())),
         ];
         assert!(received_otherwise.iter().all(|snapshot| versions(snapshot).1 != reception));
         let own = received_otherwise.map(|snapshot| versions(&snapshot).0[0]);
@@ -386,14 +388,14 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_to_another_slot_is_found_there() {
+    fn what_moves_to_another_index_is_found_there() {
         let mut builder = SnapshotBuilder::new(1);
         builder.vni(table(2, 10));
         builder.vni(table(3, 10));
-        builder.remove_vni(Slot::new(2).unwrap());
+        builder.remove_vni(VniIndex::new(2).unwrap());
         let vni = Vni::try_from(10).unwrap();
         assert_eq!(
-            builder.build().terminate(LOCAL, 4789, vni).map(|table| table.slot.get()),
+            builder.build().terminate(LOCAL, 4789, vni).map(|table| table.index.get()),
             Some(3)
         );
         let mut builder = SnapshotBuilder::new(1);

@@ -8,7 +8,7 @@ use path::Entropy;
 use wire::Vni;
 
 use crate::bypass::BypassPort;
-use crate::snapshot::Slot;
+use crate::snapshot::VniIndex;
 
 /// Where a VNI comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,8 +54,8 @@ pub struct TakenVni {
     pub source: VniSource,
     /// Name of its vxlan netdev or of the configured VNI, for logs.
     pub name: String,
-    /// The tag that identifies it on the bridge punt pair.
-    pub slot: Slot,
+    /// Its index in the snapshot.
+    pub index: VniIndex,
     /// This leaf's VTEP address.
     pub local: Ipv4Addr,
     /// The UDP port of received packets.
@@ -71,9 +71,9 @@ impl TakenVni {
     /// before it changes.
     #[must_use]
     pub fn is_same_place(&self, new: &Self) -> bool {
-        let Self { vni, source, slot, local, destination_port, name: _, frame_limit: _ } = self;
-        (vni, source, slot, local, destination_port)
-            == (&new.vni, &new.source, &new.slot, &new.local, &new.destination_port)
+        let Self { vni, source, index, local, destination_port, name: _, frame_limit: _ } = self;
+        (vni, source, index, local, destination_port)
+            == (&new.vni, &new.source, &new.index, &new.local, &new.destination_port)
     }
 }
 

@@ -59,7 +59,7 @@ struct Report {
 /// The report as text.
 pub fn report(update: &Update, hook: Hook, notes: Vec<String>, output: Output) -> String {
     let taken = update.plan.vnis.values().filter_map(|vni| {
-        let table = update.snapshot.vni(vni.slot.get())?;
+        let table = update.snapshot.vni(vni.index.get())?;
         Some(Taken {
             netdev: vni.name.clone(),
             vni: vni.vni.get(),

@@ -41,7 +41,7 @@ pub fn view(
     stations: &StationCounters,
 ) -> View {
     let vnis = snapshot.vnis().map(|table| VniView {
-        slot: table.slot.get(),
+        slot: table.index.get(),
         vni: table.tunnel.vni,
         netdev: table.netdev.clone(),
         policy: table.entropy.policy().to_string(),

@@ -11,12 +11,12 @@ use pipeline::{
     Batch, Checksum, Counters, DropReason, Explanation, Frame, Gso, GsoKind, Offload, Pipeline,
     TxBatch, TxFrame, VlanTag, explain,
 };
-use tables::{Slot, Snapshot};
+use tables::{VniIndex, Snapshot};
 use wire::ecn::Egress;
 
 const LEAF_1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
-/// Slot of the leaves' only VNI.
+/// VniIndex of the leaves' only VNI.
 const SLOT: u16 = 1;
 /// Length of the outer headers in bytes.
 const OUTER: usize = 50;
@@ -126,7 +126,7 @@ pub fn encapsulate(data: &[u8]) {
         run(frame, |pipeline, batch, out| pipeline.encapsulate(batch, &HERE, Instant::now(), out));
     let ports: Vec<_> =
         done.sent.iter().map(|(_, bytes)| u16::from_be_bytes([bytes[34], bytes[35]])).collect();
-    match explain(&frame, Slot::new(SLOT).unwrap(), &HERE, Instant::now()) {
+    match explain(&frame, VniIndex::new(SLOT).unwrap(), &HERE, Instant::now()) {
         Explanation::Dropped(reason) => {
             assert_eq!((ports.len(), done.dropped.as_slice()), (0, [reason].as_slice()));
         }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use aya::Pod;
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::tc::SchedClassifierLink;
-use tables::{PlaceChange, PortChoice, SteeringDiff, SteeringPlan, TakenVni};
+use tables::{PlaceChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni};
 
 use super::{
     DEALT, LEAVING, PORT, Placed, Steering, SteeringError, TUNNEL, UPLINK, absent, attach_by_index,
@@ -188,7 +188,7 @@ impl Steering {
 
     fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
         let netdev = vni.source.netdev();
-        let slot = u32::from(vni.slot.get());
+        let slot = u32::from(Slot::of(vni.index).get());
         if let Some(ifindex) = netdev {
             self.hook_netdev(ifindex)?;
             self.slots_map()?.set(slot, ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;

@@ -7,7 +7,7 @@ use bpf::{Hook, PuntSide, Steering, SteeringCounts, Watchdog, bypass_obstacle};
 use frame::VlanTag;
 use lab::netns::{Namespace, veth};
 use ports::PacketSocket;
-use tables::{BypassPort, Place, PlaceChange, Slot, SteeringDiff, SteeringPlan};
+use tables::{BypassPort, Place, PlaceChange, SteeringDiff, SteeringPlan, VniIndex};
 use wire::MacAddr;
 
 use super::{
@@ -72,8 +72,8 @@ fn gone(place: Place) -> PlaceChange {
     PlaceChange { place, there: false }
 }
 
-fn slot() -> Slot {
-    Slot::new(9).unwrap()
+fn vni_index() -> VniIndex {
+    VniIndex::new(9).unwrap()
 }
 
 pub(super) struct Port {
@@ -99,7 +99,7 @@ impl Port {
             ifindex: index,
             name: "hp1".to_owned(),
             netdev,
-            slot: slot(),
+            index: vni_index(),
             frame_limit: 1000,
             sends: true,
             delivers: true,
@@ -110,8 +110,10 @@ impl Port {
         let (mut steering, mut punts, private) = steer(&leaf.leaf, hook, &plan, stall_limit);
         let bridge = punts.bridge.take_socket().unwrap();
         let patience = steering.take_watch().unwrap().0.remove(0);
-        let here =
-            [Place::Port { port: index, mac: HOST }, Place::Remote { slot: slot(), mac: FAR }];
+        let here = [
+            Place::Port { port: index, mac: HOST },
+            Place::Remote { index: vni_index(), mac: FAR },
+        ];
         steering.add(&moved(&here.map(known))).unwrap();
         leaf.leaf.enter(|| steering.engage().unwrap()).unwrap();
         let mut port =
@@ -218,7 +220,9 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     port.bypasses(&frame(FAR, HOST, 0x86dd, 58, 128, 90), "an ICMPv6 echo");
     port.bypasses(&frame(FAR, HOST, 0x0800, 17, 1, 1000), "as long as fits");
 
-    port.steering.add(&moved(&[known(Place::Remote { slot: slot(), mac: FARTHER })])).unwrap();
+    port.steering
+        .add(&moved(&[known(Place::Remote { index: vni_index(), mac: FARTHER })]))
+        .unwrap();
     let broadcast = MacAddr([0xff; 6]);
     let group = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
     for (frame, why) in [
@@ -260,7 +264,7 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     port.bypasses(&udp(FARTHER, HOST), "it has not come");
 
     // The bridge handles an address that left its place; at its new place it is known again.
-    let remote = Place::Remote { slot: slot(), mac: FAR };
+    let remote = Place::Remote { index: vni_index(), mac: FAR };
     port.steering.remove(&moved(&[gone(remote)])).unwrap();
     port.goes_by_the_bridge(&udp(FAR, HOST), "the destination has become local");
     port.steering.add(&moved(&[known(remote)])).unwrap();
@@ -338,7 +342,7 @@ fn ports_that_only_listen_hear_who_comes() {
     let index = ifindex(&port.leaf.leaf, "hp2");
     let here = Place::Port { port: index, mac: STRANGER };
     port.steering
-        .add(&moved(&[here, Place::Remote { slot: slot(), mac: FARTHER }].map(known)))
+        .add(&moved(&[here, Place::Remote { index: vni_index(), mac: FARTHER }].map(known)))
         .unwrap();
     let apply = |port: &mut Port, sends: bool| {
         let first = &port.plan.ports[&port.index];
@@ -439,14 +443,16 @@ fn addresses_without_room_go_by_the_bridge_until_there_is() {
     let mut port = Port::new("scfull", Hook::Tcx, PATIENT);
     let many = |n: u32| {
         let [_, b, c, d] = n.to_be_bytes();
-        Place::Remote { slot: slot(), mac: MacAddr([2, 1, 0, b, c, d]) }
+        Place::Remote { index: vni_index(), mac: MacAddr([2, 1, 0, b, c, d]) }
     };
     let all: Vec<PlaceChange> = (0..200_000).map(|n| known(many(n))).collect();
     port.steering.add(&moved(&all)).unwrap();
     let state = port.steering.bypass().unwrap();
     assert_eq!((state.places, state.capacity), (131_072, 131_072));
     assert_eq!((state.waiting, state.no_room), (200_002 - 131_072, 200_002 - 131_072));
-    port.steering.add(&moved(&[known(Place::Remote { slot: slot(), mac: STRANGER })])).unwrap();
+    port.steering
+        .add(&moved(&[known(Place::Remote { index: vni_index(), mac: STRANGER })]))
+        .unwrap();
     port.goes_by_the_bridge(&udp(STRANGER, HOST), "no room");
     port.bypasses(&udp(FAR, HOST), "who was first stays");
     assert_eq!(port.steering.bypass().unwrap().no_room, state.no_room + 1);

@@ -5,7 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use bpf::{Hook, Steering};
-use tables::{Slot, SteeringPlan, TakenVni, VniSource};
+use tables::{SteeringPlan, TakenVni, VniIndex, VniSource};
 use wire::Vni;
 
 use super::{LOCAL, PATIENT, leaf, plan, remove, steer};
@@ -20,7 +20,7 @@ fn all() -> SteeringPlan {
         vni: Vni::try_from(1000 + number).unwrap(),
         source: VniSource::Netdev(FIRST + number),
         name: format!("many{number}"),
-        slot: Slot::new(number as u16).unwrap(),
+        index: VniIndex::new(number as u16).unwrap(),
         local: LOCAL,
         destination_port: 4789,
         frame_limit: 1450,

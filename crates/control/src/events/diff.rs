@@ -47,7 +47,7 @@ pub(crate) fn between(
 /// The event for an address that began or stopped flapping; `None` if its VNI is not taken over.
 pub(crate) fn flapping(update: &Update, flap: &Flap) -> Option<Event> {
     let taken = update.plan.vnis.get(&flap.source)?;
-    let table = update.snapshot.vni(taken.slot.get())?;
+    let table = update.snapshot.vni(taken.index.get())?;
     let vtep = table.fdb.get(&flap.mac).and_then(|index| update.snapshot.vtep(*index));
     Some(Event::Flapping {
         vni: taken.vni,

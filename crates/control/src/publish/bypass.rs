@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use netlink::{Bridge, BridgePort, Link, LinkKind};
 use tables::hash::{TableHasher, TableMap};
-use tables::{BypassPort, Fdb, Place, PlaceChange, Slot, VniSource};
+use tables::{BypassPort, Fdb, Place, PlaceChange, VniIndex, VniSource};
 use wire::{MacAddr, Vni};
 
 use crate::eligibility::VniConfig;
@@ -122,7 +122,7 @@ pub(crate) struct Bypass {
 struct Common<'a> {
     name: &'a str,
     netdev: u32,
-    slot: Slot,
+    index: VniIndex,
     terms: &'a VniConfig,
     mtu: u32,
     bridge: &'a Bridge,
@@ -213,10 +213,10 @@ impl Bypass {
             return Some(Place::Port { port: port.ifindex, mac });
         }
         let source = VniSource::Netdev(known.ifindex);
-        let (slot, _) = decisions.taken(source)?;
+        let (index, _) = decisions.taken(source)?;
         // The kernel's bridge may have it there while the VNI has it at no or another VTEP.
         stores.overlays.get(&source)?.fdb.get(&mac)?;
-        ports.next().map(|_| Place::Remote { slot, mac })
+        ports.next().map(|_| Place::Remote { index, mac })
     }
 
     /// The ports of a bridge that have the bypass.
@@ -277,7 +277,7 @@ fn decide_ports(inputs: Inputs<'_>, bridge: u32) -> Vec<(PortDecision, Option<By
             ifindex,
             name: name.clone(),
             netdev: common.netdev,
-            slot: common.slot,
+            index: common.index,
             frame_limit: common.terms.frame_limit.min(common.mtu.saturating_add(HEADER)),
             mtu: link.mtu,
             refresh: REFRESH.min(ageing / AGEING_SHARE),
@@ -293,7 +293,7 @@ fn common(inputs: Inputs<'_>, bridge: u32) -> Option<Common<'_>> {
     let Inputs { stores, configuration, decisions } = inputs;
     let mut netdevs = stores.links.vxlans_in(bridge);
     let (netdev, several) = (netdevs.next()?, netdevs.next().is_some());
-    let (slot, terms) = decisions.taken(VniSource::Netdev(netdev))?;
+    let (index, terms) = decisions.taken(VniSource::Netdev(netdev))?;
     let attributes = stores.links.bridge(bridge)?;
     let link = stores.links.get(netdev)?;
     let BridgePort { state, learning, locked, .. } = link.bridge_port.unwrap_or_default();
@@ -312,7 +312,7 @@ fn common(inputs: Inputs<'_>, bridge: u32) -> Option<Common<'_>> {
     let reason = reasons.into_iter().find_map(|(applies, reason)| applies.then_some(reason));
     let name = stores.links.get(bridge)?.name.as_str();
     let delivers = !learning;
-    Some(Common { name, netdev, slot, terms, mtu: link.mtu, bridge: attributes, delivers, reason })
+    Some(Common { name, netdev, index, terms, mtu: link.mtu, bridge: attributes, delivers, reason })
 }
 
 /// Why frames of this port have to pass the bridge.

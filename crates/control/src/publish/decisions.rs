@@ -1,15 +1,15 @@
-//! The decisions about VNIs: which are taken over, in which slot and with which table, and
+//! The decisions about VNIs: which are taken over, in which index and with which table, and
 //! which stay with the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tables::{Fdb, PortChoice, Slot, Tunnel, VniSource, VniTable};
+use tables::{Fdb, PortChoice, Tunnel, VniIndex, VniSource, VniTable};
 
 use crate::eligibility::ineligible::{KernelOnlyReason, LeftToKernel};
 use crate::eligibility::local_address::LocalAddresses;
 use crate::eligibility::{Candidate, EligibilityCheck, VniConfig};
-use crate::publish::ids::Slots;
+use crate::publish::ids::VniIndices;
 use crate::publish::table::table;
 use crate::settings::{Namespace, Settings};
 use crate::stores::Stores;
@@ -17,7 +17,7 @@ use crate::stores::Stores;
 /// The decision about a VNI.
 #[derive(Debug)]
 pub(crate) enum Decision {
-    Taken { slot: Slot, terms: VniConfig, table: Arc<VniTable> },
+    Taken { index: VniIndex, terms: VniConfig, table: Arc<VniTable> },
     Left(LeftToKernel),
 }
 
@@ -32,14 +32,14 @@ pub(crate) struct Configuration<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Decisions {
     all: BTreeMap<VniSource, Decision>,
-    /// Those that found no free slot.
+    /// Those that found no free index.
     waiting: BTreeSet<VniSource>,
     /// Source port policies for frames that the kernel encapsulates.
     choices: BTreeMap<u32, PortChoice>,
-    slots: Slots,
+    indices: VniIndices,
     pub(crate) locals: LocalAddresses,
-    /// Slots whose tables changed since [`Decisions::take_changed_tables`].
-    changed: BTreeSet<Slot>,
+    /// VniIndices whose tables changed since [`Decisions::take_changed_tables`].
+    changed: BTreeSet<VniIndex>,
     /// Bridges of netdevs with new decisions since [`Decisions::take_changed_bridges`].
     bridges: BTreeSet<u32>,
 }
@@ -50,10 +50,10 @@ impl Decisions {
         matches!(self.all.get(&source), Some(Decision::Taken { .. }))
     }
 
-    /// Slot and configuration of a VNI that is taken over.
-    pub(crate) fn taken(&self, source: VniSource) -> Option<(Slot, &VniConfig)> {
+    /// VniIndex and configuration of a VNI that is taken over.
+    pub(crate) fn taken(&self, source: VniSource) -> Option<(VniIndex, &VniConfig)> {
         match self.all.get(&source)? {
-            Decision::Taken { slot, terms, .. } => Some((*slot, terms)),
+            Decision::Taken { index, terms, .. } => Some((*index, terms)),
             Decision::Left(_) => None,
         }
     }
@@ -75,24 +75,24 @@ impl Decisions {
 
     /// Sets the local addresses that use the bypass, if this VNI is taken over.
     pub(crate) fn set_hosts(&mut self, source: VniSource, hosts: Fdb<u32>) {
-        if let Some(Decision::Taken { slot, table, .. }) = self.all.get_mut(&source)
+        if let Some(Decision::Taken { index, table, .. }) = self.all.get_mut(&source)
             && !(table.hosts.is_empty() && hosts.is_empty())
         {
             Arc::make_mut(table).hosts = hosts;
-            self.changed.insert(*slot);
+            self.changed.insert(*index);
         }
     }
 
-    /// The slots whose tables changed since the last call, with the tables that they have now.
-    pub(crate) fn take_changed_tables(&mut self) -> BTreeMap<Slot, Option<Arc<VniTable>>> {
-        let mut tables: BTreeMap<Slot, Option<Arc<VniTable>>> =
-            std::mem::take(&mut self.changed).into_iter().map(|slot| (slot, None)).collect();
+    /// The indices whose tables changed since the last call, with the tables that they have now.
+    pub(crate) fn take_changed_tables(&mut self) -> BTreeMap<VniIndex, Option<Arc<VniTable>>> {
+        let mut tables: BTreeMap<VniIndex, Option<Arc<VniTable>>> =
+            std::mem::take(&mut self.changed).into_iter().map(|index| (index, None)).collect();
         if tables.is_empty() {
             return tables;
         }
         for decision in self.all.values() {
-            if let Decision::Taken { slot, table, .. } = decision
-                && let Some(current) = tables.get_mut(slot)
+            if let Decision::Taken { index, table, .. } = decision
+                && let Some(current) = tables.get_mut(index)
             {
                 *current = Some(Arc::clone(table));
             }
@@ -118,7 +118,7 @@ impl Decisions {
         let mut taken = Vec::new();
         let mut choices = Vec::new();
         let uplinks = named_uplinks(stores);
-        // Slots are freed before new ones are allocated.
+        // VniIndices are freed before new ones are allocated.
         for &source in sources {
             let local_is_present = self.locals.has_that_of(stores, source);
             let (terms, choice) = check(stores, configuration, source, local_is_present, &uplinks);
@@ -149,9 +149,9 @@ impl Decisions {
             overlay.take(&mut stores.vteps, false);
         }
         match self.all.remove(&source) {
-            Some(Decision::Taken { slot, .. }) => {
-                self.slots.give_back(slot);
-                self.changed.insert(slot);
+            Some(Decision::Taken { index, .. }) => {
+                self.indices.give_back(index);
+                self.changed.insert(index);
                 true
             }
             Some(Decision::Left(_)) => true,
@@ -183,18 +183,18 @@ impl Decisions {
             return false;
         }
         let held = match self.all.get(&source) {
-            Some(Decision::Taken { slot, terms: before, table }) => {
+            Some(Decision::Taken { index, terms: before, table }) => {
                 if *before == terms && !entries_changed {
                     return false;
                 }
-                Some((*slot, *before != terms, table.hosts.clone()))
+                Some((*index, *before != terms, table.hosts.clone()))
             }
             _ => None,
         };
-        let (slot, changed, hosts) = match held {
+        let (index, changed, hosts) = match held {
             Some(held) => held,
-            None => match self.slots.take() {
-                Some(slot) => (slot, true, Fdb::default()),
+            None => match self.indices.take() {
+                Some(index) => (index, true, Fdb::default()),
                 None => {
                     let reason = KernelOnlyReason::SlotsExhausted;
                     let (name, vni) = (terms.netdev, terms.tunnel.vni.get());
@@ -204,13 +204,13 @@ impl Decisions {
         };
         let Some(overlay) = stores.overlays.get_mut(&source) else { return false };
         overlay.take(&mut stores.vteps, true);
-        let table = Arc::new(table(slot, source, &terms, overlay, hosts));
+        let table = Arc::new(table(index, source, &terms, overlay, hosts));
         if changed {
             self.mark_bridge(stores, source);
         }
-        self.changed.insert(slot);
+        self.changed.insert(index);
         self.waiting.remove(&source);
-        self.all.insert(source, Decision::Taken { slot, terms, table });
+        self.all.insert(source, Decision::Taken { index, terms, table });
         changed
     }
 
@@ -227,10 +227,10 @@ impl Decisions {
         true
     }
 
-    /// Decides again about VNIs that found no slot, if one is free now.
+    /// Decides again about VNIs that found no index, if one is free now.
     fn take_waiting(&mut self, stores: &mut Stores, configuration: Configuration<'_>) -> bool {
         let waiting = self.waiting.clone();
-        self.slots.any_free()
+        self.indices.any_free()
             && !waiting.is_empty()
             && self.decide(stores, configuration, &waiting, &BTreeSet::new())
     }

@@ -151,7 +151,7 @@ fn tables(before: &Snapshot, after: &Snapshot) -> Vec<TableChange> {
     };
     let mut changes = Vec::new();
     for new in after.vnis() {
-        let old = before.vni(new.slot.get()).filter(|old| old.tunnel.vni == new.tunnel.vni);
+        let old = before.vni(new.index.get()).filter(|old| old.tunnel.vni == new.tunnel.vni);
         let Some(old) = old.filter(|old| !Arc::ptr_eq(old, new)) else { continue };
         changes.push(TableChange {
             flood: Difference::of_sets(&flood(old, before), &flood(new, after)),

@@ -1,42 +1,42 @@
-//! Numbers for VNIs on the bridge punt pair (slots), and for adjacencies in the counters.
+//! Numbers for VNIs on the bridge punt pair (indices), and for adjacencies in the counters.
 
 use std::collections::{BTreeSet, HashMap};
 
-use tables::Slot;
+use tables::VniIndex;
 
 use crate::stores::neighbours::Adjacency;
 
-/// Free and used slots. A slot that was freed is reused as late as possible: frames with its tag
+/// Free and used indices. A index that was freed is reused as late as possible: frames with its tag
 /// may be on their way, and its counters belonged to another VNI.
 #[derive(Debug)]
-pub(crate) struct Slots {
-    used: BTreeSet<Slot>,
+pub(crate) struct VniIndices {
+    used: BTreeSet<VniIndex>,
     last: u16,
 }
 
-impl Default for Slots {
+impl Default for VniIndices {
     fn default() -> Self {
-        Self { used: BTreeSet::new(), last: Slot::MAX }
+        Self { used: BTreeSet::new(), last: VniIndex::MAX }
     }
 }
 
-impl Slots {
-    pub(crate) fn take(&mut self) -> Option<Slot> {
-        let free = (self.last + 1..=Slot::MAX)
+impl VniIndices {
+    pub(crate) fn take(&mut self) -> Option<VniIndex> {
+        let free = (self.last + 1..=VniIndex::MAX)
             .chain(1..=self.last)
-            .filter_map(Slot::new)
-            .find(|slot| !self.used.contains(slot))?;
+            .filter_map(VniIndex::new)
+            .find(|index| !self.used.contains(index))?;
         self.used.insert(free);
         self.last = free.get();
         Some(free)
     }
 
     pub(crate) fn any_free(&self) -> bool {
-        self.used.len() < usize::from(Slot::MAX)
+        self.used.len() < usize::from(VniIndex::MAX)
     }
 
-    pub(crate) fn give_back(&mut self, slot: Slot) {
-        self.used.remove(&slot);
+    pub(crate) fn give_back(&mut self, index: VniIndex) {
+        self.used.remove(&index);
     }
 }
 
@@ -75,17 +75,17 @@ mod tests {
 
     #[test]
     fn all_slots_are_used_before_one_is_reused() {
-        let mut slots = Slots::default();
-        let first = slots.take().unwrap();
+        let mut indices = VniIndices::default();
+        let first = indices.take().unwrap();
         assert_eq!(first.get(), 1);
-        slots.give_back(first);
-        let all: Vec<u16> = std::iter::from_fn(|| slots.take()).map(Slot::get).collect();
-        assert_eq!(all.len(), usize::from(Slot::MAX));
+        indices.give_back(first);
+        let all: Vec<u16> = std::iter::from_fn(|| indices.take()).map(VniIndex::get).collect();
+        assert_eq!(all.len(), usize::from(VniIndex::MAX));
         assert_eq!((all.first(), all.last()), (Some(&2), Some(&1)));
-        let given_back = Slot::new(77).unwrap();
-        slots.give_back(given_back);
-        assert_eq!(slots.take(), Some(given_back));
-        assert_eq!(slots.take(), None);
+        let given_back = VniIndex::new(77).unwrap();
+        indices.give_back(given_back);
+        assert_eq!(indices.take(), Some(given_back));
+        assert_eq!(indices.take(), None);
     }
 
     #[test]

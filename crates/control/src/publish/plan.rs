@@ -38,12 +38,12 @@ pub(crate) fn build(
     for (source, decision) in decisions.iter() {
         match decision {
             Decision::Left(netdev) => left.push(netdev.clone()),
-            Decision::Taken { slot, terms, .. } => {
+            Decision::Taken { index, terms, .. } => {
                 let taken = TakenVni {
                     vni: terms.tunnel.vni,
                     source,
                     name: terms.netdev.clone(),
-                    slot: *slot,
+                    index: *index,
                     local: terms.tunnel.local,
                     destination_port: terms.tunnel.destination_port,
                     frame_limit: terms.frame_limit,

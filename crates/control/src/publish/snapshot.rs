@@ -15,10 +15,10 @@ use crate::stores::vteps::Known;
 pub(crate) fn build(update: &mut Update, stores: &Stores, decisions: &mut Decisions) {
     let before = Arc::clone(&update.snapshot);
     let mut snapshot = SnapshotBuilder::after(&before);
-    for (slot, table) in decisions.take_changed_tables() {
+    for (index, table) in decisions.take_changed_tables() {
         match table {
             Some(table) => snapshot.vni(table),
-            None => snapshot.remove_vni(slot),
+            None => snapshot.remove_vni(index),
         }
     }
     snapshot.own(stores.addresses.own().iter().filter_map(|address| match address {
@@ -27,7 +27,7 @@ pub(crate) fn build(update: &mut Update, stores: &Stores, decisions: &mut Decisi
     }));
     // VTEPs that are or were reached by a default route only.
     let mut news = Vec::new();
-    for (index, known) in stores.vteps.slots() {
+    for (index, known) in stores.vteps.entries() {
         let published = before.vtep(index);
         let was =
             || published.filter(|vtep| vtep.paths.by_default()).map(|vtep| (vtep.address, false));

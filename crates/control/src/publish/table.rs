@@ -1,13 +1,13 @@
 //! The table of a VNI.
 
-use tables::{Fdb, Learning, Slot, VniSource, VniTable, VtepIndex};
+use tables::{Fdb, Learning, VniIndex, VniSource, VniTable, VtepIndex};
 
 use crate::eligibility::VniConfig;
 use crate::stores::overlay::Overlay;
 
 /// The table of a VNI that is taken over. `hosts`: the local addresses that use the bypass.
 pub(super) fn table(
-    slot: Slot,
+    index: VniIndex,
     source: VniSource,
     terms: &VniConfig,
     overlay: &Overlay,
@@ -19,7 +19,7 @@ pub(super) fn table(
         Learning { ifindex, ageing, fixed }
     });
     VniTable {
-        slot,
+        index,
         netdev: terms.netdev.clone(),
         mac: terms.mac,
         tunnel: terms.tunnel.clone(),

@@ -78,7 +78,7 @@ impl Vteps {
     }
 
     /// All indices ever used, with the VTEPs that have them now.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = (VtepIndex, Option<&Known>)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (VtepIndex, Option<&Known>)> {
         (0..).map(VtepIndex).zip(self.entries.iter().map(Option::as_ref))
     }
 

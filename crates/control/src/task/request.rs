@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tables::{Learned, Slot};
+use tables::{Learned, VniIndex};
 use tokio::sync::oneshot;
 use wire::MacAddr;
 
@@ -34,8 +34,8 @@ pub enum Request {
     },
     /// Apply this change. The answer is sent when it is in force or has failed.
     Change(Change, oneshot::Sender<Result<(), path::SettingsError>>),
-    /// Ask for the bridge port behind which the VNI in this slot has an address.
-    Port(Slot, MacAddr, oneshot::Sender<Option<String>>),
+    /// Ask for the bridge port behind which the VNI in this index has an address.
+    Port(VniIndex, MacAddr, oneshot::Sender<Option<String>>),
     /// Ask for the known hosts.
     Hosts(oneshot::Sender<Vec<Host>>),
     /// End the task.

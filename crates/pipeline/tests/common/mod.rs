@@ -12,7 +12,7 @@ use pipeline::{
     Batch, Checksum, Counters, Frame, Gso, GsoKind, Offload, Pipeline, TxBatch, VlanTag,
 };
 use tables::{
-    DontFragment, Learning, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel,
+    DontFragment, Learning, NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniIndex,
     VniTable, Vtep, VtepIndex,
 };
 use wire::{MacAddr, Vni};
@@ -98,7 +98,7 @@ impl Leaf {
     pub fn snapshot(&self) -> Snapshot {
         let mut builder = SnapshotBuilder::new(self.generation);
         builder.vni(Arc::new(VniTable {
-            slot: Slot::new(SLOT).unwrap(),
+            index: VniIndex::new(SLOT).unwrap(),
             netdev: "vx10010".to_owned(),
             mac: Some(MacAddr(NETDEV)),
             tunnel: self.tunnel.clone(),

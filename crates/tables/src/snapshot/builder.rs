@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wire::Vni;
 
-use super::{Slot, Snapshot, VniTable, Vtep, VtepIndex};
+use super::{Snapshot, VniIndex, VniTable, Vtep, VtepIndex};
 
 /// Builds a [`Snapshot`].
 #[derive(Debug)]
@@ -35,38 +35,43 @@ impl SnapshotBuilder {
         Self { snapshot, identity: LAST.fetch_add(1, Ordering::Relaxed) + 1 }
     }
 
-    /// Adds a VNI. Replaces the VNI that is in its slot.
+    /// Adds a VNI. Replaces the one with its index.
     pub fn vni(&mut self, table: Arc<VniTable>) {
-        let slot = table.slot;
+        let index = table.index;
         let listens = listens(&table);
-        let before = self.snapshot.vni(slot.get());
+        let before = self.snapshot.vni(index.get());
         if before.is_none_or(|before| !table.has_settings_of(before)) {
-            self.snapshot.settings.set(usize::from(slot.get()), Some(self.identity));
+            self.snapshot.settings.set(usize::from(index.get()), Some(self.identity));
             self.snapshot.reception = self.identity;
         }
-        let replaced = self.snapshot.vnis.set(usize::from(slot.get()), Some(table));
-        self.listen(slot, replaced.as_deref(), Some(listens));
+        let replaced = self.snapshot.vnis.set(usize::from(index.get()), Some(table));
+        self.listen(index, replaced.as_deref(), Some(listens));
     }
 
-    /// Removes the VNI in a slot.
-    pub fn remove_vni(&mut self, slot: Slot) {
-        let removed = self.snapshot.vnis.set(usize::from(slot.get()), None);
-        self.snapshot.settings.set(usize::from(slot.get()), None);
+    /// Removes the VNI with this index.
+    pub fn remove_vni(&mut self, index: VniIndex) {
+        let removed = self.snapshot.vnis.set(usize::from(index.get()), None);
+        self.snapshot.settings.set(usize::from(index.get()), None);
         self.snapshot.reception = self.identity;
-        self.listen(slot, removed.as_deref(), None);
+        self.listen(index, removed.as_deref(), None);
     }
 
-    fn listen(&mut self, slot: Slot, before: Option<&VniTable>, now: Option<(Ipv4Addr, u16, Vni)>) {
+    fn listen(
+        &mut self,
+        index: VniIndex,
+        before: Option<&VniTable>,
+        now: Option<(Ipv4Addr, u16, Vni)>,
+    ) {
         let before = before.map(listens);
         if before == now {
             return;
         }
-        let slots = Arc::make_mut(&mut self.snapshot.slots);
-        if let Some(before) = before.filter(|before| slots.get(before) == Some(&slot)) {
-            slots.remove(&before);
+        let receivers = Arc::make_mut(&mut self.snapshot.receivers);
+        if let Some(before) = before.filter(|before| receivers.get(before) == Some(&index)) {
+            receivers.remove(&before);
         }
         if let Some(now) = now {
-            slots.insert(now, slot);
+            receivers.insert(now, index);
         }
     }
 

@@ -27,7 +27,7 @@ pub fn explain(
     snapshot: &Snapshot,
     uplinks: &Uplinks,
 ) -> v1::Explanation {
-    let explanation = pipeline::explain(&plain(frame), table.slot, snapshot, Instant::now());
+    let explanation = pipeline::explain(&plain(frame), table.index, snapshot, Instant::now());
     message(explanation, table, uplinks, &[])
 }
 

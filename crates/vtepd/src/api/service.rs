@@ -261,7 +261,7 @@ impl Vtepd for Service {
         if ports.is_empty()
             && let Some(mac) = explain::unknown(&frame, table)
             && let Some(port) =
-                self.ask(|answer| control::Request::Port(table.slot, mac, answer)).await?
+                self.ask(|answer| control::Request::Port(table.index, mac, answer)).await?
         {
             return Ok(Response::new(explain::local(mac, port, table)));
         }

@@ -160,9 +160,9 @@ pub fn vnis(shown: &Handle, stations: &[Station]) -> Vec<v1::Vni> {
     let status = shown.status.borrow();
     let snapshot = shown.snapshot();
     let limits: BTreeMap<_, u32> =
-        status.plan.vnis.values().map(|taken| (taken.slot, taken.frame_limit)).collect();
+        status.plan.vnis.values().map(|taken| (taken.index, taken.frame_limit)).collect();
     let taken =
-        snapshot.vnis().map(|table| taken(table, limits.get(&table.slot).copied().unwrap_or(0)));
+        snapshot.vnis().map(|table| taken(table, limits.get(&table.index).copied().unwrap_or(0)));
     let taken = taken.map(|row| learning(row, &shown.access, stations));
     let left = status.left.iter().map(|row| left(row, status.plan.choice_of(row.source)));
     let mut vnis: Vec<v1::Vni> = taken.chain(left).collect();
@@ -277,7 +277,7 @@ pub fn counters(shown: &Handle) -> v1::Counters {
     let snapshot = shown.snapshot();
     let uplinks = Uplinks::of(&shown.status.borrow());
     let vnis = snapshot.vnis().filter_map(|table| {
-        let counted = counters.vni(table.slot.get())?;
+        let counted = counters.vni(table.index.get())?;
         Some(v1::VniCounters {
             vni: table.tunnel.vni.get(),
             netdev: table.netdev.clone(),
