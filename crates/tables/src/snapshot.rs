@@ -138,8 +138,8 @@ impl Snapshot {
     /// The version of a VNI's settings: everything in its table but MAC addresses and flood list.
     /// A new one is unique within the process. 0 if there is no VNI in the slot.
     #[must_use]
-    pub fn settings_version(&self, slot: Slot) -> u64 {
-        self.settings.get(usize::from(slot.get())).copied().unwrap_or_default()
+    pub fn settings_version(&self, slot: u16) -> u64 {
+        self.settings.get(usize::from(slot)).copied().unwrap_or_default()
     }
 
     /// The version of what decides how packets from the underlay are received: the settings of all
@@ -342,7 +342,7 @@ mod tests {
             builder.build()
         };
         let versions = |snapshot: &Snapshot| {
-            let settings = [2, 3].map(|slot| snapshot.settings_version(Slot::new(slot).unwrap()));
+            let settings = [2, 3].map(|slot| snapshot.settings_version(slot));
             (settings, snapshot.reception_version())
         };
         let first = change(&Snapshot::default(), &|builder| {
