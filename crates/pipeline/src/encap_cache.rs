@@ -15,8 +15,9 @@
 use std::net::Ipv4Addr;
 
 use frame::{Checksum, Destination, Frame, Offload, Payload, TxBatch, TxFrame};
-use tables::{Snapshot, VniTable, VtepIndex};
+use tables::{Snapshot, VniIndex, VtepIndex};
 use wire::checksum::Sum;
+use wire::number::PORT_ROCE;
 use wire::{Dissection, MacAddr, Network};
 
 use crate::encapsulate::TPID;
@@ -38,7 +39,7 @@ pub(crate) struct Key {
 }
 
 /// The versions of what the decision about a flow depends on, apart from the FDB entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Versions {
     settings: u64,
     group: u64,
@@ -47,14 +48,15 @@ pub(crate) struct Versions {
 
 impl Versions {
     /// The current versions for a VNI and a VTEP.
+    #[inline]
     pub(crate) fn of(
-        vni: &VniTable,
+        vni: VniIndex,
         vtep: VtepIndex,
         snapshot: &Snapshot,
         policy: u64,
     ) -> Option<Self> {
         let group = snapshot.vtep(vtep)?.paths.version();
-        Some(Self { settings: snapshot.settings_version(vni.index), group, policy })
+        Some(Self { settings: snapshot.settings_version(vni), group, policy })
     }
 }
 
@@ -133,11 +135,24 @@ impl Key {
         Some(Self { words, epoch })
     }
 
+    /// The key of a frame that is sent to the RoCE port.
+    #[inline]
+    pub(crate) fn of_roce(frame: &Frame<'_>, epoch: u64) -> Option<Self> {
+        let headers = frame.data.first_chunk::<HEADERS>()?;
+        (length(headers, 36) == usize::from(PORT_ROCE)).then(|| Self::of(frame, epoch))?
+    }
+
     /// Whether the key of a frame with this dissection may be remembered: a complete RoCE frame
     /// without tags and IPv4 options.
-    fn is_of(dissection: &Dissection) -> bool {
+    #[inline]
+    pub(crate) fn is_of(dissection: &Dissection) -> bool {
         let plain = matches!(&dissection.network, Network::Ipv4(ip) if ip.header_length == 20);
         plain && dissection.vlan_tags == 0 && dissection.roce.is_some()
+    }
+
+    /// The epoch.
+    pub(crate) const fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// The slot of the frame's VNI.
@@ -154,11 +169,23 @@ impl Key {
         MacAddr([a, b, c, d, e, f])
     }
 
-    /// Compares in registers. `==` on arrays would go through memory.
+    /// The bits in which the flows differ. Compares in registers; `==` on arrays would go through
+    /// memory.
     #[inline(always)]
-    fn is(&self, other: &Self) -> bool {
+    const fn difference(&self, other: &Self) -> u64 {
         let ([a, b, c, d, e], [f, g, h, i, j]) = (self.words, other.words);
-        (a ^ f) | (b ^ g) | (c ^ h) | (d ^ i) | (e ^ j) | (self.epoch ^ other.epoch) == 0
+        (a ^ f) | (b ^ g) | (c ^ h) | (d ^ i) | (e ^ j)
+    }
+
+    #[inline(always)]
+    const fn is(&self, other: &Self) -> bool {
+        self.difference(other) | (self.epoch ^ other.epoch) == 0
+    }
+
+    /// Whether the keys are those of one flow, in whatever epochs.
+    #[inline(always)]
+    const fn is_same_flow(&self, other: &Self) -> bool {
+        self.difference(other) == 0
     }
 
     #[inline(always)]
@@ -193,19 +220,16 @@ impl Flow {
         let (vtep, remote) = sent.vtep?;
         let outer =
             *sent.head().first_chunk::<OVERHEAD>().filter(|_| sent.head().len() == OVERHEAD)?;
-        let ip = outer.get(14..UDP_AT)?;
-        let [version, tos, l0, l1, _, _, flags, offset, ttl, protocol, _, _, addresses @ ..] =
-            ip.first_chunk::<20>()?;
-        let word = |high: &u8, low: &u8| u16::from_be_bytes([*high, *low]);
-        let addresses = Sum::new().bytes(addresses);
-        let header = addresses
-            .word(word(version, tos))
-            .word(word(flags, offset))
-            .word(word(ttl, protocol))
-            .fold();
+        let word = |at: usize| {
+            outer.get(at..).and_then(<[u8]>::first_chunk).map(|word| u16::from_be_bytes(*word))
+        };
+        let (longest, identification) = (word(16)?, word(18)?);
+        // Both sums are those that were written, less what differs between frames (RFC 1624).
+        let header = Sum::of_partial(!word(24)?).word(!longest).word(!identification).fold();
+        let udp_length = word(38)?;
         let checksum = matches!(sent.offload.checksum, Checksum::Partial { .. });
-        let pseudo = checksum.then(|| addresses.word(u16::from(*protocol)).fold());
-        let longest = word(l0, l1);
+        let pseudo = Sum::of_partial(word(40)?).word(!udp_length).fold();
+        let pseudo = checksum.then_some(pseudo);
         Some(Self {
             key,
             ifindex,
@@ -223,9 +247,28 @@ impl Flow {
 }
 
 impl EncapCache {
+    /// Sends frames as long as their flows are known. `first` is the index of the first frame in its
+    /// batch. Returns how many were sent.
+    #[inline(never)]
+    pub(crate) fn send_all(
+        &self,
+        (frames, first): (&[Frame<'_>], u32),
+        epoch: u64,
+        identification: &mut u16,
+        out: &mut TxBatch,
+    ) -> usize {
+        for (frame, index) in frames.iter().zip(first..) {
+            let send = |key: Key| self.send(&key, (index, frame), identification, out);
+            if !Key::of(frame, epoch).is_some_and(send) {
+                return (index - first) as usize;
+            }
+        }
+        frames.len()
+    }
+
     /// Sends a frame if its flow is known. Returns whether it was sent.
     #[inline(always)]
-    pub(crate) fn send(
+    fn send(
         &self,
         key: &Key,
         (index, frame): (u32, &Frame<'_>),
@@ -281,78 +324,63 @@ impl EncapCache {
         self.epoch
     }
 
-    /// Whether the flow is known from an earlier epoch, and nothing that its decision depends on has
-    /// changed since. It then belongs to this epoch.
-    #[cold]
+    /// Whether the flow is known, and nothing that its decision depends on has changed since. It then
+    /// belongs to this epoch.
     #[inline(never)]
     pub(crate) fn confirm(&mut self, key: &Key, snapshot: &Snapshot, policies: u64) -> bool {
         let set = key.set();
-        let Some((flows, versions)) = self.sets.get_mut(set).zip(self.versions.get(set)) else {
+        let Some([one, other]) = self.sets.get(set) else { return false };
+        let way = match () {
+            () if one.key.is_same_flow(key) => 0,
+            () if other.key.is_same_flow(key) => 1,
+            () => return false,
+        };
+        let Some(versions) = self.versions.get(set).and_then(|set| set.get(way)) else {
             return false;
         };
-        let earlier = |flow: &Flow| flow.key.words == key.words && flow.key.epoch != key.epoch;
-        let Some((flow, versions)) = flows.iter_mut().zip(versions).find(|(flow, _)| earlier(flow))
-        else {
+        let flow = self.sets.get_mut(set).and_then(|set| set.get_mut(way));
+        let Some((flow, vni)) = flow.zip(snapshot.vni(key.slot())) else { return false };
+        if versions.settings != snapshot.settings_version(vni.index) {
             return false;
-        };
-        let Some(vni) = snapshot.vni(key.slot()) else { return false };
-        let vtep = VtepIndex(flow.vtep);
-        let holds = vni.fdb.get(&key.destination()) == Some(&vtep)
-            && snapshot.vtep(vtep).is_some_and(|vtep| vtep.address == flow.remote)
-            && Versions::of(vni, vtep, snapshot, policies) == Some(*versions);
+        }
+        let index = VtepIndex(flow.vtep);
+        let holds = versions.policy == policies
+            && vni.fdb.get(&key.destination()) == Some(&index)
+            && snapshot.vtep(index).is_some_and(|vtep| {
+                vtep.paths.version() == versions.group && vtep.address == flow.remote
+            });
         if holds {
             flow.key.epoch = key.epoch;
         }
         holds
     }
 
-    /// As [`Self::send`], for a flow that [`Self::confirm`] has found.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn send_confirmed(
-        &self,
-        key: &Key,
-        received: (u32, &Frame<'_>),
-        identification: &mut u16,
-        out: &mut TxBatch,
-    ) -> bool {
-        self.send(key, received, identification, out)
-    }
-
-    /// Remembers the flow of a frame. `sent` must be the only result of its encapsulation.
-    pub(crate) fn remember(
-        &mut self,
-        (key, versions): (Key, Versions),
-        dissection: &Dissection,
-        sent: &TxFrame,
-    ) {
-        if !Key::is_of(dissection) {
-            return;
-        }
+    /// Remembers the flow of a frame for which [`Key::is_of`] holds. `sent` must be the only result of
+    /// its encapsulation.
+    pub(crate) fn remember(&mut self, key: &Key, versions: Versions, sent: &TxFrame) {
         if self.sets.is_empty() {
             // Allocated once per worker.
             self.sets = vec![[Flow::NONE; WAYS]; SETS].into();
             self.versions = vec![[Versions::default(); WAYS]; SETS].into();
         }
-        let Some((set, of)) = self.sets.get_mut(key.set()).zip(self.versions.get_mut(key.set()))
-        else {
-            return;
-        };
+        let number = key.set();
+        let Some(set) = self.sets.get_mut(number) else { return };
         let identification = sent.head().get(19).map_or(0, |low| usize::from(*low));
-        let own = set.iter().position(|known| known.key.words == key.words);
         // A flow that was not used in this epoch may be gone.
-        let idle = || set.iter().position(|known| known.key.epoch != key.epoch);
-        let place = match own.or_else(idle) {
+        let free = |known: &Flow| known.key.epoch != key.epoch || known.key.is(key);
+        let place = match set.iter().position(free) {
             Some(place) => place,
             // Only some frames evict another flow. With too many flows, writing entries would cost
             // more than it saves.
             None if identification % 16 < WAYS => identification % 16,
             None => return,
         };
-        if let (Some(place), Some(of), Some(flow)) =
-            (set.get_mut(place), of.get_mut(place), Flow::of(key, sent))
-        {
-            (*place, *of) = (flow, versions);
+        let Some(flow) = Flow::of(*key, sent) else { return };
+        if let Some(known) = set.get_mut(place) {
+            *known = flow;
+        }
+        if let Some(of) = self.versions.get_mut(number).and_then(|set| set.get_mut(place)) {
+            *of = versions;
         }
     }
 }

@@ -98,32 +98,53 @@ impl Pipeline {
             self.begin(batch);
         }
         let epoch = self.encap_cache.epoch(run.snapshot, run.policies.version());
-        let mut segment = from.segment;
-        for (frame, index) in batch.frames_from(from.frame).iter().zip(from.frame..) {
-            let known = Key::of(frame, epoch).is_some_and(|key| {
-                let (received, identification) = ((index, frame), &mut self.identification);
-                let out = run.out.frames();
-                self.encap_cache.send(&key, received, identification, out)
-                    || (self.encap_cache.confirm(&key, run.snapshot, run.policies.version())
-                        && self.encap_cache.send_confirmed(&key, received, identification, out))
-            });
-            if known {
-                continue;
+        let mut at = from;
+        loop {
+            let (received, identification) =
+                ((batch.frames_from(at.frame), at.frame), &mut self.identification);
+            let known =
+                self.encap_cache.send_all(received, epoch, identification, run.out.frames());
+            if known > 0 {
+                at = Cursor::at(at.frame + known as u32);
             }
-            let at = Cursor { frame: index, segment: std::mem::take(&mut segment) };
-            match self.encapsulate_one((at, frame), epoch, run) {
-                Ok(None) => {}
-                Ok(next) => return next,
-                Err((reason, vni_index)) => {
-                    run.out.record(|| Step::Dropped(reason));
-                    self.drop_rest(at, reason, vni_index);
+            // Frames after one of an unknown flow are likely of unknown flows too.
+            loop {
+                let frame = batch.frames_from(at.frame).first()?;
+                let key = Key::of_roce(frame, epoch);
+                if let Some(key) = &key
+                    && self.send_confirmed(key, (at.frame, frame), run)
+                {
+                    at = Cursor::at(at.frame + 1);
+                    break;
+                }
+                match self.encapsulate_one((at, frame), key.as_ref(), run) {
+                    Ok(None) => {}
+                    Ok(next) => return next,
+                    Err((reason, vni_index)) => {
+                        run.out.record(|| Step::Dropped(reason));
+                        self.drop_rest(at, reason, vni_index);
+                    }
+                }
+                at = Cursor::at(at.frame + 1);
+                if run.out.frames().is_part() && (at.frame as usize) < batch.len() {
+                    return Some(at);
                 }
             }
-            if run.out.frames().is_part() && (index as usize) + 1 < batch.len() {
-                return Some(Cursor::at(index + 1));
-            }
         }
-        None
+    }
+
+    /// Sends a frame if its flow is known, perhaps from an earlier epoch, and still holds.
+    #[inline]
+    fn send_confirmed<P: Policies, O: Output>(
+        &mut self,
+        key: &Key,
+        (index, frame): (u32, &Frame<'_>),
+        run: &mut Run<'_, '_, P, O>,
+    ) -> bool {
+        let (frames, epoch) = (std::slice::from_ref(frame), key.epoch());
+        let (identification, out) = (&mut self.identification, run.out.frames());
+        self.encap_cache.confirm(key, run.snapshot, run.policies.version())
+            && self.encap_cache.send_all((frames, index), epoch, identification, out) > 0
     }
 
     /// Counts a frame as dropped. If some of its segments were sent, the rest counts as one copy.
@@ -149,7 +170,7 @@ impl Pipeline {
     fn encapsulate_one<P: Policies, O: Output>(
         &mut self,
         (at, frame): (Cursor, &Frame<'_>),
-        epoch: u64,
+        key: Option<&Key>,
         run: &mut Run<'_, '_, P, O>,
     ) -> Result<Option<Cursor>, (DropReason, u16)> {
         if frame.data.is_empty() {
@@ -169,10 +190,10 @@ impl Pipeline {
         if let (false, 0, [remote], Some([sent])) =
             (plan.flooded, at.segment, plan.remotes, run.out.frames().get(before..))
             && run.is_cacheable
-            && let Some(key) = Key::of(frame, epoch)
-            && let Some(of) = Versions::of(vni, *remote, run.snapshot, run.policies.version())
+            && let Some(key) = key.filter(|_| Key::is_of(dissection))
+            && let Some(of) = Versions::of(plan.vni.index, *remote, run.snapshot, run.policies.version())
         {
-            self.encap_cache.remember((key, of), dissection, sent);
+            self.encap_cache.remember(key, of, sent);
         }
         Ok(rest)
     }
@@ -310,23 +331,24 @@ impl Pipeline {
     ) {
         let body = (at.frame, range.start as u32..range.end as u32);
         for &remote in plan.remotes {
-            let sent = self.send_copy(plan, flow, (remote, &body), run);
-            let (to, snapshot) = ((at.segment as usize, remote), run.snapshot);
-            run.out.record(|| Step::copy(plan, to, flow, sent, snapshot));
-            if let Err(reason) = sent {
+            let to = (at.segment as usize, remote);
+            if let Err(reason) = self.send_copy(plan, flow, (to, &body), run) {
+                let snapshot = run.snapshot;
+                run.out.record(|| Step::copy(plan, to, flow, Err(reason), snapshot));
                 self.counters.drop_frames(reason, plan.vni.index.get(), 1);
             }
         }
     }
 
     #[inline(always)]
-    fn send_copy<'a, P: Policies, O: Output>(
+    fn send_copy<P: Policies, O: Output>(
         &mut self,
         plan: &Decision<'_>,
         flow: &Flow,
-        (remote, (index, range)): (VtepIndex, &(u32, Range<u32>)),
-        run: &mut Run<'a, '_, P, O>,
-    ) -> Result<(Path<'a>, Inherited), DropReason> {
+        (to, (index, range)): ((usize, VtepIndex), &(u32, Range<u32>)),
+        run: &mut Run<'_, '_, P, O>,
+    ) -> Result<(), DropReason> {
+        let (_, remote) = to;
         let (vni, inner) = (plan.vni, self.inner.as_slice());
         let length = inner.len() + range.len();
         let path = Path::of((vni, remote), flow, length, run.snapshot, run.policies)?;
@@ -347,10 +369,10 @@ impl Pipeline {
         if vni.tunnel.udp_checksum {
             offload.checksum = Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
         }
-        let to = uplink(choice.hop);
         let body = Payload::Received { frame: *index, range: range.clone() };
+        let (out, egress) = (run.out.frames(), uplink(choice.hop));
         // Written in place, because moving a whole `TxFrame` is expensive.
-        let Some(transmit) = run.out.frames().append(to, vni.index.get(), body, offload) else {
+        let Some(transmit) = out.append(egress, vni.index.get(), body, offload) else {
             return Err(DropReason::TooBig);
         };
         transmit.vtep = Some((remote.0, path.remote));
@@ -362,7 +384,9 @@ impl Pipeline {
         if !fits || choice.hop.destination_mac.is_none() {
             self.hold_last(fits, (path, remote), run)?;
         }
-        Ok((path, inherited))
+        let snapshot = run.snapshot;
+        run.out.record(|| Step::copy(plan, to, flow, Ok((path, inherited)), snapshot));
+        Ok(())
     }
 
     /// Removes the last frame from `out` and holds it until its next hop is resolved. It is dropped
