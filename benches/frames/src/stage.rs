@@ -135,11 +135,9 @@ impl Stage {
                     black_box(out);
                 }));
             }
-            let groups = sent.iter_mut().flat_map(|batch| &mut batch.groups_mut().list);
-            groups.for_each(|group| group.outcome = Ok(()));
             return Ok(Box::new(move |number| {
-                if let Some(out) = sent.get(number % batches) {
-                    pipeline.account(black_box(out));
+                for transmit in sent.get(number % batches).into_iter().flatten() {
+                    pipeline.account_frame(black_box(transmit), Ok(()));
                 }
             }));
         }

@@ -159,12 +159,17 @@ impl Pipeline {
                 super_frames += 1;
                 in_super_frames += u64::from(group.frames);
             }
-            for frame in out.members(group) {
+            let mut count = |frame: &TxFrame| {
                 if sent && frame.is_tunnelled_super_frame() {
                     super_frames += 1;
                     in_super_frames += u64::from(frame.segments);
                 }
                 self.account_frame(frame, group.outcome);
+            };
+            if group.frames == 1 {
+                out.first(group).into_iter().for_each(count);
+            } else {
+                out.members(group).for_each(&mut count);
             }
         }
         if super_frames > 0 {

@@ -109,6 +109,9 @@ impl Grouper {
         groups.set_queue(queue, start);
         let Groups { list, wrappers, .. } = groups;
         for group in list.iter_mut().skip(start) {
+            if group.frames == 1 && queue != Queue::Bridge {
+                continue;
+            }
             if let Some(first) = frames.get_mut(group.first as usize) {
                 group.offload = describe(group, first, batch);
                 group.wrapper = bundle::wrap(group, first, batch, wrappers);
@@ -118,9 +121,10 @@ impl Grouper {
 
     /// Groups encapsulated frames.
     fn group_flows(&mut self, frames: &[TxFrame], groups: &mut Groups) {
-        for (frame, index) in queued(frames, Queue::Uplinks) {
+        for (frame, index) in frames.iter().zip(0u32..) {
+            let Destination::Uplink { impaired, .. } = frame.to else { continue };
             let single = GsoGroup::single(frame, index);
-            if may_join(frame) {
+            if !impaired && may_join(frame) {
                 let first = |group: &GsoGroup| frames.get(group.first as usize);
                 self.add(groups, single, flow_hash(frame), true, |group| {
                     first(group).is_some_and(|first| same_flow(first, frame))
@@ -326,9 +330,7 @@ fn may_join(frame: &TxFrame) -> bool {
         frame.offload,
         Offload { checksum: Checksum::Partial { start: 34, .. }, gso: None }
     );
-    plain
-        && matches!(frame.to, Destination::Uplink { impaired: false, .. })
-        && frame.head().len() >= OVERHEAD
+    plain && frame.head().len() >= OVERHEAD
 }
 
 /// The slot of the flow with this hash, or a free slot for it. Two flows with the same hash share a

@@ -3,7 +3,7 @@
 //!
 //! - [`engine`]: the state of one worker, and its counters
 //! - [`encapsulate`], [`decapsulate`]: the two directions
-//! - [`bridge`]: the bridge of standalone mode, where there is no kernel bridge
+//! - [`bridge`], `switch`: the bridge of standalone mode, where there is no kernel bridge
 //! - `lookup`: where a frame goes, and its [`policies`] for the path
 //! - `run`: what a batch is processed with, and the output that records steps
 //! - [`mod@explain`], [`mod@explain_received`]: process one frame and describe what happened to it
@@ -44,6 +44,7 @@ mod host_delivery;
 mod lookup;
 mod outer;
 mod run;
+mod switch;
 mod tcp_gro;
 
 pub use bridge::{AccessTerms, Bridge, BridgeLimits, Place, Station};

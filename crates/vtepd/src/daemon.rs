@@ -1,6 +1,5 @@
 //! One run of the daemon: from reading the namespace to giving everything back to the kernel.
 
-use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{self, Write as _};
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use ::api::Address;
 use bpf::Hook;
 use bpf::foreign_programs::{self, Foreign};
 use control::{
-    ByDefault, Event, Journal, LeftToKernel, Namespace, NoNetdev, Request, Settings, State, Status,
+    ByDefault, Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update,
 };
 use netlink::{Direction, Kernel};
 use sd_notify::NotifyState;
@@ -19,7 +18,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use worker::{Features, affinity};
 
-use crate::config::{Arguments, Configuration, HookChoice};
+use crate::applier::Applier;
+use crate::config::{Arguments, Configuration, HookChoice, Output};
 use crate::guard::{self, Guarded, Watched};
 use crate::handle::Handle;
 use crate::instance::{self, Instance};
@@ -50,23 +50,8 @@ async fn run_until_replaced(
     arguments: &Arguments,
     successor: &mut Option<UnixStream>,
 ) -> Result<(), Failure> {
-    let mut configuration = Configuration::load(arguments)?;
-    let (features, untried) = match Features::probe() {
-        Ok(features) => (features, None),
-        Err(error) if arguments.dry_run => {
-            let note = format!(
-                "what this kernel can do could not be tried ({error}): this supposes that it can do everything"
-            );
-            (Features::ALL, Some(note))
-        }
-        Err(error) => {
-            return Err(format!(
-                "what this kernel can do cannot be found out: {error}; vtepd needs CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and \
-                 CAP_SYS_ADMIN (root), and /proc"
-            )
-            .into());
-        }
-    };
+    let configuration = Configuration::load(arguments)?;
+    let (features, untried) = probe(arguments.dry_run)?;
     let hook = hook(configuration.hook, features)?;
     let kernel = Kernel::open()?;
     let mut state = State::new(configuration.settings.clone(), Namespace::read());
@@ -74,55 +59,90 @@ async fn run_until_replaced(
     state.set_packet_filters(rules.filters());
     if arguments.dry_run {
         let update = control::survey(&mut state, &kernel).await?;
-        let running = instance::running().map(|pid| {
-            format!(
-                "a vtepd ({}) runs in this network namespace already, by settings of its own: this is what another one \
-                 would do once that is stopped",
-                instance::process(pid)
-            )
-        });
-        // A running vtepd occupies what these checks test, so they would fail.
-        let (mut obstacles, mut closed): (Vec<String>, Vec<String>) = Default::default();
-        if running.is_none() {
-            obstacles.extend(configuration.standalone.obstacles().iter().map(ToString::to_string));
-            closed.extend(closed_listeners(&configuration));
-        }
-        let would_not_start = obstacles.len();
-        let obstacles =
-            obstacles.into_iter().map(|obstacle| format!("it would not start: {obstacle}"));
-        let missing = update.missing.iter().map(|vni| NoNetdev(*vni).to_string());
-        let foreign = foreign(&update.plan);
-        let by_default = ByDefault::of(&update.by_default).map(|warning| warning.to_string());
-        let notes = running
-            .into_iter()
-            .chain(untried)
-            .chain(obstacles)
-            .chain(
-                closed.into_iter().map(|reason| format!("it would forward all the same: {reason}")),
-            )
-            .chain(missing)
-            .chain(by_default)
-            .chain(lacks(features))
-            .chain(foreign.iter().map(ToString::to_string));
-        print(&dry_run::report(&update, hook, notes.collect(), arguments.output))?;
-        return match would_not_start {
-            0 => Ok(()),
-            _ => Err("it would not start: the notes say why".into()),
-        };
+        return dry_run(&configuration, &update, (hook, features), untried, arguments.output);
     }
     lacks(features).for_each(|lack| tracing::warn!("{lack}"));
-    let guarded = Arc::new(Guarded::default());
-    let mut told_to_stop = guard::answer_signals(Arc::clone(&guarded))?;
-    let instance =
-        if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
-    let metrics_address = configuration.metrics;
-    let metrics = listeners::metrics(metrics_address);
-    let api_socket = configuration.api.as_ref().map(listeners::api);
-    let mut hangup = signal(SignalKind::hangup())?;
+    let sources = Sources { kernel, state, rules };
+    forward(arguments, configuration, (hook, features), sources, successor).await
+}
 
-    let (requests, wanted) = mpsc::channel(REQUESTS);
-    let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
-    let Configuration { stall_limit, mut worker, .. } = configuration;
+/// The features of the kernel. In a dry run without privileges, all features and a note.
+fn probe(dry_run: bool) -> Result<(Features, Option<String>), Failure> {
+    match Features::probe() {
+        Ok(features) => Ok((features, None)),
+        Err(error) if dry_run => {
+            let note = format!(
+                "what this kernel can do could not be tried ({error}): this supposes that it can do everything"
+            );
+            Ok((Features::ALL, Some(note)))
+        }
+        Err(error) => Err(format!(
+            "what this kernel can do cannot be found out: {error}; vtepd needs CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and \
+             CAP_SYS_ADMIN (root), and /proc"
+        )
+        .into()),
+    }
+}
+
+/// Prints what would be taken over, and why the rest would not.
+fn dry_run(
+    configuration: &Configuration,
+    update: &Update,
+    (hook, features): (Hook, Features),
+    untried: Option<String>,
+    output: Output,
+) -> Result<(), Failure> {
+    let running = instance::running().map(|pid| {
+        format!(
+            "a vtepd ({}) runs in this network namespace already, by settings of its own: this is what another one \
+             would do once that is stopped",
+            instance::process(pid)
+        )
+    });
+    // A running vtepd occupies what these checks test, so they would fail.
+    let (mut obstacles, mut closed): (Vec<String>, Vec<String>) = Default::default();
+    if running.is_none() {
+        obstacles.extend(configuration.standalone.obstacles().iter().map(ToString::to_string));
+        closed.extend(closed_listeners(configuration));
+    }
+    let would_not_start = obstacles.len();
+    let obstacles = obstacles.into_iter().map(|obstacle| format!("it would not start: {obstacle}"));
+    let closed =
+        closed.into_iter().map(|reason| format!("it would forward all the same: {reason}"));
+    let missing = update.missing.iter().map(|vni| NoNetdev(*vni).to_string());
+    let foreign = foreign(&update.plan);
+    let by_default = ByDefault::of(&update.by_default).map(|warning| warning.to_string());
+    let notes = running
+        .into_iter()
+        .chain(untried)
+        .chain(obstacles)
+        .chain(closed)
+        .chain(missing)
+        .chain(by_default)
+        .chain(lacks(features))
+        .chain(foreign.iter().map(ToString::to_string));
+    print(&dry_run::report(update, hook, notes.collect(), output))?;
+    match would_not_start {
+        0 => Ok(()),
+        _ => Err("it would not start: the notes say why".into()),
+    }
+}
+
+/// What the control task reads, and what it has read so far.
+struct Sources {
+    kernel: Kernel,
+    state: State,
+    rules: PacketRules,
+}
+
+/// Sets up everything that forwards. `ended` is notified when a worker ends.
+fn take_over(
+    configuration: &Configuration,
+    (hook, features): (Hook, Features),
+    requests: &mpsc::Sender<Request>,
+    ended: mpsc::Sender<()>,
+) -> Result<Takeover, Failure> {
+    let (stall_limit, mut worker) = (configuration.stall_limit, configuration.worker);
     let access = configuration.standalone.open(&configuration.settings, worker.workers)?;
     let (workers, available) =
         (access.shares.len(), std::thread::available_parallelism().map_or(1, usize::from));
@@ -135,115 +155,84 @@ async fn run_until_replaced(
     }
     let cpus = affinity::choose(workers, &configuration.cpus)?;
     tracing::debug!(?cpus, "each worker stays on a CPU");
-    let ports = configuration.standalone.shown();
     let socket = configuration.api.clone();
     let expedited_rcu = configuration.expedited_rcu;
-    let confine = move || confine(socket.as_ref(), expedited_rcu);
-    let takeover = Takeover::prepare(
+    Ok(Takeover::prepare(
         SteeringOptions { hook, features, stall_limit, expedited_rcu },
         worker,
         &cpus,
         access,
-        &requests,
-        confine,
+        requests,
+        move || confine(socket.as_ref(), expedited_rcu),
         // The end of any worker ends the daemon.
         move || {
-            let _ = worker_ends.try_send(());
+            let _ = ended.try_send(());
         },
-    )?;
-    let (status, seen) = watch::channel(Status::default());
-    let shown = Arc::new(Handle::new(
-        takeover,
-        ports,
-        hook,
-        features,
-        worker.gso,
-        seen,
-        Arc::clone(&guarded),
-    ));
+    )?)
+}
 
-    let (events, kill_switch) = (kernel.waiting()?, shown.kill_switch());
+async fn forward(
+    arguments: &Arguments,
+    mut configuration: Configuration,
+    (hook, features): (Hook, Features),
+    Sources { kernel, state, rules }: Sources,
+    successor: &mut Option<UnixStream>,
+) -> Result<(), Failure> {
+    let guarded = Arc::new(Guarded::default());
+    let mut told_to_stop = guard::answer_signals(Arc::clone(&guarded))?;
+    let instance =
+        if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
+    let metrics_address = configuration.metrics;
+    let metrics = listeners::metrics(metrics_address);
+    let api_socket = configuration.api.as_ref().map(listeners::api);
+    let mut hangup = signal(SignalKind::hangup())?;
+
+    let (requests, wanted) = mpsc::channel(REQUESTS);
+    let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
+    let takeover = take_over(&configuration, (hook, features), &requests, worker_ends)?;
+    let (status, seen) = watch::channel(Status::default());
+    let (ports, gso) = (configuration.standalone.shown(), configuration.worker.gso);
+    let handle = Handle::new(takeover, ports, hook, features, gso, seen, Arc::clone(&guarded));
+    let shown = Arc::new(handle);
 
     let (refused, mut refusal) = mpsc::channel(1);
     let journal = Journal::default();
-    let mut known_foreign = BTreeSet::new();
-    let mut told = None;
     if configuration.fpm.address.is_none() {
         tracing::info!("FPM is off: everything comes from rtnetlink");
     }
-    let mut applied_left: Option<Arc<[LeftToKernel]>> = None;
-    if let Some(kill_switch) = kill_switch {
+    if let Some(kill_switch) = shown.kill_switch() {
         let watched = Watched {
-            events,
+            events: kernel.waiting()?,
             requests: requests.clone(),
             status: shown.status.clone(),
             runtime: tokio::runtime::Handle::current(),
             journal: journal.clone(),
         };
-        guard::watch_control(&guarded, kill_switch, watched, stall_limit)?;
+        guard::watch_control(&guarded, kill_switch, watched, configuration.stall_limit)?;
     }
-    let control = control::run(
-        state,
-        kernel,
-        configuration.fpm.clone(),
-        wanted,
-        status,
-        journal.clone(),
-        |update, diff| {
-            let same = |left: &Arc<[LeftToKernel]>| Arc::ptr_eq(left, &update.left);
-            if diff.steering.has_only_places() && applied_left.as_ref().is_some_and(same) {
-                // Only tables changed. This happens up to a thousand times a second.
-                if let Err(error) = shown.apply(update, &diff.steering) {
-                    tracing::error!("{error}; what is not steered stays with the kernel");
-                }
-                return;
-            }
-            warn_of_foreign(&mut known_foreign, &update.plan);
-            let applied = shown.apply(update, &diff.steering);
-            applied_left = applied.is_ok().then(|| Arc::clone(&update.left));
-            let counts = (update.plan.vnis.len(), update.left.len());
-            tell_systemd(applied.is_ok(), counts);
-            if applied.is_ok() && told.replace(counts) != Some(counts) {
-                let (taken, left) = counts;
-                tracing::info!(taken, left, metrics = %metrics_address, "VNIs taken over, and VNIs that stay with the kernel");
-                if counts == (0, 0) {
-                    tracing::warn!(
-                        "there is no vxlan netdev in this network namespace yet; if it is the wrong one, start vtepd in the \
-                     leaf's: ip netns exec LEAF vtepd"
-                    );
-                }
-            }
-            if let Err(error) = applied {
-                // An error of a later update concerns single interfaces, which stay with the
-                // kernel. An error before the kill switch was ever filled concerns everything and
-                // ends the daemon.
-                let text = format!("{error}; what is not steered stays with the kernel");
-                tracing::error!("{text}");
-                journal.write(Event::Warning(text));
-                if !shown.is_engaged() {
-                    let _ = refused.try_send(error);
-                }
-            }
-        },
-    );
+    let mut applier = Applier::new(Arc::clone(&shown), journal.clone(), metrics_address, refused);
+    let (fpm, log) = (configuration.fpm.clone(), journal.clone());
+    let control = control::run(state, kernel, fpm, wanted, status, log, |update, diff| {
+        applier.apply(update, diff);
+    });
     // Dropped at the end of this function, before the successor is notified: the address is free by
     // then.
     let _metrics = listeners::serve_metrics(metrics_address, metrics, &shown)?;
     let api_address = configuration.api.clone();
     let api =
         api::serve(api_address, api_socket, Arc::clone(&shown), requests.clone(), journal.clone());
-    let onlookers = filter_watch::watch(Arc::clone(&shown), requests.clone(), rules);
-    let calls = shown.pass_on_calls();
+    let filters = filter_watch::watch(Arc::clone(&shown), requests.clone(), rules);
+    let wakeups = shown.pass_on_calls();
     let own_links = own_links::watch(Arc::clone(&shown), journal.clone());
     let access_ports =
         access_ports::watch(Arc::clone(&shown), configuration.standalone.clone(), journal.clone());
-    tokio::pin!(control, api, onlookers, calls, own_links, access_ports);
+    tokio::pin!(control, api, filters, wakeups, own_links, access_ports);
     let ended: Result<(), Failure> = loop {
         tokio::select! {
             result = &mut control => break result.map_err(Into::into),
             result = &mut api => break result,
-            () = &mut onlookers => {}
-            () = &mut calls => {}
+            () = &mut filters => {}
+            () = &mut wakeups => {}
             () = &mut access_ports => {}
             error = &mut own_links => break Err(error.into()),
             error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),
@@ -255,20 +244,36 @@ async fn run_until_replaced(
                 break Ok(());
             }
             () = hung_up(&mut hangup) => {
-                match reload(arguments, &mut configuration) {
-                    Ok(settings) => {
-                        shown.configured();
-                        let _ = requests.send(Request::Reload(Box::new(settings))).await;
-                    }
-                    Err(reason) => {
-                        tracing::error!("{reason}");
-                        journal.write(Event::Warning(reason.clone()));
-                        shown.set_not_configured(Some(reason));
-                    }
-                }
+                apply_reload(arguments, &mut configuration, &shown, &requests, &journal).await;
             }
         }
     };
+    ended.and(stop(&shown))
+}
+
+/// Reads the configuration again, and has the control task use the new settings.
+async fn apply_reload(
+    arguments: &Arguments,
+    configuration: &mut Configuration,
+    shown: &Handle,
+    requests: &mpsc::Sender<Request>,
+    journal: &Journal,
+) {
+    match reload(arguments, configuration) {
+        Ok(settings) => {
+            shown.configured();
+            let _ = requests.send(Request::Reload(Box::new(settings))).await;
+        }
+        Err(reason) => {
+            tracing::error!("{reason}");
+            journal.write(Event::Warning(reason.clone()));
+            shown.set_not_configured(Some(reason));
+        }
+    }
+}
+
+/// Gives everything back to the kernel.
+fn stop(shown: &Handle) -> Result<(), Failure> {
     tell(&[NotifyState::Stopping]);
     if shown.is_engaged() {
         tracing::info!(
@@ -280,8 +285,7 @@ async fn run_until_replaced(
             }
         );
     }
-    let stopped = shown.stop();
-    ended.and(stopped.map_err(Into::into))
+    shown.stop().map_err(Into::into)
 }
 
 /// Drops privileges that are not needed after the start. What this kernel cannot restrict is logged
@@ -313,16 +317,8 @@ fn closed_listeners(configuration: &Configuration) -> Vec<String> {
     [metrics, api, fpm.map(|error| error.to_string())].into_iter().flatten().collect()
 }
 
-/// Reports the status to systemd. vtepd is ready after the first update that was applied, even if
-/// no VNI is taken over.
-fn tell_systemd(applied: bool, (taken, left): (usize, usize)) {
-    let status = format!("{taken} VNIs taken over, {left} with the kernel");
-    let states = [NotifyState::Status(&status), NotifyState::Ready];
-    tell(if applied { &states } else { &states[..1] });
-}
-
 /// Notifies the service manager. Without `NOTIFY_SOCKET` this does nothing (sd_notify(3)).
-fn tell(states: &[NotifyState]) {
+pub(crate) fn tell(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!("the service manager was not told: {error}");
     }
@@ -385,7 +381,7 @@ fn reload(arguments: &Arguments, running: &mut Configuration) -> Result<Settings
 }
 
 /// Programs of other software at the hooks where the plan attaches programs.
-fn foreign(plan: &SteeringPlan) -> Vec<Foreign> {
+pub(crate) fn foreign(plan: &SteeringPlan) -> Vec<Foreign> {
     let uplinks = plan
         .uplinks
         .iter()
@@ -398,13 +394,4 @@ fn foreign(plan: &SteeringPlan) -> Vec<Foreign> {
                 .flat_map(|ifindex| foreign_programs::find(ifindex, Direction::Egress)),
         )
         .collect()
-}
-
-fn warn_of_foreign(known: &mut BTreeSet<String>, plan: &SteeringPlan) {
-    for program in foreign(plan) {
-        let text = program.to_string();
-        if known.insert(text.clone()) {
-            tracing::warn!("a program of somebody else: {text}");
-        }
-    }
 }

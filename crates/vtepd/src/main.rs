@@ -2,6 +2,7 @@
 
 mod access_ports;
 mod api;
+mod applier;
 mod config;
 mod config_diff;
 mod daemon;

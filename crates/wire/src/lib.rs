@@ -21,6 +21,7 @@ mod ethernet;
 mod header;
 mod ipv4;
 mod ipv6;
+mod ipv6_chain;
 mod tcp;
 mod types;
 mod udp;
