@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use ::lab::Namespace;
 use wire::MacAddr;
 
-use crate::guard::Turn;
+use crate::lock::MachineLock;
 
 /// VNI of the overlay that every lab has.
 pub const VNI: u32 = 10;
@@ -111,7 +111,7 @@ pub struct Lab {
     /// The lab's parameters.
     pub setup: Setup,
     prefix: String,
-    _turn: Turn,
+    _lock: MachineLock,
 }
 
 /// Interface of the first overlay on hosts.
@@ -133,7 +133,7 @@ impl Lab {
     /// A lab with other parameters.
     #[must_use]
     pub fn with(case: &str, setup: Setup) -> Self {
-        let turn = Turn::take();
+        let lock = MachineLock::take();
         let prefix = format!("vtt-{case}-");
         // Namespaces of a run that was killed.
         for leftover in ::lab::netns::list(&prefix) {
@@ -166,7 +166,7 @@ impl Lab {
             peer2: create("peer2"),
             setup,
             prefix,
-            _turn: turn,
+            _lock: lock,
         };
         lab.underlay();
         let plane = if setup.learning { "" } else { "nolearning" };

@@ -1,11 +1,11 @@
 //! Helpers that the tests share: a small network of namespaces, vtepd as a child process, frames to
 //! inject, and captures.
 //!
-//! - [`guard`]: one test at a time, as root
+//! - [`lock`]: one test at a time
 //! - [`lab`]: the network
 //! - [`daemon`]: vtepd as a child process, its metrics and its log
 //! - [`memory`]: vtepd's allocations
-//! - [`normal_form`]: vtepd's tables and the kernel's, to compare them entry by entry
+//! - [`canonical`]: vtepd's tables and the kernel's, to compare them entry by entry
 //! - [`frames`]: builders for inner and outer frames
 //! - [`nftables`]: adds and removes nftables rules
 //! - [`programs`]: BPF programs that do not belong to vtepd
@@ -19,28 +19,19 @@
 //! - [`experiments`]: frames of an EtherType that only the tests use
 //! - [`multicast`]: MDB entries of vxlan netdevs
 
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::missing_panics_doc,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a fixture may panic, that is how a story fails"
-)]
-
 pub mod bulk;
+pub mod canonical;
 pub mod capture;
 pub mod cycles;
 pub mod daemon;
 pub mod equivalence;
 pub mod experiments;
 pub mod frames;
-pub mod guard;
 pub mod lab;
+pub mod lock;
 pub mod memory;
 pub mod multicast;
 pub mod nftables;
-pub mod normal_form;
 pub mod outer;
 pub mod programs;
 pub mod sockets;

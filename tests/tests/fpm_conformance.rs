@@ -1,8 +1,6 @@
 //! Recorded FPM streams of FRR 8.4.4 and 10.3: every stream of `fixtures/fpm` decodes to the
 //! contents of its JSON file, however it is split. No damage to a stream makes the decoder panic.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Test helpers may panic.
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

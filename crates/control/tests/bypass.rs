@@ -1,13 +1,7 @@
 //! Which host ports have the bridge bypass, which addresses it is used for, and the order of
 //! changes.
 
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test may panic"
-)]
+#![cfg(test)]
 
 mod world;
 

@@ -1,11 +1,6 @@
 //! Changes while the daemon runs, and their state after the configuration is read again.
 
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::unwrap_used,
-    reason = "a test may panic"
-)]
+#![cfg(test)]
 
 mod world;
 

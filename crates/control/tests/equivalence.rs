@@ -1,7 +1,7 @@
 //! What the kernel would apply to VXLAN packets and vtepd does not. While it is there, the VNI
 //! stays with the kernel.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
+#![cfg(test)]
 
 mod world;
 

@@ -1,5 +1,7 @@
 //! Behind which VTEP a MAC address is if the kernel, zebra and the bridge disagree.
 
+#![cfg(test)]
+
 mod world;
 
 use std::time::{Duration, Instant};

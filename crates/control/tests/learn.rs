@@ -1,6 +1,8 @@
 //! Which reports of workers become entries of the kernel's FDB, by the kernel's rules and some
 //! limits.
 
+#![cfg(test)]
+
 mod world;
 
 use std::time::{Duration, Instant};

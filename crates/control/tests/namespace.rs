@@ -5,12 +5,7 @@
 //!                                                   └────── hp1
 //! ```
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test's helpers may fail it"
-)]
+#![cfg(test)]
 
 use std::future::Future;
 use std::io::Write as _;

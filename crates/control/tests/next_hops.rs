@@ -1,6 +1,8 @@
 //! The choice among next hops: which flows move when one is lost or returns, and which is not
 //! chosen.
 
+#![cfg(test)]
+
 mod world;
 
 use std::sync::Arc;

@@ -1,13 +1,7 @@
 //! How often the task publishes while changes arrive faster than it can build. Needs root, for a
 //! network namespace.
 
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test may panic"
-)]
+#![cfg(test)]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;

@@ -1,5 +1,7 @@
 //! Which vxlan netdevs are taken over, with which configuration, and the reasons for the others.
 
+#![cfg(test)]
+
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,7 @@
 //! The route to a VTEP: routes of two sources, next-hop objects, link state, neighbours.
 
+#![cfg(test)]
+
 mod world;
 
 use std::net::IpAddr;

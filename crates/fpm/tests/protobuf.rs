@@ -1,6 +1,6 @@
 //! The protobuf encoding, from handwritten bytes in the wire format (field number × 8 + wire type).
 
-#![allow(clippy::unwrap_used)] // Helpers of tests, which may.
+#![cfg(test)]
 
 use std::net::IpAddr;
 

@@ -1,6 +1,6 @@
 //! A replayed recording arrives as zebra sent it.
 
-#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
+#![cfg(test)]
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;

@@ -1,6 +1,6 @@
 //! Which clients the server accepts, in which order it serves them, and errors of listening.
 
-#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
+#![cfg(test)]
 
 use std::time::Duration;
 

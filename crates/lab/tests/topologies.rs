@@ -1,5 +1,7 @@
 //! The repository's topologies are valid ContainerLab files and have the documented structure.
 
+#![cfg(test)]
+
 use std::path::{Path, PathBuf};
 
 use lab::topology::Topology;

@@ -1,6 +1,6 @@
 //! Malformed messages: errors have the position and the reason, and nothing panics.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
+#![cfg(test)]
 
 mod bytes;
 

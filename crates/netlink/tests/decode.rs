@@ -1,6 +1,6 @@
 //! Decodes handwritten messages.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
+#![cfg(test)]
 
 mod bytes;
 
@@ -442,4 +442,46 @@ fn next_hops() {
     let vteps = next_hop(104, &[number(1, 10), attribute(2, &members), attribute(11, &[])]);
     assert_eq!(vteps, NextHop { id: 10, kind: NextHopKind::Other });
     assert_eq!(next_hop(105, &[number(1, 9)]), NextHop { id: 9, kind: NextHopKind::Other });
+}
+
+#[test]
+fn rules_of_ipv6_are_none() {
+    let rule = one(&message(32, 0, &[10, 0, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0], &[number(6, 100)]));
+    assert_eq!(rule, Message::Other(32));
+}
+
+#[test]
+fn hop_limits_and_encapsulations() {
+    let route = |attributes: &[Vec<u8>]| match one(&message(
+        24,
+        0,
+        &bytes::route_body(2, 0, 0),
+        attributes,
+    )) {
+        Message::Route(_, route) => route,
+        other => panic!("{other:?}"),
+    };
+    let metrics = attribute(8, &[number(2, 1400), number(10, 9)].concat());
+    let route_with = route(&[number(4, 3), metrics]);
+    assert_eq!((route_with.mtu, route_with.hop_limit), (Some(1400), Some(9)));
+    assert_eq!(route(&[number(4, 3), attribute(8, &number(10, 0))]).hop_limit, None);
+    // NHA_OIF and NHA_ENCAP_TYPE (SRv6).
+    let object = [number(1, 22), attribute(7, &5u16.to_ne_bytes()), number(5, 3)];
+    let object = one(&message(104, 0, &[2, 0, 11, 0, 0, 0, 0, 0], &object));
+    let Message::NextHop(_, netlink::NextHop { kind: netlink::NextHopKind::Single(hop), .. }) =
+        object
+    else {
+        panic!("{object:?}")
+    };
+    assert_eq!(hop.encapsulation, Some(5));
+    let link = one(&message(
+        16,
+        0,
+        &link_body(0, 9, 0),
+        &[number(5, 3), attribute(37, &0i32.to_ne_bytes())],
+    ));
+    let Message::Link(_, Link { link_namespace, kind: LinkKind::Plain, .. }) = link else {
+        panic!("{link:?}")
+    };
+    assert_eq!(link_namespace, Some(0));
 }

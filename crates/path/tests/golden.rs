@@ -2,7 +2,7 @@
 //! restarts.
 //!
 //! They were computed with Python from the documentation of `hash`, not with the code under test.
-#![allow(clippy::unwrap_used)] // Tests may panic.
+#![cfg(test)]
 
 mod common;
 

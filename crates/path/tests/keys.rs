@@ -1,5 +1,5 @@
 //! Which frames share a key and a port, and the reported reason.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests may panic.
+#![cfg(test)]
 
 mod common;
 

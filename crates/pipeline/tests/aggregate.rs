@@ -1,13 +1,7 @@
 //! Frames that are sent together. No frame is lost, duplicated or overtaken, and splitting the
 //! groups yields the original frames.
 
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test may panic"
-)]
+#![cfg(test)]
 
 use frame::{GsoGroup, Queue, SHARED_HEADERS};
 use pipeline::{

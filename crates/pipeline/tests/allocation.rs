@@ -1,5 +1,5 @@
 //! No memory allocation per frame.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
+#![cfg(test)]
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Which source addresses are reported to control.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
+#![cfg(test)]
 
 mod common;
 

@@ -1,12 +1,6 @@
 //! Checks that the Grafana dashboard uses only metrics that exist.
 
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test may panic"
-)]
+#![cfg(test)]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

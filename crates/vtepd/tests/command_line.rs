@@ -1,12 +1,6 @@
 //! The command line of the program itself.
 
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test may panic"
-)]
+#![cfg(test)]
 
 use std::io::PipeWriter;
 use std::process::{Command, Stdio};
@@ -26,19 +20,7 @@ fn unread() -> PipeWriter {
 
 #[test]
 fn a_reader_that_has_gone_is_no_error() {
-    let arguments: &[&[&str]] = if nix::unistd::geteuid().is_root() {
-        &[&["--help"], &["--dry-run"], &["--dry-run", "--output", "json"]]
-    } else {
-        println!("SKIPPED a_reader_that_has_gone_is_no_error/dry-run: needs root");
-        &[&["--help"]]
-    };
-    for arguments in arguments {
-        let output = vtepd(arguments).stdout(unread()).stderr(Stdio::piped()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            output.status.success() && !said.contains("panicked"),
-            "{arguments:?}: {}: {said}",
-            output.status
-        );
-    }
+    let output = vtepd(&["--help"]).stdout(unread()).stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !said.contains("panicked"), "{}: {said}", output.status);
 }

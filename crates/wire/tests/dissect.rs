@@ -1,5 +1,5 @@
 //! `dissect` on complete, unusual, truncated and random frames, compared with etherparse.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
+#![cfg(test)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,6 +1,6 @@
 //! All headers that etherparse supports are compared with it. The others are compared with bytes
 //! written by hand.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests may panic.
+#![cfg(test)]
 
 use etherparse::icmpv6::{Icmpv6PayloadSlice, NdpOptionSlice};
 use etherparse::{

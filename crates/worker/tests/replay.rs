@@ -2,13 +2,7 @@
 //!
 //! `VTEPD_UPDATE_CAPTURES=1` rewrites the captures in `tests/captures`.
 
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test may panic"
-)]
+#![cfg(test)]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -2,8 +2,6 @@
 //!
 //! Usage: `tests/differential [--runs N] [--seed S] [--plain] [--without PART-OF-A-KNOB'S-NAME]...`
 
-#![allow(clippy::expect_used, reason = "a wrong argument ends the program with a message")]
-
 use std::process::ExitCode;
 use std::time::Instant;
 

@@ -45,3 +45,24 @@ pub const GROUPS: &[Group] = &[
     Group { name: "inner_frames", options: "", rows: frames::DAMAGE },
     Group { name: "bridge_netfilter", options: "", rows: frames::BRIDGE_FILTER },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::GROUPS;
+
+    /// The table has at least the documented number of rows, each with a unique name within its group.
+    #[test]
+    fn the_table_is_whole() {
+        let names: Vec<_> = GROUPS
+            .iter()
+            .flat_map(|group| group.rows.iter().map(|row| (group.name, row.name)))
+            .collect();
+        let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+        assert!(
+            distinct.len() == names.len() && names.len() >= 60,
+            "{} of {}",
+            distinct.len(),
+            names.len()
+        );
+    }
+}

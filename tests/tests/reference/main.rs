@@ -3,14 +3,6 @@
 //! demo's committed figures. `VTEPD_UPDATE_DOCS=1 cargo test -p vtepd-tests --test reference` writes
 //! them. `docs/reference/configuration.md` is generated in `crates/vtepd/src/config/reference.rs`.
 
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test may panic"
-)]
-
 mod control_pages;
 mod drop_reasons;
 mod metrics;

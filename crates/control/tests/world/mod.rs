@@ -1,6 +1,5 @@
 //! A leaf as messages of its kernel and its zebra.
 #![allow(dead_code, reason = "each test uses some of it")]
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a helper of tests may fail the test")]
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! Builds messages from handwritten bytes.
 
-#![allow(dead_code)] // Each test file uses its part.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::net::IpAddr;
 

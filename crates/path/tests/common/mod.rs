@@ -1,5 +1,5 @@
 //! Frames built by hand, so that the tests do not depend on the builders of `wire`.
-#![allow(dead_code, clippy::unwrap_used)] // Not used by every test.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use wire::{Dissection, dissect};
 

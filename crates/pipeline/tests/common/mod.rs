@@ -1,6 +1,6 @@
 //! Leaves and frames for tests. etherparse builds the frames, so that the tests do not depend on
 //! the code under test.
-#![allow(dead_code, clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Not used by every test.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

@@ -1,0 +1,8 @@
+//! `bpf` with the running kernel, in network namespaces.
+
+#![cfg(test)]
+
+mod chosen_port;
+mod steering;
+
+root_test::main!();

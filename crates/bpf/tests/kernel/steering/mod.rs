@@ -1,0 +1,476 @@
+//! The steering programs in a network namespace. Redirected frames reach only the punt pair's
+//! socket. All other frames, and every frame after the kill switch is emptied, go to the kernel.
+//! Needs root.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bpf::{Hook, PuntSide, Steering, Wakeups};
+use frame::{Batch, Queue, TxBatch};
+use lab::netns::{Namespace, veth};
+use netlink::Direction;
+use netlink::PrivateNamespace;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use pipeline::{Grouper, Grouping};
+use ports::{PacketSocket, Port as _, RingSize};
+use root_test::root_test;
+use tables::{SteeringPlan, TakenVni, Uplink, VniIndex, VniSource};
+use wire::Vni;
+use worker::{Features, PuntPairs};
+
+mod bypass;
+mod many;
+mod passage;
+mod tunnel;
+mod workers;
+
+const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+struct Leaf {
+    leaf: Namespace,
+    spine: Namespace,
+    host: Namespace,
+}
+
+/// A namespace whose IP stack sends nothing by itself. Such frames would be counted as the test's.
+fn silent(name: String) -> Namespace {
+    let namespace = Namespace::create(name).unwrap();
+    namespace.run(&["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"]).unwrap();
+    namespace
+}
+
+fn leaf(tag: &str) -> Leaf {
+    let name = |node: &str| format!("vtp-{tag}-{node}-{}", std::process::id());
+    let [leaf, spine, host] = ["leaf", "spine", "host"].map(|node| silent(name(node)));
+    veth((&leaf, "up1"), (&spine, "leaf"), 9000).unwrap();
+    veth((&leaf, "hp1"), (&host, "eth0"), 1500).unwrap();
+    for command in [
+        "ip addr add 10.0.0.1/32 dev lo",
+        "ip addr add 10.1.0.1/31 dev up1",
+        "ip route add 10.0.0.2/32 via 10.1.0.0",
+        "ip neigh add 10.1.0.0 lladdr 02:00:00:00:01:00 dev up1",
+        "ip link add br5 type bridge",
+        "ip link add vx5 type vxlan id 5 local 10.0.0.1 dstport 4789 nolearning",
+        "ip link set vx5 master br5 up",
+        "ip link set hp1 master br5",
+        "ip link set br5 up",
+        "bridge fdb append 00:00:00:00:00:00 dev vx5 dst 10.0.0.2",
+        "ip link set up1 address 02:00:00:00:00:01",
+    ] {
+        leaf.run(&command.split(' ').collect::<Vec<_>>()).unwrap();
+    }
+    Leaf { leaf, spine, host }
+}
+
+fn ifindex(namespace: &Namespace, name: &str) -> u32 {
+    namespace.enter(|| nix::net::if_::if_nametoindex(name).unwrap()).unwrap()
+}
+
+fn plan(leaf: &Namespace) -> SteeringPlan {
+    let vx5 = ifindex(leaf, "vx5");
+    let vni = TakenVni {
+        vni: Vni::try_from(5).unwrap(),
+        source: VniSource::Netdev(vx5),
+        name: "vx5".to_owned(),
+        index: VniIndex::new(9).unwrap(),
+        local: LOCAL,
+        destination_port: 4789,
+        frame_limit: 9000 - 36,
+    };
+    let uplink = Uplink { ifindex: ifindex(leaf, "up1"), name: "up1".to_owned() };
+    SteeringPlan {
+        uplinks: BTreeSet::from([uplink]),
+        vnis: BTreeMap::from([(vni.source, vni)]),
+        ..SteeringPlan::default()
+    }
+}
+
+/// A VXLAN packet from the spine to the leaf's VTEP, with this VNI and this first byte of the VXLAN
+/// header.
+fn vxlan_frame(vni: u32, flags: u8) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 8, 0]);
+    let mut ip =
+        vec![0x45, 0, 0, 20 + 8 + 8 + 60, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
+    let sum = wire::checksum::checksum(&ip).to_be_bytes();
+    ip[10..12].copy_from_slice(&sum);
+    frame.extend(ip);
+    frame.extend([0xc0, 0, 0x12, 0xb5, 0, 8 + 8 + 60, 0, 0, flags, 0, 0, 0]);
+    frame.extend(&(vni << 8).to_be_bytes());
+    frame.extend([0xff; 6]);
+    frame.extend([2, 0, 0, 0, 9, 9, 0x88, 0xb5]);
+    frame.extend([0xab; 46]);
+    frame
+}
+
+fn send(namespace: &Namespace, interface: &str, frame: &[u8]) {
+    let index = ifindex(namespace, interface);
+    let mut socket =
+        namespace.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
+    let to = frame::Destination::Bridge;
+    let body = frame::Payload::Owned(frame.into());
+    let transmit = frame::TxFrame::new(to, 0, body, frame::Offload::default());
+    let mut out = TxBatch::of([transmit]);
+    socket.transmit(&Batch::none(), &mut out, 0..1);
+    out.outcome().unwrap();
+}
+
+/// The number of matching frames that arrive within the time.
+fn receive(
+    socket: &mut PacketSocket,
+    wait: Duration,
+    wanted: impl Fn(&frame::Frame<'_>) -> bool,
+) -> usize {
+    let (start, mut found) = (Instant::now(), 0);
+    while start.elapsed() < wait {
+        let batch = socket.receive();
+        found += batch.frames().filter(|frame| wanted(frame)).count();
+        if found > 0 && batch.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    found
+}
+
+/// A stall limit that no test reaches.
+const PATIENT: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_millis(500);
+const NEVER: Duration = Duration::from_millis(150);
+
+/// Loads steering for this many workers and applies the plan. The kill switch is not filled.
+fn steer_for<const WORKERS: usize>(
+    leaf: &Namespace,
+    hook: Hook,
+    plan: &SteeringPlan,
+    stall_limit: Duration,
+) -> (Steering, [PuntPairs; WORKERS], PrivateNamespace) {
+    leaf.enter(|| {
+        let private = PrivateNamespace::create().unwrap();
+        let punts = std::array::from_fn(|worker| {
+            PuntPairs::create(worker, &private, Features::ALL, RingSize::LONGEST).unwrap()
+        });
+        let ends: Vec<_> = punts.iter().map(PuntPairs::near_ends).collect();
+        let mut steering = Steering::load(hook, &ends, stall_limit, true).unwrap();
+        for punts in &punts {
+            steering.close(&punts.near_ends(), &private).unwrap();
+            punts.up(&private).unwrap();
+        }
+        remove(&mut steering, plan);
+        add(&mut steering, plan);
+        (steering, punts, private)
+    })
+    .unwrap()
+}
+
+/// As [`steer_for`], for one worker.
+/// Stops redirecting what this plan lacks or changes.
+fn remove(steering: &mut Steering, plan: &SteeringPlan) {
+    let diff = steering.difference(plan, Arc::default());
+    steering.remove(&diff).unwrap();
+}
+
+/// Redirects what is new in this plan.
+fn add(steering: &mut Steering, plan: &SteeringPlan) {
+    let diff = steering.difference(plan, Arc::default());
+    steering.add(&diff).unwrap();
+}
+
+fn steer(
+    leaf: &Namespace,
+    hook: Hook,
+    plan: &SteeringPlan,
+    stall_limit: Duration,
+) -> (Steering, PuntPairs, PrivateNamespace) {
+    let (steering, [punts], private) = steer_for(leaf, hook, plan, stall_limit);
+    (steering, punts, private)
+}
+
+/// An IPv4 broadcast frame of this many bytes.
+fn ipv4_frame(length: usize, mark: u8) -> Vec<u8> {
+    let mut frame = vec![mark; length];
+    frame[..14].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 9, 8, 8, 0]);
+    let [a, b] = (length as u16 - 14).to_be_bytes();
+    frame[14..34]
+        .copy_from_slice(&[0x45, 0, a, b, 0, mark, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2]);
+    let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
+    frame[24..26].copy_from_slice(&sum);
+    frame
+}
+
+/// Frames sent in a bundle, to the bridge or past it, arrive unchanged and in order. Frames that
+/// cannot be delivered are counted.
+fn bundles_arrive_as_frames(
+    leaf: &Namespace,
+    bridge: &mut PacketSocket,
+    eth0: &mut PacketSocket,
+    steering: &Steering,
+) {
+    if !Features::probe().unwrap().udp_super_frames {
+        return;
+    }
+    let port = frame::Destination::BundledHost(ifindex(leaf, "hp1"));
+    let mut send = |to, slot, frames: &[Vec<u8>]| {
+        let mut batch = Batch::new(frames.len());
+        let mut out = TxBatch::new();
+        for (data, index) in frames.iter().zip(0u32..) {
+            batch.push(frame::Frame { data, vlan: None, offload: frame::Offload::default() });
+            // As decapsulation writes them: with a tag for the bridge, and as received for a host
+            // port.
+            let bridged = to == frame::Destination::Bridge;
+            let range = if bridged { 14 } else { 0 }..data.len() as u32;
+            let body = frame::Payload::Received { frame: index, range };
+            let mut transmit = frame::TxFrame::new(to, slot, body, frame::Offload::default());
+            let tagged = [&data[..12], &[0x88, 0xa8, 0, slot as u8], &data[12..14]].concat();
+            assert!(!bridged || transmit.extend_head(&tagged));
+            out.push(transmit);
+        }
+        Grouper::default().finish(&batch, &mut out, &[Queue::Bridge], Grouping::ALL);
+        bridge.transmit_queue(&batch, &mut out, Queue::Bridge);
+        out.outcome().unwrap();
+        let taken: u32 = out.groups().list.iter().map(|group| group.frames).sum();
+        assert_eq!(taken as usize, frames.len());
+    };
+    let mut arrives = |frames: &[Vec<u8>]| {
+        let (start, mut seen) = (Instant::now(), Vec::new());
+        while seen.len() < frames.len() && start.elapsed() < SOON {
+            let batch = eth0.receive();
+            let ours =
+                batch.frames().filter(|frame| frame.data.get(6..12) == Some(&[2, 0, 0, 0, 9, 8]));
+            seen.extend(ours.map(|frame| (frame.data.to_vec(), frame.offload)));
+        }
+        let expected: Vec<_> =
+            frames.iter().map(|frame| (frame.clone(), frame::Offload::default())).collect();
+        assert_eq!(seen, expected);
+    };
+    let sizes =
+        [[60, 60, 60, 60], [1400, 1400, 1400, 41], [1514, 1514, 1514, 1514], [34, 35, 36, 37]];
+    for sizes in sizes {
+        let frames: Vec<_> =
+            sizes.into_iter().zip(1u8..).map(|(length, mark)| ipv4_frame(length, mark)).collect();
+        for (to, slot) in [(frame::Destination::Bridge, 9), (port, 9)] {
+            send(to, slot, &frames);
+            arrives(&frames);
+        }
+    }
+    let counts = |steering: &Steering| {
+        let counts = steering.counts().unwrap();
+        (counts.punt_delivered, counts.punt_undeliverable, counts.punt_unknown_slot)
+    };
+    let before = counts(steering);
+    assert_eq!((before.0, before.1), (16, 0));
+    let frames = vec![ipv4_frame(60, 1); 3];
+    send(frame::Destination::BundledHost(99_999), 9, &frames);
+    send(frame::Destination::Bridge, 10, &frames);
+    send(port, 9, &vec![ipv4_frame(1515, 1); 2]);
+    let start = Instant::now();
+    while counts(steering) != (16, 5, before.2 + 3) && start.elapsed() < SOON {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(counts(steering), (16, 5, before.2 + 3));
+}
+
+fn redirects_what_is_taken(hook: Hook) {
+    let Leaf { leaf, spine, host } = leaf(&hook.to_string());
+    let plan = plan(&leaf);
+    let (mut steering, mut punts, private) = steer(&leaf, hook, &plan, PATIENT);
+    let mut underlay = punts.underlay.take_socket().unwrap();
+    let mut bridge = punts.bridge.take_socket().unwrap();
+    let index = ifindex(&host, "eth0");
+    let mut eth0 = host.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
+    let marker = |frame: &frame::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
+    let vxlan = vxlan_frame(5, 8);
+
+    // Attached, but the kill switch is empty: the kernel forwards.
+    send(&spine, "leaf", &vxlan);
+    assert_eq!(
+        receive(&mut eth0, SOON, marker),
+        1,
+        "kernel VXLAN forwards before the kill switch is filled"
+    );
+    assert_eq!(receive(&mut underlay, NEVER, marker), 0);
+
+    leaf.enter(|| steering.engage().unwrap()).unwrap();
+    send(&spine, "leaf", &vxlan);
+    assert_eq!(
+        receive(&mut underlay, SOON, |frame| frame.data == vxlan),
+        1,
+        "the whole frame reaches the punt"
+    );
+    assert_eq!(receive(&mut eth0, NEVER, marker), 0, "and the kernel does not see it");
+    // Another VNI and other flags are not redirected.
+    for other in [vxlan_frame(6, 8), vxlan_frame(5, 0x0c)] {
+        send(&spine, "leaf", &other);
+        assert_eq!(receive(&mut underlay, NEVER, marker), 0);
+    }
+
+    // Frames that the bridge sends to the overlay carry the slot as their tag.
+    let mut broadcast = vec![0xff; 6];
+    broadcast.extend([2, 0, 0, 0, 7, 7, 0x88, 0xb5]);
+    broadcast.extend([0xcd; 60]);
+    send(&host, "eth0", &broadcast);
+    let tagged = |frame: &frame::Frame<'_>| {
+        frame.data == broadcast && frame.vlan == Some(frame::VlanTag { tpid: 0x88a8, tci: 9 })
+    };
+    assert_eq!(receive(&mut bridge, SOON, tagged), 1);
+
+    // Frames from the worker to the bridge arrive at the host.
+    let mut inner =
+        vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 9, 8, 0x88, 0xa8, 0, 9, 0x88, 0xb5];
+    inner.extend([0xab; 46]);
+    let body = frame::Payload::Owned(inner.clone().into());
+    let to = frame::Destination::Bridge;
+    let transmit = frame::TxFrame::new(to, 9, body, frame::Offload::default());
+    let mut out = TxBatch::of([transmit]);
+    bridge.transmit(&Batch::none(), &mut out, 0..1);
+    out.outcome().unwrap();
+    assert_eq!(
+        receive(&mut eth0, SOON, |frame| marker(frame) && frame.data.len() == inner.len() - 4),
+        1
+    );
+
+    bundles_arrive_as_frames(&leaf, &mut bridge, &mut eth0, &steering);
+
+    assert_eq!(
+        leaf.enter(|| bpf::foreign_programs::find(
+            plan.uplinks.first().unwrap().ifindex,
+            Direction::Ingress
+        ))
+        .unwrap(),
+        []
+    );
+    let counts = steering.counts().unwrap();
+    assert_eq!((counts.uplink_redirected, counts.punt_returned), (1, 1 + 4 * 4), "{counts:?}");
+    // The host's IP stack may have sent frames as well.
+    assert!(counts.vxlan_redirected >= 1, "{counts:?}");
+
+    // After the release the kernel forwards again, immediately.
+    leaf.enter(|| steering.release().unwrap()).unwrap();
+    send(&spine, "leaf", &vxlan);
+    assert_eq!(
+        receive(&mut eth0, SOON, marker),
+        1,
+        "kernel VXLAN forwards once the kill switch is empty"
+    );
+    leaf.enter(|| drop(steering)).unwrap();
+    leaf.enter(|| drop(punts)).unwrap();
+    drop(private);
+    let links = leaf.run(&["ip", "-o", "link"]).unwrap();
+    assert!(!links.contains("vtepd"), "{links}");
+    let filters = leaf.run(&["tc", "filter", "show", "dev", "up1", "ingress"]).unwrap();
+    assert!(!filters.contains("vtepd"), "{filters}");
+}
+
+/// A VXLAN packet with a broadcast of this many bytes as inner frame.
+fn vxlan_packet_with(inner_length: usize) -> Vec<u8> {
+    let mut frame = vxlan_frame(5, 8);
+    frame.truncate(50 + inner_length);
+    let total = 20 + 16 + inner_length as u16;
+    frame[16..18].copy_from_slice(&total.to_be_bytes());
+    frame[24..26].fill(0);
+    let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
+    frame[24..26].copy_from_slice(&sum);
+    frame[38..40].copy_from_slice(&(total - 20).to_be_bytes());
+    frame
+}
+
+/// The bridge punt pair cannot carry inner frames of 14 or 15 bytes, and the kernel drops frames
+/// that end within a tag. Inner frames of less than 20 bytes therefore stay with the kernel. Found
+/// by the fuzz target `encapsulate` and by differential runs.
+#[root_test]
+fn inner_frames_shorter_than_a_tagged_header_stay_with_the_kernel() {
+    let Leaf { leaf, spine, host } = leaf("short");
+    let (mut steering, mut punts, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), PATIENT);
+    let mut underlay = punts.underlay.take_socket().unwrap();
+    let index = ifindex(&host, "eth0");
+    let mut eth0 = host.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
+    leaf.enter(|| steering.engage().unwrap()).unwrap();
+    for length in [14, 15, 16, 19] {
+        let packet = vxlan_packet_with(length);
+        send(&spine, "leaf", &packet);
+        assert_eq!(
+            receive(&mut eth0, SOON, |frame| frame.data == &packet[50..]),
+            1,
+            "{length} bytes"
+        );
+    }
+    let packet = vxlan_packet_with(20);
+    send(&spine, "leaf", &packet);
+    assert_eq!(receive(&mut underlay, SOON, |frame| frame.data == packet), 1);
+    assert_eq!(steering.counts().unwrap().uplink_redirected, 1);
+    leaf.enter(|| drop((steering, punts))).unwrap();
+    drop(private);
+}
+
+#[root_test]
+fn redirects_what_is_taken_with_tcx_links() {
+    redirects_what_is_taken(Hook::Tcx);
+}
+
+#[root_test]
+fn redirects_what_is_taken_with_clsact_filters() {
+    redirects_what_is_taken(Hook::Clsact);
+}
+
+/// When frames have waited too long, the programs pass further frames to the kernel. After the
+/// worker has read them, the programs redirect again.
+#[root_test]
+fn a_punt_that_nobody_looks_into_is_given_up() {
+    const LIMIT: Duration = Duration::from_millis(200);
+    let Leaf { leaf, spine, host } = leaf("wait");
+    let (mut steering, mut punts, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), LIMIT);
+    let (patience, mut calls) = steering.take_watch().unwrap();
+    let [patience] = patience.as_slice() else { panic!("{patience:?}") };
+    let mut underlay = punts.underlay.take_socket().unwrap();
+    let index = ifindex(&host, "eth0");
+    let mut eth0 = host.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
+    let marker = |frame: &frame::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
+    let vxlan = vxlan_frame(5, 8);
+    let called = |calls: &Wakeups| {
+        let mut fds = [PollFd::new(calls.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
+    };
+    leaf.enter(|| steering.engage().unwrap()).unwrap();
+
+    // A worker that reads periodically is not reported, although the test takes longer than the
+    // limit. Reading an empty punt pair is allowed, too.
+    assert_eq!(patience.look(PuntSide::Underlay), None);
+    for _ in 0..8 {
+        send(&spine, "leaf", &vxlan);
+        std::thread::sleep(LIMIT / 4);
+        assert_eq!(patience.look(PuntSide::Underlay), None);
+    }
+    assert_eq!(receive(&mut underlay, SOON, marker), 8);
+    // Nothing arrived for longer than the limit, so nothing has waited.
+    std::thread::sleep(2 * LIMIT);
+    send(&spine, "leaf", &vxlan);
+    assert_eq!(receive(&mut underlay, SOON, marker), 1);
+    assert_eq!(receive(&mut eth0, NEVER, marker), 0);
+
+    // The entry of the last frame is still set.
+    std::thread::sleep(2 * LIMIT);
+    // The host's IP stack may have sent frames to the other punt pair.
+    patience.forgive(PuntSide::Bridge);
+    calls.by_ref().for_each(drop);
+    assert!(!called(&calls));
+    for _ in 0..3 {
+        send(&spine, "leaf", &vxlan);
+        assert_eq!(receive(&mut eth0, SOON, marker), 1, "the kernel forwards");
+    }
+    assert!(called(&calls));
+    // Possibly also because of frames that the host's IP stack sent.
+    assert!(calls.by_ref().all(|worker| worker == 0));
+    assert!(patience.look(PuntSide::Underlay).is_some_and(|waited| waited > 2 * LIMIT));
+    assert_eq!(receive(&mut underlay, NEVER, marker), 0);
+    assert_eq!(steering.counts().unwrap().uplink_stalled, 3);
+
+    patience.forgive(PuntSide::Underlay);
+    send(&spine, "leaf", &vxlan);
+    assert_eq!(receive(&mut underlay, SOON, marker), 1, "redirected again");
+    assert_eq!(receive(&mut eth0, NEVER, marker), 0);
+    leaf.enter(|| drop((steering, punts))).unwrap();
+    drop(private);
+}

@@ -1,0 +1,10 @@
+//! `lab` with namespaces and links.
+
+#![cfg(test)]
+
+mod command_line;
+mod fabric;
+mod roce;
+mod wan;
+
+root_test::main!();

@@ -1,0 +1,12 @@
+//! Messages of the running kernel, in network namespaces.
+
+#![cfg(test)]
+
+mod dump;
+mod leaf;
+mod monitor;
+mod packet_filter;
+mod policies;
+mod request;
+
+root_test::main!();

@@ -1,0 +1,7 @@
+//! `ports` with the running kernel, in network namespaces.
+
+#![cfg(test)]
+
+mod ring;
+
+root_test::main!();

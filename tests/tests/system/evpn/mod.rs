@@ -1,0 +1,20 @@
+//! vtepd on the leaves of the ScaleAcross fabric with FRR: two data centres, six leaves, EVPN.
+//!
+//! Each test starts the fabric under a name of its own and deletes it at the end. leaf1, leaf4 and
+//! leaf5 offer FPM, the others do not.
+
+mod dump;
+mod failures;
+mod fixture;
+mod graceful;
+mod hazard;
+mod hosts;
+mod mobility;
+mod other_lab;
+mod placement;
+mod reach;
+mod report;
+mod restarts;
+mod sources;
+mod stream;
+mod tables;

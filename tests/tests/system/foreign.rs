@@ -1,0 +1,153 @@
+//! Programs on the same hooks that do not belong to vtepd keep working, and vtepd names them.
+
+use root_test::root_test;
+use vtepd_tests::frames::{self, Pair, Tunnelled, inject};
+use vtepd_tests::lab::{ETH, LEAF, PEER, VNI, ip, mac_of, run};
+use vtepd_tests::programs::somebody_else;
+use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
+
+const HOOKS: [&str; 2] = ["tcx", "clsact"];
+
+/// A filter that does not belong to vtepd drops frames before vtepd sees them, and vtepd reports
+/// the filter.
+#[root_test]
+fn foreign_clsact_filters_are_named_and_keep_working() {
+    for hook in HOOKS {
+        let lab = Lab::new("foreign");
+        ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
+        // Filters that drop IPv4 with TOS 0x48.
+        for command in ["tc qdisc add dev up1 clsact", "tc qdisc add dev vx10 clsact"] {
+            run(&lab.leaf, command);
+        }
+        for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
+            // If byte 15 is 0x48 drop (TC_ACT_SHOT), otherwise continue (TC_ACT_UNSPEC).
+            let program = "4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295";
+            let command =
+                format!("tc filter add dev {interface} {way} prio 10 protocol all bpf da bytecode");
+            let mut words: Vec<&str> = command.split(' ').collect();
+            words.push(program);
+            lab.leaf.run(&words).unwrap();
+        }
+        let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
+        vtepd.wait_for_log("a program of somebody else: bpf on up1 (clsact ingress)");
+        vtepd.wait_for_log("a program of somebody else: bpf on vx10 (clsact egress)");
+        let dry = Vtepd::output(&lab.leaf, &["--dry-run", "--hook", hook]);
+        assert!(String::from_utf8_lossy(&dry.stdout).contains("Note: bpf on up1"));
+        sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+        let dropped = || {
+            let said =
+                sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
+            said.contains("2 packets transmitted, 0 received")
+        };
+        assert!(dropped(), "{hook}");
+        assert!(vtepd.log().contains("runs before vtepd"), "{}", vtepd.log());
+        let (status, log) = vtepd.terminate();
+        assert!(status.success(), "{status}: {log}");
+        // Filters that do not belong to vtepd stay.
+        for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
+            let filters = run(&lab.leaf, &format!("tc filter show dev {interface} {way}"));
+            assert!(filters.contains("bytecode") && !filters.contains("vtepd"), "{filters}");
+        }
+    }
+}
+
+/// A clsact filter that is added later also runs before vtepd. The kernel runs all tcx programs
+/// before all clsact filters, so vtepd moves its own program behind the filter, and back when the
+/// filter is removed.
+#[root_test]
+fn foreign_clsact_filters_that_come_later_keep_working() {
+    for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
+        // At the uplink, the filter reads the outer header.
+        let lab = Lab::with("later", Setup { peers: "tos inherit", ..Setup::default() });
+        ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
+        let vtepd = Vtepd::start(&lab.leaf, &["--hook", "tcx"]);
+        let dropped = || {
+            let said =
+                sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
+            said.contains("2 packets transmitted, 0 received")
+        };
+        let own =
+            || run(&lab.leaf, &format!("tc filter show dev {interface} {way}")).contains("vtepd");
+        assert!(!dropped() && !own());
+        run(&lab.leaf, &format!("tc qdisc add dev {interface} clsact"));
+        let command =
+            format!("tc filter add dev {interface} {way} prio 10 protocol all bpf da bytecode");
+        let mut words: Vec<&str> = command.split(' ').collect();
+        words.push("4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295");
+        lab.leaf.run(&words).unwrap();
+        wait_for("vtepd's program behind the filter", own);
+        // vtepd detaches its program from tcx only after that.
+        wait_for("the filter to drop", dropped);
+        sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+        run(&lab.leaf, &format!("tc filter del dev {interface} {way} prio 10"));
+        wait_for("vtepd's program back on tcx", || !own());
+        wait_for("nothing to drop", || !dropped());
+        assert!(vtepd.metrics().vni_frames(VNI, "encapsulated") >= 5);
+    }
+}
+
+/// tcx and XDP programs that do not belong to vtepd see received frames first. vtepd does not get
+/// what they drop.
+#[root_test]
+fn foreign_tcx_and_xdp_programs_come_first() {
+    let object = somebody_else();
+    for place in ["tcx", "xdp"] {
+        for hook in HOOKS {
+            let lab = Lab::new("order");
+            ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
+            let attach = || {
+                let mut ebpf = aya::Ebpf::load_file(&object).unwrap();
+                if place == "tcx" {
+                    let program: &mut aya::programs::SchedClassifier =
+                        ebpf.program_mut("somebody_else").unwrap().try_into().unwrap();
+                    program.load().unwrap();
+                    program.attach("up1", aya::programs::TcAttachType::Ingress).unwrap();
+                } else {
+                    let program: &mut aya::programs::Xdp =
+                        ebpf.program_mut("somebody_xdp").unwrap().try_into().unwrap();
+                    program.load().unwrap();
+                    program.attach("up1", aya::programs::xdp::XdpMode::Skb).unwrap();
+                }
+                ebpf
+            };
+            let theirs = lab.leaf.enter(attach).unwrap();
+            let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
+            // The kernel shows names of programs only to CAP_SYS_ADMIN, which vtepd has dropped.
+            let name =
+                if place == "tcx" { "`) on up1 (tcx ingress)" } else { "an XDP program on up1" };
+            vtepd.wait_for_log(name);
+            assert!(vtepd.log().contains("runs before vtepd"), "{}", vtepd.log());
+            sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+            let pair = Pair::of(&lab.far, &lab.host);
+            let source = pair.from.0.0;
+            let arrived = Capture::start(&lab.host.ns, ETH, move |frame| {
+                frame.get(6..12) == Some(&source[..]) && frame.get(23) == Some(&17)
+            });
+            let to = mac_of(&lab.leaf, "up1");
+            let tunnelled = |tos| Tunnelled {
+                to,
+                source: PEER,
+                destination: LEAF,
+                port: 4789,
+                vni: VNI,
+                tos,
+                flip: 0,
+            };
+            let inner = |n| frames::udp(pair, (n, 2), b"numbered");
+            let frames = [
+                tunnelled(0).frame(&inner(1)),
+                tunnelled(0x48).frame(&inner(2)),
+                tunnelled(0).frame(&inner(3)),
+            ];
+            inject(&lab.routers[0], "leaf", &frames);
+            arrived.wait(2);
+            quiet();
+            let ports: Vec<u8> = arrived.stop().iter().map(|frame| frame.bytes[35]).collect();
+            assert_eq!(ports, [1, 3], "{place} and {hook}");
+            let metrics = vtepd.metrics();
+            assert!(metrics.vni_frames(VNI, "decapsulated") >= 5, "{}", metrics.0);
+            drop(theirs);
+        }
+    }
+    std::fs::remove_file(object).unwrap();
+}

@@ -1,0 +1,48 @@
+//! vtepd with real links, kernel VXLAN and FRR, in network namespaces.
+//!
+//! All tests need root. They are one program, because each program takes seconds to link.
+
+mod any_kernel;
+mod api;
+mod bench;
+mod burst;
+mod busy_poll;
+mod bypass;
+mod control_hang;
+mod cycles;
+mod differential;
+mod drop_in;
+mod entropy;
+mod equivalence;
+mod equivalence_bridge;
+mod equivalence_routing;
+mod evpn;
+mod foreign;
+mod forwarding;
+mod fpm_peers;
+mod full_rate;
+mod headers;
+mod hung;
+mod kernel_datapath;
+mod learning;
+mod martian;
+mod mobility;
+mod modules;
+mod moving;
+mod mtu;
+mod neighbours;
+mod next_hops;
+mod other_users;
+mod own_links;
+mod packet_filters;
+mod privileges;
+mod reconcile;
+mod service;
+mod standalone;
+mod takeover;
+mod tunnel;
+mod underlay;
+mod upgrade;
+mod workers;
+
+root_test::main!();
