@@ -191,7 +191,8 @@ impl Pipeline {
             (plan.flooded, at.segment, plan.remotes, run.out.frames().get(before..))
             && run.is_cacheable
             && let Some(key) = key.filter(|_| Key::is_of(dissection))
-            && let Some(of) = Versions::of(plan.vni.index, *remote, run.snapshot, run.policies.version())
+            && let Some(of) =
+                Versions::of(plan.vni.index, *remote, run.snapshot, run.policies.version())
         {
             self.encap_cache.remember(key, of, sent);
         }
