@@ -85,7 +85,7 @@ pub enum NodeError {
         last_line: String,
     },
     /// The health check has failed `retries` times.
-    #[error("{node} is not healthy: '{test}' fails")]
+    #[error("{node}: is not healthy: '{test}' fails")]
     Sick {
         /// The node.
         node: String,

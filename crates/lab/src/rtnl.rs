@@ -28,6 +28,9 @@ use wire::MacAddr;
 
 pub use message::{FdbEntry, Link, Route};
 
+/// `NUD_NOARP | NUD_REACHABLE`: an entry that does not age, as `bridge fdb add … static` makes it.
+const STATIC: NeighbourState = NeighbourState::Other(0x42);
+
 /// A request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RtnlError {
@@ -304,8 +307,7 @@ impl Rtnl {
     /// [`RtnlError::NoLink`] or [`RtnlError::Rejected`].
     pub fn set_port_mac(&self, port: &str, mac: MacAddr) -> Result<()> {
         let request = self.handle.neighbours().add_bridge(index(port)?, &mac.0);
-        let request =
-            request.state(NeighbourState::Noarp).flags(NeighbourFlags::Controller).replace();
+        let request = request.state(STATIC).flags(NeighbourFlags::Controller).replace();
         self.wait(|| format!("set {mac} at {port}"), request.execute())
     }
 
@@ -316,10 +318,7 @@ impl Rtnl {
     /// [`RtnlError::NoLink`] or [`RtnlError::Rejected`].
     pub fn add_remote_mac(&self, vxlan: &str, mac: MacAddr, remote: Ipv4Addr) -> Result<()> {
         let request = self.handle.neighbours().add_bridge(index(vxlan)?, &mac.0);
-        let request = request
-            .destination(remote.into())
-            .state(NeighbourState::Noarp)
-            .flags(NeighbourFlags::Own);
+        let request = request.destination(remote.into()).state(STATIC).flags(NeighbourFlags::Own);
         self.wait(|| format!("add {mac} to {vxlan}"), request.execute())?;
         self.set_port_mac(vxlan, mac)
     }

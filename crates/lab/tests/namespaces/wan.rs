@@ -41,7 +41,7 @@ impl Site {
         assert_eq!(line, "lab: waiting for a1, b1\n");
         veth((&a, "eth1"), (&between, "a1"), 9500).unwrap();
         veth((&b, "eth1"), (&between, "b1"), 9500).unwrap();
-        while line != "lab: all circuits are joined\n" {
+        while line != "lab: all circuits are connected\n" {
             line.clear();
             assert!(said.read_line(&mut line).unwrap() > 0, "lab wan has ended");
         }
