@@ -30,6 +30,8 @@ use worker::{Features, PuntPairs};
 
 #[path = "steering/bypass.rs"]
 mod bypass;
+#[path = "steering/fence.rs"]
+mod fence;
 #[path = "steering/many.rs"]
 mod many;
 #[path = "steering/passage.rs"]
