@@ -20,20 +20,20 @@ use aya::maps::{MapData, RingBuf};
 use nix::time::{ClockId, clock_gettime};
 
 /// The lowest bit of an entry: the programs have woken the worker.
-const CALLED: u64 = 1;
+pub(crate) const CALLED: u64 = 1;
 /// Bytes of the mapping: the least that mmap(2) of a map can share.
 const PAGE: usize = 4096;
 /// Maximum number of workers, each with two punt pairs (`WORKERS` in `programs/workers.bpf.h`).
 pub const MOST_WORKERS: usize = 8;
 
 /// The word of the last fence that has passed (`FENCE` in `programs/steering.bpf.c`).
-const FENCE: usize = 2;
+pub(crate) const FENCE: usize = 2;
 /// VLAN identifier of fences: one that no slot has (`FENCE_VLAN` in `programs/steering.bpf.c`).
-const FENCE_VLAN: u16 = 4095;
+pub(crate) const FENCE_VLAN: u16 = 4095;
 
 /// Words of the map for each worker (`WORDS` in `programs/steering.bpf.c`): one cache line, so that
 /// workers do not share lines.
-const WORDS: usize = 8;
+pub(crate) const WORDS: usize = 8;
 const _: () = assert!(MOST_WORKERS * WORDS * size_of::<u64>() <= PAGE);
 
 /// The two punt pairs of a worker, by their index within its part of `waiting_since`.

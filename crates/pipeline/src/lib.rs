@@ -49,6 +49,7 @@ mod tcp_gro;
 pub use bridge::{AccessTerms, Bridge, BridgeLimits, Place, Station};
 pub use counters::Counters;
 pub use cursor::Cursor;
+pub use decapsulate::SHORTEST_INNER;
 pub use engine::Pipeline;
 pub use explain::{Explanation, explain, explain_switched};
 pub use explain_received::explain_received;
