@@ -23,20 +23,20 @@ use crate::steering::{Entry, Hook, SteeringError, absent, attach_by_index, exist
 /// `struct bypass_port` of the programs.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct PortEntry {
-    refresh: u64,
-    frame_limit: u32,
-    slot: u16,
-    number: u16,
+pub(crate) struct PortEntry {
+    pub(crate) refresh: u64,
+    pub(crate) frame_limit: u32,
+    pub(crate) slot: u16,
+    pub(crate) number: u16,
 }
 
 /// `struct place` of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
-struct PlaceKey {
-    scope: u32,
-    kind: u16,
-    mac: [u8; 6],
+pub(crate) struct PlaceKey {
+    pub(crate) scope: u32,
+    pub(crate) kind: u16,
+    pub(crate) mac: [u8; 6],
 }
 
 // SAFETY: plain integers without padding.
@@ -44,12 +44,18 @@ unsafe impl Pod for PortEntry {}
 // SAFETY: plain integers without padding.
 unsafe impl Pod for PlaceKey {}
 
+impl PlaceKey {
+    /// Kinds of places (`PLACE_PORT` and `PLACE_REMOTE` of the programs).
+    pub(crate) const PORT: u16 = 0;
+    pub(crate) const REMOTE: u16 = 1;
+}
+
 impl From<Place> for PlaceKey {
     fn from(place: Place) -> Self {
         match place {
-            Place::Port { port, mac } => Self { scope: port, kind: 0, mac: mac.0 },
+            Place::Port { port, mac } => Self { scope: port, kind: Self::PORT, mac: mac.0 },
             Place::Remote { index, mac } => {
-                Self { scope: Slot::of(index).get().into(), kind: 1, mac: mac.0 }
+                Self { scope: Slot::of(index).get().into(), kind: Self::REMOTE, mac: mac.0 }
             }
         }
     }

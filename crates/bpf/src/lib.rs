@@ -22,6 +22,8 @@ pub mod iptables;
 mod kill_switch;
 mod port_counts;
 mod rcu_expedite;
+#[cfg(test)]
+mod shared;
 pub mod stale_filters;
 pub mod steering;
 mod system_calls;

@@ -18,14 +18,14 @@ use crate::kill_switch::KillSwitch;
 use crate::rcu_expedite::GracePeriods;
 use crate::watchdog::{MOST_WORKERS, Wakeups, Watchdog};
 
-mod apply;
+pub(crate) mod apply;
 mod attach;
-mod chosen_port;
-mod counts;
+pub(crate) mod chosen_port;
+pub(crate) mod counts;
 mod descriptors;
 mod error;
 mod placed;
-mod sources;
+pub(crate) mod sources;
 
 use attach::attach;
 pub(crate) use attach::attach_by_index;
@@ -148,14 +148,15 @@ const DEALT: u32 = u32::MAX;
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// Programs behind the kill switch, with their index in the map.
-const STEER_UPLINK: (u32, &str) = (0, "steer_uplink");
-const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
-const STEER_PUNT: (u32, &str) = (2, "steer_punt");
-const STEER_PORT: (u32, &str) = (3, "steer_port");
-const STEER_ACCESS: (u32, &str) = (4, "steer_access");
+pub(crate) const STEER_UPLINK: (u32, &str) = (0, "steer_uplink");
+pub(crate) const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
+pub(crate) const STEER_PUNT: (u32, &str) = (2, "steer_punt");
+pub(crate) const STEER_PORT: (u32, &str) = (3, "steer_port");
+pub(crate) const STEER_ACCESS: (u32, &str) = (4, "steer_access");
 /// The order in which the map is filled. The program for frames from the worker comes first, so
 /// that redirected frames can return from the start.
-const STEERS: [(u32, &str); 5] = [STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
+pub(crate) const STEERS: [(u32, &str); 5] =
+    [STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
 
 /// The indices that are cleared, in this order. `STEER_PUNT` stays, so that frames in the punt
 /// pairs can still return.

@@ -33,7 +33,7 @@ const VXLAN_AT: usize = UDP_AT + 8;
 /// Shortest inner frame in bytes that workers take: an Ethernet header, a tag and its EtherType.
 /// The steering program passes packets with shorter ones to kernel VXLAN (`SHORTEST_INNER` in
 /// `steering.bpf.c`).
-pub(crate) const SHORTEST: usize = 14 + 6;
+pub const SHORTEST_INNER: usize = 14 + 6;
 
 /// The outer headers of a received packet.
 pub(crate) struct Outer {
@@ -120,7 +120,7 @@ impl Pipeline {
     /// Sets the time of a batch.
     pub(crate) fn set_time(&mut self, now: Instant) {
         self.learner.set_time(now);
-        self.host_delivery.set_time(now);
+        self.host_delivery.begin_batch(now);
         if let Some(bridge) = &mut self.bridge {
             bridge.set_time(now);
         }
@@ -275,7 +275,7 @@ pub(crate) fn sender(
 /// `drivers/net/vxlan/vxlan_core.c`).
 pub(crate) fn station(inner: &[u8], table: &VniTable) -> Result<MacAddr, DropReason> {
     let address =
-        inner.get(6..MACS).and_then(<[u8]>::first_chunk).filter(|_| inner.len() >= SHORTEST);
+        inner.get(6..MACS).and_then(<[u8]>::first_chunk).filter(|_| inner.len() >= SHORTEST_INNER);
     let mac = MacAddr(*address.ok_or(DropReason::InnerTruncated)?);
     if mac.is_group() || mac == MacAddr::ZERO || Some(mac) == table.mac {
         return Err(DropReason::InvalidSource);

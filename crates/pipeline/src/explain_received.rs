@@ -8,7 +8,7 @@ use tables::{OpenPort, Snapshot};
 use wire::ecn::Egress;
 use wire::{MacAddr, Vni};
 
-use crate::decapsulate::{Outer, SHORTEST, vxlan};
+use crate::decapsulate::{Outer, SHORTEST_INNER, vxlan};
 use crate::explain::{Step, observer, recorded};
 use crate::learn::Heard;
 
@@ -129,7 +129,7 @@ impl Reception {
         self.vni = Some(vni);
         let table = snapshot.terminate(destination, port, vni).ok_or(DropReason::UnknownVni)?;
         self.netdev = Some(table.netdev.clone());
-        if inner.len() < SHORTEST {
+        if inner.len() < SHORTEST_INNER {
             return Err(DropReason::InnerTruncated);
         }
         self.known_vtep = snapshot.find_vtep(source).is_some();

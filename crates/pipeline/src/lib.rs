@@ -50,6 +50,7 @@ mod tcp_gro;
 pub use bridge::{AccessTerms, Bridge, BridgeLimits, Place, Station};
 pub use counters::Counters;
 pub use cursor::Cursor;
+pub use decapsulate::SHORTEST_INNER;
 pub use engine::Pipeline;
 pub use explain::{Explanation, explain, explain_switched};
 pub use explain_received::explain_received;
@@ -58,6 +59,5 @@ pub use frame::{
     Payload, TxBatch, TxFrame, VlanTag,
 };
 pub use grouping::{Grouper, Grouping};
-pub use host_delivery::PAUSE;
 pub use policies::{Configured, Policies};
 pub use unresolved::Adjacency;

@@ -36,3 +36,4 @@ pub use poller::Poller;
 pub use port::Port;
 pub use ring::RingSize;
 pub use tap::TapTerms;
+pub use tx::TCP_SUPER_FRAME_MARK;

@@ -179,7 +179,10 @@ struct Mark {
     value: u32,
 }
 
-/// The mark of TCP super-frames over an uplink. The program `vtepd_tunnel` at the uplink's egress
+/// The mark of TCP super-frames over an uplink: "vtep" in ASCII.
+pub const TCP_SUPER_FRAME_MARK: u32 = 0x7674_6570;
+
+/// A control message with that mark. The program `vtepd_tunnel` at the uplink's egress
 /// looks for it (`WHOLE` in `programs/steering.bpf.c`).
 static MARK: Mark = Mark {
     header: libc::cmsghdr {
@@ -187,7 +190,7 @@ static MARK: Mark = Mark {
         cmsg_level: libc::SOL_SOCKET,
         cmsg_type: libc::SO_MARK,
     },
-    value: 0x7674_6570,
+    value: TCP_SUPER_FRAME_MARK,
 };
 
 /// Waits up to 2 ms for room in the socket's send buffer.

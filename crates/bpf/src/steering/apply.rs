@@ -17,19 +17,19 @@ use super::{
 /// `struct tunnel_end` of the programs. `local` and `port` are in network byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
-struct TunnelEnd {
-    local: u32,
-    vni: u32,
-    port: u16,
-    zero: u16,
+pub(crate) struct TunnelEnd {
+    pub(crate) local: u32,
+    pub(crate) vni: u32,
+    pub(crate) port: u16,
+    pub(crate) zero: u16,
 }
 
 /// `struct taken_netdev` of the programs.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct TakenNetdev {
-    frame_limit: u32,
-    slot: u32,
+pub(crate) struct TakenNetdev {
+    pub(crate) frame_limit: u32,
+    pub(crate) slot: u32,
 }
 
 // SAFETY: plain integers without padding.

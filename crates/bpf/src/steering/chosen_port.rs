@@ -17,23 +17,23 @@ pub const ROUTE_PER_FRAME_MARK: u32 = 0x7674_6571;
 /// `struct port_key` of the programs.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Key {
-    ifindex: u32,
-    vni: u32,
+pub(crate) struct Key {
+    pub(crate) ifindex: u32,
+    pub(crate) vni: u32,
 }
 
 /// `struct port_choice` of the programs.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Choice {
-    seed: u64,
-    mark: u32,
-    kernel_min: u16,
-    kernel_width: u16,
-    min: u16,
-    ports: u16,
-    bins: u16,
-    external: u16,
+pub(crate) struct Choice {
+    pub(crate) seed: u64,
+    pub(crate) mark: u32,
+    pub(crate) kernel_min: u16,
+    pub(crate) kernel_width: u16,
+    pub(crate) min: u16,
+    pub(crate) ports: u16,
+    pub(crate) bins: u16,
+    pub(crate) external: u16,
 }
 
 // SAFETY: plain integers without padding.

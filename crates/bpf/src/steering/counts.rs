@@ -45,6 +45,24 @@ pub struct SteeringCounts {
     pub port_stalled: u64,
 }
 
+/// The indices of the counters in the programs' map `counts`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Count {
+    UplinkRedirected,
+    VxlanRedirected,
+    VxlanTooBig,
+    PuntReturned,
+    PuntUnknownSlot,
+    UplinkStalled,
+    VxlanStalled,
+    PuntDelivered,
+    PuntUndeliverable,
+    UplinkTunnelled,
+    UplinkUntunnelled,
+    PortChosen,
+    PortKept,
+}
+
 impl Steering {
     /// The counters of the steering programs, summed over all CPUs.
     ///
@@ -54,28 +72,51 @@ impl Steering {
         let map = self.ebpf.map("counts").ok_or(SteeringError::Missing("counts"))?;
         let map: PerCpuArray<_, u64> =
             map.try_into().map_err(|e| SteeringError::Map("counts", e))?;
-        let sum = |index: u32| -> Result<u64, SteeringError> {
-            Ok(map.get(&index, 0).map_err(|e| SteeringError::Map("counts", e))?.iter().sum())
+        let sum = |count: Count| -> Result<u64, SteeringError> {
+            Ok(map
+                .get(&(count as u32), 0)
+                .map_err(|e| SteeringError::Map("counts", e))?
+                .iter()
+                .sum())
         };
         let ports = self.bypass.counts_of_all(&self.ebpf)?;
         Ok(SteeringCounts {
-            uplink_redirected: sum(0)?,
-            vxlan_redirected: sum(1)?,
-            vxlan_too_big: sum(2)?,
-            punt_returned: sum(3)?,
-            punt_unknown_slot: sum(4)?,
-            uplink_stalled: sum(5)?,
-            vxlan_stalled: sum(6)?,
-            punt_delivered: sum(7)?,
-            punt_undeliverable: sum(8)?,
-            uplink_tunnelled: sum(9)?,
-            uplink_untunnelled: sum(10)?,
-            port_chosen: sum(11)?,
-            port_kept: sum(12)?,
+            uplink_redirected: sum(Count::UplinkRedirected)?,
+            vxlan_redirected: sum(Count::VxlanRedirected)?,
+            vxlan_too_big: sum(Count::VxlanTooBig)?,
+            punt_returned: sum(Count::PuntReturned)?,
+            punt_unknown_slot: sum(Count::PuntUnknownSlot)?,
+            uplink_stalled: sum(Count::UplinkStalled)?,
+            vxlan_stalled: sum(Count::VxlanStalled)?,
+            punt_delivered: sum(Count::PuntDelivered)?,
+            punt_undeliverable: sum(Count::PuntUndeliverable)?,
+            uplink_tunnelled: sum(Count::UplinkTunnelled)?,
+            uplink_untunnelled: sum(Count::UplinkUntunnelled)?,
+            port_chosen: sum(Count::PortChosen)?,
+            port_kept: sum(Count::PortKept)?,
             port_bypassed: ports.bypass,
             port_refreshed: ports.refreshed,
             port_passed: ports.passed,
             port_stalled: ports.stalled,
         })
     }
+}
+
+#[cfg(test)]
+impl Count {
+    pub(crate) const ALL: [Self; 13] = [
+        Self::UplinkRedirected,
+        Self::VxlanRedirected,
+        Self::VxlanTooBig,
+        Self::PuntReturned,
+        Self::PuntUnknownSlot,
+        Self::UplinkStalled,
+        Self::VxlanStalled,
+        Self::PuntDelivered,
+        Self::PuntUndeliverable,
+        Self::UplinkTunnelled,
+        Self::UplinkUntunnelled,
+        Self::PortChosen,
+        Self::PortKept,
+    ];
 }

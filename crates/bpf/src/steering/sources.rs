@@ -14,9 +14,9 @@ type Checked = BTreeMap<u32, BTreeSet<Ipv4Addr>>;
 /// Source 0 marks the interface itself as checked.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Arrival {
-    ifindex: u32,
-    source: u32,
+pub(crate) struct Arrival {
+    pub(crate) ifindex: u32,
+    pub(crate) source: u32,
 }
 
 // SAFETY: plain integers without padding.

@@ -22,6 +22,7 @@ use wire::Vni;
 use worker::{Features, PuntPairs};
 
 mod bypass;
+mod fence;
 mod many;
 mod passage;
 mod tunnel;

@@ -1,0 +1,205 @@
+//! Checks that the programs (`programs/`) and the Rust code mean the same: the layout of structs in
+//! maps, and constants. The C text is the source of what is expected.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::{offset_of, size_of};
+
+use crate::bypass::{PlaceKey, PortEntry};
+use crate::port_counts::{Numbers, PortCounts};
+use crate::steering::apply::{TakenNetdev, TunnelEnd};
+use crate::steering::chosen_port::{Choice, Key, ROUTE_PER_FRAME_MARK};
+use crate::steering::counts::Count;
+use crate::steering::sources::Arrival;
+use crate::steering::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEERS};
+use crate::watchdog::{CALLED, FENCE, FENCE_VLAN, MOST_WORKERS, PuntSide, WORDS};
+
+const SOURCES: [&str; 4] = [
+    include_str!("../programs/steering.bpf.c"),
+    include_str!("../programs/bypass.bpf.h"),
+    include_str!("../programs/workers.bpf.h"),
+    include_str!("../programs/chosen_port.bpf.h"),
+];
+
+/// All sources, without comments.
+fn code() -> String {
+    let lines = SOURCES.iter().flat_map(|source| source.lines());
+    lines.map(|line| line.split("//").next().unwrap().trim_end().to_owned() + "\n").collect()
+}
+
+fn number(text: &str) -> Option<u64> {
+    let text = text.trim().trim_end_matches(['U', 'L']);
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// The numbers of macros and of enumerations, by name.
+fn constants(code: &str) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    for line in code.lines().filter_map(|line| line.strip_prefix("#define ")) {
+        if let Some((name, value)) = line.split_once(' ')
+            && let Some(value) = number(value)
+        {
+            found.insert(name.to_owned(), value);
+        }
+    }
+    for list in code.split("enum {").skip(1).map(|rest| rest.split('}').next().unwrap()) {
+        let mut next = 0;
+        for member in list.split(',').map(str::trim).filter(|member| !member.is_empty()) {
+            let (name, value) = member.split_once('=').unwrap_or((member, ""));
+            next = number(value).unwrap_or(next);
+            found.insert(name.trim().to_owned(), next);
+            next += 1;
+        }
+    }
+    found
+}
+
+/// The fields of a struct with offset and size, and its size, all in bytes.
+type Layout = (Vec<(String, usize, usize)>, usize);
+
+/// The layout of a C struct of integers and arrays of them.
+fn layout(code: &str, name: &str) -> Layout {
+    let body = code.split_once(&format!("struct {name} {{\n")).unwrap_or_else(|| panic!("{name}"));
+    let body = body.1.split_once("\n}").unwrap().0;
+    let (mut fields, mut end, mut widest) = (Vec::new(), 0usize, 1);
+    for field in body.split(';').map(str::trim).filter(|field| !field.is_empty()) {
+        let (kind, field) = field.split_once(' ').unwrap();
+        let bits: usize = kind.strip_prefix("__u").and_then(|bits| bits.parse().ok()).unwrap();
+        let (field, count) = match field.trim_end_matches(']').split_once('[') {
+            Some((field, count)) => (field, count.parse().unwrap()),
+            None => (field, 1),
+        };
+        let offset = end.next_multiple_of(bits / 8);
+        fields.push((field.to_owned(), offset, bits / 8 * count));
+        end = offset + bits / 8 * count;
+        widest = widest.max(bits / 8);
+    }
+    (fields, end.next_multiple_of(widest))
+}
+
+fn size_of_field<T, F>(_: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
+macro_rules! rust_layout {
+    ($kind:ty { $($field:ident),* }) => {{
+        let fields = [$((
+            stringify!($field).to_owned(),
+            offset_of!($kind, $field),
+            size_of_field(|value: &$kind| &value.$field),
+        )),*];
+        (fields.to_vec(), size_of::<$kind>())
+    }};
+}
+
+#[test]
+fn structs_in_maps_have_the_same_layout() {
+    let code = code();
+    let expected: BTreeMap<&str, Layout> = BTreeMap::from([
+        ("bypass_port", rust_layout!(PortEntry { refresh, frame_limit, slot, number })),
+        ("place", rust_layout!(PlaceKey { scope, kind, mac })),
+        ("port_counts", rust_layout!(PortCounts { bypass, refreshed, passed, stalled })),
+        ("tunnel_end", rust_layout!(TunnelEnd { local, vni, port, zero })),
+        ("taken_netdev", rust_layout!(TakenNetdev { frame_limit, slot })),
+        ("arrival", rust_layout!(Arrival { ifindex, source })),
+        ("port_key", rust_layout!(Key { ifindex, vni })),
+        (
+            "port_choice",
+            rust_layout!(Choice {
+                seed,
+                mark,
+                kernel_min,
+                kernel_width,
+                min,
+                ports,
+                bins,
+                external
+            }),
+        ),
+    ]);
+    for (name, rust) in &expected {
+        assert_eq!(&layout(&code, name), rust, "struct {name}: C and Rust");
+    }
+    // No struct in a map is left out. `passage` is used by the programs alone.
+    let used = code.lines().filter_map(|line| line.trim().strip_prefix("TYPE("));
+    let used = used.filter_map(|line| line.split_once("struct ")?.1.strip_suffix(");"));
+    let mut used: BTreeSet<&str> = used.collect();
+    assert!(used.remove("passage"));
+    assert_eq!(used, expected.keys().copied().collect());
+}
+
+#[test]
+fn constants_are_the_same() {
+    let code = code();
+    let constants = constants(&code);
+    let mut expected = BTreeMap::from([
+        ("WORKERS", MOST_WORKERS as u64),
+        ("WORDS", WORDS as u64),
+        ("CALLED", CALLED),
+        ("UNDERLAY", PuntSide::Underlay as u64),
+        ("BRIDGE", PuntSide::Bridge as u64),
+        ("FENCE", FENCE as u64),
+        ("FENCE_VLAN", FENCE_VLAN.into()),
+        ("HOOK_UPLINK", STEER_UPLINK.0.into()),
+        ("HOOK_VXLAN", STEER_VXLAN.0.into()),
+        ("HOOK_PUNT", STEER_PUNT.0.into()),
+        ("HOOK_PORT", STEER_PORT.0.into()),
+        ("HOOK_ACCESS", STEER_ACCESS.0.into()),
+        ("PLACE_PORT", PlaceKey::PORT.into()),
+        ("PLACE_REMOTE", PlaceKey::REMOTE.into()),
+        ("WAY_BRIDGE", pipeline::bundle::WAY_BRIDGE.into()),
+        ("WAY_PORT", pipeline::bundle::WAY_PORT.into()),
+        ("SHORTEST_INNER", pipeline::SHORTEST_INNER as u64),
+        ("WHOLE", ports::TCP_SUPER_FRAME_MARK.into()),
+        ("PORT_ROCE", wire::number::PORT_ROCE.into()),
+        ("COUNTS", Count::ALL.len() as u64),
+    ]);
+    let counts: Vec<String> = Count::ALL.iter().map(|count| name_of(*count)).collect();
+    expected
+        .extend(counts.iter().zip(Count::ALL).map(|(name, count)| (name.as_str(), count as u64)));
+    for (name, rust) in &expected {
+        assert_eq!(constants.get(*name), Some(rust), "{name}: C and Rust");
+    }
+    // None of these is left out.
+    let of_kind = |name: &&str| {
+        ["HOOK_", "COUNT_", "PLACE_", "WAY_"].iter().any(|start| name.starts_with(start))
+    };
+    let all: BTreeSet<&str> = constants.keys().map(String::as_str).filter(of_kind).collect();
+    assert_eq!(all, expected.keys().copied().filter(of_kind).collect());
+    assert_eq!(STEERS.len(), all.iter().filter(|name| name.starts_with("HOOK_")).count());
+    assert_ne!(ROUTE_PER_FRAME_MARK, ports::TCP_SUPER_FRAME_MARK);
+}
+
+/// The name of a counter in the programs.
+fn name_of(count: Count) -> String {
+    let mut name = "COUNT".to_owned();
+    for letter in format!("{count:?}").chars() {
+        if letter.is_uppercase() {
+            name.push('_');
+        }
+        name.extend(letter.to_uppercase());
+    }
+    name
+}
+
+/// Sizes of maps that Rust relies on.
+#[test]
+fn maps_have_room() {
+    let code = code();
+    let constants = constants(&code);
+    let entries = |map: &str| {
+        let before = code.split_once(&format!("}} {map} SEC")).unwrap_or_else(|| panic!("{map}")).0;
+        let text = before.rsplit_once("UINT(max_entries, ").unwrap().1.split_once(");").unwrap().0;
+        let product = text.split('*').map(str::trim);
+        let factor = |text| number(text).or_else(|| constants.get(text).copied()).unwrap();
+        product.map(factor).product::<u64>()
+    };
+    assert_eq!(entries("port_counts"), u64::from(Numbers::MOST));
+    assert_eq!(entries("bypass_ports"), u64::from(Numbers::MOST));
+    assert_eq!(entries("kill_switch"), STEERS.len() as u64);
+    assert_eq!(entries("waiting_since"), (WORDS * MOST_WORKERS) as u64);
+    let slots = u64::from(tables::VniIndex::MAX);
+    assert!(["slots", "taken_netdevs", "taken_tunnels"].iter().all(|map| entries(map) > slots));
+}
