@@ -11,6 +11,7 @@ use futures_util::StreamExt as _;
 use nix::sched::{CloneFlags, unshare};
 use path::SourcePortRange;
 use prost::Message;
+use tables::SteeringDiff;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tonic::{Code, Request};
@@ -52,7 +53,7 @@ static DAEMON: LazyLock<Daemon> = LazyLock::new(|| {
     // The fuzzer does not need the worker threads. The tables that the service shows remain.
     handle.stop().unwrap();
     let snapshot = Arc::new(THERE.clone());
-    handle.publish(&Update { snapshot, ..Update::default() }).unwrap();
+    handle.apply(&Update { snapshot, ..Update::default() }, &SteeringDiff::default()).unwrap();
     drop(status);
     let service = Service::new(Arc::new(handle), sender, Journal::default());
     Daemon { runtime, service, requests: Mutex::new(requests) }
