@@ -5,6 +5,7 @@
 mod command_line;
 mod fabric;
 mod roce;
+mod rtnl;
 mod wan;
 
 root_test::main!();

@@ -1,25 +1,14 @@
 //! Requests to the kernel over rtnetlink.
 
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test may panic"
-)]
-
 use std::net::Ipv4Addr;
 
 use lab::netns::{Namespace, veth};
 use lab::rtnl::{FdbEntry, Vxlan};
+use root_test::root_test;
 use wire::MacAddr;
 
-#[test]
+#[root_test]
 fn what_was_requested_is_listed() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("SKIPPED what_was_requested_is_listed: needs root");
-        return;
-    }
     let name = format!("lab-rtnl-{}", std::process::id());
     let [leaf, host] =
         ["leaf", "host"].map(|node| Namespace::create(format!("{name}-{node}")).unwrap());
