@@ -79,8 +79,8 @@ pub enum TakeoverError {
 
 impl Takeover {
     /// Sets everything up, in the calling thread's network namespace. Nothing is redirected before
-    /// the first [`Self::apply`]. `cpus` are the CPUs of the workers. `confine` is called as soon as the remaining steps need few
-    /// privileges. `stopped` is called when a worker ends.
+    /// the first [`Self::apply`]. `cpus` are the CPUs of the workers. `confine` is called as soon as
+    /// the remaining steps need few privileges. `stopped` is called when a worker ends.
     ///
     /// # Errors
     /// When a privilege or a kernel feature is missing. What was set up is removed again.
@@ -93,15 +93,7 @@ impl Takeover {
         confine: impl FnOnce(),
         stopped: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self, TakeoverError> {
-        match stale_filters::remove() {
-            Ok(interfaces) if interfaces.is_empty() => {}
-            Ok(interfaces) => {
-                tracing::info!("removed what a killed vtepd had left on {}", interfaces.join(", "));
-            }
-            Err(error) => {
-                tracing::warn!("what a killed vtepd may have left cannot be looked for: {error}")
-            }
-        }
+        remove_stale_filters();
         let private = PrivateNamespace::create().map_err(TakeoverError::Namespace)?;
         // Access ports have no netdevs that the longest frame could follow from.
         let standalone = shares.iter().any(|share| !share.ports.is_empty());
@@ -373,6 +365,19 @@ impl Takeover {
     /// When the kernel refuses.
     pub fn steering_counts(&self) -> Result<SteeringCounts, SteeringError> {
         self.steering.counts()
+    }
+}
+
+/// Removes the filters that a killed vtepd left behind.
+fn remove_stale_filters() {
+    match stale_filters::remove() {
+        Ok(interfaces) if interfaces.is_empty() => {}
+        Ok(interfaces) => {
+            tracing::info!("removed what a killed vtepd had left on {}", interfaces.join(", "));
+        }
+        Err(error) => {
+            tracing::warn!("what a killed vtepd may have left cannot be looked for: {error}")
+        }
     }
 }
 
