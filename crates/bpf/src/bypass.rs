@@ -15,7 +15,7 @@ use aya::{Ebpf, Pod};
 use netlink::Direction;
 use tables::{BypassPort, Difference, OpenPort, Place, PlaceChange, Slot, VniIndex};
 
-use crate::foreign_programs;
+use crate::foreign_programs::{bypass_obstacle, has_own};
 use crate::port_counts::{Numbers, PortCounts};
 use crate::rcu_expedite::GracePeriods;
 use crate::steering::{Entry, Hook, SteeringError, absent, attach_by_index, exists, map};
@@ -294,9 +294,8 @@ impl Bypass {
         entry: Entry,
     ) -> Result<SchedClassifierLink, SteeringError> {
         // Another port may have the index of a deleted one.
-        let is_there = |(old, _): &(Hook, _)| {
-            *old == hook && foreign_programs::has_own(ifindex, Direction::Ingress, hook)
-        };
+        let is_there =
+            |(old, _): &(Hook, _)| *old == hook && has_own(ifindex, Direction::Ingress, hook);
         match self.unused.remove(&ifindex).filter(is_there) {
             Some((_, link)) => Ok(link),
             None => attach_by_index(ebpf, hook, ifindex, entry),
@@ -461,23 +460,6 @@ impl Bypass {
         self.ports.clear();
         self.unused.clear();
     }
-}
-
-/// Why a port has no bypass although the bridge would allow it: a program of another tool is
-/// attached. Checked are the port's ingress, and the vxlan netdev's egress and ingress. The result
-/// is the end of a sentence. Sends netlink requests, which may wait for the RTNL lock.
-#[must_use]
-pub fn bypass_obstacle(port: &BypassPort) -> Option<String> {
-    let places = [
-        (port.ifindex, Direction::Ingress),
-        (port.netdev, Direction::Egress),
-        (port.netdev, Direction::Ingress),
-    ];
-    let program = places
-        .into_iter()
-        .flat_map(|(at, direction)| foreign_programs::find(at, direction))
-        .next()?;
-    Some(format!("{} is on {} of {}", program.program, program.hook, program.interface))
 }
 
 /// Ports that are checked in one call.

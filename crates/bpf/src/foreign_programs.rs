@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use netlink::{Direction, Requests};
+use tables::BypassPort;
 
 use crate::steering::{CLSACT_PRIORITY, Hook, is_own};
 
@@ -142,6 +143,20 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
         }
     }
     found
+}
+
+/// Why a port has no bypass although the bridge would allow it: a program of another tool is
+/// attached. Checked are the port's ingress, and the vxlan netdev's egress and ingress. The result
+/// is the end of a sentence. Sends netlink requests, which may wait for the RTNL lock.
+#[must_use]
+pub fn bypass_obstacle(port: &BypassPort) -> Option<String> {
+    let places = [
+        (port.ifindex, Direction::Ingress),
+        (port.netdev, Direction::Egress),
+        (port.netdev, Direction::Ingress),
+    ];
+    let program = places.into_iter().flat_map(|(at, direction)| find(at, direction)).next()?;
+    Some(format!("{} is on {} of {}", program.program, program.hook, program.interface))
 }
 
 /// Whether a program of this process is attached to an interface's ingress or egress.

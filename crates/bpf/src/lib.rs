@@ -29,7 +29,8 @@ pub mod steering;
 mod system_calls;
 pub mod watchdog;
 
-pub use bypass::{BypassState, bypass_obstacle};
+pub use bypass::BypassState;
+pub use foreign_programs::bypass_obstacle;
 pub use kill_switch::KillSwitch;
 pub use port_counts::PortCounts;
 pub use steering::{Hook, NearEnds, Steering, SteeringCounts, SteeringError, has_tcx};
