@@ -15,7 +15,7 @@ use aya::{Ebpf, Pod};
 use netlink::Direction;
 use tables::{BypassPort, Difference, OpenPort, Place, PlaceChange, Slot, VniIndex};
 
-use crate::foreign_programs::{self, bypass_obstacle};
+use crate::foreign_programs::{bypass_obstacle, has_own};
 use crate::port_counts::{Numbers, PortCounts};
 use crate::rcu_expedite::GracePeriods;
 use crate::steering::{Entry, Hook, SteeringError, absent, attach_by_index, exists, map};
@@ -294,9 +294,8 @@ impl Bypass {
         entry: Entry,
     ) -> Result<SchedClassifierLink, SteeringError> {
         // Another port may have the index of a deleted one.
-        let is_there = |(old, _): &(Hook, _)| {
-            *old == hook && foreign_programs::has_own(ifindex, Direction::Ingress, hook)
-        };
+        let is_there =
+            |(old, _): &(Hook, _)| *old == hook && has_own(ifindex, Direction::Ingress, hook);
         match self.unused.remove(&ifindex).filter(is_there) {
             Some((_, link)) => Ok(link),
             None => attach_by_index(ebpf, hook, ifindex, entry),

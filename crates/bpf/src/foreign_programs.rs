@@ -145,6 +145,20 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
     found
 }
 
+/// Why a port has no bypass although the bridge would allow it: a program of another tool is
+/// attached. Checked are the port's ingress, and the vxlan netdev's egress and ingress. The result
+/// is the end of a sentence. Sends netlink requests, which may wait for the RTNL lock.
+#[must_use]
+pub fn bypass_obstacle(port: &BypassPort) -> Option<String> {
+    let places = [
+        (port.ifindex, Direction::Ingress),
+        (port.netdev, Direction::Egress),
+        (port.netdev, Direction::Ingress),
+    ];
+    let program = places.into_iter().flat_map(|(at, direction)| find(at, direction)).next()?;
+    Some(format!("{} is on {} of {}", program.program, program.hook, program.interface))
+}
+
 /// Whether a program of this process is attached to an interface's ingress or egress.
 pub(crate) fn has_own(ifindex: u32, direction: Direction, hook: Hook) -> bool {
     if hook == Hook::Tcx {
@@ -167,18 +181,4 @@ pub fn hook_behind(ifindex: u32, direction: Direction, own: Hook) -> Hook {
         filter.priority < CLSACT_PRIORITY && !is_own(&filter.name.unwrap_or(filter.kind))
     };
     if filters.unwrap_or_default().into_iter().any(foreign) { Hook::Clsact } else { own }
-}
-
-/// Why a port has no bypass although the bridge would allow it: a program of another tool is
-/// attached. Checked are the port's ingress, and the vxlan netdev's egress and ingress. The result
-/// is the end of a sentence. Sends netlink requests, which may wait for the RTNL lock.
-#[must_use]
-pub fn bypass_obstacle(port: &BypassPort) -> Option<String> {
-    let places = [
-        (port.ifindex, Direction::Ingress),
-        (port.netdev, Direction::Egress),
-        (port.netdev, Direction::Ingress),
-    ];
-    let program = places.into_iter().flat_map(|(at, direction)| find(at, direction)).next()?;
-    Some(format!("{} is on {} of {}", program.program, program.hook, program.interface))
 }
