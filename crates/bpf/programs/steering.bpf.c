@@ -152,11 +152,11 @@ struct {
 // overtakes another. Set before loading.
 const volatile __u32 through_queue = 0;
 
-// Words that the programs share with each worker, which maps them by mmap(2). Each worker has a
-// cache line of its own, at WORDS * worker. UNDERLAY and BRIDGE: since when frames wait in a punt
-// pair, in nanoseconds of CLOCK_MONOTONIC_COARSE; 0 if the worker has read the punt pair since. The
-// lowest bit tells that the worker was woken. FENCE: the number of the last fence that has passed.
-enum { UNDERLAY = 0, BRIDGE = 1, FENCE = 2 };
+// Since when frames wait in a punt pair, in nanoseconds of CLOCK_MONOTONIC_COARSE; 0 if the worker
+// has read the punt pair since. The index is WORDS * worker + UNDERLAY or BRIDGE, so each worker
+// has a cache line of its own. The worker writes the map too, through mmap(2). The lowest bit tells
+// that the worker was woken.
+enum { UNDERLAY = 0, BRIDGE = 1 };
 #define WORDS 8
 #define CALLED 1ULL
 
@@ -514,37 +514,6 @@ static ALWAYS_INLINE int unwrap(struct __sk_buff *skb)
 	return bpf_redirect(ntohl(address.to), 0);
 }
 
-// VLAN identifier of fences. No slot has it (crates/ports/src/watchdog.rs).
-#define FENCE_VLAN 4095
-
-// A fence from the worker: an Ethernet header and this.
-struct fence {
-	__u64 number;
-	__u32 worker;
-} __attribute__((packed));
-
-// A frame through the bridge passes this CPU's backlog twice: before this program, and at the
-// ingress of the vxlan netdev. From there it is forwarded to the host port at once. A fence passes
-// the backlog twice as well, so everything that the worker sent before it has left the bridge then.
-static ALWAYS_INLINE int pass_fence(struct __sk_buff *skb)
-{
-	struct fence fence;
-	__u32 word;
-	volatile __u64 *passed;
-
-	if (!skb->tc_index) {
-		skb->tc_index = 1;
-		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
-	}
-	if (bpf_skb_load_bytes(skb, 14, &fence, sizeof(fence)))
-		return DROP;
-	word = WORDS * fence.worker + FENCE;
-	passed = bpf_map_lookup_elem(&waiting_since, &word);
-	if (passed)
-		*passed = fence.number;
-	return DROP;
-}
-
 // Near end of the bridge punt pair, ingress: frames from the worker, with a tag or a wrapper.
 SEC("classifier") int steer_punt(struct __sk_buff *skb)
 {
@@ -557,8 +526,6 @@ SEC("classifier") int steer_punt(struct __sk_buff *skb)
 		count(COUNT_PUNT_UNKNOWN_SLOT);
 		return DROP;
 	}
-	if (slot == FENCE_VLAN)
-		return pass_fence(skb);
 	if (bpf_skb_vlan_pop(skb))
 		return DROP;
 	return to_bridge(slot);

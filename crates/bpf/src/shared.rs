@@ -11,7 +11,7 @@ use crate::steering::chosen_port::{Choice, Key, ROUTE_PER_FRAME_MARK};
 use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
 use crate::steering::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEERS};
-use crate::watchdog::{CALLED, FENCE, FENCE_VLAN, MOST_WORKERS, PuntSide, WORDS};
+use crate::watchdog::{CALLED, MOST_WORKERS, PuntSide, WORDS};
 
 const SOURCES: [&str; 4] = [
     include_str!("../programs/steering.bpf.c"),
@@ -140,8 +140,6 @@ fn constants_are_the_same() {
         ("CALLED", CALLED),
         ("UNDERLAY", PuntSide::Underlay as u64),
         ("BRIDGE", PuntSide::Bridge as u64),
-        ("FENCE", FENCE as u64),
-        ("FENCE_VLAN", FENCE_VLAN.into()),
         ("HOOK_UPLINK", STEER_UPLINK.0.into()),
         ("HOOK_VXLAN", STEER_VXLAN.0.into()),
         ("HOOK_PUNT", STEER_PUNT.0.into()),

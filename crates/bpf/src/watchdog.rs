@@ -6,8 +6,6 @@
 //!
 //! No timer is needed. If a frame is lost on its way to an idle worker, its entry would never be
 //! cleared. The programs therefore wake the worker once before they pass frames ([`Wakeups`]).
-//!
-//! The same map tells a worker which fence has passed the bridge ([`Watchdog::fence`]).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -25,11 +23,6 @@ pub(crate) const CALLED: u64 = 1;
 const PAGE: usize = 4096;
 /// Maximum number of workers, each with two punt pairs (`WORKERS` in `programs/workers.bpf.h`).
 pub const MOST_WORKERS: usize = 8;
-
-/// The word of the last fence that has passed (`FENCE` in `programs/steering.bpf.c`).
-pub(crate) const FENCE: usize = 2;
-/// VLAN identifier of fences: one that no slot has (`FENCE_VLAN` in `programs/steering.bpf.c`).
-pub(crate) const FENCE_VLAN: u16 = 4095;
 
 /// Words of the map for each worker (`WORDS` in `programs/steering.bpf.c`): one cache line, so that
 /// workers do not share lines.
@@ -54,7 +47,7 @@ pub struct Watchdog {
     limit: Duration,
 }
 
-/// The mapped page of the map. Each worker has `WORDS` words of it and uses three.
+/// The mapped page of the map. Each worker has `WORDS` words of it and uses two.
 #[derive(Debug)]
 struct Notes(NonNull<AtomicU64>);
 
@@ -120,33 +113,10 @@ impl Watchdog {
         self.limit
     }
 
-    /// The frame of a fence of this number, for the bridge punt pair. When it has passed, everything that the
-    /// worker sent there before has left the bridge, as long as the worker stays on its CPU.
-    #[must_use]
-    pub fn fence(&self, number: u64) -> Vec<u8> {
-        let [tag_high, tag_low] = FENCE_VLAN.to_be_bytes();
-        // A tag of 802.1ad, and an EtherType for experiments (IEEE 802). The addresses are zero.
-        let mut frame = vec![0; 12];
-        frame.extend([0x88, 0xa8, tag_high, tag_low, 0x88, 0xb5]);
-        frame.extend(number.to_ne_bytes());
-        frame.extend((self.worker as u32).to_ne_bytes());
-        frame
-    }
-
-    /// The number of the last fence that has passed; 0 if none has.
-    #[must_use]
-    pub fn passed_fence(&self) -> u64 {
-        self.word(FENCE).load(Ordering::Acquire)
-    }
-
     fn note(&self, punt: PuntSide) -> &AtomicU64 {
-        self.word(punt as usize)
-    }
-
-    fn word(&self, place: usize) -> &AtomicU64 {
-        // SAFETY: the page holds `WORDS` for each of `MOST_WORKERS` workers, of which this is one,
-        // and `place` is less than `WORDS`; the mapping lives as long as `notes`.
-        unsafe { self.notes.0.add(WORDS * self.worker + place).as_ref() }
+        // SAFETY: the page holds `WORDS` for each of `MOST_WORKERS` workers, of which this is one;
+        // the mapping lives as long as `notes`.
+        unsafe { self.notes.0.add(WORDS * self.worker + punt as usize).as_ref() }
     }
 }
 

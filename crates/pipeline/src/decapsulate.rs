@@ -120,7 +120,7 @@ impl Pipeline {
     /// Sets the time of a batch.
     pub(crate) fn set_time(&mut self, now: Instant) {
         self.learner.set_time(now);
-        self.host_delivery.begin_batch(now);
+        self.host_delivery.set_time(now);
         if let Some(bridge) = &mut self.bridge {
             bridge.set_time(now);
         }

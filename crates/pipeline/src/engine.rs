@@ -109,22 +109,28 @@ impl Pipeline {
         uplinks.clone_into(&mut self.tunnel_uplinks);
     }
 
-    /// Reports that the kernel has forwarded frames through the bridge in place of this worker.
-    pub fn kernel_forwarded(&mut self) {
-        self.host_delivery.kernel_forwarded();
+    /// Reports when the decapsulation of a batch began and when its transmission ended. This time
+    /// does not count as a pause of a host's traffic ([`crate::PAUSE`]).
+    pub fn handed_in(&mut self, began: Instant, ended: Instant) {
+        self.host_delivery.handed_in(began, ended);
     }
 
-    /// The number of a fence to send to the bridge behind the frames of this batch. `None` if no
-    /// frame waits for one. Frames that could bypass the bridge use it until the fence has passed,
-    /// because an earlier frame to the same host may still be in it.
-    pub fn take_fence(&mut self) -> Option<u64> {
-        self.host_delivery.take_fence()
+    /// Reports that the kernel has forwarded frames through the bridge in place of this worker
+    /// until `now`.
+    pub fn others_sent(&mut self, now: Instant) {
+        self.host_delivery.others_sent(now);
     }
 
-    /// Reports that the fence of this number has passed the bridge, and so everything sent before
-    /// it. 0 if none has passed yet.
-    pub fn fence_passed(&mut self, number: u64) {
-        self.host_delivery.fence_passed(number);
+    /// Whether frames that could bypass the bridge just went through it because an earlier frame to
+    /// the same host did. They bypass it after [`Self::settle`].
+    #[must_use]
+    pub fn is_unsettled(&self) -> bool {
+        self.host_delivery.is_unsettled()
+    }
+
+    /// Reports that all frames sent to the bridge so far have left it.
+    pub const fn settle(&mut self) {
+        self.host_delivery.settle();
     }
 
     /// Drops all held frames, with [`DropReason::Shutdown`].

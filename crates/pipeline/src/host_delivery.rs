@@ -2,18 +2,21 @@
 //!
 //! A frame through the bridge passes three backlogs of the kernel. A frame that bypasses it passes
 //! one, or two in a bundle, so it could overtake. Frames for an address therefore use the bridge
-//! until all earlier ones for that address have left it. A sequence fence tells that: batches are
-//! numbered, and the worker sends the number of a batch behind its frames. The change back to the
-//! bridge needs no fence, because the path through the bridge is longer. See
-//! docs/adr/0011-sequence-fence.md.
+//! until none for that address has passed it for [`PAUSE`], or until the worker has paused for that
+//! time ([`HostDelivery::settle`]). The change back to the bridge needs no such care, because the
+//! path through the bridge is longer. See docs/adr/0011-five-millisecond-pause.md.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use frame::{Destination, ETHERNET, MACS, Offload};
 use tables::{OpenPort, Snapshot};
 use wire::MacAddr;
 use wire::checksum::Sum;
 use wire::number::{PROTOCOL_FRAGMENT, PROTOCOL_TCP, PROTOCOL_UDP};
+
+/// Time after which frames sent to the bridge are presumed to have left it. The kernel does not
+/// report this.
+pub const PAUSE: Duration = Duration::from_millis(5);
 
 /// Time in milliseconds for which an address gets no bundles after a frame that cannot be in one.
 const APART: u64 = 1000;
@@ -30,13 +33,12 @@ struct Known {
     port: u32,
     /// Longest frame that the port takes, in bytes with its Ethernet header.
     frame_limit: u32,
-    /// The last batch with a frame through the bridge for an address of this cache entry; 0 for
-    /// none.
+    /// When a frame for an address of this cache entry last went through the bridge, in
+    /// milliseconds as [`HostDelivery::now`].
     bridged: u64,
-    /// The last batch with a frame in a bundle; 0 for none.
+    /// When a frame last left in a bundle (`bundled`), and when a UDP frame last had offloads, so
+    /// that it could not (`apart`); 0 for never.
     bundled: u64,
-    /// When a UDP frame last had offloads, so that it could not be in a bundle, in milliseconds as
-    /// [`HostDelivery::now`]; 0 for never.
     apart: u64,
 }
 
@@ -59,16 +61,15 @@ pub(crate) struct HostDelivery {
     places: Box<[Known; PLACES]>,
     /// Host ports to which frames may be sent, in the order of their interface indices.
     open: Vec<OpenPort>,
-    /// Origin of `now`.
+    /// Origin of `now`. It is moved by the time that each batch takes to send. The age of a frame
+    /// therefore counts from the end of its batch.
     start: Option<Instant>,
-    /// Milliseconds since `start`, plus 1.
+    /// Milliseconds since `start`, plus [`PAUSE`].
     now: u64,
-    /// The number of the current batch. The first is 1.
-    batch: u64,
-    /// Frames of batches up to this one have left the bridge.
-    passed: u64,
-    /// Whether a frame of the current batch used the bridge only because earlier ones did.
-    wants_fence: bool,
+    /// Frames sent through the bridge before this time have left it.
+    settled: u64,
+    /// When a frame that could bypass the bridge last followed earlier ones through it.
+    unsettled: Option<u64>,
     /// Whether frames may leave in bundles.
     pub(crate) bundles: bool,
 }
@@ -81,9 +82,8 @@ impl Default for HostDelivery {
             open: Vec::new(),
             start: None,
             now: 0,
-            batch: 0,
-            passed: 0,
-            wants_fence: false,
+            settled: 0,
+            unsettled: None,
             bundles: false,
         }
     }
@@ -135,17 +135,23 @@ fn place(address: u64) -> usize {
 }
 
 impl HostDelivery {
-    /// Begins a batch at this time.
-    pub(crate) fn begin_batch(&mut self, now: Instant) {
+    /// Sets the time at the start of a batch.
+    pub(crate) fn set_time(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(*self.start.get_or_insert(now));
-        self.now = elapsed.as_millis() as u64 + 1;
-        self.batch += 1;
+        self.now = (PAUSE + elapsed).as_millis() as u64;
     }
 
-    /// As [`crate::Pipeline::kernel_forwarded`].
-    pub(crate) fn kernel_forwarded(&mut self) {
-        self.batch += 1;
-        self.places.iter_mut().for_each(|known| known.bridged = self.batch);
+    /// As [`crate::Pipeline::handed_in`].
+    pub(crate) fn handed_in(&mut self, began: Instant, ended: Instant) {
+        if let Some(start) = &mut self.start {
+            *start += ended.saturating_duration_since(began);
+        }
+    }
+
+    /// As [`crate::Pipeline::others_sent`].
+    pub(crate) fn others_sent(&mut self, now: Instant) {
+        self.set_time(now);
+        self.places.iter_mut().for_each(|known| known.bridged = self.now);
     }
 
     /// As [`crate::Pipeline::open_ports`].
@@ -159,19 +165,18 @@ impl HostDelivery {
             // Invalidates decisions that were made with the old ports.
             known.snapshot = Known::NONE.snapshot;
             if unseen {
-                known.bridged = self.batch;
+                known.bridged = self.now;
             }
         }
     }
 
-    /// As [`crate::Pipeline::take_fence`].
-    pub(crate) fn take_fence(&mut self) -> Option<u64> {
-        std::mem::take(&mut self.wants_fence).then_some(self.batch)
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.unsettled.is_some_and(|at| self.now.saturating_sub(at) < PAUSE.as_millis() as u64)
     }
 
-    /// As [`crate::Pipeline::fence_passed`].
-    pub(crate) fn fence_passed(&mut self, number: u64) {
-        self.passed = self.passed.max(number);
+    pub(crate) const fn settle(&mut self) {
+        self.settled = self.now + 1;
+        self.unsettled = None;
     }
 
     /// Where to send a frame of this VNI so that it bypasses the bridge; `None` if it must not.
@@ -187,8 +192,7 @@ impl HostDelivery {
             return None;
         }
         let bundles = self.bundles && is_udp(inner);
-        let (now, batch, passed) = (self.now, self.batch, self.passed);
-        let known = self.find(inner, slot, snapshot, offload.gso.is_some())?;
+        let (now, known) = self.find(inner, slot, snapshot, offload.gso.is_some())?;
         let port = known.port;
         // Bundles hold UDP. TCP leaves in TCP super-frames.
         if !bundles {
@@ -200,26 +204,25 @@ impl HostDelivery {
             known.apart = now;
         }
         if known.apart == 0 || now.saturating_sub(known.apart) >= APART {
-            known.bundled = batch;
+            known.bundled = now;
             return Some(Destination::BundledHost(port));
         }
-        if known.bundled > passed {
-            known.bridged = batch;
-            self.wants_fence = true;
+        if known.bundled != 0 && now.saturating_sub(known.bundled) < PAUSE.as_millis() as u64 {
+            known.bridged = now;
             return None;
         }
         Some(Destination::Host(port))
     }
 
-    /// The entry of the destination address, if the frame may bypass the bridge. The port's MTU
-    /// does not limit a super-frame, because its segments fit.
+    /// The entry of the destination address and the current time, if the frame may bypass the
+    /// bridge. The port's MTU does not limit a super-frame, because its segments fit.
     fn find(
         &mut self,
         inner: &[u8],
         slot: u16,
         snapshot: &Snapshot,
         is_super_frame: bool,
-    ) -> Option<&mut Known> {
+    ) -> Option<(u64, &mut Known)> {
         let &[a, b, c, d, e, f] = inner.first_chunk()?;
         // A group address belongs to no host.
         if a & 1 == 1 || !is_plain(inner) {
@@ -238,19 +241,23 @@ impl HostDelivery {
             known.port = open.map_or(0, |open| open.ifindex);
             known.frame_limit = open.map_or(0, |open| open.mtu.saturating_add(ETHERNET as u32));
         }
-        let in_bridge = known.bridged > self.passed;
+        let since = self.now.saturating_sub(known.bridged);
+        let recent = known.bridged >= self.settled && since < PAUSE.as_millis() as u64;
         if known.port != 0 {
             // A frame that is too long for the port goes through the bridge, which fragments it
             // with br_netfilter and drops it otherwise.
             let fits = is_super_frame || inner.len() <= known.frame_limit as usize;
             let well_formed = fits && is_well_formed(inner);
-            if well_formed && !in_bridge {
-                return Some(known);
+            if well_formed && !recent {
+                return Some((self.now, known));
             }
-            // Other frames need the bridge in any case.
-            self.wants_fence |= well_formed;
+            // Other frames need the bridge in any case, and a pause of the worker would not change
+            // that.
+            if well_formed {
+                self.unsettled = Some(self.now);
+            }
         }
-        known.bridged = self.batch;
+        known.bridged = self.now;
         None
     }
 }

@@ -59,5 +59,6 @@ pub use frame::{
     Payload, TxBatch, TxFrame, VlanTag,
 };
 pub use grouping::{Grouper, Grouping};
+pub use host_delivery::PAUSE;
 pub use policies::{Configured, Policies};
 pub use unresolved::Adjacency;

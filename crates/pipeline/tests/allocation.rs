@@ -230,6 +230,7 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
                             two.pipeline.decapsulate_part(batch, from, snapshot, now, &mut two.out);
                         frames += leave(two);
                     }
+                    two.pipeline.handed_in(now, now);
                     now += Duration::from_micros(10);
                 }
             }

@@ -3,11 +3,11 @@
 
 mod common;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{HOST, Leaf, NETDEV, Owned, SOURCE, Worker, carried, roce, tcp, udp4, udp6, untagged};
 use pipeline::explain_received::Fate;
-use pipeline::{Checksum, Destination, GsoKind, explain_received};
+use pipeline::{Checksum, Destination, GsoKind, PAUSE, explain_received};
 use proptest::prelude::*;
 use wire::ecn::Egress;
 
@@ -28,13 +28,6 @@ fn worker() -> Worker {
 fn to(mut frame: Vec<u8>, destination: [u8; 6]) -> Vec<u8> {
     frame[..6].copy_from_slice(&destination);
     frame
-}
-
-/// Everything that was sent so far has left the bridge.
-fn pass_fence(worker: &mut Worker) {
-    if let Some(number) = worker.pipeline.take_fence() {
-        worker.pipeline.fence_passed(number);
-    }
 }
 
 fn destinations(worker: &Worker) -> Vec<Destination> {
@@ -119,7 +112,7 @@ fn what_only_the_bridge_can_do_goes_there() {
     let (mut with, snapshot) = (worker(), leaf().snapshot());
     assert_eq!(with.decapsulate(&carried(&inner, 0), &snapshot).len(), inner.len());
     assert!(destinations(&with).iter().all(|to| *to == Destination::Bridge));
-    assert_eq!(with.pipeline.take_fence(), None);
+    assert!(!with.pipeline.is_unsettled());
 
     // Ports that are not open, or no longer.
     let (frame, mut worker) = (carried(&[roce(1, 1)], 0), Worker::new());
@@ -129,11 +122,9 @@ fn what_only_the_bridge_can_do_goes_there() {
         (&[PORT + 1, PORT], Destination::Host(PORT)),
         (&[], Destination::Bridge),
     ] {
+        worker.pipeline.settle();
         let open: Vec<_> = open.iter().copied().map(common::open_port).collect();
         worker.pipeline.open_ports(&open);
-        // The first one may wait for those before it.
-        worker.decapsulate(&frame, &snapshot);
-        pass_fence(&mut worker);
         worker.decapsulate(&frame, &snapshot);
         assert_eq!(destinations(&worker), [expected], "{open:?}");
     }
@@ -151,7 +142,7 @@ fn what_is_too_long_for_the_port_goes_by_the_bridge_and_what_follows_stays_behin
         destinations(&worker),
         [Destination::Host(PORT), Destination::Bridge, Destination::Bridge]
     );
-    pass_fence(&mut worker);
+    worker.pipeline.settle();
     worker.decapsulate(&carried(&[fits], 0), &snapshot);
     assert_eq!(destinations(&worker), [Destination::Host(PORT)]);
     let super_frame = carried(&[tcp(false, 0x10, &[0; 300])], 0).remove(0);
@@ -197,104 +188,99 @@ fn malformed_packets_go_by_the_bridge_and_what_follows_stays_behind_them() {
     }
 }
 
-/// The bypass starts when a fence has passed that was sent behind all earlier frames.
+/// Frames one millisecond apart. The bypass starts after a pause, or after the worker has paused.
 #[test]
 fn the_first_frame_past_the_bridge_leaves_after_those_by_it_have() {
     let frame = carried(&[roce(1, 1)], 0);
     let (unknown, known) = (Leaf::two().snapshot(), leaf().snapshot());
-    let mut worker = worker();
-    let deliver = |worker: &mut Worker, snapshot| {
-        worker.decapsulate(&frame, snapshot);
-        (worker.out[0].to == Destination::Host(PORT), worker.pipeline.take_fence())
+    let (mut worker, start) = (worker(), Instant::now());
+    let mut at = |milliseconds: u64, snapshot| {
+        worker.decapsulate_at(&frame, snapshot, start + Duration::from_millis(milliseconds));
+        (worker.out[0].to == Destination::Host(PORT), worker.pipeline.is_unsettled())
     };
-    assert_eq!(deliver(&mut worker, &unknown), (false, None));
-    let fences: Vec<u64> = (0..20)
-        .map(|_| {
-            let (past, fence) = deliver(&mut worker, &known);
-            assert!(!past, "others of its kind are on their way");
-            fence.expect("a frame waits for it")
-        })
-        .collect();
-    assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
-    worker.pipeline.fence_passed(fences[18]);
-    let (past, last) = deliver(&mut worker, &known);
-    assert!(!past, "the last one is still on its way");
-    worker.pipeline.fence_passed(fences[19]);
-    assert!(!deliver(&mut worker, &known).0, "there is a later one by now");
-    worker.pipeline.fence_passed(last.unwrap());
-    let (past, last) = deliver(&mut worker, &known);
-    assert!(!past, "and again");
-    worker.pipeline.fence_passed(last.unwrap());
-    assert_eq!(deliver(&mut worker, &known), (true, None), "all have passed");
-    worker.pipeline.fence_passed(fences[0]);
-    assert_eq!(deliver(&mut worker, &known), (true, None), "an old number changes nothing");
-    assert_eq!(deliver(&mut worker, &unknown), (false, None));
-    assert!(!deliver(&mut worker, &known).0);
-}
-
-/// Ports that are opened, and frames that the kernel forwarded.
-#[test]
-fn what_went_by_the_bridge_counts_whoever_sent_it() {
-    let frame = carried(&[roce(1, 1)], 0);
-    let (unknown, known) = (Leaf::two().snapshot(), leaf().snapshot());
-    let mut worker = worker();
-    let past = |worker: &mut Worker, snapshot| {
-        worker.decapsulate(&frame, snapshot);
+    assert_eq!(at(0, &unknown), (false, false));
+    let pause = PAUSE.as_millis() as u64;
+    for next in 1..20 {
+        assert_eq!(at(next, &known), (false, true), "others of its kind are on their way");
+    }
+    assert_eq!(at(19 + pause - 1, &known), (false, true));
+    assert_eq!(at(19 + 2 * pause - 1, &known), (true, false), "there was a pause");
+    assert_eq!(at(60, &known), (true, false));
+    assert_eq!(at(60, &unknown), (false, false));
+    assert_eq!(at(61, &known), (false, true));
+    worker.pipeline.settle();
+    let mut at = |milliseconds: u64, snapshot| {
+        worker.decapsulate_at(&frame, snapshot, start + Duration::from_millis(milliseconds));
         worker.out[0].to == Destination::Host(PORT)
     };
-    assert!(past(&mut worker, &known));
-    worker.pipeline.kernel_forwarded();
-    assert!(!past(&mut worker, &known));
-    pass_fence(&mut worker);
-    assert!(past(&mut worker, &known));
+    assert!(at(61 + pause, &known), "a pause was made");
+    assert!(!at(62 + pause, &unknown));
+    assert!(!at(63 + pause, &known), "it was before that");
+}
+
+/// Batches that take long to send, ports that are opened, and frames that the kernel forwarded.
+#[test]
+fn what_went_by_the_bridge_counts_from_when_it_was_sent_whoever_sent_it() {
+    let frame = carried(&[roce(1, 1)], 0);
+    let (unknown, known) = (Leaf::two().snapshot(), leaf().snapshot());
+    let (mut worker, start) = (worker(), Instant::now());
+    let at = |worker: &mut Worker, milliseconds: u64, snapshot| {
+        worker.decapsulate_at(&frame, snapshot, start + Duration::from_millis(milliseconds));
+        worker.out[0].to == Destination::Host(PORT)
+    };
+    assert!(!at(&mut worker, 0, &unknown));
+    worker.pipeline.handed_in(start, start + Duration::from_millis(50));
+    assert!(!at(&mut worker, 51, &known), "it was sent a millisecond ago");
+    worker.pipeline.handed_in(start + Duration::from_millis(51), start + Duration::from_millis(60));
+    assert!(at(&mut worker, 65, &known));
+    worker.pipeline.others_sent(start + Duration::from_millis(80));
+    assert!(!at(&mut worker, 81, &known));
+    assert!(at(&mut worker, 90, &known));
     // While no port was open, frames through the bridge were not recorded.
     worker.pipeline.open_ports(&[]);
-    assert!(!past(&mut worker, &known));
+    assert!(!at(&mut worker, 100, &known));
     worker.pipeline.open_ports(&[common::open_port(PORT)]);
-    assert!(!past(&mut worker, &known));
-    pass_fence(&mut worker);
-    assert!(past(&mut worker, &known));
-    // A host that uses the bypass does not hide that another waits for a fence.
-    let address = [2, 0, 0, 0, 1, 1];
-    let other = carried(&[to(roce(1, 1), address)], 0);
-    let both = Leaf { hosts: vec![(HOST, PORT), (address, PORT)], ..Leaf::two() }.snapshot();
-    worker.decapsulate(&other, &known);
-    worker.decapsulate(&[other, frame.clone()].concat(), &both);
-    assert_eq!(destinations(&worker), [Destination::Bridge, Destination::Host(PORT)]);
-    assert!(worker.pipeline.take_fence().is_some());
-    assert!(!past(&mut worker, &unknown));
+    assert!(!at(&mut worker, 101, &known));
+    assert!(at(&mut worker, 110, &known));
+    // A host that uses the bypass does not hide that another waits for a pause.
+    let other = carried(&[to(roce(1, 1), [2, 0, 0, 0, 1, 1])], 0);
+    let both =
+        Leaf { hosts: vec![(HOST, PORT), ([2, 0, 0, 0, 1, 1], PORT)], ..Leaf::two() }.snapshot();
+    worker.decapsulate_at(&other, &known, start + Duration::from_millis(111));
+    worker.decapsulate_at(&other, &both, start + Duration::from_millis(112));
+    assert!(at(&mut worker, 113, &both) && worker.pipeline.is_unsettled());
 }
 
 proptest! {
-    /// For all changes of addresses: a frame that bypasses the bridge does not follow one that may
-    /// still be in it.
+    /// For all changes of addresses: a frame that bypasses the bridge does not closely follow one
+    /// that passed it.
     #[test]
     fn no_frame_overtakes_another(
-        steps in prop::collection::vec((any::<bool>(), 0u8..40, prop::option::weighted(0.2, 0usize..4)), 1..200)
+        steps in prop::collection::vec((0u64..8, any::<bool>(), 0u8..40, prop::bool::weighted(0.05)), 1..200)
     ) {
         let snapshots = [Leaf::two().snapshot(), Leaf {
             hosts: (0..40).map(|last| ([2, 0, 0, 0, 1, last], PORT)).collect(), ..Leaf::two()
         }.snapshot()];
         let frames: Vec<_> =
             (0..40).map(|last| carried(&[to(roce(1, 1), [2, 0, 0, 0, 1, last])], 0).remove(0)).collect();
-        let mut worker = worker();
-        // The fences that were sent, with the number of frames sent before each.
-        let (mut fences, mut bridged, mut passed) = (Vec::new(), [None; 40], 0);
-        for (sent, (known, number, fence)) in steps.into_iter().enumerate() {
-            if let Some((fence, before)) = fence.and_then(|back| fences.iter().rev().nth(back)) {
-                worker.pipeline.fence_passed(*fence);
-                passed = passed.max(*before);
+        let (mut worker, mut now) = (worker(), Instant::now());
+        let mut bridged = [None; 40];
+        for (wait, known, number, settle) in steps {
+            now += Duration::from_millis(wait);
+            if settle {
+                now += PAUSE;
+                worker.pipeline.settle();
+                bridged = [None; 40];
             }
             let number = usize::from(number);
-            worker.decapsulate(&frames[number..=number], &snapshots[usize::from(known)]);
+            worker.decapsulate_at(&frames[number..=number], &snapshots[usize::from(known)], now);
             match worker.out[0].to {
-                Destination::Bridge => bridged[number] = Some(sent),
+                Destination::Bridge => bridged[number] = Some(now),
                 to => {
                     prop_assert!(known && to == Destination::Host(PORT));
-                    prop_assert!(bridged[number].is_none_or(|before| before < passed));
+                    prop_assert!(bridged[number].is_none_or(|before| now - before >= PAUSE));
                 }
             }
-            fences.extend(worker.pipeline.take_fence().map(|fence| (fence, sent + 1)));
         }
     }
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bpf::{PuntSide, Watchdog};
-use frame::{Batch, Destination, DropReason, Offload, Payload, Queue, TxBatch, TxFrame};
-use pipeline::Place;
+use frame::DropReason;
+use pipeline::{PAUSE, Place};
 use ports::{AccessPort, PacketSocket, Poller, Port};
 use tables::Snapshot;
 
@@ -27,6 +27,11 @@ const FEW: usize = 64;
 const STUCK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often frames that wait for a next hop are checked, in addition to each new snapshot.
 const HOLD_INTERVAL: Duration = Duration::from_millis(100);
+/// How long frames may pass the bridge only because recent frames for the same host did. Then the
+/// worker pauses, so that they can use the bypass (docs/adr/0011-five-millisecond-pause.md).
+const RESTLESS: Duration = Duration::from_millis(100);
+/// The upper bound of that time, which doubles while pauses do not help.
+const MOST_RESTLESS: Duration = Duration::from_secs(30);
 /// When stopping, the worker ends after nothing has arrived for this long. Frames that were
 /// redirected just before the kill switch was emptied pass the kernel's backlog in far less time.
 const QUIET: Duration = Duration::from_millis(20);
@@ -47,6 +52,11 @@ pub(crate) struct Engine {
     generation: u64,
     /// The bypass targets that the pipeline uses.
     bypass_targets: Arc<BypassTargets>,
+    /// Since when no pause in the traffic has let hosts' frames move from the bridge to the bypass.
+    restless_since: Option<Instant>,
+    /// How long that may last before the worker pauses, and when it paused last.
+    restless: Duration,
+    settled_at: Option<Instant>,
     scheduling: Scheduling,
 }
 
@@ -67,6 +77,9 @@ impl Engine {
             reports,
             generation: 0,
             bypass_targets: Arc::default(),
+            restless_since: None,
+            restless: RESTLESS,
+            settled_at: None,
             scheduling: Scheduling::fair(),
         }
     }
@@ -159,16 +172,19 @@ impl Engine {
             // Not zero: the worker must not sleep before it has read what arrived meanwhile.
             return self.catch_up(stalled).map(|()| 1);
         }
-        let Self { forwarder, scheduling, watchdog, .. } = self;
-        forwarder.pipeline.fence_passed(watchdog.passed_fence());
+        let Self { forwarder, scheduling, .. } = self;
         let from_underlay =
             forwarder.from_underlay(&snapshot, now, |frames| scheduling.begin(frames))?;
-        self.send_fence();
         for learned in self.forwarder.pipeline.learned() {
             // If the queue is full the report is lost. A later frame makes it again.
             if !(self.reports)(Report::Learned(learned)) {
                 self.shared.counters.learn_limited.add(1);
             }
+        }
+
+        if from_underlay > 0 {
+            self.forwarder.pipeline.handed_in(now, Instant::now());
+            self.settle(now);
         }
 
         let Self { forwarder, scheduling, .. } = self;
@@ -183,14 +199,25 @@ impl Engine {
         Ok(from_ports + from_underlay + from_bridge)
     }
 
-    /// Sends a fence to the bridge if frames wait for one before they may bypass it. If the fence is
-    /// lost, the next batch sends another one.
-    fn send_fence(&mut self) {
-        let Some(number) = self.forwarder.pipeline.take_fence() else { return };
-        let body = Payload::Owned(self.watchdog.fence(number).into());
-        let fence = TxFrame::new(Destination::Bridge, 0, body, Offload::default());
-        let mut fence = TxBatch::of([fence]);
-        self.forwarder.ports.bridge.transmit_queue(&Batch::none(), &mut fence, Queue::Bridge);
+    /// Pauses if the traffic has had no pause for `restless`, so that hosts' frames can use the
+    /// bypass afterwards. The rings hold what arrives meanwhile.
+    fn settle(&mut self, now: Instant) {
+        if !self.forwarder.pipeline.is_unsettled() {
+            self.restless_since = None;
+            return;
+        }
+        let since = *self.restless_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < self.restless {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+        self.forwarder.pipeline.settle();
+        self.restless_since = None;
+        // If one pause did not help, another one soon after hardly will.
+        let again =
+            self.settled_at.is_some_and(|at| now.saturating_duration_since(at) < self.restless * 2);
+        self.restless = if again { (self.restless * 2).min(MOST_RESTLESS) } else { RESTLESS };
+        self.settled_at = Some(Instant::now());
     }
 
     /// Processes one batch of each access port, or one part of a batch.
@@ -234,7 +261,7 @@ impl Engine {
                 self.watchdog.forgive(side);
             }
         }
-        self.forwarder.pipeline.kernel_forwarded();
+        self.forwarder.pipeline.others_sent(Instant::now());
         counters.drop_frames(DropReason::WaitedTooLong, 0, dropped);
         counters.stalls.add(1);
         let waited = underlay.max(bridge).unwrap_or_default();

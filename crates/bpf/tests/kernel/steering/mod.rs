@@ -22,7 +22,6 @@ use wire::Vni;
 use worker::{Features, PuntPairs};
 
 mod bypass;
-mod fence;
 mod many;
 mod passage;
 mod tunnel;
