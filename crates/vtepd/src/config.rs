@@ -156,7 +156,7 @@ impl Configuration {
         exclude.extend(&arguments.exclude);
         if let Some(both) = include.iter().flatten().find(|vni| exclude.contains(vni)) {
             return Err(ConfigurationError::Value {
-                place: "takeover.vnis (--vni) and takeover.exclude (--exclude)".to_owned(),
+                place: file.place("takeover.vnis (--vni) and takeover.exclude (--exclude)"),
                 problem: format!("both name VNI {both}; take it out of one of them"),
             });
         }
