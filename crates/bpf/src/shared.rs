@@ -13,11 +13,13 @@ use crate::steering::sources::Arrival;
 use crate::steering::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEERS};
 use crate::watchdog::{CALLED, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 4] = [
+const SOURCES: [&str; 6] = [
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/bypass.bpf.h"),
     include_str!("../programs/workers.bpf.h"),
     include_str!("../programs/chosen_port.bpf.h"),
+    include_str!("../programs/punt.bpf.h"),
+    include_str!("../programs/tunnel.bpf.h"),
 ];
 
 /// All sources, without comments.

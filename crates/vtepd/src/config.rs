@@ -101,65 +101,11 @@ impl Configuration {
     /// When the file cannot be read or has an invalid value.
     pub fn load(arguments: &Arguments) -> Result<Self, ConfigurationError> {
         let file = arguments.config.as_deref().map_or_else(|| Ok(File::default()), read)?;
-        let mut default = VniSettings::default();
-        let entropy = &file.entropy;
-        apply(
-            &mut default,
-            &file.place("entropy"),
-            entropy.policy.as_deref(),
-            entropy.bins,
-            entropy.source_ports.as_deref(),
-        )?;
-        default.datapath = file.takeover.datapath.map_or(default.datapath, Datapath::from);
-        default.strict_vtep = file.takeover.strict_vtep || arguments.strict_vtep;
+        let default = default_settings(&file, arguments)?;
         let learning = learning(&file)?;
-        default.addresses =
-            limit(&file, "learning.addresses", file.learning.addresses, default.addresses)?;
-        override_by_flags(&mut default, arguments);
-        let mut vnis = BTreeMap::new();
-        for (number, section) in &file.vni {
-            let key = format!("vni.{number}");
-            let place = file.place(&key);
-            let vni = vni(number)
-                .map_err(|problem| ConfigurationError::Value { place: place.clone(), problem })?;
-            let mut settings = default.clone();
-            let VniSection { datapath, policy, bins, source_ports, ttl, strict_vtep, addresses } =
-                section;
-            apply(&mut settings, &place, policy.as_deref(), *bins, source_ports.as_deref())?;
-            if *ttl == Some(0) {
-                return Err(ConfigurationError::Value {
-                    place: format!("{place}.ttl"),
-                    problem: "a TTL is 1 to 255".to_owned(),
-                });
-            }
-            settings.ttl = *ttl;
-            settings.datapath = datapath.map_or(settings.datapath, Datapath::from);
-            settings.strict_vtep = strict_vtep.unwrap_or(settings.strict_vtep);
-            settings.addresses =
-                limit(&file, &format!("{key}.addresses"), *addresses, settings.addresses)?;
-            override_by_flags(&mut settings, arguments);
-            check(&file, &key, &settings, arguments)?;
-            if vnis.insert(vni, settings).is_some() {
-                let problem = format!("another table has VNI {vni} already");
-                return Err(ConfigurationError::Value { place, problem });
-            }
-        }
+        let vnis = vni_settings(&file, &default, arguments)?;
         check(&file, "entropy", &default, arguments)?;
-        let mut include = match &file.takeover.vnis {
-            Some(list) => Some(numbers(&file.place("takeover.vnis"), list)?),
-            None => None,
-        };
-        if !arguments.vnis.is_empty() {
-            include = Some(arguments.vnis.iter().copied().collect());
-        }
-        let mut exclude = numbers(&file.place("takeover.exclude"), &file.takeover.exclude)?;
-        exclude.extend(&arguments.exclude);
-        if let Some(both) = include.iter().flatten().find(|vni| exclude.contains(vni)) {
-            return Err(ConfigurationError::Value {
-                place: file.place("takeover.vnis (--vni) and takeover.exclude (--exclude)"),
-                problem: format!("both name VNI {both}; take it out of one of them"),
-            });
-        }
+        let (include, exclude) = selection(&file, arguments)?;
         let seed = arguments.seed.or(file.entropy.seed).unwrap_or(0);
         let api_enabled = !arguments.no_api
             && (file.api.enabled.unwrap_or(true) || arguments.api_listen.is_some());
@@ -218,6 +164,85 @@ impl Configuration {
                 .then(|| arguments.api_listen.clone().or(file.api.listen).unwrap_or_default()),
         })
     }
+}
+
+/// The settings of VNIs that have no table of their own.
+fn default_settings(file: &File, arguments: &Arguments) -> Result<VniSettings, ConfigurationError> {
+    let mut default = VniSettings::default();
+    let entropy = &file.entropy;
+    apply(
+        &mut default,
+        &file.place("entropy"),
+        entropy.policy.as_deref(),
+        entropy.bins,
+        entropy.source_ports.as_deref(),
+    )?;
+    default.datapath = file.takeover.datapath.map_or(default.datapath, Datapath::from);
+    default.strict_vtep = file.takeover.strict_vtep || arguments.strict_vtep;
+    default.addresses =
+        limit(file, "learning.addresses", file.learning.addresses, default.addresses)?;
+    override_by_flags(&mut default, arguments);
+    Ok(default)
+}
+
+/// The settings of the tables `[vni.N]`.
+fn vni_settings(
+    file: &File,
+    default: &VniSettings,
+    arguments: &Arguments,
+) -> Result<BTreeMap<Vni, VniSettings>, ConfigurationError> {
+    let mut vnis = BTreeMap::new();
+    for (number, section) in &file.vni {
+        let key = format!("vni.{number}");
+        let place = file.place(&key);
+        let vni = vni(number)
+            .map_err(|problem| ConfigurationError::Value { place: place.clone(), problem })?;
+        let mut settings = default.clone();
+        let VniSection { datapath, policy, bins, source_ports, ttl, strict_vtep, addresses } =
+            section;
+        apply(&mut settings, &place, policy.as_deref(), *bins, source_ports.as_deref())?;
+        if *ttl == Some(0) {
+            return Err(ConfigurationError::Value {
+                place: format!("{place}.ttl"),
+                problem: "a TTL is 1 to 255".to_owned(),
+            });
+        }
+        settings.ttl = *ttl;
+        settings.datapath = datapath.map_or(settings.datapath, Datapath::from);
+        settings.strict_vtep = strict_vtep.unwrap_or(settings.strict_vtep);
+        settings.addresses =
+            limit(file, &format!("{key}.addresses"), *addresses, settings.addresses)?;
+        override_by_flags(&mut settings, arguments);
+        check(file, &key, &settings, arguments)?;
+        if vnis.insert(vni, settings).is_some() {
+            let problem = format!("another table has VNI {vni} already");
+            return Err(ConfigurationError::Value { place, problem });
+        }
+    }
+    Ok(vnis)
+}
+
+/// The VNIs to take over, `None` for all, and those to leave to the kernel.
+fn selection(
+    file: &File,
+    arguments: &Arguments,
+) -> Result<(Option<BTreeSet<Vni>>, BTreeSet<Vni>), ConfigurationError> {
+    let mut include = match &file.takeover.vnis {
+        Some(list) => Some(numbers(&file.place("takeover.vnis"), list)?),
+        None => None,
+    };
+    if !arguments.vnis.is_empty() {
+        include = Some(arguments.vnis.iter().copied().collect());
+    }
+    let mut exclude = numbers(&file.place("takeover.exclude"), &file.takeover.exclude)?;
+    exclude.extend(&arguments.exclude);
+    if let Some(both) = include.iter().flatten().find(|vni| exclude.contains(vni)) {
+        return Err(ConfigurationError::Value {
+            place: file.place("takeover.vnis (--vni) and takeover.exclude (--exclude)"),
+            problem: format!("both name VNI {both}; take it out of one of them"),
+        });
+    }
+    Ok((include, exclude))
 }
 
 fn read(path: &Path) -> Result<File, ConfigurationError> {

@@ -90,25 +90,7 @@ pub fn view(
         overruns: status.overruns,
         fpm_refused: status.fpm_refused,
         bypass_no_room: bypass.no_room,
-        steering: vec![
-            ("uplink_redirected", counts.uplink_redirected),
-            ("vxlan_redirected", counts.vxlan_redirected),
-            ("vxlan_too_big", counts.vxlan_too_big),
-            ("punt_returned", counts.punt_returned),
-            ("punt_unknown_slot", counts.punt_unknown_slot),
-            ("punt_delivered", counts.punt_delivered),
-            ("punt_undeliverable", counts.punt_undeliverable),
-            ("uplink_tunnelled", counts.uplink_tunnelled),
-            ("uplink_untunnelled", counts.uplink_untunnelled),
-            ("port_chosen", counts.port_chosen),
-            ("port_kept", counts.port_kept),
-            ("uplink_stalled", counts.uplink_stalled),
-            ("vxlan_stalled", counts.vxlan_stalled),
-            ("port_bypassed", counts.port_bypassed),
-            ("port_refreshed", counts.port_refreshed),
-            ("port_passed", counts.port_passed),
-            ("port_stalled", counts.port_stalled),
-        ],
+        steering: steering(counts),
         learned: vec![
             ("new", learning.new + stations.new.get()),
             ("moved", learning.moved + stations.moved.get()),
@@ -125,4 +107,26 @@ pub fn view(
         flapping: status.moves.flapping,
         ..View::default()
     }
+}
+
+fn steering(counts: SteeringCounts) -> Vec<(&'static str, u64)> {
+    vec![
+        ("uplink_redirected", counts.uplink_redirected),
+        ("vxlan_redirected", counts.vxlan_redirected),
+        ("vxlan_too_big", counts.vxlan_too_big),
+        ("punt_returned", counts.punt_returned),
+        ("punt_unknown_slot", counts.punt_unknown_slot),
+        ("punt_delivered", counts.punt_delivered),
+        ("punt_undeliverable", counts.punt_undeliverable),
+        ("uplink_tunnelled", counts.uplink_tunnelled),
+        ("uplink_untunnelled", counts.uplink_untunnelled),
+        ("port_chosen", counts.port_chosen),
+        ("port_kept", counts.port_kept),
+        ("uplink_stalled", counts.uplink_stalled),
+        ("vxlan_stalled", counts.vxlan_stalled),
+        ("port_bypassed", counts.port_bypassed),
+        ("port_refreshed", counts.port_refreshed),
+        ("port_passed", counts.port_passed),
+        ("port_stalled", counts.port_stalled),
+    ]
 }

@@ -304,7 +304,6 @@ pub fn counters(shown: &Handle) -> v1::Counters {
             bytes: counted.bytes.get(),
         })
     });
-    let steering = shown.steering_counts();
     let (learning, moves) = addresses(&shown.status.borrow(), &counters);
     v1::Counters {
         received_underlay: counters.underlay_received.get(),
@@ -319,25 +318,7 @@ pub fn counters(shown: &Handle) -> v1::Counters {
             .iter()
             .map(|reason| drop(*reason, counters.dropped(*reason)))
             .collect(),
-        steering: Some(v1::SteeringCounters {
-            uplink_redirected: steering.uplink_redirected,
-            vxlan_redirected: steering.vxlan_redirected,
-            vxlan_too_big: steering.vxlan_too_big,
-            punt_returned: steering.punt_returned,
-            punt_unknown_slot: steering.punt_unknown_slot,
-            punt_delivered: steering.punt_delivered,
-            punt_undeliverable: steering.punt_undeliverable,
-            uplink_tunnelled: steering.uplink_tunnelled,
-            uplink_untunnelled: steering.uplink_untunnelled,
-            port_chosen: steering.port_chosen,
-            port_kept: steering.port_kept,
-            uplink_stalled: steering.uplink_stalled,
-            vxlan_stalled: steering.vxlan_stalled,
-            port_bypassed: steering.port_bypassed,
-            port_refreshed: steering.port_refreshed,
-            port_passed: steering.port_passed,
-            port_stalled: steering.port_stalled,
-        }),
+        steering: Some(steering(shown.steering_counts())),
         learning: Some(learning),
         moves: Some(moves),
         worker_stalls: counters.stalls.get(),
@@ -353,6 +334,28 @@ pub fn counters(shown: &Handle) -> v1::Counters {
                 received_bridge,
             })
             .collect(),
+    }
+}
+
+const fn steering(counts: bpf::SteeringCounts) -> v1::SteeringCounters {
+    v1::SteeringCounters {
+        uplink_redirected: counts.uplink_redirected,
+        vxlan_redirected: counts.vxlan_redirected,
+        vxlan_too_big: counts.vxlan_too_big,
+        punt_returned: counts.punt_returned,
+        punt_unknown_slot: counts.punt_unknown_slot,
+        punt_delivered: counts.punt_delivered,
+        punt_undeliverable: counts.punt_undeliverable,
+        uplink_tunnelled: counts.uplink_tunnelled,
+        uplink_untunnelled: counts.uplink_untunnelled,
+        port_chosen: counts.port_chosen,
+        port_kept: counts.port_kept,
+        uplink_stalled: counts.uplink_stalled,
+        vxlan_stalled: counts.vxlan_stalled,
+        port_bypassed: counts.port_bypassed,
+        port_refreshed: counts.port_refreshed,
+        port_passed: counts.port_passed,
+        port_stalled: counts.port_stalled,
     }
 }
 
