@@ -51,7 +51,7 @@ messages! {
     SteeringCounters: "port_bypassed port_chosen port_kept port_passed port_refreshed port_stalled punt_delivered punt_returned punt_undeliverable punt_unknown_slot uplink_redirected uplink_stalled uplink_tunnelled uplink_untunnelled vxlan_redirected vxlan_stalled vxlan_too_big",
     Event: "buckets gateway interface kind local lost mac moves previous_vtep reason_slug sequence source state text time vni vtep",
     Explanation: "copies datapath destination dropped flooded netdev ports vni",
-    ReceivedExplanation: "destination destination_port ecn fate known_vtep learning local netdev previous_vtep reason source vni vtep",
+    ReceivedExplanation: "destination destination_port ecn fate known_vtep learning local netdev port previous_vtep reason source vni vtep",
     Copy: "bin dropped hash key policy reason route source_port source_ports vtep",
     CopyRoute: "bucket choices default_route destination_mac destination_port dont_fragment gateway length local path_hash source_mac tos ttl uplink weight weights",
 }
