@@ -1,8 +1,8 @@
 //! More frames than the machine can forward, alone and in super-frames. Frames that arrive are
 //! unchanged, missing ones are counted, and vtepd keeps answering requests.
 //!
-//! `VTEPD_FRAMES=10000000 cargo test -p vtepd-tests --test full_rate` sets the number of frames in
-//! each case.
+//! `VTEPD_FRAMES=10000000 cargo test -p vtepd-tests --test system -- full_rate::` sets the number of
+//! frames in each case.
 
 use std::net::TcpStream;
 use std::ops::RangeInclusive;
