@@ -5,7 +5,7 @@
 // Kernel VXLAN computes the port from skb->hash (udp_flow_src_port(), include/net/udp.h):
 //   h ^= h << 16; port = min + (h * (max - min) >> 32)
 // Both steps can be inverted, so a program at the netdev's egress that sets skb->hash chooses the
-// port. The choice is the one of crates/path, bit for bit; crates/bpf/tests/chosen_port.rs
+// port. The choice is the one of crates/path, bit for bit; crates/bpf/tests/kernel/chosen_port.rs
 // compares the two.
 
 #define IPPROTO_HOPOPTS 0

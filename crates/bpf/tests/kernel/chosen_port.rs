@@ -1,5 +1,5 @@
 //! The source port that the BPF program of the `kernel` datapath chooses is exactly that of
-//! `entropy`. Needs root.
+//! the crate `path`. Needs root.
 //!
 //! `VTEPD_FRAMES` sets how many frames are compared (1,000,000 if unset).
 
