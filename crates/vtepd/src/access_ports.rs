@@ -23,21 +23,22 @@ struct Known {
 }
 
 /// Watches the interfaces and never returns.
-pub async fn watch(shown: Arc<Handle>, standalone: Standalone, journal: Journal) {
+pub async fn watch(handle: Arc<Handle>, standalone: Standalone, journal: Journal) {
     if standalone.is_empty() {
         return std::future::pending().await;
     }
     let mut monitor = LinkMonitor::open()
         .inspect_err(|error| tracing::warn!("access ports are looked at once a second: {error}"))
         .ok();
-    let names: Vec<String> = standalone.shown().into_iter().map(|port| port.name).collect();
+    let names: Vec<String> =
+        standalone.port_summaries().into_iter().map(|port| port.name).collect();
     let known = |name: &String| Known { ifindex: find(name).unwrap_or(Some(0)), refused: None };
     let mut ports: Vec<Known> = names.iter().map(known).collect();
     // The interface has disappeared since the port was opened: 0 equals no interface index.
     ports.iter_mut().filter(|port| port.ifindex.is_none()).for_each(|port| port.ifindex = Some(0));
     loop {
         for ((name, known), number) in names.iter().zip(&mut ports).zip(0u16..) {
-            look(&shown, &standalone, &journal, (number, name), known);
+            look(&handle, &standalone, &journal, (number, name), known);
         }
         let changed = match &mut monitor {
             Some(monitor) => monitor.changed().await.map(drop),
@@ -61,7 +62,7 @@ fn find(name: &str) -> Result<Option<u32>, netlink::Error> {
 /// Checks whether a port's interface is gone or has appeared, and opens the port in the latter
 /// case.
 fn look(
-    shown: &Handle,
+    handle: &Handle,
     standalone: &Standalone,
     journal: &Journal,
     (number, name): (u16, &str),
@@ -79,7 +80,7 @@ fn look(
         journal.write(Event::Warning(text));
     };
     if known.ifindex.take().is_some() {
-        shown.set_port_gone(number, true);
+        handle.set_port_gone(number, true);
         if now.is_none() {
             tell(format!(
                 "the access port {name} is gone: its interface was deleted, renamed or moved"
@@ -90,11 +91,13 @@ fn look(
         return;
     }
     match standalone.reopen(number).map_err(|error| error.to_string()).and_then(|port| {
-        shown.replace_port(number, port).map_err(|error| format!("the access port {name}: {error}"))
+        handle
+            .replace_port(number, port)
+            .map_err(|error| format!("the access port {name}: {error}"))
     }) {
         Ok(()) => {
             (known.ifindex, known.refused) = (now, None);
-            shown.set_port_gone(number, false);
+            handle.set_port_gone(number, false);
             tell(format!("the access port {name} is back: there is an interface of its name"));
         }
         Err(problem) => {

@@ -33,11 +33,11 @@ use service::Service;
 pub async fn serve(
     address: Option<Address>,
     opened: Option<Opened<Listener>>,
-    shown: Arc<Handle>,
+    handle: Arc<Handle>,
     requests: mpsc::Sender<Request>,
     journal: Journal,
 ) -> Result<(), Failure> {
-    let listener = listeners::await_api(address, opened, &shown).await;
+    let listener = listeners::await_api(address, opened, &handle).await;
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_not_serving::<VtepdServer<Service>>().await;
     reporter.set_service_status("", tonic_health::ServingStatus::NotServing).await;
@@ -46,11 +46,11 @@ pub async fn serve(
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
     let ready = {
-        let shown = Arc::clone(&shown);
+        let handle = Arc::clone(&handle);
         async move {
-            let mut status = shown.status.clone();
+            let mut status = handle.status.clone();
             // The first publication fills the kill switch. An error means that the daemon ends.
-            while !shown.is_engaged() {
+            while !handle.is_engaged() {
                 if status.changed().await.is_err() {
                     return;
                 }
@@ -62,7 +62,7 @@ pub async fn serve(
     let server = Server::builder()
         .add_service(health)
         .add_service(reflection)
-        .add_service(VtepdServer::new(Service::new(shown, requests, journal)))
+        .add_service(VtepdServer::new(Service::new(handle, requests, journal)))
         .serve_with_incoming(listener);
     let (served, ()) = tokio::join!(server, ready);
     Ok(served?)

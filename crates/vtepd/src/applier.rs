@@ -15,7 +15,7 @@ use crate::takeover::TakeoverError;
 
 /// Applies updates one after the other.
 pub struct Applier {
-    shown: Arc<Handle>,
+    handle: Arc<Handle>,
     journal: Journal,
     metrics: SocketAddr,
     /// Ends the daemon with the error of an update that nothing was taken over by.
@@ -31,13 +31,13 @@ pub struct Applier {
 impl Applier {
     /// Nothing is applied yet.
     pub const fn new(
-        shown: Arc<Handle>,
+        handle: Arc<Handle>,
         journal: Journal,
         metrics: SocketAddr,
         refused: mpsc::Sender<TakeoverError>,
     ) -> Self {
         Self {
-            shown,
+            handle,
             journal,
             metrics,
             refused,
@@ -52,13 +52,13 @@ impl Applier {
         let same = |left: &Arc<[LeftToKernel]>| Arc::ptr_eq(left, &update.left);
         if diff.steering.has_only_places() && self.applied_left.as_ref().is_some_and(same) {
             // Only tables changed. This happens up to a thousand times a second.
-            if let Err(error) = self.shown.apply(update, &diff.steering) {
+            if let Err(error) = self.handle.apply(update, &diff.steering) {
                 tracing::error!("{error}; what is not steered stays with the kernel");
             }
             return;
         }
         warn_of_foreign(&mut self.known_foreign, &update.plan);
-        let applied = self.shown.apply(update, &diff.steering);
+        let applied = self.handle.apply(update, &diff.steering);
         self.applied_left = applied.is_ok().then(|| Arc::clone(&update.left));
         let counts = (update.plan.vnis.len(), update.left.len());
         tell_systemd(applied.is_ok(), counts);
@@ -87,7 +87,7 @@ impl Applier {
         let text = format!("{error}; what is not steered stays with the kernel");
         tracing::error!("{text}");
         self.journal.write(Event::Warning(text));
-        if !self.shown.is_engaged() {
+        if !self.handle.is_engaged() {
             let _ = self.refused.try_send(error);
         }
     }

@@ -191,41 +191,41 @@ async fn forward(
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
     let takeover = take_over(&configuration, (hook, features), &requests, worker_ends)?;
     let (status, seen) = watch::channel(Status::default());
-    let (ports, gso) = (configuration.standalone.shown(), configuration.worker.gso);
+    let (ports, gso) = (configuration.standalone.port_summaries(), configuration.worker.gso);
     let handle = Handle::new(takeover, ports, hook, features, gso, seen, Arc::clone(&guarded));
-    let shown = Arc::new(handle);
+    let handle = Arc::new(handle);
 
     let (refused, mut refusal) = mpsc::channel(1);
     let journal = Journal::default();
     if configuration.fpm.address.is_none() {
         tracing::info!("FPM is off: everything comes from rtnetlink");
     }
-    if let Some(kill_switch) = shown.kill_switch() {
+    if let Some(kill_switch) = handle.kill_switch() {
         let watched = Watched {
             events: kernel.waiting()?,
             requests: requests.clone(),
-            status: shown.status.clone(),
+            status: handle.status.clone(),
             runtime: tokio::runtime::Handle::current(),
             journal: journal.clone(),
         };
         guard::watch_control(&guarded, kill_switch, watched, configuration.stall_limit)?;
     }
-    let mut applier = Applier::new(Arc::clone(&shown), journal.clone(), metrics_address, refused);
+    let mut applier = Applier::new(Arc::clone(&handle), journal.clone(), metrics_address, refused);
     let (fpm, log) = (configuration.fpm.clone(), journal.clone());
     let control = control::run(state, kernel, fpm, wanted, status, log, |update, diff| {
         applier.apply(update, diff);
     });
     // Dropped at the end of this function, before the successor is notified: the address is free by
     // then.
-    let _metrics = listeners::serve_metrics(metrics_address, metrics, &shown)?;
+    let _metrics = listeners::serve_metrics(metrics_address, metrics, &handle)?;
     let api_address = configuration.api.clone();
     let api =
-        api::serve(api_address, api_socket, Arc::clone(&shown), requests.clone(), journal.clone());
-    let filters = filter_watch::watch(Arc::clone(&shown), requests.clone(), rules);
-    let wakeups = shown.pass_on_calls();
-    let own_links = own_links::watch(Arc::clone(&shown), journal.clone());
+        api::serve(api_address, api_socket, Arc::clone(&handle), requests.clone(), journal.clone());
+    let filters = filter_watch::watch(Arc::clone(&handle), requests.clone(), rules);
+    let wakeups = handle.pass_on_calls();
+    let own_links = own_links::watch(Arc::clone(&handle), journal.clone());
     let access_ports =
-        access_ports::watch(Arc::clone(&shown), configuration.standalone.clone(), journal.clone());
+        access_ports::watch(Arc::clone(&handle), configuration.standalone.clone(), journal.clone());
     tokio::pin!(control, api, filters, wakeups, own_links, access_ports);
     let ended: Result<(), Failure> = loop {
         tokio::select! {
@@ -244,48 +244,48 @@ async fn forward(
                 break Ok(());
             }
             () = hung_up(&mut hangup) => {
-                apply_reload(arguments, &mut configuration, &shown, &requests, &journal).await;
+                apply_reload(arguments, &mut configuration, &handle, &requests, &journal).await;
             }
         }
     };
-    ended.and(stop(&shown))
+    ended.and(stop(&handle))
 }
 
 /// Reads the configuration again, and has the control task use the new settings.
 async fn apply_reload(
     arguments: &Arguments,
     configuration: &mut Configuration,
-    shown: &Handle,
+    handle: &Handle,
     requests: &mpsc::Sender<Request>,
     journal: &Journal,
 ) {
     match reload(arguments, configuration) {
         Ok(settings) => {
-            shown.configured();
+            handle.configured();
             let _ = requests.send(Request::Reload(Box::new(settings))).await;
         }
         Err(reason) => {
             tracing::error!("{reason}");
             journal.write(Event::Warning(reason.clone()));
-            shown.set_not_configured(Some(reason));
+            handle.set_not_configured(Some(reason));
         }
     }
 }
 
 /// Gives everything back to the kernel.
-fn stop(shown: &Handle) -> Result<(), Failure> {
+fn stop(handle: &Handle) -> Result<(), Failure> {
     tell(&[NotifyState::Stopping]);
-    if shown.is_engaged() {
+    if handle.is_engaged() {
         tracing::info!(
             "{}",
-            if shown.access.is_empty() {
+            if handle.access.is_empty() {
                 "everything goes back to the kernel"
             } else {
                 "the access ports are let go"
             }
         );
     }
-    shown.stop().map_err(Into::into)
+    handle.stop().map_err(Into::into)
 }
 
 /// Drops privileges that are not needed after the start. What this kernel cannot restrict is logged

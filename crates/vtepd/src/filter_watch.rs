@@ -25,7 +25,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const PACE: Duration = Duration::from_millis(2);
 
 /// Watches filters and never returns. `rules` are the packet filters that are known already.
-pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rules: PacketRules) {
+pub async fn watch(handle: Arc<Handle>, requests: mpsc::Sender<Request>, mut rules: PacketRules) {
     let mut monitor = FilterMonitor::open()
         .inspect_err(|error| {
             tracing::warn!("filters of others are looked for once a second only: {error}")
@@ -33,7 +33,7 @@ pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rule
         .ok();
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut status, mut known) = (shown.status.clone(), None);
+    let (mut status, mut known) = (handle.status.clone(), None);
     // Rules may have changed before the monitor was opened.
     let mut read_all = true;
     loop {
@@ -74,12 +74,12 @@ pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rule
         let pace = start.elapsed().clamp(PACE, INTERVAL);
         let Some(FilterChanges { interfaces, anywhere, .. }) = changes else {
             if used {
-                review(&shown, None).await;
+                review(&handle, None).await;
             }
             continue;
         };
         let anywhere = anywhere.then(|| {
-            let status = shown.status.borrow();
+            let status = handle.status.borrow();
             let ports = status.ports.iter().map(|port| port.ifindex);
             let uplinks = status.plan.uplinks.iter().map(|uplink| uplink.ifindex);
             let netdevs = status.plan.vnis.keys().filter_map(|source| source.netdev());
@@ -88,10 +88,10 @@ pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rule
         // Interfaces are handled one by one, so that the first does not wait for the last.
         for interface in anywhere.unwrap_or(interfaces) {
             let interface = BTreeSet::from([interface]);
-            if let Err(error) = shown.place_behind(&interface).await {
+            if let Err(error) = handle.place_behind(&interface).await {
                 tracing::error!("{error}; filters of others may not see what vtepd takes");
             }
-            review(&shown, Some(interface)).await;
+            review(&handle, Some(interface)).await;
         }
         sleep(pace).await;
     }
@@ -110,8 +110,8 @@ async fn changed(monitor: &mut Option<FilterMonitor>) -> FilterChanges {
     }
 }
 
-async fn review(shown: &Handle, interfaces: Option<BTreeSet<u32>>) {
-    if let Err(error) = shown.review(interfaces).await {
+async fn review(handle: &Handle, interfaces: Option<BTreeSet<u32>>) {
+    if let Err(error) = handle.review(interfaces).await {
         tracing::error!("{error}; its frames go by the bridge");
     }
 }

@@ -19,7 +19,7 @@ use worker::{Features, Stations};
 
 use crate::guard::Guarded;
 use crate::own_links::OwnLinkError;
-use crate::standalone::ShownPort;
+use crate::standalone::PortSummary;
 use crate::takeover::{Takeover, TakeoverError};
 use crate::{log, metrics_view};
 
@@ -38,7 +38,7 @@ pub struct Handle {
     not_served: Mutex<BTreeMap<&'static str, String>>,
     configurations: AtomicU64,
     /// Access ports, by their numbers.
-    pub access: Vec<ShownPort>,
+    pub access: Vec<PortSummary>,
     /// The numbers of access ports whose interfaces are gone.
     gone_ports: Mutex<BTreeSet<u16>>,
     /// The counters of each worker.
@@ -61,7 +61,7 @@ impl Handle {
     /// A handle for a takeover to which nothing has been published yet.
     pub fn new(
         takeover: Takeover,
-        access: Vec<ShownPort>,
+        access: Vec<PortSummary>,
         hook: Hook,
         features: Features,
         gso: bool,

@@ -56,10 +56,10 @@ fn with_holder(error: &str, holder: Option<String>) -> String {
 pub fn serve_metrics(
     address: SocketAddr,
     opened: Opened<TcpListener>,
-    shown: &Arc<Handle>,
+    handle: &Arc<Handle>,
 ) -> std::io::Result<Metrics> {
-    let listener = shown.note(METRICS, opened);
-    let (served, text) = (Arc::clone(shown), Arc::clone(shown));
+    let listener = handle.note(METRICS, opened);
+    let (served, text) = (Arc::clone(handle), Arc::clone(handle));
     Metrics::serve(address, listener, move || served.served(METRICS), move || text.render())
 }
 
@@ -67,18 +67,18 @@ pub fn serve_metrics(
 pub async fn await_api(
     address: Option<Address>,
     opened: Option<Opened<Listener>>,
-    shown: &Handle,
+    handle: &Handle,
 ) -> Listener {
     let (Some(address), Some(opened)) = (address, opened) else {
         return std::future::pending().await;
     };
-    if let Some(listener) = shown.note(API, opened) {
+    if let Some(listener) = handle.note(API, opened) {
         return listener;
     }
     loop {
         tokio::time::sleep(AGAIN).await;
         if let Ok(listener) = Listener::open(&address) {
-            shown.served(API);
+            handle.served(API);
             return listener;
         }
     }

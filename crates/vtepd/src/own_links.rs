@@ -36,7 +36,7 @@ pub enum OwnLinkError {
 }
 
 /// Watches the interfaces and repairs them. Returns once one cannot be used any more.
-pub async fn watch(shown: Arc<Handle>, journal: Journal) -> OwnLinkError {
+pub async fn watch(handle: Arc<Handle>, journal: Journal) -> OwnLinkError {
     let mut monitor = LinkMonitor::open()
         .inspect_err(|error| {
             tracing::warn!("vtepd's own interfaces are looked at ten times a second: {error}")
@@ -44,7 +44,7 @@ pub async fn watch(shown: Arc<Handle>, journal: Journal) -> OwnLinkError {
         .ok();
     loop {
         // The first pass covers changes before the monitor was opened.
-        match shown.repair() {
+        match handle.repair() {
             Ok(repaired) => {
                 for name in repaired {
                     let text = format!(
@@ -56,7 +56,7 @@ pub async fn watch(shown: Arc<Handle>, journal: Journal) -> OwnLinkError {
             }
             Err(error) => return error,
         }
-        let names = shown.own_links();
+        let names = handle.own_links();
         loop {
             let changes = match &mut monitor {
                 Some(monitor) => monitor.changed().await,

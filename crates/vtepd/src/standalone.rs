@@ -119,7 +119,7 @@ struct Port {
 
 /// An access port, as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShownPort {
+pub struct PortSummary {
     /// The VNI of the port.
     pub vni: Vni,
     /// How long silent stations of the VNI are kept; `None` means forever.
@@ -209,13 +209,13 @@ impl Standalone {
     }
 
     /// The ports in the order of their numbers.
-    pub fn shown(&self) -> Vec<ShownPort> {
-        let shown = |port: &Port| ShownPort {
+    pub fn port_summaries(&self) -> Vec<PortSummary> {
+        let summary = |port: &Port| PortSummary {
             vni: port.vni,
             ageing: port.ageing,
             name: port.kind.name().to_owned(),
         };
-        self.ports.iter().map(shown).collect()
+        self.ports.iter().map(summary).collect()
     }
 }
 

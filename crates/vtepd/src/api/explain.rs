@@ -18,7 +18,7 @@ use wire::{Ethernet, MacAddr, Vni};
 
 use crate::api::show::Uplinks;
 use crate::api::tell;
-use crate::standalone::ShownPort;
+use crate::standalone::PortSummary;
 
 /// Explains a frame from the bridge of this VNI.
 pub fn explain(
@@ -40,7 +40,7 @@ fn message(
     explanation: Explanation,
     table: &VniTable,
     uplinks: &Uplinks,
-    ports: &[ShownPort],
+    ports: &[PortSummary],
 ) -> v1::Explanation {
     let mut message = v1::Explanation {
         vni: table.tunnel.vni.get(),
@@ -87,7 +87,7 @@ pub fn switched(
     table: &VniTable,
     (snapshot, uplinks): (&Snapshot, &Uplinks),
     stations: &[Station],
-    ports: &[ShownPort],
+    ports: &[PortSummary],
 ) -> v1::Explanation {
     let (frame, vnis) = (plain(frame), ports.iter().map(|port| port.vni));
     let explanation =

@@ -24,7 +24,7 @@ use crate::privilege;
 /// task.
 #[derive(Debug)]
 pub struct Service {
-    shown: Arc<Handle>,
+    handle: Arc<Handle>,
     requests: mpsc::Sender<control::Request>,
     journal: Journal,
 }
@@ -62,11 +62,11 @@ impl Service {
     /// A service that answers from the handle and the journal, and asks the control task for the
     /// rest.
     pub const fn new(
-        shown: Arc<Handle>,
+        handle: Arc<Handle>,
         requests: mpsc::Sender<control::Request>,
         journal: Journal,
     ) -> Self {
-        Self { shown, requests, journal }
+        Self { handle, requests, journal }
     }
 
     /// Sends a request to the control task and waits for the answer.
@@ -83,8 +83,8 @@ impl Service {
     /// The row of a VNI. If several netdevs have it, one that is taken over comes first, and then
     /// the one of the configuration file. With `many`, a netdev that serves many VNIs also matches.
     async fn vni(&self, vni: u32, many: bool) -> Result<v1::Vni, Status> {
-        let stations = self.shown.stations().await;
-        let mut rows = tell::vnis(&self.shown, &stations);
+        let stations = self.handle.stations().await;
+        let mut rows = tell::vnis(&self.handle, &stations);
         rows.retain(|row| row.vni == vni || (many && row.external));
         rows.sort_by_key(|row| (row.external, row.left.is_some(), !row.standalone));
         rows.into_iter().next().ok_or_else(|| self.not_taken(vni))
@@ -113,7 +113,7 @@ impl Service {
     /// The netdev on which kernel VXLAN forwards a VNI, and how source ports are chosen there. It
     /// is the VNI's own netdev, or one that serves many VNIs.
     fn left(&self, vni: u32) -> Option<(LeftToKernel, Option<PortChoice>)> {
-        let status = self.shown.status.borrow();
+        let status = self.handle.status.borrow();
         let rows = || status.left.iter().filter(|left| !left.is_standalone());
         let left = rows()
             .find(|left| !left.reason.is_external() && left.vni == vni)
@@ -122,7 +122,7 @@ impl Service {
     }
 
     fn not_taken(&self, vni: u32) -> Status {
-        match self.shown.status.borrow().left.iter().find(|left| left.vni == vni) {
+        match self.handle.status.borrow().left.iter().find(|left| left.vni == vni) {
             Some(left) => Status::failed_precondition(left.to_string()),
             None => Status::not_found(format!(
                 "no vxlan netdev of this network namespace has VNI {vni} (`vtepctl vni` lists those there are)"
@@ -146,16 +146,16 @@ impl Vtepd for Service {
         &self,
         _: Request<v1::GetStatusRequest>,
     ) -> Result<Response<v1::Status>, Status> {
-        let stations = self.shown.stations().await;
-        Ok(Response::new(tell::status(&self.shown, &stations)))
+        let stations = self.handle.stations().await;
+        Ok(Response::new(tell::status(&self.handle, &stations)))
     }
 
     async fn list_vnis(
         &self,
         request: Request<v1::ListVnisRequest>,
     ) -> Result<Response<Self::ListVnisStream>, Status> {
-        let stations = self.shown.stations().await;
-        let mut vnis = tell::vnis(&self.shown, &stations);
+        let stations = self.handle.stations().await;
+        let mut vnis = tell::vnis(&self.handle, &stations);
         if let Some(vni) = request.into_inner().vni {
             vnis.retain(|row| row.vni == vni);
             if vnis.is_empty() {
@@ -171,9 +171,10 @@ impl Vtepd for Service {
     ) -> Result<Response<Self::ListFdbStream>, Status> {
         let v1::ListFdbRequest { vni, mac } = request.into_inner();
         let mac = parse::<MacAddr>("mac", mac.as_deref())?;
-        let snapshot = self.shown.snapshot();
+        let snapshot = self.handle.snapshot();
         let tables = self.tables(&snapshot, vni)?;
-        let learned = show::stations(self.shown.stations().await, &tables, mac, &self.shown.access);
+        let learned =
+            show::stations(self.handle.stations().await, &tables, mac, &self.handle.access);
         Ok(rows(show::fdb(snapshot, tables, mac).chain(learned)))
     }
 
@@ -181,7 +182,7 @@ impl Vtepd for Service {
         &self,
         request: Request<v1::ListFloodRequest>,
     ) -> Result<Response<Self::ListFloodStream>, Status> {
-        let snapshot = self.shown.snapshot();
+        let snapshot = self.handle.snapshot();
         let tables = self.tables(&snapshot, request.into_inner().vni)?;
         Ok(rows(show::flood(snapshot, tables)))
     }
@@ -190,8 +191,8 @@ impl Vtepd for Service {
         &self,
         _: Request<v1::ListNeighboursRequest>,
     ) -> Result<Response<Self::ListNeighboursStream>, Status> {
-        let uplinks = show::Uplinks::of(&self.shown.status.borrow());
-        let hops = show::next_hops(&self.shown.snapshot(), &uplinks);
+        let uplinks = show::Uplinks::of(&self.handle.status.borrow());
+        let hops = show::next_hops(&self.handle.snapshot(), &uplinks);
         let hosts = self.ask(control::Request::Hosts).await?;
         Ok(rows(hops.into_iter().chain(hosts.into_iter().map(show::host))))
     }
@@ -201,11 +202,11 @@ impl Vtepd for Service {
         request: Request<v1::ListRoutesRequest>,
     ) -> Result<Response<Self::ListRoutesStream>, Status> {
         let vtep = parse::<Ipv4Addr>("vtep", request.into_inner().vtep.as_deref())?;
-        let snapshot = self.shown.snapshot();
+        let snapshot = self.handle.snapshot();
         if let Some(vtep) = vtep.filter(|vtep| !snapshot.knows_vtep(*vtep)) {
             return Err(Status::not_found(format!("no VNI that is taken over has a VTEP {vtep}")));
         }
-        let uplinks = show::Uplinks::of(&self.shown.status.borrow());
+        let uplinks = show::Uplinks::of(&self.handle.status.borrow());
         let mut vteps: Vec<_> =
             snapshot.vteps().filter(|row| vtep.is_none_or(|vtep| row.address == vtep)).collect();
         vteps.sort_by_key(|vtep| vtep.address);
@@ -217,8 +218,10 @@ impl Vtepd for Service {
         &self,
         _: Request<v1::ListPeersRequest>,
     ) -> Result<Response<Self::ListPeersStream>, Status> {
-        let stations = self.shown.stations().await;
-        Ok(rows(show::peers(&self.shown.snapshot(), &stations, &self.shown.counters()).into_iter()))
+        let stations = self.handle.stations().await;
+        Ok(rows(
+            show::peers(&self.handle.snapshot(), &stations, &self.handle.counters()).into_iter(),
+        ))
     }
 
     async fn list_ports(
@@ -227,8 +230,8 @@ impl Vtepd for Service {
     ) -> Result<Response<Self::ListPortsStream>, Status> {
         let vni = request.into_inner().vni;
         // A VNI that is not taken over is an error. A VNI without ports is not.
-        self.tables(&self.shown.snapshot(), vni)?;
-        let mut ports = tell::ports(&self.shown);
+        self.tables(&self.handle.snapshot(), vni)?;
+        let mut ports = tell::ports(&self.handle);
         ports.retain(|port| vni.is_none_or(|vni| port.vni == vni));
         Ok(rows(ports.into_iter()))
     }
@@ -237,7 +240,7 @@ impl Vtepd for Service {
         &self,
         _: Request<v1::GetCountersRequest>,
     ) -> Result<Response<v1::Counters>, Status> {
-        Ok(Response::new(tell::counters(&self.shown)))
+        Ok(Response::new(tell::counters(&self.handle)))
     }
 
     async fn explain(
@@ -245,7 +248,7 @@ impl Vtepd for Service {
         request: Request<v1::ExplainRequest>,
     ) -> Result<Response<v1::Explanation>, Status> {
         let v1::ExplainRequest { vni, frame } = request.into_inner();
-        let snapshot = self.shown.snapshot();
+        let snapshot = self.handle.snapshot();
         let tables = self.tables(&snapshot, Some(vni)).or_else(|error| match self.left(vni) {
             Some(_) => Ok(Vec::new()),
             None => Err(error),
@@ -255,9 +258,9 @@ impl Vtepd for Service {
             let explanation = explain::encapsulated_by_kernel(&frame, vni, &left, choice.as_ref())?;
             return Ok(Response::new(explanation));
         };
-        let ports = &self.shown.access;
-        let stations = self.shown.stations().await;
-        let uplinks = show::Uplinks::of(&self.shown.status.borrow());
+        let ports = &self.handle.access;
+        let stations = self.handle.stations().await;
+        let uplinks = show::Uplinks::of(&self.handle.status.borrow());
         if ports.is_empty()
             && let Some(mac) = explain::unknown(&frame, table)
             && let Some(port) =
@@ -322,8 +325,8 @@ impl Vtepd for Service {
         request: Request<v1::ExplainReceivedRequest>,
     ) -> Result<Response<v1::ReceivedExplanation>, Status> {
         let frame = request.into_inner().frame;
-        let (snapshot, open) = (self.shown.snapshot(), self.shown.open_ports());
-        let ports = &self.shown.status.borrow().plan.ports;
+        let (snapshot, open) = (self.handle.snapshot(), self.handle.open_ports());
+        let ports = &self.handle.status.borrow().plan.ports;
         Ok(Response::new(explain::received(&frame, &snapshot, &open, ports)))
     }
 

@@ -10,7 +10,7 @@ use pipeline::{Counters, Place, Station};
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
 use wire::MacAddr;
 
-use crate::standalone::ShownPort;
+use crate::standalone::PortSummary;
 
 /// Names of the uplinks, by interface index.
 pub struct Uplinks(BTreeMap<u32, String>);
@@ -66,7 +66,7 @@ pub fn stations(
     stations: Vec<Station>,
     tables: &[Arc<VniTable>],
     mac: Option<MacAddr>,
-    ports: &[ShownPort],
+    ports: &[PortSummary],
 ) -> Vec<v1::FdbEntry> {
     let wanted = |station: &Station| mac.is_none_or(|mac| mac == station.mac);
     let row = |station: Station| {

@@ -15,35 +15,35 @@ use worker::Features;
 use crate::api::show::{self, Uplinks};
 use crate::handle::Handle;
 use crate::metrics_view;
-use crate::standalone::ShownPort;
+use crate::standalone::PortSummary;
 
 /// The answer to `GetStatus`. `stations` are those that vtepd's own bridge has learned.
-pub fn status(shown: &Handle, stations: &[Station]) -> v1::Status {
-    let (status, counters) = (shown.status.borrow(), shown.counters());
-    let (taken, left) = vnis(shown, stations).into_iter().partition(|vni| vni.left.is_none());
+pub fn status(handle: &Handle, stations: &[Station]) -> v1::Status {
+    let (status, counters) = (handle.status.borrow(), handle.counters());
+    let (taken, left) = vnis(handle, stations).into_iter().partition(|vni| vni.left.is_none());
     let (learning, moves) = addresses(&status, &counters);
     let missing = status.missing.iter().map(|vni| NoNetdev(*vni).to_string());
     let by_default = ByDefault::of(&status.by_default).map(|warning| warning.to_string());
     v1::Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        uptime_seconds: shown.start.elapsed().as_secs(),
-        ready: shown.is_engaged(),
+        uptime_seconds: handle.start.elapsed().as_secs(),
+        ready: handle.is_engaged(),
         generation: status.generation,
-        configuration: shown.configurations(),
+        configuration: handle.configurations(),
         steering: Some(v1::Steering {
-            hook: shown.hook.to_string(),
+            hook: handle.hook.to_string(),
             uplinks: status.plan.uplinks.iter().map(|uplink| uplink.name.clone()).collect(),
-            lacks: shown.features.lacks(),
+            lacks: handle.features.lacks(),
         }),
         sources: sources(&status),
         taken,
         left,
-        bypass: Some(bypass(shown)),
-        warnings: shown
+        bypass: Some(bypass(handle)),
+        warnings: handle
             .not_configured()
             .into_iter()
-            .chain(shown.not_served())
+            .chain(handle.not_served())
             .chain(missing)
             .chain(by_default)
             .chain(lost_lines())
@@ -53,8 +53,8 @@ pub fn status(shown: &Handle, stations: &[Station]) -> v1::Status {
         learning: Some(learning),
         moves: Some(moves),
         worker_stalls: counters.stalls.get(),
-        super_frames: super_frames(shown.gso, shown.features).to_owned(),
-        impaired_uplinks: show::impaired(&shown.snapshot(), &Uplinks::of(&status)),
+        super_frames: super_frames(handle.gso, handle.features).to_owned(),
+        impaired_uplinks: show::impaired(&handle.snapshot(), &Uplinks::of(&status)),
     }
 }
 
@@ -80,9 +80,9 @@ const fn super_frames(wanted: bool, features: Features) -> &'static str {
     }
 }
 
-fn bypass(shown: &Handle) -> v1::Bypass {
-    let state = shown.bypass();
-    let ports = shown.status.borrow().ports.len();
+fn bypass(handle: &Handle) -> v1::Bypass {
+    let state = handle.bypass();
+    let ports = handle.status.borrow().ports.len();
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     v1::Bypass {
         ports: number(state.ports.len()),
@@ -95,7 +95,7 @@ fn bypass(shown: &Handle) -> v1::Bypass {
 }
 
 /// Bridge ports and access ports, by VNI and name.
-pub fn ports(shown: &Handle) -> Vec<v1::Port> {
+pub fn ports(handle: &Handle) -> Vec<v1::Port> {
     let port = |port: PortView| v1::Port {
         port: port.port,
         bridge: port.bridge,
@@ -106,12 +106,12 @@ pub fn ports(shown: &Handle) -> Vec<v1::Port> {
             v1::PortFrames { bypass, refreshed, passed, stalled }
         }),
     };
-    let views = metrics_view::ports(&shown.status.borrow(), &shown.bypass());
-    let access = shown.access.iter().zip(0..).map(|(port, number)| v1::Port {
+    let views = metrics_view::ports(&handle.status.borrow(), &handle.bypass());
+    let access = handle.access.iter().zip(0..).map(|(port, number)| v1::Port {
         port: port.name.clone(),
         vni: port.vni.get(),
         reason: Some(
-            match shown.is_port_gone(number) {
+            match handle.is_port_gone(number) {
                 true => "its interface is gone: it forwards nothing until there is one of its name",
                 false => "it needs none: vtepd reads the port itself",
             }
@@ -156,14 +156,14 @@ fn sources(status: &Status) -> Vec<v1::Source> {
 
 /// All vxlan netdevs, whether taken over or not, by VNI and name. `stations` are those that vtepd's
 /// own bridge has learned.
-pub fn vnis(shown: &Handle, stations: &[Station]) -> Vec<v1::Vni> {
-    let status = shown.status.borrow();
-    let snapshot = shown.snapshot();
+pub fn vnis(handle: &Handle, stations: &[Station]) -> Vec<v1::Vni> {
+    let status = handle.status.borrow();
+    let snapshot = handle.snapshot();
     let limits: BTreeMap<_, u32> =
         status.plan.vnis.values().map(|taken| (taken.index, taken.frame_limit)).collect();
     let taken =
         snapshot.vnis().map(|table| taken(table, limits.get(&table.index).copied().unwrap_or(0)));
-    let taken = taken.map(|row| learning(row, &shown.access, stations));
+    let taken = taken.map(|row| learning(row, &handle.access, stations));
     let left = status.left.iter().map(|row| left(row, status.plan.choice_of(row.source)));
     let mut vnis: Vec<v1::Vni> = taken.chain(left).collect();
     vnis.sort_by(|a, b| (a.vni, &a.netdev).cmp(&(b.vni, &b.netdev)));
@@ -171,7 +171,7 @@ pub fn vnis(shown: &Handle, stations: &[Station]) -> Vec<v1::Vni> {
 }
 
 /// Completes the row of a standalone VNI, whose own bridge always learns.
-fn learning(mut row: v1::Vni, ports: &[ShownPort], stations: &[Station]) -> v1::Vni {
+fn learning(mut row: v1::Vni, ports: &[PortSummary], stations: &[Station]) -> v1::Vni {
     let port = ports.iter().find(|port| port.vni.get() == row.vni);
     row.standalone = port.is_some();
     if let (Some(port), Some(taken)) = (port, &mut row.taken) {
@@ -272,10 +272,10 @@ fn addresses(status: &Status, counters: &Counters) -> (v1::LearningCounters, v1:
 }
 
 /// All counters.
-pub fn counters(shown: &Handle) -> v1::Counters {
-    let counters = shown.counters();
-    let snapshot = shown.snapshot();
-    let uplinks = Uplinks::of(&shown.status.borrow());
+pub fn counters(handle: &Handle) -> v1::Counters {
+    let counters = handle.counters();
+    let snapshot = handle.snapshot();
+    let uplinks = Uplinks::of(&handle.status.borrow());
     let vnis = snapshot.vnis().filter_map(|table| {
         let counted = counters.vni(table.index.get())?;
         Some(v1::VniCounters {
@@ -304,7 +304,7 @@ pub fn counters(shown: &Handle) -> v1::Counters {
             bytes: counted.bytes.get(),
         })
     });
-    let (learning, moves) = addresses(&shown.status.borrow(), &counters);
+    let (learning, moves) = addresses(&handle.status.borrow(), &counters);
     v1::Counters {
         received_underlay: counters.underlay_received.get(),
         received_bridge: counters.bridge_received.get(),
@@ -318,7 +318,7 @@ pub fn counters(shown: &Handle) -> v1::Counters {
             .iter()
             .map(|reason| drop(*reason, counters.dropped(*reason)))
             .collect(),
-        steering: Some(steering(shown.steering_counts())),
+        steering: Some(steering(handle.steering_counts())),
         learning: Some(learning),
         moves: Some(moves),
         worker_stalls: counters.stalls.get(),
@@ -326,7 +326,7 @@ pub fn counters(shown: &Handle) -> v1::Counters {
         in_super_frames: counters.in_super_frames.get(),
         past_bridge: counters.past_bridge.get(),
         default_route_frames: counters.by_default.get(),
-        workers: shown
+        workers: handle
             .received()
             .into_iter()
             .map(|[received_underlay, received_bridge]| v1::WorkerCounters {

@@ -57,8 +57,8 @@ fn is_taken_over(vtepd: &Vtepd) {
 /// VNIs pass. No frame is lost or duplicated.
 #[root_test(needs = frr)]
 fn another_lab_works_with_and_without_vtepd() {
-    let file =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/system/evpn/other_lab/other_lab.clab.yml");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/system/evpn/other_lab/other_lab.clab.yml");
     let fabric = ScaleAcross::other("evpn-other", &file);
     all_reach_each_other(&fabric);
     let [near, far, store] = [0, 1, 2].map(|index| host(&fabric, index));
