@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Nothing listens on the socket.
-    #[error("nobody listens on {address}{}", hint(address))]
+    #[error("no process listens on {address}{}", hint(address))]
     Nobody {
         /// The address that was tried.
         address: Address,

@@ -46,7 +46,7 @@ pub enum ReplayError {
     },
     /// Nothing listens on the address.
     #[error(
-        "nobody listens for FPM on {address}: {source} (is vtepd running in this network namespace, with FPM on?)"
+        "no process listens for FPM on {address}: {source} (is vtepd running in this network namespace, with FPM on?)"
     )]
     Connect {
         /// The address.

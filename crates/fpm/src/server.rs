@@ -82,13 +82,13 @@ pub enum Disconnect {
         pending: usize,
     },
     /// A newer connection replaced this one, which had not sent a frame.
-    #[error("said nothing before {newcomer} came")]
+    #[error("sent nothing before {newcomer} connected")]
     Replaced {
         /// The address of the newer connection.
         newcomer: SocketAddr,
     },
     /// The settings name the user of the newer connection, but not of this one.
-    #[error("had to make room for {newcomer}, whose user the settings name")]
+    #[error("closed in favour of {newcomer}, whose user is listed in fpm.users")]
     Displaced {
         /// The address of the newer connection.
         newcomer: SocketAddr,

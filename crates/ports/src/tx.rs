@@ -183,7 +183,7 @@ struct Mark {
 pub const TCP_SUPER_FRAME_MARK: u32 = 0x7674_6570;
 
 /// A control message with that mark. The program `vtepd_tunnel` at the uplink's egress
-/// looks for it (`WHOLE` in `programs/steering.bpf.c`).
+/// looks for it (`WHOLE` in `programs/tunnel.bpf.h`).
 static MARK: Mark = Mark {
     header: libc::cmsghdr {
         cmsg_len: size_of::<libc::cmsghdr>() + size_of::<u32>(),

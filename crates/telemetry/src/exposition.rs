@@ -108,7 +108,7 @@ impl Everything {
         counter(
             encoder,
             "vtepd_log_lines_lost",
-            "Log lines lost because nobody read the log",
+            "Log lines lost because the log was not read in time",
             view.log_lines_lost,
         )?;
         let left = view.left.iter().map(|left| {

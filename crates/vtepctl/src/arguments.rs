@@ -118,8 +118,8 @@ pub enum Command {
         /// The VNI
         vni: u32,
     },
-    /// Gives a VNI back to the kernel until it is attached; a standalone VNI is then forwarded by
-    /// nobody
+    /// Gives a VNI back to the kernel until it is attached; a standalone VNI is then not
+    /// forwarded
     #[command(after_help = "Example: vtepctl detach 10010")]
     Detach {
         /// The VNI

@@ -119,7 +119,7 @@ impl<W: Write> Session<'_, W> {
                 self.print(&row, |out| match row.standalone {
                     true => writeln!(
                         out,
-                        "VNI {vni} is forwarded by nobody: its frames are dropped until `vtepctl attach {vni}`"
+                        "VNI {vni} is not forwarded: its frames are dropped until `vtepctl attach {vni}`"
                     ),
                     false => writeln!(out, "VNI {vni} ({}) is the kernel's", row.netdev),
                 })

@@ -103,7 +103,7 @@ pub fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
         None => policies(std::slice::from_ref(row)).write(out, ""),
         Some(reason) if row.standalone => writeln!(
             out,
-            "VNI {} is forwarded by nobody: {reason}. The change is noted, and in force once it is attached",
+            "VNI {} is not forwarded: {reason}. The change is noted, and in force once it is attached",
             row.vni
         ),
         Some(_) if row.chosen_port.is_some() => policies(std::slice::from_ref(row)).write(out, ""),

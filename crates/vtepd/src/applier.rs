@@ -105,7 +105,7 @@ fn warn_of_foreign(known: &mut BTreeSet<String>, plan: &SteeringPlan) {
     for program in foreign(plan) {
         let text = program.to_string();
         if known.insert(text.clone()) {
-            tracing::warn!("a program of somebody else: {text}");
+            tracing::warn!("a BPF program of another tool: {text}");
         }
     }
 }

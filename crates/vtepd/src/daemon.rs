@@ -320,7 +320,7 @@ fn closed_listeners(configuration: &Configuration) -> Vec<String> {
 /// Notifies the service manager. Without `NOTIFY_SOCKET` this does nothing (sd_notify(3)).
 pub(crate) fn tell(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!("the service manager was not told: {error}");
+        tracing::debug!("the service manager was not notified: {error}");
     }
 }
 

@@ -322,7 +322,7 @@ impl Handle {
 
     /// Records that a listener is open now that was not before.
     pub fn served(&self, what: &'static str) {
-        tracing::info!("{what} can be asked for now");
+        tracing::info!("the listener for {what} is open now");
         self.not_served.lock().unwrap_or_else(PoisonError::into_inner).remove(what);
     }
 

@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub enum OwnLinkError {
     /// The interface was deleted, renamed or moved to another namespace.
     #[error(
-        "the interface {0} is gone: somebody deleted, renamed or moved it, and vtepd cannot forward without it; the kernel forwards everything"
+        "the interface {0} is gone: it was deleted, renamed or moved, and vtepd cannot forward without it; the kernel forwards everything"
     )]
     Gone(String),
     /// The interface was down and could not be set up.
@@ -48,7 +48,7 @@ pub async fn watch(handle: Arc<Handle>, journal: Journal) -> OwnLinkError {
             Ok(repaired) => {
                 for name in repaired {
                     let text = format!(
-                        "somebody set the interface {name} down; it is vtepd's, and was set up again: the kernel forwarded meanwhile"
+                        "the interface {name} was set down; it is vtepd's, and was set up again: the kernel forwarded meanwhile"
                     );
                     tracing::warn!("{text}");
                     journal.write(Event::Warning(text));

@@ -181,7 +181,7 @@ impl Standalone {
                 macs.insert(mac, *remote);
             }
             if section.ports.is_empty() {
-                return Err(wrong("ports", "without a port nobody is reached".to_owned()));
+                return Err(wrong("ports", "at least one port is required".to_owned()));
             }
             let ageing = section.ageing.map_or(AGEING, Duration::from_secs);
             for port in &section.ports {

@@ -139,7 +139,7 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("nobody listens on @vtepd-api in this network namespace: start vtepd here"),
+        said.contains("no process listens on @vtepd-api in this network namespace: start vtepd here"),
         "{said}"
     );
 }
@@ -421,7 +421,7 @@ fn a_path_has_permissions_and_the_standard_services_answer() {
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(vtepd.ask(&["--socket", socket, "status"])["pid"], vtepd.pid());
     let said = String::from_utf8(vtepd.ctl(&["status"]).stderr).unwrap();
-    assert!(said.contains("nobody listens on @vtepd-api"), "{said}");
+    assert!(said.contains("no process listens on @vtepd-api"), "{said}");
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (serving, services) = runtime.block_on(async {

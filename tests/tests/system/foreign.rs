@@ -29,8 +29,8 @@ fn foreign_clsact_filters_are_named_and_keep_working() {
             lab.leaf.run(&words).unwrap();
         }
         let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
-        vtepd.wait_for_log("a program of somebody else: bpf on up1 (clsact ingress)");
-        vtepd.wait_for_log("a program of somebody else: bpf on vx10 (clsact egress)");
+        vtepd.wait_for_log("a BPF program of another tool: bpf on up1 (clsact ingress)");
+        vtepd.wait_for_log("a BPF program of another tool: bpf on vx10 (clsact egress)");
         let dry = Vtepd::output(&lab.leaf, &["--dry-run", "--hook", hook]);
         assert!(String::from_utf8_lossy(&dry.stdout).contains("Note: bpf on up1"));
         sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);

@@ -26,7 +26,7 @@ impl fmt::Display for LeftToKernel {
         if reason.is_external() {
             write!(f, "{name} (external) stays with kernel VXLAN: {reason}")
         } else if self.is_standalone() {
-            write!(f, "{name} (VNI {vni}) is forwarded by nobody: {reason}")
+            write!(f, "{name} (VNI {vni}) is not forwarded: {reason}")
         } else {
             write!(f, "{name} (VNI {vni}) stays with kernel VXLAN: {reason}")
         }

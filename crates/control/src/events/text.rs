@@ -41,7 +41,7 @@ impl fmt::Display for Event {
                 fmt_flapping(f, *over)?;
                 match vtep {
                     Some(vtep) => write!(f, "; it is behind {vtep}"),
-                    None => f.write_str("; it is behind nobody"),
+                    None => f.write_str("; its location is unknown"),
                 }
             }
             Self::Flood { vni, netdev, vtep, added } => {
@@ -131,7 +131,7 @@ fn fmt_left(f: &mut fmt::Formatter<'_>, left: &LeftToKernel) -> fmt::Result {
     if reason.is_external() {
         write!(f, "{name} (external) stays with the kernel: {reason} [{}]", reason.slug())
     } else if left.is_standalone() {
-        write!(f, "VNI {vni} ({name}) is forwarded by nobody: {reason}")
+        write!(f, "VNI {vni} ({name}) is not forwarded: {reason}")
     } else {
         write!(f, "VNI {vni} ({name}) stays with the kernel: {reason} [{}]", reason.slug())
     }

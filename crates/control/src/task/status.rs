@@ -161,7 +161,7 @@ impl fmt::Display for Warning {
             Self::FpmNotBound(error) => write!(f, "{error}; until then everything comes from rtnetlink alone"),
             Self::FpmTooMany(most) => write!(
                 f,
-                "zebra told of more than {most} entries by FPM: all of them are forgotten, FPM is off until the next \
+                "zebra sent more than {most} entries by FPM: all were removed, FPM is off until the next \
                  start, and everything comes from rtnetlink alone"
             ),
             Self::DumpFailed { what, error } => write!(f, "the kernel's {what} could not be read: {error}"),

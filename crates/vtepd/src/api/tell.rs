@@ -68,7 +68,7 @@ fn refused(connections: u64) -> Option<String> {
 /// A warning if log lines were lost.
 fn lost_lines() -> Option<String> {
     let lost = crate::log::lost();
-    (lost > 0).then(|| format!("{lost} log line(s) were lost: nobody read the log in time"))
+    (lost > 0).then(|| format!("{lost} log line(s) were lost: the log was not read in time"))
 }
 
 /// Whether super-frames are used, as a word of the API.

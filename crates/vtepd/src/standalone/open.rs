@@ -139,7 +139,7 @@ fn claim(local: Ipv4Addr, port: u16) -> Result<UdpSocket, AccessError> {
                 "no interface of this network namespace has the address; add it first: ip address add {local}/32 dev lo"
             ),
             io::ErrorKind::AddrInUse => {
-                "somebody has it, perhaps a vxlan netdev; delete that, or leave out [[standalone]] to take it over".to_owned()
+                "the UDP port is in use, perhaps by a vxlan netdev; delete that, or leave out [[standalone]] to take it over".to_owned()
             }
             _ => error.to_string(),
         },
