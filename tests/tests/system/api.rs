@@ -139,7 +139,9 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("no process listens on @vtepd-api in this network namespace: start vtepd here"),
+        said.contains(
+            "no process listens on @vtepd-api in this network namespace: start vtepd here"
+        ),
         "{said}"
     );
 }
