@@ -4,8 +4,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ::lab::Namespace;
 use ::lab::packet::{BATCH, Interface, PacketSocket};
-use wire::roce::Bth;
-use wire::{Ethernet, Ipv4, Ipv6, MacAddr, QueuePair, Udp, Vxlan, icrc, number};
+use test_frames::{IPV4, IPV6, Ipv6, ROCE, UDP};
+pub use test_frames::{Ipv4, tagged};
+use wire::{Ethernet, MacAddr, icrc};
 
 use crate::lab::Host;
 
@@ -25,6 +26,10 @@ impl Pair {
         Self { from: (from.mac(), from.ip()), to: (to.mac(), to.ip()) }
     }
 
+    const fn octets(self) -> ([u8; 4], [u8; 4]) {
+        (self.from.1.octets(), self.to.1.octets())
+    }
+
     /// The same with another destination MAC address.
     #[must_use]
     pub const fn to_mac(self, mac: MacAddr) -> Self {
@@ -35,39 +40,25 @@ impl Pair {
 /// An Ethernet frame.
 #[must_use]
 pub fn ethernet(pair: Pair, ethertype: u16, payload: &[u8]) -> Vec<u8> {
-    [&Ethernet::new(pair.to.0, pair.from.0, ethertype).as_bytes()[..], payload].concat()
+    test_frames::ethernet(pair.from.0.0, pair.to.0.0, ethertype, payload)
 }
 
-/// An Ethernet frame with an IPv4 packet. `change` may modify the IPv4 header.
+/// An Ethernet frame with an IPv4 packet.
 #[must_use]
-pub fn ipv4(
-    pair: Pair,
-    protocol: u8,
-    payload: &[u8],
-    change: impl Fn(&mut Ipv4<[u8; 20]>),
-) -> Vec<u8> {
-    let mut header = Ipv4::new(pair.from.1, pair.to.1, protocol, payload.len()).unwrap();
-    change(&mut header);
-    header.fill_checksum();
-    ethernet(pair, number::ETHERTYPE_IPV4, &[&header.as_bytes()[..], payload].concat())
+pub fn ipv4(pair: Pair, protocol: u8, payload: &[u8], fields: Ipv4) -> Vec<u8> {
+    ethernet(pair, IPV4, &test_frames::ipv4(pair.octets(), protocol, payload, fields))
 }
 
 /// UDP header and payload with a correct checksum over IPv4.
 #[must_use]
-pub fn datagram(pair: Pair, (source, destination): (u16, u16), payload: &[u8]) -> Vec<u8> {
-    let mut header = Udp::new(source, destination, payload.len()).unwrap();
-    let sum = wire::checksum::Sum::new()
-        .pseudo_ipv4(pair.from.1, pair.to.1, number::PROTOCOL_UDP, header.length())
-        .bytes(header.as_bytes())
-        .bytes(payload);
-    header.set_checksum(sum.checksum_not_zero());
-    [&header.as_bytes()[..], payload].concat()
+pub fn datagram(pair: Pair, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
+    test_frames::udp_over_ipv4(pair.octets(), ports, payload)
 }
 
 /// An Ethernet frame with UDP over IPv4.
 #[must_use]
 pub fn udp(pair: Pair, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
-    ipv4(pair, number::PROTOCOL_UDP, &datagram(pair, ports, payload), |_| ())
+    ipv4(pair, UDP, &datagram(pair, ports, payload), Ipv4::default())
 }
 
 /// A RoCEv2 packet.
@@ -95,19 +86,21 @@ impl Roce {
     /// Base transport header, payload and room for the ICRC.
     #[must_use]
     pub fn transport(self) -> Vec<u8> {
-        let queue_pair = QueuePair::try_from(self.queue_pair).unwrap();
-        let bth = Bth::new(self.opcode, queue_pair, self.sequence);
-        let payload = (0..self.payload).map(|n| (n as u32).wrapping_mul(self.sequence | 1) as u8);
-        bth.as_bytes().iter().copied().chain(payload).chain([0; icrc::LENGTH]).collect()
+        let payload: Vec<u8> =
+            (0..self.payload).map(|n| (n as u32).wrapping_mul(self.sequence | 1) as u8).collect();
+        test_frames::bth(self.opcode, self.queue_pair, self.sequence, &payload)
+    }
+
+    /// A UDP datagram without checksum.
+    #[must_use]
+    pub fn datagram(self) -> Vec<u8> {
+        test_frames::udp((self.source_port, ROCE), &self.transport())
     }
 
     /// A frame over IPv4, with a correct ICRC and without a UDP checksum.
     #[must_use]
     pub fn frame(self, pair: Pair) -> Vec<u8> {
-        let transport = self.transport();
-        let udp = Udp::new(self.source_port, number::PORT_ROCE, transport.len()).unwrap();
-        let packet = [&udp.as_bytes()[..], &transport].concat();
-        let mut frame = ipv4(pair, number::PROTOCOL_UDP, &packet, |_| ());
+        let mut frame = ipv4(pair, UDP, &self.datagram(), Ipv4::default());
         icrc::fill(&mut frame[Ethernet::LENGTH..]).unwrap();
         frame
     }
@@ -116,32 +109,23 @@ impl Roce {
     /// which start with the next header's number.
     #[must_use]
     pub fn frame_v6(self, pair: Pair, extensions: &[(u8, Vec<u8>)]) -> Vec<u8> {
-        let transport = self.transport();
-        let udp = Udp::new(self.source_port, number::PORT_ROCE, transport.len()).unwrap();
         let mut payload = Vec::new();
         let mut next: Vec<u8> = extensions.iter().map(|(protocol, _)| *protocol).collect();
-        next.push(number::PROTOCOL_UDP);
+        next.push(UDP);
         for ((_, bytes), next) in extensions.iter().zip(&next[1..]) {
             let mut bytes = bytes.clone();
             bytes[0] = *next;
             payload.extend(bytes);
         }
-        payload.extend(udp.as_bytes());
-        payload.extend(transport);
-        let header = Ipv6::new(v6(pair.from.1), v6(pair.to.1), next[0], payload.len()).unwrap();
-        ethernet(pair, number::ETHERTYPE_IPV6, &[&header.as_bytes()[..], &payload].concat())
+        payload.extend(self.datagram());
+        let addresses = (v6(pair.from.1).octets(), v6(pair.to.1).octets());
+        ethernet(pair, IPV6, &test_frames::ipv6(addresses, next[0], &payload, Ipv6::default()))
     }
 }
 
 fn v6(address: Ipv4Addr) -> Ipv6Addr {
     let [a, b, c, d] = address.octets();
     Ipv6Addr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d])
-}
-
-/// The frame with a VLAN tag after its MAC addresses.
-#[must_use]
-pub fn tagged(frame: &[u8], tpid: u16, tci: u16) -> Vec<u8> {
-    [&frame[..12], &tpid.to_be_bytes(), &tci.to_be_bytes(), &frame[12..]].concat()
 }
 
 /// A VXLAN packet of a remote VTEP, to be injected at a leaf's uplink.
@@ -167,18 +151,13 @@ impl Tunnelled {
     /// The encapsulated frame.
     #[must_use]
     pub fn frame(self, inner: &[u8]) -> Vec<u8> {
-        let mut vxlan = Vxlan::zeroed();
-        vxlan.set_flags(Vxlan::I_FLAG).set_vni_number(self.vni);
-        let vxlan = (u64::from_be_bytes(*vxlan.as_bytes()) ^ self.flip).to_be_bytes();
-        let payload = [&vxlan[..], inner].concat();
-        let udp = Udp::new(50_000, self.port, payload.len()).unwrap();
         let pair = Pair {
             from: (MacAddr([2, 0xee, 0, 0, 0, 1]), self.source),
             to: (self.to, self.destination),
         };
-        ipv4(pair, number::PROTOCOL_UDP, &[&udp.as_bytes()[..], &payload].concat(), |ip| {
-            ip.set_tos(self.tos);
-        })
+        let payload = test_frames::vxlan(self.vni, self.flip, inner);
+        let datagram = test_frames::udp((50_000, self.port), &payload);
+        ipv4(pair, UDP, &datagram, Ipv4 { tos: self.tos, ..Ipv4::default() })
     }
 }
 

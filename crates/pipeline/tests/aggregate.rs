@@ -8,21 +8,16 @@ use pipeline::{
     Batch, Checksum, Destination, Grouper, Grouping, GsoKind, Offload, Payload, TxBatch, TxFrame,
 };
 use proptest::prelude::*;
+use test_frames::{Ipv4, tunnelled};
 use wire::checksum::{Sum, checksum};
 
 /// An encapsulated frame of a flow. Its inner frame has `length` bytes of value `mark`.
 fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: bool) -> TxFrame {
-    let l3 = (20 + 8 + 8 + length) as u16;
-    let mut ip = vec![0x45, 0, 0, 0, 7, mark, 0, 0, ttl, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-    ip[2..4].copy_from_slice(&l3.to_be_bytes());
-    let sum = checksum(&ip);
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    let mut head = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 8, 0];
-    head.extend(ip);
-    head.extend(port.to_be_bytes());
-    head.extend(4789u16.to_be_bytes());
-    head.extend((l3 - 20).to_be_bytes());
-    head.extend([0, 0, 8, 0, 0, 0, 0, 0, mark, 0]);
+    let fields = Ipv4 { ttl, identification: u16::from_be_bytes([7, mark]), ..Ipv4::default() };
+    let macs = ([2, 0, 0, 0, 0, 8], [2, 0, 0, 0, 0, 9]);
+    let vteps = ([10, 0, 0, 1], [10, 0, 0, 2]);
+    let mut head = tunnelled(macs, vteps, port, mark.into(), &vec![mark; length], fields);
+    head.truncate(50);
     let mut offload = Offload::default();
     if partial {
         offload.checksum = Checksum::Partial { start: 34, offset: 6 };

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use common::{
     HOST, LEAF_1, LEAF_2, Leaf, Owned, UDP_AT, VNI, Worker, leaked, leave_to_card, open, tcp,
 };
-use etherparse::PacketBuilder;
 use pipeline::{
     AccessTerms, Bridge, BridgeLimits, Destination, DropReason, Explanation, GsoKind, Place,
     TxFrame, explain_switched,
 };
 use proptest::prelude::*;
 use tables::{Snapshot, VtepIndex};
+use test_frames::{Ipv4, tunnelled as tunnelled_from};
 use wire::{MacAddr, Vni};
 
 const AGEING: Duration = Duration::from_secs(10);
@@ -31,15 +31,9 @@ fn frame(to: [u8; 6], from: [u8; 6]) -> Owned {
 
 /// A frame that leaf 2 sends to leaf 1.
 fn tunnelled(to: [u8; 6], from: [u8; 6]) -> Owned {
-    let [_, v @ ..] = VNI.to_be_bytes();
-    let payload = [&[8, 0, 0, 0, v[0], v[1], v[2], 0][..], &frame(to, from).data].concat();
-    let mut bytes = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6])
-        .ipv4(LEAF_2.octets(), LEAF_1.octets(), 64)
-        .udp(50_000, 4789)
-        .write(&mut bytes, &payload)
-        .unwrap();
-    bytes[40..42].fill(0);
+    let inner = frame(to, from).data;
+    let vteps = (LEAF_2.octets(), LEAF_1.octets());
+    let bytes = tunnelled_from(([1; 6], [2; 6]), vteps, 50_000, VNI, &inner, Ipv4::default());
     Owned::plain(bytes)
 }
 

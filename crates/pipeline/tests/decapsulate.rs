@@ -3,29 +3,17 @@
 
 mod common;
 
-use common::{Leaf, OUTER, Owned, SLOT, UDP_AT, Worker, bth, roce, tcp, udp4, udp6, untagged};
-use etherparse::PacketBuilder;
+use common::{Leaf, OUTER, Owned, SLOT, UDP_AT, VNI, Worker, bth, roce, tcp, udp4, udp6, untagged};
 use pipeline::explain_received::Fate;
 use pipeline::{Checksum, Destination, DropReason, Gso, GsoKind, Offload, explain_received};
+use test_frames::{Ipv4, tunnelled};
 
 const VXLAN_AT: usize = 42;
 
-/// A VXLAN packet from leaf 1 to leaf 2, built by etherparse.
+/// A VXLAN packet from leaf 1 to leaf 2.
 fn outer(tos: u8, inner: &[u8]) -> Vec<u8> {
-    let payload = [&[8, 0, 0, 0, 0, 0x27, 0x1a, 0][..], inner].concat();
-    let mut frame = Vec::new();
-    let mut ip =
-        etherparse::Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, [10, 0, 0, 1], [10, 0, 0, 2])
-            .unwrap();
-    ip.dscp = etherparse::IpDscp::try_new(tos >> 2).unwrap();
-    ip.ecn = etherparse::IpEcn::try_new(tos & 3).unwrap();
-    PacketBuilder::ethernet2([1; 6], [2; 6])
-        .ip(etherparse::IpHeaders::Ipv4(ip, Default::default()))
-        .udp(50_000, 4789)
-        .write(&mut frame, &payload)
-        .unwrap();
-    frame[40..42].fill(0);
-    frame
+    let fields = Ipv4 { tos, ..Ipv4::default() };
+    tunnelled(([1; 6], [2; 6]), ([10, 0, 0, 1], [10, 0, 0, 2]), 50_000, VNI, inner, fields)
 }
 
 fn set_header_checksum(frame: &mut [u8]) {

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use common::{HOST, LEAF_1, LEAF_2, Leaf, NETDEV, Owned, Worker, hop};
-use etherparse::PacketBuilder;
+use common::{HOST, LEAF_1, LEAF_2, Leaf, NETDEV, Owned, VNI, Worker, hop};
 use pipeline::DropReason;
 use pipeline::learn::{AGAIN, BURST, PER_MILLISECOND, REFRESHES};
 use proptest::prelude::*;
 use tables::{Learned, Learning};
+use test_frames::{Ipv4, tunnelled};
 use wire::MacAddr;
 
 const IFINDEX: u32 = 11;
@@ -28,14 +28,8 @@ fn mac(number: u32) -> [u8; 6] {
 /// A frame with source address `source` from `vtep` to leaf 2.
 fn from(vtep: Ipv4Addr, source: [u8; 6]) -> Owned {
     let inner = [&HOST[..], &source, &[0x88, 0xb5], &[7; 46]].concat();
-    let payload = [&[8, 0, 0, 0, 0, 0x27, 0x1a, 0][..], &inner].concat();
-    let mut frame = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6])
-        .ipv4(vtep.octets(), LEAF_2.octets(), 64)
-        .udp(50_000, 4789)
-        .write(&mut frame, &payload)
-        .unwrap();
-    frame[40..42].fill(0);
+    let vteps = (vtep.octets(), LEAF_2.octets());
+    let frame = tunnelled(([1; 6], [2; 6]), vteps, 50_000, VNI, &inner, Ipv4::default());
     Owned::plain(frame)
 }
 

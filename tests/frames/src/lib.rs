@@ -55,6 +55,19 @@ pub struct Ipv4 {
     pub total_length: Option<u16>,
 }
 
+impl Ipv4 {
+    /// Sets flags and fragment offset as they stand in the header, without the reserved flag.
+    #[must_use]
+    pub fn fragment(self, field: u16) -> Self {
+        Self {
+            dont_fragment: field & 0x4000 != 0,
+            more_fragments: field & 0x2000 != 0,
+            fragment_offset: field & 0x1fff,
+            ..self
+        }
+    }
+}
+
 impl Default for Ipv4 {
     fn default() -> Self {
         Self {
@@ -102,20 +115,30 @@ pub fn ipv4((from, to): ([u8; 4], [u8; 4]), protocol: u8, payload: &[u8], fields
     [&header.to_bytes()[..], payload].concat()
 }
 
-/// An IPv6 packet with hop limit 64. `next` is the number of the first header behind it.
+/// Fields of an IPv6 header besides addresses, next header and length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ipv6 {
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+}
+
+impl Default for Ipv6 {
+    fn default() -> Self {
+        Self { traffic_class: 0, hop_limit: 64 }
+    }
+}
+
+/// An IPv6 packet. `next` is the number of the first header behind it.
 #[must_use]
-pub fn ipv6(
-    (from, to): ([u8; 16], [u8; 16]),
-    next: u8,
-    traffic_class: u8,
-    payload: &[u8],
-) -> Vec<u8> {
+pub fn ipv6((from, to): ([u8; 16], [u8; 16]), next: u8, payload: &[u8], fields: Ipv6) -> Vec<u8> {
     let header = Ipv6Header {
-        traffic_class,
+        traffic_class: fields.traffic_class,
         flow_label: Ipv6FlowLabel::ZERO,
         payload_length: u16::try_from(payload.len()).unwrap(),
         next_header: IpNumber(next),
-        hop_limit: 64,
+        hop_limit: fields.hop_limit,
         source: from,
         destination: to,
     };
@@ -161,11 +184,27 @@ pub fn bth(opcode: u8, queue_pair: u32, sequence: u32, payload: &[u8]) -> Vec<u8
     [&header[..], payload, &[0; 4]].concat()
 }
 
-/// A VXLAN header (RFC 7348, section 5) with this VNI, and the inner frame.
+/// A VXLAN header (RFC 7348, section 5) with this VNI, and the inner frame. `flip` inverts bits of
+/// the header; the first byte is the highest.
 #[must_use]
-pub fn vxlan(vni: u32, inner: &[u8]) -> Vec<u8> {
-    let [_, a, b, c] = vni.to_be_bytes();
-    [&[0x08, 0, 0, 0, a, b, c, 0][..], inner].concat()
+pub fn vxlan(vni: u32, flip: u64, inner: &[u8]) -> Vec<u8> {
+    let header = (0x08 << 56 | u64::from(vni) << 8) ^ flip;
+    [&header.to_be_bytes()[..], inner].concat()
+}
+
+/// A VXLAN packet in an Ethernet frame: from one MAC address and VTEP to another. The outer UDP
+/// checksum is 0.
+#[must_use]
+pub fn tunnelled(
+    (from, to): (Mac, Mac),
+    vteps: ([u8; 4], [u8; 4]),
+    source_port: u16,
+    vni: u32,
+    inner: &[u8],
+    fields: Ipv4,
+) -> Vec<u8> {
+    let datagram = udp((source_port, VXLAN), &vxlan(vni, 0, inner));
+    ethernet(from, to, IPV4, &ipv4(vteps, UDP, &datagram, fields))
 }
 
 #[cfg(test)]

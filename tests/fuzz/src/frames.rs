@@ -173,21 +173,9 @@ fn arrives(bytes: &[u8]) {
 
 /// An inner frame with Ethernet, IPv4, UDP and VXLAN headers that the receiving leaf accepts.
 pub(crate) fn encapsulated(to: [u8; 6], tos: u8, inner: &[u8]) -> Vec<u8> {
-    let length = inner.len() as u16;
-    let mut frame = to.to_vec();
-    frame.extend([2, 2, 2, 2, 2, 2, 8, 0]);
-    let ip = wire::Ipv4::new(LEAF_1, LEAF_2, 17, usize::from(length) + 16).unwrap();
-    let mut ip = *ip.as_bytes();
-    ip[1] = tos;
-    ip[10..12].fill(0);
-    let sum = wire::checksum::checksum(&ip).to_be_bytes();
-    ip[10..12].copy_from_slice(&sum);
-    frame.extend(ip);
-    frame.extend([0xc0, 0, 0x12, 0xb5]);
-    frame.extend((length + 16).to_be_bytes());
-    frame.extend([0, 0, 8, 0, 0, 0, 0, 0x27, 0x1a, 0]);
-    frame.extend(inner);
-    frame
+    let vteps = (LEAF_1.octets(), LEAF_2.octets());
+    let fields = test_frames::Ipv4 { tos, ..Default::default() };
+    test_frames::tunnelled(([2; 6], to), vteps, 0xc000, 10_010, inner, fields)
 }
 
 /// A frame of the underlay. If the first byte is even, the frame gets valid outer headers with the

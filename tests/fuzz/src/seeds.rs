@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use test_frames::{IPV4, IPV6, Ipv4, Ipv6};
+
 use crate::{frames, kernel, requests};
 
 /// Root of the repository.
@@ -107,31 +109,21 @@ fn packets() -> Vec<Vec<u8>> {
 }
 
 fn ipv4(protocol: u8, options: usize, fragment: u16, payload: &[u8]) -> Vec<u8> {
-    let [l0, l1] = ((20 + options + payload.len()) as u16).to_be_bytes();
-    let [f0, f1] = fragment.to_be_bytes();
-    let mut ip = vec![0x45 + (options / 4) as u8, 2, l0, l1, 0, 1, f0, f1, 64, protocol, 0, 0];
-    ip.extend([10, 1, 0, 1, 10, 1, 0, 2]);
-    ip.resize(20 + options, 1);
-    let sum = wire::checksum::checksum(&ip).to_be_bytes();
-    ip[10..12].copy_from_slice(&sum);
-    [&[8, 0], &ip[..], payload].concat()
+    let fields = Ipv4 { tos: 2, identification: 1, options: vec![1; options], ..Ipv4::default() };
+    let addresses = ([10, 1, 0, 1], [10, 1, 0, 2]);
+    let packet = test_frames::ipv4(addresses, protocol, payload, fields.fragment(fragment));
+    [&IPV4.to_be_bytes()[..], &packet].concat()
 }
 
 fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
-    let [l0, l1] = (payload.len() as u16).to_be_bytes();
-    let mut ip = vec![0x86, 0xdd, 0x60, 0, 0, 0, l0, l1, next, 64];
-    ip.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-    ip.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
-    [&ip[..], payload].concat()
+    let address = |last| [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+    let packet = test_frames::ipv6((address(1), address(2)), next, payload, Ipv6::default());
+    [&IPV6.to_be_bytes()[..], &packet].concat()
 }
 
 /// Protocol numbers with transport headers and some payload.
 fn transports() -> Vec<(u8, Vec<u8>)> {
-    let udp = |port: u16, payload: &[u8]| {
-        let [l0, l1] = (8 + payload.len() as u16).to_be_bytes();
-        let [p0, p1] = port.to_be_bytes();
-        [&[0xc0, 0, p0, p1, l0, l1, 0, 0], payload].concat()
-    };
+    let udp = |port: u16, payload: &[u8]| test_frames::udp((0xc000, port), payload);
     let bth = [4, 0, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 1, 0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4];
     let mut tcp = vec![0xc0, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
     tcp.extend([0xaa; 30]);

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use wire::{Ethernet, MacAddr, Tcp, Udp, Vxlan, number};
 
 use super::wires::Wire;
-use crate::frames::{self, Pair, Roce};
+use crate::frames::{self, Ipv4, Pair, Roce};
 
 /// The leaf's VTEP address.
 pub const LEAF: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -174,10 +174,14 @@ impl Inner {
         let payload: Vec<u8> =
             (0..self.length).map(|index| (index as u16 + number) as u8).collect();
         let ip = |protocol, transport: &[u8]| {
-            frames::ipv4(pair, protocol, transport, |ip| {
-                ip.set_tos(self.tos).set_ttl(self.ttl).set_dont_fragment(self.dont_fragment);
-                ip.set_identification(number + 1);
-            })
+            let fields = Ipv4 {
+                tos: self.tos,
+                ttl: self.ttl,
+                dont_fragment: self.dont_fragment,
+                identification: number + 1,
+                ..Ipv4::default()
+            };
+            frames::ipv4(pair, protocol, transport, fields)
         };
         let mut frame = match self.kind {
             Kind::Udp => ip(number::PROTOCOL_UDP, &frames::datagram(pair, ports, &payload)),
@@ -187,9 +191,7 @@ impl Inner {
                     payload: self.length & !3,
                     ..Roce::to(queue_pair)
                 };
-                let udp = Udp::new(0xc000, number::PORT_ROCE, roce.transport().len()).unwrap();
-                let mut frame =
-                    ip(number::PROTOCOL_UDP, &[&udp.as_bytes()[..], &roce.transport()].concat());
+                let mut frame = ip(number::PROTOCOL_UDP, &roce.datagram());
                 wire::icrc::fill(&mut frame[Ethernet::LENGTH..]).unwrap();
                 frame
             }
@@ -308,20 +310,12 @@ impl Stimulus {
         match self {
             Self::Host(_, inner) => inner.bytes(number),
             Self::Tunnel(tunnel, inner) => {
-                let mut header = Vxlan::zeroed();
-                header.set_flags(Vxlan::I_FLAG).set_vni_number(tunnel.vni);
-                let header = (u64::from_be_bytes(*header.as_bytes()) ^ tunnel.flip).to_be_bytes();
-                let payload = [&header[..], &inner.bytes(number)].concat();
-                let udp = Udp::new(50_000, tunnel.port, payload.len()).unwrap();
+                let vxlan = test_frames::vxlan(tunnel.vni, tunnel.flip, &inner.bytes(number));
+                let datagram = test_frames::udp((50_000, tunnel.port), &vxlan);
                 let pair = outer_pair(tunnel.wire, tunnel.source, tunnel.destination);
-                frames::ipv4(
-                    pair,
-                    number::PROTOCOL_UDP,
-                    &[&udp.as_bytes()[..], &payload].concat(),
-                    |ip| {
-                        ip.set_tos(tunnel.tos).set_identification(number + 1);
-                    },
-                )
+                let fields =
+                    Ipv4 { tos: tunnel.tos, identification: number + 1, ..Ipv4::default() };
+                frames::ipv4(pair, number::PROTOCOL_UDP, &datagram, fields)
             }
             Self::TooBig { wire, to, mtu } => {
                 let quoted = outer_pair(*wire, LEAF, *to);
@@ -329,15 +323,15 @@ impl Stimulus {
                 let mut vxlan = Vxlan::zeroed();
                 vxlan.set_flags(Vxlan::I_FLAG).set_vni_number(10);
                 let start = [&udp.as_bytes()[..], &vxlan.as_bytes()[..]].concat();
-                let quoted = frames::ipv4(quoted, number::PROTOCOL_UDP, &start, |ip| {
-                    ip.set_dont_fragment(true).set_total_length(8020);
-                });
+                let fields =
+                    Ipv4 { dont_fragment: true, total_length: Some(8020), ..Ipv4::default() };
+                let quoted = frames::ipv4(quoted, number::PROTOCOL_UDP, &start, fields);
                 let [high, low] = mtu.to_be_bytes();
                 let mut icmp =
                     [&[3, 4, 0, 0, 0, 0, high, low][..], &quoted[Ethernet::LENGTH..]].concat();
                 let sum = wire::checksum::checksum(&icmp);
                 icmp[2..4].copy_from_slice(&sum.to_be_bytes());
-                frames::ipv4(outer_pair(*wire, wire.router(), LEAF), 1, &icmp, |_| ())
+                frames::ipv4(outer_pair(*wire, wire.router(), LEAF), 1, &icmp, Ipv4::default())
             }
         }
     }

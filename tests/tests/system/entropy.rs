@@ -7,7 +7,7 @@ use path::{Bins, Entropy, Policy, Settings, SourcePortRange};
 use pipeline::Frame;
 use root_test::root_test;
 use vtepd_tests::capture::Captured;
-use vtepd_tests::frames::{self, Pair, Roce, inject};
+use vtepd_tests::frames::{self, Ipv4, Pair, Roce, inject};
 use vtepd_tests::lab::{ETH, VNI};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Capture, Lab, Outer, Vtepd, quiet, wait_for};
@@ -216,12 +216,13 @@ fn q4_all_fragments_of_a_datagram_have_one_outer_port() {
             let fragments: Vec<Vec<u8>> = (0..)
                 .zip(datagram.chunks(1480))
                 .map(|(part, chunk)| {
-                    frames::ipv4(pair, 17, chunk, |ip| {
-                        let more = usize::from(part) + 1 < parts;
-                        ip.set_identification(identification)
-                            .set_fragment_offset(part * 185)
-                            .set_more_fragments(more);
-                    })
+                    let fields = Ipv4 {
+                        identification,
+                        fragment_offset: part * 185,
+                        more_fragments: usize::from(part) + 1 < parts,
+                        ..Ipv4::default()
+                    };
+                    frames::ipv4(pair, 17, chunk, fields)
                 })
                 .collect();
             all.extend(ports(&lab, &fragments));

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use root_test::root_test;
-use vtepd_tests::frames::{self, Pair, inject};
+use vtepd_tests::frames::{self, Ipv4, Pair, inject};
 use vtepd_tests::lab::{ETH, PEER2, VNI, run, sysctl};
 use vtepd_tests::multicast::set_entry;
 use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, wait_for};
@@ -185,9 +185,8 @@ fn outer_fields_of_tagged_frames_are_the_kernels() {
     let lab = Lab::with("eqtag", Setup { vxlan: inherit, ..Setup::default() });
     lab.without_bridge_netfilter();
     let pair = Pair::of(&lab.host, &lab.far);
-    let plain = frames::ipv4(pair, 17, &frames::datagram(pair, (1, 2), MARK), |ip| {
-        ip.set_tos(0x49).set_ttl(33).set_dont_fragment(true);
-    });
+    let fields = Ipv4 { tos: 0x49, ttl: 33, dont_fragment: true, ..Ipv4::default() };
+    let plain = frames::ipv4(pair, 17, &frames::datagram(pair, (1, 2), MARK), fields);
     let tags: [&[u16]; 7] =
         [&[], &[0x8100], &[0x88a8], &[0x9100], &[0x8100, 0x8100], &[0x8100, 0x9100], &[0x8100; 5]];
     let frames: Vec<Vec<u8>> = tags

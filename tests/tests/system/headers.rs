@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use root_test::root_test;
 use vtepd_tests::capture::Captured;
-use vtepd_tests::frames::{self, Pair, Tunnelled, inject};
+use vtepd_tests::frames::{self, Ipv4, Pair, Tunnelled, inject};
 use vtepd_tests::lab::{ETH, LEAF, PEER, VNI, bridge, ip, mac_of, remote_mac, sysctl};
 use vtepd_tests::{Capture, Lab, Outer, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::{Ethernet, Ipv4Packet};
@@ -14,9 +14,8 @@ use wire::{Ethernet, Ipv4Packet};
 fn outer_of(lab: &Lab, tos: u8, ttl: u8, dont_fragment: bool) -> Outer {
     let pair = Pair::of(&lab.host, &lab.far);
     let up = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", lab.setup.port));
-    let frame = frames::ipv4(pair, 17, &frames::datagram(pair, (1, 2), b"inner"), |ip| {
-        ip.set_tos(tos).set_ttl(ttl).set_dont_fragment(dont_fragment);
-    });
+    let fields = Ipv4 { tos, ttl, dont_fragment, ..Ipv4::default() };
+    let frame = frames::ipv4(pair, 17, &frames::datagram(pair, (1, 2), b"inner"), fields);
     inject(&lab.host.ns, ETH, std::slice::from_ref(&frame));
     wait_for("the frame on an uplink", || up[0].count() + up[1].count() > 0);
     let seen: Vec<Captured> = up.into_iter().flat_map(Capture::stop).collect();
@@ -44,9 +43,12 @@ fn l4_the_ttl_is_as_configured_and_one_less_after_a_router() {
         inject(
             &lab.host.ns,
             ETH,
-            &[frames::ipv4(Pair::of(&lab.host, &lab.far), 17, &[0; 20], |ip| {
-                ip.set_ttl(inner);
-            })],
+            &[frames::ipv4(
+                Pair::of(&lab.host, &lab.far),
+                17,
+                &[0; 20],
+                Ipv4 { ttl: inner, ..Ipv4::default() },
+            )],
         );
         wait_for("the frame behind the router", || there[0].count() + there[1].count() > 0);
         let seen: Vec<Captured> = there.into_iter().flat_map(Capture::stop).collect();
@@ -100,14 +102,9 @@ fn l7_l8_ecn_on_the_way_in_is_what_the_kernel_would_make_of_it() {
         let frames: Vec<Vec<u8>> = (0..16_u8)
             .map(|case| {
                 let (outer, inner) = (case >> 2, case & 3);
-                let inner = frames::ipv4(
-                    pair,
-                    17,
-                    &frames::datagram(pair, (case.into(), 7), b"ecn"),
-                    |ip| {
-                        ip.set_tos(0xb8 | inner);
-                    },
-                );
+                let datagram = frames::datagram(pair, (case.into(), 7), b"ecn");
+                let fields = Ipv4 { tos: 0xb8 | inner, ..Ipv4::default() };
+                let inner = frames::ipv4(pair, 17, &datagram, fields);
                 let tunnelled = Tunnelled {
                     to,
                     source: PEER,

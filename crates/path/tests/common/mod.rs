@@ -1,6 +1,7 @@
-//! Frames built by hand, so that the tests do not depend on the builders of `wire`.
+//! Frames of `test-frames`, so that the tests do not depend on the builders of `wire`.
 #![allow(dead_code, reason = "each test uses a part")]
 
+use test_frames::{IPV4, IPV6, Ipv4, Ipv6, ethernet, tagged};
 use wire::{Dissection, dissect};
 
 /// A RoCE frame with variable parts.
@@ -23,20 +24,11 @@ pub struct Frame {
 /// Base transport header with opcode, destination queue pair and sequence number, and four bytes of
 /// ICRC.
 pub fn bth(opcode: u8, queue_pair: u32, sequence: u32) -> Vec<u8> {
-    let [_, q @ ..] = queue_pair.to_be_bytes();
-    let mut bytes = vec![opcode, 0x40, 0xff, 0xff, 0, q[0], q[1], q[2]];
-    bytes.extend(sequence.to_be_bytes());
-    bytes.extend([0; 4]);
-    bytes
+    test_frames::bth(opcode, queue_pair, sequence, &[])
 }
 
 pub fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = source.to_be_bytes().to_vec();
-    bytes.extend(destination.to_be_bytes());
-    bytes.extend((8 + payload.len() as u16).to_be_bytes());
-    bytes.extend([0, 0]);
-    bytes.extend(payload);
-    bytes
+    test_frames::udp((source, destination), payload)
 }
 
 pub fn roce(source_port: u16, opcode: u8, queue_pair: u32, sequence: u32) -> Vec<u8> {
@@ -59,31 +51,25 @@ impl Frame {
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
-        for tag in &self.tags {
-            frame.extend(tag);
-        }
-        let body = self.options.len() + self.payload.len();
-        if self.ipv6 {
-            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-            frame.extend((body as u16).to_be_bytes());
-            frame.extend([self.next, 64]);
-            for address in [self.source, self.destination] {
-                frame.extend([0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]);
-                frame.extend(address);
-            }
+        let (from, to) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        let frame = if self.ipv6 {
+            let v6 = |[a, b, c, d]: [u8; 4]| {
+                [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d]
+            };
+            let addresses = (v6(self.source), v6(self.destination));
+            let payload = [&self.options[..], &self.payload].concat();
+            let packet = test_frames::ipv6(addresses, self.next, &payload, Ipv6::default());
+            ethernet(from, to, IPV6, &packet)
         } else {
-            frame.extend([0x08, 0x00, 0x45 + (self.options.len() / 4) as u8, 0]);
-            frame.extend((20 + body as u16).to_be_bytes());
-            frame.extend([0, 1]);
-            frame.extend(self.fragment.to_be_bytes());
-            frame.extend([64, self.protocol, 0, 0]);
-            frame.extend(self.source);
-            frame.extend(self.destination);
-        }
-        frame.extend(&self.options);
-        frame.extend(&self.payload);
-        frame
+            let fields = Ipv4 { options: self.options.clone(), ..Ipv4::default() };
+            let fields = fields.fragment(self.fragment);
+            let addresses = (self.source, self.destination);
+            let packet = test_frames::ipv4(addresses, self.protocol, &self.payload, fields);
+            ethernet(from, to, IPV4, &packet)
+        };
+        self.tags.iter().rev().fold(frame, |frame, [a, b, c, d]| {
+            tagged(&frame, u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d]))
+        })
     }
 
     pub fn dissect(&self) -> Dissection {

@@ -15,6 +15,7 @@ use tables::{
     DontFragment, Learning, NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniIndex,
     VniTable, Vtep, VtepIndex,
 };
+use test_frames::{IPV4, IPV6, Ipv4, Ipv6, ROCE, UDP, ethernet};
 use wire::{MacAddr, Vni};
 
 pub const SLOT: u16 = 7;
@@ -26,6 +27,9 @@ pub const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 pub const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 /// The vxlan netdev's own MAC address.
 pub const NETDEV: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
+/// IP addresses of a sender and a receiver.
+const HOSTS_4: ([u8; 4], [u8; 4]) = ([10, 1, 0, 1], [10, 1, 0, 2]);
+const HOSTS_6: ([u8; 16], [u8; 16]) = ([1; 16], [2; 16]);
 pub const UDP_AT: usize = 34;
 pub const OUTER: usize = 50;
 
@@ -261,45 +265,22 @@ pub fn open(frame: &[u8]) -> Encapsulated {
 
 /// Base transport header and payload of a RoCE packet, with a dummy ICRC.
 pub fn bth(queue_pair: u32, sequence: u32, payload: usize) -> Vec<u8> {
-    let [_, q @ ..] = queue_pair.to_be_bytes();
-    let mut bytes = vec![0x04, 0x40, 0xff, 0xff, 0, q[0], q[1], q[2]];
-    bytes.extend(sequence.to_be_bytes());
-    bytes.extend((0..payload).map(|at| at as u8));
-    bytes.extend([0xde, 0xad, 0xbe, 0xef]);
+    let payload: Vec<u8> = (0..payload).map(|at| at as u8).collect();
+    let mut bytes = test_frames::bth(0x04, queue_pair, sequence, &payload);
+    *bytes.last_chunk_mut().unwrap() = [0xde, 0xad, 0xbe, 0xef];
     bytes
 }
 
 pub fn udp4(tos: u8, source_port: u16, destination_port: u16, payload: &[u8]) -> Vec<u8> {
-    let mut ip =
-        etherparse::Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, [10, 1, 0, 1], [10, 1, 0, 2])
-            .unwrap();
-    ip.dscp = etherparse::IpDscp::try_new(tos >> 2).unwrap();
-    ip.ecn = etherparse::IpEcn::try_new(tos & 3).unwrap();
-    ip.identification = 0x1234;
-    ip.dont_fragment = false;
-    let builder = PacketBuilder::ethernet2(SOURCE, HOST)
-        .ip(etherparse::IpHeaders::Ipv4(ip, Default::default()))
-        .udp(source_port, destination_port);
-    write(builder, payload)
+    let datagram = test_frames::udp_over_ipv4(HOSTS_4, (source_port, destination_port), payload);
+    let fields = Ipv4 { tos, identification: 0x1234, ..Ipv4::default() };
+    ethernet(SOURCE, HOST, IPV4, &test_frames::ipv4(HOSTS_4, UDP, &datagram, fields))
 }
 
 pub fn udp6(traffic_class: u8, payload: &[u8]) -> Vec<u8> {
-    let mut frame = write(
-        PacketBuilder::ethernet2(SOURCE, HOST).ipv6([1; 16], [2; 16], 64).udp(49_152, 4791),
-        payload,
-    );
-    frame[14] |= traffic_class >> 4;
-    frame[15] |= traffic_class << 4;
-    frame
-}
-
-pub fn write(
-    builder: etherparse::PacketBuilderStep<etherparse::UdpHeader>,
-    payload: &[u8],
-) -> Vec<u8> {
-    let mut frame = Vec::new();
-    builder.write(&mut frame, payload).unwrap();
-    frame
+    let datagram = test_frames::udp_over_ipv6(HOSTS_6, (49_152, ROCE), payload);
+    let fields = Ipv6 { traffic_class, ..Ipv6::default() };
+    ethernet(SOURCE, HOST, IPV6, &test_frames::ipv6(HOSTS_6, UDP, &datagram, fields))
 }
 
 pub fn roce(queue_pair: u32, sequence: u32) -> Vec<u8> {
@@ -384,19 +365,10 @@ fn is_ipv6(frame: &[u8], l4: usize) -> bool {
 
 /// An SCTP packet without and with its checksum.
 pub fn sctp() -> (Vec<u8>, Vec<u8>) {
-    let ip = etherparse::Ipv4Header::new(
-        28,
-        64,
-        etherparse::IpNumber::SCTP,
-        [10, 1, 0, 1],
-        [10, 1, 0, 2],
-    )
-    .unwrap();
-    let mut before = [&HOST[..], &SOURCE, &[8, 0], &ip.to_bytes()].concat();
-    let value = ip.calc_header_checksum();
-    before[24..26].copy_from_slice(&value.to_be_bytes());
-    before.extend([0x10, 0, 0x20, 0, 0xca, 0xfe, 0xba, 0xbe, 0, 0, 0, 0]);
-    before.extend((0..16).map(|i| i * 11));
+    let header = [0x10, 0, 0x20, 0, 0xca, 0xfe, 0xba, 0xbe, 0, 0, 0, 0];
+    let packet: Vec<u8> = header.into_iter().chain((0..16).map(|i| i * 11)).collect();
+    let before =
+        ethernet(SOURCE, HOST, IPV4, &test_frames::ipv4(HOSTS_4, 132, &packet, Ipv4::default()));
     let mut after = before.clone();
     // CRC-32C by definition: the remainder of a bitwise polynomial division.
     let mut register = u32::MAX;

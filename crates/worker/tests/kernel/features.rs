@@ -8,6 +8,7 @@ use lab::netns::Namespace;
 use netlink::PrivateNamespace;
 use ports::{PacketSocket, RingSize};
 use root_test::root_test;
+use test_frames::{IPV4, Ipv4, ROCE, UDP, ethernet, ipv4, udp};
 use worker::{Features, PuntPair};
 
 const SEGMENT: usize = 100;
@@ -15,17 +16,12 @@ const SEGMENTS: usize = 3;
 
 /// A UDP super-frame with a partial checksum.
 fn super_frame() -> Vec<u8> {
-    let udp_length = u8::try_from(8 + SEGMENT).unwrap();
-    let total = u16::try_from(28 + SEGMENTS * SEGMENT).unwrap().to_be_bytes();
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 8, 0];
-    let mut ip =
-        vec![0x45, 0, total[0], total[1], 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
-    let sum = wire::checksum::checksum(&ip).to_be_bytes();
-    ip[10..12].copy_from_slice(&sum);
-    frame.extend(ip);
-    frame.extend([0xc0, 0, 0x12, 0xb7, 0, udp_length, 0, 0]);
-    frame.extend((0..SEGMENTS).flat_map(|segment| [segment as u8; SEGMENT]));
-    frame
+    // The length in the UDP header is that of one segment.
+    let mut datagram = udp((0xc000, ROCE), &[0; SEGMENT])[..8].to_vec();
+    datagram.extend((0..SEGMENTS).flat_map(|segment| [segment as u8; SEGMENT]));
+    let fields = Ipv4 { identification: 1, ..Ipv4::default() };
+    let packet = ipv4(([10, 0, 0, 2], [10, 0, 0, 1]), UDP, &datagram, fields);
+    ethernet([2, 0, 0, 0, 1, 0], [2, 0, 0, 0, 0, 1], IPV4, &packet)
 }
 
 /// The lengths of the frames that the far end receives when the near end transmits a super-frame.

@@ -9,6 +9,7 @@ use lab::netns::{Namespace, veth};
 use ports::PacketSocket;
 use root_test::root_test;
 use tables::{BypassPort, Place, PlaceChange, SteeringDiff, SteeringPlan, VniIndex};
+use test_frames::{Ipv4, Ipv6, ethernet, ipv4};
 use wire::MacAddr;
 
 use super::{
@@ -32,28 +33,22 @@ fn frame(
     first: u8,
     length: usize,
 ) -> Vec<u8> {
-    let mut frame = [&to.0[..], &from.0, &ethertype.to_be_bytes()].concat();
-    let packet =
-        |header: usize| u16::try_from(length.saturating_sub(14 + header)).unwrap().to_be_bytes();
-    match ethertype {
+    let payload = |headers: usize| {
+        let rest = vec![0xee; length.saturating_sub(headers + 1)];
+        [&[first][..], &rest].concat()
+    };
+    let packet = match ethertype {
         0x0800 => {
-            let [high, low] = packet(0);
-            let mut ip =
-                [0x45, 0, high, low, 0, 1, 0, 0, 64, protocol, 0, 0, 9, 0, 0, 1, 9, 0, 0, 2];
-            let sum = wire::checksum::checksum(&ip).to_be_bytes();
-            ip[10..12].copy_from_slice(&sum);
-            frame.extend(ip);
+            let fields = Ipv4 { identification: 1, ..Ipv4::default() };
+            ipv4(([9, 0, 0, 1], [9, 0, 0, 2]), protocol, &payload(34), fields)
         }
         0x86dd => {
-            let [high, low] = packet(40);
-            frame.extend([0x60, 0, 0, 0, high, low, protocol, 255]);
-            frame.extend([0xfd; 32]);
+            let fields = Ipv6 { hop_limit: 255, ..Ipv6::default() };
+            test_frames::ipv6(([0xfd; 16], [0xfd; 16]), protocol, &payload(54), fields)
         }
-        _ => {}
-    }
-    frame.push(first);
-    frame.resize(length, 0xee);
-    frame
+        _ => payload(14),
+    };
+    ethernet(from.0, to.0, ethertype, &packet)
 }
 
 fn udp(to: MacAddr, from: MacAddr) -> Vec<u8> {

@@ -18,6 +18,7 @@ use pipeline::{Grouper, Grouping};
 use ports::{PacketSocket, Port as _, RingSize};
 use root_test::root_test;
 use tables::{SteeringPlan, TakenVni, Uplink, VniIndex, VniSource};
+use test_frames::{IPV4, Ipv4, ethernet, ipv4, tunnelled};
 use wire::Vni;
 use worker::{Features, PuntPairs};
 
@@ -88,21 +89,19 @@ fn plan(leaf: &Namespace) -> SteeringPlan {
     }
 }
 
-/// A VXLAN packet from the spine to the leaf's VTEP, with this VNI and this first byte of the VXLAN
-/// header.
+/// A VXLAN packet from the spine to the leaf's VTEP.
+fn vxlan_packet(source_port: u16, vni: u32, inner: &[u8]) -> Vec<u8> {
+    let macs = ([2, 0, 0, 0, 1, 0], [2, 0, 0, 0, 0, 1]);
+    let vteps = ([10, 0, 0, 2], [10, 0, 0, 1]);
+    let fields = Ipv4 { identification: 1, ..Ipv4::default() };
+    tunnelled(macs, vteps, source_port, vni, inner, fields)
+}
+
+/// A VXLAN packet with a broadcast, with this VNI and this first byte of the VXLAN header.
 fn vxlan_frame(vni: u32, flags: u8) -> Vec<u8> {
-    let mut frame = Vec::new();
-    frame.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 8, 0]);
-    let mut ip =
-        vec![0x45, 0, 0, 20 + 8 + 8 + 60, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
-    let sum = wire::checksum::checksum(&ip).to_be_bytes();
-    ip[10..12].copy_from_slice(&sum);
-    frame.extend(ip);
-    frame.extend([0xc0, 0, 0x12, 0xb5, 0, 8 + 8 + 60, 0, 0, flags, 0, 0, 0]);
-    frame.extend(&(vni << 8).to_be_bytes());
-    frame.extend([0xff; 6]);
-    frame.extend([2, 0, 0, 0, 9, 9, 0x88, 0xb5]);
-    frame.extend([0xab; 46]);
+    let inner = ethernet([2, 0, 0, 0, 9, 9], [0xff; 6], 0x88b5, &[0xab; 46]);
+    let mut frame = vxlan_packet(0xc000, vni, &inner);
+    frame[42] = flags;
     frame
 }
 
@@ -191,14 +190,9 @@ fn steer(
 
 /// An IPv4 broadcast frame of this many bytes.
 fn ipv4_frame(length: usize, mark: u8) -> Vec<u8> {
-    let mut frame = vec![mark; length];
-    frame[..14].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 9, 8, 8, 0]);
-    let [a, b] = (length as u16 - 14).to_be_bytes();
-    frame[14..34]
-        .copy_from_slice(&[0x45, 0, a, b, 0, mark, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2]);
-    let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
-    frame[24..26].copy_from_slice(&sum);
-    frame
+    let fields = Ipv4 { identification: mark.into(), ..Ipv4::default() };
+    let packet = ipv4(([10, 9, 0, 1], [10, 9, 0, 2]), 253, &vec![mark; length - 34], fields);
+    ethernet([2, 0, 0, 0, 9, 8], [0xff; 6], IPV4, &packet)
 }
 
 /// Frames sent in a bundle, to the bridge or past it, arrive unchanged and in order. Frames that
@@ -366,15 +360,8 @@ fn redirects_what_is_taken(hook: Hook) {
 
 /// A VXLAN packet with a broadcast of this many bytes as inner frame.
 fn vxlan_packet_with(inner_length: usize) -> Vec<u8> {
-    let mut frame = vxlan_frame(5, 8);
-    frame.truncate(50 + inner_length);
-    let total = 20 + 16 + inner_length as u16;
-    frame[16..18].copy_from_slice(&total.to_be_bytes());
-    frame[24..26].fill(0);
-    let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
-    frame[24..26].copy_from_slice(&sum);
-    frame[38..40].copy_from_slice(&(total - 20).to_be_bytes());
-    frame
+    let inner = vxlan_frame(5, 8)[50..50 + inner_length].to_vec();
+    vxlan_packet(0xc000, 5, &inner)
 }
 
 /// The bridge punt pair cannot carry inner frames of 14 or 15 bytes, and the kernel drops frames

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use frame::{Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame};
 use pipeline::{Counters, Pipeline};
 use root_test::root_test;
+use test_frames::{IPV6, Ipv6, TCP};
 use wire::checksum::{Sum, checksum};
 
 use super::*;
@@ -16,41 +17,26 @@ const OUTER: usize = 50;
 
 /// A TCP super-frame of a local sender, and the offset of its TCP header.
 fn super_frame(ipv6: bool) -> (Vec<u8>, usize) {
-    let l4_length = 20 + PAYLOAD as u16;
-    let mut frame = vec![2, 0, 0, 0, 9, 1, 2, 0, 0, 0, 9, 2];
-    if ipv6 {
-        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-        frame.extend(l4_length.to_be_bytes());
-        frame.extend([6, 64]);
-        frame.extend([[0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], [0xfd; 16]].concat());
+    let mut tcp =
+        vec![0xc0, 0, 0x1f, 0x90, 0xff, 0xff, 0xf0, 0, 0, 0, 0, 1, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
+    tcp.extend((0..PAYLOAD).map(|i| (i * 13) as u8));
+    let (ethertype, mut packet) = if ipv6 {
+        let addresses = ([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], [0xfd; 16]);
+        (IPV6, test_frames::ipv6(addresses, TCP, &tcp, Ipv6::default()))
     } else {
-        let [a, b] = (20 + l4_length).to_be_bytes();
-        let mut ip = [0x45, 0, a, b, 0x12, 0x34, 0x40, 0, 64, 6, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2];
-        let sum = checksum(&ip).to_be_bytes();
-        ip[10..12].copy_from_slice(&sum);
-        frame.extend([8, 0]);
-        frame.extend(ip);
-    }
-    let l4 = frame.len();
-    let addresses = if ipv6 { 22 } else { 26 };
-    let pseudo =
-        Sum::new().bytes(&frame[addresses..l4]).word(6).word(l4_length).fold().to_be_bytes();
-    frame.extend([0xc0, 0, 0x1f, 0x90, 0xff, 0xff, 0xf0, 0, 0, 0, 0, 1, 0x50, 0x18, 1, 0]);
-    frame.extend([pseudo[0], pseudo[1], 0, 0]);
-    frame.extend((0..PAYLOAD).map(|i| (i * 13) as u8));
-    (frame, l4)
+        let fields = Ipv4 { identification: 0x1234, dont_fragment: true, ..Ipv4::default() };
+        (IPV4, ipv4(([10, 9, 0, 1], [10, 9, 0, 2]), TCP, &tcp, fields))
+    };
+    // A partial checksum is the sum of the pseudo header.
+    let (addresses, l4) = if ipv6 { (8, 40) } else { (12, 20) };
+    let pseudo = Sum::new().bytes(&packet[addresses..l4]).word(6).word(tcp.len() as u16).fold();
+    packet[l4 + 16..l4 + 18].copy_from_slice(&pseudo.to_be_bytes());
+    (ethernet([2, 0, 0, 0, 9, 2], [2, 0, 0, 0, 9, 1], ethertype, &packet), 14 + l4)
 }
 
 /// The outer headers that the pipeline writes for an inner frame of this many bytes.
 fn outer(inner: usize) -> Vec<u8> {
-    let mut headers = vxlan_frame(5, 8)[..OUTER].to_vec();
-    let length = |behind: usize| ((inner + OUTER - behind) as u16).to_be_bytes();
-    headers[16..18].copy_from_slice(&length(14));
-    headers[38..40].copy_from_slice(&length(34));
-    headers[24..26].copy_from_slice(&[0, 0]);
-    let sum = checksum(&headers[14..34]).to_be_bytes();
-    headers[24..26].copy_from_slice(&sum);
-    headers
+    vxlan_packet(0xc000, 5, &vec![0; inner])[..OUTER].to_vec()
 }
 
 /// Sends the super-frame over the uplink as the pipeline does.

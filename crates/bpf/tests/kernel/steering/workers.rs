@@ -8,11 +8,12 @@ use frame::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
 use lab::netns::Namespace;
 use ports::PacketSocket;
 use root_test::root_test;
+use test_frames::{Ipv4, Ipv6, tagged};
 use worker::PuntPairs;
 
 use super::{
     Leaf, NEVER, PATIENT, RingSize, SOON, add, ifindex, leaf, plan, receive, remove, steer_for,
-    vxlan_frame,
+    vxlan_packet,
 };
 
 const WORKERS: usize = 3;
@@ -21,52 +22,30 @@ const MARK: [u8; 4] = [0xfe, 0xed, 0xfa, 0xce];
 
 /// An IPv4 packet between these hosts.
 fn ipv4(host: u8, protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
-    let [a, b] = (20 + payload.len() as u16).to_be_bytes();
-    let [c, d] = fragment.to_be_bytes();
-    let mut packet = vec![0x45, 0, a, b, 0, 1, c, d, 64, protocol, 0, 0, 9, 0, 0, host, 9, 0, 1, 1];
-    let sum = wire::checksum::checksum(&packet).to_be_bytes();
-    packet[10..12].copy_from_slice(&sum);
-    packet.extend(payload);
-    packet
+    let fields = Ipv4 { identification: 1, ..Ipv4::default() }.fragment(fragment);
+    test_frames::ipv4(([9, 0, 0, host], [9, 0, 1, 1]), protocol, payload, fields)
 }
 
 /// An IPv6 packet between these hosts.
 fn ipv6(host: u8, next: u8, payload: &[u8]) -> Vec<u8> {
-    let [a, b] = (payload.len() as u16).to_be_bytes();
-    let mut packet = vec![0x60, 0, 0, 0, a, b, next, 64];
-    for last in [host, 1] {
-        packet.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last & 1, last]);
-    }
-    packet.extend(payload);
-    packet
+    let address = |last: u8| [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last & 1, last];
+    test_frames::ipv6((address(host), address(1)), next, payload, Ipv6::default())
 }
 
 /// A UDP datagram.
 fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
-    let length = (8 + payload.len() + MARK.len()) as u16;
-    [
-        &source.to_be_bytes()[..],
-        &destination.to_be_bytes(),
-        &length.to_be_bytes(),
-        &[0, 0],
-        payload,
-        &MARK,
-    ]
-    .concat()
+    test_frames::udp((source, destination), &[payload, &MARK].concat())
 }
 
 /// A base transport header to a queue pair.
 fn bth(opcode: u8, queue_pair: u16, sequence: u8) -> Vec<u8> {
-    let [a, b] = queue_pair.to_be_bytes();
-    vec![opcode, 0, 0xff, 0xff, 0x55, 0, a, b, 0, 0, 0, sequence]
+    test_frames::bth(opcode, queue_pair.into(), sequence.into(), &[])
 }
 
 /// A broadcast frame, which the bridge sends to the overlay.
 fn frame(ethertype: u16, tags: &[u16], packet: &[u8]) -> Vec<u8> {
-    let mut frame = [&[0xff; 6][..], &[2, 0, 0, 0, 9, 9]].concat();
-    tags.iter().for_each(|tag| frame.extend([&[0x81, 0][..], &tag.to_be_bytes()].concat()));
-    frame.extend(ethertype.to_be_bytes());
-    frame.extend(packet);
+    let frame = test_frames::ethernet([2, 0, 0, 0, 9, 9], [0xff; 6], ethertype, packet);
+    let mut frame = tags.iter().rev().fold(frame, |frame, tag| tagged(&frame, 0x8100, *tag));
     frame.resize(frame.len().max(64), 0);
     frame
 }
@@ -107,17 +86,7 @@ fn worker(sockets: &mut [PacketSocket], sender: &mut Sender, frame: &[u8]) -> us
 
 /// A host's frame, encapsulated, from the underlay.
 fn from(source_port: u16, inner: &[u8]) -> Vec<u8> {
-    let mut frame = vxlan_frame(5, 8);
-    frame.truncate(50);
-    frame.extend(inner);
-    let length = (frame.len() - 14) as u16;
-    frame[16..18].copy_from_slice(&length.to_be_bytes());
-    frame[24..26].fill(0);
-    let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
-    frame[24..26].copy_from_slice(&sum);
-    frame[34..36].copy_from_slice(&source_port.to_be_bytes());
-    frame[38..40].copy_from_slice(&(length - 20).to_be_bytes());
-    frame
+    vxlan_packet(source_port, 5, inner)
 }
 
 fn marked(frame: &[u8]) -> bool {
