@@ -18,7 +18,7 @@ fn an_own_interface_that_is_set_down_is_set_up_again() {
             let event = events.wait_for("the repair", |event| {
                 event["text"]
                     .as_str()
-                    .is_some_and(|text| text.contains(&format!("interface {name} down")))
+                    .is_some_and(|text| text.contains(&format!("interface {name} was set down")))
             });
             assert_eq!(event["kind"], "warning");
             assert!(run(&lab.leaf, &format!("ip link show dev {name}")).contains("state UP"));
