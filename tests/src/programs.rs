@@ -2,12 +2,16 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Compiles programs that drop IPv4 frames with TOS 0x48 and pass all others: `somebody_else` for
 /// tcx and clsact, `somebody_xdp` for XDP.
 #[must_use]
 pub fn somebody_else() -> PathBuf {
-    let source = std::env::temp_dir().join("vtepd-story-foreign.c");
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("vtepd-foreign-{}-{number}.c", std::process::id());
+    let source = std::env::temp_dir().join(name);
     let object = source.with_extension("o");
     let text = r#"
         #include <linux/bpf.h>
@@ -17,8 +21,12 @@ pub fn somebody_else() -> PathBuf {
             if (data + 34 > (unsigned char *)(long)end) return pass;
             return data[12] == 8 && data[13] == 0 && data[15] == 0x48 ? drop : pass;
         }
-        SEC("classifier") int somebody_else(struct __sk_buff *skb) { return look(skb->data, skb->data_end, 2, -1); }
-        SEC("xdp") int somebody_xdp(struct xdp_md *xdp) { return look(xdp->data, xdp->data_end, XDP_DROP, XDP_PASS); }
+        SEC("classifier") int somebody_else(struct __sk_buff *skb) {
+            return look(skb->data, skb->data_end, 2, -1);
+        }
+        SEC("xdp") int somebody_xdp(struct xdp_md *xdp) {
+            return look(xdp->data, xdp->data_end, XDP_DROP, XDP_PASS);
+        }
         char _license[] SEC("license") = "GPL";
     "#;
     std::fs::write(&source, text).unwrap();

@@ -170,4 +170,5 @@ fn a_tcx_program_that_comes_later_takes_the_bypass_away() {
         heard(&lab, &vtepd);
         assert!(ten_frames(&lab, &vtepd, 10), "{interface}");
     }
+    std::fs::remove_file(object).unwrap();
 }
