@@ -168,7 +168,7 @@ fn a_detached_vni_is_nobodys_and_an_attached_one_forwards_again() {
     let said = |words: &[&str]| String::from_utf8(vtepd.ctl(words).stdout).unwrap();
     let detached = said(&["detach", "10"]);
     assert!(
-        detached.contains("by nobody: its frames are dropped until `vtepctl attach 10`"),
+        detached.contains("is not forwarded: its frames are dropped until `vtepctl attach 10`"),
         "{detached}"
     );
     let status = said(&["status"]);
