@@ -350,7 +350,7 @@ mod tests {
                 table(PORTS).replace("[[standalone]]", "[standalone]"),
                 "expected [[standalone]] tables, with two",
             ),
-            (table("ports = []\n"), "standalone VNI 10: ports: without a port"),
+            (table("ports = []\n"), "standalone VNI 10: ports: at least one port"),
             (table("ports = [{}]\n"), "a port is { interface"),
             (table("ports = [{ interface = \"a\", tap = \"b\" }]\n"), "a port is { interface"),
             (table("ports = [{ interface = \"a\", mtu = 9000 }]\n"), "only a tap has"),
