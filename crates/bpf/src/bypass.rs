@@ -15,10 +15,14 @@ use aya::{Ebpf, Pod};
 use netlink::Direction;
 use tables::{BypassPort, Difference, OpenPort, Place, PlaceChange, Slot, VniIndex};
 
+use crate::attach::{attach_by_index, exists};
+use crate::error::SteeringError;
 use crate::foreign_programs::{bypass_obstacle, has_own};
+use crate::hook::Hook;
+use crate::maps::{absent, map};
 use crate::port_counts::{Numbers, PortCounts};
+use crate::programs::Entry;
 use crate::rcu_expedite::GracePeriods;
-use crate::steering::{Entry, Hook, SteeringError, absent, attach_by_index, exists, map};
 
 /// `struct bypass_port` of the programs.
 #[derive(Debug, Clone, Copy)]

@@ -16,7 +16,8 @@ use aya::programs::{SchedClassifier, TcAttachType};
 use netlink::{Direction, Requests};
 use tables::BypassPort;
 
-use crate::steering::{CLSACT_PRIORITY, Hook, is_own};
+use crate::hook::{CLSACT_PRIORITY, Hook};
+use crate::programs::is_own;
 
 /// A program of another tool.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use aya::maps::{MapData, ProgramArray};
 use aya::programs::ProgramFd;
 
-use crate::steering::{SteeringError, absent};
+use crate::error::SteeringError;
+use crate::maps::absent;
 
 /// How long [`KillSwitch::suspend`] waits for another thread that fills or empties the map.
 const BUSY: Duration = Duration::from_millis(20);

@@ -1,6 +1,8 @@
 //! BPF programs with their loader, hooks and maps, and further system calls that need `unsafe`.
 //!
 //! - [`steering`]: loads and attaches the steering programs and writes their maps
+//! - `programs`, `maps`: the programs and the maps of the object file
+//! - `hook`, `attach`: attaches programs by tcx or clsact
 //! - `bypass`, `port_counts`: the bridge bypass and its counters for each port
 //! - `kill_switch`: the map that all attached programs call through
 //! - [`watchdog`]: the map by which the programs detect a worker that hangs
@@ -15,12 +17,17 @@
     reason = "raw system calls and their memory; every block says why it is sound"
 )]
 
+mod attach;
 mod bypass;
 pub mod confine;
+mod error;
 pub mod foreign_programs;
+mod hook;
 pub mod iptables;
 mod kill_switch;
+mod maps;
 mod port_counts;
+mod programs;
 mod rcu_expedite;
 #[cfg(test)]
 mod shared;
@@ -30,8 +37,10 @@ mod system_calls;
 pub mod watchdog;
 
 pub use bypass::BypassState;
+pub use error::SteeringError;
 pub use foreign_programs::bypass_obstacle;
+pub use hook::{Hook, has_tcx};
 pub use kill_switch::KillSwitch;
 pub use port_counts::PortCounts;
-pub use steering::{Hook, NearEnds, Steering, SteeringCounts, SteeringError, has_tcx};
+pub use steering::{NearEnds, Steering, SteeringCounts};
 pub use watchdog::{MOST_WORKERS, PuntSide, Wakeups, Watchdog};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use aya::maps::PerCpuArray;
 use aya::{Ebpf, Pod};
 
-use crate::steering::SteeringError;
+use crate::error::SteeringError;
 
 /// Counts of a port's frames. A super-frame counts as one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

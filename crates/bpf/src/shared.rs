@@ -6,11 +6,11 @@ use std::mem::{offset_of, size_of};
 
 use crate::bypass::{PlaceKey, PortEntry};
 use crate::port_counts::{Numbers, PortCounts};
+use crate::programs::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEERS};
 use crate::steering::apply::{TakenNetdev, TunnelEnd};
 use crate::steering::chosen_port::{Choice, Key, ROUTE_PER_FRAME_MARK};
 use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
-use crate::steering::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEERS};
 use crate::watchdog::{CALLED, MOST_WORKERS, PuntSide, WORDS};
 
 const SOURCES: [&str; 6] = [

@@ -7,8 +7,9 @@ use aya::programs::TcAttachType;
 use aya::programs::tc::qdisc_detach_program;
 use netlink::{Direction, Requests};
 
+use crate::hook::CLSACT_PRIORITY;
+use crate::programs::is_own;
 use crate::rcu_expedite;
-use crate::steering::{CLSACT_PRIORITY, is_own};
 
 /// Removes vtepd's filters from every interface of the calling thread's namespace. They are
 /// recognised by priority and name. Also resets `rcu_expedited` if a dead vtepd left it on. Returns

@@ -2,76 +2,36 @@
 //! their maps.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::time::{Duration, Instant};
 
-use aya::maps::{Map, MapError};
+use aya::maps::Map;
 use aya::programs::tc::SchedClassifierLink;
-use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 use netlink::PrivateNamespace;
 use tables::{BypassPort, OpenPort, SteeringPlan};
 use wire::Vni;
 
+use crate::attach::{attach, attach_by_index};
 use crate::bypass::{Bypass, BypassState};
+use crate::error::SteeringError;
+use crate::foreign_programs::remember_own;
+use crate::hook::Hook;
 use crate::kill_switch::KillSwitch;
+use crate::programs::{ACCESS, EMPTIED, ENTRIES, FAR_END, PORT, PUNT, STEERS, classifier};
 use crate::rcu_expedite::GracePeriods;
 use crate::watchdog::{MOST_WORKERS, Wakeups, Watchdog};
 
 pub(crate) mod apply;
-mod attach;
 pub(crate) mod chosen_port;
 pub(crate) mod counts;
 mod descriptors;
-mod error;
 mod placed;
 pub(crate) mod sources;
 
-use attach::attach;
-pub(crate) use attach::attach_by_index;
 pub use chosen_port::ROUTE_PER_FRAME_MARK;
 pub use counts::SteeringCounts;
 use descriptors::{allow_descriptors, kill_switch};
-pub use error::SteeringError;
 use placed::Placed;
-
-/// How the steering programs are attached to interfaces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hook {
-    /// tcx links (Linux 6.6). The kernel removes them when the process ends.
-    Tcx,
-    /// Filters of a clsact qdisc. After a kill they remain but pass every frame, because the kill
-    /// switch is empty. The next start removes them. A qdisc that vtepd added is never deleted:
-    /// adding or deleting one stops the interface for a moment (`qdisc_graft()` in
-    /// net/sched/sch_api.c).
-    Clsact,
-}
-
-impl std::fmt::Display for Hook {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Tcx => "tcx",
-            Self::Clsact => "clsact",
-        })
-    }
-}
-
-/// Queries the programs on a tcx hook, which fails without tcx. Loading a program for the hook
-/// would succeed on any kernel.
-///
-/// # Errors
-/// When a privilege is missing (CAP_BPF or CAP_NET_ADMIN).
-pub fn has_tcx() -> io::Result<bool> {
-    match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
-        Ok(_) => Ok(true),
-        Err(ProgramError::SyscallError(error))
-            if error.io_error.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            Err(error.io_error)
-        }
-        Err(_) => Ok(false),
-    }
-}
 
 /// The near ends of a worker's punt pairs: their interface indices and names. The far ends have
 /// the same names in a private namespace.
@@ -82,9 +42,6 @@ pub struct NearEnds {
     /// Of the bridge punt pair.
     pub bridge: (u32, String),
 }
-
-/// Priority of vtepd's clsact filters. Filters of other tools have lower numbers and run first.
-pub(crate) const CLSACT_PRIORITY: u16 = 65_000;
 
 /// The steering programs of one network namespace. Dropping it empties the kill switch and detaches
 /// them.
@@ -123,44 +80,12 @@ impl std::fmt::Debug for Steering {
     }
 }
 
-/// An entry program and the direction of traffic that it is attached to.
-#[derive(Clone, Copy)]
-pub(crate) struct Entry {
-    program: &'static str,
-    direction: TcAttachType,
-}
-
-const UPLINK: Entry = Entry { program: "vtepd_uplink", direction: TcAttachType::Ingress };
-/// Attached before the programs of others, so that they see the packet as it leaves.
-const TUNNEL: Entry = Entry { program: "vtepd_tunnel", direction: TcAttachType::Egress };
-const VXLAN: Entry = Entry { program: "vtepd_vxlan", direction: TcAttachType::Egress };
-const PORT: Entry = Entry { program: "vtepd_port", direction: TcAttachType::Ingress };
-const PUNT: Entry = Entry { program: "vtepd_punt", direction: TcAttachType::Ingress };
-const FAR_END: Entry = Entry { program: "vtepd_far_end", direction: TcAttachType::Ingress };
-const ACCESS: Entry = Entry { program: "vtepd_access", direction: TcAttachType::Ingress };
-const ENTRIES: [Entry; 7] = [UPLINK, TUNNEL, VXLAN, PORT, PUNT, FAR_END, ACCESS];
-
 /// Worker number in `taken_tunnels` that distributes the flows of the VNI over all workers.
 const DEALT: u32 = u32::MAX;
 
 /// How long the egress program stays after its interface stopped being an uplink. The worker may
 /// still send a batch, which takes a few milliseconds.
 const LEAVING: Duration = Duration::from_secs(1);
-
-/// Programs behind the kill switch, with their index in the map.
-pub(crate) const STEER_UPLINK: (u32, &str) = (0, "steer_uplink");
-pub(crate) const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
-pub(crate) const STEER_PUNT: (u32, &str) = (2, "steer_punt");
-pub(crate) const STEER_PORT: (u32, &str) = (3, "steer_port");
-pub(crate) const STEER_ACCESS: (u32, &str) = (4, "steer_access");
-/// The order in which the map is filled. The program for frames from the worker comes first, so
-/// that redirected frames can return from the start.
-pub(crate) const STEERS: [(u32, &str); 5] =
-    [STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
-
-/// The indices that are cleared, in this order. `STEER_PUNT` stays, so that frames in the punt
-/// pairs can still return.
-const EMPTIED: [u32; 4] = [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, STEER_ACCESS.0];
 
 impl Steering {
     /// Loads the programs for workers with these punt pairs, at most [`MOST_WORKERS`]. Nothing is
@@ -198,7 +123,7 @@ impl Steering {
         {
             let classifier = classifier(&mut ebpf, program)?;
             classifier.load().map_err(|error| SteeringError::Program(program, error))?;
-            crate::foreign_programs::remember_own(classifier);
+            remember_own(classifier);
         }
         allow_descriptors();
         let map = kill_switch(&mut ebpf)?;
@@ -381,38 +306,6 @@ impl Drop for Steering {
     }
 }
 
-/// Whether the interface exists.
-pub(crate) fn exists(ifindex: u32) -> bool {
-    nix::net::if_::if_indextoname(ifindex).is_ok()
-}
-
-/// Treats a missing entry as success when a map entry is removed.
-pub(crate) fn absent(error: MapError) -> Result<(), MapError> {
-    match error {
-        MapError::KeyNotFound | MapError::ElementNotFound => Ok(()),
-        MapError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::ENOENT) => {
-            Ok(())
-        }
-        error => Err(error),
-    }
-}
-
-pub(crate) fn map<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<T, SteeringError>
-where
-    T: TryFrom<&'a mut Map, Error = MapError>,
-{
-    let map = ebpf.map_mut(name).ok_or(SteeringError::Missing(name))?;
-    map.try_into().map_err(|error| SteeringError::Map(name, error))
-}
-
-fn classifier<'a>(
-    ebpf: &'a mut Ebpf,
-    name: &'static str,
-) -> Result<&'a mut SchedClassifier, SteeringError> {
-    let program = ebpf.program_mut(name).ok_or(SteeringError::Missing(name))?;
-    program.try_into().map_err(|error| SteeringError::Program(name, error))
-}
-
 fn watch(
     ebpf: &mut Ebpf,
     workers: usize,
@@ -426,9 +319,4 @@ fn watch(
     let ring = ring.try_into().map_err(|error| SteeringError::Map(calls, error))?;
     let patience = Watchdog::share(&notes, workers, limit).map_err(SteeringError::Watchdog)?;
     Ok((patience, Wakeups::new(ring)))
-}
-
-/// Whether this is the name of one of vtepd's entry programs.
-pub(crate) fn is_own(name: &str) -> bool {
-    ENTRIES.iter().any(|entry| entry.program == name)
 }

@@ -9,10 +9,12 @@ use aya::maps::{Array, HashMap, MapData};
 use aya::programs::tc::SchedClassifierLink;
 use tables::{PlaceChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni};
 
-use super::{
-    DEALT, LEAVING, PORT, Placed, Steering, SteeringError, TUNNEL, UPLINK, absent, attach_by_index,
-    chosen_port, map, sources,
-};
+use super::placed::Placed;
+use super::{DEALT, LEAVING, Steering, chosen_port, sources};
+use crate::attach::attach_by_index;
+use crate::error::SteeringError;
+use crate::maps::{absent, map};
+use crate::programs::{PORT, TUNNEL, UPLINK};
 
 /// `struct tunnel_end` of the programs. `local` and `port` are in network byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

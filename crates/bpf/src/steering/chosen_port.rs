@@ -7,7 +7,8 @@ use path::{Entropy, Policy};
 use tables::PortChoice;
 use wire::Vni;
 
-use super::{SteeringError, absent, map};
+use crate::error::SteeringError;
+use crate::maps::{absent, map};
 
 /// The mark of frames for which kernel VXLAN looks up the route each time: "vtep" in ASCII, plus
 /// one. It differs from the mark of TCP super-frames, which the program at the uplinks' egress

@@ -2,7 +2,8 @@
 
 use aya::maps::PerCpuArray;
 
-use super::{Steering, SteeringError};
+use super::Steering;
+use crate::error::SteeringError;
 
 /// Counters of the steering programs since they were loaded, in frames. A super-frame counts as
 /// one.

@@ -8,7 +8,7 @@ use aya::Ebpf;
 use aya::maps::{Map, MapData, ProgramArray};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::SteeringError;
+use crate::error::SteeringError;
 
 /// Limit of descriptors for 4,094 hooks and everything else.
 const DESCRIPTORS: u64 = 8192;

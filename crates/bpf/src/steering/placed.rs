@@ -7,8 +7,12 @@ use aya::programs::TcAttachType;
 use aya::programs::tc::SchedClassifierLink;
 use netlink::Direction;
 
-use super::{Entry, Hook, Steering, SteeringError, UPLINK, VXLAN, attach_by_index, exists};
+use super::Steering;
+use crate::attach::{attach_by_index, exists};
+use crate::error::SteeringError;
 use crate::foreign_programs::{has_own, hook_behind};
+use crate::hook::Hook;
+use crate::programs::{Entry, UPLINK, VXLAN};
 
 /// An entry program whose hook depends on filters of other tools.
 pub(super) struct Placed {

@@ -6,7 +6,8 @@ use std::net::Ipv4Addr;
 use aya::maps::{Array, HashMap, MapData, MapError};
 use aya::{Ebpf, Pod};
 
-use super::{SteeringError, absent, map};
+use crate::error::SteeringError;
+use crate::maps::{absent, map};
 
 type Checked = BTreeMap<u32, BTreeSet<Ipv4Addr>>;
 

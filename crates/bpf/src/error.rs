@@ -7,7 +7,7 @@ use aya::maps::MapError;
 use aya::programs::ProgramError;
 use aya::programs::tc::TcError;
 
-use super::Hook;
+use crate::hook::Hook;
 
 /// An error while loading, attaching or configuring the steering programs.
 #[derive(Debug, thiserror::Error)]

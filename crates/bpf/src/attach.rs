@@ -6,7 +6,9 @@ use aya::Ebpf;
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
 
-use super::{CLSACT_PRIORITY, Entry, Hook, SteeringError, TUNNEL, classifier};
+use crate::error::SteeringError;
+use crate::hook::{CLSACT_PRIORITY, Hook};
+use crate::programs::{Entry, TUNNEL, classifier};
 
 /// Attaches an entry program to the interface with this index.
 pub(crate) fn attach_by_index(
@@ -21,7 +23,7 @@ pub(crate) fn attach_by_index(
 }
 
 /// Attaches an entry program to the interface of this name.
-pub(super) fn attach(
+pub(crate) fn attach(
     ebpf: &mut Ebpf,
     hook: Hook,
     interface: &str,
@@ -71,4 +73,9 @@ fn already_there(error: &TcError) -> bool {
         source = error.source();
     }
     false
+}
+
+/// Whether the interface exists.
+pub(crate) fn exists(ifindex: u32) -> bool {
+    nix::net::if_::if_indextoname(ifindex).is_ok()
 }
