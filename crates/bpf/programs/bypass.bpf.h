@@ -37,9 +37,9 @@ struct {
 
 // The location of a MAC address: behind a port (scope: its ifindex), or behind a remote VTEP
 // (scope: the VNI's slot).
-enum { PLACE_PORT = 0, PLACE_REMOTE = 1 };
+enum { LOCATION_PORT = 0, LOCATION_REMOTE = 1 };
 
-struct place {
+struct mac_location {
 	__u32 scope;
 	__u16 kind;
 	__u8 mac[6];
@@ -53,9 +53,9 @@ struct {
 	UINT(type, BPF_MAP_TYPE_HASH);
 	UINT(max_entries, 131072);
 	UINT(map_flags, BPF_F_NO_PREALLOC);
-	TYPE(key, struct place);
+	TYPE(key, struct mac_location);
 	TYPE(value, __u64);
-} places SEC(".maps");
+} mac_locations SEC(".maps");
 
 // Whether this is a valid IPv4 packet without options that fills the frame. With br_netfilter the
 // bridge drops packets with a wrong version, length or checksum, and trims bytes behind a packet
@@ -115,7 +115,7 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
 	struct bypass_port *port = bpf_map_lookup_elem(&bypass_ports, &ifindex);
-	struct place destination = {.kind = PLACE_REMOTE}, source = {.kind = PLACE_PORT};
+	struct mac_location destination = {.kind = LOCATION_REMOTE}, source = {.kind = LOCATION_PORT};
 	struct port_counts *counts;
 	struct passage *passage;
 	__u64 *bridged, *heard, now;
@@ -133,10 +133,10 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 		return PASS;
 	now = bpf_ktime_get_coarse_ns();
 	// Group addresses are never in the map.
-	heard = bpf_map_lookup_elem(&places, &destination);
+	heard = bpf_map_lookup_elem(&mac_locations, &destination);
 	if (!heard || (__s64)(now - *heard) < MOVED_HERE || skb->vlan_present || !is_ip(skb) || !fits(skb, port->frame_limit))
 		goto pass;
-	bridged = bpf_map_lookup_elem(&places, &source);
+	bridged = bpf_map_lookup_elem(&mac_locations, &source);
 	if (!bridged)
 		goto pass;
 	if (now - *bridged >= port->refresh) {
@@ -160,9 +160,9 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 pass:
 	// The bridge learns from this frame that its sender is on this port. Frames to that address
 	// have to pass the bridge from now on, before the control task is notified.
-	source.kind = PLACE_REMOTE;
+	source.kind = LOCATION_REMOTE;
 	source.scope = port->slot;
-	heard = bpf_map_lookup_elem(&places, &source);
+	heard = bpf_map_lookup_elem(&mac_locations, &source);
 	if (heard)
 		*heard = now;
 	if (port->frame_limit)

@@ -1,24 +1,20 @@
-//! The ports of the bridge bypass and the map of MAC address locations (`programs/bypass.bpf.h`).
-//!
-//! A place is a MAC address behind a local port or behind a remote VTEP ([`Place`]). When an
-//! address moves, it leaves its old place before the workers get the new snapshot, and appears at
-//! its new place afterwards. In between its frames pass the bridge, which has the current entry.
-//! Addresses that do not fit the map pass the bridge, too.
+//! The ports of the bridge bypass (`programs/bypass.bpf.h`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
-use aya::maps::{HashMap, Map, MapData, MapError};
+use aya::maps::{HashMap, MapData};
 use aya::programs::tc::SchedClassifierLink;
 use aya::{Ebpf, Pod};
 use netlink::Direction;
-use tables::{BypassPort, Difference, OpenPort, Place, PlaceChange, Slot, VniIndex};
+use tables::{BypassPort, Difference, MacLocationChange, OpenPort, Slot, VniIndex};
 
 use crate::attach::{attach_by_index, exists};
 use crate::error::SteeringError;
 use crate::foreign_programs::{bypass_obstacle, has_own};
 use crate::hook::Hook;
+use crate::mac_locations::{self, MacLocations};
 use crate::maps::{absent, map};
 use crate::port_counts::{Numbers, PortCounts};
 use crate::programs::Entry;
@@ -34,36 +30,8 @@ pub(crate) struct PortEntry {
     pub(crate) number: u16,
 }
 
-/// `struct place` of the programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(C)]
-pub(crate) struct PlaceKey {
-    pub(crate) scope: u32,
-    pub(crate) kind: u16,
-    pub(crate) mac: [u8; 6],
-}
-
 // SAFETY: plain integers without padding.
 unsafe impl Pod for PortEntry {}
-// SAFETY: plain integers without padding.
-unsafe impl Pod for PlaceKey {}
-
-impl PlaceKey {
-    /// Kinds of places (`PLACE_PORT` and `PLACE_REMOTE` of the programs).
-    pub(crate) const PORT: u16 = 0;
-    pub(crate) const REMOTE: u16 = 1;
-}
-
-impl From<Place> for PlaceKey {
-    fn from(place: Place) -> Self {
-        match place {
-            Place::Port { port, mac } => Self { scope: port, kind: Self::PORT, mac: mac.0 },
-            Place::Remote { index, mac } => {
-                Self { scope: Slot::of(index).get().into(), kind: Self::REMOTE, mac: mac.0 }
-            }
-        }
-    }
-}
 
 /// A port with an attached program. It has the bypass, or only watches for source addresses.
 struct Attached {
@@ -119,10 +87,7 @@ pub(crate) struct Bypass {
     paused_at: Option<Instant>,
     /// The port that [`Self::next`] returned last.
     reviewed: u32,
-    known: usize,
-    /// Addresses that do not fit the map.
-    waiting: BTreeSet<PlaceKey>,
-    no_room: u64,
+    locations: MacLocations,
 }
 
 /// State of the bridge bypass, for reports.
@@ -134,7 +99,7 @@ pub struct BypassState {
     /// end of a sentence.
     pub refused: BTreeMap<u32, String>,
     /// Addresses in the map.
-    pub places: usize,
+    pub addresses: usize,
     /// Addresses that the map can hold.
     pub capacity: usize,
     /// Addresses that do not fit now.
@@ -367,55 +332,23 @@ impl Bypass {
         taken.and(self.give(ebpf, hook, entry, again))
     }
 
-    /// Removes the addresses that have left their places.
+    /// Removes the addresses that have left their locations.
     pub(crate) fn forget(
         &mut self,
         ebpf: &mut Ebpf,
-        changes: &[PlaceChange],
+        changes: &[MacLocationChange],
     ) -> Result<(), SteeringError> {
-        let (mut places, mut first) = (places(ebpf)?, Ok(()));
-        for change in changes.iter().filter(|change| !change.there) {
-            let key = change.place.into();
-            // It may be in the map as well: if it left and returned within one update while the map
-            // was full.
-            self.waiting.remove(&key);
-            match places.remove(&key) {
-                Ok(()) => self.known = self.known.saturating_sub(1),
-                Err(error) => {
-                    first = first.and(absent(error).map_err(|e| SteeringError::Map("places", e)))
-                }
-            }
-        }
-        first
+        self.locations.remove(ebpf, changes)
     }
 
-    /// Adds the addresses that are at new places, as many as fit.
+    /// Adds the addresses that are at new locations, as many as fit.
     pub(crate) fn remember(
         &mut self,
         ebpf: &mut Ebpf,
-        changes: &[PlaceChange],
+        changes: &[MacLocationChange],
     ) -> Result<(), SteeringError> {
         self.resume(ebpf)?;
-        let mut places = places(ebpf)?;
-        let new = || {
-            changes.iter().filter(|change| change.there).map(|change| PlaceKey::from(change.place))
-        };
-        self.waiting.extend(new());
-        while let Some(key) = self.waiting.pop_first() {
-            match places.insert(key, 0, NO_EXIST) {
-                Ok(()) => self.known += 1,
-                Err(error) if errno(&error) == Some(libc::EEXIST) => {}
-                Err(error) => {
-                    self.waiting.insert(key);
-                    self.no_room += new().filter(|key| self.waiting.contains(key)).count() as u64;
-                    return match errno(&error) {
-                        Some(libc::E2BIG | libc::ENOMEM) => Ok(()),
-                        _ => Err(SteeringError::Map("places", error)),
-                    };
-                }
-            }
-        }
-        Ok(())
+        self.locations.add(ebpf, changes)
     }
 
     /// Counts of all ports that have or had the bypass.
@@ -435,10 +368,10 @@ impl Bypass {
                 .iter()
                 .map(|(ifindex, (_, why))| (*ifindex, why.clone()))
                 .collect(),
-            places: self.known,
-            capacity: capacity(ebpf)?,
-            waiting: self.waiting.len(),
-            no_room: self.no_room,
+            addresses: self.locations.known,
+            capacity: mac_locations::capacity(ebpf)?,
+            waiting: self.locations.waiting(),
+            no_room: self.locations.no_room,
         })
     }
 
@@ -472,29 +405,7 @@ const AT_ONCE: usize = 32;
 const DEAF: Duration = Duration::from_millis(200);
 /// The frame limit of a port that only watches: no frame is that short.
 const LISTENS: u32 = 0;
-/// `BPF_NOEXIST` of bpf(2).
-const NO_EXIST: u64 = 1;
-
-fn errno(error: &MapError) -> Option<i32> {
-    match error {
-        MapError::SyscallError(error) => error.io_error.raw_os_error(),
-        _ => None,
-    }
-}
 
 fn ports(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, u32, PortEntry>, SteeringError> {
     map(ebpf, "bypass_ports")
-}
-
-fn places(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, PlaceKey, u64>, SteeringError> {
-    map(ebpf, "places")
-}
-
-/// How many places the map can hold.
-fn capacity(ebpf: &Ebpf) -> Result<usize, SteeringError> {
-    let Some(Map::HashMap(data)) = ebpf.map("places") else {
-        return Err(SteeringError::Missing("places"));
-    };
-    let information = data.info().map_err(|error| SteeringError::Map("places", error))?;
-    Ok(usize::try_from(information.max_entries()).unwrap_or(usize::MAX))
 }

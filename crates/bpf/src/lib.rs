@@ -3,7 +3,8 @@
 //! - [`steering`]: loads and attaches the steering programs and writes their maps
 //! - `programs`, `maps`: the programs and the maps of the object file
 //! - `hook`, `attach`: attaches programs by tcx or clsact
-//! - `bypass`, `port_counts`: the bridge bypass and its counters for each port
+//! - `bypass`, `mac_locations`, `port_counts`: the bridge bypass, its map of MAC addresses, and its
+//!   counters for each port
 //! - `kill_switch`: the map that all attached programs call through
 //! - [`watchdog`]: the map by which the programs detect a worker that hangs
 //! - [`foreign_programs`]: programs of other tools on the hooks that steering uses
@@ -25,6 +26,7 @@ pub mod foreign_programs;
 mod hook;
 pub mod iptables;
 mod kill_switch;
+mod mac_locations;
 mod maps;
 mod port_counts;
 mod programs;

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{offset_of, size_of};
 
-use crate::bypass::{PlaceKey, PortEntry};
+use crate::bypass::PortEntry;
+use crate::mac_locations;
 use crate::port_counts::{Numbers, PortCounts};
 use crate::programs::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEERS};
 use crate::steering::apply::{TakenNetdev, TunnelEnd};
@@ -101,7 +102,7 @@ fn structs_in_maps_have_the_same_layout() {
     let code = code();
     let expected: BTreeMap<&str, Layout> = BTreeMap::from([
         ("bypass_port", rust_layout!(PortEntry { refresh, frame_limit, slot, number })),
-        ("place", rust_layout!(PlaceKey { scope, kind, mac })),
+        ("mac_location", rust_layout!(mac_locations::Key { scope, kind, mac })),
         ("port_counts", rust_layout!(PortCounts { bypass, refreshed, passed, stalled })),
         ("tunnel_end", rust_layout!(TunnelEnd { local, vni, port, zero })),
         ("taken_netdev", rust_layout!(TakenNetdev { frame_limit, slot })),
@@ -147,8 +148,8 @@ fn constants_are_the_same() {
         ("HOOK_PUNT", STEER_PUNT.0.into()),
         ("HOOK_PORT", STEER_PORT.0.into()),
         ("HOOK_ACCESS", STEER_ACCESS.0.into()),
-        ("PLACE_PORT", PlaceKey::PORT.into()),
-        ("PLACE_REMOTE", PlaceKey::REMOTE.into()),
+        ("LOCATION_PORT", mac_locations::Key::PORT.into()),
+        ("LOCATION_REMOTE", mac_locations::Key::REMOTE.into()),
         ("WAY_BRIDGE", pipeline::bundle::WAY_BRIDGE.into()),
         ("WAY_PORT", pipeline::bundle::WAY_PORT.into()),
         ("SHORTEST_INNER", pipeline::SHORTEST_INNER as u64),
@@ -164,7 +165,7 @@ fn constants_are_the_same() {
     }
     // None of these is left out.
     let of_kind = |name: &&str| {
-        ["HOOK_", "COUNT_", "PLACE_", "WAY_"].iter().any(|start| name.starts_with(start))
+        ["HOOK_", "COUNT_", "LOCATION_", "WAY_"].iter().any(|start| name.starts_with(start))
     };
     let all: BTreeSet<&str> = constants.keys().map(String::as_str).filter(of_kind).collect();
     assert_eq!(all, expected.keys().copied().filter(of_kind).collect());

@@ -34,7 +34,7 @@ pub struct MoveCounts {
 }
 
 /// A MAC address of a VNI.
-pub(crate) type Place = (VniSource, MacAddr);
+pub(crate) type Key = (VniSource, MacAddr);
 
 /// An address began or stopped flapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ struct Moves {
 }
 
 impl Moves {
-    fn flap(&mut self, (source, mac): Place, news: &mut Vec<Flap>) {
+    fn flap(&mut self, (source, mac): Key, news: &mut Vec<Flap>) {
         if !std::mem::replace(&mut self.flapping, true) {
             news.push(Flap { source, mac, over: None });
         }
@@ -67,7 +67,7 @@ impl Moves {
 /// Counts moves of MAC addresses and detects flapping.
 #[derive(Debug, Default)]
 pub(crate) struct Flapping {
-    moves: HashMap<Place, Moves, BuildHasherDefault<TableHasher>>,
+    moves: HashMap<Key, Moves, BuildHasherDefault<TableHasher>>,
     /// When the window ends; `None` while no address moves.
     ends: Option<Instant>,
     /// Changes that [`Flapping::take_news`] has not returned yet.
@@ -77,27 +77,27 @@ pub(crate) struct Flapping {
 impl Flapping {
     /// Counts a move of an address; `limit` moves are allowed in a window. Returns whether it was
     /// flapping before this move.
-    pub(crate) fn moved(&mut self, place: Place, limit: u32, now: Instant) -> bool {
-        if self.moves.len() >= WATCHED && !self.moves.contains_key(&place) {
+    pub(crate) fn moved(&mut self, key: Key, limit: u32, now: Instant) -> bool {
+        if self.moves.len() >= WATCHED && !self.moves.contains_key(&key) {
             return false;
         }
         self.ends.get_or_insert(now + WINDOW);
-        let moves = self.moves.entry(place).or_default();
+        let moves = self.moves.entry(key).or_default();
         moves.now += 1;
         moves.in_all += 1;
         let before = moves.flapping;
         if moves.now > limit {
-            moves.flap(place, &mut self.news);
+            moves.flap(key, &mut self.news);
         }
         before
     }
 
     /// Whether an address may move once more in this window. If not, it is flapping from now on.
-    pub(crate) fn may_move(&mut self, place: Place, limit: u32) -> bool {
-        let Some(moves) = self.moves.get_mut(&place).filter(|moves| moves.now >= limit) else {
+    pub(crate) fn may_move(&mut self, key: Key, limit: u32) -> bool {
+        let Some(moves) = self.moves.get_mut(&key).filter(|moves| moves.now >= limit) else {
             return true;
         };
-        moves.flap(place, &mut self.news);
+        moves.flap(key, &mut self.news);
         false
     }
 
@@ -184,10 +184,10 @@ mod tests {
     use super::*;
 
     const LIMIT: u32 = 5;
-    const PLACE: Place = (VniSource::Netdev(7), MacAddr([2, 0, 0, 0, 0, 1]));
+    const KEY: Key = (VniSource::Netdev(7), MacAddr([2, 0, 0, 0, 0, 1]));
 
     fn flap(over: Option<u64>) -> Flap {
-        Flap { source: PLACE.0, mac: PLACE.1, over }
+        Flap { source: KEY.0, mac: KEY.1, over }
     }
 
     #[test]
@@ -195,24 +195,24 @@ mod tests {
         let (mut flapping, start) = (Flapping::default(), Instant::now());
         assert_eq!(flapping.ends(), None);
         for _ in 0..LIMIT {
-            assert!(!flapping.moved(PLACE, LIMIT, start));
+            assert!(!flapping.moved(KEY, LIMIT, start));
         }
         assert_eq!(flapping.take_news(), []);
-        assert!(!flapping.moved(PLACE, LIMIT, start), "the first one too many is told");
-        assert!(flapping.moved(PLACE, LIMIT, start));
+        assert!(!flapping.moved(KEY, LIMIT, start), "the first one too many is told");
+        assert!(flapping.moved(KEY, LIMIT, start));
         assert_eq!(flapping.take_news(), [flap(None)]);
         // The next window has too many moves as well, the one after it does not.
         flapping.tick(LIMIT, start + WINDOW);
-        (0..LIMIT).for_each(|_| assert!(flapping.moved(PLACE, LIMIT, start + WINDOW)));
+        (0..LIMIT).for_each(|_| assert!(flapping.moved(KEY, LIMIT, start + WINDOW)));
         flapping.tick(LIMIT, start + 2 * WINDOW);
-        assert!(flapping.moved(PLACE, LIMIT, start + 2 * WINDOW));
+        assert!(flapping.moved(KEY, LIMIT, start + 2 * WINDOW));
         assert_eq!(flapping.take_news(), []);
         flapping.tick(LIMIT, start + 3 * WINDOW - Duration::from_millis(1));
         assert_eq!(flapping.take_news(), []);
         flapping.tick(LIMIT, start + 3 * WINDOW);
         assert_eq!(flapping.take_news(), [flap(Some(13))]);
         assert_eq!(flapping.ends(), None, "nobody wakes up for nothing");
-        assert!(!flapping.moved(PLACE, LIMIT, start + 3 * WINDOW));
+        assert!(!flapping.moved(KEY, LIMIT, start + 3 * WINDOW));
     }
 
     #[test]
@@ -220,8 +220,8 @@ mod tests {
         let (mut flapping, mut now) = (Flapping::default(), Instant::now());
         let mut moves = 0;
         for step in 0..40 {
-            if flapping.may_move(PLACE, LIMIT) {
-                flapping.moved(PLACE, LIMIT, now);
+            if flapping.may_move(KEY, LIMIT) {
+                flapping.moved(KEY, LIMIT, now);
                 moves += 1;
             }
             assert_eq!(flapping.take_news(), if step == LIMIT { vec![flap(None)] } else { vec![] });
@@ -235,14 +235,14 @@ mod tests {
     fn who_moves_now_and_then_is_forgotten_and_a_mass_move_is_no_flapping() {
         let (mut flapping, mut now) = (Flapping::default(), Instant::now());
         for _ in 0..100 {
-            (0..LIMIT).for_each(|_| assert!(!flapping.moved(PLACE, LIMIT, now)));
+            (0..LIMIT).for_each(|_| assert!(!flapping.moved(KEY, LIMIT, now)));
             now += WINDOW;
             flapping.tick(LIMIT, now);
             assert!(flapping.moves.is_empty());
         }
         for number in 0..100_000_u32 {
             let [a, b, c, d] = number.to_be_bytes();
-            flapping.moved((PLACE.0, MacAddr([2, 0, a, b, c, d])), LIMIT, now);
+            flapping.moved((KEY.0, MacAddr([2, 0, a, b, c, d])), LIMIT, now);
         }
         assert_eq!((flapping.moves.len(), flapping.take_news()), (WATCHED, vec![]));
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netlink::{Dump, FdbEntry, FdbWrite, Message};
-use tables::{Learned, PlaceChange, VniIndex, VniSource};
+use tables::{Learned, MacLocationChange, VniIndex, VniSource};
 use wire::MacAddr;
 
 use crate::change::Change;
@@ -333,8 +333,8 @@ impl State {
     ///
     /// The caller removes those that left before the workers use the new snapshot, and adds the new
     /// ones after.
-    pub fn take_places(&mut self) -> Arc<[PlaceChange]> {
-        self.publication.bypass.take_places()
+    pub fn take_mac_locations(&mut self) -> Arc<[MacLocationChange]> {
+        self.publication.bypass.take_mac_locations()
     }
 
     /// Whether all next hops of VNIs taken over have a MAC address.

@@ -300,9 +300,9 @@ impl<P: FnMut(&Update, &Diff)> Task<P> {
     fn publish_changes(&mut self, now: Instant) {
         self.state.build_if_dirty();
         if self.state.published().snapshot.generation() != self.published.snapshot.generation() {
-            let places = self.state.take_places();
-            let update = Update { places, ..self.state.published().clone() };
-            let diff = Diff::between(&self.published, &update, Arc::clone(&update.places));
+            let mac_locations = self.state.take_mac_locations();
+            let update = Update { mac_locations, ..self.state.published().clone() };
+            let diff = Diff::between(&self.published, &update, Arc::clone(&update.mac_locations));
             log::log(&diff);
             (self.publish)(&update, &diff);
             let before = std::mem::replace(&mut self.published, update);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use control::{Filters, Namespace, NoBypass, Settings, State, Update};
 use netlink::{Bridge, BridgePort, Dump, FdbEntry, Link, LinkKind, Message, Qdisc};
-use tables::{Place, PlaceChange};
+use tables::{MacLocation, MacLocationChange};
 use wire::MacAddr;
 use world::*;
 
@@ -42,18 +42,22 @@ fn leaf_with_hosts() -> State {
     state
 }
 
-fn here(last: u8) -> Place {
-    Place::Port { port: HOST, mac: mac(last) }
+fn here(last: u8) -> MacLocation {
+    MacLocation::Port { port: HOST, mac: mac(last) }
 }
 
-fn there(update: &Update, last: u8) -> Place {
-    Place::Remote { index: update.plan.vnis[&Netdev(VXLAN)].index, mac: mac(last) }
+fn there(update: &Update, last: u8) -> MacLocation {
+    MacLocation::Remote { index: update.plan.vnis[&Netdev(VXLAN)].index, mac: mac(last) }
 }
 
-/// The places that appeared (true) or were left (false) since the last call.
-fn changes(state: &mut State) -> Vec<(Place, bool)> {
+/// The locations that appeared (true) or were left (false) since the last call.
+fn changes(state: &mut State) -> Vec<(MacLocation, bool)> {
     state.build_if_dirty();
-    state.take_places().iter().map(|PlaceChange { place, there }| (*place, *there)).collect()
+    state
+        .take_mac_locations()
+        .iter()
+        .map(|MacLocationChange { location, there }| (*location, *there))
+        .collect()
 }
 
 fn reason(state: &mut State) -> Option<NoBypass> {
@@ -70,7 +74,7 @@ fn reason(state: &mut State) -> Option<NoBypass> {
 fn without_for(messages: impl IntoIterator<Item = Message>) -> Option<NoBypass> {
     let mut state = leaf_with_hosts();
     assert_eq!(reason(&mut state), None);
-    assert_eq!(state.take_places().len(), 2);
+    assert_eq!(state.take_mac_locations().len(), 2);
     tell(&mut state, messages);
     let without = reason(&mut state);
     if without.is_some() {
@@ -165,12 +169,14 @@ fn ports_without_the_bypass_listen_beside_those_that_have_it() {
         tell(&mut state, [link(silent), link(quiet_netdev()), bridged(New, 13, mac(3))]);
         assert_eq!(sends(&state.build()), Some(false));
         assert_eq!(served(&mut state), [(mac(1), HOST)]);
-        assert!(!changes(&mut state).contains(&(Place::Port { port: 13, mac: mac(3) }, true)));
+        assert!(
+            !changes(&mut state).contains(&(MacLocation::Port { port: 13, mac: mac(3) }, true))
+        );
         // It has the bypass as soon as the obstacle is gone.
         tell(&mut state, [link(with(|_| {}))]);
         assert_eq!(sends(&state.build()), Some(true));
         assert_eq!(served(&mut state), [(mac(1), HOST), (mac(3), 13)]);
-        assert!(changes(&mut state).contains(&(Place::Port { port: 13, mac: mac(3) }, true)));
+        assert!(changes(&mut state).contains(&(MacLocation::Port { port: 13, mac: mac(3) }, true)));
     }
     // If no port has the bypass, no port needs a program.
     state.set_filters(Filters { bridge: true, ..Filters::default() });
@@ -288,10 +294,10 @@ fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
     assert_eq!(changes(&mut state), []);
     tell(&mut state, [bridged(New, VXLAN, mac(5)), remote(New, mac(6), "10.0.0.12")]);
     assert_eq!(changes(&mut state), [(there(5), true), (there(6), true)]);
-    // A move between VTEPs is no change of place.
+    // A move between VTEPs does not change the location.
     tell(&mut state, [remote(New, mac(5), "10.0.0.13")]);
     assert_eq!(changes(&mut state), []);
-    // It moves to a local port: it leaves one place and appears at another.
+    // It moves to a local port: it leaves one location and appears at another.
     tell(&mut state, [bridged(New, HOST, mac(5))]);
     assert_eq!(changes(&mut state), [(here(5), true), (there(5), false)]);
     assert_eq!(behind(state.published(), mac(5)), None);
@@ -299,7 +305,7 @@ fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
     tell(&mut state, [link(port(ethernet(13, "hp2"), BRIDGE)), bridged(New, 13, mac(5))]);
     assert_eq!(changes(&mut state), [(here(5), false)]);
     // FRR reports late that a local host is behind a VTEP. Until the bridge has it on a port again,
-    // it has no local place.
+    // it is behind no local port.
     tell(&mut state, [bridged(New, VXLAN, mac(1)), remote(New, mac(1), "10.0.0.12")]);
     assert_eq!(changes(&mut state), [(here(1), false), (there(1), true)]);
     tell(&mut state, [bridged(New, HOST, mac(1))]);

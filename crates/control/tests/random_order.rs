@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use control::{Settings, State};
 use netlink::{BridgePort, Dump, Link, Message};
 use proptest::prelude::*;
-use tables::Place;
+use tables::MacLocation;
 use wire::MacAddr;
 use world::*;
 
@@ -236,20 +236,20 @@ impl Leaf {
         self.bridged.retain(|_, on| *on != port);
     }
 
-    /// The places that the bypass finally has.
-    fn expected_places(&self, slot: tables::VniIndex) -> BTreeSet<Place> {
+    /// The locations that the bypass finally has.
+    fn expected_locations(&self, slot: tables::VniIndex) -> BTreeSet<MacLocation> {
         if self.isolated || !self.is_taken() {
             return BTreeSet::new();
         }
         let fdb = self.expected_fdb();
-        let place = |(mac, port): (&MacAddr, &u32)| match *port {
-            HOST => Some(Place::Port { port: HOST, mac: *mac }),
+        let location = |(mac, port): (&MacAddr, &u32)| match *port {
+            HOST => Some(MacLocation::Port { port: HOST, mac: *mac }),
             port if port == self.netdev.ifindex && fdb.contains_key(mac) => {
-                Some(Place::Remote { index: slot, mac: *mac })
+                Some(MacLocation::Remote { index: slot, mac: *mac })
             }
             _ => None,
         };
-        self.bridged.iter().filter_map(place).collect()
+        self.bridged.iter().filter_map(location).collect()
     }
 
     fn dump(&self, what: Dump) -> Vec<Message> {
@@ -357,7 +357,7 @@ fn run(steps: Vec<Step>) {
     let mut state = state_with(Settings { bypass: true, ..Settings::default() });
     tell(&mut state, leaf());
     tell(&mut state, [link(truth.netdev.clone()), truth.host_port()]);
-    let mut places = BTreeSet::new();
+    let mut locations = BTreeSet::new();
     let mut now = Instant::now();
     state.fpm_connected();
     state.take_wanted_dumps();
@@ -370,7 +370,7 @@ fn run(steps: Vec<Step>) {
         state.tick(now);
         if matches!(step, Step::Build) {
             state.build();
-            follow(&mut places, &mut state);
+            follow(&mut locations, &mut state);
         }
         // As the run loop does: dumps what may have changed without a notification.
         resync_doubtful(&truth, &mut state);
@@ -385,10 +385,10 @@ fn run(steps: Vec<Step>) {
     state.tick(now + Duration::from_secs(5));
     resync_doubtful(&truth, &mut state);
     let update = state.build();
-    follow(&mut places, &mut state);
+    follow(&mut locations, &mut state);
 
     if !truth.is_taken() {
-        assert!(places.is_empty(), "{places:?}");
+        assert!(locations.is_empty(), "{locations:?}");
         assert!(update.plan.vnis.is_empty() && update.snapshot.vteps().next().is_none());
         assert_eq!(state.hosts().count(), 0);
         return;
@@ -401,7 +401,7 @@ fn run(steps: Vec<Step>) {
     let taken = &update.plan.vnis[&Netdev(truth.netdev.ifindex)];
     assert_eq!((update.plan.vnis.len(), &taken.name), (1, &truth.netdev.name));
     assert_eq!(update.plan.ports[&HOST].sends, !truth.isolated);
-    assert_eq!(places, truth.expected_places(taken.index));
+    assert_eq!(locations, truth.expected_locations(taken.index));
     let table = table(&update).expect("the VNI is taken");
     let fdb: BTreeMap<MacAddr, Ipv4Addr> =
         table.fdb.iter().map(|(mac, _)| (mac, behind(&update, mac).unwrap())).collect();
@@ -427,12 +427,12 @@ fn resync_doubtful(truth: &Leaf, state: &mut State) {
 }
 
 /// As steering does: removals come first.
-fn follow(places: &mut BTreeSet<Place>, state: &mut State) {
-    let changes = state.take_places();
+fn follow(locations: &mut BTreeSet<MacLocation>, state: &mut State) {
+    let changes = state.take_mac_locations();
     for left in changes.iter().filter(|change| !change.there) {
-        places.remove(&left.place);
+        locations.remove(&left.location);
     }
-    places.extend(changes.iter().filter(|change| change.there).map(|change| change.place));
+    locations.extend(changes.iter().filter(|change| change.there).map(|change| change.location));
 }
 
 fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {

@@ -46,7 +46,7 @@ pub struct OpenPort {
 
 /// The location of a MAC address, for the bridge bypass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum MacLocation {
     /// The bridge has it on this port.
     Port {
         /// Interface index of the port.
@@ -65,9 +65,9 @@ pub enum Place {
 
 /// A MAC address has appeared at a location or has left it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlaceChange {
+pub struct MacLocationChange {
     /// The location.
-    pub place: Place,
+    pub location: MacLocation,
     /// Whether it is there now.
     pub there: bool,
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use crate::bypass::{BypassPort, PlaceChange};
+use crate::bypass::{BypassPort, MacLocationChange};
 use crate::steering::{PortChoice, SteeringPlan, TakenVni, Uplink};
 
 /// What differs between two sets of values with keys.
@@ -84,16 +84,16 @@ pub struct SteeringDiff {
     /// Vxlan netdevs that need a program at their egress no longer.
     pub unhooked: BTreeSet<u32>,
     /// Addresses that appeared at a location or left one.
-    pub places: Arc<[PlaceChange]>,
+    pub mac_locations: Arc<[MacLocationChange]>,
 }
 
 impl SteeringDiff {
-    /// Compares two plans. `places`: the addresses that have moved between them.
+    /// Compares two plans. `mac_locations`: the addresses that have moved between them.
     #[must_use]
     pub fn between(
         before: &SteeringPlan,
         after: &SteeringPlan,
-        places: Arc<[PlaceChange]>,
+        mac_locations: Arc<[MacLocationChange]>,
     ) -> Self {
         let checked = &after.checked_sources;
         Self {
@@ -103,19 +103,19 @@ impl SteeringDiff {
             ports: Difference::between(&before.ports, &after.ports),
             choices: Difference::between(&before.choices, &after.choices),
             unhooked: before.hooked().filter(|ifindex| !after.is_hooked(*ifindex)).collect(),
-            places,
+            mac_locations,
         }
     }
 
     /// The difference between two equal plans.
     #[must_use]
-    pub fn only_places(places: Arc<[PlaceChange]>) -> Self {
-        Self { places, ..Self::default() }
+    pub fn only_mac_locations(mac_locations: Arc<[MacLocationChange]>) -> Self {
+        Self { mac_locations, ..Self::default() }
     }
 
     /// Whether only addresses of the bypass differ.
     #[must_use]
-    pub fn has_only_places(&self) -> bool {
+    pub fn has_only_mac_locations(&self) -> bool {
         self.uplinks.is_empty()
             && self.checked_sources.is_none()
             && self.vnis.is_empty()
@@ -167,7 +167,7 @@ mod tests {
         let plan = plan([taken(5, 1, 1500)]);
         let diff = SteeringDiff::between(&plan, &plan, Arc::default());
         assert_eq!(diff, SteeringDiff::default());
-        assert!(diff.has_only_places());
+        assert!(diff.has_only_mac_locations());
     }
 
     #[test]
@@ -180,6 +180,6 @@ mod tests {
         let set: Vec<&str> = diff.vnis.set().map(|vni| vni.name.as_str()).collect();
         assert_eq!(set, ["vx5", "vx6", "vx8"]);
         assert_eq!(diff.unhooked, BTreeSet::from([7]), "the others keep their programs");
-        assert!(!diff.has_only_places());
+        assert!(!diff.has_only_mac_locations());
     }
 }

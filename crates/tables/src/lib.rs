@@ -22,7 +22,7 @@ pub mod snapshot;
 pub mod steering;
 pub mod tunnel;
 
-pub use bypass::{BypassPort, OpenPort, Place, PlaceChange};
+pub use bypass::{BypassPort, MacLocation, MacLocationChange, OpenPort};
 pub use diff::{Difference, SteeringDiff};
 pub use fdb::Fdb;
 pub use learning::{Learned, Learning};

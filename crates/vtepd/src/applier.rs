@@ -50,7 +50,7 @@ impl Applier {
     /// Applies what has changed, and logs it if more than tables changed.
     pub fn apply(&mut self, update: &Update, diff: &Diff) {
         let same = |left: &Arc<[LeftToKernel]>| Arc::ptr_eq(left, &update.left);
-        if diff.steering.has_only_places() && self.applied_left.as_ref().is_some_and(same) {
+        if diff.steering.has_only_mac_locations() && self.applied_left.as_ref().is_some_and(same) {
             // Only tables changed. This happens up to a thousand times a second.
             if let Err(error) = self.handle.apply(update, &diff.steering) {
                 tracing::error!("{error}; what is not steered stays with the kernel");

@@ -82,7 +82,7 @@ pub fn view(
         by_default: status.by_default.len(),
         left: left.collect(),
         ports: ports(status, bypass),
-        bypass_addresses: [bypass.places, bypass.waiting],
+        bypass_addresses: [bypass.addresses, bypass.waiting],
         sources: vec![
             source("kernel", status.kernel, status.swept.kernel),
             source("fpm", status.fpm, status.swept.fpm),

@@ -167,12 +167,12 @@ impl Takeover {
     /// The first error of steering. The rest is applied all the same, and the next call tries again.
     pub fn apply(&mut self, update: &Update, diff: &SteeringDiff) -> Result<(), TakeoverError> {
         let missing = self.incomplete.then(|| {
-            let places = Arc::clone(&diff.places);
-            self.steering.difference(&update.plan, places)
+            let mac_locations = Arc::clone(&diff.mac_locations);
+            self.steering.difference(&update.plan, mac_locations)
         });
         let diff = missing.as_ref().unwrap_or(diff);
         let removed = self.steering.remove(diff);
-        if !diff.has_only_places() {
+        if !diff.has_only_mac_locations() {
             self.open();
         }
         self.workers.iter().for_each(|worker| worker.publish(Arc::clone(&update.snapshot)));

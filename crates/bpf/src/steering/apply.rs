@@ -7,7 +7,7 @@ use std::time::Instant;
 use aya::Pod;
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::tc::SchedClassifierLink;
-use tables::{PlaceChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni};
+use tables::{MacLocationChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni};
 
 use super::placed::Placed;
 use super::{DEALT, LEAVING, Steering, chosen_port, sources};
@@ -51,18 +51,22 @@ impl TunnelEnd {
 }
 
 impl Steering {
-    /// What has to change so that this plan is applied. `places`: the addresses that have moved
+    /// What has to change so that this plan is applied. `mac_locations`: the addresses that have moved
     /// since the last call of [`Self::remove`] and [`Self::add`].
     ///
     /// After an error this is more than the difference between two plans of the control plane: what
     /// could not be applied is in it again.
     #[must_use]
-    pub fn difference(&self, plan: &SteeringPlan, places: Arc<[PlaceChange]>) -> SteeringDiff {
+    pub fn difference(
+        &self,
+        plan: &SteeringPlan,
+        mac_locations: Arc<[MacLocationChange]>,
+    ) -> SteeringDiff {
         let applied = SteeringPlan { ports: self.bypass.plan(), ..self.plan.clone() };
         let unhooked = self.netdevs.keys().copied().filter(|ifindex| !plan.is_hooked(*ifindex));
         SteeringDiff {
             unhooked: unhooked.collect(),
-            ..SteeringDiff::between(&applied, plan, places)
+            ..SteeringDiff::between(&applied, plan, mac_locations)
         }
     }
 
@@ -72,8 +76,9 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses. Changes that were made before the error remain.
     pub fn remove(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {
-        let removed = if diff.has_only_places() { Ok(()) } else { self.remove_steering(diff) };
-        removed.and(self.bypass.forget(&mut self.ebpf, &diff.places))
+        let removed =
+            if diff.has_only_mac_locations() { Ok(()) } else { self.remove_steering(diff) };
+        removed.and(self.bypass.forget(&mut self.ebpf, &diff.mac_locations))
     }
 
     fn remove_steering(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {
@@ -129,8 +134,8 @@ impl Steering {
     /// When an interface vanished or the kernel refuses. The rest is still applied, and the first
     /// error is returned. [`Self::difference`] then has what is missing.
     pub fn add(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {
-        let added = if diff.has_only_places() { Ok(()) } else { self.add_steering(diff) };
-        added.and(self.bypass.remember(&mut self.ebpf, &diff.places))
+        let added = if diff.has_only_mac_locations() { Ok(()) } else { self.add_steering(diff) };
+        added.and(self.bypass.remember(&mut self.ebpf, &diff.mac_locations))
     }
 
     fn add_steering(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {

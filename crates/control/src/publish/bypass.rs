@@ -9,7 +9,7 @@
 //! is not forwarding yet needs such a program before it starts to forward.
 //!
 //! Each address has at most one location: where the bridge has it, on a port with the bypass or
-//! behind the vxlan netdev. [`Bypass::take_places`] returns each change once.
+//! behind the vxlan netdev. [`Bypass::take_mac_locations`] returns each change once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use netlink::{Bridge, BridgePort, Link, LinkKind};
 use tables::hash::{TableHasher, TableMap};
-use tables::{BypassPort, Fdb, Place, PlaceChange, VniIndex, VniSource};
+use tables::{BypassPort, Fdb, MacLocation, MacLocationChange, VniIndex, VniSource};
 use wire::{MacAddr, Vni};
 
 use crate::eligibility::VniConfig;
@@ -110,11 +110,11 @@ pub(crate) struct Bypass {
     /// The ports of each bridge.
     ports: BTreeMap<u32, Vec<(PortDecision, Option<BypassPort>)>>,
     /// The locations of MAC addresses in each bridge.
-    places: HashMap<u32, TableMap<MacAddr, Place>, BuildHasherDefault<TableHasher>>,
+    locations: HashMap<u32, TableMap<MacAddr, MacLocation>, BuildHasherDefault<TableHasher>>,
     /// The MAC addresses of each bridge whose frames workers may send to their port.
     hosts: BTreeMap<u32, Fdb<u32>>,
-    /// Changes since [`Bypass::take_places`]: whether the address is at the location now.
-    changes: BTreeMap<Place, bool>,
+    /// Changes since [`Bypass::take_mac_locations`]: whether the address is at the location now.
+    changes: BTreeMap<MacLocation, bool>,
 }
 
 /// Properties that all ports of a bridge share.
@@ -146,9 +146,9 @@ pub(crate) type Ports = (BTreeMap<u32, BypassPort>, Arc<[PortDecision]>);
 
 impl Bypass {
     /// The addresses that appeared at a location or left one since the last call.
-    pub(crate) fn take_places(&mut self) -> Arc<[PlaceChange]> {
+    pub(crate) fn take_mac_locations(&mut self) -> Arc<[MacLocationChange]> {
         let changes = std::mem::take(&mut self.changes);
-        changes.into_iter().map(|(place, there)| PlaceChange { place, there }).collect()
+        changes.into_iter().map(|(location, there)| MacLocationChange { location, there }).collect()
     }
 
     /// Applies changes of bridges, their ports and addresses. The addresses that use the bypass are
@@ -176,11 +176,12 @@ impl Bypass {
                 self.ports.insert(bridge, ports);
             }
             addresses.extend(stores.bridges.macs(bridge).map(|mac| (bridge, mac)));
-            let placed = self.places.get(&bridge).into_iter().flat_map(|places| places.keys());
+            let placed =
+                self.locations.get(&bridge).into_iter().flat_map(|locations| locations.keys());
             addresses.extend(placed.map(|mac| (bridge, *mac)));
         }
         for (bridge, mac) in addresses {
-            let new = self.place(inputs, bridge, mac);
+            let new = self.location(inputs, bridge, mac);
             if self.deliver(bridge, mac, new) {
                 delivering.insert(bridge);
             }
@@ -203,20 +204,20 @@ impl Bypass {
     }
 
     /// The location of an address, if the bypass may be used for it.
-    fn place(&self, inputs: Inputs<'_>, bridge: u32, mac: MacAddr) -> Option<Place> {
+    fn location(&self, inputs: Inputs<'_>, bridge: u32, mac: MacAddr) -> Option<MacLocation> {
         let Inputs { stores, decisions, .. } = inputs;
         let mut ports = self.sending(bridge);
         let known = stores.bridges.get(bridge, mac);
         let known = known.filter(|known| !known.permanent && !known.locked)?;
         if stores.links.vxlan(known.ifindex).is_none() {
             let port = ports.find(|port| port.ifindex == known.ifindex)?;
-            return Some(Place::Port { port: port.ifindex, mac });
+            return Some(MacLocation::Port { port: port.ifindex, mac });
         }
         let source = VniSource::Netdev(known.ifindex);
         let (index, _) = decisions.taken(source)?;
         // The kernel's bridge may have it there while the VNI has it at no or another VTEP.
         stores.overlays.get(&source)?.fdb.get(&mac)?;
-        ports.next().map(|_| Place::Remote { index, mac })
+        ports.next().map(|_| MacLocation::Remote { index, mac })
     }
 
     /// The ports of a bridge that have the bypass.
@@ -226,14 +227,14 @@ impl Bypass {
         ports.filter(|port| port.sends)
     }
 
-    fn put(&mut self, bridge: u32, mac: MacAddr, new: Option<Place>) {
-        let places = self.places.entry(bridge).or_default();
+    fn put(&mut self, bridge: u32, mac: MacAddr, new: Option<MacLocation>) {
+        let locations = self.locations.entry(bridge).or_default();
         let old = match new {
-            Some(new) => places.insert(mac, new),
-            None => places.remove(&mac),
+            Some(new) => locations.insert(mac, new),
+            None => locations.remove(&mac),
         };
-        if places.is_empty() {
-            self.places.remove(&bridge);
+        if locations.is_empty() {
+            self.locations.remove(&bridge);
         }
         if old != new {
             self.changes.extend(old.map(|old| (old, false)));
@@ -243,9 +244,9 @@ impl Bypass {
 
     /// Updates whether workers may send frames for this address to its port. Returns whether that
     /// changed.
-    fn deliver(&mut self, bridge: u32, mac: MacAddr, place: Option<Place>) -> bool {
-        let port = match place {
-            Some(Place::Port { port, .. }) => {
+    fn deliver(&mut self, bridge: u32, mac: MacAddr, location: Option<MacLocation>) -> bool {
+        let port = match location {
+            Some(MacLocation::Port { port, .. }) => {
                 self.sending(bridge).find(|known| known.ifindex == port && known.delivers)
             }
             _ => None,

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use tables::{Difference, Paths, PlaceChange, Snapshot, SteeringDiff, VniSource, VniTable, Vtep};
+use tables::{
+    Difference, MacLocationChange, Paths, Snapshot, SteeringDiff, VniSource, VniTable, Vtep,
+};
 use wire::Vni;
 
 use crate::eligibility::ineligible::LeftToKernel;
@@ -55,15 +57,19 @@ pub(crate) struct TableChange {
 }
 
 impl Diff {
-    /// Compares two publications. `places`: the addresses of the bridge bypass that have moved
+    /// Compares two publications. `mac_locations`: the addresses of the bridge bypass that have moved
     /// between them.
     #[must_use]
-    pub fn between(before: &Update, after: &Update, places: Arc<[PlaceChange]>) -> Self {
+    pub fn between(
+        before: &Update,
+        after: &Update,
+        mac_locations: Arc<[MacLocationChange]>,
+    ) -> Self {
         let mut diff = Self {
             steering: if Arc::ptr_eq(&before.plan, &after.plan) {
-                SteeringDiff::only_places(places)
+                SteeringDiff::only_mac_locations(mac_locations)
             } else {
-                SteeringDiff::between(&before.plan, &after.plan, places)
+                SteeringDiff::between(&before.plan, &after.plan, mac_locations)
             },
             missing: after.missing.difference(&before.missing).copied().collect(),
             tables: tables(&before.snapshot, &after.snapshot),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use tables::{PlaceChange, Snapshot, SteeringPlan};
+use tables::{MacLocationChange, Snapshot, SteeringPlan};
 use wire::Vni;
 
 use crate::eligibility::ineligible::LeftToKernel;
@@ -29,5 +29,5 @@ pub struct Update {
     /// The host ports of bridges with VNIs taken over, and whether they have the bridge bypass.
     pub ports: Arc<[PortDecision]>,
     /// Addresses of the bridge bypass that appeared or left since the previous publication.
-    pub places: Arc<[PlaceChange]>,
+    pub mac_locations: Arc<[MacLocationChange]>,
 }

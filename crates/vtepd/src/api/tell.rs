@@ -87,7 +87,7 @@ fn bypass(handle: &Handle) -> v1::Bypass {
     v1::Bypass {
         ports: number(state.ports.len()),
         other_ports: number(ports.saturating_sub(state.ports.len())),
-        addresses: state.places as u64,
+        addresses: state.addresses as u64,
         capacity: state.capacity as u64,
         no_room: state.waiting as u64,
         no_room_total: state.no_room,

@@ -8,7 +8,7 @@ use frame::VlanTag;
 use lab::netns::{Namespace, veth};
 use ports::PacketSocket;
 use root_test::root_test;
-use tables::{BypassPort, Place, PlaceChange, SteeringDiff, SteeringPlan, VniIndex};
+use tables::{BypassPort, MacLocation, MacLocationChange, SteeringDiff, SteeringPlan, VniIndex};
 use test_frames::{Ipv4, Ipv6, ethernet, ipv4};
 use wire::MacAddr;
 
@@ -56,16 +56,16 @@ fn udp(to: MacAddr, from: MacAddr) -> Vec<u8> {
 }
 
 /// The difference between plans that only has these addresses.
-fn moved(places: &[PlaceChange]) -> SteeringDiff {
-    SteeringDiff::only_places(places.into())
+fn moved(locations: &[MacLocationChange]) -> SteeringDiff {
+    SteeringDiff::only_mac_locations(locations.into())
 }
 
-fn known(place: Place) -> PlaceChange {
-    PlaceChange { place, there: true }
+fn known(location: MacLocation) -> MacLocationChange {
+    MacLocationChange { location, there: true }
 }
 
-fn gone(place: Place) -> PlaceChange {
-    PlaceChange { place, there: false }
+fn gone(location: MacLocation) -> MacLocationChange {
+    MacLocationChange { location, there: false }
 }
 
 fn vni_index() -> VniIndex {
@@ -107,8 +107,8 @@ impl Port {
         let bridge = punts.bridge.take_socket().unwrap();
         let patience = steering.take_watch().unwrap().0.remove(0);
         let here = [
-            Place::Port { port: index, mac: HOST },
-            Place::Remote { index: vni_index(), mac: FAR },
+            MacLocation::Port { port: index, mac: HOST },
+            MacLocation::Remote { index: vni_index(), mac: FAR },
         ];
         steering.add(&moved(&here.map(known))).unwrap();
         leaf.leaf.enter(|| steering.engage().unwrap()).unwrap();
@@ -217,7 +217,7 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     port.bypasses(&frame(FAR, HOST, 0x0800, 17, 1, 1000), "as long as fits");
 
     port.steering
-        .add(&moved(&[known(Place::Remote { index: vni_index(), mac: FARTHER })]))
+        .add(&moved(&[known(MacLocation::Remote { index: vni_index(), mac: FARTHER })]))
         .unwrap();
     let broadcast = MacAddr([0xff; 6]);
     let group = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
@@ -259,13 +259,13 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     std::thread::sleep(Duration::from_millis(1100));
     port.bypasses(&udp(FARTHER, HOST), "it has not come");
 
-    // The bridge handles an address that left its place; at its new place it is known again.
-    let remote = Place::Remote { index: vni_index(), mac: FAR };
+    // The bridge handles an address that left its location; at its new location it is known again.
+    let remote = MacLocation::Remote { index: vni_index(), mac: FAR };
     port.steering.remove(&moved(&[gone(remote)])).unwrap();
     port.goes_by_the_bridge(&udp(FAR, HOST), "the destination has become local");
     port.steering.add(&moved(&[known(remote)])).unwrap();
     port.bypasses(&udp(FAR, HOST), "the destination is remote again");
-    let here = Place::Port { port: port.index, mac: HOST };
+    let here = MacLocation::Port { port: port.index, mac: HOST };
     port.steering.remove(&moved(&[gone(here)])).unwrap();
     port.goes_by_the_bridge(&udp(FAR, HOST), "the host has moved to another port");
     port.steering.add(&moved(&[known(here)])).unwrap();
@@ -302,7 +302,7 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
         state.ports.iter().map(|(port, counts)| (*port, counts.bypass)).collect();
     assert_eq!(bypasses, BTreeMap::from([(port.index, 1)]));
     assert!(port.counts().port_bypassed > 1);
-    assert_eq!((state.places, state.waiting), (3, 0));
+    assert_eq!((state.addresses, state.waiting), (3, 0));
 
     // The kill switch also controls the bypass.
     port.leaf.leaf.enter(|| port.steering.release().unwrap()).unwrap();
@@ -336,9 +336,9 @@ fn ports_that_only_listen_hear_who_comes() {
     veth((&port.leaf.leaf, "hp2"), (&second, "eth0"), 1500).unwrap();
     port.leaf.leaf.run(&["ip", "link", "set", "hp2", "master", "br5"]).unwrap();
     let index = ifindex(&port.leaf.leaf, "hp2");
-    let here = Place::Port { port: index, mac: STRANGER };
+    let here = MacLocation::Port { port: index, mac: STRANGER };
     port.steering
-        .add(&moved(&[here, Place::Remote { index: vni_index(), mac: FARTHER }].map(known)))
+        .add(&moved(&[here, MacLocation::Remote { index: vni_index(), mac: FARTHER }].map(known)))
         .unwrap();
     let apply = |port: &mut Port, sends: bool| {
         let first = &port.plan.ports[&port.index];
@@ -439,37 +439,37 @@ fn addresses_without_room_go_by_the_bridge_until_there_is() {
     let mut port = Port::new("scfull", Hook::Tcx, PATIENT);
     let many = |n: u32| {
         let [_, b, c, d] = n.to_be_bytes();
-        Place::Remote { index: vni_index(), mac: MacAddr([2, 1, 0, b, c, d]) }
+        MacLocation::Remote { index: vni_index(), mac: MacAddr([2, 1, 0, b, c, d]) }
     };
-    let all: Vec<PlaceChange> = (0..200_000).map(|n| known(many(n))).collect();
+    let all: Vec<MacLocationChange> = (0..200_000).map(|n| known(many(n))).collect();
     port.steering.add(&moved(&all)).unwrap();
     let state = port.steering.bypass().unwrap();
-    assert_eq!((state.places, state.capacity), (131_072, 131_072));
+    assert_eq!((state.addresses, state.capacity), (131_072, 131_072));
     assert_eq!((state.waiting, state.no_room), (200_002 - 131_072, 200_002 - 131_072));
     port.steering
-        .add(&moved(&[known(Place::Remote { index: vni_index(), mac: STRANGER })]))
+        .add(&moved(&[known(MacLocation::Remote { index: vni_index(), mac: STRANGER })]))
         .unwrap();
     port.goes_by_the_bridge(&udp(STRANGER, HOST), "no room");
     port.bypasses(&udp(FAR, HOST), "who was first stays");
     assert_eq!(port.steering.bypass().unwrap().no_room, state.no_room + 1);
-    let leave: Vec<PlaceChange> = (0..200_000).map(|n| gone(many(n))).collect();
+    let leave: Vec<MacLocationChange> = (0..200_000).map(|n| gone(many(n))).collect();
     port.steering.remove(&moved(&leave)).unwrap();
     port.steering.add(&moved(&[])).unwrap();
     port.bypasses(&udp(STRANGER, HOST), "room again");
     let after = port.steering.bypass().unwrap();
-    assert_eq!((after.places, after.waiting, after.no_room), (3, 0, state.no_room + 1));
+    assert_eq!((after.addresses, after.waiting, after.no_room), (3, 0, state.no_room + 1));
 }
 
 /// If another tool has a filter on the port's ingress or on the vxlan netdev's egress, all frames
 /// pass the bridge. This includes filters that appear later, and ends when they are removed.
 #[root_test]
 fn a_port_with_a_filter_of_somebody_else_has_no_bypass() {
-    for (place, found) in [
+    for (location, found) in [
         ("hp1 ingress", "u32 is on clsact ingress of hp1"),
         ("vx5 egress", "u32 is on clsact egress of vx5"),
     ] {
         let mut port = Port::new("scforeign", Hook::Tcx, PATIENT);
-        let (interface, way) = place.split_once(' ').unwrap();
+        let (interface, way) = location.split_once(' ').unwrap();
         let theirs = ifindex(&port.leaf.leaf, interface);
         let has = |port: &Port| {
             let state = port.steering.bypass().unwrap();
@@ -488,7 +488,7 @@ fn a_port_with_a_filter_of_somebody_else_has_no_bypass() {
         tc(&port, &format!("qdisc add dev {interface} clsact"));
         tc(
             &port,
-            &format!("filter add dev {place} protocol all prio 1 u32 match u32 0 0 flowid 1:1"),
+            &format!("filter add dev {location} protocol all prio 1 u32 match u32 0 0 flowid 1:1"),
         );
         port.bypasses(&udp(FAR, HOST), "nobody has looked");
         port.review(theirs + 1000);

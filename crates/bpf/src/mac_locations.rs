@@ -1,0 +1,139 @@
+//! The map of MAC address locations, which the bridge bypass forwards by
+//! (`programs/bypass.bpf.h`).
+//!
+//! A MAC address is behind a local port or behind a remote VTEP ([`MacLocation`]). When it moves, it
+//! leaves its old location before the workers get the new snapshot, and appears at its new location
+//! afterwards. In between its frames pass the bridge, which has the current entry. Addresses that do
+//! not fit the map pass the bridge, too.
+
+use std::collections::BTreeSet;
+
+use aya::maps::{HashMap, Map, MapData, MapError};
+use aya::{Ebpf, Pod};
+use tables::{MacLocation, MacLocationChange, Slot};
+
+use crate::error::SteeringError;
+use crate::maps::{absent, map};
+
+/// `struct mac_location` of the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub(crate) struct Key {
+    pub(crate) scope: u32,
+    pub(crate) kind: u16,
+    pub(crate) mac: [u8; 6],
+}
+
+// SAFETY: plain integers without padding.
+unsafe impl Pod for Key {}
+
+impl Key {
+    /// Kinds of locations (`LOCATION_PORT` and `LOCATION_REMOTE` of the programs).
+    pub(crate) const PORT: u16 = 0;
+    pub(crate) const REMOTE: u16 = 1;
+}
+
+impl From<MacLocation> for Key {
+    fn from(location: MacLocation) -> Self {
+        match location {
+            MacLocation::Port { port, mac } => Self { scope: port, kind: Self::PORT, mac: mac.0 },
+            MacLocation::Remote { index, mac } => {
+                Self { scope: Slot::of(index).get().into(), kind: Self::REMOTE, mac: mac.0 }
+            }
+        }
+    }
+}
+
+const NAME: &str = "mac_locations";
+/// `BPF_NOEXIST` of bpf(2).
+const NO_EXIST: u64 = 1;
+
+/// Which addresses are in the map.
+#[derive(Debug, Default)]
+pub(crate) struct MacLocations {
+    /// How many addresses are in the map.
+    pub(crate) known: usize,
+    /// Addresses that do not fit the map.
+    waiting: BTreeSet<Key>,
+    /// How many addresses have not fitted so far.
+    pub(crate) no_room: u64,
+}
+
+impl MacLocations {
+    /// How many addresses do not fit the map now.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Removes the addresses that have left their locations.
+    pub(crate) fn remove(
+        &mut self,
+        ebpf: &mut Ebpf,
+        changes: &[MacLocationChange],
+    ) -> Result<(), SteeringError> {
+        let (mut locations, mut first) = (locations(ebpf)?, Ok(()));
+        for change in changes.iter().filter(|change| !change.there) {
+            let key = change.location.into();
+            // It may be in the map as well: if it left and returned within one update while the map
+            // was full.
+            self.waiting.remove(&key);
+            match locations.remove(&key) {
+                Ok(()) => self.known = self.known.saturating_sub(1),
+                Err(error) => first = first.and(absent(error).map_err(failed)),
+            }
+        }
+        first
+    }
+
+    /// Adds the addresses that are at new locations, as many as fit.
+    pub(crate) fn add(
+        &mut self,
+        ebpf: &mut Ebpf,
+        changes: &[MacLocationChange],
+    ) -> Result<(), SteeringError> {
+        let mut locations = locations(ebpf)?;
+        let new = || {
+            changes.iter().filter(|change| change.there).map(|change| Key::from(change.location))
+        };
+        self.waiting.extend(new());
+        while let Some(key) = self.waiting.pop_first() {
+            match locations.insert(key, 0, NO_EXIST) {
+                Ok(()) => self.known += 1,
+                Err(error) if errno(&error) == Some(libc::EEXIST) => {}
+                Err(error) => {
+                    self.waiting.insert(key);
+                    self.no_room += new().filter(|key| self.waiting.contains(key)).count() as u64;
+                    return match errno(&error) {
+                        Some(libc::E2BIG | libc::ENOMEM) => Ok(()),
+                        _ => Err(failed(error)),
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many addresses the map can hold.
+pub(crate) fn capacity(ebpf: &Ebpf) -> Result<usize, SteeringError> {
+    let Some(Map::HashMap(data)) = ebpf.map(NAME) else {
+        return Err(SteeringError::Missing(NAME));
+    };
+    let information = data.info().map_err(failed)?;
+    Ok(usize::try_from(information.max_entries()).unwrap_or(usize::MAX))
+}
+
+fn locations(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, Key, u64>, SteeringError> {
+    map(ebpf, NAME)
+}
+
+fn failed(error: MapError) -> SteeringError {
+    SteeringError::Map(NAME, error)
+}
+
+fn errno(error: &MapError) -> Option<i32> {
+    match error {
+        MapError::SyscallError(error) => error.io_error.raw_os_error(),
+        _ => None,
+    }
+}
