@@ -66,6 +66,9 @@ enum Bench {
         /// --quick 3]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
         rounds: Option<u8>,
+        /// Only datapaths whose name contains this, beside kernel VXLAN; may be repeated
+        #[arg(long, value_name = "NAME")]
+        datapath: Vec<String>,
         /// Only this part; may be repeated [default: all but profile, with --quick nor standalone]
         #[arg(long, value_enum, value_name = "PART")]
         part: Vec<Part>,
@@ -95,9 +98,9 @@ fn main() -> ExitCode {
         Bench::State { quick, json } => {
             (vtepd_benches::state::run(quick).map_err(Error::Bench), json)
         }
-        Bench::System { quick, rounds, part, json } => {
+        Bench::System { quick, rounds, part, datapath, json } => {
             let rounds = rounds.unwrap_or(if quick { 3 } else { 5 }).into();
-            (vtepd_benches::system::run(quick, rounds, &part).map_err(Error::Bench), json)
+            (vtepd_benches::system::run(quick, rounds, &part, datapath).map_err(Error::Bench), json)
         }
     };
     match rows.and_then(|rows| report(rows, json.as_deref())) {

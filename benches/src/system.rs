@@ -48,6 +48,9 @@ struct Options {
     quick: bool,
     /// The number of rounds for each datapath and case.
     rounds: usize,
+    /// Only datapaths whose name contains one of these, beside the sender alone and the kernel; all
+    /// if empty.
+    datapaths: Vec<String>,
     /// The vtepd executable.
     vtepd: PathBuf,
     /// Set by signals.
@@ -55,6 +58,16 @@ struct Options {
 }
 
 impl Options {
+    /// Whether a datapath is measured.
+    fn includes(&self, datapath: testbed::Datapath) -> bool {
+        let name = datapath.to_string();
+        let is_base =
+            [testbed::Datapath::SenderOnly, testbed::Datapath::Kernel].contains(&datapath);
+        is_base
+            || self.datapaths.is_empty()
+            || self.datapaths.iter().any(|part| name.contains(part.as_str()))
+    }
+
     /// Returns an error if a signal has arrived. Called between measurements, so that everything is
     /// cleaned up.
     fn check_interrupt(&self) -> Result<(), Failure> {
@@ -67,12 +80,18 @@ impl Options {
 ///
 /// # Errors
 /// If namespaces or sockets cannot be created, or frames did not take the measured path.
-pub fn run(quick: bool, rounds: usize, parts: &[Part]) -> Result<Vec<Row>, Failure> {
+pub fn run(
+    quick: bool,
+    rounds: usize,
+    parts: &[Part],
+    datapaths: Vec<String>,
+) -> Result<Vec<Row>, Failure> {
     let stop = Arc::default();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let options = Options { quick, rounds, vtepd: testbed::daemon::beside_this_program()?, stop };
+    let options =
+        Options { quick, rounds, datapaths, vtepd: testbed::daemon::beside_this_program()?, stop };
     if testbed::cpu::count() < 2 {
         return Err("this needs two cores".into());
     }

@@ -130,6 +130,7 @@ impl Leaf {
                 hosts: Fdb::default(),
                 flood: vec![VtepIndex(0)],
                 strict_vtep: false,
+                offload: false,
                 learning: None,
             }));
         }

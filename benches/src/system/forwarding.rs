@@ -13,7 +13,7 @@ use crate::table::{Better, Figure, Row};
 
 /// The datapaths for encapsulation and decapsulation. The targets of encapsulation apply only to
 /// vtepd with super-frames.
-const DATAPATHS: [Datapath; 7] = [
+const DATAPATHS: [Datapath; 8] = [
     Datapath::SenderOnly,
     Datapath::Kernel,
     Datapath::KernelWithoutNf,
@@ -21,6 +21,7 @@ const DATAPATHS: [Datapath; 7] = [
     Datapath::PUNT,
     Datapath::BYPASS_SINGLE,
     Datapath::BYPASS,
+    Datapath::Offload,
 ];
 /// Kernel VXLAN with chosen source ports, for encapsulation.
 const KERNEL_DATAPATH: [Datapath; 2] = [Datapath::CHOSEN_PORT, Datapath::CHOSEN_PORT_MARKED];
@@ -100,7 +101,10 @@ fn is_measured(datapath: Datapath, case: Case) -> bool {
         }
         // The port matters to encapsulation only.
         Datapath::ChosenPort { .. } => input == Input::Host && cores == 1 && !bursts,
-        Datapath::Kernel | Datapath::KernelWithoutNf | Datapath::Vtepd { .. } => true,
+        Datapath::Kernel
+        | Datapath::KernelWithoutNf
+        | Datapath::Vtepd { .. }
+        | Datapath::Offload => true,
     }
 }
 
@@ -116,6 +120,7 @@ fn measurements(
     for round in 1..=options.rounds {
         for &datapath in datapaths
             .iter()
+            .filter(|datapath| options.includes(**datapath))
             .filter(|datapath| has_switch || **datapath != Datapath::KernelWithoutNf)
         {
             if let Some(package) = datapath.missing_package() {
@@ -266,7 +271,8 @@ fn beside_open_vswitch(measurements: &Measurements) -> Vec<Row> {
         matches!(datapath, Datapath::OpenVswitch { .. }) && case.cores == 2
     }) {
         let theirs = of(measurements, *other, *case, |measured| measured.rate);
-        for datapath in [Datapath::PUNT, Datapath::BYPASS] {
+        let vtepds = [Datapath::PUNT, Datapath::BYPASS, Datapath::Offload];
+        for datapath in vtepds.into_iter().filter(|of| measurements.contains_key(&(*of, *case))) {
             let vtepd = of(measurements, datapath, *case, |measured| measured.rate);
             let name = format!("{}, {datapath} / {other}: arrived", named(*case));
             let row = Row::beside("encapsulate", name, "frames/s", vtepd, None, Better::Higher);
@@ -287,7 +293,8 @@ fn fabrics(measurements: &Measurements) -> Vec<Row> {
             continue;
         }
         let singles = Case { traffic: Traffic { input: Input::Singles, ..case.traffic }, ..*case };
-        for datapath in [Datapath::PUNT, Datapath::BYPASS] {
+        let vtepds = [Datapath::PUNT, Datapath::BYPASS];
+        for datapath in vtepds.into_iter().filter(|of| measurements.contains_key(&(*of, *case))) {
             let vtepd = of(measurements, datapath, *case, |measured| measured.rate);
             let kernel = of(measurements, Datapath::Kernel, singles, |measured| measured.rate);
             let name = format!("{}, {datapath}; kernel: single frames: arrived", named(*case));

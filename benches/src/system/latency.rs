@@ -10,13 +10,14 @@ use testbed::{Datapath, Testbed};
 use super::{Failure, Options};
 use crate::table::{Better, Figure, Row};
 
-const DATAPATHS: [Datapath; 6] = [
+const DATAPATHS: [Datapath; 7] = [
     Datapath::Kernel,
     Datapath::KernelWithoutNf,
     Datapath::PUNT_SINGLE,
     Datapath::PUNT,
     Datapath::BYPASS_SINGLE,
     Datapath::BYPASS,
+    Datapath::Offload,
 ];
 const TOWARDS: [(Towards, &str); 2] =
     [(Towards::Far, "encapsulated"), (Towards::Host, "decapsulated")];
@@ -35,6 +36,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
     let has_switch = testbed.set_bridge_nf(true)?;
     let datapaths: Vec<Datapath> = DATAPATHS
         .into_iter()
+        .filter(|datapath| options.includes(*datapath))
         .filter(|datapath| has_switch || *datapath != Datapath::KernelWithoutNf)
         .collect();
     let mut quiet = Vec::new();

@@ -11,6 +11,8 @@ struct bypass_port {
 	__u32 frame_limit; // as in struct taken_netdev; 0 if the port only watches, permanently or for now
 	__u16 slot;        // slot of the port's VNI
 	__u16 number;      // index in port_counts
+	__u32 delivery_limit; // longest frame that may be sent to the port past the bridge; 0 if none may
+	__u32 zero;
 };
 
 struct {
@@ -36,8 +38,8 @@ struct {
 } port_counts SEC(".maps");
 
 // The location of a MAC address: behind a port (scope: its ifindex), or behind a remote VTEP
-// (scope: the VNI's slot).
-enum { LOCATION_PORT = 0, LOCATION_REMOTE = 1 };
+// (scope: the VNI's slot). A host has a further entry under its VNI's slot.
+enum { LOCATION_PORT = 0, LOCATION_REMOTE = 1, LOCATION_HOST = 2 };
 
 struct mac_location {
 	__u32 scope;
@@ -45,16 +47,22 @@ struct mac_location {
 	__u8 mac[6];
 };
 
-// A time of CLOCK_MONOTONIC_COARSE in nanoseconds. For an address behind a port: when the bridge
-// last saw a frame of it. For an address behind a VTEP: when a local port last received a frame
-// from it, which means that the host has moved here.
+struct location_entry {
+	// A time of CLOCK_MONOTONIC_COARSE in nanoseconds. For an address behind a port: when the
+	// bridge last saw a frame of it. For an address behind a VTEP: when a local port last
+	// received a frame from it, which means that the host has moved here.
+	__u64 heard;
+	__u32 index; // LOCATION_REMOTE: the VTEP's index in the snapshot; LOCATION_HOST: the port's ifindex
+	__u32 zero;
+};
+
 #define MOVED_HERE 1000000000LL // nanoseconds; within this time the control task learns of a real move
 struct {
 	UINT(type, BPF_MAP_TYPE_HASH);
 	UINT(max_entries, 131072);
 	UINT(map_flags, BPF_F_NO_PREALLOC);
 	TYPE(key, struct mac_location);
-	TYPE(value, __u64);
+	TYPE(value, struct location_entry);
 } mac_locations SEC(".maps");
 
 // Whether this is a valid IPv4 packet without options that fills the frame. With br_netfilter the
@@ -118,8 +126,10 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	struct mac_location destination = {.kind = LOCATION_REMOTE}, source = {.kind = LOCATION_PORT};
 	struct port_counts *counts;
 	struct passage *passage;
-	__u64 *bridged, *heard, now;
+	struct location_entry *remote, *host;
+	__u64 now;
 	__u32 number, worker;
+	int offloaded;
 
 	if (!port)
 		return PASS;
@@ -133,16 +143,21 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 		return PASS;
 	now = bpf_ktime_get_coarse_ns();
 	// Group addresses are never in the map.
-	heard = bpf_map_lookup_elem(&mac_locations, &destination);
-	if (!heard || (__s64)(now - *heard) < MOVED_HERE || skb->vlan_present || !is_ip(skb) || !fits(skb, port->frame_limit))
+	remote = bpf_map_lookup_elem(&mac_locations, &destination);
+	if (!remote || (__s64)(now - remote->heard) < MOVED_HERE || skb->vlan_present || !is_ip(skb) || !fits(skb, port->frame_limit))
 		goto pass;
-	bridged = bpf_map_lookup_elem(&mac_locations, &source);
-	if (!bridged)
+	host = bpf_map_lookup_elem(&mac_locations, &source);
+	if (!host)
 		goto pass;
-	if (now - *bridged >= port->refresh) {
-		*bridged = now;
+	if (now - host->heard >= port->refresh) {
+		host->heard = now;
 		counts->refreshed += 1;
 		return PASS;
+	}
+	offloaded = encapsulate(skb, port->slot, remote->index);
+	if (offloaded != TO_WORKER) {
+		counts->bypass += 1;
+		return offloaded;
 	}
 	worker = worker_of(skb, 0);
 	if (stalled(worker, BRIDGE)) {
@@ -162,10 +177,22 @@ pass:
 	// have to pass the bridge from now on, before the control task is notified.
 	source.kind = LOCATION_REMOTE;
 	source.scope = port->slot;
-	heard = bpf_map_lookup_elem(&mac_locations, &source);
-	if (heard)
-		*heard = now;
+	remote = bpf_map_lookup_elem(&mac_locations, &source);
+	if (remote)
+		remote->heard = now;
 	if (port->frame_limit)
 		counts->passed += 1;
 	return PASS;
+}
+
+// Encapsulates what the bridge sends to a vxlan netdev, if the VTEP is known.
+static ALWAYS_INLINE int offload_to(struct __sk_buff *skb, __u32 slot)
+{
+	struct mac_location destination = {.scope = slot, .kind = LOCATION_REMOTE};
+	struct location_entry *remote;
+
+	if (bpf_skb_load_bytes(skb, 0, destination.mac, 6))
+		return TO_WORKER;
+	remote = bpf_map_lookup_elem(&mac_locations, &destination);
+	return remote ? encapsulate(skb, slot, remote->index) : TO_WORKER;
 }

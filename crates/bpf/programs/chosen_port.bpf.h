@@ -129,7 +129,7 @@ static ALWAYS_INLINE __u64 addresses_word(__u8 protocol)
 // The last word of the key of a datagram whose transport header is at `offset` and has `length`
 // bytes left. Returns whether it is RoCE.
 static ALWAYS_INLINE int transport_word(struct __sk_buff *skb, __u32 offset, __u32 length, __u8 protocol,
-					enum fragment fragment, __u64 *word)
+					enum fragment fragment, int five_tuple, __u64 *word)
 {
 	struct udp udp;
 	__u32 queue_pair, claimed;
@@ -143,7 +143,7 @@ static ALWAYS_INLINE int transport_word(struct __sk_buff *skb, __u32 offset, __u
 		claimed = ntohs(udp.length);
 		if (claimed < sizeof(udp) || claimed > length)
 			return 0;
-		if (udp.destination == htons(PORT_ROCE) && claimed >= sizeof(udp) + BTH_LENGTH &&
+		if (!five_tuple && udp.destination == htons(PORT_ROCE) && claimed >= sizeof(udp) + BTH_LENGTH &&
 		    !bpf_skb_load_bytes(skb, offset + sizeof(udp) + 4, &queue_pair, 4)) {
 			*word = queue_pair_word(ntohl(queue_pair) & 0xffffff);
 			return 1;
@@ -161,7 +161,7 @@ static ALWAYS_INLINE int transport_word(struct __sk_buff *skb, __u32 offset, __u
 
 // The last word of the key of an IPv6 packet, behind whose fixed header `offset` is. Returns
 // whether it is RoCE.
-static ALWAYS_INLINE int ipv6_word(struct __sk_buff *skb, __u32 offset, __u32 end, __u8 next, __u64 *word)
+static ALWAYS_INLINE int ipv6_word(struct __sk_buff *skb, __u32 offset, __u32 end, __u8 next, int five_tuple, __u64 *word)
 {
 	enum fragment fragment;
 	struct {
@@ -177,7 +177,7 @@ static ALWAYS_INLINE int ipv6_word(struct __sk_buff *skb, __u32 offset, __u32 en
 			return 0;
 		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING && next != IPPROTO_DSTOPTS &&
 		    next != IPPROTO_AH && next != IPPROTO_FRAGMENT)
-			return transport_word(skb, offset, end - offset, next, WHOLE_DATAGRAM, word);
+			return transport_word(skb, offset, end - offset, next, WHOLE_DATAGRAM, five_tuple, word);
 		if (offset + 4 > end || bpf_skb_load_bytes(skb, offset, &extension, sizeof(extension)))
 			return 0;
 		length = (extension.units + 1) * 8;
@@ -228,15 +228,15 @@ static ALWAYS_INLINE int plain_roce(struct __sk_buff *skb, __u64 state, __u64 *h
 	return 1;
 }
 
-// The hash of a frame's key. Returns what kind of frame it is.
-static ALWAYS_INLINE int flow_hash(struct __sk_buff *skb, __u64 seed, __u64 *hash)
+// The hash of a frame's key. Returns what kind of frame it is. With `five_tuple`, RoCE counts as UDP.
+static FUNCTION int flow_hash(struct __sk_buff *skb, __u64 seed, int five_tuple, __u64 *hash)
 {
 	__u32 offset = 14, header, total, tags = skb->vlan_present ? 1 : 0, length = skb->len;
 	__u64 word, state = hash_begin(seed);
 	__u16 ethertype, inner;
 	struct ipv4 ip4;
 	struct ipv6 ip6;
-	int roce = plain_roce(skb, state, hash);
+	int roce = !five_tuple && plain_roce(skb, state, hash);
 
 	if (roce)
 		return ROCE;
@@ -267,7 +267,7 @@ static ALWAYS_INLINE int flow_hash(struct __sk_buff *skb, __u64 seed, __u64 *has
 		word = addresses_word(ip4.protocol);
 		if (header <= total && total <= length)
 			roce = transport_word(skb, offset + header, total - header, ip4.protocol,
-					      fragment_of(ntohs(ip4.fragment) & 0x1fff, ntohs(ip4.fragment) & 0x2000), &word);
+					      fragment_of(ntohs(ip4.fragment) & 0x1fff, ntohs(ip4.fragment) & 0x2000), five_tuple, &word);
 	} else if (ethertype == htons(ETH_P_IPV6)) {
 		if (bpf_skb_load_bytes(skb, offset, &ip6, sizeof(ip6)))
 			return 0;
@@ -281,7 +281,7 @@ static ALWAYS_INLINE int flow_hash(struct __sk_buff *skb, __u64 seed, __u64 *has
 		word = addresses_word(ip6.next);
 		offset += sizeof(ip6);
 		if (total + sizeof(ip6) <= length)
-			roce = ipv6_word(skb, offset, offset + total, ip6.next, &word);
+			roce = ipv6_word(skb, offset, offset + total, ip6.next, five_tuple, &word);
 	} else {
 		return 0;
 	}
@@ -294,7 +294,7 @@ static ALWAYS_INLINE __u32 port_of(struct __sk_buff *skb, const struct port_choi
 {
 	__u32 bin;
 	__u64 hash;
-	int kind = flow_hash(skb, choice->seed, &hash);
+	int kind = flow_hash(skb, choice->seed, 0, &hash);
 
 	if (!kind)
 		return 0;

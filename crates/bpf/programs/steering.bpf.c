@@ -11,6 +11,8 @@
 
 #define SEC(name) __attribute__((section(name), used))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
+// A function of its own in the program, with a stack frame of its own.
+#define FUNCTION __attribute__((noinline))
 #define UINT(name, value) int (*name)[value]
 #define TYPE(name, type) type *name
 
@@ -34,6 +36,11 @@ static long (*bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flag
 static long (*bpf_skb_adjust_room)(void *skb, __s32 len_diff, __u32 mode, __u64 flags) = (void *)BPF_FUNC_skb_adjust_room;
 static long (*bpf_check_mtu)(void *skb, __u32 ifindex, __u32 *mtu_len, __s32 len_diff, __u64 flags) = (void *)BPF_FUNC_check_mtu;
 static long (*bpf_set_hash_invalid)(void *skb) = (void *)BPF_FUNC_set_hash_invalid;
+static long (*bpf_l3_csum_replace)(void *skb, __u32 offset, __u64 from, __u64 to, __u64 size) = (void *)BPF_FUNC_l3_csum_replace;
+static long (*bpf_l4_csum_replace)(void *skb, __u32 offset, __u64 from, __u64 to, __u64 flags) = (void *)BPF_FUNC_l4_csum_replace;
+static __s64 (*bpf_csum_diff)(__be32 *from, __u32 from_size, __be32 *to, __u32 to_size, __wsum seed) = (void *)BPF_FUNC_csum_diff;
+static long (*bpf_csum_level)(void *skb, __u64 level) = (void *)BPF_FUNC_csum_level;
+static long (*bpf_skb_pull_data)(void *skb, __u32 length) = (void *)BPF_FUNC_skb_pull_data;
 static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 
 // include/uapi/linux/pkt_cls.h. TC_ACT_UNSPEC continues with the next filter, and then with the
@@ -59,9 +66,8 @@ struct {
 	TYPE(value, __u32);
 } kill_switch SEC(".maps");
 
-// A tunnel endpoint whose packets vtepd decapsulates, and the number of the worker that receives
-// them. A number beyond all workers distributes the flows over the workers. Address and port are in
-// network byte order, the VNI in host byte order.
+// A tunnel endpoint whose packets vtepd decapsulates. Address and port are in network byte order,
+// the VNI in host byte order.
 struct tunnel_end {
 	__u32 local;
 	__u32 vni;
@@ -69,11 +75,16 @@ struct tunnel_end {
 	__u16 zero;
 };
 
+struct taken_tunnel {
+	__u32 worker; // number of the worker that receives all packets; a number beyond all workers distributes the flows
+	__u32 slot;   // of the VNI
+};
+
 struct {
 	UINT(type, BPF_MAP_TYPE_HASH);
 	UINT(max_entries, 4096);
 	TYPE(key, struct tunnel_end);
-	TYPE(value, __u32);
+	TYPE(value, struct taken_tunnel);
 } taken_tunnels SEC(".maps");
 
 // Uplinks with a reverse path filter (source 0), and the sources whose packets pass it there, in
@@ -135,6 +146,7 @@ enum {
 	COUNT_UPLINK_UNTUNNELLED,
 	COUNT_PORT_CHOSEN,
 	COUNT_PORT_KEPT,
+	COUNT_OFFLOAD_FAILED,
 	COUNTS,
 };
 
@@ -346,55 +358,15 @@ static ALWAYS_INLINE int source_passes(struct __sk_buff *skb, __u32 source)
 	return source && bpf_map_lookup_elem(&checked_sources, &arrival) != 0;
 }
 
-// Uplink ingress: redirects whole VXLAN packets for the tunnel endpoints in the map. Packets with
-// other flags, IP options or fragments stay with the kernel.
-SEC("classifier") int steer_uplink(struct __sk_buff *skb)
-{
-	struct headers h;
-	struct tunnel_end end = {};
-	__u32 total, ifindex, worker, *serves;
-
-	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present || skb->pkt_type != PACKET_HOST)
-		return PASS;
-	if (bpf_skb_load_bytes(skb, 0, &h, sizeof(h)))
-		return PASS;
-	if (h.ip.version_ihl != 0x45 || h.ip.protocol != IPPROTO_UDP || (h.ip.fragment & htons(FRAGMENT)))
-		return PASS;
-	if (h.vxlan_flags != htonl(0x08000000) || (ntohl(h.vni_reserved) & 0xff))
-		return PASS;
-	total = ntohs(h.ip.total_length);
-	if (total + 14 > skb->len || ntohs(h.udp_length) < 16 || ntohs(h.udp_length) + 20U > total)
-		return PASS;
-	if (ntohs(h.udp_length) < 16 + SHORTEST_INNER)
-		return PASS;
-	end.local = h.ip.addresses[1];
-	end.vni = ntohl(h.vni_reserved) >> 8;
-	end.port = h.destination_port;
-	serves = bpf_map_lookup_elem(&taken_tunnels, &end);
-	if (!serves || !source_passes(skb, h.ip.addresses[0]))
-		return PASS;
-	worker = *serves < WORKERS ? *serves : worker_of(skb, sizeof(h));
-	if (stalled(worker, UNDERLAY)) {
-		count(COUNT_UPLINK_STALLED);
-		return PASS;
-	}
-	count(COUNT_UPLINK_REDIRECTED);
-	ifindex = near_end(underlay_punts, worker);
-	if (!through_queue)
-		return at_once(skb, ifindex);
-	skb->tc_index = 0;
-	return bpf_redirect(ifindex, 0);
-}
-
 // Length of one segment of a GSO frame: its headers and gso_size. 0 if the headers are not
-// understood.
-static ALWAYS_INLINE __u32 segment_length(struct __sk_buff *skb)
+// understood. `start`: offset of the Ethernet header.
+static ALWAYS_INLINE __u32 segment_length(struct __sk_buff *skb, __u32 start)
 {
 	__u32 offset;
 	__u16 ethertype;
 	__u8 byte, protocol;
 
-	offset = behind_tags(skb, 0, &ethertype);
+	offset = behind_tags(skb, start, &ethertype);
 	if (!offset)
 		return 0;
 	if (ethertype == htons(ETH_P_IP)) {
@@ -417,13 +389,13 @@ static ALWAYS_INLINE __u32 segment_length(struct __sk_buff *skb)
 	} else {
 		return 0;
 	}
-	return offset + skb->gso_size;
+	return offset - start + skb->gso_size;
 }
 
 // Whether a frame, or each segment of a GSO frame, is at most this long.
 static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 {
-	__u32 length = skb->gso_size ? segment_length(skb) : skb->len;
+	__u32 length = skb->gso_size ? segment_length(skb, 0) : skb->len;
 
 	if (skb->vlan_present)
 		length += 4;
@@ -433,6 +405,56 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 }
 
 #include "chosen_port.bpf.h"
+#include "offload.bpf.h"
+#include "checksum.bpf.h"
+#include "encapsulate.bpf.h"
+#include "bypass.bpf.h"
+#include "decapsulate.bpf.h"
+
+// Uplink ingress: redirects whole VXLAN packets for the tunnel endpoints in the map. Packets with
+// other flags, IP options or fragments stay with the kernel.
+SEC("classifier") int steer_uplink(struct __sk_buff *skb)
+{
+	struct headers h;
+	struct tunnel_end end = {};
+	struct taken_tunnel *taken;
+	__u32 total, ifindex, worker;
+	int offloaded;
+
+	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present || skb->pkt_type != PACKET_HOST)
+		return PASS;
+	if (bpf_skb_load_bytes(skb, 0, &h, sizeof(h)))
+		return PASS;
+	if (h.ip.version_ihl != 0x45 || h.ip.protocol != IPPROTO_UDP || (h.ip.fragment & htons(FRAGMENT)))
+		return PASS;
+	if (h.vxlan_flags != htonl(0x08000000) || (ntohl(h.vni_reserved) & 0xff))
+		return PASS;
+	total = ntohs(h.ip.total_length);
+	if (total + 14 > skb->len || ntohs(h.udp_length) < 16 || ntohs(h.udp_length) + 20U > total)
+		return PASS;
+	if (ntohs(h.udp_length) < 16 + SHORTEST_INNER)
+		return PASS;
+	end.local = h.ip.addresses[1];
+	end.vni = ntohl(h.vni_reserved) >> 8;
+	end.port = h.destination_port;
+	taken = bpf_map_lookup_elem(&taken_tunnels, &end);
+	if (!taken || !source_passes(skb, h.ip.addresses[0]))
+		return PASS;
+	offloaded = decapsulate(skb, &h, taken->slot);
+	if (offloaded != TO_WORKER)
+		return offloaded;
+	worker = taken->worker < WORKERS ? taken->worker : worker_of(skb, sizeof(h));
+	if (stalled(worker, UNDERLAY)) {
+		count(COUNT_UPLINK_STALLED);
+		return PASS;
+	}
+	count(COUNT_UPLINK_REDIRECTED);
+	ifindex = near_end(underlay_punts, worker);
+	if (!through_queue)
+		return at_once(skb, ifindex);
+	skb->tc_index = 0;
+	return bpf_redirect(ifindex, 0);
+}
 
 // vxlan netdev egress: redirects what the bridge sends to the overlay, if it fits the underlay.
 // Frames that the kernel encapsulates get a source port that vtepd chooses.
@@ -440,6 +462,7 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex, worker;
 	struct taken_netdev *taken = bpf_map_lookup_elem(&taken_netdevs, &ifindex);
+	int offloaded;
 
 	if (!taken)
 		goto kernel;
@@ -447,6 +470,9 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 		count(COUNT_VXLAN_TOO_BIG);
 		goto kernel;
 	}
+	offloaded = offload_to(skb, taken->slot);
+	if (offloaded != TO_WORKER)
+		return offloaded;
 	worker = worker_of(skb, 0);
 	if (stalled(worker, BRIDGE)) {
 		count(COUNT_VXLAN_STALLED);
@@ -459,8 +485,6 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 kernel:
 	return choose_port(skb);
 }
-
-#include "bypass.bpf.h"
 
 // Access port ingress: AF_PACKET has received the frame before this program runs. Dropping it keeps
 // it from the IP stack.

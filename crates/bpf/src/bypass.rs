@@ -28,6 +28,8 @@ pub(crate) struct PortEntry {
     pub(crate) frame_limit: u32,
     pub(crate) slot: u16,
     pub(crate) number: u16,
+    pub(crate) delivery_limit: u32,
+    pub(crate) zero: u32,
 }
 
 // SAFETY: plain integers without padding.
@@ -54,11 +56,14 @@ impl Attached {
 
     fn write(&self, ebpf: &mut Ebpf, frame_limit: u32) -> Result<(), SteeringError> {
         let Self { port, number, .. } = self;
+        let delivers = frame_limit != LISTENS && port.delivers;
         let entry = PortEntry {
             refresh: u64::try_from(port.refresh.as_nanos()).unwrap_or(u64::MAX),
             frame_limit,
             slot: Slot::of(port.index).get(),
             number: *number,
+            delivery_limit: if delivers { port.mtu.saturating_add(HEADER) } else { 0 },
+            zero: 0,
         };
         ports(ebpf)?
             .insert(port.ifindex, entry, 0)
@@ -403,6 +408,8 @@ impl Bypass {
 const AT_ONCE: usize = 32;
 /// How long after a pause the control task may still have unread notifications of that time.
 const DEAF: Duration = Duration::from_millis(200);
+/// Header of an Ethernet frame in bytes.
+const HEADER: u32 = 14;
 /// The frame limit of a port that only watches: no frame is that short.
 const LISTENS: u32 = 0;
 

@@ -52,9 +52,9 @@ pub enum SteeringError {
     /// The private namespace could not be entered.
     #[error("the punts' namespace could not be entered: {0}")]
     Namespace(io::Error),
-    /// The map of waiting frames could not be mapped into memory.
-    #[error("the steering programs' map waiting_since could not be mapped into memory: {0}")]
-    Watchdog(io::Error),
+    /// A map could not be mapped into memory.
+    #[error("the steering programs' map {0} could not be mapped into memory: {1}")]
+    Mapped(&'static str, io::Error),
     /// The kill switch's descriptor could not be duplicated, or its lock is held by a thread that
     /// hangs.
     #[error("the kill switch's file descriptor could not be duplicated: {0}")]

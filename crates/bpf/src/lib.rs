@@ -6,6 +6,7 @@
 //! - `bypass`, `mac_locations`, `port_counts`: the bridge bypass, its map of MAC addresses, and its
 //!   counters for each port
 //! - `kill_switch`: the map that all attached programs call through
+//! - `offload`: the tables and counters of the `offload` datapath
 //! - [`watchdog`]: the map by which the programs detect a worker that hangs
 //! - [`foreign_programs`]: programs of other tools on the hooks that steering uses
 //! - [`stale_filters`]: removes clsact filters that a killed vtepd left behind
@@ -27,7 +28,9 @@ mod hook;
 pub mod iptables;
 mod kill_switch;
 mod mac_locations;
+mod mapped;
 mod maps;
+mod offload;
 mod port_counts;
 mod programs;
 mod rcu_expedite;
@@ -43,6 +46,7 @@ pub use error::SteeringError;
 pub use foreign_programs::bypass_obstacle;
 pub use hook::{Hook, has_tcx};
 pub use kill_switch::KillSwitch;
+pub use offload::traffic::{OffloadCounts, OffloadPathTraffic, OffloadTraffic};
 pub use port_counts::PortCounts;
 pub use steering::{NearEnds, Steering, SteeringCounts};
 pub use watchdog::{MOST_WORKERS, PuntSide, Wakeups, Watchdog};

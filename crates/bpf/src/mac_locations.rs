@@ -6,7 +6,7 @@
 //! afterwards. In between its frames pass the bridge, which has the current entry. Addresses that do
 //! not fit the map pass the bridge, too.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::{Ebpf, Pod};
@@ -27,21 +27,43 @@ pub(crate) struct Key {
 // SAFETY: plain integers without padding.
 unsafe impl Pod for Key {}
 
-impl Key {
-    /// Kinds of locations (`LOCATION_PORT` and `LOCATION_REMOTE` of the programs).
-    pub(crate) const PORT: u16 = 0;
-    pub(crate) const REMOTE: u16 = 1;
+/// `struct location_entry` of the programs.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Entry {
+    pub(crate) heard: u64,
+    pub(crate) index: u32,
+    pub(crate) zero: u32,
 }
 
-impl From<MacLocation> for Key {
-    fn from(location: MacLocation) -> Self {
-        match location {
-            MacLocation::Port { port, mac } => Self { scope: port, kind: Self::PORT, mac: mac.0 },
-            MacLocation::Remote { index, mac } => {
-                Self { scope: Slot::of(index).get().into(), kind: Self::REMOTE, mac: mac.0 }
-            }
-        }
+// SAFETY: plain integers without padding.
+unsafe impl Pod for Entry {}
+
+impl Key {
+    /// Kinds of locations (`LOCATION_PORT` and so on in the programs).
+    pub(crate) const PORT: u16 = 0;
+    pub(crate) const REMOTE: u16 = 1;
+    pub(crate) const HOST: u16 = 2;
+
+    /// Whether this is the first entry of an address. A local host has a second one.
+    const fn is_address(&self) -> bool {
+        self.kind != Self::HOST
     }
+}
+
+/// The entries of a location: the key, and the index that the programs find there.
+fn entries(location: MacLocation) -> impl Iterator<Item = (Key, u32)> {
+    let slot = |index| u32::from(Slot::of(index).get());
+    let (first, second) = match location {
+        MacLocation::Port { port, index, mac } => (
+            (Key { scope: port, kind: Key::PORT, mac: mac.0 }, 0),
+            Some((Key { scope: slot(index), kind: Key::HOST, mac: mac.0 }, port)),
+        ),
+        MacLocation::Remote { index, vtep, mac } => {
+            ((Key { scope: slot(index), kind: Key::REMOTE, mac: mac.0 }, vtep.0), None)
+        }
+    };
+    std::iter::once(first).chain(second)
 }
 
 const NAME: &str = "mac_locations";
@@ -53,8 +75,8 @@ const NO_EXIST: u64 = 1;
 pub(crate) struct MacLocations {
     /// How many addresses are in the map.
     pub(crate) known: usize,
-    /// Addresses that do not fit the map.
-    waiting: BTreeSet<Key>,
+    /// Entries that do not fit the map.
+    waiting: BTreeMap<Key, u32>,
     /// How many addresses have not fitted so far.
     pub(crate) no_room: u64,
 }
@@ -62,7 +84,7 @@ pub(crate) struct MacLocations {
 impl MacLocations {
     /// How many addresses do not fit the map now.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.keys().filter(|key| key.is_address()).count()
     }
 
     /// Removes the addresses that have left their locations.
@@ -72,13 +94,13 @@ impl MacLocations {
         changes: &[MacLocationChange],
     ) -> Result<(), SteeringError> {
         let (mut locations, mut first) = (locations(ebpf)?, Ok(()));
-        for change in changes.iter().filter(|change| !change.there) {
-            let key = change.location.into();
+        let left = changes.iter().filter(|change| !change.there);
+        for (key, _) in left.flat_map(|change| entries(change.location)) {
             // It may be in the map as well: if it left and returned within one update while the map
             // was full.
             self.waiting.remove(&key);
             match locations.remove(&key) {
-                Ok(()) => self.known = self.known.saturating_sub(1),
+                Ok(()) => self.known = self.known.saturating_sub(key.is_address().into()),
                 Err(error) => first = first.and(absent(error).map_err(failed)),
             }
         }
@@ -93,16 +115,18 @@ impl MacLocations {
     ) -> Result<(), SteeringError> {
         let mut locations = locations(ebpf)?;
         let new = || {
-            changes.iter().filter(|change| change.there).map(|change| Key::from(change.location))
+            changes.iter().filter(|change| change.there).flat_map(|change| entries(change.location))
         };
         self.waiting.extend(new());
-        while let Some(key) = self.waiting.pop_first() {
-            match locations.insert(key, 0, NO_EXIST) {
-                Ok(()) => self.known += 1,
+        while let Some((key, index)) = self.waiting.pop_first() {
+            match locations.insert(key, Entry { heard: 0, index, zero: 0 }, NO_EXIST) {
+                Ok(()) => self.known += usize::from(key.is_address()),
                 Err(error) if errno(&error) == Some(libc::EEXIST) => {}
                 Err(error) => {
-                    self.waiting.insert(key);
-                    self.no_room += new().filter(|key| self.waiting.contains(key)).count() as u64;
+                    self.waiting.insert(key, index);
+                    let missing =
+                        new().filter(|(key, _)| key.is_address() && self.waiting.contains_key(key));
+                    self.no_room += missing.count() as u64;
                     return match errno(&error) {
                         Some(libc::E2BIG | libc::ENOMEM) => Ok(()),
                         _ => Err(failed(error)),
@@ -123,7 +147,7 @@ pub(crate) fn capacity(ebpf: &Ebpf) -> Result<usize, SteeringError> {
     Ok(usize::try_from(information.max_entries()).unwrap_or(usize::MAX))
 }
 
-fn locations(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, Key, u64>, SteeringError> {
+fn locations(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, Key, Entry>, SteeringError> {
     map(ebpf, NAME)
 }
 

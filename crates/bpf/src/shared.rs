@@ -6,21 +6,28 @@ use std::mem::{offset_of, size_of};
 
 use crate::bypass::PortEntry;
 use crate::mac_locations;
+use crate::offload::entries::{self, GroupEntry, HopEntry, VniEntry};
+use crate::offload::traffic::{self, OffloadPathTraffic, OffloadTraffic};
+use crate::offload::{GROUPS, HOPS, NO_HOPS, SINGLE, VNIS, VTEPS};
 use crate::port_counts::{Numbers, PortCounts};
 use crate::programs::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEERS};
-use crate::steering::apply::{TakenNetdev, TunnelEnd};
+use crate::steering::apply::{TakenNetdev, TakenTunnel, TunnelEnd};
 use crate::steering::chosen_port::{Choice, Key, ROUTE_PER_FRAME_MARK};
 use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
 use crate::watchdog::{CALLED, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 10] = [
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/bypass.bpf.h"),
     include_str!("../programs/workers.bpf.h"),
     include_str!("../programs/chosen_port.bpf.h"),
     include_str!("../programs/punt.bpf.h"),
     include_str!("../programs/tunnel.bpf.h"),
+    include_str!("../programs/offload.bpf.h"),
+    include_str!("../programs/checksum.bpf.h"),
+    include_str!("../programs/encapsulate.bpf.h"),
+    include_str!("../programs/decapsulate.bpf.h"),
 ];
 
 /// All sources, without comments.
@@ -101,12 +108,44 @@ macro_rules! rust_layout {
 fn structs_in_maps_have_the_same_layout() {
     let code = code();
     let expected: BTreeMap<&str, Layout> = BTreeMap::from([
-        ("bypass_port", rust_layout!(PortEntry { refresh, frame_limit, slot, number })),
+        (
+            "bypass_port",
+            rust_layout!(PortEntry { refresh, frame_limit, slot, number, delivery_limit, zero }),
+        ),
         ("mac_location", rust_layout!(mac_locations::Key { scope, kind, mac })),
+        ("location_entry", rust_layout!(mac_locations::Entry { heard, index, zero })),
         ("port_counts", rust_layout!(PortCounts { bypass, refreshed, passed, stalled })),
         ("tunnel_end", rust_layout!(TunnelEnd { local, vni, port, zero })),
+        ("taken_tunnel", rust_layout!(TakenTunnel { worker, slot })),
         ("taken_netdev", rust_layout!(TakenNetdev { frame_limit, slot })),
         ("arrival", rust_layout!(Arrival { ifindex, source })),
+        (
+            "offload_vni",
+            rust_layout!(VniEntry {
+                seed,
+                local,
+                vni,
+                destination_port,
+                min,
+                ports,
+                bins,
+                flags,
+                tos,
+                ttl,
+                mac,
+                zero
+            }),
+        ),
+        ("offload_group", rust_layout!(GroupEntry { hops })),
+        (
+            "offload_hop",
+            rust_layout!(HopEntry { ifindex, mtu, destination, source, path, by_default }),
+        ),
+        (
+            "offload_traffic",
+            rust_layout!(OffloadTraffic { sent, sent_bytes, received, received_bytes, by_default }),
+        ),
+        ("offload_path_traffic", rust_layout!(OffloadPathTraffic { frames, bytes })),
         ("port_key", rust_layout!(Key { ifindex, vni })),
         (
             "port_choice",
@@ -150,6 +189,22 @@ fn constants_are_the_same() {
         ("HOOK_ACCESS", STEER_ACCESS.0.into()),
         ("LOCATION_PORT", mac_locations::Key::PORT.into()),
         ("LOCATION_REMOTE", mac_locations::Key::REMOTE.into()),
+        ("LOCATION_HOST", mac_locations::Key::HOST.into()),
+        ("OFFLOAD_FIVE_TUPLE", entries::FIVE_TUPLE.into()),
+        ("OFFLOAD_TOS_INHERIT", entries::TOS_INHERIT.into()),
+        ("OFFLOAD_TTL_INHERIT", entries::TTL_INHERIT.into()),
+        ("OFFLOAD_DF_SET", entries::DF_SET.into()),
+        ("OFFLOAD_DF_INHERIT", entries::DF_INHERIT.into()),
+        ("OFFLOAD_CHECKSUM", entries::CHECKSUM.into()),
+        ("OFFLOAD_DECAPSULATES", entries::DECAPSULATES.into()),
+        ("OFFLOAD_VNIS", VNIS.into()),
+        ("OFFLOAD_VTEPS", VTEPS.into()),
+        ("OFFLOAD_GROUPS", GROUPS.into()),
+        ("OFFLOAD_HOPS", HOPS.into()),
+        ("OFFLOAD_PATHS", traffic::PATHS.into()),
+        ("OFFLOAD_SINGLE", SINGLE.into()),
+        ("OFFLOAD_NO_HOPS", NO_HOPS.into()),
+        ("BUCKETS", path::BUCKETS as u64),
         ("WAY_BRIDGE", pipeline::bundle::WAY_BRIDGE.into()),
         ("WAY_PORT", pipeline::bundle::WAY_PORT.into()),
         ("SHORTEST_INNER", pipeline::SHORTEST_INNER as u64),
@@ -165,7 +220,9 @@ fn constants_are_the_same() {
     }
     // None of these is left out.
     let of_kind = |name: &&str| {
-        ["HOOK_", "COUNT_", "LOCATION_", "WAY_"].iter().any(|start| name.starts_with(start))
+        ["HOOK_", "COUNT_", "LOCATION_", "WAY_", "OFFLOAD_"]
+            .iter()
+            .any(|start| name.starts_with(start))
     };
     let all: BTreeSet<&str> = constants.keys().map(String::as_str).filter(of_kind).collect();
     assert_eq!(all, expected.keys().copied().filter(of_kind).collect());
@@ -201,6 +258,12 @@ fn maps_have_room() {
     assert_eq!(entries("bypass_ports"), u64::from(Numbers::MOST));
     assert_eq!(entries("kill_switch"), STEERS.len() as u64);
     assert_eq!(entries("waiting_since"), (WORDS * MOST_WORKERS) as u64);
+    assert_eq!(entries("offload_vni_traffic"), u64::from(traffic::COUNTED));
+    assert_eq!(entries("offload_vtep_traffic"), u64::from(traffic::COUNTED));
     let slots = u64::from(tables::VniIndex::MAX);
-    assert!(["slots", "taken_netdevs", "taken_tunnels"].iter().all(|map| entries(map) > slots));
+    assert!(
+        ["slots", "offload_slots", "taken_netdevs", "taken_tunnels"]
+            .iter()
+            .all(|map| entries(map) > slots)
+    );
 }

@@ -8,7 +8,7 @@ use aya::maps::Map;
 use aya::programs::tc::SchedClassifierLink;
 use aya::{Ebpf, EbpfLoader};
 use netlink::PrivateNamespace;
-use tables::{BypassPort, OpenPort, SteeringPlan};
+use tables::{BypassPort, OpenPort, Snapshot, SteeringPlan};
 use wire::Vni;
 
 use crate::attach::{attach, attach_by_index};
@@ -17,6 +17,8 @@ use crate::error::SteeringError;
 use crate::foreign_programs::remember_own;
 use crate::hook::Hook;
 use crate::kill_switch::KillSwitch;
+use crate::offload::Offload;
+use crate::offload::traffic::{self, OffloadCounts};
 use crate::programs::{ACCESS, EMPTIED, ENTRIES, FAR_END, PORT, PUNT, STEERS, classifier};
 use crate::rcu_expedite::GracePeriods;
 use crate::watchdog::{MOST_WORKERS, Wakeups, Watchdog};
@@ -69,6 +71,7 @@ pub struct Steering {
     grace_periods: GracePeriods,
     punts: Vec<SchedClassifierLink>,
     bypass: Bypass,
+    offload: Offload,
 }
 
 impl std::fmt::Debug for Steering {
@@ -134,6 +137,7 @@ impl Steering {
             programs.push((place, fd.try_clone().map_err(SteeringError::KillSwitch)?));
         }
         let kill_switch = KillSwitch::new(map, programs, &EMPTIED);
+        let offload = Offload::new(&ebpf)?;
         let watch = Some(watch(&mut ebpf, workers, stall_limit)?);
         Ok(Self {
             ebpf,
@@ -150,6 +154,7 @@ impl Steering {
             grace_periods: GracePeriods::default(),
             punts: Vec::new(),
             bypass: Bypass::default(),
+            offload,
         })
     }
 
@@ -243,6 +248,23 @@ impl Steering {
         self.kill_switch.release()
     }
 
+    /// Writes the tables of the `offload` datapath. To be called between [`Self::remove`] and
+    /// [`Self::add`].
+    ///
+    /// # Errors
+    /// When the kernel refuses. The next call tries again.
+    pub fn offload(&mut self, snapshot: &Snapshot) -> Result<(), SteeringError> {
+        self.offload.follow(&mut self.ebpf, snapshot)
+    }
+
+    /// The counters of the `offload` datapath for what is in this snapshot.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn offload_counts(&self, snapshot: &Snapshot) -> Result<OffloadCounts, SteeringError> {
+        traffic::read(&self.ebpf, snapshot)
+    }
+
     /// The candidates for the bypass at these interfaces, which are host ports or their vxlan
     /// netdevs. For [`crate::bypass_obstacle`], which sends netlink requests and therefore runs on
     /// another thread.
@@ -317,6 +339,7 @@ fn watch(
     };
     let ring = ebpf.take_map(calls).ok_or(SteeringError::Missing(calls))?;
     let ring = ring.try_into().map_err(|error| SteeringError::Map(calls, error))?;
-    let patience = Watchdog::share(&notes, workers, limit).map_err(SteeringError::Watchdog)?;
-    Ok((patience, Wakeups::new(ring)))
+    let watchdogs = Watchdog::share(&notes, workers, limit);
+    let watchdogs = watchdogs.map_err(|error| SteeringError::Mapped("waiting_since", error))?;
+    Ok((watchdogs, Wakeups::new(ring)))
 }

@@ -9,7 +9,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,17 +16,16 @@ use std::time::Duration;
 use aya::maps::{MapData, RingBuf};
 use nix::time::{ClockId, clock_gettime};
 
+use crate::mapped::MappedWords;
+
 /// The lowest bit of an entry: the programs have woken the worker.
 pub(crate) const CALLED: u64 = 1;
-/// Bytes of the mapping: the least that mmap(2) of a map can share.
-const PAGE: usize = 4096;
 /// Maximum number of workers, each with two punt pairs (`WORKERS` in `programs/workers.bpf.h`).
 pub const MOST_WORKERS: usize = 8;
 
 /// Words of the map for each worker (`WORDS` in `programs/steering.bpf.c`): one cache line, so that
 /// workers do not share lines.
 pub(crate) const WORDS: usize = 8;
-const _: () = assert!(MOST_WORKERS * WORDS * size_of::<u64>() <= PAGE);
 
 /// The two punt pairs of a worker, by their index within its part of `waiting_since`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,44 +39,17 @@ pub enum PuntSide {
 /// A worker's view of its entries in the map `waiting_since`.
 #[derive(Debug)]
 pub struct Watchdog {
-    notes: Arc<Notes>,
+    notes: Arc<MappedWords>,
     /// The worker's number.
     worker: usize,
     limit: Duration,
-}
-
-/// The mapped page of the map. Each worker has `WORDS` words of it and uses two.
-#[derive(Debug)]
-struct Notes(NonNull<AtomicU64>);
-
-// SAFETY: the page is shared memory that is only touched by atomic operations, from whatever
-// thread.
-unsafe impl Send for Notes {}
-// SAFETY: as above.
-unsafe impl Sync for Notes {}
-
-impl Drop for Notes {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `Watchdog::share`, and not used after.
-        let _ = unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE) };
-    }
 }
 
 impl Watchdog {
     /// Maps `waiting_since` and returns one watchdog for each worker. `limit` is the one that the
     /// programs have.
     pub(crate) fn share(notes: &MapData, workers: usize, limit: Duration) -> io::Result<Vec<Self>> {
-        let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        let fd = notes.fd().as_fd().as_raw_fd();
-        // SAFETY: a fresh mapping of a page that the map has; it is unmapped when dropped, and
-        // keeps the map for as long.
-        let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, shared, fd, 0) };
-        if page == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let page =
-            NonNull::new(page.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
-        let notes = Arc::new(Notes(page));
+        let notes = Arc::new(MappedWords::new(notes)?);
         let of = |worker| Self { notes: Arc::clone(&notes), worker, limit };
         Ok((0..workers.min(MOST_WORKERS)).map(of).collect())
     }
@@ -114,9 +85,9 @@ impl Watchdog {
     }
 
     fn note(&self, punt: PuntSide) -> &AtomicU64 {
-        // SAFETY: the page holds `WORDS` for each of `MOST_WORKERS` workers, of which this is one;
-        // the mapping lives as long as `notes`.
-        unsafe { self.notes.0.add(WORDS * self.worker + punt as usize).as_ref() }
+        // The map has a word for each worker and side.
+        static NONE: AtomicU64 = AtomicU64::new(0);
+        self.notes.get(WORDS * self.worker + punt as usize).unwrap_or(&NONE)
     }
 }
 

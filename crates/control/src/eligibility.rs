@@ -36,6 +36,8 @@ pub(crate) struct VniConfig {
     pub(crate) entropy: Entropy,
     pub(crate) strict_vtep: bool,
     pub(crate) frame_limit: u32,
+    /// Whether BPF programs forward the flows whose path is decided.
+    pub(crate) offload: bool,
     /// `Some` if the netdev learns, with its ageing time if entries age.
     pub(crate) learning: Option<Option<Duration>>,
 }
@@ -131,7 +133,9 @@ impl EligibilityCheck<'_> {
             Some(Duration::from_secs(vxlan.ageing.into())).filter(|ageing| !ageing.is_zero());
         let learning = vxlan.learning.then_some(ageing);
         let (netdev, mac) = (name.to_owned(), link.and_then(|link| link.mac));
-        Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, learning })
+        // Standalone VNIs have no bridge, whose ports the programs could forward for.
+        let offload = settings.datapath == Datapath::Offload && link.is_some();
+        Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, offload, learning })
     }
 
     /// The settings of the outer header.

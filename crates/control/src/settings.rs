@@ -109,6 +109,9 @@ pub enum Datapath {
     /// A worker if it forwards as the kernel would, otherwise the kernel.
     #[default]
     Userspace,
+    /// BPF programs, for flows whose path is decided; a worker for the rest. The kernel, where a
+    /// worker would not forward as it does.
+    Offload,
     /// Kernel VXLAN, with source ports that vtepd chooses.
     Kernel,
 }
@@ -119,6 +122,7 @@ impl Datapath {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Userspace => "userspace",
+            Self::Offload => "offload",
             Self::Kernel => "kernel",
         }
     }

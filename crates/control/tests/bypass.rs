@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use control::{Filters, Namespace, NoBypass, Settings, State, Update};
 use netlink::{Bridge, BridgePort, Dump, FdbEntry, Link, LinkKind, Message, Qdisc};
-use tables::{MacLocation, MacLocationChange};
+use tables::{MacLocation, MacLocationChange, VniIndex, VtepIndex};
 use wire::MacAddr;
 use world::*;
 
@@ -43,20 +43,36 @@ fn leaf_with_hosts() -> State {
 }
 
 fn here(last: u8) -> MacLocation {
-    MacLocation::Port { port: HOST, mac: mac(last) }
+    MacLocation::Port { port: HOST, index: ANY_VNI, mac: mac(last) }
 }
 
 fn there(update: &Update, last: u8) -> MacLocation {
-    MacLocation::Remote { index: update.plan.vnis[&Netdev(VXLAN)].index, mac: mac(last) }
+    let index = update.plan.vnis[&Netdev(VXLAN)].index;
+    MacLocation::Remote { index, vtep: ANY_VTEP, mac: mac(last) }
 }
 
-/// The locations that appeared (true) or were left (false) since the last call.
+/// Instead of what tests do not look at.
+const ANY_VNI: VniIndex = VniIndex::new(1).unwrap();
+const ANY_VTEP: VtepIndex = VtepIndex(0);
+
+/// The locations that appeared (true) or were left (false) since the last call, without the VNI of a
+/// port and without the VTEP.
 fn changes(state: &mut State) -> Vec<(MacLocation, bool)> {
     state.build_if_dirty();
     state
         .take_mac_locations()
         .iter()
-        .map(|MacLocationChange { location, there }| (*location, *there))
+        .map(|MacLocationChange { location, there }| {
+            let location = match *location {
+                MacLocation::Port { port, mac, .. } => {
+                    MacLocation::Port { port, index: ANY_VNI, mac }
+                }
+                MacLocation::Remote { index, mac, .. } => {
+                    MacLocation::Remote { index, vtep: ANY_VTEP, mac }
+                }
+            };
+            (location, *there)
+        })
         .collect()
 }
 
@@ -170,13 +186,17 @@ fn ports_without_the_bypass_listen_beside_those_that_have_it() {
         assert_eq!(sends(&state.build()), Some(false));
         assert_eq!(served(&mut state), [(mac(1), HOST)]);
         assert!(
-            !changes(&mut state).contains(&(MacLocation::Port { port: 13, mac: mac(3) }, true))
+            !changes(&mut state)
+                .contains(&(MacLocation::Port { port: 13, index: ANY_VNI, mac: mac(3) }, true))
         );
         // It has the bypass as soon as the obstacle is gone.
         tell(&mut state, [link(with(|_| {}))]);
         assert_eq!(sends(&state.build()), Some(true));
         assert_eq!(served(&mut state), [(mac(1), HOST), (mac(3), 13)]);
-        assert!(changes(&mut state).contains(&(MacLocation::Port { port: 13, mac: mac(3) }, true)));
+        assert!(
+            changes(&mut state)
+                .contains(&(MacLocation::Port { port: 13, index: ANY_VNI, mac: mac(3) }, true))
+        );
     }
     // If no port has the bypass, no port needs a program.
     state.set_filters(Filters { bridge: true, ..Filters::default() });
@@ -294,9 +314,22 @@ fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
     assert_eq!(changes(&mut state), []);
     tell(&mut state, [bridged(New, VXLAN, mac(5)), remote(New, mac(6), "10.0.0.12")]);
     assert_eq!(changes(&mut state), [(there(5), true), (there(6), true)]);
-    // A move between VTEPs does not change the location.
+    // It moves to another VTEP, which is another location.
+    let vtep_of = |state: &State, last| {
+        state.published().snapshot.find_vtep(behind(state.published(), mac(last)).unwrap())
+    };
+    let old = vtep_of(&state, 5).unwrap();
     tell(&mut state, [remote(New, mac(5), "10.0.0.13")]);
-    assert_eq!(changes(&mut state), []);
+    state.build_if_dirty();
+    let new = vtep_of(&state, 5).unwrap();
+    let moved: Vec<_> = state.take_mac_locations().iter().map(|change| *change).collect();
+    let MacLocation::Remote { index, mac: five, .. } = there(5) else { unreachable!() };
+    let at = |vtep, there| MacLocationChange {
+        location: MacLocation::Remote { index, vtep, mac: five },
+        there,
+    };
+    assert!(moved.contains(&at(old, false)) && moved.contains(&at(new, true)), "{moved:?}");
+    assert_eq!(moved.len(), 2);
     // It moves to a local port: it leaves one location and appears at another.
     tell(&mut state, [bridged(New, HOST, mac(5))]);
     assert_eq!(changes(&mut state), [(here(5), true), (there(5), false)]);

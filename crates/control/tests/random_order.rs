@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use control::{Settings, State};
+use control::{Settings, State, Update};
 use netlink::{BridgePort, Dump, Link, Message};
 use proptest::prelude::*;
 use tables::MacLocation;
@@ -237,15 +237,16 @@ impl Leaf {
     }
 
     /// The locations that the bypass finally has.
-    fn expected_locations(&self, slot: tables::VniIndex) -> BTreeSet<MacLocation> {
+    fn expected_locations(&self, update: &Update, slot: tables::VniIndex) -> BTreeSet<MacLocation> {
         if self.isolated || !self.is_taken() {
             return BTreeSet::new();
         }
         let fdb = self.expected_fdb();
         let location = |(mac, port): (&MacAddr, &u32)| match *port {
-            HOST => Some(MacLocation::Port { port: HOST, mac: *mac }),
+            HOST => Some(MacLocation::Port { port: HOST, index: slot, mac: *mac }),
             port if port == self.netdev.ifindex && fdb.contains_key(mac) => {
-                Some(MacLocation::Remote { index: slot, mac: *mac })
+                let vtep = update.snapshot.find_vtep(fdb[mac]).unwrap();
+                Some(MacLocation::Remote { index: slot, vtep, mac: *mac })
             }
             _ => None,
         };
@@ -401,7 +402,7 @@ fn run(steps: Vec<Step>) {
     let taken = &update.plan.vnis[&Netdev(truth.netdev.ifindex)];
     assert_eq!((update.plan.vnis.len(), &taken.name), (1, &truth.netdev.name));
     assert_eq!(update.plan.ports[&HOST].sends, !truth.isolated);
-    assert_eq!(locations, truth.expected_locations(taken.index));
+    assert_eq!(locations, truth.expected_locations(&update, taken.index));
     let table = table(&update).expect("the VNI is taken");
     let fdb: BTreeMap<MacAddr, Ipv4Addr> =
         table.fdb.iter().map(|(mac, _)| (mac, behind(&update, mac).unwrap())).collect();

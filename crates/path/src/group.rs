@@ -234,6 +234,13 @@ impl Paths {
         }
     }
 
+    /// The owner of each bucket as an index into [`Self::next_hops`]: [`BUCKETS`] numbers, or none
+    /// without next hops.
+    #[must_use]
+    pub fn buckets(&self) -> &[u16] {
+        &self.buckets
+    }
+
     /// All next hops.
     #[must_use]
     pub fn next_hops(&self) -> &[NextHop] {

@@ -100,6 +100,17 @@ impl PeerCounters {
     }
 }
 
+/// What BPF programs forwarded: frames and bytes of inner frames. Each segment counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Forwarded {
+    /// Encapsulated and sent.
+    pub sent: (u64, u64),
+    /// Received, decapsulated and delivered.
+    pub received: (u64, u64),
+    /// Frames sent by a default route.
+    pub by_default: u64,
+}
+
 /// Counters of the standalone bridge's learning.
 #[derive(Debug, Default)]
 pub struct StationCounters {
@@ -275,6 +286,29 @@ impl Counters {
             (flapping, &other.stations.flapping),
         ] {
             all.add(one.get());
+        }
+    }
+
+    /// Adds what BPF programs forwarded for a VNI.
+    pub fn add_vni(&self, slot: u16, forwarded: &Forwarded) {
+        let Forwarded { sent, received, by_default } = *forwarded;
+        if let Some(vni) = self.vni(slot) {
+            vni.encapsulated.add(sent.0, sent.1);
+            vni.decapsulated.add(received.0, received.1);
+        }
+        self.bridge_received.add(sent.0);
+        self.underlay_received.add(received.0);
+        self.sent.add(sent.0 + received.0);
+        self.by_default.add(by_default);
+    }
+
+    /// Adds what BPF programs forwarded to and from a VTEP.
+    pub fn add_peer(&self, index: u32, vtep: Ipv4Addr, forwarded: &Forwarded) {
+        let Forwarded { sent, received, by_default } = *forwarded;
+        if let Some(peer) = self.peer_at(index).map(|peer| peer.of(vtep)) {
+            peer.sent.add(sent.0, sent.1);
+            peer.received.add(received.0, received.1);
+            peer.by_default.add(by_default);
         }
     }
 

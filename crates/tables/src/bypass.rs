@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wire::MacAddr;
 
-use crate::snapshot::VniIndex;
+use crate::snapshot::{VniIndex, VtepIndex};
 
 /// A host port whose frames may use the bridge bypass.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub enum MacLocation {
     Port {
         /// Interface index of the port.
         port: u32,
+        /// The index of the VNI of its bridge.
+        index: VniIndex,
         /// The MAC address.
         mac: MacAddr,
     },
@@ -58,6 +60,8 @@ pub enum MacLocation {
     Remote {
         /// The VNI's index.
         index: VniIndex,
+        /// The VTEP.
+        vtep: VtepIndex,
         /// The MAC address.
         mac: MacAddr,
     },

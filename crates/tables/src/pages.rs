@@ -28,6 +28,12 @@ impl<T: Clone> Pages<T> {
         self.0.iter().flat_map(|page| page.iter().flatten())
     }
 
+    /// All elements with their indices, in order.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (usize, &T)> {
+        let all = self.0.iter().flat_map(|page| page.iter()).enumerate();
+        all.filter_map(|(index, element)| Some((index, element.as_ref()?)))
+    }
+
     /// Whether neither list was changed since one was cloned from the other. An element that was
     /// replaced by an equal one counts as changed.
     pub(crate) fn is_unchanged(&self, other: &Self) -> bool {

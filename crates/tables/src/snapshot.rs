@@ -78,6 +78,8 @@ pub struct VniTable {
     pub flood: Vec<VtepIndex>,
     /// Whether frames are dropped if no FDB or flood list in the snapshot has their VTEP.
     pub strict_vtep: bool,
+    /// Whether BPF programs forward the flows whose path is decided.
+    pub offload: bool,
     /// Set if MAC addresses are learned from received frames.
     pub learning: Option<Learning>,
 }
@@ -178,6 +180,11 @@ impl Snapshot {
         self.vteps.get(index.0 as usize)
     }
 
+    /// All VTEPs with their indices.
+    pub fn indexed_vteps(&self) -> impl Iterator<Item = (VtepIndex, &Vtep)> {
+        self.vteps.entries().map(|(index, vtep)| (VtepIndex(index as u32), vtep))
+    }
+
     /// All VTEPs.
     pub fn vteps(&self) -> impl Iterator<Item = &Vtep> {
         self.vteps.iter()
@@ -206,8 +213,8 @@ impl Snapshot {
 impl VniTable {
     /// Whether both tables have the same settings: all but MAC addresses and flood list.
     fn has_settings_of(&self, other: &Self) -> bool {
-        let Self { index, netdev, mac, tunnel, entropy, strict_vtep, learning, .. } = self;
-        (index, netdev, mac, tunnel, entropy, strict_vtep, learning.is_some())
+        let Self { index, netdev, mac, tunnel, entropy, strict_vtep, offload, learning, .. } = self;
+        (index, netdev, mac, tunnel, entropy, strict_vtep, offload, learning.is_some())
             == (
                 &other.index,
                 &other.netdev,
@@ -215,6 +222,7 @@ impl VniTable {
                 &other.tunnel,
                 &other.entropy,
                 &other.strict_vtep,
+                &other.offload,
                 other.learning.is_some(),
             )
     }
@@ -246,6 +254,7 @@ mod tests {
             hosts: Fdb::default(),
             flood: Vec::new(),
             strict_vtep: false,
+            offload: false,
             learning: None,
         })
     }

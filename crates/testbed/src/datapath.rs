@@ -24,6 +24,8 @@ pub enum Datapath {
         /// Whether frames are sent in super-frames (off with `--no-gso`).
         gso: bool,
     },
+    /// vtepd with BPF programs that forward decided flows (`--datapath offload`).
+    Offload,
     /// Kernel VXLAN with source ports that vtepd chooses (`--datapath kernel`).
     ChosenPort {
         /// Whether the kernel looks up the route for each frame (`--route-per-frame`).
@@ -84,6 +86,7 @@ impl Datapath {
             | Self::Kernel
             | Self::KernelWithoutNf
             | Self::ChosenPort { .. }
+            | Self::Offload
             | Self::Vtepd { .. } => {
                 return None;
             }
@@ -103,6 +106,7 @@ impl Datapath {
             | Self::Kernel
             | Self::KernelWithoutNf
             | Self::ChosenPort { .. }
+            | Self::Offload
             | Self::Vtepd { .. } => {}
         }
         testbed.set_bridged(self != Self::SenderOnly)?;
@@ -126,6 +130,11 @@ impl Datapath {
             daemon.await_offloaded(0)?;
             return Ok(Some(daemon));
         }
+        if self == Self::Offload {
+            let mut daemon = Daemon::start(vtepd, at, &["--no-fpm", "--datapath", "offload"])?;
+            daemon.await_offloaded(1)?;
+            return Ok(Some(daemon));
+        }
         let Self::Vtepd { bypass, gso } = self else { return Ok(None) };
         let bypass = if bypass { "--bridge-bypass" } else { "--no-bridge-bypass" };
         let gso = if gso { "--gso" } else { "--no-gso" };
@@ -143,6 +152,7 @@ impl fmt::Display for Datapath {
             Self::KernelWithoutNf => "kernel, bridge-nf off",
             Self::ChosenPort { route_per_frame: false } => "kernel datapath",
             Self::ChosenPort { route_per_frame: true } => "kernel datapath, route per frame",
+            Self::Offload => "offload",
             Self::Vtepd { bypass: false, gso: false } => "punt --no-gso",
             Self::Vtepd { bypass: false, gso: true } => "punt",
             Self::Vtepd { bypass: true, gso: false } => "bypass --no-gso",

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bpf::{BypassState, Hook, KillSwitch, SteeringCounts, SteeringError};
+use bpf::{
+    BypassState, Hook, KillSwitch, OffloadCounts, OffloadTraffic, SteeringCounts, SteeringError,
+};
 use control::{Status, Update};
 use netlink::Direction;
 use pipeline::Counters;
-use pipeline::counters::Counter;
-use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff};
+use pipeline::counters::{Counter, Forwarded};
+use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff, VtepIndex};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -113,16 +115,36 @@ impl Handle {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The sum of all workers' counters. VTEP counters are included for the VTEPs of the current
-    /// snapshot only.
+    /// The sum of the counters of all workers and of the `offload` datapath. VTEP counters are
+    /// included for the VTEPs of the current snapshot only.
     pub fn counters(&self) -> Arc<Counters> {
-        if let [one] = self.workers.as_slice() {
+        let snapshot = self.snapshot();
+        let offloaded = self.offload_counts(&snapshot);
+        if let ([one], true) = (self.workers.as_slice(), offloaded.vnis.is_empty()) {
             return Arc::clone(one);
         }
-        let snapshot = self.snapshot();
         let vteps = snapshot.vteps().map(|vtep| vtep.address);
         let vteps = vteps.filter_map(|address| Some((snapshot.find_vtep(address)?.0, address)));
-        Arc::new(Counters::sum(self.workers.iter().map(AsRef::as_ref), vteps))
+        let sum = Counters::sum(self.workers.iter().map(AsRef::as_ref), vteps);
+        offloaded.vnis.iter().for_each(|(slot, counted)| sum.add_vni(*slot, &forwarded(counted)));
+        for (index, counted) in &offloaded.vteps {
+            if let Some(vtep) = snapshot.vtep(VtepIndex(*index)) {
+                sum.add_peer(*index, vtep.address, &forwarded(counted));
+            }
+        }
+        for (path, counted) in &offloaded.paths {
+            if let Some(all) = sum.path(*path) {
+                all.add(counted.frames, counted.bytes);
+            }
+        }
+        Arc::new(sum)
+    }
+
+    /// The counters of the `offload` datapath; empty if they cannot be read.
+    fn offload_counts(&self, snapshot: &Snapshot) -> OffloadCounts {
+        let takeover = self.takeover();
+        let counts = takeover.as_ref().and_then(|takeover| takeover.offload_counts(snapshot).ok());
+        counts.unwrap_or_default()
     }
 
     /// Frames that each worker received, from the underlay and from bridges.
@@ -355,5 +377,14 @@ impl Handle {
         view.configuration = self.configurations();
         view.workers = self.received();
         telemetry::render(&counters, view)
+    }
+}
+
+/// The counters of a VNI or VTEP in the `offload` datapath.
+const fn forwarded(counted: &OffloadTraffic) -> Forwarded {
+    Forwarded {
+        sent: (counted.sent, counted.sent_bytes),
+        received: (counted.received, counted.received_bytes),
+        by_default: counted.by_default,
     }
 }

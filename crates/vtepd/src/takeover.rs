@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bpf::{
-    BypassState, Hook, KillSwitch, Steering, SteeringCounts, SteeringError, Wakeups, stale_filters,
+    BypassState, Hook, KillSwitch, OffloadCounts, Steering, SteeringCounts, SteeringError, Wakeups,
+    stale_filters,
 };
 use control::{Adjacency, Request, Update};
 use netlink::Direction;
 use netlink::PrivateNamespace;
 use pipeline::{Counters, Grouping};
 use ports::{AccessPort, PacketSocket, RingSize};
-use tables::{BypassPort, OpenPort, SteeringDiff};
+use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff};
 use tokio::sync::{mpsc, oneshot};
 use worker::{
     BypassTargets, Features, Ports, PuntError, PuntPair, PuntPairs, Report, Reports, Sockets,
@@ -176,9 +177,10 @@ impl Takeover {
             self.open();
         }
         self.workers.iter().for_each(|worker| worker.publish(Arc::clone(&update.snapshot)));
+        let offloaded = self.steering.offload(&update.snapshot);
         let added = self.steering.add(diff);
         self.open();
-        let applied = removed.and(added);
+        let applied = removed.and(offloaded).and(added);
         self.incomplete = applied.is_err();
         if !self.engaged {
             self.steering.engage()?;
@@ -357,6 +359,14 @@ impl Takeover {
         found: Vec<(u32, Direction, Hook)>,
     ) -> Result<(), SteeringError> {
         self.steering.place_behind(found)
+    }
+
+    /// As [`Steering::offload_counts`].
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn offload_counts(&self, snapshot: &Snapshot) -> Result<OffloadCounts, SteeringError> {
+        self.steering.offload_counts(snapshot)
     }
 
     /// The counters of the steering programs.

@@ -26,6 +26,14 @@ pub(crate) struct TunnelEnd {
     pub(crate) zero: u16,
 }
 
+/// `struct taken_tunnel` of the programs.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct TakenTunnel {
+    pub(crate) worker: u32,
+    pub(crate) slot: u32,
+}
+
 /// `struct taken_netdev` of the programs.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -36,6 +44,8 @@ pub(crate) struct TakenNetdev {
 
 // SAFETY: plain integers without padding.
 unsafe impl Pod for TunnelEnd {}
+// SAFETY: plain integers without padding.
+unsafe impl Pod for TakenTunnel {}
 // SAFETY: plain integers without padding.
 unsafe impl Pod for TakenNetdev {}
 
@@ -202,7 +212,7 @@ impl Steering {
         }
         let worker = self.served.get(&vni.vni).copied().unwrap_or(DEALT);
         self.tunnels_map()?
-            .insert(TunnelEnd::of(vni), worker, 0)
+            .insert(TunnelEnd::of(vni), TakenTunnel { worker, slot }, 0)
             .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
         let Some(ifindex) = netdev else { return Ok(()) };
         let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
@@ -226,7 +236,9 @@ impl Steering {
         map(&mut self.ebpf, "taken_netdevs")
     }
 
-    fn tunnels_map(&mut self) -> Result<HashMap<&mut MapData, TunnelEnd, u32>, SteeringError> {
+    fn tunnels_map(
+        &mut self,
+    ) -> Result<HashMap<&mut MapData, TunnelEnd, TakenTunnel>, SteeringError> {
         map(&mut self.ebpf, "taken_tunnels")
     }
 

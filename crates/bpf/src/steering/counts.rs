@@ -31,6 +31,8 @@ pub struct SteeringCounts {
     pub port_chosen: u64,
     /// Frames that the kernel encapsulates with a source port of its own, because they are not IP.
     pub port_kept: u64,
+    /// Frames of the `offload` datapath whose headers could not be written, dropped.
+    pub offload_failed: u64,
     /// VXLAN frames from uplinks, left to the kernel because the worker hung.
     pub uplink_stalled: u64,
     /// Frames from bridges, left to the kernel because the worker hung.
@@ -62,6 +64,7 @@ pub(crate) enum Count {
     UplinkUntunnelled,
     PortChosen,
     PortKept,
+    OffloadFailed,
 }
 
 impl Steering {
@@ -95,6 +98,7 @@ impl Steering {
             uplink_untunnelled: sum(Count::UplinkUntunnelled)?,
             port_chosen: sum(Count::PortChosen)?,
             port_kept: sum(Count::PortKept)?,
+            offload_failed: sum(Count::OffloadFailed)?,
             port_bypassed: ports.bypass,
             port_refreshed: ports.refreshed,
             port_passed: ports.passed,
@@ -105,7 +109,7 @@ impl Steering {
 
 #[cfg(test)]
 impl Count {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::UplinkRedirected,
         Self::VxlanRedirected,
         Self::VxlanTooBig,
@@ -119,5 +123,6 @@ impl Count {
         Self::UplinkUntunnelled,
         Self::PortChosen,
         Self::PortKept,
+        Self::OffloadFailed,
     ];
 }

@@ -211,13 +211,13 @@ impl Bypass {
         let known = known.filter(|known| !known.permanent && !known.locked)?;
         if stores.links.vxlan(known.ifindex).is_none() {
             let port = ports.find(|port| port.ifindex == known.ifindex)?;
-            return Some(MacLocation::Port { port: port.ifindex, mac });
+            return Some(MacLocation::Port { port: port.ifindex, index: port.index, mac });
         }
         let source = VniSource::Netdev(known.ifindex);
         let (index, _) = decisions.taken(source)?;
         // The kernel's bridge may have it there while the VNI has it at no or another VTEP.
-        stores.overlays.get(&source)?.fdb.get(&mac)?;
-        ports.next().map(|_| MacLocation::Remote { index, mac })
+        let vtep = *stores.overlays.get(&source)?.fdb.get(&mac)?;
+        ports.next().map(|_| MacLocation::Remote { index, vtep, mac })
     }
 
     /// The ports of a bridge that have the bypass.

@@ -28,6 +28,7 @@ pub(super) fn table(
         hosts,
         flood: overlay.flooding.values().copied().collect::<Vec<VtepIndex>>(),
         strict_vtep: terms.strict_vtep,
+        offload: terms.offload,
         learning,
     }
 }

@@ -111,6 +111,7 @@ impl Leaf {
             hosts: self.hosts.iter().map(|(mac, port)| (MacAddr(*mac), *port)).collect(),
             flood: self.flood.iter().copied().map(VtepIndex).collect(),
             strict_vtep: self.strict,
+            offload: false,
             learning: self.learning.clone(),
         }));
         for ((address, hops), index) in self.vteps.iter().zip(0..) {

@@ -45,7 +45,7 @@ fn message(
     let mut message = v1::Explanation {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
-        datapath: Datapath::Userspace.name().to_owned(),
+        datapath: tell::datapath(table).name().to_owned(),
         ..v1::Explanation::default()
     };
     match explanation {
@@ -73,7 +73,7 @@ pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
     v1::Explanation {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
-        datapath: Datapath::Userspace.name().to_owned(),
+        datapath: tell::datapath(table).name().to_owned(),
         destination: mac.to_string(),
         ports: vec![port],
         ..v1::Explanation::default()

@@ -204,9 +204,14 @@ fn taken(table: &VniTable, frame_limit: u32) -> v1::Vni {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
         taken: Some(taken),
-        datapath: Datapath::Userspace.name().to_owned(),
+        datapath: datapath(table).name().to_owned(),
         ..v1::Vni::default()
     }
+}
+
+/// The datapath of a VNI that is taken over.
+pub(super) const fn datapath(table: &VniTable) -> Datapath {
+    if table.offload { Datapath::Offload } else { Datapath::Userspace }
 }
 
 fn policy(entropy: &Entropy) -> v1::Policy {

@@ -135,6 +135,9 @@ pub struct Arguments {
 pub enum DatapathChoice {
     /// A worker, where it forwards as the kernel would; else the kernel
     Userspace,
+    /// BPF programs, for flows whose path is decided; a worker for the rest, and the kernel where
+    /// a worker would not forward as it does
+    Offload,
     /// Kernel VXLAN, with source ports that vtepd chooses
     Kernel,
 }
@@ -143,6 +146,7 @@ impl From<DatapathChoice> for Datapath {
     fn from(choice: DatapathChoice) -> Self {
         match choice {
             DatapathChoice::Userspace => Self::Userspace,
+            DatapathChoice::Offload => Self::Offload,
             DatapathChoice::Kernel => Self::Kernel,
         }
     }

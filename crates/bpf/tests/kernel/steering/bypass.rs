@@ -8,7 +8,9 @@ use frame::VlanTag;
 use lab::netns::{Namespace, veth};
 use ports::PacketSocket;
 use root_test::root_test;
-use tables::{BypassPort, MacLocation, MacLocationChange, SteeringDiff, SteeringPlan, VniIndex};
+use tables::{
+    BypassPort, MacLocation, MacLocationChange, SteeringDiff, SteeringPlan, VniIndex, VtepIndex,
+};
 use test_frames::{Ipv4, Ipv6, ethernet, ipv4};
 use wire::MacAddr;
 
@@ -107,8 +109,8 @@ impl Port {
         let bridge = punts.bridge.take_socket().unwrap();
         let patience = steering.take_watch().unwrap().0.remove(0);
         let here = [
-            MacLocation::Port { port: index, mac: HOST },
-            MacLocation::Remote { index: vni_index(), mac: FAR },
+            MacLocation::Port { port: index, index: vni_index(), mac: HOST },
+            MacLocation::Remote { index: vni_index(), vtep: VtepIndex(1), mac: FAR },
         ];
         steering.add(&moved(&here.map(known))).unwrap();
         leaf.leaf.enter(|| steering.engage().unwrap()).unwrap();
@@ -217,7 +219,11 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     port.bypasses(&frame(FAR, HOST, 0x0800, 17, 1, 1000), "as long as fits");
 
     port.steering
-        .add(&moved(&[known(MacLocation::Remote { index: vni_index(), mac: FARTHER })]))
+        .add(&moved(&[known(MacLocation::Remote {
+            index: vni_index(),
+            vtep: VtepIndex(1),
+            mac: FARTHER,
+        })]))
         .unwrap();
     let broadcast = MacAddr([0xff; 6]);
     let group = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
@@ -260,12 +266,12 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     port.bypasses(&udp(FARTHER, HOST), "it has not come");
 
     // The bridge handles an address that left its location; at its new location it is known again.
-    let remote = MacLocation::Remote { index: vni_index(), mac: FAR };
+    let remote = MacLocation::Remote { index: vni_index(), vtep: VtepIndex(1), mac: FAR };
     port.steering.remove(&moved(&[gone(remote)])).unwrap();
     port.goes_by_the_bridge(&udp(FAR, HOST), "the destination has become local");
     port.steering.add(&moved(&[known(remote)])).unwrap();
     port.bypasses(&udp(FAR, HOST), "the destination is remote again");
-    let here = MacLocation::Port { port: port.index, mac: HOST };
+    let here = MacLocation::Port { port: port.index, index: vni_index(), mac: HOST };
     port.steering.remove(&moved(&[gone(here)])).unwrap();
     port.goes_by_the_bridge(&udp(FAR, HOST), "the host has moved to another port");
     port.steering.add(&moved(&[known(here)])).unwrap();
@@ -336,9 +342,12 @@ fn ports_that_only_listen_hear_who_comes() {
     veth((&port.leaf.leaf, "hp2"), (&second, "eth0"), 1500).unwrap();
     port.leaf.leaf.run(&["ip", "link", "set", "hp2", "master", "br5"]).unwrap();
     let index = ifindex(&port.leaf.leaf, "hp2");
-    let here = MacLocation::Port { port: index, mac: STRANGER };
+    let here = MacLocation::Port { port: index, index: vni_index(), mac: STRANGER };
     port.steering
-        .add(&moved(&[here, MacLocation::Remote { index: vni_index(), mac: FARTHER }].map(known)))
+        .add(&moved(
+            &[here, MacLocation::Remote { index: vni_index(), vtep: VtepIndex(1), mac: FARTHER }]
+                .map(known),
+        ))
         .unwrap();
     let apply = |port: &mut Port, sends: bool| {
         let first = &port.plan.ports[&port.index];
@@ -439,15 +448,24 @@ fn addresses_without_room_go_by_the_bridge_until_there_is() {
     let mut port = Port::new("scfull", Hook::Tcx, PATIENT);
     let many = |n: u32| {
         let [_, b, c, d] = n.to_be_bytes();
-        MacLocation::Remote { index: vni_index(), mac: MacAddr([2, 1, 0, b, c, d]) }
+        MacLocation::Remote {
+            index: vni_index(),
+            vtep: VtepIndex(1),
+            mac: MacAddr([2, 1, 0, b, c, d]),
+        }
     };
     let all: Vec<MacLocationChange> = (0..200_000).map(|n| known(many(n))).collect();
     port.steering.add(&moved(&all)).unwrap();
     let state = port.steering.bypass().unwrap();
-    assert_eq!((state.addresses, state.capacity), (131_072, 131_072));
-    assert_eq!((state.waiting, state.no_room), (200_002 - 131_072, 200_002 - 131_072));
+    // The local host has a second entry.
+    assert_eq!((state.addresses, state.capacity), (131_071, 131_072));
+    assert_eq!((state.waiting, state.no_room), (200_002 - 131_071, 200_002 - 131_071));
     port.steering
-        .add(&moved(&[known(MacLocation::Remote { index: vni_index(), mac: STRANGER })]))
+        .add(&moved(&[known(MacLocation::Remote {
+            index: vni_index(),
+            vtep: VtepIndex(1),
+            mac: STRANGER,
+        })]))
         .unwrap();
     port.goes_by_the_bridge(&udp(STRANGER, HOST), "no room");
     port.bypasses(&udp(FAR, HOST), "who was first stays");

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+// The `offload` datapath: decapsulation. Included by steering.bpf.c.
+//
+// What the worker would drop or count goes to the worker.
+
+// Whether the outer UDP checksum needs no check: there is none, or the kernel trusts it.
+static FUNCTION int is_checked(struct __sk_buff *skb, const struct headers *h)
+{
+	__u64 sum;
+	__u16 checksum = h->udp_checksum;
+	const __u32 at = __builtin_offsetof(struct headers, udp_checksum);
+
+	if (!checksum || bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0 || is_partial(skb, at, checksum))
+		return 1;
+	if (bpf_skb_store_bytes(skb, at, &checksum, sizeof(checksum), 0))
+		return 0;
+	sum = pseudo_header(&h->ip, h->udp_length);
+	return sum_bytes(skb, at - 6, &sum) && fold_sum(sum) == 0xffff;
+}
+
+// The inner headers.
+struct inside {
+	__u8 destination[6];
+	__u8 source[6];
+	__u16 ethertype;
+	__u8 ip[20];
+} __attribute__((packed));
+
+// Whether a station can have the inner source address (vxlan_set_mac()).
+static ALWAYS_INLINE int is_station(const struct inside *inner, const struct offload_vni *vni)
+{
+	__u32 high, own_high;
+	__u16 low, own_low;
+
+	__builtin_memcpy(&high, inner->source, 4);
+	__builtin_memcpy(&low, inner->source + 4, 2);
+	__builtin_memcpy(&own_high, vni->mac, 4);
+	__builtin_memcpy(&own_low, vni->mac + 4, 2);
+	return !(high & 1) && (high | low) && (high != own_high || low != own_low);
+}
+
+// Length in bytes of the inner IP packet by its header; 0 if it is not IP.
+static ALWAYS_INLINE __u32 inner_packet(const struct inside *inner)
+{
+	if (inner->ethertype == htons(ETH_P_IP) && inner->ip[0] >> 4 == 4)
+		return inner->ip[2] << 8 | inner->ip[3];
+	if (inner->ethertype == htons(ETH_P_IPV6) && inner->ip[0] >> 4 == 6)
+		return (inner->ip[4] << 8 | inner->ip[5]) + 40;
+	return 0;
+}
+
+// Applies the outer code point to the inner header (RFC 6040 figure 4). `at`: offset of the inner IP
+// header. Returns 0 if the worker has to do it.
+static ALWAYS_INLINE int follow_congestion(struct __sk_buff *skb, struct inside *inner, __u8 outer, __u32 at)
+{
+	__u8 tos, code;
+	__u16 before, after;
+
+	if (inner->ethertype == htons(ETH_P_IP))
+		tos = inner->ip[1];
+	else if (inner->ethertype == htons(ETH_P_IPV6))
+		tos = inner->ip[1] >> 4;
+	else
+		return 1;
+	outer &= 3;
+	code = tos & 3;
+	if (outer == 0 || outer == 2 || code == 3 || (outer == 1 && code != 2))
+		return 1;
+	if (!code || !inner_packet(inner))
+		return 0;
+	code = outer;
+	__builtin_memcpy(&before, inner->ip, 2);
+	if (inner->ethertype == htons(ETH_P_IP))
+		inner->ip[1] = (inner->ip[1] & ~3) | code;
+	else
+		inner->ip[1] = (inner->ip[1] & ~0x30) | code << 4;
+	__builtin_memcpy(&after, inner->ip, 2);
+	if (inner->ethertype == htons(ETH_P_IP) && bpf_l3_csum_replace(skb, at + 10, before, after, 2))
+		return 0;
+	return !bpf_skb_store_bytes(skb, at, &after, sizeof(after), 0) && !bpf_skb_load_bytes(skb, at, inner->ip, sizeof(inner->ip));
+}
+
+// Whether only the bridge's forwarding is needed: see crates/pipeline/src/host_delivery.rs. The
+// packet must fill the frame, and an IPv4 header must be valid.
+static ALWAYS_INLINE int is_plain(const struct inside *inner, __u32 length)
+{
+	__u64 sum = 0;
+	__u32 words[5];
+	__u8 next = inner->ip[6];
+
+	if (inner_packet(inner) + 14 != length)
+		return 0;
+	if (inner->ethertype == htons(ETH_P_IPV6))
+		return next == IPPROTO_TCP || next == IPPROTO_UDP || next == IPPROTO_FRAGMENT;
+	if (inner->ip[0] != 0x45)
+		return 0;
+	__builtin_memcpy(words, inner->ip, sizeof(words));
+#pragma unroll
+	for (int i = 0; i < 5; i++)
+		sum += words[i];
+	return fold_sum(sum) == 0xffff;
+}
+
+static ALWAYS_INLINE void count_received(__u32 slot, __u32 vtep, __u32 length, __u32 segments, __u32 header)
+{
+	struct offload_traffic *of_vni = bpf_map_lookup_elem(&offload_vni_traffic, &slot);
+	struct offload_traffic *of_vtep = bpf_map_lookup_elem(&offload_vtep_traffic, &vtep);
+	__u64 bytes = length + (__u64)(segments - 1) * header;
+
+	if (of_vni) {
+		of_vni->received += segments;
+		of_vni->received_bytes += bytes;
+	}
+	if (of_vtep) {
+		of_vtep->received += segments;
+		of_vtep->received_bytes += bytes;
+	}
+}
+
+// The host port for a decapsulated frame; 0 if it has to pass the bridge.
+static ALWAYS_INLINE __u32 host_port(struct __sk_buff *skb, const struct inside *inner, __u32 slot, __u32 length)
+{
+	struct mac_location host = {.scope = slot, .kind = LOCATION_HOST};
+	struct location_entry *entry;
+	struct bypass_port *port;
+	__u32 ifindex;
+
+	__builtin_memcpy(host.mac, inner->destination, 6);
+	entry = bpf_map_lookup_elem(&mac_locations, &host);
+	if (!entry)
+		return 0;
+	ifindex = entry->index;
+	port = bpf_map_lookup_elem(&bypass_ports, &ifindex);
+	if (!port || !port->delivery_limit || port->slot != slot || !is_plain(inner, length))
+		return 0;
+	// The segments of a super-frame fit.
+	return skb->gso_size || length <= port->delivery_limit ? ifindex : 0;
+}
+
+// Decapsulates a packet that steer_uplink has checked, and sends the frame to its host or into the
+// bridge.
+static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers *h, __u32 slot)
+{
+	struct offload_vni *vni = offload_of(slot);
+	__u32 source = h->ip.addresses[0], *vtep, *netdev, length, port, segments = 1, header = 0, segment;
+	const __u32 at = sizeof(*h);
+	struct inside inner;
+	__u64 sum = 0;
+
+	if (!vni || !(vni->flags & OFFLOAD_DECAPSULATES))
+		return TO_WORKER;
+	length = ntohs(h->udp_length) - UDP_OVERHEAD;
+	if (length + at != skb->len || bpf_skb_load_bytes(skb, at, &inner, sizeof(inner)))
+		return TO_WORKER;
+#pragma unroll
+	for (int i = 0; i < 10; i++)
+		sum += ((const __u16 *)&h->ip)[i];
+	if (fold_sum(sum) != 0xffff)
+		return TO_WORKER;
+	vtep = bpf_map_lookup_elem(&offload_senders, &source);
+	if (!vtep || !is_station(&inner, vni))
+		return TO_WORKER;
+	if (skb->gso_size) {
+		// Of many packets in one super-frame, each has its own headers. Only the worker splits
+		// those. A super-frame in one packet is forwarded whole.
+		if (inner_packet(&inner) + 14 != length)
+			return TO_WORKER;
+		segment = segment_length(skb, at);
+		if (segment <= skb->gso_size)
+			return TO_WORKER;
+		header = segment - skb->gso_size;
+		segments = (length - header + skb->gso_size - 1) / skb->gso_size;
+	}
+	if (!is_checked(skb, h) || !follow_congestion(skb, &inner, h->ip.tos, at + 14))
+		return TO_WORKER;
+	port = host_port(skb, &inner, slot, length);
+	netdev = bpf_map_lookup_elem(&slots, &slot);
+	if (!netdev || !*netdev)
+		return TO_WORKER;
+	if (bpf_skb_adjust_room(skb, -(__s32)at, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return TO_WORKER;
+	if (bpf_skb_store_bytes(skb, 0, &inner, 14, 0)) {
+		count(COUNT_OFFLOAD_FAILED);
+		return DROP;
+	}
+	count_received(slot, *vtep, length, segments, header);
+	if (port)
+		return bpf_redirect(port, 0);
+	return bpf_redirect(*netdev, BPF_F_INGRESS);
+}

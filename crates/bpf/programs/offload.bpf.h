@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+// The `offload` datapath: the programs repeat what the control plane and the path policy have
+// decided. Its tables, which user space writes. Included by steering.bpf.c.
+//
+// Objects that a frame needs in several words are written once, at an index that is not in use.
+// Only then the word that leads to the index changes. A frame therefore sees either the old object
+// or the new one. Indices are used again late (crates/bpf/src/offload/indices.rs).
+
+// The settings of a VNI. Numbers are in host byte order where nothing else is said.
+struct offload_vni {
+	__u64 seed;
+	__u32 local;            // this leaf's VTEP address, network byte order
+	__u32 vni;              // last word of the VXLAN header, network byte order
+	__u16 destination_port; // network byte order
+	__u16 min;              // the policy's range
+	__u16 ports;            // their number; for five-tuple one less, as in the kernel
+	__u16 bins;             // of qp-bins; 0 for others
+	__u16 flags;
+	__u8 tos;
+	__u8 ttl;               // also for frames without one to inherit
+	__u8 mac[6];            // of the vxlan netdev: frames from it are loops
+	__u8 zero[6];
+};
+
+#define OFFLOAD_FIVE_TUPLE 1   // the policy does not look at queue pairs and scales as the kernel
+#define OFFLOAD_TOS_INHERIT 2
+#define OFFLOAD_TTL_INHERIT 4
+#define OFFLOAD_DF_SET 8
+#define OFFLOAD_DF_INHERIT 16
+#define OFFLOAD_CHECKSUM 32    // the outer UDP checksum is computed
+#define OFFLOAD_DECAPSULATES 64
+
+#define OFFLOAD_VNIS 8192
+
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, OFFLOAD_VNIS);
+	TYPE(key, __u32);
+	TYPE(value, struct offload_vni);
+} offload_vnis SEC(".maps");
+
+// Slot of a VNI to the index of its settings; 0 if its frames are not offloaded.
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, 4096);
+	UINT(map_flags, BPF_F_MMAPABLE);
+	TYPE(key, __u32);
+	TYPE(value, __u64);
+} offload_slots SEC(".maps");
+
+// Remote VTEPs by their index in the snapshot: the address in network byte order in the lower half,
+// its next hops in the upper half.
+#define OFFLOAD_VTEPS 16384
+#define OFFLOAD_SINGLE 0x80000000 // one next hop: the rest is its index, not that of a group
+#define OFFLOAD_NO_HOPS 0
+
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, OFFLOAD_VTEPS);
+	UINT(map_flags, BPF_F_MMAPABLE);
+	TYPE(key, __u32);
+	TYPE(value, __u64);
+} offload_vteps SEC(".maps");
+
+// Address of a remote VTEP in network byte order to its index.
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(max_entries, OFFLOAD_VTEPS);
+	UINT(map_flags, BPF_F_NO_PREALLOC);
+	TYPE(key, __u32);
+	TYPE(value, __u32);
+} offload_senders SEC(".maps");
+
+// The next hop of each bucket of a group (crates/path/src/group.rs).
+#define BUCKETS 1024
+#define OFFLOAD_GROUPS 512
+
+struct offload_group {
+	__u16 hops[1024];
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, OFFLOAD_GROUPS);
+	TYPE(key, __u32);
+	TYPE(value, struct offload_group);
+} offload_groups SEC(".maps");
+
+// A next hop.
+struct offload_hop {
+	__u32 ifindex; // 0 if its MAC address is unknown
+	__u32 mtu;     // of the uplink, layer 3
+	__u8 destination[6];
+	__u8 source[6];
+	__u16 path;       // index of its counters
+	__u16 by_default; // whether only the default route leads here
+};
+
+#define OFFLOAD_HOPS 4096
+
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, OFFLOAD_HOPS);
+	TYPE(key, __u32);
+	TYPE(value, struct offload_hop);
+} offload_hops SEC(".maps");
+
+// Frames and their bytes in both directions: of a VNI, by its slot, and of a remote VTEP, by its
+// index. Each segment of a super-frame counts. Bytes are those of inner frames.
+struct offload_traffic {
+	__u64 sent;
+	__u64 sent_bytes;
+	__u64 received;
+	__u64 received_bytes;
+	__u64 by_default;
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	UINT(max_entries, 4096);
+	TYPE(key, __u32);
+	TYPE(value, struct offload_traffic);
+} offload_vni_traffic SEC(".maps");
+
+struct {
+	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	UINT(max_entries, 4096);
+	TYPE(key, __u32);
+	TYPE(value, struct offload_traffic);
+} offload_vtep_traffic SEC(".maps");
+
+// Frames sent to a next hop, by its path index, and their bytes with outer headers.
+struct offload_path_traffic {
+	__u64 frames;
+	__u64 bytes;
+};
+
+#define OFFLOAD_PATHS 1024
+
+struct {
+	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	UINT(max_entries, OFFLOAD_PATHS);
+	TYPE(key, __u32);
+	TYPE(value, struct offload_path_traffic);
+} offload_path_traffic SEC(".maps");
+
+// What a program does with a frame that it does not offload: the worker gets it.
+#define TO_WORKER (-2)
+
+// The settings of a slot whose frames are offloaded.
+static ALWAYS_INLINE struct offload_vni *offload_of(__u32 slot)
+{
+	__u64 *entry = bpf_map_lookup_elem(&offload_slots, &slot);
+	__u32 index;
+
+	if (!entry)
+		return 0;
+	index = *entry;
+	return index ? bpf_map_lookup_elem(&offload_vnis, &index) : 0;
+}
+
+// One's complement sum of five 32-bit words, folded to 16 bits.
+static ALWAYS_INLINE __u16 fold_sum(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}

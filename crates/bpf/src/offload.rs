@@ -1,0 +1,259 @@
+//! The `offload` datapath: writes the tables of a snapshot into the maps by which the programs
+//! encapsulate and decapsulate (`programs/offload.bpf.h`).
+//!
+//! An object of several words is written at an index that is not in use, and then the word that
+//! leads to it changes. So a program sees either the old object or the new one.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, Map, MapData};
+use path::{BUCKETS, Paths};
+use tables::{Slot, Snapshot, VtepIndex};
+
+use crate::error::SteeringError;
+use crate::mapped::MappedWords;
+use crate::maps::{absent, map};
+
+pub(crate) mod entries;
+mod indices;
+pub(crate) mod traffic;
+
+use entries::{GroupEntry, HopEntry, VniEntry};
+use indices::Indices;
+
+/// Sizes of the maps (`OFFLOAD_VNIS` and so on in the programs).
+pub(crate) const VNIS: u32 = 8192;
+pub(crate) const VTEPS: u32 = 16_384;
+pub(crate) const GROUPS: u32 = 512;
+pub(crate) const HOPS: u32 = 4096;
+/// Marks the index of a next hop, where otherwise a group would be (`OFFLOAD_SINGLE`).
+pub(crate) const SINGLE: u32 = 1 << 31;
+/// No next hop (`OFFLOAD_NO_HOPS`): the worker gets the frames.
+pub(crate) const NO_HOPS: u32 = 0;
+
+/// The next hops of a VTEP as written.
+#[derive(Debug, Clone)]
+struct Written {
+    address: Ipv4Addr,
+    paths: Arc<Paths>,
+    hops: u32,
+}
+
+/// What the maps contain.
+#[derive(Debug)]
+pub(crate) struct Offload {
+    slots: MappedWords,
+    vteps: MappedWords,
+    /// For each offloaded VNI, by its slot: the version of its settings, and the index of its entry.
+    vnis: BTreeMap<u16, (u64, u32)>,
+    /// The next entry for settings of a VNI. Entries are used in turn.
+    next_vni: u32,
+    written: BTreeMap<u32, Written>,
+    hops: Indices<HopEntry>,
+    groups: Indices<GroupEntry>,
+    /// The snapshot that the maps contain.
+    snapshot: Snapshot,
+}
+
+impl Offload {
+    /// Nothing is offloaded yet.
+    ///
+    /// # Errors
+    /// When the maps cannot be mapped into memory.
+    pub(crate) fn new(ebpf: &Ebpf) -> Result<Self, SteeringError> {
+        Ok(Self {
+            slots: mapped(ebpf, "offload_slots")?,
+            vteps: mapped(ebpf, "offload_vteps")?,
+            vnis: BTreeMap::new(),
+            next_vni: 1,
+            written: BTreeMap::new(),
+            hops: Indices::new(1, HOPS),
+            groups: Indices::new(1, GROUPS),
+            snapshot: Snapshot::default(),
+        })
+    }
+
+    /// Writes what differs between this snapshot and the one before.
+    ///
+    /// # Errors
+    /// The first error. The next call tries again.
+    pub(crate) fn follow(
+        &mut self,
+        ebpf: &mut Ebpf,
+        snapshot: &Snapshot,
+    ) -> Result<(), SteeringError> {
+        let offloads = snapshot.vnis().any(|table| table.offload);
+        if !offloads && self.vnis.is_empty() {
+            return Ok(());
+        }
+        self.leave_vnis(snapshot);
+        let vteps =
+            if snapshot.has_vteps_of(&self.snapshot) { Ok(()) } else { self.vteps(ebpf, snapshot) };
+        let vnis = self.enter_vnis(ebpf, snapshot);
+        let followed = vteps.and(vnis);
+        self.snapshot = if followed.is_ok() { snapshot.clone() } else { Snapshot::default() };
+        followed
+    }
+
+    /// Stops offloading VNIs that are gone or have another datapath.
+    fn leave_vnis(&mut self, snapshot: &Snapshot) {
+        let slots = &self.slots;
+        self.vnis.retain(|slot, _| {
+            let stays = snapshot.vni(*slot).is_some_and(|table| table.offload);
+            if !stays {
+                slots.set(usize::from(*slot), 0);
+            }
+            stays
+        });
+    }
+
+    fn enter_vnis(&mut self, ebpf: &mut Ebpf, snapshot: &Snapshot) -> Result<(), SteeringError> {
+        for table in snapshot.vnis().filter(|table| table.offload) {
+            let (slot, version) =
+                (Slot::of(table.index).get(), snapshot.settings_version(table.index));
+            if self.vnis.get(&slot).is_some_and(|(known, _)| *known == version) {
+                continue;
+            }
+            let index = self.free_vni();
+            let mut entries: Array<&mut MapData, VniEntry> = map(ebpf, "offload_vnis")?;
+            let set = entries.set(index, VniEntry::of(table), 0);
+            set.map_err(|error| SteeringError::Map("offload_vnis", error))?;
+            self.slots.set(usize::from(slot), index.into());
+            self.vnis.insert(slot, (version, index));
+        }
+        Ok(())
+    }
+
+    /// An entry that no VNI uses. There are more entries than VNIs.
+    fn free_vni(&mut self) -> u32 {
+        loop {
+            let index = self.next_vni;
+            self.next_vni = if index + 1 < VNIS { index + 1 } else { 1 };
+            if self.vnis.values().all(|(_, used)| *used != index) {
+                return index;
+            }
+        }
+    }
+
+    fn vteps(&mut self, ebpf: &mut Ebpf, snapshot: &Snapshot) -> Result<(), SteeringError> {
+        let gone: Vec<u32> = self.written.keys().copied().collect();
+        let gone = gone.into_iter().filter(|index| snapshot.vtep(VtepIndex(*index)).is_none());
+        for index in gone.collect::<Vec<_>>() {
+            self.forget(ebpf, index)?;
+        }
+        for (VtepIndex(index), vtep) in snapshot.indexed_vteps() {
+            let same = |written: &Written| {
+                written.address == vtep.address && Arc::ptr_eq(&written.paths, &vtep.paths)
+            };
+            if index >= VTEPS || self.written.get(&index).is_some_and(same) {
+                continue;
+            }
+            if self.written.get(&index).is_some_and(|written| written.address != vtep.address) {
+                self.forget(ebpf, index)?;
+            }
+            let hops = self.enter_hops(ebpf, &vtep.paths)?;
+            let address = u32::from_ne_bytes(vtep.address.octets());
+            self.vteps.set(index as usize, u64::from(address) | u64::from(hops) << 32);
+            let (address, paths) = (vtep.address, Arc::clone(&vtep.paths));
+            if let Some(old) = self.written.insert(index, Written { address, paths, hops }) {
+                self.leave_hops(old.hops);
+            } else if !snapshot.is_martian_source(address) {
+                let octets = u32::from_ne_bytes(address.octets());
+                let set = senders(ebpf)?.insert(octets, index, 0);
+                set.map_err(|error| SteeringError::Map(SENDERS, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a VTEP.
+    fn forget(&mut self, ebpf: &mut Ebpf, index: u32) -> Result<(), SteeringError> {
+        let Some(written) = self.written.remove(&index) else { return Ok(()) };
+        self.vteps.set(index as usize, 0);
+        self.leave_hops(written.hops);
+        let address = u32::from_ne_bytes(written.address.octets());
+        let removed = senders(ebpf)?.remove(&address).or_else(absent);
+        removed.map_err(|error| SteeringError::Map(SENDERS, error))
+    }
+
+    /// Writes the next hops of a VTEP, and returns the word that leads to them. If there is no room,
+    /// the worker gets the VTEP's frames.
+    fn enter_hops(&mut self, ebpf: &mut Ebpf, paths: &Paths) -> Result<u32, SteeringError> {
+        let mut indices = Vec::new();
+        for hop in paths.next_hops() {
+            let entry = HopEntry::of(hop);
+            let Some((index, is_new)) = self.hops.acquire(&entry) else {
+                indices.into_iter().for_each(|index| {
+                    let _ = self.hops.release(index);
+                });
+                return Ok(NO_HOPS);
+            };
+            indices.push(index);
+            if is_new {
+                let mut hops: Array<&mut MapData, HopEntry> = map(ebpf, "offload_hops")?;
+                let set = hops.set(index, entry, 0);
+                set.map_err(|error| SteeringError::Map("offload_hops", error))?;
+            }
+        }
+        if let [only] = indices.as_slice() {
+            return Ok(only | SINGLE);
+        }
+        let mut group = GroupEntry { hops: [0; BUCKETS] };
+        for (hop, owner) in group.hops.iter_mut().zip(paths.buckets()) {
+            *hop = indices.get(usize::from(*owner)).map_or(0, |index| *index as u16);
+        }
+        let acquired = if indices.is_empty() { None } else { self.groups.acquire(&group) };
+        let Some((index, is_new)) = acquired else {
+            indices.into_iter().for_each(|index| {
+                let _ = self.hops.release(index);
+            });
+            return Ok(NO_HOPS);
+        };
+        if is_new {
+            let mut groups: Array<&mut MapData, GroupEntry> = map(ebpf, "offload_groups")?;
+            let set = groups.set(index, group, 0);
+            set.map_err(|error| SteeringError::Map("offload_groups", error))?;
+        } else {
+            // An equal group already uses these next hops.
+            indices.into_iter().for_each(|index| {
+                let _ = self.hops.release(index);
+            });
+        }
+        Ok(index)
+    }
+
+    /// Ends the use of what [`Self::enter_hops`] returned.
+    fn leave_hops(&mut self, hops: u32) {
+        if hops == NO_HOPS {
+            return;
+        }
+        if hops & SINGLE != 0 {
+            self.hops.release(hops & !SINGLE);
+            return;
+        }
+        if let Some(group) = self.groups.release(hops) {
+            let mut used: Vec<u16> = group.hops.to_vec();
+            used.sort_unstable();
+            used.dedup();
+            used.into_iter().for_each(|index| {
+                let _ = self.hops.release(index.into());
+            });
+        }
+    }
+}
+
+const SENDERS: &str = "offload_senders";
+
+fn senders(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, u32, u32>, SteeringError> {
+    map(ebpf, SENDERS)
+}
+
+fn mapped(ebpf: &Ebpf, name: &'static str) -> Result<MappedWords, SteeringError> {
+    let Some(Map::Array(data)) = ebpf.map(name) else {
+        return Err(SteeringError::Missing(name));
+    };
+    MappedWords::new(data).map_err(|error| SteeringError::Mapped(name, error))
+}

@@ -1,0 +1,119 @@
+//! The entries of the offload's maps (`programs/offload.bpf.h`).
+
+use aya::Pod;
+use path::{BUCKETS, NextHop, Policy};
+use tables::{DontFragment, Tos, Ttl, VniTable};
+
+/// `struct offload_vni` of the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct VniEntry {
+    pub(crate) seed: u64,
+    pub(crate) local: u32,
+    pub(crate) vni: u32,
+    pub(crate) destination_port: u16,
+    pub(crate) min: u16,
+    pub(crate) ports: u16,
+    pub(crate) bins: u16,
+    pub(crate) flags: u16,
+    pub(crate) tos: u8,
+    pub(crate) ttl: u8,
+    pub(crate) mac: [u8; 6],
+    pub(crate) zero: [u8; 6],
+}
+
+/// `struct offload_hop` of the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub(crate) struct HopEntry {
+    pub(crate) ifindex: u32,
+    pub(crate) mtu: u32,
+    pub(crate) destination: [u8; 6],
+    pub(crate) source: [u8; 6],
+    pub(crate) path: u16,
+    pub(crate) by_default: u16,
+}
+
+/// `struct offload_group` of the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub(crate) struct GroupEntry {
+    pub(crate) hops: [u16; BUCKETS],
+}
+
+// SAFETY: plain integers without padding.
+unsafe impl Pod for VniEntry {}
+// SAFETY: plain integers without padding.
+unsafe impl Pod for HopEntry {}
+// SAFETY: plain integers without padding.
+unsafe impl Pod for GroupEntry {}
+
+/// Flags of a VNI (`OFFLOAD_FIVE_TUPLE` and so on in the programs).
+pub(crate) const FIVE_TUPLE: u16 = 1;
+pub(crate) const TOS_INHERIT: u16 = 2;
+pub(crate) const TTL_INHERIT: u16 = 4;
+pub(crate) const DF_SET: u16 = 8;
+pub(crate) const DF_INHERIT: u16 = 16;
+pub(crate) const CHECKSUM: u16 = 32;
+pub(crate) const DECAPSULATES: u16 = 64;
+
+impl VniEntry {
+    /// The settings of a VNI.
+    pub(crate) fn of(table: &VniTable) -> Self {
+        let VniTable { tunnel, entropy, mac, learning, .. } = table;
+        let (tos, tos_flag) = match tunnel.tos {
+            Tos::Fixed(tos) => (tos, 0),
+            Tos::Inherit => (0, TOS_INHERIT),
+        };
+        let (ttl, ttl_flag) = match tunnel.ttl {
+            Ttl::Fixed(ttl) => (ttl, 0),
+            Ttl::Inherit { default } => (default, TTL_INHERIT),
+        };
+        let df = match tunnel.df {
+            DontFragment::Unset => 0,
+            DontFragment::Set => DF_SET,
+            DontFragment::Inherit => DF_INHERIT,
+        };
+        let range = entropy.range();
+        let (ports, policy) = match entropy.policy() {
+            // The kernel never uses the last port.
+            Policy::FiveTuple => (range.max() - range.min(), FIVE_TUPLE),
+            Policy::QpHash | Policy::QpBins => (range.ports(), 0),
+        };
+        let set = |flag, wanted| if wanted { flag } else { 0 };
+        Self {
+            seed: entropy.seed(),
+            local: u32::from_ne_bytes(tunnel.local.octets()),
+            vni: (tunnel.vni.get() << 8).to_be(),
+            destination_port: tunnel.destination_port.to_be(),
+            min: range.min(),
+            ports,
+            bins: entropy.bins().map_or(0, |bins| bins.get()),
+            flags: policy
+                | tos_flag
+                | ttl_flag
+                | df
+                | set(CHECKSUM, tunnel.udp_checksum)
+                // A netdev that learns has to see every source address.
+                | set(DECAPSULATES, learning.is_none()),
+            tos,
+            ttl,
+            mac: mac.unwrap_or_default().0,
+            zero: [0; 6],
+        }
+    }
+}
+
+impl HopEntry {
+    /// A next hop. Without a MAC address, the worker gets its frames.
+    pub(crate) fn of(hop: &NextHop) -> Self {
+        Self {
+            ifindex: hop.destination_mac.map_or(0, |_| hop.ifindex),
+            mtu: hop.mtu,
+            destination: hop.destination_mac.unwrap_or_default().0,
+            source: hop.source_mac.0,
+            path: hop.path,
+            by_default: hop.by_default.into(),
+        }
+    }
+}
