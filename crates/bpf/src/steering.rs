@@ -30,7 +30,8 @@ mod descriptors;
 mod placed;
 pub(crate) mod sources;
 
-pub use chosen_port::ROUTE_PER_FRAME_MARK;
+pub use apply::{TakenNetdev, TakenTunnel, TunnelEnd};
+pub use chosen_port::{PortChoiceEntry, ROUTE_PER_FRAME_MARK};
 pub use counts::SteeringCounts;
 use descriptors::{allow_descriptors, kill_switch};
 use placed::Placed;
