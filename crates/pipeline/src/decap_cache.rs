@@ -138,13 +138,14 @@ impl DecapCache {
             return false;
         };
         transmit.vtep = Some((known.vtep.0, outer.source));
-        if let Some(head) = transmit.append_head::<{ ETHERNET + PUNT_TAG }>() {
-            let ([a, b], [c, d]) = (PUNT_TPID.to_be_bytes(), known.slot.to_be_bytes());
-            if let Some((place, rest)) = head.split_first_chunk_mut() {
-                *place = *addresses;
-                rest.copy_from_slice(&[a, b, c, d, e0, e1]);
-            }
-        }
+        let head = transmit.append_head::<{ ETHERNET + PUNT_TAG }>();
+        let Some((place, rest)) = head.and_then(|head| head.split_first_chunk_mut()) else {
+            out.pop();
+            return false;
+        };
+        let ([a, b], [c, d]) = (PUNT_TPID.to_be_bytes(), known.slot.to_be_bytes());
+        *place = *addresses;
+        rest.copy_from_slice(&[a, b, c, d, e0, e1]);
         true
     }
 
