@@ -48,5 +48,7 @@ pub use hook::{Hook, has_tcx};
 pub use kill_switch::KillSwitch;
 pub use offload::traffic::{OffloadCounts, OffloadPathTraffic, OffloadTraffic};
 pub use port_counts::PortCounts;
-pub use steering::{NearEnds, Steering, SteeringCounts};
+pub use steering::{
+    NearEnds, PortChoiceEntry, Steering, SteeringCounts, TakenNetdev, TakenTunnel, TunnelEnd,
+};
 pub use watchdog::{MOST_WORKERS, PuntSide, Wakeups, Watchdog};

@@ -12,7 +12,7 @@ use crate::offload::{GROUPS, HOPS, NO_HOPS, SINGLE, VNIS, VTEPS};
 use crate::port_counts::{Numbers, PortCounts};
 use crate::programs::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEERS};
 use crate::steering::apply::{TakenNetdev, TakenTunnel, TunnelEnd};
-use crate::steering::chosen_port::{Choice, Key, ROUTE_PER_FRAME_MARK};
+use crate::steering::chosen_port::{Key, PortChoiceEntry, ROUTE_PER_FRAME_MARK};
 use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
 use crate::watchdog::{CALLED, MOST_WORKERS, PuntSide, WORDS};
@@ -149,7 +149,7 @@ fn structs_in_maps_have_the_same_layout() {
         ("port_key", rust_layout!(Key { ifindex, vni })),
         (
             "port_choice",
-            rust_layout!(Choice {
+            rust_layout!(PortChoiceEntry {
                 seed,
                 mark,
                 kernel_min,

@@ -30,7 +30,8 @@ mod descriptors;
 mod placed;
 pub(crate) mod sources;
 
-pub use chosen_port::ROUTE_PER_FRAME_MARK;
+pub use apply::{TakenNetdev, TakenTunnel, TunnelEnd};
+pub use chosen_port::{PortChoiceEntry, ROUTE_PER_FRAME_MARK};
 pub use counts::SteeringCounts;
 use descriptors::{allow_descriptors, kill_switch};
 use placed::Placed;
@@ -134,7 +135,7 @@ impl Steering {
         for (place, program) in STEERS {
             let missing = |error| SteeringError::Program("behind the kill switch", error);
             let fd = classifier(&mut ebpf, program)?.fd().map_err(missing)?;
-            programs.push((place, fd.try_clone().map_err(SteeringError::KillSwitch)?));
+            programs.push((place, fd.try_clone().map_err(SteeringError::Descriptor)?));
         }
         let kill_switch = KillSwitch::new(map, programs, &EMPTIED);
         let offload = Offload::new(&ebpf)?;

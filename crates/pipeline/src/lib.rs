@@ -5,12 +5,13 @@
 //! - [`encapsulate`], [`decapsulate`]: the two directions
 //! - [`bridge`], `switch`: the bridge of standalone mode, where there is no kernel bridge
 //! - `lookup`: where a frame goes, and its [`policies`] for the path
-//! - `run`: what a batch is processed with, and the output that records steps
+//! - `run`: what a batch is processed with
 //! - [`mod@explain`], [`mod@explain_received`]: process one frame and describe what happened to it
+//! - `steps`: what the datapath reports for that
 //! - `encap_cache`: decisions about known RoCE flows
 //! - `decap_cache`: known pairs of remote VTEP and VNI
 //! - `host_delivery`: which decapsulated frames bypass the bridge
-//! - `outer`: the outer headers
+//! - `outer`, `received`: the outer headers of frames to be sent, and of received ones
 //! - [`gso`], `csum_offload`, `crc32c`: segmentation and checksums that senders left to the device
 //! - [`unresolved`]: frames that wait for the MAC address of their next hop
 //! - [`learn`]: data-plane learning of source addresses
@@ -43,7 +44,9 @@ mod encap_cache;
 mod host_delivery;
 mod lookup;
 mod outer;
+mod received;
 mod run;
+mod steps;
 mod switch;
 mod tcp_gro;
 

@@ -13,10 +13,10 @@ use crate::csum_offload::{Completed, is_sctp};
 use crate::cursor::Cursor;
 use crate::decap_cache::DecapCache;
 use crate::decapsulate::{segments, station};
-use crate::explain::Step;
 use crate::lookup::Decision;
 use crate::policies::Policies;
 use crate::run::{Output, Run};
+use crate::steps::Step;
 
 /// Prefix of 01-80-C2-00-00-00 to -0F, which bridges do not forward (IEEE 802.1Q-2022 table 8-1).
 const RESERVED: [u8; 5] = [0x01, 0x80, 0xc2, 0, 0];

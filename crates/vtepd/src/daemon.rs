@@ -192,8 +192,8 @@ async fn forward(
     let takeover = take_over(&configuration, (hook, features), &requests, worker_ends)?;
     let (status, seen) = watch::channel(Status::default());
     let (ports, gso) = (configuration.standalone.port_summaries(), configuration.worker.gso);
-    let handle = Handle::new(takeover, ports, hook, features, gso, seen, Arc::clone(&guarded));
-    let handle = Arc::new(handle);
+    let handle =
+        Arc::new(Handle::new(takeover, ports, hook, features, gso, seen, Arc::clone(&guarded)));
 
     let (refused, mut refusal) = mpsc::channel(1);
     let journal = Journal::default();

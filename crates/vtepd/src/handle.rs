@@ -189,11 +189,10 @@ impl Handle {
         let answers = self.takeover().as_ref().map(Takeover::stations);
         let mut stations = Stations::new();
         for answer in answers.into_iter().flatten() {
-            // There is no answer if the worker ends or hangs, or if a later request has replaced
-            // this one.
-            stations.extend(
-                timeout(ANSWER, answer).await.unwrap_or(Ok(Stations::new())).unwrap_or_default(),
-            );
+            // There is no answer if the worker ends or hangs.
+            if let Ok(Ok(of_worker)) = timeout(ANSWER, answer).await {
+                stations.extend_from_slice(&of_worker);
+            }
         }
         stations
     }

@@ -322,7 +322,7 @@ impl Takeover {
     }
 
     /// As [`Worker::stations`], for each worker.
-    pub fn stations(&self) -> Vec<oneshot::Receiver<Stations>> {
+    pub fn stations(&self) -> Vec<oneshot::Receiver<Arc<Stations>>> {
         let request = |worker: &Worker| {
             let (sender, stations) = oneshot::channel();
             // An error means that the receiver no longer waits.

@@ -227,14 +227,16 @@ impl Engine {
         }
         let Self { forwarder, scheduling, .. } = self;
         let moved = forwarder.from_access_ports(snapshot, now, |frames| scheduling.begin(frames));
-        if let Some(answer) = self.shared.take_answer() {
+        let answers = self.shared.take_answers();
+        if !answers.is_empty() {
             let mut stations = self.forwarder.pipeline.stations(now);
             for station in &mut stations {
                 if let Place::Port(number) = &mut station.place {
                     *number = self.numbers.get(usize::from(*number)).copied().unwrap_or(*number);
                 }
             }
-            answer(stations);
+            let stations = Arc::new(stations);
+            answers.into_iter().for_each(|answer| answer(Arc::clone(&stations)));
         }
         moved
     }

@@ -76,7 +76,7 @@ pub enum Report {
 pub type Reports = Box<dyn Fn(Report) -> bool + Send>;
 
 /// Called with the stations that a worker's bridge has learned.
-pub(crate) type Answer = Box<dyn FnOnce(Stations) + Send>;
+pub(crate) type Answer = Box<dyn FnOnce(Arc<Stations>) + Send>;
 
 /// What a worker shares with the rest of the daemon.
 pub(crate) struct Shared {
@@ -86,9 +86,9 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) wake: EventFd,
     pub(crate) stopping: AtomicBool,
-    /// What to call with the stations, if they were requested. Only workers with access ports look at it.
-    answer: Mutex<Option<Answer>>,
-    asked: AtomicBool,
+    /// What to call with the stations. Only workers with access ports look at it.
+    answers: Mutex<Vec<Answer>>,
+    has_answers: AtomicBool,
     /// Access ports that were opened again, by their numbers among all workers' ports.
     new_ports: Mutex<Vec<(u16, AccessPort)>>,
     has_new_ports: AtomicBool,
@@ -101,6 +101,20 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            snapshot: ArcSwap::default(),
+            bypass_targets: ArcSwap::default(),
+            counters: Arc::new(Counters::new()),
+            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            stopping: AtomicBool::new(false),
+            answers: Mutex::default(),
+            has_answers: AtomicBool::new(false),
+            new_ports: Mutex::default(),
+            has_new_ports: AtomicBool::new(false),
+        })
+    }
+
     /// The access ports that were opened again since the last call.
     pub(crate) fn take_new_ports(&self) -> Vec<(u16, AccessPort)> {
         if !self.has_new_ports.load(Ordering::Relaxed)
@@ -111,10 +125,19 @@ impl Shared {
         std::mem::take(&mut *self.new_ports.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What to call with the stations, if they were requested since the last call.
-    pub(crate) fn take_answer(&self) -> Option<Answer> {
-        let asked = self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Acquire);
-        if asked { self.answer.lock().unwrap_or_else(PoisonError::into_inner).take() } else { None }
+    /// What to call with the stations, for each request since the last call.
+    pub(crate) fn take_answers(&self) -> Vec<Answer> {
+        if !self.has_answers.load(Ordering::Relaxed)
+            || !self.has_answers.swap(false, Ordering::Acquire)
+        {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn ask(&self, answer: Answer) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
+        self.has_answers.store(true, Ordering::Release);
     }
 }
 
@@ -140,17 +163,7 @@ impl Worker {
         reports: Reports,
         stopped: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            snapshot: ArcSwap::default(),
-            bypass_targets: ArcSwap::default(),
-            counters: Arc::new(Counters::new()),
-            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
-            stopping: AtomicBool::new(false),
-            answer: Mutex::default(),
-            asked: AtomicBool::new(false),
-            new_ports: Mutex::default(),
-            has_new_ports: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new()?);
         let WorkerPorts { ports: access, bridge, numbers, vnis: _ } = share;
         let Sockets { ports, watchdog, cpu, grouping, options } = sockets;
         let mut pipeline = Pipeline::new(Arc::clone(&shared.counters));
@@ -179,11 +192,9 @@ impl Worker {
     }
 
     /// Has `answer` called on the worker's thread with the stations that its own bridge has learned.
-    /// It must not block. A worker without access ports does not answer. A later call replaces an
-    /// earlier one that is not answered yet.
-    pub fn stations(&self, answer: impl FnOnce(Stations) + Send + 'static) {
-        *self.shared.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(answer));
-        self.shared.asked.store(true, Ordering::Release);
+    /// It must not block. A worker without access ports does not answer.
+    pub fn stations(&self, answer: impl FnOnce(Arc<Stations>) + Send + 'static) {
+        self.shared.ask(Box::new(answer));
         self.wake();
     }
 
@@ -270,5 +281,21 @@ mod tests {
         assert!(thread.join().is_err());
         assert_eq!(tale.try_recv(), Ok(()));
         drop(others);
+    }
+
+    #[test]
+    fn every_request_for_stations_is_answered() {
+        let (answers, answered) = mpsc::channel();
+        let shared = Shared::new().unwrap();
+        assert!(shared.take_answers().is_empty());
+        for request in 0..2 {
+            let answers = answers.clone();
+            shared.ask(Box::new(move |stations| answers.send((request, stations.len())).unwrap()));
+        }
+        for answer in shared.take_answers() {
+            answer(Arc::default());
+        }
+        assert_eq!(answered.try_iter().collect::<Vec<_>>(), [(0, 0), (1, 0)]);
+        assert!(shared.take_answers().is_empty());
     }
 }

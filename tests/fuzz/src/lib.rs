@@ -45,6 +45,4 @@ mod vtepd {
     }
 }
 // The modules refer to each other by these paths.
-use vtepd::{
-    api, guard, handle, log, metrics_view, own_links, privilege, standalone, takeover,
-};
+use vtepd::{api, guard, handle, log, metrics_view, own_links, privilege, standalone, takeover};

@@ -16,28 +16,30 @@ use crate::error::SteeringError;
 use crate::maps::{absent, map};
 use crate::programs::{PORT, TUNNEL, UPLINK};
 
-/// `struct tunnel_end` of the programs. `local` and `port` are in network byte order.
+/// A tunnel whose packets the programs redirect: `struct tunnel_end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
-pub(crate) struct TunnelEnd {
+pub struct TunnelEnd {
+    /// In network byte order.
     pub(crate) local: u32,
     pub(crate) vni: u32,
+    /// In network byte order.
     pub(crate) port: u16,
     pub(crate) zero: u16,
 }
 
-/// `struct taken_tunnel` of the programs.
+/// How packets of a tunnel are redirected: `struct taken_tunnel`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct TakenTunnel {
+pub struct TakenTunnel {
     pub(crate) worker: u32,
     pub(crate) slot: u32,
 }
 
-/// `struct taken_netdev` of the programs.
+/// A vxlan netdev whose frames the programs redirect: `struct taken_netdev`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct TakenNetdev {
+pub struct TakenNetdev {
     pub(crate) frame_limit: u32,
     pub(crate) slot: u32,
 }
@@ -50,13 +52,31 @@ unsafe impl Pod for TakenTunnel {}
 unsafe impl Pod for TakenNetdev {}
 
 impl TunnelEnd {
-    fn of(vni: &TakenVni) -> Self {
+    /// The tunnel of a VNI.
+    #[must_use]
+    pub fn of(vni: &TakenVni) -> Self {
         Self {
             local: u32::from_ne_bytes(vni.local.octets()),
             vni: vni.vni.get(),
             port: vni.destination_port.to_be(),
             zero: 0,
         }
+    }
+}
+
+impl TakenTunnel {
+    /// Redirects to the worker with this number, or to all workers by flow.
+    #[must_use]
+    pub fn of(vni: &TakenVni, worker: Option<u32>) -> Self {
+        Self { worker: worker.unwrap_or(DEALT), slot: Slot::of(vni.index).get().into() }
+    }
+}
+
+impl TakenNetdev {
+    /// The netdev of a VNI.
+    #[must_use]
+    pub fn of(vni: &TakenVni) -> Self {
+        Self { frame_limit: vni.frame_limit, slot: Slot::of(vni.index).get().into() }
     }
 }
 
@@ -205,19 +225,20 @@ impl Steering {
 
     fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
         let netdev = vni.source.netdev();
-        let slot = u32::from(Slot::of(vni.index).get());
+        let entry = TakenNetdev::of(vni);
         if let Some(ifindex) = netdev {
             self.hook_netdev(ifindex)?;
-            self.slots_map()?.set(slot, ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;
+            self.slots_map()?
+                .set(entry.slot, ifindex, 0)
+                .map_err(|e| SteeringError::Map("slots", e))?;
         }
-        let worker = self.served.get(&vni.vni).copied().unwrap_or(DEALT);
+        let tunnel = TakenTunnel::of(vni, self.served.get(&vni.vni).copied());
         self.tunnels_map()?
-            .insert(TunnelEnd::of(vni), TakenTunnel { worker, slot }, 0)
+            .insert(TunnelEnd::of(vni), tunnel, 0)
             .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
         let Some(ifindex) = netdev else { return Ok(()) };
-        let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
         self.netdevs_map()?
-            .insert(ifindex, netdev, 0)
+            .insert(ifindex, entry, 0)
             .map_err(|e| SteeringError::Map("taken_netdevs", e))
     }
 

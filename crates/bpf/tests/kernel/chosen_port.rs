@@ -3,30 +3,12 @@
 //!
 //! `VTEPD_FRAMES` sets how many frames are compared (1,000,000 if unset).
 
-#![allow(unsafe_code, reason = "a struct of plain integers goes into a BPF map")]
-
 use aya::maps::Array;
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
-use aya::{Ebpf, EbpfLoader, Pod};
+use aya::{Ebpf, EbpfLoader};
+use bpf::PortChoiceEntry;
 use path::{Bins, Entropy, Key, Policy, Settings, SourcePortRange};
 use root_test::root_test;
-
-/// `struct port_choice` of the programs.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Choice {
-    seed: u64,
-    mark: u32,
-    kernel_min: u16,
-    kernel_width: u16,
-    min: u16,
-    ports: u16,
-    bins: u16,
-    external: u16,
-}
-
-// SAFETY: plain integers without padding.
-unsafe impl Pod for Choice {}
 
 /// A random number generator with the same sequence in every run (xorshift64*).
 struct Random(u64);
@@ -175,17 +157,8 @@ fn chosen_ports_are_those_of_entropy() {
     let mut random = Random(0x5eed);
     let policies = policies();
     let (mut ip, mut roce) = (0u64, 0u64);
-    for (entropy, (low, high)) in &policies {
-        let choice = Choice {
-            seed: entropy.seed(),
-            mark: 0,
-            kernel_min: *low,
-            kernel_width: high - low,
-            min: entropy.range().min(),
-            ports: entropy.range().ports(),
-            bins: entropy.bins().map_or(0, Bins::get),
-            external: 0,
-        };
+    for (entropy, kernel_ports) in &policies {
+        let choice = PortChoiceEntry::new(entropy, *kernel_ports);
         Array::try_from(ebpf.map_mut("tested_choice").unwrap()).unwrap().set(0, choice, 0).unwrap();
         let program: &mut SchedClassifier =
             ebpf.program_mut("test_port").unwrap().try_into().unwrap();

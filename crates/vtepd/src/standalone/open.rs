@@ -150,14 +150,17 @@ fn claim(local: Ipv4Addr, port: u16) -> Result<UdpSocket, AccessError> {
     Ok(socket)
 }
 
-/// Refuses an interface that has an IPv4 address: frames of an access port go to the overlay alone,
-/// so the address would become unreachable.
+/// Refuses an interface that has an address: frames of an access port go to the overlay alone, so
+/// the address would become unreachable. The kernel gives every interface an IPv6 link-local
+/// address, which does not count.
 fn vacant(name: &str) -> io::Result<()> {
     let addresses = getifaddrs()?;
     let of = |found: nix::ifaddrs::InterfaceAddress| {
         let address = found.address.filter(|_| found.interface_name == name)?;
-        let address = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-        address.filter(|address| !address.is_unspecified())
+        let v4 = address.as_sockaddr_in().map(|v4| v4.ip()).filter(|v4| !v4.is_unspecified());
+        let v6 = address.as_sockaddr_in6().map(|v6| v6.ip());
+        let v6 = v6.filter(|v6| !v6.is_unicast_link_local());
+        v4.map(IpAddr::V4).or(v6.map(IpAddr::V6))
     };
     match addresses.into_iter().find_map(of) {
         Some(address) => Err(io::Error::other(format!(
