@@ -101,7 +101,8 @@ static ALWAYS_INLINE int is_plain(const struct inside *inner, __u32 length)
 	return fold_sum(sum) == 0xffff;
 }
 
-static ALWAYS_INLINE void count_received(__u32 slot, __u32 vtep, __u32 length, __u32 segments, __u32 header)
+static ALWAYS_INLINE void count_received(__u32 slot, __u32 vtep, __u32 length, __u32 segments, __u32 header,
+					 int past_bridge)
 {
 	struct offload_traffic *of_vni = bpf_map_lookup_elem(&offload_vni_traffic, &slot);
 	struct offload_traffic *of_vtep = bpf_map_lookup_elem(&offload_vtep_traffic, &vtep);
@@ -110,6 +111,8 @@ static ALWAYS_INLINE void count_received(__u32 slot, __u32 vtep, __u32 length, _
 	if (of_vni) {
 		of_vni->received += segments;
 		of_vni->received_bytes += bytes;
+		if (past_bridge)
+			of_vni->past_bridge += segments;
 	}
 	if (of_vtep) {
 		of_vtep->received += segments;
@@ -141,14 +144,17 @@ static ALWAYS_INLINE __u32 host_port(struct __sk_buff *skb, const struct inside 
 // bridge.
 static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers *h, __u32 slot)
 {
-	struct offload_vni *vni = offload_of(slot);
+	struct offload_vni *vni = offload_of(skb, slot, UNDERLAY, sizeof(*h));
 	__u32 source = h->ip.addresses[0], *vtep, *netdev, length, port, segments = 1, header = 0, segment;
 	const __u32 at = sizeof(*h);
 	struct inside inner;
+	struct passage *passage;
 	__u64 sum = 0;
 
 	if (!vni || !(vni->flags & OFFLOAD_DECAPSULATES))
 		return TO_WORKER;
+	if (is_lifeless())
+		return PASS;
 	length = ntohs(h->udp_length) - UDP_OVERHEAD;
 	if (length + at != skb->len || bpf_skb_load_bytes(skb, at, &inner, sizeof(inner)))
 		return TO_WORKER;
@@ -174,6 +180,10 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	if (!is_checked(skb, h) || !follow_congestion(skb, &inner, h->ip.tos, at + 14))
 		return TO_WORKER;
 	port = host_port(skb, &inner, slot, length);
+	// A frame past the bridge must not overtake those that wait for the bridge on this CPU.
+	passage = bridge_passage();
+	if (passage && passage->arrived != passage->queued)
+		port = 0;
 	netdev = bpf_map_lookup_elem(&slots, &slot);
 	if (!netdev || !*netdev)
 		return TO_WORKER;
@@ -183,8 +193,10 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
 	}
-	count_received(slot, *vtep, length, segments, header);
+	count_received(slot, *vtep, length, segments, header, port != 0);
 	if (port)
 		return bpf_redirect(port, 0);
+	if (passage)
+		skb->tc_index = next_number(passage);
 	return bpf_redirect(*netdev, BPF_F_INGRESS);
 }

@@ -129,7 +129,7 @@ static ALWAYS_INLINE void count_sent(__u32 slot, __u32 vtep, const struct offloa
 // Ethernet header, and it fits the underlay.
 static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vtep_index)
 {
-	struct offload_vni *vni = offload_of(slot);
+	struct offload_vni *vni = offload_of(skb, slot, BRIDGE, 0);
 	struct encapsulated o;
 	struct inherited inherited;
 	struct offload_hop *hop;
@@ -141,6 +141,8 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 
 	if (!vni || skb->vlan_present)
 		return TO_WORKER;
+	if (is_lifeless())
+		return PASS;
 	vtep = bpf_map_lookup_elem(&offload_vteps, &vtep_index);
 	if (!vtep || !inherit(skb, vni, &inherited))
 		return TO_WORKER;

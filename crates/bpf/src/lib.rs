@@ -51,4 +51,4 @@ pub use port_counts::PortCounts;
 pub use steering::{
     NearEnds, PortChoiceEntry, Steering, SteeringCounts, TakenNetdev, TakenTunnel, TunnelEnd,
 };
-pub use watchdog::{MOST_WORKERS, PuntSide, Wakeups, Watchdog};
+pub use watchdog::{Call, MOST_WORKERS, PuntSide, Wakeups, Watchdog};

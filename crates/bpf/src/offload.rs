@@ -9,12 +9,12 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, Map, MapData};
+use aya::maps::{Array, HashMap, MapData};
 use path::{BUCKETS, Paths};
 use tables::{Slot, Snapshot, VtepIndex};
 
 use crate::error::SteeringError;
-use crate::mapped::MappedWords;
+use crate::mapped::{MappedWords, mapped};
 use crate::maps::{absent, map};
 
 pub(crate) mod entries;
@@ -31,6 +31,8 @@ pub(crate) const GROUPS: u32 = 512;
 pub(crate) const HOPS: u32 = 4096;
 /// Marks the index of a next hop, where otherwise a group would be (`OFFLOAD_SINGLE`).
 pub(crate) const SINGLE: u32 = 1 << 31;
+/// Marks the entry of a slot whose flows come from the worker (`OFFLOAD_MOVING`).
+pub(crate) const MOVING: u64 = 1 << 32;
 /// No next hop (`OFFLOAD_NO_HOPS`): the worker gets the frames.
 pub(crate) const NO_HOPS: u32 = 0;
 
@@ -98,6 +100,14 @@ impl Offload {
         followed
     }
 
+    /// Lets all flows of this slot pass the worker until it has sent what it has of them. To be
+    /// called before a change by which flows may leave the worker.
+    pub(crate) fn settle(&self, slot: u16) {
+        if let Some((_, index)) = self.vnis.get(&slot) {
+            self.slots.set(usize::from(slot), MOVING | u64::from(*index));
+        }
+    }
+
     /// Stops offloading VNIs that are gone or have another datapath.
     fn leave_vnis(&mut self, snapshot: &Snapshot) {
         let slots = &self.slots;
@@ -121,7 +131,7 @@ impl Offload {
             let mut entries: Array<&mut MapData, VniEntry> = map(ebpf, "offload_vnis")?;
             let set = entries.set(index, VniEntry::of(table), 0);
             set.map_err(|error| SteeringError::Map("offload_vnis", error))?;
-            self.slots.set(usize::from(slot), index.into());
+            self.slots.set(usize::from(slot), MOVING | u64::from(index));
             self.vnis.insert(slot, (version, index));
         }
         Ok(())
@@ -155,6 +165,8 @@ impl Offload {
                 self.forget(ebpf, index)?;
             }
             let hops = self.enter_hops(ebpf, &vtep.paths)?;
+            // Frames may wait in the worker for a next hop that is resolved now.
+            self.vnis.keys().for_each(|slot| self.settle(*slot));
             let address = u32::from_ne_bytes(vtep.address.octets());
             self.vteps.set(index as usize, u64::from(address) | u64::from(hops) << 32);
             let (address, paths) = (vtep.address, Arc::clone(&vtep.paths));
@@ -249,11 +261,4 @@ const SENDERS: &str = "offload_senders";
 
 fn senders(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, u32, u32>, SteeringError> {
     map(ebpf, SENDERS)
-}
-
-fn mapped(ebpf: &Ebpf, name: &'static str) -> Result<MappedWords, SteeringError> {
-    let Some(Map::Array(data)) = ebpf.map(name) else {
-        return Err(SteeringError::Missing(name));
-    };
-    MappedWords::new(data).map_err(|error| SteeringError::Mapped(name, error))
 }

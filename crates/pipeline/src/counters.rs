@@ -109,6 +109,8 @@ pub struct Forwarded {
     pub received: (u64, u64),
     /// Frames sent by a default route.
     pub by_default: u64,
+    /// Of the received frames: sent to a host port, past the bridge.
+    pub past_bridge: u64,
 }
 
 /// Counters of the standalone bridge's learning.
@@ -291,7 +293,7 @@ impl Counters {
 
     /// Adds what BPF programs forwarded for a VNI.
     pub fn add_vni(&self, slot: u16, forwarded: &Forwarded) {
-        let Forwarded { sent, received, by_default } = *forwarded;
+        let Forwarded { sent, received, by_default, past_bridge } = *forwarded;
         if let Some(vni) = self.vni(slot) {
             vni.encapsulated.add(sent.0, sent.1);
             vni.decapsulated.add(received.0, received.1);
@@ -300,11 +302,12 @@ impl Counters {
         self.underlay_received.add(received.0);
         self.sent.add(sent.0 + received.0);
         self.by_default.add(by_default);
+        self.past_bridge.add(past_bridge);
     }
 
     /// Adds what BPF programs forwarded to and from a VTEP.
     pub fn add_peer(&self, index: u32, vtep: Ipv4Addr, forwarded: &Forwarded) {
-        let Forwarded { sent, received, by_default } = *forwarded;
+        let Forwarded { sent, received, by_default, .. } = *forwarded;
         if let Some(peer) = self.peer_at(index).map(|peer| peer.of(vtep)) {
             peer.sent.add(sent.0, sent.1);
             peer.received.add(received.0, received.1);

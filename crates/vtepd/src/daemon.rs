@@ -222,17 +222,15 @@ async fn forward(
     let api =
         api::serve(api_address, api_socket, Arc::clone(&handle), requests.clone(), journal.clone());
     let filters = filter_watch::watch(Arc::clone(&handle), requests.clone(), rules);
-    let wakeups = handle.pass_on_calls();
     let own_links = own_links::watch(Arc::clone(&handle), journal.clone());
     let access_ports =
         access_ports::watch(Arc::clone(&handle), configuration.standalone.clone(), journal.clone());
-    tokio::pin!(control, api, filters, wakeups, own_links, access_ports);
+    tokio::pin!(control, api, filters, own_links, access_ports);
     let ended: Result<(), Failure> = loop {
         tokio::select! {
             result = &mut control => break result.map_err(Into::into),
             result = &mut api => break result,
             () = &mut filters => {}
-            () = &mut wakeups => {}
             () = &mut access_ports => {}
             error = &mut own_links => break Err(error.into()),
             error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),

@@ -13,7 +13,6 @@ use netlink::Direction;
 use pipeline::Counters;
 use pipeline::counters::{Counter, Forwarded};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff, VtepIndex};
-use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -153,32 +152,6 @@ impl Handle {
             [&counted.underlay_received, &counted.bridge_received].map(Counter::get)
         };
         self.workers.iter().map(of).collect()
-    }
-
-    /// Wakes workers when steering programs request it through their ring buffer. Never returns.
-    pub async fn pass_on_calls(&self) {
-        let calls = self.takeover().as_mut().and_then(Takeover::take_calls);
-        #[expect(
-            deprecated,
-            reason = "its successor is unsafe; this ring owns its descriptor and never changes it"
-        )]
-        let calls = calls.map(AsyncFd::new).transpose();
-        let calls = calls.unwrap_or_else(|error| {
-            tracing::warn!(
-                "a worker whose frames get lost on their way to it is not called: {error}"
-            );
-            None
-        });
-        let Some(mut calls) = calls else { return std::future::pending().await };
-        // An error is possible only when the runtime shuts down.
-        while let Ok(mut ready) = calls.readable_mut().await {
-            for worker in ready.get_inner_mut() {
-                if let Some(takeover) = self.takeover().as_ref() {
-                    takeover.wake(worker);
-                }
-            }
-            ready.clear_ready();
-        }
     }
 
     /// The stations that the workers' own bridges have learned. Empty without access ports.
@@ -385,5 +358,6 @@ const fn forwarded(counted: &OffloadTraffic) -> Forwarded {
         sent: (counted.sent, counted.sent_bytes),
         received: (counted.received, counted.received_bytes),
         by_default: counted.by_default,
+        past_bridge: counted.past_bridge,
     }
 }

@@ -20,6 +20,7 @@ mod packet_rules;
 mod privilege;
 mod standalone;
 mod takeover;
+mod wakeups;
 
 use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;

@@ -39,6 +39,9 @@ const QUIET: Duration = Duration::from_millis(20);
 /// access ports may send all the time.
 const LAST: Duration = Duration::from_millis(100);
 
+/// How long frames of a VNI may wait in the kernel's backlogs when the VNI is taken over.
+const KERNEL_BACKLOG: Duration = Duration::from_millis(3);
+
 /// The thread's own state.
 pub(crate) struct Engine {
     shared: Arc<Shared>,
@@ -50,6 +53,8 @@ pub(crate) struct Engine {
     reports: Reports,
     /// Generation of the snapshot of the last batch.
     generation: u64,
+    /// The version of the last addition of a VNI that the worker has seen.
+    addition: u64,
     /// The bypass targets that the pipeline uses.
     bypass_targets: Arc<BypassTargets>,
     /// Since when no pause in the traffic has let hosts' frames move from the bridge to the bypass.
@@ -76,6 +81,7 @@ impl Engine {
             numbers,
             reports,
             generation: 0,
+            addition: 0,
             bypass_targets: Arc::default(),
             restless_since: None,
             restless: RESTLESS,
@@ -108,6 +114,7 @@ impl Engine {
         let (mut counted, mut uncounted) = (Instant::now(), 0);
         loop {
             let now = Instant::now();
+            self.watchdog.set_idle(false);
             let moved = self.poll_once(now)?;
             uncounted += moved;
             let falls_asleep = moved == 0 && !busy_poll;
@@ -134,6 +141,9 @@ impl Engine {
                 continue;
             }
             self.scheduling.rest(now);
+            if self.forwarder.is_idle() && !self.forwarder.pipeline.holds() {
+                self.watchdog.set_idle(true);
+            }
             if stopping && quiet_since.get_or_insert_with(Instant::now).elapsed() >= QUIET {
                 self.forwarder.pipeline.stop();
                 return Ok(());
@@ -158,6 +168,12 @@ impl Engine {
         if self.generation != snapshot.generation() || self.forwarder.pipeline.holds() {
             self.generation = snapshot.generation();
             self.forwarder.release(&snapshot, now);
+        }
+        if self.addition != snapshot.addition_version() {
+            self.addition = snapshot.addition_version();
+            // The kernel's own frames of a new VNI may still wait in backlogs of the kernel. The
+            // rings hold what arrives meanwhile.
+            std::thread::sleep(KERNEL_BACKLOG);
         }
         let bypass_targets = self.shared.bypass_targets.load();
         if !Arc::ptr_eq(&bypass_targets, &self.bypass_targets) {

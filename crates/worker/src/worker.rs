@@ -195,7 +195,7 @@ impl Worker {
     /// It must not block. A worker without access ports does not answer.
     pub fn stations(&self, answer: impl FnOnce(Arc<Stations>) + Send + 'static) {
         self.shared.ask(Box::new(answer));
-        self.wake();
+        self.waker().wake();
     }
 
     /// Passes an access port that was opened again to the worker. The worker ignores it if the
@@ -203,7 +203,7 @@ impl Worker {
     pub fn replace_port(&self, number: u16, port: AccessPort) {
         self.shared.new_ports.lock().unwrap_or_else(PoisonError::into_inner).push((number, port));
         self.shared.has_new_ports.store(true, Ordering::Release);
-        self.wake();
+        self.waker().wake();
     }
 
     /// Whether the access port of this number belongs to the worker.
@@ -218,7 +218,7 @@ impl Worker {
         // An idle worker may sleep on. But with the new snapshot, unresolved frames may be sent
         // now. Before the first snapshot, the worker does not read its access ports.
         if self.shared.counters.held.get() > 0 || before.generation() == 0 {
-            self.wake();
+            self.waker().wake();
         }
     }
 
@@ -232,7 +232,7 @@ impl Worker {
     /// Makes the worker forward what still arrives until nothing more comes, and then end.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        self.wake();
+        self.waker().wake();
     }
 
     /// Waits until the thread ends.
@@ -243,10 +243,22 @@ impl Worker {
         self.thread.join().map_err(|_| io::Error::other("the worker panicked"))?
     }
 
+    /// Wakes the worker from another thread.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.shared))
+    }
+}
+
+/// Wakes a worker from another thread.
+#[derive(Debug, Clone)]
+pub struct Waker(Arc<Shared>);
+
+impl Waker {
     /// Wakes the worker, which then reads its sockets.
     pub fn wake(&self) {
         // This fails only if the counter is full, and then the worker is awake.
-        let _ = self.shared.wake.write(1);
+        let _ = self.0.wake.write(1);
     }
 }
 

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aya::Pod;
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::tc::SchedClassifierLink;
-use tables::{MacLocationChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni};
+use tables::{
+    MacLocation, MacLocationChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni,
+};
 
 use super::placed::Placed;
 use super::{DEALT, LEAVING, Steering, chosen_port, sources};
@@ -15,6 +17,13 @@ use crate::attach::attach_by_index;
 use crate::error::SteeringError;
 use crate::maps::{absent, map};
 use crate::programs::{PORT, TUNNEL, UPLINK};
+use crate::watchdog::are_idle;
+
+/// How long flows may take to leave the workers. A worker that has not sent everything by then is
+/// overloaded, and loses frames anyway.
+const LEAVE_LIMIT: Duration = Duration::from_millis(20);
+/// How often to look whether they have left.
+const LEAVE_STEP: Duration = Duration::from_micros(100);
 
 /// A tunnel whose packets the programs redirect: `struct tunnel_end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +42,9 @@ pub struct TunnelEnd {
 #[repr(C)]
 pub struct TakenTunnel {
     pub(crate) worker: u32,
-    pub(crate) slot: u32,
+    pub(crate) slot: u16,
+    pub(crate) leaves: u16,
+    pub(crate) left: u32,
 }
 
 /// A vxlan netdev whose frames the programs redirect: `struct taken_netdev`.
@@ -41,7 +52,9 @@ pub struct TakenTunnel {
 #[repr(C)]
 pub struct TakenNetdev {
     pub(crate) frame_limit: u32,
-    pub(crate) slot: u32,
+    pub(crate) slot: u16,
+    pub(crate) leaves: u16,
+    pub(crate) left: u32,
 }
 
 // SAFETY: plain integers without padding.
@@ -68,7 +81,8 @@ impl TakenTunnel {
     /// Redirects to the worker with this number, or to all workers by flow.
     #[must_use]
     pub fn of(vni: &TakenVni, worker: Option<u32>) -> Self {
-        Self { worker: worker.unwrap_or(DEALT), slot: Slot::of(vni.index).get().into() }
+        let slot = Slot::of(vni.index).get();
+        Self { worker: worker.unwrap_or(DEALT), slot, leaves: 0, left: 0 }
     }
 }
 
@@ -76,7 +90,8 @@ impl TakenNetdev {
     /// The netdev of a VNI.
     #[must_use]
     pub fn of(vni: &TakenVni) -> Self {
-        Self { frame_limit: vni.frame_limit, slot: Slot::of(vni.index).get().into() }
+        let slot = Slot::of(vni.index).get();
+        Self { frame_limit: vni.frame_limit, slot, leaves: 0, left: 0 }
     }
 }
 
@@ -120,7 +135,9 @@ impl Steering {
                 self.choose(choice)?;
             }
         }
-        for vni in diff.released_vnis() {
+        let released: Vec<TakenVni> = diff.released_vnis().cloned().collect();
+        self.leave_vnis(&released)?;
+        for vni in &released {
             if let Some(ifindex) = vni.source.netdev() {
                 self.netdevs_map()?
                     .remove(&ifindex)
@@ -157,6 +174,42 @@ impl Steering {
         Ok(())
     }
 
+    /// Lets the flows of all VNIs go to the kernel without overtaking what the workers have of them.
+    /// To be called before [`Self::release`].
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn leave(&mut self) -> Result<(), SteeringError> {
+        let all: Vec<TakenVni> = self.plan.vnis.values().cloned().collect();
+        self.leave_vnis(&all)
+    }
+
+    /// Lets the flows of these VNIs go to the kernel: each one as soon as its worker has sent all
+    /// that it has. Returns when that is so for all workers, or after [`LEAVE_LIMIT`].
+    fn leave_vnis(&mut self, vnis: &[TakenVni]) -> Result<(), SteeringError> {
+        if vnis.is_empty() || !self.kill_switch.is_engaged() {
+            return Ok(());
+        }
+        for vni in vnis {
+            let worker = self.served.get(&vni.vni).copied();
+            let tunnel = TakenTunnel { leaves: 1, ..TakenTunnel::of(vni, worker) };
+            self.tunnels_map()?
+                .insert(TunnelEnd::of(vni), tunnel, 0)
+                .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
+            if let Some(ifindex) = vni.source.netdev() {
+                let netdev = TakenNetdev { leaves: 1, ..TakenNetdev::of(vni) };
+                self.netdevs_map()?
+                    .insert(ifindex, netdev, 0)
+                    .map_err(|e| SteeringError::Map("taken_netdevs", e))?;
+            }
+        }
+        let began = Instant::now();
+        while began.elapsed() < LEAVE_LIMIT && !are_idle(&self.notes, self.workers) {
+            std::thread::sleep(LEAVE_STEP);
+        }
+        Ok(())
+    }
+
     /// Redirects what is new or changes. To be called after [`Self::remove`] with the same
     /// difference, and after the workers got the snapshot.
     ///
@@ -164,6 +217,12 @@ impl Steering {
     /// When an interface vanished or the kernel refuses. The rest is still applied, and the first
     /// error is returned. [`Self::difference`] then has what is missing.
     pub fn add(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {
+        // The worker may have frames for an address that was unknown until now.
+        for change in diff.mac_locations.iter().filter(|change| change.there) {
+            let (MacLocation::Port { index, .. } | MacLocation::Remote { index, .. }) =
+                change.location;
+            self.offload.settle(Slot::of(index).get());
+        }
         let added = if diff.has_only_mac_locations() { Ok(()) } else { self.add_steering(diff) };
         added.and(self.bypass.remember(&mut self.ebpf, &diff.mac_locations))
     }
@@ -229,7 +288,7 @@ impl Steering {
         if let Some(ifindex) = netdev {
             self.hook_netdev(ifindex)?;
             self.slots_map()?
-                .set(entry.slot, ifindex, 0)
+                .set(entry.slot.into(), ifindex, 0)
                 .map_err(|e| SteeringError::Map("slots", e))?;
         }
         let tunnel = TakenTunnel::of(vni, self.served.get(&vni.vni).copied());

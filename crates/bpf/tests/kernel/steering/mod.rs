@@ -449,7 +449,7 @@ fn a_punt_that_nobody_looks_into_is_given_up() {
     }
     assert!(called(&calls));
     // Possibly also because of frames that the host's IP stack sent.
-    assert!(calls.by_ref().all(|worker| worker == 0));
+    assert!(calls.by_ref().all(|call| call == bpf::Call::Worker(0)));
     assert!(patience.look(PuntSide::Underlay).is_some_and(|waited| waited > 2 * LIMIT));
     assert_eq!(receive(&mut underlay, NEVER, marker), 0);
     assert_eq!(steering.counts().unwrap().uplink_stalled, 3);

@@ -223,7 +223,7 @@ fn one_worker_that_hangs_is_given_up_alone() {
         "what came before"
     );
     assert_eq!(steering.counts().unwrap().uplink_stalled, 1);
-    assert!(calls.by_ref().any(|worker| worker == 1));
+    assert!(calls.by_ref().any(|worker| worker == bpf::Call::Worker(1)));
     assert!(patience[1].look(PuntSide::Underlay).is_some());
     patience[1].forgive(PuntSide::Underlay);
     assert_eq!(worker(&mut underlays, &mut spine, hung), 1);
