@@ -40,7 +40,7 @@ const QUIET: Duration = Duration::from_millis(20);
 const LAST: Duration = Duration::from_millis(100);
 
 /// How long frames of a VNI may wait in the kernel's backlogs when the VNI is taken over.
-const KERNEL_BACKLOG: Duration = Duration::from_millis(3);
+const KERNEL_BACKLOG: Duration = Duration::from_millis(5);
 
 /// The thread's own state.
 pub(crate) struct Engine {

@@ -21,7 +21,7 @@ use crate::watchdog::are_idle;
 
 /// How long flows may take to leave the workers. A worker that has not sent everything by then is
 /// overloaded, and loses frames anyway.
-const LEAVE_LIMIT: Duration = Duration::from_millis(20);
+const LEAVE_LIMIT: Duration = Duration::from_millis(100);
 /// How often to look whether they have left.
 const LEAVE_STEP: Duration = Duration::from_micros(100);
 
@@ -204,8 +204,11 @@ impl Steering {
             }
         }
         let began = Instant::now();
-        while began.elapsed() < LEAVE_LIMIT && !are_idle(&self.notes, self.workers) {
+        // Twice in a row: a frame that was on its way into a punt pair has arrived by the second time.
+        let mut idle = 0;
+        while began.elapsed() < LEAVE_LIMIT && idle < 2 {
             std::thread::sleep(LEAVE_STEP);
+            idle = if are_idle(&self.notes, self.workers) { idle + 1 } else { 0 };
         }
         Ok(())
     }
