@@ -158,6 +158,9 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	length = ntohs(h->udp_length) - UDP_OVERHEAD;
 	if (length + at != skb->len || bpf_skb_load_bytes(skb, at, &inner, sizeof(inner)))
 		return TO_WORKER;
+	// The worker drops a truncated IPv6 header.
+	if (inner.ethertype == htons(ETH_P_IPV6) && length < 14 + 40)
+		return TO_WORKER;
 #pragma unroll
 	for (int i = 0; i < 10; i++)
 		sum += ((const __u16 *)&h->ip)[i];

@@ -2,7 +2,7 @@
 // The `offload` datapath: encapsulation. Included by steering.bpf.c.
 //
 // All fields are those that the worker writes (crates/pipeline/src/outer.rs);
-// crates/bpf/tests/kernel/encapsulate.rs compares the two.
+// crates/bpf/tests/kernel/offload compares the two.
 
 #define ENCAPSULATION 50 // bytes: outer Ethernet, IPv4, UDP and VXLAN headers
 #define L3_OVERHEAD 36   // bytes by which the outer IPv4 packet is longer than the inner frame

@@ -44,9 +44,9 @@ struct Written {
     hops: u32,
 }
 
-/// What the maps contain.
+/// The tables of the `offload` datapath in the programs' maps.
 #[derive(Debug)]
-pub(crate) struct Offload {
+pub struct Offload {
     slots: MappedWords,
     vteps: MappedWords,
     /// For each offloaded VNI, by its slot: the version of its settings, and the index of its entry.
@@ -65,7 +65,7 @@ impl Offload {
     ///
     /// # Errors
     /// When the maps cannot be mapped into memory.
-    pub(crate) fn new(ebpf: &Ebpf) -> Result<Self, SteeringError> {
+    pub fn new(ebpf: &Ebpf) -> Result<Self, SteeringError> {
         Ok(Self {
             slots: mapped(ebpf, "offload_slots")?,
             vteps: mapped(ebpf, "offload_vteps")?,
@@ -82,11 +82,7 @@ impl Offload {
     ///
     /// # Errors
     /// The first error. The next call tries again.
-    pub(crate) fn follow(
-        &mut self,
-        ebpf: &mut Ebpf,
-        snapshot: &Snapshot,
-    ) -> Result<(), SteeringError> {
+    pub fn follow(&mut self, ebpf: &mut Ebpf, snapshot: &Snapshot) -> Result<(), SteeringError> {
         let offloads = snapshot.vnis().any(|table| table.offload);
         if !offloads && self.vnis.is_empty() {
             return Ok(());

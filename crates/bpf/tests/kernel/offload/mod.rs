@@ -1,0 +1,141 @@
+//! The programs of the `offload` datapath do what the worker's pipeline does, byte for byte.
+//!
+//! `VTEPD_FRAMES` sets how many random frames are compared (1,000,000 if unset).
+
+use std::net::Ipv4Addr;
+
+mod both;
+mod leaf;
+
+use both::{Both, LONGEST, Outcome};
+use leaf::{HOST, NETDEV_MAC, VTEPS, tables};
+use path::{Bins, Entropy, Policy, Settings};
+use root_test::root_test;
+use tables::VniTable;
+use test_frames::{IPV4, Ipv4, ROCE, UDP, bth, ethernet, ipv4, udp, udp_over_ipv4, vxlan};
+
+use crate::random::Random;
+
+fn frames() -> u64 {
+    std::env::var("VTEPD_FRAMES").map_or(1_000_000, |frames| frames.parse().unwrap())
+}
+
+#[root_test]
+fn random_frames_are_encapsulated_as_by_the_pipeline() {
+    let (mut both, mut random) = (Both::new(), Random(0x5eed));
+    let tables = tables();
+    let (mut offloaded, mut left) = (0, 0);
+    for table in &tables {
+        both.set(table.clone());
+        for _ in 0..frames() / tables.len() as u64 {
+            let mut frame = random.frame();
+            if random.below(8) == 0 {
+                let more = random.below((LONGEST - frame.len()) as u64) as usize;
+                frame.extend(random.bytes(more));
+            }
+            let vtep = random.one_of(&[0, 0, 1, 1, 1, 1, 2, 3, 4, 4]);
+            match both.encapsulate(&mut frame, vtep).0 {
+                Outcome::Offloaded => offloaded += 1,
+                Outcome::Worker => left += 1,
+                Outcome::Refused | Outcome::Kernel => {}
+            }
+        }
+        both.assert_counters();
+    }
+    let all = frames();
+    assert!(offloaded > all / 6 && left > all / 4, "{offloaded} offloaded, {left} left, of {all}");
+}
+
+/// The frame and the ports of `crates/path/tests/golden.rs`.
+#[root_test]
+fn golden_frames_get_their_ports() {
+    let mut both = Both::new();
+    let of = |policy, bins: u16| {
+        let bins = Bins::try_from(bins).unwrap();
+        Entropy::new(Settings { policy, seed: 7, bins, ..Settings::default() }).unwrap()
+    };
+    let datagram = udp((0xc000, ROCE), &bth(4, 0x1234, 0, &[]));
+    let packet = ipv4(([10, 0, 0, 1], [10, 0, 0, 2]), UDP, &datagram, Ipv4::default());
+    let frame = ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], IPV4, &packet);
+    for (entropy, port) in [
+        (of(Policy::QpHash, 4), 49152 + 7567),
+        (of(Policy::QpBins, 4), 49152 + 5461),
+        (of(Policy::QpBins, 1), 49152),
+        (of(Policy::FiveTuple, 4), 32768 + 15312u16),
+    ] {
+        both.set(VniTable { entropy, ..tables().remove(0) });
+        let (outcome, sent) = both.encapsulate(&mut frame.clone(), 0);
+        assert_eq!(outcome, Outcome::Offloaded);
+        assert_eq!(sent[34..36], port.to_be_bytes(), "{entropy:?}");
+    }
+}
+
+/// An inner frame with an ECN field, and with a valid header checksum or a random one.
+fn inner_frame(random: &mut Random) -> Vec<u8> {
+    let mut frame = random.frame();
+    if random.below(2) == 0 && frame.len() >= 34 && frame[12..14] == [0x08, 0x00] {
+        frame[24..26].fill(0);
+        let sum = wire::checksum::checksum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+    if random.below(8) == 0 {
+        let more = random.below((LONGEST - frame.len() - 50) as u64) as usize;
+        frame.extend(random.bytes(more));
+    }
+    let destination = random.one_of(&[HOST, HOST, [2, 0, 0, 0, 0, 0x56], [0xff; 6]]);
+    frame[..6].copy_from_slice(&destination);
+    match random.below(16) {
+        0 => frame[6..12].fill(0),
+        1 => frame[6..12].copy_from_slice(&NETDEV_MAC),
+        2 => {}
+        _ => frame[6] &= 0xfe,
+    }
+    frame
+}
+
+/// A packet for the leaf. A few are not quite right.
+fn packet(random: &mut Random, table: &VniTable) -> Vec<u8> {
+    let inner = inner_frame(random);
+    let unknown = Ipv4Addr::new(10, 0, 0, 99);
+    let known = random.one_of(&VTEPS);
+    let from = match random.below(16) {
+        0 => random.one_of(&[unknown, Ipv4Addr::BROADCAST, table.tunnel.local]),
+        _ => known,
+    };
+    let flip = if random.below(32) == 0 { 1 << random.below(64) } else { 0 };
+    let payload = vxlan(table.tunnel.vni.get(), flip, &inner);
+    let vteps = (from.octets(), table.tunnel.local.octets());
+    let ports = (random.next() as u16, table.tunnel.destination_port);
+    let has_checksum = random.below(2) == 0;
+    let datagram =
+        if has_checksum { udp_over_ipv4(vteps, ports, &payload) } else { udp(ports, &payload) };
+    let fields = Ipv4 { tos: random.next() as u8, ..Ipv4::default() };
+    let mut packet = ethernet([2; 6], [0; 6], IPV4, &ipv4(vteps, UDP, &datagram, fields));
+    match random.below(32) {
+        0 => packet.extend(random.bytes(8)),
+        1 => packet.truncate(packet.len() - 1 - random.below(20) as usize),
+        2..=6 => {
+            let changed = 14 + random.below(packet.len() as u64 - 14) as usize;
+            packet[changed] = random.next() as u8;
+        }
+        _ => {}
+    }
+    packet
+}
+
+#[root_test]
+fn random_packets_are_decapsulated_as_by_the_pipeline() {
+    let (mut both, mut random) = (Both::new(), Random(0x5eed));
+    let tables = tables();
+    let mut outcomes = [0; 4];
+    for table in &tables {
+        both.set(table.clone());
+        for _ in 0..frames() / tables.len() as u64 {
+            let (outcome, _) = both.decapsulate(&packet(&mut random, table));
+            outcomes[outcome as usize] += 1;
+        }
+        both.assert_counters();
+    }
+    let all = frames();
+    assert!(outcomes[0] > all / 2 && outcomes[1] > all / 8, "{outcomes:?} of {all}");
+}
