@@ -92,6 +92,12 @@ impl Both {
 
     pub fn set_snapshot(&mut self, snapshot: Snapshot) {
         self.maps.follow(&mut self.ebpf, &snapshot).unwrap();
+        // The worker has sent everything (`WORDS` of the programs).
+        let mut words: Array<_, u64> =
+            self.ebpf.map_mut("waiting_since").unwrap().try_into().unwrap();
+        for (index, word) in (0..).zip([0, 0, 1]) {
+            words.set(index, word, 0).unwrap();
+        }
         let table = snapshot.vni(SLOT).unwrap();
         let vni = TakenVni {
             vni: table.tunnel.vni,
@@ -247,6 +253,7 @@ impl Both {
             (traffic.received, traffic.received_bytes),
             (received.frames.get(), received.bytes.get())
         );
+        assert_eq!(traffic.past_bridge, self.pipeline.counters().past_bridge.get());
         for (address, index) in VTEPS.into_iter().zip(0..) {
             let traffic: OffloadTraffic = self.counted("offload_vtep_traffic", index, add);
             let expected = self.pipeline.counters().peer(index, address).map_or_else(
@@ -257,6 +264,7 @@ impl Both {
                     received: peer.received.frames.get(),
                     received_bytes: peer.received.bytes.get(),
                     by_default: peer.by_default.get(),
+                    past_bridge: 0,
                 },
             );
             assert_eq!(traffic, expected, "{address}");
@@ -301,6 +309,7 @@ fn add(all: &mut OffloadTraffic, one: &OffloadTraffic) {
     all.received += one.received;
     all.received_bytes += one.received_bytes;
     all.by_default += one.by_default;
+    all.past_bridge += one.past_bridge;
 }
 
 fn pipeline() -> Pipeline {
