@@ -156,7 +156,9 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 		return TO_WORKER;
 	if (skb->gso_size) {
 		segment = segment_length(skb, 0);
-		if (!segment)
+		// Each segment of RoCE may have a queue pair of its own. An uplink that impairs packets
+		// gets single ones.
+		if (!segment || kind == ROCE || hop->impaired)
 			return TO_WORKER;
 		header = segment - skb->gso_size;
 		segments = (length - header + skb->gso_size - 1) / skb->gso_size;
