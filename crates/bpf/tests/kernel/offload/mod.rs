@@ -11,7 +11,7 @@ use both::{Both, LONGEST, Outcome};
 use leaf::{HOST, NETDEV_MAC, VTEPS, tables};
 use path::{Bins, Entropy, Policy, Settings};
 use root_test::root_test;
-use tables::VniTable;
+use tables::{SnapshotBuilder, VniTable, VtepIndex};
 use test_frames::{
     IPV4, IPV6, Ipv4, Ipv6, ROCE, UDP, bth, ethernet, ipv4, ipv6, tagged, udp, udp_over_ipv4, vxlan,
 };
@@ -250,4 +250,35 @@ fn wrong_packets_and_those_of_others_are_left_to_the_worker() {
         other[at] ^= 1;
         assert_eq!(outcome(&other), Outcome::Kernel, "byte {at}");
     }
+}
+
+/// The tables follow each snapshot, also in what is no VTEP's own.
+#[root_test]
+fn senders_follow_the_snapshot() {
+    let mut both = Both::new();
+    let table = tables().remove(0);
+    both.set(table.clone());
+    let [frame, ..] = inner_frames(0);
+    let packet = packet_of(&table, 0, &frame, true);
+    assert_eq!(both.decapsulate(&packet).0, Outcome::Offloaded);
+    let own = |both: &Both, addresses: &[Ipv4Addr]| {
+        let mut builder = SnapshotBuilder::after(&both.snapshot);
+        builder.own(addresses.iter().copied());
+        builder.build()
+    };
+    both.set_snapshot(own(&both, &[VTEPS[0]]));
+    assert_eq!(both.decapsulate(&packet).0, Outcome::Worker, "the leaf's own address");
+    both.set_snapshot(own(&both, &[]));
+    assert_eq!(both.decapsulate(&packet).0, Outcome::Offloaded);
+    // Two VTEPs change their places.
+    let mut builder = SnapshotBuilder::after(&both.snapshot);
+    let [one, other] = [0, 1].map(|index| both.snapshot.vtep(VtepIndex(index)).unwrap().clone());
+    builder.vtep(VtepIndex(0), other);
+    builder.vtep(VtepIndex(1), one);
+    both.set_snapshot(builder.build());
+    assert_eq!(both.decapsulate(&packet).0, Outcome::Offloaded);
+    let mut builder = SnapshotBuilder::after(&both.snapshot);
+    builder.remove_vtep(VtepIndex(1));
+    both.set_snapshot(builder.build());
+    assert_eq!(both.decapsulate(&packet).0, Outcome::Worker, "no VTEP any more");
 }
