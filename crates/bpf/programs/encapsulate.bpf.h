@@ -2,7 +2,7 @@
 // The `offload` datapath: encapsulation. Included by steering.bpf.c.
 //
 // All fields are those that the worker writes (crates/pipeline/src/outer.rs);
-// crates/bpf/tests/kernel/encapsulate.rs compares the two.
+// crates/bpf/tests/kernel/offload compares the two.
 
 #define ENCAPSULATION 50 // bytes: outer Ethernet, IPv4, UDP and VXLAN headers
 #define L3_OVERHEAD 36   // bytes by which the outer IPv4 packet is longer than the inner frame
@@ -156,7 +156,9 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 		return TO_WORKER;
 	if (skb->gso_size) {
 		segment = segment_length(skb, 0);
-		if (!segment)
+		// Each segment of RoCE may have a queue pair of its own. An uplink that impairs packets
+		// gets single ones.
+		if (!segment || kind == ROCE || hop->impaired)
 			return TO_WORKER;
 		header = segment - skb->gso_size;
 		segments = (length - header + skb->gso_size - 1) / skb->gso_size;

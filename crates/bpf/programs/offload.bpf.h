@@ -98,7 +98,8 @@ struct offload_hop {
 	__u8 destination[6];
 	__u8 source[6];
 	__u16 path;       // index of its counters
-	__u16 by_default; // whether only the default route leads here
+	__u8 by_default;  // whether only the default route leads here
+	__u8 impaired;    // whether its queueing discipline shapes or impairs packets
 };
 
 #define OFFLOAD_HOPS 4096

@@ -46,6 +46,7 @@ pub use error::SteeringError;
 pub use foreign_programs::bypass_obstacle;
 pub use hook::{Hook, has_tcx};
 pub use kill_switch::KillSwitch;
+pub use offload::Offload;
 pub use offload::traffic::{OffloadCounts, OffloadPathTraffic, OffloadTraffic};
 pub use port_counts::PortCounts;
 pub use steering::{

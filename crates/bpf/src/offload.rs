@@ -44,9 +44,9 @@ struct Written {
     hops: u32,
 }
 
-/// What the maps contain.
+/// The tables of the `offload` datapath in the programs' maps.
 #[derive(Debug)]
-pub(crate) struct Offload {
+pub struct Offload {
     slots: MappedWords,
     vteps: MappedWords,
     /// For each offloaded VNI, by its slot: the version of its settings, and the index of its entry.
@@ -54,6 +54,8 @@ pub(crate) struct Offload {
     /// The next entry for settings of a VNI. Entries are used in turn.
     next_vni: u32,
     written: BTreeMap<u32, Written>,
+    /// The VTEPs whose packets are decapsulated: the index of each by its address.
+    senders: BTreeMap<u32, u32>,
     hops: Indices<HopEntry>,
     groups: Indices<GroupEntry>,
     /// The snapshot that the maps contain.
@@ -65,13 +67,14 @@ impl Offload {
     ///
     /// # Errors
     /// When the maps cannot be mapped into memory.
-    pub(crate) fn new(ebpf: &Ebpf) -> Result<Self, SteeringError> {
+    pub fn new(ebpf: &Ebpf) -> Result<Self, SteeringError> {
         Ok(Self {
             slots: mapped(ebpf, "offload_slots")?,
             vteps: mapped(ebpf, "offload_vteps")?,
             vnis: BTreeMap::new(),
             next_vni: 1,
             written: BTreeMap::new(),
+            senders: BTreeMap::new(),
             hops: Indices::new(1, HOPS),
             groups: Indices::new(1, GROUPS),
             snapshot: Snapshot::default(),
@@ -82,11 +85,7 @@ impl Offload {
     ///
     /// # Errors
     /// The first error. The next call tries again.
-    pub(crate) fn follow(
-        &mut self,
-        ebpf: &mut Ebpf,
-        snapshot: &Snapshot,
-    ) -> Result<(), SteeringError> {
+    pub fn follow(&mut self, ebpf: &mut Ebpf, snapshot: &Snapshot) -> Result<(), SteeringError> {
         let offloads = snapshot.vnis().any(|table| table.offload);
         if !offloads && self.vnis.is_empty() {
             return Ok(());
@@ -94,8 +93,13 @@ impl Offload {
         self.leave_vnis(snapshot);
         let vteps =
             if snapshot.has_vteps_of(&self.snapshot) { Ok(()) } else { self.vteps(ebpf, snapshot) };
+        let senders = if snapshot.reception_version() == self.snapshot.reception_version() {
+            Ok(())
+        } else {
+            self.follow_senders(ebpf, snapshot)
+        };
         let vnis = self.enter_vnis(ebpf, snapshot);
-        let followed = vteps.and(vnis);
+        let followed = vteps.and(senders).and(vnis);
         self.snapshot = if followed.is_ok() { snapshot.clone() } else { Snapshot::default() };
         followed
     }
@@ -152,7 +156,7 @@ impl Offload {
         let gone: Vec<u32> = self.written.keys().copied().collect();
         let gone = gone.into_iter().filter(|index| snapshot.vtep(VtepIndex(*index)).is_none());
         for index in gone.collect::<Vec<_>>() {
-            self.forget(ebpf, index)?;
+            self.forget(index);
         }
         for (VtepIndex(index), vtep) in snapshot.indexed_vteps() {
             let same = |written: &Written| {
@@ -162,7 +166,7 @@ impl Offload {
                 continue;
             }
             if self.written.get(&index).is_some_and(|written| written.address != vtep.address) {
-                self.forget(ebpf, index)?;
+                self.forget(index);
             }
             let hops = self.enter_hops(ebpf, &vtep.paths)?;
             // Frames may wait in the worker for a next hop that is resolved now.
@@ -172,23 +176,46 @@ impl Offload {
             let (address, paths) = (vtep.address, Arc::clone(&vtep.paths));
             if let Some(old) = self.written.insert(index, Written { address, paths, hops }) {
                 self.leave_hops(old.hops);
-            } else if !snapshot.is_martian_source(address) {
-                let octets = u32::from_ne_bytes(address.octets());
-                let set = senders(ebpf)?.insert(octets, index, 0);
-                set.map_err(|error| SteeringError::Map(SENDERS, error))?;
             }
         }
         Ok(())
     }
 
     /// Removes a VTEP.
-    fn forget(&mut self, ebpf: &mut Ebpf, index: u32) -> Result<(), SteeringError> {
-        let Some(written) = self.written.remove(&index) else { return Ok(()) };
+    fn forget(&mut self, index: u32) {
+        let Some(written) = self.written.remove(&index) else { return };
         self.vteps.set(index as usize, 0);
         self.leave_hops(written.hops);
-        let address = u32::from_ne_bytes(written.address.octets());
-        let removed = senders(ebpf)?.remove(&address).or_else(absent);
-        removed.map_err(|error| SteeringError::Map(SENDERS, error))
+    }
+
+    /// Writes which VTEPs packets are decapsulated of. The worker drops those with an address that
+    /// is the leaf's own, or that no VTEP can have.
+    fn follow_senders(
+        &mut self,
+        ebpf: &mut Ebpf,
+        snapshot: &Snapshot,
+    ) -> Result<(), SteeringError> {
+        let wanted: BTreeMap<u32, u32> = snapshot
+            .indexed_vteps()
+            .filter(|(index, vtep)| {
+                index.0 < VTEPS
+                    && snapshot.find_vtep(vtep.address) == Some(*index)
+                    && !snapshot.is_martian_source(vtep.address)
+            })
+            .map(|(index, vtep)| (u32::from_ne_bytes(vtep.address.octets()), index.0))
+            .collect();
+        let failed = |error| SteeringError::Map("offload_senders", error);
+        let mut senders: HashMap<&mut MapData, u32, u32> = map(ebpf, "offload_senders")?;
+        for gone in self.senders.keys().filter(|address| !wanted.contains_key(address)) {
+            senders.remove(gone).or_else(absent).map_err(failed)?;
+        }
+        for (address, index) in &wanted {
+            if self.senders.get(address) != Some(index) {
+                senders.insert(address, index, 0).map_err(failed)?;
+            }
+        }
+        self.senders = wanted;
+        Ok(())
     }
 
     /// Writes the next hops of a VTEP, and returns the word that leads to them. If there is no room,
@@ -255,10 +282,4 @@ impl Offload {
             });
         }
     }
-}
-
-const SENDERS: &str = "offload_senders";
-
-fn senders(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, u32, u32>, SteeringError> {
-    map(ebpf, SENDERS)
 }

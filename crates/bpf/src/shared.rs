@@ -140,7 +140,15 @@ fn structs_in_maps_have_the_same_layout() {
         ("offload_group", rust_layout!(GroupEntry { hops })),
         (
             "offload_hop",
-            rust_layout!(HopEntry { ifindex, mtu, destination, source, path, by_default }),
+            rust_layout!(HopEntry {
+                ifindex,
+                mtu,
+                destination,
+                source,
+                path,
+                by_default,
+                impaired
+            }),
         ),
         (
             "offload_traffic",

@@ -3,6 +3,8 @@
 #![cfg(test)]
 
 mod chosen_port;
+mod offload;
+mod random;
 mod steering;
 
 root_test::main!();
