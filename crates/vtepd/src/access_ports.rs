@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{Event, Journal};
-use netlink::{LinkMonitor, Requests};
-use tokio::time::sleep;
+use netlink::Requests;
 
 use crate::handle::Handle;
+use crate::link_watch::LinkWatch;
 use crate::standalone::Standalone;
 
 /// How often interfaces are checked if the kernel's notifications cannot be used.
@@ -27,9 +27,7 @@ pub async fn watch(handle: Arc<Handle>, standalone: Standalone, journal: Journal
     if standalone.is_empty() {
         return std::future::pending().await;
     }
-    let mut monitor = LinkMonitor::open()
-        .inspect_err(|error| tracing::warn!("access ports are looked at once a second: {error}"))
-        .ok();
+    let mut links = LinkWatch::new("access ports", INTERVAL);
     let names: Vec<String> =
         standalone.port_summaries().into_iter().map(|port| port.name).collect();
     let known = |name: &String| Known { ifindex: find(name).unwrap_or(Some(0)), refused: None };
@@ -40,17 +38,7 @@ pub async fn watch(handle: Arc<Handle>, standalone: Standalone, journal: Journal
         for ((name, known), number) in names.iter().zip(&mut ports).zip(0u16..) {
             look(&handle, &standalone, &journal, (number, name), known);
         }
-        let changed = match &mut monitor {
-            Some(monitor) => monitor.changed().await.map(drop),
-            None => {
-                sleep(INTERVAL).await;
-                Ok(())
-            }
-        };
-        if let Err(error) = changed {
-            tracing::warn!("access ports are looked at once a second: {error}");
-            monitor = None;
-        }
+        links.changed().await;
     }
 }
 
