@@ -63,14 +63,14 @@ fn look(
     if now == known.ifindex || now.is_some() && now == known.refused {
         return;
     }
-    let tell = |text: String| {
+    let warn = |text: String| {
         tracing::warn!("{text}");
         journal.write(Event::Warning(text));
     };
     if known.ifindex.take().is_some() {
         handle.set_port_gone(number, true);
         if now.is_none() {
-            tell(format!(
+            warn(format!(
                 "the access port {name} is gone: its interface was deleted, renamed or moved"
             ));
         }
@@ -86,11 +86,11 @@ fn look(
         Ok(()) => {
             (known.ifindex, known.refused) = (now, None);
             handle.set_port_gone(number, false);
-            tell(format!("the access port {name} is back: there is an interface of its name"));
+            warn(format!("the access port {name} is back: there is an interface of its name"));
         }
         Err(problem) => {
             known.refused = now;
-            tell(format!("{problem}; the port forwards nothing"));
+            warn(format!("{problem}; the port forwards nothing"));
         }
     }
 }

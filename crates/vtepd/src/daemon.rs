@@ -272,7 +272,7 @@ async fn apply_reload(
 
 /// Gives everything back to the kernel.
 fn stop(handle: &Handle) -> Result<(), Failure> {
-    tell(&[NotifyState::Stopping]);
+    notify_service_manager(&[NotifyState::Stopping]);
     if handle.is_engaged() {
         tracing::info!(
             "{}",
@@ -316,7 +316,7 @@ fn closed_listeners(configuration: &Configuration) -> Vec<String> {
 }
 
 /// Notifies the service manager. Without `NOTIFY_SOCKET` this does nothing (sd_notify(3)).
-pub(crate) fn tell(states: &[NotifyState]) {
+pub(crate) fn notify_service_manager(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!("the service manager was not notified: {error}");
     }

@@ -17,7 +17,7 @@ use wire::ecn::Egress;
 use wire::{Ethernet, MacAddr, Vni};
 
 use crate::api::show::Uplinks;
-use crate::api::tell;
+use crate::api::status;
 use crate::standalone::PortSummary;
 
 /// Explains a frame from the bridge of this VNI.
@@ -45,7 +45,7 @@ fn message(
     let mut message = v1::Explanation {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
-        datapath: tell::datapath(table).name().to_owned(),
+        datapath: status::datapath(table).name().to_owned(),
         ..v1::Explanation::default()
     };
     match explanation {
@@ -73,7 +73,7 @@ pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
     v1::Explanation {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
-        datapath: tell::datapath(table).name().to_owned(),
+        datapath: status::datapath(table).name().to_owned(),
         destination: mac.to_string(),
         ports: vec![port],
         ..v1::Explanation::default()
@@ -225,5 +225,5 @@ fn hexadecimal(hash: u64) -> String {
 
 /// A reason with a count of zero: an explained frame is not counted.
 fn dropped(reason: DropReason) -> v1::Drop {
-    tell::drop(reason, 0)
+    status::drop(reason, 0)
 }
