@@ -179,7 +179,7 @@ async fn forward(
     successor: &mut Option<UnixStream>,
 ) -> Result<(), Failure> {
     let guarded = Arc::new(Guarded::default());
-    let mut told_to_stop = guard::answer_signals(Arc::clone(&guarded))?;
+    let mut stop_requested = guard::answer_signals(Arc::clone(&guarded))?;
     let instance =
         if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
     let metrics_address = configuration.metrics;
@@ -235,7 +235,7 @@ async fn forward(
             error = &mut own_links => break Err(error.into()),
             error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),
             _ = worker_ended.recv() => break Ok(()),
-            _ = told_to_stop.recv() => break Ok(()),
+            _ = stop_requested.recv() => break Ok(()),
             stream = instance.successor() => {
                 tracing::info!("another vtepd takes over from this one");
                 *successor = Some(stream);
