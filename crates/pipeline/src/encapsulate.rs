@@ -62,12 +62,9 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) -> Option<Cursor> {
-        let mut own = std::mem::take(&mut self.policies);
-        let policies = &mut own;
-        let mut run = Run { batch, snapshot, now, policies, out, is_cacheable: false };
-        let next = self.encapsulate_frames(from, &mut run);
-        self.policies = own;
-        next
+        self.process((batch, snapshot, now, out), |pipeline, run| {
+            pipeline.encapsulate_frames(from, run)
+        })
     }
 
     /// As [`Self::encapsulate`], with policies that are not those of the snapshot.

@@ -74,12 +74,9 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) -> Option<Cursor> {
-        let mut own = std::mem::take(&mut self.policies);
-        let policies = &mut own;
-        let mut run = Run { batch, snapshot, now, policies, out, is_cacheable: false };
-        let next = self.switch_frames(from, port, &mut run);
-        self.policies = own;
-        next
+        self.process((batch, snapshot, now, out), |pipeline, run| {
+            pipeline.switch_frames(from, port, run)
+        })
     }
 
     /// Forwards frames of the batch until a part is full, and returns where to continue.

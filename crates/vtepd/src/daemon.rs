@@ -179,7 +179,7 @@ async fn forward(
     successor: &mut Option<UnixStream>,
 ) -> Result<(), Failure> {
     let guarded = Arc::new(Guarded::default());
-    let mut told_to_stop = guard::answer_signals(Arc::clone(&guarded))?;
+    let mut stop_requested = guard::answer_signals(Arc::clone(&guarded))?;
     let instance =
         if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
     let metrics_address = configuration.metrics;
@@ -235,7 +235,7 @@ async fn forward(
             error = &mut own_links => break Err(error.into()),
             error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),
             _ = worker_ended.recv() => break Ok(()),
-            _ = told_to_stop.recv() => break Ok(()),
+            _ = stop_requested.recv() => break Ok(()),
             stream = instance.successor() => {
                 tracing::info!("another vtepd takes over from this one");
                 *successor = Some(stream);
@@ -272,7 +272,7 @@ async fn apply_reload(
 
 /// Gives everything back to the kernel.
 fn stop(handle: &Handle) -> Result<(), Failure> {
-    tell(&[NotifyState::Stopping]);
+    notify_service_manager(&[NotifyState::Stopping]);
     if handle.is_engaged() {
         tracing::info!(
             "{}",
@@ -316,7 +316,7 @@ fn closed_listeners(configuration: &Configuration) -> Vec<String> {
 }
 
 /// Notifies the service manager. Without `NOTIFY_SOCKET` this does nothing (sd_notify(3)).
-pub(crate) fn tell(states: &[NotifyState]) {
+pub(crate) fn notify_service_manager(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!("the service manager was not notified: {error}");
     }

@@ -12,6 +12,7 @@ mod guard;
 mod handle;
 mod holder;
 mod instance;
+mod link_watch;
 mod listeners;
 mod log;
 mod metrics_view;

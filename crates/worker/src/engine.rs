@@ -110,7 +110,7 @@ impl Engine {
             }
         }
         let mut poller = Poller::default();
-        let (mut quiet_since, mut told_to_stop) = (None, None);
+        let (mut quiet_since, mut stopping_since) = (None, None);
         let (mut counted, mut uncounted) = (Instant::now(), 0);
         loop {
             let now = Instant::now();
@@ -129,7 +129,7 @@ impl Engine {
             }
             let stopping = self.shared.stopping.load(Ordering::Relaxed);
             if stopping
-                && now.saturating_duration_since(*told_to_stop.get_or_insert(now)) >= LAST
+                && now.saturating_duration_since(*stopping_since.get_or_insert(now)) >= LAST
                 && self.forwarder.is_idle()
             {
                 self.forwarder.pipeline.stop();

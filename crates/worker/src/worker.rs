@@ -179,7 +179,7 @@ impl Worker {
         );
         let thread =
             std::thread::Builder::new().name(of_worker("worker", number)).spawn(move || {
-                let _told = OnDrop(Some(stopped));
+                let _on_drop = OnDrop(Some(stopped));
                 engine.run(cpu)
             })?;
         Ok(Self { shared, numbers, thread })
@@ -281,17 +281,17 @@ mod tests {
 
     /// The daemon must end with its first worker, even if the worker panics.
     #[test]
-    fn the_end_is_told_of_after_a_panic_too() {
-        let (told, tale) = mpsc::channel();
-        let others = told.clone();
+    fn the_end_is_reported_after_a_panic_too() {
+        let (ends, ended) = mpsc::channel();
+        let others = ends.clone();
         let thread = std::thread::spawn(move || {
-            let _told = OnDrop(Some(move || {
-                let _ = told.send(());
+            let _on_drop = OnDrop(Some(move || {
+                let _ = ends.send(());
             }));
             std::panic::resume_unwind(Box::new(()));
         });
         assert!(thread.join().is_err());
-        assert_eq!(tale.try_recv(), Ok(()));
+        assert_eq!(ended.try_recv(), Ok(()));
         drop(others);
     }
 

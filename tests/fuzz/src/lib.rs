@@ -29,20 +29,25 @@ mod vtepd {
     pub mod config;
     pub mod guard;
     pub mod handle;
+    pub mod link_watch;
     pub mod log;
     pub mod metrics_view;
     pub mod own_links;
     pub mod privilege;
     pub mod standalone;
     pub mod takeover;
+    pub mod wakeups;
 
     pub mod api {
         pub mod events;
         pub mod explain;
         pub mod service;
         pub mod show;
-        pub mod tell;
+        pub mod status;
     }
 }
 // The modules refer to each other by these paths.
-use vtepd::{api, guard, handle, log, metrics_view, own_links, privilege, standalone, takeover};
+use vtepd::{
+    api, guard, handle, link_watch, log, metrics_view, own_links, privilege, standalone, takeover,
+    wakeups,
+};

@@ -29,7 +29,7 @@ const REDIRECT: u32 = 7;
 const PASS: u32 = u32::MAX;
 /// Number of words in `waiting_since` for each worker. The first is for the underlay, the second
 /// for bridges.
-const WORDS: u32 = 8;
+const WORDS_PER_WORKER: u32 = 8;
 
 static STEERING: LazyLock<Mutex<Ebpf>> = LazyLock::new(|| {
     let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
@@ -91,10 +91,10 @@ fn test_run(program: &SchedClassifier, frame: &[u8], gso_size: u32) -> u32 {
 /// Returns the worker that a punt pair's last frame was redirected to, if any, and clears it.
 fn take_worker(ebpf: &mut Ebpf, punt: u32) -> Option<u32> {
     let mut waiting = Array::<_, u64>::try_from(ebpf.map_mut("waiting_since").unwrap()).unwrap();
-    let waits = |worker: &u32| waiting.get(&(worker * WORDS + punt), 0).unwrap() != 0;
+    let waits = |worker: &u32| waiting.get(&(worker * WORDS_PER_WORKER + punt), 0).unwrap() != 0;
     let workers: Vec<u32> = (0..8).filter(waits).collect();
     for worker in &workers {
-        waiting.set(worker * WORDS + punt, 0, 0).unwrap();
+        waiting.set(worker * WORDS_PER_WORKER + punt, 0, 0).unwrap();
     }
     assert!(workers.len() <= 1, "one worker gets a frame, not {workers:?}");
     workers.first().copied()

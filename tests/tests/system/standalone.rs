@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ::lab::netns::Namespace;
 use pipeline::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
-use ports::{AccessPort, Port, TapTerms};
+use ports::{AccessPort, Port, TapSettings};
 use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::capture::Captured;
@@ -272,9 +272,14 @@ fn a_stack_on_a_tap_talks_to_everybody() {
 #[root_test]
 fn a_virtual_machines_tap_is_an_interface_like_any_other() {
     let lab = lab("alonevm");
-    let terms =
-        TapTerms { name: "vm0".to_owned(), owner: None, persistent: false, queues: 1, mtu: 1450 };
-    let mut machine = lab.leaf.enter(|| AccessPort::tap(&terms)).unwrap().unwrap();
+    let settings = TapSettings {
+        name: "vm0".to_owned(),
+        owner: None,
+        persistent: false,
+        queues: 1,
+        mtu: 1450,
+    };
+    let mut machine = lab.leaf.enter(|| AccessPort::tap(&settings)).unwrap().unwrap();
     let configuration =
         TWO_PORTS.replace("hq10", "vm0").replace("vni = 10", "vni = 10\nageing = 2");
     let vtepd = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
