@@ -152,13 +152,14 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	port = offload_port(vni, kind, hash);
 	o.udp.source = htons((__u16)port);
 	hop = offload_next_hop(vni, *vtep, o.udp.source);
-	if (!hop || !hop->ifindex)
+	// An uplink that impairs packets gets no super-frames. The worker splits them, and gets the
+	// other frames too, so that a flow keeps its order.
+	if (!hop || !hop->ifindex || (hop->impaired && kind != ROCE))
 		return TO_WORKER;
 	if (skb->gso_size) {
 		segment = segment_length(skb, 0);
-		// Each segment of RoCE may have a queue pair of its own. An uplink that impairs packets
-		// gets single ones.
-		if (!segment || kind == ROCE || hop->impaired)
+		// Each segment of RoCE may have a queue pair of its own.
+		if (!segment || kind == ROCE)
 			return TO_WORKER;
 		header = segment - skb->gso_size;
 		segments = (length - header + skb->gso_size - 1) / skb->gso_size;
