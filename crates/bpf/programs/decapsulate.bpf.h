@@ -198,6 +198,7 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
 	}
+	count(COUNT_OFFLOAD_DECAPSULATED);
 	count_received(slot, *vtep, length, segments, port != 0);
 	if (port)
 		return bpf_redirect(port, 0);

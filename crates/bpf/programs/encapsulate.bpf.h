@@ -201,6 +201,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
 	}
+	count(COUNT_OFFLOAD_ENCAPSULATED);
 	count_sent(slot, vtep_index, hop, length, segments, header);
 	return bpf_redirect(hop->ifindex, 0);
 }

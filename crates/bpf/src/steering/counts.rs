@@ -31,6 +31,10 @@ pub struct SteeringCounts {
     pub port_chosen: u64,
     /// Frames that the kernel encapsulates with a source port of its own, because they are not IP.
     pub port_kept: u64,
+    /// Frames encapsulated by the `offload` datapath.
+    pub offload_encapsulated: u64,
+    /// Frames decapsulated by the `offload` datapath.
+    pub offload_decapsulated: u64,
     /// Frames of the `offload` datapath whose headers could not be written, dropped.
     pub offload_failed: u64,
     /// VXLAN frames from uplinks, left to the kernel because the worker hung.
@@ -64,6 +68,8 @@ pub(crate) enum Count {
     UplinkUntunnelled,
     PortChosen,
     PortKept,
+    OffloadEncapsulated,
+    OffloadDecapsulated,
     OffloadFailed,
 }
 
@@ -98,6 +104,8 @@ impl Steering {
             uplink_untunnelled: sum(Count::UplinkUntunnelled)?,
             port_chosen: sum(Count::PortChosen)?,
             port_kept: sum(Count::PortKept)?,
+            offload_encapsulated: sum(Count::OffloadEncapsulated)?,
+            offload_decapsulated: sum(Count::OffloadDecapsulated)?,
             offload_failed: sum(Count::OffloadFailed)?,
             port_bypassed: ports.bypass,
             port_refreshed: ports.refreshed,
@@ -109,7 +117,7 @@ impl Steering {
 
 #[cfg(test)]
 impl Count {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::UplinkRedirected,
         Self::VxlanRedirected,
         Self::VxlanTooBig,
@@ -123,6 +131,8 @@ impl Count {
         Self::UplinkUntunnelled,
         Self::PortChosen,
         Self::PortKept,
+        Self::OffloadEncapsulated,
+        Self::OffloadDecapsulated,
         Self::OffloadFailed,
     ];
 }
