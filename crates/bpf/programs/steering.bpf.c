@@ -150,6 +150,7 @@ enum {
 	COUNT_UPLINK_UNTUNNELLED,
 	COUNT_PORT_CHOSEN,
 	COUNT_PORT_KEPT,
+	COUNT_VXLAN_OFFLOADED,
 	COUNT_OFFLOAD_ENCAPSULATED,
 	COUNT_OFFLOAD_DECAPSULATED,
 	COUNT_OFFLOAD_FAILED,
@@ -467,8 +468,10 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 		goto kernel;
 	}
 	offloaded = offload_to(skb, taken->slot);
-	if (offloaded != TO_WORKER)
+	if (offloaded != TO_WORKER) {
+		count(COUNT_VXLAN_OFFLOADED);
 		return offloaded;
+	}
 	worker = worker_of(skb, 0);
 	if (has_left(taken->leaves, &taken->left, worker, BRIDGE))
 		goto kernel;

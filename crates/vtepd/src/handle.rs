@@ -126,6 +126,9 @@ impl Handle {
         let vteps = vteps.filter_map(|address| Some((snapshot.find_vtep(address)?.0, address)));
         let sum = Counters::sum(self.workers.iter().map(AsRef::as_ref), vteps);
         offloaded.vnis.iter().for_each(|(slot, counted)| sum.add_vni(*slot, &forwarded(counted)));
+        let steering = self.steering_counts();
+        let frames = offloaded.vnis.values().map(|counted| counted.sent + counted.received).sum();
+        sum.add_received(steering.offload_encapsulated, steering.offload_decapsulated, frames);
         for (index, counted) in &offloaded.vteps {
             if let Some(vtep) = snapshot.vtep(VtepIndex(*index)) {
                 sum.add_peer(*index, vtep.address, &forwarded(counted));

@@ -122,6 +122,7 @@ fn steering(counts: SteeringCounts) -> Vec<(&'static str, u64)> {
         ("uplink_untunnelled", counts.uplink_untunnelled),
         ("port_chosen", counts.port_chosen),
         ("port_kept", counts.port_kept),
+        ("vxlan_offloaded", counts.vxlan_offloaded),
         ("offload_encapsulated", counts.offload_encapsulated),
         ("offload_decapsulated", counts.offload_decapsulated),
         ("offload_failed", counts.offload_failed),

@@ -355,6 +355,7 @@ const fn steering(counts: bpf::SteeringCounts) -> v1::SteeringCounters {
         uplink_untunnelled: counts.uplink_untunnelled,
         port_chosen: counts.port_chosen,
         port_kept: counts.port_kept,
+        vxlan_offloaded: counts.vxlan_offloaded,
         offload_encapsulated: counts.offload_encapsulated,
         offload_decapsulated: counts.offload_decapsulated,
         offload_failed: counts.offload_failed,
