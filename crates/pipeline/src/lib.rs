@@ -50,7 +50,7 @@ mod steps;
 mod switch;
 mod tcp_gro;
 
-pub use bridge::{AccessTerms, Bridge, BridgeLimits, Place, Station};
+pub use bridge::{AccessPortSettings, Bridge, BridgeLimits, Place, Station};
 pub use counters::Counters;
 pub use cursor::Cursor;
 pub use decapsulate::SHORTEST_INNER;

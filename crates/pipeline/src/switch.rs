@@ -92,8 +92,8 @@ impl Pipeline {
         }
         let mut bridge = self.bridge.take()?;
         bridge.set_time(run.now);
-        let terms = bridge.ports.get(usize::from(port)).copied();
-        let table = terms.and_then(|t| snapshot.terminate(t.local, t.destination_port, t.vni));
+        let settings = bridge.ports.get(usize::from(port)).copied();
+        let table = settings.and_then(|t| snapshot.terminate(t.local, t.destination_port, t.vni));
         let (mut segment, mut next) = (from.segment, None);
         for (frame, index) in batch.frames_from(from.frame).iter().zip(from.frame..) {
             let at = Cursor { frame: index, segment: std::mem::take(&mut segment) };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use control::Settings;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{setsockopt, sockopt};
-use pipeline::{AccessTerms, Bridge, BridgeLimits};
+use pipeline::{AccessPortSettings, Bridge, BridgeLimits};
 use ports::AccessPort;
 use wire::Vni;
 use worker::WorkerPorts;
@@ -65,7 +65,7 @@ impl Standalone {
             share.vnis.push(vni.vni);
         }
         for share in &mut shares {
-            let mut terms = Vec::new();
+            let mut access = Vec::new();
             for (port, number) in self.ports.iter().zip(0u16..) {
                 let Some(of) =
                     self.vnis.iter().find(|of| of.vni == port.vni && share.vnis.contains(&of.vni))
@@ -74,7 +74,7 @@ impl Standalone {
                 };
                 share.ports.push(port.open()?);
                 share.numbers.push(number);
-                terms.push(AccessTerms {
+                access.push(AccessPortSettings {
                     vni: of.vni,
                     local: of.local,
                     destination_port: of.destination_port,
@@ -83,7 +83,7 @@ impl Standalone {
                 });
             }
             share.bridge =
-                (!terms.is_empty()).then(|| Bridge::new(terms, limits).sharing(&stations));
+                (!access.is_empty()).then(|| Bridge::new(access, limits).sharing(&stations));
         }
         Ok(Access { claims, shares })
     }
@@ -93,7 +93,7 @@ impl Port {
     fn open(&self) -> Result<AccessPort, AccessError> {
         let opened = match &self.kind {
             PortKind::Interface(name) => vacant(name).and_then(|()| AccessPort::interface(name)),
-            PortKind::Tap(terms) => AccessPort::tap(terms),
+            PortKind::Tap(access) => AccessPort::tap(access),
         };
         let failed =
             |source| AccessError::Port { vni: self.vni, name: self.kind.name().to_owned(), source };
