@@ -134,7 +134,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	struct inherited inherited;
 	struct offload_hop *hop;
 	__u32 length = skb->len, segment = length, segments = 1, header = 0, zero = 0, *id, port;
-	__u64 hash, *vtep, flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+	__u64 hash = 0, *vtep, flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
 				  BPF_F_ADJ_ROOM_ENCAP_L2(14) | BPF_F_ADJ_ROOM_ENCAP_L2_ETH;
 	__u64 sum;
 	int kind;

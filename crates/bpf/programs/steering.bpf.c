@@ -11,7 +11,8 @@
 
 #define SEC(name) __attribute__((section(name), used))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
-// A function of its own in the program, with a stack frame of its own.
+// A function of its own in the program, with a stack frame of its own. If it is not static, it is
+// verified once, and not for each path that leads to it. Memory that it gets has to be written.
 #define FUNCTION __attribute__((noinline))
 #define UINT(name, value) int (*name)[value]
 #define TYPE(name, type) type *name

@@ -9,6 +9,7 @@
 mod frames;
 mod kernel;
 mod model;
+mod offload;
 mod programs;
 mod requests;
 mod seeds;
@@ -16,6 +17,7 @@ mod settings;
 mod streams;
 
 pub use frames::{decapsulate, dissect, encapsulate};
+pub use offload::offload;
 pub use programs::{chosen_port, steering};
 pub use requests::api_request;
 pub use seeds::write_if_asked as write_seeds_if_asked;

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod chosen_port;
+mod instructions;
 mod offload;
 mod random;
 mod steering;

@@ -24,7 +24,7 @@ pub const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x55];
 /// one without a MAC address; none; a class E address.
 pub const VTEPS: [Ipv4Addr; 5] = [
     Ipv4Addr::new(10, 0, 0, 2),
-    Ipv4Addr::new(10, 0, 0, 3),
+    Ipv4Addr::new(10, 0, 0, 250),
     Ipv4Addr::new(10, 0, 0, 4),
     Ipv4Addr::new(10, 0, 0, 5),
     Ipv4Addr::new(240, 0, 0, 6),
