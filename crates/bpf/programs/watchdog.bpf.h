@@ -9,8 +9,8 @@
 //   tells that the worker was woken.
 // - IDLE: whether the worker has sent all that it has read. It clears this word before it clears
 //   the others.
-// Behind the workers follows a line of the process, whose first word is the time since when the
-// programs wait for a sign of life; 0 if there was one since.
+// Behind the workers follows a line of the process. Its first word is when a frame first came after
+// the last sign of life, or with CALLED when the programs asked for the next one.
 enum { UNDERLAY = 0, BRIDGE = 1, IDLE = 2 };
 #define WORDS 8
 #define CALLED 1ULL
@@ -40,24 +40,10 @@ static ALWAYS_INLINE volatile __u64 *shared_word(__u32 index)
 	return bpf_map_lookup_elem(&waiting_since, &index);
 }
 
-// Notes that something waits since now, unless it already waits. After `call_after` nanoseconds it
-// wakes `who`, once. Returns whether the limit is exceeded.
-static ALWAYS_INLINE int waits_too_long(volatile __u64 *since, __u32 who, __u64 call_after)
+// Wakes a worker, or with WORKERS the process.
+static ALWAYS_INLINE void call(__u32 who)
 {
-	__u64 now = bpf_ktime_get_coarse_ns() & ~CALLED, start;
-	__s64 waited;
-
-	start = *since;
-	if (!start) {
-		*since = now;
-		return 0;
-	}
-	waited = now - start;
-	if (waited > (__s64)call_after && !(start & CALLED)) {
-		*since = start | CALLED;
-		bpf_ringbuf_output(&calls, &who, sizeof(who), 0);
-	}
-	return waited > (__s64)stall_limit;
+	bpf_ringbuf_output(&calls, &who, sizeof(who), 0);
 }
 
 // Whether a worker has not read a punt pair for too long: it hangs, or the process was stopped. The
@@ -66,17 +52,45 @@ static ALWAYS_INLINE int waits_too_long(volatile __u64 *since, __u32 who, __u64 
 static ALWAYS_INLINE int stalled(__u32 worker, __u32 which)
 {
 	volatile __u64 *since = shared_word(WORDS * worker + which);
+	__u64 now, start;
 
-	return since && waits_too_long(since, worker, stall_limit);
+	if (!since)
+		return 0;
+	start = *since;
+	now = bpf_ktime_get_coarse_ns() & ~CALLED;
+	if (!start) {
+		*since = now;
+		return 0;
+	}
+	if ((__s64)(now - start) <= (__s64)stall_limit)
+		return 0;
+	if (!(start & CALLED)) {
+		*since = start | CALLED;
+		call(worker);
+	}
+	return 1;
 }
 
-// Whether the process gives no sign of life, so that the tables may be old. It is asked in time, so
-// that it needs no timer.
+// Whether the process gives no sign of life, so that the tables may be old. The programs ask for one
+// a quarter of the limit after the last one. The process clears the entry, and needs no timer.
 static ALWAYS_INLINE int is_lifeless(void)
 {
 	volatile __u64 *since = shared_word(LIFE_WORD);
+	__u64 now, start;
 
-	return since && waits_too_long(since, WORKERS, stall_limit / 4);
+	if (!since)
+		return 0;
+	start = *since;
+	now = bpf_ktime_get_coarse_ns() & ~CALLED;
+	if (!start) {
+		*since = now;
+	} else if (start & CALLED) {
+		return (__s64)(now - start) > (__s64)(stall_limit / 4 * 3);
+	} else if ((__s64)(now - start) > (__s64)(stall_limit / 4)) {
+		*since = now | CALLED;
+		call(WORKERS);
+	}
+	return 0;
 }
 
 // Marks a frame for a punt pair, so that the program at the far end knows the punt pair.
