@@ -1,7 +1,7 @@
 //! Which VNIs are taken over, with which configuration, and why the others are not.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use netlink::{Link, LinkKind, Vxlan};
@@ -134,12 +134,12 @@ impl EligibilityCheck<'_> {
         let learning = vxlan.learning.then_some(ageing);
         let (netdev, mac) = (name.to_owned(), link.and_then(|link| link.mac));
         // Standalone VNIs have no bridge, whose ports the programs could forward for.
-        let offload = settings.datapath == Datapath::Offload && link.is_some();
+        let offload = settings.datapath == Datapath::Offload && link.is_some() && local.is_ipv4();
         Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, offload, learning })
     }
 
     /// The settings of the outer header.
-    fn tunnel(&self, vni: Vni, vxlan: &Vxlan, local: Ipv4Addr) -> Result<Tunnel, KernelOnlyReason> {
+    fn tunnel(&self, vni: Vni, vxlan: &Vxlan, local: IpAddr) -> Result<Tunnel, KernelOnlyReason> {
         Ok(Tunnel {
             vni,
             local,
@@ -173,7 +173,7 @@ impl EligibilityCheck<'_> {
     }
 
     /// Whether the state of a netdev permits that its VNI is taken over.
-    fn netdev(&self, link: &Link, vni: Vni, local: Ipv4Addr) -> Result<(), KernelOnlyReason> {
+    fn netdev(&self, link: &Link, vni: Vni, local: IpAddr) -> Result<(), KernelOnlyReason> {
         if !link.is_operational() {
             return Err(KernelOnlyReason::Down);
         }
@@ -225,7 +225,7 @@ impl EligibilityCheck<'_> {
     fn policies(
         &self,
         Candidate { link, vxlan, .. }: Candidate<'_>,
-        local: Ipv4Addr,
+        local: IpAddr,
         overlay: &Overlay,
         only_remotes: bool,
     ) -> Result<(), KernelOnlyReason> {
@@ -234,7 +234,7 @@ impl EligibilityCheck<'_> {
         }
         let remotes =
             overlay.remotes().filter_map(|index| Some(self.stores.vteps.get(index)?.address));
-        let remotes: Vec<Ipv4Addr> = remotes.collect();
+        let remotes: Vec<IpAddr> = remotes.collect();
         let destination_port = vxlan.destination_port;
         let flow = Flow { local, destination_port, remotes: &remotes, only_remotes };
         if let Some(policy) = self.stores.policies.ipsec(&flow) {
@@ -308,7 +308,7 @@ impl EligibilityCheck<'_> {
 }
 
 /// The local address of a netdev, if all its attributes are supported.
-fn supported(vxlan: &Vxlan, links: &Links) -> Result<Ipv4Addr, KernelOnlyReason> {
+fn supported(vxlan: &Vxlan, links: &Links) -> Result<IpAddr, KernelOnlyReason> {
     match vxlan.remote {
         Some(group) if group.is_multicast() => {
             return Err(KernelOnlyReason::MulticastGroup { group });
@@ -322,7 +322,7 @@ fn supported(vxlan: &Vxlan, links: &Links) -> Result<Ipv4Addr, KernelOnlyReason>
         Some(IpAddr::V4(local)) if local.is_unspecified() => {
             return Err(KernelOnlyReason::NoLocalAddress);
         }
-        Some(IpAddr::V4(local)) => local,
+        Some(local) => local,
     };
     if let Some(lower) = vxlan.link.filter(|lower| *lower != 0) {
         return Err(KernelOnlyReason::LowerDevice { device: links.name(lower) });

@@ -3,7 +3,7 @@
 //! [`State`] holds the stages and calls them in order. It has no logic of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -379,7 +379,7 @@ impl State {
     }
 
     /// Sets the path MTUs of the kernel's route cache. VTEPs that are absent have none.
-    pub fn set_path_mtus(&mut self, mtus: &BTreeMap<Ipv4Addr, u32>) {
+    pub fn set_path_mtus(&mut self, mtus: &BTreeMap<IpAddr, u32>) {
         path_mtu::set(&mut self.stores, mtus);
     }
 

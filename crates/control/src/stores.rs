@@ -15,6 +15,7 @@ pub(crate) mod neighbours;
 pub(crate) mod overlay;
 pub mod packet_filters;
 pub(crate) mod policies;
+pub(crate) mod prefix;
 pub(crate) mod resolved_route;
 pub(crate) mod reverse_paths;
 pub(crate) mod route_table;

@@ -207,7 +207,7 @@ fn entries_that_only_the_kernel_can_follow_are_named() {
         ),
         (
             FdbEntry { destination: Some(ip("239.1.1.1")), ..entry() },
-            UnsupportedEntry::MulticastGroup(v4("239.1.1.1")),
+            UnsupportedEntry::MulticastGroup(ip("239.1.1.1")),
         ),
         (FdbEntry { mac: group, ..entry() }, UnsupportedEntry::Group),
         (FdbEntry { mac: MacAddr::ZERO, vni: Some(7), ..entry() }, UnsupportedEntry::Vni(7)),
@@ -229,7 +229,7 @@ fn an_odd_entry_that_becomes_plain_is_followed_again() {
     tell(&mut state, [Message::Fdb(New, odd)]);
     assert!(why_left(&state.build(), VXLAN).is_some());
     tell(&mut state, [remote(New, mac(1), "10.0.0.12")]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn an_underlay_that_only_the_kernel_can_use_is_named() {
                 remote(New, mac(1), "10.0.0.12"),
             ],
         );
-        let vtep = v4("10.0.0.12");
+        let vtep = ip("10.0.0.12");
         let reason = obstacle.map(|obstacle| KernelOnlyReason::Underlay { vtep, obstacle });
         let left = reason.is_some();
         let update = state.build();
@@ -384,7 +384,7 @@ fn every_reason_reads_as_a_sentence() {
         source: Netdev(VXLAN),
         name: "vx10010".into(),
         vni: VNI,
-        reason: KernelOnlyReason::Underlay { vtep: v4("10.0.0.12"), obstacle },
+        reason: KernelOnlyReason::Underlay { vtep: ip("10.0.0.12"), obstacle },
     };
     assert_eq!(
         left.to_string(),

@@ -1,7 +1,6 @@
 //! Frames to be sent.
 
 use core::ops::Range;
-use std::net::Ipv4Addr;
 
 use crate::batch::Batch;
 use crate::frame::{ETHERNET, MACS, Offload};
@@ -44,6 +43,15 @@ impl Destination {
             Self::Port(_) => Queue::Ports,
         }
     }
+}
+
+/// A remote VTEP, for its counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VtepId {
+    /// Its index in the tables.
+    pub index: u32,
+    /// The number of the assignment of the index to this VTEP. An index can be reused.
+    pub assignment: u32,
 }
 
 /// Length of the 802.1ad tag that numbers the VNI of a frame for [`Destination::Bridge`], in bytes.
@@ -94,9 +102,8 @@ pub struct TxFrame {
     pub body: Payload,
     /// The egress.
     pub to: Destination,
-    /// The remote VTEP that the frame is for or came from, for its counters: its index and its
-    /// address. `None` if no table has it.
-    pub vtep: Option<(u32, Ipv4Addr)>,
+    /// The remote VTEP that the frame is for or came from. `None` if no table has it.
+    pub vtep: Option<VtepId>,
     /// Offloads that are left to the kernel. Offsets count from the first byte of the head.
     pub offload: Offload,
     /// Index of the VNI, for its counters; 0 without one. It is the slot on the bridge punt pair as

@@ -377,9 +377,9 @@ pub struct Rule {
     /// `FIB_RULE_INVERT`: the rule matches packets that its selectors do not.
     pub inverted: bool,
     /// `FRA_SRC` and its length in bits; length 0 is any source.
-    pub from: (Ipv4Addr, u8),
+    pub from: (IpAddr, u8),
     /// `FRA_DST` and its length in bits; length 0 is any destination.
-    pub to: (Ipv4Addr, u8),
+    pub to: (IpAddr, u8),
     /// `FRA_IIFNAME`; `lo` stands for packets that this host sends.
     pub input: Option<String>,
     /// `FRA_OIFNAME`: only packets of sockets that are bound to this interface.
@@ -410,7 +410,7 @@ impl Rule {
 impl Default for Rule {
     /// A rule that looks up table 0, which does not exist, for every packet.
     fn default() -> Self {
-        let any = (Ipv4Addr::UNSPECIFIED, 0);
+        let any = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
         Self {
             priority: 0,
             table: 0,
@@ -443,9 +443,9 @@ pub struct IpsecPolicy {
     /// `XFRM_POLICY_IN` or `_OUT`.
     pub direction: IpsecDirection,
     /// Source prefix of its selector: address and length in bits.
-    pub source: (Ipv4Addr, u8),
+    pub source: (IpAddr, u8),
     /// Destination prefix of its selector: address and length in bits.
-    pub destination: (Ipv4Addr, u8),
+    pub destination: (IpAddr, u8),
     /// IP protocol of its selector; 0 is any.
     pub protocol: u8,
     /// Destination port of its selector, and a mask of the bits that count.

@@ -3,16 +3,16 @@
 //! [`Pipeline::decapsulate`](crate::Pipeline). An entry holds until the settings of a VNI, the set of
 //! VTEPs or the leaf's own addresses change.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use frame::{Destination, ETHERNET, MACS, Offload, PUNT_TAG, Payload, TxBatch};
-use tables::{Snapshot, VniTable, VtepIndex};
+use frame::{Destination, ETHERNET, MACS, Offload, PUNT_TAG, Payload, TxBatch, VtepId};
+use tables::{Snapshot, VniTable};
 use wire::Vni;
 use wire::ecn::Egress;
 
-use crate::decapsulate::Outer;
 use crate::encapsulate::TPID;
 use crate::host_delivery::HostDelivery;
+use crate::received::Outer;
 
 const PLACES: usize = 256;
 /// Length of VXLAN, inner Ethernet and inner IPv4 header in bytes.
@@ -25,10 +25,10 @@ struct Sender {
     version: u64,
     /// The vxlan netdev's own MAC address; `u64::MAX` if it has none.
     own: u64,
-    source: Ipv4Addr,
-    destination: Ipv4Addr,
+    source: IpAddr,
+    destination: IpAddr,
     vni: u32,
-    vtep: VtepIndex,
+    vtep: VtepId,
     port: u16,
     slot: u16,
 }
@@ -38,10 +38,10 @@ impl Sender {
     const NONE: Self = Self {
         version: u64::MAX,
         own: 0,
-        source: Ipv4Addr::UNSPECIFIED,
-        destination: Ipv4Addr::UNSPECIFIED,
+        source: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        destination: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         vni: 0,
-        vtep: VtepIndex(0),
+        vtep: VtepId { index: 0, assignment: 0 },
         port: 0,
         slot: 0,
     };
@@ -61,8 +61,16 @@ const fn number([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
-fn place(source: Ipv4Addr, vni: u32) -> usize {
-    let mixed = (source.to_bits() ^ vni.rotate_left(16)).wrapping_mul(0x9e37_79b9);
+fn place(source: IpAddr, vni: u32) -> usize {
+    let source = match source {
+        IpAddr::V4(source) => source.to_bits(),
+        IpAddr::V6(source) => {
+            let bits = source.to_bits();
+            let halves = (bits >> 64) as u64 ^ bits as u64;
+            (halves >> 32) as u32 ^ halves as u32
+        }
+    };
+    let mixed = (source ^ vni.rotate_left(16)).wrapping_mul(0x9e37_79b9);
     (mixed >> (32 - PLACES.ilog2())) as usize
 }
 
@@ -129,7 +137,7 @@ impl DecapCache {
             let Some(transmit) = out.append(to, known.slot, body, Offload::default()) else {
                 return false;
             };
-            transmit.vtep = Some((known.vtep.0, outer.source));
+            transmit.vtep = Some(known.vtep);
             return true;
         }
         let start = behind_vxlan + ETHERNET;
@@ -138,7 +146,7 @@ impl DecapCache {
         else {
             return false;
         };
-        transmit.vtep = Some((known.vtep.0, outer.source));
+        transmit.vtep = Some(known.vtep);
         if let Some(head) = transmit.append_head::<{ ETHERNET + PUNT_TAG }>() {
             let ([a, b], [c, d]) = (TPID.to_be_bytes(), known.slot.to_be_bytes());
             if let Some((place, rest)) = head.split_first_chunk_mut() {
@@ -153,7 +161,7 @@ impl DecapCache {
     pub(crate) fn remember(
         &mut self,
         outer: &Outer,
-        (table, vtep): (&VniTable, VtepIndex),
+        (table, vtep): (&VniTable, VtepId),
         of: &Snapshot,
     ) {
         let Outer { source, destination, port, .. } = *outer;
@@ -183,7 +191,7 @@ mod tests {
     use std::sync::Arc;
 
     use frame::TxBatch;
-    use tables::{Fdb, SnapshotBuilder, Ttl, Vtep};
+    use tables::{Fdb, SnapshotBuilder, Ttl, Vtep, VtepIndex};
 
     use super::common::{Leaf, SLOT, carried, roce};
     use super::*;
@@ -197,7 +205,7 @@ mod tests {
         let mut cache = DecapCache::default();
         let first = Leaf::two().snapshot();
         let table = first.vni(SLOT).unwrap();
-        cache.remember(&outer, (table, VtepIndex(0)), &first);
+        cache.remember(&outer, (table, VtepId { index: 0, assignment: 1 }), &first);
         let mut knows = |snapshot: &Snapshot| {
             let received = (0, packet.data.len(), &packet.data[42..]);
             cache.pass(received, &outer, snapshot, (&mut hosts, &mut out))
@@ -215,7 +223,7 @@ mod tests {
         assert!(!knows(&with(&|table| table.tunnel.ttl = Ttl::Fixed(3))));
         assert!(!knows(&with(&|table| table.mac = None)));
         let mut builder = SnapshotBuilder::after(&first);
-        let address = Ipv4Addr::new(10, 0, 0, 77);
+        let address = IpAddr::from([10, 0, 0, 77]);
         builder.vtep(VtepIndex(9), Vtep { address, paths: Arc::default() });
         assert!(!knows(&builder.build()), "the set of VTEPs");
         assert!(knows(&first));

@@ -5,45 +5,32 @@
 //! netdev the frame is for.
 
 use core::ops::Range;
-use std::net::Ipv4Addr;
 use std::time::Instant;
 
 use frame::{
     Batch, Checksum, Destination, DropReason, ETHERNET, Frame, Gso, GsoKind, MACS, Offload,
-    PUNT_TAG, Payload, Queue, TxBatch,
+    PUNT_TAG, Payload, Queue, TxBatch, VtepId,
 };
 use tables::{Slot, Snapshot, VniTable, VtepIndex};
-use wire::checksum::Sum;
 use wire::ecn::Egress;
-use wire::number::PROTOCOL_UDP;
 use wire::{Dissection, MacAddr, Network, Vni};
 
 use crate::Pipeline;
 use crate::bridge::{Place, Way};
+use crate::counters::vtep_id;
 use crate::csum_offload::{Completed, is_sctp};
 use crate::cursor::Cursor;
 use crate::encapsulate::TPID;
 use crate::explain::Step;
 use crate::explain_received::Arrival;
 use crate::outer::{Inner, OVERHEAD, UDP_AT, UDP_CHECKSUM};
+use crate::received::{Outer, VXLAN_AT};
 use crate::run::Output;
-
-const VXLAN_AT: usize = UDP_AT + 8;
 
 /// Shortest inner frame in bytes that workers take: an Ethernet header, a tag and its EtherType.
 /// The steering program passes packets with shorter ones to kernel VXLAN (`SHORTEST_INNER` in
 /// `steering.bpf.c`).
 pub const SHORTEST_INNER: usize = 14 + 6;
-
-/// The outer headers of a received packet.
-pub(crate) struct Outer {
-    pub(crate) source: Ipv4Addr,
-    pub(crate) destination: Ipv4Addr,
-    pub(crate) port: u16,
-    pub(crate) tos: u8,
-    /// End of the UDP payload in the frame. Bytes after it are Ethernet padding.
-    end: usize,
-}
 
 /// How the UDP payload is split, and the offloads of each inner frame.
 struct Pieces {
@@ -204,7 +191,7 @@ impl Pipeline {
             && table.learning.is_none()
             && self.bridge.is_none()
         {
-            self.decap_cache.remember(outer, (table, vtep), snapshot);
+            self.decap_cache.remember(outer, (table, vtep_id(vtep, snapshot)), snapshot);
         }
         let source = station(inner, table).map_err(whole)?;
         out.record(|| Step::Arrival(Arrival::stations(inner)));
@@ -215,7 +202,7 @@ impl Pipeline {
             let learned = self.learner.hear(heard, (table, learning), snapshot, limited, record);
             learned.map_err(whole)?;
         }
-        let received = (index, piece.end, vtep.map(|index| (index.0, outer.source)));
+        let received = (index, piece.end, vtep.map(|index| vtep_id(index, snapshot)));
         let Some(bridge) = &mut self.bridge else {
             let host = self.host_delivery.way(inner, slot, snapshot, offload);
             let to = host.unwrap_or(Destination::Bridge);
@@ -305,7 +292,7 @@ pub(crate) fn congestion(outer_tos: u8, inner: &[u8]) -> Result<Option<Egress>, 
 /// is the received frame, `end` the end of the inner frame in it, and `vtep` the sender.
 fn inside<O: Output>(
     inner: &[u8],
-    (index, end, vtep): (u32, usize, Option<(u32, Ipv4Addr)>),
+    (index, end, vtep): (u32, usize, Option<VtepId>),
     table: &VniTable,
     to: Destination,
     (outer_tos, offload): (u8, Offload),
@@ -390,77 +377,6 @@ pub(crate) fn segments(inner: &[u8], dissection: &Dissection, gso: Gso) -> Resul
     let payload = inner.len() - headers;
     u16::try_from(payload.div_ceil(usize::from(gso.size.max(1))).max(1))
         .map_err(|_| DropReason::BadOffload)
-}
-
-impl Outer {
-    /// Parses Ethernet, IPv4 and UDP, and repeats the checks of the steering program. The frame may
-    /// have been modified since then.
-    pub(crate) fn parse(frame: &Frame<'_>) -> Result<Self, DropReason> {
-        let data = frame.data;
-        if data.is_empty() {
-            return Err(DropReason::ReceiveUnreadable);
-        }
-        let headers = data.first_chunk::<OVERHEAD>().ok_or(DropReason::Truncated)?;
-        let (ethernet, rest) =
-            headers.split_first_chunk::<ETHERNET>().ok_or(DropReason::Truncated)?;
-        let (ip, rest) = rest.split_first_chunk::<20>().ok_or(DropReason::Truncated)?;
-        let (udp, _) = rest.split_first_chunk::<8>().ok_or(DropReason::Truncated)?;
-        let [.., e0, e1] = *ethernet;
-        let [version, tos, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
-            *ip;
-        let [_, _, p0, p1, u0, u1, _, _] = *udp;
-        let fragment = u16::from_be_bytes([f0, f1]) & 0x3fff;
-        // The steering program redirects only untagged IPv4 packets without options.
-        let plain =
-            [e0, e1] == [0x08, 0x00] && frame.vlan.is_none() && version == 0x45 && fragment == 0;
-        if !plain || protocol != PROTOCOL_UDP {
-            return Err(DropReason::NotVxlan);
-        }
-        let total = usize::from(u16::from_be_bytes([l0, l1]));
-        let length = u16::from_be_bytes([u0, u1]);
-        let end = UDP_AT + usize::from(length);
-        if length < 16 || end > ETHERNET + total || ETHERNET + total > data.len() {
-            return Err(DropReason::Truncated);
-        }
-        let (source, destination) = ([s0, s1, s2, s3].into(), [d0, d1, d2, d3].into());
-        Ok(Self { source, destination, port: u16::from_be_bytes([p0, p1]), tos, end })
-    }
-
-    /// Verifies the IPv4 header checksum, and the UDP checksum if it is present and not yet
-    /// verified.
-    pub(crate) fn verify(&self, frame: &Frame<'_>) -> Result<(), DropReason> {
-        let header = frame.data.get(ETHERNET..UDP_AT).ok_or(DropReason::Truncated)?;
-        if !Sum::new().bytes(header).is_intact() {
-            return Err(DropReason::OuterHeaderChecksum);
-        }
-        let udp = frame.data.get(UDP_AT..self.end).ok_or(DropReason::Truncated)?;
-        let [.., k0, k1] = *udp.first_chunk::<8>().ok_or(DropReason::Truncated)?;
-        if [k0, k1] != [0, 0] && frame.offload.checksum == Checksum::AsIs {
-            let length = (self.end - UDP_AT) as u16;
-            let pseudo =
-                Sum::new().pseudo_ipv4(self.source, self.destination, PROTOCOL_UDP, length);
-            if !pseudo.bytes(udp).is_intact() {
-                return Err(DropReason::OuterUdpChecksum);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the UDP checksum is the sum of the pseudo header only. A capture shows this if the
-    /// sender left the checksum to its device, as senders over veth do. When a frame is received,
-    /// the kernel reports this in its metadata; the bytes do not show it.
-    pub(crate) fn is_unfinished(&self, frame: &Frame<'_>) -> bool {
-        let field =
-            frame.data.get(UDP_AT + usize::from(UDP_CHECKSUM)..).and_then(<[u8]>::first_chunk::<2>);
-        let length = (self.end - UDP_AT) as u16;
-        let pseudo = Sum::new().pseudo_ipv4(self.source, self.destination, PROTOCOL_UDP, length);
-        field.is_some_and(|field| u16::from_be_bytes(*field) == !pseudo.checksum())
-    }
-
-    /// The UDP payload.
-    pub(crate) fn payload<'a>(&self, frame: &Frame<'a>) -> Result<&'a [u8], DropReason> {
-        frame.data.get(VXLAN_AT..self.end).ok_or(DropReason::Truncated)
-    }
 }
 
 impl Pieces {

@@ -280,7 +280,7 @@ impl Pipeline {
         }
         let flow = plan.flow(run.policies.of(plan.vni).0, None);
         let path = Path::of((plan.vni, remote), &flow, longest, run.snapshot, run.policies).ok()?;
-        let (hop, address) = (path.choice.hop, path.remote);
+        let hop = path.choice.hop;
         let resolved = hop.destination_mac.is_some() && !hop.impaired;
         if !resolved || !self.tunnel_uplinks.contains(&hop.ifindex) {
             return None;
@@ -295,14 +295,14 @@ impl Pipeline {
         let body = Payload::Received { frame: index, range: inner.len() as u32..whole.end as u32 };
         let (to, out) = (uplink(hop), run.out.frames());
         let transmit = out.append(to, plan.vni.index.get(), body, offload)?;
-        (transmit.vtep, transmit.segments) = (Some((remote.0, address)), segments);
+        (transmit.vtep, transmit.segments) = (Some(path.id), segments);
         let headers = transmit.append_head()?;
         // The kernel cannot compute an outer checksum for each segment.
         let tunnel = &Tunnel { udp_checksum: false, ..plan.vni.tunnel };
         Outer {
             tunnel,
             hop,
-            remote: address,
+            ends: path.ends,
             source_port: path.choice.source_port,
             l3_length,
             identification: self.identification.wrapping_add(1),
@@ -360,7 +360,7 @@ impl Pipeline {
         let outer = Outer {
             tunnel: &vni.tunnel,
             hop: choice.hop,
-            remote: path.remote,
+            ends: path.ends,
             source_port: choice.source_port,
             l3_length,
             identification: self.identification,
@@ -376,7 +376,7 @@ impl Pipeline {
         let Some(transmit) = out.append(egress, vni.index.get(), body, offload) else {
             return Err(DropReason::TooBig);
         };
-        transmit.vtep = Some((remote.0, path.remote));
+        transmit.vtep = Some(path.id);
         let mut fits = false;
         if let Some(headers) = transmit.append_head() {
             outer.write(headers);

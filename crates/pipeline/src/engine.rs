@@ -184,8 +184,7 @@ impl Pipeline {
         if let Err(reason) = outcome {
             return self.account_dropped(transmit, reason);
         }
-        let peer =
-            transmit.vtep.and_then(|(index, vtep)| Some(self.counters.peer_at(index)?.of(vtep)));
+        let peer = transmit.vtep.and_then(|vtep| self.counters.peer_of(vtep));
         match transmit.to {
             Destination::Uplink { path, by_default, .. } => {
                 self.counters.sent.add(segments);
@@ -232,8 +231,8 @@ impl Pipeline {
         let (outer, inner) = (again * head, again * head.saturating_sub(OVERHEAD as u64));
         self.counters.path(path).inspect(|path| path.add(0, outer));
         self.counters.vni(transmit.vni).inspect(|vni| vni.encapsulated.add(0, inner));
-        if let Some((index, vtep)) = transmit.vtep {
-            self.counters.peer_at(index).inspect(|peer| peer.of(vtep).sent.add(0, inner));
+        if let Some(peer) = transmit.vtep.and_then(|vtep| self.counters.peer_of(vtep)) {
+            peer.sent.add(0, inner);
         }
     }
 

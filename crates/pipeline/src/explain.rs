@@ -1,7 +1,7 @@
 //! Explains what encapsulation does with a frame: it is encapsulated, and the steps are recorded.
 
 use core::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -53,7 +53,7 @@ pub struct CopyFate {
     /// Number of the segment within a super-frame, from 0.
     pub segment: usize,
     /// Address of the destination VTEP; `None` if the VTEP is gone.
-    pub remote: Option<Ipv4Addr>,
+    pub remote: Option<IpAddr>,
     /// How the outer source port was chosen.
     pub entropy: path::Explanation,
     /// The route of the copy, or the reason for its drop.
@@ -64,9 +64,9 @@ pub struct CopyFate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// Outer source address: the local VTEP.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// Outer destination address.
-    pub remote: Ipv4Addr,
+    pub remote: IpAddr,
     /// Outer UDP source port.
     pub source_port: u16,
     /// Outer UDP destination port.
@@ -260,10 +260,10 @@ impl Route {
         let tunnel = &plan.vni.tunnel;
         let Inherited { tos, ttl, dont_fragment } = inherited;
         let Choice { source_port, hop, hash, .. } = path.choice;
-        let hops = path.group.next_hops();
+        let hops = path.vtep.paths.next_hops();
         Self {
             local: tunnel.local,
-            remote: path.remote,
+            remote: path.vtep.address,
             source_port,
             destination_port: tunnel.destination_port,
             tos,

@@ -1,6 +1,6 @@
 //! Explains what decapsulation does with a frame: it is decapsulated, and the steps are recorded.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Instant;
 
 use frame::{Checksum, Destination, DropReason, Frame, Offload};
@@ -8,9 +8,10 @@ use tables::{OpenPort, Snapshot};
 use wire::ecn::Egress;
 use wire::{MacAddr, Vni};
 
-use crate::decapsulate::{Outer, SHORTEST_INNER, vxlan};
+use crate::decapsulate::{SHORTEST_INNER, vxlan};
 use crate::explain::{Step, observer, recorded};
 use crate::learn::Heard;
+use crate::received::Outer;
 
 /// What would happen to a frame from the underlay. Fields that could not be read are `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,9 +36,9 @@ pub struct Reception {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
     /// The sending VTEP.
-    pub source: Ipv4Addr,
+    pub source: IpAddr,
     /// The destination VTEP.
-    pub destination: Ipv4Addr,
+    pub destination: IpAddr,
     /// UDP destination port.
     pub port: u16,
 }

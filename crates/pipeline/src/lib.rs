@@ -10,7 +10,7 @@
 //! - `encap_cache`: decisions about known RoCE flows
 //! - `decap_cache`: known pairs of remote VTEP and VNI
 //! - `host_delivery`: which decapsulated frames bypass the bridge
-//! - `outer`: the outer headers
+//! - `outer`, `received`: the outer headers to send, and those of received packets
 //! - [`gso`], `csum_offload`, `crc32c`: segmentation and checksums that senders left to the device
 //! - [`unresolved`]: frames that wait for the MAC address of their next hop
 //! - [`learn`]: data-plane learning of source addresses
@@ -43,6 +43,7 @@ mod encap_cache;
 mod host_delivery;
 mod lookup;
 mod outer;
+mod received;
 mod run;
 mod switch;
 mod tcp_gro;
@@ -56,7 +57,7 @@ pub use explain::{Explanation, explain, explain_switched};
 pub use explain_received::explain_received;
 pub use frame::{
     Batch, Checksum, Destination, DropReason, FRAME_CAPACITY, Frame, Gso, GsoKind, Offload, PART,
-    Payload, TxBatch, TxFrame, VlanTag,
+    Payload, TxBatch, TxFrame, VlanTag, VtepId,
 };
 pub use grouping::{Grouper, Grouping};
 pub use host_delivery::PAUSE;

@@ -1,13 +1,15 @@
 //! Where a frame from the bridge goes: its VTEPs, its pieces, and the path of each copy.
 
 use core::ops::Range;
+
 use std::net::{IpAddr, Ipv4Addr};
 
-use frame::{Checksum, Destination, DropReason, Frame, Offload};
-use path::{Choice, Flow, PathPolicy, Paths, Remote};
-use tables::{NextHop, Snapshot, VniTable, VtepIndex};
+use frame::{Checksum, Destination, DropReason, Frame, Offload, VtepId};
+use path::{Choice, Flow, PathPolicy, Remote};
+use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
 use wire::{Dissection, Roce};
 
+use crate::counters::vtep_id;
 use crate::csum_offload::{Completed, InnerHead};
 use crate::gso::Segmenter;
 use crate::outer::{Inner, OVERHEAD};
@@ -158,12 +160,14 @@ impl<'a> Decision<'a> {
 /// The path of one copy to its VTEP.
 #[derive(Debug, Clone, Copy)]
 pub struct Path<'a> {
-    /// The VTEP's address.
-    pub remote: Ipv4Addr,
+    /// Outer source and destination address.
+    pub ends: (Ipv4Addr, Ipv4Addr),
+    /// The VTEP.
+    pub vtep: &'a Vtep,
+    /// The VTEP, for its counters.
+    pub id: VtepId,
     /// The source port and the next hop.
     pub choice: Choice<'a>,
-    /// All next hops of the VTEP.
-    pub group: &'a Paths,
     /// Length of the outer IPv4 packet in bytes.
     pub l3_length: u16,
 }
@@ -182,9 +186,12 @@ impl<'a> Path<'a> {
         policies: &mut P,
     ) -> Result<Self, DropReason> {
         let vtep = snapshot.vtep(remote).ok_or(DropReason::NoRoute)?;
+        let (IpAddr::V4(local), IpAddr::V4(address)) = (vni.tunnel.local, vtep.address) else {
+            return Err(DropReason::NoRoute);
+        };
         let to = Remote {
-            local: IpAddr::V4(vni.tunnel.local),
-            address: IpAddr::V4(vtep.address),
+            local: IpAddr::V4(local),
+            address: IpAddr::V4(address),
             destination_port: vni.tunnel.destination_port,
             group: &vtep.paths,
         };
@@ -195,7 +202,8 @@ impl<'a> Path<'a> {
         if u32::from(l3_length) > choice.hop.mtu {
             return Err(DropReason::TooBig);
         }
-        Ok(Self { remote: vtep.address, choice, group: &vtep.paths, l3_length })
+        let id = vtep_id(remote, snapshot);
+        Ok(Self { ends: (local, address), vtep, id, choice, l3_length })
     }
 }
 

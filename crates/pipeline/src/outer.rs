@@ -120,7 +120,8 @@ impl Inherited {
 pub struct Outer<'a> {
     pub tunnel: &'a Tunnel,
     pub hop: &'a NextHop,
-    pub remote: Ipv4Addr,
+    /// Source and destination address.
+    pub ends: (Ipv4Addr, Ipv4Addr),
     pub source_port: u16,
     /// Length of the outer IPv4 packet in bytes, at least 36.
     pub l3_length: u16,
@@ -136,13 +137,13 @@ impl Outer<'_> {
     /// slower.
     #[inline]
     pub fn write(&self, headers: &mut [u8; OVERHEAD]) {
-        let Self { tunnel, hop, remote, inherited: Inherited { tos, ttl, dont_fragment }, .. } =
-            *self;
+        let Self { tunnel, hop, inherited: Inherited { tos, ttl, dont_fragment }, .. } = *self;
+        let (local, remote) = self.ends;
         let flags = if dont_fragment { 0x4000 } else { 0 };
         let udp_length = self.l3_length.saturating_sub(20);
         let first = u16::from_be_bytes([0x45, tos]);
         let time = u16::from_be_bytes([ttl, PROTOCOL_UDP]);
-        let addresses = Sum::new().long(tunnel.local.to_bits()).long(remote.to_bits());
+        let addresses = Sum::new().long(local.to_bits()).long(remote.to_bits());
         let sum = addresses
             .word(first)
             .word(self.l3_length)
@@ -172,7 +173,7 @@ impl Outer<'_> {
         put(&pair(first, self.l3_length));
         put(&pair(self.identification, flags));
         put(&pair(time, sum.checksum()));
-        put(&tunnel.local.octets());
+        put(&local.octets());
         put(&remote.octets());
         put(&pair(self.source_port, tunnel.destination_port));
         put(&pair(udp_length, udp_checksum));

@@ -1,6 +1,6 @@
 //! The settings of a vxlan netdev for the outer header.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use wire::Vni;
 
@@ -45,7 +45,7 @@ pub struct Tunnel {
     /// The VNI.
     pub vni: Vni,
     /// Outer source address: this leaf's VTEP.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// Outer UDP destination port, for sent and received packets.
     pub destination_port: u16,
     /// Outer TTL.

@@ -1,6 +1,7 @@
 //! Applies differences between steering plans to hooks and to the programs' maps.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -52,7 +53,11 @@ unsafe impl Pod for TakenNetdev {}
 impl TunnelEnd {
     fn of(vni: &TakenVni) -> Self {
         Self {
-            local: u32::from_ne_bytes(vni.local.octets()),
+            local: match vni.local {
+                IpAddr::V4(local) => u32::from_ne_bytes(local.octets()),
+                // Control leaves such VNIs to the kernel.
+                IpAddr::V6(_) => 0,
+            },
             vni: vni.vni.get(),
             port: vni.destination_port.to_be(),
             zero: 0,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use tables::VniSource;
 use wire::{MacAddr, Vni};
@@ -168,7 +168,7 @@ pub enum KernelOnlyReason {
     #[error("its remote VTEP {vtep} {obstacle}")]
     Underlay {
         /// The VTEP's address.
-        vtep: Ipv4Addr,
+        vtep: IpAddr,
         /// The property of the route.
         obstacle: UnusableRoute,
     },
@@ -196,7 +196,7 @@ pub enum KernelOnlyReason {
     PacketFilter(String),
     /// The `local` address is not an address of this host.
     #[error("this host does not have its 'local' address {0}")]
-    LocalAddressMissing(Ipv4Addr),
+    LocalAddressMissing(IpAddr),
     /// The netdev was moved here. Its packets are sent and received in another namespace.
     #[error("its underlay is in another network namespace")]
     ForeignNamespace,
@@ -234,7 +234,7 @@ pub enum UnsupportedEntry {
     Ipv6(std::net::Ipv6Addr),
     /// A multicast destination.
     #[error("a multicast destination ({0})")]
-    MulticastGroup(Ipv4Addr),
+    MulticastGroup(IpAddr),
     /// No destination at all.
     #[error("no destination")]
     NoDestination,

@@ -148,7 +148,7 @@ pub(crate) fn apply_zebra(stores: &mut Stores, operation: Operation, entry: &Fdb
     let source = known.or_else(by_vni).unwrap_or(sent);
     stores.changes.overlays.insert(source);
     match (operation, entry.destination) {
-        (Operation::New, Some(IpAddr::V4(vtep))) => {
+        (Operation::New, Some(vtep @ IpAddr::V4(_))) => {
             let overlay = stores.overlays.entry(source).or_default();
             return !overlay.fpm_new(entry.mac, vtep, stores.epochs.fpm);
         }

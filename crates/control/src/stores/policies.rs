@@ -5,9 +5,11 @@
 //! therefore matter for sent packets only.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use netlink::{IpsecDirection, IpsecPolicy, Rule};
+
+use crate::stores::prefix::contains;
 
 /// `RT_TABLE_LOCAL`.
 const LOCAL: u32 = 255;
@@ -17,10 +19,10 @@ const UDP: u8 = 17;
 /// The VXLAN packets of one VNI, by their outer headers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flow<'a> {
-    pub(crate) local: Ipv4Addr,
+    pub(crate) local: IpAddr,
     /// In both directions.
     pub(crate) destination_port: u16,
-    pub(crate) remotes: &'a [Ipv4Addr],
+    pub(crate) remotes: &'a [IpAddr],
     /// Whether packets from other senders are dropped.
     pub(crate) only_remotes: bool,
 }
@@ -118,8 +120,8 @@ fn may_match(rule: &Rule, flow: &Flow<'_>) -> bool {
         .destination_ports
         .is_none_or(|(first, last)| (first..=last).contains(&flow.destination_port));
     port && rule.protocol.is_none_or(|protocol| protocol == UDP)
-        && within(rule.from, flow.local)
-        && flow.remotes.iter().any(|remote| within(rule.to, *remote))
+        && contains(rule.from, flow.local)
+        && flow.remotes.iter().any(|remote| contains(rule.to, *remote))
 }
 
 /// Whether the kernel may transform or drop packets of this flow because of an IPsec policy.
@@ -133,24 +135,19 @@ fn concerns(policy: &IpsecPolicy, flow: &Flow<'_>) -> bool {
     }
     match policy.direction {
         IpsecDirection::Out => {
-            within(policy.source, flow.local)
-                && flow.remotes.iter().any(|remote| within(policy.destination, *remote))
+            contains(policy.source, flow.local)
+                && flow.remotes.iter().any(|remote| contains(policy.destination, *remote))
         }
         IpsecDirection::In => {
-            within(policy.destination, flow.local)
+            contains(policy.destination, flow.local)
                 && (!flow.only_remotes
-                    || flow.remotes.iter().any(|remote| within(policy.source, *remote)))
+                    || flow.remotes.iter().any(|remote| contains(policy.source, *remote)))
         }
     }
 }
 
-fn within((network, length): (Ipv4Addr, u8), address: Ipv4Addr) -> bool {
-    let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
-    (network.to_bits() ^ address.to_bits()) & mask == 0
-}
-
 /// A prefix in the notation of `ip`.
-struct Prefix((Ipv4Addr, u8));
+struct Prefix((IpAddr, u8));
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

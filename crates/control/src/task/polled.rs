@@ -2,7 +2,7 @@
 //! once a second.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ impl Polled {
                 Err(error) => tracing::debug!(%error, "the kernel cannot be asked for path MTUs"),
             }
         }
-        let mut smallest: BTreeMap<Ipv4Addr, u32> = BTreeMap::new();
+        let mut smallest: BTreeMap<IpAddr, u32> = BTreeMap::new();
         for (path, mtu) in &self.paths {
             smallest
                 .entry(path.vtep)

@@ -3,7 +3,7 @@
 //! The types of these messages overlap those of rtnetlink, so they have a decoder of their own.
 //! Layouts and attribute numbers: `include/uapi/linux/xfrm.h`.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use crate::envelope::{AF_INET, Envelope};
 use crate::malformed::DecodeError;
@@ -78,6 +78,6 @@ fn policy(envelope: &Envelope<'_>) -> Result<Option<IpsecPolicy>, DecodeError> {
 }
 
 /// The IPv4 address at the start of an `xfrm_address_t`.
-fn address(octets: &[u8]) -> Ipv4Addr {
-    octets.first_chunk::<4>().map_or(Ipv4Addr::UNSPECIFIED, |octets| Ipv4Addr::from(*octets))
+fn address(octets: &[u8]) -> IpAddr {
+    IpAddr::from(octets.first_chunk::<4>().copied().unwrap_or_default())
 }

@@ -26,7 +26,8 @@ pub(super) fn rule(envelope: &Envelope<'_>) -> Result<Option<Rule>, DecodeError>
         inverted: u32::from_ne_bytes([f0, f1, f2, f3]) & INVERT != 0,
         ..Rule::default()
     };
-    let (mut to, mut from) = (Ipv4Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED);
+    let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let (mut to, mut from) = (any, any);
     let mut port_mask = u16::MAX;
     let mut others: Vec<&'static str> = Vec::new();
     if tos != 0 {
@@ -35,8 +36,8 @@ pub(super) fn rule(envelope: &Envelope<'_>) -> Result<Option<Rule>, DecodeError>
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            1 => to = v4(attribute.ip()?),
-            2 => from = v4(attribute.ip()?),
+            1 => to = attribute.ip()?,
+            2 => from = attribute.ip()?,
             3 => rule.input = Some(attribute.string()),
             6 => rule.priority = attribute.u32()?,
             15 => rule.table = attribute.u32()?,
@@ -67,13 +68,6 @@ pub(super) fn rule(envelope: &Envelope<'_>) -> Result<Option<Rule>, DecodeError>
     others.sort_unstable();
     others.dedup();
     Ok(Some(Rule { to: (to, to_length), from: (from, from_length), others, ..rule }))
-}
-
-fn v4(address: IpAddr) -> Ipv4Addr {
-    match address {
-        IpAddr::V4(address) => address,
-        IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
-    }
 }
 
 /// The name of an attribute in `ip rule`.

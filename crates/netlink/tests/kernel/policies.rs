@@ -1,6 +1,6 @@
 //! Policy routing rules and IPsec policies of the running kernel, and network namespaces of links.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use crate::leaf::{Namespace, until};
 use netlink::{Dump, IpsecDirection, IpsecPolicy, Kernel, Message, Operation, Rule};
@@ -14,7 +14,7 @@ async fn rules(kernel: &Kernel) -> Vec<Rule> {
     kernel.dump(Dump::Rules).await.unwrap().into_iter().map(rule).collect()
 }
 
-fn v4(text: &str) -> Ipv4Addr {
+fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
@@ -33,8 +33,8 @@ fn rules_are_dumped_and_watched() {
         let plain = |priority| Rule { priority, ..Rule::default() };
         let expected = [
             Rule {
-                from: (v4("10.0.0.1"), 32),
-                to: (v4("10.0.0.0"), 24),
+                from: (ip("10.0.0.1"), 32),
+                to: (ip("10.0.0.0"), 24),
                 table: 1000,
                 ..plain(100)
             },
@@ -101,8 +101,8 @@ fn ipsec_policies_are_dumped_and_watched() {
         until_changed(&mut kernel).await;
         let out = IpsecPolicy {
             direction: IpsecDirection::Out,
-            source: (v4("10.0.0.1"), 32),
-            destination: (v4("10.0.0.0"), 24),
+            source: (ip("10.0.0.1"), 32),
+            destination: (ip("10.0.0.0"), 24),
             protocol: 17,
             destination_port: (4789, 0xffff),
             block: false,
@@ -110,15 +110,15 @@ fn ipsec_policies_are_dumped_and_watched() {
         };
         let block = IpsecPolicy {
             direction: IpsecDirection::In,
-            source: (v4("10.0.0.2"), 32),
-            destination: (v4("10.0.0.1"), 32),
+            source: (ip("10.0.0.2"), 32),
+            destination: (ip("10.0.0.1"), 32),
             protocol: 0,
             destination_port: (0, 0),
             block: true,
             transforms: false,
         };
         let bypass =
-            IpsecPolicy { destination: (v4("10.0.0.9"), 32), block: false, ..block.clone() };
+            IpsecPolicy { destination: (ip("10.0.0.9"), 32), block: false, ..block.clone() };
         let mut dumped = kernel.dump(Dump::IpsecPolicies).await.unwrap();
         dumped.retain(|message| !matches!(message, Message::Other(_)));
         for policy in [out, block, bypass] {
