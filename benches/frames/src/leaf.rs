@@ -117,6 +117,8 @@ impl Leaf {
                 tos: Tos::Inherit,
                 df: DontFragment::Unset,
                 udp_checksum: false,
+                flow_label: 0,
+                accepts_no_checksum: false,
             };
             builder.vni(Arc::new(VniTable {
                 index: VniIndex::new(number as u16 + 1).ok_or("too many VNIs")?,

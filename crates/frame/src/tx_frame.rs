@@ -58,7 +58,7 @@ pub struct VtepId {
 pub const PUNT_TAG: usize = 4;
 
 /// Capacity of a head in bytes: the outer headers and the inner headers of one segment.
-pub const HEAD_CAPACITY: usize = 256;
+pub const HEAD_CAPACITY: usize = 276;
 
 /// The bytes of a frame that follow its head.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,8 +112,13 @@ pub struct TxFrame {
     /// Number of frames that this is on the wire; more than one for a super-frame.
     pub segments: u16,
     head_length: u32,
+    /// Length of the outer headers in the head of a frame for an uplink, in bytes.
+    pub outer_length: u16,
     head: [u8; HEAD_CAPACITY],
 }
+
+/// Length of the outer headers over IPv4 in bytes: Ethernet, IPv4, UDP and VXLAN.
+const OUTER_IPV4: u16 = 14 + 20 + 8 + 8;
 
 impl TxFrame {
     /// A frame with an empty head.
@@ -127,15 +132,18 @@ impl TxFrame {
             body,
             segments: 1,
             head_length: 0,
+            outer_length: OUTER_IPV4,
             head: [0; HEAD_CAPACITY],
         }
     }
 
-    /// Resets to an empty head. The old bytes are not cleared.
+    /// Resets to an empty head, and to the length of outer headers over IPv4. The old bytes are not
+    /// cleared.
     #[inline(always)]
     pub fn reset(&mut self, to: Destination, vni: u16, body: Payload, offload: Offload) {
         (self.to, self.vni, self.vtep, self.segments) = (to, vni, None, 1);
-        (self.body, self.offload, self.head_length) = (body, offload, 0);
+        (self.body, self.offload) = (body, offload);
+        (self.head_length, self.outer_length) = (0, OUTER_IPV4);
     }
 
     /// The head's bytes.

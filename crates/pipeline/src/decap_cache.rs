@@ -12,6 +12,7 @@ use wire::ecn::Egress;
 
 use crate::encapsulate::TPID;
 use crate::host_delivery::HostDelivery;
+use crate::outer::UDP_AT;
 use crate::received::Outer;
 
 const PLACES: usize = 256;
@@ -31,6 +32,7 @@ struct Sender {
     vtep: VtepId,
     port: u16,
     slot: u16,
+    accepts_no_checksum: bool,
 }
 
 impl Sender {
@@ -44,6 +46,7 @@ impl Sender {
         vtep: VtepId { index: 0, assignment: 0 },
         port: 0,
         slot: 0,
+        accepts_no_checksum: false,
     };
 }
 
@@ -77,9 +80,10 @@ fn place(source: IpAddr, vni: u32) -> usize {
 impl DecapCache {
     /// Sends the inner frame of a VXLAN packet to the bridge punt pair or a host port. This
     /// requires a known sender, no change to the frame and no offloads. `end` is the end of the
-    /// packet in the received frame. Returns whether the frame was sent.
+    /// packet in the received frame, and `UDP` the offset of its UDP header. Returns whether the
+    /// frame was sent.
     #[inline(always)]
-    pub(crate) fn pass(
+    pub(crate) fn pass<const UDP: usize>(
         &self,
         (index, end, packet): (u32, usize, &[u8]),
         outer: &Outer,
@@ -96,6 +100,7 @@ impl DecapCache {
             || known.source != outer.source
             || known.destination != outer.destination
             || (known.vni, known.port) != (vni, outer.port)
+            || UDP != UDP_AT && outer.lacks_checksum && !known.accepts_no_checksum
         {
             return false;
         }
@@ -177,6 +182,7 @@ impl DecapCache {
                 vtep,
                 port,
                 slot,
+                accepts_no_checksum: table.tunnel.accepts_no_checksum,
             };
         }
     }
@@ -208,7 +214,7 @@ mod tests {
         cache.remember(&outer, (table, VtepId { index: 0, assignment: 1 }), &first);
         let mut knows = |snapshot: &Snapshot| {
             let received = (0, packet.data.len(), &packet.data[42..]);
-            cache.pass(received, &outer, snapshot, (&mut hosts, &mut out))
+            cache.pass::<UDP_AT>(received, &outer, snapshot, (&mut hosts, &mut out))
         };
         assert!(knows(&first));
         let with = |change: &dyn Fn(&mut VniTable)| {

@@ -23,8 +23,8 @@ use crate::cursor::Cursor;
 use crate::encapsulate::TPID;
 use crate::explain::Step;
 use crate::explain_received::Arrival;
-use crate::outer::{Inner, OVERHEAD, UDP_AT, UDP_CHECKSUM};
-use crate::received::{Outer, VXLAN_AT};
+use crate::outer::{Inner, UDP_AT, UDP_AT_IPV6, UDP_CHECKSUM};
+use crate::received::Outer;
 use crate::run::Output;
 
 /// Shortest inner frame in bytes that workers take: an Ethernet header, a tag and its EtherType.
@@ -121,46 +121,75 @@ impl Pipeline {
         out: &mut O,
     ) {
         for (frame, index) in frames.iter().zip(first..) {
-            let received = Outer::parse(frame).and_then(|outer| {
-                outer.verify(frame)?;
-                let pieces = Pieces::of(&frame.offload, &outer)?;
-                Ok((outer, pieces))
-            });
-            let (outer, pieces) = match received {
-                Ok(received) => received,
-                Err(reason) => {
-                    out.record(|| Step::Dropped(reason));
-                    self.counters.drop_frames(reason, 0, 1);
-                    continue;
+            match Outer::parse_ipv4(frame) {
+                Err(DropReason::NotVxlan) => self.decapsulate_ipv6((index, frame), snapshot, out),
+                outer => {
+                    self.decapsulate_packet::<UDP_AT, O>((index, frame), outer, snapshot, out);
                 }
-            };
-            let plain = pieces.offload == Offload::default();
-            let mut next = VXLAN_AT;
-            // A loop, because a division costs more.
-            while next < outer.end {
-                let piece = next..(next + pieces.size).min(outer.end);
-                if next > VXLAN_AT {
-                    self.counters.copies.add(1);
-                }
-                next = piece.end;
-                if plain
-                    && let Some(packet) = frame.data.get(piece.clone())
-                    && self.decap_cache.pass(
-                        (index, piece.end, packet),
-                        &outer,
-                        snapshot,
-                        (&mut self.host_delivery, out.frames()),
-                    )
-                {
-                    continue;
-                }
-                let received = (index, frame, piece);
-                if let Err((reason, slot)) =
-                    self.decapsulate_piece(received, &outer, pieces.offload, snapshot, out)
-                {
-                    out.record(|| Step::Dropped(reason));
-                    self.counters.drop_frames(reason, slot, 1);
-                }
+            }
+        }
+    }
+
+    /// Decapsulates a frame that is not IPv4.
+    #[inline(never)]
+    fn decapsulate_ipv6<O: Output>(
+        &mut self,
+        (index, frame): (u32, &Frame<'_>),
+        snapshot: &Snapshot,
+        out: &mut O,
+    ) {
+        let outer = Outer::parse_ipv6(frame);
+        self.decapsulate_packet::<UDP_AT_IPV6, O>((index, frame), outer, snapshot, out);
+    }
+
+    /// Decapsulates a packet whose UDP header is at this offset.
+    #[inline(always)]
+    fn decapsulate_packet<const UDP: usize, O: Output>(
+        &mut self,
+        (index, frame): (u32, &Frame<'_>),
+        outer: Result<Outer, DropReason>,
+        snapshot: &Snapshot,
+        out: &mut O,
+    ) {
+        let received = outer.and_then(|outer| {
+            outer.verify::<UDP>(frame)?;
+            let pieces = Pieces::of::<UDP>(&frame.offload, &outer)?;
+            Ok((outer, pieces))
+        });
+        let (outer, pieces) = match received {
+            Ok(received) => received,
+            Err(reason) => {
+                out.record(|| Step::Dropped(reason));
+                self.counters.drop_frames(reason, 0, 1);
+                return;
+            }
+        };
+        let plain = pieces.offload == Offload::default();
+        let mut next = UDP + 8;
+        // A loop, because a division costs more.
+        while next < outer.end {
+            let piece = next..(next + pieces.size).min(outer.end);
+            if next > UDP + 8 {
+                self.counters.copies.add(1);
+            }
+            next = piece.end;
+            if plain
+                && let Some(packet) = frame.data.get(piece.clone())
+                && self.decap_cache.pass::<UDP>(
+                    (index, piece.end, packet),
+                    &outer,
+                    snapshot,
+                    (&mut self.host_delivery, out.frames()),
+                )
+            {
+                continue;
+            }
+            let received = (index, frame, piece);
+            if let Err((reason, slot)) =
+                self.decapsulate_piece(received, &outer, pieces.offload, snapshot, out)
+            {
+                out.record(|| Step::Dropped(reason));
+                self.counters.drop_frames(reason, slot, 1);
             }
         }
     }
@@ -244,7 +273,7 @@ pub(crate) fn vxlan(payload: &[u8]) -> Result<(Vni, &[u8]), DropReason> {
 }
 
 /// The VTEP that a packet came from; `None` if no table has it. It is an error if `strict_vtep` is
-/// set, or if the source address can be no VTEP's (`ip_route_input_slow()` and
+/// set, if the source address can be no VTEP's (`ip_route_input_slow()` and
 /// `fib_validate_source()` in the kernel).
 pub(crate) fn sender(
     outer: &Outer,
@@ -253,6 +282,9 @@ pub(crate) fn sender(
 ) -> Result<Option<VtepIndex>, DropReason> {
     if snapshot.is_martian_source(outer.source) {
         return Err(DropReason::MartianSource);
+    }
+    if outer.lacks_checksum && !table.tunnel.accepts_no_checksum {
+        return Err(DropReason::OuterUdpChecksum);
     }
     let vtep = snapshot.find_vtep(outer.source);
     if vtep.is_none() && table.strict_vtep { Err(DropReason::UnknownVtep) } else { Ok(vtep) }
@@ -386,15 +418,15 @@ impl Pieces {
     ///   offset lies behind the outer headers. It is forwarded whole.
     /// - Many VXLAN packets of one flow from another vtepd, coalesced by their outer UDP header.
     ///   They are split here.
-    fn of(offload: &Offload, outer: &Outer) -> Result<Self, DropReason> {
-        let whole = outer.end - VXLAN_AT;
+    fn of<const UDP: usize>(offload: &Offload, outer: &Outer) -> Result<Self, DropReason> {
+        let whole = outer.end - (UDP + 8);
         let Checksum::Partial { start, offset } = offload.checksum else {
             return match offload.gso {
                 None => Ok(Self { size: whole, offload: Offload::default() }),
                 Some(_) => Err(DropReason::BadOffload),
             };
         };
-        if usize::from(start) == UDP_AT && offset == UDP_CHECKSUM {
+        if usize::from(start) == UDP && offset == UDP_CHECKSUM {
             let size = match offload.gso {
                 None => whole,
                 Some(Gso { kind: GsoKind::Udp, size, .. }) if size > 8 => usize::from(size),
@@ -402,7 +434,7 @@ impl Pieces {
             };
             return Ok(Self { size, offload: Offload::default() });
         }
-        match start.checked_sub(OVERHEAD as u16) {
+        match start.checked_sub((UDP + 16) as u16) {
             Some(start) if usize::from(start) >= ETHERNET => {
                 let checksum = Checksum::Partial { start, offset };
                 Ok(Self { size: whole, offload: Offload { checksum, gso: offload.gso } })

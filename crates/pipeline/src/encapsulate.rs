@@ -279,7 +279,9 @@ impl Pipeline {
             return None;
         }
         let flow = plan.flow(run.policies.of(plan.vni).0, None);
-        let path = Path::of((plan.vni, remote), &flow, longest, run.snapshot, run.policies).ok()?;
+        let to = (plan.vni, remote);
+        // Over IPv6 the caller splits the super-frame.
+        let (path, ends) = Path::over_ipv4(to, &flow, longest, run.snapshot, run.policies).ok()?;
         let hop = path.choice.hop;
         let resolved = hop.destination_mac.is_some() && !hop.impaired;
         if !resolved || !self.tunnel_uplinks.contains(&hop.ifindex) {
@@ -302,7 +304,7 @@ impl Pipeline {
         Outer {
             tunnel,
             hop,
-            ends: path.ends,
+            ends,
             source_port: path.choice.source_port,
             l3_length,
             identification: self.identification.wrapping_add(1),
@@ -334,9 +336,7 @@ impl Pipeline {
         for &remote in plan.remotes {
             let to = (at.segment as usize, remote);
             if let Err(reason) = self.send_copy(plan, flow, (to, &body), run) {
-                let snapshot = run.snapshot;
-                run.out.record(|| Step::copy(plan, to, flow, Err(reason), snapshot));
-                self.counters.drop_frames(reason, plan.vni.index.get(), 1);
+                self.send_otherwise(plan, flow, (to, &body), reason, run);
             }
         }
     }
@@ -352,7 +352,8 @@ impl Pipeline {
         let (_, remote) = to;
         let (vni, inner) = (plan.vni, self.inner.as_slice());
         let length = inner.len() + range.len();
-        let path = Path::of((vni, remote), flow, length, run.snapshot, run.policies)?;
+        let (path, ends) =
+            Path::over_ipv4((vni, remote), flow, length, run.snapshot, run.policies)?;
         let Path { choice, l3_length, .. } = path;
         run.is_cacheable = choice.is_cacheable;
         self.identification = self.identification.wrapping_add(1);
@@ -360,7 +361,7 @@ impl Pipeline {
         let outer = Outer {
             tunnel: &vni.tunnel,
             hop: choice.hop,
-            ends: path.ends,
+            ends,
             source_port: choice.source_port,
             l3_length,
             identification: self.identification,
@@ -393,7 +394,7 @@ impl Pipeline {
     /// Removes the last frame from `out` and holds it until its next hop is resolved. It is dropped
     /// if its headers did not fit.
     #[cold]
-    fn hold_last<P: Policies, O: Output>(
+    pub(crate) fn hold_last<P: Policies, O: Output>(
         &mut self,
         fits: bool,
         (path, remote): (Path<'_>, VtepIndex),

@@ -75,9 +75,9 @@ pub struct Route {
     pub tos: u8,
     /// Outer time to live.
     pub ttl: u8,
-    /// Outer don't-fragment bit.
+    /// Outer don't-fragment bit; not set over IPv6, which has none.
     pub dont_fragment: bool,
-    /// Length of the outer IPv4 packet in bytes.
+    /// Length of the outer IP packet in bytes.
     pub length: u16,
     /// The hash of outer addresses and ports that selected the next hop.
     pub hash: u64,
@@ -268,7 +268,7 @@ impl Route {
             destination_port: tunnel.destination_port,
             tos,
             ttl,
-            dont_fragment,
+            dont_fragment: dont_fragment && tunnel.local.is_ipv4(),
             length: path.l3_length,
             hash,
             choices: hops.len(),

@@ -10,6 +10,7 @@
 //! - `encap_cache`: decisions about known RoCE flows
 //! - `decap_cache`: known pairs of remote VTEP and VNI
 //! - `host_delivery`: which decapsulated frames bypass the bridge
+//! - `encapsulate_ipv6`: encapsulation for an IPv6 underlay
 //! - `outer`, `received`: the outer headers to send, and those of received packets
 //! - [`gso`], `csum_offload`, `crc32c`: segmentation and checksums that senders left to the device
 //! - [`unresolved`]: frames that wait for the MAC address of their next hop
@@ -40,6 +41,7 @@ mod csum_offload;
 mod cursor;
 mod decap_cache;
 mod encap_cache;
+mod encapsulate_ipv6;
 mod host_delivery;
 mod lookup;
 mod outer;

@@ -272,6 +272,8 @@ mod tests {
                 tos: Tos::Fixed(0),
                 df: DontFragment::Unset,
                 udp_checksum: true,
+                flow_label: 0,
+                accepts_no_checksum: false,
             },
             entropy: Entropy::new(path::Settings::default()).unwrap(),
             fdb: Fdb::default(),

@@ -56,4 +56,9 @@ pub struct Tunnel {
     pub df: DontFragment,
     /// Whether the outer UDP checksum is computed.
     pub udp_checksum: bool,
+    /// Outer flow label, 20 bits, for an IPv6 underlay.
+    pub flow_label: u32,
+    /// Whether received packets without a UDP checksum are accepted over IPv6 (RFC 6935,
+    /// `udp6zerocsumrx`). Over IPv4 they always are.
+    pub accepts_no_checksum: bool,
 }

@@ -76,6 +76,8 @@ impl Leaf {
                 tos: Tos::Inherit,
                 df: DontFragment::Unset,
                 udp_checksum: false,
+                flow_label: 0,
+                accepts_no_checksum: false,
             },
             settings: Settings { policy: Policy::QpHash, seed: 1, ..Settings::default() },
             vteps: vec![
