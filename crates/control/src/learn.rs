@@ -16,6 +16,7 @@ use crate::resolve::underlay::Underlay;
 use crate::settings::{LearnLimits, Settings};
 use crate::stores::Stores;
 use crate::stores::overlay::Overlay;
+use crate::stores::prefix::is_usable;
 
 /// `NTF_EXT_LEARNED`: another program owns the entry, and the kernel does not age it.
 const NTF_EXT_LEARNED: u32 = 0x10;
@@ -75,7 +76,7 @@ impl Learning {
         let source = VniSource::Netdev(ifindex);
         let vxlan = stores.links.vxlan(ifindex).filter(|vxlan| vxlan.learning)?;
         // Workers drop such frames. An entry with such a VTEP would move the VNI to the kernel.
-        if tables::is_martian(vtep) || stores.addresses.own().contains(&vtep) {
+        if tables::is_martian(vtep) || !is_usable(vtep) || stores.addresses.own().contains(&vtep) {
             self.counts.unreachable += 1;
             return None;
         }

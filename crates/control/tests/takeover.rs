@@ -144,15 +144,21 @@ fn the_configuration_decides_first() {
 #[test]
 fn attributes_that_are_not_honoured_are_named() {
     let group = ip("239.1.1.1");
-    let v6 = ip("2001:db8::1");
+    let (link_local, mapped) = (ip("fe80::1"), ip("::ffff:10.0.0.1"));
     for (attributes, reason) in [
         (Vxlan { external: true, id: 0, ..base() }, KernelOnlyReason::External),
         (Vxlan { external: true, vni_filter: true, ..base() }, KernelOnlyReason::External),
         (Vxlan { vni_filter: true, ..base() }, KernelOnlyReason::VniFilter),
         (Vxlan { id: 0, ..base() }, KernelOnlyReason::VniZero),
         (Vxlan { remote: Some(group), ..base() }, KernelOnlyReason::MulticastGroup { group }),
-        (Vxlan { remote: Some(v6), ..base() }, KernelOnlyReason::Ipv6Underlay { address: v6 }),
-        (Vxlan { local: Some(v6), ..base() }, KernelOnlyReason::Ipv6Underlay { address: v6 }),
+        (
+            Vxlan { remote: Some(link_local), ..base() },
+            KernelOnlyReason::Ipv6Underlay { address: link_local },
+        ),
+        (
+            Vxlan { local: Some(mapped), ..base() },
+            KernelOnlyReason::Ipv6Underlay { address: mapped },
+        ),
         (Vxlan { local: None, ..base() }, KernelOnlyReason::NoLocalAddress),
         (Vxlan { local: Some(ip("0.0.0.0")), ..base() }, KernelOnlyReason::NoLocalAddress),
         (
@@ -202,8 +208,12 @@ fn entries_that_only_the_kernel_can_follow_are_named() {
         ),
         (FdbEntry { destination: Some(ip("0.0.0.0")), ..entry() }, UnsupportedEntry::NoDestination),
         (
-            FdbEntry { destination: Some(ip("2001:db8::1")), ..entry() },
-            UnsupportedEntry::Ipv6("2001:db8::1".parse().unwrap()),
+            FdbEntry { destination: Some(ip("fe80::1")), ..entry() },
+            UnsupportedEntry::Ipv6("fe80::1".parse().unwrap()),
+        ),
+        (
+            FdbEntry { destination: Some(ip("ff0e::1")), ..entry() },
+            UnsupportedEntry::MulticastGroup(ip("ff0e::1")),
         ),
         (
             FdbEntry { destination: Some(ip("239.1.1.1")), ..entry() },

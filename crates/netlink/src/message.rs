@@ -2,7 +2,7 @@
 //!
 //! Layouts: `include/uapi/linux/{rtnetlink,neighbour,nexthop,if_link}.h`.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::MacAddr;
 
@@ -38,9 +38,9 @@ pub enum Message {
     Mdb(Operation, Mdb),
     /// A well-formed message of a type that this project does not use (its `nlmsg_type`).
     Other(u16),
-    /// `RTM_NEWRULE`, `RTM_DELRULE` of IPv4: a policy routing rule.
+    /// `RTM_NEWRULE`, `RTM_DELRULE`: a policy routing rule.
     Rule(Operation, Rule),
-    /// A policy of the kernel's IPsec database that may apply to VXLAN over IPv4. Occurs only in
+    /// A policy of the kernel's IPsec database that may apply to VXLAN. Occurs only in
     /// dumps.
     IpsecPolicy(IpsecPolicy),
     /// What the kernel does with packets that match no IPsec policy. Occurs only in dumps.
@@ -376,7 +376,8 @@ pub struct Rule {
     pub action: u8,
     /// `FIB_RULE_INVERT`: the rule matches packets that its selectors do not.
     pub inverted: bool,
-    /// `FRA_SRC` and its length in bits; length 0 is any source.
+    /// `FRA_SRC` and its length in bits; length 0 is any source. The address shows the family of
+    /// the rule.
     pub from: (IpAddr, u8),
     /// `FRA_DST` and its length in bits; length 0 is any destination.
     pub to: (IpAddr, u8),
@@ -396,7 +397,20 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The rules of a new network namespace.
+    /// The IPv6 rules of a new network namespace.
+    #[must_use]
+    pub fn ipv6_defaults() -> [Self; 2] {
+        let any = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+        [(0, 255), (32_766, 254)].map(|(priority, table)| Self {
+            priority,
+            table,
+            from: any,
+            to: any,
+            ..Self::default()
+        })
+    }
+
+    /// The IPv4 rules of a new network namespace.
     #[must_use]
     pub fn defaults() -> [Self; 3] {
         [(0, 255), (32_766, 254), (32_767, 253)].map(|(priority, table)| Self {
@@ -437,7 +451,7 @@ pub enum IpsecDirection {
     Out,
 }
 
-/// An IPsec policy for IPv4 packets.
+/// An IPsec policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpsecPolicy {
     /// `XFRM_POLICY_IN` or `_OUT`.

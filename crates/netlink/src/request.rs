@@ -141,13 +141,24 @@ impl Requests {
         match what {
             Dump::IpsecPolicies => Self::open_ipsec()?
                 .map_or_else(|| Ok(Vec::new()), |mut ipsec| ipsec.ipsec_policies()),
-            Dump::Rules => match self.dump_by(what, rtnetlink) {
-                Err(error) if matches!(error.refusal(), Some(EAFNOSUPPORT | EOPNOTSUPP)) => {
-                    Ok(Rule::defaults().map(|rule| Message::Rule(Operation::New, rule)).into())
-                }
-                rules => rules,
-            },
+            Dump::Rules => {
+                let mut rules = self.rules(AF_INET, &Rule::defaults())?;
+                rules.extend(self.rules(AF_INET6, &Rule::ipv6_defaults())?);
+                Ok(rules)
+            }
             _ => self.dump_by(what, rtnetlink),
+        }
+    }
+
+    /// The routing rules of a family; the default rules if the kernel has no policy routing.
+    fn rules(&mut self, family: u8, defaults: &[Rule]) -> Result<Vec<Message>, Error> {
+        let rules = self.dump_one(Dump::Rules, &Dump::rules(family), rtnetlink);
+        match rules {
+            Err(error) if matches!(error.refusal(), Some(EAFNOSUPPORT | EOPNOTSUPP)) => {
+                let rules = defaults.iter().cloned();
+                Ok(rules.map(|rule| Message::Rule(Operation::New, rule)).collect())
+            }
+            rules => rules,
         }
     }
 
@@ -167,19 +178,28 @@ impl Requests {
     fn dump_by(&mut self, what: Dump, decode: Decode) -> Result<Vec<Message>, Error> {
         let mut all = Vec::new();
         for request in what.requests() {
-            let complete = (0..ATTEMPTS)
-                .find_map(|_| self.exchange_by(what.name(), &request, decode).transpose());
-            let messages = complete.ok_or_else(|| Error::Interrupted {
-                operation: what.name().into(),
-                attempts: ATTEMPTS,
-            })?;
-            match messages {
+            match self.dump_one(what, &request, decode) {
                 // Without the bridge module there are no multicast databases.
                 Err(error) if what == Dump::Mdb && error.refusal() == Some(EOPNOTSUPP) => {}
                 messages => all.extend(messages?),
             }
         }
         Ok(all)
+    }
+
+    /// One dump, repeated if changes interrupt it.
+    fn dump_one(
+        &mut self,
+        what: Dump,
+        request: &Request,
+        decode: Decode,
+    ) -> Result<Vec<Message>, Error> {
+        let complete =
+            (0..ATTEMPTS).find_map(|_| self.exchange_by(what.name(), request, decode).transpose());
+        complete.ok_or_else(|| Error::Interrupted {
+            operation: what.name().into(),
+            attempts: ATTEMPTS,
+        })?
     }
 
     /// The link of this name; `None` if there is none.

@@ -17,11 +17,12 @@ use crate::error::SteeringError;
 use crate::maps::{absent, map};
 use crate::programs::{PORT, TUNNEL, UPLINK};
 
-/// `struct tunnel_end` of the programs. `local` and `port` are in network byte order.
+/// `struct tunnel_end` of the programs. `local` and `port` are in network byte order. IPv4
+/// addresses are mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub(crate) struct TunnelEnd {
-    pub(crate) local: u32,
+    pub(crate) local: [u32; 4],
     pub(crate) vni: u32,
     pub(crate) port: u16,
     pub(crate) zero: u16,
@@ -52,16 +53,14 @@ unsafe impl Pod for TakenNetdev {}
 
 impl TunnelEnd {
     fn of(vni: &TakenVni) -> Self {
-        Self {
-            local: match vni.local {
-                IpAddr::V4(local) => u32::from_ne_bytes(local.octets()),
-                // Control leaves such VNIs to the kernel.
-                IpAddr::V6(_) => 0,
-            },
-            vni: vni.vni.get(),
-            port: vni.destination_port.to_be(),
-            zero: 0,
-        }
+        let local = match vni.local {
+            IpAddr::V4(local) => local.to_ipv6_mapped(),
+            IpAddr::V6(local) => local,
+        };
+        let [a, b, c, d, e, f, g, h] = local.segments();
+        let word = |high: u16, low: u16| (u32::from(high) << 16 | u32::from(low)).to_be();
+        let local = [word(a, b), word(c, d), word(e, f), word(g, h)];
+        Self { local, vni: vni.vni.get(), port: vni.destination_port.to_be(), zero: 0 }
     }
 }
 

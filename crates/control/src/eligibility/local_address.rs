@@ -19,7 +19,7 @@ pub(crate) struct LocalAddresses(BTreeMap<IpAddr, bool>);
 impl LocalAddresses {
     /// Whether this host has the `local` address of a VNI.
     pub(crate) fn has_that_of(&mut self, stores: &Stores, source: VniSource) -> bool {
-        let Some(local @ IpAddr::V4(_)) = stores.vxlan(source).and_then(|vxlan| vxlan.local) else {
+        let Some(local) = stores.vxlan(source).and_then(|vxlan| vxlan.local) else {
             return false;
         };
         *self.0.entry(local).or_insert_with(|| is_present(stores, local))

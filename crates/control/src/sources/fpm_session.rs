@@ -130,7 +130,7 @@ impl FpmSession {
 /// it connects.
 pub(crate) fn router_mac(stores: &Stores) -> Option<FpmHazard> {
     stores.neighbours.iter().find_map(|(Adjacency { ifindex, address }, neighbour)| {
-        let vtep = Some(address).filter(IpAddr::is_ipv4)?;
+        let vtep = address;
         let router_mac = neighbour.mac.filter(|_| {
             neighbour.state & NUD_NOARP != 0 && neighbour.flags & NTF_EXT_LEARNED != 0
         })?;

@@ -15,6 +15,7 @@ use wire::MacAddr;
 
 use crate::eligibility::ineligible::UnsupportedEntry;
 use crate::stores::epoch_map::{Epoch, EpochMap};
+use crate::stores::prefix::is_usable;
 use crate::stores::vteps::Vteps;
 
 /// `NUD_PERMANENT | NUD_NOARP` (`include/uapi/linux/neighbour.h`).
@@ -383,7 +384,13 @@ fn destination(entry: &FdbEntry) -> Result<IpAddr, UnsupportedEntry> {
             Err(UnsupportedEntry::MulticastGroup(IpAddr::V4(vtep)))
         }
         Some(IpAddr::V4(vtep)) if !vtep.is_unspecified() => Ok(IpAddr::V4(vtep)),
-        Some(IpAddr::V6(vtep)) => Err(UnsupportedEntry::Ipv6(vtep)),
+        Some(vtep @ IpAddr::V6(address)) if address.is_multicast() => {
+            Err(UnsupportedEntry::MulticastGroup(vtep))
+        }
+        Some(vtep @ IpAddr::V6(address)) if is_usable(vtep) => Ok(IpAddr::V6(address)),
+        Some(IpAddr::V6(address)) if !address.is_unspecified() => {
+            Err(UnsupportedEntry::Ipv6(address))
+        }
         _ => Err(UnsupportedEntry::NoDestination),
     }
 }

@@ -32,8 +32,10 @@ pub(crate) struct Flow<'a> {
 pub(crate) struct Policies {
     /// In the kernel's order; `None` until they were read.
     rules: Option<Vec<Rule>>,
-    /// Whether these are the default rules of a new namespace.
+    /// Whether the IPv4 rules are the default rules of a new namespace.
     default_rules: bool,
+    /// The same for IPv6.
+    default_ipv6_rules: bool,
     ipsec: Vec<IpsecPolicy>,
     /// Whether IPsec drops packets that no policy matches.
     ipsec_blocks: bool,
@@ -43,7 +45,10 @@ impl Policies {
     /// Sets the current rules. Returns whether any changed.
     pub(crate) fn set_rules(&mut self, rules: Vec<Rule>) -> bool {
         let changed = self.rules.as_ref().is_none_or(|known| *known != rules);
-        self.default_rules = rules == Rule::defaults();
+        let (ipv4, ipv6): (Vec<&Rule>, Vec<&Rule>) =
+            rules.iter().partition(|rule| rule.from.0.is_ipv4());
+        self.default_rules = ipv4.into_iter().eq(&Rule::defaults());
+        self.default_ipv6_rules = ipv6.into_iter().eq(&Rule::ipv6_defaults());
         self.rules = Some(rules);
         changed
     }
@@ -55,25 +60,28 @@ impl Policies {
         changed
     }
 
-    /// Whether the rules are the default rules of a new namespace.
+    /// Whether the IPv4 rules are the default rules of a new namespace.
     pub(crate) const fn has_default_rules(&self) -> bool {
         self.default_rules
     }
 
     /// Whether there is any rule or policy that may match a tunnel's packets.
     pub(crate) const fn any(&self) -> bool {
-        !self.default_rules && self.rules.is_some() || !self.ipsec.is_empty() || self.ipsec_blocks
+        let by_default = self.default_rules && self.default_ipv6_rules;
+        !by_default && self.rules.is_some() || !self.ipsec.is_empty() || self.ipsec_blocks
     }
 
     /// Why the kernel may route these packets differently than the default rules do.
     pub(crate) fn routing(&self, flow: &Flow<'_>) -> Option<String> {
         let rules = self.rules.as_ref()?;
-        let defaults = Rule::defaults();
-        if rules.first().is_none_or(|first| !looks_all_up(first, LOCAL)) {
+        let (ipv4, ipv6) = (Rule::defaults(), Rule::ipv6_defaults());
+        let defaults: &[Rule] = if flow.local.is_ipv4() { &ipv4 } else { &ipv6 };
+        let mut of_family = rules.iter().filter(|rule| is_of_family(rule, flow.local)).peekable();
+        if of_family.peek().is_none_or(|first| !looks_all_up(first, LOCAL)) {
             return Some("the first routing rule is not the one for table local".to_owned());
         }
         let missing = defaults.iter().find(|default| !rules.contains(default));
-        let other = rules.iter().find(|rule| !defaults.contains(rule) && may_match(rule, flow));
+        let other = of_family.find(|rule| !defaults.contains(rule) && may_match(rule, flow));
         match (other, missing) {
             (Some(rule), _) => Some(format!("the routing rule '{}' may match", Text(rule))),
             (None, Some(rule)) => Some(format!("the routing rule '{}' is missing", Text(rule))),
@@ -101,7 +109,12 @@ impl Policies {
 
 /// Whether a rule looks up every packet in this table.
 fn looks_all_up(rule: &Rule, table: u32) -> bool {
-    *rule == Rule { priority: rule.priority, table, ..Rule::default() }
+    let Rule { priority, from, to, .. } = *rule;
+    from.1 == 0 && to.1 == 0 && *rule == Rule { priority, table, from, to, ..Rule::default() }
+}
+
+fn is_of_family(rule: &Rule, address: IpAddr) -> bool {
+    rule.from.0.is_ipv4() == address.is_ipv4()
 }
 
 /// Whether a rule may match a packet that this host sends to a remote VTEP.

@@ -1,4 +1,4 @@
-//! IP prefixes.
+//! IP prefixes and addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,6 +20,18 @@ pub(crate) fn network(address: IpAddr, length: u8) -> IpAddr {
 /// Whether a prefix contains an address.
 pub(crate) fn contains((prefix, length): (IpAddr, u8), address: IpAddr) -> bool {
     network(prefix, length) == network(address, length)
+}
+
+/// Whether an address can be a VTEP's. A link-local one is valid on one interface only, and the
+/// kernel drops received packets from an IPv4-mapped one (`ip6_rcv_core()`).
+pub(crate) const fn is_usable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) => {
+            // The upper half of IPv4-mapped addresses is zero, as that of ::1.
+            address.to_bits() >> 64 != 0 && !address.is_unicast_link_local()
+        }
+    }
 }
 
 #[cfg(test)]

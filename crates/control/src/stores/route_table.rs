@@ -1,4 +1,4 @@
-//! The IPv4 routes of one source, looked up as the kernel does: tables local, main and default,
+//! The routes of one source, looked up as the kernel does: tables local, main and default,
 //! longest prefix first.
 //!
 //! There is one hash map for each prefix length instead of a trie. A lookup needs *all* matching
@@ -52,7 +52,7 @@ pub(crate) struct FibRoute {
 
 type Length = HashMap<IpAddr, Vec<FibRoute>, BuildHasherDefault<TableHasher>>;
 
-/// The IPv4 routes of one source.
+/// The routes of one source.
 #[derive(Debug)]
 pub(crate) struct RouteTable {
     identity: Identity,
@@ -64,19 +64,17 @@ pub(crate) struct RouteTable {
 /// Table, network and prefix length of a route.
 pub(crate) type Prefix = (u32, IpAddr, u8);
 
-/// Table and prefix of a route; `None` for routes that are not used. Used are IPv4 routes in the
-/// tables of the default rules. Routes for a certain TOS only are stored in tables of their own
+/// Table and prefix of a route; `None` for routes that are not used. Used are routes in the tables
+/// of the default rules. Routes for a certain TOS only are stored in tables of their own
 /// ([`BY_TOS`]).
 fn prefix_of(route: &Route) -> Option<Prefix> {
-    match route.destination {
-        destination @ IpAddr::V4(_)
-            if !route.cloned && TABLES.contains(&route.table) && route.prefix_length <= 32 =>
-        {
-            let table = if route.tos == 0 { route.table } else { route.table | BY_TOS };
-            Some((table, network(destination, route.prefix_length), route.prefix_length))
-        }
-        _ => None,
+    let (destination, length) = (route.destination, route.prefix_length);
+    let bits = if destination.is_ipv4() { 32 } else { 128 };
+    if route.cloned || !TABLES.contains(&route.table) || length > bits {
+        return None;
     }
+    let table = if route.tos == 0 { route.table } else { route.table | BY_TOS };
+    Some((table, network(destination, length), length))
 }
 
 impl RouteTable {
@@ -138,10 +136,24 @@ impl RouteTable {
         true
     }
 
-    /// Removes a route. Returns whether there was one.
+    /// Whether a message about an IPv6 route of the kernel does not show what the routes are then:
+    /// there is another route of the same prefix and metric. An IPv6 route gains and loses next hops
+    /// one by one.
+    pub(crate) fn is_ambiguous(&self, route: &Route) -> bool {
+        let Some((table, destination @ IpAddr::V6(_), length)) = prefix_of(route) else {
+            return false;
+        };
+        let at = self.lengths.get(&(table, true, length)).and_then(|at| at.get(&destination));
+        let other = |old: &FibRoute| old.priority == route.priority && *old.via != route.via;
+        at.is_some_and(|routes| routes.iter().any(other))
+    }
+
+    /// Removes a route. Returns whether there was one. Of IPv6 routes of the kernel, only one with
+    /// the same next hops.
     pub(crate) fn remove(&mut self, route: &Route) -> bool {
         let Some((table, destination, length)) = prefix_of(route) else { return false };
         let identity = self.identity;
+        let only_equal = identity == Identity::Metric && destination.is_ipv6();
         self.edit((table, destination, length), |routes| {
             if identity == Identity::Prefix {
                 routes.clear();
@@ -151,7 +163,7 @@ impl RouteTable {
             let place = routes
                 .iter()
                 .position(|old| of_metric(old) && *old.via == route.via)
-                .or_else(|| routes.iter().position(of_metric));
+                .or_else(|| routes.iter().position(of_metric).filter(|_| !only_equal));
             if let Some(place) = place {
                 routes.remove(place);
             }
@@ -391,6 +403,29 @@ mod tests {
     }
 
     #[test]
+    fn ipv6_routes_are_apart_and_lose_next_hops_one_by_one() {
+        let epoch = Epoch::default();
+        let mut fib = RouteTable::new(Identity::Metric);
+        let both = RouteTarget::NextHops(vec![on_link(1), on_link(2)]);
+        let whole = Route { via: both, ..route("2001:db8::", 32, 1024, 0) };
+        assert!(fib.insert(&route("2001:db8::", 16, 0, 3), epoch));
+        assert!(fib.insert(&whole, epoch));
+        assert!(fib.insert(&route("::", 0, 0, 4), epoch));
+        let lengths = |fib: &RouteTable| {
+            fib.matching(254, "2001:db8::1".parse().unwrap())
+                .map(|(length, _)| length)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(&fib), [32, 16, 0]);
+        assert_eq!(interfaces(&fib, "32.1.13.184"), [], "another family");
+        // The kernel says which next hop is gone, and not which are left.
+        let one = route("2001:db8::", 32, 1024, 1);
+        assert!(fib.is_ambiguous(&one) && !fib.remove(&one));
+        assert!(!fib.is_ambiguous(&whole) && fib.remove(&whole));
+        assert_eq!(lengths(&fib), [16, 0]);
+    }
+
+    #[test]
     fn an_interface_that_goes_down_takes_its_routes_along() {
         let epoch = Epoch::default();
         let mut fib = RouteTable::new(Identity::Metric);
@@ -403,15 +438,13 @@ mod tests {
     }
 
     #[test]
-    fn other_tables_and_families_are_not_known_and_routes_by_tos_apart() {
+    fn other_tables_are_not_known_and_routes_by_tos_apart() {
         let epoch = Epoch::default();
         let mut fib = RouteTable::new(Identity::Metric);
         let base = route("10.0.0.0", 8, 0, 1);
-        for ignored in [
-            Route { table: 100, ..base.clone() },
-            Route { cloned: true, ..base.clone() },
-            Route { destination: "2001:db8::".parse().unwrap(), prefix_length: 32, ..base.clone() },
-        ] {
+        for ignored in
+            [Route { table: 100, ..base.clone() }, Route { cloned: true, ..base.clone() }]
+        {
             assert!(!fib.insert(&ignored, epoch));
         }
         assert_eq!(fib.len(), 0);

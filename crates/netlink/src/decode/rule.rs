@@ -2,9 +2,9 @@
 //!
 //! Attribute numbers: `include/uapi/linux/fib_rules.h`.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::envelope::{AF_INET, Envelope};
+use crate::envelope::{AF_INET, AF_INET6, Envelope};
 use crate::malformed::DecodeError;
 use crate::message::Rule;
 
@@ -13,20 +13,21 @@ const INVERT: u32 = 2;
 /// The value for "not set" of `FRA_SUPPRESS_PREFIXLEN` and `FRA_SUPPRESS_IFGROUP`.
 const UNSET: u32 = u32::MAX;
 
-/// A rule. `None` for families other than IPv4.
+/// A rule. `None` for families other than IPv4 and IPv6.
 pub(super) fn rule(envelope: &Envelope<'_>) -> Result<Option<Rule>, DecodeError> {
     let (&[family, to_length, from_length, tos, table, _, _, action, f0, f1, f2, f3], attributes) =
         envelope.body::<12>()?;
-    if family != AF_INET {
-        return Ok(None);
-    }
+    let any = match family {
+        AF_INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        AF_INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        _ => return Ok(None),
+    };
     let mut rule = Rule {
         table: table.into(),
         action,
         inverted: u32::from_ne_bytes([f0, f1, f2, f3]) & INVERT != 0,
         ..Rule::default()
     };
-    let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let (mut to, mut from) = (any, any);
     let mut port_mask = u16::MAX;
     let mut others: Vec<&'static str> = Vec::new();

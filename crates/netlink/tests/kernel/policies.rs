@@ -6,12 +6,14 @@ use crate::leaf::{Namespace, until};
 use netlink::{Dump, IpsecDirection, IpsecPolicy, Kernel, Message, Operation, Rule};
 use root_test::root_test;
 
-async fn rules(kernel: &Kernel) -> Vec<Rule> {
+/// The rules of IPv4 and of IPv6.
+async fn rules(kernel: &Kernel) -> (Vec<Rule>, Vec<Rule>) {
     let rule = |message| match message {
         Message::Rule(Operation::New, rule) => rule,
         other => panic!("{other:?}"),
     };
-    kernel.dump(Dump::Rules).await.unwrap().into_iter().map(rule).collect()
+    let rules = kernel.dump(Dump::Rules).await.unwrap().into_iter().map(rule);
+    rules.partition(|rule| rule.from.0.is_ipv4())
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -23,7 +25,8 @@ fn rules_are_dumped_and_watched() {
     let namespace = Namespace::new("rules");
     namespace.block_on(async {
         let mut kernel = Kernel::open().unwrap();
-        assert_eq!(rules(&kernel).await, Rule::defaults());
+        let defaults = (Rule::defaults().to_vec(), Rule::ipv6_defaults().to_vec());
+        assert_eq!(rules(&kernel).await, defaults);
         let add = |rule: &str| namespace.ip(&format!("rule add {rule}"));
         add("pref 100 from 10.0.0.1 to 10.0.0.0/24 lookup 1000");
         add("pref 101 iif lo ipproto udp dport 4789 prohibit");
@@ -60,7 +63,12 @@ fn rules_are_dumped_and_watched() {
             },
             Rule { l3mdev: true, ..plain(1000) },
         ];
-        let dumped = rules(&kernel).await;
+        namespace.ip("-6 rule add pref 104 from fd00::1 to fd00::/64 lookup 1000");
+        let ipv6 =
+            Rule { from: (ip("fd00::1"), 128), to: (ip("fd00::"), 64), table: 1000, ..plain(104) };
+        let (dumped, dumped_ipv6) = rules(&kernel).await;
+        let [local, main] = Rule::ipv6_defaults();
+        assert_eq!(dumped_ipv6, [local, ipv6.clone(), main]);
         assert_eq!(dumped[0], Rule::defaults()[0]);
         assert_eq!(dumped[1..6], expected);
         assert_eq!(dumped[6..], Rule::defaults()[1..]);
@@ -68,7 +76,7 @@ fn rules_are_dumped_and_watched() {
         let mut seen = Vec::new();
         let gone = Message::Rule(Operation::Delete, expected[0].clone());
         until(&mut kernel, &mut seen, |message| *message == gone).await;
-        for rule in expected {
+        for rule in expected.into_iter().chain([ipv6]) {
             assert!(
                 seen.contains(&Message::Rule(Operation::New, rule.clone())),
                 "{rule:?} was no event"
