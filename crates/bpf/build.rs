@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn main() -> Result<(), String> {
-    // The second one is for tests.
-    ["steering", "chosen_port_test"].into_iter().try_for_each(compile)
+    // The others are for tests.
+    ["steering", "chosen_port_test", "offload_test"].into_iter().try_for_each(compile)
 }
 
 /// Compiles one object.

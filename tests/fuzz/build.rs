@@ -9,7 +9,7 @@ fn main() {
     let architecture = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap();
     println!("cargo::rerun-if-changed=../../crates/bpf/programs");
     println!("cargo::rerun-if-env-changed=CLANG");
-    for name in ["steering", "chosen_port_test"] {
+    for name in ["steering", "chosen_port_test", "offload_test"] {
         let status = Command::new(&clang)
             .args(["-target", "bpf", "-O2", "-g", "-mcpu=v3", "-c"])
             .arg(format!("../../crates/bpf/programs/{name}.bpf.c"))

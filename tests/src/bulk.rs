@@ -16,7 +16,7 @@ use wire::QueuePair;
 use wire::number::PORT_ROCE;
 use wire::roce::Bth;
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::lab::Host;
 use crate::sockets::{bytes, on_one_cpu};
 
@@ -251,11 +251,11 @@ pub fn tcp_streams(ways: &[(&Host, &Host)], length: u64) {
         for (seed, (from, to)) in (SEED..).zip(ways) {
             let listener = to.ns.enter(|| TcpListener::bind((to.ip(), 0))).unwrap().unwrap();
             let address = listener.local_addr().unwrap();
-            let sender = from.ns.enter(|| TcpStream::connect_timeout(&address, PATIENCE));
+            let sender = from.ns.enter(|| TcpStream::connect_timeout(&address, TIMEOUT));
             let mut sender = sender.unwrap().expect("TCP connects");
             let (mut receiver, _) = listener.accept().unwrap();
-            sender.set_write_timeout(Some(PATIENCE)).unwrap();
-            receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+            sender.set_write_timeout(Some(TIMEOUT)).unwrap();
+            receiver.set_read_timeout(Some(TIMEOUT)).unwrap();
             scope.spawn(move || {
                 for chunk in Chunks::new(seed, length) {
                     sender.write_all(&chunk).expect("TCP takes every byte");

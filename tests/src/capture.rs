@@ -94,7 +94,7 @@ impl Capture<Vec<Captured>> {
     /// Waits until at least `count` frames have arrived.
     pub fn wait(&self, count: usize) {
         let so_far = || self.seen.lock().unwrap().len();
-        if !::lab::process::wait_until(crate::PATIENCE, || so_far() >= count) {
+        if !::lab::process::wait_until(crate::TIMEOUT, || so_far() >= count) {
             panic!("only {} of {count} frames arrived", so_far());
         }
     }

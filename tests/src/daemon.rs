@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use wire::MacAddr;
 
-use crate::{PATIENCE, wait_for};
+use crate::{TIMEOUT, wait_for};
 
 /// Default address of vtepd's metrics.
 const METRICS: &str = "127.0.0.1:9472";
@@ -132,7 +132,7 @@ impl Vtepd {
             if self.try_metrics().is_some_and(|metrics| metrics.find("vtepd_ready") == Some(1)) {
                 return;
             }
-            assert!(start.elapsed() < PATIENCE, "vtepd is not ready:\n{}", self.log());
+            assert!(start.elapsed() < TIMEOUT, "vtepd is not ready:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -254,7 +254,7 @@ impl Vtepd {
                 return metrics;
             }
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TIMEOUT,
                 "waited in vain for {what}; metrics:\n{}",
                 metrics.0
             );
@@ -272,7 +272,7 @@ impl Vtepd {
             if now.passed() == before.passed() {
                 return now;
             }
-            assert!(start.elapsed() < PATIENCE, "vtepd is never idle:\n{}", now.0);
+            assert!(start.elapsed() < TIMEOUT, "vtepd is never idle:\n{}", now.0);
             before = now;
         }
     }
@@ -294,7 +294,7 @@ impl Vtepd {
     pub fn wait(mut self) -> (ExitStatus, String) {
         let status = self
             .process()
-            .wait(PATIENCE)
+            .wait(TIMEOUT)
             .unwrap_or_else(|error| panic!("{error}; log:\n{}", self.log()));
         (status, self.log())
     }
@@ -327,7 +327,7 @@ impl Events {
     /// Waits for the next event for which `wanted` holds, and returns it. Events before it are
     /// skipped.
     pub fn wait_for(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let Ok(event) = self.receive.recv_timeout(left) else {
@@ -355,7 +355,7 @@ impl Drop for Events {
 
 fn fetch(path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(METRICS).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: leaf\r\nConnection: close\r\n\r\n").ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;

@@ -45,15 +45,15 @@ pub use outer::Outer;
 use std::time::{Duration, Instant};
 
 /// How long a test waits for an expected event.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// If nothing arrives for this time after the expected frames, a test assumes that nothing more
 /// follows.
 pub const QUIET: Duration = Duration::from_millis(150);
 
 /// Polls until `condition` holds. Fails the test, naming `what`, if it does not within
-/// [`PATIENCE`].
+/// [`TIMEOUT`].
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    assert!(::lab::process::wait_until(PATIENCE, &mut condition), "waited in vain for {what}");
+    assert!(::lab::process::wait_until(TIMEOUT, &mut condition), "waited in vain for {what}");
 }
 
 /// Waits for [`QUIET`].

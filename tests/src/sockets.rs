@@ -10,7 +10,7 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::lab::Host;
 
 /// Pseudo-random bytes. The same seed gives the same bytes.
@@ -39,14 +39,14 @@ pub fn tcp_between(
     });
     let stream = client
         .ns
-        .enter(|| TcpStream::connect_timeout(&SocketAddrV4::new(address, port).into(), PATIENCE));
+        .enter(|| TcpStream::connect_timeout(&SocketAddrV4::new(address, port).into(), TIMEOUT));
     exchange(stream.unwrap().expect("TCP connects"), 1, 2, length);
     serving.join().expect("the server gets every byte");
 }
 
 fn exchange(stream: TcpStream, own: u64, theirs: u64, length: usize) {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     let mut writer = stream.try_clone().unwrap();
     let sending = std::thread::spawn(move || {
         writer.write_all(&bytes(own, length)).expect("TCP takes every byte");

@@ -24,7 +24,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 const MACS: u32 = 100_000;
 /// The FPM address of the control task, in its own namespace.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2620);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Measures FPM and the dump.
 ///
@@ -149,7 +149,7 @@ fn ingest() -> Result<[f64; 2], Failure> {
             })
         });
         // When the first snapshot is published, the control task is listening.
-        let rates = ready.recv_timeout(PATIENCE).map_err(Failure::from).and_then(|()| {
+        let rates = ready.recv_timeout(TIMEOUT).map_err(Failure::from).and_then(|()| {
             let [moved, hops] = &*reached;
             let mut recording = Vec::new();
             let Scale { routes, uplinks, .. } = LARGE;
@@ -177,7 +177,7 @@ fn play(recording: &[u8], reached: &AtomicUsize, until: usize) -> Result<f64, Fa
     let start = Instant::now();
     fpm::replay(recording, ADDRESS, None)?;
     while reached.load(Ordering::Acquire) < until {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             return Err(format!(
                 "not all of the stream was published: {}",
                 reached.load(Ordering::Acquire)

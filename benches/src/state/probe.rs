@@ -25,7 +25,7 @@ type Failure = Box<dyn Error>;
 const PERIOD: u64 = 100_000;
 /// How long to wait for an expected frame. Five seconds of it are the pause after which zebra's
 /// replay counts as complete.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The lowest outer source port of vtepd's policies. The kernel is configured to use lower ones.
 const PORTS: u16 = 49_152;
 /// The length in bytes of the outer headers of an IPv4 VXLAN frame.
@@ -182,7 +182,7 @@ impl Probe {
         what: &str,
         mut wanted: impl FnMut(&Arrival) -> bool,
     ) -> Result<Arrival, Failure> {
-        let end = now()? + PATIENCE.as_nanos() as u64;
+        let end = now()? + TIMEOUT.as_nanos() as u64;
         let mut found: Option<Arrival> = None;
         while now()? < end {
             self.poll(|arrival| {

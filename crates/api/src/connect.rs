@@ -21,7 +21,7 @@ pub type Client = VtepdClient<Channel>;
 
 /// How long an answer, or the first message of a stream, may take. The slowest request attaches a
 /// hook or two.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The client could not connect to vtepd.
 #[derive(Debug, thiserror::Error)]
@@ -117,7 +117,7 @@ pub async fn channel(address: &Address) -> Result<Channel, ConnectError> {
             stream.map(TokioIo::new).ok_or_else(|| io::Error::other("the connection is gone")),
         )
     });
-    let endpoint = Endpoint::from_static("http://vtepd").timeout(PATIENCE);
+    let endpoint = Endpoint::from_static("http://vtepd").timeout(ANSWER_TIMEOUT);
     let connected = endpoint.connect_with_connector(connector).await;
     connected.map_err(|source| ConnectError::Protocol { address: address.clone(), source })
 }

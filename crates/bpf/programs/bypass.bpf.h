@@ -171,6 +171,7 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	// A super-frame takes the backlog, where kinds that the worker could not read are split.
 	if (!passage || passage->arrived != passage->queued || skb->gso_size)
 		return by_backlog(skb, worker, passage);
+	mark_punt(skb, worker, BRIDGE);
 	return at_once(skb, near_end(bridge_punts, worker));
 pass:
 	// The bridge learns from this frame that its sender is on this port. Frames to that address

@@ -23,23 +23,16 @@ struct encapsulated {
 #define CHUNK 512
 #define CHUNKS 20
 
-// Adds all bytes of the packet from an even offset on. Returns 0 if there are too many.
-static ALWAYS_INLINE int sum_bytes(struct __sk_buff *skb, __u32 offset, __u64 *sum)
+// The sum of the bytes behind the last whole chunk, less than CHUNK, folded to 16 bits. `offset` is
+// even.
+FUNCTION __u32 sum_rest(struct __sk_buff *skb, __u32 offset)
 {
-	__u8 *cursor, *end;
+	__u8 *cursor, *end = (__u8 *)(long)skb->data_end;
 	__u64 words = 0;
-	__s64 chunk = *sum;
 
-	if (skb->len > CHUNK * CHUNKS || bpf_skb_pull_data(skb, skb->len))
+	if (offset > CHUNK * CHUNKS)
 		return 0;
 	cursor = (__u8 *)(long)skb->data + offset;
-	end = (__u8 *)(long)skb->data_end;
-	for (int i = 0; i < CHUNKS; i++) {
-		if (cursor + CHUNK > end)
-			break;
-		chunk = bpf_csum_diff(0, 0, (__be32 *)cursor, CHUNK, (__u32)chunk);
-		cursor += CHUNK;
-	}
 	for (int i = 0; i < CHUNK / 32; i++) {
 		if (cursor + 32 > end)
 			break;
@@ -56,7 +49,27 @@ static ALWAYS_INLINE int sum_bytes(struct __sk_buff *skb, __u32 offset, __u64 *s
 	}
 	if (cursor + 1 <= end)
 		words += *cursor;
-	*sum = (__u32)chunk + words;
+	return fold_sum(words);
+}
+
+// Adds all bytes of the packet from an even offset on. Returns 0 if there are too many.
+static ALWAYS_INLINE int sum_bytes(struct __sk_buff *skb, __u32 offset, __u64 *sum)
+{
+	__u8 *cursor, *end;
+	__s64 chunk = fold_sum(*sum);
+	int i;
+
+	if (skb->len > CHUNK * CHUNKS || bpf_skb_pull_data(skb, skb->len))
+		return 0;
+	cursor = (__u8 *)(long)skb->data + offset;
+	end = (__u8 *)(long)skb->data_end;
+	for (i = 0; i < CHUNKS; i++) {
+		if (cursor + CHUNK > end)
+			break;
+		chunk = bpf_csum_diff(0, 0, (__be32 *)cursor, CHUNK, (__u32)chunk);
+		cursor += CHUNK;
+	}
+	*sum = (__u64)(__u32)chunk + sum_rest(skb, offset + i * CHUNK);
 	return 1;
 }
 

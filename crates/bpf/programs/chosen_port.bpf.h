@@ -229,14 +229,18 @@ static ALWAYS_INLINE int plain_roce(struct __sk_buff *skb, __u64 state, __u64 *h
 }
 
 // The hash of a frame's key. Returns what kind of frame it is. With `five_tuple`, RoCE counts as UDP.
-static FUNCTION int flow_hash(struct __sk_buff *skb, __u64 seed, int five_tuple, __u64 *hash)
+FUNCTION int flow_hash(struct __sk_buff *skb, __u64 seed, int five_tuple, __u64 *hash)
 {
 	__u32 offset = 14, header, total, tags = skb->vlan_present ? 1 : 0, length = skb->len;
 	__u64 word, state = hash_begin(seed);
 	__u16 ethertype, inner;
 	struct ipv4 ip4;
 	struct ipv6 ip6;
-	int roce = !five_tuple && plain_roce(skb, state, hash);
+	int roce;
+
+	if (!hash)
+		return 0;
+	roce = !five_tuple && plain_roce(skb, state, hash);
 
 	if (roce)
 		return ROCE;
@@ -293,7 +297,7 @@ static FUNCTION int flow_hash(struct __sk_buff *skb, __u64 seed, int five_tuple,
 static ALWAYS_INLINE __u32 port_of(struct __sk_buff *skb, const struct port_choice *choice)
 {
 	__u32 bin;
-	__u64 hash;
+	__u64 hash = 0;
 	int kind = flow_hash(skb, choice->seed, 0, &hash);
 
 	if (!kind)

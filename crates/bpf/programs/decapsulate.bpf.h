@@ -77,7 +77,10 @@ static ALWAYS_INLINE int follow_congestion(struct __sk_buff *skb, struct inside 
 	__builtin_memcpy(&after, inner->ip, 2);
 	if (inner->ethertype == htons(ETH_P_IP) && bpf_l3_csum_replace(skb, at + 10, before, after, 2))
 		return 0;
-	return !bpf_skb_store_bytes(skb, at, &after, sizeof(after), 0) && !bpf_skb_load_bytes(skb, at, inner->ip, sizeof(inner->ip));
+	// The sum that a device has computed follows (CHECKSUM_COMPLETE). For IPv4 it stays the same.
+	if (bpf_skb_store_bytes(skb, at, &after, sizeof(after), inner->ethertype == htons(ETH_P_IP) ? 0 : BPF_F_RECOMPUTE_CSUM))
+		return 0;
+	return !bpf_skb_load_bytes(skb, at, inner->ip, sizeof(inner->ip));
 }
 
 // Whether only the bridge's forwarding is needed: see crates/pipeline/src/host_delivery.rs. The
@@ -101,19 +104,21 @@ static ALWAYS_INLINE int is_plain(const struct inside *inner, __u32 length)
 	return fold_sum(sum) == 0xffff;
 }
 
-static ALWAYS_INLINE void count_received(__u32 slot, __u32 vtep, __u32 length, __u32 segments, __u32 header)
+// Counts a decapsulated frame. As in the worker, the bytes of a super-frame are those received.
+static ALWAYS_INLINE void count_received(__u32 slot, __u32 vtep, __u32 length, __u32 segments, int past_bridge)
 {
 	struct offload_traffic *of_vni = bpf_map_lookup_elem(&offload_vni_traffic, &slot);
 	struct offload_traffic *of_vtep = bpf_map_lookup_elem(&offload_vtep_traffic, &vtep);
-	__u64 bytes = length + (__u64)(segments - 1) * header;
 
 	if (of_vni) {
 		of_vni->received += segments;
-		of_vni->received_bytes += bytes;
+		of_vni->received_bytes += length;
+		if (past_bridge)
+			of_vni->past_bridge += segments;
 	}
 	if (of_vtep) {
 		of_vtep->received += segments;
-		of_vtep->received_bytes += bytes;
+		of_vtep->received_bytes += length;
 	}
 }
 
@@ -141,16 +146,22 @@ static ALWAYS_INLINE __u32 host_port(struct __sk_buff *skb, const struct inside 
 // bridge.
 static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers *h, __u32 slot)
 {
-	struct offload_vni *vni = offload_of(slot);
-	__u32 source = h->ip.addresses[0], *vtep, *netdev, length, port, segments = 1, header = 0, segment;
+	struct offload_vni *vni = offload_of(skb, slot, UNDERLAY, sizeof(*h));
+	__u32 source = h->ip.addresses[0], *vtep, *netdev, length, port, segments = 1, header, segment;
 	const __u32 at = sizeof(*h);
 	struct inside inner;
+	struct passage *passage;
 	__u64 sum = 0;
 
 	if (!vni || !(vni->flags & OFFLOAD_DECAPSULATES))
 		return TO_WORKER;
+	if (is_lifeless())
+		return PASS;
 	length = ntohs(h->udp_length) - UDP_OVERHEAD;
 	if (length + at != skb->len || bpf_skb_load_bytes(skb, at, &inner, sizeof(inner)))
+		return TO_WORKER;
+	// The worker drops a truncated IPv6 header.
+	if (inner.ethertype == htons(ETH_P_IPV6) && length < 14 + 40)
 		return TO_WORKER;
 #pragma unroll
 	for (int i = 0; i < 10; i++)
@@ -171,20 +182,27 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 		header = segment - skb->gso_size;
 		segments = (length - header + skb->gso_size - 1) / skb->gso_size;
 	}
-	if (!is_checked(skb, h) || !follow_congestion(skb, &inner, h->ip.tos, at + 14))
-		return TO_WORKER;
-	port = host_port(skb, &inner, slot, length);
 	netdev = bpf_map_lookup_elem(&slots, &slot);
 	if (!netdev || !*netdev)
 		return TO_WORKER;
+	if (!is_checked(skb, h) || !follow_congestion(skb, &inner, h->ip.tos, at + 14))
+		return TO_WORKER;
+	port = host_port(skb, &inner, slot, length);
+	// A frame past the bridge must not overtake those that wait for the bridge on this CPU.
+	passage = bridge_passage();
+	if (passage && passage->arrived != passage->queued)
+		port = 0;
 	if (bpf_skb_adjust_room(skb, -(__s32)at, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return TO_WORKER;
 	if (bpf_skb_store_bytes(skb, 0, &inner, 14, 0)) {
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
 	}
-	count_received(slot, *vtep, length, segments, header);
+	count(COUNT_OFFLOAD_DECAPSULATED);
+	count_received(slot, *vtep, length, segments, port != 0);
 	if (port)
 		return bpf_redirect(port, 0);
+	if (passage)
+		skb->tc_index = next_number(passage);
 	return bpf_redirect(*netdev, BPF_F_INGRESS);
 }

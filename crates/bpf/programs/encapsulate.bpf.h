@@ -2,7 +2,7 @@
 // The `offload` datapath: encapsulation. Included by steering.bpf.c.
 //
 // All fields are those that the worker writes (crates/pipeline/src/outer.rs);
-// crates/bpf/tests/kernel/encapsulate.rs compares the two.
+// crates/bpf/tests/kernel/offload compares the two.
 
 #define ENCAPSULATION 50 // bytes: outer Ethernet, IPv4, UDP and VXLAN headers
 #define L3_OVERHEAD 36   // bytes by which the outer IPv4 packet is longer than the inner frame
@@ -129,18 +129,20 @@ static ALWAYS_INLINE void count_sent(__u32 slot, __u32 vtep, const struct offloa
 // Ethernet header, and it fits the underlay.
 static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vtep_index)
 {
-	struct offload_vni *vni = offload_of(slot);
+	struct offload_vni *vni = offload_of(skb, slot, BRIDGE, 0);
 	struct encapsulated o;
 	struct inherited inherited;
 	struct offload_hop *hop;
 	__u32 length = skb->len, segment = length, segments = 1, header = 0, zero = 0, *id, port;
-	__u64 hash, *vtep, flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+	__u64 hash = 0, *vtep, flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
 				  BPF_F_ADJ_ROOM_ENCAP_L2(14) | BPF_F_ADJ_ROOM_ENCAP_L2_ETH;
 	__u64 sum;
 	int kind;
 
 	if (!vni || skb->vlan_present)
 		return TO_WORKER;
+	if (is_lifeless())
+		return PASS;
 	vtep = bpf_map_lookup_elem(&offload_vteps, &vtep_index);
 	if (!vtep || !inherit(skb, vni, &inherited))
 		return TO_WORKER;
@@ -150,11 +152,14 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	port = offload_port(vni, kind, hash);
 	o.udp.source = htons((__u16)port);
 	hop = offload_next_hop(vni, *vtep, o.udp.source);
-	if (!hop || !hop->ifindex)
+	// An uplink that impairs packets gets no super-frames. The worker splits them, and gets the
+	// other frames too, so that a flow keeps its order.
+	if (!hop || !hop->ifindex || (hop->impaired && kind != ROCE))
 		return TO_WORKER;
 	if (skb->gso_size) {
 		segment = segment_length(skb, 0);
-		if (!segment)
+		// Each segment of RoCE may have a queue pair of its own.
+		if (!segment || kind == ROCE)
 			return TO_WORKER;
 		header = segment - skb->gso_size;
 		segments = (length - header + skb->gso_size - 1) / skb->gso_size;
@@ -196,6 +201,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
 	}
+	count(COUNT_OFFLOAD_ENCAPSULATED);
 	count_sent(slot, vtep_index, hop, length, segments, header);
 	return bpf_redirect(hop->ifindex, 0);
 }

@@ -39,7 +39,12 @@ struct {
 	TYPE(value, struct offload_vni);
 } offload_vnis SEC(".maps");
 
-// Slot of a VNI to the index of its settings; 0 if its frames are not offloaded.
+// Slot of a VNI to the index of its settings, in the lower half; 0 if its frames are not offloaded.
+// With OFFLOAD_MOVING, flows come from the worker. Each goes there until the worker has sent all,
+// which is then noted for the worker and the direction (OFFLOAD_MOVED).
+#define OFFLOAD_MOVING 0x100000000
+#define OFFLOAD_MOVED(worker, which) (1ULL << (40 + 8 * (which) + (worker)))
+
 struct {
 	UINT(type, BPF_MAP_TYPE_ARRAY);
 	UINT(max_entries, 4096);
@@ -93,7 +98,8 @@ struct offload_hop {
 	__u8 destination[6];
 	__u8 source[6];
 	__u16 path;       // index of its counters
-	__u16 by_default; // whether only the default route leads here
+	__u8 by_default;  // whether only the default route leads here
+	__u8 impaired;    // whether its queueing discipline shapes or impairs packets
 };
 
 #define OFFLOAD_HOPS 4096
@@ -112,7 +118,8 @@ struct offload_traffic {
 	__u64 sent_bytes;
 	__u64 received;
 	__u64 received_bytes;
-	__u64 by_default;
+	__u64 by_default;  // of `sent`
+	__u64 past_bridge; // of `received`: sent to a host port
 };
 
 struct {
@@ -147,8 +154,25 @@ struct {
 // What a program does with a frame that it does not offload: the worker gets it.
 #define TO_WORKER (-2)
 
-// The settings of a slot whose frames are offloaded.
-static ALWAYS_INLINE struct offload_vni *offload_of(__u32 slot)
+// Whether a flow still has to go to the worker, which may have earlier frames of it. `start`: offset
+// of the frame's Ethernet header.
+static FUNCTION int comes_from_worker(struct __sk_buff *skb, __u64 *entry, __u32 which, __u32 start)
+{
+	struct passage *passage = this_passage();
+	__u32 worker = worker_of(skb, start) & (WORKERS - 1);
+	__u64 moved = OFFLOAD_MOVED(worker, which);
+
+	if (!entry || *entry & moved)
+		return 0;
+	if ((which == BRIDGE && (!passage || passage->arrived != passage->queued)) || !has_sent_all(worker, which))
+		return 1;
+	__sync_fetch_and_or(entry, moved);
+	return 0;
+}
+
+// The settings of a slot whose frames are offloaded; 0 if the worker gets the frame. `start`: offset
+// of the frame's Ethernet header.
+static ALWAYS_INLINE struct offload_vni *offload_of(struct __sk_buff *skb, __u32 slot, __u32 which, __u32 start)
 {
 	__u64 *entry = bpf_map_lookup_elem(&offload_slots, &slot);
 	__u32 index;
@@ -156,7 +180,9 @@ static ALWAYS_INLINE struct offload_vni *offload_of(__u32 slot)
 	if (!entry)
 		return 0;
 	index = *entry;
-	return index ? bpf_map_lookup_elem(&offload_vnis, &index) : 0;
+	if (!index || (*entry & OFFLOAD_MOVING && comes_from_worker(skb, entry, which, start)))
+		return 0;
+	return bpf_map_lookup_elem(&offload_vnis, &index);
 }
 
 // One's complement sum of five 32-bit words, folded to 16 bits.

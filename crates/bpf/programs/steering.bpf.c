@@ -11,7 +11,8 @@
 
 #define SEC(name) __attribute__((section(name), used))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
-// A function of its own in the program, with a stack frame of its own.
+// A function of its own in the program, with a stack frame of its own. If it is not static, it is
+// verified once, and not for each path that leads to it. Memory that it gets has to be written.
 #define FUNCTION __attribute__((noinline))
 #define UINT(name, value) int (*name)[value]
 #define TYPE(name, type) type *name
@@ -77,7 +78,9 @@ struct tunnel_end {
 
 struct taken_tunnel {
 	__u32 worker; // number of the worker that receives all packets; a number beyond all workers distributes the flows
-	__u32 slot;   // of the VNI
+	__u16 slot;   // of the VNI
+	__u16 leaves; // whether the VNI is given back: flows go to the kernel once the worker has sent all
+	__u32 left;   // the workers whose flows have gone, one bit each
 };
 
 struct {
@@ -113,7 +116,9 @@ struct {
 // How to redirect a frame that the bridge sends to a vxlan netdev (key: the netdev's ifindex).
 struct taken_netdev {
 	__u32 frame_limit; // longest Ethernet frame, with header and tags, that fits the underlay once encapsulated
-	__u32 slot;        // 802.1ad VLAN identifier of the VNI on the bridge punt pair
+	__u16 slot;        // 802.1ad VLAN identifier of the VNI on the bridge punt pair
+	__u16 leaves;      // as in struct taken_tunnel
+	__u32 left;
 };
 
 struct {
@@ -146,6 +151,9 @@ enum {
 	COUNT_UPLINK_UNTUNNELLED,
 	COUNT_PORT_CHOSEN,
 	COUNT_PORT_KEPT,
+	COUNT_VXLAN_OFFLOADED,
+	COUNT_OFFLOAD_ENCAPSULATED,
+	COUNT_OFFLOAD_DECAPSULATED,
 	COUNT_OFFLOAD_FAILED,
 	COUNTS,
 };
@@ -164,57 +172,7 @@ struct {
 // overtakes another. Set before loading.
 const volatile __u32 through_queue = 0;
 
-// Since when frames wait in a punt pair, in nanoseconds of CLOCK_MONOTONIC_COARSE; 0 if the worker
-// has read the punt pair since. The index is WORDS * worker + UNDERLAY or BRIDGE, so each worker
-// has a cache line of its own. The worker writes the map too, through mmap(2). The lowest bit tells
-// that the worker was woken.
-enum { UNDERLAY = 0, BRIDGE = 1 };
-#define WORDS 8
-#define CALLED 1ULL
-
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, WORDS * WORKERS);
-	UINT(map_flags, BPF_F_MMAPABLE);
-	TYPE(key, __u32);
-	TYPE(value, __u64);
-} waiting_since SEC(".maps");
-
-// Numbers of workers to wake, because they have not read a punt pair for too long.
-struct {
-	UINT(type, BPF_MAP_TYPE_RINGBUF);
-	UINT(max_entries, 4096);
-} calls SEC(".maps");
-
-// How long frames may wait before the kernel forwards further ones, in nanoseconds. Set before
-// loading.
-const volatile __u64 stall_limit = 200000000;
-
-// Whether a worker has not read a punt pair for too long: it hangs, or the process was stopped. The
-// worker clears the entry whenever it reads, so an idle worker needs no timer. If the waiting
-// frames were lost on their way, a sleeping worker does not notice. It is therefore woken once.
-static ALWAYS_INLINE int stalled(__u32 worker, __u32 which)
-{
-	__u32 punt = WORDS * worker + which;
-	volatile __u64 *since = bpf_map_lookup_elem(&waiting_since, &punt);
-	__u64 now, start;
-
-	if (!since)
-		return 0;
-	start = *since;
-	now = bpf_ktime_get_coarse_ns() & ~CALLED;
-	if (!start) {
-		*since = now;
-		return 0;
-	}
-	if ((__s64)(now - start) <= (__s64)stall_limit)
-		return 0;
-	if (!(start & CALLED)) {
-		*since = start | CALLED;
-		bpf_ringbuf_output(&calls, &worker, sizeof(worker), 0);
-	}
-	return 1;
-}
+#include "watchdog.bpf.h"
 
 static ALWAYS_INLINE void count(__u32 what)
 {
@@ -277,7 +235,7 @@ struct passage {
 
 struct {
 	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	UINT(max_entries, 1);
+	UINT(max_entries, 2);
 	TYPE(key, __u32);
 	TYPE(value, struct passage);
 } passage SEC(".maps");
@@ -287,6 +245,14 @@ static ALWAYS_INLINE struct passage *this_passage(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&passage, &zero);
+}
+
+// The same for frames that were decapsulated here, on their way into the ingress of vxlan netdevs.
+static ALWAYS_INLINE struct passage *bridge_passage(void)
+{
+	__u32 one = 1;
+
+	return bpf_map_lookup_elem(&passage, &one);
 }
 
 // Returns the next sequence number. 0 means "no number".
@@ -302,11 +268,27 @@ static ALWAYS_INLINE int by_backlog(struct __sk_buff *skb, __u32 worker, struct 
 	if (!passage)
 		return DROP;
 	skb->tc_index = next_number(passage);
+	mark_punt(skb, worker, BRIDGE);
 	// The punt pair may split a super-frame, and all pieces carry its number. Skipping a number
 	// keeps direct frames waiting until a later frame through the backlog has arrived.
 	if (skb->gso_size)
 		next_number(passage);
 	return bpf_redirect(near_end(bridge_punts, worker), 0);
+}
+
+// Whether a flow of a VNI that is given back goes to the kernel: the worker has nothing of it left.
+static ALWAYS_INLINE int has_left(__u16 leaves, __u32 *left, __u32 worker, __u32 which)
+{
+	struct passage *passage = this_passage();
+
+	if (!leaves)
+		return 0;
+	if (*left & 1U << worker)
+		return 1;
+	if ((which == BRIDGE && (!passage || passage->arrived != passage->queued)) || !has_sent_all(worker, which))
+		return 0;
+	__sync_fetch_and_or(left, 1U << worker);
+	return 1;
 }
 
 // Redirects directly to the far end of a punt pair, past its transmit queue and the backlog.
@@ -324,7 +306,20 @@ SEC("classifier") int vtepd_far_end(struct __sk_buff *skb)
 
 	if (passage && skb->tc_index)
 		passage->arrived = skb->tc_index;
+	note_arrival(skb);
 	return DROP;
+}
+
+// vxlan netdev ingress: a frame that was decapsulated here has left the backlog.
+SEC("classifier") int vtepd_arrived(struct __sk_buff *skb)
+{
+	struct passage *passage = bridge_passage();
+
+	if (passage && skb->tc_index) {
+		passage->arrived = skb->tc_index;
+		skb->tc_index = 0;
+	}
+	return PASS;
 }
 
 struct headers {
@@ -412,15 +407,18 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 #include "decapsulate.bpf.h"
 
 // Redirects a packet to the worker. `offset`: of its inner frame.
-static ALWAYS_INLINE int uplink_to_worker(struct __sk_buff *skb, const struct taken_tunnel *taken, __u32 offset)
+static ALWAYS_INLINE int uplink_to_worker(struct __sk_buff *skb, struct taken_tunnel *taken, __u32 offset)
 {
 	__u32 ifindex, worker = taken->worker < WORKERS ? taken->worker : worker_of(skb, offset);
 
+	if (has_left(taken->leaves, &taken->left, worker, UNDERLAY))
+		return PASS;
 	if (stalled(worker, UNDERLAY)) {
 		count(COUNT_UPLINK_STALLED);
 		return PASS;
 	}
 	count(COUNT_UPLINK_REDIRECTED);
+	mark_punt(skb, worker, UNDERLAY);
 	ifindex = near_end(underlay_punts, worker);
 	if (!through_queue)
 		return at_once(skb, ifindex);
@@ -483,9 +481,13 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 		goto kernel;
 	}
 	offloaded = offload_to(skb, taken->slot);
-	if (offloaded != TO_WORKER)
+	if (offloaded != TO_WORKER) {
+		count(COUNT_VXLAN_OFFLOADED);
 		return offloaded;
+	}
 	worker = worker_of(skb, 0);
+	if (has_left(taken->leaves, &taken->left, worker, BRIDGE))
+		goto kernel;
 	if (stalled(worker, BRIDGE)) {
 		count(COUNT_VXLAN_STALLED);
 		goto kernel;

@@ -120,7 +120,7 @@ impl Bypass {
     }
 
     /// Takes the bypass from ports that lose it or whose slot changes, and stops those that may no
-    /// longer send.
+    /// longer send. Returns the first error, after all ports were tried.
     pub(crate) fn shrink(
         &mut self,
         ebpf: &mut Ebpf,
@@ -132,33 +132,32 @@ impl Bypass {
         let moved = diff.changed.iter().filter(|(old, new)| old.index != new.index);
         let gone = diff.removed.iter().chain(moved.map(|(old, _)| old));
         let gone: Vec<u32> = gone.map(|old| old.ifindex).collect();
-        self.take(ebpf, &gone)?;
+        let mut first = self.take(ebpf, &gone);
         self.unused.retain(|ifindex, _| exists(*ifindex));
         for (_, new) in diff.changed.iter().filter(|(old, new)| old.sends && !new.sends) {
             if let Some(attached) = self.ports.get_mut(&new.ifindex) {
                 attached.port = new.clone();
-                attached.engage(ebpf)?;
+                first = first.and(attached.engage(ebpf));
             }
         }
-        Ok(())
+        first
     }
 
     /// Removes the ports' map entries, so that no frame of theirs takes the bypass. Their programs
-    /// stay attached.
+    /// stay attached. Returns the first error, after all ports were tried. A port with an error
+    /// keeps the bypass.
     fn take(&mut self, ebpf: &mut Ebpf, gone: &[u32]) -> Result<(), SteeringError> {
-        let mut map = ports(ebpf)?;
+        let (mut map, mut first) = (ports(ebpf)?, Ok(()));
         for ifindex in gone {
-            map.remove(ifindex)
-                .or_else(absent)
-                .map_err(|e| SteeringError::Map("bypass_ports", e))?;
+            let removed = map.remove(ifindex).or_else(absent);
+            if let Err(error) = removed {
+                first = first.and(Err(SteeringError::Map("bypass_ports", error)));
+            } else if let Some(attached) = self.ports.remove(ifindex) {
+                self.numbers.give_back(attached.number);
+                self.unused.insert(*ifindex, (attached.hook, attached.link));
+            }
         }
-        for (ifindex, attached) in
-            gone.iter().filter_map(|ifindex| self.ports.remove_entry(ifindex))
-        {
-            self.numbers.give_back(attached.number);
-            self.unused.insert(ifindex, (attached.hook, attached.link));
-        }
-        Ok(())
+        first
     }
 
     /// Gives the bypass to new ports, and updates those that change. Returns the first error, after

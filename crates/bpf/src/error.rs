@@ -6,6 +6,7 @@ use aya::EbpfError;
 use aya::maps::MapError;
 use aya::programs::ProgramError;
 use aya::programs::tc::TcError;
+use nix::errno::Errno;
 
 use crate::hook::Hook;
 
@@ -55,8 +56,13 @@ pub enum SteeringError {
     /// A map could not be mapped into memory.
     #[error("the steering programs' map {0} could not be mapped into memory: {1}")]
     Mapped(&'static str, io::Error),
-    /// The kill switch's descriptor could not be duplicated, or its lock is held by a thread that
-    /// hangs.
-    #[error("the kill switch's file descriptor could not be duplicated: {0}")]
-    KillSwitch(io::Error),
+    /// The limit of open files could not be read.
+    #[error("the limit of open files could not be read: {0}")]
+    DescriptorLimit(Errno),
+    /// A descriptor of the kill switch or of one of its programs could not be duplicated.
+    #[error("a file descriptor of the kill switch could not be duplicated: {0}")]
+    Descriptor(io::Error),
+    /// Another thread holds the kill switch and hangs.
+    #[error("the kill switch cannot be emptied: a thread that fills or empties it hangs")]
+    KillSwitchBusy,
 }

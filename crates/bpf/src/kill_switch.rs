@@ -3,7 +3,6 @@
 //! The kernel empties the map when its last descriptor is closed, so also when the process dies.
 //! The map therefore has exactly one descriptor, which the threads of this process share.
 
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -120,7 +119,7 @@ impl KillSwitch {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(TryLockError::WouldBlock) => {
-                    return Err(SteeringError::KillSwitch(io::ErrorKind::ResourceBusy.into()));
+                    return Err(SteeringError::KillSwitchBusy);
                 }
             }
         };

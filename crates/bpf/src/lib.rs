@@ -46,7 +46,10 @@ pub use error::SteeringError;
 pub use foreign_programs::bypass_obstacle;
 pub use hook::{Hook, has_tcx};
 pub use kill_switch::KillSwitch;
+pub use offload::Offload;
 pub use offload::traffic::{OffloadCounts, OffloadPathTraffic, OffloadTraffic};
 pub use port_counts::PortCounts;
-pub use steering::{NearEnds, Steering, SteeringCounts};
-pub use watchdog::{MOST_WORKERS, PuntSide, Wakeups, Watchdog};
+pub use steering::{
+    NearEnds, PortChoiceEntry, Steering, SteeringCounts, TakenNetdev, TakenTunnel, TunnelEnd,
+};
+pub use watchdog::{Call, MOST_WORKERS, PuntSide, Wakeups, Watchdog};

@@ -5,7 +5,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aya::maps::MapData;
+use aya::Ebpf;
+use aya::maps::{Map, MapData};
+
+use crate::error::SteeringError;
 
 /// An array of 64-bit words that the programs and this process share.
 #[derive(Debug)]
@@ -65,4 +68,12 @@ impl MappedWords {
             word.store(value, Ordering::Release);
         }
     }
+}
+
+/// Maps the words of an array of the object.
+pub(crate) fn mapped(ebpf: &Ebpf, name: &'static str) -> Result<MappedWords, SteeringError> {
+    let Some(Map::Array(data)) = ebpf.map(name) else {
+        return Err(SteeringError::Missing(name));
+    };
+    MappedWords::new(data).map_err(|error| SteeringError::Mapped(name, error))
 }

@@ -9,12 +9,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, Map, MapData};
+use aya::maps::{Array, HashMap, MapData};
 use path::{BUCKETS, Paths};
 use tables::{Slot, Snapshot, Vtep, VtepIndex};
 
 use crate::error::SteeringError;
-use crate::mapped::MappedWords;
+use crate::mapped::{MappedWords, mapped};
 use crate::maps::{absent, map};
 
 pub(crate) mod entries;
@@ -31,6 +31,8 @@ pub(crate) const GROUPS: u32 = 512;
 pub(crate) const HOPS: u32 = 4096;
 /// Marks the index of a next hop, where otherwise a group would be (`OFFLOAD_SINGLE`).
 pub(crate) const SINGLE: u32 = 1 << 31;
+/// Marks the entry of a slot whose flows come from the worker (`OFFLOAD_MOVING`).
+pub(crate) const MOVING: u64 = 1 << 32;
 /// No next hop (`OFFLOAD_NO_HOPS`): the worker gets the frames.
 pub(crate) const NO_HOPS: u32 = 0;
 
@@ -42,9 +44,9 @@ struct Written {
     hops: u32,
 }
 
-/// What the maps contain.
+/// The tables of the `offload` datapath in the programs' maps.
 #[derive(Debug)]
-pub(crate) struct Offload {
+pub struct Offload {
     slots: MappedWords,
     vteps: MappedWords,
     /// For each offloaded VNI, by its slot: the version of its settings, and the index of its entry.
@@ -52,6 +54,8 @@ pub(crate) struct Offload {
     /// The next entry for settings of a VNI. Entries are used in turn.
     next_vni: u32,
     written: BTreeMap<u32, Written>,
+    /// The VTEPs whose packets are decapsulated: the index of each by its address.
+    senders: BTreeMap<u32, u32>,
     hops: Indices<HopEntry>,
     groups: Indices<GroupEntry>,
     /// The snapshot that the maps contain.
@@ -63,13 +67,14 @@ impl Offload {
     ///
     /// # Errors
     /// When the maps cannot be mapped into memory.
-    pub(crate) fn new(ebpf: &Ebpf) -> Result<Self, SteeringError> {
+    pub fn new(ebpf: &Ebpf) -> Result<Self, SteeringError> {
         Ok(Self {
             slots: mapped(ebpf, "offload_slots")?,
             vteps: mapped(ebpf, "offload_vteps")?,
             vnis: BTreeMap::new(),
             next_vni: 1,
             written: BTreeMap::new(),
+            senders: BTreeMap::new(),
             hops: Indices::new(1, HOPS),
             groups: Indices::new(1, GROUPS),
             snapshot: Snapshot::default(),
@@ -80,11 +85,7 @@ impl Offload {
     ///
     /// # Errors
     /// The first error. The next call tries again.
-    pub(crate) fn follow(
-        &mut self,
-        ebpf: &mut Ebpf,
-        snapshot: &Snapshot,
-    ) -> Result<(), SteeringError> {
+    pub fn follow(&mut self, ebpf: &mut Ebpf, snapshot: &Snapshot) -> Result<(), SteeringError> {
         let offloads = snapshot.vnis().any(|table| table.offload);
         if !offloads && self.vnis.is_empty() {
             return Ok(());
@@ -92,10 +93,23 @@ impl Offload {
         self.leave_vnis(snapshot);
         let vteps =
             if snapshot.has_vteps_of(&self.snapshot) { Ok(()) } else { self.vteps(ebpf, snapshot) };
+        let senders = if snapshot.reception_version() == self.snapshot.reception_version() {
+            Ok(())
+        } else {
+            self.follow_senders(ebpf, snapshot)
+        };
         let vnis = self.enter_vnis(ebpf, snapshot);
-        let followed = vteps.and(vnis);
+        let followed = vteps.and(senders).and(vnis);
         self.snapshot = if followed.is_ok() { snapshot.clone() } else { Snapshot::default() };
         followed
+    }
+
+    /// Lets all flows of this slot pass the worker until it has sent what it has of them. To be
+    /// called before a change by which flows may leave the worker.
+    pub(crate) fn settle(&self, slot: u16) {
+        if let Some((_, index)) = self.vnis.get(&slot) {
+            self.slots.set(usize::from(slot), MOVING | u64::from(*index));
+        }
     }
 
     /// Stops offloading VNIs that are gone or have another datapath.
@@ -121,7 +135,7 @@ impl Offload {
             let mut entries: Array<&mut MapData, VniEntry> = map(ebpf, "offload_vnis")?;
             let set = entries.set(index, VniEntry::of(table), 0);
             set.map_err(|error| SteeringError::Map("offload_vnis", error))?;
-            self.slots.set(usize::from(slot), index.into());
+            self.slots.set(usize::from(slot), MOVING | u64::from(index));
             self.vnis.insert(slot, (version, index));
         }
         Ok(())
@@ -144,7 +158,7 @@ impl Offload {
         let gone =
             gone.into_iter().filter(|index| !snapshot.vtep(VtepIndex(*index)).is_some_and(ipv4));
         for index in gone.collect::<Vec<_>>() {
-            self.forget(ebpf, index)?;
+            self.forget(index);
         }
         for (VtepIndex(index), vtep) in snapshot.indexed_vteps() {
             // The worker gets the frames for VTEPs with IPv6 addresses.
@@ -156,30 +170,56 @@ impl Offload {
                 continue;
             }
             if self.written.get(&index).is_some_and(|written| written.address != address) {
-                self.forget(ebpf, index)?;
+                self.forget(index);
             }
             let hops = self.enter_hops(ebpf, &vtep.paths)?;
+            // Frames may wait in the worker for a next hop that is resolved now.
+            self.vnis.keys().for_each(|slot| self.settle(*slot));
             let octets = u32::from_ne_bytes(address.octets());
             self.vteps.set(index as usize, u64::from(octets) | u64::from(hops) << 32);
             let paths = Arc::clone(&vtep.paths);
             if let Some(old) = self.written.insert(index, Written { address, paths, hops }) {
                 self.leave_hops(old.hops);
-            } else if !snapshot.is_martian_source(vtep.address) {
-                let set = senders(ebpf)?.insert(octets, index, 0);
-                set.map_err(|error| SteeringError::Map(SENDERS, error))?;
             }
         }
         Ok(())
     }
 
     /// Removes a VTEP.
-    fn forget(&mut self, ebpf: &mut Ebpf, index: u32) -> Result<(), SteeringError> {
-        let Some(written) = self.written.remove(&index) else { return Ok(()) };
+    fn forget(&mut self, index: u32) {
+        let Some(written) = self.written.remove(&index) else { return };
         self.vteps.set(index as usize, 0);
         self.leave_hops(written.hops);
-        let address = u32::from_ne_bytes(written.address.octets());
-        let removed = senders(ebpf)?.remove(&address).or_else(absent);
-        removed.map_err(|error| SteeringError::Map(SENDERS, error))
+    }
+
+    /// Writes which VTEPs packets are decapsulated of. The worker drops those with an address that
+    /// is the leaf's own, or that no VTEP can have.
+    fn follow_senders(
+        &mut self,
+        ebpf: &mut Ebpf,
+        snapshot: &Snapshot,
+    ) -> Result<(), SteeringError> {
+        let wanted: BTreeMap<u32, u32> = snapshot
+            .indexed_vteps()
+            .filter(|(index, vtep)| {
+                index.0 < VTEPS
+                    && snapshot.find_vtep(vtep.address) == Some(*index)
+                    && !snapshot.is_martian_source(vtep.address)
+            })
+            .filter_map(|(index, vtep)| Some((octets_of(vtep.address)?, index.0)))
+            .collect();
+        let failed = |error| SteeringError::Map("offload_senders", error);
+        let mut senders: HashMap<&mut MapData, u32, u32> = map(ebpf, "offload_senders")?;
+        for gone in self.senders.keys().filter(|address| !wanted.contains_key(address)) {
+            senders.remove(gone).or_else(absent).map_err(failed)?;
+        }
+        for (address, index) in &wanted {
+            if self.senders.get(address) != Some(index) {
+                senders.insert(address, index, 0).map_err(failed)?;
+            }
+        }
+        self.senders = wanted;
+        Ok(())
     }
 
     /// Writes the next hops of a VTEP, and returns the word that leads to them. If there is no room,
@@ -246,17 +286,4 @@ impl Offload {
             });
         }
     }
-}
-
-const SENDERS: &str = "offload_senders";
-
-fn senders(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, u32, u32>, SteeringError> {
-    map(ebpf, SENDERS)
-}
-
-fn mapped(ebpf: &Ebpf, name: &'static str) -> Result<MappedWords, SteeringError> {
-    let Some(Map::Array(data)) = ebpf.map(name) else {
-        return Err(SteeringError::Missing(name));
-    };
-    MappedWords::new(data).map_err(|error| SteeringError::Mapped(name, error))
 }

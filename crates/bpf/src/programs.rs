@@ -24,7 +24,10 @@ pub(crate) const FAR_END: Entry =
     Entry { program: "vtepd_far_end", direction: TcAttachType::Ingress };
 pub(crate) const ACCESS: Entry =
     Entry { program: "vtepd_access", direction: TcAttachType::Ingress };
-pub(crate) const ENTRIES: [Entry; 7] = [UPLINK, TUNNEL, VXLAN, PORT, PUNT, FAR_END, ACCESS];
+pub(crate) const ARRIVED: Entry =
+    Entry { program: "vtepd_arrived", direction: TcAttachType::Ingress };
+pub(crate) const ENTRIES: [Entry; 8] =
+    [UPLINK, TUNNEL, VXLAN, PORT, PUNT, FAR_END, ACCESS, ARRIVED];
 
 /// Whether this is the name of one of vtepd's entry programs.
 pub(crate) fn is_own(name: &str) -> bool {

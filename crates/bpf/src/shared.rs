@@ -8,18 +8,19 @@ use crate::bypass::PortEntry;
 use crate::mac_locations;
 use crate::offload::entries::{self, GroupEntry, HopEntry, VniEntry};
 use crate::offload::traffic::{self, OffloadPathTraffic, OffloadTraffic};
-use crate::offload::{GROUPS, HOPS, NO_HOPS, SINGLE, VNIS, VTEPS};
+use crate::offload::{GROUPS, HOPS, MOVING, NO_HOPS, SINGLE, VNIS, VTEPS};
 use crate::port_counts::{Numbers, PortCounts};
 use crate::programs::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEERS};
 use crate::steering::apply::{TakenNetdev, TakenTunnel, TunnelEnd};
-use crate::steering::chosen_port::{Choice, Key, ROUTE_PER_FRAME_MARK};
+use crate::steering::chosen_port::{Key, PortChoiceEntry, ROUTE_PER_FRAME_MARK};
 use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
-use crate::watchdog::{CALLED, MOST_WORKERS, PuntSide, WORDS};
+use crate::watchdog::{CALLED, IDLE, LIFE_WORD, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/bypass.bpf.h"),
+    include_str!("../programs/watchdog.bpf.h"),
     include_str!("../programs/workers.bpf.h"),
     include_str!("../programs/chosen_port.bpf.h"),
     include_str!("../programs/punt.bpf.h"),
@@ -117,8 +118,8 @@ fn structs_in_maps_have_the_same_layout() {
         ("location_entry", rust_layout!(mac_locations::Entry { heard, index, zero })),
         ("port_counts", rust_layout!(PortCounts { bypass, refreshed, passed, stalled })),
         ("tunnel_end", rust_layout!(TunnelEnd { local, vni, port, zero })),
-        ("taken_tunnel", rust_layout!(TakenTunnel { worker, slot })),
-        ("taken_netdev", rust_layout!(TakenNetdev { frame_limit, slot })),
+        ("taken_tunnel", rust_layout!(TakenTunnel { worker, slot, leaves, left })),
+        ("taken_netdev", rust_layout!(TakenNetdev { frame_limit, slot, leaves, left })),
         ("arrival", rust_layout!(Arrival { ifindex, source })),
         (
             "offload_vni",
@@ -140,17 +141,32 @@ fn structs_in_maps_have_the_same_layout() {
         ("offload_group", rust_layout!(GroupEntry { hops })),
         (
             "offload_hop",
-            rust_layout!(HopEntry { ifindex, mtu, destination, source, path, by_default }),
+            rust_layout!(HopEntry {
+                ifindex,
+                mtu,
+                destination,
+                source,
+                path,
+                by_default,
+                impaired
+            }),
         ),
         (
             "offload_traffic",
-            rust_layout!(OffloadTraffic { sent, sent_bytes, received, received_bytes, by_default }),
+            rust_layout!(OffloadTraffic {
+                sent,
+                sent_bytes,
+                received,
+                received_bytes,
+                by_default,
+                past_bridge
+            }),
         ),
         ("offload_path_traffic", rust_layout!(OffloadPathTraffic { frames, bytes })),
         ("port_key", rust_layout!(Key { ifindex, vni })),
         (
             "port_choice",
-            rust_layout!(Choice {
+            rust_layout!(PortChoiceEntry {
                 seed,
                 mark,
                 kernel_min,
@@ -180,6 +196,8 @@ fn constants_are_the_same() {
     let mut expected = BTreeMap::from([
         ("WORKERS", MOST_WORKERS as u64),
         ("WORDS", WORDS as u64),
+        ("IDLE", IDLE as u64),
+        ("LIFE_WORD", LIFE_WORD as u64),
         ("CALLED", CALLED),
         ("UNDERLAY", PuntSide::Underlay as u64),
         ("BRIDGE", PuntSide::Bridge as u64),
@@ -204,6 +222,7 @@ fn constants_are_the_same() {
         ("OFFLOAD_HOPS", HOPS.into()),
         ("OFFLOAD_PATHS", traffic::PATHS.into()),
         ("OFFLOAD_SINGLE", SINGLE.into()),
+        ("OFFLOAD_MOVING", MOVING),
         ("OFFLOAD_NO_HOPS", NO_HOPS.into()),
         ("BUCKETS", path::BUCKETS as u64),
         ("WAY_BRIDGE", pipeline::bundle::WAY_BRIDGE.into()),
@@ -258,7 +277,7 @@ fn maps_have_room() {
     assert_eq!(entries("port_counts"), u64::from(Numbers::MOST));
     assert_eq!(entries("bypass_ports"), u64::from(Numbers::MOST));
     assert_eq!(entries("kill_switch"), STEERS.len() as u64);
-    assert_eq!(entries("waiting_since"), (WORDS * MOST_WORKERS) as u64);
+    assert!(code.contains("UINT(max_entries, WORDS * WORKERS + WORDS);"), "room for LIFE_WORD");
     assert_eq!(entries("offload_vni_traffic"), u64::from(traffic::COUNTED));
     assert_eq!(entries("offload_vtep_traffic"), u64::from(traffic::COUNTED));
     let slots = u64::from(tables::VniIndex::MAX);

@@ -2,9 +2,9 @@
 //! their maps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aya::maps::Map;
 use aya::programs::tc::SchedClassifierLink;
 use aya::{Ebpf, EbpfLoader};
 use netlink::PrivateNamespace;
@@ -17,9 +17,10 @@ use crate::error::SteeringError;
 use crate::foreign_programs::remember_own;
 use crate::hook::Hook;
 use crate::kill_switch::KillSwitch;
+use crate::mapped::{MappedWords, mapped};
 use crate::offload::Offload;
 use crate::offload::traffic::{self, OffloadCounts};
-use crate::programs::{ACCESS, EMPTIED, ENTRIES, FAR_END, PORT, PUNT, STEERS, classifier};
+use crate::programs::{ACCESS, ARRIVED, EMPTIED, ENTRIES, FAR_END, PORT, PUNT, STEERS, classifier};
 use crate::rcu_expedite::GracePeriods;
 use crate::watchdog::{MOST_WORKERS, Wakeups, Watchdog};
 
@@ -30,7 +31,8 @@ mod descriptors;
 mod placed;
 pub(crate) mod sources;
 
-pub use chosen_port::ROUTE_PER_FRAME_MARK;
+pub use apply::{TakenNetdev, TakenTunnel, TunnelEnd};
+pub use chosen_port::{PortChoiceEntry, ROUTE_PER_FRAME_MARK};
 pub use counts::SteeringCounts;
 use descriptors::{allow_descriptors, kill_switch};
 use placed::Placed;
@@ -52,6 +54,9 @@ pub struct Steering {
     hook: Hook,
     kill_switch: KillSwitch,
     watch: Option<(Vec<Watchdog>, Wakeups)>,
+    /// What workers and programs tell each other.
+    notes: Arc<MappedWords>,
+    workers: usize,
     /// The worker that receives all frames of a VNI, by its number. Other VNIs use all workers.
     served: BTreeMap<Vni, u32>,
     plan: SteeringPlan,
@@ -70,6 +75,9 @@ pub struct Steering {
     unused: BTreeMap<u32, Placed>,
     grace_periods: GracePeriods,
     punts: Vec<SchedClassifierLink>,
+    /// Entry programs at the ingress of vxlan netdevs, by interface index. They stay until the
+    /// netdev is deleted, because attaching takes a grace period.
+    arrivals: BTreeMap<u32, SchedClassifierLink>,
     bypass: Bypass,
     offload: Offload,
 }
@@ -134,15 +142,18 @@ impl Steering {
         for (place, program) in STEERS {
             let missing = |error| SteeringError::Program("behind the kill switch", error);
             let fd = classifier(&mut ebpf, program)?.fd().map_err(missing)?;
-            programs.push((place, fd.try_clone().map_err(SteeringError::KillSwitch)?));
+            programs.push((place, fd.try_clone().map_err(SteeringError::Descriptor)?));
         }
         let kill_switch = KillSwitch::new(map, programs, &EMPTIED);
         let offload = Offload::new(&ebpf)?;
-        let watch = Some(watch(&mut ebpf, workers, stall_limit)?);
+        let notes = Arc::new(mapped(&ebpf, "waiting_since")?);
+        let watch = Some(watch(&mut ebpf, &notes, workers, stall_limit)?);
         Ok(Self {
             ebpf,
             hook,
             watch,
+            notes,
+            workers,
             served: BTreeMap::new(),
             kill_switch,
             plan: SteeringPlan::default(),
@@ -153,6 +164,7 @@ impl Steering {
             unused: BTreeMap::new(),
             grace_periods: GracePeriods::default(),
             punts: Vec::new(),
+            arrivals: BTreeMap::new(),
             bypass: Bypass::default(),
             offload,
         })
@@ -254,7 +266,25 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses. The next call tries again.
     pub fn offload(&mut self, snapshot: &Snapshot) -> Result<(), SteeringError> {
-        self.offload.follow(&mut self.ebpf, snapshot)
+        let attached = self.attach_arrivals(snapshot);
+        attached.and(self.offload.follow(&mut self.ebpf, snapshot))
+    }
+
+    /// Attaches the program that tells when frames have left the backlog before the bridge. Without
+    /// it, all decapsulated frames pass the bridge.
+    fn attach_arrivals(&mut self, snapshot: &Snapshot) -> Result<(), SteeringError> {
+        for table in snapshot.vnis().filter(|table| table.offload) {
+            let Ok(ifindex) = nix::net::if_::if_nametoindex(table.netdev.as_str()) else {
+                continue;
+            };
+            if self.arrivals.contains_key(&ifindex) {
+                continue;
+            }
+            let _expedited = self.grace_periods.for_hooks(1);
+            let link = attach_by_index(&mut self.ebpf, self.hook, ifindex, ARRIVED)?;
+            self.arrivals.insert(ifindex, link);
+        }
+        Ok(())
     }
 
     /// The counters of the `offload` datapath for what is in this snapshot.
@@ -320,9 +350,11 @@ impl Drop for Steering {
     fn drop(&mut self) {
         // First no frame is redirected any more, then the hooks are detached one by one.
         let _ = self.release();
-        let hooks = self.netdevs.len() + self.unused.len() + self.bypass.hooks();
+        let hooks =
+            self.netdevs.len() + self.arrivals.len() + self.unused.len() + self.bypass.hooks();
         let _expedited = self.grace_periods.for_hooks(hooks);
         self.netdevs.clear();
+        self.arrivals.clear();
         self.unused.clear();
         self.bypass.clear();
     }
@@ -330,16 +362,11 @@ impl Drop for Steering {
 
 fn watch(
     ebpf: &mut Ebpf,
+    notes: &Arc<MappedWords>,
     workers: usize,
     limit: Duration,
 ) -> Result<(Vec<Watchdog>, Wakeups), SteeringError> {
-    let (notes, calls) = ("waiting_since", "calls");
-    let Some(Map::Array(notes)) = ebpf.take_map(notes) else {
-        return Err(SteeringError::Missing(notes));
-    };
-    let ring = ebpf.take_map(calls).ok_or(SteeringError::Missing(calls))?;
-    let ring = ring.try_into().map_err(|error| SteeringError::Map(calls, error))?;
-    let watchdogs = Watchdog::share(&notes, workers, limit);
-    let watchdogs = watchdogs.map_err(|error| SteeringError::Mapped("waiting_since", error))?;
-    Ok((watchdogs, Wakeups::new(ring)))
+    let ring = ebpf.take_map("calls").ok_or(SteeringError::Missing("calls"))?;
+    let ring = ring.try_into().map_err(|error| SteeringError::Map("calls", error))?;
+    Ok((Watchdog::share(notes, workers, limit), Wakeups::new(ring, Arc::clone(notes))))
 }

@@ -7,7 +7,6 @@
 //! No timer is needed. If a frame is lost on its way to an idle worker, its entry would never be
 //! cleared. The programs therefore wake the worker once before they pass frames ([`Wakeups`]).
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,9 +22,13 @@ pub(crate) const CALLED: u64 = 1;
 /// Maximum number of workers, each with two punt pairs (`WORKERS` in `programs/workers.bpf.h`).
 pub const MOST_WORKERS: usize = 8;
 
-/// Words of the map for each worker (`WORDS` in `programs/steering.bpf.c`): one cache line, so that
+/// Words of the map for each worker (`WORDS` in `programs/watchdog.bpf.h`): one cache line, so that
 /// workers do not share lines.
 pub(crate) const WORDS: usize = 8;
+/// A worker's word for [`Watchdog::set_idle`] (`IDLE` in `programs/watchdog.bpf.h`).
+pub(crate) const IDLE: usize = 2;
+/// The word of the process (`LIFE_WORD` in `programs/watchdog.bpf.h`).
+pub(crate) const LIFE_WORD: usize = WORDS * MOST_WORKERS;
 
 /// The two punt pairs of a worker, by their index within its part of `waiting_since`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +51,15 @@ pub struct Watchdog {
 impl Watchdog {
     /// Maps `waiting_since` and returns one watchdog for each worker. `limit` is the one that the
     /// programs have.
-    pub(crate) fn share(notes: &MapData, workers: usize, limit: Duration) -> io::Result<Vec<Self>> {
-        let notes = Arc::new(MappedWords::new(notes)?);
-        let of = |worker| Self { notes: Arc::clone(&notes), worker, limit };
-        Ok((0..workers.min(MOST_WORKERS)).map(of).collect())
+    pub(crate) fn share(notes: &Arc<MappedWords>, workers: usize, limit: Duration) -> Vec<Self> {
+        let of = |worker| Self { notes: Arc::clone(notes), worker, limit };
+        (0..workers.min(MOST_WORKERS)).map(of).collect()
+    }
+
+    /// Tells the programs whether the worker has sent all that it has read. It must not be idle any
+    /// more before [`Self::look`] is called.
+    pub fn set_idle(&self, idle: bool) {
+        self.word(IDLE).store(idle.into(), Ordering::SeqCst);
     }
 
     /// Clears the entry of a punt pair. To be called before the worker reads the punt pair. If the
@@ -68,7 +76,7 @@ impl Watchdog {
         if waited > self.limit {
             return Some(waited);
         }
-        note.store(0, Ordering::Relaxed);
+        note.store(0, Ordering::SeqCst);
         None
     }
 
@@ -85,15 +93,44 @@ impl Watchdog {
     }
 
     fn note(&self, punt: PuntSide) -> &AtomicU64 {
-        // The map has a word for each worker and side.
+        self.word(punt as usize)
+    }
+
+    fn word(&self, word: usize) -> &AtomicU64 {
+        // The map has all words of each worker.
         static NONE: AtomicU64 = AtomicU64::new(0);
-        self.notes.get(WORDS * self.worker + punt as usize).unwrap_or(&NONE)
+        self.notes.get(WORDS * self.worker + word).unwrap_or(&NONE)
     }
 }
 
-/// The ring buffer through which the programs wake workers. It is readable when they do. Iterating
-/// over it returns the numbers of those workers.
-pub struct Wakeups(RingBuf<MapData>);
+/// Whether all workers have sent everything that they have read, and nothing waits for them. A frame
+/// that is redirected now may change that at any time.
+pub(crate) fn are_idle(notes: &MappedWords, workers: usize) -> bool {
+    let word = |index| notes.get(index).map_or(0, |word| word.load(Ordering::SeqCst));
+    (0..workers).all(|worker| {
+        let line = WORDS * worker;
+        word(line + IDLE) != 0
+            && [PuntSide::Underlay, PuntSide::Bridge]
+                .iter()
+                .all(|punt| word(line + *punt as usize) == 0)
+    })
+}
+
+/// What the programs ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// The worker with this number has to read its punt pairs.
+    Worker(usize),
+    /// The process has to give a sign of life ([`Wakeups::give_sign_of_life`]).
+    Process,
+}
+
+/// The ring buffer through which the programs call workers and the process. It is readable when they
+/// do. Iterating over it returns the calls.
+pub struct Wakeups {
+    ring: RingBuf<MapData>,
+    notes: Arc<MappedWords>,
+}
 
 impl std::fmt::Debug for Wakeups {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -102,32 +139,38 @@ impl std::fmt::Debug for Wakeups {
 }
 
 impl Wakeups {
-    pub(crate) const fn new(ring: RingBuf<MapData>) -> Self {
-        Self(ring)
+    pub(crate) const fn new(ring: RingBuf<MapData>, notes: Arc<MappedWords>) -> Self {
+        Self { ring, notes }
+    }
+
+    /// Tells the programs that the process lives. Without it the `offload` datapath leaves all frames
+    /// to the kernel.
+    pub fn give_sign_of_life(&self) {
+        self.notes.set(LIFE_WORD, 0);
     }
 }
 
 impl Iterator for Wakeups {
-    type Item = usize;
+    type Item = Call;
 
-    /// The number of the next worker to wake, if there is one.
-    fn next(&mut self) -> Option<usize> {
-        let call = self.0.next()?;
-        let number = call.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-        usize::try_from(number).ok()
+    /// The next call, if there is one.
+    fn next(&mut self) -> Option<Call> {
+        let call = self.ring.next()?;
+        let number = call.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes)) as usize;
+        Some(if number < MOST_WORKERS { Call::Worker(number) } else { Call::Process })
     }
 }
 
 impl AsRawFd for Wakeups {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.0.as_raw_fd()
+        self.ring.as_raw_fd()
     }
 }
 
 impl AsFd for Wakeups {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring buffer owns the descriptor and lives as long as `self`.
-        unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) }
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 }
 

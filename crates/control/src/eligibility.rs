@@ -137,7 +137,12 @@ impl EligibilityCheck<'_> {
         let learning = vxlan.learning.then_some(ageing);
         let (netdev, mac) = (name.to_owned(), link.and_then(|link| link.mac));
         // Standalone VNIs have no bridge, whose ports the programs could forward for.
-        let offload = settings.datapath == Datapath::Offload && link.is_some() && local.is_ipv4();
+        let offload = match settings.datapath {
+            Datapath::Offload => link.is_some() && local.is_ipv4(),
+            // Only workers learn, so they would decapsulate most of its frames.
+            Datapath::Auto => link.is_some() && learning.is_none() && local.is_ipv4(),
+            Datapath::Userspace | Datapath::Kernel => false,
+        };
         Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, offload, learning })
     }
 

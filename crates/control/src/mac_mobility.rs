@@ -198,7 +198,7 @@ mod tests {
             assert!(!flapping.moved(KEY, LIMIT, start));
         }
         assert_eq!(flapping.take_news(), []);
-        assert!(!flapping.moved(KEY, LIMIT, start), "the first one too many is told");
+        assert!(!flapping.moved(KEY, LIMIT, start), "the first one too many is reported");
         assert!(flapping.moved(KEY, LIMIT, start));
         assert_eq!(flapping.take_news(), [flap(None)]);
         // The next window has too many moves as well, the one after it does not.

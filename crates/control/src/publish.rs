@@ -57,7 +57,7 @@ impl Publication {
         // Packet filter rules may match by uplink.
         let filtered = (routes.uplinks || changes.underlay) && !stores.packet_filters.is_empty();
         let mut sources = changes.overlays;
-        if routes.terms || locals || filtered || changes.all || changes.decisions {
+        if routes.eligibility || locals || filtered || changes.all || changes.decisions {
             sources.extend(stores.sources());
             sources.extend(self.decisions.iter().map(|(source, _)| source));
         }

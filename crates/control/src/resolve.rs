@@ -26,7 +26,7 @@ pub(crate) struct RouteChanges {
     /// The route to a VTEP of a VNI that is taken over.
     pub(crate) taken: bool,
     /// Properties of a route on which eligibility depends.
-    pub(crate) terms: bool,
+    pub(crate) eligibility: bool,
     /// Whether there is more than one next hop.
     pub(crate) multipath: bool,
     /// The uplinks of any VTEP.
@@ -64,7 +64,7 @@ pub(crate) fn resolve_vteps(
                 continue;
             }
             changes.taken |= known.is_taken();
-            changes.terms |= before.terms() != route.terms();
+            changes.eligibility |= before.eligibility_inputs() != route.eligibility_inputs();
             changes.multipath |= before.is_multipath() != route.is_multipath();
         }
         let before = known.route.as_ref().map(|before| &before.uplinks);

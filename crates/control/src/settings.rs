@@ -114,6 +114,8 @@ pub enum Datapath {
     Offload,
     /// Kernel VXLAN, with source ports that vtepd chooses.
     Kernel,
+    /// The fastest of these that forwards as the kernel would.
+    Auto,
 }
 
 impl Datapath {
@@ -124,6 +126,7 @@ impl Datapath {
             Self::Userspace => "userspace",
             Self::Offload => "offload",
             Self::Kernel => "kernel",
+            Self::Auto => "auto",
         }
     }
 }

@@ -233,7 +233,7 @@ impl State {
 
     /// Applies the messages of one FPM frame, which belong together.
     pub fn apply_fpm(&mut self, transaction: Vec<Message>, now: Instant) {
-        self.session.heard(&transaction, now);
+        self.session.received(&transaction, now);
         for message in transaction {
             if zebra::apply(&mut self.stores, message) {
                 self.confirm_at.get_or_insert(now + CONFIRMATION);

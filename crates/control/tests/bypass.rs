@@ -322,7 +322,7 @@ fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
     tell(&mut state, [remote(New, mac(5), "10.0.0.13")]);
     state.build_if_dirty();
     let new = vtep_of(&state, 5).unwrap();
-    let moved: Vec<_> = state.take_mac_locations().iter().map(|change| *change).collect();
+    let moved: Vec<_> = state.take_mac_locations().iter().copied().collect();
     let MacLocation::Remote { index, mac: five, .. } = there(5) else { unreachable!() };
     let at = |vtep, there| MacLocationChange {
         location: MacLocation::Remote { index, vtep, mac: five },

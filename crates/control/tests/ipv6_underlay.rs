@@ -86,7 +86,8 @@ fn different_hop_limits_matter_only_without_a_ttl() {
 
 #[test]
 fn what_cannot_be_followed_leaves_the_vni_with_the_kernel() {
-    let changes: [(&str, &dyn Fn(&mut State)); 3] = [
+    type Change<'a> = (&'a str, &'a dyn Fn(&mut State));
+    let changes: [Change<'_>; 3] = [
         ("packet filters", &|state| {
             state.set_filters(Filters { ipv6: true, ..Filters::default() });
         }),

@@ -28,7 +28,7 @@ const VTEP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 12));
 const MAC: &str = "02:00:00:00:00:01";
 
 /// How long a test waits for a change.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Index of the vxlan netdev, as on the leaf of the recorded FPM streams.
 const VXLAN: u32 = 5;
 
@@ -114,7 +114,7 @@ impl Leaf {
     }
 
     async fn until(&mut self, what: &str, reached: impl Fn(&Update) -> bool) -> Update {
-        let waited = tokio::time::timeout(PATIENCE, self.published.wait_for(reached)).await;
+        let waited = tokio::time::timeout(TIMEOUT, self.published.wait_for(reached)).await;
         if let Ok(update) = waited.map(|update| update.expect("the task runs").clone()) {
             return update;
         }
@@ -122,7 +122,7 @@ impl Leaf {
     }
 
     async fn until_status(&mut self, what: &str, reached: impl Fn(&Status) -> bool) {
-        let waited = tokio::time::timeout(PATIENCE, self.status.wait_for(reached)).await.is_ok();
+        let waited = tokio::time::timeout(TIMEOUT, self.status.wait_for(reached)).await.is_ok();
         assert!(waited, "not reported: {what}; last: {:?}", self.status.borrow());
     }
 

@@ -18,4 +18,4 @@ pub use drop_reason::DropReason;
 pub use frame::{Checksum, ETHERNET, Frame, Gso, GsoKind, MACS, Offload, VlanTag};
 pub use group::{GroupKind, Groups, GsoGroup, Queue, SHARED_HEADERS, SHARED_HEADERS_IPV6, WRAPPER};
 pub use tx_batch::{PART, TxBatch};
-pub use tx_frame::{Destination, HEAD_CAPACITY, PUNT_TAG, Payload, TxFrame, VtepId};
+pub use tx_frame::{Destination, HEAD_CAPACITY, PUNT_TAG, PUNT_TPID, Payload, TxFrame, VtepId};

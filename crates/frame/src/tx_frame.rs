@@ -56,6 +56,8 @@ pub struct VtepId {
 
 /// Length of the 802.1ad tag that numbers the VNI of a frame for [`Destination::Bridge`], in bytes.
 pub const PUNT_TAG: usize = 4;
+/// Tag protocol identifier of that tag (802.1ad).
+pub const PUNT_TPID: u16 = 0x88a8;
 
 /// Capacity of a head in bytes: the outer headers and the inner headers of one segment.
 pub const HEAD_CAPACITY: usize = 276;

@@ -14,7 +14,7 @@ use crate::progress::OnProgress;
 use crate::rtnl::VethEnd;
 use crate::stage_tracker::StageTracker;
 use crate::state::Record;
-use crate::topology::order::is_asked_for;
+use crate::topology::order::must_reach;
 use crate::topology::{EndSettings, Healthcheck, Kind, Link, Stage, Topology, is_lab};
 
 /// How long the lab watches a new program. A program that cannot run ends within this time.
@@ -118,13 +118,13 @@ fn run_stages(node: &Node, tracker: &StageTracker) -> Result<(), NodeError> {
     }
     run(&settings.exec)?;
     if let Some(program) = &program
-        && !is_asked_for(tracker.topology(), name, Stage::Exit)
+        && !must_reach(tracker.topology(), name, Stage::Exit)
         && wait_until(SETTLING, || !program.identity.alive())
     {
         return Err(ended(node, program));
     }
     leave(Stage::Configure)?;
-    if !is_asked_for(tracker.topology(), name, Stage::Healthy) || !enter(Stage::Healthy)? {
+    if !must_reach(tracker.topology(), name, Stage::Healthy) || !enter(Stage::Healthy)? {
         return Ok(());
     }
     if let Some(check) = &settings.healthcheck
@@ -133,7 +133,7 @@ fn run_stages(node: &Node, tracker: &StageTracker) -> Result<(), NodeError> {
         return Ok(());
     }
     leave(Stage::Healthy)?;
-    if !is_asked_for(tracker.topology(), name, Stage::Exit) || !enter(Stage::Exit)? {
+    if !must_reach(tracker.topology(), name, Stage::Exit) || !enter(Stage::Exit)? {
         return Ok(());
     }
     let runs = || program.as_ref().is_some_and(|program| program.identity.alive());

@@ -229,8 +229,9 @@ impl Fabric {
     /// previous one.
     #[must_use]
     pub fn hash_seeds(&self) -> bool {
-        let asked = self.topology.nodes.values().any(|node| node.sysctls.contains_key(HASH_SEED));
-        !asked || sysctl_path(HASH_SEED).exists()
+        let required =
+            self.topology.nodes.values().any(|node| node.sysctls.contains_key(HASH_SEED));
+        !required || sysctl_path(HASH_SEED).exists()
     }
 }
 

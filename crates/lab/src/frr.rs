@@ -46,14 +46,14 @@ fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
 
     let mut daemons = Vec::new();
     for name in DAEMONS {
-        let asked = !matches!(get(name), "" | "no" | "0");
+        let enabled = !matches!(get(name), "" | "no" | "0");
         let always = match name {
             "zebra" | "staticd" => true,
             // Exists since FRR 9, and always runs where it exists.
             "mgmtd" => programs.join(name).exists(),
             _ => false,
         };
-        if !asked && !always {
+        if !enabled && !always {
             continue;
         }
         if !get(&format!("{name}_instances")).is_empty() {

@@ -246,7 +246,7 @@ fn reach(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Reach>, VerifyErr
         others.map(move |to| (from, to))
     });
     std::thread::scope(|scope| {
-        let asking: Vec<_> = pairs
+        let threads: Vec<_> = pairs
             .map(|(from, to)| {
                 scope.spawn(move || {
                     let address = to.address.to_string();
@@ -261,9 +261,9 @@ fn reach(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Reach>, VerifyErr
                 })
             })
             .collect();
-        let answers = asking.into_iter();
-        answers
-            .map(|asked| asked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
     })
 }

@@ -27,7 +27,7 @@ const SECOND: u64 = 1000;
 
 /// The settings of an access port: its VNI, and the limits of that VNI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AccessTerms {
+pub struct AccessPortSettings {
     /// The VNI.
     pub vni: Vni,
     /// The VNI's local VTEP address.
@@ -97,7 +97,7 @@ struct Segment {
 /// The bridge of standalone mode: its access ports and learned stations.
 #[derive(Debug)]
 pub struct Bridge {
-    pub(crate) ports: Vec<AccessTerms>,
+    pub(crate) ports: Vec<AccessPortSettings>,
     segments: Vec<Segment>,
     limits: BridgeLimits,
     /// Number of stations in all bridges that share the limit.
@@ -119,12 +119,12 @@ impl Bridge {
     /// A bridge with these access ports, numbered from 0. All ports of one VNI must have the same
     /// settings.
     #[must_use]
-    pub fn new(ports: Vec<AccessTerms>, limits: BridgeLimits) -> Self {
+    pub fn new(ports: Vec<AccessPortSettings>, limits: BridgeLimits) -> Self {
         let mut segments: Vec<Segment> = Vec::new();
-        for (terms, number) in ports.iter().zip(0u16..) {
-            let place = segments.iter().position(|segment| segment.vni == terms.vni);
+        for (settings, number) in ports.iter().zip(0u16..) {
+            let place = segments.iter().position(|segment| segment.vni == settings.vni);
             let place = place.unwrap_or_else(|| {
-                let AccessTerms { vni, stations: limit, ageing, .. } = *terms;
+                let AccessPortSettings { vni, stations: limit, ageing, .. } = *settings;
                 segments.push(Segment {
                     vni,
                     ports: Vec::new(),
@@ -143,7 +143,7 @@ impl Bridge {
 
     /// A bridge without limits, with ports of these VNIs and these stations, to explain a frame.
     pub(crate) fn with_stations(vnis: impl Iterator<Item = Vni>, stations: &[Station]) -> Self {
-        let terms = |vni| AccessTerms {
+        let settings = |vni| AccessPortSettings {
             vni,
             local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             destination_port: 0,
@@ -151,7 +151,7 @@ impl Bridge {
             ageing: None,
         };
         let limits = BridgeLimits { total: usize::MAX, moves: u32::MAX };
-        let mut bridge = Self::new(vnis.map(terms).collect(), limits);
+        let mut bridge = Self::new(vnis.map(settings).collect(), limits);
         for Segment { vni, stations: known, .. } in &mut bridge.segments {
             let own = stations.iter().filter(|station| station.vni == *vni);
             let heard = |place| Heard { place, last: 0, moving: 0, moves: 0 };

@@ -108,6 +108,8 @@ pub struct Forwarded {
     pub received: (u64, u64),
     /// Frames sent by a default route.
     pub by_default: u64,
+    /// Of the received frames: sent to a host port, past the bridge.
+    pub past_bridge: u64,
 }
 
 /// Counters of the standalone bridge's learning.
@@ -296,25 +298,32 @@ impl Counters {
 
     /// Adds what BPF programs forwarded for a VNI.
     pub fn add_vni(&self, slot: u16, forwarded: &Forwarded) {
-        let Forwarded { sent, received, by_default } = *forwarded;
+        let Forwarded { sent, received, past_bridge, .. } = *forwarded;
         if let Some(vni) = self.vni(slot) {
             vni.encapsulated.add(sent.0, sent.1);
             vni.decapsulated.add(received.0, received.1);
         }
-        self.bridge_received.add(sent.0);
-        self.underlay_received.add(received.0);
         self.sent.add(sent.0 + received.0);
-        self.by_default.add(by_default);
+        self.past_bridge.add(past_bridge);
+    }
+
+    /// Adds what BPF programs received: frames from bridges and hosts, and packets from the underlay,
+    /// which count once each, and how many frames these were.
+    pub fn add_received(&self, from_bridge: u64, from_underlay: u64, frames: u64) {
+        self.bridge_received.add(from_bridge);
+        self.underlay_received.add(from_underlay);
+        self.copies.add(frames.saturating_sub(from_bridge + from_underlay));
     }
 
     /// Adds what BPF programs forwarded to and from a VTEP.
     pub fn add_peer(&self, vtep: VtepId, forwarded: &Forwarded) {
-        let Forwarded { sent, received, by_default } = *forwarded;
+        let Forwarded { sent, received, by_default, .. } = *forwarded;
         if let Some(peer) = self.peer_of(vtep) {
             peer.sent.add(sent.0, sent.1);
             peer.received.add(received.0, received.1);
             peer.by_default.add(by_default);
         }
+        self.by_default.add(by_default);
     }
 
     /// A VNI's counters, by its slot.

@@ -5,12 +5,11 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use frame::{Destination, ETHERNET, MACS, Offload, PUNT_TAG, Payload, TxBatch, VtepId};
+use frame::{Destination, ETHERNET, MACS, Offload, PUNT_TAG, PUNT_TPID, Payload, TxBatch, VtepId};
 use tables::{Snapshot, VniTable};
 use wire::Vni;
 use wire::ecn::Egress;
 
-use crate::encapsulate::TPID;
 use crate::host_delivery::HostDelivery;
 use crate::outer::UDP_AT;
 use crate::received::Outer;
@@ -152,13 +151,14 @@ impl DecapCache {
             return false;
         };
         transmit.vtep = Some(known.vtep);
-        if let Some(head) = transmit.append_head::<{ ETHERNET + PUNT_TAG }>() {
-            let ([a, b], [c, d]) = (TPID.to_be_bytes(), known.slot.to_be_bytes());
-            if let Some((place, rest)) = head.split_first_chunk_mut() {
-                *place = *addresses;
-                rest.copy_from_slice(&[a, b, c, d, e0, e1]);
-            }
-        }
+        let head = transmit.append_head::<{ ETHERNET + PUNT_TAG }>();
+        let Some((place, rest)) = head.and_then(|head| head.split_first_chunk_mut()) else {
+            out.pop();
+            return false;
+        };
+        let ([a, b], [c, d]) = (PUNT_TPID.to_be_bytes(), known.slot.to_be_bytes());
+        *place = *addresses;
+        rest.copy_from_slice(&[a, b, c, d, e0, e1]);
         true
     }
 

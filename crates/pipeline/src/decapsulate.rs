@@ -8,36 +8,27 @@ use core::ops::Range;
 use std::time::Instant;
 
 use frame::{
-    Batch, Checksum, Destination, DropReason, ETHERNET, Frame, Gso, GsoKind, MACS, Offload,
-    PUNT_TAG, Payload, Queue, TxBatch, VtepId,
+    Batch, Checksum, Destination, DropReason, ETHERNET, Frame, Gso, MACS, Offload, PUNT_TAG,
+    PUNT_TPID, Payload, Queue, TxBatch, VtepId,
 };
 use tables::{Slot, Snapshot, VniTable, VtepIndex};
 use wire::ecn::Egress;
-use wire::{Dissection, MacAddr, Network, Vni};
+use wire::{Dissection, MacAddr, Network};
 
 use crate::Pipeline;
 use crate::bridge::{Place, Way};
 use crate::counters::vtep_id;
 use crate::csum_offload::{Completed, is_sctp};
 use crate::cursor::Cursor;
-use crate::encapsulate::TPID;
-use crate::explain::Step;
-use crate::explain_received::Arrival;
-use crate::outer::{Inner, UDP_AT, UDP_AT_IPV6, UDP_CHECKSUM};
-use crate::received::Outer;
+use crate::outer::{Inner, UDP_AT, UDP_AT_IPV6};
+use crate::received::{Outer, Pieces, vxlan};
 use crate::run::Output;
+use crate::steps::{Arrival, Step};
 
 /// Shortest inner frame in bytes that workers take: an Ethernet header, a tag and its EtherType.
 /// The steering program passes packets with shorter ones to kernel VXLAN (`SHORTEST_INNER` in
 /// `steering.bpf.c`).
 pub const SHORTEST_INNER: usize = 14 + 6;
-
-/// How the UDP payload is split, and the offloads of each inner frame.
-struct Pieces {
-    /// Bytes of one VXLAN header and its inner frame, at least 8. The last piece may be shorter.
-    size: usize,
-    offload: Offload,
-}
 
 impl Pipeline {
     /// Decapsulates a whole batch from the underlay punt pair and appends the result to `out`, which
@@ -260,18 +251,6 @@ impl Pipeline {
     }
 }
 
-/// Checks the VXLAN header. Returns the VNI and the inner frame.
-pub(crate) fn vxlan(payload: &[u8]) -> Result<(Vni, &[u8]), DropReason> {
-    let (header, inner) = payload.split_first_chunk::<8>().ok_or(DropReason::Truncated)?;
-    let [flags, r0, r1, r2, v0, v1, v2, r3] = *header;
-    if flags != 0x08 || (r0 | r1 | r2 | r3) != 0 {
-        return Err(DropReason::NotVxlan);
-    }
-    let vni =
-        Vni::try_from(u32::from_be_bytes([0, v0, v1, v2])).map_err(|_| DropReason::UnknownVni)?;
-    Ok((vni, inner))
-}
-
 /// The VTEP that a packet came from; `None` if no table has it. It is an error if `strict_vtep` is
 /// set, if the source address can be no VTEP's (`ip_route_input_slow()` and
 /// `fib_validate_source()` in the kernel).
@@ -361,7 +340,7 @@ fn inside<O: Output>(
         transmit.vtep = vtep;
         let fits = transmit.extend_head(addresses)
             && (tag == 0
-                || (transmit.extend_head(&TPID.to_be_bytes())
+                || (transmit.extend_head(&PUNT_TPID.to_be_bytes())
                     && transmit.extend_head(&Slot::of(table.index).get().to_be_bytes())))
             && transmit.extend_head(behind);
         if let Some(codepoint) = codepoint {
@@ -409,37 +388,4 @@ pub(crate) fn segments(inner: &[u8], dissection: &Dissection, gso: Gso) -> Resul
     let payload = inner.len() - headers;
     u16::try_from(payload.div_ceil(usize::from(gso.size.max(1))).max(1))
         .map_err(|_| DropReason::BadOffload)
-}
-
-impl Pieces {
-    /// A super-frame is one of two kinds:
-    ///
-    /// - One VXLAN packet from a kernel peer whose *inner* frame is to be segmented. The checksum
-    ///   offset lies behind the outer headers. It is forwarded whole.
-    /// - Many VXLAN packets of one flow from another vtepd, coalesced by their outer UDP header.
-    ///   They are split here.
-    fn of<const UDP: usize>(offload: &Offload, outer: &Outer) -> Result<Self, DropReason> {
-        let whole = outer.end - (UDP + 8);
-        let Checksum::Partial { start, offset } = offload.checksum else {
-            return match offload.gso {
-                None => Ok(Self { size: whole, offload: Offload::default() }),
-                Some(_) => Err(DropReason::BadOffload),
-            };
-        };
-        if usize::from(start) == UDP && offset == UDP_CHECKSUM {
-            let size = match offload.gso {
-                None => whole,
-                Some(Gso { kind: GsoKind::Udp, size, .. }) if size > 8 => usize::from(size),
-                Some(_) => return Err(DropReason::BadOffload),
-            };
-            return Ok(Self { size, offload: Offload::default() });
-        }
-        match start.checked_sub((UDP + 16) as u16) {
-            Some(start) if usize::from(start) >= ETHERNET => {
-                let checksum = Checksum::Partial { start, offset };
-                Ok(Self { size: whole, offload: Offload { checksum, gso: offload.gso } })
-            }
-            _ => Err(DropReason::BadOffload),
-        }
-    }
 }

@@ -12,13 +12,12 @@
 //! frame of a flow compares these ([`EncapCache::confirm`]). The frames after it compare one number,
 //! the epoch.
 
-use frame::{Checksum, Destination, Frame, Offload, Payload, TxBatch, TxFrame, VtepId};
+use frame::{Checksum, Destination, Frame, Offload, PUNT_TPID, Payload, TxBatch, TxFrame, VtepId};
 use tables::{Snapshot, VniIndex, VtepIndex};
 use wire::checksum::Sum;
 use wire::number::PORT_ROCE;
 use wire::{Dissection, MacAddr, Network};
 
-use crate::encapsulate::TPID;
 use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
 
 /// Length of Ethernet, IPv4 (without options), UDP and base transport header in bytes.
@@ -116,7 +115,7 @@ impl Key {
     pub(crate) fn of(frame: &Frame<'_>, epoch: u64) -> Option<Self> {
         let finished = frame.offload.gso.is_none()
             && !matches!(frame.offload.checksum, Checksum::Partial { .. });
-        let tag = frame.vlan.filter(|tag| tag.tpid == TPID && finished)?;
+        let tag = frame.vlan.filter(|tag| tag.tpid == PUNT_TPID && finished)?;
         let headers = frame.data.first_chunk::<HEADERS>()?;
         let (ip, udp) = (length(headers, 16), length(headers, 38));
         if ip + 14 > frame.data.len() || udp + 20 > ip || udp < 8 + 12 {

@@ -4,24 +4,23 @@ use core::ops::Range;
 use std::hint::black_box;
 use std::time::Instant;
 
-use frame::{Batch, Checksum, DropReason, ETHERNET, Frame, MACS, Offload, Payload, Queue, TxBatch};
+use frame::{
+    Batch, Checksum, DropReason, ETHERNET, Frame, MACS, Offload, PUNT_TPID, Payload, Queue, TxBatch,
+};
 use path::Flow;
 use tables::{Slot, Snapshot, Tunnel, VtepIndex};
 
 use crate::Pipeline;
 use crate::cursor::Cursor;
 use crate::encap_cache::{HEADERS, Key, Versions};
-use crate::explain::Step;
 use crate::gso::Segmenter;
 use crate::lookup::{Decision, L3_OVERHEAD, Path, uplink};
 use crate::outer::{Inherited, Outer, UDP_AT, UDP_CHECKSUM};
 use crate::policies::Policies;
 use crate::run::{Output, Run};
+use crate::steps::Step;
 
 pub use crate::outer::OVERHEAD;
-
-/// Tag protocol identifier of the 802.1ad tag that numbers VNIs on the bridge punt pair.
-pub(crate) const TPID: u16 = wire::number::ETHERTYPE_SERVICE_VLAN;
 
 impl Pipeline {
     /// Encapsulates a whole batch from the bridge punt pair and appends the result to `out`, which
@@ -63,12 +62,9 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) -> Option<Cursor> {
-        let mut own = std::mem::take(&mut self.policies);
-        let policies = &mut own;
-        let mut run = Run { batch, snapshot, now, policies, out, is_cacheable: false };
-        let next = self.encapsulate_frames(from, &mut run);
-        self.policies = own;
-        next
+        self.process((batch, snapshot, now, out), |pipeline, run| {
+            pipeline.encapsulate_frames(from, run)
+        })
     }
 
     /// As [`Self::encapsulate`], with policies that are not those of the snapshot.
@@ -177,7 +173,7 @@ impl Pipeline {
             return Err((DropReason::ReceiveUnreadable, 0));
         }
         let vni_index = match frame.vlan {
-            Some(tag) if tag.tpid == TPID => Slot::from_tci(tag.tci).get(),
+            Some(tag) if tag.tpid == PUNT_TPID => Slot::from_tci(tag.tci).get(),
             _ => 0,
         };
         let vni = run.snapshot.vni(vni_index).ok_or((DropReason::UnknownSlot, 0))?;

@@ -7,11 +7,11 @@ use path::Flow;
 use tables::VtepIndex;
 
 use crate::Pipeline;
-use crate::explain::Step;
 use crate::lookup::{Decision, Path, uplink};
 use crate::outer::{Inherited, OVERHEAD_IPV6, OuterIpv6, UDP_AT_IPV6, UDP_CHECKSUM};
 use crate::policies::Policies;
 use crate::run::{Output, Run};
+use crate::steps::Step;
 
 impl Pipeline {
     /// Sends one piece that could not be sent over IPv4 for this reason: over IPv6 if that is the

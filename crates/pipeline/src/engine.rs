@@ -15,6 +15,7 @@ use crate::grouping::{Grouper, Grouping};
 use crate::host_delivery::HostDelivery;
 use crate::learn::Learner;
 use crate::policies::Configured;
+use crate::run::Run;
 use crate::unresolved::{Adjacency, Unresolved};
 
 /// The forwarding state of one worker. It is the entry point of both directions.
@@ -243,6 +244,21 @@ impl Pipeline {
         let uplink = matches!(transmit.to, Destination::Uplink { .. });
         let frames = if uplink { u64::from(transmit.segments) } else { 1 };
         self.counters.drop_frames(reason, transmit.vni, frames);
+    }
+
+    /// Processes a batch with the policies of the snapshot.
+    #[inline(always)]
+    pub(crate) fn process<T>(
+        &mut self,
+        (batch, snapshot, now, out): (&Batch<'_>, &Snapshot, Instant, &mut TxBatch),
+        frames: impl FnOnce(&mut Self, &mut Run<'_, '_, Configured, TxBatch>) -> T,
+    ) -> T {
+        let mut policies = std::mem::take(&mut self.policies);
+        let mut run =
+            Run { batch, snapshot, now, policies: &mut policies, out, is_cacheable: false };
+        let result = frames(self, &mut run);
+        self.policies = policies;
+        result
     }
 
     fn update_held(&self) {

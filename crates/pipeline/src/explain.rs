@@ -1,25 +1,22 @@
 //! Explains what encapsulation does with a frame: it is encapsulated, and the steps are recorded.
 
 use core::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use frame::{Batch, DropReason, Frame, TxBatch, VlanTag};
-use path::{Choice, Flow};
-use tables::{Slot, Snapshot, VniIndex, VniTable, VtepIndex};
-use wire::{MacAddr, Vni};
+use frame::{Batch, DropReason, Frame, PUNT_TPID, TxBatch, VlanTag};
+use tables::{Slot, Snapshot, VniIndex, VniTable};
+use wire::Vni;
 
 use crate::Pipeline;
 use crate::bridge::{Bridge, Place, Station};
 use crate::counters::Counters;
 use crate::cursor::Cursor;
-use crate::encapsulate::TPID;
-use crate::explain_received::Arrival;
-use crate::lookup::{Decision, Path};
-use crate::outer::Inherited;
 use crate::policies::Configured;
 use crate::run::{Output, Run};
+use crate::steps::Step;
+
+pub use crate::steps::{CopyFate, Forwarded, Route};
 
 /// What would happen to a frame from the bridge.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,119 +25,6 @@ pub enum Explanation {
     Dropped(DropReason),
     /// The frame is sent.
     Forwarded(Forwarded),
-}
-
-/// Where a frame would be sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Forwarded {
-    /// The VNI of the frame.
-    pub vni: Vni,
-    /// Name of the vxlan netdev.
-    pub netdev: String,
-    /// Destination MAC address of the frame.
-    pub destination: MacAddr,
-    /// Whether the frame goes to the whole flood list because its destination is in no table.
-    pub flooded: bool,
-    /// Every copy of every segment, in the order of transmission.
-    pub copies: Vec<CopyFate>,
-    /// Numbers of the access ports that get a copy (standalone).
-    pub ports: Vec<u16>,
-}
-
-/// What would happen to one copy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CopyFate {
-    /// Number of the segment within a super-frame, from 0.
-    pub segment: usize,
-    /// Address of the destination VTEP; `None` if the VTEP is gone.
-    pub remote: Option<IpAddr>,
-    /// How the outer source port was chosen.
-    pub entropy: path::Explanation,
-    /// The route of the copy, or the reason for its drop.
-    pub route: Result<Route, DropReason>,
-}
-
-/// The outer headers and the next hop of one copy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
-    /// Outer source address: the local VTEP.
-    pub local: IpAddr,
-    /// Outer destination address.
-    pub remote: IpAddr,
-    /// Outer UDP source port.
-    pub source_port: u16,
-    /// Outer UDP destination port.
-    pub destination_port: u16,
-    /// Outer type of service.
-    pub tos: u8,
-    /// Outer time to live.
-    pub ttl: u8,
-    /// Outer don't-fragment bit; not set over IPv6, which has none.
-    pub dont_fragment: bool,
-    /// Length of the outer IP packet in bytes.
-    pub length: u16,
-    /// The hash of outer addresses and ports that selected the next hop.
-    pub hash: u64,
-    /// Number of available next hops, at least one.
-    pub choices: usize,
-    /// The bucket that the hash selects ([`path::BUCKETS`]); `None` if there is only one
-    /// next hop.
-    pub bucket: Option<usize>,
-    /// Weight of the next hop, and the sum of all weights.
-    pub weights: (u32, u32),
-    /// Interface index of the uplink.
-    pub uplink: u32,
-    /// The gateway, or the VTEP itself if it is on-link.
-    pub gateway: IpAddr,
-    /// The uplink's MAC address.
-    pub source_mac: MacAddr,
-    /// The gateway's MAC address; `None` while it is not resolved and the frame would wait.
-    pub destination_mac: Option<MacAddr>,
-    /// Whether the route to the VTEP is a default route.
-    pub by_default: bool,
-}
-
-/// A step of the datapath on the way of a frame.
-pub(crate) enum Step {
-    /// The whole frame is dropped.
-    Dropped(DropReason),
-    /// The destination is looked up. Copies follow.
-    Addressed(Forwarded),
-    /// A copy to a VTEP is sent, held, or dropped.
-    Copy(CopyFate),
-    /// A copy for an access port.
-    Port(u16),
-    /// A step of decapsulation.
-    Arrival(Arrival),
-}
-
-impl Step {
-    /// The step in which the destination of a frame is looked up.
-    pub(crate) fn addressed(vni: &VniTable, destination: MacAddr, flooded: bool) -> Self {
-        Self::Addressed(Forwarded {
-            vni: vni.tunnel.vni,
-            netdev: vni.netdev.clone(),
-            destination,
-            flooded,
-            copies: Vec::new(),
-            ports: Vec::new(),
-        })
-    }
-
-    /// The step in which a copy is sent.
-    pub(crate) fn copy(
-        plan: &Decision<'_>,
-        (segment, remote): (usize, VtepIndex),
-        flow: &Flow,
-        sent: Result<(Path<'_>, Inherited), DropReason>,
-        snapshot: &Snapshot,
-    ) -> Self {
-        let remote = snapshot.vtep(remote).map(|vtep| vtep.address);
-        let source_port = sent.ok().map(|(path, _)| path.choice.source_port);
-        let entropy = plan.vni.entropy.explanation(flow, source_port);
-        let route = sent.map(|(path, inherited)| Route::of(plan, &path, inherited));
-        Self::Copy(CopyFate { segment, remote, entropy, route })
-    }
 }
 
 /// An output that records the steps of the datapath.
@@ -195,7 +79,7 @@ pub fn explain(
     snapshot: &Snapshot,
     now: Instant,
 ) -> Explanation {
-    let tag = VlanTag { tpid: TPID, tci: Slot::of(index).get() };
+    let tag = VlanTag { tpid: PUNT_TPID, tci: Slot::of(index).get() };
     let frame = Frame { vlan: Some(tag), ..*frame };
     let steps = recorded(frame, snapshot, now, |run| {
         let (mut pipeline, mut next) = (observer(), Some(Cursor::default()));
@@ -252,34 +136,6 @@ impl Explanation {
             }
         }
         forwarded.map_or(Self::Dropped(DropReason::ReceiveUnreadable), Self::Forwarded)
-    }
-}
-
-impl Route {
-    fn of(plan: &Decision<'_>, path: &Path<'_>, inherited: Inherited) -> Self {
-        let tunnel = &plan.vni.tunnel;
-        let Inherited { tos, ttl, dont_fragment } = inherited;
-        let Choice { source_port, hop, hash, .. } = path.choice;
-        let hops = path.vtep.paths.next_hops();
-        Self {
-            local: tunnel.local,
-            remote: path.vtep.address,
-            source_port,
-            destination_port: tunnel.destination_port,
-            tos,
-            ttl,
-            dont_fragment: dont_fragment && tunnel.local.is_ipv4(),
-            length: path.l3_length,
-            hash,
-            choices: hops.len(),
-            bucket: (hops.len() > 1).then(|| path::bucket(hash)),
-            weights: (hop.weight.into(), hops.iter().map(|hop| u32::from(hop.weight)).sum()),
-            uplink: hop.ifindex,
-            gateway: hop.gateway,
-            source_mac: hop.source_mac,
-            destination_mac: hop.destination_mac,
-            by_default: hop.by_default,
-        }
     }
 }
 

@@ -8,10 +8,11 @@ use tables::{OpenPort, Snapshot};
 use wire::ecn::Egress;
 use wire::{MacAddr, Vni};
 
-use crate::decapsulate::{SHORTEST_INNER, vxlan};
-use crate::explain::{Step, observer, recorded};
+use crate::decapsulate::SHORTEST_INNER;
+use crate::explain::{observer, recorded};
 use crate::learn::Heard;
-use crate::received::Outer;
+use crate::received::{Outer, vxlan};
+use crate::steps::{Arrival, Step};
 
 /// What would happen to a frame from the underlay. Fields that could not be read are `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,25 +61,6 @@ pub enum Fate {
         /// As for [`Self::Bridge`].
         ecn: Option<Egress>,
     },
-}
-
-/// A step of decapsulation.
-pub(crate) enum Arrival {
-    /// The inner source and destination address are read.
-    Stations(MacAddr, MacAddr),
-    /// The source address is looked up, because the netdev learns.
-    Heard(Heard),
-    /// The frame is sent.
-    Delivered { to: Destination, ecn: Option<Egress> },
-}
-
-impl Arrival {
-    /// The step in which the addresses of the inner frame are read.
-    pub(crate) fn stations(inner: &[u8]) -> Self {
-        let address = |at: usize| inner.get(at..).and_then(<[u8]>::first_chunk).copied();
-        let [source, destination] = [6, 0].map(|at| MacAddr(address(at).unwrap_or_default()));
-        Self::Stations(source, destination)
-    }
 }
 
 /// Explains what would happen at the time `now` to a frame that an uplink receives for its own MAC

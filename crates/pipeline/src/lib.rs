@@ -5,13 +5,14 @@
 //! - [`encapsulate`], [`decapsulate`]: the two directions
 //! - [`bridge`], `switch`: the bridge of standalone mode, where there is no kernel bridge
 //! - `lookup`: where a frame goes, and its [`policies`] for the path
-//! - `run`: what a batch is processed with, and the output that records steps
+//! - `run`: what a batch is processed with
 //! - [`mod@explain`], [`mod@explain_received`]: process one frame and describe what happened to it
+//! - `steps`: what the datapath reports for that
 //! - `encap_cache`: decisions about known RoCE flows
 //! - `decap_cache`: known pairs of remote VTEP and VNI
 //! - `host_delivery`: which decapsulated frames bypass the bridge
 //! - `encapsulate_ipv6`: encapsulation for an IPv6 underlay
-//! - `outer`, `received`: the outer headers to send, and those of received packets
+//! - `outer`, `received`: the outer headers of frames to be sent, and of received ones
 //! - [`gso`], `csum_offload`, `crc32c`: segmentation and checksums that senders left to the device
 //! - [`unresolved`]: frames that wait for the MAC address of their next hop
 //! - [`learn`]: data-plane learning of source addresses
@@ -47,10 +48,11 @@ mod lookup;
 mod outer;
 mod received;
 mod run;
+mod steps;
 mod switch;
 mod tcp_gro;
 
-pub use bridge::{AccessTerms, Bridge, BridgeLimits, Place, Station};
+pub use bridge::{AccessPortSettings, Bridge, BridgeLimits, Place, Station};
 pub use counters::Counters;
 pub use cursor::Cursor;
 pub use decapsulate::SHORTEST_INNER;

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use frame::{Checksum, DropReason, ETHERNET, Frame};
+use frame::{Checksum, DropReason, ETHERNET, Frame, Gso, GsoKind, Offload};
+use wire::Vni;
 use wire::checksum::Sum;
 use wire::number::PROTOCOL_UDP;
 
@@ -20,6 +21,13 @@ pub(crate) struct Outer {
     pub(crate) udp_at: usize,
     /// End of the UDP payload in the frame. Bytes after it are Ethernet padding.
     pub(crate) end: usize,
+}
+
+/// How the UDP payload is split, and the offloads of each inner frame.
+pub(crate) struct Pieces {
+    /// Bytes of one VXLAN header and its inner frame, at least 8. The last piece may be shorter.
+    pub(crate) size: usize,
+    pub(crate) offload: Offload,
 }
 
 impl Outer {
@@ -152,4 +160,54 @@ impl Outer {
     pub(crate) fn payload<'a>(&self, frame: &Frame<'a>) -> Result<&'a [u8], DropReason> {
         frame.data.get(self.udp_at + 8..self.end).ok_or(DropReason::Truncated)
     }
+}
+
+impl Pieces {
+    /// A super-frame is one of two kinds:
+    ///
+    /// - One VXLAN packet from a kernel peer whose *inner* frame is to be segmented. The checksum
+    ///   offset lies behind the outer headers. It is forwarded whole.
+    /// - Many VXLAN packets of one flow from another vtepd, coalesced by their outer UDP header.
+    ///   They are split here.
+    ///
+    /// `UDP` is the offset of the outer UDP header.
+    pub(crate) fn of<const UDP: usize>(
+        offload: &Offload,
+        outer: &Outer,
+    ) -> Result<Self, DropReason> {
+        let whole = outer.end - (UDP + 8);
+        let Checksum::Partial { start, offset } = offload.checksum else {
+            return match offload.gso {
+                None => Ok(Self { size: whole, offload: Offload::default() }),
+                Some(_) => Err(DropReason::BadOffload),
+            };
+        };
+        if usize::from(start) == UDP && offset == UDP_CHECKSUM {
+            let size = match offload.gso {
+                None => whole,
+                Some(Gso { kind: GsoKind::Udp, size, .. }) if size > 8 => usize::from(size),
+                Some(_) => return Err(DropReason::BadOffload),
+            };
+            return Ok(Self { size, offload: Offload::default() });
+        }
+        match start.checked_sub((UDP + 16) as u16) {
+            Some(start) if usize::from(start) >= ETHERNET => {
+                let checksum = Checksum::Partial { start, offset };
+                Ok(Self { size: whole, offload: Offload { checksum, gso: offload.gso } })
+            }
+            _ => Err(DropReason::BadOffload),
+        }
+    }
+}
+
+/// Checks the VXLAN header. Returns the VNI and the inner frame.
+pub(crate) fn vxlan(payload: &[u8]) -> Result<(Vni, &[u8]), DropReason> {
+    let (header, inner) = payload.split_first_chunk::<8>().ok_or(DropReason::Truncated)?;
+    let [flags, r0, r1, r2, v0, v1, v2, r3] = *header;
+    if flags != 0x08 || (r0 | r1 | r2 | r3) != 0 {
+        return Err(DropReason::NotVxlan);
+    }
+    let vni =
+        Vni::try_from(u32::from_be_bytes([0, v0, v1, v2])).map_err(|_| DropReason::UnknownVni)?;
+    Ok((vni, inner))
 }

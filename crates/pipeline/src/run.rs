@@ -5,6 +5,8 @@ use std::time::Instant;
 use frame::{Batch, TxBatch};
 use tables::Snapshot;
 
+use crate::steps::Step;
+
 /// A batch that is being processed, and what it is processed with.
 #[derive(Debug)]
 pub(crate) struct Run<'a, 'f, P, O> {
@@ -24,7 +26,7 @@ pub(crate) trait Output {
     fn frames(&mut self) -> &mut TxBatch;
 
     /// Records a step if somebody wants to know.
-    fn record(&mut self, step: impl FnOnce() -> crate::explain::Step);
+    fn record(&mut self, step: impl FnOnce() -> Step);
 }
 
 impl Output for TxBatch {
@@ -34,5 +36,5 @@ impl Output for TxBatch {
     }
 
     #[inline(always)]
-    fn record(&mut self, _: impl FnOnce() -> crate::explain::Step) {}
+    fn record(&mut self, _: impl FnOnce() -> Step) {}
 }

@@ -13,10 +13,10 @@ use crate::csum_offload::{Completed, is_sctp};
 use crate::cursor::Cursor;
 use crate::decap_cache::DecapCache;
 use crate::decapsulate::{segments, station};
-use crate::explain::Step;
 use crate::lookup::Decision;
 use crate::policies::Policies;
 use crate::run::{Output, Run};
+use crate::steps::Step;
 
 /// Prefix of 01-80-C2-00-00-00 to -0F, which bridges do not forward (IEEE 802.1Q-2022 table 8-1).
 const RESERVED: [u8; 5] = [0x01, 0x80, 0xc2, 0, 0];
@@ -74,12 +74,9 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) -> Option<Cursor> {
-        let mut own = std::mem::take(&mut self.policies);
-        let policies = &mut own;
-        let mut run = Run { batch, snapshot, now, policies, out, is_cacheable: false };
-        let next = self.switch_frames(from, port, &mut run);
-        self.policies = own;
-        next
+        self.process((batch, snapshot, now, out), |pipeline, run| {
+            pipeline.switch_frames(from, port, run)
+        })
     }
 
     /// Forwards frames of the batch until a part is full, and returns where to continue.
@@ -95,8 +92,8 @@ impl Pipeline {
         }
         let mut bridge = self.bridge.take()?;
         bridge.set_time(run.now);
-        let terms = bridge.ports.get(usize::from(port)).copied();
-        let table = terms.and_then(|t| snapshot.terminate(t.local, t.destination_port, t.vni));
+        let settings = bridge.ports.get(usize::from(port)).copied();
+        let table = settings.and_then(|t| snapshot.terminate(t.local, t.destination_port, t.vni));
         let (mut segment, mut next) = (from.segment, None);
         for (frame, index) in batch.frames_from(from.frame).iter().zip(from.frame..) {
             let at = Cursor { frame: index, segment: std::mem::take(&mut segment) };

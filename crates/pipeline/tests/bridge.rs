@@ -10,7 +10,7 @@ use common::{
     HOST, LEAF_1, LEAF_2, Leaf, Owned, UDP_AT, VNI, Worker, leaked, leave_to_card, open, tcp,
 };
 use pipeline::{
-    AccessTerms, Bridge, BridgeLimits, Destination, DropReason, Explanation, GsoKind, Place,
+    AccessPortSettings, Bridge, BridgeLimits, Destination, DropReason, Explanation, GsoKind, Place,
     TxFrame, explain_switched,
 };
 use proptest::prelude::*;
@@ -47,7 +47,7 @@ struct Switch {
 
 impl Switch {
     fn with(leaf: &Leaf, stations: usize, moves: u32) -> Self {
-        let terms = AccessTerms {
+        let settings = AccessPortSettings {
             vni: Vni::try_from(VNI).unwrap(),
             local: LEAF_1.into(),
             destination_port: 4789,
@@ -55,7 +55,9 @@ impl Switch {
             ageing: Some(AGEING),
         };
         let mut worker = Worker::new();
-        worker.pipeline.set_bridge(Bridge::new(vec![terms; 3], BridgeLimits { total: 100, moves }));
+        worker
+            .pipeline
+            .set_bridge(Bridge::new(vec![settings; 3], BridgeLimits { total: 100, moves }));
         Self { worker, snapshot: leaf.snapshot(), now: Instant::now() }
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{LEAF_1, Leaf, Owned, VNI, Worker, hop, leaked, roce, tcp};
 use pipeline::{
-    AccessTerms, Batch, Bridge, BridgeLimits, Cursor, DropReason, GsoKind, PART, TxBatch,
+    AccessPortSettings, Batch, Bridge, BridgeLimits, Cursor, DropReason, GsoKind, PART, TxBatch,
 };
 use tables::Snapshot;
 use wire::Vni;
@@ -131,7 +131,7 @@ fn what_is_left_of_a_frame_is_counted() {
 
 /// Leaf 1 with twenty access ports.
 fn switch() -> Worker {
-    let terms = AccessTerms {
+    let settings = AccessPortSettings {
         vni: Vni::try_from(VNI).unwrap(),
         local: LEAF_1.into(),
         destination_port: 4789,
@@ -139,7 +139,9 @@ fn switch() -> Worker {
         ageing: Some(Duration::from_secs(10)),
     };
     let mut worker = Worker::new();
-    worker.pipeline.set_bridge(Bridge::new(vec![terms; 20], BridgeLimits { total: 100, moves: 5 }));
+    worker
+        .pipeline
+        .set_bridge(Bridge::new(vec![settings; 20], BridgeLimits { total: 100, moves: 5 }));
     worker
 }
 

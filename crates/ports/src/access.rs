@@ -10,7 +10,7 @@ use netlink::{Link, Requests};
 use crate::packet::PacketSocket;
 use crate::port::Port;
 use crate::ring::RingSize;
-use crate::tap::{Tap, TapTerms};
+use crate::tap::{Tap, TapSettings};
 
 /// Slots of an interface's receive ring.
 const FRAMES: usize = 1792;
@@ -67,8 +67,8 @@ impl AccessPort {
     ///
     /// # Errors
     /// As [`Tap::open`].
-    pub fn tap(terms: &TapTerms) -> io::Result<Self> {
-        Tap::open(terms).map(Self::Tap)
+    pub fn tap(settings: &TapSettings) -> io::Result<Self> {
+        Tap::open(settings).map(Self::Tap)
     }
 
     /// The interface whose frames the namespace's IP stack must not receive, if any.

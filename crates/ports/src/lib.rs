@@ -35,5 +35,5 @@ pub use pcap::{PcapFrames, PcapPort, PcapWriter};
 pub use poller::Poller;
 pub use port::Port;
 pub use ring::RingSize;
-pub use tap::TapTerms;
+pub use tap::TapSettings;
 pub use tx::TCP_SUPER_FRAME_MARK;

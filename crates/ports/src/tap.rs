@@ -27,7 +27,7 @@ const BATCH: usize = 64;
 
 /// Settings of a TAP.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TapTerms {
+pub struct TapSettings {
     /// Name of the interface, 1 to 15 octets.
     pub name: String,
     /// User identifier that may open it, in addition to root.
@@ -60,27 +60,28 @@ impl Tap {
     /// # Errors
     /// When `/dev/net/tun` cannot be opened, when another process has the TAP open, or without
     /// CAP_NET_ADMIN.
-    pub fn open(terms: &TapTerms) -> io::Result<Self> {
+    pub fn open(settings: &TapSettings) -> io::Result<Self> {
         let queues: io::Result<Vec<File>> =
-            (0..terms.queues.max(1)).map(|_| queue(terms)).collect();
+            (0..settings.queues.max(1)).map(|_| queue(settings)).collect();
         let memory = vec![0; BATCH * FRAME_CAPACITY].into();
         let tap = Self {
-            name: terms.name.clone(),
+            name: settings.name.clone(),
             queues: queues?,
             turn: 0,
             memory,
             batch: Batch::new(BATCH),
         };
         if let Some(file) = tap.queues.first() {
-            if let Some(owner) = terms.owner {
+            if let Some(owner) = settings.owner {
                 control(file, libc::TUNSETOWNER, owner.into())?;
             }
-            control(file, libc::TUNSETPERSIST, terms.persistent.into())?;
+            control(file, libc::TUNSETPERSIST, settings.persistent.into())?;
         }
         let mut requests = Requests::open().map_err(io::Error::other)?;
-        let link = requests.link(&terms.name).map_err(io::Error::other)?;
+        let link = requests.link(&settings.name).map_err(io::Error::other)?;
         let ifindex = link.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?.ifindex;
-        let change = LinkChange { up: Some(true), mtu: Some(terms.mtu), ..LinkChange::default() };
+        let change =
+            LinkChange { up: Some(true), mtu: Some(settings.mtu), ..LinkChange::default() };
         requests.set_link(ifindex, &change).map_err(io::Error::other)?;
         Ok(tap)
     }
@@ -159,7 +160,7 @@ fn read(queue: &File, room: &mut [u8]) -> io::Result<Option<(usize, Offload)>> {
 }
 
 /// Opens a queue of the interface. The first one creates the interface.
-fn queue(terms: &TapTerms) -> io::Result<File> {
+fn queue(settings: &TapSettings) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -167,13 +168,13 @@ fn queue(terms: &TapTerms) -> io::Result<File> {
         .open("/dev/net/tun");
     let file =
         file.map_err(|error| io::Error::new(error.kind(), format!("/dev/net/tun: {error}")))?;
-    let many = if terms.queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
+    let many = if settings.queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | many;
     // SAFETY: ifreq is plain data for which zero bytes are a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last octet stays zero.
     let room = request.ifr_name.len() - 1;
-    for (octet, letter) in request.ifr_name.iter_mut().take(room).zip(terms.name.bytes()) {
+    for (octet, letter) in request.ifr_name.iter_mut().take(room).zip(settings.name.bytes()) {
         *octet = letter as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
@@ -258,14 +259,14 @@ mod tests {
         let leaf = Namespace::create(format!("vtp-stuck-{}", std::process::id())).unwrap();
         let receive = || {
             let name = "tap0".to_owned();
-            let terms = TapTerms {
+            let settings = TapSettings {
                 name: name.clone(),
                 owner: None,
                 persistent: false,
                 queues: 1,
                 mtu: 1500,
             };
-            let mut tap = Tap::open(&terms).unwrap();
+            let mut tap = Tap::open(&settings).unwrap();
             let ifindex = Requests::open().unwrap().link(&name).unwrap().unwrap().ifindex;
             let mut socket = PacketSocket::open(ifindex, RingSize::LITTLE).unwrap();
             let file = tap.queues.first_mut().unwrap();

@@ -92,6 +92,8 @@ pub struct Snapshot {
     identity: u64,
     /// Identity of the snapshot that last changed what reception depends on.
     reception: u64,
+    /// Identity of the snapshot that last added a VNI.
+    addition: u64,
     vnis: Pages<Arc<VniTable>>,
     /// For each VNI, the identity of the snapshot that last changed its settings.
     settings: Pages<u64>,
@@ -164,6 +166,12 @@ impl Snapshot {
     #[must_use]
     pub const fn reception_version(&self) -> u64 {
         self.reception
+    }
+
+    /// The version of the last addition of a VNI. A new one is unique within the process.
+    #[must_use]
+    pub const fn addition_version(&self) -> u64 {
+        self.addition
     }
 
     /// The VNI with this index.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use telemetry::{Metrics, bind};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn start() -> (Metrics, SocketAddr) {
     let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -19,7 +19,7 @@ fn start() -> (Metrics, SocketAddr) {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -94,6 +94,6 @@ fn an_address_that_another_process_has_is_tried_again() {
         Metrics::serve(address, None, move || told.send(()).unwrap(), || Ok("text\n".to_owned()))
             .unwrap();
     drop(other);
-    served.recv_timeout(PATIENCE).unwrap();
+    served.recv_timeout(TIMEOUT).unwrap();
     assert!(ask(address, GET).ends_with("text\n"));
 }

@@ -109,22 +109,24 @@ fn write_route(out: &mut impl Write, copy: &v1::Copy, route: &v1::CopyRoute) -> 
 ///
 /// # Errors
 /// When the output cannot be written.
-pub fn received(out: &mut impl Write, told: &v1::ReceivedExplanation) -> io::Result<()> {
-    if let (Some(vtep), Some(local), Some(port)) = (&told.vtep, &told.local, told.destination_port)
+pub fn received(out: &mut impl Write, explanation: &v1::ReceivedExplanation) -> io::Result<()> {
+    if let (Some(vtep), Some(local), Some(port)) =
+        (&explanation.vtep, &explanation.local, explanation.destination_port)
     {
         write!(out, "From VTEP {vtep} ")?;
-        if told.netdev.is_some() && !told.known_vtep {
+        if explanation.netdev.is_some() && !explanation.known_vtep {
             write!(out, "(which no table names) ")?;
         }
         writeln!(out, "to {local}:{port}")?;
     }
-    if let Some(vni) = told.vni {
-        let netdev = told.netdev.as_deref().unwrap_or("not taken over with that address and port");
+    if let Some(vni) = explanation.vni {
+        let netdev =
+            explanation.netdev.as_deref().unwrap_or("not taken over with that address and port");
         writeln!(out, "VNI {vni} ({netdev})")?;
     }
-    if let (Some(source), Some(destination)) = (&told.source, &told.destination) {
+    if let (Some(source), Some(destination)) = (&explanation.source, &explanation.destination) {
         write!(out, "Inner frame from {source} to {destination}")?;
-        match (told.learning.as_deref(), &told.previous_vtep) {
+        match (explanation.learning.as_deref(), &explanation.previous_vtep) {
             (Some("new"), _) => write!(out, "; the source is new, and is to be learned")?,
             (Some("moved"), Some(before)) => {
                 write!(out, "; the source was behind {before}, and is to be moved")?
@@ -135,13 +137,13 @@ pub fn received(out: &mut impl Write, told: &v1::ReceivedExplanation) -> io::Res
         }
         writeln!(out)?;
     }
-    match (told.fate.as_str(), &told.netdev, &told.reason) {
+    match (explanation.fate.as_str(), &explanation.netdev, &explanation.reason) {
         ("bridge" | "host", Some(netdev), _) => {
-            match &told.port {
+            match &explanation.port {
                 Some(port) => write!(out, "Decapsulated, to host port {port} past the bridge")?,
                 None => write!(out, "Decapsulated, into {netdev} and its bridge")?,
             }
-            if let Some(ecn) = &told.ecn {
+            if let Some(ecn) = &explanation.ecn {
                 write!(out, "; ECN becomes {ecn}")?;
             }
             writeln!(out)

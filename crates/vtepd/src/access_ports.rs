@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{Event, Journal};
-use netlink::{LinkMonitor, Requests};
-use tokio::time::sleep;
+use netlink::Requests;
 
 use crate::handle::Handle;
+use crate::link_watch::LinkWatch;
 use crate::standalone::Standalone;
 
 /// How often interfaces are checked if the kernel's notifications cannot be used.
@@ -27,9 +27,7 @@ pub async fn watch(handle: Arc<Handle>, standalone: Standalone, journal: Journal
     if standalone.is_empty() {
         return std::future::pending().await;
     }
-    let mut monitor = LinkMonitor::open()
-        .inspect_err(|error| tracing::warn!("access ports are looked at once a second: {error}"))
-        .ok();
+    let mut links = LinkWatch::new("access ports", INTERVAL);
     let names: Vec<String> =
         standalone.port_summaries().into_iter().map(|port| port.name).collect();
     let known = |name: &String| Known { ifindex: find(name).unwrap_or(Some(0)), refused: None };
@@ -40,17 +38,7 @@ pub async fn watch(handle: Arc<Handle>, standalone: Standalone, journal: Journal
         for ((name, known), number) in names.iter().zip(&mut ports).zip(0u16..) {
             look(&handle, &standalone, &journal, (number, name), known);
         }
-        let changed = match &mut monitor {
-            Some(monitor) => monitor.changed().await.map(drop),
-            None => {
-                sleep(INTERVAL).await;
-                Ok(())
-            }
-        };
-        if let Err(error) = changed {
-            tracing::warn!("access ports are looked at once a second: {error}");
-            monitor = None;
-        }
+        links.changed().await;
     }
 }
 
@@ -75,14 +63,14 @@ fn look(
     if now == known.ifindex || now.is_some() && now == known.refused {
         return;
     }
-    let tell = |text: String| {
+    let warn = |text: String| {
         tracing::warn!("{text}");
         journal.write(Event::Warning(text));
     };
     if known.ifindex.take().is_some() {
         handle.set_port_gone(number, true);
         if now.is_none() {
-            tell(format!(
+            warn(format!(
                 "the access port {name} is gone: its interface was deleted, renamed or moved"
             ));
         }
@@ -98,11 +86,11 @@ fn look(
         Ok(()) => {
             (known.ifindex, known.refused) = (now, None);
             handle.set_port_gone(number, false);
-            tell(format!("the access port {name} is back: there is an interface of its name"));
+            warn(format!("the access port {name} is back: there is an interface of its name"));
         }
         Err(problem) => {
             known.refused = now;
-            tell(format!("{problem}; the port forwards nothing"));
+            warn(format!("{problem}; the port forwards nothing"));
         }
     }
 }

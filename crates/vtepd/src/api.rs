@@ -2,7 +2,7 @@
 //!
 //! - [`service`]: one method for each request
 //! - [`show`]: converts forwarding tables to messages
-//! - [`tell`]: converts status and counters to messages
+//! - [`status`]: converts status and counters to messages
 //! - [`events`]: converts events to messages
 //! - [`explain`]: explains what happens to a given frame
 
@@ -10,7 +10,7 @@ mod events;
 mod explain;
 mod service;
 mod show;
-mod tell;
+mod status;
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use sd_notify::NotifyState;
 use tables::SteeringPlan;
 use tokio::sync::mpsc;
 
-use crate::daemon::{foreign, tell};
+use crate::daemon::{foreign, notify_service_manager};
 use crate::handle::Handle;
 use crate::takeover::TakeoverError;
 
@@ -98,7 +98,7 @@ impl Applier {
 fn tell_systemd(applied: bool, (taken, left): (usize, usize)) {
     let status = format!("{taken} VNIs taken over, {left} with the kernel");
     let states = [NotifyState::Status(&status), NotifyState::Ready];
-    tell(if applied { &states } else { &states[..1] });
+    notify_service_manager(if applied { &states } else { &states[..1] });
 }
 
 fn warn_of_foreign(known: &mut BTreeSet<String>, plan: &SteeringPlan) {

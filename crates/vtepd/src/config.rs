@@ -265,12 +265,12 @@ impl File {
 }
 
 fn workers(arguments: &Arguments, file: &File) -> Result<usize, ConfigurationError> {
-    let (place, told) = match arguments.workers {
-        Some(told) => ("--workers".to_owned(), told),
+    let (place, given) = match arguments.workers {
+        Some(given) => ("--workers".to_owned(), given),
         None => (file.place("takeover.workers"), file.takeover.workers.unwrap_or(1)),
     };
-    if (1..=MOST_WORKERS).contains(&told) {
-        return Ok(told);
+    if (1..=MOST_WORKERS).contains(&given) {
+        return Ok(given);
     }
     Err(ConfigurationError::Value {
         place,
@@ -345,10 +345,10 @@ fn fpm_users(file: &File) -> Result<fpm::Users, ConfigurationError> {
 fn limit(
     file: &File,
     key: &str,
-    told: Option<usize>,
+    given: Option<usize>,
     default: usize,
 ) -> Result<usize, ConfigurationError> {
-    let limit = told.unwrap_or(default);
+    let limit = given.unwrap_or(default);
     if limit <= LearnLimits::MAX {
         return Ok(limit);
     }

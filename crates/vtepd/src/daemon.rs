@@ -179,7 +179,7 @@ async fn forward(
     successor: &mut Option<UnixStream>,
 ) -> Result<(), Failure> {
     let guarded = Arc::new(Guarded::default());
-    let mut told_to_stop = guard::answer_signals(Arc::clone(&guarded))?;
+    let mut stop_requested = guard::answer_signals(Arc::clone(&guarded))?;
     let instance =
         if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
     let metrics_address = configuration.metrics;
@@ -192,8 +192,8 @@ async fn forward(
     let takeover = take_over(&configuration, (hook, features), &requests, worker_ends)?;
     let (status, seen) = watch::channel(Status::default());
     let (ports, gso) = (configuration.standalone.port_summaries(), configuration.worker.gso);
-    let handle = Handle::new(takeover, ports, hook, features, gso, seen, Arc::clone(&guarded));
-    let handle = Arc::new(handle);
+    let handle =
+        Arc::new(Handle::new(takeover, ports, hook, features, gso, seen, Arc::clone(&guarded)));
 
     let (refused, mut refusal) = mpsc::channel(1);
     let journal = Journal::default();
@@ -222,22 +222,20 @@ async fn forward(
     let api =
         api::serve(api_address, api_socket, Arc::clone(&handle), requests.clone(), journal.clone());
     let filters = filter_watch::watch(Arc::clone(&handle), requests.clone(), rules);
-    let wakeups = handle.pass_on_calls();
     let own_links = own_links::watch(Arc::clone(&handle), journal.clone());
     let access_ports =
         access_ports::watch(Arc::clone(&handle), configuration.standalone.clone(), journal.clone());
-    tokio::pin!(control, api, filters, wakeups, own_links, access_ports);
+    tokio::pin!(control, api, filters, own_links, access_ports);
     let ended: Result<(), Failure> = loop {
         tokio::select! {
             result = &mut control => break result.map_err(Into::into),
             result = &mut api => break result,
             () = &mut filters => {}
-            () = &mut wakeups => {}
             () = &mut access_ports => {}
             error = &mut own_links => break Err(error.into()),
             error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),
             _ = worker_ended.recv() => break Ok(()),
-            _ = told_to_stop.recv() => break Ok(()),
+            _ = stop_requested.recv() => break Ok(()),
             stream = instance.successor() => {
                 tracing::info!("another vtepd takes over from this one");
                 *successor = Some(stream);
@@ -274,7 +272,7 @@ async fn apply_reload(
 
 /// Gives everything back to the kernel.
 fn stop(handle: &Handle) -> Result<(), Failure> {
-    tell(&[NotifyState::Stopping]);
+    notify_service_manager(&[NotifyState::Stopping]);
     if handle.is_engaged() {
         tracing::info!(
             "{}",
@@ -318,7 +316,7 @@ fn closed_listeners(configuration: &Configuration) -> Vec<String> {
 }
 
 /// Notifies the service manager. Without `NOTIFY_SOCKET` this does nothing (sd_notify(3)).
-pub(crate) fn tell(states: &[NotifyState]) {
+pub(crate) fn notify_service_manager(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!("the service manager was not notified: {error}");
     }

@@ -7,7 +7,7 @@
 //! outdated tables while the control task hangs. The guard therefore gives everything back to the
 //! kernel until the task works again. If work is not done within the stall limit, the runtime's
 //! thread does not answer, and the thread uses no CPU time, that is a hang. A thread that computes,
-//! or a task that waits for a long dump, is given [`PATIENCE`].
+//! or a task that waits for a long dump, is given [`COMPUTE_LIMIT`].
 //!
 //! An idle control task cannot be late. The guard does not wake it, but sleeps until the kernel
 //! sends an event. It checks the queue of requests once a second.
@@ -34,7 +34,7 @@ const STEP: Duration = Duration::from_millis(20);
 /// After the kill switch is emptied, workers have this long to forward the frames that they have.
 const LAST_FRAMES: Duration = Duration::from_millis(100);
 /// How long work may wait for a control task that computes, or that waits for the kernel.
-const PATIENCE: Duration = Duration::from_secs(5);
+const COMPUTE_LIMIT: Duration = Duration::from_secs(5);
 /// How often the queue of requests is checked while the kernel has no events.
 const IDLE: Duration = Duration::from_secs(1);
 /// Number of checks within one stall limit.
@@ -266,7 +266,7 @@ impl Guard {
             looks_without_sign = if lives { 0 } else { looks_without_sign + 1 };
             // One check less than `LOOKS`: the first check comes after a wait as well, and each
             // sleep takes a little longer than requested.
-            if looks_without_sign + 1 >= LOOKS || start.elapsed() >= PATIENCE.max(self.limit) {
+            if looks_without_sign + 1 >= LOOKS || start.elapsed() >= COMPUTE_LIMIT.max(self.limit) {
                 return Some(start.elapsed());
             }
         }

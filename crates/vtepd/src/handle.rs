@@ -13,7 +13,6 @@ use netlink::Direction;
 use pipeline::Counters;
 use pipeline::counters::{Counter, Forwarded, vtep_id};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff, VtepIndex};
-use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -128,6 +127,9 @@ impl Handle {
         let vteps = vteps.filter_map(id);
         let sum = Counters::sum(self.workers.iter().map(AsRef::as_ref), vteps);
         offloaded.vnis.iter().for_each(|(slot, counted)| sum.add_vni(*slot, &forwarded(counted)));
+        let steering = self.steering_counts();
+        let frames = offloaded.vnis.values().map(|counted| counted.sent + counted.received).sum();
+        sum.add_received(steering.offload_encapsulated, steering.offload_decapsulated, frames);
         for (index, counted) in &offloaded.vteps {
             sum.add_peer(vtep_id(VtepIndex(*index), &snapshot), &forwarded(counted));
         }
@@ -154,32 +156,6 @@ impl Handle {
         self.workers.iter().map(of).collect()
     }
 
-    /// Wakes workers when steering programs request it through their ring buffer. Never returns.
-    pub async fn pass_on_calls(&self) {
-        let calls = self.takeover().as_mut().and_then(Takeover::take_calls);
-        #[expect(
-            deprecated,
-            reason = "its successor is unsafe; this ring owns its descriptor and never changes it"
-        )]
-        let calls = calls.map(AsyncFd::new).transpose();
-        let calls = calls.unwrap_or_else(|error| {
-            tracing::warn!(
-                "a worker whose frames get lost on their way to it is not called: {error}"
-            );
-            None
-        });
-        let Some(mut calls) = calls else { return std::future::pending().await };
-        // An error is possible only when the runtime shuts down.
-        while let Ok(mut ready) = calls.readable_mut().await {
-            for worker in ready.get_inner_mut() {
-                if let Some(takeover) = self.takeover().as_ref() {
-                    takeover.wake(worker);
-                }
-            }
-            ready.clear_ready();
-        }
-    }
-
     /// The stations that the workers' own bridges have learned. Empty without access ports.
     pub async fn stations(&self) -> Stations {
         if self.access.is_empty() {
@@ -188,11 +164,10 @@ impl Handle {
         let answers = self.takeover().as_ref().map(Takeover::stations);
         let mut stations = Stations::new();
         for answer in answers.into_iter().flatten() {
-            // There is no answer if the worker ends or hangs, or if a later request has replaced
-            // this one.
-            stations.extend(
-                timeout(ANSWER, answer).await.unwrap_or(Ok(Stations::new())).unwrap_or_default(),
-            );
+            // There is no answer if the worker ends or hangs.
+            if let Ok(Ok(of_worker)) = timeout(ANSWER, answer).await {
+                stations.extend_from_slice(&of_worker);
+            }
         }
         stations
     }
@@ -385,5 +360,6 @@ const fn forwarded(counted: &OffloadTraffic) -> Forwarded {
         sent: (counted.sent, counted.sent_bytes),
         received: (counted.received, counted.received_bytes),
         by_default: counted.by_default,
+        past_bridge: counted.past_bridge,
     }
 }

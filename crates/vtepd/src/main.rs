@@ -12,6 +12,7 @@ mod guard;
 mod handle;
 mod holder;
 mod instance;
+mod link_watch;
 mod listeners;
 mod log;
 mod metrics_view;
@@ -20,6 +21,7 @@ mod packet_rules;
 mod privilege;
 mod standalone;
 mod takeover;
+mod wakeups;
 
 use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{Event, Journal};
-use netlink::LinkMonitor;
-use tokio::time::sleep;
 
 use crate::handle::Handle;
+use crate::link_watch::LinkWatch;
 
 /// How often the interfaces are checked if the kernel's notifications cannot be used.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -37,13 +36,9 @@ pub enum OwnLinkError {
 
 /// Watches the interfaces and repairs them. Returns once one cannot be used any more.
 pub async fn watch(handle: Arc<Handle>, journal: Journal) -> OwnLinkError {
-    let mut monitor = LinkMonitor::open()
-        .inspect_err(|error| {
-            tracing::warn!("vtepd's own interfaces are looked at ten times a second: {error}")
-        })
-        .ok();
+    let mut links = LinkWatch::new("vtepd's own interfaces", INTERVAL);
     loop {
-        // The first pass covers changes before the monitor was opened.
+        // The first pass covers changes before the first notification.
         match handle.repair() {
             Ok(repaired) => {
                 for name in repaired {
@@ -58,23 +53,9 @@ pub async fn watch(handle: Arc<Handle>, journal: Journal) -> OwnLinkError {
         }
         let names = handle.own_links();
         loop {
-            let changes = match &mut monitor {
-                Some(monitor) => monitor.changed().await,
-                None => break sleep(INTERVAL).await,
-            };
-            match changes {
-                Ok(changes)
-                    if changes.any || names.iter().any(|name| changes.names.contains(name)) =>
-                {
-                    break;
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(
-                        "vtepd's own interfaces are looked at ten times a second: {error}"
-                    );
-                    monitor = None;
-                }
+            let changes = links.changed().await;
+            if changes.any || names.iter().any(|name| changes.names.contains(name)) {
+                break;
             }
         }
     }

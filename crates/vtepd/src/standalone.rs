@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use control::StandaloneVni;
 use nix::unistd::User;
-use ports::TapTerms;
+use ports::TapSettings;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use wire::{MacAddr, Vni};
@@ -131,14 +131,14 @@ pub struct PortSummary {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PortKind {
     Interface(String),
-    Tap(TapTerms),
+    Tap(TapSettings),
 }
 
 impl PortKind {
     fn name(&self) -> &str {
         match self {
             Self::Interface(name) => name,
-            Self::Tap(terms) => &terms.name,
+            Self::Tap(settings) => &settings.name,
         }
     }
 }
@@ -271,7 +271,7 @@ impl PortSection {
                 }
                 let owner = owner.as_ref().map(Owner::id).transpose()?;
                 let persistent = persistent.unwrap_or(false);
-                Ok(PortKind::Tap(TapTerms { name: fits(name)?, owner, persistent, queues, mtu }))
+                Ok(PortKind::Tap(TapSettings { name: fits(name)?, owner, persistent, queues, mtu }))
             }
             _ => Err("a port is { interface = \"NAME\" } or { tap = \"NAME\" }".to_owned()),
         }
@@ -326,14 +326,14 @@ mod tests {
         assert_eq!(configuration.fpm.address, None, "nobody has anything to say of netdevs");
         let Standalone { ports, .. } = &configuration.standalone;
         assert!(ports.iter().all(|port| port.ageing.is_none()), "0 is never");
-        let terms = TapTerms {
+        let settings = TapSettings {
             name: "tap0".to_owned(),
             owner: Some(7),
             persistent: false,
             queues: 2,
             mtu: TAP_MTU,
         };
-        assert_eq!(ports[1].kind, PortKind::Tap(terms));
+        assert_eq!(ports[1].kind, PortKind::Tap(settings));
         assert_eq!(load(&table(PORTS), &[]).unwrap().standalone.ports[0].ageing, Some(AGEING));
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bpf::{
-    BypassState, Hook, KillSwitch, OffloadCounts, Steering, SteeringCounts, SteeringError, Wakeups,
+    BypassState, Hook, KillSwitch, OffloadCounts, Steering, SteeringCounts, SteeringError,
     stale_filters,
 };
 use control::{Adjacency, Request, Update};
@@ -26,6 +26,7 @@ use worker::{
 use crate::guard::Guarded;
 use crate::own_links::OwnLinkError;
 use crate::standalone::Access;
+use crate::wakeups;
 
 /// Punt pairs, steering programs and workers of one network namespace. [`Takeover::stop`] gives
 /// everything back to the kernel.
@@ -33,8 +34,6 @@ use crate::standalone::Access;
 pub struct Takeover {
     steering: Steering,
     workers: Vec<Worker>,
-    /// The ring buffer through which steering programs wake workers, until [`Self::take_calls`].
-    calls: Option<Wakeups>,
     engaged: bool,
     /// Whether the last difference was not applied completely.
     incomplete: bool,
@@ -117,7 +116,7 @@ impl Takeover {
         // that starts them, so this comes before them.
         confine();
         let taken = || TakeoverError::Socket(io::Error::other("the punt's socket is gone"));
-        let (watchdogs, calls) = steering.take_watch().ok_or_else(taken)?;
+        let (watchdogs, wakeups) = steering.take_watch().ok_or_else(taken)?;
         let super_frames = options.gso && features.udp_super_frames;
         let mut workers = Vec::new();
         for (number, ((punts, watchdog), share)) in
@@ -148,10 +147,11 @@ impl Takeover {
             let worker = Worker::start(number, sockets, share, reports(requests), stopped.clone());
             workers.push(worker.map_err(TakeoverError::Worker)?);
         }
+        wakeups::serve(wakeups, workers.iter().map(Worker::waker).collect())
+            .map_err(TakeoverError::Worker)?;
         Ok(Self {
             steering,
             workers,
-            calls: Some(calls),
             engaged: false,
             incomplete: false,
             _claims: claims,
@@ -209,6 +209,9 @@ impl Takeover {
     /// # Errors
     /// When a worker ended with an error.
     pub fn stop(mut self, guarded: &Guarded) -> Result<(), TakeoverError> {
+        if let Err(error) = self.steering.leave() {
+            tracing::warn!("frames of some flows may be reordered: {error}");
+        }
         self.steering.release()?;
         guarded.stopped();
         self.workers.iter().for_each(Worker::stop);
@@ -322,7 +325,7 @@ impl Takeover {
     }
 
     /// As [`Worker::stations`], for each worker.
-    pub fn stations(&self) -> Vec<oneshot::Receiver<Stations>> {
+    pub fn stations(&self) -> Vec<oneshot::Receiver<Arc<Stations>>> {
         let request = |worker: &Worker| {
             let (sender, stations) = oneshot::channel();
             // An error means that the receiver no longer waits.
@@ -330,19 +333,6 @@ impl Takeover {
             stations
         };
         self.workers.iter().map(request).collect()
-    }
-
-    /// The ring buffer through which steering programs wake workers. The caller passes what it
-    /// reads to [`Self::wake`]. `None` after the first call.
-    pub const fn take_calls(&mut self) -> Option<Wakeups> {
-        self.calls.take()
-    }
-
-    /// Wakes the worker of this number, which then reads its punt pairs.
-    pub fn wake(&self, worker: usize) {
-        if let Some(worker) = self.workers.get(worker) {
-            worker.wake();
-        }
     }
 
     /// As [`Steering::placed_at`].

@@ -39,6 +39,9 @@ const QUIET: Duration = Duration::from_millis(20);
 /// access ports may send all the time.
 const LAST: Duration = Duration::from_millis(100);
 
+/// How long frames of a VNI may wait in the kernel's backlogs when the VNI is taken over.
+const KERNEL_BACKLOG: Duration = Duration::from_millis(5);
+
 /// The thread's own state.
 pub(crate) struct Engine {
     shared: Arc<Shared>,
@@ -50,6 +53,8 @@ pub(crate) struct Engine {
     reports: Reports,
     /// Generation of the snapshot of the last batch.
     generation: u64,
+    /// The version of the last addition of a VNI that the worker has seen.
+    addition: u64,
     /// The bypass targets that the pipeline uses.
     bypass_targets: Arc<BypassTargets>,
     /// Since when no pause in the traffic has let hosts' frames move from the bridge to the bypass.
@@ -76,6 +81,7 @@ impl Engine {
             numbers,
             reports,
             generation: 0,
+            addition: 0,
             bypass_targets: Arc::default(),
             restless_since: None,
             restless: RESTLESS,
@@ -104,10 +110,11 @@ impl Engine {
             }
         }
         let mut poller = Poller::default();
-        let (mut quiet_since, mut told_to_stop) = (None, None);
+        let (mut quiet_since, mut stopping_since) = (None, None);
         let (mut counted, mut uncounted) = (Instant::now(), 0);
         loop {
             let now = Instant::now();
+            self.watchdog.set_idle(false);
             let moved = self.poll_once(now)?;
             uncounted += moved;
             let falls_asleep = moved == 0 && !busy_poll;
@@ -122,7 +129,7 @@ impl Engine {
             }
             let stopping = self.shared.stopping.load(Ordering::Relaxed);
             if stopping
-                && now.saturating_duration_since(*told_to_stop.get_or_insert(now)) >= LAST
+                && now.saturating_duration_since(*stopping_since.get_or_insert(now)) >= LAST
                 && self.forwarder.is_idle()
             {
                 self.forwarder.pipeline.stop();
@@ -134,6 +141,9 @@ impl Engine {
                 continue;
             }
             self.scheduling.rest(now);
+            if self.forwarder.is_idle() && !self.forwarder.pipeline.holds() {
+                self.watchdog.set_idle(true);
+            }
             if stopping && quiet_since.get_or_insert_with(Instant::now).elapsed() >= QUIET {
                 self.forwarder.pipeline.stop();
                 return Ok(());
@@ -158,6 +168,12 @@ impl Engine {
         if self.generation != snapshot.generation() || self.forwarder.pipeline.holds() {
             self.generation = snapshot.generation();
             self.forwarder.release(&snapshot, now);
+        }
+        if self.addition != snapshot.addition_version() {
+            self.addition = snapshot.addition_version();
+            // The kernel's own frames of a new VNI may still wait in backlogs of the kernel. The
+            // rings hold what arrives meanwhile.
+            std::thread::sleep(KERNEL_BACKLOG);
         }
         let bypass_targets = self.shared.bypass_targets.load();
         if !Arc::ptr_eq(&bypass_targets, &self.bypass_targets) {
@@ -227,14 +243,16 @@ impl Engine {
         }
         let Self { forwarder, scheduling, .. } = self;
         let moved = forwarder.from_access_ports(snapshot, now, |frames| scheduling.begin(frames));
-        if let Some(answer) = self.shared.take_answer() {
+        let answers = self.shared.take_answers();
+        if !answers.is_empty() {
             let mut stations = self.forwarder.pipeline.stations(now);
             for station in &mut stations {
                 if let Place::Port(number) = &mut station.place {
                     *number = self.numbers.get(usize::from(*number)).copied().unwrap_or(*number);
                 }
             }
-            answer(stations);
+            let stations = Arc::new(stations);
+            answers.into_iter().for_each(|answer| answer(Arc::clone(&stations)));
         }
         moved
     }

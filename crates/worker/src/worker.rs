@@ -76,7 +76,7 @@ pub enum Report {
 pub type Reports = Box<dyn Fn(Report) -> bool + Send>;
 
 /// Called with the stations that a worker's bridge has learned.
-pub(crate) type Answer = Box<dyn FnOnce(Stations) + Send>;
+pub(crate) type Answer = Box<dyn FnOnce(Arc<Stations>) + Send>;
 
 /// What a worker shares with the rest of the daemon.
 pub(crate) struct Shared {
@@ -86,9 +86,9 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) wake: EventFd,
     pub(crate) stopping: AtomicBool,
-    /// What to call with the stations, if they were requested. Only workers with access ports look at it.
-    answer: Mutex<Option<Answer>>,
-    asked: AtomicBool,
+    /// What to call with the stations. Only workers with access ports look at it.
+    answers: Mutex<Vec<Answer>>,
+    has_answers: AtomicBool,
     /// Access ports that were opened again, by their numbers among all workers' ports.
     new_ports: Mutex<Vec<(u16, AccessPort)>>,
     has_new_ports: AtomicBool,
@@ -101,6 +101,20 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            snapshot: ArcSwap::default(),
+            bypass_targets: ArcSwap::default(),
+            counters: Arc::new(Counters::new()),
+            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            stopping: AtomicBool::new(false),
+            answers: Mutex::default(),
+            has_answers: AtomicBool::new(false),
+            new_ports: Mutex::default(),
+            has_new_ports: AtomicBool::new(false),
+        })
+    }
+
     /// The access ports that were opened again since the last call.
     pub(crate) fn take_new_ports(&self) -> Vec<(u16, AccessPort)> {
         if !self.has_new_ports.load(Ordering::Relaxed)
@@ -111,10 +125,19 @@ impl Shared {
         std::mem::take(&mut *self.new_ports.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What to call with the stations, if they were requested since the last call.
-    pub(crate) fn take_answer(&self) -> Option<Answer> {
-        let asked = self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Acquire);
-        if asked { self.answer.lock().unwrap_or_else(PoisonError::into_inner).take() } else { None }
+    /// What to call with the stations, for each request since the last call.
+    pub(crate) fn take_answers(&self) -> Vec<Answer> {
+        if !self.has_answers.load(Ordering::Relaxed)
+            || !self.has_answers.swap(false, Ordering::Acquire)
+        {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn ask(&self, answer: Answer) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
+        self.has_answers.store(true, Ordering::Release);
     }
 }
 
@@ -140,17 +163,7 @@ impl Worker {
         reports: Reports,
         stopped: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            snapshot: ArcSwap::default(),
-            bypass_targets: ArcSwap::default(),
-            counters: Arc::new(Counters::new()),
-            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
-            stopping: AtomicBool::new(false),
-            answer: Mutex::default(),
-            asked: AtomicBool::new(false),
-            new_ports: Mutex::default(),
-            has_new_ports: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new()?);
         let WorkerPorts { ports: access, bridge, numbers, vnis: _ } = share;
         let Sockets { ports, watchdog, cpu, grouping, options } = sockets;
         let mut pipeline = Pipeline::new(Arc::clone(&shared.counters));
@@ -166,7 +179,7 @@ impl Worker {
         );
         let thread =
             std::thread::Builder::new().name(of_worker("worker", number)).spawn(move || {
-                let _told = OnDrop(Some(stopped));
+                let _on_drop = OnDrop(Some(stopped));
                 engine.run(cpu)
             })?;
         Ok(Self { shared, numbers, thread })
@@ -179,12 +192,10 @@ impl Worker {
     }
 
     /// Has `answer` called on the worker's thread with the stations that its own bridge has learned.
-    /// It must not block. A worker without access ports does not answer. A later call replaces an
-    /// earlier one that is not answered yet.
-    pub fn stations(&self, answer: impl FnOnce(Stations) + Send + 'static) {
-        *self.shared.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(answer));
-        self.shared.asked.store(true, Ordering::Release);
-        self.wake();
+    /// It must not block. A worker without access ports does not answer.
+    pub fn stations(&self, answer: impl FnOnce(Arc<Stations>) + Send + 'static) {
+        self.shared.ask(Box::new(answer));
+        self.waker().wake();
     }
 
     /// Passes an access port that was opened again to the worker. The worker ignores it if the
@@ -192,7 +203,7 @@ impl Worker {
     pub fn replace_port(&self, number: u16, port: AccessPort) {
         self.shared.new_ports.lock().unwrap_or_else(PoisonError::into_inner).push((number, port));
         self.shared.has_new_ports.store(true, Ordering::Release);
-        self.wake();
+        self.waker().wake();
     }
 
     /// Whether the access port of this number belongs to the worker.
@@ -207,7 +218,7 @@ impl Worker {
         // An idle worker may sleep on. But with the new snapshot, unresolved frames may be sent
         // now. Before the first snapshot, the worker does not read its access ports.
         if self.shared.counters.held.get() > 0 || before.generation() == 0 {
-            self.wake();
+            self.waker().wake();
         }
     }
 
@@ -221,7 +232,7 @@ impl Worker {
     /// Makes the worker forward what still arrives until nothing more comes, and then end.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        self.wake();
+        self.waker().wake();
     }
 
     /// Waits until the thread ends.
@@ -232,10 +243,22 @@ impl Worker {
         self.thread.join().map_err(|_| io::Error::other("the worker panicked"))?
     }
 
+    /// Wakes the worker from another thread.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.shared))
+    }
+}
+
+/// Wakes a worker from another thread.
+#[derive(Debug, Clone)]
+pub struct Waker(Arc<Shared>);
+
+impl Waker {
     /// Wakes the worker, which then reads its sockets.
     pub fn wake(&self) {
         // This fails only if the counter is full, and then the worker is awake.
-        let _ = self.shared.wake.write(1);
+        let _ = self.0.wake.write(1);
     }
 }
 
@@ -258,17 +281,33 @@ mod tests {
 
     /// The daemon must end with its first worker, even if the worker panics.
     #[test]
-    fn the_end_is_told_of_after_a_panic_too() {
-        let (told, tale) = mpsc::channel();
-        let others = told.clone();
+    fn the_end_is_reported_after_a_panic_too() {
+        let (ends, ended) = mpsc::channel();
+        let others = ends.clone();
         let thread = std::thread::spawn(move || {
-            let _told = OnDrop(Some(move || {
-                let _ = told.send(());
+            let _on_drop = OnDrop(Some(move || {
+                let _ = ends.send(());
             }));
             std::panic::resume_unwind(Box::new(()));
         });
         assert!(thread.join().is_err());
-        assert_eq!(tale.try_recv(), Ok(()));
+        assert_eq!(ended.try_recv(), Ok(()));
         drop(others);
+    }
+
+    #[test]
+    fn every_request_for_stations_is_answered() {
+        let (answers, answered) = mpsc::channel();
+        let shared = Shared::new().unwrap();
+        assert!(shared.take_answers().is_empty());
+        for request in 0..2 {
+            let answers = answers.clone();
+            shared.ask(Box::new(move |stations| answers.send((request, stations.len())).unwrap()));
+        }
+        for answer in shared.take_answers() {
+            answer(Arc::default());
+        }
+        assert_eq!(answered.try_iter().collect::<Vec<_>>(), [(0, 0), (1, 0)]);
+        assert!(shared.take_answers().is_empty());
     }
 }

@@ -11,7 +11,7 @@ use pipeline::{
     Batch, Checksum, Counters, DropReason, Explanation, Frame, Gso, GsoKind, Offload, Pipeline,
     TxBatch, TxFrame, VlanTag, explain,
 };
-use tables::{VniIndex, Snapshot};
+use tables::{Snapshot, VniIndex};
 use wire::ecn::Egress;
 
 const LEAF_1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);

@@ -9,6 +9,7 @@
 mod frames;
 mod kernel;
 mod model;
+mod offload;
 mod programs;
 mod requests;
 mod seeds;
@@ -16,6 +17,7 @@ mod settings;
 mod streams;
 
 pub use frames::{decapsulate, dissect, encapsulate};
+pub use offload::offload;
 pub use programs::{chosen_port, steering};
 pub use requests::api_request;
 pub use seeds::write_if_asked as write_seeds_if_asked;
@@ -29,22 +31,25 @@ mod vtepd {
     pub mod config;
     pub mod guard;
     pub mod handle;
+    pub mod link_watch;
     pub mod log;
     pub mod metrics_view;
     pub mod own_links;
     pub mod privilege;
     pub mod standalone;
     pub mod takeover;
+    pub mod wakeups;
 
     pub mod api {
         pub mod events;
         pub mod explain;
         pub mod service;
         pub mod show;
-        pub mod tell;
+        pub mod status;
     }
 }
 // The modules refer to each other by these paths.
 use vtepd::{
-    api, guard, handle, log, metrics_view, own_links, privilege, standalone, takeover,
+    api, guard, handle, link_watch, log, metrics_view, own_links, privilege, standalone, takeover,
+    wakeups,
 };

@@ -6,10 +6,12 @@ use std::time::Instant;
 
 use aya::maps::{Array, HashMap};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
-use aya::{Ebpf, EbpfLoader, Pod};
+use aya::{Ebpf, EbpfLoader};
+use bpf::{PortChoiceEntry, TakenNetdev, TakenTunnel, TunnelEnd};
 use path::{Bins, Entropy, Key, Policy, Settings, SourcePortRange};
 use pipeline::explain_received::{Fate, explain_received};
 use pipeline::{DropReason, Frame, Offload};
+use tables::{TakenVni, VniIndex, VniSource};
 
 use crate::frames::{THERE, run, underlay_frame};
 use crate::model;
@@ -27,28 +29,7 @@ const REDIRECT: u32 = 7;
 const PASS: u32 = u32::MAX;
 /// Number of words in `waiting_since` for each worker. The first is for the underlay, the second
 /// for bridges.
-const WORDS: u32 = 8;
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct TunnelEnd {
-    local: [u8; 4],
-    vni: u32,
-    port: [u8; 2],
-    zero: u16,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct TakenNetdev {
-    frame_limit: u32,
-    slot: u32,
-}
-
-// SAFETY: plain integers without padding.
-unsafe impl Pod for TunnelEnd {}
-// SAFETY: plain integers without padding.
-unsafe impl Pod for TakenNetdev {}
+const WORDS_PER_WORKER: u32 = 8;
 
 static STEERING: LazyLock<Mutex<Ebpf>> = LazyLock::new(|| {
     let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
@@ -57,13 +38,26 @@ static STEERING: LazyLock<Mutex<Ebpf>> = LazyLock::new(|| {
     for name in ["steer_uplink", "steer_vxlan"] {
         program(&mut ebpf, name).load().unwrap();
     }
-    let end = TunnelEnd { local: [10, 1, 0, 0], vni: 10_010, port: 4789u16.to_be_bytes(), zero: 0 };
+    let vni = taken_vni();
     let mut ends = HashMap::try_from(ebpf.map_mut("taken_tunnels").unwrap()).unwrap();
-    ends.insert(end, u32::MAX, 0).unwrap();
+    ends.insert(TunnelEnd::of(&vni), TakenTunnel::of(&vni, None), 0).unwrap();
     let mut netdevs = HashMap::try_from(ebpf.map_mut("taken_netdevs").unwrap()).unwrap();
-    netdevs.insert(LOOPBACK, TakenNetdev { frame_limit: FRAME_LIMIT, slot: 1 }, 0).unwrap();
+    netdevs.insert(LOOPBACK, TakenNetdev::of(&vni), 0).unwrap();
     Mutex::new(ebpf)
 });
+
+/// The VNI of [`THERE`] on the loopback interface.
+fn taken_vni() -> TakenVni {
+    TakenVni {
+        vni: 10_010.try_into().unwrap(),
+        source: VniSource::Netdev(LOOPBACK),
+        name: "lo".to_owned(),
+        index: VniIndex::new(1).unwrap(),
+        local: [10, 1, 0, 0].into(),
+        destination_port: 4789,
+        frame_limit: FRAME_LIMIT,
+    }
+}
 
 fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> &'a mut SchedClassifier {
     ebpf.program_mut(name).unwrap().try_into().unwrap()
@@ -97,10 +91,10 @@ fn test_run(program: &SchedClassifier, frame: &[u8], gso_size: u32) -> u32 {
 /// Returns the worker that a punt pair's last frame was redirected to, if any, and clears it.
 fn take_worker(ebpf: &mut Ebpf, punt: u32) -> Option<u32> {
     let mut waiting = Array::<_, u64>::try_from(ebpf.map_mut("waiting_since").unwrap()).unwrap();
-    let waits = |worker: &u32| waiting.get(&(worker * WORDS + punt), 0).unwrap() != 0;
+    let waits = |worker: &u32| waiting.get(&(worker * WORDS_PER_WORKER + punt), 0).unwrap() != 0;
     let workers: Vec<u32> = (0..8).filter(waits).collect();
     for worker in &workers {
-        waiting.set(worker * WORDS + punt, 0, 0).unwrap();
+        waiting.set(worker * WORDS_PER_WORKER + punt, 0, 0).unwrap();
     }
     assert!(workers.len() <= 1, "one worker gets a frame, not {workers:?}");
     workers.first().copied()
@@ -174,23 +168,6 @@ fn vxlan(hook: u8, frame: &[u8]) {
     assert_eq!((returned, worker), expected, "{length:?} {frame:02x?}");
 }
 
-/// `struct port_choice` of the BPF programs.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Choice {
-    seed: u64,
-    mark: u32,
-    kernel_min: u16,
-    kernel_width: u16,
-    min: u16,
-    ports: u16,
-    bins: u16,
-    external: u16,
-}
-
-// SAFETY: plain integers without padding.
-unsafe impl Pod for Choice {}
-
 /// Policies with the port range of the netdev, which contains the policy's range.
 static POLICIES: LazyLock<Vec<(Entropy, (u16, u16))>> = LazyLock::new(|| {
     let range = |min, max| SourcePortRange::try_from((min, max)).unwrap();
@@ -222,19 +199,10 @@ pub fn chosen_port(data: &[u8]) {
         return;
     }
     let number = usize::from(number) % POLICIES.len();
-    let (entropy, (low, high)) = &POLICIES[number];
+    let (entropy, kernel_ports) = &POLICIES[number];
     let (ebpf, current) = &mut *CHOSEN_PORT.lock().unwrap();
     if *current != Some(number) {
-        let choice = Choice {
-            seed: entropy.seed(),
-            mark: 0,
-            kernel_min: *low,
-            kernel_width: high - low,
-            min: entropy.range().min(),
-            ports: entropy.range().ports(),
-            bins: entropy.bins().map_or(0, Bins::get),
-            external: 0,
-        };
+        let choice = PortChoiceEntry::new(entropy, *kernel_ports);
         Array::try_from(ebpf.map_mut("tested_choice").unwrap()).unwrap().set(0, choice, 0).unwrap();
         *current = Some(number);
     }

@@ -35,6 +35,9 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         "configuration" => configurations(),
         "api_request" => requests::seeds(),
         "steering" => [behind(&[0, 0]), behind(&[1]), outer_frames(&[0, 1])].concat(),
+        "offload" => {
+            [behind(&[0, 0]), behind(&[7, 2]), behind(&[1, 1, 2]), behind(&[3, 3, 0x29])].concat()
+        }
         "chosen_port" => (0..6).flat_map(|policy| behind(&[policy])).collect(),
         _ => panic!("no target has the name {target}"),
     }

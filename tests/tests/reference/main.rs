@@ -116,9 +116,10 @@ fn the_tables_of_measurements_are_up_to_date() {
 const STYLE: &str = "<style>
   .bg{fill:#ffffff} text{font-family:system-ui,sans-serif;font-size:14px;fill:#1f2328}
   .small{font-size:12px;fill:#59636e} .bold{font-weight:600}
+  .share{paint-order:stroke;stroke:#ffffff;stroke-width:4px}
   .bar{fill:#0969da} .axis{stroke:#848d97} .mean{stroke:#59636e;stroke-dasharray:4 4}
   @media (prefers-color-scheme: dark){ .bg{fill:#0d1117} text{fill:#e6edf3}
-  .small{fill:#9198a1} .bar{fill:#4493f8} .axis{stroke:#656c76} .mean{stroke:#9198a1} }
+  .small{fill:#9198a1} .share{stroke:#0d1117} .bar{fill:#4493f8} .axis{stroke:#656c76} .mean{stroke:#9198a1} }
 </style>";
 
 /// The load of the links between the data centres, by policy.
@@ -138,13 +139,14 @@ fn the_picture_of_the_demo_is_up_to_date() {
     for (policy, left) in figures["policies"].as_array().unwrap().iter().zip([20, 235, 450, 665]) {
         let loads = LINKS.map(|link| policy["links"][link].as_f64().unwrap());
         let all: f64 = loads.iter().sum();
+        writeln!(svg, "<path class=\"mean\" d=\"M{left} 165h168\"/>").unwrap();
         for (load, x) in loads.iter().zip([left, left + 44, left + 88, left + 132]) {
             let (share, middle) = (100.0 * load / all, x + 18);
             let (height, top) = (1.4 * share, 200.0 - 1.4 * share);
             writeln!(
                 svg,
                 "<rect class=\"bar\" x=\"{x}\" y=\"{top:.1}\" width=\"36\" height=\"{height:.1}\"/>\
-                 <text class=\"small\" x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">{share:.0} %</text>",
+                 <text class=\"small share\" x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">{share:.0} %</text>",
                 top - 5.0
             )
             .unwrap();
@@ -156,7 +158,7 @@ fn the_picture_of_the_demo_is_up_to_date() {
         let mmr = policy["mmr"].as_f64().unwrap();
         writeln!(
             svg,
-            "<path class=\"axis\" d=\"M{left} 200h168\"/><path class=\"mean\" d=\"M{left} 165h168\"/>\
+            "<path class=\"axis\" d=\"M{left} 200h168\"/>\
              <text class=\"bold\" x=\"{left}\" y=\"222\">{name}</text>\
              <text class=\"small\" x=\"{left}\" y=\"242\">fullest over mean: {mmr:.2}</text>"
         )

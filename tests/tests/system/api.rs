@@ -359,8 +359,13 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
             (&fate.into(), &reason),
             "{answer}"
         );
-        let steered =
-            || vtepd.metrics().get("vtepd_steering_frames_total{decision=\"uplink_redirected\"}");
+        let steered = || -> u64 {
+            let metrics = vtepd.metrics();
+            let frames = |decision: &str| {
+                metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"))
+            };
+            frames("uplink_redirected") + frames("offload_decapsulated")
+        };
         let (before, at_host) = (steered(), Capture::start(&lab.host.ns, ETH, is_roce));
         inject(&lab.routers[0], "leaf", &[frame]);
         if fate == "host" {

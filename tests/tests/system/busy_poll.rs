@@ -18,7 +18,7 @@ fn idle_use(vtepd: &Vtepd) -> u64 {
 }
 
 #[root_test]
-fn a_worker_sleeps_unless_it_was_told_not_to() {
+fn a_worker_sleeps_by_default() {
     let lab = Lab::new("busy");
     for (arguments, spins) in [(&["--no-fpm"][..], false), (&["--no-fpm", "--busy-poll"], true)] {
         let vtepd = Vtepd::start(&lab.leaf, arguments);

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use root_test::root_test;
 use vtepd_tests::capture::Capture;
 use vtepd_tests::lab::{Lab, bridge, ip, run};
-use vtepd_tests::{PATIENCE, Vtepd, sockets, wait_for};
+use vtepd_tests::{TIMEOUT, Vtepd, sockets, wait_for};
 
 /// A thread that is stopped with ptrace, as in a system call that does not return, until
 /// [`Self::resume`] or the end of the process.
@@ -115,7 +115,7 @@ fn a_log_that_nobody_reads_blocks_nothing() {
     assert!(status().status.success(), "{:?}", status());
     let start = Instant::now();
     vtepd.signal(Signal::SIGTERM).unwrap();
-    let ended = vtepd.wait(PATIENCE).unwrap();
+    let ended = vtepd.wait(TIMEOUT).unwrap();
     assert!(
         ended.success() && start.elapsed() < Duration::from_secs(10),
         "{ended}, {:?}",

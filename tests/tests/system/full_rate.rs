@@ -116,7 +116,8 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
         assert!(report.received() > sent.frames / 10, "traffic collapsed");
         assert!(report.received() <= encapsulated, "some did not go through vtepd");
         // Each redirected frame is forwarded or counted as dropped in the ring.
-        let handed_over = ["vxlan_redirected", "port_bypassed"].map(|decision| {
+        let decisions = ["vxlan_redirected", "vxlan_offloaded", "port_bypassed"];
+        let handed_over = decisions.map(|decision| {
             counted(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"))
         });
         assert_eq!(
@@ -149,8 +150,8 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
 /// Frames of a direction that the steering programs have redirected. A super-frame counts as one.
 fn handed_over(metrics: &Metrics, from: &str) -> u64 {
     let decisions = match from {
-        "bridge" => &["vxlan_redirected", "port_bypassed"][..],
-        _ => &["uplink_redirected"],
+        "bridge" => &["vxlan_redirected", "vxlan_offloaded", "port_bypassed"][..],
+        _ => &["uplink_redirected", "offload_decapsulated"],
     };
     let steered =
         |decision| metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));

@@ -42,8 +42,8 @@ fn moved(lab: &Lab, vtepd: &Vtepd, way: &str, from: &Host, to: &Host, mark: u64)
         "{way}: {rate:?}: of {frames} frames, lost, doubled and damaged {fate:?}, {reordered} reordered"
     );
     assert_eq!(fate, (0, 0, 0), "{way}: lost, doubled and damaged of {frames}");
-    // When a VNI leaves, the kernel may forward frames before the worker has sent its last ones.
-    assert!(reordered <= frames / 1000, "{way}: {reordered} of {frames} are reordered");
+    // On a busy machine, frames may wait longer in a backlog of the kernel than the worker waits.
+    assert!(reordered <= frames / 10_000, "{way}: {reordered} of {frames} are reordered");
 }
 
 #[root_test]

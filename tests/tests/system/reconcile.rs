@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use root_test::root_test;
 use vtepd_tests::canonical::{Lines, bypass_differences, differences, of_kernel, of_vtepd};
 use vtepd_tests::lab::{VNI, bridge, ifindex, ip, run};
-use vtepd_tests::{Lab, PATIENCE, Vtepd, sockets, wait_for};
+use vtepd_tests::{Lab, TIMEOUT, Vtepd, sockets, wait_for};
 
 /// The current names of the first overlay's vxlan netdev and bridge.
 type Names<'a> = (&'a str, &'a str);
@@ -19,7 +19,7 @@ const NAMES: Names<'_> = ("vx10", "br10");
 fn agree(what: &str, lab: &Lab, vtepd: &Vtepd, netdevs: &[(u32, Names<'_>)]) -> Lines {
     let (vnis, names): (Vec<u32>, Vec<Names<'_>>) = netdevs.iter().copied().unzip();
     let mut last = (Lines::new(), vec![String::new()]);
-    wait_until(PATIENCE, || {
+    wait_until(TIMEOUT, || {
         // vtepctl refuses requests for a VNI that is not taken over yet.
         if !vnis.iter().all(|vni| vtepd.metrics().has_vni(*vni)) {
             return false;

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use ::lab::netns::Namespace;
 use pipeline::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
-use ports::{AccessPort, Port, TapTerms};
+use ports::{AccessPort, Port, TapSettings};
 use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::capture::Captured;
 use vtepd_tests::experiments::{Uplinks, experiments, is_experiment};
 use vtepd_tests::frames::{self, Pair, inject};
-use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, ip, run};
+use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, ip, run, sysctl};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::MacAddr;
@@ -272,9 +272,14 @@ fn a_stack_on_a_tap_talks_to_everybody() {
 #[root_test]
 fn a_virtual_machines_tap_is_an_interface_like_any_other() {
     let lab = lab("alonevm");
-    let terms =
-        TapTerms { name: "vm0".to_owned(), owner: None, persistent: false, queues: 1, mtu: 1450 };
-    let mut machine = lab.leaf.enter(|| AccessPort::tap(&terms)).unwrap().unwrap();
+    let settings = TapSettings {
+        name: "vm0".to_owned(),
+        owner: None,
+        persistent: false,
+        queues: 1,
+        mtu: 1450,
+    };
+    let mut machine = lab.leaf.enter(|| AccessPort::tap(&settings)).unwrap().unwrap();
     let configuration =
         TWO_PORTS.replace("hq10", "vm0").replace("vni = 10", "vni = 10\nageing = 2");
     let vtepd = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
@@ -384,6 +389,17 @@ fn what_is_not_there_is_named_and_the_kernel_answers_nobody() {
     assert!(said.contains("VNI 10: port hr10: there is no such interface"), "{said}");
     let said = refused(&TWO_PORTS.replace("hq10", "up1"));
     assert!(said.contains("port up1: it has the address 10.1.1.1"), "{said}");
+    sysctl(&lab.leaf, "ipv6/conf/hq10/disable_ipv6", "0");
+    ip(&lab.leaf, "address add fd00:9::1/64 dev hq10 nodad\n");
+    let said = refused(TWO_PORTS);
+    assert!(said.contains("port hq10: it has the address fd00:9::1"), "{said}");
+    ip(&lab.leaf, "address del fd00:9::1/64 dev hq10\n");
+    let addresses = run(&lab.leaf, "ip address show dev hq10");
+    assert!(addresses.contains("inet6 fe80:"), "{addresses}");
+    let dry = Vtepd::output(&lab.leaf, &["--config", file.to_str().unwrap(), "--dry-run"]);
+    let told = String::from_utf8_lossy(&dry.stdout);
+    assert!(!told.contains("it would not start"), "a link-local address does not count: {told}");
+    sysctl(&lab.leaf, "ipv6/conf/hq10/disable_ipv6", "1");
     std::fs::remove_file(&file).unwrap();
 
     // The leaf's stack answers ARP for all its addresses on any interface, but on an access port it

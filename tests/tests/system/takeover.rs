@@ -139,7 +139,7 @@ fn an_unread_log_stops_nothing() {
             || vtepd.try_wait().unwrap().is_some()
     });
     vtepd.signal(Signal::SIGTERM).unwrap();
-    let status = vtepd.wait(vtepd_tests::PATIENCE).unwrap();
+    let status = vtepd.wait(vtepd_tests::TIMEOUT).unwrap();
     assert!(status.success(), "{status}");
 }
 

@@ -33,7 +33,8 @@ pub(crate) struct HopEntry {
     pub(crate) destination: [u8; 6],
     pub(crate) source: [u8; 6],
     pub(crate) path: u16,
-    pub(crate) by_default: u16,
+    pub(crate) by_default: u8,
+    pub(crate) impaired: u8,
 }
 
 /// `struct offload_group` of the programs.
@@ -124,6 +125,7 @@ impl HopEntry {
             source: hop.source_mac.0,
             path: hop.path,
             by_default: hop.by_default.into(),
+            impaired: hop.impaired.into(),
         }
     }
 }

@@ -23,6 +23,8 @@ pub struct OffloadTraffic {
     pub received_bytes: u64,
     /// Frames sent by a default route.
     pub by_default: u64,
+    /// Of the received frames: sent to a host port, past the bridge.
+    pub past_bridge: u64,
 }
 
 /// `struct offload_path_traffic` of the programs: frames sent to a next hop. Bytes include the outer
@@ -64,6 +66,7 @@ impl OffloadTraffic {
         self.received += other.received;
         self.received_bytes += other.received_bytes;
         self.by_default += other.by_default;
+        self.past_bridge += other.past_bridge;
     }
 }
 

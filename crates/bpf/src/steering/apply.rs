@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aya::Pod;
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::tc::SchedClassifierLink;
-use tables::{MacLocationChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni};
+use tables::{
+    MacLocation, MacLocationChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni,
+};
 
 use super::placed::Placed;
 use super::{DEALT, LEAVING, Steering, chosen_port, sources};
@@ -16,32 +18,44 @@ use crate::attach::attach_by_index;
 use crate::error::SteeringError;
 use crate::maps::{absent, map};
 use crate::programs::{PORT, TUNNEL, UPLINK};
+use crate::watchdog::are_idle;
 
-/// `struct tunnel_end` of the programs. `local` and `port` are in network byte order. IPv4
-/// addresses are mapped.
+/// How long flows may take to leave the workers. A worker that has not sent everything by then is
+/// overloaded, and loses frames anyway.
+const LEAVE_LIMIT: Duration = Duration::from_millis(100);
+/// How often to look whether they have left.
+const LEAVE_STEP: Duration = Duration::from_micros(100);
+
+/// A tunnel whose packets the programs redirect: `struct tunnel_end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
-pub(crate) struct TunnelEnd {
+pub struct TunnelEnd {
+    /// In network byte order. IPv4 addresses are mapped.
     pub(crate) local: [u32; 4],
     pub(crate) vni: u32,
+    /// In network byte order.
     pub(crate) port: u16,
     pub(crate) zero: u16,
 }
 
-/// `struct taken_tunnel` of the programs.
+/// How packets of a tunnel are redirected: `struct taken_tunnel`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct TakenTunnel {
+pub struct TakenTunnel {
     pub(crate) worker: u32,
-    pub(crate) slot: u32,
+    pub(crate) slot: u16,
+    pub(crate) leaves: u16,
+    pub(crate) left: u32,
 }
 
-/// `struct taken_netdev` of the programs.
+/// A vxlan netdev whose frames the programs redirect: `struct taken_netdev`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct TakenNetdev {
+pub struct TakenNetdev {
     pub(crate) frame_limit: u32,
-    pub(crate) slot: u32,
+    pub(crate) slot: u16,
+    pub(crate) leaves: u16,
+    pub(crate) left: u32,
 }
 
 // SAFETY: plain integers without padding.
@@ -52,7 +66,9 @@ unsafe impl Pod for TakenTunnel {}
 unsafe impl Pod for TakenNetdev {}
 
 impl TunnelEnd {
-    fn of(vni: &TakenVni) -> Self {
+    /// The tunnel of a VNI.
+    #[must_use]
+    pub fn of(vni: &TakenVni) -> Self {
         let local = match vni.local {
             IpAddr::V4(local) => local.to_ipv6_mapped(),
             IpAddr::V6(local) => local,
@@ -61,6 +77,24 @@ impl TunnelEnd {
         let word = |high: u16, low: u16| (u32::from(high) << 16 | u32::from(low)).to_be();
         let local = [word(a, b), word(c, d), word(e, f), word(g, h)];
         Self { local, vni: vni.vni.get(), port: vni.destination_port.to_be(), zero: 0 }
+    }
+}
+
+impl TakenTunnel {
+    /// Redirects to the worker with this number, or to all workers by flow.
+    #[must_use]
+    pub fn of(vni: &TakenVni, worker: Option<u32>) -> Self {
+        let slot = Slot::of(vni.index).get();
+        Self { worker: worker.unwrap_or(DEALT), slot, leaves: 0, left: 0 }
+    }
+}
+
+impl TakenNetdev {
+    /// The netdev of a VNI.
+    #[must_use]
+    pub fn of(vni: &TakenVni) -> Self {
+        let slot = Slot::of(vni.index).get();
+        Self { frame_limit: vni.frame_limit, slot, leaves: 0, left: 0 }
     }
 }
 
@@ -104,7 +138,9 @@ impl Steering {
                 self.choose(choice)?;
             }
         }
-        for vni in diff.released_vnis() {
+        let released: Vec<TakenVni> = diff.released_vnis().cloned().collect();
+        self.leave_vnis(&released)?;
+        for vni in &released {
             if let Some(ifindex) = vni.source.netdev() {
                 self.netdevs_map()?
                     .remove(&ifindex)
@@ -141,6 +177,45 @@ impl Steering {
         Ok(())
     }
 
+    /// Lets the flows of all VNIs go to the kernel without overtaking what the workers have of them.
+    /// To be called before [`Self::release`].
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn leave(&mut self) -> Result<(), SteeringError> {
+        let all: Vec<TakenVni> = self.plan.vnis.values().cloned().collect();
+        self.leave_vnis(&all)
+    }
+
+    /// Lets the flows of these VNIs go to the kernel: each one as soon as its worker has sent all
+    /// that it has. Returns when that is so for all workers, or after [`LEAVE_LIMIT`].
+    fn leave_vnis(&mut self, vnis: &[TakenVni]) -> Result<(), SteeringError> {
+        if vnis.is_empty() || !self.kill_switch.is_engaged() {
+            return Ok(());
+        }
+        for vni in vnis {
+            let worker = self.served.get(&vni.vni).copied();
+            let tunnel = TakenTunnel { leaves: 1, ..TakenTunnel::of(vni, worker) };
+            self.tunnels_map()?
+                .insert(TunnelEnd::of(vni), tunnel, 0)
+                .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
+            if let Some(ifindex) = vni.source.netdev() {
+                let netdev = TakenNetdev { leaves: 1, ..TakenNetdev::of(vni) };
+                self.netdevs_map()?
+                    .insert(ifindex, netdev, 0)
+                    .map_err(|e| SteeringError::Map("taken_netdevs", e))?;
+            }
+        }
+        let began = Instant::now();
+        // Twice in a row: a frame that was on its way into a punt pair has arrived by the second time.
+        let mut idle = 0;
+        while began.elapsed() < LEAVE_LIMIT && idle < 2 {
+            std::thread::sleep(LEAVE_STEP);
+            idle = if are_idle(&self.notes, self.workers) { idle + 1 } else { 0 };
+        }
+        Ok(())
+    }
+
     /// Redirects what is new or changes. To be called after [`Self::remove`] with the same
     /// difference, and after the workers got the snapshot.
     ///
@@ -148,6 +223,12 @@ impl Steering {
     /// When an interface vanished or the kernel refuses. The rest is still applied, and the first
     /// error is returned. [`Self::difference`] then has what is missing.
     pub fn add(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {
+        // The worker may have frames for an address that was unknown until now.
+        for change in diff.mac_locations.iter().filter(|change| change.there) {
+            let (MacLocation::Port { index, .. } | MacLocation::Remote { index, .. }) =
+                change.location;
+            self.offload.settle(Slot::of(index).get());
+        }
         let added = if diff.has_only_mac_locations() { Ok(()) } else { self.add_steering(diff) };
         added.and(self.bypass.remember(&mut self.ebpf, &diff.mac_locations))
     }
@@ -209,19 +290,20 @@ impl Steering {
 
     fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
         let netdev = vni.source.netdev();
-        let slot = u32::from(Slot::of(vni.index).get());
+        let entry = TakenNetdev::of(vni);
         if let Some(ifindex) = netdev {
             self.hook_netdev(ifindex)?;
-            self.slots_map()?.set(slot, ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;
+            self.slots_map()?
+                .set(entry.slot.into(), ifindex, 0)
+                .map_err(|e| SteeringError::Map("slots", e))?;
         }
-        let worker = self.served.get(&vni.vni).copied().unwrap_or(DEALT);
+        let tunnel = TakenTunnel::of(vni, self.served.get(&vni.vni).copied());
         self.tunnels_map()?
-            .insert(TunnelEnd::of(vni), TakenTunnel { worker, slot }, 0)
+            .insert(TunnelEnd::of(vni), tunnel, 0)
             .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
         let Some(ifindex) = netdev else { return Ok(()) };
-        let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
         self.netdevs_map()?
-            .insert(ifindex, netdev, 0)
+            .insert(ifindex, entry, 0)
             .map_err(|e| SteeringError::Map("taken_netdevs", e))
     }
 

@@ -23,10 +23,10 @@ pub(crate) struct Key {
     pub(crate) vni: u32,
 }
 
-/// `struct port_choice` of the programs.
+/// How the programs choose the source ports of a VNI: `struct port_choice`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Choice {
+pub struct PortChoiceEntry {
     pub(crate) seed: u64,
     pub(crate) mark: u32,
     pub(crate) kernel_min: u16,
@@ -40,21 +40,31 @@ pub(crate) struct Choice {
 // SAFETY: plain integers without padding.
 unsafe impl Pod for Key {}
 // SAFETY: plain integers without padding.
-unsafe impl Pod for Choice {}
+unsafe impl Pod for PortChoiceEntry {}
 
-impl Choice {
-    fn of(entropy: &Entropy, choice: &PortChoice) -> Self {
-        let (kernel_min, kernel_max) = choice.kernel_ports;
+impl PortChoiceEntry {
+    /// The ports of a policy. `kernel_ports` is the range to which the kernel scales its hash
+    /// ([`PortChoice::kernel_ports`]).
+    #[must_use]
+    pub fn new(entropy: &Entropy, (kernel_min, kernel_max): (u16, u16)) -> Self {
         let range = entropy.range();
         Self {
             seed: entropy.seed(),
-            mark: if choice.route_per_frame { ROUTE_PER_FRAME_MARK } else { 0 },
+            mark: 0,
             kernel_min,
             kernel_width: kernel_max.saturating_sub(kernel_min).max(1),
             min: range.min(),
             ports: if entropy.policy() == Policy::FiveTuple { 0 } else { range.ports() },
             bins: entropy.bins().map_or(0, |bins| bins.get()),
+            external: 0,
+        }
+    }
+
+    fn of(entropy: &Entropy, choice: &PortChoice) -> Self {
+        Self {
+            mark: if choice.route_per_frame { ROUTE_PER_FRAME_MARK } else { 0 },
             external: choice.external.into(),
+            ..Self::new(entropy, choice.kernel_ports)
         }
     }
 }
@@ -68,7 +78,7 @@ pub(super) fn set(
     let mut choices = choices(ebpf)?;
     for (vni, entropy) in entries(choice) {
         let key = Key { ifindex: choice.ifindex, vni };
-        choices.insert(key, Choice::of(entropy, choice), 0).map_err(failed)?;
+        choices.insert(key, PortChoiceEntry::of(entropy, choice), 0).map_err(failed)?;
     }
     let gone = before.into_iter().flat_map(|before| before.vnis.keys());
     for vni in gone.filter(|vni| !choice.vnis.contains_key(vni)) {
@@ -83,7 +93,7 @@ pub(super) fn remove(ebpf: &mut Ebpf, choice: &PortChoice) -> Result<(), Steerin
     entries(choice).try_for_each(|(vni, _)| delete(&mut choices, choice.ifindex, vni))
 }
 
-fn choices(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, Key, Choice>, SteeringError> {
+fn choices(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, Key, PortChoiceEntry>, SteeringError> {
     map(ebpf, "port_choices")
 }
 
@@ -94,7 +104,7 @@ fn entries(choice: &PortChoice) -> impl Iterator<Item = (u32, &Entropy)> {
 }
 
 fn delete(
-    choices: &mut HashMap<&mut MapData, Key, Choice>,
+    choices: &mut HashMap<&mut MapData, Key, PortChoiceEntry>,
     ifindex: u32,
     vni: u32,
 ) -> Result<(), SteeringError> {

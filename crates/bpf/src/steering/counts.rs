@@ -31,13 +31,20 @@ pub struct SteeringCounts {
     pub port_chosen: u64,
     /// Frames that the kernel encapsulates with a source port of its own, because they are not IP.
     pub port_kept: u64,
+    /// Frames from bridges, encapsulated by the `offload` datapath.
+    pub vxlan_offloaded: u64,
+    /// Frames encapsulated by the `offload` datapath, from bridges and from host ports.
+    pub offload_encapsulated: u64,
+    /// Frames decapsulated by the `offload` datapath.
+    pub offload_decapsulated: u64,
     /// Frames of the `offload` datapath whose headers could not be written, dropped.
     pub offload_failed: u64,
     /// VXLAN frames from uplinks, left to the kernel because the worker hung.
     pub uplink_stalled: u64,
     /// Frames from bridges, left to the kernel because the worker hung.
     pub vxlan_stalled: u64,
-    /// Frames of hosts, redirected to the worker past the bridge.
+    /// Frames of hosts that took the bypass: redirected to the worker past the bridge, or
+    /// encapsulated by the `offload` datapath.
     pub port_bypassed: u64,
     /// Frames of hosts that could take the bypass but were left to the bridge, so that it refreshes
     /// its entry.
@@ -64,6 +71,9 @@ pub(crate) enum Count {
     UplinkUntunnelled,
     PortChosen,
     PortKept,
+    VxlanOffloaded,
+    OffloadEncapsulated,
+    OffloadDecapsulated,
     OffloadFailed,
 }
 
@@ -98,6 +108,9 @@ impl Steering {
             uplink_untunnelled: sum(Count::UplinkUntunnelled)?,
             port_chosen: sum(Count::PortChosen)?,
             port_kept: sum(Count::PortKept)?,
+            vxlan_offloaded: sum(Count::VxlanOffloaded)?,
+            offload_encapsulated: sum(Count::OffloadEncapsulated)?,
+            offload_decapsulated: sum(Count::OffloadDecapsulated)?,
             offload_failed: sum(Count::OffloadFailed)?,
             port_bypassed: ports.bypass,
             port_refreshed: ports.refreshed,
@@ -109,7 +122,7 @@ impl Steering {
 
 #[cfg(test)]
 impl Count {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::UplinkRedirected,
         Self::VxlanRedirected,
         Self::VxlanTooBig,
@@ -123,6 +136,9 @@ impl Count {
         Self::UplinkUntunnelled,
         Self::PortChosen,
         Self::PortKept,
+        Self::VxlanOffloaded,
+        Self::OffloadEncapsulated,
+        Self::OffloadDecapsulated,
         Self::OffloadFailed,
     ];
 }

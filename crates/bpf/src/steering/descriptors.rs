@@ -27,15 +27,15 @@ pub(super) fn kill_switch(ebpf: &mut Ebpf) -> Result<ProgramArray<MapData>, Stee
     let Some(Map::ProgramArray(original)) = ebpf.take_map(name) else {
         return Err(SteeringError::Missing(name));
     };
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)
-        .map_err(|error| SteeringError::KillSwitch(error.into()))?;
+    let (soft, hard) =
+        getrlimit(Resource::RLIMIT_NOFILE).map_err(SteeringError::DescriptorLimit)?;
     let above = kill_switch_place(highest_descriptor(), soft);
     // SAFETY: fcntl(2) with an integer argument; a non-negative result is a new descriptor that has
     // no other owner.
     let high = unsafe {
         let fd = libc::fcntl(original.fd().as_fd().as_raw_fd(), libc::F_DUPFD_CLOEXEC, above);
         if fd < 0 {
-            return Err(SteeringError::KillSwitch(io::Error::last_os_error()));
+            return Err(SteeringError::Descriptor(io::Error::last_os_error()));
         }
         OwnedFd::from_raw_fd(fd)
     };

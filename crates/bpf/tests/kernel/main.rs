@@ -3,6 +3,9 @@
 #![cfg(test)]
 
 mod chosen_port;
+mod instructions;
+mod offload;
+mod random;
 mod steering;
 
 root_test::main!();

@@ -123,7 +123,7 @@ struct Common<'a> {
     name: &'a str,
     netdev: u32,
     index: VniIndex,
-    terms: &'a VniConfig,
+    config: &'a VniConfig,
     mtu: u32,
     bridge: &'a Bridge,
     /// Whether the bridge learns nothing from the vxlan netdev. If it did, its learned entries
@@ -279,11 +279,11 @@ fn decide_ports(inputs: Inputs<'_>, bridge: u32) -> Vec<(PortDecision, Option<By
             name: name.clone(),
             netdev: common.netdev,
             index: common.index,
-            frame_limit: common.terms.frame_limit.min(common.mtu.saturating_add(HEADER)),
+            frame_limit: common.config.frame_limit.min(common.mtu.saturating_add(HEADER)),
             mtu: link.mtu,
             refresh: REFRESH.min(ageing / AGEING_SHARE),
         });
-        let (vni, bridge) = (common.terms.tunnel.vni, common.name.to_owned());
+        let (vni, bridge) = (common.config.tunnel.vni, common.name.to_owned());
         (PortDecision { ifindex, name, bridge, vni, reason }, port)
     };
     hosts.map(decide).collect()
@@ -294,7 +294,7 @@ fn common(inputs: Inputs<'_>, bridge: u32) -> Option<Common<'_>> {
     let Inputs { stores, configuration, decisions } = inputs;
     let mut netdevs = stores.links.vxlans_in(bridge);
     let (netdev, several) = (netdevs.next()?, netdevs.next().is_some());
-    let (index, terms) = decisions.taken(VniSource::Netdev(netdev))?;
+    let (index, config) = decisions.taken(VniSource::Netdev(netdev))?;
     let attributes = stores.links.bridge(bridge)?;
     let link = stores.links.get(netdev)?;
     let BridgePort { state, learning, locked, .. } = link.bridge_port.unwrap_or_default();
@@ -313,7 +313,16 @@ fn common(inputs: Inputs<'_>, bridge: u32) -> Option<Common<'_>> {
     let reason = reasons.into_iter().find_map(|(applies, reason)| applies.then_some(reason));
     let name = stores.links.get(bridge)?.name.as_str();
     let delivers = !learning;
-    Some(Common { name, netdev, index, terms, mtu: link.mtu, bridge: attributes, delivers, reason })
+    Some(Common {
+        name,
+        netdev,
+        index,
+        config,
+        mtu: link.mtu,
+        bridge: attributes,
+        delivers,
+        reason,
+    })
 }
 
 /// Why frames of this port have to pass the bridge.

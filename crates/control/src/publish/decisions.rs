@@ -17,7 +17,7 @@ use crate::stores::Stores;
 /// The decision about a VNI.
 #[derive(Debug)]
 pub(crate) enum Decision {
-    Taken { index: VniIndex, terms: VniConfig, table: Arc<VniTable> },
+    Taken { index: VniIndex, config: VniConfig, table: Arc<VniTable> },
     Left(LeftToKernel),
 }
 
@@ -53,7 +53,7 @@ impl Decisions {
     /// VniIndex and configuration of a VNI that is taken over.
     pub(crate) fn taken(&self, source: VniSource) -> Option<(VniIndex, &VniConfig)> {
         match self.all.get(&source)? {
-            Decision::Taken { index, terms, .. } => Some((*index, terms)),
+            Decision::Taken { index, config, .. } => Some((*index, config)),
             Decision::Left(_) => None,
         }
     }
@@ -121,16 +121,16 @@ impl Decisions {
         // VniIndices are freed before new ones are allocated.
         for &source in sources {
             let local_is_present = self.locals.has_that_of(stores, source);
-            let (terms, choice) = check(stores, configuration, source, local_is_present, &uplinks);
+            let (config, choice) = check(stores, configuration, source, local_is_present, &uplinks);
             choices.extend(source.netdev().map(|ifindex| (ifindex, choice)));
-            match terms {
-                Some(Ok(terms)) => taken.push((source, terms)),
+            match config {
+                Some(Ok(config)) => taken.push((source, config)),
                 Some(Err(left)) => changed |= self.leave(stores, left),
                 None => changed |= self.remove(stores, source),
             }
         }
-        for (source, terms) in taken {
-            changed |= self.take(stores, source, terms, entries_changed.contains(&source));
+        for (source, config) in taken {
+            changed |= self.take(stores, source, config, entries_changed.contains(&source));
         }
         for (ifindex, choice) in choices {
             changed |= self.choose(ifindex, choice);
@@ -176,18 +176,18 @@ impl Decisions {
         &mut self,
         stores: &mut Stores,
         source: VniSource,
-        terms: VniConfig,
+        config: VniConfig,
         entries_changed: bool,
     ) -> bool {
         if !stores.overlays.contains_key(&source) {
             return false;
         }
         let held = match self.all.get(&source) {
-            Some(Decision::Taken { index, terms: before, table }) => {
-                if *before == terms && !entries_changed {
+            Some(Decision::Taken { index, config: before, table }) => {
+                if *before == config && !entries_changed {
                     return false;
                 }
-                Some((*index, *before != terms, table.hosts.clone()))
+                Some((*index, *before != config, table.hosts.clone()))
             }
             _ => None,
         };
@@ -197,20 +197,20 @@ impl Decisions {
                 Some(index) => (index, true, Fdb::default()),
                 None => {
                     let reason = KernelOnlyReason::SlotsExhausted;
-                    let (name, vni) = (terms.netdev, terms.tunnel.vni.get());
+                    let (name, vni) = (config.netdev, config.tunnel.vni.get());
                     return self.leave(stores, LeftToKernel { source, name, vni, reason });
                 }
             },
         };
         let Some(overlay) = stores.overlays.get_mut(&source) else { return false };
         overlay.take(&mut stores.vteps, true);
-        let table = Arc::new(table(index, source, &terms, overlay, hosts));
+        let table = Arc::new(table(index, source, &config, overlay, hosts));
         if changed {
             self.mark_bridge(stores, source);
         }
         self.changed.insert(index);
         self.waiting.remove(&source);
-        self.all.insert(source, Decision::Taken { index, terms, table });
+        self.all.insert(source, Decision::Taken { index, config, table });
         changed
     }
 

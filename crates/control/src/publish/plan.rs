@@ -38,15 +38,15 @@ pub(crate) fn build(
     for (source, decision) in decisions.iter() {
         match decision {
             Decision::Left(netdev) => left.push(netdev.clone()),
-            Decision::Taken { index, terms, .. } => {
+            Decision::Taken { index, config, .. } => {
                 let taken = TakenVni {
-                    vni: terms.tunnel.vni,
+                    vni: config.tunnel.vni,
                     source,
-                    name: terms.netdev.clone(),
+                    name: config.netdev.clone(),
                     index: *index,
-                    local: terms.tunnel.local,
-                    destination_port: terms.tunnel.destination_port,
-                    frame_limit: terms.frame_limit,
+                    local: config.tunnel.local,
+                    destination_port: config.tunnel.destination_port,
+                    frame_limit: config.frame_limit,
                 };
                 plan.vnis.insert(source, taken);
             }

@@ -9,26 +9,26 @@ use crate::stores::overlay::Overlay;
 pub(super) fn table(
     index: VniIndex,
     source: VniSource,
-    terms: &VniConfig,
+    config: &VniConfig,
     overlay: &Overlay,
     hosts: Fdb<u32>,
 ) -> VniTable {
-    let learning = terms.learning.zip(source.netdev());
+    let learning = config.learning.zip(source.netdev());
     let learning = learning.map(|(ageing, ifindex)| {
         let fixed = overlay.fixed.clone();
         Learning { ifindex, ageing, fixed }
     });
     VniTable {
         index,
-        netdev: terms.netdev.clone(),
-        mac: terms.mac,
-        tunnel: terms.tunnel.clone(),
-        entropy: terms.entropy,
+        netdev: config.netdev.clone(),
+        mac: config.mac,
+        tunnel: config.tunnel.clone(),
+        entropy: config.entropy,
         fdb: overlay.fdb.clone(),
         hosts,
         flood: overlay.flooding.values().copied().collect::<Vec<VtepIndex>>(),
-        strict_vtep: terms.strict_vtep,
-        offload: terms.offload,
+        strict_vtep: config.strict_vtep,
+        offload: config.offload,
         learning,
     }
 }

@@ -76,7 +76,7 @@ impl FpmSession {
         };
     }
 
-    pub(crate) fn heard(&mut self, messages: &[Message], now: Instant) {
+    pub(crate) fn received(&mut self, messages: &[Message], now: Instant) {
         self.last_message = Some(now);
         messages.iter().for_each(|message| self.traits.observe(message));
     }

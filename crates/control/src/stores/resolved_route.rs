@@ -37,7 +37,7 @@ impl ResolvedRoute {
     }
 
     /// The part on which eligibility and the configuration of VNIs depend.
-    pub(crate) fn terms(&self) -> impl PartialEq + '_ {
+    pub(crate) fn eligibility_inputs(&self) -> impl PartialEq + '_ {
         (self.obstacle.as_ref(), self.mtu(), self.hop_limit, self.mtu_locked, self.by_tos)
     }
 }

@@ -53,16 +53,16 @@ impl Polled {
         self.paths.retain(|path, _| wanted.contains(path));
         // If there are too many, the others follow in the next turn.
         let after = self.last.take().map_or(Bound::Unbounded, Bound::Excluded);
-        let asked: Vec<Path> =
+        let requested: Vec<Path> =
             wanted.range((after, Bound::Unbounded)).copied().take(PATHS_AT_ONCE).collect();
-        self.last = asked.last().copied().filter(|_| asked.len() == PATHS_AT_ONCE);
-        if !asked.is_empty() {
+        self.last = requested.last().copied().filter(|_| requested.len() == PATHS_AT_ONCE);
+        if !requested.is_empty() {
             let answers = kernel.request(move |kernel| {
                 let ask = |path: Path| (path, kernel.path_mtu(path.local, path.vtep, path.ifindex));
-                Ok(asked.into_iter().map(ask).collect::<Vec<_>>())
+                Ok(requested.into_iter().map(ask).collect::<Vec<_>>())
             });
             match answers.await {
-                Ok(answers) => self.told(answers),
+                Ok(answers) => self.apply_answers(answers),
                 Err(error) => tracing::debug!(%error, "the kernel cannot be asked for path MTUs"),
             }
         }
@@ -76,7 +76,7 @@ impl Polled {
         state.set_path_mtus(&smallest);
     }
 
-    fn told(&mut self, answers: Vec<(Path, Result<Option<u32>, netlink::Error>)>) {
+    fn apply_answers(&mut self, answers: Vec<(Path, Result<Option<u32>, netlink::Error>)>) {
         for (path, answer) in answers {
             match answer {
                 Ok(Some(mtu)) => {

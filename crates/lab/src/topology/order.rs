@@ -7,7 +7,7 @@ use super::model::{Stage, Topology};
 
 /// Whether the node must reach this stage: another node waits for it, or the node has settings for
 /// this stage or a later one.
-pub(crate) fn is_asked_for(topology: &Topology, node: &str, stage: Stage) -> bool {
+pub(crate) fn must_reach(topology: &Topology, node: &str, stage: Stage) -> bool {
     let own =
         topology.nodes.get(node).is_some_and(|node| node.stages.keys().any(|own| *own >= stage));
     let waits = topology
@@ -35,9 +35,9 @@ pub(crate) fn check(topology: &Topology) -> Result<(), TopologyError> {
         ] {
             // A node without a health check may have the stage `exit`, although that is after
             // `healthy`.
-            let asked = is_asked_for(topology, name, stage)
-                && (stage == Stage::Exit || !is_asked_for(topology, name, Stage::Exit));
-            if asked && !has {
+            let required = must_reach(topology, name, stage)
+                && (stage == Stage::Exit || !must_reach(topology, name, Stage::Exit));
+            if required && !has {
                 return Err(TopologyError::Missing {
                     place: format!("topology.nodes.{name}.{place}"),
                 });

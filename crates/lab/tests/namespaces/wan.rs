@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use root_test::root_test;
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Two hosts, and a namespace between them where the circuit runs.
 struct Site {
@@ -67,7 +67,7 @@ impl Site {
     /// Ends `lab wan` and returns the counters of each direction.
     fn end(mut self) -> [Value; 2] {
         self.wan.signal(Signal::SIGTERM).unwrap();
-        assert!(self.wan.wait(PATIENCE).unwrap().success());
+        assert!(self.wan.wait(TIMEOUT).unwrap().success());
         let mut text = String::new();
         self.wan.child_mut().unwrap().stdout.take().unwrap().read_to_string(&mut text).unwrap();
         let counts: Vec<Value> = serde_json::from_str(&text).unwrap();
@@ -92,13 +92,13 @@ fn transfer(from: &Namespace, to: &Namespace, address: &str, bytes: usize) {
         let receiving = scope.spawn(|| {
             let mut received = Vec::new();
             let mut stream = listener.accept().unwrap().0;
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
             stream.read_to_end(&mut received).unwrap();
             received
         });
         let send = || {
             let mut stream = TcpStream::connect((address, port)).unwrap();
-            stream.set_write_timeout(Some(PATIENCE)).unwrap();
+            stream.set_write_timeout(Some(TIMEOUT)).unwrap();
             stream.write_all(&sent).unwrap();
         };
         from.enter(send).unwrap();
@@ -224,17 +224,17 @@ fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     let [a, b] = &site.hosts;
     for _ in 0..3 {
         for (near, far) in [(a, b), (b, a)] {
-            assert!(wait_until(PATIENCE, || has_carrier(a) && has_carrier(b)));
+            assert!(wait_until(TIMEOUT, || has_carrier(a) && has_carrier(b)));
             set(near, "down");
-            assert!(wait_until(PATIENCE, || !has_carrier(far)));
+            assert!(wait_until(TIMEOUT, || !has_carrier(far)));
             set(near, "up");
         }
     }
-    assert!(wait_until(PATIENCE, || has_carrier(a) && has_carrier(b)));
+    assert!(wait_until(TIMEOUT, || has_carrier(a) && has_carrier(b)));
     assert!(!site.ping(3).is_empty());
     // On exit, `lab wan` sets the interface up again.
     set(a, "down");
-    assert!(wait_until(PATIENCE, || !has_carrier(b)));
+    assert!(wait_until(TIMEOUT, || !has_carrier(b)));
     let _counts = site.end();
 
     let site = Site::new("quiet", &[]);
@@ -245,7 +245,7 @@ fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     a.run(&["ip", "link", "del", "eth1"]).unwrap();
     veth((a, "eth1"), (&site.between, "a1"), 9500).unwrap();
     a.run(&["ip", "addr", "add", "192.0.2.1/24", "dev", "eth1"]).unwrap();
-    assert!(wait_until(PATIENCE, || !site.ping(1).is_empty()));
+    assert!(wait_until(TIMEOUT, || !site.ping(1).is_empty()));
 
     // The same with the same interface index, while `lab wan` is stopped.
     let text = site.between.run(&["ip", "-o", "link", "show", "a1"]).unwrap();
@@ -259,5 +259,5 @@ fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     set(a, "up");
     a.run(&["ip", "addr", "add", "192.0.2.1/24", "dev", "eth1"]).unwrap();
     site.wan.signal(Signal::SIGCONT).unwrap();
-    assert!(wait_until(PATIENCE, || !site.ping(1).is_empty()));
+    assert!(wait_until(TIMEOUT, || !site.ping(1).is_empty()));
 }

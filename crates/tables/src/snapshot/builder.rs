@@ -45,6 +45,9 @@ impl SnapshotBuilder {
             self.snapshot.reception = self.identity;
         }
         let replaced = self.snapshot.vnis.set(usize::from(index.get()), Some(table));
+        if replaced.is_none() {
+            self.snapshot.addition = self.identity;
+        }
         self.listen(index, replaced.as_deref(), Some(listens));
     }
 

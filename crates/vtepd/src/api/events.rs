@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    fn told(event: Event) -> v1::Event {
+    fn message_of(event: Event) -> v1::Event {
         super::event(&Stamped {
             sequence: 7,
             time: SystemTime::UNIX_EPOCH + Duration::from_nanos(1_500_000_999),
@@ -122,7 +122,7 @@ mod tests {
         let mac = wire::MacAddr([2, 0, 0, 0, 0, 1]);
         let [one, two] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(std::net::IpAddr::from);
         let change = MacChange { mac, from: Some(one), to: Some(two), local: false };
-        let moved = told(Event::Mac { vni, netdev: "vx10".to_owned(), change });
+        let moved = message_of(Event::Mac { vni, netdev: "vx10".to_owned(), change });
         assert_eq!((moved.sequence, moved.time.as_str()), (7, "1970-01-01T00:00:01.500Z"));
         assert_eq!(moved.kind, "mac-moved");
         assert_eq!(
@@ -134,7 +134,7 @@ mod tests {
             (Some("10.0.0.2"), Some("10.0.0.1"))
         );
         let here = MacChange { to: None, local: true, ..change };
-        let here = told(Event::Mac { vni, netdev: "vx10".to_owned(), change: here });
+        let here = message_of(Event::Mac { vni, netdev: "vx10".to_owned(), change: here });
         assert_eq!(
             (here.kind.as_str(), here.local, moved.local),
             ("mac-removed", Some(true), None)
@@ -145,7 +145,13 @@ mod tests {
             here.text
         );
         let flap = |over| {
-            told(Event::Flapping { vni, netdev: "vx10".to_owned(), mac, vtep: Some(two), over })
+            message_of(Event::Flapping {
+                vni,
+                netdev: "vx10".to_owned(),
+                mac,
+                vtep: Some(two),
+                over,
+            })
         };
         assert_eq!(
             (flap(None).kind.as_str(), flap(Some(9)).kind.as_str()),
@@ -155,7 +161,7 @@ mod tests {
             flap(Some(9)).text,
             "02:00:00:00:00:01 in VNI 10 (vx10) stopped moving after 9 moves; it is behind 10.0.0.2"
         );
-        let source = told(Event::Source { name: "fpm", state: SourceState::Live });
+        let source = message_of(Event::Source { name: "fpm", state: SourceState::Live });
         assert_eq!(
             (source.source.as_deref(), source.state.as_deref()),
             (Some("fpm"), Some("live"))

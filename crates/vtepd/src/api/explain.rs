@@ -17,7 +17,7 @@ use wire::ecn::Egress;
 use wire::{Ethernet, MacAddr, Vni};
 
 use crate::api::show::Uplinks;
-use crate::api::tell;
+use crate::api::status;
 use crate::standalone::PortSummary;
 
 /// Explains a frame from the bridge of this VNI.
@@ -45,7 +45,7 @@ fn message(
     let mut message = v1::Explanation {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
-        datapath: tell::datapath(table).name().to_owned(),
+        datapath: status::datapath(table).name().to_owned(),
         ..v1::Explanation::default()
     };
     match explanation {
@@ -73,7 +73,7 @@ pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
     v1::Explanation {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
-        datapath: tell::datapath(table).name().to_owned(),
+        datapath: status::datapath(table).name().to_owned(),
         destination: mac.to_string(),
         ports: vec![port],
         ..v1::Explanation::default()
@@ -144,8 +144,8 @@ pub fn received(
     host_ports: &[OpenPort],
     names: &BTreeMap<u32, BypassPort>,
 ) -> v1::ReceivedExplanation {
-    let told = pipeline::explain_received(&plain(frame), snapshot, host_ports, Instant::now());
-    let (fate, reason, ecn, port) = match told.fate {
+    let reception = pipeline::explain_received(&plain(frame), snapshot, host_ports, Instant::now());
+    let (fate, reason, ecn, port) = match reception.fate {
         Fate::Bridge(ecn) => ("bridge", None, ecn, None),
         Fate::Host { port, ecn } => ("host", None, ecn, Some(port)),
         Fate::Kernel(reason) => ("kernel", Some(dropped(reason)), None, None),
@@ -157,7 +157,7 @@ pub fn received(
     };
     let name =
         |port: u32| names.get(&port).map_or_else(|| port.to_string(), |port| port.name.clone());
-    let (learning, previous_vtep) = match told.heard {
+    let (learning, previous_vtep) = match reception.heard {
         None => (None, None),
         Some(Heard::New) => (Some("new"), None),
         Some(Heard::Moved(from)) => (Some("moved"), Some(from.to_string())),
@@ -167,14 +167,14 @@ pub fn received(
     v1::ReceivedExplanation {
         fate: fate.to_owned(),
         reason,
-        vtep: told.outer.map(|outer| outer.source.to_string()),
-        local: told.outer.map(|outer| outer.destination.to_string()),
-        destination_port: told.outer.map(|outer| outer.port.into()),
-        vni: told.vni.map(wire::Vni::get),
-        netdev: told.netdev,
-        known_vtep: told.known_vtep,
-        source: told.stations.map(|(source, _)| source.to_string()),
-        destination: told.stations.map(|(_, destination)| destination.to_string()),
+        vtep: reception.outer.map(|outer| outer.source.to_string()),
+        local: reception.outer.map(|outer| outer.destination.to_string()),
+        destination_port: reception.outer.map(|outer| outer.port.into()),
+        vni: reception.vni.map(wire::Vni::get),
+        netdev: reception.netdev,
+        known_vtep: reception.known_vtep,
+        source: reception.stations.map(|(source, _)| source.to_string()),
+        destination: reception.stations.map(|(_, destination)| destination.to_string()),
         learning: learning.map(str::to_owned),
         previous_vtep,
         ecn,
@@ -225,5 +225,5 @@ fn hexadecimal(hash: u64) -> String {
 
 /// A reason with a count of zero: an explained frame is not counted.
 fn dropped(reason: DropReason) -> v1::Drop {
-    tell::drop(reason, 0)
+    status::drop(reason, 0)
 }

@@ -16,7 +16,7 @@ use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 use wire::{MacAddr, Vni};
 
-use crate::api::{events, explain, show, tell};
+use crate::api::{events, explain, show, status};
 use crate::handle::Handle;
 use crate::privilege;
 
@@ -84,7 +84,7 @@ impl Service {
     /// the one of the configuration file. With `many`, a netdev that serves many VNIs also matches.
     async fn vni(&self, vni: u32, many: bool) -> Result<v1::Vni, Status> {
         let stations = self.handle.stations().await;
-        let mut rows = tell::vnis(&self.handle, &stations);
+        let mut rows = status::vnis(&self.handle, &stations);
         rows.retain(|row| row.vni == vni || (many && row.external));
         rows.sort_by_key(|row| (row.external, row.left.is_some(), !row.standalone));
         rows.into_iter().next().ok_or_else(|| self.not_taken(vni))
@@ -147,7 +147,7 @@ impl Vtepd for Service {
         _: Request<v1::GetStatusRequest>,
     ) -> Result<Response<v1::Status>, Status> {
         let stations = self.handle.stations().await;
-        Ok(Response::new(tell::status(&self.handle, &stations)))
+        Ok(Response::new(status::status(&self.handle, &stations)))
     }
 
     async fn list_vnis(
@@ -155,7 +155,7 @@ impl Vtepd for Service {
         request: Request<v1::ListVnisRequest>,
     ) -> Result<Response<Self::ListVnisStream>, Status> {
         let stations = self.handle.stations().await;
-        let mut vnis = tell::vnis(&self.handle, &stations);
+        let mut vnis = status::vnis(&self.handle, &stations);
         if let Some(vni) = request.into_inner().vni {
             vnis.retain(|row| row.vni == vni);
             if vnis.is_empty() {
@@ -231,7 +231,7 @@ impl Vtepd for Service {
         let vni = request.into_inner().vni;
         // A VNI that is not taken over is an error. A VNI without ports is not.
         self.tables(&self.handle.snapshot(), vni)?;
-        let mut ports = tell::ports(&self.handle);
+        let mut ports = status::ports(&self.handle);
         ports.retain(|port| vni.is_none_or(|vni| port.vni == vni));
         Ok(rows(ports.into_iter()))
     }
@@ -240,7 +240,7 @@ impl Vtepd for Service {
         &self,
         _: Request<v1::GetCountersRequest>,
     ) -> Result<Response<v1::Counters>, Status> {
-        Ok(Response::new(tell::counters(&self.handle)))
+        Ok(Response::new(status::counters(&self.handle)))
     }
 
     async fn explain(

@@ -140,6 +140,8 @@ pub enum DatapathChoice {
     Offload,
     /// Kernel VXLAN, with source ports that vtepd chooses
     Kernel,
+    /// The fastest of these that forwards as the kernel would
+    Auto,
 }
 
 impl From<DatapathChoice> for Datapath {
@@ -148,6 +150,7 @@ impl From<DatapathChoice> for Datapath {
             DatapathChoice::Userspace => Self::Userspace,
             DatapathChoice::Offload => Self::Offload,
             DatapathChoice::Kernel => Self::Kernel,
+            DatapathChoice::Auto => Self::Auto,
         }
     }
 }

@@ -39,7 +39,7 @@ fn a_vni_inherits_the_default_and_flags_win_over_both() {
 }
 
 #[test]
-fn the_bypass_and_gso_are_on_unless_told_otherwise() {
+fn the_bypass_and_gso_are_on_by_default() {
     let off = "[takeover]\nbridge-bypass = false\n";
     for (text, flags, on) in [
         ("", &[][..], true),
@@ -147,7 +147,7 @@ fn help_shows_the_defaults() {
 }
 
 #[test]
-fn what_may_be_learned_is_limited_as_told() {
+fn what_may_be_learned_is_limited_as_configured() {
     let text = "[learning]\naddresses = 7\ntotal = 8\nvteps = 9\nmoves = 10\n[vni.5]\naddresses = 0\n[vni.6]\n";
     let settings = load(text, &[]).unwrap().settings;
     assert_eq!(settings.learning, LearnLimits { total: 8, vteps: 9, moves: 10 });
@@ -159,7 +159,7 @@ fn what_may_be_learned_is_limited_as_told() {
 }
 
 #[test]
-fn frames_wait_for_a_hung_worker_as_long_as_told() {
+fn frames_wait_for_a_hung_worker_as_long_as_configured() {
     let limit = |text: &str| load(text, &[]).map(|configuration| configuration.stall_limit);
     assert_eq!(limit("").unwrap(), STALL_LIMIT);
     assert_eq!(limit("[takeover]\nstall-limit-ms = 50").unwrap(), Duration::from_millis(50));
@@ -174,7 +174,7 @@ fn frames_wait_for_a_hung_worker_as_long_as_told() {
 }
 
 #[test]
-fn there_are_as_many_workers_as_told() {
+fn there_are_as_many_workers_as_configured() {
     let workers = |text: &str, flags: &[&str]| {
         load(text, flags).map(|configuration| configuration.worker.workers)
     };
@@ -192,7 +192,7 @@ fn there_are_as_many_workers_as_told() {
 }
 
 #[test]
-fn flows_come_back_unless_told_otherwise() {
+fn flows_come_back_by_default() {
     let rebalance = |text| load(text, &[]).unwrap().settings.rebalance;
     assert_eq!(rebalance(""), Rebalance::On);
     assert_eq!(rebalance("[underlay]\nrebalance = true"), Rebalance::On);
@@ -208,7 +208,7 @@ fn fpm_can_be_turned_off_and_moved() {
 }
 
 #[test]
-fn what_zebra_said_is_kept_as_long_as_told() {
+fn what_zebra_said_is_kept_as_long_as_configured() {
     let kept = |text: &str| {
         load(text, &[]).map(|configuration| configuration.settings.stale_time.0.as_secs())
     };
@@ -230,14 +230,15 @@ fn the_api_can_be_turned_off_and_moved() {
 }
 
 #[test]
-fn who_may_connect_by_fpm_is_told() {
+fn users_who_may_connect_by_fpm_are_configured() {
     let users = |text: &str| load(text, &[]).unwrap().fpm.users;
     let default = users("");
     assert!(default.services && !default.anybody && default.named.contains(&0), "{default:?}");
     let named = |uids: &[u32]| uids.iter().copied().collect::<BTreeSet<u32>>();
-    let told = users("[fpm]\nusers = [\"daemon\", 4242]\n");
-    let root_and_told = fpm::Users { named: named(&[0, 1, 4242]), services: false, anybody: false };
-    assert_eq!(told, root_and_told);
+    let users_of_file = users("[fpm]\nusers = [\"daemon\", 4242]\n");
+    let root_and_named =
+        fpm::Users { named: named(&[0, 1, 4242]), services: false, anybody: false };
+    assert_eq!(users_of_file, root_and_named);
     let anybody = users("[fpm]\nusers = [\"anybody\"]\n");
     assert_eq!(anybody, fpm::Users { named: named(&[0]), services: false, anybody: true });
 }

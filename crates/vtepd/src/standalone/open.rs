@@ -8,7 +8,7 @@ use std::sync::Arc;
 use control::Settings;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{setsockopt, sockopt};
-use pipeline::{AccessTerms, Bridge, BridgeLimits};
+use pipeline::{AccessPortSettings, Bridge, BridgeLimits};
 use ports::AccessPort;
 use wire::Vni;
 use worker::WorkerPorts;
@@ -65,7 +65,7 @@ impl Standalone {
             share.vnis.push(vni.vni);
         }
         for share in &mut shares {
-            let mut terms = Vec::new();
+            let mut access = Vec::new();
             for (port, number) in self.ports.iter().zip(0u16..) {
                 let Some(of) =
                     self.vnis.iter().find(|of| of.vni == port.vni && share.vnis.contains(&of.vni))
@@ -74,7 +74,7 @@ impl Standalone {
                 };
                 share.ports.push(port.open()?);
                 share.numbers.push(number);
-                terms.push(AccessTerms {
+                access.push(AccessPortSettings {
                     vni: of.vni,
                     local: of.local,
                     destination_port: of.destination_port,
@@ -83,7 +83,7 @@ impl Standalone {
                 });
             }
             share.bridge =
-                (!terms.is_empty()).then(|| Bridge::new(terms, limits).sharing(&stations));
+                (!access.is_empty()).then(|| Bridge::new(access, limits).sharing(&stations));
         }
         Ok(Access { claims, shares })
     }
@@ -93,7 +93,7 @@ impl Port {
     fn open(&self) -> Result<AccessPort, AccessError> {
         let opened = match &self.kind {
             PortKind::Interface(name) => vacant(name).and_then(|()| AccessPort::interface(name)),
-            PortKind::Tap(terms) => AccessPort::tap(terms),
+            PortKind::Tap(access) => AccessPort::tap(access),
         };
         let failed =
             |source| AccessError::Port { vni: self.vni, name: self.kind.name().to_owned(), source };
@@ -150,14 +150,17 @@ fn claim(local: IpAddr, port: u16) -> Result<UdpSocket, AccessError> {
     Ok(socket)
 }
 
-/// Refuses an interface that has an IPv4 address: frames of an access port go to the overlay alone,
-/// so the address would become unreachable.
+/// Refuses an interface that has an address: frames of an access port go to the overlay alone, so
+/// the address would become unreachable. The kernel gives every interface an IPv6 link-local
+/// address, which does not count.
 fn vacant(name: &str) -> io::Result<()> {
     let addresses = getifaddrs()?;
     let of = |found: nix::ifaddrs::InterfaceAddress| {
         let address = found.address.filter(|_| found.interface_name == name)?;
-        let address = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-        address.filter(|address| !address.is_unspecified())
+        let v4 = address.as_sockaddr_in().map(|v4| v4.ip()).filter(|v4| !v4.is_unspecified());
+        let v6 = address.as_sockaddr_in6().map(|v6| v6.ip());
+        let v6 = v6.filter(|v6| !v6.is_unicast_link_local());
+        v4.map(IpAddr::V4).or(v6.map(IpAddr::V6))
     };
     match addresses.into_iter().find_map(of) {
         Some(address) => Err(io::Error::other(format!(

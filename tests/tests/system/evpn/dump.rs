@@ -7,7 +7,7 @@ use fpm::{DEFAULT_ADDRESS, Event, Server};
 use netlink::{Message, NextHopKind, Operation, RouteTarget};
 use serde_json::Value;
 
-use super::fixture::{PATIENCE, ScaleAcross};
+use super::fixture::{ScaleAcross, TIMEOUT};
 
 /// A replay has ended when zebra has been silent for this time.
 const QUIET: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ async fn listen() -> Vec<Message> {
     let mut server = Server::bind(DEFAULT_ADDRESS, fpm::Users::default()).unwrap();
     let mut messages = Vec::new();
     loop {
-        let limit = if messages.is_empty() { PATIENCE } else { QUIET };
+        let limit = if messages.is_empty() { TIMEOUT } else { QUIET };
         match tokio::time::timeout(limit, server.next()).await {
             Ok(Event::Transaction(transaction)) => messages.extend(transaction.messages),
             Ok(_) => {}

@@ -6,7 +6,7 @@ use lab::process::{Identity, wait_until};
 use nix::sys::signal::Signal;
 use root_test::root_test;
 
-use super::fixture::{PATIENCE, ScaleAcross, frr};
+use super::fixture::{ScaleAcross, TIMEOUT, frr};
 use super::hosts::{host, tcp_both_ways};
 use super::stream::Stream;
 
@@ -103,10 +103,10 @@ fn uplink_failure_and_return(fabric: &ScaleAcross) {
     }
     let silent = Instant::now();
     let route = || fabric.run("leaf1", "ip route show 10.0.0.14");
-    wait_until(PATIENCE, || !route().contains("up1"));
+    wait_until(TIMEOUT, || !route().contains("up1"));
     let known = silent.elapsed();
     let mut before = sent();
-    let moved = wait_until(PATIENCE, || {
+    let moved = wait_until(TIMEOUT, || {
         let after = sent();
         // A tenth of a second of traffic, with no frame over up1.
         if after.1 < before.1 + u64::from(RATE) / 10 {
@@ -136,7 +136,7 @@ fn uplink_failure_and_return(fabric: &ScaleAcross) {
     stream.goes_on(500);
     assert_eq!(sent().0, by_one, "frames by the uplink to the silent spine");
     fabric.run("spine1", "ip rule del pref 0");
-    let used = wait_until(2 * PATIENCE, || sent().0 > by_one + 200);
+    let used = wait_until(2 * TIMEOUT, || sent().0 > by_one + 200);
     assert!(used, "the uplink is not used again: {:?}", sent());
     fabric.converge();
     let (all, report) = stream.finish();

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use vtepd_tests::daemon::{ctl_program, program};
 
 /// How long a test waits for an expected event.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long FRR may take to converge after something returned. BGP retries every second, and BFD
 /// runs at a lower rate meanwhile.
 pub const CONVERGENCE: Duration = Duration::from_secs(240);
@@ -159,7 +159,7 @@ impl Vtepd {
     }
 
     pub fn wait_until_it_forwards(&self, vnis: usize) {
-        self.daemon.wait(Policy::QpHash, vnis, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        self.daemon.wait(Policy::QpHash, vnis, TIMEOUT).unwrap_or_else(|error| panic!("{error}"));
     }
 
     pub fn alive(&self) -> bool {
@@ -182,7 +182,7 @@ impl Vtepd {
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&Metrics) -> bool) -> (Metrics, Duration) {
         let start = Instant::now();
         let mut metrics = self.metrics();
-        let came = wait_until(PATIENCE, || {
+        let came = wait_until(TIMEOUT, || {
             metrics = self.metrics();
             wanted(&metrics)
         });
@@ -207,7 +207,7 @@ impl Vtepd {
 
     /// Waits for a line of the log that contains `text`.
     pub fn wait_for_log(&self, text: &str) {
-        let came = wait_until(PATIENCE, || self.log().contains(text));
+        let came = wait_until(TIMEOUT, || self.log().contains(text));
         assert!(
             came,
             "{} waited in vain for '{text}' in the log:\n{}",

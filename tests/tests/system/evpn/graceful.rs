@@ -10,7 +10,7 @@ use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::canonical::Lines;
 
-use super::fixture::{CONVERGENCE, DAEMONS, PATIENCE, ScaleAcross, Vtepd, frr};
+use super::fixture::{CONVERGENCE, DAEMONS, ScaleAcross, TIMEOUT, Vtepd, frr};
 use super::hosts::{host, tcp_both_ways};
 use super::stream::Stream;
 use super::tables::{agree, own, wait_for_line};
@@ -69,7 +69,7 @@ fn kill_frr(fabric: &ScaleAcross) {
     for daemon in &daemons {
         daemon.identity.signal(Signal::SIGKILL).unwrap();
     }
-    assert!(wait_until(PATIENCE, || daemons.iter().all(|daemon| !daemon.identity.alive())));
+    assert!(wait_until(TIMEOUT, || daemons.iter().all(|daemon| !daemon.identity.alive())));
 }
 
 fn start_frr(fabric: &ScaleAcross) {
@@ -132,7 +132,7 @@ fn one_pe_is_replaced(fabric: &ScaleAcross, vtepd: &Vtepd) {
     wait_for_line(vtepd, "fdb vx10010 02:00:00:00:05:77 10.0.0.15", true);
     let there = || fabric.run("leaf5", "bridge fdb show dev vx10010");
     assert!(
-        wait_until(PATIENCE, || there().contains("02:00:00:00:01:77 dst 10.0.0.11")),
+        wait_until(TIMEOUT, || there().contains("02:00:00:00:01:77 dst 10.0.0.11")),
         "leaf5 does not hear of host1: {}",
         there()
     );

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lab::process::{Identity, wait_until};
 use root_test::root_test;
 
-use super::fixture::{PATIENCE, ScaleAcross, frr};
+use super::fixture::{ScaleAcross, TIMEOUT, frr};
 
 /// The release in Debian 12.
 const HAZARDOUS: &str = "8.4.4";
@@ -116,7 +116,7 @@ fn frr_vni_and_l3vni_hazard() {
     // `--fpm-unsafe` overrides the check.
     first.stop();
     let vtepd = fabric.spawn("leaf4", &["--fpm-unsafe"]);
-    assert!(wait_until(PATIENCE, || listens(&fabric, "leaf4")), "{}", vtepd.log());
+    assert!(wait_until(TIMEOUT, || listens(&fabric, "leaf4")), "{}", vtepd.log());
     vtepd.wait_for_log("FPM is connected");
     assert!(!vtepd.log().contains("not listened for"), "{}", vtepd.log());
     let died = wait_until(RETRY, || !zebra4.alive());

@@ -12,7 +12,7 @@ use lab::process::wait_until;
 use lab::random::Random;
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::fixture::{PATIENCE, ScaleAcross};
+use super::fixture::{ScaleAcross, TIMEOUT};
 
 /// Each VNI's hosts and their addresses.
 const NETWORKS: [&[(&str, Ipv4Addr)]; 2] = [
@@ -96,13 +96,13 @@ fn connect(client: &Host, server: &Host) -> (TcpStream, TcpStream) {
     let address = listener.local_addr().unwrap();
     let near = client
         .namespace
-        .enter(|| TcpStream::connect_timeout(&address, PATIENCE))
+        .enter(|| TcpStream::connect_timeout(&address, TIMEOUT))
         .unwrap()
         .expect("TCP connects");
     let (far, _) = listener.accept().unwrap();
     for stream in [&near, &far] {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     }
     (near, far)
 }
@@ -134,7 +134,7 @@ fn udp(from: &Host, to: &Host, size: usize) {
     const COUNT: u64 = 8;
     let receiver = to.namespace.enter(|| UdpSocket::bind((to.address, 0))).unwrap().unwrap();
     setsockopt(&receiver, sockopt::RcvBufForce, &(8 << 20)).unwrap();
-    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    receiver.set_read_timeout(Some(TIMEOUT)).unwrap();
     let sender = from.namespace.enter(|| UdpSocket::bind((from.address, 0))).unwrap().unwrap();
     sender.connect(receiver.local_addr().unwrap()).unwrap();
     for number in 0..COUNT {
@@ -197,7 +197,7 @@ impl Transfer {
     /// Waits until more has arrived, so that an earlier change has carried traffic.
     pub fn goes_on(&self) {
         let before = self.received.load(Ordering::Relaxed);
-        let more = wait_until(PATIENCE, || {
+        let more = wait_until(TIMEOUT, || {
             self.received.load(Ordering::Relaxed) > before + 20 || self.receiver.is_finished()
         });
         assert!(

@@ -11,7 +11,7 @@ use root_test::root_test;
 use vtepd_tests::frames::{self, Pair, inject};
 use wire::MacAddr;
 
-use super::fixture::{PATIENCE, ScaleAcross, Vtepd, frr};
+use super::fixture::{ScaleAcross, TIMEOUT, Vtepd, frr};
 use super::hosts::{Host, Transfer, host};
 use super::stream::Stream;
 
@@ -34,7 +34,7 @@ fn plug_in(fabric: &ScaleAcross, leaf: &str) {
         let shown = fabric.node(leaf).run(&["vtysh", "-c", "show interface vm1"]);
         shown.is_ok_and(|text| text.contains("Slave Type Bridge"))
     };
-    assert!(wait_until(PATIENCE, known), "zebra on {leaf} does not know the machine's port");
+    assert!(wait_until(TIMEOUT, known), "zebra on {leaf} does not know the machine's port");
     on(fabric, leaf, "up");
 }
 
@@ -157,7 +157,7 @@ fn a_sticky_mac_of_frr_is_moved_by_nobody() {
     let home = |vtepd: &Vtepd| vtepd.ask(&["fdb", "--mac", &mac.to_string()])[0]["vtep"].clone();
     for (leaf, vtepd) in &leaves {
         let known = || entry(leaf).contains("self sticky static") && home(vtepd).is_string();
-        assert!(wait_until(PATIENCE, known), "{leaf}: {}", entry(leaf));
+        assert!(wait_until(TIMEOUT, known), "{leaf}: {}", entry(leaf));
     }
     let (before, homes) =
         (["leaf1", "leaf2"].map(entry), leaves.each_ref().map(|(_, vtepd)| home(vtepd)));

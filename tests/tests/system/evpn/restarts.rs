@@ -9,7 +9,7 @@ use lab::random::{Random, SEED};
 use nix::sys::signal::Signal;
 use root_test::root_test;
 
-use super::fixture::{LEAVES, PATIENCE, ScaleAcross, Vtepd, frr};
+use super::fixture::{LEAVES, ScaleAcross, TIMEOUT, Vtepd, frr};
 use super::hosts::host;
 use super::stream::Stream;
 use super::tables::agree;
@@ -89,7 +89,7 @@ fn restart(fabric: &ScaleAcross, vtepd: &mut Option<Vtepd>, what: Restart) {
             // A vtepd that has just started does not accept the request yet.
             old.wait_until_ready();
             let new = fabric.spawn(LEAF, &["--replace"]);
-            assert!(wait_until(PATIENCE, || !old.alive()), "{}", new.log());
+            assert!(wait_until(TIMEOUT, || !old.alive()), "{}", new.log());
             *vtepd = Some(new);
         }
         Restart::Uplink(name) => {

@@ -5,7 +5,7 @@ use lab::process::wait_until;
 use root_test::root_test;
 
 use super::dump::{replayed, shown};
-use super::fixture::{PATIENCE, ScaleAcross, frr};
+use super::fixture::{ScaleAcross, TIMEOUT, frr};
 use super::hosts::host;
 use super::stream::Stream;
 use super::tables::agree;
@@ -84,7 +84,7 @@ fn routes_come_with_and_without_next_hop_groups(fabric: &ScaleAcross) {
         let before = connections(&vtepd.log());
         fabric.node("leaf1").run(&["vtysh", "-c", "configure terminal", "-c", change]).unwrap();
         assert!(
-            wait_until(PATIENCE, || connections(&vtepd.log()) > before),
+            wait_until(TIMEOUT, || connections(&vtepd.log()) > before),
             "{change}: {}",
             vtepd.log()
         );
@@ -112,7 +112,7 @@ fn routes_come_with_and_without_next_hop_groups(fabric: &ScaleAcross) {
         assert_eq!(sent().0, alone.0, "{change}: frames by an uplink that is down");
         fabric.run("leaf1", "ip link set up1 up");
         assert!(
-            wait_until(2 * PATIENCE, || sent().0 > alone.0 + 50),
+            wait_until(2 * TIMEOUT, || sent().0 > alone.0 + 50),
             "{change}: up1 is not used again"
         );
         stream.finish();

@@ -12,7 +12,7 @@ use lab::process::wait_until;
 use lab::random::SEED;
 use lab::roce::{Connection, InnerPort, Limit, Report, RoceError, Sent, Sink, Source, connections};
 
-use super::fixture::PATIENCE;
+use super::fixture::TIMEOUT;
 
 const INTERFACE: &str = "eth1";
 const QUEUE_PAIRS: usize = 32;
@@ -92,7 +92,7 @@ impl Stream {
     /// Waits until `frames` more frames have arrived.
     pub fn goes_on(&self, frames: u64) {
         let wanted = self.received() + frames;
-        let came = wait_until(PATIENCE, || self.received() >= wanted || self.source.is_finished());
+        let came = wait_until(TIMEOUT, || self.received() >= wanted || self.source.is_finished());
         assert!(
             came && !self.source.is_finished(),
             "the stream stands still at {} of {wanted}",

@@ -77,7 +77,7 @@ fn vni_index() -> VniIndex {
 pub(super) struct Port {
     pub(super) leaf: Leaf,
     pub(super) steering: Steering,
-    patience: Watchdog,
+    watchdog: Watchdog,
     pub(super) bridge: PacketSocket,
     pub(super) plan: SteeringPlan,
     pub(super) index: u32,
@@ -107,7 +107,7 @@ impl Port {
         plan.ports.insert(index, port);
         let (mut steering, mut punts, private) = steer(&leaf.leaf, hook, &plan, stall_limit);
         let bridge = punts.bridge.take_socket().unwrap();
-        let patience = steering.take_watch().unwrap().0.remove(0);
+        let watchdog = steering.take_watch().unwrap().0.remove(0);
         let here = [
             MacLocation::Port { port: index, index: vni_index(), mac: HOST },
             MacLocation::Remote { index: vni_index(), vtep: VtepIndex(1), mac: FAR },
@@ -115,7 +115,7 @@ impl Port {
         steering.add(&moved(&here.map(known))).unwrap();
         leaf.leaf.enter(|| steering.engage().unwrap()).unwrap();
         let mut port =
-            Self { leaf, steering, patience, bridge, plan, index, _punts: (punts, private) };
+            Self { leaf, steering, watchdog, bridge, plan, index, _punts: (punts, private) };
         port.goes_by_the_bridge(&udp(FAR, HOST), "the first one, for its sake");
         assert_eq!(port.counts().port_refreshed, 1);
         port
@@ -153,7 +153,7 @@ impl Port {
             seen.data == frame && seen.vlan == Some(VlanTag { tpid: 0x88a8, tci: 9 })
         };
         assert_eq!(receive(&mut self.bridge, SOON, tagged), 1, "{why}");
-        let _ = self.patience.look(PuntSide::Bridge);
+        let _ = self.watchdog.look(PuntSide::Bridge);
         let after = self.counts();
         assert_eq!(after.port_bypassed - before.port_bypassed, 1, "{why}");
     }
@@ -164,7 +164,7 @@ impl Port {
         send(&self.leaf.host, "eth0", frame);
         let same = |seen: &frame::Frame<'_>| seen.data == frame;
         receive(&mut self.bridge, NEVER, same);
-        let _ = self.patience.look(PuntSide::Bridge);
+        let _ = self.watchdog.look(PuntSide::Bridge);
         let after = self.counts();
         assert_eq!(after.port_bypassed, before.port_bypassed, "{why}");
         let passed = |counts: SteeringCounts| counts.port_passed + counts.port_refreshed;
@@ -366,7 +366,7 @@ fn ports_that_only_listen_hear_who_comes() {
         let before = port.counts();
         send(from, "eth0", frame);
         receive(&mut port.bridge, NEVER, |_| true);
-        let _ = port.patience.look(PuntSide::Bridge);
+        let _ = port.watchdog.look(PuntSide::Bridge);
         let after = port.counts();
         assert_eq!(
             (after.port_bypassed, after.port_refreshed),
@@ -413,7 +413,7 @@ fn ports_that_only_listen_hear_who_comes() {
         send(&second, "eth0", &udp(FAR, STRANGER));
     }
     receive(&mut port.bridge, NEVER, |_| true);
-    let _ = port.patience.look(PuntSide::Bridge);
+    let _ = port.watchdog.look(PuntSide::Bridge);
     let after = port.counts();
     assert_eq!(
         (after.port_refreshed - before.port_refreshed, after.port_bypassed - before.port_bypassed),
@@ -431,14 +431,14 @@ fn ports_that_only_listen_hear_who_comes() {
 fn a_hung_worker_is_given_up_by_the_bypass_too() {
     const LIMIT: Duration = Duration::from_millis(200);
     let mut port = Port::new("scwait", Hook::Tcx, LIMIT);
-    port.patience.forgive(PuntSide::Bridge);
+    port.watchdog.forgive(PuntSide::Bridge);
     for stalled in [0, 1] {
         send(&port.leaf.host, "eth0", &udp(FAR, HOST));
         receive(&mut port.bridge, NEVER, |seen| seen.data == udp(FAR, HOST));
         assert_eq!(port.counts().port_stalled, stalled);
         std::thread::sleep(2 * LIMIT);
     }
-    port.patience.forgive(PuntSide::Bridge);
+    port.watchdog.forgive(PuntSide::Bridge);
     port.bypasses(&udp(FAR, HOST), "looked after again");
 }
 
@@ -519,7 +519,7 @@ fn a_port_with_a_filter_of_somebody_else_has_no_bypass() {
             1,
             "by the bridge"
         );
-        let _ = port.patience.look(PuntSide::Bridge);
+        let _ = port.watchdog.look(PuntSide::Bridge);
         port.review(theirs);
         assert_eq!(has(&port).as_deref(), Some(found), "it is still there");
         tc(&port, &format!("filter del dev {interface} {way}"));

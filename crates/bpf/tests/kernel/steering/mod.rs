@@ -409,8 +409,8 @@ fn a_punt_that_nobody_looks_into_is_given_up() {
     const LIMIT: Duration = Duration::from_millis(200);
     let Leaf { leaf, spine, host } = leaf("wait");
     let (mut steering, mut punts, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), LIMIT);
-    let (patience, mut calls) = steering.take_watch().unwrap();
-    let [patience] = patience.as_slice() else { panic!("{patience:?}") };
+    let (watchdogs, mut calls) = steering.take_watch().unwrap();
+    let [watchdog] = watchdogs.as_slice() else { panic!("{watchdogs:?}") };
     let mut underlay = punts.underlay.take_socket().unwrap();
     let index = ifindex(&host, "eth0");
     let mut eth0 = host.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
@@ -424,11 +424,11 @@ fn a_punt_that_nobody_looks_into_is_given_up() {
 
     // A worker that reads periodically is not reported, although the test takes longer than the
     // limit. Reading an empty punt pair is allowed, too.
-    assert_eq!(patience.look(PuntSide::Underlay), None);
+    assert_eq!(watchdog.look(PuntSide::Underlay), None);
     for _ in 0..8 {
         send(&spine, "leaf", &vxlan);
         std::thread::sleep(LIMIT / 4);
-        assert_eq!(patience.look(PuntSide::Underlay), None);
+        assert_eq!(watchdog.look(PuntSide::Underlay), None);
     }
     assert_eq!(receive(&mut underlay, SOON, marker), 8);
     // Nothing arrived for longer than the limit, so nothing has waited.
@@ -440,7 +440,7 @@ fn a_punt_that_nobody_looks_into_is_given_up() {
     // The entry of the last frame is still set.
     std::thread::sleep(2 * LIMIT);
     // The host's IP stack may have sent frames to the other punt pair.
-    patience.forgive(PuntSide::Bridge);
+    watchdog.forgive(PuntSide::Bridge);
     calls.by_ref().for_each(drop);
     assert!(!called(&calls));
     for _ in 0..3 {
@@ -449,12 +449,12 @@ fn a_punt_that_nobody_looks_into_is_given_up() {
     }
     assert!(called(&calls));
     // Possibly also because of frames that the host's IP stack sent.
-    assert!(calls.by_ref().all(|worker| worker == 0));
-    assert!(patience.look(PuntSide::Underlay).is_some_and(|waited| waited > 2 * LIMIT));
+    assert!(calls.by_ref().all(|call| call == bpf::Call::Worker(0)));
+    assert!(watchdog.look(PuntSide::Underlay).is_some_and(|waited| waited > 2 * LIMIT));
     assert_eq!(receive(&mut underlay, NEVER, marker), 0);
     assert_eq!(steering.counts().unwrap().uplink_stalled, 3);
 
-    patience.forgive(PuntSide::Underlay);
+    watchdog.forgive(PuntSide::Underlay);
     send(&spine, "leaf", &vxlan);
     assert_eq!(receive(&mut underlay, SOON, marker), 1, "redirected again");
     assert_eq!(receive(&mut eth0, NEVER, marker), 0);

@@ -191,7 +191,7 @@ fn one_worker_that_hangs_is_given_up_alone() {
     let (mut steering, mut punts, private) = steer_for::<2>(&leaf, Hook::Tcx, &plan(&leaf), LIMIT);
     let mut underlays: Vec<_> =
         punts.iter_mut().map(|punts| punts.underlay.take_socket().unwrap()).collect();
-    let (patience, mut calls) = steering.take_watch().unwrap();
+    let (watchdogs, mut calls) = steering.take_watch().unwrap();
     leaf.enter(|| steering.engage().unwrap()).unwrap();
     let mut spine = Sender::on(&spine, "leaf");
     let mut of = BTreeMap::new();
@@ -200,18 +200,18 @@ fn one_worker_that_hangs_is_given_up_alone() {
         of.insert(worker(&mut underlays, &mut spine, &frame), frame);
     }
     let (hung, well) = (&of[&1], &of[&0]);
-    for patience in &patience {
-        assert_eq!(patience.look(PuntSide::Underlay), None);
+    for watchdog in &watchdogs {
+        assert_eq!(watchdog.look(PuntSide::Underlay), None);
     }
     spine.send(hung);
     spine.send(well);
     for _ in 0..8 {
         std::thread::sleep(LIMIT / 4);
-        assert_eq!(patience[0].look(PuntSide::Underlay), None);
+        assert_eq!(watchdogs[0].look(PuntSide::Underlay), None);
     }
     // Frames that the host's IP stack sent may wait in a bridge punt pair.
-    for patience in &patience {
-        patience.forgive(PuntSide::Bridge);
+    for watchdog in &watchdogs {
+        watchdog.forgive(PuntSide::Bridge);
     }
     calls.by_ref().for_each(drop);
     spine.send(hung);
@@ -223,9 +223,9 @@ fn one_worker_that_hangs_is_given_up_alone() {
         "what came before"
     );
     assert_eq!(steering.counts().unwrap().uplink_stalled, 1);
-    assert!(calls.by_ref().any(|worker| worker == 1));
-    assert!(patience[1].look(PuntSide::Underlay).is_some());
-    patience[1].forgive(PuntSide::Underlay);
+    assert!(calls.by_ref().any(|worker| worker == bpf::Call::Worker(1)));
+    assert!(watchdogs[1].look(PuntSide::Underlay).is_some());
+    watchdogs[1].forgive(PuntSide::Underlay);
     assert_eq!(worker(&mut underlays, &mut spine, hung), 1);
     leaf.enter(|| drop((steering, punts))).unwrap();
     drop(private);

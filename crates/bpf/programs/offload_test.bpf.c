@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+//
+// For tests only: runs the programs of the `offload` datapath, and tells where they redirect a
+// frame. The context passes arguments and results: in `cb[0]` the index of the VTEP, in `cb[1]` and
+// `cb[2]` interface and flags of the redirection, in `cb[3]` the protocol of the resulting frame.
+#include <linux/bpf.h>
+
+static inline __attribute__((always_inline)) long noted(__u32 ifindex, __u64 flags);
+
+#define bpf_redirect(ifindex, flags) noted(ifindex, flags)
+#define bpf_redirect_peer(ifindex, flags) noted(ifindex, flags)
+#include "steering.bpf.c"
+
+// Where the last frame was redirected to.
+static volatile __u32 to_ifindex;
+static volatile __u64 to_flags;
+
+static inline __attribute__((always_inline)) long noted(__u32 ifindex, __u64 flags)
+{
+	to_ifindex = ifindex;
+	to_flags = flags;
+	return (bpf_redirect)(ifindex, flags);
+}
+
+#define TESTED_SLOT 7
+
+static ALWAYS_INLINE int finished(struct __sk_buff *skb, int result)
+{
+	struct passage *passage = bridge_passage();
+
+	// No frame arrives after a test run.
+	if (passage)
+		passage->arrived = passage->queued;
+	skb->cb[1] = to_ifindex;
+	skb->cb[2] = to_flags;
+	skb->cb[3] = ntohs(skb->protocol);
+	to_ifindex = 0;
+	to_flags = 0;
+	return result;
+}
+
+SEC("classifier") int test_encapsulate(struct __sk_buff *skb)
+{
+	return finished(skb, encapsulate(skb, TESTED_SLOT, skb->cb[0]));
+}
+
+// With the checks of a packet from the underlay.
+SEC("classifier") __attribute__((flatten)) int test_uplink(struct __sk_buff *skb)
+{
+	return finished(skb, steer_uplink(skb));
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+//
+// What workers and programs tell each other in shared memory: whether a worker hangs, whether it has
+// sent everything, and whether the process lives. Included by steering.bpf.c.
+
+// Each worker has WORDS words, a cache line of its own:
+// - UNDERLAY, BRIDGE: since when frames wait in this punt pair, in nanoseconds of
+//   CLOCK_MONOTONIC_COARSE; 0 if the worker has begun to read the punt pair since. The lowest bit
+//   tells that the worker was woken.
+// - IDLE: whether the worker has sent all that it has read. It clears this word before it clears
+//   the others.
+// Behind the workers follows a line of the process, whose first word is the time since when the
+// programs wait for a sign of life; 0 if there was one since.
+enum { UNDERLAY = 0, BRIDGE = 1, IDLE = 2 };
+#define WORDS 8
+#define CALLED 1ULL
+#define LIFE_WORD 64 // WORDS * WORKERS
+
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, WORDS * WORKERS + WORDS);
+	UINT(map_flags, BPF_F_MMAPABLE);
+	TYPE(key, __u32);
+	TYPE(value, __u64);
+} waiting_since SEC(".maps");
+
+// Numbers of workers to wake, because they have not read a punt pair for too long. WORKERS asks the
+// process for a sign of life.
+struct {
+	UINT(type, BPF_MAP_TYPE_RINGBUF);
+	UINT(max_entries, 4096);
+} calls SEC(".maps");
+
+// How long frames may wait before the kernel forwards further ones, in nanoseconds. Set before
+// loading.
+const volatile __u64 stall_limit = 200000000;
+
+static ALWAYS_INLINE volatile __u64 *shared_word(__u32 index)
+{
+	return bpf_map_lookup_elem(&waiting_since, &index);
+}
+
+// Notes that something waits since now, unless it already waits. After `call_after` nanoseconds it
+// wakes `who`, once. Returns whether the limit is exceeded.
+static ALWAYS_INLINE int waits_too_long(volatile __u64 *since, __u32 who, __u64 call_after)
+{
+	__u64 now = bpf_ktime_get_coarse_ns() & ~CALLED, start;
+	__s64 waited;
+
+	start = *since;
+	if (!start) {
+		*since = now;
+		return 0;
+	}
+	waited = now - start;
+	if (waited > (__s64)call_after && !(start & CALLED)) {
+		*since = start | CALLED;
+		bpf_ringbuf_output(&calls, &who, sizeof(who), 0);
+	}
+	return waited > (__s64)stall_limit;
+}
+
+// Whether a worker has not read a punt pair for too long: it hangs, or the process was stopped. The
+// worker clears the entry whenever it reads, so an idle worker needs no timer. If the waiting
+// frames were lost on their way, a sleeping worker does not notice. It is therefore woken once.
+static ALWAYS_INLINE int stalled(__u32 worker, __u32 which)
+{
+	volatile __u64 *since = shared_word(WORDS * worker + which);
+
+	return since && waits_too_long(since, worker, stall_limit);
+}
+
+// Whether the process gives no sign of life, so that the tables may be old. It is asked in time, so
+// that it needs no timer.
+static ALWAYS_INLINE int is_lifeless(void)
+{
+	volatile __u64 *since = shared_word(LIFE_WORD);
+
+	return since && waits_too_long(since, WORKERS, stall_limit / 4);
+}
+
+// Marks a frame for a punt pair, so that the program at the far end knows the punt pair.
+#define PUNT_MARK 0x76746500 // in skb->priority, with UNDERLAY or BRIDGE of the worker added
+
+static ALWAYS_INLINE void mark_punt(struct __sk_buff *skb, __u32 worker, __u32 which)
+{
+	skb->priority = PUNT_MARK | (WORDS * worker + which);
+}
+
+// The worker's socket has received a frame. The worker may have read the punt pair between the
+// frame's redirection and its arrival, so the time is noted again.
+static ALWAYS_INLINE void note_arrival(struct __sk_buff *skb)
+{
+	volatile __u64 *since;
+
+	if ((skb->priority & ~0xff) != PUNT_MARK)
+		return;
+	since = shared_word(skb->priority & 0xff);
+	if (since && !*since)
+		*since = bpf_ktime_get_coarse_ns() & ~CALLED;
+}
+
+// Whether the worker has sent all frames of this punt pair that have arrived there.
+static ALWAYS_INLINE int has_sent_all(__u32 worker, __u32 which)
+{
+	volatile __u64 *since = shared_word(WORDS * worker + which), *idle = shared_word(WORDS * worker + IDLE);
+
+	return since && idle && !*since && *idle;
+}

@@ -1,0 +1,27 @@
+//! How many instructions the verifier processes for each program. It refuses a program above one
+//! million, and each path through a program costs time when vtepd starts. Functions that are not
+//! static are verified once, and not for each path that leads to them.
+
+use aya::EbpfLoader;
+use aya::programs::SchedClassifier;
+use root_test::root_test;
+
+/// Limits about a fifth above what Linux 6.18 counts. Other programs stay below 250.
+const LIMITS: [(&str, u32); 3] =
+    [("steer_port", 11_500), ("steer_uplink", 9_500), ("steer_vxlan", 11_500)];
+
+#[root_test]
+fn programs_are_verified_within_their_limits() {
+    let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
+    let mut ebpf = EbpfLoader::new().load(object).unwrap();
+    for (name, program) in ebpf.programs_mut() {
+        let program: &mut SchedClassifier = program.try_into().unwrap();
+        program.load().unwrap();
+        let Some(count) = program.info().unwrap().verified_instruction_count() else {
+            root_test::ignore("the kernel does not tell the number of verified instructions");
+        };
+        let limit = LIMITS.iter().find(|(of, _)| *of == name).map_or(250, |(_, limit)| *limit);
+        println!("{name}: {count} verified instructions, at most {limit}");
+        assert!(count <= limit, "{name}: {count} verified instructions, more than {limit}");
+    }
+}

@@ -1,0 +1,284 @@
+//! The programs of the `offload` datapath do what the worker's pipeline does, byte for byte.
+//!
+//! `VTEPD_FRAMES` sets how many random frames are compared (1,000,000 if unset).
+
+use std::net::{IpAddr, Ipv4Addr};
+
+mod both;
+mod leaf;
+
+use both::{Both, LONGEST, Outcome};
+use leaf::{HOST, NETDEV_MAC, VTEPS, local_of, tables};
+use path::{Bins, Entropy, Policy, Settings};
+use root_test::root_test;
+use tables::{SnapshotBuilder, VniTable, VtepIndex};
+use test_frames::{
+    IPV4, IPV6, Ipv4, Ipv6, ROCE, UDP, bth, ethernet, ipv4, ipv6, tagged, udp, udp_over_ipv4, vxlan,
+};
+
+use crate::random::Random;
+
+fn frames() -> u64 {
+    std::env::var("VTEPD_FRAMES").map_or(1_000_000, |frames| frames.parse().unwrap())
+}
+
+#[root_test]
+fn random_frames_are_encapsulated_as_by_the_pipeline() {
+    let (mut both, mut random) = (Both::new(), Random(0x5eed));
+    let tables = tables();
+    let (mut offloaded, mut left) = (0, 0);
+    for table in &tables {
+        both.set(table.clone());
+        for _ in 0..frames() / tables.len() as u64 {
+            let mut frame = random.frame();
+            if random.below(8) == 0 {
+                let more = random.below((LONGEST - frame.len()) as u64) as usize;
+                frame.extend(random.bytes(more));
+            }
+            let vtep = random.one_of(&[0, 0, 1, 1, 1, 1, 2, 3, 4, 4]);
+            match both.encapsulate(&mut frame, vtep).0 {
+                Outcome::Offloaded => offloaded += 1,
+                Outcome::Worker => left += 1,
+                Outcome::Refused | Outcome::Kernel => {}
+            }
+        }
+        both.assert_counters();
+    }
+    let all = frames();
+    assert!(offloaded > all / 6 && left > all / 4, "{offloaded} offloaded, {left} left, of {all}");
+}
+
+/// The frame and the ports of `crates/path/tests/golden.rs`.
+#[root_test]
+fn golden_frames_get_their_ports() {
+    let mut both = Both::new();
+    let of = |policy, bins: u16| {
+        let bins = Bins::try_from(bins).unwrap();
+        Entropy::new(Settings { policy, seed: 7, bins, ..Settings::default() }).unwrap()
+    };
+    let datagram = udp((0xc000, ROCE), &bth(4, 0x1234, 0, &[]));
+    let packet = ipv4(([10, 0, 0, 1], [10, 0, 0, 2]), UDP, &datagram, Ipv4::default());
+    let frame = ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], IPV4, &packet);
+    for (entropy, port) in [
+        (of(Policy::QpHash, 4), 49152 + 7567),
+        (of(Policy::QpBins, 4), 49152 + 5461),
+        (of(Policy::QpBins, 1), 49152),
+        (of(Policy::FiveTuple, 4), 32768 + 15312u16),
+    ] {
+        both.set(VniTable { entropy, ..tables().remove(0) });
+        let (outcome, sent) = both.encapsulate(&mut frame.clone(), 0);
+        assert_eq!(outcome, Outcome::Offloaded);
+        assert_eq!(sent[34..36], port.to_be_bytes(), "{entropy:?}");
+    }
+}
+
+/// An inner frame with an ECN field, and with a valid header checksum or a random one.
+fn inner_frame(random: &mut Random) -> Vec<u8> {
+    let mut frame = random.frame();
+    if random.below(2) == 0 && frame.len() >= 34 && frame[12..14] == [0x08, 0x00] {
+        frame[24..26].fill(0);
+        let sum = wire::checksum::checksum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+    if random.below(8) == 0 {
+        let more = random.below((LONGEST - frame.len() - 50) as u64) as usize;
+        frame.extend(random.bytes(more));
+    }
+    let destination = random.one_of(&[HOST, HOST, [2, 0, 0, 0, 0, 0x56], [0xff; 6]]);
+    frame[..6].copy_from_slice(&destination);
+    match random.below(16) {
+        0 => frame[6..12].fill(0),
+        1 => frame[6..12].copy_from_slice(&NETDEV_MAC),
+        2 => {}
+        _ => frame[6] &= 0xfe,
+    }
+    frame
+}
+
+/// A packet for the leaf. A few are not quite right.
+fn packet(random: &mut Random, table: &VniTable) -> Vec<u8> {
+    let inner = inner_frame(random);
+    let unknown = Ipv4Addr::new(10, 0, 0, 99);
+    let known = random.one_of(&VTEPS);
+    let from = match random.below(16) {
+        0 => random.one_of(&[unknown, Ipv4Addr::BROADCAST, local_of(table)]),
+        _ => known,
+    };
+    let flip = if random.below(32) == 0 { 1 << random.below(64) } else { 0 };
+    let payload = vxlan(table.tunnel.vni.get(), flip, &inner);
+    let vteps = (from.octets(), local_of(table).octets());
+    let ports = (random.next() as u16, table.tunnel.destination_port);
+    let has_checksum = random.below(2) == 0;
+    let datagram =
+        if has_checksum { udp_over_ipv4(vteps, ports, &payload) } else { udp(ports, &payload) };
+    let fields = Ipv4 { tos: random.next() as u8, ..Ipv4::default() };
+    let mut packet = ethernet([2; 6], [0; 6], IPV4, &ipv4(vteps, UDP, &datagram, fields));
+    match random.below(32) {
+        0 => packet.extend(random.bytes(8)),
+        1 => packet.truncate(packet.len() - 1 - random.below(20) as usize),
+        2..=6 => {
+            let changed = 14 + random.below(packet.len() as u64 - 14) as usize;
+            packet[changed] = random.next() as u8;
+        }
+        _ => {}
+    }
+    packet
+}
+
+#[root_test]
+fn random_packets_are_decapsulated_as_by_the_pipeline() {
+    let (mut both, mut random) = (Both::new(), Random(0x5eed));
+    let tables = tables();
+    let mut outcomes = [0; 4];
+    for table in &tables {
+        both.set(table.clone());
+        for _ in 0..frames() / tables.len() as u64 {
+            let (outcome, _) = both.decapsulate(&packet(&mut random, table));
+            outcomes[outcome as usize] += 1;
+        }
+        both.assert_counters();
+        assert!(both.pipeline.counters().past_bridge.get() > frames() / 10_000);
+    }
+    let all = frames();
+    assert!(outcomes[0] > all / 2 && outcomes[1] > all / 8, "{outcomes:?} of {all}");
+}
+
+/// A packet with these type of service fields, from the first VTEP, with or without a checksum.
+fn packet_of(table: &VniTable, tos: u8, inner: &[u8], has_checksum: bool) -> Vec<u8> {
+    let vteps = (VTEPS[0].octets(), local_of(table).octets());
+    let payload = vxlan(table.tunnel.vni.get(), 0, inner);
+    let ports = (0xc000, table.tunnel.destination_port);
+    let datagram =
+        if has_checksum { udp_over_ipv4(vteps, ports, &payload) } else { udp(ports, &payload) };
+    let fields = Ipv4 { tos, ..Ipv4::default() };
+    ethernet([2; 6], [0; 6], IPV4, &ipv4(vteps, UDP, &datagram, fields))
+}
+
+const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+
+/// Untagged IPv4, IPv6, and IPv4 behind a VLAN tag.
+fn inner_frames(class: u8) -> [Vec<u8>; 3] {
+    let datagram = udp((1, 2), b"payload");
+    let fields = Ipv4 { tos: class, ..Ipv4::default() };
+    let four = ipv4(([10, 1, 0, 1], [10, 1, 0, 2]), UDP, &datagram, fields);
+    let fields = Ipv6 { traffic_class: class, ..Ipv6::default() };
+    let six = ipv6(([1; 16], [2; 16]), UDP, &datagram, fields);
+    let four = ethernet(SOURCE, HOST, IPV4, &four);
+    [four.clone(), ethernet(SOURCE, HOST, IPV6, &six), tagged(&four, 0x8100, 5)]
+}
+
+/// RFC 6040 figure 4: the resulting inner code point, by inner and outer code point.
+const FIGURE_4: [[Option<u8>; 4]; 4] = [
+    [Some(0), Some(0), Some(0), None],
+    [Some(1), Some(1), Some(1), Some(3)],
+    [Some(2), Some(1), Some(2), Some(3)],
+    [Some(3), Some(3), Some(3), Some(3)],
+];
+
+#[root_test]
+fn code_points_follow_the_outer_header() {
+    let mut both = Both::new();
+    let table = tables().remove(0);
+    both.set(table.clone());
+    for (inner, row) in (0u8..).zip(FIGURE_4) {
+        for (outer, expected) in (0u8..).zip(row) {
+            for class in [0, 0xb8, 0xfc] {
+                let frames = inner_frames(class | inner);
+                let [four, six, _] = inner_frames(class | expected.unwrap_or_default());
+                let expected = expected.map(|_| [four, six]);
+                for (place, frame) in frames.iter().enumerate() {
+                    let packet = packet_of(&table, 0x28 | outer, frame, true);
+                    let result = both.decapsulate(&packet);
+                    let wanted = match (&expected, place) {
+                        // The code point behind a tag stays.
+                        (_, 2) => (Outcome::Offloaded, frame.clone()),
+                        (Some(expected), _) => (Outcome::Offloaded, expected[place].clone()),
+                        (None, _) => (Outcome::Worker, packet),
+                    };
+                    assert_eq!(result, wanted, "inner {inner} outer {outer} frame {place}");
+                }
+            }
+        }
+    }
+    both.assert_counters();
+}
+
+#[root_test]
+fn wrong_packets_and_those_of_others_are_left_to_the_worker() {
+    let mut both = Both::new();
+    let table = tables().remove(0);
+    both.set(table.clone());
+    let [frame, six, _] = inner_frames(2);
+    let good = packet_of(&table, 0, &frame, true);
+    let mut outcome = |packet: &[u8]| both.decapsulate(packet).0;
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut packet = packet_of(&table, 0, &frame, false);
+        packet[at..at + bytes.len()].copy_from_slice(bytes);
+        packet[24..26].fill(0);
+        let sum = wire::checksum::checksum(&packet[14..34]).to_be_bytes();
+        packet[24..26].copy_from_slice(&sum);
+        packet
+    };
+    assert_eq!(outcome(&good), Outcome::Offloaded);
+    assert_eq!(outcome(&changed(0, &[])), Outcome::Offloaded);
+    for at in [24, 25, 40, 41, 60, good.len() - 1] {
+        let mut wrong = good.clone();
+        wrong[at] ^= 1;
+        assert_eq!(outcome(&wrong), Outcome::Worker, "a wrong checksum at {at}");
+    }
+    let senders = [[10, 0, 0, 99], [224, 0, 0, 1], [0; 4], [255; 4], local_of(&table).octets()];
+    for sender in senders {
+        assert_eq!(outcome(&changed(26, &sender)), Outcome::Worker, "{sender:?}");
+    }
+    assert_eq!(outcome(&changed(26, &VTEPS[4].octets())), Outcome::Offloaded, "class E");
+    for source in [[0; 6], NETDEV_MAC, [3, 0, 0, 0, 0, 1], [0xff; 6]] {
+        assert_eq!(outcome(&changed(56, &source)), Outcome::Worker, "{source:02x?}");
+    }
+    // An inner frame that ends within its IP header; a frame padded behind the packet.
+    for length in 20..34 {
+        let short = packet_of(&table, 0, &frame[..length], true);
+        assert_eq!(outcome(&short), Outcome::Worker, "{length} bytes of IPv4");
+    }
+    for length in 20..54 {
+        let short = packet_of(&table, 0, &six[..length], true);
+        assert_eq!(outcome(&short), Outcome::Worker, "{length} bytes of IPv6");
+    }
+    assert_eq!(outcome(&[&good[..], &[0; 4]].concat()), Outcome::Worker);
+    // What is no packet of this VNI stays with the kernel.
+    for at in [0, 12, 14, 20, 23, 33, 37, 42, 46, 48] {
+        let mut other = changed(0, &[]);
+        other[at] ^= 1;
+        assert_eq!(outcome(&other), Outcome::Kernel, "byte {at}");
+    }
+}
+
+/// The tables follow each snapshot, also in what is no VTEP's own.
+#[root_test]
+fn senders_follow_the_snapshot() {
+    let mut both = Both::new();
+    let table = tables().remove(0);
+    both.set(table.clone());
+    let [frame, ..] = inner_frames(0);
+    let packet = packet_of(&table, 0, &frame, true);
+    assert_eq!(both.decapsulate(&packet).0, Outcome::Offloaded);
+    let own = |both: &Both, addresses: &[Ipv4Addr]| {
+        let mut builder = SnapshotBuilder::after(&both.snapshot);
+        builder.own(addresses.iter().copied().map(IpAddr::V4));
+        builder.build()
+    };
+    both.set_snapshot(own(&both, &[VTEPS[0]]));
+    assert_eq!(both.decapsulate(&packet).0, Outcome::Worker, "the leaf's own address");
+    both.set_snapshot(own(&both, &[]));
+    assert_eq!(both.decapsulate(&packet).0, Outcome::Offloaded);
+    // Two VTEPs change their places.
+    let mut builder = SnapshotBuilder::after(&both.snapshot);
+    let [one, other] = [0, 1].map(|index| both.snapshot.vtep(VtepIndex(index)).unwrap().clone());
+    builder.vtep(VtepIndex(0), other);
+    builder.vtep(VtepIndex(1), one);
+    both.set_snapshot(builder.build());
+    assert_eq!(both.decapsulate(&packet).0, Outcome::Offloaded);
+    let mut builder = SnapshotBuilder::after(&both.snapshot);
+    builder.remove_vtep(VtepIndex(1));
+    both.set_snapshot(builder.build());
+    assert_eq!(both.decapsulate(&packet).0, Outcome::Worker, "no VTEP any more");
+}
