@@ -406,26 +406,6 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 #include "bypass.bpf.h"
 #include "decapsulate.bpf.h"
 
-// Redirects a packet to the worker. `offset`: of its inner frame.
-static ALWAYS_INLINE int uplink_to_worker(struct __sk_buff *skb, struct taken_tunnel *taken, __u32 offset)
-{
-	__u32 ifindex, worker = taken->worker < WORKERS ? taken->worker : worker_of(skb, offset);
-
-	if (has_left(taken->leaves, &taken->left, worker, UNDERLAY))
-		return PASS;
-	if (stalled(worker, UNDERLAY)) {
-		count(COUNT_UPLINK_STALLED);
-		return PASS;
-	}
-	count(COUNT_UPLINK_REDIRECTED);
-	mark_punt(skb, worker, UNDERLAY);
-	ifindex = near_end(underlay_punts, worker);
-	if (!through_queue)
-		return at_once(skb, ifindex);
-	skb->tc_index = 0;
-	return bpf_redirect(ifindex, 0);
-}
-
 #include "uplink_ipv6.bpf.h"
 
 // Uplink ingress: redirects whole VXLAN packets for the tunnel endpoints in the map. Packets with

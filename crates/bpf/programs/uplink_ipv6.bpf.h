@@ -1,6 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //
-// Uplink ingress: VXLAN packets over IPv6. Included by steering.bpf.c.
+// Uplink ingress: packets for the worker, and VXLAN packets over IPv6. Included by steering.bpf.c.
+
+// Redirects a packet to the worker. `offset`: of its inner frame.
+static ALWAYS_INLINE int uplink_to_worker(struct __sk_buff *skb, struct taken_tunnel *taken, __u32 offset)
+{
+	__u32 ifindex, worker = taken->worker < WORKERS ? taken->worker : worker_of(skb, offset);
+
+	if (has_left(taken->leaves, &taken->left, worker, UNDERLAY))
+		return PASS;
+	if (stalled(worker, UNDERLAY)) {
+		count(COUNT_UPLINK_STALLED);
+		return PASS;
+	}
+	count(COUNT_UPLINK_REDIRECTED);
+	mark_punt(skb, worker, UNDERLAY);
+	ifindex = near_end(underlay_punts, worker);
+	if (!through_queue)
+		return at_once(skb, ifindex);
+	skb->tc_index = 0;
+	return bpf_redirect(ifindex, 0);
+}
 
 struct headers_ipv6 {
 	__u8 destination[6];
