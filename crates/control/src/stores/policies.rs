@@ -34,7 +34,7 @@ pub(crate) struct Policies {
     rules: Option<Vec<Rule>>,
     /// Whether the IPv4 rules are the default rules of a new namespace.
     default_rules: bool,
-    /// The same for IPv6.
+    /// The same for IPv6, also if there are none.
     default_ipv6_rules: bool,
     ipsec: Vec<IpsecPolicy>,
     /// Whether IPsec drops packets that no policy matches.
@@ -48,7 +48,7 @@ impl Policies {
         let (ipv4, ipv6): (Vec<&Rule>, Vec<&Rule>) =
             rules.iter().partition(|rule| rule.from.0.is_ipv4());
         self.default_rules = ipv4.into_iter().eq(&Rule::defaults());
-        self.default_ipv6_rules = ipv6.into_iter().eq(&Rule::ipv6_defaults());
+        self.default_ipv6_rules = ipv6.is_empty() || ipv6.into_iter().eq(&Rule::ipv6_defaults());
         self.rules = Some(rules);
         changed
     }

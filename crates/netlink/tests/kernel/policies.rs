@@ -99,7 +99,7 @@ fn ipsec_policies_are_dumped_and_watched() {
         ));
         add("src 10.0.0.2/32 dst 10.0.0.1/32 dir in action block priority 2");
         add("src 10.0.0.2/32 dst 10.0.0.9/32 dir in priority 3");
-        // None of these policies applies to VXLAN packets of this host.
+        // Neither of the first two applies to VXLAN packets of this host.
         add(&format!("src 10.0.0.1/32 dst 10.0.0.0/24 dir fwd {template}"));
         add(&format!("src 10.0.0.1/32 dst 10.0.0.0/24 dir out if_id 7 {template}"));
         add("src fd00::1/128 dst fd00::2/128 dir out action block");
@@ -129,13 +129,19 @@ fn ipsec_policies_are_dumped_and_watched() {
             IpsecPolicy { destination: (ip("10.0.0.9"), 32), block: false, ..block.clone() };
         let mut dumped = kernel.dump(Dump::IpsecPolicies).await.unwrap();
         dumped.retain(|message| !matches!(message, Message::Other(_)));
-        for policy in [out, block, bypass] {
+        let ipv6 = IpsecPolicy {
+            direction: IpsecDirection::Out,
+            source: (ip("fd00::1"), 128),
+            destination: (ip("fd00::2"), 128),
+            ..block.clone()
+        };
+        for policy in [out, block, bypass, ipv6] {
             assert!(
                 dumped.contains(&Message::IpsecPolicy(policy.clone())),
                 "{policy:?}: {dumped:?}"
             );
         }
-        assert_eq!(dumped.len(), 4, "{dumped:?}");
+        assert_eq!(dumped.len(), 5, "{dumped:?}");
         namespace.ip("xfrm policy flush");
         until_changed(&mut kernel).await;
         assert_eq!(kernel.dump(Dump::IpsecPolicies).await.unwrap(), std::slice::from_ref(&accepts));
