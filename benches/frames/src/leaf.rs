@@ -80,8 +80,8 @@ impl Leaf {
     /// # Errors
     /// If there are too many VNIs.
     pub fn snapshot(&self) -> Result<Snapshot, Failure> {
-        let vteps: Vec<_> = (0..self.vteps).map(vtep).collect();
-        self.forwarding(LOCAL, &vteps)
+        let vteps: Vec<_> = (0..self.vteps).map(|number| vtep(number).into()).collect();
+        self.forwarding(LOCAL.into(), &vteps)
     }
 
     /// The forwarding state of its first peer, for which the leaf is the only VTEP.
@@ -89,10 +89,10 @@ impl Leaf {
     /// # Errors
     /// As [`Leaf::snapshot`].
     pub fn peer(&self) -> Result<Snapshot, Failure> {
-        self.forwarding(vtep(0), &[LOCAL])
+        self.forwarding(vtep(0).into(), &[LOCAL.into()])
     }
 
-    fn forwarding(&self, local: Ipv4Addr, vteps: &[Ipv4Addr]) -> Result<Snapshot, Failure> {
+    fn forwarding(&self, local: IpAddr, vteps: &[IpAddr]) -> Result<Snapshot, Failure> {
         let hops = (1..=2u8).map(|uplink| NextHop {
             ifindex: u32::from(uplink),
             gateway: IpAddr::V4(Ipv4Addr::new(192, 168, uplink, 1)),
@@ -117,6 +117,8 @@ impl Leaf {
                 tos: Tos::Inherit,
                 df: DontFragment::Unset,
                 udp_checksum: false,
+                flow_label: 0,
+                accepts_no_checksum: false,
             };
             builder.vni(Arc::new(VniTable {
                 index: VniIndex::new(number as u16 + 1).ok_or("too many VNIs")?,

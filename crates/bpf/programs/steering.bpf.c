@@ -68,9 +68,9 @@ struct {
 } kill_switch SEC(".maps");
 
 // A tunnel endpoint whose packets vtepd decapsulates. Address and port are in network byte order,
-// the VNI in host byte order.
+// the VNI in host byte order. IPv4 addresses are mapped (RFC 4291 section 2.5.5.2).
 struct tunnel_end {
-	__u32 local;
+	__u32 local[4];
 	__u32 vni;
 	__u16 port;
 	__u16 zero;
@@ -406,16 +406,20 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 #include "bypass.bpf.h"
 #include "decapsulate.bpf.h"
 
+#include "uplink_ipv6.bpf.h"
+
 // Uplink ingress: redirects whole VXLAN packets for the tunnel endpoints in the map. Packets with
-// other flags, IP options or fragments stay with the kernel.
+// other flags, IP options, extension headers or fragments stay with the kernel.
 SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 {
 	struct headers h;
 	struct tunnel_end end = {};
 	struct taken_tunnel *taken;
-	__u32 total, ifindex, worker;
+	__u32 total;
 	int offloaded;
 
+	if (skb->protocol == htons(ETH_P_IPV6))
+		return steer_uplink_ipv6(skb);
 	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present || skb->pkt_type != PACKET_HOST)
 		return PASS;
 	if (bpf_skb_load_bytes(skb, 0, &h, sizeof(h)))
@@ -429,7 +433,8 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 		return PASS;
 	if (ntohs(h.udp_length) < 16 + SHORTEST_INNER)
 		return PASS;
-	end.local = h.ip.addresses[1];
+	end.local[2] = htonl(0xffff);
+	end.local[3] = h.ip.addresses[1];
 	end.vni = ntohl(h.vni_reserved) >> 8;
 	end.port = h.destination_port;
 	taken = bpf_map_lookup_elem(&taken_tunnels, &end);
@@ -438,20 +443,7 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 	offloaded = decapsulate(skb, &h, taken->slot);
 	if (offloaded != TO_WORKER)
 		return offloaded;
-	worker = taken->worker < WORKERS ? taken->worker : worker_of(skb, sizeof(h));
-	if (has_left(taken->leaves, &taken->left, worker, UNDERLAY))
-		return PASS;
-	if (stalled(worker, UNDERLAY)) {
-		count(COUNT_UPLINK_STALLED);
-		return PASS;
-	}
-	count(COUNT_UPLINK_REDIRECTED);
-	mark_punt(skb, worker, UNDERLAY);
-	ifindex = near_end(underlay_punts, worker);
-	if (!through_queue)
-		return at_once(skb, ifindex);
-	skb->tc_index = 0;
-	return bpf_redirect(ifindex, 0);
+	return uplink_to_worker(skb, taken, sizeof(h));
 }
 
 // vxlan netdev egress: redirects what the bridge sends to the overlay, if it fits the underlay.

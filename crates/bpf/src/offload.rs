@@ -5,13 +5,13 @@
 //! leads to it changes. So a program sees either the old object or the new one.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData};
 use path::{BUCKETS, Paths};
-use tables::{Slot, Snapshot, VtepIndex};
+use tables::{Slot, Snapshot, Vtep, VtepIndex};
 
 use crate::error::SteeringError;
 use crate::mapped::{MappedWords, mapped};
@@ -21,7 +21,7 @@ pub(crate) mod entries;
 mod indices;
 pub(crate) mod traffic;
 
-use entries::{GroupEntry, HopEntry, VniEntry};
+use entries::{GroupEntry, HopEntry, VniEntry, octets_of};
 use indices::Indices;
 
 /// Sizes of the maps (`OFFLOAD_VNIS` and so on in the programs).
@@ -154,26 +154,30 @@ impl Offload {
 
     fn vteps(&mut self, ebpf: &mut Ebpf, snapshot: &Snapshot) -> Result<(), SteeringError> {
         let gone: Vec<u32> = self.written.keys().copied().collect();
-        let gone = gone.into_iter().filter(|index| snapshot.vtep(VtepIndex(*index)).is_none());
+        let ipv4 = |vtep: &Vtep| octets_of(vtep.address).is_some();
+        let gone =
+            gone.into_iter().filter(|index| !snapshot.vtep(VtepIndex(*index)).is_some_and(ipv4));
         for index in gone.collect::<Vec<_>>() {
             self.forget(index);
         }
         for (VtepIndex(index), vtep) in snapshot.indexed_vteps() {
+            // The worker gets the frames for VTEPs with IPv6 addresses.
+            let IpAddr::V4(address) = vtep.address else { continue };
             let same = |written: &Written| {
-                written.address == vtep.address && Arc::ptr_eq(&written.paths, &vtep.paths)
+                written.address == address && Arc::ptr_eq(&written.paths, &vtep.paths)
             };
             if index >= VTEPS || self.written.get(&index).is_some_and(same) {
                 continue;
             }
-            if self.written.get(&index).is_some_and(|written| written.address != vtep.address) {
+            if self.written.get(&index).is_some_and(|written| written.address != address) {
                 self.forget(index);
             }
             let hops = self.enter_hops(ebpf, &vtep.paths)?;
             // Frames may wait in the worker for a next hop that is resolved now.
             self.vnis.keys().for_each(|slot| self.settle(*slot));
-            let address = u32::from_ne_bytes(vtep.address.octets());
-            self.vteps.set(index as usize, u64::from(address) | u64::from(hops) << 32);
-            let (address, paths) = (vtep.address, Arc::clone(&vtep.paths));
+            let octets = u32::from_ne_bytes(address.octets());
+            self.vteps.set(index as usize, u64::from(octets) | u64::from(hops) << 32);
+            let paths = Arc::clone(&vtep.paths);
             if let Some(old) = self.written.insert(index, Written { address, paths, hops }) {
                 self.leave_hops(old.hops);
             }
@@ -202,7 +206,7 @@ impl Offload {
                     && snapshot.find_vtep(vtep.address) == Some(*index)
                     && !snapshot.is_martian_source(vtep.address)
             })
-            .map(|(index, vtep)| (u32::from_ne_bytes(vtep.address.octets()), index.0))
+            .filter_map(|(index, vtep)| Some((octets_of(vtep.address)?, index.0)))
             .collect();
         let failed = |error| SteeringError::Map("offload_senders", error);
         let mut senders: HashMap<&mut MapData, u32, u32> = map(ebpf, "offload_senders")?;

@@ -17,7 +17,7 @@ use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
 use crate::watchdog::{CALLED, IDLE, LIFE_WORD, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/bypass.bpf.h"),
     include_str!("../programs/watchdog.bpf.h"),
@@ -29,6 +29,7 @@ const SOURCES: [&str; 11] = [
     include_str!("../programs/checksum.bpf.h"),
     include_str!("../programs/encapsulate.bpf.h"),
     include_str!("../programs/decapsulate.bpf.h"),
+    include_str!("../programs/uplink_ipv6.bpf.h"),
 ];
 
 /// All sources, without comments.

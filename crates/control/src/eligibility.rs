@@ -1,7 +1,7 @@
 //! Which VNIs are taken over, with which configuration, and why the others are not.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use netlink::{Link, LinkKind, Vxlan};
@@ -16,8 +16,11 @@ use crate::stores::links::{Links, holds_back};
 use crate::stores::overlay::Overlay;
 use crate::stores::packet_filters::Packets;
 use crate::stores::policies::Flow;
+use crate::stores::prefix::is_usable;
+use crate::stores::vteps::Known;
 
 pub mod ineligible;
+mod ipv6_underlay;
 pub(crate) mod local_address;
 mod port_choice;
 mod slug;
@@ -116,7 +119,7 @@ impl EligibilityCheck<'_> {
         // Without learning of VTEPs, only those in the configuration exist.
         let strict_vtep = settings.strict_vtep || link.is_none();
         self.policies(candidate, local, overlay, strict_vtep)?;
-        let frame_limit = self.underlay(vxlan, settings.ttl, overlay)?;
+        let (frame_limit, default_ttl) = self.underlay(vxlan, local, settings.ttl, overlay)?;
         let entropy = Entropy::new(path::Settings {
             policy: settings.policy,
             seed: self.settings.seed,
@@ -128,28 +131,38 @@ impl EligibilityCheck<'_> {
                 self.namespace.local_ports,
             )),
         })?;
-        let tunnel = self.tunnel(vni, vxlan, local)?;
+        let tunnel = self.tunnel(vni, vxlan, local, default_ttl)?;
         let ageing =
             Some(Duration::from_secs(vxlan.ageing.into())).filter(|ageing| !ageing.is_zero());
         let learning = vxlan.learning.then_some(ageing);
         let (netdev, mac) = (name.to_owned(), link.and_then(|link| link.mac));
         // Standalone VNIs have no bridge, whose ports the programs could forward for.
         let offload = match settings.datapath {
-            Datapath::Offload => link.is_some(),
+            Datapath::Offload => link.is_some() && local.is_ipv4(),
             // Only workers learn, so they would decapsulate most of its frames.
-            Datapath::Auto => link.is_some() && learning.is_none(),
+            Datapath::Auto => link.is_some() && learning.is_none() && local.is_ipv4(),
             Datapath::Userspace | Datapath::Kernel => false,
         };
         Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, offload, learning })
     }
 
     /// The settings of the outer header.
-    fn tunnel(&self, vni: Vni, vxlan: &Vxlan, local: Ipv4Addr) -> Result<Tunnel, KernelOnlyReason> {
+    fn tunnel(
+        &self,
+        vni: Vni,
+        vxlan: &Vxlan,
+        local: IpAddr,
+        default_ttl: u8,
+    ) -> Result<Tunnel, KernelOnlyReason> {
+        let udp_checksum = match local {
+            IpAddr::V4(_) => vxlan.udp_checksum,
+            IpAddr::V6(_) => !vxlan.udp6_zero_checksum_tx,
+        };
         Ok(Tunnel {
             vni,
             local,
             destination_port: vxlan.destination_port,
-            ttl: self.ttl(vxlan, self.settings.of(vni).ttl),
+            ttl: ttl(vxlan, self.settings.of(vni).ttl, default_ttl),
             tos: match vxlan.tos {
                 1 => Tos::Inherit,
                 tos => Tos::Fixed(tos),
@@ -160,7 +173,9 @@ impl EligibilityCheck<'_> {
                 2 => DontFragment::Inherit,
                 other => return Err(KernelOnlyReason::UnknownDf(other)),
             },
-            udp_checksum: vxlan.udp_checksum,
+            udp_checksum,
+            flow_label: vxlan.label,
+            accepts_no_checksum: vxlan.udp6_zero_checksum_rx,
         })
     }
 
@@ -178,7 +193,7 @@ impl EligibilityCheck<'_> {
     }
 
     /// Whether the state of a netdev permits that its VNI is taken over.
-    fn netdev(&self, link: &Link, vni: Vni, local: Ipv4Addr) -> Result<(), KernelOnlyReason> {
+    fn netdev(&self, link: &Link, vni: Vni, local: IpAddr) -> Result<(), KernelOnlyReason> {
         if !link.is_operational() {
             return Err(KernelOnlyReason::Down);
         }
@@ -230,16 +245,17 @@ impl EligibilityCheck<'_> {
     fn policies(
         &self,
         Candidate { link, vxlan, .. }: Candidate<'_>,
-        local: Ipv4Addr,
+        local: IpAddr,
         overlay: &Overlay,
         only_remotes: bool,
     ) -> Result<(), KernelOnlyReason> {
-        if !self.stores.policies.any() && self.stores.packet_filters.is_empty() {
+        let ipv6_filters = local.is_ipv6() && self.namespace.filters.ipv6;
+        if !self.stores.policies.any() && self.stores.packet_filters.is_empty() && !ipv6_filters {
             return Ok(());
         }
         let remotes =
             overlay.remotes().filter_map(|index| Some(self.stores.vteps.get(index)?.address));
-        let remotes: Vec<Ipv4Addr> = remotes.collect();
+        let remotes: Vec<IpAddr> = remotes.collect();
         let destination_port = vxlan.destination_port;
         let flow = Flow { local, destination_port, remotes: &remotes, only_remotes };
         if let Some(policy) = self.stores.policies.ipsec(&flow) {
@@ -248,8 +264,15 @@ impl EligibilityCheck<'_> {
         if link.is_none() {
             return Ok(());
         }
+        if ipv6_filters {
+            let filter = "there are packet filters for IPv6, whose rules vtepd does not read";
+            return Err(KernelOnlyReason::PacketFilter(filter.to_owned()));
+        }
         if let Some(rule) = self.stores.policies.routing(&flow) {
             return Err(KernelOnlyReason::PolicyRouting(rule));
+        }
+        if local.is_ipv6() {
+            return Ok(());
         }
         let (port, uplinks, remotes) = (destination_port, self.uplinks, remotes.as_slice());
         let packets = Packets { local, port, remotes, only_remotes, uplinks };
@@ -259,14 +282,18 @@ impl EligibilityCheck<'_> {
             .map_or(Ok(()), |filter| Err(KernelOnlyReason::PacketFilter(filter)))
     }
 
-    /// The longest inner frame that fits the routes to all remote VTEPs, or why a VTEP's route is
-    /// not supported.
+    /// The longest inner frame that fits the routes to all remote VTEPs, and the TTL of packets for
+    /// which the netdev has none; or why a VTEP's route is not supported.
     fn underlay(
         &self,
         vxlan: &Vxlan,
+        local: IpAddr,
         ttl: Option<u8>,
         overlay: &Overlay,
-    ) -> Result<u32, KernelOnlyReason> {
+    ) -> Result<(u32, u8), KernelOnlyReason> {
+        if local.is_ipv6() {
+            return self.ipv6_underlay(vxlan, ttl, overlay);
+        }
         // The bits that routes match on, without those of ECN; 1 is 'inherit'.
         let by_tos = vxlan.tos == 1 || vxlan.tos & 0xfc != 0;
         // Frames that are not IP have no TTL to inherit.
@@ -274,6 +301,7 @@ impl EligibilityCheck<'_> {
         let mut limit = NO_LIMIT;
         let mut left: Option<KernelOnlyReason> = None;
         for known in overlay.remotes().filter_map(|index| self.stores.vteps.get(index)) {
+            same_family(known, local)?;
             let Some(route) = &known.route else { continue };
             let hop_limit = route
                 .hop_limit
@@ -298,36 +326,47 @@ impl EligibilityCheck<'_> {
                 limit = limit.min(mtu.saturating_sub(OVERHEAD));
             }
         }
-        left.map_or(Ok(limit), Err)
-    }
-
-    fn ttl(&self, vxlan: &Vxlan, set: Option<u8>) -> Ttl {
-        let default = self.namespace.default_ttl;
-        match (set, vxlan.ttl_inherit, vxlan.ttl) {
-            (Some(ttl), _, _) => Ttl::Fixed(ttl),
-            (None, true, _) => Ttl::Inherit { default },
-            (None, false, 0) => Ttl::Fixed(default),
-            (None, false, ttl) => Ttl::Fixed(ttl),
-        }
+        left.map_or(Ok((limit, self.namespace.default_ttl)), Err)
     }
 }
 
+/// The outer TTL. `set`: by vtepd's configuration. `default`: of packets for which the netdev has
+/// none.
+const fn ttl(vxlan: &Vxlan, set: Option<u8>, default: u8) -> Ttl {
+    match (set, vxlan.ttl_inherit, vxlan.ttl) {
+        (Some(ttl), _, _) => Ttl::Fixed(ttl),
+        (None, true, _) => Ttl::Inherit { default },
+        (None, false, 0) => Ttl::Fixed(default),
+        (None, false, ttl) => Ttl::Fixed(ttl),
+    }
+}
+
+/// Refuses a VTEP whose address is of another family than the local one.
+fn same_family(known: &Known, local: IpAddr) -> Result<(), KernelOnlyReason> {
+    if known.address.is_ipv4() == local.is_ipv4() {
+        return Ok(());
+    }
+    Err(KernelOnlyReason::Ipv6Underlay { address: known.address })
+}
+
 /// The local address of a netdev, if all its attributes are supported.
-fn supported(vxlan: &Vxlan, links: &Links) -> Result<Ipv4Addr, KernelOnlyReason> {
+fn supported(vxlan: &Vxlan, links: &Links) -> Result<IpAddr, KernelOnlyReason> {
     match vxlan.remote {
         Some(group) if group.is_multicast() => {
             return Err(KernelOnlyReason::MulticastGroup { group });
         }
-        Some(address @ IpAddr::V6(_)) => return Err(KernelOnlyReason::Ipv6Underlay { address }),
+        Some(address) if !is_usable(address) => {
+            return Err(KernelOnlyReason::Ipv6Underlay { address });
+        }
         _ => {}
     }
     let local = match vxlan.local {
         None => return Err(KernelOnlyReason::NoLocalAddress),
-        Some(address @ IpAddr::V6(_)) => return Err(KernelOnlyReason::Ipv6Underlay { address }),
-        Some(IpAddr::V4(local)) if local.is_unspecified() => {
-            return Err(KernelOnlyReason::NoLocalAddress);
+        Some(local) if local.is_unspecified() => return Err(KernelOnlyReason::NoLocalAddress),
+        Some(address) if !is_usable(address) => {
+            return Err(KernelOnlyReason::Ipv6Underlay { address });
         }
-        Some(IpAddr::V4(local)) => local,
+        Some(local) => local,
     };
     if let Some(lower) = vxlan.link.filter(|lower| *lower != 0) {
         return Err(KernelOnlyReason::LowerDevice { device: links.name(lower) });

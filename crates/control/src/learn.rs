@@ -4,7 +4,7 @@
 //! notification brings it into the tables, as any other entry. The kernel ages the entry, and still
 //! has it if it forwards again itself.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use netlink::{FdbChange, FdbWrite};
 use tables::{Learned, VniSource};
@@ -16,6 +16,7 @@ use crate::resolve::underlay::Underlay;
 use crate::settings::{LearnLimits, Settings};
 use crate::stores::Stores;
 use crate::stores::overlay::Overlay;
+use crate::stores::prefix::is_usable;
 
 /// `NTF_EXT_LEARNED`: another program owns the entry, and the kernel does not age it.
 const NTF_EXT_LEARNED: u32 = 0x10;
@@ -75,7 +76,7 @@ impl Learning {
         let source = VniSource::Netdev(ifindex);
         let vxlan = stores.links.vxlan(ifindex).filter(|vxlan| vxlan.learning)?;
         // Workers drop such frames. An entry with such a VTEP would move the VNI to the kernel.
-        if tables::is_martian(vtep) || stores.addresses.own().contains(&IpAddr::V4(vtep)) {
+        if tables::is_martian(vtep) || !is_usable(vtep) || stores.addresses.own().contains(&vtep) {
             self.counts.unreachable += 1;
             return None;
         }
@@ -137,7 +138,7 @@ impl Learning {
 }
 
 /// Whether vtepd cannot use the route to a VTEP.
-fn has_obstacle(stores: &Stores, vtep: Ipv4Addr) -> bool {
+fn has_obstacle(stores: &Stores, vtep: IpAddr) -> bool {
     let known = stores.vteps.find(vtep).and_then(|index| stores.vteps.get(index)?.route.as_ref());
     if let Some(route) = known {
         return route.obstacle.is_some();

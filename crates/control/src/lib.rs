@@ -52,6 +52,7 @@ pub use sources::fpm_session::{FpmHazard, FpmSweep};
 pub use sources::resync::Resync;
 pub use sources::standalone::StandaloneVni;
 pub use state::State;
+pub use stores::ipv6_interface::Ipv6Interface;
 pub use stores::neighbours::Adjacency;
 pub use stores::packet_filters::PacketFilters;
 pub use task::listener::FpmListener;

@@ -1,10 +1,11 @@
 //! From the address of a remote VTEP to its next hops.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::stores::Stores;
+use crate::stores::prefix::contains;
 use crate::stores::vteps::Known;
 
 pub(crate) mod link_local;
@@ -36,7 +37,7 @@ pub(crate) struct RouteChanges {
 pub(crate) fn resolve_vteps(
     stores: &mut Stores,
     all: bool,
-    prefixes: &BTreeSet<(Ipv4Addr, u8)>,
+    prefixes: &BTreeSet<(IpAddr, u8)>,
 ) -> RouteChanges {
     let mut vteps = std::mem::take(&mut stores.vteps);
     let mut wanted = std::mem::take(&mut vteps.new);
@@ -47,7 +48,7 @@ pub(crate) fn resolve_vteps(
             known.route.as_ref().is_none_or(|route| route.recursive)
                 || prefixes
                     .iter()
-                    .any(|(network, length)| contains(*network, *length, known.address))
+                    .any(|(network, length)| contains((*network, *length), known.address))
         };
         wanted.extend(vteps.iter().filter(|(_, known)| concerned(known)).map(|(index, _)| index));
     }
@@ -72,10 +73,4 @@ pub(crate) fn resolve_vteps(
     }
     stores.vteps = vteps;
     changes
-}
-
-/// Whether a prefix contains an address.
-fn contains(network: Ipv4Addr, length: u8, address: Ipv4Addr) -> bool {
-    let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
-    (network.to_bits() ^ address.to_bits()) & mask == 0
 }

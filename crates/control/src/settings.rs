@@ -208,6 +208,9 @@ pub struct Filters {
     pub ip: bool,
     /// `net.bridge.bridge-nf-call-iptables` or `-ip6tables`: rules for IP see bridged frames.
     pub call_ip: bool,
+    /// nftables has rules for IPv6 packets of this host, or legacy ip6tables has a table. Their
+    /// rules are not read.
+    pub ipv6: bool,
 }
 
 impl Filters {
@@ -217,20 +220,19 @@ impl Filters {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let on =
             |name: &str| text(&format!("/proc/sys/net/bridge/bridge-nf-call-{name}")).trim() == "1";
-        let legacy = ["ip", "ip6"]
-            .iter()
-            .any(|ip| !text(&format!("/proc/net/{ip}_tables_names")).is_empty());
+        let legacy = |ip: &str| !text(&format!("/proc/net/{ip}_tables_names")).is_empty();
         let nftables = netlink::packet_filters().unwrap_or_else(|error| {
             // A dump that changes keep interrupting means that there are rules. A kernel that
             // returns another error has none.
             let changing = matches!(error, netlink::Error::Interrupted { .. });
-            netlink::PacketFilters { frames: changing, packets: changing }
+            netlink::PacketFilters { frames: changing, packets: changing, ipv6: changing }
         });
         Self {
             bridge: nftables.frames,
             ebtables: text("/proc/modules").lines().any(|module| module.starts_with("ebtable_")),
-            ip: legacy || nftables.packets,
+            ip: legacy("ip") || legacy("ip6") || nftables.packets,
             call_ip: on("iptables") || on("ip6tables"),
+            ipv6: legacy("ip6") || nftables.ipv6,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! [`State`] holds the stages and calls them in order. It has no logic of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use crate::sources::fpm_session::{FpmHazard, FpmSession, FpmSweep};
 use crate::sources::resync::{self, Resync};
 use crate::sources::{fdb, fpm_session, kernel, standalone, zebra};
 use crate::stores::Stores;
+use crate::stores::ipv6_interface::Ipv6Interface;
 use crate::stores::neighbours::Adjacency;
 use crate::stores::overlay::{MacChange, Overlay};
 use crate::stores::packet_filters::PacketFilters;
@@ -111,6 +112,7 @@ impl State {
     /// Sets which packet filters see bridged frames.
     pub fn set_filters(&mut self, filters: Filters) {
         if self.namespace.filters != filters {
+            self.stores.changes.decisions |= self.namespace.filters.ipv6 != filters.ipv6;
             self.namespace.filters = filters;
             let bridges = self.stores.links.bridges_with_vxlan();
             self.stores.changes.bypass.bridges.extend(bridges);
@@ -379,8 +381,25 @@ impl State {
     }
 
     /// Sets the path MTUs of the kernel's route cache. VTEPs that are absent have none.
-    pub fn set_path_mtus(&mut self, mtus: &BTreeMap<Ipv4Addr, u32>) {
+    pub fn set_path_mtus(&mut self, mtus: &BTreeMap<IpAddr, u32>) {
         path_mtu::set(&mut self.stores, mtus);
+    }
+
+    /// The interfaces that routes to VTEPs with IPv6 addresses use.
+    #[must_use]
+    pub fn ipv6_uplinks(&self) -> BTreeMap<u32, String> {
+        let over_ipv6 = self.stores.vteps.iter().filter(|(_, known)| known.address.is_ipv6());
+        let routes = over_ipv6.filter_map(|(_, known)| known.route.as_ref());
+        let uplinks = routes.flat_map(|route| &route.uplinks);
+        uplinks.map(|ifindex| (*ifindex, self.stores.links.name(*ifindex))).collect()
+    }
+
+    /// Sets the IPv6 settings of these interfaces.
+    pub fn set_ipv6_interfaces(&mut self, interfaces: BTreeMap<u32, Ipv6Interface>) {
+        if self.stores.ipv6_interfaces != interfaces {
+            self.stores.ipv6_interfaces = interfaces;
+            self.stores.changes.decisions = true;
+        }
     }
 
     /// Handles a worker's report of a MAC address. Returns the entry to write into the kernel's

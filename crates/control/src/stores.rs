@@ -10,11 +10,13 @@ pub(crate) mod bridges;
 pub(crate) mod changes;
 pub(crate) mod epoch_map;
 pub(crate) mod intern;
+pub mod ipv6_interface;
 pub(crate) mod links;
 pub(crate) mod neighbours;
 pub(crate) mod overlay;
 pub mod packet_filters;
 pub(crate) mod policies;
+pub(crate) mod prefix;
 pub(crate) mod resolved_route;
 pub(crate) mod reverse_paths;
 pub(crate) mod route_table;
@@ -59,6 +61,8 @@ pub(crate) struct Stores {
     pub(crate) policies: Policies,
     pub(crate) packet_filters: PacketFilters,
     pub(crate) reverse_paths: ReversePaths,
+    /// The IPv6 settings of interfaces that lead to VTEPs with IPv6 addresses.
+    pub(crate) ipv6_interfaces: BTreeMap<u32, ipv6_interface::Ipv6Interface>,
     pub(crate) epochs: Epochs,
     pub(crate) changes: Changes,
 }

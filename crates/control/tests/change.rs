@@ -92,7 +92,7 @@ fn each_build_says_which_mac_addresses_it_moved() {
     let change = |from: Option<&str>, to: Option<&str>| {
         vec![(
             Netdev(VXLAN),
-            MacChange { mac: mac(0x77), from: from.map(v4), to: to.map(v4), local: false },
+            MacChange { mac: mac(0x77), from: from.map(ip), to: to.map(ip), local: false },
         )]
     };
     assert_eq!(moved(vec![remote(New, mac(0x77), one)]), change(None, Some(one)));

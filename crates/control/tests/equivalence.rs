@@ -6,7 +6,7 @@
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use control::{KernelOnlyReason, Path, Settings, State, VniSettings};
 use netlink::{
@@ -57,7 +57,7 @@ fn rule() -> Rule {
 fn a_rule_that_may_match_hands_the_vni_over_until_it_is_gone() {
     let mut state = leaf_and_vtep();
     assert_eq!(slug(&mut state), None);
-    let to_vtep = Rule { to: (v4("10.0.0.12"), 32), ..rule() };
+    let to_vtep = Rule { to: (ip("10.0.0.12"), 32), ..rule() };
     // The notification causes a dump of the rules.
     state.take_wanted_dumps();
     tell(&mut state, [Message::Rule(New, to_vtep.clone())]);
@@ -75,8 +75,8 @@ fn a_rule_that_may_match_hands_the_vni_over_until_it_is_gone() {
 fn rules_that_cannot_match_are_no_reason() {
     let mut state = leaf_and_vtep();
     let harmless = [
-        Rule { to: (v4("10.9.0.0"), 16), ..rule() },
-        Rule { from: (v4("10.0.0.12"), 32), ..rule() },
+        Rule { to: (ip("10.9.0.0"), 16), ..rule() },
+        Rule { from: (ip("10.0.0.12"), 32), ..rule() },
         Rule { input: Some("up1".into()), ..rule() },
         Rule { output: Some("up1".into()), ..rule() },
         Rule { protocol: Some(6), ..rule() },
@@ -87,22 +87,22 @@ fn rules_that_cannot_match_are_no_reason() {
         set_rules(&mut state, &with_rule(&rule));
         assert_eq!(slug(&mut state), None, "{rule:?}");
     }
-    let all = || (Ipv4Addr::UNSPECIFIED, 0);
+    let all = || (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
     let matching = [
         rule(),
         Rule { from: (LOCAL, 32), ..rule() },
         Rule { input: Some("lo".into()), ..rule() },
         Rule { protocol: Some(17), destination_ports: Some((4000, 5000)), ..rule() },
         Rule { others: vec!["fwmark"], ..rule() },
-        Rule { inverted: true, to: (v4("10.9.0.0"), 16), ..rule() },
-        Rule { action: 8, from: all(), to: (v4("10.0.0.0"), 8), ..rule() },
+        Rule { inverted: true, to: (ip("10.9.0.0"), 16), ..rule() },
+        Rule { action: 8, from: all(), to: (ip("10.0.0.0"), 8), ..rule() },
     ];
     for rule in matching {
         set_rules(&mut state, &with_rule(&rule));
         assert_eq!(slug(&mut state), Some("policy-routing"), "{rule:?}");
     }
     // A VTEP that is added later may match a rule.
-    set_rules(&mut state, &with_rule(&Rule { to: (v4("10.0.0.13"), 32), ..rule() }));
+    set_rules(&mut state, &with_rule(&Rule { to: (ip("10.0.0.13"), 32), ..rule() }));
     assert_eq!(slug(&mut state), None);
     tell(&mut state, [remote(New, mac(2), "10.0.0.13")]);
     assert_eq!(slug(&mut state), Some("policy-routing"));
@@ -132,7 +132,7 @@ fn outgoing() -> IpsecPolicy {
     IpsecPolicy {
         direction: IpsecDirection::Out,
         source: (LOCAL, 32),
-        destination: (v4("10.0.0.12"), 32),
+        destination: (ip("10.0.0.12"), 32),
         protocol: 17,
         destination_port: (4789, 0xffff),
         block: false,
@@ -147,10 +147,10 @@ fn an_ipsec_policy_that_may_match_hands_the_vni_over_until_it_is_gone() {
     state.take_wanted_dumps();
     tell(&mut state, [Message::IpsecChanged]);
     assert_eq!(state.take_wanted_dumps(), [Dump::IpsecPolicies]);
-    let any = (Ipv4Addr::UNSPECIFIED, 0);
+    let any = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
     let incoming = IpsecPolicy {
         direction: IpsecDirection::In,
-        source: (v4("10.0.0.12"), 32),
+        source: (ip("10.0.0.12"), 32),
         destination: (LOCAL, 32),
         ..outgoing()
     };
@@ -158,7 +158,7 @@ fn an_ipsec_policy_that_may_match_hands_the_vni_over_until_it_is_gone() {
         outgoing(),
         incoming.clone(),
         // Any sender may send to this VTEP.
-        IpsecPolicy { source: (v4("192.0.2.1"), 32), ..incoming.clone() },
+        IpsecPolicy { source: (ip("192.0.2.1"), 32), ..incoming.clone() },
         IpsecPolicy {
             source: any,
             destination: any,
@@ -174,10 +174,10 @@ fn an_ipsec_policy_that_may_match_hands_the_vni_over_until_it_is_gone() {
     for policy in [
         IpsecPolicy { destination_port: (500, 0xffff), ..outgoing() },
         IpsecPolicy { protocol: 1, ..outgoing() },
-        IpsecPolicy { destination: (v4("10.0.0.13"), 32), ..outgoing() },
-        IpsecPolicy { source: (v4("10.0.0.99"), 32), ..outgoing() },
+        IpsecPolicy { destination: (ip("10.0.0.13"), 32), ..outgoing() },
+        IpsecPolicy { source: (ip("10.0.0.99"), 32), ..outgoing() },
         IpsecPolicy { transforms: false, ..outgoing() },
-        IpsecPolicy { destination: (v4("10.0.0.99"), 32), ..incoming.clone() },
+        IpsecPolicy { destination: (ip("10.0.0.99"), 32), ..incoming.clone() },
     ] {
         set_ipsec(&mut state, std::slice::from_ref(&policy));
         assert_eq!(slug(&mut state), None, "{policy:?}");
@@ -199,7 +199,7 @@ fn with_strict_vtep_only_the_vteps_policies_count() {
     );
     let incoming = |from: &str| IpsecPolicy {
         direction: IpsecDirection::In,
-        source: (v4(from), 32),
+        source: (ip(from), 32),
         destination: (LOCAL, 32),
         ..outgoing()
     };
@@ -408,11 +408,11 @@ fn path_mtu_limits_frames(df: u8) {
     let mut state = leaf_and_vtep_of(Vxlan { df, ..vxlan_of(VNI) });
     let limit = |state: &mut State| state.build().plan.vnis[&Netdev(VXLAN)].frame_limit;
     assert_eq!(limit(&mut state), 1500 - 36);
-    let path = |ifindex| Path { vtep: v4("10.0.0.12"), local: LOCAL, ifindex };
+    let path = |ifindex| Path { vtep: ip("10.0.0.12"), local: LOCAL, ifindex };
     assert_eq!(state.paths(), BTreeSet::from([path(UP1), path(UP2)]));
-    state.set_path_mtus(&BTreeMap::from([(v4("10.0.0.12"), 1400), (v4("10.0.0.99"), 600)]));
+    state.set_path_mtus(&BTreeMap::from([(ip("10.0.0.12"), 1400), (ip("10.0.0.99"), 600)]));
     assert_eq!(limit(&mut state), 1400 - 36);
-    state.set_path_mtus(&BTreeMap::from([(v4("10.0.0.12"), 9000)]));
+    state.set_path_mtus(&BTreeMap::from([(ip("10.0.0.12"), 9000)]));
     assert_eq!(limit(&mut state), 1500 - 36, "the interface's own still counts");
     state.set_path_mtus(&BTreeMap::new());
     assert_eq!(limit(&mut state), 1500 - 36);
@@ -430,7 +430,7 @@ fn zebras_unknown_netdev_is_found_by_vni_and_bridge() {
     tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
     state.fpm_connected();
     zebra(&mut state, [told_by_zebra(None)]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
     // Two netdevs have it, with different UDP ports: the bridge decides. Without a bridge, neither
     // is chosen.
     let other = Vxlan { destination_port: 4790, ..vxlan_of(VNI) };

@@ -16,12 +16,12 @@ fn s2_remote_mac() {
     let mut state = told(leaf());
     assert_eq!(behind(&state.build(), mac(1)), None);
     tell(&mut state, [remote(New, mac(1), "10.0.0.12")]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
     // A move from VTEP to VTEP is one message.
     tell(&mut state, [remote(New, mac(1), "10.0.0.13")]);
     let update = state.build();
-    assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.13")));
-    assert!(!update.snapshot.knows_vtep(v4("10.0.0.12")), "nothing names it any more");
+    assert_eq!(behind(&update, mac(1)), Some(ip("10.0.0.13")));
+    assert!(!update.snapshot.knows_vtep(ip("10.0.0.12")), "nothing names it any more");
     tell(&mut state, [remote(Delete, mac(1), "10.0.0.13")]);
     assert_eq!(behind(&state.build(), mac(1)), None);
 }
@@ -30,18 +30,18 @@ fn s2_remote_mac() {
 fn s2_flood_entry() {
     let mut state = told(leaf());
     tell(&mut state, [flood(New, "10.0.0.13"), flood(New, "10.0.0.12")]);
-    assert_eq!(flood_list(&state.build()), [v4("10.0.0.12"), v4("10.0.0.13")]);
+    assert_eq!(flood_list(&state.build()), [ip("10.0.0.12"), ip("10.0.0.13")]);
     tell(&mut state, [flood(Delete, "10.0.0.12")]);
     let update = state.build();
-    assert_eq!(flood_list(&update), [v4("10.0.0.13")]);
-    assert!(!update.snapshot.knows_vtep(v4("10.0.0.12")));
+    assert_eq!(flood_list(&update), [ip("10.0.0.13")]);
+    assert!(!update.snapshot.knows_vtep(ip("10.0.0.12")));
 }
 
 #[test]
 fn s2_remote_to_local() {
     let mut state = told(leaf());
     tell(&mut state, [remote(New, mac(1), "10.0.0.12"), bridged(New, VXLAN, mac(1))]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
     tell(&mut state, [bridged(New, HOST, mac(1)), remote(Delete, mac(1), "10.0.0.12")]);
     assert_eq!(behind(&state.build(), mac(1)), None);
 }
@@ -52,7 +52,7 @@ fn s2_local_to_remote() {
     tell(&mut state, [bridged(New, HOST, mac(1))]);
     assert_eq!(behind(&state.build(), mac(1)), None);
     tell(&mut state, [bridged(New, VXLAN, mac(1)), remote(New, mac(1), "10.0.0.12")]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
@@ -61,12 +61,12 @@ fn q15_remote_to_local_without_delete() {
     let mut state = told(leaf());
     state.fpm_connected();
     zebra(&mut state, [zebra_mac(New, mac(1), "10.0.0.12")]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
     tell(&mut state, [bridged(New, HOST, mac(1))]);
     assert_eq!(behind(&state.build(), mac(1)), None);
     // The local entry ages out, while the VTEP still has the address.
     tell(&mut state, [bridged(Delete, HOST, mac(1))]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
@@ -87,9 +87,9 @@ fn q14_fpm_connects_after_macs_exist() {
     );
     zebra(&mut state, [zebra_mac(New, mac(3), "10.0.0.14")]);
     let update = state.build();
-    assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.12")));
-    assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.13")));
-    assert_eq!(behind(&update, mac(3)), Some(v4("10.0.0.14")));
+    assert_eq!(behind(&update, mac(1)), Some(ip("10.0.0.12")));
+    assert_eq!(behind(&update, mac(2)), Some(ip("10.0.0.13")));
+    assert_eq!(behind(&update, mac(3)), Some(ip("10.0.0.14")));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn the_kernels_entry_beats_zebras_whoever_comes_first() {
             zebra(&mut state, [fpm.clone()]);
             tell(&mut state, [kernel.clone()]);
         }
-        assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+        assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
     }
 }
 
@@ -122,7 +122,7 @@ fn a_kernel_delete_clears_both_and_zebras_only_its_own() {
     zebra(&mut state, [zebra_mac(Delete, mac(2), "10.0.0.12")]);
     let update = state.build();
     assert_eq!(behind(&update, mac(1)), None);
-    assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&update, mac(2)), Some(ip("10.0.0.12")));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn own_addresses_of_bridge_and_ports_hide_no_remote_mac() {
     let mut state = told(leaf());
     let own = FdbEntry { state: 0x80, ..bridged_of(HOST, mac(1)) };
     tell(&mut state, [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, own)]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_mac_on_a_port_of_another_bridge_is_not_local_here() {
     let mut state = told(leaf());
     let elsewhere = FdbEntry { master: Some(77), ..bridged_of(78, mac(1)) };
     tell(&mut state, [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, elsewhere)]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn local_macs_go_with_their_port() {
     tell(&mut state, [remote(New, mac(1), "10.0.0.12"), bridged(New, HOST, mac(1))]);
     assert_eq!(behind(&state.build(), mac(1)), None);
     tell(&mut state, [Message::Link(Delete, port(ethernet(HOST, "hp1"), BRIDGE))]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn zebras_entries_without_a_known_netdev_are_found_by_their_vni() {
     let entry =
         FdbEntry { ifindex: 999, source_vni: Some(VNI), ..remote_of(999, mac(1), "10.0.0.12") };
     zebra(&mut state, [Message::Fdb(New, entry.clone())]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
     zebra(&mut state, [Message::Fdb(Delete, entry)]);
     assert_eq!(behind(&state.build(), mac(1)), None);
 }
@@ -173,9 +173,9 @@ fn entries_may_come_before_their_link() {
     assert!(state.build().plan.vnis.is_empty());
     tell(&mut state, leaf());
     let update = state.build();
-    assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.12")));
-    assert_eq!(behind(&update, mac(3)), Some(v4("10.0.0.13")));
-    assert_eq!(flood_list(&update), [v4("10.0.0.12")]);
+    assert_eq!(behind(&update, mac(1)), Some(ip("10.0.0.12")));
+    assert_eq!(behind(&update, mac(3)), Some(ip("10.0.0.13")));
+    assert_eq!(flood_list(&update), [ip("10.0.0.12")]);
 }
 
 #[test]
@@ -198,11 +198,11 @@ fn a_dump_sweeps_what_it_does_not_have() {
     let resync = state.resync(Dump::Fdb, dump);
     assert_eq!((resync.dumped, resync.swept), (2, 4));
     let update = state.build();
-    assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.14")));
+    assert_eq!(behind(&update, mac(1)), Some(ip("10.0.0.14")));
     assert_eq!(behind(&update, mac(2)), None);
     assert_eq!(
         behind(&update, mac(3)),
-        Some(v4("10.0.0.12")),
+        Some(ip("10.0.0.12")),
         "the bridge has it on no port any more"
     );
     assert_eq!(
@@ -240,16 +240,16 @@ fn after_a_reconnect_and_a_quiet_period_unconfirmed_macs_are_swept() {
     state.fpm_disconnected(at(20));
     assert_eq!(state.fpm_state(), SourceState::Stale { since: at(20) });
     state.tick(at(60));
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")), "what it said stays");
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")), "what it said stays");
     state.fpm_connected();
     state.apply_fpm(vec![zebra_mac(New, mac(2), "10.0.0.12")], at(71));
     state.tick(at(75));
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
     state.tick(at(76));
     let update = state.build();
     assert_eq!(behind(&update, mac(1)), None);
-    assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.12")), "said again");
-    assert_eq!(behind(&update, mac(3)), Some(v4("10.0.0.12")), "confirmed by the kernel");
+    assert_eq!(behind(&update, mac(2)), Some(ip("10.0.0.12")), "said again");
+    assert_eq!(behind(&update, mac(3)), Some(ip("10.0.0.12")), "confirmed by the kernel");
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn what_a_zebra_that_stays_away_said_is_kept_for_its_time_and_no_longer() {
     assert_eq!(state.fpm_state(), SourceState::Stale { since: at(100) });
     state.fpm_connected();
     assert_eq!((state.tick(at(129)), state.fpm_forgotten()), (None, None));
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
     assert_eq!(state.tick(at(130)), swept(3, false));
     assert_eq!(state.fpm_forgotten(), Some(at(100)));
     assert_eq!((state.tick(at(200)), state.wake_at()), (None, None), "once is enough");
@@ -294,7 +294,7 @@ fn what_a_zebra_that_stays_away_said_is_kept_for_its_time_and_no_longer() {
     assert_eq!(state.fpm_state(), SourceState::Disconnected);
     let update = state.build();
     assert_eq!(behind(&update, mac(1)), None, "nobody has it any more");
-    assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.12")), "the kernel has it");
+    assert_eq!(behind(&update, mac(2)), Some(ip("10.0.0.12")), "the kernel has it");
     assert_eq!(interfaces(&update, "10.0.0.12"), [UP1, UP2], "the kernel has the route, too");
 
     // zebra returns too late, and the next time before the stale time is over.
@@ -307,7 +307,7 @@ fn what_a_zebra_that_stays_away_said_is_kept_for_its_time_and_no_longer() {
     state.apply_fpm(vec![zebra_mac(New, mac(1), "10.0.0.12")], at(339));
     assert_eq!(state.tick(at(340)), None, "it speaks: the time does not count any more");
     assert_eq!(state.tick(at(344)), swept(0, true));
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn an_entry_of_a_vlan_or_of_another_device_is_ignored() {
         &mut state,
         [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, vlan), Message::Fdb(New, device)],
     );
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
@@ -336,8 +336,8 @@ fn an_index_stays_while_its_vtep_is_named() {
     tell(&mut state, [remote(New, mac(2), "10.0.0.15"), remote(New, mac(2), "10.0.0.13")]);
     let update = state.build();
     assert_eq!(*table(&update).unwrap().fdb.get(&mac(2)).unwrap(), before);
-    assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.13")));
-    assert_eq!(behind(&update, mac(3)), Some(v4("10.0.0.14")));
+    assert_eq!(behind(&update, mac(2)), Some(ip("10.0.0.13")));
+    assert_eq!(behind(&update, mac(3)), Some(ip("10.0.0.14")));
     assert_eq!(update.snapshot.vteps().count(), 2);
 }
 

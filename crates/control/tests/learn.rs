@@ -5,6 +5,7 @@
 
 mod world;
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use control::mac_mobility::WINDOW;
@@ -28,7 +29,7 @@ fn learner(attributes: Vxlan) -> State {
 }
 
 fn heard(last: u8, vtep: &str) -> Learned {
-    Learned { ifindex: VXLAN, mac: mac(last), vtep: v4(vtep) }
+    Learned { ifindex: VXLAN, mac: mac(last), vtep: ip(vtep) }
 }
 
 /// An entry as the kernel and vtepd learn it.
@@ -49,7 +50,7 @@ fn an_address_is_written_and_forwarded_by_when_the_kernel_says_so() {
         FdbWrite {
             ifindex: VXLAN,
             mac: mac(1),
-            vtep: v4("10.0.0.12"),
+            vtep: ip("10.0.0.12"),
             change: FdbChange::New,
             flags: 0
         }
@@ -58,7 +59,7 @@ fn an_address_is_written_and_forwarded_by_when_the_kernel_says_so() {
     state.written(&write, 0);
     tell(&mut state, [dynamic(1, "10.0.0.12")]);
     let update = state.build();
-    assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&update, mac(1)), Some(ip("10.0.0.12")));
     assert_eq!(change(state.learn(&heard(1, "10.0.0.12"))), Some(FdbChange::Refreshed));
     assert_eq!(change(state.learn(&heard(1, "10.0.0.13"))), Some(FdbChange::Moved));
     assert_eq!(state.learn_counts(), LearnCounts { new: 1, ..LearnCounts::default() });
@@ -77,7 +78,7 @@ fn the_worker_is_told_what_to_learn_by() {
     let update = state.build();
     let told = table(&update).unwrap().learning.clone().expect("it learns");
     assert_eq!((told.ifindex, told.ageing.map(|time| time.as_secs())), (VXLAN, Some(300)));
-    assert_eq!(told.fixed.into_iter().collect::<Vec<_>>(), [(mac(9), v4("10.0.0.12"))]);
+    assert_eq!(told.fixed.into_iter().collect::<Vec<_>>(), [(mac(9), ip("10.0.0.12"))]);
     assert_eq!(table(&update).unwrap().mac, ethernet(VXLAN, "").mac);
     // The same address at the same VTEP, but no longer static.
     tell(&mut state, [dynamic(9, "10.0.0.12")]);
@@ -135,7 +136,7 @@ fn made_up_addresses_do_not_fill_the_memory() {
         let mut state = learner(Vxlan { limit, ..learning() });
         tell(&mut state, (1..fits as u32).map(entry));
         state.build();
-        let next = |n| Learned { ifindex: VXLAN, mac: number(n), vtep: v4("10.0.0.12") };
+        let next = |n| Learned { ifindex: VXLAN, mac: number(n), vtep: ip("10.0.0.12") };
         assert_eq!(change(state.learn(&next(100_000))), Some(FdbChange::New), "maxaddress {limit}");
         tell(&mut state, [entry(100_000)]);
         assert_eq!(state.learn(&next(100_001)), None, "maxaddress {limit}");
@@ -143,7 +144,7 @@ fn made_up_addresses_do_not_fill_the_memory() {
         // Known addresses are still refreshed and moved.
         assert_eq!(change(state.learn(&next(1))), Some(FdbChange::Refreshed));
         assert_eq!(
-            change(state.learn(&Learned { vtep: v4("10.0.0.13"), ..next(1) })),
+            change(state.learn(&Learned { vtep: ip("10.0.0.13"), ..next(1) })),
             Some(FdbChange::Moved)
         );
     }
@@ -227,7 +228,7 @@ fn an_address_that_moves_too_often_is_moved_a_few_times_a_second() {
     turn(&mut state, now, None);
     for step in 0..300 {
         let known = behind(state.published(), mac(1)).unwrap();
-        let other = ["10.0.0.12", "10.0.0.13"].into_iter().find(|vtep| v4(vtep) != known);
+        let other = ["10.0.0.12", "10.0.0.13"].into_iter().find(|vtep| ip(vtep) != known);
         turn(&mut state, now, other.filter(|_| step % 2 == 0));
         now += Duration::from_millis(10);
     }
@@ -265,7 +266,7 @@ fn moves_between_two_publications_are_one() {
     }
     // The same entry again is no move.
     tell(&mut state, [remote(New, mac(1), "10.0.0.13")]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.13")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.13")));
     let counts = control::MoveCounts { followed: 1, coalesced: 3, flapping: 0 };
     assert_eq!(state.move_counts(), counts);
     // Moved away and back: nothing has changed.
@@ -307,7 +308,8 @@ fn made_up_vteps_are_limited_and_take_no_vni_along() {
     assert_eq!(state.learn_counts().unreachable, 2);
     assert_eq!(why_left(&state.build(), VXLAN), None);
 
-    let vtep = |n: usize| v4("10.0.0.13").to_bits() + u32::try_from(n).unwrap();
+    let first = Ipv4Addr::new(10, 0, 0, 13).to_bits();
+    let vtep = |n: usize| Ipv4Addr::from_bits(first + u32::try_from(n).unwrap());
     let mut known = 2;
     for n in 0.. {
         let learned = Learned { vtep: vtep(n).into(), ..heard(2, "10.0.0.12") };
@@ -357,7 +359,7 @@ fn an_announcement_without_a_destination_says_nothing() {
     tell(&mut state, [dynamic(1, "10.0.0.12"), Message::Fdb(New, echo)]);
     let update = state.build();
     assert_eq!(why_left(&update, VXLAN), None);
-    assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&update, mac(1)), Some(ip("10.0.0.12")));
     let nowhere =
         FdbEntry { destination: Some(ip("0.0.0.0")), ..remote_of(VXLAN, mac(1), "10.0.0.12") };
     tell(&mut state, [Message::Fdb(New, nowhere)]);

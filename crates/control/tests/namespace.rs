@@ -9,7 +9,7 @@
 
 use std::future::Future;
 use std::io::Write as _;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use tables::VniSource::Netdev;
 use tokio::sync::{mpsc, watch};
 use wire::{MacAddr, Vni};
 
-const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
-const VTEP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 11));
+const VTEP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 12));
 const MAC: &str = "02:00:00:00:00:01";
 
 /// How long a test waits for a change.
@@ -132,7 +132,7 @@ impl Leaf {
     }
 }
 
-fn behind(update: &Update, mac: &str) -> Option<Ipv4Addr> {
+fn behind(update: &Update, mac: &str) -> Option<IpAddr> {
     let vni = Vni::try_from(10010).unwrap();
     let index =
         update.snapshot.terminate(LOCAL, 4789, vni)?.fdb.get(&mac.parse::<MacAddr>().unwrap())?;
@@ -413,7 +413,7 @@ fn zebra_by_fpm_and_a_namespace_without_it() {
 }
 
 /// An FPM frame with a route to `prefix`/32 that drops packets, as zebra sends it.
-fn blackhole(prefix: Ipv4Addr) -> Vec<u8> {
+fn blackhole(prefix: IpAddr) -> Vec<u8> {
     let mut message = Vec::new();
     // nlmsghdr: RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_CREATE; rtmsg: /32, table main, RTPROT_ZEBRA,
     // RTN_BLACKHOLE.
@@ -423,6 +423,7 @@ fn blackhole(prefix: Ipv4Addr) -> Vec<u8> {
     message.extend([0; 8]);
     message.extend([2, 32, 0, 0, 254, 11, 0, 6, 0, 0, 0, 0]);
     message.extend([8, 0, 1, 0]);
+    let IpAddr::V4(prefix) = prefix else { panic!("{prefix}") };
     message.extend(prefix.octets());
     [&[1, 1, 0, 40][..], &message].concat()
 }
@@ -437,7 +438,7 @@ fn connect_as(uid: u32, address: SocketAddr) -> std::net::TcpStream {
     std::thread::spawn(connect).join().unwrap()
 }
 
-const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 2620);
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2620);
 
 #[test]
 fn strangers_tell_no_routes() {
@@ -470,14 +471,14 @@ fn too_many_entries_end_fpm_and_are_forgotten() {
         leaf.until("the VNI", |update| flood_list(update) == 1).await;
         let mut zebra = connect_as(0, ADDRESS);
         let frames: Vec<u8> = (0..99u8)
-            .map(|last| Ipv4Addr::new(10, 9, 9, last))
+            .map(|last| IpAddr::from([10, 9, 9, last]))
             .chain([VTEP])
             .flat_map(blackhole)
             .collect();
         zebra.write_all(&frames).unwrap();
         leaf.until_status("a replay of 100 routes", |status| status.fpm == SourceState::Live).await;
         leaf.until("no way to the VTEP", |update| ways(update).is_empty()).await;
-        zebra.write_all(&blackhole(Ipv4Addr::new(10, 9, 9, 99))).unwrap();
+        zebra.write_all(&blackhole([10, 9, 9, 99].into())).unwrap();
         leaf.until("the kernel's route", |update| !ways(update).is_empty()).await;
         leaf.until_status("a warning", |status| {
             status.warnings.contains(&Warning::FpmTooMany(100))

@@ -46,7 +46,7 @@ fn filters(chains: impl IntoIterator<Item = RuleChain>) -> PacketFilters {
 }
 
 fn to(address: &str) -> Test {
-    let bits = v4(address).to_bits();
+    let bits = address.parse::<Ipv4Addr>().unwrap().to_bits();
     Test::Field { field: Field::Destination, mask: u32::MAX, low: bits, high: bits, negated: false }
 }
 
@@ -137,7 +137,7 @@ fn checked(state: &mut State) -> Vec<(u32, BTreeSet<Ipv4Addr>)> {
 fn packets_are_taken_from_vteps_whose_route_uses_the_uplink() {
     let mut state = leaf_and_vtep();
     assert_eq!(checked(&mut state), []);
-    let vtep = BTreeSet::from([v4("10.0.0.12")]);
+    let vtep = BTreeSet::from([Ipv4Addr::new(10, 0, 0, 12)]);
     tell(&mut state, [filter(UP2 as i32, 1)]);
     assert_eq!(checked(&mut state), [(UP2, vtep.clone())]);
     tell(&mut state, [filter(-1, 2), filter(UP2 as i32, 0)]);
@@ -149,7 +149,7 @@ fn packets_are_taken_from_vteps_whose_route_uses_the_uplink() {
         [add_route("10.0.0.13/32", &[via(UP2, "10.1.2.1")]), remote(New, mac(2), "10.0.0.13")],
     );
     tell(&mut state, [add_route("10.0.0.12/32", &first)]);
-    let other = BTreeSet::from([v4("10.0.0.13")]);
+    let other = BTreeSet::from([Ipv4Addr::new(10, 0, 0, 13)]);
     assert_eq!(checked(&mut state), [(UP1, vtep.clone()), (UP2, other)]);
     // A dump without the values.
     state.resync(Dump::ReversePathFilters, vec![filter(-1, 0), filter(UP1 as i32, 0)]);

@@ -288,10 +288,10 @@ impl Leaf {
     }
 
     /// The entries that are finally used for forwarding.
-    fn expected_fdb(&self) -> BTreeMap<MacAddr, Ipv4Addr> {
+    fn expected_fdb(&self) -> BTreeMap<MacAddr, IpAddr> {
         let mut fdb = BTreeMap::new();
         for (mac, vtep) in self.zebra.iter().chain(&self.kernel) {
-            fdb.insert(*mac, v4(vtep));
+            fdb.insert(*mac, ip(vtep));
         }
         fdb.retain(|mac, _| !self.is_local(*mac));
         fdb
@@ -299,10 +299,11 @@ impl Leaf {
 
     /// The interfaces of the next hops towards a VTEP, with their weights.
     fn expected_hops(&self, vtep: &str) -> Vec<(u32, u16)> {
+        let bits = |text: &str| text.parse::<Ipv4Addr>().unwrap().to_bits();
         let matching = |prefix: &&str| {
             let (network, length) = prefix.split_once('/').unwrap();
             let shift = 32 - length.parse::<u32>().unwrap();
-            v4(vtep).to_bits() >> shift == v4(network).to_bits() >> shift
+            bits(vtep) >> shift == bits(network) >> shift
         };
         // PREFIXES has longer ones first. zebra's version comes first while its next hops are live.
         for prefix in PREFIXES.iter().filter(|prefix| matching(prefix)) {
@@ -404,14 +405,14 @@ fn run(steps: Vec<Step>) {
     assert_eq!(update.plan.ports[&HOST].sends, !truth.isolated);
     assert_eq!(locations, truth.expected_locations(&update, taken.index));
     let table = table(&update).expect("the VNI is taken");
-    let fdb: BTreeMap<MacAddr, Ipv4Addr> =
+    let fdb: BTreeMap<MacAddr, IpAddr> =
         table.fdb.iter().map(|(mac, _)| (mac, behind(&update, mac).unwrap())).collect();
     assert_eq!(fdb, truth.expected_fdb());
-    let flood: BTreeSet<Ipv4Addr> = flood_list(&update).into_iter().collect();
-    assert_eq!(flood, truth.flood.iter().map(|vtep| v4(vtep)).collect());
-    let named: BTreeSet<Ipv4Addr> = fdb.values().copied().chain(flood).collect();
+    let flood: BTreeSet<IpAddr> = flood_list(&update).into_iter().collect();
+    assert_eq!(flood, truth.flood.iter().map(|vtep| ip(vtep)).collect());
+    let named: BTreeSet<IpAddr> = fdb.values().copied().chain(flood).collect();
     assert_eq!(update.snapshot.vteps().map(|vtep| vtep.address).collect::<BTreeSet<_>>(), named);
-    for vtep in VTEPS.iter().filter(|vtep| named.contains(&v4(vtep))) {
+    for vtep in VTEPS.iter().filter(|vtep| named.contains(&ip(vtep))) {
         let hops = paths(&update, vtep).next_hops().iter().map(|hop| (hop.ifindex, hop.weight));
         assert_eq!(hops.collect::<Vec<_>>(), truth.expected_hops(vtep), "towards {vtep}");
     }

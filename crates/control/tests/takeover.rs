@@ -144,15 +144,21 @@ fn the_configuration_decides_first() {
 #[test]
 fn attributes_that_are_not_honoured_are_named() {
     let group = ip("239.1.1.1");
-    let v6 = ip("2001:db8::1");
+    let (link_local, mapped) = (ip("fe80::1"), ip("::ffff:10.0.0.1"));
     for (attributes, reason) in [
         (Vxlan { external: true, id: 0, ..base() }, KernelOnlyReason::External),
         (Vxlan { external: true, vni_filter: true, ..base() }, KernelOnlyReason::External),
         (Vxlan { vni_filter: true, ..base() }, KernelOnlyReason::VniFilter),
         (Vxlan { id: 0, ..base() }, KernelOnlyReason::VniZero),
         (Vxlan { remote: Some(group), ..base() }, KernelOnlyReason::MulticastGroup { group }),
-        (Vxlan { remote: Some(v6), ..base() }, KernelOnlyReason::Ipv6Underlay { address: v6 }),
-        (Vxlan { local: Some(v6), ..base() }, KernelOnlyReason::Ipv6Underlay { address: v6 }),
+        (
+            Vxlan { remote: Some(link_local), ..base() },
+            KernelOnlyReason::Ipv6Underlay { address: link_local },
+        ),
+        (
+            Vxlan { local: Some(mapped), ..base() },
+            KernelOnlyReason::Ipv6Underlay { address: mapped },
+        ),
         (Vxlan { local: None, ..base() }, KernelOnlyReason::NoLocalAddress),
         (Vxlan { local: Some(ip("0.0.0.0")), ..base() }, KernelOnlyReason::NoLocalAddress),
         (
@@ -202,12 +208,16 @@ fn entries_that_only_the_kernel_can_follow_are_named() {
         ),
         (FdbEntry { destination: Some(ip("0.0.0.0")), ..entry() }, UnsupportedEntry::NoDestination),
         (
-            FdbEntry { destination: Some(ip("2001:db8::1")), ..entry() },
-            UnsupportedEntry::Ipv6("2001:db8::1".parse().unwrap()),
+            FdbEntry { destination: Some(ip("fe80::1")), ..entry() },
+            UnsupportedEntry::Ipv6("fe80::1".parse().unwrap()),
+        ),
+        (
+            FdbEntry { destination: Some(ip("ff0e::1")), ..entry() },
+            UnsupportedEntry::MulticastGroup(ip("ff0e::1")),
         ),
         (
             FdbEntry { destination: Some(ip("239.1.1.1")), ..entry() },
-            UnsupportedEntry::MulticastGroup(v4("239.1.1.1")),
+            UnsupportedEntry::MulticastGroup(ip("239.1.1.1")),
         ),
         (FdbEntry { mac: group, ..entry() }, UnsupportedEntry::Group),
         (FdbEntry { mac: MacAddr::ZERO, vni: Some(7), ..entry() }, UnsupportedEntry::Vni(7)),
@@ -229,7 +239,7 @@ fn an_odd_entry_that_becomes_plain_is_followed_again() {
     tell(&mut state, [Message::Fdb(New, odd)]);
     assert!(why_left(&state.build(), VXLAN).is_some());
     tell(&mut state, [remote(New, mac(1), "10.0.0.12")]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
@@ -296,7 +306,7 @@ fn an_underlay_that_only_the_kernel_can_use_is_named() {
                 remote(New, mac(1), "10.0.0.12"),
             ],
         );
-        let vtep = v4("10.0.0.12");
+        let vtep = ip("10.0.0.12");
         let reason = obstacle.map(|obstacle| KernelOnlyReason::Underlay { vtep, obstacle });
         let left = reason.is_some();
         let update = state.build();
@@ -384,7 +394,7 @@ fn every_reason_reads_as_a_sentence() {
         source: Netdev(VXLAN),
         name: "vx10010".into(),
         vni: VNI,
-        reason: KernelOnlyReason::Underlay { vtep: v4("10.0.0.12"), obstacle },
+        reason: KernelOnlyReason::Underlay { vtep: ip("10.0.0.12"), obstacle },
     };
     assert_eq!(
         left.to_string(),

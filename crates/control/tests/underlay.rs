@@ -183,24 +183,24 @@ fn what_only_a_default_route_leads_to_is_known() {
         (hops, update.by_default.iter().copied().collect::<Vec<_>>())
     };
     let mut state = towards_vtep([add_route("0.0.0.0/0", &[via(UP2, "192.0.2.1")])]);
-    assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![v4(VTEP)]));
+    assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![ip(VTEP)]));
     assert_eq!(uplinks(&mut state), [UP2], "what comes from there is taken, too");
     // A route of its own, even a short one, and its end.
     let own = [via(UP1, "10.1.0.1")];
     tell(&mut state, [add_route("0.0.0.0/1", &own)]);
     assert_eq!(by_default(&mut state), (vec![(UP1, false)], vec![]));
     tell(&mut state, [del_route("0.0.0.0/1", &own)]);
-    assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![v4(VTEP)]));
+    assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![ip(VTEP)]));
     // A recursive gateway that only the default route leads to.
     let recursive = [via(0, "10.9.0.1"), via(UP1, "10.1.0.1")];
     tell(&mut state, [add_route("10.0.0.0/24", &recursive)]);
-    assert_eq!(by_default(&mut state), (vec![(UP1, false), (UP2, true)], vec![v4(VTEP)]));
+    assert_eq!(by_default(&mut state), (vec![(UP1, false), (UP2, true)], vec![ip(VTEP)]));
     tell(&mut state, [del_route("10.0.0.0/24", &recursive)]);
     // The interface is down: the kernel flushes the route to the VTEP and uses the default route.
     tell(&mut state, [add_route("10.0.0.0/24", &own)]);
     assert_eq!(by_default(&mut state), (vec![(UP1, false)], vec![]));
     tell(&mut state, [link(down(ethernet(UP1, "up1")))]);
-    assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![v4(VTEP)]));
+    assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![ip(VTEP)]));
     // No entry refers to the VTEP any more.
     tell(&mut state, [remote(Delete, mac(1), VTEP), flood(Delete, VTEP)]);
     assert!(state.build().by_default.is_empty());
@@ -483,7 +483,7 @@ fn an_old_zebra_with_a_router_mac_is_a_hazard() {
     assert_eq!(state.fpm_hazard(), None, "9.0 or later");
     zebra(&mut state, [old(New, mac(1))]);
     let hazard = state.fpm_hazard().expect("an old zebra that knows a router MAC");
-    assert_eq!((hazard.router_mac, hazard.vtep), (router_mac, v4(VTEP)));
+    assert_eq!((hazard.router_mac, hazard.vtep), (router_mac, ip(VTEP)));
     tell(&mut state, [svi_neighbour(0x02, 0)]);
     assert_eq!(state.fpm_hazard(), None, "an ordinary neighbour");
     tell(&mut state, [svi_neighbour(0x40, 0x10), remote(Delete, router_mac, VTEP)]);

@@ -35,7 +35,7 @@ drop_reasons! {
     /// The frame came from the bridge without the tag of a VNI, or with a tag that is no longer in
     /// use.
     UnknownSlot => "unknown_slot",
-    /// The packet is not a complete VXLAN packet over IPv4 that this leaf accepts.
+    /// The packet is not a complete VXLAN packet over IPv4 or IPv6 that this leaf accepts.
     NotVxlan => "not_vxlan",
     /// The outer IPv4 header's checksum is wrong.
     OuterHeaderChecksum => "outer_header_checksum",

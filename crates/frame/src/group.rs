@@ -10,12 +10,16 @@ use crate::tx_frame::TxFrame;
 pub const WRAPPER: usize = 14 + 20 + 8;
 /// Length of the headers that all segments of a UDP super-frame share: Ethernet, IPv4 and UDP.
 pub const SHARED_HEADERS: usize = 14 + 20 + 8;
+/// The same over IPv6.
+pub const SHARED_HEADERS_IPV6: usize = 14 + 40 + 8;
 
 /// What the frames of a group have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupKind {
-    /// An outer flow: a UDP super-frame.
+    /// An outer flow over IPv4: a UDP super-frame.
     Flow,
+    /// An outer flow over IPv6: a UDP super-frame.
+    FlowIpv6,
     /// A TCP stream: a TCP super-frame. Both fields are in bytes.
     Stream {
         /// Length of all headers, 54 to 114.
@@ -77,7 +81,7 @@ impl GsoGroup {
     /// Whether it is a UDP super-frame of encapsulated frames.
     #[must_use]
     pub const fn is_super_frame(&self) -> bool {
-        self.frames > 1 && matches!(self.kind, GroupKind::Flow)
+        self.frames > 1 && matches!(self.kind, GroupKind::Flow | GroupKind::FlowIpv6)
     }
 
     /// Number of bytes to skip at the start of the head and of the body of each frame but the
@@ -87,6 +91,7 @@ impl GsoGroup {
     pub const fn skipped(&self) -> (usize, usize) {
         match self.kind {
             GroupKind::Flow => (SHARED_HEADERS, 0),
+            GroupKind::FlowIpv6 => (SHARED_HEADERS_IPV6, 0),
             GroupKind::Stream { headers, .. } => (0, headers as usize),
             GroupKind::Bundle => (0, 0),
         }

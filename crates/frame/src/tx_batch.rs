@@ -242,6 +242,7 @@ impl<'a> IntoIterator for &'a TxBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tx_frame::VtepId;
 
     fn lengths(out: &TxBatch) -> Vec<usize> {
         out.iter().map(TxFrame::len).collect()
@@ -263,7 +264,7 @@ mod tests {
                     transmit.head().is_empty() && transmit.vtep.is_none() && transmit.segments == 1
                 );
                 assert!(transmit.extend_head(&[round; 10]));
-                transmit.vtep = Some((1, [1, 2, 3, 4].into()));
+                transmit.vtep = Some(VtepId { index: 1, assignment: 2 });
                 transmit.segments = 9;
             }
             assert_eq!(lengths(&out), [11, 12, 13]);

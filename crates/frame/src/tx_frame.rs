@@ -1,7 +1,6 @@
 //! Frames to be sent.
 
 use core::ops::Range;
-use std::net::Ipv4Addr;
 
 use crate::batch::Batch;
 use crate::frame::{ETHERNET, MACS, Offload};
@@ -46,13 +45,22 @@ impl Destination {
     }
 }
 
+/// A remote VTEP, for its counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VtepId {
+    /// Its index in the tables.
+    pub index: u32,
+    /// The number of the assignment of the index to this VTEP. An index can be reused.
+    pub assignment: u32,
+}
+
 /// Length of the 802.1ad tag that numbers the VNI of a frame for [`Destination::Bridge`], in bytes.
 pub const PUNT_TAG: usize = 4;
 /// Tag protocol identifier of that tag (802.1ad).
 pub const PUNT_TPID: u16 = 0x88a8;
 
 /// Capacity of a head in bytes: the outer headers and the inner headers of one segment.
-pub const HEAD_CAPACITY: usize = 256;
+pub const HEAD_CAPACITY: usize = 276;
 
 /// The bytes of a frame that follow its head.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,9 +104,8 @@ pub struct TxFrame {
     pub body: Payload,
     /// The egress.
     pub to: Destination,
-    /// The remote VTEP that the frame is for or came from, for its counters: its index and its
-    /// address. `None` if no table has it.
-    pub vtep: Option<(u32, Ipv4Addr)>,
+    /// The remote VTEP that the frame is for or came from. `None` if no table has it.
+    pub vtep: Option<VtepId>,
     /// Offloads that are left to the kernel. Offsets count from the first byte of the head.
     pub offload: Offload,
     /// Index of the VNI, for its counters; 0 without one. It is the slot on the bridge punt pair as
@@ -107,8 +114,13 @@ pub struct TxFrame {
     /// Number of frames that this is on the wire; more than one for a super-frame.
     pub segments: u16,
     head_length: u32,
+    /// Length of the outer headers in the head of a frame for an uplink, in bytes.
+    pub outer_length: u16,
     head: [u8; HEAD_CAPACITY],
 }
+
+/// Length of the outer headers over IPv4 in bytes: Ethernet, IPv4, UDP and VXLAN.
+const OUTER_IPV4: u16 = 14 + 20 + 8 + 8;
 
 impl TxFrame {
     /// A frame with an empty head.
@@ -122,15 +134,18 @@ impl TxFrame {
             body,
             segments: 1,
             head_length: 0,
+            outer_length: OUTER_IPV4,
             head: [0; HEAD_CAPACITY],
         }
     }
 
-    /// Resets to an empty head. The old bytes are not cleared.
+    /// Resets to an empty head, and to the length of outer headers over IPv4. The old bytes are not
+    /// cleared.
     #[inline(always)]
     pub fn reset(&mut self, to: Destination, vni: u16, body: Payload, offload: Offload) {
         (self.to, self.vni, self.vtep, self.segments) = (to, vni, None, 1);
-        (self.body, self.offload, self.head_length) = (body, offload, 0);
+        (self.body, self.offload) = (body, offload);
+        (self.head_length, self.outer_length) = (0, OUTER_IPV4);
     }
 
     /// The head's bytes.

@@ -18,10 +18,10 @@ pub enum Dump {
     Neighbours,
     /// All FDB entries: of bridges, and of vxlan netdevs themselves.
     Fdb,
-    /// All IPv4 policy routing rules. If the kernel has no policy routing, the default rules, which
-    /// it behaves like.
+    /// All IPv4 and IPv6 policy routing rules. If the kernel has no policy routing, the default
+    /// rules, which it behaves like.
     Rules,
-    /// All IPsec policies that may apply to VXLAN over IPv4, and the default policy; empty if the
+    /// All IPsec policies that may apply to VXLAN, and the default policy; empty if the
     /// kernel has no IPsec. [`Requests::dump`](crate::Requests::dump) opens a socket of its own for this, in the calling
     /// thread's namespace.
     IpsecPolicies,
@@ -61,6 +61,13 @@ impl Dump {
         }
     }
 
+    /// The request for the routing rules of a family.
+    pub(crate) fn rules(family: u8) -> Request {
+        let mut body = [0; 12];
+        body[0] = family;
+        Request::new(34, REQUEST | DUMP, &body)
+    }
+
     /// `RTM_GET*` requests. The structure of each type is zero except for the family.
     pub(crate) fn requests(self) -> Vec<Request> {
         let get = |kind, size: usize, family| {
@@ -75,7 +82,7 @@ impl Dump {
             Self::Routes => vec![get(26, 12, AF_INET), get(26, 12, AF_INET6)],
             Self::Neighbours => vec![get(30, 12, AF_INET), get(30, 12, AF_INET6)],
             Self::Fdb => vec![get(30, 12, AF_BRIDGE)],
-            Self::Rules => vec![get(34, 12, AF_INET)],
+            Self::Rules => vec![Self::rules(AF_INET), Self::rules(AF_INET6)],
             // XFRM_MSG_GETPOLICY with struct xfrm_userpolicy_id.
             Self::IpsecPolicies => vec![get(0x15, 64, 0)],
             // struct br_port_msg

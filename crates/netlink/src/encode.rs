@@ -4,6 +4,8 @@
 //! error number. Here a few requests are made, some from blocking code in another namespace, and
 //! errors must carry the kernel's explanation.
 
+use std::net::IpAddr;
+
 use crate::attribute::align;
 use crate::envelope::HEADER;
 
@@ -29,6 +31,14 @@ impl Request {
     pub(crate) fn put(mut self, kind: u16, payload: &[u8]) -> Self {
         put(&mut self.content, kind, payload);
         self
+    }
+
+    /// Appends an attribute with an address.
+    pub(crate) fn put_ip(self, kind: u16, address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => self.put(kind, &address.octets()),
+            IpAddr::V6(address) => self.put(kind, &address.octets()),
+        }
     }
 
     /// Appends an attribute if there is a value.

@@ -6,7 +6,7 @@
 //! and moves them when it sees the address elsewhere. Replacing an entry does not change its age;
 //! `NTF_USE` resets it (observed on Linux 6.18).
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use nix::libc::ENOENT;
 use wire::MacAddr;
@@ -54,7 +54,7 @@ pub struct FdbWrite {
     /// The MAC address.
     pub mac: MacAddr,
     /// The VTEP behind which the address is.
-    pub vtep: Ipv4Addr,
+    pub vtep: IpAddr,
     /// The kind of change.
     pub change: FdbChange,
     /// `NTF_*` flags of the existing entry; 0 for a new one.
@@ -71,7 +71,7 @@ impl FdbWrite {
         let [kept, ..] = self.flags.to_le_bytes();
         let body = neighbour_body(AF_BRIDGE, self.ifindex, REACHABLE, OWN | usage | (kept & KEPT));
         Request::new(NEW_NEIGHBOUR, REQUEST | how | acknowledge, &body)
-            .put(1, &self.vtep.octets())
+            .put_ip(1, self.vtep)
             .put(2, &self.mac.0)
     }
 }

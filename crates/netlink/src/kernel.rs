@@ -38,9 +38,9 @@ use crate::request::Requests;
 use crate::socket::{BUFFER, Socket, failed};
 
 /// `RTNLGRP_LINK`, `_NEIGH` (FDB entries too), `_TC` (queueing disciplines), `_IPV4_IFADDR`,
-/// `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR`, `_IPV6_ROUTE`, `_IPV4_NETCONF` (`rp_filter`),
-/// `_MDB`, `_NEXTHOP`.
-const GROUPS: [u32; 11] = [1, 3, 4, 5, 7, 8, 9, 11, 24, 26, 32];
+/// `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR`, `_IPV6_ROUTE`, `_IPV6_RULE`, `_IPV4_NETCONF`
+/// (`rp_filter`), `_MDB`, `_NEXTHOP`.
+const GROUPS: [u32; 12] = [1, 3, 4, 5, 7, 8, 9, 11, 19, 24, 26, 32];
 /// `XFRMNLGRP_POLICY` (`include/uapi/linux/xfrm.h`).
 const IPSEC_POLICIES: u32 = 4;
 /// Receive buffer for events, in bytes: room for about 10,000 FDB entries. The kernel also counts

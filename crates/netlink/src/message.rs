@@ -2,7 +2,7 @@
 //!
 //! Layouts: `include/uapi/linux/{rtnetlink,neighbour,nexthop,if_link}.h`.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::MacAddr;
 
@@ -38,9 +38,9 @@ pub enum Message {
     Mdb(Operation, Mdb),
     /// A well-formed message of a type that this project does not use (its `nlmsg_type`).
     Other(u16),
-    /// `RTM_NEWRULE`, `RTM_DELRULE` of IPv4: a policy routing rule.
+    /// `RTM_NEWRULE`, `RTM_DELRULE`: a policy routing rule.
     Rule(Operation, Rule),
-    /// A policy of the kernel's IPsec database that may apply to VXLAN over IPv4. Occurs only in
+    /// A policy of the kernel's IPsec database that may apply to VXLAN. Occurs only in
     /// dumps.
     IpsecPolicy(IpsecPolicy),
     /// What the kernel does with packets that match no IPsec policy. Occurs only in dumps.
@@ -376,10 +376,11 @@ pub struct Rule {
     pub action: u8,
     /// `FIB_RULE_INVERT`: the rule matches packets that its selectors do not.
     pub inverted: bool,
-    /// `FRA_SRC` and its length in bits; length 0 is any source.
-    pub from: (Ipv4Addr, u8),
+    /// `FRA_SRC` and its length in bits; length 0 is any source. The address shows the family of
+    /// the rule.
+    pub from: (IpAddr, u8),
     /// `FRA_DST` and its length in bits; length 0 is any destination.
-    pub to: (Ipv4Addr, u8),
+    pub to: (IpAddr, u8),
     /// `FRA_IIFNAME`; `lo` stands for packets that this host sends.
     pub input: Option<String>,
     /// `FRA_OIFNAME`: only packets of sockets that are bound to this interface.
@@ -396,7 +397,20 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The rules of a new network namespace.
+    /// The IPv6 rules of a new network namespace.
+    #[must_use]
+    pub fn ipv6_defaults() -> [Self; 2] {
+        let any = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+        [(0, 255), (32_766, 254)].map(|(priority, table)| Self {
+            priority,
+            table,
+            from: any,
+            to: any,
+            ..Self::default()
+        })
+    }
+
+    /// The IPv4 rules of a new network namespace.
     #[must_use]
     pub fn defaults() -> [Self; 3] {
         [(0, 255), (32_766, 254), (32_767, 253)].map(|(priority, table)| Self {
@@ -410,7 +424,7 @@ impl Rule {
 impl Default for Rule {
     /// A rule that looks up table 0, which does not exist, for every packet.
     fn default() -> Self {
-        let any = (Ipv4Addr::UNSPECIFIED, 0);
+        let any = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
         Self {
             priority: 0,
             table: 0,
@@ -437,15 +451,15 @@ pub enum IpsecDirection {
     Out,
 }
 
-/// An IPsec policy for IPv4 packets.
+/// An IPsec policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpsecPolicy {
     /// `XFRM_POLICY_IN` or `_OUT`.
     pub direction: IpsecDirection,
     /// Source prefix of its selector: address and length in bits.
-    pub source: (Ipv4Addr, u8),
+    pub source: (IpAddr, u8),
     /// Destination prefix of its selector: address and length in bits.
-    pub destination: (Ipv4Addr, u8),
+    pub destination: (IpAddr, u8),
     /// IP protocol of its selector; 0 is any.
     pub protocol: u8,
     /// Destination port of its selector, and a mask of the bits that count.

@@ -21,11 +21,13 @@ pub struct PacketFilters {
     pub frames: bool,
     /// IPv4 or IPv6 packets that are forwarded (families `ip`, `ip6` and `inet`).
     pub packets: bool,
+    /// Packets that this host sends or receives over IPv6 (families `ip6` and `inet`), or frames of
+    /// certain interfaces.
+    pub ipv6: bool,
 }
 
 /// What nftables filters in the calling thread's network namespace. Chains without rules that
-/// accept everything do not count. Nor do those that see only packets that the host itself receives
-/// or sends.
+/// accept everything do not count.
 ///
 /// # Errors
 /// When the kernel refuses, or has no nftables.
@@ -79,5 +81,7 @@ impl PacketFilters {
             (1 | 2 | 10, 0 | 2 | 4) => self.packets = true,
             _ => {}
         }
+        // NFPROTO_INET, NFPROTO_IPV6 at all hooks but FORWARD; NFPROTO_NETDEV
+        self.ipv6 |= matches!((family, hook), (1 | 10, 0 | 1 | 3..) | (5, _));
     }
 }

@@ -4,7 +4,7 @@
 //! the kernel works. Asynchronous code must use [`crate::Kernel::request`].
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::libc::{EAFNOSUPPORT, EAGAIN, EINVAL, ENODEV, EOPNOTSUPP, ETIMEDOUT};
@@ -141,13 +141,24 @@ impl Requests {
         match what {
             Dump::IpsecPolicies => Self::open_ipsec()?
                 .map_or_else(|| Ok(Vec::new()), |mut ipsec| ipsec.ipsec_policies()),
-            Dump::Rules => match self.dump_by(what, rtnetlink) {
-                Err(error) if matches!(error.refusal(), Some(EAFNOSUPPORT | EOPNOTSUPP)) => {
-                    Ok(Rule::defaults().map(|rule| Message::Rule(Operation::New, rule)).into())
-                }
-                rules => rules,
-            },
+            Dump::Rules => {
+                let mut rules = self.rules(AF_INET, &Rule::defaults())?;
+                rules.extend(self.rules(AF_INET6, &Rule::ipv6_defaults())?);
+                Ok(rules)
+            }
             _ => self.dump_by(what, rtnetlink),
+        }
+    }
+
+    /// The routing rules of a family; the default rules if the kernel has no policy routing.
+    fn rules(&mut self, family: u8, defaults: &[Rule]) -> Result<Vec<Message>, Error> {
+        let rules = self.dump_one(Dump::Rules, &Dump::rules(family), rtnetlink);
+        match rules {
+            Err(error) if matches!(error.refusal(), Some(EAFNOSUPPORT | EOPNOTSUPP)) => {
+                let rules = defaults.iter().cloned();
+                Ok(rules.map(|rule| Message::Rule(Operation::New, rule)).collect())
+            }
+            rules => rules,
         }
     }
 
@@ -167,19 +178,28 @@ impl Requests {
     fn dump_by(&mut self, what: Dump, decode: Decode) -> Result<Vec<Message>, Error> {
         let mut all = Vec::new();
         for request in what.requests() {
-            let complete = (0..ATTEMPTS)
-                .find_map(|_| self.exchange_by(what.name(), &request, decode).transpose());
-            let messages = complete.ok_or_else(|| Error::Interrupted {
-                operation: what.name().into(),
-                attempts: ATTEMPTS,
-            })?;
-            match messages {
+            match self.dump_one(what, &request, decode) {
                 // Without the bridge module there are no multicast databases.
                 Err(error) if what == Dump::Mdb && error.refusal() == Some(EOPNOTSUPP) => {}
                 messages => all.extend(messages?),
             }
         }
         Ok(all)
+    }
+
+    /// One dump, repeated if changes interrupt it.
+    fn dump_one(
+        &mut self,
+        what: Dump,
+        request: &Request,
+        decode: Decode,
+    ) -> Result<Vec<Message>, Error> {
+        let complete =
+            (0..ATTEMPTS).find_map(|_| self.exchange_by(what.name(), request, decode).transpose());
+        complete.ok_or_else(|| Error::Interrupted {
+            operation: what.name().into(),
+            attempts: ATTEMPTS,
+        })?
     }
 
     /// The link of this name; `None` if there is none.
@@ -283,15 +303,9 @@ impl Requests {
     /// When the kernel refuses: no such link (`ENODEV`), the link is down (`ENETDOWN`), …
     pub fn resolve(&mut self, ifindex: u32, address: IpAddr) -> Result<(), Error> {
         let family = if address.is_ipv4() { AF_INET } else { AF_INET6 };
-        let request = Request::new(
-            28,
-            REQUEST | ACKNOWLEDGE | CREATE_OR_REPLACE,
-            &neighbour_body(family, ifindex, 0, USE),
-        );
-        let request = match address {
-            IpAddr::V4(address) => request.put(1, &address.octets()),
-            IpAddr::V6(address) => request.put(1, &address.octets()),
-        };
+        let body = neighbour_body(family, ifindex, 0, USE);
+        let request = Request::new(28, REQUEST | ACKNOWLEDGE | CREATE_OR_REPLACE, &body);
+        let request = request.put_ip(1, address);
         self.exchange(&format!("resolve {address} on link {ifindex}"), &request).map(drop)
     }
 
@@ -302,16 +316,17 @@ impl Requests {
     /// When the request cannot be sent, or its answer cannot be received.
     pub fn path_mtu(
         &mut self,
-        source: Ipv4Addr,
-        destination: Ipv4Addr,
+        source: IpAddr,
+        destination: IpAddr,
         ifindex: u32,
     ) -> Result<Option<u32>, Error> {
-        // RTM_GETROUTE with struct rtmsg: both addresses have 32 bits.
-        let request =
-            Request::new(26, REQUEST | ACKNOWLEDGE, &[AF_INET, 32, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0])
-                .put(1, &destination.octets())
-                .put(2, &source.octets())
-                .put(4, &ifindex.to_ne_bytes());
+        let (family, bits) = if destination.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
+        // RTM_GETROUTE with struct rtmsg: both addresses are given in full.
+        let body = [family, bits, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let request = Request::new(26, REQUEST | ACKNOWLEDGE, &body)
+            .put_ip(1, destination)
+            .put_ip(2, source)
+            .put(4, &ifindex.to_ne_bytes());
         let mut mtu = None;
         let answer = self.collect("look up a path", &request, |envelope| {
             mtu = crate::decode::cached_mtu(envelope);

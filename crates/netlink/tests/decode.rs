@@ -445,8 +445,12 @@ fn next_hops() {
 }
 
 #[test]
-fn rules_of_ipv6_are_none() {
-    let rule = one(&message(32, 0, &[10, 0, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0], &[number(6, 100)]));
+fn rules_of_ipv6_have_its_addresses() {
+    let rule = one(&message(32, 0, &[10, 0, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0], &[number(6, 32_766)]));
+    let [_, main] = netlink::Rule::ipv6_defaults();
+    assert_eq!(rule, Message::Rule(netlink::Operation::New, main));
+    // AF_MPLS
+    let rule = one(&message(32, 0, &[28, 0, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0], &[number(6, 100)]));
     assert_eq!(rule, Message::Other(32));
 }
 

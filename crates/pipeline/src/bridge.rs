@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub struct AccessPortSettings {
     /// The VNI.
     pub vni: Vni,
     /// The VNI's local VTEP address.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// The VNI's UDP port.
     pub destination_port: u16,
     /// Limit of learned stations in the VNI.
@@ -55,7 +55,7 @@ pub enum Place {
     /// An access port, by its number.
     Port(u16),
     /// A remote VTEP. The address is needed because an index can be reused for another VTEP.
-    Vtep(VtepIndex, Ipv4Addr),
+    Vtep(VtepIndex, IpAddr),
 }
 
 /// A learned station, as shown by the API.
@@ -145,7 +145,7 @@ impl Bridge {
     pub(crate) fn with_stations(vnis: impl Iterator<Item = Vni>, stations: &[Station]) -> Self {
         let settings = |vni| AccessPortSettings {
             vni,
-            local: Ipv4Addr::UNSPECIFIED,
+            local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             destination_port: 0,
             stations: usize::MAX,
             ageing: None,

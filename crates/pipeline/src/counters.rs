@@ -4,9 +4,8 @@
 //! counts the frames that replication and segmentation added.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::net::Ipv4Addr;
-
-use frame::DropReason;
+use frame::{DropReason, VtepId};
+use tables::{Snapshot, VtepIndex};
 
 /// A counter with a single writer. An addition therefore needs no locked instruction.
 #[derive(Debug, Default)]
@@ -76,8 +75,8 @@ pub struct VniCounters {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct PeerCounters {
-    /// The VTEP's address. An index can be reused for another VTEP.
-    address: AtomicU32,
+    /// The assignment of the index to the VTEP ([`VtepId`]).
+    assignment: AtomicU32,
     /// Frames encapsulated and sent to the VTEP; each copy and segment counts.
     pub sent: Traffic,
     /// Frames received from the VTEP, decapsulated and delivered.
@@ -89,12 +88,12 @@ pub struct PeerCounters {
 impl PeerCounters {
     /// Resets the counters if they belong to another VTEP. Only the thread that owns them may call
     /// this.
-    pub(crate) fn of(&self, vtep: Ipv4Addr) -> &Self {
-        if self.address.load(Ordering::Relaxed) != vtep.to_bits() {
+    pub(crate) fn of(&self, vtep: VtepId) -> &Self {
+        if self.assignment.load(Ordering::Relaxed) != vtep.assignment {
             let both = [&self.sent, &self.received].into_iter().flat_map(|t| [&t.frames, &t.bytes]);
             both.chain([&self.by_default]).for_each(Counter::reset);
-            // A reader that sees the new address must not see old counts.
-            self.address.store(vtep.to_bits(), Ordering::Release);
+            // A reader that sees the new assignment must not see old counts.
+            self.assignment.store(vtep.assignment, Ordering::Release);
         }
         self
     }
@@ -165,6 +164,13 @@ impl Default for Counters {
     }
 }
 
+/// What identifies the counters of the VTEP with this index.
+#[inline]
+#[must_use]
+pub fn vtep_id(index: VtepIndex, snapshot: &Snapshot) -> VtepId {
+    VtepId { index: index.0, assignment: snapshot.vtep_assignment(index) }
+}
+
 /// Number of next hops with separate counters. All others share the last.
 pub const PATHS: u16 = 1024;
 /// Number of remote VTEPs with separate counters. All others have none.
@@ -209,20 +215,19 @@ impl Counters {
         }
     }
 
-    /// The current sum over several workers. Counters of remote VTEPs are summed for `vteps` only,
-    /// given by index and address.
+    /// The current sum over several workers. Counters of remote VTEPs are summed for `vteps` only.
     #[must_use]
     pub fn sum<'a>(
         workers: impl Iterator<Item = &'a Self> + Clone,
-        vteps: impl Iterator<Item = (u32, Ipv4Addr)>,
+        vteps: impl Iterator<Item = VtepId>,
     ) -> Self {
         let sum = Self::new();
         for one in workers.clone() {
             sum.add(one);
         }
-        for (index, vtep) in vteps {
-            for one in workers.clone().filter_map(|one| one.peer(index, vtep)) {
-                if let Some(all) = sum.peer_at(index).map(|all| all.of(vtep)) {
+        for vtep in vteps {
+            for one in workers.clone().filter_map(|one| one.peer(vtep)) {
+                if let Some(all) = sum.peer_of(vtep) {
                     all.sent.add_all(&one.sent);
                     all.received.add_all(&one.received);
                     all.by_default.add(one.by_default.get());
@@ -311,9 +316,9 @@ impl Counters {
     }
 
     /// Adds what BPF programs forwarded to and from a VTEP.
-    pub fn add_peer(&self, index: u32, vtep: Ipv4Addr, forwarded: &Forwarded) {
+    pub fn add_peer(&self, vtep: VtepId, forwarded: &Forwarded) {
         let Forwarded { sent, received, by_default, .. } = *forwarded;
-        if let Some(peer) = self.peer_at(index).map(|peer| peer.of(vtep)) {
+        if let Some(peer) = self.peer_of(vtep) {
             peer.sent.add(sent.0, sent.1);
             peer.received.add(received.0, received.1);
             peer.by_default.add(by_default);
@@ -333,16 +338,18 @@ impl Counters {
         self.paths.get(usize::from(path.min(PATHS - 1)))
     }
 
-    /// The counters at this index, of whichever VTEP has it.
-    pub(crate) fn peer_at(&self, index: u32) -> Option<&PeerCounters> {
-        self.peers.get(index as usize)
+    /// The counters of a remote VTEP, for counting. Only the thread that owns them may call this.
+    #[inline]
+    pub(crate) fn peer_of(&self, vtep: VtepId) -> Option<&PeerCounters> {
+        self.peers.get(vtep.index as usize).map(|peer| peer.of(vtep))
     }
 
     /// The counters of a remote VTEP. `None` before the first frame from or to it, and for indices
     /// from [`PEERS`] on.
     #[must_use]
-    pub fn peer(&self, index: u32, vtep: Ipv4Addr) -> Option<&PeerCounters> {
-        self.peer_at(index).filter(|peer| peer.address.load(Ordering::Acquire) == vtep.to_bits())
+    pub fn peer(&self, vtep: VtepId) -> Option<&PeerCounters> {
+        let peer = self.peers.get(vtep.index as usize)?;
+        (peer.assignment.load(Ordering::Acquire) == vtep.assignment).then_some(peer)
     }
 
     /// Frames dropped for a reason.
@@ -374,12 +381,12 @@ impl Counters {
 mod tests {
     use super::*;
 
-    /// Counters of remote VTEPs are summed by address, even if workers have different VTEPs at one
+    /// Counters of remote VTEPs are summed by VTEP, even if workers have different VTEPs at one
     /// index.
     #[test]
     fn several_workers_count_together() {
         let workers = [Counters::new(), Counters::new()];
-        let vteps = [Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 3)];
+        let vtep = |index, assignment| VtepId { index, assignment };
         for (counters, n) in workers.iter().zip(1..) {
             counters.sent.add(n);
             counters.stations.moved.add(10 * n);
@@ -387,18 +394,18 @@ mod tests {
             counters.vni(7).unwrap().switched.add(n, 5 * n);
             counters.path(3).unwrap().add(n, 6 * n);
         }
-        workers[0].peer_at(0).unwrap().of(vteps[0]).sent.add(1, 64);
-        workers[1].peer_at(0).unwrap().of(vteps[1]).sent.add(2, 128);
-        workers[0].peer_at(1).unwrap().of(vteps[1]).received.add(1, 60);
-        workers[1].peer_at(1).unwrap().of(vteps[1]).received.add(3, 90);
-        let all = Counters::sum(workers.iter(), [(0, vteps[0]), (1, vteps[1])].into_iter());
+        workers[0].peer_of(vtep(0, 1)).unwrap().sent.add(1, 64);
+        workers[1].peer_of(vtep(0, 2)).unwrap().sent.add(2, 128);
+        workers[0].peer_of(vtep(1, 2)).unwrap().received.add(1, 60);
+        workers[1].peer_of(vtep(1, 2)).unwrap().received.add(3, 90);
+        let all = Counters::sum(workers.iter(), [vtep(0, 1), vtep(1, 2)].into_iter());
         let dropped = [all.dropped(DropReason::NoRoute), all.vni(7).unwrap().dropped.get()];
         assert_eq!((all.sent.get(), all.stations.moved.get(), dropped), (3, 30, [300; 2]));
         let both = |traffic: &Traffic| (traffic.frames.get(), traffic.bytes.get());
         assert_eq!(both(&all.vni(7).unwrap().switched), (3, 15));
         assert_eq!(both(all.path(3).unwrap()), (3, 18));
-        assert_eq!(both(&all.peer(0, vteps[0]).unwrap().sent), (1, 64));
-        assert_eq!(both(&all.peer(1, vteps[1]).unwrap().received), (4, 150));
-        assert!(all.peer(0, vteps[1]).is_none());
+        assert_eq!(both(&all.peer(vtep(0, 1)).unwrap().sent), (1, 64));
+        assert_eq!(both(&all.peer(vtep(1, 2)).unwrap().received), (4, 150));
+        assert!(all.peer(vtep(0, 2)).is_none());
     }
 }

@@ -7,10 +7,10 @@ use wire::checksum::Sum;
 use wire::number::PROTOCOL_SCTP;
 
 use crate::crc32c::crc32c;
-use crate::outer::OVERHEAD;
+use crate::outer::OVERHEAD_IPV6;
 
 /// Longest inner headers that fit a head together with the outer headers, in bytes.
-pub const INNER_CAPACITY: usize = HEAD_CAPACITY - OVERHEAD;
+pub const INNER_CAPACITY: usize = HEAD_CAPACITY - OVERHEAD_IPV6;
 
 /// Offset of the checksum in the SCTP header (RFC 9260 section 3.1).
 const SCTP_CHECKSUM: usize = 8;

@@ -3,14 +3,15 @@
 //! [`Pipeline::decapsulate`](crate::Pipeline). An entry holds until the settings of a VNI, the set of
 //! VTEPs or the leaf's own addresses change.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use frame::{Destination, ETHERNET, MACS, Offload, PUNT_TAG, PUNT_TPID, Payload, TxBatch};
-use tables::{Snapshot, VniTable, VtepIndex};
+use frame::{Destination, ETHERNET, MACS, Offload, PUNT_TAG, PUNT_TPID, Payload, TxBatch, VtepId};
+use tables::{Snapshot, VniTable};
 use wire::Vni;
 use wire::ecn::Egress;
 
 use crate::host_delivery::HostDelivery;
+use crate::outer::UDP_AT;
 use crate::received::Outer;
 
 const PLACES: usize = 256;
@@ -24,12 +25,13 @@ struct Sender {
     version: u64,
     /// The vxlan netdev's own MAC address; `u64::MAX` if it has none.
     own: u64,
-    source: Ipv4Addr,
-    destination: Ipv4Addr,
+    source: IpAddr,
+    destination: IpAddr,
     vni: u32,
-    vtep: VtepIndex,
+    vtep: VtepId,
     port: u16,
     slot: u16,
+    accepts_no_checksum: bool,
 }
 
 impl Sender {
@@ -37,12 +39,13 @@ impl Sender {
     const NONE: Self = Self {
         version: u64::MAX,
         own: 0,
-        source: Ipv4Addr::UNSPECIFIED,
-        destination: Ipv4Addr::UNSPECIFIED,
+        source: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        destination: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         vni: 0,
-        vtep: VtepIndex(0),
+        vtep: VtepId { index: 0, assignment: 0 },
         port: 0,
         slot: 0,
+        accepts_no_checksum: false,
     };
 }
 
@@ -60,17 +63,26 @@ const fn number([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
-fn place(source: Ipv4Addr, vni: u32) -> usize {
-    let mixed = (source.to_bits() ^ vni.rotate_left(16)).wrapping_mul(0x9e37_79b9);
+fn place(source: IpAddr, vni: u32) -> usize {
+    let source = match source {
+        IpAddr::V4(source) => source.to_bits(),
+        IpAddr::V6(source) => {
+            let bits = source.to_bits();
+            let halves = (bits >> 64) as u64 ^ bits as u64;
+            (halves >> 32) as u32 ^ halves as u32
+        }
+    };
+    let mixed = (source ^ vni.rotate_left(16)).wrapping_mul(0x9e37_79b9);
     (mixed >> (32 - PLACES.ilog2())) as usize
 }
 
 impl DecapCache {
     /// Sends the inner frame of a VXLAN packet to the bridge punt pair or a host port. This
     /// requires a known sender, no change to the frame and no offloads. `end` is the end of the
-    /// packet in the received frame. Returns whether the frame was sent.
+    /// packet in the received frame, and `UDP` the offset of its UDP header. Returns whether the
+    /// frame was sent.
     #[inline(always)]
-    pub(crate) fn pass(
+    pub(crate) fn pass<const UDP: usize>(
         &self,
         (index, end, packet): (u32, usize, &[u8]),
         outer: &Outer,
@@ -87,6 +99,7 @@ impl DecapCache {
             || known.source != outer.source
             || known.destination != outer.destination
             || (known.vni, known.port) != (vni, outer.port)
+            || UDP != UDP_AT && outer.lacks_checksum && !known.accepts_no_checksum
         {
             return false;
         }
@@ -128,7 +141,7 @@ impl DecapCache {
             let Some(transmit) = out.append(to, known.slot, body, Offload::default()) else {
                 return false;
             };
-            transmit.vtep = Some((known.vtep.0, outer.source));
+            transmit.vtep = Some(known.vtep);
             return true;
         }
         let start = behind_vxlan + ETHERNET;
@@ -137,7 +150,7 @@ impl DecapCache {
         else {
             return false;
         };
-        transmit.vtep = Some((known.vtep.0, outer.source));
+        transmit.vtep = Some(known.vtep);
         let head = transmit.append_head::<{ ETHERNET + PUNT_TAG }>();
         let Some((place, rest)) = head.and_then(|head| head.split_first_chunk_mut()) else {
             out.pop();
@@ -153,7 +166,7 @@ impl DecapCache {
     pub(crate) fn remember(
         &mut self,
         outer: &Outer,
-        (table, vtep): (&VniTable, VtepIndex),
+        (table, vtep): (&VniTable, VtepId),
         of: &Snapshot,
     ) {
         let Outer { source, destination, port, .. } = *outer;
@@ -169,6 +182,7 @@ impl DecapCache {
                 vtep,
                 port,
                 slot,
+                accepts_no_checksum: table.tunnel.accepts_no_checksum,
             };
         }
     }
@@ -183,7 +197,7 @@ mod tests {
     use std::sync::Arc;
 
     use frame::TxBatch;
-    use tables::{Fdb, SnapshotBuilder, Ttl, Vtep};
+    use tables::{Fdb, SnapshotBuilder, Ttl, Vtep, VtepIndex};
 
     use super::common::{Leaf, SLOT, carried, roce};
     use super::*;
@@ -197,10 +211,10 @@ mod tests {
         let mut cache = DecapCache::default();
         let first = Leaf::two().snapshot();
         let table = first.vni(SLOT).unwrap();
-        cache.remember(&outer, (table, VtepIndex(0)), &first);
+        cache.remember(&outer, (table, VtepId { index: 0, assignment: 1 }), &first);
         let mut knows = |snapshot: &Snapshot| {
             let received = (0, packet.data.len(), &packet.data[42..]);
-            cache.pass(received, &outer, snapshot, (&mut hosts, &mut out))
+            cache.pass::<UDP_AT>(received, &outer, snapshot, (&mut hosts, &mut out))
         };
         assert!(knows(&first));
         let with = |change: &dyn Fn(&mut VniTable)| {
@@ -215,7 +229,7 @@ mod tests {
         assert!(!knows(&with(&|table| table.tunnel.ttl = Ttl::Fixed(3))));
         assert!(!knows(&with(&|table| table.mac = None)));
         let mut builder = SnapshotBuilder::after(&first);
-        let address = Ipv4Addr::new(10, 0, 0, 77);
+        let address = IpAddr::from([10, 0, 0, 77]);
         builder.vtep(VtepIndex(9), Vtep { address, paths: Arc::default() });
         assert!(!knows(&builder.build()), "the set of VTEPs");
         assert!(knows(&first));

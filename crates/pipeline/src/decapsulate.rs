@@ -5,12 +5,11 @@
 //! netdev the frame is for.
 
 use core::ops::Range;
-use std::net::Ipv4Addr;
 use std::time::Instant;
 
 use frame::{
     Batch, Checksum, Destination, DropReason, ETHERNET, Frame, Gso, MACS, Offload, PUNT_TAG,
-    PUNT_TPID, Payload, Queue, TxBatch,
+    PUNT_TPID, Payload, Queue, TxBatch, VtepId,
 };
 use tables::{Slot, Snapshot, VniTable, VtepIndex};
 use wire::ecn::Egress;
@@ -18,10 +17,11 @@ use wire::{Dissection, MacAddr, Network};
 
 use crate::Pipeline;
 use crate::bridge::{Place, Way};
+use crate::counters::vtep_id;
 use crate::csum_offload::{Completed, is_sctp};
 use crate::cursor::Cursor;
-use crate::outer::Inner;
-use crate::received::{Outer, Pieces, VXLAN_AT, vxlan};
+use crate::outer::{Inner, UDP_AT, UDP_AT_IPV6};
+use crate::received::{Outer, Pieces, vxlan};
 use crate::run::Output;
 use crate::steps::{Arrival, Step};
 
@@ -112,46 +112,75 @@ impl Pipeline {
         out: &mut O,
     ) {
         for (frame, index) in frames.iter().zip(first..) {
-            let received = Outer::parse(frame).and_then(|outer| {
-                outer.verify(frame)?;
-                let pieces = Pieces::of(&frame.offload, &outer)?;
-                Ok((outer, pieces))
-            });
-            let (outer, pieces) = match received {
-                Ok(received) => received,
-                Err(reason) => {
-                    out.record(|| Step::Dropped(reason));
-                    self.counters.drop_frames(reason, 0, 1);
-                    continue;
+            match Outer::parse_ipv4(frame) {
+                Err(DropReason::NotVxlan) => self.decapsulate_ipv6((index, frame), snapshot, out),
+                outer => {
+                    self.decapsulate_packet::<UDP_AT, O>((index, frame), outer, snapshot, out);
                 }
-            };
-            let plain = pieces.offload == Offload::default();
-            let mut next = VXLAN_AT;
-            // A loop, because a division costs more.
-            while next < outer.end {
-                let piece = next..(next + pieces.size).min(outer.end);
-                if next > VXLAN_AT {
-                    self.counters.copies.add(1);
-                }
-                next = piece.end;
-                if plain
-                    && let Some(packet) = frame.data.get(piece.clone())
-                    && self.decap_cache.pass(
-                        (index, piece.end, packet),
-                        &outer,
-                        snapshot,
-                        (&mut self.host_delivery, out.frames()),
-                    )
-                {
-                    continue;
-                }
-                let received = (index, frame, piece);
-                if let Err((reason, slot)) =
-                    self.decapsulate_piece(received, &outer, pieces.offload, snapshot, out)
-                {
-                    out.record(|| Step::Dropped(reason));
-                    self.counters.drop_frames(reason, slot, 1);
-                }
+            }
+        }
+    }
+
+    /// Decapsulates a frame that is not IPv4.
+    #[inline(never)]
+    fn decapsulate_ipv6<O: Output>(
+        &mut self,
+        (index, frame): (u32, &Frame<'_>),
+        snapshot: &Snapshot,
+        out: &mut O,
+    ) {
+        let outer = Outer::parse_ipv6(frame);
+        self.decapsulate_packet::<UDP_AT_IPV6, O>((index, frame), outer, snapshot, out);
+    }
+
+    /// Decapsulates a packet whose UDP header is at this offset.
+    #[inline(always)]
+    fn decapsulate_packet<const UDP: usize, O: Output>(
+        &mut self,
+        (index, frame): (u32, &Frame<'_>),
+        outer: Result<Outer, DropReason>,
+        snapshot: &Snapshot,
+        out: &mut O,
+    ) {
+        let received = outer.and_then(|outer| {
+            outer.verify::<UDP>(frame)?;
+            let pieces = Pieces::of::<UDP>(&frame.offload, &outer)?;
+            Ok((outer, pieces))
+        });
+        let (outer, pieces) = match received {
+            Ok(received) => received,
+            Err(reason) => {
+                out.record(|| Step::Dropped(reason));
+                self.counters.drop_frames(reason, 0, 1);
+                return;
+            }
+        };
+        let plain = pieces.offload == Offload::default();
+        let mut next = UDP + 8;
+        // A loop, because a division costs more.
+        while next < outer.end {
+            let piece = next..(next + pieces.size).min(outer.end);
+            if next > UDP + 8 {
+                self.counters.copies.add(1);
+            }
+            next = piece.end;
+            if plain
+                && let Some(packet) = frame.data.get(piece.clone())
+                && self.decap_cache.pass::<UDP>(
+                    (index, piece.end, packet),
+                    &outer,
+                    snapshot,
+                    (&mut self.host_delivery, out.frames()),
+                )
+            {
+                continue;
+            }
+            let received = (index, frame, piece);
+            if let Err((reason, slot)) =
+                self.decapsulate_piece(received, &outer, pieces.offload, snapshot, out)
+            {
+                out.record(|| Step::Dropped(reason));
+                self.counters.drop_frames(reason, slot, 1);
             }
         }
     }
@@ -182,7 +211,7 @@ impl Pipeline {
             && table.learning.is_none()
             && self.bridge.is_none()
         {
-            self.decap_cache.remember(outer, (table, vtep), snapshot);
+            self.decap_cache.remember(outer, (table, vtep_id(vtep, snapshot)), snapshot);
         }
         let source = station(inner, table).map_err(whole)?;
         out.record(|| Step::Arrival(Arrival::stations(inner)));
@@ -193,7 +222,7 @@ impl Pipeline {
             let learned = self.learner.hear(heard, (table, learning), snapshot, limited, record);
             learned.map_err(whole)?;
         }
-        let received = (index, piece.end, vtep.map(|index| (index.0, outer.source)));
+        let received = (index, piece.end, vtep.map(|index| vtep_id(index, snapshot)));
         let Some(bridge) = &mut self.bridge else {
             let host = self.host_delivery.way(inner, slot, snapshot, offload);
             let to = host.unwrap_or(Destination::Bridge);
@@ -223,7 +252,7 @@ impl Pipeline {
 }
 
 /// The VTEP that a packet came from; `None` if no table has it. It is an error if `strict_vtep` is
-/// set, or if the source address can be no VTEP's (`ip_route_input_slow()` and
+/// set, if the source address can be no VTEP's (`ip_route_input_slow()` and
 /// `fib_validate_source()` in the kernel).
 pub(crate) fn sender(
     outer: &Outer,
@@ -232,6 +261,9 @@ pub(crate) fn sender(
 ) -> Result<Option<VtepIndex>, DropReason> {
     if snapshot.is_martian_source(outer.source) {
         return Err(DropReason::MartianSource);
+    }
+    if outer.lacks_checksum && !table.tunnel.accepts_no_checksum {
+        return Err(DropReason::OuterUdpChecksum);
     }
     let vtep = snapshot.find_vtep(outer.source);
     if vtep.is_none() && table.strict_vtep { Err(DropReason::UnknownVtep) } else { Ok(vtep) }
@@ -271,7 +303,7 @@ pub(crate) fn congestion(outer_tos: u8, inner: &[u8]) -> Result<Option<Egress>, 
 /// is the received frame, `end` the end of the inner frame in it, and `vtep` the sender.
 fn inside<O: Output>(
     inner: &[u8],
-    (index, end, vtep): (u32, usize, Option<(u32, Ipv4Addr)>),
+    (index, end, vtep): (u32, usize, Option<VtepId>),
     table: &VniTable,
     to: Destination,
     (outer_tos, offload): (u8, Offload),

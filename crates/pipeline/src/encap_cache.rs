@@ -12,9 +12,7 @@
 //! frame of a flow compares these ([`EncapCache::confirm`]). The frames after it compare one number,
 //! the epoch.
 
-use std::net::Ipv4Addr;
-
-use frame::{Checksum, Destination, Frame, Offload, PUNT_TPID, Payload, TxBatch, TxFrame};
+use frame::{Checksum, Destination, Frame, Offload, PUNT_TPID, Payload, TxBatch, TxFrame, VtepId};
 use tables::{Snapshot, VniIndex, VtepIndex};
 use wire::checksum::Sum;
 use wire::number::PORT_ROCE;
@@ -65,8 +63,7 @@ impl Versions {
 struct Flow {
     key: Key,
     ifindex: u32,
-    vtep: u32,
-    remote: Ipv4Addr,
+    vtep: VtepId,
     path: u16,
     /// Length of the longest outer IPv4 packet that was found to fit the uplink. Longer frames take
     /// the full path.
@@ -200,8 +197,7 @@ impl Flow {
     const NONE: Self = Self {
         key: Key { words: [0; 5], epoch: NEVER },
         ifindex: 0,
-        vtep: 0,
-        remote: Ipv4Addr::UNSPECIFIED,
+        vtep: VtepId { index: 0, assignment: 0 },
         path: 0,
         longest: 0,
         header: 0,
@@ -216,7 +212,7 @@ impl Flow {
         let Destination::Uplink { ifindex, path, by_default, impaired } = sent.to else {
             return None;
         };
-        let (vtep, remote) = sent.vtep?;
+        let vtep = sent.vtep?;
         let outer =
             *sent.head().first_chunk::<OVERHEAD>().filter(|_| sent.head().len() == OVERHEAD)?;
         let word = |at: usize| {
@@ -233,7 +229,6 @@ impl Flow {
             key,
             ifindex,
             vtep,
-            remote,
             path,
             longest,
             header,
@@ -292,7 +287,7 @@ impl EncapCache {
         let Some(transmit) = out.append(to, flow.key.slot(), body, Offload::default()) else {
             return false;
         };
-        transmit.vtep = Some((flow.vtep, flow.remote));
+        transmit.vtep = Some(flow.vtep);
         let Some(outer) = transmit.append_head::<OVERHEAD>() else { return false };
         *identification = identification.wrapping_add(1);
         let l3_length = (inner + OVERHEAD - 14) as u16;
@@ -342,12 +337,11 @@ impl EncapCache {
         if versions.settings != snapshot.settings_version(vni.index) {
             return false;
         }
-        let index = VtepIndex(flow.vtep);
+        let index = VtepIndex(flow.vtep.index);
         let holds = versions.policy == policies
             && vni.fdb.get(&key.destination()) == Some(&index)
-            && snapshot.vtep(index).is_some_and(|vtep| {
-                vtep.paths.version() == versions.group && vtep.address == flow.remote
-            });
+            && snapshot.vtep_assignment(index) == flow.vtep.assignment
+            && snapshot.vtep(index).is_some_and(|vtep| vtep.paths.version() == versions.group);
         if holds {
             flow.key.epoch = key.epoch;
         }

@@ -275,8 +275,10 @@ impl Pipeline {
             return None;
         }
         let flow = plan.flow(run.policies.of(plan.vni).0, None);
-        let path = Path::of((plan.vni, remote), &flow, longest, run.snapshot, run.policies).ok()?;
-        let (hop, address) = (path.choice.hop, path.remote);
+        let to = (plan.vni, remote);
+        // Over IPv6 the caller splits the super-frame.
+        let (path, ends) = Path::over_ipv4(to, &flow, longest, run.snapshot, run.policies).ok()?;
+        let hop = path.choice.hop;
         let resolved = hop.destination_mac.is_some() && !hop.impaired;
         if !resolved || !self.tunnel_uplinks.contains(&hop.ifindex) {
             return None;
@@ -291,14 +293,14 @@ impl Pipeline {
         let body = Payload::Received { frame: index, range: inner.len() as u32..whole.end as u32 };
         let (to, out) = (uplink(hop), run.out.frames());
         let transmit = out.append(to, plan.vni.index.get(), body, offload)?;
-        (transmit.vtep, transmit.segments) = (Some((remote.0, address)), segments);
+        (transmit.vtep, transmit.segments) = (Some(path.id), segments);
         let headers = transmit.append_head()?;
         // The kernel cannot compute an outer checksum for each segment.
         let tunnel = &Tunnel { udp_checksum: false, ..plan.vni.tunnel };
         Outer {
             tunnel,
             hop,
-            remote: address,
+            ends,
             source_port: path.choice.source_port,
             l3_length,
             identification: self.identification.wrapping_add(1),
@@ -330,9 +332,7 @@ impl Pipeline {
         for &remote in plan.remotes {
             let to = (at.segment as usize, remote);
             if let Err(reason) = self.send_copy(plan, flow, (to, &body), run) {
-                let snapshot = run.snapshot;
-                run.out.record(|| Step::copy(plan, to, flow, Err(reason), snapshot));
-                self.counters.drop_frames(reason, plan.vni.index.get(), 1);
+                self.send_otherwise(plan, flow, (to, &body), reason, run);
             }
         }
     }
@@ -348,7 +348,8 @@ impl Pipeline {
         let (_, remote) = to;
         let (vni, inner) = (plan.vni, self.inner.as_slice());
         let length = inner.len() + range.len();
-        let path = Path::of((vni, remote), flow, length, run.snapshot, run.policies)?;
+        let (path, ends) =
+            Path::over_ipv4((vni, remote), flow, length, run.snapshot, run.policies)?;
         let Path { choice, l3_length, .. } = path;
         run.is_cacheable = choice.is_cacheable;
         self.identification = self.identification.wrapping_add(1);
@@ -356,7 +357,7 @@ impl Pipeline {
         let outer = Outer {
             tunnel: &vni.tunnel,
             hop: choice.hop,
-            remote: path.remote,
+            ends,
             source_port: choice.source_port,
             l3_length,
             identification: self.identification,
@@ -372,7 +373,7 @@ impl Pipeline {
         let Some(transmit) = out.append(egress, vni.index.get(), body, offload) else {
             return Err(DropReason::TooBig);
         };
-        transmit.vtep = Some((remote.0, path.remote));
+        transmit.vtep = Some(path.id);
         let mut fits = false;
         if let Some(headers) = transmit.append_head() {
             outer.write(headers);
@@ -389,7 +390,7 @@ impl Pipeline {
     /// Removes the last frame from `out` and holds it until its next hop is resolved. It is dropped
     /// if its headers did not fit.
     #[cold]
-    fn hold_last<P: Policies, O: Output>(
+    pub(crate) fn hold_last<P: Policies, O: Output>(
         &mut self,
         fits: bool,
         (path, remote): (Path<'_>, VtepIndex),

@@ -14,7 +14,6 @@ use crate::encap_cache::EncapCache;
 use crate::grouping::{Grouper, Grouping};
 use crate::host_delivery::HostDelivery;
 use crate::learn::Learner;
-use crate::outer::OVERHEAD;
 use crate::policies::Configured;
 use crate::run::Run;
 use crate::unresolved::{Adjacency, Unresolved};
@@ -185,13 +184,12 @@ impl Pipeline {
         if let Err(reason) = outcome {
             return self.account_dropped(transmit, reason);
         }
-        let peer =
-            transmit.vtep.and_then(|(index, vtep)| Some(self.counters.peer_at(index)?.of(vtep)));
+        let peer = transmit.vtep.and_then(|vtep| self.counters.peer_of(vtep));
         match transmit.to {
             Destination::Uplink { path, by_default, .. } => {
                 self.counters.sent.add(segments);
                 self.counters.path(path).inspect(|path| path.add(segments, bytes));
-                let inner = bytes.saturating_sub(OVERHEAD as u64);
+                let inner = bytes.saturating_sub(u64::from(transmit.outer_length));
                 self.counters
                     .vni(transmit.vni)
                     .inspect(|vni| vni.encapsulated.add(segments, inner));
@@ -230,11 +228,12 @@ impl Pipeline {
     #[cold]
     fn account_repeated(&self, transmit: &TxFrame, path: u16) {
         let (again, head) = (u64::from(transmit.segments) - 1, transmit.head().len() as u64);
-        let (outer, inner) = (again * head, again * head.saturating_sub(OVERHEAD as u64));
+        let (outer, inner) =
+            (again * head, again * head.saturating_sub(u64::from(transmit.outer_length)));
         self.counters.path(path).inspect(|path| path.add(0, outer));
         self.counters.vni(transmit.vni).inspect(|vni| vni.encapsulated.add(0, inner));
-        if let Some((index, vtep)) = transmit.vtep {
-            self.counters.peer_at(index).inspect(|peer| peer.of(vtep).sent.add(0, inner));
+        if let Some(peer) = transmit.vtep.and_then(|vtep| self.counters.peer_of(vtep)) {
+            peer.sent.add(0, inner);
         }
     }
 

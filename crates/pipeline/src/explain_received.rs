@@ -1,6 +1,6 @@
 //! Explains what decapsulation does with a frame: it is decapsulated, and the steps are recorded.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Instant;
 
 use frame::{Checksum, Destination, DropReason, Frame, Offload};
@@ -37,9 +37,9 @@ pub struct Reception {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
     /// The sending VTEP.
-    pub source: Ipv4Addr,
+    pub source: IpAddr,
     /// The destination VTEP.
-    pub destination: Ipv4Addr,
+    pub destination: IpAddr,
     /// UDP destination port.
     pub port: u16,
 }

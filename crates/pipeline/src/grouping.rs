@@ -12,14 +12,13 @@
 
 use frame::{
     Batch, Checksum, Destination, ETHERNET, GroupKind, Groups, Gso, GsoGroup, GsoKind, Offload,
-    Payload, Queue, SHARED_HEADERS, TxBatch, TxFrame,
+    Payload, Queue, SHARED_HEADERS, SHARED_HEADERS_IPV6, TxBatch, TxFrame,
 };
 use wire::checksum::{Sum, checksum};
 use wire::number::PROTOCOL_UDP;
 
 use crate::bundle;
-use crate::encapsulate::OVERHEAD;
-use crate::outer::{UDP_AT, UDP_CHECKSUM};
+use crate::outer::{OVERHEAD, OVERHEAD_IPV6, UDP_AT, UDP_AT_IPV6, UDP_CHECKSUM};
 use crate::tcp_gro::{Layout, Part, Segment};
 
 /// Largest number of segments in a super-frame (`UDP_MAX_SEGMENTS`, `include/linux/udp.h`, before
@@ -123,16 +122,37 @@ impl Grouper {
     fn group_flows(&mut self, frames: &[TxFrame], groups: &mut Groups) {
         for (frame, index) in frames.iter().zip(0u32..) {
             let Destination::Uplink { impaired, .. } = frame.to else { continue };
-            let single = GsoGroup::single(frame, index);
             if !impaired && may_join(frame) {
+                let single = GsoGroup::single(frame, index);
                 let first = |group: &GsoGroup| frames.get(group.first as usize);
                 self.add(groups, single, flow_hash(frame), true, |group| {
                     first(group).is_some_and(|first| same_flow(first, frame))
                 });
             } else {
-                self.add_unknown(groups, single);
+                self.add_other((frames, groups), (frame, index), impaired);
             }
         }
+    }
+
+    /// Adds an encapsulated frame that cannot be in a group over IPv4.
+    #[inline(never)]
+    fn add_other(
+        &mut self,
+        (frames, groups): (&[TxFrame], &mut Groups),
+        (frame, index): (&TxFrame, u32),
+        impaired: bool,
+    ) {
+        let single = GsoGroup::single(frame, index);
+        if impaired || !may_join_over_ipv6(frame) {
+            return self.add_unknown(groups, single);
+        }
+        let payload = frame.len().saturating_sub(SHARED_HEADERS_IPV6) as u32;
+        let kind = GroupKind::FlowIpv6;
+        let single = GsoGroup { segment: payload, payload, kind, ..single };
+        self.add(groups, single, flow_hash_ipv6(frame), true, |group| {
+            let first = frames.get(group.first as usize);
+            first.is_some_and(|first| same_flow_ipv6(first, frame))
+        });
     }
 
     /// Groups frames for the bridge punt pair. Frames between two stations keep their order.
@@ -261,20 +281,29 @@ fn describe(group: &GsoGroup, first: &mut TxFrame, batch: &Batch<'_>) -> Offload
         GroupKind::Stream { headers, l4 } => {
             describe_stream(group, Layout { headers, l4 }, first, batch).unwrap_or_default()
         }
-        GroupKind::Bundle => udp_segmentation(group),
+        GroupKind::Bundle => udp_segmentation(group, UDP_AT),
         GroupKind::Flow => {
             let headers = first.head_mut().get_mut(ETHERNET..).and_then(<[u8]>::first_chunk_mut);
             let Some(headers) = headers else { return Offload::default() };
             patch_lengths(headers, group.payload as u16);
-            udp_segmentation(group)
+            udp_segmentation(group, UDP_AT)
         }
+        GroupKind::FlowIpv6 => describe_ipv6(group, first),
     }
 }
 
-/// Requests UDP segmentation behind an Ethernet, an IPv4 and a UDP header.
-const fn udp_segmentation(group: &GsoGroup) -> Offload {
+#[inline(never)]
+fn describe_ipv6(group: &GsoGroup, first: &mut TxFrame) -> Offload {
+    let headers = first.head_mut().get_mut(ETHERNET..).and_then(<[u8]>::first_chunk_mut);
+    let Some(headers) = headers else { return Offload::default() };
+    patch_lengths_ipv6(headers, group.payload as u16);
+    udp_segmentation(group, UDP_AT_IPV6)
+}
+
+/// Requests UDP segmentation, with the UDP header at this offset.
+const fn udp_segmentation(group: &GsoGroup, udp_at: usize) -> Offload {
     Offload {
-        checksum: Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM },
+        checksum: Checksum::Partial { start: udp_at as u16, offset: UDP_CHECKSUM },
         gso: Some(Gso { kind: GsoKind::Udp, size: group.segment as u16, ecn: false }),
     }
 }
@@ -322,6 +351,15 @@ pub fn patch_lengths(headers: &mut [u8; SHARED_HEADERS - ETHERNET], payload: u16
     [headers[26], headers[27]] = pseudo.fold().to_be_bytes();
 }
 
+/// As [`patch_lengths`], for an IPv6 header without extension headers.
+fn patch_lengths_ipv6(headers: &mut [u8; SHARED_HEADERS_IPV6 - ETHERNET], payload: u16) {
+    let length = payload + 8;
+    let [a, b] = length.to_be_bytes();
+    (headers[4], headers[5], headers[44], headers[45]) = (a, b, a, b);
+    let pseudo = Sum::new().bytes(&headers[8..40]).word(PROTOCOL_UDP.into()).word(length);
+    [headers[46], headers[47]] = pseudo.fold().to_be_bytes();
+}
+
 /// Whether an encapsulated frame needs nothing from the kernel but its outer checksum. Frames
 /// without a checksum (`noudpcsum`) leave one by one, because the kernel would add a checksum to
 /// each segment.
@@ -331,6 +369,15 @@ fn may_join(frame: &TxFrame) -> bool {
         Offload { checksum: Checksum::Partial { start: 34, .. }, gso: None }
     );
     plain && frame.head().len() >= OVERHEAD
+}
+
+/// As [`may_join`], over IPv6.
+fn may_join_over_ipv6(frame: &TxFrame) -> bool {
+    let plain = matches!(
+        frame.offload,
+        Offload { checksum: Checksum::Partial { start: 54, .. }, gso: None }
+    );
+    plain && frame.head().len() >= OVERHEAD_IPV6
 }
 
 /// The slot of the flow with this hash, or a free slot for it. Two flows with the same hash share a
@@ -360,6 +407,14 @@ fn flow_hash(frame: &TxFrame) -> u32 {
     mixed(key)
 }
 
+/// As [`flow_hash`], over IPv6: of the last half of the destination address.
+fn flow_hash_ipv6(frame: &TxFrame) -> u32 {
+    let head = frame.head();
+    let address = head.get(46..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
+    let port = head.get(54..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
+    mixed(u64::from_be_bytes(address) ^ u64::from(u16::from_be_bytes(port)).rotate_left(40))
+}
+
 /// Hash of a pair of stations.
 fn stations_hash(&[d5, d4, d3, d2, d1, d0, s5, s4, s3, s2, s1, s0, _, _]: &[u8; ETHERNET]) -> u32 {
     let destination = u64::from_be_bytes([0, 0, d5, d4, d3, d2, d1, d0]);
@@ -382,4 +437,11 @@ fn same_flow(first: &TxFrame, other: &TxFrame) -> bool {
         && same(0..16)
         && same(20..24)
         && same(26..38)
+}
+
+/// As [`same_flow`], over IPv6: all bytes up to the UDP ports except the length.
+fn same_flow_ipv6(first: &TxFrame, other: &TxFrame) -> bool {
+    let (a, b) = (first.head(), other.head());
+    let same = |range: core::ops::Range<usize>| a.get(range.clone()) == b.get(range);
+    first.to == other.to && first.offload == other.offload && same(0..18) && same(20..58)
 }

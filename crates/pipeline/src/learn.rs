@@ -6,7 +6,7 @@
 //! addresses are reported a few times per ageing time, so that the kernel does not age them out. A
 //! cache of fixed size holds recent reports. For an address in it, a frame costs one lookup.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use frame::DropReason;
@@ -34,15 +34,20 @@ const WAYS: usize = 8;
 const IDLE: u64 = 60_000;
 
 /// A cache entry. Times are in milliseconds since the learner's first frame.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Seen {
     /// MAC address and slot; 0 if the entry is unused.
     key: u64,
-    vtep: u32,
+    /// IPv4 addresses are mapped (RFC 4291 section 2.5.5.2).
+    vtep: Ipv6Addr,
     /// Generation of the snapshot that confirmed the entry; 0 while it is only reported.
     generation: u64,
     /// When the address must be looked up or reported again.
     due: u64,
+}
+
+impl Seen {
+    const NONE: Self = Self { key: 0, vtep: Ipv6Addr::UNSPECIFIED, generation: 0, due: 0 };
 }
 
 /// How a source address compares with the tables.
@@ -51,7 +56,7 @@ pub enum Heard {
     /// The tables do not have it.
     New,
     /// The tables have it behind this other VTEP.
-    Moved(Ipv4Addr),
+    Moved(IpAddr),
     /// The tables have it behind the sending VTEP.
     Known,
     /// It has a static entry with the sending VTEP and is never refreshed.
@@ -63,7 +68,7 @@ pub enum Heard {
 /// # Errors
 /// [`DropReason::StaticSource`] if the address has a static entry with another VTEP.
 fn judge(
-    (mac, vtep): (MacAddr, Ipv4Addr),
+    (mac, vtep): (MacAddr, IpAddr),
     (table, learning): (&VniTable, &Learning),
     snapshot: &Snapshot,
 ) -> Result<Heard, DropReason> {
@@ -134,7 +139,7 @@ impl Learner {
     /// [`DropReason::StaticSource`] if the address has a static entry with another VTEP.
     pub(crate) fn hear(
         &mut self,
-        (mac, vtep): (MacAddr, Ipv4Addr),
+        (mac, vtep): (MacAddr, IpAddr),
         (table, learning): (&VniTable, &Learning),
         snapshot: &Snapshot,
         limited: &Counter,
@@ -142,7 +147,7 @@ impl Learner {
     ) -> Result<(), DropReason> {
         if self.cache.is_empty() {
             // Allocated once per worker.
-            self.cache = vec![[Seen::default(); WAYS]; SETS].into();
+            self.cache = vec![[Seen::NONE; WAYS]; SETS].into();
             self.reports.reserve(CACHED.min(BURST as usize * 2));
         }
         let key = key(mac, table.index.get());
@@ -155,8 +160,12 @@ impl Learner {
         };
         let Some(place) = place else { return Ok(()) };
         let (now, generation) = (self.now, snapshot.generation());
+        let sender = match vtep {
+            IpAddr::V4(vtep) => vtep.to_ipv6_mapped(),
+            IpAddr::V6(vtep) => vtep,
+        };
         let cached = place.key == key;
-        let as_before = cached && (place.vtep, place.generation) == (vtep.to_bits(), generation);
+        let as_before = cached && (place.vtep, place.generation) == (sender, generation);
         if as_before && now < place.due {
             return Ok(());
         }
@@ -164,7 +173,7 @@ impl Learner {
         record(heard);
         // The address was reported, and was not in the tables at the last lookup.
         let reported = cached && place.generation == 0;
-        let at = |due| Seen { key, vtep: vtep.to_bits(), generation, due };
+        let at = |due| Seen { key, vtep: sender, generation, due };
         let report = Learned { ifindex: learning.ifindex, mac, vtep };
         if matches!(heard, Heard::New | Heard::Moved(_)) {
             if reported && now < place.due {
@@ -178,7 +187,7 @@ impl Learner {
             self.reports.push(report);
             return Ok(());
         }
-        if reported && place.vtep != vtep.to_bits() && now < place.due {
+        if reported && place.vtep != sender && now < place.due {
             // Two VTEPs claim the address. It must not be reported for every frame.
             return Ok(());
         }

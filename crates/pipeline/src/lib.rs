@@ -11,6 +11,7 @@
 //! - `encap_cache`: decisions about known RoCE flows
 //! - `decap_cache`: known pairs of remote VTEP and VNI
 //! - `host_delivery`: which decapsulated frames bypass the bridge
+//! - `encapsulate_ipv6`: encapsulation for an IPv6 underlay
 //! - `outer`, `received`: the outer headers of frames to be sent, and of received ones
 //! - [`gso`], `csum_offload`, `crc32c`: segmentation and checksums that senders left to the device
 //! - [`unresolved`]: frames that wait for the MAC address of their next hop
@@ -41,6 +42,7 @@ mod csum_offload;
 mod cursor;
 mod decap_cache;
 mod encap_cache;
+mod encapsulate_ipv6;
 mod host_delivery;
 mod lookup;
 mod outer;
@@ -59,7 +61,7 @@ pub use explain::{Explanation, explain, explain_switched};
 pub use explain_received::explain_received;
 pub use frame::{
     Batch, Checksum, Destination, DropReason, FRAME_CAPACITY, Frame, Gso, GsoKind, Offload, PART,
-    Payload, TxBatch, TxFrame, VlanTag,
+    Payload, TxBatch, TxFrame, VlanTag, VtepId,
 };
 pub use grouping::{Grouper, Grouping};
 pub use host_delivery::PAUSE;

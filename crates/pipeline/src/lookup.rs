@@ -1,20 +1,24 @@
 //! Where a frame from the bridge goes: its VTEPs, its pieces, and the path of each copy.
 
 use core::ops::Range;
-use std::net::{IpAddr, Ipv4Addr};
 
-use frame::{Checksum, Destination, DropReason, Frame, Offload};
-use path::{Choice, Flow, PathPolicy, Paths, Remote};
-use tables::{NextHop, Snapshot, VniTable, VtepIndex};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use frame::{Checksum, Destination, DropReason, Frame, Offload, VtepId};
+use path::{Choice, Flow, PathPolicy, Remote};
+use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
 use wire::{Dissection, Roce};
 
+use crate::counters::vtep_id;
 use crate::csum_offload::{Completed, InnerHead};
 use crate::gso::Segmenter;
-use crate::outer::{Inner, OVERHEAD};
+use crate::outer::{Inner, OVERHEAD, OVERHEAD_IPV6};
 use crate::policies::Policies;
 
 /// Length of the outer headers that count against the underlay's MTU, in bytes.
 pub const L3_OVERHEAD: usize = OVERHEAD - 14;
+/// The same over IPv6.
+pub const L3_OVERHEAD_IPV6: usize = OVERHEAD_IPV6 - 14;
 
 /// The decision about a frame from the bridge: its destinations and its pieces. It only borrows,
 /// because one is made for every frame.
@@ -158,44 +162,78 @@ impl<'a> Decision<'a> {
 /// The path of one copy to its VTEP.
 #[derive(Debug, Clone, Copy)]
 pub struct Path<'a> {
-    /// The VTEP's address.
-    pub remote: Ipv4Addr,
+    /// The VTEP.
+    pub vtep: &'a Vtep,
+    /// The VTEP, for its counters.
+    pub id: VtepId,
     /// The source port and the next hop.
     pub choice: Choice<'a>,
-    /// All next hops of the VTEP.
-    pub group: &'a Paths,
-    /// Length of the outer IPv4 packet in bytes.
+    /// Length of the outer IP packet in bytes.
     pub l3_length: u16,
 }
 
 impl<'a> Path<'a> {
-    /// Asks the policy for the path of a flow.
+    /// Asks the policy for the path of a flow over IPv4. Returns it with the outer source and
+    /// destination address.
     ///
     /// # Errors
     /// The reason why this copy is dropped: [`DropReason::NoRoute`] or [`DropReason::TooBig`].
     #[inline(always)]
-    pub fn of<P: Policies>(
-        (vni, remote): (&VniTable, VtepIndex),
+    pub fn over_ipv4<P: Policies>(
+        to: (&VniTable, VtepIndex),
         flow: &Flow,
         inner_length: usize,
         snapshot: &'a Snapshot,
         policies: &mut P,
-    ) -> Result<Self, DropReason> {
-        let vtep = snapshot.vtep(remote).ok_or(DropReason::NoRoute)?;
-        let to = Remote {
-            local: IpAddr::V4(vni.tunnel.local),
-            address: IpAddr::V4(vtep.address),
-            destination_port: vni.tunnel.destination_port,
-            group: &vtep.paths,
+    ) -> Result<(Self, (Ipv4Addr, Ipv4Addr)), DropReason> {
+        let vtep = snapshot.vtep(to.1).ok_or(DropReason::NoRoute)?;
+        let (IpAddr::V4(local), IpAddr::V4(remote)) = (to.0.tunnel.local, vtep.address) else {
+            return Err(DropReason::NoRoute);
         };
+        let ends = (IpAddr::V4(local), IpAddr::V4(remote));
+        let length = inner_length + L3_OVERHEAD;
+        let path = Self::choose((to, vtep), ends, flow, length, (snapshot, policies))?;
+        Ok((path, (local, remote)))
+    }
+
+    /// The same over IPv6.
+    ///
+    /// # Errors
+    /// As [`Self::over_ipv4`].
+    pub fn over_ipv6<P: Policies>(
+        to: (&VniTable, VtepIndex),
+        flow: &Flow,
+        inner_length: usize,
+        snapshot: &'a Snapshot,
+        policies: &mut P,
+    ) -> Result<(Self, (Ipv6Addr, Ipv6Addr)), DropReason> {
+        let vtep = snapshot.vtep(to.1).ok_or(DropReason::NoRoute)?;
+        let (IpAddr::V6(local), IpAddr::V6(remote)) = (to.0.tunnel.local, vtep.address) else {
+            return Err(DropReason::NoRoute);
+        };
+        let ends = (IpAddr::V6(local), IpAddr::V6(remote));
+        let length = inner_length + L3_OVERHEAD_IPV6;
+        let path = Self::choose((to, vtep), ends, flow, length, (snapshot, policies))?;
+        Ok((path, (local, remote)))
+    }
+
+    #[inline(always)]
+    fn choose<P: Policies>(
+        ((vni, index), vtep): ((&VniTable, VtepIndex), &'a Vtep),
+        (local, address): (IpAddr, IpAddr),
+        flow: &Flow,
+        l3_length: usize,
+        (snapshot, policies): (&'a Snapshot, &mut P),
+    ) -> Result<Self, DropReason> {
+        let destination_port = vni.tunnel.destination_port;
+        let to = Remote { local, address, destination_port, group: &vtep.paths };
         let (policy, state) = policies.of(vni);
         let choice = policy.choose(flow, &to, state).ok_or(DropReason::NoRoute)?;
-        let l3_length =
-            u16::try_from(inner_length + L3_OVERHEAD).map_err(|_| DropReason::TooBig)?;
+        let l3_length = u16::try_from(l3_length).map_err(|_| DropReason::TooBig)?;
         if u32::from(l3_length) > choice.hop.mtu {
             return Err(DropReason::TooBig);
         }
-        Ok(Self { remote: vtep.address, choice, group: &vtep.paths, l3_length })
+        Ok(Self { vtep, id: vtep_id(index, snapshot), choice, l3_length })
     }
 }
 

@@ -1,6 +1,6 @@
-//! The outer headers: Ethernet, IPv4, UDP and VXLAN (RFC 7348 section 5).
+//! The outer headers: Ethernet, IPv4 or IPv6, UDP and VXLAN (RFC 7348 section 5).
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use frame::{DropReason, ETHERNET, MACS};
 use tables::{DontFragment, NextHop, Tos, Ttl, Tunnel};
@@ -12,8 +12,12 @@ use wire::number::{
 
 /// Length of Ethernet, IPv4, UDP and VXLAN header in bytes.
 pub const OVERHEAD: usize = 14 + 20 + 8 + 8;
-/// Offset of the outer UDP header in the frame.
+/// Length of Ethernet, IPv6, UDP and VXLAN header in bytes.
+pub const OVERHEAD_IPV6: usize = 14 + 40 + 8 + 8;
+/// Offset of the outer UDP header in the frame, behind IPv4.
 pub const UDP_AT: usize = 14 + 20;
+/// Offset of the outer UDP header in the frame, behind IPv6.
+pub const UDP_AT_IPV6: usize = 14 + 40;
 /// Offset of the checksum in the UDP header.
 pub const UDP_CHECKSUM: u16 = 6;
 
@@ -116,11 +120,12 @@ impl Inherited {
     }
 }
 
-/// The variable fields of the outer headers of one frame.
+/// The variable fields of the outer headers of one frame over IPv4.
 pub struct Outer<'a> {
     pub tunnel: &'a Tunnel,
     pub hop: &'a NextHop,
-    pub remote: Ipv4Addr,
+    /// Source and destination address.
+    pub ends: (Ipv4Addr, Ipv4Addr),
     pub source_port: u16,
     /// Length of the outer IPv4 packet in bytes, at least 36.
     pub l3_length: u16,
@@ -136,13 +141,13 @@ impl Outer<'_> {
     /// slower.
     #[inline]
     pub fn write(&self, headers: &mut [u8; OVERHEAD]) {
-        let Self { tunnel, hop, remote, inherited: Inherited { tos, ttl, dont_fragment }, .. } =
-            *self;
+        let Self { tunnel, hop, inherited: Inherited { tos, ttl, dont_fragment }, .. } = *self;
+        let (local, remote) = self.ends;
         let flags = if dont_fragment { 0x4000 } else { 0 };
         let udp_length = self.l3_length.saturating_sub(20);
         let first = u16::from_be_bytes([0x45, tos]);
         let time = u16::from_be_bytes([ttl, PROTOCOL_UDP]);
-        let addresses = Sum::new().long(tunnel.local.to_bits()).long(remote.to_bits());
+        let addresses = Sum::new().long(local.to_bits()).long(remote.to_bits());
         let sum = addresses
             .word(first)
             .word(self.l3_length)
@@ -172,10 +177,62 @@ impl Outer<'_> {
         put(&pair(first, self.l3_length));
         put(&pair(self.identification, flags));
         put(&pair(time, sum.checksum()));
-        put(&tunnel.local.octets());
+        put(&local.octets());
         put(&remote.octets());
         put(&pair(self.source_port, tunnel.destination_port));
         put(&pair(udp_length, udp_checksum));
+        put(&[0x08, 0, 0, 0]);
+        put(&(tunnel.vni.get() << 8).to_be_bytes());
+    }
+}
+
+/// The variable fields of the outer headers of one frame over IPv6.
+pub struct OuterIpv6<'a> {
+    pub tunnel: &'a Tunnel,
+    pub hop: &'a NextHop,
+    /// Source and destination address.
+    pub ends: (Ipv6Addr, Ipv6Addr),
+    pub source_port: u16,
+    /// Length of the outer IPv6 packet in bytes, at least 56.
+    pub l3_length: u16,
+    pub inherited: Inherited,
+}
+
+impl OuterIpv6<'_> {
+    /// Writes the headers, as [`Outer::write`]. The flow label is the netdev's, as in the kernel
+    /// (`udp_tunnel6_xmit_skb()`, `net/ipv6/ip6_udp_tunnel.c`).
+    pub fn write(&self, headers: &mut [u8; OVERHEAD_IPV6]) {
+        let Self { tunnel, hop, ends: (local, remote), source_port, l3_length, inherited } = self;
+        let udp_length = l3_length.saturating_sub(40);
+        let first = 6 << 28 | u32::from(inherited.tos) << 20 | (tunnel.flow_label & 0xf_ffff);
+        let checksum = if tunnel.udp_checksum {
+            // With CHECKSUM_PARTIAL, the field holds the sum of the pseudo header, not
+            // complemented.
+            Sum::new().pseudo_ipv6(*local, *remote, PROTOCOL_UDP, udp_length.into()).fold()
+        } else {
+            0
+        };
+        let mut rest = headers.as_mut_slice();
+        let mut put = |bytes: &[u8]| {
+            if let Some((place, behind)) =
+                std::mem::take(&mut rest).split_at_mut_checked(bytes.len())
+            {
+                place.copy_from_slice(bytes);
+                rest = behind;
+            }
+        };
+        put(&hop.destination_mac.unwrap_or_default().0);
+        put(&hop.source_mac.0);
+        put(&ETHERTYPE_IPV6.to_be_bytes());
+        put(&first.to_be_bytes());
+        put(&udp_length.to_be_bytes());
+        put(&[PROTOCOL_UDP, inherited.ttl]);
+        put(&local.octets());
+        put(&remote.octets());
+        put(&source_port.to_be_bytes());
+        put(&tunnel.destination_port.to_be_bytes());
+        put(&udp_length.to_be_bytes());
+        put(&checksum.to_be_bytes());
         put(&[0x08, 0, 0, 0]);
         put(&(tunnel.vni.get() << 8).to_be_bytes());
     }

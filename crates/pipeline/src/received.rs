@@ -1,23 +1,24 @@
-//! The outer headers of a received packet.
+//! The outer headers of received packets.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use frame::{Checksum, DropReason, ETHERNET, Frame, Gso, GsoKind, Offload};
 use wire::Vni;
 use wire::checksum::Sum;
 use wire::number::PROTOCOL_UDP;
 
-use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
-
-/// Offset of the VXLAN header in bytes.
-pub(crate) const VXLAN_AT: usize = UDP_AT + 8;
+use crate::outer::{OVERHEAD, OVERHEAD_IPV6, UDP_AT, UDP_AT_IPV6, UDP_CHECKSUM};
 
 /// The outer headers of a received packet.
 pub(crate) struct Outer {
-    pub(crate) source: Ipv4Addr,
-    pub(crate) destination: Ipv4Addr,
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
     pub(crate) port: u16,
     pub(crate) tos: u8,
+    /// Whether it is an IPv6 packet without UDP checksum.
+    pub(crate) lacks_checksum: bool,
+    /// Offset of the UDP header in the frame.
+    pub(crate) udp_at: usize,
     /// End of the UDP payload in the frame. Bytes after it are Ethernet padding.
     pub(crate) end: usize,
 }
@@ -30,9 +31,18 @@ pub(crate) struct Pieces {
 }
 
 impl Outer {
-    /// Parses Ethernet, IPv4 and UDP, and repeats the checks of the steering program. The frame may
-    /// have been modified since then.
+    /// Parses Ethernet, IPv4 or IPv6, and UDP, and repeats the checks of the steering program. The
+    /// frame may have been modified since then.
     pub(crate) fn parse(frame: &Frame<'_>) -> Result<Self, DropReason> {
+        match Self::parse_ipv4(frame) {
+            Err(DropReason::NotVxlan) => Self::parse_ipv6(frame),
+            parsed => parsed,
+        }
+    }
+
+    /// As [`Self::parse`]; [`DropReason::NotVxlan`] if it is not IPv4.
+    #[inline(always)]
+    pub(crate) fn parse_ipv4(frame: &Frame<'_>) -> Result<Self, DropReason> {
         let data = frame.data;
         if data.is_empty() {
             return Err(DropReason::ReceiveUnreadable);
@@ -47,7 +57,8 @@ impl Outer {
             *ip;
         let [_, _, p0, p1, u0, u1, _, _] = *udp;
         let fragment = u16::from_be_bytes([f0, f1]) & 0x3fff;
-        // The steering program redirects only untagged IPv4 packets without options.
+        // The steering program redirects only untagged packets: of IPv4 those without options, of
+        // IPv6 those without extension headers.
         let plain =
             [e0, e1] == [0x08, 0x00] && frame.vlan.is_none() && version == 0x45 && fragment == 0;
         if !plain || protocol != PROTOCOL_UDP {
@@ -59,26 +70,68 @@ impl Outer {
         if length < 16 || end > ETHERNET + total || ETHERNET + total > data.len() {
             return Err(DropReason::Truncated);
         }
-        let (source, destination) = ([s0, s1, s2, s3].into(), [d0, d1, d2, d3].into());
-        Ok(Self { source, destination, port: u16::from_be_bytes([p0, p1]), tos, end })
+        let source = IpAddr::V4(Ipv4Addr::new(s0, s1, s2, s3));
+        let destination = IpAddr::V4(Ipv4Addr::new(d0, d1, d2, d3));
+        let port = u16::from_be_bytes([p0, p1]);
+        Ok(Self { source, destination, port, tos, lacks_checksum: false, udp_at: UDP_AT, end })
+    }
+
+    /// As [`Self::parse`]; [`DropReason::NotVxlan`] if it is not IPv6 without extension headers.
+    pub(crate) fn parse_ipv6(frame: &Frame<'_>) -> Result<Self, DropReason> {
+        let data = frame.data;
+        let is_ipv6 = data.get(12..14) == Some(&[0x86, 0xdd]) && frame.vlan.is_none();
+        if !is_ipv6 {
+            return Err(DropReason::NotVxlan);
+        }
+        let headers = data.first_chunk::<OVERHEAD_IPV6>().ok_or(DropReason::Truncated)?;
+        let (ip, rest) = headers
+            .get(ETHERNET..)
+            .and_then(<[u8]>::split_first_chunk::<40>)
+            .ok_or(DropReason::Truncated)?;
+        let &[_, _, p0, p1, u0, u1, k0, k1] = rest.first_chunk().ok_or(DropReason::Truncated)?;
+        let &[v0, v1, _, _, l0, l1, next, _, ref addresses @ ..] = ip;
+        if v0 >> 4 != 6 || next != PROTOCOL_UDP {
+            return Err(DropReason::NotVxlan);
+        }
+        let total = usize::from(u16::from_be_bytes([l0, l1]));
+        let length = u16::from_be_bytes([u0, u1]);
+        let end = UDP_AT_IPV6 + usize::from(length);
+        if length < 16 || end > UDP_AT_IPV6 + total || UDP_AT_IPV6 + total > data.len() {
+            return Err(DropReason::Truncated);
+        }
+        let (source, destination) = addresses.split_at(16);
+        let address = |octets: &[u8]| {
+            let octets = octets.first_chunk::<16>().copied().unwrap_or_default();
+            IpAddr::V6(Ipv6Addr::from(octets))
+        };
+        Ok(Self {
+            source: address(source),
+            destination: address(destination),
+            port: u16::from_be_bytes([p0, p1]),
+            tos: v0 << 4 | v1 >> 4,
+            lacks_checksum: [k0, k1] == [0, 0],
+            udp_at: UDP_AT_IPV6,
+            end,
+        })
     }
 
     /// Verifies the IPv4 header checksum, and the UDP checksum if it is present and not yet
-    /// verified.
-    pub(crate) fn verify(&self, frame: &Frame<'_>) -> Result<(), DropReason> {
-        let header = frame.data.get(ETHERNET..UDP_AT).ok_or(DropReason::Truncated)?;
-        if !Sum::new().bytes(header).is_intact() {
-            return Err(DropReason::OuterHeaderChecksum);
-        }
-        let udp = frame.data.get(UDP_AT..self.end).ok_or(DropReason::Truncated)?;
-        let [.., k0, k1] = *udp.first_chunk::<8>().ok_or(DropReason::Truncated)?;
-        if [k0, k1] != [0, 0] && frame.offload.checksum == Checksum::AsIs {
-            let length = (self.end - UDP_AT) as u16;
-            let pseudo =
-                Sum::new().pseudo_ipv4(self.source, self.destination, PROTOCOL_UDP, length);
-            if !pseudo.bytes(udp).is_intact() {
-                return Err(DropReason::OuterUdpChecksum);
+    /// verified. `UDP` is the offset of the UDP header.
+    #[inline(always)]
+    pub(crate) fn verify<const UDP: usize>(&self, frame: &Frame<'_>) -> Result<(), DropReason> {
+        if UDP == UDP_AT {
+            let header = frame.data.get(ETHERNET..UDP_AT).ok_or(DropReason::Truncated)?;
+            if !Sum::new().bytes(header).is_intact() {
+                return Err(DropReason::OuterHeaderChecksum);
             }
+        }
+        let udp = frame.data.get(UDP..self.end).ok_or(DropReason::Truncated)?;
+        let [.., k0, k1] = *udp.first_chunk::<8>().ok_or(DropReason::Truncated)?;
+        if [k0, k1] != [0, 0]
+            && frame.offload.checksum == Checksum::AsIs
+            && !self.pseudo(frame).bytes(udp).is_intact()
+        {
+            return Err(DropReason::OuterUdpChecksum);
         }
         Ok(())
     }
@@ -87,16 +140,25 @@ impl Outer {
     /// sender left the checksum to its device, as senders over veth do. When a frame is received,
     /// the kernel reports this in its metadata; the bytes do not show it.
     pub(crate) fn is_unfinished(&self, frame: &Frame<'_>) -> bool {
-        let field =
-            frame.data.get(UDP_AT + usize::from(UDP_CHECKSUM)..).and_then(<[u8]>::first_chunk::<2>);
-        let length = (self.end - UDP_AT) as u16;
-        let pseudo = Sum::new().pseudo_ipv4(self.source, self.destination, PROTOCOL_UDP, length);
+        let at = self.udp_at + usize::from(UDP_CHECKSUM);
+        let field = frame.data.get(at..).and_then(<[u8]>::first_chunk::<2>);
+        let pseudo = self.pseudo(frame);
         field.is_some_and(|field| u16::from_be_bytes(*field) == !pseudo.checksum())
+    }
+
+    /// The sum of the pseudo header.
+    #[inline(never)]
+    fn pseudo(&self, frame: &Frame<'_>) -> Sum {
+        // The addresses precede the UDP header.
+        let start = if self.source.is_ipv4() { self.udp_at - 8 } else { self.udp_at - 32 };
+        let addresses = frame.data.get(start..self.udp_at).unwrap_or_default();
+        let length = (self.end - self.udp_at) as u16;
+        Sum::new().bytes(addresses).word(PROTOCOL_UDP.into()).word(length)
     }
 
     /// The UDP payload.
     pub(crate) fn payload<'a>(&self, frame: &Frame<'a>) -> Result<&'a [u8], DropReason> {
-        frame.data.get(VXLAN_AT..self.end).ok_or(DropReason::Truncated)
+        frame.data.get(self.udp_at + 8..self.end).ok_or(DropReason::Truncated)
     }
 }
 
@@ -107,15 +169,20 @@ impl Pieces {
     ///   offset lies behind the outer headers. It is forwarded whole.
     /// - Many VXLAN packets of one flow from another vtepd, coalesced by their outer UDP header.
     ///   They are split here.
-    pub(crate) fn of(offload: &Offload, outer: &Outer) -> Result<Self, DropReason> {
-        let whole = outer.end - VXLAN_AT;
+    ///
+    /// `UDP` is the offset of the outer UDP header.
+    pub(crate) fn of<const UDP: usize>(
+        offload: &Offload,
+        outer: &Outer,
+    ) -> Result<Self, DropReason> {
+        let whole = outer.end - (UDP + 8);
         let Checksum::Partial { start, offset } = offload.checksum else {
             return match offload.gso {
                 None => Ok(Self { size: whole, offload: Offload::default() }),
                 Some(_) => Err(DropReason::BadOffload),
             };
         };
-        if usize::from(start) == UDP_AT && offset == UDP_CHECKSUM {
+        if usize::from(start) == UDP && offset == UDP_CHECKSUM {
             let size = match offload.gso {
                 None => whole,
                 Some(Gso { kind: GsoKind::Udp, size, .. }) if size > 8 => usize::from(size),
@@ -123,7 +190,7 @@ impl Pieces {
             };
             return Ok(Self { size, offload: Offload::default() });
         }
-        match start.checked_sub(OVERHEAD as u16) {
+        match start.checked_sub((UDP + 16) as u16) {
             Some(start) if usize::from(start) >= ETHERNET => {
                 let checksum = Checksum::Partial { start, offset };
                 Ok(Self { size: whole, offload: Offload { checksum, gso: offload.gso } })

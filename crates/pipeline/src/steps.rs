@@ -1,7 +1,7 @@
 //! What the datapath reports about a frame on its way, for [`crate::explain()`] and
 //! [`crate::explain_received()`].
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use frame::{Destination, DropReason};
 use path::{Choice, Flow};
@@ -98,7 +98,7 @@ pub struct CopyFate {
     /// Number of the segment within a super-frame, from 0.
     pub segment: usize,
     /// Address of the destination VTEP; `None` if the VTEP is gone.
-    pub remote: Option<Ipv4Addr>,
+    pub remote: Option<IpAddr>,
     /// How the outer source port was chosen.
     pub entropy: path::Explanation,
     /// The route of the copy, or the reason for its drop.
@@ -109,9 +109,9 @@ pub struct CopyFate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// Outer source address: the local VTEP.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// Outer destination address.
-    pub remote: Ipv4Addr,
+    pub remote: IpAddr,
     /// Outer UDP source port.
     pub source_port: u16,
     /// Outer UDP destination port.
@@ -120,9 +120,9 @@ pub struct Route {
     pub tos: u8,
     /// Outer time to live.
     pub ttl: u8,
-    /// Outer don't-fragment bit.
+    /// Outer don't-fragment bit; not set over IPv6, which has none.
     pub dont_fragment: bool,
-    /// Length of the outer IPv4 packet in bytes.
+    /// Length of the outer IP packet in bytes.
     pub length: u16,
     /// The hash of outer addresses and ports that selected the next hop.
     pub hash: u64,
@@ -150,15 +150,15 @@ impl Route {
         let tunnel = &plan.vni.tunnel;
         let Inherited { tos, ttl, dont_fragment } = inherited;
         let Choice { source_port, hop, hash, .. } = path.choice;
-        let hops = path.group.next_hops();
+        let hops = path.vtep.paths.next_hops();
         Self {
             local: tunnel.local,
-            remote: path.remote,
+            remote: path.vtep.address,
             source_port,
             destination_port: tunnel.destination_port,
             tos,
             ttl,
-            dont_fragment,
+            dont_fragment: dont_fragment && tunnel.local.is_ipv4(),
             length: path.l3_length,
             hash,
             choices: hops.len(),

@@ -2,7 +2,7 @@
 //! (`net.ipv4.neigh.*.unres_qlen`), they are bounded in length and time.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use frame::{Batch, DropReason, Payload, TxBatch, TxFrame};
@@ -26,7 +26,7 @@ struct Held {
     adjacency: Adjacency,
     vtep: VtepIndex,
     /// The outer destination address in the frame's header.
-    remote: Ipv4Addr,
+    remote: IpAddr,
     hash: u64,
     /// Identity of the next hop that the policy named; `None` if the hash selects it.
     pinned: Option<u64>,
@@ -114,7 +114,7 @@ impl Unresolved {
         }
         queue.waiting += 1;
         transmit.body = Payload::Owned(transmit.body(batch).into());
-        let (remote, hash) = (path.remote, path.choice.hash);
+        let (remote, hash) = (path.vtep.address, path.choice.hash);
         let pinned = path.choice.is_pinned.then_some(hop.identity);
         self.frames.push_back(Held { adjacency, vtep, remote, hash, pinned, transmit, since: now });
         Ok(())

@@ -3,15 +3,16 @@
 
 mod common;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{HOST, LEAF_1, LEAF_2, Leaf, OUTER, Owned, SLOT, Worker, hop, open, roce, tcp, udp4};
+use common::{HOST, Leaf, OUTER, Owned, SLOT, Worker, hop, open, roce, tcp, udp4};
 use pipeline::counters::{PEERS, Traffic};
 use pipeline::unresolved::{ASK_AGAIN, PATIENCE, PER_NEXT_HOP};
-use pipeline::{Checksum, Destination, DropReason, Gso, GsoKind, Offload, VlanTag};
+use pipeline::{Checksum, Destination, DropReason, Gso, GsoKind, Offload, VlanTag, VtepId};
 use proptest::prelude::*;
-use tables::DontFragment;
+use tables::{DontFragment, Snapshot, SnapshotBuilder, Vtep, VtepIndex};
 
 fn offload() -> impl Strategy<Value = Offload> {
     let place = |max: u16| prop_oneof![4 => 0..max, 1 => any::<u16>()];
@@ -365,10 +366,28 @@ fn frames_by_a_default_route_are_counted() {
             .encapsulate(&[Owned::tagged(roce(1, 1)), Owned::tagged(roce(1, 2))], &leaf.snapshot());
         worker.out.iter().for_each(|sent| worker.pipeline.account_frame(sent, Ok(())));
         let counters = worker.pipeline.counters();
-        let peer = counters.peer(0, LEAF_2).unwrap();
+        let peer = counters.peer(VtepId { index: 0, assignment: 1 }).unwrap();
         assert_eq!((counters.by_default.get(), peer.by_default.get()), (2, 2));
     }
-    assert_eq!(worker.pipeline.counters().peer(0, LEAF_2).unwrap().sent.frames.get(), 4);
+    assert_eq!(
+        worker
+            .pipeline
+            .counters()
+            .peer(VtepId { index: 0, assignment: 1 })
+            .unwrap()
+            .sent
+            .frames
+            .get(),
+        4
+    );
+}
+
+/// The next snapshot, in which the first index is that of another VTEP.
+fn another_vtep(before: &Snapshot, address: IpAddr) -> Snapshot {
+    let mut builder = SnapshotBuilder::after(before);
+    let paths = Arc::clone(&before.vtep(VtepIndex(0)).unwrap().paths);
+    builder.vtep(VtepIndex(0), Vtep { address, paths });
+    builder.build()
 }
 
 /// Frames to and from a VTEP are counted for it, in inner frames and bytes. A VTEP that gets a
@@ -376,7 +395,6 @@ fn frames_by_a_default_route_are_counted() {
 #[test]
 fn each_peer_has_its_counters() {
     let (one, two) = (Leaf::one().snapshot(), Leaf::two().snapshot());
-    let (leaf_1, leaf_2, leaf_3) = (LEAF_1, LEAF_2, Ipv4Addr::new(10, 0, 0, 3));
     let mut flooded = roce(1, 1);
     flooded[..6].fill(0xff);
     let bytes = flooded.len() as u64;
@@ -384,18 +402,18 @@ fn each_peer_has_its_counters() {
     let account = |worker: &Worker| {
         worker.out.iter().for_each(|sent| worker.pipeline.account_frame(sent, Ok(())))
     };
-    let counted = |worker: &Worker, index, vtep| {
-        let peer = worker.pipeline.counters().peer(index, vtep)?;
+    let counted = |worker: &Worker, index, assignment| {
+        let peer = worker.pipeline.counters().peer(VtepId { index, assignment })?;
         let of = |traffic: &Traffic| (traffic.frames.get(), traffic.bytes.get());
         Some((of(&peer.sent), of(&peer.received)))
     };
     let sent =
         worker.encapsulate(&[Owned::tagged(flooded.clone()), Owned::tagged(roce(1, 2))], &one);
     account(&worker);
-    assert_eq!(counted(&worker, 0, leaf_2), Some(((2, 2 * bytes), (0, 0))));
-    assert_eq!(counted(&worker, 1, leaf_3), Some(((1, bytes), (0, 0))));
-    assert_eq!(counted(&worker, 1, leaf_1), None, "it is another's");
-    assert_eq!(counted(&worker, PEERS as u32, leaf_1), None);
+    assert_eq!(counted(&worker, 0, 1), Some(((2, 2 * bytes), (0, 0))));
+    assert_eq!(counted(&worker, 1, 2), Some(((1, bytes), (0, 0))));
+    assert_eq!(counted(&worker, 1, 1), None, "it is another's");
+    assert_eq!(counted(&worker, PEERS as u32, 1), None);
 
     // The remote end.
     let mut worker = Worker::new();
@@ -404,16 +422,15 @@ fn each_peer_has_its_counters() {
     account(&worker);
     worker.encapsulate(&[Owned::tagged(flooded)], &two);
     account(&worker);
-    assert_eq!(counted(&worker, 0, leaf_1), Some(((1, bytes), (1, bytes))));
+    assert_eq!(counted(&worker, 0, 1), Some(((1, bytes), (1, bytes))));
     // A frame from a VTEP that is in no table is not counted for any VTEP.
-    let mut stranger = Leaf::two();
-    stranger.vteps[0].0 = Ipv4Addr::new(10, 0, 0, 9);
-    worker.decapsulate(&frames[..1], &stranger.snapshot());
+    let stranger = another_vtep(&two, [10, 0, 0, 9].into());
+    worker.decapsulate(&frames[..1], &stranger);
     account(&worker);
-    assert_eq!(counted(&worker, 0, leaf_1), Some(((1, bytes), (1, bytes))));
+    assert_eq!(counted(&worker, 0, 1), Some(((1, bytes), (1, bytes))));
     // The index is reused for that VTEP.
-    worker.encapsulate(&[Owned::tagged(roce(1, 1))], &stranger.snapshot());
+    worker.encapsulate(&[Owned::tagged(roce(1, 1))], &stranger);
     account(&worker);
-    assert_eq!(counted(&worker, 0, Ipv4Addr::new(10, 0, 0, 9)), Some(((1, bytes), (0, 0))));
-    assert_eq!(counted(&worker, 0, leaf_1), None);
+    assert_eq!(counted(&worker, 0, 3), Some(((1, bytes), (0, 0))));
+    assert_eq!(counted(&worker, 0, 1), None);
 }

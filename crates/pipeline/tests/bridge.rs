@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use common::{
@@ -48,7 +49,7 @@ impl Switch {
     fn with(leaf: &Leaf, stations: usize, moves: u32) -> Self {
         let settings = AccessPortSettings {
             vni: Vni::try_from(VNI).unwrap(),
-            local: LEAF_1,
+            local: LEAF_1.into(),
             destination_port: 4789,
             stations,
             ageing: Some(AGEING),
@@ -96,7 +97,11 @@ impl Switch {
             Explanation::Dropped(_) => (Vec::new(), Vec::new()),
             Explanation::Forwarded(forwarded) => {
                 let sent = forwarded.copies.into_iter().filter(|copy| copy.route.is_ok());
-                (forwarded.ports, sent.map(|copy| copy.remote.unwrap().octets()[3]).collect())
+                let last = |address: IpAddr| match address {
+                    IpAddr::V4(address) => address.octets()[3],
+                    IpAddr::V6(_) => 0,
+                };
+                (forwarded.ports, sent.map(|copy| last(copy.remote.unwrap())).collect())
             }
         };
         assert_eq!(told, *sent);
@@ -155,7 +160,7 @@ fn a_station_is_where_it_was_heard_last() {
     // A station moves from a port to a VTEP and back.
     assert_eq!(switch.port_sends(0, &[frame(mac(3), mac(2))]), (vec![], vec![2]));
     switch.leaf_2_sends(tunnelled(BROADCAST, mac(1)));
-    assert_eq!(switch.place(mac(1)), Some(Place::Vtep(VtepIndex(0), LEAF_2)));
+    assert_eq!(switch.place(mac(1)), Some(Place::Vtep(VtepIndex(0), LEAF_2.into())));
     assert_eq!(switch.port_sends(0, &[frame(mac(1), mac(2))]), (vec![], vec![2]));
     // The destination is where the frame came from.
     assert_eq!(switch.leaf_2_sends(tunnelled(mac(3), mac(1))), (vec![], vec![]));

@@ -133,7 +133,7 @@ fn what_is_left_of_a_frame_is_counted() {
 fn switch() -> Worker {
     let settings = AccessPortSettings {
         vni: Vni::try_from(VNI).unwrap(),
-        local: LEAF_1,
+        local: LEAF_1.into(),
         destination_port: 4789,
         stations: 50,
         ageing: Some(Duration::from_secs(10)),
@@ -173,7 +173,7 @@ fn a_burst_from_a_vtep_is_sent_in_bounded_parts() {
     let (here, now) = (leaf().snapshot(), Instant::now());
     let mut peer = Leaf::two();
     peer.tunnel.local = [10, 1, 0, 0].into();
-    (peer.vteps[0].0, peer.flood) = (LEAF_1, vec![0]);
+    (peer.vteps[0].0, peer.flood) = (LEAF_1.into(), vec![0]);
     let tunnelled = Worker::new()
         .encapsulate(&[Owned::tagged(broadcast(roce(1, 1)))], &peer.snapshot())
         .remove(0);

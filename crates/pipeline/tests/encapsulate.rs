@@ -5,6 +5,8 @@ mod common;
 
 use std::collections::BTreeSet;
 
+use std::net::IpAddr;
+
 use common::{Leaf, OUTER, Owned, SLOT, VNI, Worker, bth, hop, open, roce, tcp, udp4, udp6};
 use etherparse::PacketBuilder;
 use path::{Policy, Settings};
@@ -405,12 +407,14 @@ proptest! {
                             continue;
                         };
                         let (bytes, transmit) = (sent.next().unwrap(), destinations.next().unwrap());
+                        let (IpAddr::V4(local), IpAddr::V4(remote)) = (route.local, route.remote)
+                        else { panic!("{route:?}") };
                         let mut expected = etherparse::Ipv4Header::new(
                             route.length - 20,
                             route.ttl,
                             etherparse::IpNumber::UDP,
-                            route.local.octets(),
-                            route.remote.octets(),
+                            local.octets(),
+                            remote.octets(),
                         ).unwrap();
                         expected.dscp = etherparse::IpDscp::try_new(route.tos >> 2).unwrap();
                         expected.ecn = etherparse::IpEcn::try_new(route.tos & 3).unwrap();

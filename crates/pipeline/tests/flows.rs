@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use common::{HOST, Leaf, Owned, Worker, bth, hop, tcp, udp4, udp6};
@@ -42,7 +42,7 @@ fn leaves() -> Vec<Leaf> {
             leaf.tunnel.df = DontFragment::Inherit;
         }),
         change(&|leaf| leaf.tunnel.tos = Tos::Fixed(0xb8)),
-        change(&|leaf| leaf.tunnel.local = Ipv4Addr::new(10, 0, 0, 99)),
+        change(&|leaf| leaf.tunnel.local = IpAddr::from([10, 0, 0, 99])),
         change(&|leaf| leaf.vteps[0].1 = vec![hop(4)]),
         change(&|leaf| leaf.vteps[0].1 = Vec::new()),
         change(&|leaf| leaf.fdb = vec![(HOST, 1)]),
@@ -158,15 +158,15 @@ fn peers() -> Vec<Leaf> {
     vec![
         two.clone(),
         change(&|leaf| leaf.vteps.swap(0, 1)),
-        change(&|leaf| leaf.vteps[0].0 = Ipv4Addr::new(10, 0, 0, 77)),
+        change(&|leaf| leaf.vteps[0].0 = IpAddr::from([10, 0, 0, 77])),
         change(&|leaf| {
-            leaf.vteps[0].0 = Ipv4Addr::new(10, 0, 0, 77);
+            leaf.vteps[0].0 = IpAddr::from([10, 0, 0, 77]);
             leaf.strict = true;
         }),
         change(&|leaf| leaf.learning = Some(learning())),
         change(&|leaf| leaf.hosts = vec![(common::HOST, 8)]),
         change(&|leaf| leaf.hosts = vec![(common::HOST, 9)]),
-        change(&|leaf| leaf.tunnel.local = Ipv4Addr::new(10, 0, 0, 9)),
+        change(&|leaf| leaf.tunnel.local = IpAddr::from([10, 0, 0, 9])),
         change(&|leaf| leaf.tunnel.destination_port = 4790),
         change(&|leaf| leaf.tunnel.vni = wire::Vni::try_from(common::VNI + 1).unwrap()),
     ]

@@ -4,7 +4,7 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use common::{HOST, LEAF_1, LEAF_2, Leaf, NETDEV, Owned, VNI, Worker, hop};
@@ -40,7 +40,7 @@ fn learner() -> Leaf {
 }
 
 fn learned(vtep: Ipv4Addr, source: [u8; 6]) -> Learned {
-    Learned { ifindex: IFINDEX, mac: MacAddr(source), vtep }
+    Learned { ifindex: IFINDEX, mac: MacAddr(source), vtep: vtep.into() }
 }
 
 /// A worker, its tables and the current time.
@@ -151,7 +151,7 @@ fn who_is_no_station_is_dropped_and_not_reported() {
 fn what_is_static_is_heard_from_its_vtep_alone() {
     let mut hearing = Hearing::new(learner());
     hearing.publish(&[(mac(1), 0)]);
-    hearing.leaf.learning.as_mut().unwrap().fixed.insert(MacAddr(mac(1)), LEAF_1);
+    hearing.leaf.learning.as_mut().unwrap().fixed.insert(MacAddr(mac(1)), LEAF_1.into());
     for _ in 0..3 {
         assert_eq!(hearing.hear(&[from(LEAF_1, mac(1)), from(LEAF_3, mac(1))]), []);
         hearing.now += AGEING;
@@ -192,7 +192,7 @@ fn made_up_addresses_are_limited_and_hide_nobody() {
         for frames in made_up.chain([speaker]).collect::<Vec<_>>().chunks(64) {
             for report in hearing.hear(frames) {
                 match report.vtep {
-                    LEAF_1 => *refreshed.entry(report.mac).or_insert(0) += 1,
+                    IpAddr::V4(LEAF_1) => *refreshed.entry(report.mac).or_insert(0) += 1,
                     _ => reported += 1,
                 }
             }

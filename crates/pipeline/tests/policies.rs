@@ -5,7 +5,7 @@
 mod common;
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -333,7 +333,7 @@ fn what_a_flow_does_not_depend_on_leaves_it_cached() {
     let mut builder = SnapshotBuilder::after(&cached.snapshot);
     builder.remove_vni(VniIndex::new(OTHER).unwrap());
     builder.remove_vtep(VtepIndex(1));
-    builder.own([Ipv4Addr::new(10, 9, 9, 9)].into_iter());
+    builder.own([IpAddr::from([10, 9, 9, 9])].into_iter());
     cached.snapshot = builder.build();
     assert!(cached.is_known(), "another VNI and another VTEP are gone");
     assert_eq!(cached.asked, 1);
@@ -367,7 +367,7 @@ fn a_flow_is_decided_about_again_when_what_it_depends_on_changes() {
         ("the address of the VTEP", &|cached| {
             let mut builder = SnapshotBuilder::after(&cached.snapshot);
             let paths = Arc::clone(&cached.snapshot.vtep(VtepIndex(0)).unwrap().paths);
-            let address = Ipv4Addr::new(10, 0, 0, 99);
+            let address = IpAddr::from([10, 0, 0, 99]);
             builder.vtep(VtepIndex(0), Vtep { address, paths });
             cached.snapshot = builder.build();
         }),

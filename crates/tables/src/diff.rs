@@ -151,7 +151,7 @@ mod tests {
             source,
             name: format!("vx{ifindex}"),
             index: VniIndex::new(index).unwrap(),
-            local: Ipv4Addr::new(10, 0, 0, 1),
+            local: [10, 0, 0, 1].into(),
             destination_port: 4789,
             frame_limit,
         };

@@ -1,7 +1,7 @@
 //! The hasher of all tables here: each word is multiplied, and the halves of the product are
 //! folded.
 //!
-//! Keys are MAC addresses, IPv4 addresses and VNIs. They come from the operator's control plane, so
+//! Keys are MAC addresses, IP addresses and VNIs. They come from the operator's control plane, so
 //! collision attacks do not justify the cost of SipHash for every frame.
 
 use std::collections::HashMap;
@@ -35,7 +35,6 @@ impl Hasher for TableHasher {
 
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
-        // An IPv4 address is four bytes.
         let (words, rest) = bytes.as_chunks::<4>();
         for word in words {
             self.mix(u64::from(u32::from_le_bytes(*word)));
@@ -63,6 +62,12 @@ impl Hasher for TableHasher {
     #[inline]
     fn write_u64(&mut self, word: u64) {
         self.mix(word);
+    }
+
+    #[inline]
+    fn write_u128(&mut self, word: u128) {
+        self.mix(word as u64);
+        self.mix((word >> 64) as u64);
     }
 
     #[inline]

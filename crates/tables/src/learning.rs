@@ -1,6 +1,6 @@
 //! Data-plane learning (RFC 7348 section 4.1).
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use wire::MacAddr;
@@ -16,7 +16,7 @@ pub struct Learning {
     /// `None`: entries do not age.
     pub ageing: Option<Duration>,
     /// Entries that no frame moves (`permanent` or `static`), each with its VTEP.
-    pub fixed: TableMap<MacAddr, Ipv4Addr>,
+    pub fixed: TableMap<MacAddr, IpAddr>,
 }
 
 /// A worker's report: a received frame shows that this MAC address is behind this VTEP.
@@ -27,5 +27,5 @@ pub struct Learned {
     /// The inner source address.
     pub mac: MacAddr,
     /// The outer source address.
-    pub vtep: Ipv4Addr,
+    pub vtep: IpAddr,
 }

@@ -2,7 +2,7 @@
 //! immutable.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use path::Entropy;
@@ -50,7 +50,7 @@ pub struct VtepIndex(pub u32);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vtep {
     /// Its address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// The live next hops of the route to it. Empty if it cannot be reached.
     pub paths: Arc<Paths>,
 }
@@ -97,20 +97,31 @@ pub struct Snapshot {
     vnis: Pages<Arc<VniTable>>,
     /// For each VNI, the identity of the snapshot that last changed its settings.
     settings: Pages<u64>,
-    receivers: Arc<TableMap<(Ipv4Addr, u16, Vni), VniIndex>>,
+    receivers: Arc<TableMap<(IpAddr, u16, Vni), VniIndex>>,
     vteps: Pages<Vtep>,
-    addresses: Arc<TableMap<Ipv4Addr, VtepIndex>>,
+    /// The last address of each VTEP index, and the number of its assignment.
+    assignments: Pages<(IpAddr, u32)>,
+    /// The number of the last assignment.
+    assigned: u32,
+    addresses: Arc<TableMap<IpAddr, VtepIndex>>,
     /// The leaf's own addresses.
-    own: Arc<BTreeSet<Ipv4Addr>>,
+    own: Arc<BTreeSet<IpAddr>>,
 }
 
 /// Whether no host can have this address: 0.0.0.0, loopback, multicast, broadcast and class E (RFC
 /// 1122 section 3.2.1.3, RFC 1112 section 4). The kernel treats the rest of 0.0.0.0/8 as ordinary
 /// addresses (`ipv4_is_zeronet()`).
 #[must_use]
-pub const fn is_martian(address: Ipv4Addr) -> bool {
-    let [first, ..] = address.octets();
-    address.is_unspecified() || first == 127 || first >= 224
+pub const fn is_martian(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let [first, ..] = address.octets();
+            address.is_unspecified() || first == 127 || first >= 224
+        }
+        IpAddr::V6(address) => {
+            address.is_unspecified() || address.is_loopback() || address.is_multicast()
+        }
+    }
 }
 
 impl Snapshot {
@@ -118,9 +129,12 @@ impl Snapshot {
     /// is this leaf's own. A class E address is accepted if a table has a VTEP with it, because the
     /// kernel accepts class E.
     #[must_use]
-    pub fn is_martian_source(&self, source: Ipv4Addr) -> bool {
-        let class_e = source.octets() >= [240, 0, 0, 0] && !source.is_broadcast();
-        if class_e && self.find_vtep(source).is_some() {
+    pub fn is_martian_source(&self, source: IpAddr) -> bool {
+        let is_class_e = match source {
+            IpAddr::V4(source) => source.octets() >= [240, 0, 0, 0] && !source.is_broadcast(),
+            IpAddr::V6(_) => false,
+        };
+        if is_class_e && self.find_vtep(source).is_some() {
             return false;
         }
         is_martian(source) || self.own.contains(&source)
@@ -175,7 +189,7 @@ impl Snapshot {
     #[must_use]
     pub fn terminate(
         &self,
-        local: Ipv4Addr,
+        local: IpAddr,
         destination_port: u16,
         vni: Vni,
     ) -> Option<&Arc<VniTable>> {
@@ -193,6 +207,14 @@ impl Snapshot {
         self.vteps.entries().map(|(index, vtep)| (VtepIndex(index as u32), vtep))
     }
 
+    /// The number of the assignment of this index to its VTEP, from 1; 0 if the index was never
+    /// assigned. The index of a VTEP that is gone can be reused, and the number tells the two
+    /// apart. It is unique among this snapshot and those before it.
+    #[must_use]
+    pub fn vtep_assignment(&self, index: VtepIndex) -> u32 {
+        self.assignments.get(index.0 as usize).map_or(0, |(_, number)| *number)
+    }
+
     /// All VTEPs.
     pub fn vteps(&self) -> impl Iterator<Item = &Vtep> {
         self.vteps.iter()
@@ -207,13 +229,13 @@ impl Snapshot {
 
     /// The index of the VTEP with this address, if a table refers to it.
     #[must_use]
-    pub fn find_vtep(&self, address: Ipv4Addr) -> Option<VtepIndex> {
+    pub fn find_vtep(&self, address: IpAddr) -> Option<VtepIndex> {
         self.addresses.get(&address).copied()
     }
 
     /// Whether a table refers to a VTEP with this address.
     #[must_use]
-    pub fn knows_vtep(&self, address: Ipv4Addr) -> bool {
+    pub fn knows_vtep(&self, address: IpAddr) -> bool {
         self.addresses.contains_key(&address)
     }
 }
@@ -238,10 +260,12 @@ impl VniTable {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use crate::tunnel::{DontFragment, Tos, Ttl};
 
-    const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
+    const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 11));
 
     fn table(index: u16, vni: u32) -> Arc<VniTable> {
         Arc::new(VniTable {
@@ -256,6 +280,8 @@ mod tests {
                 tos: Tos::Fixed(0),
                 df: DontFragment::Unset,
                 udp_checksum: true,
+                flow_label: 0,
+                accepts_no_checksum: false,
             },
             entropy: Entropy::new(path::Settings::default()).unwrap(),
             fdb: Fdb::default(),
@@ -272,7 +298,7 @@ mod tests {
     }
 
     fn vtep(last: u8) -> Vtep {
-        Vtep { address: Ipv4Addr::new(10, 0, 0, last), paths: Arc::default() }
+        Vtep { address: IpAddr::from([10, 0, 0, last]), paths: Arc::default() }
     }
 
     #[test]
@@ -297,7 +323,7 @@ mod tests {
         assert_eq!(netdev(snapshot.terminate(LOCAL, 4789, vni(20))), Some("vx20"));
         assert_eq!(netdev(snapshot.terminate(LOCAL, 4789, vni(30))), None);
         assert_eq!(netdev(snapshot.terminate(LOCAL, 4790, vni(20))), None);
-        assert_eq!(netdev(snapshot.terminate(Ipv4Addr::LOCALHOST, 4789, vni(20))), None);
+        assert_eq!(netdev(snapshot.terminate(Ipv4Addr::LOCALHOST.into(), 4789, vni(20))), None);
         assert_eq!(
             snapshot.vnis().map(|table| table.netdev.as_str()).collect::<Vec<_>>(),
             ["vx20", "vx10"]
@@ -315,12 +341,34 @@ mod tests {
         let vni = |number| Vni::try_from(number).unwrap();
         assert_eq!(netdev(snapshot.terminate(LOCAL, 4789, vni(10))), None);
         assert_eq!(netdev(snapshot.terminate(LOCAL, 4789, vni(20))), Some("vx20"));
-        assert!(!snapshot.knows_vtep(Ipv4Addr::new(10, 0, 0, 12)));
-        assert!(snapshot.knows_vtep(Ipv4Addr::new(10, 0, 0, 13)));
+        assert!(!snapshot.knows_vtep(IpAddr::from([10, 0, 0, 12])));
+        assert!(snapshot.knows_vtep(IpAddr::from([10, 0, 0, 13])));
         assert_eq!(snapshot.vtep(VtepIndex(3)), Some(&vtep(13)));
         assert_eq!(snapshot.vtep(VtepIndex(0)), None);
         assert_eq!(snapshot.vtep(VtepIndex(u32::MAX)), None);
         assert_eq!(snapshot.vteps().count(), 1);
+    }
+
+    #[test]
+    fn a_vtep_index_that_is_reused_has_another_assignment() {
+        let numbers = |snapshot: &Snapshot| [1, 2].map(|n| snapshot.vtep_assignment(VtepIndex(n)));
+        let after = |before: &Snapshot, change: &dyn Fn(&mut SnapshotBuilder)| {
+            let mut builder = SnapshotBuilder::after(before);
+            change(&mut builder);
+            builder.build()
+        };
+        let first = after(&Snapshot::default(), &|builder| builder.vtep(VtepIndex(1), vtep(12)));
+        assert_eq!(numbers(&first), [1, 0]);
+        let gone = after(&first, &|builder| builder.remove_vtep(VtepIndex(1)));
+        let back = after(&gone, &|builder| builder.vtep(VtepIndex(1), vtep(12)));
+        assert_eq!(numbers(&back), [1, 0], "the same VTEP");
+        let other = after(&gone, &|builder| builder.vtep(VtepIndex(1), vtep(13)));
+        assert_eq!(numbers(&other), [2, 0]);
+        let again = after(&other, &|builder| {
+            builder.vtep(VtepIndex(1), vtep(12));
+            builder.vtep(VtepIndex(2), vtep(13));
+        });
+        assert_eq!(numbers(&again), [3, 4]);
     }
 
     #[test]
@@ -342,11 +390,11 @@ mod tests {
         assert_eq!(netdev(after.terminate(LOCAL, 4789, vni(20))), None);
         assert_eq!(netdev(after.terminate(LOCAL, 4789, vni(10))), Some("vx10"));
         assert_eq!((after.vnis().count(), after.vteps().count()), (1, 1));
-        assert!(!after.knows_vtep(Ipv4Addr::new(10, 0, 0, 13)));
+        assert!(!after.knows_vtep(IpAddr::from([10, 0, 0, 13])));
         // The earlier snapshot does not change.
         assert_eq!(netdev(before.terminate(LOCAL, 4789, vni(20))), Some("vx20"));
         assert_eq!((before.vnis().count(), before.vteps().count()), (2, 2));
-        assert!(before.knows_vtep(Ipv4Addr::new(10, 0, 0, 13)));
+        assert!(before.knows_vtep(IpAddr::from([10, 0, 0, 13])));
         let mut builder = SnapshotBuilder::after(&after);
         builder.vni(table(2, 10));
         assert!(Arc::ptr_eq(&builder.so_far().receivers, &after.receivers), "it listens as before");
@@ -419,6 +467,6 @@ mod tests {
         builder.vtep(VtepIndex(1), vtep(12));
         builder.vtep(VtepIndex(2), vtep(12));
         builder.remove_vtep(VtepIndex(1));
-        assert!(builder.build().knows_vtep(Ipv4Addr::new(10, 0, 0, 12)));
+        assert!(builder.build().knows_vtep(IpAddr::from([10, 0, 0, 12])));
     }
 }

@@ -2,7 +2,7 @@
 //! applies it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use path::Entropy;
 use wire::Vni;
@@ -57,7 +57,7 @@ pub struct TakenVni {
     /// Its index in the snapshot.
     pub index: VniIndex,
     /// This leaf's VTEP address.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// The UDP port of received packets.
     pub destination_port: u16,
     /// Longest Ethernet frame that fits the underlay when it is encapsulated, in bytes, with header

@@ -1,6 +1,6 @@
 //! The settings of a vxlan netdev for the outer header.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use wire::Vni;
 
@@ -45,7 +45,7 @@ pub struct Tunnel {
     /// The VNI.
     pub vni: Vni,
     /// Outer source address: this leaf's VTEP.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// Outer UDP destination port, for sent and received packets.
     pub destination_port: u16,
     /// Outer TTL.
@@ -56,4 +56,9 @@ pub struct Tunnel {
     pub df: DontFragment,
     /// Whether the outer UDP checksum is computed.
     pub udp_checksum: bool,
+    /// Outer flow label, 20 bits, for an IPv6 underlay.
+    pub flow_label: u32,
+    /// Whether received packets without a UDP checksum are accepted over IPv6 (RFC 6935,
+    /// `udp6zerocsumrx`). Over IPv4 they always are.
+    pub accepts_no_checksum: bool,
 }

@@ -243,8 +243,8 @@ impl Everything {
 
     fn peers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let each = |read: fn(&pipeline::counters::Traffic) -> u64| {
-            self.view.peers.iter().flat_map(move |&(index, vtep)| {
-                let counted = self.counters.peer(index, vtep);
+            self.view.peers.iter().flat_map(move |&(id, vtep)| {
+                let counted = self.counters.peer(id);
                 let traffic =
                     counted.map(|peer| [("sent", &peer.sent), ("received", &peer.received)]);
                 traffic.into_iter().flatten().map(move |(direction, traffic)| {

@@ -1,8 +1,9 @@
 //! What the metrics show in addition to the workers' counters: the names behind slots and path
 //! indexes, and the state of the daemon.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
+use pipeline::VtepId;
 use wire::Vni;
 
 /// The state of the daemon at one moment.
@@ -20,8 +21,8 @@ pub struct View {
     pub vnis: Vec<VniView>,
     /// Next hops that have counters.
     pub paths: Vec<PathView>,
-    /// Remote VTEPs, with the index of their counters.
-    pub peers: Vec<(u32, Ipv4Addr)>,
+    /// Remote VTEPs, with what identifies their counters.
+    pub peers: Vec<(VtepId, IpAddr)>,
     /// Number of remote VTEPs that only a default route leads to.
     pub by_default: usize,
     /// vxlan netdevs that stay with the kernel.

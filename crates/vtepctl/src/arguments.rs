@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use api::Address;
@@ -72,7 +72,7 @@ pub enum Command {
     Route {
         /// Only this VTEP
         #[arg(long, value_name = "ADDRESS")]
-        vtep: Option<Ipv4Addr>,
+        vtep: Option<IpAddr>,
     },
     /// Remote VTEPs, with their MAC addresses and traffic
     #[command(after_help = "Example: vtepctl peer")]

@@ -14,7 +14,7 @@ use crate::config::Output;
 struct Taken {
     netdev: String,
     vni: u32,
-    local: std::net::Ipv4Addr,
+    local: std::net::IpAddr,
     destination_port: u16,
     policy: String,
     remote_macs: usize,

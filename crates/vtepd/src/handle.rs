@@ -11,7 +11,7 @@ use bpf::{
 use control::{Status, Update};
 use netlink::Direction;
 use pipeline::Counters;
-use pipeline::counters::{Counter, Forwarded};
+use pipeline::counters::{Counter, Forwarded, vtep_id};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff, VtepIndex};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -123,16 +123,15 @@ impl Handle {
             return Arc::clone(one);
         }
         let vteps = snapshot.vteps().map(|vtep| vtep.address);
-        let vteps = vteps.filter_map(|address| Some((snapshot.find_vtep(address)?.0, address)));
+        let id = |address| Some(vtep_id(snapshot.find_vtep(address)?, &snapshot));
+        let vteps = vteps.filter_map(id);
         let sum = Counters::sum(self.workers.iter().map(AsRef::as_ref), vteps);
         offloaded.vnis.iter().for_each(|(slot, counted)| sum.add_vni(*slot, &forwarded(counted)));
         let steering = self.steering_counts();
         let frames = offloaded.vnis.values().map(|counted| counted.sent + counted.received).sum();
         sum.add_received(steering.offload_encapsulated, steering.offload_decapsulated, frames);
         for (index, counted) in &offloaded.vteps {
-            if let Some(vtep) = snapshot.vtep(VtepIndex(*index)) {
-                sum.add_peer(*index, vtep.address, &forwarded(counted));
-            }
+            sum.add_peer(vtep_id(VtepIndex(*index), &snapshot), &forwarded(counted));
         }
         for (path, counted) in &offloaded.paths {
             if let Some(all) = sum.path(*path) {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use bpf::{BypassState, PortCounts, SteeringCounts};
 use control::{PortDecision, SourceState, Status};
 use path::Policy;
-use pipeline::counters::StationCounters;
+use pipeline::counters::{StationCounters, vtep_id};
 use tables::Snapshot;
 use telemetry::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView};
 
@@ -77,7 +77,9 @@ pub fn view(
         paths: paths.collect(),
         peers: snapshot
             .vteps()
-            .filter_map(|vtep| Some((snapshot.find_vtep(vtep.address)?.0, vtep.address)))
+            .filter_map(|vtep| {
+                Some((vtep_id(snapshot.find_vtep(vtep.address)?, snapshot), vtep.address))
+            })
             .collect(),
         by_default: status.by_default.len(),
         left: left.collect(),

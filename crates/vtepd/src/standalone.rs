@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use control::StandaloneVni;
@@ -178,7 +178,7 @@ impl Standalone {
                 if mac.is_group() || mac == MacAddr::ZERO {
                     return Err(wrong("macs", format!("{mac} is no station's address")));
                 }
-                macs.insert(mac, *remote);
+                macs.insert(mac, IpAddr::V4(*remote));
             }
             if section.ports.is_empty() {
                 return Err(wrong("ports", "at least one port is required".to_owned()));
@@ -194,9 +194,9 @@ impl Standalone {
             }
             standalone.vnis.push(StandaloneVni {
                 vni,
-                local: section.local,
+                local: IpAddr::V4(section.local),
                 destination_port: section.udp_port.unwrap_or(UDP_PORT),
-                remotes: section.remotes.clone(),
+                remotes: section.remotes.iter().copied().map(IpAddr::V4).collect(),
                 macs,
             });
         }
@@ -318,10 +318,10 @@ mod tests {
             panic!("{configuration:?}")
         };
         assert_eq!((vni.vni.get(), vni.destination_port), (10, 4789));
-        assert_eq!(vni.remotes, BTreeSet::from([Ipv4Addr::new(10, 0, 0, 2)]));
+        assert_eq!(vni.remotes, BTreeSet::from([IpAddr::from([10, 0, 0, 2])]));
         assert_eq!(
             vni.macs,
-            BTreeMap::from([(MacAddr([2, 0, 0, 0, 0, 7]), Ipv4Addr::new(10, 0, 0, 3))])
+            BTreeMap::from([(MacAddr([2, 0, 0, 0, 0, 7]), IpAddr::from([10, 0, 0, 3]))])
         );
         assert_eq!(configuration.fpm.address, None, "nobody has anything to say of netdevs");
         let Standalone { ports, .. } = &configuration.standalone;

@@ -46,7 +46,8 @@ pub fn offload(data: &[u8]) {
 /// A packet for the leaf. With bits 0 and 1, `data` is the whole packet, but for its destination.
 /// Else it is the inner frame; bit 0 adds a checksum, and the upper bits are the type of service.
 fn packet(both: &Both, vtep: usize, outer: u8, data: &[u8]) -> Vec<u8> {
-    let tunnel = &both.snapshot.vni(leaf::SLOT).unwrap().tunnel;
+    let table = both.snapshot.vni(leaf::SLOT).unwrap();
+    let tunnel = &table.tunnel;
     if outer & 3 == 3 {
         let mut packet = data.to_vec();
         if let Some(to) = packet.get_mut(..6) {
@@ -54,7 +55,7 @@ fn packet(both: &Both, vtep: usize, outer: u8, data: &[u8]) -> Vec<u8> {
         }
         return packet;
     }
-    let vteps = (VTEPS[vtep].octets(), tunnel.local.octets());
+    let vteps = (VTEPS[vtep].octets(), leaf::local_of(table).octets());
     let payload = vxlan(tunnel.vni.get(), 0, data);
     let ports = (0xc000, tunnel.destination_port);
     let datagram =

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use pipeline::VtepId;
 use telemetry::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView, render};
 use wire::Vni;
 
@@ -42,8 +43,8 @@ fn one_of_each() -> View {
             flood_vteps: 0,
         }],
         paths: vec![PathView { path: 0, uplink: text(), gateway: IpAddr::V4(Ipv4Addr::LOCALHOST) }],
-        // Counters of a VTEP that has sent nothing belong to 0.0.0.0.
-        peers: vec![(0, Ipv4Addr::UNSPECIFIED)],
+        // Counters of no VTEP belong to assignment 0.
+        peers: vec![(VtepId { index: 0, assignment: 0 }, IpAddr::V4(Ipv4Addr::UNSPECIFIED))],
         left: vec![LeftView { netdev: text(), vni: text(), reason: "x", policy: text() }],
         ports: vec![PortView {
             port: text(),

@@ -162,11 +162,12 @@ fn row(vtepd: &Vtepd, netdev: &str) -> serde_json::Value {
 #[root_test]
 fn a_netdev_with_an_ipv6_underlay_gets_chosen_ports() {
     let overlay = overlay("kd6", "local fd01::1", "fd01::2");
-    let vtepd = Vtepd::start(&overlay.lab.leaf, &[]);
+    let configuration = "[vni.30]\ndatapath = \"kernel\"\n";
+    let vtepd = Vtepd::start_configured(&overlay.lab.leaf, configuration, &[]);
     let row = row(&vtepd, "vx30");
     assert_eq!(
         (&row["datapath"], &row["reason_slug"]),
-        (&"kernel".into(), &"ipv6-underlay".into()),
+        (&"kernel".into(), &"kernel-datapath".into()),
         "{row}"
     );
     assert_eq!(row["chosen_port"]["policy"]["name"], "qp-hash", "{row}");

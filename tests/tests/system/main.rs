@@ -23,6 +23,7 @@ mod fpm_peers;
 mod full_rate;
 mod headers;
 mod hung;
+mod ipv6_underlay;
 mod kernel_datapath;
 mod learning;
 mod martian;

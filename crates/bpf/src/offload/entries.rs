@@ -1,5 +1,7 @@
 //! The entries of the offload's maps (`programs/offload.bpf.h`).
 
+use std::net::IpAddr;
+
 use aya::Pod;
 use path::{BUCKETS, NextHop, Policy};
 use tables::{DontFragment, Tos, Ttl, VniTable};
@@ -58,6 +60,14 @@ pub(crate) const DF_INHERIT: u16 = 16;
 pub(crate) const CHECKSUM: u16 = 32;
 pub(crate) const DECAPSULATES: u16 = 64;
 
+/// The octets of an IPv4 address, as the programs read them.
+pub(crate) const fn octets_of(address: IpAddr) -> Option<u32> {
+    match address {
+        IpAddr::V4(address) => Some(u32::from_ne_bytes(address.octets())),
+        IpAddr::V6(_) => None,
+    }
+}
+
 impl VniEntry {
     /// The settings of a VNI.
     pub(crate) fn of(table: &VniTable) -> Self {
@@ -84,7 +94,7 @@ impl VniEntry {
         let set = |flag, wanted| if wanted { flag } else { 0 };
         Self {
             seed: entropy.seed(),
-            local: u32::from_ne_bytes(tunnel.local.octets()),
+            local: octets_of(tunnel.local).unwrap_or_default(),
             vni: (tunnel.vni.get() << 8).to_be(),
             destination_port: tunnel.destination_port.to_be(),
             min: range.min(),

@@ -1,6 +1,7 @@
 //! Applies differences between steering plans to hooks and to the programs' maps.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,8 @@ const LEAVE_STEP: Duration = Duration::from_micros(100);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct TunnelEnd {
-    /// In network byte order.
-    pub(crate) local: u32,
+    /// In network byte order. IPv4 addresses are mapped.
+    pub(crate) local: [u32; 4],
     pub(crate) vni: u32,
     /// In network byte order.
     pub(crate) port: u16,
@@ -68,12 +69,14 @@ impl TunnelEnd {
     /// The tunnel of a VNI.
     #[must_use]
     pub fn of(vni: &TakenVni) -> Self {
-        Self {
-            local: u32::from_ne_bytes(vni.local.octets()),
-            vni: vni.vni.get(),
-            port: vni.destination_port.to_be(),
-            zero: 0,
-        }
+        let local = match vni.local {
+            IpAddr::V4(local) => local.to_ipv6_mapped(),
+            IpAddr::V6(local) => local,
+        };
+        let [a, b, c, d, e, f, g, h] = local.segments();
+        let word = |high: u16, low: u16| (u32::from(high) << 16 | u32::from(low)).to_be();
+        let local = [word(a, b), word(c, d), word(e, f), word(g, h)];
+        Self { local, vni: vni.vni.get(), port: vni.destination_port.to_be(), zero: 0 }
     }
 }
 

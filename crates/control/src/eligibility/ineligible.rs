@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use tables::VniSource;
 use wire::{MacAddr, Vni};
@@ -132,8 +132,9 @@ pub enum KernelOnlyReason {
     /// No `local`.
     #[error("it has no 'local' address")]
     NoLocalAddress,
-    /// `local` or `remote` is an IPv6 address.
-    #[error("its underlay is IPv6 ({address})")]
+    /// An IPv6 address that only the kernel supports: link-local, IPv4-mapped, or of another family
+    /// than the other addresses.
+    #[error("the address {address} is link-local, IPv4-mapped, or of another family than others")]
     Ipv6Underlay {
         /// That address.
         address: IpAddr,
@@ -168,7 +169,7 @@ pub enum KernelOnlyReason {
     #[error("its remote VTEP {vtep} {obstacle}")]
     Underlay {
         /// The VTEP's address.
-        vtep: Ipv4Addr,
+        vtep: IpAddr,
         /// The property of the route.
         obstacle: UnusableRoute,
     },
@@ -196,7 +197,7 @@ pub enum KernelOnlyReason {
     PacketFilter(String),
     /// The `local` address is not an address of this host.
     #[error("this host does not have its 'local' address {0}")]
-    LocalAddressMissing(Ipv4Addr),
+    LocalAddressMissing(IpAddr),
     /// The netdev was moved here. Its packets are sent and received in another namespace.
     #[error("its underlay is in another network namespace")]
     ForeignNamespace,
@@ -229,12 +230,12 @@ pub enum UnsupportedEntry {
     /// `nhid`: EVPN multihoming.
     #[error("a next-hop group ({0}, EVPN multihoming)")]
     NextHop(u32),
-    /// An IPv6 destination.
-    #[error("an IPv6 destination ({0})")]
+    /// An IPv6 destination that is link-local or IPv4-mapped.
+    #[error("a link-local or IPv4-mapped destination ({0})")]
     Ipv6(std::net::Ipv6Addr),
     /// A multicast destination.
     #[error("a multicast destination ({0})")]
-    MulticastGroup(Ipv4Addr),
+    MulticastGroup(IpAddr),
     /// No destination at all.
     #[error("no destination")]
     NoDestination,
@@ -294,6 +295,12 @@ pub enum UnusableRoute {
     /// The route sets the TTL.
     #[error("has a route with hoplimit {0}, and the netdev has no TTL of its own")]
     HopLimit(u32),
+    /// The IPv6 settings of the output interface are not known.
+    #[error("is routed through {device}, whose IPv6 hop limit and MTU are not known (yet)")]
+    Ipv6Settings {
+        /// The route's output interface.
+        device: String,
+    },
     /// The route locks its MTU, so that its packets have no DF, on a tunnel whose packets may have
     /// it.
     #[error("has a route with a locked MTU, and the netdev sets or inherits DF")]

@@ -1,7 +1,7 @@
 //! Whether this host has the `local` addresses of vxlan netdevs.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use tables::VniSource;
 
@@ -14,12 +14,12 @@ const RTN_LOCAL: u8 = 2;
 
 /// The `local` addresses that were asked for, and whether this host has them.
 #[derive(Debug, Default)]
-pub(crate) struct LocalAddresses(BTreeMap<Ipv4Addr, bool>);
+pub(crate) struct LocalAddresses(BTreeMap<IpAddr, bool>);
 
 impl LocalAddresses {
     /// Whether this host has the `local` address of a VNI.
     pub(crate) fn has_that_of(&mut self, stores: &Stores, source: VniSource) -> bool {
-        let Some(IpAddr::V4(local)) = stores.vxlan(source).and_then(|vxlan| vxlan.local) else {
+        let Some(local) = stores.vxlan(source).and_then(|vxlan| vxlan.local) else {
             return false;
         };
         *self.0.entry(local).or_insert_with(|| is_present(stores, local))
@@ -39,8 +39,8 @@ impl LocalAddresses {
 /// Whether packets may be sent from this address, and packets to it are delivered here. When its
 /// interface goes down, the kernel removes the address from table local, and both end. A route of
 /// type 'local' is as good as an address (`__ip_dev_find()`, `net/ipv4/devinet.c`).
-fn is_present(stores: &Stores, local: Ipv4Addr) -> bool {
-    let mut interfaces = stores.addresses.interfaces_with(IpAddr::V4(local));
+fn is_present(stores: &Stores, local: IpAddr) -> bool {
+    let mut interfaces = stores.addresses.interfaces_with(local);
     interfaces.any(|ifindex| stores.links.get(ifindex).is_none_or(is_up))
         || stores.routes.kernel.fib.matching(route_table::LOCAL, local).next().is_some_and(
             |(_, routes)| routes.first().is_some_and(|route| route.route_type == RTN_LOCAL),

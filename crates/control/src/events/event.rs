@@ -1,6 +1,6 @@
 //! What can happen.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use path::Entropy;
@@ -60,7 +60,7 @@ pub enum Event {
         /// The address.
         mac: MacAddr,
         /// The VTEP that it is behind.
-        vtep: Option<Ipv4Addr>,
+        vtep: Option<IpAddr>,
         /// Number of moves while it flapped, if it has stopped.
         over: Option<u64>,
     },
@@ -71,7 +71,7 @@ pub enum Event {
         /// Its vxlan netdev.
         netdev: String,
         /// The VTEP.
-        vtep: Ipv4Addr,
+        vtep: IpAddr,
         /// Whether it was added.
         added: bool,
     },
@@ -98,7 +98,7 @@ pub enum Event {
         /// How many of the [`tables::BUCKETS`] buckets of these VTEPs have another next hop.
         buckets: usize,
         /// One of the VTEPs.
-        vtep: Ipv4Addr,
+        vtep: IpAddr,
         /// Number of such VTEPs.
         vteps: usize,
         /// Whether next hops are missing, so that others have their buckets.
@@ -107,7 +107,7 @@ pub enum Event {
     /// Only the default route leads to a VTEP, or the VTEP has a route of its own again.
     ByDefault {
         /// The VTEP.
-        vtep: Ipv4Addr,
+        vtep: IpAddr,
         /// Whether only the default route leads to it now.
         begins: bool,
     },

@@ -298,7 +298,7 @@ fn common(inputs: Inputs<'_>, bridge: u32) -> Option<Common<'_>> {
     let attributes = stores.links.bridge(bridge)?;
     let link = stores.links.get(netdev)?;
     let BridgePort { state, learning, locked, .. } = link.bridge_port.unwrap_or_default();
-    let Filters { bridge: frames, ebtables, ip, call_ip } = configuration.namespace.filters;
+    let Filters { bridge: frames, ebtables, ip, call_ip, .. } = configuration.namespace.filters;
     let reasons = [
         (!configuration.settings.bypass, NoBypass::Off),
         (several, NoBypass::SeveralNetdevs),

@@ -8,7 +8,7 @@
 //! filter's mode, the interface's addresses and routes that vtepd does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use tables::steering::Uplink;
 
@@ -40,9 +40,11 @@ pub(crate) fn checked_sources(
         else {
             continue;
         };
+        // IPv6 has no such filter.
+        let IpAddr::V4(source) = known.address else { continue };
         for hop in &route.hops {
             if let Some(sources) = checked.get_mut(&hop.ifindex) {
-                sources.insert(known.address);
+                sources.insert(source);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What differs between two publications. Log, events and steering follow from it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tables::{
@@ -25,7 +25,7 @@ pub struct Diff {
     /// Host ports with new decisions about the bridge bypass.
     pub(crate) ports: Vec<PortDecision>,
     /// VTEPs that only a default route leads to.
-    pub(crate) by_default: Difference<Ipv4Addr>,
+    pub(crate) by_default: Difference<IpAddr>,
     /// Next hops, as interface index and gateway.
     pub(crate) next_hops: Difference<(u32, IpAddr)>,
     /// Uplinks whose queueing discipline shapes or impairs packets.
@@ -43,7 +43,7 @@ pub(crate) struct Placement {
     /// Whether next hops are missing, so that others have their buckets.
     pub(crate) reduced: bool,
     /// One of the VTEPs with this number, and how many there are.
-    pub(crate) vtep: Ipv4Addr,
+    pub(crate) vtep: IpAddr,
     pub(crate) vteps: usize,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct TableChange {
     pub(crate) old: Arc<VniTable>,
     pub(crate) new: Arc<VniTable>,
     /// The flood list.
-    pub(crate) flood: Difference<Ipv4Addr>,
+    pub(crate) flood: Difference<IpAddr>,
 }
 
 impl Diff {
@@ -130,10 +130,10 @@ fn next_hops(snapshot: &Snapshot) -> (BTreeSet<(u32, IpAddr)>, BTreeMap<u32, boo
 /// Counts the buckets that have another next hop. VTEPs with equal numbers share one row. VTEPs
 /// that had no next hop, or have none now, had no flows to move.
 fn placements(before: &Snapshot, after: &Snapshot) -> Vec<Placement> {
-    let old: HashMap<Ipv4Addr, &Arc<Paths>> =
+    let old: HashMap<IpAddr, &Arc<Paths>> =
         before.vteps().map(|vtep| (vtep.address, &vtep.paths)).collect();
     let mut counted = HashMap::new();
-    let mut rows: BTreeMap<(usize, bool), (Ipv4Addr, usize)> = BTreeMap::new();
+    let mut rows: BTreeMap<(usize, bool), (IpAddr, usize)> = BTreeMap::new();
     for Vtep { address, paths: new } in after.vteps() {
         let Some(old) = old.get(address).filter(|old| !Arc::ptr_eq(old, new)) else { continue };
         if old.next_hops().is_empty() || new.next_hops().is_empty() {
@@ -151,7 +151,7 @@ fn placements(before: &Snapshot, after: &Snapshot) -> Vec<Placement> {
 }
 
 fn tables(before: &Snapshot, after: &Snapshot) -> Vec<TableChange> {
-    let flood = |table: &VniTable, snapshot: &Snapshot| -> BTreeSet<Ipv4Addr> {
+    let flood = |table: &VniTable, snapshot: &Snapshot| -> BTreeSet<IpAddr> {
         let vteps = table.flood.iter().filter_map(|index| snapshot.vtep(*index));
         vteps.map(|vtep| vtep.address).collect()
     };

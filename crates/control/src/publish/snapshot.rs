@@ -1,7 +1,7 @@
 //! Builds the snapshot from the previous one and what changed since.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tables::{SnapshotBuilder, Vtep};
@@ -21,10 +21,7 @@ pub(crate) fn build(update: &mut Update, stores: &Stores, decisions: &mut Decisi
             None => snapshot.remove_vni(index),
         }
     }
-    snapshot.own(stores.addresses.own().iter().filter_map(|address| match address {
-        IpAddr::V4(address) => Some(*address),
-        IpAddr::V6(_) => None,
-    }));
+    snapshot.own(stores.addresses.own().iter().copied().filter(IpAddr::is_ipv4));
     // VTEPs that are or were reached by a default route only.
     let mut news = Vec::new();
     for (index, known) in stores.vteps.entries() {
@@ -56,7 +53,7 @@ pub(crate) fn build(update: &mut Update, stores: &Stores, decisions: &mut Decisi
 }
 
 /// Updates the set of VTEPs that only a default route leads to: first removals, then additions.
-fn by_default(known: &mut Arc<BTreeSet<Ipv4Addr>>, news: &[(Ipv4Addr, bool)]) {
+fn by_default(known: &mut Arc<BTreeSet<IpAddr>>, news: &[(IpAddr, bool)]) {
     if news.is_empty() {
         return;
     }

@@ -1,7 +1,7 @@
 //! A publication.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tables::{MacLocationChange, Snapshot, SteeringPlan};
@@ -25,7 +25,7 @@ pub struct Update {
     /// VNIs that the settings name and that no vxlan netdev has.
     pub missing: Arc<BTreeSet<Vni>>,
     /// VTEPs of VNIs taken over that only a default route leads to.
-    pub by_default: Arc<BTreeSet<Ipv4Addr>>,
+    pub by_default: Arc<BTreeSet<IpAddr>>,
     /// The host ports of bridges with VNIs taken over, and whether they have the bridge bypass.
     pub ports: Arc<[PortDecision]>,
     /// Addresses of the bridge bypass that appeared or left since the previous publication.

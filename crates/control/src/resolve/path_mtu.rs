@@ -5,7 +5,7 @@
 //! fragments VXLAN packets without DF.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use tables::{Tunnel, VniSource};
 
@@ -16,9 +16,9 @@ use crate::stores::overlay::Overlay;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path {
     /// The remote VTEP.
-    pub vtep: Ipv4Addr,
+    pub vtep: IpAddr,
     /// The source address of the packets.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// The output interface.
     pub ifindex: u32,
 }
@@ -42,7 +42,7 @@ pub(crate) fn paths<'a>(
 }
 
 /// Sets the path MTUs of the kernel's route cache. VTEPs that are absent have none.
-pub(crate) fn set(stores: &mut Stores, mtus: &BTreeMap<Ipv4Addr, u32>) {
+pub(crate) fn set(stores: &mut Stores, mtus: &BTreeMap<IpAddr, u32>) {
     for index in stores.vteps.indices() {
         let Some(known) = stores.vteps.get_mut(index) else { continue };
         let mtu = mtus.get(&known.address).copied();

@@ -25,7 +25,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use netlink::{Link, RouteNextHop, RouteTarget};
@@ -112,11 +112,11 @@ impl<'a> RouteResolver<'a> {
     /// The route to `address` as [`Underlay::resolve`] resolves it. Equal routes share one `Arc`.
     pub(crate) fn resolve(
         &mut self,
-        address: Ipv4Addr,
+        address: IpAddr,
         shared: &mut Shared<ResolvedRoute>,
     ) -> Arc<ResolvedRoute> {
         let underlay = self.underlay;
-        if underlay.own.contains(&IpAddr::V4(address)) {
+        if underlay.own.contains(&address) {
             return shared.share(&underlay.resolve(address));
         }
         let candidates = underlay.candidates(address);
@@ -128,7 +128,7 @@ impl<'a> RouteResolver<'a> {
         let route = shared
             .share(&ResolvedRoute { by_tos, ..underlay.try_each(&candidates, address, RECURSION) });
         // Otherwise the result is valid for this address only.
-        if !route.recursive && route.hops.iter().all(|hop| hop.gateway != IpAddr::V4(address)) {
+        if !route.recursive && route.hops.iter().all(|hop| hop.gateway != address) {
             self.followed.insert(key, Arc::clone(&route));
         }
         route
@@ -146,19 +146,19 @@ impl<'a> Underlay<'a> {
     }
 
     /// Resolves the route to `address`.
-    pub(crate) fn resolve(&self, address: Ipv4Addr) -> ResolvedRoute {
+    pub(crate) fn resolve(&self, address: IpAddr) -> ResolvedRoute {
         ResolvedRoute { by_tos: self.has_routes_by_tos(address), ..self.lookup(address, RECURSION) }
     }
 
-    fn has_routes_by_tos(&self, address: Ipv4Addr) -> bool {
+    fn has_routes_by_tos(&self, address: IpAddr) -> bool {
         let mut tables = TABLES.iter().map(|table| table | BY_TOS);
         tables.any(|table| {
             self.sources.iter().any(|routes| routes.fib.matching(table, address).next().is_some())
         })
     }
 
-    fn lookup(&self, address: Ipv4Addr, depth: usize) -> ResolvedRoute {
-        if self.own.contains(&IpAddr::V4(address)) {
+    fn lookup(&self, address: IpAddr, depth: usize) -> ResolvedRoute {
+        if self.own.contains(&address) {
             return ResolvedRoute {
                 obstacle: Some(UnusableRoute::OwnAddress),
                 ..ResolvedRoute::default()
@@ -169,7 +169,7 @@ impl<'a> Underlay<'a> {
 
     /// All matching routes in the order in which they are tried: by table, then by prefix length,
     /// longest first. Within a prefix, sources keep their order.
-    fn candidates(&self, address: Ipv4Addr) -> Vec<Candidate<'_>> {
+    fn candidates(&self, address: IpAddr) -> Vec<Candidate<'_>> {
         let mut candidates = Vec::new();
         for (table, number) in TABLES.into_iter().enumerate() {
             for (source, routes) in self.sources.into_iter().enumerate() {
@@ -192,7 +192,7 @@ impl<'a> Underlay<'a> {
     fn try_each(
         &self,
         candidates: &[Candidate<'_>],
-        address: Ipv4Addr,
+        address: IpAddr,
         depth: usize,
     ) -> ResolvedRoute {
         let mut lookup =
@@ -209,7 +209,7 @@ impl<'a> Underlay<'a> {
 /// The lookup of one address.
 struct Lookup<'a> {
     underlay: &'a Underlay<'a>,
-    address: Ipv4Addr,
+    address: IpAddr,
     /// How many more times a gateway may be looked up.
     depth: usize,
     /// As in [`ResolvedRoute`], of all routes that were tried.
@@ -308,8 +308,7 @@ impl Lookup<'_> {
     /// The route to the gateway of a next hop without an interface.
     fn gateway_route(&mut self, hop: &RouteNextHop) -> ResolvedRoute {
         self.recursive = true;
-        let (Some(IpAddr::V4(gateway)), Some(depth)) = (hop.gateway, self.depth.checked_sub(1))
-        else {
+        let (Some(gateway), Some(depth)) = (hop.gateway, self.depth.checked_sub(1)) else {
             return ResolvedRoute::default();
         };
         if gateway == self.address {
@@ -332,7 +331,7 @@ impl Lookup<'_> {
     }
 
     fn live_hop(&self, hop: &RouteNextHop, link: &Link, route_mtu: Option<u32>) -> Hop {
-        let gateway = hop.gateway.unwrap_or(IpAddr::V4(self.address));
+        let gateway = hop.gateway.unwrap_or(self.address);
         Hop {
             ifindex: hop.ifindex,
             gateway: self.underlay.link_local.canonical(hop.ifindex, gateway),
@@ -368,13 +367,13 @@ mod tests {
         }
     }
 
-    const fn address(last: u8) -> Ipv4Addr {
-        Ipv4Addr::new(10, 0, 0, last)
+    const fn address(last: u8) -> IpAddr {
+        IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, last))
     }
 
     /// Interface 0 means a gateway that has to be looked up.
     fn hop() -> impl Strategy<Value = RouteNextHop> {
-        let gateway = prop::option::of((0u8..8).prop_map(|last| IpAddr::V4(address(last))));
+        let gateway = prop::option::of((0u8..8).prop_map(address));
         (0u32..4, gateway, 1u16..3).prop_map(|(ifindex, gateway, weight)| RouteNextHop {
             ifindex,
             gateway,
@@ -394,7 +393,7 @@ mod tests {
         (prefix, table, kind, 0u32..2, prop::option::of(1200u32..1203), via).prop_map(
             |((last, prefix_length), table, route_type, priority, mtu, via)| Route {
                 table,
-                destination: IpAddr::V4(address(last)),
+                destination: address(last),
                 prefix_length,
                 priority,
                 tos: 0,
@@ -418,7 +417,7 @@ mod tests {
         }
         let hops = [5, 7].map(|ifindex| RouteNextHop {
             ifindex,
-            gateway: Some(IpAddr::V4(address(9))),
+            gateway: Some(address(9)),
             weight: 1,
             flags: 0,
             vni: None,
@@ -427,7 +426,7 @@ mod tests {
         let mut kernel = Routes::new(Identity::Metric);
         let route = Route {
             table: 254,
-            destination: IpAddr::V4(address(1)),
+            destination: address(1),
             prefix_length: 32,
             priority: 0,
             tos: 0,
@@ -475,7 +474,7 @@ mod tests {
                 all
             };
             let (kernel, fpm) = (routes(Identity::Metric, &kernel), routes(Identity::Prefix, &fpm));
-            let own = BTreeSet::from([IpAddr::V4(address(own))]);
+            let own = BTreeSet::from([address(own)]);
             let neighbours = Neighbours::default();
         let link_local = LinkLocal::new(&kernel, &neighbours);
             let underlay = Underlay { links: &links, own: &own, sources: [&fpm, &kernel], link_local: &link_local };

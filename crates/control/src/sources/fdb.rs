@@ -1,7 +1,5 @@
 //! Applies FDB entries to the stores: those of bridges, of vxlan netdevs, and zebra's.
 
-use std::net::IpAddr;
-
 use netlink::{Dump, FdbEntry, Operation};
 use tables::VniSource;
 use wire::MacAddr;
@@ -9,6 +7,7 @@ use wire::MacAddr;
 use crate::stores::Stores;
 use crate::stores::bridges::MOST;
 use crate::stores::epoch_map::Epoch;
+use crate::stores::prefix::is_usable;
 
 /// Applies an entry from the kernel.
 pub(crate) fn apply_kernel(stores: &mut Stores, operation: Operation, entry: &FdbEntry) {
@@ -148,7 +147,7 @@ pub(crate) fn apply_zebra(stores: &mut Stores, operation: Operation, entry: &Fdb
     let source = known.or_else(by_vni).unwrap_or(sent);
     stores.changes.overlays.insert(source);
     match (operation, entry.destination) {
-        (Operation::New, Some(IpAddr::V4(vtep))) => {
+        (Operation::New, Some(vtep)) if is_usable(vtep) => {
             let overlay = stores.overlays.entry(source).or_default();
             return !overlay.fpm_new(entry.mac, vtep, stores.epochs.fpm);
         }

@@ -1,6 +1,6 @@
 //! The state of the FPM session with zebra.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use fpm::{Generation, ZebraTraits};
@@ -38,7 +38,7 @@ pub struct FpmHazard {
     /// The router MAC address that makes its replay crash.
     pub router_mac: MacAddr,
     /// The VTEP of that address.
-    pub vtep: Ipv4Addr,
+    pub vtep: IpAddr,
 }
 
 /// The FPM session with zebra, or the last one.
@@ -130,7 +130,7 @@ impl FpmSession {
 /// it connects.
 pub(crate) fn router_mac(stores: &Stores) -> Option<FpmHazard> {
     stores.neighbours.iter().find_map(|(Adjacency { ifindex, address }, neighbour)| {
-        let IpAddr::V4(vtep) = address else { return None };
+        let vtep = address;
         let router_mac = neighbour.mac.filter(|_| {
             neighbour.state & NUD_NOARP != 0 && neighbour.flags & NTF_EXT_LEARNED != 0
         })?;

@@ -146,6 +146,9 @@ fn address(stores: &mut Stores, operation: Operation, message: &Address) {
 
 fn route(stores: &mut Stores, operation: Operation, route: &Route) {
     let routes = &mut stores.routes;
+    if routes.kernel.fib.is_ambiguous(route) {
+        stores.changes.want_dumps(&[Dump::Routes]);
+    }
     let changed = match operation {
         Operation::New => routes.kernel.fib.insert(route, stores.epochs.routes),
         Operation::Delete => {

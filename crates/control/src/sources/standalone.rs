@@ -4,7 +4,7 @@
 //! replaces the kernel's.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use netlink::{FdbEntry, Vxlan};
 use tables::VniSource;
@@ -22,13 +22,13 @@ pub struct StandaloneVni {
     /// The VNI.
     pub vni: Vni,
     /// This leaf's VTEP address.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// The UDP port, for sent and received packets.
     pub destination_port: u16,
     /// The remote VTEPs. They receive BUM frames. Packets from VTEPs that no VNI has are dropped.
-    pub remotes: BTreeSet<Ipv4Addr>,
+    pub remotes: BTreeSet<IpAddr>,
     /// MAC addresses that are always behind a remote VTEP.
-    pub macs: BTreeMap<MacAddr, Ipv4Addr>,
+    pub macs: BTreeMap<MacAddr, IpAddr>,
 }
 
 /// Adds these VNIs to the stores, without their entries.
@@ -37,7 +37,7 @@ pub(crate) fn add(stores: &mut Stores, vnis: &[StandaloneVni]) {
         name: format!("vni{}", vni.vni),
         vxlan: Vxlan {
             id: vni.vni.get(),
-            local: Some(IpAddr::V4(vni.local)),
+            local: Some(vni.local),
             destination_port: vni.destination_port,
             udp_checksum: true,
             ..Vxlan::default()
@@ -59,7 +59,7 @@ pub(crate) fn apply_entries(stores: &mut Stores, vnis: &[StandaloneVni]) {
         let flood = vni.remotes.iter().map(|remote| (MacAddr::ZERO, *remote));
         let macs = vni.macs.iter().map(|(mac, remote)| (*mac, *remote));
         for (mac, remote) in flood.chain(macs) {
-            let destination = Some(IpAddr::V4(remote));
+            let destination = Some(remote);
             let entry = FdbEntry { mac, destination, state: PERMANENT, ..FdbEntry::default() };
             overlay.kernel_new(&entry, stores.epochs.fdb);
         }

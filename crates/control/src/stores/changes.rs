@@ -1,7 +1,7 @@
 //! What has changed since the last publication, and what has to be dumped again.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use netlink::{Dump, Route};
 use tables::VniSource;
@@ -19,7 +19,7 @@ pub(crate) struct Changes {
     /// The routes to all VTEPs.
     pub(crate) underlay: bool,
     /// The routes to the VTEPs in these prefixes.
-    pub(crate) prefixes: BTreeSet<(Ipv4Addr, u8)>,
+    pub(crate) prefixes: BTreeSet<(IpAddr, u8)>,
     /// The MAC addresses of next hops.
     pub(crate) adjacencies: bool,
     /// Bridges and addresses of the bridge bypass.
@@ -61,11 +61,8 @@ impl Changes {
 
     /// Marks the prefix of a route if the route changed.
     pub(crate) fn route(&mut self, route: &Route, changed: bool) {
-        match route.destination {
-            IpAddr::V4(destination) if changed => {
-                self.prefixes.insert((destination, route.prefix_length));
-            }
-            _ => {}
+        if changed {
+            self.prefixes.insert((route.destination, route.prefix_length));
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use netlink::FdbEntry;
 use tables::hash::{TableHasher, TableMap};
@@ -15,6 +15,7 @@ use wire::MacAddr;
 
 use crate::eligibility::ineligible::UnsupportedEntry;
 use crate::stores::epoch_map::{Epoch, EpochMap};
+use crate::stores::prefix::is_usable;
 use crate::stores::vteps::Vteps;
 
 /// `NUD_PERMANENT | NUD_NOARP` (`include/uapi/linux/neighbour.h`).
@@ -23,7 +24,7 @@ const STATIC: u16 = 0xc0;
 /// An entry of the netdev's own FDB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Remote {
-    pub(crate) vtep: Ipv4Addr,
+    pub(crate) vtep: IpAddr,
     /// Whether received frames do not move it.
     pub(crate) fixed: bool,
     /// `NTF_*`.
@@ -34,8 +35,8 @@ pub(crate) struct Remote {
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     kernel: EpochMap<MacAddr, Remote>,
-    fpm: EpochMap<MacAddr, Ipv4Addr>,
-    flood: EpochMap<Ipv4Addr, ()>,
+    fpm: EpochMap<MacAddr, IpAddr>,
+    flood: EpochMap<IpAddr, ()>,
     /// Entries that only the kernel supports.
     unsupported: EpochMap<(MacAddr, Option<IpAddr>), UnsupportedEntry>,
     /// Addresses with changes since the last [`Overlay::apply`].
@@ -48,9 +49,9 @@ pub(crate) struct Overlay {
 
     /// The entries used for forwarding.
     pub(crate) fdb: Fdb,
-    pub(crate) flooding: BTreeMap<Ipv4Addr, VtepIndex>,
+    pub(crate) flooding: BTreeMap<IpAddr, VtepIndex>,
     /// On a netdev that learns: entries that received frames do not move.
-    pub(crate) fixed: TableMap<MacAddr, Ipv4Addr>,
+    pub(crate) fixed: TableMap<MacAddr, IpAddr>,
     /// Number of entries that refer to each VTEP.
     remotes: HashMap<VtepIndex, u32, BuildHasherDefault<TableHasher>>,
     /// Whether the VNI is taken over. Its VTEPs count such overlays.
@@ -63,9 +64,9 @@ pub struct MacChange {
     /// The address.
     pub mac: MacAddr,
     /// The previous VTEP.
-    pub from: Option<Ipv4Addr>,
+    pub from: Option<IpAddr>,
     /// The new VTEP.
-    pub to: Option<Ipv4Addr>,
+    pub to: Option<IpAddr>,
     /// Whether it left its VTEP because the bridge has it on a host port.
     pub local: bool,
 }
@@ -139,7 +140,7 @@ impl Overlay {
     }
 
     /// zebra reported an entry. Returns whether the kernel has reported this address as well.
-    pub(crate) fn fpm_new(&mut self, mac: MacAddr, vtep: Ipv4Addr, epoch: Epoch) -> bool {
+    pub(crate) fn fpm_new(&mut self, mac: MacAddr, vtep: IpAddr, epoch: Epoch) -> bool {
         if self.fpm.insert(mac, vtep, epoch) {
             self.marked.push(mac);
         }
@@ -242,7 +243,7 @@ impl Overlay {
     }
 
     /// Whether a source reports this address behind this VTEP.
-    pub(crate) fn says(&self, mac: MacAddr, vtep: Ipv4Addr) -> bool {
+    pub(crate) fn says(&self, mac: MacAddr, vtep: IpAddr) -> bool {
         self.kernel.get(&mac).is_some_and(|remote| remote.vtep == vtep)
             || self.fpm.get(&mac) == Some(&vtep)
     }
@@ -322,7 +323,7 @@ impl Overlay {
         applied
     }
 
-    fn acquire(&mut self, vteps: &mut Vteps, vtep: Ipv4Addr) -> VtepIndex {
+    fn acquire(&mut self, vteps: &mut Vteps, vtep: IpAddr) -> VtepIndex {
         if let Some(index) = vteps.find(vtep)
             && let Some(entries) = self.remotes.get_mut(&index)
         {
@@ -360,7 +361,7 @@ fn unsupported_key(entry: &FdbEntry) -> (MacAddr, Option<IpAddr>) {
 }
 
 /// The VTEP of an entry, unless only the kernel supports the entry.
-fn destination(entry: &FdbEntry) -> Result<Ipv4Addr, UnsupportedEntry> {
+fn destination(entry: &FdbEntry) -> Result<IpAddr, UnsupportedEntry> {
     // The kernel reports port, VNI and next-hop id only if they differ from the netdev's
     // (`vxlan_fdb_info()`).
     if let Some(id) = entry.next_hop_id {
@@ -380,10 +381,16 @@ fn destination(entry: &FdbEntry) -> Result<Ipv4Addr, UnsupportedEntry> {
     }
     match entry.destination {
         Some(IpAddr::V4(vtep)) if vtep.is_multicast() => {
+            Err(UnsupportedEntry::MulticastGroup(IpAddr::V4(vtep)))
+        }
+        Some(IpAddr::V4(vtep)) if !vtep.is_unspecified() => Ok(IpAddr::V4(vtep)),
+        Some(vtep @ IpAddr::V6(address)) if address.is_multicast() => {
             Err(UnsupportedEntry::MulticastGroup(vtep))
         }
-        Some(IpAddr::V4(vtep)) if !vtep.is_unspecified() => Ok(vtep),
-        Some(IpAddr::V6(vtep)) => Err(UnsupportedEntry::Ipv6(vtep)),
+        Some(vtep @ IpAddr::V6(address)) if is_usable(vtep) => Ok(IpAddr::V6(address)),
+        Some(IpAddr::V6(address)) if !address.is_unspecified() => {
+            Err(UnsupportedEntry::Ipv6(address))
+        }
         _ => Err(UnsupportedEntry::NoDestination),
     }
 }

@@ -6,7 +6,7 @@
 //! connection tracking does not see it.)
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::slice;
 
 use netlink::{BaseChain, Effect, Field, PacketRule, RuleChain, RuleHook, Test};
@@ -29,10 +29,10 @@ pub struct PacketFilters {
 /// The VXLAN packets of a VNI.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packets<'a> {
-    pub(crate) local: Ipv4Addr,
+    pub(crate) local: IpAddr,
     /// The destination port, in both directions.
     pub(crate) port: u16,
-    pub(crate) remotes: &'a [Ipv4Addr],
+    pub(crate) remotes: &'a [IpAddr],
     /// Whether packets from other senders are dropped.
     pub(crate) only_remotes: bool,
     /// The uplinks, where packets are redirected and sent: interface indices and names.
@@ -209,13 +209,12 @@ impl Packets<'_> {
                 all_or_none(self.uplinks.keys().map(|uplink| (uplink == ifindex) != *negated))
             }
             Test::Field { field, .. } => {
-                let remotes =
-                    || self.remotes.iter().map(|address| address.to_bits()).collect::<Vec<_>>();
+                let remotes = || self.remotes.iter().filter_map(ipv4_bits).collect::<Vec<_>>();
                 match (field, hook.is_input()) {
                     (Field::Source, true) if !self.only_remotes => Match::Maybe,
                     (Field::SourcePort, _) => Match::Maybe,
                     (Field::Source, false) | (Field::Destination, true) => {
-                        passes(test, &[self.local.to_bits()])
+                        passes(test, ipv4_bits(&self.local).as_slice())
                     }
                     (Field::Source, true) | (Field::Destination, false) => passes(test, &remotes()),
                     (Field::Protocol, _) => passes(test, &[UDP]),
@@ -225,6 +224,14 @@ impl Packets<'_> {
                 }
             }
         }
+    }
+}
+
+/// The bits of an IPv4 address.
+const fn ipv4_bits(address: &IpAddr) -> Option<u32> {
+    match address {
+        IpAddr::V4(address) => Some(address.to_bits()),
+        IpAddr::V6(_) => None,
     }
 }
 

@@ -5,9 +5,11 @@
 //! therefore matter for sent packets only.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use netlink::{IpsecDirection, IpsecPolicy, Rule};
+
+use crate::stores::prefix::contains;
 
 /// `RT_TABLE_LOCAL`.
 const LOCAL: u32 = 255;
@@ -17,10 +19,10 @@ const UDP: u8 = 17;
 /// The VXLAN packets of one VNI, by their outer headers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flow<'a> {
-    pub(crate) local: Ipv4Addr,
+    pub(crate) local: IpAddr,
     /// In both directions.
     pub(crate) destination_port: u16,
-    pub(crate) remotes: &'a [Ipv4Addr],
+    pub(crate) remotes: &'a [IpAddr],
     /// Whether packets from other senders are dropped.
     pub(crate) only_remotes: bool,
 }
@@ -30,8 +32,10 @@ pub(crate) struct Flow<'a> {
 pub(crate) struct Policies {
     /// In the kernel's order; `None` until they were read.
     rules: Option<Vec<Rule>>,
-    /// Whether these are the default rules of a new namespace.
+    /// Whether the IPv4 rules are the default rules of a new namespace.
     default_rules: bool,
+    /// The same for IPv6, also if there are none.
+    default_ipv6_rules: bool,
     ipsec: Vec<IpsecPolicy>,
     /// Whether IPsec drops packets that no policy matches.
     ipsec_blocks: bool,
@@ -41,7 +45,10 @@ impl Policies {
     /// Sets the current rules. Returns whether any changed.
     pub(crate) fn set_rules(&mut self, rules: Vec<Rule>) -> bool {
         let changed = self.rules.as_ref().is_none_or(|known| *known != rules);
-        self.default_rules = rules == Rule::defaults();
+        let (ipv4, ipv6): (Vec<&Rule>, Vec<&Rule>) =
+            rules.iter().partition(|rule| rule.from.0.is_ipv4());
+        self.default_rules = ipv4.into_iter().eq(&Rule::defaults());
+        self.default_ipv6_rules = ipv6.is_empty() || ipv6.into_iter().eq(&Rule::ipv6_defaults());
         self.rules = Some(rules);
         changed
     }
@@ -53,25 +60,28 @@ impl Policies {
         changed
     }
 
-    /// Whether the rules are the default rules of a new namespace.
+    /// Whether the IPv4 rules are the default rules of a new namespace.
     pub(crate) const fn has_default_rules(&self) -> bool {
         self.default_rules
     }
 
     /// Whether there is any rule or policy that may match a tunnel's packets.
     pub(crate) const fn any(&self) -> bool {
-        !self.default_rules && self.rules.is_some() || !self.ipsec.is_empty() || self.ipsec_blocks
+        let by_default = self.default_rules && self.default_ipv6_rules;
+        !by_default && self.rules.is_some() || !self.ipsec.is_empty() || self.ipsec_blocks
     }
 
     /// Why the kernel may route these packets differently than the default rules do.
     pub(crate) fn routing(&self, flow: &Flow<'_>) -> Option<String> {
         let rules = self.rules.as_ref()?;
-        let defaults = Rule::defaults();
-        if rules.first().is_none_or(|first| !looks_all_up(first, LOCAL)) {
+        let (ipv4, ipv6) = (Rule::defaults(), Rule::ipv6_defaults());
+        let defaults: &[Rule] = if flow.local.is_ipv4() { &ipv4 } else { &ipv6 };
+        let mut of_family = rules.iter().filter(|rule| is_of_family(rule, flow.local)).peekable();
+        if of_family.peek().is_none_or(|first| !looks_all_up(first, LOCAL)) {
             return Some("the first routing rule is not the one for table local".to_owned());
         }
         let missing = defaults.iter().find(|default| !rules.contains(default));
-        let other = rules.iter().find(|rule| !defaults.contains(rule) && may_match(rule, flow));
+        let other = of_family.find(|rule| !defaults.contains(rule) && may_match(rule, flow));
         match (other, missing) {
             (Some(rule), _) => Some(format!("the routing rule '{}' may match", Text(rule))),
             (None, Some(rule)) => Some(format!("the routing rule '{}' is missing", Text(rule))),
@@ -99,7 +109,12 @@ impl Policies {
 
 /// Whether a rule looks up every packet in this table.
 fn looks_all_up(rule: &Rule, table: u32) -> bool {
-    *rule == Rule { priority: rule.priority, table, ..Rule::default() }
+    let Rule { priority, from, to, .. } = *rule;
+    from.1 == 0 && to.1 == 0 && *rule == Rule { priority, table, from, to, ..Rule::default() }
+}
+
+fn is_of_family(rule: &Rule, address: IpAddr) -> bool {
+    rule.from.0.is_ipv4() == address.is_ipv4()
 }
 
 /// Whether a rule may match a packet that this host sends to a remote VTEP.
@@ -118,8 +133,8 @@ fn may_match(rule: &Rule, flow: &Flow<'_>) -> bool {
         .destination_ports
         .is_none_or(|(first, last)| (first..=last).contains(&flow.destination_port));
     port && rule.protocol.is_none_or(|protocol| protocol == UDP)
-        && within(rule.from, flow.local)
-        && flow.remotes.iter().any(|remote| within(rule.to, *remote))
+        && contains(rule.from, flow.local)
+        && flow.remotes.iter().any(|remote| contains(rule.to, *remote))
 }
 
 /// Whether the kernel may transform or drop packets of this flow because of an IPsec policy.
@@ -133,24 +148,19 @@ fn concerns(policy: &IpsecPolicy, flow: &Flow<'_>) -> bool {
     }
     match policy.direction {
         IpsecDirection::Out => {
-            within(policy.source, flow.local)
-                && flow.remotes.iter().any(|remote| within(policy.destination, *remote))
+            contains(policy.source, flow.local)
+                && flow.remotes.iter().any(|remote| contains(policy.destination, *remote))
         }
         IpsecDirection::In => {
-            within(policy.destination, flow.local)
+            contains(policy.destination, flow.local)
                 && (!flow.only_remotes
-                    || flow.remotes.iter().any(|remote| within(policy.source, *remote)))
+                    || flow.remotes.iter().any(|remote| contains(policy.source, *remote)))
         }
     }
 }
 
-fn within((network, length): (Ipv4Addr, u8), address: Ipv4Addr) -> bool {
-    let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
-    (network.to_bits() ^ address.to_bits()) & mask == 0
-}
-
 /// A prefix in the notation of `ip`.
-struct Prefix((Ipv4Addr, u8));
+struct Prefix((IpAddr, u8));
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

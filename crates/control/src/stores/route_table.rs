@@ -1,4 +1,4 @@
-//! The IPv4 routes of one source, looked up as the kernel does: tables local, main and default,
+//! The routes of one source, looked up as the kernel does: tables local, main and default,
 //! longest prefix first.
 //!
 //! There is one hash map for each prefix length instead of a trie. A lookup needs *all* matching
@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use netlink::{Route, RouteNextHop, RouteTarget};
@@ -15,6 +15,7 @@ use tables::hash::{TableHasher, TableMap};
 
 use crate::stores::epoch_map::Epoch;
 use crate::stores::intern::Shared;
+use crate::stores::prefix::network;
 
 /// `RT_TABLE_LOCAL`, `RT_TABLE_MAIN` and `RT_TABLE_DEFAULT`, in the order of the kernel's default
 /// rules (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`).
@@ -49,38 +50,31 @@ pub(crate) struct FibRoute {
     epoch: Epoch,
 }
 
-type Length = HashMap<u32, Vec<FibRoute>, BuildHasherDefault<TableHasher>>;
+type Length = HashMap<IpAddr, Vec<FibRoute>, BuildHasherDefault<TableHasher>>;
 
-/// The IPv4 routes of one source.
+/// The routes of one source.
 #[derive(Debug)]
 pub(crate) struct RouteTable {
     identity: Identity,
-    /// By table and prefix length. Lengths without routes are absent.
-    lengths: BTreeMap<(u32, u8), Length>,
+    /// By table, whether it is IPv6, and prefix length. Lengths without routes are absent.
+    lengths: BTreeMap<(u32, bool, u8), Length>,
     targets: Shared<RouteTarget>,
 }
 
 /// Table, network and prefix length of a route.
-pub(crate) type Prefix = (u32, Ipv4Addr, u8);
+pub(crate) type Prefix = (u32, IpAddr, u8);
 
-/// Table and prefix of a route; `None` for routes that are not used. Used are IPv4 routes in the
-/// tables of the default rules. Routes for a certain TOS only are stored in tables of their own
+/// Table and prefix of a route; `None` for routes that are not used. Used are routes in the tables
+/// of the default rules. Routes for a certain TOS only are stored in tables of their own
 /// ([`BY_TOS`]).
 fn prefix_of(route: &Route) -> Option<Prefix> {
-    match route.destination {
-        IpAddr::V4(destination)
-            if !route.cloned && TABLES.contains(&route.table) && route.prefix_length <= 32 =>
-        {
-            let table = if route.tos == 0 { route.table } else { route.table | BY_TOS };
-            Some((table, network(destination, route.prefix_length), route.prefix_length))
-        }
-        _ => None,
+    let (destination, length) = (route.destination, route.prefix_length);
+    let bits = if destination.is_ipv4() { 32 } else { 128 };
+    if route.cloned || !TABLES.contains(&route.table) || length > bits {
+        return None;
     }
-}
-
-fn network(address: Ipv4Addr, length: u8) -> Ipv4Addr {
-    let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
-    Ipv4Addr::from_bits(address.to_bits() & mask)
+    let table = if route.tos == 0 { route.table } else { route.table | BY_TOS };
+    Some((table, network(destination, length), length))
 }
 
 impl RouteTable {
@@ -103,9 +97,9 @@ impl RouteTable {
         let Some((table, destination, length)) = prefix_of(route) else { return false };
         let routes = self
             .lengths
-            .entry((table, length))
+            .entry((table, destination.is_ipv6(), length))
             .or_default()
-            .entry(destination.to_bits())
+            .entry(destination)
             .or_default();
         let new = FibRoute {
             priority: route.priority,
@@ -142,10 +136,24 @@ impl RouteTable {
         true
     }
 
-    /// Removes a route. Returns whether there was one.
+    /// Whether a message about an IPv6 route of the kernel does not show what the routes are then:
+    /// there is another route of the same prefix and metric. An IPv6 route gains and loses next hops
+    /// one by one.
+    pub(crate) fn is_ambiguous(&self, route: &Route) -> bool {
+        let Some((table, destination @ IpAddr::V6(_), length)) = prefix_of(route) else {
+            return false;
+        };
+        let at = self.lengths.get(&(table, true, length)).and_then(|at| at.get(&destination));
+        let other = |old: &FibRoute| old.priority == route.priority && *old.via != route.via;
+        at.is_some_and(|routes| routes.iter().any(other))
+    }
+
+    /// Removes a route. Returns whether there was one. Of IPv6 routes of the kernel, only one with
+    /// the same next hops.
     pub(crate) fn remove(&mut self, route: &Route) -> bool {
         let Some((table, destination, length)) = prefix_of(route) else { return false };
         let identity = self.identity;
+        let only_equal = identity == Identity::Metric && destination.is_ipv6();
         self.edit((table, destination, length), |routes| {
             if identity == Identity::Prefix {
                 routes.clear();
@@ -155,7 +163,7 @@ impl RouteTable {
             let place = routes
                 .iter()
                 .position(|old| of_metric(old) && *old.via == route.via)
-                .or_else(|| routes.iter().position(of_metric));
+                .or_else(|| routes.iter().position(of_metric).filter(|_| !only_equal));
             if let Some(place) = place {
                 routes.remove(place);
             }
@@ -172,8 +180,8 @@ impl RouteTable {
         let (table, destination, length) = prefix_of(route)?;
         let held = self
             .lengths
-            .get(&(table, length))
-            .is_some_and(|at| at.contains_key(&destination.to_bits()));
+            .get(&(table, destination.is_ipv6(), length))
+            .is_some_and(|at| at.contains_key(&destination));
         (!held).then_some((table, destination, length))
     }
 
@@ -226,13 +234,13 @@ impl RouteTable {
     pub(crate) fn matching(
         &self,
         table: u32,
-        address: Ipv4Addr,
+        address: IpAddr,
     ) -> impl Iterator<Item = (u8, &[FibRoute])> + '_ {
-        self.lengths.range((table, 0)..=(table, 32)).rev().filter_map(
-            move |((_, length), routes)| {
-                Some((*length, routes.get(&network(address, *length).to_bits())?.as_slice()))
-            },
-        )
+        let is_ipv6 = address.is_ipv6();
+        let lengths = self.lengths.range((table, is_ipv6, 0)..=(table, is_ipv6, u8::MAX));
+        lengths.rev().filter_map(move |((.., length), routes)| {
+            Some((*length, routes.get(&network(address, *length))?.as_slice()))
+        })
     }
 
     /// The next hops in the routes themselves, without those of next-hop objects.
@@ -250,16 +258,17 @@ impl RouteTable {
         (table, destination, length): Prefix,
         change: impl FnOnce(&mut Vec<FibRoute>),
     ) -> bool {
-        let Some(at) = self.lengths.get_mut(&(table, length)) else { return false };
-        let Some(routes) = at.get_mut(&destination.to_bits()) else { return false };
+        let key = (table, destination.is_ipv6(), length);
+        let Some(at) = self.lengths.get_mut(&key) else { return false };
+        let Some(routes) = at.get_mut(&destination) else { return false };
         let before = routes.len();
         change(routes);
         let changed = routes.len() != before;
         if routes.is_empty() {
-            at.remove(&destination.to_bits());
+            at.remove(&destination);
         }
         if at.is_empty() {
-            self.lengths.remove(&(table, length));
+            self.lengths.remove(&key);
         }
         changed
     }
@@ -268,11 +277,11 @@ impl RouteTable {
     /// that have no route any more.
     fn retain(&mut self, mut keep: impl FnMut(&mut FibRoute) -> bool) -> Vec<Prefix> {
         let mut emptied = Vec::new();
-        self.lengths.retain(|(table, length), at| {
+        self.lengths.retain(|(table, _, length), at| {
             at.retain(|destination, routes| {
                 routes.retain_mut(&mut keep);
                 if routes.is_empty() {
-                    emptied.push((*table, Ipv4Addr::from_bits(*destination), *length));
+                    emptied.push((*table, *destination, *length));
                 }
                 !routes.is_empty()
             });
@@ -389,8 +398,31 @@ mod tests {
         fib.insert(&route("10.1.0.0", 16, 20, 1), epoch);
         epoch.advance();
         fib.insert(&route("10.0.0.0", 8, 20, 2), epoch);
-        assert_eq!(fib.sweep(epoch), (1, vec![(254, Ipv4Addr::new(10, 1, 0, 0), 16)]));
+        assert_eq!(fib.sweep(epoch), (1, vec![(254, IpAddr::from([10, 1, 0, 0]), 16)]));
         assert_eq!(interfaces(&fib, "10.1.0.1"), [(8, vec![2])]);
+    }
+
+    #[test]
+    fn ipv6_routes_are_apart_and_lose_next_hops_one_by_one() {
+        let epoch = Epoch::default();
+        let mut fib = RouteTable::new(Identity::Metric);
+        let both = RouteTarget::NextHops(vec![on_link(1), on_link(2)]);
+        let whole = Route { via: both, ..route("2001:db8::", 32, 1024, 0) };
+        assert!(fib.insert(&route("2001:db8::", 16, 0, 3), epoch));
+        assert!(fib.insert(&whole, epoch));
+        assert!(fib.insert(&route("::", 0, 0, 4), epoch));
+        let lengths = |fib: &RouteTable| {
+            fib.matching(254, "2001:db8::1".parse().unwrap())
+                .map(|(length, _)| length)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(&fib), [32, 16, 0]);
+        assert_eq!(interfaces(&fib, "32.1.13.184"), [], "another family");
+        // The kernel says which next hop is gone, and not which are left.
+        let one = route("2001:db8::", 32, 1024, 1);
+        assert!(fib.is_ambiguous(&one) && !fib.remove(&one));
+        assert!(!fib.is_ambiguous(&whole) && fib.remove(&whole));
+        assert_eq!(lengths(&fib), [16, 0]);
     }
 
     #[test]
@@ -400,25 +432,23 @@ mod tests {
         fib.insert(&route("10.0.0.0", 8, 0, 1), epoch);
         let both = RouteTarget::NextHops(vec![on_link(1), on_link(2)]);
         fib.insert(&Route { via: both, ..route("10.1.0.0", 16, 0, 0) }, epoch);
-        assert_eq!(fib.interface_down(1), [(254, Ipv4Addr::new(10, 0, 0, 0), 8)]);
+        assert_eq!(fib.interface_down(1), [(254, IpAddr::from([10, 0, 0, 0]), 8)]);
         assert!(fib.interface_down(1).is_empty());
         assert_eq!(interfaces(&fib, "10.1.0.1"), [(16, vec![2])]);
     }
 
     #[test]
-    fn other_tables_and_families_are_not_known_and_routes_by_tos_apart() {
+    fn other_tables_are_not_known_and_routes_by_tos_apart() {
         let epoch = Epoch::default();
         let mut fib = RouteTable::new(Identity::Metric);
         let base = route("10.0.0.0", 8, 0, 1);
-        for ignored in [
-            Route { table: 100, ..base.clone() },
-            Route { cloned: true, ..base.clone() },
-            Route { destination: "2001:db8::".parse().unwrap(), prefix_length: 32, ..base.clone() },
-        ] {
+        for ignored in
+            [Route { table: 100, ..base.clone() }, Route { cloned: true, ..base.clone() }]
+        {
             assert!(!fib.insert(&ignored, epoch));
         }
         assert_eq!(fib.len(), 0);
-        let address = Ipv4Addr::new(10, 0, 0, 1);
+        let address = IpAddr::from([10, 0, 0, 1]);
         for tos in [4, 8] {
             assert!(fib.insert(&Route { tos, ..base.clone() }, epoch));
         }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tables::hash::TableHasher;
@@ -15,7 +15,7 @@ use crate::stores::resolved_route::ResolvedRoute;
 /// A remote VTEP.
 #[derive(Debug)]
 pub(crate) struct Known {
-    pub(crate) address: Ipv4Addr,
+    pub(crate) address: IpAddr,
     /// Number of overlays that refer to it.
     overlays: u32,
     /// Number of them that are taken over.
@@ -39,7 +39,7 @@ impl Known {
 #[derive(Debug, Default)]
 pub(crate) struct Vteps {
     entries: Vec<Option<Known>>,
-    by_address: HashMap<Ipv4Addr, VtepIndex, BuildHasherDefault<TableHasher>>,
+    by_address: HashMap<IpAddr, VtepIndex, BuildHasherDefault<TableHasher>>,
     free: Vec<VtepIndex>,
     /// The resolved routes to them; equal ones are stored once.
     pub(crate) routes: Shared<ResolvedRoute>,
@@ -58,7 +58,7 @@ impl Vteps {
         self.entries.get_mut(index.0 as usize)?.as_mut()
     }
 
-    pub(crate) fn find(&self, address: Ipv4Addr) -> Option<VtepIndex> {
+    pub(crate) fn find(&self, address: IpAddr) -> Option<VtepIndex> {
         self.by_address.get(&address).copied()
     }
 
@@ -87,7 +87,7 @@ impl Vteps {
     }
 
     /// Adds a reference of an overlay to this VTEP. `taken`: whether the overlay is taken over.
-    pub(crate) fn acquire(&mut self, address: Ipv4Addr, taken: bool) -> VtepIndex {
+    pub(crate) fn acquire(&mut self, address: IpAddr, taken: bool) -> VtepIndex {
         if let Some(&index) = self.by_address.get(&address) {
             if let Some(known) = self.get_mut(index) {
                 known.overlays += 1;

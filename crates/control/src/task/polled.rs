@@ -2,7 +2,7 @@
 //! once a second.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use netlink::Kernel;
 use crate::resolve::path_mtu::Path;
 use crate::settings::Defaults;
 use crate::state::State;
+use crate::stores::ipv6_interface::Ipv6Interface;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Number of paths that are read in one turn. Each read takes some microseconds.
@@ -45,6 +46,9 @@ impl Polled {
         if let Some(defaults) = Defaults::read() {
             state.set_defaults(defaults);
         }
+        let ipv6_uplinks = state.ipv6_uplinks().into_iter();
+        let read = |(ifindex, name): (u32, String)| Some((ifindex, Ipv6Interface::read(&name)?));
+        state.set_ipv6_interfaces(ipv6_uplinks.filter_map(read).collect());
         let wanted = state.paths();
         self.paths.retain(|path, _| wanted.contains(path));
         // If there are too many, the others follow in the next turn.
@@ -62,7 +66,7 @@ impl Polled {
                 Err(error) => tracing::debug!(%error, "the kernel cannot be asked for path MTUs"),
             }
         }
-        let mut smallest: BTreeMap<Ipv4Addr, u32> = BTreeMap::new();
+        let mut smallest: BTreeMap<IpAddr, u32> = BTreeMap::new();
         for (path, mtu) in &self.paths {
             smallest
                 .entry(path.vtep)

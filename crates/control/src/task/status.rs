@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ pub struct Status {
     /// VNIs that the settings name and that no vxlan netdev has.
     pub missing: Arc<BTreeSet<Vni>>,
     /// VTEPs of VNIs taken over that only a default route leads to.
-    pub by_default: Arc<BTreeSet<Ipv4Addr>>,
+    pub by_default: Arc<BTreeSet<IpAddr>>,
     /// The host ports of bridges with VNIs taken over, and whether they have the bridge bypass.
     pub ports: Arc<[PortDecision]>,
     /// The current warnings.
@@ -67,7 +67,7 @@ pub struct Swept {
 
 /// The sentence about VTEPs that only a default route leads to.
 #[derive(Debug, Clone, Copy)]
-pub struct ByDefault<'a>(&'a BTreeSet<Ipv4Addr>);
+pub struct ByDefault<'a>(&'a BTreeSet<IpAddr>);
 
 impl<'a> ByDefault<'a> {
     /// How many VTEPs the sentence names.
@@ -75,7 +75,7 @@ impl<'a> ByDefault<'a> {
 
     /// The sentence, or `None` without such VTEPs.
     #[must_use]
-    pub fn of(vteps: &'a BTreeSet<Ipv4Addr>) -> Option<Self> {
+    pub fn of(vteps: &'a BTreeSet<IpAddr>) -> Option<Self> {
         (!vteps.is_empty()).then_some(Self(vteps))
     }
 }
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn who_is_reached_by_the_default_route_is_named_as_far_as_there_is_room() {
         let vteps = |count: u8| {
-            (1..=count).map(|last| Ipv4Addr::new(10, 0, 0, last)).collect::<BTreeSet<_>>()
+            (1..=count).map(|last| IpAddr::from([10, 0, 0, last])).collect::<BTreeSet<_>>()
         };
         let sentence = |count| ByDefault::of(&vteps(count)).map(|warning| warning.to_string());
         assert_eq!(sentence(0), None);

@@ -18,16 +18,12 @@ pub const BRIDGE: u32 = 10;
 pub const VXLAN: u32 = 11;
 pub const HOST: u32 = 12;
 pub const VNI: u32 = 10010;
-pub const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
+pub const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 11));
 
 pub use Operation::{Delete, New};
 pub use VniSource::Netdev;
 
 pub fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-pub fn v4(text: &str) -> Ipv4Addr {
     text.parse().unwrap()
 }
 
@@ -96,7 +92,7 @@ pub fn host_port_with(options: BridgePort) -> Link {
 pub fn vxlan_of(vni: u32) -> Vxlan {
     Vxlan {
         id: vni,
-        local: Some(IpAddr::V4(LOCAL)),
+        local: Some(LOCAL),
         destination_port: 4789,
         udp_checksum: true,
         ..Vxlan::default()
@@ -205,10 +201,7 @@ pub fn zebra_mac(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
 
 /// The leaf gains or loses the source address of its tunnels.
 pub fn local_address(operation: Operation) -> Message {
-    Message::Address(
-        operation,
-        netlink::Address { ifindex: 1, address: IpAddr::V4(LOCAL), prefix_length: 32 },
-    )
+    Message::Address(operation, netlink::Address { ifindex: 1, address: LOCAL, prefix_length: 32 })
 }
 
 /// A leaf with two uplinks, one VNI in a bridge and a host port, but no VTEP yet.
@@ -267,14 +260,14 @@ pub fn table(update: &Update) -> Option<&VniTable> {
 }
 
 /// The VTEP behind which a MAC address is.
-pub fn behind(update: &Update, mac: MacAddr) -> Option<Ipv4Addr> {
+pub fn behind(update: &Update, mac: MacAddr) -> Option<IpAddr> {
     let index = table(update).expect("the VNI is taken").fdb.get(&mac)?;
     Some(
         update.snapshot.vtep(*index).expect("a VTEP that the FDB names is in the snapshot").address,
     )
 }
 
-pub fn flood_list(update: &Update) -> Vec<Ipv4Addr> {
+pub fn flood_list(update: &Update) -> Vec<IpAddr> {
     let table = table(update).expect("the VNI is taken");
     let address = |index| update.snapshot.vtep(index).expect("a VTEP of the flood list").address;
     table.flood.iter().copied().map(address).collect()
@@ -282,7 +275,7 @@ pub fn flood_list(update: &Update) -> Vec<Ipv4Addr> {
 
 /// The next hops towards a VTEP that is in the snapshot.
 pub fn paths<'a>(update: &'a Update, vtep: &str) -> &'a Paths {
-    let vtep = v4(vtep);
+    let vtep = ip(vtep);
     &update.snapshot.vteps().find(|known| known.address == vtep).expect("a known VTEP").paths
 }
 

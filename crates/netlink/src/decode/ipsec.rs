@@ -3,9 +3,9 @@
 //! The types of these messages overlap those of rtnetlink, so they have a decoder of their own.
 //! Layouts and attribute numbers: `include/uapi/linux/xfrm.h`.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use crate::envelope::{AF_INET, Envelope};
+use crate::envelope::{AF_INET, AF_INET6, Envelope};
 use crate::malformed::DecodeError;
 use crate::message::{IpsecDirection, IpsecPolicy, Message};
 
@@ -23,8 +23,8 @@ const TEMPLATES: u16 = 5;
 const INTERFACE_ID: u16 = 31;
 
 /// Decodes an answer to a request for policies or for the default policy. Policies that cannot
-/// apply to VXLAN over IPv4 become [`Message::Other`]: those for IPv6, for forwarded packets, of
-/// single sockets and of xfrm interfaces.
+/// apply to VXLAN become [`Message::Other`]: those for forwarded packets, of single
+/// sockets and of xfrm interfaces.
 pub(crate) fn message(envelope: &Envelope<'_>) -> Result<Message, DecodeError> {
     let message = match envelope.kind {
         NEW_POLICY => policy(envelope)?.map(Message::IpsecPolicy),
@@ -63,13 +63,15 @@ fn policy(envelope: &Envelope<'_>) -> Result<Option<IpsecPolicy>, DecodeError> {
             _ => {}
         }
     }
-    if u16::from_ne_bytes([f0, f1]) != u16::from(AF_INET) || of_interface {
+    let family = u16::from_ne_bytes([f0, f1]);
+    if ![AF_INET, AF_INET6].map(u16::from).contains(&family) || of_interface {
         return Ok(None);
     }
+    let is_ipv6 = family == u16::from(AF_INET6);
     Ok(Some(IpsecPolicy {
         direction,
-        source: (address(source), source_length),
-        destination: (address(destination), destination_length),
+        source: (address(source, is_ipv6), source_length),
+        destination: (address(destination, is_ipv6), destination_length),
         protocol,
         destination_port: (u16::from_be_bytes([p0, p1]), u16::from_be_bytes([m0, m1])),
         block: action == BLOCK,
@@ -77,7 +79,10 @@ fn policy(envelope: &Envelope<'_>) -> Result<Option<IpsecPolicy>, DecodeError> {
     }))
 }
 
-/// The IPv4 address at the start of an `xfrm_address_t`.
-fn address(octets: &[u8]) -> Ipv4Addr {
-    octets.first_chunk::<4>().map_or(Ipv4Addr::UNSPECIFIED, |octets| Ipv4Addr::from(*octets))
+/// The address in an `xfrm_address_t`.
+fn address(octets: &[u8], is_ipv6: bool) -> IpAddr {
+    if is_ipv6 {
+        return IpAddr::from(octets.first_chunk::<16>().copied().unwrap_or_default());
+    }
+    IpAddr::from(octets.first_chunk::<4>().copied().unwrap_or_default())
 }

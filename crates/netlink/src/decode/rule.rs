@@ -2,9 +2,9 @@
 //!
 //! Attribute numbers: `include/uapi/linux/fib_rules.h`.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::envelope::{AF_INET, Envelope};
+use crate::envelope::{AF_INET, AF_INET6, Envelope};
 use crate::malformed::DecodeError;
 use crate::message::Rule;
 
@@ -13,20 +13,22 @@ const INVERT: u32 = 2;
 /// The value for "not set" of `FRA_SUPPRESS_PREFIXLEN` and `FRA_SUPPRESS_IFGROUP`.
 const UNSET: u32 = u32::MAX;
 
-/// A rule. `None` for families other than IPv4.
+/// A rule. `None` for families other than IPv4 and IPv6.
 pub(super) fn rule(envelope: &Envelope<'_>) -> Result<Option<Rule>, DecodeError> {
     let (&[family, to_length, from_length, tos, table, _, _, action, f0, f1, f2, f3], attributes) =
         envelope.body::<12>()?;
-    if family != AF_INET {
-        return Ok(None);
-    }
+    let any = match family {
+        AF_INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        AF_INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        _ => return Ok(None),
+    };
     let mut rule = Rule {
         table: table.into(),
         action,
         inverted: u32::from_ne_bytes([f0, f1, f2, f3]) & INVERT != 0,
         ..Rule::default()
     };
-    let (mut to, mut from) = (Ipv4Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED);
+    let (mut to, mut from) = (any, any);
     let mut port_mask = u16::MAX;
     let mut others: Vec<&'static str> = Vec::new();
     if tos != 0 {
@@ -35,8 +37,8 @@ pub(super) fn rule(envelope: &Envelope<'_>) -> Result<Option<Rule>, DecodeError>
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            1 => to = v4(attribute.ip()?),
-            2 => from = v4(attribute.ip()?),
+            1 => to = attribute.ip()?,
+            2 => from = attribute.ip()?,
             3 => rule.input = Some(attribute.string()),
             6 => rule.priority = attribute.u32()?,
             15 => rule.table = attribute.u32()?,
@@ -67,13 +69,6 @@ pub(super) fn rule(envelope: &Envelope<'_>) -> Result<Option<Rule>, DecodeError>
     others.sort_unstable();
     others.dedup();
     Ok(Some(Rule { to: (to, to_length), from: (from, from_length), others, ..rule }))
-}
-
-fn v4(address: IpAddr) -> Ipv4Addr {
-    match address {
-        IpAddr::V4(address) => address,
-        IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
-    }
 }
 
 /// The name of an attribute in `ip rule`.

@@ -70,9 +70,12 @@ fn delete_rules(family: u8) {
     change(&[(8, 4, family, [attribute(1, TABLE), attribute(2, CHAIN)].concat())]);
 }
 
-const NONE: PacketFilters = PacketFilters { frames: false, packets: false };
+const NONE: PacketFilters = PacketFilters { frames: false, packets: false, ipv6: false };
 const FRAMES: PacketFilters = PacketFilters { frames: true, ..NONE };
+const FRAMES_OR_IPV6: PacketFilters = PacketFilters { frames: true, ipv6: true, ..NONE };
 const PACKETS: PacketFilters = PacketFilters { packets: true, ..NONE };
+const IPV6: PacketFilters = PacketFilters { ipv6: true, ..NONE };
+const PACKETS_OR_IPV6: PacketFilters = PacketFilters { packets: true, ipv6: true, ..NONE };
 // Families (`NFPROTO_*`).
 const INET: u8 = 1;
 const IP: u8 = 2;
@@ -87,14 +90,18 @@ fn rules_count_where_they_see_what_bridges_forward() {
     let (prerouting, input, forward, output, postrouting) = (0, 1, 2, 3, 4);
     for (family, hook, found) in [
         (INET, forward, PACKETS),
-        (INET, input, NONE),
-        (INET, 5, FRAMES),
+        (INET, prerouting, PACKETS_OR_IPV6),
+        (INET, input, IPV6),
+        (INET, 5, FRAMES_OR_IPV6),
         (IP, prerouting, PACKETS),
         (IP, postrouting, PACKETS),
         (IP, output, NONE),
         (IP6, forward, PACKETS),
+        (IP6, input, IPV6),
+        (IP6, output, IPV6),
+        (IP6, postrouting, PACKETS_OR_IPV6),
         (ARP, input, NONE),
-        (NETDEV, 0, FRAMES),
+        (NETDEV, 0, FRAMES_OR_IPV6),
         (BRIDGE, prerouting, FRAMES),
         (BRIDGE, forward, FRAMES),
         (BRIDGE, postrouting, FRAMES),

@@ -1,20 +1,22 @@
 //! Policy routing rules and IPsec policies of the running kernel, and network namespaces of links.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use crate::leaf::{Namespace, until};
 use netlink::{Dump, IpsecDirection, IpsecPolicy, Kernel, Message, Operation, Rule};
 use root_test::root_test;
 
-async fn rules(kernel: &Kernel) -> Vec<Rule> {
+/// The rules of IPv4 and of IPv6.
+async fn rules(kernel: &Kernel) -> (Vec<Rule>, Vec<Rule>) {
     let rule = |message| match message {
         Message::Rule(Operation::New, rule) => rule,
         other => panic!("{other:?}"),
     };
-    kernel.dump(Dump::Rules).await.unwrap().into_iter().map(rule).collect()
+    let rules = kernel.dump(Dump::Rules).await.unwrap().into_iter().map(rule);
+    rules.partition(|rule| rule.from.0.is_ipv4())
 }
 
-fn v4(text: &str) -> Ipv4Addr {
+fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
@@ -23,7 +25,8 @@ fn rules_are_dumped_and_watched() {
     let namespace = Namespace::new("rules");
     namespace.block_on(async {
         let mut kernel = Kernel::open().unwrap();
-        assert_eq!(rules(&kernel).await, Rule::defaults());
+        let defaults = (Rule::defaults().to_vec(), Rule::ipv6_defaults().to_vec());
+        assert_eq!(rules(&kernel).await, defaults);
         let add = |rule: &str| namespace.ip(&format!("rule add {rule}"));
         add("pref 100 from 10.0.0.1 to 10.0.0.0/24 lookup 1000");
         add("pref 101 iif lo ipproto udp dport 4789 prohibit");
@@ -33,8 +36,8 @@ fn rules_are_dumped_and_watched() {
         let plain = |priority| Rule { priority, ..Rule::default() };
         let expected = [
             Rule {
-                from: (v4("10.0.0.1"), 32),
-                to: (v4("10.0.0.0"), 24),
+                from: (ip("10.0.0.1"), 32),
+                to: (ip("10.0.0.0"), 24),
                 table: 1000,
                 ..plain(100)
             },
@@ -60,7 +63,12 @@ fn rules_are_dumped_and_watched() {
             },
             Rule { l3mdev: true, ..plain(1000) },
         ];
-        let dumped = rules(&kernel).await;
+        namespace.ip("-6 rule add pref 104 from fd00::1 to fd00::/64 lookup 1000");
+        let ipv6 =
+            Rule { from: (ip("fd00::1"), 128), to: (ip("fd00::"), 64), table: 1000, ..plain(104) };
+        let (dumped, dumped_ipv6) = rules(&kernel).await;
+        let [local, main] = Rule::ipv6_defaults();
+        assert_eq!(dumped_ipv6, [local, ipv6.clone(), main]);
         assert_eq!(dumped[0], Rule::defaults()[0]);
         assert_eq!(dumped[1..6], expected);
         assert_eq!(dumped[6..], Rule::defaults()[1..]);
@@ -68,7 +76,7 @@ fn rules_are_dumped_and_watched() {
         let mut seen = Vec::new();
         let gone = Message::Rule(Operation::Delete, expected[0].clone());
         until(&mut kernel, &mut seen, |message| *message == gone).await;
-        for rule in expected {
+        for rule in expected.into_iter().chain([ipv6]) {
             assert!(
                 seen.contains(&Message::Rule(Operation::New, rule.clone())),
                 "{rule:?} was no event"
@@ -91,7 +99,7 @@ fn ipsec_policies_are_dumped_and_watched() {
         ));
         add("src 10.0.0.2/32 dst 10.0.0.1/32 dir in action block priority 2");
         add("src 10.0.0.2/32 dst 10.0.0.9/32 dir in priority 3");
-        // None of these policies applies to VXLAN packets of this host.
+        // Neither of the first two applies to VXLAN packets of this host.
         add(&format!("src 10.0.0.1/32 dst 10.0.0.0/24 dir fwd {template}"));
         add(&format!("src 10.0.0.1/32 dst 10.0.0.0/24 dir out if_id 7 {template}"));
         add("src fd00::1/128 dst fd00::2/128 dir out action block");
@@ -101,8 +109,8 @@ fn ipsec_policies_are_dumped_and_watched() {
         until_changed(&mut kernel).await;
         let out = IpsecPolicy {
             direction: IpsecDirection::Out,
-            source: (v4("10.0.0.1"), 32),
-            destination: (v4("10.0.0.0"), 24),
+            source: (ip("10.0.0.1"), 32),
+            destination: (ip("10.0.0.0"), 24),
             protocol: 17,
             destination_port: (4789, 0xffff),
             block: false,
@@ -110,24 +118,30 @@ fn ipsec_policies_are_dumped_and_watched() {
         };
         let block = IpsecPolicy {
             direction: IpsecDirection::In,
-            source: (v4("10.0.0.2"), 32),
-            destination: (v4("10.0.0.1"), 32),
+            source: (ip("10.0.0.2"), 32),
+            destination: (ip("10.0.0.1"), 32),
             protocol: 0,
             destination_port: (0, 0),
             block: true,
             transforms: false,
         };
         let bypass =
-            IpsecPolicy { destination: (v4("10.0.0.9"), 32), block: false, ..block.clone() };
+            IpsecPolicy { destination: (ip("10.0.0.9"), 32), block: false, ..block.clone() };
         let mut dumped = kernel.dump(Dump::IpsecPolicies).await.unwrap();
         dumped.retain(|message| !matches!(message, Message::Other(_)));
-        for policy in [out, block, bypass] {
+        let ipv6 = IpsecPolicy {
+            direction: IpsecDirection::Out,
+            source: (ip("fd00::1"), 128),
+            destination: (ip("fd00::2"), 128),
+            ..block.clone()
+        };
+        for policy in [out, block, bypass, ipv6] {
             assert!(
                 dumped.contains(&Message::IpsecPolicy(policy.clone())),
                 "{policy:?}: {dumped:?}"
             );
         }
-        assert_eq!(dumped.len(), 4, "{dumped:?}");
+        assert_eq!(dumped.len(), 5, "{dumped:?}");
         namespace.ip("xfrm policy flush");
         until_changed(&mut kernel).await;
         assert_eq!(kernel.dump(Dump::IpsecPolicies).await.unwrap(), std::slice::from_ref(&accepts));

@@ -38,7 +38,7 @@ pub const OUTER: usize = 50;
 pub struct Leaf {
     pub tunnel: Tunnel,
     pub settings: Settings,
-    pub vteps: Vec<(Ipv4Addr, Vec<NextHop>)>,
+    pub vteps: Vec<(IpAddr, Vec<NextHop>)>,
     pub fdb: Vec<([u8; 6], u32)>,
     pub hosts: Vec<([u8; 6], u32)>,
     pub flood: Vec<u32>,
@@ -70,17 +70,19 @@ impl Leaf {
         Self {
             tunnel: Tunnel {
                 vni: Vni::try_from(VNI).unwrap(),
-                local: LEAF_1,
+                local: LEAF_1.into(),
                 destination_port: 4789,
                 ttl: Ttl::Fixed(64),
                 tos: Tos::Inherit,
                 df: DontFragment::Unset,
                 udp_checksum: false,
+                flow_label: 0,
+                accepts_no_checksum: false,
             },
             settings: Settings { policy: Policy::QpHash, seed: 1, ..Settings::default() },
             vteps: vec![
-                (LEAF_2, vec![hop(3), hop(4)]),
-                (Ipv4Addr::new(10, 0, 0, 3), vec![hop(3), hop(4)]),
+                (LEAF_2.into(), vec![hop(3), hop(4)]),
+                ([10, 0, 0, 3].into(), vec![hop(3), hop(4)]),
             ],
             fdb: vec![(HOST, 0)],
             hosts: Vec::new(),
@@ -94,8 +96,8 @@ impl Leaf {
     /// Leaf 2: the remote end.
     pub fn two() -> Self {
         let mut leaf = Self::one();
-        leaf.tunnel.local = LEAF_2;
-        leaf.vteps[0].0 = LEAF_1;
+        leaf.tunnel.local = LEAF_2.into();
+        leaf.vteps[0].0 = LEAF_1.into();
         leaf
     }
 

@@ -1,6 +1,6 @@
 //! The builder of snapshots.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -63,7 +63,7 @@ impl SnapshotBuilder {
         &mut self,
         index: VniIndex,
         before: Option<&VniTable>,
-        now: Option<(Ipv4Addr, u16, Vni)>,
+        now: Option<(IpAddr, u16, Vni)>,
     ) {
         let before = before.map(listens);
         if before == now {
@@ -81,12 +81,23 @@ impl SnapshotBuilder {
     /// Sets the VTEP with this index. Replaces the one that is there.
     pub fn vtep(&mut self, index: VtepIndex, vtep: Vtep) {
         let address = vtep.address;
+        self.assign(index, address);
         let replaced = self.snapshot.vteps.set(index.0 as usize, Some(vtep));
         self.call(index, replaced.as_ref(), Some(address));
     }
 
+    /// Numbers the assignment of an index to an address, unless the last one was to the same.
+    fn assign(&mut self, index: VtepIndex, address: IpAddr) {
+        let Snapshot { assignments, assigned, .. } = &mut self.snapshot;
+        let place = index.0 as usize;
+        if assignments.get(place).is_none_or(|(last, _)| *last != address) {
+            *assigned = assigned.wrapping_add(1);
+            assignments.set(place, Some((address, *assigned)));
+        }
+    }
+
     /// Sets the leaf's own addresses.
-    pub fn own(&mut self, addresses: impl Iterator<Item = Ipv4Addr> + Clone) {
+    pub fn own(&mut self, addresses: impl Iterator<Item = IpAddr> + Clone) {
         if !addresses.clone().eq(self.snapshot.own.iter().copied()) {
             self.snapshot.own = Arc::new(addresses.collect());
             self.snapshot.reception = self.identity;
@@ -99,7 +110,7 @@ impl SnapshotBuilder {
         self.call(index, removed.as_ref(), None);
     }
 
-    fn call(&mut self, index: VtepIndex, before: Option<&Vtep>, now: Option<Ipv4Addr>) {
+    fn call(&mut self, index: VtepIndex, before: Option<&Vtep>, now: Option<IpAddr>) {
         let before = before.map(|vtep| vtep.address);
         if before == now {
             return;
@@ -128,6 +139,6 @@ impl SnapshotBuilder {
 }
 
 /// The outer destination address, the UDP port and the VNI of the packets that a table receives.
-const fn listens(table: &VniTable) -> (Ipv4Addr, u16, Vni) {
+const fn listens(table: &VniTable) -> (IpAddr, u16, Vni) {
     (table.tunnel.local, table.tunnel.destination_port, table.tunnel.vni)
 }

@@ -120,7 +120,7 @@ mod tests {
     fn an_event_has_its_number_its_time_and_what_it_is_about() {
         let vni = wire::Vni::try_from(10).unwrap();
         let mac = wire::MacAddr([2, 0, 0, 0, 0, 1]);
-        let [one, two] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(std::net::Ipv4Addr::from);
+        let [one, two] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(std::net::IpAddr::from);
         let change = MacChange { mac, from: Some(one), to: Some(two), local: false };
         let moved = message_of(Event::Mac { vni, netdev: "vx10".to_owned(), change });
         assert_eq!((moved.sequence, moved.time.as_str()), (7, "1970-01-01T00:00:01.500Z"));

@@ -1,6 +1,6 @@
 //! The gRPC service: one method for each request of the schema.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -201,7 +201,7 @@ impl Vtepd for Service {
         &self,
         request: Request<v1::ListRoutesRequest>,
     ) -> Result<Response<Self::ListRoutesStream>, Status> {
-        let vtep = parse::<Ipv4Addr>("vtep", request.into_inner().vtep.as_deref())?;
+        let vtep = parse::<IpAddr>("vtep", request.into_inner().vtep.as_deref())?;
         let snapshot = self.handle.snapshot();
         if let Some(vtep) = vtep.filter(|vtep| !snapshot.knows_vtep(*vtep)) {
             return Err(Status::not_found(format!("no VNI that is taken over has a VTEP {vtep}")));

@@ -1,11 +1,12 @@
 //! Converts forwarding tables to messages.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::v1;
 use control::{Host, Status};
+use pipeline::counters::vtep_id;
 use pipeline::{Counters, Place, Station};
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
 use wire::MacAddr;
@@ -167,11 +168,11 @@ pub fn route(vtep: &Vtep, uplinks: &Uplinks) -> v1::Route {
 }
 
 /// Traffic to and from a VTEP; `None` if the VTEP's index is too high for a counter of its own.
-fn traffic(index: VtepIndex, vtep: &Vtep, counters: &Counters) -> Option<v1::PeerTraffic> {
+fn traffic(index: VtepIndex, snapshot: &Snapshot, counters: &Counters) -> Option<v1::PeerTraffic> {
     if index.0 as usize >= pipeline::counters::PEERS {
         return None;
     }
-    let Some(counted) = counters.peer(index.0, vtep.address) else {
+    let Some(counted) = counters.peer(vtep_id(index, snapshot)) else {
         return Some(v1::PeerTraffic::default());
     };
     Some(v1::PeerTraffic {
@@ -186,7 +187,7 @@ fn traffic(index: VtepIndex, vtep: &Vtep, counters: &Counters) -> Option<v1::Pee
 /// All remote VTEPs by address, with their MAC addresses, flood lists and traffic. `stations` are
 /// those that vtepd's own bridge has learned.
 pub fn peers(snapshot: &Snapshot, stations: &[Station], counters: &Counters) -> Vec<v1::Peer> {
-    let mut behind: BTreeMap<(Ipv4Addr, u32), v1::PeerVni> = BTreeMap::new();
+    let mut behind: BTreeMap<(IpAddr, u32), v1::PeerVni> = BTreeMap::new();
     for table in snapshot.vnis() {
         let vni = table.tunnel.vni.get();
         let mut count = |index: &VtepIndex, macs: u64, flood: bool| {
@@ -217,12 +218,12 @@ pub fn peers(snapshot: &Snapshot, stations: &[Station], counters: &Counters) -> 
             .range((vtep.address, 0)..=(vtep.address, u32::MAX))
             .map(|(_, row)| *row)
             .collect(),
-        traffic: traffic(index, vtep, counters),
+        traffic: traffic(index, snapshot, counters),
         default_route: vtep.paths.by_default(),
     };
     let indexed =
         snapshot.vteps().filter_map(|vtep| Some((snapshot.find_vtep(vtep.address)?, vtep)));
-    let vteps: BTreeMap<Ipv4Addr, (VtepIndex, &Vtep)> =
+    let vteps: BTreeMap<IpAddr, (VtepIndex, &Vtep)> =
         indexed.map(|(index, vtep)| (vtep.address, (index, vtep))).collect();
     vteps.into_values().map(peer).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 
 use control::Settings;
@@ -118,7 +118,7 @@ pub enum AccessError {
     #[error("UDP port {port} of {local} cannot be had: {problem}")]
     Claim {
         /// The address.
-        local: Ipv4Addr,
+        local: IpAddr,
         /// The port.
         port: u16,
         /// The problem, and what to do.
@@ -129,7 +129,7 @@ pub enum AccessError {
 /// Reserves a UDP port whose packets the steering programs redirect. The socket receives only what
 /// they pass, and vtepd never reads it. Without it the kernel would answer such packets with "port
 /// unreachable", and a vxlan netdev could use the port as well.
-fn claim(local: Ipv4Addr, port: u16) -> Result<UdpSocket, AccessError> {
+fn claim(local: IpAddr, port: u16) -> Result<UdpSocket, AccessError> {
     let failed = |error: io::Error| {
         AccessError::Claim {
         local,

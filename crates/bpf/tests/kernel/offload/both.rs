@@ -9,8 +9,9 @@ use aya::maps::{Array, HashMap, PerCpuArray, PerCpuValues};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, Pod};
 use bpf::{OffloadPathTraffic, OffloadTraffic, TakenTunnel, TunnelEnd};
+use pipeline::counters::vtep_id;
 use pipeline::{Batch, Counters, Destination, Frame, Offload, Pipeline, TxBatch, VlanTag};
-use tables::{OpenPort, Snapshot, TakenVni, VniSource, VniTable};
+use tables::{OpenPort, Snapshot, TakenVni, VniSource, VniTable, VtepIndex};
 use wire::checksum::Sum;
 
 use super::leaf::{HOST, HOST_MTU, HOST_PORT, NETDEV, SLOT, VTEPS, remote, snapshot};
@@ -237,7 +238,7 @@ impl Both {
             wire::ecn::decapsulate(packet[15], inner_class(inner).unwrap_or_default()),
             wire::ecn::Egress::Set(_)
         );
-        self.snapshot.find_vtep(source).is_none()
+        self.snapshot.find_vtep(source.into()).is_none()
             || half(38) + 34 != packet.len()
             || inner.len() < 34
             || (inner_class(inner).is_some() && changes && inner_length(inner).is_none())
@@ -256,17 +257,18 @@ impl Both {
         assert_eq!(traffic.past_bridge, self.pipeline.counters().past_bridge.get());
         for (address, index) in VTEPS.into_iter().zip(0..) {
             let traffic: OffloadTraffic = self.counted("offload_vtep_traffic", index, add);
-            let expected = self.pipeline.counters().peer(index, address).map_or_else(
-                Default::default,
-                |peer| OffloadTraffic {
-                    sent: peer.sent.frames.get(),
-                    sent_bytes: peer.sent.bytes.get(),
-                    received: peer.received.frames.get(),
-                    received_bytes: peer.received.bytes.get(),
-                    by_default: peer.by_default.get(),
-                    past_bridge: 0,
-                },
-            );
+            let id = vtep_id(VtepIndex(index), &self.snapshot);
+            let expected =
+                self.pipeline.counters().peer(id).map_or_else(Default::default, |peer| {
+                    OffloadTraffic {
+                        sent: peer.sent.frames.get(),
+                        sent_bytes: peer.sent.bytes.get(),
+                        received: peer.received.frames.get(),
+                        received_bytes: peer.received.bytes.get(),
+                        by_default: peer.by_default.get(),
+                        past_bridge: 0,
+                    }
+                });
             assert_eq!(traffic, expected, "{address}");
         }
         for path in 0..12 {

@@ -90,12 +90,14 @@ pub fn tables() -> Vec<VniTable> {
         mac: (number != 1).then_some(MacAddr(NETDEV_MAC)),
         tunnel: Tunnel {
             vni: (10_010 + number as u32 * 0x0001_0101).try_into().unwrap(),
-            local: Ipv4Addr::new(10, 0, 0, 1 + 200 * (number as u8 % 2)),
+            local: local(number).into(),
             destination_port: [4789, 8472, 65535][number % 3],
             ttl: [Ttl::Fixed(64), Ttl::Inherit { default: 255 }, Ttl::Fixed(1)][number / 2 % 3],
             tos: [Tos::Inherit, Tos::Fixed(0), Tos::Fixed(0xb9)][number / 3 % 3],
             df: [DontFragment::Unset, DontFragment::Set, DontFragment::Inherit][number % 3],
             udp_checksum: number % 2 == 1,
+            flow_label: 0,
+            accepts_no_checksum: false,
         },
         entropy,
         fdb: (0..VTEPS.len()).map(|to| (MacAddr(remote(to)), VtepIndex(to as u32))).collect(),
@@ -111,6 +113,16 @@ pub fn tables() -> Vec<VniTable> {
     twice.zip([0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16, 17, 9, 10, 11, 12]).map(table).collect()
 }
 
+const fn local(number: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, 1 + 200 * (number as u8 % 2))
+}
+
+/// The VNI's own address.
+pub fn local_of(table: &VniTable) -> Ipv4Addr {
+    let IpAddr::V4(local) = table.tunnel.local else { panic!("{table:?}") };
+    local
+}
+
 /// MAC address of the host behind a VTEP.
 pub const fn remote(vtep: usize) -> [u8; 6] {
     [2, 0, 0, 0, 1, vtep as u8]
@@ -118,12 +130,12 @@ pub const fn remote(vtep: usize) -> [u8; 6] {
 
 pub fn snapshot(table: VniTable) -> Snapshot {
     let mut builder = SnapshotBuilder::new(1);
-    let own = [table.tunnel.local, Ipv4Addr::new(10, 9, 9, 9)];
+    let own = [table.tunnel.local, [10, 9, 9, 9].into()];
     builder.own(own.into_iter());
     builder.vni(Arc::new(table));
     for (address, index) in VTEPS.into_iter().zip(0..) {
         let paths = Arc::new(Paths::new(next_hops(index)));
-        builder.vtep(VtepIndex(index as u32), Vtep { address, paths });
+        builder.vtep(VtepIndex(index as u32), Vtep { address: address.into(), paths });
     }
     builder.build()
 }

@@ -2,13 +2,13 @@
 //!
 //! `VTEPD_FRAMES` sets how many random frames are compared (1,000,000 if unset).
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 mod both;
 mod leaf;
 
 use both::{Both, LONGEST, Outcome};
-use leaf::{HOST, NETDEV_MAC, VTEPS, tables};
+use leaf::{HOST, NETDEV_MAC, VTEPS, local_of, tables};
 use path::{Bins, Entropy, Policy, Settings};
 use root_test::root_test;
 use tables::{SnapshotBuilder, VniTable, VtepIndex};
@@ -101,12 +101,12 @@ fn packet(random: &mut Random, table: &VniTable) -> Vec<u8> {
     let unknown = Ipv4Addr::new(10, 0, 0, 99);
     let known = random.one_of(&VTEPS);
     let from = match random.below(16) {
-        0 => random.one_of(&[unknown, Ipv4Addr::BROADCAST, table.tunnel.local]),
+        0 => random.one_of(&[unknown, Ipv4Addr::BROADCAST, local_of(table)]),
         _ => known,
     };
     let flip = if random.below(32) == 0 { 1 << random.below(64) } else { 0 };
     let payload = vxlan(table.tunnel.vni.get(), flip, &inner);
-    let vteps = (from.octets(), table.tunnel.local.octets());
+    let vteps = (from.octets(), local_of(table).octets());
     let ports = (random.next() as u16, table.tunnel.destination_port);
     let has_checksum = random.below(2) == 0;
     let datagram =
@@ -145,7 +145,7 @@ fn random_packets_are_decapsulated_as_by_the_pipeline() {
 
 /// A packet with these type of service fields, from the first VTEP, with or without a checksum.
 fn packet_of(table: &VniTable, tos: u8, inner: &[u8], has_checksum: bool) -> Vec<u8> {
-    let vteps = (VTEPS[0].octets(), table.tunnel.local.octets());
+    let vteps = (VTEPS[0].octets(), local_of(table).octets());
     let payload = vxlan(table.tunnel.vni.get(), 0, inner);
     let ports = (0xc000, table.tunnel.destination_port);
     let datagram =
@@ -226,7 +226,7 @@ fn wrong_packets_and_those_of_others_are_left_to_the_worker() {
         wrong[at] ^= 1;
         assert_eq!(outcome(&wrong), Outcome::Worker, "a wrong checksum at {at}");
     }
-    let senders = [[10, 0, 0, 99], [224, 0, 0, 1], [0; 4], [255; 4], table.tunnel.local.octets()];
+    let senders = [[10, 0, 0, 99], [224, 0, 0, 1], [0; 4], [255; 4], local_of(&table).octets()];
     for sender in senders {
         assert_eq!(outcome(&changed(26, &sender)), Outcome::Worker, "{sender:?}");
     }
@@ -263,7 +263,7 @@ fn senders_follow_the_snapshot() {
     assert_eq!(both.decapsulate(&packet).0, Outcome::Offloaded);
     let own = |both: &Both, addresses: &[Ipv4Addr]| {
         let mut builder = SnapshotBuilder::after(&both.snapshot);
-        builder.own(addresses.iter().copied());
+        builder.own(addresses.iter().copied().map(IpAddr::V4));
         builder.build()
     };
     both.set_snapshot(own(&both, &[VTEPS[0]]));

@@ -22,7 +22,7 @@ fn all() -> SteeringPlan {
         source: VniSource::Netdev(FIRST + number),
         name: format!("many{number}"),
         index: VniIndex::new(number as u16).unwrap(),
-        local: LOCAL,
+        local: LOCAL.into(),
         destination_port: 4789,
         frame_limit: 1450,
     };

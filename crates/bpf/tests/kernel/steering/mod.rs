@@ -77,7 +77,7 @@ fn plan(leaf: &Namespace) -> SteeringPlan {
         source: VniSource::Netdev(vx5),
         name: "vx5".to_owned(),
         index: VniIndex::new(9).unwrap(),
-        local: LOCAL,
+        local: LOCAL.into(),
         destination_port: 4789,
         frame_limit: 9000 - 36,
     };

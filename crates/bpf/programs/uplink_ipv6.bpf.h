@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+//
+// Uplink ingress: packets for the worker, and VXLAN packets over IPv6. Included by steering.bpf.c.
+
+// Redirects a packet to the worker. `offset`: of its inner frame.
+static ALWAYS_INLINE int uplink_to_worker(struct __sk_buff *skb, struct taken_tunnel *taken, __u32 offset)
+{
+	__u32 ifindex, worker = taken->worker < WORKERS ? taken->worker : worker_of(skb, offset);
+
+	if (has_left(taken->leaves, &taken->left, worker, UNDERLAY))
+		return PASS;
+	if (stalled(worker, UNDERLAY)) {
+		count(COUNT_UPLINK_STALLED);
+		return PASS;
+	}
+	count(COUNT_UPLINK_REDIRECTED);
+	mark_punt(skb, worker, UNDERLAY);
+	ifindex = near_end(underlay_punts, worker);
+	if (!through_queue)
+		return at_once(skb, ifindex);
+	skb->tc_index = 0;
+	return bpf_redirect(ifindex, 0);
+}
+
+struct headers_ipv6 {
+	__u8 destination[6];
+	__u8 source[6];
+	__u16 ethertype;
+	__u32 version_class_label;
+	__u16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u32 addresses[8]; // source, destination
+	__u16 source_port;
+	__u16 destination_port;
+	__u16 udp_length;
+	__u16 udp_checksum;
+	__u32 vxlan_flags;
+	__u32 vni_reserved;
+} __attribute__((packed));
+
+// Whether the kernel may drop packets from this source (ip6_rcv_core(), net/ipv6/ip6_input.c):
+// multicast, IPv4-mapped, loopback and unspecified addresses.
+static ALWAYS_INLINE int is_odd_source(const struct headers_ipv6 *h)
+{
+	return (h->addresses[0] & htonl(0xff000000)) == htonl(0xff000000) || !(h->addresses[0] | h->addresses[1]);
+}
+
+// Redirects whole VXLAN packets without extension headers for the tunnel endpoints in the map.
+static FUNCTION int steer_uplink_ipv6(struct __sk_buff *skb)
+{
+	struct headers_ipv6 h;
+	struct tunnel_end end = {};
+	struct taken_tunnel *taken;
+	__u32 total;
+
+	if (skb->vlan_present || skb->pkt_type != PACKET_HOST || bpf_skb_load_bytes(skb, 0, &h, sizeof(h)))
+		return PASS;
+	if ((ntohl(h.version_class_label) >> 28) != 6 || h.next_header != IPPROTO_UDP || is_odd_source(&h))
+		return PASS;
+	if (h.vxlan_flags != htonl(0x08000000) || (ntohl(h.vni_reserved) & 0xff))
+		return PASS;
+	total = ntohs(h.payload_length);
+	if (total + 54 > skb->len || ntohs(h.udp_length) < 16 + SHORTEST_INNER || ntohs(h.udp_length) > total)
+		return PASS;
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		end.local[i] = h.addresses[4 + i];
+	end.vni = ntohl(h.vni_reserved) >> 8;
+	end.port = h.destination_port;
+	taken = bpf_map_lookup_elem(&taken_tunnels, &end);
+	return taken ? uplink_to_worker(skb, taken, sizeof(h)) : PASS;
+}
