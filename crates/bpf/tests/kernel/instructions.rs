@@ -8,7 +8,7 @@ use root_test::root_test;
 
 /// Limits about a fifth above what Linux 6.18 counts. Other programs stay below 250.
 const LIMITS: [(&str, u32); 3] =
-    [("steer_port", 11_500), ("steer_uplink", 9_500), ("steer_vxlan", 11_500)];
+    [("steer_port", 11_500), ("steer_uplink", 9_500), ("steer_vxlan", 12_500)];
 
 #[root_test]
 fn programs_are_verified_within_their_limits() {

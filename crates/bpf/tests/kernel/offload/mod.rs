@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 
 mod both;
 mod leaf;
+mod super_frames;
 
 use both::{Both, LONGEST, Outcome};
 use leaf::{HOST, NETDEV_MAC, VTEPS, tables};
