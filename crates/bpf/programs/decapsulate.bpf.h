@@ -210,7 +210,7 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	if (passage && passage->arrived != passage->queued)
 		port = 0;
 	if (remove_outer(skb, at, inner.ethertype == htons(ETH_P_IPV6)))
-		return TO_WORKER;
+		return skb->gso_size ? super_frame_to_worker(skb, slot, UNDERLAY, at) : TO_WORKER;
 	if (bpf_skb_store_bytes(skb, 0, &inner, 14, 0)) {
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
