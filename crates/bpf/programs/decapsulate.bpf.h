@@ -49,6 +49,11 @@ static ALWAYS_INLINE __u32 inner_packet(const struct inside *inner)
 	return 0;
 }
 
+static ALWAYS_INLINE int is_udp(const struct inside *inner)
+{
+	return (inner->ethertype == htons(ETH_P_IP) ? inner->ip[9] : inner->ip[6]) == IPPROTO_UDP;
+}
+
 // Applies the outer code point to the inner header (RFC 6040 figure 4). `at`: offset of the inner IP
 // header. Returns 0 if the worker has to do it.
 static ALWAYS_INLINE int follow_congestion(struct __sk_buff *skb, struct inside *inner, __u8 outer, __u32 at)
@@ -142,6 +147,19 @@ static ALWAYS_INLINE __u32 host_port(struct __sk_buff *skb, const struct inside 
 	return skb->gso_size || length <= port->delivery_limit ? ifindex : 0;
 }
 
+// Removes the outer headers. A host port splits a super-frame by skb->protocol, which has to become
+// IPv6. Kernels before 6.3 cannot set it: there the worker gets such super-frames.
+#define DECAP_L3_IPV6 (1ULL << 8) // BPF_F_ADJ_ROOM_DECAP_L3_IPV6 (include/uapi/linux/bpf.h)
+
+static ALWAYS_INLINE int remove_outer(struct __sk_buff *skb, __s32 length, int is_ipv6)
+{
+	if (is_ipv6 && !bpf_skb_adjust_room(skb, -length, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO | DECAP_L3_IPV6))
+		return 0;
+	if (is_ipv6 && skb->gso_size)
+		return -1;
+	return bpf_skb_adjust_room(skb, -length, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
+}
+
 // Decapsulates a packet that steer_uplink has checked, and sends the frame to its host or into the
 // bridge.
 static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers *h, __u32 slot)
@@ -173,12 +191,11 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 		return TO_WORKER;
 	if (skb->gso_size) {
 		// Of many packets in one super-frame, each has its own headers. Only the worker splits
-		// those. A super-frame in one packet is forwarded whole.
-		if (inner_packet(&inner) + 14 != length)
-			return TO_WORKER;
-		segment = segment_length(skb, at);
+		// those. A super-frame in one packet is forwarded whole, but for UDP: its description of
+		// the tunnel stays, and the kernel would split it there (udp4_ufo_fragment()).
+		segment = inner_packet(&inner) + 14 == length && !is_udp(&inner) ? segment_length(skb, at) : 0;
 		if (segment <= skb->gso_size)
-			return TO_WORKER;
+			return super_frame_to_worker(skb, slot, UNDERLAY, at);
 		header = segment - skb->gso_size;
 		segments = (length - header + skb->gso_size - 1) / skb->gso_size;
 	}
@@ -192,8 +209,8 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	passage = bridge_passage();
 	if (passage && passage->arrived != passage->queued)
 		port = 0;
-	if (bpf_skb_adjust_room(skb, -(__s32)at, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
-		return TO_WORKER;
+	if (remove_outer(skb, at, inner.ethertype == htons(ETH_P_IPV6)))
+		return skb->gso_size ? super_frame_to_worker(skb, slot, UNDERLAY, at) : TO_WORKER;
 	if (bpf_skb_store_bytes(skb, 0, &inner, 14, 0)) {
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;

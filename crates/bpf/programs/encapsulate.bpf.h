@@ -160,7 +160,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 		segment = segment_length(skb, 0);
 		// Each segment of RoCE may have a queue pair of its own.
 		if (!segment || kind == ROCE)
-			return TO_WORKER;
+			return super_frame_to_worker(skb, slot, BRIDGE, 0);
 		header = segment - skb->gso_size;
 		segments = (length - header + skb->gso_size - 1) / skb->gso_size;
 	}

@@ -170,6 +170,18 @@ static FUNCTION int comes_from_worker(struct __sk_buff *skb, __u64 *entry, __u32
 	return 0;
 }
 
+// Leaves a super-frame to the worker. Later frames of its flow follow it until the worker has sent
+// all, so that they do not overtake it.
+static FUNCTION int super_frame_to_worker(struct __sk_buff *skb, __u32 slot, __u32 which, __u32 start)
+{
+	__u64 *entry = bpf_map_lookup_elem(&offload_slots, &slot);
+	__u32 worker = worker_of(skb, start) & (WORKERS - 1);
+
+	if (entry)
+		__sync_fetch_and_and(entry, ~OFFLOAD_MOVED(worker, which));
+	return TO_WORKER;
+}
+
 // The settings of a slot whose frames are offloaded; 0 if the worker gets the frame. `start`: offset
 // of the frame's Ethernet header.
 static ALWAYS_INLINE struct offload_vni *offload_of(struct __sk_buff *skb, __u32 slot, __u32 which, __u32 start)

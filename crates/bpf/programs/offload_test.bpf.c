@@ -44,6 +44,14 @@ SEC("classifier") int test_encapsulate(struct __sk_buff *skb)
 	return finished(skb, encapsulate(skb, TESTED_SLOT, skb->cb[0]));
 }
 
+// A host port's frames, all for the first VTEP.
+SEC("classifier") int test_port(struct __sk_buff *skb)
+{
+	int result = encapsulate(skb, TESTED_SLOT, 0);
+
+	return result == TO_WORKER ? PASS : result;
+}
+
 // With the checks of a packet from the underlay.
 SEC("classifier") __attribute__((flatten)) int test_uplink(struct __sk_buff *skb)
 {

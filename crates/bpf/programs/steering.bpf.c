@@ -11,8 +11,7 @@
 
 #define SEC(name) __attribute__((section(name), used))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
-// A function of its own in the program, with a stack frame of its own. If it is not static, it is
-// verified once, and not for each path that leads to it. Memory that it gets has to be written.
+// A function with a stack frame of its own. If it is not static, it is verified once for all calls.
 #define FUNCTION __attribute__((noinline))
 #define UINT(name, value) int (*name)[value]
 #define TYPE(name, type) type *name
@@ -480,8 +479,7 @@ kernel:
 	return choose_port(skb);
 }
 
-// Access port ingress: AF_PACKET has received the frame before this program runs. Dropping it keeps
-// it from the IP stack.
+// Access port ingress: AF_PACKET has the frame already. Dropping it keeps it from the IP stack.
 SEC("classifier") int steer_access(struct __sk_buff *skb)
 {
 	return DROP;

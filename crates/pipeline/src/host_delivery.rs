@@ -115,9 +115,12 @@ fn is_well_formed(inner: &[u8]) -> bool {
     let Some(ip) = packet.first_chunk::<20>() else { return false };
     let [first, _, l0, l1, p0, p1, ..] = *ip;
     let claimed = |high, low| usize::from(u16::from_be_bytes([high, low]));
-    match first {
-        0x45 => claimed(l0, l1) + ETHERNET == length && Sum::new().bytes(ip).is_intact(),
-        0x60..=0x6f => claimed(p0, p1) + 40 + ETHERNET == length,
+    let kind = inner.get(MACS..ETHERNET);
+    match (kind, first) {
+        (Some([0x08, 0x00]), 0x45) => {
+            claimed(l0, l1) + ETHERNET == length && Sum::new().bytes(ip).is_intact()
+        }
+        (Some([0x86, 0xdd]), 0x60..=0x6f) => claimed(p0, p1) + 40 + ETHERNET == length,
         _ => false,
     }
 }

@@ -6,14 +6,16 @@ use aya::EbpfLoader;
 use aya::programs::SchedClassifier;
 use root_test::root_test;
 
-/// Limits about a fifth above what Linux 6.18 counts. Other programs stay below 250.
+/// Limits about a fifth above what Linux 6.1 counts; 6.18 counts less. Other programs stay below
+/// 250.
 const LIMITS: [(&str, u32); 3] =
-    [("steer_port", 11_500), ("steer_uplink", 9_500), ("steer_vxlan", 11_500)];
+    [("steer_port", 21_000), ("steer_uplink", 10_000), ("steer_vxlan", 21_000)];
 
 #[root_test]
 fn programs_are_verified_within_their_limits() {
     let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
     let mut ebpf = EbpfLoader::new().load(object).unwrap();
+    let mut exceeded = Vec::new();
     for (name, program) in ebpf.programs_mut() {
         let program: &mut SchedClassifier = program.try_into().unwrap();
         program.load().unwrap();
@@ -22,6 +24,9 @@ fn programs_are_verified_within_their_limits() {
         };
         let limit = LIMITS.iter().find(|(of, _)| *of == name).map_or(250, |(_, limit)| *limit);
         println!("{name}: {count} verified instructions, at most {limit}");
-        assert!(count <= limit, "{name}: {count} verified instructions, more than {limit}");
+        if count > limit {
+            exceeded.push(name.to_owned());
+        }
     }
+    assert!(exceeded.is_empty(), "more instructions than before: {exceeded:?}");
 }

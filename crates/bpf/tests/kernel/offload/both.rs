@@ -14,7 +14,7 @@ use pipeline::{Batch, Counters, Destination, Frame, Offload, Pipeline, TxBatch, 
 use tables::{OpenPort, Snapshot, TakenVni, VniSource, VniTable, VtepIndex};
 use wire::checksum::Sum;
 
-use super::leaf::{HOST, HOST_MTU, HOST_PORT, NETDEV, SLOT, VTEPS, remote, snapshot};
+use super::leaf::{HOST, HOST_MTU, HOST_PORT, NETDEV, SLOT, remote, snapshot};
 
 /// Interface index of the worker's underlay punt pair.
 const PUNT: u32 = 71;
@@ -56,7 +56,7 @@ struct Ran {
 
 /// Programs and pipeline.
 pub struct Both {
-    ebpf: Ebpf,
+    pub ebpf: Ebpf,
     maps: bpf::Offload,
     pub pipeline: Pipeline,
     pub snapshot: Snapshot,
@@ -72,7 +72,7 @@ impl Both {
         loader.override_global("underlay_punts", &punts, true);
         loader.override_global("stall_limit", &never, true);
         let mut ebpf = loader.load(object).unwrap();
-        for name in ["test_encapsulate", "test_uplink"] {
+        for name in ["test_encapsulate", "test_uplink", "test_port"] {
             let program: &mut SchedClassifier = ebpf.program_mut(name).unwrap().try_into().unwrap();
             program.load().unwrap();
         }
@@ -81,7 +81,7 @@ impl Both {
             .unwrap()
             .set(SLOT.into(), NETDEV, 0)
             .unwrap();
-        open_host_port(&mut ebpf);
+        open_host_port(&mut ebpf, HOST_PORT);
         let pipeline = pipeline();
         Self { ebpf, maps, pipeline, snapshot: Snapshot::default(), now: Instant::now() }
     }
@@ -93,12 +93,7 @@ impl Both {
 
     pub fn set_snapshot(&mut self, snapshot: Snapshot) {
         self.maps.follow(&mut self.ebpf, &snapshot).unwrap();
-        // The worker has sent everything (`WORDS` of the programs).
-        let mut words: Array<_, u64> =
-            self.ebpf.map_mut("waiting_since").unwrap().try_into().unwrap();
-        for (index, word) in (0..).zip([0, 0, 1]) {
-            words.set(index, word, 0).unwrap();
-        }
+        self.worker_is_idle();
         let table = snapshot.vni(SLOT).unwrap();
         let vni = TakenVni {
             vni: table.tunnel.vni,
@@ -117,6 +112,15 @@ impl Both {
         self.pipeline = pipeline();
         self.snapshot = snapshot;
         self.clear_counters();
+    }
+
+    /// The worker has sent everything (`WORDS` of the programs).
+    pub fn worker_is_idle(&mut self) {
+        let mut words: Array<_, u64> =
+            self.ebpf.map_mut("waiting_since").unwrap().try_into().unwrap();
+        for (index, word) in (0..).zip([0, 0, 1]) {
+            words.set(index, word, 0).unwrap();
+        }
     }
 
     fn table(&self) -> &VniTable {
@@ -155,7 +159,7 @@ impl Both {
         })
     }
 
-    /// Encapsulates a frame for a VTEP of [`VTEPS`]. Returns the resulting frame, too.
+    /// Encapsulates a frame for a VTEP of the leaf. Returns the resulting frame, too.
     pub fn encapsulate(&mut self, frame: &mut [u8], vtep: usize) -> (Outcome, Vec<u8>) {
         frame[..6].copy_from_slice(&remote(vtep));
         let frame: &[u8] = frame;
@@ -174,24 +178,30 @@ impl Both {
             assert_eq!(ran.frame, frame, "what the worker gets is unchanged");
             return (Outcome::Worker, ran.frame);
         };
-        if !self.is_encapsulated(frame) {
+        let Destination::Uplink { ifindex, impaired, .. } = sent.to else {
+            panic!("{:?}", sent.to)
+        };
+        if !self.is_encapsulated(frame, impaired) {
             assert_eq!(ran.returned, TO_WORKER, "{frame:02x?}");
             assert_eq!(ran.frame, frame, "what the worker gets is unchanged");
             return (Outcome::Worker, ran.frame);
         }
         assert_eq!(ran.returned, REDIRECT, "{frame:02x?}");
         self.pipeline.account_frame(sent, Ok(()));
-        let Destination::Uplink { ifindex, .. } = sent.to else { panic!("{:?}", sent.to) };
         assert_eq!((ran.to, ran.protocol), ((ifindex, 0), 0x0800), "{frame:02x?}");
         assert_same_packet(&ran.frame, sent.to_vec(&batch), self.table().tunnel.udp_checksum);
         (Outcome::Offloaded, ran.frame)
     }
 
-    /// Whether the programs encapsulate such a frame: untagged and IP.
-    fn is_encapsulated(&self, frame: &[u8]) -> bool {
+    /// Whether the programs encapsulate such a frame: untagged and IP. An uplink that impairs packets
+    /// gets RoCE alone.
+    fn is_encapsulated(&self, frame: &[u8], is_impaired: bool) -> bool {
         let dissection = wire::dissect(frame).unwrap();
         let told = self.table().entropy.explain(&dissection);
-        dissection.l3_offset == 14 && !matches!(told.key, path::Key::Macs { .. })
+        let is_roce = matches!(told.key, path::Key::QueuePair { .. });
+        dissection.l3_offset == 14
+            && !matches!(told.key, path::Key::Macs { .. })
+            && (is_roce || !is_impaired)
     }
 
     /// Decapsulates a packet. Returns the resulting frame, too.
@@ -255,7 +265,8 @@ impl Both {
             (received.frames.get(), received.bytes.get())
         );
         assert_eq!(traffic.past_bridge, self.pipeline.counters().past_bridge.get());
-        for (address, index) in VTEPS.into_iter().zip(0..) {
+        for (tables::VtepIndex(index), vtep) in self.snapshot.indexed_vteps() {
+            let address = vtep.address;
             let traffic: OffloadTraffic = self.counted("offload_vtep_traffic", index, add);
             let id = vtep_id(VtepIndex(index), &self.snapshot);
             let expected =
@@ -322,13 +333,13 @@ fn pipeline() -> Pipeline {
 }
 
 /// Writes the entries of the host and its port, `struct mac_location` and `struct bypass_port`.
-fn open_host_port(ebpf: &mut Ebpf) {
+pub fn open_host_port(ebpf: &mut Ebpf, ifindex: u32) {
     let mut location = [0; 12];
     location[..2].copy_from_slice(&SLOT.to_ne_bytes());
     location[4] = 2; // LOCATION_HOST
     location[6..].copy_from_slice(&HOST);
     let mut entry = [0; 16];
-    entry[8..12].copy_from_slice(&HOST_PORT.to_ne_bytes());
+    entry[8..12].copy_from_slice(&ifindex.to_ne_bytes());
     let mut locations: HashMap<_, [u8; 12], [u8; 16]> =
         HashMap::try_from(ebpf.map_mut("mac_locations").unwrap()).unwrap();
     locations.insert(location, entry, 0).unwrap();
@@ -337,7 +348,7 @@ fn open_host_port(ebpf: &mut Ebpf) {
     port[16..20].copy_from_slice(&(HOST_MTU + 14).to_ne_bytes());
     let mut ports: HashMap<_, u32, [u8; 24]> =
         HashMap::try_from(ebpf.map_mut("bypass_ports").unwrap()).unwrap();
-    ports.insert(HOST_PORT, port, 0).unwrap();
+    ports.insert(ifindex, port, 0).unwrap();
 }
 
 /// Whether a test run refuses a frame: a truncated IP header behind the Ethernet header

@@ -30,7 +30,7 @@ pub const VTEPS: [Ipv4Addr; 5] = [
     Ipv4Addr::new(240, 0, 0, 6),
 ];
 
-fn hop(ifindex: u32) -> NextHop {
+pub fn hop(ifindex: u32) -> NextHop {
     let last = ifindex as u8;
     NextHop {
         ifindex,
