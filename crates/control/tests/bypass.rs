@@ -32,10 +32,10 @@ fn off() -> Settings {
 /// A leaf whose host port has the bypass, with host 1 on that port and host 2 behind a VTEP.
 fn leaf_with_hosts() -> State {
     let mut state = state_with(settings());
-    tell(&mut state, leaf());
-    tell(&mut state, [link(host_port()), link(netdev())]);
-    tell(&mut state, underlay());
-    tell(
+    apply(&mut state, leaf());
+    apply(&mut state, [link(host_port()), link(netdev())]);
+    apply(&mut state, underlay());
+    apply(
         &mut state,
         [bridged(New, HOST, mac(1)), bridged(New, VXLAN, mac(2)), remote(New, mac(2), "10.0.0.12")],
     );
@@ -91,14 +91,14 @@ fn without_for(messages: impl IntoIterator<Item = Message>) -> Option<NoBypass> 
     let mut state = leaf_with_hosts();
     assert_eq!(reason(&mut state), None);
     assert_eq!(state.take_mac_locations().len(), 2);
-    tell(&mut state, messages);
+    apply(&mut state, messages);
     let without = reason(&mut state);
     if without.is_some() {
         let update = state.published().clone();
         let left = [(here(1), false), (there(&update, 2), false)];
         assert_eq!(changes(&mut state), left, "nothing is known without a port to use it");
     }
-    tell(&mut state, [link(host_port()), link(netdev()), link(bridge(BRIDGE, "br10010"))]);
+    apply(&mut state, [link(host_port()), link(netdev()), link(bridge(BRIDGE, "br10010"))]);
     assert_eq!(reason(&mut state), None);
     without
 }
@@ -182,7 +182,7 @@ fn ports_without_the_bypass_listen_beside_those_that_have_it() {
         with(|port| port.locked = true),
         Link { kind: vlan, ..with(|_| {}) },
     ] {
-        tell(&mut state, [link(silent), link(quiet_netdev()), bridged(New, 13, mac(3))]);
+        apply(&mut state, [link(silent), link(quiet_netdev()), bridged(New, 13, mac(3))]);
         assert_eq!(sends(&state.build()), Some(false));
         assert_eq!(served(&mut state), [(mac(1), HOST)]);
         assert!(
@@ -190,7 +190,7 @@ fn ports_without_the_bypass_listen_beside_those_that_have_it() {
                 .contains(&(MacLocation::Port { port: 13, index: ANY_VNI, mac: mac(3) }, true))
         );
         // It has the bypass as soon as the obstacle is gone.
-        tell(&mut state, [link(with(|_| {}))]);
+        apply(&mut state, [link(with(|_| {}))]);
         assert_eq!(sends(&state.build()), Some(true));
         assert_eq!(served(&mut state), [(mac(1), HOST), (mac(3), 13)]);
         assert!(
@@ -207,9 +207,9 @@ fn ports_without_the_bypass_listen_beside_those_that_have_it() {
 fn a_bridge_with_two_vxlan_netdevs_has_no_bypass() {
     let mut state = leaf_with_hosts();
     assert_eq!(reason(&mut state), None);
-    tell(&mut state, [link(vxlan(20, BRIDGE, vxlan_of(20_020)))]);
+    apply(&mut state, [link(vxlan(20, BRIDGE, vxlan_of(20_020)))]);
     assert_eq!(reason(&mut state), Some(NoBypass::SeveralNetdevs));
-    tell(&mut state, [Message::Link(Delete, vxlan(20, BRIDGE, vxlan_of(20_020)))]);
+    apply(&mut state, [Message::Link(Delete, vxlan(20, BRIDGE, vxlan_of(20_020)))]);
     assert_eq!(reason(&mut state), None);
 }
 
@@ -217,9 +217,9 @@ fn a_bridge_with_two_vxlan_netdevs_has_no_bypass() {
 fn packet_filters_see_what_they_would() {
     let with = |filters: Filters, calls_netfilter: bool| {
         let mut state = State::new(settings(), Namespace { filters, ..Namespace::default() });
-        tell(&mut state, leaf());
-        tell(&mut state, [link(host_port()), link(netdev())]);
-        tell(&mut state, [attribute(|bridge| bridge.calls_netfilter = calls_netfilter)]);
+        apply(&mut state, leaf());
+        apply(&mut state, [link(host_port()), link(netdev())]);
+        apply(&mut state, [attribute(|bridge| bridge.calls_netfilter = calls_netfilter)]);
         reason(&mut state)
     };
     let none = Filters::default();
@@ -256,7 +256,7 @@ fn switched_off_and_on_again_while_it_runs() {
     state.reload(off(), Namespace::default());
     assert_eq!(reason(&mut state), Some(NoBypass::Off));
     assert_eq!(changes(&mut state), []);
-    tell(&mut state, [bridged(New, HOST, mac(3))]);
+    apply(&mut state, [bridged(New, HOST, mac(3))]);
     assert!(!state.is_dirty(), "nobody asks for local addresses");
     let blocked = BridgePort { state: 4, ..FORWARDING };
     let said = Link {
@@ -265,14 +265,14 @@ fn switched_off_and_on_again_while_it_runs() {
         bridge_port: Some(blocked),
         ..Link::default()
     };
-    tell(&mut state, [link(said.clone())]);
+    apply(&mut state, [link(said.clone())]);
     state.reload(settings(), Namespace::default());
     assert_eq!(
         reason(&mut state),
         Some(NoBypass::NotForwarding(4)),
         "it was said while it was off"
     );
-    tell(&mut state, [link(Link { bridge_port: Some(FORWARDING), ..said })]);
+    apply(&mut state, [link(Link { bridge_port: Some(FORWARDING), ..said })]);
     state.reload(settings(), Namespace::default());
     let update = state.build();
     assert_eq!(changes(&mut state), [(here(1), true), (here(3), true), (there(&update, 2), true)]);
@@ -290,7 +290,7 @@ fn the_frame_limit_and_the_refreshment_follow_netdev_and_bridge() {
     let port = state.build().plan.ports[&HOST].clone();
     // The underlay's 1500 bytes without 36 bytes of headers.
     assert_eq!((port.frame_limit, port.refresh), (1464, Duration::from_secs(1)));
-    tell(
+    apply(
         &mut state,
         [link(Link { mtu: 1400, ..netdev() }), attribute(|bridge| bridge.ageing = 300)],
     );
@@ -307,19 +307,19 @@ fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
     // An address of the port itself, and one that is not authorised on a locked port.
     let own = FdbEntry { state: 0x80, ..bridged_of(HOST, mac(3)) };
     let locked = FdbEntry { flags: 0x200, ..bridged_of(HOST, mac(4)) };
-    tell(&mut state, [Message::Fdb(New, own), Message::Fdb(New, locked)]);
+    apply(&mut state, [Message::Fdb(New, own), Message::Fdb(New, locked)]);
     assert_eq!(changes(&mut state), []);
     // Only the netdev knows it, only the bridge, and then both.
-    tell(&mut state, [remote(New, mac(5), "10.0.0.12"), bridged(New, VXLAN, mac(6))]);
+    apply(&mut state, [remote(New, mac(5), "10.0.0.12"), bridged(New, VXLAN, mac(6))]);
     assert_eq!(changes(&mut state), []);
-    tell(&mut state, [bridged(New, VXLAN, mac(5)), remote(New, mac(6), "10.0.0.12")]);
+    apply(&mut state, [bridged(New, VXLAN, mac(5)), remote(New, mac(6), "10.0.0.12")]);
     assert_eq!(changes(&mut state), [(there(5), true), (there(6), true)]);
     // It moves to another VTEP, which is another location.
     let vtep_of = |state: &State, last| {
         state.published().snapshot.find_vtep(behind(state.published(), mac(last)).unwrap())
     };
     let old = vtep_of(&state, 5).unwrap();
-    tell(&mut state, [remote(New, mac(5), "10.0.0.13")]);
+    apply(&mut state, [remote(New, mac(5), "10.0.0.13")]);
     state.build_if_dirty();
     let new = vtep_of(&state, 5).unwrap();
     let moved: Vec<_> = state.take_mac_locations().iter().copied().collect();
@@ -331,26 +331,26 @@ fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
     assert!(moved.contains(&at(old, false)) && moved.contains(&at(new, true)), "{moved:?}");
     assert_eq!(moved.len(), 2);
     // It moves to a local port: it leaves one location and appears at another.
-    tell(&mut state, [bridged(New, HOST, mac(5))]);
+    apply(&mut state, [bridged(New, HOST, mac(5))]);
     assert_eq!(changes(&mut state), [(here(5), true), (there(5), false)]);
     assert_eq!(behind(state.published(), mac(5)), None);
     // It moves on to a port without the bypass.
-    tell(&mut state, [link(port(ethernet(13, "hp2"), BRIDGE)), bridged(New, 13, mac(5))]);
+    apply(&mut state, [link(port(ethernet(13, "hp2"), BRIDGE)), bridged(New, 13, mac(5))]);
     assert_eq!(changes(&mut state), [(here(5), false)]);
     // FRR reports late that a local host is behind a VTEP. Until the bridge has it on a port again,
     // it is behind no local port.
-    tell(&mut state, [bridged(New, VXLAN, mac(1)), remote(New, mac(1), "10.0.0.12")]);
+    apply(&mut state, [bridged(New, VXLAN, mac(1)), remote(New, mac(1), "10.0.0.12")]);
     assert_eq!(changes(&mut state), [(here(1), false), (there(1), true)]);
-    tell(&mut state, [bridged(New, HOST, mac(1))]);
+    apply(&mut state, [bridged(New, HOST, mac(1))]);
     assert_eq!(changes(&mut state), [(here(1), true), (there(1), false)]);
-    tell(&mut state, [bridged(Delete, HOST, mac(1)), remote(Delete, mac(1), "10.0.0.12")]);
+    apply(&mut state, [bridged(Delete, HOST, mac(1)), remote(Delete, mac(1), "10.0.0.12")]);
     assert_eq!(changes(&mut state), [(here(1), false)]);
-    tell(&mut state, [remote(Delete, mac(2), "10.0.0.12")]);
+    apply(&mut state, [remote(Delete, mac(2), "10.0.0.12")]);
     assert_eq!(changes(&mut state), [(there(2), false)]);
     // It appeared and left between two calls: only the removal is reported, which does no harm.
-    tell(&mut state, [bridged(New, HOST, mac(7))]);
+    apply(&mut state, [bridged(New, HOST, mac(7))]);
     state.build();
-    tell(&mut state, [bridged(Delete, HOST, mac(7))]);
+    apply(&mut state, [bridged(Delete, HOST, mac(7))]);
     assert_eq!(changes(&mut state), [(here(7), false)]);
 }
 
@@ -362,7 +362,7 @@ fn all_goes_with_the_port_the_netdev_or_the_bridge() {
         let remote = there(&update, 2);
         assert_eq!(changes(&mut state), [(here(1), true), (remote, true)]);
         let index = gone.ifindex;
-        tell(&mut state, [Message::Link(Delete, gone)]);
+        apply(&mut state, [Message::Link(Delete, gone)]);
         let left = changes(&mut state);
         assert!(left.contains(&(here(1), false)), "without {index}: {left:?}");
         assert!(left.contains(&(remote, false)), "without {index}: {left:?}");
@@ -383,13 +383,13 @@ fn what_a_bridge_says_of_a_port_is_heard() {
         bridge_port: Some(blocked),
         ..Link::default()
     };
-    tell(&mut state, [link(said.clone())]);
+    apply(&mut state, [link(said.clone())]);
     assert!(state.is_dirty());
     assert_eq!(reason(&mut state), Some(NoBypass::NotForwarding(4)));
     let forwarding = Link { bridge_port: Some(FORWARDING), ..said };
-    tell(&mut state, [link(forwarding.clone())]);
+    apply(&mut state, [link(forwarding.clone())]);
     assert_eq!(reason(&mut state), None);
-    tell(&mut state, [link(forwarding)]);
+    apply(&mut state, [link(forwarding)]);
     assert!(!state.is_dirty(), "nothing new");
 }
 
@@ -415,45 +415,45 @@ fn quiet_netdev() -> Link {
 fn workers_know_the_ports_of_hosts_where_the_bridge_does_not_learn_from_the_netdev() {
     let mut state = leaf_with_hosts();
     assert_eq!(served(&mut state), [], "the bridge would forget who is behind the netdev");
-    tell(&mut state, [link(quiet_netdev())]);
+    apply(&mut state, [link(quiet_netdev())]);
     assert_eq!(served(&mut state), [(mac(1), HOST)]);
     assert!(state.published().plan.ports[&HOST].delivers);
     // Other changes of the VNI do not affect them.
-    tell(
+    apply(
         &mut state,
         [remote(New, mac(9), "10.0.0.13"), link(Link { mtu: 1400, ..quiet_netdev() })],
     );
     assert_eq!(served(&mut state), [(mac(1), HOST)]);
     assert!(behind(state.published(), mac(9)).is_some());
-    tell(&mut state, [bridged(New, HOST, mac(3)), bridged(New, HOST, mac(2))]);
+    apply(&mut state, [bridged(New, HOST, mac(3)), bridged(New, HOST, mac(2))]);
     assert_eq!(served(&mut state), [(mac(1), HOST), (mac(2), HOST), (mac(3), HOST)]);
     // One moves to another port, one to a VTEP.
     let other = Link { bridge_port: Some(FORWARDING), ..port(ethernet(13, "hp2"), BRIDGE) };
-    tell(&mut state, [link(other.clone()), bridged(New, 13, mac(3))]);
-    tell(&mut state, [bridged(New, VXLAN, mac(2)), remote(New, mac(2), "10.0.0.12")]);
+    apply(&mut state, [link(other.clone()), bridged(New, 13, mac(3))]);
+    apply(&mut state, [bridged(New, VXLAN, mac(2)), remote(New, mac(2), "10.0.0.12")]);
     assert_eq!(served(&mut state), [(mac(1), HOST), (mac(3), 13)]);
     // A port without the bypass, and one that is deleted.
-    tell(&mut state, [option(|port| port.isolated = true)]);
+    apply(&mut state, [option(|port| port.isolated = true)]);
     assert_eq!(served(&mut state), [(mac(3), 13)]);
-    tell(&mut state, [Message::Link(Delete, other)]);
+    apply(&mut state, [Message::Link(Delete, other)]);
     assert_eq!(served(&mut state), []);
-    tell(&mut state, [link(host_port())]);
+    apply(&mut state, [link(host_port())]);
     assert_eq!(served(&mut state), [(mac(1), HOST)]);
     // An impairing queueing discipline has to see single frames, so they do not leave as one
     // super-frame.
     let qdisc = |kind: &str| Qdisc { ifindex: HOST, kind: kind.to_owned() };
-    tell(&mut state, [Message::Qdisc(New, qdisc("netem"))]);
+    apply(&mut state, [Message::Qdisc(New, qdisc("netem"))]);
     assert_eq!(served(&mut state), []);
-    tell(&mut state, [Message::Qdisc(New, qdisc("noqueue"))]);
+    apply(&mut state, [Message::Qdisc(New, qdisc("noqueue"))]);
     assert_eq!(served(&mut state), [(mac(1), HOST)]);
-    tell(&mut state, [link(netdev())]);
+    apply(&mut state, [link(netdev())]);
     assert_eq!(served(&mut state), []);
 }
 
 #[test]
 fn hosts_go_with_the_bypass_and_come_back_with_the_netdev() {
     let mut state = leaf_with_hosts();
-    tell(&mut state, [link(quiet_netdev())]);
+    apply(&mut state, [link(quiet_netdev())]);
     assert_eq!(served(&mut state), [(mac(1), HOST)]);
     state.reload(off(), Namespace::default());
     assert_eq!(served(&mut state), []);
@@ -463,12 +463,15 @@ fn hosts_go_with_the_bypass_and_come_back_with_the_netdev() {
     assert_eq!(served(&mut state), []);
     state.set_filters(Filters::default());
     assert_eq!(served(&mut state), [(mac(1), HOST)]);
-    tell(&mut state, [Message::Link(Delete, quiet_netdev())]);
+    apply(&mut state, [Message::Link(Delete, quiet_netdev())]);
     assert_eq!(served(&mut state), []);
-    tell(&mut state, [link(quiet_netdev())]);
+    apply(&mut state, [link(quiet_netdev())]);
     assert_eq!(served(&mut state), [(mac(1), HOST)]);
     // Into a bridge that does not have the host.
-    tell(&mut state, [link(bridge(77, "br77")), link(Link { master: Some(77), ..quiet_netdev() })]);
+    apply(
+        &mut state,
+        [link(bridge(77, "br77")), link(Link { master: Some(77), ..quiet_netdev() })],
+    );
     assert_eq!(served(&mut state), []);
 }
 
@@ -481,7 +484,7 @@ fn a_move_is_asked_about_because_the_last_event_may_be_wrong() {
     changes(&mut state);
     assert!(!state.has_moved(), "nobody has moved");
     // The bridge has it here, but the notification of zebra's earlier move comes last.
-    tell(&mut state, [bridged(New, HOST, mac(2)), bridged(New, VXLAN, mac(2))]);
+    apply(&mut state, [bridged(New, HOST, mac(2)), bridged(New, VXLAN, mac(2))]);
     assert_eq!(changes(&mut state), [], "there for all that was heard");
     assert_eq!(state.take_moved(9), [(BRIDGE, mac(2))]);
     assert!(!state.has_moved());
@@ -493,18 +496,18 @@ fn a_move_is_asked_about_because_the_last_event_may_be_wrong() {
 
     // A frame moves an entry while it is being deleted: the deletion is for its previous port, and
     // no entry is left.
-    tell(&mut state, [bridged(New, VXLAN, mac(1)), bridged(Delete, HOST, mac(1))]);
+    apply(&mut state, [bridged(New, VXLAN, mac(1)), bridged(Delete, HOST, mac(1))]);
     assert_eq!(state.take_moved(9), [(BRIDGE, mac(1))]);
     state.bridge_has(BRIDGE, mac(1), None);
     assert_eq!(changes(&mut state), [(here(1), false)]);
 
     // No more than asked for, and none of a bridge that is gone.
-    tell(&mut state, [1, 2, 3].map(|last| bridged(New, 13, mac(last))));
-    tell(&mut state, [1, 2, 3].map(|last| bridged(New, 14, mac(last))));
+    apply(&mut state, [1, 2, 3].map(|last| bridged(New, 13, mac(last))));
+    apply(&mut state, [1, 2, 3].map(|last| bridged(New, 14, mac(last))));
     assert_eq!(state.take_moved(2).len(), 2);
     assert_eq!(state.take_moved(9).len(), 1);
     let other = |port| FdbEntry { master: Some(20), ..bridged_of(port, mac(9)) };
-    tell(&mut state, [21, 22].map(|port| Message::Fdb(New, other(port))));
+    apply(&mut state, [21, 22].map(|port| Message::Fdb(New, other(port))));
     assert_eq!(state.take_moved(9), [(20, mac(9))]);
     state.build();
     state.bridge_has(20, mac(9), Some(&other(21)));
@@ -522,16 +525,16 @@ fn a_bridge_has_a_limit_of_addresses_that_are_followed() {
     };
     let mut state = leaf_with_hosts();
     state.take_wanted_dumps();
-    tell(&mut state, (0..MOST + 10).map(|number| bridged(New, HOST, made_up(number))));
+    apply(&mut state, (0..MOST + 10).map(|number| bridged(New, HOST, made_up(number))));
     assert_eq!(changes(&mut state).len(), MOST);
     // Addresses behind a VTEP do not count.
-    tell(&mut state, [bridged(New, VXLAN, mac(3)), remote(New, mac(3), "10.0.0.12")]);
+    apply(&mut state, [bridged(New, VXLAN, mac(3)), remote(New, mac(3), "10.0.0.12")]);
     let update = state.build();
     assert_eq!(changes(&mut state), [(there(&update, 3), true)]);
     // Moves of followed addresses do not count either.
-    tell(&mut state, [bridged(New, VXLAN, made_up(0)), remote(New, made_up(0), "10.0.0.12")]);
+    apply(&mut state, [bridged(New, VXLAN, made_up(0)), remote(New, made_up(0), "10.0.0.12")]);
     assert_eq!(changes(&mut state).len(), 2);
     assert!(!state.take_wanted_dumps().contains(&Dump::Fdb));
-    tell(&mut state, (1..MOST / 2 + 10).map(|number| bridged(Delete, HOST, made_up(number))));
+    apply(&mut state, (1..MOST / 2 + 10).map(|number| bridged(Delete, HOST, made_up(number))));
     assert!(state.take_wanted_dumps().contains(&Dump::Fdb), "there is room for the others now");
 }

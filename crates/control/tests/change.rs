@@ -23,7 +23,7 @@ fn policy_of(
 
 #[test]
 fn a_policy_is_followed_at_once_until_the_configuration_is_read_again() {
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     let slot = table(&state.build()).unwrap().index;
     state.change(&policy_of(Some(Policy::QpBins), Some(8), None)).unwrap();
     let update = state.build();
@@ -48,7 +48,7 @@ fn a_policy_is_followed_at_once_until_the_configuration_is_read_again() {
 
 #[test]
 fn a_detached_vni_stays_with_the_kernel_until_it_is_attached() {
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     assert!(table(&state.build()).is_some());
     state.change(&Change::Detach(vni(VNI))).unwrap();
     assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::Detached));
@@ -70,7 +70,7 @@ fn an_attached_vni_is_taken_over_whatever_the_configuration_says_until_it_is_rea
         [(excluded, KernelOnlyReason::Excluded), (others, KernelOnlyReason::NotIncluded)]
     {
         let mut state = state_with(settings.clone());
-        tell(&mut state, leaf());
+        apply(&mut state, leaf());
         assert_eq!(why_left(&state.build(), VXLAN), Some(reason.clone()));
         state.change(&Change::Attach(vni(VNI))).unwrap();
         assert!(table(&state.build()).is_some());
@@ -81,11 +81,11 @@ fn an_attached_vni_is_taken_over_whatever_the_configuration_says_until_it_is_rea
 
 #[test]
 fn each_build_says_which_mac_addresses_it_moved() {
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     state.build();
     let [one, two] = ["10.0.0.12", "10.0.0.13"];
     let mut moved = |messages: Vec<netlink::Message>| {
-        tell(&mut state, messages);
+        apply(&mut state, messages);
         state.build();
         state.take_mac_changes(std::time::Instant::now())
     };

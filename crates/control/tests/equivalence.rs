@@ -21,11 +21,12 @@ fn leaf_and_vtep() -> State {
 }
 
 fn leaf_and_vtep_of(attributes: Vxlan) -> State {
-    let mut state = told(leaf_with(attributes).into_iter().chain(underlay()).chain([remote(
-        New,
-        mac(1),
-        "10.0.0.12",
-    )]));
+    let mut state =
+        state_after(leaf_with(attributes).into_iter().chain(underlay()).chain([remote(
+            New,
+            mac(1),
+            "10.0.0.12",
+        )]));
     set_rules(&mut state, &Rule::defaults());
     set_ipsec(&mut state, &[]);
     state
@@ -60,7 +61,7 @@ fn a_rule_that_may_match_hands_the_vni_over_until_it_is_gone() {
     let to_vtep = Rule { to: (ip("10.0.0.12"), 32), ..rule() };
     // The notification causes a dump of the rules.
     state.take_wanted_dumps();
-    tell(&mut state, [Message::Rule(New, to_vtep.clone())]);
+    apply(&mut state, [Message::Rule(New, to_vtep.clone())]);
     assert_eq!(state.take_wanted_dumps(), [Dump::Rules]);
     set_rules(&mut state, &with_rule(&to_vtep));
     let reason = why_left(&state.build(), VXLAN).unwrap();
@@ -104,9 +105,9 @@ fn rules_that_cannot_match_are_no_reason() {
     // A VTEP that is added later may match a rule.
     set_rules(&mut state, &with_rule(&Rule { to: (ip("10.0.0.13"), 32), ..rule() }));
     assert_eq!(slug(&mut state), None);
-    tell(&mut state, [remote(New, mac(2), "10.0.0.13")]);
+    apply(&mut state, [remote(New, mac(2), "10.0.0.13")]);
     assert_eq!(slug(&mut state), Some("policy-routing"));
-    tell(&mut state, [remote(Delete, mac(2), "10.0.0.13")]);
+    apply(&mut state, [remote(Delete, mac(2), "10.0.0.13")]);
     assert_eq!(slug(&mut state), None);
 }
 
@@ -145,7 +146,7 @@ fn an_ipsec_policy_that_may_match_hands_the_vni_over_until_it_is_gone() {
     let mut state = leaf_and_vtep();
     assert_eq!(slug(&mut state), None);
     state.take_wanted_dumps();
-    tell(&mut state, [Message::IpsecChanged]);
+    apply(&mut state, [Message::IpsecChanged]);
     assert_eq!(state.take_wanted_dumps(), [Dump::IpsecPolicies]);
     let any = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
     let incoming = IpsecPolicy {
@@ -193,7 +194,7 @@ fn an_ipsec_policy_that_may_match_hands_the_vni_over_until_it_is_gone() {
 fn with_strict_vtep_only_the_vteps_policies_count() {
     let strict = VniSettings { strict_vtep: true, ..VniSettings::default() };
     let mut state = state_with(Settings { default: strict, ..Settings::default() });
-    tell(
+    apply(
         &mut state,
         leaf().into_iter().chain(underlay()).chain([remote(New, mac(1), "10.0.0.12")]),
     );
@@ -213,7 +214,7 @@ fn with_strict_vtep_only_the_vteps_policies_count() {
 fn a_local_address_that_goes_hands_the_vni_over_until_it_is_back() {
     let mut state = leaf_and_vtep();
     assert_eq!(slug(&mut state), None);
-    tell(&mut state, [local_address(Delete)]);
+    apply(&mut state, [local_address(Delete)]);
     assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::LocalAddressMissing(LOCAL)));
     // A route of type 'local' is as good.
     let local = Route {
@@ -221,23 +222,23 @@ fn a_local_address_that_goes_hands_the_vni_over_until_it_is_back() {
         route_type: 2,
         ..route("10.0.0.11/32", &[RouteNextHop { gateway: None, ..via(1, "") }])
     };
-    tell(&mut state, [Message::Route(New, local.clone())]);
+    apply(&mut state, [Message::Route(New, local.clone())]);
     assert_eq!(slug(&mut state), None);
-    tell(&mut state, [Message::Route(Delete, local)]);
+    apply(&mut state, [Message::Route(Delete, local)]);
     assert_eq!(slug(&mut state), Some("local-address-missing"));
-    tell(&mut state, [local_address(New)]);
+    apply(&mut state, [local_address(New)]);
     assert_eq!(slug(&mut state), None);
     // The address of an interface that is down is not usable.
     let loopback = |flags| {
         link(Link { hardware_type: 772, kind: LinkKind::Plain, flags, ..ethernet(1, "lo") })
     };
-    tell(&mut state, [loopback(0x8)]);
+    apply(&mut state, [loopback(0x8)]);
     assert_eq!(slug(&mut state), Some("local-address-missing"));
-    tell(&mut state, [loopback(0x1_0049)]);
+    apply(&mut state, [loopback(0x1_0049)]);
     assert_eq!(slug(&mut state), None);
     // The address was never there.
     let missing = |message: &Message| !matches!(message, Message::Address(..));
-    let mut state = told(leaf().into_iter().filter(missing));
+    let mut state = state_after(leaf().into_iter().filter(missing));
     assert_eq!(slug(&mut state), Some("local-address-missing"));
 }
 
@@ -246,9 +247,9 @@ fn a_netdev_whose_underlay_is_elsewhere_is_left() {
     let mut state = leaf_and_vtep();
     let netdev = |link_namespace| Link { link_namespace, ..vxlan(VXLAN, BRIDGE, vxlan_of(VNI)) };
     assert_eq!(slug(&mut state), None);
-    tell(&mut state, [link(netdev(Some(0)))]);
+    apply(&mut state, [link(netdev(Some(0)))]);
     assert_eq!(slug(&mut state), Some("foreign-namespace"));
-    tell(&mut state, [link(netdev(None))]);
+    apply(&mut state, [link(netdev(None))]);
     assert_eq!(slug(&mut state), None);
 }
 
@@ -262,7 +263,7 @@ fn the_index_of_a_lower_device_in_another_namespace_means_nothing_here() {
             link_namespace,
             ..ethernet(40, "mv0")
         };
-        tell(&mut state, [link(upper), add_route("10.0.0.12/32", &[via(40, "10.9.0.1")])]);
+        apply(&mut state, [link(upper), add_route("10.0.0.12/32", &[via(40, "10.9.0.1")])]);
         assert_eq!(slug(&mut state), left, "{link_namespace:?}");
     }
 }
@@ -278,14 +279,14 @@ fn next_hops_with_an_encapsulation_are_the_kernels() {
     let mut state = leaf_and_vtep();
     let labelled = RouteNextHop { encapsulation: Some(1), ..via(UP1, "10.1.0.1") };
     let host_route = |hop: &RouteNextHop| add_route("10.0.0.12/32", std::slice::from_ref(hop));
-    tell(&mut state, [host_route(&labelled)]);
+    apply(&mut state, [host_route(&labelled)]);
     let reason = why_left(&state.build(), VXLAN).unwrap();
     assert_eq!(reason.slug(), "route-encapsulation");
     assert!(
         reason.to_string().ends_with("is routed through up1 with mpls encapsulation"),
         "{reason}"
     );
-    tell(&mut state, [del_route("10.0.0.12/32", &[labelled])]);
+    apply(&mut state, [del_route("10.0.0.12/32", &[labelled])]);
     assert_eq!(slug(&mut state), None);
     // With a next-hop object, and beside a plain next hop.
     let seg6 = RouteNextHop { encapsulation: Some(5), ..via(UP2, "") };
@@ -293,7 +294,7 @@ fn next_hops_with_an_encapsulation_are_the_kernels() {
         New,
         Route { via: netlink::RouteTarget::Object(9), ..route("10.0.0.12/32", &[]) },
     );
-    tell(
+    apply(
         &mut state,
         [
             object(7, NextHopKind::Single(seg6)),
@@ -303,7 +304,7 @@ fn next_hops_with_an_encapsulation_are_the_kernels() {
         ],
     );
     assert_eq!(slug(&mut state), Some("route-encapsulation"));
-    tell(&mut state, [object(9, NextHopKind::Group(vec![(8, 1)]))]);
+    apply(&mut state, [object(9, NextHopKind::Group(vec![(8, 1)]))]);
     assert_eq!(slug(&mut state), None);
 }
 
@@ -319,9 +320,9 @@ fn routes_by_tos_matter_to_tunnels_with_a_tos() {
     for (tos, left) in [(0, None), (2, None), (0x10, Some("tos-route")), (1, Some("tos-route"))] {
         let mut state = leaf_and_vtep_of(Vxlan { tos, ..vxlan_of(VNI) });
         assert_eq!(slug(&mut state), None, "{tos}");
-        tell(&mut state, [by_tos(New)]);
+        apply(&mut state, [by_tos(New)]);
         assert_eq!(slug(&mut state), left, "{tos}");
-        tell(&mut state, [by_tos(Delete)]);
+        apply(&mut state, [by_tos(Delete)]);
         assert_eq!(slug(&mut state), None, "{tos}");
     }
 }
@@ -339,12 +340,12 @@ fn a_routes_hop_limit_matters_to_tunnels_without_a_ttl() {
         (Vxlan { ttl_inherit: true, ..vxlan_of(VNI) }, Some("route-hoplimit")),
     ] {
         let mut state = leaf_and_vtep_of(attributes);
-        tell(&mut state, [limited(None)]);
+        apply(&mut state, [limited(None)]);
         assert_eq!(slug(&mut state), None);
-        tell(&mut state, [limited(Some(7))]);
+        apply(&mut state, [limited(Some(7))]);
         assert_eq!(slug(&mut state), left);
         // The default TTL.
-        tell(&mut state, [limited(Some(64))]);
+        apply(&mut state, [limited(Some(64))]);
         assert_eq!(slug(&mut state), None);
     }
 }
@@ -363,11 +364,11 @@ fn a_locked_mtu_matters_to_tunnels_with_df() {
     };
     for (df, left) in [(0, None), (1, Some("route-mtu-locked")), (2, Some("route-mtu-locked"))] {
         let mut state = leaf_and_vtep_of(Vxlan { df, ..vxlan_of(VNI) });
-        tell(&mut state, [locked(false)]);
+        apply(&mut state, [locked(false)]);
         assert_eq!(slug(&mut state), None, "{df}");
-        tell(&mut state, [locked(true)]);
+        apply(&mut state, [locked(true)]);
         assert_eq!(slug(&mut state), left, "{df}");
-        tell(&mut state, [locked(false)]);
+        apply(&mut state, [locked(false)]);
         assert_eq!(slug(&mut state), None, "{df}");
     }
 }
@@ -427,7 +428,7 @@ fn zebras_unknown_netdev_is_found_by_vni_and_bridge() {
     };
     // One netdev has the VNI.
     let mut state = leaf_and_vtep();
-    tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
+    apply(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
     state.fpm_connected();
     zebra(&mut state, [told_by_zebra(None)]);
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
@@ -436,8 +437,8 @@ fn zebras_unknown_netdev_is_found_by_vni_and_bridge() {
     let other = Vxlan { destination_port: 4790, ..vxlan_of(VNI) };
     for (master, found) in [(Some(BRIDGE), true), (Some(second), false), (None, false)] {
         let mut state = leaf_and_vtep();
-        tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
-        tell(&mut state, [link(bridge(second, "br2")), link(vxlan(21, second, other.clone()))]);
+        apply(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
+        apply(&mut state, [link(bridge(second, "br2")), link(vxlan(21, second, other.clone()))]);
         state.fpm_connected();
         zebra(&mut state, [told_by_zebra(master)]);
         assert_eq!(behind(&state.build(), mac(1)).is_some(), found, "{master:?}");

@@ -13,25 +13,25 @@ use world::*;
 
 #[test]
 fn s2_remote_mac() {
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     assert_eq!(behind(&state.build(), mac(1)), None);
-    tell(&mut state, [remote(New, mac(1), "10.0.0.12")]);
+    apply(&mut state, [remote(New, mac(1), "10.0.0.12")]);
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
     // A move from VTEP to VTEP is one message.
-    tell(&mut state, [remote(New, mac(1), "10.0.0.13")]);
+    apply(&mut state, [remote(New, mac(1), "10.0.0.13")]);
     let update = state.build();
     assert_eq!(behind(&update, mac(1)), Some(ip("10.0.0.13")));
     assert!(!update.snapshot.knows_vtep(ip("10.0.0.12")), "nothing names it any more");
-    tell(&mut state, [remote(Delete, mac(1), "10.0.0.13")]);
+    apply(&mut state, [remote(Delete, mac(1), "10.0.0.13")]);
     assert_eq!(behind(&state.build(), mac(1)), None);
 }
 
 #[test]
 fn s2_flood_entry() {
-    let mut state = told(leaf());
-    tell(&mut state, [flood(New, "10.0.0.13"), flood(New, "10.0.0.12")]);
+    let mut state = state_after(leaf());
+    apply(&mut state, [flood(New, "10.0.0.13"), flood(New, "10.0.0.12")]);
     assert_eq!(flood_list(&state.build()), [ip("10.0.0.12"), ip("10.0.0.13")]);
-    tell(&mut state, [flood(Delete, "10.0.0.12")]);
+    apply(&mut state, [flood(Delete, "10.0.0.12")]);
     let update = state.build();
     assert_eq!(flood_list(&update), [ip("10.0.0.13")]);
     assert!(!update.snapshot.knows_vtep(ip("10.0.0.12")));
@@ -39,33 +39,33 @@ fn s2_flood_entry() {
 
 #[test]
 fn s2_remote_to_local() {
-    let mut state = told(leaf());
-    tell(&mut state, [remote(New, mac(1), "10.0.0.12"), bridged(New, VXLAN, mac(1))]);
+    let mut state = state_after(leaf());
+    apply(&mut state, [remote(New, mac(1), "10.0.0.12"), bridged(New, VXLAN, mac(1))]);
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
-    tell(&mut state, [bridged(New, HOST, mac(1)), remote(Delete, mac(1), "10.0.0.12")]);
+    apply(&mut state, [bridged(New, HOST, mac(1)), remote(Delete, mac(1), "10.0.0.12")]);
     assert_eq!(behind(&state.build(), mac(1)), None);
 }
 
 #[test]
 fn s2_local_to_remote() {
-    let mut state = told(leaf());
-    tell(&mut state, [bridged(New, HOST, mac(1))]);
+    let mut state = state_after(leaf());
+    apply(&mut state, [bridged(New, HOST, mac(1))]);
     assert_eq!(behind(&state.build(), mac(1)), None);
-    tell(&mut state, [bridged(New, VXLAN, mac(1)), remote(New, mac(1), "10.0.0.12")]);
+    apply(&mut state, [bridged(New, VXLAN, mac(1)), remote(New, mac(1), "10.0.0.12")]);
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
 fn q15_remote_to_local_without_delete() {
     // zebra sends nothing when a remote MAC becomes local: only the bridge reports it.
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     state.fpm_connected();
     zebra(&mut state, [zebra_mac(New, mac(1), "10.0.0.12")]);
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
-    tell(&mut state, [bridged(New, HOST, mac(1))]);
+    apply(&mut state, [bridged(New, HOST, mac(1))]);
     assert_eq!(behind(&state.build(), mac(1)), None);
     // The local entry ages out, while the VTEP still has the address.
-    tell(&mut state, [bridged(Delete, HOST, mac(1))]);
+    apply(&mut state, [bridged(Delete, HOST, mac(1))]);
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
@@ -73,7 +73,7 @@ fn q15_remote_to_local_without_delete() {
 fn q14_fpm_connects_after_macs_exist() {
     // zebra never replays L2 MAC addresses. Earlier ones come from the kernel, which is dumped
     // after every connect.
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     state.build();
     assert!(state.take_wanted_dumps().iter().all(|dump| *dump != Dump::Fdb));
     state.fpm_connected();
@@ -97,14 +97,14 @@ fn the_kernels_entry_beats_zebras_whoever_comes_first() {
     let kernel = remote(New, mac(1), "10.0.0.12");
     let fpm = zebra_mac(New, mac(1), "10.0.0.13");
     for kernel_first in [true, false] {
-        let mut state = told(leaf());
+        let mut state = state_after(leaf());
         state.fpm_connected();
         if kernel_first {
-            tell(&mut state, [kernel.clone()]);
+            apply(&mut state, [kernel.clone()]);
             zebra(&mut state, [fpm.clone()]);
         } else {
             zebra(&mut state, [fpm.clone()]);
-            tell(&mut state, [kernel.clone()]);
+            apply(&mut state, [kernel.clone()]);
         }
         assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
     }
@@ -112,13 +112,13 @@ fn the_kernels_entry_beats_zebras_whoever_comes_first() {
 
 #[test]
 fn a_kernel_delete_clears_both_and_zebras_only_its_own() {
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     state.fpm_connected();
     for address in [mac(1), mac(2)] {
-        tell(&mut state, [remote(New, address, "10.0.0.12")]);
+        apply(&mut state, [remote(New, address, "10.0.0.12")]);
         zebra(&mut state, [zebra_mac(New, address, "10.0.0.12")]);
     }
-    tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
+    apply(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
     zebra(&mut state, [zebra_mac(Delete, mac(2), "10.0.0.12")]);
     let update = state.build();
     assert_eq!(behind(&update, mac(1)), None);
@@ -128,32 +128,32 @@ fn a_kernel_delete_clears_both_and_zebras_only_its_own() {
 #[test]
 fn own_addresses_of_bridge_and_ports_hide_no_remote_mac() {
     // An anycast gateway has the same MAC address on every leaf.
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     let own = FdbEntry { state: 0x80, ..bridged_of(HOST, mac(1)) };
-    tell(&mut state, [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, own)]);
+    apply(&mut state, [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, own)]);
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
 fn a_mac_on_a_port_of_another_bridge_is_not_local_here() {
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     let elsewhere = FdbEntry { master: Some(77), ..bridged_of(78, mac(1)) };
-    tell(&mut state, [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, elsewhere)]);
+    apply(&mut state, [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, elsewhere)]);
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
 fn local_macs_go_with_their_port() {
-    let mut state = told(leaf());
-    tell(&mut state, [remote(New, mac(1), "10.0.0.12"), bridged(New, HOST, mac(1))]);
+    let mut state = state_after(leaf());
+    apply(&mut state, [remote(New, mac(1), "10.0.0.12"), bridged(New, HOST, mac(1))]);
     assert_eq!(behind(&state.build(), mac(1)), None);
-    tell(&mut state, [Message::Link(Delete, port(ethernet(HOST, "hp1"), BRIDGE))]);
+    apply(&mut state, [Message::Link(Delete, port(ethernet(HOST, "hp1"), BRIDGE))]);
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
 fn zebras_entries_without_a_known_netdev_are_found_by_their_vni() {
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     let entry =
         FdbEntry { ifindex: 999, source_vni: Some(VNI), ..remote_of(999, mac(1), "10.0.0.12") };
     zebra(&mut state, [Message::Fdb(New, entry.clone())]);
@@ -164,14 +164,14 @@ fn zebras_entries_without_a_known_netdev_are_found_by_their_vni() {
 
 #[test]
 fn entries_may_come_before_their_link() {
-    let mut state = told([
+    let mut state = state_after([
         remote(New, mac(1), "10.0.0.12"),
         flood(New, "10.0.0.12"),
         bridged(New, HOST, mac(2)),
     ]);
     zebra(&mut state, [zebra_mac(New, mac(3), "10.0.0.13")]);
     assert!(state.build().plan.vnis.is_empty());
-    tell(&mut state, leaf());
+    apply(&mut state, leaf());
     let update = state.build();
     assert_eq!(behind(&update, mac(1)), Some(ip("10.0.0.12")));
     assert_eq!(behind(&update, mac(3)), Some(ip("10.0.0.13")));
@@ -180,8 +180,8 @@ fn entries_may_come_before_their_link() {
 
 #[test]
 fn a_dump_sweeps_what_it_does_not_have() {
-    let mut state = told(leaf());
-    tell(
+    let mut state = state_after(leaf());
+    apply(
         &mut state,
         [
             remote(New, mac(1), "10.0.0.12"),
@@ -189,7 +189,7 @@ fn a_dump_sweeps_what_it_does_not_have() {
             flood(New, "10.0.0.13"),
         ],
     );
-    tell(&mut state, [bridged(New, HOST, mac(3)), remote(New, mac(3), "10.0.0.12")]);
+    apply(&mut state, [bridged(New, HOST, mac(3)), remote(New, mac(3), "10.0.0.12")]);
     // zebra reported these in an earlier session. The kernel removed them while notifications were
     // lost.
     zebra(&mut state, [zebra_mac(New, mac(2), "10.0.0.12"), zebra_mac(New, mac(4), "10.0.0.12")]);
@@ -217,7 +217,7 @@ fn a_dump_sweeps_what_it_does_not_have() {
 fn after_a_reconnect_and_a_quiet_period_unconfirmed_macs_are_swept() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     assert_eq!(state.fpm_state(), SourceState::Disconnected);
     state.fpm_connected();
     assert_eq!(state.fpm_state(), SourceState::Syncing);
@@ -226,7 +226,7 @@ fn after_a_reconnect_and_a_quiet_period_unconfirmed_macs_are_swept() {
         at(0),
     );
     state.apply_fpm(vec![zebra_mac(New, mac(3), "10.0.0.12")], at(4));
-    tell(&mut state, [remote(New, mac(3), "10.0.0.12")]);
+    apply(&mut state, [remote(New, mac(3), "10.0.0.12")]);
     state.tick(at(8));
     assert_eq!(
         state.fpm_state(),
@@ -260,9 +260,9 @@ fn what_a_zebra_that_stays_away_said_is_kept_for_its_time_and_no_longer() {
     let settings =
         Settings { stale_time: StaleTime(Duration::from_secs(30)), ..Settings::default() };
     let mut state = state_with(settings);
-    tell(&mut state, leaf());
-    tell(&mut state, underlay());
-    tell(&mut state, [remote(New, mac(2), "10.0.0.12"), flood(New, "10.0.0.12")]);
+    apply(&mut state, leaf());
+    apply(&mut state, underlay());
+    apply(&mut state, [remote(New, mac(2), "10.0.0.12"), flood(New, "10.0.0.12")]);
     state.fpm_connected();
     let ways = [via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1")];
     let said = [
@@ -312,14 +312,14 @@ fn what_a_zebra_that_stays_away_said_is_kept_for_its_time_and_no_longer() {
 
 #[test]
 fn an_entry_of_a_vlan_or_of_another_device_is_ignored() {
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     let vlan = FdbEntry { vlan: Some(7), ..bridged_of(HOST, mac(1)) };
     let device = FdbEntry {
         mac: MacAddr([0x33, 0x33, 0, 0, 0, 1]),
         destination: None,
         ..remote_of(UP1, mac(1), "10.0.0.12")
     };
-    tell(
+    apply(
         &mut state,
         [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, vlan), Message::Fdb(New, device)],
     );
@@ -328,12 +328,12 @@ fn an_entry_of_a_vlan_or_of_another_device_is_ignored() {
 
 #[test]
 fn an_index_stays_while_its_vtep_is_named() {
-    let mut state = told(leaf());
-    tell(&mut state, [remote(New, mac(1), "10.0.0.12"), remote(New, mac(2), "10.0.0.13")]);
+    let mut state = state_after(leaf());
+    apply(&mut state, [remote(New, mac(1), "10.0.0.12"), remote(New, mac(2), "10.0.0.13")]);
     let update = state.build();
     let before = *table(&update).unwrap().fdb.get(&mac(2)).unwrap();
-    tell(&mut state, [remote(Delete, mac(1), "10.0.0.12"), remote(New, mac(3), "10.0.0.14")]);
-    tell(&mut state, [remote(New, mac(2), "10.0.0.15"), remote(New, mac(2), "10.0.0.13")]);
+    apply(&mut state, [remote(Delete, mac(1), "10.0.0.12"), remote(New, mac(3), "10.0.0.14")]);
+    apply(&mut state, [remote(New, mac(2), "10.0.0.15"), remote(New, mac(2), "10.0.0.13")]);
     let update = state.build();
     assert_eq!(*table(&update).unwrap().fdb.get(&mac(2)).unwrap(), before);
     assert_eq!(behind(&update, mac(2)), Some(ip("10.0.0.13")));
@@ -343,12 +343,12 @@ fn an_index_stays_while_its_vtep_is_named() {
 
 #[test]
 fn a_table_is_built_again_only_where_something_was_said() {
-    let mut state = told(leaf());
-    tell(&mut state, [link(bridge(20, "br10020")), link(vxlan(21, 20, vxlan_of(10020)))]);
-    tell(&mut state, [remote(New, mac(1), "10.0.0.12")]);
+    let mut state = state_after(leaf());
+    apply(&mut state, [link(bridge(20, "br10020")), link(vxlan(21, 20, vxlan_of(10020)))]);
+    apply(&mut state, [remote(New, mac(1), "10.0.0.12")]);
     let first = state.build();
     assert!(!state.is_dirty());
-    tell(&mut state, [remote(New, mac(2), "10.0.0.12")]);
+    apply(&mut state, [remote(New, mac(2), "10.0.0.12")]);
     assert!(state.is_dirty());
     let second = state.build();
     let of = |update: &control::Update, ifindex: u32| {

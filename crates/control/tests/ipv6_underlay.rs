@@ -16,9 +16,10 @@ const REMOTE6: &str = "2001:db8::12";
 /// A leaf whose netdev has an IPv6 address, with one VTEP behind both uplinks.
 fn leaf(attributes: Vxlan) -> State {
     let local = Some(ip(LOCAL6));
-    let mut state = told(leaf_with(Vxlan { local, udp6_zero_checksum_rx: true, ..attributes }));
-    tell(&mut state, underlay());
-    tell(
+    let mut state =
+        state_after(leaf_with(Vxlan { local, udp6_zero_checksum_rx: true, ..attributes }));
+    apply(&mut state, underlay());
+    apply(
         &mut state,
         [
             Message::Address(
@@ -98,7 +99,7 @@ fn what_cannot_be_followed_leaves_the_vni_with_the_kernel() {
             state.resync(Dump::Rules, rules);
         }),
         ("a VTEP with an IPv4 address", &|state| {
-            tell(state, [remote(New, mac(2), "10.0.0.12")]);
+            apply(state, [remote(New, mac(2), "10.0.0.12")]);
         }),
     ];
     for (what, change) in changes {

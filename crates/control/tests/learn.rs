@@ -21,9 +21,9 @@ fn learning() -> Vxlan {
 
 /// A leaf that learns, has been built, and knows one VTEP of its flood list.
 fn learner(attributes: Vxlan) -> State {
-    let mut state = told(leaf_with(attributes));
-    tell(&mut state, underlay());
-    tell(&mut state, [flood(New, "10.0.0.12")]);
+    let mut state = state_after(leaf_with(attributes));
+    apply(&mut state, underlay());
+    apply(&mut state, [flood(New, "10.0.0.12")]);
     assert_eq!(why_left(&state.build(), VXLAN), None);
     state
 }
@@ -57,14 +57,14 @@ fn an_address_is_written_and_forwarded_by_when_the_kernel_says_so() {
     );
     assert_eq!(behind(&state.build(), mac(1)), None, "the kernel has not said it yet");
     state.written(&write, 0);
-    tell(&mut state, [dynamic(1, "10.0.0.12")]);
+    apply(&mut state, [dynamic(1, "10.0.0.12")]);
     let update = state.build();
     assert_eq!(behind(&update, mac(1)), Some(ip("10.0.0.12")));
     assert_eq!(change(state.learn(&heard(1, "10.0.0.12"))), Some(FdbChange::Refreshed));
     assert_eq!(change(state.learn(&heard(1, "10.0.0.13"))), Some(FdbChange::Moved));
     assert_eq!(state.learn_counts(), LearnCounts { new: 1, ..LearnCounts::default() });
     // Only the kernel ages entries.
-    tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
+    apply(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
     assert_eq!(behind(&state.build(), mac(1)), None);
     assert_eq!(change(state.learn(&heard(1, "10.0.0.12"))), Some(FdbChange::New));
 }
@@ -74,23 +74,23 @@ fn the_worker_is_told_what_to_learn_by() {
     let mut state = learner(learning());
     let static_entry =
         FdbEntry { state: 0x40, flags: 0x02, ..remote_of(VXLAN, mac(9), "10.0.0.12") };
-    tell(&mut state, [Message::Fdb(New, static_entry.clone()), dynamic(1, "10.0.0.12")]);
+    apply(&mut state, [Message::Fdb(New, static_entry.clone()), dynamic(1, "10.0.0.12")]);
     let update = state.build();
     let told = table(&update).unwrap().learning.clone().expect("it learns");
     assert_eq!((told.ifindex, told.ageing.map(|time| time.as_secs())), (VXLAN, Some(300)));
     assert_eq!(told.fixed.into_iter().collect::<Vec<_>>(), [(mac(9), ip("10.0.0.12"))]);
     assert_eq!(table(&update).unwrap().mac, ethernet(VXLAN, "").mac);
     // The same address at the same VTEP, but no longer static.
-    tell(&mut state, [dynamic(9, "10.0.0.12")]);
+    apply(&mut state, [dynamic(9, "10.0.0.12")]);
     assert!(table(&state.build()).unwrap().learning.as_ref().unwrap().fixed.is_empty());
     let set = |state: &mut State, attributes| {
-        tell(state, [link(vxlan(VXLAN, BRIDGE, attributes))]);
+        apply(state, [link(vxlan(VXLAN, BRIDGE, attributes))]);
         table(&state.build()).unwrap().learning.clone()
     };
     assert_eq!(set(&mut state, Vxlan { ageing: 0, ..learning() }).unwrap().ageing, None);
     assert_eq!(set(&mut state, vxlan_of(VNI)), None);
     // Static entries appear again when it learns again.
-    tell(&mut state, [Message::Fdb(New, static_entry)]);
+    apply(&mut state, [Message::Fdb(New, static_entry)]);
     assert_eq!(set(&mut state, learning()).unwrap().fixed.len(), 1);
 }
 
@@ -100,13 +100,13 @@ fn static_entries_and_netdevs_that_do_not_learn_stay_as_they_are() {
     for (last, kind) in [(1, 0x40), (2, 0x80)] {
         let entry =
             FdbEntry { state: kind, flags: 0x02, ..remote_of(VXLAN, mac(last), "10.0.0.12") };
-        tell(&mut state, [Message::Fdb(New, entry)]);
+        apply(&mut state, [Message::Fdb(New, entry)]);
         assert_eq!(state.learn(&heard(last, "10.0.0.12")), None);
         assert_eq!(state.learn(&heard(last, "10.0.0.13")), None);
     }
     // Another program's entry that may be moved: it is moved with its flags, and never refreshed.
     let external = FdbEntry { state: 0x02, flags: 0x12, ..remote_of(VXLAN, mac(3), "10.0.0.12") };
-    tell(&mut state, [Message::Fdb(New, external)]);
+    apply(&mut state, [Message::Fdb(New, external)]);
     assert_eq!(state.learn(&heard(3, "10.0.0.12")), None);
     assert_eq!(state.learn(&heard(3, "10.0.0.13")).map(|write| write.flags), Some(0x12));
     assert_eq!(state.learn(&Learned { ifindex: HOST, ..heard(4, "10.0.0.12") }), None);
@@ -114,7 +114,7 @@ fn static_entries_and_netdevs_that_do_not_learn_stay_as_they_are() {
     assert_eq!(evpn.learn(&heard(4, "10.0.0.12")), None);
     // The kernel learns for a netdev that it forwards for.
     let mut left = learner(learning());
-    tell(&mut left, [link(down(vxlan(VXLAN, BRIDGE, learning())))]);
+    apply(&mut left, [link(down(vxlan(VXLAN, BRIDGE, learning())))]);
     left.build();
     assert_eq!(left.learn(&heard(4, "10.0.0.12")), None);
 }
@@ -134,11 +134,11 @@ fn made_up_addresses_do_not_fill_the_memory() {
     // The flood list is one entry.
     for (limit, fits) in [(0, default - 1), (100, 99), (1_000_000, default - 1)] {
         let mut state = learner(Vxlan { limit, ..learning() });
-        tell(&mut state, (1..fits as u32).map(entry));
+        apply(&mut state, (1..fits as u32).map(entry));
         state.build();
         let next = |n| Learned { ifindex: VXLAN, mac: number(n), vtep: ip("10.0.0.12") };
         assert_eq!(change(state.learn(&next(100_000))), Some(FdbChange::New), "maxaddress {limit}");
-        tell(&mut state, [entry(100_000)]);
+        apply(&mut state, [entry(100_000)]);
         assert_eq!(state.learn(&next(100_001)), None, "maxaddress {limit}");
         assert_eq!(state.learn_counts().too_many_addresses, 1);
         // Known addresses are still refreshed and moved.
@@ -158,10 +158,10 @@ fn limits_follow_the_settings() {
     let mut settings =
         Settings { learning: limits, vnis: [(vni(VNI), own)].into(), ..Settings::default() };
     let mut state = state_with(settings.clone());
-    tell(&mut state, leaf_with(learning()));
-    tell(&mut state, underlay());
+    apply(&mut state, leaf_with(learning()));
+    apply(&mut state, underlay());
     let other = Vxlan { id: VNI + 1, destination_port: 4790, ..learning() };
-    tell(
+    apply(
         &mut state,
         [flood(New, "10.0.0.12"), link(bridge(30, "br30")), link(vxlan(31, 30, other))],
     );
@@ -177,7 +177,7 @@ fn limits_follow_the_settings() {
     let learns = |state: &mut State, learned: Learned| {
         let written = change(state.learn(&learned));
         if written.is_some() {
-            tell(state, [entry(learned.ifindex, learned.mac.0[5])]);
+            apply(state, [entry(learned.ifindex, learned.mac.0[5])]);
             state.build();
         }
         written.is_some()
@@ -197,7 +197,7 @@ fn limits_follow_the_settings() {
     assert!(!learns(&mut state, heard(4, "10.0.0.12")));
     // A second VTEP, but not a third.
     assert_eq!(change(state.learn(&heard(3, "10.0.0.13"))), Some(FdbChange::Moved));
-    tell(&mut state, [dynamic(3, "10.0.0.13")]);
+    apply(&mut state, [dynamic(3, "10.0.0.13")]);
     state.build();
     assert_eq!(state.learn(&heard(3, "10.0.0.14")), None);
     assert_eq!(state.learn_counts().too_many_vteps, 1);
@@ -208,7 +208,7 @@ fn limits_follow_the_settings() {
 #[test]
 fn an_address_that_moves_too_often_is_moved_a_few_times_a_second() {
     let mut state = learner(learning());
-    tell(&mut state, [dynamic(1, "10.0.0.12")]);
+    apply(&mut state, [dynamic(1, "10.0.0.12")]);
     state.build();
     let start = Instant::now();
     let (mut now, mut moved, mut flaps, mut told) = (start, 0, Vec::new(), 0);
@@ -218,7 +218,7 @@ fn an_address_that_moves_too_often_is_moved_a_few_times_a_second() {
         {
             assert_eq!(write.change, FdbChange::Moved);
             moved += 1;
-            tell(state, [dynamic(1, to)]);
+            apply(state, [dynamic(1, to)]);
             state.build();
         }
         told += state.take_mac_changes(now).len();
@@ -258,27 +258,27 @@ fn an_address_that_moves_too_often_is_moved_a_few_times_a_second() {
 /// Moves that are replaced before a publication are only counted.
 #[test]
 fn moves_between_two_publications_are_one() {
-    let mut state = told(leaf());
-    tell(&mut state, [remote(New, mac(1), "10.0.0.12")]);
+    let mut state = state_after(leaf());
+    apply(&mut state, [remote(New, mac(1), "10.0.0.12")]);
     state.build();
     for vtep in ["10.0.0.13", "10.0.0.14", "10.0.0.12", "10.0.0.13"] {
-        tell(&mut state, [remote(New, mac(1), vtep)]);
+        apply(&mut state, [remote(New, mac(1), vtep)]);
     }
     // The same entry again is no move.
-    tell(&mut state, [remote(New, mac(1), "10.0.0.13")]);
+    apply(&mut state, [remote(New, mac(1), "10.0.0.13")]);
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.13")));
     let counts = control::MoveCounts { followed: 1, coalesced: 3, flapping: 0 };
     assert_eq!(state.move_counts(), counts);
     // Moved away and back: nothing has changed.
-    tell(&mut state, ["10.0.0.12", "10.0.0.13"].map(|vtep| remote(New, mac(1), vtep)));
+    apply(&mut state, ["10.0.0.12", "10.0.0.13"].map(|vtep| remote(New, mac(1), vtep)));
     state.build();
     assert_eq!(state.move_counts(), control::MoveCounts { coalesced: 5, ..counts });
 
     // Moves on a netdev that stays with the kernel do not count.
-    tell(&mut state, [link(down(vxlan(VXLAN, BRIDGE, vxlan_of(VNI))))]);
+    apply(&mut state, [link(down(vxlan(VXLAN, BRIDGE, vxlan_of(VNI))))]);
     state.build();
     for vtep in ["10.0.0.12", "10.0.0.13"].into_iter().cycle().take(20) {
-        tell(&mut state, [remote(New, mac(1), vtep)]);
+        apply(&mut state, [remote(New, mac(1), vtep)]);
         state.build();
         state.take_mac_changes(Instant::now());
     }
@@ -294,7 +294,7 @@ fn made_up_vteps_are_limited_and_take_no_vni_along() {
     // Another netdev has an entry with such a VTEP. That does not make it acceptable here.
     let other = Vxlan { learning: false, ..vxlan_of(VNI + 1) };
     let via_bridge = FdbEntry { flags: 0x02, ..remote_of(31, mac(7), "172.16.0.5") };
-    tell(
+    apply(
         &mut state,
         [
             link(bridge(30, "br30")),
@@ -315,7 +315,7 @@ fn made_up_vteps_are_limited_and_take_no_vni_along() {
         let learned = Learned { vtep: vtep(n).into(), ..heard(2, "10.0.0.12") };
         let Some(write) = state.learn(&learned) else { break };
         let mac = MacAddr([2, 9, 0, 0, (n >> 8) as u8, n as u8]);
-        tell(
+        apply(
             &mut state,
             [Message::Fdb(
                 New,
@@ -356,13 +356,13 @@ fn an_announcement_without_a_destination_says_nothing() {
         flags: 0x02,
         ..remote_of(VXLAN, mac(1), "10.0.0.12")
     };
-    tell(&mut state, [dynamic(1, "10.0.0.12"), Message::Fdb(New, echo)]);
+    apply(&mut state, [dynamic(1, "10.0.0.12"), Message::Fdb(New, echo)]);
     let update = state.build();
     assert_eq!(why_left(&update, VXLAN), None);
     assert_eq!(behind(&update, mac(1)), Some(ip("10.0.0.12")));
     let nowhere =
         FdbEntry { destination: Some(ip("0.0.0.0")), ..remote_of(VXLAN, mac(1), "10.0.0.12") };
-    tell(&mut state, [Message::Fdb(New, nowhere)]);
+    apply(&mut state, [Message::Fdb(New, nowhere)]);
     let oddity = UnsupportedEntry::NoDestination;
     let left = control::KernelOnlyReason::FdbEntry { mac: mac(1), oddity };
     assert_eq!(why_left(&state.build(), VXLAN), Some(left));

@@ -22,16 +22,16 @@ const FAILED: u16 = 0x20;
 /// A leaf with three uplinks, each with its own gateway, towards [`VTEP`] and the VTEPs in `vteps`.
 fn three_uplinks(settings: Settings, vteps: &[&str]) -> State {
     let mut state = state_with(settings);
-    tell(&mut state, leaf());
+    apply(&mut state, leaf());
     let hops = [via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1"), via(UP3, "10.3.0.1")];
-    tell(&mut state, [link(ethernet(UP3, "up3")), add_route("10.0.0.0/24", &hops)]);
+    apply(&mut state, [link(ethernet(UP3, "up3")), add_route("10.0.0.0/24", &hops)]);
     for (ifindex, gateway, last) in
         [(UP1, "10.1.0.1", 1), (UP2, "10.2.0.1", 2), (UP3, "10.3.0.1", 3)]
     {
-        tell(&mut state, [neighbour(ifindex, gateway, mac(0xe0 + last))]);
+        apply(&mut state, [neighbour(ifindex, gateway, mac(0xe0 + last))]);
     }
     for (vtep, number) in std::iter::once(&VTEP).chain(vteps).zip(1..) {
-        tell(&mut state, [remote(New, mac(number), vtep)]);
+        apply(&mut state, [remote(New, mac(number), vtep)]);
     }
     state
 }
@@ -49,7 +49,7 @@ fn moved(before: &[u32], after: &[u32]) -> Vec<(u32, u32)> {
 
 fn carrier(state: &mut State, present: bool) -> Vec<u32> {
     let up1 = ethernet(UP1, "up1");
-    tell(state, [link(if present { up1 } else { no_carrier(up1) })]);
+    apply(state, [link(if present { up1 } else { no_carrier(up1) })]);
     dealt(&state.build())
 }
 
@@ -75,10 +75,10 @@ fn without_rebalancing_a_link_that_returns_gets_nothing_until_another_is_lost() 
     let before = dealt(&state.build());
     let lost = carrier(&mut state, false);
     assert_eq!(carrier(&mut state, true), lost);
-    tell(&mut state, [link(no_carrier(ethernet(UP2, "up2")))]);
+    apply(&mut state, [link(no_carrier(ethernet(UP2, "up2")))]);
     let next = dealt(&state.build());
     assert!(moved(&lost, &next).iter().all(|(from, to)| (*from, *to) == (UP2, UP1)));
-    tell(&mut state, [link(ethernet(UP2, "up2"))]);
+    apply(&mut state, [link(ethernet(UP2, "up2"))]);
     state.build();
     state.reload(Settings::default(), control::Namespace::default());
     assert_eq!(dealt(&state.build()), before, "turned on while it runs");
@@ -91,10 +91,10 @@ fn a_route_that_loses_and_regains_a_next_hop_is_as_resilient_as_a_link() {
     let replace = |hops: &[RouteNextHop]| {
         Message::Route(New, netlink::Route { replace: true, ..route("10.0.0.0/24", hops) })
     };
-    tell(&mut state, [replace(&[via(UP2, "10.2.0.1"), via(UP3, "10.3.0.1")])]);
+    apply(&mut state, [replace(&[via(UP2, "10.2.0.1"), via(UP3, "10.3.0.1")])]);
     let less = dealt(&state.build());
     assert!(moved(&before, &less).iter().all(|(from, _)| *from == UP1));
-    tell(
+    apply(
         &mut state,
         [replace(&[via(UP3, "10.3.0.1"), via(UP2, "10.2.0.1"), via(UP1, "10.1.0.1")])],
     );
@@ -109,7 +109,7 @@ fn equal_leaves_choose_equally_from_the_start() {
     said.push(link(ethernet(UP3, "up3")));
     let hops = [via(UP3, "10.3.0.1"), via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1")];
     said.extend([remote(New, mac(1), VTEP), add_route("10.0.0.0/24", &hops)]);
-    tell(&mut other, said);
+    apply(&mut other, said);
     assert_eq!(dealt(&one.build()), dealt(&other.build()));
 }
 
@@ -117,7 +117,7 @@ fn equal_leaves_choose_equally_from_the_start() {
 fn a_gateway_that_does_not_answer_is_not_used_while_others_do() {
     let mut state = three_uplinks(Settings::default(), &[]);
     let before = dealt(&state.build());
-    tell(&mut state, [gateway(FAILED, None)]);
+    apply(&mut state, [gateway(FAILED, None)]);
     assert!(state.is_dirty());
     let failed = dealt(&state.build());
     assert!(!failed.contains(&UP2));
@@ -125,12 +125,12 @@ fn a_gateway_that_does_not_answer_is_not_used_while_others_do() {
     // It is asked for again, but frames do not wait for the answer.
     let up2 = Adjacency { ifindex: UP2, address: ip("10.2.0.1") };
     assert_eq!(state.resolve_due(Instant::now() + Duration::from_secs(60)), [up2]);
-    tell(&mut state, [gateway(INCOMPLETE, None)]);
+    apply(&mut state, [gateway(INCOMPLETE, None)]);
     assert!(!state.is_dirty(), "asked is not answered");
     let others = [neighbour(UP1, "10.1.0.1", mac(0xe1)), neighbour(UP3, "10.3.0.1", mac(0xe3))];
     state.resync(Dump::Neighbours, others.into_iter().chain([gateway(INCOMPLETE, None)]).collect());
     assert_eq!(dealt(&state.build()), failed, "nor by a dump");
-    tell(&mut state, [gateway(REACHABLE, Some(mac(0xe2)))]);
+    apply(&mut state, [gateway(REACHABLE, Some(mac(0xe2)))]);
     assert_eq!(dealt(&state.build()), before);
 }
 
@@ -139,7 +139,7 @@ fn gateways_that_all_fail_are_all_used() {
     let mut state = three_uplinks(Settings::default(), &[]);
     let before = dealt(&state.build());
     for (ifindex, address) in [(UP1, "10.1.0.1"), (UP2, "10.2.0.1"), (UP3, "10.3.0.1")] {
-        tell(&mut state, [Message::Neighbour(New, neighbour_of(ifindex, address, None, FAILED))]);
+        apply(&mut state, [Message::Neighbour(New, neighbour_of(ifindex, address, None, FAILED))]);
         state.build();
     }
     assert_eq!(dealt(&state.build()), before, "whoever answers first, gets what was its own");
@@ -149,7 +149,7 @@ fn gateways_that_all_fail_are_all_used() {
 fn a_gateway_that_changes_its_mac_address_keeps_its_flows() {
     let mut state = three_uplinks(Settings::default(), &[]);
     let before = dealt(&state.build());
-    tell(&mut state, [gateway(REACHABLE, Some(mac(0xf2)))]);
+    apply(&mut state, [gateway(REACHABLE, Some(mac(0xf2)))]);
     let update = state.build();
     let hop = paths(&update, VTEP).next_hops().iter().find(|hop| hop.ifindex == UP2).unwrap();
     assert_eq!(hop.destination_mac, Some(mac(0xf2)));
@@ -159,13 +159,13 @@ fn a_gateway_that_changes_its_mac_address_keeps_its_flows() {
 /// BGP unnumbered over two uplinks: the kernel's next hops have the neighbours' link-local
 /// addresses.
 fn unnumbered() -> State {
-    let mut state = told(leaf().into_iter().chain([remote(New, mac(1), VTEP)]));
+    let mut state = state_after(leaf().into_iter().chain([remote(New, mac(1), VTEP)]));
     for (ifindex, last) in [(UP1, 1), (UP2, 2)] {
-        tell(&mut state, [neighbour(ifindex, &format!("fe80::{last}"), mac(0xe0 + last))]);
+        apply(&mut state, [neighbour(ifindex, &format!("fe80::{last}"), mac(0xe0 + last))]);
         // zebra writes this neighbour into the kernel, whether its routes use it or not.
-        tell(&mut state, [neighbour(ifindex, "169.254.0.1", mac(0xe0 + last))]);
+        apply(&mut state, [neighbour(ifindex, "169.254.0.1", mac(0xe0 + last))]);
     }
-    tell(&mut state, [kernel_route(&[(UP1, "fe80::1"), (UP2, "fe80::2")])]);
+    apply(&mut state, [kernel_route(&[(UP1, "fe80::1"), (UP2, "fe80::2")])]);
     state
 }
 
@@ -204,15 +204,15 @@ fn a_flap_of_an_unnumbered_uplink_moves_its_flows_only_and_brings_them_back_with
         assert_eq!(dealt(&connected), before, "zebra connects");
         assert_eq!(labels(&connected), named, "metric labels stay");
         let up = |ifindex| ethernet(ifindex, if ifindex == UP1 { "up1" } else { "up2" });
-        tell(&mut state, [link(no_carrier(up(flapping)))]);
+        apply(&mut state, [link(no_carrier(up(flapping)))]);
         assert!(moved(&before, &dealt(&state.build())).iter().all(|(from, _)| *from == flapping));
-        tell(
+        apply(
             &mut state,
             [kernel_route(&[(other, if other == UP1 { "fe80::1" } else { "fe80::2" })])],
         );
         zebra_says(&mut state, &[other]);
         assert!(dealt(&state.build()).iter().all(|ifindex| *ifindex == other));
-        tell(&mut state, [link(up(flapping))]);
+        apply(&mut state, [link(up(flapping))]);
         // FRR 8.4.4 does not give it to the kernel any more.
         zebra_says(&mut state, &[flapping, other]);
         let back = state.build();
@@ -221,7 +221,7 @@ fn a_flap_of_an_unnumbered_uplink_moves_its_flows_only_and_brings_them_back_with
             (before.clone(), named.clone()),
             "{flapping} is back"
         );
-        tell(&mut state, [kernel_route(&[(UP2, "fe80::2"), (UP1, "fe80::1")])]);
+        apply(&mut state, [kernel_route(&[(UP2, "fe80::2"), (UP1, "fe80::1")])]);
         state.fpm_disconnected(Instant::now());
         let alone = state.build();
         assert_eq!((dealt(&alone), labels(&alone)), (before, named), "zebra is gone");
@@ -232,9 +232,9 @@ fn a_flap_of_an_unnumbered_uplink_moves_its_flows_only_and_brings_them_back_with
 fn where_the_kernel_names_what_zebra_names_it_is_shown() {
     let mut state = unnumbered();
     let before = dealt(&state.build());
-    tell(&mut state, [kernel_route(&[(UP1, "169.254.0.1"), (UP2, "169.254.0.1")])]);
+    apply(&mut state, [kernel_route(&[(UP1, "169.254.0.1"), (UP2, "169.254.0.1")])]);
     // A next-hop object that no route uses.
-    tell(&mut state, [object(7, netlink::NextHopKind::Single(via(UP1, "fe80::1")))]);
+    apply(&mut state, [object(7, netlink::NextHopKind::Single(via(UP1, "fe80::1")))]);
     state.fpm_connected();
     zebra_says(&mut state, &[UP1, UP2]);
     let update = state.build();
@@ -246,40 +246,40 @@ fn where_the_kernel_names_what_zebra_names_it_is_shown() {
 fn a_neighbour_with_another_link_local_address_gets_the_same_flows() {
     let mut state = unnumbered();
     let before = dealt(&state.build());
-    tell(&mut state, [kernel_route(&[(UP1, "fe80::1"), (UP2, "fe80::99")])]);
+    apply(&mut state, [kernel_route(&[(UP1, "fe80::1"), (UP2, "fe80::99")])]);
     assert_eq!(dealt(&state.build()), before);
 }
 
 #[test]
 fn an_ipv6_gateway_of_ipv4_routes_is_asked_for_fails_and_returns() {
     // RFC 8950: BGP unnumbered. Every router may have fe80::1 on its link.
-    let mut state = told(leaf().into_iter().chain([remote(New, mac(1), VTEP)]));
-    tell(&mut state, [add_route("10.0.0.0/24", &[via(UP1, "fe80::1"), via(UP2, "fe80::1")])]);
+    let mut state = state_after(leaf().into_iter().chain([remote(New, mac(1), VTEP)]));
+    apply(&mut state, [add_route("10.0.0.0/24", &[via(UP1, "fe80::1"), via(UP2, "fe80::1")])]);
     state.build();
     let at = |ifindex| Adjacency { ifindex, address: ip("fe80::1") };
     assert_eq!(state.resolve_due(Instant::now()), [at(UP1), at(UP2)]);
-    tell(&mut state, [neighbour(UP1, "fe80::1", mac(0xe1)), neighbour(UP2, "fe80::1", mac(0xe2))]);
+    apply(&mut state, [neighbour(UP1, "fe80::1", mac(0xe1)), neighbour(UP2, "fe80::1", mac(0xe2))]);
     let macs = |state: &mut State| -> Vec<_> {
         paths(&state.build(), VTEP).next_hops().iter().map(|hop| hop.destination_mac).collect()
     };
     assert_eq!(macs(&mut state), [Some(mac(0xe1)), Some(mac(0xe2))]);
-    tell(&mut state, [Message::Neighbour(New, neighbour_of(UP1, "fe80::1", None, FAILED))]);
+    apply(&mut state, [Message::Neighbour(New, neighbour_of(UP1, "fe80::1", None, FAILED))]);
     assert_eq!(macs(&mut state), [Some(mac(0xe2))]);
-    tell(&mut state, [neighbour(UP1, "fe80::1", mac(0xe9))]);
+    apply(&mut state, [neighbour(UP1, "fe80::1", mac(0xe9))]);
     assert_eq!(macs(&mut state), [Some(mac(0xe9)), Some(mac(0xe2))]);
 }
 
 #[test]
 fn an_on_link_next_hop_fails_for_its_own_vtep_alone() {
-    let mut state = told(leaf());
-    tell(&mut state, [remote(New, mac(1), VTEP), remote(New, mac(2), "10.0.0.13")]);
-    tell(&mut state, [add_route("10.0.0.0/24", &[via(UP1, ""), via(UP2, "")])]);
+    let mut state = state_after(leaf());
+    apply(&mut state, [remote(New, mac(1), VTEP), remote(New, mac(2), "10.0.0.13")]);
+    apply(&mut state, [add_route("10.0.0.0/24", &[via(UP1, ""), via(UP2, "")])]);
     let each = |state: &mut State| {
         let update = state.build();
         [VTEP, "10.0.0.13"].map(|vtep| interfaces(&update, vtep))
     };
     assert_eq!(each(&mut state), [[UP1, UP2], [UP1, UP2]]);
-    tell(&mut state, [Message::Neighbour(New, neighbour_of(UP1, VTEP, None, FAILED))]);
+    apply(&mut state, [Message::Neighbour(New, neighbour_of(UP1, VTEP, None, FAILED))]);
     assert_eq!(each(&mut state), [vec![UP2], vec![UP1, UP2]]);
 }
 
@@ -295,6 +295,6 @@ fn vteps_that_are_reached_alike_share_their_paths() {
     assert!(shared(&state.build()));
     carrier(&mut state, true);
     // A new VTEP shares the next hops of the others again.
-    tell(&mut state, [remote(New, mac(9), "10.0.0.19")]);
+    apply(&mut state, [remote(New, mac(9), "10.0.0.19")]);
     assert!(shared(&state.build()));
 }

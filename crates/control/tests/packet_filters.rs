@@ -18,7 +18,7 @@ use world::*;
 /// The leaf with a remote VTEP and the default rules of policy routing.
 fn leaf_and_vtep() -> State {
     let mut state =
-        told(leaf().into_iter().chain(underlay()).chain([remote(New, mac(1), "10.0.0.12")]));
+        state_after(leaf().into_iter().chain(underlay()).chain([remote(New, mac(1), "10.0.0.12")]));
     let rules = Rule::defaults().map(|rule| Message::Rule(New, rule));
     state.resync(Dump::Rules, rules.into());
     state
@@ -71,20 +71,20 @@ fn a_rule_for_a_vtep_counts_while_that_is_a_remote_one() {
     let mut state = leaf_and_vtep();
     state.set_packet_filters(filters([chain(RuleHook::Output, vec![to("10.0.0.13")])]));
     assert_eq!(left(&mut state), None);
-    tell(&mut state, [remote(New, mac(2), "10.0.0.13")]);
+    apply(&mut state, [remote(New, mac(2), "10.0.0.13")]);
     let reason = left(&mut state).unwrap();
     assert_eq!(
         reason,
         "the rule with handle 7 of chain 'inet t c (output)' may match its VXLAN packets"
     );
-    tell(&mut state, [remote(Delete, mac(2), "10.0.0.13")]);
+    apply(&mut state, [remote(Delete, mac(2), "10.0.0.13")]);
     assert_eq!(left(&mut state), None);
     // Without a remote VTEP nothing is sent, whatever VTEPs another VNI has.
-    tell(&mut state, [link(bridge(20, "br2")), link(vxlan(21, 20, vxlan_of(VNI + 1)))]);
-    tell(&mut state, [Message::Fdb(New, remote_of(21, mac(3), "10.0.0.12"))]);
+    apply(&mut state, [link(bridge(20, "br2")), link(vxlan(21, 20, vxlan_of(VNI + 1)))]);
+    apply(&mut state, [Message::Fdb(New, remote_of(21, mac(3), "10.0.0.12"))]);
     state.set_packet_filters(filters([chain(RuleHook::Output, vec![])]));
     assert!(left(&mut state).is_some());
-    tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
+    apply(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
     assert_eq!(left(&mut state), None);
 }
 
@@ -97,9 +97,9 @@ fn a_rule_for_an_interface_counts_while_that_is_an_uplink() {
     }
     state.set_packet_filters(filters([chain(RuleHook::Input, vec![at("eth0")])]));
     assert_eq!(left(&mut state), None);
-    tell(&mut state, [link(Link { name: "eth0".to_owned(), ..ethernet(UP1, "up1") })]);
+    apply(&mut state, [link(Link { name: "eth0".to_owned(), ..ethernet(UP1, "up1") })]);
     assert!(left(&mut state).is_some(), "the uplink has a new name");
-    tell(&mut state, [link(ethernet(UP1, "up1"))]);
+    apply(&mut state, [link(ethernet(UP1, "up1"))]);
     assert_eq!(left(&mut state), None);
 }
 
@@ -138,24 +138,24 @@ fn packets_are_taken_from_vteps_whose_route_uses_the_uplink() {
     let mut state = leaf_and_vtep();
     assert_eq!(checked(&mut state), []);
     let vtep = BTreeSet::from([Ipv4Addr::new(10, 0, 0, 12)]);
-    tell(&mut state, [filter(UP2 as i32, 1)]);
+    apply(&mut state, [filter(UP2 as i32, 1)]);
     assert_eq!(checked(&mut state), [(UP2, vtep.clone())]);
-    tell(&mut state, [filter(-1, 2), filter(UP2 as i32, 0)]);
+    apply(&mut state, [filter(-1, 2), filter(UP2 as i32, 0)]);
     assert_eq!(checked(&mut state), [(UP1, vtep.clone()), (UP2, vtep.clone())]);
     // The route to it loses the second uplink.
     let first = [via(UP1, "10.1.1.1")];
-    tell(
+    apply(
         &mut state,
         [add_route("10.0.0.13/32", &[via(UP2, "10.1.2.1")]), remote(New, mac(2), "10.0.0.13")],
     );
-    tell(&mut state, [add_route("10.0.0.12/32", &first)]);
+    apply(&mut state, [add_route("10.0.0.12/32", &first)]);
     let other = BTreeSet::from([Ipv4Addr::new(10, 0, 0, 13)]);
     assert_eq!(checked(&mut state), [(UP1, vtep.clone()), (UP2, other)]);
     // A dump without the values.
     state.resync(Dump::ReversePathFilters, vec![filter(-1, 0), filter(UP1 as i32, 0)]);
     assert_eq!(checked(&mut state), []);
     // Other rules may change the reverse route.
-    tell(&mut state, [filter(UP1 as i32, 1)]);
+    apply(&mut state, [filter(UP1 as i32, 1)]);
     assert_eq!(checked(&mut state), [(UP1, vtep)]);
     let other = Rule { priority: 5, input: Some("eth9".to_owned()), ..Rule::defaults()[1].clone() };
     let rules = Rule::defaults().into_iter().chain([other]);

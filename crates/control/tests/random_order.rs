@@ -357,8 +357,8 @@ fn bound(operation: netlink::Operation, address: u8, mac: Option<MacAddr>) -> Me
 fn run(steps: Vec<Step>) {
     let mut truth = Leaf::new();
     let mut state = state_with(Settings { bypass: true, ..Settings::default() });
-    tell(&mut state, leaf());
-    tell(&mut state, [link(truth.netdev.clone()), truth.host_port()]);
+    apply(&mut state, leaf());
+    apply(&mut state, [link(truth.netdev.clone()), truth.host_port()]);
     let mut locations = BTreeSet::new();
     let mut now = Instant::now();
     state.fpm_connected();

@@ -23,7 +23,7 @@ fn median(
 ) -> Duration {
     let mut times: Vec<Duration> = (0..count)
         .map(|n| {
-            tell(state, [event(n)]);
+            apply(state, [event(n)]);
             let start = Instant::now();
             let update = state.build();
             let time = start.elapsed();
@@ -38,9 +38,9 @@ fn median(
 #[test]
 fn one_change_among_100000_macs() {
     let vteps = ["10.0.0.12", "10.0.0.13", "10.0.0.14"];
-    let mut state = told(leaf().into_iter().chain(underlay()));
+    let mut state = state_after(leaf().into_iter().chain(underlay()));
     let vtep = |n: u32| vteps[n as usize % vteps.len()];
-    tell(&mut state, (0..100_000).map(|n| remote(New, numbered(n), vtep(n))));
+    apply(&mut state, (0..100_000).map(|n| remote(New, numbered(n), vtep(n))));
     assert_eq!(table(&state.build()).unwrap().fdb.len(), 100_000);
     let time = median(&mut state, 101, |n| remote(New, numbered(n), vtep(n + 1)));
     println!("one of 100,000 MACs moves: {time:?} a publication");
@@ -51,12 +51,12 @@ fn one_change_among_100000_macs() {
 
 #[test]
 fn one_change_among_4000_vnis() {
-    let mut state = told(underlay());
-    tell(&mut state, [local_address(New), link(ethernet(UP1, "up1")), link(ethernet(UP2, "up2"))]);
+    let mut state = state_after(underlay());
+    apply(&mut state, [local_address(New), link(ethernet(UP1, "up1")), link(ethernet(UP2, "up2"))]);
     let vxlan_of = |n: u32| 100_000 + n;
     let mut fdb = Vec::new();
     for n in 1..=4000 {
-        tell(
+        apply(
             &mut state,
             [
                 link(bridge(10_000 + n, "br")),

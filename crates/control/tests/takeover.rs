@@ -17,27 +17,27 @@ use world::*;
 
 /// Why a leaf with these attributes of its only vxlan netdev leaves it to the kernel.
 fn left_for(attributes: Vxlan) -> Option<KernelOnlyReason> {
-    why_left(&told(leaf_with(attributes)).build(), VXLAN)
+    why_left(&state_after(leaf_with(attributes)).build(), VXLAN)
 }
 
 /// The same for a leaf whose vxlan netdev or bridge has this link.
 fn left_with(changed: Link) -> Option<KernelOnlyReason> {
-    why_left(&told(leaf().into_iter().chain([link(changed)])).build(), VXLAN)
+    why_left(&state_after(leaf().into_iter().chain([link(changed)])).build(), VXLAN)
 }
 
 fn left_by(settings: Settings) -> Option<KernelOnlyReason> {
     let mut state = state_with(settings);
-    tell(&mut state, leaf());
+    apply(&mut state, leaf());
     why_left(&state.build(), VXLAN)
 }
 
 /// Why a leaf with one more FDB entry leaves its VNI to the kernel. Without the entry the VNI must
 /// be taken over again.
 fn left_by_entry(entry: &FdbEntry) -> Option<KernelOnlyReason> {
-    let mut state = told(leaf());
-    tell(&mut state, [Message::Fdb(New, entry.clone())]);
+    let mut state = state_after(leaf());
+    apply(&mut state, [Message::Fdb(New, entry.clone())]);
     let reason = why_left(&state.build(), VXLAN);
-    tell(&mut state, [Message::Fdb(Delete, entry.clone())]);
+    apply(&mut state, [Message::Fdb(Delete, entry.clone())]);
     assert_eq!(why_left(&state.build(), VXLAN), None, "it is taken again once the entry is gone");
     reason
 }
@@ -48,7 +48,7 @@ fn base() -> Vxlan {
 
 #[test]
 fn a_plain_netdev_is_taken_and_its_attributes_are_followed() {
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     let update = state.build();
     let plan = &update.plan.vnis[&Netdev(VXLAN)];
     assert_eq!((plan.vni, plan.name.as_str(), plan.local), (vni(VNI), "vx10010", LOCAL));
@@ -65,7 +65,7 @@ fn a_plain_netdev_is_taken_and_its_attributes_are_followed() {
         source_ports: (5000, 6000),
         ..base()
     };
-    tell(&mut state, [link(vxlan(VXLAN, BRIDGE, changed))]);
+    apply(&mut state, [link(vxlan(VXLAN, BRIDGE, changed))]);
     let update = state.build();
     assert_eq!(update.plan.vnis[&Netdev(VXLAN)].index, plan.index, "still the same VNI");
     let tunnel = &table(&update).unwrap().tunnel;
@@ -73,7 +73,7 @@ fn a_plain_netdev_is_taken_and_its_attributes_are_followed() {
     assert_eq!((tunnel.df, tunnel.udp_checksum), (DontFragment::Set, false));
 
     let inheriting = Vxlan { ttl_inherit: true, tos: 1, df: 2, ..base() };
-    tell(&mut state, [link(vxlan(VXLAN, BRIDGE, inheriting))]);
+    apply(&mut state, [link(vxlan(VXLAN, BRIDGE, inheriting))]);
     let update = state.build();
     let tunnel = &table(&update).unwrap().tunnel;
     assert_eq!((tunnel.ttl, tunnel.tos), (Ttl::Inherit { default: 64 }, Tos::Inherit));
@@ -87,12 +87,12 @@ fn the_namespaces_defaults_and_the_netdevs_ports_are_those_of_five_tuple() {
     let local_ports = SourcePortRange::try_from((40_000, 50_000)).unwrap();
     let mut state =
         State::new(settings, Namespace { default_ttl: 99, local_ports, ..Namespace::default() });
-    tell(&mut state, leaf());
+    apply(&mut state, leaf());
     let update = state.build();
     assert_eq!(table(&update).unwrap().tunnel.ttl, Ttl::Fixed(99));
     assert_eq!(table(&update).unwrap().entropy.range(), local_ports);
     let attributes = Vxlan { source_ports: (5000, 6000), ..base() };
-    tell(&mut state, [link(vxlan(VXLAN, BRIDGE, attributes))]);
+    apply(&mut state, [link(vxlan(VXLAN, BRIDGE, attributes))]);
     assert_eq!(
         table(&state.build()).unwrap().entropy.range(),
         SourcePortRange::try_from((5000, 6000)).unwrap()
@@ -101,7 +101,7 @@ fn the_namespaces_defaults_and_the_netdevs_ports_are_those_of_five_tuple() {
 
 #[test]
 fn settings_of_one_vni_override_the_default_and_reload_live() {
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     assert_eq!(table(&state.build()).unwrap().entropy.policy(), Policy::QpHash);
     let own = VniSettings {
         policy: Policy::QpBins,
@@ -234,18 +234,18 @@ fn entries_that_only_the_kernel_can_follow_are_named() {
 
 #[test]
 fn an_odd_entry_that_becomes_plain_is_followed_again() {
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     let odd = FdbEntry { port: Some(4790), ..remote_of(VXLAN, mac(1), "10.0.0.12") };
-    tell(&mut state, [Message::Fdb(New, odd)]);
+    apply(&mut state, [Message::Fdb(New, odd)]);
     assert!(why_left(&state.build(), VXLAN).is_some());
-    tell(&mut state, [remote(New, mac(1), "10.0.0.12")]);
+    apply(&mut state, [remote(New, mac(1), "10.0.0.12")]);
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 #[test]
 fn two_netdevs_that_receive_the_same_frames_are_both_left() {
     let twin = 21;
-    let mut state = told(leaf().into_iter().chain([
+    let mut state = state_after(leaf().into_iter().chain([
         link(bridge(20, "br2")),
         link(Link { name: "twin".into(), ..vxlan(twin, 20, base()) }),
     ]));
@@ -259,12 +259,12 @@ fn two_netdevs_that_receive_the_same_frames_are_both_left() {
         Some(KernelOnlyReason::Duplicate { other: "vx10010".into() })
     );
     let elsewhere = Vxlan { destination_port: 8472, ..base() };
-    tell(&mut state, [link(Link { name: "twin".into(), ..vxlan(twin, 20, elsewhere) })]);
+    apply(&mut state, [link(Link { name: "twin".into(), ..vxlan(twin, 20, elsewhere) })]);
     let update = state.build();
     assert_eq!((why_left(&update, VXLAN), why_left(&update, twin)), (None, None));
-    tell(&mut state, [link(Link { name: "twin".into(), ..vxlan(twin, 20, base()) })]);
+    apply(&mut state, [link(Link { name: "twin".into(), ..vxlan(twin, 20, base()) })]);
     assert!(why_left(&state.build(), VXLAN).is_some());
-    tell(&mut state, [Message::Link(Delete, vxlan(twin, 20, base()))]);
+    apply(&mut state, [Message::Link(Delete, vxlan(twin, 20, base()))]);
     let update = state.build();
     assert_eq!(why_left(&update, VXLAN), None);
     assert_eq!(update.left.len(), 0, "what is gone is not left");
@@ -296,10 +296,10 @@ fn an_underlay_that_only_the_kernel_can_use_is_named() {
         (42, None),
     ];
     for (ifindex, obstacle) in cases {
-        let mut state = told(leaf());
+        let mut state = state_after(leaf());
         let tunnel = Link { master: None, ..vxlan(43, 0, vxlan_of(43)) };
-        tell(&mut state, [wireguard.clone(), tagged.clone(), on_uplink.clone(), tunnel].map(link));
-        tell(
+        apply(&mut state, [wireguard.clone(), tagged.clone(), on_uplink.clone(), tunnel].map(link));
+        apply(
             &mut state,
             [
                 add_route("10.0.0.12/32", &[via(ifindex, "10.9.0.1")]),
@@ -315,13 +315,13 @@ fn an_underlay_that_only_the_kernel_can_use_is_named() {
         assert_eq!(uplinks, if left { vec![] } else { vec![ifindex] });
         assert_eq!(update.snapshot.knows_vtep(vtep), !left, "the VTEPs of VNIs left are not ours");
 
-        tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
+        apply(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
         assert_eq!(
             why_left(&state.build(), VXLAN),
             None,
             "only the VNI that needs this VTEP is left"
         );
-        tell(&mut state, [flood(New, "10.0.0.12")]);
+        apply(&mut state, [flood(New, "10.0.0.12")]);
         assert_eq!(
             why_left(&state.build(), VXLAN).is_some(),
             left,
@@ -333,7 +333,7 @@ fn an_underlay_that_only_the_kernel_can_use_is_named() {
 #[test]
 fn a_vtep_that_is_an_own_address_or_routed_strangely_is_named() {
     let obstacle = |vtep: &str, message: Message| {
-        let mut state = told(leaf().into_iter().chain([message, remote(New, mac(1), vtep)]));
+        let mut state = state_after(leaf().into_iter().chain([message, remote(New, mac(1), vtep)]));
         match why_left(&state.build(), VXLAN) {
             Some(KernelOnlyReason::Underlay { obstacle, .. }) => Some(obstacle),
             None => None,
@@ -356,16 +356,16 @@ fn a_vtep_that_is_an_own_address_or_routed_strangely_is_named() {
 
 #[test]
 fn slots_run_out_and_become_free() {
-    let mut state = told([]);
+    let mut state = state_after([]);
     let vnis = u32::from(VniIndex::MAX) + 2;
-    tell(&mut state, [local_address(New), link(bridge(1, "br"))]);
-    tell(&mut state, (1..=vnis).map(|vni| link(vxlan(10 + vni, 1, vxlan_of(vni)))));
+    apply(&mut state, [local_address(New), link(bridge(1, "br"))]);
+    apply(&mut state, (1..=vnis).map(|vni| link(vxlan(10 + vni, 1, vxlan_of(vni)))));
     let update = state.build();
     assert_eq!(update.plan.vnis.len(), usize::from(VniIndex::MAX));
     let left: Vec<u32> = update.left.iter().map(|left| left.vni).collect();
     assert_eq!(left, [vnis - 1, vnis]);
     assert!(update.left.iter().all(|left| left.reason == KernelOnlyReason::SlotsExhausted));
-    tell(&mut state, [link(down(vxlan(10 + 5, 1, vxlan_of(5))))]);
+    apply(&mut state, [link(down(vxlan(10 + 5, 1, vxlan_of(5))))]);
     let update = state.build();
     assert_eq!(why_left(&update, 10 + 5), Some(KernelOnlyReason::Down));
     assert_eq!(why_left(&update, 10 + vnis - 1), None);
@@ -375,13 +375,13 @@ fn slots_run_out_and_become_free() {
 
 #[test]
 fn a_slot_is_kept_while_its_vni_is_taken() {
-    let mut state = told(leaf());
+    let mut state = state_after(leaf());
     let slot = state.build().plan.vnis[&Netdev(VXLAN)].index;
-    tell(&mut state, [link(bridge(20, "br2")), link(vxlan(5, 20, vxlan_of(5)))]);
+    apply(&mut state, [link(bridge(20, "br2")), link(vxlan(5, 20, vxlan_of(5)))]);
     let update = state.build();
     assert_eq!(update.plan.vnis[&Netdev(VXLAN)].index, slot);
     assert_ne!(update.plan.vnis[&Netdev(5)].index, slot);
-    tell(&mut state, [Message::Link(Delete, vxlan(5, 20, vxlan_of(5)))]);
+    apply(&mut state, [Message::Link(Delete, vxlan(5, 20, vxlan_of(5)))]);
     let update = state.build();
     assert_eq!(update.plan.vnis.keys().collect::<Vec<_>>(), [&Netdev(VXLAN)]);
     assert_eq!(update.snapshot.vnis().count(), 1);
@@ -414,16 +414,16 @@ fn a_vni_that_no_netdev_has_is_missed_until_one_comes() {
         BTreeSet::from([vni(VNI), vni(10099)]),
         "nothing is there at all"
     );
-    tell(&mut state, leaf());
+    apply(&mut state, leaf());
     assert_eq!(*state.build().missing, BTreeSet::from([vni(10099)]));
-    tell(&mut state, [link(vxlan(77, BRIDGE, vxlan_of(10099)))]);
+    apply(&mut state, [link(vxlan(77, BRIDGE, vxlan_of(10099)))]);
     let update = state.build();
     assert!(update.missing.is_empty() && update.plan.vnis.contains_key(&Netdev(77)), "{update:?}");
     state.reload(named(&[VNI, 10098]), Namespace::default());
     assert_eq!(*state.build().missing, BTreeSet::from([vni(10098)]));
     state.reload(named(&[VNI, 10097]), Namespace::default());
     assert_eq!(*state.build().missing, BTreeSet::from([vni(10097)]), "nothing else changed");
-    tell(&mut state, [Message::Link(Delete, vxlan(VXLAN, BRIDGE, base()))]);
+    apply(&mut state, [Message::Link(Delete, vxlan(VXLAN, BRIDGE, base()))]);
     assert_eq!(*state.build().missing, BTreeSet::from([vni(VNI), vni(10097)]));
 
     // VNIs with settings of their own are expected as well, except excluded ones.
@@ -443,10 +443,10 @@ fn a_netdev_whose_queueing_discipline_delays_or_drops_frames_is_left_until_it_go
     for kind in ["tbf", "netem", "htb", "cake", "fq", "hfsc"] {
         let before = Link { qdisc: kind.into(), ..vxlan(VXLAN, BRIDGE, base()) };
         assert_eq!(left_with(before), left(kind), "there before the start");
-        let mut state = told(leaf());
-        tell(&mut state, [Message::Qdisc(New, qdisc(kind))]);
+        let mut state = state_after(leaf());
+        apply(&mut state, [Message::Qdisc(New, qdisc(kind))]);
         assert_eq!(why_left(&state.build(), VXLAN), left(kind), "added later");
-        tell(&mut state, [Message::Qdisc(Delete, qdisc(kind))]);
+        apply(&mut state, [Message::Qdisc(Delete, qdisc(kind))]);
         assert_eq!(why_left(&state.build(), VXLAN), None, "{kind} is gone");
     }
     for kind in ["noqueue", "pfifo_fast", "fq_codel"] {
@@ -457,8 +457,8 @@ fn a_netdev_whose_queueing_discipline_delays_or_drops_frames_is_left_until_it_go
         );
     }
     // The queueing discipline of another interface does not matter.
-    let mut state = told(leaf());
-    tell(&mut state, [Message::Qdisc(New, Qdisc { ifindex: UP1, kind: "tbf".into() })]);
+    let mut state = state_after(leaf());
+    apply(&mut state, [Message::Qdisc(New, Qdisc { ifindex: UP1, kind: "tbf".into() })]);
     assert_eq!(why_left(&state.build(), VXLAN), None);
 }
 
@@ -468,11 +468,11 @@ fn a_netdev_with_multicast_entries_is_left_until_the_last_one_goes() {
     let mdb = |operation, ifindex| Message::Mdb(operation, Mdb { ifindex, entries: 1 });
     let mut state = State::new(Settings::default(), Namespace::default());
     // The dump of links comes first, but a notification may precede it.
-    tell(&mut state, [mdb(New, VXLAN)]);
-    tell(&mut state, leaf());
+    apply(&mut state, [mdb(New, VXLAN)]);
+    apply(&mut state, leaf());
     assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::VxlanMdb));
     state.take_wanted_dumps();
-    tell(&mut state, [mdb(Delete, VXLAN)]);
+    apply(&mut state, [mdb(Delete, VXLAN)]);
     assert_eq!(state.take_wanted_dumps(), [Dump::Mdb]);
     state.resync(Dump::Mdb, vec![mdb(New, VXLAN)]);
     assert_eq!(
@@ -483,14 +483,14 @@ fn a_netdev_with_multicast_entries_is_left_until_the_last_one_goes() {
     assert_eq!(state.resync(Dump::Mdb, vec![]).swept, 1);
     assert_eq!(why_left(&state.build(), VXLAN), None);
     // Multicast entries of a bridge do not matter.
-    tell(&mut state, [mdb(New, BRIDGE), mdb(Delete, BRIDGE)]);
+    apply(&mut state, [mdb(New, BRIDGE), mdb(Delete, BRIDGE)]);
     assert_eq!(why_left(&state.build(), VXLAN), None);
     assert!(!state.take_wanted_dumps().contains(&Dump::Mdb));
     // Another netdev may get the index.
-    tell(&mut state, [mdb(New, VXLAN)]);
+    apply(&mut state, [mdb(New, VXLAN)]);
     assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::VxlanMdb));
-    tell(&mut state, [Message::Link(Delete, vxlan(VXLAN, BRIDGE, base()))]);
+    apply(&mut state, [Message::Link(Delete, vxlan(VXLAN, BRIDGE, base()))]);
     state.build();
-    tell(&mut state, [link(vxlan(VXLAN, BRIDGE, base()))]);
+    apply(&mut state, [link(vxlan(VXLAN, BRIDGE, base()))]);
     assert_eq!(why_left(&state.build(), VXLAN), None);
 }

@@ -15,7 +15,7 @@ const VTEP: &str = "10.0.0.12";
 
 /// A leaf with one remote MAC address behind [`VTEP`], after these messages.
 fn towards_vtep(messages: impl IntoIterator<Item = Message>) -> State {
-    told(leaf().into_iter().chain([remote(New, mac(1), VTEP)]).chain(messages))
+    state_after(leaf().into_iter().chain([remote(New, mac(1), VTEP)]).chain(messages))
 }
 
 fn reached_by(state: &mut State) -> Vec<u32> {
@@ -63,7 +63,7 @@ fn an_uplink_that_somebody_impairs_is_known() {
         (Message::Qdisc(New, qdisc("fq_codel")), false),
         (Message::Link(New, Link { qdisc: "netem".to_owned(), ..ethernet(UP2, "up2") }), true),
     ] {
-        tell(&mut state, [message.clone()]);
+        apply(&mut state, [message.clone()]);
         assert_eq!(impaired(&mut state), [false, expected], "{message:?}");
     }
 }
@@ -81,24 +81,27 @@ fn without_a_route_the_vni_stays_taken_and_the_vtep_has_no_path() {
 fn the_longest_prefix_wins_then_the_lowest_metric_then_table_main() {
     let mut state = towards_vtep([add_route("0.0.0.0/0", &[via(1, "")])]);
     assert!(why_left(&state.build(), VXLAN).is_some(), "lo is no Ethernet interface");
-    tell(&mut state, [add_route("10.0.0.0/8", &[via(UP1, "10.1.0.1")])]);
+    apply(&mut state, [add_route("10.0.0.0/8", &[via(UP1, "10.1.0.1")])]);
     assert_eq!(reached_by(&mut state), [UP1]);
     let better = Route { priority: 10, ..route("10.0.0.0/8", &[via(UP2, "10.2.0.1")]) };
-    tell(&mut state, [Message::Route(New, better)]);
+    apply(&mut state, [Message::Route(New, better)]);
     assert_eq!(reached_by(&mut state), [UP2]);
-    tell(&mut state, [add_route("10.0.0.12/32", &[via(UP1, "10.1.0.1")])]);
+    apply(&mut state, [add_route("10.0.0.12/32", &[via(UP1, "10.1.0.1")])]);
     assert_eq!(reached_by(&mut state), [UP1]);
     let default = Route { table: 253, ..route("10.0.0.12/32", &[via(UP2, "10.2.0.1")]) };
-    tell(&mut state, [Message::Route(New, default)]);
+    apply(&mut state, [Message::Route(New, default)]);
     assert_eq!(reached_by(&mut state), [UP1]);
     for prefix in ["10.0.0.12/32", "10.0.0.0/8", "0.0.0.0/0"] {
-        tell(&mut state, [del_route(prefix, &[])]);
+        apply(&mut state, [del_route(prefix, &[])]);
     }
     let worse = Route { priority: 10, ..route("10.0.0.0/8", &[]) };
-    tell(&mut state, [Message::Route(Delete, worse)]);
+    apply(&mut state, [Message::Route(Delete, worse)]);
     assert_eq!(reached_by(&mut state), [UP2], "table default comes last");
     let throw = Route { route_type: 9, ..route("10.0.0.0/8", &[]) };
-    tell(&mut state, [Message::Route(New, throw), add_route("0.0.0.0/0", &[via(UP1, "10.1.0.1")])]);
+    apply(
+        &mut state,
+        [Message::Route(New, throw), add_route("0.0.0.0/0", &[via(UP1, "10.1.0.1")])],
+    );
     assert_eq!(reached_by(&mut state), [UP2], "throw leads on to it past shorter prefixes");
 }
 
@@ -119,20 +122,20 @@ fn a_dead_next_hop_is_pruned_whatever_the_routes_say() {
     let mut state = towards_vtep(underlay());
     assert_eq!(reached_by(&mut state), [UP1, UP2]);
     // zebra 10.3 with next-hop groups sends nothing when carrier is lost.
-    tell(&mut state, [link(no_carrier(ethernet(UP1, "up1")))]);
+    apply(&mut state, [link(no_carrier(ethernet(UP1, "up1")))]);
     assert_eq!(reached_by(&mut state), [UP2]);
     assert_eq!(
         uplinks(&mut state),
         [UP1, UP2],
         "steering an interface without carrier is harmless"
     );
-    tell(&mut state, [link(ethernet(UP1, "up1"))]);
+    apply(&mut state, [link(ethernet(UP1, "up1"))]);
     assert_eq!(reached_by(&mut state), [UP1, UP2], "the kernel revives it without an event");
     for flag in [1, 16] {
         let flagged = RouteNextHop { flags: flag, ..via(UP2, "10.2.0.1") };
         let changed =
             Route { replace: true, ..route("10.0.0.0/24", &[via(UP1, "10.1.0.1"), flagged]) };
-        tell(&mut state, [Message::Route(New, changed)]);
+        apply(&mut state, [Message::Route(New, changed)]);
         assert_eq!(reached_by(&mut state), [UP1]);
     }
 }
@@ -140,17 +143,17 @@ fn a_dead_next_hop_is_pruned_whatever_the_routes_say() {
 #[test]
 fn an_interface_that_goes_down_loses_its_routes_until_the_kernel_tells_them_again() {
     let mut state = towards_vtep(underlay());
-    tell(&mut state, [add_route("10.0.0.12/32", &[via(UP1, "10.1.0.1")])]);
+    apply(&mut state, [add_route("10.0.0.12/32", &[via(UP1, "10.1.0.1")])]);
     state.build();
     state.take_wanted_dumps();
-    tell(&mut state, [link(down(ethernet(UP1, "up1")))]);
+    apply(&mut state, [link(down(ethernet(UP1, "up1")))]);
     // The kernel flushed the host route without a notification and uses the shorter prefix.
     assert_eq!(reached_by(&mut state), [UP2]);
     let doubtful = state.take_wanted_dumps();
     for dump in [Dump::Routes, Dump::NextHops, Dump::Neighbours] {
         assert!(doubtful.contains(&dump), "{dump:?}");
     }
-    tell(&mut state, [link(ethernet(UP1, "up1"))]);
+    apply(&mut state, [link(ethernet(UP1, "up1"))]);
     assert_eq!(reached_by(&mut state), [UP2], "what was flushed does not come back by itself");
     assert!(state.take_wanted_dumps().contains(&Dump::Routes), "the kernel may have revived hops");
     state.resync(
@@ -158,7 +161,7 @@ fn an_interface_that_goes_down_loses_its_routes_until_the_kernel_tells_them_agai
         vec![add_route("10.0.0.0/24", &[via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1")])],
     );
     assert_eq!(reached_by(&mut state), [UP1, UP2]);
-    tell(&mut state, [Message::Link(Delete, ethernet(UP1, "up1"))]);
+    apply(&mut state, [Message::Link(Delete, ethernet(UP1, "up1"))]);
     assert_eq!(reached_by(&mut state), [UP2]);
     assert_eq!(uplinks(&mut state), [UP2]);
 }
@@ -168,7 +171,7 @@ fn a_leaf_that_lost_its_fabric_does_not_leave_by_its_management_network() {
     let management = add_route("0.0.0.0/0", &[via(UP2, "192.0.2.1")]);
     let mut state = towards_vtep([management, add_route("10.0.0.0/24", &[via(UP1, "10.1.0.1")])]);
     assert_eq!(reached_by(&mut state), [UP1]);
-    tell(&mut state, [link(no_carrier(ethernet(UP1, "up1")))]);
+    apply(&mut state, [link(no_carrier(ethernet(UP1, "up1")))]);
     assert!(reached_by(&mut state).is_empty());
 }
 
@@ -187,22 +190,22 @@ fn what_only_a_default_route_leads_to_is_known() {
     assert_eq!(uplinks(&mut state), [UP2], "what comes from there is taken, too");
     // A route of its own, even a short one, and its end.
     let own = [via(UP1, "10.1.0.1")];
-    tell(&mut state, [add_route("0.0.0.0/1", &own)]);
+    apply(&mut state, [add_route("0.0.0.0/1", &own)]);
     assert_eq!(by_default(&mut state), (vec![(UP1, false)], vec![]));
-    tell(&mut state, [del_route("0.0.0.0/1", &own)]);
+    apply(&mut state, [del_route("0.0.0.0/1", &own)]);
     assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![ip(VTEP)]));
     // A recursive gateway that only the default route leads to.
     let recursive = [via(0, "10.9.0.1"), via(UP1, "10.1.0.1")];
-    tell(&mut state, [add_route("10.0.0.0/24", &recursive)]);
+    apply(&mut state, [add_route("10.0.0.0/24", &recursive)]);
     assert_eq!(by_default(&mut state), (vec![(UP1, false), (UP2, true)], vec![ip(VTEP)]));
-    tell(&mut state, [del_route("10.0.0.0/24", &recursive)]);
+    apply(&mut state, [del_route("10.0.0.0/24", &recursive)]);
     // The interface is down: the kernel flushes the route to the VTEP and uses the default route.
-    tell(&mut state, [add_route("10.0.0.0/24", &own)]);
+    apply(&mut state, [add_route("10.0.0.0/24", &own)]);
     assert_eq!(by_default(&mut state), (vec![(UP1, false)], vec![]));
-    tell(&mut state, [link(down(ethernet(UP1, "up1")))]);
+    apply(&mut state, [link(down(ethernet(UP1, "up1")))]);
     assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![ip(VTEP)]));
     // No entry refers to the VTEP any more.
-    tell(&mut state, [remote(Delete, mac(1), VTEP), flood(Delete, VTEP)]);
+    apply(&mut state, [remote(Delete, mac(1), VTEP), flood(Delete, VTEP)]);
     assert!(state.build().by_default.is_empty());
 }
 
@@ -215,13 +218,13 @@ fn zebras_version_of_a_prefix_is_preferred_while_it_is_live() {
     assert_eq!(reached_by(&mut state), [UP1], "its replay has not ended");
     state.tick(now + Duration::from_secs(5));
     assert_eq!(reached_by(&mut state), [UP2]);
-    tell(&mut state, [link(no_carrier(ethernet(UP2, "up2")))]);
+    apply(&mut state, [link(no_carrier(ethernet(UP2, "up2")))]);
     assert_eq!(reached_by(&mut state), [UP1], "all of zebra's are dead");
-    tell(&mut state, [link(ethernet(UP2, "up2"))]);
+    apply(&mut state, [link(ethernet(UP2, "up2"))]);
     assert_eq!(reached_by(&mut state), [UP2]);
     state.fpm_disconnected(now);
     assert_eq!(reached_by(&mut state), [UP1]);
-    tell(&mut state, [del_route("10.0.0.0/24", &[via(UP1, "10.1.0.1")])]);
+    apply(&mut state, [del_route("10.0.0.0/24", &[via(UP1, "10.1.0.1")])]);
     assert!(reached_by(&mut state).is_empty(), "zebra tells only what the kernel has");
 }
 
@@ -276,18 +279,18 @@ fn next_hop_objects_and_groups_are_resolved_and_pruned() {
     let weights: Vec<_> =
         paths(&update, VTEP).next_hops().iter().map(|hop| (hop.ifindex, hop.weight)).collect();
     assert_eq!(weights, [(UP1, 1), (UP2, 3)]);
-    tell(&mut state, [link(no_carrier(ethernet(UP1, "up1")))]);
+    apply(&mut state, [link(no_carrier(ethernet(UP1, "up1")))]);
     assert_eq!(reached_by(&mut state), [UP2]);
-    tell(&mut state, [by_object(22)]);
+    apply(&mut state, [by_object(22)]);
     assert!(reached_by(&mut state).is_empty());
-    tell(&mut state, [object(22, NextHopKind::Single(via(UP2, "10.2.0.9")))]);
+    apply(&mut state, [object(22, NextHopKind::Single(via(UP2, "10.2.0.9")))]);
     assert_eq!(reached_by(&mut state), [UP2], "the object changed, the route did not");
-    tell(
+    apply(
         &mut state,
         [Message::NextHop(Delete, netlink::NextHop { id: 22, kind: NextHopKind::Other })],
     );
     assert!(reached_by(&mut state).is_empty());
-    tell(
+    apply(
         &mut state,
         [
             object(30, NextHopKind::Blackhole),
@@ -313,7 +316,7 @@ fn a_gateway_without_an_interface_is_looked_up_in_turn() {
         "on-link through the one, through a gateway by the other"
     );
     // A loop of recursive routes resolves to no next hop.
-    tell(
+    apply(
         &mut state,
         [Message::Route(
             New,
@@ -347,7 +350,7 @@ fn weights_keep_their_proportions() {
     };
     assert_eq!(weights(&mut state), [4, 1]);
     let again = [hop(UP1, "10.1.0.1", 1), hop(UP1, "10.1.0.1", 1), hop(UP2, "10.2.0.1", 1)];
-    tell(
+    apply(
         &mut state,
         [Message::Route(New, Route { replace: true, ..route("10.0.0.0/24", &again) })],
     );
@@ -362,7 +365,7 @@ fn weights_keep_their_proportions() {
             Route { replace: true, via: RouteTarget::Object(4), ..route("10.0.0.0/24", &[]) },
         ),
     ];
-    tell(&mut state, nested);
+    apply(&mut state, nested);
     assert_eq!(weights(&mut state), [255, 256], "65026 to 65280");
 }
 
@@ -371,14 +374,14 @@ fn the_frame_limit_is_that_of_the_narrowest_way() {
     let mut state = towards_vtep(underlay());
     let limit = |state: &mut State| state.build().plan.vnis[&Netdev(VXLAN)].frame_limit;
     assert_eq!(limit(&mut state), 1500 - 36);
-    tell(&mut state, [link(Link { mtu: 9000, ..ethernet(UP1, "up1") })]);
+    apply(&mut state, [link(Link { mtu: 9000, ..ethernet(UP1, "up1") })]);
     assert_eq!(limit(&mut state), 1500 - 36);
-    tell(&mut state, [link(Link { mtu: 9000, ..ethernet(UP2, "up2") })]);
+    apply(&mut state, [link(Link { mtu: 9000, ..ethernet(UP2, "up2") })]);
     assert_eq!(limit(&mut state), 9000 - 36);
     let limited = Route { mtu: Some(1400), ..route("10.0.0.13/32", &[via(UP1, "10.1.0.1")]) };
-    tell(&mut state, [Message::Route(New, limited)]);
+    apply(&mut state, [Message::Route(New, limited)]);
     assert_eq!(limit(&mut state), 9000 - 36, "a route that no VTEP of this VNI needs");
-    tell(&mut state, [flood(New, "10.0.0.13")]);
+    apply(&mut state, [flood(New, "10.0.0.13")]);
     let update = state.build();
     assert_eq!(update.plan.vnis[&Netdev(VXLAN)].frame_limit, 1400 - 36);
     assert_eq!(paths(&update, "10.0.0.13").next_hops()[0].mtu, 1400);
@@ -399,24 +402,24 @@ fn a_neighbour_is_used_while_it_is_valid_and_asked_for_when_it_is_not() {
     assert_eq!(state.resolve_due(at(1000)), [adjacency]);
 
     let is = |mac, state| Message::Neighbour(New, neighbour_of(UP1, "10.1.0.1", mac, state));
-    tell(&mut state, [is(None, 0x01)]);
+    apply(&mut state, [is(None, 0x01)]);
     assert!(!state.is_dirty(), "incomplete is as unknown as before");
-    tell(&mut state, [is(Some(mac(0xe1)), 0x02)]);
+    apply(&mut state, [is(Some(mac(0xe1)), 0x02)]);
     assert_eq!(resolved(&mut state), Some(mac(0xe1)));
     assert_eq!(state.resolve_due(at(60_000)), []);
     assert_eq!(state.wake_at(), None);
     // A stale entry is still valid, but the kernel does not check it for frames that it does not
     // send.
-    tell(&mut state, [is(Some(mac(0xe1)), 0x04)]);
+    apply(&mut state, [is(Some(mac(0xe1)), 0x04)]);
     assert!(!state.is_dirty());
     assert_eq!(state.resolve_due(at(61_000)), [adjacency]);
     assert_eq!(state.resolve_due(at(70_999)), []);
     assert_eq!(state.wake_at(), Some(at(71_000)));
-    tell(&mut state, [is(Some(mac(0xe1)), 0x20)]);
+    apply(&mut state, [is(Some(mac(0xe1)), 0x20)]);
     assert_eq!(resolved(&mut state), None, "failed");
-    tell(&mut state, [is(Some(mac(0xe3)), 0x80)]);
+    apply(&mut state, [is(Some(mac(0xe3)), 0x80)]);
     assert_eq!(resolved(&mut state), Some(mac(0xe3)));
-    tell(&mut state, [Message::Neighbour(Delete, neighbour_of(UP1, "10.1.0.1", None, 0))]);
+    apply(&mut state, [Message::Neighbour(Delete, neighbour_of(UP1, "10.1.0.1", None, 0))]);
     assert_eq!(resolved(&mut state), None);
 }
 
@@ -424,7 +427,7 @@ fn a_neighbour_is_used_while_it_is_valid_and_asked_for_when_it_is_not() {
 fn neighbours_that_no_path_uses_do_not_disturb() {
     let mut state = towards_vtep(underlay());
     state.build();
-    tell(&mut state, [neighbour(UP1, "10.1.0.77", mac(7)), neighbour(BRIDGE, "10.1.0.1", mac(8))]);
+    apply(&mut state, [neighbour(UP1, "10.1.0.77", mac(7)), neighbour(BRIDGE, "10.1.0.1", mac(8))]);
     assert!(!state.is_dirty());
     assert!(
         !state.resolve(Adjacency { ifindex: UP1, address: ip("10.1.0.1") }, Instant::now()),
@@ -442,9 +445,9 @@ fn an_uplink_keeps_its_path_number_when_it_comes_back() {
     };
     let (first, second) = (number(&mut state, UP1), number(&mut state, UP2));
     assert_ne!(first, second);
-    tell(&mut state, [link(no_carrier(ethernet(UP1, "up1")))]);
+    apply(&mut state, [link(no_carrier(ethernet(UP1, "up1")))]);
     assert_eq!((number(&mut state, UP1), number(&mut state, UP2)), (None, second));
-    tell(&mut state, [link(ethernet(UP1, "up1"))]);
+    apply(&mut state, [link(ethernet(UP1, "up1"))]);
     assert_eq!((number(&mut state, UP1), number(&mut state, UP2)), (first, second));
 }
 
@@ -452,7 +455,7 @@ fn an_uplink_keeps_its_path_number_when_it_comes_back() {
 fn an_uplinks_new_mac_address_and_name_are_followed() {
     let mut state = towards_vtep(underlay());
     state.build();
-    tell(
+    apply(
         &mut state,
         [link(Link { mac: Some(mac(9)), name: "renamed".into(), ..ethernet(UP1, "") })],
     );
@@ -479,16 +482,16 @@ fn an_old_zebra_with_a_router_mac_is_a_hazard() {
     let mut state = towards_vtep([remote(New, router_mac, VTEP)]);
     state.fpm_connected();
     zebra(&mut state, [zebra_mac(New, mac(1), VTEP)]);
-    tell(&mut state, [svi_neighbour(0x40, 0x10)]);
+    apply(&mut state, [svi_neighbour(0x40, 0x10)]);
     assert_eq!(state.fpm_hazard(), None, "9.0 or later");
     zebra(&mut state, [old(New, mac(1))]);
     let hazard = state.fpm_hazard().expect("an old zebra that knows a router MAC");
     assert_eq!((hazard.router_mac, hazard.vtep), (router_mac, ip(VTEP)));
-    tell(&mut state, [svi_neighbour(0x02, 0)]);
+    apply(&mut state, [svi_neighbour(0x02, 0)]);
     assert_eq!(state.fpm_hazard(), None, "an ordinary neighbour");
-    tell(&mut state, [svi_neighbour(0x40, 0x10), remote(Delete, router_mac, VTEP)]);
+    apply(&mut state, [svi_neighbour(0x40, 0x10), remote(Delete, router_mac, VTEP)]);
     assert_eq!(state.fpm_hazard(), None, "no VTEP has this MAC");
-    tell(&mut state, [remote(New, router_mac, VTEP)]);
+    apply(&mut state, [remote(New, router_mac, VTEP)]);
     assert!(state.fpm_hazard().is_some());
     state.fpm_disconnected(Instant::now());
     state.fpm_connected();

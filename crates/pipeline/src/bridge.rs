@@ -51,7 +51,7 @@ pub struct BridgeLimits {
 
 /// The location of a station.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// An access port, by its number.
     Port(u16),
     /// A remote VTEP. The address is needed because an index can be reused for another VTEP.
@@ -66,15 +66,15 @@ pub struct Station {
     /// Its MAC address.
     pub mac: MacAddr,
     /// Its location.
-    pub place: Place,
+    pub location: Location,
     /// Time since its last frame.
     pub silent: Duration,
 }
 
 /// A learned station. Times are in milliseconds since the bridge's first frame.
 #[derive(Debug, Clone, Copy)]
-struct Heard {
-    place: Place,
+struct StationEntry {
+    location: Location,
     last: u64,
     /// Start of the interval in which moves are counted; `moves` is their number.
     moving: u64,
@@ -91,7 +91,7 @@ struct Segment {
     limit: usize,
     ageing: Option<Duration>,
     /// The hash is randomly keyed, because the senders of frames choose the keys.
-    stations: HashMap<MacAddr, Heard>,
+    stations: HashMap<MacAddr, StationEntry>,
 }
 
 /// The bridge of standalone mode: its access ports and learned stations.
@@ -110,7 +110,7 @@ pub struct Bridge {
 /// The result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    To(Place),
+    To(Location),
     /// All ports and remote VTEPs.
     Flood,
 }
@@ -122,8 +122,8 @@ impl Bridge {
     pub fn new(ports: Vec<AccessPortSettings>, limits: BridgeLimits) -> Self {
         let mut segments: Vec<Segment> = Vec::new();
         for (settings, number) in ports.iter().zip(0u16..) {
-            let place = segments.iter().position(|segment| segment.vni == settings.vni);
-            let place = place.unwrap_or_else(|| {
+            let index = segments.iter().position(|segment| segment.vni == settings.vni);
+            let index = index.unwrap_or_else(|| {
                 let AccessPortSettings { vni, stations: limit, ageing, .. } = *settings;
                 segments.push(Segment {
                     vni,
@@ -134,7 +134,7 @@ impl Bridge {
                 });
                 segments.len() - 1
             });
-            if let Some(segment) = segments.get_mut(place) {
+            if let Some(segment) = segments.get_mut(index) {
                 segment.ports.push(number);
             }
         }
@@ -154,8 +154,8 @@ impl Bridge {
         let mut bridge = Self::new(vnis.map(settings).collect(), limits);
         for Segment { vni, stations: known, .. } in &mut bridge.segments {
             let own = stations.iter().filter(|station| station.vni == *vni);
-            let heard = |place| Heard { place, last: 0, moving: 0, moves: 0 };
-            known.extend(own.map(|station| (station.mac, heard(station.place))));
+            let entry = |location| StationEntry { location, last: 0, moving: 0, moves: 0 };
+            known.extend(own.map(|station| (station.mac, entry(station.location))));
         }
         bridge
     }
@@ -175,12 +175,12 @@ impl Bridge {
             let alive = segment
                 .stations
                 .iter()
-                .filter(move |(_, heard)| !heard.is_aged(now, segment.ageing));
-            alive.map(move |(mac, heard)| Station {
+                .filter(move |(_, station)| !station.is_aged(now, segment.ageing));
+            alive.map(move |(mac, station)| Station {
                 vni: segment.vni,
                 mac: *mac,
-                place: heard.place,
-                silent: Duration::from_millis(now.saturating_sub(heard.last)),
+                location: station.location,
+                silent: Duration::from_millis(now.saturating_sub(station.last)),
             })
         })
     }
@@ -199,7 +199,7 @@ impl Bridge {
             .map_or(&[], |segment| &segment.ports)
     }
 
-    /// Learns that a frame from `mac` came from `place`.
+    /// Learns that a frame from `mac` came from `location`.
     ///
     /// # Errors
     /// [`DropReason::StaticSource`] if the tables have the address elsewhere.
@@ -207,13 +207,13 @@ impl Bridge {
         &mut self,
         table: &VniTable,
         mac: MacAddr,
-        place: Place,
+        location: Location,
         counters: &Counters,
     ) -> Result<(), DropReason> {
         if let Some(owner) = table.fdb.get(&mac) {
             // The tables hold the static entries of the configuration.
-            return match place {
-                Place::Vtep(index, _) if index == *owner => Ok(()),
+            return match location {
+                Location::Vtep(index, _) if index == *owner => Ok(()),
                 _ => Err(DropReason::StaticSource),
             };
         }
@@ -228,29 +228,29 @@ impl Bridge {
         let ageing = segment.ageing;
         match segment.stations.entry(mac) {
             Entry::Occupied(mut entry) => {
-                let heard = entry.get_mut();
-                if heard.place != place {
-                    if now.saturating_sub(heard.moving) >= SECOND {
-                        (heard.moving, heard.moves) = (now, 0);
+                let station = entry.get_mut();
+                if station.location != location {
+                    if now.saturating_sub(station.moving) >= SECOND {
+                        (station.moving, station.moves) = (now, 0);
                     }
-                    if heard.moves >= limits.moves && !heard.is_aged(now, ageing) {
+                    if station.moves >= limits.moves && !station.is_aged(now, ageing) {
                         counters.stations.flapping.add(1);
                         return Ok(());
                     }
-                    heard.moves += 1;
-                    heard.place = place;
+                    station.moves += 1;
+                    station.location = location;
                     counters.stations.moved.add(1);
                 }
-                heard.last = now;
+                station.last = now;
             }
             Entry::Vacant(_) if full => {
                 if self.sweep() {
-                    return self.learn(table, mac, place, counters);
+                    return self.learn(table, mac, location, counters);
                 }
                 counters.stations.too_many.add(1);
             }
             Entry::Vacant(entry) => {
-                entry.insert(Heard { place, last: now, moving: now, moves: 0 });
+                entry.insert(StationEntry { location, last: now, moving: now, moves: 0 });
                 self.all.fetch_add(1, Ordering::Relaxed);
                 counters.stations.new.add(1);
             }
@@ -268,7 +268,7 @@ impl Bridge {
         let mut aged = 0;
         for Segment { stations, ageing, .. } in &mut self.segments {
             let before = stations.len();
-            stations.retain(|_, heard| !heard.is_aged(now, *ageing));
+            stations.retain(|_, station| !station.is_aged(now, *ageing));
             aged += before - stations.len();
         }
         self.all.fetch_sub(aged, Ordering::Relaxed);
@@ -280,26 +280,27 @@ impl Bridge {
         let fixed =
             table.fdb.get(&to).and_then(|index| Some((*index, snapshot.vtep(*index)?.address)));
         if let Some((index, address)) = fixed {
-            return Way::To(Place::Vtep(index, address));
+            return Way::To(Location::Vtep(index, address));
         }
         let segment = self.segments.iter().find(|segment| segment.vni == table.tunnel.vni);
-        let heard = segment.and_then(|segment| Some((segment.stations.get(&to)?, segment.ageing)));
-        match heard
-            .filter(|(heard, ageing)| !heard.is_aged(self.now, *ageing))
-            .map(|(heard, _)| heard.place)
+        let station =
+            segment.and_then(|segment| Some((segment.stations.get(&to)?, segment.ageing)));
+        match station
+            .filter(|(station, ageing)| !station.is_aged(self.now, *ageing))
+            .map(|(station, _)| station.location)
         {
-            Some(Place::Vtep(index, address))
+            Some(Location::Vtep(index, address))
                 if snapshot.vtep(index).is_none_or(|vtep| vtep.address != address) =>
             {
                 Way::Flood
             }
-            Some(place) => Way::To(place),
+            Some(location) => Way::To(location),
             None => Way::Flood,
         }
     }
 }
 
-impl Heard {
+impl StationEntry {
     fn is_aged(&self, now: u64, ageing: Option<Duration>) -> bool {
         ageing.is_some_and(|ageing| u128::from(now.saturating_sub(self.last)) >= ageing.as_millis())
     }

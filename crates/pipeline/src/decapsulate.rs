@@ -16,14 +16,14 @@ use wire::ecn::Egress;
 use wire::{Dissection, MacAddr, Network};
 
 use crate::Pipeline;
-use crate::bridge::{Place, Way};
+use crate::bridge::{Location, Way};
 use crate::counters::vtep_id;
 use crate::csum_offload::{Completed, is_sctp};
 use crate::cursor::Cursor;
 use crate::outer::{Inner, UDP_AT, UDP_AT_IPV6};
 use crate::received::{Outer, Pieces, vxlan};
 use crate::run::Output;
-use crate::steps::{Arrival, Step};
+use crate::steps::{Decapsulation, Step};
 
 /// Shortest inner frame in bytes that workers take: an Ethernet header, a tag and its EtherType.
 /// The steering program passes packets with shorter ones to kernel VXLAN (`SHORTEST_INNER` in
@@ -214,12 +214,12 @@ impl Pipeline {
             self.decap_cache.remember(outer, (table, vtep_id(vtep, snapshot)), snapshot);
         }
         let source = station(inner, table).map_err(whole)?;
-        out.record(|| Step::Arrival(Arrival::stations(inner)));
+        out.record(|| Step::Decapsulation(Decapsulation::stations(inner)));
         if let Some(learning) = &table.learning {
             let limited = &self.counters.learn_limited;
-            let heard = (source, outer.source);
-            let record = |heard| out.record(|| Step::Arrival(Arrival::Heard(heard)));
-            let learned = self.learner.hear(heard, (table, learning), snapshot, limited, record);
+            let station = (source, outer.source);
+            let record = |state| out.record(|| Step::Decapsulation(Decapsulation::Source(state)));
+            let learned = self.learner.learn(station, (table, learning), snapshot, limited, record);
             learned.map_err(whole)?;
         }
         let received = (index, piece.end, vtep.map(|index| vtep_id(index, snapshot)));
@@ -230,14 +230,14 @@ impl Pipeline {
         };
         if let Some(index) = vtep {
             bridge
-                .learn(table, source, Place::Vtep(index, outer.source), &self.counters)
+                .learn(table, source, Location::Vtep(index, outer.source), &self.counters)
                 .map_err(whole)?;
         }
         let destination = inner.first_chunk().map(|address| MacAddr(*address)).unwrap_or_default();
         let ports: &[u16] = match &bridge.way(table, destination, snapshot) {
-            Way::To(Place::Port(port)) => &[*port],
+            Way::To(Location::Port(port)) => &[*port],
             // Split horizon.
-            Way::To(Place::Vtep(..)) => return Err((DropReason::SamePort, slot)),
+            Way::To(Location::Vtep(..)) => return Err((DropReason::SamePort, slot)),
             Way::Flood => bridge.ports_of(table.tunnel.vni),
         };
         self.counters.copies.add((ports.len() as u64).saturating_sub(1));
@@ -356,7 +356,7 @@ fn inside<O: Output>(
         out.frames().pop();
         return Err(DropReason::TooBig);
     }
-    out.record(|| Step::Arrival(Arrival::Delivered { to, ecn }));
+    out.record(|| Step::Decapsulation(Decapsulation::Delivered { to, ecn }));
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use tables::{Slot, Snapshot, VniIndex, VniTable};
 use wire::Vni;
 
 use crate::Pipeline;
-use crate::bridge::{Bridge, Place, Station};
+use crate::bridge::{Bridge, Location, Station};
 use crate::counters::Counters;
 use crate::cursor::Cursor;
 use crate::policies::Configured;
@@ -104,8 +104,8 @@ pub fn explain_switched(
 ) -> Explanation {
     let source = wire::dissect(frame.data).map(|dissection| dissection.source);
     let of = |station: &&Station| station.vni == table.tunnel.vni && Some(station.mac) == source;
-    let from = match stations.iter().find(of).map(|station| station.place) {
-        Some(Place::Port(port)) => port,
+    let from = match stations.iter().find(of).map(|station| station.location) {
+        Some(Location::Port(port)) => port,
         _ => u16::MAX,
     };
     let mut bridge = Bridge::with_stations(access, stations);

@@ -10,9 +10,9 @@ use wire::{MacAddr, Vni};
 
 use crate::decapsulate::SHORTEST_INNER;
 use crate::explain::{observer, recorded};
-use crate::learn::Heard;
+use crate::learn::SourceState;
 use crate::received::{Outer, vxlan};
-use crate::steps::{Arrival, Step};
+use crate::steps::{Decapsulation, Step};
 
 /// What would happen to a frame from the underlay. Fields that could not be read are `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Reception {
     /// Inner source and destination MAC addresses.
     pub stations: Option<(MacAddr, MacAddr)>,
     /// How the source address compares with the tables, if the netdev learns.
-    pub heard: Option<Heard>,
+    pub source_state: Option<SourceState>,
     /// What would happen to the frame.
     pub fate: Fate,
 }
@@ -74,17 +74,17 @@ pub fn explain_received(
     host_ports: &[OpenPort],
     now: Instant,
 ) -> Reception {
-    let mut told = Reception {
+    let mut reception = Reception {
         outer: None,
         vni: None,
         netdev: None,
         known_vtep: false,
         stations: None,
-        heard: None,
+        source_state: None,
         fate: Fate::Kernel(DropReason::NotVxlan),
     };
-    match told.steer(frame, snapshot) {
-        Err(reason) => told.fate = Fate::Kernel(reason),
+    match reception.steer(frame, snapshot) {
+        Err(reason) => reception.fate = Fate::Kernel(reason),
         Ok(outer) => {
             let mut frame = *frame;
             if frame.offload == Offload::default() && outer.is_unfinished(&frame) {
@@ -96,10 +96,10 @@ pub fn explain_received(
                 pipeline.set_time(now);
                 pipeline.decapsulate_frames(&[frame], 0, snapshot, run.out);
             });
-            steps.into_iter().for_each(|step| told.follow(step));
+            steps.into_iter().for_each(|step| reception.follow(step));
         }
     }
-    told
+    reception
 }
 
 impl Reception {
@@ -123,11 +123,11 @@ impl Reception {
     fn follow(&mut self, step: Step) {
         match step {
             Step::Dropped(reason) => self.fate = Fate::Dropped(reason),
-            Step::Arrival(Arrival::Stations(source, destination)) => {
+            Step::Decapsulation(Decapsulation::Stations(source, destination)) => {
                 self.stations = Some((source, destination));
             }
-            Step::Arrival(Arrival::Heard(heard)) => self.heard = Some(heard),
-            Step::Arrival(Arrival::Delivered { to, ecn }) => {
+            Step::Decapsulation(Decapsulation::Source(state)) => self.source_state = Some(state),
+            Step::Decapsulation(Decapsulation::Delivered { to, ecn }) => {
                 self.fate = match to {
                     Destination::Host(port) | Destination::BundledHost(port) => {
                         Fate::Host { port, ecn }

@@ -52,7 +52,7 @@ impl Seen {
 
 /// How a source address compares with the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
+pub enum SourceState {
     /// The tables do not have it.
     New,
     /// The tables have it behind this other VTEP.
@@ -67,21 +67,21 @@ pub enum Heard {
 ///
 /// # Errors
 /// [`DropReason::StaticSource`] if the address has a static entry with another VTEP.
-fn judge(
+fn compare(
     (mac, vtep): (MacAddr, IpAddr),
     (table, learning): (&VniTable, &Learning),
     snapshot: &Snapshot,
-) -> Result<Heard, DropReason> {
+) -> Result<SourceState, DropReason> {
     match learning.fixed.get(&mac) {
-        Some(owner) if *owner == vtep => return Ok(Heard::Static),
+        Some(owner) if *owner == vtep => return Ok(SourceState::Static),
         Some(_) => return Err(DropReason::StaticSource),
         None => {}
     }
     let known = table.fdb.get(&mac).and_then(|index| snapshot.vtep(*index));
     Ok(match known {
-        Some(known) if known.address == vtep => Heard::Known,
-        Some(known) => Heard::Moved(known.address),
-        None => Heard::New,
+        Some(known) if known.address == vtep => SourceState::Known,
+        Some(known) => SourceState::Moved(known.address),
+        None => SourceState::New,
     })
 }
 
@@ -137,13 +137,13 @@ impl Learner {
     ///
     /// # Errors
     /// [`DropReason::StaticSource`] if the address has a static entry with another VTEP.
-    pub(crate) fn hear(
+    pub(crate) fn learn(
         &mut self,
         (mac, vtep): (MacAddr, IpAddr),
         (table, learning): (&VniTable, &Learning),
         snapshot: &Snapshot,
         limited: &Counter,
-        record: impl FnOnce(Heard),
+        record: impl FnOnce(SourceState),
     ) -> Result<(), DropReason> {
         if self.cache.is_empty() {
             // Allocated once per worker.
@@ -169,13 +169,13 @@ impl Learner {
         if as_before && now < place.due {
             return Ok(());
         }
-        let heard = judge((mac, vtep), (table, learning), snapshot)?;
-        record(heard);
+        let state = compare((mac, vtep), (table, learning), snapshot)?;
+        record(state);
         // The address was reported, and was not in the tables at the last lookup.
         let reported = cached && place.generation == 0;
         let at = |due| Seen { key, vtep: sender, generation, due };
         let report = Learned { ifindex: learning.ifindex, mac, vtep };
-        if matches!(heard, Heard::New | Heard::Moved(_)) {
+        if matches!(state, SourceState::New | SourceState::Moved(_)) {
             if reported && now < place.due {
                 return Ok(());
             }
@@ -191,7 +191,7 @@ impl Learner {
             // Two VTEPs claim the address. It must not be reported for every frame.
             return Ok(());
         }
-        let Some(ageing) = learning.ageing.filter(|_| heard == Heard::Known) else {
+        let Some(ageing) = learning.ageing.filter(|_| state == SourceState::Known) else {
             *place = at(now.saturating_add(IDLE));
             return Ok(());
         };

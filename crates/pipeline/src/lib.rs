@@ -52,7 +52,7 @@ mod steps;
 mod switch;
 mod tcp_gro;
 
-pub use bridge::{AccessPortSettings, Bridge, BridgeLimits, Place, Station};
+pub use bridge::{AccessPortSettings, Bridge, BridgeLimits, Location, Station};
 pub use counters::Counters;
 pub use cursor::Cursor;
 pub use decapsulate::SHORTEST_INNER;

@@ -9,7 +9,7 @@ use tables::{Snapshot, VniTable, VtepIndex};
 use wire::ecn::Egress;
 use wire::{MacAddr, Vni};
 
-use crate::learn::Heard;
+use crate::learn::SourceState;
 use crate::lookup::{Decision, Path};
 use crate::outer::Inherited;
 
@@ -24,7 +24,7 @@ pub(crate) enum Step {
     /// A copy for an access port.
     Port(u16),
     /// A step of decapsulation.
-    Arrival(Arrival),
+    Decapsulation(Decapsulation),
 }
 
 impl Step {
@@ -57,16 +57,16 @@ impl Step {
 }
 
 /// A step of decapsulation.
-pub(crate) enum Arrival {
+pub(crate) enum Decapsulation {
     /// The inner source and destination address are read.
     Stations(MacAddr, MacAddr),
     /// The source address is looked up, because the netdev learns.
-    Heard(Heard),
+    Source(SourceState),
     /// The frame is sent.
     Delivered { to: Destination, ecn: Option<Egress> },
 }
 
-impl Arrival {
+impl Decapsulation {
     /// The step in which the addresses of the inner frame are read.
     pub(crate) fn stations(inner: &[u8]) -> Self {
         let address = |at: usize| inner.get(at..).and_then(<[u8]>::first_chunk).copied();

@@ -8,7 +8,7 @@ use frame::{
 use tables::{Snapshot, VniTable, VtepIndex};
 
 use crate::Pipeline;
-use crate::bridge::{Bridge, Place, Station, Way};
+use crate::bridge::{Bridge, Location, Station, Way};
 use crate::csum_offload::{Completed, is_sctp};
 use crate::cursor::Cursor;
 use crate::decap_cache::DecapCache;
@@ -141,14 +141,14 @@ impl Pipeline {
             return Err(DropReason::ReservedGroup);
         }
         if at.segment == 0 {
-            bridge.learn(table, source, Place::Port(port), &self.counters)?;
+            bridge.learn(table, source, Location::Port(port), &self.counters)?;
         }
         let way = bridge.way(table, to, run.snapshot);
         run.out.record(|| Step::addressed(table, to, way == Way::Flood));
         let (ports, remotes): (&[u16], &[VtepIndex]) = match &way {
-            Way::To(Place::Port(other)) if *other == port => return Err(DropReason::SamePort),
-            Way::To(Place::Port(other)) => (&[*other], &[]),
-            Way::To(Place::Vtep(vtep, _)) => (&[], &[*vtep]),
+            Way::To(Location::Port(other)) if *other == port => return Err(DropReason::SamePort),
+            Way::To(Location::Port(other)) => (&[*other], &[]),
+            Way::To(Location::Vtep(vtep, _)) => (&[], &[*vtep]),
             Way::Flood => (bridge.ports_of(table.tunnel.vni), table.flood.as_slice()),
         };
         let others = || ports.iter().filter(|other| **other != port);

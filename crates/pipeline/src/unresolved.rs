@@ -14,9 +14,9 @@ use crate::lookup::{Path, uplink};
 /// about as many full-sized frames.
 pub const PER_NEXT_HOP: usize = 128;
 /// Longest time that a frame waits. The kernel gives up after three probes one second apart.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub const LONGEST_WAIT: Duration = Duration::from_secs(3);
 /// Interval between requests to resolve the same next hop.
-pub const ASK_AGAIN: Duration = Duration::from_millis(500);
+pub const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A next hop: interface index and gateway.
 pub type Adjacency = (u32, IpAddr);
@@ -58,7 +58,7 @@ impl Held {
                 Fate::GiveUp(DropReason::TooBig)
             }
             Some(hop) if hop.destination_mac.is_some() => Fate::Send(hop),
-            _ if now.duration_since(self.since) < PATIENCE => Fate::Wait(hop),
+            _ if now.duration_since(self.since) < LONGEST_WAIT => Fate::Wait(hop),
             Some(_) => Fate::GiveUp(DropReason::NextHopUnresolved),
             None => Fate::GiveUp(DropReason::NoRoute),
         }
@@ -68,7 +68,7 @@ impl Held {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: usize,
-    asked: Option<Instant>,
+    requested: Option<Instant>,
 }
 
 /// Frames that wait for a next hop.
@@ -181,8 +181,9 @@ impl Unresolved {
 
 impl Queue {
     fn ask(&mut self, adjacency: Adjacency, now: Instant, requests: &mut Vec<Adjacency>) {
-        if self.asked.is_none_or(|asked| now.duration_since(asked) >= ASK_AGAIN) {
-            self.asked = Some(now);
+        if self.requested.is_none_or(|requested| now.duration_since(requested) >= REQUEST_INTERVAL)
+        {
+            self.requested = Some(now);
             requests.push(adjacency);
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{HOST, Leaf, OUTER, Owned, SLOT, Worker, hop, open, roce, tcp, udp4};
 use pipeline::counters::{PEERS, Traffic};
-use pipeline::unresolved::{ASK_AGAIN, PATIENCE, PER_NEXT_HOP};
+use pipeline::unresolved::{LONGEST_WAIT, PER_NEXT_HOP, REQUEST_INTERVAL};
 use pipeline::{Checksum, Destination, DropReason, Gso, GsoKind, Offload, VlanTag, VtepId};
 use proptest::prelude::*;
 use tables::{DontFragment, Snapshot, SnapshotBuilder, Vtep, VtepIndex};
@@ -203,16 +203,16 @@ fn frames_wait_for_their_next_hop_and_leave_in_order() {
     assert_eq!(worker.pipeline.resolve_requests().collect::<Vec<_>>(), [adjacency]);
 
     // The batch is reused while frames wait. The next hop is still unresolved.
-    worker.encapsulate_at(&[numbered(3)], &unresolved().snapshot(), now + ASK_AGAIN / 2);
+    worker.encapsulate_at(&[numbered(3)], &unresolved().snapshot(), now + REQUEST_INTERVAL / 2);
     assert_eq!(worker.pipeline.resolve_requests().count(), 0);
-    worker.pipeline.release(&unresolved().snapshot(), now + ASK_AGAIN, &mut worker.out);
+    worker.pipeline.release(&unresolved().snapshot(), now + REQUEST_INTERVAL, &mut worker.out);
     assert_eq!((worker.out.len(), worker.pipeline.counters().held.get()), (0, 4));
     assert_eq!(worker.pipeline.resolve_requests().collect::<Vec<_>>(), [adjacency], "asked again");
 
     let mut leaf = unresolved();
     leaf.vteps[0].1 = vec![hop(3)];
     worker.batch.clear();
-    worker.pipeline.release(&leaf.snapshot(), now + PATIENCE / 2, &mut worker.out);
+    worker.pipeline.release(&leaf.snapshot(), now + LONGEST_WAIT / 2, &mut worker.out);
     let sent = worker.bytes();
     assert_eq!(sequences(&sent), [0, 1, 2, 3]);
     for (sent, transmit) in sent.iter().zip(&worker.out) {
@@ -285,14 +285,18 @@ fn frames_that_waited_too_long_are_given_up() {
     let snapshot = unresolved().snapshot();
     worker.encapsulate_at(&[numbered(0)], &snapshot, now);
     worker.encapsulate_at(&[numbered(1)], &snapshot, now + Duration::from_millis(1));
-    worker.pipeline.release(&snapshot, now + PATIENCE - Duration::from_millis(1), &mut worker.out);
+    worker.pipeline.release(
+        &snapshot,
+        now + LONGEST_WAIT - Duration::from_millis(1),
+        &mut worker.out,
+    );
     assert_eq!(worker.pipeline.counters().held.get(), 2);
-    worker.pipeline.release(&snapshot, now + PATIENCE, &mut worker.out);
+    worker.pipeline.release(&snapshot, now + LONGEST_WAIT, &mut worker.out);
     assert_eq!(worker.dropped(DropReason::NextHopUnresolved), 1);
     assert_eq!(worker.pipeline.counters().held.get(), 1);
     let mut gone = unresolved();
     gone.vteps[0].1.clear();
-    worker.pipeline.release(&gone.snapshot(), now + PATIENCE * 2, &mut worker.out);
+    worker.pipeline.release(&gone.snapshot(), now + LONGEST_WAIT * 2, &mut worker.out);
     assert_eq!(worker.dropped(DropReason::NoRoute), 1);
     assert!(!worker.pipeline.holds() && worker.out.is_empty());
     worker.assert_balance(0);

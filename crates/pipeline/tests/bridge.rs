@@ -10,8 +10,8 @@ use common::{
     HOST, LEAF_1, LEAF_2, Leaf, Owned, UDP_AT, VNI, Worker, leaked, leave_to_card, open, tcp,
 };
 use pipeline::{
-    AccessPortSettings, Bridge, BridgeLimits, Destination, DropReason, Explanation, GsoKind, Place,
-    TxFrame, explain_switched,
+    AccessPortSettings, Bridge, BridgeLimits, Destination, DropReason, Explanation, GsoKind,
+    Location, TxFrame, explain_switched,
 };
 use proptest::prelude::*;
 use tables::{Snapshot, VtepIndex};
@@ -85,15 +85,15 @@ impl Switch {
     /// The explanation agrees with what was sent, if the bridge has learned the frame's source.
     fn is_explained(&mut self, port: u16, frame: &Owned, sent: &(Vec<u16>, Vec<u8>)) {
         let source = frame.data.get(6..12).and_then(|source| source.try_into().ok());
-        if source.and_then(|source| self.place(source)) != Some(Place::Port(port)) {
+        if source.and_then(|source| self.location(source)) != Some(Location::Port(port)) {
             return;
         }
         let stations = self.worker.pipeline.stations(self.now);
         let table = self.snapshot.vni(common::SLOT).unwrap();
         let access = [Vni::try_from(VNI).unwrap(); 3].into_iter();
         let access = (access, stations.as_slice());
-        let told = explain_switched(&frame.frame(), table, access, &self.snapshot, self.now);
-        let told = match told {
+        let explained = explain_switched(&frame.frame(), table, access, &self.snapshot, self.now);
+        let explained = match explained {
             Explanation::Dropped(_) => (Vec::new(), Vec::new()),
             Explanation::Forwarded(forwarded) => {
                 let sent = forwarded.copies.into_iter().filter(|copy| copy.route.is_ok());
@@ -104,7 +104,7 @@ impl Switch {
                 (forwarded.ports, sent.map(|copy| last(copy.remote.unwrap())).collect())
             }
         };
-        assert_eq!(told, *sent);
+        assert_eq!(explained, *sent);
     }
 
     fn leaf_2_sends(&mut self, frame: Owned) -> (Vec<u16>, Vec<u8>) {
@@ -130,9 +130,9 @@ impl Switch {
         (ports, vteps)
     }
 
-    fn place(&mut self, station: [u8; 6]) -> Option<Place> {
+    fn location(&mut self, station: [u8; 6]) -> Option<Location> {
         let stations = self.worker.pipeline.stations(self.now);
-        stations.into_iter().find(|known| known.mac == MacAddr(station)).map(|known| known.place)
+        stations.into_iter().find(|known| known.mac == MacAddr(station)).map(|known| known.location)
     }
 
     fn count(&self, count: fn(&pipeline::counters::StationCounters) -> u64) -> u64 {
@@ -154,13 +154,13 @@ fn what_nobody_knows_goes_everywhere_but_back_and_never_from_vtep_to_vtep() {
 fn a_station_is_where_it_was_heard_last() {
     let mut switch = Switch::new();
     switch.port_sends(1, &[frame(BROADCAST, mac(1))]);
-    assert_eq!(switch.place(mac(1)), Some(Place::Port(1)));
+    assert_eq!(switch.location(mac(1)), Some(Location::Port(1)));
     assert_eq!(switch.port_sends(0, &[frame(mac(1), mac(2))]), (vec![1], vec![]));
     assert_eq!(switch.leaf_2_sends(tunnelled(mac(1), mac(3))), (vec![1], vec![]));
     // A station moves from a port to a VTEP and back.
     assert_eq!(switch.port_sends(0, &[frame(mac(3), mac(2))]), (vec![], vec![2]));
     switch.leaf_2_sends(tunnelled(BROADCAST, mac(1)));
-    assert_eq!(switch.place(mac(1)), Some(Place::Vtep(VtepIndex(0), LEAF_2.into())));
+    assert_eq!(switch.location(mac(1)), Some(Location::Vtep(VtepIndex(0), LEAF_2.into())));
     assert_eq!(switch.port_sends(0, &[frame(mac(1), mac(2))]), (vec![], vec![2]));
     // The destination is where the frame came from.
     assert_eq!(switch.leaf_2_sends(tunnelled(mac(3), mac(1))), (vec![], vec![]));
@@ -179,7 +179,7 @@ fn a_silent_station_is_forgotten() {
     assert_eq!(switch.port_sends(0, &[frame(mac(1), mac(2))]), (vec![1], vec![]));
     switch.now += Duration::from_millis(1);
     assert_eq!(switch.port_sends(0, &[frame(mac(1), mac(2))]), (vec![1, 2], vec![2, 3]));
-    assert_eq!(switch.place(mac(1)), None);
+    assert_eq!(switch.location(mac(1)), None);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn made_up_addresses_find_no_room_until_others_are_forgotten() {
     assert_eq!(switch.worker.pipeline.stations(switch.now).len(), 3);
     switch.now += AGEING;
     switch.port_sends(0, &[frame(BROADCAST, mac(9))]);
-    assert_eq!(switch.place(mac(9)), Some(Place::Port(0)));
+    assert_eq!(switch.location(mac(9)), Some(Location::Port(0)));
     assert_eq!(switch.worker.pipeline.stations(switch.now).len(), 1);
 }
 
@@ -206,11 +206,11 @@ fn an_address_that_moves_too_often_stays_until_the_second_is_over() {
     for port in [0, 1, 0, 1, 2] {
         switch.port_sends(port, &[frame(BROADCAST, mac(1))]);
     }
-    assert_eq!(switch.place(mac(1)), Some(Place::Port(0)), "the second move was the last");
+    assert_eq!(switch.location(mac(1)), Some(Location::Port(0)), "the second move was the last");
     assert_eq!((switch.count(|c| c.moved.get()), switch.count(|c| c.flapping.get())), (2, 2));
     switch.now += Duration::from_secs(1);
     switch.port_sends(2, &[frame(BROADCAST, mac(1))]);
-    assert_eq!(switch.place(mac(1)), Some(Place::Port(2)));
+    assert_eq!(switch.location(mac(1)), Some(Location::Port(2)));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn what_the_configuration_fixes_nobody_else_may_be() {
     assert_eq!(switch.port_sends(0, &[frame(BROADCAST, HOST)]), (vec![], vec![]));
     assert_eq!(switch.worker.dropped(DropReason::StaticSource), 1);
     assert_eq!(switch.leaf_2_sends(tunnelled(BROADCAST, HOST)).0, [0, 1, 2]);
-    assert_eq!(switch.place(HOST), None, "not learned");
+    assert_eq!(switch.location(HOST), None, "not learned");
 }
 
 #[test]

@@ -39,12 +39,12 @@ fn fate(frame: Owned) -> Result<Vec<u8>, DropReason> {
     };
     // A capture does not include offloads, so the explanation is only compared without them.
     if frame.offload == Offload::default() && frame.vlan.is_none() && !frame.data.is_empty() {
-        let told = explain_received(&frame.frame(), &snapshot, &[], std::time::Instant::now());
-        match told.fate {
-            Fate::Bridge(_) => assert!(fate.is_ok(), "{told:?}"),
-            Fate::Host { .. } => panic!("{told:?}"),
+        let explained = explain_received(&frame.frame(), &snapshot, &[], std::time::Instant::now());
+        match explained.fate {
+            Fate::Bridge(_) => assert!(fate.is_ok(), "{explained:?}"),
+            Fate::Host { .. } => panic!("{explained:?}"),
             Fate::Kernel(reason) | Fate::Dropped(reason) => {
-                assert_eq!(fate.as_ref().err(), Some(&reason), "{told:?}");
+                assert_eq!(fate.as_ref().err(), Some(&reason), "{explained:?}");
             }
         }
     }
@@ -159,7 +159,7 @@ fn the_outer_udp_checksum_is_checked_where_it_is_there() {
 #[test]
 fn a_checksum_that_was_never_completed_is_told_from_a_wrong_one() {
     let snapshot = Leaf::two().snapshot();
-    let told = |frame: &[u8]| {
+    let explained = |frame: &[u8]| {
         explain_received(
             &Owned::plain(frame.to_vec()).frame(),
             &snapshot,
@@ -173,9 +173,9 @@ fn a_checksum_that_was_never_completed_is_told_from_a_wrong_one() {
     let pseudo = [&frame[26..34], &[0, 17], &length.to_be_bytes()].concat();
     let unfinished = !wire::checksum::checksum(&pseudo);
     frame[40..42].copy_from_slice(&unfinished.to_be_bytes());
-    assert!(matches!(told(&frame), Fate::Bridge(_)), "{:?}", told(&frame));
+    assert!(matches!(explained(&frame), Fate::Bridge(_)), "{:?}", explained(&frame));
     frame[40..42].copy_from_slice(&unfinished.wrapping_add(1).to_be_bytes());
-    assert_eq!(told(&frame), Fate::Dropped(DropReason::OuterUdpChecksum));
+    assert_eq!(explained(&frame), Fate::Dropped(DropReason::OuterUdpChecksum));
 }
 
 #[test]

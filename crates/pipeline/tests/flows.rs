@@ -273,8 +273,8 @@ proptest! {
         let sent: Vec<_> = worker.out.iter().map(|sent| sent.to).collect();
         let dropped = |reason: &&DropReason| worker.dropped(**reason) > 0;
         let dropped = DropReason::ALL.iter().find(dropped).copied();
-        let told = explain_received(&frame.frame(), &snapshot, &ports, now).fate;
-        match told {
+        let explained = explain_received(&frame.frame(), &snapshot, &ports, now).fate;
+        match explained {
             // The steering program would not have passed it to the worker.
             Fate::Kernel(_) => prop_assert!(sent.is_empty() && dropped.is_some()),
             Fate::Dropped(reason) => prop_assert_eq!((sent, dropped), (vec![], Some(reason))),

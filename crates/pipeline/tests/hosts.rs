@@ -41,16 +41,16 @@ fn an_explanation_shows_the_bypass_where_it_is_used() {
     let [known, stranger, cut] = carried(&inner, 0).try_into().unwrap();
     let snapshot = leaf().snapshot();
     let open = [common::open_port(PORT)];
-    let told = |frame: &Owned, open: &[_]| {
+    let explained = |frame: &Owned, open: &[_]| {
         explain_received(&frame.frame(), &snapshot, open, Instant::now())
     };
-    assert_eq!(told(&known, &open).fate, Fate::Host { port: PORT, ecn: Some(Egress::Keep) });
-    assert_eq!(told(&known, &[]).fate, Fate::Bridge(Some(Egress::Keep)));
-    assert_eq!(told(&stranger, &open).fate, Fate::Bridge(Some(Egress::Keep)));
+    assert_eq!(explained(&known, &open).fate, Fate::Host { port: PORT, ecn: Some(Egress::Keep) });
+    assert_eq!(explained(&known, &[]).fate, Fate::Bridge(Some(Egress::Keep)));
+    assert_eq!(explained(&stranger, &open).fate, Fate::Bridge(Some(Egress::Keep)));
     // A frame that the bridge has to look at.
-    assert_eq!(told(&cut, &open).fate, Fate::Bridge(Some(Egress::Keep)));
+    assert_eq!(explained(&cut, &open).fate, Fate::Bridge(Some(Egress::Keep)));
     let small = [tables::OpenPort { ifindex: PORT, mtu: 60 }];
-    assert_eq!(told(&known, &small).fate, Fate::Bridge(Some(Egress::Keep)));
+    assert_eq!(explained(&known, &small).fate, Fate::Bridge(Some(Egress::Keep)));
 }
 
 #[test]

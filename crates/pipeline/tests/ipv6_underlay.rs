@@ -222,18 +222,18 @@ fn explanations_show_ipv6() {
     let snapshot = one().snapshot();
     let frame = Owned::plain(roce(1, 1));
     let index = VniIndex::new(SLOT).unwrap();
-    let told = explain(&frame.frame(), index, &snapshot, Instant::now());
-    let Explanation::Forwarded(forwarded) = &told else { panic!("{told:?}") };
+    let explained = explain(&frame.frame(), index, &snapshot, Instant::now());
+    let Explanation::Forwarded(forwarded) = &explained else { panic!("{explained:?}") };
     let route = forwarded.copies[0].route.as_ref().unwrap();
     assert_eq!((route.local, route.remote), (IpAddr::V6(LEAF_1), IpAddr::V6(LEAF_2)));
     assert_eq!(usize::from(route.length), frame.data.len() + OUTER_IPV6 - 14);
-    assert!(told.to_string().contains("to VTEP 2001:db8::2"), "{told}");
+    assert!(explained.to_string().contains("to VTEP 2001:db8::2"), "{explained}");
     let sent = Worker::new().encapsulate(&[Owned::tagged(frame.data)], &snapshot);
     let received = Owned::plain(finished(sent[0].clone()));
-    let told = explain_received(&received.frame(), &two().snapshot(), &[], Instant::now());
-    let outer = told.outer.unwrap();
+    let explained = explain_received(&received.frame(), &two().snapshot(), &[], Instant::now());
+    let outer = explained.outer.unwrap();
     assert_eq!((outer.source, outer.destination), (IpAddr::V6(LEAF_1), IpAddr::V6(LEAF_2)));
-    assert!(told.known_vtep);
+    assert!(explained.known_vtep);
 }
 
 #[test]

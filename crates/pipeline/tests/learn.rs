@@ -44,18 +44,18 @@ fn learned(vtep: Ipv4Addr, source: [u8; 6]) -> Learned {
 }
 
 /// A worker, its tables and the current time.
-struct Hearing {
+struct LearningWorker {
     worker: Worker,
     leaf: Leaf,
     now: Instant,
 }
 
-impl Hearing {
+impl LearningWorker {
     fn new(leaf: Leaf) -> Self {
         Self { worker: Worker::new(), leaf, now: Instant::now() }
     }
 
-    fn hear(&mut self, frames: &[Owned]) -> Vec<Learned> {
+    fn learn(&mut self, frames: &[Owned]) -> Vec<Learned> {
         let sent = self.worker.decapsulate_at(frames, &self.leaf.snapshot(), self.now);
         self.worker.assert_balance(sent.len());
         for transmit in &self.worker.out {
@@ -77,71 +77,71 @@ impl Hearing {
 
 #[test]
 fn a_new_address_is_reported_once_and_again_if_that_was_lost() {
-    let mut hearing = Hearing::new(learner());
+    let mut worker = LearningWorker::new(learner());
     let (one, two) = (from(LEAF_1, mac(1)), from(LEAF_3, mac(2)));
     let frames = [one.clone(), one.clone(), two.clone(), one.clone()];
-    assert_eq!(hearing.hear(&frames), [learned(LEAF_1, mac(1)), learned(LEAF_3, mac(2))]);
-    hearing.now += AGAIN - Duration::from_millis(1);
-    assert_eq!(hearing.hear(&frames), []);
-    hearing.publish(&[(mac(1), 0)]);
-    hearing.now += Duration::from_millis(1);
-    assert_eq!(hearing.hear(&frames), [learned(LEAF_3, mac(2))], "the first one arrived");
+    assert_eq!(worker.learn(&frames), [learned(LEAF_1, mac(1)), learned(LEAF_3, mac(2))]);
+    worker.now += AGAIN - Duration::from_millis(1);
+    assert_eq!(worker.learn(&frames), []);
+    worker.publish(&[(mac(1), 0)]);
+    worker.now += Duration::from_millis(1);
+    assert_eq!(worker.learn(&frames), [learned(LEAF_3, mac(2))], "the first one arrived");
     // Also from a VTEP that is in no table.
-    assert_eq!(hearing.hear(&[from(STRANGER, mac(3))]), [learned(STRANGER, mac(3))]);
+    assert_eq!(worker.learn(&[from(STRANGER, mac(3))]), [learned(STRANGER, mac(3))]);
     // An address that was removed from the tables is reported as new immediately.
-    hearing.publish(&[]);
-    assert_eq!(hearing.hear(&[one]), [learned(LEAF_1, mac(1))]);
+    worker.publish(&[]);
+    assert_eq!(worker.learn(&[one]), [learned(LEAF_1, mac(1))]);
 }
 
 #[test]
 fn who_sends_is_reported_a_few_times_in_an_ageing_time() {
-    let mut hearing = Hearing::new(learner());
-    hearing.publish(&[(mac(1), 0)]);
+    let mut worker = LearningWorker::new(learner());
+    worker.publish(&[(mac(1), 0)]);
     let frame = [from(LEAF_1, mac(1))];
     // The age of the kernel's entry is unknown.
-    assert_eq!(hearing.hear(&frame), [learned(LEAF_1, mac(1))]);
+    assert_eq!(worker.learn(&frame), [learned(LEAF_1, mac(1))]);
     let mut reports = 0;
     for _ in 0..AGEING.as_millis() {
-        hearing.now += Duration::from_millis(1);
+        worker.now += Duration::from_millis(1);
         // Other changes of the tables have no influence.
-        hearing.leaf.generation += 1;
-        reports += hearing.hear(&frame).len();
+        worker.leaf.generation += 1;
+        reports += worker.learn(&frame).len();
     }
     assert_eq!(reports, REFRESHES as usize);
-    hearing.leaf.learning.as_mut().unwrap().ageing = None;
-    hearing.leaf.generation += 1;
+    worker.leaf.learning.as_mut().unwrap().ageing = None;
+    worker.leaf.generation += 1;
     for _ in 0..10 {
-        hearing.now += AGEING;
-        assert_eq!(hearing.hear(&frame), [], "nothing ages");
+        worker.now += AGEING;
+        assert_eq!(worker.learn(&frame), [], "nothing ages");
     }
 }
 
 #[test]
 fn a_move_is_reported_at_once() {
-    let mut hearing = Hearing::new(learner());
-    hearing.publish(&[(mac(1), 0)]);
-    hearing.hear(&[from(LEAF_1, mac(1))]);
-    assert_eq!(hearing.hear(&[from(LEAF_3, mac(1))]), [learned(LEAF_3, mac(1))]);
+    let mut worker = LearningWorker::new(learner());
+    worker.publish(&[(mac(1), 0)]);
+    worker.learn(&[from(LEAF_1, mac(1))]);
+    assert_eq!(worker.learn(&[from(LEAF_3, mac(1))]), [learned(LEAF_3, mac(1))]);
     // An address that two VTEPs claim is not reported for every frame.
     let both = [from(LEAF_1, mac(1)), from(LEAF_3, mac(1))];
     let mut reports = 0;
     for _ in 0..1000 {
-        hearing.now += Duration::from_millis(1);
-        reports += hearing.hear(&both).len();
+        worker.now += Duration::from_millis(1);
+        reports += worker.learn(&both).len();
     }
     assert!((10..=20).contains(&reports), "{reports} in a second");
 }
 
 #[test]
 fn who_is_no_station_is_dropped_and_not_reported() {
-    let mut hearing = Hearing::new(learner());
+    let mut worker = LearningWorker::new(learner());
     let sources = [[0; 6], [1, 0, 0x5e, 0, 0, 1], [0xff; 6], NETDEV];
-    assert_eq!(hearing.hear(&sources.map(|source| from(LEAF_1, source))), []);
-    assert_eq!(hearing.worker.dropped(DropReason::InvalidSource), 4);
-    hearing.leaf.learning = None;
-    hearing.hear(&sources.map(|source| from(LEAF_1, source)));
+    assert_eq!(worker.learn(&sources.map(|source| from(LEAF_1, source))), []);
+    assert_eq!(worker.worker.dropped(DropReason::InvalidSource), 4);
+    worker.leaf.learning = None;
+    worker.learn(&sources.map(|source| from(LEAF_1, source)));
     assert_eq!(
-        hearing.worker.dropped(DropReason::InvalidSource),
+        worker.worker.dropped(DropReason::InvalidSource),
         8,
         "whether the netdev learns or not"
     );
@@ -149,48 +149,48 @@ fn who_is_no_station_is_dropped_and_not_reported() {
 
 #[test]
 fn what_is_static_is_heard_from_its_vtep_alone() {
-    let mut hearing = Hearing::new(learner());
-    hearing.publish(&[(mac(1), 0)]);
-    hearing.leaf.learning.as_mut().unwrap().fixed.insert(MacAddr(mac(1)), LEAF_1.into());
+    let mut worker = LearningWorker::new(learner());
+    worker.publish(&[(mac(1), 0)]);
+    worker.leaf.learning.as_mut().unwrap().fixed.insert(MacAddr(mac(1)), LEAF_1.into());
     for _ in 0..3 {
-        assert_eq!(hearing.hear(&[from(LEAF_1, mac(1)), from(LEAF_3, mac(1))]), []);
-        hearing.now += AGEING;
+        assert_eq!(worker.learn(&[from(LEAF_1, mac(1)), from(LEAF_3, mac(1))]), []);
+        worker.now += AGEING;
     }
-    assert_eq!(hearing.worker.dropped(DropReason::StaticSource), 3);
-    assert_eq!(hearing.worker.dropped(DropReason::InvalidSource), 0);
+    assert_eq!(worker.worker.dropped(DropReason::StaticSource), 3);
+    assert_eq!(worker.worker.dropped(DropReason::InvalidSource), 0);
     // A bridge port has the address, so it is not in the tables. The kernel drops the frame
     // nevertheless.
-    hearing.publish(&[]);
-    assert_eq!(hearing.hear(&[from(LEAF_3, mac(1))]), []);
-    assert_eq!(hearing.worker.dropped(DropReason::StaticSource), 4);
+    worker.publish(&[]);
+    assert_eq!(worker.learn(&[from(LEAF_3, mac(1))]), []);
+    assert_eq!(worker.worker.dropped(DropReason::StaticSource), 4);
     // The address is no longer static.
-    hearing.leaf.learning.as_mut().unwrap().fixed.clear();
-    hearing.publish(&[(mac(1), 0)]);
-    assert_eq!(hearing.hear(&[from(LEAF_3, mac(1))]), [learned(LEAF_3, mac(1))]);
+    worker.leaf.learning.as_mut().unwrap().fixed.clear();
+    worker.publish(&[(mac(1), 0)]);
+    assert_eq!(worker.learn(&[from(LEAF_3, mac(1))]), [learned(LEAF_3, mac(1))]);
 }
 
 #[test]
 fn a_netdev_that_does_not_learn_reports_nothing() {
-    let mut hearing = Hearing::new(Leaf { learning: None, ..learner() });
-    assert_eq!(hearing.hear(&[from(LEAF_1, mac(1))]), []);
-    assert_eq!(hearing.worker.out.len(), 1);
+    let mut worker = LearningWorker::new(Leaf { learning: None, ..learner() });
+    assert_eq!(worker.learn(&[from(LEAF_1, mac(1))]), []);
+    assert_eq!(worker.worker.out.len(), 1);
 }
 
 /// A million made-up addresses in a second. Few are reported, all frames are delivered, and known
 /// addresses are still refreshed in time.
 #[test]
 fn made_up_addresses_are_limited_and_hide_nobody() {
-    let mut hearing = Hearing::new(learner());
+    let mut worker = LearningWorker::new(learner());
     let known: Vec<_> = (0..100).map(|number| (mac(number), 0)).collect();
-    hearing.publish(&known);
+    worker.publish(&known);
     let (mut reported, mut refreshed) = (0, BTreeMap::new());
     let (rounds, each) = (500, 2000);
     for round in 0..rounds {
-        hearing.now += Duration::from_millis(2);
+        worker.now += Duration::from_millis(2);
         let made_up = (0..each).map(|n| from(LEAF_3, mac(1_000_000 + round * each + n)));
         let speaker = from(LEAF_1, mac(round % 100));
         for frames in made_up.chain([speaker]).collect::<Vec<_>>().chunks(64) {
-            for report in hearing.hear(frames) {
+            for report in worker.learn(frames) {
                 match report.vtep {
                     IpAddr::V4(LEAF_1) => *refreshed.entry(report.mac).or_insert(0) += 1,
                     _ => reported += 1,
@@ -203,10 +203,10 @@ fn made_up_addresses_are_limited_and_hide_nobody() {
         (allowed - PER_MILLISECOND * 2..=allowed).contains(&reported),
         "{reported} of {allowed}"
     );
-    assert_eq!(reported + hearing.limited(), u64::from(rounds * each));
+    assert_eq!(reported + worker.limited(), u64::from(rounds * each));
     assert_eq!(refreshed.len(), 100, "everybody known");
     assert!(refreshed.values().all(|&n| n == 1), "once in an ageing time's quarter: {refreshed:?}");
-    assert_eq!(hearing.worker.pipeline.counters().dropped_in_all(), 0);
+    assert_eq!(worker.worker.pipeline.counters().dropped_in_all(), 0);
 }
 
 /// A host that sends at intervals and moves between VTEPs.
@@ -236,10 +236,10 @@ proptest! {
     ) {
         const TICK: u64 = 10;
         let vteps = [LEAF_1, LEAF_3];
-        let mut hearing = Hearing::new(learner());
-        prop_assert_eq!(hearing.leaf.vteps[1].0, LEAF_3);
-        prop_assert_eq!(hop(3), hearing.leaf.vteps[1].1[0].clone());
-        let start = hearing.now;
+        let mut worker = LearningWorker::new(learner());
+        prop_assert_eq!(worker.leaf.vteps[1].0, LEAF_3);
+        prop_assert_eq!(hop(3), worker.leaf.vteps[1].1[0].clone());
+        let start = worker.now;
         // The kernel's entries (VTEP and time of the last refresh), and the reports that are under
         // way.
         let mut kernel: BTreeMap<MacAddr, (u32, u64)> = BTreeMap::new();
@@ -249,7 +249,7 @@ proptest! {
         let (mut count, mut losses) = (0, 0);
         let ageing = u64::try_from(AGEING.as_millis()).unwrap();
         for now in (0..20_000).step_by(TICK as usize) {
-            hearing.now = start + Duration::from_millis(now);
+            worker.now = start + Duration::from_millis(now);
             let before = kernel.clone();
             for (_, report) in waiting.extract_if(.., |(at, _)| *at <= now) {
                 count += 1;
@@ -265,7 +265,7 @@ proptest! {
                 of.iter().map(|(mac, (vtep, _))| (mac.0, *vtep)).collect()
             };
             if entries(&before) != entries(&kernel) {
-                hearing.publish(&entries(&kernel));
+                worker.publish(&entries(&kernel));
             }
             let mut frames = Vec::new();
             for (station, number) in stations.iter().zip(0..) {
@@ -275,7 +275,7 @@ proptest! {
                     last.insert(MacAddr(mac(number)), (at, now));
                 }
             }
-            for report in hearing.hear(&frames) {
+            for report in worker.learn(&frames) {
                 *reports.entry(report.mac).or_default() += 1;
                 waiting.push((now + delay, report));
             }

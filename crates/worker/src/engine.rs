@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bpf::{PuntSide, Watchdog};
 use frame::DropReason;
-use pipeline::{PAUSE, Place};
+use pipeline::{Location, PAUSE};
 use ports::{AccessPort, PacketSocket, Poller, Port};
 use tables::Snapshot;
 
@@ -247,7 +247,7 @@ impl Engine {
         if !answers.is_empty() {
             let mut stations = self.forwarder.pipeline.stations(now);
             for station in &mut stations {
-                if let Place::Port(number) = &mut station.place {
+                if let Location::Port(number) = &mut station.location {
                     *number = self.numbers.get(usize::from(*number)).copied().unwrap_or(*number);
                 }
             }

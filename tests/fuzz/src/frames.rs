@@ -132,9 +132,9 @@ pub fn encapsulate(data: &[u8]) {
         }
         Explanation::Forwarded(forwarded) => {
             let routes = || forwarded.copies.iter().map(|copy| &copy.route);
-            let told: Vec<_> =
+            let explained: Vec<_> =
                 routes().filter_map(|route| Some(route.as_ref().ok()?.source_port)).collect();
-            assert_eq!(ports, told);
+            assert_eq!(ports, explained);
             let mut refused: Vec<_> =
                 routes().filter_map(|route| route.as_ref().err().copied()).collect();
             refused.sort();

@@ -123,13 +123,13 @@ fn uplink(hook: u8, data: &[u8]) {
     let returned = test_run(program(&mut ebpf, "steer_uplink"), &frame, 0);
     let worker = take_worker(&mut ebpf, 0);
     let received = Frame { data: &frame, vlan: None, offload: Offload::default() };
-    let told = explain_received(&received, &THERE, &[], std::time::Instant::now()).fate;
-    if matches!(told, Fate::Kernel(_)) || frame[..6] != [0; 6] {
-        assert_eq!((returned, worker), (PASS, None), "{told:?} {frame:02x?}");
+    let explained = explain_received(&received, &THERE, &[], std::time::Instant::now()).fate;
+    if matches!(explained, Fate::Kernel(_)) || frame[..6] != [0; 6] {
+        assert_eq!((returned, worker), (PASS, None), "{explained:?} {frame:02x?}");
         return;
     }
     let expected = model::worker_of(&frame[50..], WORKERS);
-    assert_eq!((returned, worker), (REDIRECT, Some(expected)), "{told:?} {frame:02x?}");
+    assert_eq!((returned, worker), (REDIRECT, Some(expected)), "{explained:?} {frame:02x?}");
     let done = run(received, |pipeline, batch, out| {
         pipeline.decapsulate(batch, &THERE, Instant::now(), out);
     });

@@ -37,8 +37,8 @@ pub fn configuration(data: &[u8]) {
             return;
         }
         Err(error) => {
-            let told = error.to_string();
-            assert!(told.contains("/proc/self/fd/"), "the file is named: {told}");
+            let explained = error.to_string();
+            assert!(explained.contains("/proc/self/fd/"), "the file is named: {explained}");
             return;
         }
     };

@@ -240,13 +240,13 @@ pub fn state_with(settings: Settings) -> State {
 }
 
 /// A state that received these messages from the kernel.
-pub fn told(messages: impl IntoIterator<Item = Message>) -> State {
+pub fn state_after(messages: impl IntoIterator<Item = Message>) -> State {
     let mut state = state_with(Settings::default());
-    tell(&mut state, messages);
+    apply(&mut state, messages);
     state
 }
 
-pub fn tell(state: &mut State, messages: impl IntoIterator<Item = Message>) {
+pub fn apply(state: &mut State, messages: impl IntoIterator<Item = Message>) {
     messages.into_iter().for_each(|message| state.apply_kernel(message));
 }
 

@@ -9,7 +9,7 @@ use control::{Datapath, LeftToKernel};
 use path::{Entropy, Key, Policy};
 use pipeline::explain::{CopyFate, Route};
 use pipeline::explain_received::Fate;
-use pipeline::learn::Heard;
+use pipeline::learn::SourceState;
 use pipeline::{DropReason, Explanation, Frame, Offload, Station};
 use tables::{BypassPort, OpenPort, PortChoice, Snapshot, VniTable};
 use tonic::Status;
@@ -157,12 +157,12 @@ pub fn received(
     };
     let name =
         |port: u32| names.get(&port).map_or_else(|| port.to_string(), |port| port.name.clone());
-    let (learning, previous_vtep) = match reception.heard {
+    let (learning, previous_vtep) = match reception.source_state {
         None => (None, None),
-        Some(Heard::New) => (Some("new"), None),
-        Some(Heard::Moved(from)) => (Some("moved"), Some(from.to_string())),
-        Some(Heard::Known) => (Some("known"), None),
-        Some(Heard::Static) => (Some("static"), None),
+        Some(SourceState::New) => (Some("new"), None),
+        Some(SourceState::Moved(from)) => (Some("moved"), Some(from.to_string())),
+        Some(SourceState::Known) => (Some("known"), None),
+        Some(SourceState::Static) => (Some("static"), None),
     };
     v1::ReceivedExplanation {
         fate: fate.to_owned(),

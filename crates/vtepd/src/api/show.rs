@@ -7,7 +7,7 @@ use std::sync::Arc;
 use api::v1;
 use control::{Host, Status};
 use pipeline::counters::vtep_id;
-use pipeline::{Counters, Place, Station};
+use pipeline::{Counters, Location, Station};
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
 use wire::MacAddr;
 
@@ -72,9 +72,9 @@ pub fn stations(
     let wanted = |station: &Station| mac.is_none_or(|mac| mac == station.mac);
     let row = |station: Station| {
         let table = tables.iter().find(|table| table.tunnel.vni == station.vni)?;
-        let (vtep, port) = match station.place {
-            Place::Vtep(_, address) => (Some(address.to_string()), None),
-            Place::Port(number) => {
+        let (vtep, port) = match station.location {
+            Location::Vtep(_, address) => (Some(address.to_string()), None),
+            Location::Port(number) => {
                 (None, ports.get(usize::from(number)).map(|port| port.name.clone()))
             }
         };
@@ -205,7 +205,7 @@ pub fn peers(snapshot: &Snapshot, stations: &[Station], counters: &Counters) -> 
         table.flood.iter().for_each(|vtep| count(vtep, 0, true));
         let learned = stations.iter().filter(|station| station.vni == table.tunnel.vni);
         for station in learned {
-            if let Place::Vtep(vtep, _) = station.place {
+            if let Location::Vtep(vtep, _) = station.location {
                 count(&vtep, 1, false);
             }
         }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use api::v1;
 use control::{ByDefault, Datapath, LeftToKernel, MoveCounts, NoNetdev, SourceState, Status};
 use path::Entropy;
-use pipeline::{Counters, DropReason, Place, Station};
+use pipeline::{Counters, DropReason, Location, Station};
 use tables::{PortChoice, VniTable};
 use telemetry::{PortFrames, PortView};
 use wire::Vni;
@@ -178,7 +178,7 @@ fn learning(mut row: v1::Vni, ports: &[PortSummary], stations: &[Station]) -> v1
         taken.learning = true;
         taken.ageing_seconds = port.ageing.map(|ageing| ageing.as_secs());
         let remote = |station: &&Station| {
-            station.vni == port.vni && matches!(station.place, Place::Vtep(..))
+            station.vni == port.vni && matches!(station.location, Location::Vtep(..))
         };
         taken.remote_macs += stations.iter().filter(remote).count() as u64;
     }
