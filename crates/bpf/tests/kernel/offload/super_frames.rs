@@ -22,7 +22,7 @@ use worker::Features;
 
 use super::SOURCE;
 use super::both::{Both, OUTER, open_host_port};
-use super::leaf::{HOST, SLOT, VTEPS, hop, remote, tables};
+use super::leaf::{HOST, SLOT, VTEPS, hop, local_of, remote, tables};
 
 const SEGMENT: u16 = 1000;
 
@@ -47,7 +47,7 @@ fn open(namespace: &Namespace, name: &str) -> PacketSocket {
 /// The settings of the second leaf: those of the first one, with the addresses swapped.
 fn far(table: &VniTable) -> VniTable {
     let mut far = table.clone();
-    far.tunnel.local = VTEPS[0];
+    far.tunnel.local = VTEPS[0].into();
     far
 }
 
@@ -82,7 +82,10 @@ impl Side {
             ..hop(3)
         };
         let mut builder = SnapshotBuilder::after(&self.both.snapshot);
-        builder.vtep(VtepIndex(0), Vtep { address, paths: Arc::new(Paths::new(vec![next_hop])) });
+        builder.vtep(
+            VtepIndex(0),
+            Vtep { address: address.into(), paths: Arc::new(Paths::new(vec![next_hop])) },
+        );
         self.both.set_snapshot(builder.build());
         self.both.pipeline.tunnel_uplinks(&[uplink]);
         open_host_port(&mut self.both.ebpf, port);
@@ -216,7 +219,7 @@ fn check(one: &mut Side, two: &mut Side, (frame, offload): (Vec<u8>, Offload)) {
         let Checksum::Partial { start, offset } = on_wire.checksum else { unreachable!() };
         wire::checksum::complete(&mut whole, start.into(), offset.into()).unwrap();
         let length = (whole.len() - 34) as u16;
-        let pseudo = Sum::new().pseudo_ipv4(table.tunnel.local, VTEPS[0], UDP, length);
+        let pseudo = Sum::new().pseudo_ipv4(local_of(table), VTEPS[0], UDP, length);
         assert!(pseudo.bytes(&whole[34..]).is_intact() && whole[40..42] != [0, 0], "{whole:02x?}");
         headers[40..42].copy_from_slice(&packet[40..42]);
     } else {
@@ -273,7 +276,7 @@ fn what_is_left_to_the_device_is_left_to_it() {
     two.attach("test_uplink", "up1");
     // Without and with an outer checksum.
     for table in [tables().remove(0), tables().remove(3)] {
-        let local = table.tunnel.local;
+        let local = local_of(&table);
         two.set(far(&table), local);
         one.set(table, VTEPS[0]);
         for (protocol, is_ipv6) in [(TCP, false), (TCP, true), (UDP, false), (UDP, true)] {
