@@ -33,6 +33,7 @@ mod moving;
 mod mtu;
 mod neighbours;
 mod next_hops;
+mod offload;
 mod other_users;
 mod own_links;
 mod packet_filters;
