@@ -70,19 +70,23 @@ struct {
 // (br_validate_ipv4(), net/bridge/br_netfilter_hooks.c).
 static ALWAYS_INLINE int is_ipv4(struct __sk_buff *skb)
 {
-	union {
-		struct ipv4 ip;
-		__u32 words[5];
-	} header;
+	const __u32 *words = (const __u32 *)((const __u8 *)(long)skb->data + 14);
 	__u64 sum = 0;
 
-	if (bpf_skb_load_bytes(skb, 14, &header, sizeof(header)))
-		return 0;
-	if (header.ip.version_ihl != 0x45 || ntohs(header.ip.total_length) + 14U != skb->len)
+	// Drivers may leave the header in a fragment of the buffer.
+	if ((const __u8 *)(words + 5) > (const __u8 *)(long)skb->data_end) {
+		if (bpf_skb_pull_data(skb, 14 + 20))
+			return 0;
+		words = (const __u32 *)((const __u8 *)(long)skb->data + 14);
+		if ((const __u8 *)(words + 5) > (const __u8 *)(long)skb->data_end)
+			return 0;
+	}
+	// Version, header length and packet length, which are in the first word.
+	if ((words[0] & 0xff) != 0x45 || ntohs((__u16)(words[0] >> 16)) + 14U != skb->len)
 		return 0;
 #pragma unroll
 	for (int i = 0; i < 5; i++)
-		sum += header.words[i];
+		sum += words[i];
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
@@ -115,6 +119,21 @@ static ALWAYS_INLINE int is_ip(struct __sk_buff *skb)
 	return next == IPPROTO_ICMPV6 && !bpf_skb_load_bytes(skb, 14 + 40, &type, 1) && (type < 133 || type > 137);
 }
 
+// The two MAC addresses of a frame, read without calls.
+static ALWAYS_INLINE int read_addresses(struct __sk_buff *skb, __u8 *destination, __u8 *source)
+{
+	const __u16 *words = (const __u16 *)(long)skb->data;
+
+	if ((const __u8 *)(words + 6) > (const __u8 *)(long)skb->data_end)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < 3; i++) {
+		((__u16 *)destination)[i] = words[i];
+		((__u16 *)source)[i] = words[3 + i];
+	}
+	return 1;
+}
+
 // Host port ingress: redirects untagged IP frames. The bridge must have the source address on this
 // port and the destination address behind the vxlan netdev. After each refresh interval, one frame
 // of each host passes the bridge, which keeps the host's entry. That path is longer, so further
@@ -139,7 +158,7 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 		return PASS;
 	destination.scope = port->slot;
 	source.scope = ifindex;
-	if (bpf_skb_load_bytes(skb, 0, destination.mac, 6) || bpf_skb_load_bytes(skb, 6, source.mac, 6))
+	if (!read_addresses(skb, destination.mac, source.mac))
 		return PASS;
 	now = bpf_ktime_get_coarse_ns();
 	// Group addresses are never in the map.

@@ -59,7 +59,9 @@ static ALWAYS_INLINE int sum_bytes(struct __sk_buff *skb, __u32 offset, __u64 *s
 	__s64 chunk = fold_sum(*sum);
 	int i;
 
-	if (skb->len > CHUNK * CHUNKS || bpf_skb_pull_data(skb, skb->len))
+	if (skb->len > CHUNK * CHUNKS)
+		return 0;
+	if ((__u8 *)(long)skb->data + skb->len > (__u8 *)(long)skb->data_end && bpf_skb_pull_data(skb, skb->len))
 		return 0;
 	cursor = (__u8 *)(long)skb->data + offset;
 	end = (__u8 *)(long)skb->data_end;
@@ -129,16 +131,22 @@ static ALWAYS_INLINE int sum_headers(struct __sk_buff *skb, const struct encapsu
 static FUNCTION int complete_checksum(struct __sk_buff *skb, const struct encapsulated *o)
 {
 	__u64 sum = pseudo_header(&o->ip, o->udp.length);
-	__u16 checksum = 0;
+	__u16 checksum = 0, *field;
 
-	if (is_partial(skb, UDP_CHECKSUM_AT, 0)) {
+	// As in is_partial(), without calls.
+	if (bpf_l4_csum_replace(skb, UDP_CHECKSUM_AT, 0, 1, sizeof(checksum)))
+		return 0;
+	field = (__u16 *)((__u8 *)(long)skb->data + UDP_CHECKSUM_AT);
+	if ((__u8 *)(field + 1) > (__u8 *)(long)skb->data_end)
+		return 0;
+	if (!*field) {
 		if (!sum_headers(skb, o, &sum))
 			return 1;
 	} else {
-		if (bpf_skb_store_bytes(skb, UDP_CHECKSUM_AT, &checksum, sizeof(checksum), 0))
-			return 0;
+		// What the field contains now does not count.
+		sum += (__u16)~*field;
 		if (!sum_bytes(skb, UDP_CHECKSUM_AT - 6, &sum))
-			return 1;
+			return !bpf_skb_store_bytes(skb, UDP_CHECKSUM_AT, &checksum, sizeof(checksum), 0);
 	}
 	checksum = ~fold_sum(sum);
 	if (!checksum)
