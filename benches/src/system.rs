@@ -7,9 +7,11 @@
 //! - [`profile`]: CPU time of a frame by purpose; only if requested
 //! - [`standalone`]: vtepd without a kernel bridge, in both directions; not with `--quick`
 //! - [`latency`]: round trips, TCP, and the cost of an idle vtepd
+//! - [`leaves`]: many leaves in one machine
 
 mod forwarding;
 mod latency;
+mod leaves;
 mod profile;
 mod standalone;
 
@@ -35,6 +37,8 @@ pub enum Part {
     Forwarding,
     /// Round trips, TCP, and the cost of an idle vtepd
     Latency,
+    /// CPU and memory of 64 leaves in one machine, and memory of a leaf with 100 VNIs
+    Leaves,
     /// Without a kernel bridge, in both directions at once
     Standalone,
     /// CPU time of a frame by purpose, with perf; only if it is named
@@ -105,6 +109,9 @@ pub fn run(
     }
     if wanted(Part::Latency) {
         rows.extend(latency::measure(&options)?);
+    }
+    if wanted(Part::Leaves) {
+        rows.extend(leaves::measure(&options)?);
     }
     if wanted(Part::Standalone) {
         rows.extend(standalone::measure(&options)?);

@@ -11,20 +11,19 @@ use testbed::{Datapath, Measurement, Testbed, Traffic, ovs_dpdk};
 use super::{Failure, LeftOut, Options};
 use crate::table::{Better, Figure, Row};
 
-/// The datapaths for encapsulation and decapsulation. The targets of encapsulation apply only to
-/// vtepd with super-frames.
-const DATAPATHS: [Datapath; 8] = [
+/// The datapaths for encapsulation and decapsulation.
+const DATAPATHS: [Datapath; 7] = [
     Datapath::SenderOnly,
     Datapath::Kernel,
     Datapath::KernelWithoutNf,
-    Datapath::PUNT_SINGLE,
-    Datapath::PUNT,
-    Datapath::BYPASS_SINGLE,
-    Datapath::BYPASS,
+    Datapath::USERSPACE,
+    Datapath::NO_BYPASS,
+    Datapath::NO_GSO,
     Datapath::Offload,
 ];
-/// Kernel VXLAN with chosen source ports, for encapsulation.
-const KERNEL_DATAPATH: [Datapath; 2] = [Datapath::CHOSEN_PORT, Datapath::CHOSEN_PORT_MARKED];
+/// Kernel VXLAN with chosen source ports, and the physical limit, for encapsulation.
+const ENCAPSULATION: [Datapath; 3] =
+    [Datapath::CHOSEN_PORT, Datapath::CHOSEN_PORT_MARKED, Datapath::Redirect];
 /// The references for encapsulation.
 const REFERENCES: [Datapath; 4] =
     [Datapath::OPEN_VSWITCH, Datapath::OPEN_VSWITCH_XDP, Datapath::TESTPMD, Datapath::TESTPMD_XDP];
@@ -37,7 +36,7 @@ type Measurements = BTreeMap<(Datapath, Case), Vec<Measurement>>;
 pub(super) fn measure(options: &Options, left_out: &mut LeftOut) -> Result<Vec<Row>, Failure> {
     let testbeds = Testbeds { own: Testbed::new("")?, references: Testbed::new("r")? };
     ovs_dpdk::prepare(&testbeds.references)?;
-    let all = [&DATAPATHS[..], &KERNEL_DATAPATH, &REFERENCES].concat();
+    let all = [&DATAPATHS[..], &ENCAPSULATION, &REFERENCES].concat();
     let encapsulate =
         measurements(options, &testbeds, &all, &cases(options, &[Input::Host]), left_out)?;
     let mut rows = table(&encapsulate, "encapsulate", &all, encapsulation_target);
@@ -100,7 +99,9 @@ fn is_measured(datapath: Datapath, case: Case) -> bool {
             [64, 1082].contains(&length) && [1, 64].contains(&queue_pairs) && !bursts && !busy
         }
         // The port matters to encapsulation only.
-        Datapath::ChosenPort { .. } => input == Input::Host && cores == 1 && !bursts,
+        Datapath::ChosenPort { .. } | Datapath::Redirect => {
+            input == Input::Host && cores == 1 && !bursts
+        }
         Datapath::Kernel
         | Datapath::KernelWithoutNf
         | Datapath::Vtepd { .. }
@@ -271,12 +272,13 @@ fn beside_open_vswitch(measurements: &Measurements) -> Vec<Row> {
         matches!(datapath, Datapath::OpenVswitch { .. }) && case.cores == 2
     }) {
         let theirs = of(measurements, *other, *case, |measured| measured.rate);
-        let vtepds = [Datapath::PUNT, Datapath::BYPASS, Datapath::Offload];
+        let vtepds = [Datapath::USERSPACE, Datapath::Offload];
         for datapath in vtepds.into_iter().filter(|of| measurements.contains_key(&(*of, *case))) {
             let vtepd = of(measurements, datapath, *case, |measured| measured.rate);
             let name = format!("{}, {datapath} / {other}: arrived", named(*case));
             let row = Row::beside("encapsulate", name, "frames/s", vtepd, None, Better::Higher);
-            rows.push(Row { ratio: Some(vtepd.median / theirs.median), target: Some(1.25), ..row });
+            let target = (datapath == Datapath::Offload).then_some(1.25);
+            rows.push(Row { ratio: Some(vtepd.median / theirs.median), target, ..row });
         }
     }
     rows
@@ -293,15 +295,19 @@ fn fabrics(measurements: &Measurements) -> Vec<Row> {
             continue;
         }
         let singles = Case { traffic: Traffic { input: Input::Singles, ..case.traffic }, ..*case };
-        let vtepds = [Datapath::PUNT, Datapath::BYPASS];
+        let vtepds = [Datapath::USERSPACE, Datapath::Offload];
         for datapath in vtepds.into_iter().filter(|of| measurements.contains_key(&(*of, *case))) {
             let vtepd = of(measurements, datapath, *case, |measured| measured.rate);
             let kernel = of(measurements, Datapath::Kernel, singles, |measured| measured.rate);
             let name = format!("{}, {datapath}; kernel: single frames: arrived", named(*case));
-            let target = decapsulation_target(case, datapath, What::Arrived);
-            let row =
-                Row::beside("decapsulate", name, "frames/s", vtepd, Some(kernel), Better::Higher);
-            rows.push(Row { target, ..row });
+            rows.push(Row::beside(
+                "decapsulate",
+                name,
+                "frames/s",
+                vtepd,
+                Some(kernel),
+                Better::Higher,
+            ));
         }
     }
     rows
@@ -368,31 +374,34 @@ impl What {
     }
 }
 
-/// The target for the ratio to the kernel's figure, for vtepd with super-frames.
+/// The target for the ratio to the kernel's figure: encapsulation on one core.
 fn encapsulation_target(case: &Case, datapath: Datapath, what: What) -> Option<f64> {
-    let Traffic { length, queue_pairs, bursts, .. } = case.traffic;
-    if let (Datapath::ChosenPort { route_per_frame }, What::Net) = (datapath, what) {
-        return Some(if route_per_frame { 1.15 } else { 1.03 });
-    }
-    if !matches!(datapath, Datapath::Vtepd { gso: true, .. }) || bursts || case.busy {
+    let Traffic { length, queue_pairs: 64, bursts: false, .. } = case.traffic else { return None };
+    if case.cores != 1 || case.busy {
         return None;
     }
-    match (what, case.cores, length, queue_pairs) {
-        (What::Net, _, 64, 1) => Some(0.28),
-        (What::Net, _, 64, 64) => Some(0.46),
-        (What::Net, _, 1082, 1) => Some(0.40),
-        (What::Net, _, 1082, 64) => Some(0.75),
-        (What::Arrived, 2, 64, _) => Some(2.4),
-        (What::Arrived, 2, 1082, _) => Some(1.7),
+    match (datapath, what, length) {
+        (Datapath::USERSPACE, What::Net, 64) => Some(0.50),
+        (Datapath::USERSPACE, What::Net, 1082) => Some(0.75),
+        (Datapath::Offload, What::Net, 64) => Some(0.32),
+        (Datapath::Offload, What::Net, 1082) => Some(0.35),
+        (Datapath::Offload, What::Arrived, 64) => Some(2.1),
+        (Datapath::Offload, What::Arrived, 1082) => Some(1.9),
+        (Datapath::CHOSEN_PORT, What::Net, _) => Some(1.03),
+        (Datapath::CHOSEN_PORT, What::Arrived, _) => Some(0.97),
+        (Datapath::CHOSEN_PORT_MARKED, What::Net, _) => Some(1.15),
         _ => None,
     }
 }
 
-/// The target for the ratio to the kernel's figure, with vtepd on its own core.
+/// The target for the ratio to the kernel's figure: decapsulation of single frames on one core.
 fn decapsulation_target(case: &Case, datapath: Datapath, what: What) -> Option<f64> {
-    let meant = matches!(datapath, Datapath::Vtepd { .. })
-        && what == What::Arrived
-        && case.cores == 2
-        && !case.busy;
-    meant.then_some(2.5)
+    if datapath != Datapath::Offload || case.cores != 1 || case.traffic.input != Input::Singles {
+        return None;
+    }
+    match (what, case.traffic.length) {
+        (What::Net, 64) => Some(0.32),
+        (What::Net, 1082) => Some(0.35),
+        _ => None,
+    }
 }

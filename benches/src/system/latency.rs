@@ -13,11 +13,11 @@ use crate::table::{Better, Figure, Row};
 const DATAPATHS: [Datapath; 7] = [
     Datapath::Kernel,
     Datapath::KernelWithoutNf,
-    Datapath::PUNT_SINGLE,
-    Datapath::PUNT,
-    Datapath::BYPASS_SINGLE,
-    Datapath::BYPASS,
+    Datapath::USERSPACE,
+    Datapath::NO_BYPASS,
+    Datapath::NO_GSO,
     Datapath::Offload,
+    Datapath::CHOSEN_PORT,
 ];
 const TOWARDS: [(Towards, &str); 2] =
     [(Towards::Far, "encapsulated"), (Towards::Host, "decapsulated")];
@@ -62,7 +62,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
             note(BETWEEN.to_owned(), throughput(&testbed, Towards::Far, time, daemon.as_ref())?);
             peer.map(testbed::Daemon::stop).transpose()?;
             if let Some(daemon) = &daemon
-                && datapath == Datapath::PUNT
+                && datapath == Datapath::USERSPACE
             {
                 std::thread::sleep(SETTLE);
                 let before = daemon.cpu()?;
@@ -99,19 +99,26 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
                 Some(of(Datapath::Kernel, what)),
                 better,
             );
-            let vtepd = matches!(datapath, Datapath::Vtepd { .. });
-            rows.push(match what.as_str() {
-                _ if tcp => Row { target: vtepd.then_some(0.95), ..whole },
-                // These targets are in microseconds, not relative to the kernel.
-                "all on 1 core: p50" => Row { target: vtepd.then_some(11.0), ratio: None, ..whole },
-                "all on 1 core: p99" => Row { target: vtepd.then_some(25.0), ratio: None, ..whole },
-                _ => Row { ratio: whole.ratio.filter(|ratio| ratio.is_finite()), ..whole },
-            });
+            let ratio = whole.ratio.filter(|ratio| ratio.is_finite());
+            rows.push(Row { ratio, target: target(datapath, what), ..whole });
         }
     }
     if !quiet.is_empty() {
-        let case = "CPU of a quiet vtepd, hooks and punts up".to_owned();
+        let case = "CPU of a quiet vtepd, userspace".to_owned();
         rows.push(Row::beside("idle", case, "µs/s", Figure::of(quiet), None, Better::Lower));
     }
     Ok(rows)
+}
+
+/// The target for the ratio to the kernel's figure.
+fn target(datapath: Datapath, what: &str) -> Option<f64> {
+    let (_, figure) = what.split_once(": ").unwrap_or(("", what));
+    match (datapath, figure) {
+        (Datapath::Offload, "p50") => Some(0.70),
+        (Datapath::Offload, "p99") => Some(1.00),
+        (Datapath::Offload, BETWEEN) => Some(1.05),
+        (Datapath::ChosenPort { .. }, "p50" | "p99") => Some(1.05),
+        (Datapath::ChosenPort { .. }, BETWEEN) => Some(0.97),
+        _ => None,
+    }
 }

@@ -16,12 +16,13 @@ use testbed::{Datapath, Measurement, Testbed, Traffic};
 use super::{Failure, Options};
 use crate::table::{Better, Figure, Row};
 
-const DATAPATHS: [Datapath; 5] = [
+const DATAPATHS: [Datapath; 6] = [
     Datapath::SenderOnly,
     Datapath::Kernel,
-    Datapath::PUNT,
-    Datapath::BYPASS_SINGLE,
-    Datapath::BYPASS,
+    Datapath::NO_BYPASS,
+    Datapath::NO_GSO,
+    Datapath::USERSPACE,
+    Datapath::Offload,
 ];
 const INPUTS: [(Input, &str); 3] = [
     (Input::Host, "encapsulate"),
@@ -74,7 +75,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
     let time = Duration::from_secs(if options.quick { 1 } else { 4 });
     let samples = Samples::new();
     let mut rows = Vec::new();
-    for datapath in DATAPATHS {
+    for datapath in DATAPATHS.into_iter().filter(|datapath| options.includes(*datapath)) {
         let daemon = datapath.start(&testbed, &options.vtepd)?;
         for (input, bench) in INPUTS {
             for length in [64, 1082] {
@@ -118,7 +119,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
                 ));
             }
         }
-        if let Datapath::Kernel | Datapath::BYPASS = datapath {
+        if let Datapath::Kernel | Datapath::USERSPACE | Datapath::Offload = datapath {
             options.check_interrupt()?;
             eprintln!("TCP between two that forward alike: {datapath}");
             let peer = datapath.start_at_peer(&testbed, &options.vtepd)?;

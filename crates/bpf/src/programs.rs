@@ -49,6 +49,15 @@ pub(crate) const STEERS: [(u32, &str); 5] =
 /// pairs can still return.
 pub(crate) const EMPTIED: [u32; 4] = [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, STEER_ACCESS.0];
 
+/// Returns the heap's unused pages to the kernel, some megabytes once the object is parsed.
+pub(crate) fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it may be called at any time, from any thread (malloc_trim(3)).
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// A program of the object.
 pub(crate) fn classifier<'a>(
     ebpf: &'a mut Ebpf,

@@ -20,7 +20,9 @@ use crate::kill_switch::KillSwitch;
 use crate::mapped::{MappedWords, mapped};
 use crate::offload::Offload;
 use crate::offload::traffic::{self, OffloadCounts};
-use crate::programs::{ACCESS, ARRIVED, EMPTIED, ENTRIES, FAR_END, PORT, PUNT, STEERS, classifier};
+use crate::programs::{
+    ACCESS, ARRIVED, EMPTIED, ENTRIES, FAR_END, PORT, PUNT, STEERS, classifier, trim_heap,
+};
 use crate::rcu_expedite::GracePeriods;
 use crate::watchdog::{MOST_WORKERS, Wakeups, Watchdog};
 
@@ -148,6 +150,7 @@ impl Steering {
         let offload = Offload::new(&ebpf)?;
         let notes = Arc::new(mapped(&ebpf, "waiting_since")?);
         let watch = Some(watch(&mut ebpf, &notes, workers, stall_limit)?);
+        trim_heap();
         Ok(Self {
             ebpf,
             hook,

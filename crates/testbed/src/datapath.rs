@@ -13,6 +13,9 @@ pub enum Datapath {
     /// No datapath: frames are dropped when they reach the leaf. This measures the cost of the
     /// sender.
     SenderOnly,
+    /// A BPF program at the host port that redirects frames to the uplink without encapsulating
+    /// them. No datapath over these links can be cheaper.
+    Redirect,
     /// The kernel's bridge and VXLAN.
     Kernel,
     /// The kernel's bridge and VXLAN with `bridge-nf-call-iptables` off.
@@ -46,14 +49,12 @@ pub enum Datapath {
 }
 
 impl Datapath {
-    /// vtepd through the bridge, as single frames.
-    pub const PUNT_SINGLE: Self = Self::Vtepd { bypass: false, gso: false };
-    /// vtepd through the bridge, with super-frames.
-    pub const PUNT: Self = Self::Vtepd { bypass: false, gso: true };
-    /// vtepd with the bridge bypass, as single frames.
-    pub const BYPASS_SINGLE: Self = Self::Vtepd { bypass: true, gso: false };
-    /// vtepd with the bridge bypass and super-frames.
-    pub const BYPASS: Self = Self::Vtepd { bypass: true, gso: true };
+    /// vtepd's workers, with the bridge bypass and super-frames.
+    pub const USERSPACE: Self = Self::Vtepd { bypass: true, gso: true };
+    /// vtepd's workers, for frames that pass the bridge.
+    pub const NO_BYPASS: Self = Self::Vtepd { bypass: false, gso: true };
+    /// vtepd's workers, without super-frames.
+    pub const NO_GSO: Self = Self::Vtepd { bypass: true, gso: false };
 
     /// Kernel VXLAN with chosen source ports and its cached routes.
     pub const CHOSEN_PORT: Self = Self::ChosenPort { route_per_frame: false };
@@ -83,6 +84,7 @@ impl Datapath {
             Self::OpenVswitch { .. } => ovs_dpdk::OPEN_VSWITCH,
             Self::Testpmd { .. } => ovs_dpdk::TESTPMD,
             Self::SenderOnly
+            | Self::Redirect
             | Self::Kernel
             | Self::KernelWithoutNf
             | Self::ChosenPort { .. }
@@ -103,13 +105,15 @@ impl Datapath {
             Self::OpenVswitch { xdp } => return ovs_dpdk::open_vswitch(testbed, xdp).map(Some),
             Self::Testpmd { xdp } => return ovs_dpdk::testpmd(testbed, xdp).map(Some),
             Self::SenderOnly
+            | Self::Redirect
             | Self::Kernel
             | Self::KernelWithoutNf
             | Self::ChosenPort { .. }
             | Self::Offload
             | Self::Vtepd { .. } => {}
         }
-        testbed.set_bridged(self != Self::SenderOnly)?;
+        testbed.set_bridged(!matches!(self, Self::SenderOnly | Self::Redirect))?;
+        testbed.set_redirected(self == Self::Redirect)?;
         testbed.set_bridge_nf(self != Self::KernelWithoutNf)?;
         self.start_vtepd(&testbed.leaf, vtepd)
     }
@@ -122,7 +126,11 @@ impl Datapath {
         self.start_vtepd(&testbed.peer, vtepd)
     }
 
-    fn start_vtepd(self, at: &Namespace, vtepd: &Path) -> Result<Option<Daemon>, Error> {
+    /// Starts vtepd in a leaf, unless the kernel alone forwards.
+    ///
+    /// # Errors
+    /// If vtepd does not start.
+    pub fn start_vtepd(self, at: &Namespace, vtepd: &Path) -> Result<Option<Daemon>, Error> {
         if let Self::ChosenPort { route_per_frame } = self {
             let lookup = if route_per_frame { "on" } else { "off" };
             let flags = ["--no-fpm", "--datapath", "kernel", "--route-per-frame", lookup];
@@ -138,7 +146,8 @@ impl Datapath {
         let Self::Vtepd { bypass, gso } = self else { return Ok(None) };
         let bypass = if bypass { "--bridge-bypass" } else { "--no-bridge-bypass" };
         let gso = if gso { "--gso" } else { "--no-gso" };
-        let mut daemon = Daemon::start(vtepd, at, &["--no-fpm", bypass, gso])?;
+        let mut daemon =
+            Daemon::start(vtepd, at, &["--no-fpm", "--datapath", "userspace", bypass, gso])?;
         daemon.await_offloaded(1)?;
         Ok(Some(daemon))
     }
@@ -148,15 +157,16 @@ impl fmt::Display for Datapath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::SenderOnly => "nobody",
-            Self::Kernel => "kernel",
-            Self::KernelWithoutNf => "kernel, bridge-nf off",
+            Self::Redirect => "redirect alone, no encapsulation",
+            Self::Kernel => "kernel VXLAN",
+            Self::KernelWithoutNf => "kernel VXLAN, bridge-nf off",
             Self::ChosenPort { route_per_frame: false } => "kernel datapath",
             Self::ChosenPort { route_per_frame: true } => "kernel datapath, route per frame",
             Self::Offload => "offload",
-            Self::Vtepd { bypass: false, gso: false } => "punt --no-gso",
-            Self::Vtepd { bypass: false, gso: true } => "punt",
-            Self::Vtepd { bypass: true, gso: false } => "bypass --no-gso",
-            Self::Vtepd { bypass: true, gso: true } => "bypass",
+            Self::Vtepd { bypass: true, gso: true } => "userspace",
+            Self::Vtepd { bypass: false, gso: true } => "userspace --no-bridge-bypass",
+            Self::Vtepd { bypass: true, gso: false } => "userspace --no-gso",
+            Self::Vtepd { bypass: false, gso: false } => "userspace --no-bridge-bypass --no-gso",
             Self::OpenVswitch { xdp: false } => "Open vSwitch, AF_PACKET",
             Self::OpenVswitch { xdp: true } => "Open vSwitch, AF_XDP, spinning",
             Self::Testpmd { xdp: false } => "testpmd, I/O only, AF_PACKET, spinning",

@@ -8,14 +8,16 @@
 //! - [`measurement`]: one measurement of throughput and CPU time
 //! - [`echo`], [`stream`]: round trips and TCP between the two hosts
 //! - [`table`]: results, and a table of them
-//! - [`cpu`]: CPU affinity and CPU time
+//! - [`cpu`], [`memory`]: CPU affinity, CPU time, memory
 
 pub mod cpu;
 pub mod daemon;
 pub mod datapath;
 pub mod echo;
 pub mod measurement;
+pub mod memory;
 pub mod ovs_dpdk;
+mod redirect;
 pub mod sender;
 pub mod stream;
 pub mod table;

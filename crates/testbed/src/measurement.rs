@@ -58,7 +58,9 @@ impl Measurement {
         let _busy = case.busy.then(|| Busy::on(case.cores - 1));
         let length = case.traffic.length;
         let passed = || match case.traffic.input {
-            Input::Host if matches!(datapath, Datapath::Testpmd { .. }) => testbed.sent_unchanged(),
+            Input::Host if matches!(datapath, Datapath::Testpmd { .. } | Datapath::Redirect) => {
+                testbed.sent_unchanged()
+            }
             Input::Host => testbed.sent_encapsulated(length),
             Input::Singles | Input::SuperFrames => testbed.delivered(length),
         };

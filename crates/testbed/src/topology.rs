@@ -12,7 +12,7 @@ use lab::rtnl::{VethEnd, Vxlan};
 use lab::{Namespace, counters};
 use wire::MacAddr;
 
-use crate::Error;
+use crate::{Error, redirect};
 
 /// The prefix of the names of all namespaces.
 pub const PREFIX: &str = "vty-";
@@ -147,6 +147,18 @@ impl Testbed {
             stations.into_iter().try_for_each(|n| rtnl.set_port_mac("hp", local_station(n)))
         })?;
         Ok(())
+    }
+
+    /// Sets whether a BPF program at the host port redirects all frames to the uplink.
+    ///
+    /// # Errors
+    /// If the program cannot be compiled (`clang`) or attached (`tc`).
+    pub fn set_redirected(&self, yes: bool) -> Result<(), Error> {
+        if yes {
+            redirect::attach(&self.leaf, "hp", "up1")
+        } else {
+            redirect::detach(&self.leaf, "hp")
+        }
     }
 
     /// Sets whether the leaf's bridge calls iptables (`bridge-nf-call-iptables`, on by default with

@@ -13,7 +13,7 @@ use crate::output::{Failure, Table};
 
 /// vtepd with default settings, and without the bypass.
 pub const VTEPD: [(Datapath, &str); 2] =
-    [(Datapath::BYPASS, "vtepd"), (Datapath::PUNT, "vtepd --no-bridge-bypass")];
+    [(Datapath::USERSPACE, "vtepd"), (Datapath::NO_BYPASS, "vtepd --no-bridge-bypass")];
 /// Within this share of the kernel's figure, vtepd counts as neither better nor worse: rounds
 /// differ by more.
 const ALIKE: f64 = 0.1;
@@ -355,13 +355,13 @@ mod tests {
             1,
             figures(&[
                 (Datapath::Kernel, What::Sent, 10.0),
-                (Datapath::BYPASS, What::Sent, 9.5),
+                (Datapath::USERSPACE, What::Sent, 9.5),
                 (Datapath::Kernel, What::Received, 10.0),
-                (Datapath::BYPASS, What::Received, 20.0),
+                (Datapath::USERSPACE, What::Received, 20.0),
                 (Datapath::Kernel, What::RoundTrip, 10.0),
-                (Datapath::BYPASS, What::RoundTrip, 20.0),
+                (Datapath::USERSPACE, What::RoundTrip, 20.0),
                 (Datapath::Kernel, What::LongestRoundTrips, 10.0),
-                (Datapath::BYPASS, What::LongestRoundTrips, 5.0),
+                (Datapath::USERSPACE, What::LongestRoundTrips, 5.0),
             ]),
         );
         let verdict = "by more than 10 %:\nvtepd: better than kernel VXLAN in 2 of 4, as good in 1, worse in 1; \
@@ -374,7 +374,7 @@ mod tests {
         let all = [
             (Datapath::SenderOnly, ONE_CORE, 1e7),
             (Datapath::Kernel, ONE_CORE, 1e6),
-            (Datapath::BYPASS, ONE_CORE, 2e6),
+            (Datapath::USERSPACE, ONE_CORE, 2e6),
         ];
         let rows = figures(&all).rows();
         let [net, arrived] = rows.as_slice() else { panic!("{rows:?}") };
@@ -388,7 +388,7 @@ mod tests {
     fn what_fails_is_tried_again_and_then_left_out() {
         let check_interrupt = AtomicBool::new(false);
         let mut figures =
-            figures(&[(Datapath::Kernel, What::Sent, 1.0), (Datapath::BYPASS, What::Sent, 1.0)]);
+            figures(&[(Datapath::Kernel, What::Sent, 1.0), (Datapath::USERSPACE, What::Sent, 1.0)]);
         for wrong in [1, 2, 9] {
             let mut calls = 0;
             let measure = || {
@@ -399,10 +399,10 @@ mod tests {
                     Ok([3.0])
                 }
             };
-            figures.take(&check_interrupt, Datapath::BYPASS, [What::Received], measure).unwrap();
+            figures.take(&check_interrupt, Datapath::USERSPACE, [What::Received], measure).unwrap();
             assert_eq!(calls, 2, "one that fails is tried twice, not more");
         }
-        assert_eq!(figures.taken[&(Datapath::BYPASS, What::Received)], [3.0]);
+        assert_eq!(figures.taken[&(Datapath::USERSPACE, What::Received)], [3.0]);
         let text = said(3, figures);
         assert!(
             text.contains("Left out in 2 of 3 rounds: vtepd, TCP, received: attempt 2 failed\n"),
@@ -415,7 +415,7 @@ mod tests {
     fn interrupted_it_ends() {
         let mut figures = Figures::default();
         let stop = AtomicBool::new(false);
-        let error = figures.take(&stop, Datapath::BYPASS, [What::Sent], || {
+        let error = figures.take(&stop, Datapath::USERSPACE, [What::Sent], || {
             stop.store(true, Ordering::Relaxed);
             Err("vtepd is gone".into())
         });
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn without_a_figure_the_reason_is_told() {
         let mut figures = figures(&[(Datapath::Kernel, What::Sent, 1.0)]);
-        figures.leave_out(Datapath::BYPASS, None, &"vtepd ended before".into());
+        figures.leave_out(Datapath::USERSPACE, None, &"vtepd ended before".into());
         let error = Compared::of("m".into(), 1, Vec::new(), figures).unwrap_err().to_string();
         assert_eq!(
             error,
