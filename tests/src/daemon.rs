@@ -32,6 +32,24 @@ pub fn program() -> PathBuf {
     named_or_beside("VTEPD", "vtepd")
 }
 
+/// Arguments for stories about the workers.
+pub const USERSPACE: [&str; 2] = ["--datapath", "userspace"];
+
+/// The datapath that `VTEPD_DATAPATH` names, as arguments, unless these arguments or their
+/// configuration file choose one. With it, any story can be run in any datapath.
+fn datapath_for(arguments: &[&str]) -> Option<String> {
+    let datapath = std::env::var("VTEPD_DATAPATH").ok()?;
+    let is_chosen = |text: &str| text.lines().any(|line| line.trim_start().starts_with("datapath"));
+    let mut files = arguments.windows(2).filter(|pair| pair.first() == Some(&"--config"));
+    let is_configured = files.any(|pair| {
+        pair.last()
+            .and_then(|file| std::fs::read_to_string(file).ok())
+            .is_some_and(|t| is_chosen(&t))
+    });
+    let is_given = arguments.iter().any(|argument| argument.starts_with("--datapath"));
+    (!is_configured && !is_given).then(|| format!("--datapath={datapath}"))
+}
+
 /// The `lab` program: `LAB` from the environment, or the binary built next to the test.
 #[must_use]
 pub fn lab_program() -> PathBuf {
@@ -112,6 +130,7 @@ impl Vtepd {
         let mut command = Command::new(program());
         command
             .args(arguments)
+            .args(datapath_for(arguments))
             .env_remove("RUST_LOG")
             .envs(environment.iter().copied())
             .stdin(Stdio::null())

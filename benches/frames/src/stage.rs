@@ -4,9 +4,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use frame::Queue;
 use path::{Entropy, Policy, Settings};
-use pipeline::{Batch, Checksum, Counters, Grouper, Grouping, Pipeline, TxBatch, TxFrame};
+use pipeline::{Batch, Checksum, Counters, Grouper, Pipeline, TxBatch, TxFrame};
 
 use tables::SnapshotBuilder;
 
@@ -127,11 +126,11 @@ impl Stage {
                 let checksum = Checksum::Partial { start: 34, offset: 6 };
                 let frames = sent.iter_mut().flat_map(|batch| batch.iter_mut());
                 frames.for_each(|frame| frame.offload.checksum = checksum);
-                let (mut grouper, none) = (Grouper::default(), Batch::none());
+                let mut grouper = Grouper::default();
                 return Ok(Box::new(move |number| {
                     let Some(out) = sent.get_mut(number % batches) else { return };
                     out.groups_mut().clear();
-                    grouper.finish(&none, black_box(out), &[Queue::Uplinks], Grouping::ALL);
+                    grouper.group(black_box(out));
                     black_box(out);
                 }));
             }

@@ -48,7 +48,7 @@ messages! {
     VniCounters: "decapsulated_bytes decapsulated_frames dropped encapsulated_bytes encapsulated_frames flooded netdev switched_bytes switched_frames unknown_vtep vni",
     PathCounters: "bytes frames gateway uplink",
     Drop: "frames reason sentence",
-    SteeringCounters: "offload_decapsulated offload_encapsulated offload_failed port_bypassed port_chosen port_kept port_passed port_refreshed port_stalled punt_delivered punt_returned punt_undeliverable punt_unknown_slot uplink_redirected uplink_stalled uplink_tunnelled uplink_untunnelled vxlan_offloaded vxlan_redirected vxlan_stalled vxlan_too_big",
+    SteeringCounters: "offload_decapsulated offload_encapsulated offload_failed port_bypassed port_chosen port_kept port_passed port_refreshed port_stalled punt_returned punt_unknown_slot uplink_redirected uplink_stalled vxlan_offloaded vxlan_redirected vxlan_stalled vxlan_too_big",
     Event: "buckets gateway interface kind local lost mac moves previous_vtep reason_slug sequence source state text time vni vtep",
     Explanation: "copies datapath destination dropped flooded netdev ports vni",
     ReceivedExplanation: "destination destination_port ecn fate known_vtep learning local netdev port previous_vtep reason source vni vtep",

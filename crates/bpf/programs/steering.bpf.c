@@ -34,8 +34,6 @@ static long (*bpf_skb_vlan_push)(void *skb, __u16 proto, __u16 tci) = (void *)BP
 static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coarse_ns;
 static long (*bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_output;
 static long (*bpf_skb_adjust_room)(void *skb, __s32 len_diff, __u32 mode, __u64 flags) = (void *)BPF_FUNC_skb_adjust_room;
-static long (*bpf_check_mtu)(void *skb, __u32 ifindex, __u32 *mtu_len, __s32 len_diff, __u64 flags) = (void *)BPF_FUNC_check_mtu;
-static long (*bpf_set_hash_invalid)(void *skb) = (void *)BPF_FUNC_set_hash_invalid;
 static long (*bpf_l3_csum_replace)(void *skb, __u32 offset, __u64 from, __u64 to, __u64 size) = (void *)BPF_FUNC_l3_csum_replace;
 static long (*bpf_l4_csum_replace)(void *skb, __u32 offset, __u64 from, __u64 to, __u64 flags) = (void *)BPF_FUNC_l4_csum_replace;
 static __s64 (*bpf_csum_diff)(__be32 *from, __u32 from_size, __be32 *to, __u32 to_size, __wsum seed) = (void *)BPF_FUNC_csum_diff;
@@ -144,10 +142,6 @@ enum {
 	COUNT_PUNT_UNKNOWN_SLOT,
 	COUNT_UPLINK_STALLED,
 	COUNT_VXLAN_STALLED,
-	COUNT_PUNT_DELIVERED,
-	COUNT_PUNT_UNDELIVERABLE,
-	COUNT_UPLINK_TUNNELLED,
-	COUNT_UPLINK_UNTUNNELLED,
 	COUNT_PORT_CHOSEN,
 	COUNT_PORT_KEPT,
 	COUNT_VXLAN_OFFLOADED,
@@ -486,7 +480,5 @@ SEC("classifier") int steer_access(struct __sk_buff *skb)
 }
 
 #include "punt.bpf.h"
-#include "tunnel.bpf.h"
 
-// The kernel allows bpf_check_mtu() only for programs with a licence compatible with the GPL.
 char _license[] SEC("license") = "Dual MIT/GPL";

@@ -8,7 +8,7 @@ use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError
 
 use crate::error::SteeringError;
 use crate::hook::{CLSACT_PRIORITY, Hook};
-use crate::programs::{Entry, TUNNEL, classifier};
+use crate::programs::{Entry, classifier};
 
 /// Attaches an entry program to the interface with this index.
 pub(crate) fn attach_by_index(
@@ -36,9 +36,6 @@ pub(crate) fn attach(
         source,
     };
     let options = match hook {
-        Hook::Tcx if entry.program == TUNNEL.program => {
-            TcAttachOptions::TcxOrder(LinkOrder::first())
-        }
         Hook::Tcx => TcAttachOptions::TcxOrder(LinkOrder::last()),
         Hook::Clsact => {
             add_clsact(interface)?;

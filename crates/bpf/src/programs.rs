@@ -15,8 +15,6 @@ pub(crate) struct Entry {
 
 pub(crate) const UPLINK: Entry =
     Entry { program: "vtepd_uplink", direction: TcAttachType::Ingress };
-/// Attached before the programs of others, so that they see the packet as it leaves.
-pub(crate) const TUNNEL: Entry = Entry { program: "vtepd_tunnel", direction: TcAttachType::Egress };
 pub(crate) const VXLAN: Entry = Entry { program: "vtepd_vxlan", direction: TcAttachType::Egress };
 pub(crate) const PORT: Entry = Entry { program: "vtepd_port", direction: TcAttachType::Ingress };
 pub(crate) const PUNT: Entry = Entry { program: "vtepd_punt", direction: TcAttachType::Ingress };
@@ -26,8 +24,7 @@ pub(crate) const ACCESS: Entry =
     Entry { program: "vtepd_access", direction: TcAttachType::Ingress };
 pub(crate) const ARRIVED: Entry =
     Entry { program: "vtepd_arrived", direction: TcAttachType::Ingress };
-pub(crate) const ENTRIES: [Entry; 8] =
-    [UPLINK, TUNNEL, VXLAN, PORT, PUNT, FAR_END, ACCESS, ARRIVED];
+pub(crate) const ENTRIES: [Entry; 7] = [UPLINK, VXLAN, PORT, PUNT, FAR_END, ACCESS, ARRIVED];
 
 /// Whether this is the name of one of vtepd's entry programs.
 pub(crate) fn is_own(name: &str) -> bool {

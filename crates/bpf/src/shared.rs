@@ -12,19 +12,18 @@ use crate::offload::{GROUPS, HOPS, MOVING, NO_HOPS, SINGLE, VNIS, VTEPS};
 use crate::port_counts::{Numbers, PortCounts};
 use crate::programs::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEERS};
 use crate::steering::apply::{TakenNetdev, TakenTunnel, TunnelEnd};
-use crate::steering::chosen_port::{Key, PortChoiceEntry, ROUTE_PER_FRAME_MARK};
+use crate::steering::chosen_port::{Key, PortChoiceEntry};
 use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
 use crate::watchdog::{CALLED, IDLE, LIFE_WORD, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 11] = [
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/bypass.bpf.h"),
     include_str!("../programs/watchdog.bpf.h"),
     include_str!("../programs/workers.bpf.h"),
     include_str!("../programs/chosen_port.bpf.h"),
     include_str!("../programs/punt.bpf.h"),
-    include_str!("../programs/tunnel.bpf.h"),
     include_str!("../programs/offload.bpf.h"),
     include_str!("../programs/checksum.bpf.h"),
     include_str!("../programs/encapsulate.bpf.h"),
@@ -232,10 +231,7 @@ fn constants_are_the_same() {
         ("OFFLOAD_MOVING", MOVING),
         ("OFFLOAD_NO_HOPS", NO_HOPS.into()),
         ("BUCKETS", path::BUCKETS as u64),
-        ("WAY_BRIDGE", pipeline::bundle::WAY_BRIDGE.into()),
-        ("WAY_PORT", pipeline::bundle::WAY_PORT.into()),
         ("SHORTEST_INNER", pipeline::SHORTEST_INNER as u64),
-        ("WHOLE", ports::TCP_SUPER_FRAME_MARK.into()),
         ("PORT_ROCE", wire::number::PORT_ROCE.into()),
         ("COUNTS", Count::ALL.len() as u64),
     ]);
@@ -247,14 +243,11 @@ fn constants_are_the_same() {
     }
     // None of these is left out.
     let of_kind = |name: &&str| {
-        ["HOOK_", "COUNT_", "LOCATION_", "WAY_", "OFFLOAD_"]
-            .iter()
-            .any(|start| name.starts_with(start))
+        ["HOOK_", "COUNT_", "LOCATION_", "OFFLOAD_"].iter().any(|start| name.starts_with(start))
     };
     let all: BTreeSet<&str> = constants.keys().map(String::as_str).filter(of_kind).collect();
     assert_eq!(all, expected.keys().copied().filter(of_kind).collect());
     assert_eq!(STEERS.len(), all.iter().filter(|name| name.starts_with("HOOK_")).count());
-    assert_ne!(ROUTE_PER_FRAME_MARK, ports::TCP_SUPER_FRAME_MARK);
 }
 
 /// The name of a counter in the programs.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aya::programs::tc::SchedClassifierLink;
 use aya::{Ebpf, EbpfLoader};
@@ -62,14 +62,8 @@ pub struct Steering {
     /// The worker that receives all frames of a VNI, by its number. Other VNIs use all workers.
     served: BTreeMap<Vni, u32>,
     plan: SteeringPlan,
-    /// Whether TCP super-frames leave whole. True with tcx: kernels with tcx links (Linux 6.6) also
-    /// have `BPF_F_ADJ_ROOM_ENCAP_L2_ETH` (5.13).
-    tunnels: bool,
-    /// Entry programs at the uplinks, by interface index: ingress, and egress where it could be
-    /// attached.
-    uplinks: BTreeMap<u32, (Placed, Option<SchedClassifierLink>)>,
-    /// Egress programs of interfaces that are no longer uplinks, with the time since when.
-    leaving: Vec<(Instant, SchedClassifierLink)>,
+    /// Entry programs at the ingress of the uplinks, by interface index.
+    uplinks: BTreeMap<u32, Placed>,
     /// Entry programs at the egress of vxlan netdevs, by interface index.
     netdevs: BTreeMap<u32, Placed>,
     /// The same for netdevs that are not in the plan any more. Their frames pass. The programs stay
@@ -95,10 +89,6 @@ impl std::fmt::Debug for Steering {
 
 /// Worker number in `taken_tunnels` that distributes the flows of the VNI over all workers.
 const DEALT: u32 = u32::MAX;
-
-/// How long the egress program stays after its interface stopped being an uplink. The worker may
-/// still send a batch, which takes a few milliseconds.
-const LEAVING: Duration = Duration::from_secs(1);
 
 impl Steering {
     /// Loads the programs for workers with these punt pairs, at most [`MOST_WORKERS`]. Nothing is
@@ -160,9 +150,7 @@ impl Steering {
             served: BTreeMap::new(),
             kill_switch,
             plan: SteeringPlan::default(),
-            tunnels: hook == Hook::Tcx,
             uplinks: BTreeMap::new(),
-            leaving: Vec::new(),
             netdevs: BTreeMap::new(),
             unused: BTreeMap::new(),
             grace_periods: GracePeriods::default(),
@@ -306,10 +294,8 @@ impl Steering {
         self.bypass.at(interfaces)
     }
 
-    /// The next group of candidates for the bypass, in rotation. To be called periodically: it also
-    /// detaches old egress programs.
+    /// The next group of candidates for the bypass, in rotation. To be called periodically.
     pub fn next_bypass_ports(&mut self) -> Vec<BypassPort> {
-        self.detach_leaving();
         self.bypass.next()
     }
 
@@ -328,16 +314,6 @@ impl Steering {
     #[must_use]
     pub fn delivering_ports(&self) -> Vec<OpenPort> {
         self.bypass.delivering().collect()
-    }
-
-    /// Interface indices of the uplinks over which TCP super-frames can leave whole.
-    #[must_use]
-    pub fn tunnel_uplinks(&self) -> Vec<u32> {
-        self.uplinks
-            .iter()
-            .filter(|(_, (_, egress))| egress.is_some())
-            .map(|(ifindex, _)| *ifindex)
-            .collect()
     }
 
     /// State of the bridge bypass.

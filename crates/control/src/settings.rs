@@ -107,7 +107,6 @@ impl Default for LearnLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Datapath {
     /// A worker if it forwards as the kernel would, otherwise the kernel.
-    #[default]
     Userspace,
     /// BPF programs, for flows whose path is decided; a worker for the rest. The kernel, where a
     /// worker would not forward as it does.
@@ -115,6 +114,7 @@ pub enum Datapath {
     /// Kernel VXLAN, with source ports that vtepd chooses.
     Kernel,
     /// The fastest of these that forwards as the kernel would.
+    #[default]
     Auto,
 }
 

@@ -6,30 +6,10 @@ use crate::drop_reason::DropReason;
 use crate::frame::Offload;
 use crate::tx_frame::TxFrame;
 
-/// Length of a wrapper in bytes: Ethernet, IPv4 and UDP header (`pipeline::bundle`).
-pub const WRAPPER: usize = 14 + 20 + 8;
 /// Length of the headers that all segments of a UDP super-frame share: Ethernet, IPv4 and UDP.
 pub const SHARED_HEADERS: usize = 14 + 20 + 8;
 /// The same over IPv6.
 pub const SHARED_HEADERS_IPV6: usize = 14 + 40 + 8;
-
-/// What the frames of a group have in common.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GroupKind {
-    /// An outer flow over IPv4: a UDP super-frame.
-    Flow,
-    /// An outer flow over IPv6: a UDP super-frame.
-    FlowIpv6,
-    /// A TCP stream: a TCP super-frame. Both fields are in bytes.
-    Stream {
-        /// Length of all headers, 54 to 114.
-        headers: u8,
-        /// Offset of the TCP header in the frame: 34 or 54.
-        l4: u8,
-    },
-    /// A pair of stations: a bundle for the bridge punt pair.
-    Bundle,
-}
 
 /// A GSO group: frames of one flow that are sent as one, or a single frame. The headers of the
 /// first frame describe the whole group.
@@ -41,17 +21,13 @@ pub struct GsoGroup {
     pub last: u32,
     /// Number of frames, 1 to 64.
     pub frames: u32,
-    /// UDP or TCP payload of each frame but the last, in bytes. In a bundle, the length of the
-    /// frames.
+    /// UDP payload of each frame but the last, in bytes.
     pub segment: u32,
     /// The sum of these lengths over all frames.
     pub payload: u32,
-    /// What the frames have in common.
-    pub kind: GroupKind,
-    /// Whether the last segment has the PSH flag.
-    pub push: bool,
-    /// Index of the wrapper that precedes the frames, if there is one.
-    pub wrapper: Option<u32>,
+    /// Length of the headers that the frames share: [`SHARED_HEADERS`] or
+    /// [`SHARED_HEADERS_IPV6`].
+    pub shared: usize,
     /// Offloads to request from the kernel for the whole group.
     pub offload: Offload,
     /// What became of it. A group counts as dropped until a port has sent it.
@@ -70,9 +46,7 @@ impl GsoGroup {
             frames: 1,
             segment: payload,
             payload,
-            kind: GroupKind::Flow,
-            push: false,
-            wrapper: None,
+            shared: SHARED_HEADERS,
             offload: frame.offload,
             outcome: Err(DropReason::LinkDown),
         }
@@ -81,20 +55,7 @@ impl GsoGroup {
     /// Whether it is a UDP super-frame of encapsulated frames.
     #[must_use]
     pub const fn is_super_frame(&self) -> bool {
-        self.frames > 1 && matches!(self.kind, GroupKind::Flow | GroupKind::FlowIpv6)
-    }
-
-    /// Number of bytes to skip at the start of the head and of the body of each frame but the
-    /// first, because the headers of the first are used.
-    #[inline]
-    #[must_use]
-    pub const fn skipped(&self) -> (usize, usize) {
-        match self.kind {
-            GroupKind::Flow => (SHARED_HEADERS, 0),
-            GroupKind::FlowIpv6 => (SHARED_HEADERS_IPV6, 0),
-            GroupKind::Stream { headers, .. } => (0, headers as usize),
-            GroupKind::Bundle => (0, 0),
-        }
+        self.frames > 1
     }
 }
 
@@ -123,8 +84,6 @@ pub struct Groups {
     pub list: Vec<GsoGroup>,
     /// For each frame, the next frame of its group.
     pub next: Vec<u32>,
-    /// The wrappers, for the groups that have one.
-    pub wrappers: Vec<[u8; WRAPPER]>,
     queues: [Range<usize>; Queue::ALL.len()],
 }
 
@@ -133,7 +92,6 @@ impl Groups {
     pub fn clear(&mut self) {
         self.list.clear();
         self.next.clear();
-        self.wrappers.clear();
         self.queues = Default::default();
     }
 

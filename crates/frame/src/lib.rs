@@ -16,6 +16,6 @@ pub mod tx_frame;
 pub use batch::{Batch, FRAME_CAPACITY};
 pub use drop_reason::DropReason;
 pub use frame::{Checksum, ETHERNET, Frame, Gso, GsoKind, MACS, Offload, VlanTag};
-pub use group::{GroupKind, Groups, GsoGroup, Queue, SHARED_HEADERS, SHARED_HEADERS_IPV6, WRAPPER};
+pub use group::{Groups, GsoGroup, Queue, SHARED_HEADERS, SHARED_HEADERS_IPV6};
 pub use tx_batch::{PART, TxBatch};
 pub use tx_frame::{Destination, HEAD_CAPACITY, PUNT_TAG, PUNT_TPID, Payload, TxFrame, VtepId};

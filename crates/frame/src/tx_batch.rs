@@ -5,7 +5,7 @@ use core::ops::{Deref, DerefMut};
 use crate::batch::Batch;
 use crate::drop_reason::DropReason;
 use crate::frame::Offload;
-use crate::group::{GroupKind, Groups, GsoGroup, Queue};
+use crate::group::{Groups, GsoGroup, Queue};
 use crate::tx_frame::{Destination, Payload, TxFrame};
 
 /// Number of frames after which a batch is sent before the rest of its source batch is processed.
@@ -106,17 +106,7 @@ impl TxBatch {
         self.frames.get(group.first as usize)
     }
 
-    /// Whether an error of the kernel can mean that a part of the group has arrived. The kernel
-    /// splits bundles on the punt pair and TCP super-frames at the uplink, and reports the loss of
-    /// a single segment.
-    #[must_use]
-    pub fn may_arrive_in_part(&self, group: &GsoGroup) -> bool {
-        (matches!(group.kind, GroupKind::Bundle) && group.frames > 1)
-            || self.first(group).is_some_and(TxFrame::is_tunnelled_super_frame)
-    }
-
-    /// Calls `piece` with each run of bytes of a group, in order: at most one for its wrapper and
-    /// three for each frame. `batch` must be the batch that the frames were made from.
+    /// Calls `piece` with each run of bytes of a group, in order: two for each frame. `batch` must be the batch that the frames were made from.
     #[inline]
     pub fn for_each_piece<'a>(
         &'a self,
@@ -125,22 +115,13 @@ impl TxBatch {
         mut piece: impl FnMut(&'a [u8]),
     ) {
         let mut members = self.members(group);
-        if let Some(index) = group.wrapper {
-            piece(self.groups.wrappers.get(index as usize).map_or(&[], |wrapper| wrapper));
-            members
-                .flat_map(|frame| frame.untagged(batch))
-                .filter(|part| !part.is_empty())
-                .for_each(piece);
-            return;
-        }
         if let Some(first) = members.next() {
             piece(first.head());
             piece(first.body(batch));
         }
-        let (head, body) = group.skipped();
         for frame in members {
-            piece(frame.head().get(head..).unwrap_or_default());
-            piece(frame.body(batch).get(body..).unwrap_or_default());
+            piece(frame.head().get(group.shared..).unwrap_or_default());
+            piece(frame.body(batch));
         }
     }
 

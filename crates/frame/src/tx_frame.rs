@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use crate::batch::Batch;
-use crate::frame::{ETHERNET, MACS, Offload};
+use crate::frame::Offload;
 use crate::group::Queue;
 
 /// The egress of a frame.
@@ -24,9 +24,6 @@ pub enum Destination {
     Bridge,
     /// A host port, bypassing the bridge, by its interface index.
     Host(u32),
-    /// A host port by its interface index, through the bridge punt pair, in a bundle
-    /// (`pipeline::bundle`).
-    BundledHost(u32),
     /// An access port, by its number.
     Port(u16),
 }
@@ -39,7 +36,7 @@ impl Destination {
         match self {
             Self::Uplink { .. } => Queue::Uplinks,
             Self::Host(_) => Queue::Hosts,
-            Self::Bridge | Self::BundledHost(_) => Queue::Bridge,
+            Self::Bridge => Queue::Bridge,
             Self::Port(_) => Queue::Ports,
         }
     }
@@ -212,33 +209,6 @@ impl TxFrame {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// The frame without the tag that one for [`Destination::Bridge`] has, in up to three pieces.
-    #[must_use]
-    pub fn untagged<'a>(&'a self, batch: &Batch<'a>) -> [&'a [u8]; 3] {
-        let (head, body) = (self.head(), self.body(batch));
-        if self.to != Destination::Bridge {
-            return [head, body, &[]];
-        }
-        // The Ethernet header of an unmodified frame still precedes the body in the received frame.
-        if let Payload::Received { frame, range } = &self.body
-            && head.len() == ETHERNET + PUNT_TAG
-            && let Some(received) = batch.frame(*frame as usize)
-            && let Some(start) = (range.start as usize).checked_sub(ETHERNET)
-            && let Some(whole) = received.data.get(start..range.end as usize)
-        {
-            return [whole, &[], &[]];
-        }
-        let addresses = head.get(..MACS).unwrap_or_default();
-        [addresses, head.get(MACS + PUNT_TAG..).unwrap_or_default(), body]
-    }
-
-    /// Whether this is a TCP super-frame that leaves over an uplink without being split.
-    #[inline]
-    #[must_use]
-    pub const fn is_tunnelled_super_frame(&self) -> bool {
-        matches!(self.to, Destination::Uplink { .. }) && self.offload.gso.is_some()
     }
 
     /// Head and body in one vector, for tests, replay and frames that are held.

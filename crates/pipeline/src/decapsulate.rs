@@ -60,7 +60,7 @@ impl Pipeline {
         let next = self.decapsulate_some(batch, from, snapshot, now, out);
         let queues: &[Queue] =
             if self.bridge.is_some() { &[Queue::Ports] } else { &[Queue::Hosts, Queue::Bridge] };
-        self.finish(batch, out, queues);
+        self.finish(out, queues);
         next
     }
 

@@ -4,17 +4,15 @@ use core::ops::Range;
 use std::hint::black_box;
 use std::time::Instant;
 
-use frame::{
-    Batch, Checksum, DropReason, ETHERNET, Frame, MACS, Offload, PUNT_TPID, Payload, Queue, TxBatch,
-};
+use frame::{Batch, Checksum, DropReason, Frame, Offload, PUNT_TPID, Payload, Queue, TxBatch};
 use path::Flow;
-use tables::{Slot, Snapshot, Tunnel, VtepIndex};
+use tables::{Slot, Snapshot, VtepIndex};
 
 use crate::Pipeline;
 use crate::cursor::Cursor;
 use crate::encap_cache::{HEADERS, Key, Versions};
 use crate::gso::Segmenter;
-use crate::lookup::{Decision, L3_OVERHEAD, Path, uplink};
+use crate::lookup::{Decision, Path, uplink};
 use crate::outer::{Inherited, Outer, UDP_AT, UDP_CHECKSUM};
 use crate::policies::Policies;
 use crate::run::{Output, Run};
@@ -50,7 +48,7 @@ impl Pipeline {
         out: &mut TxBatch,
     ) -> Option<Cursor> {
         let next = self.encapsulate_some(batch, from, snapshot, now, out);
-        self.finish(batch, out, &[Queue::Uplinks]);
+        self.finish(out, &[Queue::Uplinks]);
         next
     }
 
@@ -229,11 +227,6 @@ impl Pipeline {
     ) -> Result<Option<Cursor>, DropReason> {
         let segmenter = plan.segmenter()?;
         let (index, first) = (at.frame, at.segment as usize);
-        if let Some(segmenter) = segmenter.as_ref().filter(|_| first == 0)
-            && self.send_whole(index, &plan, segmenter, run).is_some()
-        {
-            return Ok(None);
-        }
         let (segments, copies) =
             (segmenter.as_ref().map_or(1, Segmenter::count), plan.remotes.len());
         for segment in first..segments {
@@ -257,66 +250,6 @@ impl Pipeline {
             }
         }
         Ok(None)
-    }
-
-    /// Sends a TCP super-frame whole to its only VTEP. The program at the uplink must describe the
-    /// tunnel to the kernel. `None` if this is not possible; the caller then splits the
-    /// super-frame.
-    fn send_whole<P: Policies, O: Output>(
-        &mut self,
-        index: u32,
-        plan: &Decision<'_>,
-        segmenter: &Segmenter<'_>,
-        run: &mut Run<'_, '_, P, O>,
-    ) -> Option<()> {
-        let &[remote] = plan.remotes else { return None };
-        let (longest, offload) = plan.in_a_tunnel(segmenter)?;
-        if self.tunnel_uplinks.is_empty() {
-            return None;
-        }
-        let flow = plan.flow(run.policies.of(plan.vni).0, None);
-        let to = (plan.vni, remote);
-        // Over IPv6 the caller splits the super-frame.
-        let (path, ends) = Path::over_ipv4(to, &flow, longest, run.snapshot, run.policies).ok()?;
-        let hop = path.choice.hop;
-        let resolved = hop.destination_mac.is_some() && !hop.impaired;
-        if !resolved || !self.tunnel_uplinks.contains(&hop.ifindex) {
-            return None;
-        }
-        let segments = u16::try_from(segmenter.count()).ok()?;
-        let whole = plan.whole();
-        let l3_length = u16::try_from(whole.len() + L3_OVERHEAD).ok()?;
-        let ethertype = plan.dissection.ethertype;
-        // The head holds the headers that each segment repeats, because the counters need their
-        // length.
-        let inner = run.batch.frame(index as usize)?.data.get(..segmenter.header_length())?;
-        let body = Payload::Received { frame: index, range: inner.len() as u32..whole.end as u32 };
-        let (to, out) = (uplink(hop), run.out.frames());
-        let transmit = out.append(to, plan.vni.index.get(), body, offload)?;
-        (transmit.vtep, transmit.segments) = (Some(path.id), segments);
-        let headers = transmit.append_head()?;
-        // The kernel cannot compute an outer checksum for each segment.
-        let tunnel = &Tunnel { udp_checksum: false, ..plan.vni.tunnel };
-        Outer {
-            tunnel,
-            hop,
-            ends,
-            source_port: path.choice.source_port,
-            l3_length,
-            identification: self.identification.wrapping_add(1),
-            inherited: Inherited::of(tunnel, &plan.inner),
-        }
-        .write(headers);
-        // The kernel compares the EtherType with the kind of segmentation
-        // (`virtio_net_hdr_match_proto()`, `include/linux/virtio_net.h`). It must be the inner one.
-        headers[MACS..ETHERNET].copy_from_slice(&ethertype.to_be_bytes());
-        if !transmit.extend_head(inner) {
-            out.pop();
-            return None;
-        }
-        self.identification = self.identification.wrapping_add(segments);
-        self.counters.copies.add(u64::from(segments) - 1);
-        Some(())
     }
 
     /// Sends one piece to each remote VTEP. Its rewritten headers are in `self.inner`.

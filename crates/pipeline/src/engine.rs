@@ -11,7 +11,7 @@ use crate::counters::Counters;
 use crate::csum_offload::InnerHead;
 use crate::decap_cache::DecapCache;
 use crate::encap_cache::EncapCache;
-use crate::grouping::{Grouper, Grouping};
+use crate::grouping::Grouper;
 use crate::host_delivery::HostDelivery;
 use crate::learn::Learner;
 use crate::policies::Configured;
@@ -29,14 +29,13 @@ pub struct Pipeline {
     pub(crate) encap_cache: EncapCache,
     pub(crate) decap_cache: DecapCache,
     pub(crate) host_delivery: HostDelivery,
-    /// Interface indices of the uplinks over which TCP super-frames may leave whole.
-    pub(crate) tunnel_uplinks: Vec<u32>,
     /// The bridge of standalone mode.
     pub(crate) bridge: Option<Box<Bridge>>,
     /// IPv4 identification of the last outer packet.
     pub(crate) identification: u16,
     grouper: Grouper,
-    grouping: Grouping,
+    /// Whether encapsulated frames are grouped.
+    is_grouping: bool,
     /// Buffer for rewritten inner headers. Each frame reuses it.
     pub(crate) inner: InnerHead,
 }
@@ -53,11 +52,10 @@ impl Pipeline {
             encap_cache: EncapCache::default(),
             decap_cache: DecapCache::default(),
             host_delivery: HostDelivery::default(),
-            tunnel_uplinks: Vec::new(),
             bridge: None,
             identification: 0,
             grouper: Grouper::default(),
-            grouping: Grouping::default(),
+            is_grouping: false,
             inner: InnerHead::default(),
         }
     }
@@ -83,30 +81,28 @@ impl Pipeline {
         self.unresolved
             .release(snapshot, now, out, |reason, slot| counters.drop_frames(reason, slot, 1));
         self.update_held();
-        self.finish(&Batch::none(), out, &[Queue::Uplinks]);
+        self.finish(out, &[Queue::Uplinks]);
     }
 
-    /// Sets which frames are grouped for transmission.
-    pub const fn set_grouping(&mut self, grouping: Grouping) {
-        self.grouping = grouping;
-        self.host_delivery.bundles = grouping.bridge;
+    /// Sets whether encapsulated frames are sent in super-frames. Otherwise each leaves alone.
+    pub const fn set_grouping(&mut self, on: bool) {
+        self.is_grouping = on;
     }
 
-    /// Divides the frames of these queues into groups. `batch` must be the batch that the frames
-    /// were made from.
-    pub(crate) fn finish(&mut self, batch: &Batch<'_>, out: &mut TxBatch, queues: &[Queue]) {
-        self.grouper.finish(batch, out, queues, self.grouping);
+    /// Divides the frames of these queues into groups.
+    pub(crate) fn finish(&mut self, out: &mut TxBatch, queues: &[Queue]) {
+        for &queue in queues {
+            if queue == Queue::Uplinks && self.is_grouping {
+                self.grouper.group(out);
+            } else {
+                out.separate(queue);
+            }
+        }
     }
 
     /// Sets the host ports to which frames may be sent without passing the bridge.
     pub fn open_ports(&mut self, ports: &[OpenPort]) {
         self.host_delivery.open(ports);
-    }
-
-    /// Sets the uplinks (interface indices) over which TCP super-frames may leave whole. A BPF
-    /// program there describes the tunnel to the kernel.
-    pub fn tunnel_uplinks(&mut self, uplinks: &[u32]) {
-        uplinks.clone_into(&mut self.tunnel_uplinks);
     }
 
     /// Reports when the decapsulation of a batch began and when its transmission ended. This time
@@ -159,17 +155,11 @@ impl Pipeline {
                 super_frames += 1;
                 in_super_frames += u64::from(group.frames);
             }
-            let mut count = |frame: &TxFrame| {
-                if sent && frame.is_tunnelled_super_frame() {
-                    super_frames += 1;
-                    in_super_frames += u64::from(frame.segments);
-                }
-                self.account_frame(frame, group.outcome);
-            };
+            let count = |frame: &TxFrame| self.account_frame(frame, group.outcome);
             if group.frames == 1 {
                 out.first(group).into_iter().for_each(count);
             } else {
-                out.members(group).for_each(&mut count);
+                out.members(group).for_each(count);
             }
         }
         if super_frames > 0 {
@@ -198,20 +188,14 @@ impl Pipeline {
                     self.counters.by_default.add(segments);
                     peer.inspect(|peer| peer.by_default.add(segments));
                 }
-                if segments > 1 {
-                    self.account_repeated(transmit, path);
-                }
             }
             Destination::Port(_) if transmit.vtep.is_none() => {
                 self.counters.sent.add(1);
                 self.counters.vni(transmit.vni).inspect(|vni| vni.switched.add(segments, bytes));
             }
-            Destination::Bridge
-            | Destination::Host(_)
-            | Destination::BundledHost(_)
-            | Destination::Port(_) => {
+            Destination::Bridge | Destination::Host(_) | Destination::Port(_) => {
                 self.counters.sent.add(1);
-                if matches!(transmit.to, Destination::Host(_) | Destination::BundledHost(_)) {
+                if matches!(transmit.to, Destination::Host(_)) {
                     self.counters.past_bridge.add(segments);
                 }
                 let tag = if transmit.to == Destination::Bridge { PUNT_TAG as u64 } else { 0 };
@@ -224,26 +208,10 @@ impl Pipeline {
         }
     }
 
-    /// Counts the headers that the segments of a super-frame repeat: those of its head.
-    #[cold]
-    fn account_repeated(&self, transmit: &TxFrame, path: u16) {
-        let (again, head) = (u64::from(transmit.segments) - 1, transmit.head().len() as u64);
-        let (outer, inner) =
-            (again * head, again * head.saturating_sub(u64::from(transmit.outer_length)));
-        self.counters.path(path).inspect(|path| path.add(0, outer));
-        self.counters.vni(transmit.vni).inspect(|vni| vni.encapsulated.add(0, inner));
-        if let Some(peer) = transmit.vtep.and_then(|vtep| self.counters.peer_of(vtep)) {
-            peer.sent.add(0, inner);
-        }
-    }
-
     #[cold]
     fn account_dropped(&self, transmit: &TxFrame, reason: DropReason) {
-        // A super-frame to an uplink counts as its segments, as if vtepd had split it. A
-        // decapsulated one was received as one frame, and counts as one.
-        let uplink = matches!(transmit.to, Destination::Uplink { .. });
-        let frames = if uplink { u64::from(transmit.segments) } else { 1 };
-        self.counters.drop_frames(reason, transmit.vni, frames);
+        // A decapsulated super-frame was received as one frame, and counts as one.
+        self.counters.drop_frames(reason, transmit.vni, 1);
     }
 
     /// Processes a batch with the policies of the snapshot.

@@ -129,9 +129,7 @@ impl Reception {
             Step::Decapsulation(Decapsulation::Source(state)) => self.source_state = Some(state),
             Step::Decapsulation(Decapsulation::Delivered { to, ecn }) => {
                 self.fate = match to {
-                    Destination::Host(port) | Destination::BundledHost(port) => {
-                        Fate::Host { port, ecn }
-                    }
+                    Destination::Host(port) => Fate::Host { port, ecn },
                     _ => Fate::Bridge(ecn),
                 };
             }

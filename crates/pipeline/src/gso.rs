@@ -4,14 +4,13 @@
 
 use core::ops::Range;
 
-use frame::{Checksum, DropReason, ETHERNET, Gso, GsoKind};
+use frame::{Checksum, DropReason, Gso, GsoKind};
 use wire::checksum::{Sum, checksum};
 use wire::number::{PROTOCOL_TCP, PROTOCOL_UDP};
 use wire::roce::Bth;
 use wire::{Dissection, Fragment, Network, Roce, Tcp};
 
 use crate::csum_offload::{INNER_CAPACITY, InnerHead};
-use crate::outer::OVERHEAD;
 
 const UDP_LENGTH: usize = 4;
 const UDP_CHECKSUM: usize = 6;
@@ -140,28 +139,6 @@ impl<'a> Segmenter<'a> {
             None => layer.pseudo(frame)?,
         };
         Some(Self { frame, gso, tunnel, layer, header_length, pseudo })
-    }
-
-    /// Whether the kernel can split this super-frame inside a tunnel: plain TCP over IP behind an
-    /// untagged Ethernet header. Returns the length of the longest segment (headers and payload) in
-    /// bytes, and the checksum offload to request.
-    pub(crate) fn in_a_tunnel(&self) -> Option<(usize, Checksum)> {
-        let Layer { l3, l4, ipv6, protocol } = self.layer;
-        let fixed = if ipv6 { 40 } else { 20 };
-        let plain =
-            self.tunnel.is_none() && protocol == PROTOCOL_TCP && l3 == ETHERNET && l4 == l3 + fixed;
-        // Without `ecn`, CWR is a bit of Accurate ECN's counter (see `patch_tcp`). A virtio-net
-        // header cannot describe this to the kernel.
-        let (tcp, _) = Tcp::parse(self.frame.get(l4..)?).ok()?;
-        let plain = plain && (self.gso.ecn || tcp.flags() & Tcp::CWR == 0);
-        let longest = (self.header_length + usize::from(self.gso.size)).min(self.frame.len());
-        let start = u16::try_from(OVERHEAD + l4).ok()?;
-        plain.then_some((longest, Checksum::Partial { start, offset: Tcp::CHECKSUM_OFFSET as u16 }))
-    }
-
-    /// Length of the headers that each segment repeats, in bytes.
-    pub(crate) const fn header_length(&self) -> usize {
-        self.header_length
     }
 
     /// Number of segments, at least one.

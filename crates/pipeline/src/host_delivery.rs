@@ -1,7 +1,7 @@
 //! Which decapsulated frames bypass the bridge on their way to a host, and from when on.
 //!
 //! A frame through the bridge passes three backlogs of the kernel. A frame that bypasses it passes
-//! one, or two in a bundle, so it could overtake. Frames for an address therefore use the bridge
+//! one, so it could overtake. Frames for an address therefore use the bridge
 //! until none for that address has passed it for [`PAUSE`], or until the worker has paused for that
 //! time ([`HostDelivery::settle`]). The change back to the bridge needs no such care, because the
 //! path through the bridge is longer. See docs/adr/0011-five-millisecond-pause.md.
@@ -18,9 +18,6 @@ use wire::number::{PROTOCOL_FRAGMENT, PROTOCOL_TCP, PROTOCOL_UDP};
 /// report this.
 pub const PAUSE: Duration = Duration::from_millis(5);
 
-/// Time in milliseconds for which an address gets no bundles after a frame that cannot be in one.
-const APART: u64 = 1000;
-
 const PLACES: usize = 1024;
 
 /// What is known about one address of a VNI.
@@ -36,23 +33,11 @@ struct Known {
     /// When a frame for an address of this cache entry last went through the bridge, in
     /// milliseconds as [`HostDelivery::now`].
     bridged: u64,
-    /// When a frame last left in a bundle (`bundled`), and when a UDP frame last had offloads, so
-    /// that it could not (`apart`); 0 for never.
-    bundled: u64,
-    apart: u64,
 }
 
 impl Known {
     /// An unused entry. No snapshot has this identity.
-    const NONE: Self = Self {
-        snapshot: u64::MAX,
-        address: 0,
-        port: 0,
-        frame_limit: 0,
-        bridged: 0,
-        bundled: 0,
-        apart: 0,
-    };
+    const NONE: Self = Self { snapshot: u64::MAX, address: 0, port: 0, frame_limit: 0, bridged: 0 };
 }
 
 /// Decides for each decapsulated frame whether it bypasses the bridge.
@@ -70,22 +55,12 @@ pub(crate) struct HostDelivery {
     settled: u64,
     /// When a frame that could bypass the bridge last followed earlier ones through it.
     unsettled: Option<u64>,
-    /// Whether frames may leave in bundles.
-    pub(crate) bundles: bool,
 }
 
 impl Default for HostDelivery {
     fn default() -> Self {
         let places = Box::new([Known::NONE; PLACES]);
-        Self {
-            places,
-            open: Vec::new(),
-            start: None,
-            now: 0,
-            settled: 0,
-            unsettled: None,
-            bundles: false,
-        }
+        Self { places, open: Vec::new(), start: None, now: 0, settled: 0, unsettled: None }
     }
 }
 
@@ -123,14 +98,6 @@ fn is_well_formed(inner: &[u8]) -> bool {
         (Some([0x86, 0xdd]), 0x60..=0x6f) => claimed(p0, p1) + 40 + ETHERNET == length,
         _ => false,
     }
-}
-
-/// Whether the frame is UDP over IPv4, or a fragment of it.
-fn is_udp(inner: &[u8]) -> bool {
-    matches!(
-        inner.get(MACS..ETHERNET + 20),
-        Some([0x08, 0x00, _, _, _, _, _, _, _, _, _, PROTOCOL_UDP, ..])
-    )
 }
 
 fn place(address: u64) -> usize {
@@ -194,38 +161,18 @@ impl HostDelivery {
         if self.open.is_empty() {
             return None;
         }
-        let bundles = self.bundles && is_udp(inner);
-        let (now, known) = self.find(inner, slot, snapshot, offload.gso.is_some())?;
-        let port = known.port;
-        // Bundles hold UDP. TCP leaves in TCP super-frames.
-        if !bundles {
-            return Some(Destination::Host(port));
-        }
-        // All frames of a flow must take the same path. If some of them have offloads, all go
-        // straight to the port.
-        if offload != Offload::default() {
-            known.apart = now;
-        }
-        if known.apart == 0 || now.saturating_sub(known.apart) >= APART {
-            known.bundled = now;
-            return Some(Destination::BundledHost(port));
-        }
-        if known.bundled != 0 && now.saturating_sub(known.bundled) < PAUSE.as_millis() as u64 {
-            known.bridged = now;
-            return None;
-        }
+        let port = self.find(inner, slot, snapshot, offload.gso.is_some())?;
         Some(Destination::Host(port))
     }
 
-    /// The entry of the destination address and the current time, if the frame may bypass the
-    /// bridge. The port's MTU does not limit a super-frame, because its segments fit.
+    /// The host port of the destination address, if the frame may bypass the bridge. The port's MTU does not limit a super-frame, because its segments fit.
     fn find(
         &mut self,
         inner: &[u8],
         slot: u16,
         snapshot: &Snapshot,
         is_super_frame: bool,
-    ) -> Option<(u64, &mut Known)> {
+    ) -> Option<u32> {
         let &[a, b, c, d, e, f] = inner.first_chunk()?;
         // A group address belongs to no host.
         if a & 1 == 1 || !is_plain(inner) {
@@ -252,7 +199,7 @@ impl HostDelivery {
             let fits = is_super_frame || inner.len() <= known.frame_limit as usize;
             let well_formed = fits && is_well_formed(inner);
             if well_formed && !recent {
-                return Some((self.now, known));
+                return Some(known.port);
             }
             // Other frames need the bridge in any case, and a pause of the worker would not change
             // that.

@@ -16,7 +16,7 @@
 //! - [`gso`], `csum_offload`, `crc32c`: segmentation and checksums that senders left to the device
 //! - [`unresolved`]: frames that wait for the MAC address of their next hop
 //! - [`learn`]: data-plane learning of source addresses
-//! - [`grouping`], `tcp_gro`, [`bundle`]: frames of one flow that are sent as one super-frame
+//! - [`grouping`]: frames of one flow that are sent as one super-frame
 //! - [`counters`]: accounting for every frame
 
 // The fixtures of `tests/common` name the crate.
@@ -24,7 +24,6 @@
 extern crate self as pipeline;
 
 pub mod bridge;
-pub mod bundle;
 pub mod counters;
 pub mod decapsulate;
 pub mod encapsulate;
@@ -50,7 +49,6 @@ mod received;
 mod run;
 mod steps;
 mod switch;
-mod tcp_gro;
 
 pub use bridge::{AccessPortSettings, Bridge, BridgeLimits, Location, Station};
 pub use counters::Counters;
@@ -63,7 +61,7 @@ pub use frame::{
     Batch, Checksum, Destination, DropReason, FRAME_CAPACITY, Frame, Gso, GsoKind, Offload, PART,
     Payload, TxBatch, TxFrame, VlanTag, VtepId,
 };
-pub use grouping::{Grouper, Grouping};
+pub use grouping::Grouper;
 pub use host_delivery::PAUSE;
 pub use policies::{Configured, Policies};
 pub use unresolved::Adjacency;

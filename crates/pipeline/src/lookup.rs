@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use frame::{Checksum, Destination, DropReason, Frame, Offload, VtepId};
+use frame::{Checksum, Destination, DropReason, Frame, VtepId};
 use path::{Choice, Flow, PathPolicy, Remote};
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
 use wire::{Dissection, Roce};
@@ -96,16 +96,6 @@ impl<'a> Decision<'a> {
     pub fn segmenter(&self) -> Result<Option<Segmenter<'a>>, DropReason> {
         let Some(gso) = self.frame.offload.gso else { return Ok(None) };
         Segmenter::new(self.frame.data, self.dissection, gso, self.frame.offload.checksum).map(Some)
-    }
-
-    /// Describes a super-frame that the kernel can split inside a tunnel. Returns the length of its
-    /// longest segment in bytes, and the offloads to request. `None` if the kernel cannot split it.
-    pub fn in_a_tunnel(&self, segmenter: &Segmenter<'_>) -> Option<(usize, Offload)> {
-        let Offload { checksum: Checksum::Partial { .. }, gso } = self.frame.offload else {
-            return None;
-        };
-        let (longest, checksum) = segmenter.in_a_tunnel()?;
-        Some((longest, Offload { checksum, gso }))
     }
 
     /// Prepares one piece. Headers that differ from the frame's are written to `inner`.

@@ -62,7 +62,7 @@ impl Pipeline {
         out: &mut TxBatch,
     ) -> Option<Cursor> {
         let next = self.switch_some((batch, from), port, snapshot, now, out);
-        self.finish(batch, out, &[Queue::Ports, Queue::Uplinks]);
+        self.finish(out, &[Queue::Ports, Queue::Uplinks]);
         next
     }
 

@@ -122,7 +122,6 @@ proptest! {
         rounds in prop::collection::vec((leaf(), prop::collection::vec(frame(), 0..20), 0..3_000u64, any::<u64>()), 1..6),
     ) {
         let mut worker = Worker::new();
-        worker.pipeline.tunnel_uplinks(&[3]);
         let mut now = Instant::now();
         let mut received = 0;
         for (leaf, frames, milliseconds, outcomes) in rounds {

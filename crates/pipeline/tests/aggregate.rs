@@ -3,9 +3,9 @@
 
 #![cfg(test)]
 
-use frame::{GsoGroup, Queue, SHARED_HEADERS};
+use frame::{GsoGroup, SHARED_HEADERS};
 use pipeline::{
-    Batch, Checksum, Destination, Grouper, Grouping, GsoKind, Offload, Payload, TxBatch, TxFrame,
+    Batch, Checksum, Destination, Grouper, GsoKind, Offload, Payload, TxBatch, TxFrame,
 };
 use proptest::prelude::*;
 use test_frames::{Ipv4, tunnelled};
@@ -34,10 +34,10 @@ fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: 
 }
 
 /// The frames as a finished batch.
-fn finished(frames: &[TxFrame], grouping: Grouping) -> TxBatch {
+fn finished(frames: &[TxFrame]) -> TxBatch {
     let mut out = TxBatch::new();
     frames.iter().for_each(|frame| out.push(frame.clone()));
-    Grouper::default().finish(&Batch::none(), &mut out, &[Queue::Uplinks], grouping);
+    Grouper::default().group(&mut out);
     out
 }
 
@@ -71,8 +71,8 @@ fn without_lengths(frame: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn assembled(frames: &[TxFrame], together: bool) -> Vec<Vec<usize>> {
-    let out = finished(frames, if together { Grouping::ALL } else { Grouping::default() });
+fn assembled(frames: &[TxFrame]) -> Vec<Vec<usize>> {
+    let out = finished(frames);
     out.groups().list.iter().map(|group| out.groups().members(group).collect()).collect()
 }
 
@@ -82,18 +82,13 @@ fn frames_of_a_flow_and_size_leave_together_and_a_smaller_one_is_the_last() {
     let of = |port, length| frame(flow(port), length, 0, true);
     let frames =
         [of(1, 100), of(2, 100), of(1, 100), of(1, 60), of(1, 100), of(2, 100), of(1, 120)];
-    assert_eq!(assembled(&frames, true), [vec![0, 2, 3], vec![1, 5], vec![4], vec![6]]);
-    assert_eq!(assembled(&frames, false).len(), 7);
+    assert_eq!(assembled(&frames), [vec![0, 2, 3], vec![1, 5], vec![4], vec![6]]);
     let other = [of(1, 100), frame((4, 1, 64), 100, 0, true), frame((3, 1, 63), 100, 0, true)];
-    assert_eq!(assembled(&other, true).len(), 3, "another uplink, another TTL");
+    assert_eq!(assembled(&other).len(), 3, "another uplink, another TTL");
     let many: Vec<_> = (0..130).map(|_| of(1, 100)).collect();
-    assert_eq!(assembled(&many, true).iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 2]);
+    assert_eq!(assembled(&many).iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 2]);
     let large: Vec<_> = (0..10).map(|_| of(1, 9000)).collect();
-    assert_eq!(
-        assembled(&large, true).iter().map(Vec::len).collect::<Vec<_>>(),
-        [7, 3],
-        "65,000 bytes"
-    );
+    assert_eq!(assembled(&large).iter().map(Vec::len).collect::<Vec<_>>(), [7, 3], "65,000 bytes");
 }
 
 /// The kernel gives each segment a UDP checksum. Kernel VXLAN sends none if the netdev has
@@ -101,7 +96,7 @@ fn frames_of_a_flow_and_size_leave_together_and_a_smaller_one_is_the_last() {
 #[test]
 fn frames_without_a_checksum_leave_one_by_one() {
     let frames: Vec<_> = (0..5).map(|mark| frame((3, 9, 64), 200, mark, false)).collect();
-    assert_eq!(assembled(&frames, true).len(), 5);
+    assert_eq!(assembled(&frames).len(), 5);
 }
 
 /// Any number of interleaved flows share the hash table without closing each other's groups.
@@ -111,13 +106,13 @@ fn each_of_many_flows_that_take_turns_leaves_in_one() {
     let port = |flow: usize| 49_152 + (flow * 0x9e37 % 16_384) as u16;
     let frames: Vec<_> = (0..1000).map(|n| frame((3, port(n % FLOWS), 64), 100, 0, true)).collect();
     let of = |flow| (flow..1000).step_by(FLOWS).collect::<Vec<_>>();
-    assert_eq!(assembled(&frames, true), (0..FLOWS).map(of).collect::<Vec<_>>());
+    assert_eq!(assembled(&frames), (0..FLOWS).map(of).collect::<Vec<_>>());
 }
 
 #[test]
 fn the_first_headers_describe_the_group() {
     let frames: Vec<_> = (0..5).map(|mark| frame((3, 9, 64), 200, mark, true)).collect();
-    let out = finished(&frames, Grouping::ALL);
+    let out = finished(&frames);
     let (whole, offload) = joined(&out, &out.groups().list[0]);
     let gso = offload.gso.unwrap();
     assert_eq!((gso.kind, gso.size, whole.len()), (GsoKind::Udp, 208, 42 + 5 * 208));
@@ -142,7 +137,7 @@ proptest! {
         let batch = Batch::new(1);
         let flow = |frame: &[u8]| (frame[34..36].to_vec(), frame.len());
         let before: Vec<_> = frames.iter().map(|frame| (frame.to, frame.to_vec(&batch))).collect();
-        let out = finished(&frames, Grouping::ALL);
+        let out = finished(&frames);
         let mut after = Vec::new();
         for group in &out.groups().list {
             let to = frames[group.first as usize].to;

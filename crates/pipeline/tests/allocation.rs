@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{HOST, Leaf, Owned, SOURCE, Worker, bth, roce, tcp, udp4, udp6};
 use frames::counting::{Counting, allocations};
 use pipeline::learn::REFRESHES;
-use pipeline::{Batch, Cursor, Grouping, GsoKind, TxBatch};
+use pipeline::{Batch, Cursor, GsoKind, TxBatch};
 use tables::Learning;
 
 #[global_allocator]
@@ -182,7 +182,7 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
     // What a peer receives: separate segments, and groups of one flow.
     let (mut peer, mut carried) = (Worker::new(), Vec::new());
     for batch in &from_hosts {
-        for grouping in [Grouping::default(), Grouping::ALL] {
+        for grouping in [false, true] {
             peer.pipeline.set_grouping(grouping);
             let mut next = Some(Cursor::default());
             while let Some(from) = next {
@@ -198,9 +198,7 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
     let [mut together, mut alone] = [true, false].map(|together| {
         let (mut one, mut two) = (Worker::new(), Worker::new());
         if together {
-            one.pipeline.tunnel_uplinks(&[3, 4]);
-            one.pipeline.set_grouping(Grouping::ALL);
-            two.pipeline.set_grouping(Grouping::ALL);
+            one.pipeline.set_grouping(true);
         }
         two.pipeline.open_ports(&[common::open_port(PORT)]);
         (one, two)

@@ -121,7 +121,7 @@ impl Switch {
                 Destination::Uplink { .. } => {
                     vteps.push(open(&transmit.to_vec(&self.worker.batch)).ip.destination[3]);
                 }
-                Destination::Bridge | Destination::Host(_) | Destination::BundledHost(_) => {
+                Destination::Bridge | Destination::Host(_) => {
                     panic!("there is no bridge of the kernel")
                 }
             }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use common::{Leaf, Owned, SLOT, VNI, Worker, roce, udp4};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use pipeline::{
-    Batch, Checksum, DropReason, Explanation, Grouper, Grouping, Gso, GsoKind, Offload, explain,
+    Batch, Checksum, DropReason, Explanation, Grouper, Gso, GsoKind, Offload, explain,
     explain_received,
 };
 use tables::{Tos, VniIndex};
@@ -193,7 +193,7 @@ fn packets_of_a_flow_leave_together() {
         owned.body = pipeline::Payload::Owned(body.into());
         out.push(owned);
     }
-    Grouper::default().finish(&batch, &mut out, &[frame::Queue::Uplinks], Grouping::ALL);
+    Grouper::default().group(&mut out);
     let groups = &out.groups().list;
     assert_eq!(groups.iter().map(|group| group.frames).collect::<Vec<_>>(), [5, 1]);
     let payload = sent[0].len() - 62;

@@ -7,7 +7,7 @@ use common::{
     HOST, Leaf, OUTER, Owned, SOURCE, Worker, bth, open, roce, tcp, udp4, udp6, untagged,
 };
 use etherparse::PacketBuilder;
-use pipeline::{Checksum, DropReason, Gso, GsoKind, Offload, TxFrame};
+use pipeline::{DropReason, Gso, GsoKind};
 use proptest::prelude::*;
 use tables::Snapshot;
 
@@ -456,120 +456,4 @@ fn builders_of_this_test_are_right() {
     common::leave_to_card(&mut frame, 54, 6);
     wire::checksum::complete(&mut frame, 54, 6).unwrap();
     assert_eq!(frame, before);
-}
-
-/// Encapsulates a TCP super-frame. Returns the number of pieces, the first piece and its bytes, and
-/// the worker.
-fn sent(leaf: &Leaf, frame: &Owned, uplinks: &[u32]) -> (usize, TxFrame, Vec<u8>, Worker) {
-    let mut worker = Worker::new();
-    worker.pipeline.tunnel_uplinks(uplinks);
-    let bytes = worker.encapsulate(std::slice::from_ref(frame), &leaf.snapshot());
-    worker.out.iter().for_each(|transmit| worker.pipeline.account_frame(transmit, Ok(())));
-    worker.assert_balance(0);
-    (bytes.len(), worker.out[0].clone(), bytes[0].clone(), worker)
-}
-
-#[test]
-fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_tunnel() {
-    for (ipv6, kind, l4) in [(false, GsoKind::TcpV4, 34), (true, GsoKind::TcpV6, 54)] {
-        let mut frame = Owned::tagged(tcp(ipv6, PSH, &[0x5a; 2_500]));
-        common::leave_to_card(&mut frame.data, l4, 16);
-        let frame = frame.partial(l4, 16).gso(kind, 1_000);
-        let mut leaf = Leaf::one();
-        // The kernel cannot compute an outer checksum for each segment.
-        leaf.tunnel.udp_checksum = true;
-        let (count, transmit, mut bytes, worker) = sent(&leaf, &frame, &[3, 4]);
-        assert_eq!((count, transmit.segments), (1, 3));
-        let gso = Some(Gso { kind, size: 1_000, ecn: false });
-        let checksum = Checksum::Partial { start: (OUTER + l4) as u16, offset: 16 };
-        assert_eq!(transmit.offload, Offload { checksum, gso });
-        assert_eq!(
-            bytes[12..14],
-            if ipv6 { [0x86, 0xdd] } else { [8, 0] },
-            "what the kernel asks for"
-        );
-        bytes[12..14].copy_from_slice(&[8, 0]);
-        let opened = open(&bytes);
-        assert_eq!((opened.udp.checksum, opened.inner), (0, frame.data.clone()));
-        let (counters, dissection) =
-            (worker.pipeline.counters(), wire::dissect(&frame.data).unwrap());
-        assert_eq!((counters.sent.get(), counters.copies.get()), (3, 2));
-        // The counters are the same as for a split super-frame.
-        let (_, _, _, other) = sent(&leaf, &frame, &[]);
-        let bytes = |worker: &Worker| {
-            let vni = worker.pipeline.counters().vni(common::SLOT).unwrap();
-            (vni.encapsulated.frames.get(), vni.encapsulated.bytes.get())
-        };
-        assert_eq!(bytes(&worker), bytes(&other));
-        let entropy = path::Entropy::new(leaf.settings).unwrap();
-        assert_eq!(opened.udp.source_port, entropy.decide(&dissection).source_port);
-
-        // The next identification follows that of the last segment.
-        let mut worker = Worker::new();
-        worker.pipeline.tunnel_uplinks(&[3, 4]);
-        let next = Owned::tagged(roce(1, 1));
-        let both = worker.encapsulate(&[frame.clone(), next], &leaf.snapshot());
-        let id = |frame: &[u8]| u16::from_be_bytes([frame[18], frame[19]]);
-        assert_eq!(id(&both[1]), id(&both[0]) + 3);
-
-        // All other super-frames are split by the worker.
-        let cut = |leaf: &Leaf, frame: &Owned, uplinks: &[u32], pieces: usize| {
-            let (count, transmit, bytes, _) = sent(leaf, frame, uplinks);
-            assert_eq!((count, transmit.segments, transmit.offload.gso), (pieces, 1, None));
-            open(&bytes);
-        };
-        cut(&leaf, &frame, &[], 3);
-        cut(&leaf, &frame, &[5], 3);
-        let mut impaired = leaf.clone();
-        impaired.vteps[0].1.iter_mut().for_each(|hop| hop.impaired = true);
-        cut(&impaired, &frame, &[3, 4], 3);
-        let mut flooded = leaf.clone();
-        flooded.fdb.clear();
-        cut(&flooded, &frame, &[3, 4], 6);
-        let mut finished = frame.clone();
-        finished.offload.checksum = Checksum::AsIs;
-        cut(&leaf, &finished, &[3, 4], 3);
-        // With Accurate ECN, CWR is part of a counter. The kernel would clear it in all segments
-        // but the first.
-        let mut counter = Owned::tagged(tcp(ipv6, PSH | CWR, &[0x5a; 2_500]));
-        common::leave_to_card(&mut counter.data, l4, 16);
-        let mut counter = counter.partial(l4, 16).gso(kind, 1_000);
-        cut(&leaf, &counter, &[3, 4], 3);
-        counter.offload.gso = Some(Gso { kind, size: 1_000, ecn: true });
-        assert_eq!(sent(&leaf, &counter, &[3, 4]).1.segments, 3);
-        let mut tagged = frame.clone();
-        tagged.data.splice(12..12, [0x81, 0, 0, 10]);
-        cut(&leaf, &tagged.partial(l4 + 4, 16), &[3, 4], 3);
-        // A single segment must fit the underlay's MTU, not the super-frame.
-        let mut small = leaf.clone();
-        let segment = (l4 + 32 + 1_000 + OUTER - 14) as u32;
-        small.vteps[0].1.iter_mut().for_each(|hop| hop.mtu = segment);
-        assert_eq!(sent(&small, &frame, &[3, 4]).1.segments, 3);
-        small.vteps[0].1.iter_mut().for_each(|hop| hop.mtu = segment - 1);
-        let mut worker = Worker::new();
-        worker.pipeline.tunnel_uplinks(&[3, 4]);
-        assert_eq!(worker.encapsulate(std::slice::from_ref(&frame), &small.snapshot()).len(), 1);
-        assert_eq!(worker.dropped(DropReason::TooBig), 2, "as each of them would be");
-
-        // A super-frame that is not sent counts as its segments.
-        let mut worker = Worker::new();
-        worker.pipeline.tunnel_uplinks(&[3, 4]);
-        worker.encapsulate(std::slice::from_ref(&frame), &leaf.snapshot());
-        worker.pipeline.account_frame(&worker.out[0], Err(DropReason::LinkDown));
-        worker.assert_balance(0);
-        assert_eq!(worker.dropped(DropReason::LinkDown), 3);
-    }
-}
-
-#[test]
-fn q16_the_longest_tcp_super_frame_that_leaves_whole() {
-    let frame = |length: usize| {
-        let mut frame = Owned::tagged(tcp(false, 0, &vec![0x5a; length]));
-        common::leave_to_card(&mut frame.data, 34, 16);
-        frame.partial(34, 16).gso(GsoKind::TcpV4, 1_000)
-    };
-    // The IPv4 length includes IPv4, UDP and VXLAN header and the inner headers.
-    let most = 65_535 - 36 - 66;
-    assert_eq!(sent(&Leaf::one(), &frame(most), &[3, 4]).0, 1);
-    assert_eq!(sent(&Leaf::one(), &frame(most + 1), &[3, 4]).0, 66);
 }

@@ -36,4 +36,3 @@ pub use poller::Poller;
 pub use port::Port;
 pub use ring::RingSize;
 pub use tap::TapSettings;
-pub use tx::TCP_SUPER_FRAME_MARK;

@@ -250,8 +250,8 @@ impl PacketSocket {
     }
 
     /// Sends groups of a finished batch, by their indices, and writes their outcomes. A socket that
-    /// is bound to an interface sends [`Destination::Bridge`](frame::Destination::Bridge),
-    /// `BundledHost` and `Port` there. `batch` must be the batch that the frames were made from.
+    /// is bound to an interface sends [`Destination::Bridge`](frame::Destination::Bridge) and `Port`
+    /// there. `batch` must be the batch that the frames were made from.
     /// Groups leave in their order.
     pub fn transmit(&mut self, batch: &Batch<'_>, out: &mut TxBatch, groups: Range<usize>) {
         self.tx.send((self.fd.as_fd(), self.ifindex), batch, out, groups);

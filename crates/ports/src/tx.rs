@@ -7,16 +7,16 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use frame::{Batch, Checksum, Destination, DropReason, GsoKind, Offload, TxBatch, TxFrame};
+use frame::{Batch, Checksum, Destination, DropReason, GsoKind, Offload, TxBatch};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use crate::packet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
 
 /// Maximum number of messages for one system call.
 const MESSAGES: usize = 1024;
-/// Maximum number of pieces for one system call: of each group, its virtio-net header, its wrapper
-/// and up to three pieces for each frame.
-const PIECES: usize = 5 * MESSAGES;
+/// Maximum number of pieces for one system call: of each group, its virtio-net header, and two
+/// pieces for each frame.
+const PIECES: usize = 3 * MESSAGES;
 /// How many times [`TxQueue::send`] waits for room in the send buffer, for at most 2 ms each,
 /// before a frame is dropped.
 const WAITS: u32 = 4;
@@ -75,12 +75,11 @@ impl TxQueue {
         let (mut sent, mut down) = (0, false);
         let mut waits = if self.non_blocking { 0 } else { WAITS };
         while sent < count {
-            let call = 1 + Self::sent_whole(out, groups.start + sent + 1..groups.end);
-            // SAFETY: messages `sent..sent + call` point at memory of `self`, of the batch and of
+            // SAFETY: messages `sent..count` point at memory of `self`, of the batch and of
             // `out` that outlives the call.
             let done = unsafe {
                 let first = self.messages.as_mut_ptr().add(sent);
-                libc::sendmmsg(socket.as_raw_fd(), first, call as u32, libc::MSG_DONTWAIT)
+                libc::sendmmsg(socket.as_raw_fd(), first, (count - sent) as u32, libc::MSG_DONTWAIT)
             };
             if done > 0 {
                 set(out, sent..sent + done as usize, Ok(()));
@@ -94,7 +93,7 @@ impl TxQueue {
                     down = true;
                     continue;
                 }
-                Some(libc::EAGAIN) if waits > 0 && !has_bundled_host(out, groups.clone()) => {
+                Some(libc::EAGAIN) if waits > 0 => {
                     waits -= 1;
                     wait_for_room(socket);
                     continue;
@@ -103,14 +102,6 @@ impl TxQueue {
             }
             sent += 1;
         }
-    }
-
-    /// How many of these groups, from the first on, arrive whole or not at all. The kernel reports
-    /// an error only for the first message of a call. A group that may arrive in part must not be
-    /// sent again, so it is always the first.
-    fn sent_whole(out: &TxBatch, groups: Range<usize>) -> usize {
-        let groups = out.groups().list.get(groups).unwrap_or_default();
-        groups.iter().take_while(|group| !out.may_arrive_in_part(group)).count()
     }
 
     /// Writes a message for each of these groups, until the buffers are full. Returns their number,
@@ -126,7 +117,7 @@ impl TxQueue {
         let places = self.messages.iter_mut().zip(&mut self.headers).zip(&mut self.addresses);
         let groups = out.groups().list.get(groups).unwrap_or_default();
         for (group, ((message, header), address)) in groups.iter().zip(places) {
-            if used + 2 + 3 * group.frames as usize > self.vectors.len() {
+            if used + 1 + 2 * group.frames as usize > self.vectors.len() {
                 break;
             }
             count += 1;
@@ -136,9 +127,7 @@ impl TxQueue {
             address.sll_halen = 6;
             address.sll_ifindex = match first.to {
                 Destination::Uplink { ifindex, .. } | Destination::Host(ifindex) => ifindex as i32,
-                Destination::Bridge | Destination::BundledHost(_) | Destination::Port(_) => {
-                    bound as i32
-                }
+                Destination::Bridge | Destination::Port(_) => bound as i32,
             };
             let start = used;
             let mut piece = |base: *const u8, length: usize| {
@@ -155,43 +144,11 @@ impl TxQueue {
             message.msg_hdr.msg_iovlen = used - start;
             message.msg_hdr.msg_control = std::ptr::null_mut();
             message.msg_hdr.msg_controllen = 0;
-            if first.is_tunnelled_super_frame() {
-                message.msg_hdr.msg_control = (&raw const MARK).cast_mut().cast();
-                message.msg_hdr.msg_controllen = size_of::<Mark>();
-            }
             message.msg_hdr.msg_flags = 0;
         }
         count
     }
 }
-
-/// Whether bundles for host ports are among these groups. Nothing waits for those.
-fn has_bundled_host(out: &TxBatch, groups: Range<usize>) -> bool {
-    let groups = out.groups().list.get(groups).unwrap_or_default();
-    let to_host = |frame: &TxFrame| matches!(frame.to, Destination::BundledHost(_));
-    groups.iter().any(|group| out.first(group).is_some_and(to_host))
-}
-
-/// A control message that sets the `SO_MARK` of one message.
-#[repr(C)]
-struct Mark {
-    header: libc::cmsghdr,
-    value: u32,
-}
-
-/// The mark of TCP super-frames over an uplink: "vtep" in ASCII.
-pub const TCP_SUPER_FRAME_MARK: u32 = 0x7674_6570;
-
-/// A control message with that mark. The program `vtepd_tunnel` at the uplink's egress
-/// looks for it (`WHOLE` in `programs/tunnel.bpf.h`).
-static MARK: Mark = Mark {
-    header: libc::cmsghdr {
-        cmsg_len: size_of::<libc::cmsghdr>() + size_of::<u32>(),
-        cmsg_level: libc::SOL_SOCKET,
-        cmsg_type: libc::SO_MARK,
-    },
-    value: TCP_SUPER_FRAME_MARK,
-};
 
 /// Waits up to 2 ms for room in the socket's send buffer.
 fn wait_for_room(socket: BorrowedFd<'_>) {

@@ -50,7 +50,7 @@ pub struct Handle {
     pub hook: Hook,
     /// What the kernel can do.
     pub features: Features,
-    /// Whether super-frames and bundles may be used where the kernel supports them.
+    /// Whether super-frames may be used where the kernel supports them.
     pub gso: bool,
     /// State that is shared with the guard threads.
     guarded: Arc<Guarded>,

@@ -14,13 +14,13 @@ use bpf::{
 use control::{Adjacency, Request, Update};
 use netlink::Direction;
 use netlink::PrivateNamespace;
-use pipeline::{Counters, Grouping};
+use pipeline::Counters;
 use ports::{AccessPort, PacketSocket, RingSize};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff};
 use tokio::sync::{mpsc, oneshot};
 use worker::{
-    BypassTargets, Features, Ports, PuntError, PuntPair, PuntPairs, Report, Reports, Sockets,
-    Stations, Worker, WorkerOptions,
+    Features, Ports, PuntError, PuntPair, PuntPairs, Report, Reports, Sockets, Stations, Worker,
+    WorkerOptions,
 };
 
 use crate::guard::Guarded;
@@ -133,11 +133,7 @@ impl Takeover {
                 },
                 watchdog,
                 cpu: cpus.get(number).copied(),
-                grouping: Grouping {
-                    uplinks: super_frames,
-                    hosts: options.gso,
-                    bridge: super_frames,
-                },
+                is_grouping: super_frames,
                 options,
             };
             for ifindex in share.ports.iter().filter_map(AccessPort::shared_interface) {
@@ -270,9 +266,8 @@ impl Takeover {
     }
 
     fn open(&self) {
-        let (ports, uplinks) = (self.open_ports(), self.steering.tunnel_uplinks());
-        let bypass_targets = BypassTargets { ports, uplinks };
-        self.workers.iter().for_each(|worker| worker.open(&bypass_targets));
+        let ports = self.open_ports();
+        self.workers.iter().for_each(|worker| worker.open(&ports));
     }
 
     /// Whether the kill switch is filled and not suspended by the guard.

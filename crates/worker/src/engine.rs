@@ -10,12 +10,12 @@ use bpf::{PuntSide, Watchdog};
 use frame::DropReason;
 use pipeline::{Location, PAUSE};
 use ports::{AccessPort, PacketSocket, Poller, Port};
-use tables::Snapshot;
+use tables::{OpenPort, Snapshot};
 
 use crate::affinity;
 use crate::forwarder::{Forwarder, Ports};
 use crate::scheduling::Scheduling;
-use crate::worker::{BypassTargets, Report, Reports, Shared, WorkerOptions};
+use crate::worker::{Report, Reports, Shared, WorkerOptions};
 
 /// How often a busy worker reads the overrun counters of its sockets.
 const OVERRUN_INTERVAL: Duration = Duration::from_millis(100);
@@ -55,8 +55,8 @@ pub(crate) struct Engine {
     generation: u64,
     /// The version of the last addition of a VNI that the worker has seen.
     addition: u64,
-    /// The bypass targets that the pipeline uses.
-    bypass_targets: Arc<BypassTargets>,
+    /// The host ports that the pipeline uses.
+    open_ports: Arc<Vec<OpenPort>>,
     /// Since when no pause in the traffic has let hosts' frames move from the bridge to the bypass.
     restless_since: Option<Instant>,
     /// How long that may last before the worker pauses, and when it paused last.
@@ -82,7 +82,7 @@ impl Engine {
             reports,
             generation: 0,
             addition: 0,
-            bypass_targets: Arc::default(),
+            open_ports: Arc::default(),
             restless_since: None,
             restless: RESTLESS,
             settled_at: None,
@@ -175,13 +175,10 @@ impl Engine {
             // rings hold what arrives meanwhile.
             std::thread::sleep(KERNEL_BACKLOG);
         }
-        let bypass_targets = self.shared.bypass_targets.load();
-        if !Arc::ptr_eq(&bypass_targets, &self.bypass_targets) {
-            self.bypass_targets = Arc::clone(&bypass_targets);
-            self.forwarder.pipeline.open_ports(&bypass_targets.ports);
-            if self.options.gso {
-                self.forwarder.pipeline.tunnel_uplinks(&bypass_targets.uplinks);
-            }
+        let open_ports = self.shared.open_ports.load();
+        if !Arc::ptr_eq(&open_ports, &self.open_ports) {
+            self.open_ports = Arc::clone(&open_ports);
+            self.forwarder.pipeline.open_ports(&open_ports);
         }
         let stalled = [PuntSide::Underlay, PuntSide::Bridge].map(|punt| self.watchdog.look(punt));
         if stalled != [None, None] {

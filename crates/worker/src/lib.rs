@@ -23,4 +23,4 @@ pub use features::Features;
 pub use forwarder::{Forwarder, Ports};
 pub use punt::{PuntError, PuntPair, PuntPairs, longest_frame, of_worker};
 pub use scheduling::Scheduling;
-pub use worker::{BypassTargets, Report, Reports, Sockets, Waker, Worker, WorkerOptions};
+pub use worker::{Report, Reports, Sockets, Waker, Worker, WorkerOptions};

@@ -136,8 +136,6 @@ impl PuntPair {
         let socket = private
             .enter(|| {
                 let mut requests = Requests::open().map_err(io::Error::other)?;
-                // The kernel splits bundles at this end.
-                ethtool::switch_off(name, &[UDP])?;
                 PacketSocket::open(
                     quiet(&mut requests, name)?,
                     RingSize { frames: FRAMES, longest },

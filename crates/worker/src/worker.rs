@@ -9,7 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bpf::Watchdog;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use pipeline::{Adjacency, Counters, Grouping, Pipeline};
+use pipeline::{Adjacency, Counters, Pipeline};
 use ports::{AccessPort, PacketSocket};
 use tables::{Learned, OpenPort, Snapshot};
 
@@ -27,8 +27,8 @@ pub struct Sockets {
     pub watchdog: Watchdog,
     /// The CPU on which the worker stays. `None` if the kernel does not tell which there are.
     pub cpu: Option<usize>,
-    /// Which frames are grouped for transmission.
-    pub grouping: Grouping,
+    /// Whether encapsulated frames are sent in super-frames.
+    pub is_grouping: bool,
     /// The configured options.
     pub options: WorkerOptions,
 }
@@ -40,20 +40,11 @@ pub struct WorkerOptions {
     pub workers: usize,
     /// Whether workers may use real-time scheduling.
     pub realtime: bool,
-    /// Whether super-frames and bundles may be used where the kernel supports them.
+    /// Whether super-frames may be used where the kernel supports them.
     pub gso: bool,
     /// Whether workers poll and never sleep. They then run as ordinary threads, because a polling
     /// real-time thread would leave no time to other threads of its core.
     pub busy_poll: bool,
-}
-
-/// Interfaces that the worker may send to only because steering programs are attached there.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct BypassTargets {
-    /// Bridge ports to which frames may be sent past the bridge.
-    pub ports: Vec<OpenPort>,
-    /// Interface indices of uplinks over which TCP super-frames may leave whole.
-    pub uplinks: Vec<u32>,
 }
 
 /// What a worker reports to the control plane.
@@ -82,7 +73,7 @@ pub(crate) type Answer = Box<dyn FnOnce(Arc<Stations>) + Send>;
 pub(crate) struct Shared {
     pub(crate) snapshot: ArcSwap<Snapshot>,
     /// As set last by [`Worker::open`].
-    pub(crate) bypass_targets: ArcSwap<BypassTargets>,
+    pub(crate) open_ports: ArcSwap<Vec<OpenPort>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) wake: EventFd,
     pub(crate) stopping: AtomicBool,
@@ -104,7 +95,7 @@ impl Shared {
     fn new() -> io::Result<Self> {
         Ok(Self {
             snapshot: ArcSwap::default(),
-            bypass_targets: ArcSwap::default(),
+            open_ports: ArcSwap::default(),
             counters: Arc::new(Counters::new()),
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             stopping: AtomicBool::new(false),
@@ -165,9 +156,9 @@ impl Worker {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::new()?);
         let WorkerPorts { ports: access, bridge, numbers, vnis: _ } = share;
-        let Sockets { ports, watchdog, cpu, grouping, options } = sockets;
+        let Sockets { ports, watchdog, cpu, is_grouping, options } = sockets;
         let mut pipeline = Pipeline::new(Arc::clone(&shared.counters));
-        pipeline.set_grouping(grouping);
+        pipeline.set_grouping(is_grouping);
         bridge.into_iter().for_each(|bridge| pipeline.set_bridge(bridge));
         let forwarder = Forwarder::new(ports, access, pipeline);
         let mut engine = Engine::new(
@@ -222,10 +213,11 @@ impl Worker {
         }
     }
 
-    /// Replaces the worker's bypass targets. The worker uses them from its next batch on.
-    pub fn open(&self, bypass_targets: &BypassTargets) {
-        if **self.shared.bypass_targets.load() != *bypass_targets {
-            self.shared.bypass_targets.store(Arc::new(bypass_targets.clone()));
+    /// Replaces the host ports to which the worker may send frames past the bridge. The worker uses
+    /// them from its next batch on.
+    pub fn open(&self, ports: &[OpenPort]) {
+        if **self.shared.open_ports.load() != *ports {
+            self.shared.open_ports.store(Arc::new(ports.to_vec()));
         }
     }
 

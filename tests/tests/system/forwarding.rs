@@ -6,6 +6,7 @@ use lab::random::{Random, SEED};
 use pipeline::Frame;
 use root_test::root_test;
 use vtepd_tests::capture::Captured;
+use vtepd_tests::daemon::USERSPACE;
 use vtepd_tests::experiments::{EXPERIMENT, experiments, is_experiment};
 use vtepd_tests::frames::{self, Pair, Roce, Tunnelled, inject};
 use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, VNI, bridge, ip, mac_of, run};
@@ -231,7 +232,7 @@ fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
     const QUEUE_PAIRS: u32 = 4;
     let lab = Lab::new("gso");
     lab.without_bridge_netfilter();
-    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let vtepd = Vtepd::start(&lab.leaf, &USERSPACE);
     let pair = Pair::of(&lab.host, &lab.far);
     // In bursts, with more than one length.
     let frame = |number: u32| {
@@ -423,7 +424,7 @@ fn l12_reserved_bits_are_left_to_the_kernel() {
         bits
     };
     let kernel = attempt(&lab);
-    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let vtepd = Vtepd::start(&lab.leaf, &USERSPACE);
     assert_eq!(attempt(&lab), kernel);
     let metrics = vtepd.metrics();
     assert_eq!(
@@ -440,7 +441,7 @@ fn l12_reserved_bits_are_left_to_the_kernel() {
 fn q16_super_frames_and_partial_checksums_from_plain_veth() {
     for (overlay_mtu, underlay_mtu) in [(1500, 1550), (1500, 9000), (9000, 9050)] {
         let lab = Lab::with("q16", Setup { overlay_mtu, underlay_mtu, ..Setup::default() });
-        let vtepd = Vtepd::start(&lab.leaf, &[]);
+        let vtepd = Vtepd::start(&lab.leaf, &USERSPACE);
         let sizes = lab.routers.each_ref().map(|router| {
             Capture::fold(router, "leaf", 0, |largest: &mut usize, frame: &Frame<'_>| {
                 let whole = frame.data.len() - 50;

@@ -58,7 +58,7 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
         (&[][..], true, 1024),
         (&["--no-gso"][..], false, 1024),
         (&["--no-bridge-bypass"][..], false, 16),
-        (&["--workers", "2"][..], true, 16),
+        (&["--datapath", "userspace", "--workers", "2"][..], true, 16),
     ]) {
         let lab = Lab::new("rate");
         let vtepd = Vtepd::start(&lab.leaf, arguments);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use root_test::root_test;
+use vtepd_tests::daemon::USERSPACE;
 use vtepd_tests::lab::VNI;
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Vtepd};
@@ -20,7 +21,9 @@ const SLACK: Duration = Duration::from_millis(300);
 #[root_test]
 fn a_stopped_vtepd_leaves_everything_to_the_kernel() {
     let lab = Lab::new("hung");
-    for arguments in [&["--no-fpm"][..], &["--no-fpm", "--workers", "2"]] {
+    let one = [&["--no-fpm"][..], &USERSPACE].concat();
+    let two = [&one[..], &["--workers", "2"]].concat();
+    for arguments in [&one, &two] {
         stopped(&lab, arguments);
     }
 }

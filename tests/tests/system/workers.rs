@@ -1,6 +1,7 @@
 //! Several workers: how flows and standalone VNIs are distributed over them.
 
 use root_test::root_test;
+use vtepd_tests::daemon::USERSPACE;
 use vtepd_tests::lab::{PEER, PEER2, ip};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Setup, Vtepd, sockets, wait_for};
@@ -17,7 +18,7 @@ fn received(vtepd: &Vtepd, field: &str) -> Vec<u64> {
 #[root_test]
 fn a_leaf_with_three_workers_forwards_in_order() {
     let lab = Lab::new("workers");
-    let vtepd = Vtepd::start(&lab.leaf, &["--workers", "3"]);
+    let vtepd = Vtepd::start(&lab.leaf, &[&USERSPACE[..], &["--workers", "3"]].concat());
     sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
     sockets::tcp_both_ways(&lab.host, &lab.far, 3_000_000);
     // All fragments of a datagram have the same worker.
@@ -50,7 +51,7 @@ fn a_leaf_with_three_workers_forwards_in_order() {
 #[root_test]
 fn flows_keep_their_worker_when_their_outer_ports_change() {
     let lab = Lab::new("workport");
-    let vtepd = Vtepd::start(&lab.leaf, &["--workers", "3"]);
+    let vtepd = Vtepd::start(&lab.leaf, &[&USERSPACE[..], &["--workers", "3"]].concat());
     let rate = Rate { frames: 8000, queue_pairs: 32, payload: 64 };
     let stream = Stream::start(&lab.far, &lab.host, rate, 0x706f_7274);
     for _ in 0..4 {

@@ -7,17 +7,14 @@ use std::time::{Duration, Instant};
 
 use aya::Pod;
 use aya::maps::{Array, HashMap, MapData};
-use aya::programs::tc::SchedClassifierLink;
 use tables::{
     MacLocation, MacLocationChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni,
 };
 
-use super::placed::Placed;
-use super::{DEALT, LEAVING, Steering, chosen_port, sources};
-use crate::attach::attach_by_index;
+use super::{DEALT, Steering, chosen_port, sources};
 use crate::error::SteeringError;
 use crate::maps::{absent, map};
-use crate::programs::{PORT, TUNNEL, UPLINK};
+use crate::programs::{PORT, UPLINK};
 use crate::watchdog::are_idle;
 
 /// How long flows may take to leave the workers. A worker that has not sent everything by then is
@@ -161,11 +158,8 @@ impl Steering {
             }
         }
         self.leave_netdevs(&diff.unhooked);
-        // A worker may still send super-frames that only the egress program can complete.
-        self.detach_leaving();
         for uplink in &diff.uplinks.removed {
-            let (_, egress) = self.uplinks.remove(&uplink.ifindex).unzip();
-            self.leaving.extend(egress.flatten().map(|link| (Instant::now(), link)));
+            self.uplinks.remove(&uplink.ifindex);
             self.plan.uplinks.remove(uplink);
         }
         for (old, new) in &diff.uplinks.changed {
@@ -250,9 +244,9 @@ impl Steering {
             }
         }
         for uplink in &diff.uplinks.added {
-            match self.attach_uplink(uplink.ifindex) {
-                Ok(links) => {
-                    self.uplinks.insert(uplink.ifindex, links);
+            match self.attach_behind(uplink.ifindex, UPLINK, None) {
+                Ok(link) => {
+                    self.uplinks.insert(uplink.ifindex, link);
                     self.plan.uplinks.insert(uplink.clone());
                 }
                 Err(error) => first = first.and(Err(error)),
@@ -271,21 +265,6 @@ impl Steering {
             first = first.and(chosen);
         }
         first.and(self.bypass.grow(&mut self.ebpf, self.hook, PORT, &diff.ports))
-    }
-
-    pub(super) fn detach_leaving(&mut self) {
-        self.leaving.retain(|(since, _)| since.elapsed() < LEAVING);
-    }
-
-    fn attach_uplink(
-        &mut self,
-        ifindex: u32,
-    ) -> Result<(Placed, Option<SchedClassifierLink>), SteeringError> {
-        let ingress = self.attach_behind(ifindex, UPLINK, None)?;
-        // Without the egress program the worker splits TCP super-frames, so a failure is ignored.
-        let egress =
-            self.tunnels.then(|| attach_by_index(&mut self.ebpf, self.hook, ifindex, TUNNEL).ok());
-        Ok((ingress, egress.flatten()))
     }
 
     fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {

@@ -19,14 +19,6 @@ pub struct SteeringCounts {
     pub punt_returned: u64,
     /// Frames from the worker for a VNI that is no longer taken over, dropped.
     pub punt_unknown_slot: u64,
-    /// Frames from the worker, sent to a host port past the bridge.
-    pub punt_delivered: u64,
-    /// Frames from the worker for a port that is gone, or whose MTU is too small for them, dropped.
-    pub punt_undeliverable: u64,
-    /// TCP super-frames from the worker that left whole.
-    pub uplink_tunnelled: u64,
-    /// TCP super-frames from the worker whose headers the kernel could not rewrite, dropped.
-    pub uplink_untunnelled: u64,
     /// Frames that the kernel encapsulates with a source port that vtepd chose.
     pub port_chosen: u64,
     /// Frames that the kernel encapsulates with a source port of its own, because they are not IP.
@@ -65,10 +57,6 @@ pub(crate) enum Count {
     PuntUnknownSlot,
     UplinkStalled,
     VxlanStalled,
-    PuntDelivered,
-    PuntUndeliverable,
-    UplinkTunnelled,
-    UplinkUntunnelled,
     PortChosen,
     PortKept,
     VxlanOffloaded,
@@ -102,10 +90,6 @@ impl Steering {
             punt_unknown_slot: sum(Count::PuntUnknownSlot)?,
             uplink_stalled: sum(Count::UplinkStalled)?,
             vxlan_stalled: sum(Count::VxlanStalled)?,
-            punt_delivered: sum(Count::PuntDelivered)?,
-            punt_undeliverable: sum(Count::PuntUndeliverable)?,
-            uplink_tunnelled: sum(Count::UplinkTunnelled)?,
-            uplink_untunnelled: sum(Count::UplinkUntunnelled)?,
             port_chosen: sum(Count::PortChosen)?,
             port_kept: sum(Count::PortKept)?,
             vxlan_offloaded: sum(Count::VxlanOffloaded)?,
@@ -122,7 +106,7 @@ impl Steering {
 
 #[cfg(test)]
 impl Count {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::UplinkRedirected,
         Self::VxlanRedirected,
         Self::VxlanTooBig,
@@ -130,10 +114,6 @@ impl Count {
         Self::PuntUnknownSlot,
         Self::UplinkStalled,
         Self::VxlanStalled,
-        Self::PuntDelivered,
-        Self::PuntUndeliverable,
-        Self::UplinkTunnelled,
-        Self::UplinkUntunnelled,
         Self::PortChosen,
         Self::PortKept,
         Self::VxlanOffloaded,

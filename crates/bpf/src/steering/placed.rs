@@ -83,24 +83,23 @@ impl Steering {
     ) -> Result<(), SteeringError> {
         let mut first = Ok(());
         for (ifindex, direction, hook) in found {
-            let (entry, old) = match direction {
-                Direction::Ingress => {
-                    (UPLINK, self.uplinks.get(&ifindex).map(|(placed, _)| placed.hook))
-                }
-                Direction::Egress => (VXLAN, self.netdevs.get(&ifindex).map(|placed| placed.hook)),
+            let (entry, all) = match direction {
+                Direction::Ingress => (UPLINK, &self.uplinks),
+                Direction::Egress => (VXLAN, &self.netdevs),
             };
             // It may have been detached meanwhile.
-            if old.is_none_or(|old| old == hook) {
+            if all.get(&ifindex).is_none_or(|placed| placed.hook == hook) {
                 continue;
             }
-            match (self.attach_behind(ifindex, entry, Some(hook)), direction) {
-                (Ok(placed), Direction::Egress) => drop(self.netdevs.insert(ifindex, placed)),
-                (Ok(placed), Direction::Ingress) => {
-                    if let Some((known, _)) = self.uplinks.get_mut(&ifindex) {
-                        *known = placed;
-                    }
+            match self.attach_behind(ifindex, entry, Some(hook)) {
+                Ok(placed) => {
+                    let all = match direction {
+                        Direction::Ingress => &mut self.uplinks,
+                        Direction::Egress => &mut self.netdevs,
+                    };
+                    all.insert(ifindex, placed);
                 }
-                (Err(error), _) => first = first.and(Err(error)),
+                Err(error) => first = first.and(Err(error)),
             }
         }
         first

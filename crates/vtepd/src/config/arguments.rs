@@ -49,8 +49,8 @@ pub struct Arguments {
     /// Outer source ports of qp-hash and qp-bins [default: 49152-65535]
     #[arg(long, value_name = "MIN-MAX")]
     pub source_ports: Option<SourcePortRange>,
-    /// Who forwards: a worker, or kernel VXLAN with source ports that vtepd chooses [default:
-    /// userspace]
+    /// Who forwards: BPF programs, a worker, or kernel VXLAN with source ports that vtepd chooses
+    /// [default: auto]
     #[arg(long, value_enum)]
     pub datapath: Option<DatapathChoice>,
     /// Whether kernel VXLAN looks up the route for each frame of VNIs in the kernel datapath

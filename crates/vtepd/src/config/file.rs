@@ -57,8 +57,9 @@ pub(super) struct TakeoverSection {
     /// to 31. The switch belongs to the whole machine and interrupts all its CPUs. Takes effect at
     /// the next start. Default: `false`.
     pub(super) expedited_rcu: bool,
-    /// Who forwards: `userspace` (a worker, where it forwards as the kernel would) or `kernel`
-    /// (kernel VXLAN, with source ports that vtepd chooses). Default: `userspace`.
+    /// Who forwards, where it does so as the kernel would: `offload` (BPF programs, and a worker for
+    /// what is not decided yet), `userspace` (a worker), `kernel` (kernel VXLAN, with source ports
+    /// that vtepd chooses) or `auto` (the fastest of these). Default: `auto`.
     pub(super) datapath: Option<DatapathChoice>,
     /// Whether kernel VXLAN looks up the route for each frame, by a mark on the frame. `auto`: for
     /// VNIs in the `kernel` datapath with several next hops to a VTEP. Default: `auto`.

@@ -33,7 +33,13 @@ fn port(metrics: &Metrics, name: &str) -> Option<Result<(), String>> {
 
 /// Starts vtepd with the bypass, and waits until the bridge knows both hosts of the leaf.
 fn start(lab: &Lab, hook: &str) -> Vtepd {
-    let vtepd = Vtepd::start(&lab.leaf, &["--bridge-bypass", "--hook", hook, "--no-fpm"]);
+    start_with(lab, hook, &[])
+}
+
+/// As [`start`], with further arguments.
+fn start_with(lab: &Lab, hook: &str, arguments: &[&str]) -> Vtepd {
+    let bypass = ["--bridge-bypass", "--hook", hook, "--no-fpm"];
+    let vtepd = Vtepd::start(&lab.leaf, &[&bypass, arguments].concat());
     for host in [&lab.host, &lab.next] {
         speak(host);
     }

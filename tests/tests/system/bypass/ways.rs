@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 
 use root_test::root_test;
 use serde_json::json;
+use vtepd_tests::daemon::USERSPACE;
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::lab::{ETH, VNI, ip, mac_of};
 use vtepd_tests::{Capture, Lab, Vtepd, quiet, sockets, wait_for};
 use wire::MacAddr;
 
-use super::{HOOKS, in_fdb, start, steering};
+use super::{HOOKS, in_fdb, start, start_with, steering};
 
 #[root_test]
 fn known_unicast_skips_the_bridge_and_nothing_else_does() {
     for hook in HOOKS {
         let lab = Lab::new("sc");
-        let vtepd = start(&lab, hook);
+        let vtepd = start_with(&lab, hook, &USERSPACE);
         sockets::ping(&lab.host, lab.far.ip(), 2, 56, &[]);
         let before = vtepd.wait_until_idle();
         sockets::ping(&lab.host, lab.far.ip(), 20, 1400, &[]);

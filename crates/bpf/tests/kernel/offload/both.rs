@@ -328,7 +328,6 @@ fn add(all: &mut OffloadTraffic, one: &OffloadTraffic) {
 fn pipeline() -> Pipeline {
     let mut pipeline = Pipeline::new(Arc::new(Counters::new()));
     pipeline.open_ports(&[OpenPort { ifindex: HOST_PORT, mtu: HOST_MTU }]);
-    pipeline.tunnel_uplinks(&(0..12).collect::<Vec<_>>());
     pipeline
 }
 

@@ -87,7 +87,6 @@ impl Side {
             Vtep { address: address.into(), paths: Arc::new(Paths::new(vec![next_hop])) },
         );
         self.both.set_snapshot(builder.build());
-        self.both.pipeline.tunnel_uplinks(&[uplink]);
         open_host_port(&mut self.both.ebpf, port);
         self.both.pipeline.open_ports(&[OpenPort { ifindex: port, mtu: 1500 }]);
     }
