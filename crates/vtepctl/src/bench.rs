@@ -45,6 +45,9 @@ pub struct Bench {
     /// Milliseconds that each is measured for
     #[arg(long, value_name = "MS", default_value_t = 150, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     time: u64,
+    /// Only what a frame of 1,082 bytes and a round trip cost on one core
+    #[arg(long)]
+    brief: bool,
 }
 
 /// Measures, and prints the results. An interrupted run ends after the current measurement and
@@ -63,10 +66,12 @@ pub async fn run(bench: Bench, output: Output, out: &mut impl Write) -> Result<(
             }
         });
     }
+    let brief = bench.brief;
     let measuring = tokio::task::spawn_blocking(move || measure(&bench, &stop));
     let compared = measuring.await.map_err(std::io::Error::other)??;
     match output {
         Output::Json => json(out, &compared)?,
+        Output::Table if brief => compared.write_brief(out)?,
         Output::Table => compared.write(out)?,
     }
     Ok(())
@@ -77,10 +82,13 @@ fn measure(bench: &Bench, stop: &AtomicBool) -> Result<Compared, Failure> {
     let input = |error: testbed::Error| Failure::Input(error.to_string());
     testbed::ready().map_err(input)?;
     let vtepd = program(bench.vtepd.as_deref())?;
-    eprintln!("in memory: what one frame costs inside vtepd");
-    let in_memory = in_memory().map_err(|error| Failure::Input(error.to_string()))?;
+    let mut in_memory_rows = Vec::new();
+    if !bench.brief {
+        eprintln!("in memory: what one frame costs inside vtepd");
+        in_memory_rows = in_memory().map_err(|error| Failure::Input(error.to_string()))?;
+    }
     let (figures, rounds) = beside_kernel(bench, &vtepd, began, stop).map_err(input)?;
-    Compared::of(machine(), rounds, in_memory, figures)
+    Compared::of(machine(), rounds, in_memory_rows, figures)
 }
 
 /// The path of vtepd.
@@ -185,9 +193,15 @@ fn measure_datapath(
 ) -> Result<(), testbed::Error> {
     let time = Duration::from_millis(bench.time);
     // Without a datapath, only the sender uses a core.
-    let cores = if datapath == Datapath::SenderOnly { 1 } else { testbed::cpu::count().min(2) };
-    for input in [Input::Host, Input::SuperFrames] {
-        for length in LENGTHS {
+    let is_short = bench.brief || datapath == Datapath::SenderOnly;
+    let cores = if is_short { 1 } else { testbed::cpu::count().min(2) };
+    for input in [Input::Host, Input::Singles] {
+        // The port matters to encapsulation only.
+        if input == Input::Singles && datapath == Datapath::CHOSEN_PORT {
+            continue;
+        }
+        let lengths = if bench.brief { &LENGTHS[1..] } else { &LENGTHS[..] };
+        for &length in lengths {
             for cores in 1..=cores {
                 let traffic = Traffic { input, length, queue_pairs: QUEUE_PAIRS, bursts: false };
                 figures.take(stop, datapath, [What::Frames { input, length, cores }], || {
@@ -214,6 +228,9 @@ fn measure_datapath(
         let echo = Echo::take(testbed, time, 1, daemon)?;
         Ok([echo.p50, echo.p99])
     })?;
+    if bench.brief {
+        return Ok(());
+    }
     for (towards, what) in [(Towards::Far, What::Sent), (Towards::Host, What::Received)] {
         figures
             .take(stop, datapath, [what], || Ok([throughput(testbed, towards, time, daemon)?]))?;

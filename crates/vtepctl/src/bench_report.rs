@@ -11,9 +11,12 @@ use testbed::table::{Better, Figure, Row};
 
 use crate::output::{Failure, Table};
 
-/// vtepd with default settings, and without the bypass.
-pub const VTEPD: [(Datapath, &str); 2] =
-    [(Datapath::USERSPACE, "vtepd"), (Datapath::NO_BYPASS, "vtepd --no-bridge-bypass")];
+/// vtepd's datapaths.
+pub const VTEPD: [(Datapath, &str); 3] = [
+    (Datapath::Offload, "offload"),
+    (Datapath::USERSPACE, "userspace"),
+    (Datapath::CHOSEN_PORT, "kernel datapath"),
+];
 /// Within this share of the kernel's figure, vtepd counts as neither better nor worse: rounds
 /// differ by more.
 const ALIKE: f64 = 0.1;
@@ -237,6 +240,35 @@ impl Compared {
         Ok(Self { machine, rounds, alike: ALIKE, rows, left_out, verdict })
     }
 
+    /// Writes what a frame costs in each datapath as text, a line for each.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn write_brief(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "What forwarding costs, beside kernel VXLAN on the same core ({})",
+            self.machine
+        )?;
+        for (_, name) in VTEPD {
+            for row in self.rows.iter().filter(|row| row.bench == name) {
+                let (Some(kernel), Some(ratio)) = (row.kernel, row.ratio) else { continue };
+                if row.unit == "frames/s" {
+                    continue;
+                }
+                let (case, figure, unit) = (&row.case, row.vtepd, &row.unit);
+                writeln!(
+                    out,
+                    "  {name:<16} {case:<38} {figure:7.1} {unit:<9} {ratio:.2} of kernel VXLAN's {kernel:.1}"
+                )?;
+            }
+        }
+        for LeftOut { bench, case, reason, .. } in &self.left_out {
+            writeln!(out, "  left out: {bench}, {case}: {reason}")?;
+        }
+        Ok(())
+    }
+
     /// Writes the results as text.
     ///
     /// # Errors
@@ -364,7 +396,7 @@ mod tests {
                 (Datapath::USERSPACE, What::LongestRoundTrips, 5.0),
             ]),
         );
-        let verdict = "by more than 10 %:\nvtepd: better than kernel VXLAN in 2 of 4, as good in 1, worse in 1; \
+        let verdict = "by more than 10 %:\nuserspace: better than kernel VXLAN in 2 of 4, as good in 1, worse in 1; \
                        least good: round trip, median, 2.00 times the kernel's (lower is better)\n";
         assert!(text.ends_with(verdict), "{text}");
     }
@@ -405,10 +437,12 @@ mod tests {
         assert_eq!(figures.taken[&(Datapath::USERSPACE, What::Received)], [3.0]);
         let text = said(3, figures);
         assert!(
-            text.contains("Left out in 2 of 3 rounds: vtepd, TCP, received: attempt 2 failed\n"),
+            text.contains(
+                "Left out in 2 of 3 rounds: userspace, TCP, received: attempt 2 failed\n"
+            ),
             "{text}"
         );
-        assert!(text.contains("vtepd: better than kernel VXLAN in 0 of 1"), "{text}");
+        assert!(text.contains("userspace: better than kernel VXLAN in 0 of 1"), "{text}");
     }
 
     #[test]
@@ -430,7 +464,7 @@ mod tests {
         let error = Compared::of("m".into(), 1, Vec::new(), figures).unwrap_err().to_string();
         assert_eq!(
             error,
-            "nothing could be measured beside kernel VXLAN: vtepd: vtepd ended before"
+            "nothing could be measured beside kernel VXLAN: userspace: vtepd ended before"
         );
     }
 }
