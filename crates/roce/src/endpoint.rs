@@ -15,7 +15,7 @@ use crate::work::{Completion, Handle, LENGTH_MAX, Receive, Status, WorkRequest};
 
 /// How far sending may lag behind the rate and still catch up, in nanoseconds. A longer delay would
 /// cause a burst that overflows queues.
-const CATCH_UP: u64 = 200_000;
+const CATCH_UP: u64 = 2_000_000;
 
 /// A queue pair or request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -207,6 +207,12 @@ impl Endpoint {
     /// The next completion, oldest first.
     pub fn completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
+    }
+
+    /// Whether a completion waits to be taken.
+    #[must_use]
+    pub fn has_completions(&self) -> bool {
+        !self.completions.is_empty()
     }
 
     /// The number of requests of a queue pair that are not complete.

@@ -38,7 +38,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             mtu: 1024,
-            window: 1 << 20,
+            window: 256 << 10,
             acknowledge_every: 16,
             timeout: timeout(14),
             retries: 7,
