@@ -74,6 +74,14 @@ pub(crate) enum Command {
         after_help = "Example:\n  lab wan a1:b1 a2:b2 --delay 5ms --jitter 1ms\n\n--delay, --jitter, --loss and --rate are those of `containerlab tools netem set`."
     )]
     Wan(Wan),
+    /// Run a collective operation of distributed training between hosts, over RoCE connections
+    ///
+    /// Each host is a rank. All ranks begin an iteration together. The result of each iteration is
+    /// printed: a row, or a line of JSON.
+    #[command(
+        after_help = "Example:\n  lab workload host1 host2 host3 host4 --collective all-reduce-ring --bytes 64MiB --rate 1Gbit"
+    )]
+    Workload(Box<crate::workload_arguments::Workload>),
 }
 
 /// The fabric.

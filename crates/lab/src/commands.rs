@@ -5,6 +5,7 @@ mod open;
 mod roce;
 mod verify;
 mod wan;
+mod workload;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -43,6 +44,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Demo(arguments) => demo::run(&arguments, cli.output),
         Command::Verify(arguments) => verify::run(&arguments, cli.output),
         Command::Wan(arguments) => wan::run(&arguments, cli.output),
+        Command::Workload(arguments) => workload::run(&arguments, cli.output),
     }
 }
 

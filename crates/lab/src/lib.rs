@@ -8,6 +8,8 @@
 //!   and how traffic spreads over its links
 //! - [`packet`], [`arp`], [`roce`], [`stream`]: traffic between hosts
 //! - [`daemon`]: vtepd on a node
+//! - [`endpoint`]: a RoCE endpoint with reliable connections on an interface
+//! - [`workload`]: collective operations of distributed training between hosts
 //! - [`demo`], [`verify`], [`wan`]: the commands of the same names
 
 mod bring_up;
@@ -22,6 +24,7 @@ pub mod counters;
 pub mod daemon;
 pub mod demo;
 pub mod deployed;
+pub mod endpoint;
 pub mod fabric;
 pub mod netns;
 pub mod node;
@@ -37,6 +40,7 @@ pub mod stream;
 pub mod topology;
 pub mod verify;
 pub mod wan;
+pub mod workload;
 
 pub use fabric::Fabric;
 pub use netns::Namespace;

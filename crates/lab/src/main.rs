@@ -3,6 +3,7 @@
 mod arguments;
 mod commands;
 mod output;
+mod workload_arguments;
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -247,7 +247,7 @@ mod tests {
 
     use crate::icmp::{Icmp, Icmpv6};
     use crate::nd::{LinkLayerOption, Neighbor};
-    use crate::roce::{Aeth, Bth, Cnp, Deth, Reth};
+    use crate::roce::{Aeth, Bth, Cnp, Deth, ImmDt, Reth};
     use crate::{
         Arp, Ethernet, Ipv4, Ipv6, Ipv6Extension, Ipv6Fragment, Tcp, Udp, Vlan, Vxlan, WireError,
     };
@@ -310,6 +310,7 @@ mod tests {
         Deth: deth,
         Reth: reth,
         Cnp: cnp,
+        ImmDt: imm_dt,
         Icmp: icmp,
         Icmpv6: icmpv6,
     }

@@ -12,16 +12,24 @@ pub mod opcode {
     pub const RC_SEND_MIDDLE: u8 = 0x01;
     /// Reliable connection: last packet of a send.
     pub const RC_SEND_LAST: u8 = 0x02;
+    /// Reliable connection: last packet of a send; immediate data follow.
+    pub const RC_SEND_LAST_IMMEDIATE: u8 = 0x03;
     /// Reliable connection: a send of one packet.
     pub const RC_SEND_ONLY: u8 = 0x04;
+    /// Reliable connection: a send of one packet; immediate data follow.
+    pub const RC_SEND_ONLY_IMMEDIATE: u8 = 0x05;
     /// Reliable connection: first packet of an RDMA write; a RETH follows.
     pub const RC_WRITE_FIRST: u8 = 0x06;
     /// Reliable connection: middle packet of an RDMA write.
     pub const RC_WRITE_MIDDLE: u8 = 0x07;
     /// Reliable connection: last packet of an RDMA write.
     pub const RC_WRITE_LAST: u8 = 0x08;
+    /// Reliable connection: last packet of an RDMA write; immediate data follow.
+    pub const RC_WRITE_LAST_IMMEDIATE: u8 = 0x09;
     /// Reliable connection: an RDMA write of one packet; a RETH follows.
     pub const RC_WRITE_ONLY: u8 = 0x0a;
+    /// Reliable connection: an RDMA write of one packet; a RETH and immediate data follow.
+    pub const RC_WRITE_ONLY_IMMEDIATE: u8 = 0x0b;
     /// Reliable connection: request of an RDMA read; a RETH follows.
     pub const RC_READ_REQUEST: u8 = 0x0c;
     /// Reliable connection: first packet of a read response; an AETH follows.
@@ -159,6 +167,22 @@ header! {
         remote_key, set_remote_key: u32 = 8;
         /// Length of the operation in bytes.
         dma_length, set_dma_length: u32 = 12;
+    }
+}
+
+header! {
+    /// Immediate data extended transport header (InfiniBand architecture 9.3.6).
+    ///
+    /// ```text
+    ///  0                   1                   2                   3
+    ///  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+    /// +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+    /// |                        Immediate data                         |
+    /// +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+    /// ```
+    ImmDt[4] {
+        /// Four bytes for the receiving application.
+        immediate, set_immediate: u32 = 0;
     }
 }
 

@@ -52,13 +52,7 @@ impl InnerPort {
         match self {
             Self::Constant(port) => port,
             Self::PerQueuePair => {
-                // rdma-core: rdma_calc_flow_label and rdma_flow_label_to_udp_sport.
-                let mut v = u64::from(connection.local.get()) * u64::from(connection.remote.get());
-                v ^= v >> 20;
-                v ^= v >> 40;
-                let label = v & 0xf_ffff;
-                let [.., high, low] = ((label & 0x3fff) ^ (label >> 14)).to_be_bytes();
-                u16::from_be_bytes([high, low]) | 0xc000
+                roce::SourcePort::PerQueuePair.of(connection.local, connection.remote)
             }
         }
     }

@@ -7,5 +7,6 @@ mod fabric;
 mod roce;
 mod rtnl;
 mod wan;
+mod workload;
 
 root_test::main!();

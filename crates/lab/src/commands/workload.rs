@@ -1,0 +1,117 @@
+//! `lab workload`: collective operations between hosts.
+
+use std::error::Error;
+use std::io;
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use lab::workload::{Host, Iteration, Job, Workload, run as run_jobs};
+
+use super::open::open;
+use crate::arguments::Output;
+use crate::output::{Outcome, interrupt, print};
+use crate::workload_arguments::Workload as Arguments;
+
+pub(super) fn run(arguments: &Arguments, output: Output) -> Outcome {
+    let jobs = jobs(arguments)?;
+    let failed = Mutex::new(None::<io::Error>);
+    let show = |iteration: &Iteration| {
+        if let Err(error) = row(iteration, output)
+            && let Ok(mut failed) = failed.lock()
+        {
+            failed.get_or_insert(error);
+        }
+    };
+    if output == Output::Table {
+        print(format_args!(
+            "{:<10} {:>5} {:>12} {:>12} {:>12} {:>8} {:>14} {:>11} {:>11} {:>8} {:>5}",
+            "job",
+            "iter",
+            "time [ms]",
+            "alg [Mb/s]",
+            "bus [Mb/s]",
+            "of roof",
+            "straggler [ms]",
+            "p50 [ms]",
+            "p99.9 [ms]",
+            "resent",
+            "busy"
+        ))?;
+    }
+    run_jobs(&jobs, interrupt(), &show)?;
+    if let Some(error) = failed.into_inner().ok().flatten() {
+        return Err(error.into());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a result: a line of JSON, or a row.
+fn row(result: &Iteration, output: Output) -> io::Result<()> {
+    if output == Output::Json {
+        return print(serde_json::to_string(result)?);
+    }
+    let ms = |nanoseconds: u64| nanoseconds as f64 / 1e6;
+    let ratio = result.roofline_ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
+    let warm_up = if result.warm_up { "w" } else { "" };
+    print(format_args!(
+        "{:<10} {:>5} {:>12.3} {:>12.1} {:>12.1} {:>8} {:>14} {:>11.3} {:>11.3} {:>8} {:>5.2}",
+        result.job,
+        format!("{}{warm_up}", result.iteration),
+        ms(result.nanoseconds),
+        result.algorithm_bandwidth / 1e6,
+        result.bus_bandwidth / 1e6,
+        ratio,
+        format!("{} {:.3}", result.straggler, ms(result.straggler_behind)),
+        ms(result.messages.p50),
+        ms(result.messages.p999),
+        result.counters.retransmitted_packets,
+        result.busy
+    ))
+}
+
+fn jobs(arguments: &Arguments) -> Result<Vec<Job>, Box<dyn Error>> {
+    if let Some(path) = &arguments.file {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read '{}': {error}", path.display()))?;
+        let jobs = serde_json::from_str(&text)
+            .map_err(|error| format!("'{}' is not a list of jobs: {error}", path.display()))?;
+        return Ok(jobs);
+    }
+    if !arguments.sites.is_empty() && arguments.sites.len() != arguments.hosts.len() {
+        return Err("--sites needs a site for each host, such as 0,0,1,1".into());
+    }
+    let fabric = match arguments.namespaces {
+        true => None,
+        false => Some(open(arguments.name.as_deref())?),
+    };
+    let host = |(at, name): (usize, &String)| -> Result<Host, Box<dyn Error>> {
+        let namespace = match &fabric {
+            Some(fabric) => fabric.node(name)?.namespace()?.name().to_owned(),
+            None => name.clone(),
+        };
+        Ok(Host {
+            name: name.clone(),
+            namespace: Some(namespace),
+            interface: arguments.interface.clone(),
+            site: arguments.sites.get(at).copied().unwrap_or_default(),
+        })
+    };
+    let hosts = arguments.hosts.iter().enumerate().map(host).collect::<Result<_, _>>()?;
+    let workload = Workload {
+        collective: arguments.collective,
+        bytes: arguments.bytes,
+        message: u32::try_from(arguments.message)?,
+        queue_pairs: arguments.transport.queue_pairs,
+        dealing: arguments.dealing,
+        source_port: arguments.transport.source_port(),
+        iterations: arguments.iterations,
+        warm_up: arguments.warm_up,
+        compute: arguments.compute,
+        skew: arguments.skew,
+        seed: arguments.transport.seed,
+        limit: arguments.limit,
+        roofline: arguments.roofline,
+        transport: arguments.transport.settings(),
+    };
+    Ok(vec![Job { name: "job".to_owned(), hosts, workload }])
+}

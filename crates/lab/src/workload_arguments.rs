@@ -1,0 +1,209 @@
+//! The command line of workloads and RoCE connections.
+
+use clap::{Args, ValueEnum};
+use lab::workload::{Collective, Compute, Dealing};
+use roce::{Settings, SourcePort, dcqcn};
+
+/// How inner UDP source ports are chosen.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PortFormula {
+    /// One port for all queue pairs: 49152
+    Constant,
+    /// rdma-core's formula, from both queue pair numbers
+    QueuePair,
+    /// Soft-RoCE's formula, from the local queue pair number
+    SoftRoce,
+}
+
+/// Settings of connections.
+#[derive(Args, Clone)]
+pub(crate) struct Transport {
+    /// Number of queue pairs between two hosts
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) queue_pairs: u32,
+    /// Path MTU in bytes of payload: 256, 512, 1024, 2048 or 4096
+    #[arg(long, default_value_t = 1024)]
+    pub(crate) mtu: u32,
+    /// Bytes of a queue pair that may be sent and not acknowledged
+    #[arg(long, default_value = "256KiB", value_parser = size)]
+    pub(crate) window: u64,
+    /// Retransmission timer: 4.096 µs × 2^N
+    #[arg(long, default_value_t = 14, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=31))]
+    pub(crate) timeout: u32,
+    /// Retransmissions without progress after which a connection fails
+    #[arg(long, default_value_t = 7)]
+    pub(crate) retries: u32,
+    /// Rate of each host, such as 1Gbit or 200Mbit; 0 for no limit
+    #[arg(long, default_value = "0", value_parser = rate)]
+    pub(crate) rate: u64,
+    /// Congestion control DCQCN; --rate is the line rate
+    #[arg(long)]
+    pub(crate) dcqcn: bool,
+    /// DSCP of all frames
+    #[arg(long, default_value_t = 0)]
+    pub(crate) dscp: u8,
+    /// Packets that a queue pair sends before the next one has its turn
+    #[arg(long, default_value_t = 4)]
+    pub(crate) burst: u32,
+    /// How inner UDP source ports are chosen
+    #[arg(long, value_enum, default_value_t = PortFormula::QueuePair)]
+    pub(crate) source_port: PortFormula,
+    /// Seed of queue pair numbers and of everything else that is random
+    #[arg(long, default_value_t = lab::random::SEED)]
+    pub(crate) seed: u64,
+}
+
+impl Transport {
+    /// The settings of an endpoint.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            mtu: self.mtu,
+            window: u32::try_from(self.window).unwrap_or(u32::MAX),
+            timeout: roce::timeout(self.timeout),
+            retries: self.retries,
+            rate: self.rate,
+            dcqcn: self.dcqcn.then(dcqcn::Parameters::default),
+            dscp: self.dscp,
+            burst: self.burst,
+            ..Settings::default()
+        }
+    }
+
+    pub(crate) fn source_port(&self) -> SourcePort {
+        match self.source_port {
+            PortFormula::Constant => SourcePort::Constant(0xc000),
+            PortFormula::QueuePair => SourcePort::PerQueuePair,
+            PortFormula::SoftRoce => SourcePort::SoftRoce,
+        }
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Workload {
+    /// Hosts, in the order of their ranks
+    #[arg(required_unless_present = "file")]
+    pub(crate) hosts: Vec<String>,
+    /// JSON file with a list of jobs, which run at the same time; see the guide
+    #[arg(long, conflicts_with = "hosts")]
+    pub(crate) file: Option<std::path::PathBuf>,
+    /// Name of the fabric; required if several are running
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// The hosts are network namespaces, not nodes of a fabric
+    #[arg(long)]
+    pub(crate) namespaces: bool,
+    /// Interface of the hosts
+    #[arg(long, default_value = "eth1")]
+    pub(crate) interface: String,
+    /// Site of each host, for a hierarchical AllReduce
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) sites: Vec<u32>,
+    /// Collective operation
+    #[arg(long, value_enum, default_value_t = Collective::AllReduceRing)]
+    pub(crate) collective: Collective,
+    /// Bytes of a rank's buffer, such as 312MB or 16MiB
+    #[arg(long, default_value = "16MiB", value_parser = size)]
+    pub(crate) bytes: u64,
+    /// Maximum bytes of a message
+    #[arg(long, default_value = "1MiB", value_parser = size)]
+    pub(crate) message: u64,
+    /// How messages use the queue pairs
+    #[arg(long, value_enum, default_value_t = Dealing::RoundRobin)]
+    pub(crate) dealing: Dealing,
+    /// Iterations that count
+    #[arg(long, default_value_t = 10)]
+    pub(crate) iterations: u32,
+    /// Iterations before those
+    #[arg(long, default_value_t = 1)]
+    pub(crate) warm_up: u32,
+    /// Time that ranks compute in each iteration: 5ms, 5ms..10ms (uniform) or ~5ms (exponential)
+    #[arg(long, value_parser = compute, default_value = "0s")]
+    pub(crate) compute: Compute,
+    /// Skew of an AllToAll: exponent of Zipf's law
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) skew: f64,
+    /// Rate to compare the result with [default: --rate]
+    #[arg(long, default_value = "0", value_parser = rate)]
+    pub(crate) roofline: u64,
+    /// Maximum seconds of an iteration
+    #[arg(long, default_value_t = 300.0)]
+    pub(crate) limit: f64,
+    #[command(flatten)]
+    pub(crate) transport: Transport,
+}
+
+/// Parses a number with one of these units.
+fn number(text: &str, units: &[(&str, f64)], example: &str) -> Result<f64, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let found = units.iter().find(|(name, _)| *name == unit).map(|(_, scale)| scale);
+    let value = found.zip(number.parse::<f64>().ok()).map(|(scale, number)| number * scale);
+    value.filter(|value| (0.0..1e15).contains(value)).ok_or_else(|| {
+        let names: Vec<&str> =
+            units.iter().map(|(name, _)| *name).filter(|name| !name.is_empty()).collect();
+        format!("expected a number with {}, such as {example}", names.join(", "))
+    })
+}
+
+/// Parses a number of bytes.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, f64); 8] = [
+        ("", 1.0),
+        ("B", 1.0),
+        ("kB", 1e3),
+        ("MB", 1e6),
+        ("GB", 1e9),
+        ("KiB", 1024.0),
+        ("MiB", 1_048_576.0),
+        ("GiB", 1_073_741_824.0),
+    ];
+    number(text, &UNITS, "16MiB").map(|bytes| bytes as u64)
+}
+
+/// Parses a rate in bits per second.
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, f64); 5] =
+        [("", 1.0), ("bit", 1.0), ("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9)];
+    number(text, &UNITS, "1Gbit").map(|rate| rate as u64)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    const UNITS: [(&str, f64); 4] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0)];
+    number(text, &UNITS, "5ms")
+}
+
+fn compute(text: &str) -> Result<Compute, String> {
+    if let Some((min, max)) = text.split_once("..") {
+        return Ok(Compute::Uniform { min: seconds(min)?, max: seconds(max)? });
+    }
+    if let Some(mean) = text.strip_prefix('~') {
+        return Ok(Compute::Exponential { mean: seconds(mean)? });
+    }
+    Ok(match seconds(text)? {
+        0.0 => Compute::None,
+        seconds => Compute::Fixed { seconds },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_rates_and_times_have_units() {
+        let sizes = ["312MB", "16MiB", "7", "1.5KiB"].map(|text| size(text).unwrap());
+        assert_eq!(sizes, [312_000_000, 16 << 20, 7, 1536]);
+        assert_eq!(
+            ["1Gbit", "2.5Mbit", "0"].map(|text| rate(text).unwrap()),
+            [1_000_000_000, 2_500_000, 0]
+        );
+        for text in ["", "MB", "12XB", "-1MB", "1e99"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+        assert_eq!(compute("0s"), Ok(Compute::None));
+        assert_eq!(compute("2s"), Ok(Compute::Fixed { seconds: 2.0 }));
+        assert_eq!(compute("1s..1min"), Ok(Compute::Uniform { min: 1.0, max: 60.0 }));
+        assert_eq!(compute("~1s"), Ok(Compute::Exponential { mean: 1.0 }));
+        assert!(compute("5").unwrap_err().contains("such as 5ms"));
+    }
+}

@@ -1,0 +1,201 @@
+//! Workloads between hosts on two switches with a circuit between them.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lab::netns::{Namespace, veth};
+use lab::random::SEED;
+use lab::wan::{Circuit, Impairment, Settings, Wan};
+use lab::workload::{Collective, Dealing, Host, Iteration, Job, Workload, WorkloadError, run};
+use roce::Status;
+use root_test::root_test;
+
+const MTU: u32 = 9000;
+
+/// Four hosts: two on each switch.
+struct Sites {
+    hosts: Vec<Namespace>,
+    switches: Namespace,
+}
+
+impl Sites {
+    fn new(story: &str) -> Self {
+        let name = |end: &str| format!("lab-work-{}-{story}-{end}", std::process::id());
+        let switches = Namespace::create(name("s")).unwrap();
+        for site in 0..2 {
+            let (bridge, port) = (format!("br{site}"), format!("port{site}"));
+            switches.rtnl(|rtnl| rtnl.add_bridge(&bridge, false)).unwrap();
+            switches.run(&["ip", "link", "set", &bridge, "mtu", "9000", "up"]).unwrap();
+            veth((&switches, &format!("wan{site}")), (&switches, &port), MTU).unwrap();
+            switches.rtnl(|rtnl| rtnl.set_master(&port, Some(&bridge))).unwrap();
+            switches.rtnl(|rtnl| rtnl.set_up(&format!("wan{site}"), true)).unwrap();
+        }
+        let host = |number: usize| {
+            let host = Namespace::create(name(&number.to_string())).unwrap();
+            let port = format!("host{number}");
+            veth((&host, "eth1"), (&switches, &port), MTU).unwrap();
+            let bridge = format!("br{}", number / 2);
+            switches.rtnl(|rtnl| rtnl.set_master(&port, Some(&bridge))).unwrap();
+            let address = format!("192.0.2.{}/24", number + 1);
+            host.run(&["ip", "address", "add", &address, "dev", "eth1"]).unwrap();
+            host
+        };
+        Self { hosts: (0..4).map(host).collect(), switches }
+    }
+
+    fn job(&self, workload: Workload) -> Job {
+        let host = |(number, namespace): (usize, &Namespace)| Host {
+            name: format!("host{number}"),
+            namespace: Some(namespace.name().to_owned()),
+            interface: "eth1".into(),
+            site: number as u32 / 2,
+        };
+        let hosts = self.hosts.iter().enumerate().map(host).collect();
+        Job { name: "job".into(), hosts, workload }
+    }
+
+    /// Runs `f` while the circuit has these properties.
+    fn with_circuit<T>(&self, impairment: Impairment, f: impl FnOnce() -> T) -> T {
+        let settings = Settings {
+            circuits: vec!["wan0:wan1".parse::<Circuit>().unwrap()],
+            impairment,
+            seed: SEED,
+            carrier: false,
+        };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let circuit = || {
+                    let mut wan = Wan::new(&settings).unwrap();
+                    while !stop.load(Ordering::Relaxed) {
+                        wan.poll().unwrap();
+                    }
+                };
+                self.switches.enter(circuit).unwrap();
+            });
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+            stop.store(true, Ordering::Relaxed);
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+fn impairment(loss: f64) -> Impairment {
+    let delay = Duration::from_millis(1);
+    Impairment { delay, jitter: Duration::ZERO, loss, rate: None, queue: 1 << 20 }
+}
+
+fn results(jobs: &[Job]) -> (Vec<Iteration>, Result<(), WorkloadError>) {
+    let results = Mutex::new(Vec::new());
+    let on_iteration = |result: &Iteration| results.lock().unwrap().push(result.clone());
+    let outcome = run(jobs, &AtomicBool::new(false), &on_iteration);
+    (results.into_inner().unwrap(), outcome)
+}
+
+#[root_test]
+fn every_collective_completes_with_all_its_bytes() {
+    let sites = Sites::new("all");
+    let all = [
+        (Collective::AllReduceRing, Dealing::RoundRobin, 6 << 20),
+        (Collective::AllReduceHalvingDoubling, Dealing::Split, 6 << 20),
+        (Collective::AllReduceHierarchical, Dealing::RoundRobin, 6 << 20),
+        (Collective::ReduceScatter, Dealing::RoundRobin, 3 << 20),
+        (Collective::AllGather, Dealing::Split, 3 << 20),
+        (Collective::AllToAll, Dealing::RoundRobin, 3 << 20),
+        (Collective::ParameterServer, Dealing::RoundRobin, 6 << 20),
+        (Collective::Permutation, Dealing::RoundRobin, 4 << 20),
+    ];
+    sites.with_circuit(impairment(0.0), || {
+        for (collective, dealing, total) in all {
+            let workload = Workload {
+                collective,
+                dealing,
+                bytes: 1 << 20,
+                message: 100_000,
+                iterations: 2,
+                ..Workload::default()
+            };
+            let (results, outcome) = results(&[sites.job(workload)]);
+            outcome.unwrap();
+            assert_eq!(results.len(), 3);
+            for (result, iteration) in results.iter().zip(0..) {
+                assert_eq!((result.iteration, result.warm_up), (iteration, iteration == 0));
+                assert_eq!(result.scheduled_bytes, total, "{collective:?}");
+                assert_eq!((result.received_bytes, result.mismatches), (total, 0), "{result:?}");
+            }
+        }
+    });
+}
+
+#[root_test]
+fn an_all_reduce_survives_loss_intact() {
+    let sites = Sites::new("loss");
+    // Slow enough that no queue grows: then only the circuit loses frames.
+    let transport = roce::Settings {
+        timeout: roce::timeout(13),
+        retries: 20,
+        window: 64 << 10,
+        rate: 200_000_000,
+        ..roce::Settings::default()
+    };
+    let workload = Workload { bytes: 2 << 20, iterations: 2, transport, ..Workload::default() };
+    // A second job runs at the same time on the same hosts.
+    let jobs = [sites.job(workload.clone()), Job { name: "other".into(), ..sites.job(workload) }];
+    let (results, outcome) = sites.with_circuit(impairment(0.01), || results(&jobs));
+    outcome.unwrap();
+    assert_eq!(results.len(), 6);
+    for result in &results {
+        assert_eq!((result.received_bytes, result.mismatches), (12 << 20, 0), "{result:?}");
+    }
+    let sum = |of: fn(&Iteration) -> u64| results.iter().map(of).sum::<u64>();
+    // The circuit lost about 1 % of 18,000 frames.
+    let naks = sum(|result| result.counters.packet_seq_err);
+    assert!(naks > 20, "{naks}");
+    assert!(sum(|result| result.counters.retransmitted_packets) > naks);
+    assert_eq!(sum(|result| result.counters.rx_icrc_errors), 0);
+}
+
+#[root_test]
+fn a_connection_that_breaks_is_named() {
+    let sites = Sites::new("broken");
+    let transport =
+        roce::Settings { timeout: roce::timeout(13), retries: 5, ..roce::Settings::default() };
+    let workload = Workload { iterations: 1_000_000, transport, ..Workload::default() };
+    let job = sites.job(workload);
+    let host = &sites.hosts[0];
+    let down = Mutex::new(false);
+    let outcome = sites.with_circuit(impairment(0.0), || {
+        let on_iteration = |_: &Iteration| {
+            let mut down = down.lock().unwrap();
+            if !std::mem::replace(&mut *down, true) {
+                host.run(&["ip", "route", "flush", "table", "main"]).unwrap();
+                sites.switches.run(&["ip", "link", "set", "host0", "nomaster"]).unwrap();
+            }
+        };
+        run(std::slice::from_ref(&job), &AtomicBool::new(false), &on_iteration)
+    });
+    let error = outcome.unwrap_err();
+    assert!(
+        matches!(&error, WorkloadError::Connection { status: Status::RetryExceeded, .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("host0"), "{error}");
+}
+
+#[root_test]
+fn a_host_that_cannot_be_reached_is_named() {
+    let sites = Sites::new("gone");
+    let job = sites.job(Workload::default());
+    let (_, outcome) = results(&[Job {
+        hosts: job
+            .hosts
+            .iter()
+            .take(1)
+            .cloned()
+            .chain([Host { namespace: Some("no-such-namespace".into()), ..job.hosts[1].clone() }])
+            .collect(),
+        ..job
+    }]);
+    assert!(outcome.unwrap_err().to_string().contains("no-such-namespace"));
+}

@@ -1,0 +1,39 @@
+//! RoCEv2 endpoints without I/O: no sockets, no clock, no threads.
+//!
+//! Frames and the time go in, frames and completions come out:
+//! - [`Endpoint`]: the queue pairs of a host; [`Connection`]: the two ends of one of them
+//! - [`WorkRequest`], [`Completion`]: writes, sends and reads
+//! - [`Settings`]: MTU, window, timers, rate; [`dcqcn`]: congestion control
+//! - [`Memory`]: what requests read and write
+//! - [`Counters`], [`Histogram`]: what a NIC counts, and completion times
+//! - [`SourcePort`]: the UDP source ports of NICs
+//!
+//! A connection is reliable: lost, doubled, delayed and reordered frames are repaired by going back
+//! to the first packet that is missing (InfiniBand architecture volume 1, section 9.7).
+
+mod context;
+mod counters;
+mod endpoint;
+mod histogram;
+mod memory;
+mod packet;
+mod psn;
+mod queue_pair;
+mod requester;
+mod responder;
+mod settings;
+mod source_port;
+mod work;
+
+pub mod dcqcn;
+
+pub use counters::Counters;
+pub use endpoint::{Endpoint, EndpointError};
+pub use histogram::Histogram;
+pub use memory::{Memory, Pattern, Region};
+pub use packet::{Address, Frames, OVERHEAD};
+pub use psn::Psn;
+pub use queue_pair::{Connection, End};
+pub use settings::{SettingError, Settings, timeout};
+pub use source_port::SourcePort;
+pub use work::{Completion, Handle, LENGTH_MAX, Operation, Place, Receive, Status, WorkRequest};
