@@ -8,16 +8,17 @@
 //!   and how traffic spreads over its links
 //! - [`packet`], [`arp`], [`roce`], [`stream`]: traffic between hosts
 //! - [`daemon`]: vtepd on a node
-//! - [`demo`], [`verify`], [`wan`]: the commands of the same names
+//! - [`demo`], [`run`], [`verify`], [`wan`]: the commands of the same names; `machine` describes
+//!   where they measured
 
 mod bring_up;
 mod converge;
 mod frr;
 mod frr_root;
+mod machine;
 mod stage_tracker;
 
 pub mod arp;
-pub mod balance;
 pub mod counters;
 pub mod daemon;
 pub mod demo;
@@ -28,9 +29,9 @@ pub mod node;
 pub mod packet;
 pub mod process;
 pub mod progress;
-pub mod random;
 pub mod roce;
 pub mod rtnl;
+pub mod run;
 pub mod spread;
 pub mod state;
 pub mod stream;
@@ -38,6 +39,7 @@ pub mod topology;
 pub mod verify;
 pub mod wan;
 
+pub use experiment::{balance, random};
 pub use fabric::Fabric;
 pub use netns::Namespace;
 pub use process::Process;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
-const MAY_USE: [(&str, &[&str]); 18] = [
+const MAY_USE: [(&str, &[&str]); 19] = [
     ("wire", &[]),
     ("path", &["wire"]),
     ("tables", &["wire", "path"]),
@@ -44,7 +44,8 @@ const MAY_USE: [(&str, &[&str]); 18] = [
         ],
     ),
     ("vtepctl", &["wire", "api", "manual", "testbed"]),
-    ("lab", &["wire", "path", "frame", "pipeline"]),
+    ("experiment", &[]),
+    ("lab", &["wire", "path", "frame", "pipeline", "experiment"]),
     ("testbed", &["wire", "frame", "pipeline", "ports", "lab"]),
     ("manual", &[]),
 ];
