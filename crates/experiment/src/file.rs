@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use crate::random::SEED;
+use crate::record::Role;
 use crate::units::{InnerPort, Name, QueuePairs, Share};
 
 /// The default number of frames of each queue pair.
@@ -203,6 +204,34 @@ pub struct Published {
     /// What the figures here measure instead, if it is not the same.
     #[serde(default)]
     pub difference: String,
+    /// The figures of this experiment that are shown beside it.
+    pub measured: Option<Measured>,
+}
+
+/// Figures of this experiment: the smallest and the largest value over its points.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Measured {
+    /// The label of the dataplane.
+    pub dataplane: Name,
+    /// The links.
+    pub tier: Role,
+    /// Only points with this choice of inner ports.
+    pub inner_port: Option<InnerPort>,
+    /// Only points with this number of queue pairs.
+    pub queue_pairs: Option<QueuePairs>,
+    /// What is shown.
+    pub quantity: Quantity,
+}
+
+/// A quantity of a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Quantity {
+    /// The mean MMR.
+    Mmr,
+    /// How much lower the peak load is than with the baseline.
+    PeakGain,
 }
 
 /// The experiment file cannot be used.

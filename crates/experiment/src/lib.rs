@@ -6,9 +6,11 @@
 //! - [`record`]: what is known about a run, and about the machine and the programs
 //! - [`balance`], [`statistics`], [`random`]: measures, their expected values, and random numbers
 //! - [`summary`]: the runs of each point; [`verdict`]: what follows from them
+//! - [`compare`]: what changed between two directories of results
 //! - [`table`]: CSV; [`plot`]: SVG; [`report`]: one HTML page
 
 pub mod balance;
+pub mod compare;
 pub mod file;
 pub mod plan;
 pub mod plot;

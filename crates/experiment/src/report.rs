@@ -12,7 +12,7 @@ use crate::record::{Manifest, Role};
 use crate::statistics::Statistics;
 use crate::summary::{Row, Summary};
 use crate::units::InnerPort;
-use crate::verdict::{Grade, Verdict, title, verdicts};
+use crate::verdict::{self, Grade, Verdict, title, verdicts};
 
 const STYLE: &str = include_str!("report/style.css");
 
@@ -159,10 +159,11 @@ impl Report<'_> {
                     (verdict_list(&verdicts(experiment, self.summary)))
                     @if !experiment.published.is_empty() {
                         h2 { "What was published" }
-                        (published(&experiment.published))
+                        (published(&experiment.published, self.summary))
                     }
                     h2 { "Measured" }
-                    (explanation())
+                    p { "Each run sends frames of several queue pairs from one host to another. "
+                        "The counters of the links give the load of each link." }
                     @for (fabric, port, rows) in groups(self.summary) {
                         h3 { "Fabric " (fabric) ", " (port_title(port)) }
                         @let own = charts.iter().filter(|chart| {
@@ -177,6 +178,8 @@ impl Report<'_> {
                         }
                         (table(&rows, &experiment.baseline()))
                     }
+                    h3 { "Columns" }
+                    (explanation())
                     @if !experiment.limits.is_empty() {
                         h2 { "Limits" }
                         ul { @for limit in &experiment.limits { li { (limit) } } }
@@ -231,8 +234,6 @@ impl Report<'_> {
 
 fn explanation() -> Markup {
     html! {
-        p { "Each run sends frames of several queue pairs from one host to another. The counters "
-            "of the links give the load of each link." }
         dl {
             dt { "MMR" } dd { "the load of the fullest link over the mean of its tier: 1 is even, "
                 "the number of links is the worst" }
@@ -274,19 +275,22 @@ fn verdict_list(verdicts: &[Verdict]) -> Markup {
     }
 }
 
-fn published(published: &[Published]) -> Markup {
+fn published(published: &[Published], summary: &Summary) -> Markup {
     html! {
         div class="wide" {
             table {
                 thead { tr {
                     th class="name" { "what" } th class="name" { "published" }
-                    th class="name" { "source" } th class="name" { "here" }
+                    th class="name" { "here" } th class="name" { "difference" }
                 } }
                 tbody {
-                    @for Published { what, value, source, difference } in published {
+                    @for Published { what, value, source, difference, measured } in published {
+                        @let here = measured.as_ref().map(|wanted| verdict::measured(wanted, summary));
                         tr {
-                            td class="text" { (what) } td class="text" { (value) }
-                            td class="text" { (source) } td class="text" { (difference) }
+                            td class="text" { (what) }
+                            td class="text" { b { (value) } br; span class="soft" { (source) } }
+                            td class="text" { b { (here.unwrap_or_default()) } }
+                            td class="text" { (difference) }
                         }
                     }
                 }
@@ -303,12 +307,12 @@ fn plus_minus(statistics: &Statistics) -> String {
 }
 
 fn gain(gain: Option<(f64, f64)>) -> String {
-    match gain {
-        Some((gain, half)) if half.is_finite() => {
-            format!("{:.1} ± {:.1} %", gain * 100.0, half * 100.0)
-        }
-        Some((gain, _)) => format!("{:.1} %", gain * 100.0),
-        None => "–".to_owned(),
+    let Some((gain, half)) = gain else { return "–".to_owned() };
+    // Adding zero turns a negative zero into zero.
+    let percent = (gain * 1000.0).round() / 10.0 + 0.0;
+    match half.is_finite() {
+        true => format!("{percent:.1} ± {:.1} %", half * 100.0),
+        false => format!("{percent:.1} %"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::file::{Dataplane, Experiment, KERNEL};
+use crate::file::{Dataplane, Experiment, KERNEL, Measured, Quantity};
 use crate::record::Role;
 use crate::summary::{RandomTest, Row, Summary};
 use crate::units::InnerPort;
@@ -132,14 +132,41 @@ pub fn title(label: &str) -> &str {
     if label == KERNEL { "kernel VXLAN" } else { label }
 }
 
+/// The figures that are shown beside a published one, in words.
+#[must_use]
+pub fn measured(wanted: &Measured, summary: &Summary) -> String {
+    let Measured { dataplane, tier, inner_port, queue_pairs, quantity } = wanted;
+    let is_wanted = |row: &&Row| {
+        row.dataplane == dataplane.as_str()
+            && inner_port.is_none_or(|port| port == row.point.inner_port)
+            && queue_pairs.is_none_or(|number| number == row.point.queue_pairs)
+    };
+    let value = |row: &Row| {
+        let tier = row.tiers.iter().find(|found| found.role == *tier)?;
+        match quantity {
+            Quantity::Mmr => Some(tier.mmr.mean),
+            Quantity::PeakGain => Some(tier.gain?.0),
+        }
+    };
+    let values: Vec<f64> = summary.rows.iter().filter(is_wanted).filter_map(value).collect();
+    let Some(least) = values.iter().copied().reduce(f64::min) else { return "–".to_owned() };
+    let most = values.into_iter().fold(least, f64::max);
+    match quantity {
+        Quantity::PeakGain => change(least, most),
+        Quantity::Mmr if most - least < 0.005 => format!("{most:.2}"),
+        Quantity::Mmr => format!("{least:.2} to {most:.2}"),
+    }
+}
+
 /// A range of gains in words.
 fn change(least: f64, most: f64) -> String {
-    let percent = |gain: f64| format!("{:.0} %", gain.abs() * 100.0);
-    match (least >= 0.0, most >= 0.0) {
-        (true, _) if percent(least) == percent(most) => format!("{} lower", percent(most)),
-        (true, _) => format!("{} to {} lower", percent(least), percent(most)),
-        (false, true) => format!("{} higher to {} lower", percent(least), percent(most)),
-        (false, false) => format!("{} to {} higher", percent(most), percent(least)),
+    let [least, most] = [least, most].map(|gain| (gain * 100.0).round() as i64);
+    match (least >= 0, most >= 0) {
+        (true, _) if least == most => format!("{most} % lower"),
+        (true, _) => format!("{least} % to {most} % lower"),
+        (false, true) => format!("{} % higher to {most} % lower", -least),
+        (false, false) if least == most => format!("{} % higher", -least),
+        (false, false) => format!("{} % to {} % higher", -most, -least),
     }
 }
 
@@ -209,14 +236,20 @@ mod tests {
     use crate::record::Run;
     use crate::record::tests::run;
 
-    fn texts(runs: &[Run]) -> Vec<String> {
+    fn experiment() -> Experiment {
         let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
             dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]
             [traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8]";
-        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
-        let summary = Summary::new(&experiment, runs);
+        Experiment::parse("x.toml".as_ref(), text).unwrap()
+    }
+
+    fn summary(runs: &[Run]) -> Summary {
+        Summary::new(&experiment(), runs)
+    }
+
+    fn texts(runs: &[Run]) -> Vec<String> {
         let line = |verdict: Verdict| format!("{:?}: {}", verdict.grade, verdict.text);
-        verdicts(&experiment, &summary).into_iter().map(line).collect()
+        verdicts(&experiment(), &summary(runs)).into_iter().map(line).collect()
     }
 
     fn runs(pinned: [u64; 4]) -> Vec<Run> {
@@ -252,9 +285,23 @@ mod tests {
     }
 
     #[test]
+    fn figures_beside_published_ones() {
+        let text = "dataplane = 'qp-pin'\ntier = 'spine'\nquantity = 'peak-gain'";
+        let wanted: Measured = toml::from_str(text).unwrap();
+        let summary = summary(&runs([200, 200, 200, 200]));
+        assert_eq!(measured(&wanted, &summary), "75 % lower");
+        let mmr = Measured { quantity: Quantity::Mmr, tier: Role::Leaf, ..wanted.clone() };
+        assert_eq!(measured(&mmr, &summary), "1.00");
+        let ports = Some(InnerPort::PerQueuePair);
+        assert_eq!(measured(&Measured { inner_port: ports, ..wanted }, &summary), "–");
+    }
+
+    #[test]
     fn a_change_in_words() {
         assert_eq!(change(0.1, 0.25), "10 % to 25 % lower");
         assert_eq!(change(0.1, 0.1), "10 % lower");
+        assert_eq!(change(-0.001, 0.25), "0 % to 25 % lower");
+        assert_eq!(change(-0.1, -0.1), "10 % higher");
         assert_eq!(change(-0.1, 0.25), "10 % higher to 25 % lower");
         assert_eq!(change(-0.3, -0.1), "10 % to 30 % higher");
     }

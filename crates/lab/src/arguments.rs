@@ -65,6 +65,9 @@ pub(crate) enum Command {
         after_help = "Example:\n  lab run deploy/experiments/scaleacross-qp.toml --quick --out results"
     )]
     Run(Run),
+    /// Compare the results of two experiments: what changed, and is that more than noise?
+    #[command(after_help = "Example:\n  lab compare results/before results/after")]
+    Compare(Compare),
     /// Check a running fabric of ContainerLab or lab: reachability, vtepd, load balance, failover
     #[command(
         after_help = "Example:\n  containerlab deploy -t minimal.clab.yml && lab verify minimal.clab.yml --json result.json\n\nThe exit status is 1 if a check fails."
@@ -260,6 +263,14 @@ pub(crate) struct Run {
     /// The command that the report names to repeat the experiment
     #[arg(long, hide = true)]
     pub(crate) command: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Compare {
+    /// Directory of the earlier results
+    pub(crate) before: PathBuf,
+    /// Directory of the later results
+    pub(crate) after: PathBuf,
 }
 
 #[derive(Args)]

@@ -1,5 +1,6 @@
 //! Implements the subcommands: calls the library and prints the results.
 
+mod compare;
 mod demo;
 mod open;
 mod roce;
@@ -30,7 +31,11 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         }
     }
     // What uses no namespace needs no privileges.
-    let reads = matches!(&cli.command, Command::Run(run) if run.schema || run.plan);
+    let reads = match &cli.command {
+        Command::Run(run) => run.schema || run.plan,
+        Command::Compare(_) => true,
+        _ => false,
+    };
     if !reads && !nix::unistd::geteuid().is_root() {
         return Err("lab needs root for network namespaces: run it with sudo".into());
     }
@@ -45,6 +50,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Roce(Roce::Receive(arguments)) => roce::receive(&arguments, cli.output),
         Command::Demo(arguments) => demo::run(&arguments, cli.output),
         Command::Run(arguments) => run::run(&arguments, cli.output),
+        Command::Compare(arguments) => compare::run(&arguments, cli.output),
         Command::Verify(arguments) => verify::run(&arguments, cli.output),
         Command::Wan(arguments) => wan::run(&arguments, cli.output),
     }

@@ -21,6 +21,7 @@ use crate::progress::{Interrupted, OnProgress};
 use bench::Bench;
 use directory::Directory;
 
+pub use directory::load;
 pub use error::RunError;
 
 /// The settings of an experiment.

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use experiment::compare::Results;
 use experiment::plan::Key;
 use experiment::record::{Manifest, date};
 use experiment::report::Report;
@@ -17,6 +18,27 @@ const RUNS: &str = "runs.jsonl";
 const MANIFEST: &str = "manifest.json";
 const EXPERIMENT: &str = "experiment.toml";
 const REPORT: &str = "report.html";
+
+/// Reads the results of an experiment.
+///
+/// # Errors
+/// [`RunError`] if the directory has none, or they are damaged.
+pub fn load(path: &Path) -> Result<Results, RunError> {
+    let (experiment, _) = Experiment::load(&path.join(EXPERIMENT))?;
+    let file = path.join(MANIFEST);
+    let bytes = fs::read(&file).map_err(error(&file))?;
+    let manifest: Manifest =
+        serde_json::from_slice(&bytes).map_err(|source| error(&file)(source.into()))?;
+    let experiment = if manifest.quick { experiment.quick() } else { experiment };
+    let file = path.join(RUNS);
+    let text = fs::read_to_string(&file).map_err(error(&file))?;
+    let (runs, _) = Run::parse_lines(&text).map_err(|(line, source)| RunError::Line {
+        path: file,
+        line,
+        source,
+    })?;
+    Ok(Results { experiment, manifest, runs })
+}
 
 /// The directory of an experiment.
 #[derive(Debug)]
