@@ -58,6 +58,16 @@ pub(crate) enum Command {
     /// Compare kernel VXLAN with each policy of vtepd under the same traffic
     #[command(after_help = "Example:\n  lab demo --json figures.json --keep")]
     Demo(Demo),
+    /// Run an experiment: compare dataplanes by a file, and write tables, charts and a report
+    ///
+    /// The same command continues an experiment that was interrupted.
+    #[command(
+        after_help = "Example:\n  lab run deploy/experiments/scaleacross-qp.toml --quick --out results"
+    )]
+    Run(Run),
+    /// Compare the results of two experiments: what changed, and is that more than noise?
+    #[command(after_help = "Example:\n  lab compare results/before results/after")]
+    Compare(Compare),
     /// Check a running fabric of ContainerLab or lab: reachability, vtepd, load balance, failover
     #[command(
         after_help = "Example:\n  containerlab deploy -t minimal.clab.yml && lab verify minimal.clab.yml --json result.json\n\nThe exit status is 1 if a check fails."
@@ -233,6 +243,42 @@ pub(crate) struct Demo {
     /// Path of vtepd [default: in the folder of lab]
     #[arg(long)]
     pub(crate) vtepd: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Run {
+    /// Experiment file
+    #[arg(required_unless_present = "schema")]
+    pub(crate) file: Option<PathBuf>,
+    /// Directory for the results
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["schema", "plan"])]
+    pub(crate) out: Option<PathBuf>,
+    /// Run the short form of the experiment
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Print the runs in their order, and run nothing
+    #[arg(long)]
+    pub(crate) plan: bool,
+    /// Print the JSON Schema of the experiment file
+    #[arg(long, exclusive = true)]
+    pub(crate) schema: bool,
+    /// Path of vtepd [default: in the folder of lab]
+    #[arg(long)]
+    pub(crate) vtepd: Option<PathBuf>,
+    /// Name of the fabric [default: the name of the experiment]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// The command that the report names to repeat the experiment
+    #[arg(long, hide = true)]
+    pub(crate) command: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Compare {
+    /// Directory of the earlier results
+    pub(crate) before: PathBuf,
+    /// Directory of the later results
+    pub(crate) after: PathBuf,
 }
 
 #[derive(Args)]

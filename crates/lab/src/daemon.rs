@@ -38,7 +38,7 @@ pub enum DaemonError {
         /// The node.
         node: String,
         /// The requested policy.
-        policy: Policy,
+        policy: String,
         /// The time limit.
         limit: Duration,
         /// What the metrics report instead.
@@ -70,6 +70,38 @@ impl fmt::Display for Policy {
 /// The number of ports of `qp-bins`. It is vtepd's default and that of the ScaleAcross paper.
 pub const BINS: usize = 4;
 
+/// The settings of vtepd that measurements compare.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The name of the policy.
+    pub policy: String,
+    /// The name of the datapath; `None` for vtepd's default.
+    pub datapath: Option<String>,
+    /// The number of ports of `qp-bins`.
+    pub bins: usize,
+    /// The seed of the hashes.
+    pub seed: u64,
+}
+
+impl From<Policy> for Settings {
+    fn from(policy: Policy) -> Self {
+        Self { policy: policy.to_string(), datapath: None, bins: BINS, seed: SEED }
+    }
+}
+
+impl Settings {
+    /// The text of the configuration file.
+    fn text(&self) -> String {
+        let Self { policy, datapath, bins, seed } = self;
+        let datapath = datapath.as_ref().map(|datapath| format!("datapath = \"{datapath}\"\n"));
+        format!(
+            "[takeover]\n{}\n[entropy]\npolicy = \"{policy}\"\nbins = {bins}\nseed = {seed}\n\n\
+             [metrics]\nlisten = \"{METRICS}\"\n",
+            datapath.unwrap_or_default()
+        )
+    }
+}
+
 /// vtepd on a node. It ends with the fabric.
 #[derive(Debug, Clone)]
 pub struct Daemon {
@@ -86,33 +118,51 @@ impl Daemon {
     pub fn start(
         node: &Node,
         program: &Path,
-        policy: Policy,
+        settings: impl Into<Settings>,
         arguments: &[&str],
     ) -> Result<Self, DaemonError> {
-        configure(node, policy)?;
+        configure(node, &settings.into())?;
         let mut command = node.command(&[program])?;
         command.arg("--config").arg(configuration(node)).args(arguments);
         let identity = node.spawn("vtepd", &mut command)?.identity;
         Ok(Self { node: node.clone(), identity })
     }
 
-    /// Changes the policy in the configuration file and makes vtepd reload it, without a restart.
+    /// Changes the configuration file and makes vtepd reload it, without a restart.
     ///
     /// # Errors
     /// If the configuration cannot be written or vtepd has ended.
-    pub fn reload(&self, policy: Policy) -> Result<(), DaemonError> {
-        configure(&self.node, policy)?;
+    pub fn reload(&self, settings: impl Into<Settings>) -> Result<(), DaemonError> {
+        configure(&self.node, &settings.into())?;
         self.identity.signal(Signal::SIGHUP).map_err(|_| self.ended())
     }
 
-    /// Waits until vtepd forwards at least `vnis` VNIs, all with this policy.
+    /// How often vtepd has read its configuration and published its tables. Both increase when a
+    /// changed configuration takes effect. 0 if vtepd does not answer.
+    #[must_use]
+    pub fn generations(&self) -> [u64; 2] {
+        let metrics = self.metrics().unwrap_or_default();
+        ["vtepd_configuration_generation", "vtepd_snapshot_generation"].map(|name| {
+            let value =
+                metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+            value.unwrap_or_default()
+        })
+    }
+
+    /// Waits until vtepd forwards at least `vnis` VNIs, all with these settings.
     ///
     /// # Errors
     /// [`DaemonError::NotReady`] after `limit`; [`DaemonError::Ended`] if vtepd ends.
-    pub fn wait(&self, policy: Policy, vnis: usize, limit: Duration) -> Result<(), DaemonError> {
+    pub fn wait(
+        &self,
+        settings: impl Into<Settings>,
+        vnis: usize,
+        limit: Duration,
+    ) -> Result<(), DaemonError> {
+        let settings = settings.into();
         let mut state = Err(String::new());
         wait_until(limit, || {
-            state = self.metrics().and_then(|metrics| forwards(&metrics, policy, vnis));
+            state = self.metrics().and_then(|metrics| forwards(&metrics, &settings, vnis));
             state.is_ok() || !self.identity.alive()
         });
         match state {
@@ -122,7 +172,7 @@ impl Daemon {
                 let reason = format!("{reason}; its log ends: {}", self.last_words());
                 Err(DaemonError::NotReady {
                     node: self.node.name().to_owned(),
-                    policy,
+                    policy: settings.policy,
                     limit,
                     reason,
                 })
@@ -180,30 +230,33 @@ pub fn configuration(node: &Node) -> PathBuf {
     node.directory().join("vtepd.toml")
 }
 
-fn configure(node: &Node, policy: Policy) -> Result<(), DaemonError> {
+fn configure(node: &Node, settings: &Settings) -> Result<(), DaemonError> {
     let path = configuration(node);
-    let text = format!(
-        "[entropy]\npolicy = \"{policy}\"\nbins = {BINS}\nseed = {SEED}\n\n[metrics]\nlisten = \"{METRICS}\"\n"
-    );
-    std::fs::write(&path, text).map_err(|source| node.file_error(&path, source).into())
+    std::fs::write(&path, settings.text()).map_err(|source| node.file_error(&path, source).into())
 }
 
-/// Checks that the metrics report at least `vnis` forwarded VNIs, all with this policy. Otherwise
+/// Checks that the metrics report at least `vnis` forwarded VNIs, all with these settings. Otherwise
 /// returns a message with what they report.
-fn forwards(metrics: &str, policy: Policy, vnis: usize) -> Result<(), String> {
+fn forwards(metrics: &str, settings: &Settings, vnis: usize) -> Result<(), String> {
     if !metrics.lines().any(|line| line == "vtepd_ready 1") {
         return Err("not attached yet".into());
     }
     let all: Vec<&str> =
-        metrics.lines().filter(|line| line.starts_with("vtepd_vni_info{")).collect();
-    let wanted = format!("policy=\"{policy}\"");
-    let by_policy = all.iter().filter(|line| line.contains(&wanted)).count();
-    if all.len() >= vnis && by_policy == all.len() {
+        metrics.lines().filter(|line| line.starts_with("vtepd_vni_datapath{")).collect();
+    let policy = format!("policy=\"{}\"", settings.policy);
+    // `auto` becomes another datapath, and no datapath means userspace.
+    let datapath = settings.datapath.as_deref().unwrap_or("userspace");
+    let datapath = (datapath != "auto").then(|| format!("datapath=\"{datapath}\""));
+    let is_wanted = |line: &&&str| {
+        line.contains(&policy) && datapath.as_ref().is_none_or(|name| line.contains(name))
+    };
+    let wanted = all.iter().filter(is_wanted).count();
+    if all.len() >= vnis && wanted == all.len() {
         return Ok(());
     }
     let left: Vec<&str> =
         metrics.lines().filter(|line| line.starts_with("vtepd_left_to_kernel{")).collect();
-    Err(format!("{by_policy} of {} VNIs, expected {vnis} {}", all.len(), left.join(" ")))
+    Err(format!("{wanted} of {} VNIs, expected {vnis} {}", all.len(), left.join(" ")))
 }
 
 #[cfg(test)]
@@ -211,16 +264,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_tell_when_a_policy_is_in_force() {
-        let vni = |vni, policy| {
-            format!("vtepd_vni_info{{vni=\"{vni}\",netdev=\"vx{vni}\",policy=\"{policy}\"}} 1\n")
+    fn metrics_tell_when_settings_are_in_force() {
+        let vni = |vni, datapath, policy| {
+            format!(
+                "vtepd_vni_datapath{{vni=\"{vni}\",netdev=\"vx{vni}\",datapath=\"{datapath}\",\
+                 policy=\"{policy}\"}} 1\n"
+            )
         };
-        let both = format!("# TYPE x\nvtepd_ready 1\n{}{}", vni(1, "qp-hash"), vni(2, "qp-hash"));
-        assert_eq!(forwards(&both, Policy::QpHash, 2), Ok(()));
-        assert!(forwards(&both, Policy::QpHash, 3).is_err());
-        assert!(forwards(&both, Policy::QpBins, 2).is_err());
-        let mixed = format!("vtepd_ready 1\n{}{}", vni(1, "qp-hash"), vni(2, "five-tuple"));
-        assert!(forwards(&mixed, Policy::QpHash, 2).unwrap_err().starts_with("1 of 2"));
-        assert!(forwards(&both.replace("ready 1", "ready 0"), Policy::QpHash, 2).is_err());
+        let check = |metrics: &str, settings: &Settings, vnis| forwards(metrics, settings, vnis);
+        let (hash, bins) = (Settings::from(Policy::QpHash), Settings::from(Policy::QpBins));
+        let one = vni(1, "userspace", "qp-hash");
+        let both = format!("# TYPE x\nvtepd_ready 1\n{one}{}", vni(2, "userspace", "qp-hash"));
+        assert_eq!(check(&both, &hash, 2), Ok(()));
+        assert!(check(&both, &hash, 3).is_err());
+        assert!(check(&both, &bins, 2).is_err());
+        let mixed = format!("vtepd_ready 1\n{one}{}", vni(2, "userspace", "five-tuple"));
+        assert!(check(&mixed, &hash, 2).unwrap_err().starts_with("1 of 2"));
+        assert!(check(&both.replace("ready 1", "ready 0"), &hash, 2).is_err());
+        let left = format!("vtepd_ready 1\n{one}{}", vni(2, "kernel", "qp-hash"));
+        assert!(check(&left, &hash, 2).unwrap_err().starts_with("1 of 2"));
+        let auto = Settings { datapath: Some("auto".into()), ..hash.clone() };
+        assert_eq!(check(&left, &auto, 2), Ok(()));
+        let kernel = Settings { datapath: Some("kernel".into()), ..hash };
+        assert!(check(&left, &kernel, 2).is_err());
+        assert_eq!(check(&left.replace("userspace", "kernel"), &kernel, 2), Ok(()));
     }
 }

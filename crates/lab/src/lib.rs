@@ -10,16 +10,17 @@
 //! - [`daemon`]: vtepd on a node
 //! - [`endpoint`]: a RoCE endpoint with reliable connections on an interface
 //! - [`workload`]: collective operations of distributed training between hosts
-//! - [`demo`], [`verify`], [`wan`]: the commands of the same names
+//! - [`demo`], [`run`], [`verify`], [`wan`]: the commands of the same names; `machine` describes
+//!   where they measured
 
 mod bring_up;
 mod converge;
 mod frr;
 mod frr_root;
+mod machine;
 mod stage_tracker;
 
 pub mod arp;
-pub mod balance;
 pub mod counters;
 pub mod daemon;
 pub mod demo;
@@ -31,9 +32,9 @@ pub mod node;
 pub mod packet;
 pub mod process;
 pub mod progress;
-pub mod random;
 pub mod roce;
 pub mod rtnl;
+pub mod run;
 pub mod spread;
 pub mod state;
 pub mod stream;
@@ -42,6 +43,7 @@ pub mod verify;
 pub mod wan;
 pub mod workload;
 
+pub use experiment::{balance, random};
 pub use fabric::Fabric;
 pub use netns::Namespace;
 pub use process::Process;

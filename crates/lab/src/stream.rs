@@ -8,7 +8,9 @@ use crate::arp::announce;
 use crate::deployed::{Deployed, Host};
 use crate::netns::{Namespace, NetnsError};
 use crate::random::SEED;
-use crate::roce::{InnerPort, Limit, Report, RoceError, Sent, Sink, Source, connections};
+use crate::roce::{
+    Connection, InnerPort, Limit, Report, RoceError, Sent, Sink, Source, connections,
+};
 
 /// The receiver stops after this time without a frame.
 const QUIET: Duration = Duration::from_secs(1);
@@ -27,13 +29,14 @@ struct End {
     interface: String,
 }
 
-/// Frames of many queue pairs from one host to another, all with the same inner source port.
+/// Frames of many queue pairs from one host to another, by default with the same inner source port.
 #[derive(Debug)]
 pub(crate) struct Stream {
     from: End,
     to: End,
     address: Ipv4Addr,
-    queue_pairs: usize,
+    connections: Vec<Connection>,
+    inner_port: InnerPort,
     /// Frames per second.
     rate: u32,
     limit: Limit,
@@ -53,7 +56,25 @@ impl Stream {
             let namespace = deployed.namespace(&host.end.node)?;
             Ok::<_, NetnsError>(End { namespace, interface: host.end.interface.clone() })
         };
-        Ok(Self { from: end(from)?, to: end(to)?, address: to.address, queue_pairs, rate, limit })
+        Ok(Self {
+            from: end(from)?,
+            to: end(to)?,
+            address: to.address,
+            connections: connections(SEED, queue_pairs),
+            inner_port: InnerPort::Constant(INNER_PORT),
+            rate,
+            limit,
+        })
+    }
+
+    /// The same stream with other queue pairs. `per_queue_pair`: each with an inner source port of
+    /// its own.
+    pub(crate) fn with(mut self, seed: u64, per_queue_pair: bool) -> Self {
+        self.connections = connections(seed, self.connections.len());
+        if per_queue_pair {
+            self.inner_port = InnerPort::PerQueuePair;
+        }
+        self
     }
 
     /// Sends until the limit is reached or `stop` is set, and receives. `meanwhile` is called about
@@ -68,8 +89,8 @@ impl Stream {
         let source = Source {
             interface: self.from.interface.clone(),
             destination: self.address,
-            connections: connections(SEED, self.queue_pairs),
-            inner_port: InnerPort::Constant(INNER_PORT),
+            connections: self.connections.clone(),
+            inner_port: self.inner_port,
             payload: PAYLOAD,
             rate: self.rate,
             mark: SEED,

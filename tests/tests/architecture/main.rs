@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
-const MAY_USE: [(&str, &[&str]); 19] = [
+const MAY_USE: [(&str, &[&str]); 20] = [
     ("wire", &[]),
     ("path", &["wire"]),
     ("tables", &["wire", "path"]),
@@ -45,7 +45,8 @@ const MAY_USE: [(&str, &[&str]); 19] = [
         ],
     ),
     ("vtepctl", &["wire", "api", "manual", "testbed"]),
-    ("lab", &["wire", "path", "frame", "pipeline", "ports", "roce"]),
+    ("experiment", &[]),
+    ("lab", &["wire", "path", "frame", "pipeline", "ports", "roce", "experiment"]),
     ("testbed", &["wire", "frame", "pipeline", "ports", "lab"]),
     ("manual", &[]),
 ];

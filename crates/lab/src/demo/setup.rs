@@ -1,11 +1,11 @@
 //! The conditions of the demo's measurement.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine;
 use crate::random::SEED;
 use crate::stream::PAYLOAD;
 
@@ -57,21 +57,15 @@ pub struct Setup {
 
 impl Setup {
     pub(super) fn of(settings: &Settings) -> Self {
-        let first_line = |path: &str| {
-            let text = std::fs::read_to_string(path).unwrap_or_default();
-            text.lines().next().unwrap_or_default().to_owned()
-        };
-        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Self {
             unix_time: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |time| time.as_secs()),
-            kernel: first_line("/proc/sys/kernel/osrelease"),
-            cpus: std::thread::available_parallelism().map_or(0, Into::into),
-            cpu_model: model.map_or_else(String::new, |(_, name)| name.trim().to_owned()),
-            frr: version(Path::new("/usr/lib/frr/zebra")),
-            vtepd: version(&settings.vtepd),
+            kernel: machine::kernel(),
+            cpus: machine::cpus(),
+            cpu_model: machine::cpu_model(),
+            frr: machine::frr(),
+            vtepd: machine::version(&settings.vtepd),
             topology: settings.topology.clone(),
             seed: SEED,
             queue_pairs: settings.queue_pairs,
@@ -80,17 +74,4 @@ impl Setup {
             payload: PAYLOAD,
         }
     }
-}
-
-/// The last word of the first line of `--version`, as in `zebra version 8.4.4` or `vtepd 0.1.0`.
-fn version(program: &Path) -> String {
-    let output = Command::new(program).arg("--version").output();
-    let text = output
-        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
-        .unwrap_or_default();
-    text.lines()
-        .next()
-        .and_then(|line| line.split_whitespace().last())
-        .unwrap_or_default()
-        .to_owned()
 }

@@ -4,6 +4,7 @@
 //! leaf5 offer FPM, the others do not.
 
 mod dump;
+mod experiment;
 mod failures;
 mod fixture;
 mod graceful;

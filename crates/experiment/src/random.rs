@@ -27,6 +27,14 @@ impl Random {
     pub const fn below(&mut self, bound: u64) -> u64 {
         ((self.next() as u128 * bound as u128) >> 64) as u64
     }
+
+    /// Puts a list into a random order (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            let other = usize::try_from(self.below(last as u64 + 1)).unwrap_or_default();
+            list.swap(last, other);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -51,5 +59,18 @@ mod tests {
             seen[usize::try_from(random.below(7)).unwrap()] += 1;
         }
         assert!(seen.iter().all(|count| (60..150).contains(count)), "{seen:?}");
+    }
+
+    #[test]
+    fn a_shuffle_keeps_all_and_gives_every_order() {
+        let mut random = Random::new(SEED);
+        let mut orders = std::collections::BTreeSet::new();
+        for _ in 0..200 {
+            let mut list = [1, 2, 3];
+            random.shuffle(&mut list);
+            orders.insert(list);
+        }
+        assert_eq!(orders.len(), 6);
+        assert!(orders.iter().all(|list| list.iter().sum::<i32>() == 6));
     }
 }

@@ -1,5 +1,7 @@
 //! Measures of load balance over links, and their expected values for random placement.
 
+use statrs::function::gamma::gamma_ur;
+
 use crate::random::Random;
 
 /// The max-mean ratio (MMR): the largest load divided by the mean load. 1 is ideal, the number of
@@ -49,6 +51,13 @@ impl RandomPlacement {
     #[must_use]
     pub fn expected_mmr(&self) -> f64 {
         self.at_most.iter().map(|probability| 1.0 - probability).sum::<f64>() / self.mean
+    }
+
+    /// The probability of each number of flows on the fullest path, from 0 on.
+    #[must_use]
+    pub fn fullest(&self) -> Vec<f64> {
+        let before = std::iter::once(&0.0).chain(&self.at_most);
+        self.at_most.iter().zip(before).map(|(most, before)| (most - before).max(0.0)).collect()
     }
 
     /// The smallest MMR that is not exceeded with at least this probability.
@@ -126,65 +135,37 @@ pub fn chi_squared(counts: &[u64]) -> (f64, f64) {
         return (0.0, 1.0);
     }
     let statistic: f64 = counts.iter().map(|count| (*count as f64 - mean).powi(2) / mean).sum();
-    (statistic, upper_gamma((counts.len() - 1) as f64 / 2.0, statistic / 2.0))
+    (statistic, chance_of(statistic, counts.len() - 1))
 }
 
-/// The regularised upper incomplete gamma function Q(a, x) (Press et al., "Numerical Recipes",
-/// section 6.2).
-fn upper_gamma(a: f64, x: f64) -> f64 {
-    if x <= 0.0 {
+/// The probability that a χ² value with so many degrees of freedom is at least `statistic`.
+#[must_use]
+pub fn chance_of(statistic: f64, freedom: usize) -> f64 {
+    if statistic <= 0.0 || freedom == 0 {
         return 1.0;
     }
-    let scale = (a * x.ln() - x - ln_gamma(a)).exp();
-    if x < a + 1.0 {
-        let mut term = 1.0 / a;
-        let mut sum = term;
-        let mut n = a;
-        while term > sum * 1e-15 {
-            n += 1.0;
-            term *= x / n;
-            sum += term;
-        }
-        return 1.0 - sum * scale;
-    }
-    // Lentz's continued fraction.
-    let tiny = 1e-300;
-    let mut b = x + 1.0 - a;
-    let mut c = 1.0 / tiny;
-    let mut d = 1.0 / b;
-    let mut h = d;
-    for i in 1..10_000 {
-        let an = -f64::from(i) * (f64::from(i) - a);
-        b += 2.0;
-        d = 1.0 / (an * d + b).max(tiny);
-        c = (b + an / c).max(tiny);
-        h *= d * c;
-        if (d * c - 1.0).abs() < 1e-15 {
-            break;
-        }
-    }
-    scale * h
+    gamma_ur(freedom as f64 / 2.0, statistic / 2.0)
 }
 
-/// ln Γ(x) for x > 0, by Lanczos' approximation (g = 7, nine terms; 15 digits).
-fn ln_gamma(x: f64) -> f64 {
-    const COEFFICIENTS: [f64; 8] = [
-        676.520_368_121_885_1,
-        -1_259.139_216_722_402_8,
-        771.323_428_777_653_1,
-        -176.615_029_162_140_6,
-        12.507_343_278_686_905,
-        -0.138_571_095_265_720_12,
-        9.984_369_578_019_572e-6,
-        1.505_632_735_149_311_6e-7,
-    ];
-    let x = x - 1.0;
-    let mut sum = 0.999_999_999_999_809_9;
-    for (i, coefficient) in (1_u32..).zip(COEFFICIENTS) {
-        sum += coefficient / (x + f64::from(i));
+/// The normalised entropy of the loads, −Σ p log p / log n: 1 is even, 0 is one link only. 0 if
+/// there is no load or only one link.
+#[must_use]
+pub fn entropy(loads: &[u64]) -> f64 {
+    let sum: u64 = loads.iter().sum();
+    if sum == 0 || loads.len() < 2 {
+        return 0.0;
     }
-    let t = x + 7.5;
-    0.5 * (2.0 * std::f64::consts::PI).ln() + (x + 0.5) * t.ln() - t + sum.ln()
+    let shares = loads.iter().map(|load| *load as f64 / sum as f64).filter(|share| *share > 0.0);
+    // Adding zero turns the negative zero of one link into zero.
+    -shares.map(|share| share * share.ln()).sum::<f64>() / (loads.len() as f64).ln() + 0.0
+}
+
+/// The range over the mean, (max − min)/mean: 0 is even. 0 if there is no load.
+#[must_use]
+pub fn range(loads: &[u64]) -> f64 {
+    let (max, min) = (loads.iter().max().unwrap_or(&0), loads.iter().min().unwrap_or(&0));
+    let sum: u64 = loads.iter().sum();
+    if sum == 0 { 0.0 } else { (max - min) as f64 * loads.len() as f64 / sum as f64 }
 }
 
 #[cfg(test)]
@@ -201,6 +182,10 @@ mod tests {
         assert_eq!((mmr(&[20, 0, 0, 0]), jain(&[20, 0, 0, 0])), (4.0, 0.25));
         assert_eq!((mmr(&[3, 1]), jain(&[3, 1])), (1.5, 0.8));
         assert_eq!((mmr(&[0, 0]), jain(&[]), mmr(&[])), (0.0, 0.0, 0.0));
+        assert_eq!((range(&[5, 5]), range(&[3, 1]), range(&[0, 0])), (0.0, 1.0, 0.0));
+        assert_eq!((entropy(&[7, 0]), entropy(&[0, 0]), entropy(&[3])), (0.0, 0.0, 0.0));
+        assert!(near(entropy(&[5, 5, 5, 5]), 1.0, 1e-12));
+        assert!(near(entropy(&[5, 5, 0, 0]), 0.5, 1e-12));
     }
 
     #[test]
@@ -234,6 +219,10 @@ mod tests {
     fn quantiles_enclose_the_mean() {
         let placement = RandomPlacement::new(32, 4);
         let (low, high) = (placement.quantile_mmr(0.025), placement.quantile_mmr(0.975));
+        let fullest = placement.fullest();
+        assert!(near(fullest.iter().sum(), 1.0, 1e-9));
+        let mean: f64 = fullest.iter().zip(0..).map(|(p, n)| p * f64::from(n) / 8.0).sum();
+        assert!(near(mean, placement.expected_mmr(), 1e-9));
         assert!(low < placement.expected_mmr() && placement.expected_mmr() < high, "{low} {high}");
         // Two flows share one of two paths with probability 1/2.
         let two = RandomPlacement::new(2, 2);
@@ -252,12 +241,13 @@ mod tests {
     #[test]
     fn chi_squared_as_tables_have_it() {
         // Upper quantiles at p = 0.001 for 3, 7, 15 and 63 degrees of freedom.
-        for (freedom, bound) in [(3.0, 16.266), (7.0, 24.322), (15.0, 37.697), (63.0, 103.442)] {
-            let p = upper_gamma(freedom / 2.0, bound / 2.0);
+        for (freedom, bound) in [(3, 16.266), (7, 24.322), (15, 37.697), (63, 103.442)] {
+            let p = chance_of(bound, freedom);
             assert!(near(p, 0.001, 0.000_002), "{freedom}: {p}");
         }
-        assert!(near(upper_gamma(0.5, 3.841 / 2.0), 0.05, 0.0001));
-        assert!(near(upper_gamma(1.5, 0.584 / 2.0), 0.9, 0.001));
+        assert!(near(chance_of(3.841, 1), 0.05, 0.0001));
+        assert!(near(chance_of(0.584, 3), 0.9, 0.001));
+        assert!(near(chance_of(0.0, 3), 1.0, 0.0));
         assert_eq!(chi_squared(&[10, 10, 10, 10]), (0.0, 1.0));
         let (statistic, p) = chi_squared(&[40, 0, 0, 0]);
         assert!(near(statistic, 120.0, 1e-9) && p < 1e-20);

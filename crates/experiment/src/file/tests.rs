@@ -1,0 +1,79 @@
+use super::*;
+
+const GOOD: &str = r#"name = "sample"
+title = "A sample"
+question = "Does it work?"
+topologies = ["../containerlab/minimal.clab.yml"]
+baseline = "qp-hash"
+
+[[dataplane]]
+policy = "kernel"
+
+[[dataplane]]
+policy = "qp-hash"
+
+[[dataplane]]
+policy = "qp-bins"
+bins = 8
+datapath = "offload"
+
+[sweep]
+queue-pairs = [4, 8]
+
+[quick.repetitions]
+max = 5
+"#;
+
+fn error(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from), "{from}");
+    let text = GOOD.replacen(from, to, 1);
+    Experiment::parse("dir/x.toml".as_ref(), &text).unwrap_err().to_string()
+}
+
+#[test]
+fn a_file_has_defaults_and_a_quick_form() {
+    let experiment = Experiment::parse("dir/x.toml".as_ref(), GOOD).unwrap();
+    assert_eq!(experiment.topologies, [Path::new("dir/../containerlab/minimal.clab.yml")]);
+    assert_eq!((experiment.seed, experiment.repetitions.max.get()), (SEED, 100));
+    assert_eq!(experiment.baseline(), "qp-hash");
+    let labels: Vec<String> = experiment.dataplanes.iter().map(Dataplane::label).collect();
+    assert_eq!(labels, ["kernel", "qp-hash", "qp-bins-8.offload"]);
+    assert_eq!(experiment.sweep.inner_port, [InnerPort::Constant]);
+    let quick = experiment.quick();
+    assert_eq!((quick.repetitions.max.get(), quick.repetitions.min.get()), (5, 10));
+    assert_eq!(quick.sweep.queue_pairs.len(), 2, "what --quick does not name stays");
+}
+
+#[test]
+fn an_error_names_line_and_column() {
+    for (from, to, place, message) in [
+        ("[4, 8]", "[4, 0]", "line 19, column 15", "0 queue pairs: expected 1 to 1000"),
+        ("[4, 8]", "[]", "line 19, column 15", "the list is empty"),
+        ("queue-pairs", "queue-pears", "line 19, column 1", "unknown field `queue-pears`"),
+        ("\"sample\"", "\"a b\"", "line 1, column 8", "'a b' is no name"),
+        (
+            "= \"qp-hash\"\n\n",
+            "= \"qp-pin\"\n\n",
+            "line 5, column 12",
+            "is no dataplane: expected kernel",
+        ),
+        ("title", "# title", "line 1, column 1", "missing field `title`"),
+        ("[sweep]", "[sweep", "line 18, column 7", "unclosed table"),
+    ] {
+        let error = error(from, to);
+        assert!(error.starts_with("dir/x.toml, ") && error.contains(place), "{place}: {error}");
+        assert!(error.contains(message), "{message}: {error}");
+    }
+    let twice = error("policy = \"kernel\"", "policy = \"qp-hash\"");
+    assert!(twice.contains("two dataplanes are called 'qp-hash'"), "{twice}");
+    let missing = Experiment::load("/no/such.toml".as_ref()).unwrap_err();
+    assert_eq!(missing.to_string(), "cannot read /no/such.toml");
+}
+
+#[test]
+fn the_schema_has_names_ranges_and_descriptions() {
+    let schema = schema().to_string();
+    for part in ["queue-pairs", "\"maximum\":1000", "What the experiment answers", "dataplane"] {
+        assert!(schema.contains(part), "{part}: {schema}");
+    }
+}

@@ -1,0 +1,164 @@
+//! The order of the runs.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::file::Experiment;
+use crate::random::Random;
+use crate::units::{InnerPort, QueuePairs};
+
+/// The varied values of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Point {
+    /// The number of queue pairs.
+    pub queue_pairs: QueuePairs,
+    /// How the inner UDP source port is chosen.
+    pub inner_port: InnerPort,
+}
+
+/// What identifies a run: a fabric, a dataplane, a point and a repetition.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Key {
+    /// The name of the fabric ([`fabric_name`]).
+    pub fabric: String,
+    /// The label of the dataplane.
+    pub dataplane: String,
+    /// The varied values.
+    #[serde(flatten)]
+    pub point: Point,
+    /// The repetition, from 0.
+    pub repetition: u32,
+    /// The seed of the queue pair numbers and of the hashes of vtepd. It is the same for all
+    /// dataplanes and points of a repetition.
+    pub seed: u64,
+}
+
+/// Runs with one dataplane, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Turn {
+    /// The index of the fabric in [`Experiment::topologies`].
+    pub fabric: usize,
+    /// The index of the dataplane in [`Experiment::dataplanes`].
+    pub dataplane: usize,
+    /// The runs.
+    pub runs: Vec<Key>,
+}
+
+/// All turns in their order. Dataplanes have their turns in rounds, so that a change of the machine
+/// during the experiment meets all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The turns.
+    pub turns: Vec<Turn>,
+}
+
+impl Plan {
+    /// The plan of an experiment. It depends on the file only.
+    #[must_use]
+    pub fn new(experiment: &Experiment) -> Self {
+        let repetitions = &experiment.repetitions;
+        let (max, turn) = (repetitions.max.get(), repetitions.turn.get());
+        let mut seeds = Random::new(experiment.seed);
+        let seeds: Vec<u64> = (0..max).map(|_| seeds.next()).collect();
+        let mut order = Random::new(!experiment.seed);
+        let mut turns = Vec::new();
+        for (fabric, topology) in experiment.topologies.iter().enumerate() {
+            for first in (0..max).step_by(turn.try_into().unwrap_or(usize::MAX)) {
+                let mut dataplanes: Vec<usize> = (0..experiment.dataplanes.len()).collect();
+                order.shuffle(&mut dataplanes);
+                for dataplane in dataplanes {
+                    let Some(label) = experiment.dataplanes.get(dataplane) else { continue };
+                    let last = first.saturating_add(turn).min(max);
+                    let seeds = (0..).zip(&seeds).take(last as usize).skip(first as usize);
+                    let key = |point, (repetition, seed): (u32, &u64)| Key {
+                        fabric: fabric_name(topology),
+                        dataplane: label.label(),
+                        point,
+                        repetition,
+                        seed: *seed,
+                    };
+                    let mut points = points(experiment);
+                    let mut runs = Vec::new();
+                    for seed in seeds {
+                        order.shuffle(&mut points);
+                        runs.extend(points.iter().map(|point| key(*point, seed)));
+                    }
+                    turns.push(Turn { fabric, dataplane, runs });
+                }
+            }
+        }
+        Self { turns }
+    }
+
+    /// The number of runs.
+    #[must_use]
+    pub fn runs(&self) -> usize {
+        self.turns.iter().map(|turn| turn.runs.len()).sum()
+    }
+}
+
+/// All combinations of the varied values.
+#[must_use]
+pub fn points(experiment: &Experiment) -> Vec<Point> {
+    let sweep = &experiment.sweep;
+    let of = |inner_port: InnerPort| {
+        sweep
+            .queue_pairs
+            .iter()
+            .map(move |queue_pairs| Point { queue_pairs: *queue_pairs, inner_port })
+    };
+    sweep.inner_port.iter().flat_map(|port| of(*port)).collect()
+}
+
+/// The name of a fabric: the topology file without folder and `.clab.yml`.
+#[must_use]
+pub fn fabric_name(topology: &Path) -> String {
+    let name = topology.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = name.unwrap_or_default();
+    let stem = name.strip_suffix(".clab.yml").or_else(|| name.strip_suffix(".yml"));
+    stem.unwrap_or(&name).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn plan(seed: u64) -> Plan {
+        let text = format!(
+            "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['a/b.clab.yml', 'c.yml']
+             seed = {seed}\ndataplane = [{{policy = 'kernel'}}, {{policy = 'qp-hash'}}]
+             [sweep]\nqueue-pairs = [4, 8]\ninner-port = ['constant', 'per-queue-pair']
+             [repetitions]\nmax = 7\nturn = 3"
+        );
+        Plan::new(&Experiment::parse("x.toml".as_ref(), &text).unwrap())
+    }
+
+    #[test]
+    fn a_seed_decides_order_and_queue_pairs() {
+        assert_eq!(plan(5), plan(5));
+        assert_ne!(plan(5), plan(6));
+        let seeds = |plan: &Plan| plan.turns[0].runs.iter().map(|run| run.seed).collect::<Vec<_>>();
+        assert_ne!(seeds(&plan(5)), seeds(&plan(6)));
+    }
+
+    #[test]
+    fn every_combination_is_there_once_and_dataplanes_alternate() {
+        let plan = plan(5);
+        assert_eq!(plan.runs(), 2 * 2 * 2 * 2 * 7);
+        let keys: BTreeSet<&Key> = plan.turns.iter().flat_map(|turn| &turn.runs).collect();
+        assert_eq!(keys.len(), plan.runs());
+        assert_eq!(plan.turns.len(), 2 * 3 * 2);
+        for round in plan.turns.chunks(2) {
+            let dataplanes: BTreeSet<usize> = round.iter().map(|turn| turn.dataplane).collect();
+            assert_eq!((dataplanes.len(), round[0].fabric), (2, round[1].fabric));
+        }
+        assert_eq!(plan.turns[0].runs[0].fabric, "b");
+        assert_eq!(plan.turns[11].runs[0].fabric, "c");
+        // A repetition has the same queue pairs with every dataplane and at every point.
+        let seeds: BTreeSet<(u32, u64)> =
+            keys.iter().map(|key| (key.repetition, key.seed)).collect();
+        assert_eq!(seeds.len(), 7);
+    }
+}

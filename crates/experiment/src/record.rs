@@ -1,0 +1,285 @@
+//! What is known about a run, and about the machine and the programs of all runs.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Key;
+
+/// A tier: the parallel links between two groups of nodes that the traffic passes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tier {
+    /// `leaf`: the uplinks of the sending leaf. `far-leaf`: those of the receiving leaf. `spine`:
+    /// between them.
+    pub role: Role,
+    /// The frames that each link carried in the direction of the traffic.
+    pub links: BTreeMap<String, u64>,
+}
+
+/// The place of a tier on the path.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// The uplinks of the sending leaf.
+    Leaf,
+    /// Links between spines, such as those between two data centres.
+    Spine,
+    /// The uplinks of the receiving leaf.
+    FarLeaf,
+}
+
+impl Role {
+    /// The name in CSV files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Leaf => "leaf",
+            Self::Spine => "spine",
+            Self::FarLeaf => "far-leaf",
+        }
+    }
+
+    /// The name in the report.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Leaf => "uplinks of the sending leaf",
+            Self::Spine => "links between the spines",
+            Self::FarLeaf => "uplinks of the receiving leaf",
+        }
+    }
+}
+
+impl Tier {
+    /// The loads of the links in frames.
+    #[must_use]
+    pub fn loads(&self) -> Vec<u64> {
+        self.links.values().copied().collect()
+    }
+}
+
+/// A run that is complete. A line of `runs.jsonl`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// What was run.
+    #[serde(flatten)]
+    pub key: Key,
+    /// The start in seconds since 1970 (UTC).
+    pub unix_time: u64,
+    /// The loads of the links by tier, in the order of the path.
+    pub tiers: Vec<Tier>,
+    /// Frames that were sent.
+    pub sent: u64,
+    /// Frames that did not arrive, or arrived damaged.
+    pub lost: u64,
+    /// Frames that arrived after a later frame of their queue pair.
+    pub reordered: u64,
+    /// Frames that arrived twice.
+    pub duplicated: u64,
+    /// The duration of sending in seconds.
+    pub seconds: f64,
+    /// The busy share of all CPUs during the run, 0 to 1.
+    pub busy: f64,
+    /// The number of attempts. A run is repeated if routes changed meanwhile.
+    pub attempts: u32,
+}
+
+impl Run {
+    /// The first of the tiers with the most links: the paths.
+    #[must_use]
+    pub fn widest(&self) -> Option<&Tier> {
+        self.tiers.iter().rev().max_by_key(|tier| tier.links.len())
+    }
+
+    /// The max-mean ratio of the widest tier; 0 without a tier.
+    #[must_use]
+    pub fn mmr(&self) -> f64 {
+        self.widest().map_or(0.0, |tier| crate::balance::mmr(&tier.loads()))
+    }
+
+    /// Parses the lines of `runs.jsonl`. A last line without an end is left out: the program was
+    /// ended while it wrote. Returns the runs and the number of bytes that they take.
+    ///
+    /// # Errors
+    /// The number of a line that is not a run, from 1, and what is wrong.
+    pub fn parse_lines(text: &str) -> Result<(Vec<Self>, usize), (usize, serde_json::Error)> {
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let lines = text.get(..whole).unwrap_or_default().lines().enumerate();
+        let runs = lines
+            .map(|(at, line)| serde_json::from_str(line).map_err(|error| (at + 1, error)))
+            .collect::<Result<_, _>>()?;
+        Ok((runs, whole))
+    }
+}
+
+/// What must be the same for all runs of a directory. `manifest.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The name of the experiment.
+    pub experiment: String,
+    /// Whether it is the short form, `--quick`.
+    pub quick: bool,
+    /// The checksum of the experiment file.
+    pub file: String,
+    /// The commit of the sources, with `-dirty` after changes that are not committed.
+    pub commit: String,
+    /// The checksums of the programs `lab` and `vtepd`.
+    pub programs: BTreeMap<String, String>,
+    /// The machine.
+    pub machine: Machine,
+    /// The version of FRR.
+    pub frr: String,
+    /// The version of vtepd.
+    pub vtepd: String,
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The kernel release.
+    pub kernel: String,
+    /// The CPU model.
+    pub cpu_model: String,
+    /// The number of CPUs that the programs may use.
+    pub cpus: usize,
+    /// The memory in MiB.
+    pub memory_mib: u64,
+    /// A checksum of the machine's id, which tells equal machines apart.
+    pub id: String,
+}
+
+impl Manifest {
+    /// What differs from another manifest, as messages.
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let values = |manifest: &Self| match serde_json::to_value(manifest) {
+            Ok(serde_json::Value::Object(values)) => values,
+            _ => serde_json::Map::new(),
+        };
+        let (own, other) = (values(self), values(other));
+        let differ = own.iter().filter(|(key, value)| other.get(*key) != Some(value));
+        differ
+            .map(|(key, value)| {
+                let other = other.get(key).map(ToString::to_string).unwrap_or_default();
+                format!("{key}: {value} there, {other} now")
+            })
+            .collect()
+    }
+}
+
+/// The date (UTC) of a time in seconds since 1970, such as `2026-01-31`. Counts days from March of
+/// year 0, so that the leap day is the last of a year.
+#[must_use]
+pub fn date(unix_time: u64) -> String {
+    let days = unix_time / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    format!("{:04}-{month:02}-{day:02}", era * 400 + year + next)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::plan::Point;
+    use crate::units::InnerPort;
+
+    /// A run with these loads on the widest tier.
+    pub(crate) fn run(dataplane: &str, queue_pairs: u64, repetition: u32, loads: &[u64]) -> Run {
+        let links = |name: &str, loads: &[u64]| {
+            let links = loads.iter().enumerate();
+            links.map(|(at, load)| (format!("{name}:{at}"), *load)).collect()
+        };
+        let halves: Vec<u64> = loads.chunks(2).map(|pair| pair.iter().sum()).collect();
+        Run {
+            key: Key {
+                fabric: "scaleacross".into(),
+                dataplane: dataplane.into(),
+                point: Point {
+                    queue_pairs: queue_pairs.try_into().unwrap(),
+                    inner_port: InnerPort::Constant,
+                },
+                repetition,
+                seed: u64::from(repetition),
+            },
+            unix_time: 1_800_000_000,
+            tiers: vec![
+                Tier { role: Role::Leaf, links: links("leaf1", &halves) },
+                Tier { role: Role::Spine, links: links("spine", loads) },
+            ],
+            sent: loads.iter().sum(),
+            lost: 0,
+            reordered: 0,
+            duplicated: 0,
+            seconds: 0.1,
+            busy: 0.4,
+            attempts: 1,
+        }
+    }
+
+    pub(crate) fn manifest() -> Manifest {
+        Manifest {
+            experiment: "sample".into(),
+            quick: false,
+            file: "1".into(),
+            commit: "abc".into(),
+            programs: BTreeMap::from([("vtepd".into(), "2".into())]),
+            machine: Machine {
+                kernel: "6.18.0".into(),
+                cpu_model: "A <CPU>".into(),
+                cpus: 2,
+                memory_mib: 4096,
+                id: "3".into(),
+            },
+            frr: "8.4.4".into(),
+            vtepd: "0.1.0".into(),
+        }
+    }
+
+    #[test]
+    fn lines_come_back_and_a_cut_line_is_left_out() {
+        let runs = [run("a", 4, 0, &[1, 2, 3, 4]), run("b", 4, 1, &[4, 4, 4, 4])];
+        let line = |run: &Run| serde_json::to_string(run).unwrap() + "\n";
+        let text: String = runs.iter().map(line).collect();
+        assert_eq!(Run::parse_lines(&text).unwrap(), (runs.to_vec(), text.len()));
+        let (found, whole) = Run::parse_lines(&text[..text.len() - 5]).unwrap();
+        assert_eq!((found.as_slice(), whole), (&runs[..1], line(&runs[0]).len()));
+        assert_eq!(Run::parse_lines("").unwrap(), (Vec::new(), 0));
+        assert_eq!(Run::parse_lines("{}\n").unwrap_err().0, 1);
+        assert!((runs[0].mmr() - 1.6).abs() < 1e-9);
+    }
+
+    #[test]
+    fn dates_with_leap_days() {
+        let dates = [0, 951_782_399, 951_782_400, 951_868_800, 1_800_000_000, 4_107_542_400];
+        let expected =
+            ["1970-01-01", "2000-02-28", "2000-02-29", "2000-03-01", "2027-01-15", "2100-03-01"];
+        assert_eq!(dates.map(date), expected);
+    }
+
+    #[test]
+    fn a_manifest_tells_what_differs() {
+        let (one, mut other) = (manifest(), manifest());
+        assert_eq!(one.differences(&other), [""; 0]);
+        other.commit = "def".into();
+        other.machine.cpus = 4;
+        let found = one.differences(&other);
+        assert_eq!(found[0], "commit: \"abc\" there, \"def\" now");
+        assert!(found.len() == 2 && found[1].starts_with("machine: "), "{found:?}");
+    }
+}

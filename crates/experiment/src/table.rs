@@ -1,0 +1,176 @@
+//! CSV files (RFC 4180).
+
+use crate::record::Run;
+use crate::summary::Summary;
+
+/// A field, in quotes if it needs them.
+fn field(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+fn lines(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let header = header.iter().map(|name| (*name).to_owned()).collect();
+    let line = |fields: Vec<String>| {
+        fields.iter().map(|text| field(text)).collect::<Vec<_>>().join(",") + "\n"
+    };
+    std::iter::once(header).chain(rows).map(line).collect()
+}
+
+/// One line for each link of each run: `links.csv`.
+#[must_use]
+pub fn links(runs: &[Run]) -> String {
+    let header = [
+        "fabric",
+        "dataplane",
+        "queue_pairs",
+        "inner_port",
+        "repetition",
+        "seed",
+        "tier",
+        "link",
+        "frames",
+    ];
+    let rows = runs.iter().flat_map(|run| {
+        let tiers = run.tiers.iter();
+        let links = tiers.flat_map(|tier| tier.links.iter().map(move |link| (tier.role, link)));
+        links.map(|(role, (link, frames))| {
+            let mut line = key(run);
+            line.extend([role.name().to_owned(), link.clone(), frames.to_string()]);
+            line
+        })
+    });
+    lines(&header, rows)
+}
+
+fn key(run: &Run) -> Vec<String> {
+    let key = &run.key;
+    vec![
+        key.fabric.clone(),
+        key.dataplane.clone(),
+        key.point.queue_pairs.get().to_string(),
+        key.point.inner_port.to_string(),
+        key.repetition.to_string(),
+        key.seed.to_string(),
+    ]
+}
+
+/// One line for each run: `runs.csv`.
+#[must_use]
+pub fn runs(runs: &[Run]) -> String {
+    let header = [
+        "fabric",
+        "dataplane",
+        "queue_pairs",
+        "inner_port",
+        "repetition",
+        "seed",
+        "unix_time",
+        "mmr",
+        "sent",
+        "lost",
+        "reordered",
+        "duplicated",
+        "seconds",
+        "busy",
+        "attempts",
+    ];
+    let rows = runs.iter().map(|run| {
+        let mut line = key(run);
+        line.extend([run.unix_time.to_string(), format!("{:.4}", run.mmr())]);
+        line.extend([run.sent, run.lost, run.reordered, run.duplicated].map(|n| n.to_string()));
+        line.extend([format!("{:.4}", run.seconds), format!("{:.3}", run.busy)]);
+        line.push(run.attempts.to_string());
+        line
+    });
+    lines(&header, rows)
+}
+
+/// One line for each tier, dataplane and point: `summary.csv`. Half widths are those of the
+/// confidence interval of the mean.
+#[must_use]
+pub fn summary(summary: &Summary) -> String {
+    let header = [
+        "fabric",
+        "queue_pairs",
+        "inner_port",
+        "dataplane",
+        "tier",
+        "links",
+        "repetitions",
+        "mmr_mean",
+        "mmr_half_width",
+        "mmr_median",
+        "mmr_min",
+        "mmr_max",
+        "mmr_expected",
+        "mmr_floor",
+        "jain_mean",
+        "entropy_mean",
+        "range_mean",
+        "peak_gain",
+        "peak_gain_half_width",
+        "lost",
+        "reordered",
+    ];
+    let number = |value: f64| format!("{value:.4}");
+    let maybe = |value: Option<f64>| value.map(number).unwrap_or_default();
+    let rows = summary.rows.iter().flat_map(|row| {
+        row.tiers.iter().enumerate().map(move |(at, tier)| {
+            let widest = at == row.widest;
+            vec![
+                row.fabric.clone(),
+                row.point.queue_pairs.get().to_string(),
+                row.point.inner_port.to_string(),
+                row.dataplane.clone(),
+                tier.role.name().to_owned(),
+                tier.links.to_string(),
+                tier.mmr.count.to_string(),
+                number(tier.mmr.mean),
+                number(tier.mmr.half_width),
+                number(tier.mmr.median),
+                number(tier.mmr.min),
+                number(tier.mmr.max),
+                maybe(row.expected.filter(|_| widest)),
+                maybe(Some(row.floor).filter(|_| widest)),
+                number(tier.jain.mean),
+                number(tier.entropy.mean),
+                number(tier.range.mean),
+                maybe(tier.gain.map(|(gain, _)| gain)),
+                maybe(tier.gain.map(|(_, half)| half)),
+                row.lost.to_string(),
+                row.reordered.to_string(),
+            ]
+        })
+    });
+    lines(&header, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Experiment;
+    use crate::record::tests::run;
+
+    #[test]
+    fn every_line_has_the_fields_of_the_header() {
+        let mut all = vec![run("kernel", 8, 0, &[8, 0, 0, 0]), run("b", 8, 1, &[2, 2, 2, 2])];
+        all[1].tiers[0].links.insert("a,\"b\"".into(), 4);
+        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+            dataplane = [{policy = 'kernel'}, {policy = 'b'}]\n[sweep]\nqueue-pairs = [8]";
+        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+        let summarised = summary(&Summary::new(&experiment, &all));
+        for (table, count) in [(runs(&all), 3), (summarised.clone(), 5)] {
+            let fields: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();
+            assert_eq!(fields.len(), count, "{table}");
+            assert!(fields.iter().all(|number| *number == fields[0]), "{table}");
+        }
+        assert!(summarised.contains("kernel,spine,4,1,4.0000,inf,"), "{summarised}");
+        let links = links(&all);
+        assert_eq!(links.lines().count(), 1 + 6 + 7, "{links}");
+        assert!(links.contains("leaf,\"a,\"\"b\"\"\",4"), "{links}");
+    }
+}

@@ -1,0 +1,148 @@
+//! Values of an experiment file that have a range or a unit. A value out of range is an error at
+//! its line.
+
+use std::fmt;
+use std::num::NonZeroU16;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A name: 1 to 40 letters, digits, `-` and `.`.
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = "^[A-Za-z0-9.-]{1,40}$"))]
+pub struct Name(String);
+
+impl Name {
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+        if (1..=40).contains(&text.len()) && text.chars().all(allowed) {
+            Ok(Self(text))
+        } else {
+            Err(format!("'{text}' is no name: use 1 to 40 letters, digits, '-' and '.'"))
+        }
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> Self {
+        name.0
+    }
+}
+
+/// A number of queue pairs, 1 to 1000.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(try_from = "u64", into = "u64")]
+#[schemars(extend("minimum" = 1, "maximum" = 1000))]
+pub struct QueuePairs(NonZeroU16);
+
+impl QueuePairs {
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> usize {
+        self.0.get().into()
+    }
+}
+
+impl Default for QueuePairs {
+    fn default() -> Self {
+        Self(NonZeroU16::MIN)
+    }
+}
+
+impl TryFrom<u64> for QueuePairs {
+    type Error = String;
+
+    fn try_from(number: u64) -> Result<Self, String> {
+        u16::try_from(number)
+            .ok()
+            .filter(|number| *number <= 1000)
+            .and_then(NonZeroU16::new)
+            .map(Self)
+            .ok_or_else(|| format!("{number} queue pairs: expected 1 to 1000"))
+    }
+}
+
+impl From<QueuePairs> for u64 {
+    fn from(number: QueuePairs) -> Self {
+        number.0.get().into()
+    }
+}
+
+/// A share of 1, above 0 and below 1.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "f64", into = "f64")]
+#[schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1))]
+pub struct Share(f64);
+
+impl Share {
+    /// 5 %.
+    pub const FIVE_PERCENT: Self = Self(0.05);
+    /// 95 %.
+    pub const NINETY_FIVE_PERCENT: Self = Self(0.95);
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<f64> for Share {
+    type Error = String;
+
+    fn try_from(number: f64) -> Result<Self, String> {
+        if number > 0.0 && number < 1.0 {
+            Ok(Self(number))
+        } else {
+            Err(format!("{number}: expected a number between 0 and 1"))
+        }
+    }
+}
+
+impl From<Share> for f64 {
+    fn from(share: Share) -> Self {
+        share.0
+    }
+}
+
+/// How the inner UDP source port is chosen.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum InnerPort {
+    /// One port for all queue pairs, as older NICs and many traffic generators do.
+    Constant,
+    /// A port for each queue pair, by rdma-core's formula.
+    PerQueuePair,
+}
+
+impl fmt::Display for InnerPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Constant => "constant",
+            Self::PerQueuePair => "per-queue-pair",
+        })
+    }
+}

@@ -1,0 +1,308 @@
+//! What follows from the figures, in sentences.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::file::{Dataplane, Experiment, KERNEL, Measured, Quantity};
+use crate::record::Role;
+use crate::summary::{RandomTest, Row, Summary};
+use crate::units::InnerPort;
+
+/// Smaller differences, as a share of the peak, do not count. Routing packets use all links.
+const ROUTING: f64 = 0.005;
+
+/// Whether a sentence is good news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Grade {
+    /// As expected, or better than the baseline.
+    Good,
+    /// Not as expected.
+    Bad,
+    /// Neither.
+    Note,
+}
+
+/// A sentence that follows from the figures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// Whether it is good news.
+    pub grade: Grade,
+    /// The sentence.
+    pub text: String,
+}
+
+/// What follows from the figures.
+#[must_use]
+pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    let baseline = experiment.baseline();
+    for label in experiment.dataplanes.iter().map(Dataplane::label) {
+        let rows: Vec<&Row> = summary.rows.iter().filter(|row| row.dataplane == label).collect();
+        if label != baseline {
+            verdicts.extend(gains(&label, &baseline, &rows));
+        }
+        verdicts.extend(placement(&label, &rows));
+    }
+    verdicts.push(frames(summary));
+    verdicts.push(precision(experiment, summary));
+    if summary.machine_is_the_limit() {
+        verdicts.push(Verdict {
+            grade: Grade::Note,
+            text: format!(
+                "The machine was the limit: {:.0} % of the CPUs were busy, and {:.0} % of the runs \
+                 were slower than required. No conclusion from times is drawn. The loads of the \
+                 links do not depend on times.",
+                summary.busy * 100.0,
+                summary.slow * 100.0
+            ),
+        });
+    }
+    verdicts
+}
+
+/// The difference to the baseline, at the leaf and between the spines, for each fabric and way to
+/// choose inner ports.
+fn gains(label: &str, baseline: &str, rows: &[&Row]) -> Vec<Verdict> {
+    let mut groups: Vec<(&str, InnerPort)> = Vec::new();
+    for row in rows {
+        let group = (row.fabric.as_str(), row.point.inner_port);
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
+    let fabrics: BTreeSet<&str> = groups.iter().map(|(fabric, _)| *fabric).collect();
+    let verdict = |(fabric, port): &(&str, InnerPort)| {
+        let own: Vec<&Row> = rows
+            .iter()
+            .copied()
+            .filter(|row| row.fabric == *fabric && row.point.inner_port == *port)
+            .collect();
+        let found: Vec<(Grade, String)> =
+            [Role::Leaf, Role::Spine].iter().filter_map(|role| at_tier(&own, *role)).collect();
+        let grades: Vec<Grade> = found.iter().map(|(grade, _)| *grade).collect();
+        let grade = [Grade::Bad, Grade::Good].into_iter().find(|grade| grades.contains(grade));
+        let places: Vec<String> = found.into_iter().map(|(_, text)| text).collect();
+        let port = match port {
+            InnerPort::Constant => "one inner source port",
+            InnerPort::PerQueuePair => "an inner source port for each queue pair",
+        };
+        let fabric = if fabrics.len() > 1 { format!(", {fabric}") } else { String::new() };
+        (!places.is_empty()).then(|| Verdict {
+            grade: grade.unwrap_or(Grade::Note),
+            text: format!(
+                "{label}{fabric}, {port}: compared with {}, the peak load is {}.",
+                title(baseline),
+                places.join(", and ")
+            ),
+        })
+    };
+    groups.iter().filter_map(verdict).collect()
+}
+
+/// The difference to the baseline at one tier.
+fn at_tier(rows: &[&Row], role: Role) -> Option<(Grade, String)> {
+    let tier = |row: &&Row| row.tiers.iter().find(|tier| tier.role == role)?.gain;
+    let gains: Vec<(f64, f64)> = rows.iter().filter_map(tier).collect();
+    let least = gains.iter().map(|(gain, _)| *gain).reduce(f64::min)?;
+    let most = gains.iter().map(|(gain, _)| *gain).fold(least, f64::max);
+    let beyond =
+        |sign: f64| gains.iter().filter(|(gain, half)| sign * gain > half.max(ROUTING)).count();
+    let (better, worse, all) = (beyond(1.0), beyond(-1.0), gains.len());
+    let place = match role {
+        Role::Leaf => "at the leaf",
+        Role::Spine => "between the spines",
+        Role::FarLeaf => "at the receiving leaf",
+    };
+    if better + worse == 0 {
+        return Some((Grade::Note, format!("the same within noise {place}")));
+    }
+    let grade = if worse == 0 { Grade::Good } else { Grade::Bad };
+    let noise = match all - better - worse {
+        0 => String::new(),
+        same => format!(" (within noise at {same} of {all} points)"),
+    };
+    Some((grade, format!("{} {place}{noise}", change(least, most))))
+}
+
+/// The title of a dataplane.
+#[must_use]
+pub fn title(label: &str) -> &str {
+    if label == KERNEL { "kernel VXLAN" } else { label }
+}
+
+/// The figures that are shown beside a published one, in words.
+#[must_use]
+pub fn measured(wanted: &Measured, summary: &Summary) -> String {
+    let Measured { dataplane, tier, inner_port, queue_pairs, quantity } = wanted;
+    let is_wanted = |row: &&Row| {
+        row.dataplane == dataplane.as_str()
+            && inner_port.is_none_or(|port| port == row.point.inner_port)
+            && queue_pairs.is_none_or(|number| number == row.point.queue_pairs)
+    };
+    let value = |row: &Row| {
+        let tier = row.tiers.iter().find(|found| found.role == *tier)?;
+        match quantity {
+            Quantity::Mmr => Some(tier.mmr.mean),
+            Quantity::PeakGain => Some(tier.gain?.0),
+        }
+    };
+    let values: Vec<f64> = summary.rows.iter().filter(is_wanted).filter_map(value).collect();
+    let Some(least) = values.iter().copied().reduce(f64::min) else { return "–".to_owned() };
+    let most = values.into_iter().fold(least, f64::max);
+    match quantity {
+        Quantity::PeakGain => change(least, most),
+        Quantity::Mmr if most - least < 0.005 => format!("{most:.2}"),
+        Quantity::Mmr => format!("{least:.2} to {most:.2}"),
+    }
+}
+
+/// A range of gains in words.
+fn change(least: f64, most: f64) -> String {
+    let [least, most] = [least, most].map(|gain| (gain * 100.0).round() as i64);
+    match (least >= 0, most >= 0) {
+        (true, _) if least == most => format!("{most} % lower"),
+        (true, _) => format!("{least} % to {most} % lower"),
+        (false, true) => format!("{} % higher to {most} % lower", -least),
+        (false, false) if least == most => format!("{} % higher", -least),
+        (false, false) => format!("{} % to {} % higher", -most, -least),
+    }
+}
+
+/// How a dataplane places queue pairs: at random, or as evenly as possible.
+fn placement(label: &str, rows: &[&Row]) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    let tests: Vec<_> = rows.iter().filter_map(|row| row.random).collect();
+    let chances = tests.iter().map(|test| test.fullest_chance.min(test.links_chance));
+    if let Some(least) = chances.reduce(f64::min) {
+        let fits = tests.iter().all(RandomTest::fits);
+        verdicts.push(Verdict {
+            grade: if fits { Grade::Good } else { Grade::Bad },
+            text: format!(
+                "{label} {} queue pairs as a random hash does (χ² tests at {} points; the smallest \
+                 probability of such a deviation by chance is {least:.3}).",
+                if fits { "places" } else { "does NOT place" },
+                tests.len()
+            ),
+        });
+    }
+    let even = |row: &&Row| {
+        row.paths().is_some_and(|tier| tier.links > 1 && tier.mmr.mean <= row.floor * 1.01)
+    };
+    if !rows.is_empty() && rows.iter().all(even) {
+        verdicts.push(Verdict {
+            grade: Grade::Good,
+            text: format!("{label} is at the floor at every point: no placement is more even."),
+        });
+    }
+    verdicts
+}
+
+fn frames(summary: &Summary) -> Verdict {
+    let sum = |of: fn(&Row) -> u64| summary.rows.iter().map(of).sum::<u64>();
+    let (sent, lost, reordered) =
+        (sum(|row| row.sent), sum(|row| row.lost), sum(|row| row.reordered));
+    if lost + reordered == 0 {
+        let text = format!("None of {sent} frames was lost or reordered.");
+        return Verdict { grade: Grade::Good, text };
+    }
+    let text = format!("Of {sent} frames, {lost} were lost and {reordered} were reordered.");
+    Verdict { grade: Grade::Bad, text }
+}
+
+fn precision(experiment: &Experiment, summary: &Summary) -> Verdict {
+    let share = experiment.repetitions.precision.get();
+    let percent = share * 100.0;
+    let confidence = experiment.repetitions.confidence.get() * 100.0;
+    let wide = |row: &&Row| row.paths().is_some_and(|tier| !tier.mmr.is_precise(share));
+    let (wide, all) = (summary.rows.iter().filter(wide).count(), summary.rows.len());
+    if wide == 0 {
+        let text = format!(
+            "Every mean MMR is known to ±{percent:.0} % or better ({confidence:.0} % confidence)."
+        );
+        return Verdict { grade: Grade::Good, text };
+    }
+    let text = format!(
+        "{wide} of {all} mean MMRs are less certain than ±{percent:.0} % ({confidence:.0} % \
+         confidence): more repetitions are needed."
+    );
+    Verdict { grade: Grade::Note, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Run;
+    use crate::record::tests::run;
+
+    fn experiment() -> Experiment {
+        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+            dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]
+            [traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8]";
+        Experiment::parse("x.toml".as_ref(), text).unwrap()
+    }
+
+    fn summary(runs: &[Run]) -> Summary {
+        Summary::new(&experiment(), runs)
+    }
+
+    fn texts(runs: &[Run]) -> Vec<String> {
+        let line = |verdict: Verdict| format!("{:?}: {}", verdict.grade, verdict.text);
+        verdicts(&experiment(), &summary(runs)).into_iter().map(line).collect()
+    }
+
+    fn runs(pinned: [u64; 4]) -> Vec<Run> {
+        let both = |at| [run("kernel", 8, at, &[800, 0, 0, 0]), run("qp-pin", 8, at, &pinned)];
+        (0..5).flat_map(both).collect()
+    }
+
+    #[test]
+    fn good_and_bad_news() {
+        let good = texts(&runs([200, 200, 200, 200]));
+        assert_eq!(
+            good,
+            [
+                "Good: qp-pin, one inner source port: compared with kernel VXLAN, the peak load is \
+                 50 % lower at the leaf, and 75 % lower between the spines.",
+                "Good: qp-pin is at the floor at every point: no placement is more even.",
+                "Good: None of 8000 frames was lost or reordered.",
+                "Good: Every mean MMR is known to ±5 % or better (95 % confidence).",
+            ]
+        );
+        let mut bad = runs([800, 0, 0, 0]);
+        bad[3].lost = 7;
+        bad[0].busy = 5.0;
+        let bad = texts(&bad);
+        assert!(
+            bad[0].starts_with("Note: ") && bad[0].contains("is the same within noise at the leaf")
+        );
+        assert!(bad.contains(&"Bad: Of 8000 frames, 7 were lost and 0 were reordered.".into()));
+        assert!(!bad.iter().any(|text| text.contains("floor")), "{bad:?}");
+        let mut busy = runs([200, 200, 200, 200]);
+        busy.iter_mut().for_each(|run| (run.seconds, run.busy) = (8.0, 0.99));
+        assert!(texts(&busy).last().unwrap().starts_with("Note: The machine was the limit"));
+    }
+
+    #[test]
+    fn figures_beside_published_ones() {
+        let text = "dataplane = 'qp-pin'\ntier = 'spine'\nquantity = 'peak-gain'";
+        let wanted: Measured = toml::from_str(text).unwrap();
+        let summary = summary(&runs([200, 200, 200, 200]));
+        assert_eq!(measured(&wanted, &summary), "75 % lower");
+        let mmr = Measured { quantity: Quantity::Mmr, tier: Role::Leaf, ..wanted.clone() };
+        assert_eq!(measured(&mmr, &summary), "1.00");
+        let ports = Some(InnerPort::PerQueuePair);
+        assert_eq!(measured(&Measured { inner_port: ports, ..wanted }, &summary), "–");
+    }
+
+    #[test]
+    fn a_change_in_words() {
+        assert_eq!(change(0.1, 0.25), "10 % to 25 % lower");
+        assert_eq!(change(0.1, 0.1), "10 % lower");
+        assert_eq!(change(-0.001, 0.25), "0 % to 25 % lower");
+        assert_eq!(change(-0.1, -0.1), "10 % higher");
+        assert_eq!(change(-0.1, 0.25), "10 % higher to 25 % lower");
+        assert_eq!(change(-0.3, -0.1), "10 % to 30 % higher");
+    }
+}

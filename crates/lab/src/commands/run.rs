@@ -1,0 +1,73 @@
+//! `lab run`: runs an experiment.
+
+use std::process::ExitCode;
+
+use experiment::verdict::Grade;
+use experiment::{Experiment, Plan};
+use lab::run;
+
+use crate::arguments::{Output, Run};
+use crate::output::{Outcome, Progress, interrupt, print, print_json};
+
+pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
+    if arguments.schema {
+        return print_json(&experiment::file::schema());
+    }
+    let file = arguments.file.clone().ok_or("the experiment file is missing")?;
+    if arguments.plan {
+        return show_plan(&file, arguments.quick);
+    }
+    let own = std::env::current_exe()?;
+    let vtepd = arguments.vtepd.clone().unwrap_or_else(|| own.with_file_name("vtepd"));
+    if !vtepd.exists() {
+        return Err(format!(
+            "{} is missing: build it with 'cargo build --release -p vtepd', or name it with --vtepd",
+            vtepd.display()
+        )
+        .into());
+    }
+    let out = arguments.out.clone().ok_or("the directory for the results is missing: --out DIR")?;
+    let quick = if arguments.quick { " --quick" } else { "" };
+    let settings = run::Settings {
+        command: arguments
+            .command
+            .clone()
+            .unwrap_or_else(|| format!("lab run {} --out DIR{quick}", file.display())),
+        file,
+        out,
+        quick: arguments.quick,
+        vtepd: std::path::absolute(vtepd)?,
+        fabric: arguments.name.clone(),
+    };
+    let progress = Progress::new();
+    let outcome = run::run(&settings, &|text| progress.report(text), interrupt());
+    drop(progress);
+    let outcome = outcome?;
+    if output == Output::Json {
+        return print_json(&serde_json::json!({
+            "summary": outcome.summary,
+            "verdicts": outcome.verdicts,
+            "report": outcome.report,
+        }));
+    }
+    for verdict in &outcome.verdicts {
+        let sign = match verdict.grade {
+            Grade::Good => "✓",
+            Grade::Bad => "✗",
+            Grade::Note => "○",
+        };
+        print(format_args!("{sign} {}", verdict.text))?;
+    }
+    print(format_args!("Report: {}", outcome.report.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the runs in their order, one JSON object a line.
+fn show_plan(file: &std::path::Path, quick: bool) -> Outcome {
+    let (experiment, _) = Experiment::load(file)?;
+    let experiment = if quick { experiment.quick() } else { experiment };
+    for key in Plan::new(&experiment).turns.iter().flat_map(|turn| &turn.runs) {
+        print(serde_json::to_string(key)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,98 @@
+//! The machine and the programs of a measurement. What cannot be determined is empty or 0.
+
+use std::path::Path;
+use std::process::Command;
+
+/// The first line of a file.
+fn first_line(path: &str) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// The kernel release.
+pub(crate) fn kernel() -> String {
+    first_line("/proc/sys/kernel/osrelease")
+}
+
+/// The CPU model.
+pub(crate) fn cpu_model() -> String {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    model.map_or_else(String::new, |(_, name)| name.trim().to_owned())
+}
+
+/// The number of CPUs that this process may use.
+pub(crate) fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(0, Into::into)
+}
+
+/// The version of zebra.
+pub(crate) fn frr() -> String {
+    version(Path::new("/usr/lib/frr/zebra"))
+}
+
+/// The last word of the first line of `--version`, as in `zebra version 8.4.4` or `vtepd 0.1.0`.
+pub(crate) fn version(program: &Path) -> String {
+    let output = Command::new(program).arg("--version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let text = text.unwrap_or_default();
+    let word = text.lines().next().and_then(|line| line.split_whitespace().last());
+    word.unwrap_or_default().to_owned()
+}
+
+/// The memory in MiB.
+pub(crate) fn memory_mib() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or_default() / 1024
+}
+
+/// A checksum of the machine's id, which tells equal machines apart and does not reveal the id.
+pub(crate) fn id() -> String {
+    checksum(first_line("/etc/machine-id").as_bytes())
+}
+
+/// The CRC-32 of bytes.
+pub(crate) fn checksum(bytes: &[u8]) -> String {
+    format!("{:08x}", crc32fast::hash(bytes))
+}
+
+/// The commit of the checkout that a program was built in, with `-dirty` after changes.
+pub(crate) fn commit(program: &Path) -> String {
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    // Root may read a checkout of another user.
+    let output = Command::new("git")
+        .args(["-c", "safe.directory=*", "-C"])
+        .arg(folder)
+        .args(["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"])
+        .output();
+    let commit = output.ok().filter(|output| output.status.success());
+    let commit = commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    commit.unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// The busy and the total time of all CPUs since boot, in clock ticks.
+pub(crate) fn cpu_time() -> (u64, u64) {
+    let line = first_line("/proc/stat");
+    let numbers = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
+    // user, nice, system, idle, iowait, irq, softirq, steal; guest time is part of user time.
+    let times: Vec<u64> = numbers.take(8).collect();
+    let total: u64 = times.iter().sum();
+    let idle: u64 = times.iter().skip(3).take(2).sum();
+    (total - idle, total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_described() {
+        assert!(cpus() > 0 && memory_mib() > 100 && kernel().contains('.'));
+        let (busy, total) = cpu_time();
+        assert!(busy > 0 && total > busy);
+        assert_eq!(checksum(b"123456789"), "cbf43926");
+        assert_eq!(commit(Path::new("/no/such/program")), "unknown");
+    }
+}

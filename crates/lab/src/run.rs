@@ -1,0 +1,235 @@
+//! Runs an experiment: brings its fabrics up, lets the dataplanes take turns, and writes the results
+//! into a directory. A second call continues where the first was interrupted.
+
+mod bench;
+mod directory;
+mod error;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use experiment::plan::{Key, Turn, fabric_name};
+use experiment::record::Manifest;
+use experiment::statistics::Statistics;
+use experiment::verdict::{Verdict, verdicts};
+use experiment::{Experiment, Plan, Run, Summary};
+
+use crate::fabric::Fabric;
+use crate::machine;
+use crate::progress::{Interrupted, OnProgress};
+use bench::Bench;
+use directory::Directory;
+
+pub use directory::load;
+pub use error::RunError;
+
+/// The settings of an experiment.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The experiment file.
+    pub file: PathBuf,
+    /// The directory for the results.
+    pub out: PathBuf,
+    /// Whether to run the short form.
+    pub quick: bool,
+    /// The vtepd executable.
+    pub vtepd: PathBuf,
+    /// The name of the fabric; `None` for the name of the experiment.
+    pub fabric: Option<String>,
+    /// The command that repeats the experiment, for the report.
+    pub command: String,
+}
+
+/// The result of an experiment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The runs, summarised.
+    pub summary: Summary,
+    /// What follows.
+    pub verdicts: Vec<Verdict>,
+    /// The page with the results.
+    pub report: PathBuf,
+}
+
+/// Runs an experiment and writes its results. If it fails or is interrupted, the results of the
+/// complete runs are written, too.
+///
+/// # Errors
+/// [`RunError`]. The fabric has been taken down then.
+pub fn run(
+    settings: &Settings,
+    report: OnProgress,
+    interrupted: &AtomicBool,
+) -> Result<Outcome, RunError> {
+    let (experiment, text) = Experiment::load(&settings.file)?;
+    let experiment = if settings.quick { experiment.quick() } else { experiment };
+    let manifest = manifest(settings, &experiment, &text)?;
+    let mut directory = Directory::open(&settings.out, &manifest, &text)?;
+    let mut session = Session { settings, experiment: &experiment, report, interrupted };
+    let result = session.run(&mut directory);
+    let runs = directory.runs();
+    if runs.is_empty() {
+        // There is nothing to report.
+        result?;
+        return Err(RunError::Nothing);
+    }
+    let written =
+        directory.write_results(&experiment, &manifest, &settings.command, result.is_ok());
+    // The first error is the cause of the others.
+    result?;
+    let (summary, report) = written?;
+    let verdicts = verdicts(&experiment, &summary);
+    Ok(Outcome { summary, verdicts, report })
+}
+
+/// What must be the same for all runs of a directory.
+fn manifest(
+    settings: &Settings,
+    experiment: &Experiment,
+    text: &str,
+) -> Result<Manifest, RunError> {
+    let own = std::env::current_exe().unwrap_or_default();
+    let sum = |program: &PathBuf| {
+        let bytes = std::fs::read(program)
+            .map_err(|source| RunError::File { path: program.clone(), source })?;
+        Ok::<_, RunError>(machine::checksum(&bytes))
+    };
+    let programs = [("lab", sum(&own)?), ("vtepd", sum(&settings.vtepd)?)];
+    Ok(Manifest {
+        experiment: experiment.name.to_string(),
+        quick: settings.quick,
+        file: machine::checksum(text.as_bytes()),
+        commit: machine::commit(&settings.vtepd),
+        programs: programs.map(|(name, sum)| (name.to_owned(), sum)).into(),
+        machine: experiment::record::Machine {
+            kernel: machine::kernel(),
+            cpu_model: machine::cpu_model(),
+            cpus: machine::cpus(),
+            memory_mib: machine::memory_mib(),
+            id: machine::id(),
+        },
+        frr: machine::frr(),
+        vtepd: machine::version(&settings.vtepd),
+    })
+}
+
+/// The execution of a plan.
+struct Session<'a> {
+    settings: &'a Settings,
+    experiment: &'a Experiment,
+    report: OnProgress<'a>,
+    interrupted: &'a AtomicBool,
+}
+
+impl Session<'_> {
+    fn run(&mut self, directory: &mut Directory) -> Result<(), RunError> {
+        let plan = Plan::new(self.experiment);
+        for (at, topology) in self.experiment.topologies.iter().enumerate() {
+            let turns: Vec<&Turn> = plan.turns.iter().filter(|turn| turn.fabric == at).collect();
+            let missing = |turn: &&&Turn| !self.missing(turn, directory).is_empty();
+            if !turns.iter().any(|turn| missing(&turn)) {
+                continue;
+            }
+            let name = self.settings.fabric.clone();
+            let name = name.unwrap_or_else(|| self.experiment.name.to_string());
+            if Fabric::is_kept(&name) {
+                return Err(RunError::FabricIsUp(name));
+            }
+            (self.report)(&format!("starting the fabric {}", fabric_name(topology)))?;
+            let mut bench =
+                Bench::up(self.settings, self.experiment, topology, &name, self.report)?;
+            let result = self.turns(&turns, &mut bench, directory);
+            let down = bench.down();
+            result.and(down)?;
+        }
+        Ok(())
+    }
+
+    /// The runs of all turns with one fabric.
+    fn turns(
+        &self,
+        turns: &[&Turn],
+        bench: &mut Bench<'_>,
+        directory: &mut Directory,
+    ) -> Result<(), RunError> {
+        let start = Instant::now();
+        let mut done = 0_usize;
+        for (at, turn) in turns.iter().enumerate() {
+            let keys = self.missing(turn, directory);
+            let (Some(dataplane), false) =
+                (self.experiment.dataplanes.get(turn.dataplane), keys.is_empty())
+            else {
+                continue;
+            };
+            let later = turns.iter().skip(at).map(|turn| self.missing(turn, directory).len());
+            let left = later.sum::<usize>();
+            (self.report)(&format!(
+                "{}: at most {left} runs{} to go, now {} of {}",
+                self.experiment.name,
+                time_left(start.elapsed(), done, left),
+                keys.len(),
+                dataplane.label()
+            ))?;
+            for key in keys {
+                bench.switch(dataplane, key.seed)?;
+                let run = bench.measure(key, self.report, self.interrupted)?;
+                if self.interrupted.load(Ordering::Relaxed) {
+                    return Err(Interrupted.into());
+                }
+                directory.append(run)?;
+                done += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The runs of a turn that are not complete and that the stop rule still wants.
+    fn missing(&self, turn: &Turn, directory: &Directory) -> Vec<Key> {
+        let wanted = |key: &&Key| !directory.has(key) && !self.is_precise(key, directory.runs());
+        turn.runs.iter().filter(wanted).cloned().collect()
+    }
+
+    /// Whether the runs so far give the mean MMR with the required precision. Only complete turns
+    /// count, so that the decision does not depend on where a session was interrupted.
+    fn is_precise(&self, key: &Key, runs: &[Run]) -> bool {
+        let repetitions = &self.experiment.repetitions;
+        let turn = repetitions.turn.get();
+        let before = key.repetition / turn * turn;
+        let same = |run: &&Run| {
+            let Key { fabric, dataplane, point, repetition, .. } = &run.key;
+            (fabric, dataplane, point) == (&key.fabric, &key.dataplane, &key.point)
+                && *repetition < before
+        };
+        let values: Vec<f64> = runs.iter().filter(same).map(Run::mmr).collect();
+        values.len() >= repetitions.min.get() as usize
+            && Statistics::of(&values, repetitions.confidence.get())
+                .is_some_and(|statistics| statistics.is_precise(repetitions.precision.get()))
+    }
+}
+
+/// The time left in words, from the mean duration of the runs so far.
+fn time_left(elapsed: Duration, done: usize, left: usize) -> String {
+    if done == 0 {
+        return String::new();
+    }
+    let seconds = elapsed.as_secs_f64() / done as f64 * left as f64;
+    if seconds < 90.0 {
+        format!(" (about {seconds:.0} s)")
+    } else {
+        format!(" (about {:.0} min)", seconds / 60.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_in_words() {
+        let elapsed = Duration::from_secs(10);
+        assert_eq!(time_left(elapsed, 0, 10), "");
+        assert_eq!(time_left(elapsed, 10, 60), " (about 60 s)");
+        assert_eq!(time_left(elapsed, 10, 600), " (about 10 min)");
+    }
+}

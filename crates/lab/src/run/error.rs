@@ -1,0 +1,96 @@
+//! Why an experiment could not be run.
+
+use std::path::PathBuf;
+
+use crate::counters::CountersError;
+use crate::daemon::DaemonError;
+use crate::deployed::DeployedError;
+use crate::fabric::FabricError;
+use crate::netns::NetnsError;
+use crate::node::NodeError;
+use crate::process::ProcessError;
+use crate::progress::Interrupted;
+use crate::roce::RoceError;
+use crate::topology::TopologyError;
+
+/// The experiment could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The experiment file cannot be used.
+    #[error(transparent)]
+    Experiment(#[from] experiment::FileError),
+    /// The topology file cannot be used.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// An operation on the fabric failed.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The overlay could not be read.
+    #[error(transparent)]
+    Deployed(#[from] DeployedError),
+    /// The user interrupted the command.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
+    /// An operation on a node failed.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// A process could not be ended.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// An operation on a namespace failed.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    /// vtepd could not be run.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    /// The traffic could not be sent or received.
+    #[error(transparent)]
+    Roce(#[from] RoceError),
+    /// The interface counters could not be read.
+    #[error(transparent)]
+    Counters(#[from] CountersError),
+    /// A file cannot be read or written.
+    #[error("cannot use {}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A file of the directory has another content than expected.
+    #[error("{}, line {line}, is no run: remove the line, or choose another directory with --out",
+        .path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The cause.
+        source: serde_json::Error,
+    },
+    /// The directory has results of another experiment, commit or machine.
+    #[error("{} has results that cannot be continued: choose another directory with --out{}",
+        .path.display(), .differences.iter().map(|text| format!("\n  {text}")).collect::<String>())]
+    Other {
+        /// The directory.
+        path: PathBuf,
+        /// What differs.
+        differences: Vec<String>,
+    },
+    /// The directory has files that are not of an experiment.
+    #[error("{} is not empty and has no experiment: choose another directory with --out",
+        .0.display())]
+    NotEmpty(PathBuf),
+    /// A fabric of this name was left running.
+    #[error("fabric '{0}' is running: stop it with 'lab down {0}', or choose another with --name")]
+    FabricIsUp(String),
+    /// The hosts of the experiment are not in the fabric.
+    #[error("{0}")]
+    NoHosts(String),
+    /// The routes of the fabric do not stay the same.
+    #[error("routes changed during {0} attempts of a run: the machine may be too busy for BFD")]
+    Unstable(u32),
+    /// There are no runs.
+    #[error("the experiment has no runs")]
+    Nothing,
+}

@@ -1,0 +1,171 @@
+//! `lab run` on the smallest fabric: it continues after each kind of end, keeps the results so far,
+//! and repeats itself.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use experiment::{Experiment, Plan, Run};
+use lab::process::{Process, wait_until};
+use lab::{Fabric, netns};
+use nix::mount::{MsFlags, mount, umount};
+use nix::sys::signal::Signal;
+use root_test::root_test;
+use vtepd_tests::daemon::{lab_program, program};
+
+use super::fixture::{CONVERGENCE, frr, turn};
+
+const FABRIC: &str = "evpn-experiment";
+const REPETITIONS: usize = 12;
+/// Four pages: three files, and some runs.
+const SMALL: &str = "size=16k";
+
+/// A folder for the files of the test. Drop unmounts and deletes it, and stops the fabric.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = std::env::temp_dir().join(format!("{FABRIC}-{}", std::process::id()));
+        fs::create_dir_all(folder.join("small")).unwrap();
+        let topology = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../deploy/containerlab/minimal.clab.yml")
+            .canonicalize()
+            .unwrap();
+        let text = format!(
+            "name = 'story'\ntitle = 'A story'\nquestion = 'Does it continue?'
+             topologies = ['{}']\ndataplane = [{{policy = 'kernel'}}, {{policy = 'qp-hash'}}]
+             [traffic]\nframes = 50\nrate = 2000\n[sweep]\nqueue-pairs = [4]
+             [repetitions]\nmin = {REPETITIONS}\nmax = {REPETITIONS}\nturn = 4\n",
+            topology.display()
+        );
+        fs::write(folder.join("story.toml"), text).unwrap();
+        Self(folder)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("story.toml")
+    }
+
+    fn command(&self, out: &str) -> Command {
+        let mut command = Command::new(lab_program());
+        command.arg("run").arg(self.file()).arg("--out").arg(self.0.join(out));
+        command.args(["--name", FABRIC, "--vtepd"]).arg(program());
+        command
+    }
+
+    fn runs(&self, out: &str) -> Vec<Run> {
+        let text = fs::read_to_string(self.0.join(out).join("runs.jsonl")).unwrap_or_default();
+        Run::parse_lines(&text).unwrap().0
+    }
+
+    /// Starts the experiment, and ends it by `end` once it has this number of runs. Returns what it
+    /// wrote to standard error.
+    fn end_after(&self, runs: usize, end: impl FnOnce(&Process)) -> (Option<i32>, String) {
+        let mut command = self.command("out");
+        let log = self.0.join("log");
+        command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
+        let mut lab = Process::spawn(&mut command).unwrap();
+        let there = wait_until(CONVERGENCE, || self.runs("out").len() >= runs);
+        let said = || fs::read_to_string(&log).unwrap();
+        assert!(there, "{} runs of {runs}: {}", self.runs("out").len(), said());
+        end(&lab);
+        let status = lab.wait(CONVERGENCE).unwrap();
+        (status.code(), said())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // It is mounted only during a part of the test.
+        let _ = umount(&self.0.join("small"));
+        let _ = fs::remove_dir_all(&self.0);
+        if let Ok(fabric) = Fabric::open(FABRIC) {
+            fabric.down().unwrap();
+        }
+    }
+}
+
+/// The flows on each link, by run. A flow is 50 frames.
+fn flows(runs: &[Run]) -> BTreeMap<(String, u32), Vec<u64>> {
+    let flows = |run: &Run| {
+        let loads = run.tiers.iter().flat_map(|tier| tier.links.values());
+        loads.map(|load| (load + 25) / 50).collect()
+    };
+    runs.iter().map(|run| ((run.key.dataplane.clone(), run.key.repetition), flows(run))).collect()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[root_test(needs = frr)]
+fn an_experiment_continues_after_each_end_and_repeats_itself() {
+    let _turn = turn();
+    let folder = Folder::new();
+    let results = folder.0.join("out");
+
+    // Killed: the next call removes its fabric, and the line that was cut.
+    let (code, _) = folder.end_after(2, |lab| lab.signal(Signal::SIGKILL).unwrap());
+    assert_eq!(code, None);
+    let before = folder.runs("out");
+    let runs = results.join("runs.jsonl");
+    fs::File::options().append(true).open(&runs).unwrap().write_all(b"{\"fabric\":").unwrap();
+
+    // Interrupted by the user: the results so far are there.
+    let (code, text) =
+        folder.end_after(before.len() + 2, |lab| lab.signal(Signal::SIGINT).unwrap());
+    assert!(code == Some(130) && text.ends_with("lab: interrupted\n"), "{code:?} {text}");
+    assert_eq!(folder.runs("out")[..before.len()], before, "complete runs stay");
+    let page = fs::read_to_string(results.join("report.html")).unwrap();
+    assert!(page.contains("The experiment is not complete"), "{page}");
+    assert!(Fabric::open(FABRIC).is_err(), "the fabric is gone");
+
+    // A namespace vanishes: the error names it.
+    let after = folder.runs("out").len() + 2;
+    let host = format!("lab-{FABRIC}-host2");
+    let (code, text) = folder.end_after(after, |_| netns::delete(&host).unwrap());
+    assert!(code == Some(1) && text.contains(&host), "{text}");
+    assert!(folder.runs("out").len() >= after);
+
+    // Another experiment must not add to it.
+    let changed = fs::read_to_string(folder.file()).unwrap();
+    fs::write(folder.file(), format!("{changed}# changed\n")).unwrap();
+    let refused = folder.command("out").output().unwrap();
+    assert!(said(&refused).contains("has results that cannot be continued"), "{}", said(&refused));
+    assert!(said(&refused).contains("\n  file: "), "{}", said(&refused));
+    fs::write(folder.file(), &changed).unwrap();
+
+    // Undisturbed: the rest, each run once.
+    let output = folder.command("out").output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let runs = folder.runs("out");
+    assert_eq!((runs.len(), flows(&runs).len()), (2 * REPETITIONS, 2 * REPETITIONS));
+    assert_eq!(runs.iter().map(|run| run.lost + run.reordered).sum::<u64>(), 0);
+    let page = fs::read_to_string(results.join("report.html")).unwrap();
+    assert!(!page.contains("is not complete") && page.contains("qp-hash"), "{page}");
+    for file in ["summary.csv", "runs.csv", "links.csv", "minimal-constant-leaf.svg"] {
+        assert!(fs::metadata(results.join(file)).unwrap().len() > 100, "{file}");
+    }
+
+    // A full disk: the error names the file, and the runs so far can be read. They are the same as
+    // before, in the order of the plan.
+    let small = folder.0.join("small");
+    mount(Some("none"), &small, Some("tmpfs"), MsFlags::empty(), Some(SMALL)).unwrap();
+    let output = folder.command("small").output().unwrap();
+    assert!(!output.status.success() && said(&output).contains("runs.jsonl"), "{}", said(&output));
+    assert!(said(&output).contains("No space left on device"), "{}", said(&output));
+    let again = folder.runs("small");
+    let (experiment, _) = Experiment::load(&folder.file()).unwrap();
+    let planned = Plan::new(&experiment).turns.into_iter().flat_map(|turn| turn.runs);
+    assert!(again.len() > 3, "{again:?}");
+    assert!(
+        again.iter().map(|run| &run.key).eq(planned.take(again.len()).collect::<Vec<_>>().iter())
+    );
+    let (all, again) = (flows(&runs), flows(&again));
+    // The CPU of the sender decides about kernel VXLAN's uplink.
+    for (key, flows) in again.iter().filter(|((dataplane, _), _)| dataplane != "kernel") {
+        assert_eq!(flows, &all[key], "{key:?}");
+    }
+}
