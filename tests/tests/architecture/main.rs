@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
-const MAY_USE: [(&str, &[&str]); 18] = [
+const MAY_USE: [(&str, &[&str]); 19] = [
     ("wire", &[]),
     ("path", &["wire"]),
+    ("pathmap", &["wire", "path"]),
     ("tables", &["wire", "path"]),
     ("frame", &["wire"]),
     ("pipeline", &["wire", "path", "frame", "tables"]),
@@ -29,6 +30,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
         &[
             "wire",
             "path",
+            "pathmap",
             "frame",
             "tables",
             "pipeline",
@@ -51,7 +53,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
 
 /// Crates that access time, sockets or the system. The crates of the datapath may not use them.
 const SYSTEM: [&str; 8] = ["tokio", "nix", "libc", "socket2", "aya", "axum", "netlink-sys", "mio"];
-const PURE: [&str; 5] = ["wire", "path", "frame", "tables", "pipeline"];
+const PURE: [&str; 6] = ["wire", "path", "pathmap", "frame", "tables", "pipeline"];
 
 /// Members of the workspace outside `crates/`.
 const MEMBERS: [&str; 6] =
