@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
-const MAY_USE: [(&str, &[&str]); 20] = [
+const MAY_USE: [(&str, &[&str]); 21] = [
     ("wire", &[]),
     ("path", &["wire"]),
+    ("pathmap", &["wire", "path"]),
     ("tables", &["wire", "path"]),
     ("frame", &["wire"]),
     ("pipeline", &["wire", "path", "frame", "tables"]),
@@ -30,6 +31,7 @@ const MAY_USE: [(&str, &[&str]); 20] = [
         &[
             "wire",
             "path",
+            "pathmap",
             "frame",
             "tables",
             "pipeline",
@@ -53,7 +55,7 @@ const MAY_USE: [(&str, &[&str]); 20] = [
 
 /// Crates that access time, sockets or the system. The crates of the datapath may not use them.
 const SYSTEM: [&str; 8] = ["tokio", "nix", "libc", "socket2", "aya", "axum", "netlink-sys", "mio"];
-const PURE: [&str; 6] = ["wire", "path", "frame", "tables", "pipeline", "roce"];
+const PURE: [&str; 7] = ["wire", "path", "pathmap", "frame", "tables", "pipeline", "roce"];
 
 /// Members of the workspace outside `crates/`.
 const MEMBERS: [&str; 6] =

@@ -1,0 +1,336 @@
+//! Probes and answers. All numbers are in network byte order.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |         magic 0x5650          |  version 1    | 1 probe, 2 ans.|
+//! |                     epoch of the prober                       |
+//! |                     id, counted in the epoch                  |
+//! |                     nonce                                     |
+//! |                     uplink of the prober (interface index)    |
+//! |      outer source port        | first TTL     | flags         |
+//! |                     time of the prober in microseconds        |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! | only in an answer:  arrival uplink (interface index)          |
+//! |  TTL seen     | R addresses   |       L loads                 |
+//! |                     R recorded addresses, 4 bytes each        |
+//! |                     L times: address, load in kB/s            |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! ```
+//!
+//! A tag of 16 bytes follows ([`crate::Key`]). A recorded address belongs to the interface by which
+//! a router sent the probe on (RFC 791 section 3.1, Record Route).
+
+use std::net::Ipv4Addr;
+
+/// The first bytes of every message.
+const MAGIC: u16 = 0x5650;
+/// The version of the format.
+pub const VERSION: u8 = 1;
+const PROBE: u8 = 1;
+const ANSWER: u8 = 2;
+const FLAG_RECORD: u8 = 1;
+const FLAG_URGENT: u8 = 2;
+/// Length of a probe without its tag in bytes.
+pub const PROBE_LENGTH: usize = 28;
+/// The most addresses that an IPv4 header can record.
+pub const MOST_RECORDED: usize = 9;
+/// The most loads in one answer.
+pub const MOST_LOADS: usize = 64;
+
+/// A probe: where does a packet with this outer source port go?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probe {
+    /// Number of the prober's run. A later run has a higher one.
+    pub epoch: u32,
+    /// Number of the probe within the epoch.
+    pub id: u32,
+    /// A number that the answer must repeat. It cannot be predicted.
+    pub nonce: u32,
+    /// The uplink by which it is sent, as the prober's interface index.
+    pub uplink: u32,
+    /// Its outer source port.
+    pub port: u16,
+    /// Its outer TTL when it is sent.
+    pub ttl: u8,
+    /// Whether its IP header has a Record Route option.
+    pub records: bool,
+    /// Whether earlier probes were not answered. The answer then returns over several paths.
+    pub urgent: bool,
+    /// When it was sent by the prober's clock, in microseconds, modulo 2³².
+    pub time: u32,
+}
+
+/// The load of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkLoad {
+    /// Address of the interface that sends on the link.
+    pub link: Ipv4Addr,
+    /// What the sender of the answer sends over it, in 1000 bytes a second.
+    pub kilobytes: u32,
+}
+
+/// The answer to a probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The probe.
+    pub probe: Probe,
+    /// The uplink by which the probe arrived, as the responder's interface index.
+    pub arrival: u32,
+    /// The TTL with which it arrived.
+    pub ttl_seen: u8,
+    /// The addresses that it recorded, in their order. At most [`MOST_RECORDED`].
+    pub recorded: Vec<Ipv4Addr>,
+    /// The load that the responder puts on links. At most [`MOST_LOADS`].
+    pub loads: Vec<LinkLoad>,
+}
+
+/// A probe or an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// A probe.
+    Probe(Probe),
+    /// An answer.
+    Answer(Answer),
+}
+
+/// Why bytes are no message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// The bytes end too early, or go on.
+    #[error("{0} bytes are not the length of this message")]
+    Length(usize),
+    /// The first bytes are not those of a message.
+    #[error("it does not begin with {MAGIC:#06x}")]
+    Magic,
+    /// Another version.
+    #[error("version {0} is not known: run the same vtepd on all leaves")]
+    Version(u8),
+    /// Neither probe nor answer.
+    #[error("kind {0} is neither probe nor answer")]
+    Kind(u8),
+    /// A count exceeds its limit, or a port or TTL is 0.
+    #[error("a field is out of its range")]
+    Range,
+}
+
+/// Reads numbers from the start of bytes.
+struct Reader<'m>(&'m [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take().map(|[byte]| byte)
+    }
+
+    fn half(&mut self) -> Option<u16> {
+        self.take().map(u16::from_be_bytes)
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    fn address(&mut self) -> Option<Ipv4Addr> {
+        self.take::<4>().map(Ipv4Addr::from)
+    }
+
+    fn probe(&mut self) -> Option<Probe> {
+        let (epoch, id, nonce, uplink) = (self.word()?, self.word()?, self.word()?, self.word()?);
+        let (port, ttl, flags, time) = (self.half()?, self.byte()?, self.byte()?, self.word()?);
+        let (records, urgent) = (flags & FLAG_RECORD != 0, flags & FLAG_URGENT != 0);
+        Some(Probe { epoch, id, nonce, uplink, port, ttl, records, urgent, time })
+    }
+
+    fn loads(&mut self, number: u16) -> Option<Vec<LinkLoad>> {
+        let load = |_| Some(LinkLoad { link: self.address()?, kilobytes: self.word()? });
+        (0..number).map(load).collect()
+    }
+}
+
+impl Message {
+    /// Reads a message without its tag.
+    ///
+    /// # Errors
+    /// [`MessageError`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
+        let length = MessageError::Length(bytes.len());
+        let mut reader = Reader(bytes);
+        if reader.half().ok_or(length)? != MAGIC {
+            return Err(MessageError::Magic);
+        }
+        let version = reader.byte().ok_or(length)?;
+        if version != VERSION {
+            return Err(MessageError::Version(version));
+        }
+        let kind = reader.byte().ok_or(length)?;
+        if !matches!(kind, PROBE | ANSWER) {
+            return Err(MessageError::Kind(kind));
+        }
+        let probe = reader.probe().ok_or(length)?;
+        if probe.port == 0 || probe.ttl == 0 {
+            return Err(MessageError::Range);
+        }
+        let message = if kind == PROBE {
+            Self::Probe(probe)
+        } else {
+            let arrival = reader.word().ok_or(length)?;
+            let ttl_seen = reader.byte().ok_or(length)?;
+            let addresses = reader.byte().ok_or(length)?;
+            let loads = reader.half().ok_or(length)?;
+            if usize::from(addresses) > MOST_RECORDED
+                || usize::from(loads) > MOST_LOADS
+                || ttl_seen > probe.ttl
+            {
+                return Err(MessageError::Range);
+            }
+            let recorded = (0..addresses).map(|_| reader.address()).collect::<Option<_>>();
+            let recorded = recorded.ok_or(length)?;
+            let loads = reader.loads(loads).ok_or(length)?;
+            Self::Answer(Answer { probe, arrival, ttl_seen, recorded, loads })
+        };
+        if reader.0.is_empty() { Ok(message) } else { Err(length) }
+    }
+
+    /// The bytes of the message without its tag.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let (probe, kind) = match self {
+            Self::Probe(probe) => (probe, PROBE),
+            Self::Answer(answer) => (&answer.probe, ANSWER),
+        };
+        let mut bytes = Vec::with_capacity(PROBE_LENGTH + crate::key::TAG);
+        bytes.extend_from_slice(&MAGIC.to_be_bytes());
+        bytes.extend_from_slice(&[VERSION, kind]);
+        for word in [probe.epoch, probe.id, probe.nonce, probe.uplink] {
+            bytes.extend_from_slice(&word.to_be_bytes());
+        }
+        bytes.extend_from_slice(&probe.port.to_be_bytes());
+        let flags = if probe.records { FLAG_RECORD } else { 0 };
+        let flags = flags | if probe.urgent { FLAG_URGENT } else { 0 };
+        bytes.extend_from_slice(&[probe.ttl, flags]);
+        bytes.extend_from_slice(&probe.time.to_be_bytes());
+        if let Self::Answer(answer) = self {
+            answer.append(&mut bytes);
+        }
+        bytes
+    }
+}
+
+impl Answer {
+    fn append(&self, bytes: &mut Vec<u8>) {
+        let (recorded, loads) =
+            (self.recorded.len().min(MOST_RECORDED), self.loads.len().min(MOST_LOADS));
+        bytes.extend_from_slice(&self.arrival.to_be_bytes());
+        bytes.extend_from_slice(&[self.ttl_seen, recorded as u8]);
+        bytes.extend_from_slice(&(loads as u16).to_be_bytes());
+        for address in self.recorded.iter().take(recorded) {
+            bytes.extend_from_slice(&address.octets());
+        }
+        for load in self.loads.iter().take(loads) {
+            bytes.extend_from_slice(&load.link.octets());
+            bytes.extend_from_slice(&load.kilobytes.to_be_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn probe() -> impl Strategy<Value = Probe> {
+        let numbers = any::<[u32; 5]>();
+        (numbers, 1..=u16::MAX, 1..=u8::MAX, any::<[bool; 2]>()).prop_map(
+            |([epoch, id, nonce, uplink, time], port, ttl, [records, urgent])| Probe {
+                epoch,
+                id,
+                nonce,
+                uplink,
+                port,
+                ttl,
+                records,
+                urgent,
+                time,
+            },
+        )
+    }
+
+    prop_compose! {
+        fn answer()(
+            probe in probe(),
+            arrival: u32,
+            seen: u8,
+            recorded in prop::collection::vec(any::<u32>(), 0..=MOST_RECORDED),
+            loads in prop::collection::vec(any::<(u32, u32)>(), 0..=MOST_LOADS),
+        ) -> Answer {
+            let load = |(link, kilobytes)| LinkLoad { link: Ipv4Addr::from_bits(link), kilobytes };
+            Answer {
+                ttl_seen: seen.min(probe.ttl),
+                probe,
+                arrival,
+                recorded: recorded.into_iter().map(Ipv4Addr::from_bits).collect(),
+                loads: loads.into_iter().map(load).collect(),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn messages_round_trip_and_no_other_length_is_one(probe in probe(), answer in answer()) {
+            for message in [Message::Probe(probe), Message::Answer(answer)] {
+                let bytes = message.bytes();
+                prop_assert_eq!(Message::parse(&bytes), Ok(message));
+                for length in 0..bytes.len() {
+                    prop_assert_eq!(Message::parse(&bytes[..length]), Err(MessageError::Length(length)));
+                }
+                let longer = [&bytes[..], &[0]].concat();
+                prop_assert_eq!(Message::parse(&longer), Err(MessageError::Length(longer.len())));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..128)) {
+            if let Ok(message) = Message::parse(&bytes) {
+                prop_assert_eq!(Message::parse(&message.bytes()), Ok(message));
+            }
+        }
+    }
+
+    #[test]
+    fn a_probe_as_bytes() {
+        let probe = Probe {
+            epoch: 1,
+            id: 2,
+            nonce: 3,
+            uplink: 4,
+            port: 50_000,
+            ttl: 64,
+            records: true,
+            urgent: false,
+            time: 5,
+        };
+        let bytes = Message::Probe(probe).bytes();
+        let expected = [
+            0x56, 0x50, 1, 1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0xc3, 0x50, 64, 1, 0,
+            0, 0, 5,
+        ];
+        assert_eq!(bytes, expected);
+        let with = |at: usize, value: u8| {
+            let mut changed = bytes.clone();
+            changed[at] = value;
+            Message::parse(&changed)
+        };
+        assert_eq!(with(0, 0), Err(MessageError::Magic));
+        assert_eq!(with(2, 2), Err(MessageError::Version(2)));
+        assert_eq!(with(3, 3), Err(MessageError::Kind(3)));
+        assert_eq!(with(22, 0), Err(MessageError::Range));
+    }
+}

@@ -1,0 +1,297 @@
+//! Places queue pairs on known paths, and moves them if they must or may.
+//!
+//! A new queue pair goes to the path that is next in the plan of its VTEP ([`crate::plan`]). It
+//! stays there until the path dies. It moves for balance only after a gap in its traffic that is
+//! longer than the difference of both paths' delays, so that no frame overtakes another one. While
+//! no path is known, queue pairs keep the path of `qp-hash`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use crate::load::{Foreign, Link};
+use crate::message::LinkLoad;
+use crate::plan::Routes;
+use crate::prober::Pair;
+use crate::random::Random;
+
+mod flow;
+mod rebalance;
+mod types;
+mod view;
+
+pub use flow::{Flow, Reading};
+pub use types::{Counts, FlowId, Found, Moves, Options, Placement, Target};
+pub use view::{PathView, TierView};
+
+use types::Paths;
+
+/// The load of a queue pair while no load is measured, in 1000 bytes a second.
+const NOMINAL: u64 = 1000;
+/// Ports of `qp-hash` in use that are probed like pinned ones.
+const WATCHED_HASHED: usize = 64;
+
+/// The queue pairs and their paths.
+#[derive(Debug)]
+pub struct Placer {
+    options: Options,
+    random: Random,
+    targets: BTreeMap<Target, Paths>,
+    flows: HashMap<FlowId, Flow>,
+    free: Vec<u32>,
+    used_slots: u32,
+    /// The load by own queue pairs, in 1000 bytes a second.
+    own: BTreeMap<Link, u64>,
+    foreign: Foreign,
+    measured: Duration,
+    rebalanced: Duration,
+    version: u64,
+    /// What happened so far.
+    pub counts: Counts,
+}
+
+impl Placer {
+    /// A placer that knows neither paths nor queue pairs.
+    #[must_use]
+    pub fn new(options: Options, random: Random) -> Self {
+        Self {
+            options,
+            random,
+            targets: BTreeMap::new(),
+            flows: HashMap::new(),
+            free: Vec::new(),
+            used_slots: 0,
+            own: BTreeMap::new(),
+            foreign: Foreign::default(),
+            measured: Duration::ZERO,
+            rebalanced: Duration::ZERO,
+            version: 1,
+            counts: Counts::default(),
+        }
+    }
+
+    /// A number that changes when placements do that were already given out.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The path of a queue pair. `hashed` is that of `qp-hash`. `None`: use that one, because the
+    /// table is full. For a known queue pair, `last` is when its last frame was sent.
+    pub fn place(
+        &mut self,
+        id: FlowId,
+        hashed: Pair,
+        last: impl FnOnce(u32) -> Option<Duration>,
+        now: Duration,
+    ) -> Option<Placement> {
+        if let Some(flow) = self.flows.get_mut(&id) {
+            if let Some(wanted) = flow.wanted
+                && let Some(paths) = self.targets.get(&id.target)
+            {
+                let gap = paths.gap(flow.pair, wanted);
+                if last(flow.slot).is_none_or(|last| now.saturating_sub(last) >= gap) {
+                    flow.settle(wanted);
+                    self.counts.moved_balance += 1;
+                }
+            }
+            return Some(Placement { pair: flow.pair, slot: flow.slot });
+        }
+        let Some(slot) = self.take_slot() else {
+            self.counts.beyond += 1;
+            return None;
+        };
+        let load = self.typical_load();
+        let pair = self.next_pair(id.target, load);
+        let flow = Flow::new(pair.unwrap_or(hashed), pair.is_none(), slot, load, now);
+        let pair = flow.pair;
+        self.add_load(id.target, pair, load);
+        self.flows.insert(id, flow);
+        self.counts.placed += 1;
+        Some(Placement { pair, slot })
+    }
+
+    /// The path of a known queue pair.
+    #[must_use]
+    pub fn peek(&self, id: &FlowId) -> Option<Placement> {
+        self.flows.get(id).map(|flow| Placement { pair: flow.pair, slot: flow.slot })
+    }
+
+    fn take_slot(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let next = self.used_slots + 1;
+            (next <= self.options.most).then(|| {
+                self.used_slots = next;
+                next
+            })
+        })
+    }
+
+    /// The mean load of the measured queue pairs.
+    fn typical_load(&self) -> u64 {
+        let (mut sum, mut number) = (0, 0);
+        // A sample is enough: it decides only how much a new queue pair counts for.
+        for flow in self.flows.values().filter(|flow| flow.rate > 0).take(256) {
+            sum += flow.load;
+            number += 1;
+        }
+        u64::checked_div(sum, number).unwrap_or(NOMINAL).max(1)
+    }
+
+    fn loads(&self, routes: &Routes) -> Vec<u64> {
+        let load = |link: &Link| self.own.get(link).copied().unwrap_or(0) + self.foreign.of(*link);
+        routes.links().iter().map(load).collect()
+    }
+
+    /// The pair of the next queue pair to this target.
+    fn next_pair(&mut self, target: Target, load: u64) -> Option<Pair> {
+        let paths = self.targets.get(&target)?;
+        let route = match paths.plan.front() {
+            Some(route) => *route,
+            None => {
+                let loads = self.loads(&paths.routes);
+                paths.routes.cheapest(&loads, load, &mut self.random)?
+            }
+        };
+        let pair = self.pair_of(target, route);
+        self.targets.get_mut(&target)?.plan.pop_front();
+        pair
+    }
+
+    /// The pair for a route: one that is in use, so that few pairs must be watched.
+    fn pair_of(&self, target: Target, route: usize) -> Option<Pair> {
+        self.targets.get(&target)?.pairs.get(route)?.first().map(|(pair, _)| *pair)
+    }
+
+    fn add_load(&mut self, target: Target, pair: Pair, load: u64) {
+        let links = links_of(self.targets.get(&target), pair);
+        links.into_iter().for_each(|link| *self.own.entry(link).or_default() += load);
+    }
+
+    /// Computes the load of all links again.
+    fn recount(&mut self) {
+        let mut own = BTreeMap::<Link, u64>::new();
+        for (id, flow) in &self.flows {
+            for link in links_of(self.targets.get(&id.target), flow.goal()) {
+                *own.entry(link).or_default() += flow.load;
+            }
+        }
+        self.own = own;
+    }
+
+    fn forget_plans(&mut self) {
+        self.targets.values_mut().for_each(|paths| paths.plan.clear());
+    }
+
+    /// Sets what is known of the paths to a target: the weights of its next hops, the paths found
+    /// by probes, and the pairs that are dead. Queue pairs on dead pairs move at once.
+    pub fn update(
+        &mut self,
+        target: Target,
+        weights: &BTreeMap<u64, u16>,
+        found: &[Found],
+        lost: &BTreeSet<Pair>,
+    ) {
+        let mut grouped = BTreeMap::<&[Link], Vec<(Pair, Duration)>>::new();
+        for path in found {
+            grouped.entry(&path.links).or_default().push((path.pair, path.delay));
+        }
+        let used: BTreeSet<Pair> = self.used(target);
+        let links: Vec<Vec<Link>> = grouped.keys().map(|links| links.to_vec()).collect();
+        let capacity = |link| match link {
+            Link::Uplink(hop) => weights.get(&hop).copied().unwrap_or(1),
+            _ => 1,
+        };
+        let mut pairs: Vec<Vec<(Pair, Duration)>> = grouped.into_values().collect();
+        let mut of_pair = BTreeMap::new();
+        for (route, pairs) in pairs.iter_mut().enumerate() {
+            pairs.sort_by_key(|(pair, _)| (!used.contains(pair), *pair));
+            of_pair.extend(pairs.iter().map(|(pair, _)| (*pair, route)));
+        }
+        let routes = Routes::new(&links, capacity);
+        let (weights, plan) = (weights.clone(), VecDeque::new());
+        self.targets.insert(target, Paths { routes, pairs, of_pair, weights, plan });
+        self.recount();
+        self.leave_dead(target, lost);
+        self.forget_plans();
+    }
+
+    /// Forgets a target, for example because its VTEP is gone.
+    pub fn remove(&mut self, target: Target) {
+        self.targets.remove(&target);
+        let gone: Vec<FlowId> =
+            self.flows.keys().filter(|id| id.target == target).copied().collect();
+        self.forget(&gone);
+    }
+
+    /// Moves queue pairs away from dead pairs and from next hops that are gone.
+    fn leave_dead(&mut self, target: Target, lost: &BTreeSet<Pair>) {
+        let Some(paths) = self.targets.get(&target) else { return };
+        let is_dead = |pair: Pair| lost.contains(&pair) || !paths.weights.contains_key(&pair.hop);
+        let wishes = |flow: &Flow| flow.wanted.is_some_and(is_dead);
+        let of_target = |(id, flow): &(&FlowId, &Flow)| {
+            id.target == target && (is_dead(flow.pair) || wishes(flow))
+        };
+        let mut concerned: Vec<(FlowId, bool)> = self
+            .flows
+            .iter()
+            .filter(of_target)
+            .map(|(id, flow)| (*id, is_dead(flow.pair)))
+            .collect();
+        if concerned.is_empty() {
+            return;
+        }
+        concerned.sort_by_key(|(id, _)| self.flows.get(id).map(|flow| flow.slot));
+        for (id, _) in &concerned {
+            if let Some(flow) = self.flows.get_mut(id) {
+                flow.wanted = None;
+            }
+        }
+        self.recount();
+        for (id, dead) in concerned {
+            let Some(load) = self.flows.get(&id).map(|flow| flow.load).filter(|_| dead) else {
+                continue;
+            };
+            let Some(pair) = self.next_pair(target, load) else { continue };
+            self.add_load(target, pair, load);
+            if let Some(flow) = self.flows.get_mut(&id) {
+                flow.settle(pair);
+                self.counts.moved_dead += 1;
+            }
+        }
+        self.version += 1;
+    }
+
+    /// The pairs to watch: those that pinned queue pairs use or are to use, and some of those that
+    /// `qp-hash` chose.
+    #[must_use]
+    pub fn used(&self, target: Target) -> BTreeSet<Pair> {
+        let flows = || self.flows.iter().filter(|(id, _)| id.target == target);
+        let pinned = flows().filter(|(_, flow)| !flow.hashed);
+        let mut used: BTreeSet<Pair> =
+            pinned.flat_map(|(_, flow)| [Some(flow.pair), flow.wanted]).flatten().collect();
+        used.extend(flows().filter_map(|(_, flow)| flow.wanted));
+        let hashed = flows().filter(|(_, flow)| flow.hashed).map(|(_, flow)| flow.pair);
+        let mut hashed: Vec<Pair> = hashed.collect();
+        hashed.sort_unstable();
+        used.extend(hashed.into_iter().take(WATCHED_HASHED));
+        used
+    }
+
+    /// Takes the loads that another VTEP reports.
+    pub fn report(&mut self, from: Ipv4Addr, loads: &[LinkLoad], now: Duration) {
+        self.foreign.report(from, loads, now);
+    }
+
+    /// The loads to report to others. Answers take the parts in turns.
+    #[must_use]
+    pub fn loads_to_report(&self, part: usize) -> Vec<LinkLoad> {
+        crate::load::report(&self.own, part)
+    }
+}
+
+/// The links of a pair. If its route is not known, only its uplink is.
+fn links_of(paths: Option<&Paths>, pair: Pair) -> Vec<Link> {
+    let known = paths.and_then(|paths| Some(paths.routes.route(paths.route_of(pair)?).collect()));
+    known.unwrap_or_else(|| vec![Link::Uplink(pair.hop)])
+}

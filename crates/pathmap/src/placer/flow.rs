@@ -1,0 +1,120 @@
+//! One queue pair.
+
+use std::time::Duration;
+
+use crate::prober::Pair;
+
+/// The counts of a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reading {
+    /// Bytes so far.
+    pub bytes: u64,
+    /// Frames so far.
+    pub frames: u64,
+    /// When the last frame was sent; `None` if none was.
+    pub last: Option<Duration>,
+}
+
+/// A queue pair and its path.
+#[derive(Debug, Clone)]
+pub struct Flow {
+    /// Its path.
+    pub pair: Pair,
+    /// The path to which it moves after a gap.
+    pub wanted: Option<Pair>,
+    /// Whether `qp-hash` chose its path, because none was known.
+    pub hashed: bool,
+    /// Its place in the table of counts.
+    pub slot: u32,
+    /// What it counts for, in 1000 bytes a second.
+    pub load: u64,
+    /// Its rate while it sends, in 1000 bytes a second. 0 while it is not measured.
+    pub rate: u64,
+    /// Its rate in the last interval.
+    pub rate_now: u64,
+    /// Bytes since it was placed.
+    pub bytes: u64,
+    /// Frames since it was placed.
+    pub frames: u64,
+    /// When it was placed.
+    pub first: Duration,
+    /// When it was found active last.
+    pub active: Duration,
+    /// How often it moved.
+    pub moves: u32,
+    /// When its last move for balance was decided.
+    pub(super) decided: Option<Duration>,
+    /// The counts of the slot at the last measurement, and of the slot's former owners.
+    read: Option<(u64, u64)>,
+}
+
+impl Flow {
+    pub(super) const fn new(pair: Pair, hashed: bool, slot: u32, load: u64, now: Duration) -> Self {
+        Self {
+            pair,
+            wanted: None,
+            hashed,
+            slot,
+            load,
+            rate: 0,
+            rate_now: 0,
+            bytes: 0,
+            frames: 0,
+            first: now,
+            active: now,
+            moves: 0,
+            decided: None,
+            read: None,
+        }
+    }
+
+    /// Where it is, or is to be.
+    #[must_use]
+    pub fn goal(&self) -> Pair {
+        self.wanted.unwrap_or(self.pair)
+    }
+
+    /// It is on this path now.
+    pub(super) const fn settle(&mut self, pair: Pair) {
+        (self.pair, self.wanted, self.hashed) = (pair, None, false);
+        self.moves += 1;
+    }
+
+    pub(super) fn may_move(&self, now: Duration, hold: Duration) -> bool {
+        self.wanted.is_none()
+            && self.decided.is_none_or(|decided| now.saturating_sub(decided) >= hold)
+    }
+
+    /// Takes a reading after `passed`.
+    pub(super) fn measure(&mut self, reading: &Reading, passed: Duration, now: Duration) {
+        let Some((bytes, frames)) = self.read.replace((reading.bytes, reading.frames)) else {
+            // The slot may have counted for another queue pair before.
+            return;
+        };
+        let (bytes, frames) =
+            (reading.bytes.saturating_sub(bytes), reading.frames.saturating_sub(frames));
+        self.bytes += bytes;
+        self.frames += frames;
+        let milliseconds = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1);
+        self.rate_now = bytes / milliseconds;
+        if frames == 0 {
+            return;
+        }
+        self.active = now;
+        // A rate of a few bytes is not 0, which means that it is not known.
+        let rate = self.rate_now.max(1);
+        self.rate = if self.rate == 0 { rate } else { (self.rate * 3 + rate).div_ceil(4) };
+    }
+
+    /// Rounds the load to a part of the mean. Returns whether it changed.
+    pub(super) fn round(&mut self, mean: u64, steps: u64) -> bool {
+        let step = (mean / steps).max(1);
+        let rate = if self.rate == 0 { mean } else { self.rate };
+        // Measuring errors change nothing.
+        if rate.abs_diff(self.load) * 10 <= self.load {
+            return false;
+        }
+        let load = ((rate + step / 2) / step).max(1) * step;
+        std::mem::replace(&mut self.load, load) != load
+    }
+}

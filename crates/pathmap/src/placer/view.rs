@@ -1,0 +1,121 @@
+//! What others see of the placement: paths with their loads, and the balance of tiers.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use super::{Flow, FlowId, Placer, Target};
+use crate::balance;
+use crate::load::Link;
+use crate::prober::Pair;
+
+/// A path to a remote VTEP.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PathView {
+    /// Its links, in order.
+    pub links: Vec<Link>,
+    /// The pairs that take it.
+    pub pairs: Vec<Pair>,
+    /// The shortest time from probe to answer among them.
+    pub delay: Duration,
+    /// Number of queue pairs on it.
+    pub flows: usize,
+    /// Their rate in 1000 bytes a second.
+    pub kilobytes: u64,
+}
+
+/// The balance of the links of one tier on the way to a remote VTEP.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TierView {
+    /// Number of links.
+    pub links: usize,
+    /// Maximum over mean of the queue pairs on each link; weights of next hops count.
+    pub mmr: f64,
+    /// Jain's index of the same.
+    pub jain: f64,
+    /// The lowest maximum over mean that whole queue pairs allow.
+    pub floor: f64,
+}
+
+impl Placer {
+    /// All targets with known paths.
+    pub fn targets(&self) -> impl Iterator<Item = Target> {
+        self.targets.keys().copied()
+    }
+
+    /// All queue pairs.
+    pub fn flows(&self) -> impl Iterator<Item = (&FlowId, &Flow)> {
+        self.flows.iter()
+    }
+
+    /// The links of a pair, as far as they are known.
+    #[must_use]
+    pub fn links(&self, target: Target, pair: Pair) -> Vec<Link> {
+        super::links_of(self.targets.get(&target), pair)
+    }
+
+    /// The paths to a target.
+    #[must_use]
+    pub fn paths(&self, target: Target) -> Vec<PathView> {
+        let Some(paths) = self.targets.get(&target) else { return Vec::new() };
+        let mut views: Vec<PathView> = (0..paths.routes.len())
+            .map(|route| {
+                let pairs = paths.pairs.get(route).map_or(&[][..], Vec::as_slice);
+                PathView {
+                    links: paths.routes.route(route).collect(),
+                    pairs: pairs.iter().map(|(pair, _)| *pair).collect(),
+                    delay: pairs.iter().map(|(_, delay)| *delay).min().unwrap_or_default(),
+                    flows: 0,
+                    kilobytes: 0,
+                }
+            })
+            .collect();
+        for (_, flow) in self.flows.iter().filter(|(id, _)| id.target == target) {
+            if let Some(view) = paths.route_of(flow.pair).and_then(|route| views.get_mut(route)) {
+                view.flows += 1;
+                view.kilobytes += flow.rate_now;
+            }
+        }
+        views
+    }
+
+    /// The balance of each tier on the way to a target, by the number of its queue pairs.
+    #[must_use]
+    pub fn balance(&self, target: Target) -> Vec<TierView> {
+        let Some(paths) = self.targets.get(&target) else { return Vec::new() };
+        let views = self.paths(target);
+        let flows: usize = views.iter().map(|view| view.flows).sum();
+        let tier = |links: Vec<Link>| {
+            let count = |link: &Link| {
+                let on = views.iter().filter(|view| view.links.contains(link));
+                on.map(|view| view.flows as f64).sum::<f64>()
+            };
+            let loads: Vec<f64> = links.iter().map(count).collect();
+            TierView {
+                links: links.len(),
+                mmr: balance::mmr(&loads),
+                jain: balance::jain(&loads),
+                floor: balance::floor(flows, links.len()),
+            }
+        };
+        paths.routes.tiers().map(|links| tier(links.collect())).collect()
+    }
+
+    /// The load of a link by this leaf and by others, in 1000 bytes a second.
+    #[must_use]
+    pub fn load(&self, link: Link) -> (u64, u64) {
+        (self.own.get(&link).copied().unwrap_or(0), self.foreign.of(link))
+    }
+
+    /// The number of links on which other VTEPs report load.
+    #[must_use]
+    pub fn reported(&self) -> usize {
+        self.foreign.len()
+    }
+
+    /// Whether this address of a router is on a known path.
+    #[must_use]
+    pub fn knows_router(&self, address: Ipv4Addr) -> bool {
+        let link = Link::Router(address);
+        self.targets.values().any(|paths| paths.routes.links().contains(&link))
+    }
+}

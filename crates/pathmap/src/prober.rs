@@ -1,0 +1,492 @@
+//! Probes one remote VTEP: which (next hop, port) pairs lead where, and which are dead.
+//!
+//! At the start, [`Settings::ports`] ports are probed on every next hop, plainly and with Record
+//! Route, in rounds. If these may have missed a route, more ports are probed. Then pairs in use are
+//! probed every [`Settings::interval`], the others rarely.
+//!
+//! A pair is dead after [`MISSING`] probes without an answer, if another pair was answered since.
+//! If no pair was, the remote VTEP itself is silent, and nothing is known about paths.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::key::Key;
+use crate::limit::Limit;
+use crate::message::{Answer, Probe};
+use crate::random::Random;
+
+mod state;
+mod types;
+
+pub use types::{Change, Known, Pair, Settings, TTL, Transmit};
+
+use state::{Outstanding, State};
+
+/// Probes without an answer after which a pair is dead.
+pub const MISSING: u8 = 3;
+/// Rounds in which a new pair is probed.
+const ROUNDS: u8 = 5;
+/// How long an answer may take while no delay is known.
+const FIRST_TIMEOUT: Duration = Duration::from_millis(90);
+/// The shortest time that an answer may take.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
+/// How often pairs are probed that no queue pair uses.
+const REFRESH: Duration = Duration::from_secs(30);
+/// How often dead pairs and fresh ports are probed.
+const EXPLORE: Duration = Duration::from_millis(500);
+/// Fresh ports on each next hop with each exploration.
+const FRESH: usize = 4;
+/// How many given-up probes are remembered for late answers.
+const LATE: usize = 4096;
+/// How many answered probes are remembered.
+const EVIDENCE: usize = 64;
+/// How likely it may be that a living path is called dead, for each probe.
+const ERROR: f64 = 1e-5;
+/// Most probes without an answer after which a pair is dead, however many are lost.
+const MOST_MISSING: u8 = 12;
+/// How many other pairs are probed at once when one is not answered.
+const CONTROLS: usize = 4;
+/// How often known pairs in use are probed with Record Route instead of plainly: every n-th time.
+const RECORD_EVERY: u32 = 4;
+
+/// Probes one remote VTEP.
+#[derive(Debug)]
+pub struct Prober {
+    settings: Settings,
+    /// Makes nonces.
+    key: Key,
+    epoch: u32,
+    id: u32,
+    hops: Vec<u64>,
+    ports: Vec<u16>,
+    pairs: BTreeMap<Pair, State>,
+    /// When each pair is probed next.
+    due: BTreeSet<(Duration, Pair)>,
+    /// Probes without an answer so far, by their ids and therefore in the order of sending.
+    outstanding: BTreeMap<u32, Outstanding>,
+    used: BTreeSet<Pair>,
+    limit: Limit,
+    random: Random,
+    began: Option<Duration>,
+    /// Probes that were given up, for answers that arrive late.
+    late: BTreeMap<u32, Outstanding>,
+    /// The sending times of the probes that were answered last.
+    evidence: VecDeque<(Duration, Pair)>,
+    /// The share of probes that are lost although their path is alive.
+    loss: f64,
+    slowest: Duration,
+    explored: Duration,
+    reviewed: Duration,
+    ready: bool,
+    version: u64,
+    changes: Vec<Change>,
+    /// Probes sent, answers accepted, answers that fit no probe.
+    pub counts: [u64; 3],
+}
+
+impl Prober {
+    /// A prober that knows nothing. `secret` is a key of this process alone; `epoch` is higher than
+    /// that of earlier runs.
+    #[must_use]
+    pub fn new(settings: Settings, secret: Key, epoch: u32, random: Random) -> Self {
+        Self {
+            limit: Limit::new(settings.rate, settings.rate * 2),
+            settings,
+            key: secret,
+            epoch,
+            id: 0,
+            hops: Vec::new(),
+            ports: Vec::new(),
+            pairs: BTreeMap::new(),
+            due: BTreeSet::new(),
+            outstanding: BTreeMap::new(),
+            used: BTreeSet::new(),
+            random,
+            began: None,
+            late: BTreeMap::new(),
+            evidence: VecDeque::new(),
+            loss: 0.0,
+            slowest: Duration::ZERO,
+            explored: Duration::ZERO,
+            reviewed: Duration::ZERO,
+            ready: false,
+            version: 0,
+            changes: Vec::new(),
+            counts: [0; 3],
+        }
+    }
+
+    /// Sets the next hops to the remote VTEP, by their identities. Pairs of others are forgotten.
+    pub fn set_hops(&mut self, now: Duration, hops: &[u64]) {
+        if self.hops == hops {
+            return;
+        }
+        let gone: Vec<Pair> =
+            self.pairs.keys().filter(|pair| !hops.contains(&pair.hop)).copied().collect();
+        gone.into_iter().for_each(|pair| self.forget(pair));
+        let new: Vec<u64> = hops.iter().filter(|hop| !self.hops.contains(hop)).copied().collect();
+        hops.clone_into(&mut self.hops);
+        self.version += 1;
+        self.began.get_or_insert(now);
+        if self.ports.is_empty() {
+            self.add_ports(now, usize::from(self.settings.ports));
+            return;
+        }
+        for hop in new {
+            for port in self.ports.clone() {
+                self.add(Pair { hop, port }, now);
+            }
+        }
+    }
+
+    /// Sets the pairs that queue pairs use. They are probed every [`Settings::interval`].
+    pub fn set_used(&mut self, now: Duration, used: BTreeSet<Pair>) {
+        if self.used == used {
+            return;
+        }
+        for pair in &used {
+            if self.pairs.contains_key(pair) {
+                self.schedule(*pair, now, true);
+            } else if self.hops.contains(&pair.hop) {
+                self.add(*pair, now);
+            }
+        }
+        self.used = used;
+    }
+
+    /// Adds this many random ports on every next hop.
+    fn add_ports(&mut self, now: Duration, number: usize) {
+        let range = self.settings.range;
+        let wanted = (self.ports.len() + number).min(usize::from(range.ports()));
+        while self.ports.len() < wanted {
+            let port = range.min() + self.random.below(usize::from(range.ports())) as u16;
+            if !self.ports.contains(&port) {
+                self.ports.push(port);
+                for hop in self.hops.clone() {
+                    self.add(Pair { hop, port }, now);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, pair: Pair, now: Duration) {
+        if let Entry::Vacant(new) = self.pairs.entry(pair) {
+            new.insert(State::new(now));
+            self.due.insert((now, pair));
+        }
+    }
+
+    fn forget(&mut self, pair: Pair) {
+        if let Some(state) = self.pairs.remove(&pair) {
+            self.due.remove(&(state.due, pair));
+        }
+    }
+
+    /// Probes a pair at `at`. With `earlier`, only if that is before it is due.
+    fn schedule(&mut self, pair: Pair, at: Duration, earlier: bool) {
+        let Some(state) = self.pairs.get_mut(&pair) else { return };
+        if earlier && state.due <= at {
+            return;
+        }
+        self.due.remove(&(state.due, pair));
+        state.due = at;
+        self.due.insert((at, pair));
+    }
+
+    /// How long an answer may take.
+    fn timeout(&self) -> Duration {
+        if self.slowest.is_zero() {
+            return FIRST_TIMEOUT;
+        }
+        (self.slowest * 2).max(SHORTEST_TIMEOUT).max(self.settings.interval / 2)
+    }
+
+    /// When [`Self::tick`] has something to do next.
+    #[must_use]
+    pub fn next(&self) -> Option<Duration> {
+        let due = self.due.first().map(|(at, _)| *at);
+        let missing = self.outstanding.values().next().map(|sent| sent.at + self.timeout());
+        [due, missing].into_iter().flatten().min()
+    }
+
+    /// Appends the probes that are to be sent now.
+    pub fn tick(&mut self, now: Duration, out: &mut Vec<Transmit>) {
+        let timeout = self.timeout();
+        while let Some(entry) = self.outstanding.first_entry() {
+            if entry.get().at + timeout > now {
+                break;
+            }
+            let (id, missed) = entry.remove_entry();
+            self.late.insert(id, missed);
+            if self.late.len() > LATE {
+                self.late.pop_first();
+            }
+            self.missed(missed, now);
+        }
+        self.bury(now);
+        if now.saturating_sub(self.reviewed) >= Duration::from_millis(100) {
+            self.reviewed = now;
+            self.review(now);
+        }
+        while let Some((at, pair)) = self.due.first().copied() {
+            if at > now {
+                break;
+            }
+            if !self.limit.take(now) {
+                // As soon as the limit allows.
+                break;
+            }
+            self.send(pair, now, out);
+        }
+    }
+
+    fn send(&mut self, pair: Pair, now: Duration, out: &mut Vec<Transmit>) {
+        let is_used = self.used.contains(&pair);
+        let Some(state) = self.pairs.get_mut(&pair) else {
+            self.due.pop_first();
+            return;
+        };
+        let (kinds, next) = state.next_probes(is_used, &self.settings);
+        for records in kinds.into_iter().flatten() {
+            self.id = self.id.wrapping_add(1);
+            let nonce = self.key.number([self.epoch, self.id, u32::from(pair.port)]);
+            let probe = Probe {
+                epoch: self.epoch,
+                id: self.id,
+                nonce,
+                uplink: 0,
+                port: pair.port,
+                ttl: TTL,
+                records,
+                urgent: state.suspect,
+                time: now.as_micros() as u32,
+            };
+            self.outstanding.insert(self.id, Outstanding { pair, nonce, at: now, records });
+            self.counts[0] += 1;
+            out.push(Transmit { pair, probe });
+        }
+        let is_suspect = state.suspect;
+        self.schedule(pair, now + next, false);
+        if is_suspect && is_used {
+            self.control(pair, now);
+        }
+    }
+
+    /// A probe was not answered in time.
+    fn missed(&mut self, sent: Outstanding, now: Duration) {
+        let is_used = self.used.contains(&sent.pair);
+        let is_known = self.pairs.get(&sent.pair).is_some_and(|state| state.known.is_some());
+        let counts = !is_known || self.has_evidence(sent.pair, sent.at);
+        let Some(state) = self.pairs.get_mut(&sent.pair) else { return };
+        if !state.miss(&sent, counts) {
+            return;
+        }
+        if state.known.is_none() {
+            let (again, is_new) = (now + REFRESH, state.tries < ROUNDS);
+            if !state.lost {
+                self.schedule(sent.pair, if is_new { now } else { again }, is_new);
+            }
+            return;
+        }
+        let soon = self.settings.interval / 4;
+        let delay = if is_used { soon } else { self.settings.interval };
+        self.schedule(sent.pair, now + delay, true);
+    }
+
+    /// Whether a probe of another pair was answered that was sent at about this time.
+    fn has_evidence(&self, pair: Pair, at: Duration) -> bool {
+        let window = self.settings.interval / 3;
+        self.evidence.iter().any(|(sent, of)| *of != pair && sent.abs_diff(at) <= window)
+    }
+
+    /// The number of probes without an answer after which a pair is dead.
+    fn missing(&self) -> u8 {
+        let enough = |number: &u8| self.loss.powi(i32::from(*number)) < ERROR;
+        (MISSING..MOST_MISSING).find(enough).unwrap_or(MOST_MISSING)
+    }
+
+    /// Probes a few other pairs at once: whether they are answered tells a dead path from a silent
+    /// VTEP.
+    fn control(&mut self, pair: Pair, now: Duration) {
+        let soon = self.settings.interval / 4;
+        let others: Vec<Pair> = self
+            .pairs
+            .iter()
+            .filter(|(other, state)| **other != pair && state.is_control(now, soon))
+            .map(|(pair, _)| *pair)
+            .take(64)
+            .collect();
+        let start = self.random.below(others.len());
+        for pair in others.iter().cycle().skip(start).take(CONTROLS.min(others.len())) {
+            self.schedule(*pair, now, true);
+        }
+    }
+
+    /// Declares pairs dead that have missed enough, where there is evidence that the VTEP answers.
+    fn bury(&mut self, now: Duration) {
+        let missing = self.missing();
+        let is_dead = |state: &State| state.known.is_some() && state.missed >= missing;
+        let dead = |(pair, state): (&Pair, &State)| is_dead(state).then_some(*pair);
+        let dead: Vec<Pair> = self.pairs.iter().filter_map(dead).collect();
+        for pair in dead {
+            if let Some(state) = self.pairs.get_mut(&pair) {
+                state.bury();
+            }
+            self.version += 1;
+            self.changes.push(Change::Lost(pair));
+            self.schedule(pair, now + EXPLORE, false);
+        }
+    }
+
+    /// Takes an answer. `false` if it fits no probe that waits for one.
+    pub fn answer(&mut self, now: Duration, answer: &Answer) -> bool {
+        let probe = &answer.probe;
+        let fits = |sent: &Outstanding| {
+            sent.nonce == probe.nonce
+                && sent.pair.port == probe.port
+                && sent.records == probe.records
+                && probe.epoch == self.epoch
+        };
+        let of = if self.outstanding.contains_key(&probe.id) {
+            &mut self.outstanding
+        } else {
+            &mut self.late
+        };
+        let Some(sent) = of.get(&probe.id).copied().filter(fits) else {
+            self.counts[2] += 1;
+            return false;
+        };
+        of.remove(&probe.id);
+        self.counts[1] += 1;
+        self.note_evidence(&sent);
+        let delay = now.saturating_sub(sent.at);
+        let Some(state) = self.pairs.get_mut(&sent.pair) else { return true };
+        let was_lost = state.lost;
+        let missed = if sent.records { 0 } else { state.missed.max(state.tries) };
+        let (changed, moved) = state.answered(answer, &sent, now, delay);
+        self.slowest = if delay > self.slowest {
+            delay.min(self.slowest * 2 + Duration::from_millis(50))
+        } else {
+            self.slowest - (self.slowest - delay) / 64
+        };
+        for lost in (0..missed).map(|_| 1.0).chain([0.0]) {
+            self.loss += (lost - self.loss) / 128.0;
+        }
+        if changed {
+            self.version += 1;
+        }
+        if was_lost && !state.lost {
+            self.changes.push(Change::Returned(sent.pair));
+        } else if moved {
+            self.changes.push(Change::Moved(sent.pair));
+            self.schedule(sent.pair, now, true);
+        }
+        true
+    }
+
+    fn note_evidence(&mut self, sent: &Outstanding) {
+        if self.evidence.len() >= EVIDENCE {
+            self.evidence.pop_front();
+        }
+        self.evidence.push_back((sent.at, sent.pair));
+    }
+
+    /// Adds ports where that may find more, ten times a second at most.
+    fn review(&mut self, now: Duration) {
+        let is_new = |state: &State| {
+            state.known.is_none() && !state.lost && state.tries < ROUNDS
+                || state.wants_record() && state.record_tries < ROUNDS
+        };
+        let waiting = self.pairs.values().filter(|state| is_new(state)).count();
+        let began = self.began.unwrap_or(now);
+        let late = now.saturating_sub(began) >= Duration::from_millis(500);
+        if !self.ready && !self.pairs.is_empty() && (waiting == 0 || late) {
+            self.ready = true;
+            self.version += 1;
+        }
+        if waiting == 0
+            && self.ports.len() < usize::from(self.settings.most_ports)
+            && self.is_thin()
+        {
+            let most = usize::from(self.settings.most_ports) - self.ports.len();
+            self.add_ports(now, self.ports.len().min(most));
+        }
+        let is_degraded = self.pairs.values().any(|state| state.lost);
+        if is_degraded && now.saturating_sub(self.explored) >= EXPLORE {
+            self.explored = now;
+            self.explore(now);
+        }
+    }
+
+    /// Whether routes may be missing: if a next hop led to one more route than found, and to all
+    /// equally, its ports would have missed one of them with a probability of 1 % or more.
+    fn is_thin(&self) -> bool {
+        let mut found = BTreeMap::<u64, (i32, BTreeSet<_>)>::new();
+        for (pair, state) in &self.pairs {
+            if let Some(known) = &state.known {
+                let (pairs, routes) = found.entry(pair.hop).or_default();
+                *pairs += 1;
+                routes.insert((known.arrival, known.routers, known.recorded.clone()));
+            }
+        }
+        let may_miss = |(pairs, routes): &(i32, BTreeSet<_>)| {
+            let routes = routes.len() as f64 + 1.0;
+            routes * (1.0 - 1.0 / routes).powi(*pairs) >= 0.01
+        };
+        found.values().any(may_miss)
+    }
+
+    /// Probes fresh ports in place of ports that nothing uses: a router may keep old ports away
+    /// from a link that returned.
+    fn explore(&mut self, now: Duration) {
+        let most = usize::from(self.settings.most_ports);
+        for _ in 0..FRESH {
+            if self.ports.len() < most {
+                break;
+            }
+            let index = self.random.below(self.ports.len());
+            let Some(port) = self.ports.get(index).copied() else { break };
+            if self.used.iter().all(|pair| pair.port != port) {
+                self.ports.swap_remove(index);
+                for hop in self.hops.clone() {
+                    self.forget(Pair { hop, port });
+                }
+            }
+        }
+        self.add_ports(now, FRESH.min(most.saturating_sub(self.ports.len())));
+    }
+
+    /// Whether the pairs were probed at the start, so that the routes are worth a decision.
+    #[must_use]
+    pub const fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// A number that changes with what is known.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The pairs whose routes are known.
+    pub fn known(&self) -> impl Iterator<Item = (Pair, &Known)> {
+        self.pairs.iter().filter_map(|(pair, state)| Some((*pair, state.known.as_ref()?)))
+    }
+
+    /// The pairs that are dead.
+    pub fn lost(&self) -> impl Iterator<Item = Pair> {
+        self.pairs.iter().filter(|(_, state)| state.lost).map(|(pair, _)| *pair)
+    }
+
+    /// The number of pairs that are probed.
+    #[must_use]
+    pub fn pairs(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// What happened since the last call.
+    pub fn changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+}

@@ -1,0 +1,94 @@
+//! What a prober is told, and what it finds.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use path::SourcePortRange;
+
+use crate::message::Probe;
+
+/// A next hop and an outer source port. Together they decide the path to a remote VTEP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pair {
+    /// Identity of the next hop ([`path::NextHop::identity`]).
+    pub hop: u64,
+    /// Outer UDP source port.
+    pub port: u16,
+}
+
+/// How to probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// How often pairs in use are probed.
+    pub interval: Duration,
+    /// Number of ports on every next hop to start with.
+    pub ports: u16,
+    /// Most ports on every next hop.
+    pub most_ports: u16,
+    /// The ports to choose from.
+    pub range: SourcePortRange,
+    /// Most probes in a second. Twice as many may be sent at once.
+    pub rate: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_millis(50),
+            ports: 64,
+            most_ports: 256,
+            range: SourcePortRange::DEFAULT,
+            rate: 4000,
+        }
+    }
+}
+
+/// Where a pair leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// The uplink of the remote VTEP by which probes arrive, as its interface index.
+    pub arrival: u32,
+    /// Number of routers on the way.
+    pub routers: u8,
+    /// The address of each router's outgoing interface, in order. `None` if not every router has
+    /// recorded one: the tiers between the leaves are unknown.
+    pub recorded: Option<Arc<[Ipv4Addr]>>,
+    /// Time from probe to answer.
+    pub delay: Duration,
+    /// When the last answer arrived.
+    pub heard: Duration,
+}
+
+impl Known {
+    /// Whether both are the same route.
+    #[must_use]
+    pub fn is_route_of(&self, other: &Self) -> bool {
+        self.arrival == other.arrival
+            && self.routers == other.routers
+            && self.recorded == other.recorded
+    }
+}
+
+/// What happened to a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It is dead.
+    Lost(Pair),
+    /// It leads somewhere else.
+    Moved(Pair),
+    /// It was dead, and is not any more.
+    Returned(Pair),
+}
+
+/// A probe to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    /// By which next hop and from which port.
+    pub pair: Pair,
+    /// The probe. The sender fills in the uplink.
+    pub probe: Probe,
+}
+
+/// The TTL of a probe when it is sent.
+pub const TTL: u8 = 64;

@@ -1,0 +1,138 @@
+//! Discovery of paths through a simulated fabric, with loss, dead links and peers that misbehave.
+#![cfg(test)]
+
+mod fabric;
+mod hostile;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use fabric::{Fabric, Route};
+use pathmap::Pair;
+use pathmap::prober::{Change, Settings};
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn all_ports() -> Settings {
+    Settings { ports: 256, rate: 20_000, ..Settings::default() }
+}
+
+fn wrong(fabric: &Fabric) -> usize {
+    fabric.prober.known().filter(|(pair, known)| !fabric.is_right(*pair, known)).count()
+}
+
+#[test]
+fn pairs_are_mapped_in_100_ms_and_with_loss_in_500_ms() {
+    for (loss, limit) in [(0.0, 100), (0.1, 500)] {
+        for seed in 0..10 {
+            let mut fabric = Fabric::new(4, 4, seed, all_ports());
+            fabric.loss = loss;
+            fabric.run(ms(limit));
+            let known = fabric.prober.known().count();
+            // With five rounds, (1 - 0.81)⁵ of the pairs are not answered: 0.25 of 1024.
+            assert!(known >= if loss > 0.0 { 1020 } else { 1024 }, "{known} with loss {loss}");
+            assert_eq!(wrong(&fabric), 0);
+            let recorded =
+                fabric.prober.known().filter(|(_, known)| known.recorded.is_some()).count();
+            assert!(recorded >= known - 8, "{recorded}");
+        }
+    }
+}
+
+#[test]
+fn ports_are_added_until_every_route_is_found() {
+    for seed in 0..10 {
+        let mut fabric = Fabric::new(4, 16, seed, Settings::default());
+        fabric.run(ms(800));
+        let found: BTreeSet<Route> =
+            fabric.prober.known().map(|(pair, _)| fabric.route(pair)).collect();
+        assert_eq!(found.len(), 64, "seed {seed}, {} pairs", fabric.prober.pairs());
+        assert!(fabric.prober.is_ready());
+    }
+    let mut narrow = Fabric::new(2, 2, 1, Settings::default());
+    narrow.run(ms(800));
+    assert_eq!(narrow.prober.pairs(), 128, "64 ports are enough");
+}
+
+#[test]
+fn routers_that_do_not_record_leave_their_tier_unknown() {
+    let mut fabric = Fabric::new(4, 4, 3, Settings::default());
+    fabric.records = false;
+    fabric.run(ms(500));
+    assert!(fabric.prober.is_ready());
+    assert!(fabric.prober.known().all(|(_, known)| known.recorded.is_none() && known.routers == 2));
+    assert_eq!((fabric.prober.known().count(), wrong(&fabric)), (256, 0));
+}
+
+/// A pair for each of the routes, as in use.
+fn use_all(fabric: &mut Fabric) -> Vec<Pair> {
+    let mut routes = BTreeSet::new();
+    let known: Vec<Pair> = fabric.prober.known().map(|(pair, _)| pair).collect();
+    let used: Vec<Pair> =
+        known.into_iter().filter(|pair| routes.insert(fabric.route(*pair))).collect();
+    fabric.prober.set_used(fabric.now, used.iter().copied().collect());
+    used
+}
+
+#[test]
+fn a_dead_link_is_found_within_30_ms_and_nothing_else_is_dead() {
+    for seed in 0..10 {
+        let settings = Settings { interval: ms(10), ..Settings::default() };
+        let mut fabric = Fabric::new(4, 4, seed, settings);
+        fabric.run(ms(1000));
+        let used = use_all(&mut fabric);
+        fabric.run(ms(300) + ms(seed));
+        assert_eq!(fabric.prober.changes(), []);
+        fabric.dead.insert((2, 1));
+        let mut found = None;
+        for after in 1..200 {
+            fabric.run(ms(1));
+            for change in fabric.prober.changes() {
+                let Change::Lost(pair) = change else { panic!("{change:?}") };
+                let route = fabric.route(pair);
+                assert_eq!((route.uplink, route.spine), (2, 1));
+                if used.contains(&pair) {
+                    found = found.or(Some(after));
+                }
+            }
+        }
+        assert!(found.is_some_and(|after| after <= 30), "after {found:?} ms");
+        // It returns.
+        fabric.dead.clear();
+        fabric.run(ms(1200));
+        let returned = fabric.prober.changes();
+        assert!(!returned.is_empty() && fabric.prober.lost().count() == 0, "{returned:?}");
+        assert!(returned.iter().all(|change| matches!(change, Change::Returned(_))));
+    }
+}
+
+#[test]
+fn a_leaf_that_does_not_answer_says_nothing_about_paths() {
+    let settings = Settings { interval: ms(10), ..Settings::default() };
+    let mut fabric = Fabric::new(4, 4, 5, settings);
+    fabric.run(ms(1000));
+    use_all(&mut fabric);
+    fabric.run(ms(100));
+    fabric.answers = false;
+    fabric.run(ms(3000));
+    fabric.answers = true;
+    fabric.run(ms(3000));
+    assert_eq!(fabric.prober.changes().len(), 0);
+}
+
+#[test]
+fn watching_costs_less_than_100_kilobits_on_four_paths() {
+    let mut fabric = Fabric::new(2, 2, 1, Settings::default());
+    fabric.run(ms(1000));
+    assert_eq!(use_all(&mut fabric).len(), 4);
+    fabric.run(ms(100));
+    let before = fabric.sent;
+    fabric.run(ms(10_000));
+    let probes = (fabric.sent - before) as f64 / 10.0;
+    // Ethernet, IPv4 with half of an option of 40 bytes (every fifth probe has one), UDP, VXLAN,
+    // inner Ethernet, message and tag.
+    let bytes = 14.0 + 20.0 + 8.0 + 8.0 + 14.0 + 28.0 + 16.0 + 40.0 / 5.0;
+    assert!(probes * bytes * 8.0 < 100_000.0, "{probes} probes, {} b/s", probes * bytes * 8.0);
+}

@@ -1,0 +1,346 @@
+//! Placement of queue pairs in simulated fabrics: integer floor, unequal flows, dead paths, and
+//! leaves that share a tier.
+#![cfg(test)]
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use path::Key;
+use pathmap::balance;
+use pathmap::load::Link;
+use pathmap::placer::{FlowId, Found, Moves, Options, Reading, Target};
+use pathmap::{Pair, Placer, Random};
+use wire::QueuePair;
+
+const TICK: Duration = Duration::from_millis(50);
+
+/// A leaf that sends queue pairs to one other leaf, each at a rate in 1000 bytes a second.
+struct Leaf {
+    target: Target,
+    placer: Placer,
+    rates: BTreeMap<u32, u64>,
+    readings: HashMap<u32, Reading>,
+    moved: u64,
+}
+
+fn address(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x0a00_0000 + number)
+}
+
+fn id(target: Target, number: u32) -> FlowId {
+    let (source, destination) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
+    let queue_pair = QueuePair::try_from(number).unwrap();
+    FlowId { vni: 10, key: Key::QueuePair { source, destination, queue_pair }, target }
+}
+
+impl Leaf {
+    fn new(number: u32, seed: u64, options: Options) -> Self {
+        let target = Target { local: address(number), address: address(1000 + number), port: 4789 };
+        Self {
+            target,
+            placer: Placer::new(options, Random::new(seed)),
+            rates: BTreeMap::new(),
+            readings: HashMap::new(),
+            moved: 0,
+        }
+    }
+
+    fn know(&mut self, paths: &[Found], lost: &BTreeSet<Pair>) {
+        let weights = paths.iter().map(|path| (path.pair.hop, 1)).collect();
+        self.placer.update(self.target, &weights, paths, lost);
+    }
+
+    /// Sends a frame of a queue pair, and returns its path.
+    fn send(&mut self, number: u32, rate: u64, now: Duration) -> Pair {
+        self.rates.insert(number, rate);
+        let hashed = Pair { hop: 0, port: 1 };
+        let last = |_: u32| Some(now.saturating_sub(Duration::from_millis(5)));
+        self.placer.place(id(self.target, number), hashed, last, now).unwrap().pair
+    }
+
+    /// Lets a tick pass, in which every queue pair sends and has a gap.
+    fn tick(&mut self, now: Duration) {
+        for (number, rate) in self.rates.clone() {
+            let slot = self.placer.peek(&id(self.target, number)).unwrap().slot;
+            let reading = self.readings.entry(slot).or_default();
+            reading.bytes += rate * TICK.as_millis() as u64;
+            reading.frames += 1;
+            reading.last = Some(now.saturating_sub(Duration::from_millis(5)));
+        }
+        let readings = &self.readings;
+        self.placer.tick(|slot| readings.get(&slot).copied().unwrap_or_default(), now);
+        let before = self.placer.counts.moved_balance;
+        for (number, rate) in self.rates.clone() {
+            self.send(number, rate, now);
+        }
+        self.moved += self.placer.counts.moved_balance - before;
+    }
+
+    /// Adds the load that the queue pairs put on each link.
+    fn add_loads(&self, loads: &mut BTreeMap<Link, f64>) {
+        for (number, rate) in &self.rates {
+            let pair = self.placer.peek(&id(self.target, *number)).unwrap().pair;
+            for link in self.placer.links(self.target, pair) {
+                *loads.entry(link).or_default() += *rate as f64;
+            }
+        }
+    }
+
+    fn loads(&self) -> BTreeMap<Link, f64> {
+        let mut loads = BTreeMap::new();
+        self.add_loads(&mut loads);
+        loads
+    }
+}
+
+/// Paths by every uplink of a leaf to every arrival uplink of the other, with a link each between.
+fn mesh(leaf: u32, uplinks: u32, arrivals: u32) -> Vec<Found> {
+    let path = |up: u32, down: u32| Found {
+        pair: Pair { hop: u64::from(up), port: 50_000 + (up * arrivals + down) as u16 },
+        links: vec![
+            Link::Uplink(u64::from(up)),
+            Link::Router(Ipv4Addr::from_bits(0x0b00_0000 + up * 64 + down)),
+            Link::Router(Ipv4Addr::from_bits(0x0c00_0000 + leaf * 64 + down)),
+        ],
+        delay: Duration::from_millis(1),
+    };
+    (0..uplinks).flat_map(|up| (0..arrivals).map(move |down| path(up, down))).collect()
+}
+
+/// The loads of the links of each tier; links without load count.
+fn tiers(paths: &[Found], loads: &BTreeMap<Link, f64>) -> Vec<Vec<f64>> {
+    let tier = |tier: usize| {
+        let links: BTreeSet<Link> = paths.iter().map(|path| path.links[tier]).collect();
+        links.iter().map(|link| loads.get(link).copied().unwrap_or(0.0)).collect()
+    };
+    (0..3).map(tier).collect()
+}
+
+#[test]
+fn equal_queue_pairs_are_at_the_integer_floor_on_every_tier() {
+    for (uplinks, arrivals) in [(2, 2), (4, 2), (4, 4)] {
+        for number in [8, 16, 32, 64] {
+            for seed in 0..10 {
+                let paths = mesh(1, uplinks, arrivals);
+                let mut leaf = Leaf::new(1, seed, Options::default());
+                leaf.know(&paths, &BTreeSet::new());
+                leaf.tick(Duration::from_secs(1));
+                (1..=number).for_each(|n| _ = leaf.send(n, 1000, Duration::from_secs(1)));
+                for loads in tiers(&paths, &leaf.loads()) {
+                    let floor = balance::floor(number as usize, loads.len());
+                    let mmr = balance::mmr(&loads);
+                    assert_eq!(
+                        mmr, floor,
+                        "{uplinks}×{arrivals}, {number}, seed {seed}: {loads:?}"
+                    );
+                }
+                // Rates that differ by measuring errors move nothing.
+                let mut random = Random::new(seed);
+                for tick in 1..200 {
+                    leaf.rates.values_mut().for_each(|rate| *rate = 970 + random.below(60) as u64);
+                    leaf.tick(Duration::from_secs(1) + TICK * tick);
+                }
+                assert_eq!(leaf.moved, 0, "{uplinks}×{arrivals}, {number}, seed {seed}");
+            }
+        }
+    }
+}
+
+/// The lowest load of the fullest of `links` links. Longest first is optimal here: it reaches the
+/// lower bound, which is the mean or the largest flow.
+fn optimum(rates: &[u64], links: usize) -> u64 {
+    let mut sorted = rates.to_vec();
+    sorted.sort_unstable_by(|a, b| b.cmp(a));
+    let mut loads = vec![0; links];
+    for rate in &sorted {
+        *loads.iter_mut().min().unwrap() += rate;
+    }
+    let most = loads.into_iter().max().unwrap();
+    assert_eq!(most, sorted[0].max(rates.iter().sum::<u64>().div_ceil(links as u64)));
+    most
+}
+
+#[test]
+fn unequal_queue_pairs_are_within_5_percent_of_the_optimum() {
+    for (uplinks, arrivals) in [(2, 2), (4, 2), (4, 4)] {
+        for seed in 0..10 {
+            let paths = mesh(1, uplinks, arrivals);
+            let mut leaf = Leaf::new(1, seed, Options::default());
+            leaf.know(&paths, &BTreeSet::new());
+            let mut random = Random::new(seed + 77);
+            let heavy = random.below(10) as u32;
+            for n in 1..=80 {
+                leaf.send(n, if n % 10 == heavy { 10 } else { 1 }, Duration::from_secs(1));
+            }
+            for tick in 1..400 {
+                leaf.tick(Duration::from_secs(1) + TICK * tick);
+            }
+            let rates: Vec<u64> = leaf.rates.values().copied().collect();
+            let tiers = tiers(&paths, &leaf.loads());
+            // The tier of single links between both is bounded by the largest flow: 16 links.
+            for loads in tiers {
+                let most = loads.iter().copied().fold(0.0, f64::max);
+                let optimum = optimum(&rates, loads.len()) as f64;
+                assert!(
+                    most <= optimum * 1.05,
+                    "{uplinks}×{arrivals}, seed {seed}: {most} of {optimum}: {loads:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_dead_path_moves_only_its_queue_pairs_and_its_return_moves_each_once() {
+    let paths = mesh(1, 4, 4);
+    let mut leaf = Leaf::new(1, 3, Options::default());
+    leaf.know(&paths, &BTreeSet::new());
+    let mut now = Duration::from_secs(1);
+    (1..=32).for_each(|n| _ = leaf.send(n, 1000, now));
+    let before: BTreeMap<u32, Pair> = (1..=32).map(|n| (n, leaf.send(n, 1000, now))).collect();
+    let dead = paths[5].pair;
+    let alive: Vec<Found> = paths.iter().filter(|path| path.pair != dead).cloned().collect();
+    let version = leaf.placer.version();
+    leaf.know(&alive, &BTreeSet::from([dead]));
+    assert_ne!(leaf.placer.version(), version, "workers must ask again");
+    for n in 1..=32 {
+        let pair = leaf.send(n, 1000, now);
+        assert!(pair != dead && (pair == before[&n] || before[&n] == dead), "{n}");
+    }
+    assert_eq!(leaf.placer.counts.moved_dead, 2);
+    (0..20).for_each(|_| {
+        now += TICK;
+        leaf.tick(now);
+    });
+    leaf.know(&paths, &BTreeSet::new());
+    let moves = |leaf: &Leaf| {
+        leaf.placer.flows().map(|(id, flow)| (*id, flow.moves)).collect::<HashMap<_, _>>()
+    };
+    let before = moves(&leaf);
+    (0..40).for_each(|_| {
+        now += TICK;
+        leaf.tick(now);
+    });
+    for loads in tiers(&paths, &leaf.loads()) {
+        assert_eq!(balance::mmr(&loads), balance::floor(32, loads.len()), "{loads:?}");
+    }
+    assert!(moves(&leaf).iter().all(|(id, moves)| moves - before[id] <= 1));
+}
+
+/// Leaves in pairs whose paths share the middle tier start at about the same time. They see each
+/// other's loads late.
+fn share(leaves: u32, each: u32, seed: u64) -> (f64, u64) {
+    let all: Vec<Vec<Found>> = (0..leaves).map(|leaf| mesh(leaf, 4, 4)).collect();
+    let options = Options::default();
+    let mut placed: Vec<Leaf> =
+        (0..leaves).map(|n| Leaf::new(n, seed * 1000 + u64::from(n), options)).collect();
+    for (leaf, paths) in placed.iter_mut().zip(&all) {
+        leaf.know(paths, &BTreeSet::new());
+    }
+    let mut now = Duration::from_secs(1);
+    for leaf in &mut placed {
+        (1..=each).for_each(|n| _ = leaf.send(n, 1000, now));
+    }
+    let mut after_two_seconds = 0;
+    for tick in 0..200 {
+        now += TICK;
+        let reports: Vec<_> =
+            placed.iter().map(|leaf| (leaf.target.local, leaf.placer.loads_to_report(0))).collect();
+        for leaf in &mut placed {
+            leaf.tick(now);
+            for (from, loads) in &reports {
+                if *from != leaf.target.local {
+                    leaf.placer.report(*from, loads, now);
+                }
+            }
+        }
+        if tick == 40 {
+            after_two_seconds = placed.iter().map(|leaf| leaf.moved).sum();
+        }
+    }
+    let mut loads = BTreeMap::new();
+    placed.iter().for_each(|leaf| leaf.add_loads(&mut loads));
+    let middle = &tiers(&all[0], &loads)[1];
+    let flows = (leaves * each) as usize;
+    let late = placed.iter().map(|leaf| leaf.moved).sum::<u64>() - after_two_seconds;
+    (balance::mmr(middle) / balance::floor(flows, middle.len()), late)
+}
+
+/// Random starts are at 2.19, 1.57 and 1.30 times the floor with 4, 8 and 12 queue pairs each.
+#[test]
+fn four_pairs_that_share_a_tier_approach_the_floor() {
+    for (each, most) in [(4, 1.3), (8, 1.2), (12, 1.15)] {
+        let ratios: Vec<f64> = (0..10).map(|seed| share(4, each, seed).0).collect();
+        let mean = ratios.iter().sum::<f64>() / 10.0;
+        assert!(mean <= most, "{each} each: {ratios:?}");
+    }
+}
+
+#[test]
+fn sixty_four_leaves_that_share_a_tier_move_ever_less() {
+    let (ratio, late) = share(64, 9, 1);
+    // 64 leaves with 9 queue pairs have 160 chances to move in the last eight seconds.
+    assert!(ratio <= 1.25 && late < 64 * 9 * 3, "{ratio}, {late} late moves");
+}
+
+#[test]
+fn a_full_table_leaves_the_rest_to_the_hash_and_idle_ones_make_room() {
+    let options = Options { most: 10, idle: Duration::from_secs(5), ..Options::default() };
+    let mut leaf = Leaf::new(1, 1, options);
+    leaf.know(&mesh(1, 2, 2), &BTreeSet::new());
+    let (now, hashed) = (Duration::from_secs(1), Pair { hop: 0, port: 1 });
+    let place =
+        |leaf: &mut Leaf, n: u32, now| leaf.placer.place(id(leaf.target, n), hashed, |_| None, now);
+    let placed = (1..=15).filter(|n| place(&mut leaf, *n, now).is_some()).count();
+    assert_eq!((placed, leaf.placer.counts.beyond), (10, 5));
+    assert!(leaf.placer.flows().all(|(_, flow)| (1..=10).contains(&flow.slot)));
+    for tick in 0..60 {
+        leaf.placer.tick(|_| Reading::default(), now + TICK * tick);
+    }
+    assert_eq!((leaf.placer.flows().count(), leaf.placer.counts.forgotten), (0, 10));
+    assert!(place(&mut leaf, 15, now).is_some());
+}
+
+#[test]
+fn queue_pairs_that_were_hashed_move_after_a_gap_or_never() {
+    for (moves, expected) in [(Moves::AfterGap, 32), (Moves::Never, 0)] {
+        let mut leaf = Leaf::new(1, 1, Options { moves, ..Options::default() });
+        let mut now = Duration::from_secs(1);
+        (1..=32).for_each(|n| assert_eq!(leaf.send(n, 1000, now).port, 1));
+        let mut paths = mesh(1, 4, 4);
+        // The port of the hash was probed too.
+        paths.push(Found { pair: Pair { hop: 0, port: 1 }, ..paths[0].clone() });
+        leaf.know(&paths, &BTreeSet::new());
+        (0..60).for_each(|_| {
+            now += TICK;
+            leaf.tick(now);
+        });
+        let moved = leaf.placer.flows().filter(|(_, flow)| flow.pair.port != 1).count();
+        assert!(moved <= expected && moved >= expected.saturating_sub(2), "{moved}");
+        if moves == Moves::AfterGap {
+            for loads in tiers(&paths, &leaf.loads()) {
+                assert_eq!(balance::mmr(&loads), balance::floor(32, loads.len()), "{loads:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_queue_pair_without_a_gap_stays_where_it_is() {
+    let mut leaf = Leaf::new(1, 1, Options::default());
+    let start = Duration::from_secs(1);
+    let hashed = Pair { hop: 0, port: 1 };
+    let busy = |n: u32, leaf: &mut Leaf, now: Duration| {
+        leaf.placer.place(id(leaf.target, n), hashed, |_| Some(now), now).unwrap().pair
+    };
+    (1..=8).for_each(|n| _ = busy(n, &mut leaf, start));
+    let mut paths = mesh(1, 2, 2);
+    paths.push(Found { pair: hashed, ..paths[0].clone() });
+    leaf.know(&paths, &BTreeSet::new());
+    for tick in 0..60 {
+        let now = start + TICK * tick;
+        leaf.placer.tick(|_| Reading { last: Some(now), ..Reading::default() }, now);
+        (1..=8).for_each(|n| assert_eq!(busy(n, &mut leaf, now), hashed));
+    }
+}
