@@ -160,6 +160,11 @@ pub(crate) enum Roce {
     /// pause
     #[command(after_help = "Example:\n  lab roce receive --node host4 --quiet-seconds 3 -o json")]
     Receive(Receive),
+    /// Measure two RoCE endpoints over a veth pair on one CPU: frames per second, goodput
+    #[command(
+        after_help = "Example:\n  lab roce bench --mtu 1024 --message 1MiB --seconds 5 -o json"
+    )]
+    Bench(crate::workload_arguments::Bench),
 }
 
 #[derive(Args)]

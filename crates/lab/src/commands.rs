@@ -49,6 +49,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Counters(arguments) => show_counters(&arguments, cli.output),
         Command::Roce(Roce::Send(arguments)) => roce::send(&arguments, cli.output),
         Command::Roce(Roce::Receive(arguments)) => roce::receive(&arguments, cli.output),
+        Command::Roce(Roce::Bench(arguments)) => roce::bench(&arguments, cli.output),
         Command::Demo(arguments) => demo::run(&arguments, cli.output),
         Command::Run(arguments) => run::run(&arguments, cli.output),
         Command::Compare(arguments) => compare::run(&arguments, cli.output),

@@ -1,6 +1,8 @@
 //! A RoCE endpoint on an interface: the protocol of crate `roce`, an AF_PACKET ring to receive and
 //! batches to send.
 
+mod bench;
+
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,6 +12,8 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use ports::{Poller, RingSize};
 use roce::{Address, Endpoint, Frames, OVERHEAD, Pattern, SettingError, Settings};
+
+pub use bench::{Bench, BenchError, bench};
 
 use crate::packet::{BATCH, Interface, PacketError, PacketSocket};
 

@@ -132,6 +132,21 @@ pub(crate) struct Workload {
     pub(crate) transport: Transport,
 }
 
+#[derive(Args)]
+pub(crate) struct Bench {
+    /// Bytes of a message
+    #[arg(long, default_value = "1MiB", value_parser = size)]
+    pub(crate) message: u64,
+    /// Seconds to measure
+    #[arg(long, default_value_t = 3.0)]
+    pub(crate) seconds: f64,
+    /// CPU on which everything runs
+    #[arg(long, default_value_t = 0)]
+    pub(crate) cpu: usize,
+    #[command(flatten)]
+    pub(crate) transport: Transport,
+}
+
 /// Parses a number with one of these units.
 fn number(text: &str, units: &[(&str, f64)], example: &str) -> Result<f64, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

@@ -199,3 +199,14 @@ fn a_host_that_cannot_be_reached_is_named() {
     }]);
     assert!(outcome.unwrap_err().to_string().contains("no-such-namespace"));
 }
+
+#[root_test]
+fn two_endpoints_on_one_cpu_send_and_receive_without_errors() {
+    let settings = roce::Settings::default();
+    let time = Duration::from_millis(300);
+    // In a thread of its own, because it is pinned to the CPU.
+    let result = std::thread::spawn(move || lab::endpoint::bench(&settings, (4, 100_000), 0, time));
+    let result = result.join().unwrap().unwrap();
+    assert_eq!((result.mismatches, result.requester.rx_icrc_errors), (0, 0));
+    assert!(result.responder.rx_packets > 98 && result.goodput > 0.0, "{result:?}");
+}
