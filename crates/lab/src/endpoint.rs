@@ -2,6 +2,8 @@
 //! batches to send.
 
 mod bench;
+mod perftest;
+mod session;
 
 use std::io;
 use std::net::UdpSocket;
@@ -14,6 +16,8 @@ use ports::{Poller, RingSize};
 use roce::{Address, Endpoint, Frames, OVERHEAD, Pattern, SettingError, Settings};
 
 pub use bench::{Bench, BenchError, bench};
+pub use perftest::{ControlError, PORT};
+pub use session::{Kind, Requests, Session, SessionError, Side, connect, serve};
 
 use crate::packet::{BATCH, Interface, PacketError, PacketSocket};
 
