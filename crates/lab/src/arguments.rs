@@ -160,6 +160,21 @@ pub(crate) enum Roce {
     /// pause
     #[command(after_help = "Example:\n  lab roce receive --node host4 --quiet-seconds 3 -o json")]
     Receive(Receive),
+    /// Measure two RoCE endpoints over a veth pair on one CPU: frames per second, goodput
+    #[command(
+        after_help = "Example:\n  lab roce bench --mtu 1024 --message 1MiB --seconds 5 -o json"
+    )]
+    Bench(crate::workload_arguments::Bench),
+    /// Answer RoCE requests of another host: of lab roce connect, or of perftest
+    #[command(
+        after_help = "Example:\n  lab roce serve --node host4 --once\n\nThe other side: lab roce connect, ib_write_bw, ib_send_bw or ib_read_bw."
+    )]
+    Serve(crate::workload_arguments::Serve),
+    /// Send RoCE writes, sends or reads to another host: to lab roce serve, or to perftest
+    #[command(
+        after_help = "Example:\n  lab roce connect --node host1 --to 192.168.10.4 --operation read --message 64KiB --count 1000"
+    )]
+    Connect(crate::workload_arguments::Connect),
 }
 
 #[derive(Args)]

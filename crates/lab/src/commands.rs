@@ -1,6 +1,7 @@
 //! Implements the subcommands: calls the library and prints the results.
 
 mod compare;
+mod connection;
 mod demo;
 mod open;
 mod roce;
@@ -49,6 +50,9 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Counters(arguments) => show_counters(&arguments, cli.output),
         Command::Roce(Roce::Send(arguments)) => roce::send(&arguments, cli.output),
         Command::Roce(Roce::Receive(arguments)) => roce::receive(&arguments, cli.output),
+        Command::Roce(Roce::Bench(arguments)) => roce::bench(&arguments, cli.output),
+        Command::Roce(Roce::Serve(arguments)) => connection::serve(&arguments, cli.output),
+        Command::Roce(Roce::Connect(arguments)) => connection::connect(&arguments, cli.output),
         Command::Demo(arguments) => demo::run(&arguments, cli.output),
         Command::Run(arguments) => run::run(&arguments, cli.output),
         Command::Compare(arguments) => compare::run(&arguments, cli.output),

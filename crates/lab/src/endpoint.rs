@@ -1,6 +1,10 @@
 //! A RoCE endpoint on an interface: the protocol of crate `roce`, an AF_PACKET ring to receive and
 //! batches to send.
 
+mod bench;
+mod perftest;
+mod session;
+
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,6 +14,10 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use ports::{Poller, RingSize};
 use roce::{Address, Endpoint, Frames, OVERHEAD, Pattern, SettingError, Settings};
+
+pub use bench::{Bench, BenchError, bench};
+pub use perftest::{ControlError, PORT};
+pub use session::{Kind, Requests, Session, SessionError, Side, connect, serve};
 
 use crate::packet::{BATCH, Interface, PacketError, PacketSocket};
 

@@ -1,6 +1,7 @@
 //! The command line of workloads and RoCE connections.
 
 use clap::{Args, ValueEnum};
+use lab::endpoint::Kind;
 use lab::workload::{Collective, Compute, Dealing};
 use roce::{Settings, SourcePort, dcqcn};
 
@@ -128,6 +129,72 @@ pub(crate) struct Workload {
     /// Maximum seconds of an iteration
     #[arg(long, default_value_t = 300.0)]
     pub(crate) limit: f64,
+    #[command(flatten)]
+    pub(crate) transport: Transport,
+}
+
+#[derive(Args)]
+pub(crate) struct Bench {
+    /// Bytes of a message
+    #[arg(long, default_value = "1MiB", value_parser = size)]
+    pub(crate) message: u64,
+    /// Seconds to measure
+    #[arg(long, default_value_t = 3.0)]
+    pub(crate) seconds: f64,
+    /// CPU on which everything runs
+    #[arg(long, default_value_t = 0)]
+    pub(crate) cpu: usize,
+    #[command(flatten)]
+    pub(crate) transport: Transport,
+}
+
+/// Where an endpoint runs.
+#[derive(Args)]
+pub(crate) struct Place {
+    /// Name of the fabric; required if several are running
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Host [default: the namespace in which lab is started]
+    #[arg(long)]
+    pub(crate) node: Option<String>,
+    /// Interface of the host
+    #[arg(long, default_value = "eth1")]
+    pub(crate) interface: String,
+    /// TCP port on which both sides agree on their queue pairs
+    #[arg(long, default_value_t = lab::endpoint::PORT)]
+    pub(crate) port: u16,
+}
+
+#[derive(Args)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// End after the first peer
+    #[arg(long)]
+    pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) transport: Transport,
+}
+
+#[derive(Args)]
+pub(crate) struct Connect {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// IPv4 address of the other host
+    #[arg(long)]
+    pub(crate) to: std::net::Ipv4Addr,
+    /// What to send
+    #[arg(long, value_enum, default_value_t = Kind::Write)]
+    pub(crate) operation: Kind,
+    /// Bytes of a message
+    #[arg(long, default_value = "64KiB", value_parser = size)]
+    pub(crate) message: u64,
+    /// Messages of each queue pair
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) count: u64,
+    /// Messages of a queue pair that are not complete at a time
+    #[arg(long, default_value_t = 128)]
+    pub(crate) depth: u64,
     #[command(flatten)]
     pub(crate) transport: Transport,
 }

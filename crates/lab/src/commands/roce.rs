@@ -10,6 +10,7 @@ use lab::roce::{InnerPort, Limit, Sink, Source, connections};
 use super::open::open;
 use crate::arguments::{Output, Receive, Send, Where};
 use crate::output::{Outcome, interrupt, interrupted, print, print_json};
+use crate::workload_arguments::Bench;
 
 /// Runs `f` in the namespace of the given node, or in the current one.
 fn at<T: core::marker::Send>(
@@ -87,6 +88,27 @@ pub(super) fn receive(arguments: &Receive, output: Output) -> Outcome {
         report.reordered(),
         report.duplicated(),
         report.corrupted()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn bench(arguments: &Bench, output: Output) -> Outcome {
+    let Bench { message, seconds, cpu, transport } = arguments;
+    let time = Duration::try_from_secs_f64(*seconds)?;
+    let traffic = (transport.queue_pairs, u32::try_from(*message)?);
+    let result = lab::endpoint::bench(&transport.settings(), traffic, *cpu, time)?;
+    if output == Output::Json {
+        return print_json(&result);
+    }
+    print(format_args!(
+        "{:.0} frames/s sent and received on CPU {cpu}, {:.2} Gbit/s of payload in {} queue pairs, \
+         {} sent again, {} overruns, {} damaged",
+        result.frames_per_second,
+        result.goodput / 1e9,
+        result.queue_pairs,
+        result.requester.retransmitted_packets,
+        result.overruns,
+        result.mismatches
     ))?;
     Ok(ExitCode::SUCCESS)
 }

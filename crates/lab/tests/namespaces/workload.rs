@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use lab::endpoint::{Kind, Requests, Side, connect, serve};
 use lab::netns::{Namespace, veth};
 use lab::random::SEED;
 use lab::wan::{Circuit, Impairment, Settings, Wan};
@@ -198,4 +199,48 @@ fn a_host_that_cannot_be_reached_is_named() {
         ..job
     }]);
     assert!(outcome.unwrap_err().to_string().contains("no-such-namespace"));
+}
+
+#[root_test]
+fn two_endpoints_on_one_cpu_send_and_receive_without_errors() {
+    let settings = roce::Settings::default();
+    let time = Duration::from_millis(300);
+    // In a thread of its own, because it is pinned to the CPU.
+    let result = std::thread::spawn(move || lab::endpoint::bench(&settings, (4, 100_000), 0, time));
+    let result = result.join().unwrap().unwrap();
+    assert_eq!((result.mismatches, result.requester.rx_icrc_errors), (0, 0));
+    assert!(result.responder.rx_packets > 98 && result.goodput > 0.0, "{result:?}");
+}
+
+#[root_test]
+fn a_passive_side_serves_every_kind_of_request() {
+    let sites = Sites::new("serve");
+    let [server, client] = [&sites.hosts[0], &sites.hosts[1]];
+    let side = |seed, mtu| Side {
+        interface: "eth1".into(),
+        settings: roce::Settings { mtu, ..roce::Settings::default() },
+        source_port: roce::SourcePort::SoftRoce,
+        seed,
+    };
+    let stop = AtomicBool::new(false);
+    for kind in [Kind::Write, Kind::Send, Kind::Read] {
+        let bind = || std::net::TcpListener::bind("192.0.2.1:0").unwrap();
+        let listener = server.enter(bind).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let requests = Requests { kind, message: 5000, count: 100, depth: 8, queue_pairs: 3 };
+        let (served, sent) = std::thread::scope(|scope| {
+            let passive = scope.spawn(|| {
+                server.enter(|| serve(&listener, &side(1, 4096), &stop).unwrap()).unwrap()
+            });
+            let to = ("192.0.2.1".parse().unwrap(), port);
+            let sent = client.enter(|| connect(to, &side(2, 1024), requests, &stop).unwrap());
+            (passive.join().unwrap().unwrap(), sent.unwrap())
+        });
+        assert_eq!((served.mtu, sent.mtu, served.queue_pairs), (1024, 1024, 3), "{kind:?}");
+        assert_eq!((sent.messages, sent.bytes, sent.latencies.count), (300, 1_500_000, 300));
+        assert_eq!((served.mismatches, sent.mismatches), (0, 0), "{kind:?}");
+        let received = if kind == Kind::Send { (300, 1_500_000) } else { (0, 0) };
+        assert_eq!((served.messages, served.bytes), received, "{kind:?}");
+        assert!(sent.counters.rx_packets >= 3 && served.counters.rx_packets >= 300);
+    }
 }
