@@ -78,8 +78,8 @@ pub fn compare(mut before: Results, mut after: Results) -> Comparison {
     let mut matched = 0;
     for row in &old.rows {
         let same = |other: &&crate::summary::Row| {
-            (&other.fabric, other.point, &other.dataplane)
-                == (&row.fabric, row.point, &row.dataplane)
+            (&other.fabric, &other.point, &other.dataplane)
+                == (&row.fabric, &row.point, &row.dataplane)
         };
         let Some(other) = new.rows.iter().find(same) else { continue };
         matched += 1;
@@ -87,7 +87,7 @@ pub fn compare(mut before: Results, mut after: Results) -> Comparison {
             let noise = before.mmr.half_width.hypot(after.mmr.half_width).max(ROUTING);
             figures.push(Change {
                 fabric: row.fabric.clone(),
-                point: row.point,
+                point: row.point.clone(),
                 dataplane: row.dataplane.clone(),
                 tier: before.role,
                 before: before.mmr,

@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use crate::random::SEED;
 use crate::record::Role;
-use crate::units::{InnerPort, Name, QueuePairs, Share};
+use crate::units::{InnerPort, Name, QueuePairs, Share, Time};
 
 /// The default number of frames of each queue pair.
 const FRAMES: u32 = 100;
@@ -44,6 +44,18 @@ pub struct Experiment {
     /// The traffic of a run.
     #[serde(default)]
     pub traffic: Traffic,
+    /// What fails during a run. Without it, the balance of the loads is measured.
+    pub failure: Option<Failure>,
+    /// A workload of distributed training instead of a stream: the keys of a job of `lab workload`,
+    /// without `queue-pairs`, `source-port` and `seed`.
+    #[schemars(with = "Option<std::collections::BTreeMap<String, serde_json::Value>>")]
+    pub workload: Option<Spanned<toml::Table>>,
+    /// The circuits of `lab wan`, instead of the settings in the topology.
+    #[serde(default)]
+    pub circuits: Circuits,
+    /// Settings to compare, such as timers of the routers.
+    #[serde(default, rename = "variant")]
+    pub variants: Vec<Variant>,
     /// The values that are varied. Every combination is a point of the experiment.
     #[serde(default)]
     pub sweep: Sweep,
@@ -106,6 +118,9 @@ pub struct Traffic {
     pub from: Option<Name>,
     /// The receiving host. Default: the most distant from the sender.
     pub to: Option<Name>,
+    /// The hosts of a workload, by site. The links between the first host and the first of the last
+    /// site are counted.
+    pub sites: Vec<Vec<Name>>,
     /// Frames of each queue pair.
     #[schemars(range(min = 1))]
     pub frames: std::num::NonZeroU32,
@@ -118,8 +133,85 @@ impl Default for Traffic {
     fn default() -> Self {
         let number =
             |number| std::num::NonZeroU32::new(number).unwrap_or(std::num::NonZeroU32::MIN);
-        Self { from: None, to: None, frames: number(FRAMES), rate: number(RATE) }
+        Self { from: None, to: None, sites: Vec::new(), frames: number(FRAMES), rate: number(RATE) }
     }
+}
+
+/// A failure of the fullest link that the traffic uses, in the tier with the most links.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Failure {
+    /// What happens.
+    pub kind: FailureKind,
+    /// The maximum number of seconds until the traffic must have moved to other links, 1 to 600.
+    #[schemars(range(min = 1, max = 600))]
+    pub limit: u32,
+}
+
+/// What happens to a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureKind {
+    /// A circuit forwards nothing in either direction, and both routers keep their carrier.
+    Silent,
+    /// The far end of an uplink is set down, and both ends lose their carrier.
+    Carrier,
+}
+
+/// The circuits of `lab wan`. What is missing is as in the topology.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Circuits {
+    /// The delay in each direction.
+    pub delay: Option<Time>,
+    /// The maximum deviation from the delay.
+    pub jitter: Option<Time>,
+    /// The loss in percent, 0 to 100.
+    #[schemars(range(min = 0, max = 100))]
+    pub loss: Option<f64>,
+    /// The rate in kilobits per second; 0 for no limit.
+    pub rate: Option<u64>,
+    /// The queue of the rate limit in bytes.
+    pub queue: Option<u64>,
+}
+
+impl Circuits {
+    /// The options of `lab wan`. Settings in `self` win over those in `other`.
+    #[must_use]
+    pub fn options(&self, other: &Self) -> Vec<(&'static str, String)> {
+        let time = |time: &Time| time.as_str().to_owned();
+        let number = |own: Option<u64>, other: Option<u64>| own.or(other).map(|n| n.to_string());
+        let options = [
+            ("--delay", self.delay.as_ref().or(other.delay.as_ref()).map(time)),
+            ("--jitter", self.jitter.as_ref().or(other.jitter.as_ref()).map(time)),
+            ("--loss", self.loss.or(other.loss).map(|loss| loss.to_string())),
+            ("--rate", number(self.rate, other.rate)),
+            ("--queue", number(self.queue, other.queue)),
+        ];
+        options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}
+
+/// Settings to compare.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Variant {
+    /// The name in the report.
+    pub name: Name,
+    /// Commands of `vtysh`, which run before a run of the variant that follows another variant.
+    /// They must undo what other variants set.
+    #[serde(default)]
+    pub commands: Vec<String>,
+    /// The routers. Default: all.
+    #[serde(default)]
+    pub routers: Vec<Name>,
+    /// The circuits.
+    #[serde(default)]
+    pub circuits: Circuits,
+    /// Keys of the workload that differ.
+    #[serde(default)]
+    #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
+    pub workload: toml::Table,
 }
 
 /// The values that are varied.
@@ -187,8 +279,13 @@ pub struct Quick {
     pub topologies: Option<Vec<PathBuf>>,
     /// Replaces `sweep`.
     pub sweep: Option<Sweep>,
+    /// Keys of the workload that differ.
+    #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
+    pub workload: toml::Table,
     /// Replaces `repetitions`.
     pub repetitions: Option<Repetitions>,
+    /// The names of the variants that stay.
+    pub variants: Option<Vec<Name>>,
 }
 
 /// A figure that others published.
@@ -218,6 +315,8 @@ pub struct Measured {
     pub tier: Role,
     /// Only points with this choice of inner ports.
     pub inner_port: Option<InnerPort>,
+    /// Only points with this variant.
+    pub variant: Option<Name>,
     /// Only points with this number of queue pairs.
     pub queue_pairs: Option<QueuePairs>,
     /// What is shown.
@@ -230,6 +329,12 @@ pub struct Measured {
 pub enum Quantity {
     /// The mean MMR.
     Mmr,
+    /// The time without traffic after a failure.
+    Outage,
+    /// The time of an iteration of the workload.
+    Completion,
+    /// The bus bandwidth of the workload.
+    BusBandwidth,
     /// How much lower the peak load is than with the baseline.
     PeakGain,
 }
@@ -313,6 +418,11 @@ impl Experiment {
                 return Err(invalid(None, message));
             }
         }
+        if experiment.workload.is_some() && experiment.traffic.sites.iter().flatten().count() < 2 {
+            let message =
+                "a workload needs hosts: set sites = [[\"host1\"], [\"host2\"]] in [traffic]";
+            return Err(invalid(None, message.to_owned()));
+        }
         let folder = path.parent().unwrap_or(Path::new(""));
         let quick = experiment.quick.topologies.iter_mut().flatten();
         for topology in experiment.topologies.iter_mut().chain(quick) {
@@ -334,10 +444,17 @@ impl Experiment {
     /// The short form of the experiment, `--quick`.
     #[must_use]
     pub fn quick(mut self) -> Self {
-        let Quick { topologies, sweep, repetitions } = std::mem::take(&mut self.quick);
+        let Quick { topologies, sweep, workload, repetitions, variants } =
+            std::mem::take(&mut self.quick);
         self.topologies = topologies.unwrap_or(self.topologies);
         self.sweep = sweep.unwrap_or(self.sweep);
         self.repetitions = repetitions.unwrap_or(self.repetitions);
+        if let Some(all) = &mut self.workload {
+            all.get_mut().extend(workload);
+        }
+        if let Some(names) = variants {
+            self.variants.retain(|variant| names.contains(&variant.name));
+        }
         self
     }
 

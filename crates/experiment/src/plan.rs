@@ -6,15 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::file::Experiment;
 use crate::random::Random;
-use crate::units::{InnerPort, QueuePairs};
+use crate::units::{InnerPort, Name, QueuePairs};
 
 /// The varied values of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Point {
     /// The number of queue pairs.
     pub queue_pairs: QueuePairs,
     /// How the inner UDP source port is chosen.
     pub inner_port: InnerPort,
+    /// The index of the variant in the file, so that points have its order, and its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<(usize, Name)>,
+}
+
+impl Point {
+    /// The name of the variant, or nothing.
+    #[must_use]
+    pub fn variant(&self) -> &str {
+        self.variant.as_ref().map_or("", |(_, name)| name.as_str())
+    }
 }
 
 /// What identifies a run: a fabric, a dataplane, a point and a repetition.
@@ -82,7 +93,7 @@ impl Plan {
                     let mut runs = Vec::new();
                     for seed in seeds {
                         order.shuffle(&mut points);
-                        runs.extend(points.iter().map(|point| key(*point, seed)));
+                        runs.extend(points.iter().map(|point| key(point.clone(), seed)));
                     }
                     turns.push(Turn { fabric, dataplane, runs });
                 }
@@ -101,14 +112,22 @@ impl Plan {
 /// All combinations of the varied values.
 #[must_use]
 pub fn points(experiment: &Experiment) -> Vec<Point> {
-    let sweep = &experiment.sweep;
-    let of = |inner_port: InnerPort| {
-        sweep
-            .queue_pairs
-            .iter()
-            .map(move |queue_pairs| Point { queue_pairs: *queue_pairs, inner_port })
-    };
-    sweep.inner_port.iter().flat_map(|port| of(*port)).collect()
+    let names = experiment.variants.iter().map(|variant| variant.name.clone()).enumerate();
+    let mut variants: Vec<Option<(usize, Name)>> = names.map(Some).collect();
+    if variants.is_empty() {
+        variants.push(None);
+    }
+    let mut points = Vec::new();
+    for variant in &variants {
+        for inner_port in &experiment.sweep.inner_port {
+            points.extend(experiment.sweep.queue_pairs.iter().map(|queue_pairs| Point {
+                queue_pairs: *queue_pairs,
+                inner_port: *inner_port,
+                variant: variant.clone(),
+            }));
+        }
+    }
+    points
 }
 
 /// The name of a fabric: the topology file without folder and `.clab.yml`.

@@ -35,6 +35,8 @@ pub struct Chart {
     pub x: Vec<String>,
     /// The value at the bottom of the vertical axis.
     pub bottom: f64,
+    /// Whether the vertical axis is logarithmic. Its bottom must be above 0.
+    pub logarithmic: bool,
     /// The lines.
     pub series: Vec<Series>,
 }
@@ -55,6 +57,7 @@ struct Scale {
     steps: usize,
     bottom: f64,
     top: f64,
+    logarithmic: bool,
 }
 
 impl Scale {
@@ -65,7 +68,8 @@ impl Scale {
 
     fn y(&self, value: f64) -> f64 {
         let height = HEIGHT - TOP - BOTTOM;
-        let share = (value - self.bottom) / (self.top - self.bottom);
+        let place = |value: f64| if self.logarithmic { value.max(1e-9).ln() } else { value };
+        let share = (place(value) - place(self.bottom)) / (place(self.top) - place(self.bottom));
         TOP + height * (1.0 - share.clamp(0.0, 1.0))
     }
 }
@@ -87,11 +91,22 @@ impl Chart {
         let values = self.series.iter().flat_map(|series| series.points.iter().flatten());
         let ends = values.map(|(value, half)| value + if half.is_finite() { *half } else { 0.0 });
         let most = ends.fold(self.bottom, f64::max);
+        if self.logarithmic {
+            let powers = (0..12).map(|power| self.bottom * 10_f64.powi(power));
+            let below = powers.clone().take_while(|power| *power < most).count().max(1);
+            let ticks: Vec<f64> = powers.take(below + 1).collect();
+            return (self.scaled(&ticks), ticks);
+        }
         let step = step((most - self.bottom).max(1e-9) / 5.0);
         let count = ((most - self.bottom) / step - 1e-9).ceil().max(1.0) as usize;
         let ticks: Vec<f64> = (0..=count).map(|at| self.bottom + step * at as f64).collect();
+        (self.scaled(&ticks), ticks)
+    }
+
+    fn scaled(&self, ticks: &[f64]) -> Scale {
         let top = ticks.last().copied().unwrap_or(1.0);
-        (Scale { steps: self.x.len(), bottom: self.bottom, top }, ticks)
+        let Self { bottom, logarithmic, .. } = *self;
+        Scale { steps: self.x.len(), bottom, top, logarithmic }
     }
 
     fn draw(&self, own_file: bool) -> Markup {
@@ -221,6 +236,7 @@ mod tests {
             y_title: "MMR".into(),
             x: ["4", "8", "16"].map(str::to_owned).into(),
             bottom: 1.0,
+            logarithmic: false,
             series: vec![series("kernel", false), series("expected", true)],
         }
     }
@@ -237,6 +253,10 @@ mod tests {
             let near = found.iter().zip(&ticks).all(|(a, b)| (a - b).abs() < 1e-9);
             assert!(near && found.len() == ticks.len(), "{value}: {found:?}");
         }
+        let powers = Chart { logarithmic: true, ..chart(150.0) };
+        let (scale, found) = powers.scale();
+        assert_eq!(found, [1.0, 10.0, 100.0, 1000.0]);
+        assert!((scale.y(10.0) - scale.y(100.0) - (scale.y(1.0) - scale.y(10.0))).abs() < 1e-9);
         let mut flat = chart(1.0);
         flat.series.clear();
         assert_eq!(flat.scale().1.len(), 2, "a chart without values has an axis, too");

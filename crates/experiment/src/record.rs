@@ -94,6 +94,33 @@ pub struct Run {
     pub busy: f64,
     /// The number of attempts. A run is repeated if routes changed meanwhile.
     pub attempts: u32,
+    /// The time without traffic after a failure in milliseconds: the lost frames over the rate of
+    /// frames on the link that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage: Option<f64>,
+    /// The result of a workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Completion>,
+}
+
+/// The result of a workload: of its iterations without warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Completion {
+    /// The number of iterations.
+    pub iterations: u32,
+    /// The mean communication time of an iteration in milliseconds.
+    pub milliseconds: f64,
+    /// The longest communication time in milliseconds.
+    pub worst: f64,
+    /// The mean bus bandwidth in Mbit/s, as nccl-tests define it.
+    pub bus_bandwidth: f64,
+    /// The 99th percentile of the completion times of messages in milliseconds, of the worst
+    /// iteration.
+    pub message_p99: f64,
+    /// Packets that were sent again.
+    pub retransmitted: u64,
+    /// The largest busy share of an endpoint's thread, 0 to 1. Near 1, the machine is the limit.
+    pub busy: f64,
 }
 
 impl Run {
@@ -107,6 +134,13 @@ impl Run {
     #[must_use]
     pub fn mmr(&self) -> f64 {
         self.widest().map_or(0.0, |tier| crate::balance::mmr(&tier.loads()))
+    }
+
+    /// The value that the stop rule looks at: the outage, the completion time, or the MMR.
+    #[must_use]
+    pub fn value(&self) -> f64 {
+        let completion = self.workload.map(|workload| workload.milliseconds);
+        self.outage.or(completion).unwrap_or_else(|| self.mmr())
     }
 
     /// Parses the lines of `runs.jsonl`. A last line without an end is left out: the program was
@@ -213,6 +247,7 @@ pub(crate) mod tests {
                 point: Point {
                     queue_pairs: queue_pairs.try_into().unwrap(),
                     inner_port: InnerPort::Constant,
+                    variant: None,
                 },
                 repetition,
                 seed: u64::from(repetition),
@@ -229,6 +264,8 @@ pub(crate) mod tests {
             seconds: 0.1,
             busy: 0.4,
             attempts: 1,
+            outage: None,
+            workload: None,
         }
     }
 

@@ -1,18 +1,19 @@
 //! One HTML page with everything: verdicts, charts, tables, what was published, the limits, and how
 //! to repeat the experiment. It needs no other file.
 
-use std::collections::BTreeSet;
+mod charts;
+mod tables;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::file::{Experiment, Published};
-use crate::plan::Point;
-use crate::plot::{self, Chart, Series};
-use crate::record::{Manifest, Role};
-use crate::statistics::Statistics;
-use crate::summary::{Row, Summary};
-use crate::units::InnerPort;
-use crate::verdict::{self, Grade, Verdict, title, verdicts};
+use crate::file::Experiment;
+use crate::plot;
+use crate::record::Manifest;
+use crate::summary::Summary;
+use crate::verdict::{Grade, Verdict, verdicts};
+
+use charts::Group;
+pub use charts::NamedChart;
 
 const STYLE: &str = include_str!("report/style.css");
 
@@ -33,102 +34,7 @@ pub struct Report<'a> {
     pub complete: bool,
 }
 
-/// A chart and the name of its file.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NamedChart {
-    /// The file name, with `.svg`.
-    pub file: String,
-    /// The chart.
-    pub chart: Chart,
-    /// Where it was measured.
-    fabric: String,
-    inner_port: InnerPort,
-}
-
-/// The part of the rows that a chart and a table show.
-fn groups(summary: &Summary) -> Vec<(String, InnerPort, Vec<&Row>)> {
-    let mut groups: Vec<(String, InnerPort, Vec<&Row>)> = Vec::new();
-    for row in &summary.rows {
-        let found = groups
-            .iter_mut()
-            .find(|(fabric, port, _)| *fabric == row.fabric && *port == row.point.inner_port);
-        match found {
-            Some((_, _, rows)) => rows.push(row),
-            None => groups.push((row.fabric.clone(), row.point.inner_port, vec![row])),
-        }
-    }
-    groups
-}
-
 impl Report<'_> {
-    /// The charts: the balance of the paths, and of the uplinks of the leaf if these are others.
-    #[must_use]
-    pub fn charts(&self) -> Vec<NamedChart> {
-        let mut charts = Vec::new();
-        for (fabric, inner_port, rows) in groups(self.summary) {
-            let mut roles: BTreeSet<(Role, bool)> = BTreeSet::new();
-            for row in &rows {
-                let widest = row.paths().map(|tier| tier.role);
-                roles.extend(widest.map(|role| (role, true)));
-                roles.insert((Role::Leaf, widest == Some(Role::Leaf)));
-            }
-            for (role, widest) in roles {
-                let chart = self.chart(&rows, role, widest, &fabric, inner_port);
-                let file = format!("{fabric}-{inner_port}-{}.svg", role.name());
-                charts.push(NamedChart { file, chart, fabric: fabric.clone(), inner_port });
-            }
-        }
-        charts
-    }
-
-    fn chart(
-        &self,
-        rows: &[&Row],
-        role: Role,
-        widest: bool,
-        fabric: &str,
-        port: InnerPort,
-    ) -> Chart {
-        let points: BTreeSet<Point> = rows.iter().map(|row| row.point).collect();
-        let of = |label: &str, point: &Point| {
-            rows.iter().find(|row| row.dataplane == label && row.point == *point)
-        };
-        let labels = self.experiment.dataplanes.iter().map(crate::file::Dataplane::label);
-        let mut series: Vec<Series> = labels
-            .map(|label| {
-                let value = |point| {
-                    let row = of(&label, point)?;
-                    let tier = row.tiers.iter().find(|tier| tier.role == role)?;
-                    Some((tier.mmr.mean, tier.mmr.half_width))
-                };
-                Series {
-                    points: points.iter().map(value).collect(),
-                    name: label.clone(),
-                    reference: false,
-                }
-            })
-            .collect();
-        if widest {
-            let random = |point: &Point| {
-                let paths = rows.first()?.paths()?.links;
-                Some((crate::balance::expected_mmr(point.queue_pairs.get(), paths), 0.0))
-            };
-            series.push(Series {
-                name: "a random hash".to_owned(),
-                points: points.iter().map(random).collect(),
-                reference: true,
-            });
-        }
-        Chart {
-            title: format!("Peak load of the {}, {fabric}, inner port {port}", role.title()),
-            x_title: "queue pairs".to_owned(),
-            y_title: "fullest link / mean (MMR)".to_owned(),
-            x: points.iter().map(|point| point.queue_pairs.get().to_string()).collect(),
-            bottom: 1.0,
-            series,
-        }
-    }
-
     /// The page.
     #[must_use]
     pub fn page(&self) -> String {
@@ -159,27 +65,32 @@ impl Report<'_> {
                     (verdict_list(&verdicts(experiment, self.summary)))
                     @if !experiment.published.is_empty() {
                         h2 { "What was published" }
-                        (published(&experiment.published, self.summary))
+                        (tables::published(&experiment.published, self.summary))
                     }
                     h2 { "Measured" }
-                    p { "Each run sends frames of several queue pairs from one host to another. "
-                        "The counters of the links give the load of each link." }
-                    @for (fabric, port, rows) in groups(self.summary) {
-                        h3 { "Fabric " (fabric) ", " (port_title(port)) }
-                        @let own = charts.iter().filter(|chart| {
-                            chart.fabric == fabric && chart.inner_port == port
-                        });
-                        @for chart in own {
+                    p { (self.method()) }
+                    @for group in Group::all(self.summary) {
+                        h3 { (group.title()) }
+                        @for chart in charts.iter().filter(|chart| chart.is_of(&group)) {
                             figure {
                                 (chart.chart.element())
                                 figcaption { (chart.chart.title) ". Bars: confidence interval "
-                                    "of the mean. 1 is even." }
+                                    "of the mean." }
                             }
                         }
-                        (table(&rows, &experiment.baseline()))
+                        @if experiment.failure.is_some() {
+                            (tables::outage(&group.rows))
+                        } @else {
+                            @if experiment.workload.is_some() {
+                                (tables::workload(&group.rows))
+                            }
+                            (tables::balance(&group.rows, &experiment.baseline()))
+                        }
                     }
-                    h3 { "Columns" }
-                    (explanation())
+                    @if experiment.failure.is_none() {
+                        h3 { "Columns" }
+                        (tables::explanation(experiment.workload.is_some()))
+                    }
                     @if !experiment.limits.is_empty() {
                         h2 { "Limits" }
                         ul { @for limit in &experiment.limits { li { (limit) } } }
@@ -190,6 +101,22 @@ impl Report<'_> {
             }
         };
         page.into_string()
+    }
+
+    /// What a run does.
+    fn method(&self) -> &'static str {
+        if self.experiment.workload.is_some() {
+            "Each run is several iterations of a collective operation between hosts, over reliable \
+             RoCE connections with several queue pairs each. The counters of the links give the \
+             load of each link, of all hosts together."
+        } else if self.experiment.failure.is_some() {
+            "Each run sends frames of several queue pairs from one host to another. The link with \
+             the highest load fails. The frames that are lost, over the rate of frames on that \
+             link, give the time without traffic."
+        } else {
+            "Each run sends frames of several queue pairs from one host to another. The counters \
+             of the links give the load of each link."
+        }
     }
 
     fn conditions(&self) -> Markup {
@@ -210,9 +137,13 @@ impl Report<'_> {
                 dt { "Seed" }
                 dd { (experiment.seed) " for queue pair numbers, the seeds of vtepd's hashes and the "
                     "order of the runs. A repetition has the same with every dataplane." }
-                dt { "Traffic" }
-                dd { (experiment.traffic.frames) " frames of 1,024 bytes for each queue pair and "
+                @if let Some(workload) = &experiment.workload {
+                    dt { "Workload" } dd { code { (workload.get_ref()) } }
+                } @else {
+                    dt { "Traffic" }
+                    dd { (experiment.traffic.frames) " frames of 1,024 bytes for each queue pair and "
                     "run, " (experiment.traffic.rate) " frames a second in all" }
+                }
                 dt { "CPU" }
                 dd { (format!("{:.0}", summary.busy * 100.0)) " % busy on average; "
                     (format!("{:.0}", summary.slow * 100.0))
@@ -232,29 +163,6 @@ impl Report<'_> {
     }
 }
 
-fn explanation() -> Markup {
-    html! {
-        dl {
-            dt { "MMR" } dd { "the load of the fullest link over the mean of its tier: 1 is even, "
-                "the number of links is the worst" }
-            dt { "expected" } dd { "the mean MMR of the placement that the policy aims at, "
-                "computed: a random hash, or a random hash into a few ports" }
-            dt { "floor" } dd { "the smallest possible MMR, because queue pairs are whole" }
-            dt { "Jain" } dd { "Jain's fairness index: 1 is even" }
-            dt { "entropy" } dd { "−Σ p log p / log n of the shares p of n links: 1 is even" }
-            dt { "range" } dd { "(max − min) / mean of the loads: 0 is even" }
-            dt { "gain" } dd { "how much lower the peak load is than with the baseline" }
-        }
-    }
-}
-
-fn port_title(port: InnerPort) -> &'static str {
-    match port {
-        InnerPort::Constant => "one inner source port for all queue pairs",
-        InnerPort::PerQueuePair => "an inner source port for each queue pair",
-    }
-}
-
 fn short(commit: &str) -> String {
     let (hash, rest) = commit.split_once('-').unwrap_or((commit, ""));
     let hash: String = hash.chars().take(12).collect();
@@ -269,94 +177,6 @@ fn verdict_list(verdicts: &[Verdict]) -> Markup {
                     Grade::Good => li class="good" { b { "✓" } (text) },
                     Grade::Bad => li class="bad" { b { "✗" } (text) },
                     Grade::Note => li class="note" { b { "○" } (text) },
-                }
-            }
-        }
-    }
-}
-
-fn published(published: &[Published], summary: &Summary) -> Markup {
-    html! {
-        div class="wide" {
-            table {
-                thead { tr {
-                    th class="name" { "what" } th class="name" { "published" }
-                    th class="name" { "here" } th class="name" { "difference" }
-                } }
-                tbody {
-                    @for Published { what, value, source, difference, measured } in published {
-                        @let here = measured.as_ref().map(|wanted| verdict::measured(wanted, summary));
-                        tr {
-                            td class="text" { (what) }
-                            td class="text" { b { (value) } br; span class="soft" { (source) } }
-                            td class="text" { b { (here.unwrap_or_default()) } }
-                            td class="text" { (difference) }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn plus_minus(statistics: &Statistics) -> String {
-    match statistics.half_width.is_finite() {
-        true => format!("{:.2} ± {:.2}", statistics.mean, statistics.half_width),
-        false => format!("{:.2}", statistics.mean),
-    }
-}
-
-fn gain(gain: Option<(f64, f64)>) -> String {
-    let Some((gain, half)) = gain else { return "–".to_owned() };
-    // Adding zero turns a negative zero into zero.
-    let percent = (gain * 1000.0).round() / 10.0 + 0.0;
-    match half.is_finite() {
-        true => format!("{percent:.1} ± {:.1} %", half * 100.0),
-        false => format!("{percent:.1} %"),
-    }
-}
-
-fn table(rows: &[&Row], baseline: &str) -> Markup {
-    let others = rows.iter().any(|row| row.paths().is_some_and(|tier| tier.role != Role::Leaf));
-    let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.2}"));
-    let links = rows.first().and_then(|row| row.paths()).map_or(0, |tier| tier.links);
-    let leaf = |row: &Row| row.tiers.iter().find(|tier| tier.role == Role::Leaf).cloned();
-    let mut last = None;
-    html! {
-        div class="wide" {
-            table {
-                caption { "Balance over " (links) " links. Mean ± half of the confidence interval. "
-                    "Gains are over " (title(baseline)) "." }
-                thead { tr {
-                    th { "queue pairs" } th class="name" { "dataplane" } th { "MMR" }
-                    th { "median" } th { "expected" } th { "floor" } th { "Jain" } th { "entropy" }
-                    th { "range" } th { "gain" }
-                    @if others { th { "leaf MMR" } th { "leaf gain" } }
-                    th { "reordered" } th { "lost" } th { "runs" }
-                } }
-                tbody {
-                    @for row in rows {
-                        @let first = last.replace(row.point) != Some(row.point);
-                        @let queue_pairs = row.point.queue_pairs.get().to_string();
-                        @if let Some(paths) = row.paths() {
-                            tr class=[first.then_some("first")] {
-                                td { @if first { (queue_pairs) } }
-                                td class="name" { (title(&row.dataplane)) }
-                                td { (plus_minus(&paths.mmr)) }
-                                td { (format!("{:.2}", paths.mmr.median)) }
-                                td { (number(row.expected)) } td { (format!("{:.2}", row.floor)) }
-                                td { (format!("{:.2}", paths.jain.mean)) }
-                                td { (format!("{:.2}", paths.entropy.mean)) }
-                                td { (format!("{:.2}", paths.range.mean)) }
-                                td { (gain(paths.gain)) }
-                                @if others {
-                                    td { (number(leaf(row).map(|tier| tier.mmr.mean))) }
-                                    td { (gain(leaf(row).and_then(|tier| tier.gain))) }
-                                }
-                                td { (row.reordered) } td { (row.lost) } td { (paths.mmr.count) }
-                            }
-                        }
-                    }
                 }
             }
         }

@@ -9,12 +9,16 @@ use crate::balance::{
 };
 use crate::file::{BINS, Dataplane, Experiment};
 use crate::plan::{Point, fabric_name};
-use crate::record::{Role, Run};
+use crate::record::{Completion, Role, Run};
 use crate::statistics::Statistics;
 use crate::units::InnerPort;
 
 /// Runs with less than this share of the required rate count as slow.
 const SLOW: f64 = 0.95;
+/// The bytes of a frame with 1,024 bytes of payload between leaves.
+const FRAME: f64 = 1132.0;
+/// The share of its rate that a full circuit carries over the time of a workload.
+const FULL: f64 = 0.7;
 /// The smallest expected count of a cell in a χ² test.
 const CELL: f64 = 5.0;
 
@@ -25,6 +29,8 @@ pub struct Summary {
     pub rows: Vec<Row>,
     /// The share of the runs that were slower than required.
     pub slow: f64,
+    /// The share of the runs that filled a circuit.
+    pub full: f64,
     /// The mean busy share of all CPUs.
     pub busy: f64,
     /// The number of runs.
@@ -59,6 +65,44 @@ pub struct Row {
     /// Whether the numbers of flows on the links are those of a random hash, for policies that hash
     /// each queue pair.
     pub random: Option<RandomTest>,
+    /// The time without traffic after a failure in milliseconds.
+    pub outage: Option<Statistics>,
+    /// The results of a workload.
+    pub workload: Option<WorkloadRow>,
+}
+
+/// The results of a workload.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WorkloadRow {
+    /// The mean communication time of an iteration in milliseconds.
+    pub completion: Statistics,
+    /// The longest communication time of a run in milliseconds.
+    pub worst: Statistics,
+    /// The bus bandwidth in Mbit/s.
+    pub bus_bandwidth: Statistics,
+    /// The 99th percentile of the completion times of messages in milliseconds.
+    pub message_p99: Statistics,
+    /// Packets that were sent again, in a run.
+    pub retransmitted: Statistics,
+    /// The largest busy share of an endpoint's thread.
+    pub busy: Statistics,
+}
+
+impl WorkloadRow {
+    fn of(runs: &[&Run], confidence: f64) -> Option<Self> {
+        let of = |read: fn(&Completion) -> f64| {
+            let values = runs.iter().filter_map(|run| Some(read(run.workload.as_ref()?)));
+            Statistics::of(&values.collect::<Vec<f64>>(), confidence)
+        };
+        Some(Self {
+            completion: of(|result| result.milliseconds)?,
+            worst: of(|result| result.worst)?,
+            bus_bandwidth: of(|result| result.bus_bandwidth)?,
+            message_p99: of(|result| result.message_p99)?,
+            retransmitted: of(|result| result.retransmitted as f64)?,
+            busy: of(|result| result.busy)?,
+        })
+    }
 }
 
 /// A tier of a row.
@@ -103,6 +147,13 @@ impl RandomTest {
 }
 
 impl Row {
+    /// The value that the stop rule looks at.
+    #[must_use]
+    pub fn value(&self) -> Option<Statistics> {
+        let completion = || Some(self.workload.as_ref()?.completion);
+        self.outage.or_else(completion).or_else(|| Some(self.paths()?.mmr))
+    }
+
     /// The widest tier.
     #[must_use]
     pub fn paths(&self) -> Option<&TierRow> {
@@ -122,36 +173,55 @@ impl Summary {
             let fabric = fabrics.iter().position(|name| *name == run.key.fabric);
             let dataplane = labels.iter().position(|label| *label == run.key.dataplane);
             if let (Some(fabric), Some(dataplane)) = (fabric, dataplane) {
-                groups.entry((fabric, run.key.point, dataplane)).or_default().push(run);
+                let point = run.key.point.clone();
+                groups.entry((fabric, point, dataplane)).or_default().push(run);
             }
         }
         let baseline = labels.iter().position(|label| *label == experiment.baseline());
         let row = |((fabric, point, dataplane), runs): (&(usize, Point, usize), &Vec<&Run>)| {
             let others = baseline.filter(|baseline| baseline != dataplane);
-            let others = others.and_then(|baseline| groups.get(&(*fabric, *point, baseline)));
+            let others =
+                others.and_then(|baseline| groups.get(&(*fabric, point.clone(), baseline)));
             let dataplane = experiment.dataplanes.get(*dataplane)?;
             Some(row(experiment, dataplane, runs, others.map(Vec::as_slice)))
         };
         let rate = f64::from(experiment.traffic.rate.get());
-        // Short runs are dominated by their start.
-        let slow = runs
-            .iter()
-            .filter(|run| run.seconds > 0.05 && (run.sent as f64) < SLOW * rate * run.seconds);
+        // Short runs are dominated by their start, and a workload has no required rate.
+        let slow = runs.iter().filter(|run| {
+            run.workload.is_none()
+                && run.seconds > 0.05
+                && (run.sent as f64) < SLOW * rate * run.seconds
+        });
+        let full = runs.iter().filter(|run| is_full(experiment, run));
         let all = runs.len().max(1) as f64;
         Self {
             rows: groups.iter().filter_map(row).collect(),
             slow: slow.count() as f64 / all,
+            full: full.count() as f64 / all,
             busy: runs.iter().map(|run| run.busy).sum::<f64>() / all,
             runs: runs.len(),
             repeated: runs.iter().filter(|run| run.attempts > 1).count(),
         }
     }
 
-    /// Whether the machine was too slow for the traffic, so that times say nothing.
+    /// Whether the machine was too slow for the traffic, so that times say nothing. If most runs
+    /// fill a circuit, the fabric is the limit, even if all CPUs are busy.
     #[must_use]
     pub fn machine_is_the_limit(&self) -> bool {
-        self.slow > 0.1 || self.busy > 0.95
+        let endpoints = self.rows.iter().filter_map(|row| row.workload.as_ref());
+        let busy = self.busy > 0.95 || endpoints.map(|row| row.busy.mean).any(|busy| busy > 0.9);
+        self.slow > 0.1 || (busy && self.full < 0.5)
     }
+}
+
+/// Whether a run filled a circuit, at the rate limit of the circuits.
+fn is_full(experiment: &Experiment, run: &Run) -> bool {
+    let variant = run.key.point.variant.as_ref();
+    let variant = variant.and_then(|(index, _)| experiment.variants.get(*index));
+    let rate = variant.and_then(|variant| variant.circuits.rate).or(experiment.circuits.rate);
+    let most = run.widest().and_then(|tier| tier.loads().into_iter().max()).unwrap_or_default();
+    let bits = most as f64 * FRAME * 8.0;
+    rate.is_some_and(|rate| rate > 0 && bits >= FULL * rate as f64 * 1e3 * run.seconds)
 }
 
 fn row(
@@ -184,14 +254,17 @@ fn row(
     let widest = (0..rows.len()).rev().max_by_key(|at| rows.get(*at).map(|tier| tier.links));
     let widest = widest.unwrap_or_default();
     let paths = rows.get(widest).map_or(1, |tier| tier.links);
-    let point = key.as_ref().map(|key| key.point);
-    let flows = point.map_or(1, |point| point.queue_pairs.get());
-    let (expected, hashes) = expectation(dataplane, point, flows, paths);
+    let point = key.as_ref().map(|key| key.point.clone());
+    let flows = point.as_ref().map_or(1, |point| point.queue_pairs.get());
+    let outages: Vec<f64> = runs.iter().filter_map(|run| run.outage).collect();
+    let workload = WorkloadRow::of(runs, confidence);
+    let (expected, hashes) = expectation(dataplane, point.as_ref(), flows, paths);
     Row {
         fabric: key.as_ref().map(|key| key.fabric.clone()).unwrap_or_default(),
         point: point.unwrap_or(Point {
             queue_pairs: experiment.sweep.queue_pairs.first().copied().unwrap_or_default(),
             inner_port: InnerPort::Constant,
+            variant: None,
         }),
         dataplane: dataplane.label(),
         tiers: rows,
@@ -199,9 +272,16 @@ fn row(
         lost: runs.iter().map(|run| run.lost).sum(),
         reordered: runs.iter().map(|run| run.reordered).sum(),
         sent: runs.iter().map(|run| run.sent).sum(),
-        expected,
+        expected: expected.filter(|_| workload.is_none()),
         floor: (flows as f64 / paths as f64).ceil() * paths as f64 / flows as f64,
-        random: if hashes { random_test(runs, widest, flows, paths) } else { None },
+        // A failure moves flows during a run, and the flows of a workload are not equal.
+        random: if hashes && outages.is_empty() && workload.is_none() {
+            random_test(runs, widest, flows, paths)
+        } else {
+            None
+        },
+        outage: Statistics::of(&outages, confidence),
+        workload,
     }
 }
 
@@ -209,7 +289,7 @@ fn row(
 /// has no expectation with several ports: its uplink depends on the CPU, too.
 fn expectation(
     dataplane: &Dataplane,
-    point: Option<Point>,
+    point: Option<&Point>,
     flows: usize,
     paths: usize,
 ) -> (Option<f64>, bool) {

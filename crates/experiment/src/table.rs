@@ -28,6 +28,7 @@ pub fn links(runs: &[Run]) -> String {
         "dataplane",
         "queue_pairs",
         "inner_port",
+        "variant",
         "repetition",
         "seed",
         "tier",
@@ -53,6 +54,7 @@ fn key(run: &Run) -> Vec<String> {
         key.dataplane.clone(),
         key.point.queue_pairs.get().to_string(),
         key.point.inner_port.to_string(),
+        key.point.variant().to_owned(),
         key.repetition.to_string(),
         key.seed.to_string(),
     ]
@@ -66,6 +68,7 @@ pub fn runs(runs: &[Run]) -> String {
         "dataplane",
         "queue_pairs",
         "inner_port",
+        "variant",
         "repetition",
         "seed",
         "unix_time",
@@ -77,6 +80,12 @@ pub fn runs(runs: &[Run]) -> String {
         "seconds",
         "busy",
         "attempts",
+        "outage_ms",
+        "completion_ms",
+        "worst_ms",
+        "bus_mbps",
+        "message_p99_ms",
+        "retransmitted",
     ];
     let rows = runs.iter().map(|run| {
         let mut line = key(run);
@@ -84,6 +93,16 @@ pub fn runs(runs: &[Run]) -> String {
         line.extend([run.sent, run.lost, run.reordered, run.duplicated].map(|n| n.to_string()));
         line.extend([format!("{:.4}", run.seconds), format!("{:.3}", run.busy)]);
         line.push(run.attempts.to_string());
+        let result = run.workload.as_ref();
+        let times = [
+            run.outage,
+            result.map(|result| result.milliseconds),
+            result.map(|result| result.worst),
+            result.map(|result| result.bus_bandwidth),
+            result.map(|result| result.message_p99),
+        ];
+        line.extend(times.map(|time| time.map(|time| format!("{time:.3}")).unwrap_or_default()));
+        line.push(result.map(|result| result.retransmitted.to_string()).unwrap_or_default());
         line
     });
     lines(&header, rows)
@@ -97,6 +116,7 @@ pub fn summary(summary: &Summary) -> String {
         "fabric",
         "queue_pairs",
         "inner_port",
+        "variant",
         "dataplane",
         "tier",
         "links",
@@ -115,6 +135,11 @@ pub fn summary(summary: &Summary) -> String {
         "peak_gain_half_width",
         "lost",
         "reordered",
+        "outage_ms_mean",
+        "outage_ms_half_width",
+        "completion_ms_mean",
+        "completion_ms_half_width",
+        "bus_mbps_mean",
     ];
     let number = |value: f64| format!("{value:.4}");
     let maybe = |value: Option<f64>| value.map(number).unwrap_or_default();
@@ -125,6 +150,7 @@ pub fn summary(summary: &Summary) -> String {
                 row.fabric.clone(),
                 row.point.queue_pairs.get().to_string(),
                 row.point.inner_port.to_string(),
+                row.point.variant().to_owned(),
                 row.dataplane.clone(),
                 tier.role.name().to_owned(),
                 tier.links.to_string(),
@@ -143,6 +169,11 @@ pub fn summary(summary: &Summary) -> String {
                 maybe(tier.gain.map(|(_, half)| half)),
                 row.lost.to_string(),
                 row.reordered.to_string(),
+                maybe(row.outage.map(|outage| outage.mean)),
+                maybe(row.outage.map(|outage| outage.half_width)),
+                maybe(row.workload.as_ref().map(|row| row.completion.mean)),
+                maybe(row.workload.as_ref().map(|row| row.completion.half_width)),
+                maybe(row.workload.as_ref().map(|row| row.bus_bandwidth.mean)),
             ]
         })
     });

@@ -126,6 +126,47 @@ impl From<Share> for f64 {
     }
 }
 
+/// A time from 0 s to 3600 s with its unit, such as `5ms`: `ns`, `us`, `ms` or `s`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = "^[0-9.]+(ns|us|ms|s)$"))]
+pub struct Time(String);
+
+impl Time {
+    /// The text, as `lab wan` takes it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Time {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(split);
+        let scale = match unit {
+            "ns" => Some(1e-9),
+            "us" => Some(1e-6),
+            "ms" => Some(1e-3),
+            "s" => Some(1.0),
+            _ => None,
+        };
+        let seconds = scale.zip(number.parse::<f64>().ok()).map(|(scale, number)| scale * number);
+        match seconds {
+            Some(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(Self(text)),
+            _ => Err(format!("'{text}': expected 0 s to 3600 s with its unit, such as 5ms")),
+        }
+    }
+}
+
+impl From<Time> for String {
+    fn from(time: Time) -> Self {
+        time.0
+    }
+}
+
 /// How the inner UDP source port is chosen.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,

@@ -10,7 +10,7 @@ use crate::summary::{RandomTest, Row, Summary};
 use crate::units::InnerPort;
 
 /// Smaller differences, as a share of the peak, do not count. Routing packets use all links.
-const ROUTING: f64 = 0.005;
+const ROUTING: f64 = 0.015;
 
 /// Whether a sentence is good news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -40,12 +40,21 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
     let baseline = experiment.baseline();
     for label in experiment.dataplanes.iter().map(Dataplane::label) {
         let rows: Vec<&Row> = summary.rows.iter().filter(|row| row.dataplane == label).collect();
+        verdicts.extend(outages(&label, &rows));
+        if experiment.failure.is_some() {
+            continue;
+        }
+        if experiment.workload.is_some() && label != baseline && !summary.machine_is_the_limit() {
+            verdicts.extend(completions(&label, &baseline, &rows, summary));
+        }
         if label != baseline {
             verdicts.extend(gains(&label, &baseline, &rows));
         }
         verdicts.extend(placement(&label, &rows));
     }
-    verdicts.push(frames(summary));
+    if experiment.failure.is_none() && experiment.workload.is_none() {
+        verdicts.push(frames(summary));
+    }
     verdicts.push(precision(experiment, summary));
     if summary.machine_is_the_limit() {
         verdicts.push(Verdict {
@@ -135,16 +144,20 @@ pub fn title(label: &str) -> &str {
 /// The figures that are shown beside a published one, in words.
 #[must_use]
 pub fn measured(wanted: &Measured, summary: &Summary) -> String {
-    let Measured { dataplane, tier, inner_port, queue_pairs, quantity } = wanted;
+    let Measured { dataplane, tier, inner_port, variant, queue_pairs, quantity } = wanted;
     let is_wanted = |row: &&Row| {
         row.dataplane == dataplane.as_str()
             && inner_port.is_none_or(|port| port == row.point.inner_port)
+            && variant.as_ref().is_none_or(|name| name.as_str() == row.point.variant())
             && queue_pairs.is_none_or(|number| number == row.point.queue_pairs)
     };
     let value = |row: &Row| {
         let tier = row.tiers.iter().find(|found| found.role == *tier)?;
         match quantity {
             Quantity::Mmr => Some(tier.mmr.mean),
+            Quantity::Outage => Some(row.outage?.mean),
+            Quantity::Completion => Some(row.workload.as_ref()?.completion.mean),
+            Quantity::BusBandwidth => Some(row.workload.as_ref()?.bus_bandwidth.mean),
             Quantity::PeakGain => Some(tier.gain?.0),
         }
     };
@@ -153,9 +166,77 @@ pub fn measured(wanted: &Measured, summary: &Summary) -> String {
     let most = values.into_iter().fold(least, f64::max);
     match quantity {
         Quantity::PeakGain => change(least, most),
+        Quantity::BusBandwidth if most - least < 0.5 => format!("{most:.0} Mbit/s"),
+        Quantity::BusBandwidth => format!("{least:.0} to {most:.0} Mbit/s"),
+        Quantity::Outage | Quantity::Completion if most - least < 0.5 => milliseconds(most),
+        Quantity::Outage | Quantity::Completion => {
+            format!("{} to {}", milliseconds(least), milliseconds(most))
+        }
         Quantity::Mmr if most - least < 0.005 => format!("{most:.2}"),
         Quantity::Mmr => format!("{least:.2} to {most:.2}"),
     }
+}
+
+/// A time with a suitable number of digits.
+#[must_use]
+pub fn milliseconds(value: f64) -> String {
+    if value >= 10_000.0 {
+        format!("{:.1} s", value / 1000.0)
+    } else if value >= 100.0 {
+        format!("{value:.0} ms")
+    } else {
+        format!("{value:.1} ms")
+    }
+}
+
+/// How long traffic stops after the failure.
+fn outages(label: &str, rows: &[&Row]) -> Vec<Verdict> {
+    let verdict = |row: &&Row| {
+        let outage = row.outage?;
+        let variant = row.point.variant();
+        let variant = if variant.is_empty() { String::new() } else { format!(", {variant}") };
+        let text = format!(
+            "{}{variant}: traffic on the failed link stops for {} (median; {} to {} in {} runs).",
+            title(label),
+            milliseconds(outage.median),
+            milliseconds(outage.min),
+            milliseconds(outage.max),
+            outage.count
+        );
+        Some(Verdict { grade: Grade::Note, text })
+    };
+    rows.iter().filter_map(verdict).collect()
+}
+
+/// How much sooner the workload completes than with the baseline.
+fn completions(label: &str, baseline: &str, rows: &[&Row], summary: &Summary) -> Option<Verdict> {
+    let mut gains = Vec::new();
+    for row in rows {
+        let same = |other: &&Row| {
+            other.dataplane == baseline
+                && (&other.fabric, &other.point) == (&row.fabric, &row.point)
+        };
+        let base = summary.rows.iter().find(same)?.workload.as_ref()?.completion;
+        let own = row.workload.as_ref()?.completion;
+        let half = own.half_width.hypot(base.half_width) / base.mean;
+        gains.push((1.0 - own.mean / base.mean, half));
+    }
+    let least = gains.iter().map(|(gain, _)| *gain).reduce(f64::min)?;
+    let most = gains.iter().map(|(gain, _)| *gain).fold(least, f64::max);
+    let beyond = |sign: f64| gains.iter().filter(|(gain, half)| sign * gain > *half).count();
+    let (better, worse, all) = (beyond(1.0), beyond(-1.0), gains.len());
+    let grade = match (better, worse) {
+        (0, 0) => Grade::Note,
+        (_, 0) => Grade::Good,
+        _ => Grade::Bad,
+    };
+    let text = format!(
+        "{label}: compared with {}, the completion time is {} (beyond noise at {} of {all} points).",
+        title(baseline),
+        change(least, most),
+        better + worse
+    );
+    Some(Verdict { grade, text })
 }
 
 /// A range of gains in words.
@@ -215,16 +296,18 @@ fn precision(experiment: &Experiment, summary: &Summary) -> Verdict {
     let share = experiment.repetitions.precision.get();
     let percent = share * 100.0;
     let confidence = experiment.repetitions.confidence.get() * 100.0;
-    let wide = |row: &&Row| row.paths().is_some_and(|tier| !tier.mmr.is_precise(share));
+    let is_time = experiment.failure.is_some() || experiment.workload.is_some();
+    let what = if is_time { "time" } else { "MMR" };
+    let wide = |row: &&Row| row.value().is_some_and(|value| !value.is_precise(share));
     let (wide, all) = (summary.rows.iter().filter(wide).count(), summary.rows.len());
     if wide == 0 {
         let text = format!(
-            "Every mean MMR is known to ±{percent:.0} % or better ({confidence:.0} % confidence)."
+            "Every mean {what} is known to ±{percent:.0} % or better ({confidence:.0} % confidence)."
         );
         return Verdict { grade: Grade::Good, text };
     }
     let text = format!(
-        "{wide} of {all} mean MMRs are less certain than ±{percent:.0} % ({confidence:.0} % \
+        "{wide} of {all} mean {what}s are less certain than ±{percent:.0} % ({confidence:.0} % \
          confidence): more repetitions are needed."
     );
     Verdict { grade: Grade::Note, text }

@@ -160,7 +160,7 @@ fn start_program(node: &Node) -> Result<Option<Record>, NodeError> {
 }
 
 /// The path of `lab`: the current executable, or the one beside a test executable.
-fn own_program() -> Result<PathBuf, NodeError> {
+pub(crate) fn own_program() -> Result<PathBuf, NodeError> {
     let own = std::env::current_exe().unwrap_or_default();
     let beside = own.ancestors().skip(1).take(2).map(|folder| folder.join("lab"));
     let this = own.file_name().is_some_and(|name| name == "lab").then(|| own.clone());

@@ -107,7 +107,7 @@ impl Fabric {
     }
 
     /// The nodes that run bgpd.
-    fn speakers(&self) -> Result<Vec<Node>, FabricError> {
+    pub(crate) fn speakers(&self) -> Result<Vec<Node>, FabricError> {
         let processes = self.processes()?;
         let speaks = |node: &Node| {
             processes.iter().any(|process| process.name == "bgpd" && process.node == node.name())

@@ -244,11 +244,14 @@ fn forwards(metrics: &str, settings: &Settings, vnis: usize) -> Result<(), Strin
     let all: Vec<&str> =
         metrics.lines().filter(|line| line.starts_with("vtepd_vni_datapath{")).collect();
     let policy = format!("policy=\"{}\"", settings.policy);
-    // `auto` becomes another datapath, and no datapath means userspace.
-    let datapath = settings.datapath.as_deref().unwrap_or("userspace");
-    let datapath = (datapath != "auto").then(|| format!("datapath=\"{datapath}\""));
+    // By default, vtepd forwards by itself, in one of its own datapaths.
     let is_wanted = |line: &&&str| {
-        line.contains(&policy) && datapath.as_ref().is_none_or(|name| line.contains(name))
+        line.contains(&policy)
+            && match settings.datapath.as_deref() {
+                Some("auto") => true,
+                Some(name) => line.contains(&format!("datapath=\"{name}\"")),
+                None => !line.contains("datapath=\"kernel\""),
+            }
     };
     let wanted = all.iter().filter(is_wanted).count();
     if all.len() >= vnis && wanted == all.len() {
@@ -281,6 +284,7 @@ mod tests {
         let mixed = format!("vtepd_ready 1\n{one}{}", vni(2, "userspace", "five-tuple"));
         assert!(check(&mixed, &hash, 2).unwrap_err().starts_with("1 of 2"));
         assert!(check(&both.replace("ready 1", "ready 0"), &hash, 2).is_err());
+        assert_eq!(check(&both.replace("userspace", "offload"), &hash, 2), Ok(()));
         let left = format!("vtepd_ready 1\n{one}{}", vni(2, "kernel", "qp-hash"));
         assert!(check(&left, &hash, 2).unwrap_err().starts_with("1 of 2"));
         let auto = Settings { datapath: Some("auto".into()), ..hash.clone() };

@@ -173,7 +173,12 @@ impl Session<'_> {
             ))?;
             for key in keys {
                 bench.switch(dataplane, key.seed)?;
-                let run = bench.measure(key, self.report, self.interrupted)?;
+                bench.vary(&key, self.report)?;
+                let run = match &self.experiment.failure {
+                    Some(failure) => bench.fail(&key, failure, self.report, self.interrupted),
+                    None => bench.measure(key, self.report, self.interrupted),
+                };
+                let run = run?;
                 if self.interrupted.load(Ordering::Relaxed) {
                     return Err(Interrupted.into());
                 }
@@ -201,7 +206,7 @@ impl Session<'_> {
             (fabric, dataplane, point) == (&key.fabric, &key.dataplane, &key.point)
                 && *repetition < before
         };
-        let values: Vec<f64> = runs.iter().filter(same).map(Run::mmr).collect();
+        let values: Vec<f64> = runs.iter().filter(same).map(Run::value).collect();
         values.len() >= repetitions.min.get() as usize
             && Statistics::of(&values, repetitions.confidence.get())
                 .is_some_and(|statistics| statistics.is_precise(repetitions.precision.get()))

@@ -20,7 +20,7 @@ pub(crate) const PAYLOAD: usize = 1024;
 /// headers and ICRC.
 pub const CARRIED: u64 = 8 + 58 + PAYLOAD as u64;
 /// One inner UDP source port for all queue pairs, as older NICs and many traffic generators use.
-const INNER_PORT: u16 = 49152;
+pub(crate) const INNER_PORT: u16 = 49152;
 
 /// A host of the stream: its namespace and its interface.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 
 mod bfd;
 mod error;
-mod failover;
+pub(crate) mod failover;
 mod report;
 
 use std::collections::BTreeSet;
@@ -99,8 +99,13 @@ pub fn run(
         uplinks: names.iter().map(|name| (name.clone(), spread.share(name, &names))).collect(),
         spread,
     };
-    let traffic =
-        failover::Traffic { deployed, rate: settings.rate, sending: &sending, interrupted };
+    let traffic = failover::Traffic {
+        deployed,
+        rate: settings.rate,
+        sending: &sending,
+        interrupted,
+        limit: failover::DOWN_AT_MOST,
+    };
     let failures = if settings.failover {
         interrupt_links(&traffic, &paths, &balance.spread, report)?
     } else {

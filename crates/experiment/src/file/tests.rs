@@ -77,3 +77,35 @@ fn the_schema_has_names_ranges_and_descriptions() {
         assert!(schema.contains(part), "{part}: {schema}");
     }
 }
+
+#[test]
+fn circuits_of_a_variant_win() {
+    let text = GOOD.replace(
+        "[sweep]",
+        "[circuits]\ndelay = \"5ms\"\nrate = 100\n[[variant]]\nname = \"far\"\n\
+         circuits = { delay = \"20ms\", loss = 0.5 }\n[sweep]",
+    );
+    let experiment = Experiment::parse("x.toml".as_ref(), &text).unwrap();
+    let options = experiment.variants[0].circuits.options(&experiment.circuits);
+    let words: Vec<String> =
+        options.into_iter().map(|(name, value)| format!("{name} {value}")).collect();
+    assert_eq!(words, ["--delay 20ms", "--loss 0.5", "--rate 100"]);
+    let bad = text.replace("20ms", "20 parsecs");
+    let error = Experiment::parse("x.toml".as_ref(), &bad).unwrap_err().to_string();
+    assert!(error.contains("expected 0 s to 3600 s"), "{error}");
+}
+
+#[test]
+fn a_workload_needs_hosts_and_the_quick_form_may_change_it() {
+    let text = GOOD.replace("[sweep]", "[workload]\nbytes = 1000\n[sweep]");
+    let error = Experiment::parse("x.toml".as_ref(), &text).unwrap_err().to_string();
+    assert!(error.contains("a workload needs hosts"), "{error}");
+    let text = text.replace("[workload]", "[traffic]\nsites = [[\"a\"], [\"b\"]]\n[workload]");
+    let text = text.replace("[quick.rep", "[quick.workload]\nbytes = 10\n[quick.rep");
+    let bytes = |experiment: &Experiment| {
+        experiment.workload.as_ref().unwrap().get_ref()["bytes"].as_integer()
+    };
+    let experiment = Experiment::parse("x.toml".as_ref(), &text).unwrap();
+    assert_eq!(bytes(&experiment), Some(1000));
+    assert_eq!(bytes(&experiment.quick()), Some(10));
+}

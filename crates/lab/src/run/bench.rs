@@ -1,5 +1,7 @@
 //! A fabric with a dataplane on its leaves, and the measurement of one run.
 
+mod workload;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -7,22 +9,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use experiment::Experiment;
 use experiment::Run;
-use experiment::file::{BINS, Dataplane};
+use experiment::file::{BINS, Circuits, Dataplane, Failure, FailureKind};
 use experiment::plan::Key;
 use experiment::record::{Role, Tier};
-use experiment::units::InnerPort;
+use experiment::units::{InnerPort, Name};
 
 use super::{RunError, Settings};
+use crate::bring_up::own_program;
 use crate::daemon::{self, Daemon};
 use crate::deployed::{Deployed, Host, Overlay};
 use crate::fabric::Fabric;
 use crate::machine;
+use crate::netns::NetnsError;
 use crate::process::wait_until;
 use crate::progress::OnProgress;
 use crate::roce::Limit;
 use crate::spread::{self, Paths};
 use crate::stream::Stream;
 use crate::topology::Topology;
+use crate::verify::failover::Traffic;
 
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 const ATTACH_LIMIT: Duration = Duration::from_secs(30);
@@ -39,12 +44,15 @@ pub(super) struct Bench<'a> {
     deployed: Deployed,
     from: Host,
     to: Host,
+    hosts: Vec<Host>,
     paths: Paths,
     /// The number of VNIs of each leaf.
     leaves: BTreeMap<String, usize>,
     daemons: Vec<Daemon>,
     /// The settings of vtepd; `None` if kernel VXLAN forwards.
     current: Option<daemon::Settings>,
+    /// The index of the variant that the routers have.
+    variant: Option<usize>,
 }
 
 impl<'a> Bench<'a> {
@@ -57,6 +65,8 @@ impl<'a> Bench<'a> {
         report: OnProgress,
     ) -> Result<Self, RunError> {
         let fabric = Fabric::up(Topology::load(topology)?, Some(name), report)?;
+        let circuits = experiment.circuits.options(&Circuits::default());
+        set_circuits(&fabric, &circuits)?;
         fabric.converge(CONVERGENCE_LIMIT, report)?;
         let deployed = fabric.deployed();
         let overlay = deployed.overlay()?;
@@ -73,10 +83,20 @@ impl<'a> Bench<'a> {
             deployed,
             from,
             to,
+            hosts: overlay.hosts,
             paths,
             leaves,
             daemons: Vec::new(),
             current: None,
+            variant: None,
+        })
+    }
+
+    /// The interface of a host.
+    fn interface(&self, name: &Name) -> Result<String, RunError> {
+        let host = self.hosts.iter().find(|host| host.end.node == name.as_str());
+        host.map(|host| host.end.interface.clone()).ok_or_else(|| {
+            RunError::NoHosts(format!("'{name}' in [traffic] sites is no host of the fabric"))
         })
     }
 
@@ -122,6 +142,79 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
+    /// Configures all routers for a variant.
+    pub(super) fn vary(&mut self, key: &Key, report: OnProgress) -> Result<(), RunError> {
+        let Some(index) = key.point.variant.as_ref().map(|(index, _)| *index) else {
+            return Ok(());
+        };
+        if self.variant == Some(index) {
+            return Ok(());
+        }
+        self.variant = None;
+        let Some(variant) = self.experiment.variants.get(index) else { return Ok(()) };
+        let options = variant.commands.iter().flat_map(|command| ["-c", command.as_str()]);
+        let words: Vec<&str> = std::iter::once("vtysh").chain(options).collect();
+        if variant.routers.is_empty() && !variant.commands.is_empty() {
+            for node in self.fabric.speakers()? {
+                node.run(&words)?;
+            }
+        }
+        for name in &variant.routers {
+            self.fabric.node(name.as_str())?.run(&words)?;
+        }
+        set_circuits(&self.fabric, &variant.circuits.options(&self.experiment.circuits))?;
+        self.fabric.converge(CONVERGENCE_LIMIT, report)?;
+        self.variant = Some(index);
+        Ok(())
+    }
+
+    /// Measures a run with a failure. The link that carries most of the widest tier fails.
+    pub(super) fn fail(
+        &self,
+        key: &Key,
+        failure: &Failure,
+        report: OnProgress,
+        interrupted: &AtomicBool,
+    ) -> Result<Run, RunError> {
+        self.fabric.converge(CONVERGENCE_LIMIT, report)?;
+        let mut run = self.send(key, 1, interrupted)?;
+        let tier = self.paths.widest();
+        let links = run.tiers.iter().flat_map(|tier| &tier.links);
+        let loads = links.filter(|(name, _)| tier.contains(name));
+        let Some((fullest, load)) = loads.max_by_key(|(_, load)| **load) else {
+            return Err(RunError::NoCircuit);
+        };
+        let share = *load as f64 / run.sent.max(1) as f64;
+        let circuits = self.paths.circuits(self.fabric.topology());
+        let circuit = circuits.iter().find(|(near, _)| near.to_string() == *fullest);
+        let limit = Duration::from_secs(failure.limit.into());
+        let rate = self.experiment.traffic.rate.get();
+        let traffic = Traffic {
+            deployed: &self.deployed,
+            rate,
+            sending: &|limit| self.stream(key, limit),
+            interrupted,
+            limit,
+        };
+        let outage = match (failure.kind, circuit) {
+            (FailureKind::Silent, Some((near, port))) => {
+                traffic.circuit_outage(near, port, share)?
+            }
+            (FailureKind::Silent, None) => return Err(RunError::NoCircuit),
+            (FailureKind::Carrier, _) => {
+                let ends = self.fabric.topology().links.iter().flat_map(|link| &link.ends);
+                let near = ends.into_iter().find(|end| end.to_string() == *fullest);
+                traffic.uplink_outage(near.ok_or(RunError::NoCircuit)?, share)?
+            }
+        };
+        if outage.milliseconds >= limit.as_secs_f64() * 1e3 * 0.98 {
+            return Err(RunError::NoRecovery(failure.limit));
+        }
+        run.outage = Some(outage.milliseconds);
+        (run.sent, run.lost, run.reordered) = (outage.frames, outage.lost, outage.reordered);
+        Ok(run)
+    }
+
     /// Measures a run. It is repeated if routes change meanwhile: on a busy machine, a late BFD
     /// packet can take a link down, and the result then says nothing about the dataplane.
     pub(super) fn measure(
@@ -132,7 +225,10 @@ impl<'a> Bench<'a> {
     ) -> Result<Run, RunError> {
         for attempt in 1..=ATTEMPTS {
             let before = self.deployed.routes()?;
-            let run = self.send(&key, attempt, interrupted)?;
+            let run = match &self.experiment.workload {
+                Some(_) => workload::measure(self, &key, attempt, interrupted)?,
+                None => self.send(&key, attempt, interrupted)?,
+            };
             if self.deployed.routes()? == before {
                 return Ok(run);
             }
@@ -142,36 +238,95 @@ impl<'a> Bench<'a> {
         Err(RunError::Unstable(ATTEMPTS))
     }
 
+    /// The stream of a run.
+    fn stream(&self, key: &Key, limit: Limit) -> Result<Stream, NetnsError> {
+        let (queue_pairs, rate) = (key.point.queue_pairs.get(), self.experiment.traffic.rate.get());
+        let own_ports = key.point.inner_port == InnerPort::PerQueuePair;
+        let stream =
+            Stream::between(&self.deployed, &self.from, &self.to, queue_pairs, rate, limit)?;
+        Ok(stream.with(key.seed, own_ports))
+    }
+
     /// Sends the frames of a run and reads the load of each link.
     fn send(&self, key: &Key, attempts: u32, interrupted: &AtomicBool) -> Result<Run, RunError> {
         let traffic = &self.experiment.traffic;
-        let queue_pairs = key.point.queue_pairs.get();
-        let frames = u64::from(traffic.frames.get()) * queue_pairs as u64;
-        let (rate, limit) = (traffic.rate.get(), Limit::Frames(frames));
-        let own_ports = key.point.inner_port == InnerPort::PerQueuePair;
-        let stream =
-            Stream::between(&self.deployed, &self.from, &self.to, queue_pairs, rate, limit)?
-                .with(key.seed, own_ports);
+        let frames = u64::from(traffic.frames.get()) * key.point.queue_pairs.get() as u64;
+        let stream = self.stream(key, Limit::Frames(frames))?;
+        self.observe(key, attempts, |run| {
+            let (sent, arrived) = stream.run(interrupted, |_| Ok::<_, RunError>(()))?;
+            run.sent = sent.frames;
+            run.lost = arrived.lost();
+            run.reordered = arrived.reordered();
+            run.duplicated = arrived.duplicated();
+            run.seconds = sent.nanoseconds as f64 / 1e9;
+            Ok(())
+        })
+    }
+
+    /// Reads the load of each link and of the CPUs while `work` fills in the rest of a run.
+    fn observe(
+        &self,
+        key: &Key,
+        attempts: u32,
+        work: impl FnOnce(&mut Run) -> Result<(), RunError>,
+    ) -> Result<Run, RunError> {
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
         let (busy, total) = machine::cpu_time();
         let before = self.paths.loads(&self.deployed)?;
-        let (sent, arrived) = stream.run(interrupted, |_| Ok::<_, RunError>(()))?;
-        let spread = self.paths.spread(&before, &self.paths.loads(&self.deployed)?, &arrived);
-        let (busy_after, total_after) = machine::cpu_time();
-        let ticks = total_after.saturating_sub(total).max(1);
-        Ok(Run {
+        let mut run = Run {
             key: key.clone(),
             unix_time,
-            tiers: tiers(&self.paths, &spread.links),
-            sent: sent.frames,
-            lost: spread.lost,
-            reordered: spread.reordered,
-            duplicated: spread.duplicated,
-            seconds: sent.nanoseconds as f64 / 1e9,
-            busy: busy_after.saturating_sub(busy) as f64 / ticks as f64,
+            tiers: Vec::new(),
+            sent: 0,
+            lost: 0,
+            reordered: 0,
+            duplicated: 0,
+            seconds: 0.0,
+            busy: 0.0,
             attempts,
-        })
+            outage: None,
+            workload: None,
+        };
+        work(&mut run)?;
+        let mut loads = self.paths.loads(&self.deployed)?;
+        for (name, load) in &mut loads {
+            *load = load.saturating_sub(before.get(name).copied().unwrap_or_default());
+        }
+        let (busy_after, total_after) = machine::cpu_time();
+        let ticks = total_after.saturating_sub(total).max(1);
+        run.busy = busy_after.saturating_sub(busy) as f64 / ticks as f64;
+        run.tiers = tiers(&self.paths, &loads);
+        Ok(run)
     }
+}
+
+/// Starts the circuits again with these options of `lab wan`, in addition to those in the topology.
+fn set_circuits(fabric: &Fabric, options: &[(&'static str, String)]) -> Result<(), RunError> {
+    if options.is_empty() {
+        return Ok(());
+    }
+    for record in fabric.processes()?.into_iter().filter(|record| record.name == "lab") {
+        let node = fabric.node(&record.node)?;
+        let words = fabric.topology().nodes.get(&record.node).map(|node| node.program.as_slice());
+        let mut words = words.unwrap_or_default().iter().skip(1);
+        let mut arguments: Vec<&str> = Vec::new();
+        while let Some(word) = words.next() {
+            if options.iter().any(|(name, _)| name == word) {
+                // Its value is left out, too.
+                words.next();
+            } else {
+                arguments.push(word);
+            }
+        }
+        record.identity.stop(STOP_LIMIT)?;
+        let mut command = node.command(&[own_program()?])?;
+        command.args(arguments);
+        options.iter().for_each(|(name, value)| {
+            command.arg(name).arg(value);
+        });
+        node.spawn(&record.name, &mut command)?;
+    }
+    Ok(())
 }
 
 /// The settings of vtepd for a dataplane.
@@ -206,7 +361,7 @@ fn ends(
     topology: &Topology,
     overlay: &Overlay,
 ) -> Result<(Host, Host), RunError> {
-    let named = |name: &experiment::units::Name| {
+    let named = |name: &Name| {
         let found = overlay.hosts.iter().find(|host| host.end.node == name.as_str());
         found.cloned().ok_or_else(|| {
             let hosts: Vec<&str> =
@@ -219,8 +374,11 @@ fn ends(
         RunError::NoHosts("the fabric has no two hosts of one VNI at different leaves".to_owned())
     };
     let traffic = &experiment.traffic;
-    let (from, to) = match (&traffic.from, &traffic.to) {
-        (Some(from), Some(to)) => (named(from)?, named(to)?),
+    let site = |site: Option<&Vec<Name>>| site.and_then(|hosts| hosts.first().cloned());
+    let from = traffic.from.clone().or_else(|| site(traffic.sites.first()));
+    let to = traffic.to.clone().or_else(|| site(traffic.sites.last()));
+    let (from, to) = match (from, to) {
+        (Some(from), Some(to)) => (named(&from)?, named(&to)?),
         (from, to) => {
             let (first, second) = chosen.ok_or_else(missing)?;
             let from = from.as_ref().map_or_else(|| Ok(first.clone()), named)?;

@@ -12,6 +12,8 @@ use crate::process::ProcessError;
 use crate::progress::Interrupted;
 use crate::roce::RoceError;
 use crate::topology::TopologyError;
+use crate::verify::VerifyError;
+use crate::workload::WorkloadError;
 
 /// The experiment could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +51,28 @@ pub enum RunError {
     /// The interface counters could not be read.
     #[error(transparent)]
     Counters(#[from] CountersError),
+    /// The failure could not be measured.
+    #[error(transparent)]
+    Failure(#[from] VerifyError),
+    /// The fabric has no link for the failure.
+    #[error(
+        "the traffic uses no circuit of 'lab wan': use the failure 'carrier', or another topology"
+    )]
+    NoCircuit,
+    /// Traffic did not leave the failed link.
+    #[error("traffic still used the failed link after {0} s: set a larger limit in the failure")]
+    NoRecovery(u32),
+    /// The workload of the experiment file is not valid.
+    #[error("{}, [workload] or the workload of a variant: {message}", .file.display())]
+    Workload {
+        /// The experiment file.
+        file: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// The workload could not be run.
+    #[error(transparent)]
+    Job(#[from] WorkloadError),
     /// A file cannot be read or written.
     #[error("cannot use {}", .path.display())]
     File {

@@ -19,7 +19,7 @@ use crate::topology::Endpoint;
 const BEFORE: Duration = Duration::from_secs(1);
 /// The minimum time that a link is down, and the maximum if frames are still sent to it.
 const DOWN: Duration = Duration::from_secs(2);
-const DOWN_AT_MOST: Duration = Duration::from_secs(10);
+pub(super) const DOWN_AT_MOST: Duration = Duration::from_secs(10);
 /// A link is unused after this time without frames.
 const QUIET: Duration = Duration::from_millis(500);
 /// The maximum time to wait until a returned link is used.
@@ -30,12 +30,14 @@ const USED: f64 = 0.02;
 const CUT: &str = "lab-cut";
 
 /// The traffic during a failure.
-pub(super) struct Traffic<'a> {
-    pub(super) deployed: &'a Deployed,
+pub(crate) struct Traffic<'a> {
+    pub(crate) deployed: &'a Deployed,
     /// Frames per second.
-    pub(super) rate: u32,
-    pub(super) sending: &'a dyn Fn(Limit) -> Result<Stream, NetnsError>,
-    pub(super) interrupted: &'a AtomicBool,
+    pub(crate) rate: u32,
+    pub(crate) sending: &'a dyn Fn(Limit) -> Result<Stream, NetnsError>,
+    pub(crate) interrupted: &'a AtomicBool,
+    /// The maximum time that a link is down if frames are still sent to it.
+    pub(crate) limit: Duration,
 }
 
 /// A link that can be interrupted. Dropping the value restores it.
@@ -71,21 +73,66 @@ impl Traffic<'_> {
         uplink: &Endpoint,
         share: f64,
     ) -> Result<Failover, VerifyError> {
+        self.with_uplink(uplink, |link| self.lose(uplink, share, link))
+    }
+
+    /// Sets the far end of an uplink down until its traffic has moved, and up again.
+    pub(crate) fn uplink_outage(
+        &self,
+        uplink: &Endpoint,
+        share: f64,
+    ) -> Result<Outage, VerifyError> {
+        self.with_uplink(uplink, |mut link| self.down(uplink, share, &mut link))
+    }
+
+    fn with_uplink<T>(
+        &self,
+        uplink: &Endpoint,
+        measure: impl FnOnce(Link<'_>) -> Result<T, VerifyError>,
+    ) -> Result<T, VerifyError> {
         let far = self.deployed.topology().peer(uplink).cloned().unwrap_or_else(|| uplink.clone());
         let namespace = self.deployed.namespace(&far.node)?;
         let set = |whole| Ok(namespace.rtnl(|rtnl| rtnl.set_up(&far.interface, whole))?);
-        self.lose(uplink, share, Link { set: &set, whole: true })
+        measure(Link { set: &set, whole: true })
     }
 
-    /// Cuts the circuit that `near` sends to, at its end `port`. The interface is renamed, so that
-    /// `lab wan` does not find it and forwards nothing in either direction. Both routers keep their
-    /// carrier.
+    /// Cuts the circuit that `near` sends to, at its end `port`, and restores it.
     pub(super) fn lose_circuit(
         &self,
         near: &Endpoint,
         port: &Endpoint,
         share: f64,
     ) -> Result<WideAreaFailover, VerifyError> {
+        let bfd = Bfd::observe(&self.deployed.namespace(&port.node)?, &port.interface)?;
+        let (failover, cut) = self.with_circuit(port, |link| self.lose(near, share, link))?;
+        let down = bfd.down()?.zip(cut);
+        Ok(WideAreaFailover {
+            circuit: port.to_string(),
+            detected_after_milliseconds: down
+                .map(|(down, cut)| down.saturating_duration_since(cut).as_secs_f64() * 1e3),
+            failover,
+        })
+    }
+
+    /// Cuts the circuit that `near` sends to, at its end `port`, until its traffic has moved, and
+    /// restores it.
+    pub(crate) fn circuit_outage(
+        &self,
+        near: &Endpoint,
+        port: &Endpoint,
+        share: f64,
+    ) -> Result<Outage, VerifyError> {
+        Ok(self.with_circuit(port, |mut link| self.down(near, share, &mut link))?.0)
+    }
+
+    /// Lets `measure` cut a circuit at its end `port`. The interface is renamed, so that `lab wan`
+    /// does not find it and forwards nothing in either direction. Both routers keep their carrier.
+    /// Returns also when the circuit was cut.
+    fn with_circuit<T>(
+        &self,
+        port: &Endpoint,
+        measure: impl FnOnce(Link<'_>) -> Result<T, VerifyError>,
+    ) -> Result<(T, Option<Instant>), VerifyError> {
         let namespace = self.deployed.namespace(&port.node)?;
         let cut = Cell::new(None);
         let set = |whole| {
@@ -95,15 +142,64 @@ impl Traffic<'_> {
             cut.set(cut.get().or(Some(now)));
             Ok(())
         };
-        let bfd = Bfd::observe(&namespace, &port.interface)?;
-        let failover = self.lose(near, share, Link { set: &set, whole: true })?;
-        let down = bfd.down()?.zip(cut.get());
-        Ok(WideAreaFailover {
-            circuit: port.to_string(),
-            detected_after_milliseconds: down
-                .map(|(down, cut)| down.saturating_duration_since(cut).as_secs_f64() * 1e3),
-            failover,
-        })
+        let measured = measure(Link { set: &set, whole: true })?;
+        Ok((measured, cut.get()))
+    }
+
+    /// The number of frames that `near` has sent.
+    fn sent(&self, near: &Endpoint) -> Result<u64, VerifyError> {
+        let counters = counters::read(&self.deployed.namespace(&near.node)?)?;
+        Ok(counters.get(&near.interface).map_or(0, |counters| counters.frames_sent(CARRIED)))
+    }
+
+    /// Whether a link on which so many frames were sent in this time is in use.
+    fn in_use(&self, frames: u64, time: Duration) -> bool {
+        frames as f64 > (f64::from(self.rate) * USED * time.as_secs_f64()).max(20.0)
+    }
+
+    fn outage(&self, share: f64, (sent, arrived): &(Sent, Report)) -> Outage {
+        let on_affected = f64::from(self.rate) * share;
+        Outage {
+            frames: sent.frames,
+            lost: arrived.lost(),
+            reordered: arrived.reordered(),
+            milliseconds: if on_affected > 0.0 {
+                arrived.lost() as f64 / on_affected * 1e3
+            } else {
+                0.0
+            },
+        }
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Interrupts a link that `near` sends to, under traffic, until the traffic has moved.
+    fn down(
+        &self,
+        near: &Endpoint,
+        share: f64,
+        link: &mut Link<'_>,
+    ) -> Result<Outage, VerifyError> {
+        let stop = AtomicBool::new(false);
+        let start = Instant::now();
+        let mut quiet = (start, self.sent(near)?);
+        let lost = (self.sending)(Limit::Time(BEFORE + self.limit))?.run(&stop, |_| {
+            if start.elapsed() >= BEFORE {
+                link.set(false)?;
+            }
+            let mut moved = false;
+            if quiet.0.elapsed() >= QUIET {
+                let now = (Instant::now(), self.sent(near)?);
+                let used = self.in_use(now.1.saturating_sub(quiet.1), QUIET);
+                quiet = now;
+                moved = !used && start.elapsed() >= BEFORE + DOWN;
+            }
+            stop.fetch_or(moved || self.is_interrupted(), Ordering::Relaxed);
+            Ok::<_, VerifyError>(())
+        })?;
+        Ok(self.outage(share, &lost))
     }
 
     /// Interrupts and restores a link that `near` sends to, under traffic.
@@ -113,50 +209,9 @@ impl Traffic<'_> {
         share: f64,
         mut link: Link<'_>,
     ) -> Result<Failover, VerifyError> {
-        let on_affected = f64::from(self.rate) * share;
-        let outage = |(sent, arrived): (Sent, Report)| Outage {
-            frames: sent.frames,
-            lost: arrived.lost(),
-            reordered: arrived.reordered(),
-            milliseconds: if on_affected > 0.0 {
-                arrived.lost() as f64 / on_affected * 1e3
-            } else {
-                0.0
-            },
-        };
-        let namespace = self.deployed.namespace(&near.node)?;
-        let sent = || {
-            let counters = counters::read(&namespace)?;
-            Ok::<_, VerifyError>(
-                counters.get(&near.interface).map_or(0, |counters| counters.frames_sent(CARRIED)),
-            )
-        };
-        let in_use = |frames: u64, time: Duration| {
-            frames as f64 > (f64::from(self.rate) * USED * time.as_secs_f64()).max(20.0)
-        };
+        let lost = self.down(near, share, &mut link)?;
         let stop = AtomicBool::new(false);
-        let stop_if = |done| {
-            stop.fetch_or(done || self.interrupted.load(Ordering::Relaxed), Ordering::Relaxed)
-        };
-
-        let start = Instant::now();
-        let mut quiet = (start, sent()?);
-        let lost = (self.sending)(Limit::Time(BEFORE + DOWN_AT_MOST))?.run(&stop, |_| {
-            if start.elapsed() >= BEFORE {
-                link.set(false)?;
-            }
-            if quiet.0.elapsed() >= QUIET {
-                let now = (Instant::now(), sent()?);
-                let used = in_use(now.1.saturating_sub(quiet.1), QUIET);
-                quiet = now;
-                stop_if(!used && start.elapsed() >= BEFORE + DOWN);
-            }
-            stop_if(false);
-            Ok::<_, VerifyError>(())
-        })?;
-
-        stop.store(false, Ordering::Relaxed);
-        let (start, begin) = (Instant::now(), sent()?);
+        let (start, begin) = (Instant::now(), self.sent(near)?);
         let (mut back, mut ended) = (None, None);
         let returned = (self.sending)(Limit::Time(RETURN))?.run(&stop, |_| {
             if start.elapsed() >= BEFORE {
@@ -164,20 +219,21 @@ impl Traffic<'_> {
             }
             if link.whole
                 && back.is_none()
-                && in_use(sent()?.saturating_sub(begin), Duration::from_secs(1))
+                && self.in_use(self.sent(near)?.saturating_sub(begin), Duration::from_secs(1))
             {
                 back = Some(start.elapsed().saturating_sub(BEFORE));
                 ended = Some(Instant::now());
             }
             // Traffic continues for a while, to detect losses after the return.
-            stop_if(ended.is_some_and(|at| at.elapsed() >= BEFORE));
+            let done = ended.is_some_and(|at: Instant| at.elapsed() >= BEFORE);
+            stop.fetch_or(done || self.is_interrupted(), Ordering::Relaxed);
             Ok::<_, VerifyError>(())
         })?;
         Ok(Failover {
             uplink: near.to_string(),
             share,
-            lost: outage(lost),
-            returned: outage(returned),
+            lost,
+            returned: self.outage(share, &returned),
             returned_after_seconds: back.map(|time: Duration| time.as_secs_f64()),
         })
     }

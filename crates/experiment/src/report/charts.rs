@@ -1,0 +1,179 @@
+//! The charts of the page.
+
+use std::collections::BTreeSet;
+
+use super::Report;
+use crate::balance::expected_mmr;
+use crate::file::Dataplane;
+use crate::plan::Point;
+use crate::plot::{Chart, Series};
+use crate::record::Role;
+use crate::summary::{Row, Summary};
+use crate::units::InnerPort;
+
+/// A chart and the name of its file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedChart {
+    /// The file name, with `.svg`.
+    pub file: String,
+    /// The chart.
+    pub chart: Chart,
+    /// The group of the rows.
+    group: (String, InnerPort, String),
+}
+
+impl NamedChart {
+    /// Whether the chart shows rows of this group.
+    pub(super) fn is_of(&self, group: &Group<'_>) -> bool {
+        self.group == group.key
+    }
+}
+
+/// The rows that a chart and a table show. They differ by dataplane and by one axis: the number of
+/// queue pairs if it is varied, otherwise the variant.
+pub(super) struct Group<'a> {
+    /// The fabric, the choice of inner ports, and the variant if it is not the axis.
+    key: (String, InnerPort, String),
+    /// Whether the number of queue pairs is the axis.
+    by_queue_pairs: bool,
+    pub(super) rows: Vec<&'a Row>,
+}
+
+/// Reads a value and half the width of its interval from a row.
+type Value<'a> = &'a dyn Fn(&Row) -> Option<(f64, f64)>;
+
+impl<'a> Group<'a> {
+    /// All groups.
+    pub(super) fn all(summary: &'a Summary) -> Vec<Self> {
+        let numbers: BTreeSet<_> = summary.rows.iter().map(|row| row.point.queue_pairs).collect();
+        let variants: BTreeSet<_> = summary.rows.iter().map(|row| row.point.variant()).collect();
+        let by_queue_pairs = numbers.len() > 1 || variants.len() < 2;
+        let mut groups: Vec<Self> = Vec::new();
+        for row in &summary.rows {
+            let variant = if by_queue_pairs { row.point.variant() } else { "" };
+            let key = (row.fabric.clone(), row.point.inner_port, variant.to_owned());
+            match groups.iter_mut().find(|group| group.key == key) {
+                Some(group) => group.rows.push(row),
+                None => groups.push(Self { key, by_queue_pairs, rows: vec![row] }),
+            }
+        }
+        groups
+    }
+
+    /// The heading.
+    pub(super) fn title(&self) -> String {
+        let (fabric, port, variant) = &self.key;
+        let port = match port {
+            InnerPort::Constant => "one inner source port for all queue pairs",
+            InnerPort::PerQueuePair => "an inner source port for each queue pair",
+        };
+        let variant = if variant.is_empty() { String::new() } else { format!(", {variant}") };
+        format!("Fabric {fabric}{variant}, {port}")
+    }
+
+    fn points(&self) -> BTreeSet<&Point> {
+        self.rows.iter().map(|row| &row.point).collect()
+    }
+
+    /// The place and the name of the file of a chart.
+    fn named(&self, what: &str, chart: Chart) -> NamedChart {
+        let (fabric, port, variant) = &self.key;
+        let variant = if variant.is_empty() { String::new() } else { format!("-{variant}") };
+        NamedChart {
+            file: format!("{fabric}{variant}-{port}-{what}.svg"),
+            chart,
+            group: self.key.clone(),
+        }
+    }
+
+    fn chart(&self, labels: &[String], title: &str, y_title: &str, value: Value<'_>) -> Chart {
+        let points = self.points();
+        let line = |label: &String| {
+            let of = |point: &&Point| {
+                let same = |row: &&&Row| row.dataplane == *label && row.point == **point;
+                value(self.rows.iter().find(same)?)
+            };
+            let points = points.iter().map(of).collect();
+            Series { name: label.clone(), points, reference: false }
+        };
+        let x = |point: &&Point| match self.by_queue_pairs {
+            true => point.queue_pairs.get().to_string(),
+            false => point.variant().to_owned(),
+        };
+        Chart {
+            title: format!("{title}, {}", self.title()),
+            x_title: if self.by_queue_pairs { "queue pairs" } else { "variant" }.to_owned(),
+            y_title: y_title.to_owned(),
+            x: points.iter().map(x).collect(),
+            bottom: 0.0,
+            logarithmic: false,
+            series: labels.iter().map(line).collect(),
+        }
+    }
+
+    /// The peak load of a tier.
+    fn balance(&self, labels: &[String], role: Role, widest: bool) -> Chart {
+        let value = |row: &Row| {
+            let tier = row.tiers.iter().find(|tier| tier.role == role)?;
+            Some((tier.mmr.mean, tier.mmr.half_width))
+        };
+        let title = format!("Peak load of the {}", role.title());
+        let mut chart = self.chart(labels, &title, "fullest link / mean (MMR)", &value);
+        chart.bottom = 1.0;
+        let is_stream = self.rows.iter().all(|row| row.workload.is_none());
+        if widest && is_stream {
+            let random = |point: &Point| {
+                let paths = self.rows.first()?.paths()?.links;
+                Some((expected_mmr(point.queue_pairs.get(), paths), 0.0))
+            };
+            let points = self.points().into_iter().map(random).collect();
+            chart.series.push(Series { name: "a random hash".to_owned(), points, reference: true });
+        }
+        chart
+    }
+
+    fn charts(&self, labels: &[String]) -> Vec<NamedChart> {
+        if self.rows.iter().any(|row| row.outage.is_some()) {
+            let value = |row: &Row| row.outage.map(|outage| (outage.mean, outage.half_width));
+            let title = "Time without traffic after the failure";
+            let chart = self.chart(labels, title, "milliseconds", &value);
+            return vec![self.named("outage", Chart { bottom: 1.0, logarithmic: true, ..chart })];
+        }
+        let mut charts = Vec::new();
+        if self.rows.iter().any(|row| row.workload.is_some()) {
+            let value = |row: &Row| {
+                let time = row.workload.as_ref()?.completion;
+                Some((time.mean, time.half_width))
+            };
+            let chart = self.chart(labels, "Time of an iteration", "milliseconds", &value);
+            charts.push(self.named("time", chart));
+            let value = |row: &Row| {
+                let rate = row.workload.as_ref()?.bus_bandwidth;
+                Some((rate.mean, rate.half_width))
+            };
+            let chart = self.chart(labels, "Bus bandwidth", "Mbit/s", &value);
+            charts.push(self.named("bus-bandwidth", chart));
+        }
+        let mut roles: BTreeSet<(Role, bool)> = BTreeSet::new();
+        for row in &self.rows {
+            let widest = row.paths().map(|tier| tier.role);
+            roles.extend(widest.map(|role| (role, true)));
+            roles.insert((Role::Leaf, widest == Some(Role::Leaf)));
+        }
+        let balance = roles
+            .into_iter()
+            .map(|(role, widest)| self.named(role.name(), self.balance(labels, role, widest)));
+        charts.extend(balance);
+        charts
+    }
+}
+
+impl Report<'_> {
+    /// The charts: completion times of a workload, the time after a failure, and the balance of the
+    /// links.
+    #[must_use]
+    pub fn charts(&self) -> Vec<NamedChart> {
+        let labels: Vec<String> = self.experiment.dataplanes.iter().map(Dataplane::label).collect();
+        Group::all(self.summary).iter().flat_map(|group| group.charts(&labels)).collect()
+    }
+}

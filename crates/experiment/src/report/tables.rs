@@ -1,0 +1,192 @@
+//! The tables of the page.
+
+use maud::{Markup, html};
+
+use crate::file::Published;
+use crate::record::Role;
+use crate::statistics::Statistics;
+use crate::summary::{Row, Summary};
+use crate::verdict::{self, title};
+
+/// What the columns mean.
+pub(super) fn explanation(workload: bool) -> Markup {
+    html! {
+        dl {
+            @if workload {
+                dt { "time" } dd { "the communication time of an iteration: the mean over the "
+                    "iterations of a run, and its longest" }
+                dt { "bus bandwidth" } dd { "as nccl-tests define it: the rate of each host's link "
+                    "that the operation needs" }
+                dt { "message p99" } dd { "the 99th percentile of the completion times of messages" }
+                dt { "resent" } dd { "packets that were sent again, in a run" }
+                dt { "busy" } dd { "the largest busy share of a host's thread: near 1, the machine "
+                    "is the limit, not the fabric" }
+            }
+            dt { "MMR" } dd { "the load of the fullest link over the mean of its tier: 1 is even, "
+                "the number of links is the worst" }
+            dt { "expected" } dd { "the mean MMR of the placement that the policy aims at, "
+                "computed: a random hash, or a random hash into a few ports" }
+            dt { "floor" } dd { "the smallest possible MMR, because queue pairs are whole" }
+            dt { "Jain" } dd { "Jain's fairness index: 1 is even" }
+            dt { "entropy" } dd { "−Σ p log p / log n of the shares p of n links: 1 is even" }
+            dt { "range" } dd { "(max − min) / mean of the loads: 0 is even" }
+            dt { "gain" } dd { "how much lower the peak load is than with the baseline" }
+        }
+    }
+}
+
+/// The results of a workload.
+pub(super) fn workload(rows: &[&Row]) -> Markup {
+    let mut last = None;
+    html! {
+        div class="wide" {
+            table {
+                caption { "Mean ± half of the confidence interval." }
+                thead { tr {
+                    th { "queue pairs" } th class="name" { "variant" }
+                    th class="name" { "dataplane" } th { "time (ms)" } th { "longest (ms)" }
+                    th { "bus bandwidth (Mbit/s)" } th { "message p99 (ms)" } th { "resent" }
+                    th { "busy" } th { "runs" }
+                } }
+                tbody {
+                    @for row in rows {
+                        @let first = last.replace(&row.point) != Some(&row.point);
+                        @if let Some(result) = &row.workload {
+                            tr class=[first.then_some("first")] {
+                                td { (row.point.queue_pairs.get()) }
+                                td class="name" { (row.point.variant()) }
+                                td class="name" { (title(&row.dataplane)) }
+                                td { (plus_minus(&result.completion)) }
+                                td { (format!("{:.1}", result.worst.mean)) }
+                                td { (plus_minus(&result.bus_bandwidth)) }
+                                td { (format!("{:.1}", result.message_p99.mean)) }
+                                td { (format!("{:.0}", result.retransmitted.mean)) }
+                                td { (format!("{:.2}", result.busy.mean)) }
+                                td { (result.completion.count) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn published(published: &[Published], summary: &Summary) -> Markup {
+    html! {
+        div class="wide" {
+            table {
+                thead { tr {
+                    th class="name" { "what" } th class="name" { "published" }
+                    th class="name" { "here" } th class="name" { "difference" }
+                } }
+                tbody {
+                    @for Published { what, value, source, difference, measured } in published {
+                        @let here = measured.as_ref().map(|wanted| verdict::measured(wanted, summary));
+                        tr {
+                            td class="text" { (what) }
+                            td class="text" { b { (value) } br; span class="soft" { (source) } }
+                            td class="text" { b { (here.unwrap_or_default()) } }
+                            td class="text" { (difference) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn plus_minus(statistics: &Statistics) -> String {
+    match statistics.half_width.is_finite() {
+        true => format!("{:.2} ± {:.2}", statistics.mean, statistics.half_width),
+        false => format!("{:.2}", statistics.mean),
+    }
+}
+
+fn gain(gain: Option<(f64, f64)>) -> String {
+    let Some((gain, half)) = gain else { return "–".to_owned() };
+    // Adding zero turns a negative zero into zero.
+    let percent = (gain * 1000.0).round() / 10.0 + 0.0;
+    match half.is_finite() {
+        true => format!("{percent:.1} ± {:.1} %", half * 100.0),
+        false => format!("{percent:.1} %"),
+    }
+}
+
+pub(super) fn outage(rows: &[&Row]) -> Markup {
+    html! {
+        div class="wide" {
+            table {
+                caption { "Time without traffic on the link that failed." }
+                thead { tr {
+                    th class="name" { "variant" } th class="name" { "dataplane" }
+                    th { "median" } th { "mean" } th { "±" } th { "min" } th { "max" }
+                    th { "lost" } th { "reordered" } th { "of frames" } th { "runs" }
+                } }
+                tbody {
+                    @for row in rows {
+                        @if let Some(outage) = row.outage {
+                            @let time = verdict::milliseconds;
+                            tr {
+                                td class="name" { (row.point.variant()) }
+                                td class="name" { (title(&row.dataplane)) }
+                                td { (time(outage.median)) } td { (time(outage.mean)) }
+                                td { @if outage.half_width.is_finite() { (time(outage.half_width)) } }
+                                td { (time(outage.min)) } td { (time(outage.max)) }
+                                td { (row.lost) } td { (row.reordered) } td { (row.sent) }
+                                td { (outage.count) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn balance(rows: &[&Row], baseline: &str) -> Markup {
+    let others = rows.iter().any(|row| row.paths().is_some_and(|tier| tier.role != Role::Leaf));
+    let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.2}"));
+    let links = rows.first().and_then(|row| row.paths()).map_or(0, |tier| tier.links);
+    let leaf = |row: &Row| row.tiers.iter().find(|tier| tier.role == Role::Leaf).cloned();
+    let mut last = None;
+    html! {
+        div class="wide" {
+            table {
+                caption { "Balance over " (links) " links. Mean ± half of the confidence interval. "
+                    "Gains are over " (title(baseline)) "." }
+                thead { tr {
+                    th { "queue pairs" } th class="name" { "dataplane" } th { "MMR" }
+                    th { "median" } th { "expected" } th { "floor" } th { "Jain" } th { "entropy" }
+                    th { "range" } th { "gain" }
+                    @if others { th { "leaf MMR" } th { "leaf gain" } }
+                    th { "reordered" } th { "lost" } th { "runs" }
+                } }
+                tbody {
+                    @for row in rows {
+                        @let first = last.replace(&row.point) != Some(&row.point);
+                        @let queue_pairs = row.point.queue_pairs.get().to_string();
+                        @if let Some(paths) = row.paths() {
+                            tr class=[first.then_some("first")] {
+                                td { @if first { (queue_pairs) " " (row.point.variant()) } }
+                                td class="name" { (title(&row.dataplane)) }
+                                td { (plus_minus(&paths.mmr)) }
+                                td { (format!("{:.2}", paths.mmr.median)) }
+                                td { (number(row.expected)) } td { (format!("{:.2}", row.floor)) }
+                                td { (format!("{:.2}", paths.jain.mean)) }
+                                td { (format!("{:.2}", paths.entropy.mean)) }
+                                td { (format!("{:.2}", paths.range.mean)) }
+                                td { (gain(paths.gain)) }
+                                @if others {
+                                    td { (number(leaf(row).map(|tier| tier.mmr.mean))) }
+                                    td { (gain(leaf(row).and_then(|tier| tier.gain))) }
+                                }
+                                td { (row.reordered) } td { (row.lost) } td { (paths.mmr.count) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
