@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use netlink::{Link, LinkKind, Vxlan};
-use path::{Entropy, SourcePortRange};
+use path::{Entropy, Policy, SourcePortRange};
 use tables::{DontFragment, Tos, Ttl, Tunnel, VniSource};
 use wire::{MacAddr, Vni};
 
@@ -138,6 +138,8 @@ impl EligibilityCheck<'_> {
         let (netdev, mac) = (name.to_owned(), link.and_then(|link| link.mac));
         // Standalone VNIs have no bridge, whose ports the programs could forward for.
         let offload = match settings.datapath {
+            // The programs know no single queue pair.
+            _ if settings.policy == Policy::QpPin => false,
             Datapath::Offload => link.is_some() && local.is_ipv4(),
             // Only workers learn, so they would decapsulate most of its frames.
             Datapath::Auto => link.is_some() && learning.is_none() && local.is_ipv4(),
@@ -201,7 +203,9 @@ impl EligibilityCheck<'_> {
         if !self.local_is_present {
             return Err(KernelOnlyReason::LocalAddressMissing(local));
         }
-        if self.settings.of(vni).datapath == Datapath::Kernel {
+        let settings = self.settings.of(vni);
+        // Kernel VXLAN chooses ports by a hash, so a worker forwards with `qp-pin`.
+        if settings.datapath == Datapath::Kernel && settings.policy != Policy::QpPin {
             return Err(KernelOnlyReason::KernelDatapath);
         }
         if let Some(kind) = holds_back(link) {

@@ -55,6 +55,8 @@ pub enum Policy {
     QpBins,
     /// A hash of the queue pair.
     QpHash,
+    /// A known path with the least load.
+    QpPin,
 }
 
 impl fmt::Display for Policy {
@@ -63,12 +65,16 @@ impl fmt::Display for Policy {
             Self::FiveTuple => "five-tuple",
             Self::QpBins => "qp-bins",
             Self::QpHash => "qp-hash",
+            Self::QpPin => "qp-pin",
         })
     }
 }
 
 /// The number of ports of `qp-bins`. It is vtepd's default and that of the ScaleAcross paper.
 pub const BINS: usize = 4;
+
+/// The key of all probes in a fabric. Everybody who reads this knows it.
+const KEY: &str = "key-of-this-emulated-fabric";
 
 /// The settings of vtepd that measurements compare.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +102,7 @@ impl Settings {
         let datapath = datapath.as_ref().map(|datapath| format!("datapath = \"{datapath}\"\n"));
         format!(
             "[takeover]\n{}\n[entropy]\npolicy = \"{policy}\"\nbins = {bins}\nseed = {seed}\n\n\
-             [metrics]\nlisten = \"{METRICS}\"\n",
+             [probing]\nkey = \"{KEY}\"\n\n[metrics]\nlisten = \"{METRICS}\"\n",
             datapath.unwrap_or_default()
         )
     }

@@ -116,7 +116,7 @@ pub fn run(
     let mut policies = vec![traffic.measure_on_stable_routes(None)?];
 
     let mut daemons: Vec<Daemon> = Vec::new();
-    for policy in [Policy::FiveTuple, Policy::QpBins, Policy::QpHash] {
+    for policy in [Policy::FiveTuple, Policy::QpBins, Policy::QpHash, Policy::QpPin] {
         if daemons.is_empty() {
             report("starting vtepd on every leaf")?;
             for node in fabric.nodes().iter().filter(|node| node.name().starts_with("leaf")) {
@@ -128,6 +128,9 @@ pub fn run(
         }
         for daemon in &daemons {
             daemon.wait(policy, VNIS, ATTACH_LIMIT)?;
+        }
+        if policy == Policy::QpPin {
+            std::thread::sleep(Duration::from_secs(1));
         }
         report(&format!("{policy}: vtepd forwards on all {} leaves", daemons.len()))?;
         policies.push(traffic.measure_on_stable_routes(Some(policy))?);

@@ -1,8 +1,9 @@
 //! The interface of all path policies.
 
 use core::net::IpAddr;
+use core::num::NonZeroU32;
 
-use wire::Dissection;
+use wire::{Dissection, Vni};
 
 use crate::group::{NextHop, Paths};
 use crate::key::{Key, Reason};
@@ -62,6 +63,8 @@ impl Flow {
 /// A remote VTEP, as a policy sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Remote<'g> {
+    /// The VNI of the frame.
+    pub vni: Vni,
     /// Outer source address: the local VTEP.
     pub local: IpAddr,
     /// Outer destination address.
@@ -87,6 +90,8 @@ pub struct Choice<'g> {
     /// Whether later frames of the flow may use the same choice without asking the policy. It then
     /// holds until the VNI's settings, the next-hop group or the policy's version change.
     pub is_cacheable: bool,
+    /// Where frames of the flow are counted ([`crate::Usage`]), if they are.
+    pub slot: Option<NonZeroU32>,
 }
 
 impl<'g> Choice<'g> {
@@ -97,6 +102,6 @@ impl<'g> Choice<'g> {
     pub fn hashed(source_port: u16, to: &Remote<'g>, seed: u64) -> Option<Self> {
         let hash = path_hash(seed, to.local, to.address, source_port, to.destination_port);
         let hop = to.group.choose(hash)?;
-        Some(Self { source_port, hop, hash, is_pinned: false, is_cacheable: true })
+        Some(Self { source_port, hop, hash, is_pinned: false, is_cacheable: true, slot: None })
     }
 }

@@ -4,6 +4,7 @@ use wire::Dissection;
 
 use crate::choice::{Choice, Flow, PathPolicy, Remote};
 use crate::key::{Key, Reason};
+use crate::pin::Pins;
 use crate::policy::{Bins, Policy};
 use crate::range::SourcePortRange;
 use crate::stateless::{FiveTuple, QpBins, QpHash};
@@ -37,7 +38,8 @@ pub enum SettingsError {
     },
 }
 
-/// The path policy of a VNI. Its policies are stateless, so equal frames always get the same port.
+/// The path policy of a VNI. All policies but `qp-pin` are stateless: equal frames always get the
+/// same port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entropy {
     policy: Policy,
@@ -105,7 +107,7 @@ impl Entropy {
     pub const fn bins(&self) -> Option<Bins> {
         match self.policy {
             Policy::QpBins => Some(self.bins),
-            Policy::FiveTuple | Policy::QpHash => None,
+            Policy::FiveTuple | Policy::QpHash | Policy::QpPin => None,
         }
     }
 
@@ -114,7 +116,7 @@ impl Entropy {
     pub const fn range(&self) -> SourcePortRange {
         match self.policy {
             Policy::FiveTuple => self.netdev_range,
-            Policy::QpHash | Policy::QpBins => self.range,
+            Policy::QpHash | Policy::QpBins | Policy::QpPin => self.range,
         }
     }
 
@@ -149,7 +151,7 @@ impl Entropy {
     fn decision(&self, flow: &Flow) -> Decision {
         let (source_port, bin) = match self.policy {
             Policy::FiveTuple => (self.five_tuple().source_port(flow), None),
-            Policy::QpHash => (self.qp_hash().source_port(flow), None),
+            Policy::QpHash | Policy::QpPin => (self.qp_hash().source_port(flow), None),
             Policy::QpBins => (self.qp_bins().source_port(flow), self.qp_bins().bin(flow)),
         };
         Decision { source_port, hash: flow.hash, bin }
@@ -171,9 +173,28 @@ impl Entropy {
     }
 }
 
-/// The policy that the VNI is configured with. A policy with state adds a field to the state.
+impl Entropy {
+    /// The path that the flow is pinned to, or that of `qp-hash`. The port of a pinned path is in the
+    /// VNI's range.
+    #[inline(never)]
+    fn pinned<'g>(&self, flow: &Flow, to: &Remote<'g>, pins: &Pins) -> Option<Choice<'g>> {
+        let hashed = self.qp_hash().choose(flow, to, &mut ())?;
+        let Some(pinning) = pins.0.as_ref().filter(|_| flow.reason == Reason::Roce) else {
+            return Some(hashed);
+        };
+        let Some(pin) = pinning.pin(flow, to, (hashed.hop.identity, hashed.source_port)) else {
+            return Some(hashed);
+        };
+        let hop = to.group.find(pin.hop).filter(|_| self.range.contains(pin.source_port));
+        let Some(hop) = hop else { return Some(Choice { slot: Some(pin.slot), ..hashed }) };
+        let pinned = Choice::hashed(pin.source_port, to, self.seed)?;
+        Some(Choice { hop, is_pinned: true, slot: Some(pin.slot), ..pinned })
+    }
+}
+
+/// The policy that the VNI is configured with.
 impl PathPolicy for Entropy {
-    type State = ();
+    type State = Pins;
 
     #[inline(always)]
     fn flow(&self, frame: &Dissection) -> Flow {
@@ -181,12 +202,18 @@ impl PathPolicy for Entropy {
     }
 
     #[inline(always)]
-    fn choose<'g>(&self, flow: &Flow, to: &Remote<'g>, (): &mut ()) -> Option<Choice<'g>> {
+    fn choose<'g>(&self, flow: &Flow, to: &Remote<'g>, pins: &mut Pins) -> Option<Choice<'g>> {
         match self.policy {
             Policy::FiveTuple => self.five_tuple().choose(flow, to, &mut ()),
             Policy::QpHash => self.qp_hash().choose(flow, to, &mut ()),
             Policy::QpBins => self.qp_bins().choose(flow, to, &mut ()),
+            Policy::QpPin => self.pinned(flow, to, pins),
         }
+    }
+
+    #[inline]
+    fn version(pins: &Pins) -> u64 {
+        pins.version()
     }
 }
 

@@ -4,6 +4,7 @@
 //! - `choice`: [`PathPolicy`], the interface of all policies
 //! - `stateless`: the policies `five-tuple`, `qp-hash` and `qp-bins`
 //! - `decide`: the policy of a VNI, by its settings
+//! - [`pin`]: what the policy `qp-pin` asks for the paths of queue pairs
 //! - [`group`], [`placement`]: the next hops of a remote VTEP, and the buckets that each of them has
 //! - [`hash`]: the hash of all decisions
 
@@ -13,6 +14,7 @@ pub mod group;
 pub mod hash;
 mod key;
 mod path_hash;
+pub mod pin;
 pub mod placement;
 mod policy;
 mod range;
@@ -24,6 +26,7 @@ pub use group::{BUCKETS, NextHop, Paths, Rebalance, bucket};
 pub use hash::choose;
 pub use key::{Key, Reason};
 pub use path_hash::path_hash;
+pub use pin::{Counting, Pin, Pinning, Pins, Usage};
 pub use policy::{Bins, BinsError, Policy, UnknownPolicy};
 pub use range::{RangeError, SourcePortRange};
 pub use stateless::{FiveTuple, QpBins, QpHash};

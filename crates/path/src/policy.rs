@@ -15,16 +15,18 @@ pub enum Policy {
     QpHash,
     /// The same hash, scaled to a few fixed ports of the range.
     QpBins,
+    /// A path that probes have found and that has the least load; `qp-hash` while none is known.
+    QpPin,
 }
 
 /// An unknown policy name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no policy (expected five-tuple, qp-hash or qp-bins)")]
+#[error("'{0}' is no policy (expected five-tuple, qp-hash, qp-bins or qp-pin)")]
 pub struct UnknownPolicy(pub String);
 
 impl Policy {
     /// All policies, in the order of the documentation.
-    pub const ALL: [Self; 3] = [Self::FiveTuple, Self::QpHash, Self::QpBins];
+    pub const ALL: [Self; 4] = [Self::FiveTuple, Self::QpHash, Self::QpBins, Self::QpPin];
 
     /// The name in the configuration and in reports.
     #[must_use]
@@ -33,6 +35,7 @@ impl Policy {
             Self::FiveTuple => "five-tuple",
             Self::QpHash => "qp-hash",
             Self::QpBins => "qp-bins",
+            Self::QpPin => "qp-pin",
         }
     }
 }
@@ -108,14 +111,16 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for (policy, name) in Policy::ALL.into_iter().zip(["five-tuple", "qp-hash", "qp-bins"]) {
+        for (policy, name) in
+            Policy::ALL.into_iter().zip(["five-tuple", "qp-hash", "qp-bins", "qp-pin"])
+        {
             assert_eq!(policy.to_string(), name);
             assert_eq!(name.parse(), Ok(policy));
         }
         let error = "spray".parse::<Policy>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "'spray' is no policy (expected five-tuple, qp-hash or qp-bins)"
+            "'spray' is no policy (expected five-tuple, qp-hash, qp-bins or qp-pin)"
         );
     }
 

@@ -12,7 +12,10 @@
 //! frame of a flow compares these ([`EncapCache::confirm`]). The frames after it compare one number,
 //! the epoch.
 
+use core::num::NonZeroU32;
+
 use frame::{Checksum, Destination, Frame, Offload, PUNT_TPID, Payload, TxBatch, TxFrame, VtepId};
+use path::Counting;
 use tables::{Snapshot, VniIndex, VtepIndex};
 use wire::checksum::Sum;
 use wire::number::PORT_ROCE;
@@ -72,6 +75,8 @@ struct Flow {
     header: u16,
     /// Sum of the outer pseudo header without length, if there is a UDP checksum.
     pseudo: Option<u16>,
+    /// Where frames of the flow are counted, if they are.
+    slot: Option<NonZeroU32>,
     by_default: bool,
     impaired: bool,
     /// The outer headers of the frame that was remembered.
@@ -202,13 +207,14 @@ impl Flow {
         longest: 0,
         header: 0,
         pseudo: None,
+        slot: None,
         by_default: false,
         impaired: false,
         outer: [0; OVERHEAD],
     };
 
     /// Takes the decision from the frame that was sent; `None` if it cannot be reused.
-    fn of(key: Key, sent: &TxFrame) -> Option<Self> {
+    fn of(key: Key, sent: &TxFrame, slot: Option<NonZeroU32>) -> Option<Self> {
         let Destination::Uplink { ifindex, path, by_default, impaired } = sent.to else {
             return None;
         };
@@ -233,6 +239,7 @@ impl Flow {
             longest,
             header,
             pseudo,
+            slot,
             by_default,
             impaired,
             outer,
@@ -249,10 +256,10 @@ impl EncapCache {
         (frames, first): (&[Frame<'_>], u32),
         epoch: u64,
         identification: &mut u16,
-        out: &mut TxBatch,
+        (out, counting): (&mut TxBatch, Counting<'_>),
     ) -> usize {
         for (frame, index) in frames.iter().zip(first..) {
-            let send = |key: Key| self.send(&key, (index, frame), identification, out);
+            let send = |key: Key| self.send(&key, (index, frame), identification, (out, counting));
             if !Key::of(frame, epoch).is_some_and(send) {
                 return (index - first) as usize;
             }
@@ -267,7 +274,7 @@ impl EncapCache {
         key: &Key,
         (index, frame): (u32, &Frame<'_>),
         identification: &mut u16,
-        out: &mut TxBatch,
+        (out, counting): (&mut TxBatch, Counting<'_>),
     ) -> bool {
         let Some([one, other]) = self.sets.get(key.set()) else { return false };
         let flow = if one.key.is(key) {
@@ -288,6 +295,9 @@ impl EncapCache {
             return false;
         };
         transmit.vtep = Some(flow.vtep);
+        if let Some(slot) = flow.slot {
+            counting.count(slot, inner);
+        }
         let Some(outer) = transmit.append_head::<OVERHEAD>() else { return false };
         *identification = identification.wrapping_add(1);
         let l3_length = (inner + OVERHEAD - 14) as u16;
@@ -350,7 +360,12 @@ impl EncapCache {
 
     /// Remembers the flow of a frame for which [`Key::is_of`] holds. `sent` must be the only result of
     /// its encapsulation.
-    pub(crate) fn remember(&mut self, key: &Key, versions: Versions, sent: &TxFrame) {
+    pub(crate) fn remember(
+        &mut self,
+        key: &Key,
+        versions: Versions,
+        (sent, slot): (&TxFrame, Option<NonZeroU32>),
+    ) {
         if self.sets.is_empty() {
             // Allocated once per worker.
             self.sets = vec![[Flow::NONE; WAYS]; SETS].into();
@@ -368,7 +383,7 @@ impl EncapCache {
             None if identification % 16 < WAYS => identification % 16,
             None => return,
         };
-        let Some(flow) = Flow::of(*key, sent) else { return };
+        let Some(flow) = Flow::of(*key, sent, slot) else { return };
         if let Some(known) = set.get_mut(place) {
             *known = flow;
         }

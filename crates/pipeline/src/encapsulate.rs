@@ -74,7 +74,7 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) {
-        let mut run = Run { batch, snapshot, now, policies, out, is_cacheable: false };
+        let mut run = Run { batch, snapshot, now, policies, out, is_cacheable: false, slot: None };
         let mut next = Some(Cursor::default());
         while let Some(from) = next {
             next = self.encapsulate_frames(from, &mut run);
@@ -96,8 +96,9 @@ impl Pipeline {
         loop {
             let (received, identification) =
                 ((batch.frames_from(at.frame), at.frame), &mut self.identification);
-            let known =
-                self.encap_cache.send_all(received, epoch, identification, run.out.frames());
+            let counting = run.policies.counting(run.now);
+            let out = (run.out.frames(), counting);
+            let known = self.encap_cache.send_all(received, epoch, identification, out);
             if known > 0 {
                 at = Cursor::at(at.frame + known as u32);
             }
@@ -136,7 +137,8 @@ impl Pipeline {
         run: &mut Run<'_, '_, P, O>,
     ) -> bool {
         let (frames, epoch) = (std::slice::from_ref(frame), key.epoch());
-        let (identification, out) = (&mut self.identification, run.out.frames());
+        let counting = run.policies.counting(run.now);
+        let (identification, out) = (&mut self.identification, (run.out.frames(), counting));
         self.encap_cache.confirm(key, run.snapshot, run.policies.version())
             && self.encap_cache.send_all((frames, index), epoch, identification, out) > 0
     }
@@ -188,7 +190,7 @@ impl Pipeline {
             && let Some(of) =
                 Versions::of(plan.vni.index, *remote, run.snapshot, run.policies.version())
         {
-            self.encap_cache.remember(key, of, sent);
+            self.encap_cache.remember(key, of, (sent, run.slot));
         }
         Ok(rest)
     }
@@ -285,6 +287,10 @@ impl Pipeline {
             Path::over_ipv4((vni, remote), flow, length, run.snapshot, run.policies)?;
         let Path { choice, l3_length, .. } = path;
         run.is_cacheable = choice.is_cacheable;
+        run.slot = choice.slot;
+        if let Some(slot) = choice.slot {
+            run.policies.counting(run.now).count(slot, length);
+        }
         self.identification = self.identification.wrapping_add(1);
         let inherited = Inherited::of(&vni.tunnel, &plan.inner);
         let outer = Outer {

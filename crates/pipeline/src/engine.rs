@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use frame::{Batch, Destination, DropReason, PUNT_TAG, Queue, TxBatch, TxFrame};
+use path::Pins;
 use tables::{Learned, OpenPort, Snapshot};
 
 use crate::bridge::Bridge;
@@ -82,6 +83,11 @@ impl Pipeline {
             .release(snapshot, now, out, |reason, slot| counters.drop_frames(reason, slot, 1));
         self.update_held();
         self.finish(out, &[Queue::Uplinks]);
+    }
+
+    /// Sets what places the queue pairs of `qp-pin`.
+    pub fn set_pins(&mut self, pins: Pins) {
+        self.policies = Configured::pinned(pins);
     }
 
     /// Sets whether encapsulated frames are sent in super-frames. Otherwise each leaves alone.
@@ -222,8 +228,15 @@ impl Pipeline {
         frames: impl FnOnce(&mut Self, &mut Run<'_, '_, Configured, TxBatch>) -> T,
     ) -> T {
         let mut policies = std::mem::take(&mut self.policies);
-        let mut run =
-            Run { batch, snapshot, now, policies: &mut policies, out, is_cacheable: false };
+        let mut run = Run {
+            batch,
+            snapshot,
+            now,
+            policies: &mut policies,
+            out,
+            is_cacheable: false,
+            slot: None,
+        };
         let result = frames(self, &mut run);
         self.policies = policies;
         result

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use frame::{Batch, DropReason, Frame, PUNT_TPID, TxBatch, VlanTag};
+use path::Pins;
 use tables::{Slot, Snapshot, VniIndex, VniTable};
 use wire::Vni;
 
@@ -48,12 +49,12 @@ impl Output for Recording {
 pub(crate) fn recorded(
     frame: Frame<'_>,
     snapshot: &Snapshot,
-    now: Instant,
+    (now, pins): (Instant, &Pins),
     datapath: impl FnOnce(&mut Run<'_, '_, Configured, Recording>),
 ) -> Vec<Step> {
     let mut batch = Batch::new(1);
     batch.push(frame);
-    let (mut policies, mut out) = (Configured::default(), Recording::default());
+    let (mut policies, mut out) = (Configured::pinned(pins.clone()), Recording::default());
     datapath(&mut Run {
         batch: &batch,
         snapshot,
@@ -61,6 +62,7 @@ pub(crate) fn recorded(
         policies: &mut policies,
         out: &mut out,
         is_cacheable: false,
+        slot: None,
     });
     out.steps
 }
@@ -71,17 +73,18 @@ pub(crate) fn observer() -> Pipeline {
 }
 
 /// Explains what encapsulation does at the time `now` with a frame from the bridge of the VNI with
-/// this index.
+/// this index. `pins` must not change by being asked.
 #[must_use]
 pub fn explain(
     frame: &Frame<'_>,
     index: VniIndex,
     snapshot: &Snapshot,
     now: Instant,
+    pins: &Pins,
 ) -> Explanation {
     let tag = VlanTag { tpid: PUNT_TPID, tci: Slot::of(index).get() };
     let frame = Frame { vlan: Some(tag), ..*frame };
-    let steps = recorded(frame, snapshot, now, |run| {
+    let steps = recorded(frame, snapshot, (now, pins), |run| {
         let (mut pipeline, mut next) = (observer(), Some(Cursor::default()));
         while let Some(from) = next {
             next = pipeline.encapsulate_frames(from, run);
@@ -100,7 +103,7 @@ pub fn explain_switched(
     table: &VniTable,
     (access, stations): (impl Iterator<Item = Vni>, &[Station]),
     snapshot: &Snapshot,
-    now: Instant,
+    (now, pins): (Instant, &Pins),
 ) -> Explanation {
     let source = wire::dissect(frame.data).map(|dissection| dissection.source);
     let of = |station: &&Station| station.vni == table.tunnel.vni && Some(station.mac) == source;
@@ -109,7 +112,7 @@ pub fn explain_switched(
         _ => u16::MAX,
     };
     let mut bridge = Bridge::with_stations(access, stations);
-    let steps = recorded(*frame, snapshot, now, |run| {
+    let steps = recorded(*frame, snapshot, (now, pins), |run| {
         let (mut pipeline, mut next) = (observer(), Some(Cursor::default()));
         while let Some(at) = next {
             let switched = pipeline.switch_one(&mut bridge, (at, frame, from), table, run);

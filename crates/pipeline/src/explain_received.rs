@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use frame::{Checksum, Destination, DropReason, Frame, Offload};
+use path::Pins;
 use tables::{OpenPort, Snapshot};
 use wire::ecn::Egress;
 use wire::{MacAddr, Vni};
@@ -90,7 +91,7 @@ pub fn explain_received(
             if frame.offload == Offload::default() && outer.is_unfinished(&frame) {
                 frame.offload.checksum = Checksum::Valid;
             }
-            let steps = recorded(frame, snapshot, now, |run| {
+            let steps = recorded(frame, snapshot, (now, &Pins::default()), |run| {
                 let mut pipeline = observer();
                 pipeline.open_ports(host_ports);
                 pipeline.set_time(now);

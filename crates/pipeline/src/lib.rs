@@ -63,5 +63,6 @@ pub use frame::{
 };
 pub use grouping::Grouper;
 pub use host_delivery::PAUSE;
+pub use path::Pins;
 pub use policies::{Configured, Policies};
 pub use unresolved::Adjacency;

@@ -216,7 +216,8 @@ impl<'a> Path<'a> {
         (snapshot, policies): (&'a Snapshot, &mut P),
     ) -> Result<Self, DropReason> {
         let destination_port = vni.tunnel.destination_port;
-        let to = Remote { local, address, destination_port, group: &vtep.paths };
+        let (number, group) = (vni.tunnel.vni, &vtep.paths);
+        let to = Remote { vni: number, local, address, destination_port, group };
         let (policy, state) = policies.of(vni);
         let choice = policy.choose(flow, &to, state).ok_or(DropReason::NoRoute)?;
         let l3_length = u16::try_from(l3_length).map_err(|_| DropReason::TooBig)?;

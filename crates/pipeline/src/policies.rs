@@ -1,6 +1,8 @@
 //! The path policies that a pipeline asks, and their state.
 
-use path::{Entropy, PathPolicy};
+use std::time::Instant;
+
+use path::{Counting, Entropy, PathPolicy, Pins};
 use tables::VniTable;
 
 /// The state of a pipeline's path policy.
@@ -17,12 +19,25 @@ pub trait Policies {
     /// A number that changes when choices that may be cached no longer hold
     /// ([`PathPolicy::version`]).
     fn version(&self) -> u64;
+
+    /// Counts frames of pinned queue pairs that are sent at `now`.
+    fn counting(&self, _: Instant) -> Counting<'_> {
+        Counting::NONE
+    }
 }
 
 /// The policies of the snapshot.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Configured {
     state: <Entropy as PathPolicy>::State,
+}
+
+impl Configured {
+    /// The policies, with what places the queue pairs of `qp-pin`.
+    #[must_use]
+    pub const fn pinned(pins: Pins) -> Self {
+        Self { state: pins }
+    }
 }
 
 impl Policies for Configured {
@@ -36,5 +51,10 @@ impl Policies for Configured {
     #[inline(always)]
     fn version(&self) -> u64 {
         Entropy::version(&self.state)
+    }
+
+    #[inline(always)]
+    fn counting(&self, now: Instant) -> Counting<'_> {
+        self.state.counting(now)
     }
 }

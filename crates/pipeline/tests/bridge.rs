@@ -92,7 +92,13 @@ impl Switch {
         let table = self.snapshot.vni(common::SLOT).unwrap();
         let access = [Vni::try_from(VNI).unwrap(); 3].into_iter();
         let access = (access, stations.as_slice());
-        let explained = explain_switched(&frame.frame(), table, access, &self.snapshot, self.now);
+        let explained = explain_switched(
+            &frame.frame(),
+            table,
+            access,
+            &self.snapshot,
+            (self.now, &path::Pins::default()),
+        );
         let explained = match explained {
             Explanation::Dropped(_) => (Vec::new(), Vec::new()),
             Explanation::Forwarded(forwarded) => {

@@ -387,7 +387,7 @@ proptest! {
                 DropReason::ALL.iter().zip(before).map(|(&reason, before)| counters.dropped(reason) - before).collect();
             let mut waiting = counters.held.get() - held;
 
-            let explanation = explain(&frame.frame(), VniIndex::new(SLOT).unwrap(), &snapshot, std::time::Instant::now());
+            let explanation = explain(&frame.frame(), VniIndex::new(SLOT).unwrap(), &snapshot, std::time::Instant::now(), &path::Pins::default());
             prop_assert!(!explanation.to_string().is_empty());
             match explanation {
                 Explanation::Dropped(reason) => drops[reason as usize] -= 1,
@@ -449,9 +449,14 @@ proptest! {
 fn q9_an_explanation_for_people() {
     let snapshot = Leaf::one().snapshot();
     let frame = Owned::tagged(roce(0x17, 1));
-    let text =
-        explain(&frame.frame(), VniIndex::new(SLOT).unwrap(), &snapshot, std::time::Instant::now())
-            .to_string();
+    let text = explain(
+        &frame.frame(),
+        VniIndex::new(SLOT).unwrap(),
+        &snapshot,
+        std::time::Instant::now(),
+        &path::Pins::default(),
+    )
+    .to_string();
     let port = open(&Worker::new().encapsulate(&[frame], &snapshot)[0]).udp.source_port;
     for part in [
         "VNI 10010 (vx10010): 02:00:00:00:00:22 is behind a known VTEP\n",
@@ -463,8 +468,13 @@ fn q9_an_explanation_for_people() {
         assert!(text.contains(part), "{text}");
     }
     let short = Owned::tagged(vec![0; 13]);
-    let text =
-        explain(&short.frame(), VniIndex::new(SLOT).unwrap(), &snapshot, std::time::Instant::now())
-            .to_string();
+    let text = explain(
+        &short.frame(),
+        VniIndex::new(SLOT).unwrap(),
+        &snapshot,
+        std::time::Instant::now(),
+        &path::Pins::default(),
+    )
+    .to_string();
     assert_eq!(text, "dropped, truncated: The frame is shorter than its headers say.");
 }

@@ -222,7 +222,8 @@ fn explanations_show_ipv6() {
     let snapshot = one().snapshot();
     let frame = Owned::plain(roce(1, 1));
     let index = VniIndex::new(SLOT).unwrap();
-    let explained = explain(&frame.frame(), index, &snapshot, Instant::now());
+    let explained =
+        explain(&frame.frame(), index, &snapshot, Instant::now(), &path::Pins::default());
     let Explanation::Forwarded(forwarded) = &explained else { panic!("{explained:?}") };
     let route = forwarded.copies[0].route.as_ref().unwrap();
     assert_eq!((route.local, route.remote), (IpAddr::V6(LEAF_1), IpAddr::V6(LEAF_2)));

@@ -119,7 +119,7 @@ impl PathPolicy for Counted {
 
     fn choose<'g>(&self, flow: &Flow, to: &Remote<'g>, asked: &mut Asked) -> Option<Choice<'g>> {
         asked.times += 1;
-        self.0.choose(flow, to, &mut ())
+        self.0.choose(flow, to, &mut path::Pins::default())
     }
 
     fn version(asked: &Asked) -> u64 {

@@ -5,6 +5,7 @@
 //! - [`port`]: what all ports have in common
 //! - [`memory`], [`pcap`]: ports in memory, and ports that replay and write capture files
 //! - `ring`, `tx`: the receive ring and the transmit queue of such a socket
+//! - [`probe_socket`]: sends and receives probes between VTEPs
 //! - [`poller`]: sleeps until a descriptor is readable
 //! - [`ethtool`]: switches offload features of an interface off
 //! - [`thread_policy`]: scheduling policy of the calling thread
@@ -19,6 +20,8 @@ pub mod pcap;
 #[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
 pub mod poller;
 pub mod port;
+#[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
+pub mod probe_socket;
 #[allow(unsafe_code, reason = "memory shared with the kernel; every block says why it is sound")]
 mod ring;
 #[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
@@ -34,5 +37,6 @@ pub use packet::PacketSocket;
 pub use pcap::{PcapFrames, PcapPort, PcapWriter};
 pub use poller::Poller;
 pub use port::Port;
+pub use probe_socket::ProbeSocket;
 pub use ring::RingSize;
 pub use tap::TapSettings;

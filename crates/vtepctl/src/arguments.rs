@@ -77,6 +77,25 @@ pub enum Command {
     /// Remote VTEPs, with their MAC addresses and traffic
     #[command(after_help = "Example: vtepctl peer")]
     Peer,
+    /// Paths to each VTEP that probes found, for the policy qp-pin
+    #[command(after_help = PATH)]
+    Path {
+        /// Only to this VTEP
+        #[arg(long, value_name = "ADDRESS")]
+        vtep: Option<IpAddr>,
+        /// Comma-separated values, one line for each path
+        #[arg(long)]
+        csv: bool,
+    },
+    /// Queue pairs that the policy qp-pin has placed, with their paths and rates
+    #[command(after_help = "Example: vtepctl qp --vni 10010 --csv > queue-pairs.csv")]
+    Qp {
+        #[command(flatten)]
+        of: OfVni,
+        /// Comma-separated values
+        #[arg(long)]
+        csv: bool,
+    },
     /// Bridge ports: which have the bridge bypass, and why the others do not
     #[command(after_help = "Example: vtepctl port --vni 10010")]
     Port(OfVni),
@@ -139,6 +158,14 @@ pub enum Command {
     },
 }
 
+const PATH: &str = "\
+Examples:
+  vtepctl path --vtep 10.0.0.2
+  vtepctl path -o json | jq '.[].tiers'
+
+A router's address is that of the interface by which it sends on. A tier is unknown if its routers do not record their addresses.
+MMR is the load of the fullest link over the mean, in queue pairs; the floor is the lowest that whole queue pairs allow.";
+
 const DROPS: &str = "\
 Examples:
   vtepctl drops
@@ -181,12 +208,12 @@ pub enum PolicyCommand {
     Set {
         /// The VNI
         vni: u32,
-        /// five-tuple, qp-hash or qp-bins; unchanged if absent
+        /// five-tuple, qp-hash, qp-bins or qp-pin; unchanged if absent
         policy: Option<String>,
         /// Number of source ports that qp-bins deals queue pairs over
         #[arg(long)]
         bins: Option<u32>,
-        /// Outer source ports of qp-hash and qp-bins
+        /// Outer source ports of qp-hash, qp-bins and qp-pin
         #[arg(long, value_name = "MIN-MAX")]
         source_ports: Option<String>,
     },

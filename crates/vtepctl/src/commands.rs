@@ -10,7 +10,7 @@ use crate::counters::{counters, drops_so_far};
 use crate::output::Failure;
 use crate::session::{Session, all};
 use crate::tables::{fdb, flood, neighbours, peers, policies, policy_set, ports, routes, vnis};
-use crate::{bench, events, explain, status};
+use crate::{bench, events, explain, pinned, status};
 
 /// Sends the request of a command and prints the answer.
 ///
@@ -61,6 +61,23 @@ impl<W: Write> Session<'_, W> {
                 let request = v1::ListRoutesRequest { vtep: vtep.map(|vtep| vtep.to_string()) };
                 let rows = all(self.client.list_routes(request).await?).await?;
                 self.print(&rows, |out| routes(&rows).write(out, ""))
+            }
+            Command::Path { vtep, csv } => {
+                let request = v1::ListPathsRequest { vtep: vtep.map(|vtep| vtep.to_string()) };
+                let rows = all(self.client.list_paths(request).await?).await?;
+                self.print(&rows, |out| match csv {
+                    true => pinned::path_table(&rows).write_csv(out),
+                    false => pinned::paths(out, &rows),
+                })
+            }
+            Command::Qp { of: OfVni { vni }, csv } => {
+                let request = v1::ListQueuePairsRequest { vni };
+                let rows = all(self.client.list_queue_pairs(request).await?).await?;
+                let table = pinned::queue_pairs(&rows);
+                self.print(&rows, |out| match csv {
+                    true => table.write_csv(out),
+                    false => table.write(out, ""),
+                })
             }
             Command::Peer => {
                 let rows = all(self.client.list_peers(v1::ListPeersRequest {}).await?).await?;

@@ -23,6 +23,7 @@ mod explain_text;
 mod flow;
 mod output;
 mod pcap;
+mod pinned;
 mod session;
 mod status;
 mod tables;

@@ -70,6 +70,24 @@ impl<const N: usize> Table<N> {
         self.rows.push(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
     }
 
+    /// Writes the table as comma-separated values (RFC 4180). No cell needs quotes unless it has a
+    /// comma.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn write_csv(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{}", self.headings.join(","))?;
+        for row in &self.rows {
+            let cell = |cell: &String| match cell.as_str() {
+                "-" => String::new(),
+                text if text.contains(',') => format!("\"{text}\""),
+                text => text.to_owned(),
+            };
+            writeln!(out, "{}", row.iter().map(cell).collect::<Vec<_>>().join(","))?;
+        }
+        Ok(())
+    }
+
     /// Writes the table, each line after `indent`.
     ///
     /// # Errors
@@ -122,6 +140,9 @@ mod tests {
         let expected =
             "   vni  netdev  mac\n    10  vx10    -\n 10010  v       02:00:00:00:00:01\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
+        let mut csv = Vec::new();
+        table.write_csv(&mut csv).unwrap();
+        assert_eq!(csv, b"vni,netdev,mac\n10,vx10,\n10010,v,02:00:00:00:00:01\n");
         let mut nothing = Vec::new();
         Table::new(["vni", "mac"]).write(&mut nothing, "").unwrap();
         assert_eq!(nothing, b"vni  mac\n");

@@ -8,6 +8,7 @@
 
 mod events;
 mod explain;
+mod pinned;
 mod service;
 mod show;
 mod status;

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod file;
+mod probing;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use arguments::vni;
 pub use arguments::{Arguments, HookChoice, Output};
 use file::{File, LearningSection, VniSection};
 
+use crate::probing::Probing;
 use crate::standalone::{self, Standalone};
 
 /// The complete configuration of a run of the daemon.
@@ -42,6 +44,8 @@ pub struct Configuration {
     pub cpus: Vec<usize>,
     /// The address and the permitted peers of the FPM listener.
     pub fpm: FpmListener,
+    /// How paths are probed; `None` without a key.
+    pub probing: Option<Probing>,
     /// The address on which metrics are served.
     pub metrics: SocketAddr,
     /// The address of the API; `None` turns it off.
@@ -105,6 +109,7 @@ impl Configuration {
         let learning = learning(&file)?;
         let vnis = vni_settings(&file, &default, arguments)?;
         check(&file, "entropy", &default, arguments)?;
+        probing::check(&file, vnis.values().chain([&default]))?;
         let (include, exclude) = selection(&file, arguments)?;
         let seed = arguments.seed.or(file.entropy.seed).unwrap_or(0);
         let api_enabled = !arguments.no_api
@@ -159,6 +164,7 @@ impl Configuration {
                 users: fpm_users(&file)?,
                 ..FpmListener::default()
             },
+            probing: probing::probing(&file)?,
             metrics: arguments.metrics_listen.or(file.metrics.listen).unwrap_or(METRICS_DEFAULT),
             api: api_enabled
                 .then(|| arguments.api_listen.clone().or(file.api.listen).unwrap_or_default()),

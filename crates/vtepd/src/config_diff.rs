@@ -8,6 +8,7 @@ use tables::Rebalance;
 use wire::Vni;
 
 use crate::config::Configuration;
+use crate::probing::Probing;
 
 /// A setting that changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +53,7 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
                 "fpm.unsafe",
                 "fpm.users",
                 "metrics.",
+                "probing",
                 "standalone",
                 "api.",
             ]
@@ -75,6 +77,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
         worker,
         cpus,
         fpm,
+        probing,
         metrics,
         api,
     } = configuration;
@@ -107,6 +110,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("fpm.stale-time", settings.stale_time.0.as_secs().to_string()),
             ("fpm.unsafe", fpm.accept_hazard.to_string()),
             ("fpm.users", fpm_users(&fpm.users)),
+            ("probing", probing.as_ref().map_or_else(off, Probing::to_string)),
             ("standalone", standalone.to_string()),
             ("metrics.listen", metrics.to_string()),
             ("api.listen", api.as_ref().map_or_else(off, ToString::to_string)),

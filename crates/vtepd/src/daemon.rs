@@ -11,6 +11,7 @@ use control::{
     ByDefault, Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update,
 };
 use netlink::{Direction, Kernel};
+use pipeline::Pins;
 use sd_notify::NotifyState;
 use tables::SteeringPlan;
 use tokio::net::UnixStream;
@@ -24,6 +25,7 @@ use crate::guard::{self, Guarded, Watched};
 use crate::handle::Handle;
 use crate::instance::{self, Instance};
 use crate::packet_rules::PacketRules;
+use crate::probing::Opened;
 use crate::takeover::{SteeringOptions, Takeover};
 use crate::{access_ports, api, config_diff, dry_run, filter_watch, listeners, own_links};
 
@@ -141,6 +143,7 @@ fn take_over(
     (hook, features): (Hook, Features),
     requests: &mpsc::Sender<Request>,
     ended: mpsc::Sender<()>,
+    pins: &Pins,
 ) -> Result<Takeover, Failure> {
     let (stall_limit, mut worker) = (configuration.stall_limit, configuration.worker);
     let access = configuration.standalone.open(&configuration.settings, worker.workers)?;
@@ -159,7 +162,7 @@ fn take_over(
     let expedited_rcu = configuration.expedited_rcu;
     Ok(Takeover::prepare(
         SteeringOptions { hook, features, stall_limit, expedited_rcu },
-        worker,
+        (worker, pins),
         &cpus,
         access,
         requests,
@@ -189,11 +192,25 @@ async fn forward(
 
     let (requests, wanted) = mpsc::channel(REQUESTS);
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
-    let takeover = take_over(&configuration, (hook, features), &requests, worker_ends)?;
+    let probing = configuration.probing.as_ref().map(Opened::open).transpose()?;
+    let shared = probing.as_ref().map(|opened| Arc::clone(&opened.shared));
+    let pins = Pins(shared.clone().map(|shared| shared as _));
+    let takeover = take_over(&configuration, (hook, features), &requests, worker_ends, &pins)?;
     let (status, seen) = watch::channel(Status::default());
     let (ports, gso) = (configuration.standalone.port_summaries(), configuration.worker.gso);
-    let handle =
-        Arc::new(Handle::new(takeover, ports, hook, features, gso, seen, Arc::clone(&guarded)));
+    let handle = Arc::new(Handle::new(
+        takeover,
+        ports,
+        hook,
+        features,
+        (gso, shared),
+        seen,
+        Arc::clone(&guarded),
+    ));
+    let realtime = configuration.worker.realtime;
+    // Ends with this function.
+    let _probing =
+        probing.map(|probing| probing.start(Arc::clone(&handle), realtime)).transpose()?;
 
     let (refused, mut refusal) = mpsc::channel(1);
     let journal = Journal::default();

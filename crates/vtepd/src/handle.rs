@@ -10,8 +10,8 @@ use bpf::{
 };
 use control::{Status, Update};
 use netlink::Direction;
-use pipeline::Counters;
 use pipeline::counters::{Counter, Forwarded, vtep_id};
+use pipeline::{Counters, Pins};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff, VtepIndex};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -20,6 +20,7 @@ use worker::{Features, Stations};
 
 use crate::guard::Guarded;
 use crate::own_links::OwnLinkError;
+use crate::pinning::{Known, Shared};
 use crate::standalone::PortSummary;
 use crate::takeover::{Takeover, TakeoverError};
 use crate::{log, metrics_view};
@@ -52,6 +53,8 @@ pub struct Handle {
     pub features: Features,
     /// Whether super-frames may be used where the kernel supports them.
     pub gso: bool,
+    /// The placement of queue pairs; `None` without a key for probes.
+    pub pinning: Option<Arc<Shared>>,
     /// State that is shared with the guard threads.
     guarded: Arc<Guarded>,
     /// When the daemon was started.
@@ -65,7 +68,7 @@ impl Handle {
         access: Vec<PortSummary>,
         hook: Hook,
         features: Features,
-        gso: bool,
+        (gso, pinning): (bool, Option<Arc<Shared>>),
         status: watch::Receiver<Status>,
         guarded: Arc<Guarded>,
     ) -> Self {
@@ -82,6 +85,7 @@ impl Handle {
             hook,
             features,
             gso,
+            pinning,
             guarded,
             start: Instant::now(),
         }
@@ -210,6 +214,11 @@ impl Handle {
     /// Whether the interface of an access port is gone.
     pub fn is_port_gone(&self, number: u16) -> bool {
         self.gone_ports.lock().unwrap_or_else(PoisonError::into_inner).contains(&number)
+    }
+
+    /// The paths of known queue pairs, to explain decisions by.
+    pub fn known_pins(&self) -> Pins {
+        Pins(self.pinning.clone().map(|shared| Arc::new(Known(shared)) as _))
     }
 
     /// Whether frames are redirected.

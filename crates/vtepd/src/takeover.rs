@@ -14,7 +14,7 @@ use bpf::{
 use control::{Adjacency, Request, Update};
 use netlink::Direction;
 use netlink::PrivateNamespace;
-use pipeline::Counters;
+use pipeline::{Counters, Pins};
 use ports::{AccessPort, PacketSocket, RingSize};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff};
 use tokio::sync::{mpsc, oneshot};
@@ -86,7 +86,7 @@ impl Takeover {
     /// When a privilege or a kernel feature is missing. What was set up is removed again.
     pub fn prepare(
         SteeringOptions { hook, features, stall_limit, expedited_rcu }: SteeringOptions,
-        options: WorkerOptions,
+        (options, pins): (WorkerOptions, &Pins),
         cpus: &[usize],
         Access { claims, shares }: Access,
         requests: &mpsc::Sender<Request>,
@@ -135,6 +135,7 @@ impl Takeover {
                 cpu: cpus.get(number).copied(),
                 is_grouping: super_frames,
                 options,
+                pins: pins.clone(),
             };
             for ifindex in share.ports.iter().filter_map(AccessPort::shared_interface) {
                 steering.shut(ifindex)?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bpf::Watchdog;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use pipeline::{Adjacency, Counters, Pipeline};
+use pipeline::{Adjacency, Counters, Pins, Pipeline};
 use ports::{AccessPort, PacketSocket};
 use tables::{Learned, OpenPort, Snapshot};
 
@@ -31,6 +31,8 @@ pub struct Sockets {
     pub is_grouping: bool,
     /// The configured options.
     pub options: WorkerOptions,
+    /// What places the queue pairs of `qp-pin`.
+    pub pins: Pins,
 }
 
 /// Options of the workers from the configuration.
@@ -156,9 +158,10 @@ impl Worker {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::new()?);
         let WorkerPorts { ports: access, bridge, numbers, vnis: _ } = share;
-        let Sockets { ports, watchdog, cpu, is_grouping, options } = sockets;
+        let Sockets { ports, watchdog, cpu, is_grouping, options, pins } = sockets;
         let mut pipeline = Pipeline::new(Arc::clone(&shared.counters));
         pipeline.set_grouping(is_grouping);
+        pipeline.set_pins(pins);
         bridge.into_iter().for_each(|bridge| pipeline.set_bridge(bridge));
         let forwarder = Forwarder::new(ports, access, pipeline);
         let mut engine = Engine::new(

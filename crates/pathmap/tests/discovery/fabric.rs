@@ -25,7 +25,6 @@ pub struct Route {
 /// Each of `uplinks` leads to a router, each of which has a link to each of `spines` routers, each
 /// of which has one link to the other leaf.
 pub struct Fabric {
-    pub uplinks: u64,
     pub spines: u32,
     pub loss: f64,
     /// Uplink and spine between which all packets are lost.
@@ -57,7 +56,6 @@ impl Fabric {
         let mut prober = Prober::new(settings, secret, 7, Random::new(seed));
         prober.set_hops(Duration::ZERO, &(0..uplinks).collect::<Vec<_>>());
         Self {
-            uplinks,
             spines,
             loss: 0.0,
             dead: BTreeSet::new(),

@@ -10,7 +10,7 @@ use path::{Entropy, Key, Policy};
 use pipeline::explain::{CopyFate, Route};
 use pipeline::explain_received::Fate;
 use pipeline::learn::SourceState;
-use pipeline::{DropReason, Explanation, Frame, Offload, Station};
+use pipeline::{DropReason, Explanation, Frame, Offload, Pins, Station};
 use tables::{BypassPort, OpenPort, PortChoice, Snapshot, VniTable};
 use tonic::Status;
 use wire::ecn::Egress;
@@ -24,10 +24,10 @@ use crate::standalone::PortSummary;
 pub fn explain(
     frame: &[u8],
     table: &VniTable,
-    snapshot: &Snapshot,
+    (snapshot, pins): (&Snapshot, &Pins),
     uplinks: &Uplinks,
 ) -> v1::Explanation {
-    let explanation = pipeline::explain(&plain(frame), table.index, snapshot, Instant::now());
+    let explanation = pipeline::explain(&plain(frame), table.index, snapshot, Instant::now(), pins);
     message(explanation, table, uplinks, &[])
 }
 
@@ -85,13 +85,18 @@ pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
 pub fn switched(
     frame: &[u8],
     table: &VniTable,
-    (snapshot, uplinks): (&Snapshot, &Uplinks),
+    (snapshot, uplinks, pins): (&Snapshot, &Uplinks, &Pins),
     stations: &[Station],
     ports: &[PortSummary],
 ) -> v1::Explanation {
     let (frame, vnis) = (plain(frame), ports.iter().map(|port| port.vni));
-    let explanation =
-        pipeline::explain_switched(&frame, table, (vnis, stations), snapshot, Instant::now());
+    let explanation = pipeline::explain_switched(
+        &frame,
+        table,
+        (vnis, stations),
+        snapshot,
+        (Instant::now(), pins),
+    );
     message(explanation, table, uplinks, ports)
 }
 

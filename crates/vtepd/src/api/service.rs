@@ -16,8 +16,9 @@ use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 use wire::{MacAddr, Vni};
 
-use crate::api::{events, explain, show, status};
+use crate::api::{events, explain, pinned, show, status};
 use crate::handle::Handle;
+use crate::pinning::Shared;
 use crate::privilege;
 
 /// Implements the gRPC service on top of the [`Handle`], the journal and requests to the control
@@ -121,6 +122,16 @@ impl Service {
         Some((left.clone(), status.plan.choice_of(left.source).cloned()))
     }
 
+    /// The placement of queue pairs.
+    fn pinning(&self) -> Result<&Shared, Status> {
+        self.handle.pinning.as_deref().ok_or_else(|| {
+            Status::failed_precondition(
+                "paths are not probed: set probing.key in the configuration file, the same on all leaves, and start \
+                 vtepd again",
+            )
+        })
+    }
+
     fn not_taken(&self, vni: u32) -> Status {
         match self.handle.status.borrow().left.iter().find(|left| left.vni == vni) {
             Some(left) => Status::failed_precondition(left.to_string()),
@@ -140,6 +151,8 @@ impl Vtepd for Service {
     type ListRoutesStream = Rows<v1::Route>;
     type ListPeersStream = Rows<v1::Peer>;
     type ListPortsStream = Rows<v1::Port>;
+    type ListPathsStream = Rows<v1::VtepPaths>;
+    type ListQueuePairsStream = Rows<v1::QueuePair>;
     type WatchEventsStream = Rows<v1::Event>;
 
     async fn get_status(
@@ -236,6 +249,26 @@ impl Vtepd for Service {
         Ok(rows(ports.into_iter()))
     }
 
+    async fn list_paths(
+        &self,
+        request: Request<v1::ListPathsRequest>,
+    ) -> Result<Response<Self::ListPathsStream>, Status> {
+        let vtep = parse::<IpAddr>("vtep", request.into_inner().vtep.as_deref())?;
+        let uplinks = show::Uplinks::of(&self.handle.status.borrow());
+        let shared = self.pinning()?;
+        Ok(rows(pinned::paths(shared, &self.handle.snapshot(), &uplinks, vtep).into_iter()))
+    }
+
+    async fn list_queue_pairs(
+        &self,
+        request: Request<v1::ListQueuePairsRequest>,
+    ) -> Result<Response<Self::ListQueuePairsStream>, Status> {
+        let vni = request.into_inner().vni;
+        let uplinks = show::Uplinks::of(&self.handle.status.borrow());
+        let shared = self.pinning()?;
+        Ok(rows(pinned::queue_pairs(shared, &self.handle.snapshot(), &uplinks, vni).into_iter()))
+    }
+
     async fn get_counters(
         &self,
         _: Request<v1::GetCountersRequest>,
@@ -260,6 +293,7 @@ impl Vtepd for Service {
         };
         let ports = &self.handle.access;
         let stations = self.handle.stations().await;
+        let pins = self.handle.known_pins();
         let uplinks = show::Uplinks::of(&self.handle.status.borrow());
         if ports.is_empty()
             && let Some(mac) = explain::unknown(&frame, table)
@@ -269,9 +303,9 @@ impl Vtepd for Service {
             return Ok(Response::new(explain::local(mac, port, table)));
         }
         Ok(Response::new(if ports.is_empty() {
-            explain::explain(&frame, table, &snapshot, &uplinks)
+            explain::explain(&frame, table, (&snapshot, &pins), &uplinks)
         } else {
-            explain::switched(&frame, table, (&snapshot, &uplinks), &stations, ports)
+            explain::switched(&frame, table, (&snapshot, &uplinks, &pins), &stations, ports)
         }))
     }
 

@@ -37,7 +37,8 @@ pub struct Arguments {
     /// Leave this VNI to the kernel; may be repeated [default: none]
     #[arg(long = "exclude", value_name = "VNI", value_parser = vni)]
     pub exclude: Vec<Vni>,
-    /// How the outer UDP source port is chosen: five-tuple, qp-hash or qp-bins [default: qp-hash]
+    /// How the outer UDP source port is chosen: five-tuple, qp-hash, qp-bins or qp-pin
+    /// [default: qp-hash]
     #[arg(long)]
     pub policy: Option<Policy>,
     /// Number of source ports of qp-bins [default: 4]
@@ -46,7 +47,7 @@ pub struct Arguments {
     /// Seed of the hashes [default: 0]
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Outer source ports of qp-hash and qp-bins [default: 49152-65535]
+    /// Outer source ports of qp-hash, qp-bins and qp-pin [default: 49152-65535]
     #[arg(long, value_name = "MIN-MAX")]
     pub source_ports: Option<SourcePortRange>,
     /// Who forwards: BPF programs, a worker, or kernel VXLAN with source ports that vtepd chooses

@@ -22,6 +22,8 @@ pub(super) struct File {
     pub(super) takeover: TakeoverSection,
     /// The source port policy of all VNIs.
     pub(super) entropy: EntropySection,
+    /// How the paths of `qp-pin` are found.
+    pub(super) probing: ProbingSection,
     /// Limits for what is learned from received frames.
     pub(super) learning: LearningSection,
     /// Next hops.
@@ -90,8 +92,8 @@ pub(super) struct TakeoverSection {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct EntropySection {
-    /// How the outer UDP source port is chosen: `qp-hash`, `qp-bins` or `five-tuple`. Default:
-    /// `qp-hash`.
+    /// How the outer UDP source port is chosen: `qp-hash`, `qp-bins`, `qp-pin` or `five-tuple`.
+    /// `qp-pin` needs `probing.key`. Default: `qp-hash`.
     pub(super) policy: Option<String>,
     /// Number of source ports of `qp-bins`, 1 to 65535. Default: 4.
     pub(super) bins: Option<u16>,
@@ -99,6 +101,31 @@ pub(super) struct EntropySection {
     pub(super) seed: Option<u64>,
     /// Outer source ports, `"MIN-MAX"`. Default: `"49152-65535"`.
     pub(super) source_ports: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct ProbingSection {
+    /// The secret that all leaves share, 16 to 32 bytes. With it, vtepd answers probes of other
+    /// leaves. Changes of this section take effect at the next start. Default: none, and no probes.
+    pub(super) key: Option<String>,
+    /// How often a path in use is probed, in milliseconds, 10 to 1000. Default: 50.
+    pub(super) interval_ms: Option<u64>,
+    /// Source ports that are probed on every next hop at the start, 1 to 1024. Default: 64.
+    pub(super) ports: Option<u16>,
+    /// Most source ports that are probed on every next hop, 1 to 1024. Default: 256.
+    pub(super) most_ports: Option<u16>,
+    /// Most probes to one VTEP in a second, 100 to 20000. Default: 4000.
+    pub(super) rate: Option<u32>,
+    /// Most queue pairs that are placed, 1 to 1000000. Others have the path of `qp-hash`. Default:
+    /// 65536.
+    pub(super) queue_pairs: Option<u32>,
+    /// Seconds without a frame after which a queue pair is forgotten, 1 to 3600. Default: 30.
+    pub(super) idle: Option<u64>,
+    /// Let a queue pair move to a less loaded path after a gap in its traffic. It leaves a dead path
+    /// in any case. Default: `true`.
+    pub(super) moves: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

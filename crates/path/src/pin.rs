@@ -1,0 +1,143 @@
+//! Queue pairs on chosen paths: the interface between the policy `qp-pin` and what knows the paths.
+
+use core::fmt;
+use core::num::NonZeroU32;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::choice::{Flow, Remote};
+
+/// The path of a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pin {
+    /// Identity of the next hop ([`crate::NextHop::identity`]).
+    pub hop: u64,
+    /// Outer UDP source port.
+    pub source_port: u16,
+    /// The place in [`Usage`] where its frames are counted.
+    pub slot: NonZeroU32,
+}
+
+/// Places queue pairs on paths. All workers share one.
+pub trait Pinning: fmt::Debug + Send + Sync {
+    /// The path of a queue pair, if it is to have a certain one. `hashed` is the next hop and the
+    /// source port of `qp-hash`. It is asked about the first frame of a queue pair, and again after
+    /// [`Self::version`] has changed.
+    fn pin(&self, flow: &Flow, to: &Remote<'_>, hashed: (u64, u16)) -> Option<Pin>;
+
+    /// A number that changes when a queue pair may have to leave its path.
+    fn version(&self) -> u64;
+
+    /// Where frames of pinned queue pairs are counted.
+    fn usage(&self) -> &Usage;
+}
+
+/// The state of `qp-pin`: what places its queue pairs. Without it, `qp-pin` is `qp-hash`.
+#[derive(Debug, Clone, Default)]
+pub struct Pins(pub Option<Arc<dyn Pinning>>);
+
+impl Pins {
+    /// As [`Pinning::version`]; 0 if nothing places queue pairs.
+    #[inline]
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.0.as_ref().map_or(0, |pinning| pinning.version())
+    }
+
+    /// Counts frames of pinned queue pairs that are sent at `now`.
+    #[inline]
+    #[must_use]
+    pub fn counting(&self, now: Instant) -> Counting<'_> {
+        let usage = self.0.as_ref().map(|pinning| pinning.usage());
+        Counting { usage, now: usage.map_or(0, |usage| usage.nanoseconds(now)) }
+    }
+}
+
+/// The traffic of each pinned queue pair.
+#[derive(Debug)]
+pub struct Usage {
+    start: Instant,
+    slots: Box<[Traffic]>,
+}
+
+/// One writer at a time: all frames of a queue pair come to one worker.
+#[derive(Debug, Default)]
+struct Traffic {
+    bytes: AtomicU64,
+    frames: AtomicU64,
+    /// When the last frame was sent, in nanoseconds since the start.
+    last: AtomicU64,
+}
+
+impl Usage {
+    /// No traffic in `slots` slots. Times are counted from `start`.
+    #[must_use]
+    pub fn new(slots: u32, start: Instant) -> Self {
+        // Slot 0 is not used.
+        Self { start, slots: (0..=slots).map(|_| Traffic::default()).collect() }
+    }
+
+    fn nanoseconds(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes and frames of a slot since the start, and when the last frame was sent (time since the
+    /// start); `None` if none was.
+    #[must_use]
+    pub fn read(&self, slot: u32) -> (u64, u64, Option<Duration>) {
+        let Some(traffic) = self.slots.get(slot as usize) else { return (0, 0, None) };
+        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        let last = load(&traffic.last);
+        let last = (last > 0).then(|| Duration::from_nanos(last));
+        (load(&traffic.bytes), load(&traffic.frames), last)
+    }
+}
+
+/// Counts frames that are sent at one time.
+#[derive(Debug, Clone, Copy)]
+pub struct Counting<'u> {
+    usage: Option<&'u Usage>,
+    now: u64,
+}
+
+impl Counting<'_> {
+    /// Counts nothing.
+    pub const NONE: Self = Self { usage: None, now: 0 };
+
+    /// Counts a frame of `bytes` bytes.
+    #[inline]
+    pub fn count(self, slot: NonZeroU32, bytes: usize) {
+        let traffic = self.usage.and_then(|usage| usage.slots.get(slot.get() as usize));
+        let Some(traffic) = traffic else { return };
+        // Loading and storing suffices for one writer, and does not lock the bus.
+        let add = |to: &AtomicU64, number: u64| {
+            to.store(to.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
+        };
+        add(&traffic.bytes, bytes as u64);
+        add(&traffic.frames, 1);
+        traffic.last.store(self.now, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_counted_in_their_slot() {
+        let start = Instant::now();
+        let usage = Usage::new(2, start);
+        let counting = Counting {
+            usage: Some(&usage),
+            now: usage.nanoseconds(start + Duration::from_secs(3)),
+        };
+        let slot = |number| NonZeroU32::new(number).unwrap();
+        counting.count(slot(2), 100);
+        counting.count(slot(2), 50);
+        counting.count(slot(3), 1);
+        Counting::NONE.count(slot(1), 1);
+        assert_eq!(usage.read(2), (150, 2, Some(Duration::from_secs(3))));
+        assert_eq!((usage.read(1), usage.read(3)), ((0, 0, None), (0, 0, None)));
+    }
+}

@@ -1,0 +1,106 @@
+//! The tables of `vtepctl path` and `vtepctl qp`.
+
+use std::io::{self, Write};
+
+use api::v1;
+
+use crate::output::Table;
+
+/// What is known of the way to each VTEP: its paths, and the balance of its tiers.
+pub fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
+    if rows.is_empty() {
+        return writeln!(out, "no VTEP is probed: no VNI that is taken over has the policy qp-pin");
+    }
+    for (number, row) in rows.iter().enumerate() {
+        if number > 0 {
+            writeln!(out)?;
+        }
+        let v1::VtepPaths { vtep, local, pairs, known, dead, .. } = row;
+        let age = row.age_ms.map_or_else(|| "never".to_owned(), |ms| format!("{ms} ms ago"));
+        writeln!(
+            out,
+            "{local} to VTEP {vtep}: {known} of {pairs} pairs of uplink and port known, {dead} dead, last answer {age}"
+        )?;
+        let unknown = if row.complete || *known == 0 {
+            ""
+        } else {
+            "; the tiers between the leaves are unknown: not every router records its address"
+        };
+        let routers = match (row.routers_min, row.routers_max) {
+            (least, most) if least == most => least.to_string(),
+            (least, most) => format!("{least} to {most}"),
+        };
+        writeln!(out, "  {} paths, {routers} routers{unknown}", row.paths.len())?;
+        path_table(std::slice::from_ref(row)).write(out, "  ")?;
+        for (tier, v1::Tier { links, mmr, floor, jain }) in row.tiers.iter().enumerate() {
+            writeln!(
+                out,
+                "  tier {}: {links} links, MMR {mmr:.2} (floor {floor:.2}), Jain {jain:.2}",
+                tier + 1
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// One row for each path.
+pub fn path_table(rows: &[v1::VtepPaths]) -> Table<8> {
+    let headings =
+        ["vtep", "uplink", "routers", "ports", "delay us", "queue pairs", "kB/s", "first port"];
+    let mut table = Table::new(headings);
+    for row in rows {
+        for path in &row.paths {
+            let routers = match path.arrival {
+                Some(arrival) => format!("unknown, arrives at {arrival}"),
+                None => path.routers.join(" "),
+            };
+            table.row([
+                row.vtep.clone(),
+                path.uplink.clone(),
+                routers,
+                path.source_ports.len().to_string(),
+                path.delay_us.to_string(),
+                path.queue_pairs.to_string(),
+                path.kilobytes.to_string(),
+                path.source_ports.first().map(u32::to_string).unwrap_or_default(),
+            ]);
+        }
+    }
+    table
+}
+
+/// One row for each queue pair.
+pub fn queue_pairs(rows: &[v1::QueuePair]) -> Table<12> {
+    let headings = [
+        "vni",
+        "source",
+        "destination",
+        "qp",
+        "vtep",
+        "uplink",
+        "port",
+        "state",
+        "kB/s",
+        "frames",
+        "moves",
+        "idle s",
+    ];
+    let mut table = Table::new(headings);
+    for row in rows {
+        table.row([
+            row.vni.to_string(),
+            row.source.clone(),
+            row.destination.clone(),
+            format!("{:#x}", row.queue_pair),
+            row.vtep.clone(),
+            row.uplink.clone(),
+            row.source_port.to_string(),
+            row.state.clone(),
+            row.kilobytes.to_string(),
+            row.frames.to_string(),
+            row.moves.to_string(),
+            (row.idle_ms / 1000).to_string(),
+        ]);
+    }
+    table
+}

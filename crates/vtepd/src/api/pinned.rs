@@ -1,0 +1,155 @@
+//! Converts known paths and placed queue pairs to messages.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use api::v1;
+use path::Key;
+use pathmap::load::Link;
+use pathmap::placer::{Flow, FlowId, PathView, TierView};
+use pathmap::{Pair, Placer};
+use tables::Snapshot;
+
+use super::show::Uplinks;
+use crate::pinning::{Probed, Shared};
+
+/// Names of uplinks, by the identities of next hops.
+struct Names(BTreeMap<u64, String>);
+
+impl Names {
+    fn of(snapshot: &Snapshot, uplinks: &Uplinks) -> Self {
+        let hops = snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops());
+        Self(hops.map(|hop| (hop.identity, uplinks.name(hop.ifindex))).collect())
+    }
+
+    fn of_pair(&self, pair: Pair) -> String {
+        self.0.get(&pair.hop).cloned().unwrap_or_default()
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn routers(links: &[Link]) -> Vec<String> {
+    let router = |link: &Link| match link {
+        Link::Router(address) => Some(address.to_string()),
+        Link::Uplink(_) | Link::Arrival(..) => None,
+    };
+    links.iter().filter_map(router).collect()
+}
+
+/// The paths to each remote VTEP, or to one.
+pub fn paths(
+    shared: &Shared,
+    snapshot: &Snapshot,
+    uplinks: &Uplinks,
+    vtep: Option<IpAddr>,
+) -> Vec<v1::VtepPaths> {
+    let names = Names::of(snapshot, uplinks);
+    let now = shared.now();
+    let wanted =
+        |probed: &Probed| vtep.is_none_or(|vtep| vtep == IpAddr::V4(probed.target.address));
+    let probed = shared.probed().into_iter().filter(wanted);
+    probed.map(|probed| of_vtep(shared, &names, &probed, now)).collect()
+}
+
+fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1::VtepPaths {
+    let target = probed.target;
+    let (paths, tiers) =
+        shared.read(|placer: &Placer| (placer.paths(target), placer.balance(target)));
+    let path = |path: PathView| v1::Path {
+        uplink: path.pairs.first().map(|pair| names.of_pair(*pair)).unwrap_or_default(),
+        routers: routers(&path.links),
+        arrival: path.links.iter().find_map(|link| match link {
+            Link::Arrival(_, uplink) => Some(*uplink),
+            Link::Uplink(_) | Link::Router(_) => None,
+        }),
+        source_ports: path.pairs.iter().map(|pair| u32::from(pair.port)).collect(),
+        delay_us: u64::try_from(path.delay.as_micros()).unwrap_or(u64::MAX),
+        queue_pairs: path.flows as u32,
+        kilobytes: path.kilobytes,
+    };
+    let tier =
+        |TierView { links, mmr, jain, floor }| v1::Tier { links: links as u32, mmr, floor, jain };
+    v1::VtepPaths {
+        vtep: target.address.to_string(),
+        local: target.local.to_string(),
+        destination_port: target.port.into(),
+        ready: probed.ready,
+        pairs: probed.pairs as u32,
+        known: probed.known as u32,
+        dead: probed.lost as u32,
+        routers_min: probed.routers.0.into(),
+        routers_max: probed.routers.1.into(),
+        complete: probed.recorded && probed.known > 0,
+        age_ms: probed.heard.map(|heard| milliseconds(now.saturating_sub(heard))),
+        probes: probed.counts[0],
+        answers: probed.counts[1],
+        paths: paths.into_iter().map(path).collect(),
+        tiers: tiers.into_iter().map(tier).collect(),
+    }
+}
+
+/// The queue pairs of each VNI, or of one.
+pub fn queue_pairs(
+    shared: &Shared,
+    snapshot: &Snapshot,
+    uplinks: &Uplinks,
+    vni: Option<u32>,
+) -> Vec<v1::QueuePair> {
+    let names = Names::of(snapshot, uplinks);
+    let now = shared.now();
+    let mut rows: Vec<v1::QueuePair> = shared.read(|placer| {
+        let wanted = |(id, _): &(&FlowId, &Flow)| vni.is_none_or(|vni| vni == id.vni);
+        let row = |(id, flow): (&FlowId, &Flow)| {
+            let links = placer.links(id.target, flow.pair);
+            queue_pair(id, flow, names.of_pair(flow.pair), routers(&links), now)
+        };
+        placer.flows().filter(wanted).map(row).collect()
+    });
+    let order = |row: &v1::QueuePair| {
+        (row.vni, row.source.clone(), row.destination.clone(), row.queue_pair)
+    };
+    rows.sort_by_cached_key(order);
+    rows
+}
+
+fn queue_pair(
+    id: &FlowId,
+    flow: &Flow,
+    uplink: String,
+    routers: Vec<String>,
+    now: Duration,
+) -> v1::QueuePair {
+    let (source, destination, queue_pair) = match id.key {
+        Key::QueuePair { source, destination, queue_pair } => {
+            (source.to_string(), destination.to_string(), queue_pair.get())
+        }
+        // Other flows are not placed.
+        _ => Default::default(),
+    };
+    let state = match (flow.wanted, flow.hashed) {
+        (Some(_), _) => "moving",
+        (None, true) => "hashed",
+        (None, false) => "pinned",
+    };
+    v1::QueuePair {
+        vni: id.vni,
+        source,
+        destination,
+        queue_pair,
+        vtep: id.target.address.to_string(),
+        uplink,
+        source_port: flow.pair.port.into(),
+        state: state.to_owned(),
+        routers,
+        frames: flow.frames,
+        bytes: flow.bytes,
+        kilobytes: flow.rate_now,
+        moves: flow.moves,
+        age_ms: milliseconds(now.saturating_sub(flow.first)),
+        idle_ms: milliseconds(now.saturating_sub(flow.active)),
+    }
+}

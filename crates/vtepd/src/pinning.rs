@@ -1,0 +1,152 @@
+//! The placement of queue pairs that all workers share, for the policy `qp-pin`.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use path::{Flow, Pin, Pinning, Remote, Usage};
+use pathmap::placer::{FlowId, Options, Reading, Target};
+use pathmap::{Pair, Placement, Placer, Random};
+
+/// What probing knows about one remote VTEP.
+#[derive(Debug, Clone)]
+pub struct Probed {
+    /// The VTEP.
+    pub target: Target,
+    /// Whether the pairs were probed at the start.
+    pub ready: bool,
+    /// Pairs that are probed.
+    pub pairs: usize,
+    /// Pairs whose route is known.
+    pub known: usize,
+    /// Pairs that are dead.
+    pub lost: usize,
+    /// Number of routers on the way of each known pair, from the fewest to the most.
+    pub routers: (u8, u8),
+    /// Whether every router on every known path has recorded its address.
+    pub recorded: bool,
+    /// When the last answer arrived.
+    pub heard: Option<Duration>,
+    /// Probes sent, answers accepted, answers that fitted no probe.
+    pub counts: [u64; 3],
+}
+
+/// The placement, its counts, and what probing knows.
+#[derive(Debug)]
+pub struct Shared {
+    start: Instant,
+    placer: Mutex<Placer>,
+    version: AtomicU64,
+    usage: Usage,
+    probed: Mutex<Vec<Probed>>,
+}
+
+impl Shared {
+    /// Nothing is placed yet. `seed` differs between leaves.
+    #[must_use]
+    pub fn new(options: Options, seed: u64) -> Self {
+        let start = Instant::now();
+        let placer = Placer::new(options, Random::new(seed));
+        Self {
+            start,
+            version: AtomicU64::new(placer.version()),
+            placer: Mutex::new(placer),
+            usage: Usage::new(options.most, start),
+            probed: Mutex::default(),
+        }
+    }
+
+    /// The time since the start.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Placer> {
+        self.placer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the placement. Workers ask again for their queue pairs if its version changes.
+    pub fn change<T>(&self, change: impl FnOnce(&mut Placer) -> T) -> T {
+        let mut placer = self.lock();
+        let result = change(&mut placer);
+        self.version.store(placer.version(), Ordering::Release);
+        result
+    }
+
+    /// Reads the placement.
+    pub fn read<T>(&self, read: impl FnOnce(&Placer) -> T) -> T {
+        read(&self.lock())
+    }
+
+    /// The counts of a slot.
+    #[must_use]
+    pub fn reading(&self, slot: u32) -> Reading {
+        let (bytes, frames, last) = self.usage.read(slot);
+        Reading { bytes, frames, last }
+    }
+
+    /// What probing knows about each remote VTEP.
+    #[must_use]
+    pub fn probed(&self) -> Vec<Probed> {
+        self.probed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets what probing knows.
+    pub fn set_probed(&self, probed: Vec<Probed>) {
+        *self.probed.lock().unwrap_or_else(PoisonError::into_inner) = probed;
+    }
+}
+
+/// The queue pair of a flow to an IPv4 VTEP.
+fn id(flow: &Flow, to: &Remote<'_>) -> Option<FlowId> {
+    let v4 = |address: IpAddr| match address {
+        IpAddr::V4(address) => Some::<Ipv4Addr>(address),
+        IpAddr::V6(_) => None,
+    };
+    let target =
+        Target { local: v4(to.local)?, address: v4(to.address)?, port: to.destination_port };
+    Some(FlowId { vni: to.vni.get(), key: flow.key, target })
+}
+
+fn pin(placement: Placement) -> Option<Pin> {
+    let Placement { pair: Pair { hop, port }, slot } = placement;
+    Some(Pin { hop, source_port: port, slot: NonZeroU32::new(slot)? })
+}
+
+impl Pinning for Shared {
+    fn pin(&self, flow: &Flow, to: &Remote<'_>, (hop, port): (u64, u16)) -> Option<Pin> {
+        let id = id(flow, to)?;
+        let hashed = Pair { hop, port };
+        let last = |slot| self.reading(slot).last;
+        pin(self.lock().place(id, hashed, last, self.now())?)
+    }
+
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    fn usage(&self) -> &Usage {
+        &self.usage
+    }
+}
+
+/// Tells the paths of known queue pairs, and places none. For explanations.
+#[derive(Debug)]
+pub struct Known(pub Arc<Shared>);
+
+impl Pinning for Known {
+    fn pin(&self, flow: &Flow, to: &Remote<'_>, _: (u64, u16)) -> Option<Pin> {
+        pin(self.0.read(|placer| placer.peek(&id(flow, to)?))?)
+    }
+
+    fn version(&self) -> u64 {
+        self.0.version()
+    }
+
+    fn usage(&self) -> &Usage {
+        &self.0.usage
+    }
+}

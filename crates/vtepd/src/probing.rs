@@ -1,0 +1,299 @@
+//! The thread that probes the paths to remote VTEPs and answers the probes of others.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use path::NextHop;
+use pathmap::message::Message;
+use pathmap::packet::{self, Headers, Received};
+use pathmap::placer::{Options, Target};
+use pathmap::prober::{Settings, TTL, Transmit};
+use pathmap::{Key, Pair, Random, Responder};
+use ports::thread_policy::ThreadPolicy;
+use ports::{Poller, ProbeSocket};
+use tables::Snapshot;
+
+use crate::handle::Handle;
+use crate::pinning::Shared;
+
+mod targets;
+
+use targets::Targets;
+
+/// How often the placement is measured and made more even, and new queue pairs are looked for.
+const TICK: Duration = Duration::from_millis(10);
+/// How often what is known is published for the API.
+const PUBLISH: Duration = Duration::from_millis(250);
+/// Packets that are read before probes are sent again.
+const READ: usize = 512;
+
+/// The configuration of probing and placement.
+#[derive(Debug, Clone)]
+pub struct Probing {
+    /// The key that all leaves share.
+    pub key: Key,
+    /// How to probe.
+    pub settings: Settings,
+    /// How to place.
+    pub options: Options,
+}
+
+impl fmt::Display for Probing {
+    /// All but the key. A number stands for that.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, settings, options } = self;
+        let Settings { interval, ports, most_ports, rate, .. } = settings;
+        let number = key.number([0; 3]);
+        write!(f, "key number {number:08x}, every {interval:?}, {ports} to {most_ports} ports, ")?;
+        write!(f, "{rate} probes/s, {} queue pairs, ", options.most)?;
+        write!(f, "idle after {:?}, moves {:?}", options.idle, options.moves)
+    }
+}
+
+/// What is opened before privileges are given up.
+#[derive(Debug)]
+pub struct Opened {
+    probing: Probing,
+    socket: ProbeSocket,
+    /// What the workers ask.
+    pub shared: Arc<Shared>,
+}
+
+impl Opened {
+    /// Opens the socket of probes in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// As [`ProbeSocket::open`].
+    pub fn open(probing: &Probing) -> io::Result<Self> {
+        let socket = ProbeSocket::open(packet::VNI, packet::ETHERTYPE)?;
+        let shared = Arc::new(Shared::new(probing.options, seed()));
+        Ok(Self { probing: probing.clone(), socket, shared })
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When there is no thread.
+    pub fn start(self, handle: Arc<Handle>, realtime: bool) -> io::Result<Running> {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&stopping);
+        let thread = std::thread::Builder::new().name("probing".to_owned()).spawn(move || {
+            if realtime && let Err(error) = ThreadPolicy::Fifo.set() {
+                tracing::info!("probes are sent by an ordinary thread, so on a busy machine dead paths are found later: {error}");
+            }
+            let mut prober = match Thread::new(self, handle) {
+                Ok(prober) => prober,
+                Err(error) => return tracing::error!("paths are not probed: {error}"),
+            };
+            while !stop.load(Ordering::Relaxed) {
+                if let Err(error) = prober.turn() {
+                    tracing::error!("paths are not probed any more: {error}");
+                    return;
+                }
+            }
+        })?;
+        Ok(Running { stopping, thread: Some(thread) })
+    }
+}
+
+/// Numbers that differ between processes.
+fn seed() -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    path::hash::hash(u64::from(std::process::id()), [time.as_nanos() as u64])
+}
+
+/// The running thread. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Thread {
+    socket: ProbeSocket,
+    key: Key,
+    shared: Arc<Shared>,
+    handle: Arc<Handle>,
+    snapshot: Arc<Snapshot>,
+    responder: Responder,
+    targets: Targets,
+    poller: Poller,
+    random: Random,
+    answers: usize,
+    ticked: Duration,
+    published: Duration,
+}
+
+impl Thread {
+    fn new(opened: Opened, handle: Arc<Handle>) -> io::Result<Self> {
+        let Opened { probing, socket, shared } = opened;
+        let mut random = Random::new(seed());
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        // Nonces are predictable only with the key and this number.
+        let secret: [u8; 32] = std::array::from_fn(|_| random.next() as u8);
+        let mut secret_key = [0; 32];
+        io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut secret_key)
+            .unwrap_or_else(|_| secret_key = secret);
+        let secret = Key::new(&secret_key).map_err(io::Error::other)?;
+        Ok(Self {
+            socket,
+            key: probing.key.clone(),
+            shared,
+            handle,
+            snapshot: Arc::default(),
+            responder: Responder::new(probing.key),
+            targets: Targets::new(probing.settings, secret, epoch as u32, Random::new(seed())),
+            poller: Poller::default(),
+            random,
+            answers: 0,
+            ticked: Duration::ZERO,
+            published: Duration::ZERO,
+        })
+    }
+
+    /// Waits for packets or for the next probe, and handles both.
+    fn turn(&mut self) -> io::Result<()> {
+        let now = self.shared.now();
+        let next = self.targets.next().map_or(TICK, |at| at.saturating_sub(now)).min(TICK);
+        self.poller.wait([self.socket.as_fd()].into_iter(), Some(next))?;
+        let snapshot = self.handle.snapshot();
+        if snapshot.identity() != self.snapshot.identity() {
+            self.targets.follow(&snapshot, &self.shared);
+            self.snapshot = snapshot;
+        }
+        self.receive()?;
+        for (target, transmit) in self.targets.tick(self.shared.now()) {
+            self.probe(target, transmit);
+        }
+        self.targets.apply_changes(&self.shared);
+        let now = self.shared.now();
+        if now.saturating_sub(self.ticked) >= TICK {
+            self.ticked = now;
+            let shared = &self.shared;
+            shared.change(|placer| placer.tick(|slot| shared.reading(slot), now));
+            self.targets.watch_used(&self.shared);
+        }
+        if now.saturating_sub(self.published) >= PUBLISH {
+            self.published = now;
+            self.shared.set_probed(self.targets.probed());
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 2048];
+        for _ in 0..READ {
+            let (length, arrival) = match self.socket.receive(&mut buffer) {
+                Ok(Some(received)) => received,
+                Ok(None) => break,
+                // An interface was set down. The others still receive.
+                Err(error) if error.raw_os_error() == Some(nix::libc::ENETDOWN) => continue,
+                Err(error) => return Err(error),
+            };
+            let Some(received) = buffer.get(..length).and_then(packet::parse) else { continue };
+            self.take(&received, arrival);
+        }
+        Ok(())
+    }
+
+    /// Takes a packet if it is from a known VTEP.
+    fn take(&mut self, received: &Received<'_>, arrival: u32) {
+        let (from, to) = received.ends;
+        let is_local = |table: &&Arc<tables::VniTable>| table.tunnel.local == IpAddr::V4(to);
+        if self.snapshot.find_vtep(IpAddr::V4(from)).is_none()
+            || self.snapshot.vnis().find(is_local).is_none()
+        {
+            return;
+        }
+        let now = self.shared.now();
+        let Some(message) = self.responder.open(now, received) else { return };
+        match message {
+            Message::Answer(answer) => {
+                let target = Target { local: to, address: from, port: received.ports.1 };
+                let accepted = self.targets.answer(now, target, &answer);
+                if accepted && !answer.loads.is_empty() {
+                    self.shared.change(|placer| placer.report(from, &answer.loads, now));
+                }
+            }
+            Message::Probe(probe) => {
+                self.answers = self.answers.wrapping_add(1);
+                let part = self.answers;
+                let loads = self.shared.read(|placer| placer.loads_to_report(part));
+                let answer = self.responder.answer(now, probe, received, arrival, &loads);
+                let Some(answer) = answer else { return };
+                let copies = if probe.urgent { 2 } else { 1 };
+                self.send_answer(received, &Message::Answer(answer), copies);
+            }
+        }
+    }
+
+    /// Sends an answer over one or two living paths, others each time: the way back may be dead
+    /// while the way there is alive.
+    fn send_answer(&mut self, received: &Received<'_>, message: &Message, copies: usize) {
+        let (from, to) = received.ends;
+        let target = Target { local: to, address: from, port: received.ports.1 };
+        let mut bytes = message.bytes();
+        self.key.seal((IpAddr::V4(to), IpAddr::V4(from)), &mut bytes);
+        let hops: Vec<u64> = self.hops(from).iter().map(|hop| hop.identity).collect();
+        let start = self.random.below(hops.len());
+        for hop in hops.iter().cycle().skip(start).take(copies.min(hops.len())) {
+            let pair = self.targets.living(target, *hop, &mut self.random);
+            let port = pair.map_or(received.ports.0, |pair| pair.port);
+            self.send(Pair { hop: *hop, port }, target, false, &bytes);
+        }
+    }
+
+    fn hops(&self, address: Ipv4Addr) -> &[NextHop] {
+        let vtep = self.snapshot.find_vtep(IpAddr::V4(address));
+        let vtep = vtep.and_then(|index| self.snapshot.vtep(index));
+        vtep.map_or(&[], |vtep| vtep.paths.next_hops())
+    }
+
+    fn probe(&self, target: Target, transmit: Transmit) {
+        let Transmit { pair, mut probe } = transmit;
+        let hop = self.hops(target.address).iter().find(|hop| hop.identity == pair.hop);
+        probe.uplink = hop.map_or(0, |hop| hop.ifindex);
+        let mut bytes = Message::Probe(probe).bytes();
+        let ends = (IpAddr::V4(target.local), IpAddr::V4(target.address));
+        self.key.seal(ends, &mut bytes);
+        self.send(pair, target, probe.records, &bytes);
+    }
+
+    fn send(&self, pair: Pair, target: Target, records: bool, message: &[u8]) {
+        let hop = self.hops(target.address).iter().find(|hop| hop.identity == pair.hop);
+        let Some((hop, mac)) = hop.and_then(|hop| Some((hop, hop.destination_mac?))) else {
+            return;
+        };
+        let headers = Headers {
+            macs: (hop.source_mac, mac),
+            ends: (target.local, target.address),
+            ports: (pair.port, target.port),
+            ttl: TTL,
+            records,
+        };
+        // A probe that is not sent is one that is not answered.
+        let _ = self.socket.send(hop.ifindex, &packet::build(&headers, message));
+    }
+}
+
+/// The next hops by which probes can be sent, with their weights.
+fn usable(hops: &[NextHop]) -> BTreeMap<u64, u16> {
+    let resolved = hops.iter().filter(|hop| hop.destination_mac.is_some());
+    resolved.map(|hop| (hop.identity, hop.weight.max(1))).collect()
+}
