@@ -260,6 +260,14 @@ fn forwards(metrics: &str, settings: &Settings, vnis: usize) -> Result<(), Strin
             }
     };
     let wanted = all.iter().filter(is_wanted).count();
+    if settings.policy == Policy::QpPin.to_string() {
+        let probed: Vec<&str> =
+            metrics.lines().filter(|line| line.starts_with("vtepd_probing_ready{")).collect();
+        let ready = probed.iter().filter(|line| line.ends_with(" 1")).count();
+        if ready == 0 || ready < probed.len() {
+            return Err(format!("the paths to {ready} of {} VTEPs are known", probed.len()));
+        }
+    }
     if all.len() >= vnis && wanted == all.len() {
         return Ok(());
     }

@@ -129,9 +129,6 @@ pub fn run(
         for daemon in &daemons {
             daemon.wait(policy, VNIS, ATTACH_LIMIT)?;
         }
-        if policy == Policy::QpPin {
-            std::thread::sleep(Duration::from_secs(1));
-        }
         report(&format!("{policy}: vtepd forwards on all {} leaves", daemons.len()))?;
         policies.push(traffic.measure_on_stable_routes(Some(policy))?);
     }

@@ -31,6 +31,8 @@ const ROUNDS: u8 = 5;
 const FIRST_TIMEOUT: Duration = Duration::from_millis(90);
 /// The shortest time that an answer may take.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
+/// How often is looked whether more ports are needed.
+const REVIEW: Duration = Duration::from_millis(100);
 /// How often pairs are probed that no queue pair uses.
 const REFRESH: Duration = Duration::from_secs(30);
 /// How often dead pairs and fresh ports are probed.
@@ -207,7 +209,8 @@ impl Prober {
     pub fn next(&self) -> Option<Duration> {
         let due = self.due.first().map(|(at, _)| *at);
         let missing = self.outstanding.values().next().map(|sent| sent.at + self.timeout());
-        [due, missing].into_iter().flatten().min()
+        let review = (!self.ready && !self.pairs.is_empty()).then(|| self.reviewed + REVIEW);
+        [due, missing, review].into_iter().flatten().min()
     }
 
     /// Appends the probes that are to be sent now.
@@ -225,7 +228,7 @@ impl Prober {
             self.missed(missed, now);
         }
         self.bury(now);
-        if now.saturating_sub(self.reviewed) >= Duration::from_millis(100) {
+        if now.saturating_sub(self.reviewed) >= REVIEW {
             self.reviewed = now;
             self.review(now);
         }

@@ -1,6 +1,7 @@
 //! The OpenMetrics text: the name, help text and labels of every metric.
 
 mod family;
+mod probing;
 
 use std::fmt;
 
@@ -43,6 +44,7 @@ impl Collector for Everything {
         self.peers(&mut encoder)?;
         self.learning(&mut encoder)?;
         self.bypass(&mut encoder)?;
+        probing::encode(self.view.probing.as_ref(), &mut encoder)?;
         self.frames(&mut encoder)
     }
 }

@@ -10,4 +10,7 @@ pub mod view;
 
 pub use exposition::render;
 pub use server::{Metrics, ServeError, bind};
-pub use view::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView};
+pub use view::{
+    LeftView, PathView, PortFrames, PortView, ProbedView, ProbingView, SourceView, TierView, View,
+    VniView,
+};

@@ -51,8 +51,55 @@ pub struct View {
     pub moves: Vec<(&'static str, u64)>,
     /// How often an address started to move too often.
     pub flapping: u64,
+    /// Known paths and placed queue pairs; `None` if paths are not probed.
+    pub probing: Option<ProbingView>,
     /// Reported addresses that were not written into the FDB, by reason.
     pub not_learned: Vec<(&'static str, u64)>,
+}
+
+/// Known paths and placed queue pairs.
+#[derive(Debug, Clone, Default)]
+pub struct ProbingView {
+    /// The VTEPs that are probed.
+    pub vteps: Vec<ProbedView>,
+    /// Queue pairs that are remembered.
+    pub queue_pairs: u64,
+    /// Moves of queue pairs, by reason.
+    pub moves: Vec<(&'static str, u64)>,
+    /// Queue pairs that were forgotten.
+    pub forgotten: u64,
+    /// Decisions for which the table was full.
+    pub beyond: u64,
+    /// Messages, by what became of them.
+    pub messages: Vec<(&'static str, u64)>,
+}
+
+/// A VTEP that is probed.
+#[derive(Debug, Clone)]
+pub struct ProbedView {
+    /// Its address.
+    pub address: IpAddr,
+    /// Whether its paths were probed.
+    pub ready: bool,
+    /// Pairs with a known path.
+    pub known: u64,
+    /// Pairs that are dead.
+    pub dead: u64,
+    /// Pairs without an answer so far.
+    pub unknown: u64,
+    /// The balance of each tier, from the sending leaf on.
+    pub tiers: Vec<TierView>,
+}
+
+/// How evenly queue pairs use the links of a tier.
+#[derive(Debug, Clone, Copy)]
+pub struct TierView {
+    /// Maximum over mean.
+    pub mmr: f64,
+    /// The lowest that whole queue pairs allow.
+    pub floor: f64,
+    /// Jain's index.
+    pub jain: f64,
 }
 
 /// A VNI that is taken over.

@@ -359,6 +359,7 @@ impl Handle {
         view.log_lines_lost = log::lost();
         view.configuration = self.configurations();
         view.workers = self.received();
+        view.probing = self.pinning.as_deref().map(metrics_view::probing);
         telemetry::render(&counters, view)
     }
 }

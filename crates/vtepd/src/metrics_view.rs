@@ -8,7 +8,12 @@ use control::{PortDecision, SourceState, Status};
 use path::Policy;
 use pipeline::counters::{StationCounters, vtep_id};
 use tables::Snapshot;
-use telemetry::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView};
+use telemetry::{
+    LeftView, PathView, PortFrames, PortView, ProbedView, ProbingView, SourceView, TierView, View,
+    VniView,
+};
+
+use crate::pinning::{Probed, Shared};
 
 /// The bridge ports: the decision of the control task, errors of steering, and its counters.
 pub fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
@@ -30,6 +35,48 @@ pub fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
         }
     };
     status.ports.iter().map(view).collect()
+}
+
+/// Known paths and placed queue pairs.
+pub fn probing(shared: &Shared) -> ProbingView {
+    let probed = shared.probed();
+    let sum = |number: usize| probed.iter().filter_map(|of| of.counts.get(number)).sum();
+    let (sent, answered, unexpected) = (sum(0), sum(1), sum(2));
+    let responded = shared.responded();
+    let vtep = |of: &Probed| {
+        let tiers = shared.read(|placer| placer.balance(of.target));
+        let tier = |tier: &pathmap::placer::TierView| TierView {
+            mmr: tier.mmr,
+            floor: tier.floor,
+            jain: tier.jain,
+        };
+        ProbedView {
+            address: of.target.address.into(),
+            ready: of.ready,
+            known: of.known as u64,
+            dead: of.lost as u64,
+            unknown: of.pairs.saturating_sub(of.known + of.lost) as u64,
+            tiers: tiers.iter().map(tier).collect(),
+        }
+    };
+    let (counts, queue_pairs) =
+        shared.read(|placer| (placer.counts, placer.flows().count() as u64));
+    ProbingView {
+        vteps: probed.iter().map(vtep).collect(),
+        queue_pairs,
+        moves: vec![("dead", counts.moved_dead), ("balance", counts.moved_balance)],
+        forgotten: counts.forgotten,
+        beyond: counts.beyond,
+        messages: vec![
+            ("sent", sent),
+            ("answered", answered),
+            ("unexpected", unexpected),
+            ("opened", responded.opened),
+            ("refused", responded.refused),
+            ("replayed", responded.replayed),
+            ("limited", responded.limited),
+        ],
+    }
 }
 
 /// Combines the status of the control task with the snapshot and the counters.

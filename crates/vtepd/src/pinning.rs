@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use path::{Flow, Pin, Pinning, Remote, Usage};
 use pathmap::placer::{FlowId, Options, Reading, Target};
+use pathmap::responder::Counts;
 use pathmap::{Pair, Placement, Placer, Random};
 
 /// What probing knows about one remote VTEP.
@@ -40,7 +41,7 @@ pub struct Shared {
     placer: Mutex<Placer>,
     version: AtomicU64,
     usage: Usage,
-    probed: Mutex<Vec<Probed>>,
+    probed: Mutex<(Vec<Probed>, Counts)>,
 }
 
 impl Shared {
@@ -91,12 +92,18 @@ impl Shared {
     /// What probing knows about each remote VTEP.
     #[must_use]
     pub fn probed(&self) -> Vec<Probed> {
-        self.probed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.probed.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    /// What became of received messages.
+    #[must_use]
+    pub fn responded(&self) -> Counts {
+        self.probed.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 
     /// Sets what probing knows.
-    pub fn set_probed(&self, probed: Vec<Probed>) {
-        *self.probed.lock().unwrap_or_else(PoisonError::into_inner) = probed;
+    pub fn set_probed(&self, probed: Vec<Probed>, responded: Counts) {
+        *self.probed.lock().unwrap_or_else(PoisonError::into_inner) = (probed, responded);
     }
 }
 

@@ -191,7 +191,7 @@ impl Thread {
         }
         if now.saturating_sub(self.published) >= PUBLISH {
             self.published = now;
-            self.shared.set_probed(self.targets.probed());
+            self.shared.set_probed(self.targets.probed(), self.responder.counts);
         }
         Ok(())
     }

@@ -38,6 +38,7 @@ mod other_users;
 mod own_links;
 mod packet_filters;
 mod privileges;
+mod qp_pin;
 mod reconcile;
 mod service;
 mod standalone;

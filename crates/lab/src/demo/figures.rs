@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(figures.setup.seed, crate::random::SEED);
         let policies: Vec<&str> =
             figures.policies.iter().map(|policy| policy.name.as_str()).collect();
-        assert_eq!(policies, ["kernel", "five-tuple", "qp-bins", "qp-hash"]);
+        assert_eq!(policies, ["kernel", "five-tuple", "qp-bins", "qp-hash", "qp-pin"]);
         figures.policies = vec![PolicyOutcome {
             name: "x".into(),
             attempts: 1,

@@ -40,7 +40,7 @@ pub struct Outcome {
 /// The result of one policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PolicyOutcome {
-    /// `kernel`, `five-tuple`, `qp-bins` or `qp-hash`.
+    /// `kernel`, `five-tuple`, `qp-bins`, `qp-hash` or `qp-pin`.
     pub name: String,
     /// The number of measurements. It is repeated if BGP changed a path; the figures are those of
     /// the last one.
@@ -49,6 +49,14 @@ pub struct PolicyOutcome {
     /// The loads of the links. The balance is that of the links between the data centres.
     #[serde(flatten)]
     pub spread: Spread,
+}
+
+/// The lowest MMR of this many equal flows on `paths` paths: `ceil(N/paths) / (N/paths)`.
+fn floor_mmr(flows: usize, paths: usize) -> f64 {
+    if flows == 0 || paths == 0 {
+        return 0.0;
+    }
+    (flows.div_ceil(paths) * paths) as f64 / flows as f64
 }
 
 impl PolicyOutcome {
@@ -62,6 +70,7 @@ impl Outcome {
     fn expected_mmr(&self, policy: &str) -> f64 {
         let paths = self.between.len();
         match policy {
+            "qp-pin" => floor_mmr(self.setup.queue_pairs, paths),
             "qp-hash" => RandomPlacement::new(self.setup.queue_pairs, paths).expected_mmr(),
             "qp-bins" => expected_mmr_of_bins(self.setup.queue_pairs, BINS, paths),
             // All queue pairs have one inner source port, so they are one flow.
@@ -124,6 +133,18 @@ impl Outcome {
             hash.spread.mmr,
             chance.expected_mmr(),
         )?;
+        if let Some(pin) = self.policy("qp-pin") {
+            let floor = floor_mmr(queue_pairs, paths);
+            let fits =
+                if pin.spread.mmr <= floor + 0.01 { "the lowest" } else { "above the lowest" };
+            writeln!(
+                f,
+                "qp-pin places queue pairs on paths that it knows from probes: {} of {paths} paths, MMR \
+                 {:.2}, {fits} that {queue_pairs} whole queue pairs allow ({floor:.2}).",
+                used(pin),
+                pin.spread.mmr,
+            )?;
+        }
         let (lost, reordered) = self.policies.iter().fold((0, 0), |(lost, reordered), policy| {
             (lost + policy.spread.lost, reordered + policy.spread.reordered)
         });
@@ -162,9 +183,7 @@ impl fmt::Display for Outcome {
         }
         writeln!(f, "  balance between the data centres")?;
         self.row(f, "  MMR (1 is even)", |policy| format!("{:.2}", policy.spread.mmr))?;
-        self.row(f, "    of a random hash", |policy| {
-            format!("{:.2}", self.expected_mmr(&policy.name))
-        })?;
+        self.row(f, "      expected", |policy| format!("{:.2}", self.expected_mmr(&policy.name)))?;
         self.row(f, "  Jain's index (1 is even)", |policy| format!("{:.2}", policy.spread.jain))?;
         self.row(f, "frames reordered", |policy| policy.spread.reordered.to_string())?;
         self.row(f, "frames lost", |policy| policy.spread.lost.to_string())?;
@@ -245,6 +264,7 @@ mod tests {
                 policy("five-tuple", [0, 0, 1000, 0], 0),
                 policy("qp-bins", [500, 0, 500, 0], 0),
                 policy("qp-hash", hash, lost),
+                policy("qp-pin", [250; 4], 0),
             ],
             between: ["a", "b", "c", "d"].map(str::to_owned).into(),
             tiers: vec![vec![], ["a", "b", "c", "d"].map(str::to_owned).into(), vec![]],
@@ -263,6 +283,7 @@ mod tests {
             good.contains("MMR 1.20, as expected") && good.contains("No frame was lost"),
             "{good}"
         );
+        assert!(good.contains("MMR 1.00, the lowest that 32"), "{good}");
         assert!(!good.contains("NOT"), "{good}");
         let bad = outcome([1000, 0, 0, 0], 7).to_string();
         assert!(

@@ -1,0 +1,82 @@
+//! Metrics of known paths and placed queue pairs.
+
+use std::fmt;
+
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::family::{counter, counters, family, gauge, gauges};
+use crate::view::{ProbingView, TierView};
+
+/// Name and text of a figure of a tier, and where it stands.
+type Figure = (&'static str, &'static str, fn(&TierView) -> f64);
+
+/// Encodes all of them; nothing if paths are not probed.
+pub(super) fn encode(
+    view: Option<&ProbingView>,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let Some(view) = view else { return Ok(()) };
+    let vtep = |address: &std::net::IpAddr| ("vtep", address.to_string());
+    gauges(
+        encoder,
+        "vtepd_probing_ready",
+        "Whether the source ports to a VTEP were probed, so that qp-pin knows paths",
+        view.vteps.iter().map(|of| (vec![vtep(&of.address)], u64::from(of.ready))),
+    )?;
+    let pairs = view.vteps.iter().flat_map(|of| {
+        [("known", of.known), ("dead", of.dead), ("unknown", of.unknown)]
+            .map(|(state, number)| (vec![vtep(&of.address), ("state", state.to_owned())], number))
+    });
+    gauges(
+        encoder,
+        "vtepd_probed_pairs",
+        "Pairs of next hop and source port to a VTEP, by what is known of their paths",
+        pairs,
+    )?;
+    let figures: [Figure; 3] = [
+        ("vtepd_tier_mmr", "Queue pairs on the fullest link of a tier over the mean", |of| of.mmr),
+        ("vtepd_tier_mmr_floor", "The lowest MMR that whole queue pairs allow", |of| of.floor),
+        ("vtepd_tier_jain", "Jain's index of the queue pairs on the links of a tier", |of| of.jain),
+    ];
+    for (name, help, read) in figures {
+        let rows = view.vteps.iter().flat_map(|of| {
+            of.tiers.iter().enumerate().map(move |(tier, figures)| {
+                let labels = vec![vtep(&of.address), ("tier", (tier + 1).to_string())];
+                (labels, ConstGauge::new(read(figures)))
+            })
+        });
+        family(encoder, (name, help, MetricType::Gauge), rows)?;
+    }
+    gauge(
+        encoder,
+        "vtepd_placed_queue_pairs",
+        "Queue pairs that qp-pin remembers",
+        view.queue_pairs,
+    )?;
+    counters(
+        encoder,
+        "vtepd_queue_pair_moves",
+        "Moves of queue pairs to another path, by reason",
+        view.moves.iter().map(|(reason, n)| (vec![("reason", (*reason).to_owned())], *n)),
+    )?;
+    counter(
+        encoder,
+        "vtepd_queue_pairs_forgotten",
+        "Queue pairs that were forgotten because they sent nothing",
+        view.forgotten,
+    )?;
+    counter(
+        encoder,
+        "vtepd_queue_pairs_beyond",
+        "Decisions by qp-hash because the table of queue pairs was full",
+        view.beyond,
+    )?;
+    counters(
+        encoder,
+        "vtepd_probe_messages",
+        "Probes sent, and what became of received probes and answers",
+        view.messages.iter().map(|(what, n)| (vec![("what", (*what).to_owned())], *n)),
+    )
+}

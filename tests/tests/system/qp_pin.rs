@@ -1,0 +1,155 @@
+//! The policy `qp-pin`: queue pairs on known paths, and away from a path that dies silently.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use lab::Namespace;
+use lab::roce::Report;
+use root_test::root_test;
+use vtepd_tests::lab::{VNI, ip, run};
+use vtepd_tests::stream::{Rate, Stream};
+use vtepd_tests::{Lab, Vtepd, wait_for};
+
+const CONFIGURATION: &str = "\
+[entropy]
+policy = \"qp-pin\"
+
+[probing]
+key = \"key-of-this-story\"
+interval-ms = 10
+";
+
+const QUEUE_PAIRS: usize = 32;
+/// Frames per second, dealt to the queue pairs in turn.
+const RATE: u32 = 8000;
+
+fn start(namespace: &Namespace) -> Vtepd {
+    Vtepd::start_configured(namespace, CONFIGURATION, &[])
+}
+
+/// Frames of VXLAN that each router has sent to the far leaf, by the counter of its link.
+fn sent_on(lab: &Lab) -> [u64; 2] {
+    lab.routers.each_ref().map(|router| {
+        let shown = run(router, "ip -s -j link show dev peer");
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        shown[0]["stats64"]["tx"]["packets"].as_u64().unwrap()
+    })
+}
+
+/// The source port of each queue pair, and how often it moved.
+fn placed(vtepd: &Vtepd) -> BTreeMap<u64, (u64, u64)> {
+    let answer = vtepd.ask(&["qp"]);
+    let number = |row: &serde_json::Value, name: &str| row[name].as_u64().unwrap();
+    let rows = answer.as_array().unwrap().iter();
+    rows.filter(|row| row["state"] == "pinned")
+        .map(|row| {
+            let place = (number(row, "source_port"), number(row, "moves"));
+            (number(row, "queue_pair"), place)
+        })
+        .collect()
+}
+
+/// Number of queue pairs on each of the two uplinks.
+fn on_uplinks(vtepd: &Vtepd) -> BTreeMap<String, usize> {
+    let mut on = BTreeMap::new();
+    for row in vtepd.ask(&["qp"]).as_array().unwrap() {
+        *on.entry(row["uplink"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    on
+}
+
+fn even() -> BTreeMap<String, usize> {
+    BTreeMap::from([("up1".to_owned(), QUEUE_PAIRS / 2), ("up2".to_owned(), QUEUE_PAIRS / 2)])
+}
+
+fn lost_by_queue_pair(report: &Report) -> BTreeMap<u64, u64> {
+    report.queue_pairs.iter().map(|of| (u64::from(of.queue_pair), of.lost)).collect()
+}
+
+#[root_test]
+fn p1_queue_pairs_are_even_and_leave_a_path_that_dies_silently() {
+    let lab = Lab::new("qppin");
+    lab.wait_for_ports(VNI);
+    let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
+    leaf.wait_for("the paths to be known", |metrics| {
+        metrics.find("vtepd_probing_ready{vtep=\"10.0.0.2\"}") == Some(1)
+            && metrics.find("vtepd_probed_pairs{vtep=\"10.0.0.2\",state=\"known\"}") == Some(128)
+    });
+    let paths = leaf.ask(&["path", "--vtep", "10.0.0.2"]);
+    assert_eq!(paths[0]["paths"].as_array().unwrap().len(), 2, "{paths}");
+    assert_eq!((&paths[0]["complete"], &paths[0]["routers_max"]), (&true.into(), &1.into()));
+
+    // Half of the queue pairs on each path, by the routers' counters. Probes count too.
+    let before = sent_on(&lab);
+    let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
+    let stream = Stream::start(&lab.host, &lab.far, rate, 0x7101);
+    stream.pass(8000);
+    let sent: Vec<u64> =
+        sent_on(&lab).iter().zip(before).map(|(now, before)| now - before).collect();
+    let mmr = sent[0].max(sent[1]) as f64 * 2.0 / (sent[0] + sent[1]) as f64;
+    assert!(mmr < 1.02, "{sent:?}");
+    assert_eq!(on_uplinks(&leaf), even());
+    let placed_before = placed(&leaf);
+    assert_eq!(placed_before.len(), QUEUE_PAIRS);
+    assert!(placed_before.values().all(|(_, moves)| *moves == 0), "{placed_before:?}");
+
+    // A router drops what is for the far leaf. Its links stay up.
+    ip(&lab.routers[0], "route replace blackhole 10.0.0.2/32");
+    wait_for("all queue pairs on the living path", || on_uplinks(&leaf).len() == 1);
+    stream.pass(4000);
+    let report = stream.report();
+    let placed_after = placed(&leaf);
+    let moved = |number: &u64| placed_before[number].0 != placed_after[number].0;
+    let lost = lost_by_queue_pair(&report);
+    let lost_of_moved: u64 = lost.iter().filter(|(n, _)| moved(n)).map(|(_, lost)| lost).sum();
+    let milliseconds = lost_of_moved as f64 * 1000.0 / f64::from(RATE / 2);
+    println!(
+        "p1: MMR {mmr:.3}, {lost_of_moved} frames lost on the dead path: {milliseconds:.1} ms"
+    );
+    assert_eq!(placed_before.keys().filter(|number| moved(number)).count(), QUEUE_PAIRS / 2);
+    assert!(lost.iter().all(|(number, lost)| moved(number) || *lost == 0), "{lost:?}");
+    for of in report.queue_pairs.iter().filter(|of| !moved(&u64::from(of.queue_pair))) {
+        assert_eq!(of.reordered, 0);
+    }
+    assert!(lost_of_moved > 0);
+    // 40 ms on an idle machine. Others may run beside this test.
+    assert!(milliseconds < 150.0, "{milliseconds} ms");
+
+    // It returns.
+    let returned = Instant::now();
+    ip(&lab.routers[0], "route replace 10.0.0.2/32 via 10.2.1.1");
+    wait_for("the queue pairs to be even again", || on_uplinks(&leaf) == even());
+    println!("p1: even again after {} ms", returned.elapsed().as_millis());
+    assert!(returned.elapsed() < Duration::from_secs(5));
+    let again = placed(&leaf);
+    assert!(
+        again.iter().all(|(number, (_, moves))| moves - placed_after[number].1 <= 1),
+        "{again:?}"
+    );
+    let (_, report) = stream.finish();
+    assert_eq!((report.duplicated(), report.corrupted()), (0, 0));
+    assert_eq!(report.reordered(), 0, "moves wait for a gap");
+}
+
+/// A leaf whose far end has another key knows no path, and forwards like `qp-hash`.
+#[root_test]
+fn p2_without_answers_queue_pairs_are_hashed() {
+    let lab = Lab::new("qphash");
+    lab.wait_for_ports(VNI);
+    let leaf = start(&lab.leaf);
+    let other = CONFIGURATION.replace("key-of-this-story", "another-key-of-16");
+    let _peer = Vtepd::start_configured(&lab.peer, &other, &[]);
+    leaf.wait_for("the probes to be given up", |metrics| {
+        metrics.find("vtepd_probing_ready{vtep=\"10.0.0.2\"}") == Some(1)
+    });
+    let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
+    let stream = Stream::start(&lab.host, &lab.far, rate, 0x7102);
+    stream.pass(2000);
+    let rows = leaf.ask(&["qp"]);
+    let rows = rows.as_array().unwrap();
+    assert!(
+        rows.len() == QUEUE_PAIRS && rows.iter().all(|row| row["state"] == "hashed"),
+        "{rows:?}"
+    );
+    stream.finish_whole();
+}
