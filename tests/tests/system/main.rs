@@ -40,6 +40,7 @@ mod packet_filters;
 mod privileges;
 mod reconcile;
 mod service;
+mod soft_roce;
 mod standalone;
 mod takeover;
 mod tunnel;
