@@ -349,6 +349,9 @@ pub(crate) struct Wan {
     /// Queue length of the rate limit in bytes
     #[arg(long, default_value_t = 1 << 20)]
     pub(crate) queue: u64,
+    /// Set the ECN mark of ECN-capable frames while more than so many bytes are in that queue
+    #[arg(long, value_name = "BYTES", requires = "rate")]
+    pub(crate) ecn: Option<u64>,
     /// Seed of the random jitter and loss
     #[arg(long, default_value_t = lab::random::SEED)]
     pub(crate) seed: u64,

@@ -443,7 +443,7 @@ impl Port {
 }
 
 impl Direction {
-    fn take(&mut self, frame: Frame, arrived: Duration) {
+    fn take(&mut self, mut frame: Frame, arrived: Duration) {
         let bytes = frame.wire_bytes();
         self.counts.frames += 1;
         self.counts.bytes += bytes;
@@ -451,8 +451,10 @@ impl Direction {
             self.counts.buffer_full += 1;
             return;
         }
+        let marked = self.schedule.marks(arrived);
         match self.schedule.fate(arrived, bytes) {
             Fate::Leaves(at) => {
+                self.counts.marked += u64::from(marked && frame.mark());
                 self.held += frame.size();
                 self.waiting.push_back((at, frame));
             }

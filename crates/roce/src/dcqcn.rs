@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Parameters. Those that the paper names have its values (section 5.2 and figure 14).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Parameters {
     /// Weight of a new observation in α.
     pub g: f64,

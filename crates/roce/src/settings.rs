@@ -6,7 +6,7 @@ use crate::dcqcn;
 
 /// Settings of all connections of an endpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Settings {
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096 bytes of payload in a packet.
     pub mtu: u32,

@@ -41,6 +41,7 @@ mod privileges;
 mod qp_pin;
 mod reconcile;
 mod service;
+mod soft_roce;
 mod standalone;
 mod takeover;
 mod tunnel;

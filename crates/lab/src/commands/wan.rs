@@ -24,6 +24,7 @@ pub(super) fn run(arguments: &Wan, output: Output) -> Outcome {
             loss: arguments.loss,
             rate: (arguments.rate > 0).then_some(arguments.rate.saturating_mul(1000)),
             queue: arguments.queue,
+            ecn: arguments.ecn,
         },
         seed: arguments.seed,
         carrier: arguments.carrier,

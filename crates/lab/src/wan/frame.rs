@@ -2,6 +2,7 @@
 
 use pipeline::gso::Segmenter;
 use pipeline::{Checksum, Gso, GsoKind};
+use wire::ecn::{self, Codepoint};
 
 /// Length of `struct virtio_net_hdr` (`include/uapi/linux/virtio_net.h`), in host byte order: flags
 /// (8 bits), GSO type (8), header length, segment size, checksum start and checksum offset (16
@@ -76,6 +77,25 @@ impl Frame {
             Some(Self(bytes))
         };
         (0..segmenter.count()).map(segment).collect()
+    }
+
+    /// Sets the ECN mark "congestion experienced" of an ECN-capable IPv4 or IPv6 packet behind at
+    /// most one tag (RFC 3168 section 5). Returns whether it did.
+    pub(super) fn mark(&mut self) -> bool {
+        let ethertype = |bytes: &[u8], at: usize| {
+            bytes.get(at..at + 2).and_then(|field| field.try_into().ok()).map(u16::from_be_bytes)
+        };
+        let mut start = VNET_HEADER + wire::Ethernet::LENGTH;
+        if let Some(0x8100 | 0x88a8) = ethertype(&self.0, start - 2) {
+            start += wire::Vlan::LENGTH;
+        }
+        let capable = match (ethertype(&self.0, start - 2), self.0.get(start..start + 2)) {
+            (Some(wire::number::ETHERTYPE_IPV4), Some([_, tos])) => Codepoint::of(*tos),
+            (Some(wire::number::ETHERTYPE_IPV6), Some([_, low])) => Codepoint::of(low >> 4),
+            _ => Codepoint::NotEct,
+        };
+        matches!(capable, Codepoint::Ect0 | Codepoint::Ect1)
+            && self.0.get_mut(start..).is_some_and(|packet| ecn::set(packet, Codepoint::Ce))
     }
 
     /// The memory of the frame in bytes.
@@ -154,5 +174,40 @@ mod tests {
         );
         let plain = Frame::new(&bytes(0, 0, [0; 3], 60), tag);
         assert_eq!((plain.number(2), plain.number(6), plain.wire_bytes()), (Some(0), Some(0), 64));
+    }
+
+    #[test]
+    fn only_ecn_capable_packets_are_marked() {
+        let ipv4 = |tos: u8| {
+            let mut packet = vec![0x45, tos, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0];
+            packet.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+            let sum = wire::checksum::checksum(&packet).to_be_bytes();
+            packet[10..12].copy_from_slice(&sum);
+            ([8, 0], packet)
+        };
+        let ipv6 = |class: u8| {
+            let mut packet = vec![0; 40];
+            packet[..2].copy_from_slice(&[0x60 | class >> 4, class << 4]);
+            ([0x86, 0xdd], packet)
+        };
+        for tag in [None, Some([0x81, 0, 0, 5])] {
+            for codepoint in 0..4 {
+                for (ethertype, packet) in [ipv4(0xb8 | codepoint), ipv6(0xb8 | codepoint)] {
+                    let bytes = [&[0; VNET_HEADER + 12][..], &ethertype, &packet].concat();
+                    let before = Frame::new(&bytes, tag);
+                    let mut frame = before.clone();
+                    assert_eq!(frame.mark(), codepoint == 1 || codepoint == 2, "{codepoint}");
+                    assert_eq!(frame != before, codepoint == 1 || codepoint == 2);
+                    let start = frame.0.len() - packet.len();
+                    if frame != before && ethertype == [8, 0] {
+                        assert_eq!(frame.0[start + 1], 0xbb);
+                        assert_eq!(wire::checksum::checksum(&frame.0[start..]), 0);
+                    }
+                    assert_eq!(frame.0[..start], before.0[..start]);
+                }
+            }
+        }
+        assert!(!Frame::new(&[2; VNET_HEADER + 14], None).mark());
+        assert!(!Frame::new(&[2; 3], None).mark());
     }
 }

@@ -21,6 +21,8 @@ pub struct Counts {
     pub lost: u64,
     /// Frames that were dropped because the rate limiter's queue was full.
     pub queue_full: u64,
+    /// Frames that got an ECN mark, of those that left or wait.
+    pub marked: u64,
     /// Frames that were dropped because 64 MiB were in transit.
     pub buffer_full: u64,
     /// Frames that the outgoing interface refused: it is down or deleted, or its MTU is smaller.
@@ -94,12 +96,13 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:<33} {:>10} {:>10} {:>8} {:>10} {:>8} {:>8} {:>10} {:>8} {:>13}",
+            "{:<33} {:>10} {:>10} {:>8} {:>10} {:>8} {:>8} {:>8} {:>10} {:>8} {:>13}",
             "circuit",
             "frames",
             "sent",
             "lost",
             "queue full",
+            "marked",
             "refused",
             "waiting",
             "unreadable",
@@ -109,12 +112,13 @@ impl fmt::Display for Report {
         for DirectionReport { from, to, counts, late_median_us, late_p99_us } in &self.0 {
             write!(
                 f,
-                "\n{:<33} {:>10} {:>10} {:>8} {:>10} {:>8} {:>8} {:>10} {:>8} {:>13}",
+                "\n{:<33} {:>10} {:>10} {:>8} {:>10} {:>8} {:>8} {:>8} {:>10} {:>8} {:>13}",
                 format!("{from} -> {to}"),
                 counts.frames,
                 counts.sent,
                 counts.lost,
                 counts.queue_full + counts.buffer_full,
+                counts.marked,
                 counts.refused,
                 counts.waiting,
                 counts.unreadable,

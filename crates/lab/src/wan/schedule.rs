@@ -29,6 +29,9 @@ pub struct Impairment {
     pub rate: Option<u64>,
     /// The maximum number of bytes that wait for the rate limiter.
     pub queue: u64,
+    /// The number of bytes that wait for the rate limiter above which frames get the ECN mark
+    /// "congestion experienced", if they are ECN-capable.
+    pub ecn: Option<u64>,
 }
 
 /// The result for a frame.
@@ -95,6 +98,13 @@ impl Schedule {
         Fate::Leaves(self.last)
     }
 
+    /// Whether a frame that arrives at `now` is to be marked.
+    pub(super) fn marks(&self, now: Duration) -> bool {
+        let Impairment { rate, ecn, .. } = self.impairment;
+        rate.zip(ecn)
+            .is_some_and(|(rate, limit)| bytes_in(self.free.saturating_sub(now), rate) > limit)
+    }
+
     fn loses(&mut self) -> bool {
         // 53 bits are what an `f64` represents exactly.
         self.impairment.loss > 0.0
@@ -151,6 +161,7 @@ mod tests {
         loss: 0.0,
         rate: None,
         queue: 1 << 20,
+        ecn: None,
     };
 
     fn schedule(impairment: Impairment) -> Schedule {
@@ -245,5 +256,21 @@ mod tests {
         assert_eq!(schedule.fate(100 * MS, 1000), Fate::Leaves(103 * MS));
         // The frame is larger than the queue, but the queue is empty.
         assert_eq!(schedule.fate(200 * MS, 9000), Fate::Leaves(211 * MS));
+    }
+
+    #[test]
+    fn frames_are_marked_while_the_queue_is_longer_than_the_limit() {
+        let impairment =
+            Impairment { rate: Some(8_000_000), queue: 10_000, ecn: Some(2500), ..WAN };
+        let mut schedule = schedule(impairment);
+        let mut marks = Vec::new();
+        for _ in 0..5 {
+            marks.push(schedule.marks(MS));
+            schedule.fate(MS, 1000);
+        }
+        // A byte lasts 1 µs.
+        assert_eq!(marks, [false, false, false, true, true]);
+        assert!(schedule.marks(MS * 3) && !schedule.marks(MS * 4));
+        assert!(!self::schedule(Impairment { ecn: Some(0), ..WAN }).marks(MS));
     }
 }

@@ -28,6 +28,7 @@ fn with_a_circuit(story: &str, f: impl FnOnce(&mut Wan, &Namespace) + Send) {
         loss: 0.0,
         rate: None,
         queue: 0,
+        ecn: None,
     };
     let circuits = vec!["a1:b1".parse().unwrap()];
     let settings = Settings { circuits, impairment, seed: 1, carrier: false };

@@ -244,6 +244,32 @@ mod tests {
         assert_eq!(other.ideal(&schedule), Some(2 * 1500 * 1082 * 8));
     }
 
+    /// The example of docs/guide/workloads.md, with all forms of a value.
+    #[test]
+    fn a_job_can_be_written_as_json() {
+        let text = r#"[{"name": "training",
+            "hosts": [{"name": "host1", "namespace": "host1", "interface": "eth1"},
+                      {"name": "host2", "namespace": "host2", "interface": "eth1"}],
+            "workload": {"collective": "all-reduce-ring", "bytes": 312000000, "queue-pairs": 16,
+                "compute": {"distribution": "uniform", "min": 0.01, "max": 0.02},
+                "source-port": {"constant": 49152}, "dealing": "split",
+                "transport": {"mtu": 1024, "rate": 1000000000, "acknowledge-every": 8,
+                              "dcqcn": {"additive-increase": 5e6}}}}]"#;
+        let jobs: Vec<Job> = serde_json::from_str(text).unwrap();
+        let Workload { bytes, queue_pairs, compute, transport, .. } = &jobs[0].workload;
+        assert_eq!((*bytes, *queue_pairs), (312_000_000, 16));
+        assert_eq!(*compute, Compute::Uniform { min: 0.01, max: 0.02 });
+        assert_eq!(transport.acknowledge_every, 8);
+        assert!(transport.dcqcn.is_some_and(|dcqcn| dcqcn.fast_recovery == 5));
+        assert!(jobs[0].schedule().is_ok());
+        let again = serde_json::to_string(&jobs).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<Job>>(&again).unwrap(), jobs);
+        let wrong = text.replace("queue-pairs", "queuepairs");
+        assert!(
+            serde_json::from_str::<Vec<Job>>(&wrong).unwrap_err().to_string().contains("line 4")
+        );
+    }
+
     #[test]
     fn settings_out_of_range_are_named() {
         let refused = |workload: Workload| job(workload).schedule().unwrap_err().to_string();

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lab::endpoint::{Kind, Requests, Side, connect, serve};
+use lab::endpoint::{Kind, Requests, Session, Side, connect, serve};
 use lab::netns::{Namespace, veth};
 use lab::random::SEED;
 use lab::wan::{Circuit, Impairment, Settings, Wan};
@@ -84,7 +84,7 @@ impl Sites {
 
 fn impairment(loss: f64) -> Impairment {
     let delay = Duration::from_millis(1);
-    Impairment { delay, jitter: Duration::ZERO, loss, rate: None, queue: 1 << 20 }
+    Impairment { delay, jitter: Duration::ZERO, loss, rate: None, queue: 1 << 20, ecn: None }
 }
 
 fn results(jobs: &[Job]) -> (Vec<Iteration>, Result<(), WorkloadError>) {
@@ -243,4 +243,97 @@ fn a_passive_side_serves_every_kind_of_request() {
         assert_eq!((served.messages, served.bytes), received, "{kind:?}");
         assert!(sent.counters.rx_packets >= 3 && served.counters.rx_packets >= 300);
     }
+}
+
+/// Requests from a host on one switch to a host on the other, over the circuit.
+fn over_the_circuit(sites: &Sites, impairment: Impairment, requests: Requests) -> Session {
+    let [server, client] = [&sites.hosts[0], &sites.hosts[2]];
+    let side = |seed| Side {
+        interface: "eth1".into(),
+        settings: roce::Settings { window: 512 << 10, ..roce::Settings::default() },
+        source_port: roce::SourcePort::PerQueuePair,
+        seed,
+    };
+    let stop = AtomicBool::new(false);
+    let bind = || std::net::TcpListener::bind("192.0.2.1:0").unwrap();
+    let listener = server.enter(bind).unwrap();
+    let to = ("192.0.2.1".parse().unwrap(), listener.local_addr().unwrap().port());
+    sites.with_circuit(impairment, || {
+        std::thread::scope(|scope| {
+            let passive =
+                scope.spawn(|| server.enter(|| serve(&listener, &side(1), &stop)).unwrap());
+            let sent = client.enter(|| connect(to, &side(2), requests, &stop).unwrap()).unwrap();
+            passive.join().unwrap().unwrap();
+            sent
+        })
+    })
+}
+
+/// Bandwidth and round trips are those of the circuit, within 3 %.
+#[root_test]
+fn what_an_endpoint_measures_is_what_the_circuit_was_set_to() {
+    let sites = Sites::new("set");
+    let delay = Duration::from_millis(20);
+    let circuit = Impairment { delay, rate: Some(100_000_000), ..impairment(0.0) };
+    // Wide enough for the bandwidth times the round trip, 500 kB.
+    let bulk =
+        Requests { kind: Kind::Write, message: 1 << 20, count: 12, depth: 4, queue_pairs: 1 };
+    let session = over_the_circuit(&sites, circuit, bulk);
+    assert_eq!(session.counters.retransmitted_packets, 0);
+    // The first and last half of a round trip are not part of the transfer.
+    let rate = session.counters.tx_bytes as f64 * 8.0 / (session.seconds - 0.04);
+    assert!((0.97e8..1.03e8).contains(&rate), "{rate} bit/s in {} s", session.seconds);
+
+    let circuit = Impairment { delay, ..impairment(0.0) };
+    let ping = Requests { kind: Kind::Read, message: 8, count: 30, depth: 1, queue_pairs: 1 };
+    let median = over_the_circuit(&sites, circuit, ping).latencies.p50 as f64 / 1e6;
+    assert!((40.0..41.2).contains(&median), "{median} ms");
+}
+
+/// Without DCQCN, the queue of a circuit overflows again and again.
+#[root_test]
+fn dcqcn_loses_fewer_packets_at_a_slow_circuit() {
+    let sites = Sites::new("dcqcn");
+    let circuit = Impairment {
+        rate: Some(100_000_000),
+        queue: 200 << 10,
+        ecn: Some(20 << 10),
+        ..impairment(0.0)
+    };
+    // At least one host of each site sends over the circuit, at twice its rate.
+    let iteration = |dcqcn| {
+        let transport = roce::Settings {
+            rate: 200_000_000,
+            window: 512 << 10,
+            dcqcn,
+            ..roce::Settings::default()
+        };
+        let workload = Workload {
+            collective: Collective::Permutation,
+            bytes: 2 << 20,
+            message: 64 << 10,
+            queue_pairs: 1,
+            iterations: 1,
+            warm_up: 0,
+            transport,
+            ..Workload::default()
+        };
+        let (mut results, outcome) =
+            sites.with_circuit(circuit, || results(&[sites.job(workload)]));
+        outcome.unwrap();
+        results.remove(0)
+    };
+    // The step of additive increase fits the rate of the circuit.
+    let parameters = roce::dcqcn::Parameters {
+        additive_increase: 1e6,
+        hyper_increase: 10e6,
+        ..roce::dcqcn::Parameters::default()
+    };
+    let (with, without) = (iteration(Some(parameters)), iteration(None));
+    let (with, without) = (with.counters, without.counters);
+    assert!(with.np_ecn_marked_roce_packets > 10, "{with:?}");
+    assert!(with.np_cnp_sent > 0 && with.rp_cnp_handled > 0, "{with:?}");
+    assert_eq!((without.np_ecn_marked_roce_packets, without.rp_cnp_handled), (0, 0));
+    assert!(without.retransmitted_packets > 100, "{without:?}");
+    assert!(with.retransmitted_packets < without.retransmitted_packets / 4, "{with:?} {without:?}");
 }
