@@ -102,10 +102,13 @@ impl<'a> Bench<'a> {
 
     /// Makes a dataplane forward on all leaves, with this seed of its hashes.
     pub(super) fn switch(&mut self, dataplane: &Dataplane, seed: u64) -> Result<(), RunError> {
+        // After a change, a policy that settles finds its paths again, so it keeps one seed.
+        let seed = if dataplane.settle > 0 { self.experiment.seed } else { seed };
         let wanted = (!dataplane.is_kernel()).then(|| wanted(dataplane, seed));
         if self.current != Some(wanted.clone()) {
             self.current = None;
             leaves::set(&self.fabric, &self.settings.vtepd, wanted.as_ref())?;
+            std::thread::sleep(Duration::from_secs(dataplane.settle.into()));
             self.current = Some(wanted);
         }
         Ok(())
