@@ -82,6 +82,10 @@ pub struct Dataplane {
     pub datapath: Option<Name>,
     /// The number of ports of `qp-bins`. Default: 4.
     pub bins: Option<u16>,
+    /// Seconds between the start of the dataplane and its first run, for a policy that first finds
+    /// its paths.
+    #[serde(default)]
+    pub settle: u32,
 }
 
 /// The policy name of kernel VXLAN.

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 320.0;
 /// The place of the axes.
-const LEFT: f64 = 56.0;
+const LEFT: f64 = 76.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 48.0;

@@ -57,12 +57,16 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
     }
     verdicts.push(precision(experiment, summary));
     if summary.machine_is_the_limit() {
+        let conclusion = if experiment.failure.is_some() {
+            "On an idle machine, times may be shorter."
+        } else {
+            "No conclusion from times is drawn. The loads of the links do not depend on times."
+        };
         verdicts.push(Verdict {
             grade: Grade::Note,
             text: format!(
                 "The machine was the limit: {:.0} % of the CPUs were busy, and {:.0} % of the runs \
-                 were slower than required. No conclusion from times is drawn. The loads of the \
-                 links do not depend on times.",
+                 were slower than required. {conclusion}",
                 summary.busy * 100.0,
                 summary.slow * 100.0
             ),

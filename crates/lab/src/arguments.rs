@@ -58,6 +58,17 @@ pub(crate) enum Command {
     /// Compare kernel VXLAN with each policy of vtepd under the same traffic
     #[command(after_help = "Example:\n  lab demo --json figures.json --keep")]
     Demo(Demo),
+    /// Show who forwards on each leaf: datapath and policy of each VNI
+    #[command(after_help = "Example:\n  lab status --name demo")]
+    Status(Which),
+    /// Make all leaves forward with a policy of vtepd, or with kernel VXLAN
+    #[command(
+        after_help = "Example:\n  lab policy qp-hash\n  lab policy kernel\n\nvtepd is started where it does not run."
+    )]
+    Policy(Policy),
+    /// Set an end of a link down or up
+    #[command(after_help = "Example:\n  lab link down spine1:dn1")]
+    Link(Link),
     /// Run an experiment: compare dataplanes by a file, and write tables, charts and a report
     ///
     /// The same command continues an experiment that was interrupted.
@@ -258,6 +269,44 @@ pub(crate) struct Demo {
     /// Path of vtepd [default: in the folder of lab]
     #[arg(long)]
     pub(crate) vtepd: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Policy {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// A policy of vtepd, or `kernel` for kernel VXLAN without vtepd
+    pub(crate) policy: String,
+    /// Datapath of vtepd [default: vtepd's own]
+    #[arg(long)]
+    pub(crate) datapath: Option<String>,
+    /// Number of source ports of qp-bins
+    #[arg(long, default_value_t = lab::daemon::BINS)]
+    pub(crate) bins: usize,
+    /// Seed of the hashes
+    #[arg(long, default_value_t = lab::random::SEED)]
+    pub(crate) seed: u64,
+    /// Path of vtepd [default: in the folder of lab]
+    #[arg(long)]
+    pub(crate) vtepd: Option<PathBuf>,
+}
+
+/// What happens to an end of a link.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LinkAction {
+    /// Set it down: both ends lose their carrier
+    Down,
+    /// Set it up again
+    Up,
+}
+
+#[derive(Args)]
+pub(crate) struct Link {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    pub(crate) action: LinkAction,
+    /// An end of the link, as NODE:INTERFACE
+    pub(crate) end: String,
 }
 
 #[derive(Args)]

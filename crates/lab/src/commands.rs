@@ -3,6 +3,7 @@
 mod compare;
 mod connection;
 mod demo;
+mod leaves;
 mod open;
 mod roce;
 mod run;
@@ -54,6 +55,9 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Roce(Roce::Serve(arguments)) => connection::serve(&arguments, cli.output),
         Command::Roce(Roce::Connect(arguments)) => connection::connect(&arguments, cli.output),
         Command::Demo(arguments) => demo::run(&arguments, cli.output),
+        Command::Status(which) => leaves::status(&which, cli.output),
+        Command::Policy(arguments) => leaves::policy(&arguments, cli.output),
+        Command::Link(arguments) => leaves::link(&arguments),
         Command::Run(arguments) => run::run(&arguments, cli.output),
         Command::Compare(arguments) => compare::run(&arguments, cli.output),
         Command::Verify(arguments) => verify::run(&arguments, cli.output),

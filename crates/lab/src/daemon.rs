@@ -134,6 +134,12 @@ impl Daemon {
         Ok(Self { node: node.clone(), identity })
     }
 
+    /// The vtepd that already runs on the node.
+    #[must_use]
+    pub(crate) fn running(node: &Node, identity: Identity) -> Self {
+        Self { node: node.clone(), identity }
+    }
+
     /// Changes the configuration file and makes vtepd reload it, without a restart.
     ///
     /// # Errors

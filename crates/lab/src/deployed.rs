@@ -26,7 +26,7 @@ pub(crate) struct Tunnel {
     pub(crate) node: String,
     /// The index of the interface.
     index: u32,
-    vni: u32,
+    pub(crate) vni: u32,
     vtep: Ipv4Addr,
 }
 

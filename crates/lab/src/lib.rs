@@ -7,7 +7,8 @@
 //! - [`deployed`], [`spread`], [`balance`], [`counters`]: hosts and paths of a fabric that is up,
 //!   and how traffic spreads over its links
 //! - [`packet`], [`arp`], [`roce`], [`stream`]: traffic between hosts
-//! - [`daemon`]: vtepd on a node
+//! - [`daemon`]: vtepd on a node; [`leaves`]: on all leaves
+//! - [`owner`]: files for the user who called sudo
 //! - [`endpoint`]: a RoCE endpoint with reliable connections on an interface
 //! - [`workload`]: collective operations of distributed training between hosts
 //! - [`demo`], [`run`], [`verify`], [`wan`]: the commands of the same names; `machine` describes
@@ -27,8 +28,10 @@ pub mod demo;
 pub mod deployed;
 pub mod endpoint;
 pub mod fabric;
+pub mod leaves;
 pub mod netns;
 pub mod node;
+pub mod owner;
 pub mod packet;
 pub mod process;
 pub mod progress;

@@ -88,9 +88,5 @@ pub(crate) fn note(text: impl fmt::Display) {
 /// Writes a file and gives it to the user who called sudo.
 pub(crate) fn write_for_user(path: &Path, text: &[u8]) -> std::io::Result<()> {
     std::fs::write(path, text)?;
-    let id = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
-    match (id("SUDO_UID"), id("SUDO_GID")) {
-        (None, None) => Ok(()),
-        (user, group) => std::os::unix::fs::chown(path, user, group),
-    }
+    lab::owner::give_to_user(path)
 }

@@ -68,7 +68,7 @@ impl<'a> Group<'a> {
             InnerPort::PerQueuePair => "an inner source port for each queue pair",
         };
         let variant = if variant.is_empty() { String::new() } else { format!(", {variant}") };
-        format!("Fabric {fabric}{variant}, {port}")
+        format!("fabric {fabric}{variant}, {port}")
     }
 
     fn points(&self) -> BTreeSet<&Point> {

@@ -13,6 +13,7 @@ use experiment::report::Report;
 use experiment::{Experiment, Run, Summary, table};
 
 use super::RunError;
+use crate::owner::give_to_user;
 
 const RUNS: &str = "runs.jsonl";
 const MANIFEST: &str = "manifest.json";
@@ -53,7 +54,9 @@ impl Directory {
     /// Opens or creates the directory. Runs that are there must be of the same experiment, commit
     /// and machine.
     pub(super) fn open(path: &Path, manifest: &Manifest, text: &str) -> Result<Self, RunError> {
-        fs::create_dir_all(path).map_err(error(path))?;
+        if !path.exists() {
+            fs::create_dir_all(path).and_then(|()| give_to_user(path)).map_err(error(path))?;
+        }
         let file = path.join(MANIFEST);
         match fs::read(&file) {
             Ok(bytes) => {
@@ -84,6 +87,7 @@ impl Directory {
             line,
             source,
         })?;
+        give_to_user(&file).map_err(error(&file))?;
         // The program was ended while it wrote the last line.
         lines.set_len(whole as u64).map_err(error(&file))?;
         let keys = runs.iter().map(|run| run.key.clone()).collect();
@@ -155,7 +159,9 @@ fn write(path: &Path, text: &[u8]) -> Result<(), RunError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
+    let written = fs::write(&new, text)
+        .and_then(|()| give_to_user(&new))
+        .and_then(|()| fs::rename(&new, path));
     written.map_err(|source| {
         // It may not exist.
         let _ = fs::remove_file(&new);

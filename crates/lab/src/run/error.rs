@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use crate::counters::CountersError;
-use crate::daemon::DaemonError;
 use crate::deployed::DeployedError;
 use crate::fabric::FabricError;
+use crate::leaves::LeavesError;
 use crate::netns::NetnsError;
 use crate::node::NodeError;
 use crate::process::ProcessError;
@@ -42,9 +42,9 @@ pub enum RunError {
     /// An operation on a namespace failed.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// vtepd could not be run.
+    /// vtepd could not be run on a leaf.
     #[error(transparent)]
-    Daemon(#[from] DaemonError),
+    Leaves(#[from] LeavesError),
     /// The traffic could not be sent or received.
     #[error(transparent)]
     Roce(#[from] RoceError),

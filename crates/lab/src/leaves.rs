@@ -1,0 +1,142 @@
+//! vtepd on all leaves of a fabric: its state, and one policy for all.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::daemon::{self, Daemon, DaemonError};
+use crate::deployed::DeployedError;
+use crate::fabric::{Fabric, FabricError};
+use crate::process::{ProcessError, wait_until};
+
+const ATTACH_LIMIT: Duration = Duration::from_secs(30);
+/// How long vtepd may take to end.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// The leaves could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum LeavesError {
+    /// An operation on the fabric failed.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The overlay could not be read.
+    #[error(transparent)]
+    Deployed(#[from] DeployedError),
+    /// vtepd could not be run.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    /// vtepd could not be ended.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+}
+
+/// A VNI of a leaf.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeafVni {
+    /// The leaf.
+    pub leaf: String,
+    /// The VNI.
+    pub vni: u32,
+    /// `userspace`, `offload` or `kernel`; `none` without vtepd.
+    pub datapath: String,
+    /// The policy; empty without vtepd.
+    pub policy: String,
+}
+
+/// The leaves of a fabric, with the VNIs of each.
+fn leaves(fabric: &Fabric) -> Result<BTreeMap<String, Vec<u32>>, LeavesError> {
+    let mut leaves: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for tunnel in fabric.deployed().overlay()?.tunnels {
+        leaves.entry(tunnel.node).or_default().push(tunnel.vni);
+    }
+    Ok(leaves)
+}
+
+/// The value of a label in a line of metrics.
+fn label<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = line.split_once(&format!("{name}=\""))?;
+    rest.split('"').next()
+}
+
+/// The state of each VNI on each leaf.
+///
+/// # Errors
+/// [`LeavesError`].
+pub fn status(fabric: &Fabric) -> Result<Vec<LeafVni>, LeavesError> {
+    let deployed = fabric.deployed();
+    let mut all = Vec::new();
+    for (leaf, vnis) in leaves(fabric)? {
+        let namespace = deployed.namespace(&leaf).map_err(DeployedError::from)?;
+        // No vtepd runs there.
+        let metrics = daemon::metrics(&namespace).unwrap_or_default();
+        for vni in vnis {
+            let is_own = |line: &&str| {
+                line.starts_with("vtepd_vni_datapath{")
+                    && label(line, "vni") == Some(&vni.to_string())
+            };
+            let line = metrics.lines().find(is_own).unwrap_or_default();
+            all.push(LeafVni {
+                leaf: leaf.clone(),
+                vni,
+                datapath: label(line, "datapath").unwrap_or("none").to_owned(),
+                policy: label(line, "policy").unwrap_or_default().to_owned(),
+            });
+        }
+    }
+    Ok(all)
+}
+
+/// Makes vtepd forward on all leaves with these settings. It is started where it does not run.
+/// `None`: vtepd is ended, and kernel VXLAN forwards.
+///
+/// # Errors
+/// [`LeavesError`].
+pub fn set(
+    fabric: &Fabric,
+    program: &Path,
+    settings: Option<&daemon::Settings>,
+) -> Result<(), LeavesError> {
+    let records = fabric.processes()?;
+    let mut daemons = Vec::new();
+    for (leaf, vnis) in leaves(fabric)? {
+        let node = fabric.node(&leaf)?;
+        let running = records.iter().find(|record| record.node == leaf && record.name == "vtepd");
+        match (settings, running) {
+            (None, None) => {}
+            (None, Some(record)) => record.identity.stop(STOP_LIMIT)?,
+            (Some(settings), Some(record)) => {
+                let daemon = Daemon::running(&node, record.identity);
+                let before = daemon.generations();
+                daemon.reload(settings.clone())?;
+                daemons.push((daemon, vnis.len(), before));
+            }
+            (Some(settings), None) => {
+                let daemon = Daemon::start(&node, program, settings.clone(), &[])?;
+                daemons.push((daemon, vnis.len(), [0, 0]));
+            }
+        }
+    }
+    for (daemon, vnis, before) in daemons {
+        let Some(settings) = settings else { continue };
+        // `wait` below reports a vtepd that has not followed.
+        wait_until(ATTACH_LIMIT, || {
+            !daemon.identity().alive() || daemon.generations().first() > before.first()
+        });
+        daemon.wait(settings.clone(), vnis, ATTACH_LIMIT)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_of_a_metric() {
+        let line = "x{vni=\"10\",netdev=\"vx10\",policy=\"qp-hash\"} 1";
+        assert_eq!((label(line, "vni"), label(line, "policy")), (Some("10"), Some("qp-hash")));
+        assert_eq!(label(line, "datapath"), None);
+    }
+}
