@@ -13,6 +13,7 @@ use experiment::file::{BINS, Circuits, Dataplane, Failure, FailureKind};
 use experiment::plan::Key;
 use experiment::record::{Role, Tier};
 use experiment::units::{InnerPort, Name};
+use serde::Deserialize;
 
 use super::{RunError, Settings};
 use crate::bring_up::own_program;
@@ -22,6 +23,8 @@ use crate::fabric::Fabric;
 use crate::leaves;
 use crate::machine;
 use crate::netns::{self, NetnsError};
+use crate::node::Node;
+use crate::process::wait_until;
 use crate::progress::OnProgress;
 use crate::roce::Limit;
 use crate::spread::{self, Paths};
@@ -36,6 +39,12 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 const REAL_TIME: [&str; 2] = ["bfdd", "lab"];
 /// The maximum number of attempts of a run, if routes change meanwhile.
 const ATTEMPTS: u32 = 5;
+
+/// The field of `show bfd peers json` that is used.
+#[derive(Deserialize)]
+struct BfdPeer {
+    status: String,
+}
 
 /// A fabric that is up.
 pub(super) struct Bench<'a> {
@@ -139,8 +148,25 @@ impl<'a> Bench<'a> {
             run_before_others(&self.fabric)?;
         }
         self.fabric.converge(CONVERGENCE_LIMIT, report)?;
+        self.await_bfd(report)?;
         self.variant = Some(index);
         Ok(())
+    }
+
+    /// Waits until all BFD sessions are up. BGP establishes its sessions without them.
+    fn await_bfd(&self, report: OnProgress) -> Result<(), RunError> {
+        let speakers = self.fabric.speakers()?;
+        let is_up = |node: &Node| {
+            let peers = node.run(&["vtysh", "-c", "show bfd peers json"]).ok()?;
+            let peers: Vec<BfdPeer> = serde_json::from_str(&peers).ok()?;
+            Some(peers.iter().all(|peer| peer.status == "up"))
+        };
+        let mut interrupted = Ok(());
+        wait_until(CONVERGENCE_LIMIT, || {
+            interrupted = report("waiting for BFD");
+            interrupted.is_err() || speakers.iter().all(|node| is_up(node) == Some(true))
+        });
+        Ok(interrupted?)
     }
 
     /// Measures a run with a failure. The link that carries most of the widest tier fails.
@@ -152,6 +178,12 @@ impl<'a> Bench<'a> {
         interrupted: &AtomicBool,
     ) -> Result<Run, RunError> {
         self.fabric.converge(CONVERGENCE_LIMIT, report)?;
+        let dataplanes = self.experiment.dataplanes.iter();
+        let settle = dataplanes.filter(|dataplane| dataplane.label() == key.dataplane);
+        // Routes have changed since the last run.
+        for dataplane in settle {
+            std::thread::sleep(Duration::from_secs(dataplane.settle.into()));
+        }
         let mut run = self.send(key, 1, interrupted)?;
         let tier = self.paths.widest();
         let links = run.tiers.iter().flat_map(|tier| &tier.links);
