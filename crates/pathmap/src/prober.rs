@@ -332,13 +332,16 @@ impl Prober {
         let is_dead = |state: &State| state.known.is_some() && state.missed >= missing;
         let dead = |(pair, state): (&Pair, &State)| is_dead(state).then_some(*pair);
         let dead: Vec<Pair> = self.pairs.iter().filter_map(dead).collect();
-        for pair in dead {
+        // Pairs on the same route are not probed often, and must not be used before they are.
+        let alike = |pair: &Pair| state::unused_like(&self.pairs, &self.used, *pair);
+        let alike: BTreeSet<Pair> = dead.iter().flat_map(alike).collect();
+        for pair in dead.into_iter().chain(alike) {
             if let Some(state) = self.pairs.get_mut(&pair) {
                 state.bury();
             }
             self.version += 1;
             self.changes.push(Change::Lost(pair));
-            self.schedule(pair, now + EXPLORE, false);
+            self.schedule(pair, now, false);
         }
     }
 

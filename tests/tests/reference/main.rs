@@ -131,12 +131,14 @@ fn the_picture_of_the_demo_is_up_to_date() {
     let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
     let title = "Load of the four links between the data centres, by policy";
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 860 260\" role=\"img\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1075 260\" role=\"img\" \
          aria-label=\"{title}\">\n<title>{title}</title>\n{STYLE}\n\
-         <rect class=\"bg\" width=\"860\" height=\"260\"/>\n\
+         <rect class=\"bg\" width=\"1075\" height=\"260\"/>\n\
          <text class=\"bold\" x=\"20\" y=\"24\">{title}</text>\n"
     );
-    for (policy, left) in figures["policies"].as_array().unwrap().iter().zip([20, 235, 450, 665]) {
+    for (policy, left) in
+        figures["policies"].as_array().unwrap().iter().zip([20, 235, 450, 665, 880])
+    {
         let loads = LINKS.map(|link| policy["links"][link].as_f64().unwrap());
         let all: f64 = loads.iter().sum();
         writeln!(svg, "<path class=\"mean\" d=\"M{left} 165h168\"/>").unwrap();

@@ -36,14 +36,15 @@ fn sent_on(lab: &Lab) -> [u64; 2] {
     })
 }
 
-/// The source port of each queue pair, and how often it moved.
-fn placed(vtepd: &Vtepd) -> BTreeMap<u64, (u64, u64)> {
+/// The uplink of each queue pair, and how often it moved.
+fn placed(vtepd: &Vtepd) -> BTreeMap<u64, (String, u64)> {
     let answer = vtepd.ask(&["qp"]);
     let number = |row: &serde_json::Value, name: &str| row[name].as_u64().unwrap();
     let rows = answer.as_array().unwrap().iter();
     rows.filter(|row| row["state"] == "pinned")
         .map(|row| {
-            let place = (number(row, "source_port"), number(row, "moves"));
+            let uplink = row["uplink"].as_str().unwrap().to_owned();
+            let place = (uplink, number(row, "moves"));
             (number(row, "queue_pair"), place)
         })
         .collect()

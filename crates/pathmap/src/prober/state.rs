@@ -1,5 +1,6 @@
 //! What is known about one pair.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -177,4 +178,22 @@ impl State {
             }
         }
     }
+}
+
+/// The pairs on the route of `pair` that are not in use.
+pub(super) fn unused_like(
+    pairs: &BTreeMap<Pair, State>,
+    used: &BTreeSet<Pair>,
+    pair: Pair,
+) -> Vec<Pair> {
+    let Some(route) = pairs.get(&pair).and_then(|state| state.known.as_ref()) else {
+        return Vec::new();
+    };
+    let is_alike = |(other, state): &(&Pair, &State)| {
+        other.hop == pair.hop
+            && **other != pair
+            && !used.contains(*other)
+            && state.known.as_ref().is_some_and(|known| known.is_route_of(route))
+    };
+    pairs.iter().filter(is_alike).map(|(other, _)| *other).collect()
 }

@@ -99,6 +99,12 @@ fn a_dead_link_is_found_within_30_ms_and_nothing_else_is_dead() {
             }
         }
         assert!(found.is_some_and(|after| after <= 30), "after {found:?} ms");
+        let dead = |fabric: &Fabric, pair| {
+            let route = fabric.route(pair);
+            (route.uplink, route.spine) == (2, 1)
+        };
+        let known = fabric.prober.known().filter(|(pair, _)| dead(&fabric, *pair)).count();
+        assert_eq!(known, 0, "no other port of the dead route is used");
         // It returns.
         fabric.dead.clear();
         fabric.run(ms(1200));

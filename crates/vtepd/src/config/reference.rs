@@ -135,7 +135,7 @@ fn the_reference_of_the_configuration_is_up_to_date() {
         };
         let properties = resolve(&root, inner)["properties"].as_object().unwrap();
         table(&mut page, &root, &heading, &sentence(schema), properties);
-        if let Some(ports) = properties.get("ports") {
+        if let Some(ports) = properties.get("ports").filter(|_| section == "standalone") {
             let ports = resolve(&root, &ports["items"])["properties"].as_object().unwrap();
             table(&mut page, &root, "`ports` of a `[[standalone]]`", "One access port.", ports);
         }
