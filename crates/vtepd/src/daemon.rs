@@ -209,9 +209,7 @@ async fn forward(
         Arc::clone(&guarded),
     ));
     let realtime = configuration.worker.realtime;
-    // Ends with this function.
-    let _probing =
-        probing.map(|probing| probing.start(Arc::clone(&handle), realtime)).transpose()?;
+    let _probing = probing.map(|opened| opened.start(Arc::clone(&handle), realtime)).transpose()?;
 
     let (refused, mut refusal) = mpsc::channel(1);
     let journal = Journal::default();
