@@ -65,19 +65,12 @@ impl<W: Write> Session<'_, W> {
             Command::Path { vtep, csv } => {
                 let request = v1::ListPathsRequest { vtep: vtep.map(|vtep| vtep.to_string()) };
                 let rows = all(self.client.list_paths(request).await?).await?;
-                self.print(&rows, |out| match csv {
-                    true => pinned::path_table(&rows).write_csv(out),
-                    false => pinned::paths(out, &rows),
-                })
+                self.print(&rows, |out| pinned::write_paths(out, &rows, csv))
             }
             Command::Qp { of: OfVni { vni }, csv } => {
                 let request = v1::ListQueuePairsRequest { vni };
                 let rows = all(self.client.list_queue_pairs(request).await?).await?;
-                let table = pinned::queue_pairs(&rows);
-                self.print(&rows, |out| match csv {
-                    true => table.write_csv(out),
-                    false => table.write(out, ""),
-                })
+                self.print(&rows, |out| pinned::write_queue_pairs(out, &rows, csv))
             }
             Command::Peer => {
                 let rows = all(self.client.list_peers(v1::ListPeersRequest {}).await?).await?;

@@ -7,7 +7,7 @@ use api::v1;
 use crate::output::Table;
 
 /// What is known of the way to each VTEP: its paths, and the balance of its tiers.
-pub fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
+fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
     if rows.is_empty() {
         return writeln!(out, "no VTEP is probed: no VNI that is taken over has the policy qp-pin");
     }
@@ -43,8 +43,23 @@ pub fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
     Ok(())
 }
 
+/// The paths, as text or as comma-separated values.
+pub fn write_paths(out: &mut impl Write, rows: &[v1::VtepPaths], csv: bool) -> io::Result<()> {
+    if csv { path_table(rows).write_csv(out) } else { paths(out, rows) }
+}
+
+/// The queue pairs, as a table or as comma-separated values.
+pub fn write_queue_pairs(
+    out: &mut impl Write,
+    rows: &[v1::QueuePair],
+    csv: bool,
+) -> io::Result<()> {
+    let table = queue_pairs(rows);
+    if csv { table.write_csv(out) } else { table.write(out, "") }
+}
+
 /// One row for each path.
-pub fn path_table(rows: &[v1::VtepPaths]) -> Table<8> {
+fn path_table(rows: &[v1::VtepPaths]) -> Table<8> {
     let headings =
         ["vtep", "uplink", "routers", "ports", "delay us", "queue pairs", "kB/s", "first port"];
     let mut table = Table::new(headings);
@@ -70,7 +85,7 @@ pub fn path_table(rows: &[v1::VtepPaths]) -> Table<8> {
 }
 
 /// One row for each queue pair.
-pub fn queue_pairs(rows: &[v1::QueuePair]) -> Table<12> {
+fn queue_pairs(rows: &[v1::QueuePair]) -> Table<12> {
     let headings = [
         "vni",
         "source",

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io::{self, Write as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::api::Address;
 use bpf::Hook;
@@ -208,25 +209,14 @@ async fn forward(
         Arc::clone(&guarded),
     ));
     let realtime = configuration.worker.realtime;
-    // Ends with this function.
-    let _probing =
-        probing.map(|probing| probing.start(Arc::clone(&handle), realtime)).transpose()?;
+    let _probing = probing.map(|opened| opened.start(Arc::clone(&handle), realtime)).transpose()?;
 
     let (refused, mut refusal) = mpsc::channel(1);
     let journal = Journal::default();
     if configuration.fpm.address.is_none() {
         tracing::info!("FPM is off: everything comes from rtnetlink");
     }
-    if let Some(kill_switch) = handle.kill_switch() {
-        let watched = Watched {
-            events: kernel.waiting()?,
-            requests: requests.clone(),
-            status: handle.status.clone(),
-            runtime: tokio::runtime::Handle::current(),
-            journal: journal.clone(),
-        };
-        guard::watch_control(&guarded, kill_switch, watched, configuration.stall_limit)?;
-    }
+    watch_control(&handle, &guarded, &kernel, (&requests, &journal), configuration.stall_limit)?;
     let mut applier = Applier::new(Arc::clone(&handle), journal.clone(), metrics_address, refused);
     let (fpm, log) = (configuration.fpm.clone(), journal.clone());
     let control = control::run(state, kernel, fpm, wanted, status, log, |update, diff| {
@@ -264,6 +254,26 @@ async fn forward(
         }
     };
     ended.and(stop(&handle))
+}
+
+/// Has a guard give everything to the kernel while the control task hangs.
+fn watch_control(
+    handle: &Handle,
+    guarded: &Arc<Guarded>,
+    kernel: &Kernel,
+    (requests, journal): (&mpsc::Sender<Request>, &Journal),
+    stall_limit: Duration,
+) -> Result<(), Failure> {
+    let Some(kill_switch) = handle.kill_switch() else { return Ok(()) };
+    let watched = Watched {
+        events: kernel.waiting()?,
+        requests: requests.clone(),
+        status: handle.status.clone(),
+        runtime: tokio::runtime::Handle::current(),
+        journal: journal.clone(),
+    };
+    guard::watch_control(guarded, kill_switch, watched, stall_limit)?;
+    Ok(())
 }
 
 /// Reads the configuration again, and has the control task use the new settings.
