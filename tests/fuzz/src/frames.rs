@@ -126,7 +126,13 @@ pub fn encapsulate(data: &[u8]) {
         run(frame, |pipeline, batch, out| pipeline.encapsulate(batch, &HERE, Instant::now(), out));
     let ports: Vec<_> =
         done.sent.iter().map(|(_, bytes)| u16::from_be_bytes([bytes[34], bytes[35]])).collect();
-    match explain(&frame, VniIndex::new(SLOT).unwrap(), &HERE, Instant::now(), &path::Pins::default()) {
+    match explain(
+        &frame,
+        VniIndex::new(SLOT).unwrap(),
+        &HERE,
+        Instant::now(),
+        &path::Pins::default(),
+    ) {
         Explanation::Dropped(reason) => {
             assert_eq!((ports.len(), done.dropped.as_slice()), (0, [reason].as_slice()));
         }

@@ -10,6 +10,7 @@ mod frames;
 mod kernel;
 mod model;
 mod offload;
+mod probes;
 mod programs;
 mod requests;
 mod seeds;
@@ -18,6 +19,7 @@ mod streams;
 
 pub use frames::{decapsulate, dissect, encapsulate};
 pub use offload::offload;
+pub use probes::probe_message;
 pub use programs::{chosen_port, steering};
 pub use requests::api_request;
 pub use seeds::write_if_asked as write_seeds_if_asked;
@@ -35,7 +37,9 @@ mod vtepd {
     pub mod log;
     pub mod metrics_view;
     pub mod own_links;
+    pub mod pinning;
     pub mod privilege;
+    pub mod probing;
     pub mod standalone;
     pub mod takeover;
     pub mod wakeups;
@@ -43,6 +47,7 @@ mod vtepd {
     pub mod api {
         pub mod events;
         pub mod explain;
+        pub mod pinned;
         pub mod service;
         pub mod show;
         pub mod status;
@@ -50,6 +55,6 @@ mod vtepd {
 }
 // The modules refer to each other by these paths.
 use vtepd::{
-    api, guard, handle, link_watch, log, metrics_view, own_links, privilege, standalone, takeover,
-    wakeups,
+    api, guard, handle, link_watch, log, metrics_view, own_links, pinning, privilege, probing,
+    standalone, takeover, wakeups,
 };

@@ -45,11 +45,26 @@ static DAEMON: LazyLock<Daemon> = LazyLock::new(|| {
         stall_limit: Duration::from_secs(1),
         expedited_rcu: false,
     };
-    let takeover =
-        Takeover::prepare(steering, options, &[], access, &sender, || {}, || {}).unwrap();
+    let takeover = Takeover::prepare(
+        steering,
+        (options, &pipeline::Pins::default()),
+        &[],
+        access,
+        &sender,
+        || {},
+        || {},
+    )
+    .unwrap();
     let (status, seen) = watch::channel(Status::default());
-    let handle =
-        Handle::new(takeover, Vec::new(), Hook::Tcx, Features::ALL, true, seen, Arc::default());
+    let handle = Handle::new(
+        takeover,
+        Vec::new(),
+        Hook::Tcx,
+        Features::ALL,
+        (true, None),
+        seen,
+        Arc::default(),
+    );
     // The fuzzer does not need the worker threads. The tables that the service shows remain.
     handle.stop().unwrap();
     let snapshot = Arc::new(THERE.clone());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use test_frames::{IPV4, IPV6, Ipv4, Ipv6};
 
-use crate::{frames, kernel, requests};
+use crate::{frames, kernel, probes, requests};
 
 /// Root of the repository.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -39,6 +39,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             [behind(&[0, 0]), behind(&[7, 2]), behind(&[1, 1, 2]), behind(&[3, 3, 0x29])].concat()
         }
         "chosen_port" => (0..6).flat_map(|policy| behind(&[policy])).collect(),
+        "probe_message" => probes::seeds(),
         _ => panic!("no target has the name {target}"),
     }
 }

@@ -1,0 +1,58 @@
+//! Probes and answers between VTEPs.
+
+use std::net::Ipv4Addr;
+
+use pathmap::message::{Answer, LinkLoad, Message, Probe};
+use pathmap::packet::{self, Headers};
+use wire::MacAddr;
+
+/// A message that is read can be written and read again. A packet contains its message.
+pub fn probe_message(data: &[u8]) {
+    if let Ok(message) = Message::parse(data) {
+        assert_eq!(Message::parse(&message.bytes()), Ok(message));
+    }
+    if let Some(received) = packet::parse(data) {
+        let bounds = data.as_ptr_range();
+        let message = received.message.as_ptr_range();
+        assert!(bounds.start <= message.start && message.end <= bounds.end);
+        let _ = Message::parse(received.message);
+    }
+}
+
+/// A probe and an answer, alone and in packets with and without recorded addresses.
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let probe = Probe {
+        epoch: 1,
+        id: 2,
+        nonce: 3,
+        uplink: 4,
+        port: 50_000,
+        ttl: 64,
+        records: true,
+        urgent: false,
+        time: 5,
+    };
+    let link = Ipv4Addr::new(10, 1, 0, 1);
+    let answer = Answer {
+        probe,
+        arrival: 7,
+        ttl_seen: 62,
+        recorded: vec![link],
+        loads: vec![LinkLoad { link, kilobytes: 9 }],
+    };
+    let messages = [Message::Probe(probe), Message::Answer(answer)].map(|message| message.bytes());
+    let packets = messages.iter().flat_map(|message| {
+        [false, true].map(|records| {
+            let headers = Headers {
+                macs: (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])),
+                ends: (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)),
+                ports: (50_000, 4789),
+                ttl: 64,
+                records,
+            };
+            packet::build(&headers, message)
+        })
+    });
+    let packets: Vec<Vec<u8>> = packets.collect();
+    [messages.to_vec(), packets].concat()
+}
