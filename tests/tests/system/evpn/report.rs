@@ -15,7 +15,7 @@ use super::fixture::{DAEMONS, MANAGEMENT, frr, topology, turn};
 const FABRIC: &str = "evpn-demo";
 const FRAMES: u64 = 20_000;
 const QUEUE_PAIRS: usize = 32;
-const POLICIES: [&str; 4] = ["kernel", "five-tuple", "qp-bins", "qp-hash"];
+const POLICIES: [&str; 5] = ["kernel", "five-tuple", "qp-bins", "qp-hash", "qp-pin"];
 /// Maximum number of BGP and BFD frames on four links while one policy is measured. Each link
 /// carries two BFD sessions with a packet every 300 ms.
 const NOISE: u64 = 400;
@@ -119,6 +119,7 @@ fn demo_figures() {
     for name in ["kernel", "five-tuple"] {
         assert!((of(name) - 4.0).abs() < 0.05, "{name}: MMR {}", of(name));
     }
+    assert!(of("qp-pin") < 1.02, "qp-pin: MMR {}, and the floor is 1", of("qp-pin"));
     if outcome.hash_seeds {
         let chance = RandomPlacement::new(QUEUE_PAIRS, between.len());
         let (low, high) = (chance.quantile_mmr(0.0005) - 0.05, chance.quantile_mmr(0.9995) + 0.05);
@@ -131,8 +132,8 @@ fn demo_figures() {
         println!("SKIPPED demo_figures/qp-hash: routers without hash seeds of their own polarise");
     }
 
-    // The figures come from the links' counters. The difference is FRR's frames and measurements
-    // that were repeated.
+    // The figures come from the links' counters. The difference is FRR's frames, probes of qp-pin
+    // and measurements that were repeated.
     let again: u32 = outcome.policies.iter().map(|policy| policy.attempts - 1).sum();
     let others = 2500 + u64::from(again) * FRAMES;
     for (link, figure) in all {
