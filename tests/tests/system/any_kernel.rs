@@ -6,6 +6,7 @@ use lab::roce::Report;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use root_test::root_test;
+use vtepd_tests::daemon::USERSPACE;
 use vtepd_tests::lab::{VNI, run};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Setup, Vtepd, sockets, wait_for};
@@ -45,8 +46,9 @@ impl Streams {
 
 /// A vtepd with a long stall limit, because an emulated machine may not run the worker within the
 /// default limit.
-fn patient(lab: &Lab) -> Vtepd {
-    Vtepd::start_configured(&lab.leaf, "[takeover]\nstall-limit-ms = 3000\n", &["--no-fpm"])
+fn patient(lab: &Lab, arguments: &[&str]) -> Vtepd {
+    let arguments = [&["--no-fpm"], arguments].concat();
+    Vtepd::start_configured(&lab.leaf, "[takeover]\nstall-limit-ms = 3000\n", &arguments)
 }
 
 /// vtepd starts, is killed, restarts, hangs and stops, with a stream in each direction to and from
@@ -55,7 +57,7 @@ fn patient(lab: &Lab) -> Vtepd {
 fn the_minimal_takeover() {
     let lab = Lab::new("anyk");
     let start = || {
-        let vtepd = patient(&lab);
+        let vtepd = patient(&lab, &[]);
         vtepd.wait_for("frames through vtepd both ways", |metrics| {
             ["encapsulated", "decapsulated"].iter().all(|way| metrics.vni_frames(VNI, way) > 50)
         });
@@ -105,7 +107,7 @@ fn super_frames_of_local_senders_arrive() {
     const DATAGRAMS: usize = 100;
     let lab =
         Lab::with("anyudp", Setup { overlay_mtu: 1500, underlay_mtu: 1550, ..Setup::default() });
-    let vtepd = patient(&lab);
+    let vtepd = patient(&lab, &USERSPACE);
     let status = vtepd.ask(&["status"]);
     let lacks: Vec<&str> = status["steering"]["lacks"]
         .as_array()
