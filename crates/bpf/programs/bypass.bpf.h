@@ -70,17 +70,12 @@ struct {
 // (br_validate_ipv4(), net/bridge/br_netfilter_hooks.c).
 static ALWAYS_INLINE int is_ipv4(struct __sk_buff *skb)
 {
-	const __u32 *words = (const __u32 *)((const __u8 *)(long)skb->data + 14);
+	const __u8 *frame = linear(skb, 14 + 20);
+	const __u32 *words = (const __u32 *)(frame + 14);
 	__u64 sum = 0;
 
-	// Drivers may leave the header in a fragment of the buffer.
-	if ((const __u8 *)(words + 5) > (const __u8 *)(long)skb->data_end) {
-		if (bpf_skb_pull_data(skb, 14 + 20))
-			return 0;
-		words = (const __u32 *)((const __u8 *)(long)skb->data + 14);
-		if ((const __u8 *)(words + 5) > (const __u8 *)(long)skb->data_end)
-			return 0;
-	}
+	if (!frame)
+		return 0;
 	// Version, header length and packet length, which are in the first word.
 	if ((words[0] & 0xff) != 0x45 || ntohs((__u16)(words[0] >> 16)) + 14U != skb->len)
 		return 0;

@@ -5,19 +5,7 @@
 // over the packet. If the inner checksum is left to the device, the sum follows from the headers
 // alone (local checksum offload, Documentation/networking/checksum-offloads.rst).
 
-// The outer headers, and the inner Ethernet header.
-struct encapsulated {
-	__u8 destination[6];
-	__u8 source[6];
-	__u16 ethertype;
-	struct ipv4 ip;
-	struct udp udp;
-	__u32 vxlan_flags;
-	__u32 vni;
-	__u8 inner[14];
-} __attribute__((packed));
-
-#define UDP_CHECKSUM_AT 40 // offset in struct encapsulated
+#define CHECKSUM_AT 6 // offset in the UDP header
 
 // Longest packet that can be summed: CHUNKS of 512 bytes.
 #define CHUNK 512
@@ -59,6 +47,9 @@ static ALWAYS_INLINE int sum_bytes(struct __sk_buff *skb, __u32 offset, __u64 *s
 	__s64 chunk = fold_sum(*sum);
 	int i;
 
+	// The verifier forgets a number that is spilled to the stack. `offset` is that of a UDP header.
+	asm volatile("" : "+r"(offset));
+	offset &= 0x7f;
 	if (skb->len > CHUNK * CHUNKS)
 		return 0;
 	if ((__u8 *)(long)skb->data + skb->len > (__u8 *)(long)skb->data_end && bpf_skb_pull_data(skb, skb->len))
@@ -75,10 +66,21 @@ static ALWAYS_INLINE int sum_bytes(struct __sk_buff *skb, __u32 offset, __u64 *s
 	return 1;
 }
 
-// The sum of the pseudo header (RFC 768) of an outer datagram; `length` is in network byte order.
+// The sum of the pseudo header of an outer datagram (RFC 768, RFC 8200 section 8.1). The length is in
+// network byte order.
 static ALWAYS_INLINE __u64 pseudo_header(const struct ipv4 *ip, __u16 length)
 {
 	return (__u64)ip->addresses[0] + ip->addresses[1] + htons(IPPROTO_UDP) + length;
+}
+
+static ALWAYS_INLINE __u64 pseudo_header_ipv6(const struct headers_ipv6 *h)
+{
+	__u64 sum = htons(IPPROTO_UDP) + h->udp.length;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		sum += h->addresses[i];
+	return sum;
 }
 
 // Whether the checksum of the packet, or of the packet inside, is left to the device
@@ -92,17 +94,29 @@ static ALWAYS_INLINE int is_partial(struct __sk_buff *skb, __u32 offset, __u16 f
 	       now == field;
 }
 
-// The sum of what lies between the outer IPv4 header and the inner transport header, and of the
-// inner transport segment once the device has completed its checksum. Returns 0 if there is no TCP
-// or UDP right behind the inner IP header.
-static ALWAYS_INLINE int sum_headers(struct __sk_buff *skb, const struct encapsulated *o, __u64 *sum)
+// The outer UDP and VXLAN header, and the inner Ethernet header, which may have a tag.
+struct tunnelled {
+	struct udp udp;
+	__u32 vxlan_flags;
+	__u32 vni_reserved;
+	__u8 ethernet[14 + 4];
+};
+
+// The sum of what lies between the outer IP header and the inner transport header, and of the inner
+// transport segment once the device has completed its checksum. `at`: offset of the outer UDP
+// header, `tag`: bytes of the inner tag. Returns 0 if there is no TCP or UDP right behind the inner
+// IP header.
+static ALWAYS_INLINE int sum_headers(struct __sk_buff *skb, const struct tunnelled *o, __u32 at, __u32 tag, __u64 *sum)
 {
-	const __u32 begin = __builtin_offsetof(struct encapsulated, udp), length_but_two = sizeof(*o) - begin - 2;
-	__u32 at = sizeof(*o), length, protocol;
+	const __u16 *rest = (const __u16 *)(o->ethernet + 12);
+	__u32 length, protocol;
 	__u16 ip[20] = {}, field;
 
-	*sum += bpf_csum_diff(0, 0, (__be32 *)((char *)o + begin), length_but_two, 0);
-	*sum += *(const __u16 *)((const char *)o + begin + length_but_two);
+	*sum += bpf_csum_diff(0, 0, (__be32 *)o, 8 + 8 + 12, 0);
+	*sum += rest[0];
+	if (tag)
+		*sum += (__u64)rest[1] + rest[2];
+	at += 8 + 8 + 14 + tag;
 	if (bpf_skb_load_bytes(skb, at, ip, 20))
 		return 0;
 	if ((ip[0] & 0xff) == 0x45) {
@@ -127,29 +141,29 @@ static ALWAYS_INLINE int sum_headers(struct __sk_buff *skb, const struct encapsu
 
 // Writes the outer UDP checksum of a packet whose field is 0. It stays 0 ("no checksum") if the
 // inner checksum is left to the device and is neither that of TCP nor of UDP, and for packets that
-// are too long. Returns 0 if the packet cannot be written.
-static FUNCTION int complete_checksum(struct __sk_buff *skb, const struct encapsulated *o)
+// are too long. `at`: offset of the outer UDP header, `tag`: bytes of the inner tag, `sum`: that of
+// the pseudo header. Returns 0 if the packet cannot be written.
+static FUNCTION int complete_checksum(struct __sk_buff *skb, const struct tunnelled *o, __u32 at, __u32 tag, __u64 sum)
 {
-	__u64 sum = pseudo_header(&o->ip, o->udp.length);
 	__u16 checksum = 0, *field;
 
 	// As in is_partial(), without calls.
-	if (bpf_l4_csum_replace(skb, UDP_CHECKSUM_AT, 0, 1, sizeof(checksum)))
+	if (bpf_l4_csum_replace(skb, at + CHECKSUM_AT, 0, 1, sizeof(checksum)))
 		return 0;
-	field = (__u16 *)((__u8 *)(long)skb->data + UDP_CHECKSUM_AT);
+	field = (__u16 *)((__u8 *)(long)skb->data + at + CHECKSUM_AT);
 	if ((__u8 *)(field + 1) > (__u8 *)(long)skb->data_end)
 		return 0;
 	if (!*field) {
-		if (!sum_headers(skb, o, &sum))
+		if (!sum_headers(skb, o, at, tag, &sum))
 			return 1;
 	} else {
 		// What the field contains now does not count.
 		sum += (__u16)~*field;
-		if (!sum_bytes(skb, UDP_CHECKSUM_AT - 6, &sum))
-			return !bpf_skb_store_bytes(skb, UDP_CHECKSUM_AT, &checksum, sizeof(checksum), 0);
+		if (!sum_bytes(skb, at, &sum))
+			return !bpf_skb_store_bytes(skb, at + CHECKSUM_AT, &checksum, sizeof(checksum), 0);
 	}
 	checksum = ~fold_sum(sum);
 	if (!checksum)
 		checksum = 0xffff;
-	return !bpf_skb_store_bytes(skb, UDP_CHECKSUM_AT, &checksum, sizeof(checksum), 0);
+	return !bpf_skb_store_bytes(skb, at + CHECKSUM_AT, &checksum, sizeof(checksum), 0);
 }

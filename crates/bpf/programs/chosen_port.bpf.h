@@ -34,7 +34,7 @@ struct port_key {
 
 // How the source port is chosen. All numbers are in host byte order.
 struct port_choice {
-	__u64 seed;
+	__u64 state;        // of the hash, with the seed
 	__u32 mark;         // skb->mark for frames that have none; 0 leaves it unset
 	__u16 kernel_min;   // the netdev's `srcport MIN MAX`: the kernel uses MIN to MAX - 1
 	__u16 kernel_width; // MAX - MIN, at least 1
@@ -52,7 +52,6 @@ struct {
 } port_choices SEC(".maps");
 
 // crates/path/src/hash.rs
-#define K0 0x6a09e667f3bcc909ULL
 #define K1 0xbb67ae8584caa73bULL
 #define K2 0x3c6ef372fe94f82bULL
 #define K3 0xa54ff53a5f1d36f1ULL
@@ -65,11 +64,6 @@ static ALWAYS_INLINE __u64 fold(__u64 a, __u64 b)
 	__u64 middle = (low >> 32) + (__u32)left + (__u32)right;
 
 	return (a * b) ^ (a1 * b1 + (left >> 32) + (right >> 32) + (middle >> 32));
-}
-
-static ALWAYS_INLINE __u64 hash_begin(__u64 seed)
-{
-	return fold(seed ^ K0, K1);
 }
 
 static ALWAYS_INLINE __u64 hash_word(__u64 state, __u64 word)
@@ -100,13 +94,6 @@ struct ipv6 {
 	__u8 hop_limit;
 	__u64 addresses[4];
 } __attribute__((packed));
-
-struct udp {
-	__u16 source;
-	__u16 destination;
-	__u16 length;
-	__u16 checksum;
-};
 
 enum fragment { WHOLE_DATAGRAM, FIRST_FRAGMENT, LATER_FRAGMENT };
 
@@ -201,38 +188,38 @@ static ALWAYS_INLINE int ipv6_word(struct __sk_buff *skb, __u32 offset, __u32 en
 
 enum { NOT_IP = 0, OTHER_IP = 1, ROCE = 2 };
 
-// The hash of the key of the usual RoCE frame: untagged, IPv4 without options or fragments. One load
-// instead of four takes 17 of 68 ns off. Returns 0 for other frames, which may still be RoCE.
+// The hash of the key of the usual RoCE frame: untagged, IPv4 without options or fragments, and its
+// headers in linear memory. Reading it without calls saves a third of the time. Returns 0 for other
+// frames, which may still be RoCE.
 static ALWAYS_INLINE int plain_roce(struct __sk_buff *skb, __u64 state, __u64 *hash)
 {
-	struct {
-		__u16 ethertype;
+	const struct {
 		struct ipv4 ip;
 		struct udp udp;
 		__u32 flags;
 		__u32 queue_pair;
-	} __attribute__((packed)) h;
+	} *h = (void *)((__u8 *)(long)skb->data + 14);
 	__u32 total, claimed;
 
-	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present || bpf_skb_load_bytes(skb, 12, &h, sizeof(h)))
+	if ((__u8 *)(h + 1) > (__u8 *)(long)skb->data_end || skb->protocol != htons(ETH_P_IP) || skb->vlan_present)
 		return 0;
-	total = ntohs(h.ip.total_length);
-	claimed = ntohs(h.udp.length);
-	if (h.ethertype != htons(ETH_P_IP) || h.ip.version_ihl != 0x45 || h.ip.protocol != IPPROTO_UDP ||
-	    (h.ip.fragment & htons(FRAGMENT)) || h.udp.destination != htons(PORT_ROCE))
+	total = ntohs(h->ip.total_length);
+	claimed = ntohs(h->udp.length);
+	if (((const __u16 *)h)[-1] != htons(ETH_P_IP) || h->ip.version_ihl != 0x45 || h->ip.protocol != IPPROTO_UDP ||
+	    (h->ip.fragment & htons(FRAGMENT)) || h->udp.destination != htons(PORT_ROCE))
 		return 0;
-	if (total + 14 > skb->len || claimed + sizeof(h.ip) > total || claimed < sizeof(h.udp) + BTH_LENGTH)
+	if (total + 14 > skb->len || claimed + sizeof(h->ip) > total || claimed < sizeof(h->udp) + BTH_LENGTH)
 		return 0;
-	state = hash_word(state, (__u64)ntohl(h.ip.addresses[0]) << 32 | ntohl(h.ip.addresses[1]));
-	*hash = hash_end(hash_word(state, queue_pair_word(ntohl(h.queue_pair) & 0xffffff)));
+	state = hash_word(state, (__u64)ntohl(h->ip.addresses[0]) << 32 | ntohl(h->ip.addresses[1]));
+	*hash = hash_end(hash_word(state, queue_pair_word(ntohl(h->queue_pair) & 0xffffff)));
 	return 1;
 }
 
-// The hash of a frame's key. Returns what kind of frame it is. With `five_tuple`, RoCE counts as UDP.
-FUNCTION int flow_hash(struct __sk_buff *skb, __u64 seed, int five_tuple, __u64 *hash)
+// The hash of a frame's key. `state` contains the seed. Returns what kind of frame it is. With `five_tuple`, RoCE counts as UDP.
+FUNCTION int flow_hash(struct __sk_buff *skb, __u64 state, int five_tuple, __u64 *hash)
 {
 	__u32 offset = 14, header, total, tags = skb->vlan_present ? 1 : 0, length = skb->len;
-	__u64 word, state = hash_begin(seed);
+	__u64 word;
 	__u16 ethertype, inner;
 	struct ipv4 ip4;
 	struct ipv6 ip6;
@@ -298,7 +285,7 @@ static ALWAYS_INLINE __u32 port_of(struct __sk_buff *skb, const struct port_choi
 {
 	__u32 bin;
 	__u64 hash = 0;
-	int kind = flow_hash(skb, choice->seed, 0, &hash);
+	int kind = flow_hash(skb, choice->state, 0, &hash);
 
 	if (!kind)
 		return 0;
@@ -321,20 +308,30 @@ static ALWAYS_INLINE __u32 hash_for(__u32 port, const struct port_choice *choice
 	return scaled ^ scaled << 16;
 }
 
+// The settings of the VNI in the frame's tunnel metadata; 0 if it has none of its own.
+static FUNCTION struct port_choice *own_choice(struct __sk_buff *skb)
+{
+	struct port_key key = {.ifindex = skb->ifindex};
+	struct bpf_tunnel_key tunnel;
+
+	if (bpf_skb_get_tunnel_key(skb, &tunnel, sizeof(tunnel), 0))
+		return 0;
+	key.vni = tunnel.tunnel_id;
+	return bpf_map_lookup_elem(&port_choices, &key);
+}
+
 // vxlan netdev egress, for frames that kernel VXLAN encapsulates. Frames that are not IP keep the
 // kernel's own hash.
 static ALWAYS_INLINE int choose_port(struct __sk_buff *skb)
 {
 	struct port_key key = {.ifindex = skb->ifindex};
 	struct port_choice *choice = bpf_map_lookup_elem(&port_choices, &key), *own;
-	struct bpf_tunnel_key tunnel;
 	__u32 port;
 
 	if (!choice)
 		return PASS;
-	if (choice->external && !bpf_skb_get_tunnel_key(skb, &tunnel, sizeof(tunnel), 0)) {
-		key.vni = tunnel.tunnel_id;
-		own = bpf_map_lookup_elem(&port_choices, &key);
+	if (choice->external) {
+		own = own_choice(skb);
 		if (own)
 			choice = own;
 	}

@@ -3,28 +3,25 @@
 //
 // What the worker would drop or count goes to the worker.
 
-// Whether the outer UDP checksum needs no check: there is none, or the kernel trusts it.
-static FUNCTION int is_checked(struct __sk_buff *skb, const struct headers *h)
+// Whether the outer UDP checksum is right, or the kernel trusts it. `at`: offset of the UDP header,
+// `sum`: that of the pseudo header.
+static FUNCTION int is_checked(struct __sk_buff *skb, __u16 checksum, __u32 at, __u64 sum)
 {
-	__u64 sum;
-	__u16 checksum = h->udp_checksum;
-	const __u32 at = __builtin_offsetof(struct headers, udp_checksum);
-
-	if (!checksum || bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0 || is_partial(skb, at, checksum))
+	if (!checksum || bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0 || is_partial(skb, at + CHECKSUM_AT, checksum))
 		return 1;
-	if (bpf_skb_store_bytes(skb, at, &checksum, sizeof(checksum), 0))
+	if (bpf_skb_store_bytes(skb, at + CHECKSUM_AT, &checksum, sizeof(checksum), 0))
 		return 0;
-	sum = pseudo_header(&h->ip, h->udp_length);
-	return sum_bytes(skb, at - 6, &sum) && fold_sum(sum) == 0xffff;
+	return sum_bytes(skb, at, &sum) && fold_sum(sum) == 0xffff;
 }
 
 // The inner headers.
 struct inside {
+	__u16 zero; // for the alignment, as in struct headers
 	__u8 destination[6];
 	__u8 source[6];
 	__u16 ethertype;
-	__u8 ip[20];
-} __attribute__((packed));
+	__u8 ip[20] __attribute__((aligned(4)));
+};
 
 // Whether a station can have the inner source address (vxlan_set_mac()).
 static ALWAYS_INLINE int is_station(const struct inside *inner, const struct offload_vni *vni)
@@ -148,45 +145,71 @@ static ALWAYS_INLINE __u32 host_port(struct __sk_buff *skb, const struct inside 
 }
 
 // Removes the outer headers. A host port splits a super-frame by skb->protocol, which has to become
-// IPv6. Kernels before 6.3 cannot set it: there the worker gets such super-frames.
-#define DECAP_L3_IPV6 (1ULL << 8) // BPF_F_ADJ_ROOM_DECAP_L3_IPV6 (include/uapi/linux/bpf.h)
+// that of the inner frame. Kernels before 6.3 cannot set it: there the worker gets such super-frames.
+#define DECAP_L3_IPV4 (1ULL << 7) // BPF_F_ADJ_ROOM_DECAP_L3_IPV4 (include/uapi/linux/bpf.h)
+#define DECAP_L3_IPV6 (1ULL << 8)
 
-static ALWAYS_INLINE int remove_outer(struct __sk_buff *skb, __s32 length, int is_ipv6)
+static ALWAYS_INLINE int remove_outer(struct __sk_buff *skb, __s32 length, __u16 ethertype)
 {
-	if (is_ipv6 && !bpf_skb_adjust_room(skb, -length, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO | DECAP_L3_IPV6))
+	int changes = (ethertype == htons(ETH_P_IP) || ethertype == htons(ETH_P_IPV6)) && skb->protocol != ethertype;
+	__u64 to = ethertype == htons(ETH_P_IP) ? DECAP_L3_IPV4 : DECAP_L3_IPV6;
+
+	if (changes && !bpf_skb_adjust_room(skb, -length, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO | to))
 		return 0;
-	if (is_ipv6 && skb->gso_size)
+	if (changes && skb->gso_size)
 		return -1;
 	return bpf_skb_adjust_room(skb, -length, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
-// Decapsulates a packet that steer_uplink has checked, and sends the frame to its host or into the
-// bridge.
-static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers *h, __u32 slot)
+// The remote VTEP that sent a packet over IPv4 with an intact header; 0 if there is none.
+static ALWAYS_INLINE __u32 *sender_of(const struct headers *h)
 {
-	struct offload_vni *vni = offload_of(skb, slot, UNDERLAY, sizeof(*h));
-	__u32 source = h->ip.addresses[0], *vtep, *netdev, length, port, segments = 1, header, segment;
-	const __u32 at = sizeof(*h);
+	__u32 source = h->ip.addresses[0];
+	__u64 sum = 0;
+
+#pragma unroll
+	for (int i = 0; i < 10; i++)
+		sum += ((const __u16 *)&h->ip)[i];
+	return fold_sum(sum) == 0xffff ? bpf_map_lookup_elem(&offload_senders, &source) : 0;
+}
+
+// The same over IPv6. A packet needs a UDP checksum, if the netdev does not say otherwise.
+static ALWAYS_INLINE __u32 *sender_of_ipv6(const struct headers_ipv6 *h, const struct offload_vni *vni)
+{
+	struct offload_address source;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		source.words[i] = h->addresses[i];
+	if (!h->udp.checksum && !(vni->flags & OFFLOAD_NO_CHECKSUM))
+		return 0;
+	return bpf_map_lookup_elem(&offload_senders_ipv6, &source);
+}
+
+// Decapsulates a packet that steer_uplink has checked, and sends the frame to its host or into the
+// bridge. The headers are those of IPv4 or of IPv6, and the others are 0.
+static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers *h, const struct headers_ipv6 *h6, __u32 slot)
+{
+	const __u32 at = h6 ? ENCAPSULATION_IPV6 : ENCAPSULATION;
+	const struct udp *udp = h6 ? &h6->udp : &h->udp;
+	struct offload_vni *vni = offload_of(skb, slot, UNDERLAY, at);
+	__u8 tos = h6 ? ntohl(h6->version_class_label) >> 20 : h->ip.tos;
+	__u64 sum = h6 ? pseudo_header_ipv6(h6) : pseudo_header(&h->ip, udp->length);
+	__u32 *vtep, *netdev, length, port, segments = 1, header, segment;
 	struct inside inner;
 	struct passage *passage;
-	__u64 sum = 0;
 
 	if (!vni || !(vni->flags & OFFLOAD_DECAPSULATES))
 		return TO_WORKER;
 	if (is_lifeless())
 		return PASS;
-	length = ntohs(h->udp_length) - UDP_OVERHEAD;
-	if (length + at != skb->len || bpf_skb_load_bytes(skb, at, &inner, sizeof(inner)))
+	length = ntohs(udp->length) - UDP_OVERHEAD;
+	if (length + at != skb->len || bpf_skb_load_bytes(skb, at, inner.destination, 14 + 20))
 		return TO_WORKER;
 	// The worker drops a truncated IPv6 header.
 	if (inner.ethertype == htons(ETH_P_IPV6) && length < 14 + 40)
 		return TO_WORKER;
-#pragma unroll
-	for (int i = 0; i < 10; i++)
-		sum += ((const __u16 *)&h->ip)[i];
-	if (fold_sum(sum) != 0xffff)
-		return TO_WORKER;
-	vtep = bpf_map_lookup_elem(&offload_senders, &source);
+	vtep = h6 ? sender_of_ipv6(h6, vni) : sender_of(h);
 	if (!vtep || !is_station(&inner, vni))
 		return TO_WORKER;
 	if (skb->gso_size) {
@@ -202,16 +225,16 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	netdev = bpf_map_lookup_elem(&slots, &slot);
 	if (!netdev || !*netdev)
 		return TO_WORKER;
-	if (!is_checked(skb, h) || !follow_congestion(skb, &inner, h->ip.tos, at + 14))
+	if (!is_checked(skb, udp->checksum, at - UDP_OVERHEAD, sum) || !follow_congestion(skb, &inner, tos, at + 14))
 		return TO_WORKER;
 	port = host_port(skb, &inner, slot, length);
 	// A frame past the bridge must not overtake those that wait for the bridge on this CPU.
 	passage = bridge_passage();
 	if (passage && passage->arrived != passage->queued)
 		port = 0;
-	if (remove_outer(skb, at, inner.ethertype == htons(ETH_P_IPV6)))
+	if (remove_outer(skb, at, inner.ethertype))
 		return skb->gso_size ? super_frame_to_worker(skb, slot, UNDERLAY, at) : TO_WORKER;
-	if (bpf_skb_store_bytes(skb, 0, &inner, 14, 0)) {
+	if (bpf_skb_store_bytes(skb, 0, inner.destination, 14, 0)) {
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
 	}

@@ -4,8 +4,8 @@
 // All fields are those that the worker writes (crates/pipeline/src/outer.rs);
 // crates/bpf/tests/kernel/offload compares the two.
 
-#define ENCAPSULATION 50 // bytes: outer Ethernet, IPv4, UDP and VXLAN headers
 #define L3_OVERHEAD 36   // bytes by which the outer IPv4 packet is longer than the inner frame
+#define L3_OVERHEAD_IPV6 56
 #define UDP_OVERHEAD 16  // the same for the outer UDP datagram
 
 // What the outer header takes from the inner one.
@@ -13,6 +13,34 @@ struct inherited {
 	__u8 tos;
 	__u8 ttl;
 	__u16 fragment; // network byte order
+	__u8 tag;       // bytes of a tag that is beside the frame: 4 or 0
+	__u8 is_simple; // TCP or UDP, without IPv4 options or IPv6 extension headers
+};
+
+// The outer headers, and the inner Ethernet header, which may have a tag.
+union encapsulated {
+	struct {
+		struct headers outer;
+		__u8 ethernet[14 + 4];
+	} ipv4;
+	struct {
+		struct headers_ipv6 outer;
+		__u8 ethernet[14 + 4];
+	} ipv6;
+};
+
+// What is decided about a frame.
+struct departure {
+	struct offload_vni *vni;
+	struct offload_hop *hop;
+	__u64 vtep; // its entry in offload_vteps
+	__u32 vtep_index;
+	__u32 slot;
+	__u32 length;   // bytes, with a tag
+	__u32 segments; // of a super-frame, else 1
+	__u32 repeated; // the bytes that each further segment repeats
+	__u16 port;     // network byte order
+	struct inherited inherited;
 };
 
 // Identification of outer IPv4 headers, one sequence for each CPU.
@@ -43,7 +71,24 @@ static ALWAYS_INLINE __u32 offload_port(const struct offload_vni *vni, int kind,
 // "path" in ASCII, in the upper half (crates/path/src/path_hash.rs).
 #define PATH_HASH 0x7061746800000000ULL
 
-// The next hop for an outer five-tuple. All arguments are in network byte order.
+// The path hash of an outer five-tuple over IPv6, as a function of its own.
+static FUNCTION __u64 path_hash_ipv6(const struct offload_vni *vni, __u32 index, __u16 port)
+{
+	struct offload_address *remote = bpf_map_lookup_elem(&offload_addresses, &index);
+	__u64 hash = vni->state;
+
+	if (!remote)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < 4; i += 2)
+		hash = hash_word(hash, (__u64)ntohl(vni->local[i]) << 32 | ntohl(vni->local[i + 1]));
+#pragma unroll
+	for (int i = 0; i < 4; i += 2)
+		hash = hash_word(hash, (__u64)ntohl(remote->words[i]) << 32 | ntohl(remote->words[i + 1]));
+	return hash_end(hash_word(hash, PATH_HASH | (__u64)ntohs(port) << 16 | ntohs(vni->destination_port)));
+}
+
+// The next hop for an outer five-tuple. The port is in network byte order.
 static ALWAYS_INLINE struct offload_hop *offload_next_hop(const struct offload_vni *vni, __u64 vtep, __u16 port)
 {
 	__u32 hops = vtep >> 32, bucket, index;
@@ -54,9 +99,12 @@ static ALWAYS_INLINE struct offload_hop *offload_next_hop(const struct offload_v
 		return 0;
 	index = hops & ~OFFLOAD_SINGLE;
 	if (!(hops & OFFLOAD_SINGLE)) {
-		hash = hash_begin(vni->seed);
-		hash = hash_word(hash, (__u64)ntohl(vni->local) << 32 | ntohl((__u32)vtep));
-		hash = hash_end(hash_word(hash, PATH_HASH | (__u64)ntohs(port) << 16 | ntohs(vni->destination_port)));
+		if (vni->flags & OFFLOAD_IPV6) {
+			hash = path_hash_ipv6(vni, vtep, port);
+		} else {
+			hash = hash_word(vni->state, (__u64)ntohl(vni->local[0]) << 32 | ntohl((__u32)vtep));
+			hash = hash_end(hash_word(hash, PATH_HASH | (__u64)ntohs(port) << 16 | ntohs(vni->destination_port)));
+		}
 		bucket = choose(hash, BUCKETS);
 		group = bpf_map_lookup_elem(&offload_groups, &index);
 		if (!group)
@@ -66,28 +114,42 @@ static ALWAYS_INLINE struct offload_hop *offload_next_hop(const struct offload_v
 	return bpf_map_lookup_elem(&offload_hops, &index);
 }
 
-// Type of service, time to live and don't-fragment bit, as vxlan_xmit_one() and
-// INET_ECN_encapsulate() choose them. Returns 0 if the inner IP header is incomplete.
-static ALWAYS_INLINE int inherit(struct __sk_buff *skb, const struct offload_vni *vni, struct inherited *outer)
+// Reads the inner Ethernet header, to which a tag beside the frame is added, and chooses type of
+// service, time to live and don't-fragment bit as vxlan_xmit_one() and INET_ECN_encapsulate() do.
+// Returns 0 if the inner IP header is incomplete.
+static ALWAYS_INLINE int inherit(struct __sk_buff *skb, const struct offload_vni *vni, __u8 *ethernet, struct inherited *outer)
 {
-	struct {
-		__u16 ethertype;
-		__u8 bytes[20];
-	} __attribute__((packed)) h;
+	const __u8 *frame = linear(skb, 14 + 20), *ip = frame + 14;
 	__u8 tos, ttl, ecn, dont_fragment;
+	__u16 ethertype;
 
-	if (bpf_skb_load_bytes(skb, 12, &h, sizeof(h)))
+	if (!frame)
 		return 0;
-	if (h.ethertype == htons(ETH_P_IP)) {
-		tos = h.bytes[1];
-		ttl = h.bytes[8];
-		dont_fragment = h.bytes[6] & 0x40;
-	} else if (h.ethertype == htons(ETH_P_IPV6)) {
-		tos = h.bytes[0] << 4 | h.bytes[1] >> 4;
-		ttl = h.bytes[7];
+	for (int i = 0; i < 12; i += 4)
+		*(__u32 *)(ethernet + i) = *(const __u32 *)(frame + i);
+	ethertype = *(const __u16 *)(frame + 12);
+	if (ethertype == htons(ETH_P_IP)) {
+		tos = ip[1];
+		ttl = ip[8];
+		dont_fragment = ip[6] & 0x40;
+		outer->is_simple = ip[0] == 0x45 && (ip[9] == IPPROTO_TCP || ip[9] == IPPROTO_UDP);
+	} else if (ethertype == htons(ETH_P_IPV6)) {
+		tos = ip[0] << 4 | ip[1] >> 4;
+		ttl = ip[7];
 		dont_fragment = 0x40;
+		outer->is_simple = ip[6] == IPPROTO_TCP || ip[6] == IPPROTO_UDP;
 	} else {
 		return 0;
+	}
+	if (skb->vlan_present) {
+		*(__u16 *)(ethernet + 12) = skb->vlan_proto;
+		*(__u16 *)(ethernet + 14) = htons((__u16)skb->vlan_tci);
+		*(__u16 *)(ethernet + 16) = ethertype;
+		outer->tag = 4;
+		dont_fragment = 0;
+	} else {
+		*(__u16 *)(ethernet + 12) = ethertype;
+		outer->tag = 0;
 	}
 	ecn = tos & 3;
 	if (ecn == 3)
@@ -100,14 +162,16 @@ static ALWAYS_INLINE int inherit(struct __sk_buff *skb, const struct offload_vni
 	return 1;
 }
 
-// Counts an encapsulated frame. `header`: the bytes that each further segment repeats.
-static ALWAYS_INLINE void count_sent(__u32 slot, __u32 vtep, const struct offload_hop *hop, __u32 length, __u32 segments, __u32 header)
+// Counts an encapsulated frame.
+static ALWAYS_INLINE void count_sent(const struct departure *d, __u32 encapsulation)
 {
+	__u32 slot = d->slot, vtep = d->vtep_index, segments = d->segments;
+	const struct offload_hop *hop = d->hop;
 	struct offload_traffic *of_vni = bpf_map_lookup_elem(&offload_vni_traffic, &slot);
 	struct offload_traffic *of_vtep = bpf_map_lookup_elem(&offload_vtep_traffic, &vtep);
 	__u32 path = hop->path;
 	struct offload_path_traffic *of_path = bpf_map_lookup_elem(&offload_path_traffic, &path);
-	__u64 bytes = length + (__u64)(segments - 1) * header;
+	__u64 bytes = d->length + (__u64)(segments - 1) * d->repeated;
 
 	if (of_vni) {
 		of_vni->sent += segments;
@@ -121,8 +185,89 @@ static ALWAYS_INLINE void count_sent(__u32 slot, __u32 vtep, const struct offloa
 	}
 	if (of_path) {
 		of_path->frames += segments;
-		of_path->bytes += bytes + segments * ENCAPSULATION;
+		of_path->bytes += bytes + segments * encapsulation;
 	}
+}
+
+// Writes the outer headers, and sends the packet to the next hop. `headers` begin with those that the
+// packet begins with, and end with the inner Ethernet header.
+static ALWAYS_INLINE int depart(struct __sk_buff *skb, const struct departure *d, const void *headers, __u32 encapsulation)
+{
+	const __u64 is_ipv6 = encapsulation == ENCAPSULATION_IPV6;
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
+		      (is_ipv6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
+
+	if (d->inherited.tag) {
+		if (bpf_skb_vlan_pop(skb) ||
+		    bpf_skb_adjust_room(skb, encapsulation + 4, BPF_ADJ_ROOM_MAC, flags | BPF_F_ADJ_ROOM_ENCAP_L2(18)) ||
+		    bpf_skb_store_bytes(skb, 0, headers, encapsulation + 18, 0))
+			goto failed;
+	} else {
+		if (bpf_skb_adjust_room(skb, encapsulation, BPF_ADJ_ROOM_MAC, flags | BPF_F_ADJ_ROOM_ENCAP_L2(14)))
+			return TO_WORKER;
+		if (bpf_skb_store_bytes(skb, 0, headers, encapsulation + 14, 0))
+			goto failed;
+	}
+	return 0;
+failed:
+	count(COUNT_OFFLOAD_FAILED);
+	return DROP;
+}
+
+// Counts the packet, and sends it to the next hop.
+static ALWAYS_INLINE int forward(const struct departure *d, __u32 encapsulation)
+{
+	count(COUNT_OFFLOAD_ENCAPSULATED);
+	count_sent(d, encapsulation);
+	return bpf_redirect(d->hop->ifindex, 0);
+}
+
+// Encapsulates a frame over IPv6. A packet needs a checksum there, if the netdev does not say
+// otherwise (RFC 6935). So the worker gets frames for which the programs cannot compute one.
+static FUNCTION int encapsulate_ipv6(struct __sk_buff *skb, const struct departure *d, union encapsulated *o)
+{
+	struct headers_ipv6 *h = &o->ipv6.outer;
+	struct offload_vni *vni = d->vni;
+	__u32 index = d->vtep, l3_length = d->length + L3_OVERHEAD_IPV6;
+	struct offload_address *remote = bpf_map_lookup_elem(&offload_addresses, &index);
+	int result;
+
+	if (!remote)
+		return TO_WORKER;
+	if (vni->flags & OFFLOAD_CHECKSUM) {
+		if (skb->gso_size)
+			return super_frame_to_worker(skb, d->slot, BRIDGE, 0);
+		if (!d->inherited.is_simple || d->length + ENCAPSULATION_IPV6 > CHUNK * CHUNKS)
+			return TO_WORKER;
+	}
+	__builtin_memcpy(o->ipv6.ethernet, o->ipv4.ethernet, 14 + 4);
+	__builtin_memcpy(h->destination, d->hop->destination, 6);
+	__builtin_memcpy(h->source, d->hop->source, 6);
+	h->ethertype = htons(ETH_P_IPV6);
+	h->version_class_label = htonl(6 << 28 | d->inherited.tos << 20 | vni->label);
+	h->payload_length = htons((__u16)(l3_length - 40));
+	h->next_header = IPPROTO_UDP;
+	h->hop_limit = d->inherited.ttl;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		h->addresses[i] = vni->local[i];
+		h->addresses[4 + i] = remote->words[i];
+	}
+	h->udp.source = d->port;
+	h->udp.destination = vni->destination_port;
+	h->udp.length = h->payload_length;
+	h->udp.checksum = 0;
+	h->vxlan_flags = htonl(0x08000000);
+	h->vni_reserved = vni->vni;
+	result = depart(skb, d, h->destination, ENCAPSULATION_IPV6);
+	if (result)
+		return result;
+	if (vni->flags & OFFLOAD_CHECKSUM &&
+	    !complete_checksum(skb, (struct tunnelled *)&h->udp, 14 + 40, d->inherited.tag, pseudo_header_ipv6(h))) {
+		count(COUNT_OFFLOAD_FAILED);
+		return DROP;
+	}
+	return forward(d, ENCAPSULATION_IPV6);
 }
 
 // Encapsulates a frame for a remote VTEP and sends it to its next hop. The frame begins with its
@@ -130,78 +275,78 @@ static ALWAYS_INLINE void count_sent(__u32 slot, __u32 vtep, const struct offloa
 static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vtep_index)
 {
 	struct offload_vni *vni = offload_of(skb, slot, BRIDGE, 0);
-	struct encapsulated o;
-	struct inherited inherited;
+	struct departure d = {.vni = vni, .slot = slot, .vtep_index = vtep_index, .segments = 1};
+	union encapsulated o;
+	struct headers *h = &o.ipv4.outer;
 	struct offload_hop *hop;
-	__u32 length = skb->len, segment = length, segments = 1, header = 0, zero = 0, *id, port;
-	__u64 hash = 0, *vtep, flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
-				  BPF_F_ADJ_ROOM_ENCAP_L2(14) | BPF_F_ADJ_ROOM_ENCAP_L2_ETH;
-	__u64 sum;
-	int kind;
+	__u32 segment, overhead, zero = 0, *id;
+	__u64 hash = 0, *vtep, sum;
+	int kind, result;
 
-	if (!vni || skb->vlan_present)
+	if (!vni)
 		return TO_WORKER;
 	if (is_lifeless())
 		return PASS;
 	vtep = bpf_map_lookup_elem(&offload_vteps, &vtep_index);
-	if (!vtep || !inherit(skb, vni, &inherited))
+	if (!vtep || !inherit(skb, vni, o.ipv4.ethernet, &d.inherited))
 		return TO_WORKER;
-	kind = flow_hash(skb, vni->seed, vni->flags & OFFLOAD_FIVE_TUPLE, &hash);
+	d.vtep = *vtep;
+	kind = flow_hash(skb, vni->state, vni->flags & OFFLOAD_FIVE_TUPLE, &hash);
 	if (!kind)
 		return TO_WORKER;
-	port = offload_port(vni, kind, hash);
-	o.udp.source = htons((__u16)port);
-	hop = offload_next_hop(vni, *vtep, o.udp.source);
+	d.port = htons((__u16)offload_port(vni, kind, hash));
+	hop = offload_next_hop(vni, d.vtep, d.port);
 	// An uplink that impairs packets gets no super-frames. The worker splits them, and gets the
 	// other frames too, so that a flow keeps its order.
 	if (!hop || !hop->ifindex || (hop->impaired && kind != ROCE))
 		return TO_WORKER;
+	d.hop = hop;
+	d.length = skb->len + d.inherited.tag;
+	segment = d.length;
 	if (skb->gso_size) {
 		segment = segment_length(skb, 0);
 		// Each segment of RoCE may have a queue pair of its own.
-		if (!segment || kind == ROCE)
+		if (!segment || kind == ROCE || d.inherited.tag)
 			return super_frame_to_worker(skb, slot, BRIDGE, 0);
-		header = segment - skb->gso_size;
-		segments = (length - header + skb->gso_size - 1) / skb->gso_size;
+		d.repeated = segment - skb->gso_size;
+		d.segments = (d.length - d.repeated + skb->gso_size - 1) / skb->gso_size;
 	}
+	overhead = vni->flags & OFFLOAD_IPV6 ? L3_OVERHEAD_IPV6 : L3_OVERHEAD;
 	id = bpf_map_lookup_elem(&identification, &zero);
-	if (segment + L3_OVERHEAD > hop->mtu || length + L3_OVERHEAD > 0xffff || !id)
+	if (segment + overhead > hop->mtu || d.length + overhead > 0xffff || !id)
 		return TO_WORKER;
-	if (bpf_skb_load_bytes(skb, 0, o.inner, sizeof(o.inner)))
-		return TO_WORKER;
-	*id += segments;
-	__builtin_memcpy(o.destination, hop->destination, 6);
-	__builtin_memcpy(o.source, hop->source, 6);
-	o.ethertype = htons(ETH_P_IP);
-	o.ip.version_ihl = 0x45;
-	o.ip.tos = inherited.tos;
-	o.ip.total_length = htons((__u16)(length + L3_OVERHEAD));
-	o.ip.id = htons((__u16)(*id - segments + 1));
-	o.ip.fragment = inherited.fragment;
-	o.ip.ttl = inherited.ttl;
-	o.ip.protocol = IPPROTO_UDP;
-	o.ip.addresses[0] = vni->local;
-	o.ip.addresses[1] = (__u32)*vtep;
-	sum = (__u64)(o.ip.version_ihl | o.ip.tos << 8) + o.ip.total_length + o.ip.id + o.ip.fragment +
-	      (o.ip.ttl | o.ip.protocol << 8) + o.ip.addresses[0] + o.ip.addresses[1];
-	o.ip.header_checksum = ~fold_sum(sum);
-	o.udp.destination = vni->destination_port;
-	o.udp.length = htons((__u16)(length + UDP_OVERHEAD));
-	o.udp.checksum = 0;
-	o.vxlan_flags = htonl(0x08000000);
-	o.vni = vni->vni;
-	if (bpf_skb_adjust_room(skb, ENCAPSULATION, BPF_ADJ_ROOM_MAC, flags))
-		return TO_WORKER;
-	if (bpf_skb_store_bytes(skb, 0, &o, sizeof(o), 0)) {
-		count(COUNT_OFFLOAD_FAILED);
-		return DROP;
-	}
+	if (vni->flags & OFFLOAD_IPV6)
+		return encapsulate_ipv6(skb, &d, &o);
+	*id += d.segments;
+	__builtin_memcpy(h->destination, hop->destination, 6);
+	__builtin_memcpy(h->source, hop->source, 6);
+	h->ethertype = htons(ETH_P_IP);
+	h->ip.version_ihl = 0x45;
+	h->ip.tos = d.inherited.tos;
+	h->ip.total_length = htons((__u16)(d.length + L3_OVERHEAD));
+	h->ip.id = htons((__u16)(*id - d.segments + 1));
+	h->ip.fragment = d.inherited.fragment;
+	h->ip.ttl = d.inherited.ttl;
+	h->ip.protocol = IPPROTO_UDP;
+	h->ip.addresses[0] = vni->local[0];
+	h->ip.addresses[1] = (__u32)d.vtep;
+	sum = (__u64)(h->ip.version_ihl | h->ip.tos << 8) + h->ip.total_length + h->ip.id + h->ip.fragment +
+	      (h->ip.ttl | h->ip.protocol << 8) + h->ip.addresses[0] + h->ip.addresses[1];
+	h->ip.header_checksum = ~fold_sum(sum);
+	h->udp.source = d.port;
+	h->udp.destination = vni->destination_port;
+	h->udp.length = htons((__u16)(d.length + UDP_OVERHEAD));
+	h->udp.checksum = 0;
+	h->vxlan_flags = htonl(0x08000000);
+	h->vni_reserved = vni->vni;
+	result = depart(skb, &d, h->destination, ENCAPSULATION);
+	if (result)
+		return result;
 	// The kernel could not compute an outer checksum for each segment of a super-frame.
-	if (vni->flags & OFFLOAD_CHECKSUM && !skb->gso_size && !complete_checksum(skb, &o)) {
+	if (vni->flags & OFFLOAD_CHECKSUM && !skb->gso_size &&
+	    !complete_checksum(skb, (struct tunnelled *)&h->udp, 14 + 20, d.inherited.tag, pseudo_header(&h->ip, h->udp.length))) {
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
 	}
-	count(COUNT_OFFLOAD_ENCAPSULATED);
-	count_sent(slot, vtep_index, hop, length, segments, header);
-	return bpf_redirect(hop->ifindex, 0);
+	return forward(&d, ENCAPSULATION);
 }

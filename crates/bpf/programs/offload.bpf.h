@@ -8,9 +8,10 @@
 
 // The settings of a VNI. Numbers are in host byte order where nothing else is said.
 struct offload_vni {
-	__u64 seed;
-	__u32 local;            // this leaf's VTEP address, network byte order
+	__u64 state;            // of the policy's hash, with its seed
+	__u32 local[4];         // this leaf's VTEP address, network byte order; IPv4: the first word
 	__u32 vni;              // last word of the VXLAN header, network byte order
+	__u32 label;            // of outer IPv6 headers, 20 bits
 	__u16 destination_port; // network byte order
 	__u16 min;              // the policy's range
 	__u16 ports;            // their number; for five-tuple one less, as in the kernel
@@ -29,6 +30,8 @@ struct offload_vni {
 #define OFFLOAD_DF_INHERIT 16
 #define OFFLOAD_CHECKSUM 32    // the outer UDP checksum is computed
 #define OFFLOAD_DECAPSULATES 64
+#define OFFLOAD_IPV6 128        // the VTEPs have IPv6 addresses
+#define OFFLOAD_NO_CHECKSUM 256 // packets without a UDP checksum are accepted over IPv6
 
 #define OFFLOAD_VNIS 8192
 
@@ -54,7 +57,7 @@ struct {
 } offload_slots SEC(".maps");
 
 // Remote VTEPs by their index in the snapshot: the address in network byte order in the lower half,
-// its next hops in the upper half.
+// its next hops in the upper half. Over IPv6, the lower half is the index of the address.
 #define OFFLOAD_VTEPS 16384
 #define OFFLOAD_SINGLE 0x80000000 // one next hop: the rest is its index, not that of a group
 #define OFFLOAD_NO_HOPS 0
@@ -66,6 +69,27 @@ struct {
 	TYPE(key, __u32);
 	TYPE(value, __u64);
 } offload_vteps SEC(".maps");
+
+#define OFFLOAD_ADDRESSES 4096
+
+struct offload_address {
+	__u32 words[4]; // network byte order
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, OFFLOAD_ADDRESSES);
+	TYPE(key, __u32);
+	TYPE(value, struct offload_address);
+} offload_addresses SEC(".maps");
+
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(max_entries, OFFLOAD_ADDRESSES);
+	UINT(map_flags, BPF_F_NO_PREALLOC);
+	TYPE(key, struct offload_address);
+	TYPE(value, __u32);
+} offload_senders_ipv6 SEC(".maps");
 
 // Address of a remote VTEP in network byte order to its index.
 struct {

@@ -315,18 +315,36 @@ SEC("classifier") int vtepd_arrived(struct __sk_buff *skb)
 	return PASS;
 }
 
+// The outer headers. The IP header is at a multiple of four bytes, as in the kernel (NET_IP_ALIGN):
+// the compiler accesses fields that are not aligned byte by byte.
+#define ENCAPSULATION 50      // bytes: outer Ethernet, IPv4, UDP and VXLAN headers
+#define ENCAPSULATION_IPV6 70 // with IPv6
+
 struct headers {
+	__u16 zero;
 	__u8 destination[6];
 	__u8 source[6];
 	__u16 ethertype;
 	struct ipv4 ip;
-	__u16 source_port;
-	__u16 destination_port;
-	__u16 udp_length;
-	__u16 udp_checksum;
+	struct udp udp;
 	__u32 vxlan_flags;
 	__u32 vni_reserved;
-} __attribute__((packed));
+};
+
+struct headers_ipv6 {
+	__u16 zero;
+	__u8 destination[6];
+	__u8 source[6];
+	__u16 ethertype;
+	__u32 version_class_label;
+	__u16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u32 addresses[8]; // source, destination
+	struct udp udp;
+	__u32 vxlan_flags;
+	__u32 vni_reserved;
+};
 
 // Bytes of an Ethernet header, a tag and its EtherType. Kernel VXLAN forwards all shorter inner
 // frames. The punt pair cannot carry those of less than 16 bytes
@@ -403,7 +421,7 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 
 // Uplink ingress: redirects whole VXLAN packets for the tunnel endpoints in the map. Packets with
 // other flags, IP options, extension headers or fragments stay with the kernel.
-SEC("classifier") int steer_uplink(struct __sk_buff *skb)
+static FUNCTION int steer_uplink_ipv4(struct __sk_buff *skb)
 {
 	struct headers h;
 	struct tunnel_end end = {};
@@ -411,32 +429,36 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 	__u32 total;
 	int offloaded;
 
-	if (skb->protocol == htons(ETH_P_IPV6))
-		return steer_uplink_ipv6(skb);
-	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present || skb->pkt_type != PACKET_HOST)
-		return PASS;
-	if (bpf_skb_load_bytes(skb, 0, &h, sizeof(h)))
+	if (skb->vlan_present || skb->pkt_type != PACKET_HOST || bpf_skb_load_bytes(skb, 0, h.destination, ENCAPSULATION))
 		return PASS;
 	if (h.ip.version_ihl != 0x45 || h.ip.protocol != IPPROTO_UDP || (h.ip.fragment & htons(FRAGMENT)))
 		return PASS;
 	if (h.vxlan_flags != htonl(0x08000000) || (ntohl(h.vni_reserved) & 0xff))
 		return PASS;
 	total = ntohs(h.ip.total_length);
-	if (total + 14 > skb->len || ntohs(h.udp_length) < 16 || ntohs(h.udp_length) + 20U > total)
+	if (total + 14 > skb->len || ntohs(h.udp.length) < 16 || ntohs(h.udp.length) + 20U > total)
 		return PASS;
-	if (ntohs(h.udp_length) < 16 + SHORTEST_INNER)
+	if (ntohs(h.udp.length) < 16 + SHORTEST_INNER)
 		return PASS;
 	end.local[2] = htonl(0xffff);
 	end.local[3] = h.ip.addresses[1];
 	end.vni = ntohl(h.vni_reserved) >> 8;
-	end.port = h.destination_port;
+	end.port = h.udp.destination;
 	taken = bpf_map_lookup_elem(&taken_tunnels, &end);
 	if (!taken || !source_passes(skb, h.ip.addresses[0]))
 		return PASS;
-	offloaded = decapsulate(skb, &h, taken->slot);
+	offloaded = decapsulate(skb, &h, 0, taken->slot);
 	if (offloaded != TO_WORKER)
 		return offloaded;
-	return uplink_to_worker(skb, taken, sizeof(h));
+	return uplink_to_worker(skb, taken, ENCAPSULATION);
+}
+
+// Each has a function of its own: together they would need more than the 512 bytes of stack.
+SEC("classifier") int steer_uplink(struct __sk_buff *skb)
+{
+	if (skb->protocol == htons(ETH_P_IP))
+		return steer_uplink_ipv4(skb);
+	return skb->protocol == htons(ETH_P_IPV6) ? steer_uplink_ipv6(skb) : PASS;
 }
 
 // vxlan netdev egress: redirects what the bridge sends to the overlay, if it fits the underlay.

@@ -22,23 +22,6 @@ static ALWAYS_INLINE int uplink_to_worker(struct __sk_buff *skb, struct taken_tu
 	return bpf_redirect(ifindex, 0);
 }
 
-struct headers_ipv6 {
-	__u8 destination[6];
-	__u8 source[6];
-	__u16 ethertype;
-	__u32 version_class_label;
-	__u16 payload_length;
-	__u8 next_header;
-	__u8 hop_limit;
-	__u32 addresses[8]; // source, destination
-	__u16 source_port;
-	__u16 destination_port;
-	__u16 udp_length;
-	__u16 udp_checksum;
-	__u32 vxlan_flags;
-	__u32 vni_reserved;
-} __attribute__((packed));
-
 // Whether the kernel may drop packets from this source (ip6_rcv_core(), net/ipv6/ip6_input.c):
 // multicast, IPv4-mapped, loopback and unspecified addresses.
 static ALWAYS_INLINE int is_odd_source(const struct headers_ipv6 *h)
@@ -53,21 +36,25 @@ static FUNCTION int steer_uplink_ipv6(struct __sk_buff *skb)
 	struct tunnel_end end = {};
 	struct taken_tunnel *taken;
 	__u32 total;
+	int offloaded;
 
-	if (skb->vlan_present || skb->pkt_type != PACKET_HOST || bpf_skb_load_bytes(skb, 0, &h, sizeof(h)))
+	if (skb->vlan_present || skb->pkt_type != PACKET_HOST || bpf_skb_load_bytes(skb, 0, h.destination, ENCAPSULATION_IPV6))
 		return PASS;
 	if ((ntohl(h.version_class_label) >> 28) != 6 || h.next_header != IPPROTO_UDP || is_odd_source(&h))
 		return PASS;
 	if (h.vxlan_flags != htonl(0x08000000) || (ntohl(h.vni_reserved) & 0xff))
 		return PASS;
 	total = ntohs(h.payload_length);
-	if (total + 54 > skb->len || ntohs(h.udp_length) < 16 + SHORTEST_INNER || ntohs(h.udp_length) > total)
+	if (total + 54 > skb->len || ntohs(h.udp.length) < 16 + SHORTEST_INNER || ntohs(h.udp.length) > total)
 		return PASS;
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		end.local[i] = h.addresses[4 + i];
 	end.vni = ntohl(h.vni_reserved) >> 8;
-	end.port = h.destination_port;
+	end.port = h.udp.destination;
 	taken = bpf_map_lookup_elem(&taken_tunnels, &end);
-	return taken ? uplink_to_worker(skb, taken, sizeof(h)) : PASS;
+	if (!taken)
+		return PASS;
+	offloaded = decapsulate(skb, 0, &h, taken->slot);
+	return offloaded != TO_WORKER ? offloaded : uplink_to_worker(skb, taken, ENCAPSULATION_IPV6);
 }

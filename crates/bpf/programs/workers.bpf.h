@@ -22,9 +22,34 @@ struct ipv4 {
 	__u8 protocol;
 	__u16 header_checksum;
 	__u32 addresses[2]; // source, destination
-} __attribute__((packed));
+};
+
+struct udp {
+	__u16 source;
+	__u16 destination;
+	__u16 length;
+	__u16 checksum;
+};
 
 #define FRAGMENT 0x3fff // offset, or more fragments
+
+// The frame, if so many bytes of it can be read directly. Drivers may leave headers in a fragment of
+// the buffer; then those of RoCE over IPv4 are copied, too. Returns 0 if the frame is shorter.
+#define HEADERS 54 // bytes: Ethernet, IPv4, UDP and base transport header without its last word
+
+static ALWAYS_INLINE const __u8 *linear(struct __sk_buff *skb, __u32 length)
+{
+	const __u8 *frame = (const __u8 *)(long)skb->data;
+
+	if (frame + length > (const __u8 *)(long)skb->data_end) {
+		if (bpf_skb_pull_data(skb, skb->len < HEADERS ? skb->len : HEADERS))
+			return 0;
+		frame = (const __u8 *)(long)skb->data;
+		if (frame + length > (const __u8 *)(long)skb->data_end)
+			return 0;
+	}
+	return frame;
+}
 
 // Mixes a word into a hash. The factor is 2^32 divided by the golden ratio.
 static ALWAYS_INLINE __u32 mix(__u32 hash, __u32 word)
@@ -70,7 +95,7 @@ static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u32 start, __u16
 // and IPv6 packets with extension headers, use IP addresses alone, and other frames their MAC
 // addresses. The outer source port is not used: the sender may change it for a flow whose frames
 // still wait here.
-static ALWAYS_INLINE __u32 worker_of(struct __sk_buff *skb, __u32 start)
+static FUNCTION __u32 worker_of(struct __sk_buff *skb, __u32 start)
 {
 	struct ipv4 ip4;
 	struct {

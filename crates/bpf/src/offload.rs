@@ -5,28 +5,31 @@
 //! leads to it changes. So a program sees either the old object or the new one.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapData};
+use aya::maps::{Array, MapData};
 use path::{BUCKETS, Paths};
-use tables::{Slot, Snapshot, Vtep, VtepIndex};
+use tables::{Slot, Snapshot, VtepIndex};
 
 use crate::error::SteeringError;
 use crate::mapped::{MappedWords, mapped};
-use crate::maps::{absent, map};
+use crate::maps::map;
 
 pub(crate) mod entries;
 mod indices;
+mod senders;
 pub(crate) mod traffic;
 
-use entries::{GroupEntry, HopEntry, VniEntry, octets_of};
+use entries::{AddressEntry, GroupEntry, HopEntry, VniEntry};
 use indices::Indices;
+use senders::Senders;
 
 /// Sizes of the maps (`OFFLOAD_VNIS` and so on in the programs).
 pub(crate) const VNIS: u32 = 8192;
 pub(crate) const VTEPS: u32 = 16_384;
+pub(crate) const ADDRESSES: u32 = 4096;
 pub(crate) const GROUPS: u32 = 512;
 pub(crate) const HOPS: u32 = 4096;
 /// Marks the index of a next hop, where otherwise a group would be (`OFFLOAD_SINGLE`).
@@ -39,7 +42,9 @@ pub(crate) const NO_HOPS: u32 = 0;
 /// The next hops of a VTEP as written.
 #[derive(Debug, Clone)]
 struct Written {
-    address: Ipv4Addr,
+    address: IpAddr,
+    /// The address itself, or the index of an IPv6 address.
+    word: u32,
     paths: Arc<Paths>,
     hops: u32,
 }
@@ -54,8 +59,8 @@ pub struct Offload {
     /// The next entry for settings of a VNI. Entries are used in turn.
     next_vni: u32,
     written: BTreeMap<u32, Written>,
-    /// The VTEPs whose packets are decapsulated: the index of each by its address.
-    senders: BTreeMap<u32, u32>,
+    senders: Senders,
+    addresses: Indices<AddressEntry>,
     hops: Indices<HopEntry>,
     groups: Indices<GroupEntry>,
     /// The snapshot that the maps contain.
@@ -74,7 +79,8 @@ impl Offload {
             vnis: BTreeMap::new(),
             next_vni: 1,
             written: BTreeMap::new(),
-            senders: BTreeMap::new(),
+            senders: Senders::default(),
+            addresses: Indices::new(1, ADDRESSES),
             hops: Indices::new(1, HOPS),
             groups: Indices::new(1, GROUPS),
             snapshot: Snapshot::default(),
@@ -96,7 +102,7 @@ impl Offload {
         let senders = if snapshot.reception_version() == self.snapshot.reception_version() {
             Ok(())
         } else {
-            self.follow_senders(ebpf, snapshot)
+            self.senders.follow(ebpf, snapshot)
         };
         let vnis = self.enter_vnis(ebpf, snapshot);
         let followed = vteps.and(senders).and(vnis);
@@ -154,15 +160,13 @@ impl Offload {
 
     fn vteps(&mut self, ebpf: &mut Ebpf, snapshot: &Snapshot) -> Result<(), SteeringError> {
         let gone: Vec<u32> = self.written.keys().copied().collect();
-        let ipv4 = |vtep: &Vtep| octets_of(vtep.address).is_some();
-        let gone =
-            gone.into_iter().filter(|index| !snapshot.vtep(VtepIndex(*index)).is_some_and(ipv4));
-        for index in gone.collect::<Vec<_>>() {
-            self.forget(index);
+        for index in gone {
+            if snapshot.vtep(VtepIndex(index)).is_none() {
+                self.forget(index);
+            }
         }
         for (VtepIndex(index), vtep) in snapshot.indexed_vteps() {
-            // The worker gets the frames for VTEPs with IPv6 addresses.
-            let IpAddr::V4(address) = vtep.address else { continue };
+            let address = vtep.address;
             let same = |written: &Written| {
                 written.address == address && Arc::ptr_eq(&written.paths, &vtep.paths)
             };
@@ -172,13 +176,13 @@ impl Offload {
             if self.written.get(&index).is_some_and(|written| written.address != address) {
                 self.forget(index);
             }
+            let Some(word) = self.enter_address(ebpf, index, address)? else { continue };
             let hops = self.enter_hops(ebpf, &vtep.paths)?;
             // Frames may wait in the worker for a next hop that is resolved now.
             self.vnis.keys().for_each(|slot| self.settle(*slot));
-            let octets = u32::from_ne_bytes(address.octets());
-            self.vteps.set(index as usize, u64::from(octets) | u64::from(hops) << 32);
+            self.vteps.set(index as usize, u64::from(word) | u64::from(hops) << 32);
             let paths = Arc::clone(&vtep.paths);
-            if let Some(old) = self.written.insert(index, Written { address, paths, hops }) {
+            if let Some(old) = self.written.insert(index, Written { address, word, paths, hops }) {
                 self.leave_hops(old.hops);
             }
         }
@@ -189,37 +193,34 @@ impl Offload {
     fn forget(&mut self, index: u32) {
         let Some(written) = self.written.remove(&index) else { return };
         self.vteps.set(index as usize, 0);
+        if written.address.is_ipv6() {
+            self.addresses.release(written.word);
+        }
         self.leave_hops(written.hops);
     }
 
-    /// Writes which VTEPs packets are decapsulated of. The worker drops those with an address that
-    /// is the leaf's own, or that no VTEP can have.
-    fn follow_senders(
+    /// The lower half of a VTEP's entry. It writes an IPv6 address at an index of its own. If there is
+    /// no room, the worker gets the VTEP's frames.
+    fn enter_address(
         &mut self,
         ebpf: &mut Ebpf,
-        snapshot: &Snapshot,
-    ) -> Result<(), SteeringError> {
-        let wanted: BTreeMap<u32, u32> = snapshot
-            .indexed_vteps()
-            .filter(|(index, vtep)| {
-                index.0 < VTEPS
-                    && snapshot.find_vtep(vtep.address) == Some(*index)
-                    && !snapshot.is_martian_source(vtep.address)
-            })
-            .filter_map(|(index, vtep)| Some((octets_of(vtep.address)?, index.0)))
-            .collect();
-        let failed = |error| SteeringError::Map("offload_senders", error);
-        let mut senders: HashMap<&mut MapData, u32, u32> = map(ebpf, "offload_senders")?;
-        for gone in self.senders.keys().filter(|address| !wanted.contains_key(address)) {
-            senders.remove(gone).or_else(absent).map_err(failed)?;
+        index: u32,
+        address: IpAddr,
+    ) -> Result<Option<u32>, SteeringError> {
+        let address = match address {
+            IpAddr::V4(address) => return Ok(Some(u32::from_ne_bytes(address.octets()))),
+            IpAddr::V6(address) => AddressEntry { words: entries::words_of_ipv6(address) },
+        };
+        if let Some(written) = self.written.get(&index) {
+            return Ok(Some(written.word));
         }
-        for (address, index) in &wanted {
-            if self.senders.get(address) != Some(index) {
-                senders.insert(address, index, 0).map_err(failed)?;
-            }
+        let Some((place, is_new)) = self.addresses.acquire(&address) else { return Ok(None) };
+        if is_new {
+            let mut addresses: Array<&mut MapData, AddressEntry> = map(ebpf, "offload_addresses")?;
+            let set = addresses.set(place, address, 0);
+            set.map_err(|error| SteeringError::Map("offload_addresses", error))?;
         }
-        self.senders = wanted;
-        Ok(())
+        Ok(Some(place))
     }
 
     /// Writes the next hops of a VTEP, and returns the word that leads to them. If there is no room,

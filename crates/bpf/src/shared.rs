@@ -6,9 +6,9 @@ use std::mem::{offset_of, size_of};
 
 use crate::bypass::PortEntry;
 use crate::mac_locations;
-use crate::offload::entries::{self, GroupEntry, HopEntry, VniEntry};
+use crate::offload::entries::{self, AddressEntry, GroupEntry, HopEntry, VniEntry};
 use crate::offload::traffic::{self, OffloadPathTraffic, OffloadTraffic};
-use crate::offload::{GROUPS, HOPS, MOVING, NO_HOPS, SINGLE, VNIS, VTEPS};
+use crate::offload::{ADDRESSES, GROUPS, HOPS, MOVING, NO_HOPS, SINGLE, VNIS, VTEPS};
 use crate::port_counts::{Numbers, PortCounts};
 use crate::programs::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEERS};
 use crate::steering::apply::{TakenNetdev, TakenTunnel, TunnelEnd};
@@ -106,14 +106,15 @@ macro_rules! rust_layout {
 }
 
 /// The structs of the `offload` datapath.
-fn offload_layouts() -> [(&'static str, Layout); 5] {
+fn offload_layouts() -> [(&'static str, Layout); 6] {
     [
         (
             "offload_vni",
             rust_layout!(VniEntry {
-                seed,
+                state,
                 local,
                 vni,
+                label,
                 destination_port,
                 min,
                 ports,
@@ -125,6 +126,7 @@ fn offload_layouts() -> [(&'static str, Layout); 5] {
                 zero
             }),
         ),
+        ("offload_address", rust_layout!(AddressEntry { words })),
         ("offload_group", rust_layout!(GroupEntry { hops })),
         (
             "offload_hop",
@@ -172,7 +174,7 @@ fn structs_in_maps_have_the_same_layout() {
         (
             "port_choice",
             rust_layout!(PortChoiceEntry {
-                seed,
+                state,
                 mark,
                 kernel_min,
                 kernel_width,
@@ -222,6 +224,9 @@ fn constants_are_the_same() {
         ("OFFLOAD_DF_INHERIT", entries::DF_INHERIT.into()),
         ("OFFLOAD_CHECKSUM", entries::CHECKSUM.into()),
         ("OFFLOAD_DECAPSULATES", entries::DECAPSULATES.into()),
+        ("OFFLOAD_IPV6", entries::IPV6.into()),
+        ("OFFLOAD_NO_CHECKSUM", entries::NO_CHECKSUM.into()),
+        ("OFFLOAD_ADDRESSES", ADDRESSES.into()),
         ("OFFLOAD_VNIS", VNIS.into()),
         ("OFFLOAD_VTEPS", VTEPS.into()),
         ("OFFLOAD_GROUPS", GROUPS.into()),

@@ -140,9 +140,9 @@ impl EligibilityCheck<'_> {
         let offload = match settings.datapath {
             // The programs know no single queue pair.
             _ if settings.policy == Policy::QpPin => false,
-            Datapath::Offload => link.is_some() && local.is_ipv4(),
+            Datapath::Offload => link.is_some(),
             // Only workers learn, so they would decapsulate most of its frames.
-            Datapath::Auto => link.is_some() && learning.is_none() && local.is_ipv4(),
+            Datapath::Auto => link.is_some() && learning.is_none(),
             Datapath::Userspace | Datapath::Kernel => false,
         };
         Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, offload, learning })

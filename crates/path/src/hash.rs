@@ -25,12 +25,19 @@ const fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
+/// The state of the hash after its seed. BPF programs start with it.
+#[inline]
+#[must_use]
+pub const fn begin(seed: u64) -> u64 {
+    fold(seed ^ K0, K1)
+}
+
 /// Hashes `words` under `seed`. The number of words is not hashed. Keys of different kinds must
 /// therefore differ in a word, not only in length.
 #[inline(always)]
 #[must_use]
 pub fn hash<const N: usize>(seed: u64, words: [u64; N]) -> u64 {
-    let mut state = fold(seed ^ K0, K1);
+    let mut state = begin(seed);
     for word in words {
         state = fold(state ^ word, K2).wrapping_add(K1);
     }

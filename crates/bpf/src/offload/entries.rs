@@ -1,6 +1,6 @@
 //! The entries of the offload's maps (`programs/offload.bpf.h`).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use aya::Pod;
 use path::{BUCKETS, NextHop, Policy};
@@ -10,9 +10,10 @@ use tables::{DontFragment, Tos, Ttl, VniTable};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct VniEntry {
-    pub(crate) seed: u64,
-    pub(crate) local: u32,
+    pub(crate) state: u64,
+    pub(crate) local: [u32; 4],
     pub(crate) vni: u32,
+    pub(crate) label: u32,
     pub(crate) destination_port: u16,
     pub(crate) min: u16,
     pub(crate) ports: u16,
@@ -37,6 +38,13 @@ pub(crate) struct HopEntry {
     pub(crate) impaired: u8,
 }
 
+/// `struct offload_address` of the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(C)]
+pub(crate) struct AddressEntry {
+    pub(crate) words: [u32; 4],
+}
+
 /// `struct offload_group` of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
@@ -50,6 +58,8 @@ unsafe impl Pod for VniEntry {}
 unsafe impl Pod for HopEntry {}
 // SAFETY: plain integers without padding.
 unsafe impl Pod for GroupEntry {}
+// SAFETY: plain integers without padding.
+unsafe impl Pod for AddressEntry {}
 
 /// Flags of a VNI (`OFFLOAD_FIVE_TUPLE` and so on in the programs).
 pub(crate) const FIVE_TUPLE: u16 = 1;
@@ -59,12 +69,23 @@ pub(crate) const DF_SET: u16 = 8;
 pub(crate) const DF_INHERIT: u16 = 16;
 pub(crate) const CHECKSUM: u16 = 32;
 pub(crate) const DECAPSULATES: u16 = 64;
+pub(crate) const IPV6: u16 = 128;
+pub(crate) const NO_CHECKSUM: u16 = 256;
 
-/// The octets of an IPv4 address, as the programs read them.
-pub(crate) const fn octets_of(address: IpAddr) -> Option<u32> {
+/// The octets of an IPv6 address, as the programs read them.
+pub(crate) fn words_of_ipv6(address: Ipv6Addr) -> [u32; 4] {
+    let mut words = [0; 4];
+    for (word, octets) in words.iter_mut().zip(address.octets().as_chunks::<4>().0) {
+        *word = u32::from_ne_bytes(*octets);
+    }
+    words
+}
+
+/// The octets of an address. That of IPv4 is in the first word.
+pub(crate) fn words_of(address: IpAddr) -> [u32; 4] {
     match address {
-        IpAddr::V4(address) => Some(u32::from_ne_bytes(address.octets())),
-        IpAddr::V6(_) => None,
+        IpAddr::V4(address) => [u32::from_ne_bytes(address.octets()), 0, 0, 0],
+        IpAddr::V6(address) => words_of_ipv6(address),
     }
 }
 
@@ -93,9 +114,10 @@ impl VniEntry {
         };
         let set = |flag, wanted| if wanted { flag } else { 0 };
         Self {
-            seed: entropy.seed(),
-            local: octets_of(tunnel.local).unwrap_or_default(),
+            state: path::hash::begin(entropy.seed()),
+            local: words_of(tunnel.local),
             vni: (tunnel.vni.get() << 8).to_be(),
+            label: tunnel.flow_label & 0xf_ffff,
             destination_port: tunnel.destination_port.to_be(),
             min: range.min(),
             ports,
@@ -106,7 +128,9 @@ impl VniEntry {
                 | df
                 | set(CHECKSUM, tunnel.udp_checksum)
                 // A netdev that learns has to see every source address.
-                | set(DECAPSULATES, learning.is_none()),
+                | set(DECAPSULATES, learning.is_none())
+                | set(IPV6, tunnel.local.is_ipv6())
+                | set(NO_CHECKSUM, tunnel.accepts_no_checksum),
             tos,
             ttl,
             mac: mac.unwrap_or_default().0,

@@ -11,8 +11,7 @@ use crate::error::SteeringError;
 use crate::maps::{absent, map};
 
 /// The mark of frames for which kernel VXLAN looks up the route each time: "vtep" in ASCII, plus
-/// one. It differs from the mark of TCP super-frames, which the program at the uplinks' egress
-/// checks.
+/// one.
 pub const ROUTE_PER_FRAME_MARK: u32 = 0x7674_6571;
 
 /// `struct port_key` of the programs.
@@ -27,7 +26,7 @@ pub(crate) struct Key {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct PortChoiceEntry {
-    pub(crate) seed: u64,
+    pub(crate) state: u64,
     pub(crate) mark: u32,
     pub(crate) kernel_min: u16,
     pub(crate) kernel_width: u16,
@@ -49,7 +48,7 @@ impl PortChoiceEntry {
     pub fn new(entropy: &Entropy, (kernel_min, kernel_max): (u16, u16)) -> Self {
         let range = entropy.range();
         Self {
-            seed: entropy.seed(),
+            state: path::hash::begin(entropy.seed()),
             mark: 0,
             kernel_min,
             kernel_width: kernel_max.saturating_sub(kernel_min).max(1),

@@ -1,7 +1,7 @@
 //! The programs of the `offload` datapath and the worker's pipeline with the same tables. Each frame
 //! is given to both, and the results are compared. `tests/fuzz` uses this file, too.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,8 @@ use super::leaf::{HOST, HOST_MTU, HOST_PORT, NETDEV, SLOT, remote, snapshot};
 const PUNT: u32 = 71;
 /// Length of the outer headers in bytes.
 pub const OUTER: usize = 50;
+/// The same over IPv6.
+const OUTER_IPV6: usize = 70;
 /// `TC_ACT_REDIRECT` and `TC_ACT_UNSPEC` (`include/uapi/linux/pkt_cls.h`), `TO_WORKER` of the
 /// programs.
 const REDIRECT: u32 = 7;
@@ -132,7 +134,7 @@ impl Both {
         const CB: usize = 48;
         let (mut context, mut context_out) = ([0; 192], [0; 192]);
         context[CB..CB + 4].copy_from_slice(&vtep.to_ne_bytes());
-        let mut out = vec![0; frame.len() + 64];
+        let mut out = vec![0; frame.len() + OUTER_IPV6];
         let program: &SchedClassifier = self.ebpf.program(name).unwrap().try_into().unwrap();
         let options = TestRunOptions {
             data_in: Some(frame),
@@ -188,18 +190,34 @@ impl Both {
         }
         assert_eq!(ran.returned, REDIRECT, "{frame:02x?}");
         self.pipeline.account_frame(sent, Ok(()));
-        assert_eq!((ran.to, ran.protocol), ((ifindex, 0), 0x0800), "{frame:02x?}");
-        assert_same_packet(&ran.frame, sent.to_vec(&batch), self.table().tunnel.udp_checksum);
+        let (protocol, has_checksum) =
+            (if self.is_ipv6() { 0x86dd } else { 0x0800 }, self.table().tunnel.udp_checksum);
+        assert_eq!((ran.to, ran.protocol), ((ifindex, 0), protocol), "{frame:02x?}");
+        if self.is_ipv6() {
+            assert_same_packet_ipv6(&ran.frame, sent.to_vec(&batch), has_checksum);
+        } else {
+            assert_same_packet(&ran.frame, sent.to_vec(&batch), has_checksum);
+        }
         (Outcome::Offloaded, ran.frame)
     }
 
+    fn is_ipv6(&self) -> bool {
+        self.table().tunnel.local.is_ipv6()
+    }
+
     /// Whether the programs encapsulate such a frame: untagged and IP. An uplink that impairs packets
-    /// gets RoCE alone.
+    /// gets RoCE alone. Where a checksum is necessary, only TCP and UDP is encapsulated over IPv6.
     fn is_encapsulated(&self, frame: &[u8], is_impaired: bool) -> bool {
         let dissection = wire::dissect(frame).unwrap();
         let told = self.table().entropy.explain(&dissection);
         let is_roce = matches!(told.key, path::Key::QueuePair { .. });
+        let has_transport = match frame[12..] {
+            [0x08, 0x00, first, ..] => first == 0x45 && matches!(frame.get(23), Some(6 | 17)),
+            _ => matches!(frame.get(20), Some(6 | 17)),
+        };
+        let lacks_checksum = self.is_ipv6() && self.table().tunnel.udp_checksum && !has_transport;
         dissection.l3_offset == 14
+            && !lacks_checksum
             && !matches!(told.key, path::Key::Macs { .. })
             && (is_roce || !is_impaired)
     }
@@ -238,19 +256,27 @@ impl Both {
     }
 
     /// Whether the worker decapsulates a packet although it could be offloaded: of an unknown
-    /// sender, padded, with a short inner frame, or with an inner header that the outer code point
+    /// sender, padded, with a short inner frame (`bpf_skb_adjust_room()` leaves at least an IP header),
+    /// or with an inner header that the outer code point
     /// changes but that is not one of IP.
     fn is_left_to_worker(&self, packet: &[u8]) -> bool {
         let half = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
-        let inner = &packet[OUTER..];
-        let source = Ipv4Addr::from(*packet[26..].first_chunk().unwrap());
+        let (source, class, outer): (IpAddr, _, _) = if self.is_ipv6() {
+            let source = Ipv6Addr::from(*packet[22..].first_chunk::<16>().unwrap());
+            (source.into(), packet[14] << 4 | packet[15] >> 4, OUTER_IPV6)
+        } else {
+            let source = Ipv4Addr::from(*packet[26..].first_chunk().unwrap());
+            (source.into(), packet[15], OUTER)
+        };
+        let inner = &packet[outer..];
         let changes = matches!(
-            wire::ecn::decapsulate(packet[15], inner_class(inner).unwrap_or_default()),
+            wire::ecn::decapsulate(class, inner_class(inner).unwrap_or_default()),
             wire::ecn::Egress::Set(_)
         );
-        self.snapshot.find_vtep(source.into()).is_none()
-            || half(38) + 34 != packet.len()
+        self.snapshot.find_vtep(source).is_none()
+            || half(outer - 12) + outer - 16 != packet.len()
             || inner.len() < 34
+            || (self.is_ipv6() && inner_class(inner).is_none() && inner.len() < 14 + 40)
             || (inner_class(inner).is_some() && changes && inner_length(inner).is_none())
     }
 
@@ -379,6 +405,19 @@ fn inner_length(inner: &[u8]) -> Option<usize> {
         _ => return None,
     };
     (length != 0).then_some(length + 14)
+}
+
+/// As [`assert_same_packet`], over IPv6.
+fn assert_same_packet_ipv6(frame: &[u8], mut expected: Vec<u8>, has_checksum: bool) {
+    if has_checksum {
+        let addresses: [u8; 32] = *frame[22..].first_chunk().unwrap();
+        let length = (frame.len() - 54) as u16;
+        let sum = Sum::new().bytes(&addresses).word(17).word(length);
+        assert!(sum.bytes(&frame[54..]).is_intact(), "{frame:02x?}");
+        assert_ne!(frame[60..62], [0, 0]);
+        expected[60..62].copy_from_slice(&frame[60..62]);
+    }
+    assert_eq!(frame, expected);
 }
 
 /// Compares an encapsulated frame with that of the pipeline, which leaves the checksum to the

@@ -1,6 +1,6 @@
 //! The leaf whose tables programs and pipeline have.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use path::{Bins, Entropy, Policy, Settings, SourcePortRange};
@@ -29,6 +29,17 @@ pub const VTEPS: [Ipv4Addr; 5] = [
     Ipv4Addr::new(10, 0, 0, 5),
     Ipv4Addr::new(240, 0, 0, 6),
 ];
+
+/// The same over IPv6, the last one a multicast address.
+pub const VTEPS_IPV6: [Ipv6Addr; 5] = [
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2),
+    Ipv6Addr::new(0xfd00, 0, 1, 2, 3, 4, 5, 250),
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 4),
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 5),
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 6),
+];
+/// The VNI's own address there.
+pub const LOCAL_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 7, 0, 0x1234, 0, 0, 1);
 
 pub fn hop(ifindex: u32) -> NextHop {
     let last = ifindex as u8;
@@ -113,6 +124,20 @@ pub fn tables() -> Vec<VniTable> {
     twice.zip([0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16, 17, 9, 10, 11, 12]).map(table).collect()
 }
 
+/// The same settings over IPv6.
+pub fn tables_ipv6() -> Vec<VniTable> {
+    let over_ipv6 = |(table, number): (VniTable, usize)| {
+        let tunnel = Tunnel {
+            local: LOCAL_IPV6.into(),
+            flow_label: [0, 0xab_cde][number % 2],
+            accepts_no_checksum: number % 3 == 0,
+            ..table.tunnel
+        };
+        VniTable { tunnel, ..table }
+    };
+    tables().into_iter().zip(0..).map(over_ipv6).collect()
+}
+
 const fn local(number: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, 1 + 200 * (number as u8 % 2))
 }
@@ -130,12 +155,14 @@ pub const fn remote(vtep: usize) -> [u8; 6] {
 
 pub fn snapshot(table: VniTable) -> Snapshot {
     let mut builder = SnapshotBuilder::new(1);
+    let is_ipv6 = table.tunnel.local.is_ipv6();
     let own = [table.tunnel.local, [10, 9, 9, 9].into()];
     builder.own(own.into_iter());
     builder.vni(Arc::new(table));
-    for (address, index) in VTEPS.into_iter().zip(0..) {
+    for index in 0..VTEPS.len() {
         let paths = Arc::new(Paths::new(next_hops(index)));
-        builder.vtep(VtepIndex(index as u32), Vtep { address: address.into(), paths });
+        let address = if is_ipv6 { VTEPS_IPV6[index].into() } else { IpAddr::from(VTEPS[index]) };
+        builder.vtep(VtepIndex(index as u32), Vtep { address, paths });
     }
     builder.build()
 }

@@ -2,19 +2,20 @@
 //!
 //! `VTEPD_FRAMES` sets how many random frames are compared (1,000,000 if unset).
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 mod both;
 mod leaf;
 mod super_frames;
 
 use both::{Both, LONGEST, Outcome};
-use leaf::{HOST, NETDEV_MAC, VTEPS, local_of, tables};
+use leaf::{HOST, LOCAL_IPV6, NETDEV_MAC, VTEPS, VTEPS_IPV6, local_of, tables, tables_ipv6};
 use path::{Bins, Entropy, Policy, Settings};
 use root_test::root_test;
 use tables::{SnapshotBuilder, VniTable, VtepIndex};
 use test_frames::{
-    IPV4, IPV6, Ipv4, Ipv6, ROCE, UDP, bth, ethernet, ipv4, ipv6, tagged, udp, udp_over_ipv4, vxlan,
+    IPV4, IPV6, Ipv4, Ipv6, ROCE, UDP, bth, ethernet, ipv4, ipv6, tagged, udp, udp_over_ipv4,
+    udp_over_ipv6, vxlan,
 };
 
 use crate::random::Random;
@@ -23,14 +24,13 @@ fn frames() -> u64 {
     std::env::var("VTEPD_FRAMES").map_or(1_000_000, |frames| frames.parse().unwrap())
 }
 
-#[root_test]
-fn random_frames_are_encapsulated_as_by_the_pipeline() {
+/// Encapsulates random frames. Returns how many were offloaded, and how many the worker got.
+fn encapsulate_random(tables: &[VniTable], frames: u64) -> (u64, u64) {
     let (mut both, mut random) = (Both::new(), Random(0x5eed));
-    let tables = tables();
     let (mut offloaded, mut left) = (0, 0);
-    for table in &tables {
+    for table in tables {
         both.set(table.clone());
-        for _ in 0..frames() / tables.len() as u64 {
+        for _ in 0..frames / tables.len() as u64 {
             let mut frame = random.frame();
             if random.below(8) == 0 {
                 let more = random.below((LONGEST - frame.len()) as u64) as usize;
@@ -45,8 +45,21 @@ fn random_frames_are_encapsulated_as_by_the_pipeline() {
         }
         both.assert_counters();
     }
+    (offloaded, left)
+}
+
+#[root_test]
+fn random_frames_are_encapsulated_as_by_the_pipeline() {
     let all = frames();
+    let (offloaded, left) = encapsulate_random(&tables(), all);
     assert!(offloaded > all / 6 && left > all / 4, "{offloaded} offloaded, {left} left, of {all}");
+}
+
+#[root_test]
+fn random_frames_are_encapsulated_over_ipv6_as_by_the_pipeline() {
+    let all = frames() / 4;
+    let (offloaded, left) = encapsulate_random(&tables_ipv6(), all);
+    assert!(offloaded > all / 8 && left > all / 4, "{offloaded} offloaded, {left} left, of {all}");
 }
 
 /// The frame and the ports of `crates/path/tests/golden.rs`.
@@ -126,21 +139,65 @@ fn packet(random: &mut Random, table: &VniTable) -> Vec<u8> {
     packet
 }
 
-#[root_test]
-fn random_packets_are_decapsulated_as_by_the_pipeline() {
+/// The same over IPv6.
+fn packet_ipv6(random: &mut Random, table: &VniTable) -> Vec<u8> {
+    let inner = inner_frame(random);
+    let from = match random.below(16) {
+        0 => random.one_of(&[Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 99), LOCAL_IPV6]),
+        _ => random.one_of(&VTEPS_IPV6[..4]),
+    };
+    let flip = if random.below(32) == 0 { 1 << random.below(64) } else { 0 };
+    let payload = vxlan(table.tunnel.vni.get(), flip, &inner);
+    let vteps = (from.octets(), LOCAL_IPV6.octets());
+    let ports = (random.next() as u16, table.tunnel.destination_port);
+    let has_checksum = random.below(4) != 0;
+    let datagram =
+        if has_checksum { udp_over_ipv6(vteps, ports, &payload) } else { udp(ports, &payload) };
+    let fields = Ipv6 { traffic_class: random.next() as u8, ..Ipv6::default() };
+    let mut packet = ethernet([2; 6], [0; 6], IPV6, &ipv6(vteps, UDP, &datagram, fields));
+    match random.below(32) {
+        0 => packet.extend(random.bytes(8)),
+        1 => packet.truncate(packet.len() - 1 - random.below(20) as usize),
+        2..=6 => {
+            let changed = 14 + random.below(packet.len() as u64 - 14) as usize;
+            packet[changed] = random.next() as u8;
+        }
+        _ => {}
+    }
+    packet
+}
+
+/// Decapsulates random packets. Returns how often each outcome was seen.
+fn decapsulate_random(
+    tables: &[VniTable],
+    frames: u64,
+    packet: fn(&mut Random, &VniTable) -> Vec<u8>,
+) -> [u64; 4] {
     let (mut both, mut random) = (Both::new(), Random(0x5eed));
-    let tables = tables();
     let mut outcomes = [0; 4];
-    for table in &tables {
+    for table in tables {
         both.set(table.clone());
-        for _ in 0..frames() / tables.len() as u64 {
+        for _ in 0..frames / tables.len() as u64 {
             let (outcome, _) = both.decapsulate(&packet(&mut random, table));
             outcomes[outcome as usize] += 1;
         }
         both.assert_counters();
-        assert!(both.pipeline.counters().past_bridge.get() > frames() / 10_000);
+        assert!(both.pipeline.counters().past_bridge.get() > frames / 10_000);
     }
+    outcomes
+}
+
+#[root_test]
+fn random_packets_are_decapsulated_as_by_the_pipeline() {
     let all = frames();
+    let outcomes = decapsulate_random(&tables(), all, packet);
+    assert!(outcomes[0] > all / 3 && outcomes[1] > all / 8, "{outcomes:?} of {all}");
+}
+
+#[root_test]
+fn random_packets_are_decapsulated_over_ipv6_as_by_the_pipeline() {
+    let all = frames() / 4;
+    let outcomes = decapsulate_random(&tables_ipv6(), all, packet_ipv6);
     assert!(outcomes[0] > all / 3 && outcomes[1] > all / 8, "{outcomes:?} of {all}");
 }
 
