@@ -1,5 +1,6 @@
 //! An IPv6 underlay: the leaf under test forwards what its peer, kernel VXLAN, sends and expects.
 
+use crate::offload::steered;
 use lab::Namespace;
 use root_test::root_test;
 use vtepd_tests::frames::{self, Pair, inject};
@@ -72,20 +73,22 @@ fn over_ipv6(case: &str, options: &str) -> Lab {
     lab
 }
 
-/// The packets that the routers get for one frame of each of these flows.
+/// The packets that the routers get for one frame of each of these flows, and one with a tag.
 fn sent(lab: &Lab, flows: u16, inner: &[u8]) -> [Vec<Vec<u8>>; 2] {
     let watching = lab.routers.each_ref().map(|router| Capture::start(router, "leaf", is_ours));
     let pair = Pair::of(&lab.host, &lab.far);
-    let frames: Vec<_> = (0..flows).map(|flow| frames::udp(pair, (flow + 1, 9), inner)).collect();
+    let plain = (0..flows).map(|flow| frames::udp(pair, (flow + 1, 9), inner));
+    let frames: Vec<_> =
+        plain.flat_map(|frame| [frames::tagged(&frame, 0x8100, 7), frame]).collect();
     inject(&lab.host.ns, ETH, &frames);
     let arrived = || watching.iter().map(Capture::count).sum::<usize>();
-    lab::process::wait_until(vtepd_tests::QUIET * 2, || arrived() >= usize::from(flows));
+    lab::process::wait_until(vtepd_tests::QUIET * 2, || arrived() >= frames.len());
     watching.map(|capture| capture.stop().into_iter().map(|frame| frame.bytes).collect())
 }
 
 /// A daemon that has taken the VNI over. The IPv6 settings of the uplinks are read once a second.
-fn started(lab: &Lab) -> Vtepd {
-    let vtepd = Vtepd::start(&lab.leaf, &[]);
+fn started(lab: &Lab, arguments: &[&str]) -> Vtepd {
+    let vtepd = Vtepd::start(&lab.leaf, arguments);
     vtepd.wait_for("the VNI to be taken over", |metrics| metrics.left("vx10").is_none());
     vtepd
 }
@@ -113,20 +116,28 @@ fn l11_packets_over_ipv6_are_those_of_the_kernel() {
             packets.iter().map(|packet| fixed(packet)).collect::<Vec<_>>()
         };
         let by_kernel = whole(sent(&lab, 8, b"the same"));
-        assert_eq!(by_kernel.len(), 8, "{options}");
-        let vtepd = started(&lab);
-        let by_vtepd = whole(sent(&lab, 8, b"the same"));
-        assert_eq!(by_vtepd, by_kernel, "{options}");
-        assert!(vtepd.metrics().vni_frames(VNI, "encapsulated") >= 8);
-        sockets::ping(&lab.far, lab.host.ip(), 3, 1000, &[]);
-        assert!(vtepd.metrics().vni_frames(VNI, "decapsulated") >= 3, "{}", vtepd.metrics().0);
+        assert_eq!(by_kernel.len(), 16, "{options}");
+        for datapath in ["userspace", "offload"] {
+            let vtepd = started(&lab, &["--datapath", datapath]);
+            let by_vtepd = whole(sent(&lab, 8, b"the same"));
+            assert_eq!(by_vtepd, by_kernel, "{options} {datapath}");
+            assert!(vtepd.metrics().vni_frames(VNI, "encapsulated") >= 16);
+            sockets::ping(&lab.far, lab.host.ip(), 3, 1000, &[]);
+            let metrics = vtepd.metrics();
+            assert!(metrics.vni_frames(VNI, "decapsulated") >= 3, "{}", metrics.0);
+            let least = if datapath == "offload" { [16, 3] } else { [0, 0] };
+            let offloaded = ["offload_encapsulated", "offload_decapsulated"]
+                .map(|decision| steered(&metrics, decision));
+            assert!(offloaded[0] >= least[0] && offloaded[1] >= least[1], "{}", metrics.0);
+            assert_eq!(offloaded == [0, 0], datapath == "userspace", "{}", metrics.0);
+        }
     }
 }
 
 #[root_test]
 fn the_leaf_and_a_linux_peer_talk_over_ipv6() {
     let lab = over_ipv6("sixtalk", "");
-    let vtepd = started(&lab);
+    let vtepd = started(&lab, &[]);
     sockets::ping(&lab.far, lab.host.ip(), 5, 1000, &[]);
     sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
     sockets::tcp_both_ways(&lab.host, &lab.far, 3_000_000);
@@ -146,18 +157,18 @@ fn the_leaf_and_a_linux_peer_talk_over_ipv6() {
 #[root_test]
 fn flows_over_ipv6_move_when_an_uplink_is_lost_and_return() {
     let lab = over_ipv6("sixecmp", "");
-    let vtepd = started(&lab);
+    let vtepd = started(&lab, &[]);
     let ways = || sent(&lab, 64, b"which way").map(|packets| packets.len());
-    wait_for("both uplinks", || ways().iter().all(|count| *count > 16));
+    wait_for("both uplinks", || ways().iter().all(|count| *count > 32));
     ip(&lab.leaf, "link set up2 down");
-    wait_for("the one uplink", || ways() == [64, 0]);
+    wait_for("the one uplink", || ways() == [128, 0]);
     ip(&lab.leaf, "link set up2 up");
-    wait_for("both again", || ways().iter().all(|count| *count > 16));
+    wait_for("both again", || ways().iter().all(|count| *count > 32));
     // A next hop leaves the route, and joins it again.
     ip(&lab.leaf, "route del fd00::2/128 via fd01:1:1::2 dev up1");
-    wait_for("the other uplink", || ways() == [0, 64]);
+    wait_for("the other uplink", || ways() == [0, 128]);
     ip(&lab.leaf, "route append fd00::2/128 nexthop via fd01:1:1::2");
-    wait_for("both a third time", || ways().iter().all(|count| *count > 16));
+    wait_for("both a third time", || ways().iter().all(|count| *count > 32));
     assert!(vtepd.metrics().left("vx10").is_none());
     sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
 }
