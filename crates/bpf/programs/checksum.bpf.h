@@ -109,30 +109,35 @@ struct tunnelled {
 static ALWAYS_INLINE int sum_headers(struct __sk_buff *skb, const struct tunnelled *o, __u32 at, __u32 tag, __u64 *sum)
 {
 	const __u16 *rest = (const __u16 *)(o->ethernet + 12);
-	__u32 length, protocol;
-	__u16 ip[20] = {}, field;
+	__u8 *ip, *end, protocol;
+	__u32 length;
+	__u16 field;
 
 	*sum += bpf_csum_diff(0, 0, (__be32 *)o, 8 + 8 + 12, 0);
 	*sum += rest[0];
 	if (tag)
 		*sum += (__u64)rest[1] + rest[2];
 	at += 8 + 8 + 14 + tag;
-	if (bpf_skb_load_bytes(skb, at, ip, 20))
+	end = (__u8 *)(long)skb->data_end;
+	if ((__u8 *)(long)skb->data + at + 40 > end && bpf_skb_pull_data(skb, at + 40 > skb->len ? skb->len : at + 40))
 		return 0;
-	if ((ip[0] & 0xff) == 0x45) {
+	ip = (__u8 *)(long)skb->data + at;
+	end = (__u8 *)(long)skb->data_end;
+	if (ip + 20 > end)
+		return 0;
+	if (ip[0] == 0x45) {
 		length = 20;
-		protocol = ip[4] >> 8;
-	} else if ((ip[0] & 0xf0) == 0x60) {
-		if (bpf_skb_load_bytes(skb, at, ip, 40))
-			return 0;
+		protocol = ip[9];
+		*sum += bpf_csum_diff(0, 0, (__be32 *)ip, 20, 0);
+	} else if (ip[0] >> 4 == 6 && ip + 40 <= end) {
 		length = 40;
-		protocol = ip[3] & 0xff;
+		protocol = ip[6];
+		*sum += bpf_csum_diff(0, 0, (__be32 *)ip, 40, 0);
 	} else {
 		return 0;
 	}
 	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
 		return 0;
-	*sum += bpf_csum_diff(0, 0, (__be32 *)ip, sizeof(ip), 0);
 	if (bpf_skb_load_bytes(skb, at + length + (protocol == IPPROTO_TCP ? 16 : 6), &field, sizeof(field)))
 		return 0;
 	*sum += (__u16)~field;

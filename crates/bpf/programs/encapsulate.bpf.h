@@ -189,23 +189,22 @@ static ALWAYS_INLINE void count_sent(const struct departure *d, __u32 encapsulat
 	}
 }
 
-// Writes the outer headers, and sends the packet to the next hop. `headers` begin with those that the
-// packet begins with, and end with the inner Ethernet header.
-static ALWAYS_INLINE int depart(struct __sk_buff *skb, const struct departure *d, const void *headers, __u32 encapsulation)
+// Puts the outer headers before the frame. `headers` begin with those of the packet, and end with the
+// inner Ethernet header.
+static ALWAYS_INLINE int prepend(struct __sk_buff *skb, const struct departure *d, const void *headers, __u32 length)
 {
-	const __u64 is_ipv6 = encapsulation == ENCAPSULATION_IPV6;
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
-		      (is_ipv6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
+		      (length == ENCAPSULATION_IPV6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
 
 	if (d->inherited.tag) {
 		if (bpf_skb_vlan_pop(skb) ||
-		    bpf_skb_adjust_room(skb, encapsulation + 4, BPF_ADJ_ROOM_MAC, flags | BPF_F_ADJ_ROOM_ENCAP_L2(18)) ||
-		    bpf_skb_store_bytes(skb, 0, headers, encapsulation + 18, 0))
+		    bpf_skb_adjust_room(skb, length + 4, BPF_ADJ_ROOM_MAC, flags | BPF_F_ADJ_ROOM_ENCAP_L2(18)) ||
+		    bpf_skb_store_bytes(skb, 0, headers, length + 18, 0))
 			goto failed;
 	} else {
-		if (bpf_skb_adjust_room(skb, encapsulation, BPF_ADJ_ROOM_MAC, flags | BPF_F_ADJ_ROOM_ENCAP_L2(14)))
+		if (bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC, flags | BPF_F_ADJ_ROOM_ENCAP_L2(14)))
 			return TO_WORKER;
-		if (bpf_skb_store_bytes(skb, 0, headers, encapsulation + 14, 0))
+		if (bpf_skb_store_bytes(skb, 0, headers, length + 14, 0))
 			goto failed;
 	}
 	return 0;
@@ -214,38 +213,56 @@ failed:
 	return DROP;
 }
 
-// Counts the packet, and sends it to the next hop.
-static ALWAYS_INLINE int forward(const struct departure *d, __u32 encapsulation)
+// Writes the outer headers over IPv4. Returns the sum of the UDP pseudo header.
+static ALWAYS_INLINE __u64 write_ipv4(const struct departure *d, struct headers *h, __u32 id)
 {
-	count(COUNT_OFFLOAD_ENCAPSULATED);
-	count_sent(d, encapsulation);
-	return bpf_redirect(d->hop->ifindex, 0);
+	const struct offload_vni *vni = d->vni;
+	__u64 sum;
+
+	__builtin_memcpy(h->destination, d->hop->destination, 6);
+	__builtin_memcpy(h->source, d->hop->source, 6);
+	h->ethertype = htons(ETH_P_IP);
+	h->ip.version_ihl = 0x45;
+	h->ip.tos = d->inherited.tos;
+	h->ip.total_length = htons((__u16)(d->length + L3_OVERHEAD));
+	h->ip.id = htons((__u16)id);
+	h->ip.fragment = d->inherited.fragment;
+	h->ip.ttl = d->inherited.ttl;
+	h->ip.protocol = IPPROTO_UDP;
+	h->ip.addresses[0] = vni->local[0];
+	h->ip.addresses[1] = (__u32)d->vtep;
+	sum = (__u64)(h->ip.version_ihl | h->ip.tos << 8) + h->ip.total_length + h->ip.id + h->ip.fragment +
+	      (h->ip.ttl | h->ip.protocol << 8) + h->ip.addresses[0] + h->ip.addresses[1];
+	h->ip.header_checksum = ~fold_sum(sum);
+	h->udp.source = d->port;
+	h->udp.destination = vni->destination_port;
+	h->udp.length = htons((__u16)(d->length + UDP_OVERHEAD));
+	h->udp.checksum = 0;
+	h->vxlan_flags = htonl(0x08000000);
+	h->vni_reserved = vni->vni;
+	return pseudo_header(&h->ip, h->udp.length);
 }
 
-// Encapsulates a frame over IPv6. A packet needs a checksum there, if the netdev does not say
-// otherwise (RFC 6935). So the worker gets frames for which the programs cannot compute one.
-static FUNCTION int encapsulate_ipv6(struct __sk_buff *skb, const struct departure *d, union encapsulated *o)
+// The same over IPv6. Returns 0 if the worker gets the frame. A packet needs a checksum there, if the
+// netdev does not say otherwise (RFC 6935), and the programs cannot compute that of each frame.
+static FUNCTION __u64 write_ipv6(struct __sk_buff *skb, const struct departure *d, union encapsulated *o)
 {
+	const struct offload_vni *vni = d->vni;
 	struct headers_ipv6 *h = &o->ipv6.outer;
-	struct offload_vni *vni = d->vni;
-	__u32 index = d->vtep, l3_length = d->length + L3_OVERHEAD_IPV6;
+	__u32 index = d->vtep;
 	struct offload_address *remote = bpf_map_lookup_elem(&offload_addresses, &index);
-	int result;
 
 	if (!remote)
-		return TO_WORKER;
-	if (vni->flags & OFFLOAD_CHECKSUM) {
-		if (skb->gso_size)
-			return super_frame_to_worker(skb, d->slot, BRIDGE, 0);
-		if (!d->inherited.is_simple || d->length + ENCAPSULATION_IPV6 > CHUNK * CHUNKS)
-			return TO_WORKER;
-	}
+		return 0;
+	if (vni->flags & OFFLOAD_CHECKSUM &&
+	    (skb->gso_size || !d->inherited.is_simple || d->length + ENCAPSULATION_IPV6 > CHUNK * CHUNKS))
+		return 0;
 	__builtin_memcpy(o->ipv6.ethernet, o->ipv4.ethernet, 14 + 4);
 	__builtin_memcpy(h->destination, d->hop->destination, 6);
 	__builtin_memcpy(h->source, d->hop->source, 6);
 	h->ethertype = htons(ETH_P_IPV6);
 	h->version_class_label = htonl(6 << 28 | d->inherited.tos << 20 | vni->label);
-	h->payload_length = htons((__u16)(l3_length - 40));
+	h->payload_length = htons((__u16)(d->length + UDP_OVERHEAD));
 	h->next_header = IPPROTO_UDP;
 	h->hop_limit = d->inherited.ttl;
 #pragma unroll
@@ -259,15 +276,7 @@ static FUNCTION int encapsulate_ipv6(struct __sk_buff *skb, const struct departu
 	h->udp.checksum = 0;
 	h->vxlan_flags = htonl(0x08000000);
 	h->vni_reserved = vni->vni;
-	result = depart(skb, d, h->destination, ENCAPSULATION_IPV6);
-	if (result)
-		return result;
-	if (vni->flags & OFFLOAD_CHECKSUM &&
-	    !complete_checksum(skb, (struct tunnelled *)&h->udp, 14 + 40, d->inherited.tag, pseudo_header_ipv6(h))) {
-		count(COUNT_OFFLOAD_FAILED);
-		return DROP;
-	}
-	return forward(d, ENCAPSULATION_IPV6);
+	return pseudo_header_ipv6(h);
 }
 
 // Encapsulates a frame for a remote VTEP and sends it to its next hop. The frame begins with its
@@ -277,9 +286,9 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	struct offload_vni *vni = offload_of(skb, slot, BRIDGE, 0);
 	struct departure d = {.vni = vni, .slot = slot, .vtep_index = vtep_index, .segments = 1};
 	union encapsulated o;
-	struct headers *h = &o.ipv4.outer;
 	struct offload_hop *hop;
-	__u32 segment, overhead, zero = 0, *id;
+	const int is_ipv6 = vni && vni->flags & OFFLOAD_IPV6;
+	__u32 segment, zero = 0, *id;
 	__u64 hash = 0, *vtep, sum;
 	int kind, result;
 
@@ -311,42 +320,30 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 		d.repeated = segment - skb->gso_size;
 		d.segments = (d.length - d.repeated + skb->gso_size - 1) / skb->gso_size;
 	}
-	overhead = vni->flags & OFFLOAD_IPV6 ? L3_OVERHEAD_IPV6 : L3_OVERHEAD;
 	id = bpf_map_lookup_elem(&identification, &zero);
-	if (segment + overhead > hop->mtu || d.length + overhead > 0xffff || !id)
+	if (segment + (is_ipv6 ? L3_OVERHEAD_IPV6 : L3_OVERHEAD) > hop->mtu ||
+	    d.length + (is_ipv6 ? L3_OVERHEAD_IPV6 : L3_OVERHEAD) > 0xffff || !id)
 		return TO_WORKER;
-	if (vni->flags & OFFLOAD_IPV6)
-		return encapsulate_ipv6(skb, &d, &o);
-	*id += d.segments;
-	__builtin_memcpy(h->destination, hop->destination, 6);
-	__builtin_memcpy(h->source, hop->source, 6);
-	h->ethertype = htons(ETH_P_IP);
-	h->ip.version_ihl = 0x45;
-	h->ip.tos = d.inherited.tos;
-	h->ip.total_length = htons((__u16)(d.length + L3_OVERHEAD));
-	h->ip.id = htons((__u16)(*id - d.segments + 1));
-	h->ip.fragment = d.inherited.fragment;
-	h->ip.ttl = d.inherited.ttl;
-	h->ip.protocol = IPPROTO_UDP;
-	h->ip.addresses[0] = vni->local[0];
-	h->ip.addresses[1] = (__u32)d.vtep;
-	sum = (__u64)(h->ip.version_ihl | h->ip.tos << 8) + h->ip.total_length + h->ip.id + h->ip.fragment +
-	      (h->ip.ttl | h->ip.protocol << 8) + h->ip.addresses[0] + h->ip.addresses[1];
-	h->ip.header_checksum = ~fold_sum(sum);
-	h->udp.source = d.port;
-	h->udp.destination = vni->destination_port;
-	h->udp.length = htons((__u16)(d.length + UDP_OVERHEAD));
-	h->udp.checksum = 0;
-	h->vxlan_flags = htonl(0x08000000);
-	h->vni_reserved = vni->vni;
-	result = depart(skb, &d, h->destination, ENCAPSULATION);
+	if (is_ipv6) {
+		sum = write_ipv6(skb, &d, &o);
+		if (!sum)
+			return skb->gso_size ? super_frame_to_worker(skb, slot, BRIDGE, 0) : TO_WORKER;
+		result = prepend(skb, &d, o.ipv6.outer.destination, ENCAPSULATION_IPV6);
+	} else {
+		sum = write_ipv4(&d, &o.ipv4.outer, *id + 1);
+		*id += d.segments;
+		result = prepend(skb, &d, o.ipv4.outer.destination, ENCAPSULATION);
+	}
 	if (result)
 		return result;
 	// The kernel could not compute an outer checksum for each segment of a super-frame.
 	if (vni->flags & OFFLOAD_CHECKSUM && !skb->gso_size &&
-	    !complete_checksum(skb, (struct tunnelled *)&h->udp, 14 + 20, d.inherited.tag, pseudo_header(&h->ip, h->udp.length))) {
+	    !complete_checksum(skb, (struct tunnelled *)(is_ipv6 ? &o.ipv6.outer.udp : &o.ipv4.outer.udp),
+			       is_ipv6 ? 14 + 40 : 14 + 20, d.inherited.tag, sum)) {
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
 	}
-	return forward(&d, ENCAPSULATION);
+	count(COUNT_OFFLOAD_ENCAPSULATED);
+	count_sent(&d, is_ipv6 ? ENCAPSULATION_IPV6 : ENCAPSULATION);
+	return bpf_redirect(hop->ifindex, 0);
 }
