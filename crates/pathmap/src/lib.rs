@@ -25,7 +25,7 @@ pub mod replay;
 pub mod responder;
 
 pub use key::Key;
-pub use message::{Answer, Message, MessageError, Probe};
+pub use message::{Answer, Message, MessageError, Probe, Report};
 pub use placer::{Placement, Placer};
 pub use prober::{Pair, Prober, Settings};
 pub use random::Random;

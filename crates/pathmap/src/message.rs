@@ -4,7 +4,7 @@
 //!  0                   1                   2                   3
 //!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |         magic 0x5650          |  version 1    | 1 probe, 2 ans.|
+//! |         magic 0x5650          |  version 2    | 1 probe, 2 ans.|
 //! |                     epoch of the prober                       |
 //! |                     id, counted in the epoch                  |
 //! |                     nonce                                     |
@@ -14,6 +14,7 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! | only in an answer:  arrival uplink (interface index)          |
 //! |  TTL seen     | R addresses   |       L loads                 |
+//! |                     wish                                      |
 //! |                     R recorded addresses, 4 bytes each        |
 //! |                     L times: address, load in kB/s            |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
@@ -27,7 +28,7 @@ use std::net::Ipv4Addr;
 /// The first bytes of every message.
 const MAGIC: u16 = 0x5650;
 /// The version of the format.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 const PROBE: u8 = 1;
 const ANSWER: u8 = 2;
 const FLAG_RECORD: u8 = 1;
@@ -71,6 +72,15 @@ pub struct LinkLoad {
     pub kilobytes: u32,
 }
 
+/// What a VTEP tells others about the links that it may share with them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    /// How much its best move would gain, on a scale that only has an order. 0 if it wants none.
+    pub wish: u32,
+    /// The load that it puts on links. At most [`MOST_LOADS`].
+    pub loads: Vec<LinkLoad>,
+}
+
 /// The answer to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
@@ -82,8 +92,8 @@ pub struct Answer {
     pub ttl_seen: u8,
     /// The addresses that it recorded, in their order. At most [`MOST_RECORDED`].
     pub recorded: Vec<Ipv4Addr>,
-    /// The load that the responder puts on links. At most [`MOST_LOADS`].
-    pub loads: Vec<LinkLoad>,
+    /// What the responder sends over links.
+    pub report: Report,
 }
 
 /// A probe or an answer.
@@ -184,6 +194,7 @@ impl Message {
             let ttl_seen = reader.byte().ok_or(length)?;
             let addresses = reader.byte().ok_or(length)?;
             let loads = reader.half().ok_or(length)?;
+            let wish = reader.word().ok_or(length)?;
             if usize::from(addresses) > MOST_RECORDED
                 || usize::from(loads) > MOST_LOADS
                 || ttl_seen > probe.ttl
@@ -193,7 +204,8 @@ impl Message {
             let recorded = (0..addresses).map(|_| reader.address()).collect::<Option<_>>();
             let recorded = recorded.ok_or(length)?;
             let loads = reader.loads(loads).ok_or(length)?;
-            Self::Answer(Answer { probe, arrival, ttl_seen, recorded, loads })
+            let report = Report { wish, loads };
+            Self::Answer(Answer { probe, arrival, ttl_seen, recorded, report })
         };
         if reader.0.is_empty() { Ok(message) } else { Err(length) }
     }
@@ -226,14 +238,15 @@ impl Message {
 impl Answer {
     fn append(&self, bytes: &mut Vec<u8>) {
         let (recorded, loads) =
-            (self.recorded.len().min(MOST_RECORDED), self.loads.len().min(MOST_LOADS));
+            (self.recorded.len().min(MOST_RECORDED), self.report.loads.len().min(MOST_LOADS));
         bytes.extend_from_slice(&self.arrival.to_be_bytes());
         bytes.extend_from_slice(&[self.ttl_seen, recorded as u8]);
         bytes.extend_from_slice(&(loads as u16).to_be_bytes());
+        bytes.extend_from_slice(&self.report.wish.to_be_bytes());
         for address in self.recorded.iter().take(recorded) {
             bytes.extend_from_slice(&address.octets());
         }
-        for load in self.loads.iter().take(loads) {
+        for load in self.report.loads.iter().take(loads) {
             bytes.extend_from_slice(&load.link.octets());
             bytes.extend_from_slice(&load.kilobytes.to_be_bytes());
         }
@@ -268,6 +281,7 @@ mod tests {
             probe in probe(),
             arrival: u32,
             seen: u8,
+            wish: u32,
             recorded in prop::collection::vec(any::<u32>(), 0..=MOST_RECORDED),
             loads in prop::collection::vec(any::<(u32, u32)>(), 0..=MOST_LOADS),
         ) -> Answer {
@@ -277,7 +291,7 @@ mod tests {
                 probe,
                 arrival,
                 recorded: recorded.into_iter().map(Ipv4Addr::from_bits).collect(),
-                loads: loads.into_iter().map(load).collect(),
+                report: Report { wish, loads: loads.into_iter().map(load).collect() },
             }
         }
     }
@@ -319,7 +333,7 @@ mod tests {
         };
         let bytes = Message::Probe(probe).bytes();
         let expected = [
-            0x56, 0x50, 1, 1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0xc3, 0x50, 64, 1, 0,
+            0x56, 0x50, 2, 1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0xc3, 0x50, 64, 1, 0,
             0, 0, 5,
         ];
         assert_eq!(bytes, expected);
@@ -329,7 +343,7 @@ mod tests {
             Message::parse(&changed)
         };
         assert_eq!(with(0, 0), Err(MessageError::Magic));
-        assert_eq!(with(2, 2), Err(MessageError::Version(2)));
+        assert_eq!(with(2, 1), Err(MessageError::Version(1)));
         assert_eq!(with(3, 3), Err(MessageError::Kind(3)));
         assert_eq!(with(22, 0), Err(MessageError::Range));
     }

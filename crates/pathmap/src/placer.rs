@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::load::{Foreign, Link};
-use crate::message::LinkLoad;
+use crate::message::Report;
 use crate::plan::Routes;
 use crate::prober::Pair;
 use crate::random::Random;
@@ -24,6 +24,7 @@ pub use flow::{Flow, Reading};
 pub use types::{Counts, FlowId, Found, Moves, Options, Placement, Target};
 pub use view::{PathView, TierView};
 
+use rebalance::Turn;
 use types::Paths;
 
 /// The load of a queue pair while no load is measured, in 1000 bytes a second.
@@ -42,6 +43,9 @@ pub struct Placer {
     used_slots: u32,
     /// The load by own queue pairs, in 1000 bytes a second.
     own: BTreeMap<Link, u64>,
+    /// Links that had load, and when they lost it. Others are told.
+    emptied: BTreeMap<Link, Duration>,
+    turn: Turn,
     foreign: Foreign,
     measured: Duration,
     rebalanced: Duration,
@@ -62,6 +66,8 @@ impl Placer {
             free: Vec::new(),
             used_slots: 0,
             own: BTreeMap::new(),
+            emptied: BTreeMap::new(),
+            turn: Turn::default(),
             foreign: Foreign::default(),
             measured: Duration::ZERO,
             rebalanced: Duration::ZERO,
@@ -176,7 +182,12 @@ impl Placer {
                 *own.entry(link).or_default() += flow.load;
             }
         }
-        self.own = own;
+        for link in std::mem::replace(&mut self.own, own).into_keys() {
+            if !self.own.contains_key(&link) {
+                self.emptied.insert(link, self.measured);
+            }
+        }
+        self.emptied.retain(|link, _| !self.own.contains_key(link));
     }
 
     fn forget_plans(&mut self) {
@@ -210,7 +221,8 @@ impl Placer {
         }
         let routes = Routes::new(&links, capacity);
         let (weights, plan) = (weights.clone(), VecDeque::new());
-        self.targets.insert(target, Paths { routes, pairs, of_pair, weights, plan });
+        let gain = self.targets.get(&target).map_or(0, |paths| paths.gain);
+        self.targets.insert(target, Paths { routes, pairs, of_pair, weights, plan, gain });
         self.recount();
         self.leave_dead(target, lost);
         self.forget_plans();
@@ -278,15 +290,16 @@ impl Placer {
         used
     }
 
-    /// Takes the loads that another VTEP reports.
-    pub fn report(&mut self, from: Ipv4Addr, loads: &[LinkLoad], now: Duration) {
-        self.foreign.report(from, loads, now);
+    /// Takes what another VTEP reports.
+    pub fn report(&mut self, from: Ipv4Addr, report: &Report, now: Duration) {
+        self.foreign.report(from, report, now);
     }
 
-    /// The loads to report to others. Answers take the parts in turns.
+    /// What to report to others. Answers take the parts in turns.
     #[must_use]
-    pub fn loads_to_report(&self, part: usize) -> Vec<LinkLoad> {
-        crate::load::report(&self.own, part)
+    pub fn to_report(&self, part: usize) -> Report {
+        let loads = crate::load::report(&self.own, &self.emptied, part);
+        Report { wish: self.turn.wish, loads }
     }
 }
 

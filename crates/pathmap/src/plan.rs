@@ -25,7 +25,10 @@ pub struct Routes {
 }
 
 /// The moves that gain most so far.
-struct Best(Option<(u128, Vec<(usize, usize)>)>);
+struct Best(Option<Moves>);
+
+/// Moves that lower the potential: by how much, and for each flow (by index) its new route.
+pub type Moves = (u128, Vec<(usize, usize)>);
 
 impl Best {
     fn offer(&mut self, gain: u128, moves: impl FnOnce() -> Vec<(usize, usize)>) {
@@ -176,10 +179,10 @@ impl Routes {
     }
 
     /// The move or exchange of flows that lowers the potential most. `flows` are the route and the
-    /// load of each movable flow; `loads` contain them. Returns the flows (by index) and their new
-    /// routes: one or two. `None` if nothing gains more than a part of the moved load.
+    /// load of each movable flow; `loads` contain them. Returns one or two moves. `None` if nothing
+    /// gains more than a part of the moved load.
     #[must_use]
-    pub fn improve(&self, loads: &[u64], flows: &[(usize, u64)]) -> Option<Vec<(usize, usize)>> {
+    pub fn improve(&self, loads: &[u64], flows: &[(usize, u64)]) -> Option<Moves> {
         // One flow of each route and load stands for all of them.
         let mut kinds = BTreeMap::<(usize, u64), usize>::new();
         for (index, flow) in flows.iter().enumerate() {
@@ -200,7 +203,7 @@ impl Routes {
         if best.0.is_none() {
             self.exchange(loads, &kinds, &mut best);
         }
-        best.0.map(|(_, moves)| moves)
+        best.0
     }
 
     /// Offers two flows that are better off on each other's route or on a third one.
@@ -304,7 +307,7 @@ mod tests {
                 flows
                     .iter()
                     .for_each(|(route, load)| routes.change(&mut loads, *route, |now| now + load));
-                let Some(next) = routes.improve(&loads, &flows) else { break };
+                let Some((_, next)) = routes.improve(&loads, &flows) else { break };
                 moves += next.len();
                 assert!(moves < 100, "it does not end");
                 next.into_iter().for_each(|(flow, to)| flows[flow].0 = to);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::message::{Answer, LinkLoad, Message, Probe};
+use crate::message::{Answer, Message, Probe, Report};
 use crate::packet::Received;
 use crate::replay::Window;
 
@@ -89,7 +89,7 @@ impl Responder {
         probe: Probe,
         received: &Received<'_>,
         arrival: u32,
-        loads: &[LinkLoad],
+        report: &Report,
     ) -> Option<Answer> {
         let from = received.ends.0;
         let new = match self.peers.get_mut(&from) {
@@ -117,7 +117,7 @@ impl Responder {
             arrival,
             ttl_seen: received.ttl,
             recorded: received.recorded.clone().unwrap_or_default(),
-            loads: loads.to_vec(),
+            report: report.clone(),
         })
     }
 

@@ -227,15 +227,15 @@ impl Thread {
             Message::Answer(answer) => {
                 let target = Target { local: to, address: from, port: received.ports.1 };
                 let accepted = self.targets.answer(now, target, &answer);
-                if accepted && !answer.loads.is_empty() {
-                    self.shared.change(|placer| placer.report(from, &answer.loads, now));
+                if accepted {
+                    self.shared.change(|placer| placer.report(from, &answer.report, now));
                 }
             }
             Message::Probe(probe) => {
                 self.answers = self.answers.wrapping_add(1);
                 let part = self.answers;
-                let loads = self.shared.read(|placer| placer.loads_to_report(part));
-                let answer = self.responder.answer(now, probe, received, arrival, &loads);
+                let report = self.shared.read(|placer| placer.to_report(part));
+                let answer = self.responder.answer(now, probe, received, arrival, &report);
                 let Some(answer) = answer else { return };
                 let copies = if probe.urgent { 2 } else { 1 };
                 self.send_answer(received, &Message::Answer(answer), copies);

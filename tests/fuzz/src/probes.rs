@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use pathmap::message::{Answer, LinkLoad, Message, Probe};
+use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet::{self, Headers};
 use wire::MacAddr;
 
@@ -38,7 +38,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         arrival: 7,
         ttl_seen: 62,
         recorded: vec![link],
-        loads: vec![LinkLoad { link, kilobytes: 9 }],
+        report: Report { wish: 7, loads: vec![LinkLoad { link, kilobytes: 9 }] },
     };
     let messages = [Message::Probe(probe), Message::Answer(answer)].map(|message| message.bytes());
     let packets = messages.iter().flat_map(|message| {

@@ -1,26 +1,55 @@
 //! Measures the queue pairs, forgets idle ones, and decides moves.
+//!
+//! Leaves that share links take turns: in every answer to a probe, a leaf tells how much its best
+//! move would gain. It moves if no other leaf has told more, and if all had the time to hear of it.
+//! Every move therefore lowers the potential that all leaves share, and moves come to an end
+//! (maximum gain messages: Maheswaran, Pearce, Tambe 2004).
 
 use std::time::Duration;
 
 use super::{Flow, FlowId, Moves, NOMINAL, Placer, Reading, Target};
+use crate::load::AGE;
 use crate::placer::types::Paths;
+use crate::prober::Pair;
 
 /// How often loads are measured.
 const MEASURE: Duration = Duration::from_millis(500);
 /// How often the load is made more even.
-const REBALANCE: Duration = Duration::from_millis(100);
+const REBALANCE: Duration = Duration::from_millis(50);
 /// How long a queue pair stays after a move for balance.
 const HOLD: Duration = Duration::from_secs(1);
 /// Loads are rounded to this part of the mean load, so that measuring errors move nothing.
 const STEPS: u64 = 8;
 /// Queue pairs that a plan is made for.
 const PLAN: usize = 64;
-/// Moves that are decided at once where no other leaf decides.
+/// Moves that are decided at once.
 const MOVES: usize = 8;
-/// Of this many chances, leaves that share links take one at least.
-const TURNS: usize = 8;
+/// VTEPs for which moves are looked for at once.
+const EXAMINED: usize = 8;
 /// A queue pair that is idle for this time makes room for another one in a full table.
 const FULL_IDLE: Duration = Duration::from_secs(1);
+
+/// Whose turn it is to move.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// As [`crate::Report::wish`].
+    pub(super) wish: u32,
+    /// When the wish became greater last.
+    risen: Duration,
+    /// Counts the VTEPs for which moves were looked for.
+    next: usize,
+}
+
+impl Turn {
+    fn want(&mut self, gain: u128, now: Duration) {
+        // The order of gains is what counts, so their logarithm is enough.
+        let wish = if gain == 0 { 0 } else { (1e6 * (1.0 + (gain as f64).log2())) as u32 };
+        if wish > self.wish {
+            self.risen = now;
+        }
+        self.wish = wish;
+    }
+}
 
 impl Placer {
     /// Measures, forgets idle queue pairs, and decides moves. `read` returns the counts of a slot.
@@ -77,6 +106,7 @@ impl Placer {
         for flow in self.flows.values_mut() {
             changed |= flow.round(mean, STEPS);
         }
+        self.emptied.retain(|_, at| now.saturating_sub(*at) < AGE * 2);
         changed |= self.foreign.expire(now) || !self.foreign.is_empty();
         if changed {
             self.recount();
@@ -112,28 +142,61 @@ impl Placer {
         }
     }
 
-    /// Decides moves that make the load more even.
+    /// Decides moves that make the load more even, if it is this leaf's turn.
     fn rebalance(&mut self, now: Duration) {
-        let shared = !self.foreign.is_empty();
-        // Leaves that share links take turns by chance.
-        let turns = (self.foreign.peers() + 1).min(TURNS);
-        if shared && self.random.below(turns) > 0 {
-            return;
-        }
         let targets: Vec<Target> = self.targets.keys().copied().collect();
-        for target in targets {
-            for _ in 0..if shared { 1 } else { MOVES } {
-                if !self.improve(target, now) {
-                    break;
-                }
+        for _ in 0..EXAMINED.min(targets.len()) {
+            self.turn.next = self.turn.next.wrapping_add(1);
+            if let Some(target) = targets.get(self.turn.next % targets.len()) {
+                self.examine(*target, now);
             }
         }
+        let gain = |target: &Target| self.targets.get(target).map_or(0, |paths| paths.gain);
+        let Some(best) = targets.iter().copied().max_by_key(gain) else { return };
+        self.turn.want(gain(&best), now);
+        if self.turn.wish == 0 {
+            return;
+        }
+        if !self.foreign.is_empty() {
+            let is_heard = now.saturating_sub(self.turn.risen) >= self.options.settle;
+            if !is_heard || !self.foreign.is_first((self.turn.wish, best.local), now) {
+                return;
+            }
+        }
+        for _ in 0..MOVES {
+            if !self.improve(best, now) {
+                break;
+            }
+        }
+        let gain = self.examine(best, now);
+        self.turn.want(gain, now);
+    }
+
+    /// Notes what the best moves of queue pairs to this target would gain.
+    fn examine(&mut self, target: Target, now: Duration) -> u128 {
+        let gain = self.best_moves(target, now).map_or(0, |(gain, _)| gain);
+        if let Some(paths) = self.targets.get_mut(&target) {
+            paths.gain = gain;
+        }
+        gain
     }
 
     fn improve(&mut self, target: Target, now: Duration) -> bool {
-        let Some(paths) = self.targets.get(&target).filter(|paths| !paths.routes.is_empty()) else {
-            return false;
-        };
+        let Some((_, moves)) = self.best_moves(target, now) else { return false };
+        for (id, pair) in moves {
+            if let Some(flow) = self.flows.get_mut(&id) {
+                flow.wanted = Some(pair);
+                flow.decided = Some(now);
+            }
+        }
+        self.recount();
+        self.forget_plans();
+        true
+    }
+
+    /// The moves that make the load most even, and their gain.
+    fn best_moves(&self, target: Target, now: Duration) -> Option<(u128, Vec<(FlowId, Pair)>)> {
+        let paths = self.targets.get(&target).filter(|paths| paths.routes.len() > 1)?;
         let route = |flow: &Flow| Some((paths.route_of(flow.goal())?, flow.load));
         let mut movable: Vec<(u32, FlowId, (usize, u64))> = self
             .flows
@@ -143,20 +206,11 @@ impl Placer {
             .collect();
         movable.sort_unstable_by_key(|(slot, ..)| *slot);
         let flows: Vec<(usize, u64)> = movable.iter().map(|(.., flow)| *flow).collect();
-        let loads = self.loads(&paths.routes);
-        let Some(moves) = paths.routes.improve(&loads, &flows) else { return false };
-        for (index, to) in moves {
-            let (Some((_, id, _)), Some(pair)) = (movable.get(index), self.pair_of(target, to))
-            else {
-                continue;
-            };
-            if let Some(flow) = self.flows.get_mut(id) {
-                flow.wanted = Some(pair);
-                flow.decided = Some(now);
-            }
-        }
-        self.recount();
-        self.forget_plans();
-        true
+        let (gain, moves) = paths.routes.improve(&self.loads(&paths.routes), &flows)?;
+        let of = |(index, to): (usize, usize)| {
+            let (_, id, _) = movable.get(index)?;
+            Some((*id, self.pair_of(target, to)?))
+        };
+        Some((gain, moves.into_iter().filter_map(of).collect()))
     }
 }

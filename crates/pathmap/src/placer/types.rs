@@ -54,11 +54,18 @@ pub struct Options {
     pub idle: Duration,
     /// When queue pairs move.
     pub moves: Moves,
+    /// How long others take to hear of a wish to move, and to answer. Twice the interval of probes.
+    pub settle: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { most: 65_536, idle: Duration::from_secs(30), moves: Moves::default() }
+        Self {
+            most: 65_536,
+            idle: Duration::from_secs(30),
+            moves: Moves::default(),
+            settle: Duration::from_millis(100),
+        }
     }
 }
 
@@ -106,6 +113,8 @@ pub(super) struct Paths {
     pub(super) of_pair: BTreeMap<Pair, usize>,
     pub(super) weights: BTreeMap<u64, u16>,
     pub(super) plan: VecDeque<usize>,
+    /// What the best moves would gain when they were looked for last.
+    pub(super) gain: u128,
 }
 
 impl Paths {

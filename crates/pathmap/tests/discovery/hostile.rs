@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use pathmap::message::{Answer, LinkLoad, Message, Probe};
+use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet;
 use pathmap::prober::{Change, Settings};
 use pathmap::{Key, Responder};
@@ -71,8 +71,13 @@ fn a_liar_cannot_answer_what_it_did_not_receive() {
             for id in 0..4 {
                 let id = fabric.prober.counts[0] as u32 - id;
                 let probe = Probe { port: pair.port, epoch: 7, ..probe(id) };
-                let answer =
-                    Answer { probe, arrival: 1, ttl_seen: 62, recorded: vec![], loads: vec![] };
+                let answer = Answer {
+                    probe,
+                    arrival: 1,
+                    ttl_seen: 62,
+                    recorded: vec![],
+                    report: Report::default(),
+                };
                 let packet = sealed(&key(), (B, A), &Message::Answer(answer));
                 assert!(!fabric.take(&packet), "a guessed nonce");
             }
@@ -111,7 +116,8 @@ fn a_flood_is_capped_and_fills_no_memory() {
             let received = packet::parse(&packet).unwrap();
             let now = ms(u64::from(from) / 5);
             let Some(Message::Probe(probe)) = responder.open(now, &received) else { continue };
-            answered += u32::from(responder.answer(now, probe, &received, 1, &[]).is_some());
+            answered +=
+                u32::from(responder.answer(now, probe, &received, 1, &Report::default()).is_some());
         }
     }
     assert!(responder.peers() <= 1024);
@@ -122,7 +128,7 @@ fn a_flood_is_capped_and_fills_no_memory() {
         let packet = sealed(&key(), (A, B), &Message::Probe(probe(*id)));
         let received = packet::parse(&packet).unwrap();
         let Some(Message::Probe(probe)) = responder.open(ms(1000), &received) else { return false };
-        responder.answer(ms(1000), probe, &received, 1, &[]).is_some()
+        responder.answer(ms(1000), probe, &received, 1, &Report::default()).is_some()
     });
     assert_eq!(answers.count(), 4096);
 }
@@ -134,7 +140,7 @@ fn an_answer_that_claims_an_impossible_way_is_malformed() {
         arrival: 1,
         ttl_seen: 65,
         recorded: vec![],
-        loads: vec![LinkLoad { link: A, kilobytes: 1 }],
+        report: Report { wish: 0, loads: vec![LinkLoad { link: A, kilobytes: 1 }] },
     };
     assert!(Message::parse(&Message::Answer(answer).bytes()).is_err());
 }

@@ -330,6 +330,9 @@ impl Vtepd for Service {
         let v1::SetPolicyRequest { vni: number, policy, bins, source_ports } = request.into_inner();
         let vni = vni(number)?;
         let policy = parse::<Policy>("policy", policy.as_deref())?;
+        if policy == Some(Policy::QpPin) {
+            self.pinning()?;
+        }
         let bins = bins.map(|bins| {
             let parsed: Result<Bins, _> = bins.to_string().parse();
             parsed.map_err(|error| Status::invalid_argument(format!("bins: {error}")))
