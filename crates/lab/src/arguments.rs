@@ -29,6 +29,11 @@ pub(crate) enum Output {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    /// Write the topology file of a leaf-spine fabric, with FRR's configuration of each router
+    #[command(
+        after_help = "Example:\n  lab new --leaves 4 --spines 4 fabric && lab up fabric/fabric.clab.yml\n\nContainerLab deploys the same file."
+    )]
+    New(crate::fabric_arguments::New),
     /// Start a fabric and wait until it forwards
     #[command(
         after_help = "Example:\n  lab up deploy/containerlab/scaleacross.clab.yml --name test\n\nLAB_FRR_ROOT names another root file system to run FRR from (see tests/frr-root)."
@@ -58,6 +63,11 @@ pub(crate) enum Command {
     /// Compare kernel VXLAN with each policy of vtepd under the same traffic
     #[command(after_help = "Example:\n  lab demo --json figures.json --keep")]
     Demo(Demo),
+    /// Show the path of a flow between two hosts, by the answers of each router
+    #[command(
+        after_help = "Example:\n  lab path --from host1 --to host4 --qp 0x11\n\nThe leaf answers by 'vtepctl explain', each router by 'ip route get'."
+    )]
+    Path(crate::fabric_arguments::Path),
     /// Show who forwards on each leaf: datapath and policy of each VNI
     #[command(after_help = "Example:\n  lab status --name demo")]
     Status(Which),
@@ -126,6 +136,12 @@ pub(crate) struct Up {
     /// Do not wait until BGP and EVPN have converged
     #[arg(long)]
     pub(crate) no_wait: bool,
+    /// Leave out the nodes that run vtepd beside a leaf: kernel VXLAN forwards
+    #[arg(long)]
+    pub(crate) no_vtepd: bool,
+    /// Path of vtepd [default: in the folder of lab]
+    #[arg(long)]
+    pub(crate) vtepd: Option<PathBuf>,
     /// Maximum seconds to wait
     #[arg(long, default_value_t = 90)]
     pub(crate) timeout: u64,
@@ -411,7 +427,7 @@ pub(crate) struct Wan {
 }
 
 /// Parses a number with its unit, such as `5ms`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let scale = match unit {
@@ -430,7 +446,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a percentage, 0 to 100, as a fraction of 1.
-fn percent(text: &str) -> Result<f64, String> {
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let percent: f64 =
         text.parse().map_err(|_| "expected a number of percent, such as 0.1".to_owned())?;
     if (0.0..=100.0).contains(&percent) {

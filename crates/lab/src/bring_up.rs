@@ -21,11 +21,11 @@ use crate::topology::{EndSettings, Healthcheck, Kind, Link, Stage, Topology, is_
 const SETTLING: Duration = Duration::from_millis(100);
 
 impl Fabric {
-    /// Brings the topology up. `name` replaces the topology's own name. A fabric that an earlier
-    /// run left under this name is removed first.
+    /// Brings the topology up. `name` replaces the topology's own name. What a killed process left
+    /// under this name is removed first.
     ///
     /// # Errors
-    /// [`FabricError`]. Everything that was built so far is removed again.
+    /// [`FabricError::AlreadyUp`] if a fabric of this name was kept. Otherwise everything that was built so far is removed again.
     pub fn up(
         topology: Topology,
         name: Option<&str>,

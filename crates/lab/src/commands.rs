@@ -4,7 +4,9 @@ mod compare;
 mod connection;
 mod demo;
 mod leaves;
+mod new;
 mod open;
+mod path;
 mod roce;
 mod run;
 mod verify;
@@ -12,6 +14,7 @@ mod wan;
 mod workload;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +39,14 @@ pub(crate) fn run(cli: Cli) -> Outcome {
     // What uses no namespace needs no privileges.
     let reads = match &cli.command {
         Command::Run(run) => run.schema || run.plan,
-        Command::Compare(_) => true,
+        Command::Compare(_) | Command::New(_) => true,
         _ => false,
     };
     if !reads && !nix::unistd::geteuid().is_root() {
         return Err("lab needs root for network namespaces: run it with sudo".into());
     }
     match cli.command {
+        Command::New(arguments) => new::run(&arguments, cli.output),
         Command::Up(arguments) => up(&arguments, cli.output),
         Command::Down(arguments) => down(&arguments),
         Command::List => list(cli.output),
@@ -55,6 +59,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Roce(Roce::Serve(arguments)) => connection::serve(&arguments, cli.output),
         Command::Roce(Roce::Connect(arguments)) => connection::connect(&arguments, cli.output),
         Command::Demo(arguments) => demo::run(&arguments, cli.output),
+        Command::Path(arguments) => path::run(&arguments, cli.output),
         Command::Status(which) => leaves::status(&which, cli.output),
         Command::Policy(arguments) => leaves::policy(&arguments, cli.output),
         Command::Link(arguments) => leaves::link(&arguments),
@@ -69,25 +74,22 @@ pub(crate) fn run(cli: Cli) -> Outcome {
 fn up(arguments: &Up, output: Output) -> Outcome {
     let topology = Topology::load(&arguments.file)?;
     let name = arguments.name.as_deref().unwrap_or(&topology.name);
-    if Fabric::is_kept(name) && !arguments.rebuild {
-        return Err(format!(
-            "fabric '{name}' is already running: stop it with 'lab down {name}', rebuild it with \
-             --rebuild, or name it differently with --name"
-        )
-        .into());
+    if Fabric::is_kept(name) && arguments.rebuild {
+        Fabric::open(name)?.down()?;
     }
-    if let Some(sidecars) = vtepd_nodes(&topology) {
-        note(format_args!(
-            "lab starts no vtepd for {sidecars}: kernel VXLAN forwards until you run 'lab exec LEAF -- \
-             vtepd'"
-        ));
-    }
+    let vtepd = sidecar_program(arguments, &topology)?;
     topology.notes.iter().for_each(note);
     let progress = Progress::new();
     let report = |text: &str| progress.report(text);
     let fabric = Fabric::up(topology, arguments.name.as_deref(), &report)?;
+    let started = match &vtepd {
+        Some(program) => lab::leaves::start_sidecars(&fabric, program)?,
+        None => Vec::new(),
+    };
     if !arguments.no_wait {
         fabric.converge(Duration::from_secs(arguments.timeout), &report)?;
+        report("waiting for vtepd")?;
+        lab::leaves::wait_for(&started)?;
     }
     drop(progress);
     let fabric = fabric.keep()?;
@@ -102,26 +104,40 @@ fn up(arguments: &Up, output: Output) -> Outcome {
         Output::Json => inspect_fabric(&fabric, output),
         Output::Table => {
             print(format_args!(
-                "fabric '{}' is running: 'lab exec NODE -- COMMAND' runs a command, 'lab down {0}' stops \
-                 the fabric",
-                fabric.name()
+                "fabric '{}' is running, {}: 'lab exec NODE -- COMMAND' runs a command, 'lab down {0}' \
+                 stops the fabric",
+                fabric.name(),
+                match started.len() {
+                    0 => "kernel VXLAN forwards".to_owned(),
+                    number => format!("vtepd on {number} leaves"),
+                }
             ))?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-/// The nodes that run vtepd in another node's namespace with ContainerLab. vtepd is part of their
-/// images, which the lab does not use.
-fn vtepd_nodes(topology: &Topology) -> Option<String> {
-    let is_vtepd =
-        |name: &str, group: Option<&str>| name.starts_with("vtepd") || group == Some("vtepd");
-    let sharing = topology.nodes.iter().filter(|(_, node)| node.shares.is_some());
-    let names: Vec<&str> = sharing
-        .filter(|(name, node)| is_vtepd(name, node.group.as_deref()))
-        .map(|(name, _)| name.as_str())
-        .collect();
-    (!names.is_empty()).then(|| names.join(", "))
+/// The path of vtepd, if nodes of the topology run it beside leaves.
+fn sidecar_program(
+    arguments: &Up,
+    topology: &Topology,
+) -> Result<Option<PathBuf>, Box<dyn std::error::Error>> {
+    if arguments.no_vtepd || topology.nodes.values().all(|node| node.vtepd.is_none()) {
+        return Ok(None);
+    }
+    let path = match &arguments.vtepd {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()?.with_file_name("vtepd"),
+    };
+    if !path.exists() {
+        return Err(format!(
+            "{} is missing, which the file's nodes with `network-mode: container:LEAF` run: build \
+             it with 'cargo build -p vtepd', name it with --vtepd, or leave them out with --no-vtepd",
+            path.display()
+        )
+        .into());
+    }
+    Ok(Some(std::path::absolute(path)?))
 }
 
 fn down(arguments: &Down) -> Outcome {

@@ -129,7 +129,10 @@ impl Daemon {
     ) -> Result<Self, DaemonError> {
         configure(node, &settings.into())?;
         let mut command = node.command(&[program])?;
-        command.arg("--config").arg(configuration(node)).args(arguments);
+        if !arguments.iter().any(|argument| argument.starts_with("--config")) {
+            command.arg("--config").arg(configuration(node));
+        }
+        command.args(arguments);
         let identity = node.spawn("vtepd", &mut command)?.identity;
         Ok(Self { node: node.clone(), identity })
     }
@@ -172,9 +175,27 @@ impl Daemon {
         limit: Duration,
     ) -> Result<(), DaemonError> {
         let settings = settings.into();
+        let ready = |metrics: &str| forwards(metrics, &settings, vnis);
+        self.wait_for(&settings.policy, limit, ready)
+    }
+
+    /// Waits until vtepd redirects frames, whatever its settings are.
+    ///
+    /// # Errors
+    /// As [`Daemon::wait`].
+    pub fn wait_until_ready(&self, limit: Duration) -> Result<(), DaemonError> {
+        self.wait_for("its settings", limit, is_ready)
+    }
+
+    fn wait_for(
+        &self,
+        policy: &str,
+        limit: Duration,
+        ready: impl Fn(&str) -> Result<(), String>,
+    ) -> Result<(), DaemonError> {
         let mut state = Err(String::new());
         wait_until(limit, || {
-            state = self.metrics().and_then(|metrics| forwards(&metrics, &settings, vnis));
+            state = self.metrics().and_then(|metrics| ready(&metrics));
             state.is_ok() || !self.identity.alive()
         });
         match state {
@@ -184,7 +205,7 @@ impl Daemon {
                 let reason = format!("{reason}; its log ends: {}", self.last_words());
                 Err(DaemonError::NotReady {
                     node: self.node.name().to_owned(),
-                    policy: settings.policy,
+                    policy: policy.to_owned(),
                     limit,
                     reason,
                 })
@@ -247,12 +268,16 @@ fn configure(node: &Node, settings: &Settings) -> Result<(), DaemonError> {
     std::fs::write(&path, settings.text()).map_err(|source| node.file_error(&path, source).into())
 }
 
+/// Checks that the metrics report that frames are redirected.
+fn is_ready(metrics: &str) -> Result<(), String> {
+    let ready = metrics.lines().any(|line| line == "vtepd_ready 1");
+    if ready { Ok(()) } else { Err("not attached yet".into()) }
+}
+
 /// Checks that the metrics report at least `vnis` forwarded VNIs, all with these settings. Otherwise
 /// returns a message with what they report.
 fn forwards(metrics: &str, settings: &Settings, vnis: usize) -> Result<(), String> {
-    if !metrics.lines().any(|line| line == "vtepd_ready 1") {
-        return Err("not attached yet".into());
-    }
+    is_ready(metrics)?;
     let all: Vec<&str> =
         metrics.lines().filter(|line| line.starts_with("vtepd_vni_datapath{")).collect();
     let policy = format!("policy=\"{}\"", settings.policy);

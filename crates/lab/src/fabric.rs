@@ -38,6 +38,11 @@ pub enum FabricError {
     /// There is no fabric of that name.
     #[error("fabric '{0}' is not running")]
     NotUp(String),
+    /// A fabric of that name runs, and is to stay.
+    #[error(
+        "fabric '{0}' is already running and is left as it is: stop it with 'lab down {0}', rebuild it with 'lab up --rebuild', or choose another name with --name"
+    )]
+    AlreadyUp(String),
     /// The topology has no node of that name.
     #[error("no node '{0}'")]
     NoSuchNode(String),
@@ -102,8 +107,8 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Creates a fabric without namespaces and processes. A fabric that an earlier run left under
-    /// this name is removed first.
+    /// Creates a fabric without namespaces and processes. What a killed process left under this name
+    /// is removed first.
     pub(crate) fn create(
         mut topology: Topology,
         name: Option<&str>,
@@ -116,6 +121,9 @@ impl Fabric {
         let name = name.unwrap_or(&topology.name).to_owned();
         let lock = State::lock(&name)?;
         let state = State::of(&name);
+        if state.is_kept() {
+            return Err(FabricError::AlreadyUp(name));
+        }
         if let Ok(earlier) = state.topology() {
             report("removing the fabric of an earlier run")?;
             remove(&name, &state, &earlier)?;

@@ -10,6 +10,7 @@ use crate::daemon::{self, Daemon, DaemonError};
 use crate::deployed::DeployedError;
 use crate::fabric::{Fabric, FabricError};
 use crate::process::{ProcessError, wait_until};
+use crate::state::Record;
 
 const ATTACH_LIMIT: Duration = Duration::from_secs(30);
 /// How long vtepd may take to end.
@@ -88,6 +89,39 @@ pub fn status(fabric: &Fabric) -> Result<Vec<LeafVni>, LeavesError> {
     Ok(all)
 }
 
+/// Starts vtepd beside each leaf where the topology has a node for it (`network-mode:
+/// container:LEAF`), with the flags of that node. Returns the nodes.
+///
+/// # Errors
+/// [`LeavesError`].
+pub fn start_sidecars(fabric: &Fabric, program: &Path) -> Result<Vec<Daemon>, LeavesError> {
+    let mut daemons = Vec::new();
+    for (name, settings) in &fabric.topology().nodes {
+        let Some(flags) = &settings.vtepd else { continue };
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let node = fabric.node(name)?;
+        daemons.push(Daemon::start(&node, program, daemon::Policy::QpHash, &flags)?);
+    }
+    Ok(daemons)
+}
+
+/// Waits until all of them redirect frames.
+///
+/// # Errors
+/// [`LeavesError::Daemon`].
+pub fn wait_for(daemons: &[Daemon]) -> Result<(), LeavesError> {
+    Ok(daemons.iter().try_for_each(|daemon| daemon.wait_until_ready(ATTACH_LIMIT))?)
+}
+
+/// The vtepd that runs on a leaf, or beside it, with its node.
+fn running<'a>(fabric: &Fabric, records: &'a [Record], leaf: &str) -> Option<&'a Record> {
+    let nodes = &fabric.topology().nodes;
+    let is_there = |node: &str| {
+        node == leaf || nodes.get(node).is_some_and(|node| node.shares.as_deref() == Some(leaf))
+    };
+    records.iter().find(|record| record.name == "vtepd" && is_there(&record.node))
+}
+
 /// Makes vtepd forward on all leaves with these settings. It is started where it does not run.
 /// `None`: vtepd is ended, and kernel VXLAN forwards.
 ///
@@ -102,12 +136,11 @@ pub fn set(
     let mut daemons = Vec::new();
     for (leaf, vnis) in leaves(fabric)? {
         let node = fabric.node(&leaf)?;
-        let running = records.iter().find(|record| record.node == leaf && record.name == "vtepd");
-        match (settings, running) {
+        match (settings, running(fabric, &records, &leaf)) {
             (None, None) => {}
             (None, Some(record)) => record.identity.stop(STOP_LIMIT)?,
             (Some(settings), Some(record)) => {
-                let daemon = Daemon::running(&node, record.identity);
+                let daemon = Daemon::running(&fabric.node(&record.node)?, record.identity);
                 let before = daemon.generations();
                 daemon.reload(settings.clone())?;
                 daemons.push((daemon, vnis.len(), before));

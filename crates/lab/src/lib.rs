@@ -1,11 +1,12 @@
 //! Runs topologies from ContainerLab files in network namespaces, with FRR, hosts and RoCE traffic.
 //!
-//! - [`topology`]: the ContainerLab file
+//! - [`topology`]: the ContainerLab file; [`new`] writes one
 //! - [`netns`], [`rtnl`], [`process`]: namespaces, their links and addresses, and processes in them
 //! - [`state`], [`node`], [`fabric`]: a fabric that is up; `stage_tracker` and `bring_up` build it,
 //!   `converge` waits until it forwards
 //! - [`deployed`], [`spread`], [`balance`], [`counters`]: hosts and paths of a fabric that is up,
 //!   and how traffic spreads over its links
+//! - [`hops`]: the path of a flow, router by router
 //! - [`packet`], [`arp`], [`roce`], [`stream`]: traffic between hosts
 //! - [`daemon`]: vtepd on a node; [`leaves`]: on all leaves
 //! - [`owner`]: files for the user who called sudo
@@ -28,8 +29,10 @@ pub mod demo;
 pub mod deployed;
 pub mod endpoint;
 pub mod fabric;
+pub mod hops;
 pub mod leaves;
 pub mod netns;
+pub mod new;
 pub mod node;
 pub mod owner;
 pub mod packet;

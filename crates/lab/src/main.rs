@@ -2,6 +2,7 @@
 
 mod arguments;
 mod commands;
+mod fabric_arguments;
 mod output;
 mod workload_arguments;
 

@@ -1,15 +1,15 @@
-//! `vtepctl explain`: builds or reads the frame to explain.
+//! `vtepctl explain`: describes the flow or reads the frame to explain.
 
 use std::io::Write;
 
 use api::v1;
 use wire::number::{ETHERTYPE_IPV4, PORT_VXLAN, PROTOCOL_UDP};
-use wire::{Ethernet, Ipv4Packet, MacAddr, UdpDatagram, Vxlan};
+use wire::{Ethernet, Ipv4Packet, UdpDatagram, Vxlan};
 
 use crate::arguments::{Explain, Flow, Output};
 use crate::output::Failure;
-use crate::session::{Session, all};
-use crate::{explain_text, flow, pcap};
+use crate::session::Session;
+use crate::{explain_text, pcap};
 
 /// Asks about a captured frame, or about a frame of a described flow.
 ///
@@ -27,15 +27,15 @@ pub async fn print<W: Write>(
     }
     let mut sent_by = None;
     let mut pieces = 1;
-    let (vni, frame) = match (pcap, vni) {
+    let (vni, frame, flow) = match (pcap, vni) {
         (Some(file), vni) => {
             let frame = pcap::frame(&file, number)?;
             match (decapsulate(&frame), vni) {
-                (_, Some(vni)) => (vni, frame),
+                (_, Some(vni)) => (vni, frame, None),
                 (Some(packet), None) => {
                     sent_by = Some(packet.source_port);
                     pieces = packet.pieces;
-                    (packet.vni, packet.inner)
+                    (packet.vni, packet.inner, None)
                 }
                 (None, None) => {
                     let text = "the captured frame is no VXLAN packet to port 4789: say with --vni which VNI it is sent in";
@@ -43,13 +43,11 @@ pub async fn print<W: Write>(
                 }
             }
         }
-        (None, Some(vni)) => {
-            let destination = destination(session, vni, &flow).await?;
-            (vni, flow::frame(&flow, destination)?)
-        }
+        (None, Some(vni)) => (vni, Vec::new(), Some(message(&flow)?)),
         (None, None) => return Err(Failure::Input("which VNI? Name it with --vni".to_owned())),
     };
-    let answer = session.client.explain(v1::ExplainRequest { vni, frame }).await?.into_inner();
+    let answer =
+        session.client.explain(v1::ExplainRequest { vni, frame, flow }).await?.into_inner();
     session.print(&answer, |out| explain_text::write(out, &answer))?;
     if pieces > 1 && session.output == Output::Table {
         writeln!(
@@ -66,26 +64,24 @@ pub async fn print<W: Write>(
     Ok(())
 }
 
-/// The destination MAC address: as given, or from the kernel's neighbour entry for the IP address
-/// in this VNI.
-async fn destination<W: Write>(
-    session: &mut Session<'_, W>,
-    vni: u32,
-    flow: &Flow,
-) -> Result<MacAddr, Failure> {
-    if let Some(mac) = flow.dst_mac {
-        return Ok(mac);
+/// The flow as the API describes it.
+fn message(flow: &Flow) -> Result<v1::Flow, Failure> {
+    if flow.dst_mac.is_none() && flow.dst.is_none() {
+        let text = "the destination is missing: name its MAC address with --dst-mac, or its IP \
+                    address with --dst (and --src)";
+        return Err(Failure::Input(text.to_owned()));
     }
-    let unknown = |why: &str| {
-        Failure::Input(format!(
-            "{why}: name its MAC address with --dst-mac, or its IP address with --dst (and --src)"
-        ))
-    };
-    let address = flow.dst.ok_or_else(|| unknown("the destination is missing"))?.to_string();
-    let known = all(session.client.list_neighbours(v1::ListNeighboursRequest {}).await?).await?;
-    let host = known.into_iter().find(|row| row.vni == Some(vni) && row.address == address);
-    let mac = host.and_then(|host| host.mac?.parse().ok());
-    mac.ok_or_else(|| unknown(&format!("the kernel knows no host {address} in VNI {vni}")))
+    Ok(v1::Flow {
+        destination_mac: flow.dst_mac.map(|mac| mac.to_string()),
+        source_mac: Some(flow.src_mac.to_string()),
+        source: flow.src.map(|address| address.to_string()),
+        destination: flow.dst.map(|address| address.to_string()),
+        queue_pair: flow.qp,
+        protocol: Some(flow.proto.into()),
+        source_port: Some(flow.sport.into()),
+        destination_port: Some(flow.dport.into()),
+        payload: Some(flow.payload.into()),
+    })
 }
 
 /// The content of a VXLAN packet.
@@ -135,7 +131,7 @@ fn decapsulate(frame: &[u8]) -> Option<Packet> {
 #[cfg(test)]
 mod tests {
     use wire::number::PROTOCOL_TCP;
-    use wire::{Ipv4, Udp};
+    use wire::{Ipv4, MacAddr, Udp};
 
     use super::*;
 

@@ -20,7 +20,6 @@ mod counters;
 mod events;
 mod explain;
 mod explain_text;
-mod flow;
 mod output;
 mod pcap;
 mod pinned;

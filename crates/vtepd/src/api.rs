@@ -4,10 +4,11 @@
 //! - [`show`]: converts forwarding tables to messages
 //! - [`status`]: converts status and counters to messages
 //! - [`events`]: converts events to messages
-//! - [`explain`]: explains what happens to a given frame
+//! - [`explain`]: explains what happens to a given frame; [`flow`] builds the frame of a flow
 
 mod events;
 mod explain;
+mod flow;
 mod pinned;
 mod service;
 mod show;

@@ -47,6 +47,7 @@ mod vtepd {
     pub mod api {
         pub mod events;
         pub mod explain;
+        pub mod flow;
         pub mod pinned;
         pub mod service;
         pub mod show;

@@ -86,7 +86,7 @@ fn requests() -> Vec<Vec<u8>> {
         v1::ListFloodRequest { vni: some }.encode_to_vec(),
         v1::ListRoutesRequest { vtep: Some("10.0.0.1".to_owned()) }.encode_to_vec(),
         v1::ListPortsRequest { vni: some }.encode_to_vec(),
-        v1::ExplainRequest { vni, frame }.encode_to_vec(),
+        v1::ExplainRequest { vni, frame, flow: None }.encode_to_vec(),
         v1::ExplainReceivedRequest { frame: outer }.encode_to_vec(),
         v1::WatchEventsRequest { follow: false, after: 3, skip: true }.encode_to_vec(),
         v1::SetPolicyRequest {
@@ -108,8 +108,16 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let refused =
         v1::SetPolicyRequest { vni: VNI, bins: Some(0), ..v1::SetPolicyRequest::default() };
     seeds.push(with_kind((8, refused.encode_to_vec())));
-    let short = v1::ExplainRequest { vni: VNI, frame: vec![2; 13] };
+    let short = v1::ExplainRequest { vni: VNI, frame: vec![2; 13], flow: None };
     seeds.push(with_kind((5, short.encode_to_vec())));
+    let flow = v1::Flow {
+        source: Some("192.168.10.1".to_owned()),
+        destination: Some("192.168.10.2".to_owned()),
+        queue_pair: Some(0x11),
+        ..v1::Flow::default()
+    };
+    let described = v1::ExplainRequest { vni: VNI, frame: Vec::new(), flow: Some(flow) };
+    seeds.push(with_kind((5, described.encode_to_vec())));
     seeds
 }
 

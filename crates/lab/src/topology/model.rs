@@ -16,6 +16,13 @@ pub(crate) fn is_lab(program: &str) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == "lab")
 }
 
+/// Returns whether a program or an image is vtepd's, in whatever directory or registry, with
+/// whatever tag.
+pub(crate) fn is_vtepd(name: &str) -> bool {
+    let name = name.rsplit('/').next().unwrap_or_default();
+    name.split([':', '@']).next() == Some("vtepd")
+}
+
 /// A parsed and checked ContainerLab file. [`Topology::load`] refuses what namespaces cannot
 /// provide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +66,9 @@ pub struct Node {
     /// node's links exist and ends with the fabric. A program named `lab` is the running `lab`
     /// itself.
     pub program: Vec<String>,
+    /// The flags of vtepd, if the node runs it in the namespace of another one. `lab up` starts it
+    /// with the machine's own program, because the lab uses no images.
+    pub vtepd: Option<Vec<String>>,
     /// `startup-delay:` in seconds, before the node's links are made and its processes start.
     pub startup_delay: u64,
     /// `stages:`. Stages without settings are absent.

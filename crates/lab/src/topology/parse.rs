@@ -12,7 +12,7 @@ use std::path::Path;
 use serde_norway::Value;
 
 use super::error::TopologyError;
-use super::model::{Kind, Node, Topology};
+use super::model::{Kind, Node, Topology, is_vtepd};
 use node::{Settings, binds_of, environment, settings};
 use value::{Result, entries, mapping, sequence, string, unsupported};
 
@@ -110,12 +110,14 @@ fn inherit(
 
     let mut node = Node { kind, ..Node::default() };
     let (mut entrypoint, mut cmd, mut env_files) = (None, None, Vec::new());
+    let mut image = None;
     let kind_settings = kind_name.as_ref().and_then(|name| kinds.get(name));
     for level in [Some(defaults), kind_settings, group, Some(&own)].into_iter().flatten() {
         let level = level.clone();
         node.shares = level.network.unwrap_or(node.shares);
         entrypoint = level.entrypoint.or(entrypoint);
         cmd = level.cmd.or(cmd);
+        image = level.image.or(image);
         node.startup_delay = level.startup_delay.unwrap_or(node.startup_delay);
         env_files.extend(level.env_files);
         let level = level.node;
@@ -132,8 +134,27 @@ fn inherit(
     let mut env = environment(&env_files)?;
     env.append(&mut node.env);
     node.env = env;
-    node.program = program(name, &node, entrypoint, cmd)?;
+    let words: Vec<String> =
+        entrypoint.iter().chain(&cmd).flatten().map(String::to_owned).collect();
+    node.vtepd = sidecar(name, &node, image.as_deref(), &words);
+    if node.vtepd.is_none() {
+        node.program = program(name, &node, entrypoint, cmd)?;
+    }
     Ok(node)
+}
+
+/// The flags of vtepd, if the node runs it beside another node. `words` are its entry point and its
+/// command.
+fn sidecar(name: &str, node: &Node, image: Option<&str>, words: &[String]) -> Option<Vec<String>> {
+    node.shares.as_ref()?;
+    let named = image.is_some_and(is_vtepd)
+        || name.starts_with("vtepd")
+        || node.group.as_deref() == Some("vtepd");
+    match words.split_first() {
+        Some((program, flags)) if is_vtepd(program) => Some(flags.to_vec()),
+        Some((first, _)) if !first.starts_with('-') => None,
+        _ => named.then(|| words.to_vec()),
+    }
 }
 
 /// The program of the node, from `entrypoint` and `cmd`.

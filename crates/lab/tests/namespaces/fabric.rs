@@ -57,8 +57,7 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     let busy = Fabric::up(topology.clone(), Some(&name), &report);
     assert!(matches!(busy, Err(FabricError::State(StateError::Busy(_)))), "{busy:?}");
 
-    // The state after a killed process: the fabric exists, and no process holds its lock. `up` with
-    // the same name removes it first.
+    // The fabric is to stay after its process.
     let process = r1.spawn("sleep", Command::new("sleep").arg("100")).unwrap();
     assert!(Fabric::list().contains(&name));
     assert!(!Fabric::is_kept(&name));
@@ -74,6 +73,12 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     assert!(matches!(error, FabricError::Occupied { foreign, .. } if foreign.len() == 1), "{said}");
     assert!(process.identity.alive() && Fabric::is_kept(&name));
     drop(stranger);
+
+    // A fabric that is to stay is not overwritten.
+    let error = Fabric::up(topology.clone(), Some(&name), &report).unwrap_err();
+    assert!(error.to_string().contains(&format!("'lab down {name}'")), "{error}");
+    assert!(process.identity.alive() && Fabric::is_kept(&name));
+    std::fs::remove_file(Path::new("/run/vtepd-lab").join(&name).join("kept")).unwrap();
 
     let fabric = Fabric::up(topology, Some(&name), &report).unwrap();
     assert!(!Fabric::is_kept(&name));

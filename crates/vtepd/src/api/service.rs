@@ -16,6 +16,7 @@ use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 use wire::{MacAddr, Vni};
 
+use crate::api::flow::Flow;
 use crate::api::{events, explain, pinned, show, status};
 use crate::handle::Handle;
 use crate::pinning::Shared;
@@ -99,6 +100,28 @@ impl Service {
         let refused = self.ask(|answer| control::Request::Change(change, answer)).await?;
         refused.map_err(|error| Status::invalid_argument(error.to_string()))?;
         self.vni(vni, many).await
+    }
+
+    /// The first frame of a flow in a VNI.
+    async fn frame(&self, vni: u32, flow: &Flow) -> Result<Vec<u8>, Status> {
+        if let Some(mac) = flow.destination_mac {
+            return flow.frame(mac);
+        }
+        let Some(address) = flow.destination else {
+            return Err(Status::invalid_argument(
+                "flow: the destination is missing: name its MAC address or its IP address",
+            ));
+        };
+        let hosts = self.ask(control::Request::Hosts).await?;
+        let text = address.to_string();
+        let is_it = |row: &v1::Neighbour| row.vni == Some(vni) && row.address == text;
+        let host = hosts.into_iter().map(show::host).find(is_it);
+        match host.and_then(|host| host.mac?.parse().ok()) {
+            Some(mac) => flow.frame(mac),
+            None => Err(Status::not_found(format!(
+                "the kernel knows no host {address} in VNI {vni}: name its MAC address"
+            ))),
+        }
     }
 
     /// The tables of one VNI, or of all.
@@ -280,7 +303,12 @@ impl Vtepd for Service {
         &self,
         request: Request<v1::ExplainRequest>,
     ) -> Result<Response<v1::Explanation>, Status> {
-        let v1::ExplainRequest { vni, frame } = request.into_inner();
+        let v1::ExplainRequest { vni, frame, flow } = request.into_inner();
+        let frame = match flow {
+            Some(flow) if frame.is_empty() => self.frame(vni, &Flow::try_from(&flow)?).await?,
+            Some(_) => return Err(Status::invalid_argument("either a frame or a flow, not both")),
+            None => frame,
+        };
         let snapshot = self.handle.snapshot();
         let tables = self.tables(&snapshot, Some(vni)).or_else(|error| match self.left(vni) {
             Some(_) => Ok(Vec::new()),

@@ -11,6 +11,7 @@ mod graceful;
 mod hazard;
 mod hosts;
 mod mobility;
+mod new_fabric;
 mod other_lab;
 mod placement;
 mod reach;

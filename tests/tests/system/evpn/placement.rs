@@ -8,9 +8,6 @@ use api::v1;
 use lab::process::wait_until;
 use nix::sys::signal::Signal;
 use root_test::root_test;
-use wire::number::{ETHERTYPE_IPV4, PORT_ROCE, PROTOCOL_UDP};
-use wire::roce::{Bth, opcode};
-use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp};
 
 use super::fixture::{CONVERGENCE, ScaleAcross, Vtepd, frr};
 
@@ -23,16 +20,16 @@ const NO_OBJECTS: &str = "no zebra nexthop kernel enable\n";
 /// The uplink and the outer source port of each queue pair.
 type Map = Vec<(String, u32)>;
 
-/// A frame of a queue pair, from host1 to host2.
-fn frame(queue_pair: u32) -> Vec<u8> {
-    let bth = Bth::new(opcode::RC_SEND_ONLY, QueuePair::try_from(queue_pair).unwrap(), 0);
-    let udp = Udp::new(49_152, PORT_ROCE, Bth::LENGTH + 4).unwrap();
-    let datagram = [&udp.as_bytes()[..], bth.as_bytes(), &[0; 4]].concat();
-    let addresses = [1, 2].map(|last| std::net::Ipv4Addr::new(192, 168, 10, last));
-    let ip = Ipv4::new(addresses[0], addresses[1], PROTOCOL_UDP, datagram.len()).unwrap();
-    let [from, to] = [1, 2].map(|host| MacAddr([2, 0, 0, 0, host, 1]));
-    let ethernet = Ethernet::new(to, from, ETHERTYPE_IPV4);
-    [&ethernet.as_bytes()[..], ip.as_bytes(), &datagram].concat()
+/// The flow of a queue pair, from host1 to host2.
+fn flow(queue_pair: u32) -> v1::Flow {
+    let [source, destination] = [1, 2].map(|host| Some(format!("192.168.10.{host}")));
+    v1::Flow {
+        destination_mac: Some("02:00:00:00:02:01".to_owned()),
+        source,
+        destination,
+        queue_pair: Some(queue_pair),
+        ..v1::Flow::default()
+    }
 }
 
 /// Asks vtepd for the uplink and the source port of each queue pair.
@@ -43,7 +40,11 @@ fn map(fabric: &ScaleAcross) -> Map {
             let mut client = api::connect(&api::Address::default()).await.unwrap();
             let mut map = Vec::new();
             for queue_pair in 0..QUEUE_PAIRS {
-                let request = v1::ExplainRequest { vni: VNI, frame: frame(queue_pair) };
+                let request = v1::ExplainRequest {
+                    vni: VNI,
+                    frame: Vec::new(),
+                    flow: Some(flow(queue_pair)),
+                };
                 let answer = client.explain(request).await.unwrap().into_inner();
                 let uplink =
                     |copy: &v1::Copy| copy.route.as_ref().map(|route| route.uplink.clone());

@@ -13,7 +13,7 @@ use crate::topology::error::TopologyError;
 use crate::topology::model::{Bind, Node};
 
 /// Keys that describe a container and have no effect on a namespace.
-const HARMLESS: [&str; 25] = [
+const HARMLESS: [&str; 24] = [
     "aliases",
     "auto-remove",
     "cap-add",
@@ -25,7 +25,6 @@ const HARMLESS: [&str; 25] = [
     "devices",
     "dns",
     "hostname",
-    "image",
     "image-pull-policy",
     "labels",
     "memory",
@@ -64,6 +63,7 @@ const REFUSED: [(&str, &str); 9] = [
 #[derive(Debug, Clone, Default)]
 pub(super) struct Settings {
     pub(super) kind: Option<String>,
+    pub(super) image: Option<String>,
     pub(super) node: Node,
     /// The value of `network-mode`, if it is given.
     pub(super) network: Option<Option<String>>,
@@ -84,6 +84,7 @@ pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<S
         let node = &mut settings.node;
         match key {
             "kind" => settings.kind = Some(string(&place, value)?),
+            "image" => settings.image = Some(string(&place, value)?),
             "group" => node.group = Some(string(&place, value)?),
             "network-mode" => {
                 settings.network = Some(network_mode(&place, &string(&place, value)?)?)

@@ -1,0 +1,37 @@
+//! `lab path`: the path of a flow, router by router.
+
+use std::process::ExitCode;
+
+use lab::hops::{Flow, follow};
+
+use super::open::open;
+use crate::arguments::Output;
+use crate::fabric_arguments::Path;
+use crate::output::{Outcome, print, print_json};
+
+pub(super) fn run(arguments: &Path, output: Output) -> Outcome {
+    let fabric = open(arguments.which.name.as_deref())?;
+    let own = std::env::current_exe()?;
+    let vtepctl = arguments.vtepctl.clone().unwrap_or_else(|| own.with_file_name("vtepctl"));
+    if arguments.outer_port.is_none() && !vtepctl.exists() {
+        return Err(format!(
+            "{} is missing: build it with 'cargo build -p vtepctl', or name it with --vtepctl",
+            vtepctl.display()
+        )
+        .into());
+    }
+    let flow = Flow {
+        from: arguments.from.clone(),
+        to: arguments.to.clone(),
+        queue_pair: arguments.qp,
+        source_port: arguments.sport,
+        outer_port: arguments.outer_port,
+        vtepctl: std::path::absolute(vtepctl)?,
+    };
+    let hops = follow(&fabric.deployed(), &flow)?;
+    if output == Output::Json {
+        return print_json(&hops);
+    }
+    print(hops.to_string().trim_end())?;
+    Ok(ExitCode::SUCCESS)
+}

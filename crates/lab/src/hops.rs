@@ -1,0 +1,442 @@
+//! The path of a flow between two hosts, router by router, from the routers' own answers: vtepd's
+//! explanation on the leaf, and `ip route get` in each router's namespace.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::deployed::{Deployed, DeployedError, Host, Overlay};
+use crate::netns::NetnsError;
+use crate::topology::{Endpoint, Topology};
+
+/// UDP port of VXLAN (RFC 7348).
+const PORT_VXLAN: u32 = 4789;
+/// The most routers on a path. More means that it goes in a circle.
+const MOST_ROUTERS: usize = 32;
+
+/// The path could not be found.
+#[derive(Debug, thiserror::Error)]
+pub enum HopsError {
+    /// The overlay could not be read.
+    #[error(transparent)]
+    Deployed(#[from] DeployedError),
+    /// A router did not answer.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    /// There is no such host.
+    #[error("no host '{name}' with an IPv4 address at a leaf: there are {known}")]
+    NoHost {
+        /// The name.
+        name: String,
+        /// The hosts that exist.
+        known: String,
+    },
+    /// The hosts have no VNI in common.
+    #[error("{from} and {to} are not in one VNI")]
+    Apart {
+        /// The sender.
+        from: String,
+        /// The receiver.
+        to: String,
+    },
+    /// vtepd does not answer on the leaf.
+    #[error(
+        "{leaf} does not say which outer source port it chooses: start vtepd ('lab policy qp-hash'), or name the port with --outer-port"
+    )]
+    NoAnswer {
+        /// The leaf.
+        leaf: String,
+        /// What vtepctl said.
+        source: NetnsError,
+    },
+    /// The kernel chooses the port.
+    #[error(
+        "on {leaf} the kernel's own hash chooses the outer source port, which cannot be asked for: name the port with --outer-port"
+    )]
+    KernelsPort {
+        /// The leaf.
+        leaf: String,
+    },
+    /// An answer does not have the expected form.
+    #[error("cannot read the answer of '{command}' on {node}: {text}")]
+    Answer {
+        /// The router.
+        node: String,
+        /// The command.
+        command: String,
+        /// The answer.
+        text: String,
+    },
+    /// The frame is dropped, or there is no way on.
+    #[error("the frame does not get past {node}: {reason}")]
+    Ends {
+        /// The router.
+        node: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A flow between two hosts.
+#[derive(Debug, Clone)]
+pub struct Flow {
+    /// The name of the sending host.
+    pub from: String,
+    /// The name of the receiving host.
+    pub to: String,
+    /// The destination queue pair; `None` for a UDP flow to the discard port.
+    pub queue_pair: Option<u32>,
+    /// The inner source port.
+    pub source_port: u16,
+    /// The outer source port, if vtepd is not asked for it.
+    pub outer_port: Option<u16>,
+    /// The path of vtepctl.
+    pub vtepctl: PathBuf,
+}
+
+/// A router on the path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Hop {
+    /// The router.
+    pub node: String,
+    /// The interface by which the packet arrives.
+    pub arrives: String,
+    /// The interface by which it leaves.
+    pub leaves: String,
+    /// The next hop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
+    /// The circuit that follows, as `NODE A:B`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub circuit: Option<String>,
+}
+
+/// The path of a flow.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Hops {
+    /// The sending host's interface, and the receiving host's.
+    pub from: String,
+    /// The receiving host's interface.
+    pub to: String,
+    /// The VNI.
+    pub vni: u32,
+    /// The addresses of the two VTEPs.
+    pub local: Ipv4Addr,
+    /// The receiving leaf's VTEP.
+    pub vtep: Ipv4Addr,
+    /// The outer source port; `None` if both hosts are at one leaf.
+    pub outer_port: Option<u16>,
+    /// The policy that chose it, and the fields that it looked at.
+    pub decision: Option<String>,
+    /// The routers in their order, with both leaves.
+    pub hops: Vec<Hop>,
+    /// vtepd's explanation, as vtepctl prints it.
+    pub explanation: Option<Value>,
+}
+
+/// The fields of `vtepctl explain -o json` that are used.
+#[derive(Deserialize)]
+struct Explanation {
+    dropped: Option<Drop>,
+    copies: Vec<Copy>,
+    ports: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Drop {
+    reason: String,
+    sentence: String,
+}
+
+#[derive(Deserialize)]
+struct Copy {
+    policy: String,
+    key: String,
+    source_port: u16,
+    dropped: Option<Drop>,
+    route: Option<Route>,
+}
+
+#[derive(Deserialize)]
+struct Route {
+    uplink: String,
+    gateway: String,
+}
+
+/// The fields of `ip -j route get` that are used.
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    gateway: Option<String>,
+    via: Option<Via>,
+    dev: String,
+}
+
+#[derive(Deserialize)]
+struct Via {
+    host: String,
+}
+
+impl std::fmt::Display for Drop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.reason, self.sentence)
+    }
+}
+
+/// Follows a flow through the routers.
+///
+/// # Errors
+/// [`HopsError`].
+pub fn follow(deployed: &Deployed, flow: &Flow) -> Result<Hops, HopsError> {
+    let overlay = deployed.overlay()?;
+    let (from, to) = hosts(&overlay, flow)?;
+    let trace = Trace { deployed, flow, from, to };
+    let near = deployed.topology().peer(&from.end).map(|end| end.interface.clone());
+    let near = near.unwrap_or_default();
+    let far = deployed.topology().peer(&to.end).map(|end| end.interface.clone());
+    let far = far.unwrap_or_default();
+    let mut hops = Hops {
+        from: from.end.to_string(),
+        to: to.end.to_string(),
+        vni: from.vni,
+        local: from.vtep,
+        vtep: to.vtep,
+        outer_port: flow.outer_port,
+        decision: None,
+        hops: Vec::new(),
+        explanation: None,
+    };
+    let mut first = None;
+    if from.leaf != to.leaf && flow.outer_port.is_none() {
+        first = trace.explain(&mut hops)?;
+    }
+    let Some(port) = hops.outer_port.filter(|_| from.leaf != to.leaf) else {
+        // The leaf's bridge forwards it.
+        hops.hops.push(Hop::new(&from.leaf, near, far));
+        return Ok(hops);
+    };
+    let first = match first {
+        Some(route) => {
+            Answer { kind: None, gateway: Some(route.gateway), via: None, dev: route.uplink }
+        }
+        None => trace.ask(&from.leaf, None, port)?,
+    };
+    trace.through(&mut hops, port, near, first)?;
+    match hops.hops.last_mut() {
+        Some(last) if last.node == to.leaf => last.leaves = far,
+        last => {
+            let node = last.map_or_else(String::new, |last| last.node.clone());
+            let reason =
+                format!("{} is its own address, but {} is at {}", to.vtep, to.end.node, to.leaf);
+            return Err(HopsError::Ends { node, reason });
+        }
+    }
+    Ok(hops)
+}
+
+impl Hop {
+    fn new(node: &str, arrives: String, leaves: String) -> Self {
+        Self { node: node.to_owned(), arrives, leaves, gateway: None, circuit: None }
+    }
+}
+
+/// The two hosts of the flow, in one VNI.
+fn hosts<'a>(overlay: &'a Overlay, flow: &Flow) -> Result<(&'a Host, &'a Host), HopsError> {
+    let named = |name: &str| {
+        let found: Vec<&Host> = overlay.hosts.iter().filter(|host| host.end.node == name).collect();
+        if found.is_empty() {
+            let known: Vec<&str> =
+                overlay.hosts.iter().map(|host| host.end.node.as_str()).collect();
+            return Err(HopsError::NoHost { name: name.to_owned(), known: known.join(", ") });
+        }
+        Ok(found)
+    };
+    let (from, to) = (named(&flow.from)?, named(&flow.to)?);
+    let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (*from, *to)));
+    let mut pairs = pairs.filter(|(from, to)| from.vni == to.vni && from.end != to.end);
+    pairs.next().ok_or_else(|| HopsError::Apart { from: flow.from.clone(), to: flow.to.clone() })
+}
+
+struct Trace<'a> {
+    deployed: &'a Deployed,
+    flow: &'a Flow,
+    from: &'a Host,
+    to: &'a Host,
+}
+
+impl Trace<'_> {
+    /// Asks the sending leaf's vtepd for the outer source port. Returns its next hop, if vtepd
+    /// chooses that, too.
+    fn explain(&self, hops: &mut Hops) -> Result<Option<Route>, HopsError> {
+        let Self { flow, from, to, .. } = self;
+        let text = |value: &dyn std::fmt::Display| value.to_string();
+        let mut words = vec![flow.vtepctl.display().to_string(), "--output".into(), "json".into()];
+        let options = [
+            ("--vni", text(&from.vni)),
+            ("--src-mac", text(&from.mac)),
+            ("--dst-mac", text(&to.mac)),
+            ("--src", text(&from.address)),
+            ("--dst", text(&to.address)),
+            ("--sport", text(&flow.source_port)),
+        ];
+        words.push("explain".to_owned());
+        words.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
+        if let Some(queue_pair) = flow.queue_pair {
+            words.extend(["--qp".to_owned(), queue_pair.to_string()]);
+        }
+        let leaf = || from.leaf.clone();
+        let said = self.deployed.namespace(&from.leaf)?.run(&words);
+        let said = said.map_err(|source| HopsError::NoAnswer { leaf: leaf(), source })?;
+        let unreadable = |_| HopsError::Answer {
+            node: leaf(),
+            command: "vtepctl explain".to_owned(),
+            text: said.trim().to_owned(),
+        };
+        hops.explanation = Some(serde_json::from_str(&said).map_err(unreadable)?);
+        let Explanation { dropped, copies, ports } =
+            serde_json::from_str(&said).map_err(unreadable)?;
+        let ends = |reason: String| HopsError::Ends { node: leaf(), reason };
+        if let Some(drop) = dropped {
+            return Err(ends(drop.to_string()));
+        }
+        let Some(copy) = copies.into_iter().next() else {
+            return Err(if ports.is_empty() {
+                HopsError::KernelsPort { leaf: leaf() }
+            } else {
+                ends(format!("the bridge has {} at {}", to.mac, ports.join(", ")))
+            });
+        };
+        if let Some(drop) = copy.dropped {
+            return Err(ends(drop.to_string()));
+        }
+        if copy.source_port == 0 {
+            return Err(HopsError::KernelsPort { leaf: leaf() });
+        }
+        hops.outer_port = Some(copy.source_port);
+        hops.decision = Some(format!("{} by {}", copy.policy, copy.key));
+        Ok(copy.route)
+    }
+
+    /// Asks a router for its next hop. `arrives` is the interface by which the packet arrives;
+    /// `None` at the sending leaf.
+    fn ask(&self, node: &str, arrives: Option<&str>, port: u16) -> Result<Answer, HopsError> {
+        let (vtep, local) = (self.to.vtep, self.from.vtep);
+        let arrives = arrives.map_or_else(String::new, |name| format!(" iif {name}"));
+        let command = format!(
+            "ip -j route get {vtep} from {local}{arrives} ipproto udp sport {port} dport {PORT_VXLAN}"
+        );
+        let words: Vec<&str> = command.split_ascii_whitespace().collect();
+        let output = self.deployed.namespace(node)?.output(&words)?;
+        if !output.status.success() {
+            let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(HopsError::Ends { node: node.to_owned(), reason });
+        }
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let answers: Vec<Answer> = serde_json::from_str(&said).unwrap_or_default();
+        answers.into_iter().next().ok_or_else(|| HopsError::Answer {
+            node: node.to_owned(),
+            command,
+            text: said.trim().to_owned(),
+        })
+    }
+
+    /// Goes from router to router, until one has the VTEP's address.
+    fn through(
+        &self,
+        hops: &mut Hops,
+        port: u16,
+        mut arrives: String,
+        mut answer: Answer,
+    ) -> Result<(), HopsError> {
+        let mut node = self.from.leaf.clone();
+        while answer.kind.as_deref() != Some("local") {
+            let ends = |reason: &str| HopsError::Ends { node: node.clone(), reason: reason.into() };
+            if hops.hops.len() >= MOST_ROUTERS {
+                return Err(ends("the packet goes in a circle"));
+            }
+            let end = Endpoint { node: node.clone(), interface: answer.dev.clone() };
+            let (far, circuit) = far_end(self.deployed.topology(), &end)
+                .ok_or_else(|| ends(&format!("no link of the topology ends at {end}")))?;
+            let gateway = answer.gateway.or(answer.via.map(|via| via.host));
+            hops.hops.push(Hop { gateway, circuit, ..Hop::new(&node, arrives, answer.dev) });
+            (node, arrives) = (far.node, far.interface);
+            answer = self.ask(&node, Some(&arrives), port)?;
+        }
+        hops.hops.push(Hop::new(&node, arrives, String::new()));
+        Ok(())
+    }
+}
+
+/// The other end of a wire, and the circuit in between.
+fn far_end(topology: &Topology, end: &Endpoint) -> Option<(Endpoint, Option<String>)> {
+    let far = topology.peer(end)?;
+    let circuit = topology.circuits().find(|ends| ends.contains(far));
+    let Some([a, b]) = circuit else { return Some((far.clone(), None)) };
+    let name = format!("{} {}:{}", a.node, a.interface, b.interface);
+    let other = if a == *far { &b } else { &a };
+    Some((topology.peer(other)?.clone(), Some(name)))
+}
+
+impl std::fmt::Display for Hops {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { from, to, vni, local, vtep, hops, .. } = self;
+        writeln!(f, "{from} to {to}, VNI {vni}")?;
+        let width = hops.iter().map(|hop| hop.node.len()).max().unwrap_or_default();
+        for (index, Hop { node, arrives, leaves, gateway, circuit }) in hops.iter().enumerate() {
+            write!(f, "  {node:width$}  {arrives} to {leaves}")?;
+            if let Some(gateway) = gateway {
+                write!(f, ", next hop {gateway}")?;
+            }
+            if let Some(circuit) = circuit {
+                write!(f, ", circuit {circuit}")?;
+            }
+            if let (0, Some(port)) = (index, self.outer_port.filter(|_| hops.len() > 1)) {
+                write!(f, "\n  {:width$}  {local}:{port} > {vtep}:{PORT_VXLAN}", "")?;
+                if let Some(decision) = &self.decision {
+                    write!(f, ", {decision}")?;
+                }
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_circuit_is_a_part_of_its_wire() {
+        let file =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/containerlab/scaleacross.clab.yml");
+        let topology = Topology::load(file.as_ref()).unwrap();
+        let far = |text: &str| {
+            let (node, interface) = text.split_once(':').unwrap();
+            let end = Endpoint { node: node.into(), interface: interface.into() };
+            far_end(&topology, &end).map(|(far, circuit)| (far.to_string(), circuit))
+        };
+        let circuit = |name: &str| Some(name.to_owned());
+        assert_eq!(far("leaf1:up2"), Some(("spine2:dn1".into(), None)));
+        assert_eq!(far("spine1:dci2"), Some(("spine4:dci1".into(), circuit("wan a2:b2"))));
+        assert_eq!(far("spine4:dci1"), Some(("spine1:dci2".into(), circuit("wan a2:b2"))));
+        assert_eq!(far("leaf1:up9"), None);
+    }
+
+    #[test]
+    fn answers_of_ip() {
+        let one = |text: &str| serde_json::from_str::<Vec<Answer>>(text).unwrap().remove(0);
+        let on = one(
+            r#"[{"dst":"10.0.1.2","from":"10.0.1.1","gateway":"10.1.0.7","dev":"dn2","iif":"dn1"}]"#,
+        );
+        assert_eq!((on.kind, on.gateway.as_deref(), &*on.dev), (None, Some("10.1.0.7"), "dn2"));
+        let via =
+            one(r#"[{"dst":"10.0.1.2","via":{"family":"inet6","host":"fe80::1"},"dev":"up1"}]"#);
+        assert_eq!(via.via.unwrap().host, "fe80::1");
+        let own = one(r#"[{"type":"local","dst":"10.0.1.2","dev":"lo","iif":"up1"}]"#);
+        assert_eq!(own.kind.as_deref(), Some("local"));
+    }
+}
