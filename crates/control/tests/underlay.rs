@@ -166,6 +166,18 @@ fn an_interface_that_goes_down_loses_its_routes_until_the_kernel_tells_them_agai
     assert_eq!(uplinks(&mut state), [UP2]);
 }
 
+/// Each interface with IPv6 has a route to fe80::/64, with the same metric.
+#[test]
+fn a_dump_of_routes_asks_for_no_other() {
+    let mut state = towards_vtep(underlay());
+    let of = |ifindex| add_route("fe80::/64", &[via(ifindex, "fe80::1")]);
+    state.take_wanted_dumps();
+    apply(&mut state, [of(UP1), of(UP2)]);
+    assert_eq!(state.take_wanted_dumps(), [Dump::Routes]);
+    state.resync(Dump::Routes, vec![of(UP1), of(UP2)]);
+    assert!(!state.wants_dumps());
+}
+
 #[test]
 fn a_leaf_that_lost_its_fabric_does_not_leave_by_its_management_network() {
     let management = add_route("0.0.0.0/0", &[via(UP2, "192.0.2.1")]);

@@ -52,6 +52,8 @@ pub(crate) fn apply(
         // Their entries are in no dump of the kernel.
         standalone::apply_entries(stores, standalone);
     }
+    // A message about one of several IPv6 routes asks for a dump. Messages of that dump must not.
+    stores.changes.has_dump(what);
     Resync { dumped, swept: sweep(stores, what, epoch) }
 }
 

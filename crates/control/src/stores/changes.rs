@@ -75,6 +75,11 @@ impl Changes {
         }
     }
 
+    /// A dump of this kind has just been made, whatever its messages asked for.
+    pub(crate) fn has_dump(&mut self, dump: Dump) {
+        self.dumps.retain(|wanted| *wanted != dump);
+    }
+
     /// Whether any dump was asked for.
     pub(crate) const fn wants_dumps(&self) -> bool {
         !self.dumps.is_empty()
