@@ -41,7 +41,7 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
     for label in experiment.dataplanes.iter().map(Dataplane::label) {
         let rows: Vec<&Row> = summary.rows.iter().filter(|row| row.dataplane == label).collect();
         verdicts.extend(outages(&label, &rows));
-        if experiment.failure.is_some() {
+        if experiment.has_failures() {
             continue;
         }
         if experiment.workload.is_some() && label != baseline && !summary.machine_is_the_limit() {
@@ -52,12 +52,12 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
         }
         verdicts.extend(placement(&label, &rows));
     }
-    if experiment.failure.is_none() && experiment.workload.is_none() {
+    if !experiment.has_failures() && experiment.workload.is_none() {
         verdicts.push(frames(summary));
     }
     verdicts.push(precision(experiment, summary));
     if summary.machine_is_the_limit() {
-        let conclusion = if experiment.failure.is_some() {
+        let conclusion = if experiment.has_failures() {
             "On an idle machine, times may be shorter."
         } else {
             "No conclusion from times is drawn. The loads of the links do not depend on times."
@@ -160,6 +160,7 @@ pub fn measured(wanted: &Measured, summary: &Summary) -> String {
         match quantity {
             Quantity::Mmr => Some(tier.mmr.mean),
             Quantity::Outage => Some(row.outage?.mean),
+            Quantity::HitCompletion => Some(row.hit?.mean),
             Quantity::Completion => Some(row.workload.as_ref()?.completion.mean),
             Quantity::BusBandwidth => Some(row.workload.as_ref()?.bus_bandwidth.mean),
             Quantity::PeakGain => Some(tier.gain?.0),
@@ -172,8 +173,10 @@ pub fn measured(wanted: &Measured, summary: &Summary) -> String {
         Quantity::PeakGain => change(least, most),
         Quantity::BusBandwidth if most - least < 0.5 => format!("{most:.0} Mbit/s"),
         Quantity::BusBandwidth => format!("{least:.0} to {most:.0} Mbit/s"),
-        Quantity::Outage | Quantity::Completion if most - least < 0.5 => milliseconds(most),
-        Quantity::Outage | Quantity::Completion => {
+        Quantity::Outage | Quantity::HitCompletion | Quantity::Completion if most - least < 0.5 => {
+            milliseconds(most)
+        }
+        Quantity::Outage | Quantity::HitCompletion | Quantity::Completion => {
             format!("{} to {}", milliseconds(least), milliseconds(most))
         }
         Quantity::Mmr if most - least < 0.005 => format!("{most:.2}"),
@@ -199,13 +202,22 @@ fn outages(label: &str, rows: &[&Row]) -> Vec<Verdict> {
         let outage = row.outage?;
         let variant = row.point.variant();
         let variant = if variant.is_empty() { String::new() } else { format!(", {variant}") };
+        let hit = row.hit.zip(row.hit_usual).map(|(hit, usual)| {
+            format!(
+                " The iteration that it hits takes {} instead of {}.",
+                milliseconds(hit.median),
+                milliseconds(usual.median)
+            )
+        });
         let text = format!(
-            "{}{variant}: traffic on the failed link stops for {} (median; {} to {} in {} runs).",
+            "{}{variant}: traffic that the failure hits stops for {} (median; {} to {} in {} \
+             runs).{}",
             title(label),
             milliseconds(outage.median),
             milliseconds(outage.min),
             milliseconds(outage.max),
-            outage.count
+            outage.count,
+            hit.unwrap_or_default()
         );
         Some(Verdict { grade: Grade::Note, text })
     };
@@ -300,7 +312,7 @@ fn precision(experiment: &Experiment, summary: &Summary) -> Verdict {
     let share = experiment.repetitions.precision.get();
     let percent = share * 100.0;
     let confidence = experiment.repetitions.confidence.get() * 100.0;
-    let is_time = experiment.failure.is_some() || experiment.workload.is_some();
+    let is_time = experiment.has_failures() || experiment.workload.is_some();
     let what = if is_time { "time" } else { "MMR" };
     let wide = |row: &&Row| row.value().is_some_and(|value| !value.is_precise(share));
     let (wide, all) = (summary.rows.iter().filter(wide).count(), summary.rows.len());

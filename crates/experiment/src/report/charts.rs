@@ -137,7 +137,16 @@ impl<'a> Group<'a> {
             let value = |row: &Row| row.outage.map(|outage| (outage.mean, outage.half_width));
             let title = "Time without traffic after the failure";
             let chart = self.chart(labels, title, "milliseconds", &value);
-            return vec![self.named("outage", Chart { bottom: 1.0, logarithmic: true, ..chart })];
+            let outage = Chart { bottom: 1.0, logarithmic: true, ..chart };
+            let mut charts = vec![self.named("outage", outage)];
+            if self.rows.iter().any(|row| row.hit.is_some()) {
+                let value = |row: &Row| row.hit.map(|hit| (hit.mean, hit.half_width));
+                let title = "Time of the iteration that the failure hit";
+                let chart = self.chart(labels, title, "milliseconds", &value);
+                let hit = Chart { bottom: 1.0, logarithmic: true, ..chart };
+                charts.push(self.named("hit", hit));
+            }
+            return charts;
         }
         let mut charts = Vec::new();
         if self.rows.iter().any(|row| row.workload.is_some()) {
