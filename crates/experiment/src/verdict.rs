@@ -209,14 +209,18 @@ fn outages(label: &str, rows: &[&Row]) -> Vec<Verdict> {
                 milliseconds(usual.median)
             )
         });
+        let runs = match outage.count {
+            1 => "one run".to_owned(),
+            count => format!(
+                "median; {} to {} in {count} runs",
+                milliseconds(outage.min),
+                milliseconds(outage.max)
+            ),
+        };
         let text = format!(
-            "{}{variant}: traffic that the failure hits stops for {} (median; {} to {} in {} \
-             runs).{}",
+            "{}{variant}: traffic that the failure hits stops for {} ({runs}).{}",
             title(label),
             milliseconds(outage.median),
-            milliseconds(outage.min),
-            milliseconds(outage.max),
-            outage.count,
             hit.unwrap_or_default()
         );
         Some(Verdict { grade: Grade::Note, text })
@@ -332,8 +336,8 @@ fn precision(experiment: &Experiment, summary: &Summary) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Run;
     use crate::record::tests::run;
+    use crate::record::{Completion, Run};
 
     fn experiment() -> Experiment {
         let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
@@ -381,6 +385,46 @@ mod tests {
         let mut busy = runs([200, 200, 200, 200]);
         busy.iter_mut().for_each(|run| (run.seconds, run.busy) = (8.0, 0.99));
         assert!(texts(&busy).last().unwrap().starts_with("Note: The machine was the limit"));
+    }
+
+    #[test]
+    fn no_conclusion_from_times_if_the_machine_was_the_limit() {
+        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+            dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]
+            circuits = { rate = 1000 }\nworkload = { bytes = 1000 }
+            [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [8]";
+        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+        // A circuit of 1 Mbit/s carries 110 of these frames in a second.
+        let texts = |busy: f64, fullest: u64| {
+            let workload = |milliseconds| Completion {
+                iterations: 2,
+                milliseconds,
+                worst: milliseconds,
+                bus_bandwidth: 1.0,
+                message_p99: 1.0,
+                retransmitted: 0,
+                busy,
+            };
+            let of = |at: u32, dataplane: &str, milliseconds: f64| {
+                let loads = [fullest, fullest / 2, 0, 0];
+                let workload = Some(workload(milliseconds + f64::from(at)));
+                Run { seconds: 1.0, workload, ..run(dataplane, 8, at, &loads) }
+            };
+            let both = |at| [of(at, "kernel", 2000.0), of(at, "qp-pin", 1000.0)];
+            let runs: Vec<Run> = (0..5).flat_map(both).collect();
+            let summary = Summary::new(&experiment, &runs);
+            verdicts(&experiment, &summary).into_iter().map(|of| of.text).collect::<Vec<_>>()
+        };
+        let has = |texts: &[String], part: &str| texts.iter().any(|text| text.contains(part));
+        let (time, limit) = ("the completion time is 50 % lower", "The machine was the limit");
+        let idle = texts(0.3, 20);
+        assert!(has(&idle, time) && !has(&idle, limit), "{idle:?}");
+        let busy = texts(0.97, 20);
+        assert!(!has(&busy, time) && has(&busy, limit), "{busy:?}");
+        assert!(has(&busy, "No conclusion from times is drawn"), "{busy:?}");
+        // The fabric was the limit, even if the machine was busy, too.
+        let full = texts(0.97, 110);
+        assert!(has(&full, time) && !has(&full, limit), "{full:?}");
     }
 
     #[test]

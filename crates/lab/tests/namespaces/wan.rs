@@ -296,3 +296,40 @@ fn a_direction_changes_while_frames_pass() {
     let [there, _] = site.end();
     assert!(there["lost"].as_u64().unwrap() > 0, "{there}");
 }
+
+/// The loss that a receiver of numbered frames sees is that of the circuit, within 3 %.
+#[root_test]
+fn as_many_frames_are_lost_as_the_circuit_was_set_to() {
+    const FRAMES: u64 = 60_000;
+    // With 12,000 lost frames, the standard deviation is 0.8 %.
+    let site = Site::new("share", &["--loss", "20"]);
+    let [from, to] = &site.hosts;
+    let connections = connections(SEED, 4);
+    let source = Source {
+        interface: "eth1".into(),
+        destination: "192.0.2.2".parse().unwrap(),
+        connections: connections.clone(),
+        inner_port: InnerPort::Constant(49152),
+        payload: 64,
+        rate: 30_000,
+        mark: SEED,
+        cpu: None,
+    };
+    let mut sink = to.enter(|| Sink::open("eth1", SEED)).unwrap().unwrap();
+    let sent = std::thread::scope(|scope| {
+        let (stop, progress) = (AtomicBool::new(false), AtomicU64::new(0));
+        let sending = scope.spawn(move || {
+            from.enter(|| source.run(Limit::Frames(FRAMES), &stop, &progress)).unwrap().unwrap()
+        });
+        while !sending.is_finished() {
+            sink.receive().unwrap();
+        }
+        sending.join().unwrap()
+    });
+    sink.drain(&sent, Duration::from_millis(300)).unwrap();
+    let report = sink.report_of(&sent, &connections);
+    let share = report.lost() as f64 / FRAMES as f64;
+    assert!((0.97 * 0.2..1.03 * 0.2).contains(&share), "{share}");
+    assert_eq!((report.reordered(), report.corrupted()), (0, 0));
+    site.end();
+}
