@@ -158,6 +158,9 @@ impl Default for Traffic {
 pub struct Variant {
     /// The name in the report.
     pub name: Name,
+    /// What the name stands for, for the report.
+    #[serde(default)]
+    pub title: String,
     /// Commands of `vtysh`, which run before a run of the variant that follows another variant.
     /// They must undo what other variants set.
     #[serde(default)]

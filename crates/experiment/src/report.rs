@@ -83,6 +83,7 @@ impl Report<'_> {
                     }
                     h2 { "Measured" }
                     p { (self.method()) }
+                    (self.variants())
                     @for group in Group::all(self.summary) {
                         h3 { (group.title()) }
                         @for chart in charts.iter().filter(|chart| chart.is_of(&group)) {
@@ -115,6 +116,17 @@ impl Report<'_> {
             }
         };
         page.into_string()
+    }
+
+    /// What the names of the variants stand for.
+    fn variants(&self) -> Markup {
+        let titled = self.experiment.variants.iter().filter(|variant| !variant.title.is_empty());
+        let titled: Vec<_> = titled.collect();
+        html! {
+            @if !titled.is_empty() {
+                dl { @for variant in titled { dt { (variant.name) } dd { (variant.title) } } }
+            }
+        }
     }
 
     /// What a run does.

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::file::{Dataplane, Experiment, KERNEL, Measured, Quantity};
 use crate::record::Role;
+use crate::statistics::Statistics;
 use crate::summary::{RandomTest, Row, Summary};
 use crate::units::InnerPort;
 
@@ -36,11 +37,10 @@ pub struct Verdict {
 /// What follows from the figures.
 #[must_use]
 pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
-    let mut verdicts = Vec::new();
+    let mut verdicts = outages(summary);
     let baseline = experiment.baseline();
     for label in experiment.dataplanes.iter().map(Dataplane::label) {
         let rows: Vec<&Row> = summary.rows.iter().filter(|row| row.dataplane == label).collect();
-        verdicts.extend(outages(&label, &rows));
         if experiment.has_failures() {
             continue;
         }
@@ -196,36 +196,45 @@ pub fn milliseconds(value: f64) -> String {
     }
 }
 
-/// How long traffic stops after the failure.
-fn outages(label: &str, rows: &[&Row]) -> Vec<Verdict> {
-    let verdict = |row: &&Row| {
-        let outage = row.outage?;
-        let variant = row.point.variant();
-        let variant = if variant.is_empty() { String::new() } else { format!(", {variant}") };
-        let hit = row.hit.zip(row.hit_usual).map(|(hit, usual)| {
+/// How long traffic stops after the failure: a sentence for each point, with all dataplanes.
+fn outages(summary: &Summary) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for rows in summary.rows.chunk_by(|a, b| (&a.fabric, &a.point) == (&b.fabric, &b.point)) {
+        let with = |of: fn(&Row) -> Option<Statistics>| {
+            let times = rows.iter().filter_map(|row| {
+                let time = milliseconds(of(row)?.median);
+                Some(format!("{time} with {}", title(&row.dataplane)))
+            });
+            times.collect::<Vec<_>>().join(", ")
+        };
+        let outages = with(|row| row.outage);
+        if outages.is_empty() {
+            continue;
+        }
+        let variant = rows.first().map_or("", |row| row.point.variant());
+        let variant = if variant.is_empty() { String::new() } else { format!("{variant}: ") };
+        let runs = rows.iter().filter_map(|row| row.outage).map(|outage| outage.count).max();
+        let runs = match runs {
+            Some(0 | 1) | None => "one run each".to_owned(),
+            Some(count) => format!("medians of up to {count} runs"),
+        };
+        let usual: Vec<f64> = rows.iter().filter_map(|row| Some(row.hit_usual?.median)).collect();
+        let hit = Statistics::of(&usual, 0.95).map(|usual| {
+            let hit = with(|row| row.hit);
             format!(
-                " The iteration that it hits takes {} instead of {}.",
-                milliseconds(hit.median),
+                " The iteration that it hits takes {hit}, instead of {}.",
                 milliseconds(usual.median)
             )
         });
-        let runs = match outage.count {
-            1 => "one run".to_owned(),
-            count => format!(
-                "median; {} to {} in {count} runs",
-                milliseconds(outage.min),
-                milliseconds(outage.max)
+        verdicts.push(Verdict {
+            grade: Grade::Note,
+            text: format!(
+                "{variant}traffic that the failure hits stops for {outages} ({runs}).{}",
+                hit.unwrap_or_default()
             ),
-        };
-        let text = format!(
-            "{}{variant}: traffic that the failure hits stops for {} ({runs}).{}",
-            title(label),
-            milliseconds(outage.median),
-            hit.unwrap_or_default()
-        );
-        Some(Verdict { grade: Grade::Note, text })
-    };
-    rows.iter().filter_map(verdict).collect()
+        });
+    }
+    verdicts
 }
 
 /// How much sooner the workload completes than with the baseline.
@@ -337,7 +346,7 @@ fn precision(experiment: &Experiment, summary: &Summary) -> Verdict {
 mod tests {
     use super::*;
     use crate::record::tests::run;
-    use crate::record::{Completion, Run};
+    use crate::record::{Completion, Hit, Run};
 
     fn experiment() -> Experiment {
         let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
@@ -425,6 +434,28 @@ mod tests {
         // The fabric was the limit, even if the machine was busy, too.
         let full = texts(0.97, 110);
         assert!(has(&full, time) && !has(&full, limit), "{full:?}");
+    }
+
+    #[test]
+    fn a_failure_is_a_sentence_for_each_point() {
+        let of = |at, dataplane, outage, hit: Option<f64>| Run {
+            outage: Some(outage),
+            outage_longest: Some(outage),
+            hit: hit.map(|milliseconds| Hit { milliseconds, usual: 190.0, retransmitted: 3 }),
+            ..run(dataplane, 8, at, &[8, 0, 0, 0])
+        };
+        let once = [of(0, "kernel", 9000.0, None), of(0, "qp-pin", 160.0, None)];
+        assert_eq!(
+            outages(&summary(&once))[0].text,
+            "traffic that the failure hits stops for 9000 ms with kernel VXLAN, 160 ms with qp-pin \
+             (one run each)."
+        );
+        let twice = [of(0, "kernel", 90.0, Some(300.0)), of(1, "kernel", 110.0, Some(500.0))];
+        assert_eq!(
+            outages(&summary(&twice))[0].text,
+            "traffic that the failure hits stops for 100 ms with kernel VXLAN (medians of up to 2 \
+             runs). The iteration that it hits takes 400 ms with kernel VXLAN, instead of 190 ms."
+        );
     }
 
     #[test]
