@@ -2,6 +2,7 @@
 
 pub mod micro;
 pub mod plot;
+pub mod roce;
 pub mod scale;
 pub mod state;
 pub mod system;

@@ -55,6 +55,17 @@ enum Bench {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// How many frames a second RoCE endpoints of `lab` send and receive on one CPU. Needs root, for
+    /// network namespaces.
+    #[command(after_help = "Example:\n  sudo benches/run roce --json roce.json")]
+    Roce {
+        /// Fewer and shorter turns.
+        #[arg(long)]
+        quick: bool,
+        /// Also write the figures to this file, and a drawing of them beside it.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// vtepd beside kernel VXLAN, and Open vSwitch and testpmd where they are installed, over veth
     /// links, in turns. Needs root, for network namespaces.
     #[command(after_help = "Example:\n  sudo benches/run system --quick")]
@@ -97,6 +108,9 @@ fn main() -> ExitCode {
         }
         Bench::State { quick, json } => {
             (vtepd_benches::state::run(quick).map_err(Error::Bench), json)
+        }
+        Bench::Roce { quick, json } => {
+            (vtepd_benches::roce::run(quick).map_err(Error::Bench), json)
         }
         Bench::System { quick, rounds, part, datapath, json } => {
             let rounds = rounds.unwrap_or(if quick { 3 } else { 5 }).into();

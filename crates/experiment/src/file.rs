@@ -7,9 +7,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use crate::circuits::{Circuit, Circuits};
+use crate::failure::Failure;
 use crate::random::SEED;
 use crate::record::Role;
-use crate::units::{InnerPort, Name, QueuePairs, Share, Time};
+use crate::units::{InnerPort, Name, QueuePairs, Share};
 
 /// The default number of frames of each queue pair.
 const FRAMES: u32 = 100;
@@ -45,7 +47,9 @@ pub struct Experiment {
     #[serde(default)]
     pub traffic: Traffic,
     /// What fails during a run. Without it, the balance of the loads is measured.
-    pub failure: Option<Failure>,
+    #[serde(default, rename = "failure")]
+    #[schemars(with = "Vec<Failure>")]
+    pub failures: Vec<Spanned<Failure>>,
     /// A workload of distributed training instead of a stream: the keys of a job of `lab workload`,
     /// without `queue-pairs`, `source-port` and `seed`.
     #[schemars(with = "Option<std::collections::BTreeMap<String, serde_json::Value>>")]
@@ -53,6 +57,9 @@ pub struct Experiment {
     /// The circuits of `lab wan`, instead of the settings in the topology.
     #[serde(default)]
     pub circuits: Circuits,
+    /// Circuits, or one direction of them, that differ from the others.
+    #[serde(default, rename = "circuit")]
+    pub single_circuits: Vec<Circuit>,
     /// Settings to compare, such as timers of the routers.
     #[serde(default, rename = "variant")]
     pub variants: Vec<Variant>,
@@ -82,14 +89,12 @@ pub struct Dataplane {
     pub datapath: Option<Name>,
     /// The number of ports of `qp-bins`. Default: 4.
     pub bins: Option<u16>,
-    /// Seconds between the start of the dataplane and its first run, for a policy that first finds
-    /// its paths.
-    #[serde(default)]
-    pub settle: u32,
 }
 
 /// The policy name of kernel VXLAN.
 pub const KERNEL: &str = "kernel";
+/// The policy that probes paths. Its first run begins when it knows them.
+const PROBING: &str = "qp-pin";
 /// The default number of ports of `qp-bins`. It is vtepd's and that of the ScaleAcross paper.
 pub const BINS: u16 = 4;
 
@@ -105,6 +110,12 @@ impl Dataplane {
             }
             (None, None) => format!("{}{}", self.policy, datapath.unwrap_or_default()),
         }
+    }
+
+    /// Whether the policy first finds the paths.
+    #[must_use]
+    pub fn probes(&self) -> bool {
+        self.policy.as_str() == PROBING
     }
 
     /// Whether kernel VXLAN forwards, without vtepd.
@@ -141,67 +152,15 @@ impl Default for Traffic {
     }
 }
 
-/// A failure of the fullest link that the traffic uses, in the tier with the most links.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Failure {
-    /// What happens.
-    pub kind: FailureKind,
-    /// The maximum number of seconds until the traffic must have moved to other links, 1 to 600.
-    #[schemars(range(min = 1, max = 600))]
-    pub limit: u32,
-}
-
-/// What happens to a link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum FailureKind {
-    /// A circuit forwards nothing in either direction, and both routers keep their carrier.
-    Silent,
-    /// The far end of an uplink is set down, and both ends lose their carrier.
-    Carrier,
-}
-
-/// The circuits of `lab wan`. What is missing is as in the topology.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Circuits {
-    /// The delay in each direction.
-    pub delay: Option<Time>,
-    /// The maximum deviation from the delay.
-    pub jitter: Option<Time>,
-    /// The loss in percent, 0 to 100.
-    #[schemars(range(min = 0, max = 100))]
-    pub loss: Option<f64>,
-    /// The rate in kilobits per second; 0 for no limit.
-    pub rate: Option<u64>,
-    /// The queue of the rate limit in bytes.
-    pub queue: Option<u64>,
-}
-
-impl Circuits {
-    /// The options of `lab wan`. Settings in `self` win over those in `other`.
-    #[must_use]
-    pub fn options(&self, other: &Self) -> Vec<(&'static str, String)> {
-        let time = |time: &Time| time.as_str().to_owned();
-        let number = |own: Option<u64>, other: Option<u64>| own.or(other).map(|n| n.to_string());
-        let options = [
-            ("--delay", self.delay.as_ref().or(other.delay.as_ref()).map(time)),
-            ("--jitter", self.jitter.as_ref().or(other.jitter.as_ref()).map(time)),
-            ("--loss", self.loss.or(other.loss).map(|loss| loss.to_string())),
-            ("--rate", number(self.rate, other.rate)),
-            ("--queue", number(self.queue, other.queue)),
-        ];
-        options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
-    }
-}
-
 /// Settings to compare.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Variant {
     /// The name in the report.
     pub name: Name,
+    /// What the name stands for, for the report.
+    #[serde(default)]
+    pub title: String,
     /// Commands of `vtysh`, which run before a run of the variant that follows another variant.
     /// They must undo what other variants set.
     #[serde(default)]
@@ -216,6 +175,10 @@ pub struct Variant {
     #[serde(default)]
     #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     pub workload: toml::Table,
+    /// What fails instead of the failures of the experiment.
+    #[serde(rename = "failure")]
+    #[schemars(with = "Option<Vec<Failure>>")]
+    pub failures: Option<Vec<Spanned<Failure>>>,
 }
 
 /// The values that are varied.
@@ -335,6 +298,8 @@ pub enum Quantity {
     Mmr,
     /// The time without traffic after a failure.
     Outage,
+    /// The time of the iteration that a failure hit.
+    HitCompletion,
     /// The time of an iteration of the workload.
     Completion,
     /// The bus bandwidth of the workload.
@@ -427,6 +392,13 @@ impl Experiment {
                 "a workload needs hosts: set sites = [[\"host1\"], [\"host2\"]] in [traffic]";
             return Err(invalid(None, message.to_owned()));
         }
+        let of_variants = experiment.variants.iter().flat_map(|variant| &variant.failures);
+        for failure in experiment.failures.iter().chain(of_variants.flatten()) {
+            failure
+                .get_ref()
+                .check()
+                .map_err(|message| invalid(Some(failure.span().start), message.to_owned()))?;
+        }
         let folder = path.parent().unwrap_or(Path::new(""));
         let quick = experiment.quick.topologies.iter_mut().flatten();
         for topology in experiment.topologies.iter_mut().chain(quick) {
@@ -460,6 +432,21 @@ impl Experiment {
             self.variants.retain(|variant| names.contains(&variant.name));
         }
         self
+    }
+
+    /// Whether something fails during the runs.
+    #[must_use]
+    pub fn has_failures(&self) -> bool {
+        let mut variants = self.variants.iter().flat_map(|variant| &variant.failures);
+        !self.failures.is_empty() || variants.any(|failures| !failures.is_empty())
+    }
+
+    /// What fails during the runs of a variant, by its index.
+    #[must_use]
+    pub fn failures(&self, variant: Option<usize>) -> Vec<&Failure> {
+        let variant = variant.and_then(|index| self.variants.get(index));
+        let own = variant.and_then(|variant| variant.failures.as_ref());
+        own.unwrap_or(&self.failures).iter().map(Spanned::get_ref).collect()
     }
 
     /// The label of the dataplane that the others are compared with.

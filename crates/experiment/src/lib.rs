@@ -1,7 +1,7 @@
 //! Experiments on load balance: the file that describes one, the plan of its runs, statistics, and
 //! the report. Nothing here uses namespaces, processes or a clock; `lab run` does.
 //!
-//! - [`file`]: the experiment file, and [`units`]: its values
+//! - [`file`]: the experiment file, with [`failure`] and [`circuits`]; [`units`]: its values
 //! - [`plan`]: the order of the runs
 //! - [`record`]: what is known about a run, and about the machine and the programs
 //! - [`balance`], [`statistics`], [`random`]: measures, their expected values, and random numbers
@@ -10,7 +10,9 @@
 //! - [`table`]: CSV; [`plot`]: SVG; [`report`]: one HTML page
 
 pub mod balance;
+pub mod circuits;
 pub mod compare;
+pub mod failure;
 pub mod file;
 pub mod plan;
 pub mod plot;

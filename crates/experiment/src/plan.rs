@@ -89,11 +89,21 @@ impl Plan {
                         repetition,
                         seed: *seed,
                     };
-                    let mut points = points(experiment);
+                    // Another variant costs the time until the routers are ready, so each has its
+                    // runs of the turn together.
+                    let points = points(experiment);
+                    let mut variants: Vec<_> = points.iter().map(|point| &point.variant).collect();
+                    variants.dedup();
+                    order.shuffle(&mut variants);
+                    let seeds: Vec<_> = seeds.collect();
                     let mut runs = Vec::new();
-                    for seed in seeds {
-                        order.shuffle(&mut points);
-                        runs.extend(points.iter().map(|point| key(point.clone(), seed)));
+                    for variant in variants {
+                        let of_variant = points.iter().filter(|point| point.variant == *variant);
+                        let mut points: Vec<&Point> = of_variant.collect();
+                        for seed in &seeds {
+                            order.shuffle(&mut points);
+                            runs.extend(points.iter().map(|point| key((*point).clone(), *seed)));
+                        }
                     }
                     turns.push(Turn { fabric, dataplane, runs });
                 }

@@ -37,7 +37,9 @@ pub struct Chart {
     pub bottom: f64,
     /// Whether the vertical axis is logarithmic. Its bottom must be above 0.
     pub logarithmic: bool,
-    /// The lines.
+    /// Whether the values of the horizontal axis have an order, so that lines join them.
+    pub joined: bool,
+    /// The series.
     pub series: Vec<Series>,
 }
 
@@ -133,7 +135,7 @@ impl Chart {
                 text x=(x) y=(y) text-anchor="middle" { (self.x_title) }
                 text transform=(turned) text-anchor="middle" { (self.y_title) }
                 @for (at, series) in self.series.iter().enumerate() {
-                    (line(series, at, &scale, self.series.len()))
+                    (line(series, at, &scale, (self.series.len(), self.joined)))
                     (entry(series, at, columns))
                 }
             }
@@ -163,8 +165,10 @@ fn class(series: &Series, at: usize) -> String {
 
 /// The line of a series with its markers and intervals. Series are moved sideways a little, so that
 /// equal values stay visible.
-fn line(series: &Series, at: usize, scale: &Scale, all: usize) -> Markup {
-    let shift = if series.reference { 0.0 } else { (at as f64 - (all as f64 - 1.0) / 2.0) * 5.0 };
+fn line(series: &Series, at: usize, scale: &Scale, (all, joined): (usize, bool)) -> Markup {
+    let distance = if joined { 5.0 } else { 14.0 };
+    let shift =
+        if series.reference { 0.0 } else { (at as f64 - (all as f64 - 1.0) / 2.0) * distance };
     let place = |(x, point): (usize, &Option<(f64, f64)>)| {
         point.map(|(value, half)| (round(scale.x(x) + shift), value, half))
     };
@@ -174,7 +178,7 @@ fn line(series: &Series, at: usize, scale: &Scale, all: usize) -> Markup {
     let dashed = if series.reference { "line dashed" } else { "line" };
     html! {
         g class=(class(series, at)) {
-            polyline class=(dashed) points=(path.join(" ")) {}
+            @if joined { polyline class=(dashed) points=(path.join(" ")) {} }
             @if !series.reference {
                 @for (x, value, half) in &points {
                     @if half.is_finite() && *half > 0.0 {
@@ -237,6 +241,7 @@ mod tests {
             x: ["4", "8", "16"].map(str::to_owned).into(),
             bottom: 1.0,
             logarithmic: false,
+            joined: true,
             series: vec![series("kernel", false), series("expected", true)],
         }
     }

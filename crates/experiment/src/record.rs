@@ -94,13 +94,30 @@ pub struct Run {
     pub busy: f64,
     /// The number of attempts. A run is repeated if routes changed meanwhile.
     pub attempts: u32,
-    /// The time without traffic after a failure in milliseconds: the lost frames over the rate of
-    /// frames on the link that failed.
+    /// The time without traffic after a failure in milliseconds: the mean of the queue pairs that
+    /// the failure hit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<f64>,
+    /// The same of the queue pair that the failure hit longest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage_longest: Option<f64>,
+    /// The iteration of a workload that a failure hit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hit: Option<Hit>,
     /// The result of a workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Completion>,
+}
+
+/// The iteration of a workload during which something failed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Hit {
+    /// Its communication time in milliseconds.
+    pub milliseconds: f64,
+    /// The median communication time of the iterations before it in milliseconds.
+    pub usual: f64,
+    /// Packets that were sent again in it.
+    pub retransmitted: u64,
 }
 
 /// The result of a workload: of its iterations without warm-up.
@@ -265,6 +282,8 @@ pub(crate) mod tests {
             busy: 0.4,
             attempts: 1,
             outage: None,
+            outage_longest: None,
+            hit: None,
             workload: None,
         }
     }

@@ -17,6 +17,20 @@ pub use charts::NamedChart;
 
 const STYLE: &str = include_str!("report/style.css");
 
+const STREAM: &str = "Each run sends frames of several queue pairs from one host to another. The \
+    counters of the links give the load of each link.";
+const WORKLOAD: &str = "Each run is several iterations of a collective operation between hosts, \
+    over reliable RoCE connections with several queue pairs each. The counters of the links give \
+    the load of each link, of all hosts together.";
+const FAILURE: &str = "Each run sends numbered frames of several queue pairs from one host to \
+    another. Something fails meanwhile. The numbers that are missing in a row give the time \
+    without traffic of each queue pair.";
+const FAILURE_AND_WORKLOAD: &str = "Each run sends numbered frames of several queue pairs from one \
+    host to another. Something fails meanwhile. The numbers that are missing in a row give the \
+    time without traffic of each queue pair. At the same time, hosts run a collective operation \
+    again and again over reliable RoCE connections. The iteration during which something fails \
+    takes longer than those before.";
+
 /// What the report is made of.
 #[derive(Debug, Clone)]
 pub struct Report<'a> {
@@ -69,6 +83,7 @@ impl Report<'_> {
                     }
                     h2 { "Measured" }
                     p { (self.method()) }
+                    (self.variants())
                     @for group in Group::all(self.summary) {
                         h3 { (group.title()) }
                         @for chart in charts.iter().filter(|chart| chart.is_of(&group)) {
@@ -78,7 +93,7 @@ impl Report<'_> {
                                     "of the mean." }
                             }
                         }
-                        @if experiment.failure.is_some() {
+                        @if experiment.has_failures() {
                             (tables::outage(&group.rows))
                         } @else {
                             @if experiment.workload.is_some() {
@@ -87,7 +102,7 @@ impl Report<'_> {
                             (tables::balance(&group.rows, &experiment.baseline()))
                         }
                     }
-                    @if experiment.failure.is_none() {
+                    @if !experiment.has_failures() {
                         h3 { "Columns" }
                         (tables::explanation(experiment.workload.is_some()))
                     }
@@ -103,19 +118,24 @@ impl Report<'_> {
         page.into_string()
     }
 
+    /// What the names of the variants stand for.
+    fn variants(&self) -> Markup {
+        let titled = self.experiment.variants.iter().filter(|variant| !variant.title.is_empty());
+        let titled: Vec<_> = titled.collect();
+        html! {
+            @if !titled.is_empty() {
+                dl { @for variant in titled { dt { (variant.name) } dd { (variant.title) } } }
+            }
+        }
+    }
+
     /// What a run does.
     fn method(&self) -> &'static str {
-        if self.experiment.workload.is_some() {
-            "Each run is several iterations of a collective operation between hosts, over reliable \
-             RoCE connections with several queue pairs each. The counters of the links give the \
-             load of each link, of all hosts together."
-        } else if self.experiment.failure.is_some() {
-            "Each run sends frames of several queue pairs from one host to another. The link with \
-             the highest load fails. The frames that are lost, over the rate of frames on that \
-             link, give the time without traffic."
-        } else {
-            "Each run sends frames of several queue pairs from one host to another. The counters \
-             of the links give the load of each link."
+        match (self.experiment.has_failures(), self.experiment.workload.is_some()) {
+            (true, false) => FAILURE,
+            (true, true) => FAILURE_AND_WORKLOAD,
+            (false, true) => WORKLOAD,
+            (false, false) => STREAM,
         }
     }
 

@@ -67,6 +67,12 @@ pub struct Row {
     pub random: Option<RandomTest>,
     /// The time without traffic after a failure in milliseconds.
     pub outage: Option<Statistics>,
+    /// The same of the queue pair that the failure hit longest.
+    pub outage_longest: Option<Statistics>,
+    /// The communication time of the iteration that a failure hit, in milliseconds.
+    pub hit: Option<Statistics>,
+    /// That of the iterations before it.
+    pub hit_usual: Option<Statistics>,
     /// The results of a workload.
     pub workload: Option<WorkloadRow>,
 }
@@ -256,7 +262,11 @@ fn row(
     let paths = rows.get(widest).map_or(1, |tier| tier.links);
     let point = key.as_ref().map(|key| key.point.clone());
     let flows = point.as_ref().map_or(1, |point| point.queue_pairs.get());
-    let outages: Vec<f64> = runs.iter().filter_map(|run| run.outage).collect();
+    let of = |read: fn(&Run) -> Option<f64>| {
+        let values: Vec<f64> = runs.iter().filter_map(|run| read(run)).collect();
+        Statistics::of(&values, confidence)
+    };
+    let outage = of(|run| run.outage);
     let workload = WorkloadRow::of(runs, confidence);
     let (expected, hashes) = expectation(dataplane, point.as_ref(), flows, paths);
     Row {
@@ -275,12 +285,15 @@ fn row(
         expected: expected.filter(|_| workload.is_none()),
         floor: (flows as f64 / paths as f64).ceil() * paths as f64 / flows as f64,
         // A failure moves flows during a run, and the flows of a workload are not equal.
-        random: if hashes && outages.is_empty() && workload.is_none() {
+        random: if hashes && outage.is_none() && workload.is_none() {
             random_test(runs, widest, flows, paths)
         } else {
             None
         },
-        outage: Statistics::of(&outages, confidence),
+        outage,
+        outage_longest: of(|run| run.outage_longest),
+        hit: of(|run| Some(run.hit?.milliseconds)),
+        hit_usual: of(|run| Some(run.hit?.usual)),
         workload,
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::num::NonZeroU16;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,71 @@ impl TryFrom<String> for Name {
 impl From<Name> for String {
     fn from(name: Name) -> Self {
         name.0
+    }
+}
+
+/// An end of a link, `NODE:INTERFACE`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = "^[^:]+:[^:]+$"))]
+pub struct LinkEnd(String);
+
+impl fmt::Display for LinkEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl TryFrom<String> for LinkEnd {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some((node, interface))
+                if !node.is_empty() && !interface.is_empty() && !interface.contains(':') =>
+            {
+                Ok(Self(text))
+            }
+            _ => Err(format!("'{text}' is no end of a link: use NODE:INTERFACE")),
+        }
+    }
+}
+
+impl From<LinkEnd> for String {
+    fn from(end: LinkEnd) -> Self {
+        end.0
+    }
+}
+
+/// A number of percent, 0 to 100.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "f64", into = "f64")]
+#[schemars(extend("minimum" = 0, "maximum" = 100))]
+pub struct Percent(f64);
+
+impl Percent {
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<f64> for Percent {
+    type Error = String;
+
+    fn try_from(number: f64) -> Result<Self, String> {
+        if (0.0..=100.0).contains(&number) {
+            Ok(Self(number))
+        } else {
+            Err(format!("{number}: expected 0 to 100 percent"))
+        }
+    }
+}
+
+impl From<Percent> for f64 {
+    fn from(percent: Percent) -> Self {
+        percent.0
     }
 }
 
@@ -129,14 +195,23 @@ impl From<Share> for f64 {
 /// A time from 0 s to 3600 s with its unit, such as `5ms`: `ns`, `us`, `ms` or `s`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(extend("pattern" = "^[0-9.]+(ns|us|ms|s)$"))]
-pub struct Time(String);
+#[schemars(with = "String", extend("pattern" = "^[0-9.]+(ns|us|ms|s)$"))]
+pub struct Time {
+    text: String,
+    duration: Duration,
+}
 
 impl Time {
     /// The text, as `lab wan` takes it.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// The time.
+    #[must_use]
+    pub const fn duration(&self) -> Duration {
+        self.duration
     }
 }
 
@@ -155,7 +230,9 @@ impl TryFrom<String> for Time {
         };
         let seconds = scale.zip(number.parse::<f64>().ok()).map(|(scale, number)| scale * number);
         match seconds {
-            Some(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(Self(text)),
+            Some(seconds) if (0.0..=3600.0).contains(&seconds) => {
+                Ok(Self { text, duration: Duration::from_secs_f64(seconds) })
+            }
             _ => Err(format!("'{text}': expected 0 s to 3600 s with its unit, such as 5ms")),
         }
     }
@@ -163,7 +240,7 @@ impl TryFrom<String> for Time {
 
 impl From<Time> for String {
     fn from(time: Time) -> Self {
-        time.0
+        time.text
     }
 }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::file::{Dataplane, Experiment, KERNEL, Measured, Quantity};
 use crate::record::Role;
+use crate::statistics::Statistics;
 use crate::summary::{RandomTest, Row, Summary};
 use crate::units::InnerPort;
 
@@ -36,12 +37,11 @@ pub struct Verdict {
 /// What follows from the figures.
 #[must_use]
 pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
-    let mut verdicts = Vec::new();
+    let mut verdicts = outages(summary);
     let baseline = experiment.baseline();
     for label in experiment.dataplanes.iter().map(Dataplane::label) {
         let rows: Vec<&Row> = summary.rows.iter().filter(|row| row.dataplane == label).collect();
-        verdicts.extend(outages(&label, &rows));
-        if experiment.failure.is_some() {
+        if experiment.has_failures() {
             continue;
         }
         if experiment.workload.is_some() && label != baseline && !summary.machine_is_the_limit() {
@@ -52,12 +52,12 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
         }
         verdicts.extend(placement(&label, &rows));
     }
-    if experiment.failure.is_none() && experiment.workload.is_none() {
+    if !experiment.has_failures() && experiment.workload.is_none() {
         verdicts.push(frames(summary));
     }
     verdicts.push(precision(experiment, summary));
     if summary.machine_is_the_limit() {
-        let conclusion = if experiment.failure.is_some() {
+        let conclusion = if experiment.has_failures() {
             "On an idle machine, times may be shorter."
         } else {
             "No conclusion from times is drawn. The loads of the links do not depend on times."
@@ -160,6 +160,7 @@ pub fn measured(wanted: &Measured, summary: &Summary) -> String {
         match quantity {
             Quantity::Mmr => Some(tier.mmr.mean),
             Quantity::Outage => Some(row.outage?.mean),
+            Quantity::HitCompletion => Some(row.hit?.mean),
             Quantity::Completion => Some(row.workload.as_ref()?.completion.mean),
             Quantity::BusBandwidth => Some(row.workload.as_ref()?.bus_bandwidth.mean),
             Quantity::PeakGain => Some(tier.gain?.0),
@@ -172,8 +173,10 @@ pub fn measured(wanted: &Measured, summary: &Summary) -> String {
         Quantity::PeakGain => change(least, most),
         Quantity::BusBandwidth if most - least < 0.5 => format!("{most:.0} Mbit/s"),
         Quantity::BusBandwidth => format!("{least:.0} to {most:.0} Mbit/s"),
-        Quantity::Outage | Quantity::Completion if most - least < 0.5 => milliseconds(most),
-        Quantity::Outage | Quantity::Completion => {
+        Quantity::Outage | Quantity::HitCompletion | Quantity::Completion if most - least < 0.5 => {
+            milliseconds(most)
+        }
+        Quantity::Outage | Quantity::HitCompletion | Quantity::Completion => {
             format!("{} to {}", milliseconds(least), milliseconds(most))
         }
         Quantity::Mmr if most - least < 0.005 => format!("{most:.2}"),
@@ -193,23 +196,45 @@ pub fn milliseconds(value: f64) -> String {
     }
 }
 
-/// How long traffic stops after the failure.
-fn outages(label: &str, rows: &[&Row]) -> Vec<Verdict> {
-    let verdict = |row: &&Row| {
-        let outage = row.outage?;
-        let variant = row.point.variant();
-        let variant = if variant.is_empty() { String::new() } else { format!(", {variant}") };
-        let text = format!(
-            "{}{variant}: traffic on the failed link stops for {} (median; {} to {} in {} runs).",
-            title(label),
-            milliseconds(outage.median),
-            milliseconds(outage.min),
-            milliseconds(outage.max),
-            outage.count
-        );
-        Some(Verdict { grade: Grade::Note, text })
-    };
-    rows.iter().filter_map(verdict).collect()
+/// How long traffic stops after the failure: a sentence for each point, with all dataplanes.
+fn outages(summary: &Summary) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for rows in summary.rows.chunk_by(|a, b| (&a.fabric, &a.point) == (&b.fabric, &b.point)) {
+        let with = |of: fn(&Row) -> Option<Statistics>| {
+            let times = rows.iter().filter_map(|row| {
+                let time = milliseconds(of(row)?.median);
+                Some(format!("{time} with {}", title(&row.dataplane)))
+            });
+            times.collect::<Vec<_>>().join(", ")
+        };
+        let outages = with(|row| row.outage);
+        if outages.is_empty() {
+            continue;
+        }
+        let variant = rows.first().map_or("", |row| row.point.variant());
+        let variant = if variant.is_empty() { String::new() } else { format!("{variant}: ") };
+        let runs = rows.iter().filter_map(|row| row.outage).map(|outage| outage.count).max();
+        let runs = match runs {
+            Some(0 | 1) | None => "one run each".to_owned(),
+            Some(count) => format!("medians of up to {count} runs"),
+        };
+        let usual: Vec<f64> = rows.iter().filter_map(|row| Some(row.hit_usual?.median)).collect();
+        let hit = Statistics::of(&usual, 0.95).map(|usual| {
+            let hit = with(|row| row.hit);
+            format!(
+                " The iteration that it hits takes {hit}, instead of {}.",
+                milliseconds(usual.median)
+            )
+        });
+        verdicts.push(Verdict {
+            grade: Grade::Note,
+            text: format!(
+                "{variant}traffic that the failure hits stops for {outages} ({runs}).{}",
+                hit.unwrap_or_default()
+            ),
+        });
+    }
+    verdicts
 }
 
 /// How much sooner the workload completes than with the baseline.
@@ -300,7 +325,7 @@ fn precision(experiment: &Experiment, summary: &Summary) -> Verdict {
     let share = experiment.repetitions.precision.get();
     let percent = share * 100.0;
     let confidence = experiment.repetitions.confidence.get() * 100.0;
-    let is_time = experiment.failure.is_some() || experiment.workload.is_some();
+    let is_time = experiment.has_failures() || experiment.workload.is_some();
     let what = if is_time { "time" } else { "MMR" };
     let wide = |row: &&Row| row.value().is_some_and(|value| !value.is_precise(share));
     let (wide, all) = (summary.rows.iter().filter(wide).count(), summary.rows.len());
@@ -320,8 +345,8 @@ fn precision(experiment: &Experiment, summary: &Summary) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Run;
     use crate::record::tests::run;
+    use crate::record::{Completion, Hit, Run};
 
     fn experiment() -> Experiment {
         let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
@@ -369,6 +394,68 @@ mod tests {
         let mut busy = runs([200, 200, 200, 200]);
         busy.iter_mut().for_each(|run| (run.seconds, run.busy) = (8.0, 0.99));
         assert!(texts(&busy).last().unwrap().starts_with("Note: The machine was the limit"));
+    }
+
+    #[test]
+    fn no_conclusion_from_times_if_the_machine_was_the_limit() {
+        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+            dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]
+            circuits = { rate = 1000 }\nworkload = { bytes = 1000 }
+            [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [8]";
+        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+        // A circuit of 1 Mbit/s carries 110 of these frames in a second.
+        let texts = |busy: f64, fullest: u64| {
+            let workload = |milliseconds| Completion {
+                iterations: 2,
+                milliseconds,
+                worst: milliseconds,
+                bus_bandwidth: 1.0,
+                message_p99: 1.0,
+                retransmitted: 0,
+                busy,
+            };
+            let of = |at: u32, dataplane: &str, milliseconds: f64| {
+                let loads = [fullest, fullest / 2, 0, 0];
+                let workload = Some(workload(milliseconds + f64::from(at)));
+                Run { seconds: 1.0, workload, ..run(dataplane, 8, at, &loads) }
+            };
+            let both = |at| [of(at, "kernel", 2000.0), of(at, "qp-pin", 1000.0)];
+            let runs: Vec<Run> = (0..5).flat_map(both).collect();
+            let summary = Summary::new(&experiment, &runs);
+            verdicts(&experiment, &summary).into_iter().map(|of| of.text).collect::<Vec<_>>()
+        };
+        let has = |texts: &[String], part: &str| texts.iter().any(|text| text.contains(part));
+        let (time, limit) = ("the completion time is 50 % lower", "The machine was the limit");
+        let idle = texts(0.3, 20);
+        assert!(has(&idle, time) && !has(&idle, limit), "{idle:?}");
+        let busy = texts(0.97, 20);
+        assert!(!has(&busy, time) && has(&busy, limit), "{busy:?}");
+        assert!(has(&busy, "No conclusion from times is drawn"), "{busy:?}");
+        // The fabric was the limit, even if the machine was busy, too.
+        let full = texts(0.97, 110);
+        assert!(has(&full, time) && !has(&full, limit), "{full:?}");
+    }
+
+    #[test]
+    fn a_failure_is_a_sentence_for_each_point() {
+        let of = |at, dataplane, outage, hit: Option<f64>| Run {
+            outage: Some(outage),
+            outage_longest: Some(outage),
+            hit: hit.map(|milliseconds| Hit { milliseconds, usual: 190.0, retransmitted: 3 }),
+            ..run(dataplane, 8, at, &[8, 0, 0, 0])
+        };
+        let once = [of(0, "kernel", 9000.0, None), of(0, "qp-pin", 160.0, None)];
+        assert_eq!(
+            outages(&summary(&once))[0].text,
+            "traffic that the failure hits stops for 9000 ms with kernel VXLAN, 160 ms with qp-pin \
+             (one run each)."
+        );
+        let twice = [of(0, "kernel", 90.0, Some(300.0)), of(1, "kernel", 110.0, Some(500.0))];
+        assert_eq!(
+            outages(&summary(&twice))[0].text,
+            "traffic that the failure hits stops for 100 ms with kernel VXLAN (medians of up to 2 \
+             runs). The iteration that it hits takes 400 ms with kernel VXLAN, instead of 190 ms."
+        );
     }
 
     #[test]

@@ -173,8 +173,8 @@ impl Traffic<'_> {
             Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit)?;
         let before = paths.loads(deployed)?;
         let mut reported = 0;
-        let (_, arrived) = stream.run(interrupted, |frames| {
-            let percent = frames * 100 / settings.frames.max(1);
+        let (_, arrived) = stream.run(interrupted, |progress| {
+            let percent = progress.sent * 100 / settings.frames.max(1);
             if percent < reported + 10 {
                 return Ok(());
             }

@@ -1,7 +1,7 @@
 //! The overlay of a fabric that is up: VXLAN netdevs and the hosts on their bridges, as the kernel
 //! reports them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use wire::MacAddr;
@@ -244,6 +244,13 @@ impl Deployed {
 }
 
 impl Overlay {
+    /// The number of other VTEPs of a node's VNIs.
+    pub(crate) fn remote_vteps(&self, node: &str) -> usize {
+        let own = self.tunnels.iter().filter(|here| here.node == node);
+        let remote = own.flat_map(|here| self.far_from(here.vni, here.vtep));
+        remote.map(|there| there.vtep).collect::<BTreeSet<_>>().len()
+    }
+
     /// The VXLAN netdevs of this VNI at other VTEPs.
     fn far_from(&self, vni: u32, vtep: Ipv4Addr) -> impl Iterator<Item = &Tunnel> {
         self.tunnels.iter().filter(move |there| there.vni == vni && there.vtep != vtep)

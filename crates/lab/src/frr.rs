@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use crate::frr_root::{self, PROGRAMS};
 use crate::node::{Node, NodeError};
 use crate::process::wait_until;
+use crate::state::Record;
 
 /// How long a daemon may take to open its vty socket.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -83,6 +84,39 @@ pub(crate) fn start(node: &Node) -> Result<(), NodeError> {
 }
 
 impl Node {
+    /// Ends all FRR daemons of the node with a signal, and waits for their end.
+    ///
+    /// # Errors
+    /// If a daemon does not end.
+    pub(crate) fn end_frr(&self, signal: Signal) -> Result<(), NodeError> {
+        let daemons = enabled(self)?;
+        let own = |record: &&Record| {
+            record.node == self.name() && daemons.iter().any(|daemon| daemon.name == record.name)
+        };
+        let records = self.state.records()?;
+        let running: Vec<&Record> =
+            records.iter().filter(own).filter(|record| record.identity.alive()).collect();
+        for record in &running {
+            record.identity.signal(signal)?;
+        }
+        for Record { name, identity, .. } in running {
+            if !wait_until(START_LIMIT, || !identity.alive()) {
+                return Err(failed(self, format!("{name} does not end by {signal}")));
+            }
+            // A killed daemon leaves its socket behind.
+            let _ = fs::remove_file(socket(self, name));
+        }
+        Ok(())
+    }
+
+    /// Starts all FRR daemons of the node again, with its `frr.conf`.
+    ///
+    /// # Errors
+    /// If a daemon does not start.
+    pub(crate) fn start_frr(&self) -> Result<(), NodeError> {
+        start(self)
+    }
+
     /// Ends one of the node's FRR daemons with a signal, waits for its end, and starts it again
     /// with its part of `frr.conf`.
     ///

@@ -1,8 +1,8 @@
 //! vtepd on all leaves of a fabric: its state, and one policy for all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -10,9 +10,14 @@ use crate::daemon::{self, Daemon, DaemonError};
 use crate::deployed::DeployedError;
 use crate::fabric::{Fabric, FabricError};
 use crate::process::{ProcessError, wait_until};
+use crate::progress::{Interrupted, OnProgress};
 use crate::state::Record;
 
 const ATTACH_LIMIT: Duration = Duration::from_secs(30);
+/// Paths are found within this time, or not at all.
+const UNCHANGED: Duration = Duration::from_secs(3);
+const PATHS_LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
 /// How long vtepd may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -31,6 +36,19 @@ pub enum LeavesError {
     /// vtepd could not be ended.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// A leaf does not find its paths.
+    #[error(
+        "qp-pin has not probed {missing} VTEPs after {limit:?}: see 'vtepctl path' on the leaves"
+    )]
+    Paths {
+        /// The time limit.
+        limit: Duration,
+        /// The number of VTEPs, of all leaves.
+        missing: usize,
+    },
+    /// The user interrupted the command.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
 }
 
 /// A VNI of a leaf.
@@ -162,9 +180,84 @@ pub fn set(
     Ok(())
 }
 
+/// What the prober of a leaf reports.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Probed {
+    /// VTEPs that were probed.
+    ready: usize,
+    /// Pairs of next hop and source port with a known path.
+    known: u64,
+    /// Pairs without.
+    without: u64,
+}
+
+/// Waits until qp-pin knows its paths on all leaves: every VTEP is probed, and no pair of next hop
+/// and source port is without a path, or nothing has changed for a while.
+///
+/// # Errors
+/// [`LeavesError`].
+pub(crate) fn await_paths(fabric: &Fabric, report: OnProgress) -> Result<(), LeavesError> {
+    let deployed = fabric.deployed();
+    let overlay = deployed.overlay()?;
+    let leaves: BTreeSet<&String> = overlay.tunnels.iter().map(|tunnel| &tunnel.node).collect();
+    let start = Instant::now();
+    let (mut since, mut before): (Instant, Vec<Probed>) = (start, Vec::new());
+    loop {
+        let mut now = Vec::new();
+        let mut missing = 0;
+        for leaf in &leaves {
+            let namespace = deployed.namespace(leaf).map_err(DeployedError::from)?;
+            let of = probed(&daemon::metrics(&namespace).unwrap_or_default());
+            missing += overlay.remote_vteps(leaf).saturating_sub(of.ready);
+            now.push(of);
+        }
+        if now != before {
+            (since, before) = (Instant::now(), now);
+        }
+        let without: u64 = before.iter().map(|of| of.without).sum();
+        let known: u64 = before.iter().map(|of| of.known).sum();
+        report(&format!("{known} paths are known, {without} are not"))?;
+        if missing == 0 && (without == 0 || since.elapsed() >= UNCHANGED) {
+            return Ok(());
+        }
+        if start.elapsed() >= PATHS_LIMIT {
+            return Err(LeavesError::Paths { limit: PATHS_LIMIT, missing });
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Reads the metrics of a leaf.
+fn probed(metrics: &str) -> Probed {
+    let value = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
+    let of = |name: &str| -> Vec<(&str, u64)> {
+        let own = metrics.lines().filter(|line| line.starts_with(name));
+        own.filter_map(|line| Some((line, value(line)?))).collect()
+    };
+    let pairs = of("vtepd_probed_pairs{");
+    let sum = |known: bool| {
+        let is_known = |line: &str| label(line, "state") == Some("known");
+        pairs.iter().filter(|(line, _)| is_known(line) == known).map(|(_, n)| n).sum()
+    };
+    let ready = of("vtepd_probing_ready{").iter().filter(|(_, ready)| *ready == 1).count();
+    Probed { ready, known: sum(true), without: sum(false) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_state_of_the_paths() {
+        let metrics = "vtepd_probing_ready{vtep=\"10.0.0.2\"} 1\n\
+            vtepd_probing_ready{vtep=\"10.0.0.3\"} 1\n\
+            vtepd_probed_pairs{vtep=\"10.0.0.2\",state=\"known\"} 120\n\
+            vtepd_probed_pairs{vtep=\"10.0.0.2\",state=\"dead\"} 3\n\
+            vtepd_probed_pairs{vtep=\"10.0.0.3\",state=\"unknown\"} 5\n";
+        assert_eq!(probed(metrics), Probed { ready: 2, known: 120, without: 8 });
+        assert_eq!(probed(&metrics.replace("0.3\"} 1", "0.3\"} 0")).ready, 1);
+        assert_eq!(probed(""), Probed::default(), "it has not begun");
+    }
 
     #[test]
     fn labels_of_a_metric() {

@@ -172,13 +172,9 @@ impl Session<'_> {
                 dataplane.label()
             ))?;
             for key in keys {
-                bench.switch(dataplane, key.seed)?;
+                bench.switch(dataplane, key.seed, self.report)?;
                 bench.vary(&key, self.report)?;
-                let run = match &self.experiment.failure {
-                    Some(failure) => bench.fail(&key, failure, self.report, self.interrupted),
-                    None => bench.measure(key, self.report, self.interrupted),
-                };
-                let run = run?;
+                let run = bench.measure(key, self.report, self.interrupted)?;
                 if self.interrupted.load(Ordering::Relaxed) {
                     return Err(Interrupted.into());
                 }

@@ -100,6 +100,12 @@ impl Paths {
         self.tiers.first().into_iter().flatten().map(|counter| counter.end.clone()).collect()
     }
 
+    /// The sending end of a link, by its name in [`Paths::tiers`].
+    pub(crate) fn near(&self, name: &str) -> Option<&Endpoint> {
+        let named = |counter: &&Counter| counter.end.to_string() == name;
+        self.tiers.iter().flatten().find(named).map(|counter| &counter.near)
+    }
+
     /// The links on the path that lead into a circuit, each with the interface of the circuit.
     pub(crate) fn circuits(&self, topology: &Topology) -> BTreeMap<Endpoint, Endpoint> {
         let ports: BTreeSet<Endpoint> = topology.circuits().flatten().collect();

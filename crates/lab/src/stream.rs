@@ -29,6 +29,15 @@ struct End {
     interface: String,
 }
 
+/// How far a stream is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Progress {
+    /// Frames that were sent.
+    pub(crate) sent: u64,
+    /// Frames that arrived.
+    pub(crate) received: u64,
+}
+
 /// Frames of many queue pairs from one host to another, by default with the same inner source port.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -77,12 +86,12 @@ impl Stream {
         self
     }
 
-    /// Sends until the limit is reached or `stop` is set, and receives. `meanwhile` is called about
-    /// every 20 ms with the number of frames sent.
+    /// Sends until the limit is reached or `stop` is set, and receives. `meanwhile` is called at
+    /// least every 20 ms.
     pub(crate) fn run<E: From<RoceError> + From<NetnsError>>(
         &self,
         stop: &AtomicBool,
-        mut meanwhile: impl FnMut(u64) -> Result<(), E>,
+        mut meanwhile: impl FnMut(Progress) -> Result<(), E>,
     ) -> Result<(Sent, Report), E> {
         // The receiver sends nothing else, so its leaf's bridge entry would age out.
         self.to.namespace.enter(|| announce(&self.to.interface))?.map_err(RoceError::from)?;
@@ -107,7 +116,8 @@ impl Stream {
             while !sending.is_finished() {
                 result = result.and_then(|()| {
                     sink.receive()?;
-                    meanwhile(progress.load(Ordering::Relaxed))
+                    let sent = progress.load(Ordering::Relaxed);
+                    meanwhile(Progress { sent, received: sink.received() })
                 });
                 ended.fetch_or(result.is_err() || stop.load(Ordering::Relaxed), Ordering::Relaxed);
             }

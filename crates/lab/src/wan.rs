@@ -5,6 +5,7 @@
 //! The kernel timestamps arriving frames, so reading a frame late does not add to its delay. No
 //! frame leaves before its time.
 
+mod control;
 mod frame;
 mod links;
 mod report;
@@ -25,12 +26,14 @@ use nix::sys::time::TimeSpec;
 use crate::packet::PacketError;
 use crate::random::Random;
 use crate::rtnl::RtnlError;
+use control::Control;
 use frame::Frame;
 use links::{Link, Watch};
 use report::Lateness;
 use schedule::{Fate, Schedule};
 use socket::{Sending, Socket};
 
+pub use control::{Change, ChangeError, change};
 pub use report::{Counts, DirectionReport, Report};
 pub use schedule::Impairment;
 
@@ -150,6 +153,7 @@ pub struct Wan {
     directions: Vec<Direction>,
     carriers: Option<Vec<Carrier>>,
     watch: Watch,
+    control: Option<Control>,
     /// When interfaces were last listed, and when to list them again without a notification.
     listed: Duration,
     list_again: Option<Duration>,
@@ -191,18 +195,19 @@ impl Wan {
             counts: Counts::default(),
             lateness: Lateness::new(),
         });
-        let least = settings.impairment.delay.saturating_sub(settings.impairment.jitter);
         let mut wan = Self {
             start: Instant::now(),
             directions: directions.collect(),
             ports,
             carriers: settings.carrier.then(|| vec![Carrier::Through; settings.circuits.len()]),
             watch: Watch::open().map_err(io_error("watch interfaces"))?,
+            control: Control::open().map_err(io_error("open the control socket"))?,
             listed: Duration::ZERO,
             list_again: None,
-            poll_interval: POLL_INTERVAL.min(least / 4),
+            poll_interval: POLL_INTERVAL,
             next_poll: Duration::ZERO,
         };
+        wan.set_poll_interval();
         wan.find_ports()?;
         Ok(wan)
     }
@@ -246,6 +251,7 @@ impl Wan {
     /// If a system call fails that has to succeed.
     pub fn poll(&mut self) -> Result<(), WanError> {
         self.wait()?;
+        self.follow();
         if self.watch.has_changes() || self.list_again.is_some_and(|at| self.start.elapsed() >= at)
         {
             self.find_ports()?;
@@ -279,7 +285,8 @@ impl Wan {
         } else {
             let sockets =
                 self.ports.iter().filter_map(|port| port.socket.as_ref().map(Socket::as_fd));
-            let all = sockets.chain([self.watch.as_fd()]);
+            let control = self.control.as_ref().map(Control::as_fd);
+            let all = sockets.chain([self.watch.as_fd()]).chain(control);
             descriptors = all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         }
         match ppoll(&mut descriptors, Some(TimeSpec::from(until.saturating_sub(now))), None) {

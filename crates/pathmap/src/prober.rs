@@ -286,7 +286,7 @@ impl Prober {
             return;
         }
         if state.known.is_none() {
-            let (again, is_new) = (now + REFRESH, state.tries < ROUNDS);
+            let (again, is_new) = (now + state.again(), state.tries < ROUNDS);
             if !state.lost {
                 self.schedule(sent.pair, if is_new { now } else { again }, is_new);
             }
@@ -369,7 +369,7 @@ impl Prober {
         let delay = now.saturating_sub(sent.at);
         let Some(state) = self.pairs.get_mut(&sent.pair) else { return true };
         let was_lost = state.lost;
-        let missed = if sent.records { 0 } else { state.missed.max(state.tries) };
+        let missed = if sent.records { 0 } else { state.missed.max(state.tries.min(ROUNDS)) };
         let (changed, moved) = state.answered(answer, &sent, now, delay);
         self.slowest = if delay > self.slowest {
             delay.min(self.slowest * 2 + Duration::from_millis(50))

@@ -109,3 +109,75 @@ fn a_workload_needs_hosts_and_the_quick_form_may_change_it() {
     assert_eq!(bytes(&experiment), Some(1000));
     assert_eq!(bytes(&experiment.quick()), Some(10));
 }
+
+const FAILURES: &str = r#"
+[[failure]]
+kind = "silent"
+
+[[failure]]
+kind = "frr"
+at = "2s"
+node = "spine1"
+
+[[variant]]
+name = "power"
+failure = [{ kind = "router", at = "500ms", for = "3s", limit = 90 }]
+
+[[variant]]
+name = "slow"
+failure = [{ kind = "circuits", link = "spine1:dci1", circuits = { delay = "50ms" } }]
+
+[[variant]]
+name = "whole"
+failure = []
+"#;
+
+#[test]
+fn failures_have_times_and_a_variant_may_have_its_own() {
+    let experiment = Experiment::parse("x.toml".as_ref(), &format!("{GOOD}{FAILURES}")).unwrap();
+    assert!(experiment.has_failures());
+    let times = |variant| {
+        let failures = experiment.failures(variant);
+        let times = failures.iter().map(|failure| {
+            (
+                failure.at().as_millis(),
+                failure.until().map(|until| until.as_millis()),
+                failure.limit,
+            )
+        });
+        times.collect::<Vec<_>>()
+    };
+    // FRR is started again at once.
+    assert_eq!(times(None), [(1000, None, 60), (2000, Some(2000), 60)]);
+    assert_eq!(times(Some(0)), [(500, Some(3500), 90)]);
+    assert_eq!(times(Some(1)), [(1000, None, 60)]);
+    assert_eq!(times(Some(2)), []);
+    assert!(!Experiment::parse("x.toml".as_ref(), GOOD).unwrap().has_failures());
+}
+
+#[test]
+fn keys_of_a_failure_that_do_not_fit_are_named_with_their_line() {
+    let line = GOOD.lines().count() + 2;
+    for (from, to, message) in [
+        (
+            "kind = \"silent\"",
+            "kind = \"silent\"\nnode = \"a\"",
+            "'node' is for the failures router",
+        ),
+        ("node = \"spine1\"", "link = \"a:b\"", "'link' is for the failures silent"),
+        (", circuits = { delay = \"50ms\" }", "", "needs settings of circuits"),
+        ("kind = \"silent\"", "kind = \"silent\"\ncircuits = { loss = 1 }", "and no other, needs"),
+        ("spine1:dci1", "spine1", "use NODE:INTERFACE"),
+        ("50ms", "50", "such as 5ms"),
+        ("kind = \"frr\"", "kind = \"fire\"", "unknown variant `fire`, expected one of"),
+    ] {
+        assert!(FAILURES.contains(from), "{from}");
+        let text = format!("{GOOD}{}", FAILURES.replacen(from, to, 1));
+        let error = Experiment::parse("x.toml".as_ref(), &text).unwrap_err().to_string();
+        assert!(error.contains(message) && error.starts_with("x.toml, line "), "{error}");
+    }
+    let text =
+        format!("{GOOD}{}", FAILURES.replacen("kind = \"silent\"", "kind = \"circuits\"", 1));
+    let error = Experiment::parse("x.toml".as_ref(), &text).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("x.toml, line {line}, ")), "{error}");
+}

@@ -10,6 +10,7 @@ use crate::plot::{Chart, Series};
 use crate::record::Role;
 use crate::summary::{Row, Summary};
 use crate::units::InnerPort;
+use crate::verdict;
 
 /// A chart and the name of its file.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,7 +95,7 @@ impl<'a> Group<'a> {
                 value(self.rows.iter().find(same)?)
             };
             let points = points.iter().map(of).collect();
-            Series { name: label.clone(), points, reference: false }
+            Series { name: verdict::title(label).to_owned(), points, reference: false }
         };
         let x = |point: &&Point| match self.by_queue_pairs {
             true => point.queue_pairs.get().to_string(),
@@ -107,6 +108,7 @@ impl<'a> Group<'a> {
             x: points.iter().map(x).collect(),
             bottom: 0.0,
             logarithmic: false,
+            joined: self.by_queue_pairs,
             series: labels.iter().map(line).collect(),
         }
     }
@@ -137,7 +139,16 @@ impl<'a> Group<'a> {
             let value = |row: &Row| row.outage.map(|outage| (outage.mean, outage.half_width));
             let title = "Time without traffic after the failure";
             let chart = self.chart(labels, title, "milliseconds", &value);
-            return vec![self.named("outage", Chart { bottom: 1.0, logarithmic: true, ..chart })];
+            let outage = Chart { bottom: 1.0, logarithmic: true, ..chart };
+            let mut charts = vec![self.named("outage", outage)];
+            if self.rows.iter().any(|row| row.hit.is_some()) {
+                let value = |row: &Row| row.hit.map(|hit| (hit.mean, hit.half_width));
+                let title = "Time of the iteration that the failure hit";
+                let chart = self.chart(labels, title, "milliseconds", &value);
+                let hit = Chart { bottom: 1.0, logarithmic: true, ..chart };
+                charts.push(self.named("hit", hit));
+            }
+            return charts;
         }
         let mut charts = Vec::new();
         if self.rows.iter().any(|row| row.workload.is_some()) {

@@ -113,28 +113,44 @@ fn gain(gain: Option<(f64, f64)>) -> String {
     }
 }
 
+/// What a failure costs.
 pub(super) fn outage(rows: &[&Row]) -> Markup {
+    let time = verdict::milliseconds;
+    let hits = rows.iter().any(|row| row.hit.is_some());
     html! {
         div class="wide" {
             table {
-                caption { "Time without traffic on the link that failed." }
+                caption { "Time without traffic after the failure, by run: the mean of the queue "
+                    "pairs that it hit; “longest” is the queue pair that waited longest. Frames "
+                    "are those of a run."
+                    @if hits { " “Hit iteration” is the iteration of the collective operation "
+                        "during which the failure came; “usual” are those before." } }
                 thead { tr {
                     th class="name" { "variant" } th class="name" { "dataplane" }
                     th { "median" } th { "mean" } th { "±" } th { "min" } th { "max" }
+                    th { "longest" }
+                    @if hits { th { "hit iteration" } th { "usual" } }
                     th { "lost" } th { "reordered" } th { "of frames" } th { "runs" }
                 } }
                 tbody {
                     @for row in rows {
                         @if let Some(outage) = row.outage {
-                            @let time = verdict::milliseconds;
+                            @let runs = outage.count.max(1) as u64;
                             tr {
                                 td class="name" { (row.point.variant()) }
                                 td class="name" { (title(&row.dataplane)) }
                                 td { (time(outage.median)) } td { (time(outage.mean)) }
                                 td { @if outage.half_width.is_finite() { (time(outage.half_width)) } }
                                 td { (time(outage.min)) } td { (time(outage.max)) }
-                                td { (row.lost) } td { (row.reordered) } td { (row.sent) }
-                                td { (outage.count) }
+                                td { @if let Some(longest) = row.outage_longest {
+                                    (time(longest.mean)) } }
+                                @if hits {
+                                    td { @if let Some(hit) = row.hit { (time(hit.mean)) } }
+                                    td { @if let Some(usual) = row.hit_usual {
+                                        (time(usual.mean)) } }
+                                }
+                                td { (row.lost / runs) } td { (row.reordered / runs) }
+                                td { (row.sent / runs) } td { (outage.count) }
                             }
                         }
                     }

@@ -55,6 +55,8 @@ pub struct QueuePairReport {
     pub received: u64,
     /// Frames that did not arrive.
     pub lost: u64,
+    /// The largest number of frames in a row that did not arrive.
+    pub lost_in_a_row: u64,
     /// Frames that arrived after one with a higher number (RFC 4737 section 3.3).
     pub reordered: u64,
     /// Frames that arrived more than once; each repetition counts.
@@ -218,8 +220,29 @@ impl Track {
 
     fn report(&self, queue_pair: u32, sent: u64) -> QueuePairReport {
         let Self { received, reordered, duplicated, corrupted, .. } = *self;
-        let lost = sent.saturating_sub(received);
-        QueuePairReport { queue_pair, received, lost, reordered, duplicated, corrupted }
+        QueuePairReport {
+            queue_pair,
+            received,
+            lost: sent.saturating_sub(received),
+            lost_in_a_row: self.lost_in_a_row(sent),
+            reordered,
+            duplicated,
+            corrupted,
+        }
+    }
+
+    /// The largest number of consecutive numbers below `sent` that did not arrive.
+    fn lost_in_a_row(&self, sent: u64) -> u64 {
+        let (mut most, mut row) = (0, 0);
+        for (at, word) in (0_u64..).zip(&self.arrived) {
+            let bits = sent.saturating_sub(at * 64).min(64);
+            for bit in 0..bits {
+                row = if word >> bit & 1 == 0 { row + 1 } else { 0 };
+                most = most.max(row);
+            }
+        }
+        // Nothing arrived beyond the bitmap.
+        most.max(row + sent.saturating_sub(self.arrived.len() as u64 * 64))
     }
 }
 
@@ -239,17 +262,29 @@ mod tests {
             queue_pair: 1,
             received: 4,
             lost: 0,
+            lost_in_a_row: 0,
             reordered: 0,
             duplicated: 0,
             corrupted: 0,
         };
         assert_eq!(track(&[0, 1, 2, 3]), clean);
-        assert_eq!(track(&[0, 2, 3, 4]), QueuePairReport { lost: 1, ..clean });
+        let one = QueuePairReport { lost: 1, lost_in_a_row: 1, ..clean };
+        assert_eq!(track(&[0, 2, 3, 4]), one);
         assert_eq!(track(&[0, 2, 1, 3]), QueuePairReport { reordered: 1, ..clean });
         assert_eq!(track(&[2, 0, 1, 3]), QueuePairReport { reordered: 2, ..clean });
         assert_eq!(track(&[0, 1, 1, 2, 3, 0]), QueuePairReport { duplicated: 2, ..clean });
         assert_eq!(track(&[0, 1, 2, NUMBER_MAX + 1, 3]), QueuePairReport { corrupted: 1, ..clean });
-        assert_eq!(track(&[0, 1, 2, 200]).lost, 197);
+        assert_eq!((track(&[0, 1, 2, 200]).lost, track(&[0, 1, 2, 200]).lost_in_a_row), (197, 197));
+        assert_eq!(track(&[0, 3, 4, 130, 139, 140]).lost_in_a_row, 125);
+    }
+
+    #[test]
+    fn frames_that_are_missing_at_the_end_count_too() {
+        let mut track = Track::default();
+        [0, 1, 5].into_iter().for_each(|number| track.see(number, 5));
+        assert_eq!(track.report(1, 6).lost_in_a_row, 3);
+        assert_eq!(track.report(1, 300).lost_in_a_row, 294);
+        assert_eq!(Track::default().report(1, 7).lost_in_a_row, 7);
     }
 
     #[test]

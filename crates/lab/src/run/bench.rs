@@ -1,5 +1,7 @@
 //! A fabric with a dataplane on its leaves, and the measurement of one run.
 
+mod circuits;
+mod failure;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -9,14 +11,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use experiment::Experiment;
 use experiment::Run;
-use experiment::file::{BINS, Circuits, Dataplane, Failure, FailureKind};
+use experiment::circuits::Circuits;
+use experiment::file::{BINS, Dataplane};
 use experiment::plan::Key;
 use experiment::record::{Role, Tier};
 use experiment::units::{InnerPort, Name};
 use serde::Deserialize;
 
 use super::{RunError, Settings};
-use crate::bring_up::own_program;
 use crate::daemon;
 use crate::deployed::{Deployed, Host, Overlay};
 use crate::fabric::Fabric;
@@ -30,11 +32,8 @@ use crate::roce::Limit;
 use crate::spread::{self, Paths};
 use crate::stream::Stream;
 use crate::topology::Topology;
-use crate::verify::failover::Traffic;
 
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
-/// How long `lab wan` may take to end.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// The processes that get real-time priority if a failure is measured.
 const REAL_TIME: [&str; 2] = ["bfdd", "lab"];
 /// The maximum number of attempts of a run, if routes change meanwhile.
@@ -72,9 +71,8 @@ impl<'a> Bench<'a> {
         report: OnProgress,
     ) -> Result<Self, RunError> {
         let fabric = Fabric::up(Topology::load(topology)?, Some(name), report)?;
-        let circuits = experiment.circuits.options(&Circuits::default());
-        set_circuits(&fabric, &circuits)?;
-        if experiment.failure.is_some() {
+        circuits::set(&fabric, experiment, &Circuits::default())?;
+        if experiment.has_failures() {
             run_before_others(&fabric)?;
         }
         fabric.converge(CONVERGENCE_LIMIT, report)?;
@@ -110,14 +108,21 @@ impl<'a> Bench<'a> {
     }
 
     /// Makes a dataplane forward on all leaves, with this seed of its hashes.
-    pub(super) fn switch(&mut self, dataplane: &Dataplane, seed: u64) -> Result<(), RunError> {
-        // After a change, a policy that settles finds its paths again, so it keeps one seed.
-        let seed = if dataplane.settle > 0 { self.experiment.seed } else { seed };
+    pub(super) fn switch(
+        &mut self,
+        dataplane: &Dataplane,
+        seed: u64,
+        report: OnProgress,
+    ) -> Result<(), RunError> {
+        // After a change, a policy that probes finds its paths again, so it keeps one seed.
+        let seed = if dataplane.probes() { self.experiment.seed } else { seed };
         let wanted = (!dataplane.is_kernel()).then(|| wanted(dataplane, seed));
         if self.current != Some(wanted.clone()) {
             self.current = None;
             leaves::set(&self.fabric, &self.settings.vtepd, wanted.as_ref())?;
-            std::thread::sleep(Duration::from_secs(dataplane.settle.into()));
+            if dataplane.probes() {
+                leaves::await_paths(&self.fabric, report)?;
+            }
             self.current = Some(wanted);
         }
         Ok(())
@@ -143,8 +148,8 @@ impl<'a> Bench<'a> {
         for name in &variant.routers {
             self.fabric.node(name.as_str())?.run(&words)?;
         }
-        set_circuits(&self.fabric, &variant.circuits.options(&self.experiment.circuits))?;
-        if self.experiment.failure.is_some() {
+        circuits::set(&self.fabric, self.experiment, &variant.circuits)?;
+        if self.experiment.has_failures() {
             run_before_others(&self.fabric)?;
         }
         self.fabric.converge(CONVERGENCE_LIMIT, report)?;
@@ -169,62 +174,23 @@ impl<'a> Bench<'a> {
         Ok(interrupted?)
     }
 
-    /// Measures a run with a failure. The link that carries most of the widest tier fails.
-    pub(super) fn fail(
-        &self,
-        key: &Key,
-        failure: &Failure,
+    /// Measures a run: of the failures that the experiment or its variant has, or of the balance.
+    pub(super) fn measure(
+        &mut self,
+        key: Key,
         report: OnProgress,
         interrupted: &AtomicBool,
     ) -> Result<Run, RunError> {
-        self.fabric.converge(CONVERGENCE_LIMIT, report)?;
-        let dataplanes = self.experiment.dataplanes.iter();
-        let settle = dataplanes.filter(|dataplane| dataplane.label() == key.dataplane);
-        // Routes have changed since the last run.
-        for dataplane in settle {
-            std::thread::sleep(Duration::from_secs(dataplane.settle.into()));
+        let variant = key.point.variant.as_ref().map(|(index, _)| *index);
+        if self.experiment.failures(variant).is_empty() {
+            return self.undisturbed(key, report, interrupted);
         }
-        let mut run = self.send(key, 1, interrupted)?;
-        let tier = self.paths.widest();
-        let links = run.tiers.iter().flat_map(|tier| &tier.links);
-        let loads = links.filter(|(name, _)| tier.contains(name));
-        let Some((fullest, load)) = loads.max_by_key(|(_, load)| **load) else {
-            return Err(RunError::NoCircuit);
-        };
-        let share = *load as f64 / run.sent.max(1) as f64;
-        let circuits = self.paths.circuits(self.fabric.topology());
-        let circuit = circuits.iter().find(|(near, _)| near.to_string() == *fullest);
-        let limit = Duration::from_secs(failure.limit.into());
-        let rate = self.experiment.traffic.rate.get();
-        let traffic = Traffic {
-            deployed: &self.deployed,
-            rate,
-            sending: &|limit| self.stream(key, limit),
-            interrupted,
-            limit,
-        };
-        let outage = match (failure.kind, circuit) {
-            (FailureKind::Silent, Some((near, port))) => {
-                traffic.circuit_outage(near, port, share)?
-            }
-            (FailureKind::Silent, None) => return Err(RunError::NoCircuit),
-            (FailureKind::Carrier, _) => {
-                let ends = self.fabric.topology().links.iter().flat_map(|link| &link.ends);
-                let near = ends.into_iter().find(|end| end.to_string() == *fullest);
-                traffic.uplink_outage(near.ok_or(RunError::NoCircuit)?, share)?
-            }
-        };
-        if outage.milliseconds >= limit.as_secs_f64() * 1e3 * 0.98 {
-            return Err(RunError::NoRecovery(failure.limit));
-        }
-        run.outage = Some(outage.milliseconds);
-        (run.sent, run.lost, run.reordered) = (outage.frames, outage.lost, outage.reordered);
-        Ok(run)
+        failure::measure(self, &key, report, interrupted)
     }
 
     /// Measures a run. It is repeated if routes change meanwhile: on a busy machine, a late BFD
     /// packet can take a link down, and the result then says nothing about the dataplane.
-    pub(super) fn measure(
+    fn undisturbed(
         &self,
         key: Key,
         report: OnProgress,
@@ -292,6 +258,8 @@ impl<'a> Bench<'a> {
             busy: 0.0,
             attempts,
             outage: None,
+            outage_longest: None,
+            hit: None,
             workload: None,
         };
         work(&mut run)?;
@@ -305,35 +273,6 @@ impl<'a> Bench<'a> {
         run.tiers = tiers(&self.paths, &loads);
         Ok(run)
     }
-}
-
-/// Starts the circuits again with these options of `lab wan`, in addition to those in the topology.
-fn set_circuits(fabric: &Fabric, options: &[(&'static str, String)]) -> Result<(), RunError> {
-    if options.is_empty() {
-        return Ok(());
-    }
-    for record in fabric.processes()?.into_iter().filter(|record| record.name == "lab") {
-        let node = fabric.node(&record.node)?;
-        let words = fabric.topology().nodes.get(&record.node).map(|node| node.program.as_slice());
-        let mut words = words.unwrap_or_default().iter().skip(1);
-        let mut arguments: Vec<&str> = Vec::new();
-        while let Some(word) = words.next() {
-            if options.iter().any(|(name, _)| name == word) {
-                // Its value is left out, too.
-                words.next();
-            } else {
-                arguments.push(word);
-            }
-        }
-        record.identity.stop(STOP_LIMIT)?;
-        let mut command = node.command(&[own_program()?])?;
-        command.args(arguments);
-        options.iter().for_each(|(name, value)| {
-            command.arg(name).arg(value);
-        });
-        node.spawn(&record.name, &mut command)?;
-    }
-    Ok(())
 }
 
 /// Gives BFD and the circuits real-time priority. Routers and circuits of hardware do not wait for

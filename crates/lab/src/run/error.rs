@@ -13,6 +13,7 @@ use crate::progress::Interrupted;
 use crate::roce::RoceError;
 use crate::topology::TopologyError;
 use crate::verify::VerifyError;
+use crate::wan::ChangeError;
 use crate::workload::WorkloadError;
 
 /// The experiment could not be run.
@@ -59,9 +60,23 @@ pub enum RunError {
         "the traffic uses no circuit of 'lab wan': use the failure 'carrier', or another topology"
     )]
     NoCircuit,
-    /// Traffic did not leave the failed link.
-    #[error("traffic still used the failed link after {0} s: set a larger limit in the failure")]
-    NoRecovery(u32),
+    /// The fabric has no such link.
+    #[error("no link ends at '{0}': name an end as NODE:INTERFACE, as 'lab counters' lists them")]
+    NoLink(String),
+    /// Circuits could not be changed.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// Traffic did not return.
+    #[error(
+        "{missing} {seconds} s after the last failure: set a larger 'limit' in [[failure]], or an \
+         end with 'for'"
+    )]
+    NoRecovery {
+        /// The limit.
+        seconds: u64,
+        /// What is not as before.
+        missing: &'static str,
+    },
     /// The workload of the experiment file is not valid.
     #[error("{}, [workload] or the workload of a variant: {message}", .file.display())]
     Workload {

@@ -27,17 +27,17 @@ const RETURN: Duration = Duration::from_secs(20);
 /// The minimum share of the frames on a link that is in use.
 const USED: f64 = 0.02;
 /// The temporary name of a circuit's interface while the circuit is cut.
-const CUT: &str = "lab-cut";
+pub(crate) const CUT: &str = "lab-cut";
 
 /// The traffic during a failure.
-pub(crate) struct Traffic<'a> {
-    pub(crate) deployed: &'a Deployed,
+pub(super) struct Traffic<'a> {
+    pub(super) deployed: &'a Deployed,
     /// Frames per second.
-    pub(crate) rate: u32,
-    pub(crate) sending: &'a dyn Fn(Limit) -> Result<Stream, NetnsError>,
-    pub(crate) interrupted: &'a AtomicBool,
+    pub(super) rate: u32,
+    pub(super) sending: &'a dyn Fn(Limit) -> Result<Stream, NetnsError>,
+    pub(super) interrupted: &'a AtomicBool,
     /// The maximum time that a link is down if frames are still sent to it.
-    pub(crate) limit: Duration,
+    pub(super) limit: Duration,
 }
 
 /// A link that can be interrupted. Dropping the value restores it.
@@ -76,15 +76,6 @@ impl Traffic<'_> {
         self.with_uplink(uplink, |link| self.lose(uplink, share, link))
     }
 
-    /// Sets the far end of an uplink down until its traffic has moved, and up again.
-    pub(crate) fn uplink_outage(
-        &self,
-        uplink: &Endpoint,
-        share: f64,
-    ) -> Result<Outage, VerifyError> {
-        self.with_uplink(uplink, |mut link| self.down(uplink, share, &mut link))
-    }
-
     fn with_uplink<T>(
         &self,
         uplink: &Endpoint,
@@ -112,17 +103,6 @@ impl Traffic<'_> {
                 .map(|(down, cut)| down.saturating_duration_since(cut).as_secs_f64() * 1e3),
             failover,
         })
-    }
-
-    /// Cuts the circuit that `near` sends to, at its end `port`, until its traffic has moved, and
-    /// restores it.
-    pub(crate) fn circuit_outage(
-        &self,
-        near: &Endpoint,
-        port: &Endpoint,
-        share: f64,
-    ) -> Result<Outage, VerifyError> {
-        Ok(self.with_circuit(port, |mut link| self.down(near, share, &mut link))?.0)
     }
 
     /// Lets `measure` cut a circuit at its end `port`. The interface is renamed, so that `lab wan`

@@ -77,6 +77,17 @@ impl Schedule {
         schedule
     }
 
+    pub(super) const fn impairment(&self) -> &Impairment {
+        &self.impairment
+    }
+
+    /// Changes the properties. No frame overtakes one from before.
+    pub(super) fn set(&mut self, impairment: Impairment) {
+        self.impairment = impairment;
+        self.to = self.draw();
+        self.until = Duration::ZERO;
+    }
+
     /// Decides about a frame of `bytes` bytes that arrives at `now`. `now` must not be before that
     /// of the previous call.
     pub(super) fn fate(&mut self, now: Duration, bytes: u64) -> Fate {

@@ -10,6 +10,7 @@ use lab::netns::{Namespace, veth};
 use lab::process::{Process, wait_until};
 use lab::random::SEED;
 use lab::roce::{InnerPort, Limit, Sink, Source, connections};
+use lab::wan::{Change, change};
 use nix::sys::signal::Signal;
 use root_test::root_test;
 use serde_json::Value;
@@ -260,4 +261,75 @@ fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     a.run(&["ip", "addr", "add", "192.0.2.1/24", "dev", "eth1"]).unwrap();
     site.wan.signal(Signal::SIGCONT).unwrap();
     assert!(wait_until(TIMEOUT, || !site.ping(1).is_empty()));
+}
+
+/// The properties of a direction change while the circuit runs. The other direction stays.
+#[root_test]
+fn a_direction_changes_while_frames_pass() {
+    let site = Site::new("live", &["--delay", "5ms"]);
+    let round_trip = || {
+        let mut times = site.ping(20);
+        times.sort_by(f64::total_cmp);
+        times[10]
+    };
+    let near = |expected: f64| {
+        let found = round_trip();
+        assert!((expected..expected * 1.1 + 1.0).contains(&found), "{found} ms, not {expected}");
+    };
+    near(10.0);
+    let slow = Change { from: Some("a1".into()), delay: Some(30_000_000), ..Change::default() };
+    let before = change(&site.between, std::slice::from_ref(&slow)).unwrap();
+    assert_eq!(before.len(), 1);
+    assert_eq!((before[0].from.as_deref(), before[0].delay), (Some("a1"), Some(5_000_000)));
+    near(35.0);
+    let lossy = Change { loss: Some(1.0), ..Change::default() };
+    let undo = change(&site.between, &[lossy]).unwrap();
+    assert_eq!((undo.len(), site.ping(3).len()), (2, 0));
+    assert_eq!(undo[0].loss, Some(0.0));
+    change(&site.between, &undo).unwrap();
+    near(35.0);
+    let no_such = Change { from: Some("c1".into()), ..slow };
+    let error = change(&site.between, &[no_such]).unwrap_err().to_string();
+    assert_eq!(error, "lab wan: no circuit at 'c1': expected a1, b1");
+    change(&site.between, &before).unwrap();
+    near(10.0);
+    let [there, _] = site.end();
+    assert!(there["lost"].as_u64().unwrap() > 0, "{there}");
+}
+
+/// The loss that a receiver of numbered frames sees is that of the circuit, within 3 %.
+#[root_test]
+fn as_many_frames_are_lost_as_the_circuit_was_set_to() {
+    const FRAMES: u64 = 60_000;
+    // With 12,000 lost frames, the standard deviation is 0.8 %.
+    let site = Site::new("share", &["--loss", "20"]);
+    let [from, to] = &site.hosts;
+    let connections = connections(SEED, 4);
+    let source = Source {
+        interface: "eth1".into(),
+        destination: "192.0.2.2".parse().unwrap(),
+        connections: connections.clone(),
+        inner_port: InnerPort::Constant(49152),
+        payload: 64,
+        rate: 30_000,
+        mark: SEED,
+        cpu: None,
+    };
+    let mut sink = to.enter(|| Sink::open("eth1", SEED)).unwrap().unwrap();
+    let sent = std::thread::scope(|scope| {
+        let (stop, progress) = (AtomicBool::new(false), AtomicU64::new(0));
+        let sending = scope.spawn(move || {
+            from.enter(|| source.run(Limit::Frames(FRAMES), &stop, &progress)).unwrap().unwrap()
+        });
+        while !sending.is_finished() {
+            sink.receive().unwrap();
+        }
+        sending.join().unwrap()
+    });
+    sink.drain(&sent, Duration::from_millis(300)).unwrap();
+    let report = sink.report_of(&sent, &connections);
+    let share = report.lost() as f64 / FRAMES as f64;
+    assert!((0.97 * 0.2..1.03 * 0.2).contains(&share), "{share}");
+    assert_eq!((report.reordered(), report.corrupted()), (0, 0));
+    site.end();
 }

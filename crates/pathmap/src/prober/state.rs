@@ -8,6 +8,11 @@ use std::time::Duration;
 use super::{Known, Pair, RECORD_EVERY, REFRESH, ROUNDS, Settings};
 use crate::message::Answer;
 
+/// When a pair without any answer is probed again, and how often before this takes [`REFRESH`]: the
+/// route to a new VTEP may be seconds behind its entry in the FDB.
+const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN_TIMES: u8 = 15;
+
 /// A probe that waits for its answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outstanding {
@@ -116,6 +121,11 @@ impl State {
             self.suspect = true;
         }
         true
+    }
+
+    /// How long to wait before a pair without any answer is probed again.
+    pub(super) fn again(&self) -> Duration {
+        if self.tries < ROUNDS + AGAIN_TIMES { AGAIN } else { REFRESH }
     }
 
     /// The pair is dead.

@@ -128,6 +128,25 @@ fn a_leaf_that_does_not_answer_says_nothing_about_paths() {
     assert_eq!(fabric.prober.changes().len(), 0);
 }
 
+/// The route to a VTEP that FRR has just announced may be a second behind it.
+#[test]
+fn a_leaf_that_answers_later_is_mapped_soon() {
+    let mut fabric = Fabric::new(4, 4, 5, all_ports());
+    fabric.answers = false;
+    fabric.run(ms(2000));
+    assert!(fabric.prober.is_ready() && fabric.prober.known().count() == 0);
+    fabric.answers = true;
+    fabric.run(ms(2500));
+    assert_eq!((fabric.prober.known().count(), wrong(&fabric)), (fabric.prober.pairs(), 0));
+    // A silent one costs little.
+    let mut silent = Fabric::new(4, 4, 5, all_ports());
+    silent.answers = false;
+    silent.run(ms(60_000));
+    let before = silent.sent;
+    silent.run(ms(30_000));
+    assert!(silent.sent - before <= 2 * silent.prober.pairs() as u64, "{before} {}", silent.sent);
+}
+
 #[test]
 fn watching_costs_less_than_100_kilobits_on_four_paths() {
     let mut fabric = Fabric::new(2, 2, 1, Settings::default());

@@ -18,7 +18,7 @@ use vtepd_tests::daemon::{lab_program, program};
 use super::fixture::{CONVERGENCE, frr, turn};
 
 const FABRIC: &str = "evpn-experiment";
-const REPETITIONS: usize = 12;
+const REPETITIONS: usize = 8;
 /// Four pages: three files, and some runs.
 const SMALL: &str = "size=16k";
 
@@ -51,7 +51,7 @@ impl Folder {
     fn command(&self, out: &str) -> Command {
         let mut command = Command::new(lab_program());
         command.arg("run").arg(self.file()).arg("--out").arg(self.0.join(out));
-        command.args(["--name", FABRIC, "--vtepd"]).arg(program());
+        command.args(["--name", &fabric(out), "--vtepd"]).arg(program());
         command
     }
 
@@ -62,14 +62,19 @@ impl Folder {
 
     /// Starts the experiment, and ends it by `end` once it has this number of runs. Returns what it
     /// wrote to standard error.
-    fn end_after(&self, runs: usize, end: impl FnOnce(&Process)) -> (Option<i32>, String) {
-        let mut command = self.command("out");
-        let log = self.0.join("log");
+    fn end_after(
+        &self,
+        out: &str,
+        runs: usize,
+        end: impl FnOnce(&Process),
+    ) -> (Option<i32>, String) {
+        let mut command = self.command(out);
+        let log = self.0.join(format!("{out}.log"));
         command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
         let mut lab = Process::spawn(&mut command).unwrap();
-        let there = wait_until(CONVERGENCE, || self.runs("out").len() >= runs);
+        let there = wait_until(CONVERGENCE, || self.runs(out).len() >= runs);
         let said = || fs::read_to_string(&log).unwrap();
-        assert!(there, "{} runs of {runs}: {}", self.runs("out").len(), said());
+        assert!(there, "{} runs of {runs}: {}", self.runs(out).len(), said());
         end(&lab);
         let status = lab.wait(CONVERGENCE).unwrap();
         (status.code(), said())
@@ -81,10 +86,17 @@ impl Drop for Folder {
         // It is mounted only during a part of the test.
         let _ = umount(&self.0.join("small"));
         let _ = fs::remove_dir_all(&self.0);
-        if let Ok(fabric) = Fabric::open(FABRIC) {
-            fabric.down().unwrap();
+        for out in ["out", "small"] {
+            if let Ok(fabric) = Fabric::open(&fabric(out)) {
+                fabric.down().unwrap();
+            }
         }
     }
+}
+
+/// The name of the fabric of a directory with results.
+fn fabric(out: &str) -> String {
+    format!("{FABRIC}-{out}")
 }
 
 /// The flows on each link, by run. A flow is 50 frames.
@@ -104,38 +116,53 @@ fn said(output: &Output) -> String {
 fn an_experiment_continues_after_each_end_and_repeats_itself() {
     let _turn = turn();
     let folder = Folder::new();
+    // Most of the time, both wait for their routers.
+    let (all, again) = std::thread::scope(|scope| {
+        let again = scope.spawn(|| ends_of_the_machine(&folder));
+        (ends_of_the_program(&folder), again.join().unwrap())
+    });
+    let (experiment, _) = Experiment::load(&folder.file()).unwrap();
+    let planned = Plan::new(&experiment).turns.into_iter().flat_map(|turn| turn.runs);
+    assert!(again.len() > 3, "{again:?}");
+    assert!(
+        again.iter().map(|run| &run.key).eq(planned.take(again.len()).collect::<Vec<_>>().iter())
+    );
+    let (all, again) = (flows(&all), flows(&again));
+    // The CPU of the sender decides about kernel VXLAN's uplink.
+    for (key, flows) in again.iter().filter(|((dataplane, _), _)| dataplane != "kernel") {
+        assert_eq!(flows, &all[key], "{key:?}");
+    }
+}
+
+/// Returns all runs.
+fn ends_of_the_program(folder: &Folder) -> Vec<Run> {
     let results = folder.0.join("out");
 
     // Killed: the next call removes its fabric, and the line that was cut.
-    let (code, _) = folder.end_after(2, |lab| lab.signal(Signal::SIGKILL).unwrap());
+    let (code, _) = folder.end_after("out", 2, |lab| lab.signal(Signal::SIGKILL).unwrap());
     assert_eq!(code, None);
     let before = folder.runs("out");
     let runs = results.join("runs.jsonl");
     fs::File::options().append(true).open(&runs).unwrap().write_all(b"{\"fabric\":").unwrap();
 
     // Interrupted by the user: the results so far are there.
-    let (code, text) =
-        folder.end_after(before.len() + 2, |lab| lab.signal(Signal::SIGINT).unwrap());
+    let interrupt = |lab: &Process| lab.signal(Signal::SIGINT).unwrap();
+    let (code, text) = folder.end_after("out", before.len() + 2, interrupt);
     assert!(code == Some(130) && text.ends_with("lab: interrupted\n"), "{code:?} {text}");
     assert_eq!(folder.runs("out")[..before.len()], before, "complete runs stay");
     let page = fs::read_to_string(results.join("report.html")).unwrap();
     assert!(page.contains("The experiment is not complete"), "{page}");
-    assert!(Fabric::open(FABRIC).is_err(), "the fabric is gone");
-
-    // A namespace vanishes: the error names it.
-    let after = folder.runs("out").len() + 2;
-    let host = format!("lab-{FABRIC}-host2");
-    let (code, text) = folder.end_after(after, |_| netns::delete(&host).unwrap());
-    assert!(code == Some(1) && text.contains(&host), "{text}");
-    assert!(folder.runs("out").len() >= after);
+    assert!(Fabric::open(&fabric("out")).is_err(), "the fabric is gone");
 
     // Another experiment must not add to it.
+    let other = folder.0.join("other.toml");
     let changed = fs::read_to_string(folder.file()).unwrap();
-    fs::write(folder.file(), format!("{changed}# changed\n")).unwrap();
-    let refused = folder.command("out").output().unwrap();
+    fs::write(&other, format!("{changed}# changed\n")).unwrap();
+    let mut command = Command::new(lab_program());
+    command.arg("run").arg(&other).arg("--out").arg(&results).arg("--vtepd").arg(program());
+    let refused = command.output().unwrap();
     assert!(said(&refused).contains("has results that cannot be continued"), "{}", said(&refused));
     assert!(said(&refused).contains("\n  file: "), "{}", said(&refused));
-    fs::write(folder.file(), &changed).unwrap();
 
     // Undisturbed: the rest, each run once.
     let output = folder.command("out").output().unwrap();
@@ -148,24 +175,25 @@ fn an_experiment_continues_after_each_end_and_repeats_itself() {
     for file in ["summary.csv", "runs.csv", "links.csv", "minimal-constant-leaf.svg"] {
         assert!(fs::metadata(results.join(file)).unwrap().len() > 100, "{file}");
     }
+    runs
+}
 
-    // A full disk: the error names the file, and the runs so far can be read. They are the same as
-    // before, in the order of the plan.
+/// Returns the runs that fit on the disk.
+fn ends_of_the_machine(folder: &Folder) -> Vec<Run> {
     let small = folder.0.join("small");
     mount(Some("none"), &small, Some("tmpfs"), MsFlags::empty(), Some(SMALL)).unwrap();
+
+    // A namespace vanishes: the error names it.
+    let host = format!("lab-{}-host2", fabric("small"));
+    let (code, text) = folder.end_after("small", 2, |_| netns::delete(&host).unwrap());
+    assert!(code == Some(1) && text.contains(&host), "{text}");
+    let before = folder.runs("small");
+
+    // A full disk: the error names the file, and the runs so far can be read.
     let output = folder.command("small").output().unwrap();
     assert!(!output.status.success() && said(&output).contains("runs.jsonl"), "{}", said(&output));
     assert!(said(&output).contains("No space left on device"), "{}", said(&output));
-    let again = folder.runs("small");
-    let (experiment, _) = Experiment::load(&folder.file()).unwrap();
-    let planned = Plan::new(&experiment).turns.into_iter().flat_map(|turn| turn.runs);
-    assert!(again.len() > 3, "{again:?}");
-    assert!(
-        again.iter().map(|run| &run.key).eq(planned.take(again.len()).collect::<Vec<_>>().iter())
-    );
-    let (all, again) = (flows(&runs), flows(&again));
-    // The CPU of the sender decides about kernel VXLAN's uplink.
-    for (key, flows) in again.iter().filter(|((dataplane, _), _)| dataplane != "kernel") {
-        assert_eq!(flows, &all[key], "{key:?}");
-    }
+    let runs = folder.runs("small");
+    assert_eq!(runs[..before.len()], before, "complete runs stay");
+    runs
 }

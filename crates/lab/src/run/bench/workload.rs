@@ -75,7 +75,7 @@ fn settings(experiment: &Experiment, file: &Path, key: &Key) -> Result<Workload,
 }
 
 /// The job of a run.
-fn job(bench: &Bench<'_>, key: &Key) -> Result<Job, RunError> {
+pub(super) fn job(bench: &Bench<'_>, key: &Key) -> Result<Job, RunError> {
     let experiment = bench.experiment;
     let workload = settings(experiment, &bench.settings.file, key)?;
     let mut hosts = Vec::new();

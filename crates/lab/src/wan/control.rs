@@ -1,0 +1,206 @@
+//! Changes circuits while they run. `lab wan` listens on a socket with an abstract name, which
+//! belongs to its network namespace. A message is a JSON list of [`Change`]s. The answer is the list
+//! of what they replaced, or an error as a JSON text.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::schedule::Impairment;
+use super::{Direction, POLL_INTERVAL, Wan};
+use crate::netns::{Namespace, NetnsError};
+
+/// The abstract name of the socket.
+const NAME: &str = "lab-wan";
+/// How long `lab wan` may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The largest message in bytes.
+const MESSAGE: usize = 64 << 10;
+
+/// New properties of one direction of a circuit, or of all. What is missing stays.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Change {
+    /// The interface at which the frames arrive; `None` for all directions of all circuits.
+    pub from: Option<String>,
+    /// The delay in nanoseconds.
+    pub delay: Option<u64>,
+    /// The maximum deviation from the delay in nanoseconds. It is lowered to the delay.
+    pub jitter: Option<u64>,
+    /// The share of the frames that is lost, 0 to 1.
+    pub loss: Option<f64>,
+    /// The rate in bits per second; 0 for no limit.
+    pub rate: Option<u64>,
+    /// The queue of the rate limit in bytes.
+    pub queue: Option<u64>,
+}
+
+impl Change {
+    /// All properties of a direction.
+    pub(super) fn of(from: &str, impairment: &Impairment) -> Self {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            from: Some(from.to_owned()),
+            delay: Some(nanoseconds(impairment.delay)),
+            jitter: Some(nanoseconds(impairment.jitter)),
+            loss: Some(impairment.loss),
+            rate: Some(impairment.rate.unwrap_or_default()),
+            queue: Some(impairment.queue),
+        }
+    }
+
+    /// The properties after the change.
+    pub(super) fn apply(&self, before: &Impairment) -> Impairment {
+        let delay = self.delay.map_or(before.delay, Duration::from_nanos);
+        let jitter = self.jitter.map_or(before.jitter, Duration::from_nanos);
+        Impairment {
+            delay,
+            jitter: jitter.min(delay),
+            loss: self.loss.unwrap_or(before.loss).clamp(0.0, 1.0),
+            rate: self.rate.map_or(before.rate, |rate| (rate > 0).then_some(rate)),
+            queue: self.queue.unwrap_or(before.queue),
+            ecn: before.ecn,
+        }
+    }
+}
+
+/// The circuits of a namespace could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The namespace cannot be entered.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    /// `lab wan` does not answer.
+    #[error("no 'lab wan' answers in {namespace}: is it running?")]
+    NoAnswer {
+        /// The namespace.
+        namespace: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// `lab wan` refused the change.
+    #[error("lab wan: {0}")]
+    Refused(String),
+}
+
+/// Changes circuits of the `lab wan` that runs in a namespace. Returns what undoes it.
+///
+/// # Errors
+/// [`ChangeError`]. Nothing has changed then.
+pub fn change(namespace: &Namespace, changes: &[Change]) -> Result<Vec<Change>, ChangeError> {
+    let answer = namespace.enter(|| ask(changes))?.map_err(|source| ChangeError::NoAnswer {
+        namespace: namespace.name().to_owned(),
+        source,
+    })?;
+    serde_json::from_slice(&answer).map_err(|_| {
+        let text = String::from_utf8_lossy(&answer);
+        ChangeError::Refused(text.trim_matches('"').to_owned())
+    })
+}
+
+fn ask(changes: &[Change]) -> io::Result<Vec<u8>> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let own = format!("lab-wan-{}-{number}", std::process::id());
+    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(own)?)?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
+    let message = serde_json::to_vec(changes)?;
+    socket.send_to_addr(&message, &SocketAddr::from_abstract_name(NAME)?)?;
+    let mut answer = vec![0; MESSAGE];
+    let length = socket.recv(&mut answer)?;
+    answer.truncate(length);
+    Ok(answer)
+}
+
+impl Wan {
+    pub(super) fn set_poll_interval(&mut self) {
+        let impairments = self.directions.iter().map(|direction| direction.schedule.impairment());
+        let least = impairments.map(|of| of.delay.saturating_sub(of.jitter)).min();
+        self.poll_interval = POLL_INTERVAL.min(least.unwrap_or_default() / 4);
+    }
+
+    /// Changes directions, and returns what they were. Frames in transit keep their time.
+    ///
+    /// # Errors
+    /// A message if no circuit has such an interface. Nothing has changed then.
+    pub fn change(&mut self, changes: &[Change]) -> Result<Vec<Change>, String> {
+        let Self { ports, directions, .. } = self;
+        let name = |direction: &Direction| ports.get(direction.from).map(|port| &port.name);
+        for from in changes.iter().filter_map(|change| change.from.as_ref()) {
+            if !directions.iter().any(|direction| name(direction) == Some(from)) {
+                let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+                return Err(format!("no circuit at '{from}': expected {}", names.join(", ")));
+            }
+        }
+        let mut before = Vec::new();
+        for change in changes {
+            for direction in directions.iter_mut() {
+                let Some(from) = name(direction) else { continue };
+                if change.from.as_ref().is_some_and(|wanted| wanted != from) {
+                    continue;
+                }
+                let impairment = direction.schedule.impairment();
+                before.push(Change::of(from, impairment));
+                direction.schedule.set(change.apply(impairment));
+            }
+        }
+        self.set_poll_interval();
+        // The last change of a direction is undone first.
+        before.reverse();
+        Ok(before)
+    }
+
+    /// Follows the messages of other processes.
+    pub(super) fn follow(&mut self) {
+        while let Some((changes, sender)) = self.control.as_ref().and_then(Control::receive) {
+            let answer = changes.and_then(|changes| self.change(&changes));
+            if let Some(control) = &self.control {
+                control.answer(&sender, &answer);
+            }
+        }
+    }
+}
+
+/// The socket of `lab wan`.
+#[derive(Debug)]
+pub(super) struct Control(UnixDatagram);
+
+impl Control {
+    /// Opens the socket in the namespace of the calling thread. `None` if another `lab wan` has it.
+    pub(super) fn open() -> io::Result<Option<Self>> {
+        match UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(NAME)?) {
+            Ok(socket) => {
+                socket.set_nonblocking(true)?;
+                Ok(Some(Self(socket)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Takes a message, if there is one.
+    pub(super) fn receive(&self) -> Option<(Result<Vec<Change>, String>, SocketAddr)> {
+        let mut message = vec![0; MESSAGE];
+        let (length, sender) = self.0.recv_from(&mut message).ok()?;
+        let message = message.get(..length).unwrap_or_default();
+        Some((serde_json::from_slice(message).map_err(|error| error.to_string()), sender))
+    }
+
+    /// Answers a message. A sender that is gone gets none.
+    pub(super) fn answer(&self, to: &SocketAddr, answer: &Result<Vec<Change>, String>) {
+        let bytes = match answer {
+            Ok(before) => serde_json::to_vec(before),
+            Err(error) => serde_json::to_vec(error),
+        };
+        let _ = self.0.send_to_addr(&bytes.unwrap_or_default(), to);
+    }
+}
