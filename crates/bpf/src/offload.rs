@@ -63,6 +63,8 @@ pub struct Offload {
     addresses: Indices<AddressEntry>,
     hops: Indices<HopEntry>,
     groups: Indices<GroupEntry>,
+    /// The next hops of each group, by its index; one index as often as it was acquired.
+    members: BTreeMap<u32, Vec<u32>>,
     /// The snapshot that the maps contain.
     snapshot: Snapshot,
 }
@@ -83,6 +85,7 @@ impl Offload {
             addresses: Indices::new(1, ADDRESSES),
             hops: Indices::new(1, HOPS),
             groups: Indices::new(1, GROUPS),
+            members: BTreeMap::new(),
             snapshot: Snapshot::default(),
         })
     }
@@ -230,9 +233,7 @@ impl Offload {
         for hop in paths.next_hops() {
             let entry = HopEntry::of(hop);
             let Some((index, is_new)) = self.hops.acquire(&entry) else {
-                indices.into_iter().for_each(|index| {
-                    let _ = self.hops.release(index);
-                });
+                self.release_hops(indices);
                 return Ok(NO_HOPS);
             };
             indices.push(index);
@@ -251,40 +252,34 @@ impl Offload {
         }
         let acquired = if indices.is_empty() { None } else { self.groups.acquire(&group) };
         let Some((index, is_new)) = acquired else {
-            indices.into_iter().for_each(|index| {
-                let _ = self.hops.release(index);
-            });
+            self.release_hops(indices);
             return Ok(NO_HOPS);
         };
         if is_new {
             let mut groups: Array<&mut MapData, GroupEntry> = map(ebpf, "offload_groups")?;
             let set = groups.set(index, group, 0);
             set.map_err(|error| SteeringError::Map("offload_groups", error))?;
+            self.members.insert(index, indices);
         } else {
             // An equal group already uses these next hops.
-            indices.into_iter().for_each(|index| {
-                let _ = self.hops.release(index);
-            });
+            self.release_hops(indices);
         }
         Ok(index)
     }
 
+    fn release_hops(&mut self, indices: Vec<u32>) {
+        for index in indices {
+            self.hops.release(index);
+        }
+    }
+
     /// Ends the use of what [`Self::enter_hops`] returned.
     fn leave_hops(&mut self, hops: u32) {
-        if hops == NO_HOPS {
-            return;
-        }
         if hops & SINGLE != 0 {
             self.hops.release(hops & !SINGLE);
-            return;
-        }
-        if let Some(group) = self.groups.release(hops) {
-            let mut used: Vec<u16> = group.hops.to_vec();
-            used.sort_unstable();
-            used.dedup();
-            used.into_iter().for_each(|index| {
-                let _ = self.hops.release(index.into());
-            });
+        } else if hops != NO_HOPS && self.groups.release(hops).is_some() {
+            let members = self.members.remove(&hops).unwrap_or_default();
+            self.release_hops(members);
         }
     }
 }

@@ -3,20 +3,23 @@
 //! `VTEPD_FRAMES` sets how many random frames are compared (1,000,000 if unset).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 mod both;
 mod leaf;
 mod super_frames;
 
 use both::{Both, LONGEST, Outcome};
-use leaf::{HOST, LOCAL_IPV6, NETDEV_MAC, VTEPS, VTEPS_IPV6, local_of, tables, tables_ipv6};
+use leaf::{HOST, LOCAL_IPV6, NETDEV_MAC, VTEPS, VTEPS_IPV6, hop, local_of, tables, tables_ipv6};
 use path::{Bins, Entropy, Policy, Settings};
 use root_test::root_test;
-use tables::{SnapshotBuilder, VniTable, VtepIndex};
+use tables::{NextHop, Paths, SnapshotBuilder, VniTable, Vtep, VtepIndex};
 use test_frames::{
     IPV4, IPV6, Ipv4, Ipv6, ROCE, UDP, bth, ethernet, ipv4, ipv6, tagged, udp, udp_over_ipv4,
     udp_over_ipv6, vxlan,
 };
+
+use wire::MacAddr;
 
 use crate::random::Random;
 
@@ -339,6 +342,27 @@ fn senders_follow_the_snapshot() {
     builder.remove_vtep(VtepIndex(1));
     both.set_snapshot(builder.build());
     assert_eq!(both.decapsulate(&packet).0, Outcome::Worker, "no VTEP any more");
+}
+
+/// Next hops come and go more often than there are indices. Two of them have equal entries.
+#[root_test]
+fn indices_of_next_hops_are_used_again() {
+    let mut both = Both::new();
+    both.set(tables().remove(0));
+    for round in 0..5_000u32 {
+        let [.., high, low] = round.to_be_bytes();
+        let changed = |ifindex| {
+            let destination_mac = Some(MacAddr([2, 2, 0, 0, high, low]));
+            NextHop { destination_mac, ..hop(ifindex) }
+        };
+        let twice = NextHop { identity: 99, ..changed(4) };
+        let paths = Arc::new(Paths::new(vec![changed(4), twice, changed(7)]));
+        let mut builder = SnapshotBuilder::after(&both.snapshot);
+        builder.vtep(VtepIndex(0), Vtep { address: VTEPS[0].into(), paths });
+        both.set_snapshot(builder.build());
+    }
+    let [mut frame, ..] = inner_frames(0);
+    assert_eq!(both.encapsulate(&mut frame, 0).0, Outcome::Offloaded);
 }
 
 /// A header of the other IP version: the bridge decides, which may check packets (br_netfilter).
