@@ -6,6 +6,7 @@
 mod dump;
 mod experiment;
 mod failures;
+mod failures_at_times;
 mod fixture;
 mod graceful;
 mod hazard;
