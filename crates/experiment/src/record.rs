@@ -138,6 +138,13 @@ pub struct Completion {
     pub retransmitted: u64,
     /// The largest busy share of an endpoint's thread, 0 to 1. Near 1, the machine is the limit.
     pub busy: f64,
+    /// The mean of the time at the rate of the roofline divided by the communication time; absent
+    /// without a roofline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roofline_ratio: Option<f64>,
+    /// The mean time that the last host ended after the median host, in milliseconds.
+    #[serde(default)]
+    pub straggler: f64,
 }
 
 impl Run {

@@ -209,6 +209,46 @@ mod tests {
     use crate::record::tests::{manifest, run};
 
     #[test]
+    fn a_workload_is_shown_with_its_roofline_and_straggler() {
+        use crate::record::Completion;
+        let text = "name = 'x'\ntitle = 't'\nquestion = 'Why?'\nworkload = { roofline = 1 }
+            topologies = ['scaleacross.clab.yml']\ndataplane = [{policy = 'kernel'}]
+            [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [8]
+            [[variant]]\nname = 'v'\ntitle = 'what it is'";
+        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+        let page = |roofline_ratio| {
+            let workload = Some(Completion {
+                iterations: 2,
+                milliseconds: 10.0,
+                worst: 11.0,
+                bus_bandwidth: 5.0,
+                message_p99: 3.0,
+                retransmitted: 1,
+                busy: 0.1,
+                roofline_ratio,
+                straggler: 7.125,
+            });
+            let mut run = crate::record::Run { workload, ..run("kernel", 8, 0, &[1, 1, 1, 1]) };
+            run.key.point.variant = Some((0, "v".to_owned().try_into().unwrap()));
+            let summary = Summary::new(&experiment, &[run]);
+            let report = Report {
+                experiment: &experiment,
+                summary: &summary,
+                manifest: &manifest(),
+                date: String::new(),
+                command: String::new(),
+                complete: true,
+            };
+            report.page()
+        };
+        let with = page(Some(0.625));
+        for part in ["<td>0.62</td>", "<td>7.1</td>", "what it is"] {
+            assert!(with.contains(part), "{part}");
+        }
+        assert!(!page(None).contains("<th>of roofline</th>"));
+    }
+
+    #[test]
     fn the_page_is_whole_and_escapes_what_it_shows() {
         let text = "name = 'x'\ntitle = 'A <b> title'\nquestion = 'Why?'\nlimits = ['One pair.']
             topologies = ['scaleacross.clab.yml']

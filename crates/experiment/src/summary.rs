@@ -92,6 +92,10 @@ pub struct WorkloadRow {
     pub retransmitted: Statistics,
     /// The largest busy share of an endpoint's thread.
     pub busy: Statistics,
+    /// The time at the rate of the roofline divided by the communication time.
+    pub roofline_ratio: Option<Statistics>,
+    /// How long the last host ended after the median one, in milliseconds.
+    pub straggler: Statistics,
 }
 
 impl WorkloadRow {
@@ -107,6 +111,14 @@ impl WorkloadRow {
             message_p99: of(|result| result.message_p99)?,
             retransmitted: of(|result| result.retransmitted as f64)?,
             busy: of(|result| result.busy)?,
+            roofline_ratio: Statistics::of(
+                &runs
+                    .iter()
+                    .filter_map(|run| run.workload.as_ref()?.roofline_ratio)
+                    .collect::<Vec<f64>>(),
+                confidence,
+            ),
+            straggler: of(|result| result.straggler)?,
         })
     }
 }

@@ -413,6 +413,8 @@ mod tests {
                 message_p99: 1.0,
                 retransmitted: 0,
                 busy,
+                roofline_ratio: None,
+                straggler: 0.0,
             };
             let of = |at: u32, dataplane: &str, milliseconds: f64| {
                 let loads = [fullest, fullest / 2, 0, 0];

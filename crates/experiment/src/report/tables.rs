@@ -17,6 +17,9 @@ pub(super) fn explanation(workload: bool) -> Markup {
                     "iterations of a run, and its longest" }
                 dt { "bus bandwidth" } dd { "as nccl-tests define it: the rate of each host's link "
                     "that the operation needs" }
+                dt { "of roofline" } dd { "the time that the operation needs at the rate that "
+                    "“roofline” in the workload states, divided by its time: 1 is the best" }
+                dt { "straggler" } dd { "how long the last host ends after the median host" }
                 dt { "message p99" } dd { "the 99th percentile of the completion times of messages" }
                 dt { "resent" } dd { "packets that were sent again, in a run" }
                 dt { "busy" } dd { "the largest busy share of a host's thread: near 1, the machine "
@@ -38,6 +41,8 @@ pub(super) fn explanation(workload: bool) -> Markup {
 /// The results of a workload.
 pub(super) fn workload(rows: &[&Row]) -> Markup {
     let mut last = None;
+    let roofline =
+        rows.iter().any(|row| row.workload.as_ref().is_some_and(|of| of.roofline_ratio.is_some()));
     html! {
         div class="wide" {
             table {
@@ -45,7 +50,8 @@ pub(super) fn workload(rows: &[&Row]) -> Markup {
                 thead { tr {
                     th { "queue pairs" } th class="name" { "variant" }
                     th class="name" { "dataplane" } th { "time (ms)" } th { "longest (ms)" }
-                    th { "bus bandwidth (Mbit/s)" } th { "message p99 (ms)" } th { "resent" }
+                    th { "bus bandwidth (Mbit/s)" } @if roofline { th { "of roofline" } }
+                    th { "straggler (ms)" } th { "message p99 (ms)" } th { "resent" }
                     th { "busy" } th { "runs" }
                 } }
                 tbody {
@@ -59,6 +65,11 @@ pub(super) fn workload(rows: &[&Row]) -> Markup {
                                 td { (plus_minus(&result.completion)) }
                                 td { (format!("{:.1}", result.worst.mean)) }
                                 td { (plus_minus(&result.bus_bandwidth)) }
+                                @if roofline {
+                                    td { @if let Some(ratio) = result.roofline_ratio {
+                                        (format!("{:.2}", ratio.mean)) } }
+                                }
+                                td { (format!("{:.1}", result.straggler.mean)) }
                                 td { (format!("{:.1}", result.message_p99.mean)) }
                                 td { (format!("{:.0}", result.retransmitted.mean)) }
                                 td { (format!("{:.2}", result.busy.mean)) }

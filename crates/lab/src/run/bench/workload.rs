@@ -47,6 +47,12 @@ pub(super) fn measure(
             message_p99: nanoseconds(|i| i.messages.p99).fold(0.0, f64::max) / 1e6,
             retransmitted: counted.iter().map(|i| i.counters.retransmitted_packets).sum(),
             busy: counted.iter().map(|i| i.busy).fold(0.0, f64::max),
+            roofline_ratio: counted
+                .iter()
+                .map(|i| i.roofline_ratio)
+                .sum::<Option<f64>>()
+                .map(|sum| sum / counted.len().max(1) as f64),
+            straggler: mean(&mut nanoseconds(|i| i.straggler_behind)) / 1e6,
         });
         Ok(())
     })
@@ -138,7 +144,13 @@ mod tests {
                     })
                 });
                 let job = Job { name: "x".into(), hosts: hosts.collect(), workload };
-                job.schedule().unwrap_or_else(|error| panic!("{}: {error}", experiment.name));
+                let schedule = job.schedule();
+                let schedule =
+                    schedule.unwrap_or_else(|error| panic!("{}: {error}", experiment.name));
+                // The report compares with a roofline where circuits have a rate.
+                let has_rate = experiment.circuits.rate.is_some();
+                let fails = experiment.has_failures();
+                assert_eq!(job.ideal(&schedule).is_some(), has_rate || fails, "{}", job.name);
             }
         }
     }
