@@ -108,7 +108,7 @@ impl<'a> Group<'a> {
             x: points.iter().map(x).collect(),
             bottom: 0.0,
             logarithmic: false,
-            joined: self.by_queue_pairs,
+            joined: self.by_queue_pairs && points.len() > 1,
             series: labels.iter().map(line).collect(),
         }
     }
