@@ -177,6 +177,7 @@ fn route(decoded: &Map<String, Value>, attributes: &Map<String, Value>) -> Route
         prefix_length: octet(&decoded["dst_len"]),
         priority: attributes.get("RTA_PRIORITY").map_or(0, number),
         tos: octet(&decoded["tos"]),
+        source: None,
         route_type: octet(&decoded["rtm_type"]),
         protocol: match decoded["proto"].as_str().unwrap() {
             "kernel" => 2,

@@ -313,7 +313,7 @@ impl EligibilityCheck<'_> {
             let obstacle = route
                 .obstacle
                 .clone()
-                .or_else(|| (by_tos && route.by_tos).then_some(UnusableRoute::TosRoute))
+                .or_else(|| (by_tos && route.selective).then_some(UnusableRoute::TosRoute))
                 .or_else(|| hop_limit.map(UnusableRoute::HopLimit))
                 .or_else(|| {
                     (vxlan.df != 0 && route.mtu_locked).then_some(UnusableRoute::LockedMtu)

@@ -111,6 +111,7 @@ impl Scope {
             prefix_length,
             priority: 0,
             tos: 0,
+            source: None,
             route_type: 0,
             protocol: 0,
             replace: false,

@@ -49,6 +49,7 @@ fn route(destination: &str, prefix_length: u8) -> Route {
         prefix_length,
         priority: 0,
         tos: 0,
+        source: None,
         route_type: 0,
         protocol: 0,
         replace: false,

@@ -315,6 +315,9 @@ pub struct Route {
     pub priority: u32,
     /// `rtm_tos`.
     pub tos: u8,
+    /// `RTA_SRC` and its prefix length in bits: a route for packets from these addresses only, which
+    /// IPv6 has.
+    pub source: Option<(IpAddr, u8)>,
     /// `RTN_*`; 1 is unicast, 2 local, 6 blackhole, 7 unreachable, 8 prohibit.
     pub route_type: u8,
     /// `RTPROT_*`; 186 is BGP.

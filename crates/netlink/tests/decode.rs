@@ -314,6 +314,7 @@ fn expected_route(via: RouteTarget) -> Route {
         prefix_length: 32,
         priority: 20,
         tos: 0x10,
+        source: None,
         route_type: 1,
         protocol: 186,
         replace: true,

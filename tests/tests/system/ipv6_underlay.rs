@@ -170,5 +170,12 @@ fn flows_over_ipv6_move_when_an_uplink_is_lost_and_return() {
     ip(&lab.leaf, "route append fd00::2/128 nexthop via fd01:1:1::2");
     wait_for("both a third time", || ways().iter().all(|count| *count > 32));
     assert!(vtepd.metrics().left("vx10").is_none());
+    // A route that is valid for one source only.
+    ip(&lab.leaf, "route add fd00::2/128 from fd00::1/128 via fd01:1:1::2");
+    vtepd.wait_for("the kernel to forward", |metrics| {
+        metrics.left("vx10").as_deref() == Some("source-route")
+    });
+    ip(&lab.leaf, "route del fd00::2/128 from fd00::1/128 via fd01:1:1::2");
+    vtepd.wait_for("the VNI to return", |metrics| metrics.left("vx10").is_none());
     sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
 }

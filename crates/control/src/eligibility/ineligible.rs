@@ -292,6 +292,9 @@ pub enum UnusableRoute {
     /// Routes that depend on the outer TOS, on a tunnel that sets one.
     #[error("has routes for single TOS values, and the netdev's packets have a TOS")]
     TosRoute,
+    /// Routes that depend on the outer source address.
+    #[error("has routes from a source prefix")]
+    SourceRoute,
     /// The route sets the TTL.
     #[error("has a route with hoplimit {0}, and the netdev has no TTL of its own")]
     HopLimit(u32),

@@ -35,6 +35,10 @@ impl EligibilityCheck<'_> {
             if let Some(obstacle) = &route.obstacle {
                 return Err(left(obstacle.clone()));
             }
+            // IPv6 has no routes by TOS.
+            if route.selective {
+                return Err(left(UnusableRoute::SourceRoute));
+            }
             for hop in &route.hops {
                 let Some(interface) = self.stores.ipv6_interfaces.get(&hop.ifindex) else {
                     let device = self.stores.links.name(hop.ifindex);

@@ -80,6 +80,8 @@ slugs! {
         "the route to a remote VTEP has an encapsulation, such as MPLS or SRv6";
     KernelOnlyReason::Underlay { obstacle: UnusableRoute::TosRoute, .. } => "tos-route",
         "a remote VTEP has routes for single TOS values, and the netdev sets or inherits the TOS";
+    KernelOnlyReason::Underlay { obstacle: UnusableRoute::SourceRoute, .. } => "source-route",
+        "a remote VTEP has IPv6 routes that are valid for a source prefix only";
     KernelOnlyReason::Underlay { obstacle: UnusableRoute::HopLimit(_), .. } => "route-hoplimit",
         "the route to a remote VTEP sets the TTL, and the netdev has no TTL of its own";
     KernelOnlyReason::Underlay { obstacle: UnusableRoute::LockedMtu, .. } => "route-mtu-locked",

@@ -36,7 +36,7 @@ pub(crate) fn checked_sources(
     }
     for (_, known) in stores.vteps.taken() {
         let Some(route) =
-            known.route.as_ref().filter(|route| !route.by_tos && route.obstacle.is_none())
+            known.route.as_ref().filter(|route| !route.selective && route.obstacle.is_none())
         else {
             continue;
         };

@@ -38,7 +38,7 @@ use crate::stores::Stores;
 use crate::stores::intern::Shared;
 use crate::stores::links::{Links, impairs, is_up};
 use crate::stores::resolved_route::{Hop, ResolvedRoute};
-use crate::stores::route_table::{BY_TOS, FibRoute, TABLES};
+use crate::stores::route_table::{FibRoute, SELECTIVE, TABLES};
 use crate::stores::routes::Routes;
 
 /// `RTN_UNICAST` (`include/uapi/linux/rtnetlink.h`), and other types of routes.
@@ -120,13 +120,15 @@ impl<'a> RouteResolver<'a> {
             return shared.share(&underlay.resolve(address));
         }
         let candidates = underlay.candidates(address);
-        let by_tos = underlay.has_routes_by_tos(address);
-        let key = (candidates.iter().map(Candidate::offer).collect(), by_tos);
+        let selective = underlay.has_selective_routes(address);
+        let key = (candidates.iter().map(Candidate::offer).collect(), selective);
         if let Some(route) = self.followed.get(&key) {
             return Arc::clone(route);
         }
-        let route = shared
-            .share(&ResolvedRoute { by_tos, ..underlay.try_each(&candidates, address, RECURSION) });
+        let route = shared.share(&ResolvedRoute {
+            selective,
+            ..underlay.try_each(&candidates, address, RECURSION)
+        });
         // Otherwise the result is valid for this address only.
         if !route.recursive && route.hops.iter().all(|hop| hop.gateway != address) {
             self.followed.insert(key, Arc::clone(&route));
@@ -147,11 +149,14 @@ impl<'a> Underlay<'a> {
 
     /// Resolves the route to `address`.
     pub(crate) fn resolve(&self, address: IpAddr) -> ResolvedRoute {
-        ResolvedRoute { by_tos: self.has_routes_by_tos(address), ..self.lookup(address, RECURSION) }
+        ResolvedRoute {
+            selective: self.has_selective_routes(address),
+            ..self.lookup(address, RECURSION)
+        }
     }
 
-    fn has_routes_by_tos(&self, address: IpAddr) -> bool {
-        let mut tables = TABLES.iter().map(|table| table | BY_TOS);
+    fn has_selective_routes(&self, address: IpAddr) -> bool {
+        let mut tables = TABLES.iter().map(|table| table | SELECTIVE);
         tables.any(|table| {
             self.sources.iter().any(|routes| routes.fib.matching(table, address).next().is_some())
         })
@@ -397,6 +402,7 @@ mod tests {
                 prefix_length,
                 priority,
                 tos: 0,
+                source: None,
                 route_type,
                 protocol: 3,
                 replace: false,
@@ -430,6 +436,7 @@ mod tests {
             prefix_length: 32,
             priority: 0,
             tos: 0,
+            source: None,
             route_type: 1,
             protocol: 186,
             replace: false,

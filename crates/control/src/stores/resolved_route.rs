@@ -22,7 +22,7 @@ pub(crate) struct ResolvedRoute {
     /// Whether packets on this route have no DF, regardless of the netdev's setting.
     pub(crate) mtu_locked: bool,
     /// Whether there are also routes to it for certain TOS values only.
-    pub(crate) by_tos: bool,
+    pub(crate) selective: bool,
 }
 
 impl ResolvedRoute {
@@ -38,7 +38,7 @@ impl ResolvedRoute {
 
     /// The part on which eligibility and the configuration of VNIs depend.
     pub(crate) fn eligibility_inputs(&self) -> impl PartialEq + '_ {
-        (self.obstacle.as_ref(), self.mtu(), self.hop_limit, self.mtu_locked, self.by_tos)
+        (self.obstacle.as_ref(), self.mtu(), self.hop_limit, self.mtu_locked, self.selective)
     }
 }
 

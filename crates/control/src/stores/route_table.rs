@@ -22,8 +22,8 @@ use crate::stores::prefix::network;
 pub(crate) const TABLES: [u32; 3] = [255, 254, 253];
 /// `RT_TABLE_LOCAL`.
 pub(crate) const LOCAL: u32 = 255;
-/// Added to the number of a table for routes that match a certain TOS only.
-pub(crate) const BY_TOS: u32 = 1 << 31;
+/// Added to the number of a table for routes that match a certain TOS, or a source prefix, only.
+pub(crate) const SELECTIVE: u32 = 1 << 31;
 
 /// What identifies a route among those to the same prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +45,7 @@ pub(crate) struct FibRoute {
     pub(crate) mtu_locked: bool,
     pub(crate) hop_limit: Option<u32>,
     tos: u8,
+    source: Option<(IpAddr, u8)>,
     /// Shared by all routes with the same next hops.
     pub(crate) via: Arc<RouteTarget>,
     epoch: Epoch,
@@ -65,15 +66,16 @@ pub(crate) struct RouteTable {
 pub(crate) type Prefix = (u32, IpAddr, u8);
 
 /// Table and prefix of a route; `None` for routes that are not used. Used are routes in the tables
-/// of the default rules. Routes for a certain TOS only are stored in tables of their own
-/// ([`BY_TOS`]).
+/// of the default rules. Routes for a certain TOS, or from a source prefix, are stored in tables of
+/// their own ([`SELECTIVE`]).
 fn prefix_of(route: &Route) -> Option<Prefix> {
     let (destination, length) = (route.destination, route.prefix_length);
     let bits = if destination.is_ipv4() { 32 } else { 128 };
     if route.cloned || !TABLES.contains(&route.table) || length > bits {
         return None;
     }
-    let table = if route.tos == 0 { route.table } else { route.table | BY_TOS };
+    let is_selective = route.tos != 0 || route.source.is_some();
+    let table = if is_selective { route.table | SELECTIVE } else { route.table };
     Some((table, network(destination, length), length))
 }
 
@@ -108,6 +110,7 @@ impl RouteTable {
             mtu_locked: route.mtu_locked,
             hop_limit: route.hop_limit,
             tos: route.tos,
+            source: route.source,
             via: self.targets.share(&route.via),
             epoch,
         };
@@ -144,7 +147,9 @@ impl RouteTable {
             return false;
         };
         let at = self.lengths.get(&(table, true, length)).and_then(|at| at.get(&destination));
-        let other = |old: &FibRoute| old.priority == route.priority && *old.via != route.via;
+        let other = |old: &FibRoute| {
+            (old.priority, old.source) == (route.priority, route.source) && *old.via != route.via
+        };
         at.is_some_and(|routes| routes.iter().any(other))
     }
 
@@ -159,7 +164,8 @@ impl RouteTable {
                 routes.clear();
                 return;
             }
-            let of_metric = |old: &FibRoute| (old.priority, old.tos) == (route.priority, route.tos);
+            let key = (route.priority, route.tos, route.source);
+            let of_metric = |old: &FibRoute| (old.priority, old.tos, old.source) == key;
             let place = routes
                 .iter()
                 .position(|old| of_metric(old) && *old.via == route.via)
@@ -299,9 +305,9 @@ impl FibRoute {
             && (self.route_type, &self.via) == (other.route_type, &other.via)
     }
 
-    /// Whether both have the same metric and TOS, so that one can replace the other.
+    /// Whether both have the same metric, TOS and source, so that one can replace the other.
     fn is_beside(&self, other: &Self) -> bool {
-        (self.priority, self.tos) == (other.priority, other.tos)
+        (self.priority, self.tos, self.source) == (other.priority, other.tos, other.source)
     }
 }
 
@@ -320,6 +326,7 @@ mod tests {
             prefix_length: length,
             priority,
             tos: 0,
+            source: None,
             route_type: 1,
             protocol: 3,
             replace: false,
@@ -453,11 +460,15 @@ mod tests {
             assert!(fib.insert(&Route { tos, ..base.clone() }, epoch));
         }
         assert_eq!(
-            (fib.matching(254, address).count(), fib.matching(254 | BY_TOS, address).count()),
+            (fib.matching(254, address).count(), fib.matching(254 | SELECTIVE, address).count()),
             (0, 1)
         );
         assert!(fib.remove(&Route { tos: 4, ..base.clone() }));
-        assert_eq!(fib.matching(254 | BY_TOS, address).count(), 1, "the other one is still there");
+        assert_eq!(
+            fib.matching(254 | SELECTIVE, address).count(),
+            1,
+            "the other one is still there"
+        );
         assert!(fib.remove(&Route { tos: 8, ..base }));
         assert_eq!(fib.len(), 0);
     }

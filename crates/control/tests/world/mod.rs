@@ -126,6 +126,7 @@ pub fn route(prefix: &str, hops: &[RouteNextHop]) -> Route {
         prefix_length: length.parse().unwrap(),
         priority: 20,
         tos: 0,
+        source: None,
         route_type: 1,
         protocol: 186,
         replace: false,

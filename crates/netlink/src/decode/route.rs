@@ -23,10 +23,23 @@ const DESTINATION: u16 = 1;
 /// `NHA_ID`.
 const ID: u16 = 1;
 
-/// A route. `None` for families other than IPv4 and IPv6, and for routes with a source prefix.
+/// A route. `None` for families other than IPv4 and IPv6.
 pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeError> {
     let (
-        &[family, prefix_length, source, tos, table, protocol, _, route_type, f0, f1, f2, f3],
+        &[
+            family,
+            prefix_length,
+            source_length,
+            tos,
+            table,
+            protocol,
+            _,
+            route_type,
+            f0,
+            f1,
+            f2,
+            f3,
+        ],
         attributes,
     ) = envelope.body::<12>()?;
     let (unspecified, octets) = match family {
@@ -38,7 +51,7 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
     let mut table = u32::from(table);
     let mut priority = 0;
     let mut metrics = Metrics::default();
-    let mut destination = None;
+    let (mut destination, mut source) = (None, None);
     let mut object = None;
     let mut multipath = None;
     let mut hop = Hop::new(rtm_flags);
@@ -46,6 +59,7 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
         let attribute = attribute?;
         match attribute.kind {
             DESTINATION => destination = Some(attribute.ip()?),
+            2 => source = Some(attribute.ip()?),
             6 => priority = attribute.u32()?,
             8 => metrics = route_metrics(attribute.nested())?,
             9 => multipath = Some(multipath_hops(&attribute)?),
@@ -53,9 +67,6 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
             30 => object = Some(attribute.u32()?),
             _ => hop.read(&attribute)?,
         }
-    }
-    if source != 0 {
-        return Ok(None);
     }
     let whole = prefix_length == 0;
     let destination = destination
@@ -79,6 +90,7 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
         prefix_length,
         priority,
         tos,
+        source: (source_length != 0).then(|| (source.unwrap_or(unspecified), source_length)),
         route_type,
         protocol,
         replace: envelope.flags & REPLACE != 0,
