@@ -54,7 +54,7 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
 fn row(case: &str, unit: &str, figures: Vec<f64>, target: Option<f64>) -> Row {
     let Figure { median, range } = Figure::of(figures);
     Row {
-        bench: "RoCE endpoints, sent and received".to_owned(),
+        bench: "RoCE endpoints".to_owned(),
         case: case.to_owned(),
         unit: unit.to_owned(),
         vtepd: median,

@@ -242,7 +242,8 @@ mod tests {
             report.page()
         };
         let with = page(Some(0.625));
-        for part in ["<td>0.62</td>", "<td>7.1</td>", "what it is"] {
+        let time = "v: an iteration takes 10.0 ms with 8 queue pairs.";
+        for part in ["<td>0.62</td>", "<td>7.1</td>", "what it is", time] {
             assert!(with.contains(part), "{part}");
         }
         assert!(!page(None).contains("<th>of roofline</th>"));

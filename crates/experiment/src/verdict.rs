@@ -1,5 +1,7 @@
 //! What follows from the figures, in sentences.
 
+mod times;
+
 use std::collections::BTreeSet;
 
 use serde::Serialize;
@@ -54,6 +56,9 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
     }
     if !experiment.has_failures() && experiment.workload.is_none() {
         verdicts.push(frames(summary));
+    }
+    if experiment.dataplanes.len() == 1 && !summary.machine_is_the_limit() {
+        verdicts.extend(times::times(summary));
     }
     verdicts.push(precision(experiment, summary));
     if summary.machine_is_the_limit() {
@@ -429,6 +434,7 @@ mod tests {
         let has = |texts: &[String], part: &str| texts.iter().any(|text| text.contains(part));
         let (time, limit) = ("the completion time is 50 % lower", "The machine was the limit");
         let idle = texts(0.3, 20);
+        assert!(!has(&idle, "an iteration takes"), "there is another dataplane: {idle:?}");
         assert!(has(&idle, time) && !has(&idle, limit), "{idle:?}");
         let busy = texts(0.97, 20);
         assert!(!has(&busy, time) && has(&busy, limit), "{busy:?}");
