@@ -106,6 +106,7 @@ pub fn route(number: u32, uplinks: u32) -> Message {
         prefix_length: 32,
         priority: 20,
         tos: 0,
+        source: None,
         route_type: 1,
         protocol: 186,
         replace: true,
