@@ -1,0 +1,11 @@
+"""Client of vtepd and of its lab.
+
+>>> from vtepd import Leaf
+>>> with Leaf("leaf1") as leaf:
+...     print([vni.vni for vni in leaf.vnis()])
+"""
+
+from .leaf import Leaf, LeafError
+from .lab import Lab, LabError, read_summary
+
+__all__ = ["Lab", "LabError", "Leaf", "LeafError", "read_summary"]
