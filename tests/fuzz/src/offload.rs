@@ -7,6 +7,7 @@ use test_frames::{IPV4, Ipv4, UDP, ethernet, ipv4, udp, udp_over_ipv4, vxlan};
 #[allow(dead_code, reason = "the tests of the crate use the rest")]
 #[path = "../../../crates/bpf/tests/kernel/offload/both.rs"]
 mod both;
+#[allow(dead_code, reason = "the tests of the crate use the rest")]
 #[path = "../../../crates/bpf/tests/kernel/offload/leaf.rs"]
 mod leaf;
 
