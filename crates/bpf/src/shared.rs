@@ -17,8 +17,9 @@ use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
 use crate::watchdog::{CALLED, IDLE, LIFE_WORD, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     include_str!("../programs/steering.bpf.c"),
+    include_str!("../programs/headers.bpf.h"),
     include_str!("../programs/bypass.bpf.h"),
     include_str!("../programs/watchdog.bpf.h"),
     include_str!("../programs/workers.bpf.h"),
