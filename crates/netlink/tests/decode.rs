@@ -403,10 +403,15 @@ fn default_routes_and_others() {
         (ip("::"), 0, 254, false)
     );
 
-    // Routes with a source prefix and MPLS routes are not decoded.
+    // A source prefix is told: such a route is chosen by the source address.
     let mut source_specific = route_body(10, 0, 0);
     source_specific[2] = 64;
-    assert_eq!(one(&message(24, 0, &source_specific, &[number(4, 3)])), Message::Other(24));
+    let Message::Route(_, route) = one(&message(24, 0, &source_specific, &[number(4, 3)])) else {
+        panic!("not a route")
+    };
+    assert_eq!((route.destination, route.source), (ip("::"), Some((ip("::"), 64))));
+
+    // MPLS routes are not decoded.
     assert_eq!(one(&message(25, 0, &route_body(28, 20, 0), &[number(1, 16)])), Message::Other(25));
     for kind in [0, 1, 2, 3, 18, 26, 30, 38, 106, 108, 0xffff] {
         assert_eq!(one(&message(kind, 0, &[], &[])), Message::Other(kind));
