@@ -39,6 +39,7 @@ struct departure {
 	__u32 length;   // bytes, with a tag
 	__u32 segments; // of a super-frame, else 1
 	__u32 repeated; // the bytes that each further segment repeats
+	__u32 usage;    // where the queue pair's frames are counted; 0 if it is not pinned
 	__u16 port;     // network byte order
 	struct inherited inherited;
 };
@@ -287,6 +288,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	struct departure d = {.vni = vni, .slot = slot, .vtep_index = vtep_index, .segments = 1};
 	union encapsulated o;
 	struct offload_hop *hop;
+	struct pinned *pinned;
 	const int is_ipv6 = vni && vni->flags & OFFLOAD_IPV6;
 	__u32 segment, zero = 0, *id;
 	__u64 hash = 0, *vtep, sum;
@@ -303,8 +305,18 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	kind = flow_hash(skb, vni->state, vni->flags & OFFLOAD_FIVE_TUPLE, &hash);
 	if (!kind)
 		return TO_WORKER;
-	d.port = htons((__u16)offload_port(vni, kind, hash));
-	hop = offload_next_hop(vni, d.vtep, d.port);
+	if (kind == ROCE && vni->flags & OFFLOAD_PINS) {
+		pinned = pinned_path(slot, vtep_index, hash);
+		if (!pinned || (!pinned->moved && comes_from_worker(skb, &pinned->moved, BRIDGE, 0)))
+			return TO_WORKER;
+		d.port = pinned->port;
+		d.usage = pinned->usage;
+		segment = pinned->hop;
+		hop = bpf_map_lookup_elem(&offload_hops, &segment);
+	} else {
+		d.port = htons((__u16)offload_port(vni, kind, hash));
+		hop = offload_next_hop(vni, d.vtep, d.port);
+	}
 	// An uplink that impairs packets gets no super-frames. The worker splits them, and gets the
 	// other frames too, so that a flow keeps its order.
 	if (!hop || !hop->ifindex || (hop->impaired && kind != ROCE))
@@ -345,5 +357,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	}
 	count(COUNT_OFFLOAD_ENCAPSULATED);
 	count_sent(&d, is_ipv6 ? ENCAPSULATION_IPV6 : ENCAPSULATION);
+	if (d.usage)
+		count_pinned(d.usage, d.length);
 	return bpf_redirect(hop->ifindex, 0);
 }

@@ -32,6 +32,7 @@ struct offload_vni {
 #define OFFLOAD_DECAPSULATES 64
 #define OFFLOAD_IPV6 128        // the VTEPs have IPv6 addresses
 #define OFFLOAD_NO_CHECKSUM 256 // packets without a UDP checksum are accepted over IPv6
+#define OFFLOAD_PINS 512        // queue pairs have the path that user space has placed them on
 
 #define OFFLOAD_VNIS 8192
 

@@ -47,6 +47,7 @@ pub use foreign_programs::bypass_obstacle;
 pub use hook::{Hook, has_tcx};
 pub use kill_switch::KillSwitch;
 pub use offload::Offload;
+pub use offload::pinned::{OffloadUsage, PinnedFlow};
 pub use offload::traffic::{OffloadCounts, OffloadPathTraffic, OffloadTraffic};
 pub use port_counts::PortCounts;
 pub use steering::{

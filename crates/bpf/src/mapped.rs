@@ -10,7 +10,7 @@ use aya::maps::{Map, MapData};
 
 use crate::error::SteeringError;
 
-/// An array of 64-bit words that the programs and this process share.
+/// An array of 64-bit words, or of structs of them, that the programs and this process share.
 #[derive(Debug)]
 pub(crate) struct MappedWords {
     first: NonNull<AtomicU64>,
@@ -38,10 +38,11 @@ impl MappedWords {
     /// When the map has no `BPF_F_MMAPABLE`, or the kernel refuses.
     pub(crate) fn new(map: &MapData) -> io::Result<Self> {
         let information = map.info().map_err(io::Error::other)?;
-        let count = information.max_entries() as usize;
-        if information.value_size() as usize != WORD {
+        let size = information.value_size() as usize;
+        if !size.is_multiple_of(WORD) {
             return Err(io::Error::other("its values are not 64-bit words"));
         }
+        let count = information.max_entries() as usize * (size / WORD);
         let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         let fd = map.fd().as_fd().as_raw_fd();
         // SAFETY: a fresh mapping of all words of the map; it is unmapped when dropped, and keeps

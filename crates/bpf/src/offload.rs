@@ -19,11 +19,13 @@ use crate::maps::map;
 
 pub(crate) mod entries;
 mod indices;
+pub(crate) mod pinned;
 mod senders;
 pub(crate) mod traffic;
 
 use entries::{AddressEntry, GroupEntry, HopEntry, VniEntry};
 use indices::Indices;
+use pinned::Pinned;
 use senders::Senders;
 
 /// Sizes of the maps (`OFFLOAD_VNIS` and so on in the programs).
@@ -65,16 +67,21 @@ pub struct Offload {
     groups: Indices<GroupEntry>,
     /// The next hops of each group, by its index; one index as often as it was acquired.
     members: BTreeMap<u32, Vec<u32>>,
+    pinned: Pinned,
+    /// The highest number of a queue pair's counts.
+    most_pinned: u32,
+    /// How often a snapshot was followed.
+    generation: u64,
     /// The snapshot that the maps contain.
     snapshot: Snapshot,
 }
 
 impl Offload {
-    /// Nothing is offloaded yet.
+    /// Nothing is offloaded yet. Counts of queue pairs have the numbers up to `most_pinned`.
     ///
     /// # Errors
     /// When the maps cannot be mapped into memory.
-    pub fn new(ebpf: &Ebpf) -> Result<Self, SteeringError> {
+    pub fn new(ebpf: &Ebpf, most_pinned: u32) -> Result<Self, SteeringError> {
         Ok(Self {
             slots: mapped(ebpf, "offload_slots")?,
             vteps: mapped(ebpf, "offload_vteps")?,
@@ -86,6 +93,9 @@ impl Offload {
             hops: Indices::new(1, HOPS),
             groups: Indices::new(1, GROUPS),
             members: BTreeMap::new(),
+            pinned: Pinned::default(),
+            most_pinned,
+            generation: 0,
             snapshot: Snapshot::default(),
         })
     }
@@ -100,8 +110,11 @@ impl Offload {
             return Ok(());
         }
         self.leave_vnis(snapshot);
-        let vteps =
-            if snapshot.has_vteps_of(&self.snapshot) { Ok(()) } else { self.vteps(ebpf, snapshot) };
+        let vteps = if snapshot.has_vteps_of(&self.snapshot) {
+            Ok(())
+        } else {
+            self.unpin_changed(ebpf, snapshot).and_then(|()| self.vteps(ebpf, snapshot))
+        };
         let senders = if snapshot.reception_version() == self.snapshot.reception_version() {
             Ok(())
         } else {
@@ -110,7 +123,13 @@ impl Offload {
         let vnis = self.enter_vnis(ebpf, snapshot);
         let followed = vteps.and(senders).and(vnis);
         self.snapshot = if followed.is_ok() { snapshot.clone() } else { Snapshot::default() };
+        self.generation += 1;
         followed
+    }
+
+    /// A number that changes when queue pairs have to be written again ([`Self::pin`]).
+    pub(crate) const fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Lets all flows of this slot pass the worker until it has sent what it has of them. To be

@@ -7,6 +7,7 @@ use std::mem::{offset_of, size_of};
 use crate::bypass::PortEntry;
 use crate::mac_locations;
 use crate::offload::entries::{self, AddressEntry, GroupEntry, HopEntry, VniEntry};
+use crate::offload::pinned::{PINNED, PinnedEntry, PinnedKey, PinnedUsage};
 use crate::offload::traffic::{self, OffloadPathTraffic, OffloadTraffic};
 use crate::offload::{ADDRESSES, GROUPS, HOPS, MOVING, NO_HOPS, SINGLE, VNIS, VTEPS};
 use crate::port_counts::{Numbers, PortCounts};
@@ -17,7 +18,7 @@ use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
 use crate::watchdog::{CALLED, IDLE, LIFE_WORD, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/headers.bpf.h"),
     include_str!("../programs/bypass.bpf.h"),
@@ -26,6 +27,7 @@ const SOURCES: [&str; 12] = [
     include_str!("../programs/chosen_port.bpf.h"),
     include_str!("../programs/punt.bpf.h"),
     include_str!("../programs/offload.bpf.h"),
+    include_str!("../programs/pinned.bpf.h"),
     include_str!("../programs/checksum.bpf.h"),
     include_str!("../programs/encapsulate.bpf.h"),
     include_str!("../programs/decapsulate.bpf.h"),
@@ -107,8 +109,11 @@ macro_rules! rust_layout {
 }
 
 /// The structs of the `offload` datapath.
-fn offload_layouts() -> [(&'static str, Layout); 6] {
+fn offload_layouts() -> [(&'static str, Layout); 9] {
     [
+        ("pinned_key", rust_layout!(PinnedKey { hash, vtep, slot })),
+        ("pinned", rust_layout!(PinnedEntry { moved, hop, usage, port, zero })),
+        ("pinned_usage", rust_layout!(PinnedUsage { bytes, frames, last })),
         (
             "offload_vni",
             rust_layout!(VniEntry {
@@ -227,6 +232,8 @@ fn constants_are_the_same() {
         ("OFFLOAD_DECAPSULATES", entries::DECAPSULATES.into()),
         ("OFFLOAD_IPV6", entries::IPV6.into()),
         ("OFFLOAD_NO_CHECKSUM", entries::NO_CHECKSUM.into()),
+        ("OFFLOAD_PINS", entries::PINS.into()),
+        ("OFFLOAD_PINNED", PINNED.into()),
         ("OFFLOAD_ADDRESSES", ADDRESSES.into()),
         ("OFFLOAD_VNIS", VNIS.into()),
         ("OFFLOAD_VTEPS", VTEPS.into()),
@@ -284,6 +291,7 @@ fn maps_have_room() {
     assert_eq!(entries("bypass_ports"), u64::from(Numbers::MOST));
     assert_eq!(entries("kill_switch"), STEERS.len() as u64);
     assert!(code.contains("UINT(max_entries, WORDS * WORKERS + WORDS);"), "room for LIFE_WORD");
+    assert_eq!(entries("offload_pinned"), u64::from(PINNED));
     assert_eq!(entries("offload_vni_traffic"), u64::from(traffic::COUNTED));
     assert_eq!(entries("offload_vtep_traffic"), u64::from(traffic::COUNTED));
     let slots = u64::from(tables::VniIndex::MAX);

@@ -19,6 +19,7 @@ use crate::hook::Hook;
 use crate::kill_switch::KillSwitch;
 use crate::mapped::{MappedWords, mapped};
 use crate::offload::Offload;
+use crate::offload::pinned::{OffloadUsage, PINNED, PinnedFlow};
 use crate::offload::traffic::{self, OffloadCounts};
 use crate::programs::{
     ACCESS, ARRIVED, EMPTIED, ENTRIES, FAR_END, PORT, PUNT, STEERS, classifier, trim_heap,
@@ -94,7 +95,8 @@ impl Steering {
     /// Loads the programs for workers with these punt pairs, at most [`MOST_WORKERS`]. Nothing is
     /// attached or redirected yet. After frames have waited for `stall_limit`, the programs pass
     /// further frames to the kernel. Without `udp_super_frames`, frames from uplinks pass
-    /// the transmit queue of the punt pair, which splits them.
+    /// the transmit queue of the punt pair, which splits them. The programs forward queue pairs whose
+    /// counts have numbers up to `most_pinned`.
     ///
     /// # Errors
     /// When the kernel refuses them.
@@ -103,7 +105,9 @@ impl Steering {
         near_ends: &[NearEnds],
         stall_limit: Duration,
         udp_super_frames: bool,
+        most_pinned: u32,
     ) -> Result<Self, SteeringError> {
+        let most_pinned = most_pinned.min(PINNED);
         let mut near = [[0; MOST_WORKERS]; 2];
         let [underlay, bridge] = &mut near;
         for ((ends, underlay), bridge) in near_ends.iter().zip(underlay).zip(bridge) {
@@ -120,6 +124,7 @@ impl Steering {
             .override_global("bridge_punts", &near[1], true)
             .override_global("stall_limit", &limit, true)
             .override_global("through_queue", &through_queue, true)
+            .map_max_entries("offload_usage", most_pinned + 1)
             .load(object)?;
         for program in
             ENTRIES.map(|e| e.program).into_iter().chain(STEERS.map(|(_, program)| program))
@@ -137,7 +142,7 @@ impl Steering {
             programs.push((place, fd.try_clone().map_err(SteeringError::Descriptor)?));
         }
         let kill_switch = KillSwitch::new(map, programs, &EMPTIED);
-        let offload = Offload::new(&ebpf)?;
+        let offload = Offload::new(&ebpf, most_pinned)?;
         let notes = Arc::new(mapped(&ebpf, "waiting_since")?);
         let watch = Some(watch(&mut ebpf, &notes, workers, stall_limit)?);
         trim_heap();
@@ -284,6 +289,29 @@ impl Steering {
     /// When the kernel refuses.
     pub fn offload_counts(&self, snapshot: &Snapshot) -> Result<OffloadCounts, SteeringError> {
         traffic::read(&self.ebpf, snapshot)
+    }
+
+    /// Writes which paths the queue pairs of `qp-pin` have in the `offload` datapath. The worker gets
+    /// the frames of others. To be called again when [`Self::offload_generation`] has changed.
+    ///
+    /// # Errors
+    /// When the kernel refuses. The next call tries again.
+    pub fn pin(&mut self, flows: &[PinnedFlow]) -> Result<(), SteeringError> {
+        self.offload.pin(&mut self.ebpf, flows)
+    }
+
+    /// A number that changes when the tables of the `offload` datapath do.
+    #[must_use]
+    pub const fn offload_generation(&self) -> u64 {
+        self.offload.generation()
+    }
+
+    /// What the programs send of each queue pair.
+    ///
+    /// # Errors
+    /// When the map cannot be mapped into memory.
+    pub fn pinned_usage(&self) -> Result<OffloadUsage, SteeringError> {
+        self.offload.pinned_usage(&self.ebpf)
     }
 
     /// The candidates for the bypass at these interfaces, which are host ports or their vxlan

@@ -138,8 +138,6 @@ impl EligibilityCheck<'_> {
         let (netdev, mac) = (name.to_owned(), link.and_then(|link| link.mac));
         // Standalone VNIs have no bridge, whose ports the programs could forward for.
         let offload = match settings.datapath {
-            // The programs know no single queue pair.
-            _ if settings.policy == Policy::QpPin => false,
             Datapath::Offload => link.is_some(),
             // Only workers learn, so they would decapsulate most of its frames.
             Datapath::Auto => link.is_some() && learning.is_none(),

@@ -78,6 +78,12 @@ impl Usage {
         Self { start, slots: (0..=slots).map(|_| Traffic::default()).collect() }
     }
 
+    /// The number of slots.
+    #[must_use]
+    pub const fn most(&self) -> u32 {
+        self.slots.len() as u32 - 1
+    }
+
     fn nanoseconds(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX)
     }

@@ -123,6 +123,39 @@ impl Placer {
         self.flows.get(id).map(|flow| Placement { pair: flow.pair, slot: flow.slot })
     }
 
+    /// A number that changes when any placement does, or when a queue pair is placed.
+    #[must_use]
+    pub const fn revision(&self) -> u64 {
+        self.version + self.counts.placed + self.counts.moved_balance
+    }
+
+    /// The queue pairs whose paths may be used without asking [`Self::place`]. Those that may move
+    /// now are left out. `last` tells when the last frame of a slot was sent.
+    pub fn settled(
+        &self,
+        last: impl Fn(u32) -> Option<Duration>,
+        now: Duration,
+    ) -> impl Iterator<Item = (&FlowId, Placement)> {
+        let stays = move |(id, flow): &(&FlowId, &Flow)| !self.may_move(id, flow, &last, now);
+        let placement = |flow: &Flow| Placement { pair: flow.pair, slot: flow.slot };
+        self.flows.iter().filter(stays).map(move |(id, flow)| (id, placement(flow)))
+    }
+
+    /// Whether a queue pair is to move, and has been idle for long enough.
+    fn may_move(
+        &self,
+        id: &FlowId,
+        flow: &Flow,
+        last: impl Fn(u32) -> Option<Duration>,
+        now: Duration,
+    ) -> bool {
+        let (Some(wanted), Some(paths)) = (flow.wanted, self.targets.get(&id.target)) else {
+            return false;
+        };
+        let gap = paths.gap(flow.pair, wanted);
+        last(flow.slot).is_none_or(|last| now.saturating_sub(last) >= gap)
+    }
+
     fn take_slot(&mut self) -> Option<u32> {
         self.free.pop().or_else(|| {
             let next = self.used_slots + 1;

@@ -27,7 +27,7 @@ use crate::handle::Handle;
 use crate::instance::{self, Instance};
 use crate::packet_rules::PacketRules;
 use crate::probing::Opened;
-use crate::takeover::{SteeringOptions, Takeover};
+use crate::takeover::{SteeringOptions, Takeover, TakeoverError};
 use crate::{access_ports, api, config_diff, dry_run, filter_watch, listeners, own_links};
 
 /// The error that ended the daemon. Its text is shown to the user.
@@ -197,6 +197,9 @@ async fn forward(
     let shared = probing.as_ref().map(|opened| Arc::clone(&opened.shared));
     let pins = Pins(shared.clone().map(|shared| shared as _));
     let takeover = take_over(&configuration, (hook, features), &requests, worker_ends, &pins)?;
+    if let Some(shared) = &shared {
+        shared.add_offloaded(takeover.pinned_usage().map_err(TakeoverError::Steering)?);
+    }
     let (status, seen) = watch::channel(Status::default());
     let (ports, gso) = (configuration.standalone.port_summaries(), configuration.worker.gso);
     let handle = Arc::new(Handle::new(

@@ -145,6 +145,28 @@ impl Handle {
         Arc::new(sum)
     }
 
+    /// Writes the paths of queue pairs for the `offload` datapath, unless the programs have them:
+    /// `known` are the revision of the placement, and what was written last. Returns the generation
+    /// of the tables that were written for. `None` if there was nothing to do, or if the takeover is
+    /// being changed: probes are not to wait for that.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn pin_offloaded(
+        &self,
+        pinning: &Shared,
+        (revision, written): (u64, (u64, u64)),
+    ) -> Result<Option<u64>, SteeringError> {
+        let Ok(mut takeover) = self.takeover.try_lock() else { return Ok(None) };
+        let Some(takeover) = takeover.as_mut() else { return Ok(None) };
+        let generation = takeover.offload_generation();
+        if (revision, generation) == written {
+            return Ok(None);
+        }
+        takeover.pin(&pinning.settled())?;
+        Ok(Some(generation))
+    }
+
     /// The counters of the `offload` datapath; empty if they cannot be read.
     fn offload_counts(&self, snapshot: &Snapshot) -> OffloadCounts {
         let takeover = self.takeover();

@@ -3,13 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use bpf::{OffloadUsage, PinnedFlow};
+use nix::time::{ClockId, clock_gettime};
 use path::{Flow, Pin, Pinning, Remote, Usage};
 use pathmap::placer::{FlowId, Options, Reading, Target};
 use pathmap::responder::Counts;
 use pathmap::{Pair, Placement, Placer, Random};
+use wire::Vni;
 
 /// What probing knows about one remote VTEP.
 #[derive(Debug, Clone)]
@@ -40,7 +43,10 @@ pub struct Shared {
     start: Instant,
     placer: Mutex<Placer>,
     version: AtomicU64,
+    /// What workers send.
     usage: Usage,
+    /// What the programs send, and the time of the start on their clock.
+    offloaded: OnceLock<(OffloadUsage, Duration)>,
     probed: Mutex<(Vec<Probed>, Counts)>,
 }
 
@@ -55,6 +61,7 @@ impl Shared {
             version: AtomicU64::new(placer.version()),
             placer: Mutex::new(placer),
             usage: Usage::new(options.most, start),
+            offloaded: OnceLock::new(),
             probed: Mutex::default(),
         }
     }
@@ -82,11 +89,41 @@ impl Shared {
         read(&self.lock())
     }
 
-    /// The counts of a slot.
+    /// Adds what the programs of the `offload` datapath send.
+    pub fn add_offloaded(&self, usage: OffloadUsage) {
+        let clock = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+        let started = clock.unwrap_or_default().saturating_sub(self.start.elapsed());
+        let _ = self.offloaded.set((usage, started));
+    }
+
+    /// The counts of a slot, by whichever datapath.
     #[must_use]
     pub fn reading(&self, slot: u32) -> Reading {
         let (bytes, frames, last) = self.usage.read(slot);
-        Reading { bytes, frames, last }
+        let Some((offloaded, started)) = self.offloaded.get() else {
+            return Reading { bytes, frames, last };
+        };
+        let (more_bytes, more_frames, later) = offloaded.read(slot);
+        let later = later.map(|later| later.saturating_sub(*started));
+        Reading { bytes: bytes + more_bytes, frames: frames + more_frames, last: last.max(later) }
+    }
+
+    /// The queue pairs that the programs of the `offload` datapath may forward.
+    #[must_use]
+    pub fn settled(&self) -> Vec<PinnedFlow> {
+        let now = self.now();
+        let flow = |(id, placed): (&FlowId, Placement)| {
+            Some(PinnedFlow {
+                vni: Vni::try_from(id.vni).ok()?,
+                vtep: IpAddr::V4(id.target.address),
+                key: id.key,
+                hop: placed.pair.hop,
+                source_port: placed.pair.port,
+                usage: placed.slot,
+            })
+        };
+        let last = |slot| self.reading(slot).last;
+        self.read(|placer| placer.settled(last, now).filter_map(flow).collect())
     }
 
     /// What probing knows about each remote VTEP.

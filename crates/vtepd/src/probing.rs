@@ -15,7 +15,7 @@ use pathmap::message::Message;
 use pathmap::packet::{self, Headers, Received};
 use pathmap::placer::{Options, Target};
 use pathmap::prober::{Settings, TTL, Transmit};
-use pathmap::{Key, Pair, Random, Responder};
+use pathmap::{Key, Pair, Placer, Random, Responder};
 use ports::thread_policy::ThreadPolicy;
 use ports::{Poller, ProbeSocket};
 use tables::Snapshot;
@@ -138,6 +138,8 @@ struct Thread {
     answers: usize,
     ticked: Duration,
     published: Duration,
+    /// The versions of the placement and of the offload's tables that the programs have.
+    pinned: (u64, u64),
 }
 
 impl Thread {
@@ -164,6 +166,7 @@ impl Thread {
             answers: 0,
             ticked: Duration::ZERO,
             published: Duration::ZERO,
+            pinned: (0, 0),
         })
     }
 
@@ -182,6 +185,7 @@ impl Thread {
             self.probe(target, transmit);
         }
         self.targets.apply_changes(&self.shared);
+        self.pin();
         let now = self.shared.now();
         if now.saturating_sub(self.ticked) >= TICK {
             self.ticked = now;
@@ -194,6 +198,17 @@ impl Thread {
             self.shared.set_probed(self.targets.probed(), self.responder.counts);
         }
         Ok(())
+    }
+
+    /// Tells the programs of the `offload` datapath what changed. What fails is tried again.
+    fn pin(&mut self) {
+        let revision = self.shared.read(Placer::revision);
+        let written = self.handle.pin_offloaded(&self.shared, (revision, self.pinned));
+        match written {
+            Ok(Some(generation)) => self.pinned = (revision, generation),
+            Ok(None) => {}
+            Err(error) => tracing::debug!("queue pairs stay with the worker: {error}"),
+        }
     }
 
     fn receive(&mut self) -> io::Result<()> {

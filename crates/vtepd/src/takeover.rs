@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bpf::{
-    BypassState, Hook, KillSwitch, OffloadCounts, Steering, SteeringCounts, SteeringError,
-    stale_filters,
+    BypassState, Hook, KillSwitch, OffloadCounts, OffloadUsage, PinnedFlow, Steering,
+    SteeringCounts, SteeringError, stale_filters,
 };
 use control::{Adjacency, Request, Update};
 use netlink::Direction;
@@ -101,8 +101,9 @@ impl Takeover {
         let create = |worker| PuntPairs::create(worker, &private, features, longest);
         let mut punts = (0..shares.len()).map(create).collect::<Result<Vec<_>, _>>()?;
         let near_ends: Vec<_> = punts.iter().map(PuntPairs::near_ends).collect();
+        let most_pinned = pins.0.as_ref().map_or(0, |pinning| pinning.usage().most());
         let mut steering =
-            Steering::load(hook, &near_ends, stall_limit, features.udp_super_frames)?;
+            Steering::load(hook, &near_ends, stall_limit, features.udp_super_frames, most_pinned)?;
         if expedited_rcu {
             steering.allow_expedited_rcu();
         }
@@ -345,6 +346,28 @@ impl Takeover {
         found: Vec<(u32, Direction, Hook)>,
     ) -> Result<(), SteeringError> {
         self.steering.place_behind(found)
+    }
+
+    /// As [`Steering::pin`].
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn pin(&mut self, flows: &[PinnedFlow]) -> Result<(), SteeringError> {
+        self.steering.pin(flows)
+    }
+
+    /// As [`Steering::offload_generation`].
+    #[must_use]
+    pub const fn offload_generation(&self) -> u64 {
+        self.steering.offload_generation()
+    }
+
+    /// As [`Steering::pinned_usage`].
+    ///
+    /// # Errors
+    /// When the map cannot be mapped into memory.
+    pub fn pinned_usage(&self) -> Result<OffloadUsage, SteeringError> {
+        self.steering.pinned_usage()
     }
 
     /// As [`Steering::offload_counts`].

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::offload::steered;
 use lab::Namespace;
 use lab::roce::Report;
 use root_test::root_test;
@@ -87,6 +88,11 @@ fn p1_queue_pairs_are_even_and_leave_a_path_that_dies_silently() {
     stream.pass(8000);
     let sent: Vec<u64> =
         sent_on(&lab).iter().zip(before).map(|(now, before)| now - before).collect();
+    // The worker gets the first frames of each queue pair, and programs forward the others.
+    let offloaded = steered(&leaf.metrics(), "offload_encapsulated");
+    let is_userspace =
+        std::env::var("VTEPD_DATAPATH").is_ok_and(|datapath| datapath == "userspace");
+    assert_eq!(offloaded > 7000, !is_userspace, "{offloaded} of 8000 frames");
     let mmr = sent[0].max(sent[1]) as f64 * 2.0 / (sent[0] + sent[1]) as f64;
     assert!(mmr < 1.02, "{sent:?}");
     assert_eq!(on_uplinks(&leaf), even());

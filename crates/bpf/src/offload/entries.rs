@@ -71,6 +71,7 @@ pub(crate) const CHECKSUM: u16 = 32;
 pub(crate) const DECAPSULATES: u16 = 64;
 pub(crate) const IPV6: u16 = 128;
 pub(crate) const NO_CHECKSUM: u16 = 256;
+pub(crate) const PINS: u16 = 512;
 
 /// The octets of an IPv6 address, as the programs read them.
 pub(crate) fn words_of_ipv6(address: Ipv6Addr) -> [u32; 4] {
@@ -130,6 +131,8 @@ impl VniEntry {
                 // A netdev that learns has to see every source address.
                 | set(DECAPSULATES, learning.is_none())
                 | set(IPV6, tunnel.local.is_ipv6())
+                // Only paths over IPv4 are probed.
+                | set(PINS, entropy.policy() == Policy::QpPin && tunnel.local.is_ipv4())
                 | set(NO_CHECKSUM, tunnel.accepts_no_checksum),
             tos,
             ttl,

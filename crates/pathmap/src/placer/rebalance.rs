@@ -71,14 +71,8 @@ impl Placer {
 
     /// Has workers ask again for queue pairs that may move now.
     fn release_moves(&mut self, read: &impl Fn(u32) -> Reading, now: Duration) {
-        let may_move = |(id, flow): (&FlowId, &Flow)| {
-            let (Some(wanted), Some(paths)) = (flow.wanted, self.targets.get(&id.target)) else {
-                return false;
-            };
-            let gap = paths.gap(flow.pair, wanted);
-            read(flow.slot).last.is_none_or(|last| now.saturating_sub(last) >= gap)
-        };
-        if self.flows.iter().any(may_move) {
+        let last = |slot| read(slot).last;
+        if self.flows.iter().any(|(id, flow)| self.may_move(id, flow, last, now)) {
             self.version += 1;
         }
     }

@@ -1,6 +1,7 @@
 //! The programs of the `offload` datapath and the worker's pipeline with the same tables. Each frame
 //! is given to both, and the results are compared. `tests/fuzz` uses this file, too.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 use aya::maps::{Array, HashMap, PerCpuArray, PerCpuValues};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, Pod};
-use bpf::{OffloadPathTraffic, OffloadTraffic, TakenTunnel, TunnelEnd};
+use bpf::{OffloadPathTraffic, OffloadTraffic, OffloadUsage, PinnedFlow, TakenTunnel, TunnelEnd};
+use path::{Pins, Policy};
 use pipeline::counters::vtep_id;
 use pipeline::{Batch, Counters, Destination, Frame, Offload, Pipeline, TxBatch, VlanTag};
 use tables::{OpenPort, Snapshot, TakenVni, VniSource, VniTable, VtepIndex};
@@ -27,6 +29,8 @@ const OUTER_IPV6: usize = 70;
 const REDIRECT: u32 = 7;
 const PASS: u32 = u32::MAX;
 const TO_WORKER: u32 = -2i32 as u32;
+/// Queue pairs that can be counted.
+pub const PINNED: u32 = 64;
 /// `BPF_F_INGRESS`.
 const INGRESS: u32 = 1;
 /// Longest packet whose outer UDP checksum the programs compute, in bytes (`CHUNK` times `CHUNKS`).
@@ -62,6 +66,9 @@ pub struct Both {
     maps: bpf::Offload,
     pub pipeline: Pipeline,
     pub snapshot: Snapshot,
+    /// The keys of the queue pairs that are placed.
+    pinned: HashSet<path::Key>,
+    usage: OffloadUsage,
     now: Instant,
 }
 
@@ -73,19 +80,35 @@ impl Both {
         let (punts, never) = ([PUNT; 8], u64::from(u32::MAX) << 16);
         loader.override_global("underlay_punts", &punts, true);
         loader.override_global("stall_limit", &never, true);
+        loader.map_max_entries("offload_usage", PINNED + 1);
         let mut ebpf = loader.load(object).unwrap();
         for name in ["test_encapsulate", "test_uplink", "test_port"] {
             let program: &mut SchedClassifier = ebpf.program_mut(name).unwrap().try_into().unwrap();
             program.load().unwrap();
         }
-        let maps = bpf::Offload::new(&ebpf).unwrap();
+        let maps = bpf::Offload::new(&ebpf, PINNED).unwrap();
         Array::try_from(ebpf.map_mut("slots").unwrap())
             .unwrap()
             .set(SLOT.into(), NETDEV, 0)
             .unwrap();
         open_host_port(&mut ebpf, HOST_PORT);
         let pipeline = pipeline();
-        Self { ebpf, maps, pipeline, snapshot: Snapshot::default(), now: Instant::now() }
+        let (snapshot, now) = (Snapshot::default(), Instant::now());
+        let usage = maps.pinned_usage(&ebpf).unwrap();
+        Self { ebpf, maps, pipeline, snapshot, pinned: HashSet::new(), usage, now }
+    }
+
+    /// Places queue pairs, until the next snapshot: what the programs are told, what they forward, and
+    /// what the pipeline has.
+    pub fn pin(&mut self, flows: &[PinnedFlow], offloaded: &[PinnedFlow], pins: Pins) {
+        self.maps.pin(&mut self.ebpf, flows).unwrap();
+        self.pinned = offloaded.iter().map(|flow| flow.key).collect();
+        self.pipeline.set_pins(pins);
+    }
+
+    /// Bytes and frames that the programs have sent of a queue pair, and when.
+    pub fn usage(&self, slot: u32) -> (u64, u64, Option<Duration>) {
+        self.usage.read(slot)
     }
 
     /// Sets the settings of the VNI. Starts with a new pipeline, and with counters of 0.
@@ -112,6 +135,7 @@ impl Both {
         known.iter().for_each(|end| ends.remove(end).unwrap());
         ends.insert(TunnelEnd::of(&vni), TakenTunnel::of(&vni, None), 0).unwrap();
         self.pipeline = pipeline();
+        self.pinned.clear();
         self.snapshot = snapshot;
         self.clear_counters();
     }
@@ -211,6 +235,8 @@ impl Both {
         let dissection = wire::dissect(frame).unwrap();
         let told = self.table().entropy.explain(&dissection);
         let is_roce = matches!(told.key, path::Key::QueuePair { .. });
+        let policy = self.table().entropy.policy();
+        let is_unplaced = policy == Policy::QpPin && is_roce && !self.pinned.contains(&told.key);
         let has_transport = match frame[12..] {
             [0x08, 0x00, first, ..] => first == 0x45 && matches!(frame.get(23), Some(6 | 17)),
             _ => matches!(frame.get(20), Some(6 | 17)),
@@ -218,6 +244,7 @@ impl Both {
         let lacks_checksum = self.is_ipv6() && self.table().tunnel.udp_checksum && !has_transport;
         dissection.l3_offset == 14
             && !lacks_checksum
+            && (self.is_ipv6() || !is_unplaced)
             && !matches!(told.key, path::Key::Macs { .. })
             && (is_roce || !is_impaired)
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 mod both;
 mod leaf;
+mod pinned;
 mod super_frames;
 
 use both::{Both, LONGEST, Outcome};

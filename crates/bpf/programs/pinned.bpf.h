@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+// The `offload` datapath: queue pairs whose path the policy `qp-pin` has placed. Included by
+// steering.bpf.c.
+//
+// The worker places a queue pair with its first frame. User space then writes the place here
+// (crates/bpf/src/offload/pinned.rs). A queue pair without an entry goes to the worker.
+
+// A queue pair towards a remote VTEP.
+struct pinned_key {
+	__u64 hash; // of the flow, under the VNI's seed
+	__u32 vtep; // index of the VTEP
+	__u32 slot; // of the VNI
+};
+
+// Its path.
+struct pinned {
+	__u64 moved; // OFFLOAD_MOVED once the worker has sent all that it had of the queue pair
+	__u32 hop;   // index of the next hop
+	__u32 usage; // index of its counts
+	__u16 port;  // outer UDP source port, network byte order
+	__u16 zero[3];
+};
+
+#define OFFLOAD_PINNED 65536
+
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(max_entries, OFFLOAD_PINNED);
+	UINT(map_flags, BPF_F_NO_PREALLOC);
+	TYPE(key, struct pinned_key);
+	TYPE(value, struct pinned);
+} offload_pinned SEC(".maps");
+
+// What was sent of a queue pair.
+struct pinned_usage {
+	__u64 bytes; // of inner frames
+	__u64 frames;
+	__u64 last; // when the last frame was sent, CLOCK_MONOTONIC in nanoseconds
+};
+
+// User space sets the number of entries when it loads the programs: one without `qp-pin`.
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, 1);
+	UINT(map_flags, BPF_F_MMAPABLE);
+	TYPE(key, __u32);
+	TYPE(value, struct pinned_usage);
+} offload_usage SEC(".maps");
+
+static __u64 (*bpf_ktime_get_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
+
+// The path of a queue pair; 0 if it is not placed.
+static FUNCTION struct pinned *pinned_path(__u32 slot, __u32 vtep, __u64 hash)
+{
+	struct pinned_key key = {.hash = hash, .vtep = vtep, .slot = slot};
+
+	return bpf_map_lookup_elem(&offload_pinned, &key);
+}
+
+// Counts a frame of a queue pair.
+static FUNCTION int count_pinned(__u32 index, __u32 length)
+{
+	struct pinned_usage *usage = bpf_map_lookup_elem(&offload_usage, &index);
+
+	if (!usage)
+		return 0;
+	__sync_fetch_and_add(&usage->bytes, length);
+	__sync_fetch_and_add(&usage->frames, 1);
+	usage->last = bpf_ktime_get_ns();
+	return 0;
+}

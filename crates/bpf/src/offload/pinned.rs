@@ -1,0 +1,210 @@
+//! The queue pairs that `qp-pin` has placed (`programs/pinned.bpf.h`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use aya::maps::{HashMap as BpfHashMap, MapData};
+use aya::{Ebpf, Pod};
+use path::Policy;
+use tables::{Slot, Snapshot};
+use wire::Vni;
+
+use super::Offload;
+use super::entries::HopEntry;
+use crate::error::SteeringError;
+use crate::mapped::{MappedWords, mapped};
+use crate::maps::{absent, map};
+
+/// The most queue pairs that the programs know (`OFFLOAD_PINNED`). The worker gets the others.
+pub(crate) const PINNED: u32 = 65_536;
+
+const MAP: &str = "offload_pinned";
+
+/// A queue pair and its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PinnedFlow {
+    /// The VNI.
+    pub vni: Vni,
+    /// The remote VTEP.
+    pub vtep: IpAddr,
+    /// Inner addresses and queue pair.
+    pub key: path::Key,
+    /// Identity of the next hop ([`path::NextHop::identity`]).
+    pub hop: u64,
+    /// Outer UDP source port.
+    pub source_port: u16,
+    /// Where its frames are counted, from 1.
+    pub usage: u32,
+}
+
+/// `struct pinned_key` of the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub(crate) struct PinnedKey {
+    pub(crate) hash: u64,
+    pub(crate) vtep: u32,
+    pub(crate) slot: u32,
+}
+
+/// `struct pinned` of the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct PinnedEntry {
+    pub(crate) moved: u64,
+    pub(crate) hop: u32,
+    pub(crate) usage: u32,
+    pub(crate) port: u16,
+    pub(crate) zero: [u16; 3],
+}
+
+/// `struct pinned_usage` of the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct PinnedUsage {
+    pub(crate) bytes: u64,
+    pub(crate) frames: u64,
+    pub(crate) last: u64,
+}
+
+// SAFETY: plain integers without padding.
+unsafe impl Pod for PinnedKey {}
+// SAFETY: plain integers without padding.
+unsafe impl Pod for PinnedEntry {}
+
+/// What the programs have sent of each queue pair.
+#[derive(Debug)]
+pub struct OffloadUsage(pub(crate) MappedWords);
+
+impl OffloadUsage {
+    /// Bytes and frames, by [`PinnedFlow::usage`], and when the last frame was sent, on the clock
+    /// `CLOCK_MONOTONIC`; `None` if none was.
+    #[must_use]
+    pub fn read(&self, usage: u32) -> (u64, u64, Option<Duration>) {
+        let words = size_of::<PinnedUsage>() / size_of::<u64>();
+        let load = |word| {
+            let word = self.0.get(usage as usize * words + word);
+            word.map_or(0, |word| word.load(Ordering::Relaxed))
+        };
+        let last = load(2);
+        (load(0), load(1), (last > 0).then(|| Duration::from_nanos(last)))
+    }
+}
+
+/// The entries that are written. Each uses the index of its next hop.
+#[derive(Debug, Default)]
+pub(super) struct Pinned {
+    written: HashMap<PinnedKey, PinnedEntry>,
+}
+
+impl Offload {
+    /// Writes which paths queue pairs have. Those that are not among `flows` go to the worker.
+    ///
+    /// # Errors
+    /// The first error. The next call tries again.
+    pub fn pin(&mut self, ebpf: &mut Ebpf, flows: &[PinnedFlow]) -> Result<(), SteeringError> {
+        let mut wanted = HashMap::new();
+        for flow in flows {
+            if let Some((key, hop)) = self.resolve(flow) {
+                wanted.insert(key, (*flow, hop));
+            }
+        }
+        let gone = |key: &PinnedKey| !wanted.contains_key(key);
+        self.unpin(ebpf, gone)?;
+        for (key, (flow, hop)) in wanted {
+            let old = self.pinned.written.get(&key).copied();
+            let (port, usage) = (flow.source_port.to_be(), flow.usage);
+            let acquired = self.hops.acquire(&hop);
+            // All next hops of a VTEP that is written have an index.
+            let Some((hop, false)) = acquired else { continue };
+            let entry = PinnedEntry { moved: 0, hop, usage, port, zero: [0; 3] };
+            if old == Some(entry) {
+                self.hops.release(hop);
+                continue;
+            }
+            let mut entries: BpfHashMap<&mut MapData, PinnedKey, PinnedEntry> = map(ebpf, MAP)?;
+            if let Err(error) = entries.insert(key, entry, 0) {
+                self.hops.release(hop);
+                return Err(SteeringError::Map(MAP, error));
+            }
+            if let Some(old) = self.pinned.written.insert(key, entry) {
+                self.hops.release(old.hop);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the programs send of each queue pair.
+    ///
+    /// # Errors
+    /// When the map cannot be mapped into memory.
+    pub fn pinned_usage(&self, ebpf: &Ebpf) -> Result<OffloadUsage, SteeringError> {
+        Ok(OffloadUsage(mapped(ebpf, "offload_usage")?))
+    }
+
+    /// The entry of a queue pair. `None` if the worker decides about its frames.
+    fn resolve(&self, flow: &PinnedFlow) -> Option<(PinnedKey, HopEntry)> {
+        let snapshot = &self.snapshot;
+        let table = snapshot.vnis().find(|table| table.tunnel.vni == flow.vni)?;
+        let slot = Slot::of(table.index).get();
+        let vtep = snapshot.find_vtep(flow.vtep)?.0;
+        let written = self.written.get(&vtep).filter(|written| written.address == flow.vtep)?;
+        let hop = written.paths.next_hops().iter().find(|hop| hop.identity == flow.hop)?;
+        let is_usable = table.offload
+            && table.entropy.policy() == Policy::QpPin
+            && table.entropy.range().contains(flow.source_port)
+            && self.vnis.contains_key(&slot)
+            && flow.usage <= self.most_pinned;
+        let hash = flow.key.hash(table.entropy.seed());
+        is_usable.then(|| (PinnedKey { hash, vtep, slot: slot.into() }, HopEntry::of(hop)))
+    }
+
+    /// Gives the worker the queue pairs that match.
+    pub(super) fn unpin(
+        &mut self,
+        ebpf: &mut Ebpf,
+        matches: impl Fn(&PinnedKey) -> bool,
+    ) -> Result<(), SteeringError> {
+        if self.pinned.written.is_empty() {
+            return Ok(());
+        }
+        let mut entries: BpfHashMap<&mut MapData, PinnedKey, PinnedEntry> = map(ebpf, MAP)?;
+        let gone: Vec<PinnedKey> =
+            self.pinned.written.keys().copied().filter(|key| matches(key)).collect();
+        for key in gone {
+            let removed = entries.remove(&key).or_else(absent);
+            removed.map_err(|error| SteeringError::Map(MAP, error))?;
+            if let Some(entry) = self.pinned.written.remove(&key) {
+                self.hops.release(entry.hop);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the worker the queue pairs to VTEPs that are gone or whose next hops have changed. To be
+    /// called before these are written.
+    pub(super) fn unpin_changed(
+        &mut self,
+        ebpf: &mut Ebpf,
+        snapshot: &Snapshot,
+    ) -> Result<(), SteeringError> {
+        if self.pinned.written.is_empty() {
+            return Ok(());
+        }
+        let known: BTreeMap<u32, _> =
+            snapshot.indexed_vteps().map(|(index, vtep)| (index.0, vtep)).collect();
+        let changed: Vec<u32> = self
+            .written
+            .iter()
+            .filter(|(index, written)| {
+                known.get(index).is_none_or(|vtep| {
+                    vtep.address != written.address
+                        || !std::sync::Arc::ptr_eq(&vtep.paths, &written.paths)
+                })
+            })
+            .map(|(index, _)| *index)
+            .collect();
+        self.unpin(ebpf, |key| changed.contains(&key.vtep))
+    }
+}

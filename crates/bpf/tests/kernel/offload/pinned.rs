@@ -1,0 +1,159 @@
+//! Queue pairs that `qp-pin` has placed.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use bpf::PinnedFlow;
+use path::{Entropy, Flow, Pin, Pinning, Pins, Policy, Remote, Settings, Usage};
+use root_test::root_test;
+use tables::VniTable;
+use test_frames::{
+    IPV4, IPV6, Ipv4, Ipv6, ROCE, UDP, bth, ethernet, ipv4, ipv6, udp, udp_over_ipv6,
+};
+
+use super::both::{Both, Outcome};
+use super::leaf::{VTEPS, tables};
+use crate::random::Random;
+
+/// The VTEP with several next hops, whose identities these are.
+const VTEP: usize = 1;
+const HOPS: [u64; 4] = [4, 5, 6, 7];
+const QUEUE_PAIRS: u32 = 64;
+
+/// Places queue pairs by their key. Each placement has a version of its own.
+#[derive(Debug)]
+struct Placed(BTreeMap<String, Pin>, Usage, u64);
+
+static VERSIONS: AtomicU64 = AtomicU64::new(1);
+
+impl Pinning for Placed {
+    fn pin(&self, flow: &Flow, _: &Remote<'_>, _: (u64, u16)) -> Option<Pin> {
+        self.0.get(&flow.key.to_string()).copied()
+    }
+
+    fn version(&self) -> u64 {
+        self.2
+    }
+
+    fn usage(&self) -> &Usage {
+        &self.1
+    }
+}
+
+/// A frame of a queue pair; of each second one over IPv6.
+fn frame(queue_pair: u32, sequence: u32) -> Vec<u8> {
+    let bth = bth(4, queue_pair, sequence, &[0; 20]);
+    let (ethertype, packet) = if queue_pair.is_multiple_of(2) {
+        let datagram = udp((0xc000, ROCE), &bth);
+        (IPV4, ipv4(([10, 1, 0, 1], [10, 1, 0, 2]), UDP, &datagram, Ipv4::default()))
+    } else {
+        let ends = ([0xfd; 16], [0xfe; 16]);
+        let datagram = udp_over_ipv6(ends, (0xc000, ROCE), &bth);
+        (IPV6, ipv6(ends, UDP, &datagram, Ipv6::default()))
+    };
+    ethernet([0; 6], [2, 0, 0, 0, 0, 9], ethertype, &packet)
+}
+
+/// Each queue pair that `is_placed` gets a random path.
+fn place(
+    random: &mut Random,
+    (table, entropy): (&VniTable, Entropy),
+    is_placed: impl Fn(u32) -> bool,
+) -> Vec<PinnedFlow> {
+    let flow = |queue_pair: u32| {
+        let dissection = wire::dissect(&frame(queue_pair, 0)).unwrap();
+        PinnedFlow {
+            vni: table.tunnel.vni,
+            vtep: IpAddr::V4(VTEPS[VTEP]),
+            key: entropy.explain(&dissection).key,
+            hop: random.one_of(&HOPS),
+            source_port: 49_152 + random.below(16_384) as u16,
+            usage: queue_pair + 1,
+        }
+    };
+    (0..QUEUE_PAIRS).filter(|queue_pair| is_placed(*queue_pair)).map(flow).collect()
+}
+
+fn pins(flows: &[PinnedFlow]) -> Pins {
+    let pin = |flow: &PinnedFlow| Pin {
+        hop: flow.hop,
+        source_port: flow.source_port,
+        slot: NonZeroU32::new(flow.usage).unwrap(),
+    };
+    let placed = flows.iter().map(|flow| (flow.key.to_string(), pin(flow))).collect();
+    let version = VERSIONS.fetch_add(1, Ordering::Relaxed);
+    Pins(Some(Arc::new(Placed(placed, Usage::new(QUEUE_PAIRS, Instant::now()), version))))
+}
+
+/// Sends a frame of each queue pair. The ones that are placed are offloaded and have their ports.
+fn assert_sent(both: &mut Both, flows: &[PinnedFlow], sequence: u32) {
+    for queue_pair in 0..QUEUE_PAIRS {
+        let (outcome, sent) = both.encapsulate(&mut frame(queue_pair, sequence), VTEP);
+        let Some(flow) = flows.iter().find(|flow| flow.usage == queue_pair + 1) else {
+            assert_eq!(outcome, Outcome::Worker, "queue pair {queue_pair} is not placed");
+            continue;
+        };
+        assert_eq!(outcome, Outcome::Offloaded, "{flow:?}");
+        assert_eq!(sent[34..36], flow.source_port.to_be_bytes(), "{flow:?}");
+        assert_eq!(sent[5], flow.hop as u8, "the MAC address of the next hop: {flow:?}");
+    }
+}
+
+#[root_test]
+fn queue_pairs_are_sent_where_they_were_placed() {
+    let (mut both, mut random) = (Both::new(), Random(7));
+    let settings = Settings { policy: Policy::QpPin, seed: 7, ..Settings::default() };
+    let entropy = Entropy::new(settings).unwrap();
+    let table = VniTable { entropy, ..tables().remove(0) };
+    both.set(table.clone());
+    assert_sent(&mut both, &[], 0);
+    for round in 1..5 {
+        let flows = place(&mut random, (&table, entropy), |queue_pair| queue_pair % 5 != round);
+        both.pin(&flows, &flows, pins(&flows));
+        let before: Vec<_> = flows.iter().map(|flow| both.usage(flow.usage)).collect();
+        assert_sent(&mut both, &flows, round);
+        assert_sent(&mut both, &flows, round);
+        for (flow, (bytes, frames, last)) in flows.iter().zip(before) {
+            let length = frame(flow.usage - 1, 0).len() as u64;
+            let (more_bytes, more_frames, later) = both.usage(flow.usage);
+            assert_eq!((more_bytes - bytes, more_frames - frames), (2 * length, 2), "{flow:?}");
+            assert!(later > last, "{flow:?}");
+        }
+    }
+    // Another table of the VTEP's next hops: the placement has to be told again.
+    both.set(table.clone());
+    assert_sent(&mut both, &[], 5);
+    let flows = place(&mut random, (&table, entropy), |_| true);
+    both.pin(&flows, &flows, pins(&flows));
+    assert_sent(&mut both, &flows, 6);
+    both.pin(&[], &[], pins(&[]));
+    assert_sent(&mut both, &[], 7);
+}
+
+#[root_test]
+fn a_path_that_the_vtep_does_not_have_is_the_workers() {
+    let (mut both, mut random) = (Both::new(), Random(8));
+    let settings = Settings { policy: Policy::QpPin, seed: 1, ..Settings::default() };
+    let entropy = Entropy::new(settings).unwrap();
+    let table = VniTable { entropy, ..tables().remove(0) };
+    both.set(table.clone());
+    let flows = place(&mut random, (&table, entropy), |_| true);
+    let first = flows[0];
+    let wrong = [
+        PinnedFlow { hop: 99, ..first },
+        PinnedFlow { source_port: 1024, ..first },
+        PinnedFlow { vtep: IpAddr::V4(VTEPS[0]), ..first },
+        PinnedFlow { vni: 5.try_into().unwrap(), ..first },
+        PinnedFlow { usage: super::both::PINNED + 1, ..first },
+    ];
+    for flow in wrong {
+        both.pin(&[flow], &[], pins(&[]));
+        assert_sent(&mut both, &[], 1);
+    }
+    both.pin(&[first], &[first], pins(&[first]));
+    assert_sent(&mut both, &[first], 2);
+}
