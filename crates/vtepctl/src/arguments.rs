@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use api::Address;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -96,6 +97,9 @@ pub enum Command {
         #[arg(long)]
         csv: bool,
     },
+    /// Rates of paths, queue pairs and VNIs, and events, on a terminal; keys change a VNI
+    #[command(after_help = TOP)]
+    Top(Top),
     /// Bridge ports: which have the bridge bypass, and why the others do not
     #[command(after_help = "Example: vtepctl port --vni 10010")]
     Port(OfVni),
@@ -165,6 +169,14 @@ Examples:
 
 A router's address is that of the interface by which it sends on. A tier is unknown if its routers do not record their addresses.
 MMR is the load of the fullest link over the mean, in queue pairs; the floor is the lowest that whole queue pairs allow.";
+
+const TOP: &str = "\
+Examples:
+  vtepctl top                                    press ? for the keys
+  vtepctl top --once --width 120                 one screen as text
+  vtepctl top --once -o json | jq '.next_hops[] | {uplink, rate}'
+
+Rates of next hops and VNIs are those since the sample before, so --once takes --interval seconds. Next hops count outer headers, VNIs and queue pairs do not.";
 
 const DROPS: &str = "\
 Examples:
@@ -280,6 +292,31 @@ pub struct Flow {
     pub payload: u16,
 }
 
+/// What `vtepctl top` shows, and where.
+#[derive(Debug, Clone, Args)]
+pub struct Top {
+    /// Time between two samples, 0.2 to 3600 s
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub interval: Duration,
+    /// Print one screen as text and end; with -o json, its figures and all remembered events
+    #[arg(long)]
+    pub once: bool,
+    /// Columns of this text [default: $COLUMNS, or 80]
+    #[arg(long, requires = "once", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub width: Option<u16>,
+    /// Lines of this text [default: $LINES, or 24]
+    #[arg(long, requires = "once", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub height: Option<u16>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok();
+    let duration = seconds
+        .filter(|seconds| (0.2..=3600.0).contains(seconds))
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| format!("'{text}' is no number of seconds from 0.2 to 3600"))
+}
+
 fn number(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),
@@ -327,5 +364,14 @@ mod tests {
         assert!(number("x").unwrap_err().contains("'x'"));
         assert_eq!((protocol("tcp"), protocol("47")), (Ok(6), Ok(47)));
         assert!(protocol("sctpx").unwrap_err().contains("tcp"));
+    }
+
+    #[test]
+    fn an_interval_is_a_number_of_seconds() {
+        assert_eq!(seconds("1"), Ok(Duration::from_secs(1)));
+        assert_eq!(seconds("0.2"), Ok(Duration::from_millis(200)));
+        for text in ["", "x", "0", "0.1", "-1", "3601", "NaN", "inf"] {
+            assert!(seconds(text).unwrap_err().contains("0.2 to 3600"), "{text}");
+        }
     }
 }

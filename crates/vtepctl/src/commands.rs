@@ -9,8 +9,10 @@ use crate::arguments::{Arguments, Command, OfVni, PolicyCommand};
 use crate::counters::{counters, drops_so_far};
 use crate::output::Failure;
 use crate::session::{Session, all};
-use crate::tables::{fdb, flood, neighbours, peers, policies, policy_set, ports, routes, vnis};
-use crate::{bench, events, explain, pinned, status};
+use crate::tables::{
+    attached, detached, fdb, flood, neighbours, peers, policies, policy_set, ports, routes, vnis,
+};
+use crate::{bench, events, explain, pinned, status, top};
 
 /// Sends the request of a command and prints the answer.
 ///
@@ -20,6 +22,9 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { socket, output, command } = arguments;
     if let Command::Manual { folder } = command {
         return Ok(manual::write(Arguments::command(), &folder)?);
+    }
+    if let Command::Top(of) = command {
+        return top::run(of, &socket, output).await;
     }
     let mut out = BufWriter::new(io::stdout().lock());
     if let Command::Bench(bench) = command {
@@ -103,7 +108,7 @@ impl<W: Write> Session<'_, W> {
             Command::Policy(PolicyCommand::Set { .. })
             | Command::Attach { .. }
             | Command::Detach { .. } => self.change(command).await,
-            Command::Bench(_) | Command::Manual { .. } => Ok(()),
+            Command::Bench(_) | Command::Manual { .. } | Command::Top(_) => Ok(()),
             Command::Explain(explain) => explain::print(&mut self, explain).await,
         }
     }
@@ -117,22 +122,11 @@ impl<W: Write> Session<'_, W> {
             }
             Command::Attach { vni } => {
                 let row = self.client.attach_vni(v1::AttachVniRequest { vni }).await?.into_inner();
-                self.print(&row, |out| match row.standalone {
-                    true => {
-                        writeln!(out, "VNI {vni} is forwarded between its ports and remote VTEPs")
-                    }
-                    false => writeln!(out, "VNI {vni} ({}) is taken over", row.netdev),
-                })
+                self.print(&row, |out| writeln!(out, "{}", attached(&row)))
             }
             Command::Detach { vni } => {
                 let row = self.client.detach_vni(v1::DetachVniRequest { vni }).await?.into_inner();
-                self.print(&row, |out| match row.standalone {
-                    true => writeln!(
-                        out,
-                        "VNI {vni} is not forwarded: its frames are dropped until `vtepctl attach {vni}`"
-                    ),
-                    false => writeln!(out, "VNI {vni} ({}) is the kernel's", row.netdev),
-                })
+                self.print(&row, |out| writeln!(out, "{}", detached(&row)))
             }
             _ => Ok(()),
         }

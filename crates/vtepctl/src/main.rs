@@ -10,6 +10,7 @@
 //! - [`explain`]: the frame to explain, from [`flow`] (a description) or [`pcap`] (a capture)
 //! - [`bench`]: measures the costs of vtepd on this machine, without a running vtepd
 //! - [`bench_report`]: the report of these measurements
+//! - [`top`]: figures and events on a terminal
 //! - [`output`]: tables, JSON and errors
 
 mod arguments;
@@ -26,6 +27,7 @@ mod pinned;
 mod session;
 mod status;
 mod tables;
+mod top;
 
 use std::process::ExitCode;
 

@@ -171,7 +171,8 @@ fn read(resync: &v1::Resync) -> String {
     if resync.swept > 0 { format!("{what} ({} gone)", resync.swept) } else { what }
 }
 
-fn duration(seconds: u64) -> String {
+/// A duration in its two greatest units.
+pub fn duration(seconds: u64) -> String {
     match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
         (0, 0, 0, seconds) => format!("{seconds} s"),
         (0, 0, minutes, seconds) => format!("{minutes} min {seconds} s"),

@@ -82,7 +82,7 @@ pub fn vnis(out: &mut impl Write, rows: &[v1::Vni]) -> io::Result<()> {
 }
 
 /// The policy for a VNI's source ports, also in the kernel datapath.
-fn policy_of(row: &v1::Vni) -> v1::Policy {
+pub fn policy_of(row: &v1::Vni) -> v1::Policy {
     let taken = row.taken.as_ref().and_then(|taken| taken.policy.clone());
     let chosen = || row.chosen_port.as_ref().and_then(|chosen| chosen.policy.clone());
     taken.or_else(chosen).unwrap_or_default()
@@ -113,6 +113,26 @@ pub fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
              force once vtepd does",
             row.vni, row.netdev
         ),
+    }
+}
+
+/// That a VNI is attached.
+pub fn attached(row: &v1::Vni) -> String {
+    let v1::Vni { vni, netdev, .. } = row;
+    match row.standalone {
+        true => format!("VNI {vni} is forwarded between its ports and remote VTEPs"),
+        false => format!("VNI {vni} ({netdev}) is taken over"),
+    }
+}
+
+/// That a VNI is detached.
+pub fn detached(row: &v1::Vni) -> String {
+    let v1::Vni { vni, netdev, .. } = row;
+    match row.standalone {
+        true => format!(
+            "VNI {vni} is not forwarded: its frames are dropped until `vtepctl attach {vni}`"
+        ),
+        false => format!("VNI {vni} ({netdev}) is the kernel's"),
     }
 }
 

@@ -44,6 +44,7 @@ mod service;
 mod soft_roce;
 mod standalone;
 mod takeover;
+mod top;
 mod tunnel;
 mod underlay;
 mod upgrade;
