@@ -7,6 +7,7 @@
 //! - [`deployed`], [`spread`], [`balance`], [`counters`]: hosts and paths of a fabric that is up,
 //!   and how traffic spreads over its links
 //! - [`hops`]: the path of a flow, router by router
+//! - [`link`]: changes of links while the fabric runs
 //! - [`packet`], [`arp`], [`roce`], [`stream`]: traffic between hosts
 //! - [`daemon`]: vtepd on a node; [`leaves`]: on all leaves
 //! - [`owner`]: files for the user who called sudo
@@ -31,6 +32,7 @@ pub mod endpoint;
 pub mod fabric;
 pub mod hops;
 pub mod leaves;
+pub mod link;
 pub mod netns;
 pub mod new;
 pub mod node;
