@@ -84,6 +84,13 @@ pub(crate) enum Command {
         after_help = "Example:\n  lab link down spine1:dn1 --for 10s\n  lab link impair spine1:dci1 --delay 20ms --loss 1%"
     )]
     Link(crate::fabric_arguments::Link),
+    /// Draw the fabric as SVG, with the load on each link
+    ///
+    /// Each half of a line shows what its end sends. The SVG goes to --out, or to standard output if
+    /// that is redirected, or to graph.svg. If it goes to a file, the same figures are printed as a
+    /// table. With -o json they are printed as JSON, and the SVG is written only with --out.
+    #[command(after_help = "Example:\n  lab graph --out fabric.svg --seconds 5")]
+    Graph(crate::fabric_arguments::Graph),
     /// Run an experiment: compare dataplanes by a file, and write tables, charts and a report
     ///
     /// The same command continues an experiment that was interrupted.

@@ -3,6 +3,7 @@
 mod compare;
 mod connection;
 mod demo;
+mod graph;
 mod leaves;
 mod link;
 mod new;
@@ -64,6 +65,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Status(which) => leaves::status(&which, cli.output),
         Command::Policy(arguments) => leaves::policy(&arguments, cli.output),
         Command::Link(arguments) => link::run(&arguments, cli.output),
+        Command::Graph(arguments) => graph::run(&arguments, cli.output),
         Command::Run(arguments) => run::run(&arguments, cli.output),
         Command::Compare(arguments) => compare::run(&arguments, cli.output),
         Command::Verify(arguments) => verify::run(&arguments, cli.output),

@@ -136,6 +136,18 @@ pub(crate) struct Impair {
     pub(crate) direction: Direction,
 }
 
+#[derive(Args)]
+pub(crate) struct Graph {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// File for the SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Seconds over which the load is measured
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) seconds: u64,
+}
+
 fn number(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),

@@ -8,6 +8,7 @@
 //!   and how traffic spreads over its links
 //! - [`hops`]: the path of a flow, router by router
 //! - [`link`]: changes of links while the fabric runs
+//! - [`graph`]: a picture of the fabric with the load on its links
 //! - [`packet`], [`arp`], [`roce`], [`stream`]: traffic between hosts
 //! - [`daemon`]: vtepd on a node; [`leaves`]: on all leaves
 //! - [`owner`]: files for the user who called sudo
@@ -30,6 +31,7 @@ pub mod demo;
 pub mod deployed;
 pub mod endpoint;
 pub mod fabric;
+pub mod graph;
 pub mod hops;
 pub mod leaves;
 pub mod link;
