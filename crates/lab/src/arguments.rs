@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::quantities::{circuit_rate, duration, percent};
+
 /// Runs ContainerLab topologies in network namespaces, with FRR, hosts and RoCE traffic
 #[derive(Parser)]
 #[command(
@@ -76,9 +78,19 @@ pub(crate) enum Command {
         after_help = "Example:\n  lab policy qp-hash\n  lab policy kernel\n\nvtepd is started where it does not run."
     )]
     Policy(Policy),
-    /// Set an end of a link down or up
-    #[command(after_help = "Example:\n  lab link down spine1:dn1")]
-    Link(Link),
+    /// Change a link of a running fabric: down, up, or the properties of a circuit of lab wan
+    #[command(
+        subcommand,
+        after_help = "Example:\n  lab link down spine1:dn1 --for 10s\n  lab link impair spine1:dci1 --delay 20ms --loss 1%"
+    )]
+    Link(crate::fabric_arguments::Link),
+    /// Draw the fabric as SVG, with the load on each link
+    ///
+    /// Each half of a line shows what its end sends. The SVG goes to --out, or to standard output if
+    /// that is redirected, or to graph.svg. If it goes to a file, the same figures are printed as a
+    /// table. With -o json they are printed as JSON, and the SVG is written only with --out.
+    #[command(after_help = "Example:\n  lab graph --out fabric.svg --seconds 5")]
+    Graph(crate::fabric_arguments::Graph),
     /// Run an experiment: compare dataplanes by a file, and write tables, charts and a report
     ///
     /// The same command continues an experiment that was interrupted.
@@ -307,24 +319,6 @@ pub(crate) struct Policy {
     pub(crate) vtepd: Option<PathBuf>,
 }
 
-/// What happens to an end of a link.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LinkAction {
-    /// Set it down: both ends lose their carrier
-    Down,
-    /// Set it up again
-    Up,
-}
-
-#[derive(Args)]
-pub(crate) struct Link {
-    #[command(flatten)]
-    pub(crate) which: Which,
-    pub(crate) action: LinkAction,
-    /// An end of the link, as NODE:INTERFACE
-    pub(crate) end: String,
-}
-
 #[derive(Args)]
 pub(crate) struct Run {
     /// Experiment file
@@ -405,11 +399,11 @@ pub(crate) struct Wan {
     /// Maximum deviation from the delay, in both directions
     #[arg(long, default_value = "0ms", value_parser = duration)]
     pub(crate) jitter: Duration,
-    /// Frame loss in percent
-    #[arg(long, default_value_t = 0.0, value_parser = percent)]
+    /// Frame loss in percent: 1, 0.1%
+    #[arg(long, default_value = "0", value_parser = percent)]
     pub(crate) loss: f64,
-    /// Rate limit in kilobits per second; 0 for none
-    #[arg(long, default_value_t = 0)]
+    /// Rate limit: 200mbit, 1gbit, or a number of kilobits per second; 0 for none
+    #[arg(long, default_value = "0", value_parser = circuit_rate)]
     pub(crate) rate: u64,
     /// Queue length of the rate limit in bytes
     #[arg(long, default_value_t = 1 << 20)]
@@ -424,34 +418,4 @@ pub(crate) struct Wan {
     /// service does not
     #[arg(long)]
     pub(crate) carrier: bool,
-}
-
-/// Parses a number with its unit, such as `5ms`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let scale = match unit {
-        "ns" => 1e-9,
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        _ => return Err("expected a number with ns, us, ms or s, such as 5ms".to_owned()),
-    };
-    let number: f64 = number.parse().map_err(|_| format!("'{number}' is not a number"))?;
-    // No circuit has a delay of more than an hour.
-    Some(number * scale)
-        .filter(|seconds| (0.0..=3600.0).contains(seconds))
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| "expected 0 s to 3600 s".to_owned())
-}
-
-/// Parses a percentage, 0 to 100, as a fraction of 1.
-pub(crate) fn percent(text: &str) -> Result<f64, String> {
-    let percent: f64 =
-        text.parse().map_err(|_| "expected a number of percent, such as 0.1".to_owned())?;
-    if (0.0..=100.0).contains(&percent) {
-        Ok(percent / 100.0)
-    } else {
-        Err("expected 0 to 100".to_owned())
-    }
 }

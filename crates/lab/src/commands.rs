@@ -3,7 +3,9 @@
 mod compare;
 mod connection;
 mod demo;
+mod graph;
 mod leaves;
+mod link;
 mod new;
 mod open;
 mod path;
@@ -62,7 +64,8 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Path(arguments) => path::run(&arguments, cli.output),
         Command::Status(which) => leaves::status(&which, cli.output),
         Command::Policy(arguments) => leaves::policy(&arguments, cli.output),
-        Command::Link(arguments) => leaves::link(&arguments),
+        Command::Link(arguments) => link::run(&arguments, cli.output),
+        Command::Graph(arguments) => graph::run(&arguments, cli.output),
         Command::Run(arguments) => run::run(&arguments, cli.output),
         Command::Compare(arguments) => compare::run(&arguments, cli.output),
         Command::Verify(arguments) => verify::run(&arguments, cli.output),

@@ -159,7 +159,7 @@ impl Deployed {
     /// The host at a bridge port of the tunnel's node, if it has an IPv4 address.
     fn host_at(&self, port: &str, tunnel: &Tunnel) -> Result<Option<Host>, NetnsError> {
         let near = Endpoint { node: tunnel.node.clone(), interface: port.to_owned() };
-        let Some(end) = self.topology.peer(&near).cloned() else { return Ok(None) };
+        let Some(end) = self.topology.far_end(&near) else { return Ok(None) };
         let Ok(interface) = self.namespace(&end.node)?.enter(|| Interface::find(&end.interface))?
         else {
             return Ok(None);

@@ -36,7 +36,9 @@ pub enum FabricError {
     #[error(transparent)]
     State(#[from] StateError),
     /// There is no fabric of that name.
-    #[error("fabric '{0}' is not running")]
+    #[error(
+        "fabric '{0}' is not running: start it with 'lab up FILE'; 'lab list' names those that run"
+    )]
     NotUp(String),
     /// A fabric of that name runs, and is to stay.
     #[error(

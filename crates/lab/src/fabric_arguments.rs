@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand, ValueEnum};
 
-use crate::arguments::{Which, duration};
+use crate::arguments::Which;
+use crate::quantities::{circuit_rate, duration, percent};
 
 #[derive(Args)]
 pub(crate) struct New {
@@ -65,6 +66,86 @@ pub(crate) struct Path {
     /// Path of vtepctl [default: in the folder of lab]
     #[arg(long)]
     pub(crate) vtepctl: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Link {
+    /// Set a link down: both ends lose their carrier
+    ///
+    /// A plain link is set down at the named end, or at its first. A circuit is set down at both
+    /// interfaces of lab wan.
+    #[command(after_help = "Example:\n  lab link down spine1:dn1 --for 10s")]
+    Down(LinkState),
+    /// Set all interfaces of a link up
+    #[command(after_help = "Example:\n  lab link up spine1:dn1")]
+    Up(LinkState),
+    /// Change delay, jitter, loss or rate of a circuit of lab wan while it runs
+    ///
+    /// What is not named stays. Frames in transit keep their time. The properties are printed
+    /// afterwards.
+    #[command(
+        after_help = "Example:\n  lab link impair spine1:dci1 --delay 20ms --loss 1% --for 10s\n  lab link impair a1:b1 --rate 100mbit --direction a-to-b"
+    )]
+    Impair(Impair),
+}
+
+#[derive(Args)]
+pub(crate) struct LinkState {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Interface of the link as NODE:INTERFACE, or circuit as A:B
+    pub(crate) link: String,
+    /// Undo it after this time, such as 10s, or on Ctrl-C
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) time: Option<Duration>,
+}
+
+/// The directions of a circuit.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Direction {
+    /// Frames that arrive at the circuit's first interface
+    AToB,
+    /// Frames that arrive at its second interface
+    BToA,
+    /// All frames
+    Both,
+}
+
+#[derive(Args)]
+#[group(id = "properties", required = true, multiple = true, args = ["delay", "jitter", "loss", "rate", "queue"])]
+pub(crate) struct Impair {
+    #[command(flatten)]
+    pub(crate) place: LinkState,
+    /// Delay in each direction: 5ms, 300us, 1s
+    #[arg(long, value_parser = duration)]
+    pub(crate) delay: Option<Duration>,
+    /// Maximum deviation from the delay
+    #[arg(long, value_parser = duration)]
+    pub(crate) jitter: Option<Duration>,
+    /// Frame loss in percent: 1, 0.1%
+    #[arg(long, value_parser = percent)]
+    pub(crate) loss: Option<f64>,
+    /// Rate limit: 200mbit, 1gbit, or a number of kilobits per second; 0 for none
+    #[arg(long, value_parser = circuit_rate)]
+    pub(crate) rate: Option<u64>,
+    /// Queue length of the rate limit in bytes
+    #[arg(long)]
+    pub(crate) queue: Option<u64>,
+    /// Directions of the circuit A:B
+    #[arg(long, value_enum, default_value_t = Direction::Both)]
+    pub(crate) direction: Direction,
+}
+
+#[derive(Args)]
+pub(crate) struct Graph {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// File for the SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Seconds over which the load is measured
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) seconds: u64,
 }
 
 fn number(text: &str) -> Result<u32, String> {

@@ -194,10 +194,8 @@ pub fn follow(deployed: &Deployed, flow: &Flow) -> Result<Hops, HopsError> {
     let overlay = deployed.overlay()?;
     let (from, to) = hosts(&overlay, flow)?;
     let trace = Trace { deployed, flow, from, to };
-    let near = deployed.topology().peer(&from.end).map(|end| end.interface.clone());
-    let near = near.unwrap_or_default();
-    let far = deployed.topology().peer(&to.end).map(|end| end.interface.clone());
-    let far = far.unwrap_or_default();
+    let port = |host: &Host| deployed.topology().far_end(&host.end).map(|end| end.interface);
+    let (near, far) = (port(from).unwrap_or_default(), port(to).unwrap_or_default());
     let mut hops = Hops {
         from: from.end.to_string(),
         to: to.end.to_string(),
@@ -372,12 +370,8 @@ impl Trace<'_> {
 
 /// The other end of a wire, and the circuit in between.
 fn far_end(topology: &Topology, end: &Endpoint) -> Option<(Endpoint, Option<String>)> {
-    let far = topology.peer(end)?;
-    let circuit = topology.circuits().find(|ends| ends.contains(far));
-    let Some([a, b]) = circuit else { return Some((far.clone(), None)) };
-    let name = format!("{} {}:{}", a.node, a.interface, b.interface);
-    let other = if a == *far { &b } else { &a };
-    Some((topology.peer(other)?.clone(), Some(name)))
+    let wire = topology.wire_at(end)?;
+    Some((wire.far(end)?.clone(), wire.circuit_name()))
 }
 
 impl std::fmt::Display for Hops {

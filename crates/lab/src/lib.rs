@@ -7,6 +7,8 @@
 //! - [`deployed`], [`spread`], [`balance`], [`counters`]: hosts and paths of a fabric that is up,
 //!   and how traffic spreads over its links
 //! - [`hops`]: the path of a flow, router by router
+//! - [`link`]: changes of links while the fabric runs
+//! - [`graph`]: a picture of the fabric with the load on its links
 //! - [`packet`], [`arp`], [`roce`], [`stream`]: traffic between hosts
 //! - [`daemon`]: vtepd on a node; [`leaves`]: on all leaves
 //! - [`owner`]: files for the user who called sudo
@@ -29,8 +31,10 @@ pub mod demo;
 pub mod deployed;
 pub mod endpoint;
 pub mod fabric;
+pub mod graph;
 pub mod hops;
 pub mod leaves;
+pub mod link;
 pub mod netns;
 pub mod new;
 pub mod node;

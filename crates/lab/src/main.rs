@@ -4,6 +4,7 @@ mod arguments;
 mod commands;
 mod fabric_arguments;
 mod output;
+mod quantities;
 mod workload_arguments;
 
 use std::io::Write as _;

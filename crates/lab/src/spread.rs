@@ -169,17 +169,7 @@ pub(crate) fn ends<'a>(topology: &Topology, overlay: &'a Overlay) -> Option<(&'a
 
 /// The two ends of each link. A circuit and the links at its ends are combined into one link.
 fn links(topology: &Topology) -> Vec<[Endpoint; 2]> {
-    let circuits: Vec<[Endpoint; 2]> = topology.circuits().collect();
-    let ports: BTreeSet<&Endpoint> = circuits.iter().flatten().collect();
-    let plain = topology
-        .links
-        .iter()
-        .map(|link| &link.ends)
-        .filter(|ends| !ends.iter().any(|end| ports.contains(end)));
-    let joined = circuits
-        .iter()
-        .filter_map(|[a, b]| Some([topology.peer(a)?.clone(), topology.peer(b)?.clone()]));
-    plain.cloned().chain(joined).collect()
+    topology.wires().into_iter().map(|wire| wire.ends).collect()
 }
 
 /// The distance of each node in links.

@@ -3,6 +3,7 @@
 //! - [`model`]: what the file says
 //! - [`load`]: reads and checks a file; [`expand`] replaces variables, [`parse`] converts the YAML
 //! - [`order`]: which stages of nodes wait for which
+//! - [`wire`]: links as nodes see them, with circuits
 
 mod error;
 mod expand;
@@ -10,6 +11,7 @@ mod load;
 mod model;
 pub(crate) mod order;
 mod parse;
+mod wire;
 
 pub use error::TopologyError;
 pub(crate) use model::is_lab;
@@ -17,3 +19,4 @@ pub use model::{
     Bind, EndSettings, Endpoint, Healthcheck, Kind, LINK_MTU, Link, Node, Stage, StageSettings,
     Topology,
 };
+pub use wire::Wire;

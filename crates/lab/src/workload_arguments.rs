@@ -5,6 +5,8 @@ use lab::endpoint::Kind;
 use lab::workload::{Collective, Compute, Dealing};
 use roce::{Settings, SourcePort, dcqcn};
 
+use crate::quantities::{number, rate, size};
+
 /// How inner UDP source ports are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PortFormula {
@@ -199,41 +201,6 @@ pub(crate) struct Connect {
     pub(crate) transport: Transport,
 }
 
-/// Parses a number with one of these units.
-fn number(text: &str, units: &[(&str, f64)], example: &str) -> Result<f64, String> {
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let found = units.iter().find(|(name, _)| *name == unit).map(|(_, scale)| scale);
-    let value = found.zip(number.parse::<f64>().ok()).map(|(scale, number)| number * scale);
-    value.filter(|value| (0.0..1e15).contains(value)).ok_or_else(|| {
-        let names: Vec<&str> =
-            units.iter().map(|(name, _)| *name).filter(|name| !name.is_empty()).collect();
-        format!("expected a number with {}, such as {example}", names.join(", "))
-    })
-}
-
-/// Parses a number of bytes.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, f64); 8] = [
-        ("", 1.0),
-        ("B", 1.0),
-        ("kB", 1e3),
-        ("MB", 1e6),
-        ("GB", 1e9),
-        ("KiB", 1024.0),
-        ("MiB", 1_048_576.0),
-        ("GiB", 1_073_741_824.0),
-    ];
-    number(text, &UNITS, "16MiB").map(|bytes| bytes as u64)
-}
-
-/// Parses a rate in bits per second.
-pub(crate) fn rate(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, f64); 5] =
-        [("", 1.0), ("bit", 1.0), ("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9)];
-    number(text, &UNITS, "1Gbit").map(|rate| rate as u64)
-}
-
 fn seconds(text: &str) -> Result<f64, String> {
     const UNITS: [(&str, f64); 4] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0)];
     number(text, &UNITS, "5ms")
@@ -257,16 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_rates_and_times_have_units() {
-        let sizes = ["312MB", "16MiB", "7", "1.5KiB"].map(|text| size(text).unwrap());
-        assert_eq!(sizes, [312_000_000, 16 << 20, 7, 1536]);
-        assert_eq!(
-            ["1Gbit", "2.5Mbit", "0"].map(|text| rate(text).unwrap()),
-            [1_000_000_000, 2_500_000, 0]
-        );
-        for text in ["", "MB", "12XB", "-1MB", "1e99"] {
-            assert!(size(text).is_err(), "{text}");
-        }
+    fn a_computation_is_a_time_a_range_or_a_mean() {
         assert_eq!(compute("0s"), Ok(Compute::None));
         assert_eq!(compute("2s"), Ok(Compute::Fixed { seconds: 2.0 }));
         assert_eq!(compute("1s..1min"), Ok(Compute::Uniform { min: 1.0, max: 60.0 }));

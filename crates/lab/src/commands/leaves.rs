@@ -1,12 +1,11 @@
-//! `lab status` and `lab policy`: vtepd on all leaves. `lab link`: links of a running fabric.
+//! `lab status` and `lab policy`: vtepd on all leaves.
 
 use std::process::ExitCode;
 
-use lab::topology::Endpoint;
 use lab::{daemon, leaves};
 
 use super::open::open;
-use crate::arguments::{Link, LinkAction, Output, Policy, Which};
+use crate::arguments::{Output, Policy, Which};
 use crate::output::{Outcome, print, print_json};
 
 pub(super) fn status(which: &Which, output: Output) -> Outcome {
@@ -36,22 +35,4 @@ pub(super) fn policy(arguments: &Policy, output: Output) -> Outcome {
     });
     leaves::set(&fabric, &std::path::absolute(vtepd)?, settings.as_ref())?;
     status(&arguments.which, output)
-}
-
-pub(super) fn link(arguments: &Link) -> Outcome {
-    let fabric = open(arguments.which.name.as_deref())?;
-    let found = fabric.topology().links.iter().find_map(|link| {
-        let named = |end: &&Endpoint| end.to_string() == arguments.end;
-        link.ends.iter().find(named).cloned()
-    });
-    let Some(end) = found else {
-        return Err(format!(
-            "no link ends at '{}': name an end as NODE:INTERFACE, as 'lab counters' lists them",
-            arguments.end
-        )
-        .into());
-    };
-    let up = arguments.action == LinkAction::Up;
-    fabric.node(&end.node)?.namespace()?.rtnl(|rtnl| rtnl.set_up(&end.interface, up))?;
-    Ok(ExitCode::SUCCESS)
 }

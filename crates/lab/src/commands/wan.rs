@@ -22,7 +22,7 @@ pub(super) fn run(arguments: &Wan, output: Output) -> Outcome {
             delay: arguments.delay,
             jitter: arguments.jitter,
             loss: arguments.loss,
-            rate: (arguments.rate > 0).then_some(arguments.rate.saturating_mul(1000)),
+            rate: (arguments.rate > 0).then_some(arguments.rate),
             queue: arguments.queue,
             ecn: arguments.ecn,
         },

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use rtnetlink::packet_route::link::{
-    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage,
+    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
@@ -16,6 +16,10 @@ pub struct Link {
     pub index: u32,
     /// The name.
     pub name: String,
+    /// Whether it is set up (`IFF_UP`).
+    pub up: bool,
+    /// Whether it has a carrier (`IFF_LOWER_UP`).
+    pub carrier: bool,
     /// The index of its bridge, bond or VRF.
     pub master: Option<u32>,
     /// The VNI and the local VTEP address of a VXLAN netdev that has both.
@@ -68,8 +72,15 @@ pub(super) fn main_route_of(message: RouteMessage) -> Option<Route> {
 }
 
 pub(super) fn link_of(message: LinkMessage) -> Link {
-    let mut link =
-        Link { index: message.header.index, name: String::new(), master: None, vxlan: None };
+    let flags = message.header.flags;
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        up: flags.contains(LinkFlags::Up),
+        carrier: flags.contains(LinkFlags::LowerUp),
+        master: None,
+        vxlan: None,
+    };
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,

@@ -67,7 +67,7 @@ impl Drop for Link<'_> {
 }
 
 impl Traffic<'_> {
-    /// Sets the far end of an uplink down and up again.
+    /// Sets the far end of an uplink down and up again; of a circuit, both its interfaces.
     pub(super) fn lose_uplink(
         &self,
         uplink: &Endpoint,
@@ -81,9 +81,15 @@ impl Traffic<'_> {
         uplink: &Endpoint,
         measure: impl FnOnce(Link<'_>) -> Result<T, VerifyError>,
     ) -> Result<T, VerifyError> {
-        let far = self.deployed.topology().peer(uplink).cloned().unwrap_or_else(|| uplink.clone());
-        let namespace = self.deployed.namespace(&far.node)?;
-        let set = |whole| Ok(namespace.rtnl(|rtnl| rtnl.set_up(&far.interface, whole))?);
+        let wire = self.deployed.topology().wire_at(uplink);
+        let ends = wire.as_ref().map_or_else(|| vec![uplink], |wire| wire.cut_at(uplink));
+        let set = |whole| {
+            for end in &ends {
+                let namespace = self.deployed.namespace(&end.node)?;
+                namespace.rtnl(|rtnl| rtnl.set_up(&end.interface, whole))?;
+            }
+            Ok(())
+        };
         measure(Link { set: &set, whole: true })
     }
 

@@ -88,7 +88,8 @@ pub enum ChangeError {
     Refused(String),
 }
 
-/// Changes circuits of the `lab wan` that runs in a namespace. Returns what undoes it.
+/// Changes circuits of the `lab wan` that runs in a namespace. Returns what undoes it. A change
+/// without properties changes nothing; what undoes it has the properties.
 ///
 /// # Errors
 /// [`ChangeError`]. Nothing has changed then.
@@ -146,7 +147,11 @@ impl Wan {
                 }
                 let impairment = direction.schedule.impairment();
                 before.push(Change::of(from, impairment));
-                direction.schedule.set(change.apply(impairment));
+                let after = change.apply(impairment);
+                // A question alone must not draw a new delay.
+                if after != *impairment {
+                    direction.schedule.set(after);
+                }
             }
         }
         self.set_poll_interval();

@@ -11,6 +11,8 @@ mod fixture;
 mod graceful;
 mod hazard;
 mod hosts;
+mod lab_command;
+mod live_links;
 mod mobility;
 mod new_fabric;
 mod other_lab;

@@ -2,62 +2,20 @@
 //! spreads over its paths.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::process::{Command, Output};
 
 use lab::process::wait_until;
 use root_test::root_test;
 use serde_json::Value;
-use vtepd_tests::daemon::lab_program;
 
 use super::fixture::{TIMEOUT, frr, turn};
+use super::lab_command::{NewFabric, ask, lab, said};
 
 const FABRIC: &str = "evpn-new";
-
-/// A folder for the fabric's files. Drop stops the fabric and deletes the folder.
-struct Files(PathBuf);
-
-impl Files {
-    fn new(options: &[&str]) -> Self {
-        let folder = std::env::temp_dir().join(format!("{FABRIC}-{}", std::process::id()));
-        let files = Self(folder);
-        let folder = files.0.to_str().unwrap();
-        let made = lab(&[&["new", folder, "--name", FABRIC], options].concat());
-        assert!(made.status.success(), "{}", said(&made));
-        files
-    }
-
-    fn topology(&self) -> String {
-        self.0.join(format!("{FABRIC}.clab.yml")).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = lab(&["down", FABRIC]);
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn lab(arguments: &[&str]) -> Output {
-    Command::new(lab_program()).args(arguments).output().unwrap()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
-}
-
-/// Runs `lab` with JSON output.
-fn ask(arguments: &[&str]) -> Value {
-    let output = lab(&[arguments, &["-o", "json"]].concat());
-    assert!(output.status.success(), "{arguments:?}: {}", said(&output));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
 
 #[root_test(needs = frr)]
 fn a_new_fabric_forwards_with_vtepd_and_is_not_overwritten() {
     let _turn = turn();
-    let files = Files::new(&["--leaves", "2", "--spines", "3", "--bfd", "500ms"]);
+    let files = NewFabric::new(FABRIC, &["--leaves", "2", "--spines", "3", "--bfd", "500ms"]);
     let topology = files.topology();
     ask(&["up", &topology]);
     for row in ask(&["status", "--name", FABRIC]).as_array().unwrap() {

@@ -166,8 +166,7 @@ fn interface(deployed: &Deployed, end: &Endpoint) -> Result<(Namespace, String),
 /// What is set down so that both ends of a link lose their carrier: the far end, or both ends of the
 /// circuit that it leads into.
 fn wire_of(deployed: &Deployed, near: &Endpoint) -> Result<Vec<(Namespace, String)>, RunError> {
-    let far = far_end(deployed, near);
-    let circuit = deployed.topology().circuits().find(|ends| ends.contains(&far));
-    let ends = circuit.map_or_else(|| vec![far], |ends| ends.to_vec());
-    ends.iter().map(|end| interface(deployed, end)).collect()
+    let wire = deployed.topology().wire_at(near);
+    let ends = wire.as_ref().map_or_else(|| vec![near], |wire| wire.cut_at(near));
+    ends.into_iter().map(|end| interface(deployed, end)).collect()
 }

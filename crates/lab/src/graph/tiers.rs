@@ -1,0 +1,67 @@
+//! The tiers of a topology: hosts, leaves, spines, and what is above them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::topology::{Kind, Topology};
+
+/// The neighbours of each node, once for each wire.
+type Neighbours = BTreeMap<String, Vec<String>>;
+
+/// The tier of each node with wires: its distance from the nearest host. Nodes without a namespace
+/// of their own, and those that only emulate circuits, have none.
+pub(super) fn of(topology: &Topology) -> BTreeMap<String, usize> {
+    let mut neighbours = Neighbours::new();
+    for wire in topology.wires() {
+        let [a, b] = wire.ends.map(|end| end.node);
+        neighbours.entry(a.clone()).or_default().push(b.clone());
+        neighbours.entry(b).or_default().push(a);
+    }
+    let is_host = |name: &str| {
+        topology.nodes.get(name).is_some_and(|node| {
+            let has_frr =
+                node.binds.iter().any(|bind| bind.target.starts_with(Path::new("/etc/frr")));
+            node.kind == Kind::Linux && !has_frr
+        })
+    };
+    let mut tiers = BTreeMap::new();
+    while let Some(start) = neighbours.keys().find(|name| !tiers.contains_key(*name)) {
+        let part = connected(&neighbours, start);
+        let bottom = bottom(&neighbours, &part, &is_host);
+        tiers.extend(distances(&neighbours, bottom));
+    }
+    tiers
+}
+
+/// The nodes that this one has a path to.
+fn connected(neighbours: &Neighbours, start: &str) -> BTreeSet<String> {
+    distances(neighbours, BTreeSet::from([start.to_owned()])).into_keys().collect()
+}
+
+/// The hosts. If there are no routers beside them, or only routers: the nodes with the fewest wires.
+fn bottom(
+    neighbours: &Neighbours,
+    part: &BTreeSet<String>,
+    is_host: &dyn Fn(&str) -> bool,
+) -> BTreeSet<String> {
+    let hosts: BTreeSet<String> = part.iter().filter(|name| is_host(name)).cloned().collect();
+    if !hosts.is_empty() && hosts.len() < part.len() {
+        return hosts;
+    }
+    let wires = |name: &String| neighbours.get(name).map_or(0, Vec::len);
+    let fewest = part.iter().map(wires).min().unwrap_or_default();
+    part.iter().filter(|name| wires(name) == fewest).cloned().collect()
+}
+
+/// The distance of each node from the nearest of these.
+fn distances(neighbours: &Neighbours, from: BTreeSet<String>) -> BTreeMap<String, usize> {
+    let mut found: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut next, mut distance) = (from, 0);
+    while !next.is_empty() {
+        found.extend(next.iter().map(|name| (name.clone(), distance)));
+        let around = next.iter().filter_map(|name| neighbours.get(name)).flatten();
+        next = around.filter(|name| !found.contains_key(*name)).cloned().collect();
+        distance += 1;
+    }
+    found
+}
