@@ -26,6 +26,7 @@ use crate::guard::{self, Guarded, Watched};
 use crate::handle::Handle;
 use crate::instance::{self, Instance};
 use crate::packet_rules::PacketRules;
+use crate::pinning::Shared;
 use crate::probing::Opened;
 use crate::takeover::{SteeringOptions, Takeover, TakeoverError};
 use crate::{access_ports, api, config_diff, dry_run, filter_watch, listeners, own_links};
@@ -144,7 +145,7 @@ fn take_over(
     (hook, features): (Hook, Features),
     requests: &mpsc::Sender<Request>,
     ended: mpsc::Sender<()>,
-    pins: &Pins,
+    pinning: Option<&Arc<Shared>>,
 ) -> Result<Takeover, Failure> {
     let (stall_limit, mut worker) = (configuration.stall_limit, configuration.worker);
     let access = configuration.standalone.open(&configuration.settings, worker.workers)?;
@@ -161,9 +162,10 @@ fn take_over(
     tracing::debug!(?cpus, "each worker stays on a CPU");
     let socket = configuration.api.clone();
     let expedited_rcu = configuration.expedited_rcu;
-    Ok(Takeover::prepare(
+    let pins = Pins(pinning.cloned().map(|shared| shared as _));
+    let takeover = Takeover::prepare(
         SteeringOptions { hook, features, stall_limit, expedited_rcu },
-        (worker, pins),
+        (worker, &pins),
         &cpus,
         access,
         requests,
@@ -172,7 +174,11 @@ fn take_over(
         move || {
             let _ = ended.try_send(());
         },
-    )?)
+    )?;
+    if let Some(shared) = pinning {
+        shared.add_offloaded(takeover.pinned_usage().map_err(TakeoverError::Steering)?);
+    }
+    Ok(takeover)
 }
 
 async fn forward(
@@ -195,11 +201,8 @@ async fn forward(
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
     let probing = configuration.probing.as_ref().map(Opened::open).transpose()?;
     let shared = probing.as_ref().map(|opened| Arc::clone(&opened.shared));
-    let pins = Pins(shared.clone().map(|shared| shared as _));
-    let takeover = take_over(&configuration, (hook, features), &requests, worker_ends, &pins)?;
-    if let Some(shared) = &shared {
-        shared.add_offloaded(takeover.pinned_usage().map_err(TakeoverError::Steering)?);
-    }
+    let takeover =
+        take_over(&configuration, (hook, features), &requests, worker_ends, shared.as_ref())?;
     let (status, seen) = watch::channel(Status::default());
     let (ports, gso) = (configuration.standalone.port_summaries(), configuration.worker.gso);
     let handle = Arc::new(Handle::new(
