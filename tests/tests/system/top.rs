@@ -79,7 +79,7 @@ fn a_screen_has_the_rates_of_the_traffic() {
         &["VTEP 10.0.0.1", "up "][..],
         &["dropped 0 frames/s", " k frames/s", "Mbit/s"],
         &["up1 10.1.1.0", "█", " M", " k"],
-        &["10", "vx10", "userspace", "qp-pin"],
+        &["10", "vx10", "qp-pin"],
         &["Queue pairs: 32"],
         &["10", "192.168.10.1", "192.168.10.3", "0x", "pinned"],
         &["attached"],
