@@ -66,7 +66,7 @@ fn come_and_go_with(
 
 /// Rates of the short runs. An unoptimised worker on a busy machine can forward them.
 const SHORT: [u32; 2] = [20_000, 1000];
-const SHORT_CYCLES: usize = 5;
+const SHORT_CYCLES: usize = 3;
 const SHORT_TRIES: usize = 3;
 
 #[root_test]
