@@ -22,11 +22,14 @@ pub(super) fn daemons(fpm: bool) -> String {
 
 /// The file `frr.conf`.
 pub(super) fn frr(plan: &Plan, router: &Router) -> String {
-    let mut text =
-        format!("frr defaults datacenter\nhostname {}\nlog stdout informational\n", router.name);
+    // With next-hop objects, zebra 8.4 may not give the kernel an uplink that has returned.
+    let mut text = format!(
+        "frr defaults datacenter\nhostname {}\nlog stdout informational\n\
+         no zebra nexthop kernel enable\n",
+        router.name
+    );
     if router.role == Role::Leaf {
-        text += "no zebra nexthop kernel enable\nno fpm use-next-hop-groups\n\
-                 fpm address 127.0.0.1\n";
+        text += "no fpm use-next-hop-groups\nfpm address 127.0.0.1\n";
     }
     // Writing to a string does not fail.
     let _ = interfaces(&mut text, router);

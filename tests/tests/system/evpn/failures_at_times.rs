@@ -13,6 +13,9 @@ use super::fixture::{frr, turn};
 
 const FABRIC: &str = "evpn-failures";
 
+/// Frames per second: many, because FRR may need less than a millisecond to move the traffic.
+const RATE: u32 = 20_000;
+
 /// A folder for the files of the test. Drop deletes it, and stops the fabric.
 struct Folder(PathBuf);
 
@@ -37,7 +40,7 @@ fn failures_come_at_their_times_and_the_fabric_recovers() {
     let text = format!(
         "name = 'story'\ntitle = 'A story'\nquestion = 'What fails?'
          topologies = ['{}']\ndataplane = [{{policy = 'qp-hash'}}]
-         [traffic]\nframes = 50\nrate = 4000\nsites = [['host1'], ['host2']]
+         [traffic]\nframes = 50\nrate = {RATE}\nsites = [['host1'], ['host2']]
          [workload]\nbytes = 100000\nmessage = 4096
          transport = {{ rate = 20000000, retries = 1000000 }}
          [sweep]\nqueue-pairs = [8]\n[repetitions]\nmin = 1\nmax = 1\nturn = 1
@@ -63,7 +66,7 @@ fn failures_come_at_their_times_and_the_fabric_recovers() {
         assert!(outage <= longest && longest < 30_000.0, "{run:?}");
         assert_eq!((outage == 0.0, longest == 0.0), (run.lost == 0, run.lost == 0), "{run:?}");
         // The first second is half a second before the failure; traffic then flows for two.
-        assert!(run.sent >= 2 * 4000, "{run:?}");
+        assert!(run.sent >= 2 * u64::from(RATE), "{run:?}");
         let hit = run.hit.unwrap();
         assert!(hit.milliseconds > 0.5 * hit.usual && hit.usual > 1.0, "{hit:?}");
     }
