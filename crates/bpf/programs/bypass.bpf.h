@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //
-// The bridge bypass: redirects a host's frame for a known remote MAC address from the host port to
-// the worker, past the bridge. Included by steering.bpf.c.
+// The bridge bypass: a host's frame for a known remote MAC address does not pass the bridge. The
+// program at the host port encapsulates it (`offload`), or redirects it to the worker. Included by
+// steering.bpf.c.
 
 #define IPPROTO_ICMPV6 58
 
@@ -51,12 +52,12 @@ struct location_entry {
 	// A time of CLOCK_MONOTONIC_COARSE in nanoseconds. For an address behind a port: when the
 	// bridge last saw a frame of it. For an address behind a VTEP: when a local port last
 	// received a frame from it, which means that the host has moved here.
-	__u64 heard;
+	__u64 seen;
 	__u32 index; // LOCATION_REMOTE: the VTEP's index in the snapshot; LOCATION_HOST: the port's ifindex
 	__u32 zero;
 };
 
-#define MOVED_HERE 1000000000LL // nanoseconds; within this time the control task learns of a real move
+#define MOVE_WINDOW 1000000000LL // nanoseconds; within this time the control task learns of a real move
 struct {
 	UINT(type, BPF_MAP_TYPE_HASH);
 	UINT(max_entries, 131072);
@@ -68,7 +69,7 @@ struct {
 // Whether this is a valid IPv4 packet without options that fills the frame. With br_netfilter the
 // bridge drops packets with a wrong version, length or checksum, and trims bytes behind a packet
 // (br_validate_ipv4(), net/bridge/br_netfilter_hooks.c).
-static ALWAYS_INLINE int is_ipv4(struct __sk_buff *skb)
+static ALWAYS_INLINE int is_plain_ipv4(struct __sk_buff *skb)
 {
 	const __u8 *frame = linear(skb, 14 + 20);
 	const __u32 *words = (const __u32 *)(frame + 14);
@@ -91,7 +92,7 @@ static ALWAYS_INLINE int is_ipv4(struct __sk_buff *skb)
 // Whether this is such an IPv4 packet, or an IPv6 packet of the right length (br_validate_ipv6())
 // that is not neighbour discovery (RFC 4861: ICMPv6 types 133 to 137). Extension headers could hide
 // neighbour discovery, so packets with those or with unknown protocols pass the bridge.
-static ALWAYS_INLINE int is_ip(struct __sk_buff *skb)
+static ALWAYS_INLINE int may_bypass(struct __sk_buff *skb)
 {
 	struct {
 		__u8 version;
@@ -103,7 +104,7 @@ static ALWAYS_INLINE int is_ip(struct __sk_buff *skb)
 	__u8 next, type;
 
 	if (skb->protocol == htons(ETH_P_IP))
-		return is_ipv4(skb);
+		return is_plain_ipv4(skb);
 	if (skb->protocol != htons(ETH_P_IPV6) || bpf_skb_load_bytes(skb, 14, &ip6, sizeof(ip6)))
 		return 0;
 	if (ip6.version >> 4 != 6 || ntohs(ip6.length) + 14U + 40U != skb->len)
@@ -129,7 +130,7 @@ static ALWAYS_INLINE int read_addresses(struct __sk_buff *skb, __u8 *destination
 	return 1;
 }
 
-// Host port ingress: redirects untagged IP frames. The bridge must have the source address on this
+// Host port ingress: encapsulates or redirects untagged IP frames. The bridge must have the source address on this
 // port and the destination address behind the vxlan netdev. After each refresh interval, one frame
 // of each host passes the bridge, which keeps the host's entry. That path is longer, so further
 // frames take the same backlog until it has arrived.
@@ -139,7 +140,7 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	struct bypass_port *port = bpf_map_lookup_elem(&bypass_ports, &ifindex);
 	struct mac_location destination = {.kind = LOCATION_REMOTE}, source = {.kind = LOCATION_PORT};
 	struct port_counts *counts;
-	struct passage *passage;
+	struct backlog *backlog;
 	struct location_entry *remote, *host;
 	__u64 now;
 	__u32 number, worker;
@@ -158,13 +159,13 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	now = bpf_ktime_get_coarse_ns();
 	// Group addresses are never in the map.
 	remote = bpf_map_lookup_elem(&mac_locations, &destination);
-	if (!remote || (__s64)(now - remote->heard) < MOVED_HERE || skb->vlan_present || !is_ip(skb) || !fits(skb, port->frame_limit))
+	if (!remote || (__s64)(now - remote->seen) < MOVE_WINDOW || skb->vlan_present || !may_bypass(skb) || !fits(skb, port->frame_limit))
 		goto pass;
 	host = bpf_map_lookup_elem(&mac_locations, &source);
 	if (!host)
 		goto pass;
-	if (now - host->heard >= port->refresh) {
-		host->heard = now;
+	if (now - host->seen >= port->refresh) {
+		host->seen = now;
 		counts->refreshed += 1;
 		return PASS;
 	}
@@ -181,12 +182,12 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), port->slot))
 		return DROP;
 	counts->bypass += 1;
-	passage = this_passage();
+	backlog = punt_backlog();
 	// A super-frame takes the backlog, where kinds that the worker could not read are split.
-	if (!passage || passage->arrived != passage->queued || skb->gso_size)
-		return by_backlog(skb, worker, passage);
+	if (!backlog || backlog->arrived != backlog->queued || skb->gso_size)
+		return redirect_by_backlog(skb, worker, backlog);
 	mark_punt(skb, worker, BRIDGE);
-	return at_once(skb, near_end(bridge_punts, worker));
+	return redirect_past_backlog(skb, near_end(bridge_punts, worker));
 pass:
 	// The bridge learns from this frame that its sender is on this port. Frames to that address
 	// have to pass the bridge from now on, before the control task is notified.
@@ -194,14 +195,14 @@ pass:
 	source.scope = port->slot;
 	remote = bpf_map_lookup_elem(&mac_locations, &source);
 	if (remote)
-		remote->heard = now;
+		remote->seen = now;
 	if (port->frame_limit)
 		counts->passed += 1;
 	return PASS;
 }
 
 // Encapsulates what the bridge sends to a vxlan netdev, if the VTEP is known.
-static ALWAYS_INLINE int offload_to(struct __sk_buff *skb, __u32 slot)
+static ALWAYS_INLINE int encapsulate_known(struct __sk_buff *skb, __u32 slot)
 {
 	struct mac_location destination = {.scope = slot, .kind = LOCATION_REMOTE};
 	struct location_entry *remote;

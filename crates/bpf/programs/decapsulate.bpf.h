@@ -197,7 +197,7 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	__u64 sum = h6 ? pseudo_header_ipv6(h6) : pseudo_header(&h->ip, udp->length);
 	__u32 *vtep, *netdev, length, port, segments = 1, header, segment;
 	struct inside inner;
-	struct passage *passage;
+	struct backlog *backlog;
 
 	if (!vni || !(vni->flags & OFFLOAD_DECAPSULATES))
 		return TO_WORKER;
@@ -229,8 +229,8 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 		return TO_WORKER;
 	port = host_port(skb, &inner, slot, length);
 	// A frame past the bridge must not overtake those that wait for the bridge on this CPU.
-	passage = bridge_passage();
-	if (passage && passage->arrived != passage->queued)
+	backlog = bridge_backlog();
+	if (backlog && backlog->arrived != backlog->queued)
 		port = 0;
 	if (remove_outer(skb, at, inner.ethertype))
 		return skb->gso_size ? super_frame_to_worker(skb, slot, UNDERLAY, at) : TO_WORKER;
@@ -242,7 +242,7 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	count_received(slot, *vtep, length, segments, port != 0);
 	if (port)
 		return bpf_redirect(port, 0);
-	if (passage)
-		skb->tc_index = next_number(passage);
+	if (backlog)
+		skb->tc_index = next_number(backlog);
 	return bpf_redirect(*netdev, BPF_F_INGRESS);
 }

@@ -183,13 +183,13 @@ struct {
 // of the frame's Ethernet header.
 static FUNCTION int comes_from_worker(struct __sk_buff *skb, __u64 *entry, __u32 which, __u32 start)
 {
-	struct passage *passage = this_passage();
+	struct backlog *backlog = punt_backlog();
 	__u32 worker = worker_of(skb, start) & (WORKERS - 1);
 	__u64 moved = OFFLOAD_MOVED(worker, which);
 
 	if (!entry || *entry & moved)
 		return 0;
-	if ((which == BRIDGE && (!passage || passage->arrived != passage->queued)) || !has_sent_all(worker, which))
+	if ((which == BRIDGE && (!backlog || backlog->arrived != backlog->queued)) || !has_sent_all(worker, which))
 		return 1;
 	__sync_fetch_and_or(entry, moved);
 	return 0;

@@ -26,11 +26,11 @@ static inline __attribute__((always_inline)) long noted(__u32 ifindex, __u64 fla
 
 static ALWAYS_INLINE int finished(struct __sk_buff *skb, int result)
 {
-	struct passage *passage = bridge_passage();
+	struct backlog *backlog = bridge_backlog();
 
 	// No frame arrives after a test run.
-	if (passage)
-		passage->arrived = passage->queued;
+	if (backlog)
+		backlog->arrived = backlog->queued;
 	skb->cb[1] = to_ifindex;
 	skb->cb[2] = to_flags;
 	skb->cb[3] = ntohs(skb->protocol);

@@ -74,10 +74,10 @@ struct tunnel_end {
 };
 
 struct taken_tunnel {
-	__u32 worker; // number of the worker that receives all packets; a number beyond all workers distributes the flows
-	__u16 slot;   // of the VNI
-	__u16 leaves; // whether the VNI is given back: flows go to the kernel once the worker has sent all
-	__u32 left;   // the workers whose flows have gone, one bit each
+	__u32 worker;   // number of the worker that receives all packets; a number beyond all workers distributes the flows
+	__u16 slot;     // of the VNI
+	__u16 draining; // whether the VNI is given back: flows go to the kernel once the worker has sent all
+	__u32 drained;  // the workers whose flows have gone, one bit each
 };
 
 struct {
@@ -114,8 +114,8 @@ struct {
 struct taken_netdev {
 	__u32 frame_limit; // longest Ethernet frame, with header and tags, that fits the underlay once encapsulated
 	__u16 slot;        // 802.1ad VLAN identifier of the VNI on the bridge punt pair
-	__u16 leaves;      // as in struct taken_tunnel
-	__u32 left;
+	__u16 draining;    // as in struct taken_tunnel
+	__u32 drained;
 };
 
 struct {
@@ -221,7 +221,7 @@ SEC("classifier") int vtepd_punt(struct __sk_buff *skb)
 // the backlog therefore carries a sequence number in tc_index. A direct frame is only sent if the
 // last number of this CPU has arrived. If the backlog dropped that frame, the next frame through
 // the backlog corrects the state.
-struct passage {
+struct backlog {
 	__u16 queued;
 	__u16 arrived;
 };
@@ -230,62 +230,62 @@ struct {
 	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	UINT(max_entries, 2);
 	TYPE(key, __u32);
-	TYPE(value, struct passage);
-} passage SEC(".maps");
+	TYPE(value, struct backlog);
+} backlog SEC(".maps");
 
-static ALWAYS_INLINE struct passage *this_passage(void)
+static ALWAYS_INLINE struct backlog *punt_backlog(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&passage, &zero);
+	return bpf_map_lookup_elem(&backlog, &zero);
 }
 
 // The same for frames that were decapsulated here, on their way into the ingress of vxlan netdevs.
-static ALWAYS_INLINE struct passage *bridge_passage(void)
+static ALWAYS_INLINE struct backlog *bridge_backlog(void)
 {
 	__u32 one = 1;
 
-	return bpf_map_lookup_elem(&passage, &one);
+	return bpf_map_lookup_elem(&backlog, &one);
 }
 
 // Returns the next sequence number. 0 means "no number".
-static ALWAYS_INLINE __u16 next_number(struct passage *passage)
+static ALWAYS_INLINE __u16 next_number(struct backlog *backlog)
 {
-	passage->queued += passage->queued == 0xffff ? 2 : 1;
-	return passage->queued;
+	backlog->queued += backlog->queued == 0xffff ? 2 : 1;
+	return backlog->queued;
 }
 
 // Redirects into a bridge punt pair through its transmit queue and the backlog.
-static ALWAYS_INLINE int by_backlog(struct __sk_buff *skb, __u32 worker, struct passage *passage)
+static ALWAYS_INLINE int redirect_by_backlog(struct __sk_buff *skb, __u32 worker, struct backlog *backlog)
 {
-	if (!passage)
+	if (!backlog)
 		return DROP;
-	skb->tc_index = next_number(passage);
+	skb->tc_index = next_number(backlog);
 	mark_punt(skb, worker, BRIDGE);
 	// The punt pair may split a super-frame, and all pieces carry its number. Skipping a number
 	// keeps direct frames waiting until a later frame through the backlog has arrived.
 	if (skb->gso_size)
-		next_number(passage);
+		next_number(backlog);
 	return bpf_redirect(near_end(bridge_punts, worker), 0);
 }
 
 // Whether a flow of a VNI that is given back goes to the kernel: the worker has nothing of it left.
-static ALWAYS_INLINE int has_left(__u16 leaves, __u32 *left, __u32 worker, __u32 which)
+static ALWAYS_INLINE int is_drained(__u16 draining, __u32 *drained, __u32 worker, __u32 which)
 {
-	struct passage *passage = this_passage();
+	struct backlog *backlog = punt_backlog();
 
-	if (!leaves)
+	if (!draining)
 		return 0;
-	if (*left & 1U << worker)
+	if (*drained & 1U << worker)
 		return 1;
-	if ((which == BRIDGE && (!passage || passage->arrived != passage->queued)) || !has_sent_all(worker, which))
+	if ((which == BRIDGE && (!backlog || backlog->arrived != backlog->queued)) || !has_sent_all(worker, which))
 		return 0;
-	__sync_fetch_and_or(left, 1U << worker);
+	__sync_fetch_and_or(drained, 1U << worker);
 	return 1;
 }
 
 // Redirects directly to the far end of a punt pair, past its transmit queue and the backlog.
-static ALWAYS_INLINE int at_once(struct __sk_buff *skb, __u32 punt)
+static ALWAYS_INLINE int redirect_past_backlog(struct __sk_buff *skb, __u32 punt)
 {
 	skb->tc_index = 0;
 	return bpf_redirect_peer(punt, 0);
@@ -295,10 +295,10 @@ static ALWAYS_INLINE int at_once(struct __sk_buff *skb, __u32 punt)
 // from the IP stack.
 SEC("classifier") int vtepd_far_end(struct __sk_buff *skb)
 {
-	struct passage *passage = this_passage();
+	struct backlog *backlog = punt_backlog();
 
-	if (passage && skb->tc_index)
-		passage->arrived = skb->tc_index;
+	if (backlog && skb->tc_index)
+		backlog->arrived = skb->tc_index;
 	note_arrival(skb);
 	return DROP;
 }
@@ -306,10 +306,10 @@ SEC("classifier") int vtepd_far_end(struct __sk_buff *skb)
 // vxlan netdev ingress: a frame that was decapsulated here has left the backlog.
 SEC("classifier") int vtepd_arrived(struct __sk_buff *skb)
 {
-	struct passage *passage = bridge_passage();
+	struct backlog *backlog = bridge_backlog();
 
-	if (passage && skb->tc_index) {
-		passage->arrived = skb->tc_index;
+	if (backlog && skb->tc_index) {
+		backlog->arrived = skb->tc_index;
 		skb->tc_index = 0;
 	}
 	return PASS;
@@ -447,13 +447,13 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 		count(COUNT_VXLAN_TOO_BIG);
 		goto kernel;
 	}
-	offloaded = offload_to(skb, taken->slot);
+	offloaded = encapsulate_known(skb, taken->slot);
 	if (offloaded != TO_WORKER) {
 		count(COUNT_VXLAN_OFFLOADED);
 		return offloaded;
 	}
 	worker = worker_of(skb, 0);
-	if (has_left(taken->leaves, &taken->left, worker, BRIDGE))
+	if (is_drained(taken->draining, &taken->drained, worker, BRIDGE))
 		goto kernel;
 	if (stalled(worker, BRIDGE)) {
 		count(COUNT_VXLAN_STALLED);
@@ -462,7 +462,7 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), taken->slot))
 		return DROP;
 	count(COUNT_VXLAN_REDIRECTED);
-	return by_backlog(skb, worker, this_passage());
+	return redirect_by_backlog(skb, worker, punt_backlog());
 kernel:
 	return choose_port(skb);
 }

@@ -7,7 +7,7 @@ static ALWAYS_INLINE int uplink_to_worker(struct __sk_buff *skb, struct taken_tu
 {
 	__u32 ifindex, worker = taken->worker < WORKERS ? taken->worker : worker_of(skb, offset);
 
-	if (has_left(taken->leaves, &taken->left, worker, UNDERLAY))
+	if (is_drained(taken->draining, &taken->drained, worker, UNDERLAY))
 		return PASS;
 	if (stalled(worker, UNDERLAY)) {
 		count(COUNT_UPLINK_STALLED);
@@ -17,7 +17,7 @@ static ALWAYS_INLINE int uplink_to_worker(struct __sk_buff *skb, struct taken_tu
 	mark_punt(skb, worker, UNDERLAY);
 	ifindex = near_end(underlay_punts, worker);
 	if (!through_queue)
-		return at_once(skb, ifindex);
+		return redirect_past_backlog(skb, ifindex);
 	skb->tc_index = 0;
 	return bpf_redirect(ifindex, 0);
 }

@@ -121,7 +121,7 @@ impl Bypass {
 
     /// Takes the bypass from ports that lose it or whose slot changes, and stops those that may no
     /// longer send. Returns the first error, after all ports were tried.
-    pub(crate) fn shrink(
+    pub(crate) fn remove_ports(
         &mut self,
         ebpf: &mut Ebpf,
         diff: &Difference<BypassPort>,
@@ -162,7 +162,7 @@ impl Bypass {
 
     /// Gives the bypass to new ports, and updates those that change. Returns the first error, after
     /// all ports were tried.
-    pub(crate) fn grow(
+    pub(crate) fn add_ports(
         &mut self,
         ebpf: &mut Ebpf,
         hook: Hook,
@@ -337,7 +337,7 @@ impl Bypass {
     }
 
     /// Removes the addresses that have left their locations.
-    pub(crate) fn forget(
+    pub(crate) fn remove_addresses(
         &mut self,
         ebpf: &mut Ebpf,
         changes: &[MacLocationChange],
@@ -346,7 +346,7 @@ impl Bypass {
     }
 
     /// Adds the addresses that are at new locations, as many as fit.
-    pub(crate) fn remember(
+    pub(crate) fn add_addresses(
         &mut self,
         ebpf: &mut Ebpf,
         changes: &[MacLocationChange],

@@ -1,7 +1,7 @@
 //! Programs of other tools on the hooks that steering uses, so that vtepd can report them.
 //!
-//! The order is fixed. An XDP program sees a received frame first, then tcx programs with vtepd's
-//! last, then clsact filters by priority with vtepd's last. What an earlier program drops or
+//! An XDP program sees a received frame first, then tcx programs in the order in which they were
+//! attached, then clsact filters by priority with vtepd's last. What an earlier program drops or
 //! redirects does not reach vtepd. What it accepts for good goes to the kernel. What it passes on
 //! is steered.
 //!

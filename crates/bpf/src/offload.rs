@@ -11,7 +11,7 @@ use std::sync::Arc;
 use aya::Ebpf;
 use aya::maps::{Array, MapData};
 use path::{BUCKETS, Paths};
-use tables::{Slot, Snapshot, VtepIndex};
+use tables::{Slot, Snapshot, Vtep, VtepIndex};
 
 use crate::error::SteeringError;
 use crate::mapped::{MappedWords, mapped};
@@ -49,6 +49,13 @@ struct Written {
     word: u32,
     paths: Arc<Paths>,
     hops: u32,
+}
+
+impl Written {
+    /// Whether this is written of a VTEP.
+    fn is_of(&self, vtep: &Vtep) -> bool {
+        self.address == vtep.address && Arc::ptr_eq(&self.paths, &vtep.paths)
+    }
 }
 
 /// The tables of the `offload` datapath in the programs' maps.
@@ -189,10 +196,7 @@ impl Offload {
         }
         for (VtepIndex(index), vtep) in snapshot.indexed_vteps() {
             let address = vtep.address;
-            let same = |written: &Written| {
-                written.address == address && Arc::ptr_eq(&written.paths, &vtep.paths)
-            };
-            if index >= VTEPS || self.written.get(&index).is_some_and(same) {
+            if index >= VTEPS || self.written.get(&index).is_some_and(|old| old.is_of(vtep)) {
                 continue;
             }
             if self.written.get(&index).is_some_and(|written| written.address != address) {

@@ -19,10 +19,10 @@ use std::path::Path;
 /// Path of the kernel's switch for expedited grace periods.
 pub(crate) const SWITCH: &str = "/sys/kernel/rcu_expedited";
 /// Number of hooks from which on the switch is used.
-const MANY: usize = 16;
+const HOOKS_MIN: usize = 16;
 /// Upper byte of the value that vtepd writes. The lower bytes are its process identifier, which has
 /// at most 22 bits (`PID_MAX_LIMIT`, `include/linux/threads.h`).
-const MARK: u32 = 0x76 << 24;
+const OWNER_MARK: u32 = 0x76 << 24;
 
 /// Whether grace periods may be shortened. By default not.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,11 +36,11 @@ impl GracePeriods {
     /// are few, if the switch is already on, or if it cannot be written (in a container, `/sys` may
     /// be read-only).
     pub(crate) fn for_hooks(self, hooks: usize) -> Option<ExpeditedRcu> {
-        self.shorten(hooks >= MANY)
+        self.shorten(hooks >= HOOKS_MIN)
     }
 
-    /// Shortens them for changes of this many hooks on host ports. Their addresses are not watched
-    /// meanwhile. `None` if there are no hooks, and as in [`Self::for_hooks`].
+    /// Shortens them for changes of this many hooks on host ports. Until they are attached, moves of
+    /// hosts on these ports are seen late. `None` if there are no hooks, and as in [`Self::for_hooks`].
     pub(crate) fn for_ports(self, hooks: usize) -> Option<ExpeditedRcu> {
         self.shorten(hooks > 0)
     }
@@ -59,11 +59,11 @@ pub(crate) struct ExpeditedRcu(&'static str);
 
 impl ExpeditedRcu {
     fn begin(switch: &'static str) -> io::Result<Option<Self>> {
-        end_of_the_dead(switch)?;
+        reset_if_owner_is_gone(switch)?;
         if read(switch)? != 0 {
             return Ok(None);
         }
-        fs::write(switch, (MARK | std::process::id()).to_string())?;
+        fs::write(switch, (OWNER_MARK | std::process::id()).to_string())?;
         Ok(Some(Self(switch)))
     }
 }
@@ -77,16 +77,16 @@ impl Drop for ExpeditedRcu {
 }
 
 /// Resets the switch if a killed vtepd left it on. Returns the switch's path if so.
-pub(crate) fn clean() -> Option<&'static str> {
-    end_of_the_dead(SWITCH).is_ok_and(|had| had).then_some(SWITCH)
+pub(crate) fn reset_stale() -> Option<&'static str> {
+    reset_if_owner_is_gone(SWITCH).is_ok_and(|had| had).then_some(SWITCH)
 }
 
-fn end_of_the_dead(switch: &str) -> io::Result<bool> {
+fn reset_if_owner_is_gone(switch: &str) -> io::Result<bool> {
     let value = read(switch)?;
     // A vtepd in another PID namespace may be mistaken for dead. Its grace periods then become long
     // again.
-    let dead =
-        value & (0xff << 24) == MARK && !Path::new(&format!("/proc/{}", value & !MARK)).exists();
+    let dead = value & (0xff << 24) == OWNER_MARK
+        && !Path::new(&format!("/proc/{}", value & !OWNER_MARK)).exists();
     if dead {
         fs::write(switch, "0")?;
     }
@@ -108,7 +108,7 @@ mod tests {
         let reads = || fs::read_to_string(switch).unwrap().trim().parse::<u32>().unwrap();
         fs::write(switch, "0\n").unwrap();
         let expedited = ExpeditedRcu::begin(switch).unwrap().unwrap();
-        assert_eq!(reads(), MARK | std::process::id());
+        assert_eq!(reads(), OWNER_MARK | std::process::id());
         assert!(ExpeditedRcu::begin(switch).unwrap().is_none(), "somebody else's, who lives");
         drop(expedited);
         assert_eq!(reads(), 0);
@@ -116,22 +116,23 @@ mod tests {
         let mut dead = std::process::Command::new("true").spawn().unwrap();
         dead.wait().unwrap();
         for begins in [false, true] {
-            fs::write(switch, (MARK | dead.id()).to_string()).unwrap();
+            fs::write(switch, (OWNER_MARK | dead.id()).to_string()).unwrap();
             assert!(if begins {
                 ExpeditedRcu::begin(switch).unwrap().is_some()
             } else {
-                end_of_the_dead(switch).unwrap()
+                reset_if_owner_is_gone(switch).unwrap()
             });
             assert_eq!(reads(), 0);
         }
         fs::write(switch, "1").unwrap();
         assert!(
-            !end_of_the_dead(switch).unwrap() && ExpeditedRcu::begin(switch).unwrap().is_none()
+            !reset_if_owner_is_gone(switch).unwrap()
+                && ExpeditedRcu::begin(switch).unwrap().is_none()
         );
         assert_eq!(reads(), 1);
         fs::remove_file(switch).unwrap();
         assert!(ExpeditedRcu::begin(switch).is_err(), "a kernel without it");
-        assert!(GracePeriods { expedite: true }.for_hooks(MANY - 1).is_none());
-        assert!(GracePeriods::default().for_hooks(MANY).is_none(), "it is opt-in");
+        assert!(GracePeriods { expedite: true }.for_hooks(HOOKS_MIN - 1).is_none());
+        assert!(GracePeriods::default().for_hooks(HOOKS_MIN).is_none(), "it is opt-in");
     }
 }

@@ -170,11 +170,11 @@ fn structs_in_maps_have_the_same_layout() {
             rust_layout!(PortEntry { refresh, frame_limit, slot, number, delivery_limit, zero }),
         ),
         ("mac_location", rust_layout!(mac_locations::Key { scope, kind, mac })),
-        ("location_entry", rust_layout!(mac_locations::Entry { heard, index, zero })),
+        ("location_entry", rust_layout!(mac_locations::Entry { seen, index, zero })),
         ("port_counts", rust_layout!(PortCounts { bypass, refreshed, passed, stalled })),
         ("tunnel_end", rust_layout!(TunnelEnd { local, vni, port, zero })),
-        ("taken_tunnel", rust_layout!(TakenTunnel { worker, slot, leaves, left })),
-        ("taken_netdev", rust_layout!(TakenNetdev { frame_limit, slot, leaves, left })),
+        ("taken_tunnel", rust_layout!(TakenTunnel { worker, slot, draining, drained })),
+        ("taken_netdev", rust_layout!(TakenNetdev { frame_limit, slot, draining, drained })),
         ("arrival", rust_layout!(Arrival { ifindex, source })),
         ("port_key", rust_layout!(Key { ifindex, vni })),
         (
@@ -195,11 +195,11 @@ fn structs_in_maps_have_the_same_layout() {
     for (name, rust) in &expected {
         assert_eq!(&layout(&code, name), rust, "struct {name}: C and Rust");
     }
-    // No struct in a map is left out. `passage` is used by the programs alone.
+    // No struct in a map is left out. `backlog` is used by the programs alone.
     let used = code.lines().filter_map(|line| line.trim().strip_prefix("TYPE("));
     let used = used.filter_map(|line| line.split_once("struct ")?.1.strip_suffix(");"));
     let mut used: BTreeSet<&str> = used.collect();
-    assert!(used.remove("passage"));
+    assert!(used.remove("backlog"));
     assert_eq!(used, expected.keys().copied().collect());
 }
 

@@ -23,7 +23,8 @@ use crate::rcu_expedite;
 pub fn remove() -> io::Result<Vec<String>> {
     let mut requests = Requests::open().map_err(io::Error::other)?;
     let interfaces = nix::net::if_::if_nameindex()?;
-    let mut cleaned: Vec<String> = rcu_expedite::clean().map(str::to_owned).into_iter().collect();
+    let mut cleaned: Vec<String> =
+        rcu_expedite::reset_stale().map(str::to_owned).into_iter().collect();
     for interface in &interfaces {
         let name = interface.name().to_string_lossy();
         let mut found = false;

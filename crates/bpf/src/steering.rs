@@ -37,7 +37,7 @@ pub(crate) mod sources;
 pub use apply::{TakenNetdev, TakenTunnel, TunnelEnd};
 pub use chosen_port::{PortChoiceEntry, ROUTE_PER_FRAME_MARK};
 pub use counts::SteeringCounts;
-use descriptors::{allow_descriptors, kill_switch};
+use descriptors::{allow_descriptors, take_kill_switch};
 use placed::Placed;
 
 /// The near ends of a worker's punt pairs: their interface indices and names. The far ends have
@@ -58,10 +58,10 @@ pub struct Steering {
     kill_switch: KillSwitch,
     watch: Option<(Vec<Watchdog>, Wakeups)>,
     /// What workers and programs tell each other.
-    notes: Arc<MappedWords>,
+    shared_words: Arc<MappedWords>,
     workers: usize,
     /// The worker that receives all frames of a VNI, by its number. Other VNIs use all workers.
-    served: BTreeMap<Vni, u32>,
+    worker_of_vni: BTreeMap<Vni, u32>,
     plan: SteeringPlan,
     /// Entry programs at the ingress of the uplinks, by interface index.
     uplinks: BTreeMap<u32, Placed>,
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Steering {
 }
 
 /// Worker number in `taken_tunnels` that distributes the flows of the VNI over all workers.
-const DEALT: u32 = u32::MAX;
+const ANY_WORKER: u32 = u32::MAX;
 
 impl Steering {
     /// Loads the programs for workers with these punt pairs, at most [`MOST_WORKERS`]. Nothing is
@@ -134,7 +134,7 @@ impl Steering {
             remember_own(classifier);
         }
         allow_descriptors();
-        let map = kill_switch(&mut ebpf)?;
+        let map = take_kill_switch(&mut ebpf)?;
         let mut programs = Vec::new();
         for (place, program) in STEERS {
             let missing = |error| SteeringError::Program("behind the kill switch", error);
@@ -143,16 +143,16 @@ impl Steering {
         }
         let kill_switch = KillSwitch::new(map, programs, &EMPTIED);
         let offload = Offload::new(&ebpf, most_pinned)?;
-        let notes = Arc::new(mapped(&ebpf, "waiting_since")?);
-        let watch = Some(watch(&mut ebpf, &notes, workers, stall_limit)?);
+        let shared_words = Arc::new(mapped(&ebpf, "waiting_since")?);
+        let watch = Some(watch(&mut ebpf, &shared_words, workers, stall_limit)?);
         trim_heap();
         Ok(Self {
             ebpf,
             hook,
             watch,
-            notes,
+            shared_words,
             workers,
-            served: BTreeMap::new(),
+            worker_of_vni: BTreeMap::new(),
             kill_switch,
             plan: SteeringPlan::default(),
             uplinks: BTreeMap::new(),
@@ -188,7 +188,7 @@ impl Steering {
     /// Assigns all frames of a VNI to the worker with this number, from the next time that the VNI
     /// is taken over. The flows of other VNIs are distributed over all workers.
     pub fn serve(&mut self, vni: Vni, worker: usize) {
-        self.served.insert(vni, worker as u32);
+        self.worker_of_vni.insert(vni, worker as u32);
     }
 
     /// The plan that is applied now.
@@ -369,11 +369,14 @@ impl Drop for Steering {
 
 fn watch(
     ebpf: &mut Ebpf,
-    notes: &Arc<MappedWords>,
+    shared_words: &Arc<MappedWords>,
     workers: usize,
     limit: Duration,
 ) -> Result<(Vec<Watchdog>, Wakeups), SteeringError> {
     let ring = ebpf.take_map("calls").ok_or(SteeringError::Missing("calls"))?;
     let ring = ring.try_into().map_err(|error| SteeringError::Map("calls", error))?;
-    Ok((Watchdog::share(notes, workers, limit), Wakeups::new(ring, Arc::clone(notes))))
+    Ok((
+        Watchdog::share(shared_words, workers, limit),
+        Wakeups::new(ring, Arc::clone(shared_words)),
+    ))
 }

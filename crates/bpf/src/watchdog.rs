@@ -42,7 +42,7 @@ pub enum PuntSide {
 /// A worker's view of its entries in the map `waiting_since`.
 #[derive(Debug)]
 pub struct Watchdog {
-    notes: Arc<MappedWords>,
+    shared_words: Arc<MappedWords>,
     /// The worker's number.
     worker: usize,
     limit: Duration,
@@ -51,8 +51,12 @@ pub struct Watchdog {
 impl Watchdog {
     /// Maps `waiting_since` and returns one watchdog for each worker. `limit` is the one that the
     /// programs have.
-    pub(crate) fn share(notes: &Arc<MappedWords>, workers: usize, limit: Duration) -> Vec<Self> {
-        let of = |worker| Self { notes: Arc::clone(notes), worker, limit };
+    pub(crate) fn share(
+        shared_words: &Arc<MappedWords>,
+        workers: usize,
+        limit: Duration,
+    ) -> Vec<Self> {
+        let of = |worker| Self { shared_words: Arc::clone(shared_words), worker, limit };
         (0..workers.min(MOST_WORKERS)).map(of).collect()
     }
 
@@ -99,14 +103,14 @@ impl Watchdog {
     fn word(&self, word: usize) -> &AtomicU64 {
         // The map has all words of each worker.
         static NONE: AtomicU64 = AtomicU64::new(0);
-        self.notes.get(WORDS * self.worker + word).unwrap_or(&NONE)
+        self.shared_words.get(WORDS * self.worker + word).unwrap_or(&NONE)
     }
 }
 
 /// Whether all workers have sent everything that they have read, and nothing waits for them. A frame
 /// that is redirected now may change that at any time.
-pub(crate) fn are_idle(notes: &MappedWords, workers: usize) -> bool {
-    let word = |index| notes.get(index).map_or(0, |word| word.load(Ordering::SeqCst));
+pub(crate) fn are_idle(shared_words: &MappedWords, workers: usize) -> bool {
+    let word = |index| shared_words.get(index).map_or(0, |word| word.load(Ordering::SeqCst));
     (0..workers).all(|worker| {
         let line = WORDS * worker;
         word(line + IDLE) != 0
@@ -129,7 +133,7 @@ pub enum Call {
 /// do. Iterating over it returns the calls.
 pub struct Wakeups {
     ring: RingBuf<MapData>,
-    notes: Arc<MappedWords>,
+    shared_words: Arc<MappedWords>,
 }
 
 impl std::fmt::Debug for Wakeups {
@@ -139,14 +143,14 @@ impl std::fmt::Debug for Wakeups {
 }
 
 impl Wakeups {
-    pub(crate) const fn new(ring: RingBuf<MapData>, notes: Arc<MappedWords>) -> Self {
-        Self { ring, notes }
+    pub(crate) const fn new(ring: RingBuf<MapData>, shared_words: Arc<MappedWords>) -> Self {
+        Self { ring, shared_words }
     }
 
     /// Tells the programs that the process lives. Without it the `offload` datapath leaves all frames
     /// to the kernel.
     pub fn give_sign_of_life(&self) {
-        self.notes.set(LIFE_WORD, 0);
+        self.shared_words.set(LIFE_WORD, 0);
     }
 }
 

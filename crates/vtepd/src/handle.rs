@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use bpf::{
@@ -146,9 +146,9 @@ impl Handle {
     }
 
     /// Writes the paths of queue pairs for the `offload` datapath, unless the programs have them:
-    /// `known` are the revision of the placement, and what was written last. Returns the generation
-    /// of the tables that were written for. `None` if there was nothing to do, or if the takeover is
-    /// being changed: probes are not to wait for that.
+    /// `revision` is that of the placement, `written` are the revision and the generation of tables
+    /// for which they were written last. Returns the generation now. `None` if there was nothing to
+    /// do, or if the takeover is being changed: probes are not to wait for that.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -157,7 +157,11 @@ impl Handle {
         pinning: &Shared,
         (revision, written): (u64, (u64, u64)),
     ) -> Result<Option<u64>, SteeringError> {
-        let Ok(mut takeover) = self.takeover.try_lock() else { return Ok(None) };
+        let mut takeover = match self.takeover.try_lock() {
+            Ok(takeover) => takeover,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(None),
+        };
         let Some(takeover) = takeover.as_mut() else { return Ok(None) };
         let generation = takeover.offload_generation();
         if (revision, generation) == written {

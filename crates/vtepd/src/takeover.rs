@@ -201,13 +201,14 @@ impl Takeover {
         Ok(())
     }
 
-    /// Gives everything back to the kernel. First the kill switch is emptied, then the workers
-    /// forward the frames that they have, then hooks, punt pairs and the namespace are removed.
+    /// Gives everything back to the kernel. First the flows leave the workers, for at most 100 ms,
+    /// then the kill switch is emptied, then the workers forward the frames that they have, then
+    /// hooks, punt pairs and the namespace are removed.
     ///
     /// # Errors
     /// When a worker ended with an error.
     pub fn stop(mut self, guarded: &Guarded) -> Result<(), TakeoverError> {
-        if let Err(error) = self.steering.leave() {
+        if let Err(error) = self.steering.drain() {
             tracing::warn!("frames of some flows may be reordered: {error}");
         }
         self.steering.release()?;

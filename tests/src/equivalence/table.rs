@@ -139,8 +139,8 @@ impl Bench {
         for (number, stimulus) in (0..).zip(&self.frames) {
             self.leaf.wires.send(stimulus, number);
         }
-        let patience = Duration::from_millis(60);
-        let seen = self.leaf.wires.collect(QUIET, patience, |seen| seen.count() >= expected);
+        let timeout = Duration::from_millis(60);
+        let seen = self.leaf.wires.collect(QUIET, timeout, |seen| seen.count() >= expected);
         if self.balanced { seen.with_one_uplink() } else { seen }
     }
 

@@ -128,12 +128,12 @@ impl Wires {
         count
     }
 
-    /// Collects frames until `enough` holds, or for `patience`. In both cases, nothing may have
+    /// Collects frames until `enough` holds, or for `timeout`. In both cases, nothing may have
     /// arrived for `quiet` before it returns.
     pub fn collect(
         &mut self,
         quiet: Duration,
-        patience: Duration,
+        timeout: Duration,
         enough: impl Fn(&Observation) -> bool,
     ) -> Observation {
         let mut observation = Observation::default();
@@ -144,7 +144,7 @@ impl Wires {
                 last = Instant::now();
             }
             let silent = last.elapsed() >= quiet;
-            if silent && (enough(&observation) || start.elapsed() >= patience) {
+            if silent && (enough(&observation) || start.elapsed() >= timeout) {
                 return observation;
             }
             let mut ready =

@@ -11,7 +11,8 @@ use vtepd_tests::lab::{VNI, ip, run};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Vtepd, wait_for};
 
-const CONFIGURATION: &str = "\
+/// A leaf that places queue pairs on paths it has probed.
+pub const CONFIGURATION: &str = "\
 [entropy]
 policy = \"qp-pin\"
 

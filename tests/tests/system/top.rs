@@ -5,6 +5,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use crate::qp_pin::CONFIGURATION;
 use lab::Namespace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,15 +14,6 @@ use serde_json::Value;
 use vtepd_tests::lab::VNI;
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Vtepd, wait_for};
-
-const CONFIGURATION: &str = "\
-[entropy]
-policy = \"qp-pin\"
-
-[probing]
-key = \"key-of-this-story\"
-interval-ms = 10
-";
 
 const QUEUE_PAIRS: usize = 32;
 /// Frames per second.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use aya::maps::{HashMap as BpfHashMap, MapData};
 use aya::{Ebpf, Pod};
 use path::Policy;
-use tables::{Slot, Snapshot};
+use tables::{Slot, Snapshot, VniTable};
 use wire::Vni;
 
 use super::Offload;
@@ -93,10 +93,7 @@ impl OffloadUsage {
 }
 
 /// The entries that are written. Each uses the index of its next hop.
-#[derive(Debug, Default)]
-pub(super) struct Pinned {
-    written: HashMap<PinnedKey, PinnedEntry>,
-}
+pub(super) type Pinned = HashMap<PinnedKey, PinnedEntry>;
 
 impl Offload {
     /// Writes which paths queue pairs have. Those that are not among `flows` go to the worker.
@@ -105,15 +102,20 @@ impl Offload {
     /// The first error. The next call tries again.
     pub fn pin(&mut self, ebpf: &mut Ebpf, flows: &[PinnedFlow]) -> Result<(), SteeringError> {
         let mut wanted = HashMap::new();
+        let has_pins = |table: &&VniTable| table.offload && table.entropy.policy() == Policy::QpPin;
+        let tables = self.snapshot.vnis().map(AsRef::as_ref).filter(has_pins);
+        let tables: HashMap<Vni, &VniTable> =
+            tables.map(|table| (table.tunnel.vni, table)).collect();
         for flow in flows {
-            if let Some((key, hop)) = self.resolve(flow) {
+            let table = tables.get(&flow.vni);
+            if let Some((key, hop)) = table.and_then(|table| self.resolve(flow, table)) {
                 wanted.insert(key, (*flow, hop));
             }
         }
         let gone = |key: &PinnedKey| !wanted.contains_key(key);
         self.unpin(ebpf, gone)?;
         for (key, (flow, hop)) in wanted {
-            let old = self.pinned.written.get(&key).copied();
+            let old = self.pinned.get(&key).copied();
             let (port, usage) = (flow.source_port.to_be(), flow.usage);
             let acquired = self.hops.acquire(&hop);
             // All next hops of a VTEP that is written have an index.
@@ -128,7 +130,7 @@ impl Offload {
                 self.hops.release(hop);
                 return Err(SteeringError::Map(MAP, error));
             }
-            if let Some(old) = self.pinned.written.insert(key, entry) {
+            if let Some(old) = self.pinned.insert(key, entry) {
                 self.hops.release(old.hop);
             }
         }
@@ -143,17 +145,14 @@ impl Offload {
         Ok(OffloadUsage(mapped(ebpf, "offload_usage")?))
     }
 
-    /// The entry of a queue pair. `None` if the worker decides about its frames.
-    fn resolve(&self, flow: &PinnedFlow) -> Option<(PinnedKey, HopEntry)> {
-        let snapshot = &self.snapshot;
-        let table = snapshot.vnis().find(|table| table.tunnel.vni == flow.vni)?;
+    /// The entry of a queue pair of the VNI with this table. `None` if the worker decides about its
+    /// frames.
+    fn resolve(&self, flow: &PinnedFlow, table: &VniTable) -> Option<(PinnedKey, HopEntry)> {
         let slot = Slot::of(table.index).get();
-        let vtep = snapshot.find_vtep(flow.vtep)?.0;
+        let vtep = self.snapshot.find_vtep(flow.vtep)?.0;
         let written = self.written.get(&vtep).filter(|written| written.address == flow.vtep)?;
         let hop = written.paths.next_hops().iter().find(|hop| hop.identity == flow.hop)?;
-        let is_usable = table.offload
-            && table.entropy.policy() == Policy::QpPin
-            && table.entropy.range().contains(flow.source_port)
+        let is_usable = table.entropy.range().contains(flow.source_port)
             && self.vnis.contains_key(&slot)
             && flow.usage <= self.most_pinned;
         let hash = flow.key.hash(table.entropy.seed());
@@ -166,16 +165,15 @@ impl Offload {
         ebpf: &mut Ebpf,
         matches: impl Fn(&PinnedKey) -> bool,
     ) -> Result<(), SteeringError> {
-        if self.pinned.written.is_empty() {
+        if self.pinned.is_empty() {
             return Ok(());
         }
         let mut entries: BpfHashMap<&mut MapData, PinnedKey, PinnedEntry> = map(ebpf, MAP)?;
-        let gone: Vec<PinnedKey> =
-            self.pinned.written.keys().copied().filter(|key| matches(key)).collect();
+        let gone: Vec<PinnedKey> = self.pinned.keys().copied().filter(|key| matches(key)).collect();
         for key in gone {
             let removed = entries.remove(&key).or_else(absent);
             removed.map_err(|error| SteeringError::Map(MAP, error))?;
-            if let Some(entry) = self.pinned.written.remove(&key) {
+            if let Some(entry) = self.pinned.remove(&key) {
                 self.hops.release(entry.hop);
             }
         }
@@ -189,7 +187,7 @@ impl Offload {
         ebpf: &mut Ebpf,
         snapshot: &Snapshot,
     ) -> Result<(), SteeringError> {
-        if self.pinned.written.is_empty() {
+        if self.pinned.is_empty() {
             return Ok(());
         }
         let known: BTreeMap<u32, _> =
@@ -197,12 +195,7 @@ impl Offload {
         let changed: Vec<u32> = self
             .written
             .iter()
-            .filter(|(index, written)| {
-                known.get(index).is_none_or(|vtep| {
-                    vtep.address != written.address
-                        || !std::sync::Arc::ptr_eq(&vtep.paths, &written.paths)
-                })
-            })
+            .filter(|(index, written)| known.get(index).is_none_or(|vtep| !written.is_of(vtep)))
             .map(|(index, _)| *index)
             .collect();
         self.unpin(ebpf, |key| changed.contains(&key.vtep))

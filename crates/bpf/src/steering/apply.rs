@@ -11,17 +11,17 @@ use tables::{
     MacLocation, MacLocationChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni,
 };
 
-use super::{DEALT, Steering, chosen_port, sources};
+use super::{ANY_WORKER, Steering, chosen_port, sources};
 use crate::error::SteeringError;
 use crate::maps::{absent, map};
 use crate::programs::{PORT, UPLINK};
 use crate::watchdog::are_idle;
 
-/// How long flows may take to leave the workers. A worker that has not sent everything by then is
+/// How long the workers may take to send what they have. A worker that has not sent everything by then is
 /// overloaded, and loses frames anyway.
-const LEAVE_LIMIT: Duration = Duration::from_millis(100);
-/// How often to look whether they have left.
-const LEAVE_STEP: Duration = Duration::from_micros(100);
+const DRAIN_LIMIT: Duration = Duration::from_millis(100);
+/// How often to look whether they have.
+const DRAIN_STEP: Duration = Duration::from_micros(100);
 
 /// A tunnel whose packets the programs redirect: `struct tunnel_end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,20 +39,25 @@ pub struct TunnelEnd {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct TakenTunnel {
+    /// The worker that receives all packets. Other numbers distribute the flows over all workers.
     pub(crate) worker: u32,
     pub(crate) slot: u16,
-    pub(crate) leaves: u16,
-    pub(crate) left: u32,
+    /// 1 if flows go to the kernel once their worker has sent all that it has.
+    pub(crate) draining: u16,
+    /// The workers whose flows have gone, one bit each. Programs write it.
+    pub(crate) drained: u32,
 }
 
 /// A vxlan netdev whose frames the programs redirect: `struct taken_netdev`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct TakenNetdev {
+    /// The longest frame that fits the underlay once it is encapsulated, in bytes.
     pub(crate) frame_limit: u32,
     pub(crate) slot: u16,
-    pub(crate) leaves: u16,
-    pub(crate) left: u32,
+    /// As in [`TakenTunnel`].
+    pub(crate) draining: u16,
+    pub(crate) drained: u32,
 }
 
 // SAFETY: plain integers without padding.
@@ -82,7 +87,7 @@ impl TakenTunnel {
     #[must_use]
     pub fn of(vni: &TakenVni, worker: Option<u32>) -> Self {
         let slot = Slot::of(vni.index).get();
-        Self { worker: worker.unwrap_or(DEALT), slot, leaves: 0, left: 0 }
+        Self { worker: worker.unwrap_or(ANY_WORKER), slot, draining: 0, drained: 0 }
     }
 }
 
@@ -91,7 +96,7 @@ impl TakenNetdev {
     #[must_use]
     pub fn of(vni: &TakenVni) -> Self {
         let slot = Slot::of(vni.index).get();
-        Self { frame_limit: vni.frame_limit, slot, leaves: 0, left: 0 }
+        Self { frame_limit: vni.frame_limit, slot, draining: 0, drained: 0 }
     }
 }
 
@@ -123,20 +128,20 @@ impl Steering {
     pub fn remove(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {
         let removed =
             if diff.has_only_mac_locations() { Ok(()) } else { self.remove_steering(diff) };
-        removed.and(self.bypass.forget(&mut self.ebpf, &diff.mac_locations))
+        removed.and(self.bypass.remove_addresses(&mut self.ebpf, &diff.mac_locations))
     }
 
     fn remove_steering(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {
-        self.bypass.shrink(&mut self.ebpf, &diff.ports)?;
+        self.bypass.remove_ports(&mut self.ebpf, &diff.ports)?;
         // Before a netdev is given back: the kernel encapsulates its next frame with the port
         // chosen here.
         for choice in diff.choices.set() {
             if self.netdevs.contains_key(&choice.ifindex) {
-                self.choose(choice)?;
+                self.set_port_choice(choice)?;
             }
         }
         let released: Vec<TakenVni> = diff.released_vnis().cloned().collect();
-        self.leave_vnis(&released)?;
+        self.drain_vnis(&released)?;
         for vni in &released {
             if let Some(ifindex) = vni.source.netdev() {
                 self.netdevs_map()?
@@ -176,25 +181,25 @@ impl Steering {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn leave(&mut self) -> Result<(), SteeringError> {
+    pub fn drain(&mut self) -> Result<(), SteeringError> {
         let all: Vec<TakenVni> = self.plan.vnis.values().cloned().collect();
-        self.leave_vnis(&all)
+        self.drain_vnis(&all)
     }
 
     /// Lets the flows of these VNIs go to the kernel: each one as soon as its worker has sent all
-    /// that it has. Returns when that is so for all workers, or after [`LEAVE_LIMIT`].
-    fn leave_vnis(&mut self, vnis: &[TakenVni]) -> Result<(), SteeringError> {
+    /// that it has. Returns when all workers were idle twice in a row, or after [`DRAIN_LIMIT`].
+    fn drain_vnis(&mut self, vnis: &[TakenVni]) -> Result<(), SteeringError> {
         if vnis.is_empty() || !self.kill_switch.is_engaged() {
             return Ok(());
         }
         for vni in vnis {
-            let worker = self.served.get(&vni.vni).copied();
-            let tunnel = TakenTunnel { leaves: 1, ..TakenTunnel::of(vni, worker) };
+            let worker = self.worker_of_vni.get(&vni.vni).copied();
+            let tunnel = TakenTunnel { draining: 1, ..TakenTunnel::of(vni, worker) };
             self.tunnels_map()?
                 .insert(TunnelEnd::of(vni), tunnel, 0)
                 .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
             if let Some(ifindex) = vni.source.netdev() {
-                let netdev = TakenNetdev { leaves: 1, ..TakenNetdev::of(vni) };
+                let netdev = TakenNetdev { draining: 1, ..TakenNetdev::of(vni) };
                 self.netdevs_map()?
                     .insert(ifindex, netdev, 0)
                     .map_err(|e| SteeringError::Map("taken_netdevs", e))?;
@@ -203,9 +208,9 @@ impl Steering {
         let began = Instant::now();
         // Twice in a row: a frame that was on its way into a punt pair has arrived by the second time.
         let mut idle = 0;
-        while began.elapsed() < LEAVE_LIMIT && idle < 2 {
-            std::thread::sleep(LEAVE_STEP);
-            idle = if are_idle(&self.notes, self.workers) { idle + 1 } else { 0 };
+        while began.elapsed() < DRAIN_LIMIT && idle < 2 {
+            std::thread::sleep(DRAIN_STEP);
+            idle = if are_idle(&self.shared_words, self.workers) { idle + 1 } else { 0 };
         }
         Ok(())
     }
@@ -224,7 +229,7 @@ impl Steering {
             self.offload.settle(Slot::of(index).get());
         }
         let added = if diff.has_only_mac_locations() { Ok(()) } else { self.add_steering(diff) };
-        added.and(self.bypass.remember(&mut self.ebpf, &diff.mac_locations))
+        added.and(self.bypass.add_addresses(&mut self.ebpf, &diff.mac_locations))
     }
 
     fn add_steering(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {
@@ -253,7 +258,7 @@ impl Steering {
             }
         }
         for vni in diff.vnis.set() {
-            match self.take(vni) {
+            match self.redirect_vni(vni) {
                 Ok(()) => {
                     self.plan.vnis.insert(vni.source, vni.clone());
                 }
@@ -261,13 +266,14 @@ impl Steering {
             }
         }
         for choice in diff.choices.set() {
-            let chosen = self.hook_netdev(choice.ifindex).and_then(|()| self.choose(choice));
+            let chosen =
+                self.hook_netdev(choice.ifindex).and_then(|()| self.set_port_choice(choice));
             first = first.and(chosen);
         }
-        first.and(self.bypass.grow(&mut self.ebpf, self.hook, PORT, &diff.ports))
+        first.and(self.bypass.add_ports(&mut self.ebpf, self.hook, PORT, &diff.ports))
     }
 
-    fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
+    fn redirect_vni(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
         let netdev = vni.source.netdev();
         let entry = TakenNetdev::of(vni);
         if let Some(ifindex) = netdev {
@@ -276,7 +282,7 @@ impl Steering {
                 .set(entry.slot.into(), ifindex, 0)
                 .map_err(|e| SteeringError::Map("slots", e))?;
         }
-        let tunnel = TakenTunnel::of(vni, self.served.get(&vni.vni).copied());
+        let tunnel = TakenTunnel::of(vni, self.worker_of_vni.get(&vni.vni).copied());
         self.tunnels_map()?
             .insert(TunnelEnd::of(vni), tunnel, 0)
             .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
@@ -287,7 +293,7 @@ impl Steering {
     }
 
     /// Chooses the source ports of frames that the kernel encapsulates according to `choice`.
-    fn choose(&mut self, choice: &PortChoice) -> Result<(), SteeringError> {
+    fn set_port_choice(&mut self, choice: &PortChoice) -> Result<(), SteeringError> {
         let before = self.plan.choices.get(&choice.ifindex);
         if before == Some(choice) {
             return Ok(());

@@ -22,14 +22,14 @@ const ROOM: u64 = 4 * DESCRIPTORS;
 /// queues them, and `task_work_run()` takes the last one first. Closing AF_PACKET sockets takes
 /// milliseconds, so the kill switch has to come first. For the same reason the map must have only
 /// one descriptor.
-pub(super) fn kill_switch(ebpf: &mut Ebpf) -> Result<ProgramArray<MapData>, SteeringError> {
+pub(super) fn take_kill_switch(ebpf: &mut Ebpf) -> Result<ProgramArray<MapData>, SteeringError> {
     let name = "kill_switch";
     let Some(Map::ProgramArray(original)) = ebpf.take_map(name) else {
         return Err(SteeringError::Missing(name));
     };
     let (soft, hard) =
         getrlimit(Resource::RLIMIT_NOFILE).map_err(SteeringError::DescriptorLimit)?;
-    let above = kill_switch_place(highest_descriptor(), soft);
+    let above = kill_switch_descriptor(highest_descriptor(), soft);
     // SAFETY: fcntl(2) with an integer argument; a non-negative result is a new descriptor that has
     // no other owner.
     let high = unsafe {
@@ -52,7 +52,7 @@ pub(super) fn kill_switch(ebpf: &mut Ebpf) -> Result<ProgramArray<MapData>, Stee
 /// The lowest acceptable number of the kill switch's descriptor: above all open and future ones. It
 /// is not just below the limit, because the kernel's table grows to the highest number. With a
 /// limit of 2^30, as in some containers, that is 8 GiB.
-fn kill_switch_place(highest: u64, limit: u64) -> libc::c_int {
+fn kill_switch_descriptor(highest: u64, limit: u64) -> libc::c_int {
     // A few numbers above it stay free, in case the lowest of them is taken.
     let place = (highest + ROOM).min(limit.saturating_sub(8)).max(64);
     libc::c_int::try_from(place).unwrap_or(libc::c_int::MAX)
@@ -90,7 +90,7 @@ mod tests {
             (20, 64, 64),
         ] {
             assert_eq!(
-                u64::try_from(kill_switch_place(highest, limit)).unwrap(),
+                u64::try_from(kill_switch_descriptor(highest, limit)).unwrap(),
                 place,
                 "{highest} of {limit}"
             );

@@ -16,7 +16,7 @@ use crate::tables::{attached, detached, policy_of, policy_set};
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_secs(1);
 /// After this time without an answer, the connection counts as lost.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The last event that was read, of which process.
 #[derive(Default)]
@@ -104,8 +104,9 @@ async fn connected(
 /// # Errors
 /// When vtepd ends or does not answer.
 pub async fn sample(client: &mut Client) -> Result<Sample, Failure> {
-    let answer = timeout(PATIENCE, ask(client)).await;
-    let late = |_| Failure::Input(format!("vtepd does not answer for {} s", PATIENCE.as_secs()));
+    let answer = timeout(ANSWER_TIMEOUT, ask(client)).await;
+    let late =
+        |_| Failure::Input(format!("vtepd does not answer for {} s", ANSWER_TIMEOUT.as_secs()));
     Ok(answer.map_err(late)??)
 }
 

@@ -367,9 +367,9 @@ fn a_far_host_that_comes_to_a_new_port_is_reached_there_from_its_first_frame_on(
                 }
             };
             let listen = || {
-                let patience = Duration::from_millis(10);
+                let timeout = Duration::from_millis(10);
                 let socket =
-                    PacketSocket::receiver(&Interface::find(ETH).unwrap(), patience).unwrap();
+                    PacketSocket::receiver(&Interface::find(ETH).unwrap(), timeout).unwrap();
                 let said = |frame: &[u8]| {
                     heard.fetch_or(frame.get(6..12) == Some(&mover.0[..]), Ordering::Relaxed);
                 };

@@ -15,7 +15,7 @@ use test_frames::{Ipv4, Ipv6, ethernet, ipv4};
 use wire::MacAddr;
 
 use super::{
-    Leaf, NEVER, PATIENT, SOON, add, ifindex, leaf, plan, receive, remove, send, silent, steer,
+    LONG_STALL, Leaf, NEVER, SOON, add, ifindex, leaf, plan, receive, remove, send, silent, steer,
 };
 
 pub(super) const HOST: MacAddr = MacAddr([2, 0, 0, 0, 7, 1]);
@@ -175,7 +175,7 @@ impl Port {
 /// With br_netfilter the bridge drops or trims these packets.
 #[root_test]
 fn malformed_packets_go_by_the_bridge() {
-    let mut port = Port::new("malformed", Hook::Tcx, PATIENT);
+    let mut port = Port::new("malformed", Hook::Tcx, LONG_STALL);
     let change = |at: usize, value: u8, sum: bool| {
         let mut frame = udp(FAR, HOST);
         frame[at] = value;
@@ -211,7 +211,7 @@ fn malformed_packets_go_by_the_bridge() {
 }
 
 fn known_unicast_skips_the_bridge(hook: Hook) {
-    let mut port = Port::new(&format!("sc{hook}"), hook, PATIENT);
+    let mut port = Port::new(&format!("sc{hook}"), hook, LONG_STALL);
     port.bypasses(&udp(FAR, HOST), "IPv4");
     port.bypasses(&frame(FAR, HOST, 0x86dd, 17, 1, 90), "UDP over IPv6");
     port.bypasses(&frame(FAR, HOST, 0x86dd, 6, 1, 90), "TCP over IPv6");
@@ -337,7 +337,7 @@ fn known_unicast_skips_the_bridge_with_clsact_filters() {
 /// attached.
 #[root_test]
 fn ports_that_only_listen_hear_who_comes() {
-    let mut port = Port::new("sclisten", Hook::Tcx, PATIENT);
+    let mut port = Port::new("sclisten", Hook::Tcx, LONG_STALL);
     let second = silent(format!("vtp-sclisten-second-{}", std::process::id()));
     veth((&port.leaf.leaf, "hp2"), (&second, "eth0"), 1500).unwrap();
     port.leaf.leaf.run(&["ip", "link", "set", "hp2", "master", "br5"]).unwrap();
@@ -404,7 +404,7 @@ fn ports_that_only_listen_hear_who_comes() {
     assert_eq!(bridged(&mut port, &second, &udp(FAR, STRANGER), "known, but it only listens"), 0);
 
     // The port has its program already, so getting the bypass does not pause other ports. It loses
-    // the bypass in `shrink`, before a new snapshot.
+    // the bypass in `remove_ports`, before a new snapshot.
     assert_eq!(apply(&mut port, true), [port.index, index]);
     assert_eq!(port.delivering(), [port.index, index]);
     port.bypasses(&udp(FAR, HOST), "nobody waits");
@@ -445,7 +445,7 @@ fn a_hung_worker_is_given_up_by_the_bypass_too() {
 /// Addresses that do not fit the map use the bridge. They take the bypass when others have left.
 #[root_test]
 fn addresses_without_room_go_by_the_bridge_until_there_is() {
-    let mut port = Port::new("scfull", Hook::Tcx, PATIENT);
+    let mut port = Port::new("scfull", Hook::Tcx, LONG_STALL);
     let many = |n: u32| {
         let [_, b, c, d] = n.to_be_bytes();
         MacLocation::Remote {
@@ -486,7 +486,7 @@ fn a_port_with_a_filter_of_somebody_else_has_no_bypass() {
         ("hp1 ingress", "u32 is on clsact ingress of hp1"),
         ("vx5 egress", "u32 is on clsact egress of vx5"),
     ] {
-        let mut port = Port::new("scforeign", Hook::Tcx, PATIENT);
+        let mut port = Port::new("scforeign", Hook::Tcx, LONG_STALL);
         let (interface, way) = location.split_once(' ').unwrap();
         let theirs = ifindex(&port.leaf.leaf, interface);
         let has = |port: &Port| {

@@ -9,7 +9,7 @@ use root_test::root_test;
 use tables::{SteeringPlan, TakenVni, VniIndex, VniSource};
 use wire::Vni;
 
-use super::{LOCAL, PATIENT, leaf, plan, remove, steer};
+use super::{LOCAL, LONG_STALL, leaf, plan, remove, steer};
 
 const VNIS: u32 = 100;
 /// Interface index of the first netdev: high enough that no other test has it.
@@ -73,7 +73,7 @@ fn programs_are_attached_once() {
     fs::remove_file(batch).unwrap();
     for expedited in [false, true] {
         let (mut steering, _punts, _private) =
-            steer(&leaf.leaf, Hook::Tcx, &plan(&leaf.leaf), PATIENT);
+            steer(&leaf.leaf, Hook::Tcx, &plan(&leaf.leaf), LONG_STALL);
         if expedited {
             steering.allow_expedited_rcu();
         }

@@ -21,9 +21,9 @@ use test_frames::{Ipv4, ethernet, tunnelled};
 use wire::Vni;
 use worker::{Features, PuntPairs};
 
+mod backlog;
 mod bypass;
 mod many;
-mod passage;
 mod workers;
 
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -134,7 +134,7 @@ fn receive(
 }
 
 /// A stall limit that no test reaches.
-const PATIENT: Duration = Duration::from_secs(60);
+const LONG_STALL: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(500);
 const NEVER: Duration = Duration::from_millis(150);
 
@@ -189,7 +189,7 @@ fn steer(
 fn redirects_what_is_taken(hook: Hook) {
     let Leaf { leaf, spine, host } = leaf(&hook.to_string());
     let plan = plan(&leaf);
-    let (mut steering, mut punts, private) = steer(&leaf, hook, &plan, PATIENT);
+    let (mut steering, mut punts, private) = steer(&leaf, hook, &plan, LONG_STALL);
     let mut underlay = punts.underlay.take_socket().unwrap();
     let mut bridge = punts.bridge.take_socket().unwrap();
     let index = ifindex(&host, "eth0");
@@ -287,7 +287,7 @@ fn vxlan_packet_with(inner_length: usize) -> Vec<u8> {
 #[root_test]
 fn inner_frames_shorter_than_a_tagged_header_stay_with_the_kernel() {
     let Leaf { leaf, spine, host } = leaf("short");
-    let (mut steering, mut punts, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), PATIENT);
+    let (mut steering, mut punts, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), LONG_STALL);
     let mut underlay = punts.underlay.take_socket().unwrap();
     let index = ifindex(&host, "eth0");
     let mut eth0 = host.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();

@@ -12,7 +12,7 @@ use test_frames::{Ipv4, Ipv6, tagged};
 use worker::PuntPairs;
 
 use super::{
-    Leaf, NEVER, PATIENT, RingSize, SOON, add, ifindex, leaf, plan, receive, remove, steer_for,
+    LONG_STALL, Leaf, NEVER, RingSize, SOON, add, ifindex, leaf, plan, receive, remove, steer_for,
     vxlan_packet,
 };
 
@@ -97,7 +97,7 @@ fn marked(frame: &[u8]) -> bool {
 fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     let Leaf { leaf, spine, host } = leaf("workers");
     let (mut steering, mut punts, private) =
-        steer_for::<WORKERS>(&leaf, Hook::Tcx, &plan(&leaf), PATIENT);
+        steer_for::<WORKERS>(&leaf, Hook::Tcx, &plan(&leaf), LONG_STALL);
     let take = |socket: &mut dyn FnMut(&mut PuntPairs) -> Option<PacketSocket>,
                 punts: &mut [PuntPairs]| {
         punts.iter_mut().map(|punts| socket(punts).unwrap()).collect::<Vec<_>>()

@@ -15,7 +15,7 @@ use root_test::root_test;
 use worker::Features;
 
 use super::bypass::{FAR, HOST, Port};
-use super::{Leaf, PATIENT, RingSize, SOON, add, ifindex};
+use super::{LONG_STALL, Leaf, RingSize, SOON, add, ifindex};
 
 /// Bytes of Ethernet, IPv4 and UDP header.
 const HEADERS: usize = 42;
@@ -58,7 +58,7 @@ fn no_frame_overtakes_one_that_goes_by_the_bridge(hook: Hook) {
     let mut cpus = CpuSet::new();
     cpus.set(0).unwrap();
     sched_setaffinity(Pid::from_raw(0), &cpus).unwrap();
-    let mut port = Port::new(&format!("passage{hook}"), hook, PATIENT);
+    let mut port = Port::new(&format!("backlog{hook}"), hook, LONG_STALL);
     port.leaf.host.run(&["ethtool", "-K", "eth0", "tx-udp-segmentation", "off"]).unwrap();
     let mut often = port.plan.clone();
     often.ports.get_mut(&port.index).unwrap().refresh = Duration::from_millis(8);
