@@ -113,7 +113,7 @@ pub enum Datapath {
     Offload,
     /// Kernel VXLAN, with source ports that vtepd chooses.
     Kernel,
-    /// The fastest of these that forwards as the kernel would.
+    /// `Offload`, but `Userspace` for netdevs that learn and for standalone VNIs.
     #[default]
     Auto,
 }

@@ -1,4 +1,4 @@
-//! The frames that BPF programs redirect to workers. `control` builds this plan, and `ports`
+//! The frames that BPF programs redirect to workers. `control` builds this plan, and `bpf`
 //! applies it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,7 +97,7 @@ pub struct PortChoice {
     pub route_per_frame: bool,
 }
 
-/// Everything that the BPF programs need: uplinks, VNIs, host ports and source port policies.
+/// What programs redirect, and how: uplinks, VNIs, host ports and source port policies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SteeringPlan {
     /// Interfaces with a program at their ingress.

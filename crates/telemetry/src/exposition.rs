@@ -55,7 +55,7 @@ impl Everything {
         gauge(
             encoder,
             "vtepd_ready",
-            "1 while frames are redirected to workers",
+            "1 while BPF programs redirect or forward frames",
             u64::from(view.ready),
         )?;
         gauge(

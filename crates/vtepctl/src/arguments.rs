@@ -200,7 +200,8 @@ Examples:
   vtepctl explain --pcap uplink.pcap                          a VXLAN packet: the frame in it, and the port it was sent by
   vtepctl explain --received --pcap uplink.pcap               a VXLAN packet that an uplink got: what becomes of it
 
-The running daemon decides, by the tables that it forwards by and with the code that forwards.";
+The running daemon decides, by the tables that it forwards by and with the code that forwards. With qp-pin, it shows
+the path of a queue pair that is placed, and for others that of qp-hash.";
 
 const POLICY: &str = "\
 Examples:

@@ -6,7 +6,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use pipeline::VtepId;
-use telemetry::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView, render};
+use telemetry::{
+    LeftView, PathView, PortFrames, PortView, ProbedView, ProbingView, SourceView, TierView, View,
+    VniView, render,
+};
 use wire::Vni;
 
 use super::compare;
@@ -58,6 +61,21 @@ fn one_of_each() -> View {
         learned: vec![("x", 0)],
         moves: vec![("x", 0)],
         not_learned: vec![("x", 0)],
+        probing: Some(ProbingView {
+            vteps: vec![ProbedView {
+                address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                ready: true,
+                known: 0,
+                dead: 0,
+                unknown: 0,
+                tiers: vec![TierView { mmr: 1.0, floor: 1.0, jain: 1.0 }],
+            }],
+            queue_pairs: 0,
+            moves: vec![("x", 0)],
+            forgotten: 0,
+            beyond: 0,
+            messages: vec![("x", 0)],
+        }),
         ..View::default()
     }
 }

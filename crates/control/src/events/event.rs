@@ -135,7 +135,7 @@ pub enum Event {
 impl Event {
     /// Every kind of event, and when it happens.
     pub const KINDS: &[(&str, &str)] = &[
-        ("attached", "A VNI is taken over: a worker forwards its frames"),
+        ("attached", "A VNI is taken over: BPF programs or a worker forward its frames"),
         ("detached", "A VNI is the kernel's again, or is gone"),
         ("left", "A vxlan netdev stays with the kernel, for the reason given"),
         ("source", "A source (`kernel`, `fpm`) has another state"),

@@ -139,9 +139,9 @@ pub enum DatapathChoice {
     /// BPF programs, for flows whose path is decided; a worker for the rest, and the kernel where
     /// a worker would not forward as it does
     Offload,
-    /// Kernel VXLAN, with source ports that vtepd chooses
+    /// Kernel VXLAN, with source ports that vtepd chooses; a worker with qp-pin
     Kernel,
-    /// The fastest of these that forwards as the kernel would
+    /// offload, but userspace for netdevs that learn and for standalone VNIs
     Auto,
 }
 

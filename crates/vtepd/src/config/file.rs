@@ -61,7 +61,8 @@ pub(super) struct TakeoverSection {
     pub(super) expedited_rcu: bool,
     /// Who forwards, where it does so as the kernel would: `offload` (BPF programs, and a worker for
     /// what is not decided yet), `userspace` (a worker), `kernel` (kernel VXLAN, with source ports
-    /// that vtepd chooses) or `auto` (the fastest of these). Default: `auto`.
+    /// that vtepd chooses; a worker with `qp-pin`) or `auto` (`offload`, but `userspace` for netdevs
+    /// that learn and for standalone VNIs). Default: `auto`.
     pub(super) datapath: Option<DatapathChoice>,
     /// Whether kernel VXLAN looks up the route for each frame, by a mark on the frame. `auto`: for
     /// VNIs in the `kernel` datapath with several next hops to a VTEP. Default: `auto`.
@@ -114,14 +115,17 @@ pub(super) struct ProbingSection {
     pub(super) interval_ms: Option<u64>,
     /// Source ports that are probed on every next hop at the start, 1 to 1024. Default: 64.
     pub(super) ports: Option<u16>,
-    /// Most source ports that are probed on every next hop, 1 to 1024. Default: 256.
+    /// Most source ports that are probed on every next hop, `ports` to 1024. Default: 256, or `ports`
+    /// if that is more.
     pub(super) most_ports: Option<u16>,
-    /// Most probes to one VTEP in a second, 100 to 20000. Default: 4000.
+    /// Most pairs of next hop and source port that are probed on the way to one VTEP in a second, 100
+    /// to 20000. A pair takes one or two probes, and a VTEP answers 5,000 a second. Default: 4000.
     pub(super) rate: Option<u32>,
     /// Most queue pairs that are placed, 1 to 1000000. Others have the path of `qp-hash`. Default:
     /// 65536.
     pub(super) queue_pairs: Option<u32>,
-    /// Seconds without a frame after which a queue pair is forgotten, 1 to 3600. Default: 30.
+    /// Seconds without a frame after which a queue pair is forgotten, 1 to 3600. In a full
+    /// table, 1 second. Default: 30.
     pub(super) idle: Option<u64>,
     /// Let a queue pair move to a less loaded path after a gap in its traffic. It leaves a dead path
     /// in any case. Default: `true`.
