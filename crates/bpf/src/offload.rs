@@ -52,8 +52,8 @@ struct Written {
 }
 
 impl Written {
-    /// Whether this is written of a VTEP.
-    fn is_of(&self, vtep: &Vtep) -> bool {
+    /// Whether the VTEP still has the address and the paths that were written.
+    fn is_current(&self, vtep: &Vtep) -> bool {
         self.address == vtep.address && Arc::ptr_eq(&self.paths, &vtep.paths)
     }
 }
@@ -196,7 +196,7 @@ impl Offload {
         }
         for (VtepIndex(index), vtep) in snapshot.indexed_vteps() {
             let address = vtep.address;
-            if index >= VTEPS || self.written.get(&index).is_some_and(|old| old.is_of(vtep)) {
+            if index >= VTEPS || self.written.get(&index).is_some_and(|old| old.is_current(vtep)) {
                 continue;
             }
             if self.written.get(&index).is_some_and(|written| written.address != address) {

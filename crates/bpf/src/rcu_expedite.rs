@@ -40,7 +40,8 @@ impl GracePeriods {
     }
 
     /// Shortens them for changes of this many hooks on host ports. Until they are attached, moves of
-    /// hosts on these ports are seen late. `None` if there are no hooks, and as in [`Self::for_hooks`].
+    /// hosts on these ports are seen late. `None` if there are no hooks, and as in
+    /// [`Self::for_hooks`].
     pub(crate) fn for_ports(self, hooks: usize) -> Option<ExpeditedRcu> {
         self.shorten(hooks > 0)
     }

@@ -23,7 +23,7 @@ pub enum Link {
 }
 
 /// How long the wish of a VTEP keeps others from moving that does not move itself.
-const TURN: Duration = Duration::from_secs(3);
+const WISH_HOLD: Duration = Duration::from_secs(3);
 /// How long a wish counts that is not reported again.
 const WISH_AGE: Duration = Duration::from_secs(1);
 /// The most VTEPs whose wishes are remembered.
@@ -74,7 +74,7 @@ impl Foreign {
     #[must_use]
     pub fn is_first(&self, own: (u32, Ipv4Addr), now: Duration) -> bool {
         let counts = |wish: &Wish| {
-            now.saturating_sub(wish.heard) < WISH_AGE && now.saturating_sub(wish.since) < TURN
+            now.saturating_sub(wish.heard) < WISH_AGE && now.saturating_sub(wish.since) < WISH_HOLD
         };
         let before = |(address, wish): (&Ipv4Addr, &Wish)| {
             // The lower address comes first among equal ones.

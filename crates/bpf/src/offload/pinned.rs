@@ -195,7 +195,9 @@ impl Offload {
         let changed: Vec<u32> = self
             .written
             .iter()
-            .filter(|(index, written)| known.get(index).is_none_or(|vtep| !written.is_of(vtep)))
+            .filter(|(index, written)| {
+                known.get(index).is_none_or(|vtep| !written.is_current(vtep))
+            })
             .map(|(index, _)| *index)
             .collect();
         self.unpin(ebpf, |key| changed.contains(&key.vtep))
