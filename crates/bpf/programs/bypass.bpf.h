@@ -169,7 +169,7 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 		counts->refreshed += 1;
 		return PASS;
 	}
-	offloaded = encapsulate(skb, port->slot, remote->index);
+	offloaded = encapsulate(skb, port->slot, remote->index, now);
 	if (offloaded != TO_WORKER) {
 		counts->bypass += 1;
 		return offloaded;
@@ -210,5 +210,5 @@ static ALWAYS_INLINE int encapsulate_known(struct __sk_buff *skb, __u32 slot)
 	if (bpf_skb_load_bytes(skb, 0, destination.mac, 6))
 		return TO_WORKER;
 	remote = bpf_map_lookup_elem(&mac_locations, &destination);
-	return remote ? encapsulate(skb, slot, remote->index) : TO_WORKER;
+	return remote ? encapsulate(skb, slot, remote->index, bpf_ktime_get_coarse_ns()) : TO_WORKER;
 }

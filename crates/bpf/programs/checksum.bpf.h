@@ -7,62 +7,50 @@
 
 #define CHECKSUM_AT 6 // offset in the UDP header
 
-// Longest packet that can be summed: CHUNKS of 512 bytes.
+// Longest packet that can be summed: CHUNKS of 512 bytes, the most that one bpf_csum_diff() adds before
+// Linux 6.13.
 #define CHUNK 512
 #define CHUNKS 20
 
-// The sum of the bytes behind the last whole chunk, less than CHUNK, folded to 16 bits. `offset` is
-// even.
-FUNCTION __u32 sum_rest(struct __sk_buff *skb, __u32 offset)
-{
-	__u8 *cursor, *end = (__u8 *)(long)skb->data_end;
-	__u64 words = 0;
+// A part of a packet. Headers and payload may be in different places of the buffer. To copy them
+// here costs less than to make the whole packet linear, which allocates memory.
+struct chunk {
+	__u8 bytes[CHUNK + 4]; // the verifier does not see that a whole number of words is not longer
+};
 
-	if (offset > CHUNK * CHUNKS)
-		return 0;
-	cursor = (__u8 *)(long)skb->data + offset;
-	for (int i = 0; i < CHUNK / 32; i++) {
-		if (cursor + 32 > end)
-			break;
-#pragma unroll
-		for (int j = 0; j < 8; j++)
-			words += ((__u32 *)cursor)[j];
-		cursor += 32;
-	}
-	for (int i = 0; i < 16; i++) {
-		if (cursor + 2 > end)
-			break;
-		words += *(__u16 *)cursor;
-		cursor += 2;
-	}
-	if (cursor + 1 <= end)
-		words += *cursor;
-	return fold_sum(words);
-}
+struct {
+	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	UINT(max_entries, 1);
+	TYPE(key, __u32);
+	TYPE(value, struct chunk);
+} chunks SEC(".maps");
 
 // Adds all bytes of the packet from an even offset on. Returns 0 if there are too many.
 static ALWAYS_INLINE int sum_bytes(struct __sk_buff *skb, __u32 offset, __u64 *sum)
 {
-	__u8 *cursor, *end;
-	__s64 chunk = fold_sum(*sum);
-	int i;
+	__u32 zero = 0, rest;
+	struct chunk *chunk = bpf_map_lookup_elem(&chunks, &zero);
+	__s64 words = fold_sum(*sum);
 
-	// The verifier forgets a number that is spilled to the stack. `offset` is that of a UDP header.
-	asm volatile("" : "+r"(offset));
-	offset &= 0x7f;
-	if (skb->len > CHUNK * CHUNKS)
+	if (!chunk || skb->len > CHUNK * CHUNKS)
 		return 0;
-	if ((__u8 *)(long)skb->data + skb->len > (__u8 *)(long)skb->data_end && bpf_skb_pull_data(skb, skb->len))
-		return 0;
-	cursor = (__u8 *)(long)skb->data + offset;
-	end = (__u8 *)(long)skb->data_end;
-	for (i = 0; i < CHUNKS; i++) {
-		if (cursor + CHUNK > end)
+	for (int i = 0; i < CHUNKS; i++) {
+		if (offset + CHUNK > skb->len)
 			break;
-		chunk = bpf_csum_diff(0, 0, (__be32 *)cursor, CHUNK, (__u32)chunk);
-		cursor += CHUNK;
+		if (bpf_skb_load_bytes(skb, offset, chunk->bytes, CHUNK))
+			return 0;
+		words = bpf_csum_diff(0, 0, (__be32 *)chunk->bytes, CHUNK, (__u32)words);
+		offset += CHUNK;
 	}
-	*sum = (__u64)(__u32)chunk + sum_rest(skb, offset + i * CHUNK);
+	rest = skb->len - offset;
+	if (rest > 0 && rest < CHUNK) {
+		// The last word is filled up with zeros.
+		*(__u32 *)(chunk->bytes + (rest & (CHUNK - 4))) = 0;
+		if (bpf_skb_load_bytes(skb, offset, chunk->bytes, rest))
+			return 0;
+		words = bpf_csum_diff(0, 0, (__be32 *)chunk->bytes, (rest + 3) & ~3U, (__u32)words);
+	}
+	*sum = (__u32)words;
 	return 1;
 }
 
@@ -102,6 +90,17 @@ struct tunnelled {
 	__u8 ethernet[14 + 4];
 };
 
+// The sum of so many bytes, a multiple of four.
+static ALWAYS_INLINE __u64 sum_words(const void *from, __u32 length)
+{
+	__u64 sum = 0;
+
+#pragma unroll
+	for (int i = 0; i < length / 4; i++)
+		sum += ((const __u32 *)from)[i];
+	return sum;
+}
+
 // The sum of what lies between the outer IP header and the inner transport header, and of the inner
 // transport segment once the device has completed its checksum. `at`: offset of the outer UDP
 // header, `tag`: bytes of the inner tag. Returns 0 if there is no TCP or UDP right behind the inner
@@ -113,8 +112,7 @@ static ALWAYS_INLINE int sum_headers(struct __sk_buff *skb, const struct tunnell
 	__u32 length;
 	__u16 field;
 
-	*sum += bpf_csum_diff(0, 0, (__be32 *)o, 8 + 8 + 12, 0);
-	*sum += rest[0];
+	*sum += sum_words(o, 8 + 8 + 12) + rest[0];
 	if (tag)
 		*sum += (__u64)rest[1] + rest[2];
 	at += 8 + 8 + 14 + tag;
@@ -128,11 +126,11 @@ static ALWAYS_INLINE int sum_headers(struct __sk_buff *skb, const struct tunnell
 	if (ip[0] == 0x45) {
 		length = 20;
 		protocol = ip[9];
-		*sum += bpf_csum_diff(0, 0, (__be32 *)ip, 20, 0);
+		*sum += sum_words(ip, 20);
 	} else if (ip[0] >> 4 == 6 && ip + 40 <= end) {
 		length = 40;
 		protocol = ip[6];
-		*sum += bpf_csum_diff(0, 0, (__be32 *)ip, 40, 0);
+		*sum += sum_words(ip, 40);
 	} else {
 		return 0;
 	}
@@ -144,6 +142,14 @@ static ALWAYS_INLINE int sum_headers(struct __sk_buff *skb, const struct tunnell
 	return 1;
 }
 
+// The field of the outer UDP checksum; 0 if it is not in linear memory.
+static ALWAYS_INLINE __u16 *checksum_field(struct __sk_buff *skb, __u32 at)
+{
+	__u16 *field = (__u16 *)((__u8 *)(long)skb->data + at + CHECKSUM_AT);
+
+	return (__u8 *)(field + 1) > (__u8 *)(long)skb->data_end ? 0 : field;
+}
+
 // Writes the outer UDP checksum of a packet whose field is 0. It stays 0 ("no checksum") if the
 // inner checksum is left to the device and is neither that of TCP nor of UDP, and for packets that
 // are too long. `at`: offset of the outer UDP header, `tag`: bytes of the inner tag, `sum`: that of
@@ -151,24 +157,29 @@ static ALWAYS_INLINE int sum_headers(struct __sk_buff *skb, const struct tunnell
 static FUNCTION int complete_checksum(struct __sk_buff *skb, const struct tunnelled *o, __u32 at, __u32 tag, __u64 sum)
 {
 	__u16 checksum = 0, *field;
+	int summed;
 
-	// As in is_partial(), without calls.
+	// As in is_partial(), without further calls.
 	if (bpf_l4_csum_replace(skb, at + CHECKSUM_AT, 0, 1, sizeof(checksum)))
 		return 0;
-	field = (__u16 *)((__u8 *)(long)skb->data + at + CHECKSUM_AT);
-	if ((__u8 *)(field + 1) > (__u8 *)(long)skb->data_end)
+	field = checksum_field(skb, at);
+	if (!field)
 		return 0;
 	if (!*field) {
-		if (!sum_headers(skb, o, at, tag, &sum))
-			return 1;
+		summed = sum_headers(skb, o, at, tag, &sum);
 	} else {
 		// What the field contains now does not count.
 		sum += (__u16)~*field;
-		if (!sum_bytes(skb, at, &sum))
-			return !bpf_skb_store_bytes(skb, at + CHECKSUM_AT, &checksum, sizeof(checksum), 0);
+		summed = sum_bytes(skb, at, &sum);
 	}
-	checksum = ~fold_sum(sum);
-	if (!checksum)
-		checksum = 0xffff;
-	return !bpf_skb_store_bytes(skb, at + CHECKSUM_AT, &checksum, sizeof(checksum), 0);
+	if (summed) {
+		checksum = ~fold_sum(sum);
+		if (!checksum)
+			checksum = 0xffff;
+	}
+	field = checksum_field(skb, at);
+	if (!field)
+		return 0;
+	*field = checksum;
+	return 1;
 }

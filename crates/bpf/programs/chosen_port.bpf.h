@@ -188,9 +188,8 @@ static ALWAYS_INLINE int ipv6_word(struct __sk_buff *skb, __u32 offset, __u32 en
 
 enum { NOT_IP = 0, OTHER_IP = 1, ROCE = 2 };
 
-// The hash of the key of the usual RoCE frame: untagged, IPv4 without options or fragments, and its
-// headers in linear memory. Reading it without calls saves a third of the time. Returns 0 for other
-// frames, which may still be RoCE.
+// The hash of the key of the usual RoCE frame: untagged, IPv4 without options or fragments. Reading
+// it without calls saves a third of the time. Returns 0 for other frames, which may still be RoCE.
 static ALWAYS_INLINE int plain_roce(struct __sk_buff *skb, __u64 state, __u64 *hash)
 {
 	const struct {
@@ -198,11 +197,16 @@ static ALWAYS_INLINE int plain_roce(struct __sk_buff *skb, __u64 state, __u64 *h
 		struct udp udp;
 		__u32 flags;
 		__u32 queue_pair;
-	} *h = (void *)((__u8 *)(long)skb->data + 14);
+	} *h;
+	const __u8 *frame;
 	__u32 total, claimed;
 
-	if ((__u8 *)(h + 1) > (__u8 *)(long)skb->data_end || skb->protocol != htons(ETH_P_IP) || skb->vlan_present)
+	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present || skb->len < HEADERS)
 		return 0;
+	frame = linear(skb, 14 + sizeof(*h));
+	if (!frame)
+		return 0;
+	h = (const void *)(frame + 14);
 	total = ntohs(h->ip.total_length);
 	claimed = ntohs(h->udp.length);
 	if (((const __u16 *)h)[-1] != htons(ETH_P_IP) || h->ip.version_ihl != 0x45 || h->ip.protocol != IPPROTO_UDP ||

@@ -201,10 +201,10 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 
 	if (!vni || !(vni->flags & OFFLOAD_DECAPSULATES))
 		return TO_WORKER;
-	if (is_lifeless())
+	if (is_lifeless(bpf_ktime_get_coarse_ns()))
 		return PASS;
 	length = ntohs(udp->length) - UDP_OVERHEAD;
-	if (length + at != skb->len || bpf_skb_load_bytes(skb, at, inner.destination, 14 + 20))
+	if (length + at != skb->len || !read_front(skb, inner.destination, at, 14 + 20))
 		return TO_WORKER;
 	// The worker drops a truncated IPv6 header.
 	if (inner.ethertype == htons(ETH_P_IPV6) && length < 14 + 40)
@@ -234,7 +234,7 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 		port = 0;
 	if (remove_outer(skb, at, inner.ethertype))
 		return skb->gso_size ? super_frame_to_worker(skb, slot, UNDERLAY, at) : TO_WORKER;
-	if (bpf_skb_store_bytes(skb, 0, inner.destination, 14, 0)) {
+	if (!write_front(skb, inner.destination, 14)) {
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
 	}

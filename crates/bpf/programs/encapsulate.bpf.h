@@ -205,7 +205,7 @@ static ALWAYS_INLINE int prepend(struct __sk_buff *skb, const struct departure *
 	} else {
 		if (bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC, flags | BPF_F_ADJ_ROOM_ENCAP_L2(14)))
 			return TO_WORKER;
-		if (bpf_skb_store_bytes(skb, 0, headers, length + 14, 0))
+		if (!write_front(skb, headers, length + 14))
 			goto failed;
 	}
 	return 0;
@@ -281,8 +281,8 @@ static FUNCTION __u64 write_ipv6(struct __sk_buff *skb, const struct departure *
 }
 
 // Encapsulates a frame for a remote VTEP and sends it to its next hop. The frame begins with its
-// Ethernet header, and it fits the underlay.
-static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vtep_index)
+// Ethernet header, and it fits the underlay. `now`: CLOCK_MONOTONIC_COARSE in nanoseconds.
+static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vtep_index, __u64 now)
 {
 	struct offload_vni *vni = offload_of(skb, slot, BRIDGE, 0);
 	struct departure d = {.vni = vni, .slot = slot, .vtep_index = vtep_index, .segments = 1};
@@ -296,7 +296,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 
 	if (!vni)
 		return TO_WORKER;
-	if (is_lifeless())
+	if (is_lifeless(now))
 		return PASS;
 	vtep = bpf_map_lookup_elem(&offload_vteps, &vtep_index);
 	if (!vtep || !inherit(skb, vni, o.ipv4.ethernet, &d.inherited))

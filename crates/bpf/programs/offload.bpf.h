@@ -207,6 +207,14 @@ static FUNCTION int super_frame_to_worker(struct __sk_buff *skb, __u32 slot, __u
 	return TO_WORKER;
 }
 
+// Whether no flow of a slot in this direction has to go to the worker any more.
+static ALWAYS_INLINE int all_moved(__u64 entry, __u32 which)
+{
+	const __u64 moved = (OFFLOAD_MOVED(workers, which) - 1) & ~(OFFLOAD_MOVED(0, which) - 1);
+
+	return (entry & moved) == moved;
+}
+
 // The settings of a slot whose frames are offloaded; 0 if the worker gets the frame. `start`: offset
 // of the frame's Ethernet header.
 static ALWAYS_INLINE struct offload_vni *offload_of(struct __sk_buff *skb, __u32 slot, __u32 which, __u32 start)
@@ -217,7 +225,8 @@ static ALWAYS_INLINE struct offload_vni *offload_of(struct __sk_buff *skb, __u32
 	if (!entry)
 		return 0;
 	index = *entry;
-	if (!index || (*entry & OFFLOAD_MOVING && comes_from_worker(skb, entry, which, start)))
+	if (!index ||
+	    (*entry & OFFLOAD_MOVING && !all_moved(*entry, which) && comes_from_worker(skb, entry, which, start)))
 		return 0;
 	return bpf_map_lookup_elem(&offload_vnis, &index);
 }

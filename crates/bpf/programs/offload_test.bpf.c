@@ -41,13 +41,13 @@ static ALWAYS_INLINE int finished(struct __sk_buff *skb, int result)
 
 SEC("classifier") int test_encapsulate(struct __sk_buff *skb)
 {
-	return finished(skb, encapsulate(skb, TESTED_SLOT, skb->cb[0]));
+	return finished(skb, encapsulate(skb, TESTED_SLOT, skb->cb[0], bpf_ktime_get_coarse_ns()));
 }
 
 // A host port's frames, all for the first VTEP.
 SEC("classifier") int test_port(struct __sk_buff *skb)
 {
-	int result = encapsulate(skb, TESTED_SLOT, 0);
+	int result = encapsulate(skb, TESTED_SLOT, 0, bpf_ktime_get_coarse_ns());
 
 	return result == TO_WORKER ? PASS : result;
 }

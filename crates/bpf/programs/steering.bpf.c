@@ -401,7 +401,7 @@ static FUNCTION int steer_uplink_ipv4(struct __sk_buff *skb)
 	__u32 total;
 	int offloaded;
 
-	if (skb->vlan_present || skb->pkt_type != PACKET_HOST || bpf_skb_load_bytes(skb, 0, h.destination, ENCAPSULATION))
+	if (skb->vlan_present || skb->pkt_type != PACKET_HOST || !read_front(skb, h.destination, 0, ENCAPSULATION))
 		return PASS;
 	if (h.ip.version_ihl != 0x45 || h.ip.protocol != IPPROTO_UDP || (h.ip.fragment & htons(FRAGMENT)))
 		return PASS;

@@ -38,7 +38,7 @@ static FUNCTION int steer_uplink_ipv6(struct __sk_buff *skb)
 	__u32 total;
 	int offloaded;
 
-	if (skb->vlan_present || skb->pkt_type != PACKET_HOST || bpf_skb_load_bytes(skb, 0, h.destination, ENCAPSULATION_IPV6))
+	if (skb->vlan_present || skb->pkt_type != PACKET_HOST || !read_front(skb, h.destination, 0, ENCAPSULATION_IPV6))
 		return PASS;
 	if ((ntohl(h.version_class_label) >> 28) != 6 || h.next_header != IPPROTO_UDP || is_odd_source(&h))
 		return PASS;

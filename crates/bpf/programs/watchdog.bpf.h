@@ -73,15 +73,16 @@ static ALWAYS_INLINE int stalled(__u32 worker, __u32 which)
 
 // Whether the process gives no sign of life, so that the tables may be old. The programs ask for one
 // a quarter of the limit after the last one. The process clears the entry, and needs no timer.
-static ALWAYS_INLINE int is_lifeless(void)
+// `now`: CLOCK_MONOTONIC_COARSE in nanoseconds.
+static ALWAYS_INLINE int is_lifeless(__u64 now)
 {
 	volatile __u64 *since = shared_word(LIFE_WORD);
-	__u64 now, start;
+	__u64 start;
 
 	if (!since)
 		return 0;
 	start = *since;
-	now = bpf_ktime_get_coarse_ns() & ~CALLED;
+	now &= ~CALLED;
 	if (!start) {
 		*since = now;
 	} else if (start & CALLED) {

@@ -51,6 +51,33 @@ static ALWAYS_INLINE const __u8 *linear(struct __sk_buff *skb, __u32 length)
 	return frame;
 }
 
+// Copies an even number of bytes of the frame from `offset` on, without a call if they are in linear
+// memory. Returns 0 if the frame is shorter.
+static ALWAYS_INLINE int read_front(struct __sk_buff *skb, void *to, __u32 offset, __u32 length)
+{
+	const __u16 *from = (const __u16 *)((const __u8 *)(long)skb->data + offset);
+
+	if ((const __u8 *)from + length > (const __u8 *)(long)skb->data_end)
+		return !bpf_skb_load_bytes(skb, offset, to, length);
+#pragma unroll
+	for (int i = 0; i < length / 2; i++)
+		((__u16 *)to)[i] = from[i];
+	return 1;
+}
+
+// Copies an even number of bytes to the front of the frame, without a call.
+static ALWAYS_INLINE int write_front(struct __sk_buff *skb, const void *from, __u32 length)
+{
+	__u16 *to = (__u16 *)(long)skb->data;
+
+	if ((__u8 *)to + length > (__u8 *)(long)skb->data_end)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < length / 2; i++)
+		to[i] = ((const __u16 *)from)[i];
+	return 1;
+}
+
 // Mixes a word into a hash. The factor is 2^32 divided by the golden ratio.
 static ALWAYS_INLINE __u32 mix(__u32 hash, __u32 word)
 {
