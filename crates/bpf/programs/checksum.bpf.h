@@ -90,14 +90,15 @@ struct tunnelled {
 	__u8 ethernet[14 + 4];
 };
 
-// The sum of so many bytes, a multiple of four.
+// The sum of an even number of bytes. Fields that were just written in smaller units would be read
+// late as larger words.
 static ALWAYS_INLINE __u64 sum_words(const void *from, __u32 length)
 {
 	__u64 sum = 0;
 
 #pragma unroll
-	for (int i = 0; i < length / 4; i++)
-		sum += ((const __u32 *)from)[i];
+	for (int i = 0; i < length / 2; i++)
+		sum += ((const __u16 *)from)[i];
 	return sum;
 }
 
@@ -107,14 +108,13 @@ static ALWAYS_INLINE __u64 sum_words(const void *from, __u32 length)
 // IP header.
 static ALWAYS_INLINE int sum_headers(struct __sk_buff *skb, const struct tunnelled *o, __u32 at, __u32 tag, __u64 *sum)
 {
-	const __u16 *rest = (const __u16 *)(o->ethernet + 12);
 	__u8 *ip, *end, protocol;
 	__u32 length;
 	__u16 field;
 
-	*sum += sum_words(o, 8 + 8 + 12) + rest[0];
+	*sum += sum_words(o, 8 + 8 + 14);
 	if (tag)
-		*sum += (__u64)rest[1] + rest[2];
+		*sum += sum_words(o->ethernet + 14, 4);
 	at += 8 + 8 + 14 + tag;
 	end = (__u8 *)(long)skb->data_end;
 	if ((__u8 *)(long)skb->data + at + 40 > end && bpf_skb_pull_data(skb, at + 40 > skb->len ? skb->len : at + 40))
