@@ -21,7 +21,7 @@ const DATAPATHS: [Datapath; 7] = [
 ];
 const TOWARDS: [(Towards, &str); 2] =
     [(Towards::Far, "encapsulated"), (Towards::Host, "decapsulated")];
-/// TCP from the leaf to a peer with the same datapath.
+/// From the leaf to a peer with the same datapath.
 const BETWEEN: &str = "between two that forward alike";
 /// How long to wait before vtepd counts as idle, and how long to measure it then.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -47,19 +47,18 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
             let mut note = |what: String, figure: f64| {
                 measurements.entry((datapath, what)).or_default().push(figure)
             };
-            for cores in [1, 2] {
+            for (cores, on) in [(1, "all on 1 core"), (2, "2 cores")] {
                 options.check_interrupt()?;
                 let echo = Echo::take(&testbed, time, cores, daemon.as_ref())?;
-                let on = if cores == 1 { "all on 1 core" } else { "2 cores" };
-                note(format!("{on}: p50"), echo.p50);
-                note(format!("{on}: p99"), echo.p99);
-                note(format!("{on}: lost"), echo.lost as f64);
+                note_echo(&mut note, on, echo);
             }
             for (towards, name) in TOWARDS {
                 note(name.to_owned(), throughput(&testbed, towards, time, daemon.as_ref())?);
             }
             let peer = datapath.start_at_peer(&testbed, &options.vtepd)?;
             note(BETWEEN.to_owned(), throughput(&testbed, Towards::Far, time, daemon.as_ref())?);
+            let echo = Echo::take(&testbed, time, 1, daemon.as_ref())?;
+            note_echo(&mut note, &format!("{BETWEEN}, all on 1 core"), echo);
             peer.map(testbed::Daemon::stop).transpose()?;
             if let Some(daemon) = &daemon
                 && datapath == Datapath::USERSPACE
@@ -108,6 +107,13 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
         rows.push(Row::beside("idle", case, "µs/s", Figure::of(quiet), None, Better::Lower));
     }
     Ok(rows)
+}
+
+/// Notes round trips under a name.
+fn note_echo(note: &mut impl FnMut(String, f64), on: &str, echo: Echo) {
+    note(format!("{on}: p50"), echo.p50);
+    note(format!("{on}: p99"), echo.p99);
+    note(format!("{on}: lost"), echo.lost as f64);
 }
 
 /// The target for the ratio to the kernel's figure.

@@ -71,15 +71,26 @@ static ALWAYS_INLINE __u64 pseudo_header_ipv6(const struct headers_ipv6 *h)
 	return sum;
 }
 
-// Whether the checksum of the packet, or of the packet inside, is left to the device
-// (CHECKSUM_PARTIAL). Programs cannot read that. But bpf_l4_csum_replace() changes the field at
-// `offset`, which contains `field`, only if it is not. The field has to be written anew then.
-static ALWAYS_INLINE int is_partial(struct __sk_buff *skb, __u32 offset, __u16 field)
+// The field of the outer UDP checksum; 0 if it is not in linear memory.
+static ALWAYS_INLINE __u16 *checksum_field(struct __sk_buff *skb, __u32 at)
 {
-	__u16 now;
+	__u16 *field = (__u16 *)((__u8 *)(long)skb->data + at + CHECKSUM_AT);
 
-	return !bpf_l4_csum_replace(skb, offset, 0, 1, sizeof(field)) && !bpf_skb_load_bytes(skb, offset, &now, sizeof(now)) &&
-	       now == field;
+	return (__u8 *)(field + 1) > (__u8 *)(long)skb->data_end ? 0 : field;
+}
+
+// Whether the checksum of the packet, or of the packet inside, is left to the device
+// (CHECKSUM_PARTIAL). Programs cannot read that. But bpf_l4_csum_replace() changes the field of
+// the UDP header at `at`, which contains `value`, only if it is not. The field has to be written
+// anew then.
+static ALWAYS_INLINE int is_partial(struct __sk_buff *skb, __u32 at, __u16 value)
+{
+	const __u16 *field;
+
+	if (bpf_l4_csum_replace(skb, at + CHECKSUM_AT, 0, 1, sizeof(value)))
+		return 0;
+	field = checksum_field(skb, at);
+	return field && *field == value;
 }
 
 // The outer UDP and VXLAN header, and the inner Ethernet header, which may have a tag.
@@ -142,14 +153,6 @@ static ALWAYS_INLINE int sum_headers(struct __sk_buff *skb, const struct tunnell
 	return 1;
 }
 
-// The field of the outer UDP checksum; 0 if it is not in linear memory.
-static ALWAYS_INLINE __u16 *checksum_field(struct __sk_buff *skb, __u32 at)
-{
-	__u16 *field = (__u16 *)((__u8 *)(long)skb->data + at + CHECKSUM_AT);
-
-	return (__u8 *)(field + 1) > (__u8 *)(long)skb->data_end ? 0 : field;
-}
-
 // Writes the outer UDP checksum of a packet whose field is 0. It stays 0 ("no checksum") if the
 // inner checksum is left to the device and is neither that of TCP nor of UDP, and for packets that
 // are too long. `at`: offset of the outer UDP header, `tag`: bytes of the inner tag, `sum`: that of
@@ -159,7 +162,7 @@ static FUNCTION int complete_checksum(struct __sk_buff *skb, const struct tunnel
 	__u16 checksum = 0, *field;
 	int summed;
 
-	// As in is_partial(), without further calls.
+	// As in is_partial().
 	if (bpf_l4_csum_replace(skb, at + CHECKSUM_AT, 0, 1, sizeof(checksum)))
 		return 0;
 	field = checksum_field(skb, at);

@@ -7,7 +7,7 @@
 // `sum`: that of the pseudo header.
 static FUNCTION int is_checked(struct __sk_buff *skb, __u16 checksum, __u32 at, __u64 sum)
 {
-	if (!checksum || bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0 || is_partial(skb, at + CHECKSUM_AT, checksum))
+	if (!checksum || bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0 || is_partial(skb, at, checksum))
 		return 1;
 	if (bpf_skb_store_bytes(skb, at + CHECKSUM_AT, &checksum, sizeof(checksum), 0))
 		return 0;

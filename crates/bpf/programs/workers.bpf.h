@@ -51,14 +51,22 @@ static ALWAYS_INLINE const __u8 *linear(struct __sk_buff *skb, __u32 length)
 	return frame;
 }
 
-// Copies an even number of bytes of the frame from `offset` on, without a call if they are in linear
-// memory. Returns 0 if the frame is shorter.
+// Copies an even number of bytes of the frame from `offset` on. If they are not in linear memory,
+// all headers are made so, which removing the outer ones would do later. Returns 0 if the frame is
+// shorter.
+#define ALL_HEADERS 104 // bytes: outer ones over IPv6, inner Ethernet and IPv4 headers
+
 static ALWAYS_INLINE int read_front(struct __sk_buff *skb, void *to, __u32 offset, __u32 length)
 {
 	const __u16 *from = (const __u16 *)((const __u8 *)(long)skb->data + offset);
 
-	if ((const __u8 *)from + length > (const __u8 *)(long)skb->data_end)
-		return !bpf_skb_load_bytes(skb, offset, to, length);
+	if ((const __u8 *)from + length > (const __u8 *)(long)skb->data_end) {
+		if (bpf_skb_pull_data(skb, skb->len < ALL_HEADERS ? skb->len : ALL_HEADERS))
+			return 0;
+		from = (const __u16 *)((const __u8 *)(long)skb->data + offset);
+		if ((const __u8 *)from + length > (const __u8 *)(long)skb->data_end)
+			return 0;
+	}
 #pragma unroll
 	for (int i = 0; i < length / 2; i++)
 		((__u16 *)to)[i] = from[i];
