@@ -84,7 +84,7 @@ fn the_tables_of_measurements_are_up_to_date() {
         *Ratio* is vtepd's figure over kernel VXLAN's in the same run.\n"
         .to_owned();
     for (name, what) in [
-        ("quick", "`benches/run system --quick --rounds 5`: beside kernel VXLAN"),
+        ("quick", "`benches/run system --quick`: beside kernel VXLAN"),
         ("micro", "`benches/run micro`: one frame, in memory"),
         ("scale", "`benches/run scale`: as tables grow"),
     ] {
