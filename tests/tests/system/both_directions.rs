@@ -10,7 +10,7 @@ use root_test::root_test;
 use vtepd_tests::frames::{Pair, inject, udp};
 use vtepd_tests::lab::{ETH, Host, VNI, ip, sysctl};
 use vtepd_tests::stream::{Rate, Stream};
-use vtepd_tests::{Capture, Lab, Outer, Vtepd, wait_for};
+use vtepd_tests::{Capture, Lab, Vtepd, wait_for};
 use wire::QueuePair;
 
 use crate::qp_pin::CONFIGURATION;
@@ -100,13 +100,8 @@ impl Fabric {
 
     /// The links that frames pass until `pass` returns: from the leaf to `peer`, and back.
     fn passed(&self, pass: impl FnOnce()) -> [Passed; 2] {
-        let capture = |namespace: &Namespace, interface: String| {
-            Capture::fold(namespace, &interface, BTreeSet::new(), |seen, frame| {
-                let outer = Outer::parse(frame.data, 4789).filter(|outer| outer.vni == VNI);
-                let inner = outer.and_then(|outer| wire::dissect(&outer.inner)?.roce);
-                seen.extend(inner.map(|roce| roce.destination.get()));
-            })
-        };
+        let capture =
+            |namespace: &Namespace, interface: String| Capture::vxlan(namespace, &interface, 4789);
         let links = [(0, 0), (0, 1), (1, 0), (1, 1)];
         let there = links.map(|(r, s)| capture(&self.spines[s], format!("r{r}")));
         let back = links.map(|(r, s)| capture(&self.lab.routers[r], format!("s{s}")));
@@ -114,7 +109,11 @@ impl Fabric {
         [there, back].map(|captures| {
             let mut passed = Passed::new();
             for (link, capture) in links.into_iter().zip(captures) {
-                for queue_pair in capture.stop() {
+                let frames = capture.stop();
+                let data = frames.iter().filter_map(|frame| frame.outer(4789));
+                for outer in data.filter(|outer| outer.vni == VNI) {
+                    let roce = wire::dissect(&outer.inner).and_then(|inner| inner.roce);
+                    let queue_pair = roce.expect("a frame of the streams").destination.get();
                     passed.entry(queue_pair).or_default().insert(link);
                 }
             }
