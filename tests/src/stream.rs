@@ -37,11 +37,22 @@ impl Stream {
     #[must_use]
     pub fn start(from: &Host, to: &Host, rate: Rate, mark: u64) -> Self {
         let connections = roce::connections(mark, rate.queue_pairs);
+        Self::of((from, to), rate, mark, (connections, InnerPort::Constant(0xc000)))
+    }
+
+    /// Starts to send with these connections, whatever the number in `rate`, and inner source ports.
+    #[must_use]
+    pub fn of(
+        (from, to): (&Host, &Host),
+        rate: Rate,
+        mark: u64,
+        (connections, inner_port): (Vec<Connection>, InnerPort),
+    ) -> Self {
         let source = Source {
             interface: ETH.to_owned(),
             destination: to.ip(),
             connections: connections.clone(),
-            inner_port: InnerPort::Constant(0xc000),
+            inner_port,
             payload: rate.payload,
             rate: rate.frames,
             mark,

@@ -48,6 +48,8 @@ pub struct Flow {
     pub reason: Reason,
     /// Their hash under the seed of the policy.
     pub hash: u64,
+    /// The UDP source port of a RoCE frame, and otherwise 0. It does not identify the flow.
+    pub roce_port: u16,
 }
 
 impl Flow {
@@ -56,7 +58,9 @@ impl Flow {
     #[must_use]
     pub fn of(frame: &Dissection, policy: Policy, seed: u64) -> Self {
         let (key, reason, hash) = Key::of(frame, policy, seed);
-        Self { key, reason, hash }
+        let ports = || frame.transport.and_then(|transport| transport.ports);
+        let roce_port = frame.roce.and_then(|_| ports()).map_or(0, |(source, _)| source);
+        Self { key, reason, hash, roce_port }
     }
 }
 

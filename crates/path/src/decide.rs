@@ -182,6 +182,10 @@ impl Entropy {
         let Some(pinning) = pins.0.as_ref().filter(|_| flow.reason == Reason::Roce) else {
             return Some(hashed);
         };
+        if flow.key.is_management() {
+            // Each of these frames is looked at.
+            return Some(Choice { is_cacheable: false, ..hashed });
+        }
         let Some(pin) = pinning.pin(flow, to, (hashed.hop.identity, hashed.source_port)) else {
             return Some(hashed);
         };

@@ -198,6 +198,12 @@ impl Key {
         (Self::FiveTuple { source, destination, protocol, source_port, destination_port }, reason)
     }
 
+    /// Whether it is that of a management queue pair: 0 or 1 (InfiniBand architecture 3.9.3).
+    #[must_use]
+    pub const fn is_management(&self) -> bool {
+        matches!(self, Self::QueuePair { queue_pair, .. } if queue_pair.get() <= 1)
+    }
+
     /// The hash of the key under `seed`.
     #[must_use]
     pub fn hash(&self, seed: u64) -> u64 {

@@ -1,6 +1,7 @@
 //! Queue pairs on chosen paths: the interface between the policy `qp-pin` and what knows the paths.
 
 use core::fmt;
+use core::net::IpAddr;
 use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -26,6 +27,10 @@ pub trait Pinning: fmt::Debug + Send + Sync {
     /// [`Self::version`] has changed.
     fn pin(&self, flow: &Flow, to: &Remote<'_>, hashed: (u64, u16)) -> Option<Pin>;
 
+    /// Takes a RoCE frame that is sent to a remote VTEP for a management queue pair, from its base
+    /// transport header on. `hosts` are its inner source and destination.
+    fn observe(&self, _hosts: (IpAddr, IpAddr), _to: &Remote<'_>, _packet: &[u8]) {}
+
     /// A number that changes when a queue pair may have to leave its path.
     fn version(&self) -> u64;
 
@@ -43,6 +48,13 @@ impl Pins {
     #[must_use]
     pub fn version(&self) -> u64 {
         self.0.as_ref().map_or(0, |pinning| pinning.version())
+    }
+
+    /// As [`Pinning::observe`].
+    pub fn observe(&self, hosts: (IpAddr, IpAddr), to: &Remote<'_>, packet: &[u8]) {
+        if let Some(pinning) = &self.0 {
+            pinning.observe(hosts, to, packet);
+        }
     }
 
     /// Counts frames of pinned queue pairs that are sent at `now`.

@@ -140,7 +140,8 @@ mod tests {
     #[test]
     fn reports_add_up_replace_and_expire() {
         let (a, b, link) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), [10, 1, 0, 1].into());
-        let load = |kilobytes| Report { wish: 0, loads: vec![LinkLoad { link, kilobytes }] };
+        let load =
+            |kilobytes| Report { loads: vec![LinkLoad { link, kilobytes }], ..Report::default() };
         let at = Duration::from_secs;
         let mut foreign = Foreign::default();
         foreign.report(a, &load(5), at(0));
@@ -154,7 +155,7 @@ mod tests {
     #[test]
     fn the_greatest_wish_moves_first_but_keeps_nobody_for_long() {
         let [a, b, c] = [1, 2, 3].map(|last| Ipv4Addr::new(10, 0, 0, last));
-        let wish = |wish| Report { wish, loads: Vec::new() };
+        let wish = |wish| Report { wish, ..Report::default() };
         let ms = Duration::from_millis;
         let mut foreign = Foreign::default();
         assert!(foreign.is_first((1, b), ms(0)));
@@ -177,7 +178,7 @@ mod tests {
         let mut foreign = Foreign::default();
         for n in 0..70_000u32 {
             let link = LinkLoad { link: Ipv4Addr::from_bits(n), kilobytes: 1 };
-            let report = Report { wish: 1, loads: vec![link] };
+            let report = Report { wish: 1, loads: vec![link], ..Report::default() };
             foreign.report(Ipv4Addr::from_bits(n), &report, Duration::ZERO);
         }
         assert_eq!((foreign.len(), foreign.wishes.len()), (MOST_FOREIGN, MOST_PEERS));

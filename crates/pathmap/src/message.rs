@@ -4,7 +4,7 @@
 //!  0                   1                   2                   3
 //!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |         magic 0x5650          |  version 2    | 1 probe, 2 ans.|
+//! |         magic 0x5650          |  version 3    | 1 probe, 2 ans.|
 //! |                     epoch of the prober                       |
 //! |                     id, counted in the epoch                  |
 //! |                     nonce                                     |
@@ -15,8 +15,10 @@
 //! | only in an answer:  arrival uplink (interface index)          |
 //! |  TTL seen     | R addresses   |       L loads                 |
 //! |                     wish                                      |
+//! |  F queue pairs|  H handshakes |       0                       |
 //! |                     R recorded addresses, 4 bytes each        |
 //! |                     L times: address, load in kB/s            |
+//! |                     F queue pairs and H handshakes            |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
@@ -25,10 +27,14 @@
 
 use std::net::Ipv4Addr;
 
+pub mod connection;
+
+use connection::{FlowReport, Handshake, MOST_FLOWS, MOST_HANDSHAKES};
+
 /// The first bytes of every message.
 const MAGIC: u16 = 0x5650;
 /// The version of the format.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 const PROBE: u8 = 1;
 const ANSWER: u8 = 2;
 const FLAG_RECORD: u8 = 1;
@@ -79,6 +85,11 @@ pub struct Report {
     pub wish: u32,
     /// The load that it puts on links. At most [`MOST_LOADS`].
     pub loads: Vec<LinkLoad>,
+    /// Queue pairs that it sends to the receiver of the answer. At most [`MOST_FLOWS`].
+    pub flows: Vec<FlowReport>,
+    /// What its hosts sent to those of the receiver to begin connections. At most
+    /// [`MOST_HANDSHAKES`].
+    pub handshakes: Vec<Handshake>,
 }
 
 /// The answer to a probe.
@@ -120,7 +131,7 @@ pub enum MessageError {
     /// Neither probe nor answer.
     #[error("kind {0} is neither probe nor answer")]
     Kind(u8),
-    /// A count exceeds its limit, or a port or TTL is 0.
+    /// A count exceeds its limit, a port or TTL is 0, or an unused field is not.
     #[error("a field is out of its range")]
     Range,
 }
@@ -156,6 +167,10 @@ impl Reader<'_> {
         let (port, ttl, flags, time) = (self.half()?, self.byte()?, self.byte()?, self.word()?);
         let (records, urgent) = (flags & FLAG_RECORD != 0, flags & FLAG_URGENT != 0);
         Some(Probe { epoch, id, nonce, uplink, port, ttl, records, urgent, time })
+    }
+
+    fn addresses<A: FromIterator<Ipv4Addr>>(&mut self, number: u8) -> Option<A> {
+        (0..number).map(|_| self.address()).collect()
     }
 
     fn loads(&mut self, number: u16) -> Option<Vec<LinkLoad>> {
@@ -195,16 +210,22 @@ impl Message {
             let addresses = reader.byte().ok_or(length)?;
             let loads = reader.half().ok_or(length)?;
             let wish = reader.word().ok_or(length)?;
+            let [flows, handshakes, zeros @ ..] = reader.take::<4>().ok_or(length)?;
             if usize::from(addresses) > MOST_RECORDED
                 || usize::from(loads) > MOST_LOADS
+                || usize::from(flows) > MOST_FLOWS
+                || usize::from(handshakes) > MOST_HANDSHAKES
+                || zeros != [0; 2]
                 || ttl_seen > probe.ttl
             {
                 return Err(MessageError::Range);
             }
-            let recorded = (0..addresses).map(|_| reader.address()).collect::<Option<_>>();
-            let recorded = recorded.ok_or(length)?;
+            let recorded = reader.addresses(addresses).ok_or(length)?;
             let loads = reader.loads(loads).ok_or(length)?;
-            let report = Report { wish, loads };
+            let flows = (0..flows).map(|_| reader.flow(length)).collect::<Result<_, _>>()?;
+            let handshakes =
+                (0..handshakes).map(|_| reader.handshake(length)).collect::<Result<_, _>>()?;
+            let report = Report { wish, loads, flows, handshakes };
             Self::Answer(Answer { probe, arrival, ttl_seen, recorded, report })
         };
         if reader.0.is_empty() { Ok(message) } else { Err(length) }
@@ -239,10 +260,13 @@ impl Answer {
     fn append(&self, bytes: &mut Vec<u8>) {
         let (recorded, loads) =
             (self.recorded.len().min(MOST_RECORDED), self.report.loads.len().min(MOST_LOADS));
+        let flows = self.report.flows.len().min(MOST_FLOWS);
+        let handshakes = self.report.handshakes.len().min(MOST_HANDSHAKES);
         bytes.extend_from_slice(&self.arrival.to_be_bytes());
         bytes.extend_from_slice(&[self.ttl_seen, recorded as u8]);
         bytes.extend_from_slice(&(loads as u16).to_be_bytes());
         bytes.extend_from_slice(&self.report.wish.to_be_bytes());
+        bytes.extend_from_slice(&[flows as u8, handshakes as u8, 0, 0]);
         for address in self.recorded.iter().take(recorded) {
             bytes.extend_from_slice(&address.octets());
         }
@@ -250,6 +274,9 @@ impl Answer {
             bytes.extend_from_slice(&load.link.octets());
             bytes.extend_from_slice(&load.kilobytes.to_be_bytes());
         }
+        self.report.flows.iter().take(flows).for_each(|flow| flow.append(bytes));
+        let handshakes = self.report.handshakes.iter().take(handshakes);
+        handshakes.for_each(|handshake| handshake.append(bytes));
     }
 }
 
@@ -284,6 +311,9 @@ mod tests {
             wish: u32,
             recorded in prop::collection::vec(any::<u32>(), 0..=MOST_RECORDED),
             loads in prop::collection::vec(any::<(u32, u32)>(), 0..=MOST_LOADS),
+            flows in prop::collection::vec(connection::tests::flow(), 0..=MOST_FLOWS),
+            handshakes in
+                prop::collection::vec(connection::tests::handshake(), 0..=MOST_HANDSHAKES),
         ) -> Answer {
             let load = |(link, kilobytes)| LinkLoad { link: Ipv4Addr::from_bits(link), kilobytes };
             Answer {
@@ -291,7 +321,12 @@ mod tests {
                 probe,
                 arrival,
                 recorded: recorded.into_iter().map(Ipv4Addr::from_bits).collect(),
-                report: Report { wish, loads: loads.into_iter().map(load).collect() },
+                report: Report {
+                    wish,
+                    loads: loads.into_iter().map(load).collect(),
+                    flows,
+                    handshakes,
+                },
             }
         }
     }
@@ -318,6 +353,48 @@ mod tests {
         }
     }
 
+    /// Whatever it contains, an answer fits an IP packet of 1500 bytes.
+    #[test]
+    fn the_longest_answer_fits_an_ethernet_frame() {
+        let link = Ipv4Addr::BROADCAST;
+        let hosts = (std::net::Ipv6Addr::LOCALHOST.into(), std::net::Ipv6Addr::LOCALHOST.into());
+        let (vni, queue_pair) = (1, wire::QueuePair::from_be_bytes([1; 3]));
+        let recorded = Some([link; MOST_RECORDED].into());
+        let way = Some(crate::Way { uplink: 1, arrival: 1, routers: 9, recorded });
+        let flow = FlowReport { vni, hosts, queue_pair, port: 1, kilobytes: 1, way };
+        let probe = Probe {
+            epoch: 1,
+            id: 1,
+            nonce: 1,
+            uplink: 1,
+            port: 1,
+            ttl: 1,
+            records: true,
+            urgent: true,
+            time: 1,
+        };
+        let answer = Answer {
+            probe,
+            arrival: 1,
+            ttl_seen: 1,
+            recorded: vec![link; MOST_RECORDED + 1],
+            report: Report {
+                wish: 1,
+                loads: vec![LinkLoad { link, kilobytes: 1 }; MOST_LOADS + 1],
+                flows: vec![flow; MOST_FLOWS + 1],
+                handshakes: vec![
+                    Handshake { vni, hosts, queue_pair, id: 1, of: Some(1) };
+                    MOST_HANDSHAKES + 1
+                ],
+            },
+        };
+        let bytes = Message::Answer(answer).bytes();
+        assert!(Message::parse(&bytes).is_ok());
+        // Outer IP, UDP and VXLAN, and the inner Ethernet header.
+        let packet = 20 + 8 + 8 + 14 + bytes.len() + crate::key::TAG;
+        assert!(packet <= 1500, "{packet}");
+    }
+
     #[test]
     fn a_probe_as_bytes() {
         let probe = Probe {
@@ -333,7 +410,7 @@ mod tests {
         };
         let bytes = Message::Probe(probe).bytes();
         let expected = [
-            0x56, 0x50, 2, 1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0xc3, 0x50, 64, 1, 0,
+            0x56, 0x50, 3, 1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0xc3, 0x50, 64, 1, 0,
             0, 0, 5,
         ];
         assert_eq!(bytes, expected);
@@ -344,7 +421,7 @@ mod tests {
         };
         assert_eq!(with(0, 0), Err(MessageError::Magic));
         assert_eq!(with(2, 1), Err(MessageError::Version(1)));
-        assert_eq!(with(3, 3), Err(MessageError::Kind(3)));
+        assert_eq!(with(3, 4), Err(MessageError::Kind(4)));
         assert_eq!(with(22, 0), Err(MessageError::Range));
     }
 }

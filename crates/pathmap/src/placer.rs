@@ -3,28 +3,31 @@
 //! A new queue pair goes to the path that is next in the plan of its VTEP ([`crate::plan`]). It
 //! stays there until the path dies. It moves for balance only after a gap in its traffic that is
 //! longer than the difference of both paths' delays, so that no frame overtakes another one. While
-//! no path is known, queue pairs keep the path of `qp-hash`.
+//! no path is known, queue pairs keep the path of `qp-hash`. Where both ends of a connection have a
+//! placer, both directions use the same links.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::load::{Foreign, Link};
-use crate::message::Report;
+use crate::pairing::Pairing;
 use crate::plan::Routes;
 use crate::prober::Pair;
 use crate::random::Random;
 
 mod flow;
+mod follow;
 mod rebalance;
+mod tell;
 mod types;
 mod view;
 
-pub use flow::{Flow, Reading};
+pub use flow::{Flow, Partner, Reading};
 pub use types::{Counts, FlowId, Found, Moves, Options, Placement, Target};
 pub use view::{PathView, TierView};
 
 use rebalance::Turn;
+use tell::Telling;
 use types::Paths;
 
 /// The load of a queue pair while no load is measured, in 1000 bytes a second.
@@ -47,6 +50,9 @@ pub struct Placer {
     emptied: BTreeMap<Link, Duration>,
     turn: Turn,
     foreign: Foreign,
+    pairing: Pairing,
+    /// What is to be reported to each VTEP.
+    telling: BTreeMap<Target, Telling>,
     measured: Duration,
     rebalanced: Duration,
     version: u64,
@@ -69,6 +75,8 @@ impl Placer {
             emptied: BTreeMap::new(),
             turn: Turn::default(),
             foreign: Foreign::default(),
+            pairing: Pairing::default(),
+            telling: BTreeMap::new(),
             measured: Duration::ZERO,
             rebalanced: Duration::ZERO,
             version: 1,
@@ -82,39 +90,55 @@ impl Placer {
         self.version
     }
 
-    /// The path of a queue pair. `hashed` is that of `qp-hash`. `None`: use that one, because the
-    /// table is full. For a known queue pair, `last` is when its last frame was sent.
+    /// The path of a queue pair that is sent from the inner source port `port`. `hashed` is that of
+    /// `qp-hash`. `None`: use that one, because the table is full. For a known queue pair, `last` is
+    /// when its last frame was sent.
     pub fn place(
         &mut self,
         id: FlowId,
+        port: u16,
         hashed: Pair,
         last: impl FnOnce(u32) -> Option<Duration>,
         now: Duration,
     ) -> Option<Placement> {
-        if let Some(flow) = self.flows.get_mut(&id) {
-            if let Some(wanted) = flow.wanted
-                && let Some(paths) = self.targets.get(&id.target)
-            {
-                let gap = paths.gap(flow.pair, wanted);
-                if last(flow.slot).is_none_or(|last| now.saturating_sub(last) >= gap) {
-                    flow.settle(wanted);
-                    self.counts.moved_balance += 1;
-                }
-            }
-            return Some(Placement { pair: flow.pair, slot: flow.slot });
+        if self.flows.contains_key(&id) {
+            return self.place_again(id, port, last, now);
         }
         let Some(slot) = self.take_slot() else {
             self.counts.beyond += 1;
             return None;
         };
         let load = self.typical_load();
-        let pair = self.next_pair(id.target, load);
+        let pair = self.opposite_pair(&id, port).or_else(|| self.next_pair(id.target, load));
         let flow = Flow::new(pair.unwrap_or(hashed), pair.is_none(), slot, load, now);
         let pair = flow.pair;
         self.add_load(id.target, pair, load);
         self.flows.insert(id, flow);
+        self.set_port(&id, port);
+        self.tell(id);
         self.counts.placed += 1;
         Some(Placement { pair, slot })
+    }
+
+    /// The path of a known queue pair. It moves now if it is to move and may.
+    fn place_again(
+        &mut self,
+        id: FlowId,
+        port: u16,
+        last: impl FnOnce(u32) -> Option<Duration>,
+        now: Duration,
+    ) -> Option<Placement> {
+        self.set_port(&id, port);
+        let may_move = self.flows.get(&id).is_some_and(|flow| self.may_move(&id, flow, last, now));
+        let flow = self.flows.get_mut(&id)?;
+        let mut placement = Placement { pair: flow.pair, slot: flow.slot };
+        if let Some(wanted) = flow.wanted.filter(|_| may_move) {
+            flow.settle(wanted);
+            placement.pair = wanted;
+            self.counts.moved_balance += 1;
+            self.tell(id);
+        }
+        Some(placement)
     }
 
     /// The path of a known queue pair.
@@ -146,7 +170,7 @@ impl Placer {
         &self,
         id: &FlowId,
         flow: &Flow,
-        last: impl Fn(u32) -> Option<Duration>,
+        last: impl FnOnce(u32) -> Option<Duration>,
         now: Duration,
     ) -> bool {
         let (Some(wanted), Some(paths)) = (flow.wanted, self.targets.get(&id.target)) else {
@@ -255,7 +279,10 @@ impl Placer {
         let routes = Routes::new(&links, capacity);
         let (weights, plan) = (weights.clone(), VecDeque::new());
         let gain = self.targets.get(&target).map_or(0, |paths| paths.gain);
-        self.targets.insert(target, Paths { routes, pairs, of_pair, weights, plan, gain });
+        let mut paths = Paths { routes, pairs, of_pair, weights, plan, gain, ..Paths::default() };
+        paths.set_ways(found, |pair| used.contains(pair));
+        self.targets.insert(target, paths);
+        self.tell_all(target);
         self.recount();
         self.leave_dead(target, lost);
         self.forget_plans();
@@ -264,6 +291,7 @@ impl Placer {
     /// Forgets a target, for example because its VTEP is gone.
     pub fn remove(&mut self, target: Target) {
         self.targets.remove(&target);
+        self.telling.remove(&target);
         let gone: Vec<FlowId> =
             self.flows.keys().filter(|id| id.target == target).copied().collect();
         self.forget(&gone);
@@ -297,12 +325,15 @@ impl Placer {
             let Some(load) = self.flows.get(&id).map(|flow| flow.load).filter(|_| dead) else {
                 continue;
             };
-            let Some(pair) = self.next_pair(target, load) else { continue };
+            let port = self.flows.get(&id).map_or(0, |flow| flow.port);
+            let pair = self.opposite_pair(&id, port).or_else(|| self.next_pair(target, load));
+            let Some(pair) = pair else { continue };
             self.add_load(target, pair, load);
             if let Some(flow) = self.flows.get_mut(&id) {
                 flow.settle(pair);
                 self.counts.moved_dead += 1;
             }
+            self.tell(id);
         }
         self.version += 1;
     }
@@ -321,18 +352,6 @@ impl Placer {
         hashed.sort_unstable();
         used.extend(hashed.into_iter().take(WATCHED_HASHED));
         used
-    }
-
-    /// Takes what another VTEP reports.
-    pub fn report(&mut self, from: Ipv4Addr, report: &Report, now: Duration) {
-        self.foreign.report(from, report, now);
-    }
-
-    /// What to report to others. Answers take the parts in turns.
-    #[must_use]
-    pub fn to_report(&self, part: usize) -> Report {
-        let loads = crate::load::report(&self.own, &self.emptied, part);
-        Report { wish: self.turn.wish, loads }
     }
 }
 

@@ -81,15 +81,14 @@ impl Responder {
         message
     }
 
-    /// The answer to a probe that arrived by the uplink `arrival`. `None` if it was seen before or
-    /// its sender probes too often.
+    /// The answer to a probe that arrived by the uplink `arrival`, with an empty report. `None` if it
+    /// was seen before or its sender probes too often.
     pub fn answer(
         &mut self,
         now: Duration,
         probe: Probe,
         received: &Received<'_>,
         arrival: u32,
-        report: &Report,
     ) -> Option<Answer> {
         let from = received.ends.0;
         let new = match self.peers.get_mut(&from) {
@@ -117,7 +116,7 @@ impl Responder {
             arrival,
             ttl_seen: received.ttl,
             recorded: received.recorded.clone().unwrap_or_default(),
-            report: report.clone(),
+            report: Report::default(),
         })
     }
 

@@ -10,7 +10,7 @@ use path::Key;
 use pathmap::balance;
 use pathmap::load::Link;
 use pathmap::placer::{FlowId, Found, Moves, Options, Reading, Target};
-use pathmap::{Pair, Placer, Random};
+use pathmap::{Pair, Placer, Random, Way};
 use wire::QueuePair;
 
 const TICK: Duration = Duration::from_millis(50);
@@ -56,7 +56,7 @@ impl Leaf {
         self.rates.insert(number, rate);
         let hashed = Pair { hop: 0, port: 1 };
         let last = |_: u32| Some(now.saturating_sub(Duration::from_millis(5)));
-        self.placer.place(id(self.target, number), hashed, last, now).unwrap().pair
+        self.placer.place(id(self.target, number), 0, hashed, last, now).unwrap().pair
     }
 
     /// Lets a tick pass, in which every queue pair sends and has a gap.
@@ -103,6 +103,7 @@ fn mesh(leaf: u32, uplinks: u32, arrivals: u32) -> Vec<Found> {
             Link::Router(Ipv4Addr::from_bits(0x0b00_0000 + up * 64 + down)),
             Link::Router(Ipv4Addr::from_bits(0x0c00_0000 + leaf * 64 + down)),
         ],
+        way: Way::default(),
         delay: Duration::from_millis(1),
     };
     (0..uplinks).flat_map(|up| (0..arrivals).map(move |down| path(up, down))).collect()
@@ -264,13 +265,14 @@ fn share(leaves: u32, each: u32, seed: u64, lose: usize) -> Shared {
     let mut shared = Shared { ratios: [0.0; 2], moves: [0; 3] };
     for tick in 1..=200 {
         now += TICK;
-        let reports: Vec<_> =
-            placed.iter().map(|leaf| (leaf.target.local, leaf.placer.to_report(0))).collect();
+        let report = |leaf: &mut Leaf| (leaf.target, leaf.placer.to_report(leaf.target, 0, now));
+        let reports: Vec<_> = placed.iter_mut().map(report).collect();
         for leaf in &mut placed {
             leaf.tick(now);
             for (from, report) in &reports {
-                if *from != leaf.target.local && random.below(lose) > 0 {
-                    leaf.placer.report(*from, report, now);
+                if from.local != leaf.target.local && random.below(lose) > 0 {
+                    let from = Target { local: leaf.target.local, address: from.local, ..*from };
+                    leaf.placer.report(from, report, now);
                 }
             }
         }
@@ -320,8 +322,9 @@ fn a_full_table_leaves_the_rest_to_the_hash_and_idle_ones_make_room() {
     let mut leaf = Leaf::new(1, 1, options);
     leaf.know(&mesh(1, 2, 2), &BTreeSet::new());
     let (now, hashed) = (Duration::from_secs(1), Pair { hop: 0, port: 1 });
-    let place =
-        |leaf: &mut Leaf, n: u32, now| leaf.placer.place(id(leaf.target, n), hashed, |_| None, now);
+    let place = |leaf: &mut Leaf, n: u32, now| {
+        leaf.placer.place(id(leaf.target, n), 0, hashed, |_| None, now)
+    };
     let placed = (1..=15).filter(|n| place(&mut leaf, *n, now).is_some()).count();
     assert_eq!((placed, leaf.placer.counts.beyond), (10, 5));
     assert!(leaf.placer.flows().all(|(_, flow)| (1..=10).contains(&flow.slot)));
@@ -362,7 +365,7 @@ fn a_queue_pair_without_a_gap_stays_where_it_is() {
     let start = Duration::from_secs(1);
     let hashed = Pair { hop: 0, port: 1 };
     let busy = |n: u32, leaf: &mut Leaf, now: Duration| {
-        leaf.placer.place(id(leaf.target, n), hashed, |_| Some(now), now).unwrap().pair
+        leaf.placer.place(id(leaf.target, n), 0, hashed, |_| Some(now), now).unwrap().pair
     };
     (1..=8).for_each(|n| _ = busy(n, &mut leaf, start));
     let mut paths = mesh(1, 2, 2);

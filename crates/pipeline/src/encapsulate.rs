@@ -5,8 +5,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use frame::{Batch, Checksum, DropReason, Frame, Offload, PUNT_TPID, Payload, Queue, TxBatch};
-use path::Flow;
+use path::{Flow, Remote};
 use tables::{Slot, Snapshot, VtepIndex};
+use wire::Udp;
 
 use crate::Pipeline;
 use crate::cursor::Cursor;
@@ -181,6 +182,9 @@ impl Pipeline {
         let dissection = wire::dissect(frame.data);
         let dissection = dissection.as_ref().ok_or((DropReason::Truncated, vni_index))?;
         let plan = Decision::of(frame, dissection, vni).map_err(whole)?;
+        if dissection.roce.is_some_and(|roce| roce.destination.get() <= 1) {
+            observe(&plan, frame, run);
+        }
         let before = run.out.frames().len();
         let rest = self.tunnel(at, &plan, run).map_err(whole)?;
         if let (false, 0, [remote], Some([sent])) =
@@ -342,4 +346,30 @@ impl Pipeline {
         self.counters.held.add(1);
         Ok(())
     }
+}
+
+/// Shows a frame for a management queue pair to the policy.
+#[cold]
+fn observe<P: Policies, O: Output>(
+    plan: &Decision<'_>,
+    frame: &Frame<'_>,
+    run: &Run<'_, '_, P, O>,
+) {
+    let (&[remote], false) = (plan.remotes, plan.flooded) else { return };
+    let (Some(vtep), Some(hosts)) =
+        (run.snapshot.vtep(remote), plan.dissection.network.addresses())
+    else {
+        return;
+    };
+    let header = plan.dissection.transport.map_or(0, |udp| usize::from(udp.offset) + Udp::LENGTH);
+    let tunnel = &plan.vni.tunnel;
+    let to = Remote {
+        vni: tunnel.vni,
+        local: tunnel.local,
+        address: vtep.address,
+        destination_port: tunnel.destination_port,
+        group: &vtep.paths,
+    };
+    let packet = frame.data.get(header..).unwrap_or_default();
+    run.policies.observe(plan.vni, hosts, &to, packet);
 }

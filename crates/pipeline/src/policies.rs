@@ -1,8 +1,9 @@
 //! The path policies that a pipeline asks, and their state.
 
+use std::net::IpAddr;
 use std::time::Instant;
 
-use path::{Counting, Entropy, PathPolicy, Pins};
+use path::{Counting, Entropy, PathPolicy, Pins, Policy, Remote};
 use tables::VniTable;
 
 /// The state of a pipeline's path policy.
@@ -19,6 +20,9 @@ pub trait Policies {
     /// A number that changes when choices that may be cached no longer hold
     /// ([`PathPolicy::version`]).
     fn version(&self) -> u64;
+
+    /// Takes a RoCE frame of this VNI for a management queue pair ([`path::Pinning::observe`]).
+    fn observe(&self, _: &VniTable, _: (IpAddr, IpAddr), _: &Remote<'_>, _: &[u8]) {}
 
     /// Counts frames of pinned queue pairs that are sent at `now`.
     fn counting(&self, _: Instant) -> Counting<'_> {
@@ -51,6 +55,12 @@ impl Policies for Configured {
     #[inline(always)]
     fn version(&self) -> u64 {
         Entropy::version(&self.state)
+    }
+
+    fn observe(&self, vni: &VniTable, hosts: (IpAddr, IpAddr), to: &Remote<'_>, packet: &[u8]) {
+        if vni.entropy.policy() == Policy::QpPin {
+            self.state.observe(hosts, to, packet);
+        }
     }
 
     #[inline(always)]

@@ -23,22 +23,11 @@ impl SourcePort {
     pub fn of(self, local: QueuePair, remote: QueuePair) -> u16 {
         match self {
             Self::Constant(port) => port,
-            Self::PerQueuePair => {
-                let mut v = u64::from(local.get()) * u64::from(remote.get());
-                v ^= v >> 20;
-                v ^= v >> 40;
-                let label = v & 0xf_ffff;
-                low(((label & 0x3fff) ^ (label >> 14)) as u32)
-            }
+            Self::PerQueuePair => wire::roce::source_port(local, remote),
             // hash_32(number, 14) of include/linux/hash.h.
-            Self::SoftRoce => low(local.get().wrapping_mul(0x61c8_8647) >> 18),
+            Self::SoftRoce => 0xc000 | (local.get().wrapping_mul(0x61c8_8647) >> 18) as u16,
         }
     }
-}
-
-/// The dynamic port with these 14 low bits.
-const fn low(bits: u32) -> u16 {
-    0xc000 | (bits & 0x3fff) as u16
 }
 
 #[cfg(test)]

@@ -64,6 +64,8 @@ pub struct ProbingView {
     pub vteps: Vec<ProbedView>,
     /// Queue pairs that are remembered.
     pub queue_pairs: u64,
+    /// Queue pairs by whether both directions of their connection use the same links.
+    pub same_links: [(&'static str, u64); 3],
     /// Moves of queue pairs, by reason.
     pub moves: Vec<(&'static str, u64)>,
     /// Queue pairs that were forgotten.

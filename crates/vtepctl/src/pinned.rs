@@ -85,7 +85,7 @@ fn path_table(rows: &[v1::VtepPaths]) -> Table<8> {
 }
 
 /// One row for each queue pair.
-fn queue_pairs(rows: &[v1::QueuePair]) -> Table<12> {
+fn queue_pairs(rows: &[v1::QueuePair]) -> Table<14> {
     let headings = [
         "vni",
         "source",
@@ -95,6 +95,8 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<12> {
         "uplink",
         "port",
         "state",
+        "other qp",
+        "same links",
         "kB/s",
         "frames",
         "moves",
@@ -111,6 +113,8 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<12> {
             row.uplink.clone(),
             row.source_port.to_string(),
             row.state.clone(),
+            row.partner.map_or_else(|| "unknown".to_owned(), |partner| format!("{partner:#x}")),
+            row.same_links.clone(),
             row.kilobytes.to_string(),
             row.frames.to_string(),
             row.moves.to_string(),

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use bpf::{BypassState, PortCounts, SteeringCounts};
 use control::{PortDecision, SourceState, Status};
 use path::Policy;
+use pathmap::Placer;
 use pipeline::counters::{StationCounters, vtep_id};
 use tables::Snapshot;
 use telemetry::{
@@ -61,9 +62,11 @@ pub fn probing(shared: &Shared) -> ProbingView {
     };
     let (counts, queue_pairs) =
         shared.read(|placer| (placer.counts, placer.flows().count() as u64));
+    let same = shared.read(Placer::same_links);
     ProbingView {
         vteps: probed.iter().map(vtep).collect(),
         queue_pairs,
+        same_links: [("yes", same[0]), ("no", same[1]), ("unknown", same[2])],
         moves: vec![("dead", counts.moved_dead), ("balance", counts.moved_balance)],
         forgotten: counts.forgotten,
         beyond: counts.beyond,

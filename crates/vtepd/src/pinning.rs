@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bpf::{OffloadUsage, PinnedFlow};
 use nix::time::{ClockId, clock_gettime};
 use path::{Flow, Pin, Pinning, Remote, Usage};
+use pathmap::cm::Event;
 use pathmap::placer::{FlowId, Options, Reading, Target};
 use pathmap::responder::Counts;
 use pathmap::{Pair, Placement, Placer, Random};
@@ -144,15 +145,18 @@ impl Shared {
     }
 }
 
-/// The queue pair of a flow to an IPv4 VTEP.
-fn id(flow: &Flow, to: &Remote<'_>) -> Option<FlowId> {
+/// An IPv4 VTEP.
+fn target(to: &Remote<'_>) -> Option<Target> {
     let v4 = |address: IpAddr| match address {
         IpAddr::V4(address) => Some::<Ipv4Addr>(address),
         IpAddr::V6(_) => None,
     };
-    let target =
-        Target { local: v4(to.local)?, address: v4(to.address)?, port: to.destination_port };
-    Some(FlowId { vni: to.vni.get(), key: flow.key, target })
+    Some(Target { local: v4(to.local)?, address: v4(to.address)?, port: to.destination_port })
+}
+
+/// The queue pair of a flow to an IPv4 VTEP.
+fn id(flow: &Flow, to: &Remote<'_>) -> Option<FlowId> {
+    Some(FlowId { vni: to.vni.get(), key: flow.key, target: target(to)? })
 }
 
 fn pin(placement: Placement) -> Option<Pin> {
@@ -165,7 +169,13 @@ impl Pinning for Shared {
         let id = id(flow, to)?;
         let hashed = Pair { hop, port };
         let last = |slot| self.reading(slot).last;
-        pin(self.lock().place(id, hashed, last, self.now())?)
+        pin(self.lock().place(id, flow.roce_port, hashed, last, self.now())?)
+    }
+
+    fn observe(&self, hosts: (IpAddr, IpAddr), to: &Remote<'_>, packet: &[u8]) {
+        if let (Some(event), Some(target)) = (Event::parse(packet), target(to)) {
+            self.change(|placer| placer.observe(target, to.vni.get(), hosts, event));
+        }
     }
 
     fn version(&self) -> u64 {

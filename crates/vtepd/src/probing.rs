@@ -243,15 +243,16 @@ impl Thread {
                 let target = Target { local: to, address: from, port: received.ports.1 };
                 let accepted = self.targets.answer(now, target, &answer);
                 if accepted {
-                    self.shared.change(|placer| placer.report(from, &answer.report, now));
+                    self.shared.change(|placer| placer.report(target, &answer.report, now));
                 }
             }
             Message::Probe(probe) => {
                 self.answers = self.answers.wrapping_add(1);
                 let part = self.answers;
-                let report = self.shared.read(|placer| placer.to_report(part));
-                let answer = self.responder.answer(now, probe, received, arrival, &report);
-                let Some(answer) = answer else { return };
+                let answer = self.responder.answer(now, probe, received, arrival);
+                let Some(mut answer) = answer else { return };
+                let target = Target { local: to, address: from, port: received.ports.1 };
+                answer.report = self.shared.change(|placer| placer.to_report(target, part, now));
                 let copies = if probe.urgent { 2 } else { 1 };
                 self.send_answer(received, &Message::Answer(answer), copies);
             }

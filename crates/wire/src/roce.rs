@@ -206,3 +206,15 @@ header! {
         reserved_2, set_reserved_2: u64 = 8;
     }
 }
+
+/// The UDP source port that rdma-core and mlx5 choose for a connection with flow label 0, as NCCL
+/// leaves it (`rdma_calc_flow_label()`, `rdma_flow_label_to_udp_sport()`). It is the same in both
+/// directions.
+#[must_use]
+pub const fn source_port(local: QueuePair, remote: QueuePair) -> u16 {
+    let mut v = local.get() as u64 * remote.get() as u64;
+    v ^= v >> 20;
+    v ^= v >> 40;
+    let label = v & 0xf_ffff;
+    0xc000 | ((label & 0x3fff) ^ (label >> 14)) as u16
+}

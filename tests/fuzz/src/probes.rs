@@ -1,13 +1,17 @@
 //! Probes and answers between VTEPs.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
+use pathmap::Way;
+use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet::{self, Headers};
-use wire::MacAddr;
+use wire::{MacAddr, QueuePair};
 
-/// A message that is read can be written and read again. A packet contains its message.
+/// A message that is read can be written and read again. A packet contains its message. The messages
+/// of the communication manager are read too.
 pub fn probe_message(data: &[u8]) {
+    let _ = pathmap::cm::Event::parse(data);
     if let Ok(message) = Message::parse(data) {
         assert_eq!(Message::parse(&message.bytes()), Ok(message));
     }
@@ -33,12 +37,29 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         time: 5,
     };
     let link = Ipv4Addr::new(10, 1, 0, 1);
+    let hosts = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
+    let queue_pair = QueuePair::from_be_bytes([0, 0, 17]);
+    let recorded = Some([link, link].into());
+    let flow = FlowReport {
+        vni: 10,
+        hosts,
+        queue_pair,
+        port: 0xc132,
+        kilobytes: 8,
+        way: Some(Way { uplink: 2, arrival: 3, routers: 2, recorded }),
+    };
+    let handshake = Handshake { vni: 10, hosts, queue_pair, id: 1, of: Some(2) };
     let answer = Answer {
         probe,
         arrival: 7,
         ttl_seen: 62,
         recorded: vec![link],
-        report: Report { wish: 7, loads: vec![LinkLoad { link, kilobytes: 9 }] },
+        report: Report {
+            wish: 7,
+            loads: vec![LinkLoad { link, kilobytes: 9 }],
+            flows: vec![flow],
+            handshakes: vec![handshake],
+        },
     };
     let messages = [Message::Probe(probe), Message::Answer(answer)].map(|message| message.bytes());
     let packets = messages.iter().flat_map(|message| {

@@ -71,6 +71,7 @@ fn one_of_each() -> View {
                 tiers: vec![TierView { mmr: 1.0, floor: 1.0, jain: 1.0 }],
             }],
             queue_pairs: 0,
+            same_links: [("x", 0); 3],
             moves: vec![("x", 0)],
             forgotten: 0,
             beyond: 0,

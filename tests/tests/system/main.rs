@@ -5,6 +5,7 @@
 mod any_kernel;
 mod api;
 mod bench;
+mod both_directions;
 mod burst;
 mod busy_poll;
 mod bypass;

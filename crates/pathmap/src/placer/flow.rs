@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use wire::QueuePair;
+
 use crate::prober::Pair;
 
 /// The counts of a queue pair.
@@ -13,6 +15,17 @@ pub struct Reading {
     pub frames: u64,
     /// When the last frame was sent; `None` if none was.
     pub last: Option<Duration>,
+}
+
+/// The other direction of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Partner {
+    /// Its queue pair.
+    pub queue_pair: QueuePair,
+    /// Whether both directions use the same links. `None` if that is not known.
+    pub same_links: Option<bool>,
+    /// Whether the other direction takes its path from this one.
+    pub leads: bool,
 }
 
 /// A queue pair and its path.
@@ -42,6 +55,14 @@ pub struct Flow {
     pub active: Duration,
     /// How often it moved.
     pub moves: u32,
+    /// Inner UDP source port.
+    pub port: u16,
+    /// The other direction of the connection, if that is known.
+    pub partner: Option<Partner>,
+    /// Whether it follows the path of the other direction.
+    pub(super) follows: bool,
+    /// Whether it waits to be reported.
+    pub(super) queued: bool,
     /// When its last move for balance was decided.
     pub(super) decided: Option<Duration>,
     /// The counts of the slot at the last measurement, and of the slot's former owners.
@@ -63,6 +84,10 @@ impl Flow {
             first: now,
             active: now,
             moves: 0,
+            port: 0,
+            partner: None,
+            follows: false,
+            queued: false,
             decided: None,
             read: None,
         }

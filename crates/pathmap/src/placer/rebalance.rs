@@ -17,7 +17,7 @@ const MEASURE: Duration = Duration::from_millis(500);
 /// How often the load is made more even.
 const REBALANCE: Duration = Duration::from_millis(50);
 /// How long a queue pair stays after a move for balance.
-const HOLD: Duration = Duration::from_secs(1);
+pub(super) const HOLD: Duration = Duration::from_secs(1);
 /// Loads are rounded to this part of the mean load, so that measuring errors move nothing.
 const STEPS: u64 = 8;
 /// Queue pairs that a plan is made for.
@@ -61,6 +61,7 @@ impl Placer {
         }
         if now.saturating_sub(self.rebalanced) >= REBALANCE {
             self.rebalanced = now;
+            self.follow(now);
             if self.options.moves == Moves::AfterGap {
                 self.rebalance(now);
             }
@@ -93,6 +94,7 @@ impl Placer {
         }
         self.forget(&gone);
         self.counts.forgotten += gone.len() as u64;
+        self.pairing.expire(now);
         let measured = self.flows.values().filter(|flow| flow.rate > 0);
         let (sum, number) = measured.fold((0, 0), |(sum, n), flow| (sum + flow.rate, n + 1));
         let mean = u64::checked_div(sum, number).unwrap_or(NOMINAL).max(STEPS);
@@ -112,6 +114,9 @@ impl Placer {
         for id in gone {
             if let Some(flow) = self.flows.remove(id) {
                 self.free.push(flow.slot);
+                if let Some((channel, queue_pair)) = id.channel() {
+                    self.pairing.remove(channel, queue_pair, flow.port);
+                }
             }
         }
         if !gone.is_empty() {
@@ -195,7 +200,7 @@ impl Placer {
         let mut movable: Vec<(u32, FlowId, (usize, u64))> = self
             .flows
             .iter()
-            .filter(|(id, flow)| id.target == target && flow.may_move(now, HOLD))
+            .filter(|(id, flow)| id.target == target && !flow.follows && flow.may_move(now, HOLD))
             .filter_map(|(id, flow)| Some((flow.slot, *id, route(flow)?)))
             .collect();
         movable.sort_unstable_by_key(|(slot, ..)| *slot);

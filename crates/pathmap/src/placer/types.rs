@@ -5,10 +5,13 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use path::Key as FlowKey;
+use wire::QueuePair;
 
 use crate::load::Link;
+use crate::pairing::Channel;
 use crate::plan::Routes;
 use crate::prober::Pair;
+use crate::way::{Common, Way};
 
 /// Added to the difference of delays for the gap that a move needs.
 const MARGIN: Duration = Duration::from_micros(200);
@@ -33,6 +36,15 @@ pub struct FlowId {
     pub key: FlowKey,
     /// Where its frames go.
     pub target: Target,
+}
+
+impl FlowId {
+    /// The hosts and the number of the queue pair. `None` for a flow of another kind.
+    pub(super) const fn channel(&self) -> Option<(Channel, QueuePair)> {
+        let FlowKey::QueuePair { source, destination, queue_pair } = self.key else { return None };
+        let (target, vni) = (self.target, self.vni);
+        Some((Channel { target, vni, hosts: (source, destination) }, queue_pair))
+    }
 }
 
 /// When queue pairs may move to another path although theirs is alive.
@@ -85,6 +97,8 @@ pub struct Found {
     pub pair: Pair,
     /// Its links, in order.
     pub links: Vec<Link>,
+    /// Where it leads.
+    pub way: Way,
     /// Time from probe to answer.
     pub delay: Duration,
 }
@@ -98,7 +112,7 @@ pub struct Counts {
     pub moved_dead: u64,
     /// Queue pairs that moved for balance.
     pub moved_balance: u64,
-    /// Queue pairs that were forgotten because they were idle.
+    /// Queue pairs that were forgotten because they were idle or their connection ended.
     pub forgotten: u64,
     /// Decisions for which the table was full.
     pub beyond: u64,
@@ -112,6 +126,11 @@ pub(super) struct Paths {
     pub(super) pairs: Vec<Vec<(Pair, Duration)>>,
     pub(super) of_pair: BTreeMap<Pair, usize>,
     pub(super) weights: BTreeMap<u64, u16>,
+    /// The different ways, each with a pair that takes it.
+    pub(super) ways: Vec<(Way, Pair)>,
+    pub(super) way_of: BTreeMap<Pair, usize>,
+    /// Whether links between routers may have /30 networks ([`Way::common`]).
+    pub(super) has_30: bool,
     pub(super) plan: VecDeque<usize>,
     /// What the best moves would gain when they were looked for last.
     pub(super) gain: u128,
@@ -120,6 +139,47 @@ pub(super) struct Paths {
 impl Paths {
     pub(super) fn route_of(&self, pair: Pair) -> Option<usize> {
         self.of_pair.get(&pair).copied()
+    }
+
+    /// Where a pair leads.
+    pub(super) fn way(&self, pair: Pair) -> Option<&Way> {
+        self.ways.get(*self.way_of.get(&pair)?).map(|(way, _)| way)
+    }
+
+    /// Sets where pairs lead. Pairs that are `used` stand for their way first.
+    pub(super) fn set_ways(&mut self, found: &[Found], used: impl Fn(&Pair) -> bool) {
+        let mut pairs = BTreeMap::<&Way, Vec<Pair>>::new();
+        for path in found {
+            pairs.entry(&path.way).or_default().push(path.pair);
+        }
+        for (way, pairs) in pairs {
+            let Some(first) = pairs.iter().copied().min_by_key(|pair| (!used(pair), *pair)) else {
+                continue;
+            };
+            self.way_of.extend(pairs.into_iter().map(|pair| (pair, self.ways.len())));
+            self.ways.push((way.clone(), first));
+        }
+        self.has_30 = self.ways.iter().all(|(way, _)| way.may_have_30());
+    }
+
+    /// What a pair has in common with an opposite way.
+    pub(super) fn common(&self, pair: Pair, opposite: &Way) -> Common {
+        let has_30 = self.has_30 && opposite.may_have_30();
+        self.way(pair).map_or(Common::None, |way| way.common(opposite, has_30))
+    }
+
+    /// Whether ways are known that begin where an opposite way ends, and that end where it begins.
+    /// Otherwise one VTEP may name its interfaces differently when it sends and when it receives.
+    pub(super) fn knows_ends(&self, opposite: &Way) -> bool {
+        let any = |is: &dyn Fn(&Way) -> bool| self.ways.iter().any(|(way, _)| is(way));
+        any(&|way| way.uplink == opposite.arrival) && any(&|way| way.arrival == opposite.uplink)
+    }
+
+    /// The pair that has most in common with an opposite way: at least all routers.
+    pub(super) fn opposite(&self, opposite: &Way) -> Option<(Common, Pair)> {
+        let has_30 = self.has_30 && opposite.may_have_30();
+        let common = self.ways.iter().map(|(way, pair)| (way.common(opposite, has_30), *pair));
+        common.filter(|(common, _)| *common >= Common::Routers).max_by_key(|(common, _)| *common)
     }
 
     fn delay(&self, pair: Pair) -> Option<Duration> {

@@ -106,6 +106,23 @@ impl Placer {
         (self.own.get(&link).copied().unwrap_or(0), self.foreign.of(link))
     }
 
+    /// The number of queue pairs whose connection uses the same links in both directions, of those
+    /// whose connection does not, and of those for which this is not known.
+    #[must_use]
+    pub fn same_links(&self) -> [u64; 3] {
+        let mut numbers = [0; 3];
+        for flow in self.flows.values() {
+            let same = flow.partner.and_then(|partner| partner.same_links);
+            let [yes, no, unknown] = &mut numbers;
+            *match same {
+                Some(true) => yes,
+                Some(false) => no,
+                None => unknown,
+            } += 1;
+        }
+        numbers
+    }
+
     /// The number of links on which other VTEPs report load.
     #[must_use]
     pub fn reported(&self) -> usize {

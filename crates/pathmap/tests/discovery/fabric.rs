@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use pathmap::message::Message;
-use pathmap::message::Report;
 use pathmap::packet::{self, Headers};
 use pathmap::prober::{Known, Settings};
 use pathmap::{Key, Pair, Prober, Random, Responder};
@@ -99,8 +98,7 @@ impl Fabric {
     pub fn deliver(&mut self, packet: &[u8], arrival: u32) -> Option<Vec<u8>> {
         let received = packet::parse(packet).unwrap();
         let Message::Probe(probe) = self.responder.open(self.now, &received)? else { return None };
-        let answer =
-            self.responder.answer(self.now, probe, &received, arrival, &Report::default())?;
+        let answer = self.responder.answer(self.now, probe, &received, arrival)?;
         let mut message = Message::Answer(answer).bytes();
         self.key.seal((IpAddr::V4(B), IpAddr::V4(A)), &mut message);
         Some(packet::build(&headers((B, A), 49_152, 62, false), &message))

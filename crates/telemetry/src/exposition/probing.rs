@@ -55,6 +55,12 @@ pub(super) fn encode(
         "Queue pairs that qp-pin remembers",
         view.queue_pairs,
     )?;
+    gauges(
+        encoder,
+        "vtepd_queue_pairs_same_links",
+        "Queue pairs by whether both directions of their connection use the same links",
+        view.same_links.iter().map(|(same, n)| (vec![("same", (*same).to_owned())], *n)),
+    )?;
     counters(
         encoder,
         "vtepd_queue_pair_moves",
@@ -64,7 +70,7 @@ pub(super) fn encode(
     counter(
         encoder,
         "vtepd_queue_pairs_forgotten",
-        "Queue pairs that were forgotten because they sent nothing",
+        "Queue pairs that were forgotten because they sent nothing or their connection ended",
         view.forgotten,
     )?;
     counter(

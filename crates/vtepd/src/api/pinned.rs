@@ -151,5 +151,16 @@ fn queue_pair(
         moves: flow.moves,
         age_ms: milliseconds(now.saturating_sub(flow.first)),
         idle_ms: milliseconds(now.saturating_sub(flow.active)),
+        partner: flow.partner.map(|partner| partner.queue_pair.get()),
+        same_links: same_links(flow).to_owned(),
+    }
+}
+
+/// Whether both directions of a connection use the same links, as text.
+fn same_links(flow: &Flow) -> &'static str {
+    match flow.partner.and_then(|partner| partner.same_links) {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "unknown",
     }
 }

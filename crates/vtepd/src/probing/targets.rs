@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use path::Policy;
+use path::{NextHop, Policy};
 use pathmap::load::Link;
 use pathmap::message::Answer;
 use pathmap::placer::{Found, Target};
 use pathmap::prober::{Change, Known, Settings, Transmit};
-use pathmap::{Key, Pair, Prober, Random};
+use pathmap::{Key, Pair, Prober, Random, Way};
 use tables::Snapshot;
 
 use super::usable;
@@ -23,6 +23,8 @@ const AT_ONCE: usize = 256;
 struct Entry {
     prober: Prober,
     weights: BTreeMap<u64, u16>,
+    /// The interfaces of the next hops.
+    uplinks: BTreeMap<u64, u32>,
     /// The version of the prober that the placement knows.
     applied: u64,
 }
@@ -55,7 +57,8 @@ impl Targets {
                 let IpAddr::V4(address) = vtep.address else { continue };
                 let target = Target { local, address, port: table.tunnel.destination_port };
                 let range = table.entropy.range();
-                wanted.entry(target).or_insert_with(|| (usable(vtep.paths.next_hops()), range));
+                let hops = vtep.paths.next_hops();
+                wanted.entry(target).or_insert_with(|| (usable(hops), uplinks(hops), range));
             }
         }
         let gone: Vec<Target> =
@@ -65,7 +68,7 @@ impl Targets {
             shared.change(|placer| placer.remove(target));
         }
         let now = shared.now();
-        for (target, (weights, range)) in wanted {
+        for (target, (weights, uplinks, range)) in wanted {
             if self.entries.len() >= MOST && !self.entries.contains_key(&target) {
                 if !std::mem::replace(&mut self.full, true) {
                     tracing::warn!(
@@ -78,12 +81,12 @@ impl Targets {
                 let settings = Settings { range, ..self.settings };
                 let random = Random::new(self.random.next());
                 let prober = Prober::new(settings, self.secret.clone(), self.epoch, random);
-                Entry { prober, weights: BTreeMap::new(), applied: 0 }
+                Entry { prober, weights: BTreeMap::new(), uplinks: BTreeMap::new(), applied: 0 }
             };
             let entry = self.entries.entry(target).or_insert_with(new);
             let hops: Vec<u64> = weights.keys().copied().collect();
-            if entry.weights != weights {
-                entry.weights = weights;
+            if (&entry.weights, &entry.uplinks) != (&weights, &uplinks) {
+                (entry.weights, entry.uplinks) = (weights, uplinks);
                 entry.applied = u64::MAX;
             }
             entry.prober.set_hops(now, &hops);
@@ -148,6 +151,12 @@ impl Targets {
                 .map(|(pair, known)| Found {
                     pair,
                     links: links(*target, pair, known),
+                    way: Way {
+                        uplink: entry.uplinks.get(&pair.hop).copied().unwrap_or(0),
+                        arrival: known.arrival,
+                        routers: known.routers,
+                        recorded: known.recorded.clone(),
+                    },
                     delay: known.delay,
                 })
                 .collect();
@@ -188,6 +197,11 @@ impl Targets {
         };
         self.entries.iter().map(probed).collect()
     }
+}
+
+/// The interface of each next hop.
+fn uplinks(hops: &[NextHop]) -> BTreeMap<u64, u32> {
+    hops.iter().map(|hop| (hop.identity, hop.ifindex)).collect()
 }
 
 /// The links of a path, as far as they are known.

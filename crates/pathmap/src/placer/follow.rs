@@ -1,0 +1,133 @@
+//! Both directions of a connection on the same links.
+//!
+//! One direction leads and the other follows: the one with much more load leads, and otherwise that
+//! of the leaf with the lower VTEP address. So acknowledgements follow data, and a leaf moves only
+//! the queue pairs that lead. Those that follow take the same links, and are as even as they are.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use super::rebalance::HOLD;
+use super::{Flow, FlowId, Moves, Partner, Placer, Target};
+use crate::cm::Event;
+use crate::message::Report;
+use crate::message::connection::Hosts;
+use crate::pairing::{Channel, Told};
+use crate::prober::Pair;
+use crate::way::Common;
+
+/// How many times the load of the other direction makes a direction lead. Less says nothing: both
+/// leaves must come to the same result, although they measure at different times.
+const DATA: u64 = 4;
+
+/// What is decided about a queue pair.
+struct Decision {
+    partner: Option<Partner>,
+    follows: bool,
+    /// Where it is to be, if it is not to stay.
+    goal: Option<Pair>,
+}
+
+impl Placer {
+    /// Takes what the VTEP `from` reports.
+    pub fn report(&mut self, from: Target, report: &Report, now: Duration) {
+        self.foreign.report(from.address, report, now);
+        report.flows.iter().for_each(|flow| self.pairing.tell(from, flow, now));
+        report.handshakes.iter().for_each(|handshake| self.pairing.handshake(from, handshake));
+    }
+
+    /// Takes a message of the communication manager that a host of this leaf sends in a VNI. A queue
+    /// pair whose connection ends is forgotten.
+    pub fn observe(&mut self, target: Target, vni: u32, hosts: Hosts, event: Event) {
+        let gone = self.pairing.observe(Channel { target, vni, hosts }, event);
+        let Some(queue_pair) = gone else { return };
+        let (source, destination) = hosts;
+        let key = path::Key::QueuePair { source, destination, queue_pair };
+        let id = FlowId { vni, key, target };
+        if self.flows.contains_key(&id) {
+            self.forget(&[id]);
+            self.counts.forgotten += 1;
+        }
+    }
+
+    /// Notes the inner source port of a queue pair.
+    pub(super) fn set_port(&mut self, id: &FlowId, port: u16) {
+        let Some((channel, queue_pair)) = id.channel() else { return };
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        let before = std::mem::replace(&mut flow.port, port);
+        if before != port {
+            self.pairing.remove(channel, queue_pair, before);
+        }
+        self.pairing.add(channel, queue_pair, port);
+    }
+
+    /// The pair whose way is that of the other direction, reversed.
+    pub(super) fn opposite_pair(&self, id: &FlowId, port: u16) -> Option<Pair> {
+        let (channel, queue_pair) = id.channel()?;
+        let (_, told) = self.pairing.partner(channel, queue_pair, port)?;
+        let way = told?.way.as_ref()?;
+        self.targets.get(&id.target)?.opposite(way).map(|(_, pair)| pair)
+    }
+
+    /// Pairs the directions of connections, and decides the moves of those that follow.
+    pub(super) fn follow(&mut self, now: Duration) {
+        if self.pairing.is_empty() {
+            return;
+        }
+        let decide = |(id, flow): (&FlowId, &Flow)| (*id, self.decide(id, flow));
+        let decisions: Vec<(FlowId, Decision)> = self.flows.iter().map(decide).collect();
+        let mut moves = false;
+        for (id, Decision { partner, follows, goal }) in decisions {
+            let Some(flow) = self.flows.get_mut(&id) else { continue };
+            (flow.partner, flow.follows) = (partner, follows);
+            let is_free = flow.wanted.is_some() || flow.may_move(now, HOLD);
+            if let Some(goal) = goal.filter(|_| is_free && self.options.moves == Moves::AfterGap) {
+                flow.wanted = (goal != flow.pair).then_some(goal);
+                flow.decided = Some(now);
+                moves = true;
+            }
+        }
+        if moves {
+            self.recount();
+            self.forget_plans();
+        }
+    }
+
+    fn decide(&self, id: &FlowId, flow: &Flow) -> Decision {
+        let unknown = Decision { partner: None, follows: false, goal: None };
+        let Some((channel, of)) = id.channel() else { return unknown };
+        let Some((queue_pair, told)) = self.pairing.partner(channel, of, flow.port) else {
+            return unknown;
+        };
+        let leads = told.is_none_or(|told| leads(flow, told, id.target));
+        let mut partner = Partner { queue_pair, same_links: None, leads };
+        let paths = self.targets.get(&id.target);
+        let (Some(way), Some(paths)) = (told.and_then(|told| told.way.as_ref()), paths) else {
+            return Decision { partner: Some(partner), ..unknown };
+        };
+        let best = paths.opposite(way);
+        let now = paths.common(flow.pair, way);
+        partner.same_links = match (now, best) {
+            (Common::Links, _) => Some(true),
+            _ if paths.way(flow.pair).is_none() => None,
+            (Common::None, _) if paths.knows_ends(way) => Some(false),
+            (_, Some((Common::Links, _))) => Some(false),
+            _ => None,
+        };
+        let better = |(common, _): &(Common, Pair)| *common > paths.common(flow.goal(), way);
+        let goal = best.filter(|_| !leads).filter(better).map(|(_, pair)| pair);
+        Decision { partner: Some(partner), follows: !leads && best.is_some(), goal }
+    }
+}
+
+/// Whether the own direction leads.
+fn leads(flow: &Flow, told: &Told, target: Target) -> bool {
+    let (own, other) = (flow.rate, u64::from(told.kilobytes));
+    let by_address = || Ipv4Addr::to_bits(target.local) < Ipv4Addr::to_bits(target.address);
+    match (own, other) {
+        (0, _) | (_, 0) => by_address(),
+        _ if own >= other.saturating_mul(DATA) => true,
+        _ if other >= own.saturating_mul(DATA) => false,
+        _ => by_address(),
+    }
+}
