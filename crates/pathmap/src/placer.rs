@@ -83,12 +83,12 @@ impl Placer {
     }
 
     /// The path of a queue pair. `hashed` is that of `qp-hash`. `None`: use that one, because the
-    /// table is full. For a known queue pair, `last` is when its last frame was sent.
+    /// table is full. `read` returns the counts of a slot.
     pub fn place(
         &mut self,
         id: FlowId,
         hashed: Pair,
-        last: impl FnOnce(u32) -> Option<Duration>,
+        read: impl FnOnce(u32) -> Reading,
         now: Duration,
     ) -> Option<Placement> {
         if let Some(flow) = self.flows.get_mut(&id) {
@@ -96,7 +96,8 @@ impl Placer {
                 && let Some(paths) = self.targets.get(&id.target)
             {
                 let gap = paths.gap(flow.pair, wanted);
-                if last(flow.slot).is_none_or(|last| now.saturating_sub(last) >= gap) {
+                let last = read(flow.slot).last;
+                if last.is_none_or(|last| now.saturating_sub(last) >= gap) {
                     flow.settle(wanted);
                     self.counts.moved_balance += 1;
                 }
@@ -109,7 +110,8 @@ impl Placer {
         };
         let load = self.typical_load();
         let pair = self.next_pair(id.target, load);
-        let flow = Flow::new(pair.unwrap_or(hashed), pair.is_none(), slot, load, now);
+        let path = (pair.unwrap_or(hashed), pair.is_none());
+        let flow = Flow::new(path, (slot, read(slot)), load, now);
         let pair = flow.pair;
         self.add_load(id.target, pair, load);
         self.flows.insert(id, flow);

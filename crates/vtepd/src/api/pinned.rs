@@ -151,5 +151,11 @@ fn queue_pair(
         moves: flow.moves,
         age_ms: milliseconds(now.saturating_sub(flow.first)),
         idle_ms: milliseconds(now.saturating_sub(flow.active)),
+        psn_gaps: flow.counts.gaps,
+        psn_repeats: flow.counts.repeats,
+        naks: flow.counts.naks,
+        cnps: flow.counts.cnps,
+        ecn_marks: flow.counts.marks,
+        exact: flow.is_exact,
     }
 }
