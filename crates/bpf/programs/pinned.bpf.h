@@ -31,13 +31,6 @@ struct {
 	TYPE(value, struct pinned);
 } offload_pinned SEC(".maps");
 
-// What was sent of a queue pair.
-struct pinned_usage {
-	__u64 bytes; // of inner frames
-	__u64 frames;
-	__u64 last; // when the last frame was sent, CLOCK_MONOTONIC in nanoseconds
-};
-
 // User space sets the number of entries when it loads the programs: one without `qp-pin`.
 struct {
 	UINT(type, BPF_MAP_TYPE_ARRAY);
@@ -57,13 +50,15 @@ static FUNCTION struct pinned *pinned_path(__u32 slot, __u32 vtep, __u64 hash)
 	return bpf_map_lookup_elem(&offload_pinned, &key);
 }
 
-// Counts a frame of a queue pair.
-static FUNCTION int count_pinned(__u32 index, __u32 length)
+// Counts an encapsulated frame of a queue pair. `outer`: length of the outer headers in bytes.
+static FUNCTION int count_pinned(struct __sk_buff *skb, __u32 index, __u32 length, __u32 outer)
 {
 	struct pinned_usage *usage = bpf_map_lookup_elem(&offload_usage, &index);
 
 	if (!usage)
 		return 0;
+	// Before the frame is counted: user space compares the two numbers of frames.
+	record_frame(skb, usage, outer);
 	__sync_fetch_and_add(&usage->bytes, length);
 	__sync_fetch_and_add(&usage->frames, 1);
 	usage->last = bpf_ktime_get_ns();

@@ -383,6 +383,7 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 
 #include "chosen_port.bpf.h"
 #include "offload.bpf.h"
+#include "record.bpf.h"
 #include "pinned.bpf.h"
 #include "checksum.bpf.h"
 #include "encapsulate.bpf.h"

@@ -63,6 +63,13 @@ impl MappedWords {
         (index < self.count).then(|| unsafe { self.first.add(index).as_ref() })
     }
 
+    /// `N` words from an index on; `None` behind the end.
+    pub(crate) fn array<const N: usize>(&self, index: usize) -> Option<&[AtomicU64; N]> {
+        let is_within = index.checked_add(N).is_some_and(|end| end <= self.count);
+        // SAFETY: within the mapping, as in `get`. An array has no padding.
+        is_within.then(|| unsafe { self.first.add(index).cast().as_ref() })
+    }
+
     /// Sets a word. What was written before is visible to a program that sees it.
     pub(crate) fn set(&self, index: usize, value: u64) {
         if let Some(word) = self.get(index) {

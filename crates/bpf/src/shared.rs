@@ -18,7 +18,7 @@ use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
 use crate::watchdog::{CALLED, IDLE, LIFE_WORD, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/headers.bpf.h"),
     include_str!("../programs/bypass.bpf.h"),
@@ -28,6 +28,7 @@ const SOURCES: [&str; 13] = [
     include_str!("../programs/punt.bpf.h"),
     include_str!("../programs/offload.bpf.h"),
     include_str!("../programs/pinned.bpf.h"),
+    include_str!("../programs/record.bpf.h"),
     include_str!("../programs/checksum.bpf.h"),
     include_str!("../programs/encapsulate.bpf.h"),
     include_str!("../programs/decapsulate.bpf.h"),
@@ -113,7 +114,20 @@ fn offload_layouts() -> [(&'static str, Layout); 9] {
     [
         ("pinned_key", rust_layout!(PinnedKey { hash, vtep, slot })),
         ("pinned", rust_layout!(PinnedEntry { moved, hop, usage, port, zero })),
-        ("pinned_usage", rust_layout!(PinnedUsage { bytes, frames, last })),
+        (
+            "pinned_usage",
+            rust_layout!(PinnedUsage {
+                bytes,
+                frames,
+                last,
+                state,
+                gaps,
+                repeats,
+                naks,
+                cnps,
+                marks
+            }),
+        ),
         (
             "offload_vni",
             rust_layout!(VniEntry {

@@ -5,6 +5,7 @@
 //! - `stateless`: the policies `five-tuple`, `qp-hash` and `qp-bins`
 //! - `decide`: the policy of a VNI, by its settings
 //! - [`pin`]: what the policy `qp-pin` asks for the paths of queue pairs
+//! - [`record`]: what the frames of a queue pair tell about its transport
 //! - [`group`], [`placement`]: the next hops of a remote VTEP, and the buckets that each of them has
 //! - [`hash`]: the hash of all decisions
 
@@ -18,6 +19,7 @@ pub mod pin;
 pub mod placement;
 mod policy;
 mod range;
+pub mod record;
 mod stateless;
 
 pub use choice::{Choice, Flow, PathPolicy, Remote};

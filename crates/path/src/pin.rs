@@ -4,10 +4,11 @@ use core::fmt;
 use core::net::IpAddr;
 use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::choice::{Flow, Remote};
+use crate::record::{self, Counts, Packet, Record, Records};
 
 /// The path of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +72,8 @@ impl Pins {
 pub struct Usage {
     start: Instant,
     slots: Box<[Traffic]>,
+    /// Absent until [`Usage::record_in`].
+    records: OnceLock<Arc<dyn Records>>,
 }
 
 /// One writer at a time: all frames of a queue pair come to one worker.
@@ -87,7 +90,35 @@ impl Usage {
     #[must_use]
     pub fn new(slots: u32, start: Instant) -> Self {
         // Slot 0 is not used.
-        Self { start, slots: (0..=slots).map(|_| Traffic::default()).collect() }
+        Self {
+            start,
+            slots: (0..=slots).map(|_| Traffic::default()).collect(),
+            records: OnceLock::new(),
+        }
+    }
+
+    /// Has frames recorded in `records`, which other datapaths may use too. Only the first call
+    /// counts.
+    pub fn record_in(&self, records: Arc<dyn Records>) {
+        let _ = self.records.set(records);
+    }
+
+    #[inline]
+    fn record(&self, slot: u32) -> Option<&Record> {
+        self.records.get()?.record(slot)
+    }
+
+    /// What all datapaths have recorded of a slot since the start, and the number of recorded frames
+    /// modulo 2³². To be read after the numbers of frames: if it is less than these, figures are
+    /// approximate.
+    #[must_use]
+    pub fn recorded(&self, slot: u32) -> (Counts, u32) {
+        self.record(slot).map_or_else(Default::default, record::read)
+    }
+
+    /// The slot now belongs to another queue pair, whose sequence is not known.
+    pub fn restart(&self, slot: u32) {
+        self.record(slot).inspect(|record| record::restart(record));
     }
 
     /// The number of slots.
@@ -123,11 +154,15 @@ impl Counting<'_> {
     /// Counts nothing.
     pub const NONE: Self = Self { usage: None, now: 0 };
 
-    /// Counts a frame of `bytes` bytes.
+    /// Counts a frame of `bytes` bytes, and records what its headers tell.
     #[inline]
-    pub fn count(self, slot: NonZeroU32, bytes: usize) {
-        let traffic = self.usage.and_then(|usage| usage.slots.get(slot.get() as usize));
-        let Some(traffic) = traffic else { return };
+    pub fn count(self, slot: NonZeroU32, bytes: usize, packet: Option<Packet>) {
+        let Some(usage) = self.usage else { return };
+        let Some(traffic) = usage.slots.get(slot.get() as usize) else { return };
+        // Before the frame is counted: see `Usage::recorded`.
+        if let (Some(record), Some(packet)) = (usage.record(slot.get()), packet) {
+            record::update(record, packet);
+        }
         // Loading and storing suffices for one writer, and does not lock the bus.
         let add = |to: &AtomicU64, number: u64| {
             to.store(to.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
@@ -151,11 +186,19 @@ mod tests {
             now: usage.nanoseconds(start + Duration::from_secs(3)),
         };
         let slot = |number| NonZeroU32::new(number).unwrap();
-        counting.count(slot(2), 100);
-        counting.count(slot(2), 50);
-        counting.count(slot(3), 1);
-        Counting::NONE.count(slot(1), 1);
-        assert_eq!(usage.read(2), (150, 2, Some(Duration::from_secs(3))));
+        usage.record_in(Arc::new(Vec::from_iter((0..3).map(|_| Record::default()))));
+        let packet = |sequence| Some(Packet { opcode: 4, sequence, syndrome: 0, is_marked: false });
+        counting.count(slot(2), 100, packet(5));
+        counting.count(slot(2), 50, packet(8));
+        counting.count(slot(3), 1, packet(9));
+        Counting::NONE.count(slot(1), 1, packet(1));
+        assert_eq!(usage.recorded(2), (Counts { gaps: 2, ..Counts::default() }, 2));
+        assert_eq!(usage.recorded(1), (Counts::default(), 0));
+        usage.restart(2);
+        counting.count(slot(2), 0, packet(100));
+        counting.count(slot(2), 0, None);
+        assert_eq!(usage.recorded(2), (Counts { gaps: 2, ..Counts::default() }, 3));
+        assert_eq!(usage.read(2), (150, 4, Some(Duration::from_secs(3))));
         assert_eq!((usage.read(1), usage.read(3)), ((0, 0, None), (0, 0, None)));
     }
 }

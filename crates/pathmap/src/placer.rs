@@ -91,18 +91,18 @@ impl Placer {
     }
 
     /// The path of a queue pair that is sent from the inner source port `port`. `hashed` is that of
-    /// `qp-hash`. `None`: use that one, because the table is full. For a known queue pair, `last` is
-    /// when its last frame was sent.
+    /// `qp-hash`. `None`: use that one, because the table is full. `read` returns the counts of a
+    /// slot.
     pub fn place(
         &mut self,
         id: FlowId,
         port: u16,
         hashed: Pair,
-        last: impl FnOnce(u32) -> Option<Duration>,
+        read: impl FnOnce(u32) -> Reading,
         now: Duration,
     ) -> Option<Placement> {
         if self.flows.contains_key(&id) {
-            return self.place_again(id, port, last, now);
+            return self.place_again(id, port, |slot| read(slot).last, now);
         }
         let Some(slot) = self.take_slot() else {
             self.counts.beyond += 1;
@@ -110,7 +110,8 @@ impl Placer {
         };
         let load = self.typical_load();
         let pair = self.opposite_pair(&id, port).or_else(|| self.next_pair(id.target, load));
-        let flow = Flow::new(pair.unwrap_or(hashed), pair.is_none(), slot, load, now);
+        let path = (pair.unwrap_or(hashed), pair.is_none());
+        let flow = Flow::new(path, (slot, read(slot)), load, now);
         let pair = flow.pair;
         self.add_load(id.target, pair, load);
         self.flows.insert(id, flow);

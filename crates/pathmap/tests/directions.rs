@@ -51,8 +51,9 @@ impl Leaf {
     fn send(&mut self, of: QueuePair, rate: u64, port: u16, now: Duration) {
         self.flows.insert(of, (rate, port));
         let (id, hashed) = (self.id(of), Pair { hop: 0, port: 1 });
-        let last = |_: u32| Some(now.saturating_sub(Duration::from_millis(5)));
-        self.placer.place(id, port, hashed, last, now).unwrap();
+        let last = Some(now.saturating_sub(Duration::from_millis(5)));
+        let read = |_: u32| Reading { last, ..Reading::default() };
+        self.placer.place(id, port, hashed, read, now).unwrap();
     }
 
     /// Every queue pair sends and has a gap.

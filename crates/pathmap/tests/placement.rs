@@ -55,8 +55,9 @@ impl Leaf {
     fn send(&mut self, number: u32, rate: u64, now: Duration) -> Pair {
         self.rates.insert(number, rate);
         let hashed = Pair { hop: 0, port: 1 };
-        let last = |_: u32| Some(now.saturating_sub(Duration::from_millis(5)));
-        self.placer.place(id(self.target, number), 0, hashed, last, now).unwrap().pair
+        let last = Some(now.saturating_sub(Duration::from_millis(5)));
+        let read = |_: u32| Reading { last, ..Reading::default() };
+        self.placer.place(id(self.target, number), 0, hashed, read, now).unwrap().pair
     }
 
     /// Lets a tick pass, in which every queue pair sends and has a gap.
@@ -323,7 +324,7 @@ fn a_full_table_leaves_the_rest_to_the_hash_and_idle_ones_make_room() {
     leaf.know(&mesh(1, 2, 2), &BTreeSet::new());
     let (now, hashed) = (Duration::from_secs(1), Pair { hop: 0, port: 1 });
     let place = |leaf: &mut Leaf, n: u32, now| {
-        leaf.placer.place(id(leaf.target, n), 0, hashed, |_| None, now)
+        leaf.placer.place(id(leaf.target, n), 0, hashed, |_| Reading::default(), now)
     };
     let placed = (1..=15).filter(|n| place(&mut leaf, *n, now).is_some()).count();
     assert_eq!((placed, leaf.placer.counts.beyond), (10, 5));
@@ -365,7 +366,8 @@ fn a_queue_pair_without_a_gap_stays_where_it_is() {
     let start = Duration::from_secs(1);
     let hashed = Pair { hop: 0, port: 1 };
     let busy = |n: u32, leaf: &mut Leaf, now: Duration| {
-        leaf.placer.place(id(leaf.target, n), 0, hashed, |_| Some(now), now).unwrap().pair
+        let read = |_: u32| Reading { last: Some(now), ..Reading::default() };
+        leaf.placer.place(id(leaf.target, n), 0, hashed, read, now).unwrap().pair
     };
     (1..=8).for_each(|n| _ = busy(n, &mut leaf, start));
     let mut paths = mesh(1, 2, 2);

@@ -16,6 +16,7 @@ use core::num::NonZeroU32;
 
 use frame::{Checksum, Destination, Frame, Offload, PUNT_TPID, Payload, TxBatch, TxFrame, VtepId};
 use path::Counting;
+use path::record::Packet;
 use tables::{Snapshot, VniIndex, VtepIndex};
 use wire::checksum::Sum;
 use wire::number::PORT_ROCE;
@@ -296,7 +297,10 @@ impl EncapCache {
         };
         transmit.vtep = Some(flow.vtep);
         if let Some(slot) = flow.slot {
-            counting.count(slot, inner);
+            // The key is one of plain RoCE over IPv4.
+            let (tos, transport) = (frame.data.get(15), frame.data.get(42..));
+            let packet = tos.zip(transport).and_then(|(tos, rest)| Packet::of(*tos, rest));
+            counting.count(slot, inner, packet);
         }
         let Some(outer) = transmit.append_head::<OVERHEAD>() else { return false };
         *identification = identification.wrapping_add(1);

@@ -293,7 +293,8 @@ impl Pipeline {
         run.is_cacheable = choice.is_cacheable;
         run.slot = choice.slot;
         if let Some(slot) = choice.slot {
-            run.policies.counting(run.now).count(slot, length);
+            let packet = plan.packet(inner, range);
+            run.policies.counting(run.now).count(slot, length, packet);
         }
         self.identification = self.identification.wrapping_add(1);
         let inherited = Inherited::of(&vni.tunnel, &plan.inner);

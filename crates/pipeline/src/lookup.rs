@@ -5,9 +5,10 @@ use core::ops::Range;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use frame::{Checksum, Destination, DropReason, Frame, VtepId};
+use path::record::Packet;
 use path::{Choice, Flow, PathPolicy, Remote};
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
-use wire::{Dissection, Roce};
+use wire::{Dissection, Network, Roce, Udp};
 
 use crate::counters::vtep_id;
 use crate::csum_offload::{Completed, InnerHead};
@@ -146,6 +147,23 @@ impl<'a> Decision<'a> {
             None => policy.flow(self.dissection),
             Some(roce) => policy.flow(&Dissection { roce, ..*self.dissection }),
         }
+    }
+
+    /// What is recorded of a piece of a RoCE frame: of its rewritten headers, and of the `range` of
+    /// the received frame that follows them.
+    pub fn packet(&self, headers: &[u8], range: &Range<u32>) -> Option<Packet> {
+        let tos = match self.dissection.network {
+            Network::Ipv4(ip) => ip.tos,
+            Network::Ipv6(ip) => ip.traffic_class,
+            Network::Other => return None,
+        };
+        let at = usize::from(self.dissection.transport?.offset) + Udp::LENGTH;
+        let body = self.frame.data.get(range.start as usize..range.end as usize)?;
+        // Base transport header and syndrome.
+        let mut transport = [0; 13];
+        let bytes = headers.iter().chain(body).skip(at);
+        transport.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        Packet::of(tos, &transport)
     }
 }
 

@@ -85,7 +85,7 @@ fn path_table(rows: &[v1::VtepPaths]) -> Table<8> {
 }
 
 /// One row for each queue pair.
-fn queue_pairs(rows: &[v1::QueuePair]) -> Table<14> {
+fn queue_pairs(rows: &[v1::QueuePair]) -> Table<21> {
     let headings = [
         "vni",
         "source",
@@ -100,6 +100,13 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<14> {
         "kB/s",
         "frames",
         "moves",
+        "gaps",
+        "repeats",
+        "naks",
+        "cnps",
+        "marks",
+        "figures",
+        "age s",
         "idle s",
     ];
     let mut table = Table::new(headings);
@@ -118,6 +125,13 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<14> {
             row.kilobytes.to_string(),
             row.frames.to_string(),
             row.moves.to_string(),
+            row.psn_gaps.to_string(),
+            row.psn_repeats.to_string(),
+            row.naks.to_string(),
+            row.cnps.to_string(),
+            row.ecn_marks.to_string(),
+            if row.exact { "exact" } else { "approx." }.to_owned(),
+            (row.age_ms / 1000).to_string(),
             (row.idle_ms / 1000).to_string(),
         ]);
     }

@@ -47,7 +47,7 @@ pub struct Shared {
     /// What workers send.
     usage: Usage,
     /// What the programs send, and the time of the start on their clock.
-    offloaded: OnceLock<(OffloadUsage, Duration)>,
+    offloaded: OnceLock<(Arc<OffloadUsage>, Duration)>,
     probed: Mutex<(Vec<Probed>, Counts)>,
 }
 
@@ -94,19 +94,23 @@ impl Shared {
     pub fn add_offloaded(&self, usage: OffloadUsage) {
         let clock = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
         let started = clock.unwrap_or_default().saturating_sub(self.start.elapsed());
+        let usage = Arc::new(usage);
+        // A queue pair keeps its record when it goes from the worker to the programs or back.
+        self.usage.record_in(usage.clone());
         let _ = self.offloaded.set((usage, started));
     }
 
     /// The counts of a slot, by whichever datapath.
     #[must_use]
     pub fn reading(&self, slot: u32) -> Reading {
-        let (bytes, frames, last) = self.usage.read(slot);
-        let Some((offloaded, started)) = self.offloaded.get() else {
-            return Reading { bytes, frames, last };
-        };
-        let (more_bytes, more_frames, later) = offloaded.read(slot);
-        let later = later.map(|later| later.saturating_sub(*started));
-        Reading { bytes: bytes + more_bytes, frames: frames + more_frames, last: last.max(later) }
+        let (mut bytes, mut frames, mut last) = self.usage.read(slot);
+        if let Some((offloaded, started)) = self.offloaded.get() {
+            let (more_bytes, more_frames, later) = offloaded.read(slot);
+            (bytes, frames) = (bytes + more_bytes, frames + more_frames);
+            last = last.max(later.map(|later| later.saturating_sub(*started)));
+        }
+        let (counts, recorded) = self.usage.recorded(slot);
+        Reading { bytes, frames, last, counts, recorded }
     }
 
     /// The queue pairs that the programs of the `offload` datapath may forward.
@@ -168,8 +172,14 @@ impl Pinning for Shared {
     fn pin(&self, flow: &Flow, to: &Remote<'_>, (hop, port): (u64, u16)) -> Option<Pin> {
         let id = id(flow, to)?;
         let hashed = Pair { hop, port };
-        let last = |slot| self.reading(slot).last;
-        pin(self.lock().place(id, flow.roce_port, hashed, last, self.now())?)
+        let mut placer = self.lock();
+        let is_new = placer.peek(&id).is_none();
+        let read = |slot| self.reading(slot);
+        let placed = placer.place(id, flow.roce_port, hashed, read, self.now())?;
+        if is_new {
+            self.usage.restart(placed.slot);
+        }
+        pin(placed)
     }
 
     fn observe(&self, hosts: (IpAddr, IpAddr), to: &Remote<'_>, packet: &[u8]) {
@@ -187,20 +197,31 @@ impl Pinning for Shared {
     }
 }
 
-/// Tells the paths of known queue pairs, and places none. For explanations.
+/// Tells the paths of known queue pairs, places none, and counts nothing. For explanations.
 #[derive(Debug)]
-pub struct Known(pub Arc<Shared>);
+pub struct Known {
+    shared: Arc<Shared>,
+    nowhere: Usage,
+}
+
+impl Known {
+    /// The paths that `shared` knows.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, nowhere: Usage::new(0, Instant::now()) }
+    }
+}
 
 impl Pinning for Known {
     fn pin(&self, flow: &Flow, to: &Remote<'_>, _: (u64, u16)) -> Option<Pin> {
-        pin(self.0.read(|placer| placer.peek(&id(flow, to)?))?)
+        pin(self.shared.read(|placer| placer.peek(&id(flow, to)?))?)
     }
 
     fn version(&self) -> u64 {
-        self.0.version()
+        self.shared.version()
     }
 
     fn usage(&self) -> &Usage {
-        &self.0.usage
+        &self.nowhere
     }
 }

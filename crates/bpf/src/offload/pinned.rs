@@ -8,6 +8,7 @@ use std::time::Duration;
 use aya::maps::{HashMap as BpfHashMap, MapData};
 use aya::{Ebpf, Pod};
 use path::Policy;
+use path::record::{Record, Records, WORDS};
 use tables::{Slot, Snapshot, VniTable};
 use wire::Vni;
 
@@ -59,13 +60,20 @@ pub(crate) struct PinnedEntry {
     pub(crate) zero: [u16; 3],
 }
 
-/// `struct pinned_usage` of the programs.
+/// `struct pinned_usage` of the programs (`programs/record.bpf.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct PinnedUsage {
     pub(crate) bytes: u64,
     pub(crate) frames: u64,
     pub(crate) last: u64,
+    // From here on, it is a `path::record::Record`.
+    pub(crate) state: u64,
+    pub(crate) gaps: u64,
+    pub(crate) repeats: u64,
+    pub(crate) naks: u64,
+    pub(crate) cnps: u64,
+    pub(crate) marks: u64,
 }
 
 // SAFETY: plain integers without padding.
@@ -73,18 +81,26 @@ unsafe impl Pod for PinnedKey {}
 // SAFETY: plain integers without padding.
 unsafe impl Pod for PinnedEntry {}
 
-/// What the programs have sent of each queue pair.
+/// What the programs have sent of each queue pair, and the records that the worker shares.
 #[derive(Debug)]
 pub struct OffloadUsage(pub(crate) MappedWords);
+
+/// Words of an entry.
+const ENTRY: usize = size_of::<PinnedUsage>() / size_of::<u64>();
+
+impl Records for OffloadUsage {
+    fn record(&self, slot: u32) -> Option<&Record> {
+        self.0.array(slot as usize * ENTRY + (ENTRY - WORDS))
+    }
+}
 
 impl OffloadUsage {
     /// Bytes and frames, by [`PinnedFlow::usage`], and when the last frame was sent, on the clock
     /// `CLOCK_MONOTONIC`; `None` if none was.
     #[must_use]
     pub fn read(&self, usage: u32) -> (u64, u64, Option<Duration>) {
-        let words = size_of::<PinnedUsage>() / size_of::<u64>();
         let load = |word| {
-            let word = self.0.get(usage as usize * words + word);
+            let word = self.0.get(usage as usize * ENTRY + word);
             word.map_or(0, |word| word.load(Ordering::Relaxed))
         };
         let last = load(2);

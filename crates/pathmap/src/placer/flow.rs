@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use path::record::Counts;
 use wire::QueuePair;
 
 use crate::prober::Pair;
@@ -15,6 +16,17 @@ pub struct Reading {
     pub frames: u64,
     /// When the last frame was sent; `None` if none was.
     pub last: Option<Duration>,
+    /// What was recorded so far.
+    pub counts: Counts,
+    /// Frames recorded so far, modulo 2³². To be read after `frames`.
+    pub recorded: u32,
+}
+
+impl Reading {
+    /// Frames that were not recorded, modulo 2³². Less than 0 while frames arrive.
+    const fn unrecorded(&self) -> i32 {
+        (self.frames as u32).wrapping_sub(self.recorded) as i32
+    }
 }
 
 /// The other direction of a connection.
@@ -49,6 +61,10 @@ pub struct Flow {
     pub bytes: u64,
     /// Frames since it was placed.
     pub frames: u64,
+    /// What its frames told since it was placed.
+    pub counts: Counts,
+    /// Whether all of its frames were recorded, so that `counts` is exact.
+    pub is_exact: bool,
     /// When it was placed.
     pub first: Duration,
     /// When it was found active last.
@@ -65,12 +81,21 @@ pub struct Flow {
     pub(super) queued: bool,
     /// When its last move for balance was decided.
     pub(super) decided: Option<Duration>,
-    /// The counts of the slot at the last measurement, and of the slot's former owners.
-    read: Option<(u64, u64)>,
+    /// The counts of the slot at the last measurement. They include those of the slot's former
+    /// owners.
+    read: Reading,
+    /// Frames of the slot that were not recorded when it was placed.
+    unrecorded: i32,
 }
 
 impl Flow {
-    pub(super) const fn new(pair: Pair, hashed: bool, slot: u32, load: u64, now: Duration) -> Self {
+    /// It is placed in a slot with this reading.
+    pub(super) const fn new(
+        (pair, hashed): (Pair, bool),
+        (slot, read): (u32, Reading),
+        load: u64,
+        now: Duration,
+    ) -> Self {
         Self {
             pair,
             wanted: None,
@@ -81,6 +106,8 @@ impl Flow {
             rate_now: 0,
             bytes: 0,
             frames: 0,
+            counts: Counts::NONE,
+            is_exact: true,
             first: now,
             active: now,
             moves: 0,
@@ -89,7 +116,8 @@ impl Flow {
             follows: false,
             queued: false,
             decided: None,
-            read: None,
+            unrecorded: read.unrecorded(),
+            read,
         }
     }
 
@@ -112,14 +140,19 @@ impl Flow {
 
     /// Takes a reading after `passed`.
     pub(super) fn measure(&mut self, reading: &Reading, passed: Duration, now: Duration) {
-        let Some((bytes, frames)) = self.read.replace((reading.bytes, reading.frames)) else {
-            // The slot may have counted for another queue pair before.
-            return;
-        };
-        let (bytes, frames) =
-            (reading.bytes.saturating_sub(bytes), reading.frames.saturating_sub(frames));
+        let before = std::mem::replace(&mut self.read, *reading);
+        let (bytes, frames) = (
+            reading.bytes.saturating_sub(before.bytes),
+            reading.frames.saturating_sub(before.frames),
+        );
+        self.counts += reading.counts.since(before.counts);
+        self.is_exact &= reading.unrecorded().wrapping_sub(self.unrecorded) <= 0;
         self.bytes += bytes;
         self.frames += frames;
+        if self.first > now.saturating_sub(passed) {
+            // It was there for a part of the interval only.
+            return;
+        }
         let milliseconds = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1);
         self.rate_now = bytes / milliseconds;
         if frames == 0 {

@@ -153,6 +153,12 @@ fn queue_pair(
         idle_ms: milliseconds(now.saturating_sub(flow.active)),
         partner: flow.partner.map(|partner| partner.queue_pair.get()),
         same_links: same_links(flow).to_owned(),
+        psn_gaps: flow.counts.gaps,
+        psn_repeats: flow.counts.repeats,
+        naks: flow.counts.naks,
+        cnps: flow.counts.cnps,
+        ecn_marks: flow.counts.marks,
+        exact: flow.is_exact,
     }
 }
 

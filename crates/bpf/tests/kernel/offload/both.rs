@@ -68,7 +68,7 @@ pub struct Both {
     pub snapshot: Snapshot,
     /// The keys of the queue pairs that are placed.
     pinned: HashSet<path::Key>,
-    usage: OffloadUsage,
+    pub usage: Arc<OffloadUsage>,
     now: Instant,
 }
 
@@ -94,7 +94,7 @@ impl Both {
         open_host_port(&mut ebpf, HOST_PORT);
         let pipeline = pipeline();
         let (snapshot, now) = (Snapshot::default(), Instant::now());
-        let usage = maps.pinned_usage(&ebpf).unwrap();
+        let usage = Arc::new(maps.pinned_usage(&ebpf).unwrap());
         Self { ebpf, maps, pipeline, snapshot, pinned: HashSet::new(), usage, now }
     }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use bpf::PinnedFlow;
+use path::record::Record;
 use path::{Entropy, Flow, Pin, Pinning, Pins, Policy, Remote, Settings, Usage};
 use root_test::root_test;
 use tables::VniTable;
@@ -46,14 +47,18 @@ impl Pinning for Placed {
 
 /// A frame of a queue pair; of each second one over IPv6.
 fn frame(queue_pair: u32, sequence: u32) -> Vec<u8> {
-    let bth = bth(4, queue_pair, sequence, &[0; 20]);
+    frame_of(queue_pair, &bth(4, queue_pair, sequence, &[0; 20]), 0)
+}
+
+fn frame_of(queue_pair: u32, transport: &[u8], tos: u8) -> Vec<u8> {
     let (ethertype, packet) = if queue_pair.is_multiple_of(2) {
-        let datagram = udp((0xc000, ROCE), &bth);
-        (IPV4, ipv4(([10, 1, 0, 1], [10, 1, 0, 2]), UDP, &datagram, Ipv4::default()))
+        let datagram = udp((0xc000, ROCE), transport);
+        let fields = Ipv4 { tos, ..Ipv4::default() };
+        (IPV4, ipv4(([10, 1, 0, 1], [10, 1, 0, 2]), UDP, &datagram, fields))
     } else {
         let ends = ([0xfd; 16], [0xfe; 16]);
-        let datagram = udp_over_ipv6(ends, (0xc000, ROCE), &bth);
-        (IPV6, ipv6(ends, UDP, &datagram, Ipv6::default()))
+        let datagram = udp_over_ipv6(ends, (0xc000, ROCE), transport);
+        (IPV6, ipv6(ends, UDP, &datagram, Ipv6 { traffic_class: tos, ..Ipv6::default() }))
     };
     ethernet([0; 6], [2, 0, 0, 0, 0, 9], ethertype, &packet)
 }
@@ -79,6 +84,11 @@ fn place(
 }
 
 fn pins(flows: &[PinnedFlow]) -> Pins {
+    Pins(Some(placed(flows)))
+}
+
+/// The same, with records of the worker's own.
+fn placed(flows: &[PinnedFlow]) -> Arc<Placed> {
     let pin = |flow: &PinnedFlow| Pin {
         hop: flow.hop,
         source_port: flow.source_port,
@@ -86,7 +96,9 @@ fn pins(flows: &[PinnedFlow]) -> Pins {
     };
     let placed = flows.iter().map(|flow| (flow.key.to_string(), pin(flow))).collect();
     let version = VERSIONS.fetch_add(1, Ordering::Relaxed);
-    Pins(Some(Arc::new(Placed(placed, Usage::new(QUEUE_PAIRS, Instant::now()), version))))
+    let usage = Usage::new(QUEUE_PAIRS, Instant::now());
+    usage.record_in(Arc::new(Vec::from_iter((0..=QUEUE_PAIRS).map(|_| Record::default()))));
+    Arc::new(Placed(placed, usage, version))
 }
 
 /// Sends a frame of each queue pair. The ones that are placed are offloaded and have their ports.
@@ -156,4 +168,46 @@ fn a_path_that_the_vtep_does_not_have_is_the_workers() {
     }
     both.pin(&[first], &[first], pins(&[first]));
     assert_sent(&mut both, &[first], 2);
+}
+
+/// A frame of any opcode, whose number is a few away from the last one.
+fn random_frame(random: &mut Random, queue_pair: u32, sequence: &mut u32) -> Vec<u8> {
+    const STEPS: [u32; 8] = [1, 1, 1, 2, 9, 0, 0xff_fffe, 1 << 23];
+    const OPCODES: [u8; 8] = [0x04, 0x0a, 0x0c, 0x0d, 0x11, 0x13, 0x17, 0x81];
+    *sequence = (*sequence + random.one_of(&STEPS)) & 0xff_ffff;
+    let opcode =
+        if random.below(4) == 0 { random.below(256) as u8 } else { random.one_of(&OPCODES) };
+    let syndrome = [random.below(256) as u8, 0, 0, 0];
+    let payload = if random.below(8) == 0 { &[][..] } else { &syndrome };
+    let transport = bth(opcode, queue_pair, *sequence, payload);
+    frame_of(queue_pair, &transport, random.below(256) as u8)
+}
+
+#[root_test]
+fn records_are_those_of_the_worker() {
+    let (mut both, mut random) = (Both::new(), Random(9));
+    let settings = Settings { policy: Policy::QpPin, seed: 7, ..Settings::default() };
+    let entropy = Entropy::new(settings).unwrap();
+    let table = VniTable { entropy, ..tables().remove(0) };
+    both.set(table.clone());
+    let flows = place(&mut random, (&table, entropy), |queue_pair| queue_pair < 8);
+    let placed = placed(&flows);
+    both.pin(&flows, &flows, Pins(Some(placed.clone())));
+    let programs = Usage::new(QUEUE_PAIRS, Instant::now());
+    programs.record_in(both.usage.clone());
+    let mut sequences = [0xff_ff00; 8];
+    for _ in 0..4000 {
+        let queue_pair = random.below(8) as u32;
+        let mut frame = random_frame(&mut random, queue_pair, &mut sequences[queue_pair as usize]);
+        let (outcome, _) = both.encapsulate(&mut frame, VTEP);
+        assert_eq!(outcome, Outcome::Offloaded, "{frame:02x?}");
+        let slot = queue_pair + 1;
+        assert_eq!(programs.recorded(slot), placed.1.recorded(slot), "{frame:02x?}");
+    }
+    for flow in &flows {
+        let (counts, frames) = programs.recorded(flow.usage);
+        assert_eq!(both.usage(flow.usage).1, u64::from(frames));
+        let counted = [counts.gaps, counts.repeats, counts.naks, counts.cnps, counts.marks];
+        assert!(counted.iter().all(|number| *number > 0), "{counted:?}");
+    }
 }
