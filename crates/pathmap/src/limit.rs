@@ -23,15 +23,21 @@ impl Limit {
 
     /// Whether one more event is allowed now. If so, it is counted.
     pub fn take(&mut self, now: Duration) -> bool {
+        self.take_many(now, 1)
+    }
+
+    /// Whether this many events are allowed now. If so, they are counted; if not, none is.
+    pub fn take_many(&mut self, now: Duration, events: u32) -> bool {
         let nanoseconds = now.saturating_sub(self.at).as_nanos();
         self.at = self.at.max(now);
         let added = nanoseconds.saturating_mul(u128::from(self.rate));
         let full = u64::from(self.burst) * ONE;
         self.tokens = u64::try_from(added).unwrap_or(u64::MAX).saturating_add(self.tokens);
         self.tokens = self.tokens.min(full);
-        let allowed = self.tokens >= ONE;
+        let wanted = u64::from(events) * ONE;
+        let allowed = self.tokens >= wanted;
         if allowed {
-            self.tokens -= ONE;
+            self.tokens -= wanted;
         }
         allowed
     }
@@ -50,5 +56,7 @@ mod tests {
         // A clock that goes back gives nothing.
         assert!(!limit.take(at(0)) && !limit.take(at(200)));
         assert_eq!([9000; 4].map(|ms| limit.take(at(ms))), [true, true, true, false]);
+        let two = |ms, limit: &mut Limit| limit.take_many(at(ms), 2);
+        assert!(!two(9100, &mut limit) && two(9200, &mut limit) && !limit.take(at(9200)));
     }
 }

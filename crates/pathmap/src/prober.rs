@@ -93,7 +93,7 @@ impl Prober {
     #[must_use]
     pub fn new(settings: Settings, secret: Key, epoch: u32, random: Random) -> Self {
         Self {
-            limit: Limit::new(settings.rate, settings.rate * 2),
+            limit: Limit::new(settings.rate, settings.rate),
             settings,
             key: secret,
             epoch,
@@ -233,23 +233,23 @@ impl Prober {
             self.review(now);
         }
         while let Some((at, pair)) = self.due.first().copied() {
-            if at > now {
+            // What is above the limit is sent as soon as that allows.
+            if at > now || !self.send(pair, now, out) {
                 break;
             }
-            if !self.limit.take(now) {
-                // As soon as the limit allows.
-                break;
-            }
-            self.send(pair, now, out);
         }
     }
 
-    fn send(&mut self, pair: Pair, now: Duration, out: &mut Vec<Transmit>) {
+    /// Sends the probes of a pair that are due. `false` if that is above the limit.
+    fn send(&mut self, pair: Pair, now: Duration, out: &mut Vec<Transmit>) -> bool {
         let is_used = self.used.contains(&pair);
         let Some(state) = self.pairs.get_mut(&pair) else {
             self.due.pop_first();
-            return;
+            return true;
         };
+        if !self.limit.take_many(now, state.probes_next(is_used, &self.settings)) {
+            return false;
+        }
         let (kinds, next) = state.next_probes(is_used, &self.settings);
         for records in kinds.into_iter().flatten() {
             self.id = self.id.wrapping_add(1);
@@ -274,6 +274,7 @@ impl Prober {
         if is_suspect && is_used {
             self.control(pair, now);
         }
+        true
     }
 
     /// A probe was not answered in time.

@@ -12,8 +12,8 @@ use crate::replay::Window;
 
 /// Messages whose tag is checked in a second. More are dropped before that.
 const MESSAGES: u32 = 50_000;
-/// Probes of one VTEP that are answered in a second, and at once.
-const PROBES: (u32, u32) = (5000, 4096);
+/// Probes may arrive this part of a second closer together than they were sent.
+const JITTER_PART: u32 = 4;
 /// VTEPs whose probes are remembered.
 const PEERS: usize = 1024;
 
@@ -34,6 +34,7 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Responder {
     key: Key,
+    rate: u32,
     limit: Limit,
     peers: HashMap<Ipv4Addr, Peer>,
     /// What was received.
@@ -48,11 +49,12 @@ struct Peer {
 }
 
 impl Responder {
-    /// A responder for the owners of `key`.
+    /// A responder for the owners of `key`. It answers `rate` probes of each VTEP in a second: as
+    /// many as [`crate::prober::Settings::rate`] lets a VTEP send.
     #[must_use]
-    pub fn new(key: Key) -> Self {
+    pub fn new(key: Key, rate: u32) -> Self {
         let limit = Limit::new(MESSAGES, MESSAGES);
-        Self { key, limit, peers: HashMap::new(), counts: Counts::default() }
+        Self { key, rate, limit, peers: HashMap::new(), counts: Counts::default() }
     }
 
     /// The message in a packet. `None` if it is not from an owner of the key, is malformed, or
@@ -95,7 +97,7 @@ impl Responder {
             Some(peer) => peer.window.accept(probe.epoch, probe.id, now),
             None => {
                 self.make_room();
-                let limit = Limit::new(PROBES.0, PROBES.1);
+                let limit = Limit::new(self.rate, self.rate + self.rate / JITTER_PART);
                 let window = Window::new(probe.epoch, probe.id, now);
                 self.peers.insert(from, Peer { window, limit, last: now });
                 true

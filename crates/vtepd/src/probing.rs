@@ -159,7 +159,7 @@ impl Thread {
             shared,
             handle,
             snapshot: Arc::default(),
-            responder: Responder::new(probing.key),
+            responder: Responder::new(probing.key, probing.settings.rate),
             targets: Targets::new(probing.settings, secret, epoch as u32, Random::new(seed())),
             poller: Poller::default(),
             random,

@@ -31,7 +31,7 @@ struct Record {
 }
 
 /// The state of one pair.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct State {
     /// By plain probes, with the recorded addresses if those of a probe with Record Route agree.
     pub(super) known: Option<Known>,
@@ -75,6 +75,12 @@ impl State {
     /// Whether the answer to a probe of this pair would show that the VTEP answers.
     pub(super) fn is_control(&self, now: Duration, soon: Duration) -> bool {
         self.known.is_some() && !self.suspect && self.due > now + soon
+    }
+
+    /// The number of probes that [`Self::next_probes`] returns next.
+    pub(super) fn probes_next(&self, is_used: bool, settings: &Settings) -> u32 {
+        let (kinds, _) = self.clone().next_probes(is_used, settings);
+        kinds.iter().flatten().count() as u32
     }
 
     /// The probes to send now (whether each records), and the time until the next ones.

@@ -28,7 +28,8 @@ pub struct Settings {
     pub most_ports: u16,
     /// The ports to choose from.
     pub range: SourcePortRange,
-    /// Most probes in a second. Twice as many may be sent at once.
+    /// Most probes in a second, as packets, and most at once. The other end must answer as many:
+    /// [`crate::Responder::new`].
     pub rate: u32,
 }
 

@@ -12,6 +12,8 @@ use wire::MacAddr;
 
 pub const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+/// Probes that the other leaf answers in a second.
+pub const RATE: u32 = 4000;
 const STEP: Duration = Duration::from_millis(1);
 
 /// A route through the fabric: what routers record, and the arrival uplink.
@@ -64,7 +66,7 @@ impl Fabric {
             random: Random::new(seed + 1000),
             now: Duration::ZERO,
             prober,
-            responder: Responder::new(key()),
+            responder: Responder::new(key(), RATE),
             seed,
             key: key(),
             answering: Vec::new(),

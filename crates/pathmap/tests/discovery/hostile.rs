@@ -7,7 +7,7 @@ use pathmap::packet;
 use pathmap::prober::{Change, Settings};
 use pathmap::{Key, Responder};
 
-use crate::fabric::{A, B, Fabric, headers, key};
+use crate::fabric::{A, B, Fabric, RATE, headers, key};
 use crate::{ms, use_all, wrong};
 
 fn settled(seed: u64) -> Fabric {
@@ -106,7 +106,7 @@ fn probes_without_the_key_and_replayed_ones_get_no_answer() {
 
 #[test]
 fn a_flood_is_capped_and_fills_no_memory() {
-    let mut responder = Responder::new(key());
+    let mut responder = Responder::new(key(), RATE);
     let mut answered = 0;
     // Every prober has the key and sends 20 probes, within one second.
     for from in 0..5000u32 {
@@ -122,14 +122,14 @@ fn a_flood_is_capped_and_fills_no_memory() {
     assert!(responder.peers() <= 1024);
     assert!(answered <= 100_000 && responder.counts.limited > 0, "{answered}");
     // One prober alone.
-    let mut responder = Responder::new(key());
+    let mut responder = Responder::new(key(), RATE);
     let answers = (0..20_000).filter(|id| {
         let packet = sealed(&key(), (A, B), &Message::Probe(probe(*id)));
         let received = packet::parse(&packet).unwrap();
         let Some(Message::Probe(probe)) = responder.open(ms(1000), &received) else { return false };
         responder.answer(ms(1000), probe, &received, 1).is_some()
     });
-    assert_eq!(answers.count(), 4096);
+    assert_eq!(answers.count(), RATE as usize * 5 / 4);
 }
 
 #[test]

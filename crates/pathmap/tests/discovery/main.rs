@@ -16,7 +16,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn all_ports() -> Settings {
-    Settings { ports: 256, rate: 20_000, ..Settings::default() }
+    Settings { ports: 256, ..Settings::default() }
 }
 
 fn wrong(fabric: &Fabric) -> usize {
@@ -39,6 +39,24 @@ fn pairs_are_mapped_in_100_ms_and_with_loss_in_500_ms() {
             assert!(recorded >= known - 8, "{recorded}");
         }
     }
+}
+
+/// 16 next hops with 1,024 ports each take more probes than may leave at once.
+#[test]
+fn what_the_rate_lets_out_is_answered_at_the_other_end() {
+    let settings = Settings { ports: 1024, most_ports: 1024, ..Settings::default() };
+    let mut fabric = Fabric::new(16, 4, 1, settings);
+    let mut sent = Vec::new();
+    for _ in 0..40 {
+        fabric.run(ms(100));
+        sent.push(fabric.sent);
+    }
+    let rate = u64::from(settings.rate);
+    for (tenths, sent) in (1..).zip(&sent) {
+        assert!(*sent <= rate + rate * tenths / 10, "{sent} probes in {tenths}00 ms");
+    }
+    assert!(sent[39] >= 4 * rate, "{sent:?}");
+    assert_eq!((fabric.responder.counts.limited, wrong(&fabric)), (0, 0));
 }
 
 #[test]

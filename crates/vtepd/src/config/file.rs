@@ -118,8 +118,9 @@ pub(super) struct ProbingSection {
     /// Most source ports that are probed on every next hop, `ports` to 1024. Default: 256, or `ports`
     /// if that is more.
     pub(super) most_ports: Option<u16>,
-    /// Most pairs of next hop and source port that are probed on the way to one VTEP in a second, 100
-    /// to 20000. A pair takes one or two probes, and a VTEP answers 5,000 a second. Default: 4000.
+    /// Most probes that are sent to one VTEP in a second, and that are answered to one, 100 to 20000
+    /// packets. Set the same on all leaves: what is above the other end's rate is not answered.
+    /// Default: 4000.
     pub(super) rate: Option<u32>,
     /// Most queue pairs that are placed, 1 to 1000000. Others have the path of `qp-hash`. Default:
     /// 65536.
