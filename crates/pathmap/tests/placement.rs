@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use path::Key;
+use path::record::Counts;
 use pathmap::balance;
 use pathmap::load::Link;
 use pathmap::placer::{FlowId, Found, Moves, Options, Reading, Target};
@@ -377,5 +378,33 @@ fn a_queue_pair_without_a_gap_stays_where_it_is() {
         let now = start + TICK * tick;
         leaf.placer.tick(|_| Reading { last: Some(now), ..Reading::default() }, now);
         (1..=8).for_each(|n| assert_eq!(busy(n, &mut leaf, now), hashed));
+    }
+}
+
+/// The slot has counts of a former owner, of which two frames were not recorded.
+#[test]
+fn figures_are_those_since_the_placement_and_say_whether_they_are_exact() {
+    let mut leaf = Leaf::new(1, 1, Options::default());
+    let (start, hashed) = (Duration::from_secs(1), Pair { hop: 0, port: 1 });
+    let reading = |frames: u64, recorded: u64, gaps| Reading {
+        frames,
+        bytes: frames * 100,
+        recorded: recorded as u32,
+        counts: Counts { gaps, ..Counts::default() },
+        ..Reading::default()
+    };
+    let before = 1 << 32;
+    let read = |_: u32| reading(before + 1, before - 1, 7);
+    leaf.placer.place(id(leaf.target, 1), hashed, read, start).unwrap();
+    // Frames that were recorded after the number of frames was read change nothing, and neither does
+    // that the number of recorded frames is one of 32 bits. What was not exact once stays so.
+    for (number, (frames, recorded, gaps, is_exact)) in
+        (1..).zip([(6, 4, 8, true), (9, 8, 9, true), (20, 17, 9, false), (30, 28, 9, false)])
+    {
+        let now = start + Duration::from_secs(number);
+        leaf.placer.tick(|_| reading(before + frames, before + recorded, gaps), now);
+        let (_, flow) = leaf.placer.flows().next().unwrap();
+        assert_eq!((flow.frames, flow.bytes), (frames - 1, (frames - 1) * 100));
+        assert_eq!((flow.counts.gaps, flow.is_exact), (gaps - 7, is_exact), "{frames} frames");
     }
 }

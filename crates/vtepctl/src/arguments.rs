@@ -88,8 +88,8 @@ pub enum Command {
         #[arg(long)]
         csv: bool,
     },
-    /// Queue pairs that the policy qp-pin has placed, with their paths and rates
-    #[command(after_help = "Example: vtepctl qp --vni 10010 --csv > queue-pairs.csv")]
+    /// Queue pairs that the policy qp-pin has placed, with their paths, rates, and what their headers told
+    #[command(after_help = QP)]
     Qp {
         #[command(flatten)]
         of: OfVni,
@@ -161,6 +161,18 @@ pub enum Command {
         folder: PathBuf,
     },
 }
+
+const QP: &str = "\
+What frames of a queue pair told when the leaf sent them:
+  gaps     packet sequence numbers that requests skipped
+  repeats  requests whose number was not ahead of all before: retransmitted, or reordered before the leaf
+  naks     negative acknowledgements, without \"receiver not ready\"
+  cnps     congestion notification packets
+  marks    frames with \"congestion experienced\" in the inner IP header
+  figures  exact, or approx. if several CPUs sent frames of the queue pair at once
+age s and idle s are the seconds since it was first and last seen.
+
+Example: vtepctl qp --vni 10010 --csv > queue-pairs.csv";
 
 const PATH: &str = "\
 Examples:

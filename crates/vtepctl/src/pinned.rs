@@ -137,3 +137,31 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<21> {
     }
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_a_queue_pair_say_whether_they_are_exact() {
+        let row = v1::QueuePair {
+            queue_pair: 0x51,
+            psn_gaps: 7,
+            psn_repeats: 3,
+            naks: 2,
+            cnps: 1,
+            ecn_marks: 4,
+            age_ms: 12_000,
+            idle_ms: 1500,
+            ..v1::QueuePair::default()
+        };
+        let rows = [v1::QueuePair { exact: true, ..row.clone() }, row];
+        let mut out = Vec::new();
+        write_queue_pairs(&mut out, &rows, true).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].ends_with("gaps,repeats,naks,cnps,marks,figures,age s,idle s"), "{text}");
+        assert!(lines[1].ends_with("7,3,2,1,4,exact,12,1"), "{text}");
+        assert!(lines[2].ends_with("7,3,2,1,4,approx.,12,1"), "{text}");
+    }
+}

@@ -7,7 +7,9 @@ use crate::offload::steered;
 use lab::Namespace;
 use lab::roce::Report;
 use root_test::root_test;
-use vtepd_tests::lab::{VNI, ip, run};
+use test_frames::{ROCE, UDP, bth, udp};
+use vtepd_tests::frames::{Ipv4, Pair, inject, ipv4};
+use vtepd_tests::lab::{ETH, Host, VNI, ip, run};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Vtepd, wait_for};
 
@@ -160,4 +162,78 @@ fn p2_without_answers_queue_pairs_are_hashed() {
         "{rows:?}"
     );
     stream.finish_whole();
+}
+
+/// Opcode, PSN, syndrome and type of service.
+type Packet = (u8, u32, u8, u8);
+
+const SEND: u8 = 0x04;
+const READ: u8 = 0x0c;
+const ACKNOWLEDGE: u8 = 0x11;
+const NOTIFICATION: u8 = 0x81;
+
+/// What a queue pair sends at first, by the worker: one gap of 2 PSNs.
+const BEFORE: [Packet; 3] = [(SEND, 0xff_fffd, 0, 2), (SEND, 0xff_fffe, 0, 2), (SEND, 1, 0, 2)];
+
+/// What it sends then: gaps of 1 and 4, three repeated PSNs, two NAKs, a CNP and four marks.
+const AFTER: [Packet; 17] = [
+    (SEND, 2, 0, 2),
+    (SEND, 4, 0, 3),
+    (SEND, 3, 0, 2),
+    (SEND, 5, 0, 2),
+    (SEND, 10, 0, 3),
+    (SEND, 10, 0, 3),
+    (SEND, 9, 0, 2),
+    (ACKNOWLEDGE, 70, 0x1f, 2),
+    (ACKNOWLEDGE, 71, 0x60, 2),
+    (ACKNOWLEDGE, 71, 0x20, 2),
+    (ACKNOWLEDGE, 72, 0x61, 3),
+    (NOTIFICATION, 0, 0, 2),
+    (READ, 11, 0, 2),
+    (SEND, 30, 0, 2),
+    (SEND, 31, 0, 2),
+    (SEND, 32, 0, 2),
+    (SEND, 33, 0, 2),
+];
+
+fn send(from: &Host, to: &Host, queue_pair: u32, packets: &[Packet]) {
+    let pair = Pair::of(from, to);
+    let frame = |&(opcode, sequence, syndrome, tos): &Packet| {
+        let transport = bth(opcode, queue_pair, sequence, &[syndrome, 0, 0, 0]);
+        ipv4(pair, UDP, &udp((0xc000, ROCE), &transport), Ipv4 { tos, ..Ipv4::default() })
+    };
+    inject(&from.ns, ETH, &packets.iter().map(frame).collect::<Vec<_>>());
+}
+
+/// The figures of a queue pair.
+fn figures(vtepd: &Vtepd, queue_pair: u32) -> serde_json::Value {
+    let rows = vtepd.ask(&["qp"]);
+    let row = rows.as_array().unwrap().iter().find(|row| row["queue_pair"] == queue_pair);
+    let names = ["frames", "psn_gaps", "psn_repeats", "naks", "cnps", "ecn_marks", "exact"];
+    names.iter().map(|name| row.map(|row| row[*name].clone()).unwrap_or_default()).collect()
+}
+
+/// What headers tell is counted exactly, also while a queue pair goes from the worker to the programs.
+#[root_test]
+fn p3_gaps_repeats_naks_and_congestion_are_counted() {
+    let lab = Lab::new("qprecord");
+    lab.wait_for_ports(VNI);
+    let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
+    leaf.wait_for("the paths to be known", |metrics| {
+        metrics.find("vtepd_probing_ready{vtep=\"10.0.0.2\"}") == Some(1)
+    });
+    send(&lab.host, &lab.far, 0x51, &BEFORE);
+    wait_for("the first figures", || {
+        figures(&leaf, 0x51) == serde_json::json!([3, 2, 0, 0, 0, 0, true])
+    });
+    let is_userspace =
+        std::env::var("VTEPD_DATAPATH").is_ok_and(|datapath| datapath == "userspace");
+    let before = steered(&leaf.metrics(), "offload_encapsulated");
+    send(&lab.host, &lab.far, 0x51, &AFTER);
+    wait_for("the other figures", || {
+        figures(&leaf, 0x51)[0].as_u64() == Some((BEFORE.len() + AFTER.len()) as u64)
+    });
+    assert_eq!(figures(&leaf, 0x51), serde_json::json!([20, 7, 3, 2, 1, 4, true]));
+    let offloaded = steered(&leaf.metrics(), "offload_encapsulated") - before;
+    assert_eq!(offloaded >= AFTER.len() as u64, !is_userspace, "{offloaded} frames");
 }
