@@ -189,6 +189,9 @@ pub struct Manifest {
     pub experiment: String,
     /// Whether it is the short form, `--quick`.
     pub quick: bool,
+    /// Whether the fabric was already up, `--deployed`.
+    #[serde(default)]
+    pub deployed: bool,
     /// The checksum of the experiment file.
     pub file: String,
     /// The commit of the sources, with `-dirty` after changes that are not committed.
@@ -299,6 +302,7 @@ pub(crate) mod tests {
         Manifest {
             experiment: "sample".into(),
             quick: false,
+            deployed: false,
             file: "1".into(),
             commit: "abc".into(),
             programs: BTreeMap::from([("vtepd".into(), "2".into())]),

@@ -148,6 +148,9 @@ impl Report<'_> {
                 dt { "Machine" }
                 dd { (machine.cpu_model) ", " (machine.cpus) " CPUs, " (format!("{gib:.0}"))
                     " GiB; Linux " (machine.kernel) "; FRR " (manifest.frr) }
+                @if manifest.deployed {
+                    dt { "Fabric" } dd { "already up before (--deployed), and left up" }
+                }
                 dt { "Commit" } dd { code { (manifest.commit) } }
                 dt { "Programs" }
                 dd {
