@@ -107,6 +107,9 @@ pub struct Run {
     /// The result of a workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Completion>,
+    /// The results of the jobs beside it, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub jobs: BTreeMap<String, Completion>,
 }
 
 /// The iteration of a workload during which something failed.
@@ -295,6 +298,7 @@ pub(crate) mod tests {
             outage_longest: None,
             hit: None,
             workload: None,
+            jobs: BTreeMap::new(),
         }
     }
 

@@ -106,7 +106,7 @@ impl<'a> Bench<'a> {
     fn interface(&self, name: &Name) -> Result<String, RunError> {
         let host = self.hosts.iter().find(|host| host.end.node == name.as_str());
         host.map(|host| host.end.interface.clone()).ok_or_else(|| {
-            RunError::NoHosts(format!("'{name}' in [traffic] sites is no host of the fabric"))
+            RunError::NoHosts(format!("'{name}' in 'sites' is no host of the fabric"))
         })
     }
 
@@ -275,6 +275,7 @@ impl<'a> Bench<'a> {
             outage_longest: None,
             hit: None,
             workload: None,
+            jobs: BTreeMap::new(),
         };
         work(&mut run)?;
         let mut loads = self.paths.loads(&self.deployed)?;

@@ -78,10 +78,12 @@ pub enum RunError {
         missing: &'static str,
     },
     /// The workload of the experiment file is not valid.
-    #[error("{}, [workload] or the workload of a variant: {message}", .file.display())]
+    #[error("{}, {place}: {message}", .file.display())]
     Workload {
         /// The experiment file.
         file: PathBuf,
+        /// Where in the file.
+        place: String,
         /// What is wrong.
         message: String,
     },
