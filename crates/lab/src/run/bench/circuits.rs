@@ -38,8 +38,9 @@ impl Undo {
 
     /// Undoes the changes, the last one first.
     fn run(&mut self) -> Result<(), ChangeError> {
-        let all = self.0.iter_mut().flat_map(|changes| std::mem::take(changes).into_iter().rev());
-        all.map(|(namespace, changes)| wan::change(&namespace, &changes).map(drop)).collect()
+        let mut all =
+            self.0.iter_mut().flat_map(|changes| std::mem::take(changes).into_iter().rev());
+        all.try_for_each(|(namespace, changes)| wan::change(&namespace, &changes).map(drop))
     }
 }
 
