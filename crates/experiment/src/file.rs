@@ -9,6 +9,7 @@ use toml::Spanned;
 
 use crate::circuits::{Circuit, Circuits};
 use crate::failure::Failure;
+use crate::job::Job;
 use crate::random::SEED;
 use crate::record::Role;
 use crate::units::{InnerPort, Name, QueuePairs, Share};
@@ -54,6 +55,10 @@ pub struct Experiment {
     /// without `queue-pairs`, `source-port` and `seed`.
     #[schemars(with = "Option<std::collections::BTreeMap<String, serde_json::Value>>")]
     pub workload: Option<Spanned<toml::Table>>,
+    /// Other jobs, which run beside the workload.
+    #[serde(default, rename = "job")]
+    #[schemars(with = "Vec<Job>")]
+    pub jobs: Vec<Spanned<Job>>,
     /// The circuits of `lab wan`, instead of the settings in the topology.
     #[serde(default)]
     pub circuits: Circuits,
@@ -399,6 +404,7 @@ impl Experiment {
                 .check()
                 .map_err(|message| invalid(Some(failure.span().start), message.to_owned()))?;
         }
+        experiment.check_jobs().map_err(|(offset, message)| invalid(Some(offset), message))?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let quick = experiment.quick.topologies.iter_mut().flatten();
         for topology in experiment.topologies.iter_mut().chain(quick) {

@@ -14,6 +14,7 @@ pub mod circuits;
 pub mod compare;
 pub mod failure;
 pub mod file;
+pub mod job;
 pub mod plan;
 pub mod plot;
 pub mod random;

@@ -107,6 +107,9 @@ pub struct Run {
     /// The result of a workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Completion>,
+    /// The results of the jobs beside it, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub jobs: BTreeMap<String, Completion>,
 }
 
 /// The iteration of a workload during which something failed.
@@ -189,6 +192,9 @@ pub struct Manifest {
     pub experiment: String,
     /// Whether it is the short form, `--quick`.
     pub quick: bool,
+    /// Whether the fabric was already up, `--deployed`.
+    #[serde(default)]
+    pub deployed: bool,
     /// The checksum of the experiment file.
     pub file: String,
     /// The commit of the sources, with `-dirty` after changes that are not committed.
@@ -292,6 +298,7 @@ pub(crate) mod tests {
             outage_longest: None,
             hit: None,
             workload: None,
+            jobs: BTreeMap::new(),
         }
     }
 
@@ -299,6 +306,7 @@ pub(crate) mod tests {
         Manifest {
             experiment: "sample".into(),
             quick: false,
+            deployed: false,
             file: "1".into(),
             commit: "abc".into(),
             programs: BTreeMap::from([("vtepd".into(), "2".into())]),

@@ -148,6 +148,9 @@ impl Report<'_> {
                 dt { "Machine" }
                 dd { (machine.cpu_model) ", " (machine.cpus) " CPUs, " (format!("{gib:.0}"))
                     " GiB; Linux " (machine.kernel) "; FRR " (manifest.frr) }
+                @if manifest.deployed {
+                    dt { "Fabric" } dd { "already up before (--deployed), and left up" }
+                }
                 dt { "Commit" } dd { code { (manifest.commit) } }
                 dt { "Programs" }
                 dd {
@@ -229,6 +232,9 @@ mod tests {
                 straggler: 7.125,
             });
             let mut run = crate::record::Run { workload, ..run("kernel", 8, 0, &[1, 1, 1, 1]) };
+            let beside = workload.map(|own| Completion { milliseconds: 43.0, ..own });
+            run.jobs = beside.map(|of| ("neighbour".to_owned(), of)).into_iter().collect();
+            assert!(crate::table::jobs(&[run.clone()]).contains(",neighbour,2,43.000,"));
             run.key.point.variant = Some((0, "v".to_owned().try_into().unwrap()));
             let summary = Summary::new(&experiment, &[run]);
             let report = Report {
@@ -243,7 +249,8 @@ mod tests {
         };
         let with = page(Some(0.625));
         let time = "v: an iteration takes 10.0 ms with 8 queue pairs.";
-        for part in ["<td>0.62</td>", "<td>7.1</td>", "what it is", time] {
+        for part in ["<td>0.62</td>", "<td>7.1</td>", "what it is", time, "neighbour</td><td>43.0"]
+        {
             assert!(with.contains(part), "{part}");
         }
         assert!(!page(None).contains("<th>of roofline</th>"));

@@ -1,6 +1,6 @@
 //! The runs of each point and dataplane together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -75,6 +75,8 @@ pub struct Row {
     pub hit_usual: Option<Statistics>,
     /// The results of a workload.
     pub workload: Option<WorkloadRow>,
+    /// The results of the jobs beside it, by name.
+    pub jobs: BTreeMap<String, WorkloadRow>,
 }
 
 /// The results of a workload.
@@ -99,9 +101,9 @@ pub struct WorkloadRow {
 }
 
 impl WorkloadRow {
-    fn of(runs: &[&Run], confidence: f64) -> Option<Self> {
+    fn of(results: &[&Completion], confidence: f64) -> Option<Self> {
         let of = |read: fn(&Completion) -> f64| {
-            let values = runs.iter().filter_map(|run| Some(read(run.workload.as_ref()?)));
+            let values = results.iter().map(|result| read(result));
             Statistics::of(&values.collect::<Vec<f64>>(), confidence)
         };
         Some(Self {
@@ -112,10 +114,7 @@ impl WorkloadRow {
             retransmitted: of(|result| result.retransmitted as f64)?,
             busy: of(|result| result.busy)?,
             roofline_ratio: Statistics::of(
-                &runs
-                    .iter()
-                    .filter_map(|run| run.workload.as_ref()?.roofline_ratio)
-                    .collect::<Vec<f64>>(),
+                &results.iter().filter_map(|result| result.roofline_ratio).collect::<Vec<f64>>(),
                 confidence,
             ),
             straggler: of(|result| result.straggler)?,
@@ -279,7 +278,13 @@ fn row(
         Statistics::of(&values, confidence)
     };
     let outage = of(|run| run.outage);
-    let workload = WorkloadRow::of(runs, confidence);
+    let results: Vec<&Completion> = runs.iter().filter_map(|run| run.workload.as_ref()).collect();
+    let workload = WorkloadRow::of(&results, confidence);
+    let jobs: BTreeSet<&String> = runs.iter().flat_map(|run| run.jobs.keys()).collect();
+    let job = |name: &String| {
+        let results: Vec<&Completion> = runs.iter().filter_map(|run| run.jobs.get(name)).collect();
+        Some((name.clone(), WorkloadRow::of(&results, confidence)?))
+    };
     let (expected, hashes) = expectation(dataplane, point.as_ref(), flows, paths);
     Row {
         fabric: key.as_ref().map(|key| key.fabric.clone()).unwrap_or_default(),
@@ -307,6 +312,7 @@ fn row(
         hit: of(|run| Some(run.hit?.milliseconds)),
         hit_usual: of(|run| Some(run.hit?.usual)),
         workload,
+        jobs: jobs.into_iter().filter_map(job).collect(),
     }
 }
 

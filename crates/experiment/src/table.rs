@@ -114,6 +114,37 @@ pub fn runs(runs: &[Run]) -> String {
     lines(&header, rows)
 }
 
+/// One line for each job beside the workload and each run: `jobs.csv`.
+#[must_use]
+pub fn jobs(runs: &[Run]) -> String {
+    let header = [
+        "fabric",
+        "dataplane",
+        "queue_pairs",
+        "inner_port",
+        "variant",
+        "repetition",
+        "seed",
+        "job",
+        "iterations",
+        "completion_ms",
+        "worst_ms",
+        "bus_mbps",
+        "message_p99_ms",
+        "retransmitted",
+    ];
+    let jobs = runs.iter().flat_map(|run| run.jobs.iter().map(move |job| (run, job)));
+    let rows = jobs.map(|(run, (name, result))| {
+        let mut line = key(run);
+        line.extend([name.clone(), result.iterations.to_string()]);
+        let values = [result.milliseconds, result.worst, result.bus_bandwidth, result.message_p99];
+        line.extend(values.map(|value| format!("{value:.3}")));
+        line.push(result.retransmitted.to_string());
+        line
+    });
+    lines(&header, rows)
+}
+
 /// One line for each tier, dataplane and point: `summary.csv`. Half widths are those of the
 /// confidence interval of the mean.
 #[must_use]

@@ -339,7 +339,10 @@ pub(crate) struct Run {
     /// Path of vtepd [default: in the folder of lab]
     #[arg(long)]
     pub(crate) vtepd: Option<PathBuf>,
-    /// Name of the fabric [default: the name of the experiment]
+    /// Use fabrics that are up, of ContainerLab or lab up, and leave them up; without vtepd
+    #[arg(long)]
+    pub(crate) deployed: bool,
+    /// Name of the fabric [default: the name of the experiment; with --deployed, of the topology]
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// The command that the report names to repeat the experiment

@@ -10,6 +10,7 @@ use crate::fabric::{Fabric, FabricError};
 use crate::node::Node;
 use crate::progress::OnProgress;
 use crate::rtnl::Route;
+use crate::state::Record;
 
 /// How long all routes must be unchanged. The first BFD exchange of a session can take it down once
 /// more.
@@ -109,10 +110,18 @@ impl Fabric {
     /// The nodes that run bgpd.
     pub(crate) fn speakers(&self) -> Result<Vec<Node>, FabricError> {
         let processes = self.processes()?;
-        let speaks = |node: &Node| {
-            processes.iter().any(|process| process.name == "bgpd" && process.node == node.name())
-        };
-        Ok(self.nodes().into_iter().filter(speaks).collect())
+        let mut speakers = Vec::new();
+        for node in self.nodes() {
+            let own = |record: &Record| record.name == "bgpd" && record.node == node.name();
+            let speaks = match node.container {
+                Some(_) => node.enables("bgpd")?,
+                None => processes.iter().any(own),
+            };
+            if speaks {
+                speakers.push(node);
+            }
+        }
+        Ok(speakers)
     }
 }
 

@@ -73,7 +73,9 @@ pub(crate) struct Overlay {
 #[derive(Debug, thiserror::Error)]
 pub enum DeployedError {
     /// There is no fabric of that name.
-    #[error("fabric '{0}' is not running")]
+    #[error(
+        "fabric '{0}' is not running: start it with 'containerlab deploy -t FILE' or 'lab up FILE'"
+    )]
     NotUp(String),
     /// An operation in a namespace failed.
     #[error(transparent)]

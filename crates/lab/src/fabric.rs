@@ -104,6 +104,9 @@ pub struct Fabric {
     name: String,
     topology: Topology,
     state: State,
+    /// Whether its nodes are containers of ContainerLab. Then the lab only records what it starts
+    /// in them, and [`remove`] finds no namespaces of the lab.
+    containers: bool,
     /// While it is held, no other process can build or remove the fabric.
     lock: Option<Lock>,
 }
@@ -131,7 +134,36 @@ impl Fabric {
             remove(&name, &state, &earlier)?;
         }
         state.create(&topology)?;
-        Ok(Self { name, topology, state, lock: Some(lock) })
+        Ok(Self { name, topology, state, containers: false, lock: Some(lock) })
+    }
+
+    /// Uses the fabric of this topology that ContainerLab or `lab up` has brought up. Dropping the
+    /// value, or [`Fabric::down`], ends what the lab started in ContainerLab's containers, and
+    /// leaves them up. What a killed process left there is ended first.
+    ///
+    /// # Errors
+    /// [`DeployedError::NotUp`]; [`StateError::Busy`] if another `lab` uses the containers.
+    pub fn attach(topology: Topology) -> Result<Self, FabricError> {
+        let deployed = Deployed::find(topology)?;
+        let topology = deployed.topology().clone();
+        if !deployed.is_containerlab() {
+            return Self::open(&topology.name);
+        }
+        let name = format!("clab-{}", topology.name);
+        let lock = State::lock(&name)?;
+        let state = State::of(&name);
+        if state.is_kept() {
+            return Err(FabricError::AlreadyUp(name));
+        }
+        if let Ok(earlier) = state.topology() {
+            remove(&name, &state, &earlier)?;
+        }
+        state.create(&topology)?;
+        let fabric = Self { name, topology, state, containers: true, lock: Some(lock) };
+        for node in fabric.nodes() {
+            fabric.state.make(&node.directory())?;
+        }
+        Ok(fabric)
     }
 
     /// Opens a fabric that is already up. Dropping the value leaves the fabric up.
@@ -141,7 +173,7 @@ impl Fabric {
     pub fn open(name: &str) -> Result<Self, FabricError> {
         let state = State::of(name);
         let topology = state.topology().map_err(|_| FabricError::NotUp(name.to_owned()))?;
-        Ok(Self { name: name.to_owned(), topology, state, lock: None })
+        Ok(Self { name: name.to_owned(), topology, state, containers: false, lock: None })
     }
 
     /// The names of all fabrics that are up, including those that a killed process left.
@@ -196,7 +228,21 @@ impl Fabric {
     /// Access to the fabric by its namespaces only.
     #[must_use]
     pub fn deployed(&self) -> Deployed {
-        Deployed::new(self.topology.clone(), prefix(&self.name))
+        Deployed::new(self.topology.clone(), self.prefix())
+    }
+
+    /// What the names of its namespaces begin with.
+    fn prefix(&self) -> String {
+        match self.containers {
+            true => format!("{}-", self.name),
+            false => prefix(&self.name),
+        }
+    }
+
+    /// Whether its nodes are containers of ContainerLab.
+    #[must_use]
+    pub fn has_containers(&self) -> bool {
+        self.containers
     }
 
     /// A node.
@@ -212,9 +258,10 @@ impl Fabric {
         let owner = settings.shares.as_deref().unwrap_or(name);
         Ok(Node {
             name: name.to_owned(),
-            namespace: format!("{}{owner}", prefix(&self.name)),
+            namespace: format!("{}{owner}", self.prefix()),
             settings: settings.clone(),
             state: self.state.clone(),
+            container: self.containers.then(|| format!("{}{name}", self.prefix())),
         })
     }
 

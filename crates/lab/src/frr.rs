@@ -84,6 +84,14 @@ pub(crate) fn start(node: &Node) -> Result<(), NodeError> {
 }
 
 impl Node {
+    /// Whether the node's `daemons` file enables a daemon.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(crate) fn enables(&self, name: &str) -> Result<bool, NodeError> {
+        Ok(enabled(self)?.iter().any(|daemon| daemon.name == name))
+    }
+
     /// Ends all FRR daemons of the node with a signal, and waits for their end.
     ///
     /// # Errors

@@ -140,6 +140,22 @@ fn running<'a>(fabric: &Fabric, records: &'a [Record], leaf: &str) -> Option<&'a
     records.iter().find(|record| record.name == "vtepd" && is_there(&record.node))
 }
 
+/// The leaves on which a vtepd answers, whoever started it.
+///
+/// # Errors
+/// [`LeavesError`].
+pub(crate) fn taken_over(fabric: &Fabric) -> Result<Vec<String>, LeavesError> {
+    let deployed = fabric.deployed();
+    let mut found = Vec::new();
+    for leaf in leaves(fabric)?.into_keys() {
+        let namespace = deployed.namespace(&leaf).map_err(DeployedError::from)?;
+        if daemon::metrics(&namespace).is_ok() {
+            found.push(leaf);
+        }
+    }
+    Ok(found)
+}
+
 /// Makes vtepd forward on all leaves with these settings. It is started where it does not run.
 /// `None`: vtepd is ended, and kernel VXLAN forwards.
 ///

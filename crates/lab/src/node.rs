@@ -109,6 +109,8 @@ pub struct Node {
     pub(crate) namespace: String,
     pub(crate) settings: topology::Node,
     pub(crate) state: State,
+    /// The container of ContainerLab whose namespace it is; `None` if the lab made the namespace.
+    pub(crate) container: Option<String>,
 }
 
 impl Node {
@@ -139,7 +141,7 @@ impl Node {
     /// If the exit status is not 0; with the standard error, or the standard output if that is
     /// empty.
     pub fn run(&self, words: &[&str]) -> Result<String, NodeError> {
-        let output = self.output(&mut self.command(words)?)?;
+        let output = self.output_of(words)?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
@@ -150,6 +152,17 @@ impl Node {
             status: output.status.to_string(),
             stderr: String::from_utf8_lossy(message).trim().to_owned(),
         }))
+    }
+
+    /// The output of a command that runs with the node's files: in its container if it has one.
+    fn output_of(&self, words: &[&str]) -> Result<Output, NodeError> {
+        let Some(container) = &self.container else {
+            return self.output(&mut self.command(words)?);
+        };
+        let mut command = Command::new("docker");
+        command.args(["exec", container]).args(words).stdin(Stdio::null());
+        let text = format!("{command:?}");
+        command.output().map_err(|source| NetnsError::Start { command: text, source }.into())
     }
 
     /// Runs a command and waits for it, whatever its exit status. Standard output and error are
@@ -239,7 +252,8 @@ impl Node {
         for (name, target) in self.private() {
             attach(Some(&self.directory().join(name)), Path::new(target), None, MsFlags::MS_BIND)?;
         }
-        for bind in &self.settings.binds {
+        let binds = self.settings.binds.iter().filter(|_| self.container.is_none());
+        for bind in binds {
             attach(Some(&bind.source), &bind.target, None, MsFlags::MS_BIND | MsFlags::MS_REC)?;
             if bind.read_only {
                 let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
@@ -356,7 +370,7 @@ impl Node {
     }
 
     fn private(&self) -> impl Iterator<Item = (&'static str, &'static str)> + use<> {
-        let frr = self.has_frr();
+        let frr = self.has_frr() && self.container.is_none();
         PRIVATE.into_iter().filter(move |_| frr)
     }
 

@@ -33,6 +33,8 @@ pub struct Settings {
     pub out: PathBuf,
     /// Whether to run the short form.
     pub quick: bool,
+    /// Whether to use fabrics that are up, of ContainerLab or `lab up`, and to leave them up.
+    pub deployed: bool,
     /// The vtepd executable.
     pub vtepd: PathBuf,
     /// The name of the fabric; `None` for the name of the experiment.
@@ -99,6 +101,7 @@ fn manifest(
     Ok(Manifest {
         experiment: experiment.name.to_string(),
         quick: settings.quick,
+        deployed: settings.deployed,
         file: machine::checksum(text.as_bytes()),
         commit: machine::commit(&settings.vtepd),
         programs: programs.map(|(name, sum)| (name.to_owned(), sum)).into(),
@@ -109,7 +112,10 @@ fn manifest(
             memory_mib: machine::memory_mib(),
             id: machine::id(),
         },
-        frr: machine::frr(),
+        frr: match settings.deployed {
+            true => bench::deployed_frr(settings, experiment)?,
+            false => machine::frr(),
+        },
         vtepd: machine::version(&settings.vtepd),
     })
 }
@@ -133,10 +139,11 @@ impl Session<'_> {
             }
             let name = self.settings.fabric.clone();
             let name = name.unwrap_or_else(|| self.experiment.name.to_string());
-            if Fabric::is_kept(&name) {
+            if !self.settings.deployed && Fabric::is_kept(&name) {
                 return Err(RunError::FabricIsUp(name));
             }
-            (self.report)(&format!("starting the fabric {}", fabric_name(topology)))?;
+            let verb = if self.settings.deployed { "using" } else { "starting" };
+            (self.report)(&format!("{verb} the fabric {}", fabric_name(topology)))?;
             let mut bench =
                 Bench::up(self.settings, self.experiment, topology, &name, self.report)?;
             let result = self.turns(&turns, &mut bench, directory);

@@ -41,27 +41,35 @@ pub(super) fn explanation(workload: bool) -> Markup {
 /// The results of a workload.
 pub(super) fn workload(rows: &[&Row]) -> Markup {
     let mut last = None;
-    let roofline =
-        rows.iter().any(|row| row.workload.as_ref().is_some_and(|of| of.roofline_ratio.is_some()));
+    let results = |row: &'_ &Row| {
+        let own = row.workload.iter().map(|result| ("", result));
+        let jobs = row.jobs.iter().map(|(name, result)| (name.as_str(), result));
+        own.chain(jobs).map(|(name, result)| (name.to_owned(), result.clone())).collect::<Vec<_>>()
+    };
+    let roofline = rows.iter().flat_map(results).any(|(_, of)| of.roofline_ratio.is_some());
+    let jobs = rows.iter().any(|row| !row.jobs.is_empty());
     html! {
         div class="wide" {
             table {
                 caption { "Mean ± half of the confidence interval." }
                 thead { tr {
                     th { "queue pairs" } th class="name" { "variant" }
-                    th class="name" { "dataplane" } th { "time (ms)" } th { "longest (ms)" }
+                    th class="name" { "dataplane" }
+                    @if jobs { th class="name" { "job" } }
+                    th { "time (ms)" } th { "longest (ms)" }
                     th { "bus bandwidth (Mbit/s)" } @if roofline { th { "of roofline" } }
                     th { "straggler (ms)" } th { "message p99 (ms)" } th { "resent" }
                     th { "busy" } th { "runs" }
                 } }
                 tbody {
                     @for row in rows {
-                        @let first = last.replace(&row.point) != Some(&row.point);
-                        @if let Some(result) = &row.workload {
+                        @for (job, result) in results(row) {
+                            @let first = last.replace(&row.point) != Some(&row.point);
                             tr class=[first.then_some("first")] {
                                 td { (row.point.queue_pairs.get()) }
                                 td class="name" { (row.point.variant()) }
                                 td class="name" { (title(&row.dataplane)) }
+                                @if jobs { td class="name" { (job) } }
                                 td { (plus_minus(&result.completion)) }
                                 td { (format!("{:.1}", result.worst.mean)) }
                                 td { (plus_minus(&result.bus_bandwidth)) }

@@ -28,14 +28,16 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
     }
     let out = arguments.out.clone().ok_or("the directory for the results is missing: --out DIR")?;
     let quick = if arguments.quick { " --quick" } else { "" };
+    let deployed = if arguments.deployed { " --deployed" } else { "" };
     let settings = run::Settings {
         command: arguments
             .command
             .clone()
-            .unwrap_or_else(|| format!("lab run {} --out DIR{quick}", file.display())),
+            .unwrap_or_else(|| format!("lab run {} --out DIR{quick}{deployed}", file.display())),
         file,
         out,
         quick: arguments.quick,
+        deployed: arguments.deployed,
         vtepd: std::path::absolute(vtepd)?,
         fabric: arguments.name.clone(),
     };

@@ -4,7 +4,7 @@ mod circuits;
 mod failure;
 mod workload;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -59,10 +59,12 @@ pub(super) struct Bench<'a> {
     current: Option<Option<daemon::Settings>>,
     /// The index of the variant that the routers have.
     variant: Option<usize>,
+    /// What gives the circuits of a fabric that was up their earlier properties.
+    undo: circuits::Undo,
 }
 
 impl<'a> Bench<'a> {
-    /// Brings the fabric up. Kernel VXLAN forwards.
+    /// Brings the fabric up, or uses the one that is up. Kernel VXLAN forwards.
     pub(super) fn up(
         settings: &'a Settings,
         experiment: &'a Experiment,
@@ -70,8 +72,13 @@ impl<'a> Bench<'a> {
         name: &str,
         report: OnProgress,
     ) -> Result<Self, RunError> {
-        let fabric = Fabric::up(Topology::load(topology)?, Some(name), report)?;
-        circuits::set(&fabric, experiment, &Circuits::default())?;
+        let (fabric, mut undo) = match settings.deployed {
+            true => (attach(settings, topology)?, circuits::Undo::default()),
+            false => {
+                (Fabric::up(Topology::load(topology)?, Some(name), report)?, circuits::Undo::none())
+            }
+        };
+        circuits::set(&fabric, experiment, &Circuits::default(), &mut undo)?;
         if experiment.has_failures() {
             run_before_others(&fabric)?;
         }
@@ -91,6 +98,7 @@ impl<'a> Bench<'a> {
             paths,
             current: None,
             variant: None,
+            undo,
         })
     }
 
@@ -98,13 +106,19 @@ impl<'a> Bench<'a> {
     fn interface(&self, name: &Name) -> Result<String, RunError> {
         let host = self.hosts.iter().find(|host| host.end.node == name.as_str());
         host.map(|host| host.end.interface.clone()).ok_or_else(|| {
-            RunError::NoHosts(format!("'{name}' in [traffic] sites is no host of the fabric"))
+            RunError::NoHosts(format!("'{name}' in 'sites' is no host of the fabric"))
         })
     }
 
-    /// Takes the fabric down.
+    /// Takes the fabric down. One that was up before stays up: kernel VXLAN forwards, and circuits
+    /// have their earlier properties.
     pub(super) fn down(self) -> Result<(), RunError> {
-        Ok(self.fabric.down()?)
+        if !self.settings.deployed {
+            return Ok(self.fabric.down()?);
+        }
+        leaves::set(&self.fabric, &self.settings.vtepd, None)?;
+        drop(self.undo);
+        Ok(())
     }
 
     /// Makes a dataplane forward on all leaves, with this seed of its hashes.
@@ -148,7 +162,7 @@ impl<'a> Bench<'a> {
         for name in &variant.routers {
             self.fabric.node(name.as_str())?.run(&words)?;
         }
-        circuits::set(&self.fabric, self.experiment, &variant.circuits)?;
+        circuits::set(&self.fabric, self.experiment, &variant.circuits, &mut self.undo)?;
         if self.experiment.has_failures() {
             run_before_others(&self.fabric)?;
         }
@@ -261,6 +275,7 @@ impl<'a> Bench<'a> {
             outage_longest: None,
             hit: None,
             workload: None,
+            jobs: BTreeMap::new(),
         };
         work(&mut run)?;
         let mut loads = self.paths.loads(&self.deployed)?;
@@ -278,11 +293,49 @@ impl<'a> Bench<'a> {
 /// Gives BFD and the circuits real-time priority. Routers and circuits of hardware do not wait for
 /// other work, and BFD with 10 ms × 3 bears no delay of 30 ms.
 fn run_before_others(fabric: &Fabric) -> Result<(), RunError> {
-    for record in fabric.processes()?.iter().filter(|record| REAL_TIME.contains(&&*record.name)) {
-        let pid = record.identity.pid.to_string();
-        netns::run(&["chrt", "--all-tasks", "--rr", "--pid", "1", &pid])?;
+    let mut pids = BTreeSet::new();
+    for node in fabric.nodes() {
+        let all = node.namespace()?.pids()?;
+        pids.extend(all.into_iter().filter(|pid| REAL_TIME.contains(&&*program_name(*pid))));
+    }
+    for pid in pids {
+        netns::run(&["chrt", "--all-tasks", "--rr", "--pid", "1", &pid.to_string()])?;
     }
     Ok(())
+}
+
+/// The name of a process; empty if it has ended.
+fn program_name(pid: i32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+/// The fabric of a topology file that is up. No vtepd runs in it.
+fn attach(settings: &Settings, topology: &Path) -> Result<Fabric, RunError> {
+    let mut topology = Topology::load(topology)?;
+    if let Some(name) = &settings.fabric {
+        topology.name.clone_from(name);
+    }
+    let fabric = Fabric::attach(topology)?;
+    let leaves = leaves::taken_over(&fabric)?;
+    if leaves.is_empty() { Ok(fabric) } else { Err(RunError::TakenOver(leaves)) }
+}
+
+/// The version of FRR in the experiment's fabrics, which must all be up.
+pub(super) fn deployed_frr(
+    settings: &Settings,
+    experiment: &Experiment,
+) -> Result<String, RunError> {
+    let mut version = String::new();
+    for topology in &experiment.topologies {
+        let fabric = attach(settings, topology)?;
+        if let Some(node) = fabric.speakers()?.first() {
+            let text = node.run(&["vtysh", "-c", "show version"])?;
+            // FRRouting 8.4.4 (leaf1) on Linux(6.18.0).
+            text.split_whitespace().nth(1).unwrap_or_default().clone_into(&mut version);
+        }
+    }
+    Ok(version)
 }
 
 /// The settings of vtepd for a dataplane.

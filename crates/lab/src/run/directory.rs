@@ -138,6 +138,9 @@ impl Directory {
         put("summary.csv", table::summary(&summary))?;
         put("runs.csv", table::runs(&self.runs))?;
         put("links.csv", table::links(&self.runs))?;
+        if !experiment.jobs.is_empty() {
+            put("jobs.csv", table::jobs(&self.runs))?;
+        }
         for chart in report.charts() {
             put(&chart.file, chart.chart.file())?;
         }

@@ -78,10 +78,12 @@ pub enum RunError {
         missing: &'static str,
     },
     /// The workload of the experiment file is not valid.
-    #[error("{}, [workload] or the workload of a variant: {message}", .file.display())]
+    #[error("{}, {place}: {message}", .file.display())]
     Workload {
         /// The experiment file.
         file: PathBuf,
+        /// Where in the file.
+        place: String,
         /// What is wrong.
         message: String,
     },
@@ -123,6 +125,19 @@ pub enum RunError {
     /// A fabric of this name was left running.
     #[error("fabric '{0}' is running: stop it with 'lab down {0}', or choose another with --name")]
     FabricIsUp(String),
+    /// vtepd runs on leaves of a fabric that is up.
+    #[error(
+        "vtepd already runs on {}, and the experiment starts its own: deploy the topology without it \
+         ('deploy/containerlab/up NAME kernel'), or end it ('docker stop' its containers, or \
+         'lab policy kernel')", .0.join(", ")
+    )]
+    TakenOver(Vec<String>),
+    /// A failure needs processes of the lab.
+    #[error(
+        "the failure '{0}' needs FRR that 'lab' started, and cannot be measured in ContainerLab's \
+         containers: leave --deployed out, or use the fabric of 'lab up'"
+    )]
+    NeedsLab(&'static str),
     /// The hosts of the experiment are not in the fabric.
     #[error("{0}")]
     NoHosts(String),

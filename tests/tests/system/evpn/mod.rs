@@ -3,6 +3,7 @@
 //! Each test starts the fabric under a name of its own and deletes it at the end. leaf1, leaf4 and
 //! leaf5 offer FPM, the others do not.
 
+mod deployed;
 mod dump;
 mod experiment;
 mod failures;

@@ -14,30 +14,77 @@ use crate::fabric::Fabric;
 use crate::netns::Namespace;
 use crate::process::wait_until;
 use crate::topology::Endpoint;
-use crate::wan::{self, Change};
+use crate::wan::{self, Change, ChangeError};
 
 /// How long `lab wan` may take to end, and to answer after its start.
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// What gives the circuits of a fabric that was up their earlier properties, when it is dropped.
+/// The circuits of the lab's own fabric are started again instead.
+#[derive(Debug)]
+pub(super) struct Undo(Option<Vec<(Namespace, Vec<Change>)>>);
+
+impl Default for Undo {
+    fn default() -> Self {
+        Self(Some(Vec::new()))
+    }
+}
+
+impl Undo {
+    /// For a fabric that the lab brought up for the experiment.
+    pub(super) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Undoes the changes, the last one first.
+    fn run(&mut self) -> Result<(), ChangeError> {
+        let mut all =
+            self.0.iter_mut().flat_map(|changes| std::mem::take(changes).into_iter().rev());
+        all.try_for_each(|(namespace, changes)| wan::change(&namespace, &changes).map(drop))
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Err(error) = self.run() {
+            eprintln!("lab: {error}");
+        }
+    }
+}
 
 /// Gives the circuits the properties that the experiment and a variant set.
 pub(super) fn set(
     fabric: &Fabric,
     experiment: &Experiment,
     variant: &Circuits,
+    undo: &mut Undo,
 ) -> Result<(), RunError> {
-    start(fabric, &variant.options(&experiment.circuits))?;
     let deployed = fabric.deployed();
+    undo.run()?;
+    match &mut undo.0 {
+        None => start(fabric, &variant.options(&experiment.circuits))?,
+        Some(undo) => {
+            for circuits in [&experiment.circuits, variant] {
+                let mut all = changes(&deployed, circuits, None, Direction::Both)?;
+                apply(&mut all)?;
+                undo.extend(all);
+            }
+        }
+    }
     for single in &experiment.single_circuits {
         let near = end_of(&deployed, &single.link.to_string())?;
         let all = changes(&deployed, &single.circuits, Some(&near), single.direction)?;
-        for (namespace, changes) in &all {
+        for (namespace, changes) in all {
             let mut changed = Ok(Vec::new());
             // It may have been started just now.
             wait_until(LIMIT, || {
-                changed = wan::change(namespace, changes);
+                changed = wan::change(&namespace, &changes);
                 !matches!(changed, Err(wan::ChangeError::NoAnswer { .. }))
             });
-            changed?;
+            let before = changed?;
+            if let Some(undo) = &mut undo.0 {
+                undo.push((namespace, before));
+            }
         }
     }
     Ok(())

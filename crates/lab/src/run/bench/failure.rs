@@ -37,8 +37,6 @@ const RUN_LIMIT: Duration = Duration::from_secs(3600);
 const FIRST_LIMIT: Duration = Duration::from_secs(60);
 /// Queue pairs with at least this share of the longest outage count as hit.
 const HIT: f64 = 0.2;
-/// The workload runs until it is stopped.
-const ENDLESS: u32 = 1_000_000;
 
 /// Measures a run during which something fails.
 pub(super) fn measure(
@@ -95,7 +93,7 @@ fn job(bench: &Bench<'_>, key: &Key) -> Result<Option<Job>, RunError> {
         return Ok(None);
     }
     let mut job = workload::job(bench, key)?;
-    (job.workload.iterations, job.workload.warm_up) = (ENDLESS, 0);
+    (job.workload.iterations, job.workload.warm_up) = (workload::ENDLESS, 0);
     Ok(Some(job))
 }
 

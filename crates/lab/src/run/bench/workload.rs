@@ -1,20 +1,31 @@
 //! A run of a workload of distributed training.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use experiment::plan::Key;
 use experiment::record::Completion;
-use experiment::units::InnerPort;
+use experiment::units::{InnerPort, Name};
 use experiment::{Experiment, Run};
 use serde::Deserialize;
 
 use super::{Bench, RunError};
 use crate::stream::INNER_PORT;
-use crate::workload::{Host, Iteration, Job, Workload, run};
+use crate::workload::{Host, Iteration, Job, Workload, WorkloadError, run};
 
-/// Runs the iterations of a workload, and reads the load of each link.
+/// Iterations of a job that runs until it is stopped.
+pub(super) const ENDLESS: u32 = 1_000_000;
+/// How long the first iteration of another job may take.
+const FIRST_LIMIT: Duration = Duration::from_secs(60);
+/// The distance of the jobs' seeds.
+const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+/// How often the other jobs are looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Runs the iterations of a workload, and reads the load of each link. Other jobs have begun before,
+/// and end after it.
 pub(super) fn measure(
     bench: &Bench<'_>,
     key: &Key,
@@ -22,40 +33,87 @@ pub(super) fn measure(
     interrupted: &AtomicBool,
 ) -> Result<Run, RunError> {
     let job = job(bench, key)?;
+    let others = others(bench, key)?;
     bench.observe(key, attempts, |record| {
-        let iterations = Mutex::new(Vec::new());
-        let keep = |iteration: &Iteration| {
-            let mut all = iterations.lock().unwrap_or_else(PoisonError::into_inner);
-            all.push(iteration.clone());
-        };
-        run(&[job], interrupted, &keep)?;
-        let all = iterations.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (own, beside) = (Results::default(), Results::default());
+        let stop = AtomicBool::new(others.is_empty());
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| match others.is_empty() {
+                true => Ok(()),
+                false => run(&others, &stop, &|iteration| beside.keep(iteration)),
+            });
+            let start = Instant::now();
+            while !running.is_finished()
+                && !others.iter().all(|job| beside.has(&job.name))
+                && start.elapsed() < FIRST_LIMIT
+                && !interrupted.load(Ordering::Relaxed)
+            {
+                std::thread::sleep(LOOK);
+            }
+            let result = run(&[job], interrupted, &|iteration| own.keep(iteration));
+            stop.store(true, Ordering::Relaxed);
+            let other = running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            match other {
+                Err(error) if !matches!(error, WorkloadError::Interrupted) => Err(error),
+                _ => result,
+            }
+        })?;
+        let all = own.all();
         let counted: Vec<&Iteration> = all.iter().filter(|iteration| !iteration.warm_up).collect();
-        let counted = &counted;
-        let nanoseconds =
-            |of: fn(&Iteration) -> u64| counted.iter().map(move |iteration| of(iteration) as f64);
-        let mean = |values: &mut dyn Iterator<Item = f64>| {
-            values.sum::<f64>() / counted.len().max(1) as f64
-        };
-        record.seconds = nanoseconds(|iteration| iteration.nanoseconds).sum::<f64>() / 1e9;
+        let nanoseconds = counted.iter().map(|iteration| iteration.nanoseconds as f64);
+        record.seconds = nanoseconds.sum::<f64>() / 1e9;
         record.sent = all.iter().map(|iteration| iteration.counters.tx_packets).sum();
-        record.workload = Some(Completion {
-            iterations: u32::try_from(counted.len()).unwrap_or(u32::MAX),
-            milliseconds: mean(&mut nanoseconds(|iteration| iteration.communication)) / 1e6,
-            worst: nanoseconds(|iteration| iteration.communication).fold(0.0, f64::max) / 1e6,
-            bus_bandwidth: mean(&mut counted.iter().map(|i| i.bus_bandwidth)) / 1e6,
-            message_p99: nanoseconds(|i| i.messages.p99).fold(0.0, f64::max) / 1e6,
-            retransmitted: counted.iter().map(|i| i.counters.retransmitted_packets).sum(),
-            busy: counted.iter().map(|i| i.busy).fold(0.0, f64::max),
-            roofline_ratio: counted
-                .iter()
-                .map(|i| i.roofline_ratio)
-                .sum::<Option<f64>>()
-                .map(|sum| sum / counted.len().max(1) as f64),
-            straggler: mean(&mut nanoseconds(|i| i.straggler_behind)) / 1e6,
-        });
+        record.workload = Some(completion(&counted));
+        let beside = beside.all();
+        let of = |job: &Job| {
+            let own = beside.iter().filter(|iteration| iteration.job == job.name);
+            (job.name.clone(), completion(&own.collect::<Vec<_>>()))
+        };
+        record.jobs = others.iter().map(of).collect();
         Ok(())
     })
+}
+
+/// The iterations so far.
+#[derive(Default)]
+struct Results(Mutex<Vec<Iteration>>);
+
+impl Results {
+    fn keep(&self, iteration: &Iteration) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(iteration.clone());
+    }
+
+    fn has(&self, job: &str) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().any(|iteration| iteration.job == job)
+    }
+
+    fn all(self) -> Vec<Iteration> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The result of the iterations that count.
+fn completion(counted: &[&Iteration]) -> Completion {
+    let nanoseconds =
+        |of: fn(&Iteration) -> u64| counted.iter().map(move |iteration| of(iteration) as f64);
+    let mean =
+        |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / counted.len().max(1) as f64;
+    Completion {
+        iterations: u32::try_from(counted.len()).unwrap_or(u32::MAX),
+        milliseconds: mean(&mut nanoseconds(|iteration| iteration.communication)) / 1e6,
+        worst: nanoseconds(|iteration| iteration.communication).fold(0.0, f64::max) / 1e6,
+        bus_bandwidth: mean(&mut counted.iter().map(|i| i.bus_bandwidth)) / 1e6,
+        message_p99: nanoseconds(|i| i.messages.p99).fold(0.0, f64::max) / 1e6,
+        retransmitted: counted.iter().map(|i| i.counters.retransmitted_packets).sum(),
+        busy: counted.iter().map(|i| i.busy).fold(0.0, f64::max),
+        roofline_ratio: counted
+            .iter()
+            .map(|i| i.roofline_ratio)
+            .sum::<Option<f64>>()
+            .map(|sum| sum / counted.len().max(1) as f64),
+        straggler: mean(&mut nanoseconds(|i| i.straggler_behind)) / 1e6,
+    }
 }
 
 /// The settings of a run's workload: the keys of the file, and those of the variant.
@@ -67,25 +125,63 @@ fn settings(experiment: &Experiment, file: &Path, key: &Key) -> Result<Workload,
     let index = key.point.variant.as_ref().map(|(index, _)| *index);
     let variant = index.and_then(|index| experiment.variants.get(index));
     table.extend(variant.map(|variant| variant.workload.clone()).unwrap_or_default());
-    let mut workload = Workload::deserialize(table).map_err(|error| RunError::Workload {
+    let mut workload = parse(table, "[workload] or the workload of a variant", file)?;
+    of_run(&mut workload, key);
+    Ok(workload)
+}
+
+fn parse(table: toml::Table, place: &str, file: &Path) -> Result<Workload, RunError> {
+    Workload::deserialize(table).map_err(|error| RunError::Workload {
         file: file.to_owned(),
+        place: place.to_owned(),
         message: error.message().to_owned(),
-    })?;
+    })
+}
+
+/// What a run decides.
+fn of_run(workload: &mut Workload, key: &Key) {
     workload.queue_pairs = u32::try_from(key.point.queue_pairs.get()).unwrap_or(u32::MAX);
     workload.seed = key.seed;
     workload.source_port = match key.point.inner_port {
         InnerPort::Constant => roce::SourcePort::Constant(INNER_PORT),
         InnerPort::PerQueuePair => roce::SourcePort::PerQueuePair,
     };
-    Ok(workload)
 }
 
 /// The job of a run.
 pub(super) fn job(bench: &Bench<'_>, key: &Key) -> Result<Job, RunError> {
     let experiment = bench.experiment;
     let workload = settings(experiment, &bench.settings.file, key)?;
+    let hosts = hosts(bench, &experiment.traffic.sites)?;
+    Ok(Job { name: experiment.name.to_string(), hosts, workload })
+}
+
+/// The other jobs of a run, without end.
+fn others(bench: &Bench<'_>, key: &Key) -> Result<Vec<Job>, RunError> {
+    let variant = key.point.variant.as_ref().map(|(_, name)| name);
+    // Queue pair numbers of the jobs must differ.
+    let seeds = (1..).map(|at: u64| key.seed.wrapping_add(at.wrapping_mul(SEED_STEP)));
+    let mut jobs = Vec::new();
+    for (job, seed) in bench.experiment.jobs(variant).zip(seeds) {
+        let (name, mut table) = (job.name.to_string(), job.workload.clone());
+        let queue_pairs = table.remove("queue-pairs");
+        let place = format!("the workload of the [[job]] '{name}'");
+        let mut workload = parse(table, &place, &bench.settings.file)?;
+        of_run(&mut workload, key);
+        if let Some(number) = queue_pairs {
+            let number = toml::Table::from_iter([("queue-pairs".to_owned(), number)]);
+            workload.queue_pairs = parse(number, &place, &bench.settings.file)?.queue_pairs;
+        }
+        (workload.seed, workload.iterations, workload.warm_up) = (seed, ENDLESS, 0);
+        jobs.push(Job { name, hosts: hosts(bench, &job.sites)?, workload });
+    }
+    Ok(jobs)
+}
+
+/// The hosts of these sites.
+fn hosts(bench: &Bench<'_>, sites: &[Vec<Name>]) -> Result<Vec<Host>, RunError> {
     let mut hosts = Vec::new();
-    for (site, names) in (0..).zip(&experiment.traffic.sites) {
+    for (site, names) in (0..).zip(sites) {
         for name in names {
             let namespace = bench.deployed.namespace(name.as_str())?.name().to_owned();
             hosts.push(Host {
@@ -96,7 +192,7 @@ pub(super) fn job(bench: &Bench<'_>, key: &Key) -> Result<Job, RunError> {
             });
         }
     }
-    Ok(Job { name: experiment.name.to_string(), hosts, workload })
+    Ok(hosts)
 }
 
 #[cfg(test)]

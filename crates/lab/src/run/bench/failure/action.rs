@@ -60,6 +60,10 @@ impl Action {
         let node = |default: &str| {
             bench.fabric.node(failure.node.as_ref().map_or(default, |name| name.as_str()))
         };
+        let own = |name| match bench.fabric.has_containers() {
+            true => Err(RunError::NeedsLab(name)),
+            false => Ok(()),
+        };
         let what = match failure.kind {
             FailureKind::Silent => {
                 let port = far_end(deployed, &near);
@@ -71,13 +75,17 @@ impl Action {
             }
             FailureKind::Carrier => What::Links(wire_of(deployed, &near)?),
             FailureKind::Router => {
+                own("router")?;
                 let node = node(&near.node)?;
                 let ends = deployed.topology().links.iter().flat_map(|link| &link.ends);
                 let own = ends.filter(|end| end.node == node.name());
                 let links = own.map(|end| interface(deployed, end)).collect::<Result<_, _>>()?;
                 What::Router { node, links }
             }
-            FailureKind::Frr => What::Frr(node(&near.node)?),
+            FailureKind::Frr => {
+                own("frr")?;
+                What::Frr(node(&near.node)?)
+            }
             FailureKind::Vtepd => What::Vtepd(node(&bench.from.leaf)?),
             FailureKind::Circuits => {
                 let near = failure.link.as_ref().map(|_| &near);
