@@ -395,7 +395,7 @@ fn figures_are_those_since_the_placement_and_say_whether_they_are_exact() {
     };
     let before = 1 << 32;
     let read = |_: u32| reading(before + 1, before - 1, 7);
-    leaf.placer.place(id(leaf.target, 1), hashed, read, start).unwrap();
+    leaf.placer.place(id(leaf.target, 1), 0, hashed, read, start).unwrap();
     // Frames that were recorded after the number of frames was read change nothing, and neither does
     // that the number of recorded frames is one of 32 bits. What was not exact once stays so.
     for (number, (frames, recorded, gaps, is_exact)) in
