@@ -18,7 +18,7 @@ use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
 use crate::watchdog::{CALLED, IDLE, LIFE_WORD, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/headers.bpf.h"),
     include_str!("../programs/bypass.bpf.h"),
