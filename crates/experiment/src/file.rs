@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use crate::circuits::{Circuit, Circuits};
 use crate::failure::Failure;
-use crate::job::Job;
+use crate::job::{self, Job};
 use crate::random::SEED;
 use crate::record::Role;
 use crate::units::{InnerPort, Name, QueuePairs, Share};
@@ -404,7 +404,11 @@ impl Experiment {
                 .check()
                 .map_err(|message| invalid(Some(failure.span().start), message.to_owned()))?;
         }
-        experiment.check_jobs().map_err(|(offset, message)| invalid(Some(offset), message))?;
+        let can_run = experiment.workload.is_some() && !experiment.has_failures();
+        let variants: Vec<&Name> =
+            experiment.variants.iter().map(|variant| &variant.name).collect();
+        job::check(&experiment.jobs, can_run, &variants)
+            .map_err(|(offset, message)| invalid(Some(offset), message))?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let quick = experiment.quick.topologies.iter_mut().flatten();
         for topology in experiment.topologies.iter_mut().chain(quick) {
@@ -438,6 +442,11 @@ impl Experiment {
             self.variants.retain(|variant| names.contains(&variant.name));
         }
         self
+    }
+
+    /// The other jobs of a variant.
+    pub fn jobs(&self, variant: Option<&Name>) -> impl Iterator<Item = &Job> {
+        self.jobs.iter().map(Spanned::get_ref).filter(move |job| job.is_in(variant))
     }
 
     /// Whether something fails during the runs.

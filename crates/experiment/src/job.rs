@@ -2,8 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use toml::Spanned;
 
-use crate::file::{Experiment, Variant};
 use crate::units::Name;
 
 /// A job that runs again and again while the workload does.
@@ -31,7 +31,7 @@ impl Job {
     }
 
     /// What is wrong with it, beside the jobs before it.
-    pub(crate) fn check(&self, before: &[&Self], variants: &[Variant]) -> Result<(), String> {
+    fn check(&self, before: &[&Self], variants: &[&Name]) -> Result<(), String> {
         let name = &self.name;
         if before.iter().any(|other| other.name == *name) {
             return Err(format!("two jobs are called '{name}': give one another name"));
@@ -41,9 +41,7 @@ impl Job {
                 "the job '{name}' needs hosts: set sites = [[\"host2\"], [\"host3\"]]"
             ));
         }
-        let names = self.variants.iter().flatten();
-        let is_known = |name: &&Name| variants.iter().any(|variant| variant.name == **name);
-        match names.into_iter().find(|name| !is_known(name)) {
+        match self.variants.iter().flatten().find(|name| !variants.contains(name)) {
             Some(unknown) => {
                 Err(format!("the job '{name}' runs in '{unknown}', which is no [[variant]]"))
             }
@@ -52,32 +50,30 @@ impl Job {
     }
 }
 
-impl Experiment {
-    /// The offset of a job in the file that cannot be run, and what is wrong with it.
-    pub(crate) fn check_jobs(&self) -> Result<(), (usize, String)> {
-        let mut before = Vec::new();
-        for job in &self.jobs {
-            let at = |message| (job.span().start, message);
-            if self.workload.is_none() || self.has_failures() {
-                let message = "a [[job]] runs beside a [workload], and not with a [[failure]]";
-                return Err(at(message.to_owned()));
-            }
-            job.get_ref().check(&before, &self.variants).map_err(at)?;
-            before.push(job.get_ref());
+/// The offset of a job in the file that cannot be run, and what is wrong with it. `can_run`: whether
+/// the experiment is one that jobs can run beside.
+pub(crate) fn check(
+    jobs: &[Spanned<Job>],
+    can_run: bool,
+    variants: &[&Name],
+) -> Result<(), (usize, String)> {
+    let mut before = Vec::new();
+    for job in jobs {
+        let at = |message| (job.span().start, message);
+        if !can_run {
+            let message = "a [[job]] runs beside a [workload], and not with a [[failure]]";
+            return Err(at(message.to_owned()));
         }
-        Ok(())
+        job.get_ref().check(&before, variants).map_err(at)?;
+        before.push(job.get_ref());
     }
-
-    /// The other jobs of a variant.
-    pub fn jobs(&self, variant: Option<&Name>) -> impl Iterator<Item = &Job> {
-        self.jobs.iter().map(toml::Spanned::get_ref).filter(move |job| job.is_in(variant))
-    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::FileError;
+    use crate::file::{Experiment, FileError};
 
     const FILE: &str = "name = 'x'\ntitle = 't'\nquestion = 'Why?'\nworkload = { bytes = 1000 }
 topologies = ['a.clab.yml']\ndataplane = [{policy = 'kernel'}]
