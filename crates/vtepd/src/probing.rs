@@ -31,6 +31,9 @@ use targets::Targets;
 const TICK: Duration = Duration::from_millis(10);
 /// How often what is known is published for the API.
 const PUBLISH: Duration = Duration::from_millis(250);
+/// How long nothing is probed after an error, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Packets that are read before probes are sent again.
 const READ: usize = 512;
 
@@ -92,14 +95,28 @@ impl Opened {
                 Ok(prober) => prober,
                 Err(error) => return tracing::error!("paths are not probed: {error}"),
             };
-            while !stop.load(Ordering::Relaxed) {
-                if let Err(error) = prober.turn() {
-                    tracing::error!("paths are not probed any more: {error}");
-                    return;
-                }
-            }
+            run(&stop, || prober.turn(), std::thread::sleep);
         })?;
         Ok(Running { stopping, thread: Some(thread) })
+    }
+}
+
+/// Takes turns until it has to stop. After an error it waits, longer each time: workers still send
+/// by the paths, so they must be watched again as soon as that is possible.
+fn run(
+    stop: &AtomicBool,
+    mut turn: impl FnMut() -> io::Result<()>,
+    mut wait: impl FnMut(Duration),
+) {
+    let mut pause = FIRST_PAUSE;
+    while !stop.load(Ordering::Relaxed) {
+        if let Err(error) = turn() {
+            tracing::error!("paths are not probed for {} ms: {error}", pause.as_millis());
+            wait(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        } else {
+            pause = FIRST_PAUSE;
+        }
     }
 }
 
@@ -312,4 +329,22 @@ impl Thread {
 fn usable(hops: &[NextHop]) -> BTreeMap<u64, u16> {
     let resolved = hops.iter().filter(|hop| hop.destination_mac.is_some());
     resolved.map(|hop| (hop.identity, hop.weight.max(1))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_errors_probing_goes_on() {
+        let stop = AtomicBool::new(false);
+        let (mut turns, mut pauses) = (0, Vec::new());
+        let turn = || {
+            turns += 1;
+            stop.store(turns == 10, Ordering::Relaxed);
+            if turns == 8 { Ok(()) } else { Err(io::ErrorKind::NetworkDown.into()) }
+        };
+        run(&stop, turn, |pause| pauses.push(pause.as_millis()));
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1000, 1000, 50, 100]);
+    }
 }
