@@ -42,8 +42,11 @@ static ALWAYS_INLINE int sum_bytes(struct __sk_buff *skb, __u32 offset, __u64 *s
 		words = bpf_csum_diff(0, 0, (__be32 *)chunk->bytes, CHUNK, (__u32)words);
 		offset += CHUNK;
 	}
-	rest = skb->len - offset;
-	if (rest > 0 && rest < CHUNK) {
+	if (offset < skb->len) {
+		// From 1 to CHUNK, in a way that the verifier of Linux 6.1 follows.
+		rest = skb->len - offset - 1;
+		asm volatile("" : "+r"(rest));
+		rest = (rest & (CHUNK - 1)) + 1;
 		// The last word is filled up with zeros.
 		*(__u32 *)(chunk->bytes + (rest & (CHUNK - 4))) = 0;
 		if (bpf_skb_load_bytes(skb, offset, chunk->bytes, rest))

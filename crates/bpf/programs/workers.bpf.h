@@ -58,8 +58,12 @@ static ALWAYS_INLINE const __u8 *linear(struct __sk_buff *skb, __u32 length)
 
 static ALWAYS_INLINE int read_front(struct __sk_buff *skb, void *to, __u32 offset, __u32 length)
 {
-	const __u16 *from = (const __u16 *)((const __u8 *)(long)skb->data + offset);
+	const __u16 *from;
 
+	// The compiler must not keep an earlier skb->data: extended from 32 bits, it is no pointer for
+	// the verifier any more.
+	asm volatile("" : : : "memory");
+	from = (const __u16 *)((const __u8 *)(long)skb->data + offset);
 	if ((const __u8 *)from + length > (const __u8 *)(long)skb->data_end) {
 		if (bpf_skb_pull_data(skb, skb->len < ALL_HEADERS ? skb->len : ALL_HEADERS))
 			return 0;

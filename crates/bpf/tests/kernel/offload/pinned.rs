@@ -24,6 +24,8 @@ use crate::random::Random;
 const VTEP: usize = 1;
 const HOPS: [u64; 4] = [4, 5, 6, 7];
 const QUEUE_PAIRS: u32 = 64;
+/// Queue pairs 0 and 1 are for management, and are not placed.
+const FIRST: u32 = 2;
 
 /// Places queue pairs by their key. Each placement has a version of its own.
 #[derive(Debug)]
@@ -47,7 +49,7 @@ impl Pinning for Placed {
 
 /// A frame of a queue pair; of each second one over IPv6.
 fn frame(queue_pair: u32, sequence: u32) -> Vec<u8> {
-    frame_of(queue_pair, &bth(4, queue_pair, sequence, &[0; 20]), 0)
+    frame_of(queue_pair, &bth(4, FIRST + queue_pair, sequence, &[0; 20]), 0)
 }
 
 fn frame_of(queue_pair: u32, transport: &[u8], tos: u8) -> Vec<u8> {
@@ -179,7 +181,7 @@ fn random_frame(random: &mut Random, queue_pair: u32, sequence: &mut u32) -> Vec
         if random.below(4) == 0 { random.below(256) as u8 } else { random.one_of(&OPCODES) };
     let syndrome = [random.below(256) as u8, 0, 0, 0];
     let payload = if random.below(8) == 0 { &[][..] } else { &syndrome };
-    let transport = bth(opcode, queue_pair, *sequence, payload);
+    let transport = bth(opcode, FIRST + queue_pair, *sequence, payload);
     frame_of(queue_pair, &transport, random.below(256) as u8)
 }
 
