@@ -54,7 +54,7 @@ static ALWAYS_INLINE const __u8 *linear(struct __sk_buff *skb, __u32 length)
 // Copies an even number of bytes of the frame from `offset` on. If they are not in linear memory,
 // all headers are made so, which removing the outer ones would do later. Returns 0 if the frame is
 // shorter.
-#define ALL_HEADERS 104 // bytes: outer ones over IPv6, inner Ethernet and IPv4 headers
+#define ALL_HEADERS 150 // bytes: outer ones over IPv6, inner tagged Ethernet, IPv6, UDP and BTH with a word
 
 static ALWAYS_INLINE int read_front(struct __sk_buff *skb, void *to, __u32 offset, __u32 length)
 {
