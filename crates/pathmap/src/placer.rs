@@ -6,7 +6,7 @@
 //! no path is known, queue pairs keep the path of `qp-hash`. Where both ends of a connection have a
 //! placer, both directions use the same links.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::load::{Foreign, Link};
@@ -17,6 +17,7 @@ use crate::random::Random;
 
 mod flow;
 mod follow;
+mod plans;
 mod rebalance;
 mod tell;
 mod types;
@@ -46,6 +47,9 @@ pub struct Placer {
     used_slots: u32,
     /// The load by own queue pairs, in 1000 bytes a second.
     own: BTreeMap<Link, u64>,
+    /// The same as new queue pairs see it: those that have paused hardly count. Queue pairs that
+    /// begin together are then even among themselves, whatever others did before.
+    own_for_new: BTreeMap<Link, u64>,
     /// Links that had load, and when they lost it. Others are told.
     emptied: BTreeMap<Link, Duration>,
     turn: Turn,
@@ -55,6 +59,8 @@ pub struct Placer {
     telling: BTreeMap<Target, Telling>,
     measured: Duration,
     rebalanced: Duration,
+    /// For which target a plan was made last.
+    planned: Option<Target>,
     version: u64,
     /// What happened so far.
     pub counts: Counts,
@@ -72,6 +78,7 @@ impl Placer {
             free: Vec::new(),
             used_slots: 0,
             own: BTreeMap::new(),
+            own_for_new: BTreeMap::new(),
             emptied: BTreeMap::new(),
             turn: Turn::default(),
             foreign: Foreign::default(),
@@ -79,6 +86,7 @@ impl Placer {
             telling: BTreeMap::new(),
             measured: Duration::ZERO,
             rebalanced: Duration::ZERO,
+            planned: None,
             version: 1,
             counts: Counts::default(),
         }
@@ -101,7 +109,10 @@ impl Placer {
         read: impl FnOnce(u32) -> Reading,
         now: Duration,
     ) -> Option<Placement> {
-        if self.flows.contains_key(&id) {
+        if let Some(flow) = self.flows.get(&id) {
+            if flow.is_idle() {
+                self.wake(id, now);
+            }
             return self.place_again(id, port, |slot| read(slot).last, now);
         }
         let Some(slot) = self.take_slot() else {
@@ -109,7 +120,7 @@ impl Placer {
             return None;
         };
         let load = self.typical_load();
-        let pair = self.opposite_pair(&id, port).or_else(|| self.next_pair(id.target, load));
+        let pair = self.opposite_pair(&id, port).or_else(|| self.next_pair(id.target, load, None));
         let path = (pair.unwrap_or(hashed), pair.is_none());
         let flow = Flow::new(path, (slot, read(slot)), load, now);
         let pair = flow.pair;
@@ -119,6 +130,21 @@ impl Placer {
         self.tell(id);
         self.counts.placed += 1;
         Some(Placement { pair, slot })
+    }
+
+    /// Places a queue pair that was idle like a new one: others have changed their load since. It
+    /// stays on its path if that is as good.
+    fn wake(&mut self, id: FlowId, now: Duration) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        flow.note_last(Some(now), now);
+        flow.decided = Some(now);
+        let (pair, load, follows) = (flow.goal(), flow.load, flow.follows);
+        let moves = self.options.moves == Moves::AfterGap && !follows;
+        let wanted = moves.then(|| self.next_pair(id.target, load, Some(pair))).flatten();
+        self.add_load(id.target, wanted.unwrap_or(pair), load);
+        if let Some(flow) = self.flows.get_mut(&id).filter(|_| wanted.is_some()) {
+            flow.wanted = wanted.filter(|wanted| *wanted != flow.pair);
+        }
     }
 
     /// The path of a known queue pair. It moves now if it is to move and may.
@@ -154,14 +180,16 @@ impl Placer {
         self.version + self.counts.placed + self.counts.moved_balance
     }
 
-    /// The queue pairs whose paths may be used without asking [`Self::place`]. Those that may move
-    /// now are left out. `last` tells when the last frame of a slot was sent.
+    /// The queue pairs whose paths may be used without asking [`Self::place`]. Those that are idle or
+    /// may move now are left out. `last` tells when the last frame of a slot was sent.
     pub fn settled(
         &self,
         last: impl Fn(u32) -> Option<Duration>,
         now: Duration,
     ) -> impl Iterator<Item = (&FlowId, Placement)> {
-        let stays = move |(id, flow): &(&FlowId, &Flow)| !self.may_move(id, flow, &last, now);
+        let stays = move |(id, flow): &(&FlowId, &Flow)| {
+            !flow.is_idle() && !self.may_move(id, flow, &last, now)
+        };
         let placement = |flow: &Flow| Placement { pair: flow.pair, slot: flow.slot };
         self.flows.iter().filter(stays).map(move |(id, flow)| (id, placement(flow)))
     }
@@ -202,24 +230,10 @@ impl Placer {
         u64::checked_div(sum, number).unwrap_or(NOMINAL).max(1)
     }
 
-    fn loads(&self, routes: &Routes) -> Vec<u64> {
-        let load = |link: &Link| self.own.get(link).copied().unwrap_or(0) + self.foreign.of(*link);
+    /// The load of each link, by queue pairs of this leaf (`own`) and by other VTEPs.
+    fn loads(&self, routes: &Routes, own: &BTreeMap<Link, u64>) -> Vec<u64> {
+        let load = |link: &Link| own.get(link).copied().unwrap_or(0) + self.foreign.of(*link);
         routes.links().iter().map(load).collect()
-    }
-
-    /// The pair of the next queue pair to this target.
-    fn next_pair(&mut self, target: Target, load: u64) -> Option<Pair> {
-        let paths = self.targets.get(&target)?;
-        let route = match paths.plan.front() {
-            Some(route) => *route,
-            None => {
-                let loads = self.loads(&paths.routes);
-                paths.routes.cheapest(&loads, load, &mut self.random)?
-            }
-        };
-        let pair = self.pair_of(target, route);
-        self.targets.get_mut(&target)?.plan.pop_front();
-        pair
     }
 
     /// The pair for a route: one that is in use, so that few pairs must be watched.
@@ -229,27 +243,34 @@ impl Placer {
 
     fn add_load(&mut self, target: Target, pair: Pair, load: u64) {
         let links = links_of(self.targets.get(&target), pair);
-        links.into_iter().for_each(|link| *self.own.entry(link).or_default() += load);
+        for link in links {
+            *self.own.entry(link).or_default() += load;
+            *self.own_for_new.entry(link).or_default() += load;
+        }
+    }
+
+    /// The load of each link, if each queue pair counts for this much.
+    fn own_loads(&self, load: impl Fn(&Flow) -> u64) -> BTreeMap<Link, u64> {
+        let mut own = BTreeMap::<Link, u64>::new();
+        let loaded = self.flows.iter().map(|(id, flow)| (id, flow, load(flow)));
+        for (id, flow, load) in loaded.filter(|(.., load)| *load > 0) {
+            for link in links_of(self.targets.get(&id.target), flow.goal()) {
+                *own.entry(link).or_default() += load;
+            }
+        }
+        own
     }
 
     /// Computes the load of all links again.
     fn recount(&mut self) {
-        let mut own = BTreeMap::<Link, u64>::new();
-        for (id, flow) in &self.flows {
-            for link in links_of(self.targets.get(&id.target), flow.goal()) {
-                *own.entry(link).or_default() += flow.load;
-            }
-        }
+        self.own_for_new = self.own_loads(Flow::load_for_new);
+        let own = self.own_loads(Flow::load_for_moves);
         for link in std::mem::replace(&mut self.own, own).into_keys() {
             if !self.own.contains_key(&link) {
                 self.emptied.insert(link, self.measured);
             }
         }
         self.emptied.retain(|link, _| !self.own.contains_key(link));
-    }
-
-    fn forget_plans(&mut self) {
-        self.targets.values_mut().for_each(|paths| paths.plan.clear());
     }
 
     /// Sets what is known of the paths to a target: the weights of its next hops, the paths found
@@ -278,15 +299,15 @@ impl Placer {
             of_pair.extend(pairs.iter().map(|(pair, _)| (*pair, route)));
         }
         let routes = Routes::new(&links, capacity);
-        let (weights, plan) = (weights.clone(), VecDeque::new());
+        let weights = weights.clone();
         let gain = self.targets.get(&target).map_or(0, |paths| paths.gain);
-        let mut paths = Paths { routes, pairs, of_pair, weights, plan, gain, ..Paths::default() };
+        let mut paths = Paths { routes, pairs, of_pair, weights, gain, ..Paths::default() };
         paths.set_ways(found, |pair| used.contains(pair));
         self.targets.insert(target, paths);
         self.tell_all(target);
         self.recount();
         self.leave_dead(target, lost);
-        self.forget_plans();
+        self.renew_plans();
     }
 
     /// Forgets a target, for example because its VTEP is gone.
@@ -327,7 +348,7 @@ impl Placer {
                 continue;
             };
             let port = self.flows.get(&id).map_or(0, |flow| flow.port);
-            let pair = self.opposite_pair(&id, port).or_else(|| self.next_pair(target, load));
+            let pair = self.opposite_pair(&id, port).or_else(|| self.next_pair(target, load, None));
             let Some(pair) = pair else { continue };
             self.add_load(target, pair, load);
             if let Some(flow) = self.flows.get_mut(&id) {

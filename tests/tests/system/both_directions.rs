@@ -2,7 +2,7 @@
 //! passes each link between routers is captured on that link.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ::lab::Namespace;
 use lab::roce::{Connection, InnerPort, connections};
@@ -133,9 +133,30 @@ impl Fabric {
         wait_for(same, || self.said(same) == [CONNECTIONS; 2]);
     }
 
+    /// Waits until no queue pair has moved for longer than one stays where it was placed.
+    fn wait_until_nothing_moves(&self) {
+        let moves = || {
+            [&self.near, &self.far].map(|leaf| {
+                let rows = leaf.ask(&["qp"]);
+                let moves =
+                    rows.as_array().unwrap().iter().map(|row| row["moves"].as_u64().unwrap());
+                moves.sum::<u64>()
+            })
+        };
+        let mut before = (moves(), Instant::now());
+        wait_for("queue pairs to stay", || {
+            let now = moves();
+            if now != before.0 {
+                before = (now, Instant::now());
+            }
+            before.1.elapsed() > Duration::from_millis(1500)
+        });
+    }
+
     /// Checks by what passes the links that each connection uses one link in both directions, and
     /// that each link has as many connections.
     fn check(&self, connections: &[Connection], streams: &[&Stream; 2]) {
+        self.wait_until_nothing_moves();
         let [there, back] = self.passed(|| {
             let _: [(); 2] = streams.map(|stream| stream.pass(u64::from(RATE)));
         });

@@ -7,6 +7,28 @@ use wire::QueuePair;
 
 use crate::prober::Pair;
 
+/// Time without a frame after which a queue pair hardly counts for new ones.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time without a frame after which it does not count at all. Not longer than a new queue pair stays:
+/// else that moved because of those that have ended.
+const IDLE: Duration = Duration::from_secs(1);
+/// A paused queue pair counts this part of its load for new ones: it decides among equal paths.
+const PAUSED_PART: u64 = 1024;
+
+/// Intervals with a pause after which the rate of such an interval is taken.
+const MOST_SKIPPED: u8 = 3;
+
+/// Whether a queue pair sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Activity {
+    /// It does, or it is expected to: it has come back from pauses half as long.
+    Active,
+    /// Not for [`PAUSE`].
+    Paused,
+    /// Not for [`IDLE`].
+    Idle,
+}
+
 /// The counts of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reading {
@@ -69,6 +91,15 @@ pub struct Flow {
     pub first: Duration,
     /// When it was found active last.
     pub active: Duration,
+    /// Whether it sends.
+    activity: Activity,
+    /// For how long it has not sent, and the longest such pause that came to an end.
+    silent: Duration,
+    longest_pause: Duration,
+    /// Whether it was paused at any time since the last measurement.
+    has_paused: bool,
+    /// Intervals with a pause whose rate was not taken, one after the other.
+    skipped: u8,
     /// How often it moved.
     pub moves: u32,
     /// Inner UDP source port.
@@ -110,6 +141,11 @@ impl Flow {
             is_exact: true,
             first: now,
             active: now,
+            activity: Activity::Active,
+            silent: Duration::ZERO,
+            longest_pause: Duration::ZERO,
+            has_paused: false,
+            skipped: 0,
             moves: 0,
             port: 0,
             partner: None,
@@ -138,6 +174,50 @@ impl Flow {
             && self.decided.is_none_or(|decided| now.saturating_sub(decided) >= hold)
     }
 
+    /// Whether it may move to make the load more even. An idle one adds no load. A new one was placed
+    /// where the load was least, unless `qp-hash` chose its path.
+    pub(super) fn may_balance(&self, now: Duration, hold: Duration) -> bool {
+        self.may_move(now, hold)
+            && !self.is_idle()
+            && (self.hashed || now.saturating_sub(self.first) >= hold)
+    }
+
+    /// Notes when its last frame was sent. Returns whether its activity changed.
+    pub(super) fn note_last(&mut self, last: Option<Duration>, now: Duration) -> bool {
+        let silent = now.saturating_sub(last.unwrap_or_default().max(self.first));
+        let before = std::mem::replace(&mut self.silent, silent);
+        if silent < before {
+            self.longest_pause = self.longest_pause.max(before);
+        }
+        self.has_paused |= silent.max(before) >= PAUSE;
+        let expected = 2 * self.longest_pause;
+        let activity = match silent {
+            _ if silent >= IDLE.max(expected) => Activity::Idle,
+            _ if silent >= PAUSE.max(expected) => Activity::Paused,
+            _ => Activity::Active,
+        };
+        std::mem::replace(&mut self.activity, activity) != activity
+    }
+
+    /// Whether it has not sent for so long that it is placed like a new one when it does.
+    pub(super) fn is_idle(&self) -> bool {
+        self.activity == Activity::Idle
+    }
+
+    /// What it counts for where new queue pairs are placed.
+    pub(super) fn load_for_new(&self) -> u64 {
+        match self.activity {
+            Activity::Active => self.load,
+            Activity::Paused => (self.load / PAUSED_PART).max(1),
+            Activity::Idle => 0,
+        }
+    }
+
+    /// What it counts for in moves, and for other VTEPs.
+    pub(super) fn load_for_moves(&self) -> u64 {
+        if self.is_idle() { 0 } else { self.load }
+    }
+
     /// Takes a reading after `passed`.
     pub(super) fn measure(&mut self, reading: &Reading, passed: Duration, now: Duration) {
         let before = std::mem::replace(&mut self.read, *reading);
@@ -159,6 +239,12 @@ impl Flow {
             return;
         }
         self.active = now;
+        // The rate is that while it sends. If it pauses in each interval, that is how it sends.
+        if std::mem::take(&mut self.has_paused) && self.skipped < MOST_SKIPPED {
+            self.skipped += 1;
+            return;
+        }
+        self.skipped = 0;
         // A rate of a few bytes is not 0, which means that it is not known.
         let rate = self.rate_now.max(1);
         self.rate = if self.rate == 0 { rate } else { (self.rate * 3 + rate).div_ceil(4) };

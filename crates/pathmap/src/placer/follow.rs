@@ -89,7 +89,7 @@ impl Placer {
         }
         if moves {
             self.recount();
-            self.forget_plans();
+            self.renew_plans();
         }
     }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::{Flow, FlowId, Moves, NOMINAL, Placer, Reading, Target};
 use crate::load::AGE;
-use crate::placer::types::Paths;
 use crate::prober::Pair;
 
 /// How often loads are measured.
@@ -20,8 +19,9 @@ const REBALANCE: Duration = Duration::from_millis(50);
 pub(super) const HOLD: Duration = Duration::from_secs(1);
 /// Loads are rounded to this part of the mean load, so that measuring errors move nothing.
 const STEPS: u64 = 8;
-/// Queue pairs that a plan is made for.
-const PLAN: usize = 64;
+/// Pauses are looked for with every rebalancing if there are at most this many queue pairs, and
+/// otherwise with every measurement.
+const MOST_PAUSES: usize = 4096;
 /// Moves that are decided at once.
 const MOVES: usize = 8;
 /// VTEPs for which moves are looked for at once.
@@ -55,11 +55,16 @@ impl Placer {
     /// Measures, forgets idle queue pairs, and decides moves. `read` returns the counts of a slot.
     /// To be called every few milliseconds.
     pub fn tick(&mut self, read: impl Fn(u32) -> Reading, now: Duration) {
-        if now.saturating_sub(self.measured) >= MEASURE {
+        let measures = now.saturating_sub(self.measured) >= MEASURE;
+        let rebalances = now.saturating_sub(self.rebalanced) >= REBALANCE;
+        if measures || rebalances && self.flows.len() <= MOST_PAUSES {
+            self.note_pauses(&read, now);
+        }
+        if measures {
             self.measure(&read, now);
             self.measured = now;
         }
-        if now.saturating_sub(self.rebalanced) >= REBALANCE {
+        if rebalances {
             self.rebalanced = now;
             self.follow(now);
             if self.options.moves == Moves::AfterGap {
@@ -75,6 +80,24 @@ impl Placer {
         let last = |slot| read(slot).last;
         if self.flows.iter().any(|(id, flow)| self.may_move(id, flow, last, now)) {
             self.version += 1;
+        }
+    }
+
+    /// Looks which queue pairs send. If that changed, new plans are made.
+    fn note_pauses(&mut self, read: &impl Fn(u32) -> Reading, now: Duration) {
+        let (mut changed, mut idle) = (false, false);
+        for flow in self.flows.values_mut() {
+            let has_changed = flow.note_last(read(flow.slot).last, now);
+            changed |= has_changed;
+            idle |= has_changed && flow.is_idle();
+        }
+        if idle {
+            // Workers ask again.
+            self.version += 1;
+        }
+        if changed {
+            self.recount();
+            self.renew_plans();
         }
     }
 
@@ -106,7 +129,7 @@ impl Placer {
         changed |= self.foreign.expire(now) || !self.foreign.is_empty();
         if changed {
             self.recount();
-            self.forget_plans();
+            self.renew_plans();
         }
     }
 
@@ -122,22 +145,6 @@ impl Placer {
         if !gone.is_empty() {
             self.recount();
             self.version += 1;
-        }
-    }
-
-    fn make_plans(&mut self) {
-        let load = self.typical_load();
-        let short =
-            |(_, paths): &(&Target, &Paths)| paths.plan.len() < PLAN / 2 && paths.routes.len() > 1;
-        let targets: Vec<Target> =
-            self.targets.iter().filter(short).map(|(target, _)| *target).take(1).collect();
-        for target in targets {
-            let Some(paths) = self.targets.get(&target) else { continue };
-            let loads = self.loads(&paths.routes);
-            let plan = paths.routes.sequence(&loads, load, PLAN, &mut self.random);
-            if let Some(paths) = self.targets.get_mut(&target) {
-                paths.plan = plan.into();
-            }
         }
     }
 
@@ -189,23 +196,25 @@ impl Placer {
             }
         }
         self.recount();
-        self.forget_plans();
+        self.renew_plans();
         true
     }
 
     /// The moves that make the load most even, and their gain.
     fn best_moves(&self, target: Target, now: Duration) -> Option<(u128, Vec<(FlowId, Pair)>)> {
         let paths = self.targets.get(&target).filter(|paths| paths.routes.len() > 1)?;
-        let route = |flow: &Flow| Some((paths.route_of(flow.goal())?, flow.load));
+        let route = |flow: &Flow| Some((paths.route_of(flow.goal())?, flow.load_for_moves()));
         let mut movable: Vec<(u32, FlowId, (usize, u64))> = self
             .flows
             .iter()
-            .filter(|(id, flow)| id.target == target && !flow.follows && flow.may_move(now, HOLD))
+            .filter(|(id, flow)| {
+                id.target == target && !flow.follows && flow.may_balance(now, HOLD)
+            })
             .filter_map(|(id, flow)| Some((flow.slot, *id, route(flow)?)))
             .collect();
         movable.sort_unstable_by_key(|(slot, ..)| *slot);
         let flows: Vec<(usize, u64)> = movable.iter().map(|(.., flow)| *flow).collect();
-        let (gain, moves) = paths.routes.improve(&self.loads(&paths.routes), &flows)?;
+        let (gain, moves) = paths.routes.improve(&self.loads(&paths.routes, &self.own), &flows)?;
         let of = |(index, to): (usize, usize)| {
             let (_, id, _) = movable.get(index)?;
             Some((*id, self.pair_of(target, to)?))

@@ -1,6 +1,6 @@
 //! What a placer is told, and what it remembers about a VTEP.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use crate::pairing::Channel;
 use crate::plan::Routes;
 use crate::prober::Pair;
 use crate::way::{Common, Way};
+
+use super::plans::Plan;
 
 /// Added to the difference of delays for the gap that a move needs.
 const MARGIN: Duration = Duration::from_micros(200);
@@ -131,7 +133,7 @@ pub(super) struct Paths {
     pub(super) way_of: BTreeMap<Pair, usize>,
     /// Whether links between routers may have /30 networks ([`Way::common`]).
     pub(super) has_30: bool,
-    pub(super) plan: VecDeque<usize>,
+    pub(super) plan: Plan,
     /// What the best moves would gain when they were looked for last.
     pub(super) gain: u128,
 }
