@@ -45,6 +45,15 @@ pub struct Key {
     pub seed: u64,
 }
 
+impl Key {
+    /// The seed of the queue pair numbers. Each number of queue pairs has other ones, so that a
+    /// policy with a memory does not know them from the run before.
+    #[must_use]
+    pub fn numbers_seed(&self) -> u64 {
+        self.seed.wrapping_add(self.point.queue_pairs.get() as u64)
+    }
+}
+
 /// Runs with one dataplane, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Turn {

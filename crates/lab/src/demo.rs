@@ -12,6 +12,7 @@ use crate::counters::CountersError;
 use crate::daemon::{Daemon, DaemonError, Policy};
 use crate::deployed::{Deployed, DeployedError, Host};
 use crate::fabric::{Fabric, FabricError};
+use crate::leaves::{self, LeavesError};
 use crate::netns::NetnsError;
 use crate::node::NodeError;
 use crate::progress::{Interrupted, OnProgress};
@@ -51,6 +52,9 @@ pub enum DemoError {
     /// The overlay could not be read.
     #[error(transparent)]
     Deployed(#[from] DeployedError),
+    /// vtepd does not find its paths.
+    #[error(transparent)]
+    Leaves(#[from] LeavesError),
     /// The user interrupted the command.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
@@ -129,6 +133,9 @@ pub fn run(
         for daemon in &daemons {
             daemon.wait(policy, VNIS, ATTACH_LIMIT)?;
         }
+        if policy == Policy::QpPin {
+            leaves::await_paths(&fabric, report)?;
+        }
         report(&format!("{policy}: vtepd forwards on all {} leaves", daemons.len()))?;
         policies.push(traffic.measure_on_stable_routes(Some(policy))?);
     }
@@ -159,6 +166,9 @@ impl Traffic<'_> {
                 outcome.name
             ))?;
             self.fabric.converge(CONVERGENCE_LIMIT, self.report)?;
+            if policy == Some(Policy::QpPin) {
+                leaves::await_balance(self.fabric, self.report)?;
+            }
             before = self.fabric.best_path_changes()?;
             attempts += 1;
         }

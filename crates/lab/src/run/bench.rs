@@ -39,6 +39,9 @@ const REAL_TIME: [&str; 2] = ["bfdd", "lab"];
 /// The maximum number of attempts of a run, if routes change meanwhile.
 const ATTEMPTS: u32 = 5;
 
+/// Time between runs. For 0.1 s after its last frame, qp-pin takes a queue pair for one that sends.
+const ENDED: Duration = Duration::from_millis(250);
+
 /// The field of `show bfd peers json` that is used.
 #[derive(Deserialize)]
 struct BfdPeer {
@@ -211,6 +214,9 @@ impl<'a> Bench<'a> {
         interrupted: &AtomicBool,
     ) -> Result<Run, RunError> {
         for attempt in 1..=ATTEMPTS {
+            if self.probes(&key) {
+                std::thread::sleep(ENDED);
+            }
             let before = self.deployed.routes()?;
             let run = match &self.experiment.workload {
                 Some(_) => workload::measure(self, &key, attempt, interrupted)?,
@@ -221,8 +227,17 @@ impl<'a> Bench<'a> {
             }
             report(&format!("routes changed during a run of {}: again", key.dataplane))?;
             self.fabric.converge(CONVERGENCE_LIMIT, report)?;
+            if self.probes(&key) {
+                leaves::await_balance(&self.fabric, report)?;
+            }
         }
         Err(RunError::Unstable(ATTEMPTS))
+    }
+
+    /// Whether the policy of a run finds paths by probes.
+    fn probes(&self, key: &Key) -> bool {
+        let mut dataplanes = self.experiment.dataplanes.iter();
+        dataplanes.any(|dataplane| dataplane.label() == key.dataplane && dataplane.probes())
     }
 
     /// The stream of a run.
@@ -231,7 +246,7 @@ impl<'a> Bench<'a> {
         let own_ports = key.point.inner_port == InnerPort::PerQueuePair;
         let stream =
             Stream::between(&self.deployed, &self.from, &self.to, queue_pairs, rate, limit)?;
-        Ok(stream.with(key.seed, own_ports))
+        Ok(stream.with(key.numbers_seed(), own_ports))
     }
 
     /// Sends the frames of a run and reads the load of each link.

@@ -101,8 +101,7 @@ fn job(bench: &Bench<'_>, key: &Key) -> Result<Option<Job>, RunError> {
 fn recover(bench: &Bench<'_>, key: &Key, report: OnProgress) -> Result<(), RunError> {
     run_before_others(&bench.fabric)?;
     bench.fabric.converge(super::CONVERGENCE_LIMIT, report)?;
-    let mut dataplanes = bench.experiment.dataplanes.iter();
-    if dataplanes.any(|dataplane| dataplane.label() == key.dataplane && dataplane.probes()) {
+    if bench.probes(key) {
         leaves::await_paths(&bench.fabric, report)?;
     }
     Ok(())
