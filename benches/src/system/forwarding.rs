@@ -24,6 +24,11 @@ const DATAPATHS: [Datapath; 7] = [
 /// Kernel VXLAN with chosen source ports, and the physical limit, for encapsulation.
 const ENCAPSULATION: [Datapath; 3] =
     [Datapath::CHOSEN_PORT, Datapath::CHOSEN_PORT_MARKED, Datapath::Redirect];
+/// The policy `qp-pin`, for encapsulation. It is compared with `qp-hash` in the same datapath.
+const PINNED: [(Datapath, Datapath, &str); 2] = [
+    (Datapath::Pinned { programs: true }, Datapath::Offload, "programs"),
+    (Datapath::Pinned { programs: false }, Datapath::USERSPACE, "worker"),
+];
 /// The references for encapsulation.
 const REFERENCES: [Datapath; 4] =
     [Datapath::OPEN_VSWITCH, Datapath::OPEN_VSWITCH_XDP, Datapath::TESTPMD, Datapath::TESTPMD_XDP];
@@ -36,10 +41,12 @@ type Measurements = BTreeMap<(Datapath, Case), Vec<Measurement>>;
 pub(super) fn measure(options: &Options, left_out: &mut LeftOut) -> Result<Vec<Row>, Failure> {
     let testbeds = Testbeds { own: Testbed::new("")?, references: Testbed::new("r")? };
     ovs_dpdk::prepare(&testbeds.references)?;
-    let all = [&DATAPATHS[..], &ENCAPSULATION, &REFERENCES].concat();
+    let shown = [&DATAPATHS[..], &ENCAPSULATION, &REFERENCES].concat();
+    let all = [&shown[..], &PINNED.map(|(pinned, ..)| pinned)].concat();
     let encapsulate =
         measurements(options, &testbeds, &all, &cases(options, &[Input::Host]), left_out)?;
-    let mut rows = table(&encapsulate, "encapsulate", &all, encapsulation_target);
+    let mut rows = table(&encapsulate, "encapsulate", &shown, encapsulation_target);
+    rows.extend(beside_hash(&encapsulate));
     rows.extend(beside_open_vswitch(&encapsulate));
     let inputs = [Input::Singles, Input::SuperFrames];
     let decapsulate =
@@ -101,6 +108,9 @@ fn is_measured(datapath: Datapath, case: Case) -> bool {
         // The port matters to encapsulation only.
         Datapath::ChosenPort { .. } | Datapath::Redirect => {
             input == Input::Host && cores == 1 && !bursts
+        }
+        Datapath::Pinned { .. } => {
+            input == Input::Host && cores == 1 && !bursts && queue_pairs == 64
         }
         Datapath::Kernel
         | Datapath::KernelWithoutNf
@@ -260,6 +270,25 @@ fn table(
                 None,
                 Better::Lower,
             ));
+        }
+    }
+    rows
+}
+
+/// The cost of the policy `qp-pin`, compared with `qp-hash`.
+fn beside_hash(measurements: &Measurements) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (pinned, hashed, who) in PINNED {
+        let cases = measurements.keys().filter(|(datapath, _)| *datapath == pinned);
+        for (_, case) in cases.filter(|(_, case)| measurements.contains_key(&(hashed, *case))) {
+            let sender =
+                of(measurements, Datapath::SenderOnly, *case, |of| 1e9 / of.offered).median;
+            let net = |datapath| of(measurements, datapath, *case, |of| 1e9 / of.rate - sender);
+            let (figure, with) = (net(pinned), net(hashed));
+            let name = format!("{}, qp-pin / qp-hash, {who}: net CPU", named(*case));
+            let row = Row::beside("encapsulate", name, "ns/frame", figure, None, Better::Lower);
+            let ratio = Some(figure.median / with.median);
+            rows.push(Row { ratio, target: Some(1.02), ..row });
         }
     }
     rows

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use testbed::echo::Echo;
+use testbed::sender::Input;
 use testbed::stream::{Towards, throughput};
-use testbed::{Datapath, Testbed};
+use testbed::{Datapath, Sender, Testbed, Traffic};
 
 use super::{Failure, Options};
 use crate::table::{Better, Figure, Row};
@@ -23,6 +24,8 @@ const TOWARDS: [(Towards, &str); 2] =
     [(Towards::Far, "encapsulated"), (Towards::Host, "decapsulated")];
 /// From the leaf to a peer with the same datapath.
 const BETWEEN: &str = "between two that forward alike";
+/// The policy that probes.
+const PROBING: Datapath = Datapath::Pinned { programs: true };
 /// How long to wait before vtepd counts as idle, and how long to measure it then.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -106,7 +109,43 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
         let case = "CPU of a quiet vtepd, userspace".to_owned();
         rows.push(Row::beside("idle", case, "µs/s", Figure::of(quiet), None, Better::Lower));
     }
+    if options.includes(PROBING) {
+        rows.extend(probing(options, &testbed)?);
+    }
     Ok(rows)
+}
+
+/// What probing costs: with `qp-pin`, which probes the one path in use every 50 ms, and without.
+/// Nothing else is sent.
+fn probing(options: &Options, testbed: &Testbed) -> Result<Vec<Row>, Failure> {
+    let mut costs: [Vec<[f64; 2]>; 2] = Default::default();
+    for round in 1..=options.rounds {
+        eprintln!("round {round} of {}: probing", options.rounds);
+        for (datapath, costs) in [Datapath::Offload, PROBING].into_iter().zip(&mut costs) {
+            options.check_interrupt()?;
+            let daemon = datapath.start(testbed, &options.vtepd)?.ok_or("vtepd does not run")?;
+            let peer = datapath.start_at_peer(testbed, &options.vtepd)?;
+            let traffic =
+                Traffic { input: Input::Host, length: 64, queue_pairs: 64, bursts: false };
+            Sender::new(testbed, traffic, true)?.send(Duration::from_millis(10));
+            // Ports are probed at the start.
+            std::thread::sleep(SETTLE);
+            let before = (daemon.cpu()?, testbed.sent_bytes()?);
+            std::thread::sleep(SETTLE);
+            let spent = daemon.cpu()?.saturating_sub(before.0) as f64 / 1e3;
+            let bits = (testbed.sent_bytes()? - before.1) as f64 * 8.0 / 1e3;
+            costs.push([spent, bits].map(|figure| figure / SETTLE.as_secs_f64()));
+            peer.map(testbed::Daemon::stop).transpose()?;
+            daemon.stop()?;
+        }
+    }
+    let [without, with] = costs;
+    let row = |name: &str, unit: &'static str, pick: fn([f64; 2]) -> f64| {
+        let case = format!("probing, one path in use: {name}");
+        let more = with.iter().zip(&without).map(|(with, without)| pick(*with) - pick(*without));
+        Row::beside("idle", case, unit, Figure::of(more), None, Better::Lower)
+    };
+    Ok(vec![row("CPU", "µs/s", |[cpu, _]| cpu), row("sent", "kbit/s", |[_, sent]| sent)])
 }
 
 /// Notes round trips under a name.

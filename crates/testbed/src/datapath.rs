@@ -7,6 +7,9 @@ use lab::Namespace;
 
 use crate::{Daemon, Error, Testbed, is_there, ovs_dpdk};
 
+/// The configuration of [`Datapath::Pinned`].
+const PINNED: &str = "[entropy]\npolicy = \"qp-pin\"\n[probing]\nkey = \"key of the testbed\"\n";
+
 /// A datapath of the leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Datapath {
@@ -29,6 +32,12 @@ pub enum Datapath {
     },
     /// vtepd with BPF programs that forward decided flows (`--datapath offload`).
     Offload,
+    /// vtepd with the policy `qp-pin`, which keeps a table of queue pairs. No vtepd answers probes at
+    /// the peer, so they keep the paths of `qp-hash`, and only the cost differs from that.
+    Pinned {
+        /// Whether BPF programs forward; otherwise the workers.
+        programs: bool,
+    },
     /// Kernel VXLAN with source ports that vtepd chooses (`--datapath kernel`).
     ChosenPort {
         /// Whether the kernel looks up the route for each frame (`--route-per-frame`).
@@ -89,6 +98,7 @@ impl Datapath {
             | Self::KernelWithoutNf
             | Self::ChosenPort { .. }
             | Self::Offload
+            | Self::Pinned { .. }
             | Self::Vtepd { .. } => {
                 return None;
             }
@@ -110,6 +120,7 @@ impl Datapath {
             | Self::KernelWithoutNf
             | Self::ChosenPort { .. }
             | Self::Offload
+            | Self::Pinned { .. }
             | Self::Vtepd { .. } => {}
         }
         testbed.set_bridged(!matches!(self, Self::SenderOnly | Self::Redirect))?;
@@ -143,6 +154,18 @@ impl Datapath {
             daemon.await_offloaded(1)?;
             return Ok(Some(daemon));
         }
+        if let Self::Pinned { programs } = self {
+            let file =
+                std::env::temp_dir().join(format!("vtepd-pinned-{}.toml", std::process::id()));
+            std::fs::write(&file, PINNED)?;
+            let datapath = if programs { "offload" } else { "userspace" };
+            let config = file.to_string_lossy();
+            let flags = ["--no-fpm", "--datapath", datapath, "--config", &config];
+            let started = Daemon::start(vtepd, at, &flags)
+                .and_then(|mut daemon| daemon.await_offloaded(1).map(|_| daemon));
+            std::fs::remove_file(&file)?;
+            return started.map(Some);
+        }
         let Self::Vtepd { bypass, gso } = self else { return Ok(None) };
         let bypass = if bypass { "--bridge-bypass" } else { "--no-bridge-bypass" };
         let gso = if gso { "--gso" } else { "--no-gso" };
@@ -163,6 +186,8 @@ impl fmt::Display for Datapath {
             Self::ChosenPort { route_per_frame: false } => "kernel datapath",
             Self::ChosenPort { route_per_frame: true } => "kernel datapath, route per frame",
             Self::Offload => "offload",
+            Self::Pinned { programs: true } => "offload with qp-pin",
+            Self::Pinned { programs: false } => "userspace with qp-pin",
             Self::Vtepd { bypass: true, gso: true } => "userspace",
             Self::Vtepd { bypass: false, gso: true } => "userspace --no-bridge-bypass",
             Self::Vtepd { bypass: true, gso: false } => "userspace --no-gso",

@@ -204,6 +204,15 @@ impl Testbed {
         Ok(Passed { frames: link.tx_packets, packets: link.tx_packets })
     }
 
+    /// The bytes that have left by the uplink.
+    ///
+    /// # Errors
+    /// If a command or a read in the namespace fails.
+    pub fn sent_bytes(&self) -> Result<u64, Error> {
+        let all = counters::read(&self.leaf)?;
+        Ok(all.get("up1").ok_or("the leaf has no uplink")?.tx_bytes)
+    }
+
     /// The frames of `length` bytes that have left by the host port.
     ///
     /// # Errors
