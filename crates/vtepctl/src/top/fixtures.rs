@@ -50,6 +50,9 @@ pub fn queue_pair(number: u32, uplink: &str, kilobytes: u64) -> v1::QueuePair {
         state: "pinned".to_owned(),
         routers: vec!["10.2.1.1".to_owned()],
         kilobytes,
+        psn_gaps: 411,
+        naks: 422,
+        ecn_marks: 433,
         ..v1::QueuePair::default()
     }
 }

@@ -81,6 +81,18 @@ pub struct QueuePair {
     pub state: String,
     /// Of inner frames, in the last half second.
     pub bits_per_second: u64,
+    /// Packet sequence numbers that its requests skipped.
+    pub psn_gaps: u64,
+    /// Its requests whose packet sequence number was not ahead of all before.
+    pub psn_repeats: u64,
+    /// Its acknowledgements that are NAKs.
+    pub naks: u64,
+    /// Its congestion notification packets.
+    pub cnps: u64,
+    /// Its frames that are marked "congestion experienced".
+    pub ecn_marks: u64,
+    /// Whether all of its frames were counted in these figures.
+    pub exact: bool,
 }
 
 /// A VNI.
@@ -310,6 +322,12 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Vec<QueuePair> {
         source_port: row.source_port,
         state: row.state.clone(),
         bits_per_second: bits(row.kilobytes),
+        psn_gaps: row.psn_gaps,
+        psn_repeats: row.psn_repeats,
+        naks: row.naks,
+        cnps: row.cnps,
+        ecn_marks: row.ecn_marks,
+        exact: row.exact,
     };
     let mut rows: Vec<QueuePair> = rows.iter().map(queue_pair).collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.bits_per_second));

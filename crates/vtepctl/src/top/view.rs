@@ -323,6 +323,10 @@ mod tests {
         ] {
             assert!(has_line(&text, words), "{words:?} in\n{text}");
         }
+        let wide = shown(&busy(), 100, 24);
+        let counts = ["0x20", "256 k", "411", "422", "433", "pinned", "up1 10.2.1.1"];
+        assert!(has_line(&wide, &counts) && has_line(&wide, &["gaps", "naks", "marks"]), "{wide}");
+        assert!(!text.contains("marks"), "{text}");
         // The busiest queue pairs, and the last events.
         assert!(!text.contains("0x1 ") && !text.contains("event number 1 "), "{text}");
     }

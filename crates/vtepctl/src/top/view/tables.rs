@@ -204,7 +204,6 @@ pub fn queue_pairs(figures: &Figures, area: Rect, buffer: &mut Buffer) {
         return;
     };
     let rows = rows.get(..usize::from(area.height).min(rows.len())).unwrap_or(rows);
-    let all = wide(area.width);
     let columns = |row: &QueuePair| {
         let path = [vec![row.uplink.clone()], row.routers.clone()].concat().join(" ");
         let cells = [
@@ -213,13 +212,17 @@ pub fn queue_pairs(figures: &Figures, area: Rect, buffer: &mut Buffer) {
             row.destination.clone(),
             format!("{:#x}", row.queue_pair),
             scaled(row.bits_per_second as f64),
+            row.psn_gaps.to_string(),
+            row.naks.to_string(),
+            row.ecn_marks.to_string(),
             row.state.clone(),
             path,
         ];
-        wanted(cells, all)
+        wanted(cells, area.width)
     };
-    let headings = ["vni", "source", "destination", "qp", "bit/s", "state", "path"];
-    let headings = wanted(headings.map(str::to_owned), all);
+    let headings =
+        ["vni", "source", "destination", "qp", "bit/s", "gaps", "naks", "marks", "state", "path"];
+    let headings = wanted(headings.map(str::to_owned), area.width);
     let rows: Vec<Vec<String>> = rows.iter().map(columns).collect();
     let last = headings.len().saturating_sub(1);
     let width = |column: usize| {
@@ -230,9 +233,14 @@ pub fn queue_pairs(figures: &Figures, area: Rect, buffer: &mut Buffer) {
         true => Constraint::Fill(1),
         false => Constraint::Length(width(column)),
     });
-    let rate = if all { 4 } else { 3 };
+    let numbers = match area.width {
+        COUNTED.. => 4..8,
+        width if wide(width) => 4..5,
+        _ => 3..4,
+    };
     let cells = |row: Vec<String>| {
-        let cell = |(column, text): (usize, String)| match column == 0 || column == rate {
+        let cell = |(column, text): (usize, String)| match column == 0 || numbers.contains(&column)
+        {
             true => right(text),
             false => Text::from(text),
         };
@@ -244,8 +252,17 @@ pub fn queue_pairs(figures: &Figures, area: Rect, buffer: &mut Buffer) {
     Widget::render(table.header(header), area, buffer);
 }
 
-/// The cells of a queue pair, or without source and state those that matter most.
-fn wanted(cells: [String; 7], all: bool) -> Vec<String> {
-    let kept = cells.into_iter().enumerate().filter(|(column, _)| all || ![1, 5].contains(column));
+/// The width from which on queue pairs have their counts.
+const COUNTED: u16 = 95;
+
+/// The cells of a queue pair for which there is room: without counts, and then without source and
+/// state.
+fn wanted(cells: [String; 10], width: u16) -> Vec<String> {
+    let left_out: &[usize] = match width {
+        COUNTED.. => &[],
+        _ if wide(width) => &[5, 6, 7],
+        _ => &[1, 5, 6, 7, 8],
+    };
+    let kept = cells.into_iter().enumerate().filter(|(column, _)| !left_out.contains(column));
     kept.map(|(_, cell)| cell).collect()
 }
