@@ -249,8 +249,8 @@ mod tests {
         };
         let with = page(Some(0.625));
         let time = "v: an iteration takes 10.0 ms with 8 queue pairs.";
-        for part in ["<td>0.62</td>", "<td>7.1</td>", "what it is", time, "neighbour</td><td>43.0"]
-        {
+        let job = ["neighbour</td><td>43.0", "Time of an iteration of the job 'neighbour'"];
+        for part in ["<td>0.62</td>", "<td>7.1</td>", "what it is", time].into_iter().chain(job) {
             assert!(with.contains(part), "{part}");
         }
         assert!(!page(None).contains("<th>of roofline</th>"));

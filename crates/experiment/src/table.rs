@@ -12,6 +12,11 @@ fn field(text: &str) -> String {
     }
 }
 
+/// A table with [`KEY`] and these columns.
+fn keyed(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    lines(&[&KEY, columns].concat(), rows)
+}
+
 fn lines(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let header = header.iter().map(|name| (*name).to_owned()).collect();
     let line = |fields: Vec<String>| {
@@ -23,18 +28,7 @@ fn lines(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
 /// One line for each link of each run: `links.csv`.
 #[must_use]
 pub fn links(runs: &[Run]) -> String {
-    let header = [
-        "fabric",
-        "dataplane",
-        "queue_pairs",
-        "inner_port",
-        "variant",
-        "repetition",
-        "seed",
-        "tier",
-        "link",
-        "frames",
-    ];
+    let header = ["tier", "link", "frames"];
     let rows = runs.iter().flat_map(|run| {
         let tiers = run.tiers.iter();
         let links = tiers.flat_map(|tier| tier.links.iter().map(move |link| (tier.role, link)));
@@ -44,9 +38,14 @@ pub fn links(runs: &[Run]) -> String {
             line
         })
     });
-    lines(&header, rows)
+    keyed(&header, rows)
 }
 
+/// The columns of [`key`].
+const KEY: [&str; 7] =
+    ["fabric", "dataplane", "queue_pairs", "inner_port", "variant", "repetition", "seed"];
+
+/// What identifies a run.
 fn key(run: &Run) -> Vec<String> {
     let key = &run.key;
     vec![
@@ -64,13 +63,6 @@ fn key(run: &Run) -> Vec<String> {
 #[must_use]
 pub fn runs(runs: &[Run]) -> String {
     let header = [
-        "fabric",
-        "dataplane",
-        "queue_pairs",
-        "inner_port",
-        "variant",
-        "repetition",
-        "seed",
         "unix_time",
         "mmr",
         "sent",
@@ -111,20 +103,13 @@ pub fn runs(runs: &[Run]) -> String {
         line.push(result.map(|result| result.retransmitted.to_string()).unwrap_or_default());
         line
     });
-    lines(&header, rows)
+    keyed(&header, rows)
 }
 
 /// One line for each job beside the workload and each run: `jobs.csv`.
 #[must_use]
 pub fn jobs(runs: &[Run]) -> String {
     let header = [
-        "fabric",
-        "dataplane",
-        "queue_pairs",
-        "inner_port",
-        "variant",
-        "repetition",
-        "seed",
         "job",
         "iterations",
         "completion_ms",
@@ -142,7 +127,7 @@ pub fn jobs(runs: &[Run]) -> String {
         line.push(result.retransmitted.to_string());
         line
     });
-    lines(&header, rows)
+    keyed(&header, rows)
 }
 
 /// One line for each tier, dataplane and point: `summary.csv`. Half widths are those of the

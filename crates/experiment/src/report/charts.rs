@@ -134,6 +134,21 @@ impl<'a> Group<'a> {
         chart
     }
 
+    /// The times of the jobs beside the workload.
+    fn jobs(&self, labels: &[String]) -> Vec<NamedChart> {
+        let names: BTreeSet<&String> = self.rows.iter().flat_map(|row| row.jobs.keys()).collect();
+        let chart = |name: &String| {
+            let value = |row: &Row| {
+                let time = row.jobs.get(name)?.completion;
+                Some((time.mean, time.half_width))
+            };
+            let title = format!("Time of an iteration of the job '{name}'");
+            let chart = self.chart(labels, &title, "milliseconds", &value);
+            self.named(&format!("job-{name}"), chart)
+        };
+        names.into_iter().map(chart).collect()
+    }
+
     fn charts(&self, labels: &[String]) -> Vec<NamedChart> {
         if self.rows.iter().any(|row| row.outage.is_some()) {
             let value = |row: &Row| row.outage.map(|outage| (outage.mean, outage.half_width));
@@ -165,6 +180,7 @@ impl<'a> Group<'a> {
             let chart = self.chart(labels, "Bus bandwidth", "Mbit/s", &value);
             charts.push(self.named("bus-bandwidth", chart));
         }
+        charts.extend(self.jobs(labels));
         let mut roles: BTreeSet<(Role, bool)> = BTreeSet::new();
         for row in &self.rows {
             let widest = row.paths().map(|tier| tier.role);

@@ -22,11 +22,35 @@ const REPETITIONS: usize = 8;
 /// Four pages: three files, and some runs.
 const SMALL: &str = "size=16k";
 
+/// An AllReduce, and in one of two variants another job between the same hosts, which takes a part of
+/// the circuit's rate.
+const NEIGHBOUR: &str = "\
+[traffic]
+sites = [['host1'], ['host2']]
+[workload]
+collective = 'all-reduce-ring'
+bytes = 400000
+iterations = 2
+warm-up = 0
+[[variant]]
+name = 'alone'
+[[variant]]
+name = 'beside'
+[[job]]
+name = 'neighbour'
+sites = [['host1'], ['host2']]
+variants = ['beside']
+[job.workload]
+collective = 'permutation'
+bytes = 100000
+";
+
 /// A folder for the files of the test. Drop unmounts and deletes it, and stops the fabric.
 struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Self {
+    /// `rest`: the tables of the experiment beside topology, dataplanes, sweep and repetitions.
+    fn new(dataplanes: &str, rest: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("{FABRIC}-{}", std::process::id()));
         fs::create_dir_all(folder.join("small")).unwrap();
         let topology = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -35,8 +59,8 @@ impl Folder {
             .unwrap();
         let text = format!(
             "name = 'story'\ntitle = 'A story'\nquestion = 'Does it continue?'
-             topologies = ['{}']\ndataplane = [{{policy = 'kernel'}}, {{policy = 'qp-hash'}}]
-             [traffic]\nframes = 50\nrate = 2000\n[sweep]\nqueue-pairs = [4]
+             topologies = ['{}']\ndataplane = [{dataplanes}]
+             {rest}\n[sweep]\nqueue-pairs = [4]
              [repetitions]\nmin = {REPETITIONS}\nmax = {REPETITIONS}\nturn = 4\n",
             topology.display()
         );
@@ -115,7 +139,10 @@ fn said(output: &Output) -> String {
 #[root_test(needs = frr)]
 fn an_experiment_continues_after_each_end_and_repeats_itself() {
     let _turn = turn();
-    let folder = Folder::new();
+    let folder = Folder::new(
+        "{policy = 'kernel'}, {policy = 'qp-hash'}",
+        "[traffic]\nframes = 50\nrate = 2000",
+    );
     // Most of the time, both wait for their routers.
     let (all, again) = std::thread::scope(|scope| {
         let again = scope.spawn(|| ends_of_the_machine(&folder));
@@ -196,4 +223,32 @@ fn ends_of_the_machine(folder: &Folder) -> Vec<Run> {
     let runs = folder.runs("small");
     assert_eq!(runs[..before.len()], before, "complete runs stay");
     runs
+}
+
+#[root_test(needs = frr)]
+fn a_job_beside_the_workload_has_results_of_its_own() {
+    let _turn = turn();
+    let folder = Folder::new("{policy = 'kernel'}", NEIGHBOUR);
+    let output = folder.command("out").output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let runs = folder.runs("out");
+    assert_eq!(runs.len(), 2 * REPETITIONS);
+    for run in &runs {
+        let beside = run.key.point.variant() == "beside";
+        assert!(run.workload.as_ref().is_some_and(|result| result.iterations == 2), "{run:?}");
+        let neighbour = run.jobs.get("neighbour");
+        assert_eq!(neighbour.is_some(), beside, "{run:?}");
+        // It runs again and again, and carries its bytes.
+        let lively = |job: &experiment::record::Completion| {
+            job.iterations > 0 && job.milliseconds > 0.0 && job.bus_bandwidth > 0.0
+        };
+        assert!(neighbour.is_none_or(lively), "{run:?}");
+    }
+    let read = |file: &str| fs::read_to_string(folder.0.join("out").join(file)).unwrap();
+    let jobs = read("jobs.csv");
+    assert_eq!(jobs.lines().count(), 1 + REPETITIONS, "{jobs}");
+    assert!(jobs.lines().skip(1).all(|line| line.contains(",beside,")), "{jobs}");
+    let title = "Time of an iteration of the job 'neighbour'";
+    assert!(read("report.html").contains(title), "{title}");
+    assert!(read("minimal-constant-job-neighbour.svg").contains(title), "{title}");
 }
