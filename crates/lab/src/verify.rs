@@ -18,7 +18,7 @@ use nix::errno::Errno;
 use crate::balance::RandomPlacement;
 use crate::converge::STABLE_TIME;
 use crate::daemon;
-use crate::demo::{Figures, KERNEL};
+use crate::demo::{Figures, KERNEL, floor_mmr};
 use crate::deployed::{Deployed, Overlay};
 use crate::netns::NetnsError;
 use crate::progress::{Interrupted, OnProgress};
@@ -94,6 +94,7 @@ pub fn run(
         policy: policy(&leaves),
         queue_pairs: settings.queue_pairs,
         frames: sent.frames,
+        floor_mmr: floor_mmr(settings.queue_pairs, tier.len()),
         random_mmr: chance.expected_mmr(),
         random_mmr_at_most: chance.quantile_mmr(0.999),
         uplinks: names.iter().map(|name| (name.clone(), spread.share(name, &names))).collect(),
@@ -186,6 +187,12 @@ fn await_complete(
                 nodes.join(", ")
             ),
         };
+        let unprobed: Vec<&str> =
+            leaves.iter().filter(|leaf| leaf.unprobed > 0).map(|leaf| leaf.node.as_str()).collect();
+        let missing = match unprobed.as_slice() {
+            [] => missing,
+            nodes => format!("{missing}, qp-pin still looks for paths on {}", nodes.join(", ")),
+        };
         let unused = unused_uplinks(deployed, &overlay)?;
         let by = if unused.is_empty() {
             String::new()
@@ -197,7 +204,7 @@ fn await_complete(
             floods.found, floods.expected, addresses.found, addresses.expected
         ))?;
         let complete = floods.expected > 0 && floods.complete() && addresses.complete();
-        let ready = without.is_empty();
+        let ready = without.is_empty() && unprobed.is_empty();
         let routes = deployed.routes()?;
         if routes != stable.1 {
             stable = (Instant::now(), routes);

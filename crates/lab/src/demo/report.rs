@@ -52,7 +52,7 @@ pub struct PolicyOutcome {
 }
 
 /// The lowest MMR of this many equal flows on `paths` paths: `ceil(N/paths) / (N/paths)`.
-fn floor_mmr(flows: usize, paths: usize) -> f64 {
+pub(crate) fn floor_mmr(flows: usize, paths: usize) -> f64 {
     if flows == 0 || paths == 0 {
         return 0.0;
     }

@@ -59,6 +59,8 @@ pub struct Leaf {
     pub forwards: bool,
     /// The policy of each VNI.
     pub policies: BTreeMap<String, String>,
+    /// VTEPs whose paths `qp-pin` is still looking for.
+    pub unprobed: usize,
     /// What stays with the kernel: the labels of the metric.
     pub left: Vec<String>,
     /// Why the metrics are not available.
@@ -83,6 +85,8 @@ pub struct Balance {
     /// The loads of the links, and what arrived.
     #[serde(flatten)]
     pub spread: Spread,
+    /// The lowest MMR that whole queue pairs allow.
+    pub floor_mmr: f64,
     /// The expected max-mean ratio of an ideal random hash of the queue pairs.
     pub random_mmr: f64,
     /// The 99.9th percentile of this ratio.
@@ -137,6 +141,7 @@ impl Leaf {
             vtepd: metrics.is_ok(),
             forwards: false,
             policies: BTreeMap::new(),
+            unprobed: 0,
             left: Vec::new(),
             says: metrics.err().cloned(),
         };
@@ -155,6 +160,8 @@ impl Leaf {
                 leaf.left.push(labels.to_owned());
             } else if line == "vtepd_ready 1" {
                 leaf.forwards = true;
+            } else if line.starts_with("vtepd_probing_ready{") && line.ends_with(" 0") {
+                leaf.unprobed += 1;
             }
         }
         leaf.forwards &= !leaf.policies.is_empty();
@@ -219,11 +226,17 @@ impl Outcome {
                 balance.frames
             ));
         }
-        let hashes = |leaf: &Leaf| leaf.policies.values().all(|policy| policy == "qp-hash");
-        if vtepd && leaves.iter().all(hashes) && mmr > balance.random_mmr_at_most + 0.01 {
+        let (floor, chance) = (balance.floor_mmr, balance.random_mmr_at_most);
+        if vtepd && balance.policy == "qp-pin" && mmr > floor + 0.05 {
             faults.push(format!(
-                "the queue pairs are spread worse than by a random hash: MMR {mmr:.2}, expected {:.2} at most",
-                balance.random_mmr_at_most
+                "qp-pin does not spread the queue pairs as evenly as known paths allow: MMR {mmr:.2}, \
+                 expected {floor:.2}; see 'vtepctl path' on {}",
+                balance.from
+            ));
+        }
+        if vtepd && balance.policy == "qp-hash" && mmr > chance + 0.01 {
+            faults.push(format!(
+                "the queue pairs are spread worse than by a random hash: MMR {mmr:.2}, expected {chance:.2} at most"
             ));
         }
         if vtepd {
@@ -285,9 +298,9 @@ impl fmt::Display for Outcome {
         }
         writeln!(
             f,
-            "            MMR {mmr:.2} (1 is even; a random hash gives {:.2} on average), Jain's index \
-             {jain:.2}",
-            self.balance.random_mmr
+            "            MMR {mmr:.2} (at least {:.2}; a random hash gives {:.2} on average), Jain's \
+             index {jain:.2}",
+            self.balance.floor_mmr, self.balance.random_mmr
         )?;
         if let Some(failover) = &self.failover {
             let Failover { uplink, share, lost, .. } = failover;
@@ -339,6 +352,9 @@ mod tests {
         assert_eq!(leaf.policies["10010"], "qp-hash");
         assert_eq!(leaf.left, ["netdev=\"vx9\",reason=\"external\""]);
         assert!(!Leaf::of("leaf1", Ok("vtepd_ready 1\n")).forwards, "ready, but for no VNI");
+        let probing =
+            "vtepd_probing_ready{vtep=\"10.0.0.2\"} 0\nvtepd_probing_ready{vtep=\"10.0.0.3\"} 1\n";
+        assert_eq!((leaf.unprobed, Leaf::of("leaf1", Ok(probing)).unprobed), (0, 1));
         let silent = Leaf::of("leaf1", Err(&"no metrics".to_owned()));
         assert!(!silent.vtepd && silent.says.as_deref() == Some("no metrics"));
     }

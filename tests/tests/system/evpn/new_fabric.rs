@@ -36,6 +36,16 @@ fn a_new_fabric_forwards_with_vtepd_and_is_not_overwritten() {
     // vtepd of the file's nodes changes its policy as any other.
     let rows = ask(&["policy", "qp-bins", "--name", FABRIC]);
     assert!(rows.as_array().unwrap().iter().all(|row| row["policy"] == "qp-bins"), "{rows}");
+    // With qp-pin, the verification waits for the paths, and expects the floor.
+    ask(&["policy", "qp-pin", "--name", FABRIC]);
+    let verified = ask(&["verify", &topology, "--no-failover"]);
+    let balance = &verified["balance"];
+    assert_eq!(
+        (&verified["faults"], &balance["policy"]),
+        (&serde_json::json!([]), &"qp-pin".into())
+    );
+    let figure = |name: &str| balance[name].as_f64().unwrap();
+    assert!(figure("mmr") < figure("floor_mmr") + 0.05, "{balance}");
     let down = lab(&["down", FABRIC]);
     assert!(down.status.success(), "{}", said(&down));
     assert_eq!(lab::netns::list(&format!("lab-{FABRIC}-")), Vec::<String>::new());

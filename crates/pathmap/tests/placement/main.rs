@@ -14,6 +14,8 @@ use pathmap::placer::{FlowId, Found, Moves, Options, Reading, Target};
 use pathmap::{Pair, Placer, Random, Way};
 use wire::QueuePair;
 
+mod pauses;
+
 const TICK: Duration = Duration::from_millis(50);
 
 /// A leaf that sends queue pairs to one other leaf, each at a rate in 1000 bytes a second.
@@ -406,105 +408,5 @@ fn figures_are_those_since_the_placement_and_say_whether_they_are_exact() {
         let (_, flow) = leaf.placer.flows().next().unwrap();
         assert_eq!((flow.frames, flow.bytes), (frames - 1, (frames - 1) * 100));
         assert_eq!((flow.counts.gaps, flow.is_exact), (gaps - 7, is_exact), "{frames} frames");
-    }
-}
-
-/// Bursts of queue pairs that end, as in an experiment: every burst has other numbers, and the rates
-/// of its queue pairs are measured while some of them have already ended.
-#[test]
-fn every_burst_is_at_the_floor_although_queue_pairs_of_earlier_ones_are_remembered() {
-    for number in [16, 32] {
-        for seed in 0..3 {
-            let paths = mesh(1, 16, 1);
-            let mut leaf = Leaf::new(1, seed, Options::default());
-            leaf.know(&paths, &BTreeSet::new());
-            let (mut now, mut random) = (Duration::from_secs(1), Random::new(seed));
-            for burst in 0..15 {
-                leaf.rates.clear();
-                let ids = burst * 100 + 1..=burst * 100 + number;
-                ids.for_each(|n| _ = leaf.send(n, 1000, now));
-                let loads = leaf.loads();
-                let mmr = balance::mmr(&tiers(&paths, &loads)[0]);
-                assert_eq!(mmr, 1.0, "{number}, seed {seed}, burst {burst}: {loads:?}");
-                for _ in 0..6 {
-                    leaf.rates.values_mut().for_each(|r| *r = 700 + random.below(600) as u64);
-                    now += TICK;
-                    leaf.tick(now);
-                }
-                let rates = std::mem::take(&mut leaf.rates);
-                for _ in 0..random.below(20) {
-                    now += TICK;
-                    leaf.tick(now);
-                }
-                leaf.rates = rates;
-            }
-        }
-    }
-}
-
-/// Queue pairs that pause between bursts, as training does while it computes: each pause is longer
-/// than the time after which a queue pair hardly counts, but they come back.
-#[test]
-fn queue_pairs_that_come_back_from_pauses_do_not_move() {
-    for seed in 0..10 {
-        let mut leaf = Leaf::new(1, seed, Options::default());
-        leaf.know(&mesh(1, 16, 1), &BTreeSet::new());
-        let (mut now, mut random) = (Duration::from_secs(1), Random::new(seed));
-        (1..=32).for_each(|n| _ = leaf.send(n, 1000, now));
-        for burst in 0..10 {
-            for _ in 0..20 {
-                now += TICK;
-                leaf.tick(now);
-            }
-            if burst == 2 {
-                leaf.moved = 0;
-            }
-            // They pause, and come back one after the other.
-            let mut rates = std::mem::take(&mut leaf.rates);
-            for _ in 0..60 {
-                now += TICK;
-                leaf.tick(now);
-            }
-            while !rates.is_empty() {
-                let numbers: Vec<u32> = rates.keys().copied().collect();
-                let number = numbers[random.below(numbers.len())];
-                leaf.rates.extend(rates.remove_entry(&number));
-                if rates.len().is_multiple_of(4) {
-                    now += TICK;
-                    leaf.tick(now);
-                }
-            }
-        }
-        assert_eq!(leaf.moved, 0, "seed {seed}");
-    }
-}
-
-/// Queue pairs that were idle return together with new ones, as in runs with more and more of them.
-#[test]
-fn queue_pairs_that_were_idle_and_new_ones_are_at_the_floor_together() {
-    for (uplinks, arrivals) in [(2, 2), (4, 2), (4, 4)] {
-        let paths = mesh(1, uplinks, arrivals);
-        for seed in 0..10 {
-            let mut leaf = Leaf::new(1, seed, Options::default());
-            leaf.know(&paths, &BTreeSet::new());
-            let mut now = Duration::from_secs(1);
-            for number in [8, 16, 32, 64] {
-                leaf.tick(now);
-                (1..=number).for_each(|n| _ = leaf.send(n, 1000, now));
-                for loads in tiers(&paths, &leaf.loads()) {
-                    let floor = balance::floor(number as usize, loads.len());
-                    assert_eq!(balance::mmr(&loads), floor, "seed {seed}, {number}: {loads:?}");
-                }
-                for _ in 0..20 {
-                    now += TICK;
-                    leaf.tick(now);
-                }
-                leaf.rates.clear();
-                for _ in 0..30 {
-                    now += TICK;
-                    leaf.tick(now);
-                }
-            }
-        }
     }
 }
