@@ -1,12 +1,12 @@
 //! Round trips and TCP between hosts through the leaf, and the CPU time of an idle vtepd.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use testbed::echo::Echo;
 use testbed::sender::Input;
 use testbed::stream::{Towards, throughput};
-use testbed::{Datapath, Sender, Testbed, Traffic};
+use testbed::{Daemon, Datapath, Sender, Testbed, Traffic};
 
 use super::{Failure, Options};
 use crate::table::{Better, Figure, Row};
@@ -28,6 +28,10 @@ const BETWEEN: &str = "between two that forward alike";
 const PROBING: Datapath = Datapath::Pinned { programs: true };
 /// How long to wait before vtepd counts as idle, and how long to measure it then.
 const SETTLE: Duration = Duration::from_secs(2);
+/// How often a frame is sent so that a queue pair stays in use.
+const KEEP: Duration = Duration::from_millis(250);
+/// How long vtepd may take to find its paths.
+const PROBED: Duration = Duration::from_secs(10);
 
 /// Figures by datapath and name.
 type Measurements = BTreeMap<(Datapath, String), Vec<f64>>;
@@ -115,8 +119,8 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// What probing costs: with `qp-pin`, which probes the one path in use every 50 ms, and without.
-/// Nothing else is sent.
+/// What probing costs: with `qp-pin`, which probes the one path in use every 50 ms, and without. Both
+/// times a few frames are sent.
 fn probing(options: &Options, testbed: &Testbed) -> Result<Vec<Row>, Failure> {
     let mut costs: [Vec<[f64; 2]>; 2] = Default::default();
     for round in 1..=options.rounds {
@@ -125,16 +129,25 @@ fn probing(options: &Options, testbed: &Testbed) -> Result<Vec<Row>, Failure> {
             options.check_interrupt()?;
             let daemon = datapath.start(testbed, &options.vtepd)?.ok_or("vtepd does not run")?;
             let peer = datapath.start_at_peer(testbed, &options.vtepd)?;
+            if datapath == PROBING {
+                // Queue pairs that come earlier have the ports of `qp-hash`.
+                await_paths(&daemon)?;
+            }
             let traffic =
                 Traffic { input: Input::Host, length: 64, queue_pairs: 64, bursts: false };
-            Sender::new(testbed, traffic, true)?.send(Duration::from_millis(10));
-            // Ports are probed at the start.
+            let mut sender = Sender::new(testbed, traffic, true)?;
+            sender.send(Duration::from_millis(10));
             std::thread::sleep(SETTLE);
             let before = (daemon.cpu()?, testbed.sent_bytes()?);
-            std::thread::sleep(SETTLE);
+            let began = Instant::now();
+            // Frames keep the queue pairs in use, a few in a second.
+            while began.elapsed() < SETTLE {
+                std::thread::sleep(KEEP);
+                sender.send_some(0);
+            }
             let spent = daemon.cpu()?.saturating_sub(before.0) as f64 / 1e3;
             let bits = (testbed.sent_bytes()? - before.1) as f64 * 8.0 / 1e3;
-            costs.push([spent, bits].map(|figure| figure / SETTLE.as_secs_f64()));
+            costs.push([spent, bits].map(|figure| figure / began.elapsed().as_secs_f64()));
             peer.map(testbed::Daemon::stop).transpose()?;
             daemon.stop()?;
         }
@@ -146,6 +159,20 @@ fn probing(options: &Options, testbed: &Testbed) -> Result<Vec<Row>, Failure> {
         Row::beside("idle", case, unit, Figure::of(more), None, Better::Lower)
     };
     Ok(vec![row("CPU", "µs/s", |[cpu, _]| cpu), row("sent", "kbit/s", |[_, sent]| sent)])
+}
+
+/// Waits until all ports are probed.
+fn await_paths(daemon: &Daemon) -> Result<(), Failure> {
+    let start = Instant::now();
+    while daemon.metric_sum("vtepd_probing_ready{")? < 1.0
+        || daemon.metric_sum("vtepd_probed_pairs{")? < 1.0
+    {
+        if start.elapsed() > PROBED {
+            return Err("vtepd finds no path to the peer".into());
+        }
+        std::thread::sleep(KEEP);
+    }
+    Ok(())
 }
 
 /// Notes round trips under a name.

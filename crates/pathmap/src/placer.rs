@@ -361,10 +361,11 @@ impl Placer {
     }
 
     /// The pairs to watch: those that pinned queue pairs use or are to use, and some of those that
-    /// `qp-hash` chose.
+    /// `qp-hash` chose. Idle queue pairs use none.
     #[must_use]
     pub fn used(&self, target: Target) -> BTreeSet<Pair> {
-        let flows = || self.flows.iter().filter(|(id, _)| id.target == target);
+        let of_target = |(id, flow): &(&FlowId, &Flow)| id.target == target && !flow.is_idle();
+        let flows = || self.flows.iter().filter(of_target);
         let pinned = flows().filter(|(_, flow)| !flow.hashed);
         let mut used: BTreeSet<Pair> =
             pinned.flat_map(|(_, flow)| [Some(flow.pair), flow.wanted]).flatten().collect();
