@@ -3,45 +3,15 @@
 //! A plan keeps every tier even after each of its queue pairs, which taking the cheapest route for
 //! one after the other does not ([`crate::plan::Routes::sequence`]).
 
-use std::collections::VecDeque;
 use std::ops::Bound::{Excluded, Unbounded};
 
-use super::types::Paths;
+use super::types::{LENGTH, Paths, Plan};
 use super::{Placer, Target};
 use crate::prober::Pair;
 
-/// Queue pairs that a plan is made for.
-const LENGTH: usize = 64;
 /// Routes for which plans are made at once, and more only for a single target. That takes half a
 /// millisecond.
 const ROUTES: usize = 16;
-
-/// The routes of the next queue pairs to a target.
-#[derive(Debug, Default)]
-pub(super) struct Plan {
-    routes: VecDeque<usize>,
-    /// The load of a queue pair and those of the links for which it was made. `None` after a part of
-    /// it was used.
-    made_for: Option<(u64, Vec<u64>)>,
-    /// Whether loads may have changed since. It is used until there is a new one.
-    is_stale: bool,
-}
-
-impl Plan {
-    fn is_short(&self) -> bool {
-        self.routes.len() < LENGTH / 2
-    }
-
-    /// Takes the next route out of the plan; `current`, if its turn comes in this round, in which each
-    /// of the `number` routes has one.
-    fn take(&mut self, number: usize, current: Option<usize>) -> Option<usize> {
-        self.made_for = None;
-        let rest = number - (LENGTH - self.routes.len()).checked_rem(number)?;
-        let mut round = self.routes.iter().take(rest);
-        let place = current.and_then(|current| round.position(|route| *route == current));
-        self.routes.remove(place.unwrap_or(0))
-    }
-}
 
 impl Placer {
     /// The pair of the next queue pair to this target. It is `current`, if that route would be used

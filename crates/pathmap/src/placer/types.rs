@@ -1,6 +1,6 @@
 //! What a placer is told, and what it remembers about a VTEP.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::plan::Routes;
 use crate::prober::Pair;
 use crate::way::{Common, Way};
 
-use super::plans::Plan;
-
 /// Added to the difference of delays for the gap that a move needs.
 const MARGIN: Duration = Duration::from_micros(200);
+/// Queue pairs that a plan is made for.
+pub(super) const LENGTH: usize = 64;
 
 /// A remote VTEP, as outer addresses and UDP destination port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,6 +118,33 @@ pub struct Counts {
     pub forgotten: u64,
     /// Decisions for which the table was full.
     pub beyond: u64,
+}
+
+/// The routes of the next queue pairs to a target.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) routes: VecDeque<usize>,
+    /// The load of a queue pair and those of the links for which it was made. `None` after a part of
+    /// it was used.
+    pub(super) made_for: Option<(u64, Vec<u64>)>,
+    /// Whether loads may have changed since. It is used until there is a new one.
+    pub(super) is_stale: bool,
+}
+
+impl Plan {
+    pub(super) fn is_short(&self) -> bool {
+        self.routes.len() < LENGTH / 2
+    }
+
+    /// Takes the next route out of the plan; `current`, if its turn comes in this round, in which each
+    /// of the `number` routes has one.
+    pub(super) fn take(&mut self, number: usize, current: Option<usize>) -> Option<usize> {
+        self.made_for = None;
+        let rest = number - (LENGTH - self.routes.len()).checked_rem(number)?;
+        let mut round = self.routes.iter().take(rest);
+        let place = current.and_then(|current| round.position(|route| *route == current));
+        self.routes.remove(place.unwrap_or(0))
+    }
 }
 
 /// The paths to one remote VTEP.
