@@ -64,8 +64,8 @@ fn come_and_go_with(
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
-/// Rates of the short runs. An unoptimised worker on a busy machine can forward them.
-const SHORT: [u32; 2] = [20_000, 1000];
+/// The rate of the short runs. An unoptimised worker on a busy machine can forward that.
+const SHORT: [u32; 1] = [20_000];
 const SHORT_CYCLES: usize = 3;
 const SHORT_TRIES: usize = 3;
 

@@ -113,6 +113,7 @@ fn restart(fabric: &ScaleAcross, vtepd: &mut Option<Vtepd>, what: Restart) {
 }
 
 #[root_test(needs = frr)]
+#[ignore = "takes over a minute: tests/run --all"]
 fn everything_restarts_in_random_order_and_the_tables_are_the_kernels() {
     let fabric = ScaleAcross::up("evpn-restarts");
     // Hosts whose IP addresses are known: one here, in the bridge that is never recreated, and two
