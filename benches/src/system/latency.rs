@@ -119,8 +119,9 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// What probing costs: with `qp-pin`, which probes the one path in use every 50 ms, and without. Both
-/// times a few frames are sent.
+/// What probing costs: with `qp-pin`, which probes the one path in use every 50 ms, and without. The
+/// ports of the testbed's other VTEP, which does not answer, are probed once a second for the first 15
+/// seconds. Both times a few frames are sent.
 fn probing(options: &Options, testbed: &Testbed) -> Result<Vec<Row>, Failure> {
     let mut costs: [Vec<[f64; 2]>; 2] = Default::default();
     for round in 1..=options.rounds {
@@ -154,7 +155,7 @@ fn probing(options: &Options, testbed: &Testbed) -> Result<Vec<Row>, Failure> {
     }
     let [without, with] = costs;
     let row = |name: &str, unit: &'static str, pick: fn([f64; 2]) -> f64| {
-        let case = format!("probing, one path in use: {name}");
+        let case = format!("probing, one path in use, and a VTEP that does not answer: {name}");
         let more = with.iter().zip(&without).map(|(with, without)| pick(*with) - pick(*without));
         Row::beside("idle", case, unit, Figure::of(more), None, Better::Lower)
     };
