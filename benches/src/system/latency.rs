@@ -119,9 +119,9 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// What probing costs: with `qp-pin`, which probes the one path in use every 50 ms, and without. The
-/// ports of the testbed's other VTEP, which does not answer, are probed once a second for the first 15
-/// seconds. Both times a few frames are sent.
+/// What probing costs: with `qp-pin`, which probes the one path in use every 50 ms, and without. Two
+/// ports to the testbed's other VTEP, which does not answer, are probed once a second. Both times a few
+/// frames are sent.
 fn probing(options: &Options, testbed: &Testbed) -> Result<Vec<Row>, Failure> {
     let mut costs: [Vec<[f64; 2]>; 2] = Default::default();
     for round in 1..=options.rounds {

@@ -177,16 +177,16 @@ impl Entropy {
     /// The path that the flow is pinned to, or that of `qp-hash`. The port of a pinned path is in the
     /// VNI's range.
     #[inline(never)]
-    fn pinned<'g>(&self, flow: &Flow, to: &Remote<'g>, pins: &Pins) -> Option<Choice<'g>> {
+    fn pinned<'g>(&self, flow: &Flow, to: &Remote<'g>, pins: &mut Pins) -> Option<Choice<'g>> {
         let hashed = self.qp_hash().choose(flow, to, &mut ())?;
-        let Some(pinning) = pins.0.as_ref().filter(|_| flow.reason == Reason::Roce) else {
+        if flow.reason != Reason::Roce || !pins.is_placing() {
             return Some(hashed);
-        };
+        }
         if flow.key.is_management() {
             // Each of these frames is looked at.
             return Some(Choice { is_cacheable: false, ..hashed });
         }
-        let Some(pin) = pinning.pin(flow, to, (hashed.hop.identity, hashed.source_port)) else {
+        let Some(pin) = pins.pin(flow, to, (hashed.hop.identity, hashed.source_port)) else {
             return Some(hashed);
         };
         let hop = to.group.find(pin.hop).filter(|_| self.range.contains(pin.source_port));

@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 use crate::choice::{Flow, Remote};
 use crate::record::{self, Counts, Packet, Record, Records};
 
+mod known;
+
+use known::KnownPins;
+
 /// The path of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pin {
@@ -39,21 +43,49 @@ pub trait Pinning: fmt::Debug + Send + Sync {
     fn usage(&self) -> &Usage;
 }
 
-/// The state of `qp-pin`: what places its queue pairs. Without it, `qp-pin` is `qp-hash`.
+/// The state of `qp-pin`: what places its queue pairs, and what that has said. Without it, `qp-pin` is
+/// `qp-hash`.
 #[derive(Debug, Clone, Default)]
-pub struct Pins(pub Option<Arc<dyn Pinning>>);
+pub struct Pins {
+    pinning: Option<Arc<dyn Pinning>>,
+    known: KnownPins,
+}
 
 impl Pins {
+    /// Queue pairs are placed by `pinning`, if there is one.
+    #[must_use]
+    pub fn new(pinning: Option<Arc<dyn Pinning>>) -> Self {
+        Self { pinning, known: KnownPins::default() }
+    }
+
+    /// The most queue pairs that are counted; 0 if nothing places queue pairs.
+    #[must_use]
+    pub fn most(&self) -> u32 {
+        self.pinning.as_ref().map_or(0, |pinning| pinning.usage().most())
+    }
+
+    /// Whether something places queue pairs.
+    pub(crate) const fn is_placing(&self) -> bool {
+        self.pinning.is_some()
+    }
+
+    /// As [`Pinning::pin`], which is asked once for each queue pair and version.
+    pub(crate) fn pin(&mut self, flow: &Flow, to: &Remote<'_>, hashed: (u64, u16)) -> Option<Pin> {
+        let pinning = self.pinning.as_ref()?;
+        let version = pinning.version();
+        self.known.get_or((flow, to), version, || pinning.pin(flow, to, hashed))
+    }
+
     /// As [`Pinning::version`]; 0 if nothing places queue pairs.
     #[inline]
     #[must_use]
     pub fn version(&self) -> u64 {
-        self.0.as_ref().map_or(0, |pinning| pinning.version())
+        self.pinning.as_ref().map_or(0, |pinning| pinning.version())
     }
 
     /// As [`Pinning::observe`].
     pub fn observe(&self, hosts: (IpAddr, IpAddr), to: &Remote<'_>, packet: &[u8]) {
-        if let Some(pinning) = &self.0 {
+        if let Some(pinning) = &self.pinning {
             pinning.observe(hosts, to, packet);
         }
     }
@@ -62,7 +94,7 @@ impl Pins {
     #[inline]
     #[must_use]
     pub fn counting(&self, now: Instant) -> Counting<'_> {
-        let usage = self.0.as_ref().map(|pinning| pinning.usage());
+        let usage = self.pinning.as_ref().map(|pinning| pinning.usage());
         Counting { usage, now: usage.map_or(0, |usage| usage.nanoseconds(now)) }
     }
 }

@@ -16,6 +16,7 @@ use crate::limit::Limit;
 use crate::message::{Answer, Probe};
 use crate::random::Random;
 
+mod explore;
 mod state;
 mod types;
 
@@ -289,7 +290,8 @@ impl Prober {
         if state.known.is_none() {
             let (again, is_new) = (now + state.again(), state.tries < ROUNDS);
             if !state.lost {
-                self.schedule(sent.pair, if is_new { now } else { again }, is_new);
+                let later = if self.is_left_out(sent.pair) { now + REFRESH } else { again };
+                self.schedule(sent.pair, if is_new { now } else { later }, is_new);
             }
             return;
         }
@@ -368,6 +370,7 @@ impl Prober {
         self.counts[1] += 1;
         self.note_evidence(&sent);
         let delay = now.saturating_sub(sent.at);
+        let was_silent = self.known().next().is_none();
         let Some(state) = self.pairs.get_mut(&sent.pair) else { return true };
         let was_lost = state.lost;
         let missed = if sent.records { 0 } else { state.missed.max(state.tries.min(ROUNDS)) };
@@ -383,7 +386,11 @@ impl Prober {
         if changed {
             self.version += 1;
         }
-        if was_lost && !state.lost {
+        let returned = was_lost && !state.lost;
+        if was_silent {
+            self.begin_again(now);
+        }
+        if returned {
             self.changes.push(Change::Returned(sent.pair));
         } else if moved {
             self.changes.push(Change::Moved(sent.pair));
@@ -397,71 +404,6 @@ impl Prober {
             self.evidence.pop_front();
         }
         self.evidence.push_back((sent.at, sent.pair));
-    }
-
-    /// Adds ports where that may find more, ten times a second at most.
-    fn review(&mut self, now: Duration) {
-        let is_new = |state: &State| {
-            state.known.is_none() && !state.lost && state.tries < ROUNDS
-                || state.wants_record() && state.record_tries < ROUNDS
-        };
-        let waiting = self.pairs.values().filter(|state| is_new(state)).count();
-        let began = self.began.unwrap_or(now);
-        let late = now.saturating_sub(began) >= Duration::from_millis(500);
-        if !self.ready && !self.pairs.is_empty() && (waiting == 0 || late) {
-            self.ready = true;
-            self.version += 1;
-        }
-        if waiting == 0
-            && self.ports.len() < usize::from(self.settings.most_ports)
-            && self.is_thin()
-        {
-            let most = usize::from(self.settings.most_ports) - self.ports.len();
-            self.add_ports(now, self.ports.len().min(most));
-        }
-        let is_degraded = self.pairs.values().any(|state| state.lost);
-        if is_degraded && now.saturating_sub(self.explored) >= EXPLORE {
-            self.explored = now;
-            self.explore(now);
-        }
-    }
-
-    /// Whether routes may be missing: if a next hop led to one more route than found, and to all
-    /// equally, its ports would have missed one of them with a probability of 1 % or more.
-    fn is_thin(&self) -> bool {
-        let mut found = BTreeMap::<u64, (i32, BTreeSet<_>)>::new();
-        for (pair, state) in &self.pairs {
-            if let Some(known) = &state.known {
-                let (pairs, routes) = found.entry(pair.hop).or_default();
-                *pairs += 1;
-                routes.insert((known.arrival, known.routers, known.recorded.clone()));
-            }
-        }
-        let may_miss = |(pairs, routes): &(i32, BTreeSet<_>)| {
-            let routes = routes.len() as f64 + 1.0;
-            routes * (1.0 - 1.0 / routes).powi(*pairs) >= 0.01
-        };
-        found.values().any(may_miss)
-    }
-
-    /// Probes fresh ports in place of ports that nothing uses: a router may keep old ports away
-    /// from a link that returned.
-    fn explore(&mut self, now: Duration) {
-        let most = usize::from(self.settings.most_ports);
-        for _ in 0..FRESH {
-            if self.ports.len() < most {
-                break;
-            }
-            let index = self.random.below(self.ports.len());
-            let Some(port) = self.ports.get(index).copied() else { break };
-            if self.used.iter().all(|pair| pair.port != port) {
-                self.ports.swap_remove(index);
-                for hop in self.hops.clone() {
-                    self.forget(Pair { hop, port });
-                }
-            }
-        }
-        self.add_ports(now, FRESH.min(most.saturating_sub(self.ports.len())));
     }
 
     /// Whether the pairs were probed at the start, so that the routes are worth a decision.

@@ -162,7 +162,7 @@ fn take_over(
     tracing::debug!(?cpus, "each worker stays on a CPU");
     let socket = configuration.api.clone();
     let expedited_rcu = configuration.expedited_rcu;
-    let pins = Pins(pinning.cloned().map(|shared| shared as _));
+    let pins = Pins::new(pinning.cloned().map(|shared| shared as _));
     let takeover = Takeover::prepare(
         SteeringOptions { hook, features, stall_limit, expedited_rcu },
         (worker, &pins),

@@ -244,7 +244,7 @@ impl Handle {
 
     /// The paths of known queue pairs, to explain decisions by.
     pub fn known_pins(&self) -> Pins {
-        Pins(self.pinning.clone().map(|shared| Arc::new(Known::new(shared)) as _))
+        Pins::new(self.pinning.clone().map(|shared| Arc::new(Known::new(shared)) as _))
     }
 
     /// Whether frames are redirected.

@@ -101,7 +101,7 @@ impl Takeover {
         let create = |worker| PuntPairs::create(worker, &private, features, longest);
         let mut punts = (0..shares.len()).map(create).collect::<Result<Vec<_>, _>>()?;
         let near_ends: Vec<_> = punts.iter().map(PuntPairs::near_ends).collect();
-        let most_pinned = pins.0.as_ref().map_or(0, |pinning| pinning.usage().most());
+        let most_pinned = pins.most();
         let mut steering =
             Steering::load(hook, &near_ends, stall_limit, features.udp_super_frames, most_pinned)?;
         if expedited_rcu {

@@ -23,6 +23,10 @@ pub(crate) const PINNED: u32 = 65_536;
 
 const MAP: &str = "offload_pinned";
 
+/// The longest time between two readings of the kernel's coarse clock (`CONFIG_HZ` is at least 100).
+/// A frame may have been sent this much later than the clock said.
+const TICK: Duration = Duration::from_millis(10);
+
 /// A queue pair and its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PinnedFlow {
@@ -95,8 +99,8 @@ impl Records for OffloadUsage {
 }
 
 impl OffloadUsage {
-    /// Bytes and frames, by [`PinnedFlow::usage`], and when the last frame was sent, on the clock
-    /// `CLOCK_MONOTONIC`; `None` if none was.
+    /// Bytes and frames, by [`PinnedFlow::usage`], and until when the last frame was sent, on the clock
+    /// `CLOCK_MONOTONIC`; `None` if none was. That may be up to 10 ms after it was sent.
     #[must_use]
     pub fn read(&self, usage: u32) -> (u64, u64, Option<Duration>) {
         let load = |word| {
@@ -104,7 +108,7 @@ impl OffloadUsage {
             word.map_or(0, |word| word.load(Ordering::Relaxed))
         };
         let last = load(2);
-        (load(0), load(1), (last > 0).then(|| Duration::from_nanos(last)))
+        (load(0), load(1), (last > 0).then(|| Duration::from_nanos(last) + TICK))
     }
 }
 

@@ -1,0 +1,93 @@
+//! Which pairs are probed beside those in use: fresh ports, and those of a VTEP that is silent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::state::State;
+use super::{EXPLORE, FRESH, Pair, Prober, ROUNDS};
+
+impl Prober {
+    /// Whether a pair is not probed again soon: while a VTEP answers nothing, two ports on each next
+    /// hop are enough to see when that changes.
+    pub(super) fn is_left_out(&self, pair: Pair) -> bool {
+        !self.ports.iter().take(2).any(|port| *port == pair.port) && self.known().next().is_none()
+    }
+
+    /// Probes the pairs that were given up, because a VTEP that was silent has answered.
+    pub(super) fn begin_again(&mut self, now: Duration) {
+        let given_up = |(_, state): &(&Pair, &mut State)| state.tries >= ROUNDS && !state.lost;
+        let pairs = self.pairs.iter_mut().filter(given_up);
+        let pairs: Vec<Pair> = pairs
+            .map(|(pair, state)| {
+                state.tries = 0;
+                *pair
+            })
+            .collect();
+        pairs.into_iter().for_each(|pair| self.schedule(pair, now, true));
+    }
+
+    /// Adds ports where that may find more, ten times a second at most.
+    pub(super) fn review(&mut self, now: Duration) {
+        let is_new = |state: &State| {
+            state.known.is_none() && !state.lost && state.tries < ROUNDS
+                || state.wants_record() && state.record_tries < ROUNDS
+        };
+        let waiting = self.pairs.values().filter(|state| is_new(state)).count();
+        let began = self.began.unwrap_or(now);
+        let late = now.saturating_sub(began) >= Duration::from_millis(500);
+        if !self.ready && !self.pairs.is_empty() && (waiting == 0 || late) {
+            self.ready = true;
+            self.version += 1;
+        }
+        if waiting == 0
+            && self.ports.len() < usize::from(self.settings.most_ports)
+            && self.is_thin()
+        {
+            let most = usize::from(self.settings.most_ports) - self.ports.len();
+            self.add_ports(now, self.ports.len().min(most));
+        }
+        let is_degraded = self.pairs.values().any(|state| state.lost);
+        if is_degraded && now.saturating_sub(self.explored) >= EXPLORE {
+            self.explored = now;
+            self.explore(now);
+        }
+    }
+
+    /// Whether routes may be missing: if a next hop led to one more route than found, and to all
+    /// equally, its ports would have missed one of them with a probability of 1 % or more.
+    fn is_thin(&self) -> bool {
+        let mut found = BTreeMap::<u64, (i32, BTreeSet<_>)>::new();
+        for (pair, state) in &self.pairs {
+            if let Some(known) = &state.known {
+                let (pairs, routes) = found.entry(pair.hop).or_default();
+                *pairs += 1;
+                routes.insert((known.arrival, known.routers, known.recorded.clone()));
+            }
+        }
+        let may_miss = |(pairs, routes): &(i32, BTreeSet<_>)| {
+            let routes = routes.len() as f64 + 1.0;
+            routes * (1.0 - 1.0 / routes).powi(*pairs) >= 0.01
+        };
+        found.values().any(may_miss)
+    }
+
+    /// Probes fresh ports in place of ports that nothing uses: a router may keep old ports away
+    /// from a link that returned.
+    fn explore(&mut self, now: Duration) {
+        let most = usize::from(self.settings.most_ports);
+        for _ in 0..FRESH {
+            if self.ports.len() < most {
+                break;
+            }
+            let index = self.random.below(self.ports.len());
+            let Some(port) = self.ports.get(index).copied() else { break };
+            if self.used.iter().all(|pair| pair.port != port) {
+                self.ports.swap_remove(index);
+                for hop in self.hops.clone() {
+                    self.forget(Pair { hop, port });
+                }
+            }
+        }
+        self.add_ports(now, FRESH.min(most.saturating_sub(self.ports.len())));
+    }
+}
