@@ -358,6 +358,6 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	count(COUNT_OFFLOAD_ENCAPSULATED);
 	count_sent(&d, is_ipv6 ? ENCAPSULATION_IPV6 : ENCAPSULATION);
 	if (d.usage)
-		count_pinned(skb, d.usage, d.length, is_ipv6 ? ENCAPSULATION_IPV6 : ENCAPSULATION, now);
+		count_pinned(skb, d.usage, d.length, is_ipv6 ? ENCAPSULATION_IPV6 : ENCAPSULATION);
 	return bpf_redirect(hop->ifindex, 0);
 }

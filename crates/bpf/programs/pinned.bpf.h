@@ -40,6 +40,8 @@ struct {
 	TYPE(value, struct pinned_usage);
 } offload_usage SEC(".maps");
 
+static __u64 (*bpf_ktime_get_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
+
 // The path of a queue pair; 0 if it is not placed.
 static FUNCTION struct pinned *pinned_path(__u32 slot, __u32 vtep, __u64 hash)
 {
@@ -49,8 +51,7 @@ static FUNCTION struct pinned *pinned_path(__u32 slot, __u32 vtep, __u64 hash)
 }
 
 // Counts an encapsulated frame of a queue pair. `outer`: length of the outer headers in bytes.
-// `now`: CLOCK_MONOTONIC_COARSE in nanoseconds.
-static FUNCTION int count_pinned(struct __sk_buff *skb, __u32 index, __u32 length, __u32 outer, __u64 now)
+static FUNCTION int count_pinned(struct __sk_buff *skb, __u32 index, __u32 length, __u32 outer)
 {
 	struct pinned_usage *usage = bpf_map_lookup_elem(&offload_usage, &index);
 
@@ -60,6 +61,6 @@ static FUNCTION int count_pinned(struct __sk_buff *skb, __u32 index, __u32 lengt
 	record_frame(skb, usage, outer);
 	__sync_fetch_and_add(&usage->bytes, length);
 	__sync_fetch_and_add(&usage->frames, 1);
-	usage->last = now;
+	usage->last = bpf_ktime_get_ns();
 	return 0;
 }

@@ -9,7 +9,7 @@
 struct pinned_usage {
 	__u64 bytes; // of inner frames
 	__u64 frames;
-	__u64 last;  // when the last frame was sent, CLOCK_MONOTONIC_COARSE in nanoseconds
+	__u64 last;  // when the last frame was sent, CLOCK_MONOTONIC in nanoseconds
 	__u64 state; // bits 0 to 23: highest PSN; then flags; upper half: number of recorded frames
 	__u64 gaps;
 	__u64 repeats;

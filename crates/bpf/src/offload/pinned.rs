@@ -23,10 +23,6 @@ pub(crate) const PINNED: u32 = 65_536;
 
 const MAP: &str = "offload_pinned";
 
-/// The longest time between two readings of the kernel's coarse clock (`CONFIG_HZ` is at least 100).
-/// A frame may have been sent this much later than the clock said.
-const TICK: Duration = Duration::from_millis(10);
-
 /// A queue pair and its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PinnedFlow {
@@ -99,8 +95,8 @@ impl Records for OffloadUsage {
 }
 
 impl OffloadUsage {
-    /// Bytes and frames, by [`PinnedFlow::usage`], and until when the last frame was sent, on the clock
-    /// `CLOCK_MONOTONIC`; `None` if none was. That may be up to 10 ms after it was sent.
+    /// Bytes and frames, by [`PinnedFlow::usage`], and when the last frame was sent, on the clock
+    /// `CLOCK_MONOTONIC`; `None` if none was.
     #[must_use]
     pub fn read(&self, usage: u32) -> (u64, u64, Option<Duration>) {
         let load = |word| {
@@ -108,7 +104,7 @@ impl OffloadUsage {
             word.map_or(0, |word| word.load(Ordering::Relaxed))
         };
         let last = load(2);
-        (load(0), load(1), (last > 0).then(|| Duration::from_nanos(last) + TICK))
+        (load(0), load(1), (last > 0).then(|| Duration::from_nanos(last)))
     }
 }
 
