@@ -154,9 +154,26 @@ impl Fabric {
     }
 
     /// Checks by what passes the links that each connection uses one link in both directions, and
-    /// that each link has as many connections.
+    /// that each link has as many connections. On a busy machine, moves may come later than that.
     fn check(&self, connections: &[Connection], streams: &[&Stream; 2]) {
-        self.wait_until_nothing_moves();
+        let measure = |_| {
+            self.wait_until_nothing_moves();
+            self.on_links(connections, streams)
+        };
+        let is_even = |(same, on): &(usize, BTreeMap<_, usize>)| {
+            *same == CONNECTIONS && on.len() == 4 && on.values().all(|n| *n == CONNECTIONS / 4)
+        };
+        let found = (0..3).map(measure).find(is_even);
+        assert!(found.is_some(), "not even, or not on the same links, after three attempts");
+    }
+
+    /// The number of connections of which both directions use one link and the same, and the number
+    /// of connections on each link.
+    fn on_links(
+        &self,
+        connections: &[Connection],
+        streams: &[&Stream; 2],
+    ) -> (usize, BTreeMap<(usize, usize), usize>) {
         let [there, back] = self.passed(|| {
             let _: [(); 2] = streams.map(|stream| stream.pass(u64::from(RATE)));
         });
@@ -168,9 +185,8 @@ impl Fabric {
             same += usize::from(there.len() == 1 && there == back);
             there.into_iter().for_each(|link| *on.entry(link).or_default() += 1);
         }
-        println!("{same} of {} on the same links, by link: {on:?}", connections.len());
-        assert_eq!((connections.len(), same), (CONNECTIONS, CONNECTIONS));
-        assert!(on.len() == 4 && on.values().all(|n| *n == CONNECTIONS / 4), "{on:?}");
+        println!("{same} of {CONNECTIONS} on the same links, by link: {on:?}");
+        (same, on)
     }
 }
 
