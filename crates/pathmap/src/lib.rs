@@ -11,9 +11,11 @@
 //! - [`cm`], [`pairing`]: which two queue pairs are the directions of a connection
 //! - [`way`]: whether two opposite paths use the same links
 //! - [`load`]: the load of links; [`plan`]: which path is next
+//! - [`bfd`]: Bidirectional Forwarding Detection, an alternative to probes for paths in use
 //! - [`balance`]: maximum over mean, Jain's index, and the integer floor
 
 pub mod balance;
+pub mod bfd;
 pub mod cm;
 pub mod key;
 pub mod limit;

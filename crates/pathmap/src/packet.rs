@@ -60,9 +60,18 @@ pub struct Received<'p> {
 /// Builds the packet of a message with its tag.
 #[must_use]
 pub fn build(headers: &Headers, message: &[u8]) -> Vec<u8> {
+    let mut inner = Vec::with_capacity(ETHERNET + message.len());
+    inner.extend_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    inner.extend_from_slice(&ETHERTYPE.to_be_bytes());
+    inner.extend_from_slice(message);
+    encapsulate(headers, VNI, &inner)
+}
+
+/// Builds the packet of an inner frame.
+pub(crate) fn encapsulate(headers: &Headers, vni: u32, inner: &[u8]) -> Vec<u8> {
     let Headers { macs, ends, ports, ttl, records } = *headers;
     let options = if records { OPTION } else { 0 };
-    let udp_length = UDP + VXLAN + ETHERNET + message.len();
+    let udp_length = UDP + VXLAN + inner.len();
     let total = IPV4 + options + udp_length;
     let mut packet = Vec::with_capacity(ETHERNET + total);
     packet.extend_from_slice(&macs.1.0);
@@ -91,10 +100,8 @@ pub fn build(headers: &Headers, message: &[u8]) -> Vec<u8> {
     // No UDP checksum, as VXLAN allows over IPv4 (RFC 7348 section 5).
     packet.extend_from_slice(&[0, 0]);
     packet.extend_from_slice(&[Vxlan::I_FLAG, 0, 0, 0]);
-    packet.extend_from_slice(&(VNI << 8).to_be_bytes());
-    packet.extend_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
-    packet.extend_from_slice(&ETHERTYPE.to_be_bytes());
-    packet.extend_from_slice(message);
+    packet.extend_from_slice(&(vni << 8).to_be_bytes());
+    packet.extend_from_slice(inner);
     packet
 }
 
@@ -134,6 +141,16 @@ fn recorded(options: &[u8]) -> Option<Vec<Ipv4Addr>> {
 /// fragment and for a wrong header checksum. Bytes behind the packet are ignored.
 #[must_use]
 pub fn parse(packet: &[u8]) -> Option<Received<'_>> {
+    let received = decapsulate(packet, VNI)?;
+    let inner = received.message;
+    if half(inner, 12)? != ETHERTYPE {
+        return None;
+    }
+    Some(Received { message: inner.get(ETHERNET..)?, ..received })
+}
+
+/// Reads the outer headers of a packet with this VNI. The message is the whole inner frame.
+pub(crate) fn decapsulate(packet: &[u8], expected: u32) -> Option<Received<'_>> {
     let ip = packet.get(ETHERNET..)?;
     let ethertype = half(packet, 12)?;
     let first = *ip.first()?;
@@ -154,7 +171,7 @@ pub fn parse(packet: &[u8]) -> Option<Received<'_>> {
     let flags = *tunnel.first()?;
     let vni = tunnel.get(4..)?.first_chunk().map(|word| u32::from_be_bytes(*word) >> 8)?;
     let inner = tunnel.get(VXLAN..)?;
-    if flags & Vxlan::I_FLAG == 0 || vni != VNI || half(inner, 12)? != ETHERTYPE {
+    if flags & Vxlan::I_FLAG == 0 || vni != expected {
         return None;
     }
     Some(Received {
@@ -162,7 +179,7 @@ pub fn parse(packet: &[u8]) -> Option<Received<'_>> {
         ports: (half(udp, 0)?, half(udp, 2)?),
         ttl: *ip.get(8)?,
         recorded: recorded(headers.get(IPV4..)?),
-        message: inner.get(ETHERNET..)?,
+        message: inner,
     })
 }
 

@@ -36,6 +36,8 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
 const REVIEW: Duration = Duration::from_millis(100);
 /// How often pairs are probed that no queue pair uses.
 const REFRESH: Duration = Duration::from_secs(30);
+/// How often pairs in use are probed that another detector watches: they may lead elsewhere.
+const DETECTED: Duration = Duration::from_secs(1);
 /// How often dead pairs and fresh ports are probed.
 const EXPLORE: Duration = Duration::from_millis(500);
 /// Fresh ports on each next hop with each exploration.
@@ -69,6 +71,8 @@ pub struct Prober {
     /// Probes without an answer so far, by their ids and therefore in the order of sending.
     outstanding: BTreeMap<u32, Outstanding>,
     used: BTreeSet<Pair>,
+    /// Those in use that another detector watches.
+    detected: BTreeSet<Pair>,
     limit: Limit,
     random: Random,
     began: Option<Duration>,
@@ -105,6 +109,7 @@ impl Prober {
             due: BTreeSet::new(),
             outstanding: BTreeMap::new(),
             used: BTreeSet::new(),
+            detected: BTreeSet::new(),
             random,
             began: None,
             late: BTreeMap::new(),
@@ -156,6 +161,27 @@ impl Prober {
             }
         }
         self.used = used;
+    }
+
+    /// Sets the pairs in use whose death another detector tells ([`Self::declare_dead`]). They are
+    /// probed every second only.
+    pub fn set_detected(&mut self, now: Duration, detected: BTreeSet<Pair>) {
+        let lost: Vec<Pair> = self.detected.difference(&detected).copied().collect();
+        self.detected = detected;
+        for pair in lost.iter().filter(|pair| self.used.contains(pair)).copied().collect::<Vec<_>>()
+        {
+            self.schedule(pair, now, true);
+        }
+    }
+
+    /// A pair is dead, as another detector found.
+    pub fn declare_dead(&mut self, pair: Pair, now: Duration) {
+        self.bury(vec![pair], now);
+    }
+
+    /// How often a pair in use is probed.
+    fn interval(&self, pair: Pair) -> Duration {
+        if self.detected.contains(&pair) { DETECTED } else { self.settings.interval }
     }
 
     /// Adds this many random ports on every next hop.
@@ -228,7 +254,7 @@ impl Prober {
             }
             self.missed(missed, now);
         }
-        self.bury(now);
+        self.bury_missing(now);
         if now.saturating_sub(self.reviewed) >= REVIEW {
             self.reviewed = now;
             self.review(now);
@@ -243,15 +269,15 @@ impl Prober {
 
     /// Sends the probes of a pair that are due. `false` if that is above the limit.
     fn send(&mut self, pair: Pair, now: Duration, out: &mut Vec<Transmit>) -> bool {
-        let is_used = self.used.contains(&pair);
+        let (is_used, interval) = (self.used.contains(&pair), self.interval(pair));
         let Some(state) = self.pairs.get_mut(&pair) else {
             self.due.pop_first();
             return true;
         };
-        if !self.limit.take_many(now, state.probes_next(is_used, &self.settings)) {
+        if !self.limit.take_many(now, state.probes_next(is_used, interval)) {
             return false;
         }
-        let (kinds, next) = state.next_probes(is_used, &self.settings);
+        let (kinds, next) = state.next_probes(is_used, interval);
         for records in kinds.into_iter().flatten() {
             self.id = self.id.wrapping_add(1);
             let nonce = self.key.number([self.epoch, self.id, u32::from(pair.port)]);
@@ -330,11 +356,15 @@ impl Prober {
     }
 
     /// Declares pairs dead that have missed enough, where there is evidence that the VTEP answers.
-    fn bury(&mut self, now: Duration) {
+    fn bury_missing(&mut self, now: Duration) {
         let missing = self.missing();
         let is_dead = |state: &State| state.known.is_some() && state.missed >= missing;
         let dead = |(pair, state): (&Pair, &State)| is_dead(state).then_some(*pair);
-        let dead: Vec<Pair> = self.pairs.iter().filter_map(dead).collect();
+        self.bury(self.pairs.iter().filter_map(dead).collect(), now);
+    }
+
+    /// Pairs are dead.
+    fn bury(&mut self, dead: Vec<Pair>, now: Duration) {
         // Pairs on the same route are not probed often, and must not be used before they are.
         let alike = |pair: &Pair| state::unused_like(&self.pairs, &self.used, *pair);
         let alike: BTreeSet<Pair> = dead.iter().flat_map(alike).collect();
@@ -416,6 +446,12 @@ impl Prober {
     #[must_use]
     pub const fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The pairs in use.
+    #[must_use]
+    pub const fn used(&self) -> &BTreeSet<Pair> {
+        &self.used
     }
 
     /// The pairs whose routes are known.

@@ -19,32 +19,47 @@ const fn statement(code: u32, k: u32) -> sock_filter {
 }
 
 /// Goes on if the loaded value is `k`, and otherwise `skip` statements further.
-const fn equal(k: u32, skip: u8) -> sock_filter {
-    sock_filter { code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, jt: 0, jf: skip, k }
+const fn equal(k: u32, skip: usize) -> sock_filter {
+    let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    sock_filter { code, jt: 0, jf: skip as u8, k }
 }
 
-/// Accepts IPv4 packets that are no fragments, with UDP, this VNI and this inner EtherType.
-fn filter(vni: u32, ethertype: u16) -> [sock_filter; 15] {
+/// Accepts IPv4 packets that are no fragments, with UDP, and with one of these VNIs and inner
+/// EtherTypes.
+fn filter(kinds: &[(u32, u16)]) -> Vec<sock_filter> {
     use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IND, BPF_JMP, BPF_JSET, BPF_K};
     use libc::{BPF_LD, BPF_LDX, BPF_MSH, BPF_RET, BPF_W};
-    [
+    let kinds: Vec<sock_filter> = kinds
+        .iter()
+        .flat_map(|(vni, ethertype)| {
+            [
+                statement(BPF_LD | BPF_W | BPF_IND, 14 + 8 + 4),
+                statement(BPF_ALU | BPF_AND | BPF_K, 0xffff_ff00),
+                equal(vni << 8, 3),
+                statement(BPF_LD | BPF_H | BPF_IND, 14 + 8 + 8 + 12),
+                equal(u32::from(*ethertype), 1),
+                statement(BPF_RET | BPF_K, 2048),
+            ]
+        })
+        .collect();
+    let mut filter = vec![
         statement(BPF_LD | BPF_H | BPF_ABS, 12),
-        equal(libc::ETH_P_IP as u32, 12),
+        equal(libc::ETH_P_IP as u32, kinds.len() + 5),
         statement(BPF_LD | BPF_B | BPF_ABS, 14 + 9),
-        equal(libc::IPPROTO_UDP as u32, 10),
+        equal(libc::IPPROTO_UDP as u32, kinds.len() + 3),
         statement(BPF_LD | BPF_H | BPF_ABS, 14 + 6),
-        sock_filter { code: (BPF_JMP | BPF_JSET | BPF_K) as u16, jt: 8, jf: 0, k: 0x3fff },
+        sock_filter {
+            code: (BPF_JMP | BPF_JSET | BPF_K) as u16,
+            jt: kinds.len() as u8 + 1,
+            jf: 0,
+            k: 0x3fff,
+        },
         // X is the length of the IPv4 header.
         statement(BPF_LDX | BPF_B | BPF_MSH, 14),
-        statement(BPF_LD | BPF_W | BPF_IND, 14 + 8 + 4),
-        statement(BPF_ALU | BPF_AND | BPF_K, 0xffff_ff00),
-        equal(vni << 8, 4),
-        statement(BPF_LD | BPF_H | BPF_IND, 14 + 8 + 8 + 12),
-        equal(ethertype as u32, 2),
-        statement(BPF_RET | BPF_K, 2048),
-        statement(BPF_RET | BPF_K, 0),
-        statement(BPF_RET | BPF_K, 0),
-    ]
+    ];
+    filter.extend(kinds);
+    filter.push(statement(BPF_RET | BPF_K, 0));
+    filter
 }
 
 impl AsFd for ProbeSocket {
@@ -55,11 +70,12 @@ impl AsFd for ProbeSocket {
 
 impl ProbeSocket {
     /// Opens a socket in the calling thread's network namespace. It receives VXLAN packets over IPv4
-    /// with this VNI and this inner EtherType that steering programs leave to the kernel.
+    /// that steering programs leave to the kernel, if they have one of at most 32 pairs of a VNI and an
+    /// inner EtherType.
     ///
     /// # Errors
     /// As socket(2), setsockopt(2) and bind(2): without CAP_NET_RAW.
-    pub fn open(vni: u32, ethertype: u16) -> io::Result<Self> {
+    pub fn open(kinds: &[(u32, u16)]) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that has no
         // other owner. Protocol 0: nothing is received before the filter is set.
@@ -70,7 +86,7 @@ impl ProbeSocket {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        let mut filter = filter(vni, ethertype);
+        let mut filter = filter(kinds);
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
         set(&fd, libc::SO_ATTACH_FILTER, &program)?;
         set(&fd, libc::SO_RCVBUFFORCE, &ROOM)?;

@@ -31,6 +31,9 @@ fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
             (least, most) => format!("{least} to {most}"),
         };
         writeln!(out, "  {} paths, {routers} routers{unknown}", row.paths.len())?;
+        if row.bfd_sessions > 0 {
+            writeln!(out, "  BFD: {} of {} sessions are up", row.bfd_up, row.bfd_sessions)?;
+        }
         path_table(std::slice::from_ref(row)).write(out, "  ")?;
         for (tier, v1::Tier { links, mmr, floor, jain }) in row.tiers.iter().enumerate() {
             writeln!(

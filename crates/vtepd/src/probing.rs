@@ -11,6 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use path::NextHop;
+use pathmap::bfd::packet as bfd_packet;
+use pathmap::bfd::watch::By;
 use pathmap::message::Message;
 use pathmap::packet::{self, Headers, Received};
 use pathmap::placer::{Options, Target};
@@ -18,13 +20,17 @@ use pathmap::prober::{Settings, TTL, Transmit};
 use pathmap::{Key, Pair, Placer, Random, Responder};
 use ports::thread_policy::ThreadPolicy;
 use ports::{Poller, ProbeSocket};
+use serde::Deserialize;
 use tables::Snapshot;
+use wire::number::ETHERTYPE_IPV4;
 
 use crate::handle::Handle;
 use crate::pinning::Shared;
 
+mod bfd;
 mod targets;
 
+use bfd::Bfd;
 use targets::Targets;
 
 /// How often the placement is measured and made more even, and new queue pairs are looked for.
@@ -46,17 +52,41 @@ pub struct Probing {
     pub settings: Settings,
     /// How to place.
     pub options: Options,
+    /// What tells that a path in use is dead.
+    pub detector: Detector,
+}
+
+/// What tells that a path in use is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Detector {
+    /// Probes without an answer.
+    #[default]
+    Probes,
+    /// BFD over VXLAN (RFC 8971), and probes while a session is not up.
+    Bfd,
+}
+
+impl fmt::Display for Detector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Probes => "probes",
+            Self::Bfd => "bfd",
+        })
+    }
 }
 
 impl fmt::Display for Probing {
     /// All but the key. A number stands for that.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, settings, options } = self;
+        let Self { key, settings, options, detector } = self;
         let Settings { interval, ports, most_ports, rate, .. } = settings;
         let number = key.number([0; 3]);
         write!(f, "key number {number:08x}, every {interval:?}, {ports} to {most_ports} ports, ")?;
         write!(f, "{rate} probes/s, {} queue pairs, ", options.most)?;
-        write!(f, "idle after {:?}, moves {:?}", options.idle, options.moves)
+        write!(f, "idle after {:?}, moves {:?}, ", options.idle, options.moves)?;
+        write!(f, "dead paths found by {detector}")
     }
 }
 
@@ -75,7 +105,8 @@ impl Opened {
     /// # Errors
     /// As [`ProbeSocket::open`].
     pub fn open(probing: &Probing) -> io::Result<Self> {
-        let socket = ProbeSocket::open(packet::VNI, packet::ETHERTYPE)?;
+        let kinds = [(packet::VNI, packet::ETHERTYPE), (bfd_packet::VNI, ETHERTYPE_IPV4)];
+        let socket = ProbeSocket::open(&kinds)?;
         let shared = Arc::new(Shared::new(probing.options, seed()));
         Ok(Self { probing: probing.clone(), socket, shared })
     }
@@ -150,6 +181,7 @@ struct Thread {
     snapshot: Arc<Snapshot>,
     responder: Responder,
     targets: Targets,
+    bfd: Bfd,
     poller: Poller,
     random: Random,
     answers: usize,
@@ -177,6 +209,7 @@ impl Thread {
             handle,
             snapshot: Arc::default(),
             responder: Responder::new(probing.key, probing.settings.rate),
+            bfd: Bfd::new(probing.detector, &probing.settings, Random::new(random.next())),
             targets: Targets::new(probing.settings, secret, epoch as u32, Random::new(seed())),
             poller: Poller::default(),
             random,
@@ -190,17 +223,23 @@ impl Thread {
     /// Waits for packets or for the next probe, and handles both.
     fn turn(&mut self) -> io::Result<()> {
         let now = self.shared.now();
-        let next = self.targets.next().map_or(TICK, |at| at.saturating_sub(now)).min(TICK);
+        let next = [self.targets.next(), self.bfd.next()].into_iter().flatten().min();
+        let next = next.map_or(TICK, |at| at.saturating_sub(now)).min(TICK);
         self.poller.wait([self.socket.as_fd()].into_iter(), Some(next))?;
         let snapshot = self.handle.snapshot();
         if snapshot.identity() != self.snapshot.identity() {
             self.targets.follow(&snapshot, &self.shared);
+            self.bfd.retain(|target| is_known(&snapshot, target));
             self.snapshot = snapshot;
         }
         self.receive()?;
         for (target, transmit) in self.targets.tick(self.shared.now()) {
             self.probe(target, transmit);
         }
+        for transmit in self.bfd.tick(self.shared.now()) {
+            self.send_control(&transmit);
+        }
+        self.bfd.tell(&mut self.targets, &self.shared);
         self.targets.apply_changes(&self.shared);
         self.pin();
         let now = self.shared.now();
@@ -209,10 +248,12 @@ impl Thread {
             let shared = &self.shared;
             shared.change(|placer| placer.tick(|slot| shared.reading(slot), now));
             self.targets.watch_used(&self.shared);
+            self.bfd.follow(&mut self.targets, now);
         }
         if now.saturating_sub(self.published) >= PUBLISH {
             self.published = now;
-            self.shared.set_probed(self.targets.probed(), self.responder.counts);
+            let probed = self.targets.probed(|target| self.bfd.sessions(target));
+            self.shared.set_probed(probed, self.responder.counts);
         }
         Ok(())
     }
@@ -238,8 +279,16 @@ impl Thread {
                 Err(error) if error.raw_os_error() == Some(nix::libc::ENETDOWN) => continue,
                 Err(error) => return Err(error),
             };
-            let Some(received) = buffer.get(..length).and_then(packet::parse) else { continue };
-            self.take(&received, arrival);
+            let Some(bytes) = buffer.get(..length) else { continue };
+            if let Some(received) = packet::parse(bytes) {
+                self.take(&received, arrival);
+            } else if let Some(arrived) = bfd_packet::parse(bytes) {
+                let (from, to) = arrived.ends;
+                let target = Target { local: to, address: from, port: arrived.ports.1 };
+                if is_known(&self.snapshot, &target) {
+                    self.bfd.receive(&arrived, self.shared.now());
+                }
+            }
         }
         Ok(())
     }
@@ -247,10 +296,7 @@ impl Thread {
     /// Takes a packet if it is from a known VTEP.
     fn take(&mut self, received: &Received<'_>, arrival: u32) {
         let (from, to) = received.ends;
-        let is_local = |table: &&Arc<tables::VniTable>| table.tunnel.local == IpAddr::V4(to);
-        if self.snapshot.find_vtep(IpAddr::V4(from)).is_none()
-            || self.snapshot.vnis().find(is_local).is_none()
-        {
+        if !is_known(&self.snapshot, &Target { local: to, address: from, port: received.ports.1 }) {
             return;
         }
         let now = self.shared.now();
@@ -292,6 +338,22 @@ impl Thread {
         }
     }
 
+    fn send_control(&self, transmit: &bfd::Transmit) {
+        let bfd::Transmit { target, by, source, control } = *transmit;
+        let pair = match by {
+            By::Pair(pair) => Some(pair),
+            By::Turn(number) => self.targets.in_turn(target, number).or_else(|| {
+                let hops = self.hops(target.address);
+                let hop = hops.get(number.checked_rem(hops.len())?)?;
+                Some(Pair { hop: hop.identity, port: source })
+            }),
+        };
+        let headers = pair.and_then(|pair| self.headers(pair, target, false));
+        if let Some((ifindex, headers)) = headers {
+            let _ = self.socket.send(ifindex, &bfd_packet::build(&headers, source, &control));
+        }
+    }
+
     fn hops(&self, address: Ipv4Addr) -> &[NextHop] {
         let vtep = self.snapshot.find_vtep(IpAddr::V4(address));
         let vtep = vtep.and_then(|index| self.snapshot.vtep(index));
@@ -309,20 +371,31 @@ impl Thread {
     }
 
     fn send(&self, pair: Pair, target: Target, records: bool, message: &[u8]) {
-        let hop = self.hops(target.address).iter().find(|hop| hop.identity == pair.hop);
-        let Some((hop, mac)) = hop.and_then(|hop| Some((hop, hop.destination_mac?))) else {
-            return;
-        };
+        if let Some((ifindex, headers)) = self.headers(pair, target, records) {
+            // A probe that is not sent is one that is not answered.
+            let _ = self.socket.send(ifindex, &packet::build(&headers, message));
+        }
+    }
+
+    /// The interface and the outer headers of a packet by this pair. `None` without its next hop.
+    fn headers(&self, pair: Pair, target: Target, records: bool) -> Option<(u32, Headers)> {
+        let hop = self.hops(target.address).iter().find(|hop| hop.identity == pair.hop)?;
         let headers = Headers {
-            macs: (hop.source_mac, mac),
+            macs: (hop.source_mac, hop.destination_mac?),
             ends: (target.local, target.address),
             ports: (pair.port, target.port),
             ttl: TTL,
             records,
         };
-        // A probe that is not sent is one that is not answered.
-        let _ = self.socket.send(hop.ifindex, &packet::build(&headers, message));
+        Some((hop.ifindex, headers))
     }
+}
+
+/// Whether both ends are VTEPs of the tables.
+fn is_known(snapshot: &Snapshot, target: &Target) -> bool {
+    let local = IpAddr::V4(target.local);
+    snapshot.find_vtep(IpAddr::V4(target.address)).is_some()
+        && snapshot.vnis().any(|table| table.tunnel.local == local)
 }
 
 /// The next hops by which probes can be sent, with their weights.

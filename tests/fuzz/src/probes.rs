@@ -1,19 +1,33 @@
-//! Probes and answers between VTEPs.
+//! Probes and answers between VTEPs, and packets of BFD.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
+use std::time::Duration;
 
-use pathmap::Way;
+use pathmap::bfd::{self, Control, Role, Session, Timers, Watch};
 use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet::{self, Headers};
+use pathmap::{Random, Way};
 use wire::{MacAddr, QueuePair};
 
 /// A message that is read can be written and read again. A packet contains its message. The messages
-/// of the communication manager are read too.
+/// of the communication manager are read too, and those of BFD are taken by a VTEP.
 pub fn probe_message(data: &[u8]) {
     let _ = pathmap::cm::Event::parse(data);
     if let Ok(message) = Message::parse(data) {
         assert_eq!(Message::parse(&message.bytes()), Ok(message));
+    }
+    if let Ok(control) = Control::parse(data) {
+        assert_eq!(Control::parse(&control.bytes()), Ok(control));
+    }
+    if let Some(arrived) = bfd::packet::parse(data) {
+        let timers = Timers { interval: Duration::from_millis(10), multiplier: 3 };
+        let mut watch = Watch::new(timers, 1000, Random::new(1));
+        for now in [0, 1, 40].map(Duration::from_millis) {
+            watch.receive(&arrived, now);
+            watch.tick(now);
+        }
     }
     if let Some(received) = packet::parse(data) {
         let bounds = data.as_ptr_range();
@@ -62,18 +76,27 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         },
     };
     let messages = [Message::Probe(probe), Message::Answer(answer)].map(|message| message.bytes());
-    let packets = messages.iter().flat_map(|message| {
-        [false, true].map(|records| {
-            let headers = Headers {
-                macs: (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])),
-                ends: (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)),
-                ports: (50_000, 4789),
-                ttl: 64,
-                records,
-            };
-            packet::build(&headers, message)
-        })
-    });
+    let headers = |records| Headers {
+        macs: (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])),
+        ends: (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)),
+        ports: (50_000, 4789),
+        ttl: 64,
+        records,
+    };
+    let packets = messages
+        .iter()
+        .flat_map(|message| [false, true].map(|records| packet::build(&headers(records), message)));
     let packets: Vec<Vec<u8>> = packets.collect();
-    [messages.to_vec(), packets].concat()
+    [messages.to_vec(), packets, bfd(&headers(false))].concat()
+}
+
+/// A control packet of BFD, alone and in a packet.
+fn bfd(headers: &Headers) -> Vec<Vec<u8>> {
+    let timers = Timers { interval: Duration::from_millis(10), multiplier: 3 };
+    let mut session = Session::new(Role::Active, timers, NonZeroU32::MIN, Duration::ZERO);
+    let control = session.tick(Duration::ZERO, &mut Random::new(1));
+    let packets = control.map(|control| {
+        [control.bytes().to_vec(), bfd::packet::build(headers, 49_200, &control)].to_vec()
+    });
+    packets.unwrap_or_default()
 }

@@ -97,25 +97,71 @@ fn p1_queue_pairs_are_even_and_leave_a_path_that_dies_silently() {
         std::env::var("VTEPD_DATAPATH").is_ok_and(|datapath| datapath == "userspace");
     assert_eq!(offloaded > 7000, !is_userspace, "{offloaded} of 8000 frames");
     let mmr = sent[0].max(sent[1]) as f64 * 2.0 / (sent[0] + sent[1]) as f64;
+    println!("p1: MMR {mmr:.3}");
     assert!(mmr < 1.02, "{sent:?}");
     assert_eq!(on_uplinks(&leaf), even());
     let placed_before = placed(&leaf);
     assert_eq!(placed_before.len(), QUEUE_PAIRS);
     assert!(placed_before.values().all(|(_, moves)| *moves == 0), "{placed_before:?}");
 
+    leave_and_return(&lab, &leaf, stream, "p1");
+}
+
+/// With BFD instead of probes, and a far end that is gone: no path is called dead then.
+#[root_test]
+fn p4_bfd_finds_a_path_that_dies_silently() {
+    let lab = Lab::new("qpbfd");
+    lab.wait_for_ports(VNI);
+    let configuration = format!("{CONFIGURATION}detector = \"bfd\"\n");
+    let leaf = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
+    // Every leaf with a key answers, also one with the other detector.
+    let peer = start(&lab.peer);
+    leaf.wait_for("the paths to be known", |metrics| {
+        metrics.find("vtepd_probed_pairs{vtep=\"10.0.0.2\",state=\"known\"}") == Some(128)
+    });
+    let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
+    let stream = Stream::start(&lab.host, &lab.far, rate, 0x7104);
+    stream.pass(4000);
+    assert_eq!(on_uplinks(&leaf), even());
+    let sessions = |metrics: &vtepd_tests::daemon::Metrics| {
+        ["up", "down"].map(|state| {
+            let name = format!("vtepd_bfd_sessions{{vtep=\"10.0.0.2\",state=\"{state}\"}}");
+            metrics.find(&name).unwrap_or(0)
+        })
+    };
+    let are_up = |metrics: &_| sessions(metrics)[0] >= 2 && sessions(metrics)[1] == 0;
+    leaf.wait_for("a session on each path", are_up);
+    // While sessions are up, each path is probed once a second instead of 100 times.
+    let probes = || leaf.ask(&["path", "--vtep", "10.0.0.2"])[0]["probes"].as_u64().unwrap();
+    let before = probes();
+    std::thread::sleep(Duration::from_secs(1));
+    let sent = probes() - before;
+    assert!(sent <= 10, "{sent} probes");
+    leave_and_return(&lab, &leaf, stream, "p4");
+    let stream = Stream::start(&lab.host, &lab.far, rate, 0x7105);
+    leaf.wait_for("a session on each path", are_up);
+    let moves = || leaf.metrics().find("vtepd_queue_pair_moves_total{reason=\"dead\"}");
+    let before = moves();
+    peer.kill();
+    leaf.wait_for("the sessions to be down", |metrics| sessions(metrics)[0] == 0);
+    stream.pass(RATE.into());
+    assert_eq!(moves(), before, "a silent VTEP says nothing about paths");
+}
+
+/// A router drops packets for a time. Only the queue pairs on this path leave it, and return.
+fn leave_and_return(lab: &Lab, leaf: &Vtepd, stream: Stream, story: &str) {
+    let placed_before = placed(leaf);
     // A router drops what is for the far leaf. Its links stay up.
     ip(&lab.routers[0], "route replace blackhole 10.0.0.2/32");
-    wait_for("all queue pairs on the living path", || on_uplinks(&leaf).len() == 1);
+    wait_for("all queue pairs on the living path", || on_uplinks(leaf).len() == 1);
     stream.pass(4000);
     let report = stream.report();
-    let placed_after = placed(&leaf);
+    let placed_after = placed(leaf);
     let moved = |number: &u64| placed_before[number].0 != placed_after[number].0;
     let lost = lost_by_queue_pair(&report);
     let lost_of_moved: u64 = lost.iter().filter(|(n, _)| moved(n)).map(|(_, lost)| lost).sum();
     let milliseconds = lost_of_moved as f64 * 1000.0 / f64::from(RATE / 2);
-    println!(
-        "p1: MMR {mmr:.3}, {lost_of_moved} frames lost on the dead path: {milliseconds:.1} ms"
-    );
+    println!("{story}: {lost_of_moved} frames lost on the dead path: {milliseconds:.1} ms");
     assert_eq!(placed_before.keys().filter(|number| moved(number)).count(), QUEUE_PAIRS / 2);
     assert!(lost.iter().all(|(number, lost)| moved(number) || *lost == 0), "{lost:?}");
     for of in report.queue_pairs.iter().filter(|of| !moved(&u64::from(of.queue_pair))) {
@@ -128,10 +174,10 @@ fn p1_queue_pairs_are_even_and_leave_a_path_that_dies_silently() {
     // It returns.
     let returned = Instant::now();
     ip(&lab.routers[0], "route replace 10.0.0.2/32 via 10.2.1.1");
-    wait_for("the queue pairs to be even again", || on_uplinks(&leaf) == even());
-    println!("p1: even again after {} ms", returned.elapsed().as_millis());
+    wait_for("the queue pairs to be even again", || on_uplinks(leaf) == even());
+    println!("{story}: even again after {} ms", returned.elapsed().as_millis());
     assert!(returned.elapsed() < Duration::from_secs(5));
-    let again = placed(&leaf);
+    let again = placed(leaf);
     assert!(
         again.iter().all(|(number, (_, moves))| moves - placed_after[number].1 <= 1),
         "{again:?}"

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Known, Pair, RECORD_EVERY, REFRESH, ROUNDS, Settings};
+use super::{Known, Pair, RECORD_EVERY, REFRESH, ROUNDS};
 use crate::message::Answer;
 
 /// When a pair without any answer is probed again, and how often before this takes [`REFRESH`]: the
@@ -78,16 +78,17 @@ impl State {
     }
 
     /// The number of probes that [`Self::next_probes`] returns next.
-    pub(super) fn probes_next(&self, is_used: bool, settings: &Settings) -> u32 {
-        let (kinds, _) = self.clone().next_probes(is_used, settings);
+    pub(super) fn probes_next(&self, is_used: bool, interval: Duration) -> u32 {
+        let (kinds, _) = self.clone().next_probes(is_used, interval);
         kinds.iter().flatten().count() as u32
     }
 
-    /// The probes to send now (whether each records), and the time until the next ones.
+    /// The probes to send now (whether each records), and the time until the next ones. A pair in use
+    /// is probed every `interval`.
     pub(super) fn next_probes(
         &mut self,
         is_used: bool,
-        settings: &Settings,
+        interval: Duration,
     ) -> ([Option<bool>; 2], Duration) {
         self.sent = self.sent.wrapping_add(1);
         let round = Duration::from_millis(100);
@@ -99,19 +100,19 @@ impl State {
             let record = self.record.is_none().then_some(true);
             return ([Some(false), record], wait);
         }
-        let interval = if is_used { settings.interval } else { REFRESH };
+        let refresh = if is_used { interval } else { REFRESH };
         if self.record.is_none() && self.record_tries < ROUNDS {
             self.record_tries += 1;
             let wait = if is_used { interval } else { round };
             return ([Some(false), Some(true)], wait);
         }
         if self.suspect {
-            let soon = if is_used { settings.interval / 4 } else { settings.interval };
+            let soon = if is_used { interval / 4 } else { interval };
             return ([Some(false), None], soon);
         }
         let records = self.record.as_ref().is_some_and(|record| record.addresses.is_some())
             && (!is_used || self.sent.is_multiple_of(RECORD_EVERY));
-        ([Some(false), records.then_some(true)], interval)
+        ([Some(false), records.then_some(true)], refresh)
     }
 
     /// Notes a probe that was not answered in time. `false` if that says nothing.

@@ -18,37 +18,7 @@ pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
     let Some(view) = view else { return Ok(()) };
-    let vtep = |address: &std::net::IpAddr| ("vtep", address.to_string());
-    gauges(
-        encoder,
-        "vtepd_probing_ready",
-        "Whether the source ports to a VTEP were probed, so that qp-pin knows paths",
-        view.vteps.iter().map(|of| (vec![vtep(&of.address)], u64::from(of.ready))),
-    )?;
-    let pairs = view.vteps.iter().flat_map(|of| {
-        [("known", of.known), ("dead", of.dead), ("unknown", of.unknown)]
-            .map(|(state, number)| (vec![vtep(&of.address), ("state", state.to_owned())], number))
-    });
-    gauges(
-        encoder,
-        "vtepd_probed_pairs",
-        "Pairs of next hop and source port to a VTEP, by what is known of their paths",
-        pairs,
-    )?;
-    let figures: [Figure; 3] = [
-        ("vtepd_tier_mmr", "Queue pairs on the fullest link of a tier over the mean", |of| of.mmr),
-        ("vtepd_tier_mmr_floor", "The lowest MMR that whole queue pairs allow", |of| of.floor),
-        ("vtepd_tier_jain", "Jain's index of the queue pairs on the links of a tier", |of| of.jain),
-    ];
-    for (name, help, read) in figures {
-        let rows = view.vteps.iter().flat_map(|of| {
-            of.tiers.iter().enumerate().map(move |(tier, figures)| {
-                let labels = vec![vtep(&of.address), ("tier", (tier + 1).to_string())];
-                (labels, ConstGauge::new(read(figures)))
-            })
-        });
-        family(encoder, (name, help, MetricType::Gauge), rows)?;
-    }
+    of_vteps(view, encoder)?;
     gauge(
         encoder,
         "vtepd_placed_queue_pairs",
@@ -85,4 +55,50 @@ pub(super) fn encode(
         "Probes sent, and what became of received probes and answers",
         view.messages.iter().map(|(what, n)| (vec![("what", (*what).to_owned())], *n)),
     )
+}
+
+/// What is known of the paths to each VTEP, and how even the queue pairs are on them.
+fn of_vteps(view: &ProbingView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let vtep = |address: &std::net::IpAddr| ("vtep", address.to_string());
+    gauges(
+        encoder,
+        "vtepd_probing_ready",
+        "Whether the source ports to a VTEP were probed, so that qp-pin knows paths",
+        view.vteps.iter().map(|of| (vec![vtep(&of.address)], u64::from(of.ready))),
+    )?;
+    let pairs = view.vteps.iter().flat_map(|of| {
+        [("known", of.known), ("dead", of.dead), ("unknown", of.unknown)]
+            .map(|(state, number)| (vec![vtep(&of.address), ("state", state.to_owned())], number))
+    });
+    gauges(
+        encoder,
+        "vtepd_probed_pairs",
+        "Pairs of next hop and source port to a VTEP, by what is known of their paths",
+        pairs,
+    )?;
+    let sessions = view.vteps.iter().flat_map(|of| {
+        of.sessions
+            .map(|(state, number)| (vec![vtep(&of.address), ("state", state.to_owned())], number))
+    });
+    gauges(
+        encoder,
+        "vtepd_bfd_sessions",
+        "BFD sessions that watch a pair of next hop and source port to a VTEP, by state",
+        sessions,
+    )?;
+    let figures: [Figure; 3] = [
+        ("vtepd_tier_mmr", "Queue pairs on the fullest link of a tier over the mean", |of| of.mmr),
+        ("vtepd_tier_mmr_floor", "The lowest MMR that whole queue pairs allow", |of| of.floor),
+        ("vtepd_tier_jain", "Jain's index of the queue pairs on the links of a tier", |of| of.jain),
+    ];
+    for (name, help, read) in figures {
+        let rows = view.vteps.iter().flat_map(|of| {
+            of.tiers.iter().enumerate().map(move |(tier, figures)| {
+                let labels = vec![vtep(&of.address), ("tier", (tier + 1).to_string())];
+                (labels, ConstGauge::new(read(figures)))
+            })
+        });
+        family(encoder, (name, help, MetricType::Gauge), rows)?;
+    }
+    Ok(())
 }

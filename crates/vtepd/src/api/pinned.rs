@@ -89,6 +89,8 @@ fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1
         answers: probed.counts[1],
         paths: paths.into_iter().map(path).collect(),
         tiers: tiers.into_iter().map(tier).collect(),
+        bfd_sessions: probed.sessions.0 as u32,
+        bfd_up: probed.sessions.1 as u32,
     }
 }
 

@@ -8,6 +8,7 @@ use api::Address;
 use serde::Deserialize;
 
 use super::arguments::{DatapathChoice, HookChoice, RoutePerFrameChoice};
+use crate::probing::Detector;
 use crate::standalone;
 
 /// The configuration file. Everything has a default; unknown keys are errors.
@@ -113,6 +114,10 @@ pub(super) struct ProbingSection {
     pub(super) key: Option<String>,
     /// How often a path in use is probed, in milliseconds, 10 to 1000. Default: 50.
     pub(super) interval_ms: Option<u64>,
+    /// What tells that a path in use is dead: `probes`, or `bfd` (BFD over VXLAN, RFC 8971, in the same
+    /// interval and with VNI 1; probes while a session is not up). Every leaf with a key answers both.
+    /// Default: `probes`.
+    pub(super) detector: Option<Detector>,
     /// Source ports that are probed on every next hop at the start, 1 to 1024. Default: 64.
     pub(super) ports: Option<u16>,
     /// Most source ports that are probed on every next hop, `ports` to 1024. Default: 256, or `ports`

@@ -30,7 +30,8 @@ fn number<T: PartialOrd + std::fmt::Display>(
 
 /// How to probe; `None` without a key.
 pub(super) fn probing(file: &File) -> Result<Option<Probing>, ConfigurationError> {
-    let ProbingSection { key, interval_ms, ports, most_ports, rate, queue_pairs, idle, moves } =
+    let ProbingSection { key, interval_ms, .. } = &file.probing;
+    let ProbingSection { ports, most_ports, rate, queue_pairs, idle, moves, detector, .. } =
         &file.probing;
     let (probes, places) = (Settings::default(), Options::default());
     let ports = number(file, "ports", *ports, 1..=1024, probes.ports)?;
@@ -53,7 +54,7 @@ pub(super) fn probing(file: &File) -> Result<Option<Probing>, ConfigurationError
         place: file.place("probing.key"),
         problem: error.to_string(),
     })?;
-    Ok(Some(Probing { key, settings, options }))
+    Ok(Some(Probing { key, settings, options, detector: detector.unwrap_or_default() }))
 }
 
 /// Checks that a policy that needs probes has a key for them.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use path::{NextHop, Policy};
+use pathmap::bfd::order;
 use pathmap::load::Link;
 use pathmap::message::Answer;
 use pathmap::placer::{Found, Target};
@@ -27,6 +28,8 @@ struct Entry {
     uplinks: BTreeMap<u64, u32>,
     /// The version of the prober that the placement knows.
     applied: u64,
+    /// A pair of each route, in the order in which answers take them.
+    diverse: Vec<Pair>,
 }
 
 /// The remote VTEPs that are probed.
@@ -81,7 +84,8 @@ impl Targets {
                 let settings = Settings { range, ..self.settings };
                 let random = Random::new(self.random.next());
                 let prober = Prober::new(settings, self.secret.clone(), self.epoch, random);
-                Entry { prober, weights: BTreeMap::new(), uplinks: BTreeMap::new(), applied: 0 }
+                let (weights, uplinks) = (BTreeMap::new(), BTreeMap::new());
+                Entry { prober, weights, uplinks, applied: 0, diverse: Vec::new() }
             };
             let entry = self.entries.entry(target).or_insert_with(new);
             let hops: Vec<u64> = weights.keys().copied().collect();
@@ -119,6 +123,40 @@ impl Targets {
     /// Takes an answer. Returns whether it fits a probe.
     pub(super) fn answer(&mut self, now: Duration, target: Target, answer: &Answer) -> bool {
         self.entries.get_mut(&target).is_some_and(|entry| entry.prober.answer(now, answer))
+    }
+
+    /// The VTEPs that are probed.
+    pub(super) fn addresses(&self) -> Vec<Target> {
+        self.entries.keys().copied().collect()
+    }
+
+    /// The pairs in use.
+    pub(super) fn used(&self, target: Target) -> BTreeSet<Pair> {
+        self.entries.get(&target).map_or_else(BTreeSet::new, |entry| entry.prober.used().clone())
+    }
+
+    /// The first known pair of each next hop.
+    pub(super) fn first_known(&self, target: Target) -> Vec<Pair> {
+        let known = self.entries.get(&target).into_iter().flat_map(|entry| entry.prober.known());
+        let mut pairs: Vec<Pair> = known.map(|(pair, _)| pair).collect();
+        pairs.dedup_by_key(|pair| pair.hop);
+        pairs
+    }
+
+    /// A pair is dead, as BFD found.
+    pub(super) fn declare_dead(&mut self, target: Target, pair: Pair, now: Duration) {
+        self.entries
+            .get_mut(&target)
+            .into_iter()
+            .for_each(|entry| entry.prober.declare_dead(pair, now));
+    }
+
+    /// Sets the pairs whose death BFD tells.
+    pub(super) fn set_detected(&mut self, target: Target, pairs: BTreeSet<Pair>, now: Duration) {
+        self.entries
+            .get_mut(&target)
+            .into_iter()
+            .for_each(|entry| entry.prober.set_detected(now, pairs.clone()));
     }
 
     /// A living pair by this next hop.
@@ -160,6 +198,7 @@ impl Targets {
                     delay: known.delay,
                 })
                 .collect();
+            entry.diverse = order::diverse(&found);
             let lost: BTreeSet<Pair> = entry.prober.lost().collect();
             shared.change(|placer| placer.update(*target, &entry.weights, &found, &lost));
         }
@@ -178,8 +217,15 @@ impl Targets {
         }
     }
 
-    /// What is known about each VTEP.
-    pub(super) fn probed(&self) -> Vec<Probed> {
+    /// A living pair, each time another one.
+    pub(super) fn in_turn(&self, target: Target, number: usize) -> Option<Pair> {
+        let diverse = &self.entries.get(&target)?.diverse;
+        diverse.get(number.checked_rem(diverse.len())?).copied()
+    }
+
+    /// What is known about each VTEP. `sessions`: the number of its BFD sessions, and of those that are
+    /// up.
+    pub(super) fn probed(&self, sessions: impl Fn(Target) -> (usize, usize)) -> Vec<Probed> {
         let probed = |(target, Entry { prober, .. }): (&Target, &Entry)| {
             let known = || prober.known().map(|(_, known)| known);
             let routers = || known().map(|known| known.routers);
@@ -193,6 +239,7 @@ impl Targets {
                 recorded: known().all(|known| known.recorded.is_some()),
                 heard: known().map(|known| known.heard).max(),
                 counts: prober.counts,
+                sessions: sessions(*target),
             }
         };
         self.entries.iter().map(probed).collect()
