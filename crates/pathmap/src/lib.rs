@@ -11,6 +11,7 @@
 //! - [`cm`], [`pairing`]: which two queue pairs are the directions of a connection
 //! - [`way`]: whether two opposite paths use the same links
 //! - [`load`]: the load of links; [`plan`]: which path is next
+//! - [`trace`]: paths to a VTEP that answers no probes, by expired TTLs
 //! - [`bfd`]: Bidirectional Forwarding Detection, an alternative to probes for paths in use
 //! - [`balance`]: maximum over mean, Jain's index, and the integer floor
 
@@ -29,6 +30,7 @@ pub mod prober;
 mod random;
 pub mod replay;
 pub mod responder;
+pub mod trace;
 pub mod way;
 
 pub use key::Key;
@@ -37,4 +39,5 @@ pub use placer::{Placement, Placer};
 pub use prober::{Pair, Prober, Settings};
 pub use random::Random;
 pub use responder::Responder;
+pub use trace::Tracer;
 pub use way::{Common, Way};

@@ -18,6 +18,8 @@ pub enum Link {
     Uplink(u64),
     /// The outgoing interface of a router.
     Router(Ipv4Addr),
+    /// From a router to the next one or to the VTEP, where only the routers are known.
+    Between(Ipv4Addr, Ipv4Addr),
     /// An uplink of a remote VTEP, by its interface index, where the last router is not known.
     Arrival(Ipv4Addr, u32),
 }
@@ -125,7 +127,7 @@ pub fn report(
             let kilobytes = u32::try_from(*load).unwrap_or(u32::MAX);
             Some(LinkLoad { link: *address, kilobytes })
         }
-        Link::Uplink(_) | Link::Arrival(..) => None,
+        Link::Uplink(_) | Link::Between(..) | Link::Arrival(..) => None,
     };
     let emptied = emptied.keys().map(|link| (link, &0));
     let all: Vec<LinkLoad> = own.iter().chain(emptied).filter_map(load).collect();

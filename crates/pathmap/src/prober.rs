@@ -464,10 +464,9 @@ impl Prober {
         self.pairs.iter().filter(|(_, state)| state.lost).map(|(pair, _)| *pair)
     }
 
-    /// The number of pairs that are probed.
-    #[must_use]
-    pub fn pairs(&self) -> usize {
-        self.pairs.len()
+    /// The pairs that are probed.
+    pub fn pairs(&self) -> impl ExactSizeIterator<Item = Pair> {
+        self.pairs.keys().copied()
     }
 
     /// What happened since the last call.

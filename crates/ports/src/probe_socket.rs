@@ -24,11 +24,14 @@ const fn equal(k: u32, skip: usize) -> sock_filter {
     sock_filter { code, jt: 0, jf: skip as u8, k }
 }
 
-/// Accepts IPv4 packets that are no fragments, with UDP, and with one of these VNIs and inner
-/// EtherTypes.
+/// Accepts IPv4 packets that are no fragments: UDP with one of these VNIs and inner EtherTypes, and
+/// ICMP errors about an expired time to live.
 fn filter(kinds: &[(u32, u16)]) -> Vec<sock_filter> {
     use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IND, BPF_JMP, BPF_JSET, BPF_K};
     use libc::{BPF_LD, BPF_LDX, BPF_MSH, BPF_RET, BPF_W};
+    const TIME_EXCEEDED: u32 = 11;
+    let accept = statement(BPF_RET | BPF_K, 2048);
+    let refuse = statement(BPF_RET | BPF_K, 0);
     let kinds: Vec<sock_filter> = kinds
         .iter()
         .flat_map(|(vni, ethertype)| {
@@ -38,27 +41,34 @@ fn filter(kinds: &[(u32, u16)]) -> Vec<sock_filter> {
                 equal(vni << 8, 3),
                 statement(BPF_LD | BPF_H | BPF_IND, 14 + 8 + 8 + 12),
                 equal(u32::from(*ethertype), 1),
-                statement(BPF_RET | BPF_K, 2048),
+                accept,
             ]
         })
         .collect();
     let mut filter = vec![
         statement(BPF_LD | BPF_H | BPF_ABS, 12),
         equal(libc::ETH_P_IP as u32, kinds.len() + 5),
-        statement(BPF_LD | BPF_B | BPF_ABS, 14 + 9),
-        equal(libc::IPPROTO_UDP as u32, kinds.len() + 3),
         statement(BPF_LD | BPF_H | BPF_ABS, 14 + 6),
         sock_filter {
             code: (BPF_JMP | BPF_JSET | BPF_K) as u16,
-            jt: kinds.len() as u8 + 1,
+            jt: kinds.len() as u8 + 3,
             jf: 0,
             k: 0x3fff,
         },
         // X is the length of the IPv4 header.
         statement(BPF_LDX | BPF_B | BPF_MSH, 14),
+        statement(BPF_LD | BPF_B | BPF_ABS, 14 + 9),
+        equal(libc::IPPROTO_UDP as u32, kinds.len() + 1),
     ];
     filter.extend(kinds);
-    filter.push(statement(BPF_RET | BPF_K, 0));
+    filter.extend([
+        refuse,
+        equal(libc::IPPROTO_ICMP as u32, 3),
+        statement(BPF_LD | BPF_B | BPF_IND, 14),
+        equal(TIME_EXCEEDED, 1),
+        accept,
+        refuse,
+    ]);
     filter
 }
 
@@ -71,7 +81,7 @@ impl AsFd for ProbeSocket {
 impl ProbeSocket {
     /// Opens a socket in the calling thread's network namespace. It receives VXLAN packets over IPv4
     /// that steering programs leave to the kernel, if they have one of at most 32 pairs of a VNI and an
-    /// inner EtherType.
+    /// inner EtherType. It also receives ICMP errors about packets whose time to live has expired.
     ///
     /// # Errors
     /// As socket(2), setsockopt(2) and bind(2): without CAP_NET_RAW.

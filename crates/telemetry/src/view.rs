@@ -81,8 +81,10 @@ pub struct ProbingView {
 pub struct ProbedView {
     /// Its address.
     pub address: IpAddr,
-    /// Whether its paths were probed.
+    /// Whether its paths were probed, or traced if it answers no probes.
     pub ready: bool,
+    /// Whether its paths are traced by expired TTLs.
+    pub traced: bool,
     /// Pairs with a known path.
     pub known: u64,
     /// Pairs that are dead.

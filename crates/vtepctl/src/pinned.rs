@@ -21,16 +21,25 @@ fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
             out,
             "{local} to VTEP {vtep}: {known} of {pairs} pairs of uplink and port known, {dead} dead, last answer {age}"
         )?;
-        let unknown = if row.complete || *known == 0 {
-            ""
-        } else {
-            "; the tiers between the leaves are unknown: not every router records its address"
+        let unknown = match (row.complete || *known == 0, row.traced) {
+            (true, _) => "",
+            (false, true) => "; routers that do not answer are unknown",
+            (false, false) => {
+                "; the tiers between the leaves are unknown: not every router records its address"
+            }
         };
         let routers = match (row.routers_min, row.routers_max) {
             (least, most) if least == most => least.to_string(),
             (least, most) => format!("{least} to {most}"),
         };
         writeln!(out, "  {} paths, {routers} routers{unknown}", row.paths.len())?;
+        if row.traced {
+            writeln!(
+                out,
+                "  the VTEP answers no probes: routers are asked by expired TTLs, which takes minutes if they limit ICMP errors{}",
+                if row.bfd_up > 0 { "" } else { "; nothing tells whether a path is dead" }
+            )?;
+        }
         if row.bfd_sessions > 0 {
             writeln!(out, "  BFD: {} of {} sessions are up", row.bfd_up, row.bfd_sessions)?;
         }

@@ -54,6 +54,7 @@ pub fn probing(shared: &Shared) -> ProbingView {
         ProbedView {
             address: of.target.address.into(),
             ready: of.ready,
+            traced: of.traced,
             known: of.known as u64,
             dead: of.lost as u64,
             unknown: of.pairs.saturating_sub(of.known + of.lost) as u64,

@@ -20,7 +20,7 @@ use wire::Vni;
 pub struct Probed {
     /// The VTEP.
     pub target: Target,
-    /// Whether the pairs were probed at the start.
+    /// Whether the pairs were probed at the start, or traced if no probe was answered.
     pub ready: bool,
     /// Pairs that are probed.
     pub pairs: usize,
@@ -30,8 +30,10 @@ pub struct Probed {
     pub lost: usize,
     /// Number of routers on the way of each known pair, from the fewest to the most.
     pub routers: (u8, u8),
-    /// Whether every router on every known path has recorded its address.
+    /// Whether every router on every known path is known.
     pub recorded: bool,
+    /// Whether paths are traced by expired TTLs, because the VTEP answers no probes.
+    pub traced: bool,
     /// When the last answer arrived.
     pub heard: Option<Duration>,
     /// Probes sent, answers accepted, answers that fitted no probe.

@@ -17,7 +17,8 @@ use pathmap::message::Message;
 use pathmap::packet::{self, Headers, Received};
 use pathmap::placer::{Options, Target};
 use pathmap::prober::{Settings, TTL, Transmit};
-use pathmap::{Key, Pair, Placer, Random, Responder};
+use pathmap::trace::packet as trace_packet;
+use pathmap::{Key, Pair, Placer, Random, Responder, trace};
 use ports::thread_policy::ThreadPolicy;
 use ports::{Poller, ProbeSocket};
 use serde::Deserialize;
@@ -29,6 +30,7 @@ use crate::pinning::Shared;
 
 mod bfd;
 mod targets;
+mod traced;
 
 use bfd::Bfd;
 use targets::Targets;
@@ -54,6 +56,8 @@ pub struct Probing {
     pub options: Options,
     /// What tells that a path in use is dead.
     pub detector: Detector,
+    /// Whether paths to VTEPs that answer no probes are traced by expired TTLs.
+    pub trace: bool,
 }
 
 /// What tells that a path in use is dead.
@@ -80,13 +84,14 @@ impl fmt::Display for Detector {
 impl fmt::Display for Probing {
     /// All but the key. A number stands for that.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, settings, options, detector } = self;
+        let Self { key, settings, options, detector, trace } = self;
         let Settings { interval, ports, most_ports, rate, .. } = settings;
         let number = key.number([0; 3]);
         write!(f, "key number {number:08x}, every {interval:?}, {ports} to {most_ports} ports, ")?;
         write!(f, "{rate} probes/s, {} queue pairs, ", options.most)?;
         write!(f, "idle after {:?}, moves {:?}, ", options.idle, options.moves)?;
-        write!(f, "dead paths found by {detector}")
+        let traces = if *trace { "traced" } else { "not traced" };
+        write!(f, "dead paths found by {detector}, without answers {traces}")
     }
 }
 
@@ -208,9 +213,9 @@ impl Thread {
             shared,
             handle,
             snapshot: Arc::default(),
-            responder: Responder::new(probing.key, probing.settings.rate),
             bfd: Bfd::new(probing.detector, &probing.settings, Random::new(random.next())),
-            targets: Targets::new(probing.settings, secret, epoch as u32, Random::new(seed())),
+            targets: Targets::new(&probing, secret, epoch as u32, Random::new(seed())),
+            responder: Responder::new(probing.key, probing.settings.rate),
             poller: Poller::default(),
             random,
             answers: 0,
@@ -249,6 +254,9 @@ impl Thread {
             shared.change(|placer| placer.tick(|slot| shared.reading(slot), now));
             self.targets.watch_used(&self.shared);
             self.bfd.follow(&mut self.targets, now);
+            for (target, transmit) in self.targets.trace(now) {
+                self.send_trace(target, transmit);
+            }
         }
         if now.saturating_sub(self.published) >= PUBLISH {
             self.published = now;
@@ -288,6 +296,8 @@ impl Thread {
                 if is_known(&self.snapshot, &target) {
                     self.bfd.receive(&arrived, self.shared.now());
                 }
+            } else if let Some(error) = trace_packet::parse(bytes) {
+                self.targets.expired(&error, self.shared.now());
             }
         }
         Ok(())
@@ -374,6 +384,14 @@ impl Thread {
         if let Some((ifindex, headers)) = self.headers(pair, target, records) {
             // A probe that is not sent is one that is not answered.
             let _ = self.socket.send(ifindex, &packet::build(&headers, message));
+        }
+    }
+
+    fn send_trace(&self, target: Target, transmit: trace::Transmit) {
+        let trace::Transmit { pair, ttl, id } = transmit;
+        if let Some((ifindex, headers)) = self.headers(pair, target, false) {
+            let packet = trace_packet::build(&Headers { ttl, ..headers }, id);
+            let _ = self.socket.send(ifindex, &packet);
         }
     }
 

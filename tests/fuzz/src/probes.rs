@@ -8,7 +8,7 @@ use pathmap::bfd::{self, Control, Role, Session, Timers, Watch};
 use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet::{self, Headers};
-use pathmap::{Random, Way};
+use pathmap::{Pair, Random, Tracer, Way, trace};
 use wire::{MacAddr, QueuePair};
 
 /// A message that is read can be written and read again. A packet contains its message. The messages
@@ -28,6 +28,12 @@ pub fn probe_message(data: &[u8]) {
             watch.receive(&arrived, now);
             watch.tick(now);
         }
+    }
+    if let Some(error) = trace::packet::parse(data) {
+        let mut tracer = Tracer::new(Random::new(1));
+        tracer.set_pairs([Pair { hop: 1, port: error.ports.0 }].into());
+        tracer.tick(Duration::from_secs(1));
+        tracer.expired(Duration::from_secs(2), &error);
     }
     if let Some(received) = packet::parse(data) {
         let bounds = data.as_ptr_range();
@@ -87,7 +93,9 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         .iter()
         .flat_map(|message| [false, true].map(|records| packet::build(&headers(records), message)));
     let packets: Vec<Vec<u8>> = packets.collect();
-    [messages.to_vec(), packets, bfd(&headers(false))].concat()
+    let traced = trace::packet::build(&headers(false), 7);
+    let errors = vec![trace::packet::error(link, &traced)];
+    [messages.to_vec(), packets, errors, bfd(&headers(false))].concat()
 }
 
 /// A control packet of BFD, alone and in a packet.

@@ -65,6 +65,7 @@ fn one_of_each() -> View {
             vteps: vec![ProbedView {
                 address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 ready: true,
+                traced: false,
                 known: 0,
                 dead: 0,
                 unknown: 0,

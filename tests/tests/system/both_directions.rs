@@ -21,19 +21,24 @@ const RATE: u32 = 4000;
 
 /// A lab with two more routers: those of the leaf are connected with both routers of `peer`, so that
 /// there are four paths, and each has its own link between routers.
+pub struct Routed {
+    pub lab: Lab,
+    /// The routers of `peer`.
+    pub spines: [Namespace; 2],
+}
+
+/// The same, with a vtepd at both ends.
 struct Fabric {
-    lab: Lab,
+    routed: Routed,
     near: Vtepd,
     far: Vtepd,
-    /// The routers of `peer`.
-    spines: [Namespace; 2],
 }
 
 /// The links by which frames to each queue pair have passed, as numbers of both routers.
-type Passed = BTreeMap<u32, BTreeSet<(usize, usize)>>;
+pub type Passed = BTreeMap<u32, BTreeSet<(usize, usize)>>;
 
-impl Fabric {
-    fn new(case: &str) -> Self {
+impl Routed {
+    pub fn new(case: &str) -> Self {
         let lab = Lab::new(case);
         lab.wait_for_ports(VNI);
         let spine = |number| {
@@ -87,19 +92,11 @@ impl Fabric {
                 ),
             );
         }
-        let start = |namespace| Vtepd::start_configured(namespace, CONFIGURATION, &[]);
-        let (near, far) = (start(&lab.leaf), start(&lab.peer));
-        for (leaf, vtep) in [(&near, "10.0.0.2"), (&far, "10.0.0.1")] {
-            wait_for("all four paths", || {
-                let paths = leaf.ask(&["path", "--vtep", vtep]);
-                paths[0]["complete"] == true && paths[0]["paths"].as_array().unwrap().len() == 4
-            });
-        }
-        Self { lab, near, far, spines }
+        Self { lab, spines }
     }
 
     /// The links that frames pass until `pass` returns: from the leaf to `peer`, and back.
-    fn passed(&self, pass: impl FnOnce()) -> [Passed; 2] {
+    pub fn passed(&self, pass: impl FnOnce()) -> [Passed; 2] {
         let capture =
             |namespace: &Namespace, interface: String| Capture::vxlan(namespace, &interface, 4789);
         let links = [(0, 0), (0, 1), (1, 0), (1, 1)];
@@ -119,6 +116,21 @@ impl Fabric {
             }
             passed
         })
+    }
+}
+
+impl Fabric {
+    fn new(case: &str) -> Self {
+        let routed = Routed::new(case);
+        let start = |namespace| Vtepd::start_configured(namespace, CONFIGURATION, &[]);
+        let (near, far) = (start(&routed.lab.leaf), start(&routed.lab.peer));
+        for (leaf, vtep) in [(&near, "10.0.0.2"), (&far, "10.0.0.1")] {
+            wait_for("all four paths", || {
+                let paths = leaf.ask(&["path", "--vtep", vtep]);
+                paths[0]["complete"] == true && paths[0]["paths"].as_array().unwrap().len() == 4
+            });
+        }
+        Self { routed, near, far }
     }
 
     /// Number of queue pairs of which both leaves say this about the links of both directions.
@@ -174,7 +186,7 @@ impl Fabric {
         connections: &[Connection],
         streams: &[&Stream; 2],
     ) -> (usize, BTreeMap<(usize, usize), usize>) {
-        let [there, back] = self.passed(|| {
+        let [there, back] = self.routed.passed(|| {
             let _: [(); 2] = streams.map(|stream| stream.pass(u64::from(RATE)));
         });
         let link = |passed: &Passed, of: QueuePair| passed[&of.get()].clone();
@@ -206,7 +218,7 @@ fn streams(lab: &Lab, of: &[Connection], port: InnerPort, mark: u64) -> [Stream;
 fn d1_both_directions_of_64_connections_are_on_the_same_links() {
     let fabric = Fabric::new("bothdir");
     let connections = connections(0x7201, CONNECTIONS);
-    let streams = streams(&fabric.lab, &connections, InnerPort::PerQueuePair, 0x7201);
+    let streams = streams(&fabric.routed.lab, &connections, InnerPort::PerQueuePair, 0x7201);
     let began = Instant::now();
     fabric.wait_until_all_are_said("yes");
     println!("d1: the same links after {} ms", began.elapsed().as_millis());
@@ -220,7 +232,7 @@ fn d1_both_directions_of_64_connections_are_on_the_same_links() {
     fabric.check(&connections, &streams.each_ref());
 
     // A link between routers dies silently. Both directions leave it, for the same link.
-    let dead = [(&fabric.lab.routers[0], "s1"), (&fabric.spines[1], "r0")];
+    let dead = [(&fabric.routed.lab.routers[0], "s1"), (&fabric.routed.spines[1], "r0")];
     for (router, interface) in dead {
         let policer = "qdisc replace dev {} root tbf rate 1kbit burst 1 limit 1";
         let words = format!("tc {}", policer.replace("{}", interface));
@@ -254,9 +266,9 @@ fn management(from: &Host, to: &Host, attribute: u16, words: &[(usize, u32)]) ->
 fn d2_the_communication_manager_pairs_connections_with_one_inner_port() {
     let fabric = Fabric::new("bothcm");
     let connections = connections(0x7203, CONNECTIONS);
-    let streams = streams(&fabric.lab, &connections, InnerPort::Constant(0xc000), 0x7203);
+    let streams = streams(&fabric.routed.lab, &connections, InnerPort::Constant(0xc000), 0x7203);
     fabric.wait_until_all_are_said("unknown");
-    let Lab { host, far, .. } = &fabric.lab;
+    let Lab { host, far, .. } = &fabric.routed.lab;
     let ids = || (1000..).zip(&connections);
     let request = |(id, of): (u32, &Connection)| {
         management(host, far, 0x10, &[(0, id), (32, of.local.get() << 8)])

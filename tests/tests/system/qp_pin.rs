@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::both_directions::Routed;
 use crate::offload::steered;
 use lab::Namespace;
 use lab::roce::Report;
 use root_test::root_test;
 use test_frames::{ROCE, UDP, bth, udp};
 use vtepd_tests::frames::{Ipv4, Pair, inject, ipv4};
-use vtepd_tests::lab::{ETH, Host, VNI, ip, run};
+use vtepd_tests::lab::{ETH, Host, VNI, ip, run, sysctl};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Vtepd, wait_for};
 
@@ -188,11 +189,45 @@ fn leave_and_return(lab: &Lab, leaf: &Vtepd, stream: Stream, story: &str) {
 }
 
 /// A leaf whose far end has another key knows no path, and forwards like `qp-hash`.
+/// The far end is kernel VXLAN, behind two tiers of routers.
+#[root_test]
+fn p5_paths_to_kernel_vxlan_are_known_by_icmp_errors() {
+    let fabric = Routed::new("qpicmp");
+    let lab = &fabric.lab;
+    for router in lab.routers.iter().chain(&fabric.spines) {
+        // As many errors as packets.
+        sysctl(router, "ipv4/icmp_ratelimit", "0");
+    }
+    let leaf = start(&lab.leaf);
+    let paths = || leaf.ask(&["path", "--vtep", "10.0.0.2"])[0].clone();
+    wait_for("the paths to be traced", || paths()["ready"] == true && paths()["known"] == 128);
+    let known = paths();
+    assert_eq!((&known["traced"], &known["complete"]), (&true.into(), &true.into()), "{known}");
+    assert_eq!(known["paths"].as_array().unwrap().len(), 4, "{known}");
+    let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
+    let stream = Stream::start(&lab.host, &lab.far, rate, 0x7106);
+    stream.pass(4000);
+    assert_eq!(on_uplinks(&leaf), even());
+    let measure = |_| {
+        let [there, _] = fabric.passed(|| stream.pass(RATE.into()));
+        let mut on = BTreeMap::<_, usize>::new();
+        there.into_values().for_each(|links| *on.entry(links).or_default() += 1);
+        println!("p5: queue pairs by the links between routers: {on:?}");
+        on
+    };
+    // Some queue pairs move until all is even.
+    let is_even = |on: &BTreeMap<_, usize>| {
+        on.len() == 4 && on.values().all(|number| *number == QUEUE_PAIRS / 4)
+    };
+    assert!((0..5).map(measure).any(|on| is_even(&on)), "not even after five attempts");
+    stream.finish_whole();
+}
+
 #[root_test]
 fn p2_without_answers_queue_pairs_are_hashed() {
     let lab = Lab::new("qphash");
     lab.wait_for_ports(VNI);
-    let leaf = start(&lab.leaf);
+    let leaf = Vtepd::start_configured(&lab.leaf, &format!("{CONFIGURATION}trace = false\n"), &[]);
     let other = CONFIGURATION.replace("key-of-this-story", "another-key-of-16");
     let _peer = Vtepd::start_configured(&lab.peer, &other, &[]);
     leaf.wait_for("the probes to be given up", |metrics| {

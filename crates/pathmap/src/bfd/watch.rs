@@ -21,6 +21,9 @@ use crate::random::Random;
 pub const MOST_PASSIVE: usize = 512;
 /// The most VTEPs whose sessions are answered.
 const MOST_VTEPS: usize = 1024;
+/// How long a session may take to be up. Until then, a packet is sent once a second (RFC 5880 section
+/// 6.8.3).
+const NEVER_UP: Duration = Duration::from_secs(5);
 /// Inner UDP source ports from [`LEAST_SOURCE`] on.
 const SOURCES: u16 = 16_384;
 
@@ -65,6 +68,8 @@ pub struct Counts {
 struct Watched {
     session: Session,
     source: u16,
+    /// Since when the pair is watched.
+    since: Duration,
     /// Since when it is up, or was before it went down.
     up: Option<Duration>,
     /// The detection time while it was up last.
@@ -160,6 +165,7 @@ impl Watch {
             let watched = Watched {
                 session,
                 source: LEAST_SOURCE + self.source,
+                since: now,
                 up: None,
                 detection: Duration::ZERO,
             };
@@ -308,6 +314,17 @@ impl Watch {
         }
         self.counts.dead += dead.len() as u64;
         dead
+    }
+
+    /// The pairs to a VTEP whose sessions should be up by now, and were not since they were dead or not
+    /// watched, while another one is up.
+    pub fn never_up(&self, target: Target, now: Duration) -> impl Iterator<Item = Pair> {
+        let answers = self.up(target).next().is_some();
+        let sessions = self.watched.get(&target).into_iter().flatten();
+        let never = move |(_, watched): &(_, &Watched)| {
+            answers && watched.up.is_none() && now.saturating_sub(watched.since) >= NEVER_UP
+        };
+        sessions.filter(never).map(|(pair, _)| *pair)
     }
 
     /// The pairs to a VTEP whose sessions are up.

@@ -62,6 +62,12 @@ pub struct Known {
 }
 
 impl Known {
+    /// Whether every router on the way is known.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.recorded.as_ref().is_some_and(|recorded| recorded.len() == usize::from(self.routers))
+    }
+
     /// Whether both are the same route.
     #[must_use]
     pub fn is_route_of(&self, other: &Self) -> bool {

@@ -66,6 +66,12 @@ fn of_vteps(view: &ProbingView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Res
         "Whether the source ports to a VTEP were probed, so that qp-pin knows paths",
         view.vteps.iter().map(|of| (vec![vtep(&of.address)], u64::from(of.ready))),
     )?;
+    gauges(
+        encoder,
+        "vtepd_paths_traced",
+        "Whether paths to a VTEP are traced by expired TTLs, because it answers no probes",
+        view.vteps.iter().map(|of| (vec![vtep(&of.address)], u64::from(of.traced))),
+    )?;
     let pairs = view.vteps.iter().flat_map(|of| {
         [("known", of.known), ("dead", of.dead), ("unknown", of.unknown)]
             .map(|(state, number)| (vec![vtep(&of.address), ("state", state.to_owned())], number))

@@ -34,7 +34,7 @@ fn milliseconds(time: Duration) -> u64 {
 
 fn routers(links: &[Link]) -> Vec<String> {
     let router = |link: &Link| match link {
-        Link::Router(address) => Some(address.to_string()),
+        Link::Router(address) | Link::Between(address, _) => Some(address.to_string()),
         Link::Uplink(_) | Link::Arrival(..) => None,
     };
     links.iter().filter_map(router).collect()
@@ -64,7 +64,7 @@ fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1
         routers: routers(&path.links),
         arrival: path.links.iter().find_map(|link| match link {
             Link::Arrival(_, uplink) => Some(*uplink),
-            Link::Uplink(_) | Link::Router(_) => None,
+            Link::Uplink(_) | Link::Router(_) | Link::Between(..) => None,
         }),
         source_ports: path.pairs.iter().map(|pair| u32::from(pair.port)).collect(),
         delay_us: u64::try_from(path.delay.as_micros()).unwrap_or(u64::MAX),
@@ -91,6 +91,7 @@ fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1
         tiers: tiers.into_iter().map(tier).collect(),
         bfd_sessions: probed.sessions.0 as u32,
         bfd_up: probed.sessions.1 as u32,
+        traced: probed.traced,
     }
 }
 

@@ -118,6 +118,9 @@ pub(super) struct ProbingSection {
     /// interval and with VNI 1; probes while a session is not up). Every leaf with a key answers both.
     /// Default: `probes`.
     pub(super) detector: Option<Detector>,
+    /// Whether the paths to a VTEP that answers no probes are traced: packets with a short time to live
+    /// are sent to it, 100 a second at most, and routers answer with ICMP errors. Default: true.
+    pub(super) trace: Option<bool>,
     /// Source ports that are probed on every next hop at the start, 1 to 1024. Default: 64.
     pub(super) ports: Option<u16>,
     /// Most source ports that are probed on every next hop, `ports` to 1024. Default: 256, or `ports`

@@ -31,8 +31,8 @@ fn number<T: PartialOrd + std::fmt::Display>(
 /// How to probe; `None` without a key.
 pub(super) fn probing(file: &File) -> Result<Option<Probing>, ConfigurationError> {
     let ProbingSection { key, interval_ms, .. } = &file.probing;
-    let ProbingSection { ports, most_ports, rate, queue_pairs, idle, moves, detector, .. } =
-        &file.probing;
+    let ProbingSection { ports, most_ports, rate, queue_pairs, idle, moves, .. } = &file.probing;
+    let ProbingSection { detector, trace, .. } = &file.probing;
     let (probes, places) = (Settings::default(), Options::default());
     let ports = number(file, "ports", *ports, 1..=1024, probes.ports)?;
     let default = probes.most_ports.max(ports);
@@ -54,7 +54,8 @@ pub(super) fn probing(file: &File) -> Result<Option<Probing>, ConfigurationError
         place: file.place("probing.key"),
         problem: error.to_string(),
     })?;
-    Ok(Some(Probing { key, settings, options, detector: detector.unwrap_or_default() }))
+    let (detector, trace) = (detector.unwrap_or_default(), trace.unwrap_or(true));
+    Ok(Some(Probing { key, settings, options, detector, trace }))
 }
 
 /// Checks that a policy that needs probes has a key for them.

@@ -58,6 +58,7 @@ impl Bfd {
         }
         for target in targets.addresses() {
             let mut pairs = targets.used(target);
+            pairs.extend(targets.traced_dead(target).into_iter().flatten());
             let others: Vec<Pair> = targets.first_known(target);
             let is_watched =
                 |hop: u64, pairs: &BTreeSet<Pair>| pairs.iter().any(|pair| pair.hop == hop);
@@ -81,7 +82,14 @@ impl Bfd {
             targets.declare_dead(target, pair, now);
         }
         for target in targets.addresses() {
-            targets.set_detected(target, self.watch.up(target).collect(), now);
+            let up: BTreeSet<Pair> = self.watch.up(target).collect();
+            if let Some(dead) = targets.traced_dead(target) {
+                dead.intersection(&up).for_each(|pair| targets.declare_alive(target, *pair));
+                for pair in self.watch.never_up(target, now) {
+                    targets.declare_dead(target, pair, now);
+                }
+            }
+            targets.set_detected(target, up, now);
         }
     }
 

@@ -56,6 +56,7 @@ fn is_taken_over(vtepd: &Vtepd) {
 /// vtepd starts on one leaf, then on both, and stops, while numbered frames and TCP routed between
 /// VNIs pass. No frame is lost or duplicated.
 #[root_test(needs = frr)]
+#[ignore = "takes almost a minute: tests/run --all"]
 fn another_lab_works_with_and_without_vtepd() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/system/evpn/other_lab/other_lab.clab.yml");

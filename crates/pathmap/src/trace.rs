@@ -1,0 +1,372 @@
+//! Finds the paths to a VTEP that answers no probes: packets with the outer headers of data and a
+//! short time to live are dropped on the way, and the routers that drop them name themselves in ICMP
+//! errors (RFC 792).
+//!
+//! The first pairs of each next hop are sent with increasing TTLs, to find at which distances routers
+//! answer. Then every other pair is sent with these TTLs. A path is the list of the routers that
+//! answered, so that several links between the same two routers are one link here.
+//!
+//! Routers limit their errors: Linux sends six at once and then one a second to each receiver
+//! (`icmp_ratelimit`). So packets are repeated, and it takes seconds to minutes to know all pairs. Errors
+//! have no authentication; their sender has to know a random identification of 16 bits. They do not
+//! tell whether the VTEP is alive, so they decide only which of several paths has how many queue pairs.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use crate::prober::{Known, Pair};
+use crate::random::Random;
+
+pub mod packet;
+
+use packet::Expired;
+
+/// The time between two packets: at most 100 a second.
+const PACE: Duration = Duration::from_millis(10);
+/// How long a router may take to answer.
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// Pairs of each next hop with which distances are found.
+const SCOUTS: usize = 4;
+/// How often a distance is tried with each of these pairs.
+const SCOUT_TRIES: u8 = 4;
+/// How often a distance is tried with another pair.
+const TRIES: u8 = 200;
+/// How far behind the last router that answered others are looked for: two may be silent.
+const AHEAD: u8 = 3;
+/// The largest distance.
+const FARTHEST: u8 = 16;
+/// How often one router of one pair is asked again when all are known.
+const REFRESH: Duration = Duration::from_millis(500);
+/// The shortest time after which all pairs are traced again because one leads elsewhere.
+const AGAIN: Duration = Duration::from_secs(10);
+/// When all pairs are traced again if no router has answered.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// A packet to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    /// By which next hop and from which port.
+    pub pair: Pair,
+    /// Time to live.
+    pub ttl: u8,
+    /// Identification.
+    pub id: u16,
+}
+
+/// A router to be found: the one that a pair passes at this distance.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    pair: Pair,
+    ttl: u8,
+    /// How often it may still be sent.
+    tries: u8,
+}
+
+/// What is known of a next hop.
+#[derive(Debug, Default)]
+struct Hop {
+    scouts: Vec<Pair>,
+    /// The first router.
+    first: Option<Ipv4Addr>,
+    /// The distances at which routers answer.
+    tiers: BTreeSet<u8>,
+    /// The largest distance that is tried so far.
+    tried: u8,
+    /// Whether the distances are known.
+    is_scouted: bool,
+    /// Steps that are not done.
+    pending: usize,
+}
+
+/// Traces the pairs to one remote VTEP.
+#[derive(Debug)]
+pub struct Tracer {
+    random: Random,
+    pairs: BTreeSet<Pair>,
+    hops: BTreeMap<u64, Hop>,
+    waiting: VecDeque<Step>,
+    /// Packets without an answer, by identification.
+    outstanding: BTreeMap<u16, (Step, Duration)>,
+    /// The same, in the order of sending.
+    sent: VecDeque<(Duration, u16)>,
+    /// The routers, and the time until the answer.
+    routers: BTreeMap<(Pair, u8), (Ipv4Addr, Duration)>,
+    known: BTreeMap<Pair, Known>,
+    next: Duration,
+    began: Duration,
+    ready: bool,
+    version: u64,
+    /// Packets sent, errors accepted.
+    pub counts: [u64; 2],
+}
+
+impl Tracer {
+    /// A tracer that knows nothing.
+    #[must_use]
+    pub const fn new(random: Random) -> Self {
+        Self {
+            random,
+            pairs: BTreeSet::new(),
+            hops: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            outstanding: BTreeMap::new(),
+            sent: VecDeque::new(),
+            routers: BTreeMap::new(),
+            known: BTreeMap::new(),
+            next: Duration::ZERO,
+            began: Duration::ZERO,
+            ready: false,
+            version: 0,
+            counts: [0; 2],
+        }
+    }
+
+    /// Sets the pairs that are traced. What is known of others is forgotten.
+    pub fn set_pairs(&mut self, pairs: BTreeSet<Pair>) {
+        let number = self.known.len();
+        self.known.retain(|pair, _| pairs.contains(pair));
+        self.version += u64::from(self.known.len() != number);
+        self.routers.retain(|(pair, _), _| pairs.contains(pair));
+        self.hops.retain(|hop, _| pairs.iter().any(|pair| pair.hop == *hop));
+        for gone in self.pairs.difference(&pairs) {
+            let Some(hop) = self.hops.get_mut(&gone.hop) else { continue };
+            hop.scouts.retain(|scout| scout != gone);
+            let waiting = self.waiting.iter().filter(|step| step.pair == *gone);
+            let sent = self.outstanding.values().filter(|(step, _)| step.pair == *gone);
+            hop.pending -= waiting.count() + sent.count();
+        }
+        self.waiting.retain(|step| pairs.contains(&step.pair));
+        self.outstanding.retain(|_, (step, _)| pairs.contains(&step.pair));
+        let new: Vec<Pair> = pairs.difference(&self.pairs).copied().collect();
+        self.pairs = pairs;
+        new.into_iter().for_each(|pair| self.add(pair));
+    }
+
+    fn add(&mut self, pair: Pair) {
+        let hop = self.hops.entry(pair.hop).or_default();
+        if hop.is_scouted {
+            self.trace(pair);
+        } else if hop.scouts.len() < SCOUTS {
+            hop.scouts.push(pair);
+            let tried = hop.tried.max(AHEAD);
+            hop.tried = tried;
+            (1..=tried).for_each(|ttl| self.enqueue(Step { pair, ttl, tries: SCOUT_TRIES }));
+        }
+    }
+
+    /// Looks for the routers of a pair at the distances of its next hop. The first one is that of all.
+    fn trace(&mut self, pair: Pair) {
+        let Some(hop) = self.hops.get(&pair.hop) else { return };
+        for ttl in hop.tiers.clone().into_iter().filter(|ttl| *ttl > 1) {
+            self.enqueue(Step { pair, ttl, tries: TRIES });
+        }
+    }
+
+    fn enqueue(&mut self, step: Step) {
+        if let Some(hop) = self.hops.get_mut(&step.pair.hop) {
+            hop.pending += 1;
+            self.waiting.push_back(step);
+        }
+    }
+
+    /// Forgets the routers, but not yet the paths, and looks for them again.
+    fn begin(&mut self, now: Duration) {
+        self.began = now;
+        self.hops.clear();
+        self.waiting.clear();
+        self.outstanding.clear();
+        self.routers.clear();
+        for pair in self.pairs.clone() {
+            self.add(pair);
+        }
+    }
+
+    /// When [`Self::tick`] has something to do next.
+    #[must_use]
+    pub fn next(&self) -> Option<Duration> {
+        let missing = self.sent.front().map(|(at, _)| *at + TIMEOUT);
+        let sends = !self.waiting.is_empty() || self.is_idle();
+        [missing, sends.then_some(self.next)].into_iter().flatten().min()
+    }
+
+    /// The packet to send now.
+    pub fn tick(&mut self, now: Duration) -> Option<Transmit> {
+        while let Some((at, id)) = self.sent.front().copied().filter(|(at, _)| *at + TIMEOUT <= now)
+        {
+            self.sent.pop_front();
+            let Some((step, _)) = self.outstanding.get(&id).filter(|(_, sent)| *sent == at) else {
+                continue;
+            };
+            let step = *step;
+            self.outstanding.remove(&id);
+            if step.tries > 0 {
+                self.waiting.push_back(step);
+            } else {
+                self.done(step.pair, now);
+            }
+        }
+        if now < self.next {
+            return None;
+        }
+        if let Some(step) = self.waiting.pop_front() {
+            self.next = now + PACE;
+            return self.send(step, now);
+        }
+        if !self.is_idle() {
+            return None;
+        }
+        self.next = now + REFRESH;
+        if self.known.is_empty() && now.saturating_sub(self.began) >= RETRY {
+            self.begin(now);
+            return None;
+        }
+        let step = self.refresh()?;
+        self.send(step, now)
+    }
+
+    /// Whether all pairs were traced, and no answer is waited for.
+    fn is_idle(&self) -> bool {
+        self.ready && self.waiting.is_empty() && self.outstanding.is_empty()
+    }
+
+    fn send(&mut self, step: Step, now: Duration) -> Option<Transmit> {
+        let Step { pair, ttl, tries } = step;
+        let id = self.random.next() as u16;
+        if self.outstanding.contains_key(&id) {
+            // Rare: another number next time.
+            self.waiting.push_front(step);
+            return None;
+        }
+        self.outstanding.insert(id, (Step { pair, ttl, tries: tries.saturating_sub(1) }, now));
+        self.sent.push_back((now, id));
+        self.counts[0] += 1;
+        Some(Transmit { pair, ttl, id })
+    }
+
+    /// A step that was done before, another one each time.
+    fn refresh(&mut self) -> Option<Step> {
+        let steps = self.routers.keys().filter(|(_, ttl)| *ttl > 1);
+        let number = self.random.below(steps.clone().count());
+        let (pair, ttl) = *steps.into_iter().nth(number).filter(|_| self.ready)?;
+        self.hops.get_mut(&pair.hop)?.pending += 1;
+        Some(Step { pair, ttl, tries: 1 })
+    }
+
+    /// Takes an error about a packet of this VTEP. `false` if it fits none that waits for one.
+    pub fn expired(&mut self, now: Duration, error: &Expired) -> bool {
+        let waits = self.outstanding.get(&error.id);
+        let Some((step, at)) = waits.filter(|(step, _)| step.pair.port == error.ports.0).copied()
+        else {
+            return false;
+        };
+        self.outstanding.remove(&error.id);
+        self.counts[1] += 1;
+        let Step { pair, ttl, .. } = step;
+        let router = (error.router, now.saturating_sub(at));
+        let before = self.routers.insert((pair, ttl), router);
+        let is_elsewhere = before.is_some_and(|(before, _)| before != error.router);
+        if is_elsewhere && self.is_idle() && now.saturating_sub(self.began) >= AGAIN {
+            // Others may lead elsewhere too.
+            self.begin(now);
+            return true;
+        }
+        self.note(pair, ttl, error.router);
+        self.done(pair, now);
+        true
+    }
+
+    /// There is a router at this distance: others are looked for behind it.
+    fn note(&mut self, pair: Pair, ttl: u8, router: Ipv4Addr) {
+        let Some(hop) = self.hops.get_mut(&pair.hop).filter(|hop| !hop.is_scouted) else { return };
+        hop.tiers.insert(ttl);
+        if ttl == 1 {
+            hop.first = Some(router);
+        }
+        let (from, to) = (hop.tried + 1, (ttl + AHEAD).min(FARTHEST));
+        if to < from {
+            return;
+        }
+        hop.tried = to;
+        for pair in hop.scouts.clone() {
+            (from..=to).for_each(|ttl| self.enqueue(Step { pair, ttl, tries: SCOUT_TRIES }));
+        }
+    }
+
+    /// A step is done. After the last one of the scouts the others follow, and after the last one of
+    /// all the paths are known.
+    fn done(&mut self, pair: Pair, now: Duration) {
+        let Some(hop) = self.hops.get_mut(&pair.hop) else { return };
+        hop.pending = hop.pending.saturating_sub(1);
+        if hop.pending == 0 && !std::mem::replace(&mut hop.is_scouted, true) {
+            let scouts = hop.scouts.clone();
+            let others = self.pairs.iter().filter(|other| other.hop == pair.hop);
+            let others: Vec<Pair> =
+                others.filter(|other| !scouts.contains(other)).copied().collect();
+            others.into_iter().for_each(|other| self.trace(other));
+        }
+        if self.hops.values().all(|hop| hop.pending == 0) {
+            self.publish(now);
+        }
+    }
+
+    /// The paths are known.
+    fn publish(&mut self, now: Duration) {
+        let path = |pair: &Pair| Some((*pair, self.path(*pair, now)?));
+        let known: BTreeMap<Pair, Known> = self.pairs.iter().filter_map(path).collect();
+        let same = |(old, new): (&Known, &Known)| old.is_route_of(new);
+        let is_same =
+            known.keys().eq(self.known.keys()) && self.known.values().zip(known.values()).all(same);
+        if !is_same || !self.ready {
+            self.version += 1;
+        }
+        self.known = known;
+        self.ready = true;
+    }
+
+    /// The path of a pair, if every router that answers was found.
+    fn path(&self, pair: Pair, now: Duration) -> Option<Known> {
+        let hop = self.hops.get(&pair.hop)?;
+        let last = *hop.tiers.last()?;
+        let router = |ttl: &u8| {
+            let found = self.routers.get(&(pair, *ttl)).map(|(router, _)| *router);
+            found.or(hop.first.filter(|_| *ttl == 1))
+        };
+        let recorded: Option<Vec<Ipv4Addr>> = hop.tiers.iter().map(router).collect();
+        let of_hop = |((other, ttl), _): &(&(Pair, u8), _)| other.hop == pair.hop && *ttl == last;
+        let delay = match self.routers.get(&(pair, last)) {
+            Some((_, delay)) => *delay,
+            None => self.routers.iter().find(of_hop).map(|(_, (_, delay))| *delay)?,
+        };
+        Some(Known {
+            arrival: 0,
+            routers: last,
+            recorded: Some(recorded?.into()),
+            delay,
+            heard: now,
+        })
+    }
+
+    /// Whether all pairs were traced once.
+    #[must_use]
+    pub const fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// A number that changes with what is known.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The pairs whose paths are known.
+    pub fn known(&self) -> impl Iterator<Item = (Pair, &Known)> {
+        self.known.iter().map(|(pair, known)| (*pair, known))
+    }
+
+    /// The path of a pair, if it is known.
+    #[must_use]
+    pub fn find(&self, pair: Pair) -> Option<&Known> {
+        self.known.get(&pair)
+    }
+}
