@@ -293,6 +293,9 @@ impl Placer {
             _ => 1,
         };
         let mut pairs: Vec<Vec<(Pair, Duration)>> = grouped.into_values().collect();
+        for (links, pairs) in links.iter().zip(&mut pairs) {
+            level(links, pairs);
+        }
         let mut of_pair = BTreeMap::new();
         for (route, pairs) in pairs.iter_mut().enumerate() {
             pairs.sort_by_key(|(pair, _)| (!used.contains(pair), *pair));
@@ -382,4 +385,14 @@ impl Placer {
 fn links_of(paths: Option<&Paths>, pair: Pair) -> Vec<Link> {
     let known = paths.and_then(|paths| Some(paths.routes.route(paths.route_of(pair)?).collect()));
     known.unwrap_or_else(|| vec![Link::Uplink(pair.hop)])
+}
+
+/// Sets the delays of the pairs of a route to the least of them, if they have all links in common: the
+/// others have waited for a processor at one of the ends.
+fn level(links: &[Link], pairs: &mut [(Pair, Duration)]) {
+    let is_known = !links.iter().any(|link| matches!(link, Link::Arrival(..)));
+    let least = pairs.iter().map(|(_, delay)| *delay).min();
+    if let Some(least) = least.filter(|_| is_known) {
+        pairs.iter_mut().for_each(|(_, delay)| *delay = least);
+    }
 }

@@ -363,6 +363,33 @@ fn queue_pairs_that_were_hashed_move_after_a_gap_or_never() {
     }
 }
 
+/// An answer that waited for a processor makes the delay of its pair look long. Other pairs with the
+/// same links show that it is not. Where links are unknown, pairs may differ.
+#[test]
+fn a_late_answer_does_not_keep_queue_pairs_from_moving() {
+    let late = Duration::from_millis(50);
+    for (are_known, expected) in [(true, 24..=24), (false, 0..=0)] {
+        let mut leaf = Leaf::new(1, 1, Options::default());
+        let mut now = Duration::from_secs(1);
+        (1..=32).for_each(|n| assert_eq!(leaf.send(n, 1000, now).port, 1));
+        let mut paths = mesh(1, 2, 2);
+        paths.push(Found { pair: Pair { hop: 0, port: 1 }, delay: late, ..paths[0].clone() });
+        if !are_known {
+            for path in &mut paths {
+                path.links =
+                    vec![path.links[0], Link::Arrival(address(1001), path.pair.port.into())];
+            }
+        }
+        leaf.know(&paths, &BTreeSet::new());
+        (0..60).for_each(|_| {
+            now += TICK;
+            leaf.tick(now);
+        });
+        let moved = leaf.placer.flows().filter(|(_, flow)| flow.pair.port != 1).count();
+        assert!(expected.contains(&moved), "{moved}");
+    }
+}
+
 #[test]
 fn a_queue_pair_without_a_gap_stays_where_it_is() {
     let mut leaf = Leaf::new(1, 1, Options::default());
