@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use experiment::file::Repetitions;
 use experiment::plan::{Key, Turn, fabric_name};
 use experiment::record::Manifest;
 use experiment::statistics::Statistics;
@@ -194,26 +195,26 @@ impl Session<'_> {
 
     /// The runs of a turn that are not complete and that the stop rule still wants.
     fn missing(&self, turn: &Turn, directory: &Directory) -> Vec<Key> {
-        let wanted = |key: &&Key| !directory.has(key) && !self.is_precise(key, directory.runs());
+        let rule = &self.experiment.repetitions;
+        let wanted = |key: &&Key| !directory.has(key) && !is_precise(rule, key, directory.runs());
         turn.runs.iter().filter(wanted).cloned().collect()
     }
+}
 
-    /// Whether the runs so far give the mean MMR with the required precision. Only complete turns
-    /// count, so that the decision does not depend on where a session was interrupted.
-    fn is_precise(&self, key: &Key, runs: &[Run]) -> bool {
-        let repetitions = &self.experiment.repetitions;
-        let turn = repetitions.turn.get();
-        let before = key.repetition / turn * turn;
-        let same = |run: &&Run| {
-            let Key { fabric, dataplane, point, repetition, .. } = &run.key;
-            (fabric, dataplane, point) == (&key.fabric, &key.dataplane, &key.point)
-                && *repetition < before
-        };
-        let values: Vec<f64> = runs.iter().filter(same).map(Run::value).collect();
-        values.len() >= repetitions.min.get() as usize
-            && Statistics::of(&values, repetitions.confidence.get())
-                .is_some_and(|statistics| statistics.is_precise(repetitions.precision.get()))
-    }
+/// Whether the runs before a run give the mean MMR with the required precision. Only complete turns
+/// count, so that the decision does not depend on where a session was interrupted.
+fn is_precise(repetitions: &Repetitions, key: &Key, runs: &[Run]) -> bool {
+    let turn = repetitions.turn.get();
+    let before = key.repetition / turn * turn;
+    let same = |run: &&Run| {
+        let Key { fabric, dataplane, point, repetition, .. } = &run.key;
+        (fabric, dataplane, point) == (&key.fabric, &key.dataplane, &key.point)
+            && *repetition < before
+    };
+    let values: Vec<f64> = runs.iter().filter(same).map(Run::value).collect();
+    values.len() >= repetitions.min.get() as usize
+        && Statistics::of(&values, repetitions.confidence.get())
+            .is_some_and(|statistics| statistics.is_precise(repetitions.precision.get()))
 }
 
 /// The time left in words, from the mean duration of the runs so far.
@@ -232,6 +233,47 @@ fn time_left(elapsed: Duration, done: usize, left: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A run of 4 queue pairs on two links, with this load on the first link and 2 on the second.
+    pub(super) fn run(repetition: u32, load: u64) -> Run {
+        serde_json::from_value(serde_json::json!({
+            "fabric": "f", "dataplane": "d", "queue_pairs": 4, "inner_port": "constant",
+            "repetition": repetition, "seed": 1, "unix_time": 2, "sent": load + 2, "lost": 0,
+            "reordered": 0, "duplicated": 0, "seconds": 0.1, "busy": 0.4, "attempts": 1,
+            "tiers": [{ "role": "spine", "links": { "a": load, "b": 2 } }],
+        }))
+        .unwrap()
+    }
+
+    fn rule(min: u32, turn: u32) -> Repetitions {
+        let number = |n| std::num::NonZeroU32::new(n).unwrap();
+        Repetitions { min: number(min), turn: number(turn), ..Repetitions::default() }
+    }
+
+    #[test]
+    fn a_point_is_measured_until_its_mean_is_precise() {
+        let same: Vec<Run> = (0..6).map(|at| run(at, 2)).collect();
+        assert!(is_precise(&rule(4, 2), &run(4, 2).key, &same));
+        assert!(!is_precise(&rule(7, 2), &run(4, 2).key, &same), "fewer than the least number");
+        let uneven: Vec<Run> = (0..6).map(|at| run(at, u64::from(2 + 6 * (at % 2)))).collect();
+        assert!(!is_precise(&rule(4, 2), &run(4, 2).key, &uneven));
+        let of_another = Key { dataplane: "other".into(), ..run(4, 2).key };
+        assert!(!is_precise(&rule(4, 2), &of_another, &same));
+    }
+
+    #[test]
+    fn the_decision_to_stop_looks_at_complete_turns_only() {
+        // The first three are alike, and the fourth is not.
+        let runs: Vec<Run> = (0..4).map(|at| run(at, if at == 3 { 20 } else { 2 })).collect();
+        let decided = |repetition, known| {
+            is_precise(&rule(3, 3), &run(repetition, 2).key, runs.get(..known).unwrap())
+        };
+        assert!(!decided(2, 2), "within the first turn, nothing is left out");
+        // Repetitions 3 to 5 are one turn: none of them decides about the others, so that a session
+        // that was interrupted between them goes on with the same runs.
+        assert_eq!([decided(3, 3), decided(4, 4), decided(5, 4)], [true; 3]);
+        assert!(!decided(6, 4));
+    }
 
     #[test]
     fn the_time_left_in_words() {

@@ -171,3 +171,90 @@ fn write(path: &Path, text: &[u8]) -> Result<(), RunError> {
         error(path)(source)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::tests::run;
+
+    /// A directory that goes away with the test.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("lab-{name}-{}", std::process::id()));
+            assert!(!path.exists());
+            Self(path)
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn manifest() -> Manifest {
+        serde_json::from_value(serde_json::json!({
+            "experiment": "x", "quick": false, "file": "1", "commit": "abc", "frr": "8.4.4",
+            "vtepd": "0.1.0", "programs": { "vtepd": "2" },
+            "machine": {
+                "kernel": "6.1", "cpu_model": "A", "cpus": 2, "memory_mib": 4096, "id": "3"
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn runs_of_another_commit_or_machine_do_not_mix() {
+        let place = Place::new("other");
+        Directory::open(&place.0, &manifest(), "").unwrap().append(run(0, 2)).unwrap();
+        let refused = |manifest: &Manifest| match Directory::open(&place.0, manifest, "") {
+            Err(RunError::Other { differences, .. }) => differences.join(", "),
+            other => panic!("{other:?}"),
+        };
+        let other_commit = Manifest { commit: "def".into(), ..manifest() };
+        assert_eq!(refused(&other_commit), "commit: \"abc\" there, \"def\" now");
+        let other_build =
+            Manifest { programs: [("vtepd".to_owned(), "4".to_owned())].into(), ..manifest() };
+        assert!(refused(&other_build).starts_with("programs: "));
+        let mut other_machine = manifest();
+        other_machine.machine.id = "5".into();
+        assert!(refused(&other_machine).starts_with("machine: "));
+        assert!(refused(&Manifest { quick: true, ..manifest() }).starts_with("quick: "));
+
+        let again = Directory::open(&place.0, &manifest(), "").unwrap();
+        assert_eq!(again.runs(), [run(0, 2)], "the results so far are kept");
+        assert!(again.has(&run(0, 2).key) && !again.has(&run(1, 2).key));
+    }
+
+    #[test]
+    fn a_run_that_was_cut_off_is_measured_again() {
+        let place = Place::new("cut");
+        Directory::open(&place.0, &manifest(), "").unwrap().append(run(0, 2)).unwrap();
+        let file = place.0.join(RUNS);
+        let whole = fs::read_to_string(&file).unwrap();
+        let cut = format!("{whole}{}", whole.get(..40).unwrap());
+        fs::write(&file, cut).unwrap();
+
+        let mut again = Directory::open(&place.0, &manifest(), "").unwrap();
+        assert_eq!(again.runs(), [run(0, 2)]);
+        again.append(run(1, 2)).unwrap();
+        let runs = fs::read_to_string(&file).unwrap();
+        assert_eq!(Run::parse_lines(&runs).unwrap().0, [run(0, 2), run(1, 2)]);
+
+        fs::write(&file, format!("{whole}no run\n{whole}")).unwrap();
+        let damaged = Directory::open(&place.0, &manifest(), "").unwrap_err();
+        assert!(matches!(damaged, RunError::Line { line: 2, .. }), "{damaged}");
+    }
+
+    #[test]
+    fn a_directory_with_other_files_is_left_alone() {
+        let place = Place::new("files");
+        fs::create_dir(&place.0).unwrap();
+        fs::write(place.0.join("thesis.tex"), "x").unwrap();
+        let refused = Directory::open(&place.0, &manifest(), "").unwrap_err();
+        assert!(matches!(refused, RunError::NotEmpty(_)), "{refused}");
+        assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1);
+    }
+}
