@@ -2,7 +2,8 @@
 //!
 //! At the start, [`Settings::ports`] ports are probed on every next hop, plainly and with Record
 //! Route, in rounds. If these may have missed a route, more ports are probed. Then pairs in use are
-//! probed every [`Settings::interval`], the others rarely.
+//! probed every [`Settings::interval`], the others rarely, and at once if one on the same route leads
+//! elsewhere. What is not in use waits while answers come late ([`window`]).
 //!
 //! A pair is dead after [`MISSING`] probes without an answer, if another pair was answered since.
 //! If no pair was, the remote VTEP itself is silent, and nothing is known about paths.
@@ -13,16 +14,20 @@ use std::time::Duration;
 
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::message::{Answer, Probe};
+use crate::message::Probe;
 use crate::random::Random;
 
+mod answers;
 mod explore;
+mod silence;
 mod state;
 mod types;
+mod window;
 
 pub use types::{Change, Known, Pair, Settings, TTL, Transmit};
 
 use state::{Outstanding, State};
+use window::Window;
 
 /// Probes without an answer after which a pair is dead.
 pub const MISSING: u8 = 3;
@@ -30,14 +35,19 @@ pub const MISSING: u8 = 3;
 const ROUNDS: u8 = 5;
 /// How long an answer may take while no delay is known.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(90);
+/// The time of a pair that waits for room in the window: it is not due at any time.
+const HELD: Duration = Duration::MAX;
 /// The shortest time that an answer may take.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
 /// How often is looked whether more ports are needed.
 const REVIEW: Duration = Duration::from_millis(100);
-/// How often pairs are probed that no queue pair uses.
-const REFRESH: Duration = Duration::from_secs(30);
-/// How often pairs in use are probed that another detector watches: they may lead elsewhere.
+/// How often pairs are probed that no queue pair uses, on average.
+const REFRESH: Duration = Duration::from_secs(15);
+/// How often pairs in use are probed that another detector watches: they may lead elsewhere. Without
+/// any pair in use, one is probed as often: answers tell the load of links that leaves share.
 const DETECTED: Duration = Duration::from_secs(1);
+/// After this time without an answer, the VTEP is silent.
+const SILENT: Duration = Duration::from_secs(1);
 /// How often dead pairs and fresh ports are probed.
 const EXPLORE: Duration = Duration::from_millis(500);
 /// Fresh ports on each next hop with each exploration.
@@ -53,7 +63,7 @@ const MOST_MISSING: u8 = 12;
 /// How many other pairs are probed at once when one is not answered.
 const CONTROLS: usize = 4;
 /// How often known pairs in use are probed with Record Route instead of plainly: every n-th time.
-const RECORD_EVERY: u32 = 4;
+const RECORD_EVERY: u32 = 8;
 
 /// Probes one remote VTEP.
 #[derive(Debug)]
@@ -68,6 +78,9 @@ pub struct Prober {
     pairs: BTreeMap<Pair, State>,
     /// When each pair is probed next.
     due: BTreeSet<(Duration, Pair)>,
+    /// Pairs that are due and wait for room in the window, in their order.
+    held: VecDeque<Pair>,
+    window: Window,
     /// Probes without an answer so far, by their ids and therefore in the order of sending.
     outstanding: BTreeMap<u32, Outstanding>,
     used: BTreeSet<Pair>,
@@ -83,6 +96,10 @@ pub struct Prober {
     /// The share of probes that are lost although their path is alive.
     loss: f64,
     slowest: Duration,
+    /// When the last answer arrived.
+    heard: Duration,
+    /// When pairs were probed because one on their route had moved.
+    followed: Duration,
     explored: Duration,
     reviewed: Duration,
     ready: bool,
@@ -107,6 +124,8 @@ impl Prober {
             ports: Vec::new(),
             pairs: BTreeMap::new(),
             due: BTreeSet::new(),
+            held: VecDeque::new(),
+            window: Window::new(),
             outstanding: BTreeMap::new(),
             used: BTreeSet::new(),
             detected: BTreeSet::new(),
@@ -116,6 +135,8 @@ impl Prober {
             evidence: VecDeque::new(),
             loss: 0.0,
             slowest: Duration::ZERO,
+            heard: Duration::ZERO,
+            followed: Duration::ZERO,
             explored: Duration::ZERO,
             reviewed: Duration::ZERO,
             ready: false,
@@ -181,7 +202,8 @@ impl Prober {
 
     /// How often a pair in use is probed.
     fn interval(&self, pair: Pair) -> Duration {
-        if self.detected.contains(&pair) { DETECTED } else { self.settings.interval }
+        let is_rare = self.used.is_empty() || self.detected.contains(&pair);
+        if is_rare { DETECTED } else { self.settings.interval }
     }
 
     /// Adds this many random ports on every next hop.
@@ -248,6 +270,9 @@ impl Prober {
                 break;
             }
             let (id, missed) = entry.remove_entry();
+            if missed.explores {
+                self.window.missed(now, timeout);
+            }
             self.late.insert(id, missed);
             if self.late.len() > LATE {
                 self.late.pop_first();
@@ -259,21 +284,51 @@ impl Prober {
             self.reviewed = now;
             self.review(now);
         }
-        while let Some((at, pair)) = self.due.first().copied() {
+        while let Some((at, pair)) = self.due.first().copied()
+            && at <= now
+        {
             // What is above the limit is sent as soon as that allows.
-            if at > now || !self.send(pair, now, out) {
-                break;
+            if !self.send(pair, now, out) {
+                return;
+            }
+        }
+        let is_silent = self.known().next().is_none();
+        while !is_silent
+            && self.window.has_room()
+            && let Some(pair) = self.held.pop_front()
+        {
+            // It may have been sent, because it came into use.
+            let waits = self.pairs.get(&pair).is_some_and(|state| state.due == HELD);
+            if waits && !self.send(pair, now, out) {
+                self.held.push_front(pair);
+                return;
             }
         }
     }
 
-    /// Sends the probes of a pair that are due. `false` if that is above the limit.
+    /// Whether a pair is probed as one in use: the first one without any in use.
+    fn is_watched(&self, pair: Pair) -> bool {
+        self.used.contains(&pair)
+            || self.used.is_empty() && self.known().next().is_some_and(|(first, _)| first == pair)
+    }
+
+    /// Sends the probes of a pair that are due, or has them wait for room in the window. `false` if
+    /// they are above the limit.
     fn send(&mut self, pair: Pair, now: Duration, out: &mut Vec<Transmit>) -> bool {
-        let (is_used, interval) = (self.used.contains(&pair), self.interval(pair));
+        let (is_used, interval) = (self.is_watched(pair), self.interval(pair));
+        let is_silent = self.known().next().is_none();
+        let is_scout = is_silent && self.is_scout(pair);
         let Some(state) = self.pairs.get_mut(&pair) else {
             self.due.pop_first();
             return true;
         };
+        let explores = !is_used && !is_scout;
+        if explores && (is_silent || !self.window.has_room()) {
+            self.due.remove(&(state.due, pair));
+            state.due = HELD;
+            self.held.push_back(pair);
+            return true;
+        }
         if !self.limit.take_many(now, state.probes_next(is_used, interval)) {
             return false;
         }
@@ -292,148 +347,24 @@ impl Prober {
                 urgent: state.suspect,
                 time: now.as_micros() as u32,
             };
-            self.outstanding.insert(self.id, Outstanding { pair, nonce, at: now, records });
+            let sent = Outstanding { pair, nonce, at: now, records, explores };
+            self.outstanding.insert(self.id, sent);
+            self.window.sent(u32::from(explores));
             self.counts[0] += 1;
             out.push(Transmit { pair, probe });
         }
         let is_suspect = state.suspect;
+        // Pairs that were found together are not to be probed together.
+        let next = match next {
+            REFRESH => self.random.around(REFRESH),
+            _ if is_suspect && self.is_silent(now) => interval,
+            next => next,
+        };
         self.schedule(pair, now + next, false);
         if is_suspect && is_used {
             self.control(pair, now);
         }
         true
-    }
-
-    /// A probe was not answered in time.
-    fn missed(&mut self, sent: Outstanding, now: Duration) {
-        let is_used = self.used.contains(&sent.pair);
-        let is_known = self.pairs.get(&sent.pair).is_some_and(|state| state.known.is_some());
-        let counts = !is_known || self.has_evidence(sent.pair, sent.at);
-        let Some(state) = self.pairs.get_mut(&sent.pair) else { return };
-        if !state.miss(&sent, counts) {
-            return;
-        }
-        if state.known.is_none() {
-            let (again, is_new) = (now + state.again(), state.tries < ROUNDS);
-            if !state.lost {
-                let later = if self.is_left_out(sent.pair) { now + REFRESH } else { again };
-                self.schedule(sent.pair, if is_new { now } else { later }, is_new);
-            }
-            return;
-        }
-        let soon = self.settings.interval / 4;
-        let delay = if is_used { soon } else { self.settings.interval };
-        self.schedule(sent.pair, now + delay, true);
-    }
-
-    /// Whether a probe of another pair was answered that was sent at about this time.
-    fn has_evidence(&self, pair: Pair, at: Duration) -> bool {
-        let window = self.settings.interval / 3;
-        self.evidence.iter().any(|(sent, of)| *of != pair && sent.abs_diff(at) <= window)
-    }
-
-    /// The number of probes without an answer after which a pair is dead.
-    fn missing(&self) -> u8 {
-        let enough = |number: &u8| self.loss.powi(i32::from(*number)) < ERROR;
-        (MISSING..MOST_MISSING).find(enough).unwrap_or(MOST_MISSING)
-    }
-
-    /// Probes a few other pairs at once: whether they are answered tells a dead path from a silent
-    /// VTEP.
-    fn control(&mut self, pair: Pair, now: Duration) {
-        let soon = self.settings.interval / 4;
-        let others: Vec<Pair> = self
-            .pairs
-            .iter()
-            .filter(|(other, state)| **other != pair && state.is_control(now, soon))
-            .map(|(pair, _)| *pair)
-            .take(64)
-            .collect();
-        let start = self.random.below(others.len());
-        for pair in others.iter().cycle().skip(start).take(CONTROLS.min(others.len())) {
-            self.schedule(*pair, now, true);
-        }
-    }
-
-    /// Declares pairs dead that have missed enough, where there is evidence that the VTEP answers.
-    fn bury_missing(&mut self, now: Duration) {
-        let missing = self.missing();
-        let is_dead = |state: &State| state.known.is_some() && state.missed >= missing;
-        let dead = |(pair, state): (&Pair, &State)| is_dead(state).then_some(*pair);
-        self.bury(self.pairs.iter().filter_map(dead).collect(), now);
-    }
-
-    /// Pairs are dead.
-    fn bury(&mut self, dead: Vec<Pair>, now: Duration) {
-        // Pairs on the same route are not probed often, and must not be used before they are.
-        let alike = |pair: &Pair| state::unused_like(&self.pairs, &self.used, *pair);
-        let alike: BTreeSet<Pair> = dead.iter().flat_map(alike).collect();
-        for pair in dead.into_iter().chain(alike) {
-            if let Some(state) = self.pairs.get_mut(&pair) {
-                state.bury();
-            }
-            self.version += 1;
-            self.changes.push(Change::Lost(pair));
-            self.schedule(pair, now, false);
-        }
-    }
-
-    /// Takes an answer. `false` if it fits no probe that waits for one.
-    pub fn answer(&mut self, now: Duration, answer: &Answer) -> bool {
-        let probe = &answer.probe;
-        let fits = |sent: &Outstanding| {
-            sent.nonce == probe.nonce
-                && sent.pair.port == probe.port
-                && sent.records == probe.records
-                && probe.epoch == self.epoch
-        };
-        let of = if self.outstanding.contains_key(&probe.id) {
-            &mut self.outstanding
-        } else {
-            &mut self.late
-        };
-        let Some(sent) = of.get(&probe.id).copied().filter(fits) else {
-            self.counts[2] += 1;
-            return false;
-        };
-        of.remove(&probe.id);
-        self.counts[1] += 1;
-        self.note_evidence(&sent);
-        let delay = now.saturating_sub(sent.at);
-        let was_silent = self.known().next().is_none();
-        let Some(state) = self.pairs.get_mut(&sent.pair) else { return true };
-        let was_lost = state.lost;
-        let missed = if sent.records { 0 } else { state.missed.max(state.tries.min(ROUNDS)) };
-        let (changed, moved) = state.answered(answer, &sent, now, delay);
-        self.slowest = if delay > self.slowest {
-            delay.min(self.slowest * 2 + Duration::from_millis(50))
-        } else {
-            self.slowest - (self.slowest - delay) / 64
-        };
-        for lost in (0..missed).map(|_| 1.0).chain([0.0]) {
-            self.loss += (lost - self.loss) / 128.0;
-        }
-        if changed {
-            self.version += 1;
-        }
-        let returned = was_lost && !state.lost;
-        if was_silent {
-            self.begin_again(now);
-        }
-        if returned {
-            self.changes.push(Change::Returned(sent.pair));
-        } else if moved {
-            self.changes.push(Change::Moved(sent.pair));
-            self.schedule(sent.pair, now, true);
-        }
-        true
-    }
-
-    fn note_evidence(&mut self, sent: &Outstanding) {
-        if self.evidence.len() >= EVIDENCE {
-            self.evidence.pop_front();
-        }
-        self.evidence.push_back((sent.at, sent.pair));
     }
 
     /// Whether the pairs were probed at the start, so that the routes are worth a decision.

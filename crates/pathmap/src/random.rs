@@ -1,5 +1,7 @@
 //! A small generator of pseudo-random numbers. It is for choices, not for secrets.
 
+use std::time::Duration;
+
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
@@ -23,5 +25,10 @@ impl Random {
     /// A number below `bound`; 0 if the bound is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         path::choose(self.next(), bound)
+    }
+
+    /// A time below twice this one, which is the mean.
+    pub fn around(&mut self, mean: Duration) -> Duration {
+        mean * self.below(1 << 16) as u32 / (1 << 15)
     }
 }

@@ -7,10 +7,10 @@ use super::state::State;
 use super::{EXPLORE, FRESH, Pair, Prober, ROUNDS};
 
 impl Prober {
-    /// Whether a pair is not probed again soon: while a VTEP answers nothing, two ports on each next
-    /// hop are enough to see when that changes.
-    pub(super) fn is_left_out(&self, pair: Pair) -> bool {
-        !self.ports.iter().take(2).any(|port| *port == pair.port) && self.known().next().is_none()
+    /// Whether a pair is probed while nothing is known: until a VTEP answers, two ports on each next
+    /// hop are enough.
+    pub(super) fn is_scout(&self, pair: Pair) -> bool {
+        self.ports.iter().take(2).any(|port| *port == pair.port)
     }
 
     /// Probes the pairs that were given up, because a VTEP that was silent has answered.

@@ -1,6 +1,5 @@
 //! What is known about one pair.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +19,8 @@ pub(super) struct Outstanding {
     pub(super) nonce: u32,
     pub(super) at: Duration,
     pub(super) records: bool,
+    /// Whether it counts in the window.
+    pub(super) explores: bool,
 }
 
 /// A route as a probe with Record Route reported it.
@@ -72,6 +73,11 @@ impl State {
         self.known.is_some() && self.record.is_none()
     }
 
+    /// Whether its route is known, with what the routers record.
+    pub(super) const fn is_settled(&self) -> bool {
+        self.known.is_some() && self.record.is_some()
+    }
+
     /// Whether the answer to a probe of this pair would show that the VTEP answers.
     pub(super) fn is_control(&self, now: Duration, soon: Duration) -> bool {
         self.known.is_some() && !self.suspect && self.due > now + soon
@@ -107,8 +113,9 @@ impl State {
             return ([Some(false), Some(true)], wait);
         }
         if self.suspect {
-            let soon = if is_used { interval / 4 } else { interval };
-            return ([Some(false), None], soon);
+            // It is probed earlier if this probe is not answered in time.
+            let next = if is_used { interval / 4 } else { REFRESH };
+            return ([Some(false), None], next);
         }
         let records = self.record.as_ref().is_some_and(|record| record.addresses.is_some())
             && (!is_used || self.sent.is_multiple_of(RECORD_EVERY));
@@ -195,22 +202,4 @@ impl State {
             }
         }
     }
-}
-
-/// The pairs on the route of `pair` that are not in use.
-pub(super) fn unused_like(
-    pairs: &BTreeMap<Pair, State>,
-    used: &BTreeSet<Pair>,
-    pair: Pair,
-) -> Vec<Pair> {
-    let Some(route) = pairs.get(&pair).and_then(|state| state.known.as_ref()) else {
-        return Vec::new();
-    };
-    let is_alike = |(other, state): &(&Pair, &State)| {
-        other.hop == pair.hop
-            && **other != pair
-            && !used.contains(*other)
-            && state.known.as_ref().is_some_and(|known| known.is_route_of(route))
-    };
-    pairs.iter().filter(is_alike).map(|(other, _)| *other).collect()
 }

@@ -31,6 +31,12 @@ pub struct Fabric {
     pub loss: f64,
     /// Uplink and spine between which all packets are lost.
     pub dead: BTreeSet<(u64, u32)>,
+    /// A route that leads by another spine: uplink and spine, and the other spine.
+    pub detour: Option<((u64, u32), u32)>,
+    /// The most answers in a millisecond; more of them wait. `None`: all arrive after one.
+    pub served: Option<usize>,
+    /// The longest time that an answer has waited.
+    pub longest: Duration,
     /// Whether the other leaf answers.
     pub answers: bool,
     /// Whether routers record their addresses.
@@ -61,6 +67,9 @@ impl Fabric {
             spines,
             loss: 0.0,
             dead: BTreeSet::new(),
+            detour: None,
+            served: None,
+            longest: Duration::ZERO,
             answers: true,
             records: true,
             random: Random::new(seed + 1000),
@@ -78,7 +87,13 @@ impl Fabric {
     /// Where a pair leads.
     pub fn route(&self, pair: Pair) -> Route {
         let words = [pair.hop, u64::from(pair.port)];
-        let spine = path::choose(path::hash::hash(self.seed, words), self.spines as usize) as u32;
+        let mut spine =
+            path::choose(path::hash::hash(self.seed, words), self.spines as usize) as u32;
+        if let Some((from, to)) = self.detour
+            && from == (pair.hop, spine)
+        {
+            spine = to;
+        }
         let middle = Ipv4Addr::from_bits(0x0a01_0000 + pair.hop as u32 * 256 + spine);
         let last = Ipv4Addr::from_bits(0x0a02_0000 + spine);
         Route { uplink: pair.hop, spine, addresses: vec![middle, last] }
@@ -122,10 +137,16 @@ impl Fabric {
         while self.now < end {
             self.now += STEP;
             let now = self.now;
-            let (due, later) =
-                std::mem::take(&mut self.answering).into_iter().partition(|(at, _)| *at <= now);
+            let mut left = self.served.unwrap_or(usize::MAX);
+            let (due, later): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut self.answering).into_iter().partition(|(at, _)| {
+                    let arrives = *at <= now && left > 0;
+                    left -= usize::from(arrives);
+                    arrives
+                });
             self.answering = later;
-            for (_, packet) in due {
+            for (at, packet) in due {
+                self.longest = self.longest.max(now - at);
                 assert!(self.take(&packet) || self.loss > 0.0 || !self.dead.is_empty());
                 self.last_answer = packet;
             }

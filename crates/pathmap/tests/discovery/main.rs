@@ -59,6 +59,36 @@ fn what_the_rate_lets_out_is_answered_at_the_other_end() {
     assert_eq!((fabric.responder.counts.limited, wrong(&fabric)), (0, 0));
 }
 
+/// A machine that emulates a fabric may forward only 1,000 probes in a second while all leaves
+/// start. Other packets share its queues, so these must stay short.
+#[test]
+fn exploring_leaves_queues_short() {
+    for seed in 0..5 {
+        let mut fabric = Fabric::new(4, 4, seed, all_ports());
+        fabric.served = Some(1);
+        fabric.run(ms(6000));
+        let known = fabric.prober.known().count();
+        assert_eq!((known, wrong(&fabric)), (fabric.prober.pairs().len(), 0));
+        assert!(fabric.longest <= ms(40), "{:?}", fabric.longest);
+        assert!(fabric.sent < 3000, "{} probes for 1024 pairs, each in two ways", fabric.sent);
+    }
+}
+
+/// A router leads a route over another link, and back. No queue pair uses the route.
+#[test]
+fn routes_that_move_are_found_soon_although_nothing_uses_them() {
+    for seed in 0..10 {
+        let mut fabric = Fabric::new(4, 4, seed, Settings::default());
+        fabric.run(ms(20_000));
+        for detour in [Some(((2, 1), 3)), None] {
+            fabric.detour = detour;
+            assert!(wrong(&fabric) > 5, "the detour changes something");
+            fabric.run(ms(8000));
+            assert_eq!(wrong(&fabric), 0, "seed {seed}, {detour:?}");
+        }
+    }
+}
+
 #[test]
 fn ports_are_added_until_every_route_is_found() {
     for seed in 0..10 {
@@ -172,6 +202,26 @@ fn a_leaf_that_answers_later_is_mapped_soon() {
         "{before} {}",
         silent.sent
     );
+}
+
+/// A vtepd that ends leaves kernel VXLAN behind, which answers nothing.
+#[test]
+fn a_leaf_that_falls_silent_costs_little() {
+    let mut fabric = Fabric::new(4, 4, 5, Settings::default());
+    fabric.run(ms(20_000));
+    let used = use_all(&mut fabric).len() as u64;
+    fabric.answers = false;
+    fabric.run(ms(2000));
+    let before = fabric.sent;
+    fabric.run(ms(10_000));
+    // 20 in a second for each pair in use, and each other pair in about 15 seconds.
+    let most = 10 * (used * 20 + fabric.prober.pairs().len() as u64 / 10);
+    assert!(fabric.sent - before <= most, "{} of {most}", fabric.sent - before);
+    fabric.prober.set_used(fabric.now, BTreeSet::new());
+    fabric.run(ms(2000));
+    let before = fabric.sent;
+    fabric.run(ms(10_000));
+    assert!(fabric.sent - before <= 500, "{}", fabric.sent - before);
 }
 
 #[test]

@@ -269,11 +269,7 @@ impl Targets {
     /// Has the pairs that are in use probed often.
     pub(super) fn watch_used(&mut self, shared: &Shared) {
         for (target, entry) in &mut self.entries {
-            let mut used = shared.read(|placer| placer.used(*target));
-            if used.is_empty() {
-                // Its answers tell the load of links that this leaf may share.
-                used.extend(entry.prober.known().map(|(pair, _)| pair).next());
-            }
+            let used = shared.read(|placer| placer.used(*target));
             entry.prober.set_used(shared.now(), used);
         }
     }

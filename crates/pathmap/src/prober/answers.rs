@@ -1,0 +1,101 @@
+//! What follows from answers: where pairs lead, and how long answers take.
+
+use std::time::Duration;
+
+use super::state::{Outstanding, State};
+use super::{Change, DETECTED, EVIDENCE, Known, Pair, Prober, REFRESH, REVIEW, ROUNDS};
+use crate::message::Answer;
+
+impl Prober {
+    /// Takes an answer. `false` if it fits no probe that waits for one.
+    pub fn answer(&mut self, now: Duration, answer: &Answer) -> bool {
+        let probe = &answer.probe;
+        let fits = |sent: &Outstanding| {
+            sent.nonce == probe.nonce
+                && sent.pair.port == probe.port
+                && sent.records == probe.records
+                && probe.epoch == self.epoch
+        };
+        let in_time = self.outstanding.contains_key(&probe.id);
+        let of = if in_time { &mut self.outstanding } else { &mut self.late };
+        let Some(sent) = of.get(&probe.id).copied().filter(fits) else {
+            self.counts[2] += 1;
+            return false;
+        };
+        of.remove(&probe.id);
+        self.counts[1] += 1;
+        self.note_evidence(&sent);
+        let delay = now.saturating_sub(sent.at);
+        self.heard = now;
+        if sent.explores && in_time {
+            self.window.answered(now, delay);
+        } else {
+            self.window.heard(now, delay);
+        }
+        let was_silent = self.known().next().is_none();
+        let Some(state) = self.pairs.get_mut(&sent.pair) else { return true };
+        let was_lost = state.lost;
+        let (before, was_settled) = (state.known.clone(), state.is_settled());
+        let missed = if sent.records { 0 } else { state.missed.max(state.tries.min(ROUNDS)) };
+        let (changed, moved) = state.answered(answer, &sent, now, delay);
+        self.slowest = if delay > self.slowest {
+            delay.min(self.slowest * 2 + Duration::from_millis(50))
+        } else {
+            self.slowest - (self.slowest - delay) / 64
+        };
+        for lost in (0..missed).map(|_| 1.0).chain([0.0]) {
+            self.loss += (lost - self.loss) / 128.0;
+        }
+        if changed {
+            self.version += 1;
+        }
+        let returned = was_lost && !state.lost;
+        if was_silent {
+            self.begin_again(now);
+        }
+        let is_settled = self.pairs.get(&sent.pair).is_some_and(State::is_settled);
+        if is_settled && !was_settled && !self.used.contains(&sent.pair) {
+            let next =
+                if self.is_watched(sent.pair) { DETECTED } else { self.random.around(REFRESH) };
+            self.schedule(sent.pair, now + next, false);
+        }
+        if returned {
+            self.changes.push(Change::Returned(sent.pair));
+        } else if moved {
+            self.changes.push(Change::Moved(sent.pair));
+            self.schedule(sent.pair, now, true);
+            self.follow_move(sent.pair.hop, before.as_ref(), now);
+        }
+        true
+    }
+
+    /// A pair leads elsewhere: others on the route that it had may, too.
+    fn follow_move(&mut self, hop: u64, before: Option<&Known>, now: Duration) {
+        let Some(route) = before else { return };
+        // Those that are asked now need not be asked again.
+        if now.saturating_sub(self.followed) < REVIEW.max(self.slowest * 2) {
+            return;
+        }
+        self.followed = now;
+        for pair in self.unused_on(hop, route) {
+            self.schedule(pair, now, true);
+        }
+    }
+
+    /// The pairs on a route that are not in use.
+    pub(super) fn unused_on(&self, hop: u64, route: &Known) -> Vec<Pair> {
+        let is_on = |(pair, state): &(&Pair, &State)| {
+            pair.hop == hop
+                && !self.used.contains(*pair)
+                && state.known.as_ref().is_some_and(|known| known.is_route_of(route))
+        };
+        self.pairs.iter().filter(is_on).map(|(pair, _)| *pair).collect()
+    }
+
+    fn note_evidence(&mut self, sent: &Outstanding) {
+        if self.evidence.len() >= EVIDENCE {
+            self.evidence.pop_front();
+        }
+        self.evidence.push_back((sent.at, sent.pair));
+    }
+}
