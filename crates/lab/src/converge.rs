@@ -94,6 +94,33 @@ impl Fabric {
         }
     }
 
+    /// Waits until the fabric forwards and `prepare` is done, and no best path has changed meanwhile.
+    /// On a busy machine, a late BFD packet can take a link down once more. Returns the number of
+    /// best path changes so far.
+    ///
+    /// # Errors
+    /// [`FabricError::NotConverged`] if it takes longer than `limit`, and those of `prepare`.
+    pub(crate) fn settle<E: From<FabricError>>(
+        &self,
+        limit: Duration,
+        report: OnProgress,
+        mut prepare: impl FnMut() -> Result<(), E>,
+    ) -> Result<Vec<u64>, E> {
+        let start = Instant::now();
+        loop {
+            let before = self.best_path_changes()?;
+            self.converge(limit, report)?;
+            prepare()?;
+            if self.best_path_changes()? == before {
+                return Ok(before);
+            }
+            if start.elapsed() >= limit {
+                let missing = "BGP changes its best paths again and again".to_owned();
+                return Err(FabricError::NotConverged { limit, missing }.into());
+            }
+        }
+    }
+
     /// The number of best path changes of each node and address family. If it is the same before
     /// and after a measurement, no best path changed in between.
     ///

@@ -17,8 +17,8 @@ const ATTACH_LIMIT: Duration = Duration::from_secs(30);
 /// Paths are found within this time, or not at all.
 const UNCHANGED: Duration = Duration::from_secs(3);
 const PATHS_LIMIT: Duration = Duration::from_secs(60);
-/// qp-pin makes the load even in this time.
-const BALANCED: Duration = Duration::from_secs(2);
+/// In this time, qp-pin finds that routers lead paths elsewhere which no queue pair uses.
+const FOLLOWED: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(50);
 /// How long vtepd may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -245,15 +245,14 @@ pub(crate) fn await_paths(fabric: &Fabric, report: OnProgress) -> Result<(), Lea
     }
 }
 
-/// As [`await_paths`], and gives qp-pin the time to make the load even: after paths return, it is as
-/// even as before within two seconds.
+/// As [`await_paths`], and gives qp-pin the time to follow paths that have moved.
 ///
 /// # Errors
 /// [`LeavesError`].
-pub(crate) fn await_balance(fabric: &Fabric, report: OnProgress) -> Result<(), LeavesError> {
+pub(crate) fn await_moves(fabric: &Fabric, report: OnProgress) -> Result<(), LeavesError> {
     await_paths(fabric, report)?;
-    report("qp-pin makes the load even")?;
-    std::thread::sleep(BALANCED);
+    report("qp-pin follows paths that have moved")?;
+    std::thread::sleep(FOLLOWED);
     Ok(())
 }
 

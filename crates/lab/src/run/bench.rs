@@ -226,10 +226,12 @@ impl<'a> Bench<'a> {
                 return Ok(run);
             }
             report(&format!("routes changed during a run of {}: again", key.dataplane))?;
-            self.fabric.converge(CONVERGENCE_LIMIT, report)?;
-            if self.probes(&key) {
-                leaves::await_balance(&self.fabric, report)?;
-            }
+            self.fabric.settle(CONVERGENCE_LIMIT, report, || {
+                if self.probes(&key) {
+                    leaves::await_moves(&self.fabric, report)?;
+                }
+                Ok::<_, RunError>(())
+            })?;
         }
         Err(RunError::Unstable(ATTEMPTS))
     }
