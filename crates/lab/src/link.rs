@@ -207,7 +207,8 @@ fn of(port: &Endpoint, change: Change) -> Change {
     Change { from: Some(port.interface.clone()), ..change }
 }
 
-/// Changes the properties of a circuit. `change.from` is not used.
+/// Changes the properties of a circuit, for `change.time` or for good. `lab wan` ends the change, also
+/// if this program is killed. `change.from` is not used.
 ///
 /// # Errors
 /// [`LinkError`]. Nothing has changed then.
@@ -233,18 +234,9 @@ pub fn impair(
     }
     let namespace = deployed.namespace(&ports[0].node)?;
     let mut before = wan::change(&namespace, &changes)?;
-    before.iter_mut().for_each(|before| keep_changed(before, change));
+    // Undoing it leaves later changes of other properties.
+    before.iter_mut().for_each(|before| *before = before.named_by(change));
     Ok(Undo(Action::Circuit(namespace, before)))
-}
-
-/// Keeps what the change has changed, so that undoing it leaves later changes of other properties.
-/// A shorter delay may have lowered the jitter, too.
-fn keep_changed(before: &mut Change, change: &Change) {
-    before.delay = before.delay.filter(|_| change.delay.is_some());
-    before.jitter = before.jitter.filter(|_| change.jitter.is_some() || change.delay.is_some());
-    before.loss = before.loss.filter(|_| change.loss.is_some());
-    before.rate = before.rate.filter(|_| change.rate.is_some());
-    before.queue = before.queue.filter(|_| change.queue.is_some());
 }
 
 #[cfg(test)]
@@ -297,12 +289,9 @@ mod tests {
             loss: Some(0.0),
             rate: Some(0),
             queue: Some(7),
+            time: None,
         };
-        let kept = |change: Change| {
-            let mut kept = before.clone();
-            keep_changed(&mut kept, &change);
-            kept
-        };
+        let kept = |change: Change| before.named_by(&change);
         let from = before.from.clone();
         assert_eq!(
             kept(Change { delay: Some(9), ..Change::default() }),
@@ -322,7 +311,7 @@ mod tests {
             loss: Some(0.001),
             rate: Some(2_000_000),
             queue: Some(4096),
-            from: None,
+            ..Change::default()
         };
         let text = Properties::from(&change).to_string();
         assert_eq!(text, "delay 5.5ms, jitter 1ms, loss 0.1%, rate 2000kbit, queue 4096 bytes");

@@ -11,6 +11,7 @@ mod links;
 mod report;
 mod schedule;
 mod socket;
+mod temporary;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -32,6 +33,7 @@ use links::{Link, Watch};
 use report::Lateness;
 use schedule::{Fate, Schedule};
 use socket::{Sending, Socket};
+use temporary::Temporary;
 
 pub use control::{Change, ChangeError, change};
 pub use report::{Counts, DirectionReport, Report};
@@ -154,6 +156,7 @@ pub struct Wan {
     carriers: Option<Vec<Carrier>>,
     watch: Watch,
     control: Option<Control>,
+    temporary: Temporary,
     /// When interfaces were last listed, and when to list them again without a notification.
     listed: Duration,
     list_again: Option<Duration>,
@@ -201,6 +204,7 @@ impl Wan {
             ports,
             carriers: settings.carrier.then(|| vec![Carrier::Through; settings.circuits.len()]),
             watch: Watch::open().map_err(io_error("watch interfaces"))?,
+            temporary: Temporary::default(),
             control: Control::open().map_err(io_error("open the control socket"))?,
             listed: Duration::ZERO,
             list_again: None,
@@ -252,6 +256,7 @@ impl Wan {
     pub fn poll(&mut self) -> Result<(), WanError> {
         self.wait()?;
         self.follow();
+        self.end_changes();
         if self.watch.has_changes() || self.list_again.is_some_and(|at| self.start.elapsed() >= at)
         {
             self.find_ports()?;
@@ -278,7 +283,8 @@ impl Wan {
             .min();
         let mut until =
             due.map_or(now + WAIT_LIMIT, |due| due.max(now + TICK).min(now + WAIT_LIMIT));
-        until = self.list_again.map_or(until, |again| until.min(again));
+        let others = [self.list_again, self.temporary.next()];
+        until = others.into_iter().flatten().fold(until, Duration::min);
         let mut descriptors = Vec::new();
         if now < self.next_poll {
             until = until.min(self.next_poll);

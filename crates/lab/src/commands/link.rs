@@ -46,6 +46,7 @@ fn impair(arguments: &Impair, output: Output) -> Outcome {
         loss: arguments.loss,
         rate: arguments.rate,
         queue: arguments.queue,
+        time: place.time.map(nanoseconds),
     };
     let undo = link::impair(&deployed, &wire, direction, &change)?;
     // The change is undone also if it cannot be shown.

@@ -38,9 +38,55 @@ pub struct Change {
     pub rate: Option<u64>,
     /// The queue of the rate limit in bytes.
     pub queue: Option<u64>,
+    /// The time in nanoseconds after which the earlier properties come back; `None` for good.
+    pub time: Option<u64>,
 }
 
 impl Change {
+    /// Those of these properties that `change` changes. A shorter delay may lower the jitter, too.
+    pub(crate) fn named_by(&self, change: &Self) -> Self {
+        Self {
+            from: self.from.clone(),
+            delay: self.delay.filter(|_| change.delay.is_some()),
+            jitter: self.jitter.filter(|_| change.jitter.is_some() || change.delay.is_some()),
+            loss: self.loss.filter(|_| change.loss.is_some()),
+            rate: self.rate.filter(|_| change.rate.is_some()),
+            queue: self.queue.filter(|_| change.queue.is_some()),
+            time: None,
+        }
+    }
+
+    /// Those of these properties that `change` does not change.
+    pub(super) fn not_named_by(&self, change: &Self) -> Self {
+        Self {
+            from: self.from.clone(),
+            delay: self.delay.filter(|_| change.delay.is_none()),
+            jitter: self.jitter.filter(|_| change.jitter.is_none() && change.delay.is_none()),
+            loss: self.loss.filter(|_| change.loss.is_none()),
+            rate: self.rate.filter(|_| change.rate.is_none()),
+            queue: self.queue.filter(|_| change.queue.is_none()),
+            time: None,
+        }
+    }
+
+    /// These properties, and those of another change that are missing.
+    pub(super) fn or(self, other: &Self) -> Self {
+        Self {
+            from: self.from.or_else(|| other.from.clone()),
+            delay: self.delay.or(other.delay),
+            jitter: self.jitter.or(other.jitter),
+            loss: self.loss.or(other.loss),
+            rate: self.rate.or(other.rate),
+            queue: self.queue.or(other.queue),
+            time: self.time.or(other.time),
+        }
+    }
+
+    /// Whether it changes nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self { from: self.from.clone(), ..Self::default() }
+    }
+
     /// All properties of a direction.
     pub(super) fn of(from: &str, impairment: &Impairment) -> Self {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -51,6 +97,7 @@ impl Change {
             loss: Some(impairment.loss),
             rate: Some(impairment.rate.unwrap_or_default()),
             queue: Some(impairment.queue),
+            time: None,
         }
     }
 
@@ -125,12 +172,25 @@ impl Wan {
         self.poll_interval = POLL_INTERVAL.min(least.unwrap_or_default() / 4);
     }
 
+    /// Ends the changes whose time has passed.
+    pub(super) fn end_changes(&mut self) {
+        let ended = self.temporary.ended(self.start.elapsed());
+        for (index, undo) in &ended {
+            let Some(direction) = self.directions.get_mut(*index) else { continue };
+            direction.schedule.set(undo.apply(direction.schedule.impairment()));
+        }
+        if !ended.is_empty() {
+            self.set_poll_interval();
+        }
+    }
+
     /// Changes directions, and returns what they were. Frames in transit keep their time.
     ///
     /// # Errors
     /// A message if no circuit has such an interface. Nothing has changed then.
     pub fn change(&mut self, changes: &[Change]) -> Result<Vec<Change>, String> {
-        let Self { ports, directions, .. } = self;
+        let now = self.start.elapsed();
+        let Self { ports, directions, temporary, .. } = self;
         let name = |direction: &Direction| ports.get(direction.from).map(|port| &port.name);
         for from in changes.iter().filter_map(|change| change.from.as_ref()) {
             if !directions.iter().any(|direction| name(direction) == Some(from)) {
@@ -140,13 +200,14 @@ impl Wan {
         }
         let mut before = Vec::new();
         for change in changes {
-            for direction in directions.iter_mut() {
+            for (index, direction) in directions.iter_mut().enumerate() {
                 let Some(from) = name(direction) else { continue };
                 if change.from.as_ref().is_some_and(|wanted| wanted != from) {
                     continue;
                 }
                 let impairment = direction.schedule.impairment();
-                before.push(Change::of(from, impairment));
+                let current = Change::of(from, impairment);
+                before.push(temporary.changed(now, index, change, &current));
                 let after = change.apply(impairment);
                 // A question alone must not draw a new delay.
                 if after != *impairment {

@@ -101,6 +101,14 @@ fn links_change_for_a_time_and_a_picture_shows_their_load() {
     ask(&[&impair[..4], &["a1:b1", "--queue", "5000"]].concat());
     assert!(short.0.wait().unwrap().success());
     assert_round_trip(2.0 * DELAY);
+
+    // Also if the command is killed.
+    let mut killed =
+        Running::start(&[&impair[..], &["a1:b1", "--delay", "20ms", "--for", "2s"]].concat());
+    killed.wait_until_changed();
+    drop(killed);
+    assert_round_trip(40.0);
+    assert!(wait_until(TIMEOUT, || shortest_round_trip() < 4.0 * DELAY), "the change stays");
     the_picture_shows_the_load();
 
     let plain = lab(&["link", "impair", "--name", FABRIC, "leaf1:up1", "--loss", "1%"]);

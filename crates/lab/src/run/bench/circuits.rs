@@ -153,6 +153,7 @@ pub(super) fn changes(
         loss: circuits.loss.map(|loss| loss.get() / 100.0),
         rate: circuits.rate.map(|rate| rate.saturating_mul(1000)),
         queue: circuits.queue,
+        time: None,
     };
     let mut all: BTreeMap<String, Vec<Change>> = BTreeMap::new();
     let Some(near) = near else {
