@@ -32,7 +32,7 @@ use window::Window;
 /// Probes without an answer after which a pair is dead.
 pub const MISSING: u8 = 3;
 /// Rounds in which a new pair is probed.
-const ROUNDS: u8 = 5;
+const ROUNDS: u8 = 8;
 /// How long an answer may take while no delay is known.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(90);
 /// The time of a pair that waits for room in the window: it is not due at any time.

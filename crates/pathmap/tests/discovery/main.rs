@@ -31,8 +31,8 @@ fn pairs_are_mapped_in_100_ms_and_with_loss_in_500_ms() {
             fabric.loss = loss;
             fabric.run(ms(limit));
             let known = fabric.prober.known().count();
-            // With five rounds, (1 - 0.81)⁵ of the pairs are not answered: 0.25 of 1024.
-            assert!(known >= if loss > 0.0 { 1020 } else { 1024 }, "{known} with loss {loss}");
+            // After eight rounds, (1 - 0.81)⁸ of the pairs are not answered: 0.002 of 1024.
+            assert_eq!(known, 1024, "with loss {loss}");
             assert_eq!(wrong(&fabric), 0);
             let recorded =
                 fabric.prober.known().filter(|(_, known)| known.recorded.is_some()).count();
