@@ -231,6 +231,9 @@ impl Prober {
     fn forget(&mut self, pair: Pair) {
         if let Some(state) = self.pairs.remove(&pair) {
             self.due.remove(&(state.due, pair));
+            if state.held {
+                self.held.retain(|held| *held != pair);
+            }
         }
     }
 
@@ -259,7 +262,8 @@ impl Prober {
         let due = self.due.first().map(|(at, _)| *at);
         let missing = self.outstanding.values().next().map(|sent| sent.at + self.timeout());
         let review = (!self.ready && !self.pairs.is_empty()).then(|| self.reviewed + REVIEW);
-        [due, missing, review].into_iter().flatten().min()
+        let held = self.has_room_for_held().then_some(Duration::ZERO);
+        [due, missing, review, held].into_iter().flatten().min()
     }
 
     /// Appends the probes that are to be sent now.
@@ -292,18 +296,25 @@ impl Prober {
                 return;
             }
         }
-        let is_silent = self.known().next().is_none();
-        while !is_silent
-            && self.window.has_room()
+        while self.has_room_for_held()
             && let Some(pair) = self.held.pop_front()
         {
+            let Some(state) = self.pairs.get_mut(&pair) else { continue };
+            state.held = false;
             // It may have been sent, because it came into use.
-            let waits = self.pairs.get(&pair).is_some_and(|state| state.due == HELD);
-            if waits && !self.send(pair, now, out) {
+            if state.due == HELD && !self.send(pair, now, out) {
+                if let Some(state) = self.pairs.get_mut(&pair) {
+                    state.held = true;
+                }
                 self.held.push_front(pair);
                 return;
             }
         }
+    }
+
+    /// Whether pairs that were held may be probed: the window has room, and the VTEP answers.
+    fn has_room_for_held(&self) -> bool {
+        !self.held.is_empty() && self.window.has_room() && self.known().next().is_some()
     }
 
     /// Whether a pair is probed as one in use: the first one without any in use.
@@ -326,7 +337,9 @@ impl Prober {
         if explores && (is_silent || !self.window.has_room()) {
             self.due.remove(&(state.due, pair));
             state.due = HELD;
-            self.held.push_back(pair);
+            if !std::mem::replace(&mut state.held, true) {
+                self.held.push_back(pair);
+            }
             return true;
         }
         if !self.limit.take_many(now, state.probes_next(is_used, interval)) {

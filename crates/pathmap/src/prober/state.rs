@@ -49,6 +49,8 @@ pub(super) struct State {
     answered: Option<Duration>,
     pub(super) lost: bool,
     pub(super) due: Duration,
+    /// Whether it is in the queue of those that wait for room in the window.
+    pub(super) held: bool,
     sent: u32,
 }
 
@@ -64,6 +66,7 @@ impl State {
             answered: None,
             lost: false,
             due,
+            held: false,
             sent: 0,
         }
     }

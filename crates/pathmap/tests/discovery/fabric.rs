@@ -151,7 +151,9 @@ impl Fabric {
                 self.last_answer = packet;
             }
             let mut out = Vec::new();
-            self.prober.tick(now, &mut out);
+            if self.prober.next().is_some_and(|at| at <= now) {
+                self.prober.tick(now, &mut out);
+            }
             for transmit in out {
                 self.sent += 1;
                 let mut message = Message::Probe(transmit.probe).bytes();
