@@ -20,6 +20,16 @@ pub fn jain(loads: &[u64]) -> f64 {
     if squares == 0.0 { 0.0 } else { sum * sum / (loads.len() as f64 * squares) }
 }
 
+/// The lowest MMR that `flows` equal flows can have on `paths` paths: `ceil(N/paths) / (N/paths)`. 0
+/// without flows or paths.
+#[must_use]
+pub fn floor(flows: usize, paths: usize) -> f64 {
+    if flows == 0 || paths == 0 {
+        return 0.0;
+    }
+    (flows.div_ceil(paths) * paths) as f64 / flows as f64
+}
+
 /// The distribution of the MMR when each of several equal flows takes a random path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RandomPlacement {

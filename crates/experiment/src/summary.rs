@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::balance::{
-    RandomPlacement, chance_of, chi_squared, entropy, expected_mmr_of_bins, jain, mmr, range,
+    self, RandomPlacement, chance_of, chi_squared, entropy, expected_mmr_of_bins, jain, mmr, range,
 };
 use crate::file::{BINS, Dataplane, Experiment};
 use crate::plan::{Point, fabric_name};
@@ -300,7 +300,7 @@ fn row(
         reordered: runs.iter().map(|run| run.reordered).sum(),
         sent: runs.iter().map(|run| run.sent).sum(),
         expected: expected.filter(|_| workload.is_none()),
-        floor: (flows as f64 / paths as f64).ceil() * paths as f64 / flows as f64,
+        floor: balance::floor(flows, paths),
         // A failure moves flows during a run, and the flows of a workload are not equal.
         random: if hashes && outage.is_none() && workload.is_none() {
             random_test(runs, widest, flows, paths)

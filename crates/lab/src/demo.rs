@@ -22,7 +22,6 @@ use crate::stream::Stream;
 use crate::topology::{Topology, TopologyError};
 
 pub use figures::{Figures, FiguresError};
-pub(crate) use report::floor_mmr;
 pub use report::{Outcome, PolicyOutcome};
 pub use setup::{Settings, Setup};
 

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::balance::RandomPlacement;
+use crate::balance::{self, RandomPlacement};
 use crate::converge::STABLE_TIME;
 use crate::daemon;
-use crate::demo::{Figures, KERNEL, floor_mmr};
+use crate::demo::{Figures, KERNEL};
 use crate::deployed::{Deployed, Overlay};
 use crate::netns::NetnsError;
 use crate::progress::{Interrupted, OnProgress};
@@ -94,7 +94,7 @@ pub fn run(
         policy: policy(&leaves),
         queue_pairs: settings.queue_pairs,
         frames: sent.frames,
-        floor_mmr: floor_mmr(settings.queue_pairs, tier.len()),
+        floor_mmr: balance::floor(settings.queue_pairs, tier.len()),
         random_mmr: chance.expected_mmr(),
         random_mmr_at_most: chance.quantile_mmr(0.999),
         uplinks: names.iter().map(|name| (name.clone(), spread.share(name, &names))).collect(),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::balance::{RandomPlacement, expected_mmr_of_bins};
+use crate::balance::{self, RandomPlacement, expected_mmr_of_bins};
 use crate::daemon::BINS;
 use crate::spread::Spread;
 
@@ -51,14 +51,6 @@ pub struct PolicyOutcome {
     pub spread: Spread,
 }
 
-/// The lowest MMR of this many equal flows on `paths` paths: `ceil(N/paths) / (N/paths)`.
-pub(crate) fn floor_mmr(flows: usize, paths: usize) -> f64 {
-    if flows == 0 || paths == 0 {
-        return 0.0;
-    }
-    (flows.div_ceil(paths) * paths) as f64 / flows as f64
-}
-
 impl PolicyOutcome {
     fn used(&self, group: &[String]) -> usize {
         group.iter().filter(|link| self.spread.share(link, group) >= USED).count()
@@ -70,7 +62,7 @@ impl Outcome {
     fn expected_mmr(&self, policy: &str) -> f64 {
         let paths = self.between.len();
         match policy {
-            "qp-pin" => floor_mmr(self.setup.queue_pairs, paths),
+            "qp-pin" => balance::floor(self.setup.queue_pairs, paths),
             "qp-hash" => RandomPlacement::new(self.setup.queue_pairs, paths).expected_mmr(),
             "qp-bins" => expected_mmr_of_bins(self.setup.queue_pairs, BINS, paths),
             // All queue pairs have one inner source port, so they are one flow.
@@ -134,7 +126,7 @@ impl Outcome {
             chance.expected_mmr(),
         )?;
         if let Some(pin) = self.policy("qp-pin") {
-            let floor = floor_mmr(queue_pairs, paths);
+            let floor = balance::floor(queue_pairs, paths);
             let fits =
                 if pin.spread.mmr <= floor + 0.01 { "the lowest" } else { "above the lowest" };
             writeln!(

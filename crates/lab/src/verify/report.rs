@@ -13,6 +13,8 @@ const OUTAGE_MAX: f64 = 100.0;
 /// The maximum outage after a silent failure of a circuit, in milliseconds. BFD detects it after
 /// three times 300 ms, later on a busy machine. BGP then needs some time, too.
 const SILENT_OUTAGE_MAX: f64 = 4000.0;
+/// How much the frames of BGP, BFD and probes may add to the MMR.
+const OTHER_FRAMES: f64 = 0.05;
 
 /// The result of a verification.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -91,6 +93,14 @@ pub struct Balance {
     pub random_mmr: f64,
     /// The 99.9th percentile of this ratio.
     pub random_mmr_at_most: f64,
+}
+
+impl Balance {
+    /// The sending leaf.
+    fn leaf(&self) -> &str {
+        let uplink = self.uplinks.keys().next().map_or("", String::as_str);
+        uplink.split(':').next().unwrap_or_default()
+    }
 }
 
 /// The effect of a circuit that failed silently: the routers at both ends kept their carrier.
@@ -227,14 +237,14 @@ impl Outcome {
             ));
         }
         let (floor, chance) = (balance.floor_mmr, balance.random_mmr_at_most);
-        if vtepd && balance.policy == "qp-pin" && mmr > floor + 0.05 {
+        if vtepd && balance.policy == "qp-pin" && mmr > floor + OTHER_FRAMES {
             faults.push(format!(
                 "qp-pin does not spread the queue pairs as evenly as known paths allow: MMR {mmr:.2}, \
                  expected {floor:.2}; see 'vtepctl path' on {}",
-                balance.from
+                balance.leaf()
             ));
         }
-        if vtepd && balance.policy == "qp-hash" && mmr > chance + 0.01 {
+        if vtepd && balance.policy == "qp-hash" && mmr > chance + OTHER_FRAMES {
             faults.push(format!(
                 "the queue pairs are spread worse than by a random hash: MMR {mmr:.2}, expected {chance:.2} at most"
             ));
