@@ -53,6 +53,7 @@ fn know_by_address(fabric: &ScaleAcross, leaf: u32, change: &str) {
 }
 
 #[root_test(needs = frr)]
+#[ignore = "half a minute for a bug of one release of FRR: tests/run --all"]
 fn frr_vni_and_l3vni_hazard() {
     let fabric = ScaleAcross::up("evpn-hazard");
     let version = fabric.node("leaf1").run(&["vtysh", "-c", "show version"]).unwrap();
