@@ -132,12 +132,13 @@ fn p4_bfd_finds_a_path_that_dies_silently() {
     };
     let are_up = |metrics: &_| sessions(metrics)[0] >= 2 && sessions(metrics)[1] == 0;
     leaf.wait_for("a session on each path", are_up);
-    // While sessions are up, each path is probed once a second instead of 100 times.
+    // While sessions are up, each path is probed once a second instead of 100 times, and each of
+    // about 126 other pairs every 15 s on average, in two ways.
     let probes = || leaf.ask(&["path", "--vtep", "10.0.0.2"])[0]["probes"].as_u64().unwrap();
     let before = probes();
     std::thread::sleep(Duration::from_secs(1));
     let sent = probes() - before;
-    assert!(sent <= 10, "{sent} probes");
+    assert!(sent <= 50, "{sent} probes");
     leave_and_return(&lab, &leaf, stream, "p4");
     let stream = Stream::start(&lab.host, &lab.far, rate, 0x7105);
     leaf.wait_for("a session on each path", are_up);
