@@ -13,8 +13,10 @@ const OUTAGE_MAX: f64 = 100.0;
 /// The maximum outage after a silent failure of a circuit, in milliseconds. BFD detects it after
 /// three times 300 ms, later on a busy machine. BGP then needs some time, too.
 const SILENT_OUTAGE_MAX: f64 = 4000.0;
-/// How much the frames of BGP, BFD and probes may add to the MMR.
-const OTHER_FRAMES: f64 = 0.05;
+/// How much frames of BGP and BFD may add to the MMR.
+const OTHER_FRAMES: f64 = 0.01;
+/// The same with probes of qp-pin.
+const OTHER_FRAMES_AND_PROBES: f64 = 0.05;
 
 /// The result of a verification.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -237,7 +239,7 @@ impl Outcome {
             ));
         }
         let (floor, chance) = (balance.floor_mmr, balance.random_mmr_at_most);
-        if vtepd && balance.policy == "qp-pin" && mmr > floor + OTHER_FRAMES {
+        if vtepd && balance.policy == "qp-pin" && mmr > floor + OTHER_FRAMES_AND_PROBES {
             faults.push(format!(
                 "qp-pin does not spread the queue pairs as evenly as known paths allow: MMR {mmr:.2}, \
                  expected {floor:.2}; see 'vtepctl path' on {}",

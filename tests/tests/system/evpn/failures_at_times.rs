@@ -71,9 +71,7 @@ fn failures_come_at_their_times_and_the_fabric_recovers() {
         assert!(hit.milliseconds > 0.5 * hit.usual && hit.usual > 1.0, "{hit:?}");
     }
     let of = |variant: &str| runs.iter().find(|run| run.key.point.variant() == variant).unwrap();
-    // Hardly a frame is on a link that loses its carrier.
-    let lost = ["carrier", "router"].map(|variant| of(variant).lost);
-    assert!(lost != [0; 2], "nothing failed: {runs:?}");
+    assert!(of("carrier").lost > 0, "{:?}", of("carrier"));
     assert_eq!(of("vtepd").lost, 0, "kernel VXLAN takes over");
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("hit iteration") && page.contains("The iteration that it hits takes"));
