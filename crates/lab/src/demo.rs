@@ -104,7 +104,8 @@ pub fn run(
 ) -> Result<(Fabric, Outcome), DemoError> {
     let setup = Setup::of(settings);
     let fabric = Fabric::up(Topology::load(&settings.topology)?, Some(&settings.fabric), report)?;
-    let stable = fabric.settle(CONVERGENCE_LIMIT, report, || Ok::<_, DemoError>(()))?;
+    fabric.converge(CONVERGENCE_LIMIT, report)?;
+    let stable = fabric.best_path_changes()?;
     let deployed = fabric.deployed();
     let overlay = deployed.overlay()?;
     let (from, to) = spread::ends(fabric.topology(), &overlay).ok_or(DemoError::NoHosts)?;

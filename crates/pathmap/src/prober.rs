@@ -314,7 +314,7 @@ impl Prober {
 
     /// Whether pairs that were held may be probed: the window has room, and the VTEP answers.
     fn has_room_for_held(&self) -> bool {
-        !self.held.is_empty() && self.window.has_room() && self.known().next().is_some()
+        !self.held.is_empty() && self.window.has_room() && self.knows_any()
     }
 
     /// Whether a pair is probed as one in use: the first one without any in use.
@@ -327,14 +327,14 @@ impl Prober {
     /// they are above the limit.
     fn send(&mut self, pair: Pair, now: Duration, out: &mut Vec<Transmit>) -> bool {
         let (is_used, interval) = (self.is_watched(pair), self.interval(pair));
-        let is_silent = self.known().next().is_none();
-        let is_scout = is_silent && self.is_scout(pair);
+        let knows_any = self.knows_any();
+        let is_scout = !knows_any && self.is_scout(pair);
         let Some(state) = self.pairs.get_mut(&pair) else {
             self.due.pop_first();
             return true;
         };
         let explores = !is_used && !is_scout;
-        if explores && (is_silent || !self.window.has_room()) {
+        if explores && !(knows_any && self.window.has_room()) {
             self.due.remove(&(state.due, pair));
             state.due = HELD;
             if !std::mem::replace(&mut state.held, true) {
@@ -401,6 +401,11 @@ impl Prober {
     /// The pairs whose routes are known.
     pub fn known(&self) -> impl Iterator<Item = (Pair, &Known)> {
         self.pairs.iter().filter_map(|(pair, state)| Some((*pair, state.known.as_ref()?)))
+    }
+
+    /// Whether any route is known.
+    fn knows_any(&self) -> bool {
+        self.known().next().is_some()
     }
 
     /// The pairs that are dead.

@@ -43,28 +43,26 @@ pub struct Change {
 }
 
 impl Change {
-    /// Those of these properties that `change` changes. A shorter delay may lower the jitter, too.
+    /// Those of these properties that `change` changes.
     pub(crate) fn named_by(&self, change: &Self) -> Self {
-        Self {
-            from: self.from.clone(),
-            delay: self.delay.filter(|_| change.delay.is_some()),
-            jitter: self.jitter.filter(|_| change.jitter.is_some() || change.delay.is_some()),
-            loss: self.loss.filter(|_| change.loss.is_some()),
-            rate: self.rate.filter(|_| change.rate.is_some()),
-            queue: self.queue.filter(|_| change.queue.is_some()),
-            time: None,
-        }
+        self.part(change, true)
     }
 
     /// Those of these properties that `change` does not change.
     pub(super) fn not_named_by(&self, change: &Self) -> Self {
+        self.part(change, false)
+    }
+
+    /// A shorter delay may lower the jitter, so a change of the delay changes both.
+    fn part(&self, change: &Self, named: bool) -> Self {
+        let has_jitter = change.jitter.is_some() || change.delay.is_some();
         Self {
             from: self.from.clone(),
-            delay: self.delay.filter(|_| change.delay.is_none()),
-            jitter: self.jitter.filter(|_| change.jitter.is_none() && change.delay.is_none()),
-            loss: self.loss.filter(|_| change.loss.is_none()),
-            rate: self.rate.filter(|_| change.rate.is_none()),
-            queue: self.queue.filter(|_| change.queue.is_none()),
+            delay: self.delay.filter(|_| change.delay.is_some() == named),
+            jitter: self.jitter.filter(|_| has_jitter == named),
+            loss: self.loss.filter(|_| change.loss.is_some() == named),
+            rate: self.rate.filter(|_| change.rate.is_some() == named),
+            queue: self.queue.filter(|_| change.queue.is_some() == named),
             time: None,
         }
     }

@@ -32,7 +32,7 @@ impl Prober {
         } else {
             self.window.heard(now, delay);
         }
-        let was_silent = self.known().next().is_none();
+        let knew_any = self.knows_any();
         let Some(state) = self.pairs.get_mut(&sent.pair) else { return true };
         let was_lost = state.lost;
         let (before, was_settled) = (state.known.clone(), state.is_settled());
@@ -50,7 +50,7 @@ impl Prober {
             self.version += 1;
         }
         let returned = was_lost && !state.lost;
-        if was_silent {
+        if !knew_any {
             self.begin_again(now);
         }
         let is_settled = self.pairs.get(&sent.pair).is_some_and(State::is_settled);
