@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn main() -> Result<(), String> {
-    // The others are for tests.
-    ["steering", "chosen_port_test", "offload_test"].into_iter().try_for_each(compile)
+    // The last two are for tests.
+    ["steering", "route_lookup", "chosen_port_test", "offload_test"]
+        .into_iter()
+        .try_for_each(compile)
 }
 
 /// Compiles one object.

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ::lab::netns::NetnsError;
-use ::lab::roce::{self, Connection, InnerPort, Limit, Report, RoceError, Sent, Sink, Source};
+use ::lab::roce::{self, Connection, Limit, Report, RoceError, Sent, Sink, Source, SourcePort};
 
 use crate::lab::{ETH, Host};
 
@@ -37,7 +37,7 @@ impl Stream {
     #[must_use]
     pub fn start(from: &Host, to: &Host, rate: Rate, mark: u64) -> Self {
         let connections = roce::connections(mark, rate.queue_pairs);
-        Self::of((from, to), rate, mark, (connections, InnerPort::Constant(0xc000)))
+        Self::of((from, to), rate, mark, (connections, SourcePort::Constant(0xc000)))
     }
 
     /// Starts to send with these connections, whatever the number in `rate`, and inner source ports.
@@ -46,7 +46,7 @@ impl Stream {
         (from, to): (&Host, &Host),
         rate: Rate,
         mark: u64,
-        (connections, inner_port): (Vec<Connection>, InnerPort),
+        (connections, inner_port): (Vec<Connection>, SourcePort),
     ) -> Self {
         let source = Source {
             interface: ETH.to_owned(),

@@ -7,8 +7,8 @@ use std::time::Instant;
 use path::{Entropy, Policy, Settings};
 use pipeline::{Batch, Counters, Frame, Offload, Pipeline, TxBatch, VlanTag};
 use tables::{
-    DontFragment, Fdb, NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniIndex,
-    VniTable, Vtep, VtepIndex,
+    DontFragment, Fdb, FlowLabel, NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel,
+    VniIndex, VniTable, Vtep, VtepIndex,
 };
 use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_SERVICE_VLAN, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
 use wire::roce::Bth;
@@ -117,7 +117,7 @@ impl Leaf {
                 tos: Tos::Inherit,
                 df: DontFragment::Unset,
                 udp_checksum: false,
-                flow_label: 0,
+                flow_label: FlowLabel::default(),
                 accepts_no_checksum: false,
             };
             builder.vni(Arc::new(VniTable {

@@ -21,9 +21,10 @@ const DATAPATHS: [Datapath; 7] = [
     Datapath::NO_GSO,
     Datapath::Offload,
 ];
-/// Kernel VXLAN with chosen source ports, and the physical limit, for encapsulation.
-const ENCAPSULATION: [Datapath; 3] =
-    [Datapath::CHOSEN_PORT, Datapath::CHOSEN_PORT_MARKED, Datapath::Redirect];
+/// Kernel VXLAN with chosen source ports, the physical limit, and programs on a core of their own,
+/// for encapsulation.
+const ENCAPSULATION: [Datapath; 4] =
+    [Datapath::CHOSEN_PORT, Datapath::CHOSEN_PORT_MARKED, Datapath::Redirect, Datapath::OffloadRps];
 /// The policy `qp-pin`, for encapsulation. It is compared with `qp-hash` in the same datapath.
 const PINNED: [(Datapath, Datapath, &str); 2] = [
     (Datapath::Pinned { programs: true }, Datapath::Offload, "programs"),
@@ -109,6 +110,7 @@ fn is_measured(datapath: Datapath, case: Case) -> bool {
         Datapath::ChosenPort { .. } | Datapath::Redirect => {
             input == Input::Host && cores == 1 && !bursts
         }
+        Datapath::OffloadRps => input == Input::Host && cores == 2 && !bursts && !busy,
         Datapath::Pinned { .. } => {
             input == Input::Host && cores == 1 && !bursts && queue_pairs == 64
         }
@@ -301,12 +303,12 @@ fn beside_open_vswitch(measurements: &Measurements) -> Vec<Row> {
         matches!(datapath, Datapath::OpenVswitch { .. }) && case.cores == 2
     }) {
         let theirs = of(measurements, *other, *case, |measured| measured.rate);
-        let vtepds = [Datapath::USERSPACE, Datapath::Offload];
+        let vtepds = [Datapath::USERSPACE, Datapath::Offload, Datapath::OffloadRps];
         for datapath in vtepds.into_iter().filter(|of| measurements.contains_key(&(*of, *case))) {
             let vtepd = of(measurements, datapath, *case, |measured| measured.rate);
             let name = format!("{}, {datapath} / {other}: arrived", named(*case));
             let row = Row::beside("encapsulate", name, "frames/s", vtepd, None, Better::Higher);
-            let target = (datapath == Datapath::Offload).then_some(1.25);
+            let target = (datapath != Datapath::USERSPACE).then_some(1.25);
             rows.push(Row { ratio: Some(vtepd.median / theirs.median), target, ..row });
         }
     }

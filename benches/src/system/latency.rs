@@ -114,18 +114,21 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
         rows.push(Row::beside("idle", case, "µs/s", Figure::of(quiet), None, Better::Lower));
     }
     if options.includes(PROBING) {
-        rows.extend(probing(options, &testbed)?);
+        for paths in [1, 4] {
+            rows.extend(probing(options, &testbed, paths)?);
+        }
     }
     Ok(rows)
 }
 
-/// What probing costs: with `qp-pin`, which probes the one path in use every 50 ms, and without. Two
+/// What probing costs: with `qp-pin`, which probes the paths in use every 50 ms, and without. Two
 /// ports to the testbed's other VTEP, which does not answer, are probed once a second. Both times a few
-/// frames are sent.
-fn probing(options: &Options, testbed: &Testbed) -> Result<Vec<Row>, Failure> {
+/// frames of 64 queue pairs are sent, which are in use on all paths.
+fn probing(options: &Options, testbed: &Testbed, paths: u8) -> Result<Vec<Row>, Failure> {
+    testbed.set_uplinks(paths)?;
     let mut costs: [Vec<[f64; 2]>; 2] = Default::default();
     for round in 1..=options.rounds {
-        eprintln!("round {round} of {}: probing", options.rounds);
+        eprintln!("round {round} of {}: probing, paths: {paths}", options.rounds);
         for (datapath, costs) in [Datapath::Offload, PROBING].into_iter().zip(&mut costs) {
             options.check_interrupt()?;
             let daemon = datapath.start(testbed, &options.vtepd)?.ok_or("vtepd does not run")?;
@@ -155,7 +158,10 @@ fn probing(options: &Options, testbed: &Testbed) -> Result<Vec<Row>, Failure> {
     }
     let [without, with] = costs;
     let row = |name: &str, unit: &'static str, pick: fn([f64; 2]) -> f64| {
-        let case = format!("probing, one path in use, and a VTEP that does not answer: {name}");
+        let plural = if paths == 1 { "" } else { "s" };
+        let case = format!(
+            "probing, {paths} path{plural} in use, and a VTEP that does not answer: {name}"
+        );
         let more = with.iter().zip(&without).map(|(with, without)| pick(*with) - pick(*without));
         Row::beside("idle", case, unit, Figure::of(more), None, Better::Lower)
     };

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lab::packet::{Interface, PacketSocket};
-use lab::roce::{Addresses, FrameTemplate, InnerPort, connections};
+use lab::roce::{Addresses, FrameTemplate, SourcePort, connections};
 use lab::rtnl::{VethEnd, Vxlan};
 use lab::{Namespace, counters, netns};
 use testbed::memory::{self, Memory};
@@ -134,7 +134,7 @@ impl Fabric {
         let pairs: Vec<(u8, u8)> = pairs.filter(|(from, to)| from != to).collect();
         for ((from, to), connection) in pairs.iter().zip(connections(1, pairs.len())) {
             let addresses = Addresses { source: host(*from), destination: host(*to) };
-            let port = InnerPort::PerQueuePair;
+            let port = SourcePort::PerQueuePair;
             let template = FrameTemplate::new(addresses, connection, port, PAYLOAD, 1)?;
             let mut frame = Vec::new();
             template.write(0, &mut frame);

@@ -30,8 +30,8 @@ messages! {
     PortFrames: "bypass passed refreshed stalled",
     Source: "name overruns resyncs stale_seconds state",
     Resync: "dumped swept what",
-    Vni: "chosen_port datapath external left netdev reason_slug standalone taken vni",
-    Taken: "ageing_seconds destination_port flood_vteps frame_limit learning local policy remote_macs strict_vtep",
+    Vni: "chosen_port datapath datapath_reason external left netdev reason_slug standalone taken vni",
+    Taken: "ageing_seconds destination_port flood_vteps flow_label frame_limit learning local policy remote_macs strict_vtep",
     Policy: "bins name seed source_ports",
     FdbEntry: "mac netdev port silent_seconds vni vtep",
     FloodEntry: "netdev vni vtep",
@@ -52,8 +52,13 @@ messages! {
     Event: "buckets gateway interface kind local lost mac moves previous_vtep reason_slug sequence source state text time vni vtep",
     Explanation: "copies datapath destination dropped flooded netdev ports vni",
     ReceivedExplanation: "destination destination_port ecn fate known_vtep learning local netdev port previous_vtep reason source vni vtep",
-    Copy: "bin dropped hash key policy reason route source_port source_ports vtep",
-    CopyRoute: "bucket choices default_route destination_mac destination_port dont_fragment gateway length local path_hash source_mac tos ttl uplink weight weights",
+    Copy: "bin dropped hash key placement policy reason route source_port source_ports vtep",
+    Placement: "paths reason state",
+    VtepPaths: "age_ms answers bfd_sessions bfd_up complete dead destination_port known local pairs paths probes ready routers_max routers_min tiers traced vtep",
+    Path: "arrival delay_us kilobytes others_kilobytes queue_pairs router_count routers source_ports uplink",
+    Tier: "arrival floor jain links mmr",
+    QueuePair: "age_ms bytes cnps destination ecn_marks exact frames idle_ms kilobytes moves naks partner psn_gaps psn_repeats queue_pair routers same_links source source_port state uplink vni vtep",
+    CopyRoute: "bucket choices default_route destination_mac destination_port dont_fragment flow_label gateway length local path_hash source_mac tos ttl uplink weight weights",
 }
 
 #[test]

@@ -54,7 +54,7 @@ struct location_entry {
 	// received a frame from it, which means that the host has moved here.
 	__u64 seen;
 	__u32 index; // LOCATION_REMOTE: the VTEP's index in the snapshot; LOCATION_HOST: the port's ifindex
-	__u32 zero;
+	__u32 learned; // LOCATION_REMOTE: when the worker last got a frame from the address (LEARN_UNIT_SHIFT); 0: not yet
 };
 
 #define MOVE_WINDOW 1000000000LL // nanoseconds; within this time the control task learns of a real move
@@ -179,8 +179,10 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 		counts->stalled += 1;
 		return PASS;
 	}
-	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), port->slot))
+	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), port->slot)) {
+		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
+	}
 	counts->bypass += 1;
 	backlog = punt_backlog();
 	// A super-frame takes the backlog, where kinds that the worker could not read are split.

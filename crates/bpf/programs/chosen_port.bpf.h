@@ -42,6 +42,8 @@ struct port_choice {
 	__u16 ports;
 	__u16 bins;         // of qp-bins; 0 for qp-hash
 	__u16 external;     // whether packets carry their VNI in the tunnel metadata
+	__u16 pins;         // whether `qp-pin` places queue pairs (placed_port.bpf.h)
+	__u16 zero[3];
 };
 
 struct {
@@ -284,15 +286,11 @@ FUNCTION int flow_hash(struct __sk_buff *skb, __u64 state, int five_tuple, __u64
 	return roce ? ROCE : OTHER_IP;
 }
 
-// The source port that a policy chooses for a frame; 0 if the frame is not IP.
-static ALWAYS_INLINE __u32 port_of(struct __sk_buff *skb, const struct port_choice *choice)
+// The source port that a policy chooses for a frame of this kind, which is not NOT_IP.
+static ALWAYS_INLINE __u32 port_of(const struct port_choice *choice, int kind, __u64 hash)
 {
 	__u32 bin;
-	__u64 hash = 0;
-	int kind = flow_hash(skb, choice->state, 0, &hash);
 
-	if (!kind)
-		return 0;
 	if (kind == ROCE && choice->bins) {
 		bin = choose(hash, choice->bins);
 		return choice->min + bin * (choice->ports - 1) / (choice->bins > 1 ? choice->bins - 1 : 1);
@@ -310,47 +308,4 @@ static ALWAYS_INLINE __u32 hash_for(__u32 port, const struct port_choice *choice
 	if (!scaled)
 		scaled = 1;
 	return scaled ^ scaled << 16;
-}
-
-// The settings of the VNI in the frame's tunnel metadata; 0 if it has none of its own.
-static FUNCTION struct port_choice *own_choice(struct __sk_buff *skb)
-{
-	struct port_key key = {.ifindex = skb->ifindex};
-	struct bpf_tunnel_key tunnel;
-
-	if (bpf_skb_get_tunnel_key(skb, &tunnel, sizeof(tunnel), 0))
-		return 0;
-	key.vni = tunnel.tunnel_id;
-	return bpf_map_lookup_elem(&port_choices, &key);
-}
-
-// vxlan netdev egress, for frames that kernel VXLAN encapsulates. Frames that are not IP keep the
-// kernel's own hash.
-static ALWAYS_INLINE int choose_port(struct __sk_buff *skb)
-{
-	struct port_key key = {.ifindex = skb->ifindex};
-	struct port_choice *choice = bpf_map_lookup_elem(&port_choices, &key), *own;
-	__u32 port;
-
-	if (!choice)
-		return PASS;
-	if (choice->external) {
-		own = own_choice(skb);
-		if (own)
-			choice = own;
-	}
-	// With a mark, kernel VXLAN does not use its per-CPU route cache. It looks the route up for
-	// each frame, with the frame's source port.
-	if (choice->mark && !skb->mark)
-		skb->mark = choice->mark;
-	if (!choice->ports)
-		return PASS;
-	port = port_of(skb, choice);
-	if (!port) {
-		count(COUNT_PORT_KEPT);
-		return PASS;
-	}
-	bpf_set_hash(skb, hash_for(port, choice));
-	count(COUNT_PORT_CHOSEN);
-	return PASS;
 }

@@ -115,13 +115,15 @@ static ALWAYS_INLINE void count_received(__u32 slot, __u32 vtep, __u32 length, _
 	if (of_vni) {
 		of_vni->received += segments;
 		of_vni->received_bytes += length;
-		if (past_bridge)
-			of_vni->past_bridge += segments;
 	}
 	if (of_vtep) {
 		of_vtep->received += segments;
 		of_vtep->received_bytes += length;
 	}
+	if (past_bridge)
+		count_several(COUNT_OFFLOAD_PAST_BRIDGE, segments);
+	if (segments > 1)
+		count_several(COUNT_OFFLOAD_COPIES, segments - 1);
 }
 
 // The host port for a decapsulated frame; 0 if it has to pass the bridge.
@@ -142,6 +144,30 @@ static ALWAYS_INLINE __u32 host_port(struct __sk_buff *skb, const struct inside 
 		return 0;
 	// The segments of a super-frame fit.
 	return skb->gso_size || length <= port->delivery_limit ? ifindex : 0;
+}
+
+enum source_state {
+	SOURCE_UNKNOWN, // new or moved: the worker reports it
+	SOURCE_DUE,     // known; the worker reports it before it ages out
+	SOURCE_KNOWN,
+};
+
+// What a VNI that learns knows of the inner source address behind this VTEP. The first frame after the
+// address became known is due: the worker may have earlier ones.
+static FUNCTION int source_state(const struct inside *inner, const struct offload_vni *vni, __u32 slot, __u32 vtep, __u64 now)
+{
+	struct mac_location source = {.scope = slot, .kind = LOCATION_REMOTE};
+	__u32 time = now >> LEARN_UNIT_SHIFT;
+	struct location_entry *entry;
+
+	__builtin_memcpy(source.mac, inner->source, 6);
+	entry = bpf_map_lookup_elem(&mac_locations, &source);
+	if (!entry || entry->index != vtep)
+		return SOURCE_UNKNOWN;
+	if (entry->learned && (!vni->refresh || time - entry->learned < vni->refresh))
+		return SOURCE_KNOWN;
+	entry->learned = time ? time : 1;
+	return SOURCE_DUE;
 }
 
 // Removes the outer headers. A host port splits a super-frame by skb->protocol, which has to become
@@ -198,10 +224,13 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	__u32 *vtep, *netdev, length, port, segments = 1, header, segment;
 	struct inside inner;
 	struct backlog *backlog;
+	int source;
+	__u64 now;
 
-	if (!vni || !(vni->flags & OFFLOAD_DECAPSULATES))
+	if (!vni)
 		return TO_WORKER;
-	if (is_lifeless(bpf_ktime_get_coarse_ns()))
+	now = bpf_ktime_get_coarse_ns();
+	if (heartbeat_expired(now))
 		return PASS;
 	length = ntohs(udp->length) - UDP_OVERHEAD;
 	if (length + at != skb->len || !read_front(skb, inner.destination, at, 14 + 20))
@@ -212,13 +241,19 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	vtep = h6 ? sender_of_ipv6(h6, vni) : sender_of(h);
 	if (!vtep || !is_station(&inner, vni))
 		return TO_WORKER;
+	if (vni->flags & OFFLOAD_LEARNS) {
+		// A frame in the punt pair's queue could be overtaken: its number is not checked.
+		source = through_queue ? SOURCE_UNKNOWN : source_state(&inner, vni, slot, *vtep, now);
+		if (source != SOURCE_KNOWN)
+			return source == SOURCE_DUE ? flow_to_worker(skb, slot, UNDERLAY, at) : TO_WORKER;
+	}
 	if (skb->gso_size) {
 		// Of many packets in one super-frame, each has its own headers. Only the worker splits
 		// those. A super-frame in one packet is forwarded whole, but for UDP: its description of
 		// the tunnel stays, and the kernel would split it there (udp4_ufo_fragment()).
 		segment = inner_packet(&inner) + 14 == length && !is_udp(&inner) ? segment_length(skb, at) : 0;
 		if (segment <= skb->gso_size)
-			return super_frame_to_worker(skb, slot, UNDERLAY, at);
+			return flow_to_worker(skb, slot, UNDERLAY, at);
 		header = segment - skb->gso_size;
 		segments = (length - header + skb->gso_size - 1) / skb->gso_size;
 	}
@@ -233,7 +268,7 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	if (backlog && backlog->arrived != backlog->queued)
 		port = 0;
 	if (remove_outer(skb, at, inner.ethertype))
-		return skb->gso_size ? super_frame_to_worker(skb, slot, UNDERLAY, at) : TO_WORKER;
+		return skb->gso_size ? flow_to_worker(skb, slot, UNDERLAY, at) : TO_WORKER;
 	if (!write_front(skb, inner.destination, 14)) {
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;

@@ -30,7 +30,7 @@ union encapsulated {
 };
 
 // What is decided about a frame.
-struct departure {
+struct tx_decision {
 	struct offload_vni *vni;
 	struct offload_hop *hop;
 	__u64 vtep; // its entry in offload_vteps
@@ -163,8 +163,8 @@ static ALWAYS_INLINE int inherit(struct __sk_buff *skb, const struct offload_vni
 	return 1;
 }
 
-// Counts an encapsulated frame.
-static ALWAYS_INLINE void count_sent(const struct departure *d, __u32 encapsulation)
+// Counts the frames of an encapsulated packet: each segment of a super-frame is one.
+static ALWAYS_INLINE void count_sent(const struct tx_decision *d, __u32 encapsulation)
 {
 	__u32 slot = d->slot, vtep = d->vtep_index, segments = d->segments;
 	const struct offload_hop *hop = d->hop;
@@ -184,6 +184,10 @@ static ALWAYS_INLINE void count_sent(const struct departure *d, __u32 encapsulat
 		if (hop->by_default)
 			of_vtep->by_default += segments;
 	}
+	if (hop->by_default)
+		count_several(COUNT_OFFLOAD_BY_DEFAULT, segments);
+	if (segments > 1)
+		count_several(COUNT_OFFLOAD_COPIES, segments - 1);
 	if (of_path) {
 		of_path->frames += segments;
 		of_path->bytes += bytes + segments * encapsulation;
@@ -192,7 +196,7 @@ static ALWAYS_INLINE void count_sent(const struct departure *d, __u32 encapsulat
 
 // Puts the outer headers before the frame. `headers` begin with those of the packet, and end with the
 // inner Ethernet header.
-static ALWAYS_INLINE int prepend(struct __sk_buff *skb, const struct departure *d, const void *headers, __u32 length)
+static ALWAYS_INLINE int prepend(struct __sk_buff *skb, const struct tx_decision *d, const void *headers, __u32 length)
 {
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
 		      (length == ENCAPSULATION_IPV6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
@@ -215,7 +219,7 @@ failed:
 }
 
 // Writes the outer headers over IPv4. Returns the sum of the UDP pseudo header.
-static ALWAYS_INLINE __u64 write_ipv4(const struct departure *d, struct headers *h, __u32 id)
+static ALWAYS_INLINE __u64 write_ipv4(const struct tx_decision *d, struct headers *h, __u32 id)
 {
 	const struct offload_vni *vni = d->vni;
 	__u64 sum;
@@ -246,11 +250,11 @@ static ALWAYS_INLINE __u64 write_ipv4(const struct departure *d, struct headers 
 
 // The same over IPv6. Returns 0 if the worker gets the frame. A packet needs a checksum there, if the
 // netdev does not say otherwise (RFC 6935), and the programs cannot compute that of each frame.
-static FUNCTION __u64 write_ipv6(struct __sk_buff *skb, const struct departure *d, union encapsulated *o)
+static FUNCTION __u64 write_ipv6(struct __sk_buff *skb, const struct tx_decision *d, union encapsulated *o)
 {
 	const struct offload_vni *vni = d->vni;
 	struct headers_ipv6 *h = &o->ipv6.outer;
-	__u32 index = d->vtep;
+	__u32 index = d->vtep, label;
 	struct offload_address *remote = bpf_map_lookup_elem(&offload_addresses, &index);
 
 	if (!remote)
@@ -262,7 +266,8 @@ static FUNCTION __u64 write_ipv6(struct __sk_buff *skb, const struct departure *
 	__builtin_memcpy(h->destination, d->hop->destination, 6);
 	__builtin_memcpy(h->source, d->hop->source, 6);
 	h->ethertype = htons(ETH_P_IPV6);
-	h->version_class_label = htonl(6 << 28 | d->inherited.tos << 20 | vni->label);
+	label = vni->flags & OFFLOAD_PORT_LABEL ? ntohs(d->port) : vni->label;
+	h->version_class_label = htonl(6 << 28 | d->inherited.tos << 20 | label);
 	h->payload_length = htons((__u16)(d->length + UDP_OVERHEAD));
 	h->next_header = IPPROTO_UDP;
 	h->hop_limit = d->inherited.ttl;
@@ -285,7 +290,7 @@ static FUNCTION __u64 write_ipv6(struct __sk_buff *skb, const struct departure *
 static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vtep_index, __u64 now)
 {
 	struct offload_vni *vni = offload_of(skb, slot, BRIDGE, 0);
-	struct departure d = {.vni = vni, .slot = slot, .vtep_index = vtep_index, .segments = 1};
+	struct tx_decision d = {.vni = vni, .slot = slot, .vtep_index = vtep_index, .segments = 1};
 	union encapsulated o;
 	struct offload_hop *hop;
 	struct pinned *pinned;
@@ -296,7 +301,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 
 	if (!vni)
 		return TO_WORKER;
-	if (is_lifeless(now))
+	if (heartbeat_expired(now))
 		return PASS;
 	vtep = bpf_map_lookup_elem(&offload_vteps, &vtep_index);
 	if (!vtep || !inherit(skb, vni, o.ipv4.ethernet, &d.inherited))
@@ -306,13 +311,15 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	if (!kind)
 		return TO_WORKER;
 	if (kind == ROCE && vni->flags & OFFLOAD_PINS) {
+		__u32 index;
+
 		pinned = pinned_path(slot, vtep_index, hash);
 		if (!pinned || (!pinned->moved && comes_from_worker(skb, &pinned->moved, BRIDGE, 0)))
 			return TO_WORKER;
 		d.port = pinned->port;
 		d.usage = pinned->usage;
-		segment = pinned->hop;
-		hop = bpf_map_lookup_elem(&offload_hops, &segment);
+		index = pinned->hop;
+		hop = bpf_map_lookup_elem(&offload_hops, &index);
 	} else {
 		d.port = htons((__u16)offload_port(vni, kind, hash));
 		hop = offload_next_hop(vni, d.vtep, d.port);
@@ -328,7 +335,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 		segment = segment_length(skb, 0);
 		// Each segment of RoCE may have a queue pair of its own.
 		if (!segment || kind == ROCE || d.inherited.tag)
-			return super_frame_to_worker(skb, slot, BRIDGE, 0);
+			return flow_to_worker(skb, slot, BRIDGE, 0);
 		d.repeated = segment - skb->gso_size;
 		d.segments = (d.length - d.repeated + skb->gso_size - 1) / skb->gso_size;
 	}
@@ -339,7 +346,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	if (is_ipv6) {
 		sum = write_ipv6(skb, &d, &o);
 		if (!sum)
-			return skb->gso_size ? super_frame_to_worker(skb, slot, BRIDGE, 0) : TO_WORKER;
+			return skb->gso_size ? flow_to_worker(skb, slot, BRIDGE, 0) : TO_WORKER;
 		result = prepend(skb, &d, o.ipv6.outer.destination, ENCAPSULATION_IPV6);
 	} else {
 		sum = write_ipv4(&d, &o.ipv4.outer, *id + 1);
@@ -355,6 +362,9 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
 	}
+	// A router on a veth link would use the inner frame's hash instead of the outer ports
+	// (fib_multipath_hash(), net/ipv4/route.c).
+	bpf_set_hash_invalid(skb);
 	count(COUNT_OFFLOAD_ENCAPSULATED);
 	count_sent(&d, is_ipv6 ? ENCAPSULATION_IPV6 : ENCAPSULATION);
 	if (d.usage)

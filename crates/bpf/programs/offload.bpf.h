@@ -11,7 +11,7 @@ struct offload_vni {
 	__u64 state;            // of the policy's hash, with its seed
 	__u32 local[4];         // this leaf's VTEP address, network byte order; IPv4: the first word
 	__u32 vni;              // last word of the VXLAN header, network byte order
-	__u32 label;            // of outer IPv6 headers, 20 bits
+	__u32 label;            // of outer IPv6 headers, 20 bits, without OFFLOAD_PORT_LABEL
 	__u16 destination_port; // network byte order
 	__u16 min;              // the policy's range
 	__u16 ports;            // their number; for five-tuple one less, as in the kernel
@@ -20,7 +20,8 @@ struct offload_vni {
 	__u8 tos;
 	__u8 ttl;               // also for frames without one to inherit
 	__u8 mac[6];            // of the vxlan netdev: frames from it are loops
-	__u8 zero[6];
+	__u8 zero[2];
+	__u32 refresh;          // LEARN_UNITs after which the worker sees a known source again; 0: never
 };
 
 #define OFFLOAD_FIVE_TUPLE 1   // the policy does not look at queue pairs and scales as the kernel
@@ -29,10 +30,14 @@ struct offload_vni {
 #define OFFLOAD_DF_SET 8
 #define OFFLOAD_DF_INHERIT 16
 #define OFFLOAD_CHECKSUM 32    // the outer UDP checksum is computed
-#define OFFLOAD_DECAPSULATES 64
+#define OFFLOAD_LEARNS 64      // the worker reports the source addresses of received frames
 #define OFFLOAD_IPV6 128        // the VTEPs have IPv6 addresses
 #define OFFLOAD_NO_CHECKSUM 256 // packets without a UDP checksum are accepted over IPv6
 #define OFFLOAD_PINS 512        // queue pairs have the path that user space has placed them on
+#define OFFLOAD_PORT_LABEL 1024 // the outer flow label is the source port
+
+// Times of learning are in units of 2^20 nanoseconds of CLOCK_MONOTONIC_COARSE, modulo 2^32.
+#define LEARN_UNIT_SHIFT 20
 
 #define OFFLOAD_VNIS 8192
 
@@ -143,8 +148,7 @@ struct offload_traffic {
 	__u64 sent_bytes;
 	__u64 received;
 	__u64 received_bytes;
-	__u64 by_default;  // of `sent`
-	__u64 past_bridge; // of `received`: sent to a host port
+	__u64 by_default; // of `sent`
 };
 
 struct {
@@ -195,9 +199,9 @@ static FUNCTION int comes_from_worker(struct __sk_buff *skb, __u64 *entry, __u32
 	return 0;
 }
 
-// Leaves a super-frame to the worker. Later frames of its flow follow it until the worker has sent
-// all, so that they do not overtake it.
-static FUNCTION int super_frame_to_worker(struct __sk_buff *skb, __u32 slot, __u32 which, __u32 start)
+// Leaves a frame to the worker although others of its flow are offloaded. Later frames of the flow
+// follow it until the worker has sent all, so that they do not overtake it.
+static FUNCTION int flow_to_worker(struct __sk_buff *skb, __u32 slot, __u32 which, __u32 start)
 {
 	__u64 *entry = bpf_map_lookup_elem(&offload_slots, &slot);
 	__u32 worker = worker_of(skb, start) & (WORKERS - 1);

@@ -2,7 +2,8 @@
 //
 // For tests only: runs the programs of the `offload` datapath, and tells where they redirect a
 // frame. The context passes arguments and results: in `cb[0]` the index of the VTEP, in `cb[1]` and
-// `cb[2]` interface and flags of the redirection, in `cb[3]` the protocol of the resulting frame.
+// `cb[2]` interface and flags of the redirection, in `cb[3]` and `cb[4]` the protocol and the hash of
+// the resulting frame.
 #include <linux/bpf.h>
 
 static inline __attribute__((always_inline)) long noted(__u32 ifindex, __u64 flags);
@@ -34,6 +35,7 @@ static ALWAYS_INLINE int finished(struct __sk_buff *skb, int result)
 	skb->cb[1] = to_ifindex;
 	skb->cb[2] = to_flags;
 	skb->cb[3] = ntohs(skb->protocol);
+	skb->cb[4] = skb->hash;
 	to_ifindex = 0;
 	to_flags = 0;
 	return result;
@@ -41,6 +43,8 @@ static ALWAYS_INLINE int finished(struct __sk_buff *skb, int result)
 
 SEC("classifier") int test_encapsulate(struct __sk_buff *skb)
 {
+	// As the socket of a host does.
+	bpf_set_hash(skb, 1);
 	return finished(skb, encapsulate(skb, TESTED_SLOT, skb->cb[0], bpf_ktime_get_coarse_ns()));
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //
-// The steering programs decide which frames vtepd's workers receive. What they redirect is vtepd's,
-// what they pass is the kernel's.
+// The steering programs decide who forwards a frame. They encapsulate and decapsulate it themselves
+// (datapath `offload`), redirect it to a worker, or pass it to the kernel. For VNIs in the datapath
+// `kernel`, they choose the source port.
 //
 // Only the entry programs are attached. Each one makes a tail call through `kill_switch`. Filling
 // that map attaches all hooks together, and emptying it detaches them together. The kernel empties
@@ -25,6 +26,8 @@
 #endif
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)BPF_FUNC_map_update_elem;
+static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_delete_elem;
 static long (*bpf_tail_call)(void *ctx, void *map, __u32 index) = (void *)BPF_FUNC_tail_call;
 static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect;
 static long (*bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect_peer;
@@ -39,6 +42,7 @@ static long (*bpf_l4_csum_replace)(void *skb, __u32 offset, __u64 from, __u64 to
 static __s64 (*bpf_csum_diff)(__be32 *from, __u32 from_size, __be32 *to, __u32 to_size, __wsum seed) = (void *)BPF_FUNC_csum_diff;
 static long (*bpf_csum_level)(void *skb, __u64 level) = (void *)BPF_FUNC_csum_level;
 static long (*bpf_skb_pull_data)(void *skb, __u32 length) = (void *)BPF_FUNC_skb_pull_data;
+static void (*bpf_set_hash_invalid)(void *skb) = (void *)BPF_FUNC_set_hash_invalid;
 static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 
 // include/uapi/linux/pkt_cls.h. TC_ACT_UNSPEC continues with the next filter, and then with the
@@ -148,6 +152,9 @@ enum {
 	COUNT_OFFLOAD_ENCAPSULATED,
 	COUNT_OFFLOAD_DECAPSULATED,
 	COUNT_OFFLOAD_FAILED,
+	COUNT_OFFLOAD_COPIES,
+	COUNT_OFFLOAD_BY_DEFAULT,
+	COUNT_OFFLOAD_PAST_BRIDGE,
 	COUNTS,
 };
 
@@ -167,11 +174,16 @@ const volatile __u32 through_queue = 0;
 
 #include "watchdog.bpf.h"
 
-static ALWAYS_INLINE void count(__u32 what)
+static ALWAYS_INLINE void count_several(__u32 what, __u32 number)
 {
 	__u64 *n = bpf_map_lookup_elem(&counts, &what);
 	if (n)
-		*n += 1;
+		*n += number;
+}
+
+static ALWAYS_INLINE void count(__u32 what)
+{
+	count_several(what, 1);
 }
 
 // A tail call with an index that the verifier does not know. With a constant index the JIT writes a
@@ -385,6 +397,7 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 #include "offload.bpf.h"
 #include "record.bpf.h"
 #include "pinned.bpf.h"
+#include "placed_port.bpf.h"
 #include "checksum.bpf.h"
 #include "encapsulate.bpf.h"
 #include "bypass.bpf.h"
@@ -426,7 +439,8 @@ static FUNCTION int steer_uplink_ipv4(struct __sk_buff *skb)
 	return uplink_to_worker(skb, taken, ENCAPSULATION);
 }
 
-// Each has a function of its own: together they would need more than the 512 bytes of stack.
+// IPv4 and IPv6 have a function each. In one function, the headers of both would need more than the
+// 512 bytes of stack that a program has.
 SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 {
 	if (skb->protocol == htons(ETH_P_IP))
@@ -460,8 +474,10 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 		count(COUNT_VXLAN_STALLED);
 		goto kernel;
 	}
-	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), taken->slot))
+	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), taken->slot)) {
+		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
+	}
 	count(COUNT_VXLAN_REDIRECTED);
 	return redirect_by_backlog(skb, worker, punt_backlog());
 kernel:

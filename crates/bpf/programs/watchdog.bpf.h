@@ -10,11 +10,11 @@
 // - IDLE: whether the worker has sent all that it has read. It clears this word before it clears
 //   the others.
 // Behind the workers follows a line of the process. Its first word is when a frame first came after
-// the last sign of life, or with CALLED when the programs asked for the next one.
+// the last heartbeat, or with CALLED when the programs asked for the next one.
 enum { UNDERLAY = 0, BRIDGE = 1, IDLE = 2 };
 #define WORDS 8
 #define CALLED 1ULL
-#define LIFE_WORD 64 // WORDS * WORKERS
+#define HEARTBEAT_WORD 64 // WORDS * WORKERS
 
 struct {
 	UINT(type, BPF_MAP_TYPE_ARRAY);
@@ -25,7 +25,7 @@ struct {
 } waiting_since SEC(".maps");
 
 // Numbers of workers to wake, because they have not read a punt pair for too long. WORKERS asks the
-// process for a sign of life.
+// process for a heartbeat.
 struct {
 	UINT(type, BPF_MAP_TYPE_RINGBUF);
 	UINT(max_entries, 4096);
@@ -71,12 +71,12 @@ static ALWAYS_INLINE int stalled(__u32 worker, __u32 which)
 	return 1;
 }
 
-// Whether the process gives no sign of life, so that the tables may be old. The programs ask for one
-// a quarter of the limit after the last one. The process clears the entry, and needs no timer.
-// `now`: CLOCK_MONOTONIC_COARSE in nanoseconds.
-static ALWAYS_INLINE int is_lifeless(__u64 now)
+// Whether the process sends no heartbeat, so that the tables may be old. The programs ask for one a
+// quarter of the limit after the last one. The process clears the entry, and needs no timer. `now`:
+// CLOCK_MONOTONIC_COARSE in nanoseconds.
+static ALWAYS_INLINE int heartbeat_expired(__u64 now)
 {
-	volatile __u64 *since = shared_word(LIFE_WORD);
+	volatile __u64 *since = shared_word(HEARTBEAT_WORD);
 	__u64 start;
 
 	if (!since)

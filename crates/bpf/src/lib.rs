@@ -7,6 +7,8 @@
 //!   counters for each port
 //! - `kill_switch`: the map that all attached programs call through
 //! - `offload`: the tables and counters of the `offload` datapath
+//! - `placed`: queue pairs that are placed in the `kernel` datapath
+//! - [`route_lookup`]: asks the kernel by which next hop it sends a packet
 //! - [`watchdog`]: the map by which the programs detect a worker that hangs
 //! - [`foreign_programs`]: programs of other tools on the hooks that steering uses
 //! - [`stale_filters`]: removes clsact filters that a killed vtepd left behind
@@ -31,9 +33,11 @@ mod mac_locations;
 mod mapped;
 mod maps;
 mod offload;
+mod placed;
 mod port_counts;
 mod programs;
 mod rcu_expedite;
+pub mod route_lookup;
 #[cfg(test)]
 mod shared;
 pub mod stale_filters;
@@ -49,8 +53,11 @@ pub use kill_switch::KillSwitch;
 pub use offload::Offload;
 pub use offload::pinned::{OffloadUsage, PinnedFlow};
 pub use offload::traffic::{OffloadCounts, OffloadPathTraffic, OffloadTraffic};
+pub use placed::{NewQueuePair, Place, PlacedKey, PlacedPorts};
 pub use port_counts::PortCounts;
+pub use route_lookup::RouteLookup;
 pub use steering::{
-    NearEnds, PortChoiceEntry, Steering, SteeringCounts, TakenNetdev, TakenTunnel, TunnelEnd,
+    NearEnds, PortChoiceEntry, ROUTE_PER_FRAME_MARK, Steering, SteeringCounts, TakenNetdev,
+    TakenTunnel, TunnelEnd,
 };
 pub use watchdog::{Call, MOST_WORKERS, PuntSide, Wakeups, Watchdog};

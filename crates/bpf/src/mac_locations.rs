@@ -33,7 +33,7 @@ unsafe impl Pod for Key {}
 pub(crate) struct Entry {
     pub(crate) seen: u64,
     pub(crate) index: u32,
-    pub(crate) zero: u32,
+    pub(crate) learned: u32,
 }
 
 // SAFETY: plain integers without padding.
@@ -119,7 +119,7 @@ impl MacLocations {
         };
         self.waiting.extend(new());
         while let Some((key, index)) = self.waiting.pop_first() {
-            match locations.insert(key, Entry { seen: 0, index, zero: 0 }, NO_EXIST) {
+            match locations.insert(key, Entry { seen: 0, index, learned: 0 }, NO_EXIST) {
                 Ok(()) => self.known += usize::from(key.is_address()),
                 Err(error) if errno(&error) == Some(libc::EEXIST) => {}
                 Err(error) => {

@@ -27,6 +27,7 @@ use entries::{AddressEntry, GroupEntry, HopEntry, VniEntry};
 use indices::Indices;
 use pinned::Pinned;
 use senders::Senders;
+use traffic::{OffloadCounts, Owners};
 
 /// Sizes of the maps (`OFFLOAD_VNIS` and so on in the programs).
 pub(crate) const VNIS: u32 = 8192;
@@ -75,6 +76,7 @@ pub struct Offload {
     /// The next hops of each group, by its index; one index as often as it was acquired.
     members: BTreeMap<u32, Vec<u32>>,
     pinned: Pinned,
+    owners: Owners,
     /// The highest number of a queue pair's counts.
     most_pinned: u32,
     /// How often a snapshot was followed.
@@ -101,6 +103,7 @@ impl Offload {
             groups: Indices::new(1, GROUPS),
             members: BTreeMap::new(),
             pinned: Pinned::default(),
+            owners: Owners::default(),
             most_pinned,
             generation: 0,
             snapshot: Snapshot::default(),
@@ -139,6 +142,14 @@ impl Offload {
         self.generation
     }
 
+    /// As [`super::Steering::offload_counts`].
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn counts(&self, ebpf: &Ebpf, snapshot: &Snapshot) -> Result<OffloadCounts, SteeringError> {
+        self.owners.read(ebpf, snapshot)
+    }
+
     /// Lets all flows of this slot pass the worker until it has sent what it has of them. To be
     /// called before a change by which flows may leave the worker.
     pub(crate) fn settle(&self, slot: u16) {
@@ -166,6 +177,7 @@ impl Offload {
             if self.vnis.get(&slot).is_some_and(|(known, _)| *known == version) {
                 continue;
             }
+            self.owners.vni(ebpf, slot, table.tunnel.vni)?;
             let index = self.free_vni();
             let mut entries: Array<&mut MapData, VniEntry> = map(ebpf, "offload_vnis")?;
             let set = entries.set(index, VniEntry::of(table), 0);
@@ -202,6 +214,7 @@ impl Offload {
             if self.written.get(&index).is_some_and(|written| written.address != address) {
                 self.forget(index);
             }
+            self.owners.vtep(ebpf, index, vtep)?;
             let Some(word) = self.enter_address(ebpf, index, address)? else { continue };
             let hops = self.enter_hops(ebpf, &vtep.paths)?;
             // Frames may wait in the worker for a next hop that is resolved now.

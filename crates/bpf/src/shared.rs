@@ -10,15 +10,16 @@ use crate::offload::entries::{self, AddressEntry, GroupEntry, HopEntry, VniEntry
 use crate::offload::pinned::{PINNED, PinnedEntry, PinnedKey, PinnedUsage};
 use crate::offload::traffic::{self, OffloadPathTraffic, OffloadTraffic};
 use crate::offload::{ADDRESSES, GROUPS, HOPS, MOVING, NO_HOPS, SINGLE, VNIS, VTEPS};
+use crate::placed::{PLACED, PlacedKey};
 use crate::port_counts::{Numbers, PortCounts};
 use crate::programs::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEERS};
 use crate::steering::apply::{TakenNetdev, TakenTunnel, TunnelEnd};
 use crate::steering::chosen_port::{Key, PortChoiceEntry};
 use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
-use crate::watchdog::{CALLED, IDLE, LIFE_WORD, MOST_WORKERS, PuntSide, WORDS};
+use crate::watchdog::{CALLED, HEARTBEAT_WORD, IDLE, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/headers.bpf.h"),
     include_str!("../programs/bypass.bpf.h"),
@@ -28,6 +29,7 @@ const SOURCES: [&str; 14] = [
     include_str!("../programs/punt.bpf.h"),
     include_str!("../programs/offload.bpf.h"),
     include_str!("../programs/pinned.bpf.h"),
+    include_str!("../programs/placed_port.bpf.h"),
     include_str!("../programs/record.bpf.h"),
     include_str!("../programs/checksum.bpf.h"),
     include_str!("../programs/encapsulate.bpf.h"),
@@ -143,7 +145,8 @@ fn offload_layouts() -> [(&'static str, Layout); 9] {
                 tos,
                 ttl,
                 mac,
-                zero
+                zero,
+                refresh
             }),
         ),
         ("offload_address", rust_layout!(AddressEntry { words })),
@@ -162,14 +165,7 @@ fn offload_layouts() -> [(&'static str, Layout); 9] {
         ),
         (
             "offload_traffic",
-            rust_layout!(OffloadTraffic {
-                sent,
-                sent_bytes,
-                received,
-                received_bytes,
-                by_default,
-                past_bridge
-            }),
+            rust_layout!(OffloadTraffic { sent, sent_bytes, received, received_bytes, by_default }),
         ),
         ("offload_path_traffic", rust_layout!(OffloadPathTraffic { frames, bytes })),
     ]
@@ -184,7 +180,7 @@ fn structs_in_maps_have_the_same_layout() {
             rust_layout!(PortEntry { refresh, frame_limit, slot, number, delivery_limit, zero }),
         ),
         ("mac_location", rust_layout!(mac_locations::Key { scope, kind, mac })),
-        ("location_entry", rust_layout!(mac_locations::Entry { seen, index, zero })),
+        ("location_entry", rust_layout!(mac_locations::Entry { seen, index, learned })),
         ("port_counts", rust_layout!(PortCounts { bypass, refreshed, passed, stalled })),
         ("tunnel_end", rust_layout!(TunnelEnd { local, vni, port, zero })),
         ("taken_tunnel", rust_layout!(TakenTunnel { worker, slot, draining, drained })),
@@ -201,9 +197,12 @@ fn structs_in_maps_have_the_same_layout() {
                 min,
                 ports,
                 bins,
-                external
+                external,
+                pins,
+                zero
             }),
         ),
+        ("placed_key", rust_layout!(PlacedKey { hash, ifindex, zero })),
     ]);
     expected.extend(offload_layouts());
     for (name, rust) in &expected {
@@ -225,7 +224,7 @@ fn constants_are_the_same() {
         ("WORKERS", MOST_WORKERS as u64),
         ("WORDS", WORDS as u64),
         ("IDLE", IDLE as u64),
-        ("LIFE_WORD", LIFE_WORD as u64),
+        ("HEARTBEAT_WORD", HEARTBEAT_WORD as u64),
         ("CALLED", CALLED),
         ("UNDERLAY", PuntSide::Underlay as u64),
         ("BRIDGE", PuntSide::Bridge as u64),
@@ -243,11 +242,14 @@ fn constants_are_the_same() {
         ("OFFLOAD_DF_SET", entries::DF_SET.into()),
         ("OFFLOAD_DF_INHERIT", entries::DF_INHERIT.into()),
         ("OFFLOAD_CHECKSUM", entries::CHECKSUM.into()),
-        ("OFFLOAD_DECAPSULATES", entries::DECAPSULATES.into()),
+        ("OFFLOAD_LEARNS", entries::LEARNS.into()),
         ("OFFLOAD_IPV6", entries::IPV6.into()),
         ("OFFLOAD_NO_CHECKSUM", entries::NO_CHECKSUM.into()),
         ("OFFLOAD_PINS", entries::PINS.into()),
+        ("OFFLOAD_PORT_LABEL", entries::PORT_LABEL.into()),
+        ("LEARN_UNIT_SHIFT", entries::LEARN_UNIT_SHIFT.into()),
         ("OFFLOAD_PINNED", PINNED.into()),
+        ("PLACED", PLACED.into()),
         ("OFFLOAD_ADDRESSES", ADDRESSES.into()),
         ("OFFLOAD_VNIS", VNIS.into()),
         ("OFFLOAD_VTEPS", VTEPS.into()),
@@ -304,8 +306,12 @@ fn maps_have_room() {
     assert_eq!(entries("port_counts"), u64::from(Numbers::MOST));
     assert_eq!(entries("bypass_ports"), u64::from(Numbers::MOST));
     assert_eq!(entries("kill_switch"), STEERS.len() as u64);
-    assert!(code.contains("UINT(max_entries, WORDS * WORKERS + WORDS);"), "room for LIFE_WORD");
+    assert!(
+        code.contains("UINT(max_entries, WORDS * WORKERS + WORDS);"),
+        "room for HEARTBEAT_WORD"
+    );
     assert_eq!(entries("offload_pinned"), u64::from(PINNED));
+    assert_eq!(entries("placed_indices"), u64::from(PLACED));
     assert_eq!(entries("offload_vni_traffic"), u64::from(traffic::COUNTED));
     assert_eq!(entries("offload_vtep_traffic"), u64::from(traffic::COUNTED));
     let slots = u64::from(tables::VniIndex::MAX);

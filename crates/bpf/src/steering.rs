@@ -20,7 +20,8 @@ use crate::kill_switch::KillSwitch;
 use crate::mapped::{MappedWords, mapped};
 use crate::offload::Offload;
 use crate::offload::pinned::{OffloadUsage, PINNED, PinnedFlow};
-use crate::offload::traffic::{self, OffloadCounts};
+use crate::offload::traffic::OffloadCounts;
+use crate::placed::PlacedPorts;
 use crate::programs::{
     ACCESS, ARRIVED, EMPTIED, ENTRIES, FAR_END, PORT, PUNT, STEERS, classifier, trim_heap,
 };
@@ -125,6 +126,7 @@ impl Steering {
             .override_global("stall_limit", &limit, true)
             .override_global("through_queue", &through_queue, true)
             .map_max_entries("offload_usage", most_pinned + 1)
+            .map_max_entries("placed_ports", most_pinned + 1)
             .load(object)?;
         for program in
             ENTRIES.map(|e| e.program).into_iter().chain(STEERS.map(|(_, program)| program))
@@ -283,12 +285,13 @@ impl Steering {
         Ok(())
     }
 
-    /// The counters of the `offload` datapath for what is in this snapshot.
+    /// The counters of the `offload` datapath for the VNIs and VTEPs in this snapshot, and for all
+    /// next hops.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub fn offload_counts(&self, snapshot: &Snapshot) -> Result<OffloadCounts, SteeringError> {
-        traffic::read(&self.ebpf, snapshot)
+        self.offload.counts(&self.ebpf, snapshot)
     }
 
     /// Writes which paths the queue pairs of `qp-pin` have in the `offload` datapath. The worker gets
@@ -312,6 +315,14 @@ impl Steering {
     /// When the map cannot be mapped into memory.
     pub fn pinned_usage(&self) -> Result<OffloadUsage, SteeringError> {
         self.offload.pinned_usage(&self.ebpf)
+    }
+
+    /// The queue pairs of the `kernel` datapath. To be called once.
+    ///
+    /// # Errors
+    /// When the maps are not there, or cannot be mapped into memory.
+    pub fn take_placed(&mut self) -> Result<PlacedPorts, SteeringError> {
+        PlacedPorts::take(&mut self.ebpf)
     }
 
     /// The candidates for the bypass at these interfaces, which are host ports or their vxlan

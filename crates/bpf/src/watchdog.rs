@@ -27,8 +27,8 @@ pub const MOST_WORKERS: usize = 8;
 pub(crate) const WORDS: usize = 8;
 /// A worker's word for [`Watchdog::set_idle`] (`IDLE` in `programs/watchdog.bpf.h`).
 pub(crate) const IDLE: usize = 2;
-/// The word of the process (`LIFE_WORD` in `programs/watchdog.bpf.h`).
-pub(crate) const LIFE_WORD: usize = WORDS * MOST_WORKERS;
+/// The word of the process (`HEARTBEAT_WORD` in `programs/watchdog.bpf.h`).
+pub(crate) const HEARTBEAT_WORD: usize = WORDS * MOST_WORKERS;
 
 /// The two punt pairs of a worker, by their index within its part of `waiting_since`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub(crate) fn are_idle(shared_words: &MappedWords, workers: usize) -> bool {
 pub enum Call {
     /// The worker with this number has to read its punt pairs.
     Worker(usize),
-    /// The process has to give a sign of life ([`Wakeups::give_sign_of_life`]).
+    /// The process has to send a heartbeat ([`Wakeups::send_heartbeat`]).
     Process,
 }
 
@@ -149,8 +149,8 @@ impl Wakeups {
 
     /// Tells the programs that the process lives. Without it the `offload` datapath leaves all frames
     /// to the kernel.
-    pub fn give_sign_of_life(&self) {
-        self.shared_words.set(LIFE_WORD, 0);
+    pub fn send_heartbeat(&self) {
+        self.shared_words.set(HEARTBEAT_WORD, 0);
     }
 }
 

@@ -19,7 +19,7 @@ pub enum Change {
         policy: Option<Policy>,
         /// Number of ports of `qp-bins`.
         bins: Option<Bins>,
-        /// Outer source ports of `qp-hash` and `qp-bins`.
+        /// Outer source ports of `qp-hash`, `qp-bins` and `qp-pin`.
         source_ports: Option<SourcePortRange>,
     },
     /// Take over the VNI, even if the configuration excludes it. Its netdev may still be

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use netlink::{Link, LinkKind, Vxlan};
-use path::{Entropy, Policy, SourcePortRange};
-use tables::{DontFragment, Tos, Ttl, Tunnel, VniSource};
+use path::{Entropy, SourcePortRange};
+use tables::{DontFragment, FlowLabel, Tos, Ttl, Tunnel, VniSource};
 use wire::{MacAddr, Vni};
 
 use crate::eligibility::ineligible::{KernelOnlyReason, UnusableRoute};
-use crate::settings::{Datapath, Namespace, Settings};
+use crate::settings::{Datapath, FlowLabelSource, Namespace, Settings};
 use crate::stores::Stores;
 use crate::stores::links::{Links, holds_back};
 use crate::stores::overlay::Overlay;
@@ -138,9 +138,7 @@ impl EligibilityCheck<'_> {
         let (netdev, mac) = (name.to_owned(), link.and_then(|link| link.mac));
         // Standalone VNIs have no bridge, whose ports the programs could forward for.
         let offload = match settings.datapath {
-            Datapath::Offload => link.is_some(),
-            // Only workers learn, so they would decapsulate most of its frames.
-            Datapath::Auto => link.is_some() && learning.is_none(),
+            Datapath::Auto | Datapath::Offload => link.is_some(),
             Datapath::Userspace | Datapath::Kernel => false,
         };
         Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, offload, learning })
@@ -174,7 +172,7 @@ impl EligibilityCheck<'_> {
                 other => return Err(KernelOnlyReason::UnknownDf(other)),
             },
             udp_checksum,
-            flow_label: vxlan.label,
+            flow_label: flow_label(vxlan, self.settings.of(vni).flow_label),
             accepts_no_checksum: vxlan.udp6_zero_checksum_rx,
         })
     }
@@ -201,9 +199,7 @@ impl EligibilityCheck<'_> {
         if !self.local_is_present {
             return Err(KernelOnlyReason::LocalAddressMissing(local));
         }
-        let settings = self.settings.of(vni);
-        // Kernel VXLAN chooses ports by a hash, so a worker forwards with `qp-pin`.
-        if settings.datapath == Datapath::Kernel && settings.policy != Policy::QpPin {
+        if self.settings.of(vni).datapath == Datapath::Kernel {
             return Err(KernelOnlyReason::KernelDatapath);
         }
         if let Some(kind) = holds_back(link) {
@@ -340,6 +336,14 @@ const fn ttl(vxlan: &Vxlan, set: Option<u8>, default: u8) -> Ttl {
         (None, true, _) => Ttl::Inherit { default },
         (None, false, 0) => Ttl::Fixed(default),
         (None, false, ttl) => Ttl::Fixed(ttl),
+    }
+}
+
+/// The outer flow label. A label of the netdev is one that the user wants, so it stays in any case.
+const fn flow_label(vxlan: &Vxlan, source: FlowLabelSource) -> FlowLabel {
+    match (source, vxlan.label) {
+        (FlowLabelSource::SourcePort, 0) => FlowLabel::SourcePort,
+        (_, label) => FlowLabel::Fixed(label),
     }
 }
 

@@ -44,8 +44,8 @@ pub use publish::diff::Diff;
 pub use publish::update::Update;
 pub use resolve::path_mtu::Path;
 pub use settings::{
-    Datapath, Defaults, Filters, LearnLimits, Namespace, RoutePerFrame, Settings, StaleTime,
-    VniSettings,
+    Datapath, Defaults, Filters, FlowLabelSource, LearnLimits, Namespace, RoutePerFrame, Settings,
+    StaleTime, VniSettings,
 };
 pub use sources::SourceState;
 pub use sources::fpm_session::{FpmHazard, FpmSweep};

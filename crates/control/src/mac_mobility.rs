@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn who_moves_now_and_then_is_forgotten_and_a_mass_move_is_no_flapping() {
+    fn rare_moves_expire_and_mass_moves_are_not_flapping() {
         let (mut flapping, mut now) = (Flapping::default(), Instant::now());
         for _ in 0..100 {
             (0..LIMIT).for_each(|_| assert!(!flapping.moved(KEY, LIMIT, now)));

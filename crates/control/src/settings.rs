@@ -113,7 +113,7 @@ pub enum Datapath {
     Offload,
     /// Kernel VXLAN, with source ports that vtepd chooses.
     Kernel,
-    /// `Offload`, but `Userspace` for netdevs that learn and for standalone VNIs.
+    /// `Offload`, but `Userspace` for standalone VNIs.
     #[default]
     Auto,
 }
@@ -148,6 +148,28 @@ pub enum RoutePerFrame {
     Off,
 }
 
+/// Where the flow label of outer IPv6 headers comes from, in the datapaths `userspace` and
+/// `offload`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FlowLabelSource {
+    /// The outer UDP source port, unless the netdev has a label other than 0.
+    #[default]
+    SourcePort,
+    /// The netdev in any case, as with kernel VXLAN.
+    Netdev,
+}
+
+impl FlowLabelSource {
+    /// Its name in the configuration and in all output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SourcePort => "source-port",
+            Self::Netdev => "netdev",
+        }
+    }
+}
+
 /// The configuration of one VNI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VniSettings {
@@ -157,8 +179,11 @@ pub struct VniSettings {
     pub policy: Policy,
     /// Number of ports of `qp-bins`.
     pub bins: Bins,
-    /// Outer source ports of `qp-hash` and `qp-bins`. `five-tuple` uses those of the netdev.
+    /// Outer source ports of `qp-hash`, `qp-bins` and `qp-pin`. `five-tuple` uses those of the
+    /// netdev.
     pub source_ports: SourcePortRange,
+    /// Where the flow label of outer IPv6 headers comes from.
+    pub flow_label: FlowLabelSource,
     /// Outer TTL, 1 to 255, instead of the netdev's.
     pub ttl: Option<u8>,
     /// Whether frames are dropped if no FDB or flood list of a VNI taken over has their VTEP. The
@@ -176,6 +201,7 @@ impl Default for VniSettings {
             policy: Policy::default(),
             bins: Bins::default(),
             source_ports: SourcePortRange::default(),
+            flow_label: FlowLabelSource::default(),
             ttl: None,
             strict_vtep: false,
             addresses: 16_384,

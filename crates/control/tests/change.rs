@@ -63,7 +63,7 @@ fn a_detached_vni_stays_with_the_kernel_until_it_is_attached() {
 }
 
 #[test]
-fn an_attached_vni_is_taken_over_whatever_the_configuration_says_until_it_is_read_again() {
+fn attach_overrides_configuration_until_reload() {
     let excluded = Settings { exclude: BTreeSet::from([vni(VNI)]), ..Settings::default() };
     let others = Settings { include: Some(BTreeSet::from([vni(5)])), ..Settings::default() };
     for (settings, reason) in

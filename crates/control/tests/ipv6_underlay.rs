@@ -5,9 +5,12 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use control::{Filters, Ipv6Interface, KernelOnlyReason, State, UnusableRoute};
+use control::{
+    Filters, FlowLabelSource, Ipv6Interface, KernelOnlyReason, Namespace, Settings, State,
+    UnusableRoute, VniSettings,
+};
 use netlink::{Address, Dump, Message, Operation, Rule, Vxlan};
-use tables::{Ttl, Tunnel};
+use tables::{FlowLabel, Ttl, Tunnel};
 use world::*;
 
 const LOCAL6: &str = "2001:db8::11";
@@ -63,7 +66,7 @@ fn a_vni_is_taken_over_once_the_settings_of_its_uplinks_are_known() {
     state.set_ipv6_interfaces(interfaces([77, 77]));
     assert_eq!(why_left(&state.build(), VXLAN), None);
     let told = tunnel(&mut state);
-    assert_eq!((told.local, told.flow_label), (ip(LOCAL6), 0x12345));
+    assert_eq!((told.local, told.flow_label), (ip(LOCAL6), FlowLabel::Fixed(0x12345)));
     assert_eq!(
         (told.ttl, told.udp_checksum, told.accepts_no_checksum),
         (Ttl::Fixed(77), true, true)
@@ -74,6 +77,24 @@ fn a_vni_is_taken_over_once_the_settings_of_its_uplinks_are_known() {
     assert_eq!(taken.frame_limit, 1500 - 56);
     let vtep = update.snapshot.vteps().next().unwrap();
     assert_eq!((vtep.address, vtep.paths.next_hops().len()), (ip(REMOTE6), 2));
+}
+
+/// A label of the netdev stays. With label 0, the setting decides.
+#[test]
+fn the_flow_label_is_the_netdevs_or_the_source_port() {
+    use FlowLabelSource::{Netdev, SourcePort};
+    for (source, label, expected) in [
+        (SourcePort, 0, FlowLabel::SourcePort),
+        (SourcePort, 0x12345, FlowLabel::Fixed(0x12345)),
+        (Netdev, 0, FlowLabel::Fixed(0)),
+        (Netdev, 0x12345, FlowLabel::Fixed(0x12345)),
+    ] {
+        let mut state = leaf(Vxlan { label, ..vxlan_of(VNI) });
+        let default = VniSettings { flow_label: source, ..VniSettings::default() };
+        state.reload(Settings { default, ..Settings::default() }, Namespace::default());
+        state.set_ipv6_interfaces(interfaces([64, 64]));
+        assert_eq!(tunnel(&mut state).flow_label, expected, "{source:?} {label:#x}");
+    }
 }
 
 #[test]

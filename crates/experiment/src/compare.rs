@@ -1,14 +1,15 @@
 //! Compares two directories of results: what changed, and whether that is more than noise.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
 use crate::file::Experiment;
 use crate::plan::Point;
-use crate::record::{Manifest, Role, Run};
+use crate::record::{Manifest, Run};
 use crate::statistics::Statistics;
-use crate::summary::Summary;
+use crate::summary::{Row, Summary};
 use crate::units::Share;
 
 /// The probability that noise alone makes any of the figures count as changed.
@@ -27,7 +28,7 @@ pub struct Results {
     pub runs: Vec<Run>,
 }
 
-/// The mean MMR of one tier in both directories.
+/// A figure in both directories.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
     /// The fabric.
@@ -36,16 +37,76 @@ pub struct Change {
     pub point: Point,
     /// The label of the dataplane.
     pub dataplane: String,
-    /// The links.
-    pub tier: Role,
-    /// The MMR in the first directory.
+    /// What was measured.
+    pub figure: Figure,
+    /// The tier of links, or the job; empty for the workload and for failures.
+    pub of: String,
+    /// The value in the first directory.
     pub before: Statistics,
-    /// The MMR in the second directory.
+    /// The value in the second directory.
     pub after: Statistics,
     /// The difference of the means that noise explains.
     pub noise: f64,
-    /// Whether the difference is larger.
+    /// Whether the difference is larger. Times do not count if the machine was the limit.
     pub changed: bool,
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Figure {
+    /// The mean MMR of a tier.
+    Mmr,
+    /// The time without traffic after a failure in milliseconds.
+    Outage,
+    /// The time of the iteration that a failure hit in milliseconds.
+    HitCompletion,
+    /// The time of an iteration of the workload or of a job in milliseconds.
+    Completion,
+    /// Its bus bandwidth in Mbit/s.
+    BusBandwidth,
+}
+
+impl Figure {
+    /// The name with its unit.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Mmr => "MMR",
+            Self::Outage => "outage (ms)",
+            Self::HitCompletion => "hit iteration (ms)",
+            Self::Completion => "iteration (ms)",
+            Self::BusBandwidth => "bus (Mbit/s)",
+        }
+    }
+
+    /// Smaller differences do not count.
+    const fn least(self) -> f64 {
+        match self {
+            Self::Mmr => ROUTING,
+            _ => 0.0,
+        }
+    }
+
+    /// Whether it depends on the speed of the machine.
+    fn is_time(self) -> bool {
+        self != Self::Mmr
+    }
+}
+
+/// The figures of a row by what and of what they are.
+fn figures(row: &Row) -> BTreeMap<(Figure, String), Statistics> {
+    let mut all = BTreeMap::new();
+    for tier in &row.tiers {
+        all.insert((Figure::Mmr, tier.role.name().to_owned()), tier.mmr);
+    }
+    let failure = [(Figure::Outage, row.outage), (Figure::HitCompletion, row.hit)];
+    all.extend(failure.into_iter().filter_map(|(of, value)| Some(((of, String::new()), value?))));
+    let own = row.workload.iter().map(|of| (String::new(), of));
+    for (name, of) in own.chain(row.jobs.iter().map(|(name, of)| (name.clone(), of))) {
+        all.insert((Figure::Completion, name.clone()), of.completion);
+        all.insert((Figure::BusBandwidth, name), of.bus_bandwidth);
+    }
+    all
 }
 
 /// What two directories have in common, and what changed.
@@ -59,53 +120,61 @@ pub struct Comparison {
     pub unmatched: usize,
     /// Lost and reordered frames per million, before and after.
     pub disturbed: [f64; 2],
+    /// Whether the machine was the limit in one of them, so that times do not count.
+    pub limited: bool,
 }
 
 /// Compares two directories.
 #[must_use]
 pub fn compare(mut before: Results, mut after: Results) -> Comparison {
     let rows = Summary::new(&before.experiment, &before.runs).rows;
-    let figures: usize = rows.iter().map(|row| row.tiers.len()).sum();
+    let all: usize = rows.iter().map(|row| figures(row).len()).sum();
     // Bonferroni: each comparison may be wrong with its share of the probability.
-    let confidence = Share::try_from(1.0 - FALSE_ALARM / figures.max(1) as f64);
+    let confidence = Share::try_from(1.0 - FALSE_ALARM / all.max(1) as f64);
     let confidence = confidence.unwrap_or(Share::NINETY_FIVE_PERCENT);
     let summarise = |results: &mut Results| {
         results.experiment.repetitions.confidence = confidence;
         Summary::new(&results.experiment, &results.runs)
     };
     let (old, new) = (summarise(&mut before), summarise(&mut after));
-    let mut figures = Vec::new();
+    let limited = old.machine_is_the_limit() || new.machine_is_the_limit();
+    let mut changes = Vec::new();
     let mut matched = 0;
     for row in &old.rows {
-        let same = |other: &&crate::summary::Row| {
+        let same = |other: &&Row| {
             (&other.fabric, &other.point, &other.dataplane)
                 == (&row.fabric, &row.point, &row.dataplane)
         };
         let Some(other) = new.rows.iter().find(same) else { continue };
         matched += 1;
-        for (before, after) in row.tiers.iter().zip(&other.tiers) {
-            let noise = before.mmr.half_width.hypot(after.mmr.half_width).max(ROUTING);
-            figures.push(Change {
+        let mut others = figures(other);
+        for ((figure, of), before) in figures(row) {
+            let Some(after) = others.remove(&(figure, of.clone())) else { continue };
+            let noise = before.half_width.hypot(after.half_width).max(figure.least());
+            let counts = !(limited && figure.is_time());
+            changes.push(Change {
                 fabric: row.fabric.clone(),
                 point: row.point.clone(),
                 dataplane: row.dataplane.clone(),
-                tier: before.role,
-                before: before.mmr,
-                after: after.mmr,
+                figure,
+                of,
+                before,
+                after,
                 noise,
-                changed: (after.mmr.mean - before.mmr.mean).abs() > noise,
+                changed: counts && (after.mean - before.mean).abs() > noise,
             });
         }
     }
     let disturbed = [&old, &new].map(|summary| {
-        let sum = |of: fn(&crate::summary::Row) -> u64| summary.rows.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&Row) -> u64| summary.rows.iter().map(of).sum::<u64>();
         sum(|row| row.lost + row.reordered) as f64 * 1e6 / sum(|row| row.sent).max(1) as f64
     });
     Comparison {
         conditions: before.manifest.differences(&after.manifest),
         unmatched: old.rows.len() + new.rows.len() - 2 * matched,
-        figures,
+        figures: changes,
         disturbed,
+        limited,
     }
 }
 
@@ -118,25 +187,29 @@ impl fmt::Display for Comparison {
         if !changed.is_empty() {
             writeln!(
                 f,
-                "{:<14} {:>5} {:<15} {:<12} {:<9} {:>8} {:>8} {:>8} {:>8}",
+                "{:<14} {:<18} {:>5} {:<15} {:<12} {:<18} {:<10} {:>9} {:>9} {:>9} {:>9}",
                 "fabric",
+                "variant",
                 "pairs",
                 "inner port",
                 "dataplane",
-                "tier",
-                "MMR",
+                "figure",
+                "of",
+                "before",
                 "now",
                 "change",
                 "noise"
             )?;
         }
-        for Change { fabric, point, dataplane, tier, before, after, noise, .. } in &changed {
+        for Change { fabric, point, dataplane, figure, of, before, after, noise, .. } in &changed {
             writeln!(
                 f,
-                "{fabric:<14} {:>5} {:<15} {dataplane:<12} {:<9} {:>8.2} {:>8.2} {:>+8.2} {noise:>8.2}",
+                "{fabric:<14} {:<18} {:>5} {:<15} {dataplane:<12} {:<18} {of:<10} {:>9.2} {:>9.2} \
+                 {:>+9.2} {noise:>9.2}",
+                point.variant(),
                 point.queue_pairs.get(),
                 point.inner_port,
-                tier.name(),
+                figure.name(),
                 before.mean,
                 after.mean,
                 after.mean - before.mean
@@ -149,9 +222,15 @@ impl fmt::Display for Comparison {
         if before + after > 0.0 {
             writeln!(f, "Lost or reordered frames per million: {before:.1}, now {after:.1}.")?;
         }
+        if self.limited && self.figures.iter().any(|change| change.figure.is_time()) {
+            writeln!(
+                f,
+                "The machine was the limit: times and bandwidths do not count as changed."
+            )?;
+        }
         write!(
             f,
-            "{} of {} mean MMRs changed by more than noise. Noise alone changes any of them with a \
+            "{} of {} means changed by more than noise. Noise alone changes any of them with a \
              probability of at most {:.0} %.",
             changed.len(),
             self.figures.len(),
@@ -164,6 +243,7 @@ impl fmt::Display for Comparison {
 mod tests {
     use super::*;
     use crate::record::tests::{manifest, run};
+    use crate::record::{Completion, Hit};
 
     fn results(loads: impl Fn(u32) -> [u64; 4]) -> Results {
         let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
@@ -186,14 +266,51 @@ mod tests {
         let same = compare(noisy(0), noisy(1));
         assert_eq!((same.figures.len(), same.unmatched), (2, 0));
         assert!(same.figures.iter().all(|change| !change.changed), "{same}");
-        assert!(same.to_string().starts_with("0 of 2 mean MMRs changed"), "{same}");
+        assert!(same.to_string().starts_with("0 of 2 means changed"), "{same}");
         let mut other = noisy(0);
         other.manifest.commit = "def".into();
         let changed = compare(results(|_| [400, 200, 100, 100]), other);
         let text = changed.to_string();
         assert!(text.starts_with("commit: \"abc\" there, \"def\" now\nfabric "), "{text}");
-        assert!(text.contains("2 of 2 mean MMRs changed"), "{text}");
+        assert!(text.contains("2 of 2 means changed"), "{text}");
         let less = Results { runs: Vec::new(), ..noisy(0) };
         assert_eq!(compare(noisy(0), less).unmatched, 1);
+    }
+
+    #[test]
+    fn times_of_workloads_jobs_and_failures_are_compared() {
+        let times = |outage: f64, time: f64, job: f64, busy: f64| {
+            let of = |milliseconds: f64, at: u32| Completion {
+                milliseconds: milliseconds + f64::from(at % 3),
+                bus_bandwidth: 5.0,
+                busy,
+                ..Completion::default()
+            };
+            let mut results = results(|_| [200, 200, 200, 200]);
+            for (run, at) in results.runs.iter_mut().zip(0..) {
+                run.key.point.variant = Some((0, "near".to_owned().try_into().unwrap()));
+                run.outage = Some(outage + f64::from(at % 2));
+                run.hit = Some(Hit { milliseconds: 300.0, usual: 100.0, retransmitted: 0 });
+                run.workload = Some(of(time, at));
+                run.jobs = [("other".to_owned(), of(job, at))].into();
+            }
+            results
+        };
+        let before = || times(100.0, 50.0, 70.0, 0.1);
+        let same = compare(before(), before());
+        // Two tiers, outage, hit iteration, and time and bandwidth of the workload and the job.
+        assert_eq!(same.figures.len(), 2 + 2 + 2 + 2);
+        assert!(same.figures.iter().all(|change| !change.changed), "{same}");
+        let found = |after: Results| -> Vec<(Figure, String)> {
+            let all = compare(before(), after).figures.into_iter();
+            all.filter(|of| of.changed).map(|of| (of.figure, of.of)).collect()
+        };
+        assert_eq!(found(times(120.0, 50.0, 70.0, 0.1)), [(Figure::Outage, String::new())]);
+        assert_eq!(found(times(100.0, 60.0, 70.0, 0.1)), [(Figure::Completion, String::new())]);
+        assert_eq!(found(times(100.0, 50.0, 80.0, 0.1)), [(Figure::Completion, "other".into())]);
+        let text = compare(before(), times(100.0, 60.0, 70.0, 0.1)).to_string();
+        assert!(text.contains("variant ") && text.contains(" near "), "{text}");
+        let busy = times(120.0, 60.0, 80.0, 0.99);
+        assert_eq!(found(busy), [], "the machine was the limit");
     }
 }

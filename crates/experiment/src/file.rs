@@ -1,6 +1,9 @@
 //! The experiment file.
 
-use std::fmt;
+mod check;
+mod place;
+mod sweep;
+
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -9,10 +12,13 @@ use toml::Spanned;
 
 use crate::circuits::{Circuit, Circuits};
 use crate::failure::Failure;
-use crate::job::{self, Job};
+use crate::job::Job;
 use crate::random::SEED;
 use crate::record::Role;
 use crate::units::{InnerPort, Name, QueuePairs, Share};
+
+pub use place::{FileError, Place, Source};
+pub use sweep::Sweep;
 
 /// The default number of frames of each queue pair.
 const FRAMES: u32 = 100;
@@ -51,8 +57,8 @@ pub struct Experiment {
     #[serde(default, rename = "failure")]
     #[schemars(with = "Vec<Failure>")]
     pub failures: Vec<Spanned<Failure>>,
-    /// A workload of distributed training instead of a stream: the keys of a job of `lab workload`,
-    /// without `queue-pairs`, `source-port` and `seed`.
+    /// A workload instead of a stream: the keys of a job of `lab workload`, without `queue-pairs`,
+    /// `source-port` and `seed`; or `command` and other keys of a program.
     #[schemars(with = "Option<std::collections::BTreeMap<String, serde_json::Value>>")]
     pub workload: Option<Spanned<toml::Table>>,
     /// Other jobs, which run beside the workload.
@@ -158,7 +164,7 @@ impl Default for Traffic {
 }
 
 /// Settings to compare.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Variant {
     /// The name in the report.
@@ -176,35 +182,26 @@ pub struct Variant {
     /// The circuits.
     #[serde(default)]
     pub circuits: Circuits,
-    /// Keys of the workload that differ.
+    /// Keys of the workload that differ. The others stay, also those of `transport`.
     #[serde(default)]
     #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     pub workload: toml::Table,
+    /// The hosts of the workload, instead of `sites` in `[traffic]`.
+    pub sites: Option<Vec<Vec<Name>>>,
     /// What fails instead of the failures of the experiment.
     #[serde(rename = "failure")]
     #[schemars(with = "Option<Vec<Failure>>")]
     pub failures: Option<Vec<Spanned<Failure>>>,
+    /// The variant of the file, if values of the sweep were added to it.
+    #[serde(skip)]
+    pub of: Option<Name>,
 }
 
-/// The values that are varied.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Sweep {
-    /// Numbers of queue pairs.
-    #[serde(deserialize_with = "some")]
-    pub queue_pairs: Vec<QueuePairs>,
-    /// How the inner UDP source port is chosen.
-    #[serde(deserialize_with = "some")]
-    pub inner_port: Vec<InnerPort>,
-}
-
-impl Default for Sweep {
-    fn default() -> Self {
-        let thirty_two = QueuePairs::try_from(32_u64);
-        Self {
-            queue_pairs: thirty_two.into_iter().collect(),
-            inner_port: vec![InnerPort::Constant],
-        }
+impl Variant {
+    /// The name in the file.
+    #[must_use]
+    pub fn base(&self) -> &Name {
+        self.of.as_ref().unwrap_or(&self.name)
     }
 }
 
@@ -222,8 +219,9 @@ pub struct Repetitions {
     /// Repetitions of each point before the next dataplane has its turn.
     #[schemars(range(min = 1))]
     pub turn: std::num::NonZeroU32,
-    /// A point is measured until the confidence interval of the mean MMR is not wider than this
-    /// share of the mean, to each side.
+    /// A point is measured until half of the confidence interval of its mean is at most this share
+    /// of the mean. The mean is that of the time without traffic (with failures), of the completion
+    /// time (with a workload), or else of the MMR of the widest tier.
     pub precision: Share,
     /// The confidence of the intervals.
     pub confidence: Share,
@@ -313,51 +311,10 @@ pub enum Quantity {
     PeakGain,
 }
 
-/// The experiment file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    /// The file cannot be read.
-    #[error("cannot read {}", .path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// The file does not describe an experiment.
-    #[error("{place}: {message}")]
-    Invalid {
-        /// The file, with line and column if they are known.
-        place: Place,
-        /// What is wrong, and what is expected.
-        message: String,
-    },
-}
-
-/// A place in a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// The file.
-    pub path: PathBuf,
-    /// The line and the column, from 1.
-    pub position: Option<(usize, usize)>,
-}
-
-impl Place {
-    fn new(path: &Path, text: &str, offset: Option<usize>) -> Self {
-        let before = offset.and_then(|offset| text.get(..offset));
-        let position = before.map(|before| {
-            let line = before.rsplit('\n').next().unwrap_or_default();
-            (before.matches('\n').count() + 1, line.chars().count() + 1)
-        });
-        Self { path: path.to_owned(), position }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.display())?;
-        self.position.map_or(Ok(()), |(line, column)| write!(f, ", line {line}, column {column}"))
+impl Quantity {
+    /// Whether it depends on the speed of the machine.
+    pub(crate) const fn is_time(self) -> bool {
+        !matches!(self, Self::Mmr | Self::PeakGain)
     }
 }
 
@@ -367,48 +324,10 @@ impl Experiment {
     /// # Errors
     /// [`FileError::Invalid`], with line and column.
     pub fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
-        let invalid = |offset, message: String| FileError::Invalid {
-            place: Place::new(path, text, offset),
-            message,
-        };
-        let mut experiment: Self = toml::from_str(text).map_err(|error| {
-            invalid(error.span().map(|span| span.start), error.message().trim().to_owned())
-        })?;
-        if let Some(baseline) = &experiment.baseline {
-            let labels: Vec<String> = experiment.dataplanes.iter().map(Dataplane::label).collect();
-            if !labels.contains(&baseline.get_ref().to_string()) {
-                let message = format!(
-                    "baseline '{}' is no dataplane: expected {}",
-                    baseline.get_ref(),
-                    labels.join(", ")
-                );
-                return Err(invalid(Some(baseline.span().start), message));
-            }
-        }
-        for (at, dataplane) in experiment.dataplanes.iter().enumerate() {
-            let label = dataplane.label();
-            if experiment.dataplanes.iter().take(at).any(|other| other.label() == label) {
-                let message = format!("two dataplanes are called '{label}': give one a name");
-                return Err(invalid(None, message));
-            }
-        }
-        if experiment.workload.is_some() && experiment.traffic.sites.iter().flatten().count() < 2 {
-            let message =
-                "a workload needs hosts: set sites = [[\"host1\"], [\"host2\"]] in [traffic]";
-            return Err(invalid(None, message.to_owned()));
-        }
-        let of_variants = experiment.variants.iter().flat_map(|variant| &variant.failures);
-        for failure in experiment.failures.iter().chain(of_variants.flatten()) {
-            failure
-                .get_ref()
-                .check()
-                .map_err(|message| invalid(Some(failure.span().start), message.to_owned()))?;
-        }
-        let can_run = experiment.workload.is_some() && !experiment.has_failures();
-        let variants: Vec<&Name> =
-            experiment.variants.iter().map(|variant| &variant.name).collect();
-        job::check(&experiment.jobs, can_run, &variants)
-            .map_err(|(offset, message)| invalid(Some(offset), message))?;
+        let source = Source { path, text };
+        let mut experiment: Self =
+            toml::from_str(text).map_err(|error| source.parse_error(&error))?;
+        check::check(&experiment, source)?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let quick = experiment.quick.topologies.iter_mut().flatten();
         for topology in experiment.topologies.iter_mut().chain(quick) {
@@ -427,26 +346,57 @@ impl Experiment {
         Ok((Self::parse(path, &text)?, text))
     }
 
-    /// The short form of the experiment, `--quick`.
+    /// The experiment as it is run: the full form, or the short one of `--quick`. The values of the
+    /// sweep have become variants.
     #[must_use]
-    pub fn quick(mut self) -> Self {
-        let Quick { topologies, sweep, workload, repetitions, variants } =
-            std::mem::take(&mut self.quick);
+    pub fn form(mut self, quick: bool) -> Self {
+        let Quick { topologies, sweep, workload, repetitions, variants } = match quick {
+            true => std::mem::take(&mut self.quick),
+            false => Quick::default(),
+        };
         self.topologies = topologies.unwrap_or(self.topologies);
         self.sweep = sweep.unwrap_or(self.sweep);
         self.repetitions = repetitions.unwrap_or(self.repetitions);
         if let Some(all) = &mut self.workload {
-            all.get_mut().extend(workload);
+            merge(all.get_mut(), &workload);
         }
         if let Some(names) = variants {
             self.variants.retain(|variant| names.contains(&variant.name));
         }
+        // The names have been checked.
+        self.variants = self.sweep.variants(&self.variants).unwrap_or(self.variants);
         self
     }
 
     /// The other jobs of a variant.
     pub fn jobs(&self, variant: Option<&Name>) -> impl Iterator<Item = &Job> {
+        let variant = self.variants.iter().find(|of| Some(&of.name) == variant).map(Variant::base);
         self.jobs.iter().map(Spanned::get_ref).filter(move |job| job.is_in(variant))
+    }
+
+    /// The keys of the workload in a variant, by its index.
+    #[must_use]
+    pub fn workload(&self, variant: Option<usize>) -> toml::Table {
+        let mut table = self.workload.as_ref().map(|table| table.get_ref().clone());
+        if let (Some(table), Some(variant)) =
+            (&mut table, variant.and_then(|index| self.variants.get(index)))
+        {
+            merge(table, &variant.workload);
+        }
+        table.unwrap_or_default()
+    }
+
+    /// Whether the workload is a program of the user. Otherwise it is a collective operation.
+    #[must_use]
+    pub fn is_program(&self) -> bool {
+        self.workload.as_ref().is_some_and(|table| table.get_ref().contains_key("command"))
+    }
+
+    /// The hosts of the workload by site, in a variant.
+    #[must_use]
+    pub fn sites(&self, variant: Option<usize>) -> &[Vec<Name>] {
+        let variant = variant.and_then(|index| self.variants.get(index));
+        variant.and_then(|variant| variant.sites.as_ref()).unwrap_or(&self.traffic.sites)
     }
 
     /// Whether something fails during the runs.
@@ -477,6 +427,21 @@ impl Experiment {
 #[must_use]
 pub fn schema() -> serde_json::Value {
     schemars::schema_for!(Experiment).to_value()
+}
+
+/// Adds the keys of `other`, which win. Tables are merged key by key, except for `compute`, whose keys
+/// depend on its distribution.
+fn merge(table: &mut toml::Table, other: &toml::Table) {
+    for (key, value) in other {
+        match (table.get_mut(key), value) {
+            (Some(toml::Value::Table(own)), toml::Value::Table(value)) if key != "compute" => {
+                merge(own, value);
+            }
+            _ => {
+                table.insert(key.clone(), value.clone());
+            }
+        }
+    }
 }
 
 fn seed() -> u64 {

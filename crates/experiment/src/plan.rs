@@ -21,6 +21,12 @@ pub struct Point {
 }
 
 impl Point {
+    /// The index of the variant in [`Experiment::variants`].
+    #[must_use]
+    pub fn index(&self) -> Option<usize> {
+        self.variant.as_ref().map(|(index, _)| *index)
+    }
+
     /// The name of the variant, or nothing.
     #[must_use]
     pub fn variant(&self) -> &str {
@@ -46,11 +52,12 @@ pub struct Key {
 }
 
 impl Key {
-    /// The seed of the queue pair numbers. Each number of queue pairs has other ones, so that a
-    /// policy with a memory does not know them from the run before.
+    /// The seed of the queue pair numbers. Each number of queue pairs and each variant has other
+    /// ones, so that a policy with a memory does not know them from the run before.
     #[must_use]
     pub fn numbers_seed(&self) -> u64 {
-        self.seed.wrapping_add(self.point.queue_pairs.get() as u64)
+        let variant = self.point.index().map_or(0, |index| index as u64 + 1);
+        self.seed.wrapping_add(self.point.queue_pairs.get() as u64).wrapping_add(variant << 16)
     }
 }
 
@@ -179,6 +186,43 @@ mod tests {
         assert_ne!(plan(5), plan(6));
         let seeds = |plan: &Plan| plan.turns[0].runs.iter().map(|run| run.seed).collect::<Vec<_>>();
         assert_ne!(seeds(&plan(5)), seeds(&plan(6)));
+    }
+
+    #[test]
+    fn failures_and_order_are_those_of_the_file_again() {
+        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['b.clab.yml']
+            dataplane = [{policy = 'kernel'}, {policy = 'qp-hash'}]
+            failure = [{kind = 'silent', at = '2s'}, {kind = 'frr', node = 'spine1'}]
+            [[variant]]\nname = 'a'\n[[variant]]\nname = 'b'\nfailure = [{kind = 'carrier'}]
+            [repetitions]\nmax = 7\nturn = 3";
+        let runs = |text: &str| -> Vec<(Key, Vec<crate::failure::Failure>)> {
+            let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap().form(false);
+            let runs = Plan::new(&experiment).turns.into_iter().flat_map(|turn| turn.runs);
+            let failures = |key: &Key| experiment.failures(key.point.index());
+            runs.map(|key| (key.clone(), failures(&key).into_iter().cloned().collect())).collect()
+        };
+        let once = runs(text);
+        assert_eq!(once, runs(text));
+        let order = |runs: &[(Key, Vec<_>)]| {
+            let key =
+                |(key, _): &(Key, _)| (key.dataplane.clone(), key.point.clone(), key.repetition);
+            runs.iter().map(key).collect::<Vec<_>>()
+        };
+        let other = runs(&format!("seed = 7\n{text}"));
+        assert_ne!(order(&once), order(&other), "the seed decides the order");
+        assert!(once.iter().any(|(_, failures)| failures.len() == 2));
+    }
+
+    #[test]
+    fn no_other_point_of_a_repetition_has_the_same_queue_pairs() {
+        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['a.clab.yml']
+            dataplane = [{policy = 'kernel'}]\nvariant = [{name = 'a'}, {name = 'b'}]
+            [sweep]\nqueue-pairs = [1, 2, 1000]\n[repetitions]\nmax = 2\nmin = 1\nturn = 2";
+        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+        let turns = Plan::new(&experiment).turns;
+        let seeds: BTreeSet<u64> =
+            turns.iter().flat_map(|turn| &turn.runs).map(Key::numbers_seed).collect();
+        assert_eq!(seeds.len(), 2 * 3 * 2);
     }
 
     #[test]

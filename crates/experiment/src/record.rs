@@ -1,6 +1,6 @@
 //! What is known about a run, and about the machine and the programs of all runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -92,6 +92,10 @@ pub struct Run {
     pub seconds: f64,
     /// The busy share of all CPUs during the run, 0 to 1.
     pub busy: f64,
+    /// The largest share of its rate that a circuit on the path carried, 0 to 1; absent without
+    /// circuits that have a rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full: Option<f64>,
     /// The number of attempts. A run is repeated if routes changed meanwhile.
     pub attempts: u32,
     /// The time without traffic after a failure in milliseconds: the mean of the queue pairs that
@@ -124,7 +128,7 @@ pub struct Hit {
 }
 
 /// The result of a workload: of its iterations without warm-up.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
     /// The number of iterations.
     pub iterations: u32,
@@ -148,6 +152,36 @@ pub struct Completion {
     /// The mean time that the last host ended after the median host, in milliseconds.
     #[serde(default)]
     pub straggler: f64,
+    /// The counters of all hosts, with the names that NICs have. Those that are 0 are absent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, u64>,
+    /// Each iteration; empty for a job beside the workload.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub each: Vec<Iteration>,
+}
+
+/// One iteration of a workload. Times are in milliseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Iteration {
+    /// The communication time.
+    pub milliseconds: f64,
+    /// The host that ended last.
+    pub straggler: String,
+    /// How long after the median host it ended.
+    pub behind: f64,
+    /// The number of messages.
+    pub messages: u64,
+    /// The median of the completion times of messages.
+    pub p50: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+    /// The 99.9th percentile.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+    /// The counters of all hosts. Those that are 0 are absent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, u64>,
 }
 
 impl Run {
@@ -166,7 +200,7 @@ impl Run {
     /// The value that the stop rule looks at: the outage, the completion time, or the MMR.
     #[must_use]
     pub fn value(&self) -> f64 {
-        let completion = self.workload.map(|workload| workload.milliseconds);
+        let completion = self.workload.as_ref().map(|workload| workload.milliseconds);
         self.outage.or(completion).unwrap_or_else(|| self.mmr())
     }
 
@@ -195,8 +229,11 @@ pub struct Manifest {
     /// Whether the fabric was already up, `--deployed`.
     #[serde(default)]
     pub deployed: bool,
-    /// The checksum of the experiment file.
+    /// The checksum of the experiment file in the directory.
     pub file: String,
+    /// The checksums of the topologies and of the files that they bind, by name.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
     /// The commit of the sources, with `-dirty` after changes that are not committed.
     pub commit: String,
     /// The checksums of the programs `lab` and `vtepd`.
@@ -232,14 +269,34 @@ impl Manifest {
             Ok(serde_json::Value::Object(values)) => values,
             _ => serde_json::Map::new(),
         };
-        let (own, other) = (values(self), values(other));
-        let differ = own.iter().filter(|(key, value)| other.get(*key) != Some(value));
-        differ
-            .map(|(key, value)| {
-                let other = other.get(key).map(ToString::to_string).unwrap_or_default();
-                format!("{key}: {value} there, {other} now")
-            })
-            .collect()
+        let mut found = Vec::new();
+        differ("", &values(self), &values(other), &mut found);
+        found
+    }
+}
+
+/// Finds the values that differ, also in maps.
+fn differ(
+    place: &str,
+    own: &serde_json::Map<String, serde_json::Value>,
+    other: &serde_json::Map<String, serde_json::Value>,
+    found: &mut Vec<String>,
+) {
+    let keys: BTreeSet<&String> = own.keys().chain(other.keys()).collect();
+    for key in keys {
+        let pair = (own.get(key), other.get(key));
+        let name = format!("{place}{key}");
+        match pair {
+            (Some(serde_json::Value::Object(own)), Some(serde_json::Value::Object(other))) => {
+                differ(&format!("{name} "), own, other, found);
+            }
+            (own, other) if own != other => {
+                let [own, other] = [own, other]
+                    .map(|value| value.map_or("nothing".to_owned(), ToString::to_string));
+                found.push(format!("{name}: {own} there, {other} now"));
+            }
+            _ => {}
+        }
     }
 }
 
@@ -293,6 +350,7 @@ pub(crate) mod tests {
             duplicated: 0,
             seconds: 0.1,
             busy: 0.4,
+            full: None,
             attempts: 1,
             outage: None,
             outage_longest: None,
@@ -308,6 +366,10 @@ pub(crate) mod tests {
             quick: false,
             deployed: false,
             file: "1".into(),
+            files: BTreeMap::from([
+                ("a.clab.yml".into(), "4".into()),
+                ("b.conf".into(), "5".into()),
+            ]),
             commit: "abc".into(),
             programs: BTreeMap::from([("vtepd".into(), "2".into())]),
             machine: Machine {
@@ -349,8 +411,15 @@ pub(crate) mod tests {
         assert_eq!(one.differences(&other), [""; 0]);
         other.commit = "def".into();
         other.machine.cpus = 4;
+        other.files.insert("a.clab.yml".into(), "6".into());
+        other.files.remove("b.conf");
         let found = one.differences(&other);
-        assert_eq!(found[0], "commit: \"abc\" there, \"def\" now");
-        assert!(found.len() == 2 && found[1].starts_with("machine: "), "{found:?}");
+        let expected = [
+            "commit: \"abc\" there, \"def\" now",
+            "files a.clab.yml: \"4\" there, \"6\" now",
+            "files b.conf: \"5\" there, nothing now",
+            "machine cpus: 2 there, 4 now",
+        ];
+        assert_eq!(found, expected);
     }
 }

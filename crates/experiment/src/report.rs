@@ -22,6 +22,9 @@ const STREAM: &str = "Each run sends frames of several queue pairs from one host
 const WORKLOAD: &str = "Each run is several iterations of a collective operation between hosts, \
     over reliable RoCE connections with several queue pairs each. The counters of the links give \
     the load of each link, of all hosts together.";
+const PROGRAM: &str = "Each run starts a program on hosts, which says how long each of its \
+    iterations took. It gets the number of queue pairs, and may use it. The counters of the links \
+    give the load of each link, of all hosts together.";
 const FAILURE: &str = "Each run sends numbered frames of several queue pairs from one host to \
     another. Something fails meanwhile. The numbers that are missing in a row give the time \
     without traffic of each queue pair.";
@@ -84,27 +87,24 @@ impl Report<'_> {
                     h2 { "Measured" }
                     p { (self.method()) }
                     (self.variants())
+                    @for chart in self.by_paths() { (figure(&chart)) }
                     @for group in Group::all(self.summary) {
                         h3 { (group.title()) }
                         @for chart in charts.iter().filter(|chart| chart.is_of(&group)) {
-                            figure {
-                                (chart.chart.element())
-                                figcaption { (chart.chart.title) ". Bars: confidence interval "
-                                    "of the mean." }
-                            }
+                            (figure(chart))
                         }
                         @if experiment.has_failures() {
                             (tables::outage(&group.rows))
                         } @else {
                             @if experiment.workload.is_some() {
-                                (tables::workload(&group.rows))
+                                (tables::workload(&group.rows, experiment.is_program()))
                             }
                             (tables::balance(&group.rows, &experiment.baseline()))
                         }
                     }
                     @if !experiment.has_failures() {
                         h3 { "Columns" }
-                        (tables::explanation(experiment.workload.is_some()))
+                        (tables::explanation(experiment))
                     }
                     @if !experiment.limits.is_empty() {
                         h2 { "Limits" }
@@ -134,6 +134,7 @@ impl Report<'_> {
         match (self.experiment.has_failures(), self.experiment.workload.is_some()) {
             (true, false) => FAILURE,
             (true, true) => FAILURE_AND_WORKLOAD,
+            (false, true) if self.experiment.is_program() => PROGRAM,
             (false, true) => WORKLOAD,
             (false, false) => STREAM,
         }
@@ -180,8 +181,18 @@ impl Report<'_> {
             p { "Repeat it:" }
             pre { (self.command) }
             p class="soft" { "Files beside this page: runs.jsonl (all that is known about each "
-                "run), runs.csv, links.csv, summary.csv, the charts (*.svg), manifest.json and "
-                "the experiment file." }
+                "run), runs.csv, links.csv, summary.csv, the charts (*.svg), manifest.json, and the "
+                "experiment file with its topologies and the files of their routers: "
+                code { "lab run experiment.toml --out DIR" } " repeats it from them." }
+        }
+    }
+}
+
+fn figure(NamedChart { chart, .. }: &NamedChart) -> Markup {
+    html! {
+        figure {
+            (chart.element())
+            figcaption { (chart.title) ". Bars: confidence interval of the mean." }
         }
     }
 }
@@ -230,8 +241,12 @@ mod tests {
                 busy: 0.1,
                 roofline_ratio,
                 straggler: 7.125,
+                ..Completion::default()
             });
-            let mut run = crate::record::Run { workload, ..run("kernel", 8, 0, &[1, 1, 1, 1]) };
+            let mut run = crate::record::Run {
+                workload: workload.clone(),
+                ..run("kernel", 8, 0, &[1, 1, 1, 1])
+            };
             let beside = workload.map(|own| Completion { milliseconds: 43.0, ..own });
             run.jobs = beside.map(|of| ("neighbour".to_owned(), of)).into_iter().collect();
             assert!(crate::table::jobs(&[run.clone()]).contains(",neighbour,2,43.000,"));
@@ -286,5 +301,79 @@ mod tests {
         }
         let files: Vec<String> = report.charts().into_iter().map(|chart| chart.file).collect();
         assert_eq!(files, ["scaleacross-constant-leaf.svg", "scaleacross-constant-spine.svg"]);
+    }
+
+    #[test]
+    fn of_a_program_only_times_are_shown() {
+        let text = "name = 'x'\ntitle = 't'\nquestion = 'Why?'\nworkload = { command = ['a'] }
+            topologies = ['scaleacross.clab.yml']\ndataplane = [{policy = 'kernel'}]
+            [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [1]";
+        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+        let page = |bus_bandwidth| {
+            let mut run = run("kernel", 1, 0, &[1, 2, 1, 1]);
+            run.workload = Some(crate::record::Completion {
+                milliseconds: 12.5,
+                bus_bandwidth,
+                ..Default::default()
+            });
+            let summary = Summary::new(&experiment, &[run]);
+            let report = Report {
+                experiment: &experiment,
+                summary: &summary,
+                manifest: &manifest(),
+                date: String::new(),
+                command: String::new(),
+                complete: true,
+            };
+            let files: Vec<String> = report.charts().into_iter().map(|chart| chart.file).collect();
+            (report.page(), files.join(" "))
+        };
+        let (text, files) = page(0.0);
+        assert!(text.contains("starts a program on hosts") && text.contains("12.50"), "{text}");
+        assert!(!text.contains("<th>busy</th>") && !text.contains("message p99"), "{text}");
+        assert!(!files.contains("bus-bandwidth") && !files.contains("tail"), "{files}");
+        assert!(page(5.0).1.contains("bus-bandwidth"));
+        assert!(!text.contains("at the floor"), "its flows are not known: {text}");
+    }
+
+    #[test]
+    fn several_fabrics_are_compared_by_their_number_of_paths() {
+        let text = "name = 'x'\ntitle = 't'\nquestion = 'Why?'\nlimits = ['One pair.']
+            topologies = ['scaleacross.clab.yml', 'wide.clab.yml']
+            dataplane = [{policy = 'kernel'}, {policy = 'qp-hash'}]\n[sweep]\nqueue-pairs = [4, 8]";
+        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+        let wide = |queue_pairs| {
+            let mut run = run("qp-hash", queue_pairs, 0, &[3, 1, 2, 2, 1, 1, 1, 1]);
+            run.key.fabric = "wide".into();
+            run
+        };
+        let runs = [wide(8), run("qp-hash", 8, 0, &[8, 0, 0, 0]), wide(4)];
+        let charts = |runs: &[crate::record::Run]| {
+            let summary = Summary::new(&experiment, runs);
+            let report = Report {
+                experiment: &experiment,
+                summary: &summary,
+                manifest: &manifest(),
+                date: String::new(),
+                command: String::new(),
+                complete: true,
+            };
+            assert_eq!(report.page().contains("by number of paths"), runs.len() > 1);
+            report.by_paths()
+        };
+        assert_eq!(charts(&runs[..1]), [], "one number of paths");
+        let [chart] = charts(&runs).try_into().unwrap();
+        assert_eq!(
+            (chart.file.as_str(), chart.chart.x),
+            ("paths-constant-mmr.svg", vec!["4".into(), "8".into()])
+        );
+        // Of 8 queue pairs; there are no runs of kernel VXLAN.
+        let points: Vec<Vec<Option<f64>>> = chart
+            .chart
+            .series
+            .iter()
+            .map(|series| series.points.iter().map(|point| point.map(|(mean, _)| mean)).collect())
+            .collect();
+        assert_eq!(points, [[None, None], [Some(4.0), Some(2.0)]]);
     }
 }

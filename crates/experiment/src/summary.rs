@@ -15,9 +15,7 @@ use crate::units::InnerPort;
 
 /// Runs with less than this share of the required rate count as slow.
 const SLOW: f64 = 0.95;
-/// The bytes of a frame with 1,024 bytes of payload between leaves.
-const FRAME: f64 = 1132.0;
-/// The share of its rate that a full circuit carries over the time of a workload.
+/// The share of its rate that a full circuit carries over the time of a run.
 const FULL: f64 = 0.7;
 /// The smallest expected count of a cell in a χ² test.
 const CELL: f64 = 5.0;
@@ -209,7 +207,7 @@ impl Summary {
                 && run.seconds > 0.05
                 && (run.sent as f64) < SLOW * rate * run.seconds
         });
-        let full = runs.iter().filter(|run| is_full(experiment, run));
+        let full = runs.iter().filter(|run| run.full.is_some_and(|full| full >= FULL));
         let all = runs.len().max(1) as f64;
         Self {
             rows: groups.iter().filter_map(row).collect(),
@@ -225,20 +223,11 @@ impl Summary {
     /// fill a circuit, the fabric is the limit, even if all CPUs are busy.
     #[must_use]
     pub fn machine_is_the_limit(&self) -> bool {
-        let endpoints = self.rows.iter().filter_map(|row| row.workload.as_ref());
+        let endpoints =
+            self.rows.iter().flat_map(|row| row.workload.iter().chain(row.jobs.values()));
         let busy = self.busy > 0.95 || endpoints.map(|row| row.busy.mean).any(|busy| busy > 0.9);
         self.slow > 0.1 || (busy && self.full < 0.5)
     }
-}
-
-/// Whether a run filled a circuit, at the rate limit of the circuits.
-fn is_full(experiment: &Experiment, run: &Run) -> bool {
-    let variant = run.key.point.variant.as_ref();
-    let variant = variant.and_then(|(index, _)| experiment.variants.get(*index));
-    let rate = variant.and_then(|variant| variant.circuits.rate).or(experiment.circuits.rate);
-    let most = run.widest().and_then(|tier| tier.loads().into_iter().max()).unwrap_or_default();
-    let bits = most as f64 * FRAME * 8.0;
-    rate.is_some_and(|rate| rate > 0 && bits >= FULL * rate as f64 * 1e3 * run.seconds)
 }
 
 fn row(
@@ -300,7 +289,8 @@ fn row(
         reordered: runs.iter().map(|run| run.reordered).sum(),
         sent: runs.iter().map(|run| run.sent).sum(),
         expected: expected.filter(|_| workload.is_none()),
-        floor: balance::floor(flows, paths),
+        // The flows of a program are not known.
+        floor: if experiment.is_program() { 1.0 } else { balance::floor(flows, paths) },
         // A failure moves flows during a run, and the flows of a workload are not equal.
         random: if hashes && outage.is_none() && workload.is_none() {
             random_test(runs, widest, flows, paths)

@@ -1,6 +1,8 @@
 //! CSV files (RFC 4180).
 
-use crate::record::Run;
+use std::collections::BTreeMap;
+
+use crate::record::{Iteration, Run};
 use crate::summary::Summary;
 
 /// A field, in quotes if it needs them.
@@ -80,8 +82,12 @@ pub fn runs(runs: &[Run]) -> String {
         "worst_ms",
         "bus_mbps",
         "message_p99_ms",
+        "straggler_ms",
+        "roofline_ratio",
+        "fullest_circuit",
         "retransmitted",
     ];
+    let header = [header.as_slice(), &COUNTERS].concat();
     let rows = runs.iter().map(|run| {
         let mut line = key(run);
         line.extend([run.unix_time.to_string(), format!("{:.4}", run.mmr())]);
@@ -98,9 +104,64 @@ pub fn runs(runs: &[Run]) -> String {
             result.map(|result| result.worst),
             result.map(|result| result.bus_bandwidth),
             result.map(|result| result.message_p99),
+            result.map(|result| result.straggler),
+            result.and_then(|result| result.roofline_ratio),
+            run.full,
         ];
         line.extend(times.map(|time| time.map(|time| format!("{time:.3}")).unwrap_or_default()));
         line.push(result.map(|result| result.retransmitted.to_string()).unwrap_or_default());
+        line.extend(counters(result.map(|result| &result.counters)));
+        line
+    });
+    keyed(&header, rows)
+}
+
+/// The counters in [`runs`] and [`iterations`].
+const COUNTERS: [&str; 5] = [
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "np_ecn_marked_roce_packets",
+    "rp_cnp_handled",
+];
+
+/// The values of [`COUNTERS`]; empty without a workload.
+fn counters(of: Option<&BTreeMap<String, u64>>) -> impl Iterator<Item = String> {
+    let value = move |name| of.map(|of| of.get(name).copied().unwrap_or_default().to_string());
+    COUNTERS.into_iter().map(move |name| value(name).unwrap_or_default())
+}
+
+/// One line for each iteration of the workload of each run: `iterations.csv`.
+#[must_use]
+pub fn iterations(runs: &[Run]) -> String {
+    let header = [
+        "iteration",
+        "completion_ms",
+        "straggler",
+        "straggler_ms",
+        "messages",
+        "message_p50_ms",
+        "message_p99_ms",
+        "message_p999_ms",
+        "message_max_ms",
+        "retransmitted",
+    ];
+    let header = [header.as_slice(), &COUNTERS].concat();
+    let each =
+        |run: &'_ Run| run.workload.iter().flat_map(|of| of.each.clone()).enumerate().collect();
+    let all = runs.iter().flat_map(|run| {
+        let each: Vec<(usize, Iteration)> = each(run);
+        each.into_iter().map(move |each| (run, each))
+    });
+    let rows = all.map(|(run, (at, of))| {
+        let mut line = key(run);
+        let time = |time: f64| format!("{time:.3}");
+        line.extend([at.to_string(), time(of.milliseconds), of.straggler.clone(), time(of.behind)]);
+        line.push(of.messages.to_string());
+        line.extend([of.p50, of.p99, of.p999, of.max].map(time));
+        let resent = of.counters.get("retransmitted_packets").copied().unwrap_or_default();
+        line.push(resent.to_string());
+        line.extend(counters(Some(&of.counters)));
         line
     });
     keyed(&header, rows)
@@ -116,6 +177,8 @@ pub fn jobs(runs: &[Run]) -> String {
         "worst_ms",
         "bus_mbps",
         "message_p99_ms",
+        "straggler_ms",
+        "roofline_ratio",
         "retransmitted",
     ];
     let jobs = runs.iter().flat_map(|run| run.jobs.iter().map(move |job| (run, job)));
@@ -124,49 +187,58 @@ pub fn jobs(runs: &[Run]) -> String {
         line.extend([name.clone(), result.iterations.to_string()]);
         let values = [result.milliseconds, result.worst, result.bus_bandwidth, result.message_p99];
         line.extend(values.map(|value| format!("{value:.3}")));
+        line.push(format!("{:.3}", result.straggler));
+        line.push(result.roofline_ratio.map(|ratio| format!("{ratio:.3}")).unwrap_or_default());
         line.push(result.retransmitted.to_string());
         line
     });
     keyed(&header, rows)
 }
 
+/// The columns of [`summary`].
+const SUMMARY: [&str; 36] = [
+    "fabric",
+    "queue_pairs",
+    "inner_port",
+    "variant",
+    "dataplane",
+    "tier",
+    "links",
+    "repetitions",
+    "mmr_mean",
+    "mmr_half_width",
+    "mmr_median",
+    "mmr_min",
+    "mmr_max",
+    "mmr_expected",
+    "mmr_floor",
+    "jain_mean",
+    "entropy_mean",
+    "range_mean",
+    "peak_gain",
+    "peak_gain_half_width",
+    "lost",
+    "reordered",
+    "outage_ms_mean",
+    "outage_ms_half_width",
+    "outage_longest_ms_mean",
+    "hit_ms_mean",
+    "hit_ms_half_width",
+    "usual_ms_mean",
+    "completion_ms_mean",
+    "completion_ms_half_width",
+    "bus_mbps_mean",
+    "bus_mbps_half_width",
+    "straggler_ms_mean",
+    "roofline_ratio_mean",
+    "message_p99_ms_mean",
+    "retransmitted_mean",
+];
+
 /// One line for each tier, dataplane and point: `summary.csv`. Half widths are those of the
 /// confidence interval of the mean.
 #[must_use]
 pub fn summary(summary: &Summary) -> String {
-    let header = [
-        "fabric",
-        "queue_pairs",
-        "inner_port",
-        "variant",
-        "dataplane",
-        "tier",
-        "links",
-        "repetitions",
-        "mmr_mean",
-        "mmr_half_width",
-        "mmr_median",
-        "mmr_min",
-        "mmr_max",
-        "mmr_expected",
-        "mmr_floor",
-        "jain_mean",
-        "entropy_mean",
-        "range_mean",
-        "peak_gain",
-        "peak_gain_half_width",
-        "lost",
-        "reordered",
-        "outage_ms_mean",
-        "outage_ms_half_width",
-        "outage_longest_ms_mean",
-        "hit_ms_mean",
-        "hit_ms_half_width",
-        "usual_ms_mean",
-        "completion_ms_mean",
-        "completion_ms_half_width",
-        "bus_mbps_mean",
-    ];
     let number = |value: f64| format!("{value:.4}");
     let maybe = |value: Option<f64>| value.map(number).unwrap_or_default();
     let rows = summary.rows.iter().flat_map(|row| {
@@ -204,16 +276,22 @@ pub fn summary(summary: &Summary) -> String {
                 maybe(row.workload.as_ref().map(|row| row.completion.mean)),
                 maybe(row.workload.as_ref().map(|row| row.completion.half_width)),
                 maybe(row.workload.as_ref().map(|row| row.bus_bandwidth.mean)),
+                maybe(row.workload.as_ref().map(|row| row.bus_bandwidth.half_width)),
+                maybe(row.workload.as_ref().map(|row| row.straggler.mean)),
+                maybe(row.workload.as_ref().and_then(|row| Some(row.roofline_ratio?.mean))),
+                maybe(row.workload.as_ref().map(|row| row.message_p99.mean)),
+                maybe(row.workload.as_ref().map(|row| row.retransmitted.mean)),
             ]
         })
     });
-    lines(&header, rows)
+    lines(&SUMMARY, rows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Experiment;
+    use crate::record::Completion;
     use crate::record::tests::run;
 
     #[test]
@@ -223,8 +301,32 @@ mod tests {
         let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
             dataplane = [{policy = 'kernel'}, {policy = 'b'}]\n[sweep]\nqueue-pairs = [8]";
         let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+        let counters = BTreeMap::from([
+            ("packet_seq_err".to_owned(), 7),
+            ("retransmitted_packets".to_owned(), 9),
+        ]);
+        let iteration = |milliseconds, counters| Iteration {
+            milliseconds,
+            straggler: "host2".into(),
+            p999: 0.25,
+            counters,
+            ..Iteration::default()
+        };
+        all[0].workload = Some(Completion {
+            roofline_ratio: Some(0.875),
+            straggler: 1.5,
+            each: vec![iteration(2.0, counters.clone()), iteration(3.0, BTreeMap::new())],
+            counters,
+            ..Completion::default()
+        });
+        let each = iterations(&all);
+        assert_eq!(each.lines().count(), 3, "{each}");
+        let first = ",0,2.000,host2,0.000,0,0.000,0.000,0.250,0.000,9,0,7,0,0,0\n";
+        assert!(each.contains(first), "{each}");
+        assert!(runs(&all).contains(",1.500,0.875,,0,0,7,0,0,0\n"), "{}", runs(&all));
         let summarised = summary(&Summary::new(&experiment, &all));
-        for (table, count) in [(runs(&all), 3), (summarised.clone(), 5)] {
+        assert!(summarised.contains(",1.5000,0.8750,"), "{summarised}");
+        for (table, count) in [(runs(&all), 3), (summarised.clone(), 5), (each, 3)] {
             let fields: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();
             assert_eq!(fields.len(), count, "{table}");
             assert!(fields.iter().all(|number| *number == fields[0]), "{table}");

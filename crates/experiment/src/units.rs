@@ -8,9 +8,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A name: 1 to 40 letters, digits, `-` and `.`.
+/// A name: 1 to 40 letters, digits, `-` and `.`. The default is the empty name of a variant that
+/// only the values of a sweep make.
 #[derive(
-    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+    Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(try_from = "String", into = "String")]
 #[schemars(extend("pattern" = "^[A-Za-z0-9.-]{1,40}$"))]
@@ -254,6 +255,20 @@ pub enum InnerPort {
     Constant,
     /// A port for each queue pair, by rdma-core's formula.
     PerQueuePair,
+    /// A port for each queue pair, by the formula of Linux Soft-RoCE.
+    SoftRoce,
+}
+
+impl InnerPort {
+    /// The name in the report.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Constant => "one inner source port for all queue pairs",
+            Self::PerQueuePair => "an inner source port for each queue pair",
+            Self::SoftRoce => "Soft-RoCE's inner source port for each queue pair",
+        }
+    }
 }
 
 impl fmt::Display for InnerPort {
@@ -261,6 +276,7 @@ impl fmt::Display for InnerPort {
         f.pad(match self {
             Self::Constant => "constant",
             Self::PerQueuePair => "per-queue-pair",
+            Self::SoftRoce => "soft-roce",
         })
     }
 }

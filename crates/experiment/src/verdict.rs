@@ -1,5 +1,6 @@
 //! What follows from the figures, in sentences.
 
+mod ports;
 mod times;
 
 use std::collections::BTreeSet;
@@ -39,41 +40,47 @@ pub struct Verdict {
 /// What follows from the figures.
 #[must_use]
 pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
-    let mut verdicts = outages(summary);
+    let limited = summary.machine_is_the_limit();
+    let mut verdicts = if limited { Vec::new() } else { outages(summary) };
     let baseline = experiment.baseline();
     for label in experiment.dataplanes.iter().map(Dataplane::label) {
         let rows: Vec<&Row> = summary.rows.iter().filter(|row| row.dataplane == label).collect();
         if experiment.has_failures() {
             continue;
         }
-        if experiment.workload.is_some() && label != baseline && !summary.machine_is_the_limit() {
+        if experiment.workload.is_some() && label != baseline && !limited {
             verdicts.extend(completions(&label, &baseline, &rows, summary));
         }
         if label != baseline {
             verdicts.extend(gains(&label, &baseline, &rows));
         }
         verdicts.extend(placement(&label, &rows));
+        verdicts.extend(ports::ports(&label, &rows));
     }
     if !experiment.has_failures() && experiment.workload.is_none() {
         verdicts.push(frames(summary));
     }
-    if experiment.dataplanes.len() == 1 && !summary.machine_is_the_limit() {
+    if experiment.dataplanes.len() == 1 && !limited {
         verdicts.extend(times::times(summary));
     }
-    verdicts.push(precision(experiment, summary));
-    if summary.machine_is_the_limit() {
-        let conclusion = if experiment.has_failures() {
-            "On an idle machine, times may be shorter."
-        } else {
-            "No conclusion from times is drawn. The loads of the links do not depend on times."
+    let of_times = experiment.has_failures() || experiment.workload.is_some();
+    if !(limited && of_times) {
+        verdicts.push(precision(experiment, summary));
+    }
+    if limited {
+        let loads = match experiment.has_failures() {
+            true => "",
+            false => " The loads of the links do not depend on times.",
         };
         verdicts.push(Verdict {
             grade: Grade::Note,
             text: format!(
-                "The machine was the limit: {:.0} % of the CPUs were busy, and {:.0} % of the runs \
-                 were slower than required. {conclusion}",
+                "The machine was the limit: {:.0} % of the CPUs were busy, {:.0} % of the runs were \
+                 slower than required, and {:.0} % filled a circuit. No conclusion from times is \
+                 drawn.{loads}",
                 summary.busy * 100.0,
-                summary.slow * 100.0
+                summary.slow * 100.0,
+                summary.full * 100.0
             ),
         });
     }
@@ -102,10 +109,7 @@ fn gains(label: &str, baseline: &str, rows: &[&Row]) -> Vec<Verdict> {
         let grades: Vec<Grade> = found.iter().map(|(grade, _)| *grade).collect();
         let grade = [Grade::Bad, Grade::Good].into_iter().find(|grade| grades.contains(grade));
         let places: Vec<String> = found.into_iter().map(|(_, text)| text).collect();
-        let port = match port {
-            InnerPort::Constant => "one inner source port",
-            InnerPort::PerQueuePair => "an inner source port for each queue pair",
-        };
+        let port = port.title();
         let fabric = if fabrics.len() > 1 { format!(", {fabric}") } else { String::new() };
         (!places.is_empty()).then(|| Verdict {
             grade: grade.unwrap_or(Grade::Note),
@@ -154,6 +158,9 @@ pub fn title(label: &str) -> &str {
 #[must_use]
 pub fn measured(wanted: &Measured, summary: &Summary) -> String {
     let Measured { dataplane, tier, inner_port, variant, queue_pairs, quantity } = wanted;
+    if quantity.is_time() && summary.machine_is_the_limit() {
+        return "– (the machine was the limit)".to_owned();
+    }
     let is_wanted = |row: &&Row| {
         row.dataplane == dataplane.as_str()
             && inner_port.is_none_or(|port| port == row.point.inner_port)
@@ -348,143 +355,4 @@ fn precision(experiment: &Experiment, summary: &Summary) -> Verdict {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::record::tests::run;
-    use crate::record::{Completion, Hit, Run};
-
-    fn experiment() -> Experiment {
-        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-            dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]
-            [traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8]";
-        Experiment::parse("x.toml".as_ref(), text).unwrap()
-    }
-
-    fn summary(runs: &[Run]) -> Summary {
-        Summary::new(&experiment(), runs)
-    }
-
-    fn texts(runs: &[Run]) -> Vec<String> {
-        let line = |verdict: Verdict| format!("{:?}: {}", verdict.grade, verdict.text);
-        verdicts(&experiment(), &summary(runs)).into_iter().map(line).collect()
-    }
-
-    fn runs(pinned: [u64; 4]) -> Vec<Run> {
-        let both = |at| [run("kernel", 8, at, &[800, 0, 0, 0]), run("qp-pin", 8, at, &pinned)];
-        (0..5).flat_map(both).collect()
-    }
-
-    #[test]
-    fn good_and_bad_news() {
-        let good = texts(&runs([200, 200, 200, 200]));
-        assert_eq!(
-            good,
-            [
-                "Good: qp-pin, one inner source port: compared with kernel VXLAN, the peak load is \
-                 50 % lower at the leaf, and 75 % lower between the spines.",
-                "Good: qp-pin is at the floor at every point: no placement is more even.",
-                "Good: None of 8000 frames was lost or reordered.",
-                "Good: Every mean MMR is known to ±5 % or better (95 % confidence).",
-            ]
-        );
-        let mut bad = runs([800, 0, 0, 0]);
-        bad[3].lost = 7;
-        bad[0].busy = 5.0;
-        let bad = texts(&bad);
-        assert!(
-            bad[0].starts_with("Note: ") && bad[0].contains("is the same within noise at the leaf")
-        );
-        assert!(bad.contains(&"Bad: Of 8000 frames, 7 were lost and 0 were reordered.".into()));
-        assert!(!bad.iter().any(|text| text.contains("floor")), "{bad:?}");
-        let mut busy = runs([200, 200, 200, 200]);
-        busy.iter_mut().for_each(|run| (run.seconds, run.busy) = (8.0, 0.99));
-        assert!(texts(&busy).last().unwrap().starts_with("Note: The machine was the limit"));
-    }
-
-    #[test]
-    fn no_conclusion_from_times_if_the_machine_was_the_limit() {
-        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-            dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]
-            circuits = { rate = 1000 }\nworkload = { bytes = 1000 }
-            [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [8]";
-        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
-        // A circuit of 1 Mbit/s carries 110 of these frames in a second.
-        let texts = |busy: f64, fullest: u64| {
-            let workload = |milliseconds| Completion {
-                iterations: 2,
-                milliseconds,
-                worst: milliseconds,
-                bus_bandwidth: 1.0,
-                message_p99: 1.0,
-                retransmitted: 0,
-                busy,
-                roofline_ratio: None,
-                straggler: 0.0,
-            };
-            let of = |at: u32, dataplane: &str, milliseconds: f64| {
-                let loads = [fullest, fullest / 2, 0, 0];
-                let workload = Some(workload(milliseconds + f64::from(at)));
-                Run { seconds: 1.0, workload, ..run(dataplane, 8, at, &loads) }
-            };
-            let both = |at| [of(at, "kernel", 2000.0), of(at, "qp-pin", 1000.0)];
-            let runs: Vec<Run> = (0..5).flat_map(both).collect();
-            let summary = Summary::new(&experiment, &runs);
-            verdicts(&experiment, &summary).into_iter().map(|of| of.text).collect::<Vec<_>>()
-        };
-        let has = |texts: &[String], part: &str| texts.iter().any(|text| text.contains(part));
-        let (time, limit) = ("the completion time is 50 % lower", "The machine was the limit");
-        let idle = texts(0.3, 20);
-        assert!(!has(&idle, "an iteration takes"), "there is another dataplane: {idle:?}");
-        assert!(has(&idle, time) && !has(&idle, limit), "{idle:?}");
-        let busy = texts(0.97, 20);
-        assert!(!has(&busy, time) && has(&busy, limit), "{busy:?}");
-        assert!(has(&busy, "No conclusion from times is drawn"), "{busy:?}");
-        // The fabric was the limit, even if the machine was busy, too.
-        let full = texts(0.97, 110);
-        assert!(has(&full, time) && !has(&full, limit), "{full:?}");
-    }
-
-    #[test]
-    fn a_failure_is_a_sentence_for_each_point() {
-        let of = |at, dataplane, outage, hit: Option<f64>| Run {
-            outage: Some(outage),
-            outage_longest: Some(outage),
-            hit: hit.map(|milliseconds| Hit { milliseconds, usual: 190.0, retransmitted: 3 }),
-            ..run(dataplane, 8, at, &[8, 0, 0, 0])
-        };
-        let once = [of(0, "kernel", 9000.0, None), of(0, "qp-pin", 160.0, None)];
-        assert_eq!(
-            outages(&summary(&once))[0].text,
-            "traffic that the failure hits stops for 9000 ms with kernel VXLAN, 160 ms with qp-pin \
-             (one run each)."
-        );
-        let twice = [of(0, "kernel", 90.0, Some(300.0)), of(1, "kernel", 110.0, Some(500.0))];
-        assert_eq!(
-            outages(&summary(&twice))[0].text,
-            "traffic that the failure hits stops for 100 ms with kernel VXLAN (medians of up to 2 \
-             runs). The iteration that it hits takes 400 ms with kernel VXLAN, instead of 190 ms."
-        );
-    }
-
-    #[test]
-    fn figures_beside_published_ones() {
-        let text = "dataplane = 'qp-pin'\ntier = 'spine'\nquantity = 'peak-gain'";
-        let wanted: Measured = toml::from_str(text).unwrap();
-        let summary = summary(&runs([200, 200, 200, 200]));
-        assert_eq!(measured(&wanted, &summary), "75 % lower");
-        let mmr = Measured { quantity: Quantity::Mmr, tier: Role::Leaf, ..wanted.clone() };
-        assert_eq!(measured(&mmr, &summary), "1.00");
-        let ports = Some(InnerPort::PerQueuePair);
-        assert_eq!(measured(&Measured { inner_port: ports, ..wanted }, &summary), "–");
-    }
-
-    #[test]
-    fn a_change_in_words() {
-        assert_eq!(change(0.1, 0.25), "10 % to 25 % lower");
-        assert_eq!(change(0.1, 0.1), "10 % lower");
-        assert_eq!(change(-0.001, 0.25), "0 % to 25 % lower");
-        assert_eq!(change(-0.1, -0.1), "10 % higher");
-        assert_eq!(change(-0.1, 0.25), "10 % higher to 25 % lower");
-        assert_eq!(change(-0.3, -0.1), "10 % to 30 % higher");
-    }
-}
+mod tests;

@@ -70,9 +70,12 @@ pub(crate) enum Command {
         after_help = "Example:\n  lab path --from host1 --to host4 --qp 0x11\n\nThe leaf answers by 'vtepctl explain', each router by 'ip route get'."
     )]
     Path(crate::fabric_arguments::Path),
-    /// Show who forwards on each leaf: datapath and policy of each VNI
-    #[command(after_help = "Example:\n  lab status --name demo")]
-    Status(Which),
+    /// Show all leaves: VNIs and datapaths, sources and drops of vtepd, balance of uplinks
+    ///
+    /// MMR is the load of the fullest uplink over the mean, in bytes that the leaf sent: 1 is even.
+    /// The floor is the lowest MMR of as many equal queue pairs as qp-pin has placed.
+    #[command(after_help = "Examples:\n  lab status\n  lab status --seconds 5")]
+    Status(Status),
     /// Make all leaves forward with a policy of vtepd, or with kernel VXLAN
     #[command(
         after_help = "Example:\n  lab policy qp-hash\n  lab policy kernel\n\nvtepd is started where it does not run."
@@ -133,6 +136,15 @@ pub(crate) struct Which {
     /// Name of the fabric; required if several are running
     #[arg(long)]
     pub(crate) name: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Seconds over which the balance is measured [default: since the links were created]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) seconds: Option<u64>,
 }
 
 #[derive(Args)]
@@ -339,7 +351,7 @@ pub(crate) struct Run {
     /// Path of vtepd [default: in the folder of lab]
     #[arg(long)]
     pub(crate) vtepd: Option<PathBuf>,
-    /// Use fabrics that are up, of ContainerLab or lab up, and leave them up; without vtepd
+    /// Use fabrics that are up, of ContainerLab or lab up, and leave them up; they must run without vtepd
     #[arg(long)]
     pub(crate) deployed: bool,
     /// Name of the fabric [default: the name of the experiment; with --deployed, of the topology]

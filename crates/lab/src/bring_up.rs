@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::endpoint::cut_super_frames;
 use crate::fabric::{Fabric, FabricError, HASH_SEED, sysctl_path};
 use crate::frr;
 use crate::netns::{self, Namespace};
@@ -248,6 +249,10 @@ fn link(fabric: &Fabric, link: &Link) -> Result<(), FabricError> {
         [(a, a_node, a_space, a_settings), (b, b_node, b_space, b_settings)]
     {
         let is_port = node.settings.kind == Kind::Bridge;
+        if !is_port && !node.has_frr() && node.settings.program.is_empty() {
+            // A host. If the kernel refuses, its endpoints send frames one by one.
+            let _ = namespace.enter(|| cut_super_frames(&end.interface))?;
+        }
         if !is_port && settings.addresses.is_empty() {
             continue;
         }

@@ -62,7 +62,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Roce(Roce::Connect(arguments)) => connection::connect(&arguments, cli.output),
         Command::Demo(arguments) => demo::run(&arguments, cli.output),
         Command::Path(arguments) => path::run(&arguments, cli.output),
-        Command::Status(which) => leaves::status(&which, cli.output),
+        Command::Status(arguments) => leaves::status(&arguments, cli.output),
         Command::Policy(arguments) => leaves::policy(&arguments, cli.output),
         Command::Link(arguments) => link::run(&arguments, cli.output),
         Command::Graph(arguments) => graph::run(&arguments, cli.output),

@@ -4,22 +4,28 @@
 mod bench;
 mod perftest;
 mod session;
+mod transmit;
 
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use frame::DropReason;
+use netlink::Discard;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use ports::{Poller, RingSize};
+use ports::{PacketSocket, Poller, RingSize};
 use roce::{Address, Endpoint, Frames, OVERHEAD, Pattern, SettingError, Settings};
+use wire::number::PORT_ROCE;
 
 pub use bench::{Bench, BenchError, bench};
 pub use perftest::{ControlError, PORT};
 pub use session::{Kind, Requests, Session, SessionError, Side, connect, serve};
+pub use transmit::cut_super_frames;
 
-use crate::packet::{BATCH, Interface, PacketError, PacketSocket};
+use self::transmit::Transmit;
+use crate::packet::{BATCH, Interface, PacketError};
 
 /// Frames that the kernel holds while the endpoint does not run.
 const RING: usize = 4096;
@@ -74,11 +80,14 @@ pub struct Nic {
     pub memory: Pattern,
     address: Address,
     interface: String,
-    receiver: ports::PacketSocket,
-    sender: PacketSocket,
+    socket: PacketSocket,
+    transmit: Transmit,
     /// A socket on the RoCE port. Without it, the host would answer each frame with ICMP port
     /// unreachable.
     _listener: Option<UdpSocket>,
+    /// The IP stack need not handle what the packet socket has received. `None` if the kernel has
+    /// no nftables.
+    _discard: Option<Discard>,
     frames: Frames,
     poller: Poller,
     origin: Instant,
@@ -105,14 +114,17 @@ impl Nic {
         let index = found.link.ifindex();
         let index = u32::try_from(index).map_err(|_| PacketError::NoInterface(interface.into()))?;
         let endpoint = Endpoint::new(settings)?;
-        let receiver = ports::PacketSocket::open(index, RingSize { frames: RING, longest });
+        let socket = PacketSocket::open(index, RingSize { frames: RING, longest });
+        let listener = UdpSocket::bind(("0.0.0.0", PORT_ROCE)).ok();
         Ok(Self {
             endpoint,
             memory: Pattern::new(seed),
             address: Address { mac: found.mac, ip },
-            receiver: receiver.map_err(io_error("open a packet socket"))?,
-            sender: PacketSocket::sender(&found)?,
-            _listener: UdpSocket::bind(("0.0.0.0", wire::number::PORT_ROCE)).ok(),
+            socket: socket.map_err(io_error("open a packet socket"))?,
+            transmit: Transmit::new(interface, longest),
+            // Nobody else in the namespace receives RoCE frames.
+            _discard: listener.as_ref().and_then(|_| Discard::udp(interface, ip, PORT_ROCE).ok()),
+            _listener: listener,
             interface: interface.to_owned(),
             frames: Frames::default(),
             poller: Poller::default(),
@@ -147,7 +159,7 @@ impl Nic {
     /// [`NicError::Packet`] if the interface no longer exists.
     pub fn work(&mut self) -> Result<Option<u64>, NicError> {
         let now = self.now();
-        for frame in self.receiver.receive().frames() {
+        for frame in self.socket.receive().frames() {
             self.endpoint.receive(now, frame.data, &mut self.memory);
         }
         let mut wake = None;
@@ -163,31 +175,21 @@ impl Nic {
         Ok(wake)
     }
 
-    fn send(&self) -> Result<(), NicError> {
-        let frames: Vec<&[u8]> = self.frames.iter().collect();
-        let mut rest = frames.as_slice();
-        while !rest.is_empty() {
-            let sent = self.sender.send(rest).map_err(|error| self.explain(error))?;
-            if sent == 0 {
-                // A full queue drops frames, as a NIC's does. They are sent again.
-                break;
+    fn send(&mut self) -> Result<(), NicError> {
+        let interface = || self.interface.clone();
+        self.transmit.send(&mut self.socket, &self.frames).map_err(|reason| match reason {
+            DropReason::TooBig => {
+                let mtu = self.endpoint.settings().mtu;
+                // The Ethernet header is not part of the MTU.
+                let needed = mtu as usize + OVERHEAD + EXTENSIONS - wire::Ethernet::LENGTH;
+                NicError::Mtu { interface: interface(), mtu, needed }
             }
-            rest = rest.get(sent..).unwrap_or_default();
-        }
-        Ok(())
-    }
-
-    /// Names the MTU if a frame was too long for the interface.
-    fn explain(&self, error: PacketError) -> NicError {
-        if let PacketError::Io { source, .. } = &error
-            && source.raw_os_error() == Some(nix::errno::Errno::EMSGSIZE as i32)
-        {
-            let mtu = self.endpoint.settings().mtu;
-            // The Ethernet header is not part of the MTU.
-            let needed = mtu as usize + OVERHEAD + EXTENSIONS - wire::Ethernet::LENGTH;
-            return NicError::Mtu { interface: self.interface.clone(), mtu, needed };
-        }
-        error.into()
+            reason => NicError::Io {
+                action: "send",
+                interface: interface(),
+                source: io::Error::other(reason.sentence()),
+            },
+        })
     }
 
     /// Sleeps until frames arrive, `until` (as [`Nic::now`]), `most` has passed, or a descriptor of
@@ -207,13 +209,13 @@ impl Nic {
         if time.is_zero() {
             return Ok(());
         }
-        let descriptors = std::iter::once(self.receiver.as_fd()).chain(others.iter().copied());
+        let descriptors = std::iter::once(self.socket.as_fd()).chain(others.iter().copied());
         self.poller.wait(descriptors, Some(time)).map(drop).map_err(|source| NicError::Io {
             action: "wait for frames",
             interface: self.interface.clone(),
             source,
         })?;
-        self.receiver.clear_error();
+        self.socket.clear_error();
         self.slept += Duration::from_nanos(self.now().saturating_sub(now));
         Ok(())
     }
@@ -224,7 +226,7 @@ impl Nic {
     /// # Errors
     /// [`NicError::Io`].
     pub fn overruns(&mut self) -> Result<u64, NicError> {
-        let new = self.receiver.overruns().map_err(|source| NicError::Io {
+        let new = self.socket.overruns().map_err(|source| NicError::Io {
             action: "read the statistics",
             interface: self.interface.clone(),
             source,

@@ -1,17 +1,20 @@
 //! vtepd on all leaves of a fabric: its state, and one policy for all.
 
+mod status;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
+use crate::counters::CountersError;
 use crate::daemon::{self, Daemon, DaemonError};
 use crate::deployed::DeployedError;
 use crate::fabric::{Fabric, FabricError};
 use crate::process::{ProcessError, wait_until};
 use crate::progress::{Interrupted, OnProgress};
 use crate::state::Record;
+
+pub use status::{LeafStatus, UplinkBalance, VniStatus, status};
 
 const ATTACH_LIMIT: Duration = Duration::from_secs(30);
 /// Paths are found within this time, or not at all.
@@ -39,6 +42,9 @@ pub enum LeavesError {
     /// vtepd could not be ended.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// Interface counters could not be read.
+    #[error(transparent)]
+    Counters(#[from] CountersError),
     /// A leaf does not find its paths.
     #[error(
         "qp-pin has not probed {missing} VTEPs after {limit:?}: see 'vtepctl path' on the leaves"
@@ -52,19 +58,6 @@ pub enum LeavesError {
     /// The user interrupted the command.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-}
-
-/// A VNI of a leaf.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LeafVni {
-    /// The leaf.
-    pub leaf: String,
-    /// The VNI.
-    pub vni: u32,
-    /// `userspace`, `offload` or `kernel`; `none` without vtepd.
-    pub datapath: String,
-    /// The policy; empty without vtepd.
-    pub policy: String,
 }
 
 /// The leaves of a fabric, with the VNIs of each.
@@ -82,32 +75,9 @@ fn label<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     rest.split('"').next()
 }
 
-/// The state of each VNI on each leaf.
-///
-/// # Errors
-/// [`LeavesError`].
-pub fn status(fabric: &Fabric) -> Result<Vec<LeafVni>, LeavesError> {
-    let deployed = fabric.deployed();
-    let mut all = Vec::new();
-    for (leaf, vnis) in leaves(fabric)? {
-        let namespace = deployed.namespace(&leaf).map_err(DeployedError::from)?;
-        // No vtepd runs there.
-        let metrics = daemon::metrics(&namespace).unwrap_or_default();
-        for vni in vnis {
-            let is_own = |line: &&str| {
-                line.starts_with("vtepd_vni_datapath{")
-                    && label(line, "vni") == Some(&vni.to_string())
-            };
-            let line = metrics.lines().find(is_own).unwrap_or_default();
-            all.push(LeafVni {
-                leaf: leaf.clone(),
-                vni,
-                datapath: label(line, "datapath").unwrap_or("none").to_owned(),
-                policy: label(line, "policy").unwrap_or_default().to_owned(),
-            });
-        }
-    }
-    Ok(all)
+/// The value at the end of a line of metrics.
+fn value(line: &str) -> Option<u64> {
+    line.rsplit(' ').next()?.parse().ok()
 }
 
 /// Starts vtepd beside each leaf where the topology has a node for it (`network-mode:
@@ -259,7 +229,6 @@ pub(crate) fn await_moves(fabric: &Fabric, report: OnProgress) -> Result<(), Lea
 
 /// Reads the metrics of a leaf.
 fn probed(metrics: &str) -> Probed {
-    let value = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
     let of = |name: &str| -> Vec<(&str, u64)> {
         let own = metrics.lines().filter(|line| line.starts_with(name));
         own.filter_map(|line| Some((line, value(line)?))).collect()

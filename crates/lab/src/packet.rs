@@ -20,6 +20,9 @@ use wire::MacAddr;
 /// The maximum number of frames per system call.
 pub const BATCH: usize = 64;
 
+/// `PACKET_OUTGOING` (include/uapi/linux/if_packet.h).
+const OUTGOING: u8 = 4;
+
 /// The receive buffer in bytes, for times when the receiver is not scheduled.
 const RECEIVE_BUFFER: usize = 64 << 20;
 
@@ -94,8 +97,8 @@ impl PacketSocket {
         Self::bound(descriptor, interface)
     }
 
-    /// A socket that receives the interface's IPv4 frames of both directions. A receive call waits
-    /// for `timeout` at most.
+    /// A socket that receives the frames that arrive at the interface, also those that an endpoint on
+    /// it discards at the ingress ([`netlink::Discard`]). A receive call waits for `timeout` at most.
     ///
     /// # Errors
     /// As [`PacketSocket::sender`].
@@ -108,7 +111,8 @@ impl PacketSocket {
                 AddressFamily::Packet,
                 SockType::Raw,
                 SockFlag::SOCK_CLOEXEC,
-                SockProtocol::EthIp,
+                // For IPv4 alone, it would come after the ingress hook.
+                SockProtocol::EthAll,
             )?;
             setsockopt(&descriptor, sockopt::RcvBufForce, &RECEIVE_BUFFER)?;
             let micros = i64::try_from(timeout.as_micros()).unwrap_or(i64::MAX);
@@ -164,24 +168,32 @@ impl PacketSocket {
         frame_size: usize,
         mut see: impl FnMut(&[u8]),
     ) -> Result<usize, PacketError> {
-        let lengths: Vec<usize> = {
+        // The length of each frame that arrived, and `None` for those that this host sends.
+        let lengths: Vec<Option<usize>> = {
             let mut slices: Vec<[IoSliceMut; 1]> = buffer
                 .chunks_exact_mut(frame_size)
                 .take(BATCH)
                 .map(|chunk| [IoSliceMut::new(chunk)])
                 .collect();
-            let mut headers = MultiHeaders::<()>::preallocate(slices.len(), None);
+            let mut headers = MultiHeaders::<LinkAddr>::preallocate(slices.len(), None);
             let flags = MsgFlags::MSG_WAITFORONE;
             let received =
                 recvmmsg(self.descriptor.as_raw_fd(), &mut headers, slices.iter_mut(), flags, None);
             match received {
-                Ok(results) => results.map(|message| message.bytes).collect(),
+                Ok(results) => results
+                    .map(|message| {
+                        let sent = message.address.is_some_and(|of| of.pkttype() == OUTGOING);
+                        (!sent).then_some(message.bytes)
+                    })
+                    .collect(),
                 Err(Errno::EAGAIN | Errno::EINTR) => Vec::new(),
                 Err(errno) => return Err(io_error("receive", &self.interface, errno)),
             }
         };
         for (chunk, length) in buffer.chunks_exact(frame_size).zip(&lengths) {
-            see(chunk.get(..*length).unwrap_or(chunk));
+            if let Some(length) = length {
+                see(chunk.get(..*length).unwrap_or(chunk));
+            }
         }
         Ok(lengths.len())
     }

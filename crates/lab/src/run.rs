@@ -2,14 +2,18 @@
 //! into a directory. A second call continues where the first was interrupted.
 
 mod bench;
+mod check;
 mod directory;
 mod error;
+mod inputs;
+mod program;
+mod schema;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use experiment::file::Repetitions;
+use experiment::file::{Repetitions, Source};
 use experiment::plan::{Key, Turn, fabric_name};
 use experiment::record::Manifest;
 use experiment::statistics::Statistics;
@@ -21,9 +25,13 @@ use crate::machine;
 use crate::progress::{Interrupted, OnProgress};
 use bench::Bench;
 use directory::Directory;
+use inputs::Inputs;
 
+pub use check::read;
 pub use directory::load;
 pub use error::RunError;
+pub use program::ProgramError;
+pub use schema::schema;
 
 /// The settings of an experiment.
 #[derive(Debug, Clone)]
@@ -65,10 +73,12 @@ pub fn run(
     report: OnProgress,
     interrupted: &AtomicBool,
 ) -> Result<Outcome, RunError> {
-    let (experiment, text) = Experiment::load(&settings.file)?;
-    let experiment = if settings.quick { experiment.quick() } else { experiment };
-    let manifest = manifest(settings, &experiment, &text)?;
-    let mut directory = Directory::open(&settings.out, &manifest, &text)?;
+    let (experiment, text) = read(&settings.file, settings.quick)?;
+    let (whole, _) = Experiment::load(&settings.file)?;
+    program::find(&experiment, &settings.file)?;
+    let inputs = Inputs::read(&whole, Source { path: &settings.file, text: &text })?;
+    let manifest = manifest(settings, &experiment, &inputs)?;
+    let mut directory = Directory::open(&settings.out, &manifest, &inputs)?;
     let mut session = Session { settings, experiment: &experiment, report, interrupted };
     let result = session.run(&mut directory);
     let runs = directory.runs();
@@ -90,7 +100,7 @@ pub fn run(
 fn manifest(
     settings: &Settings,
     experiment: &Experiment,
-    text: &str,
+    inputs: &Inputs,
 ) -> Result<Manifest, RunError> {
     let own = std::env::current_exe().unwrap_or_default();
     let sum = |program: &PathBuf| {
@@ -103,7 +113,8 @@ fn manifest(
         experiment: experiment.name.to_string(),
         quick: settings.quick,
         deployed: settings.deployed,
-        file: machine::checksum(text.as_bytes()),
+        file: machine::checksum(inputs.text.as_bytes()),
+        files: inputs.checksums(),
         commit: machine::commit(&settings.vtepd),
         programs: programs.map(|(name, sum)| (name.to_owned(), sum)).into(),
         machine: experiment::record::Machine {
@@ -147,17 +158,18 @@ impl Session<'_> {
             (self.report)(&format!("{verb} the fabric {}", fabric_name(topology)))?;
             let mut bench =
                 Bench::up(self.settings, self.experiment, topology, &name, self.report)?;
-            let result = self.turns(&turns, &mut bench, directory);
+            let later = plan.turns.iter().filter(|turn| turn.fabric > at).collect();
+            let result = self.turns((&turns, later), &mut bench, directory);
             let down = bench.down();
             result.and(down)?;
         }
         Ok(())
     }
 
-    /// The runs of all turns with one fabric.
+    /// The runs of all turns with one fabric. `later`: the turns with the fabrics after it.
     fn turns(
         &self,
-        turns: &[&Turn],
+        (turns, later): (&[&Turn], Vec<&Turn>),
         bench: &mut Bench<'_>,
         directory: &mut Directory,
     ) -> Result<(), RunError> {
@@ -170,8 +182,8 @@ impl Session<'_> {
             else {
                 continue;
             };
-            let later = turns.iter().skip(at).map(|turn| self.missing(turn, directory).len());
-            let left = later.sum::<usize>();
+            let left = turns.iter().skip(at).chain(&later);
+            let left = left.map(|turn| self.missing(turn, directory).len()).sum::<usize>();
             (self.report)(&format!(
                 "{}: at most {left} runs{} to go, now {} of {}",
                 self.experiment.name,

@@ -9,7 +9,7 @@ use crate::deployed::{Deployed, Host};
 use crate::netns::{Namespace, NetnsError};
 use crate::random::SEED;
 use crate::roce::{
-    Connection, InnerPort, Limit, Report, RoceError, Sent, Sink, Source, connections,
+    Connection, Limit, Report, RoceError, Sent, Sink, Source, SourcePort, connections,
 };
 
 /// The receiver stops after this time without a frame.
@@ -45,7 +45,7 @@ pub(crate) struct Stream {
     to: End,
     address: Ipv4Addr,
     connections: Vec<Connection>,
-    inner_port: InnerPort,
+    inner_port: SourcePort,
     /// Frames per second.
     rate: u32,
     limit: Limit,
@@ -70,19 +70,16 @@ impl Stream {
             to: end(to)?,
             address: to.address,
             connections: connections(SEED, queue_pairs),
-            inner_port: InnerPort::Constant(INNER_PORT),
+            inner_port: SourcePort::Constant(INNER_PORT),
             rate,
             limit,
         })
     }
 
-    /// The same stream with other queue pairs. `per_queue_pair`: each with an inner source port of
-    /// its own.
-    pub(crate) fn with(mut self, seed: u64, per_queue_pair: bool) -> Self {
+    /// The same stream with other queue pairs and this choice of inner source ports.
+    pub(crate) fn with(mut self, seed: u64, inner_port: SourcePort) -> Self {
         self.connections = connections(seed, self.connections.len());
-        if per_queue_pair {
-            self.inner_port = InnerPort::PerQueuePair;
-        }
+        self.inner_port = inner_port;
         self
     }
 

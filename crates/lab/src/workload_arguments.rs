@@ -46,7 +46,7 @@ pub(crate) struct Transport {
     #[arg(long, default_value_t = 0)]
     pub(crate) dscp: u8,
     /// Packets that a queue pair sends before the next one has its turn
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 16)]
     pub(crate) burst: u32,
     /// How inner UDP source ports are chosen
     #[arg(long, value_enum, default_value_t = PortFormula::QueuePair)]

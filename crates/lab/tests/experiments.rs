@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use experiment::Experiment;
-use experiment::file::schema;
+use lab::run::{self, schema};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/experiments")
@@ -64,6 +64,71 @@ fn schema_and_parser_refuse_the_same() {
         let error = Experiment::parse(&path, &bad).map(drop).unwrap_err().to_string();
         assert!(error.contains(", line "), "{error}");
         assert!(!schema.is_valid(&json(&bad)), "the schema accepts {to}");
+    }
+}
+
+/// Whether `lab run` accepts a file, with its error.
+fn parse(text: &str) -> Result<(), String> {
+    let path = std::env::temp_dir().join(format!("lab-schema-{}.toml", std::process::id()));
+    let own = format!("{}/../", folder().display());
+    fs::write(&path, text.replace("\"../", &format!("\"{own}"))).unwrap();
+    let read = run::read(&path, false);
+    fs::remove_file(&path).unwrap();
+    read.map(drop).map_err(|error| error.to_string())
+}
+
+#[test]
+fn schema_and_parser_agree_about_workloads() {
+    let schema = jsonschema::validator_for(&schema()).unwrap();
+    let read = |name: &str| fs::read_to_string(folder().join(name)).unwrap();
+    let (jobs, program) = (read("neighbours.toml"), read("mpi.toml"));
+    let variant = |keys: &str| format!("name = \"beside\"\nworkload = {{ {keys} }}");
+    let quick = |keys: &str| format!("[quick.workload]\n{keys}\n[quick.sweep]");
+    let same = |keys: &str| format!("iterations = 3\n{keys}");
+    let compute = |keys: &str| same(&format!("compute = {{ {keys} }}"));
+    for (good, from, to, valid) in [
+        (&jobs, "iterations = 3", same("skew = 1.5"), true),
+        (&jobs, "iterations = 3", same("iteration = 3"), false),
+        (&jobs, "iterations = 3", same("queue-pairs = 4"), false),
+        (&jobs, "iterations = 3", same("source-port = \"soft-roce\""), false),
+        (&jobs, "iterations = 3", same("seed = 1"), false),
+        (&jobs, "iterations = 3", same("on = \"first\""), false),
+        (&jobs, "iterations = 3", same("skew = 11"), false),
+        (&jobs, "iterations = 3", same("dealing = \"split\""), true),
+        (&jobs, "iterations = 3", same("dealing = \"divide\""), false),
+        (&jobs, "iterations = 3", "iterations = 0".into(), false),
+        (&jobs, "iterations = 3", compute("distribution = \"fixed\", seconds = 1"), true),
+        (&jobs, "iterations = 3", compute("distribution = \"none\""), true),
+        (&jobs, "iterations = 3", compute("distribution = \"fixed\", time = 1"), false),
+        (&jobs, "iterations = 3", compute("distribution = \"fixed\", seconds = 1, x = 1"), false),
+        (&jobs, "timeout =", "mtu = 4096\ntimeout =".into(), true),
+        (&jobs, "timeout =", "time-out =".into(), false),
+        (&jobs, "timeout =", "dcqcn = {}\nrate = 1000000\ntimeout =".into(), true),
+        (&jobs, "timeout =", "dcqcn = { h = 1 }\nrate = 1000000\ntimeout =".into(), false),
+        (&jobs, "name = \"beside\"", variant("bytes = 5000"), true),
+        (&jobs, "name = \"beside\"", variant("byte = 5000"), false),
+        (&jobs, "name = \"beside\"", variant("transport = { mtu = 512 }"), true),
+        (&jobs, "name = \"beside\"", variant("transport = { mtus = 512 }"), false),
+        (&jobs, "[quick.sweep]", quick("warm-up = 1"), true),
+        (&jobs, "[quick.sweep]", quick("warmup = 1"), false),
+        (&jobs, "[job.workload]", "[job.workload]\nqueue-pairs = 4".into(), true),
+        (&jobs, "[job.workload]", "[job.workload]\nwarm-up = 1".into(), false),
+        (&jobs, "[job.workload]", "[job.workload]\ncommand = [\"a\"]".into(), false),
+        (&program, "on = \"first\"", "on = \"all\"\nmessage = 1000".into(), true),
+        (&program, "on = \"first\"", "on = \"last\"".into(), false),
+        (&program, "on = \"first\"", "collective = \"all-gather\"".into(), false),
+        (&program, "on = \"first\"", "transport = {}".into(), false),
+        (&program, "on = \"first\"", "iterations = 2".into(), false),
+        (&program, "warm-up = ", "warmup = ".into(), false),
+        (&program, "command = ", "command = \"a\" # ".into(), false),
+    ] {
+        assert!(good.contains(from), "{from}");
+        let text = good.replacen(from, &to, 1);
+        let parsed = parse(&text);
+        assert_eq!(parsed.is_ok(), valid, "{to}: {parsed:?}");
+        let errors: Vec<String> =
+            schema.iter_errors(&json(&text)).map(|error| error.to_string()).collect();
+        assert_eq!(errors.is_empty(), valid, "{to}: {errors:?}");
     }
 }
 

@@ -10,7 +10,7 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../deploy/containerlab/{name}.clab.yml"))
 }
 
-const ALL: [&str; 3] = ["minimal", "scaleacross", "wide"];
+const ALL: [&str; 6] = ["minimal", "scaleacross", "wide", "circuits2", "circuits4", "circuits9"];
 
 fn violations(text: &str) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let schema = serde_json::from_str(include_str!("fixtures/clab.schema.json"))?;

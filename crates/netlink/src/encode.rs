@@ -19,12 +19,14 @@ pub(crate) struct Request {
     kind: u16,
     flags: u16,
     content: Vec<u8>,
+    /// Requests that are sent with it.
+    followers: Vec<Self>,
 }
 
 impl Request {
     /// A message of type `kind` with the type's fixed structure.
     pub(crate) fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
-        Self { kind, flags, content: body.to_vec() }
+        Self { kind, flags, content: body.to_vec(), followers: Vec::new() }
     }
 
     /// Appends an attribute.
@@ -49,6 +51,12 @@ impl Request {
         }
     }
 
+    /// Sends another request with this one, under the same sequence number.
+    pub(crate) fn then(mut self, follower: Self) -> Self {
+        self.followers.push(follower);
+        self
+    }
+
     /// The encoded request. The answer to it has the same `sequence`.
     pub(crate) fn bytes(&self, sequence: u32) -> Vec<u8> {
         let length = u32::try_from(HEADER.saturating_add(self.content.len())).unwrap_or(u32::MAX);
@@ -59,6 +67,7 @@ impl Request {
         bytes.extend(sequence.to_ne_bytes());
         bytes.extend(0u32.to_ne_bytes());
         bytes.extend(&self.content);
+        self.followers.iter().for_each(|follower| bytes.extend(follower.bytes(sequence)));
         bytes
     }
 }

@@ -3,6 +3,7 @@
 
 mod attribute;
 mod decode;
+mod discard;
 mod dump;
 mod encode;
 mod envelope;
@@ -18,12 +19,14 @@ mod namespace;
 mod nftables;
 mod packet_filter;
 mod request;
+mod route_lookup;
 mod rules;
 mod socket;
 mod socket_owner;
 mod xtables;
 
 pub use decode::{Messages, decode};
+pub use discard::Discard;
 pub use dump::Dump;
 pub use error::Error;
 pub use fdb::{FdbChange, FdbWrite};
@@ -41,6 +44,7 @@ pub use namespace::PrivateNamespace;
 pub use nftables::packet_rules;
 pub use packet_filter::{PacketFilters, packet_filters};
 pub use request::{LinkChange, Requests, Veth, VethEnd};
+pub use route_lookup::SentPacket;
 pub use rules::{BaseChain, Effect, Field, NamePattern, PacketRule, RuleChain, RuleHook, Test};
 pub use socket_owner::socket_owner;
 pub use xtables::{LegacyTable, legacy_chains};

@@ -478,6 +478,6 @@ fn verdict(operation: &str, envelope: &Envelope<'_>) -> Result<(), Error> {
 }
 
 /// A string with the terminating zero that the kernel expects.
-fn terminated(name: &str) -> Vec<u8> {
+pub(crate) fn terminated(name: &str) -> Vec<u8> {
     [name.as_bytes(), &[0]].concat()
 }

@@ -16,7 +16,7 @@ pub struct Settings {
     pub policy: Policy,
     /// Seed of the hash. Leaves with different seeds place the same flow differently.
     pub seed: u64,
-    /// The ports of `qp-hash` and `qp-bins`. All of them are used.
+    /// The ports of `qp-hash`, `qp-bins` and `qp-pin`. `qp-hash` uses all of them.
     pub range: SourcePortRange,
     /// Number of ports that `qp-bins` uses.
     pub bins: Bins,

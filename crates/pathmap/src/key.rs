@@ -1,7 +1,7 @@
 //! Authentication of messages: keyed BLAKE2s with a tag of 16 bytes (RFC 7693).
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use blake2::Blake2sMac;
 use blake2::digest::consts::U16;
@@ -45,10 +45,7 @@ impl Key {
     fn of(&self, (source, destination): (IpAddr, IpAddr), body: &[u8]) -> Blake2sMac<U16> {
         let mut tag = self.0.clone();
         for address in [source, destination] {
-            tag.update(&match address {
-                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-                IpAddr::V6(address) => address.octets(),
-            });
+            tag.update(&as_ipv6(address).octets());
         }
         tag.update(body);
         tag
@@ -70,11 +67,19 @@ impl Key {
 
     /// A number that nobody without the key can predict, from others.
     #[must_use]
-    pub fn number(&self, of: [u32; 3]) -> u32 {
+    pub fn number<const N: usize>(&self, of: [u32; N]) -> u32 {
         let mut tag = self.0.clone();
         of.iter().for_each(|number| tag.update(&number.to_be_bytes()));
         let bytes = tag.finalize().into_bytes();
         bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
+    }
+}
+
+/// An address as one of IPv6. One of IPv4 is mapped (RFC 4291 section 2.5.5.2).
+pub(crate) const fn as_ipv6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
     }
 }
 

@@ -1,15 +1,17 @@
 //! Links, and their load.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use crate::message::{LinkLoad, MOST_LOADS, Report};
 
 /// How long a load that another VTEP reported counts.
 pub(crate) const AGE: Duration = Duration::from_secs(3);
-/// The most links of other VTEPs that are remembered.
+/// The most links of other VTEPs that are remembered, and the most of one VTEP.
 const MOST_FOREIGN: usize = 65_536;
+const MOST_OF_ONE: usize = 4096;
 
 /// A link on the way to a remote VTEP, by what sends on it or receives from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,23 +21,34 @@ pub enum Link {
     /// The outgoing interface of a router.
     Router(Ipv4Addr),
     /// From a router to the next one or to the VTEP, where only the routers are known.
-    Between(Ipv4Addr, Ipv4Addr),
+    Between(IpAddr, IpAddr),
     /// An uplink of a remote VTEP, by its interface index, where the last router is not known.
-    Arrival(Ipv4Addr, u32),
+    Arrival(IpAddr, u32),
 }
 
-/// How long the wish of a VTEP keeps others from moving that does not move itself.
-const WISH_HOLD: Duration = Duration::from_secs(3);
+/// For how long the wish of a VTEP may keep this leaf from moving in each [`WISH_WINDOW`]. Others may
+/// lie, or be unable to move.
+pub(crate) const WISH_HOLD: Duration = Duration::from_secs(3);
+const WISH_WINDOW: Duration = Duration::from_secs(30);
+/// [`Foreign::is_first`] is asked at least this often while this leaf wants to move.
+const ASKED: Duration = Duration::from_millis(200);
 /// How long a wish counts that is not reported again.
 const WISH_AGE: Duration = Duration::from_secs(1);
 /// The most VTEPs whose wishes are remembered.
 const MOST_PEERS: usize = 4096;
+/// The first address in their order.
+const LEAST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// What other VTEPs send over links, as they report it, and which of them want to move.
 #[derive(Debug, Default)]
 pub struct Foreign {
-    links: BTreeMap<(Ipv4Addr, Ipv4Addr), (u64, Duration)>,
-    wishes: BTreeMap<Ipv4Addr, Wish>,
+    /// By the link and the VTEP.
+    links: BTreeMap<(Ipv4Addr, IpAddr), (u64, Duration)>,
+    /// The number of links of each VTEP.
+    numbers: BTreeMap<IpAddr, usize>,
+    wishes: BTreeMap<IpAddr, Wish>,
+    /// When [`Self::is_first`] was asked last.
+    asked: Duration,
 }
 
 /// What a VTEP wants.
@@ -43,53 +56,83 @@ pub struct Foreign {
 struct Wish {
     /// As [`Report::wish`].
     gain: u32,
-    /// Since when it wants to move.
-    since: Duration,
     heard: Duration,
+    /// For how long it has kept this leaf from moving since `began`.
+    held: Duration,
+    began: Duration,
+}
+
+impl Wish {
+    fn counts(&self, now: Duration) -> bool {
+        self.gain > 0 && now.saturating_sub(self.heard) < WISH_AGE && self.held < WISH_HOLD
+    }
 }
 
 impl Foreign {
-    /// Takes the loads that a VTEP reports. Reports above the limit are ignored.
-    pub fn report(&mut self, from: Ipv4Addr, report: &Report, now: Duration) {
+    /// Takes the loads that a VTEP reports. Reports above the limits are ignored.
+    pub fn report(&mut self, from: IpAddr, report: &Report, now: Duration) {
         self.wish(from, report.wish, now);
+        let mut number = self.numbers.get(&from).copied().unwrap_or(0);
         for load in &report.loads {
             let key = (load.link, from);
-            if self.links.len() < MOST_FOREIGN || self.links.contains_key(&key) {
+            let is_known = self.links.contains_key(&key);
+            if is_known || number < MOST_OF_ONE && self.links.len() < MOST_FOREIGN {
                 self.links.insert(key, (u64::from(load.kilobytes), now));
+                number += usize::from(!is_known);
             }
+        }
+        if number > 0 {
+            self.numbers.insert(from, number);
         }
     }
 
-    fn wish(&mut self, from: Ipv4Addr, gain: u32, now: Duration) {
+    fn wish(&mut self, from: IpAddr, gain: u32, now: Duration) {
         if self.wishes.len() >= MOST_PEERS && !self.wishes.contains_key(&from) {
             return;
         }
-        let wish = self.wishes.entry(from).or_insert(Wish { gain: 0, since: now, heard: now });
-        if wish.gain == 0 {
-            wish.since = now;
-        }
+        let new = Wish { gain, heard: now, held: Duration::ZERO, began: now };
+        let wish = self.wishes.entry(from).or_insert(new);
         (wish.gain, wish.heard) = (gain, now);
+        if now.saturating_sub(wish.began) >= WISH_WINDOW {
+            (wish.held, wish.began) = (Duration::ZERO, now);
+        }
     }
 
-    /// Whether a VTEP with this address and this wish moves before all others. One that wants to
-    /// move for a long time and does not keeps nobody from it.
+    /// Whether a VTEP with this address and this wish moves before all others. One that has kept this
+    /// leaf from moving for three of the last 30 seconds does not any more, whether it wanted to move
+    /// all the time or not.
     #[must_use]
-    pub fn is_first(&self, own: (u32, Ipv4Addr), now: Duration) -> bool {
-        let counts = |wish: &Wish| {
-            now.saturating_sub(wish.heard) < WISH_AGE && now.saturating_sub(wish.since) < WISH_HOLD
-        };
-        let before = |(address, wish): (&Ipv4Addr, &Wish)| {
-            // The lower address comes first among equal ones.
-            (wish.gain, std::cmp::Reverse(*address)) > (own.0, std::cmp::Reverse(own.1))
-        };
-        !self.wishes.iter().any(|(address, wish)| counts(wish) && before((address, wish)))
+    pub fn is_first(&mut self, own: (u32, IpAddr), now: Duration) -> bool {
+        let passed = now.saturating_sub(std::mem::replace(&mut self.asked, now)).min(ASKED);
+        // The lower address comes first among equal ones.
+        let rank = |(address, wish): &(&IpAddr, &mut Wish)| (wish.gain, Reverse(**address));
+        let counting = self.wishes.iter_mut().filter(|(_, wish)| wish.counts(now));
+        let before = counting.filter(|other| rank(other) > (own.0, Reverse(own.1)));
+        let Some((_, first)) = before.max_by_key(rank) else { return true };
+        first.held += passed;
+        false
+    }
+
+    /// Whether any VTEP wants to move.
+    #[must_use]
+    pub fn is_wanted(&self, now: Duration) -> bool {
+        self.wishes.values().any(|wish| wish.counts(now))
     }
 
     /// Forgets what was not reported again. Returns whether anything was.
     pub fn expire(&mut self, now: Duration) -> bool {
         let before = self.links.len();
-        self.links.retain(|_, (_, at)| now.saturating_sub(*at) < AGE);
-        self.wishes.retain(|_, wish| now.saturating_sub(wish.heard) < AGE);
+        let numbers = &mut self.numbers;
+        self.links.retain(|(_, from), (_, at)| {
+            let stays = now.saturating_sub(*at) < AGE;
+            if let Some(number) = numbers.get_mut(from).filter(|_| !stays) {
+                *number -= 1;
+            }
+            stays
+        });
+        numbers.retain(|_, number| *number > 0);
+        // What it has held up is remembered, even if it is silent for a while.
+        self.wishes.retain(|_, wish| now.saturating_sub(wish.heard) < WISH_WINDOW);
         self.links.len() != before
     }
 
@@ -97,8 +140,8 @@ impl Foreign {
     #[must_use]
     pub fn of(&self, link: Link) -> u64 {
         let Link::Router(address) = link else { return 0 };
-        let range = (address, Ipv4Addr::UNSPECIFIED)..=(address, Ipv4Addr::BROADCAST);
-        self.links.range(range).map(|(_, (load, _))| load).sum()
+        let reports = self.links.range((address, LEAST)..);
+        reports.take_while(|((link, _), _)| *link == address).map(|(_, (load, _))| load).sum()
     }
 
     /// The number of remembered reports.
@@ -141,7 +184,7 @@ mod tests {
 
     #[test]
     fn reports_add_up_replace_and_expire() {
-        let (a, b, link) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), [10, 1, 0, 1].into());
+        let (a, b, link) = ([10, 0, 0, 1].into(), [0xfd; 16].into(), [10, 1, 0, 1].into());
         let load =
             |kilobytes| Report { loads: vec![LinkLoad { link, kilobytes }], ..Report::default() };
         let at = Duration::from_secs;
@@ -156,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_greatest_wish_moves_first_but_keeps_nobody_for_long() {
-        let [a, b, c] = [1, 2, 3].map(|last| Ipv4Addr::new(10, 0, 0, last));
+        let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
         let wish = |wish| Report { wish, ..Report::default() };
         let ms = Duration::from_millis;
         let mut foreign = Foreign::default();
@@ -166,13 +209,20 @@ mod tests {
         assert!(!foreign.is_first((6, b), ms(10)) && foreign.is_first((7, b), ms(10)));
         foreign.report(c, &wish(0), ms(20));
         assert!(foreign.is_first((6, b), ms(30)) && !foreign.is_first((5, b), ms(30)));
-        for at in 0..40 {
-            foreign.report(a, &wish(100), ms(at * 100));
+        // It never moves, and hides that by wanting nothing in between, or by silence.
+        let mut held = 0;
+        for at in (1000..30_000).step_by(50) {
+            if !(2000..7000).contains(&at) {
+                foreign.report(a, &wish(0), ms(at));
+                foreign.report(a, &wish(100), ms(at));
+            }
+            held += u32::from(!foreign.is_first((1, b), ms(at)));
         }
-        assert!(foreign.is_first((1, b), ms(3950)), "it never moves");
-        foreign.report(a, &wish(0), ms(4000));
-        foreign.report(a, &wish(9), ms(4100));
-        assert!(!foreign.is_first((1, b), ms(4200)) && foreign.is_first((1, b), ms(5200)));
+        assert!((55..=61).contains(&held), "{held}");
+        // Later it counts again.
+        foreign.report(a, &wish(9), ms(31_000));
+        assert!(!foreign.is_first((1, b), ms(31_000)));
+        assert!(foreign.is_wanted(ms(31_000)) && !foreign.is_wanted(ms(32_000)));
     }
 
     #[test]
@@ -181,9 +231,21 @@ mod tests {
         for n in 0..70_000u32 {
             let link = LinkLoad { link: Ipv4Addr::from_bits(n), kilobytes: 1 };
             let report = Report { wish: 1, loads: vec![link], ..Report::default() };
-            foreign.report(Ipv4Addr::from_bits(n), &report, Duration::ZERO);
+            foreign.report(Ipv4Addr::from_bits(n).into(), &report, Duration::ZERO);
         }
         assert_eq!((foreign.len(), foreign.wishes.len()), (MOST_FOREIGN, MOST_PEERS));
+        // One alone leaves room for others.
+        let mut foreign = Foreign::default();
+        let a = Ipv4Addr::new(10, 0, 0, 1);
+        for second in [1, 100] {
+            let now = Duration::from_secs(second);
+            for n in 0..70_000u32 {
+                let link = LinkLoad { link: Ipv4Addr::from_bits(n), kilobytes: 1 };
+                foreign.report(a.into(), &Report { loads: vec![link], ..Report::default() }, now);
+            }
+            assert_eq!(foreign.len(), MOST_OF_ONE);
+            assert!(foreign.expire(now + AGE) && foreign.numbers.is_empty());
+        }
     }
 
     #[test]

@@ -4,15 +4,16 @@
 //!  0                   1                   2                   3
 //!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |         magic 0x5650          |  version 3    | 1 probe, 2 ans.|
+//! |         magic 0x5650          |  version 4    | 1 probe, 2 ans.|
 //! |                     epoch of the prober                       |
 //! |                     id, counted in the epoch                  |
 //! |                     nonce                                     |
 //! |                     uplink of the prober (interface index)    |
 //! |      outer source port        | first TTL     | flags         |
-//! |                     time of the prober in microseconds        |
+//! |                     token of the last answer, or 0            |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! | only in an answer:  arrival uplink (interface index)          |
+//! |                     token for the next probes                 |
 //! |  TTL seen     | R addresses   |       L loads                 |
 //! |                     wish                                      |
 //! |  F queue pairs|  H handshakes |       0                       |
@@ -34,7 +35,7 @@ use connection::{FlowReport, Handshake, MOST_FLOWS, MOST_HANDSHAKES};
 /// The first bytes of every message.
 const MAGIC: u16 = 0x5650;
 /// The version of the format.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 const PROBE: u8 = 1;
 const ANSWER: u8 = 2;
 const FLAG_RECORD: u8 = 1;
@@ -65,8 +66,9 @@ pub struct Probe {
     pub records: bool,
     /// Whether earlier probes were not answered. The answer then returns over several paths.
     pub urgent: bool,
-    /// When it was sent by the prober's clock, in microseconds, modulo 2³².
-    pub time: u32,
+    /// The token of the last answer, which shows that the prober receives what is sent to its
+    /// address. 0 before the first answer.
+    pub token: u32,
 }
 
 /// The load of a link.
@@ -99,6 +101,8 @@ pub struct Answer {
     pub probe: Probe,
     /// The uplink by which the probe arrived, as the responder's interface index.
     pub arrival: u32,
+    /// What the prober is to repeat in its next probes ([`Probe::token`]).
+    pub token: u32,
     /// The TTL with which it arrived.
     pub ttl_seen: u8,
     /// The addresses that it recorded, in their order. At most [`MOST_RECORDED`].
@@ -164,9 +168,9 @@ impl Reader<'_> {
 
     fn probe(&mut self) -> Option<Probe> {
         let (epoch, id, nonce, uplink) = (self.word()?, self.word()?, self.word()?, self.word()?);
-        let (port, ttl, flags, time) = (self.half()?, self.byte()?, self.byte()?, self.word()?);
+        let (port, ttl, flags, token) = (self.half()?, self.byte()?, self.byte()?, self.word()?);
         let (records, urgent) = (flags & FLAG_RECORD != 0, flags & FLAG_URGENT != 0);
-        Some(Probe { epoch, id, nonce, uplink, port, ttl, records, urgent, time })
+        Some(Probe { epoch, id, nonce, uplink, port, ttl, records, urgent, token })
     }
 
     fn addresses<A: FromIterator<Ipv4Addr>>(&mut self, number: u8) -> Option<A> {
@@ -206,6 +210,7 @@ impl Message {
             Self::Probe(probe)
         } else {
             let arrival = reader.word().ok_or(length)?;
+            let token = reader.word().ok_or(length)?;
             let ttl_seen = reader.byte().ok_or(length)?;
             let addresses = reader.byte().ok_or(length)?;
             let loads = reader.half().ok_or(length)?;
@@ -226,7 +231,7 @@ impl Message {
             let handshakes =
                 (0..handshakes).map(|_| reader.handshake(length)).collect::<Result<_, _>>()?;
             let report = Report { wish, loads, flows, handshakes };
-            Self::Answer(Answer { probe, arrival, ttl_seen, recorded, report })
+            Self::Answer(Answer { probe, arrival, token, ttl_seen, recorded, report })
         };
         if reader.0.is_empty() { Ok(message) } else { Err(length) }
     }
@@ -248,7 +253,7 @@ impl Message {
         let flags = if probe.records { FLAG_RECORD } else { 0 };
         let flags = flags | if probe.urgent { FLAG_URGENT } else { 0 };
         bytes.extend_from_slice(&[probe.ttl, flags]);
-        bytes.extend_from_slice(&probe.time.to_be_bytes());
+        bytes.extend_from_slice(&probe.token.to_be_bytes());
         if let Self::Answer(answer) = self {
             answer.append(&mut bytes);
         }
@@ -263,6 +268,7 @@ impl Answer {
         let flows = self.report.flows.len().min(MOST_FLOWS);
         let handshakes = self.report.handshakes.len().min(MOST_HANDSHAKES);
         bytes.extend_from_slice(&self.arrival.to_be_bytes());
+        bytes.extend_from_slice(&self.token.to_be_bytes());
         bytes.extend_from_slice(&[self.ttl_seen, recorded as u8]);
         bytes.extend_from_slice(&(loads as u16).to_be_bytes());
         bytes.extend_from_slice(&self.report.wish.to_be_bytes());
@@ -289,7 +295,7 @@ mod tests {
     fn probe() -> impl Strategy<Value = Probe> {
         let numbers = any::<[u32; 5]>();
         (numbers, 1..=u16::MAX, 1..=u8::MAX, any::<[bool; 2]>()).prop_map(
-            |([epoch, id, nonce, uplink, time], port, ttl, [records, urgent])| Probe {
+            |([epoch, id, nonce, uplink, token], port, ttl, [records, urgent])| Probe {
                 epoch,
                 id,
                 nonce,
@@ -298,7 +304,7 @@ mod tests {
                 ttl,
                 records,
                 urgent,
-                time,
+                token,
             },
         )
     }
@@ -307,6 +313,7 @@ mod tests {
         fn answer()(
             probe in probe(),
             arrival: u32,
+            token: u32,
             seen: u8,
             wish: u32,
             recorded in prop::collection::vec(any::<u32>(), 0..=MOST_RECORDED),
@@ -320,6 +327,7 @@ mod tests {
                 ttl_seen: seen.min(probe.ttl),
                 probe,
                 arrival,
+                token,
                 recorded: recorded.into_iter().map(Ipv4Addr::from_bits).collect(),
                 report: Report {
                     wish,
@@ -371,11 +379,12 @@ mod tests {
             ttl: 1,
             records: true,
             urgent: true,
-            time: 1,
+            token: 1,
         };
         let answer = Answer {
             probe,
             arrival: 1,
+            token: 1,
             ttl_seen: 1,
             recorded: vec![link; MOST_RECORDED + 1],
             report: Report {
@@ -390,8 +399,8 @@ mod tests {
         };
         let bytes = Message::Answer(answer).bytes();
         assert!(Message::parse(&bytes).is_ok());
-        // Outer IP, UDP and VXLAN, and the inner Ethernet header.
-        let packet = 20 + 8 + 8 + 14 + bytes.len() + crate::key::TAG;
+        // Outer IPv6, UDP and VXLAN, and the inner Ethernet header.
+        let packet = 40 + 8 + 8 + 14 + bytes.len() + crate::key::TAG;
         assert!(packet <= 1500, "{packet}");
     }
 
@@ -406,11 +415,11 @@ mod tests {
             ttl: 64,
             records: true,
             urgent: false,
-            time: 5,
+            token: 5,
         };
         let bytes = Message::Probe(probe).bytes();
         let expected = [
-            0x56, 0x50, 3, 1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0xc3, 0x50, 64, 1, 0,
+            0x56, 0x50, 4, 1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0xc3, 0x50, 64, 1, 0,
             0, 0, 5,
         ];
         assert_eq!(bytes, expected);

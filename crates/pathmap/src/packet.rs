@@ -1,16 +1,18 @@
-//! The packet of a message: Ethernet, IPv4, UDP and VXLAN as in a data packet, then an inner
-//! Ethernet header and the message.
+//! The packet of a message: Ethernet, IPv4 or IPv6, UDP and VXLAN as in a data packet, then an
+//! inner Ethernet header and the message.
 //!
-//! A router that hashes outer addresses and ports sends it where it sends data with the same port.
+//! A router that hashes outer addresses, ports and flow label sends it where it sends data with the
+//! same port. Over IPv6 there is no Record Route.
 //! The VNI is reserved ([`VNI`]): kernel VXLAN and hardware VTEPs drop it. The inner EtherType is
 //! one for experiments (IEEE 802, local experimental EtherType 1).
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use wire::checksum::Sum;
-use wire::number::{ETHERTYPE_IPV4, PROTOCOL_UDP};
-use wire::{MacAddr, Vxlan};
+use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTOCOL_UDP};
+use wire::{Ipv6, Ipv6Packet, MacAddr, Vxlan};
 
+use crate::key::as_ipv6;
 use crate::message::MOST_RECORDED;
 
 /// The VNI of probes and answers: the highest one. A leaf must not use it for data.
@@ -32,24 +34,26 @@ const VXLAN: usize = 8;
 pub struct Headers {
     /// Source and destination MAC address.
     pub macs: (MacAddr, MacAddr),
-    /// Source and destination address.
-    pub ends: (Ipv4Addr, Ipv4Addr),
+    /// Source and destination address, of one family.
+    pub ends: (IpAddr, IpAddr),
     /// UDP source and destination port.
     pub ports: (u16, u16),
-    /// Time to live.
+    /// Flow label over IPv6, 20 bits.
+    pub label: u32,
+    /// Time to live, or hop limit.
     pub ttl: u8,
-    /// Whether routers are asked to record their addresses.
+    /// Whether routers are asked to record their addresses. Over IPv6 they cannot.
     pub records: bool,
 }
 
 /// A received packet of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received<'p> {
-    /// Source and destination address.
-    pub ends: (Ipv4Addr, Ipv4Addr),
+    /// Source and destination address, of one family.
+    pub ends: (IpAddr, IpAddr),
     /// UDP source and destination port.
     pub ports: (u16, u16),
-    /// Time to live.
+    /// Time to live, or hop limit.
     pub ttl: u8,
     /// The addresses that were recorded; `None` without a Record Route option.
     pub recorded: Option<Vec<Ipv4Addr>>,
@@ -69,47 +73,83 @@ pub fn build(headers: &Headers, message: &[u8]) -> Vec<u8> {
 
 /// Builds the packet of an inner frame.
 pub(crate) fn encapsulate(headers: &Headers, vni: u32, inner: &[u8]) -> Vec<u8> {
-    let Headers { macs, ends, ports, ttl, records } = *headers;
-    let options = if records { OPTION } else { 0 };
-    let udp_length = UDP + VXLAN + inner.len();
-    let total = IPV4 + options + udp_length;
-    let mut packet = Vec::with_capacity(ETHERNET + total);
-    packet.extend_from_slice(&macs.1.0);
-    packet.extend_from_slice(&macs.0.0);
-    packet.extend_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
-    let mut ip = Vec::with_capacity(IPV4 + options);
-    ip.extend_from_slice(&[0x40 | ((IPV4 + options) / 4) as u8, 0]);
-    ip.extend_from_slice(&(total as u16).to_be_bytes());
-    // Identification 0 and the don't-fragment bit (RFC 6864 section 4.1).
-    ip.extend_from_slice(&[0, 0, 0x40, 0, ttl, PROTOCOL_UDP, 0, 0]);
-    ip.extend_from_slice(&ends.0.octets());
-    ip.extend_from_slice(&ends.1.octets());
-    if records {
-        ip.extend_from_slice(&[OPTION_RECORD_ROUTE, OPTION as u8 - 1, 4]);
-        ip.resize(IPV4 + OPTION - 1, 0);
-        ip.push(0);
-    }
-    let checksum = Sum::new().bytes(&ip).checksum().to_be_bytes();
-    if let Some(field) = ip.get_mut(10..12) {
-        field.copy_from_slice(&checksum);
-    }
-    packet.extend_from_slice(&ip);
-    packet.extend_from_slice(&ports.0.to_be_bytes());
-    packet.extend_from_slice(&ports.1.to_be_bytes());
-    packet.extend_from_slice(&(udp_length as u16).to_be_bytes());
-    // No UDP checksum, as VXLAN allows over IPv4 (RFC 7348 section 5).
-    packet.extend_from_slice(&[0, 0]);
-    packet.extend_from_slice(&[Vxlan::I_FLAG, 0, 0, 0]);
-    packet.extend_from_slice(&(vni << 8).to_be_bytes());
-    packet.extend_from_slice(inner);
-    packet
+    let mut payload = Vec::with_capacity(VXLAN + inner.len());
+    payload.extend_from_slice(&[Vxlan::I_FLAG, 0, 0, 0]);
+    payload.extend_from_slice(&(vni << 8).to_be_bytes());
+    payload.extend_from_slice(inner);
+    // VXLAN allows packets without a UDP checksum over IPv4 (RFC 7348 section 5).
+    build_udp(headers, 0, false, &payload)
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+/// Builds a UDP packet, from its Ethernet header on. `class` is the type of service or traffic class.
+/// Over IPv6 there is always a UDP checksum.
+pub(crate) fn build_udp(
+    headers: &Headers,
+    class: u8,
+    has_checksum: bool,
+    payload: &[u8],
+) -> Vec<u8> {
+    let Headers { macs, ends, ports, .. } = *headers;
+    let length = (UDP + payload.len()) as u16;
+    let mut udp = Vec::with_capacity(length.into());
+    for word in [ports.0, ports.1, length, 0] {
+        udp.extend_from_slice(&word.to_be_bytes());
+    }
+    udp.extend_from_slice(payload);
+    let (ethertype, ip, pseudo) = match ends {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let pseudo = Sum::new().pseudo_ipv4(from, to, PROTOCOL_UDP, length);
+            let ip = ipv4(headers, class, (from, to), length.into());
+            (ETHERTYPE_IPV4, ip, has_checksum.then_some(pseudo))
+        }
+        (from, to) => {
+            let (from, to) = (as_ipv6(from), as_ipv6(to));
+            let pseudo = Sum::new().pseudo_ipv6(from, to, PROTOCOL_UDP, length.into());
+            let mut ip = Ipv6::zeroed();
+            ip.set_version(6).set_traffic_class(class).set_flow_label(headers.label);
+            ip.set_payload_length(length).set_next_header(PROTOCOL_UDP);
+            ip.set_hop_limit(headers.ttl).set_source(from).set_destination(to);
+            (ETHERTYPE_IPV6, ip.as_bytes().to_vec(), Some(pseudo))
+        }
+    };
+    if let Some(pseudo) = pseudo {
+        let sum = pseudo.bytes(&udp).checksum_not_zero();
+        put(&mut udp, 6, sum);
+    }
+    [&macs.1.0, &macs.0.0, ethertype.to_be_bytes().as_slice(), &ip, &udp].concat()
+}
+
+/// Builds the IPv4 header for a payload of this length in bytes.
+fn ipv4(headers: &Headers, class: u8, ends: (Ipv4Addr, Ipv4Addr), payload: usize) -> Vec<u8> {
+    let options = if headers.records { OPTION } else { 0 };
+    let total = (IPV4 + options + payload) as u16;
+    let mut ip = Vec::with_capacity(IPV4 + options);
+    ip.extend_from_slice(&[0x40 | ((IPV4 + options) / 4) as u8, class]);
+    ip.extend_from_slice(&total.to_be_bytes());
+    // Identification 0 and the don't-fragment bit (RFC 6864 section 4.1).
+    ip.extend_from_slice(&[0, 0, 0x40, 0, headers.ttl, PROTOCOL_UDP, 0, 0]);
+    ip.extend_from_slice(&ends.0.octets());
+    ip.extend_from_slice(&ends.1.octets());
+    if headers.records {
+        ip.extend_from_slice(&[OPTION_RECORD_ROUTE, OPTION as u8 - 1, 4]);
+        ip.resize(IPV4 + OPTION, 0);
+    }
+    let checksum = Sum::new().bytes(&ip).checksum();
+    put(&mut ip, 10, checksum);
+    ip
+}
+
+pub(crate) fn put(bytes: &mut [u8], at: usize, half: u16) {
+    if let Some(field) = bytes.get_mut(at..at + 2) {
+        field.copy_from_slice(&half.to_be_bytes());
+    }
+}
+
+pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|half| u16::from_be_bytes(*half))
 }
 
-fn address(bytes: &[u8], at: usize) -> Option<Ipv4Addr> {
+pub(crate) fn address(bytes: &[u8], at: usize) -> Option<Ipv4Addr> {
     bytes.get(at..)?.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets))
 }
 
@@ -138,7 +178,7 @@ fn recorded(options: &[u8]) -> Option<Vec<Ipv4Addr>> {
 }
 
 /// Reads the packet of a message, from its Ethernet header on. `None` for any other packet, for a
-/// fragment and for a wrong header checksum. Bytes behind the packet are ignored.
+/// fragment, for extension headers, and for a wrong checksum. Bytes behind the packet are ignored.
 #[must_use]
 pub fn parse(packet: &[u8]) -> Option<Received<'_>> {
     let received = decapsulate(packet, VNI)?;
@@ -151,11 +191,31 @@ pub fn parse(packet: &[u8]) -> Option<Received<'_>> {
 
 /// Reads the outer headers of a packet with this VNI. The message is the whole inner frame.
 pub(crate) fn decapsulate(packet: &[u8], expected: u32) -> Option<Received<'_>> {
+    let received = parse_udp(packet)?;
+    let tunnel = received.message.get(UDP..)?;
+    let flags = *tunnel.first()?;
+    let vni = tunnel.get(4..)?.first_chunk().map(|word| u32::from_be_bytes(*word) >> 8)?;
+    let message = tunnel.get(VXLAN..)?;
+    let is_expected = flags & Vxlan::I_FLAG != 0 && vni == expected;
+    is_expected.then_some(Received { message, ..received })
+}
+
+/// Reads a UDP packet, from its Ethernet header on. The message is the UDP datagram. Over IPv4, its
+/// checksum is not looked at.
+pub(crate) fn parse_udp(packet: &[u8]) -> Option<Received<'_>> {
     let ip = packet.get(ETHERNET..)?;
-    let ethertype = half(packet, 12)?;
+    match half(packet, 12)? {
+        ETHERTYPE_IPV4 => over_ipv4(ip),
+        ETHERTYPE_IPV6 => over_ipv6(ip),
+        _ => None,
+    }
+}
+
+/// Reads an IPv4 packet. The message is the UDP datagram.
+fn over_ipv4(ip: &[u8]) -> Option<Received<'_>> {
     let first = *ip.first()?;
     let header = usize::from(first & 0x0f) * 4;
-    if ethertype != ETHERTYPE_IPV4 || first >> 4 != 4 || header < IPV4 {
+    if first >> 4 != 4 || header < IPV4 {
         return None;
     }
     let total = usize::from(half(ip, 2)?);
@@ -165,22 +225,35 @@ pub(crate) fn decapsulate(packet: &[u8], expected: u32) -> Option<Received<'_>> 
     if is_fragment || *ip.get(9)? != PROTOCOL_UDP || Sum::new().bytes(headers).checksum() != 0 {
         return None;
     }
-    let udp = ip.get(header..)?;
-    let length = usize::from(half(udp, 4)?);
-    let tunnel = udp.get(..length)?.get(UDP..)?;
-    let flags = *tunnel.first()?;
-    let vni = tunnel.get(4..)?.first_chunk().map(|word| u32::from_be_bytes(*word) >> 8)?;
-    let inner = tunnel.get(VXLAN..)?;
-    if flags & Vxlan::I_FLAG == 0 || vni != expected {
-        return None;
-    }
+    let (ports, message) = datagram(ip.get(header..)?)?;
     Some(Received {
-        ends: (address(ip, 12)?, address(ip, 16)?),
-        ports: (half(udp, 0)?, half(udp, 2)?),
+        ends: (address(ip, 12)?.into(), address(ip, 16)?.into()),
+        ports,
         ttl: *ip.get(8)?,
         recorded: recorded(headers.get(IPV4..)?),
-        message: inner,
+        message,
     })
+}
+
+/// Reads an IPv6 packet. It needs a UDP checksum: a sender of messages always computes it.
+fn over_ipv6(ip: &[u8]) -> Option<Received<'_>> {
+    let Ipv6Packet { header, payload } = Ipv6Packet::parse(ip).ok()?;
+    if header.next_header() != PROTOCOL_UDP {
+        return None;
+    }
+    let (from, to) = (header.source(), header.destination());
+    let (ports, message) = datagram(payload)?;
+    let sum = Sum::new().pseudo_ipv6(from, to, PROTOCOL_UDP, message.len() as u32).bytes(message);
+    let is_intact = half(message, 6)? != 0 && sum.is_intact();
+    let ttl = header.hop_limit();
+    let ends = (from.into(), to.into());
+    is_intact.then_some(Received { ends, ports, ttl, recorded: None, message })
+}
+
+/// The ports and the bytes of a UDP datagram.
+fn datagram(udp: &[u8]) -> Option<((u16, u16), &[u8])> {
+    let length = usize::from(half(udp, 4)?);
+    Some(((half(udp, 0)?, half(udp, 2)?), udp.get(..length)?))
 }
 
 #[cfg(test)]
@@ -194,9 +267,45 @@ mod tests {
             macs: (MacAddr([2; 6]), MacAddr([4; 6])),
             ends: ([10, 0, 0, 1].into(), [10, 0, 0, 2].into()),
             ports: (50_000, 4789),
+            label: 0,
             ttl: 64,
             records,
         }
+    }
+
+    /// Headers over IPv6.
+    fn headers_ipv6() -> Headers {
+        let ends = ([0xfd; 16].into(), [0xfe; 16].into());
+        Headers { ends, label: 0xa_bcde, ..headers(false) }
+    }
+
+    #[test]
+    fn a_packet_over_ipv6_has_flow_label_and_checksum() {
+        let packet = build(&headers_ipv6(), b"message");
+        let header = Ipv6Packet::parse(&packet[ETHERNET..]).unwrap().header;
+        assert_eq!((header.traffic_class(), header.flow_label()), (0, 0xa_bcde));
+        let transport = wire::dissect(&packet).unwrap().transport.unwrap();
+        assert_eq!(transport.ports, Some((50_000, 4789)));
+        let expected = Received {
+            ends: headers_ipv6().ends,
+            ports: (50_000, 4789),
+            ttl: 64,
+            recorded: None,
+            message: b"message",
+        };
+        assert_eq!(parse(&packet), Some(expected.clone()));
+        let padded = [&packet[..], &[0; 4]].concat();
+        assert_eq!(parse(&padded), Some(expected));
+        // Without a checksum, with a hop-by-hop header, and with IPv4 in the version field.
+        for (at, bytes) in [(ETHERNET + 46, vec![0, 0]), (ETHERNET + 6, vec![0]), (14, vec![0x45])]
+        {
+            let mut changed = packet.clone();
+            changed[at..at + bytes.len()].copy_from_slice(&bytes);
+            assert_eq!(parse(&changed), None, "{at}");
+        }
+        // Record Route is not asked for.
+        let records = Headers { records: true, ..headers_ipv6() };
+        assert_eq!(build(&records, b"message"), packet);
     }
 
     #[test]
@@ -239,6 +348,18 @@ mod tests {
             let mut changed = packet;
             changed[ETHERNET + bit / 8] ^= 1 << (bit % 8);
             prop_assert!(parse(&changed).is_none());
+        }
+
+        #[test]
+        fn damaged_packets_over_ipv6_are_no_messages(bit in 0..77 * 8usize, length in 0..150usize) {
+            let packet = build(&headers_ipv6(), b"message");
+            prop_assert_eq!(packet.len(), ETHERNET + 40 + UDP + VXLAN + ETHERNET + 7);
+            prop_assert!(parse(&packet[..length.min(packet.len() - 1)]).is_none());
+            let mut changed = packet;
+            changed[ETHERNET + bit / 8] ^= 1 << (bit % 8);
+            // No checksum covers traffic class, flow label and hop limit.
+            let is_free = bit < 4 || matches!(bit / 8, 1..4 | 7);
+            prop_assert_eq!(parse(&changed).is_some(), is_free, "{}", bit);
         }
 
         #[test]

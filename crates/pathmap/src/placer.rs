@@ -17,6 +17,7 @@ use crate::random::Random;
 
 mod flow;
 mod follow;
+mod kernel;
 mod plans;
 mod rebalance;
 mod tell;
@@ -24,6 +25,7 @@ mod types;
 mod view;
 
 pub use flow::{Flow, Partner, Reading};
+pub use kernel::Course;
 pub use types::{Counts, FlowId, Found, Moves, Options, Placement, Target};
 pub use view::{PathView, TierView};
 
@@ -121,10 +123,12 @@ impl Placer {
         };
         let load = self.typical_load();
         let pair = self.opposite_pair(&id, port).or_else(|| self.next_pair(id.target, load, None));
-        let path = (pair.unwrap_or(hashed), pair.is_none());
-        let flow = Flow::new(path, (slot, read(slot)), load, now);
+        // Kernel VXLAN has sent the first frame.
+        let first = pair.filter(|_| !id.target.by_kernel).unwrap_or(hashed);
+        let mut flow = Flow::new((first, pair != Some(first)), (slot, read(slot)), load, now);
+        flow.wanted = pair.filter(|pair| *pair != first);
+        self.add_load(id.target, flow.goal(), load);
         let pair = flow.pair;
-        self.add_load(id.target, pair, load);
         self.flows.insert(id, flow);
         self.set_port(&id, port);
         self.tell(id);
@@ -181,14 +185,15 @@ impl Placer {
     }
 
     /// The queue pairs whose paths may be used without asking [`Self::place`]. Those that are idle or
-    /// may move now are left out. `last` tells when the last frame of a slot was sent.
+    /// may move now are left out, and those that the kernel encapsulates. `last` tells when the last
+    /// frame of a slot was sent.
     pub fn settled(
         &self,
         last: impl Fn(u32) -> Option<Duration>,
         now: Duration,
     ) -> impl Iterator<Item = (&FlowId, Placement)> {
         let stays = move |(id, flow): &(&FlowId, &Flow)| {
-            !flow.is_idle() && !self.may_move(id, flow, &last, now)
+            !id.target.by_kernel && !flow.is_idle() && !self.may_move(id, flow, &last, now)
         };
         let placement = |flow: &Flow| Placement { pair: flow.pair, slot: flow.slot };
         self.flows.iter().filter(stays).map(move |(id, flow)| (id, placement(flow)))
@@ -303,7 +308,7 @@ impl Placer {
         }
         let routes = Routes::new(&links, capacity);
         let weights = weights.clone();
-        let gain = self.targets.get(&target).map_or(0, |paths| paths.gain);
+        let gain = self.targets.get(&target).map_or(0.0, |paths| paths.gain);
         let mut paths = Paths { routes, pairs, of_pair, weights, gain, ..Paths::default() };
         paths.set_ways(found, |pair| used.contains(pair));
         self.targets.insert(target, paths);
@@ -311,6 +316,14 @@ impl Placer {
         self.recount();
         self.leave_dead(target, lost);
         self.renew_plans();
+    }
+
+    /// Sets the delays of known pairs. A move waits for a gap that follows from them. They change
+    /// without a change of routes: the first probes may have waited in queues.
+    pub fn set_delays(&mut self, target: Target, delays: impl Iterator<Item = (Pair, Duration)>) {
+        if let Some(paths) = self.targets.get_mut(&target) {
+            paths.set_delays(delays);
+        }
     }
 
     /// Forgets a target, for example because its VTEP is gone.
@@ -373,7 +386,7 @@ impl Placer {
         let mut used: BTreeSet<Pair> =
             pinned.flat_map(|(_, flow)| [Some(flow.pair), flow.wanted]).flatten().collect();
         used.extend(flows().filter_map(|(_, flow)| flow.wanted));
-        let hashed = flows().filter(|(_, flow)| flow.hashed).map(|(_, flow)| flow.pair);
+        let hashed = flows().filter(|(_, flow)| flow.stays_hashed()).map(|(_, flow)| flow.pair);
         let mut hashed: Vec<Pair> = hashed.collect();
         hashed.sort_unstable();
         used.extend(hashed.into_iter().take(WATCHED_HASHED));

@@ -1,15 +1,20 @@
 //! Which path is next, and which moves make the load more even.
 //!
-//! The measure is the potential: for each tier the number of its links times the sum of squared
-//! loads, each divided by the capacity of the link. A tier is a position in the routes to a VTEP.
-//! With equal flows the potential is lowest where every tier is at the integer floor. Every move
-//! that lowers it lowers it for all leaves together, so leaves that move in turns come to an end.
+//! The measure is the potential: the sum of the eighth powers of the loads of all links. Each load is
+//! relative to the mean of its tier and to the capacity of its link. A tier is a position in the
+//! routes to a VTEP. With equal flows the potential is lowest where every tier is at the integer
+//! floor. With unequal ones, a high power makes the fullest links count, and not how even the others
+//! are. Every move that lowers the potential lowers it for all leaves together, so leaves that move
+//! in turns come to an end.
 
 use std::collections::BTreeMap;
 
 use crate::load::Link;
 use crate::random::Random;
 
+/// The power of the loads in the potential. With squares, few unequal flows on 4×4 paths gave a tier
+/// 1.4 times its optimum.
+const POWER: i32 = 8;
 /// How many sequences are tried for a plan.
 const RESTARTS: usize = 48;
 
@@ -19,8 +24,8 @@ pub struct Routes {
     /// For each route, its links as indices.
     routes: Vec<Vec<usize>>,
     links: Vec<Link>,
-    /// For each link, the size of its tier over its capacity. The unit is 1/256.
-    weights: Vec<u64>,
+    /// For each link, the capacity of its tier over its own.
+    weights: Vec<f64>,
     tiers: Vec<Vec<usize>>,
 }
 
@@ -28,10 +33,10 @@ pub struct Routes {
 struct Best(Option<Moves>);
 
 /// Moves that lower the potential: by how much, and for each flow (by index) its new route.
-pub type Moves = (u128, Vec<(usize, usize)>);
+pub type Moves = (f64, Vec<(usize, usize)>);
 
 impl Best {
-    fn offer(&mut self, gain: u128, moves: impl FnOnce() -> Vec<(usize, usize)>) {
+    fn offer(&mut self, gain: f64, moves: impl FnOnce() -> Vec<(usize, usize)>) {
         if self.0.as_ref().is_none_or(|(most, _)| gain > *most) {
             self.0 = Some((gain, moves()));
         }
@@ -64,17 +69,15 @@ impl Routes {
             }
             numbered.push(numbers);
         }
-        let mut weights = vec![0; links.len()];
+        let mut weights = vec![0.0; links.len()];
         for tier in &tiers {
-            let sum: u64 = tier
-                .iter()
-                .filter_map(|number| links.get(*number))
-                .map(|link| u64::from(capacity(*link).max(1)))
-                .sum();
-            for number in tier {
-                let own = links.get(*number).map_or(1, |link| u64::from(capacity(*link).max(1)));
-                if let Some(weight) = weights.get_mut(*number) {
-                    *weight = 256 * sum / own;
+            let capacities = tier.iter().filter_map(|number| {
+                Some((*number, f64::from(capacity(*links.get(*number)?).max(1))))
+            });
+            let sum: f64 = capacities.clone().map(|(_, own)| own).sum();
+            for (number, own) in capacities {
+                if let Some(weight) = weights.get_mut(number) {
+                    *weight = sum / own;
                 }
             }
         }
@@ -114,10 +117,10 @@ impl Routes {
     }
 
     /// What a flow of this load adds to the potential on a route.
-    fn cost(&self, loads: &[u64], route: usize, load: u64) -> u128 {
+    fn cost(&self, loads: &[u64], route: usize, load: u64) -> f64 {
         let of = |link: &usize| {
             let (now, weight) = (loads.get(*link)?, self.weights.get(*link)?);
-            Some(u128::from(*weight) * u128::from(load) * u128::from(2 * now + load))
+            Some(weight.powi(POWER - 1) * added(*now as f64, load as f64))
         };
         self.numbers(route).iter().filter_map(of).sum()
     }
@@ -132,7 +135,7 @@ impl Routes {
 
     /// The cheapest route for one more flow of this load; among equal ones a random one.
     pub fn cheapest(&self, loads: &[u64], load: u64, random: &mut Random) -> Option<usize> {
-        let mut best: Option<(u128, usize)> = None;
+        let mut best: Option<(f64, usize)> = None;
         let mut equal = 0;
         for route in 0..self.routes.len() {
             let cost = self.cost(loads, route, load);
@@ -160,14 +163,14 @@ impl Routes {
         length: usize,
         random: &mut Random,
     ) -> Vec<usize> {
-        let mut best: Option<(u128, Vec<usize>)> = None;
+        let mut best: Option<(f64, Vec<usize>)> = None;
         for _ in 0..RESTARTS {
-            let (mut loads, mut cost) = (loads.to_vec(), 0);
+            let (mut loads, mut cost) = (loads.to_vec(), 0.0);
             let mut sequence = Vec::with_capacity(length);
             for position in 0..length {
                 let Some(route) = self.cheapest(&loads, load, random) else { return sequence };
                 // A flow counts as often as there are positions from its own on.
-                cost += self.cost(&loads, route, load) * (length - position) as u128;
+                cost += self.cost(&loads, route, load) * (length - position) as f64;
                 self.change(&mut loads, route, |now| now + load);
                 sequence.push(route);
             }
@@ -178,8 +181,8 @@ impl Routes {
         best.map(|(_, sequence)| sequence).unwrap_or_default()
     }
 
-    /// The move or exchange of flows that lowers the potential most. `flows` are the route and the
-    /// load of each movable flow; `loads` contain them. Returns one or two moves. `None` if nothing
+    /// The move or exchange of two flows that lowers the potential most, or else moves of several.
+    /// `flows` are the route and the load of each movable flow; `loads` contain them. `None` if nothing
     /// gains more than a part of the moved load.
     #[must_use]
     pub fn improve(&self, loads: &[u64], flows: &[(usize, u64)]) -> Option<Moves> {
@@ -194,8 +197,8 @@ impl Routes {
             self.change(&mut without, *route, |now| now.saturating_sub(*load));
             let before = self.cost(&without, *route, *load);
             for to in 0..self.routes.len() {
-                let gain = before.saturating_sub(self.cost(&without, to, *load));
-                if gain > self.threshold(to, *load) {
+                let gain = before - self.cost(&without, to, *load);
+                if gain > self.threshold(&without, to, *load) {
                     best.offer(gain, || vec![(*index, to)]);
                 }
             }
@@ -203,7 +206,41 @@ impl Routes {
         if best.0.is_none() {
             self.exchange(loads, &kinds, &mut best);
         }
-        best.0
+        best.0.or_else(|| self.repack(loads, flows))
+    }
+
+    /// The moves that lead to where the flows are if the largest is placed first, then the next one, and
+    /// so on. A large flow can change places with several small ones in this way.
+    fn repack(&self, loads: &[u64], flows: &[(usize, u64)]) -> Option<Moves> {
+        let (mut with, mut gain) = (loads.to_vec(), 0.0);
+        // The flows of each load that have no new route yet, by the route that they have now.
+        let mut waiting = BTreeMap::<(u64, usize), Vec<usize>>::new();
+        for (index, (route, load)) in flows.iter().enumerate() {
+            self.change(&mut with, *route, |now| now.saturating_sub(*load));
+            gain += self.cost(&with, *route, *load);
+            waiting.entry((*load, *route)).or_default().push(index);
+        }
+        let mut sorted: Vec<u64> = flows.iter().map(|(_, load)| *load).collect();
+        sorted.sort_unstable();
+        let (mut least, mut free) = (0.0, Vec::new());
+        for load in sorted.into_iter().rev() {
+            let is_empty = |to| waiting.get(&(load, to)).is_none_or(Vec::is_empty);
+            // Among equal ones, a route on which such a flow is now.
+            let (cost, _, to) = (0..self.routes.len())
+                .map(|to| (self.cost(&with, to, load), is_empty(to), to))
+                .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))?;
+            gain -= cost;
+            if waiting.get_mut(&(load, to)).and_then(Vec::pop).is_none() {
+                least += self.threshold(&with, to, load);
+                free.push((load, to));
+            }
+            self.change(&mut with, to, |now| now + load);
+        }
+        // Both are sorted by load, and there are as many of each load.
+        free.sort_unstable();
+        let left = waiting.into_values().flatten();
+        let moves: Vec<_> = left.zip(free).map(|(index, (_, to))| (index, to)).collect();
+        (gain > least && !moves.is_empty()).then_some((gain, moves))
     }
 
     /// Offers two flows that are better off on each other's route or on a third one.
@@ -226,8 +263,9 @@ impl Routes {
                     let one = self.cost(&with, to, *load);
                     self.change(&mut with, to, |now| now + load);
                     for then in [*from, *other] {
-                        let gain = before.saturating_sub(one + self.cost(&with, then, *second));
-                        let least = self.threshold(to, *load) + self.threshold(then, *second);
+                        let gain = before - one - self.cost(&with, then, *second);
+                        let least = self.threshold(&without, to, *load)
+                            + self.threshold(&with, then, *second);
                         if gain > least {
                             best.offer(gain, || vec![(*index, to), (*partner, then)]);
                         }
@@ -237,12 +275,21 @@ impl Routes {
         }
     }
 
-    /// What a move must gain: half of what one flow too many costs in one tier.
-    fn threshold(&self, route: usize, load: u64) -> u128 {
-        let least =
-            self.numbers(route).iter().filter_map(|link| self.weights.get(*link)).min().copied();
-        u128::from(least.unwrap_or(256)) * u128::from(load) * u128::from(load) / 2
+    /// What a move must gain: as much as if the link that it leaves had, without the flow, a quarter
+    /// of the flow more than the link where it goes, in one tier.
+    fn threshold(&self, loads: &[u64], route: usize, load: u64) -> f64 {
+        let of = |link: &usize| {
+            let (now, load) = (*loads.get(*link)? as f64, load as f64);
+            let gain = added(now + load / 4.0, load) - added(now, load);
+            Some(self.weights.get(*link)?.powi(POWER - 1) * gain)
+        };
+        self.numbers(route).iter().filter_map(of).fold(f64::INFINITY, f64::min)
     }
+}
+
+/// What the power of a link's load grows by with a flow of this load.
+fn added(now: f64, load: f64) -> f64 {
+    (now + load).powi(POWER) - now.powi(POWER)
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! Probes one remote VTEP: which (next hop, port) pairs lead where, and which are dead.
 //!
-//! At the start, [`Settings::ports`] ports are probed on every next hop, plainly and with Record
-//! Route, in rounds. If these may have missed a route, more ports are probed. Then pairs in use are
-//! probed every [`Settings::interval`], the others rarely, and at once if one on the same route leads
-//! elsewhere. What is not in use waits while answers come late ([`window`]).
+//! At the start, [`Settings::ports`] ports are probed on every next hop, plainly and, over IPv4,
+//! with Record Route, in rounds. If these may have missed a route, more ports are probed. Then pairs
+//! in use are probed every [`Settings::interval`], the others rarely, and at once if one on the same
+//! route leads elsewhere. What is not in use waits while answers come late ([`window`]).
 //!
-//! A pair is dead after [`MISSING`] probes without an answer, if another pair was answered since.
-//! If no pair was, the remote VTEP itself is silent, and nothing is known about paths.
+//! A pair is dead after [`MISSING`] probes without an answer, or up to [`MOST_MISSING`] if living
+//! paths lose probes. A missing answer counts only if a probe of another pair from the same time was
+//! answered. If none was, the remote VTEP itself is silent, and nothing is known about paths. Another
+//! detector can tell as well that a pair is dead ([`Prober::declare_dead`]).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,13 +21,15 @@ use crate::random::Random;
 
 mod answers;
 mod explore;
+mod routes;
 mod silence;
 mod state;
 mod types;
 mod window;
 
-pub use types::{Change, Known, Pair, Settings, TTL, Transmit};
+pub use types::{Change, Ids, Known, Pair, Settings, TTL, Transmit};
 
+use routes::Routes;
 use state::{Outstanding, State};
 use window::Window;
 
@@ -55,7 +59,7 @@ const FRESH: usize = 4;
 /// How many given-up probes are remembered for late answers.
 const LATE: usize = 4096;
 /// How many answered probes are remembered.
-const EVIDENCE: usize = 64;
+const RECENT_ANSWERS: usize = 64;
 /// How likely it may be that a living path is called dead, for each probe.
 const ERROR: f64 = 1e-5;
 /// Most probes without an answer after which a pair is dead, however many are lost.
@@ -71,8 +75,9 @@ pub struct Prober {
     settings: Settings,
     /// Makes nonces.
     key: Key,
-    epoch: u32,
-    id: u32,
+    ids: Ids,
+    /// That of the last answer.
+    token: u32,
     hops: Vec<u64>,
     ports: Vec<u16>,
     pairs: BTreeMap<Pair, State>,
@@ -86,13 +91,15 @@ pub struct Prober {
     used: BTreeSet<Pair>,
     /// Those in use that another detector watches.
     detected: BTreeSet<Pair>,
+    /// Whether reports are wanted at the interval, even if nothing else needs its probes.
+    eager: bool,
     limit: Limit,
     random: Random,
     began: Option<Duration>,
     /// Probes that were given up, for answers that arrive late.
     late: BTreeMap<u32, Outstanding>,
     /// The sending times of the probes that were answered last.
-    evidence: VecDeque<(Duration, Pair)>,
+    recent_answers: VecDeque<(Duration, Pair)>,
     /// The share of probes that are lost although their path is alive.
     loss: f64,
     slowest: Duration,
@@ -101,6 +108,8 @@ pub struct Prober {
     /// When pairs were probed because one on their route had moved.
     followed: Duration,
     explored: Duration,
+    /// The routes that are known and those that are gone, and the version of which they are.
+    routes: Routes,
     reviewed: Duration,
     ready: bool,
     version: u64,
@@ -110,16 +119,15 @@ pub struct Prober {
 }
 
 impl Prober {
-    /// A prober that knows nothing. `secret` is a key of this process alone; `epoch` is higher than
-    /// that of earlier runs.
+    /// A prober that knows nothing. `secret` is a key of this process alone.
     #[must_use]
-    pub fn new(settings: Settings, secret: Key, epoch: u32, random: Random) -> Self {
+    pub fn new(settings: Settings, secret: Key, ids: Ids, random: Random) -> Self {
         Self {
             limit: Limit::new(settings.rate, settings.rate),
             settings,
             key: secret,
-            epoch,
-            id: 0,
+            ids,
+            token: 0,
             hops: Vec::new(),
             ports: Vec::new(),
             pairs: BTreeMap::new(),
@@ -129,15 +137,17 @@ impl Prober {
             outstanding: BTreeMap::new(),
             used: BTreeSet::new(),
             detected: BTreeSet::new(),
+            eager: false,
             random,
             began: None,
             late: BTreeMap::new(),
-            evidence: VecDeque::new(),
+            recent_answers: VecDeque::new(),
             loss: 0.0,
             slowest: Duration::ZERO,
             heard: Duration::ZERO,
             followed: Duration::ZERO,
             explored: Duration::ZERO,
+            routes: Routes::default(),
             reviewed: Duration::ZERO,
             ready: false,
             version: 0,
@@ -156,6 +166,7 @@ impl Prober {
         gone.into_iter().for_each(|pair| self.forget(pair));
         let new: Vec<u64> = hops.iter().filter(|hop| !self.hops.contains(hop)).copied().collect();
         hops.clone_into(&mut self.hops);
+        self.routes.retain(hops);
         self.version += 1;
         self.began.get_or_insert(now);
         if self.ports.is_empty() {
@@ -197,13 +208,31 @@ impl Prober {
 
     /// A pair is dead, as another detector found.
     pub fn declare_dead(&mut self, pair: Pair, now: Duration) {
-        self.bury(vec![pair], now);
+        self.mark_dead(vec![pair], now);
+    }
+
+    /// Sets whether reports of the VTEP are wanted as often as while pairs are in use. One pair is
+    /// then probed every [`Settings::interval`].
+    pub fn set_eager(&mut self, now: Duration, eager: bool) {
+        let was_eager = std::mem::replace(&mut self.eager, eager);
+        if let Some(pair) = self.reporter().filter(|_| eager && !was_eager) {
+            self.schedule(pair, now, true);
+        }
+    }
+
+    /// The pair whose answers bring reports if no pair in use is probed often.
+    fn reporter(&self) -> Option<Pair> {
+        match self.used.first() {
+            Some(first) => self.used.is_subset(&self.detected).then_some(*first),
+            None => self.known().next().map(|(pair, _)| pair),
+        }
     }
 
     /// How often a pair in use is probed.
     fn interval(&self, pair: Pair) -> Duration {
         let is_rare = self.used.is_empty() || self.detected.contains(&pair);
-        if is_rare { DETECTED } else { self.settings.interval }
+        let is_wanted = self.eager && self.reporter() == Some(pair);
+        if is_rare && !is_wanted { DETECTED } else { self.settings.interval }
     }
 
     /// Adds this many random ports on every next hop.
@@ -223,7 +252,7 @@ impl Prober {
 
     fn add(&mut self, pair: Pair, now: Duration) {
         if let Entry::Vacant(new) = self.pairs.entry(pair) {
-            new.insert(State::new(now));
+            new.insert(State::new(now, self.settings.records));
             self.due.insert((now, pair));
         }
     }
@@ -283,7 +312,7 @@ impl Prober {
             }
             self.missed(missed, now);
         }
-        self.bury_missing(now);
+        self.mark_missing_dead(now);
         if now.saturating_sub(self.reviewed) >= REVIEW {
             self.reviewed = now;
             self.review(now);
@@ -347,21 +376,21 @@ impl Prober {
         }
         let (kinds, next) = state.next_probes(is_used, interval);
         for records in kinds.into_iter().flatten() {
-            self.id = self.id.wrapping_add(1);
-            let nonce = self.key.number([self.epoch, self.id, u32::from(pair.port)]);
+            let (epoch, id) = (self.ids.epoch, self.ids.next());
+            let nonce = self.key.number([epoch, id, u32::from(pair.port)]);
             let probe = Probe {
-                epoch: self.epoch,
-                id: self.id,
+                epoch,
+                id,
                 nonce,
                 uplink: 0,
                 port: pair.port,
                 ttl: TTL,
                 records,
                 urgent: state.suspect,
-                time: now.as_micros() as u32,
+                token: self.token,
             };
             let sent = Outstanding { pair, nonce, at: now, records, explores };
-            self.outstanding.insert(self.id, sent);
+            self.outstanding.insert(id, sent);
             self.window.sent(u32::from(explores));
             self.counts[0] += 1;
             out.push(Transmit { pair, probe });

@@ -26,21 +26,28 @@ impl Window {
         window
     }
 
+    /// Whether the id is new.
+    #[must_use]
+    pub fn is_new(&self, epoch: u32, id: u32, now: Duration) -> bool {
+        if epoch != self.epoch {
+            return epoch > self.epoch || now.saturating_sub(self.last) > SILENCE;
+        }
+        id > self.highest || self.highest - id < WINDOW && !self.is_seen(id)
+    }
+
     /// Whether the id is new. If so, it is remembered.
     pub fn accept(&mut self, epoch: u32, id: u32, now: Duration) -> bool {
+        if !self.is_new(epoch, id, now) {
+            return false;
+        }
         if epoch != self.epoch {
-            let restarted = epoch > self.epoch || now.saturating_sub(self.last) > SILENCE;
-            if restarted {
-                *self = Self::new(epoch, id, now);
-            }
-            return restarted;
+            *self = Self::new(epoch, id, now);
+            return true;
         }
         if id > self.highest {
             let passed = (id - self.highest).min(WINDOW);
             (1..=passed).for_each(|n| self.clear(self.highest.wrapping_add(n)));
             self.highest = id;
-        } else if self.highest - id >= WINDOW || self.is_seen(id) {
-            return false;
         }
         self.last = now;
         self.mark(id);

@@ -1,19 +1,24 @@
 //! Opens received messages, and answers probes.
+//!
+//! Every owner of the key can send probes in the name of another VTEP. Each answer therefore has a
+//! token, which only the owner of that address receives, and which it repeats in its probes. Probes
+//! with the token have a limit and a window of ids of their own, so that others cannot use them up.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::key::Key;
+use crate::key::{Key, as_ipv6};
 use crate::limit::Limit;
 use crate::message::{Answer, Message, Probe, Report};
 use crate::packet::Received;
 use crate::replay::Window;
 
-/// Messages whose tag is checked in a second. More are dropped before that.
-const MESSAGES: u32 = 50_000;
 /// Probes may arrive this part of a second closer together than they were sent.
 const JITTER_PART: u32 = 4;
+/// Most answers in a second, and at once, to a VTEP whose probes do not have the token. Two ports on
+/// each of 64 next hops are probed, in two ways, before the first answer.
+const UNCONFIRMED: u32 = 256;
 /// VTEPs whose probes are remembered.
 const PEERS: usize = 1024;
 
@@ -26,7 +31,7 @@ pub struct Counts {
     pub refused: u64,
     /// Probes that were seen before.
     pub replayed: u64,
-    /// Messages above a rate limit.
+    /// Probes above the limit of their sender.
     pub limited: u64,
 }
 
@@ -34,38 +39,90 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Responder {
     key: Key,
+    /// Makes tokens.
+    secret: Key,
     rate: u32,
-    limit: Limit,
-    peers: HashMap<Ipv4Addr, Peer>,
+    peers: HashMap<IpAddr, Peer>,
     /// What was received.
     pub counts: Counts,
 }
 
 #[derive(Debug)]
 struct Peer {
-    window: Window,
+    /// The ids of probes with the token. `None` before the first one.
+    window: Option<Window>,
     limit: Limit,
+    /// The nonces of the last probes without the token that were answered.
+    unconfirmed: VecDeque<u32>,
+    unconfirmed_limit: Limit,
     last: Duration,
 }
 
+impl Peer {
+    fn new(rate: u32) -> Self {
+        let unconfirmed = UNCONFIRMED.min(rate);
+        Self {
+            window: None,
+            limit: Limit::new(rate, rate + rate / JITTER_PART),
+            unconfirmed: VecDeque::new(),
+            unconfirmed_limit: Limit::new(unconfirmed, unconfirmed),
+            last: Duration::ZERO,
+        }
+    }
+
+    /// Whether a probe was not seen before. One without the token changes nothing for those with it.
+    fn is_new(&mut self, probe: &Probe, is_confirmed: bool, now: Duration) -> bool {
+        let (epoch, id) = (probe.epoch, probe.id);
+        match &mut self.window {
+            Some(window) if is_confirmed => window.accept(epoch, id, now),
+            Some(window) if !window.is_new(epoch, id, now) => false,
+            window if is_confirmed => {
+                *window = Some(Window::new(epoch, id, now));
+                true
+            }
+            _ => !self.unconfirmed.contains(&probe.nonce),
+        }
+    }
+
+    /// Whether one more probe may be answered. If so, it is counted.
+    fn take(&mut self, probe: &Probe, is_confirmed: bool, now: Duration) -> bool {
+        if is_confirmed {
+            return self.limit.take(now);
+        }
+        let is_allowed = self.unconfirmed_limit.take(now);
+        if is_allowed {
+            if self.unconfirmed.len() >= UNCONFIRMED as usize {
+                self.unconfirmed.pop_front();
+            }
+            self.unconfirmed.push_back(probe.nonce);
+        }
+        is_allowed
+    }
+}
+
 impl Responder {
-    /// A responder for the owners of `key`. It answers `rate` probes of each VTEP in a second: as
-    /// many as [`crate::prober::Settings::rate`] lets a VTEP send.
+    /// A responder for the owners of `key`. `secret` is a key of this process alone. It answers
+    /// `rate` probes of each VTEP in a second: as many as [`crate::prober::Settings::rate`] lets a
+    /// VTEP send.
     #[must_use]
-    pub fn new(key: Key, rate: u32) -> Self {
-        let limit = Limit::new(MESSAGES, MESSAGES);
-        Self { key, rate, limit, peers: HashMap::new(), counts: Counts::default() }
+    pub fn new(key: Key, secret: Key, rate: u32) -> Self {
+        Self { key, secret, rate, peers: HashMap::new(), counts: Counts::default() }
+    }
+
+    /// What a VTEP repeats in its probes to show that it receives answers. Not 0.
+    fn token(&self, of: IpAddr) -> u32 {
+        let bits = as_ipv6(of).to_bits();
+        self.secret.number([96, 64, 32, 0].map(|shift| (bits >> shift) as u32)).max(1)
     }
 
     /// The message in a packet. `None` if it is not from an owner of the key, is malformed, or
     /// contradicts its outer headers.
-    pub fn open(&mut self, now: Duration, received: &Received<'_>) -> Option<Message> {
-        if !self.limit.take(now) {
-            self.counts.limited += 1;
-            return None;
-        }
-        let ends = (IpAddr::V4(received.ends.0), IpAddr::V4(received.ends.1));
-        let bytes = self.key.open(ends, received.message);
+    ///
+    /// No limit applies before the tag is checked: packets without the key would use it up, and
+    /// answers would be missing that tell a dead path from a silent VTEP. The check takes about as
+    /// long as reading the packet.
+    pub fn open(&mut self, received: &Received<'_>) -> Option<Message> {
+        let bytes = self.key.open(received.ends, received.message);
         let message = bytes.and_then(|bytes| Message::parse(bytes).ok());
         let message = message.filter(|message| match message {
             Message::Probe(probe) => {
@@ -93,41 +150,42 @@ impl Responder {
         arrival: u32,
     ) -> Option<Answer> {
         let from = received.ends.0;
-        let new = match self.peers.get_mut(&from) {
-            Some(peer) => peer.window.accept(probe.epoch, probe.id, now),
-            None => {
-                self.make_room();
-                let limit = Limit::new(self.rate, self.rate + self.rate / JITTER_PART);
-                let window = Window::new(probe.epoch, probe.id, now);
-                self.peers.insert(from, Peer { window, limit, last: now });
-                true
-            }
-        };
-        if !new {
+        let token = self.token(from);
+        let is_confirmed = probe.token == token;
+        if !self.peers.contains_key(&from) {
+            self.make_room();
+        }
+        let peer = self.peers.entry(from).or_insert_with(|| Peer::new(self.rate));
+        if !peer.is_new(&probe, is_confirmed, now) {
             self.counts.replayed += 1;
             return None;
         }
-        let peer = self.peers.get_mut(&from)?;
         peer.last = now;
-        if !peer.limit.take(now) {
+        if !peer.take(&probe, is_confirmed, now) {
             self.counts.limited += 1;
             return None;
         }
         Some(Answer {
             probe,
             arrival,
+            token,
             ttl_seen: received.ttl,
             recorded: received.recorded.clone().unwrap_or_default(),
             report: Report::default(),
         })
     }
 
-    /// Forgets the VTEP that was silent for longest if there is no room for another one.
+    /// Forgets the VTEP that was silent for longest if there is no room for another one; first one
+    /// that never had the token.
     fn make_room(&mut self) {
         if self.peers.len() < PEERS {
             return;
         }
-        let oldest = self.peers.iter().min_by_key(|(_, peer)| peer.last).map(|(at, _)| *at);
+        let oldest = self
+            .peers
+            .iter()
+            .min_by_key(|(_, peer)| (peer.window.is_some(), peer.last))
+            .map(|(at, _)| *at);
         oldest.and_then(|oldest| self.peers.remove(&oldest));
     }
 

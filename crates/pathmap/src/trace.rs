@@ -1,18 +1,18 @@
 //! Finds the paths to a VTEP that answers no probes: packets with the outer headers of data and a
 //! short time to live are dropped on the way, and the routers that drop them name themselves in ICMP
-//! errors (RFC 792).
+//! errors (RFC 792, RFC 4443). The time to live stands for the hop limit of IPv6, too.
 //!
 //! The first pairs of each next hop are sent with increasing TTLs, to find at which distances routers
 //! answer. Then every other pair is sent with these TTLs. A path is the list of the routers that
 //! answered, so that several links between the same two routers are one link here.
 //!
 //! Routers limit their errors: Linux sends six at once and then one a second to each receiver
-//! (`icmp_ratelimit`). So packets are repeated, and it takes seconds to minutes to know all pairs. Errors
+//! (`net.ipv4.icmp_ratelimit`, `net.ipv6.icmp.ratelimit`). So packets are repeated, and it takes seconds to minutes to know all pairs. Errors
 //! have no authentication; their sender has to know a random identification of 16 bits. They do not
 //! tell whether the VTEP is alive, so they decide only which of several paths has how many queue pairs.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::prober::{Known, Pair};
@@ -68,7 +68,7 @@ struct Step {
 struct Hop {
     scouts: Vec<Pair>,
     /// The first router.
-    first: Option<Ipv4Addr>,
+    first: Option<IpAddr>,
     /// The distances at which routers answer.
     tiers: BTreeSet<u8>,
     /// The largest distance that is tried so far.
@@ -91,7 +91,7 @@ pub struct Tracer {
     /// The same, in the order of sending.
     sent: VecDeque<(Duration, u16)>,
     /// The routers, and the time until the answer.
-    routers: BTreeMap<(Pair, u8), (Ipv4Addr, Duration)>,
+    routers: BTreeMap<(Pair, u8), (IpAddr, Duration)>,
     known: BTreeMap<Pair, Known>,
     next: Duration,
     began: Duration,
@@ -277,7 +277,7 @@ impl Tracer {
     }
 
     /// There is a router at this distance: others are looked for behind it.
-    fn note(&mut self, pair: Pair, ttl: u8, router: Ipv4Addr) {
+    fn note(&mut self, pair: Pair, ttl: u8, router: IpAddr) {
         let Some(hop) = self.hops.get_mut(&pair.hop).filter(|hop| !hop.is_scouted) else { return };
         hop.tiers.insert(ttl);
         if ttl == 1 {
@@ -332,7 +332,7 @@ impl Tracer {
             let found = self.routers.get(&(pair, *ttl)).map(|(router, _)| *router);
             found.or(hop.first.filter(|_| *ttl == 1))
         };
-        let recorded: Option<Vec<Ipv4Addr>> = hop.tiers.iter().map(router).collect();
+        let traced: Option<Vec<IpAddr>> = hop.tiers.iter().map(router).collect();
         let of_hop = |((other, ttl), _): &(&(Pair, u8), _)| other.hop == pair.hop && *ttl == last;
         let delay = match self.routers.get(&(pair, last)) {
             Some((_, delay)) => *delay,
@@ -341,7 +341,8 @@ impl Tracer {
         Some(Known {
             arrival: 0,
             routers: last,
-            recorded: Some(recorded?.into()),
+            recorded: None,
+            traced: Some(traced?.into()),
             delay,
             heard: now,
         })

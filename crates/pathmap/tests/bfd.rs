@@ -2,7 +2,7 @@
 #![cfg(test)]
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use pathmap::bfd::packet::Arrived;
@@ -13,14 +13,15 @@ use pathmap::{Pair, Random};
 
 const INTERVAL: Duration = Duration::from_millis(10);
 const STEP: Duration = Duration::from_micros(500);
-const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+const ENDS: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2))];
 
 const fn ms(time: u64) -> Duration {
     Duration::from_millis(time)
 }
 
 fn target(from: usize) -> Target {
-    Target { local: ENDS[from], address: ENDS[1 - from], port: 4789 }
+    Target { local: ENDS[from], address: ENDS[1 - from], port: 4789, by_kernel: false }
 }
 
 fn pair(number: u16) -> Pair {
@@ -215,7 +216,7 @@ fn a_stranger_changes_no_session_and_a_flood_fills_no_memory() {
     assert!(fabric.sent - before < 4000 * 2 + 1000, "{}", fabric.sent - before);
     assert_eq!(fabric.up(0).len(), 4);
     for last in 0..3000 {
-        let address = Ipv4Addr::from_bits(0x0b00_0000 + last);
+        let address = Ipv4Addr::from_bits(0x0b00_0000 + last).into();
         fabric.ends[1].receive(&arrived(50_000, 1, address, example), fabric.now);
     }
     assert!(fabric.ends[1].answered() <= MOST_PASSIVE + 1024);

@@ -19,9 +19,13 @@ use wire::roce::source_port;
 
 const TICK: Duration = Duration::from_millis(50);
 const UPLINKS: u32 = 4;
-const A: Target =
-    Target { local: Ipv4Addr::new(10, 0, 0, 1), address: Ipv4Addr::new(10, 0, 0, 2), port: 4789 };
-const B: Target = Target { local: A.address, address: A.local, port: 4789 };
+const A: Target = Target {
+    local: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+    address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
+    port: 4789,
+    by_kernel: false,
+};
+const B: Target = Target { local: A.address, address: A.local, port: 4789, by_kernel: false };
 const HOSTS: (IpAddr, IpAddr) =
     (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)));
 

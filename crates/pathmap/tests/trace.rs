@@ -4,18 +4,20 @@
 #![cfg(test)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use pathmap::trace::packet::Expired;
+use pathmap::packet::Headers;
+use pathmap::trace::packet::{self, Expired};
 use pathmap::trace::{Tracer, Transmit};
 use pathmap::{Pair, Random};
+use wire::MacAddr;
 
 const STEP: Duration = Duration::from_millis(1);
 /// The time from a packet to the error about it.
 const DELAY: Duration = Duration::from_millis(3);
 
-/// A router's limit: six errors at once, and then one a second (net/ipv4/icmp.c).
+/// A router's limit: six errors at once, and then one a second (net/ipv4/icmp.c, net/ipv6/icmp.c).
 #[derive(Default)]
 struct Limit {
     tokens: f64,
@@ -41,7 +43,8 @@ struct Fabric {
     /// Distances at which no router answers.
     silent: BTreeSet<u8>,
     is_limited: bool,
-    limits: BTreeMap<Ipv4Addr, Limit>,
+    limits: BTreeMap<IpAddr, Limit>,
+    is_ipv6: bool,
     /// Changes which router a port passes.
     seed: u64,
     waiting: Vec<(Duration, Expired)>,
@@ -57,13 +60,14 @@ impl Fabric {
             silent: BTreeSet::new(),
             is_limited: true,
             limits: BTreeMap::new(),
+            is_ipv6: false,
             seed: 1,
             waiting: Vec::new(),
             sent: 0,
         }
     }
 
-    fn router(&self, pair: Pair, ttl: u8) -> Option<Ipv4Addr> {
+    fn router(&self, pair: Pair, ttl: u8) -> Option<IpAddr> {
         let tier = usize::from(ttl) - 1;
         let number = match tier.checked_sub(1) {
             None => pair.hop as usize,
@@ -72,18 +76,41 @@ impl Fabric {
                 path::choose(path::hash::hash(self.seed, words), *self.tiers.get(behind)?)
             }
         };
-        Some(Ipv4Addr::new(10, 9, ttl, number as u8 + 1))
+        Some(self.address(ttl, number as u8 + 1))
+    }
+
+    /// An address of the fabric's family.
+    fn address(&self, a: u8, b: u8) -> IpAddr {
+        if self.is_ipv6 {
+            Ipv6Addr::new(0xfd00, 9, 0, 0, 0, 0, a.into(), b.into()).into()
+        } else {
+            Ipv4Addr::new(10, 9, a, b).into()
+        }
+    }
+
+    /// The error of a router about a packet, both as bytes.
+    fn error(&self, router: IpAddr, sent: Transmit) -> Expired {
+        let Transmit { pair, ttl, id } = sent;
+        let headers = Headers {
+            macs: (MacAddr([2; 6]), MacAddr([4; 6])),
+            ends: (self.address(0, 1), self.address(0, 2)),
+            ports: (pair.port, 4789),
+            label: pair.port.into(),
+            ttl,
+            records: false,
+        };
+        let error = packet::parse(&packet::error(router, &packet::build(&headers, id))).unwrap();
+        assert_eq!((error.router, error.ends), (router, headers.ends));
+        error
     }
 
     fn take(&mut self, sent: Transmit) {
         self.sent += 1;
-        let Transmit { pair, ttl, id } = sent;
+        let Transmit { pair, ttl, .. } = sent;
         let Some(router) = self.router(pair, ttl) else { return };
         let is_allowed = !self.is_limited || self.limits.entry(router).or_default().take(self.now);
         if is_allowed && !self.silent.contains(&ttl) {
-            let ends = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-            let error = Expired { router, ends, ports: (pair.port, 4789), id };
-            self.waiting.push((self.now + DELAY, error));
+            self.waiting.push((self.now + DELAY, self.error(router, sent)));
         }
     }
 
@@ -119,9 +146,10 @@ impl Fabric {
     fn check(&self) {
         for (pair, known) in self.tracer.known() {
             let tiers = (1..=known.routers).filter(|ttl| !self.silent.contains(ttl));
-            let expected: Vec<Ipv4Addr> =
-                tiers.map(|ttl| self.router(pair, ttl).unwrap()).collect();
-            assert_eq!(known.recorded.as_deref(), Some(expected.as_slice()), "{pair:?}");
+            let expected: Vec<IpAddr> = tiers.map(|ttl| self.router(pair, ttl).unwrap()).collect();
+            assert_eq!(known.traced.as_deref(), Some(expected.as_slice()), "{pair:?}");
+            assert_eq!(known.recorded, None);
+            assert_eq!(known.is_complete(), self.silent.is_empty());
             assert_eq!(known.delay, DELAY);
         }
     }
@@ -134,8 +162,10 @@ fn pairs(hops: u64, ports: u16) -> BTreeSet<Pair> {
 
 #[test]
 fn every_pair_is_known_although_routers_limit_their_errors() {
-    for (hops, tiers) in [(2, vec![2]), (2, vec![2, 2]), (4, vec![4, 4])] {
+    let fabrics = [(2, vec![2], false), (2, vec![2, 2], false), (4, vec![4, 4], false)];
+    for (hops, tiers, is_ipv6) in fabrics.into_iter().chain([(2, vec![2, 2], true)]) {
         let mut fabric = Fabric::new(&tiers);
+        fabric.is_ipv6 = is_ipv6;
         fabric.tracer.set_pairs(pairs(hops, 64));
         let seconds = fabric.trace();
         println!("{hops} next hops, tiers of {tiers:?}: {seconds:.0} s");

@@ -108,7 +108,23 @@ pub struct Forwarded {
     pub received: (u64, u64),
     /// Frames sent by a default route.
     pub by_default: u64,
-    /// Of the received frames: sent to a host port, past the bridge.
+}
+
+/// What BPF programs did with frames of all VNIs, including those that are gone. A super-frame is
+/// one frame and copies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Programs {
+    /// Frames from hosts and bridges, encapsulated and sent.
+    pub encapsulated: u64,
+    /// Packets from the underlay, decapsulated and delivered.
+    pub decapsulated: u64,
+    /// The further segments of super-frames.
+    pub copies: u64,
+    /// Frames that were dropped. They count as received from bridges.
+    pub failed: u64,
+    /// Frames sent by a default route; each segment counts.
+    pub by_default: u64,
+    /// Frames sent to host ports, past the bridge; each segment counts.
     pub past_bridge: u64,
 }
 
@@ -298,21 +314,24 @@ impl Counters {
 
     /// Adds what BPF programs forwarded for a VNI.
     pub fn add_vni(&self, slot: u16, forwarded: &Forwarded) {
-        let Forwarded { sent, received, past_bridge, .. } = *forwarded;
+        let Forwarded { sent, received, .. } = *forwarded;
         if let Some(vni) = self.vni(slot) {
             vni.encapsulated.add(sent.0, sent.1);
             vni.decapsulated.add(received.0, received.1);
         }
-        self.sent.add(sent.0 + received.0);
-        self.past_bridge.add(past_bridge);
     }
 
-    /// Adds what BPF programs received: frames from bridges and hosts, and packets from the underlay,
-    /// which count once each, and how many frames these were.
-    pub fn add_received(&self, from_bridge: u64, from_underlay: u64, frames: u64) {
-        self.bridge_received.add(from_bridge);
-        self.underlay_received.add(from_underlay);
-        self.copies.add(frames.saturating_sub(from_bridge + from_underlay));
+    /// Adds what BPF programs did with frames of all VNIs.
+    pub fn add_programs(&self, programs: &Programs) {
+        let Programs { encapsulated, decapsulated, copies, failed, by_default, past_bridge } =
+            *programs;
+        self.bridge_received.add(encapsulated + failed);
+        self.underlay_received.add(decapsulated);
+        self.copies.add(copies);
+        self.sent.add(encapsulated + decapsulated + copies);
+        self.drop_frames(DropReason::ProgramFailed, 0, failed);
+        self.by_default.add(by_default);
+        self.past_bridge.add(past_bridge);
     }
 
     /// Adds what BPF programs forwarded to and from a VTEP.
@@ -323,7 +342,6 @@ impl Counters {
             peer.received.add(received.0, received.1);
             peer.by_default.add(by_default);
         }
-        self.by_default.add(by_default);
     }
 
     /// A VNI's counters, by its slot.

@@ -52,6 +52,10 @@ impl Pipeline {
             Path::over_ipv6((vni, remote), flow, length, run.snapshot, run.policies)?;
         let Path { choice, l3_length, .. } = path;
         run.is_cacheable = false;
+        if let Some(slot) = choice.slot {
+            let packet = plan.packet(inner, range);
+            run.policies.counting(run.now).count(slot, length, packet);
+        }
         let inherited = Inherited::of(&vni.tunnel, &plan.inner);
         let (tunnel, hop, source_port) = (&vni.tunnel, choice.hop, choice.source_port);
         let outer = OuterIpv6 { tunnel, hop, ends, source_port, l3_length, inherited };

@@ -17,8 +17,6 @@ use crate::counters::Counter;
 
 /// Time after which a reported address that is not in the tables is reported again.
 pub const AGAIN: Duration = Duration::from_millis(50);
-/// Reports of a known address per ageing time. The kernel may miss all but one of them.
-pub const REFRESHES: u32 = 4;
 /// Sustained rate of reports per millisecond. It applies separately to new or moved addresses, and
 /// to refreshes.
 pub const PER_MILLISECOND: u64 = 4;
@@ -195,7 +193,7 @@ impl Learner {
             *place = at(now.saturating_add(IDLE));
             return Ok(());
         };
-        let interval = milliseconds(ageing / REFRESHES);
+        let interval = milliseconds(ageing / Learning::REFRESHES);
         let due = match (cached, reported) {
             // The age of the kernel's entry is unknown.
             (false, _) => now,

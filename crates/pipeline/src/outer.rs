@@ -199,12 +199,13 @@ pub struct OuterIpv6<'a> {
 }
 
 impl OuterIpv6<'_> {
-    /// Writes the headers, as [`Outer::write`]. The flow label is the netdev's, as in the kernel
-    /// (`udp_tunnel6_xmit_skb()`, `net/ipv6/ip6_udp_tunnel.c`).
+    /// Writes the headers, as [`Outer::write`]. A fixed flow label is written as by
+    /// `udp_tunnel6_xmit_skb()` (`net/ipv6/ip6_udp_tunnel.c`).
     pub fn write(&self, headers: &mut [u8; OVERHEAD_IPV6]) {
         let Self { tunnel, hop, ends: (local, remote), source_port, l3_length, inherited } = self;
         let udp_length = l3_length.saturating_sub(40);
-        let first = 6 << 28 | u32::from(inherited.tos) << 20 | (tunnel.flow_label & 0xf_ffff);
+        let label = tunnel.flow_label.of(*source_port);
+        let first = 6 << 28 | u32::from(inherited.tos) << 20 | label;
         let checksum = if tunnel.udp_checksum {
             // With CHECKSUM_PARTIAL, the field holds the sum of the pseudo header, not
             // complemented.

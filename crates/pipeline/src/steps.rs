@@ -120,6 +120,8 @@ pub struct Route {
     pub tos: u8,
     /// Outer time to live.
     pub ttl: u8,
+    /// Outer flow label, 20 bits; `None` over IPv4.
+    pub flow_label: Option<u32>,
     /// Outer don't-fragment bit; not set over IPv6, which has none.
     pub dont_fragment: bool,
     /// Length of the outer IP packet in bytes.
@@ -158,6 +160,7 @@ impl Route {
             destination_port: tunnel.destination_port,
             tos,
             ttl,
+            flow_label: tunnel.local.is_ipv6().then(|| tunnel.flow_label.of(source_port)),
             dont_fragment: dont_fragment && tunnel.local.is_ipv4(),
             length: path.l3_length,
             hash,

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use common::{HOST, Leaf, Owned, SOURCE, Worker, bth, roce, tcp, udp4, udp6};
 use frames::counting::{Counting, allocations};
-use pipeline::learn::REFRESHES;
 use pipeline::{Batch, Cursor, GsoKind, TxBatch};
 use tables::Learning;
 
@@ -106,7 +105,7 @@ fn q19_no_allocation_per_frame_with_learning() {
         assert_eq!(worker.out.len(), 64);
         // The first round allocates the buffers that later rounds reuse.
         assert!(round == 0 || made == 0, "{made} in round {round}");
-        now += AGEING / REFRESHES;
+        now += AGEING / Learning::REFRESHES;
     }
     assert!(reports >= 39, "{reports}: every round refreshes it, or says that it has moved");
 }

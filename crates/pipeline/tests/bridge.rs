@@ -147,7 +147,7 @@ impl Switch {
 }
 
 #[test]
-fn what_nobody_knows_goes_everywhere_but_back_and_never_from_vtep_to_vtep() {
+fn unknown_unicast_is_flooded_with_split_horizon() {
     let mut switch = Switch::new();
     for to in [mac(2), BROADCAST] {
         assert_eq!(switch.port_sends(1, &[frame(to, mac(1))]), (vec![0, 2], vec![2, 3]));

@@ -132,7 +132,7 @@ fn what_only_the_bridge_can_do_goes_there() {
 
 /// With br_netfilter, the bridge fragments frames that are too long for a port.
 #[test]
-fn what_is_too_long_for_the_port_goes_by_the_bridge_and_what_follows_stays_behind_it() {
+fn frames_above_port_mtu_use_the_bridge_in_order() {
     let (fits, longer) = (udp4(1, 5, 6, &[0; 100]), udp4(1, 5, 6, &[0; 101]));
     let (mut worker, snapshot) = (Worker::new(), leaf().snapshot());
     let mtu = (fits.len() - 14) as u32;

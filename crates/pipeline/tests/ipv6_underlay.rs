@@ -12,7 +12,7 @@ use pipeline::{
     Batch, Checksum, DropReason, Explanation, Grouper, Gso, GsoKind, Offload, explain,
     explain_received,
 };
-use tables::{Tos, VniIndex};
+use tables::{FlowLabel, Tos, VniIndex};
 
 const LEAF_1: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const LEAF_2: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
@@ -45,7 +45,7 @@ fn finished(mut frame: Vec<u8>) -> Vec<u8> {
 #[test]
 fn the_outer_headers_are_those_that_the_settings_name() {
     let mut leaf = one();
-    leaf.tunnel.flow_label = 0xabcde;
+    leaf.tunnel.flow_label = FlowLabel::Fixed(0xabcde);
     leaf.tunnel.tos = Tos::Fixed(0x48);
     let mut worker = Worker::new();
     let inner = roce(5, 1);
@@ -78,6 +78,24 @@ fn the_outer_headers_are_those_that_the_settings_name() {
     worker.out.iter().for_each(|sent| worker.pipeline.account_frame(sent, Ok(())));
     let counted = &worker.pipeline.counters().vni(SLOT).unwrap().encapsulated;
     assert_eq!((counted.frames.get(), counted.bytes.get()), (1, inner.len() as u64));
+}
+
+/// RFC 6438 section 3: packets of one flow have one label.
+#[test]
+fn without_a_label_of_the_netdev_the_label_is_the_source_port() {
+    let mut worker = Worker::new();
+    let sent: Vec<_> = (0..64).map(|queue_pair| Owned::tagged(roce(queue_pair, 1))).collect();
+    let sent = worker.encapsulate(&sent, &one().snapshot());
+    let labels: std::collections::BTreeSet<u32> = sent
+        .iter()
+        .map(|frame| {
+            let ip = wire::Ipv6Packet::parse(&frame[14..]).unwrap();
+            let port = u16::from_be_bytes([frame[54], frame[55]]);
+            assert_eq!(ip.header.flow_label(), u32::from(port));
+            ip.header.flow_label()
+        })
+        .collect();
+    assert!(labels.len() > 60, "{labels:?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{HOST, LEAF_1, LEAF_2, Leaf, NETDEV, Owned, VNI, Worker, hop};
 use pipeline::DropReason;
-use pipeline::learn::{AGAIN, BURST, PER_MILLISECOND, REFRESHES};
+use pipeline::learn::{AGAIN, BURST, PER_MILLISECOND};
 use proptest::prelude::*;
 use tables::{Learned, Learning};
 use test_frames::{Ipv4, tunnelled};
@@ -107,7 +107,7 @@ fn who_sends_is_reported_a_few_times_in_an_ageing_time() {
         worker.leaf.generation += 1;
         reports += worker.learn(&frame).len();
     }
-    assert_eq!(reports, REFRESHES as usize);
+    assert_eq!(reports, Learning::REFRESHES as usize);
     worker.leaf.learning.as_mut().unwrap().ageing = None;
     worker.leaf.generation += 1;
     for _ in 0..10 {
@@ -299,7 +299,7 @@ proptest! {
             let mac = MacAddr(mac(number));
             let frames = 20_000 / station.every + 1;
             let moves = station.moves.len() as u64 + 1;
-            let refreshes = 20_000 * u64::from(REFRESHES) / ageing + 1;
+            let refreshes = 20_000 * u64::from(Learning::REFRESHES) / ageing + 1;
             let again = losses as u64 + moves * (delay / 50 + 1);
             let bound = frames.min(moves + refreshes + again + 5);
             prop_assert!(reports.get(&mac).copied().unwrap_or(0) <= bound, "{reports:?} {bound}");

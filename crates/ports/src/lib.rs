@@ -7,7 +7,7 @@
 //! - `ring`, `tx`: the receive ring and the transmit queue of such a socket
 //! - [`probe_socket`]: sends and receives probes between VTEPs
 //! - [`poller`]: sleeps until a descriptor is readable
-//! - [`ethtool`]: switches offload features of an interface off
+//! - [`ethtool`]: offload features of an interface
 //! - [`thread_policy`]: scheduling policy of the calling thread
 
 pub mod access;

@@ -10,9 +10,32 @@ use libc::sock_filter;
 /// Room for packets that wait to be read, in bytes.
 const ROOM: libc::c_int = 8 << 20;
 
+/// The protocol of outer packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Underlay {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
+impl Underlay {
+    /// Its EtherType in network byte order.
+    const fn protocol(self) -> u16 {
+        let ethertype = match self {
+            Self::Ipv4 => libc::ETH_P_IP,
+            Self::Ipv6 => libc::ETH_P_IPV6,
+        };
+        (ethertype as u16).to_be()
+    }
+}
+
 /// A packet socket for probes.
 #[derive(Debug)]
-pub struct ProbeSocket(OwnedFd);
+pub struct ProbeSocket {
+    fd: OwnedFd,
+    underlay: Underlay,
+}
 
 const fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
@@ -24,68 +47,92 @@ const fn equal(k: u32, skip: usize) -> sock_filter {
     sock_filter { code, jt: 0, jf: skip as u8, k }
 }
 
+const REFUSE: sock_filter = statement(libc::BPF_RET | libc::BPF_K, 0);
+const ACCEPT: sock_filter = statement(libc::BPF_RET | libc::BPF_K, 2048);
+
+/// Refuses the packet unless the loaded value is `k`.
+const fn require(k: u32) -> [sock_filter; 2] {
+    let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    [sock_filter { code, jt: 1, jf: 0, k }, REFUSE]
+}
+
+/// Accepts UDP packets with one of these VNIs and inner EtherTypes, and refuses all others. X is
+/// the length of the outer IP header.
+fn vxlan(kinds: &[(u32, u16)]) -> Vec<sock_filter> {
+    use libc::{BPF_ALU, BPF_AND, BPF_H, BPF_IND, BPF_K, BPF_LD, BPF_W};
+    let kind = |(vni, ethertype): &(u32, u16)| {
+        [
+            statement(BPF_LD | BPF_W | BPF_IND, 14 + 8 + 4),
+            statement(BPF_ALU | BPF_AND | BPF_K, 0xffff_ff00),
+            equal(vni << 8, 3),
+            statement(BPF_LD | BPF_H | BPF_IND, 14 + 8 + 8 + 12),
+            equal(u32::from(*ethertype), 1),
+            ACCEPT,
+        ]
+    };
+    kinds.iter().flat_map(kind).chain([REFUSE]).collect()
+}
+
+/// Accepts UDP packets as [`vxlan`] does, and ICMP errors of the type `expired`. X is the length of
+/// the outer IP header, and the loaded value is the protocol behind it.
+fn vxlan_and_errors(kinds: &[(u32, u16)], icmp: libc::c_int, expired: u32) -> Vec<sock_filter> {
+    use libc::{BPF_B, BPF_IND, BPF_LD};
+    let kinds = vxlan(kinds);
+    [
+        [equal(libc::IPPROTO_UDP as u32, kinds.len())].as_slice(),
+        &kinds,
+        &require(icmp as u32),
+        &[statement(BPF_LD | BPF_B | BPF_IND, 14)],
+        &require(expired),
+        &[ACCEPT],
+    ]
+    .concat()
+}
+
 /// Accepts IPv4 packets that are no fragments: UDP with one of these VNIs and inner EtherTypes, and
 /// ICMP errors about an expired time to live.
-fn filter(kinds: &[(u32, u16)]) -> Vec<sock_filter> {
-    use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IND, BPF_JMP, BPF_JSET, BPF_K};
-    use libc::{BPF_LD, BPF_LDX, BPF_MSH, BPF_RET, BPF_W};
+fn ipv4(kinds: &[(u32, u16)]) -> Vec<sock_filter> {
+    use libc::{BPF_ABS, BPF_B, BPF_H, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_LDX, BPF_MSH};
     const TIME_EXCEEDED: u32 = 11;
-    let accept = statement(BPF_RET | BPF_K, 2048);
-    let refuse = statement(BPF_RET | BPF_K, 0);
-    let kinds: Vec<sock_filter> = kinds
-        .iter()
-        .flat_map(|(vni, ethertype)| {
-            [
-                statement(BPF_LD | BPF_W | BPF_IND, 14 + 8 + 4),
-                statement(BPF_ALU | BPF_AND | BPF_K, 0xffff_ff00),
-                equal(vni << 8, 3),
-                statement(BPF_LD | BPF_H | BPF_IND, 14 + 8 + 8 + 12),
-                equal(u32::from(*ethertype), 1),
-                accept,
-            ]
-        })
-        .collect();
-    let mut filter = vec![
-        statement(BPF_LD | BPF_H | BPF_ABS, 12),
-        equal(libc::ETH_P_IP as u32, kinds.len() + 5),
-        statement(BPF_LD | BPF_H | BPF_ABS, 14 + 6),
-        sock_filter {
-            code: (BPF_JMP | BPF_JSET | BPF_K) as u16,
-            jt: kinds.len() as u8 + 3,
-            jf: 0,
-            k: 0x3fff,
-        },
-        // X is the length of the IPv4 header.
-        statement(BPF_LDX | BPF_B | BPF_MSH, 14),
-        statement(BPF_LD | BPF_B | BPF_ABS, 14 + 9),
-        equal(libc::IPPROTO_UDP as u32, kinds.len() + 1),
-    ];
-    filter.extend(kinds);
-    filter.extend([
-        refuse,
-        equal(libc::IPPROTO_ICMP as u32, 3),
-        statement(BPF_LD | BPF_B | BPF_IND, 14),
-        equal(TIME_EXCEEDED, 1),
-        accept,
-        refuse,
-    ]);
-    filter
+    let is_fragment = (BPF_JMP | BPF_JSET | BPF_K) as u16;
+    [
+        [statement(BPF_LD | BPF_H | BPF_ABS, 14 + 6)].as_slice(),
+        &[sock_filter { code: is_fragment, jt: 0, jf: 1, k: 0x3fff }, REFUSE],
+        &[statement(BPF_LDX | BPF_B | BPF_MSH, 14)],
+        &[statement(BPF_LD | BPF_B | BPF_ABS, 14 + 9)],
+        &vxlan_and_errors(kinds, libc::IPPROTO_ICMP, TIME_EXCEEDED),
+    ]
+    .concat()
+}
+
+/// Accepts IPv6 packets without extension headers: UDP with one of these VNIs and inner EtherTypes,
+/// and ICMPv6 errors about an expired hop limit.
+fn ipv6(kinds: &[(u32, u16)]) -> Vec<sock_filter> {
+    use libc::{BPF_ABS, BPF_B, BPF_IMM, BPF_LD, BPF_LDX};
+    const TIME_EXCEEDED: u32 = 3;
+    [
+        [statement(BPF_LDX | BPF_IMM, 40)].as_slice(),
+        &[statement(BPF_LD | BPF_B | BPF_ABS, 14 + 6)],
+        &vxlan_and_errors(kinds, libc::IPPROTO_ICMPV6, TIME_EXCEEDED),
+    ]
+    .concat()
 }
 
 impl AsFd for ProbeSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
 impl ProbeSocket {
-    /// Opens a socket in the calling thread's network namespace. It receives VXLAN packets over IPv4
-    /// that steering programs leave to the kernel, if they have one of at most 32 pairs of a VNI and an
-    /// inner EtherType. It also receives ICMP errors about packets whose time to live has expired.
+    /// Opens a socket in the calling thread's network namespace. It receives VXLAN packets over
+    /// this underlay that steering programs leave to the kernel, if they have one of at most 32
+    /// pairs of a VNI and an inner EtherType. It also receives ICMP errors about packets whose time
+    /// to live or hop limit has expired.
     ///
     /// # Errors
     /// As socket(2), setsockopt(2) and bind(2): without CAP_NET_RAW.
-    pub fn open(kinds: &[(u32, u16)]) -> io::Result<Self> {
+    pub fn open(underlay: Underlay, kinds: &[(u32, u16)]) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that has no
         // other owner. Protocol 0: nothing is received before the filter is set.
@@ -96,17 +143,20 @@ impl ProbeSocket {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        let mut filter = filter(kinds);
+        let mut filter = match underlay {
+            Underlay::Ipv4 => ipv4(kinds),
+            Underlay::Ipv6 => ipv6(kinds),
+        };
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
         set(&fd, libc::SO_ATTACH_FILTER, &program)?;
         set(&fd, libc::SO_RCVBUFFORCE, &ROOM)?;
         set(&fd, libc::SO_SNDBUFFORCE, &ROOM)?;
-        let address = address(0, (libc::ETH_P_IP as u16).to_be());
+        let address = address(0, underlay.protocol());
         // SAFETY: `address` is a whole sockaddr_ll and its length is given.
         let bound = unsafe {
             libc::bind(fd.as_raw_fd(), (&raw const address).cast(), LENGTH as libc::socklen_t)
         };
-        if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(Self(fd)) }
+        if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(Self { fd, underlay }) }
     }
 
     /// Sends a packet, from its Ethernet header on, without waiting.
@@ -114,11 +164,11 @@ impl ProbeSocket {
     /// # Errors
     /// As sendto(2).
     pub fn send(&self, ifindex: u32, packet: &[u8]) -> io::Result<()> {
-        let address = address(ifindex, (libc::ETH_P_IP as u16).to_be());
+        let address = address(ifindex, self.underlay.protocol());
         // SAFETY: pointers and lengths describe `packet` and `address`, which live through the call.
         let sent = unsafe {
             libc::sendto(
-                self.0.as_raw_fd(),
+                self.fd.as_raw_fd(),
                 packet.as_ptr().cast(),
                 packet.len(),
                 libc::MSG_DONTWAIT,
@@ -140,7 +190,7 @@ impl ProbeSocket {
         // SAFETY: pointers and lengths describe `buffer` and `from`, which live through the call.
         let read = unsafe {
             libc::recvfrom(
-                self.0.as_raw_fd(),
+                self.fd.as_raw_fd(),
                 buffer.as_mut_ptr().cast(),
                 buffer.len(),
                 libc::MSG_DONTWAIT,

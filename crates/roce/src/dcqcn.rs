@@ -1,10 +1,11 @@
 //! DCQCN: the rate of a queue pair follows congestion notifications (Zhu et al., "Congestion
 //! Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Parameters. Those that the paper names have its values (section 5.2 and figure 14).
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Parameters {
     /// Weight of a new observation in α.

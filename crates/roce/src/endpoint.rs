@@ -6,9 +6,10 @@ use wire::QueuePair;
 
 use crate::context::Context;
 use crate::counters::Counters;
+use crate::frames::Frames;
 use crate::histogram::Histogram;
 use crate::memory::Memory;
-use crate::packet::{Frames, Seen, see};
+use crate::packet::{Seen, see};
 use crate::queue_pair::{Connection, Pair};
 use crate::settings::{SettingError, Settings};
 use crate::work::{Completion, Handle, LENGTH_MAX, Receive, Status, WorkRequest};

@@ -3,6 +3,7 @@
 //! Frames and the time go in, frames and completions come out:
 //! - [`Endpoint`]: the queue pairs of a host; [`Connection`]: the two ends of one of them
 //! - [`WorkRequest`], [`Completion`]: writes, sends and reads
+//! - [`Frames`]: frames to send, one by one or in a [`Group`] for UDP segmentation
 //! - [`Settings`]: MTU, window, timers, rate; [`dcqcn`]: congestion control
 //! - [`Memory`]: what requests read and write
 //! - [`Counters`], [`Histogram`]: what a NIC counts, and completion times
@@ -14,6 +15,7 @@
 mod context;
 mod counters;
 mod endpoint;
+mod frames;
 mod histogram;
 mod memory;
 mod packet;
@@ -29,9 +31,10 @@ pub mod dcqcn;
 
 pub use counters::Counters;
 pub use endpoint::{Endpoint, EndpointError};
+pub use frames::{Frames, Group};
 pub use histogram::Histogram;
 pub use memory::{Memory, Pattern, Region};
-pub use packet::{Address, Frames, OVERHEAD};
+pub use packet::{Address, OVERHEAD};
 pub use psn::Psn;
 pub use queue_pair::{Connection, End};
 pub use settings::{SettingError, Settings, timeout};

@@ -6,6 +6,7 @@ use wire::ecn::Codepoint;
 use wire::roce::{Aeth, Bth, Cnp, ImmDt, Reth, opcode};
 use wire::{Ethernet, Ipv4, Ipv4Packet, MacAddr, QueuePair, Udp, UdpDatagram, icrc, number};
 
+use crate::frames::Frames;
 use crate::psn::Psn;
 
 const IP: usize = Ethernet::LENGTH;
@@ -24,40 +25,6 @@ pub struct Address {
     pub mac: MacAddr,
     /// The IPv4 address.
     pub ip: Ipv4Addr,
-}
-
-/// Frames in one buffer, in order.
-#[derive(Debug, Clone, Default)]
-pub struct Frames {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-}
-
-impl Frames {
-    /// Removes all frames and keeps the memory.
-    pub fn clear(&mut self) {
-        self.bytes.clear();
-        self.ends.clear();
-    }
-
-    /// The number of frames.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Whether there is no frame.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// The frames, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        let ranges = starts.zip(self.ends.iter().copied());
-        ranges.filter_map(|(start, end)| self.bytes.get(start..end))
-    }
 }
 
 /// Remote memory of a request, as in a RETH.
@@ -129,7 +96,12 @@ impl Header {
 
 /// Ethernet, IPv4 and UDP headers of the frames of a queue pair.
 #[derive(Debug, Clone)]
-pub(crate) struct Template([u8; BTH]);
+pub(crate) struct Template {
+    headers: [u8; BTH],
+    /// The IPv4 identification of the next frame. It counts up, because it also does in frames that
+    /// the kernel makes from a super-frame, and the ICRC covers it.
+    identification: u16,
+}
 
 impl Template {
     /// Headers with "don't fragment" and this type of service, without UDP checksum.
@@ -144,13 +116,13 @@ impl Template {
         };
         // The buffer has the length of these headers, so they always fit.
         let _ = build(&mut bytes);
-        Self(bytes)
+        Self { headers: bytes, identification: 0 }
     }
 
     /// Appends a frame. `fill` writes `length` bytes of payload; if it returns `false`, no frame is
     /// appended. Returns the length of the frame.
     pub(crate) fn append(
-        &self,
+        &mut self,
         frames: &mut Frames,
         header: &Header,
         length: usize,
@@ -160,14 +132,15 @@ impl Template {
         let pad = length.next_multiple_of(4) - length;
         let payload = HEADERS + header.extensions();
         let total = payload + length + pad + icrc::LENGTH;
-        frames.bytes.extend_from_slice(&self.0);
+        frames.bytes.extend_from_slice(&self.headers);
         frames.bytes.resize(start + total, 0);
         let written = frames.bytes.get_mut(start..).is_some_and(|frame| {
             frame.get_mut(payload..payload + length).is_some_and(fill)
-                && finish(frame, header, pad).is_some()
+                && finish(frame, header, (pad, self.identification)).is_some()
         });
         if written {
             frames.ends.push(start + total);
+            self.identification = self.identification.wrapping_add(1);
         } else {
             frames.bytes.truncate(start);
         }
@@ -175,13 +148,14 @@ impl Template {
     }
 }
 
-/// Writes lengths, checksums and transport headers of a frame whose payload is in place.
-fn finish(frame: &mut [u8], header: &Header, pad: usize) -> Option<()> {
+/// Writes lengths, identification, checksums and transport headers of a frame whose payload is in
+/// place.
+fn finish(frame: &mut [u8], header: &Header, (pad, identification): (usize, u16)) -> Option<()> {
     let datagram = u16::try_from(frame.len() - UDP).ok()?;
     let total = u16::try_from(frame.len() - IP).ok()?;
     header.write(pad, frame.get_mut(BTH..)?).ok()?;
     let (mut ip, rest) = Ipv4::parse_mut(frame.get_mut(IP..)?).ok()?;
-    ip.set_total_length(total).set_checksum(0);
+    ip.set_total_length(total).set_identification(identification).set_checksum(0);
     let sum = wire::checksum::checksum(ip.as_bytes());
     ip.set_checksum(sum);
     Udp::parse_mut(rest).ok()?.0.set_length(datagram);
@@ -319,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_frame_reads_as_it_was_written() {
-        let template = Template::new(address(1), address(2), 0xc001, 2);
+        let mut template = Template::new(address(1), address(2), 0xc001, 2);
         for header in headers() {
             for length in [0, 1, 2, 3, 4, 1023, 4096] {
                 let payload: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
@@ -345,7 +319,7 @@ mod tests {
 
     #[test]
     fn truncated_and_damaged_frames_are_refused() {
-        let template = Template::new(address(1), address(2), 0xc001, 0);
+        let mut template = Template::new(address(1), address(2), 0xc001, 0);
         for header in headers() {
             let mut frames = Frames::default();
             template.append(&mut frames, &header, 10, |_| true);
@@ -364,7 +338,7 @@ mod tests {
     #[test]
     fn unreadable_payload_leaves_no_frame() {
         let mut frames = Frames::default();
-        let template = Template::new(address(1), address(2), 0xc001, 0);
+        let mut template = Template::new(address(1), address(2), 0xc001, 0);
         assert_eq!(template.append(&mut frames, &headers()[0], 10, |_| false), None);
         assert!(frames.is_empty() && frames.iter().next().is_none());
     }

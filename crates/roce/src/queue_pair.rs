@@ -5,8 +5,9 @@ use wire::{QueuePair, ecn};
 
 use crate::context::Context;
 use crate::dcqcn::Reaction;
+use crate::frames::Frames;
 use crate::memory::Memory;
-use crate::packet::{Address, Frames, Header, Packet, Template};
+use crate::packet::{Address, Header, Packet, Template};
 use crate::psn::Psn;
 use crate::requester::{Emission, Requester};
 use crate::responder::Responder;

@@ -1,11 +1,12 @@
 //! Settings of an endpoint and its connections.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::dcqcn;
 
 /// Settings of all connections of an endpoint.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Settings {
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096 bytes of payload in a packet.
@@ -44,7 +45,7 @@ impl Default for Settings {
             retries: 7,
             reads: 16,
             rnr_timer: 12,
-            burst: 4,
+            burst: 16,
             rate: 0,
             dcqcn: None,
             dscp: 0,

@@ -19,6 +19,11 @@ pub struct Learning {
     pub fixed: TableMap<MacAddr, IpAddr>,
 }
 
+impl Learning {
+    /// Reports of a known address per ageing time. The kernel may miss all but one of them.
+    pub const REFRESHES: u32 = 4;
+}
+
 /// A worker's report: a received frame shows that this MAC address is behind this VTEP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Learned {

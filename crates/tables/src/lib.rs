@@ -3,6 +3,7 @@
 //! - [`diff`]: what differs between two steering plans
 //! - [`fdb`]: the MAC addresses of a VNI
 //! - [`hash`]: the hasher of all tables here
+//! - `kernel_vni`: VNIs whose queue pairs are placed in kernel VXLAN
 //! - [`learning`]: data-plane learning of remote MAC addresses
 //! - [`tunnel`]: the outer header settings of a vxlan netdev
 //! - `pages`: a list that shares its unchanged parts between clones
@@ -15,6 +16,7 @@ pub mod bypass;
 pub mod diff;
 pub mod fdb;
 pub mod hash;
+mod kernel_vni;
 pub mod learning;
 mod pages;
 pub mod slot;
@@ -25,9 +27,10 @@ pub mod tunnel;
 pub use bypass::{BypassPort, MacLocation, MacLocationChange, OpenPort};
 pub use diff::{Difference, SteeringDiff};
 pub use fdb::Fdb;
+pub use kernel_vni::{KernelVni, PinnedTunnel};
 pub use learning::{Learned, Learning};
 pub use path::{BUCKETS, NextHop, Paths, Rebalance, placement};
 pub use slot::Slot;
 pub use snapshot::{Snapshot, SnapshotBuilder, VniIndex, VniTable, Vtep, VtepIndex, is_martian};
 pub use steering::{PortChoice, SteeringPlan, TakenVni, Uplink, VniSource};
-pub use tunnel::{DontFragment, Tos, Ttl, Tunnel};
+pub use tunnel::{DontFragment, FlowLabel, Tos, Ttl, Tunnel};

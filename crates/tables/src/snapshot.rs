@@ -1,7 +1,7 @@
 //! All forwarding tables of the workers at one moment. A snapshot is published as a whole and is
 //! immutable.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use wire::{MacAddr, Vni};
 
 use crate::fdb::Fdb;
 use crate::hash::TableMap;
+use crate::kernel_vni::KernelVni;
 use crate::learning::Learning;
 use crate::pages::Pages;
 use crate::tunnel::Tunnel;
@@ -106,6 +107,8 @@ pub struct Snapshot {
     addresses: Arc<TableMap<IpAddr, VtepIndex>>,
     /// The leaf's own addresses.
     own: Arc<BTreeSet<IpAddr>>,
+    /// By the interface index of their netdevs.
+    kernel: Arc<BTreeMap<u32, Arc<KernelVni>>>,
 }
 
 /// Whether no host can have this address: 0.0.0.0, loopback, multicast, broadcast and class E (RFC
@@ -183,6 +186,13 @@ impl Snapshot {
     /// All VNIs, by index.
     pub fn vnis(&self) -> impl Iterator<Item = &Arc<VniTable>> {
         self.vnis.iter()
+    }
+
+    /// The VNIs whose queue pairs `qp-pin` places while the kernel encapsulates their frames, by the
+    /// interface index of their netdevs.
+    #[must_use]
+    pub fn kernel_vnis(&self) -> &BTreeMap<u32, Arc<KernelVni>> {
+        &self.kernel
     }
 
     /// The VNI that receives packets to this address and UDP port.
@@ -263,7 +273,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::tunnel::{DontFragment, Tos, Ttl};
+    use crate::tunnel::{DontFragment, FlowLabel, Tos, Ttl};
 
     const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 11));
 
@@ -280,7 +290,7 @@ mod tests {
                 tos: Tos::Fixed(0),
                 df: DontFragment::Unset,
                 udp_checksum: true,
-                flow_label: 0,
+                flow_label: FlowLabel::default(),
                 accepts_no_checksum: false,
             },
             entropy: Entropy::new(path::Settings::default()).unwrap(),

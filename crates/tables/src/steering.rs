@@ -8,6 +8,7 @@ use path::Entropy;
 use wire::Vni;
 
 use crate::bypass::BypassPort;
+use crate::kernel_vni::PinnedTunnel;
 use crate::snapshot::VniIndex;
 
 /// Where a VNI comes from.
@@ -95,6 +96,8 @@ pub struct PortChoice {
     /// Whether the kernel looks up the route for each frame instead of using the per-CPU cached
     /// route.
     pub route_per_frame: bool,
+    /// The tunnel, if `qp-pin` places its queue pairs.
+    pub pins: Option<PinnedTunnel>,
 }
 
 /// What programs redirect, and how: uplinks, VNIs, host ports and source port policies.

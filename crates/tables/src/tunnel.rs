@@ -39,6 +39,35 @@ pub enum DontFragment {
     Inherit,
 }
 
+/// Outer flow label (RFC 6437), for an IPv6 underlay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FlowLabel {
+    /// The outer UDP source port of the packet (RFC 6438 section 3). Routers that hash no ports,
+    /// such as those of Linux with `net.ipv6.fib_multipath_hash_policy` 0, then distribute flows as
+    /// routers do that hash them.
+    ///
+    /// The RFC asks for a value by RFC 6437, which is the same for all packets of a flow. The
+    /// source port is such a value: it comes from a hash of the flow (RFC 7348 section 5) with 14
+    /// bits in the default range. It is never 0, which would mean "no label". RFC 6437 section 3
+    /// recommends values that are uniform over 20 bits. Fewer bits are enough here, because routers
+    /// hash the label together with both addresses, and flows with one port have one path anyway.
+    #[default]
+    SourcePort,
+    /// This value, 20 bits, as kernel VXLAN writes it (`flowlabel` of the netdev).
+    Fixed(u32),
+}
+
+impl FlowLabel {
+    /// The label of a packet with this UDP source port, 20 bits.
+    #[must_use]
+    pub const fn of(self, source_port: u16) -> u32 {
+        match self {
+            Self::SourcePort => source_port as u32,
+            Self::Fixed(label) => label & 0xf_ffff,
+        }
+    }
+}
+
 /// The tunnel parameters of one VNI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tunnel {
@@ -56,8 +85,8 @@ pub struct Tunnel {
     pub df: DontFragment,
     /// Whether the outer UDP checksum is computed.
     pub udp_checksum: bool,
-    /// Outer flow label, 20 bits, for an IPv6 underlay.
-    pub flow_label: u32,
+    /// Outer flow label, for an IPv6 underlay.
+    pub flow_label: FlowLabel,
     /// Whether received packets without a UDP checksum are accepted over IPv6 (RFC 6935,
     /// `udp6zerocsumrx`). Over IPv4 they always are.
     pub accepts_no_checksum: bool,

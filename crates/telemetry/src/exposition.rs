@@ -133,7 +133,7 @@ impl Everything {
     fn vnis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let vnis = &self.view.vnis;
         let label = |vni: wire::Vni| ("vni", vni.to_string());
-        let datapaths = vnis.iter().map(|v| (v.vni.to_string(), &v.netdev, &v.policy, "userspace"));
+        let datapaths = vnis.iter().map(|v| (v.vni.to_string(), &v.netdev, &v.policy, v.datapath));
         let left = self
             .view
             .left
@@ -450,6 +450,7 @@ mod tests {
             vni: wire::Vni::try_from(10010).unwrap(),
             netdev: "vx10010".to_owned(),
             policy: "qp-hash".to_owned(),
+            datapath: "offload",
             remote_macs: 1,
             flood_vteps: 2,
         };
@@ -457,6 +458,8 @@ mod tests {
             render(&counters, View { vnis: vec![vni], ready: true, ..View::default() }).unwrap();
         for line in [
             "vtepd_ready 1",
+            "vtepd_vni_datapath{vni=\"10010\",netdev=\"vx10010\",datapath=\"offload\",\
+             policy=\"qp-hash\"} 1",
             "vtepd_vni_info{vni=\"10010\",netdev=\"vx10010\",policy=\"qp-hash\"} 1",
             "vtepd_vni_frames_total{vni=\"10010\",direction=\"encapsulated\"} 3",
             "vtepd_vni_bytes_total{vni=\"10010\",direction=\"encapsulated\"} 300",

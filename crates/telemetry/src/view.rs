@@ -119,6 +119,8 @@ pub struct VniView {
     pub netdev: String,
     /// Its entropy policy.
     pub policy: String,
+    /// Who forwards it: `userspace` or `offload`.
+    pub datapath: &'static str,
     /// Number of known remote MAC addresses.
     pub remote_macs: usize,
     /// Number of VTEPs in its flood list.

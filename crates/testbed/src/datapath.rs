@@ -32,6 +32,9 @@ pub enum Datapath {
     },
     /// vtepd with BPF programs that forward decided flows (`--datapath offload`).
     Offload,
+    /// The same, with receive packet steering (RPS) at the host port: the programs run on the second
+    /// core, and not on the sender's.
+    OffloadRps,
     /// vtepd with the policy `qp-pin`, which keeps a table of queue pairs. No vtepd answers probes at
     /// the peer, so they keep the paths of `qp-hash`, and only the cost differs from that.
     Pinned {
@@ -98,6 +101,7 @@ impl Datapath {
             | Self::KernelWithoutNf
             | Self::ChosenPort { .. }
             | Self::Offload
+            | Self::OffloadRps
             | Self::Pinned { .. }
             | Self::Vtepd { .. } => {
                 return None;
@@ -120,12 +124,14 @@ impl Datapath {
             | Self::KernelWithoutNf
             | Self::ChosenPort { .. }
             | Self::Offload
+            | Self::OffloadRps
             | Self::Pinned { .. }
             | Self::Vtepd { .. } => {}
         }
         testbed.set_bridged(!matches!(self, Self::SenderOnly | Self::Redirect))?;
         testbed.set_redirected(self == Self::Redirect)?;
         testbed.set_bridge_nf(self != Self::KernelWithoutNf)?;
+        testbed.set_packet_steering(self == Self::OffloadRps)?;
         self.start_vtepd(&testbed.leaf, vtepd)
     }
 
@@ -149,7 +155,7 @@ impl Datapath {
             daemon.await_offloaded(0)?;
             return Ok(Some(daemon));
         }
-        if self == Self::Offload {
+        if matches!(self, Self::Offload | Self::OffloadRps) {
             let mut daemon = Daemon::start(vtepd, at, &["--no-fpm", "--datapath", "offload"])?;
             daemon.await_offloaded(1)?;
             return Ok(Some(daemon));
@@ -186,6 +192,7 @@ impl fmt::Display for Datapath {
             Self::ChosenPort { route_per_frame: false } => "kernel datapath",
             Self::ChosenPort { route_per_frame: true } => "kernel datapath, route per frame",
             Self::Offload => "offload",
+            Self::OffloadRps => "offload, RPS",
             Self::Pinned { programs: true } => "offload with qp-pin",
             Self::Pinned { programs: false } => "userspace with qp-pin",
             Self::Vtepd { bypass: true, gso: true } => "userspace",

@@ -134,6 +134,34 @@ impl Testbed {
         Ok(testbed)
     }
 
+    /// Gives the leaf and its peer this many links to each other, and multipath routes over them. Links
+    /// that exist stay.
+    ///
+    /// # Errors
+    /// If a link or a route cannot be created.
+    pub fn set_uplinks(&self, count: u8) -> Result<(), Error> {
+        let links = counters::read(&self.leaf)?;
+        let (mut there, mut back) = (Vec::new(), Vec::new());
+        for number in 1..=count {
+            let (up, down) = (format!("up{number}"), format!("down{number}"));
+            let [own, other] = [1, 2].map(|end| format!("10.255.{number}.{end}"));
+            if !links.contains_key(&up) {
+                let end = |name| VethEnd { name, mac: None, mtu: UNDERLAY_MTU };
+                netns::veth_pair((&self.leaf, end(&up)), (&self.peer, end(&down)))?;
+                self.leaf.rtnl(|rtnl| rtnl.add_address(&up, &format!("{own}/29")))?;
+                self.peer.rtnl(|rtnl| rtnl.add_address(&down, &format!("{other}/29")))?;
+            }
+            there.extend(["nexthop", "via", &other, "dev", &up].map(str::to_owned));
+            back.extend(["nexthop", "via", &own, "dev", &down].map(str::to_owned));
+        }
+        for (node, vtep, hops) in [(&self.leaf, PEER_VTEP, there), (&self.peer, LEAF_VTEP, back)] {
+            let vtep = vtep.to_string();
+            let hops: Vec<&str> = hops.iter().map(String::as_str).collect();
+            node.run(&[&["ip", "route", "replace", &vtep][..], &hops].concat())?;
+        }
+        Ok(())
+    }
+
     /// Sets whether the leaf forwards its host's frames. Otherwise they are dropped at the host
     /// port.
     ///
@@ -171,6 +199,21 @@ impl Testbed {
         Ok(self.leaf.enter(|| std::fs::write(path, if on { "1" } else { "0" }))?.is_ok())
     }
 
+    /// Sets whether the second core receives what arrives at the host port (receive packet steering,
+    /// Documentation/networking/scaling.rst), and not the sender's.
+    ///
+    /// # Errors
+    /// If the setting cannot be written.
+    pub fn set_packet_steering(&self, yes: bool) -> Result<(), Error> {
+        let mask = if yes { 2 } else { 0 };
+        // A sysfs shows the links of the namespace in which it was mounted.
+        let set = format!(
+            "mount -t sysfs sysfs /sys && echo {mask} >/sys/class/net/hp/queues/rx-0/rps_cpus"
+        );
+        self.leaf.run(&["unshare", "--mount", "sh", "-c", &set])?;
+        Ok(())
+    }
+
     /// Sets an MTU other than [`MTU`], up to [`JUMBO`]. A vtepd that was started before does not
     /// support longer frames.
     ///
@@ -204,13 +247,14 @@ impl Testbed {
         Ok(Passed { frames: link.tx_packets, packets: link.tx_packets })
     }
 
-    /// The bytes that have left by the uplink.
+    /// The bytes that have left by all uplinks.
     ///
     /// # Errors
     /// If a command or a read in the namespace fails.
     pub fn sent_bytes(&self) -> Result<u64, Error> {
         let all = counters::read(&self.leaf)?;
-        Ok(all.get("up1").ok_or("the leaf has no uplink")?.tx_bytes)
+        let uplinks = all.iter().filter(|(name, _)| name.starts_with("up"));
+        Ok(uplinks.map(|(_, link)| link.tx_bytes).sum())
     }
 
     /// The frames of `length` bytes that have left by the host port.

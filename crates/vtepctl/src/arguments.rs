@@ -165,12 +165,14 @@ pub enum Command {
 const QP: &str = "\
 What frames of a queue pair told when the leaf sent them:
   gaps     packet sequence numbers that requests skipped
-  repeats  requests whose number was not ahead of all before: retransmitted, or reordered before the leaf
+  repeats  requests whose number was not ahead of all before: retransmissions, and what was reordered on the way from the
+           host to the leaf; the record has the highest number only, so these cannot be told apart
   naks     negative acknowledgements, without \"receiver not ready\"
   cnps     congestion notification packets
   marks    frames with \"congestion experienced\" in the inner IP header
   figures  exact, or approx. if several CPUs sent frames of the queue pair at once
-age s and idle s are the seconds since it was first and last seen.
+age s and idle s are the seconds since it was first and last seen. Bytes are those of inner frames. Routers are unknown if not all
+on the path are known.
 
 Example: vtepctl qp --vni 10010 --csv > queue-pairs.csv";
 
@@ -180,6 +182,9 @@ Examples:
   vtepctl path -o json | jq '.[].tiers'
 
 A router's address is that of the interface by which it sends on. A tier is unknown if its routers do not record their addresses.
+Links with one address count as one, for example the members of a LAG. Links that no probed port leads to are not known.
+own kB/s is sent by this leaf, others kB/s by other leaves over that link of the path where it is most, as they report it: unknown if
+routers do not record their addresses. age s (--csv) are the seconds since the last answer of the VTEP.
 MMR is the load of the fullest link over the mean, in queue pairs; the floor is the lowest that whole queue pairs allow.";
 
 const TOP: &str = "\
@@ -187,7 +192,9 @@ Examples:
   vtepctl top                                    press ? for the keys
   vtepctl top --once --width 120                 one screen as text
   vtepctl top --once -o json | jq '.next_hops[] | {uplink, rate}'
+  vtepctl top --once --csv | grep '^queue pair,'   queue pairs, the busiest first
 
+With --csv, the column kind is path or queue pair, and columns of the other kind are empty. Without qp-pin there is only the heading.
 Rates of next hops and VNIs are those since the sample before, so --once takes --interval seconds. Next hops count outer headers, VNIs and queue pairs do not.";
 
 const DROPS: &str = "\
@@ -213,7 +220,8 @@ Examples:
   vtepctl explain --received --pcap uplink.pcap               a VXLAN packet that an uplink got: what becomes of it
 
 The running daemon decides, by the tables that it forwards by and with the code that forwards. With qp-pin, it shows
-the path of a queue pair that is placed, and for others that of qp-hash.";
+the path of a queue pair that is placed, tier by tier. For another one, it shows the paths that its first frame can get, or
+why qp-hash gives its path.";
 
 const POLICY: &str = "\
 Examples:
@@ -314,6 +322,9 @@ pub struct Top {
     /// Print one screen as text and end; with -o json, its figures and all remembered events
     #[arg(long)]
     pub once: bool,
+    /// Print comma-separated values instead: one row for each path, and one for each queue pair
+    #[arg(long, requires = "once", conflicts_with_all = ["width", "height"])]
+    pub csv: bool,
     /// Columns of this text [default: $COLUMNS, or 80]
     #[arg(long, requires = "once", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub width: Option<u16>,

@@ -71,7 +71,7 @@ fn all_frames(counters: &v1::Counters, all: bool) -> Table<2> {
         ("kernel datapath: not IP, with the kernel's source port", steering.port_kept),
         ("offload: encapsulated by BPF programs", steering.offload_encapsulated),
         ("offload: decapsulated by BPF programs", steering.offload_decapsulated),
-        ("offload: headers could not be written", steering.offload_failed),
+        ("steering: headers could not be changed, dropped", steering.offload_failed),
         ("steering: handed to bridges", steering.punt_returned),
         ("steering: for a VNI that is gone", steering.punt_unknown_slot),
         ("steering: from uplinks, left to the kernel as the worker hung", steering.uplink_stalled),

@@ -22,8 +22,12 @@ fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
             "{local} to VTEP {vtep}: {known} of {pairs} pairs of uplink and port known, {dead} dead, last answer {age}"
         )?;
         let unknown = match (row.complete || *known == 0, row.traced) {
-            (true, _) => "",
+            (true, false) => "",
+            (true, true) => "; links between the same two routers are not told apart",
             (false, true) => "; routers that do not answer are unknown",
+            (false, false) if vtep.contains(':') => {
+                "; the tiers between the leaves are unknown: IPv6 has no Record Route"
+            }
             (false, false) => {
                 "; the tiers between the leaves are unknown: not every router records its address"
             }
@@ -43,21 +47,31 @@ fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
         if row.bfd_sessions > 0 {
             writeln!(out, "  BFD: {} of {} sessions are up", row.bfd_up, row.bfd_sessions)?;
         }
-        path_table(std::slice::from_ref(row)).write(out, "  ")?;
-        for (tier, v1::Tier { links, mmr, floor, jain }) in row.tiers.iter().enumerate() {
-            writeln!(
-                out,
-                "  tier {}: {links} links, MMR {mmr:.2} (floor {floor:.2}), Jain {jain:.2}",
-                tier + 1
-            )?;
+        path_table(row).write(out, "  ")?;
+        write_tiers(out, row)?;
+    }
+    Ok(())
+}
+
+/// The balance of each tier.
+fn write_tiers(out: &mut impl Write, row: &v1::VtepPaths) -> io::Result<()> {
+    for (number, tier) in (1..).zip(&row.tiers) {
+        let v1::Tier { links, mmr, floor, jain, arrival } = tier;
+        if *arrival && row.routers_max > 1 {
+            writeln!(out, "  tiers between: unknown")?;
         }
+        let name = if *arrival { "last tier".to_owned() } else { format!("tier {number}") };
+        writeln!(
+            out,
+            "  {name}: {links} known links, MMR {mmr:.2} (floor {floor:.2}), Jain {jain:.2}"
+        )?;
     }
     Ok(())
 }
 
 /// The paths, as text or as comma-separated values.
 pub fn write_paths(out: &mut impl Write, rows: &[v1::VtepPaths], csv: bool) -> io::Result<()> {
-    if csv { path_table(rows).write_csv(out) } else { paths(out, rows) }
+    if csv { path_csv(rows).write_csv(out) } else { paths(out, rows) }
 }
 
 /// The queue pairs, as a table or as comma-separated values.
@@ -70,34 +84,80 @@ pub fn write_queue_pairs(
     if csv { table.write_csv(out) } else { table.write(out, "") }
 }
 
-/// One row for each path.
-fn path_table(rows: &[v1::VtepPaths]) -> Table<8> {
-    let headings =
-        ["vtep", "uplink", "routers", "ports", "delay us", "queue pairs", "kB/s", "first port"];
-    let mut table = Table::new(headings);
+/// The columns that both tables of paths have.
+const OF_PATH: [&str; 7] =
+    ["uplink", "routers", "ports", "delay us", "queue pairs", "own kB/s", "others kB/s"];
+
+fn of_path(path: &v1::Path) -> [String; 7] {
+    let routers = match path.arrival {
+        Some(arrival) => format!("unknown, arrives at {arrival}"),
+        None => routers(&path.routers),
+    };
+    let others = path.others_kilobytes.map_or_else(unknown, |kilobytes| kilobytes.to_string());
+    [
+        path.uplink.clone(),
+        routers,
+        path.source_ports.len().to_string(),
+        path.delay_us.to_string(),
+        path.queue_pairs.to_string(),
+        path.kilobytes.to_string(),
+        others,
+    ]
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
+/// The routers of a path.
+pub fn routers(routers: &[String]) -> String {
+    if routers.is_empty() { unknown() } else { routers.join(" ") }
+}
+
+/// One row for each path to a VTEP.
+fn path_table(row: &v1::VtepPaths) -> Table<8> {
+    let [a, b, c, d, e, f, g] = OF_PATH;
+    let mut table = Table::new([a, b, c, d, e, f, g, "first port"]);
+    for path in &row.paths {
+        let first = path.source_ports.first().map(u32::to_string).unwrap_or_default();
+        let [a, b, c, d, e, f, g] = of_path(path);
+        table.row([a, b, c, d, e, f, g, first]);
+    }
+    table
+}
+
+/// One row for each path, with all its ports.
+fn path_csv(rows: &[v1::VtepPaths]) -> Table<10> {
+    let [a, b, c, d, e, f, g] = OF_PATH;
+    let mut table = Table::new(["vtep", a, b, c, d, e, f, g, "source ports", "age s"]);
     for row in rows {
+        let age = row.age_ms.map_or_else(String::new, |ms| format!("{:.3}", ms as f64 / 1000.0));
         for path in &row.paths {
-            let routers = match path.arrival {
-                Some(arrival) => format!("unknown, arrives at {arrival}"),
-                None => path.routers.join(" "),
-            };
-            table.row([
-                row.vtep.clone(),
-                path.uplink.clone(),
-                routers,
-                path.source_ports.len().to_string(),
-                path.delay_us.to_string(),
-                path.queue_pairs.to_string(),
-                path.kilobytes.to_string(),
-                path.source_ports.first().map(u32::to_string).unwrap_or_default(),
-            ]);
+            let ports: Vec<String> = path.source_ports.iter().map(u32::to_string).collect();
+            let [a, b, c, d, e, f, g] = of_path(path);
+            table.row([row.vtep.clone(), a, b, c, d, e, f, g, ports.join(" "), age.clone()]);
         }
     }
     table
 }
 
+/// The columns of what headers told.
+pub const RECORD: [&str; 6] = ["gaps", "repeats", "naks", "cnps", "marks", "figures"];
+
+/// The cells of [`RECORD`].
+pub fn record(counts: [u64; 5], is_exact: bool) -> [String; 6] {
+    let [gaps, repeats, naks, cnps, marks] = counts.map(|count| count.to_string());
+    let figures = if is_exact { "exact" } else { "approx." };
+    [gaps, repeats, naks, cnps, marks, figures.to_owned()]
+}
+
+/// These cells, and empty ones behind them.
+pub fn filled<T: Default, const N: usize>(mut cells: impl Iterator<Item = T>) -> [T; N] {
+    std::array::from_fn(|_| cells.next().unwrap_or_default())
+}
+
 /// One row for each queue pair.
-fn queue_pairs(rows: &[v1::QueuePair]) -> Table<21> {
+fn queue_pairs(rows: &[v1::QueuePair]) -> Table<23> {
     let headings = [
         "vni",
         "source",
@@ -106,24 +166,21 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<21> {
         "vtep",
         "uplink",
         "port",
+        "routers",
         "state",
         "other qp",
         "same links",
         "kB/s",
         "frames",
+        "bytes",
         "moves",
-        "gaps",
-        "repeats",
-        "naks",
-        "cnps",
-        "marks",
-        "figures",
-        "age s",
-        "idle s",
     ];
-    let mut table = Table::new(headings);
+    let times = ["age s", "idle s"];
+    let mut table = Table::new(filled(headings.into_iter().chain(RECORD).chain(times)));
     for row in rows {
-        table.row([
+        let counts = [row.psn_gaps, row.psn_repeats, row.naks, row.cnps, row.ecn_marks];
+        let times = [row.age_ms, row.idle_ms].map(|time| (time / 1000).to_string());
+        let cells = [
             row.vni.to_string(),
             row.source.clone(),
             row.destination.clone(),
@@ -131,21 +188,17 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<21> {
             row.vtep.clone(),
             row.uplink.clone(),
             row.source_port.to_string(),
+            routers(&row.routers),
             row.state.clone(),
             row.partner.map_or_else(|| "unknown".to_owned(), |partner| format!("{partner:#x}")),
             row.same_links.clone(),
             row.kilobytes.to_string(),
             row.frames.to_string(),
+            row.bytes.to_string(),
             row.moves.to_string(),
-            row.psn_gaps.to_string(),
-            row.psn_repeats.to_string(),
-            row.naks.to_string(),
-            row.cnps.to_string(),
-            row.ecn_marks.to_string(),
-            if row.exact { "exact" } else { "approx." }.to_owned(),
-            (row.age_ms / 1000).to_string(),
-            (row.idle_ms / 1000).to_string(),
-        ]);
+        ];
+        let behind = record(counts, row.exact).into_iter().chain(times);
+        table.row(filled(cells.into_iter().chain(behind)));
     }
     table
 }
@@ -153,6 +206,91 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<21> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn text(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
+        let mut out = Vec::new();
+        write(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    /// A VTEP with a path that is known, and one of which only both ends are.
+    fn vtep() -> v1::VtepPaths {
+        let path = |uplink: &str, routers: &[&str], arrival, others_kilobytes| v1::Path {
+            uplink: uplink.to_owned(),
+            routers: routers.iter().map(|&router| router.to_owned()).collect(),
+            arrival,
+            source_ports: vec![50_001, 50_002],
+            delay_us: 70,
+            queue_pairs: 3,
+            kilobytes: 8,
+            others_kilobytes,
+            router_count: None,
+        };
+        let tier = |arrival| v1::Tier { links: 2, mmr: 1.5, floor: 1.0, jain: 0.9, arrival };
+        v1::VtepPaths {
+            vtep: "10.0.0.2".to_owned(),
+            known: 4,
+            routers_min: 2,
+            routers_max: 2,
+            age_ms: Some(1234),
+            paths: vec![
+                path("up1", &["10.9.0.1", "10.2.1.0"], None, Some(77)),
+                path("up2", &[], Some(4), None),
+            ],
+            tiers: vec![tier(false), tier(true)],
+            ..v1::VtepPaths::default()
+        }
+    }
+
+    #[test]
+    fn a_path_has_all_its_ports_and_the_load_of_others_in_its_values() {
+        let text = text(|out| write_paths(out, &[vtep()], true));
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "vtep,uplink,routers,ports,delay us,queue pairs,own kB/s,others kB/s,source ports,age s",
+                "10.0.0.2,up1,10.9.0.1 10.2.1.0,2,70,3,8,77,50001 50002,1.234",
+                "10.0.0.2,up2,\"unknown, arrives at 4\",2,70,3,8,unknown,50001 50002,1.234",
+            ]
+        );
+    }
+
+    #[test]
+    fn tiers_that_are_not_known_are_called_unknown() {
+        let shown = text(|out| write_paths(out, &[vtep()], false));
+        assert!(shown.contains("the tiers between the leaves are unknown"), "{shown}");
+        let tiers: Vec<_> = shown.lines().filter(|line| line.contains("tier")).skip(1).collect();
+        let figures = "2 known links, MMR 1.50 (floor 1.00), Jain 0.90";
+        let last = format!("  last tier: {figures}");
+        assert_eq!(tiers, [&*format!("  tier 1: {figures}"), "  tiers between: unknown", &*last]);
+        let traced = v1::VtepPaths { complete: true, traced: true, ..vtep() };
+        let shown = text(|out| write_paths(out, &[traced], false));
+        assert!(shown.contains("links between the same two routers are not told apart"), "{shown}");
+    }
+
+    #[test]
+    fn a_queue_pair_has_the_routers_of_its_path_and_its_bytes() {
+        let (routers, bytes) = (vec!["10.9.0.1".to_owned(), "10.2.1.0".to_owned()], 4096);
+        let rows = [v1::QueuePair { routers, bytes, frames: 4, ..v1::QueuePair::default() }];
+        let shown = text(|out| write_queue_pairs(out, &rows, true));
+        assert!(shown.contains(",10.9.0.1 10.2.1.0,") && shown.contains(",4,4096,"), "{shown}");
+        let shown = text(|out| write_queue_pairs(out, &[v1::QueuePair::default()], false));
+        assert!(shown.contains("routers") && shown.contains("unknown"), "{shown}");
+    }
+
+    #[test]
+    fn unknown_tiers_have_a_reason() {
+        let shown = |vtep: &str| {
+            let row = v1::VtepPaths { vtep: vtep.to_owned(), known: 1, ..v1::VtepPaths::default() };
+            let mut out = Vec::new();
+            write_paths(&mut out, &[row], false).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(shown("10.0.0.2").contains("unknown: not every router records its address"));
+        assert!(shown("fd00::2").contains("to VTEP fd00::2"));
+        assert!(shown("fd00::2").contains("unknown: IPv6 has no Record Route"));
+    }
 
     #[test]
     fn figures_of_a_queue_pair_say_whether_they_are_exact() {
@@ -168,9 +306,7 @@ mod tests {
             ..v1::QueuePair::default()
         };
         let rows = [v1::QueuePair { exact: true, ..row.clone() }, row];
-        let mut out = Vec::new();
-        write_queue_pairs(&mut out, &rows, true).unwrap();
-        let text = String::from_utf8(out).unwrap();
+        let text = text(|out| write_queue_pairs(out, &rows, true));
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].ends_with("gaps,repeats,naks,cnps,marks,figures,age s,idle s"), "{text}");
         assert!(lines[1].ends_with("7,3,2,1,4,exact,12,1"), "{text}");

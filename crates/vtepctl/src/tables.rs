@@ -70,6 +70,16 @@ pub fn vnis(out: &mut impl Write, rows: &[v1::Vni]) -> io::Result<()> {
     if !taken.is_empty() || left.is_empty() {
         table.write(out, "")?;
     }
+    let mut datapaths = Table::new(["vni", "netdev", "datapath", "why"]);
+    for row in &taken {
+        let VniCells { vni, netdev, .. } = vni_cells(row);
+        let why = row.datapath_reason.clone().unwrap_or_default();
+        datapaths.row([vni, netdev, row.datapath.clone(), why]);
+    }
+    if !taken.is_empty() {
+        writeln!(out)?;
+        datapaths.write(out, "")?;
+    }
     if !taken.is_empty() && !left.is_empty() {
         writeln!(out)?;
     }

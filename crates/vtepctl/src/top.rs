@@ -3,10 +3,11 @@
 //! - [`sample`]: answers of vtepd at one time, and the figures of two such samples
 //! - [`model`]: the state of the screen
 //! - [`keys`]: what each key does
-//! - [`view`]: the screen as text
+//! - [`view`]: the screen as text; [`csv`]: its paths and queue pairs as comma-separated values
 //! - [`link`]: the connection to vtepd
 //! - [`terminal`]: the terminal
 
+mod csv;
 #[cfg(test)]
 mod fixtures;
 mod keys;
@@ -52,6 +53,7 @@ pub async fn run(top: Top, address: &Address, output: Output) -> Result<(), Fail
         (Output::Json, Some(figures)) => {
             json(&mut out, &Report { figures, events: screen.events.iter().collect() })?;
         }
+        (Output::Table, Some(figures)) if top.csv => csv::table(figures).write_csv(&mut out)?,
         _ => {
             let width = top.width.or_else(|| size("COLUMNS")).unwrap_or(80);
             let height = top.height.or_else(|| size("LINES")).unwrap_or(24);

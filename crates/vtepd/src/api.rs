@@ -5,11 +5,13 @@
 //! - [`status`]: converts status and counters to messages
 //! - [`events`]: converts events to messages
 //! - [`explain`]: explains what happens to a given frame; [`flow`] builds the frame of a flow
+//! - [`pinned`]: converts known paths and placed queue pairs; [`placement`] explains those of a flow
 
 mod events;
 mod explain;
 mod flow;
 mod pinned;
+mod placement;
 mod service;
 mod show;
 mod status;

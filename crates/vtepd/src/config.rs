@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use api::Address;
 use bpf::MOST_WORKERS;
-use control::{Datapath, FpmListener, LearnLimits, Settings, StaleTime, VniSettings};
+use control::{
+    Datapath, FlowLabelSource, FpmListener, LearnLimits, Settings, StaleTime, VniSettings,
+};
 use path::Bins;
 use tables::Rebalance;
 use wire::Vni;
@@ -183,6 +185,7 @@ fn default_settings(file: &File, arguments: &Arguments) -> Result<VniSettings, C
         entropy.bins,
         entropy.source_ports.as_deref(),
     )?;
+    default.flow_label = entropy.flow_label.map_or(default.flow_label, FlowLabelSource::from);
     default.datapath = file.takeover.datapath.map_or(default.datapath, Datapath::from);
     default.strict_vtep = file.takeover.strict_vtep || arguments.strict_vtep;
     default.addresses =
@@ -204,8 +207,16 @@ fn vni_settings(
         let vni = vni(number)
             .map_err(|problem| ConfigurationError::Value { place: place.clone(), problem })?;
         let mut settings = default.clone();
-        let VniSection { datapath, policy, bins, source_ports, ttl, strict_vtep, addresses } =
-            section;
+        let VniSection {
+            datapath,
+            policy,
+            bins,
+            source_ports,
+            flow_label,
+            ttl,
+            strict_vtep,
+            addresses,
+        } = section;
         apply(&mut settings, &place, policy.as_deref(), *bins, source_ports.as_deref())?;
         if *ttl == Some(0) {
             return Err(ConfigurationError::Value {
@@ -214,6 +225,7 @@ fn vni_settings(
             });
         }
         settings.ttl = *ttl;
+        settings.flow_label = flow_label.map_or(settings.flow_label, FlowLabelSource::from);
         settings.datapath = datapath.map_or(settings.datapath, Datapath::from);
         settings.strict_vtep = strict_vtep.unwrap_or(settings.strict_vtep);
         settings.addresses =
@@ -418,6 +430,7 @@ fn override_by_flags(settings: &mut VniSettings, arguments: &Arguments) {
     settings.policy = arguments.policy.unwrap_or(settings.policy);
     settings.bins = arguments.bins.unwrap_or(settings.bins);
     settings.source_ports = arguments.source_ports.unwrap_or(settings.source_ports);
+    settings.flow_label = arguments.flow_label.map_or(settings.flow_label, FlowLabelSource::from);
     settings.datapath = arguments.datapath.map_or(settings.datapath, Datapath::from);
     settings.strict_vtep |= arguments.strict_vtep;
 }

@@ -118,12 +118,22 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
         .map(|(key, value)| (key.to_owned(), value)),
     );
     let mut of = |section: &str, strict: &str, learning: &str, vni: &VniSettings| {
-        let VniSettings { datapath, policy, bins, source_ports, ttl, strict_vtep, addresses } = vni;
+        let VniSettings {
+            datapath,
+            policy,
+            bins,
+            source_ports,
+            flow_label,
+            ttl,
+            strict_vtep,
+            addresses,
+        } = vni;
         let ttl = ttl.map_or_else(|| "the netdev's".to_owned(), |ttl| ttl.to_string());
         values.extend([
             (format!("{section}.policy"), policy.to_string()),
             (format!("{section}.bins"), bins.to_string()),
             (format!("{section}.source-ports"), source_ports.to_string()),
+            (format!("{section}.flow-label"), flow_label.name().to_owned()),
             (format!("{section}.ttl"), ttl),
             (format!("{strict}.datapath"), datapath.name().to_owned()),
             (format!("{strict}.strict-vtep"), strict_vtep.to_string()),
@@ -173,8 +183,12 @@ mod tests {
             ]
         );
         assert_eq!(
-            changes("", "[vni.5]\npolicy = \"five-tuple\"\nttl = 9\nstrict-vtep = true\n"),
+            changes(
+                "",
+                "[vni.5]\npolicy = \"five-tuple\"\nttl = 9\nstrict-vtep = true\nflow-label = \"netdev\"\n"
+            ),
             [
+                "vni.5.flow-label: source-port → netdev",
                 "vni.5.policy: qp-hash → five-tuple",
                 "vni.5.strict-vtep: false → true",
                 "vni.5.ttl: the netdev's → 9"

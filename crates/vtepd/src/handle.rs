@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use bpf::{
-    BypassState, Hook, KillSwitch, OffloadCounts, OffloadTraffic, SteeringCounts, SteeringError,
+    BypassState, Hook, KillSwitch, OffloadCounts, OffloadTraffic, PlacedPorts, SteeringCounts,
+    SteeringError,
 };
 use control::{Status, Update};
 use netlink::Direction;
-use pipeline::counters::{Counter, Forwarded, vtep_id};
+use pipeline::counters::{Counter, Forwarded, Programs, vtep_id};
 use pipeline::{Counters, Pins};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff, VtepIndex};
 use tokio::sync::watch;
@@ -123,7 +124,9 @@ impl Handle {
     pub fn counters(&self) -> Arc<Counters> {
         let snapshot = self.snapshot();
         let offloaded = self.offload_counts(&snapshot);
-        if let ([one], true) = (self.workers.as_slice(), offloaded.vnis.is_empty()) {
+        let steering = self.steering_counts();
+        let by_programs = programs(&steering);
+        if let ([one], true) = (self.workers.as_slice(), by_programs == Programs::default()) {
             return Arc::clone(one);
         }
         let vteps = snapshot.vteps().map(|vtep| vtep.address);
@@ -131,9 +134,7 @@ impl Handle {
         let vteps = vteps.filter_map(id);
         let sum = Counters::sum(self.workers.iter().map(AsRef::as_ref), vteps);
         offloaded.vnis.iter().for_each(|(slot, counted)| sum.add_vni(*slot, &forwarded(counted)));
-        let steering = self.steering_counts();
-        let frames = offloaded.vnis.values().map(|counted| counted.sent + counted.received).sum();
-        sum.add_received(steering.offload_encapsulated, steering.offload_decapsulated, frames);
+        sum.add_programs(&by_programs);
         for (index, counted) in &offloaded.vteps {
             sum.add_peer(vtep_id(VtepIndex(*index), &snapshot), &forwarded(counted));
         }
@@ -169,6 +170,14 @@ impl Handle {
         }
         takeover.pin(&pinning.settled())?;
         Ok(Some(generation))
+    }
+
+    /// The queue pairs of the `kernel` datapath. `None` without a takeover.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn take_placed(&self) -> Result<Option<PlacedPorts>, SteeringError> {
+        self.takeover().as_mut().map(Takeover::take_placed).transpose()
     }
 
     /// The counters of the `offload` datapath; empty if they cannot be read.
@@ -390,12 +399,23 @@ impl Handle {
     }
 }
 
+/// What the programs did with all frames, in the terms of the worker.
+const fn programs(counts: &SteeringCounts) -> Programs {
+    Programs {
+        encapsulated: counts.offload_encapsulated,
+        decapsulated: counts.offload_decapsulated,
+        copies: counts.offload_copies,
+        failed: counts.offload_failed,
+        by_default: counts.offload_by_default,
+        past_bridge: counts.offload_past_bridge,
+    }
+}
+
 /// The counters of a VNI or VTEP in the `offload` datapath.
 const fn forwarded(counted: &OffloadTraffic) -> Forwarded {
     Forwarded {
         sent: (counted.sent, counted.sent_bytes),
         received: (counted.received, counted.received_bytes),
         by_default: counted.by_default,
-        past_bridge: counted.past_bridge,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use bpf::{BypassState, PortCounts, SteeringCounts};
-use control::{PortDecision, SourceState, Status};
+use control::{Datapath, PortDecision, SourceState, Status};
 use path::Policy;
 use pathmap::Placer;
 use pipeline::counters::{StationCounters, vtep_id};
@@ -52,7 +52,7 @@ pub fn probing(shared: &Shared) -> ProbingView {
             jain: tier.jain,
         };
         ProbedView {
-            address: of.target.address.into(),
+            address: of.target.address,
             ready: of.ready,
             traced: of.traced,
             known: of.known as u64,
@@ -100,6 +100,7 @@ pub fn view(
         vni: table.tunnel.vni,
         netdev: table.netdev.clone(),
         policy: table.entropy.policy().to_string(),
+        datapath: if table.offload { Datapath::Offload } else { Datapath::Userspace }.name(),
         remote_macs: table.fdb.len(),
         flood_vteps: table.flood.len(),
     });

@@ -1,6 +1,6 @@
 //! The placement of queue pairs that all workers share, for the policy `qp-pin`.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +13,8 @@ use pathmap::cm::Event;
 use pathmap::placer::{FlowId, Options, Reading, Target};
 use pathmap::responder::Counts;
 use pathmap::{Pair, Placement, Placer, Random};
-use wire::Vni;
+use tables::{KernelVni, Snapshot};
+use wire::{MacAddr, Vni};
 
 /// What probing knows about one remote VTEP.
 #[derive(Debug, Clone)]
@@ -124,7 +125,7 @@ impl Shared {
         let flow = |(id, placed): (&FlowId, Placement)| {
             Some(PinnedFlow {
                 vni: Vni::try_from(id.vni).ok()?,
-                vtep: IpAddr::V4(id.target.address),
+                vtep: id.target.address,
                 key: id.key,
                 hop: placed.pair.hop,
                 source_port: placed.pair.port,
@@ -133,6 +134,19 @@ impl Shared {
         };
         let last = |slot| self.reading(slot).last;
         self.read(|placer| placer.settled(last, now).filter_map(flow).collect())
+    }
+
+    /// Places a queue pair that is sent from the inner source port `port`. `hashed` is its path by
+    /// `qp-hash`. `None`: it keeps that one.
+    pub fn place(&self, id: FlowId, port: u16, hashed: Pair) -> Option<Placement> {
+        let mut placer = self.lock();
+        let is_new = placer.peek(&id).is_none();
+        let read = |slot| self.reading(slot);
+        let placed = placer.place(id, port, hashed, read, self.now())?;
+        if is_new {
+            self.usage.restart(placed.slot);
+        }
+        Some(placed)
     }
 
     /// What probing knows about each remote VTEP.
@@ -153,18 +167,20 @@ impl Shared {
     }
 }
 
-/// An IPv4 VTEP.
-fn target(to: &Remote<'_>) -> Option<Target> {
-    let v4 = |address: IpAddr| match address {
-        IpAddr::V4(address) => Some::<Ipv4Addr>(address),
-        IpAddr::V6(_) => None,
-    };
-    Some(Target { local: v4(to.local)?, address: v4(to.address)?, port: to.destination_port })
+/// Where kernel VXLAN sends frames for this address. `None` if its FDB has no VTEP for it.
+#[must_use]
+pub fn target_by_kernel(snapshot: &Snapshot, vni: &KernelVni, mac: MacAddr) -> Option<Target> {
+    let address = snapshot.vtep(*vni.fdb.get(&mac)?)?.address;
+    let (local, port) = (vni.tunnel.local, vni.tunnel.destination_port);
+    Some(Target { local, address, port, by_kernel: true })
 }
 
-/// The queue pair of a flow to an IPv4 VTEP.
-fn id(flow: &Flow, to: &Remote<'_>) -> Option<FlowId> {
-    Some(FlowId { vni: to.vni.get(), key: flow.key, target: target(to)? })
+const fn target(to: &Remote<'_>) -> Target {
+    Target { local: to.local, address: to.address, port: to.destination_port, by_kernel: false }
+}
+
+const fn id(flow: &Flow, to: &Remote<'_>) -> FlowId {
+    FlowId { vni: to.vni.get(), key: flow.key, target: target(to) }
 }
 
 fn pin(placement: Placement) -> Option<Pin> {
@@ -174,21 +190,12 @@ fn pin(placement: Placement) -> Option<Pin> {
 
 impl Pinning for Shared {
     fn pin(&self, flow: &Flow, to: &Remote<'_>, (hop, port): (u64, u16)) -> Option<Pin> {
-        let id = id(flow, to)?;
-        let hashed = Pair { hop, port };
-        let mut placer = self.lock();
-        let is_new = placer.peek(&id).is_none();
-        let read = |slot| self.reading(slot);
-        let placed = placer.place(id, flow.roce_port, hashed, read, self.now())?;
-        if is_new {
-            self.usage.restart(placed.slot);
-        }
-        pin(placed)
+        pin(self.place(id(flow, to), flow.roce_port, Pair { hop, port })?)
     }
 
     fn observe(&self, hosts: (IpAddr, IpAddr), to: &Remote<'_>, packet: &[u8]) {
-        if let (Some(event), Some(target)) = (Event::parse(packet), target(to)) {
-            self.change(|placer| placer.observe(target, to.vni.get(), hosts, event));
+        if let Some(event) = Event::parse(packet) {
+            self.change(|placer| placer.observe(target(to), to.vni.get(), hosts, event));
         }
     }
 
@@ -218,7 +225,7 @@ impl Known {
 
 impl Pinning for Known {
     fn pin(&self, flow: &Flow, to: &Remote<'_>, _: (u64, u16)) -> Option<Pin> {
-        pin(self.shared.read(|placer| placer.peek(&id(flow, to)?))?)
+        pin(self.shared.read(|placer| placer.peek(&id(flow, to)))?)
     }
 
     fn version(&self) -> u64 {

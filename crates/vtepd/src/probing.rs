@@ -1,15 +1,14 @@
 //! The thread that probes the paths to remote VTEPs and answers the probes of others.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::AsFd;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bpf::RouteLookup;
 use path::NextHop;
 use pathmap::bfd::packet as bfd_packet;
 use pathmap::bfd::watch::By;
@@ -19,30 +18,37 @@ use pathmap::placer::{Options, Target};
 use pathmap::prober::{Settings, TTL, Transmit};
 use pathmap::trace::packet as trace_packet;
 use pathmap::{Key, Pair, Placer, Random, Responder, trace};
+use ports::Poller;
+use ports::probe_socket::Underlay;
 use ports::thread_policy::ThreadPolicy;
-use ports::{Poller, ProbeSocket};
 use serde::Deserialize;
 use tables::Snapshot;
-use wire::number::ETHERTYPE_IPV4;
 
 use crate::handle::Handle;
 use crate::pinning::Shared;
 
 mod bfd;
+mod by_kernel;
+mod choices;
+mod entry;
+mod sockets;
 mod targets;
 mod traced;
 
 use bfd::Bfd;
+use by_kernel::ByKernel;
+use choices::Lookups;
+use sockets::Sockets;
 use targets::Targets;
 
 /// How often the placement is measured and made more even, and new queue pairs are looked for.
 const TICK: Duration = Duration::from_millis(10);
-/// How often what is known is published for the API.
+/// How often what is known is published for the API, and delays are told to the placement.
 const PUBLISH: Duration = Duration::from_millis(250);
 /// How long nothing is probed after an error, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Packets that are read before probes are sent again.
+/// Packets that are read from each socket before probes are sent again.
 const READ: usize = 512;
 
 /// The configuration of probing and placement.
@@ -99,21 +105,23 @@ impl fmt::Display for Probing {
 #[derive(Debug)]
 pub struct Opened {
     probing: Probing,
-    socket: ProbeSocket,
+    sockets: Sockets,
+    lookups: Lookups,
     /// What the workers ask.
     pub shared: Arc<Shared>,
 }
 
 impl Opened {
-    /// Opens the socket of probes in the calling thread's network namespace.
+    /// Opens the sockets of probes in the calling thread's network namespace.
     ///
     /// # Errors
-    /// As [`ProbeSocket::open`].
+    /// As [`ports::ProbeSocket::open`].
     pub fn open(probing: &Probing) -> io::Result<Self> {
-        let kinds = [(packet::VNI, packet::ETHERTYPE), (bfd_packet::VNI, ETHERTYPE_IPV4)];
-        let socket = ProbeSocket::open(&kinds)?;
+        let sockets = Sockets::open()?;
+        let program = RouteLookup::load().inspect_err(|error| tracing::info!("{error}")).ok();
+        let lookups = Lookups::open(program).map_err(io::Error::other)?;
         let shared = Arc::new(Shared::new(probing.options, seed()));
-        Ok(Self { probing: probing.clone(), socket, shared })
+        Ok(Self { probing: probing.clone(), sockets, lookups, shared })
     }
 
     /// Starts the thread.
@@ -179,7 +187,7 @@ impl Drop for Running {
 }
 
 struct Thread {
-    socket: ProbeSocket,
+    sockets: Sockets,
     key: Key,
     shared: Arc<Shared>,
     handle: Arc<Handle>,
@@ -187,6 +195,7 @@ struct Thread {
     responder: Responder,
     targets: Targets,
     bfd: Bfd,
+    by_kernel: ByKernel,
     poller: Poller,
     random: Random,
     answers: usize,
@@ -198,7 +207,7 @@ struct Thread {
 
 impl Thread {
     fn new(opened: Opened, handle: Arc<Handle>) -> io::Result<Self> {
-        let Opened { probing, socket, shared } = opened;
+        let Opened { probing, sockets, lookups, shared } = opened;
         let mut random = Random::new(seed());
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         // Nonces are predictable only with the key and this number.
@@ -207,15 +216,22 @@ impl Thread {
         io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut secret_key)
             .unwrap_or_else(|_| secret_key = secret);
         let secret = Key::new(&secret_key).map_err(io::Error::other)?;
+        let ports = handle.take_placed().map_err(io::Error::other)?;
         Ok(Self {
-            socket,
+            sockets,
             key: probing.key.clone(),
             shared,
             handle,
             snapshot: Arc::default(),
             bfd: Bfd::new(probing.detector, &probing.settings, Random::new(random.next())),
-            targets: Targets::new(&probing, secret, epoch as u32, Random::new(seed())),
-            responder: Responder::new(probing.key, probing.settings.rate),
+            targets: Targets::new(
+                &probing,
+                lookups,
+                (secret.clone(), epoch as u32),
+                Random::new(seed()),
+            ),
+            by_kernel: ByKernel::new(ports),
+            responder: Responder::new(probing.key, secret, probing.settings.rate),
             poller: Poller::default(),
             random,
             answers: 0,
@@ -230,14 +246,15 @@ impl Thread {
         let now = self.shared.now();
         let next = [self.targets.next(), self.bfd.next()].into_iter().flatten().min();
         let next = next.map_or(TICK, |at| at.saturating_sub(now)).min(TICK);
-        self.poller.wait([self.socket.as_fd()].into_iter(), Some(next))?;
+        self.poller.wait(self.sockets.fds().into_iter().chain(self.by_kernel.fd()), Some(next))?;
         let snapshot = self.handle.snapshot();
         if snapshot.identity() != self.snapshot.identity() {
             self.targets.follow(&snapshot, &self.shared);
             self.bfd.retain(|target| is_known(&snapshot, target));
             self.snapshot = snapshot;
         }
-        self.receive()?;
+        self.receive(Underlay::Ipv4)?;
+        self.receive(Underlay::Ipv6)?;
         for (target, transmit) in self.targets.tick(self.shared.now()) {
             self.probe(target, transmit);
         }
@@ -245,10 +262,19 @@ impl Thread {
             self.send_control(&transmit);
         }
         self.bfd.tell(&mut self.targets, &self.shared);
-        self.targets.apply_changes(&self.shared);
-        self.pin();
         let now = self.shared.now();
-        if now.saturating_sub(self.ticked) >= TICK {
+        let ticks = now.saturating_sub(self.ticked) >= TICK;
+        self.targets.ask_kernel(now);
+        // Moves that programs have made come first: others are decided from there.
+        if ticks || self.targets.has_changes() {
+            self.by_kernel.follow(&self.shared);
+        }
+        let hop = |target, port| self.targets.hop_by_kernel(target, port);
+        self.by_kernel.take(&self.shared, &self.snapshot, hop);
+        self.targets.apply_changes(&self.shared);
+        self.by_kernel.follow_changes(&self.shared);
+        self.pin();
+        if ticks {
             self.ticked = now;
             let shared = &self.shared;
             shared.change(|placer| placer.tick(|slot| shared.reading(slot), now));
@@ -260,6 +286,7 @@ impl Thread {
         }
         if now.saturating_sub(self.published) >= PUBLISH {
             self.published = now;
+            self.targets.tell_delays(&self.shared);
             let probed = self.targets.probed(|target| self.bfd.sessions(target));
             self.shared.set_probed(probed, self.responder.counts);
         }
@@ -277,10 +304,10 @@ impl Thread {
         }
     }
 
-    fn receive(&mut self) -> io::Result<()> {
+    fn receive(&mut self, underlay: Underlay) -> io::Result<()> {
         let mut buffer = [0; 2048];
         for _ in 0..READ {
-            let (length, arrival) = match self.socket.receive(&mut buffer) {
+            let (length, arrival) = match self.sockets.of(underlay).receive(&mut buffer) {
                 Ok(Some(received)) => received,
                 Ok(None) => break,
                 // An interface was set down. The others still receive.
@@ -292,7 +319,8 @@ impl Thread {
                 self.take(&received, arrival);
             } else if let Some(arrived) = bfd_packet::parse(bytes) {
                 let (from, to) = arrived.ends;
-                let target = Target { local: to, address: from, port: arrived.ports.1 };
+                let target =
+                    Target { local: to, address: from, port: arrived.ports.1, by_kernel: false };
                 if is_known(&self.snapshot, &target) {
                     self.bfd.receive(&arrived, self.shared.now());
                 }
@@ -306,14 +334,18 @@ impl Thread {
     /// Takes a packet if it is from a known VTEP.
     fn take(&mut self, received: &Received<'_>, arrival: u32) {
         let (from, to) = received.ends;
-        if !is_known(&self.snapshot, &Target { local: to, address: from, port: received.ports.1 }) {
+        if !is_known(
+            &self.snapshot,
+            &Target { local: to, address: from, port: received.ports.1, by_kernel: false },
+        ) {
             return;
         }
         let now = self.shared.now();
-        let Some(message) = self.responder.open(now, received) else { return };
+        let Some(message) = self.responder.open(received) else { return };
         match message {
             Message::Answer(answer) => {
-                let target = Target { local: to, address: from, port: received.ports.1 };
+                let target =
+                    Target { local: to, address: from, port: received.ports.1, by_kernel: false };
                 let accepted = self.targets.answer(now, target, &answer);
                 if accepted {
                     self.shared.change(|placer| placer.report(target, &answer.report, now));
@@ -324,7 +356,8 @@ impl Thread {
                 let part = self.answers;
                 let answer = self.responder.answer(now, probe, received, arrival);
                 let Some(mut answer) = answer else { return };
-                let target = Target { local: to, address: from, port: received.ports.1 };
+                let target =
+                    Target { local: to, address: from, port: received.ports.1, by_kernel: false };
                 answer.report = self.shared.change(|placer| placer.to_report(target, part, now));
                 let copies = if probe.urgent { 2 } else { 1 };
                 self.send_answer(received, &Message::Answer(answer), copies);
@@ -336,9 +369,9 @@ impl Thread {
     /// while the way there is alive.
     fn send_answer(&mut self, received: &Received<'_>, message: &Message, copies: usize) {
         let (from, to) = received.ends;
-        let target = Target { local: to, address: from, port: received.ports.1 };
+        let target = Target { local: to, address: from, port: received.ports.1, by_kernel: false };
         let mut bytes = message.bytes();
-        self.key.seal((IpAddr::V4(to), IpAddr::V4(from)), &mut bytes);
+        self.key.seal((to, from), &mut bytes);
         let hops: Vec<u64> = self.hops(from).iter().map(|hop| hop.identity).collect();
         let start = self.random.below(hops.len());
         for hop in hops.iter().cycle().skip(start).take(copies.min(hops.len())) {
@@ -360,12 +393,13 @@ impl Thread {
         };
         let headers = pair.and_then(|pair| self.headers(pair, target, false));
         if let Some((ifindex, headers)) = headers {
-            let _ = self.socket.send(ifindex, &bfd_packet::build(&headers, source, &control));
+            let packet = bfd_packet::build(&headers, source, &control);
+            self.sockets.send(target.address, ifindex, &packet);
         }
     }
 
-    fn hops(&self, address: Ipv4Addr) -> &[NextHop] {
-        let vtep = self.snapshot.find_vtep(IpAddr::V4(address));
+    fn hops(&self, address: IpAddr) -> &[NextHop] {
+        let vtep = self.snapshot.find_vtep(address);
         let vtep = vtep.and_then(|index| self.snapshot.vtep(index));
         vtep.map_or(&[], |vtep| vtep.paths.next_hops())
     }
@@ -375,15 +409,14 @@ impl Thread {
         let hop = self.hops(target.address).iter().find(|hop| hop.identity == pair.hop);
         probe.uplink = hop.map_or(0, |hop| hop.ifindex);
         let mut bytes = Message::Probe(probe).bytes();
-        let ends = (IpAddr::V4(target.local), IpAddr::V4(target.address));
-        self.key.seal(ends, &mut bytes);
+        self.key.seal((target.local, target.address), &mut bytes);
         self.send(pair, target, probe.records, &bytes);
     }
 
     fn send(&self, pair: Pair, target: Target, records: bool, message: &[u8]) {
         if let Some((ifindex, headers)) = self.headers(pair, target, records) {
             // A probe that is not sent is one that is not answered.
-            let _ = self.socket.send(ifindex, &packet::build(&headers, message));
+            self.sockets.send(target.address, ifindex, &packet::build(&headers, message));
         }
     }
 
@@ -391,7 +424,7 @@ impl Thread {
         let trace::Transmit { pair, ttl, id } = transmit;
         if let Some((ifindex, headers)) = self.headers(pair, target, false) {
             let packet = trace_packet::build(&Headers { ttl, ..headers }, id);
-            let _ = self.socket.send(ifindex, &packet);
+            self.sockets.send(target.address, ifindex, &packet);
         }
     }
 
@@ -402,6 +435,7 @@ impl Thread {
             macs: (hop.source_mac, hop.destination_mac?),
             ends: (target.local, target.address),
             ports: (pair.port, target.port),
+            label: self.targets.label(target, pair.port),
             ttl: TTL,
             records,
         };
@@ -411,15 +445,9 @@ impl Thread {
 
 /// Whether both ends are VTEPs of the tables.
 fn is_known(snapshot: &Snapshot, target: &Target) -> bool {
-    let local = IpAddr::V4(target.local);
-    snapshot.find_vtep(IpAddr::V4(target.address)).is_some()
-        && snapshot.vnis().any(|table| table.tunnel.local == local)
-}
-
-/// The next hops by which probes can be sent, with their weights.
-fn usable(hops: &[NextHop]) -> BTreeMap<u64, u16> {
-    let resolved = hops.iter().filter(|hop| hop.destination_mac.is_some());
-    resolved.map(|hop| (hop.identity, hop.weight.max(1))).collect()
+    snapshot.find_vtep(target.address).is_some()
+        && (snapshot.vnis().any(|table| table.tunnel.local == target.local)
+            || snapshot.kernel_vnis().values().any(|vni| vni.tunnel.local == target.local))
 }
 
 #[cfg(test)]

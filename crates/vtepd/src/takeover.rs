@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bpf::{
-    BypassState, Hook, KillSwitch, OffloadCounts, OffloadUsage, PinnedFlow, Steering,
+    BypassState, Hook, KillSwitch, OffloadCounts, OffloadUsage, PinnedFlow, PlacedPorts, Steering,
     SteeringCounts, SteeringError, stale_filters,
 };
 use control::{Adjacency, Request, Update};
@@ -369,6 +369,14 @@ impl Takeover {
     /// When the map cannot be mapped into memory.
     pub fn pinned_usage(&self) -> Result<OffloadUsage, SteeringError> {
         self.steering.pinned_usage()
+    }
+
+    /// As [`Steering::take_placed`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn take_placed(&mut self) -> Result<PlacedPorts, SteeringError> {
+        self.steering.take_placed()
     }
 
     /// As [`Steering::offload_counts`].

@@ -31,7 +31,7 @@ pub fn serve(mut wakeups: Wakeups, workers: Vec<Waker>) -> io::Result<()> {
                             worker.wake();
                         }
                     }
-                    Call::Process => wakeups.give_sign_of_life(),
+                    Call::Process => wakeups.send_heartbeat(),
                 }
             }
         }

@@ -20,8 +20,8 @@ const MTU: u32 = 65_535;
 /// that CPU while it allocates a ring.
 const FRAMES: usize = 3584;
 /// Bytes that a frame of a vxlan netdev has in addition to the netdev's MTU: an Ethernet header, a
-/// tag and the outer headers.
-const AROUND: usize = 14 + 4 + 50;
+/// tag, and the outer headers over IPv6, which are 20 bytes longer than those over IPv4.
+const AROUND: usize = 14 + 4 + 70;
 /// Features for super-frames that a virtio-net header cannot describe on any kernel. The far end's
 /// socket would lose them.
 const INDESCRIBABLE: [&str; 2] = ["tx-sctp-segmentation", "tx-gso-list"];

@@ -49,6 +49,7 @@ mod vtepd {
         pub mod explain;
         pub mod flow;
         pub mod pinned;
+        pub mod placement;
         pub mod service;
         pub mod show;
         pub mod status;

@@ -1,6 +1,6 @@
 //! Probes and answers between VTEPs, and packets of BFD.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ pub fn probe_message(data: &[u8]) {
     }
 }
 
-/// A probe and an answer, alone and in packets with and without recorded addresses.
+/// A probe and an answer, alone and in packets: over IPv4 with and without recorded addresses, and
+/// over IPv6.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let probe = Probe {
         epoch: 1,
@@ -54,7 +55,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         ttl: 64,
         records: true,
         urgent: false,
-        time: 5,
+        token: 5,
     };
     let link = Ipv4Addr::new(10, 1, 0, 1);
     let hosts = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
@@ -72,6 +73,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let answer = Answer {
         probe,
         arrival: 7,
+        token: 8,
         ttl_seen: 62,
         recorded: vec![link],
         report: Report {
@@ -84,18 +86,26 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let messages = [Message::Probe(probe), Message::Answer(answer)].map(|message| message.bytes());
     let headers = |records| Headers {
         macs: (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])),
-        ends: (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)),
+        ends: ([10, 0, 0, 1].into(), [10, 0, 0, 2].into()),
         ports: (50_000, 4789),
+        label: 0,
         ttl: 64,
         records,
     };
+    let ends = ([0xfd; 16].into(), [0xfe; 16].into());
+    let over_ipv6 = Headers { ends, label: 1, ..headers(false) };
+    let all = [headers(false), headers(true), over_ipv6];
+    let families = [(headers(false), link.into()), (over_ipv6, Ipv6Addr::LOCALHOST.into())];
     let packets = messages
         .iter()
-        .flat_map(|message| [false, true].map(|records| packet::build(&headers(records), message)));
+        .flat_map(|message| all.each_ref().map(|headers| packet::build(headers, message)));
     let packets: Vec<Vec<u8>> = packets.collect();
-    let traced = trace::packet::build(&headers(false), 7);
-    let errors = vec![trace::packet::error(link, &traced)];
-    [messages.to_vec(), packets, errors, bfd(&headers(false))].concat()
+    let error = |(headers, router): &(Headers, IpAddr)| {
+        trace::packet::error(*router, &trace::packet::build(headers, 7))
+    };
+    let errors: Vec<Vec<u8>> = families.iter().map(error).collect();
+    let bfd = families.iter().flat_map(|(headers, _)| bfd(headers)).collect();
+    [messages.to_vec(), packets, errors, bfd].concat()
 }
 
 /// A control packet of BFD, alone and in a packet.
@@ -103,8 +113,7 @@ fn bfd(headers: &Headers) -> Vec<Vec<u8>> {
     let timers = Timers { interval: Duration::from_millis(10), multiplier: 3 };
     let mut session = Session::new(Role::Active, timers, NonZeroU32::MIN, Duration::ZERO);
     let control = session.tick(Duration::ZERO, &mut Random::new(1));
-    let packets = control.map(|control| {
-        [control.bytes().to_vec(), bfd::packet::build(headers, 49_200, &control)].to_vec()
-    });
-    packets.unwrap_or_default()
+    let packet = |control: &Control| bfd::packet::build(headers, 49_200, control);
+    let packet = control.as_ref().map(packet);
+    control.map(|control| control.bytes().to_vec()).into_iter().chain(packet).collect()
 }

@@ -221,6 +221,7 @@ policy = \"qp-bins\"
 bins = 8
 seed = 3
 source-ports = \"50000-50999\"
+flow-label = \"netdev\"
 [learning]
 addresses = 10
 total = 100
@@ -232,6 +233,7 @@ rebalance = false
 policy = \"qp-hash\"
 bins = 2
 source-ports = \"40000-40009\"
+flow-label = \"source-port\"
 ttl = 3
 strict-vtep = false
 addresses = 7

@@ -1,7 +1,7 @@
 //! Tests that need root, and a harness that reports those that cannot run as *ignored*, with a
 //! reason. The harness of rustc can only ignore at compile time.
 //!
-//! ```ignore
+//! ```text
 //! // The target has `harness = false` in Cargo.toml, and this once:
 //! root_test::main!();
 //!

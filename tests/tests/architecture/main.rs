@@ -48,7 +48,7 @@ const MAY_USE: [(&str, &[&str]); 21] = [
     ),
     ("vtepctl", &["wire", "api", "manual", "testbed"]),
     ("experiment", &[]),
-    ("lab", &["wire", "frame", "pipeline", "ports", "roce", "experiment"]),
+    ("lab", &["wire", "frame", "pipeline", "ports", "netlink", "roce", "experiment"]),
     ("testbed", &["wire", "frame", "pipeline", "ports", "lab"]),
     ("manual", &[]),
 ];

@@ -9,9 +9,17 @@ use super::compare;
 const HEAD: &str = "\
 # What stays with the kernel
 
-vtepd takes over a VNI only where it forwards exactly as kernel VXLAN would. Every other VNI stays
-in the `kernel` datapath: kernel VXLAN forwards it. vtepd checks the reason again whenever something
+vtepd takes over a VNI only where it forwards as kernel VXLAN would. Every other VNI stays in the
+`kernel` datapath: kernel VXLAN forwards it. vtepd checks the reason again whenever something
 changes, and takes a VNI over as soon as no reason is left.
+
+Four things differ by design for VNIs that are taken over:
+
+- the outer UDP source port, and with it the path of a flow: the [policy](../guide/policies.md)
+  chooses
+- over IPv6, the [flow label](../design/underlay.md#ipv6); `flow-label = \"netdev\"` restores it
+- over IPv4, the outer UDP checksum of super-frames of hosts, which is 0 in the datapath `offload`
+- netfilter on the leaf [does not see](../guide/operations.md#what-changes-for-you) the packets
 
 `vtepctl status`, `vtepctl vni` and `vtepd --dry-run` show the slug and a sentence with the details.
 The metric `vtepd_left_to_kernel` has the slug as its label `reason`.

@@ -85,6 +85,11 @@ fn the_tables_of_measurements_are_up_to_date() {
         .to_owned();
     for (name, what) in [
         ("quick", "`benches/run system --quick`: beside kernel VXLAN"),
+        (
+            "forwarding",
+            "`benches/run system --quick --rounds 3 --part forwarding`: of a later version",
+        ),
+        ("roce", "`benches/run roce`: RoCE endpoints of `lab`"),
         ("micro", "`benches/run micro`: one frame, in memory"),
         ("scale", "`benches/run scale`: as tables grow"),
     ] {

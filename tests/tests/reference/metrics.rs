@@ -42,6 +42,7 @@ fn one_of_each() -> View {
             vni,
             netdev: text(),
             policy: text(),
+            datapath: "userspace",
             remote_macs: 0,
             flood_vteps: 0,
         }],

@@ -54,13 +54,15 @@ fn a_bench_has_every_figure_beside_the_kernels() {
         for row in rows {
             let [figure, kernel, ratio] =
                 ["vtepd", "kernel", "ratio"].map(|name| row[name].as_f64().unwrap());
-            assert!(
-                figure > 0.0 && kernel > 0.0 && (ratio - figure / kernel).abs() < 1e-9,
-                "{row}"
-            );
+            assert!((ratio - figure / kernel).abs() < 1e-9, "{row}");
         }
     }
-    assert!(rows.iter().all(|row| row["vtepd"].as_f64().unwrap() > 0.0), "{rows:?}");
+    // Net CPU is a difference: in so short a run, it can be anything on a busy machine.
+    let is_net = |row: &Value| row["case"].as_str().unwrap().ends_with("net CPU");
+    let is_positive = |row: &Value| {
+        ["vtepd", "kernel"].iter().all(|name| row[*name].as_f64().is_none_or(|figure| figure > 0.0))
+    };
+    assert!(rows.iter().all(|row| is_net(row) || is_positive(row)), "{rows:?}");
     assert!(rows.iter().any(|row| row["case"] == "encapsulate 64 B, 1 core, net CPU"), "{rows:?}");
     assert!(report["rounds"] == 1 && report["left_out"].is_array(), "{report}");
     assert_eq!(report["verdict"].as_array().unwrap().len(), 3, "{report}");

@@ -5,19 +5,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ::lab::Namespace;
-use lab::roce::{Connection, InnerPort, connections};
+use lab::roce::{Connection, SourcePort, connections};
 use root_test::root_test;
 use vtepd_tests::frames::{Pair, inject, udp};
 use vtepd_tests::lab::{ETH, Host, VNI, ip, sysctl};
 use vtepd_tests::stream::{Rate, Stream};
-use vtepd_tests::{Capture, Lab, Vtepd, wait_for};
+use vtepd_tests::{Capture, Lab, Outer, Vtepd, wait_for};
 use wire::QueuePair;
 
+use crate::ipv6_underlay::{inner_over_ipv6, on, over_ipv6};
 use crate::qp_pin::CONFIGURATION;
 
 const CONNECTIONS: usize = 64;
 /// Frames per second in each direction.
 const RATE: u32 = 4000;
+
+/// The links between routers, as numbers of both.
+const LINKS: [(usize, usize); 4] = [(0, 0), (0, 1), (1, 0), (1, 1)];
 
 /// A lab with two more routers: those of the leaf are connected with both routers of `peer`, so that
 /// there are four paths, and each has its own link between routers.
@@ -41,6 +45,46 @@ impl Routed {
     pub fn new(case: &str) -> Self {
         let lab = Lab::new(case);
         lab.wait_for_ports(VNI);
+        Self::of(lab, case)
+    }
+
+    /// The same over IPv6. The routers hash addresses and flow label, and no ports.
+    pub fn over_ipv6(case: &str) -> Self {
+        let fabric = Self::of(over_ipv6(case, ""), case);
+        let Self { lab, spines } = &fabric;
+        for (r, s) in LINKS {
+            let ends = [(&lab.routers[r], format!("s{s}")), (&spines[s], format!("r{r}"))];
+            for ((namespace, interface), end) in ends.into_iter().zip(1..) {
+                on(namespace, &interface);
+                ip(namespace, &format!("addr add fd01:9:{r}{s}::{end}/64 dev {interface} nodad"));
+            }
+        }
+        for (number, (router, spine)) in lab.routers.iter().zip(spines).enumerate() {
+            on(spine, "peer");
+            let to_peer = number + 1;
+            ip(
+                spine,
+                &format!(
+                    "addr add fd01:2:{to_peer}::2/64 dev peer nodad\n\
+                     route add fd00::2/128 via fd01:2:{to_peer}::1\n\
+                     route add fd00::1/128 nexthop via fd01:9:0{number}::1 nexthop via fd01:9:1{number}::1\n"
+                ),
+            );
+            ip(
+                router,
+                &format!(
+                    "route replace fd00::2/128 nexthop via fd01:9:{number}0::2 nexthop via fd01:9:{number}1::2\n"
+                ),
+            );
+            for namespace in [router, spine] {
+                sysctl(namespace, "ipv6/conf/all/forwarding", "1");
+                sysctl(namespace, "ipv6/fib_multipath_hash_policy", "0");
+            }
+        }
+        fabric
+    }
+
+    fn of(lab: Lab, case: &str) -> Self {
         let spine = |number| {
             let namespace = Namespace::create(format!("vtt-{case}-s{number}")).unwrap();
             for (name, value) in [
@@ -57,7 +101,7 @@ impl Routed {
             namespace
         };
         let spines = [spine(1), spine(2)];
-        for (r, s) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for (r, s) in LINKS {
             let (router, spine, address) = (&lab.routers[r], &spines[s], (r * 2 + s) * 2);
             let name = spine.name();
             ip(
@@ -97,19 +141,17 @@ impl Routed {
 
     /// The links that frames pass until `pass` returns: from the leaf to `peer`, and back.
     pub fn passed(&self, pass: impl FnOnce()) -> [Passed; 2] {
-        let capture =
-            |namespace: &Namespace, interface: String| Capture::vxlan(namespace, &interface, 4789);
-        let links = [(0, 0), (0, 1), (1, 0), (1, 1)];
-        let there = links.map(|(r, s)| capture(&self.spines[s], format!("r{r}")));
-        let back = links.map(|(r, s)| capture(&self.lab.routers[r], format!("s{s}")));
+        let capture = |namespace: &Namespace, interface: String| {
+            Capture::start(namespace, &interface, is_vxlan)
+        };
+        let there = LINKS.map(|(r, s)| capture(&self.spines[s], format!("r{r}")));
+        let back = LINKS.map(|(r, s)| capture(&self.lab.routers[r], format!("s{s}")));
         pass();
         [there, back].map(|captures| {
             let mut passed = Passed::new();
-            for (link, capture) in links.into_iter().zip(captures) {
-                let frames = capture.stop();
-                let data = frames.iter().filter_map(|frame| frame.outer(4789));
-                for outer in data.filter(|outer| outer.vni == VNI) {
-                    let roce = wire::dissect(&outer.inner).and_then(|inner| inner.roce);
+            for (link, capture) in LINKS.into_iter().zip(captures) {
+                for inner in capture.stop().iter().filter_map(|frame| data(&frame.bytes)) {
+                    let roce = wire::dissect(&inner).and_then(|inner| inner.roce);
                     let queue_pair = roce.expect("a frame of the streams").destination.get();
                     passed.entry(queue_pair).or_default().insert(link);
                 }
@@ -117,6 +159,19 @@ impl Routed {
             passed
         })
     }
+}
+
+/// Whether a frame is VXLAN.
+fn is_vxlan(frame: &[u8]) -> bool {
+    Outer::is_vxlan(frame, 4789) || inner_over_ipv6(frame).is_some()
+}
+
+/// The inner frame of data.
+fn data(frame: &[u8]) -> Option<Vec<u8>> {
+    let over_ipv4 = || Outer::parse(frame, 4789).map(|outer| (outer.vni, outer.inner));
+    let over_ipv6 = inner_over_ipv6(frame).map(|(vni, inner)| (vni, inner.to_vec()));
+    let (vni, inner) = over_ipv6.or_else(over_ipv4)?;
+    (vni == VNI).then_some(inner)
 }
 
 impl Fabric {
@@ -204,7 +259,7 @@ impl Fabric {
 
 /// Data from `far` to `host`, and small frames from `host` to `far`. The data has the lead, although
 /// the leaf has the lower address.
-fn streams(lab: &Lab, of: &[Connection], port: InnerPort, mark: u64) -> [Stream; 2] {
+fn streams(lab: &Lab, of: &[Connection], port: SourcePort, mark: u64) -> [Stream; 2] {
     let stream = |from: &Host, to: &Host, payload, mark, connections| {
         let rate = Rate { frames: RATE, queue_pairs: CONNECTIONS, payload };
         Stream::of((from, to), rate, mark, (connections, port))
@@ -218,7 +273,7 @@ fn streams(lab: &Lab, of: &[Connection], port: InnerPort, mark: u64) -> [Stream;
 fn d1_both_directions_of_64_connections_are_on_the_same_links() {
     let fabric = Fabric::new("bothdir");
     let connections = connections(0x7201, CONNECTIONS);
-    let streams = streams(&fabric.routed.lab, &connections, InnerPort::PerQueuePair, 0x7201);
+    let streams = streams(&fabric.routed.lab, &connections, SourcePort::PerQueuePair, 0x7201);
     let began = Instant::now();
     fabric.wait_until_all_are_said("yes");
     println!("d1: the same links after {} ms", began.elapsed().as_millis());
@@ -266,7 +321,7 @@ fn management(from: &Host, to: &Host, attribute: u16, words: &[(usize, u32)]) ->
 fn d2_the_communication_manager_pairs_connections_with_one_inner_port() {
     let fabric = Fabric::new("bothcm");
     let connections = connections(0x7203, CONNECTIONS);
-    let streams = streams(&fabric.routed.lab, &connections, InnerPort::Constant(0xc000), 0x7203);
+    let streams = streams(&fabric.routed.lab, &connections, SourcePort::Constant(0xc000), 0x7203);
     fabric.wait_until_all_are_said("unknown");
     let Lab { host, far, .. } = &fabric.routed.lab;
     let ids = || (1000..).zip(&connections);

@@ -213,6 +213,9 @@ fn the_outer_header_follows_the_netdev_live() {
     );
     bridge(&lab.leaf, &remote_mac(lab.far.mac(), VNI, PEER));
     vtepd.wait_for("the new netdev", |m| m.find("vtepd_vni_remote_macs{vni=\"10\"}") == Some(1));
-    assert_eq!(facts(&outer_of(&lab, 0, 64, false)), (0, 5, false, false));
-    assert!(vtepd.metrics().vni_frames(VNI, "encapsulated") > 0);
+    // It is shown before all of its programs are attached. The kernel forwards until then.
+    wait_for("a frame by vtepd", || {
+        assert_eq!(facts(&outer_of(&lab, 0, 64, false)), (0, 5, false, false));
+        vtepd.metrics().vni_frames(VNI, "encapsulated") > 0
+    });
 }

@@ -3,7 +3,8 @@
 use crate::offload::steered;
 use lab::Namespace;
 use root_test::root_test;
-use vtepd_tests::frames::{self, Pair, inject};
+use test_frames::{ROCE, UDP, bth, udp};
+use vtepd_tests::frames::{self, Ipv4, Pair, inject, ipv4};
 use vtepd_tests::lab::{ETH, VNI, bridge, ip, sysctl};
 use vtepd_tests::{Capture, Lab, Vtepd, sockets, wait_for};
 
@@ -14,15 +15,23 @@ fn is_ours(frame: &[u8]) -> bool {
         && frame.get(56..58) == Some(&4789u16.to_be_bytes())
 }
 
+/// The VNI and the inner frame of VXLAN over IPv6.
+pub fn inner_over_ipv6(frame: &[u8]) -> Option<(u32, &[u8])> {
+    let vni = u32::from_be_bytes(*frame.get(66..)?.first_chunk()?) >> 8;
+    is_ours(frame).then_some((vni, frame.get(70..)?))
+}
+
+/// Turns IPv6 on.
+pub fn on(namespace: &Namespace, interface: &str) {
+    for (name, value) in [("disable_ipv6", "0"), ("keep_addr_on_down", "1")] {
+        sysctl(namespace, &format!("ipv6/conf/{interface}/{name}"), value);
+    }
+}
+
 /// Gives the leaf and its peer IPv6 addresses, routes over both routers, and a vxlan netdev between
 /// these addresses in place of the one that the lab has. `options` are those of both netdevs.
-fn over_ipv6(case: &str, options: &str) -> Lab {
+pub fn over_ipv6(case: &str, options: &str) -> Lab {
     let lab = Lab::new(case);
-    let on = |namespace: &Namespace, interface: &str| {
-        for (name, value) in [("disable_ipv6", "0"), ("keep_addr_on_down", "1")] {
-            sysctl(namespace, &format!("ipv6/conf/{interface}/{name}"), value);
-        }
-    };
     let leaves = [(&lab.leaf, 1, "leaf"), (&lab.peer, 2, "peer")];
     for (router, r) in lab.routers.iter().zip(1..) {
         sysctl(router, "ipv6/conf/all/forwarding", "1");
@@ -73,6 +82,65 @@ fn over_ipv6(case: &str, options: &str) -> Lab {
     lab
 }
 
+/// As [`over_ipv6`], but the leaf uses the first router only. That one has two links towards the
+/// peer, the second by the other router. It hashes addresses and flow label, but no ports.
+pub fn behind_one_router(case: &str) -> Lab {
+    let lab = over_ipv6(case, "");
+    let [first, second] = &lab.routers;
+    let link =
+        format!("link add cross mtu 9000 type veth peer name cross netns {}\n", second.name());
+    ip(first, &link);
+    for (router, number) in [(first, 1), (second, 2)] {
+        on(router, "cross");
+        ip(router, &format!("addr add fd01:9::{number}/64 dev cross nodad\nlink set cross up\n"));
+    }
+    sysctl(first, "ipv6/fib_multipath_hash_policy", "0");
+    ip(first, "route replace fd00::2/128 nexthop via fd01:2:1::1 nexthop via fd01:9::2\n");
+    ip(&lab.leaf, "route replace fd00::2/128 via fd01:1:1::2\n");
+    lab
+}
+
+/// Number of queue pairs on each link to the peer, of 64 that send a frame each.
+fn queue_pairs_by_link(lab: &Lab) -> [usize; 2] {
+    let links = ["up1", "up2"].map(|link| Capture::start(&lab.peer, link, is_ours));
+    let pair = Pair::of(&lab.host, &lab.far);
+    let frame = |queue_pair| {
+        let transport = bth(4, queue_pair, 1, &[0; 4]);
+        ipv4(pair, UDP, &udp((0xc000, ROCE), &transport), Ipv4::default())
+    };
+    inject(&lab.host.ns, ETH, &(0x100..0x140).map(frame).collect::<Vec<_>>());
+    let arrived = || links.iter().map(Capture::count).sum::<usize>();
+    lab::process::wait_until(vtepd_tests::QUIET * 2, || arrived() >= 64);
+    links.map(|link| link.stop().len())
+}
+
+/// A router with `net.ipv6.fib_multipath_hash_policy` 0, the default, distributes queue pairs by the
+/// flow label only. Kernel VXLAN has one label for all of them.
+#[root_test]
+fn the_flow_label_distributes_queue_pairs_behind_routers_that_hash_no_ports() {
+    let lab = behind_one_router("sixlabel");
+    let is_on_one = |links: [usize; 2]| links == [64, 0] || links == [0, 64];
+    wait_for("the router to know both neighbours", || queue_pairs_by_link(&lab).contains(&64));
+    let by_kernel = queue_pairs_by_link(&lab);
+    assert!(is_on_one(by_kernel), "{by_kernel:?}");
+    for datapath in ["userspace", "offload"] {
+        let netdevs = ["--datapath", datapath, "--flow-label", "netdev"];
+        for (arguments, spreads) in [(&netdevs[..2], true), (&netdevs, false)] {
+            let vtepd = started(&lab, arguments);
+            let links = queue_pairs_by_link(&lab);
+            println!("{arguments:?}: queue pairs by link {links:?}");
+            assert_eq!(links.iter().sum::<usize>(), 64, "{arguments:?} {links:?}");
+            // With 64 of even chance, fewer than 12 on a link happen once in ten million runs.
+            assert_eq!(links.iter().all(|count| *count >= 12), spreads, "{arguments:?} {links:?}");
+            assert_eq!(is_on_one(links), !spreads, "{arguments:?} {links:?}");
+            assert!(vtepd.metrics().vni_frames(VNI, "encapsulated") >= 64);
+            let shown = vtepd.ask(&["vni"]);
+            let label = if spreads { "source-port" } else { "0x00000" };
+            assert!(shown.to_string().contains(&format!("\"flow_label\":\"{label}\"")), "{shown}");
+        }
+    }
+}
+
 /// The packets that the routers get for one frame of each of these flows, and one with a tag.
 fn sent(lab: &Lab, flows: u16, inner: &[u8]) -> [Vec<Vec<u8>>; 2] {
     let watching = lab.routers.each_ref().map(|router| Capture::start(router, "leaf", is_ours));
@@ -100,6 +168,21 @@ fn fixed(packet: &[u8]) -> (Vec<u8>, Vec<u8>, bool, Vec<u8>) {
     (packet[14..54].to_vec(), packet[56..60].to_vec(), checksum, packet[62..].to_vec())
 }
 
+/// Flow label and UDP source port.
+fn label_and_port(packet: &[u8]) -> (u32, u32) {
+    let [_, a, b, c, ..] = packet[14..] else { panic!("{packet:?}") };
+    let label = u32::from_be_bytes([0, a & 15, b, c]);
+    (label, u16::from_be_bytes([packet[54], packet[55]]).into())
+}
+
+/// Checks that the flow label is the source port, and sets it to 0, which kernel VXLAN has.
+fn without_label(packet: &mut [u8]) {
+    let (label, port) = label_and_port(packet);
+    assert_eq!(label, port, "{packet:x?}");
+    packet[15] &= 0xf0;
+    packet[16..18].fill(0);
+}
+
 #[root_test]
 fn l11_packets_over_ipv6_are_those_of_the_kernel() {
     let cases = [
@@ -117,10 +200,16 @@ fn l11_packets_over_ipv6_are_those_of_the_kernel() {
         };
         let by_kernel = whole(sent(&lab, 8, b"the same"));
         assert_eq!(by_kernel.len(), 16, "{options}");
-        for datapath in ["userspace", "offload"] {
-            let vtepd = started(&lab, &["--datapath", datapath]);
-            let by_vtepd = whole(sent(&lab, 8, b"the same"));
-            assert_eq!(by_vtepd, by_kernel, "{options} {datapath}");
+        let runs = [("userspace", "netdev"), ("offload", "netdev")];
+        for (datapath, label) in runs.into_iter().chain(runs.map(|(by, _)| (by, "source-port"))) {
+            let vtepd = started(&lab, &["--datapath", datapath, "--flow-label", label]);
+            let mut packets = sent(&lab, 8, b"the same");
+            // A label of the netdev stays.
+            if label == "source-port" && !options.contains("flowlabel") {
+                packets.iter_mut().flatten().for_each(|packet| without_label(packet));
+            }
+            let by_vtepd = whole(packets);
+            assert_eq!(by_vtepd, by_kernel, "{options} {datapath} {label}");
             assert!(vtepd.metrics().vni_frames(VNI, "encapsulated") >= 16);
             sockets::ping(&lab.far, lab.host.ip(), 3, 1000, &[]);
             let metrics = vtepd.metrics();

@@ -7,7 +7,7 @@ use vtepd_tests::daemon::Metrics;
 use vtepd_tests::lab::VNI;
 use vtepd_tests::sockets;
 use vtepd_tests::stream::{Rate, Stream};
-use vtepd_tests::{Lab, Vtepd};
+use vtepd_tests::{Lab, Setup, Vtepd};
 
 const OFFLOAD: [&str; 3] = ["--no-fpm", "--datapath", "offload"];
 const RATE: Rate = Rate { frames: 20_000, queue_pairs: 16, payload: 64 };
@@ -40,7 +40,9 @@ fn whole(streams: [Stream; 2], when: &str) {
 fn decided_flows_do_not_reach_the_worker() {
     let lab = Lab::new("offload");
     let vtepd = Vtepd::start(&lab.leaf, &OFFLOAD);
-    assert_eq!(vtepd.ask(&["vni"])[0]["datapath"], "offload");
+    let row = &vtepd.ask(&["vni"])[0];
+    assert_eq!(row["datapath"], "offload");
+    assert_eq!(row["datapath_reason"], "the fastest that forwards as the kernel would");
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
     let before = vtepd.wait_until_idle();
     let streams = streams(&lab, 0xa0);
@@ -57,6 +59,28 @@ fn decided_flows_do_not_reach_the_worker() {
         assert!(moved(redirected) < moved(offloaded) / 100, "{way}: {}", after.0);
         assert!(after.vni_frames(VNI, way) - before.vni_frames(VNI, way) >= moved(offloaded));
     }
+    let [received, copied, sent, dropped, held] = after.passed();
+    assert_eq!(received + copied, sent + dropped + held, "{}", after.0);
+}
+
+/// The netdevs learn, and nothing else tells the leaves where hosts are. Programs decapsulate once a
+/// source address is known.
+#[root_test]
+fn programs_decapsulate_for_a_vni_that_learns() {
+    let lab = Lab::with("offlearn", Setup { learning: true, ..Setup::default() });
+    let vtepd = Vtepd::start(&lab.leaf, &OFFLOAD);
+    sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+    vtepd.wait_for("the learned address", |metrics| {
+        metrics.get("vtepd_learned_addresses_total{change=\"new\"}") > 0
+    });
+    let before = vtepd.wait_until_idle();
+    let streams = streams(&lab, 0xc0);
+    streams.iter().for_each(|stream| stream.pass(5 * BETWEEN));
+    whole(streams, "forwarded");
+    let after = vtepd.wait_until_idle();
+    let moved = |decision| steered(&after, decision) - steered(&before, decision);
+    assert!(moved("offload_decapsulated") > 5 * BETWEEN, "{}", after.0);
+    assert!(moved("uplink_redirected") < moved("offload_decapsulated") / 20, "{}", after.0);
     let [received, copied, sent, dropped, held] = after.passed();
     assert_eq!(received + copied, sent + dropped + held, "{}", after.0);
 }
@@ -85,7 +109,7 @@ fn nothing_is_lost_doubled_or_reordered_when_it_comes_and_goes() {
     }
 }
 
-/// A stopped process gives no sign of life, so the kernel forwards. Nothing waits for the process.
+/// A stopped process sends no heartbeat, so the kernel forwards. Nothing waits for the process.
 #[root_test]
 fn a_stopped_process_leaves_everything_to_the_kernel() {
     let lab = Lab::new("offhung");

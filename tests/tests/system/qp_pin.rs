@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::both_directions::Routed;
 use crate::offload::steered;
+use crate::qp_pin_shown::explained;
 use lab::Namespace;
 use lab::roce::Report;
 use root_test::root_test;
@@ -24,11 +25,14 @@ key = \"key-of-this-story\"
 interval-ms = 10
 ";
 
-const QUEUE_PAIRS: usize = 32;
-/// Frames per second, dealt to the queue pairs in turn.
-const RATE: u32 = 8000;
+/// The VTEP of the far leaf, and the address by which the first router reaches it.
+const FAR: (&str, &str) = ("10.0.0.2", "10.2.1.1");
 
-fn start(namespace: &Namespace) -> Vtepd {
+pub const QUEUE_PAIRS: usize = 32;
+/// Frames per second, dealt to the queue pairs in turn.
+pub const RATE: u32 = 8000;
+
+pub fn start(namespace: &Namespace) -> Vtepd {
     Vtepd::start_configured(namespace, CONFIGURATION, &[])
 }
 
@@ -42,7 +46,7 @@ fn sent_on(lab: &Lab) -> [u64; 2] {
 }
 
 /// The uplink of each queue pair, and how often it moved.
-fn placed(vtepd: &Vtepd) -> BTreeMap<u64, (String, u64)> {
+pub fn placed(vtepd: &Vtepd) -> BTreeMap<u64, (String, u64)> {
     let answer = vtepd.ask(&["qp"]);
     let number = |row: &serde_json::Value, name: &str| row[name].as_u64().unwrap();
     let rows = answer.as_array().unwrap().iter();
@@ -77,48 +81,65 @@ fn p1_queue_pairs_are_even_and_leave_a_path_that_dies_silently() {
     let lab = Lab::new("qppin");
     lab.wait_for_ports(VNI);
     let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
-    leaf.wait_for("the paths to be known", |metrics| {
-        metrics.find("vtepd_probing_ready{vtep=\"10.0.0.2\"}") == Some(1)
-            && metrics.find("vtepd_probed_pairs{vtep=\"10.0.0.2\",state=\"known\"}") == Some(128)
-    });
-    let paths = leaf.ask(&["path", "--vtep", "10.0.0.2"]);
-    assert_eq!(paths[0]["paths"].as_array().unwrap().len(), 2, "{paths}");
-    assert_eq!((&paths[0]["complete"], &paths[0]["routers_max"]), (&true.into(), &1.into()));
+    let paths = two_paths(&leaf, FAR.0);
+    assert_eq!(paths["complete"], true, "{paths}");
+    even_and_back(&lab, &leaf, FAR, "p1");
+}
 
+/// Waits until both paths to a VTEP behind one router are known, and returns what is known.
+pub fn two_paths(leaf: &Vtepd, vtep: &str) -> serde_json::Value {
+    leaf.wait_for("the paths to be known", |metrics| {
+        let known = format!("vtepd_probed_pairs{{vtep=\"{vtep}\",state=\"known\"}}");
+        metrics.find(&format!("vtepd_probing_ready{{vtep=\"{vtep}\"}}")) == Some(1)
+            && metrics.find(&known) == Some(128)
+    });
+    let known = leaf.ask(&["path", "--vtep", vtep])[0].clone();
+    assert_eq!(known["paths"].as_array().unwrap().len(), 2, "{known}");
+    assert_eq!(known["routers_max"], 1, "{known}");
+    known
+}
+
+/// Half of the queue pairs are on each path, leave one that dies, and return.
+pub fn even_and_back(lab: &Lab, leaf: &Vtepd, far: (&str, &str), story: &str) {
     // Half of the queue pairs on each path, by the routers' counters. Probes count too.
-    let before = sent_on(&lab);
+    let before = sent_on(lab);
     let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
     let stream = Stream::start(&lab.host, &lab.far, rate, 0x7101);
     stream.pass(8000);
     let sent: Vec<u64> =
-        sent_on(&lab).iter().zip(before).map(|(now, before)| now - before).collect();
+        sent_on(lab).iter().zip(before).map(|(now, before)| now - before).collect();
     // The worker gets the first frames of each queue pair, and programs forward the others.
     let offloaded = steered(&leaf.metrics(), "offload_encapsulated");
     let is_userspace =
         std::env::var("VTEPD_DATAPATH").is_ok_and(|datapath| datapath == "userspace");
     assert_eq!(offloaded > 7000, !is_userspace, "{offloaded} of 8000 frames");
     let mmr = sent[0].max(sent[1]) as f64 * 2.0 / (sent[0] + sent[1]) as f64;
-    println!("p1: MMR {mmr:.3}");
+    println!("{story}: MMR {mmr:.3}");
     assert!(mmr < 1.02, "{sent:?}");
-    assert_eq!(on_uplinks(&leaf), even());
-    let placed_before = placed(&leaf);
+    assert_eq!(on_uplinks(leaf), even());
+    let placed_before = placed(leaf);
     assert_eq!(placed_before.len(), QUEUE_PAIRS);
     assert!(placed_before.values().all(|(_, moves)| *moves == 0), "{placed_before:?}");
 
-    leave_and_return(&lab, &leaf, stream, "p1");
+    leave_and_return(lab, leaf, stream, far, story);
 }
 
-/// With BFD instead of probes, and a far end that is gone: no path is called dead then.
 #[root_test]
 fn p4_bfd_finds_a_path_that_dies_silently() {
     let lab = Lab::new("qpbfd");
     lab.wait_for_ports(VNI);
+    watched_by_bfd(&lab, FAR, "p4");
+}
+
+/// With BFD instead of probes, and a far end that is gone: no path is called dead then.
+pub fn watched_by_bfd(lab: &Lab, far: (&str, &str), story: &str) {
+    let vtep = far.0;
     let configuration = format!("{CONFIGURATION}detector = \"bfd\"\n");
     let leaf = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
     // Every leaf with a key answers, also one with the other detector.
     let peer = start(&lab.peer);
     leaf.wait_for("the paths to be known", |metrics| {
-        metrics.find("vtepd_probed_pairs{vtep=\"10.0.0.2\",state=\"known\"}") == Some(128)
+        metrics.find(&format!("vtepd_probed_pairs{{vtep=\"{vtep}\",state=\"known\"}}")) == Some(128)
     });
     let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
     let stream = Stream::start(&lab.host, &lab.far, rate, 0x7104);
@@ -126,7 +147,7 @@ fn p4_bfd_finds_a_path_that_dies_silently() {
     assert_eq!(on_uplinks(&leaf), even());
     let sessions = |metrics: &vtepd_tests::daemon::Metrics| {
         ["up", "down"].map(|state| {
-            let name = format!("vtepd_bfd_sessions{{vtep=\"10.0.0.2\",state=\"{state}\"}}");
+            let name = format!("vtepd_bfd_sessions{{vtep=\"{vtep}\",state=\"{state}\"}}");
             metrics.find(&name).unwrap_or(0)
         })
     };
@@ -134,12 +155,12 @@ fn p4_bfd_finds_a_path_that_dies_silently() {
     leaf.wait_for("a session on each path", are_up);
     // While sessions are up, each path is probed once a second instead of 100 times, and each of
     // about 126 other pairs every 15 s on average, in two ways.
-    let probes = || leaf.ask(&["path", "--vtep", "10.0.0.2"])[0]["probes"].as_u64().unwrap();
+    let probes = || leaf.ask(&["path", "--vtep", vtep])[0]["probes"].as_u64().unwrap();
     let before = probes();
     std::thread::sleep(Duration::from_secs(1));
     let sent = probes() - before;
     assert!(sent <= 50, "{sent} probes");
-    leave_and_return(&lab, &leaf, stream, "p4");
+    leave_and_return(lab, &leaf, stream, far, story);
     let stream = Stream::start(&lab.host, &lab.far, rate, 0x7105);
     leaf.wait_for("a session on each path", are_up);
     let moves = || leaf.metrics().find("vtepd_queue_pair_moves_total{reason=\"dead\"}");
@@ -151,10 +172,16 @@ fn p4_bfd_finds_a_path_that_dies_silently() {
 }
 
 /// A router drops packets for a time. Only the queue pairs on this path leave it, and return.
-fn leave_and_return(lab: &Lab, leaf: &Vtepd, stream: Stream, story: &str) {
+fn leave_and_return(
+    lab: &Lab,
+    leaf: &Vtepd,
+    stream: Stream,
+    (vtep, via): (&str, &str),
+    story: &str,
+) {
     let placed_before = placed(leaf);
     // A router drops what is for the far leaf. Its links stay up.
-    ip(&lab.routers[0], "route replace blackhole 10.0.0.2/32");
+    ip(&lab.routers[0], &format!("route replace blackhole {vtep}"));
     wait_for("all queue pairs on the living path", || on_uplinks(leaf).len() == 1);
     stream.pass(4000);
     let report = stream.report();
@@ -175,7 +202,7 @@ fn leave_and_return(lab: &Lab, leaf: &Vtepd, stream: Stream, story: &str) {
 
     // It returns.
     let returned = Instant::now();
-    ip(&lab.routers[0], "route replace 10.0.0.2/32 via 10.2.1.1");
+    ip(&lab.routers[0], &format!("route replace {vtep} via {via}"));
     wait_for("the queue pairs to be even again", || on_uplinks(leaf) == even());
     println!("{story}: even again after {} ms", returned.elapsed().as_millis());
     assert!(returned.elapsed() < Duration::from_secs(5));
@@ -189,7 +216,6 @@ fn leave_and_return(lab: &Lab, leaf: &Vtepd, stream: Stream, story: &str) {
     assert_eq!(report.reordered(), 0, "moves wait for a gap");
 }
 
-/// A leaf whose far end has another key knows no path, and forwards like `qp-hash`.
 /// The far end is kernel VXLAN, behind two tiers of routers.
 #[root_test]
 fn p5_paths_to_kernel_vxlan_are_known_by_icmp_errors() {
@@ -199,21 +225,69 @@ fn p5_paths_to_kernel_vxlan_are_known_by_icmp_errors() {
         // As many errors as packets.
         sysctl(router, "ipv4/icmp_ratelimit", "0");
     }
-    let leaf = start(&lab.leaf);
-    let paths = || leaf.ask(&["path", "--vtep", "10.0.0.2"])[0].clone();
+    traced(&fabric, FAR.0, "p5");
+}
+
+/// The four paths to a VTEP without vtepd are known, and queue pairs are even on them.
+pub fn traced(fabric: &Routed, vtep: &str, story: &str) {
+    let leaf = start(&fabric.lab.leaf);
+    let began = Instant::now();
+    let paths = || leaf.ask(&["path", "--vtep", vtep])[0].clone();
     wait_for("the paths to be traced", || paths()["ready"] == true && paths()["known"] == 128);
     let known = paths();
+    println!("{story}: traced after {} ms", began.elapsed().as_millis());
     assert_eq!((&known["traced"], &known["complete"]), (&true.into(), &true.into()), "{known}");
     assert_eq!(known["paths"].as_array().unwrap().len(), 4, "{known}");
+    even_on_four_links(fabric, &leaf, story);
+}
+
+/// With policy 1, routers on one machine use the hash that a packet carries.
+#[root_test]
+fn p10_queue_pairs_are_even_over_routers_with_policy_1() {
+    let fabric = Routed::new("qpone");
+    let lab = &fabric.lab;
+    for router in lab.routers.iter().chain(&fabric.spines) {
+        sysctl(router, "ipv4/fib_multipath_hash_policy", "1");
+    }
+    let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
+    let paths = || leaf.ask(&["path", "--vtep", "10.0.0.2"])[0].clone();
+    wait_for("the paths to be known", || paths()["ready"] == true && paths()["complete"] == true);
+    let known = paths();
+    assert_eq!(known["paths"].as_array().unwrap().len(), 4, "{known}");
+    even_on_four_links(&fabric, &leaf, "p10");
+}
+
+/// Another policy ends the probing of a VTEP, as does zebra that withdraws it. The far leaf knows
+/// the ids of the probes before.
+#[root_test]
+fn p9_a_vtep_that_returns_is_probed_again() {
+    let lab = Lab::new("qpback");
+    lab.wait_for_ports(VNI);
+    let (leaf, peer) = (start(&lab.leaf), start(&lab.peer));
+    let set =
+        |policy| assert!(leaf.ctl(&["policy", "set", &VNI.to_string(), policy]).status.success());
+    two_paths(&leaf, FAR.0);
+    set("qp-hash");
+    wait_for("no VTEP to be probed", || leaf.ask(&["path"]) == serde_json::json!([]));
+    set("qp-pin");
+    let returned = Instant::now();
+    two_paths(&leaf, FAR.0);
+    println!("p9: both paths are known again after {} ms", returned.elapsed().as_millis());
+    let replayed = peer.metrics().find("vtepd_probe_messages_total{what=\"replayed\"}");
+    assert_eq!(replayed, Some(0), "probes that the far leaf took for old ones");
+}
+
+/// Every queue pair is on one link between routers, and each link has as many.
+pub fn even_on_four_links(fabric: &Routed, leaf: &Vtepd, story: &str) {
     let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
-    let stream = Stream::start(&lab.host, &lab.far, rate, 0x7106);
+    let stream = Stream::start(&fabric.lab.host, &fabric.lab.far, rate, 0x7106);
     stream.pass(4000);
-    assert_eq!(on_uplinks(&leaf), even());
+    assert_eq!(on_uplinks(leaf), even());
     let measure = |_| {
         let [there, _] = fabric.passed(|| stream.pass(RATE.into()));
         let mut on = BTreeMap::<_, usize>::new();
         there.into_values().for_each(|links| *on.entry(links).or_default() += 1);
-        println!("p5: queue pairs by the links between routers: {on:?}");
+        println!("{story}: queue pairs by the links between routers: {on:?}");
         on
     };
     // Some queue pairs move until all is even.
@@ -224,6 +298,7 @@ fn p5_paths_to_kernel_vxlan_are_known_by_icmp_errors() {
     stream.finish_whole();
 }
 
+/// A leaf whose far end has another key knows no path, and forwards like `qp-hash`.
 #[root_test]
 fn p2_without_answers_queue_pairs_are_hashed() {
     let lab = Lab::new("qphash");
@@ -243,11 +318,21 @@ fn p2_without_answers_queue_pairs_are_hashed() {
         rows.len() == QUEUE_PAIRS && rows.iter().all(|row| row["state"] == "hashed"),
         "{rows:?}"
     );
+    // The reason is told, for a queue pair that is placed and for one that is not.
+    let number = rows[0]["queue_pair"].as_u64().unwrap() as u32;
+    for (queue_pair, reason) in [
+        (number, "no path was known when it was placed"),
+        (0x99, "no path to the VTEP is known: it answers no probes, or all paths are dead"),
+    ] {
+        let (copy, text) = explained(&leaf, &lab, queue_pair);
+        assert_eq!(copy["placement"]["state"], "hashed", "{copy}");
+        assert!(text.contains(&format!("by qp-hash: {reason}\n  hash ")), "{text}");
+    }
     stream.finish_whole();
 }
 
 /// Opcode, PSN, syndrome and type of service.
-type Packet = (u8, u32, u8, u8);
+pub type Packet = (u8, u32, u8, u8);
 
 const SEND: u8 = 0x04;
 const READ: u8 = 0x0c;
@@ -278,7 +363,8 @@ const AFTER: [Packet; 17] = [
     (SEND, 33, 0, 2),
 ];
 
-fn send(from: &Host, to: &Host, queue_pair: u32, packets: &[Packet]) {
+/// Sends packets to a queue pair.
+pub fn send(from: &Host, to: &Host, queue_pair: u32, packets: &[Packet]) {
     let pair = Pair::of(from, to);
     let frame = |&(opcode, sequence, syndrome, tos): &Packet| {
         let transport = bth(opcode, queue_pair, sequence, &[syndrome, 0, 0, 0]);

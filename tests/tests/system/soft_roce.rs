@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lab::endpoint::{Kind, PORT, Requests, Session, Side, connect, serve};
+use lab::endpoint::{Kind, PORT, Requests, Session, Side, connect, cut_super_frames, serve};
 use lab::netns::{Namespace, run};
 use lab::process::wait_until;
 use root_test::root_test;
@@ -46,6 +46,8 @@ impl Site {
         ));
         ip("address add 192.0.2.1/24 dev rxeth0");
         ip("link set rxeth0 up");
+        // The endpoint sends super-frames if the kernel takes them, as on the hosts of a fabric.
+        peer.enter(|| cut_super_frames("eth1").unwrap()).unwrap();
         peer.run(&["ip", "link", "set", "eth1", "up"]).unwrap();
         peer.run(&["ip", "address", "add", "192.0.2.2/24", "dev", "eth1"]).unwrap();
         run(&["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "rxeth0"]).unwrap();

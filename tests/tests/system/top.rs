@@ -43,6 +43,7 @@ fn a_screen_has_the_rates_of_the_traffic() {
     stream.pass(u64::from(RATE));
     let figures = leaf.ask(&["top", "--once"]);
     let screen = leaf.ctl(&["top", "--once", "--width", "90", "--height", "30"]);
+    let values = leaf.ctl(&["top", "--once", "--csv"]);
     stream.finish_whole();
 
     // Frames at the stream's rate, half of them on each uplink, with outer headers.
@@ -80,6 +81,12 @@ fn a_screen_has_the_rates_of_the_traffic() {
         let has = |line: &str| words.iter().all(|word| line.contains(word));
         assert!(screen.lines().any(has), "{words:?} in\n{screen}");
     }
+
+    // The same paths and queue pairs as values.
+    let values = String::from_utf8(values.stdout).unwrap();
+    let of = |kind: &str| values.lines().filter(|line| line.starts_with(kind)).count();
+    assert_eq!(of("kind,vtep,uplink,"), 1, "{values}");
+    assert_eq!((of("path,10.0.0.2,"), of("queue pair,10.0.0.2,")), (2, QUEUE_PAIRS), "{values}");
 
     // Without a terminal.
     let output = leaf.ctl(&["top"]);

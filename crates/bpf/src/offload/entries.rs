@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use aya::Pod;
 use path::{BUCKETS, NextHop, Policy};
-use tables::{DontFragment, Tos, Ttl, VniTable};
+use tables::{DontFragment, FlowLabel, Learning, Tos, Ttl, VniTable};
 
 /// `struct offload_vni` of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,8 @@ pub(crate) struct VniEntry {
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
     pub(crate) mac: [u8; 6],
-    pub(crate) zero: [u8; 6],
+    pub(crate) zero: [u8; 2],
+    pub(crate) refresh: u32,
 }
 
 /// `struct offload_hop` of the programs.
@@ -68,10 +69,23 @@ pub(crate) const TTL_INHERIT: u16 = 4;
 pub(crate) const DF_SET: u16 = 8;
 pub(crate) const DF_INHERIT: u16 = 16;
 pub(crate) const CHECKSUM: u16 = 32;
-pub(crate) const DECAPSULATES: u16 = 64;
+pub(crate) const LEARNS: u16 = 64;
 pub(crate) const IPV6: u16 = 128;
 pub(crate) const NO_CHECKSUM: u16 = 256;
 pub(crate) const PINS: u16 = 512;
+pub(crate) const PORT_LABEL: u16 = 1024;
+
+/// Times of learning are in units of two to this power of nanoseconds (`LEARN_UNIT_SHIFT` of the
+/// programs).
+pub(crate) const LEARN_UNIT_SHIFT: u32 = 20;
+
+/// After how many units the worker sees a known source address again; 0: never. It does so twice for
+/// each of its reports, so that none waits long for a frame.
+fn refresh(learning: &Learning) -> u32 {
+    let interval = learning.ageing.map(|ageing| ageing / (2 * Learning::REFRESHES));
+    let units = interval.map_or(0, |interval| (interval.as_nanos() >> LEARN_UNIT_SHIFT).max(1));
+    u32::try_from(units).unwrap_or(u32::MAX / 2)
+}
 
 /// The octets of an IPv6 address, as the programs read them.
 pub(crate) fn words_of_ipv6(address: Ipv6Addr) -> [u32; 4] {
@@ -107,6 +121,10 @@ impl VniEntry {
             DontFragment::Set => DF_SET,
             DontFragment::Inherit => DF_INHERIT,
         };
+        let (label, label_flag) = match tunnel.flow_label {
+            FlowLabel::SourcePort => (0, PORT_LABEL),
+            FlowLabel::Fixed(label) => (label & 0xf_ffff, 0),
+        };
         let range = entropy.range();
         let (ports, policy) = match entropy.policy() {
             // The kernel never uses the last port.
@@ -118,7 +136,7 @@ impl VniEntry {
             state: path::hash::begin(entropy.seed()),
             local: words_of(tunnel.local),
             vni: (tunnel.vni.get() << 8).to_be(),
-            label: tunnel.flow_label & 0xf_ffff,
+            label,
             destination_port: tunnel.destination_port.to_be(),
             min: range.min(),
             ports,
@@ -127,17 +145,17 @@ impl VniEntry {
                 | tos_flag
                 | ttl_flag
                 | df
+                | label_flag
                 | set(CHECKSUM, tunnel.udp_checksum)
-                // A netdev that learns has to see every source address.
-                | set(DECAPSULATES, learning.is_none())
+                | set(LEARNS, learning.is_some())
                 | set(IPV6, tunnel.local.is_ipv6())
-                // Only paths over IPv4 are probed.
-                | set(PINS, entropy.policy() == Policy::QpPin && tunnel.local.is_ipv4())
+                | set(PINS, entropy.policy() == Policy::QpPin)
                 | set(NO_CHECKSUM, tunnel.accepts_no_checksum),
             tos,
             ttl,
             mac: mac.unwrap_or_default().0,
-            zero: [0; 6],
+            zero: [0; 2],
+            refresh: learning.as_ref().map_or(0, refresh),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! The offload's counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use aya::maps::{PerCpuArray, PerCpuValues};
+use aya::maps::{MapError, PerCpuArray, PerCpuValues};
 use aya::{Ebpf, Pod};
-use tables::{Slot, Snapshot, VtepIndex};
+use tables::{Snapshot, Vtep, VtepIndex};
+use wire::Vni;
 
 use crate::error::SteeringError;
 
@@ -23,8 +25,6 @@ pub struct OffloadTraffic {
     pub received_bytes: u64,
     /// Frames sent by a default route.
     pub by_default: u64,
-    /// Of the received frames: sent to a host port, past the bridge.
-    pub past_bridge: u64,
 }
 
 /// `struct offload_path_traffic` of the programs: frames sent to a next hop. Bytes include the outer
@@ -66,37 +66,94 @@ impl OffloadTraffic {
         self.received += other.received;
         self.received_bytes += other.received_bytes;
         self.by_default += other.by_default;
-        self.past_bridge += other.past_bridge;
     }
 }
 
-/// Reads the counters of what is in this snapshot.
-pub(crate) fn read(ebpf: &Ebpf, snapshot: &Snapshot) -> Result<OffloadCounts, SteeringError> {
-    let mut counts = OffloadCounts::default();
-    let offloaded = snapshot.vnis().filter(|table| table.offload);
-    for slot in offloaded.map(|table| Slot::of(table.index).get()) {
-        let found = sum(ebpf, "offload_vni_traffic", slot.into(), OffloadTraffic::add)?;
-        counts.vnis.insert(slot, found);
+impl OffloadPathTraffic {
+    const fn add(&mut self, other: &Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
     }
-    if counts.vnis.is_empty() {
-        return Ok(counts);
-    }
-    let vteps = snapshot.indexed_vteps().filter(|(VtepIndex(index), _)| *index < COUNTED);
-    for (VtepIndex(index), vtep) in vteps {
-        let found = sum(ebpf, "offload_vtep_traffic", index, OffloadTraffic::add)?;
-        counts.vteps.insert(index, found);
-        for hop in vtep.paths.next_hops() {
-            if u32::from(hop.path) >= PATHS || counts.paths.contains_key(&hop.path) {
-                continue;
-            }
-            let add = |all: &mut OffloadPathTraffic, one: &OffloadPathTraffic| {
-                all.frames += one.frames;
-                all.bytes += one.bytes;
-            };
-            counts.paths.insert(hop.path, sum(ebpf, "offload_path_traffic", hop.path.into(), add)?);
+}
+
+/// What the entries of the counters belong to. Entries keep their values when a VNI, a VTEP or a
+/// next hop is not offloaded any more, so that sums never fall. An entry begins at zero again when
+/// its index belongs to another VNI or VTEP.
+#[derive(Debug, Default)]
+pub(crate) struct Owners {
+    vnis: BTreeMap<u16, Vni>,
+    vteps: BTreeMap<u32, IpAddr>,
+    paths: BTreeSet<u16>,
+}
+
+impl Owners {
+    /// Frames of this VNI are counted at this slot from now on. To be called before the programs
+    /// count any.
+    pub(crate) fn vni(
+        &mut self,
+        ebpf: &mut Ebpf,
+        slot: u16,
+        vni: Vni,
+    ) -> Result<(), SteeringError> {
+        if self.vnis.insert(slot, vni).is_some_and(|last| last != vni) {
+            zero(ebpf, "offload_vni_traffic", slot.into())?;
         }
+        Ok(())
     }
-    Ok(counts)
+
+    /// The same for a remote VTEP.
+    pub(crate) fn vtep(
+        &mut self,
+        ebpf: &mut Ebpf,
+        index: u32,
+        vtep: &Vtep,
+    ) -> Result<(), SteeringError> {
+        let next_hops = vtep.paths.next_hops().iter();
+        self.paths.extend(next_hops.map(|hop| hop.path).filter(|path| u32::from(*path) < PATHS));
+        if index < COUNTED
+            && self.vteps.insert(index, vtep.address).is_some_and(|last| last != vtep.address)
+        {
+            zero(ebpf, "offload_vtep_traffic", index)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the counters of the VNIs and VTEPs in this snapshot, and of all next hops.
+    pub(crate) fn read(
+        &self,
+        ebpf: &Ebpf,
+        snapshot: &Snapshot,
+    ) -> Result<OffloadCounts, SteeringError> {
+        let mut counts = OffloadCounts::default();
+        for (slot, vni) in &self.vnis {
+            if snapshot.vni(*slot).is_some_and(|table| table.tunnel.vni == *vni) {
+                let found = sum(ebpf, "offload_vni_traffic", (*slot).into(), OffloadTraffic::add)?;
+                counts.vnis.insert(*slot, found);
+            }
+        }
+        for (index, address) in &self.vteps {
+            if snapshot.vtep(VtepIndex(*index)).is_some_and(|vtep| vtep.address == *address) {
+                let found = sum(ebpf, "offload_vtep_traffic", *index, OffloadTraffic::add)?;
+                counts.vteps.insert(*index, found);
+            }
+        }
+        for path in &self.paths {
+            let found = sum(ebpf, "offload_path_traffic", (*path).into(), OffloadPathTraffic::add)?;
+            counts.paths.insert(*path, found);
+        }
+        Ok(counts)
+    }
+}
+
+/// Sets the counters of an index to zero.
+fn zero(ebpf: &mut Ebpf, name: &'static str, index: u32) -> Result<(), SteeringError> {
+    let failed = |error| SteeringError::Map(name, error);
+    let map = ebpf.map_mut(name).ok_or(SteeringError::Missing(name))?;
+    let mut values: PerCpuArray<_, OffloadTraffic> = map.try_into().map_err(failed)?;
+    let cpus = values.get(&index, 0).map_err(failed)?.len();
+    let zeros = PerCpuValues::try_from(vec![OffloadTraffic::default(); cpus]);
+    let zeros = zeros.map_err(|error| failed(MapError::IoError(error)))?;
+    values.set(index, zeros, 0).map_err(failed)
 }
 
 /// Adds the values of all CPUs at an index.

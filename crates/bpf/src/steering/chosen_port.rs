@@ -34,6 +34,8 @@ pub struct PortChoiceEntry {
     pub(crate) ports: u16,
     pub(crate) bins: u16,
     pub(crate) external: u16,
+    pub(crate) pins: u16,
+    pub(crate) zero: [u16; 3],
 }
 
 // SAFETY: plain integers without padding.
@@ -56,13 +58,22 @@ impl PortChoiceEntry {
             ports: if entropy.policy() == Policy::FiveTuple { 0 } else { range.ports() },
             bins: entropy.bins().map_or(0, |bins| bins.get()),
             external: 0,
+            pins: 0,
+            zero: [0; 3],
         }
+    }
+
+    /// The same, with ports that `qp-pin` places ([`crate::placed`]).
+    #[must_use]
+    pub const fn with_placed_ports(self) -> Self {
+        Self { pins: 1, ..self }
     }
 
     fn of(entropy: &Entropy, choice: &PortChoice) -> Self {
         Self {
             mark: if choice.route_per_frame { ROUTE_PER_FRAME_MARK } else { 0 },
             external: choice.external.into(),
+            pins: choice.pins.is_some().into(),
             ..Self::new(entropy, choice.kernel_ports)
         }
     }

@@ -29,8 +29,14 @@ pub struct SteeringCounts {
     pub offload_encapsulated: u64,
     /// Frames decapsulated by the `offload` datapath.
     pub offload_decapsulated: u64,
-    /// Frames of the `offload` datapath whose headers could not be written, dropped.
+    /// Frames whose headers the programs could not change, dropped.
     pub offload_failed: u64,
+    /// Frames that the `offload` datapath forwarded as further segments of super-frames.
+    pub offload_copies: u64,
+    /// Frames that the `offload` datapath sent by a default route; each segment counts.
+    pub offload_by_default: u64,
+    /// Frames that the `offload` datapath sent to host ports, past the bridge; each segment counts.
+    pub offload_past_bridge: u64,
     /// VXLAN frames from uplinks, left to the kernel because the worker hung.
     pub uplink_stalled: u64,
     /// Frames from bridges, left to the kernel because the worker hung.
@@ -63,6 +69,9 @@ pub(crate) enum Count {
     OffloadEncapsulated,
     OffloadDecapsulated,
     OffloadFailed,
+    OffloadCopies,
+    OffloadByDefault,
+    OffloadPastBridge,
 }
 
 impl Steering {
@@ -96,6 +105,9 @@ impl Steering {
             offload_encapsulated: sum(Count::OffloadEncapsulated)?,
             offload_decapsulated: sum(Count::OffloadDecapsulated)?,
             offload_failed: sum(Count::OffloadFailed)?,
+            offload_copies: sum(Count::OffloadCopies)?,
+            offload_by_default: sum(Count::OffloadByDefault)?,
+            offload_past_bridge: sum(Count::OffloadPastBridge)?,
             port_bypassed: ports.bypass,
             port_refreshed: ports.refreshed,
             port_passed: ports.passed,
@@ -106,7 +118,7 @@ impl Steering {
 
 #[cfg(test)]
 impl Count {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::UplinkRedirected,
         Self::VxlanRedirected,
         Self::VxlanTooBig,
@@ -120,5 +132,8 @@ impl Count {
         Self::OffloadEncapsulated,
         Self::OffloadDecapsulated,
         Self::OffloadFailed,
+        Self::OffloadCopies,
+        Self::OffloadByDefault,
+        Self::OffloadPastBridge,
     ];
 }

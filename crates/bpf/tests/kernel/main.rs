@@ -5,6 +5,7 @@
 mod chosen_port;
 mod instructions;
 mod offload;
+mod placed_port;
 mod random;
 mod steering;
 

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use netlink::Vxlan;
 use path::{Entropy, Policy, SourcePortRange};
-use tables::PortChoice;
+use tables::{PinnedTunnel, PortChoice};
 use wire::Vni;
 
 use crate::eligibility::ineligible::KernelOnlyReason;
-use crate::eligibility::{Candidate, EligibilityCheck};
+use crate::eligibility::{Candidate, EligibilityCheck, supported};
 use crate::settings::{RoutePerFrame, VniSettings};
 use crate::stores::overlay::Overlay;
 
@@ -64,7 +64,28 @@ impl EligibilityCheck<'_> {
             return None;
         }
         let (ifindex, name) = (link.ifindex, link.name.clone());
-        Some(PortChoice { ifindex, name, entropy, vnis, external, kernel_ports, route_per_frame })
+        // Otherwise all frames of a CPU leave by one next hop, whichever port they have.
+        let by_port = route_per_frame || !self.is_multipath(vxlan, overlay);
+        let is_pinned = left.is_some() && by_port && entropy.policy() == Policy::QpPin;
+        let pins = vni.filter(|_| is_pinned).and_then(|vni| self.pinned_tunnel(vni, vxlan));
+        Some(PortChoice {
+            ifindex,
+            name,
+            entropy,
+            vnis,
+            external,
+            kernel_ports,
+            route_per_frame,
+            pins,
+        })
+    }
+
+    /// The tunnel of a VNI whose queue pairs can be placed: one whose packets differ from probes in
+    /// nothing that decides their path.
+    fn pinned_tunnel(&self, vni: Vni, vxlan: &Vxlan) -> Option<PinnedTunnel> {
+        let local = supported(vxlan, &self.stores.links).ok()?;
+        let (destination_port, flow_label) = (vxlan.destination_port, vxlan.label);
+        Some(PinnedTunnel { vni, local, destination_port, flow_label })
     }
 
     /// The policy, with ports that the kernel can reach: the netdev's range without its last port.

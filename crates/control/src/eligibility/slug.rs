@@ -63,7 +63,7 @@ slugs! {
     KernelOnlyReason::Duplicate { .. } => "duplicate",
         "another netdev has the same local address, UDP port and VNI";
     KernelOnlyReason::KernelDatapath => "kernel-datapath",
-        "the configuration chooses the kernel datapath, and the policy is not `qp-pin`";
+        "the configuration chooses the kernel datapath";
     KernelOnlyReason::SlotsExhausted => "slots-exhausted", "4094 other VNIs are taken over already";
     KernelOnlyReason::PolicyRouting(_) => "policy-routing",
         "a rule of policy routing (`ip rule`) may match VXLAN packets, or a default rule is missing";

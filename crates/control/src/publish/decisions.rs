@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tables::{Fdb, PortChoice, Tunnel, VniIndex, VniSource, VniTable};
+use tables::{Fdb, KernelVni, PortChoice, Tunnel, VniIndex, VniSource, VniTable};
 
 use crate::eligibility::ineligible::{KernelOnlyReason, LeftToKernel};
 use crate::eligibility::local_address::LocalAddresses;
@@ -36,6 +36,9 @@ pub(crate) struct Decisions {
     waiting: BTreeSet<VniSource>,
     /// Source port policies for frames that the kernel encapsulates.
     choices: BTreeMap<u32, PortChoice>,
+    /// The tables of those with placed queue pairs, by their netdevs.
+    kernel: BTreeMap<u32, Arc<KernelVni>>,
+    kernel_changed: bool,
     indices: VniIndices,
     pub(crate) locals: LocalAddresses,
     /// VniIndices whose tables changed since [`Decisions::take_changed_tables`].
@@ -100,6 +103,12 @@ impl Decisions {
         tables
     }
 
+    /// The VNIs whose queue pairs are placed while the kernel encapsulates their frames, by their
+    /// netdevs; `None` if they are the same as at the last call.
+    pub(crate) fn take_changed_kernel_vnis(&mut self) -> Option<BTreeMap<u32, Arc<KernelVni>>> {
+        std::mem::take(&mut self.kernel_changed).then(|| self.kernel.clone())
+    }
+
     /// The bridges of netdevs with new decisions since the last call.
     pub(crate) fn take_changed_bridges(&mut self) -> BTreeSet<u32> {
         std::mem::take(&mut self.bridges)
@@ -133,6 +142,7 @@ impl Decisions {
             changed |= self.take(stores, source, config, entries_changed.contains(&source));
         }
         for (ifindex, choice) in choices {
+            self.pin(stores, ifindex, choice.as_ref(), entries_changed);
             changed |= self.choose(ifindex, choice);
         }
         self.take_waiting(stores, configuration) | changed
@@ -225,6 +235,41 @@ impl Decisions {
             None => self.choices.remove(&ifindex),
         };
         true
+    }
+
+    /// Updates the table of a netdev whose queue pairs are placed while the kernel encapsulates their
+    /// frames. To be called before [`Self::choose`].
+    fn pin(
+        &mut self,
+        stores: &mut Stores,
+        ifindex: u32,
+        choice: Option<&PortChoice>,
+        entries_changed: &BTreeSet<VniSource>,
+    ) {
+        let source = VniSource::Netdev(ifindex);
+        let pinned = choice.and_then(|choice| Some((choice, choice.pins.clone()?)));
+        let overlay = stores.overlays.get_mut(&source);
+        let (Some((choice, tunnel)), Some(overlay)) = (pinned, overlay) else {
+            if self.kernel.remove(&ifindex).is_some() {
+                self.kernel_changed = true;
+                let overlay = stores.overlays.get_mut(&source).filter(|_| !self.takes(source));
+                overlay.into_iter().for_each(|overlay| overlay.take(&mut stores.vteps, false));
+            }
+            return;
+        };
+        // Its VTEPs are probed.
+        overlay.take(&mut stores.vteps, true);
+        let is_same = self.choices.get(&ifindex) == Some(choice)
+            && self.kernel.contains_key(&ifindex)
+            && !entries_changed.contains(&source);
+        if is_same {
+            return;
+        }
+        let (netdev, entropy) = (choice.name.clone(), choice.entropy);
+        let (route_per_frame, fdb) = (choice.route_per_frame, overlay.fdb.clone());
+        let table = KernelVni { netdev, tunnel, entropy, route_per_frame, fdb };
+        self.kernel.insert(ifindex, Arc::new(table));
+        self.kernel_changed = true;
     }
 
     /// Decides again about VNIs that found no index, if one is free now.

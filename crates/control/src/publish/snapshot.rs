@@ -21,6 +21,9 @@ pub(crate) fn build(update: &mut Update, stores: &Stores, decisions: &mut Decisi
             None => snapshot.remove_vni(index),
         }
     }
+    if let Some(vnis) = decisions.take_changed_kernel_vnis() {
+        snapshot.kernel_vnis(vnis);
+    }
     snapshot.own(stores.addresses.own().iter().copied().filter(IpAddr::is_ipv4));
     // VTEPs that are or were reached by a default route only.
     let mut news = Vec::new();

@@ -39,7 +39,7 @@ fn a_file_has_defaults_and_a_quick_form() {
     let labels: Vec<String> = experiment.dataplanes.iter().map(Dataplane::label).collect();
     assert_eq!(labels, ["kernel", "qp-hash", "qp-bins-8.offload"]);
     assert_eq!(experiment.sweep.inner_port, [InnerPort::Constant]);
-    let quick = experiment.quick();
+    let quick = experiment.form(true);
     assert_eq!((quick.repetitions.max.get(), quick.repetitions.min.get()), (5, 10));
     assert_eq!(quick.sweep.queue_pairs.len(), 2, "what --quick does not name stays");
 }
@@ -107,7 +107,7 @@ fn a_workload_needs_hosts_and_the_quick_form_may_change_it() {
     };
     let experiment = Experiment::parse("x.toml".as_ref(), &text).unwrap();
     assert_eq!(bytes(&experiment), Some(1000));
-    assert_eq!(bytes(&experiment.quick()), Some(10));
+    assert_eq!(bytes(&experiment.form(true)), Some(10));
 }
 
 const FAILURES: &str = r#"
@@ -180,4 +180,99 @@ fn keys_of_a_failure_that_do_not_fit_are_named_with_their_line() {
         format!("{GOOD}{}", FAILURES.replacen("kind = \"silent\"", "kind = \"circuits\"", 1));
     let error = Experiment::parse("x.toml".as_ref(), &text).unwrap_err().to_string();
     assert!(error.starts_with(&format!("x.toml, line {line}, ")), "{error}");
+}
+
+#[test]
+fn what_contradicts_another_value_is_named_with_its_line() {
+    let variants = "[[variant]]\nname = 'a'\n[[variant]]\nname = 'b'\n";
+    let published = "[[published]]\nwhat = ''\nvalue = ''\nsource = ''\n\
+        measured = { dataplane = 'kernel', tier = 'spine', quantity = 'mmr', variant = 'a' }\n";
+    let good = GOOD.replace("[sweep]", &format!("{variants}{published}[sweep]"));
+    let good = good.replace("[quick.", "[quick]\nvariants = ['b']\n[quick.");
+    Experiment::parse("x.toml".as_ref(), &good).unwrap();
+    for (from, to, message) in [
+        ("variants = ['b']", "variants = ['b', 'c']", "'c' is no [[variant]] of the file"),
+        ("name = 'b'", "name = 'a'", "two variants are called 'a'"),
+        ("dataplane = 'kernel'", "dataplane = 'kernal'", "expected kernel, qp-hash, qp-bins-8"),
+        ("variant = 'a' }", "variant = 'z' }", "expected a, b"),
+        (
+            "policy = \"qp-hash\"",
+            "policy = \"qp-hash\"\nname = \"qp-hash\"\nbins = 4",
+            "for the policy qp-bins",
+        ),
+        (
+            "policy = \"kernel\"",
+            "policy = \"kernel\"\nname = \"kernel\"\ndatapath = \"auto\"",
+            "without vtepd",
+        ),
+        ("al.clab.yml\"", "al.clab.yml\", \"minimal.clab.yml\"", "two topologies are called"),
+        ("max = 5", "max = 5\nmin = 6", "'min' is larger than 'max'"),
+        ("name = 'a'", "name = 'a'\nworkload = { bytes = 1 }", "[workload], which is missing"),
+        ("[4, 8]", "[4, 8]\nbytes = [1, 2]", "[workload], which is missing"),
+        ("name = 'a'", "name = 'a'\ncircuits = { delay = '1ms' }", ""),
+    ] {
+        assert!(good.contains(from), "{from}");
+        let text = good.replacen(from, to, 1);
+        let Err(error) = Experiment::parse("x.toml".as_ref(), &text) else {
+            assert!(message.is_empty(), "{to}");
+            let both = text.replacen("[4, 8]", "[4, 8]\ndelay = ['2ms']", 1);
+            let error = Experiment::parse("x.toml".as_ref(), &both).unwrap_err().to_string();
+            assert!(error.contains("'a' sets 'delay', too"), "{error}");
+            continue;
+        };
+        let error = error.to_string();
+        assert!(error.starts_with("x.toml, line ") && error.contains(message), "{error}");
+        let line = text[..text.rfind(to).unwrap()].matches('\n').count();
+        let lines = line..=line + 1 + to.matches('\n').count();
+        assert!(lines.into_iter().any(|at| error.contains(&format!("line {at},"))), "{error}");
+    }
+}
+
+#[test]
+fn tables_of_a_variants_workload_are_merged_key_by_key() {
+    let text = GOOD.replace(
+        "[sweep]",
+        "[traffic]\nsites = [['a'], ['b']]\n[workload]\nbytes = 1000\n[workload.transport]\nmtu = \
+         512\nretries = 9\n[[variant]]\nname = 'v'\nworkload = { transport = { mtu = 1024 } }\n\
+         sites = [['a', 'b'], ['c']]\n[sweep]",
+    );
+    let experiment = Experiment::parse("x.toml".as_ref(), &text).unwrap().form(false);
+    let expected: toml::Table =
+        toml::from_str("bytes = 1000\ntransport = { mtu = 1024, retries = 9 }").unwrap();
+    assert_eq!(experiment.workload(Some(0)), expected);
+    assert_eq!(experiment.sites(Some(0)).iter().flatten().count(), 3);
+    assert_eq!(experiment.sites(None).iter().flatten().count(), 2);
+}
+
+#[test]
+fn values_of_a_sweep_make_variants() {
+    let text = GOOD.replace(
+        "queue-pairs = [4, 8]",
+        "queue-pairs = [4]\ndelay = ['1ms', '10ms']\nloss = [0, 0.5]\nrate = [9]\nbytes = [70]",
+    );
+    let text = text.replace(
+        "[sweep]",
+        "[traffic]\nsites = [['a'], ['b']]\n[workload]\n[[variant]]\nname = 'near'\n\
+         workload = { message = 8 }\n[[variant]]\nname = 'far'\n[[job]]\nname = 'other'\n\
+         sites = [['a'], ['b']]\nvariants = ['far']\n[sweep]",
+    );
+    let experiment = Experiment::parse("x.toml".as_ref(), &text).unwrap().form(false);
+    let names: Vec<&str> = experiment.variants.iter().map(|of| of.name.as_str()).collect();
+    assert_eq!(names.len(), 2 * 2 * 2);
+    assert_eq!(names[0], "near.bytes-70.delay-1ms.loss-0.rate-9");
+    assert_eq!(names[7], "far.bytes-70.delay-10ms.loss-0.5.rate-9");
+    let last = &experiment.variants[7];
+    assert_eq!((last.base().as_str(), last.circuits.rate), ("far", Some(9)));
+    assert_eq!(last.circuits.delay.as_ref().unwrap().as_str(), "10ms");
+    assert_eq!(experiment.workload(Some(7))["bytes"].as_integer(), Some(70));
+    assert_eq!(experiment.workload(Some(0))["message"].as_integer(), Some(8));
+    assert_eq!(experiment.jobs(Some(&last.name)).count(), 1, "a job names the file's variant");
+    assert_eq!(experiment.jobs(Some(&experiment.variants[0].name)).count(), 0);
+    let alone = GOOD.replace("[4, 8]", "[4]\ndelay = ['1ms', '2ms']");
+    let alone = Experiment::parse("x.toml".as_ref(), &alone).unwrap().form(true);
+    let names: Vec<&str> = alone.variants.iter().map(|of| of.name.as_str()).collect();
+    assert_eq!(names, ["delay-1ms", "delay-2ms"]);
+    let long = text.replace("'near'", "'a-variant-with-a-name-of-many-letters'");
+    let error = Experiment::parse("x.toml".as_ref(), &long).unwrap_err().to_string();
+    assert!(error.contains("use 1 to 40 letters") && error.contains(", line "), "{error}");
 }

@@ -8,9 +8,15 @@ use crate::file::Dataplane;
 use crate::plan::Point;
 use crate::plot::{Chart, Series};
 use crate::record::Role;
-use crate::summary::{Row, Summary};
+use crate::statistics::Statistics;
+use crate::summary::{Row, Summary, WorkloadRow};
 use crate::units::InnerPort;
 use crate::verdict;
+
+/// The axis of peak loads.
+const MMR: &str = "fullest link / mean (MMR)";
+/// The title and the axis of bus bandwidths.
+const BUS_BANDWIDTH: (&str, &str) = ("Bus bandwidth", "Mbit/s");
 
 /// A chart and the name of its file.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +46,9 @@ pub(super) struct Group<'a> {
     pub(super) rows: Vec<&'a Row>,
 }
 
+/// A quantity of a workload: its name in the name of a file, its title and its unit.
+type OfWorkload = (&'static str, &'static str, &'static str, fn(&WorkloadRow) -> Statistics);
+
 /// Reads a value and half the width of its interval from a row.
 type Value<'a> = &'a dyn Fn(&Row) -> Option<(f64, f64)>;
 
@@ -64,10 +73,7 @@ impl<'a> Group<'a> {
     /// The heading.
     pub(super) fn title(&self) -> String {
         let (fabric, port, variant) = &self.key;
-        let port = match port {
-            InnerPort::Constant => "one inner source port for all queue pairs",
-            InnerPort::PerQueuePair => "an inner source port for each queue pair",
-        };
+        let port = port.title();
         let variant = if variant.is_empty() { String::new() } else { format!(", {variant}") };
         format!("fabric {fabric}{variant}, {port}")
     }
@@ -115,12 +121,9 @@ impl<'a> Group<'a> {
 
     /// The peak load of a tier.
     fn balance(&self, labels: &[String], role: Role, widest: bool) -> Chart {
-        let value = |row: &Row| {
-            let tier = row.tiers.iter().find(|tier| tier.role == role)?;
-            Some((tier.mmr.mean, tier.mmr.half_width))
-        };
+        let value = |row: &Row| interval(row.tiers.iter().find(|tier| tier.role == role)?.mmr);
         let title = format!("Peak load of the {}", role.title());
-        let mut chart = self.chart(labels, &title, "fullest link / mean (MMR)", &value);
+        let mut chart = self.chart(labels, &title, MMR, &value);
         chart.bottom = 1.0;
         let is_stream = self.rows.iter().all(|row| row.workload.is_none());
         if widest && is_stream {
@@ -138,10 +141,7 @@ impl<'a> Group<'a> {
     fn jobs(&self, labels: &[String]) -> Vec<NamedChart> {
         let names: BTreeSet<&String> = self.rows.iter().flat_map(|row| row.jobs.keys()).collect();
         let chart = |name: &String| {
-            let value = |row: &Row| {
-                let time = row.jobs.get(name)?.completion;
-                Some((time.mean, time.half_width))
-            };
+            let value = |row: &Row| interval(row.jobs.get(name)?.completion);
             let title = format!("Time of an iteration of the job '{name}'");
             let chart = self.chart(labels, &title, "milliseconds", &value);
             self.named(&format!("job-{name}"), chart)
@@ -151,13 +151,13 @@ impl<'a> Group<'a> {
 
     fn charts(&self, labels: &[String]) -> Vec<NamedChart> {
         if self.rows.iter().any(|row| row.outage.is_some()) {
-            let value = |row: &Row| row.outage.map(|outage| (outage.mean, outage.half_width));
+            let value = |row: &Row| interval(row.outage?);
             let title = "Time without traffic after the failure";
             let chart = self.chart(labels, title, "milliseconds", &value);
             let outage = Chart { bottom: 1.0, logarithmic: true, ..chart };
             let mut charts = vec![self.named("outage", outage)];
             if self.rows.iter().any(|row| row.hit.is_some()) {
-                let value = |row: &Row| row.hit.map(|hit| (hit.mean, hit.half_width));
+                let value = |row: &Row| interval(row.hit?);
                 let title = "Time of the iteration that the failure hit";
                 let chart = self.chart(labels, title, "milliseconds", &value);
                 let hit = Chart { bottom: 1.0, logarithmic: true, ..chart };
@@ -167,18 +167,21 @@ impl<'a> Group<'a> {
         }
         let mut charts = Vec::new();
         if self.rows.iter().any(|row| row.workload.is_some()) {
-            let value = |row: &Row| {
-                let time = row.workload.as_ref()?.completion;
-                Some((time.mean, time.half_width))
-            };
-            let chart = self.chart(labels, "Time of an iteration", "milliseconds", &value);
-            charts.push(self.named("time", chart));
-            let value = |row: &Row| {
-                let rate = row.workload.as_ref()?.bus_bandwidth;
-                Some((rate.mean, rate.half_width))
-            };
-            let chart = self.chart(labels, "Bus bandwidth", "Mbit/s", &value);
-            charts.push(self.named("bus-bandwidth", chart));
+            let all: [OfWorkload; 3] = [
+                ("time", "Time of an iteration", "milliseconds", |row| row.completion),
+                ("bus-bandwidth", BUS_BANDWIDTH.0, BUS_BANDWIDTH.1, |row| row.bus_bandwidth),
+                ("tail", "99th percentile of the messages' times", "milliseconds", |row| {
+                    row.message_p99
+                }),
+            ];
+            for (file, title, unit, of) in all {
+                // A program may not know everything.
+                let value =
+                    |row: &Row| interval(of(row.workload.as_ref()?)).filter(|of| of.0 > 0.0);
+                if self.rows.iter().any(|row| value(row).is_some()) {
+                    charts.push(self.named(file, self.chart(labels, title, unit, &value)));
+                }
+            }
         }
         charts.extend(self.jobs(labels));
         let mut roles: BTreeSet<(Role, bool)> = BTreeSet::new();
@@ -201,6 +204,65 @@ impl Report<'_> {
     #[must_use]
     pub fn charts(&self) -> Vec<NamedChart> {
         let labels: Vec<String> = self.experiment.dataplanes.iter().map(Dataplane::label).collect();
-        Group::all(self.summary).iter().flat_map(|group| group.charts(&labels)).collect()
+        let groups = Group::all(self.summary);
+        groups.iter().flat_map(|group| group.charts(&labels)).chain(self.by_paths()).collect()
     }
+
+    /// Bus bandwidth, or the peak load without a workload, by the number of paths, with the most
+    /// queue pairs; nothing if all fabrics have the same number.
+    pub(super) fn by_paths(&self) -> Vec<NamedChart> {
+        let rows = &self.summary.rows;
+        let paths = |row: &Row| row.paths().map_or(0, |tier| tier.links);
+        let x: BTreeSet<usize> = rows.iter().map(paths).collect();
+        let most = rows.iter().map(|row| row.point.queue_pairs).max();
+        if x.len() < 2 || self.experiment.has_failures() {
+            return Vec::new();
+        }
+        let is_stream = rows.iter().all(|row| row.workload.is_none());
+        let (title, y_title) = if is_stream { ("Peak load", MMR) } else { BUS_BANDWIDTH };
+        let value = |row: &Row| match &row.workload {
+            Some(workload) => interval(workload.bus_bandwidth),
+            None => interval(row.paths()?.mmr),
+        };
+        let points: BTreeSet<&Point> = rows.iter().map(|row| &row.point).collect();
+        let chart = |point: &Point| {
+            let series = self.experiment.dataplanes.iter().map(|dataplane| {
+                let label = dataplane.label();
+                let of = |links: &usize| {
+                    let same = |row: &&Row| {
+                        row.dataplane == label && row.point == *point && paths(row) == *links
+                    };
+                    value(rows.iter().find(same)?)
+                };
+                let points = x.iter().map(of).collect();
+                Series { name: verdict::title(&label).to_owned(), points, reference: false }
+            });
+            let (port, variant) = (point.inner_port, point.variant());
+            let what = if is_stream { "mmr" } else { "bus-bandwidth" };
+            let of = if variant.is_empty() { String::new() } else { format!("{variant}, ") };
+            let dash = if variant.is_empty() { "" } else { "-" };
+            let pairs = point.queue_pairs.get();
+            let chart = Chart {
+                title: format!(
+                    "{title} by number of paths, {of}{pairs} queue pairs, {}",
+                    port.title()
+                ),
+                x_title: "paths".to_owned(),
+                y_title: y_title.to_owned(),
+                x: x.iter().map(ToString::to_string).collect(),
+                bottom: if is_stream { 1.0 } else { 0.0 },
+                logarithmic: false,
+                joined: true,
+                series: series.collect(),
+            };
+            let group = (String::new(), port, variant.to_owned());
+            NamedChart { file: format!("paths{dash}{variant}-{port}-{what}.svg"), chart, group }
+        };
+        points.into_iter().filter(|point| Some(point.queue_pairs) == most).map(chart).collect()
+    }
+}
+
+/// A mean and half the width of its interval.
+fn interval(of: Statistics) -> Option<(f64, f64)> {
+    Some((of.mean, of.half_width))
 }

@@ -2,17 +2,21 @@
 
 use maud::{Markup, html};
 
-use crate::file::Published;
+use crate::file::{Experiment, Published};
 use crate::record::Role;
 use crate::statistics::Statistics;
 use crate::summary::{Row, Summary};
 use crate::verdict::{self, title};
 
 /// What the columns mean.
-pub(super) fn explanation(workload: bool) -> Markup {
+pub(super) fn explanation(experiment: &Experiment) -> Markup {
     html! {
         dl {
-            @if workload {
+            @if experiment.is_program() {
+                dt { "time" } dd { "the time of an iteration as the program says it: the mean over "
+                    "the iterations of a run, and its longest" }
+                dt { "bus bandwidth" } dd { "as the program says it" }
+            } @else if experiment.workload.is_some() {
                 dt { "time" } dd { "the communication time of an iteration: the mean over the "
                     "iterations of a run, and its longest" }
                 dt { "bus bandwidth" } dd { "as nccl-tests define it: the rate of each host's link "
@@ -38,8 +42,8 @@ pub(super) fn explanation(workload: bool) -> Markup {
     }
 }
 
-/// The results of a workload.
-pub(super) fn workload(rows: &[&Row]) -> Markup {
+/// The results of a workload. `program`: it is a program, of which less is known.
+pub(super) fn workload(rows: &[&Row], program: bool) -> Markup {
     let mut last = None;
     let results = |row: &'_ &Row| {
         let own = row.workload.iter().map(|result| ("", result));
@@ -58,8 +62,11 @@ pub(super) fn workload(rows: &[&Row]) -> Markup {
                     @if jobs { th class="name" { "job" } }
                     th { "time (ms)" } th { "longest (ms)" }
                     th { "bus bandwidth (Mbit/s)" } @if roofline { th { "of roofline" } }
-                    th { "straggler (ms)" } th { "message p99 (ms)" } th { "resent" }
-                    th { "busy" } th { "runs" }
+                    @if !program {
+                        th { "straggler (ms)" } th { "message p99 (ms)" } th { "resent" }
+                        th { "busy" }
+                    }
+                    th { "runs" }
                 } }
                 tbody {
                     @for row in rows {
@@ -72,15 +79,18 @@ pub(super) fn workload(rows: &[&Row]) -> Markup {
                                 @if jobs { td class="name" { (job) } }
                                 td { (plus_minus(&result.completion)) }
                                 td { (format!("{:.1}", result.worst.mean)) }
-                                td { (plus_minus(&result.bus_bandwidth)) }
+                                td { @if result.bus_bandwidth.mean > 0.0 {
+                                    (plus_minus(&result.bus_bandwidth)) } }
                                 @if roofline {
                                     td { @if let Some(ratio) = result.roofline_ratio {
                                         (format!("{:.2}", ratio.mean)) } }
                                 }
-                                td { (format!("{:.1}", result.straggler.mean)) }
-                                td { (format!("{:.1}", result.message_p99.mean)) }
-                                td { (format!("{:.0}", result.retransmitted.mean)) }
-                                td { (format!("{:.2}", result.busy.mean)) }
+                                @if !program {
+                                    td { (format!("{:.1}", result.straggler.mean)) }
+                                    td { (format!("{:.1}", result.message_p99.mean)) }
+                                    td { (format!("{:.0}", result.retransmitted.mean)) }
+                                    td { (format!("{:.2}", result.busy.mean)) }
+                                }
                                 td { (result.completion.count) }
                             }
                         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use lab::roce::{InnerPort, Limit, Sink, Source, connections};
+use lab::roce::{Limit, Sink, Source, SourcePort, connections};
 
 use super::open::open;
 use crate::arguments::{Output, Receive, Send, Where};
@@ -26,7 +26,7 @@ pub(super) fn send(arguments: &Send, output: Output) -> Outcome {
         interface: arguments.place.interface.clone(),
         destination: arguments.to,
         connections: connections(arguments.seed, arguments.queue_pairs),
-        inner_port: arguments.inner_port.map_or(InnerPort::PerQueuePair, InnerPort::Constant),
+        inner_port: arguments.inner_port.map_or(SourcePort::PerQueuePair, SourcePort::Constant),
         payload: arguments.payload,
         rate: arguments.rate,
         mark: arguments.place.mark,

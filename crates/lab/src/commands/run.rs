@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use experiment::Plan;
 use experiment::verdict::Grade;
-use experiment::{Experiment, Plan};
 use lab::run;
 
 use crate::arguments::{Output, Run};
@@ -11,7 +11,7 @@ use crate::output::{Outcome, Progress, interrupt, print, print_json};
 
 pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
     if arguments.schema {
-        return print_json(&experiment::file::schema());
+        return print_json(&run::schema());
     }
     let file = arguments.file.clone().ok_or("the experiment file is missing")?;
     if arguments.plan {
@@ -66,8 +66,7 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
 
 /// Prints the runs in their order, one JSON object a line.
 fn show_plan(file: &std::path::Path, quick: bool) -> Outcome {
-    let (experiment, _) = Experiment::load(file)?;
-    let experiment = if quick { experiment.quick() } else { experiment };
+    let (experiment, _) = run::read(file, quick)?;
     for key in Plan::new(&experiment).turns.iter().flat_map(|turn| &turn.runs) {
         print(serde_json::to_string(key)?)?;
     }

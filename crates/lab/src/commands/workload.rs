@@ -24,13 +24,13 @@ pub(super) fn run(arguments: &Arguments, output: Output) -> Outcome {
     };
     if output == Output::Table {
         print(format_args!(
-            "{:<10} {:>5} {:>12} {:>12} {:>12} {:>8} {:>14} {:>11} {:>11} {:>8} {:>5}",
+            "{:<10} {:>5} {:>12} {:>12} {:>12} {:>11} {:>14} {:>11} {:>11} {:>8} {:>5}",
             "job",
             "iter",
             "time [ms]",
             "alg [Mb/s]",
             "bus [Mb/s]",
-            "of roof",
+            "of roofline",
             "straggler [ms]",
             "p50 [ms]",
             "p99.9 [ms]",
@@ -54,7 +54,7 @@ fn row(result: &Iteration, output: Output) -> io::Result<()> {
     let ratio = result.roofline_ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
     let warm_up = if result.warm_up { "w" } else { "" };
     print(format_args!(
-        "{:<10} {:>5} {:>12.3} {:>12.1} {:>12.1} {:>8} {:>14} {:>11.3} {:>11.3} {:>8} {:>5.2}",
+        "{:<10} {:>5} {:>12.3} {:>12.1} {:>12.1} {:>11} {:>14} {:>11.3} {:>11.3} {:>8} {:>5.2}",
         result.job,
         format!("{}{warm_up}", result.iteration),
         ms(result.nanoseconds),
@@ -73,30 +73,23 @@ fn jobs(arguments: &Arguments) -> Result<Vec<Job>, Box<dyn Error>> {
     if let Some(path) = &arguments.file {
         let text = std::fs::read_to_string(path)
             .map_err(|error| format!("cannot read '{}': {error}", path.display()))?;
-        let jobs = serde_json::from_str(&text)
+        let mut jobs: Vec<Job> = serde_json::from_str(&text)
             .map_err(|error| format!("'{}' is not a list of jobs: {error}", path.display()))?;
+        let hosts = jobs.iter_mut().flat_map(|job| &mut job.hosts);
+        name_namespaces(arguments, hosts.filter(|host| host.namespace.is_none()))?;
         return Ok(jobs);
     }
     if !arguments.sites.is_empty() && arguments.sites.len() != arguments.hosts.len() {
         return Err("--sites needs a site for each host, such as 0,0,1,1".into());
     }
-    let fabric = match arguments.namespaces {
-        true => None,
-        false => Some(open(arguments.name.as_deref())?),
+    let host = |(at, name): (usize, &String)| Host {
+        name: name.clone(),
+        namespace: None,
+        interface: arguments.interface.clone(),
+        site: arguments.sites.get(at).copied().unwrap_or_default(),
     };
-    let host = |(at, name): (usize, &String)| -> Result<Host, Box<dyn Error>> {
-        let namespace = match &fabric {
-            Some(fabric) => fabric.node(name)?.namespace()?.name().to_owned(),
-            None => name.clone(),
-        };
-        Ok(Host {
-            name: name.clone(),
-            namespace: Some(namespace),
-            interface: arguments.interface.clone(),
-            site: arguments.sites.get(at).copied().unwrap_or_default(),
-        })
-    };
-    let hosts = arguments.hosts.iter().enumerate().map(host).collect::<Result<_, _>>()?;
+    let mut hosts: Vec<Host> = arguments.hosts.iter().enumerate().map(host).collect();
+    name_namespaces(arguments, hosts.iter_mut())?;
     let workload = Workload {
         collective: arguments.collective,
         bytes: arguments.bytes,
@@ -114,4 +107,28 @@ fn jobs(arguments: &Arguments) -> Result<Vec<Job>, Box<dyn Error>> {
         transport: arguments.transport.settings(),
     };
     Ok(vec![Job { name: "job".to_owned(), hosts, workload }])
+}
+
+/// Fills in the namespaces of hosts: each has the name of a node of the fabric, or with
+/// `--namespaces` that of its namespace.
+fn name_namespaces<'a>(
+    arguments: &Arguments,
+    hosts: impl Iterator<Item = &'a mut Host>,
+) -> Result<(), Box<dyn Error>> {
+    let mut hosts = hosts.peekable();
+    if hosts.peek().is_none() {
+        return Ok(());
+    }
+    let fabric = match arguments.namespaces {
+        true => None,
+        false => Some(open(arguments.name.as_deref())?),
+    };
+    for host in hosts {
+        let namespace = match &fabric {
+            Some(fabric) => fabric.node(&host.name)?.namespace()?.name().to_owned(),
+            None => host.name.clone(),
+        };
+        host.namespace = Some(namespace);
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use roce::{
 use serde::Serialize;
 use wire::QueuePair;
 
-use super::{Nic, NicError, pin};
+use super::{Nic, NicError, cut_super_frames, pin};
 use crate::netns::{Namespace, NetnsError, veth};
 
 /// Interface MTU of the veth pair: fits the largest path MTU.
@@ -85,6 +85,8 @@ pub fn bench(
     veth((a, "eth1"), (b, "eth1"), MTU)?;
     for (host, address) in [(a, "192.0.2.1/24"), (b, "192.0.2.2/24")] {
         host.rtnl(|rtnl| rtnl.add_address("eth1", address))?;
+        // As on the hosts of a fabric. Old kernels refuse it.
+        let _ = host.enter(|| cut_super_frames("eth1"))?;
     }
     let open = |host: &Namespace| host.enter(|| Nic::open("eth1", settings.clone(), 1));
     let (mut requester, mut responder) = (open(a)??, open(b)??);

@@ -6,7 +6,9 @@ use std::net::Ipv4Addr;
 use wire::roce::{Bth, opcode};
 use wire::{Ethernet, Ipv4, Ipv4Packet, MacAddr, QueuePair, Udp, UdpDatagram, icrc, number};
 
-use super::connection::{Connection, InnerPort};
+use roce::SourcePort;
+
+use super::connection::Connection;
 use super::error::RoceError;
 
 /// The minimum payload in bytes: the stream's mark and the frame's number.
@@ -45,7 +47,7 @@ impl FrameTemplate {
     pub fn new(
         addresses: Addresses,
         connection: Connection,
-        inner_port: InnerPort,
+        inner_port: SourcePort,
         payload: usize,
         mark: u64,
     ) -> Result<Self, RoceError> {
@@ -63,8 +65,12 @@ impl FrameTemplate {
             Ipv4::new(source_ip, destination_ip, number::PROTOCOL_UDP, Udp::LENGTH + datagram)
                 .map_err(setting)?;
         ip.set_dont_fragment(true).fill_checksum();
-        let udp =
-            Udp::new(inner_port.of(connection), number::PORT_ROCE, datagram).map_err(setting)?;
+        let udp = Udp::new(
+            inner_port.of(connection.local, connection.remote),
+            number::PORT_ROCE,
+            datagram,
+        )
+        .map_err(setting)?;
         // The packet sequence number has 24 bits and starts anywhere, as on real connections. The
         // number in the payload has 64 bits and starts at 0.
         let first_sequence = connection.local.get();
@@ -202,8 +208,14 @@ mod tests {
             source: (MacAddr([2, 0, 0, 0, 1, 1]), Ipv4Addr::new(192, 168, 10, 1)),
             destination: (MacAddr([2, 0, 0, 0, 4, 1]), Ipv4Addr::new(192, 168, 10, 4)),
         };
-        FrameTemplate::new(addresses, connections(1, 1)[0], InnerPort::Constant(0xc000), payload, 7)
-            .unwrap()
+        FrameTemplate::new(
+            addresses,
+            connections(1, 1)[0],
+            SourcePort::Constant(0xc000),
+            payload,
+            7,
+        )
+        .unwrap()
     }
 
     fn frame(payload: usize, number: u64) -> Vec<u8> {
@@ -237,7 +249,7 @@ mod tests {
             };
             let connection = connections(1, 1)[0];
             assert!(
-                FrameTemplate::new(addresses, connection, InnerPort::PerQueuePair, payload, 7)
+                FrameTemplate::new(addresses, connection, SourcePort::PerQueuePair, payload, 7)
                     .is_err()
             );
         }

@@ -9,7 +9,9 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use serde::Serialize;
 
-use super::connection::{Connection, InnerPort};
+use roce::SourcePort;
+
+use super::connection::Connection;
 use super::error::RoceError;
 use super::frame::{Addresses, FrameTemplate};
 use crate::arp::resolve;
@@ -33,7 +35,7 @@ pub struct Source {
     /// The connections, which take turns.
     pub connections: Vec<Connection>,
     /// The UDP source port of the connections.
-    pub inner_port: InnerPort,
+    pub inner_port: SourcePort,
     /// The payload of a frame in bytes: a multiple of 4, 16 to 4096. A frame is 58 bytes longer.
     pub payload: usize,
     /// Frames per second of all queue pairs together; at least 1.

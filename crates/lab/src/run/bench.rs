@@ -16,9 +16,11 @@ use experiment::file::{BINS, Dataplane};
 use experiment::plan::Key;
 use experiment::record::{Role, Tier};
 use experiment::units::{InnerPort, Name};
+use roce::SourcePort;
 use serde::Deserialize;
 
 use super::{RunError, Settings};
+use crate::counters;
 use crate::daemon;
 use crate::deployed::{Deployed, Host, Overlay};
 use crate::fabric::Fabric;
@@ -30,8 +32,9 @@ use crate::process::wait_until;
 use crate::progress::OnProgress;
 use crate::roce::Limit;
 use crate::spread::{self, Paths};
-use crate::stream::Stream;
-use crate::topology::Topology;
+use crate::stream::{INNER_PORT, Stream};
+use crate::topology::{Endpoint, Topology};
+use circuits::Undo;
 
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 /// The processes that get real-time priority if a failure is measured.
@@ -62,8 +65,8 @@ pub(super) struct Bench<'a> {
     current: Option<Option<daemon::Settings>>,
     /// The index of the variant that the routers have.
     variant: Option<usize>,
-    /// What gives the circuits of a fabric that was up their earlier properties.
-    undo: circuits::Undo,
+    /// The changes of the circuits.
+    undo: Undo,
 }
 
 impl<'a> Bench<'a> {
@@ -76,10 +79,8 @@ impl<'a> Bench<'a> {
         report: OnProgress,
     ) -> Result<Self, RunError> {
         let (fabric, mut undo) = match settings.deployed {
-            true => (attach(settings, topology)?, circuits::Undo::default()),
-            false => {
-                (Fabric::up(Topology::load(topology)?, Some(name), report)?, circuits::Undo::none())
-            }
+            true => (attach(settings, topology)?, Undo::Changes(Vec::new())),
+            false => (Fabric::up(Topology::load(topology)?, Some(name), report)?, Undo::Own(None)),
         };
         circuits::set(&fabric, experiment, &Circuits::default(), &mut undo)?;
         if experiment.has_failures() {
@@ -105,10 +106,10 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// The interface of a host.
-    fn interface(&self, name: &Name) -> Result<String, RunError> {
+    /// A host of the workload.
+    fn host(&self, name: &Name) -> Result<&Host, RunError> {
         let host = self.hosts.iter().find(|host| host.end.node == name.as_str());
-        host.map(|host| host.end.interface.clone()).ok_or_else(|| {
+        host.ok_or_else(|| {
             RunError::NoHosts(format!("'{name}' in 'sites' is no host of the fabric"))
         })
     }
@@ -147,7 +148,7 @@ impl<'a> Bench<'a> {
 
     /// Configures all routers for a variant.
     pub(super) fn vary(&mut self, key: &Key, report: OnProgress) -> Result<(), RunError> {
-        let Some(index) = key.point.variant.as_ref().map(|(index, _)| *index) else {
+        let Some(index) = key.point.index() else {
             return Ok(());
         };
         if self.variant == Some(index) {
@@ -165,12 +166,19 @@ impl<'a> Bench<'a> {
         for name in &variant.routers {
             self.fabric.node(name.as_str())?.run(&words)?;
         }
-        circuits::set(&self.fabric, self.experiment, &variant.circuits, &mut self.undo)?;
+        let changed =
+            circuits::set(&self.fabric, self.experiment, &variant.circuits, &mut self.undo)?;
         if self.experiment.has_failures() {
             run_before_others(&self.fabric)?;
+        } else if !changed && variant.commands.is_empty() {
+            self.variant = Some(index);
+            return Ok(());
         }
         self.fabric.converge(CONVERGENCE_LIMIT, report)?;
         self.await_bfd(report)?;
+        if self.probes(key) {
+            leaves::await_moves(&self.fabric, report)?;
+        }
         self.variant = Some(index);
         Ok(())
     }
@@ -198,8 +206,7 @@ impl<'a> Bench<'a> {
         report: OnProgress,
         interrupted: &AtomicBool,
     ) -> Result<Run, RunError> {
-        let variant = key.point.variant.as_ref().map(|(index, _)| *index);
-        if self.experiment.failures(variant).is_empty() {
+        if self.experiment.failures(key.point.index()).is_empty() {
             return self.undisturbed(key, report, interrupted);
         }
         failure::measure(self, &key, report, interrupted)
@@ -245,10 +252,9 @@ impl<'a> Bench<'a> {
     /// The stream of a run.
     fn stream(&self, key: &Key, limit: Limit) -> Result<Stream, NetnsError> {
         let (queue_pairs, rate) = (key.point.queue_pairs.get(), self.experiment.traffic.rate.get());
-        let own_ports = key.point.inner_port == InnerPort::PerQueuePair;
         let stream =
             Stream::between(&self.deployed, &self.from, &self.to, queue_pairs, rate, limit)?;
-        Ok(stream.with(key.numbers_seed(), own_ports))
+        Ok(stream.with(key.numbers_seed(), source_port(key)))
     }
 
     /// Sends the frames of a run and reads the load of each link.
@@ -263,20 +269,22 @@ impl<'a> Bench<'a> {
             run.reordered = arrived.reordered();
             run.duplicated = arrived.duplicated();
             run.seconds = sent.nanoseconds as f64 / 1e9;
-            Ok(())
+            Ok(Duration::try_from_secs_f64(run.seconds).unwrap_or_default())
         })
     }
 
-    /// Reads the load of each link and of the CPUs while `work` fills in the rest of a run.
+    /// Reads the load of each link and of the CPUs while `work` fills in the rest of a run and returns
+    /// how long traffic flowed.
     fn observe(
         &self,
         key: &Key,
         attempts: u32,
-        work: impl FnOnce(&mut Run) -> Result<(), RunError>,
+        work: impl FnOnce(&mut Run) -> Result<Duration, RunError>,
     ) -> Result<Run, RunError> {
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
         let (busy, total) = machine::cpu_time();
         let before = self.paths.loads(&self.deployed)?;
+        let bytes = self.circuit_bytes()?;
         let mut run = Run {
             key: key.clone(),
             unix_time,
@@ -287,6 +295,7 @@ impl<'a> Bench<'a> {
             duplicated: 0,
             seconds: 0.0,
             busy: 0.0,
+            full: None,
             attempts,
             outage: None,
             outage_longest: None,
@@ -294,7 +303,8 @@ impl<'a> Bench<'a> {
             workload: None,
             jobs: BTreeMap::new(),
         };
-        work(&mut run)?;
+        let time = work(&mut run)?;
+        run.full = self.full(&bytes, time)?;
         let mut loads = self.paths.loads(&self.deployed)?;
         for (name, load) in &mut loads {
             *load = load.saturating_sub(before.get(name).copied().unwrap_or_default());
@@ -304,6 +314,36 @@ impl<'a> Bench<'a> {
         run.busy = busy_after.saturating_sub(busy) as f64 / ticks as f64;
         run.tiers = tiers(&self.paths, &loads);
         Ok(run)
+    }
+}
+
+/// The bytes that the near ends of the links into circuits have sent.
+type Bytes = BTreeMap<Endpoint, u64>;
+
+impl Bench<'_> {
+    fn circuit_bytes(&self) -> Result<Bytes, RunError> {
+        let mut bytes = Bytes::new();
+        for near in self.paths.circuits(self.deployed.topology()).into_keys() {
+            let counters = counters::read(&self.deployed.namespace(&near.node)?)?;
+            let sent = counters.get(&near.interface).map_or(0, |counters| counters.tx_bytes);
+            bytes.insert(near, sent);
+        }
+        Ok(bytes)
+    }
+
+    /// The largest share of its rate that a circuit on the path carried since `before`, in `time`. The
+    /// circuits themselves say what their rates are.
+    fn full(&self, before: &Bytes, time: Duration) -> Result<Option<f64>, RunError> {
+        let after = self.circuit_bytes()?;
+        let mut full: Option<f64> = None;
+        for (near, circuit) in self.paths.circuits(self.deployed.topology()) {
+            let Some(rate) = circuits::rate(&self.deployed, &circuit)? else { continue };
+            let [before, after] = [before, &after].map(|of| of.get(&near).copied());
+            let bytes = after.unwrap_or_default().saturating_sub(before.unwrap_or_default());
+            let share = bytes as f64 * 8.0 / (rate as f64 * time.as_secs_f64().max(1e-9));
+            full = Some(full.map_or(share, |full| full.max(share)));
+        }
+        Ok(full)
     }
 }
 
@@ -362,6 +402,15 @@ fn wanted(dataplane: &Dataplane, seed: u64) -> daemon::Settings {
         datapath: dataplane.datapath.as_ref().map(ToString::to_string),
         bins: dataplane.bins.unwrap_or(BINS).into(),
         seed,
+    }
+}
+
+/// The inner source ports of a run.
+const fn source_port(key: &Key) -> SourcePort {
+    match key.point.inner_port {
+        InnerPort::Constant => SourcePort::Constant(INNER_PORT),
+        InnerPort::PerQueuePair => SourcePort::PerQueuePair,
+        InnerPort::SoftRoce => SourcePort::SoftRoce,
     }
 }
 

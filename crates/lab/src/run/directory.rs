@@ -13,6 +13,7 @@ use experiment::report::Report;
 use experiment::{Experiment, Run, Summary, table};
 
 use super::RunError;
+use super::inputs::Inputs;
 use crate::owner::give_to_user;
 
 const RUNS: &str = "runs.jsonl";
@@ -30,7 +31,7 @@ pub fn load(path: &Path) -> Result<Results, RunError> {
     let bytes = fs::read(&file).map_err(error(&file))?;
     let manifest: Manifest =
         serde_json::from_slice(&bytes).map_err(|source| error(&file)(source.into()))?;
-    let experiment = if manifest.quick { experiment.quick() } else { experiment };
+    let experiment = experiment.form(manifest.quick);
     let file = path.join(RUNS);
     let text = fs::read_to_string(&file).map_err(error(&file))?;
     let (runs, _) = Run::parse_lines(&text).map_err(|(line, source)| RunError::Line {
@@ -53,25 +54,26 @@ pub(super) struct Directory {
 impl Directory {
     /// Opens or creates the directory. Runs that are there must be of the same experiment, commit
     /// and machine.
-    pub(super) fn open(path: &Path, manifest: &Manifest, text: &str) -> Result<Self, RunError> {
-        if !path.exists() {
-            fs::create_dir_all(path).and_then(|()| give_to_user(path)).map_err(error(path))?;
-        }
+    pub(super) fn open(
+        path: &Path,
+        manifest: &Manifest,
+        inputs: &Inputs,
+    ) -> Result<Self, RunError> {
+        make(path)?;
         let file = path.join(MANIFEST);
         match fs::read(&file) {
             Ok(bytes) => {
                 let earlier: Manifest = serde_json::from_slice(&bytes)
                     .map_err(|_| RunError::NotEmpty(path.to_owned()))?;
                 let differences = earlier.differences(manifest);
-                if !differences.is_empty() {
-                    return Err(RunError::Other { path: path.to_owned(), differences });
+                match differences.is_empty() {
+                    true => {}
+                    // There is nothing to mix with.
+                    false if !has_runs(path) => put(path, manifest, inputs)?,
+                    false => return Err(RunError::Other { path: path.to_owned(), differences }),
                 }
             }
-            Err(_) if is_empty(path)? => {
-                write(&path.join(EXPERIMENT), text.as_bytes())?;
-                let manifest = serde_json::to_vec_pretty(manifest).unwrap_or_default();
-                write(&file, &manifest)?;
-            }
+            Err(_) if is_empty(path)? => put(path, manifest, inputs)?,
             Err(_) => return Err(RunError::NotEmpty(path.to_owned())),
         }
         let file = path.join(RUNS);
@@ -138,6 +140,9 @@ impl Directory {
         put("summary.csv", table::summary(&summary))?;
         put("runs.csv", table::runs(&self.runs))?;
         put("links.csv", table::links(&self.runs))?;
+        if self.runs.iter().any(|run| run.workload.is_some()) {
+            put("iterations.csv", table::iterations(&self.runs))?;
+        }
         if !experiment.jobs.is_empty() {
             put("jobs.csv", table::jobs(&self.runs))?;
         }
@@ -151,6 +156,31 @@ impl Directory {
 
 fn error(path: &Path) -> impl Fn(std::io::Error) -> RunError {
     move |source| RunError::File { path: path.to_owned(), source }
+}
+
+fn make(path: &Path) -> Result<(), RunError> {
+    if path.exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(path).and_then(|()| give_to_user(path)).map_err(error(path))
+}
+
+/// Writes the files that repeat the experiment, and then the manifest.
+fn put(path: &Path, manifest: &Manifest, inputs: &Inputs) -> Result<(), RunError> {
+    write(&path.join(EXPERIMENT), inputs.text.as_bytes())?;
+    for (name, bytes) in &inputs.files {
+        let file = path.join(name);
+        // All folders on the way belong to the user.
+        let folders: Vec<&Path> = file.ancestors().skip(1).collect();
+        folders.into_iter().rev().try_for_each(make)?;
+        write(&file, bytes)?;
+    }
+    let manifest = serde_json::to_vec_pretty(manifest).unwrap_or_default();
+    write(&path.join(MANIFEST), &manifest)
+}
+
+fn has_runs(path: &Path) -> bool {
+    fs::metadata(path.join(RUNS)).is_ok_and(|file| file.len() > 0)
 }
 
 fn is_empty(path: &Path) -> Result<bool, RunError> {
@@ -205,11 +235,34 @@ mod tests {
         .unwrap()
     }
 
+    fn inputs() -> Inputs {
+        let files = [("topologies/a/x.conf".to_owned(), b"hostname a".to_vec())].into();
+        Inputs { text: "name".into(), files, ..Inputs::default() }
+    }
+
+    #[test]
+    fn a_directory_without_results_can_be_used_for_the_mended_file() {
+        let place = Place::new("mended");
+        drop(Directory::open(&place.0, &manifest(), &inputs()).unwrap());
+        let mended = Manifest { file: "2".into(), ..manifest() };
+        let new = Inputs { text: "mended".into(), ..inputs() };
+        Directory::open(&place.0, &mended, &new).unwrap().append(run(0, 2)).unwrap();
+        let read = |name: &str| fs::read_to_string(place.0.join(name)).unwrap();
+        assert_eq!(
+            (read(EXPERIMENT).as_str(), read("topologies/a/x.conf").as_str()),
+            ("mended", "hostname a")
+        );
+        assert!(read(MANIFEST).contains("\"file\": \"2\""));
+        let third = Manifest { file: "3".into(), ..manifest() };
+        let refused = Directory::open(&place.0, &third, &inputs()).unwrap_err();
+        assert!(matches!(refused, RunError::Other { .. }), "{refused}");
+    }
+
     #[test]
     fn runs_of_another_commit_or_machine_do_not_mix() {
         let place = Place::new("other");
-        Directory::open(&place.0, &manifest(), "").unwrap().append(run(0, 2)).unwrap();
-        let refused = |manifest: &Manifest| match Directory::open(&place.0, manifest, "") {
+        Directory::open(&place.0, &manifest(), &inputs()).unwrap().append(run(0, 2)).unwrap();
+        let refused = |manifest: &Manifest| match Directory::open(&place.0, manifest, &inputs()) {
             Err(RunError::Other { differences, .. }) => differences.join(", "),
             other => panic!("{other:?}"),
         };
@@ -217,13 +270,13 @@ mod tests {
         assert_eq!(refused(&other_commit), "commit: \"abc\" there, \"def\" now");
         let other_build =
             Manifest { programs: [("vtepd".to_owned(), "4".to_owned())].into(), ..manifest() };
-        assert!(refused(&other_build).starts_with("programs: "));
+        assert!(refused(&other_build).starts_with("programs vtepd: "));
         let mut other_machine = manifest();
         other_machine.machine.id = "5".into();
-        assert!(refused(&other_machine).starts_with("machine: "));
+        assert!(refused(&other_machine).starts_with("machine id: "));
         assert!(refused(&Manifest { quick: true, ..manifest() }).starts_with("quick: "));
 
-        let again = Directory::open(&place.0, &manifest(), "").unwrap();
+        let again = Directory::open(&place.0, &manifest(), &inputs()).unwrap();
         assert_eq!(again.runs(), [run(0, 2)], "the results so far are kept");
         assert!(again.has(&run(0, 2).key) && !again.has(&run(1, 2).key));
     }
@@ -231,20 +284,20 @@ mod tests {
     #[test]
     fn a_run_that_was_cut_off_is_measured_again() {
         let place = Place::new("cut");
-        Directory::open(&place.0, &manifest(), "").unwrap().append(run(0, 2)).unwrap();
+        Directory::open(&place.0, &manifest(), &inputs()).unwrap().append(run(0, 2)).unwrap();
         let file = place.0.join(RUNS);
         let whole = fs::read_to_string(&file).unwrap();
         let cut = format!("{whole}{}", whole.get(..40).unwrap());
         fs::write(&file, cut).unwrap();
 
-        let mut again = Directory::open(&place.0, &manifest(), "").unwrap();
+        let mut again = Directory::open(&place.0, &manifest(), &inputs()).unwrap();
         assert_eq!(again.runs(), [run(0, 2)]);
         again.append(run(1, 2)).unwrap();
         let runs = fs::read_to_string(&file).unwrap();
         assert_eq!(Run::parse_lines(&runs).unwrap().0, [run(0, 2), run(1, 2)]);
 
         fs::write(&file, format!("{whole}no run\n{whole}")).unwrap();
-        let damaged = Directory::open(&place.0, &manifest(), "").unwrap_err();
+        let damaged = Directory::open(&place.0, &manifest(), &inputs()).unwrap_err();
         assert!(matches!(damaged, RunError::Line { line: 2, .. }), "{damaged}");
     }
 
@@ -253,7 +306,7 @@ mod tests {
         let place = Place::new("files");
         fs::create_dir(&place.0).unwrap();
         fs::write(place.0.join("thesis.tex"), "x").unwrap();
-        let refused = Directory::open(&place.0, &manifest(), "").unwrap_err();
+        let refused = Directory::open(&place.0, &manifest(), &inputs()).unwrap_err();
         assert!(matches!(refused, RunError::NotEmpty(_)), "{refused}");
         assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1);
     }

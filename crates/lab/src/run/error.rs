@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::program::ProgramError;
 use crate::counters::CountersError;
 use crate::deployed::DeployedError;
 use crate::fabric::FabricError;
@@ -87,6 +88,9 @@ pub enum RunError {
         /// What is wrong.
         message: String,
     },
+    /// The program of the workload could not be run.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// The workload could not be run.
     #[error(transparent)]
     Job(#[from] WorkloadError),

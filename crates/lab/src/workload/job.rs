@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use roce::{LENGTH_MAX, Settings, SourcePort};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::schedule::{Collective, Schedule, ScheduleError};
@@ -11,7 +12,8 @@ use crate::random::{Random, SEED};
 /// A host that takes part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// Its name in reports.
+    /// Its name in reports. In a file of `lab workload`, also that of a node of the fabric, if
+    /// `namespace` is missing.
     pub name: String,
     /// Its network namespace; `None` for the caller's.
     pub namespace: Option<String>,
@@ -23,7 +25,9 @@ pub struct Host {
 }
 
 /// How the messages of a connection use its queue pairs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dealing {
     /// One message after another, each on the next queue pair.
@@ -34,8 +38,8 @@ pub enum Dealing {
 }
 
 /// Time that a rank computes before it communicates in an iteration.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "distribution")]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", tag = "distribution", deny_unknown_fields)]
 pub enum Compute {
     /// None.
     #[default]
@@ -77,30 +81,37 @@ impl Compute {
 }
 
 /// The settings of a workload.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Workload {
     /// The collective operation.
     pub collective: Collective,
     /// Bytes of a rank's buffer.
+    #[schemars(range(min = 1, max = 1_099_511_627_776_u64))]
     pub bytes: u64,
     /// Maximum bytes of a message.
+    #[schemars(range(min = 8, max = 1_073_741_824))]
     pub message: u32,
     /// Queue pairs between two hosts.
+    #[schemars(range(min = 1, max = 4096))]
     pub queue_pairs: u32,
     /// How messages use them.
     pub dealing: Dealing,
     /// How inner UDP source ports are chosen.
+    #[schemars(skip)]
     pub source_port: SourcePort,
     /// Iterations that count.
+    #[schemars(range(min = 1))]
     pub iterations: u32,
     /// Iterations before those.
     pub warm_up: u32,
     /// Time that ranks compute in each iteration.
     pub compute: Compute,
     /// Skew of an AllToAll: the exponent of Zipf's law for the destinations' shares. 0 for none.
+    #[schemars(range(min = 0, max = 10))]
     pub skew: f64,
     /// Seed of queue pair numbers, sequence numbers, skew, pairs and compute times.
+    #[schemars(skip)]
     pub seed: u64,
     /// Maximum seconds of an iteration.
     pub limit: f64,
@@ -244,7 +255,7 @@ mod tests {
         assert_eq!(other.ideal(&schedule), Some(2 * 1500 * 1082 * 8));
     }
 
-    /// The example of docs/guide/workloads.md, with all forms of a value.
+    /// As in docs/guide/workloads.md, with all forms of a value.
     #[test]
     fn a_job_can_be_written_as_json() {
         let text = r#"[{"name": "training",

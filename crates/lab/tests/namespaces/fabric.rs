@@ -43,6 +43,9 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     let link = r1.run(&["ip", "link", "show", "up1"]).unwrap();
     assert!(link.contains("mtu 1400") && link.contains("alias hello there"), "{link}");
     assert!(fabric.node("h1").unwrap().run(&["ping", "-c", "1", "-W", "5", "192.0.2.1"]).is_ok());
+    let host = fabric.node("h1").unwrap().namespace().unwrap();
+    let cut = || ports::ethtool::is_off("eth1", "tx-udp-segmentation").unwrap();
+    assert!(host.enter(cut).unwrap(), "frames leave a host one by one");
     assert!(fabric.node("side").unwrap().run(&["ip", "link", "show", "up1"]).is_ok());
 
     // The bind and `/sys` are visible only in the node.

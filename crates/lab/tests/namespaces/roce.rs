@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lab::netns::{Namespace, veth};
 use lab::random::SEED;
-use lab::roce::{InnerPort, Limit, Sink, Source, connections};
+use lab::roce::{Limit, Sink, Source, SourcePort, connections};
 use root_test::root_test;
 
 #[root_test]
@@ -20,7 +20,7 @@ fn all_that_a_source_sends_arrives_in_order() {
         interface: "eth1".into(),
         destination: "192.0.2.2".parse().unwrap(),
         connections: connections(SEED, 8),
-        inner_port: InnerPort::Constant(49152),
+        inner_port: SourcePort::Constant(49152),
         payload: 64,
         rate: 20_000,
         mark: 1,

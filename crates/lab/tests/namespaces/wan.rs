@@ -9,7 +9,7 @@ use std::time::Duration;
 use lab::netns::{Namespace, veth};
 use lab::process::{Process, wait_until};
 use lab::random::SEED;
-use lab::roce::{InnerPort, Limit, Sink, Source, connections};
+use lab::roce::{Limit, Sink, Source, SourcePort, connections};
 use lab::wan::{Change, change};
 use nix::sys::signal::Signal;
 use root_test::root_test;
@@ -125,7 +125,7 @@ fn frames_are_late_by_the_delay_and_keep_their_order() {
         interface: "eth1".into(),
         destination: "192.0.2.2".parse().unwrap(),
         connections: connections(SEED, 8),
-        inner_port: InnerPort::Constant(49152),
+        inner_port: SourcePort::Constant(49152),
         payload: 1024,
         rate: 10_000,
         mark: 1,
@@ -309,7 +309,7 @@ fn as_many_frames_are_lost_as_the_circuit_was_set_to() {
         interface: "eth1".into(),
         destination: "192.0.2.2".parse().unwrap(),
         connections: connections.clone(),
-        inner_port: InnerPort::Constant(49152),
+        inner_port: SourcePort::Constant(49152),
         payload: 64,
         rate: 30_000,
         mark: SEED,

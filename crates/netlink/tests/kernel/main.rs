@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod discard;
 mod dump;
 mod leaf;
 mod monitor;

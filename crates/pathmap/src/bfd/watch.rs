@@ -191,7 +191,7 @@ impl Watch {
     /// with its ports (RFC 8971 section 5).
     pub fn receive(&mut self, arrived: &Arrived, now: Duration) {
         let Arrived { ends: (address, local), ports: (outer, port), source, control } = arrived;
-        let target = Target { local: *local, address: *address, port: *port };
+        let target = Target { local: *local, address: *address, port: *port, by_kernel: false };
         let owner = match NonZeroU32::new(control.your) {
             Some(your) => self.owners.get(&your).copied(),
             None => self.answer(target, (*outer, *source), now),

@@ -9,13 +9,18 @@ use crate::prober::Pair;
 
 /// Time without a frame after which a queue pair hardly counts for new ones.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time without a frame after which it does not count at all. Not longer than a new queue pair stays:
-/// else that moved because of those that have ended.
+/// Time without a frame after which it does not count at all. It is at most `rebalance::HOLD`, the
+/// time for which a new queue pair does not move for balance. Otherwise queue pairs that have ended
+/// would make new ones move.
 const IDLE: Duration = Duration::from_secs(1);
+/// The longest pause from which a queue pair is expected to come back. After a longer one, it is
+/// taken to belong to another job.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A paused queue pair counts this part of its load for new ones: it decides among equal paths.
 const PAUSED_PART: u64 = 1024;
 
-/// Intervals with a pause after which the rate of such an interval is taken.
+/// After so many intervals in a row that had a pause, and whose rate was not taken, the rate of the
+/// next one is taken.
 const MOST_SKIPPED: u8 = 3;
 
 /// Whether a queue pair sends.
@@ -93,7 +98,8 @@ pub struct Flow {
     pub active: Duration,
     /// Whether it sends.
     activity: Activity,
-    /// For how long it has not sent, and the longest such pause that came to an end.
+    /// For how long it has not sent, and the longest such pause that came to an end, up to
+    /// [`LONGEST_PAUSE`].
     silent: Duration,
     longest_pause: Duration,
     /// Whether it was paused at any time since the last measurement.
@@ -169,6 +175,12 @@ impl Flow {
         self.moves += 1;
     }
 
+    /// Whether it is on the path of `qp-hash` and does not leave it soon: it has no other path to
+    /// move to, or it has not moved until its rate was measured.
+    pub(super) const fn stays_hashed(&self) -> bool {
+        self.hashed && (self.wanted.is_none() || self.rate > 0)
+    }
+
     pub(super) fn may_move(&self, now: Duration, hold: Duration) -> bool {
         self.wanted.is_none()
             && self.decided.is_none_or(|decided| now.saturating_sub(decided) >= hold)
@@ -187,7 +199,9 @@ impl Flow {
         let silent = now.saturating_sub(last.unwrap_or_default().max(self.first));
         let before = std::mem::replace(&mut self.silent, silent);
         if silent < before {
-            self.longest_pause = self.longest_pause.max(before);
+            let is_pause = before <= LONGEST_PAUSE;
+            self.longest_pause =
+                if is_pause { self.longest_pause.max(before) } else { Duration::ZERO };
         }
         self.has_paused |= silent.max(before) >= PAUSE;
         let expected = 2 * self.longest_pause;

@@ -4,7 +4,6 @@
 //! of the leaf with the lower VTEP address. So acknowledgements follow data, and a leaf moves only
 //! the queue pairs that lead. Those that follow take the same links, and are as even as they are.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use super::rebalance::HOLD;
@@ -123,7 +122,7 @@ impl Placer {
 /// Whether the own direction leads.
 fn leads(flow: &Flow, told: &Told, target: Target) -> bool {
     let (own, other) = (flow.rate, u64::from(told.kilobytes));
-    let by_address = || Ipv4Addr::to_bits(target.local) < Ipv4Addr::to_bits(target.address);
+    let by_address = || target.local < target.address;
     match (own, other) {
         (0, _) | (_, 0) => by_address(),
         _ if own >= other.saturating_mul(DATA) => true,

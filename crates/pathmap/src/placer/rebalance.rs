@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::{Flow, FlowId, Moves, NOMINAL, Placer, Reading, Target};
-use crate::load::AGE;
+use crate::load::{AGE, WISH_HOLD};
 use crate::prober::Pair;
 
 /// How often loads are measured.
@@ -36,18 +36,29 @@ pub(super) struct Turn {
     pub(super) wish: u32,
     /// When the wish became greater last.
     risen: Duration,
+    /// Since when it is not 0.
+    since: Duration,
     /// Counts the VTEPs for which moves were looked for.
     next: usize,
 }
 
 impl Turn {
-    fn want(&mut self, gain: u128, now: Duration) {
+    fn want(&mut self, gain: f64, now: Duration) {
         // The order of gains is what counts, so their logarithm is enough.
-        let wish = if gain == 0 { 0 } else { (1e6 * (1.0 + (gain as f64).log2())) as u32 };
+        let wish = if gain > 0.0 { (1e6 * (1.0 + gain.max(1.0).log2())) as u32 } else { 0 };
         if wish > self.wish {
             self.risen = now;
         }
+        if self.wish == 0 {
+            self.since = now;
+        }
         self.wish = wish;
+    }
+
+    /// Whether all had the time to hear of the wish. One that rises again and again, because of what
+    /// others report, is not waited for any longer.
+    fn is_heard(&self, settle: Duration, now: Duration) -> bool {
+        now.saturating_sub(self.risen) >= settle || now.saturating_sub(self.since) >= WISH_HOLD
     }
 }
 
@@ -78,19 +89,26 @@ impl Placer {
     /// Has workers ask again for queue pairs that may move now.
     fn release_moves(&mut self, read: &impl Fn(u32) -> Reading, now: Duration) {
         let last = |slot| read(slot).last;
-        if self.flows.iter().any(|(id, flow)| self.may_move(id, flow, last, now)) {
+        let mut by_workers = self.flows.iter().filter(|(id, _)| !id.target.by_kernel);
+        if by_workers.any(|(id, flow)| self.may_move(id, flow, last, now)) {
             self.version += 1;
         }
     }
 
     /// Looks which queue pairs send. If that changed, new plans are made.
     fn note_pauses(&mut self, read: &impl Fn(u32) -> Reading, now: Duration) {
-        let (mut changed, mut idle) = (false, false);
-        for flow in self.flows.values_mut() {
+        let (mut changed, mut idle, mut awake) = (false, false, Vec::new());
+        for (id, flow) in &mut self.flows {
+            let was_idle = flow.is_idle();
             let has_changed = flow.note_last(read(flow.slot).last, now);
             changed |= has_changed;
             idle |= has_changed && flow.is_idle();
+            // Nobody asks for a queue pair that the kernel encapsulates.
+            if was_idle && !flow.is_idle() {
+                awake.push(*id);
+            }
         }
+        awake.into_iter().for_each(|id| self.wake(id, now));
         if idle {
             // Workers ask again.
             self.version += 1;
@@ -148,6 +166,13 @@ impl Placer {
         }
     }
 
+    /// Whether the reports of other VTEPs are to arrive as often as from those with queue pairs:
+    /// while this leaf or another one wants to move. They then agree whose turn it is.
+    #[must_use]
+    pub fn wants_reports(&self, now: Duration) -> bool {
+        self.options.moves == Moves::AfterGap && (self.turn.wish > 0 || self.foreign.is_wanted(now))
+    }
+
     /// Decides moves that make the load more even, if it is this leaf's turn.
     fn rebalance(&mut self, now: Duration) {
         let targets: Vec<Target> = self.targets.keys().copied().collect();
@@ -157,15 +182,18 @@ impl Placer {
                 self.examine(*target, now);
             }
         }
-        let gain = |target: &Target| self.targets.get(target).map_or(0, |paths| paths.gain);
-        let Some(best) = targets.iter().copied().max_by_key(gain) else { return };
+        let gain = |target: &Target| self.targets.get(target).map_or(0.0, |paths| paths.gain);
+        let Some(best) = targets.iter().copied().max_by(|a, b| gain(a).total_cmp(&gain(b))) else {
+            return;
+        };
         self.turn.want(gain(&best), now);
         if self.turn.wish == 0 {
             return;
         }
         if !self.foreign.is_empty() {
-            let is_heard = now.saturating_sub(self.turn.risen) >= self.options.settle;
-            if !is_heard || !self.foreign.is_first((self.turn.wish, best.local), now) {
+            let is_heard = self.turn.is_heard(self.options.settle, now);
+            let is_first = self.foreign.is_first((self.turn.wish, best.local), now);
+            if !(is_heard && is_first) {
                 return;
             }
         }
@@ -179,8 +207,8 @@ impl Placer {
     }
 
     /// Notes what the best moves of queue pairs to this target would gain.
-    fn examine(&mut self, target: Target, now: Duration) -> u128 {
-        let gain = self.best_moves(target, now).map_or(0, |(gain, _)| gain);
+    fn examine(&mut self, target: Target, now: Duration) -> f64 {
+        let gain = self.best_moves(target, now).map_or(0.0, |(gain, _)| gain);
         if let Some(paths) = self.targets.get_mut(&target) {
             paths.gain = gain;
         }
@@ -201,7 +229,7 @@ impl Placer {
     }
 
     /// The moves that make the load most even, and their gain.
-    fn best_moves(&self, target: Target, now: Duration) -> Option<(u128, Vec<(FlowId, Pair)>)> {
+    fn best_moves(&self, target: Target, now: Duration) -> Option<(f64, Vec<(FlowId, Pair)>)> {
         let paths = self.targets.get(&target).filter(|paths| paths.routes.len() > 1)?;
         let route = |flow: &Flow| Some((paths.route_of(flow.goal())?, flow.load_for_moves()));
         let mut movable: Vec<(u32, FlowId, (usize, u64))> = self

@@ -31,7 +31,7 @@ impl Placer {
     /// A queue pair is to be reported soon.
     pub(super) fn tell(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(&id).filter(|flow| !flow.queued) else { return };
-        let queue = &mut self.telling.entry(id.target).or_default().queue;
+        let queue = &mut self.telling.entry(id.target.vtep()).or_default().queue;
         if queue.len() < MOST_WAITING {
             flow.queued = true;
             queue.push_back(id);
@@ -40,7 +40,7 @@ impl Placer {
 
     /// All queue pairs to a VTEP are to be reported soon.
     pub(super) fn tell_all(&mut self, target: Target) {
-        self.telling.entry(target).or_default().again = Duration::ZERO;
+        self.telling.entry(target.vtep()).or_default().again = Duration::ZERO;
     }
 
     /// What to report to the VTEP `to`. Answers take the parts of the loads in turns.
@@ -53,7 +53,7 @@ impl Placer {
     fn flows_to_tell(&mut self, to: Target, now: Duration) -> Vec<FlowReport> {
         let Some(telling) = self.telling.get(&to) else { return Vec::new() };
         if telling.again <= now {
-            let of_target = |id: &&FlowId| id.target == to;
+            let of_target = |id: &&FlowId| id.target.vtep() == to;
             let all: Vec<FlowId> = self.flows.keys().filter(of_target).copied().collect();
             let number = u32::try_from(all.len()).unwrap_or(u32::MAX);
             let again = (AGAIN * number / FEW).clamp(AGAIN, AGAIN_MOST);

@@ -1,7 +1,7 @@
 //! What a placer is told, and what it remembers about a VTEP.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use path::Key as FlowKey;
@@ -18,15 +18,26 @@ const MARGIN: Duration = Duration::from_micros(200);
 /// Queue pairs that a plan is made for.
 pub(super) const LENGTH: usize = 64;
 
-/// A remote VTEP, as outer addresses and UDP destination port.
+/// A remote VTEP, as outer addresses of one family and UDP destination port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
     /// The local VTEP.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// The remote VTEP.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// UDP destination port.
     pub port: u16,
+    /// Whether kernel VXLAN encapsulates. The next hop then follows from the source port, by a hash
+    /// of the kernel, so that not all pairs can be used.
+    pub by_kernel: bool,
+}
+
+impl Target {
+    /// The same VTEP, whoever encapsulates: as probes and reports name it.
+    #[must_use]
+    pub const fn vtep(self) -> Self {
+        Self { by_kernel: false, ..self }
+    }
 }
 
 /// A queue pair towards a remote VTEP.
@@ -44,7 +55,7 @@ impl FlowId {
     /// The hosts and the number of the queue pair. `None` for a flow of another kind.
     pub(super) const fn channel(&self) -> Option<(Channel, QueuePair)> {
         let FlowKey::QueuePair { source, destination, queue_pair } = self.key else { return None };
-        let (target, vni) = (self.target, self.vni);
+        let (target, vni) = (self.target.vtep(), self.vni);
         Some((Channel { target, vni, hosts: (source, destination) }, queue_pair))
     }
 }
@@ -162,12 +173,25 @@ pub(super) struct Paths {
     pub(super) has_30: bool,
     pub(super) plan: Plan,
     /// What the best moves would gain when they were looked for last.
-    pub(super) gain: u128,
+    pub(super) gain: f64,
 }
 
 impl Paths {
     pub(super) fn route_of(&self, pair: Pair) -> Option<usize> {
         self.of_pair.get(&pair).copied()
+    }
+
+    /// Sets the delays of known pairs.
+    pub(super) fn set_delays(&mut self, delays: impl Iterator<Item = (Pair, Duration)>) {
+        for (pair, delay) in delays {
+            let route = self.route_of(pair).and_then(|route| self.pairs.get_mut(route));
+            let known = route.into_iter().flatten().filter(|(of, _)| *of == pair);
+            known.for_each(|(_, known)| *known = delay);
+        }
+        for (route, pairs) in self.pairs.iter_mut().enumerate() {
+            let links: Vec<Link> = self.routes.route(route).collect();
+            super::level(&links, pairs);
+        }
     }
 
     /// Where a pair leads.

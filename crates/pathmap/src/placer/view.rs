@@ -28,11 +28,12 @@ pub struct PathView {
 pub struct TierView {
     /// Number of links.
     pub links: usize,
-    /// Maximum over mean of the queue pairs on each link; weights of next hops count.
+    /// Maximum over mean of the queue pairs on each link. The share of a next hop is its weight
+    /// ([`balance::weighted_mmr`]).
     pub mmr: f64,
-    /// Jain's index of the same.
+    /// Jain's index of the queue pairs on each link, each divided by the weight of its next hop.
     pub jain: f64,
-    /// The lowest maximum over mean that whole queue pairs allow.
+    /// The lowest maximum over mean that whole queue pairs allow with these weights.
     pub floor: f64,
 }
 
@@ -53,7 +54,7 @@ impl Placer {
         super::links_of(self.targets.get(&target), pair)
     }
 
-    /// The paths to a target.
+    /// The paths to a target. Queue pairs count on them whoever encapsulates.
     #[must_use]
     pub fn paths(&self, target: Target) -> Vec<PathView> {
         let Some(paths) = self.targets.get(&target) else { return Vec::new() };
@@ -69,7 +70,7 @@ impl Placer {
                 }
             })
             .collect();
-        for (_, flow) in self.flows.iter().filter(|(id, _)| id.target == target) {
+        for (_, flow) in self.flows.iter().filter(|(id, _)| id.target.vtep() == target.vtep()) {
             if let Some(view) = paths.route_of(flow.pair).and_then(|route| views.get_mut(route)) {
                 view.flows += 1;
                 view.kilobytes += flow.rate_now;
@@ -89,12 +90,19 @@ impl Placer {
                 let on = views.iter().filter(|view| view.links.contains(link));
                 on.map(|view| view.flows as f64).sum::<f64>()
             };
+            let weight = |link: &Link| match link {
+                Link::Uplink(hop) => paths.weights.get(hop).map_or(1, |weight| (*weight).max(1)),
+                Link::Router(_) | Link::Between(..) | Link::Arrival(..) => 1,
+            };
             let loads: Vec<f64> = links.iter().map(count).collect();
+            let weights: Vec<u16> = links.iter().map(weight).collect();
+            let each = loads.iter().zip(&weights);
+            let shares: Vec<f64> = each.map(|(load, weight)| load / f64::from(*weight)).collect();
             TierView {
                 links: links.len(),
-                mmr: balance::mmr(&loads),
-                jain: balance::jain(&loads),
-                floor: balance::floor(flows, links.len()),
+                mmr: balance::weighted_mmr(&loads, &weights),
+                jain: balance::jain(&shares),
+                floor: balance::weighted_floor(flows, &weights),
             }
         };
         paths.routes.tiers().map(|links| tier(links.collect())).collect()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::state::{Outstanding, State};
-use super::{Change, DETECTED, EVIDENCE, Known, Pair, Prober, REFRESH, REVIEW, ROUNDS};
+use super::{Change, DETECTED, Known, Pair, Prober, RECENT_ANSWERS, REFRESH, REVIEW, ROUNDS};
 use crate::message::Answer;
 
 impl Prober {
@@ -14,7 +14,7 @@ impl Prober {
             sent.nonce == probe.nonce
                 && sent.pair.port == probe.port
                 && sent.records == probe.records
-                && probe.epoch == self.epoch
+                && probe.epoch == self.ids.epoch
         };
         let in_time = self.outstanding.contains_key(&probe.id);
         let of = if in_time { &mut self.outstanding } else { &mut self.late };
@@ -24,7 +24,8 @@ impl Prober {
         };
         of.remove(&probe.id);
         self.counts[1] += 1;
-        self.note_evidence(&sent);
+        self.token = answer.token;
+        self.note_answer(&sent);
         let delay = now.saturating_sub(sent.at);
         self.heard = now;
         if sent.explores && in_time {
@@ -92,10 +93,10 @@ impl Prober {
         self.pairs.iter().filter(is_on).map(|(pair, _)| *pair).collect()
     }
 
-    fn note_evidence(&mut self, sent: &Outstanding) {
-        if self.evidence.len() >= EVIDENCE {
-            self.evidence.pop_front();
+    fn note_answer(&mut self, sent: &Outstanding) {
+        if self.recent_answers.len() >= RECENT_ANSWERS {
+            self.recent_answers.pop_front();
         }
-        self.evidence.push_back((sent.at, sent.pair));
+        self.recent_answers.push_back((sent.at, sent.pair));
     }
 }

@@ -46,7 +46,10 @@ impl Prober {
             let most = usize::from(self.settings.most_ports) - self.ports.len();
             self.add_ports(now, self.ports.len().min(most));
         }
-        let is_degraded = self.pairs.values().any(|state| state.lost);
+        let known = self.pairs.iter();
+        let known = known.filter_map(|(pair, state)| Some((*pair, state.known.as_ref()?)));
+        let is_gone = self.ready && self.routes.is_any_gone(known, self.version, now);
+        let is_degraded = is_gone || self.pairs.values().any(|state| state.lost);
         if is_degraded && now.saturating_sub(self.explored) >= EXPLORE {
             self.explored = now;
             self.explore(now);

@@ -17,7 +17,7 @@ impl Prober {
         let is_used = self.used.contains(&sent.pair);
         let is_silent = self.is_silent(now);
         let is_known = self.pairs.get(&sent.pair).is_some_and(|state| state.known.is_some());
-        let counts = !is_known || self.has_evidence(sent.pair, sent.at);
+        let counts = !is_known || self.another_answered(sent.pair, sent.at);
         let Some(state) = self.pairs.get_mut(&sent.pair) else { return };
         if !state.miss(&sent, counts) {
             return;
@@ -39,9 +39,9 @@ impl Prober {
     }
 
     /// Whether a probe of another pair was answered that was sent at about this time.
-    fn has_evidence(&self, pair: Pair, at: Duration) -> bool {
+    fn another_answered(&self, pair: Pair, at: Duration) -> bool {
         let window = self.settings.interval / 3;
-        self.evidence.iter().any(|(sent, of)| *of != pair && sent.abs_diff(at) <= window)
+        self.recent_answers.iter().any(|(sent, of)| *of != pair && sent.abs_diff(at) <= window)
     }
 
     /// The number of probes without an answer after which a pair is dead.
@@ -67,16 +67,16 @@ impl Prober {
         }
     }
 
-    /// Declares pairs dead that have missed enough, where there is evidence that the VTEP answers.
-    pub(super) fn bury_missing(&mut self, now: Duration) {
+    /// Declares pairs dead that have missed enough answers while other pairs were answered.
+    pub(super) fn mark_missing_dead(&mut self, now: Duration) {
         let missing = self.missing();
         let is_dead = |state: &State| state.known.is_some() && state.missed >= missing;
         let dead = |(pair, state): (&Pair, &State)| is_dead(state).then_some(*pair);
-        self.bury(self.pairs.iter().filter_map(dead).collect(), now);
+        self.mark_dead(self.pairs.iter().filter_map(dead).collect(), now);
     }
 
     /// Pairs are dead.
-    pub(super) fn bury(&mut self, dead: Vec<Pair>, now: Duration) {
+    pub(super) fn mark_dead(&mut self, dead: Vec<Pair>, now: Duration) {
         // Pairs on the same route are not probed often, and must not be used before they are.
         let route = |pair: &Pair| Some((pair.hop, self.pairs.get(pair)?.known.as_ref()?));
         let alike = |(hop, route)| self.unused_on(hop, route);
@@ -84,7 +84,7 @@ impl Prober {
         let alike: Vec<Pair> = alike.into_iter().filter(|pair| !dead.contains(pair)).collect();
         for pair in dead.into_iter().chain(alike) {
             if let Some(state) = self.pairs.get_mut(&pair) {
-                state.bury();
+                state.mark_dead();
             }
             self.version += 1;
             self.changes.push(Change::Lost(pair));

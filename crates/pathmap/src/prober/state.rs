@@ -36,6 +36,8 @@ struct Record {
 pub(super) struct State {
     /// By plain probes, with the recorded addresses if those of a probe with Record Route agree.
     pub(super) known: Option<Known>,
+    /// Whether probes with Record Route are sent. Without them, plain ones tell all there is.
+    records: bool,
     record: Option<Record>,
     /// Rounds of plain probes without an answer.
     pub(super) tries: u8,
@@ -55,9 +57,10 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) const fn new(due: Duration) -> Self {
+    pub(super) const fn new(due: Duration, records: bool) -> Self {
         Self {
             known: None,
+            records,
             record: None,
             tries: 0,
             record_tries: 0,
@@ -106,7 +109,7 @@ impl State {
         }
         if self.known.is_none() {
             let wait = if self.tries < ROUNDS { round } else { REFRESH };
-            let record = self.record.is_none().then_some(true);
+            let record = (self.records && self.record.is_none()).then_some(true);
             return ([Some(false), record], wait);
         }
         let refresh = if is_used { interval } else { REFRESH };
@@ -146,7 +149,7 @@ impl State {
     }
 
     /// The pair is dead.
-    pub(super) fn bury(&mut self) {
+    pub(super) fn mark_dead(&mut self) {
         (self.known, self.record, self.lost) = (None, None, true);
         (self.missed, self.tries, self.record_tries) = (0, 0, 0);
         self.suspect = false;
@@ -167,6 +170,9 @@ impl State {
             let addresses = complete.then(|| Arc::from(answer.recorded.as_slice()));
             self.record = Some(Record { arrival, routers, addresses });
         } else {
+            if !self.records {
+                self.record = Some(Record { arrival, routers, addresses: None });
+            }
             (self.missed, self.tries, self.suspect) = (0, 0, false);
             self.answered = self.answered.max(Some(sent.at));
             self.lost = false;
@@ -180,7 +186,8 @@ impl State {
                 Some((.., least)) if delay > least => least + (delay - least) / 16,
                 _ => delay,
             };
-            self.known = Some(Known { arrival, routers, recorded: None, delay, heard: now });
+            self.known =
+                Some(Known { arrival, routers, recorded: None, traced: None, delay, heard: now });
         }
         let Some(known) = &mut self.known else { return (false, false) };
         // Both must agree, or the option itself has changed the path.

@@ -1,7 +1,8 @@
 //! What a prober is told, and what it finds.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use path::SourcePortRange;
@@ -31,6 +32,8 @@ pub struct Settings {
     /// Most probes in a second, as packets, and most at once. The other end must answer as many:
     /// [`crate::Responder::new`].
     pub rate: u32,
+    /// Whether routers can be asked to record their addresses: there is no such option over IPv6.
+    pub records: bool,
 }
 
 impl Default for Settings {
@@ -41,7 +44,34 @@ impl Default for Settings {
             most_ports: 256,
             range: SourcePortRange::DEFAULT,
             rate: 4000,
+            records: true,
         }
+    }
+}
+
+/// The numbers of probes: an epoch, and ids that are counted in it. The other end answers each of
+/// them once ([`crate::replay`]), so all probers of one VTEP count together, also one after another.
+#[derive(Debug, Clone)]
+pub struct Ids {
+    pub(super) epoch: u32,
+    last: Arc<AtomicU32>,
+}
+
+impl Ids {
+    /// Counts from the id after `last`. `epoch` is higher than that of earlier processes.
+    #[must_use]
+    pub fn new(epoch: u32, last: u32) -> Self {
+        Self { epoch, last: Arc::new(AtomicU32::new(last)) }
+    }
+
+    /// The id that was used last.
+    #[must_use]
+    pub fn last(&self) -> u32 {
+        self.last.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn next(&self) -> u32 {
+        self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 }
 
@@ -55,6 +85,9 @@ pub struct Known {
     /// The address of each router's outgoing interface, in order. `None` if not every router has
     /// recorded one: the tiers between the leaves are unknown.
     pub recorded: Option<Arc<[Ipv4Addr]>>,
+    /// The address from which each router sends errors, in order, without routers that send none.
+    /// `None` if the path was probed, and not traced.
+    pub traced: Option<Arc<[IpAddr]>>,
     /// Time from probe to answer.
     pub delay: Duration,
     /// When the last answer arrived.
@@ -65,7 +98,9 @@ impl Known {
     /// Whether every router on the way is known.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.recorded.as_ref().is_some_and(|recorded| recorded.len() == usize::from(self.routers))
+        let recorded = self.recorded.as_ref().map(|routers| routers.len());
+        let traced = self.traced.as_ref().map(|routers| routers.len());
+        recorded.or(traced) == Some(self.routers.into())
     }
 
     /// Whether both are the same route.
@@ -74,6 +109,7 @@ impl Known {
         self.arrival == other.arrival
             && self.routers == other.routers
             && self.recorded == other.recorded
+            && self.traced == other.traced
     }
 }
 

@@ -1,17 +1,20 @@
 //! A simulated fabric between two leaves that run a prober and a responder.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use pathmap::message::Message;
 use pathmap::packet::{self, Headers};
-use pathmap::prober::{Known, Settings};
-use pathmap::{Key, Pair, Prober, Random, Responder};
+use pathmap::prober::{Ids, Known, Settings};
+use pathmap::{Key, Pair, Prober, Random, Report, Responder};
 use wire::MacAddr;
 
-pub const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-pub const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+/// Both leaves over IPv4, and over IPv6.
+pub const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+pub const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+const A6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1));
+const B6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2));
 /// Probes that the other leaf answers in a second.
 pub const RATE: u32 = 4000;
 const STEP: Duration = Duration::from_millis(1);
@@ -33,6 +36,10 @@ pub struct Fabric {
     pub dead: BTreeSet<(u64, u32)>,
     /// A route that leads by another spine: uplink and spine, and the other spine.
     pub detour: Option<((u64, u32), u32)>,
+    /// Links that a router does not use: uplink and spine. Pairs that were sent meanwhile stay on the
+    /// link that they have got, as in a resilient next-hop group.
+    pub down: BTreeSet<(u64, u32)>,
+    stuck: BTreeMap<Pair, u32>,
     /// The most answers in a millisecond; more of them wait. `None`: all arrive after one.
     pub served: Option<usize>,
     /// The longest time that an answer has waited.
@@ -41,16 +48,28 @@ pub struct Fabric {
     pub answers: bool,
     /// Whether routers record their addresses.
     pub records: bool,
+    /// The prober's leaf and the other one.
+    pub ends: (IpAddr, IpAddr),
     pub random: Random,
     pub now: Duration,
     pub prober: Prober,
+    /// Opens what arrives at this leaf.
+    pub opener: Responder,
+    /// The other leaf.
     pub responder: Responder,
+    /// A packet that arrives at both leaves so many times in each millisecond.
+    pub flood: Option<(Vec<u8>, usize)>,
     seed: u64,
     key: Key,
     /// Answers on their way, with the time of their arrival.
     answering: Vec<(Duration, Vec<u8>)>,
     /// The last answer that was delivered, for replays.
     pub last_answer: Vec<u8>,
+    /// What the other leaf reports, and what was accepted in the last [`Self::run`].
+    pub report: Report,
+    pub reports: Vec<Report>,
+    /// The last probes that arrived at the other leaf.
+    pub probes: VecDeque<Vec<u8>>,
     pub sent: u64,
 }
 
@@ -58,30 +77,48 @@ pub fn key() -> Key {
     Key::new(b"0123456789abcdef").unwrap()
 }
 
+pub fn responder() -> Responder {
+    Responder::new(key(), Key::new(b"the-other-secret").unwrap(), RATE)
+}
+
 impl Fabric {
     pub fn new(uplinks: u64, spines: u32, seed: u64, settings: Settings) -> Self {
         let secret = Key::new(b"secret-of-process").unwrap();
-        let mut prober = Prober::new(settings, secret, 7, Random::new(seed));
+        let mut prober = Prober::new(settings, secret, Ids::new(7, 0), Random::new(seed));
         prober.set_hops(Duration::ZERO, &(0..uplinks).collect::<Vec<_>>());
         Self {
             spines,
             loss: 0.0,
             dead: BTreeSet::new(),
             detour: None,
+            down: BTreeSet::new(),
+            stuck: BTreeMap::new(),
             served: None,
             longest: Duration::ZERO,
             answers: true,
             records: true,
+            ends: (A, B),
             random: Random::new(seed + 1000),
             now: Duration::ZERO,
             prober,
-            responder: Responder::new(key(), RATE),
+            opener: responder(),
+            responder: responder(),
+            flood: None,
             seed,
             key: key(),
             answering: Vec::new(),
             last_answer: Vec::new(),
+            report: Report::default(),
+            reports: Vec::new(),
+            probes: VecDeque::new(),
             sent: 0,
         }
+    }
+
+    /// The same over IPv6.
+    pub fn over_ipv6(uplinks: u64, spines: u32, seed: u64, settings: Settings) -> Self {
+        let settings = Settings { records: false, ..settings };
+        Self { ends: (A6, B6), ..Self::new(uplinks, spines, seed, settings) }
     }
 
     /// Where a pair leads.
@@ -94,6 +131,7 @@ impl Fabric {
         {
             spine = to;
         }
+        spine = self.stuck.get(&pair).copied().unwrap_or(spine);
         let middle = Ipv4Addr::from_bits(0x0a01_0000 + pair.hop as u32 * 256 + spine);
         let last = Ipv4Addr::from_bits(0x0a02_0000 + spine);
         Route { uplink: pair.hop, spine, addresses: vec![middle, last] }
@@ -107,6 +145,14 @@ impl Fabric {
             && known.recorded.as_ref().is_none_or(|recorded| **recorded == *route.addresses)
     }
 
+    /// Gives a pair another link if a router does not use its own.
+    fn stick(&mut self, pair: Pair) {
+        let route = self.route(pair);
+        if self.down.contains(&(route.uplink, route.spine)) {
+            self.stuck.insert(pair, (route.spine + 1) % self.spines);
+        }
+    }
+
     fn is_lost(&mut self) -> bool {
         self.random.below(10_000) < (self.loss * 10_000.0) as usize
     }
@@ -114,29 +160,45 @@ impl Fabric {
     /// Has the other leaf take a packet that arrived, and returns its answer.
     pub fn deliver(&mut self, packet: &[u8], arrival: u32) -> Option<Vec<u8>> {
         let received = packet::parse(packet).unwrap();
-        let Message::Probe(probe) = self.responder.open(self.now, &received)? else { return None };
-        let answer = self.responder.answer(self.now, probe, &received, arrival)?;
+        let Message::Probe(probe) = self.responder.open(&received)? else { return None };
+        let mut answer = self.responder.answer(self.now, probe, &received, arrival)?;
+        answer.report.clone_from(&self.report);
         let mut message = Message::Answer(answer).bytes();
-        self.key.seal((IpAddr::V4(B), IpAddr::V4(A)), &mut message);
-        Some(packet::build(&headers((B, A), 49_152, 62, false), &message))
+        let ends = (self.ends.1, self.ends.0);
+        self.key.seal(ends, &mut message);
+        Some(packet::build(&headers(ends, 49_152, 62, false), &message))
     }
 
     /// Has the prober take an answer. Returns whether it was accepted.
     pub fn take(&mut self, packet: &[u8]) -> bool {
         let received = packet::parse(packet).unwrap();
-        let bytes = self.key.open((IpAddr::V4(received.ends.0), IpAddr::V4(A)), received.message);
-        match bytes.map(Message::parse) {
-            Some(Ok(Message::Answer(answer))) => self.prober.answer(self.now, &answer),
+        match self.opener.open(&received) {
+            Some(Message::Answer(answer)) => {
+                let accepted = self.prober.answer(self.now, &answer);
+                self.reports.extend(accepted.then_some(answer.report));
+                accepted
+            }
             _ => false,
+        }
+    }
+
+    fn take_flood(&mut self) {
+        let Some((packet, times)) = &self.flood else { return };
+        let received = packet::parse(packet).unwrap();
+        for _ in 0..*times {
+            assert_eq!(self.opener.open(&received), None);
+            assert_eq!(self.responder.open(&received), None);
         }
     }
 
     /// Lets this time pass.
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
+        self.reports.clear();
         while self.now < end {
             self.now += STEP;
             let now = self.now;
+            self.take_flood();
             let mut left = self.served.unwrap_or(usize::MAX);
             let (due, later): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut self.answering).into_iter().partition(|(at, _)| {
@@ -157,9 +219,10 @@ impl Fabric {
             for transmit in out {
                 self.sent += 1;
                 let mut message = Message::Probe(transmit.probe).bytes();
-                self.key.seal((IpAddr::V4(A), IpAddr::V4(B)), &mut message);
+                self.key.seal(self.ends, &mut message);
                 let probe = transmit.probe;
-                let headers = headers((A, B), probe.port, probe.ttl, probe.records);
+                let headers = headers(self.ends, probe.port, probe.ttl, probe.records);
+                self.stick(transmit.pair);
                 let route = self.route(transmit.pair);
                 let dead = self.dead.contains(&(route.uplink, route.spine));
                 if dead || !self.answers || self.is_lost() {
@@ -167,6 +230,10 @@ impl Fabric {
                 }
                 let packet = self.forwarded(packet::build(&headers, &message), &route);
                 let answer = self.deliver(&packet, route.spine);
+                if self.probes.len() >= 1000 {
+                    self.probes.pop_front();
+                }
+                self.probes.push_back(packet);
                 if let Some(answer) = answer.filter(|_| !self.is_lost()) {
                     self.answering.push((now + STEP, answer));
                 }
@@ -176,6 +243,10 @@ impl Fabric {
 
     /// The packet as the routers on the way leave it.
     fn forwarded(&self, mut packet: Vec<u8>, route: &Route) -> Vec<u8> {
+        if self.ends.0.is_ipv6() {
+            packet[14 + 7] -= 2;
+            return packet;
+        }
         let header = usize::from(packet[14] & 15) * 4;
         packet[14 + 8] -= 2;
         if header > 20 && self.records {
@@ -192,7 +263,7 @@ impl Fabric {
     }
 }
 
-pub fn headers(ends: (Ipv4Addr, Ipv4Addr), port: u16, ttl: u8, records: bool) -> Headers {
+pub fn headers(ends: (IpAddr, IpAddr), port: u16, ttl: u8, records: bool) -> Headers {
     let macs = (MacAddr([2; 6]), MacAddr([4; 6]));
-    Headers { macs, ends, ports: (port, 4789), ttl, records }
+    Headers { macs, ends, ports: (port, 4789), label: 0, ttl, records }
 }

@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet;
-use pathmap::prober::{Change, Settings};
-use pathmap::{Key, Responder};
+use pathmap::prober::{Change, Ids, Settings};
+use pathmap::{Key, Prober, Random};
 
-use crate::fabric::{A, B, Fabric, RATE, headers, key};
+use crate::fabric::{A, B, Fabric, RATE, headers, key, responder};
 use crate::{ms, use_all, wrong};
 
 fn settled(seed: u64) -> Fabric {
@@ -27,13 +27,13 @@ fn probe(id: u32) -> Probe {
         ttl: 64,
         records: false,
         urgent: false,
-        time: 0,
+        token: 0,
     }
 }
 
-fn sealed(key: &Key, ends: (Ipv4Addr, Ipv4Addr), message: &Message) -> Vec<u8> {
+fn sealed(key: &Key, ends: (IpAddr, IpAddr), message: &Message) -> Vec<u8> {
     let mut bytes = message.bytes();
-    key.seal((IpAddr::V4(ends.0), IpAddr::V4(ends.1)), &mut bytes);
+    key.seal(ends, &mut bytes);
     packet::build(&headers(ends, 50_000, 64, false), &bytes)
 }
 
@@ -58,6 +58,30 @@ fn another_vteps_answers_are_refused() {
     assert!(packet::parse(&received).is_some() && !fabric.take(&received));
 }
 
+/// Another owner of the key has captured answers, and sends them again with its own content.
+#[test]
+fn answers_in_the_name_of_another_vtep_are_refused_whatever_they_claim() {
+    let mut fabric = settled(8);
+    use_all(&mut fabric);
+    for _ in 0..50 {
+        fabric.run(ms(10));
+        let received = packet::parse(&fabric.last_answer).unwrap();
+        let opened = fabric.opener.open(&received);
+        let Some(Message::Answer(captured)) = opened else { panic!("{opened:?}") };
+        let last = fabric.prober.counts[0] as u32;
+        let report = Report { wish: u32::MAX, ..Report::default() };
+        // The probe that was answered, and those that may wait for their answers.
+        for id in [captured.probe.id].into_iter().chain(last - 16..=last) {
+            let probe = Probe { id, ..captured.probe };
+            let lie = Answer { arrival: 9, probe, report: report.clone(), ..captured.clone() };
+            let packet = sealed(&key(), (B, A), &Message::Answer(lie));
+            assert!(!fabric.take(&packet), "{probe:?}");
+        }
+        assert!(fabric.reports.iter().all(|report| report.wish == 0));
+    }
+    assert_eq!((wrong(&fabric), fabric.prober.changes().len()), (0, 0));
+}
+
 #[test]
 fn a_liar_cannot_answer_what_it_did_not_receive() {
     let mut fabric = settled(3);
@@ -74,6 +98,7 @@ fn a_liar_cannot_answer_what_it_did_not_receive() {
                 let answer = Answer {
                     probe,
                     arrival: 1,
+                    token: 0,
                     ttl_seen: 62,
                     recorded: vec![],
                     report: Report::default(),
@@ -91,6 +116,31 @@ fn a_liar_cannot_answer_what_it_did_not_receive() {
 }
 
 #[test]
+fn a_flood_without_the_key_delays_no_finding_of_a_dead_path() {
+    let forged = Key::new(b"0123456789abcdeX").unwrap();
+    let message = Message::Probe(probe(1));
+    let found_after = |times: usize| {
+        let mut fabric = settled(5);
+        let used = use_all(&mut fabric);
+        fabric.run(ms(100));
+        // More than any limit in one millisecond, and then 60,000 in each second.
+        let packet = sealed(&forged, (B, A), &message);
+        fabric.flood = Some((packet.clone(), times * 1000));
+        fabric.run(ms(1));
+        fabric.flood = Some((packet, times));
+        fabric.dead.insert((1, 1));
+        let is_lost = |change: &Change| matches!(change, Change::Lost(at) if used.contains(at));
+        (1..200).find(|_| {
+            fabric.run(ms(1));
+            fabric.prober.changes().iter().any(is_lost)
+        })
+    };
+    let without = found_after(0);
+    assert!(without.is_some_and(|after| after <= 30), "{without:?}");
+    assert_eq!(found_after(60), without);
+}
+
+#[test]
 fn probes_without_the_key_and_replayed_ones_get_no_answer() {
     let mut fabric = settled(4);
     let before = fabric.responder.counts;
@@ -98,38 +148,127 @@ fn probes_without_the_key_and_replayed_ones_get_no_answer() {
     let packet = sealed(&forged, (A, B), &Message::Probe(probe(1)));
     assert_eq!(fabric.deliver(&packet, 1), None);
     assert_eq!(fabric.responder.counts.refused, before.refused + 1);
-    let other = Ipv4Addr::new(10, 0, 0, 9);
+    let other = IpAddr::from([10, 0, 0, 9]);
     let packet = sealed(&key(), (other, B), &Message::Probe(probe(1)));
+    assert!(fabric.deliver(&packet, 1).is_some() && fabric.deliver(&packet, 1).is_none());
+    assert_eq!(fabric.responder.counts.replayed, before.replayed + 1);
+}
+
+/// Whoever has the key can send probes in the name of a leaf, with any epoch and any id.
+#[test]
+fn forged_probes_do_not_keep_a_leaf_from_its_answers() {
+    let (mut id, mut random) = (0, Random::new(1));
+    let mut forge = |fabric: &mut Fabric| {
+        for epoch in [u32::MAX, 7, 8, random.next() as u32] {
+            for at in [u32::MAX - id, id, random.next() as u32] {
+                let token = random.next() as u32;
+                let probe = Probe { epoch, nonce: id, token, ..probe(at) };
+                let packet = sealed(&key(), (A, B), &Message::Probe(probe));
+                fabric.deliver(&packet, 1);
+                id += 1;
+            }
+        }
+        fabric.run(ms(1));
+    };
+    let mut fabric = settled(6);
+    let used = use_all(&mut fabric);
+    for _ in 0..500 {
+        forge(&mut fabric);
+        assert_eq!(fabric.prober.changes(), []);
+    }
+    let [sent, answered, unexpected] = fabric.prober.counts;
+    assert!(sent - answered < 20 && unexpected == 0, "{:?}", fabric.prober.counts);
+    fabric.dead.insert((1, 1));
+    let is_lost = |change: &Change| matches!(change, Change::Lost(at) if used.contains(at));
+    let found = (1..200).find(|_| {
+        forge(&mut fabric);
+        fabric.prober.changes().iter().any(is_lost)
+    });
+    assert!(found.is_some_and(|after| after <= 30), "{found:?}");
+    // It starts again.
+    fabric.dead.clear();
+    let settings = Settings { interval: ms(10), ..Settings::default() };
+    fabric.prober = Prober::new(settings, key(), Ids::new(9, 0), Random::new(9));
+    fabric.prober.set_hops(fabric.now, &[0, 1, 2, 3]);
+    for after in 0.. {
+        forge(&mut fabric);
+        if fabric.prober.known().count() == fabric.prober.pairs().len() {
+            break;
+        }
+        assert!(after < 20_000, "{}", fabric.prober.known().count());
+    }
+    assert_eq!(wrong(&fabric), 0);
+}
+
+#[test]
+fn captured_probes_are_not_answered_again() {
+    let mut fabric = settled(7);
+    use_all(&mut fabric);
+    fabric.run(ms(500));
+    let captured: Vec<_> = fabric.probes.iter().cloned().collect();
+    assert!(captured.len() > 500);
+    assert!(captured.iter().all(|packet| fabric.deliver(packet, 1).is_none()));
+}
+
+/// What is refused over IPv4 is refused over IPv6, and probes that ask for Record Route too.
+#[test]
+fn forged_and_replayed_messages_are_refused_over_ipv6() {
+    let mut fabric = Fabric::over_ipv6(4, 4, 5, Settings::default());
+    fabric.run(ms(1000));
+    let again = fabric.last_answer.clone();
+    assert!(!again.is_empty() && !fabric.take(&again));
+    let (a, b) = fabric.ends;
+    let other = IpAddr::from([0xfd; 16]);
+    let before = fabric.responder.counts;
+    let forged = Key::new(b"0123456789abcdeX").unwrap();
+    for (key, records) in [(forged, false), (key(), true)] {
+        let packet = sealed(&key, (a, b), &Message::Probe(Probe { records, ..probe(1) }));
+        assert_eq!(fabric.deliver(&packet, 1), None);
+    }
+    // The tag covers the outer addresses.
+    let mut bytes = Message::Probe(probe(1)).bytes();
+    key().seal((a, b), &mut bytes);
+    let packet = packet::build(&headers((other, b), 50_000, 64, false), &bytes);
+    assert_eq!(fabric.deliver(&packet, 1), None);
+    assert_eq!(fabric.responder.counts.refused, before.refused + 3);
+    let packet = sealed(&key(), (other, b), &Message::Probe(probe(1)));
     assert!(fabric.deliver(&packet, 1).is_some() && fabric.deliver(&packet, 1).is_none());
     assert_eq!(fabric.responder.counts.replayed, before.replayed + 1);
 }
 
 #[test]
 fn a_flood_is_capped_and_fills_no_memory() {
-    let mut responder = Responder::new(key(), RATE);
+    let mut many = responder();
     let mut answered = 0;
     // Every prober has the key and sends 20 probes, within one second.
     for from in 0..5000u32 {
-        let source = Ipv4Addr::from_bits(0x0a63_0000 + from);
+        let source = Ipv4Addr::from_bits(0x0a63_0000 + from).into();
         for id in 0..20 {
-            let packet = sealed(&key(), (source, B), &Message::Probe(probe(id)));
+            let probe = Probe { nonce: id, ..probe(id) };
+            let packet = sealed(&key(), (source, B), &Message::Probe(probe));
             let received = packet::parse(&packet).unwrap();
             let now = ms(u64::from(from) / 5);
-            let Some(Message::Probe(probe)) = responder.open(now, &received) else { continue };
-            answered += u32::from(responder.answer(now, probe, &received, 1).is_some());
+            let Some(Message::Probe(probe)) = many.open(&received) else { continue };
+            answered += u32::from(many.answer(now, probe, &received, 1).is_some());
         }
     }
-    assert!(responder.peers() <= 1024);
-    assert!(answered <= 100_000 && responder.counts.limited > 0, "{answered}");
-    // One prober alone.
-    let mut responder = Responder::new(key(), RATE);
-    let answers = (0..20_000).filter(|id| {
-        let packet = sealed(&key(), (A, B), &Message::Probe(probe(*id)));
-        let received = packet::parse(&packet).unwrap();
-        let Some(Message::Probe(probe)) = responder.open(ms(1000), &received) else { return false };
-        responder.answer(ms(1000), probe, &received, 1).is_some()
-    });
-    assert_eq!(answers.count(), RATE as usize * 5 / 4);
+    assert!(many.peers() <= 1024);
+    assert_eq!(answered, 100_000, "each sender has a limit of its own");
+    // One prober alone: few probes are answered until it shows that it receives answers.
+    let mut alone = responder();
+    let mut answers = |token, ids: std::ops::Range<u32>| {
+        let answer = |id| {
+            let probe = Probe { nonce: id, token, ..probe(id) };
+            let packet = sealed(&key(), (A, B), &Message::Probe(probe));
+            let received = packet::parse(&packet).unwrap();
+            let Some(Message::Probe(probe)) = alone.open(&received) else { return None };
+            alone.answer(ms(1000), probe, &received, 1)
+        };
+        ids.filter_map(answer).map(|answer| answer.token).collect::<Vec<u32>>()
+    };
+    let tokens = answers(0, 0..1000);
+    assert_eq!(tokens.len(), 256);
+    assert_eq!(answers(tokens[0], 1000..20_000).len(), RATE as usize * 5 / 4);
 }
 
 #[test]
@@ -137,9 +276,13 @@ fn an_answer_that_claims_an_impossible_way_is_malformed() {
     let answer = Answer {
         probe: probe(1),
         arrival: 1,
+        token: 0,
         ttl_seen: 65,
         recorded: vec![],
-        report: Report { loads: vec![LinkLoad { link: A, kilobytes: 1 }], ..Report::default() },
+        report: Report {
+            loads: vec![LinkLoad { link: Ipv4Addr::LOCALHOST, kilobytes: 1 }],
+            ..Report::default()
+        },
     };
     assert!(Message::parse(&Message::Answer(answer).bytes()).is_err());
 }

@@ -3,6 +3,7 @@
 
 mod fabric;
 mod hostile;
+mod placed;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -114,6 +115,24 @@ fn routers_that_do_not_record_leave_their_tier_unknown() {
     assert_eq!((fabric.prober.known().count(), wrong(&fabric)), (256, 0));
 }
 
+/// One probe for each pair tells all there is: arrival uplink and number of routers.
+#[test]
+fn over_ipv6_the_uplinks_at_both_ends_are_known() {
+    for seed in 0..10 {
+        let mut fabric = Fabric::over_ipv6(4, 4, seed, Settings::default());
+        fabric.run(ms(100));
+        assert!(fabric.prober.is_ready());
+        assert_eq!((fabric.prober.known().count(), wrong(&fabric)), (256, 0));
+        assert!(fabric.prober.known().all(|(_, known)| known.recorded.is_none()));
+        assert!(fabric.sent < 256 + 32, "{} probes", fabric.sent);
+        fabric.run(ms(20_000));
+        fabric.detour = Some(((2, 1), 3));
+        assert!(wrong(&fabric) > 5, "the detour changes something");
+        fabric.run(ms(8000));
+        assert_eq!(wrong(&fabric), 0, "seed {seed}");
+    }
+}
+
 /// A pair for each of the routes, as in use.
 fn use_all(fabric: &mut Fabric) -> Vec<Pair> {
     let mut routes = BTreeSet::new();
@@ -126,9 +145,9 @@ fn use_all(fabric: &mut Fabric) -> Vec<Pair> {
 
 #[test]
 fn a_dead_link_is_found_within_30_ms_and_nothing_else_is_dead() {
-    for seed in 0..10 {
+    for (seed, new) in (0..20).zip([Fabric::new, Fabric::over_ipv6].iter().cycle()) {
         let settings = Settings { interval: ms(10), ..Settings::default() };
-        let mut fabric = Fabric::new(4, 4, seed, settings);
+        let mut fabric = new(4, 4, seed, settings);
         fabric.run(ms(1000));
         let used = use_all(&mut fabric);
         fabric.run(ms(300) + ms(seed));
@@ -222,6 +241,31 @@ fn a_leaf_that_falls_silent_costs_little() {
     let before = fabric.sent;
     fabric.run(ms(10_000));
     assert!(fabric.sent - before <= 500, "{}", fabric.sent - before);
+}
+
+/// While leaves agree who moves, reports are needed from VTEPs without queue pairs, too.
+#[test]
+fn reports_that_are_wanted_arrive_at_the_interval_and_cost_little() {
+    for detected in [false, true] {
+        let mut fabric = Fabric::new(4, 4, 1, Settings::default());
+        fabric.run(ms(20_000));
+        if detected {
+            let used: BTreeSet<Pair> = use_all(&mut fabric).into_iter().take(1).collect();
+            fabric.prober.set_used(fabric.now, used.clone());
+            fabric.prober.set_detected(fabric.now, used);
+        }
+        let mut answers = |eager: bool| {
+            fabric.prober.set_eager(fabric.now, eager);
+            fabric.run(ms(1500));
+            fabric.run(ms(10_000));
+            fabric.reports.len()
+        };
+        // The 256 pairs are probed every 15 s on average, each with two probes.
+        let rest = answers(false);
+        let more = answers(true) - rest;
+        assert!((150..=250).contains(&more), "{more} more than {rest}");
+        assert!(answers(false) < rest + 60);
+    }
 }
 
 #[test]

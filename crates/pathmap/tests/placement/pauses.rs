@@ -6,7 +6,7 @@ use std::time::Duration;
 use pathmap::placer::Options;
 use pathmap::{Random, balance};
 
-use super::{Leaf, TICK, mesh, tiers};
+use super::{Leaf, TICK, id, mesh, tiers};
 
 /// Bursts of queue pairs that end, as in an experiment: every burst has other numbers, and the rates
 /// of its queue pairs are measured while some of them have already ended.
@@ -105,5 +105,37 @@ fn queue_pairs_that_were_idle_and_new_ones_are_at_the_floor_together() {
                 }
             }
         }
+    }
+}
+
+/// Half of the queue pairs of a job send again for another job. The one before had returned after a
+/// long time, which is no pause from which it is expected to come back.
+#[test]
+fn a_job_that_uses_some_queue_pairs_of_another_one_is_at_the_floor() {
+    let paths = mesh(1, 16, 1);
+    for seed in 0..5 {
+        let mut leaf = Leaf::new(1, seed, Options::default());
+        leaf.know(&paths, &BTreeSet::new());
+        let mut now = Duration::from_secs(1);
+        let mut pass = |leaf: &mut Leaf, ticks| {
+            for _ in 0..ticks {
+                now += TICK;
+                leaf.tick(now);
+            }
+            now
+        };
+        for pause in [400, 50] {
+            let now = pass(&mut leaf, 1);
+            (1..=32).for_each(|n| _ = leaf.send(n, 1000, now));
+            pass(&mut leaf, 20);
+            leaf.rates.clear();
+            pass(&mut leaf, pause);
+        }
+        let now = pass(&mut leaf, 1);
+        let hop = |n: &u32| leaf.placer.peek(&id(leaf.target, *n)).unwrap().pair.hop;
+        let half: Vec<u32> = (1..=32).filter(|n| hop(n) < 8).collect();
+        half.iter().for_each(|n| _ = leaf.send(*n, 1000, now));
+        let mmr = balance::mmr(&tiers(&paths, &leaf.loads())[0]);
+        assert_eq!(mmr, balance::floor(half.len(), 16), "seed {seed}: {half:?}");
     }
 }

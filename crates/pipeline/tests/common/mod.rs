@@ -12,8 +12,8 @@ use pipeline::{
     Batch, Checksum, Counters, Frame, Gso, GsoKind, Offload, Pipeline, TxBatch, VlanTag,
 };
 use tables::{
-    DontFragment, Learning, NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniIndex,
-    VniTable, Vtep, VtepIndex,
+    DontFragment, FlowLabel, Learning, NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel,
+    VniIndex, VniTable, Vtep, VtepIndex,
 };
 use test_frames::{IPV4, IPV6, Ipv4, Ipv6, ROCE, UDP, ethernet};
 use wire::{MacAddr, Vni};
@@ -76,7 +76,7 @@ impl Leaf {
                 tos: Tos::Inherit,
                 df: DontFragment::Unset,
                 udp_checksum: false,
-                flow_label: 0,
+                flow_label: FlowLabel::default(),
                 accepts_no_checksum: false,
             },
             settings: Settings { policy: Policy::QpHash, seed: 1, ..Settings::default() },

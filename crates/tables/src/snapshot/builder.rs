@@ -1,10 +1,13 @@
 //! The builder of snapshots.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wire::Vni;
+
+use crate::kernel_vni::KernelVni;
 
 use super::{Snapshot, VniIndex, VniTable, Vtep, VtepIndex};
 
@@ -102,6 +105,12 @@ impl SnapshotBuilder {
             self.snapshot.own = Arc::new(addresses.collect());
             self.snapshot.reception = self.identity;
         }
+    }
+
+    /// Sets the VNIs whose queue pairs `qp-pin` places while the kernel encapsulates their frames,
+    /// by the interface index of their netdevs.
+    pub fn kernel_vnis(&mut self, vnis: BTreeMap<u32, Arc<KernelVni>>) {
+        self.snapshot.kernel = Arc::new(vnis);
     }
 
     /// Removes the VTEP with this index.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use api::v1;
 use control::{Datapath, LeftToKernel};
 use path::{Entropy, Key, Policy};
+use pathmap::placer::FlowId;
 use pipeline::explain::{CopyFate, Route};
 use pipeline::explain_received::Fate;
 use pipeline::learn::SourceState;
@@ -14,21 +15,33 @@ use pipeline::{DropReason, Explanation, Frame, Offload, Pins, Station};
 use tables::{BypassPort, OpenPort, PortChoice, Snapshot, VniTable};
 use tonic::Status;
 use wire::ecn::Egress;
-use wire::{Ethernet, MacAddr, Vni};
+use wire::{Dissection, Ethernet, MacAddr, Vni};
 
+use crate::api::pinned::Names;
+use crate::api::placement::{placement, placement_by_kernel};
 use crate::api::show::Uplinks;
 use crate::api::status;
+use crate::pinning::{Shared, target_by_kernel};
 use crate::standalone::PortSummary;
 
+/// What a leaf forwards by.
+#[derive(Clone, Copy)]
+pub struct Leaf<'a> {
+    /// The forwarding tables.
+    pub snapshot: &'a Snapshot,
+    /// Names of the uplinks.
+    pub uplinks: &'a Uplinks,
+    /// The paths of known queue pairs.
+    pub pins: &'a Pins,
+    /// The placement of queue pairs, if paths are probed.
+    pub shared: Option<&'a Shared>,
+}
+
 /// Explains a frame from the bridge of this VNI.
-pub fn explain(
-    frame: &[u8],
-    table: &VniTable,
-    (snapshot, pins): (&Snapshot, &Pins),
-    uplinks: &Uplinks,
-) -> v1::Explanation {
+pub fn explain(frame: &[u8], table: &VniTable, leaf: Leaf<'_>) -> v1::Explanation {
+    let Leaf { snapshot, pins, .. } = leaf;
     let explanation = pipeline::explain(&plain(frame), table.index, snapshot, Instant::now(), pins);
-    message(explanation, table, uplinks, &[])
+    message(explanation, table, leaf, &[])
 }
 
 /// A frame without metadata of the kernel.
@@ -39,11 +52,17 @@ fn plain(data: &[u8]) -> Frame<'_> {
 fn message(
     explanation: Explanation,
     table: &VniTable,
-    uplinks: &Uplinks,
+    leaf: Leaf<'_>,
     ports: &[PortSummary],
 ) -> v1::Explanation {
+    let vni = table.tunnel.vni.get();
+    let names = Names::of(leaf.snapshot, leaf.uplinks);
+    let copy = |fate: &CopyFate| v1::Copy {
+        placement: placement(leaf.shared, &names, vni, fate),
+        ..copy(fate, leaf.uplinks)
+    };
     let mut message = v1::Explanation {
-        vni: table.tunnel.vni.get(),
+        vni,
         netdev: table.netdev.clone(),
         datapath: status::datapath(table).name().to_owned(),
         ..v1::Explanation::default()
@@ -54,7 +73,7 @@ fn message(
             let name = |port: &u16| ports.get(usize::from(*port)).map(|port| port.name.clone());
             message.destination = forwarded.destination.to_string();
             message.flooded = forwarded.flooded;
-            message.copies = forwarded.copies.iter().map(|fate| copy(fate, uplinks)).collect();
+            message.copies = forwarded.copies.iter().map(copy).collect();
             message.ports = forwarded.ports.iter().filter_map(name).collect();
         }
     }
@@ -85,7 +104,7 @@ pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
 pub fn switched(
     frame: &[u8],
     table: &VniTable,
-    (snapshot, uplinks, pins): (&Snapshot, &Uplinks, &Pins),
+    leaf: Leaf<'_>,
     stations: &[Station],
     ports: &[PortSummary],
 ) -> v1::Explanation {
@@ -94,10 +113,10 @@ pub fn switched(
         &frame,
         table,
         (vnis, stations),
-        snapshot,
-        (Instant::now(), pins),
+        leaf.snapshot,
+        (Instant::now(), leaf.pins),
     );
-    message(explanation, table, uplinks, ports)
+    message(explanation, table, leaf, ports)
 }
 
 /// Explains a frame that kernel VXLAN encapsulates for this VNI. With `choice`, vtepd chooses the
@@ -110,6 +129,7 @@ pub fn encapsulated_by_kernel(
     vni: u32,
     left: &LeftToKernel,
     choice: Option<&PortChoice>,
+    leaf: Leaf<'_>,
 ) -> Result<v1::Explanation, Status> {
     let frame = wire::dissect(frame)
         .ok_or_else(|| Status::invalid_argument("the frame is shorter than an Ethernet header"))?;
@@ -120,14 +140,21 @@ pub fn encapsulated_by_kernel(
     let decided = |entropy: &Entropy| {
         let path::Explanation { policy, key, reason, range, decision } = entropy.explain(&frame);
         let by_kernel = policy == Policy::FiveTuple || matches!(key, Key::Macs { .. });
+        let id = choice.and_then(|choice| queue_pair(&frame, key, choice.ifindex, leaf.snapshot));
+        let flow = id.zip(leaf.shared);
+        let known = flow.and_then(|(id, shared)| shared.read(|placer| placer.peek(&id)));
+        let names = Names::of(leaf.snapshot, leaf.uplinks);
+        let port = known.map_or(decision.source_port, |known| known.pair.port);
         v1::Copy {
+            vtep: id.map_or_else(String::new, |id| id.target.address.to_string()),
+            placement: flow.and_then(|(id, shared)| placement_by_kernel(shared, &names, id)),
             policy: policy.to_string(),
             key: key.to_string(),
             reason: reason.to_string(),
             hash: hexadecimal(decision.hash),
             bin: decision.bin.map(Into::into),
             source_ports: range.to_string(),
-            source_port: if by_kernel { 0 } else { decision.source_port.into() },
+            source_port: if by_kernel { 0 } else { port.into() },
             ..v1::Copy::default()
         }
     };
@@ -139,6 +166,14 @@ pub fn encapsulated_by_kernel(
         datapath: Datapath::Kernel.name().to_owned(),
         ..v1::Explanation::default()
     })
+}
+
+/// The queue pair of a frame that kernel VXLAN sends in this netdev to a known VTEP. `None` if it is
+/// not placed.
+fn queue_pair(frame: &Dissection, key: Key, ifindex: u32, snapshot: &Snapshot) -> Option<FlowId> {
+    let vni = snapshot.kernel_vnis().get(&ifindex)?;
+    let target = target_by_kernel(snapshot, vni, frame.destination)?;
+    Some(FlowId { vni: vni.tunnel.vni.get(), key, target })
 }
 
 /// Explains a packet from the underlay. `host_ports` are the ports for which workers bypass the
@@ -200,6 +235,7 @@ fn copy(fate: &CopyFate, uplinks: &Uplinks) -> v1::Copy {
         source_port: decision.source_port.into(),
         dropped: fate.route.as_ref().err().map(|reason| dropped(*reason)),
         route: fate.route.as_ref().ok().map(|way| route(way, uplinks)),
+        placement: None,
     }
 }
 
@@ -221,6 +257,7 @@ fn route(route: &Route, uplinks: &Uplinks) -> v1::CopyRoute {
         bucket: route.bucket.and_then(|bucket| u32::try_from(bucket).ok()),
         weight: route.weights.0,
         weights: route.weights.1,
+        flow_label: route.flow_label,
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::v1;
 use path::Key;
 use pathmap::load::Link;
-use pathmap::placer::{Flow, FlowId, PathView, TierView};
+use pathmap::placer::{Flow, FlowId, PathView, Target, TierView};
 use pathmap::{Pair, Placer};
 use tables::Snapshot;
 
@@ -15,16 +15,30 @@ use super::show::Uplinks;
 use crate::pinning::{Probed, Shared};
 
 /// Names of uplinks, by the identities of next hops.
-struct Names(BTreeMap<u64, String>);
+pub struct Names(BTreeMap<u64, String>);
 
 impl Names {
-    fn of(snapshot: &Snapshot, uplinks: &Uplinks) -> Self {
+    /// The names of the uplinks of all next hops.
+    pub fn of(snapshot: &Snapshot, uplinks: &Uplinks) -> Self {
         let hops = snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops());
         Self(hops.map(|hop| (hop.identity, uplinks.name(hop.ifindex))).collect())
     }
 
-    fn of_pair(&self, pair: Pair) -> String {
+    /// Whether a pair's next hop is there.
+    pub fn has(&self, pair: Pair) -> bool {
+        self.0.contains_key(&pair.hop)
+    }
+
+    /// The name of a pair's uplink; empty if its next hop is gone.
+    pub fn of_pair(&self, pair: Pair) -> String {
         self.0.get(&pair.hop).cloned().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+impl<const N: usize> From<[(u64, String); N]> for Names {
+    fn from(names: [(u64, String); N]) -> Self {
+        Self(names.into())
     }
 }
 
@@ -34,10 +48,53 @@ fn milliseconds(time: Duration) -> u64 {
 
 fn routers(links: &[Link]) -> Vec<String> {
     let router = |link: &Link| match link {
-        Link::Router(address) | Link::Between(address, _) => Some(address.to_string()),
+        Link::Router(address) => Some(address.to_string()),
+        Link::Between(address, _) => Some(address.to_string()),
         Link::Uplink(_) | Link::Arrival(..) => None,
     };
     links.iter().filter_map(router).collect()
+}
+
+/// A path, and the load that other leaves report on that of its links where it is most. `None` if
+/// they have no name for its links.
+pub type LoadedPath = (PathView, Option<u64>);
+
+/// The known paths to a target.
+pub fn loaded_paths(placer: &Placer, target: Target) -> Vec<LoadedPath> {
+    let others = |view: &PathView| {
+        let recorded = view.links.iter().filter(|link| matches!(link, Link::Router(_)));
+        recorded.map(|link| placer.load(*link).1).max()
+    };
+    let loaded = |view: PathView| {
+        let others = others(&view);
+        (view, others)
+    };
+    placer.paths(target).into_iter().map(loaded).collect()
+}
+
+/// Converts a path. `counts` are the fewest and the most routers on the known paths to its VTEP.
+pub fn path(names: &Names, (view, others): &LoadedPath, counts: (u8, u8)) -> v1::Path {
+    let routers = routers(&view.links);
+    // Recorded addresses are complete. Traces leave out routers that do not answer.
+    let is_recorded = view.links.iter().any(|link| matches!(link, Link::Router(_)));
+    let router_count = match counts {
+        _ if is_recorded => Some(routers.len() as u32),
+        (fewest, most) => (fewest == most).then_some(most.into()),
+    };
+    v1::Path {
+        uplink: view.pairs.first().map(|pair| names.of_pair(*pair)).unwrap_or_default(),
+        routers,
+        router_count,
+        arrival: view.links.iter().find_map(|link| match link {
+            Link::Arrival(_, uplink) => Some(*uplink),
+            Link::Uplink(_) | Link::Router(_) | Link::Between(..) => None,
+        }),
+        source_ports: view.pairs.iter().map(|pair| u32::from(pair.port)).collect(),
+        delay_us: u64::try_from(view.delay.as_micros()).unwrap_or(u64::MAX),
+        queue_pairs: view.flows as u32,
+        kilobytes: view.kilobytes,
+        others_kilobytes: *others,
+    }
 }
 
 /// The paths to each remote VTEP, or to one.
@@ -49,8 +106,7 @@ pub fn paths(
 ) -> Vec<v1::VtepPaths> {
     let names = Names::of(snapshot, uplinks);
     let now = shared.now();
-    let wanted =
-        |probed: &Probed| vtep.is_none_or(|vtep| vtep == IpAddr::V4(probed.target.address));
+    let wanted = |probed: &Probed| vtep.is_none_or(|vtep| vtep == probed.target.address);
     let probed = shared.probed().into_iter().filter(wanted);
     probed.map(|probed| of_vtep(shared, &names, &probed, now)).collect()
 }
@@ -58,21 +114,15 @@ pub fn paths(
 fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1::VtepPaths {
     let target = probed.target;
     let (paths, tiers) =
-        shared.read(|placer: &Placer| (placer.paths(target), placer.balance(target)));
-    let path = |path: PathView| v1::Path {
-        uplink: path.pairs.first().map(|pair| names.of_pair(*pair)).unwrap_or_default(),
-        routers: routers(&path.links),
-        arrival: path.links.iter().find_map(|link| match link {
-            Link::Arrival(_, uplink) => Some(*uplink),
-            Link::Uplink(_) | Link::Router(_) | Link::Between(..) => None,
-        }),
-        source_ports: path.pairs.iter().map(|pair| u32::from(pair.port)).collect(),
-        delay_us: u64::try_from(path.delay.as_micros()).unwrap_or(u64::MAX),
-        queue_pairs: path.flows as u32,
-        kilobytes: path.kilobytes,
+        shared.read(|placer| (loaded_paths(placer, target), placer.balance(target)));
+    let is_arrival = |tier: usize| {
+        let ends = |(path, _): &LoadedPath| matches!(path.links.get(tier), Some(Link::Arrival(..)));
+        paths.iter().any(ends)
     };
-    let tier =
-        |TierView { links, mmr, jain, floor }| v1::Tier { links: links as u32, mmr, floor, jain };
+    let tier = |(number, TierView { links, mmr, jain, floor })| {
+        let arrival = is_arrival(number);
+        v1::Tier { links: links as u32, mmr, floor, jain, arrival }
+    };
     v1::VtepPaths {
         vtep: target.address.to_string(),
         local: target.local.to_string(),
@@ -87,8 +137,8 @@ fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1
         age_ms: probed.heard.map(|heard| milliseconds(now.saturating_sub(heard))),
         probes: probed.counts[0],
         answers: probed.counts[1],
-        paths: paths.into_iter().map(path).collect(),
-        tiers: tiers.into_iter().map(tier).collect(),
+        tiers: tiers.into_iter().enumerate().map(tier).collect(),
+        paths: paths.iter().map(|of| path(names, of, probed.routers)).collect(),
         bfd_sessions: probed.sessions.0 as u32,
         bfd_up: probed.sessions.1 as u32,
         traced: probed.traced,
@@ -133,11 +183,6 @@ fn queue_pair(
         // Other flows are not placed.
         _ => Default::default(),
     };
-    let state = match (flow.wanted, flow.hashed) {
-        (Some(_), _) => "moving",
-        (None, true) => "hashed",
-        (None, false) => "pinned",
-    };
     v1::QueuePair {
         vni: id.vni,
         source,
@@ -146,7 +191,7 @@ fn queue_pair(
         vtep: id.target.address.to_string(),
         uplink,
         source_port: flow.pair.port.into(),
-        state: state.to_owned(),
+        state: state(flow).to_owned(),
         routers,
         frames: flow.frames,
         bytes: flow.bytes,
@@ -162,6 +207,15 @@ fn queue_pair(
         cnps: flow.counts.cnps,
         ecn_marks: flow.counts.marks,
         exact: flow.is_exact,
+    }
+}
+
+/// The state of a queue pair.
+pub const fn state(flow: &Flow) -> &'static str {
+    match (flow.wanted, flow.hashed) {
+        (Some(_), _) => "moving",
+        (None, true) => "hashed",
+        (None, false) => "pinned",
     }
 }
 

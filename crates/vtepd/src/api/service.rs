@@ -314,15 +314,17 @@ impl Vtepd for Service {
             Some(_) => Ok(Vec::new()),
             None => Err(error),
         })?;
+        let (pins, shared) = (self.handle.known_pins(), self.handle.pinning.as_deref());
+        let uplinks = show::Uplinks::of(&self.handle.status.borrow());
+        let leaf = explain::Leaf { snapshot: &snapshot, uplinks: &uplinks, pins: &pins, shared };
         let Some(table) = tables.first() else {
             let (left, choice) = self.left(vni).ok_or_else(|| self.not_taken(vni))?;
-            let explanation = explain::encapsulated_by_kernel(&frame, vni, &left, choice.as_ref())?;
+            let explanation =
+                explain::encapsulated_by_kernel(&frame, vni, &left, choice.as_ref(), leaf)?;
             return Ok(Response::new(explanation));
         };
         let ports = &self.handle.access;
         let stations = self.handle.stations().await;
-        let pins = self.handle.known_pins();
-        let uplinks = show::Uplinks::of(&self.handle.status.borrow());
         if ports.is_empty()
             && let Some(mac) = explain::unknown(&frame, table)
             && let Some(port) =
@@ -331,9 +333,9 @@ impl Vtepd for Service {
             return Ok(Response::new(explain::local(mac, port, table)));
         }
         Ok(Response::new(if ports.is_empty() {
-            explain::explain(&frame, table, (&snapshot, &pins), &uplinks)
+            explain::explain(&frame, table, leaf)
         } else {
-            explain::switched(&frame, table, (&snapshot, &uplinks, &pins), &stations, ports)
+            explain::switched(&frame, table, leaf, &stations, ports)
         }))
     }
 

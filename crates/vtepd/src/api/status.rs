@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::v1;
-use control::{ByDefault, Datapath, LeftToKernel, MoveCounts, NoNetdev, SourceState, Status};
+use control::{
+    ByDefault, Datapath, FlowLabelSource, LeftToKernel, MoveCounts, NoNetdev, SourceState, Status,
+};
 use path::Entropy;
 use pipeline::{Counters, DropReason, Location, Station};
-use tables::{PortChoice, VniTable};
+use tables::{FlowLabel, PortChoice, Tunnel, VniTable};
 use telemetry::{PortFrames, PortView};
 use wire::Vni;
 use worker::Features;
@@ -199,19 +201,38 @@ fn taken(table: &VniTable, frame_limit: u32) -> v1::Vni {
             .learning
             .as_ref()
             .and_then(|learning| Some(learning.ageing?.as_secs())),
+        flow_label: flow_label(&table.tunnel),
     };
     v1::Vni {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
         taken: Some(taken),
         datapath: datapath(table).name().to_owned(),
+        datapath_reason: Some(why(table).to_owned()),
         ..v1::Vni::default()
     }
+}
+
+/// Where the outer flow label comes from; `None` over IPv4.
+fn flow_label(tunnel: &Tunnel) -> Option<String> {
+    let of = || match tunnel.flow_label {
+        FlowLabel::SourcePort => FlowLabelSource::SourcePort.name().to_owned(),
+        FlowLabel::Fixed(label) => format!("{label:#07x}"),
+    };
+    tunnel.local.is_ipv6().then(of)
 }
 
 /// The datapath of a VNI that is taken over.
 pub(super) const fn datapath(table: &VniTable) -> Datapath {
     if table.offload { Datapath::Offload } else { Datapath::Userspace }
+}
+
+/// Why a VNI that is taken over has its datapath.
+const fn why(table: &VniTable) -> &'static str {
+    match datapath(table) {
+        Datapath::Offload => "the fastest that forwards as the kernel would",
+        _ => "configured, or a standalone VNI",
+    }
 }
 
 fn policy(entropy: &Entropy) -> v1::Policy {
@@ -245,6 +266,7 @@ fn left(left: &LeftToKernel, choice: Option<&PortChoice>) -> v1::Vni {
         standalone: left.is_standalone(),
         reason_slug: Some(left.reason.slug().to_owned()),
         datapath: Datapath::Kernel.name().to_owned(),
+        datapath_reason: None,
         chosen_port: choice.map(chosen_port),
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use api::Address;
 use clap::{Parser, ValueEnum};
-use control::{Datapath, RoutePerFrame};
+use control::{Datapath, FlowLabelSource, RoutePerFrame};
 use path::{Bins, Policy, SourcePortRange};
 use serde::Deserialize;
 use wire::Vni;
@@ -37,8 +37,8 @@ pub struct Arguments {
     /// Leave this VNI to the kernel; may be repeated [default: none]
     #[arg(long = "exclude", value_name = "VNI", value_parser = vni)]
     pub exclude: Vec<Vni>,
-    /// How the outer UDP source port is chosen: five-tuple, qp-hash, qp-bins or qp-pin
-    /// [default: qp-hash]
+    /// How the outer UDP source port is chosen: five-tuple, qp-hash, qp-bins or qp-pin, which needs
+    /// `key` in `[probing]` of the file [default: qp-hash]
     #[arg(long)]
     pub policy: Option<Policy>,
     /// Number of source ports of qp-bins [default: 4]
@@ -50,6 +50,10 @@ pub struct Arguments {
     /// Outer source ports of qp-hash, qp-bins and qp-pin [default: 49152-65535]
     #[arg(long, value_name = "MIN-MAX")]
     pub source_ports: Option<SourcePortRange>,
+    /// Flow label of outer IPv6 headers: the outer UDP source port, if the netdev has no label of
+    /// its own, or always the netdev's [default: source-port]
+    #[arg(long, value_enum, value_name = "SOURCE")]
+    pub(super) flow_label: Option<FlowLabelChoice>,
     /// Who forwards: BPF programs, a worker, or kernel VXLAN with source ports that vtepd chooses
     /// [default: auto]
     #[arg(long, value_enum)]
@@ -109,7 +113,8 @@ pub struct Arguments {
     /// No API; vtepctl does not work
     #[arg(long)]
     pub no_api: bool,
-    /// Take over from the vtepd that runs in this namespace, without losing a frame
+    /// Take over from the vtepd that runs in this namespace. No frame is lost, except of standalone
+    /// VNIs
     #[arg(long)]
     pub replace: bool,
     /// Print what would be taken over, change nothing, and end
@@ -139,9 +144,9 @@ pub enum DatapathChoice {
     /// BPF programs, for flows whose path is decided; a worker for the rest, and the kernel where
     /// a worker would not forward as it does
     Offload,
-    /// Kernel VXLAN, with source ports that vtepd chooses; a worker with qp-pin
+    /// Kernel VXLAN, with source ports that vtepd chooses
     Kernel,
-    /// offload, but userspace for netdevs that learn and for standalone VNIs
+    /// offload, but userspace for standalone VNIs
     Auto,
 }
 
@@ -176,6 +181,26 @@ impl From<RoutePerFrameChoice> for RoutePerFrame {
             RoutePerFrameChoice::Auto => Self::Auto,
             RoutePerFrameChoice::On => Self::On,
             RoutePerFrameChoice::Off => Self::Off,
+        }
+    }
+}
+
+/// Where the flow label of outer IPv6 headers comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum FlowLabelChoice {
+    /// The outer UDP source port, if the netdev has no label
+    SourcePort,
+    /// The netdev, as with kernel VXLAN
+    Netdev,
+}
+
+impl From<FlowLabelChoice> for FlowLabelSource {
+    fn from(choice: FlowLabelChoice) -> Self {
+        match choice {
+            FlowLabelChoice::SourcePort => Self::SourcePort,
+            FlowLabelChoice::Netdev => Self::Netdev,
         }
     }
 }

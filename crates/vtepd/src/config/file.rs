@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use api::Address;
 use serde::Deserialize;
 
-use super::arguments::{DatapathChoice, HookChoice, RoutePerFrameChoice};
+use super::arguments::{DatapathChoice, FlowLabelChoice, HookChoice, RoutePerFrameChoice};
 use crate::probing::Detector;
 use crate::standalone;
 
@@ -21,7 +21,7 @@ pub(super) struct File {
     pub(super) path: Option<PathBuf>,
     /// Which VNIs are taken over, and how frames are forwarded.
     pub(super) takeover: TakeoverSection,
-    /// The source port policy of all VNIs.
+    /// The source port policy of all VNIs, and the flow label over IPv6.
     pub(super) entropy: EntropySection,
     /// How the paths of `qp-pin` are found.
     pub(super) probing: ProbingSection,
@@ -53,7 +53,7 @@ pub(super) struct TakeoverSection {
     /// VNIs to leave to the kernel.
     pub(super) exclude: Vec<u32>,
     /// How BPF programs are attached. `auto`: tcx links where the kernel has them (Linux 6.6),
-    /// clsact filters elsewhere. Default: `auto`.
+    /// clsact filters elsewhere. Takes effect at the next start. Default: `auto`.
     pub(super) hook: Option<HookChoice>,
     /// Set `/sys/kernel/rcu_expedited` while 16 programs or more, or those of host ports, are
     /// attached or detached. They are then attached in less than a millisecond each instead of 7
@@ -62,8 +62,8 @@ pub(super) struct TakeoverSection {
     pub(super) expedited_rcu: bool,
     /// Who forwards, where it does so as the kernel would: `offload` (BPF programs, and a worker for
     /// what is not decided yet), `userspace` (a worker), `kernel` (kernel VXLAN, with source ports
-    /// that vtepd chooses; a worker with `qp-pin`) or `auto` (`offload`, but `userspace` for netdevs
-    /// that learn and for standalone VNIs). Default: `auto`.
+    /// that vtepd chooses) or `auto` (`offload`, but `userspace` for standalone VNIs). Default:
+    /// `auto`.
     pub(super) datapath: Option<DatapathChoice>,
     /// Whether kernel VXLAN looks up the route for each frame, by a mark on the frame. `auto`: for
     /// VNIs in the `kernel` datapath with several next hops to a VTEP. Default: `auto`.
@@ -73,9 +73,10 @@ pub(super) struct TakeoverSection {
     /// Let known unicast of hosts skip the kernel bridge, in both directions. Default: `true`.
     pub(super) bridge_bypass: Option<bool>,
     /// Milliseconds that frames wait for a hanging worker before the kernel forwards, 20 to 10000.
-    /// Default: 200.
+    /// Takes effect at the next start. Default: 200.
     pub(super) stall_limit_ms: Option<u64>,
-    /// Run the worker before ordinary threads while it has little to do. Default: `true`.
+    /// Run the worker before ordinary threads while it has little to do. Takes effect at the next
+    /// start. Default: `true`.
     pub(super) realtime: Option<bool>,
     /// Send frames together as super-frames; `false`: each by itself. Takes effect at the next
     /// start. Default: `true`.
@@ -101,8 +102,13 @@ pub(super) struct EntropySection {
     pub(super) bins: Option<u16>,
     /// Seed of the hashes. Default: 0.
     pub(super) seed: Option<u64>,
-    /// Outer source ports, `"MIN-MAX"`. Default: `"49152-65535"`.
+    /// Outer source ports of `qp-hash`, `qp-bins` and `qp-pin`, `"MIN-MAX"`. Default:
+    /// `"49152-65535"`.
     pub(super) source_ports: Option<String>,
+    /// Flow label of outer IPv6 headers: `source-port` (the outer UDP source port, if the netdev has
+    /// no `flowlabel` of its own) or `netdev` (always the netdev's, as with kernel VXLAN). The
+    /// `kernel` datapath always has the netdev's. Default: `source-port`.
+    pub(super) flow_label: Option<FlowLabelChoice>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -175,6 +181,8 @@ pub(super) struct VniSection {
     pub(super) bins: Option<u16>,
     /// As in `[entropy]`.
     pub(super) source_ports: Option<String>,
+    /// As in `[entropy]`.
+    pub(super) flow_label: Option<FlowLabelChoice>,
     /// Outer TTL, 1 to 255, instead of the netdev's.
     pub(super) ttl: Option<u8>,
     /// As in `[takeover]`.
@@ -187,17 +195,20 @@ pub(super) struct VniSection {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct FpmSection {
-    /// Listen for zebra's FPM stream. Default: `true`.
+    /// Listen for zebra's FPM stream. Takes effect at the next start. Default: `true`.
     pub(super) enabled: Option<bool>,
-    /// Address and port where zebra connects. Default: `"127.0.0.1:2620"`.
+    /// Address and port where zebra connects. Takes effect at the next start. Default:
+    /// `"127.0.0.1:2620"`.
     pub(super) listen: Option<SocketAddr>,
-    /// Listen even where an old zebra might crash when it connects. Default: `false`.
+    /// Listen even where an old zebra might crash when it connects. Takes effect at the next start.
+    /// Default: `false`.
     #[serde(rename = "unsafe")]
     pub(super) accept_hazard: bool,
     /// Seconds for which routes of a lost connection are kept, 0 to 3600. Default: 120.
     pub(super) stale_time: Option<u64>,
     /// Users whose zebra may connect, by name or number, beside root; `"anybody"`: all users and
-    /// hosts. Default: `frr` and the users of services (numbers 1 to 999).
+    /// hosts. Takes effect at the next start. Default: `frr` and the users of services (numbers 1
+    /// to 999).
     pub(super) users: Option<Vec<standalone::Owner>>,
 }
 
@@ -205,7 +216,7 @@ pub(super) struct FpmSection {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct MetricsSection {
-    /// Address and port of `/metrics`. Default: `"127.0.0.1:9472"`.
+    /// Address and port of `/metrics`. Takes effect at the next start. Default: `"127.0.0.1:9472"`.
     pub(super) listen: Option<SocketAddr>,
 }
 
@@ -213,9 +224,10 @@ pub(super) struct MetricsSection {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct ApiSection {
-    /// Answer `vtepctl`. Default: `true`.
+    /// Answer `vtepctl`. Takes effect at the next start. Default: `true`.
     pub(super) enabled: Option<bool>,
-    /// `@NAME`, an abstract socket, or a path. Default: `"@vtepd-api"`.
+    /// `@NAME`, an abstract socket, or a path. Takes effect at the next start. Default:
+    /// `"@vtepd-api"`.
     #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub(super) listen: Option<Address>,
 }

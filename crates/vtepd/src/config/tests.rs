@@ -39,6 +39,23 @@ fn a_vni_inherits_the_default_and_flags_win_over_both() {
 }
 
 #[test]
+fn the_flow_label_is_set_for_all_vnis_or_for_one() {
+    use FlowLabelSource::{Netdev, SourcePort};
+    let text =
+        "[entropy]\nflow-label = \"netdev\"\n[vni.5]\n[vni.6]\nflow-label = \"source-port\"\n";
+    for (text, flags, expected) in [
+        ("", &[][..], [SourcePort; 3]),
+        (text, &[], [Netdev, Netdev, SourcePort]),
+        (text, &["--flow-label", "netdev"], [Netdev; 3]),
+        ("", &["--flow-label", "netdev"], [Netdev; 3]),
+    ] {
+        let settings = load(text, flags).unwrap().settings;
+        let of = |vni: u32| settings.of(vni.try_into().unwrap()).flow_label;
+        assert_eq!([of(4), of(5), of(6)], expected, "{text:?} {flags:?}");
+    }
+}
+
+#[test]
 fn the_bypass_and_gso_are_on_by_default() {
     let off = "[takeover]\nbridge-bypass = false\n";
     for (text, flags, on) in [

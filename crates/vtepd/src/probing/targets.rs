@@ -1,21 +1,19 @@
 //! The remote VTEPs that are probed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::time::Duration;
 
-use path::{NextHop, Policy};
-use pathmap::bfd::order;
-use pathmap::load::Link;
 use pathmap::message::Answer;
-use pathmap::placer::{Found, Target};
-use pathmap::prober::{Change, Known, Settings, Transmit};
+use pathmap::placer::Target;
+use pathmap::prober::{Change, Ids, Known, Settings, Transmit};
 use pathmap::trace::packet::Expired;
-use pathmap::{Key, Pair, Prober, Random, Way, trace};
-use tables::Snapshot;
+use pathmap::{Key, Pair, Prober, Random, trace};
+use tables::{FlowLabel, Snapshot};
 
+use super::Probing;
+use super::choices::Lookups;
+use super::entry::{Entry, Wanted, wanted};
 use super::traced::Traced;
-use super::{Probing, usable};
 use crate::pinning::{Probed, Shared};
 
 /// The most VTEPs that are probed. Queue pairs to others are placed by `qp-hash`.
@@ -25,32 +23,16 @@ const TRACED: usize = 2;
 /// Probes that are sent before answers are read.
 const AT_ONCE: usize = 256;
 
-struct Entry {
-    prober: Prober,
-    traced: Traced,
-    weights: BTreeMap<u64, u16>,
-    /// The interfaces of the next hops.
-    uplinks: BTreeMap<u64, u32>,
-    /// The versions of what is known that the placement has.
-    applied: (u64, (u64, u64)),
-    /// A pair of each route, in the order in which answers take them.
-    diverse: Vec<Pair>,
-}
-
-impl Entry {
-    /// The pairs whose paths are known: by probes or, without any answer to these, by traces.
-    fn known(&self) -> impl Iterator<Item = (Pair, &Known)> {
-        self.prober.known().chain(self.traced.known())
-    }
-}
-
 /// The remote VTEPs that are probed.
 pub(super) struct Targets {
     settings: Settings,
     /// Whether the paths to VTEPs that answer no probes are traced.
     traces: bool,
+    lookups: Lookups,
     secret: Key,
     epoch: u32,
+    /// The highest id of the probers that are gone. A VTEP that comes back has heard of it.
+    last_id: u32,
     random: Random,
     entries: BTreeMap<Target, Entry>,
     /// Probes that wait because many were due at once.
@@ -62,33 +44,51 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    pub(super) fn new(probing: &Probing, secret: Key, epoch: u32, random: Random) -> Self {
+    /// `secret` is that of [`Prober::new`], `epoch` that of [`Ids::new`].
+    pub(super) fn new(
+        probing: &Probing,
+        lookups: Lookups,
+        (secret, epoch): (Key, u32),
+        random: Random,
+    ) -> Self {
         let (settings, traces) = (probing.settings, probing.trace);
         let (entries, waiting, turn) = (BTreeMap::new(), Vec::new(), 0);
-        Self { settings, traces, secret, epoch, random, entries, waiting, turn, full: false }
+        let last_id = 0;
+        Self {
+            settings,
+            traces,
+            lookups,
+            secret,
+            epoch,
+            last_id,
+            random,
+            entries,
+            waiting,
+            turn,
+            full: false,
+        }
     }
 
     /// Probes the VTEPs of this snapshot for the VNIs with `qp-pin`.
     pub(super) fn follow(&mut self, snapshot: &Snapshot, shared: &Shared) {
-        let mut wanted = BTreeMap::new();
-        for table in snapshot.vnis().filter(|table| table.entropy.policy() == Policy::QpPin) {
-            let IpAddr::V4(local) = table.tunnel.local else { continue };
-            for vtep in snapshot.vteps() {
-                let IpAddr::V4(address) = vtep.address else { continue };
-                let target = Target { local, address, port: table.tunnel.destination_port };
-                let range = table.entropy.range();
-                let hops = vtep.paths.next_hops();
-                wanted.entry(target).or_insert_with(|| (usable(hops), uplinks(hops), range));
-            }
-        }
-        let gone: Vec<Target> =
-            self.entries.keys().filter(|target| !wanted.contains_key(target)).copied().collect();
+        let wanted = wanted(snapshot);
+        // With another flow label, all pairs may lead elsewhere.
+        let is_same = |target: &Target, entry: &Entry| {
+            wanted.get(target).is_some_and(|wanted| wanted.label == entry.label)
+        };
+        let gone = self.entries.iter().filter(|(target, entry)| !is_same(target, entry));
+        let gone: Vec<Target> = gone.map(|(target, _)| *target).collect();
         for target in gone {
-            self.entries.remove(&target);
-            shared.change(|placer| placer.remove(target));
+            let removed = self.entries.remove(&target);
+            self.last_id = self.last_id.max(removed.map_or(0, |entry| entry.ids.last()));
+            shared.change(|placer| {
+                placer.remove(target);
+                placer.remove(Target { by_kernel: true, ..target });
+            });
         }
         let now = shared.now();
-        for (target, (weights, uplinks, range)) in wanted {
+        for (target, wanted) in wanted {
+            let Wanted { weights, uplinks, range, label, gateways, kernel } = wanted;
             if self.entries.len() >= MOST && !self.entries.contains_key(&target) {
                 if !std::mem::replace(&mut self.full, true) {
                     tracing::warn!(
@@ -97,23 +97,51 @@ impl Targets {
                 }
                 continue;
             }
+            let ids = self.ids(target);
             let new = || {
-                let settings = Settings { range, ..self.settings };
+                let records = target.address.is_ipv4();
+                let most = self.settings.most_ports;
+                // Each port has one path only if the kernel chooses the next hop.
+                let for_each = if kernel.is_some() { weights.len().max(1) as u16 } else { 1 };
+                let ports = self.settings.ports.saturating_mul(for_each).min(most);
+                let settings = Settings { range, records, ports, ..self.settings };
                 let random = Random::new(self.random.next());
-                let prober = Prober::new(settings, self.secret.clone(), self.epoch, random);
+                let prober = Prober::new(settings, self.secret.clone(), ids.clone(), random);
                 let traced = Traced::new(Random::new(self.random.next()));
                 let (weights, uplinks) = (BTreeMap::new(), BTreeMap::new());
                 let (applied, diverse) = Default::default();
-                Entry { prober, traced, weights, uplinks, applied, diverse }
+                let choices = None;
+                Entry { prober, ids, traced, label, weights, uplinks, choices, applied, diverse }
             };
             let entry = self.entries.entry(target).or_insert_with(new);
             let hops: Vec<u64> = weights.keys().copied().collect();
+            let had_sender = entry.choices.is_some();
+            entry.set_sender(kernel, gateways);
+            if had_sender && entry.choices.is_none() {
+                shared.change(|placer| placer.remove(Target { by_kernel: true, ..target }));
+            }
             if (&entry.weights, &entry.uplinks) != (&weights, &uplinks) {
                 (entry.weights, entry.uplinks) = (weights, uplinks);
                 entry.applied.0 = u64::MAX;
             }
             entry.prober.set_hops(now, &hops);
         }
+    }
+
+    /// The numbers of probes to a VTEP, which it answers once: for all its UDP ports, and also if it
+    /// was gone for a while.
+    fn ids(&self, target: Target) -> Ids {
+        let with = |port| Target { port, ..target };
+        let mut beside = self.entries.range(with(0)..=with(u16::MAX));
+        let ids = beside.next().map(|(_, entry)| entry.ids.clone());
+        ids.unwrap_or_else(|| Ids::new(self.epoch, self.last_id))
+    }
+
+    /// The next hop by which kernel VXLAN sends from this port, as the kernel tells now. `None` if it
+    /// is none of those that are probed.
+    pub(super) fn hop_by_kernel(&mut self, target: Target, port: u16) -> Option<u64> {
+        let choices = self.entries.get_mut(&target)?.choices.as_mut()?;
+        choices.look_up(&mut self.lookups, target, port)
     }
 
     /// When something is to be done next.
@@ -160,7 +188,8 @@ impl Targets {
     /// Takes a router's error about an expired TTL.
     pub(super) fn expired(&mut self, error: &Expired, now: Duration) {
         let ((local, address), (_, port)) = (error.ends, error.ports);
-        if let Some(entry) = self.entries.get_mut(&Target { local, address, port }) {
+        let target = Target { local, address, port, by_kernel: false };
+        if let Some(entry) = self.entries.get_mut(&target) {
             entry.traced.expired(error, now);
         }
     }
@@ -168,6 +197,12 @@ impl Targets {
     /// Takes an answer. Returns whether it fits a probe.
     pub(super) fn answer(&mut self, now: Duration, target: Target, answer: &Answer) -> bool {
         self.entries.get_mut(&target).is_some_and(|entry| entry.prober.answer(now, answer))
+    }
+
+    /// The flow label of data to a VTEP with this source port. It is the port if no VNI with
+    /// `qp-pin` has the VTEP.
+    pub(super) fn label(&self, target: Target, port: u16) -> u32 {
+        self.entries.get(&target).map_or_else(FlowLabel::default, |entry| entry.label).of(port)
     }
 
     /// The VTEPs that are probed.
@@ -228,14 +263,25 @@ impl Targets {
         living.get(random.below(living.len())).copied()
     }
 
+    /// Looks up by which next hops kernel VXLAN sends.
+    pub(super) fn ask_kernel(&mut self, now: Duration) {
+        self.lookups.renew(now);
+        for (target, entry) in &mut self.entries {
+            let Some(choices) = &mut entry.choices else { continue };
+            let Entry { prober, .. } = entry;
+            choices.follow(&mut self.lookups, *target, prober.pairs(), prober.used(), now);
+        }
+    }
+
+    /// Whether there is something to tell the placement.
+    pub(super) fn has_changes(&self) -> bool {
+        self.entries.values().any(Entry::has_changed)
+    }
+
     /// Tells the placement what changed.
     pub(super) fn apply_changes(&mut self, shared: &Shared) {
-        for (target, entry) in &mut self.entries {
-            let version = (entry.prober.version(), entry.traced.version());
-            if entry.applied == version || !entry.prober.is_ready() {
-                continue;
-            }
-            entry.applied = version;
+        for (target, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.has_changed()) {
+            entry.applied = entry.version();
             for change in entry.prober.changes() {
                 let (what, pair) = match change {
                     Change::Lost(pair) => ("is dead", pair),
@@ -244,33 +290,29 @@ impl Targets {
                 };
                 tracing::debug!(vtep = %target.address, port = pair.port, hop = pair.hop, "a path {what}");
             }
-            let found: Vec<Found> = entry
-                .known()
-                .map(|(pair, known)| Found {
-                    pair,
-                    links: links(*target, pair, known, entry.traced.is_tracing()),
-                    way: Way {
-                        uplink: entry.uplinks.get(&pair.hop).copied().unwrap_or(0),
-                        arrival: known.arrival,
-                        routers: known.routers,
-                        recorded: known.recorded.clone(),
-                    },
-                    delay: known.delay,
-                })
-                .collect();
-            entry.diverse = order::diverse(&found);
-            let dead = entry.traced.dead().iter().copied();
-            let lost: BTreeSet<Pair> = entry.prober.lost().chain(dead).collect();
-            shared.change(|placer| placer.update(*target, &entry.weights, &found, &lost));
+            entry.update(*target, shared);
         }
         self.watch_used(shared);
     }
 
-    /// Has the pairs that are in use probed often.
+    /// Tells the placement the delays of paths, which change without a change of routes.
+    pub(super) fn tell_delays(&self, shared: &Shared) {
+        self.entries.iter().for_each(|(target, entry)| entry.tell_delays(*target, shared));
+    }
+
+    /// Has the pairs that are in use probed often, and all VTEPs while queue pairs are to move for
+    /// balance.
     pub(super) fn watch_used(&mut self, shared: &Shared) {
+        let now = shared.now();
+        let eager = shared.read(|placer| placer.wants_reports(now));
         for (target, entry) in &mut self.entries {
-            let used = shared.read(|placer| placer.used(*target));
-            entry.prober.set_used(shared.now(), used);
+            let used = shared.read(|placer| {
+                let mut used = placer.used(*target);
+                used.extend(placer.used(Target { by_kernel: true, ..*target }));
+                used
+            });
+            entry.prober.set_used(now, used);
+            entry.prober.set_eager(now, eager);
         }
     }
 
@@ -305,23 +347,92 @@ impl Targets {
     }
 }
 
-/// The interface of each next hop.
-fn uplinks(hops: &[NextHop]) -> BTreeMap<u64, u32> {
-    hops.iter().map(|hop| (hop.identity, hop.ifindex)).collect()
-}
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::sync::Arc;
 
-/// The links of a path, as far as they are known. Traces name routers, and not their interfaces.
-fn links(target: Target, pair: Pair, known: &Known, is_traced: bool) -> Vec<Link> {
-    let uplink = std::iter::once(Link::Uplink(pair.hop));
-    match &known.recorded {
-        Some(routers) if is_traced => {
-            let next = routers.iter().skip(1).chain([&target.address]);
-            let between = routers.iter().zip(next).map(|(from, to)| Link::Between(*from, *to));
-            uplink.chain(between).collect()
+    use path::{Entropy, Policy};
+    use pathmap::placer::Options;
+    use tables::{
+        DontFragment, Fdb, SnapshotBuilder, Tos, Ttl, Tunnel, VniIndex, VniTable, Vtep, VtepIndex,
+    };
+
+    use super::*;
+    use crate::probing::Detector;
+
+    const ADDRESSES: [&str; 4] = ["10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"];
+
+    fn address(number: usize) -> IpAddr {
+        ADDRESSES[number].parse().unwrap()
+    }
+
+    fn target(local: usize, remote: usize) -> Target {
+        Target { local: address(local), address: address(remote), port: 4789, by_kernel: false }
+    }
+
+    /// A VNI over IPv4 and one over IPv6 with this flow label, and a remote VTEP for each.
+    fn snapshot(label: FlowLabel) -> Snapshot {
+        let entropy = path::Settings { policy: Policy::QpPin, ..path::Settings::default() };
+        let mut builder = SnapshotBuilder::new(1);
+        for (index, local) in [(1, 0), (2, 2)] {
+            builder.vni(Arc::new(VniTable {
+                index: VniIndex::new(index).unwrap(),
+                netdev: "vx".to_owned(),
+                mac: None,
+                tunnel: Tunnel {
+                    vni: u32::from(index).try_into().unwrap(),
+                    local: address(local),
+                    destination_port: 4789,
+                    ttl: Ttl::Fixed(64),
+                    tos: Tos::Fixed(0),
+                    df: DontFragment::Unset,
+                    udp_checksum: true,
+                    flow_label: if local == 2 { label } else { FlowLabel::Fixed(0) },
+                    accepts_no_checksum: false,
+                },
+                entropy: Entropy::new(entropy).unwrap(),
+                fdb: Fdb::default(),
+                hosts: Fdb::default(),
+                flood: Vec::new(),
+                strict_vtep: false,
+                offload: false,
+                learning: None,
+            }));
+            let vtep = Vtep { address: address(local + 1), paths: Arc::default() };
+            builder.vtep(VtepIndex(index.into()), vtep);
         }
-        Some(routers) if !routers.is_empty() => {
-            uplink.chain(routers.iter().map(|router| Link::Router(*router))).collect()
+        builder.build()
+    }
+
+    #[test]
+    fn vteps_of_a_vnis_family_are_probed_with_its_flow_label() {
+        let key = Key::new(&[1; 16]).unwrap();
+        let probing = Probing {
+            key: key.clone(),
+            settings: Settings::default(),
+            options: Options::default(),
+            detector: Detector::Probes,
+            trace: true,
+        };
+        let shared = Shared::new(probing.options, 1);
+        let lookups = Lookups::open(None).unwrap();
+        let mut targets = Targets::new(&probing, lookups, (key, 1), Random::new(1));
+        targets.follow(&snapshot(FlowLabel::Fixed(5)), &shared);
+        assert_eq!(targets.addresses(), [target(0, 1), target(2, 3)]);
+        let labels = [(0, 1), (2, 3), (2, 1)].map(|(a, b)| targets.label(target(a, b), 50_000));
+        assert_eq!(labels, [0, 5, 50_000]);
+        // With another label, only that VTEP is probed anew.
+        for pair in [target(0, 1), target(2, 3)] {
+            targets.entries.get_mut(&pair).unwrap().applied.0 = 7;
         }
-        _ => uplink.chain([Link::Arrival(target.address, known.arrival)]).collect(),
+        let applied = |targets: &Targets| -> Vec<u64> {
+            targets.entries.values().map(|entry| entry.applied.0).collect()
+        };
+        targets.follow(&snapshot(FlowLabel::Fixed(5)), &shared);
+        assert_eq!(applied(&targets), [7, 7]);
+        targets.follow(&snapshot(FlowLabel::SourcePort), &shared);
+        assert_eq!(applied(&targets), [7, 0]);
+        assert_eq!(targets.label(target(2, 3), 50_001), 50_001);
     }
 }

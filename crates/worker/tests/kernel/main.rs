@@ -3,5 +3,6 @@
 #![cfg(test)]
 
 mod features;
+mod longest_frame;
 
 root_test::main!();

@@ -81,6 +81,16 @@ pub const OUTER: &[Row] = &[
         "congested, around what can be marked",
         &[Stimulus::Tunnel(Tunnel { tos: 3, ..PEERS }, Inner::udp(3, 1).tos(2))],
     ),
+    // The kernel does not look behind the tag: such frames are neither dropped nor marked
+    // (IP_ECN_decapsulate(), include/net/inet_ecn.h).
+    row(
+        "congested, around tagged frames",
+        &[
+            Stimulus::Tunnel(Tunnel { tos: 3, ..PEERS }, Inner::udp(3, 1).tags(&[0x8100])),
+            Stimulus::Tunnel(Tunnel { tos: 3, ..PEERS }, Inner::udp(3, 1).tos(2).tags(&[0x8100])),
+            Stimulus::Tunnel(Tunnel { tos: 3, ..PEERS }, Inner::udp(3, 1).tos(2).tags(&[0x88a8])),
+        ],
+    ),
 ];
 
 /// VLAN tags of inner frames.

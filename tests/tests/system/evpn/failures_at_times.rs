@@ -74,5 +74,8 @@ fn failures_come_at_their_times_and_the_fabric_recovers() {
     assert!(of("carrier").lost > 0, "{:?}", of("carrier"));
     assert_eq!(of("vtepd").lost, 0, "kernel VXLAN takes over");
     let page = fs::read_to_string(out.join("report.html")).unwrap();
-    assert!(page.contains("hit iteration") && page.contains("The iteration that it hits takes"));
+    assert!(page.contains("hit iteration"));
+    // Times of a busy machine say nothing.
+    let is_limited = page.contains("The machine was the limit");
+    assert_ne!(page.contains("The iteration that it hits takes"), is_limited, "{said}");
 }

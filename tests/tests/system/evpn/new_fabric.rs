@@ -4,23 +4,34 @@
 use std::collections::BTreeSet;
 
 use lab::process::wait_until;
+use lab::topology::Endpoint;
+use lab::{Namespace, Topology};
 use root_test::root_test;
 use serde_json::Value;
+use vtepd_tests::daemon::ctl_program;
+use vtepd_tests::lab::run;
 
 use super::fixture::{TIMEOUT, frr, turn};
 use super::lab_command::{NewFabric, ask, lab, said};
 
 const FABRIC: &str = "evpn-new";
+/// Spines of each of two sites. A leaf has a link to each of its site, and these to each other one.
+const SPINES: usize = 3;
 
 #[root_test(needs = frr)]
 fn a_new_fabric_forwards_with_vtepd_and_is_not_overwritten() {
     let _turn = turn();
-    let files = NewFabric::new(FABRIC, &["--leaves", "2", "--spines", "3", "--bfd", "500ms"]);
+    let spines = SPINES.to_string();
+    let sites = ["--sites", "2", "--delay", "0ms", "--jitter", "0ms"];
+    let size = ["--leaves", "1", "--spines", &spines, "--bfd", "500ms"];
+    let files = NewFabric::new(FABRIC, &[&sites[..], &size].concat());
     let topology = files.topology();
     ask(&["up", &topology]);
-    for row in ask(&["status", "--name", FABRIC]).as_array().unwrap() {
-        assert_ne!((row["datapath"].as_str(), row["policy"].as_str()), (Some("none"), None));
-        assert_eq!(row["policy"], "qp-hash", "{row}");
+    for leaf in ask(&["status", "--name", FABRIC]).as_array().unwrap() {
+        assert_eq!(leaf["vnis"][0]["policy"], "qp-hash", "{leaf}");
+        assert_eq!(leaf["vnis"][0]["datapath"], "offload", "{leaf}");
+        assert_eq!(leaf["sources"]["kernel"], "live", "{leaf}");
+        assert_eq!(leaf["balance"]["sent"].as_object().unwrap().len(), 3, "{leaf}");
     }
     let verified = ask(&["verify", &topology, "--no-failover"]);
     assert_eq!(verified["faults"], serde_json::json!([]), "{verified}");
@@ -34,8 +45,9 @@ fn a_new_fabric_forwards_with_vtepd_and_is_not_overwritten() {
     paths_are_those_of_the_frames();
 
     // vtepd of the file's nodes changes its policy as any other.
-    let rows = ask(&["policy", "qp-bins", "--name", FABRIC]);
-    assert!(rows.as_array().unwrap().iter().all(|row| row["policy"] == "qp-bins"), "{rows}");
+    let leaves = ask(&["policy", "qp-bins", "--name", FABRIC]);
+    let has_bins = |leaf: &Value| leaf["vnis"][0]["policy"] == "qp-bins";
+    assert!(leaves.as_array().unwrap().iter().all(has_bins), "{leaves}");
     // With qp-pin, the verification waits for the paths, and expects the floor.
     ask(&["policy", "qp-pin", "--name", FABRIC]);
     let verified = ask(&["verify", &topology, "--no-failover"]);
@@ -46,9 +58,73 @@ fn a_new_fabric_forwards_with_vtepd_and_is_not_overwritten() {
     );
     let figure = |name: &str| balance[name].as_f64().unwrap();
     assert!(figure("mmr") < figure("floor_mmr") + 0.05, "{balance}");
+    path_map_is_that_of_the_routers(&topology);
     let down = lab(&["down", FABRIC]);
     assert!(down.status.success(), "{}", said(&down));
     assert_eq!(lab::netns::list(&format!("lab-{FABRIC}-")), Vec::<String>::new());
+}
+
+/// Pairs of uplink and source port lead where the path map of vtepd says, by the routers' own
+/// answers.
+fn path_map_is_that_of_the_routers(topology: &str) {
+    /// Ports of each path.
+    const SAMPLE: usize = 3;
+    let topology = Topology::load(topology.as_ref()).unwrap();
+    let vtepctl = ctl_program().display().to_string();
+    let said = node("leaf1").run(&[&vtepctl, "-o", "json", "path"]).unwrap();
+    let map = serde_json::from_str::<Value>(&said).unwrap()[0].take();
+    let ends = ["local", "vtep"].map(|end| map[end].as_str().unwrap());
+    let paths = map["paths"].as_array().unwrap();
+    assert_eq!((&map["complete"], paths.len()), (&true.into(), SPINES * SPINES), "{map}");
+    for path in paths {
+        let ports = path["source_ports"].as_array().unwrap();
+        assert!(ports.len() >= SAMPLE, "{path}");
+        for port in ports.iter().take(SAMPLE) {
+            let uplink = path["uplink"].as_str().unwrap();
+            let routers = routers_of(&topology, uplink, ends, port.as_u64().unwrap());
+            assert_eq!(path["routers"], serde_json::json!(routers), "port {port} by {uplink}");
+        }
+    }
+}
+
+fn node(name: &str) -> Namespace {
+    Namespace::open(format!("lab-{FABRIC}-{name}")).unwrap()
+}
+
+/// The address of the interface by which each router sends on what leaf1 sends by this uplink from
+/// this port.
+fn routers_of(
+    topology: &Topology,
+    uplink: &str,
+    [local, vtep]: [&str; 2],
+    port: u64,
+) -> Vec<String> {
+    let far = |node: &str, interface: &str| {
+        let end = Endpoint { node: node.to_owned(), interface: interface.to_owned() };
+        topology.far_end(&end).unwrap()
+    };
+    let ask = |node: &Namespace, command: &str| {
+        let mut said: Value = serde_json::from_str(&run(node, command)).unwrap();
+        said[0].take()
+    };
+    let mut routers = Vec::new();
+    let mut at = far("leaf1", uplink);
+    loop {
+        let (router, arrives) = (node(&at.node), &at.interface);
+        let route = ask(
+            &router,
+            &format!(
+                "ip -j route get {vtep} from {local} iif {arrives} ipproto udp sport {port} dport 4789"
+            ),
+        );
+        if route["type"] == "local" {
+            return routers;
+        }
+        let leaves = route["dev"].as_str().unwrap();
+        let shown = ask(&router, &format!("ip -j -4 addr show dev {leaves}"));
+        routers.push(shown["addr_info"][0]["local"].as_str().unwrap().to_owned());
+        at = far(&at.node, leaves);
+    }
 }
 
 /// Frames of a queue pair take the links that `lab path` names, and no others of their tier.
@@ -62,11 +138,11 @@ fn paths_are_those_of_the_frames() {
         let hops = path["hops"].as_array().unwrap();
         let text = |hop: usize, field: &str| hops[hop][field].as_str().unwrap().to_owned();
         assert_eq!(
-            (hops.len(), text(0, "node"), text(2, "node")),
-            (3, "leaf1".into(), "leaf2".into())
+            (hops.len(), text(0, "node"), text(3, "node")),
+            (4, "leaf1".into(), "leaf2".into())
         );
-        assert_eq!((text(0, "arrives"), text(2, "leaves")), ("hp1".into(), "hp1".into()));
-        spines.insert(text(1, "node"));
+        assert_eq!((text(0, "arrives"), text(3, "leaves")), ("hp1".into(), "hp1".into()));
+        spines.insert((text(1, "node"), text(2, "node")));
 
         let before = ask(&["counters", "--name", FABRIC]);
         let send = ["roce", "send", "--name", FABRIC, "--node", "host1", "--to", "192.168.10.2"];
@@ -85,7 +161,7 @@ fn paths_are_those_of_the_frames() {
             after = ask(&["counters", "--name", FABRIC]);
             carried(&after, "leaf2", "hp1", "tx_bytes") >= bytes
         });
-        for hop in 0..2 {
+        for hop in 0..3 {
             let (node, leaves) = (text(hop, "node"), text(hop, "leaves"));
             assert!(carried(&after, &node, &leaves, "tx_bytes") >= bytes, "{path}: {node}");
         }

@@ -10,7 +10,9 @@ use lab::Namespace;
 use lab::netns::NetnsError;
 use lab::process::wait_until;
 use lab::random::SEED;
-use lab::roce::{Connection, InnerPort, Limit, Report, RoceError, Sent, Sink, Source, connections};
+use lab::roce::{
+    Connection, Limit, Report, RoceError, Sent, Sink, Source, SourcePort, connections,
+};
 
 use super::fixture::TIMEOUT;
 
@@ -42,7 +44,7 @@ impl Stream {
             interface: INTERFACE.to_owned(),
             destination: address,
             connections: connections.clone(),
-            inner_port: InnerPort::PerQueuePair,
+            inner_port: SourcePort::PerQueuePair,
             payload: 1024,
             rate,
             mark,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use path::{Bins, Entropy, Policy, Settings, SourcePortRange};
 use tables::{
-    DontFragment, NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniIndex, VniTable,
-    Vtep, VtepIndex,
+    DontFragment, FlowLabel, NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniIndex,
+    VniTable, Vtep, VtepIndex,
 };
 use wire::MacAddr;
 
@@ -107,7 +107,7 @@ pub fn tables() -> Vec<VniTable> {
             tos: [Tos::Inherit, Tos::Fixed(0), Tos::Fixed(0xb9)][number / 3 % 3],
             df: [DontFragment::Unset, DontFragment::Set, DontFragment::Inherit][number % 3],
             udp_checksum: number % 2 == 1,
-            flow_label: 0,
+            flow_label: FlowLabel::default(),
             accepts_no_checksum: false,
         },
         entropy,
@@ -129,7 +129,7 @@ pub fn tables_ipv6() -> Vec<VniTable> {
     let over_ipv6 = |(table, number): (VniTable, usize)| {
         let tunnel = Tunnel {
             local: LOCAL_IPV6.into(),
-            flow_label: [0, 0xab_cde][number % 2],
+            flow_label: [FlowLabel::SourcePort, FlowLabel::Fixed(0xab_cde)][number % 2],
             accepts_no_checksum: number % 3 == 0,
             ..table.tunnel
         };

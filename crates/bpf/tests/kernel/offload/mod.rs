@@ -7,20 +7,25 @@ use std::sync::Arc;
 
 mod both;
 mod leaf;
+mod learning;
 mod pinned;
 mod super_frames;
 
+pub use both::kernel;
 use both::{Both, LONGEST, Outcome};
-use leaf::{HOST, LOCAL_IPV6, NETDEV_MAC, VTEPS, VTEPS_IPV6, hop, local_of, tables, tables_ipv6};
+use bpf::OffloadCounts;
+use leaf::{
+    HOST, LOCAL_IPV6, NETDEV_MAC, SLOT, VTEPS, VTEPS_IPV6, hop, local_of, tables, tables_ipv6,
+};
 use path::{Bins, Entropy, Policy, Settings};
 use root_test::root_test;
-use tables::{NextHop, Paths, SnapshotBuilder, VniTable, Vtep, VtepIndex};
+use tables::{NextHop, Paths, SnapshotBuilder, Tunnel, VniTable, Vtep, VtepIndex};
 use test_frames::{
     IPV4, IPV6, Ipv4, Ipv6, ROCE, UDP, bth, ethernet, ipv4, ipv6, tagged, udp, udp_over_ipv4,
     udp_over_ipv6, vxlan,
 };
 
-use wire::MacAddr;
+use wire::{MacAddr, Vni};
 
 use crate::random::Random;
 
@@ -63,7 +68,7 @@ fn random_frames_are_encapsulated_as_by_the_pipeline() {
 fn random_frames_are_encapsulated_over_ipv6_as_by_the_pipeline() {
     let all = frames() / 4;
     let (offloaded, left) = encapsulate_random(&tables_ipv6(), all);
-    assert!(offloaded > all / 8 && left > all / 4, "{offloaded} offloaded, {left} left, of {all}");
+    assert!(offloaded > all / 10 && left > all / 4, "{offloaded} offloaded, {left} left, of {all}");
 }
 
 /// The frame and the ports of `crates/path/tests/golden.rs`.
@@ -178,7 +183,7 @@ fn decapsulate_random(
     packet: fn(&mut Random, &VniTable) -> Vec<u8>,
 ) -> [u64; 4] {
     let (mut both, mut random) = (Both::new(), Random(0x5eed));
-    let mut outcomes = [0; 4];
+    let (mut outcomes, mut past_bridge) = ([0; 4], 0);
     for table in tables {
         both.set(table.clone());
         for _ in 0..frames / tables.len() as u64 {
@@ -186,8 +191,9 @@ fn decapsulate_random(
             outcomes[outcome as usize] += 1;
         }
         both.assert_counters();
-        assert!(both.pipeline.counters().past_bridge.get() > frames / 10_000);
+        past_bridge += both.pipeline.counters().past_bridge.get();
     }
+    assert!(past_bridge > frames / 1000, "{past_bridge} past the bridge, of {frames}");
     outcomes
 }
 
@@ -202,7 +208,9 @@ fn random_packets_are_decapsulated_as_by_the_pipeline() {
 fn random_packets_are_decapsulated_over_ipv6_as_by_the_pipeline() {
     let all = frames() / 4;
     let outcomes = decapsulate_random(&tables_ipv6(), all, packet_ipv6);
-    assert!(outcomes[0] > all / 3 && outcomes[1] > all / 8, "{outcomes:?} of {all}");
+    // Before Linux 6.3, short frames are left to the worker.
+    let least = if kernel() < (6, 3) { all / 4 } else { all / 3 };
+    assert!(outcomes[0] > least && outcomes[1] > all / 8, "{outcomes:?} of {all}");
 }
 
 /// A packet with these type of service fields, from the first VTEP, with or without a checksum.
@@ -343,6 +351,48 @@ fn senders_follow_the_snapshot() {
     builder.remove_vtep(VtepIndex(1));
     both.set_snapshot(builder.build());
     assert_eq!(both.decapsulate(&packet).0, Outcome::Worker, "no VTEP any more");
+}
+
+/// Sums never fall: counters stay when a VNI is not offloaded any more, and when a next hop is gone.
+/// Another VTEP or VNI with the same index begins at zero.
+#[root_test]
+fn counters_belong_to_a_vni_and_a_vtep() {
+    let mut both = Both::new();
+    let table = tables().remove(0);
+    both.set(table.clone());
+    let [mut frame, ..] = inner_frames(0);
+    assert_eq!(both.encapsulate(&mut frame, 0).0, Outcome::Offloaded);
+    let snapshot = both.snapshot.clone();
+    let sent = |counts: &OffloadCounts| {
+        let of_vtep = counts.vteps.get(&0).map(|of| of.sent);
+        (
+            counts.vnis.get(&SLOT).map(|of| of.sent),
+            of_vtep,
+            counts.paths.get(&3).map(|of| of.frames),
+        )
+    };
+    let changed = |change: &dyn Fn(&mut SnapshotBuilder)| {
+        let mut builder = SnapshotBuilder::after(&snapshot);
+        change(&mut builder);
+        builder.build()
+    };
+    let all = (Some(1), Some(1), Some(1));
+    assert_eq!(sent(&both.follow(&snapshot)), all);
+    let kept = VniTable { offload: false, ..table.clone() };
+    let userspace = changed(&|builder| builder.vni(Arc::new(kept.clone())));
+    assert_eq!(sent(&both.follow(&userspace)), all, "not offloaded any more");
+    assert_eq!(sent(&both.follow(&snapshot)), all, "offloaded again");
+    let without = changed(&|builder| builder.remove_vtep(VtepIndex(0)));
+    assert_eq!(sent(&both.follow(&without)), (Some(1), None, Some(1)), "no VTEP any more");
+    assert_eq!(sent(&both.follow(&snapshot)), all, "the same VTEP");
+    let paths = Arc::new(Paths::new(vec![hop(4)]));
+    let other = Vtep { address: Ipv4Addr::new(10, 9, 9, 9).into(), paths };
+    let another = changed(&|builder| builder.vtep(VtepIndex(0), other.clone()));
+    assert_eq!(sent(&both.follow(&another)), (Some(1), Some(0), Some(1)), "another VTEP");
+    let tunnel = Tunnel { vni: Vni::try_from(4711).unwrap(), ..table.tunnel };
+    let vni = VniTable { tunnel, ..table };
+    let another = changed(&|builder| builder.vni(Arc::new(vni.clone())));
+    assert_eq!(sent(&both.follow(&another)).0, Some(0), "another VNI");
 }
 
 /// Next hops come and go more often than there are indices. Two of them have equal entries.

@@ -17,7 +17,7 @@ use test_frames::{
 };
 
 use super::both::{Both, Outcome};
-use super::leaf::{VTEPS, tables};
+use super::leaf::{VTEPS, VTEPS_IPV6, tables, tables_ipv6};
 use crate::random::Random;
 
 /// The VTEP with several next hops, whose identities these are.
@@ -65,6 +65,21 @@ fn frame_of(queue_pair: u32, transport: &[u8], tos: u8) -> Vec<u8> {
     ethernet([0; 6], [2, 0, 0, 0, 0, 9], ethertype, &packet)
 }
 
+/// A VNI over IPv4, and two over IPv6: without and with an outer UDP checksum.
+fn underlays(entropy: Entropy) -> [VniTable; 3] {
+    let (ipv4, mut ipv6) = (tables().remove(0), tables_ipv6());
+    let tables = [ipv4, ipv6.remove(0), ipv6.remove(0)];
+    tables.map(|table| VniTable { entropy, ..table })
+}
+
+/// A remote VTEP of this VNI.
+const fn vtep(table: &VniTable, number: usize) -> IpAddr {
+    match table.tunnel.local {
+        IpAddr::V4(_) => IpAddr::V4(VTEPS[number]),
+        IpAddr::V6(_) => IpAddr::V6(VTEPS_IPV6[number]),
+    }
+}
+
 /// Each queue pair that `is_placed` gets a random path.
 fn place(
     random: &mut Random,
@@ -75,7 +90,7 @@ fn place(
         let dissection = wire::dissect(&frame(queue_pair, 0)).unwrap();
         PinnedFlow {
             vni: table.tunnel.vni,
-            vtep: IpAddr::V4(VTEPS[VTEP]),
+            vtep: vtep(table, VTEP),
             key: entropy.explain(&dissection).key,
             hop: random.one_of(&HOPS),
             source_port: 49_152 + random.below(16_384) as u16,
@@ -112,7 +127,8 @@ fn assert_sent(both: &mut Both, flows: &[PinnedFlow], sequence: u32) {
             continue;
         };
         assert_eq!(outcome, Outcome::Offloaded, "{flow:?}");
-        assert_eq!(sent[34..36], flow.source_port.to_be_bytes(), "{flow:?}");
+        let port = if flow.vtep.is_ipv4() { 34 } else { 54 };
+        assert_eq!(sent[port..port + 2], flow.source_port.to_be_bytes(), "{flow:?}");
         assert_eq!(sent[5], flow.hop as u8, "the MAC address of the next hop: {flow:?}");
     }
 }
@@ -122,15 +138,21 @@ fn queue_pairs_are_sent_where_they_were_placed() {
     let (mut both, mut random) = (Both::new(), Random(7));
     let settings = Settings { policy: Policy::QpPin, seed: 7, ..Settings::default() };
     let entropy = Entropy::new(settings).unwrap();
-    let table = VniTable { entropy, ..tables().remove(0) };
+    for table in underlays(entropy) {
+        sent_where_placed(&mut both, &mut random, &table);
+    }
+}
+
+fn sent_where_placed(both: &mut Both, random: &mut Random, table: &VniTable) {
+    let entropy = table.entropy;
     both.set(table.clone());
-    assert_sent(&mut both, &[], 0);
+    assert_sent(both, &[], 0);
     for round in 1..5 {
-        let flows = place(&mut random, (&table, entropy), |queue_pair| queue_pair % 5 != round);
+        let flows = place(random, (table, entropy), |queue_pair| queue_pair % 5 != round);
         both.pin(&flows, &flows, pins(&flows));
         let before: Vec<_> = flows.iter().map(|flow| both.usage(flow.usage)).collect();
-        assert_sent(&mut both, &flows, round);
-        assert_sent(&mut both, &flows, round);
+        assert_sent(both, &flows, round);
+        assert_sent(both, &flows, round);
         for (flow, (bytes, frames, last)) in flows.iter().zip(before) {
             let length = frame(flow.usage - 1, 0).len() as u64;
             let (more_bytes, more_frames, later) = both.usage(flow.usage);
@@ -140,12 +162,12 @@ fn queue_pairs_are_sent_where_they_were_placed() {
     }
     // Another table of the VTEP's next hops: the placement has to be told again.
     both.set(table.clone());
-    assert_sent(&mut both, &[], 5);
-    let flows = place(&mut random, (&table, entropy), |_| true);
+    assert_sent(both, &[], 5);
+    let flows = place(random, (table, entropy), |_| true);
     both.pin(&flows, &flows, pins(&flows));
-    assert_sent(&mut both, &flows, 6);
+    assert_sent(both, &flows, 6);
     both.pin(&[], &[], pins(&[]));
-    assert_sent(&mut both, &[], 7);
+    assert_sent(both, &[], 7);
 }
 
 #[root_test]
@@ -187,12 +209,16 @@ fn random_frame(random: &mut Random, queue_pair: u32, sequence: &mut u32) -> Vec
 
 #[root_test]
 fn records_are_those_of_the_worker() {
-    let (mut both, mut random) = (Both::new(), Random(9));
+    let mut random = Random(9);
     let settings = Settings { policy: Policy::QpPin, seed: 7, ..Settings::default() };
-    let entropy = Entropy::new(settings).unwrap();
-    let table = VniTable { entropy, ..tables().remove(0) };
+    for table in underlays(Entropy::new(settings).unwrap()) {
+        recorded_as_by_the_worker(&mut Both::new(), &mut random, &table);
+    }
+}
+
+fn recorded_as_by_the_worker(both: &mut Both, random: &mut Random, table: &VniTable) {
     both.set(table.clone());
-    let flows = place(&mut random, (&table, entropy), |queue_pair| queue_pair < 8);
+    let flows = place(random, (table, table.entropy), |queue_pair| queue_pair < 8);
     let placed = placed(&flows);
     both.pin(&flows, &flows, Pins::new(Some(placed.clone())));
     let programs = Usage::new(QUEUE_PAIRS, Instant::now());
@@ -200,7 +226,7 @@ fn records_are_those_of_the_worker() {
     let mut sequences = [0xff_ff00; 8];
     for _ in 0..4000 {
         let queue_pair = random.below(8) as u32;
-        let mut frame = random_frame(&mut random, queue_pair, &mut sequences[queue_pair as usize]);
+        let mut frame = random_frame(random, queue_pair, &mut sequences[queue_pair as usize]);
         let (outcome, _) = both.encapsulate(&mut frame, VTEP);
         assert_eq!(outcome, Outcome::Offloaded, "{frame:02x?}");
         let slot = queue_pair + 1;

@@ -19,27 +19,20 @@ use crate::wan::{self, Change, ChangeError};
 /// How long `lab wan` may take to end, and to answer after its start.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What gives the circuits of a fabric that was up their earlier properties, when it is dropped.
-/// The circuits of the lab's own fabric are started again instead.
+/// The changes of the circuits so far.
 #[derive(Debug)]
-pub(super) struct Undo(Option<Vec<(Namespace, Vec<Change>)>>);
-
-impl Default for Undo {
-    fn default() -> Self {
-        Self(Some(Vec::new()))
-    }
+pub(super) enum Undo {
+    /// What gives the circuits of a fabric that was up their earlier properties, when it is dropped.
+    Changes(Vec<(Namespace, Vec<Change>)>),
+    /// The options with which the circuits of the lab's own fabric were started again.
+    Own(Option<Vec<(&'static str, String)>>),
 }
 
 impl Undo {
-    /// For a fabric that the lab brought up for the experiment.
-    pub(super) fn none() -> Self {
-        Self(None)
-    }
-
     /// Undoes the changes, the last one first.
     fn run(&mut self) -> Result<(), ChangeError> {
-        let mut all =
-            self.0.iter_mut().flat_map(|changes| std::mem::take(changes).into_iter().rev());
+        let Self::Changes(changes) = self else { return Ok(()) };
+        let mut all = std::mem::take(changes).into_iter().rev();
         all.try_for_each(|(namespace, changes)| wan::change(&namespace, &changes).map(drop))
     }
 }
@@ -52,18 +45,26 @@ impl Drop for Undo {
     }
 }
 
-/// Gives the circuits the properties that the experiment and a variant set.
+/// Gives the circuits the properties that the experiment and a variant set. Returns whether they may
+/// have others than before.
 pub(super) fn set(
     fabric: &Fabric,
     experiment: &Experiment,
     variant: &Circuits,
     undo: &mut Undo,
-) -> Result<(), RunError> {
+) -> Result<bool, RunError> {
     let deployed = fabric.deployed();
     undo.run()?;
-    match &mut undo.0 {
-        None => start(fabric, &variant.options(&experiment.circuits))?,
-        Some(undo) => {
+    match undo {
+        Undo::Own(before) => {
+            let options = variant.options(&experiment.circuits);
+            if before.as_ref() == Some(&options) {
+                return Ok(false);
+            }
+            start(fabric, &options)?;
+            *before = Some(options);
+        }
+        Undo::Changes(undo) => {
             for circuits in [&experiment.circuits, variant] {
                 let mut all = changes(&deployed, circuits, None, Direction::Both)?;
                 apply(&mut all)?;
@@ -82,12 +83,12 @@ pub(super) fn set(
                 !matches!(changed, Err(wan::ChangeError::NoAnswer { .. }))
             });
             let before = changed?;
-            if let Some(undo) = &mut undo.0 {
+            if let Undo::Changes(undo) = undo {
                 undo.push((namespace, before));
             }
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Starts the circuits again with these options of `lab wan`, in addition to those in the topology.
@@ -117,6 +118,15 @@ fn start(fabric: &Fabric, options: &[(&'static str, String)]) -> Result<(), RunE
         node.spawn(&record.name, &mut command)?;
     }
     Ok(())
+}
+
+/// The rate of the direction of a circuit that begins at an interface of `lab wan`, in bits per
+/// second; `None` without a limit.
+pub(super) fn rate(deployed: &Deployed, from: &Endpoint) -> Result<Option<u64>, RunError> {
+    // A change without properties changes nothing.
+    let ask = Change { from: Some(from.interface.clone()), ..Change::default() };
+    let found = wan::change(&deployed.namespace(&from.node)?, &[ask])?;
+    Ok(found.iter().find_map(|change| change.rate).filter(|rate| *rate > 0))
 }
 
 /// The end of a link by its name.

@@ -45,8 +45,7 @@ pub(super) fn measure(
     report: OnProgress,
     interrupted: &AtomicBool,
 ) -> Result<Run, RunError> {
-    let variant = key.point.variant.as_ref().map(|(index, _)| *index);
-    let failures = bench.experiment.failures(variant);
+    let failures = bench.experiment.failures(key.point.index());
     for attempt in 1..=ATTEMPTS {
         recover(bench, key, report)?;
         let mut run = bench.send(key, attempt, interrupted)?;
@@ -81,6 +80,7 @@ pub(super) fn measure(
             continue;
         }
         (run.sent, run.lost, run.reordered) = (sent.frames, arrived.lost(), arrived.reordered());
+        run.seconds = sent.nanoseconds as f64 / 1e9;
         (run.outage, run.outage_longest, run.hit) = (Some(mean), Some(longest), hit);
         return Ok(run);
     }

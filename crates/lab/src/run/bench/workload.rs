@@ -1,19 +1,20 @@
 //! A run of a workload of distributed training.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use experiment::plan::Key;
-use experiment::record::Completion;
-use experiment::units::{InnerPort, Name};
+use experiment::record::{self, Completion};
+use experiment::units::Name;
 use experiment::{Experiment, Run};
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
-use super::{Bench, RunError};
-use crate::stream::INNER_PORT;
-use crate::workload::{Host, Iteration, Job, Workload, WorkloadError, run};
+use super::{Bench, RunError, source_port};
+use crate::run::program::{self, Program};
+use crate::workload::{Host, Iteration, Job, Latencies, Workload, WorkloadError, run};
 
 /// Iterations of a job that runs until it is stopped.
 pub(super) const ENDLESS: u32 = 1_000_000;
@@ -24,6 +25,26 @@ const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// How often the other jobs are looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// What a run measures.
+enum Work {
+    /// A collective operation.
+    Collective(Job),
+    /// A program of the user, and its hosts.
+    Program(Program, Vec<program::Host>),
+}
+
+/// The result of a run's work.
+struct Done {
+    /// Of the iterations that count.
+    completion: Completion,
+    /// Packets of all iterations.
+    sent: u64,
+    /// Seconds of the iterations that count.
+    seconds: f64,
+    /// Seconds of all iterations.
+    all: f64,
+}
+
 /// Runs the iterations of a workload, and reads the load of each link. Other jobs have begun before,
 /// and end after it.
 pub(super) fn measure(
@@ -32,12 +53,12 @@ pub(super) fn measure(
     attempts: u32,
     interrupted: &AtomicBool,
 ) -> Result<Run, RunError> {
-    let job = job(bench, key)?;
+    let work = work(bench, key)?;
     let others = others(bench, key)?;
     bench.observe(key, attempts, |record| {
-        let (own, beside) = (Results::default(), Results::default());
+        let (beside, began) = (Results::default(), Instant::now());
         let stop = AtomicBool::new(others.is_empty());
-        std::thread::scope(|scope| {
+        let done = std::thread::scope(|scope| {
             let running = scope.spawn(|| match others.is_empty() {
                 true => Ok(()),
                 false => run(&others, &stop, &|iteration| beside.keep(iteration)),
@@ -50,28 +71,61 @@ pub(super) fn measure(
             {
                 std::thread::sleep(LOOK);
             }
-            let result = run(&[job], interrupted, &|iteration| own.keep(iteration));
+            let result = work.run(bench, key, interrupted);
             stop.store(true, Ordering::Relaxed);
             let other = running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             match other {
-                Err(error) if !matches!(error, WorkloadError::Interrupted) => Err(error),
+                Err(error) if !matches!(error, WorkloadError::Interrupted) => Err(error.into()),
                 _ => result,
             }
         })?;
-        let all = own.all();
-        let counted: Vec<&Iteration> = all.iter().filter(|iteration| !iteration.warm_up).collect();
-        let nanoseconds = counted.iter().map(|iteration| iteration.nanoseconds as f64);
-        record.seconds = nanoseconds.sum::<f64>() / 1e9;
-        record.sent = all.iter().map(|iteration| iteration.counters.tx_packets).sum();
-        record.workload = Some(completion(&counted));
+        (record.seconds, record.sent) = (done.seconds, done.sent);
+        record.workload = Some(done.completion);
         let beside = beside.all();
         let of = |job: &Job| {
             let own = beside.iter().filter(|iteration| iteration.job == job.name);
             (job.name.clone(), completion(&own.collect::<Vec<_>>()))
         };
         record.jobs = others.iter().map(of).collect();
-        Ok(())
+        // Alone, nothing is sent between iterations.
+        Ok(match others.is_empty() {
+            true => Duration::try_from_secs_f64(done.all).unwrap_or_default(),
+            false => began.elapsed(),
+        })
     })
+}
+
+impl Work {
+    fn run(&self, bench: &Bench<'_>, key: &Key, stop: &AtomicBool) -> Result<Done, RunError> {
+        match self {
+            Self::Collective(job) => {
+                let own = Results::default();
+                run(std::slice::from_ref(job), stop, &|iteration| own.keep(iteration))?;
+                Ok(Done::new(&own.all()))
+            }
+            Self::Program(program, hosts) => {
+                let queue_pairs = key.point.queue_pairs.get();
+                let given = program::Given { queue_pairs, seed: key.seed };
+                let (completion, all) = program.run(&bench.settings.file, hosts, given, stop)?;
+                let seconds = completion.each.iter().map(|each| each.milliseconds).sum::<f64>();
+                Ok(Done { completion, sent: 0, seconds: seconds / 1e3, all })
+            }
+        }
+    }
+}
+
+impl Done {
+    fn new(all: &[Iteration]) -> Self {
+        let counted: Vec<&Iteration> = all.iter().filter(|iteration| !iteration.warm_up).collect();
+        let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
+        let each = counted.iter().map(|iteration| of_iteration(iteration)).collect();
+        Self {
+            completion: Completion { each, ..completion(&counted) },
+            sent: all.iter().map(|iteration| iteration.counters.tx_packets).sum(),
+            seconds: seconds(counted.iter().map(|iteration| iteration.nanoseconds).sum()),
+            all: seconds(all.iter().map(|iteration| iteration.nanoseconds).sum()),
+        }
+    }
 }
 
 /// The iterations so far.
@@ -113,25 +167,49 @@ fn completion(counted: &[&Iteration]) -> Completion {
             .sum::<Option<f64>>()
             .map(|sum| sum / counted.len().max(1) as f64),
         straggler: mean(&mut nanoseconds(|i| i.straggler_behind)) / 1e6,
+        counters: counters(counted.iter().map(|i| i.counters)),
+        each: Vec::new(),
     }
+}
+
+/// One iteration, in the units of the record.
+fn of_iteration(iteration: &Iteration) -> record::Iteration {
+    let milliseconds = |nanoseconds: u64| nanoseconds as f64 / 1e6;
+    let Latencies { count, p50, p99, p999, max } = iteration.messages;
+    record::Iteration {
+        milliseconds: milliseconds(iteration.communication),
+        straggler: iteration.straggler.clone(),
+        behind: milliseconds(iteration.straggler_behind),
+        messages: count,
+        p50: milliseconds(p50),
+        p99: milliseconds(p99),
+        p999: milliseconds(p999),
+        max: milliseconds(max),
+        counters: counters(std::iter::once(iteration.counters)),
+    }
+}
+
+/// The sums of counters that are not 0, by name.
+fn counters(all: impl Iterator<Item = roce::Counters>) -> BTreeMap<String, u64> {
+    let mut sum = roce::Counters::default();
+    all.for_each(|counters| sum += counters);
+    let serde_json::Value::Object(map) = serde_json::to_value(sum).unwrap_or_default() else {
+        return BTreeMap::new();
+    };
+    let value = |(name, value): (String, serde_json::Value)| Some((name, value.as_u64()?));
+    map.into_iter().filter_map(value).filter(|(_, value)| *value > 0).collect()
 }
 
 /// The settings of a run's workload: the keys of the file, and those of the variant.
 fn settings(experiment: &Experiment, file: &Path, key: &Key) -> Result<Workload, RunError> {
-    let mut table = match &experiment.workload {
-        Some(table) => table.get_ref().clone(),
-        None => toml::Table::new(),
-    };
-    let index = key.point.variant.as_ref().map(|(index, _)| *index);
-    let variant = index.and_then(|index| experiment.variants.get(index));
-    table.extend(variant.map(|variant| variant.workload.clone()).unwrap_or_default());
-    let mut workload = parse(table, "[workload] or the workload of a variant", file)?;
+    let mut workload: Workload = parse(experiment.workload(key.point.index()), "[workload]", file)?;
     of_run(&mut workload, key);
     Ok(workload)
 }
 
-fn parse(table: toml::Table, place: &str, file: &Path) -> Result<Workload, RunError> {
-    Workload::deserialize(table).map_err(|error| RunError::Workload {
+/// The file has been checked, so that this finds nothing new.
+fn parse<W: DeserializeOwned>(table: toml::Table, place: &str, file: &Path) -> Result<W, RunError> {
+    W::deserialize(table).map_err(|error| RunError::Workload {
         file: file.to_owned(),
         place: place.to_owned(),
         message: error.message().to_owned(),
@@ -141,18 +219,39 @@ fn parse(table: toml::Table, place: &str, file: &Path) -> Result<Workload, RunEr
 /// What a run decides.
 fn of_run(workload: &mut Workload, key: &Key) {
     workload.queue_pairs = u32::try_from(key.point.queue_pairs.get()).unwrap_or(u32::MAX);
-    workload.seed = key.seed;
-    workload.source_port = match key.point.inner_port {
-        InnerPort::Constant => roce::SourcePort::Constant(INNER_PORT),
-        InnerPort::PerQueuePair => roce::SourcePort::PerQueuePair,
-    };
+    workload.seed = key.numbers_seed();
+    workload.source_port = source_port(key);
+}
+
+/// What a run measures.
+fn work(bench: &Bench<'_>, key: &Key) -> Result<Work, RunError> {
+    let experiment = bench.experiment;
+    if !experiment.is_program() {
+        return Ok(Work::Collective(job(bench, key)?));
+    }
+    let index = key.point.index();
+    let program = parse(experiment.workload(index), "[workload]", &bench.settings.file)?;
+    let mut hosts = Vec::new();
+    for (site, names) in experiment.sites(index).iter().enumerate() {
+        for name in names {
+            let host = bench.host(name)?;
+            hosts.push(program::Host {
+                name: name.to_string(),
+                site,
+                namespace: bench.deployed.namespace(name.as_str())?,
+                interface: host.end.interface.clone(),
+                address: host.address.to_string(),
+            });
+        }
+    }
+    Ok(Work::Program(program, hosts))
 }
 
 /// The job of a run.
 pub(super) fn job(bench: &Bench<'_>, key: &Key) -> Result<Job, RunError> {
     let experiment = bench.experiment;
     let workload = settings(experiment, &bench.settings.file, key)?;
-    let hosts = hosts(bench, &experiment.traffic.sites)?;
+    let hosts = hosts(bench, experiment.sites(key.point.index()))?;
     Ok(Job { name: experiment.name.to_string(), hosts, workload })
 }
 
@@ -160,17 +259,18 @@ pub(super) fn job(bench: &Bench<'_>, key: &Key) -> Result<Job, RunError> {
 fn others(bench: &Bench<'_>, key: &Key) -> Result<Vec<Job>, RunError> {
     let variant = key.point.variant.as_ref().map(|(_, name)| name);
     // Queue pair numbers of the jobs must differ.
-    let seeds = (1..).map(|at: u64| key.seed.wrapping_add(at.wrapping_mul(SEED_STEP)));
+    let seeds = (1..).map(|at: u64| key.numbers_seed().wrapping_add(at.wrapping_mul(SEED_STEP)));
     let mut jobs = Vec::new();
     for (job, seed) in bench.experiment.jobs(variant).zip(seeds) {
         let (name, mut table) = (job.name.to_string(), job.workload.clone());
         let queue_pairs = table.remove("queue-pairs");
         let place = format!("the workload of the [[job]] '{name}'");
-        let mut workload = parse(table, &place, &bench.settings.file)?;
+        let mut workload: Workload = parse(table, &place, &bench.settings.file)?;
         of_run(&mut workload, key);
         if let Some(number) = queue_pairs {
             let number = toml::Table::from_iter([("queue-pairs".to_owned(), number)]);
-            workload.queue_pairs = parse(number, &place, &bench.settings.file)?.queue_pairs;
+            let own: Workload = parse(number, &place, &bench.settings.file)?;
+            workload.queue_pairs = own.queue_pairs;
         }
         (workload.seed, workload.iterations, workload.warm_up) = (seed, ENDLESS, 0);
         jobs.push(Job { name, hosts: hosts(bench, &job.sites)?, workload });
@@ -187,7 +287,7 @@ fn hosts(bench: &Bench<'_>, sites: &[Vec<Name>]) -> Result<Vec<Host>, RunError> 
             hosts.push(Host {
                 name: name.to_string(),
                 namespace: Some(namespace),
-                interface: bench.interface(name)?,
+                interface: bench.host(name)?.end.interface.clone(),
                 site,
             });
         }
@@ -211,7 +311,7 @@ mod tests {
                 let (full, text) =
                     Experiment::load(&path).unwrap_or_else(|error| panic!("{error}"));
                 assert_eq!(path.file_stem().unwrap().to_str(), Some(full.name.as_str()));
-                let quick = Experiment::parse(&path, &text).unwrap().quick();
+                let quick = Experiment::parse(&path, &text).unwrap().form(true);
                 [full, quick]
             })
             .collect()
@@ -228,23 +328,30 @@ mod tests {
             let plan = Plan::new(&experiment);
             let keys: Vec<&Key> = plan.turns.iter().flat_map(|turn| &turn.runs).collect();
             assert!(!keys.is_empty() && !experiment.limits.is_empty(), "{}", experiment.name);
-            for key in keys.iter().filter(|_| experiment.workload.is_some()) {
+            let is_job = experiment.workload.is_some() && !experiment.is_program();
+            for key in keys.iter().filter(|_| is_job) {
                 let workload = settings(&experiment, Path::new("x.toml"), key)
                     .unwrap_or_else(|error| panic!("{}: {error}", experiment.name));
-                let hosts = experiment.traffic.sites.iter().zip(0..).flat_map(|(names, site)| {
-                    names.iter().map(move |name| Host {
-                        name: name.to_string(),
-                        namespace: None,
-                        interface: "eth1".into(),
-                        site,
-                    })
-                });
+                let hosts = experiment.sites(key.point.index()).iter().zip(0..).flat_map(
+                    |(names, site)| {
+                        names.iter().map(move |name| Host {
+                            name: name.to_string(),
+                            namespace: None,
+                            interface: "eth1".into(),
+                            site,
+                        })
+                    },
+                );
                 let job = Job { name: "x".into(), hosts: hosts.collect(), workload };
                 let schedule = job.schedule();
                 let schedule =
                     schedule.unwrap_or_else(|error| panic!("{}: {error}", experiment.name));
                 // The report compares with a roofline where circuits have a rate.
-                let has_rate = experiment.circuits.rate.is_some();
+                let limited = |file: &std::path::PathBuf| {
+                    std::fs::read_to_string(file).unwrap().contains("--rate")
+                };
+                let has_rate =
+                    experiment.circuits.rate.is_some() || experiment.topologies.iter().all(limited);
                 let fails = experiment.has_failures();
                 assert_eq!(job.ideal(&schedule).is_some(), has_rate || fails, "{}", job.name);
             }
@@ -252,17 +359,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_key_of_a_workload_is_named() {
-        let mut experiment =
+    fn a_run_decides_queue_pairs_and_seed() {
+        let experiment =
             shipped().into_iter().find(|experiment| experiment.name.as_str() == "wan").unwrap();
         let key = Plan::new(&experiment).turns[0].runs[0].clone();
         let workload = settings(&experiment, Path::new("x.toml"), &key).unwrap();
         assert_eq!(
             (workload.seed, workload.queue_pairs as usize),
-            (key.seed, key.point.queue_pairs.get())
+            (key.numbers_seed(), key.point.queue_pairs.get())
         );
-        experiment.workload.as_mut().unwrap().get_mut().insert("byte".into(), 1.into());
-        let error = settings(&experiment, Path::new("x.toml"), &key).unwrap_err().to_string();
-        assert!(error.starts_with("x.toml, [workload]") && error.contains("`byte`"), "{error}");
     }
 }

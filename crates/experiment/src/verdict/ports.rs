@@ -1,0 +1,54 @@
+//! What inner source ports change.
+
+use std::collections::BTreeSet;
+
+use super::{Grade, ROUTING, Verdict, change, title};
+use crate::summary::Row;
+use crate::units::InnerPort;
+
+/// A sentence about a dataplane, if there are runs with several choices of inner source ports: how
+/// its peak load differs from that with the first of them.
+pub(super) fn ports(label: &str, rows: &[&Row]) -> Vec<Verdict> {
+    let all: BTreeSet<InnerPort> = rows.iter().map(|row| row.point.inner_port).collect();
+    let Some(first) = all.first() else { return Vec::new() };
+    let mut verdicts = Vec::new();
+    for port in all.iter().skip(1) {
+        let of = |port: InnerPort| rows.iter().filter(move |row| row.point.inner_port == port);
+        let pairs = of(*port).filter_map(|row| {
+            let same = |other: &&&Row| {
+                let place =
+                    |row: &Row| (row.fabric.clone(), row.point.queue_pairs, row.point.index());
+                place(other) == place(row)
+            };
+            Some((row.paths()?.mmr, of(*first).find(same)?.paths()?.mmr))
+        });
+        let gains: Vec<(f64, f64)> = pairs
+            .map(|(own, base)| {
+                let half = (own.half_width / base.mean)
+                    .hypot(own.mean * base.half_width / base.mean.powi(2));
+                (1.0 - own.mean / base.mean, half.max(ROUTING))
+            })
+            .collect();
+        let Some(least) = gains.iter().map(|(gain, _)| *gain).reduce(f64::min) else { continue };
+        let most = gains.iter().map(|(gain, _)| *gain).fold(least, f64::max);
+        let beyond = gains.iter().filter(|(gain, noise)| gain.abs() > *noise).count();
+        let what = match beyond {
+            0 => "the same within noise".to_owned(),
+            _ => format!(
+                "{} (beyond noise at {beyond} of {} points)",
+                change(least, most),
+                gains.len()
+            ),
+        };
+        verdicts.push(Verdict {
+            grade: if beyond == 0 { Grade::Good } else { Grade::Note },
+            text: format!(
+                "{}: with {} instead of {}, the peak load is {what}.",
+                title(label),
+                port.title(),
+                first.title()
+            ),
+        });
+    }
+    verdicts
+}

@@ -1,0 +1,186 @@
+use super::*;
+use crate::record::tests::run;
+use crate::record::{Completion, Hit, Run};
+
+fn experiment() -> Experiment {
+    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+        dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]
+        [traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8]";
+    Experiment::parse("x.toml".as_ref(), text).unwrap()
+}
+
+fn summary(runs: &[Run]) -> Summary {
+    Summary::new(&experiment(), runs)
+}
+
+fn texts(runs: &[Run]) -> Vec<String> {
+    let line = |verdict: Verdict| format!("{:?}: {}", verdict.grade, verdict.text);
+    verdicts(&experiment(), &summary(runs)).into_iter().map(line).collect()
+}
+
+fn runs(pinned: [u64; 4]) -> Vec<Run> {
+    let both = |at| [run("kernel", 8, at, &[800, 0, 0, 0]), run("qp-pin", 8, at, &pinned)];
+    (0..5).flat_map(both).collect()
+}
+
+#[test]
+fn good_and_bad_news() {
+    let good = texts(&runs([200, 200, 200, 200]));
+    assert_eq!(
+        good,
+        [
+            "Good: qp-pin, one inner source port for all queue pairs: compared with kernel VXLAN, \
+             the peak load is 50 % lower at the leaf, and 75 % lower between the spines.",
+            "Good: qp-pin is at the floor at every point: no placement is more even.",
+            "Good: None of 8000 frames was lost or reordered.",
+            "Good: Every mean MMR is known to ±5 % or better (95 % confidence).",
+        ]
+    );
+    let mut bad = runs([800, 0, 0, 0]);
+    bad[3].lost = 7;
+    bad[0].busy = 5.0;
+    let bad = texts(&bad);
+    assert!(
+        bad[0].starts_with("Note: ") && bad[0].contains("is the same within noise at the leaf")
+    );
+    assert!(bad.contains(&"Bad: Of 8000 frames, 7 were lost and 0 were reordered.".into()));
+    assert!(!bad.iter().any(|text| text.contains("floor")), "{bad:?}");
+    let mut busy = runs([200, 200, 200, 200]);
+    busy.iter_mut().for_each(|run| (run.seconds, run.busy) = (8.0, 0.99));
+    assert!(texts(&busy).last().unwrap().starts_with("Note: The machine was the limit"));
+}
+
+#[test]
+fn no_conclusion_from_times_if_the_machine_was_the_limit() {
+    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+        dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]
+        circuits = { rate = 1000 }\nworkload = { bytes = 1000 }
+        [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [8]";
+    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let texts = |busy: f64, full: f64, neighbour: f64| {
+        let workload = |milliseconds| Completion {
+            iterations: 2,
+            milliseconds,
+            worst: milliseconds,
+            bus_bandwidth: 1.0,
+            message_p99: 1.0,
+            busy,
+            ..Completion::default()
+        };
+        let of = |at: u32, dataplane: &str, milliseconds: f64| {
+            let loads = [20, 10, 0, 0];
+            let jobs =
+                [("other".to_owned(), Completion { busy: neighbour, ..workload(1.0) })].into();
+            let workload = Some(workload(milliseconds + f64::from(at)));
+            let full = Some(full);
+            Run { seconds: 1.0, full, workload, jobs, ..run(dataplane, 8, at, &loads) }
+        };
+        let both = |at| [of(at, "kernel", 2000.0), of(at, "qp-pin", 1000.0)];
+        let runs: Vec<Run> = (0..5).flat_map(both).collect();
+        let summary = Summary::new(&experiment, &runs);
+        verdicts(&experiment, &summary).into_iter().map(|of| of.text).collect::<Vec<_>>()
+    };
+    let has = |texts: &[String], part: &str| texts.iter().any(|text| text.contains(part));
+    let (time, limit) = ("the completion time is 50 % lower", "The machine was the limit");
+    let idle = texts(0.3, 0.2, 0.1);
+    assert!(!has(&idle, "an iteration takes"), "there is another dataplane: {idle:?}");
+    assert!(has(&idle, time) && !has(&idle, limit), "{idle:?}");
+    let busy = texts(0.97, 0.2, 0.1);
+    assert!(!has(&busy, time) && has(&busy, limit), "{busy:?}");
+    assert!(has(&busy, "No conclusion from times is drawn"), "{busy:?}");
+    // The fabric was the limit, even if the machine was busy, too.
+    let full = texts(0.97, 1.0, 0.1);
+    assert!(has(&full, time) && !has(&full, limit), "{full:?}");
+    let beside = texts(0.3, 0.2, 0.97);
+    assert!(!has(&beside, time) && has(&beside, limit), "another job was the limit: {beside:?}");
+}
+
+#[test]
+fn a_failure_is_a_sentence_for_each_point() {
+    let of = |at, dataplane, outage, hit: Option<f64>| Run {
+        outage: Some(outage),
+        outage_longest: Some(outage),
+        hit: hit.map(|milliseconds| Hit { milliseconds, usual: 190.0, retransmitted: 3 }),
+        ..run(dataplane, 8, at, &[8, 0, 0, 0])
+    };
+    let once = [of(0, "kernel", 9000.0, None), of(0, "qp-pin", 160.0, None)];
+    assert_eq!(
+        outages(&summary(&once))[0].text,
+        "traffic that the failure hits stops for 9000 ms with kernel VXLAN, 160 ms with qp-pin \
+         (one run each)."
+    );
+    let twice = [of(0, "kernel", 90.0, Some(300.0)), of(1, "kernel", 110.0, Some(500.0))];
+    assert_eq!(
+        outages(&summary(&twice))[0].text,
+        "traffic that the failure hits stops for 100 ms with kernel VXLAN (medians of up to 2 \
+         runs). The iteration that it hits takes 400 ms with kernel VXLAN, instead of 190 ms."
+    );
+}
+
+#[test]
+fn no_times_of_failures_if_the_machine_was_the_limit() {
+    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+        dataplane = [{policy = 'kernel'}]\n[sweep]\nqueue-pairs = [8]\n[traffic]\nrate = 1000
+        [[failure]]\nkind = 'silent'\n[[published]]\nwhat = ''\nvalue = ''\nsource = ''
+        measured = { dataplane = 'kernel', tier = 'spine', quantity = 'outage' }";
+    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let of = |seconds: f64| {
+        let of = |at| Run { outage: Some(123.0), seconds, ..run("kernel", 8, at, &[800, 0, 0, 0]) };
+        let summary = Summary::new(&experiment, &[of(0), of(1)]);
+        let wanted = experiment.published[0].measured.clone().unwrap();
+        let texts = verdicts(&experiment, &summary).into_iter().map(|of| of.text);
+        (texts.collect::<String>(), measured(&wanted, &summary))
+    };
+    let (idle, published) = of(0.8);
+    assert!(idle.contains("stops for 123 ms") && published == "123 ms", "{idle} {published}");
+    let (limited, published) = of(8.0);
+    assert!(!limited.contains("ms") && limited.contains("No conclusion from times"), "{limited}");
+    assert_eq!(published, "– (the machine was the limit)");
+}
+
+#[test]
+fn figures_beside_published_ones() {
+    let text = "dataplane = 'qp-pin'\ntier = 'spine'\nquantity = 'peak-gain'";
+    let wanted: Measured = toml::from_str(text).unwrap();
+    let summary = summary(&runs([200, 200, 200, 200]));
+    assert_eq!(measured(&wanted, &summary), "75 % lower");
+    let mmr = Measured { quantity: Quantity::Mmr, tier: Role::Leaf, ..wanted.clone() };
+    assert_eq!(measured(&mmr, &summary), "1.00");
+    let ports = Some(InnerPort::PerQueuePair);
+    assert_eq!(measured(&Measured { inner_port: ports, ..wanted }, &summary), "–");
+}
+
+#[test]
+fn a_change_in_words() {
+    assert_eq!(change(0.1, 0.25), "10 % to 25 % lower");
+    assert_eq!(change(0.1, 0.1), "10 % lower");
+    assert_eq!(change(-0.001, 0.25), "0 % to 25 % lower");
+    assert_eq!(change(-0.1, -0.1), "10 % higher");
+    assert_eq!(change(-0.1, 0.25), "10 % higher to 25 % lower");
+    assert_eq!(change(-0.3, -0.1), "10 % to 30 % higher");
+}
+
+#[test]
+fn inner_ports_change_what_hashes_them() {
+    use crate::units::InnerPort;
+    let mut runs = runs([200, 200, 200, 200]);
+    let mut others = runs.clone();
+    for run in &mut others {
+        run.key.point.inner_port = InnerPort::SoftRoce;
+        if run.key.dataplane == "kernel" {
+            let loads = run.tiers[1].links.values_mut();
+            loads.zip([400, 400, 0, 0]).for_each(|(load, value)| *load = value);
+        }
+    }
+    runs.extend(others);
+    let found = texts(&runs);
+    for expected in [
+        "Note: kernel VXLAN: with Soft-RoCE's inner source port for each queue pair instead of one \
+         inner source port for all queue pairs, the peak load is 50 % lower (beyond noise at 1 of \
+         1 points).",
+        "Good: qp-pin: with Soft-RoCE's inner source port for each queue pair instead of one inner \
+         source port for all queue pairs, the peak load is the same within noise.",
+    ] {
+        assert!(found.contains(&expected.to_owned()), "{found:?}");
+    }
+}

@@ -1,0 +1,52 @@
+//! Queue pairs that kernel VXLAN encapsulates ([`Target::by_kernel`](super::Target)).
+//!
+//! No worker asks for them when a frame is sent. Each first frame has left by the path of `qp-hash`.
+//! Programs move a queue pair at its first frame after a gap, and tell afterwards.
+
+use std::time::Duration;
+
+use super::{FlowId, Placer};
+use crate::prober::Pair;
+
+/// Where a queue pair is, and where it is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Course {
+    /// Its path.
+    pub pair: Pair,
+    /// The path to which it moves, and the gap that this needs.
+    pub next: Option<(Pair, Duration)>,
+}
+
+impl Placer {
+    /// The course of a known queue pair.
+    #[must_use]
+    pub fn course(&self, id: &FlowId) -> Option<Course> {
+        let flow = self.flows.get(id)?;
+        let gap = |next| self.targets.get(&id.target).map(|paths| paths.gap(flow.pair, next));
+        Some(Course {
+            pair: flow.pair,
+            next: flow.wanted.and_then(|next| Some((next, gap(next)?))),
+        })
+    }
+
+    /// A queue pair has moved after a gap. The first path after that of `qp-hash` is no move.
+    pub fn moved(&mut self, id: &FlowId, to: Pair) {
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        let is_first = flow.hashed;
+        flow.settle(to);
+        if is_first {
+            flow.moves -= 1;
+        } else {
+            self.counts.moved_balance += 1;
+        }
+        self.tell(*id);
+    }
+
+    /// Forgets a queue pair, because its frames go elsewhere now.
+    pub fn drop_flow(&mut self, id: &FlowId) {
+        if self.flows.contains_key(id) {
+            self.forget(&[*id]);
+            self.counts.forgotten += 1;
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Explains where `qp-pin` has placed a queue pair, or where it will.
+
+use api::v1;
+use path::{Key, Pinning as _, Policy};
+use pathmap::Pair;
+use pathmap::placer::{Flow, FlowId, Target};
+use pipeline::explain::{CopyFate, Route};
+
+use super::pinned::{self, LoadedPath, Names};
+use crate::pinning::{Probed, Shared};
+
+const NEW_BY_KERNEL: &str = "it is not placed yet; kernel VXLAN sends its first frame from the port of qp-hash, and \
+                             others, after a gap, by the path that adds least load to the links";
+const NOT_TOLD: &str = "no known path is one by which the kernel sends; it does not tell with \
+                        net.ipv4.fib_multipath_hash_policy 3 and net.ipv4.conf.lo.forwarding 0";
+const NEW: &str = "it is not placed yet; its first frame gets the path that adds least load to the \
+                   links, or that of the other direction of its connection";
+
+/// Where the queue pair of a copy is placed. `None` if it is no queue pair, its policy is not
+/// `qp-pin`, or the copy is dropped.
+pub fn placement(
+    shared: Option<&Shared>,
+    names: &Names,
+    vni: u32,
+    copy: &CopyFate,
+) -> Option<v1::Placement> {
+    let path::Explanation { policy, key, .. } = copy.entropy;
+    let route = copy.route.as_ref().ok()?;
+    let flow = FlowId { vni, key, target: target(route) };
+    placement_of(shared, names, policy, flow, Some(route.source_port))
+}
+
+/// The path of a queue pair that kernel VXLAN sends.
+pub fn placement_by_kernel(shared: &Shared, names: &Names, flow: FlowId) -> Option<v1::Placement> {
+    placement_of(Some(shared), names, Policy::QpPin, flow, None)
+}
+
+/// Where a queue pair is placed. If `port` is set, its frames leave by it.
+fn placement_of(
+    shared: Option<&Shared>,
+    names: &Names,
+    policy: Policy,
+    flow: FlowId,
+    port: Option<u16>,
+) -> Option<v1::Placement> {
+    let (key, is_by_kernel) = (flow.key, flow.target.by_kernel);
+    if policy != Policy::QpPin || !matches!(key, Key::QueuePair { .. }) {
+        return None;
+    }
+    let decided = if key.is_management() {
+        Err("management queue pairs are not placed")
+    } else {
+        shared.ok_or("paths are not probed").and_then(|shared| Known::of(shared, flow))
+    };
+    let of = |state: &str, reason: &str, paths| {
+        Some(v1::Placement { state: state.to_owned(), reason: reason.to_owned(), paths })
+    };
+    let known = match decided {
+        Ok(known) => known,
+        Err(reason) => return of("hashed", reason, Vec::new()),
+    };
+    let paths = |pairs: &mut dyn Iterator<Item = Pair>| -> Vec<v1::Path> {
+        pairs.map(|pair| known.path(names, pair)).collect()
+    };
+    match &known.flow {
+        Some(flow) if port.is_none_or(|port| port == flow.pair.port) && names.has(flow.pair) => {
+            let state = pinned::state(flow);
+            let reason = match state {
+                "hashed" => "no path was known when it was placed",
+                "moving" => "it moves after the next gap in its traffic",
+                _ => "a known path was chosen for it",
+            };
+            of(state, reason, paths(&mut [flow.pair].into_iter().chain(flow.wanted)))
+        }
+        Some(_) => of("hashed", "the path where it was placed is not usable now", Vec::new()),
+        None => {
+            let first = |(view, _): &LoadedPath| view.pairs.first().copied();
+            let reason = if is_by_kernel { NEW_BY_KERNEL } else { NEW };
+            of("new", reason, paths(&mut known.paths.iter().filter_map(first)))
+        }
+    }
+}
+
+const fn target(route: &Route) -> Target {
+    Target {
+        local: route.local,
+        address: route.remote,
+        port: route.destination_port,
+        by_kernel: false,
+    }
+}
+
+/// What is known of a queue pair, and of the paths to its VTEP.
+struct Known {
+    paths: Vec<LoadedPath>,
+    /// The fewest and the most routers on the paths.
+    routers: (u8, u8),
+    /// `None` if it is not placed yet, and can be placed on one of the paths.
+    flow: Option<Flow>,
+}
+
+impl Known {
+    /// Fails with the reason if `qp-hash` would place it.
+    fn of(shared: &Shared, id: FlowId) -> Result<Self, &'static str> {
+        let (paths, flow, is_full) = shared.read(|placer| {
+            let flow = placer.flows().find(|(of, _)| **of == id).map(|(_, flow)| flow.clone());
+            let is_full = placer.flows().count() >= shared.usage().most() as usize;
+            (pinned::loaded_paths(placer, id.target), flow, is_full)
+        });
+        let probed = shared.probed().into_iter().find(|probed| probed.target == id.target.vtep());
+        if flow.is_none() && is_full {
+            return Err("the table of queue pairs is full");
+        }
+        if flow.is_none() && paths.is_empty() {
+            let of_others = id.target.by_kernel && probed.as_ref().is_some_and(|p| p.known > 0);
+            return Err(if of_others { NOT_TOLD } else { unknown(probed.as_ref()) });
+        }
+        // Without them, numbers that differ.
+        let routers = probed.map_or((0, u8::MAX), |probed| probed.routers);
+        Ok(Self { paths, routers, flow })
+    }
+
+    /// The path of a pair, with its port only. If its route is not known, only its uplink is.
+    fn path(&self, names: &Names, pair: Pair) -> v1::Path {
+        let known = self.paths.iter().find(|(view, _)| view.pairs.contains(&pair));
+        let path = known.map(|known| pinned::path(names, known, self.routers)).unwrap_or_default();
+        v1::Path { uplink: names.of_pair(pair), source_ports: vec![pair.port.into()], ..path }
+    }
+}
+
+/// Why no path to a VTEP is known.
+fn unknown(probed: Option<&Probed>) -> &'static str {
+    match probed {
+        None => "the VTEP is not probed",
+        Some(Probed { ready: false, traced: true, .. }) => "its paths are still being traced",
+        Some(Probed { ready: false, .. }) => "its paths are still being probed",
+        Some(_) => "no path to the VTEP is known: it answers no probes, or all paths are dead",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::time::Duration;
+
+    use path::{Decision, Reason, SourcePortRange};
+    use pathmap::load::Link;
+    use pathmap::placer::{Found, Options, Reading};
+    use pathmap::way::Way;
+    use wire::MacAddr;
+
+    use super::*;
+
+    const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const VTEP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+    const TARGET: Target = Target {
+        local: IpAddr::V4(LOCAL),
+        address: IpAddr::V4(VTEP),
+        port: 4789,
+        by_kernel: false,
+    };
+    const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 2, 1, 0);
+    const KNOWN: Pair = Pair { hop: 1, port: 50_001 };
+    const BLIND: Pair = Pair { hop: 2, port: 50_002 };
+
+    fn id(queue_pair: u32) -> FlowId {
+        let [source, destination] = [1, 2].map(|host| Ipv4Addr::new(192, 168, 10, host).into());
+        let queue_pair = queue_pair.try_into().unwrap();
+        FlowId { vni: 10, key: Key::QueuePair { source, destination, queue_pair }, target: TARGET }
+    }
+
+    /// A copy for a queue pair that leaves by a port.
+    fn copy(queue_pair: u32, source_port: u16) -> CopyFate {
+        let decision = Decision { source_port, hash: 5, bin: None };
+        let range = SourcePortRange::DEFAULT;
+        let route = Route {
+            local: LOCAL.into(),
+            remote: VTEP.into(),
+            source_port,
+            destination_port: TARGET.port,
+            tos: 0,
+            ttl: 64,
+            flow_label: None,
+            dont_fragment: true,
+            length: 200,
+            hash: 5,
+            choices: 2,
+            bucket: None,
+            weights: (1, 2),
+            uplink: 7,
+            gateway: ROUTER.into(),
+            source_mac: MacAddr::default(),
+            destination_mac: None,
+            by_default: false,
+        };
+        let (policy, reason, key) = (Policy::QpPin, Reason::Roce, id(queue_pair).key);
+        CopyFate {
+            segment: 0,
+            remote: Some(VTEP.into()),
+            entropy: path::Explanation { policy, key, reason, range, decision },
+            route: Ok(route),
+        }
+    }
+
+    fn names() -> Names {
+        Names::from([(1, "up1".to_owned()), (2, "up2".to_owned())])
+    }
+
+    fn of(shared: &Shared, copy: &CopyFate) -> v1::Placement {
+        placement(Some(shared), &names(), 10, copy).unwrap()
+    }
+
+    fn place(shared: &Shared, queue_pair: u32, hashed: Pair) -> Pair {
+        let nothing = |_| Reading::default();
+        let now = shared.now();
+        let placed =
+            shared.change(|placer| placer.place(id(queue_pair), 50_000, hashed, nothing, now));
+        placed.unwrap().pair
+    }
+
+    /// One path with its router, and one of which only both uplinks are known.
+    fn probed(shared: &Shared) {
+        let found = |pair: Pair, link: Link| Found {
+            pair,
+            links: vec![Link::Uplink(pair.hop), link],
+            way: Way { uplink: 1, arrival: 4, routers: 1, recorded: None },
+            delay: Duration::from_micros(90),
+        };
+        let found =
+            [found(KNOWN, Link::Router(ROUTER)), found(BLIND, Link::Arrival(VTEP.into(), 4))];
+        let weights = BTreeMap::from([(1, 1), (2, 1)]);
+        shared.change(|placer| placer.update(TARGET, &weights, &found, &BTreeSet::new()));
+    }
+
+    #[test]
+    fn without_a_path_it_is_that_of_qp_hash_and_the_reason_is_told() {
+        let shared = Shared::new(Options { most: 1, ..Options::default() }, 1);
+        let said = of(&shared, &copy(9, 50_009));
+        assert_eq!((&*said.state, &*said.reason), ("hashed", "the VTEP is not probed"));
+        assert_eq!(of(&shared, &copy(1, 50_009)).reason, "management queue pairs are not placed");
+        let unprobed = placement(None, &names(), 10, &copy(9, 50_009)).unwrap();
+        assert_eq!((&*unprobed.state, &*unprobed.reason), ("hashed", "paths are not probed"));
+        let pair = place(&shared, 9, Pair { hop: 2, port: 50_009 });
+        let said = of(&shared, &copy(9, pair.port));
+        assert_eq!(
+            (&*said.state, &*said.reason),
+            ("hashed", "no path was known when it was placed")
+        );
+        // Nothing but the uplink is known of it.
+        let [path] = said.paths.as_slice() else { panic!("{said:?}") };
+        assert_eq!((&*path.uplink, &path.routers, path.arrival), ("up2", &Vec::new(), None));
+        probed(&shared);
+        assert_eq!(of(&shared, &copy(8, 50_008)).reason, "the table of queue pairs is full");
+    }
+
+    #[test]
+    fn a_new_queue_pair_can_get_each_known_path() {
+        let shared = Shared::new(Options::default(), 1);
+        probed(&shared);
+        let said = of(&shared, &copy(9, 50_009));
+        assert_eq!(said.state, "new");
+        let paths: Vec<_> = said
+            .paths
+            .iter()
+            .map(|path| (&*path.uplink, path.source_ports[0], path.routers.len(), path.arrival))
+            .collect();
+        assert_eq!(paths, [("up1", 50_001, 1, None), ("up2", 50_002, 0, Some(4))]);
+        // Explaining places nothing.
+        assert_eq!(shared.read(|placer| placer.flows().count()), 0);
+    }
+
+    #[test]
+    fn a_placed_queue_pair_has_one_path_and_others_tell_their_load() {
+        let shared = Shared::new(Options::default(), 1);
+        probed(&shared);
+        let on = |pair: Pair, queue_pair: &u32| {
+            place(&shared, *queue_pair, Pair { hop: 2, port: 9 }) == pair
+        };
+        let queue_pair = (20..40).find(|queue_pair| on(KNOWN, queue_pair)).unwrap();
+        let link = pathmap::message::LinkLoad { link: ROUTER, kilobytes: 77 };
+        let report = pathmap::Report { loads: vec![link], ..pathmap::Report::default() };
+        let now = shared.now();
+        shared.change(|placer| placer.report(TARGET, &report, now));
+        let said = of(&shared, &copy(queue_pair, KNOWN.port));
+        let [path] = said.paths.as_slice() else { panic!("{said:?}") };
+        assert_eq!(
+            (&*said.state, &*path.uplink, &*path.routers),
+            ("pinned", "up1", &["10.2.1.0".to_owned()][..])
+        );
+        assert_eq!((&*path.source_ports, path.others_kilobytes), (&[50_001][..], Some(77)));
+        // The path is there, but frames do not take it.
+        let said = of(&shared, &copy(queue_pair, 50_009));
+        assert_eq!((&*said.state, said.paths.len()), ("hashed", 0));
+    }
+
+    #[test]
+    fn other_policies_and_other_frames_have_no_placement() {
+        let shared = Shared::new(Options::default(), 1);
+        let mut hashed = copy(9, 50_009);
+        hashed.entropy.policy = Policy::QpHash;
+        assert_eq!(placement(Some(&shared), &names(), 10, &hashed), None);
+        let mut tcp = copy(9, 50_009);
+        let [source, destination] = [LOCAL, VTEP].map(Into::into);
+        tcp.entropy.key = Key::Addresses { source, destination, protocol: 6 };
+        assert_eq!(placement(Some(&shared), &names(), 10, &tcp), None);
+    }
+}
