@@ -21,10 +21,15 @@ const DATAPATHS: [Datapath; 7] = [
     Datapath::NO_GSO,
     Datapath::Offload,
 ];
-/// Kernel VXLAN with chosen source ports, the physical limit, and programs on a core of their own,
-/// for encapsulation.
-const ENCAPSULATION: [Datapath; 4] =
-    [Datapath::CHOSEN_PORT, Datapath::CHOSEN_PORT_MARKED, Datapath::Redirect, Datapath::OffloadRps];
+/// Kernel VXLAN with chosen source ports, the physical limit, and programs that compute no outer
+/// checksum or have a core of their own, for encapsulation.
+const ENCAPSULATION: [Datapath; 5] = [
+    Datapath::CHOSEN_PORT,
+    Datapath::CHOSEN_PORT_MARKED,
+    Datapath::Redirect,
+    Datapath::OffloadNoChecksum,
+    Datapath::OffloadRps,
+];
 /// The policy `qp-pin`, for encapsulation. It is compared with `qp-hash` in the same datapath.
 const PINNED: [(Datapath, Datapath, &str); 2] = [
     (Datapath::Pinned { programs: true }, Datapath::Offload, "programs"),
@@ -107,7 +112,7 @@ fn is_measured(datapath: Datapath, case: Case) -> bool {
             [64, 1082].contains(&length) && [1, 64].contains(&queue_pairs) && !bursts && !busy
         }
         // The port matters to encapsulation only.
-        Datapath::ChosenPort { .. } | Datapath::Redirect => {
+        Datapath::ChosenPort { .. } | Datapath::Redirect | Datapath::OffloadNoChecksum => {
             input == Input::Host && cores == 1 && !bursts
         }
         Datapath::OffloadRps => input == Input::Host && cores == 2 && !bursts && !busy,

@@ -29,7 +29,10 @@ const PROBING: Datapath = Datapath::Pinned { programs: true };
 /// How long to wait before vtepd counts as idle, and how long to measure it then.
 const SETTLE: Duration = Duration::from_secs(2);
 /// How often a frame is sent so that a queue pair stays in use.
-const KEEP: Duration = Duration::from_millis(250);
+const KEEP: Duration = Duration::from_millis(50);
+/// The length in bytes of such a frame, and with the outer headers.
+const LENGTH: usize = 64;
+const ENCAPSULATED: u64 = LENGTH as u64 + 50;
 /// How long vtepd may take to find its paths.
 const PROBED: Duration = Duration::from_secs(10);
 
@@ -114,21 +117,22 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
         rows.push(Row::beside("idle", case, "µs/s", Figure::of(quiet), None, Better::Lower));
     }
     if options.includes(PROBING) {
-        for paths in [1, 4] {
-            rows.extend(probing(options, &testbed, paths)?);
+        rows.extend(probing(options, &testbed, "64 queue pairs to a VTEP that does not answer")?);
+        testbed.move_stations()?;
+        for (paths, name) in [(1, "1 path in use"), (4, "4 paths in use")] {
+            testbed.set_uplinks(paths)?;
+            rows.extend(probing(options, &testbed, name)?);
         }
     }
     Ok(rows)
 }
 
-/// What probing costs: with `qp-pin`, which probes the paths in use every 50 ms, and without. Two
-/// ports to the testbed's other VTEP, which does not answer, are probed once a second. Both times a few
-/// frames of 64 queue pairs are sent, which are in use on all paths.
-fn probing(options: &Options, testbed: &Testbed, paths: u8) -> Result<Vec<Row>, Failure> {
-    testbed.set_uplinks(paths)?;
+/// What probing costs: with `qp-pin`, which probes the paths in use every 50 ms, and without. Both
+/// times a few frames of 64 queue pairs are sent, so that these are in use.
+fn probing(options: &Options, testbed: &Testbed, name: &str) -> Result<Vec<Row>, Failure> {
     let mut costs: [Vec<[f64; 2]>; 2] = Default::default();
     for round in 1..=options.rounds {
-        eprintln!("round {round} of {}: probing, paths: {paths}", options.rounds);
+        eprintln!("round {round} of {}: probing, {name}", options.rounds);
         for (datapath, costs) in [Datapath::Offload, PROBING].into_iter().zip(&mut costs) {
             options.check_interrupt()?;
             let daemon = datapath.start(testbed, &options.vtepd)?.ok_or("vtepd does not run")?;
@@ -138,34 +142,37 @@ fn probing(options: &Options, testbed: &Testbed, paths: u8) -> Result<Vec<Row>, 
                 await_paths(&daemon)?;
             }
             let traffic =
-                Traffic { input: Input::Host, length: 64, queue_pairs: 64, bursts: false };
+                Traffic { input: Input::Host, length: LENGTH, queue_pairs: 64, bursts: false };
             let mut sender = Sender::new(testbed, traffic, true)?;
-            sender.send(Duration::from_millis(10));
-            std::thread::sleep(SETTLE);
+            keep_in_use(&mut sender);
             let before = (daemon.cpu()?, testbed.sent_bytes()?);
             let began = Instant::now();
-            // Frames keep the queue pairs in use, a few in a second.
-            while began.elapsed() < SETTLE {
-                std::thread::sleep(KEEP);
-                sender.send_some(0);
-            }
+            let frames = keep_in_use(&mut sender);
             let spent = daemon.cpu()?.saturating_sub(before.0) as f64 / 1e3;
-            let bits = (testbed.sent_bytes()? - before.1) as f64 * 8.0 / 1e3;
+            let bytes = (testbed.sent_bytes()? - before.1).saturating_sub(frames * ENCAPSULATED);
+            let bits = bytes as f64 * 8.0 / 1e3;
             costs.push([spent, bits].map(|figure| figure / began.elapsed().as_secs_f64()));
             peer.map(testbed::Daemon::stop).transpose()?;
             daemon.stop()?;
         }
     }
     let [without, with] = costs;
-    let row = |name: &str, unit: &'static str, pick: fn([f64; 2]) -> f64| {
-        let plural = if paths == 1 { "" } else { "s" };
-        let case = format!(
-            "probing, {paths} path{plural} in use, and a VTEP that does not answer: {name}"
-        );
+    let row = |what: &str, unit: &'static str, pick: fn([f64; 2]) -> f64| {
+        let case = format!("probing, {name}: {what}");
         let more = with.iter().zip(&without).map(|(with, without)| pick(*with) - pick(*without));
         Row::beside("idle", case, unit, Figure::of(more), None, Better::Lower)
     };
     Ok(vec![row("CPU", "µs/s", |[cpu, _]| cpu), row("sent", "kbit/s", |[_, sent]| sent)])
+}
+
+/// Sends a few frames for [`SETTLE`], so that their queue pairs stay in use. Returns their number.
+fn keep_in_use(sender: &mut Sender) -> u64 {
+    let (began, mut frames) = (Instant::now(), 0);
+    while began.elapsed() < SETTLE {
+        frames += sender.send_some(0);
+        std::thread::sleep(KEEP);
+    }
+    frames
 }
 
 /// Waits until all ports are probed.

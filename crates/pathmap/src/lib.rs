@@ -41,3 +41,28 @@ pub use random::Random;
 pub use responder::Responder;
 pub use trace::Tracer;
 pub use way::{Common, Way};
+
+use std::time::Duration;
+
+/// The first multiple of `period`, which is not 0, after `now`. What is due at multiples of the same
+/// period wakes the process once.
+#[must_use]
+pub const fn next_multiple(now: Duration, period: Duration) -> Duration {
+    let rest = now.as_nanos() % period.as_nanos();
+    // The rest is below the period, and that is far below 500 years.
+    now.saturating_add(period).saturating_sub(Duration::from_nanos(rest as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multiples_are_after_now() {
+        let ms = Duration::from_millis;
+        let after = [0, 1, 49, 50, 99].map(|now| next_multiple(ms(now), ms(50)));
+        assert_eq!(after, [50, 50, 50, 100, 100].map(ms));
+        let late = Duration::from_secs(1 << 40) + Duration::from_nanos(1);
+        assert_eq!(next_multiple(late, ms(10)), Duration::from_secs(1 << 40) + ms(10));
+    }
+}

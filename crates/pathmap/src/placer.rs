@@ -199,6 +199,12 @@ impl Placer {
         self.flows.iter().filter(stays).map(move |(id, flow)| (id, placement(flow)))
     }
 
+    /// Whether a queue pair is to move at its next gap.
+    #[must_use]
+    pub fn awaits_gaps(&self) -> bool {
+        self.flows.values().any(|flow| flow.wanted.is_some())
+    }
+
     /// Whether a queue pair is to move, and has been idle for long enough.
     fn may_move(
         &self,

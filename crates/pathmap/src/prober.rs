@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::message::Probe;
+use crate::next_multiple;
 use crate::random::Random;
 
 mod answers;
@@ -46,7 +47,7 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
 /// How often is looked whether more ports are needed.
 const REVIEW: Duration = Duration::from_millis(100);
 /// How often pairs are probed that no queue pair uses, on average.
-const REFRESH: Duration = Duration::from_secs(15);
+const REFRESH: Duration = Duration::from_secs(30);
 /// How often pairs in use are probed that another detector watches: they may lead elsewhere. Without
 /// any pair in use, one is probed as often: answers tell the load of links that leaves share.
 const DETECTED: Duration = Duration::from_secs(1);
@@ -362,7 +363,8 @@ impl Prober {
             self.due.pop_first();
             return true;
         };
-        let explores = !is_used && !is_scout;
+        // Until a VTEP answers for the first time, scouts are enough for pairs in use, too.
+        let explores = !is_scout && (!is_used || self.heard.is_zero());
         if explores && !(knows_any && self.window.has_room()) {
             self.due.remove(&(state.due, pair));
             state.due = HELD;
@@ -396,13 +398,15 @@ impl Prober {
             out.push(Transmit { pair, probe });
         }
         let is_suspect = state.suspect;
-        // Pairs that were found together are not to be probed together.
         let next = match next {
-            REFRESH => self.random.around(REFRESH),
-            _ if is_suspect && self.is_silent(now) => interval,
-            next => next,
+            // Pairs that were found together are not to be probed together.
+            REFRESH => now + self.random.around(REFRESH),
+            _ if is_suspect && self.is_silent(now) => now + interval,
+            // Pairs in use are probed together: each wake-up costs as much as a few probes.
+            next if is_used && next == interval => next_multiple(now, interval),
+            next => now + next,
         };
-        self.schedule(pair, now + next, false);
+        self.schedule(pair, next, false);
         if is_suspect && is_used {
             self.control(pair, now);
         }

@@ -32,7 +32,9 @@ pub enum Datapath {
     },
     /// vtepd with BPF programs that forward decided flows (`--datapath offload`).
     Offload,
-    /// The same, with receive packet steering (RPS) at the host port: the programs run on the second
+    /// The same, with a vxlan netdev that needs no outer UDP checksum (`noudpcsum`).
+    OffloadNoChecksum,
+    /// As `Offload`, with receive packet steering (RPS) at the host port: the programs run on the second
     /// core, and not on the sender's.
     OffloadRps,
     /// vtepd with the policy `qp-pin`, which keeps a table of queue pairs. No vtepd answers probes at
@@ -101,6 +103,7 @@ impl Datapath {
             | Self::KernelWithoutNf
             | Self::ChosenPort { .. }
             | Self::Offload
+            | Self::OffloadNoChecksum
             | Self::OffloadRps
             | Self::Pinned { .. }
             | Self::Vtepd { .. } => {
@@ -124,10 +127,12 @@ impl Datapath {
             | Self::KernelWithoutNf
             | Self::ChosenPort { .. }
             | Self::Offload
+            | Self::OffloadNoChecksum
             | Self::OffloadRps
             | Self::Pinned { .. }
             | Self::Vtepd { .. } => {}
         }
+        testbed.set_udp_checksum(self != Self::OffloadNoChecksum)?;
         testbed.set_bridged(!matches!(self, Self::SenderOnly | Self::Redirect))?;
         testbed.set_redirected(self == Self::Redirect)?;
         testbed.set_bridge_nf(self != Self::KernelWithoutNf)?;
@@ -155,7 +160,7 @@ impl Datapath {
             daemon.await_offloaded(0)?;
             return Ok(Some(daemon));
         }
-        if matches!(self, Self::Offload | Self::OffloadRps) {
+        if matches!(self, Self::Offload | Self::OffloadNoChecksum | Self::OffloadRps) {
             let mut daemon = Daemon::start(vtepd, at, &["--no-fpm", "--datapath", "offload"])?;
             daemon.await_offloaded(1)?;
             return Ok(Some(daemon));
@@ -192,6 +197,7 @@ impl fmt::Display for Datapath {
             Self::ChosenPort { route_per_frame: false } => "kernel datapath",
             Self::ChosenPort { route_per_frame: true } => "kernel datapath, route per frame",
             Self::Offload => "offload",
+            Self::OffloadNoChecksum => "offload, noudpcsum",
             Self::OffloadRps => "offload, RPS",
             Self::Pinned { programs: true } => "offload with qp-pin",
             Self::Pinned { programs: false } => "userspace with qp-pin",

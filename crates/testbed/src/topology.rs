@@ -6,9 +6,10 @@
 //! ```
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use lab::netns::{self, NetnsError};
-use lab::rtnl::{VethEnd, Vxlan};
+use lab::rtnl::{Rtnl, RtnlError, VethEnd, Vxlan};
 use lab::{Namespace, counters};
 use wire::MacAddr;
 
@@ -69,6 +70,9 @@ pub struct Testbed {
     pub peer: Namespace,
     /// The namespace of the peer's host.
     pub far: Namespace,
+    /// The MTU of the leaf's vxlan netdev, and whether its packets have UDP checksums.
+    mtu: AtomicU32,
+    udp_checksum: AtomicBool,
 }
 
 /// Counters of frames at one place.
@@ -89,7 +93,14 @@ impl Testbed {
         let name = |node: &str| format!("{PREFIX}{tag}{node}-{}", std::process::id());
         let [host, leaf, peer, far] =
             ["host", "leaf", "peer", "far"].map(|node| Namespace::create(name(node)));
-        let testbed = Self { host: host?, leaf: leaf?, peer: peer?, far: far? };
+        let testbed = Self {
+            host: host?,
+            leaf: leaf?,
+            peer: peer?,
+            far: far?,
+            mtu: AtomicU32::new(MTU),
+            udp_checksum: AtomicBool::new(true),
+        };
         for namespace in [&testbed.host, &testbed.leaf, &testbed.peer, &testbed.far] {
             // This fails on a kernel without IPv6, which sends no IPv6 frames either.
             let _ = namespace
@@ -122,16 +133,26 @@ impl Testbed {
         testbed.leaf.rtnl(|rtnl| {
             rtnl.add_route(PEER_VTEP, Ipv4Addr::new(10, 255, 1, 2), "up1")?;
             rtnl.add_route(UNUSED_VTEP, GATEWAY, "up1")?;
-            rtnl.add_remote_mac("vx0", FAR, PEER_VTEP)?;
-            for number in 0..STATIONS {
-                rtnl.add_remote_mac("vx0", remote_station(number), UNUSED_VTEP)?;
-                rtnl.set_port_mac("hp", local_station(number))?;
-            }
-            Ok(())
+            (0..STATIONS).try_for_each(|number| rtnl.set_port_mac("hp", local_station(number)))
         })?;
+        testbed.add_remote_macs()?;
         // The host's link must split the super-frames that a sender transmits.
         udp_segmentation(&testbed.host, "eth0", false)?;
         Ok(testbed)
+    }
+
+    /// Moves the stations behind the VTEP that does not exist to the peer, which answers probes.
+    ///
+    /// # Errors
+    /// If an entry cannot be created.
+    pub fn move_stations(&self) -> Result<(), Error> {
+        for number in 0..STATIONS {
+            let (mac, vtep) = (remote_station(number).to_string(), PEER_VTEP.to_string());
+            let entry =
+                ["bridge", "fdb", "replace", &mac, "dev", "vx0", "dst", &vtep, "self", "static"];
+            self.leaf.run(&entry)?;
+        }
+        Ok(())
     }
 
     /// Gives the leaf and its peer this many links to each other, and multipath routes over them. Links
@@ -159,6 +180,37 @@ impl Testbed {
             let hops: Vec<&str> = hops.iter().map(String::as_str).collect();
             node.run(&[&["ip", "route", "replace", &vtep][..], &hops].concat())?;
         }
+        Ok(())
+    }
+
+    /// Sets whether the leaf's VXLAN packets have UDP checksums. The kernel can set this only for a new
+    /// netdev. No vtepd may run.
+    ///
+    /// # Errors
+    /// If a command or a read in the namespace fails.
+    pub fn set_udp_checksum(&self, yes: bool) -> Result<(), Error> {
+        if self.udp_checksum.swap(yes, Ordering::Relaxed) == yes {
+            return Ok(());
+        }
+        let (mtu, local) = (self.mtu.load(Ordering::Relaxed).to_string(), LEAF_VTEP.to_string());
+        let checksum = if yes { "udpcsum" } else { "noudpcsum" };
+        self.leaf.run(&["ip", "link", "delete", "vx0"])?;
+        #[rustfmt::skip]
+        self.leaf.run(&[
+            "ip", "link", "add", "vx0", "mtu", &mtu, "type", "vxlan", "id", "1", "local", &local,
+            "dstport", "4789", "nolearning", checksum,
+        ])?;
+        self.leaf.rtnl(join_bridge)?;
+        self.add_remote_macs()
+    }
+
+    /// The addresses behind the peer, and behind the VTEP that does not exist.
+    fn add_remote_macs(&self) -> Result<(), Error> {
+        self.leaf.rtnl(|rtnl| {
+            rtnl.add_remote_mac("vx0", FAR, PEER_VTEP)?;
+            (0..STATIONS)
+                .try_for_each(|n| rtnl.add_remote_mac("vx0", remote_station(n), UNUSED_VTEP))
+        })?;
         Ok(())
     }
 
@@ -220,6 +272,7 @@ impl Testbed {
     /// # Errors
     /// If a command or a read in the namespace fails.
     pub fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
+        self.mtu.store(mtu, Ordering::Relaxed);
         for (host, leaf) in [(&self.host, &self.leaf), (&self.far, &self.peer)] {
             host.rtnl(|rtnl| rtnl.set_mtu("eth0", mtu))?;
             leaf.rtnl(|rtnl| ["hp", "vx0"].iter().try_for_each(|link| rtnl.set_mtu(link, mtu)))?;
@@ -274,12 +327,17 @@ fn overlay(leaf: &Namespace, vtep: Ipv4Addr, host: &Namespace) -> Result<(), Net
         rtnl.add_address("lo", &vtep.to_string())?;
         rtnl.add_bridge("br0", false)?;
         rtnl.add_vxlan(Vxlan { name: "vx0", vni: 1, local: vtep, port: 4789, mtu: MTU })?;
-        rtnl.set_master("vx0", Some("br0"))?;
-        rtnl.set_up("vx0", true)?;
-        rtnl.set_port_learning("vx0", false)
+        join_bridge(rtnl)
     })?;
     netns::veth((leaf, "hp"), (host, "eth0"), MTU)?;
     leaf.rtnl(|rtnl| rtnl.set_master("hp", Some("br0")))
+}
+
+/// Makes the VXLAN netdev a port of the bridge.
+fn join_bridge(rtnl: &Rtnl) -> Result<(), RtnlError> {
+    rtnl.set_master("vx0", Some("br0"))?;
+    rtnl.set_up("vx0", true)?;
+    rtnl.set_port_learning("vx0", false)
 }
 
 /// Sets whether a link accepts UDP super-frames; otherwise the kernel splits them first.

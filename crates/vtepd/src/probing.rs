@@ -17,7 +17,7 @@ use pathmap::packet::{self, Headers, Received};
 use pathmap::placer::{Options, Target};
 use pathmap::prober::{Settings, TTL, Transmit};
 use pathmap::trace::packet as trace_packet;
-use pathmap::{Key, Pair, Placer, Random, Responder, trace};
+use pathmap::{Key, Pair, Placer, Random, Responder, next_multiple, trace};
 use ports::Poller;
 use ports::probe_socket::Underlay;
 use ports::thread_policy::ThreadPolicy;
@@ -41,8 +41,12 @@ use choices::Lookups;
 use sockets::Sockets;
 use targets::Targets;
 
-/// How often the placement is measured and made more even, and new queue pairs are looked for.
+/// How often gaps of queue pairs are looked for and paths are traced, at most, and how often BFD
+/// learns what is in use.
 const TICK: Duration = Duration::from_millis(10);
+/// How often the placement is measured and made more even, and new queue pairs are looked for, if
+/// nothing needs [`TICK`]. A shorter interval of the probes counts here as well.
+const CALM_TICK: Duration = Duration::from_millis(50);
 /// How often what is known is published for the API, and delays are told to the placement.
 const PUBLISH: Duration = Duration::from_millis(250);
 /// How long nothing is probed after an error, at first and at most.
@@ -203,6 +207,8 @@ struct Thread {
     published: Duration,
     /// The versions of the placement and of the offload's tables that the programs have.
     pinned: (u64, u64),
+    /// The version of the placement whose pairs are probed.
+    watched: u64,
 }
 
 impl Thread {
@@ -238,23 +244,29 @@ impl Thread {
             ticked: Duration::ZERO,
             published: Duration::ZERO,
             pinned: (0, 0),
+            watched: 0,
         })
     }
 
     /// Waits for packets or for the next probe, and handles both.
     fn turn(&mut self) -> io::Result<()> {
-        let now = self.shared.now();
-        let next = [self.targets.next(), self.bfd.next()].into_iter().flatten().min();
-        let next = next.map_or(TICK, |at| at.saturating_sub(now)).min(TICK);
-        self.poller.wait(self.sockets.fds().into_iter().chain(self.by_kernel.fd()), Some(next))?;
+        let next_tick = self.next_tick();
+        let next = [self.targets.next(), self.bfd.next(), Some(next_tick)].into_iter().flatten();
+        let wait = next.min().map(|at| at.saturating_sub(self.shared.now()));
+        let sockets = self.sockets.fds().into_iter().chain(self.by_kernel.fd());
+        let ready = self.poller.wait(sockets, wait)?;
+        let [ipv4, ipv6] = [0, 1].map(|number| ready.iter().any(|ready| ready.number == number));
         let snapshot = self.handle.snapshot();
         if snapshot.identity() != self.snapshot.identity() {
             self.targets.follow(&snapshot, &self.shared);
             self.bfd.retain(|target| is_known(&snapshot, target));
             self.snapshot = snapshot;
         }
-        self.receive(Underlay::Ipv4)?;
-        self.receive(Underlay::Ipv6)?;
+        for (underlay, is_ready) in [(Underlay::Ipv4, ipv4), (Underlay::Ipv6, ipv6)] {
+            if is_ready {
+                self.receive(underlay)?;
+            }
+        }
         for (target, transmit) in self.targets.tick(self.shared.now()) {
             self.probe(target, transmit);
         }
@@ -263,7 +275,7 @@ impl Thread {
         }
         self.bfd.tell(&mut self.targets, &self.shared);
         let now = self.shared.now();
-        let ticks = now.saturating_sub(self.ticked) >= TICK;
+        let ticks = now >= next_tick;
         self.targets.ask_kernel(now);
         // Moves that programs have made come first: others are decided from there.
         if ticks || self.targets.has_changes() {
@@ -272,13 +284,16 @@ impl Thread {
         let hop = |target, port| self.targets.hop_by_kernel(target, port);
         self.by_kernel.take(&self.shared, &self.snapshot, hop);
         self.targets.apply_changes(&self.shared);
+        if self.shared.read(Placer::revision) != self.watched {
+            self.watch_used();
+        }
         self.by_kernel.follow_changes(&self.shared);
         self.pin();
         if ticks {
             self.ticked = now;
             let shared = &self.shared;
             shared.change(|placer| placer.tick(|slot| shared.reading(slot), now));
-            self.targets.watch_used(&self.shared);
+            self.watch_used();
             self.bfd.follow(&mut self.targets, now);
             for (target, transmit) in self.targets.trace(now) {
                 self.send_trace(target, transmit);
@@ -291,6 +306,22 @@ impl Thread {
             self.shared.set_probed(probed, self.responder.counts);
         }
         Ok(())
+    }
+
+    /// When to look at what nothing announces.
+    fn next_tick(&self) -> Duration {
+        let soonest = next_multiple(self.ticked, TICK);
+        if !self.bfd.is_off() || self.shared.read(Placer::awaits_gaps) {
+            return soonest;
+        }
+        let calm = next_multiple(self.ticked, self.targets.interval().clamp(TICK, CALM_TICK));
+        self.targets.next_trace().map_or(calm, |at| at.clamp(soonest, calm))
+    }
+
+    /// Has the pairs in use probed.
+    fn watch_used(&mut self) {
+        self.watched = self.shared.read(Placer::revision);
+        self.targets.watch_used(&self.shared);
     }
 
     /// Tells the programs of the `offload` datapath what changed. What fails is tried again.

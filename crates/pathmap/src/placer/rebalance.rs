@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::{Flow, FlowId, Moves, NOMINAL, Placer, Reading, Target};
 use crate::load::{AGE, WISH_HOLD};
+use crate::next_multiple;
 use crate::prober::Pair;
 
 /// How often loads are measured.
@@ -64,10 +65,10 @@ impl Turn {
 
 impl Placer {
     /// Measures, forgets idle queue pairs, and decides moves. `read` returns the counts of a slot.
-    /// To be called every few milliseconds.
+    /// To be called every 50 ms, and every few milliseconds while [`Self::awaits_gaps`].
     pub fn tick(&mut self, read: impl Fn(u32) -> Reading, now: Duration) {
-        let measures = now.saturating_sub(self.measured) >= MEASURE;
-        let rebalances = now.saturating_sub(self.rebalanced) >= REBALANCE;
+        let measures = now >= next_multiple(self.measured, MEASURE);
+        let rebalances = now >= next_multiple(self.rebalanced, REBALANCE);
         if measures || rebalances && self.flows.len() <= MOST_PAUSES {
             self.note_pauses(&read, now);
         }

@@ -26,19 +26,21 @@ fn wrong(fabric: &Fabric) -> usize {
 
 #[test]
 fn pairs_are_mapped_in_100_ms_and_with_loss_in_500_ms() {
-    for (loss, limit) in [(0.0, 100), (0.1, 500)] {
+    for (loss, limit, most_missing) in [(0.0, 100, 0), (0.1, 500, 1)] {
+        let mut missing = 0;
         for seed in 0..10 {
             let mut fabric = Fabric::new(4, 4, seed, all_ports());
             fabric.loss = loss;
             fabric.run(ms(limit));
             let known = fabric.prober.known().count();
-            // After eight rounds, (1 - 0.81)⁸ of the pairs are not answered: 0.002 of 1024.
-            assert_eq!(known, 1024, "with loss {loss}");
+            missing += 1024 - known;
             assert_eq!(wrong(&fabric), 0);
             let recorded =
                 fabric.prober.known().filter(|(_, known)| known.recorded.is_some()).count();
             assert!(recorded >= known - 8, "{recorded}");
         }
+        // After eight rounds, (1 - 0.81)⁸ of the pairs are not answered: 0.02 of 10 * 1024.
+        assert!(missing <= most_missing, "{missing} pairs are not known with loss {loss}");
     }
 }
 
@@ -84,7 +86,7 @@ fn routes_that_move_are_found_soon_although_nothing_uses_them() {
         for detour in [Some(((2, 1), 3)), None] {
             fabric.detour = detour;
             assert!(wrong(&fabric) > 5, "the detour changes something");
-            fabric.run(ms(8000));
+            fabric.run(ms(16_000));
             assert_eq!(wrong(&fabric), 0, "seed {seed}, {detour:?}");
         }
     }
@@ -128,7 +130,7 @@ fn over_ipv6_the_uplinks_at_both_ends_are_known() {
         fabric.run(ms(20_000));
         fabric.detour = Some(((2, 1), 3));
         assert!(wrong(&fabric) > 5, "the detour changes something");
-        fabric.run(ms(8000));
+        fabric.run(ms(16_000));
         assert_eq!(wrong(&fabric), 0, "seed {seed}");
     }
 }
@@ -233,8 +235,8 @@ fn a_leaf_that_falls_silent_costs_little() {
     fabric.run(ms(2000));
     let before = fabric.sent;
     fabric.run(ms(10_000));
-    // 20 in a second for each pair in use, and each other pair in about 15 seconds.
-    let most = 10 * (used * 20 + fabric.prober.pairs().len() as u64 / 10);
+    // 20 in a second for each pair in use, and each other pair in about 30 seconds.
+    let most = 10 * (used * 20 + fabric.prober.pairs().len() as u64 / 20);
     assert!(fabric.sent - before <= most, "{} of {most}", fabric.sent - before);
     fabric.prober.set_used(fabric.now, BTreeSet::new());
     fabric.run(ms(2000));
@@ -260,12 +262,46 @@ fn reports_that_are_wanted_arrive_at_the_interval_and_cost_little() {
             fabric.run(ms(10_000));
             fabric.reports.len()
         };
-        // The 256 pairs are probed every 15 s on average, each with two probes.
+        // The 256 pairs are probed every 30 s on average, each with two probes.
         let rest = answers(false);
         let more = answers(true) - rest;
         assert!((150..=250).contains(&more), "{more} more than {rest}");
         assert!(answers(false) < rest + 60);
     }
+}
+
+/// A VTEP without vtepd: its queue pairs have the ports of `qp-hash`, all of which are in use.
+#[test]
+fn pairs_in_use_of_a_vtep_that_never_answers_cost_little() {
+    let mut fabric = Fabric::new(4, 4, 5, Settings::default());
+    fabric.answers = false;
+    let used: BTreeSet<Pair> = fabric.prober.pairs().take(64).collect();
+    assert_eq!(used.len(), 64);
+    fabric.prober.set_used(fabric.now, used);
+    fabric.run(ms(2000));
+    let before = fabric.sent;
+    fabric.run(ms(10_000));
+    // Two ports on four next hops once a second, each plainly and with Record Route.
+    assert!(fabric.sent - before <= 11 * 2 * 4 * 2, "{}", fabric.sent - before);
+    // It is a vtepd after all.
+    fabric.answers = true;
+    fabric.run(ms(2000));
+    assert_eq!((fabric.prober.known().count(), wrong(&fabric)), (256, 0));
+}
+
+#[test]
+fn pairs_in_use_are_probed_together() {
+    let mut fabric = Fabric::new(2, 2, 1, Settings::default());
+    fabric.run(ms(1000));
+    assert_eq!(use_all(&mut fabric).len(), 4);
+    fabric.run(ms(100));
+    let mut times = 0;
+    for _ in 0..1000 {
+        let before = fabric.sent;
+        fabric.run(ms(1));
+        times += u32::from(fabric.sent - before >= 4);
+    }
+    assert!((19..=21).contains(&times), "all four were probed at {times} times in a second");
 }
 
 #[test]

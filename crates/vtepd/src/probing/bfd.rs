@@ -40,6 +40,11 @@ impl Bfd {
         self.watch.receive(arrived, now);
     }
 
+    /// Whether probes alone tell which paths are dead.
+    pub(super) fn is_off(&self) -> bool {
+        self.detector == Detector::Probes
+    }
+
     /// Forgets the sessions of VTEPs that are gone.
     pub(super) fn retain(&mut self, is_known: impl Fn(&Target) -> bool) {
         self.watch.retain(is_known);
@@ -53,7 +58,7 @@ impl Bfd {
     /// Has the pairs in use watched, and one more for each next hop: if all sessions go down at once,
     /// not the paths are dead.
     pub(super) fn follow(&mut self, targets: &mut Targets, now: Duration) {
-        if self.detector == Detector::Probes {
+        if self.is_off() {
             return;
         }
         for target in targets.addresses() {
@@ -73,7 +78,7 @@ impl Bfd {
 
     /// Tells the probers which paths are watched, and which are dead.
     pub(super) fn tell(&mut self, targets: &mut Targets, shared: &Shared) {
-        if self.detector == Detector::Probes {
+        if self.is_off() {
             return;
         }
         let now = shared.now();

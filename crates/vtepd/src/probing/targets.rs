@@ -144,6 +144,16 @@ impl Targets {
         choices.look_up(&mut self.lookups, target, port)
     }
 
+    /// How often pairs in use are probed.
+    pub(super) const fn interval(&self) -> Duration {
+        self.settings.interval
+    }
+
+    /// When a path is traced next.
+    pub(super) fn next_trace(&self) -> Option<Duration> {
+        self.entries.values().filter_map(|entry| entry.traced.next()).min()
+    }
+
     /// When something is to be done next.
     pub(super) fn next(&self) -> Option<Duration> {
         if !self.waiting.is_empty() {
@@ -167,7 +177,8 @@ impl Targets {
         std::mem::replace(&mut self.waiting, rest)
     }
 
-    /// The packets that trace paths and that are to be sent now. To be called every 10 ms.
+    /// The packets that trace paths and that are to be sent now. To be called
+    /// every 10 ms while any are due.
     pub(super) fn trace(&mut self, now: Duration) -> Vec<(Target, trace::Transmit)> {
         let mut out = Vec::new();
         if !self.traces {
@@ -292,7 +303,6 @@ impl Targets {
             }
             entry.update(*target, shared);
         }
-        self.watch_used(shared);
     }
 
     /// Tells the placement the delays of paths, which change without a change of routes.

@@ -63,6 +63,11 @@ impl Traced {
         self.tracer.get_or_insert_with(new).set_pairs(pairs);
     }
 
+    /// When [`Self::tick`] has something to do next.
+    pub(super) fn next(&self) -> Option<Duration> {
+        self.tracer.as_ref()?.next()
+    }
+
     /// The packet to send now.
     pub(super) fn tick(&mut self, now: Duration) -> Option<Transmit> {
         self.tracer.as_mut().and_then(|tracer| tracer.tick(now))
