@@ -47,7 +47,7 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
 /// How often is looked whether more ports are needed.
 const REVIEW: Duration = Duration::from_millis(100);
 /// How often pairs are probed that no queue pair uses, on average.
-const REFRESH: Duration = Duration::from_secs(30);
+const REFRESH: Duration = Duration::from_secs(40);
 /// How often pairs in use are probed that another detector watches: they may lead elsewhere. Without
 /// any pair in use, one is probed as often: answers tell the load of links that leaves share.
 const DETECTED: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ const MOST_MISSING: u8 = 12;
 /// How many other pairs are probed at once when one is not answered.
 const CONTROLS: usize = 4;
 /// How often known pairs in use are probed with Record Route instead of plainly: every n-th time.
-const RECORD_EVERY: u32 = 8;
+const RECORD_EVERY: u32 = 12;
 
 /// Probes one remote VTEP.
 #[derive(Debug)]

@@ -89,6 +89,15 @@ fn the_tables_of_measurements_are_up_to_date() {
             "forwarding",
             "`benches/run system --quick --rounds 3 --part forwarding`: of a later version",
         ),
+        (
+            "probing",
+            "`benches/run system --quick --rounds 5 --part latency --datapath qp-pin`: what probing costs",
+        ),
+        (
+            "checksum",
+            "`benches/run system --quick --rounds 5 --part forwarding --datapath offload --datapath redirect`: \
+             without outer checksums",
+        ),
         ("roce", "`benches/run roce`: RoCE endpoints of `lab`"),
         ("micro", "`benches/run micro`: one frame, in memory"),
         ("scale", "`benches/run scale`: as tables grow"),
