@@ -67,7 +67,7 @@ const ERROR: f64 = 1e-5;
 const MOST_MISSING: u8 = 12;
 /// How many other pairs are probed at once when one is not answered.
 const CONTROLS: usize = 4;
-/// How often known pairs in use are probed with Record Route instead of plainly: every n-th time.
+/// How often known pairs in use are probed with Record Route, too: every n-th time.
 const RECORD_EVERY: u32 = 12;
 
 /// Probes one remote VTEP.

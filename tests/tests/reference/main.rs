@@ -95,7 +95,7 @@ fn the_tables_of_measurements_are_up_to_date() {
         ),
         (
             "checksum",
-            "`benches/run system --quick --rounds 5 --part forwarding --datapath offload --datapath redirect`: \
+            "`benches/run system --quick --rounds 9 --part forwarding --datapath offload --datapath redirect`: \
              without outer checksums",
         ),
         ("roce", "`benches/run roce`: RoCE endpoints of `lab`"),
