@@ -64,6 +64,8 @@ pub struct Placer {
     /// For which target a plan was made last.
     planned: Option<Target>,
     version: u64,
+    /// Queue pairs that were idle and send again, so far.
+    woken: u64,
     /// What happened so far.
     pub counts: Counts,
 }
@@ -90,6 +92,7 @@ impl Placer {
             rebalanced: Duration::ZERO,
             planned: None,
             version: 1,
+            woken: 0,
             counts: Counts::default(),
         }
     }
@@ -142,6 +145,7 @@ impl Placer {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.note_last(Some(now), now);
         flow.decided = Some(now);
+        self.woken += 1;
         let (pair, load, follows) = (flow.goal(), flow.load, flow.follows);
         let moves = self.options.moves == Moves::AfterGap && !follows;
         let wanted = moves.then(|| self.next_pair(id.target, load, Some(pair))).flatten();
@@ -178,10 +182,10 @@ impl Placer {
         self.flows.get(id).map(|flow| Placement { pair: flow.pair, slot: flow.slot })
     }
 
-    /// A number that changes when any placement does, or when a queue pair is placed.
+    /// A number that changes when any placement does, or when a queue pair is placed or wakes.
     #[must_use]
     pub const fn revision(&self) -> u64 {
-        self.version + self.counts.placed + self.counts.moved_balance
+        self.version + self.counts.placed + self.counts.moved_balance + self.woken
     }
 
     /// The queue pairs whose paths may be used without asking [`Self::place`]. Those that are idle or
@@ -202,7 +206,7 @@ impl Placer {
     /// Whether a queue pair is to move at its next gap.
     #[must_use]
     pub fn awaits_gaps(&self) -> bool {
-        self.flows.values().any(|flow| flow.wanted.is_some())
+        self.flows.values().any(|flow| flow.wanted.is_some() && !flow.is_idle())
     }
 
     /// Whether a queue pair is to move, and has been idle for long enough.

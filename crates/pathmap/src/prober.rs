@@ -47,7 +47,7 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
 /// How often is looked whether more ports are needed.
 const REVIEW: Duration = Duration::from_millis(100);
 /// How often pairs are probed that no queue pair uses, on average.
-const REFRESH: Duration = Duration::from_secs(40);
+const REFRESH: Duration = Duration::from_secs(15);
 /// How often pairs in use are probed that another detector watches: they may lead elsewhere. Without
 /// any pair in use, one is probed as often: answers tell the load of links that leaves share.
 const DETECTED: Duration = Duration::from_secs(1);
@@ -95,6 +95,8 @@ pub struct Prober {
     /// Whether reports are wanted at the interval, even if nothing else needs its probes.
     eager: bool,
     limit: Limit,
+    /// When within the interval pairs in use are probed.
+    phase: Duration,
     random: Random,
     began: Option<Duration>,
     /// Probes that were given up, for answers that arrive late.
@@ -139,6 +141,7 @@ impl Prober {
             used: BTreeSet::new(),
             detected: BTreeSet::new(),
             eager: false,
+            phase: Duration::ZERO,
             random,
             began: None,
             late: BTreeMap::new(),
@@ -155,6 +158,13 @@ impl Prober {
             changes: Vec::new(),
             counts: [0; 3],
         }
+    }
+
+    /// Sets when within [`Settings::interval`] pairs in use are probed. Probers with one phase wake the
+    /// process together.
+    #[must_use]
+    pub fn with_phase(self, phase: Duration) -> Self {
+        Self { phase, ..self }
     }
 
     /// Sets the next hops to the remote VTEP, by their identities. Pairs of others are forgotten.
@@ -363,7 +373,7 @@ impl Prober {
             self.due.pop_first();
             return true;
         };
-        // Until a VTEP answers for the first time, scouts are enough for pairs in use, too.
+        // Until a VTEP answers for the first time, scouts stand for the pairs in use.
         let explores = !is_scout && (!is_used || self.heard.is_zero());
         if explores && !(knows_any && self.window.has_room()) {
             self.due.remove(&(state.due, pair));
@@ -403,7 +413,9 @@ impl Prober {
             REFRESH => now + self.random.around(REFRESH),
             _ if is_suspect && self.is_silent(now) => now + interval,
             // Pairs in use are probed together: each wake-up costs as much as a few probes.
-            next if is_used && next == interval => next_multiple(now, interval),
+            next if is_used && next == interval => {
+                next_multiple(now.saturating_sub(self.phase), interval) + self.phase
+            }
             next => now + next,
         };
         self.schedule(pair, next, false);

@@ -17,11 +17,10 @@ use pathmap::packet::{self, Headers, Received};
 use pathmap::placer::{Options, Target};
 use pathmap::prober::{Settings, TTL, Transmit};
 use pathmap::trace::packet as trace_packet;
-use pathmap::{Key, Pair, Placer, Random, Responder, next_multiple, trace};
+use pathmap::{Key, Pair, Placer, Random, Responder, trace};
 use ports::Poller;
 use ports::probe_socket::Underlay;
 use ports::thread_policy::ThreadPolicy;
-use serde::Deserialize;
 use tables::Snapshot;
 
 use crate::handle::Handle;
@@ -33,20 +32,17 @@ mod choices;
 mod entry;
 mod sockets;
 mod targets;
+mod ticks;
 mod traced;
 
 use bfd::Bfd;
+pub use bfd::Detector;
 use by_kernel::ByKernel;
 use choices::Lookups;
 use sockets::Sockets;
 use targets::Targets;
+use ticks::{RESTLESS, TICK, next_tick};
 
-/// How often gaps of queue pairs are looked for and paths are traced, at most, and how often BFD
-/// learns what is in use.
-const TICK: Duration = Duration::from_millis(10);
-/// How often the placement is measured and made more even, and new queue pairs are looked for, if
-/// nothing needs [`TICK`]. A shorter interval of the probes counts here as well.
-const CALM_TICK: Duration = Duration::from_millis(50);
 /// How often what is known is published for the API, and delays are told to the placement.
 const PUBLISH: Duration = Duration::from_millis(250);
 /// How long nothing is probed after an error, at first and at most.
@@ -68,27 +64,6 @@ pub struct Probing {
     pub detector: Detector,
     /// Whether paths to VTEPs that answer no probes are traced by expired TTLs.
     pub trace: bool,
-}
-
-/// What tells that a path in use is dead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Detector {
-    /// Probes without an answer.
-    #[default]
-    Probes,
-    /// BFD over VXLAN (RFC 8971), and probes while a session is not up.
-    Bfd,
-}
-
-impl fmt::Display for Detector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Probes => "probes",
-            Self::Bfd => "bfd",
-        })
-    }
 }
 
 impl fmt::Display for Probing {
@@ -209,6 +184,8 @@ struct Thread {
     pinned: (u64, u64),
     /// The version of the placement whose pairs are probed.
     watched: u64,
+    /// When the placement or the snapshot has changed.
+    changed: Duration,
 }
 
 impl Thread {
@@ -245,6 +222,7 @@ impl Thread {
             published: Duration::ZERO,
             pinned: (0, 0),
             watched: 0,
+            changed: Duration::ZERO,
         })
     }
 
@@ -257,13 +235,16 @@ impl Thread {
         let ready = self.poller.wait(sockets, wait)?;
         let [ipv4, ipv6] = [0, 1].map(|number| ready.iter().any(|ready| ready.number == number));
         let snapshot = self.handle.snapshot();
-        if snapshot.identity() != self.snapshot.identity() {
+        let is_new = snapshot.identity() != self.snapshot.identity();
+        if is_new {
             self.targets.follow(&snapshot, &self.shared);
             self.bfd.retain(|target| is_known(&snapshot, target));
             self.snapshot = snapshot;
+            self.changed = self.shared.now();
         }
         for (underlay, is_ready) in [(Underlay::Ipv4, ipv4), (Underlay::Ipv6, ipv6)] {
-            if is_ready {
+            // It may have taken a while to follow the snapshot.
+            if is_ready || is_new {
                 self.receive(underlay)?;
             }
         }
@@ -285,6 +266,7 @@ impl Thread {
         self.by_kernel.take(&self.shared, &self.snapshot, hop);
         self.targets.apply_changes(&self.shared);
         if self.shared.read(Placer::revision) != self.watched {
+            self.changed = now;
             self.watch_used();
         }
         self.by_kernel.follow_changes(&self.shared);
@@ -310,12 +292,12 @@ impl Thread {
 
     /// When to look at what nothing announces.
     fn next_tick(&self) -> Duration {
-        let soonest = next_multiple(self.ticked, TICK);
-        if !self.bfd.is_off() || self.shared.read(Placer::awaits_gaps) {
-            return soonest;
-        }
-        let calm = next_multiple(self.ticked, self.targets.interval().clamp(TICK, CALM_TICK));
-        self.targets.next_trace().map_or(calm, |at| at.clamp(soonest, calm))
+        let is_restless = !self.bfd.is_off()
+            || self.ticked.saturating_sub(self.changed) < RESTLESS
+            || self.targets.has_lookups_waiting()
+            || self.shared.read(Placer::awaits_gaps);
+        let calm = if is_restless { TICK } else { self.targets.interval() };
+        next_tick(self.ticked, calm, self.targets.next_trace())
     }
 
     /// Has the pairs in use probed.

@@ -67,7 +67,8 @@ impl Placer {
     /// Measures, forgets idle queue pairs, and decides moves. `read` returns the counts of a slot.
     /// To be called every 50 ms, and every few milliseconds while [`Self::awaits_gaps`].
     pub fn tick(&mut self, read: impl Fn(u32) -> Reading, now: Duration) {
-        let measures = now >= next_multiple(self.measured, MEASURE);
+        // After a late call, too little time has passed at the next multiple.
+        let measures = now >= next_multiple(self.measured + MEASURE / 2, MEASURE);
         let rebalances = now >= next_multiple(self.rebalanced, REBALANCE);
         if measures || rebalances && self.flows.len() <= MOST_PAUSES {
             self.note_pauses(&read, now);
@@ -90,7 +91,9 @@ impl Placer {
     /// Has workers ask again for queue pairs that may move now.
     fn release_moves(&mut self, read: &impl Fn(u32) -> Reading, now: Duration) {
         let last = |slot| read(slot).last;
-        let mut by_workers = self.flows.iter().filter(|(id, _)| !id.target.by_kernel);
+        // Workers ask for an idle one anyway.
+        let is_waiting = |(id, flow): &(&FlowId, &Flow)| !id.target.by_kernel && !flow.is_idle();
+        let mut by_workers = self.flows.iter().filter(is_waiting);
         if by_workers.any(|(id, flow)| self.may_move(id, flow, last, now)) {
             self.version += 1;
         }

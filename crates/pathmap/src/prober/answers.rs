@@ -27,7 +27,10 @@ impl Prober {
         self.token = answer.token;
         self.note_answer(&sent);
         let delay = now.saturating_sub(sent.at);
-        self.heard = now;
+        if std::mem::replace(&mut self.heard, now).is_zero() {
+            // Scouts stood for them.
+            self.used.clone().into_iter().for_each(|pair| self.schedule(pair, now, true));
+        }
         if sent.explores && in_time {
             self.window.answered(now, delay);
         } else {

@@ -6,11 +6,17 @@ use std::time::Duration;
 use super::state::State;
 use super::{EXPLORE, FRESH, Pair, Prober, ROUNDS};
 
+/// Pairs in use that are probed until the VTEP answers for the first time.
+const USED_SCOUTS: usize = 8;
+
 impl Prober {
     /// Whether a pair is probed while nothing is known: until a VTEP answers, two ports on each next
-    /// hop are enough.
+    /// hop and a few pairs in use are enough. All of these may lead over a dead path, but that is
+    /// unlikely.
     pub(super) fn is_scout(&self, pair: Pair) -> bool {
+        let every = self.used.len().div_ceil(USED_SCOUTS).max(1);
         self.ports.iter().take(2).any(|port| *port == pair.port)
+            || self.used.iter().step_by(every).any(|used| *used == pair)
     }
 
     /// Probes the pairs that were given up, because a VTEP that was silent has answered.

@@ -139,3 +139,24 @@ fn a_job_that_uses_some_queue_pairs_of_another_one_is_at_the_floor() {
         assert_eq!(mmr, balance::floor(half.len(), 16), "seed {seed}: {half:?}");
     }
 }
+
+/// Programs forward those queue pairs that are not idle. One that wakes on its own path has to be told
+/// of, too.
+#[test]
+fn a_queue_pair_that_wakes_changes_the_revision() {
+    let mut leaf = Leaf::new(1, 1, Options::default());
+    leaf.know(&mesh(1, 1, 1), &BTreeSet::new());
+    let mut now = Duration::from_secs(1);
+    let before = leaf.send(1, 1000, now);
+    leaf.rates.clear();
+    for _ in 0..30 {
+        now += TICK;
+        leaf.tick(now);
+    }
+    let is_settled = |leaf: &Leaf| leaf.placer.settled(|_| None, now).count() == 1;
+    assert!(!is_settled(&leaf));
+    let revision = leaf.placer.revision();
+    assert_eq!(leaf.send(1, 1000, now), before);
+    assert!(is_settled(&leaf));
+    assert_ne!(leaf.placer.revision(), revision);
+}

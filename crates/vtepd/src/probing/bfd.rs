@@ -2,6 +2,7 @@
 //! in use.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
 use pathmap::bfd::packet::Arrived;
@@ -10,10 +11,31 @@ use pathmap::bfd::{Timers, Watch};
 use pathmap::placer::Target;
 use pathmap::prober::Settings;
 use pathmap::{Pair, Random};
+use serde::Deserialize;
 
-use super::Detector;
 use super::targets::Targets;
 use crate::pinning::Shared;
+
+/// What tells that a path in use is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Detector {
+    /// Probes without an answer.
+    #[default]
+    Probes,
+    /// BFD over VXLAN (RFC 8971), and probes while a session is not up.
+    Bfd,
+}
+
+impl fmt::Display for Detector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Probes => "probes",
+            Self::Bfd => "bfd",
+        })
+    }
+}
 
 /// Missing packets after which the other end declares a session down.
 const MULTIPLIER: u8 = 3;

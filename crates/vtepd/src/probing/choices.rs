@@ -87,6 +87,11 @@ impl Lookups {
         }
     }
 
+    /// Whether none is left until [`Self::renew`].
+    pub(super) const fn are_used_up(&self) -> bool {
+        self.left == 0
+    }
+
     fn by(&self, target: Target) -> By {
         let [ipv4, ipv6] = self.by;
         if target.address.is_ipv4() { ipv4 } else { ipv6 }

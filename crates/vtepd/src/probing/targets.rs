@@ -20,6 +20,10 @@ use crate::pinning::{Probed, Shared};
 const MOST: usize = 1024;
 /// How many VTEPs are traced at once. Each of them is sent one packet.
 const TRACED: usize = 2;
+/// VTEPs whose pairs in use are probed together, and the times within the interval at which such
+/// groups are.
+const TOGETHER: usize = 32;
+const PHASES: usize = 8;
 /// Probes that are sent before answers are read.
 const AT_ONCE: usize = 256;
 
@@ -98,6 +102,9 @@ impl Targets {
                 continue;
             }
             let ids = self.ids(target);
+            // Many probes at once would wait for each other.
+            let phase = (self.entries.len() / TOGETHER % PHASES) as u32;
+            let phase = self.settings.interval / PHASES as u32 * phase;
             let new = || {
                 let records = target.address.is_ipv4();
                 let most = self.settings.most_ports;
@@ -107,6 +114,7 @@ impl Targets {
                 let settings = Settings { range, records, ports, ..self.settings };
                 let random = Random::new(self.random.next());
                 let prober = Prober::new(settings, self.secret.clone(), ids.clone(), random);
+                let prober = prober.with_phase(phase);
                 let traced = Traced::new(Random::new(self.random.next()));
                 let (weights, uplinks) = (BTreeMap::new(), BTreeMap::new());
                 let (applied, diverse) = Default::default();
@@ -147,6 +155,11 @@ impl Targets {
     /// How often pairs in use are probed.
     pub(super) const fn interval(&self) -> Duration {
         self.settings.interval
+    }
+
+    /// Whether more is to be looked up than could be at once.
+    pub(super) const fn has_lookups_waiting(&self) -> bool {
+        self.lookups.are_used_up()
     }
 
     /// When a path is traced next.
