@@ -99,7 +99,8 @@ impl Report<'_> {
                             @if experiment.workload.is_some() {
                                 (tables::workload(&group.rows, experiment.is_program()))
                             }
-                            (tables::balance(&group.rows, &experiment.baseline()))
+                            @let program = experiment.is_program();
+                            (tables::balance(&group.rows, &experiment.baseline(), program))
                         }
                     }
                     @if !experiment.has_failures() {
@@ -330,7 +331,9 @@ mod tests {
         };
         let (text, files) = page(0.0);
         assert!(text.contains("starts a program on hosts") && text.contains("12.50"), "{text}");
-        assert!(!text.contains("<th>busy</th>") && !text.contains("message p99"), "{text}");
+        for unknown in ["<th>busy</th>", "message p99", "<th>queue pairs</th>"] {
+            assert!(!text.contains(unknown), "{unknown}: {text}");
+        }
         assert!(!files.contains("bus-bandwidth") && !files.contains("tail"), "{files}");
         assert!(page(5.0).1.contains("bus-bandwidth"));
         assert!(!text.contains("at the floor"), "its flows are not known: {text}");

@@ -1,5 +1,7 @@
 //! The tables of the page.
 
+use std::collections::BTreeSet;
+
 use maud::{Markup, html};
 
 use crate::file::{Experiment, Published};
@@ -42,6 +44,13 @@ pub(super) fn explanation(experiment: &Experiment) -> Markup {
     }
 }
 
+/// Whether the number of queue pairs says something: a program chooses itself what it sends, unless
+/// the number is varied for it.
+fn has_queue_pairs(rows: &[&Row], program: bool) -> bool {
+    let numbers: BTreeSet<_> = rows.iter().map(|row| row.point.queue_pairs).collect();
+    !program || numbers.len() > 1
+}
+
 /// The results of a workload. `program`: it is a program, of which less is known.
 pub(super) fn workload(rows: &[&Row], program: bool) -> Markup {
     let mut last = None;
@@ -52,12 +61,14 @@ pub(super) fn workload(rows: &[&Row], program: bool) -> Markup {
     };
     let roofline = rows.iter().flat_map(results).any(|(_, of)| of.roofline_ratio.is_some());
     let jobs = rows.iter().any(|row| !row.jobs.is_empty());
+    let queue_pairs = has_queue_pairs(rows, program);
     html! {
         div class="wide" {
             table {
                 caption { "Mean ± half of the confidence interval." }
                 thead { tr {
-                    th { "queue pairs" } th class="name" { "variant" }
+                    @if queue_pairs { th { "queue pairs" } }
+                    th class="name" { "variant" }
                     th class="name" { "dataplane" }
                     @if jobs { th class="name" { "job" } }
                     th { "time (ms)" } th { "longest (ms)" }
@@ -73,7 +84,7 @@ pub(super) fn workload(rows: &[&Row], program: bool) -> Markup {
                         @for (job, result) in results(row) {
                             @let first = last.replace(&row.point) != Some(&row.point);
                             tr class=[first.then_some("first")] {
-                                td { (row.point.queue_pairs.get()) }
+                                @if queue_pairs { td { (row.point.queue_pairs.get()) } }
                                 td class="name" { (row.point.variant()) }
                                 td class="name" { (title(&row.dataplane)) }
                                 @if jobs { td class="name" { (job) } }
@@ -189,7 +200,9 @@ pub(super) fn outage(rows: &[&Row]) -> Markup {
     }
 }
 
-pub(super) fn balance(rows: &[&Row], baseline: &str) -> Markup {
+/// How even the load is. `program`: as for [`workload`].
+pub(super) fn balance(rows: &[&Row], baseline: &str, program: bool) -> Markup {
+    let queue_pairs = has_queue_pairs(rows, program);
     let others = rows.iter().any(|row| row.paths().is_some_and(|tier| tier.role != Role::Leaf));
     let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.2}"));
     let links = rows.first().and_then(|row| row.paths()).map_or(0, |tier| tier.links);
@@ -201,7 +214,8 @@ pub(super) fn balance(rows: &[&Row], baseline: &str) -> Markup {
                 caption { "Balance over " (links) " links. Mean ± half of the confidence interval. "
                     "Gains are over " (title(baseline)) "." }
                 thead { tr {
-                    th { "queue pairs" } th class="name" { "dataplane" } th { "MMR" }
+                    th { (if queue_pairs { "queue pairs" } else { "variant" }) }
+                    th class="name" { "dataplane" } th { "MMR" }
                     th { "median" } th { "expected" } th { "floor" } th { "Jain" } th { "entropy" }
                     th { "range" } th { "gain" }
                     @if others { th { "leaf MMR" } th { "leaf gain" } }
@@ -210,10 +224,12 @@ pub(super) fn balance(rows: &[&Row], baseline: &str) -> Markup {
                 tbody {
                     @for row in rows {
                         @let first = last.replace(&row.point) != Some(&row.point);
-                        @let queue_pairs = row.point.queue_pairs.get().to_string();
+                        @let number_of_pairs = row.point.queue_pairs.get().to_string();
                         @if let Some(paths) = row.paths() {
                             tr class=[first.then_some("first")] {
-                                td { @if first { (queue_pairs) " " (row.point.variant()) } }
+                                td { @if first {
+                                    @if queue_pairs { (number_of_pairs) " " } (row.point.variant())
+                                } }
                                 td class="name" { (title(&row.dataplane)) }
                                 td { (plus_minus(&paths.mmr)) }
                                 td { (format!("{:.2}", paths.mmr.median)) }
