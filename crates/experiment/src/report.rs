@@ -223,6 +223,16 @@ mod tests {
     use super::*;
     use crate::record::tests::{manifest, run};
 
+    /// A complete report, without the date and the command that made it.
+    fn report_on<'a>(
+        experiment: &'a Experiment,
+        summary: &'a Summary,
+        manifest: &'a Manifest,
+    ) -> Report<'a> {
+        let (date, command) = (String::new(), String::new());
+        Report { experiment, summary, manifest, date, command, complete: true }
+    }
+
     #[test]
     fn a_workload_is_shown_with_its_roofline_and_straggler() {
         use crate::record::Completion;
@@ -253,14 +263,8 @@ mod tests {
             assert!(crate::table::jobs(&[run.clone()]).contains(",neighbour,2,43.000,"));
             run.key.point.variant = Some((0, "v".to_owned().try_into().unwrap()));
             let summary = Summary::new(&experiment, &[run]);
-            let report = Report {
-                experiment: &experiment,
-                summary: &summary,
-                manifest: &manifest(),
-                date: String::new(),
-                command: String::new(),
-                complete: true,
-            };
+            let manifest = manifest();
+            let report = report_on(&experiment, &summary, &manifest);
             report.page()
         };
         let with = page(Some(0.625));
@@ -318,14 +322,8 @@ mod tests {
                 ..Default::default()
             });
             let summary = Summary::new(&experiment, &[run]);
-            let report = Report {
-                experiment: &experiment,
-                summary: &summary,
-                manifest: &manifest(),
-                date: String::new(),
-                command: String::new(),
-                complete: true,
-            };
+            let manifest = manifest();
+            let report = report_on(&experiment, &summary, &manifest);
             let files: Vec<String> = report.charts().into_iter().map(|chart| chart.file).collect();
             (report.page(), files.join(" "))
         };
@@ -353,14 +351,8 @@ mod tests {
         let runs = [wide(8), run("qp-hash", 8, 0, &[8, 0, 0, 0]), wide(4)];
         let charts = |runs: &[crate::record::Run]| {
             let summary = Summary::new(&experiment, runs);
-            let report = Report {
-                experiment: &experiment,
-                summary: &summary,
-                manifest: &manifest(),
-                date: String::new(),
-                command: String::new(),
-                complete: true,
-            };
+            let manifest = manifest();
+            let report = report_on(&experiment, &summary, &manifest);
             assert_eq!(report.page().contains("by number of paths"), runs.len() > 1);
             report.by_paths()
         };

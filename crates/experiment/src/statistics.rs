@@ -44,6 +44,16 @@ impl Statistics {
         Some(Self { count, mean, half_width, median, min, max })
     }
 
+    /// How much lower this mean is than another one, as a part of that, and half the width of the
+    /// interval. It follows from those of the two means, which are independent. `None` if the other mean
+    /// is 0.
+    #[must_use]
+    pub fn gain_over(&self, base: &Self) -> Option<(f64, f64)> {
+        let half =
+            (self.half_width / base.mean).hypot(self.mean * base.half_width / base.mean.powi(2));
+        (base.mean > 0.0).then_some((1.0 - self.mean / base.mean, half))
+    }
+
     /// Whether the confidence interval is not wider than `share` of the mean to each side.
     #[must_use]
     pub fn is_precise(&self, share: f64) -> bool {

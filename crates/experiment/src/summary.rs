@@ -328,16 +328,14 @@ fn expectation(
     }
 }
 
-/// How much lower the peak load of a tier is than with the baseline. The interval follows from those
-/// of the two means, which are independent.
+/// How much lower the peak load of a tier is than with the baseline, as [`Statistics::gain_over`].
 fn gain(runs: &[&Run], baseline: &[&Run], tier: usize, confidence: f64) -> Option<(f64, f64)> {
     let peak = |run: &&Run| Some(mmr(&run.tiers.get(tier)?.loads()));
     let of = |runs: &[&Run]| {
         Statistics::of(&runs.iter().filter_map(peak).collect::<Vec<f64>>(), confidence)
     };
     let (own, base) = (of(runs)?, of(baseline)?);
-    let half = (own.half_width / base.mean).hypot(own.mean * base.half_width / base.mean.powi(2));
-    (base.mean > 0.0).then_some((1.0 - own.mean / base.mean, half))
+    own.gain_over(&base)
 }
 
 /// Tests the numbers of flows on the links against a random hash.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Iteration, Run};
+use crate::record::Run;
 use crate::summary::Summary;
 
 /// A field, in quotes if it needs them.
@@ -147,11 +147,9 @@ pub fn iterations(runs: &[Run]) -> String {
         "retransmitted",
     ];
     let header = [header.as_slice(), &COUNTERS].concat();
-    let each =
-        |run: &'_ Run| run.workload.iter().flat_map(|of| of.each.clone()).enumerate().collect();
     let all = runs.iter().flat_map(|run| {
-        let each: Vec<(usize, Iteration)> = each(run);
-        each.into_iter().map(move |each| (run, each))
+        let each = run.workload.iter().flat_map(|of| &of.each).enumerate();
+        each.map(move |each| (run, each))
     });
     let rows = all.map(|(run, (at, of))| {
         let mut line = key(run);
@@ -291,8 +289,8 @@ pub fn summary(summary: &Summary) -> String {
 mod tests {
     use super::*;
     use crate::Experiment;
-    use crate::record::Completion;
     use crate::record::tests::run;
+    use crate::record::{Completion, Iteration};
 
     #[test]
     fn every_line_has_the_fields_of_the_header() {

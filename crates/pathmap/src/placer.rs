@@ -393,8 +393,7 @@ impl Placer {
         let of_target = |(id, flow): &(&FlowId, &Flow)| id.target == target && !flow.is_idle();
         let flows = || self.flows.iter().filter(of_target);
         let pinned = flows().filter(|(_, flow)| !flow.hashed);
-        let mut used: BTreeSet<Pair> =
-            pinned.flat_map(|(_, flow)| [Some(flow.pair), flow.wanted]).flatten().collect();
+        let mut used: BTreeSet<Pair> = pinned.map(|(_, flow)| flow.pair).collect();
         used.extend(flows().filter_map(|(_, flow)| flow.wanted));
         let hashed = flows().filter(|(_, flow)| flow.stays_hashed()).map(|(_, flow)| flow.pair);
         let mut hashed: Vec<Pair> = hashed.collect();

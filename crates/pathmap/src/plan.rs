@@ -24,7 +24,7 @@ pub struct Routes {
     /// For each route, its links as indices.
     routes: Vec<Vec<usize>>,
     links: Vec<Link>,
-    /// For each link, the capacity of its tier over its own.
+    /// For each link, the capacity of its tier over its own, to the power of [`POWER`] - 1.
     weights: Vec<f64>,
     tiers: Vec<Vec<usize>>,
 }
@@ -77,7 +77,7 @@ impl Routes {
             let sum: f64 = capacities.clone().map(|(_, own)| own).sum();
             for (number, own) in capacities {
                 if let Some(weight) = weights.get_mut(number) {
-                    *weight = sum / own;
+                    *weight = (sum / own).powi(POWER - 1);
                 }
             }
         }
@@ -120,7 +120,7 @@ impl Routes {
     fn cost(&self, loads: &[u64], route: usize, load: u64) -> f64 {
         let of = |link: &usize| {
             let (now, weight) = (loads.get(*link)?, self.weights.get(*link)?);
-            Some(weight.powi(POWER - 1) * added(*now as f64, load as f64))
+            Some(weight * added(*now as f64, load as f64))
         };
         self.numbers(route).iter().filter_map(of).sum()
     }
@@ -281,7 +281,7 @@ impl Routes {
         let of = |link: &usize| {
             let (now, load) = (*loads.get(*link)? as f64, load as f64);
             let gain = added(now + load / 4.0, load) - added(now, load);
-            Some(self.weights.get(*link)?.powi(POWER - 1) * gain)
+            Some(self.weights.get(*link)? * gain)
         };
         self.numbers(route).iter().filter_map(of).fold(f64::INFINITY, f64::min)
     }

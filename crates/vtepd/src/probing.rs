@@ -143,6 +143,11 @@ fn run(
     }
 }
 
+/// The VTEP that sent a packet between these ends and ports, each source first.
+const fn sender((from, to): (IpAddr, IpAddr), (_, port): (u16, u16)) -> Target {
+    Target { local: to, address: from, port, by_kernel: false }
+}
+
 /// Numbers that differ between processes.
 fn seed() -> u64 {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -265,17 +270,22 @@ impl Thread {
         let hop = |target, port| self.targets.hop_by_kernel(target, port);
         self.by_kernel.take(&self.shared, &self.snapshot, hop);
         self.targets.apply_changes(&self.shared);
-        if self.shared.read(Placer::revision) != self.watched {
-            self.changed = now;
-            self.watch_used();
-        }
         self.by_kernel.follow_changes(&self.shared);
         self.pin();
         if ticks {
             self.ticked = now;
             let shared = &self.shared;
             shared.change(|placer| placer.tick(|slot| shared.reading(slot), now));
-            self.watch_used();
+        }
+        let revision = self.shared.read(Placer::revision);
+        if revision != self.watched {
+            self.changed = now;
+        }
+        if ticks || revision != self.watched {
+            self.watched = revision;
+            self.targets.watch_used(&self.shared);
+        }
+        if ticks {
             self.bfd.follow(&mut self.targets, now);
             for (target, transmit) in self.targets.trace(now) {
                 self.send_trace(target, transmit);
@@ -298,12 +308,6 @@ impl Thread {
             || self.shared.read(Placer::awaits_gaps);
         let calm = if is_restless { TICK } else { self.targets.interval() };
         next_tick(self.ticked, calm, self.targets.next_trace())
-    }
-
-    /// Has the pairs in use probed.
-    fn watch_used(&mut self) {
-        self.watched = self.shared.read(Placer::revision);
-        self.targets.watch_used(&self.shared);
     }
 
     /// Tells the programs of the `offload` datapath what changed. What fails is tried again.
@@ -331,9 +335,7 @@ impl Thread {
             if let Some(received) = packet::parse(bytes) {
                 self.take(&received, arrival);
             } else if let Some(arrived) = bfd_packet::parse(bytes) {
-                let (from, to) = arrived.ends;
-                let target =
-                    Target { local: to, address: from, port: arrived.ports.1, by_kernel: false };
+                let target = sender(arrived.ends, arrived.ports);
                 if is_known(&self.snapshot, &target) {
                     self.bfd.receive(&arrived, self.shared.now());
                 }
@@ -346,19 +348,14 @@ impl Thread {
 
     /// Takes a packet if it is from a known VTEP.
     fn take(&mut self, received: &Received<'_>, arrival: u32) {
-        let (from, to) = received.ends;
-        if !is_known(
-            &self.snapshot,
-            &Target { local: to, address: from, port: received.ports.1, by_kernel: false },
-        ) {
+        let target = sender(received.ends, received.ports);
+        if !is_known(&self.snapshot, &target) {
             return;
         }
         let now = self.shared.now();
         let Some(message) = self.responder.open(received) else { return };
         match message {
             Message::Answer(answer) => {
-                let target =
-                    Target { local: to, address: from, port: received.ports.1, by_kernel: false };
                 let accepted = self.targets.answer(now, target, &answer);
                 if accepted {
                     self.shared.change(|placer| placer.report(target, &answer.report, now));
@@ -369,8 +366,6 @@ impl Thread {
                 let part = self.answers;
                 let answer = self.responder.answer(now, probe, received, arrival);
                 let Some(mut answer) = answer else { return };
-                let target =
-                    Target { local: to, address: from, port: received.ports.1, by_kernel: false };
                 answer.report = self.shared.change(|placer| placer.to_report(target, part, now));
                 let copies = if probe.urgent { 2 } else { 1 };
                 self.send_answer(received, &Message::Answer(answer), copies);
@@ -381,11 +376,10 @@ impl Thread {
     /// Sends an answer over one or two living paths, others each time: the way back may be dead
     /// while the way there is alive.
     fn send_answer(&mut self, received: &Received<'_>, message: &Message, copies: usize) {
-        let (from, to) = received.ends;
-        let target = Target { local: to, address: from, port: received.ports.1, by_kernel: false };
+        let target = sender(received.ends, received.ports);
         let mut bytes = message.bytes();
-        self.key.seal((to, from), &mut bytes);
-        let hops: Vec<u64> = self.hops(from).iter().map(|hop| hop.identity).collect();
+        self.key.seal((target.local, target.address), &mut bytes);
+        let hops: Vec<u64> = self.hops(target.address).iter().map(|hop| hop.identity).collect();
         let start = self.random.below(hops.len());
         for hop in hops.iter().cycle().skip(start).take(copies.min(hops.len())) {
             let pair = self.targets.living(target, *hop, &mut self.random);

@@ -23,11 +23,8 @@ pub(super) fn ports(label: &str, rows: &[&Row]) -> Vec<Verdict> {
             Some((row.paths()?.mmr, of(*first).find(same)?.paths()?.mmr))
         });
         let gains: Vec<(f64, f64)> = pairs
-            .map(|(own, base)| {
-                let half = (own.half_width / base.mean)
-                    .hypot(own.mean * base.half_width / base.mean.powi(2));
-                (1.0 - own.mean / base.mean, half.max(ROUTING))
-            })
+            .filter_map(|(own, base)| own.gain_over(&base))
+            .map(|(gain, half)| (gain, half.max(ROUTING)))
             .collect();
         let Some(least) = gains.iter().map(|(gain, _)| *gain).reduce(f64::min) else { continue };
         let most = gains.iter().map(|(gain, _)| *gain).fold(least, f64::max);

@@ -1,7 +1,7 @@
 //! The JSON Schema of experiment files, with the keys of workloads.
 
 use schemars::{JsonSchema, SchemaGenerator};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::program::Program;
 use crate::workload::Workload;
@@ -23,8 +23,7 @@ pub fn schema() -> Value {
     definitions.insert("Program".into(), program);
     let refer = |name: &str| json!({ "$ref": format!("#/$defs/{name}") });
     let either = json!([refer("Workload"), refer("Program")]);
-    let mut whole = refer("Program");
-    insert(&mut whole, "required", json!(["command"]));
+    let whole = json!({ "$ref": "#/$defs/Program", "required": ["command"] });
     for (place, of) in [
         ("/properties/workload", json!([refer("Workload"), whole])),
         ("/$defs/Variant/properties/workload", either.clone()),
@@ -54,13 +53,4 @@ fn without(schema: &Value, keys: &[&str]) -> Value {
         properties.retain(|name, _| !keys.contains(&name.as_str()));
     }
     schema
-}
-
-fn insert(schema: &mut Value, key: &str, value: Value) {
-    let mut own = match schema.take() {
-        Value::Object(own) => own,
-        _ => Map::new(),
-    };
-    own.insert(key.to_owned(), value);
-    *schema = Value::Object(own);
 }

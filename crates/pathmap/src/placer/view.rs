@@ -48,6 +48,12 @@ impl Placer {
         self.flows.iter()
     }
 
+    /// A known queue pair.
+    #[must_use]
+    pub fn flow(&self, id: &FlowId) -> Option<&Flow> {
+        self.flows.get(id)
+    }
+
     /// The links of a pair, as far as they are known.
     #[must_use]
     pub fn links(&self, target: Target, pair: Pair) -> Vec<Link> {

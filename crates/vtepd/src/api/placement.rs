@@ -103,7 +103,7 @@ impl Known {
     /// Fails with the reason if `qp-hash` would place it.
     fn of(shared: &Shared, id: FlowId) -> Result<Self, &'static str> {
         let (paths, flow, is_full) = shared.read(|placer| {
-            let flow = placer.flows().find(|(of, _)| **of == id).map(|(_, flow)| flow.clone());
+            let flow = placer.flow(&id).cloned();
             let is_full = placer.flows().count() >= shared.usage().most() as usize;
             (pinned::loaded_paths(placer, id.target), flow, is_full)
         });

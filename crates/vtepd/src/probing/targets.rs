@@ -273,10 +273,9 @@ impl Targets {
 
     /// Sets the pairs whose death BFD tells.
     pub(super) fn set_detected(&mut self, target: Target, pairs: BTreeSet<Pair>, now: Duration) {
-        self.entries
-            .get_mut(&target)
-            .into_iter()
-            .for_each(|entry| entry.prober.set_detected(now, pairs.clone()));
+        if let Some(entry) = self.entries.get_mut(&target) {
+            entry.prober.set_detected(now, pairs);
+        }
     }
 
     /// A living pair by this next hop.
