@@ -184,7 +184,7 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 		return DROP;
 	}
 	counts->bypass += 1;
-	backlog = punt_backlog();
+	backlog = backlog_of(TO_PUNT);
 	// A super-frame takes the backlog, where kinds that the worker could not read are split.
 	if (!backlog || backlog->arrived != backlog->queued || skb->gso_size)
 		return redirect_by_backlog(skb, worker, backlog);

@@ -241,21 +241,20 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	vtep = h6 ? sender_of_ipv6(h6, vni) : sender_of(h);
 	if (!vtep || !is_station(&inner, vni))
 		return TO_WORKER;
-	if (vni->flags & OFFLOAD_LEARNS) {
-		// A frame in the punt pair's queue could be overtaken: its number is not checked.
-		source = through_queue ? SOURCE_UNKNOWN : source_state(&inner, vni, slot, *vtep, now);
-		if (source != SOURCE_KNOWN)
-			return source == SOURCE_DUE ? flow_to_worker(skb, slot, UNDERLAY, at) : TO_WORKER;
-	}
 	if (skb->gso_size) {
-		// Of many packets in one super-frame, each has its own headers. Only the worker splits
-		// those. A super-frame in one packet is forwarded whole, but for UDP: its description of
-		// the tunnel stays, and the kernel would split it there (udp4_ufo_fragment()).
+		// Of many packets in one super-frame, each has its own headers. A super-frame in one packet
+		// is forwarded whole, but for UDP: its description of the tunnel stays, and the kernel would
+		// split it there (udp4_ufo_fragment()).
 		segment = inner_packet(&inner) + 14 == length && !is_udp(&inner) ? segment_length(skb, at) : 0;
 		if (segment <= skb->gso_size)
-			return flow_to_worker(skb, slot, UNDERLAY, at);
+			return can_be_split(skb) ? split(skb) : flow_to_worker(skb, slot, UNDERLAY, at);
 		header = segment - skb->gso_size;
 		segments = (length - header + skb->gso_size - 1) / skb->gso_size;
+	}
+	if (vni->flags & OFFLOAD_LEARNS) {
+		source = source_state(&inner, vni, slot, *vtep, now);
+		if (source != SOURCE_KNOWN)
+			return source == SOURCE_DUE ? flow_to_worker(skb, slot, UNDERLAY, at) : TO_WORKER;
 	}
 	netdev = bpf_map_lookup_elem(&slots, &slot);
 	if (!netdev || !*netdev)
@@ -264,7 +263,7 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 		return TO_WORKER;
 	port = host_port(skb, &inner, slot, length);
 	// A frame past the bridge must not overtake those that wait for the bridge on this CPU.
-	backlog = bridge_backlog();
+	backlog = backlog_of(TO_BRIDGE);
 	if (backlog && backlog->arrived != backlog->queued)
 		port = 0;
 	if (remove_outer(skb, at, inner.ethertype))

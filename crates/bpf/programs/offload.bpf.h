@@ -187,7 +187,7 @@ struct {
 // of the frame's Ethernet header.
 static FUNCTION int comes_from_worker(struct __sk_buff *skb, __u64 *entry, __u32 which, __u32 start)
 {
-	struct backlog *backlog = punt_backlog();
+	struct backlog *backlog = backlog_of(TO_PUNT);
 	__u32 worker = worker_of(skb, start) & (WORKERS - 1);
 	__u64 moved = OFFLOAD_MOVED(worker, which);
 

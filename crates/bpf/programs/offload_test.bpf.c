@@ -27,7 +27,7 @@ static inline __attribute__((always_inline)) long noted(__u32 ifindex, __u64 fla
 
 static ALWAYS_INLINE int finished(struct __sk_buff *skb, int result)
 {
-	struct backlog *backlog = bridge_backlog();
+	struct backlog *backlog = backlog_of(TO_BRIDGE);
 
 	// No frame arrives after a test run.
 	if (backlog)
@@ -54,6 +54,12 @@ SEC("classifier") int test_port(struct __sk_buff *skb)
 	int result = encapsulate(skb, TESTED_SLOT, 0, bpf_ktime_get_coarse_ns());
 
 	return result == TO_WORKER ? PASS : result;
+}
+
+// An uplink's super-frames, all to the splitter.
+SEC("classifier") int test_split(struct __sk_buff *skb)
+{
+	return can_be_split(skb) ? split(skb) : PASS;
 }
 
 // With the checks of a packet from the underlay.

@@ -43,6 +43,7 @@ static __s64 (*bpf_csum_diff)(__be32 *from, __u32 from_size, __be32 *to, __u32 t
 static long (*bpf_csum_level)(void *skb, __u64 level) = (void *)BPF_FUNC_csum_level;
 static long (*bpf_skb_pull_data)(void *skb, __u32 length) = (void *)BPF_FUNC_skb_pull_data;
 static void (*bpf_set_hash_invalid)(void *skb) = (void *)BPF_FUNC_set_hash_invalid;
+static long (*bpf_skb_change_type)(void *skb, __u32 type) = (void *)BPF_FUNC_skb_change_type;
 static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 
 // include/uapi/linux/pkt_cls.h. TC_ACT_UNSPEC continues with the next filter, and then with the
@@ -167,11 +168,6 @@ struct {
 
 #include "workers.bpf.h"
 
-// Whether frames from uplinks pass the punt pair's transmit queue, which splits super-frames that
-// the worker's socket could not read (UDP, before Linux 6.2). All frames pass it then, so that none
-// overtakes another. Set before loading.
-const volatile __u32 through_queue = 0;
-
 #include "watchdog.bpf.h"
 
 static ALWAYS_INLINE void count_several(__u32 what, __u32 number)
@@ -196,9 +192,16 @@ static ALWAYS_INLINE void steer(struct __sk_buff *skb, __u32 hook)
 	bpf_tail_call(skb, &kill_switch, hook + (skb->len >> 31));
 }
 
+// A frame that the splitter has given back to its uplink, where the kernel gets it (split.bpf.h). Its
+// mark, in tc_index.
+#define RETURNED 0xffff
+
 SEC("classifier") int vtepd_uplink(struct __sk_buff *skb)
 {
-	steer(skb, HOOK_UPLINK);
+	if (skb->tc_index == RETURNED)
+		skb->tc_index = 0;
+	else
+		steer(skb, HOOK_UPLINK);
 	return PASS;
 }
 
@@ -240,30 +243,24 @@ struct backlog {
 
 struct {
 	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	UINT(max_entries, 2);
+	UINT(max_entries, 3);
 	TYPE(key, __u32);
 	TYPE(value, struct backlog);
 } backlog SEC(".maps");
 
-static ALWAYS_INLINE struct backlog *punt_backlog(void)
-{
-	__u32 zero = 0;
+// The same holds for frames that were decapsulated here, on their way into the ingress of vxlan
+// netdevs (TO_BRIDGE), and for those on their way to the splitter (TO_SPLITTER).
+enum { TO_PUNT = 0, TO_BRIDGE = 1, TO_SPLITTER = 2 };
 
-	return bpf_map_lookup_elem(&backlog, &zero);
+static ALWAYS_INLINE struct backlog *backlog_of(__u32 which)
+{
+	return bpf_map_lookup_elem(&backlog, &which);
 }
 
-// The same for frames that were decapsulated here, on their way into the ingress of vxlan netdevs.
-static ALWAYS_INLINE struct backlog *bridge_backlog(void)
-{
-	__u32 one = 1;
-
-	return bpf_map_lookup_elem(&backlog, &one);
-}
-
-// Returns the next sequence number. 0 means "no number".
+// Returns the next sequence number. 0 means "no number", and RETURNED is none.
 static ALWAYS_INLINE __u16 next_number(struct backlog *backlog)
 {
-	backlog->queued += backlog->queued == 0xffff ? 2 : 1;
+	backlog->queued = backlog->queued == RETURNED - 1 ? 1 : backlog->queued + 1;
 	return backlog->queued;
 }
 
@@ -284,7 +281,7 @@ static ALWAYS_INLINE int redirect_by_backlog(struct __sk_buff *skb, __u32 worker
 // Whether a flow of a VNI that is given back goes to the kernel: the worker has nothing of it left.
 static ALWAYS_INLINE int is_drained(__u16 draining, __u32 *drained, __u32 worker, __u32 which)
 {
-	struct backlog *backlog = punt_backlog();
+	struct backlog *backlog = backlog_of(TO_PUNT);
 
 	if (!draining)
 		return 0;
@@ -307,7 +304,7 @@ static ALWAYS_INLINE int redirect_past_backlog(struct __sk_buff *skb, __u32 punt
 // from the IP stack.
 SEC("classifier") int vtepd_far_end(struct __sk_buff *skb)
 {
-	struct backlog *backlog = punt_backlog();
+	struct backlog *backlog = backlog_of(TO_PUNT);
 
 	if (backlog && skb->tc_index)
 		backlog->arrived = skb->tc_index;
@@ -318,7 +315,7 @@ SEC("classifier") int vtepd_far_end(struct __sk_buff *skb)
 // vxlan netdev ingress: a frame that was decapsulated here has left the backlog.
 SEC("classifier") int vtepd_arrived(struct __sk_buff *skb)
 {
-	struct backlog *backlog = bridge_backlog();
+	struct backlog *backlog = backlog_of(TO_BRIDGE);
 
 	if (backlog && skb->tc_index) {
 		backlog->arrived = skb->tc_index;
@@ -401,6 +398,7 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 #include "checksum.bpf.h"
 #include "encapsulate.bpf.h"
 #include "bypass.bpf.h"
+#include "split.bpf.h"
 #include "decapsulate.bpf.h"
 
 #include "uplink_ipv6.bpf.h"
@@ -433,19 +431,23 @@ static FUNCTION int steer_uplink_ipv4(struct __sk_buff *skb)
 	taken = bpf_map_lookup_elem(&taken_tunnels, &end);
 	if (!taken || !source_passes(skb, h.ip.addresses[0]))
 		return PASS;
+	if (has_to_split(skb))
+		return split(skb);
 	offloaded = decapsulate(skb, &h, 0, taken->slot);
-	if (offloaded != TO_WORKER)
-		return offloaded;
-	return uplink_to_worker(skb, taken, ENCAPSULATION);
+	return offloaded != TO_WORKER ? offloaded : uplink_to_worker(skb, taken, ENCAPSULATION);
 }
 
 // IPv4 and IPv6 have a function each. In one function, the headers of both would need more than the
 // 512 bytes of stack that a program has.
 SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 {
+	int result = PASS;
+
 	if (skb->protocol == htons(ETH_P_IP))
-		return steer_uplink_ipv4(skb);
-	return skb->protocol == htons(ETH_P_IPV6) ? steer_uplink_ipv6(skb) : PASS;
+		result = steer_uplink_ipv4(skb);
+	else if (skb->protocol == htons(ETH_P_IPV6))
+		result = steer_uplink_ipv6(skb);
+	return skb->ifindex == splitter ? from_splitter(skb, result) : result;
 }
 
 // vxlan netdev egress: redirects what the bridge sends to the overlay, if it fits the underlay.
@@ -479,7 +481,7 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 		return DROP;
 	}
 	count(COUNT_VXLAN_REDIRECTED);
-	return redirect_by_backlog(skb, worker, punt_backlog());
+	return redirect_by_backlog(skb, worker, backlog_of(TO_PUNT));
 kernel:
 	return choose_port(skb);
 }

@@ -5,7 +5,7 @@
 // Redirects a packet to the worker. `offset`: of its inner frame.
 static ALWAYS_INLINE int uplink_to_worker(struct __sk_buff *skb, struct taken_tunnel *taken, __u32 offset)
 {
-	__u32 ifindex, worker = taken->worker < WORKERS ? taken->worker : worker_of(skb, offset);
+	__u32 worker = taken->worker < WORKERS ? taken->worker : worker_of(skb, offset);
 
 	if (is_drained(taken->draining, &taken->drained, worker, UNDERLAY))
 		return PASS;
@@ -15,11 +15,7 @@ static ALWAYS_INLINE int uplink_to_worker(struct __sk_buff *skb, struct taken_tu
 	}
 	count(COUNT_UPLINK_REDIRECTED);
 	mark_punt(skb, worker, UNDERLAY);
-	ifindex = near_end(underlay_punts, worker);
-	if (!through_queue)
-		return redirect_past_backlog(skb, ifindex);
-	skb->tc_index = 0;
-	return bpf_redirect(ifindex, 0);
+	return redirect_past_backlog(skb, near_end(underlay_punts, worker));
 }
 
 // Whether the kernel may drop packets from this source (ip6_rcv_core(), net/ipv6/ip6_input.c):
@@ -55,6 +51,8 @@ static FUNCTION int steer_uplink_ipv6(struct __sk_buff *skb)
 	taken = bpf_map_lookup_elem(&taken_tunnels, &end);
 	if (!taken)
 		return PASS;
+	if (has_to_split(skb))
+		return split(skb);
 	offloaded = decapsulate(skb, 0, &h, taken->slot);
 	return offloaded != TO_WORKER ? offloaded : uplink_to_worker(skb, taken, ENCAPSULATION_IPV6);
 }

@@ -24,7 +24,11 @@ pub(crate) const ACCESS: Entry =
     Entry { program: "vtepd_access", direction: TcAttachType::Ingress };
 pub(crate) const ARRIVED: Entry =
     Entry { program: "vtepd_arrived", direction: TcAttachType::Ingress };
-pub(crate) const ENTRIES: [Entry; 7] = [UPLINK, VXLAN, PORT, PUNT, FAR_END, ACCESS, ARRIVED];
+pub(crate) const SPLIT: Entry = Entry { program: "vtepd_split", direction: TcAttachType::Ingress };
+pub(crate) const SPLIT_FAR: Entry =
+    Entry { program: "vtepd_split_far", direction: TcAttachType::Ingress };
+pub(crate) const ENTRIES: [Entry; 9] =
+    [UPLINK, VXLAN, PORT, PUNT, FAR_END, ACCESS, ARRIVED, SPLIT, SPLIT_FAR];
 
 /// Whether this is the name of one of vtepd's entry programs.
 pub(crate) fn is_own(name: &str) -> bool {

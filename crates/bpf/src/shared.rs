@@ -19,7 +19,7 @@ use crate::steering::counts::Count;
 use crate::steering::sources::Arrival;
 use crate::watchdog::{CALLED, HEARTBEAT_WORD, IDLE, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/headers.bpf.h"),
     include_str!("../programs/bypass.bpf.h"),
@@ -35,6 +35,7 @@ const SOURCES: [&str; 15] = [
     include_str!("../programs/encapsulate.bpf.h"),
     include_str!("../programs/decapsulate.bpf.h"),
     include_str!("../programs/uplink_ipv6.bpf.h"),
+    include_str!("../programs/split.bpf.h"),
 ];
 
 /// All sources, without comments.

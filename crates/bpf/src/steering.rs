@@ -23,7 +23,8 @@ use crate::offload::pinned::{OffloadUsage, PINNED, PinnedFlow};
 use crate::offload::traffic::OffloadCounts;
 use crate::placed::PlacedPorts;
 use crate::programs::{
-    ACCESS, ARRIVED, EMPTIED, ENTRIES, FAR_END, PORT, PUNT, STEERS, classifier, trim_heap,
+    ACCESS, ARRIVED, EMPTIED, ENTRIES, Entry, FAR_END, PORT, PUNT, SPLIT, SPLIT_FAR, STEERS,
+    classifier, trim_heap,
 };
 use crate::rcu_expedite::GracePeriods;
 use crate::watchdog::{MOST_WORKERS, Wakeups, Watchdog};
@@ -93,17 +94,18 @@ impl std::fmt::Debug for Steering {
 const ANY_WORKER: u32 = u32::MAX;
 
 impl Steering {
-    /// Loads the programs for workers with these punt pairs, at most [`MOST_WORKERS`]. Nothing is
-    /// attached or redirected yet. After frames have waited for `stall_limit`, the programs pass
-    /// further frames to the kernel. Without `udp_super_frames`, frames from uplinks pass
-    /// the transmit queue of the punt pair, which splits them. The programs forward queue pairs whose
-    /// counts have numbers up to `most_pinned`.
+    /// Loads the programs for workers with these punt pairs, at most [`MOST_WORKERS`], and for the
+    /// splitter with this interface index. Nothing is attached or redirected yet. After frames have
+    /// waited for `stall_limit`, the programs pass further frames to the kernel. Without
+    /// `udp_super_frames`, all super-frames from uplinks pass the splitter. The programs forward
+    /// queue pairs whose counts have numbers up to `most_pinned`.
     ///
     /// # Errors
     /// When the kernel refuses them.
     pub fn load(
         hook: Hook,
         near_ends: &[NearEnds],
+        splitter: u32,
         stall_limit: Duration,
         udp_super_frames: bool,
         most_pinned: u32,
@@ -116,7 +118,7 @@ impl Steering {
         }
         let workers = near_ends.len().min(MOST_WORKERS);
         let count = workers as u32;
-        let through_queue = u32::from(!udp_super_frames);
+        let splits_all = u32::from(!udp_super_frames);
         let limit = u64::try_from(stall_limit.as_nanos()).unwrap_or(u64::MAX >> 1);
         let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
         let mut ebpf = EbpfLoader::new()
@@ -124,7 +126,8 @@ impl Steering {
             .override_global("underlay_punts", &near[0], true)
             .override_global("bridge_punts", &near[1], true)
             .override_global("stall_limit", &limit, true)
-            .override_global("through_queue", &through_queue, true)
+            .override_global("splitter", &splitter, true)
+            .override_global("splits_all", &splits_all, true)
             .map_max_entries("offload_usage", most_pinned + 1)
             .map_max_entries("placed_ports", most_pinned + 1)
             .load(object)?;
@@ -210,17 +213,36 @@ impl Steering {
         NearEnds { underlay, bridge }: &NearEnds,
         private: &PrivateNamespace,
     ) -> Result<(), SteeringError> {
+        self.close_link(&underlay.1, [FAR_END, FAR_END], private)?;
+        self.close_link(&bridge.1, [PUNT, FAR_END], private)
+    }
+
+    /// Attaches the programs to both ends of the splitter. To be called before it is brought up.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn close_splitter(
+        &mut self,
+        name: &str,
+        private: &PrivateNamespace,
+    ) -> Result<(), SteeringError> {
+        self.close_link(name, [SPLIT, SPLIT_FAR], private)
+    }
+
+    /// Attaches programs to both ends of a veth pair to the private namespace. They have the same
+    /// name.
+    fn close_link(
+        &mut self,
+        name: &str,
+        [near, far]: [Entry; 2],
+        private: &PrivateNamespace,
+    ) -> Result<(), SteeringError> {
         let (ebpf, hook) = (&mut self.ebpf, self.hook);
-        let names = [underlay, bridge].map(|(_, name)| name.as_str());
-        let far_ends = private.enter(|| Ok(names.map(|name| attach(ebpf, hook, name, FAR_END))));
-        for link in far_ends.map_err(SteeringError::Namespace)? {
-            // The link is leaked: detaching would have to happen inside the namespace. The program
-            // goes with the namespace.
-            std::mem::forget(link?);
-        }
-        for ((_, name), entry) in [(underlay, FAR_END), (bridge, PUNT)] {
-            self.punts.push(attach(&mut self.ebpf, self.hook, name, entry)?);
-        }
+        let link = private.enter(|| Ok(attach(ebpf, hook, name, far)));
+        // The link is leaked: detaching would have to happen inside the namespace. The program goes
+        // with the namespace.
+        std::mem::forget(link.map_err(SteeringError::Namespace)??);
+        self.punts.push(attach(&mut self.ebpf, self.hook, name, near)?);
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! The takeover of one namespace: punt pairs, steering programs and workers, set up and removed in
-//! the right order.
+//! The takeover of one namespace: punt pairs, splitter, steering programs and workers, set up and
+//! removed in the right order.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,7 +19,7 @@ use ports::{AccessPort, PacketSocket, RingSize};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff};
 use tokio::sync::{mpsc, oneshot};
 use worker::{
-    Features, Ports, PuntError, PuntPair, PuntPairs, Report, Reports, Sockets, Stations, Worker,
+    Features, Ports, PrivateLink, PuntError, PuntPairs, Report, Reports, Sockets, Stations, Worker,
     WorkerOptions,
 };
 
@@ -28,8 +28,8 @@ use crate::own_links::OwnLinkError;
 use crate::standalone::Access;
 use crate::wakeups;
 
-/// Punt pairs, steering programs and workers of one network namespace. [`Takeover::stop`] gives
-/// everything back to the kernel.
+/// Punt pairs, splitter, steering programs and workers of one network namespace. [`Takeover::stop`]
+/// gives everything back to the kernel.
 #[derive(Debug)]
 pub struct Takeover {
     steering: Steering,
@@ -39,6 +39,8 @@ pub struct Takeover {
     incomplete: bool,
     /// Standalone: bound sockets that reserve the VXLAN UDP ports until all workers have ended.
     _claims: Vec<UdpSocket>,
+    /// Splits super-frames for the programs.
+    splitter: PrivateLink,
     /// Dropped last, because it removes the far ends that workers read.
     punts: Vec<PuntPairs>,
     _private: PrivateNamespace,
@@ -101,18 +103,26 @@ impl Takeover {
         let create = |worker| PuntPairs::create(worker, &private, features, longest);
         let mut punts = (0..shares.len()).map(create).collect::<Result<Vec<_>, _>>()?;
         let near_ends: Vec<_> = punts.iter().map(PuntPairs::near_ends).collect();
-        let most_pinned = pins.most();
-        let mut steering =
-            Steering::load(hook, &near_ends, stall_limit, features.udp_super_frames, most_pinned)?;
+        let splitter = PrivateLink::splitter(&private)?;
+        let mut steering = Steering::load(
+            hook,
+            &near_ends,
+            splitter.near().0,
+            stall_limit,
+            features.udp_super_frames,
+            pins.most(),
+        )?;
         if expedited_rcu {
             steering.allow_expedited_rcu();
         }
         for ends in &near_ends {
             steering.close(ends, &private)?;
         }
+        steering.close_splitter(splitter.near().1, &private)?;
         for punts in &punts {
             punts.up(&private)?;
         }
+        splitter.up(&private)?;
         // Everything later needs few privileges. Workers inherit the restrictions of the thread
         // that starts them, so this comes before them.
         confine();
@@ -153,6 +163,7 @@ impl Takeover {
             engaged: false,
             incomplete: false,
             _claims: claims,
+            splitter,
             punts,
             _private: private,
         })
@@ -221,11 +232,13 @@ impl Takeover {
     /// The names of vtepd's own interfaces in the leaf's namespace.
     #[must_use]
     pub fn own_links(&self) -> Vec<String> {
-        self.own().map(|punt| punt.near().1.to_owned()).collect()
+        self.own().map(|link| link.near().1.to_owned()).collect()
     }
 
-    fn own(&self) -> impl Iterator<Item = &PuntPair> {
-        self.punts.iter().flat_map(|punts| [&punts.underlay, &punts.bridge])
+    fn own(&self) -> impl Iterator<Item = &PrivateLink> {
+        let punts =
+            self.punts.iter().flat_map(|punts| [punts.underlay.link(), punts.bridge.link()]);
+        punts.chain([&self.splitter])
     }
 
     /// Sets vtepd's own interfaces up again if they were set down. The kernel forwards everything
@@ -235,7 +248,7 @@ impl Takeover {
     /// When an interface is gone or cannot be set up. The kernel forwards everything from then on.
     pub fn repair(&mut self) -> Result<Vec<String>, OwnLinkError> {
         let states: Vec<_> =
-            self.own().map(|punt| (punt.near().1.to_owned(), punt.is_up())).collect();
+            self.own().map(|link| (link.near().1.to_owned(), link.is_up())).collect();
         if states.iter().all(|(_, up)| matches!(up, Ok(true))) {
             return Ok(Vec::new());
         }
@@ -245,9 +258,9 @@ impl Takeover {
         if let Some((name, _)) = states.iter().find(|(_, up)| up.is_err()) {
             return Err(OwnLinkError::Gone(name.clone()));
         }
-        for punt in self.own() {
-            let name = || punt.near().1.to_owned();
-            punt.set_up_again().map_err(|source| OwnLinkError::Down { name: name(), source })?;
+        for link in self.own() {
+            let name = || link.near().1.to_owned();
+            link.set_up_again().map_err(|source| OwnLinkError::Down { name: name(), source })?;
         }
         let down =
             states.into_iter().filter(|(_, up)| matches!(up, Ok(false))).map(|(name, _)| name);

@@ -1,6 +1,6 @@
-//! Punt pairs: veth pairs that carry redirected frames to a worker. The near end is in the leaf's
-//! namespace, where steering redirects frames to it. The far end is in a private namespace, where
-//! the worker's AF_PACKET socket is the only reader.
+//! Veth pairs between the leaf's namespace, where steering redirects frames to the near end, and a
+//! private namespace. Punt pairs carry frames to a worker, whose AF_PACKET socket is the only reader
+//! of the far end. The splitter splits super-frames for the programs.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -65,31 +65,38 @@ impl PuntPairs {
     #[must_use]
     pub fn near_ends(&self) -> NearEnds {
         let [underlay, bridge] =
-            [&self.underlay, &self.bridge].map(|pair| (pair.near, pair.name.clone()));
+            [&self.underlay, &self.bridge].map(|pair| (pair.link.near, pair.link.name.clone()));
         NearEnds { underlay, bridge }
     }
 
     /// Brings both punt pairs up.
     ///
     /// # Errors
-    /// As [`PuntPair::up`].
+    /// As [`PrivateLink::up`].
     pub fn up(&self, private: &PrivateNamespace) -> Result<(), PuntError> {
-        self.underlay.up(private)?;
-        self.bridge.up(private)
+        self.underlay.link.up(private)?;
+        self.bridge.link.up(private)
     }
 }
 
-/// A veth pair to a worker. It is removed when dropped or when the process ends.
+/// A veth pair to a worker.
 #[derive(Debug)]
 pub struct PuntPair {
-    name: String,
-    near: u32,
+    link: PrivateLink,
     socket: Option<PacketSocket>,
 }
 
-/// A punt pair could not be created or brought up.
+/// A veth pair between the leaf's namespace and the private one. It is removed when dropped or when
+/// the process ends. Its ends have the same name in both.
+#[derive(Debug)]
+pub struct PrivateLink {
+    name: String,
+    near: u32,
+}
+
+/// A veth pair could not be created or brought up.
 #[derive(Debug, thiserror::Error)]
-#[error("punt {name}: {step}: {source}")]
+#[error("{name}: {step}: {source}")]
 pub struct PuntError {
     name: String,
     step: &'static str,
@@ -97,10 +104,8 @@ pub struct PuntError {
 }
 
 impl PuntPair {
-    /// Creates a punt pair between the calling thread's namespace and a private one. Its ends have
-    /// the same name in both. Both ends are down until [`Self::up`], so that steering can be
-    /// attached before a frame passes. An existing link of that name is deleted first. The kernel
-    /// is slow to remove the namespace of a killed process with its links.
+    /// Creates a punt pair between the calling thread's namespace and a private one, as
+    /// [`PrivateLink::create`].
     ///
     /// The near end does not transmit super-frames that the worker's socket could not read; the
     /// kernel splits them. Frames of more than `longest` bytes pass as well, but cost the worker a
@@ -114,6 +119,47 @@ impl PuntPair {
         features: Features,
         longest: usize,
     ) -> Result<Self, PuntError> {
+        let (link, far) = PrivateLink::create(name, private, !features.udp_super_frames)?;
+        let size = RingSize { frames: FRAMES, longest };
+        let socket = private
+            .enter(|| PacketSocket::open(far, size))
+            .map_err(|error| link.failed("open a socket", error))?;
+        Ok(Self { link, socket: Some(socket) })
+    }
+
+    /// The veth pair.
+    #[must_use]
+    pub const fn link(&self) -> &PrivateLink {
+        &self.link
+    }
+
+    /// The far end's socket, for the worker. `None` after the first call.
+    pub const fn take_socket(&mut self) -> Option<PacketSocket> {
+        self.socket.take()
+    }
+}
+
+impl PrivateLink {
+    /// Creates the splitter, `vtepd-split`. Super-frames of UDP that are transmitted by its near end
+    /// reach the far end in segments.
+    ///
+    /// # Errors
+    /// When a privilege is missing (CAP_NET_ADMIN, CAP_SYS_ADMIN).
+    pub fn splitter(private: &PrivateNamespace) -> Result<Self, PuntError> {
+        Self::create("vtepd-split", private, true).map(|(link, _)| link)
+    }
+
+    /// Creates a veth pair between the calling thread's namespace and a private one. Both ends are
+    /// down until [`Self::up`], so that steering can be attached before a frame passes. An existing
+    /// link of that name is deleted first. The kernel is slow to remove the namespace of a killed
+    /// process with its links. `splits_udp`: whether the kernel splits super-frames of UDP that the
+    /// near end transmits. It always splits [`INDESCRIBABLE`] ones. Also returns the far end's
+    /// interface index.
+    fn create(
+        name: &str,
+        private: &PrivateNamespace,
+        splits_udp: bool,
+    ) -> Result<(Self, u32), PuntError> {
         let failed = |step| move |source| PuntError { name: name.to_owned(), step, source };
         let mut requests =
             Requests::open().map_err(io::Error::other).map_err(failed("open netlink"))?;
@@ -129,21 +175,16 @@ impl PuntPair {
             .map_err(io::Error::other)
             .map_err(failed("create the veth pair"))?;
         let near = quiet(&mut requests, name).map_err(failed("set up the near end"))?;
-        let udp = (!features.udp_super_frames).then_some(UDP);
-        let off: Vec<&str> = INDESCRIBABLE.into_iter().chain(udp).collect();
+        let link = Self { name: name.to_owned(), near };
+        let off: Vec<&str> = INDESCRIBABLE.into_iter().chain(splits_udp.then_some(UDP)).collect();
         ethtool::switch_off(name, &off).map_err(failed("have super-frames cut"))?;
-        let mut punt = Self { name: name.to_owned(), near, socket: None };
-        let socket = private
-            .enter(|| {
-                let mut requests = Requests::open().map_err(io::Error::other)?;
-                PacketSocket::open(
-                    quiet(&mut requests, name)?,
-                    RingSize { frames: FRAMES, longest },
-                )
-            })
-            .map_err(failed("set up the far end"))?;
-        punt.socket = Some(socket);
-        Ok(punt)
+        let quiet_far = || quiet(&mut Requests::open().map_err(io::Error::other)?, name);
+        let far = private.enter(quiet_far).map_err(failed("set up the far end"))?;
+        Ok((link, far))
+    }
+
+    fn failed(&self, step: &'static str, source: io::Error) -> PuntError {
+        PuntError { name: self.name.clone(), step, source }
     }
 
     /// Brings both ends up, and waits until both can transmit.
@@ -177,7 +218,7 @@ impl PuntPair {
             }
             Ok(())
         };
-        let failed = |source| PuntError { name: name.to_owned(), step: "bring it up", source };
+        let failed = |error| self.failed("bring it up", error);
         private.enter(up).and_then(|()| up()).map_err(failed)?;
         private.enter(active).and_then(|()| active()).map_err(failed)
     }
@@ -220,14 +261,9 @@ impl PuntPair {
     pub fn near(&self) -> (u32, &str) {
         (self.near, &self.name)
     }
-
-    /// The far end's socket, for the worker. `None` after the first call.
-    pub const fn take_socket(&mut self) -> Option<PacketSocket> {
-        self.socket.take()
-    }
 }
 
-impl Drop for PuntPair {
+impl Drop for PrivateLink {
     fn drop(&mut self) {
         // It may be removed already. The end of the namespace would remove it as well, but later.
         if let Ok(mut requests) = Requests::open() {

@@ -4,8 +4,8 @@ use root_test::root_test;
 use vtepd_tests::lab::{ip, run};
 use vtepd_tests::{Lab, Vtepd, sockets, wait_for};
 
-/// The near ends of the punt pairs.
-const OWN: [&str; 2] = ["vtepd-bridge", "vtepd-underlay"];
+/// The near ends of the punt pairs and of the splitter.
+const OWN: [&str; 3] = ["vtepd-bridge", "vtepd-underlay", "vtepd-split"];
 
 #[root_test]
 fn an_own_interface_that_is_set_down_is_set_up_again() {

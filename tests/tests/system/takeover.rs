@@ -53,6 +53,7 @@ fn after_sigterm_nothing_is_left() {
         for trace in [
             "vtepd-underlay",
             "vtepd-bridge",
+            "vtepd-split",
             "\"vtepd\"",
             // tc does not show tcx links.
             if hook == "clsact" { "vtepd_uplink" } else { "vtepd-" },

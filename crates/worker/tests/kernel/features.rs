@@ -31,9 +31,9 @@ fn received(features: Features, tag: &str) -> Vec<usize> {
         let private = PrivateNamespace::create().unwrap();
         let mut punt =
             PuntPair::create("vtepd-test", &private, features, RingSize::LONGEST).unwrap();
-        punt.up(&private).unwrap();
+        punt.link().up(&private).unwrap();
         let mut far = punt.take_socket().unwrap();
-        let mut near = PacketSocket::open(punt.near().0, RingSize::LITTLE).unwrap();
+        let mut near = PacketSocket::open(punt.link().near().0, RingSize::LITTLE).unwrap();
         let offload = Offload {
             checksum: Checksum::Partial { start: 34, offset: 6 },
             gso: Some(Gso { kind: GsoKind::Udp, size: SEGMENT as u16, ecn: false }),

@@ -82,14 +82,25 @@ pub struct Both {
 impl Both {
     /// Loads the programs.
     pub fn new() -> Self {
+        Self::with_splitter(0, false)
+    }
+
+    /// Loads the programs, for a splitter with this interface index, which all super-frames pass if
+    /// `splits_all`.
+    pub fn with_splitter(splitter: u32, splits_all: bool) -> Self {
         let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/offload_test.bpf.o"));
         let mut loader = EbpfLoader::new();
         let (punts, never) = ([PUNT; 8], u64::from(u32::MAX) << 16);
         loader.override_global("underlay_punts", &punts, true);
         loader.override_global("stall_limit", &never, true);
+        let splits_all = u32::from(splits_all);
+        loader.override_global("splitter", &splitter, true);
+        loader.override_global("splits_all", &splits_all, true);
         loader.map_max_entries("offload_usage", PINNED + 1);
         let mut ebpf = loader.load(object).unwrap();
-        for name in ["test_encapsulate", "test_uplink", "test_port"] {
+        let splitter =
+            ["vtepd_split", "vtepd_split_far", "test_split", "vtepd_uplink", "steer_uplink"];
+        for name in ["test_encapsulate", "test_uplink", "test_port"].into_iter().chain(splitter) {
             let program: &mut SchedClassifier = ebpf.program_mut(name).unwrap().try_into().unwrap();
             program.load().unwrap();
         }

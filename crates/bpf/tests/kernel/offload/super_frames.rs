@@ -1,24 +1,31 @@
 //! Super-frames and checksums that are left to the device, from host to host over two leaves. A test
-//! run cannot have those.
+//! run cannot have those. Super-frames that cannot be forwarded whole are split.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aya::Ebpf;
+use aya::maps::{MapData, ProgramArray};
 use aya::programs::{SchedClassifier, TcAttachType};
 use frame::{
     Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame, VlanTag,
 };
+use lab::counters;
 use lab::netns::{Namespace, veth};
+use netlink::PrivateNamespace;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 use path::Paths;
 use pipeline::Frame;
+use pipeline::grouping::patch_lengths;
 use pipeline::gso::Segmenter;
 use ports::{PacketSocket, RingSize};
 use root_test::root_test;
 use tables::{NextHop, OpenPort, SnapshotBuilder, VniTable, Vtep, VtepIndex};
-use test_frames::{IPV4, IPV6, Ipv4, Ipv6, TCP, UDP, ethernet, ipv4, ipv6};
+use test_frames::{IPV4, IPV6, Ipv4, Ipv6, TCP, UDP, ethernet, ipv4, ipv6, udp};
 use wire::MacAddr;
 use wire::checksum::Sum;
-use worker::Features;
+use worker::{Features, PrivateLink};
 
 use super::SOURCE;
 use super::both::{Both, OUTER, open_host_port};
@@ -33,6 +40,8 @@ struct Side {
     both: Both,
     at_host: PacketSocket,
     at_uplink: PacketSocket,
+    kill_switch: ProgramArray<MapData>,
+    _splitter: (PrivateLink, PrivateNamespace),
 }
 
 fn ifindex(namespace: &Namespace, name: &str) -> u32 {
@@ -51,22 +60,39 @@ fn far(table: &VniTable) -> VniTable {
     far
 }
 
+fn attach(ebpf: &mut Ebpf, program: &str, interface: &str) {
+    let program: &mut SchedClassifier = ebpf.program_mut(program).unwrap().try_into().unwrap();
+    program.attach(interface, TcAttachType::Ingress).unwrap();
+}
+
 impl Side {
-    fn new((host, leaf): (Namespace, Namespace)) -> Self {
-        let both = Both::new();
+    fn new((host, leaf): (Namespace, Namespace), splits_all: bool) -> Self {
+        let with_splitter = || {
+            let private = PrivateNamespace::create().unwrap();
+            let link = PrivateLink::splitter(&private).unwrap();
+            let (ifindex, name) = link.near();
+            let mut both = Both::with_splitter(ifindex, splits_all);
+            attach(&mut both.ebpf, "vtepd_split", name);
+            let attach_far = || {
+                attach(&mut both.ebpf, "vtepd_split_far", name);
+                Ok(())
+            };
+            private.enter(attach_far).unwrap();
+            link.up(&private).unwrap();
+            let mut kill_switch: ProgramArray<_> =
+                both.ebpf.take_map("kill_switch").unwrap().try_into().unwrap();
+            let uplink: &SchedClassifier =
+                both.ebpf.program("steer_uplink").unwrap().try_into().unwrap();
+            kill_switch.set(0, uplink.fd().unwrap(), 0).unwrap(); // HOOK_UPLINK
+            (both, kill_switch, (link, private))
+        };
+        let (both, kill_switch, splitter) = leaf.enter(with_splitter).unwrap();
         let (at_host, at_uplink) = (open(&host, "eth0"), open(&leaf, "up1"));
-        Self { _host: host, leaf, both, at_host, at_uplink }
+        Self { _host: host, leaf, both, at_host, at_uplink, kill_switch, _splitter: splitter }
     }
 
     fn attach(&mut self, program: &str, interface: &str) {
-        let both = &mut self.both;
-        self.leaf
-            .enter(|| {
-                let program: &mut SchedClassifier =
-                    both.ebpf.program_mut(program).unwrap().try_into().unwrap();
-                program.attach(interface, TcAttachType::Ingress).unwrap();
-            })
-            .unwrap();
+        self.leaf.enter(|| attach(&mut self.both.ebpf, program, interface)).unwrap();
     }
 
     /// Sets the tables. The first VTEP is at this address, behind the uplink.
@@ -93,7 +119,7 @@ impl Side {
 }
 
 /// Two leaves, with a host each.
-fn sides() -> [Side; 2] {
+fn sides(splits_all: bool) -> [Side; 2] {
     let namespace = |name: &str| {
         let name = format!("vtp-offload-{name}-{}", std::process::id());
         let namespace = Namespace::create(name).unwrap();
@@ -107,7 +133,7 @@ fn sides() -> [Side; 2] {
     let [(_, one), (_, two)] = &pairs;
     veth((one, "up1"), (two, "up1"), 9500).unwrap();
     two.run(&["ip", "link", "set", "up1", "address", "02:00:00:00:aa:02"]).unwrap();
-    pairs.map(Side::new)
+    pairs.map(|pair| Side::new(pair, splits_all))
 }
 
 /// A frame with a partial checksum for the host behind the second leaf, and with offloads.
@@ -227,7 +253,11 @@ fn check(one: &mut Side, two: &mut Side, (frame, offload): (Vec<u8>, Offload)) {
     assert_eq!(packet[..OUTER], headers);
 
     if offload.gso.is_some_and(|gso| gso.kind == GsoKind::Udp) {
-        follows_to_the_worker(one, two, frame[12..14] == [0x86, 0xdd]);
+        let segments = segments(packet, *on_wire);
+        let mut deliver = |packet| decapsulated(&mut two.both, packet, Offload::default());
+        let expected: Vec<_> = segments.iter().flat_map(|packet| deliver(packet)).collect();
+        let delivered = arrivals(&mut two.at_host, segments.len(), 0, HOST);
+        assert!(delivered.into_iter().map(completed).eq(expected.into_iter().map(completed)));
         return;
     }
     let expected = decapsulated(&mut two.both, packet, *on_wire);
@@ -248,20 +278,20 @@ fn decapsulated(both: &mut Both, packet: &[u8], offload: Offload) -> Vec<(Vec<u8
     out.iter().map(|sent| (sent.to_vec(&batch), sent.offload)).collect()
 }
 
-/// The worker has got a UDP super-frame. A later frame of the flow does not overtake it.
-fn follows_to_the_worker(one: &mut Side, two: &mut Side, is_ipv6: bool) {
-    for overtakes in [false, true] {
-        let (frame, offload) = partial(UDP, is_ipv6, 0, 37);
-        send(&mut one.at_host, &frame, offload);
-        encapsulated(&mut one.both, &frame, offload);
-        let seen = arrivals(&mut two.at_uplink, 1, 0, [2, 0, 0, 0, 0xaa, 2]);
-        let wait = if overtakes { 1 } else { 0 };
-        assert_eq!(arrivals(&mut two.at_host, wait, 0, HOST).len(), wait);
-        if overtakes {
-            decapsulated(&mut two.both, &seen[0].0, seen[0].1);
-        }
-        two.both.worker_is_idle();
+/// The packets into which a super-frame is split.
+fn segments(packet: &[u8], offload: Offload) -> Vec<Vec<u8>> {
+    let dissection = wire::dissect(packet).unwrap();
+    let gso = offload.gso.unwrap();
+    let segmenter = Segmenter::new(packet, &dissection, gso, offload.checksum).unwrap();
+    (0..segmenter.count()).map(|index| segmenter.frame(index).unwrap()).collect()
+}
+
+/// A frame with the checksum that is left to the device.
+fn completed((mut frame, offload): (Vec<u8>, Offload)) -> Vec<u8> {
+    if let Checksum::Partial { start, offset } = offload.checksum {
+        wire::checksum::complete(&mut frame, start.into(), offset.into()).unwrap();
     }
+    frame
 }
 
 #[root_test]
@@ -270,7 +300,7 @@ fn what_is_left_to_the_device_is_left_to_it() {
     if !features.tcx || !features.udp_super_frames {
         root_test::ignore("no tcx links, or AF_PACKET cannot send UDP super-frames");
     }
-    let [mut one, mut two] = sides();
+    let [mut one, mut two] = sides(false);
     one.attach("test_port", "hp1");
     two.attach("test_uplink", "up1");
     // Without and with an outer checksum.
@@ -302,4 +332,108 @@ fn what_is_left_to_the_device_is_left_to_it() {
         let delivered = arrivals(&mut two.at_host, 4, 0, HOST);
         assert!(delivered.iter().map(|(frame, _)| frame).eq(&expected), "{}", delivered.len());
     }
+}
+
+/// The number of a datagram for the host behind the second leaf.
+fn number_of(frame: &[u8]) -> u32 {
+    u32::from_be_bytes(*frame[42..].first_chunk().unwrap())
+}
+
+/// A packet from the first leaf, with a numbered datagram.
+fn numbered(one: &mut Side, number: u32) -> Vec<u8> {
+    let datagram = udp((0xc000, 5000), &[number.to_be_bytes(); 16].concat());
+    let packet = ipv4(([10, 9, 0, 1], [10, 9, 0, 2]), UDP, &datagram, Ipv4::default());
+    let frame = ethernet(SOURCE, HOST, IPV4, &packet);
+    let mut headers = encapsulated(&mut one.both, &frame, Offload::default());
+    headers[40..42].fill(0);
+    [headers, frame].concat()
+}
+
+/// As a worker sends the packets of several frames.
+fn together(packets: &[Vec<u8>]) -> (Vec<u8>, Offload) {
+    let (first, size) = (&packets[0], packets[0].len() - 42);
+    let mut whole = first[..42].to_vec();
+    packets.iter().for_each(|packet| whole.extend(&packet[42..]));
+    patch_lengths(whole[14..].first_chunk_mut().unwrap(), (size * packets.len()) as u16);
+    let gso = Some(Gso { kind: GsoKind::Udp, size: size as u16, ecn: false });
+    (whole, Offload { checksum: Checksum::Partial { start: 34, offset: 6 }, gso })
+}
+
+/// Super-frames of several packets arrive frame by frame. No frame overtakes them. Those that come
+/// later do not pass the splitter.
+fn frames_behind_a_super_frame_keep_their_order(splits_all: bool) {
+    const ROUNDS: u32 = 500;
+    const TOGETHER: u32 = 40;
+    // What is sent right behind the super-frame, and later.
+    const BEHIND: u32 = 5;
+    const LATER: u32 = 2;
+    const ALL: u32 = ROUNDS * (TOGETHER + BEHIND + LATER);
+    if !Features::probe().unwrap().udp_super_frames {
+        root_test::ignore("AF_PACKET cannot send UDP super-frames");
+    }
+    let mut cpus = CpuSet::new();
+    cpus.set(0).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &cpus).unwrap();
+    let [mut one, mut two] = sides(splits_all);
+    // Another CPU receives, so that frames wait behind a super-frame.
+    let receive_on = "mount -t sysfs sysfs /sys && echo 2 >/sys/class/net/up1/queues/rx-0/rps_cpus";
+    two.leaf.run(&["unshare", "--mount", "sh", "-ec", receive_on]).unwrap();
+    two.attach("vtepd_uplink", "up1");
+    let table = tables().remove(0);
+    two.set(far(&table), local_of(&table));
+    one.set(table, VTEPS[0]);
+    let (mut seen, mut sent) = (Vec::new(), 0);
+    let mut next = |one: &mut Side| {
+        sent += 1;
+        numbered(one, sent - 1)
+    };
+    let mut wait = |two: &mut Side, count: u32| {
+        let (all, start) = (seen.len() + count as usize, Instant::now());
+        while seen.len() < all && start.elapsed() < Duration::from_millis(500) {
+            let batch = two.at_host.receive();
+            let ours = batch.frames().filter(|frame| frame.data.starts_with(&HOST));
+            seen.extend(ours.map(|frame| number_of(frame.data)));
+        }
+    };
+    for _ in 0..ROUNDS {
+        let packets: Vec<_> = (0..TOGETHER).map(|_| next(&mut one)).collect();
+        let (whole, offload) = together(&packets);
+        let behind: Vec<_> = (0..BEHIND).map(|_| next(&mut one)).collect();
+        send(&mut one.at_uplink, &whole, offload);
+        behind.iter().for_each(|packet| send(&mut one.at_uplink, packet, Offload::default()));
+        wait(&mut two, TOGETHER + BEHIND);
+        for _ in 0..LATER {
+            let packet = next(&mut one);
+            send(&mut one.at_uplink, &packet, Offload::default());
+            wait(&mut two, 1);
+        }
+    }
+    assert!(seen.iter().copied().eq(0..ALL), "{} frames of {ALL}", seen.len());
+    // The first frame after a super-frame still follows it.
+    let split = counters::read(&two.leaf).unwrap()["vtepd-split"].tx_packets;
+    let most = u64::from(ALL - ROUNDS);
+    assert!((u64::from(ROUNDS * TOGETHER)..=most).contains(&split), "{split} of {ALL} were split");
+
+    // Without a program for uplinks, the segments go back to their uplink, once.
+    two.kill_switch.clear_index(&0).unwrap();
+    two.attach("test_split", "up1");
+    while two.at_uplink.receive().frames().count() > 0 {}
+    let packets: Vec<_> = (0..TOGETHER).map(|_| numbered(&mut one, 0)).collect();
+    let (whole, offload) = together(&packets);
+    send(&mut one.at_uplink, &whole, offload);
+    let to = [2, 0, 0, 0, 0xaa, 2];
+    let back = arrivals(&mut two.at_uplink, 1 + packets.len(), 0, to);
+    assert_eq!(back.iter().filter(|(packet, _)| packet.len() == packets[0].len()).count(), 40);
+    assert_eq!(arrivals(&mut two.at_uplink, 0, 0, to), []);
+}
+
+#[root_test]
+fn frames_behind_a_super_frame_of_many_packets_keep_their_order() {
+    frames_behind_a_super_frame_keep_their_order(false);
+}
+
+/// As before Linux 6.2.
+#[root_test]
+fn frames_behind_a_super_frame_keep_their_order_where_all_are_split() {
+    frames_behind_a_super_frame_keep_their_order(true);
 }

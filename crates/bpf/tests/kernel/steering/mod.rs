@@ -151,7 +151,7 @@ fn steer_for<const WORKERS: usize>(
             PuntPairs::create(worker, &private, Features::ALL, RingSize::LONGEST).unwrap()
         });
         let ends: Vec<_> = punts.iter().map(PuntPairs::near_ends).collect();
-        let mut steering = Steering::load(hook, &ends, stall_limit, true, 0).unwrap();
+        let mut steering = Steering::load(hook, &ends, 0, stall_limit, true, 0).unwrap();
         for punts in &punts {
             steering.close(&punts.near_ends(), &private).unwrap();
             punts.up(&private).unwrap();
