@@ -12,8 +12,8 @@
 #define CHUNK 512
 #define CHUNKS 20
 
-// A part of a packet. Headers and payload may be in different places of the buffer. To copy them
-// here costs less than to make the whole packet linear, which allocates memory.
+// A part of a packet that is not in linear memory. To copy it here costs less than to make the whole
+// packet linear, which allocates memory.
 struct chunk {
 	__u8 bytes[CHUNK + 4]; // the verifier does not see that a whole number of words is not longer
 };
@@ -35,11 +35,17 @@ static ALWAYS_INLINE int sum_bytes(struct __sk_buff *skb, __u32 offset, __u64 *s
 	if (!chunk || skb->len > CHUNK * CHUNKS)
 		return 0;
 	for (int i = 0; i < CHUNKS; i++) {
+		const __u8 *from = (const __u8 *)(long)skb->data + offset;
+
 		if (offset + CHUNK > skb->len)
 			break;
-		if (bpf_skb_load_bytes(skb, offset, chunk->bytes, CHUNK))
-			return 0;
-		words = bpf_csum_diff(0, 0, (__be32 *)chunk->bytes, CHUNK, (__u32)words);
+		if (from + CHUNK <= (const __u8 *)(long)skb->data_end) {
+			words = bpf_csum_diff(0, 0, (__be32 *)from, CHUNK, (__u32)words);
+		} else {
+			if (bpf_skb_load_bytes(skb, offset, chunk->bytes, CHUNK))
+				return 0;
+			words = bpf_csum_diff(0, 0, (__be32 *)chunk->bytes, CHUNK, (__u32)words);
+		}
 		offset += CHUNK;
 	}
 	if (offset < skb->len) {
