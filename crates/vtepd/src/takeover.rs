@@ -104,14 +104,8 @@ impl Takeover {
         let mut punts = (0..shares.len()).map(create).collect::<Result<Vec<_>, _>>()?;
         let near_ends: Vec<_> = punts.iter().map(PuntPairs::near_ends).collect();
         let splitter = PrivateLink::splitter(&private)?;
-        let mut steering = Steering::load(
-            hook,
-            &near_ends,
-            splitter.near().0,
-            stall_limit,
-            features.udp_super_frames,
-            pins.most(),
-        )?;
+        let (split, udp) = (splitter.near().0, features.udp_super_frames);
+        let mut steering = Steering::load(hook, &near_ends, split, stall_limit, udp, pins.most())?;
         if expedited_rcu {
             steering.allow_expedited_rcu();
         }

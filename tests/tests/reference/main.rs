@@ -96,7 +96,7 @@ fn the_tables_of_measurements_are_up_to_date() {
         (
             "checksum",
             "`benches/run system --quick --rounds 9 --part forwarding --datapath offload --datapath redirect`: \
-             without outer checksums",
+             without outer checksums, and super-frames that programs forward",
         ),
         ("roce", "`benches/run roce`: RoCE endpoints of `lab`"),
         ("micro", "`benches/run micro`: one frame, in memory"),
