@@ -35,10 +35,7 @@ static ALWAYS_INLINE int split(struct __sk_buff *skb)
 
 	if (!backlog)
 		return DROP;
-	skb->tc_index = next_number(backlog);
-	// As in redirect_by_backlog().
-	if (skb->gso_size)
-		next_number(backlog);
+	number_frame(skb, backlog);
 	bpf_set_hash(skb, skb->ifindex);
 	return bpf_redirect(splitter, 0);
 }

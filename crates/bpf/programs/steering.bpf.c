@@ -167,7 +167,6 @@ struct {
 } counts SEC(".maps");
 
 #include "workers.bpf.h"
-
 #include "watchdog.bpf.h"
 
 static ALWAYS_INLINE void count_several(__u32 what, __u32 number)
@@ -264,17 +263,22 @@ static ALWAYS_INLINE __u16 next_number(struct backlog *backlog)
 	return backlog->queued;
 }
 
+// Numbers a frame for a transmit queue. Of a super-frame that is split there, all pieces carry its
+// number. Skipping one keeps direct frames waiting until a later frame by the backlog has arrived.
+static ALWAYS_INLINE void number_frame(struct __sk_buff *skb, struct backlog *backlog)
+{
+	skb->tc_index = next_number(backlog);
+	if (skb->gso_size)
+		next_number(backlog);
+}
+
 // Redirects into a bridge punt pair through its transmit queue and the backlog.
 static ALWAYS_INLINE int redirect_by_backlog(struct __sk_buff *skb, __u32 worker, struct backlog *backlog)
 {
 	if (!backlog)
 		return DROP;
-	skb->tc_index = next_number(backlog);
+	number_frame(skb, backlog);
 	mark_punt(skb, worker, BRIDGE);
-	// The punt pair may split a super-frame, and all pieces carry its number. Skipping a number
-	// keeps direct frames waiting until a later frame through the backlog has arrived.
-	if (skb->gso_size)
-		next_number(backlog);
 	return bpf_redirect(near_end(bridge_punts, worker), 0);
 }
 
@@ -400,7 +404,6 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 #include "bypass.bpf.h"
 #include "split.bpf.h"
 #include "decapsulate.bpf.h"
-
 #include "uplink_ipv6.bpf.h"
 
 // Uplink ingress: redirects whole VXLAN packets for the tunnel endpoints in the map. Packets with

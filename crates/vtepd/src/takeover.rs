@@ -65,7 +65,7 @@ pub enum TakeoverError {
     /// The private network namespace could not be created.
     #[error("a private network namespace could not be made: {0}; vtepd needs CAP_SYS_ADMIN")]
     Namespace(io::Error),
-    /// A punt pair could not be created.
+    /// A punt pair or the splitter could not be created.
     #[error(transparent)]
     PuntPair(#[from] PuntError),
     /// The steering programs could not be loaded or changed.

@@ -414,6 +414,15 @@ fn frames_behind_a_super_frame_keep_their_order(splits_all: bool) {
     let most = u64::from(ALL - ROUNDS);
     assert!((u64::from(ROUNDS * TOGETHER)..=most).contains(&split), "{split} of {ALL} were split");
 
+    // A TCP super-frame arrives whole, also if it passes the splitter.
+    one.attach("test_port", "hp1");
+    let (frame, offload) = partial(TCP, false, 0, 3000);
+    send(&mut one.at_host, &frame, offload);
+    let whole = arrivals(&mut two.at_host, 1, 0, HOST);
+    assert!(whole.iter().map(|(frame, _)| frame).eq([&frame]), "{} frames", whole.len());
+    let passed = counters::read(&two.leaf).unwrap()["vtepd-split"].tx_packets - split;
+    assert_eq!(passed, u64::from(splits_all));
+
     // Without a program for uplinks, the segments go back to their uplink, once.
     two.kill_switch.clear_index(&0).unwrap();
     two.attach("test_split", "up1");
