@@ -18,8 +18,6 @@ use std::process::{Command, Stdio};
 use ::lab::Namespace;
 use wire::MacAddr;
 
-use crate::lock::MachineLock;
-
 /// VNI of the overlay that every lab has.
 pub const VNI: u32 = 10;
 
@@ -111,7 +109,6 @@ pub struct Lab {
     /// The lab's parameters.
     pub setup: Setup,
     prefix: String,
-    _lock: MachineLock,
 }
 
 /// Interface of the first overlay on hosts.
@@ -133,7 +130,6 @@ impl Lab {
     /// A lab with other parameters.
     #[must_use]
     pub fn with(case: &str, setup: Setup) -> Self {
-        let lock = MachineLock::take();
         let prefix = format!("vtt-{case}-");
         // Namespaces of a run that was killed.
         for leftover in ::lab::netns::list(&prefix) {
@@ -166,7 +162,6 @@ impl Lab {
             peer2: create("peer2"),
             setup,
             prefix,
-            _lock: lock,
         };
         lab.underlay();
         let plane = if setup.learning { "" } else { "nolearning" };

@@ -1,7 +1,6 @@
 //! Helpers that the tests share: a small network of namespaces, vtepd as a child process, frames to
 //! inject, and captures.
 //!
-//! - [`lock`]: one test at a time
 //! - [`lab`]: the network
 //! - [`daemon`]: vtepd as a child process, its metrics and its log
 //! - [`memory`]: vtepd's allocations
@@ -28,7 +27,6 @@ pub mod equivalence;
 pub mod experiments;
 pub mod frames;
 pub mod lab;
-pub mod lock;
 pub mod memory;
 pub mod multicast;
 pub mod nftables;

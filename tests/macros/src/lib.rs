@@ -15,12 +15,16 @@ pub fn root_test(arguments: TokenStream, item: TokenStream) -> TokenStream {
 fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Error> {
     let arguments = Punctuated::<Meta, Token![,]>::parse_terminated.parse(arguments)?;
     let mut needs = Vec::new();
+    let mut alone = false;
     for argument in arguments {
-        let argument = argument.require_name_value()?;
-        if !argument.path.is_ident("needs") {
-            return Err(Error::new_spanned(&argument.path, "only `needs = FUNCTION` is known"));
+        match argument {
+            Meta::Path(path) if path.is_ident("alone") => alone = true,
+            Meta::NameValue(value) if value.path.is_ident("needs") => needs.push(value.value),
+            other => {
+                let message = "only `alone` and `needs = FUNCTION` are known";
+                return Err(Error::new_spanned(&other, message));
+            }
         }
-        needs.push(argument.value.clone());
     }
     let mut function: ItemFn = syn::parse(item)?;
     let ignored = function
@@ -44,6 +48,7 @@ fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Erro
                 name: stringify!(#name),
                 run: #name,
                 needs: &[#(#needs),*],
+                alone: #alone,
                 ignored: #ignored,
             }
         }

@@ -12,21 +12,28 @@
 //! #[root_test(needs = frr)]
 //! fn needs_frr() {}
 //!
+//! /// It measures a rate or a gap, or changes the whole machine: nothing runs beside it.
+//! #[root_test(alone)]
+//! fn needs_a_quiet_machine() {}
+//!
 //! #[root_test]
 //! #[ignore = "takes ten minutes"]
 //! fn runs_with_the_flag_ignored() {}
 //! ```
 //!
 //! The command line is that of rustc's harness. Output is never captured, and tests run one after
-//! another unless `--test-threads` says otherwise.
+//! another: the program `suite` runs many at once, each in a process of its own. `--list` prints the
+//! kind of each test, `root` or `alone`. Tests that need FRR come first, because they take longest.
 
 use std::fmt::Display;
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 
 #[doc(hidden)]
 pub use inventory;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use nix::fcntl::{Flock, FlockArg};
 pub use root_test_macros::root_test;
 
 /// A test that `#[root_test]` has registered.
@@ -40,6 +47,8 @@ pub struct RootTest {
     pub run: fn(),
     /// What it needs besides root. An error is the reason why it is ignored.
     pub needs: &'static [fn() -> Result<(), String>],
+    /// Whether nothing may run beside it.
+    pub alone: bool,
     /// The reason of its attribute `#[ignore]`.
     pub ignored: Option<&'static str>,
 }
@@ -70,7 +79,7 @@ pub fn run() -> ExitCode {
     let (arguments, filters) = arguments(std::env::args());
     let all = arguments.ignored || arguments.include_ignored;
     let mut tests: Vec<&RootTest> = inventory::iter::<RootTest>.into_iter().collect();
-    tests.sort_by_key(|test| (test.module, test.name));
+    tests.sort_by_key(|test| (test.needs.is_empty(), test.module, test.name));
     let trials = tests.into_iter().map(|test| test.trial(all)).filter(|trial| {
         let is_match = |filter: &String| match arguments.exact {
             true => trial.name() == filter,
@@ -114,7 +123,9 @@ impl RootTest {
             Some(reason) if !all => Ok(Completion::ignored_with(reason)),
             _ => self.run(),
         };
-        Trial::ignorable_test(self.path(), run).with_ignored_flag(all && self.ignored.is_some())
+        Trial::ignorable_test(self.path(), run)
+            .with_kind(if self.alone { "alone" } else { "root" })
+            .with_ignored_flag(all && self.ignored.is_some())
     }
 
     fn run(&self) -> Result<Completion, Failed> {
@@ -124,6 +135,7 @@ impl RootTest {
         if let Some(reason) = self.needs.iter().find_map(|need| need().err()) {
             return Ok(Completion::ignored_with(reason));
         }
+        let _lock = lock(self.alone).map_err(|error| format!("the lock of tests: {error}"))?;
         match catch_unwind(AssertUnwindSafe(self.run)) {
             Ok(()) => Ok(Completion::Completed),
             Err(payload) => match payload.downcast::<Ignored>() {
@@ -132,4 +144,13 @@ impl RootTest {
             },
         }
     }
+}
+
+/// Locks the machine for a test, across threads and processes: tests share it, unless one needs it
+/// alone.
+fn lock(alone: bool) -> std::io::Result<Flock<File>> {
+    let path = std::env::temp_dir().join("vtepd-tests.lock");
+    let file = File::options().create(true).append(true).open(path)?;
+    let how = if alone { FlockArg::LockExclusive } else { FlockArg::LockShared };
+    Ok(Flock::lock(file, how).map_err(|(_, errno)| errno)?)
 }

@@ -58,8 +58,15 @@ const SYSTEM: [&str; 8] = ["tokio", "nix", "libc", "socket2", "aya", "axum", "ne
 const PURE: [&str; 7] = ["wire", "path", "pathmap", "frame", "tables", "pipeline", "roce"];
 
 /// Members of the workspace outside `crates/`.
-const MEMBERS: [&str; 6] =
-    ["tests", "tests/frames", "tests/macros", "tests/root-test", "benches", "benches/frames"];
+const MEMBERS: [&str; 7] = [
+    "tests",
+    "tests/frames",
+    "tests/macros",
+    "tests/root-test",
+    "tests/suite",
+    "benches",
+    "benches/frames",
+];
 
 /// Files with `unsafe` outside `ports` and `bpf`, each with its reason.
 const UNSAFE: [(&str, &str); 1] = [(

@@ -12,7 +12,6 @@ use nix::unistd::Pid;
 use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::daemon::{ctl_program, program};
-use vtepd_tests::lock::MachineLock;
 
 fn bench(arguments: &[&str]) -> Child {
     bench_of(&program(), arguments)
@@ -33,7 +32,6 @@ fn left_behind(process: u32) -> Vec<String> {
 /// Ratios are correct.
 #[root_test]
 fn a_bench_has_every_figure_beside_the_kernels() {
-    let _lock = MachineLock::take();
     let child = bench(&["--rounds", "1", "--time", "30", "-o", "json"]);
     let id = child.id();
     let output = child.wait_with_output().unwrap();
@@ -74,7 +72,6 @@ fn a_bench_has_every_figure_beside_the_kernels() {
 /// and all others are present.
 #[root_test]
 fn frames_that_went_another_way_are_left_out_and_the_rest_is_told() {
-    let _lock = MachineLock::take();
     let stubborn = std::env::temp_dir().join(format!("vtepd-stubborn-{}", std::process::id()));
     let script = format!(
         "#!/bin/sh\ncase \"$*\" in *' --bridge-bypass'*) set -- \"$@\" --no-bridge-bypass;; esac\nexec '{}' \"$@\"\n",
@@ -103,7 +100,6 @@ fn frames_that_went_another_way_are_left_out_and_the_rest_is_told() {
 
 #[root_test]
 fn an_interrupted_bench_leaves_nothing() {
-    let _lock = MachineLock::take();
     let mut child = bench(&["--rounds", "100", "--time", "30"]);
     let id = child.id();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());

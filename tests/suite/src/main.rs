@@ -1,0 +1,143 @@
+//! Runs the tests of the workspace. `tests/run` calls it when everything is built.
+//!
+//! Root tests run in a process each, as many at once as the machine allows: namespaces isolate
+//! them. The other test targets and the commands of `--beside` run among them. Then the tests marked
+//! `#[root_test(alone)]` run one after another. A test that failed gets a second try with nothing
+//! beside it. It counts as passed then, but the end of the output and the history name it.
+//!
+//! Logs and reports are kept in `target/suite`.
+
+mod job;
+mod outcome;
+mod report;
+mod schedule;
+mod targets;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+
+use job::Job;
+use outcome::Outcome;
+
+/// More failures than this have a cause that a second try does not mend.
+const SECOND_TRIES: usize = 3;
+
+#[derive(Debug, Parser)]
+#[command(
+    about = "Runs the tests of the workspace, many at once.",
+    after_help = "Example: suite q22"
+)]
+struct Arguments {
+    /// Tests at once [default: two for each CPU, at most one for each GiB of memory]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Only test targets with this name, such as `system`
+    #[arg(long, value_name = "NAME")]
+    target: Vec<String>,
+    /// Only the tests that are marked `#[ignore]`
+    #[arg(long)]
+    ignored: bool,
+    /// Also run a shell command, beside the tests
+    #[arg(long, value_name = "NAME=COMMAND")]
+    beside: Vec<String>,
+    /// Only tests whose name contains this
+    filter: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("suite: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<bool, Error> {
+    let start = Instant::now();
+    let folder = folder()?;
+    let targets = targets::built(&arguments.target)?;
+    let (mut beside, mut alone) = (Vec::new(), Vec::new());
+    for command in &arguments.beside {
+        let (name, command) = command.split_once('=').ok_or(Error::Beside)?;
+        beside.push(Job::command(name, command));
+    }
+    for target in &targets {
+        for job in target.jobs(arguments.filter.as_deref(), arguments.ignored)? {
+            if job.is_alone() { alone.push(job) } else { beside.push(job) }
+        }
+    }
+    // Commands take longest, then the stories; what is short fills the gaps at the end.
+    beside.sort_by_key(Job::order);
+    let at_once = arguments.jobs.unwrap_or_else(schedule::at_once);
+    println!("{} jobs, {at_once} at once, then {} alone", beside.len(), alone.len());
+    let signals = schedule::Signals::new()?;
+    let mut done = schedule::run(beside, at_once, &folder, &signals)?;
+    done.extend(schedule::run(alone, 1, &folder, &signals)?);
+    try_again(&mut done, &folder, &signals)?;
+    let report = report::Report::new(&done, start.elapsed());
+    report.print();
+    report.write(&folder)?;
+    Ok(report.is_passed())
+}
+
+/// Repeats what failed, with nothing beside it, if that is not much.
+fn try_again(
+    done: &mut [(Job, Outcome)],
+    folder: &std::path::Path,
+    signals: &schedule::Signals,
+) -> Result<(), Error> {
+    let is_failed = |outcome: &Outcome| !outcome.is_passed();
+    if done.iter().filter(|(_, outcome)| is_failed(outcome)).count() > SECOND_TRIES {
+        return Ok(());
+    }
+    for (job, outcome) in done.iter_mut().filter(|(_, outcome)| is_failed(outcome)) {
+        println!("once more, alone: {}", job.name);
+        let mut again = schedule::run(vec![job.clone()], 1, folder, signals)?;
+        if let Some((_, mut second)) = again.pop() {
+            second.first = Some(Box::new(std::mem::take(outcome)));
+            *outcome = second;
+        }
+    }
+    Ok(())
+}
+
+/// `target/suite`, beside the folder of this program.
+fn folder() -> Result<PathBuf, Error> {
+    let program = std::env::current_exe()?;
+    let target = program.ancestors().nth(2).ok_or(Error::Folder)?;
+    let folder = target.join("suite");
+    std::fs::create_dir_all(folder.join("logs"))?;
+    Ok(folder)
+}
+
+/// Why no tests ran.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    /// An option of the command line.
+    #[error("--beside needs NAME=COMMAND")]
+    Beside,
+    /// The place of the program.
+    #[error("this program is in no target folder of cargo")]
+    Folder,
+    /// A file, process or thread.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// What cargo printed.
+    #[error("cargo printed something else than JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The tests do not compile.
+    #[error("cargo test --no-run failed: mend what it reports above")]
+    Build,
+    /// A test program does not tell its tests.
+    #[error("{} --list failed", .0.display())]
+    List(PathBuf),
+    /// SIGINT or SIGTERM.
+    #[error("interrupted")]
+    Interrupted,
+}
