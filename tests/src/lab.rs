@@ -18,6 +18,8 @@ use std::process::{Command, Stdio};
 use ::lab::Namespace;
 use wire::MacAddr;
 
+/// How the names of tests' namespaces begin.
+const PREFIX: &str = "vtt-";
 /// VNI of the overlay that every lab has.
 pub const VNI: u32 = 10;
 
@@ -108,7 +110,6 @@ pub struct Lab {
     pub peer2: Namespace,
     /// The lab's parameters.
     pub setup: Setup,
-    prefix: String,
 }
 
 /// Interface of the first overlay on hosts.
@@ -130,14 +131,10 @@ impl Lab {
     /// A lab with other parameters.
     #[must_use]
     pub fn with(case: &str, setup: Setup) -> Self {
-        let prefix = format!("vtt-{case}-");
-        // Namespaces of a run that was killed.
-        for leftover in ::lab::netns::list(&prefix) {
-            ::lab::netns::delete(&leftover).expect("remove a leftover namespace");
-        }
+        delete_leftovers(PREFIX);
         let create = |node: &str| {
             let namespace =
-                Namespace::create(format!("{prefix}{node}")).expect("create a namespace");
+                Namespace::create(namespace_name(case, node)).expect("create a namespace");
             for (name, value) in [
                 ("ipv6/conf/all/disable_ipv6", "1"),
                 ("ipv6/conf/default/disable_ipv6", "1"),
@@ -161,7 +158,6 @@ impl Lab {
             peer: create("peer"),
             peer2: create("peer2"),
             setup,
-            prefix,
         };
         lab.underlay();
         let plane = if setup.learning { "" } else { "nolearning" };
@@ -192,13 +188,13 @@ impl Lab {
         let mtu = self.setup.underlay_mtu;
         for (leaf, number, name) in self.leaves() {
             let mut text = format!("addr add 10.0.0.{number}/32 dev lo\n");
-            for router in 1..=2 {
+            for (router, r) in self.routers.iter().zip(1..) {
                 writeln!(
                     text,
-                    "link add up{router} mtu {mtu} type veth peer name {name} mtu {mtu} netns {prefix}r{router}\n\
-                     addr add 10.{number}.{router}.1/31 dev up{router}\n\
-                     link set up{router} up",
-                    prefix = self.prefix
+                    "link add up{r} mtu {mtu} type veth peer name {name} mtu {mtu} netns {}\n\
+                     addr add 10.{number}.{r}.1/31 dev up{r}\n\
+                     link set up{r} up",
+                    router.name()
                 )
                 .unwrap();
             }
@@ -332,6 +328,26 @@ impl Lab {
             }
         }
         bridge(leaf, &text);
+    }
+}
+
+/// The name of a namespace of a test. It begins with the process, so that tests can run at once.
+#[must_use]
+pub fn namespace_name(case: &str, node: &str) -> String {
+    format!("{PREFIX}{}-{case}-{node}", std::process::id())
+}
+
+/// Deletes the namespaces of tests that were killed: their names are this prefix, a process that has
+/// ended, and more.
+pub fn delete_leftovers(prefix: &str) {
+    for name in ::lab::netns::list(prefix) {
+        let process = name.strip_prefix(prefix).and_then(|rest| rest.split('-').next());
+        let runs =
+            process.is_some_and(|process| std::path::Path::new("/proc").join(process).exists());
+        if !runs {
+            // Another run may have deleted it already.
+            let _ = ::lab::netns::delete(&name);
+        }
     }
 }
 

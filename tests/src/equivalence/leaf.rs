@@ -8,7 +8,7 @@ use ::lab::Namespace;
 use super::observation::PORTS;
 use super::wires::{Wire, Wires};
 use crate::Vtepd;
-use crate::lab::{ip, sysctl};
+use crate::lab::{delete_leftovers, ip, sysctl};
 
 /// Prefix of the names of all namespaces. A process ID follows.
 const PREFIX: &str = "vte-";
@@ -94,7 +94,7 @@ impl Leaf {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         if number == 0 {
-            delete_leftovers();
+            delete_leftovers(PREFIX);
         }
         let create = |what: &str| {
             let namespace =
@@ -152,19 +152,6 @@ impl Leaf {
         let output = self.leaf.enter(run).unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         if output.status.success() { Ok(()) } else { Err(format!("'{script}': {said}")) }
-    }
-}
-
-/// Deletes the namespaces of runs that were killed.
-fn delete_leftovers() {
-    for name in ::lab::netns::list(PREFIX) {
-        let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
-        let runs =
-            process.is_some_and(|process| std::path::Path::new("/proc").join(process).exists());
-        if !runs {
-            // Another run may have deleted it already.
-            let _ = ::lab::netns::delete(&name);
-        }
     }
 }
 

@@ -42,7 +42,7 @@ struct MessageProfile {
 pub(crate) fn built(names: &[String]) -> Result<Vec<Target>, Error> {
     let output = Command::new("cargo")
         .args(["test", "--no-run", "--locked", "--workspace", "--quiet"])
-        .args(["--lib", "--bins", "--tests", "--message-format", "json-render-diagnostics"])
+        .args(["--message-format", "json-render-diagnostics"])
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {

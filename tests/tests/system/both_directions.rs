@@ -8,7 +8,7 @@ use ::lab::Namespace;
 use lab::roce::{Connection, SourcePort, connections};
 use root_test::root_test;
 use vtepd_tests::frames::{Pair, inject, udp};
-use vtepd_tests::lab::{ETH, Host, VNI, ip, sysctl};
+use vtepd_tests::lab::{ETH, Host, VNI, ip, namespace_name, sysctl};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Capture, Lab, Outer, Vtepd, wait_for};
 use wire::QueuePair;
@@ -86,7 +86,7 @@ impl Routed {
 
     fn of(lab: Lab, case: &str) -> Self {
         let spine = |number| {
-            let namespace = Namespace::create(format!("vtt-{case}-s{number}")).unwrap();
+            let namespace = Namespace::create(namespace_name(case, &format!("s{number}"))).unwrap();
             for (name, value) in [
                 ("ipv6/conf/all/disable_ipv6", "1"),
                 ("ipv6/conf/default/disable_ipv6", "1"),

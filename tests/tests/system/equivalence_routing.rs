@@ -7,7 +7,7 @@
 use lab::Namespace;
 use root_test::root_test;
 use vtepd_tests::frames::{self, Pair, inject};
-use vtepd_tests::lab::{ETH, Host, VNI, bridge, ip, run, sysctl};
+use vtepd_tests::lab::{ETH, Host, VNI, bridge, ip, namespace_name, run, sysctl};
 use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 
 /// Number of flows in each direction.
@@ -234,8 +234,10 @@ fn blackholes_drop_and_routes_by_tos_are_followed() {
 #[root_test]
 fn a_netdev_moved_here_keeps_its_underlay_and_is_left() {
     let lab = Lab::new("moved");
-    let tenant = Namespace::create("vtt-moved-tenant".to_owned()).unwrap();
-    ip(&lab.leaf, "link set vx10 netns vtt-moved-tenant\nlink set hp10 netns vtt-moved-tenant");
+    let tenant = Namespace::create(namespace_name("moved", "tenant")).unwrap();
+    for netdev in ["vx10", "hp10"] {
+        ip(&lab.leaf, &format!("link set {netdev} netns {}", tenant.name()));
+    }
     ip(
         &tenant,
         "link set lo up\n\

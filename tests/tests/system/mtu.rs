@@ -112,10 +112,13 @@ fn l22_icmp_fragmentation_needed_has_the_right_mtu() {
     // Another subnet behind the leaf, routed into the overlay.
     ip(
         &lab.leaf,
-        "link add sub type veth peer name eth0 netns vtt-l22-next\n\
-         addr add 172.16.9.1/24 dev sub\n\
-         link set sub up\n\
-         addr add 192.168.10.254/24 dev br10",
+        &format!(
+            "link add sub type veth peer name eth0 netns {}\n\
+             addr add 172.16.9.1/24 dev sub\n\
+             link set sub up\n\
+             addr add 192.168.10.254/24 dev br10",
+            lab.next.ns.name()
+        ),
     );
     sysctl(&lab.leaf, "ipv4/ip_forward", "1");
     ip(

@@ -10,7 +10,7 @@ use root_test::root_test;
 use vtepd_tests::capture::Captured;
 use vtepd_tests::daemon::{Metrics, program};
 use vtepd_tests::frames::{self, Pair, Tunnelled, inject};
-use vtepd_tests::lab::{ETH, LEAF, PEER, VNI, bridge, ip, mac_of, remote_mac, run};
+use vtepd_tests::lab::{ETH, LEAF, PEER, VNI, bridge, ip, mac_of, namespace_name, remote_mac, run};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Capture, Lab, Vtepd, quiet, sockets, wait_for};
 use wire::{Ethernet, Ipv4Packet};
@@ -383,7 +383,7 @@ fn a_vlan_aware_bridge_is_named_and_keeps_working() {
 #[root_test]
 fn vxlan_from_elsewhere_still_works_through_the_kernel() {
     let lab = Lab::new("mgmt");
-    let management = Namespace::create("vtt-mgmt-station").unwrap();
+    let management = Namespace::create(namespace_name("mgmt", "station")).unwrap();
     veth((&lab.leaf, "mgmt"), (&management, "leaf"), 9000).unwrap();
     ip(&lab.leaf, "addr add 172.16.0.1/24 dev mgmt");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
@@ -475,9 +475,12 @@ fn uplinks_come_and_go() {
         vtepd.wait_for("the route to be gone", |m| paths(m) == [false, false]);
         ip(
             &lab.leaf,
-            "link add up1 mtu 9000 type veth peer name leaf mtu 9000 netns vtt-uplink-r1\n\
-             addr add 10.1.1.1/31 dev up1\n\
-             link set up1 up",
+            &format!(
+                "link add up1 mtu 9000 type veth peer name leaf mtu 9000 netns {}\n\
+                 addr add 10.1.1.1/31 dev up1\n\
+                 link set up1 up",
+                lab.routers[0].name()
+            ),
         );
         ip(
             &lab.routers[0],
@@ -569,7 +572,7 @@ fn frames_wait_for_an_unresolved_next_hop() {
 #[root_test]
 fn sighup_changes_the_policy_live_and_a_broken_file_nothing() {
     let lab = Lab::new("hup");
-    let file = std::env::temp_dir().join("vtepd-story-hup.toml");
+    let file = std::env::temp_dir().join(format!("vtepd-live-{}.toml", std::process::id()));
     let write = |text: &str| std::fs::write(&file, text).unwrap();
     write("[entropy]\npolicy = \"five-tuple\"\n");
     let vtepd = Vtepd::start(&lab.leaf, &["--config", file.to_str().unwrap()]);

@@ -4,7 +4,7 @@
 use lab::Namespace;
 use lab::netns::veth;
 use vtepd_tests::Lab;
-use vtepd_tests::lab::{ip, sysctl};
+use vtepd_tests::lab::{ip, namespace_name, sysctl};
 
 /// The bridge's namespace.
 pub struct Management {
@@ -19,7 +19,7 @@ pub const TO_LEAF: &str = "leaf";
 impl Management {
     /// Connects the leaf (172.20.20.2) and the peer (172.20.20.3).
     pub fn of(lab: &Lab, case: &str) -> Self {
-        let ns = Namespace::create(format!("vtt-{case}-mgmt")).unwrap();
+        let ns = Namespace::create(namespace_name(case, "mgmt")).unwrap();
         sysctl(&ns, "ipv4/ip_forward", "1");
         sysctl(&ns, "ipv4/conf/all/rp_filter", "0");
         ip(
