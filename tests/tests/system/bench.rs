@@ -30,7 +30,7 @@ fn left_behind(process: u32) -> Vec<String> {
 
 /// A run as short as possible contains every figure, next to the kernel's where there is one.
 /// Ratios are correct.
-#[root_test]
+#[root_test(alone)]
 fn a_bench_has_every_figure_beside_the_kernels() {
     let child = bench(&["--rounds", "1", "--time", "30", "-o", "json"]);
     let id = child.id();
@@ -70,7 +70,7 @@ fn a_bench_has_every_figure_beside_the_kernels() {
 
 /// A vtepd that ignores `--bridge-bypass`. Figures that need the bypass are left out with a reason,
 /// and all others are present.
-#[root_test]
+#[root_test(alone)]
 fn frames_that_went_another_way_are_left_out_and_the_rest_is_told() {
     let stubborn = std::env::temp_dir().join(format!("vtepd-stubborn-{}", std::process::id()));
     let script = format!(
@@ -98,7 +98,7 @@ fn frames_that_went_another_way_are_left_out_and_the_rest_is_told() {
     );
 }
 
-#[root_test]
+#[root_test(alone)]
 fn an_interrupted_bench_leaves_nothing() {
     let mut child = bench(&["--rounds", "100", "--time", "30"]);
     let id = child.id();

@@ -40,7 +40,7 @@ fn lab(case: &str) -> Lab {
     lab
 }
 
-#[root_test]
+#[root_test(alone)]
 fn a_broadcast_burst_takes_nothing_from_others() {
     let lab = lab("burst");
     let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);

@@ -50,7 +50,7 @@ fn frames() -> u64 {
         .map_or(100_000, |frames| frames.parse().expect("a number of frames"))
 }
 
-#[root_test]
+#[root_test(alone)]
 fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_counted() {
     // All work is on the sender's CPU, except vtepd, the sink and the hosts' stacks.
     for (mark, (arguments, with_peer, payload)) in (0..).zip([
@@ -200,7 +200,7 @@ const SMALL: Setup = Setup {
     peers: "",
 };
 
-#[root_test]
+#[root_test(alone)]
 fn q16_datagrams_at_full_rate_arrive_as_they_were_sent_or_are_counted() {
     let jumbo = Setup::default();
     for (setup, arguments, with_peer, towards_leaf, flows, size) in [
@@ -265,7 +265,7 @@ fn q16_datagrams_at_full_rate_arrive_as_they_were_sent_or_are_counted() {
     }
 }
 
-#[root_test]
+#[root_test(alone)]
 fn q16_tcp_at_full_rate_brings_every_byte() {
     for (setup, arguments, with_peer) in [
         (SMALL, &[][..], false),
@@ -328,7 +328,7 @@ fn everything(lab: &Lab, frames: u64, mark: u64) {
 /// Q19: the whole worker, from socket to socket. After some frames of each kind it allocates almost
 /// nothing. Pages of preallocated buffers may be touched later, when enough super-frames arrive
 /// together to fill them.
-#[root_test]
+#[root_test(alone)]
 fn q19_at_full_rate_the_worker_allocates_nothing() {
     const FEW: u64 = 50;
     const MOST_PAGES: u64 = 4096;

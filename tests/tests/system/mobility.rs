@@ -189,7 +189,7 @@ fn a_mac_that_flaps_in_the_kernel_is_followed_and_not_told_each_time() {
 
 /// Two hosts send from the same address. It moves a few times a second, and refused moves are
 /// counted. When only one of them sends, the address is found there.
-#[root_test]
+#[root_test(alone)]
 fn a_mac_that_flaps_in_received_frames_is_moved_a_few_times_a_second() {
     let lab = learning("flapd");
     let vtepd = Vtepd::start(&lab.leaf, &[]);

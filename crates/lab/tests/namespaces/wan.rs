@@ -108,7 +108,7 @@ fn transfer(from: &Namespace, to: &Namespace, address: &str, bytes: usize) {
     assert!(received == sent, "{} of {bytes} bytes arrived, or others", received.len());
 }
 
-#[root_test]
+#[root_test(alone)]
 fn frames_are_late_by_the_delay_and_keep_their_order() {
     let site = Site::new("delay", &["--delay", "5ms", "--jitter", "1ms"]);
     let times = site.ping(100);
@@ -143,7 +143,7 @@ fn frames_are_late_by_the_delay_and_keep_their_order() {
     assert!(there["sent"].as_u64().unwrap() >= 10_100 && back["sent"].as_u64().unwrap() >= 100);
 }
 
-#[root_test]
+#[root_test(alone)]
 fn super_frames_pass_whole_and_those_in_vxlan_as_segments() {
     let site = Site::new("gso", &["--delay", "1ms"]);
     let [a, b] = &site.hosts;
@@ -175,7 +175,7 @@ fn super_frames_pass_whole_and_those_in_vxlan_as_segments() {
     );
 }
 
-#[root_test]
+#[root_test(alone)]
 fn frames_are_lost_and_wait_as_asked() {
     // 98 bytes of a ping at 98 kbit/s take 8 ms in each direction.
     let site = Site::new("rate", &["--rate", "98", "--queue", "400"]);
@@ -213,7 +213,7 @@ fn frames_are_lost_and_wait_as_asked() {
     );
 }
 
-#[root_test]
+#[root_test(alone)]
 fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     let has_carrier = |host: &Namespace| {
         host.run(&["ip", "-o", "link", "show", "eth1"]).unwrap().contains(",LOWER_UP")
@@ -264,7 +264,7 @@ fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
 }
 
 /// The properties of a direction change while the circuit runs. The other direction stays.
-#[root_test]
+#[root_test(alone)]
 fn a_direction_changes_while_frames_pass() {
     let site = Site::new("live", &["--delay", "5ms"]);
     let round_trip = || {
@@ -298,7 +298,7 @@ fn a_direction_changes_while_frames_pass() {
 }
 
 /// The loss that a receiver of numbered frames sees is that of the circuit, within 3 %.
-#[root_test]
+#[root_test(alone)]
 fn as_many_frames_are_lost_as_the_circuit_was_set_to() {
     const FRAMES: u64 = 60_000;
     // With 12,000 lost frames, the standard deviation is 0.8 %.

@@ -94,7 +94,7 @@ fn results(jobs: &[Job]) -> (Vec<Iteration>, Result<(), WorkloadError>) {
     (results.into_inner().unwrap(), outcome)
 }
 
-#[root_test]
+#[root_test(alone)]
 fn every_collective_completes_with_all_its_bytes() {
     let sites = Sites::new("all");
     let all = [
@@ -129,7 +129,7 @@ fn every_collective_completes_with_all_its_bytes() {
     });
 }
 
-#[root_test]
+#[root_test(alone)]
 fn an_all_reduce_survives_loss_intact() {
     let sites = Sites::new("loss");
     // Slow enough that no queue grows: then only the circuit loses frames.
@@ -157,7 +157,7 @@ fn an_all_reduce_survives_loss_intact() {
     assert_eq!(sum(|result| result.counters.rx_icrc_errors), 0);
 }
 
-#[root_test]
+#[root_test(alone)]
 fn a_connection_that_breaks_is_named() {
     let sites = Sites::new("broken");
     let transport =
@@ -184,7 +184,7 @@ fn a_connection_that_breaks_is_named() {
     assert!(error.to_string().contains("host0"), "{error}");
 }
 
-#[root_test]
+#[root_test(alone)]
 fn a_host_that_cannot_be_reached_is_named() {
     let sites = Sites::new("gone");
     let job = sites.job(Workload::default());
@@ -201,7 +201,7 @@ fn a_host_that_cannot_be_reached_is_named() {
     assert!(outcome.unwrap_err().to_string().contains("no-such-namespace"));
 }
 
-#[root_test]
+#[root_test(alone)]
 fn two_endpoints_on_one_cpu_send_and_receive_without_errors() {
     let settings = roce::Settings::default();
     let time = Duration::from_millis(300);
@@ -212,7 +212,7 @@ fn two_endpoints_on_one_cpu_send_and_receive_without_errors() {
     assert!(result.responder.rx_packets > 98 && result.goodput > 0.0, "{result:?}");
 }
 
-#[root_test]
+#[root_test(alone)]
 fn a_passive_side_serves_every_kind_of_request() {
     let sites = Sites::new("serve");
     let [server, client] = [&sites.hosts[0], &sites.hosts[1]];
@@ -270,7 +270,7 @@ fn over_the_circuit(sites: &Sites, impairment: Impairment, requests: Requests) -
 }
 
 /// Bandwidth and round trips are those of the circuit, within 3 %.
-#[root_test]
+#[root_test(alone)]
 fn what_an_endpoint_measures_is_what_the_circuit_was_set_to() {
     let sites = Sites::new("set");
     let delay = Duration::from_millis(20);
@@ -291,7 +291,7 @@ fn what_an_endpoint_measures_is_what_the_circuit_was_set_to() {
 }
 
 /// Without DCQCN, the queue of a circuit overflows again and again.
-#[root_test]
+#[root_test(alone)]
 fn dcqcn_loses_fewer_packets_at_a_slow_circuit() {
     let sites = Sites::new("dcqcn");
     let circuit = Impairment {

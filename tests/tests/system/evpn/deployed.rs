@@ -17,7 +17,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use root_test::root_test;
 use vtepd_tests::daemon::{lab_program, program};
 
-use super::fixture::{frr, turn};
+use super::fixture::frr;
 use super::lab_command::{NewFabric, ask, lab, said};
 
 const FABRIC: &str = "evpn-deployed";
@@ -110,7 +110,6 @@ fn assert_as_before() {
 
 #[root_test(needs = frr)]
 fn an_experiment_runs_over_a_fabric_that_is_up_and_leaves_it_as_it_was() {
-    let _turn = turn();
     let options = ["--sites", "2", "--leaves", "1", "--spines", "1", "--no-bfd", "--no-vtepd"];
     let files = NewFabric::new(FABRIC, &[&options[..], &["--jitter", "0ms"]].concat());
     let (story, topology) = (Story::new(&files), files.topology());

@@ -15,9 +15,8 @@ use nix::sys::signal::Signal;
 use root_test::root_test;
 use vtepd_tests::daemon::{lab_program, program};
 
-use super::fixture::{CONVERGENCE, frr, turn};
+use super::fixture::{CONVERGENCE, frr};
 
-const FABRIC: &str = "evpn-experiment";
 const REPETITIONS: usize = 8;
 /// 13 pages: nine of the topology and its files, three other files, and some runs.
 const SMALL: &str = "size=52k";
@@ -46,12 +45,16 @@ bytes = 100000
 ";
 
 /// A folder for the files of the test. Drop unmounts and deletes it, and stops the fabric.
-struct Folder(PathBuf);
+struct Folder {
+    path: PathBuf,
+    /// How the names of its fabrics begin.
+    name: &'static str,
+}
 
 impl Folder {
     /// `rest`: the tables of the experiment beside topology, dataplanes, sweep and repetitions.
-    fn new(dataplanes: &str, rest: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("{FABRIC}-{}", std::process::id()));
+    fn new(name: &'static str, dataplanes: &str, rest: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         fs::create_dir_all(folder.join("small")).unwrap();
         let topology = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../deploy/containerlab/minimal.clab.yml")
@@ -65,22 +68,27 @@ impl Folder {
             topology.display()
         );
         fs::write(folder.join("story.toml"), text).unwrap();
-        Self(folder)
+        Self { path: folder, name }
+    }
+
+    /// The name of the fabric of a directory with results.
+    fn fabric(&self, out: &str) -> String {
+        format!("{}-{out}", self.name)
     }
 
     fn file(&self) -> PathBuf {
-        self.0.join("story.toml")
+        self.path.join("story.toml")
     }
 
     fn command(&self, out: &str) -> Command {
         let mut command = Command::new(lab_program());
-        command.arg("run").arg(self.file()).arg("--out").arg(self.0.join(out));
-        command.args(["--name", &fabric(out), "--vtepd"]).arg(program());
+        command.arg("run").arg(self.file()).arg("--out").arg(self.path.join(out));
+        command.args(["--name", &self.fabric(out), "--vtepd"]).arg(program());
         command
     }
 
     fn runs(&self, out: &str) -> Vec<Run> {
-        let text = fs::read_to_string(self.0.join(out).join("runs.jsonl")).unwrap_or_default();
+        let text = fs::read_to_string(self.path.join(out).join("runs.jsonl")).unwrap_or_default();
         Run::parse_lines(&text).unwrap().0
     }
 
@@ -93,7 +101,7 @@ impl Folder {
         end: impl FnOnce(&Process),
     ) -> (Option<i32>, String) {
         let mut command = self.command(out);
-        let log = self.0.join(format!("{out}.log"));
+        let log = self.path.join(format!("{out}.log"));
         command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
         let mut lab = Process::spawn(&mut command).unwrap();
         let there = wait_until(CONVERGENCE, || self.runs(out).len() >= runs);
@@ -108,19 +116,14 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         // It is mounted only during a part of the test.
-        let _ = umount(&self.0.join("small"));
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = umount(&self.path.join("small"));
+        let _ = fs::remove_dir_all(&self.path);
         for out in ["out", "small"] {
-            if let Ok(fabric) = Fabric::open(&fabric(out)) {
+            if let Ok(fabric) = Fabric::open(&self.fabric(out)) {
                 fabric.down().unwrap();
             }
         }
     }
-}
-
-/// The name of the fabric of a directory with results.
-fn fabric(out: &str) -> String {
-    format!("{FABRIC}-{out}")
 }
 
 /// The flows on each link, by run. A flow is 50 frames.
@@ -138,8 +141,8 @@ fn said(output: &Output) -> String {
 
 #[root_test(needs = frr)]
 fn an_experiment_continues_after_each_end_and_repeats_itself() {
-    let _turn = turn();
     let folder = Folder::new(
+        "evpn-experiment",
         "{policy = 'kernel'}, {policy = 'qp-hash'}",
         "[traffic]\nframes = 50\nrate = 2000",
     );
@@ -164,7 +167,7 @@ fn an_experiment_continues_after_each_end_and_repeats_itself() {
 
 /// Returns all runs.
 fn ends_of_the_program(folder: &Folder) -> Vec<Run> {
-    let results = folder.0.join("out");
+    let results = folder.path.join("out");
 
     // Killed: the next call removes its fabric, and the line that was cut.
     let (code, _) = folder.end_after("out", 2, |lab| lab.signal(Signal::SIGKILL).unwrap());
@@ -180,10 +183,10 @@ fn ends_of_the_program(folder: &Folder) -> Vec<Run> {
     assert_eq!(folder.runs("out")[..before.len()], before, "complete runs stay");
     let page = fs::read_to_string(results.join("report.html")).unwrap();
     assert!(page.contains("The experiment is not complete"), "{page}");
-    assert!(Fabric::open(&fabric("out")).is_err(), "the fabric is gone");
+    assert!(Fabric::open(&folder.fabric("out")).is_err(), "the fabric is gone");
 
     // Another experiment must not add to it.
-    let other = folder.0.join("other.toml");
+    let other = folder.path.join("other.toml");
     let changed = fs::read_to_string(folder.file()).unwrap();
     fs::write(&other, format!("{changed}# changed\n")).unwrap();
     let mut command = Command::new(lab_program());
@@ -208,11 +211,11 @@ fn ends_of_the_program(folder: &Folder) -> Vec<Run> {
 
 /// Returns the runs that fit on the disk.
 fn ends_of_the_machine(folder: &Folder) -> Vec<Run> {
-    let small = folder.0.join("small");
+    let small = folder.path.join("small");
     mount(Some("none"), &small, Some("tmpfs"), MsFlags::empty(), Some(SMALL)).unwrap();
 
     // A namespace vanishes: the error names it.
-    let host = format!("lab-{}-host2", fabric("small"));
+    let host = format!("lab-{}-host2", folder.fabric("small"));
     let (code, text) = folder.end_after("small", 2, |_| netns::delete(&host).unwrap());
     assert!(code == Some(1) && text.contains(&host), "{text}");
     let before = folder.runs("small");
@@ -228,8 +231,7 @@ fn ends_of_the_machine(folder: &Folder) -> Vec<Run> {
 
 #[root_test(needs = frr)]
 fn a_job_beside_the_workload_has_results_of_its_own() {
-    let _turn = turn();
-    let folder = Folder::new("{policy = 'kernel'}", NEIGHBOUR);
+    let folder = Folder::new("evpn-neighbour", "{policy = 'kernel'}", NEIGHBOUR);
     let output = folder.command("out").output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let runs = folder.runs("out");
@@ -245,7 +247,7 @@ fn a_job_beside_the_workload_has_results_of_its_own() {
         };
         assert!(neighbour.is_none_or(lively), "{run:?}");
     }
-    let read = |file: &str| fs::read_to_string(folder.0.join("out").join(file)).unwrap();
+    let read = |file: &str| fs::read_to_string(folder.path.join("out").join(file)).unwrap();
     let jobs = read("jobs.csv");
     assert_eq!(jobs.lines().count(), 1 + REPETITIONS, "{jobs}");
     assert!(jobs.lines().skip(1).all(|line| line.contains(",beside,")), "{jobs}");

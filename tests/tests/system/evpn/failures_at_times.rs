@@ -9,9 +9,9 @@ use lab::Fabric;
 use root_test::root_test;
 use vtepd_tests::daemon::{lab_program, program};
 
-use super::fixture::{frr, turn};
+use super::fixture::frr;
 
-const FABRIC: &str = "evpn-failures";
+const FABRIC: &str = "evpn-times";
 
 /// Frames per second: many, because FRR may need less than a millisecond to move the traffic.
 const RATE: u32 = 20_000;
@@ -30,7 +30,6 @@ impl Drop for Folder {
 
 #[root_test(needs = frr)]
 fn failures_come_at_their_times_and_the_fabric_recovers() {
-    let _turn = turn();
     let folder = Folder(std::env::temp_dir().join(format!("{FABRIC}-{}", std::process::id())));
     fs::create_dir_all(&folder.0).unwrap();
     let topology = Path::new(env!("CARGO_MANIFEST_DIR"))

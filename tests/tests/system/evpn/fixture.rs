@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lab::daemon::{Daemon, Policy, configuration};
@@ -13,7 +12,7 @@ use nix::sys::signal::Signal;
 use vtepd_tests::daemon::{ctl_program, program};
 
 /// How long a test waits for an expected event.
-pub const TIMEOUT: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(90);
 /// How long FRR may take to converge after something returned. BGP retries every second, and BFD
 /// runs at a lower rate meanwhile.
 pub const CONVERGENCE: Duration = Duration::from_secs(240);
@@ -28,24 +27,15 @@ pub const VNIS: usize = 2;
 pub const DAEMONS: [&str; 4] = ["bgpd", "bfdd", "staticd", "zebra"];
 pub const MANAGEMENT: &str = "mgmtd";
 
-/// Only one fabric runs at a time.
-static TURN: Mutex<()> = Mutex::new(());
-
 /// A converged ScaleAcross fabric. Drop deletes it.
 pub struct ScaleAcross {
     pub fabric: Fabric,
-    _turn: MutexGuard<'static, ()>,
 }
 
 /// What all tests with the fabric need.
 pub fn frr() -> Result<(), String> {
     let exists = Path::new("/usr/lib/frr/zebra").exists();
     if exists { Ok(()) } else { Err("FRR is not installed".to_owned()) }
-}
-
-/// Waits until no other fabric runs.
-pub fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ScaleAcross {
@@ -56,14 +46,13 @@ impl ScaleAcross {
 
     /// Like [`ScaleAcross::up`], with a modified topology.
     pub fn up_with(name: &str, change: impl FnOnce(&mut Topology)) -> Self {
-        let turn = turn();
         let mut topology = Topology::load(&topology()).unwrap();
         change(&mut topology);
         for leaf in LEAVES {
             // Also logs routes and FPM messages, not only warnings.
             topology.nodes.get_mut(leaf).unwrap().env.insert("RUST_LOG".into(), "info".into());
         }
-        Self::deploy(topology, name, turn)
+        Self::deploy(topology, name)
     }
 
     /// Starts a fabric with another topology file.
@@ -73,16 +62,15 @@ impl ScaleAcross {
 
     /// Like [`ScaleAcross::other`], with a modified topology.
     pub fn other_with(name: &str, file: &Path, change: impl FnOnce(&mut Topology)) -> Self {
-        let turn = turn();
         let mut topology = Topology::load(file).unwrap();
         change(&mut topology);
-        Self::deploy(topology, name, turn)
+        Self::deploy(topology, name)
     }
 
-    fn deploy(topology: Topology, name: &str, turn: MutexGuard<'static, ()>) -> Self {
+    fn deploy(topology: Topology, name: &str) -> Self {
         let fabric =
             Fabric::up(topology, Some(name), &quiet).unwrap_or_else(|error| panic!("{error}"));
-        let all = Self { fabric, _turn: turn };
+        let all = Self { fabric };
         all.converge();
         all
     }

@@ -18,7 +18,7 @@ use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::daemon::lab_program;
 
-use super::fixture::{TIMEOUT, frr, turn};
+use super::fixture::{TIMEOUT, frr};
 use super::lab_command::{NewFabric, ask, lab, said};
 
 const FABRIC: &str = "evpn-live";
@@ -79,7 +79,6 @@ fn circuit() -> Value {
 
 #[root_test(needs = frr)]
 fn links_change_for_a_time_and_a_picture_shows_their_load() {
-    let _turn = turn();
     let options = ["--sites", "2", "--leaves", "1", "--spines", "1", "--no-bfd", "--no-vtepd"];
     let files = NewFabric::new(FABRIC, &[&options[..], &["--jitter", "0ms"]].concat());
     ask(&["up", &files.topology()]);

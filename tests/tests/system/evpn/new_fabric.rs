@@ -11,7 +11,7 @@ use serde_json::Value;
 use vtepd_tests::daemon::ctl_program;
 use vtepd_tests::lab::run;
 
-use super::fixture::{TIMEOUT, frr, turn};
+use super::fixture::{TIMEOUT, frr};
 use super::lab_command::{NewFabric, ask, lab, said};
 
 const FABRIC: &str = "evpn-new";
@@ -20,7 +20,6 @@ const SPINES: usize = 3;
 
 #[root_test(needs = frr)]
 fn a_new_fabric_forwards_with_vtepd_and_is_not_overwritten() {
-    let _turn = turn();
     let spines = SPINES.to_string();
     let sites = ["--sites", "2", "--delay", "0ms", "--jitter", "0ms"];
     let size = ["--leaves", "1", "--spines", &spines, "--bfd", "500ms"];

@@ -121,11 +121,11 @@ fn flap(fabric: &ScaleAcross, vtepd: &Vtepd, uplink: &str, before: &Map) {
 
 /// The `minimal` fabric. `objects` selects whether its leaves' zebra installs next-hop objects in
 /// the kernel.
-fn fabric(objects: bool) -> (ScaleAcross, Vec<PathBuf>) {
+fn fabric(name: &str, objects: bool) -> (ScaleAcross, Vec<PathBuf>) {
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/containerlab/minimal.clab.yml");
     let mut files = Vec::new();
-    let fabric = ScaleAcross::other_with("evpn-placement", &file, |topology| {
+    let fabric = ScaleAcross::other_with(name, &file, |topology| {
         for leaf in ["leaf1", "leaf2"].into_iter().filter(|_| objects) {
             let binds = &mut topology.nodes.get_mut(leaf).unwrap().binds;
             let bind = binds.iter_mut().find(|bind| bind.target.ends_with("frr.conf")).unwrap();
@@ -148,7 +148,7 @@ fn start(fabric: &ScaleAcross, arguments: &[&str]) -> Vtepd {
 
 #[root_test(needs = frr)]
 fn queue_pairs_have_the_uplinks_of_the_configuration_whatever_happened() {
-    let (fabric, _) = fabric(false);
+    let (fabric, _) = fabric("evpn-placement", false);
     let vtepd = start(&fabric, &[]);
     wait_for_fpm(&vtepd);
     wait_for_uplinks(&vtepd, &UPLINKS);
@@ -186,7 +186,7 @@ fn queue_pairs_have_the_uplinks_of_the_configuration_whatever_happened() {
 #[root_test(needs = frr)]
 fn zebra_and_the_kernel_name_the_same_next_hops() {
     for uplink in UPLINKS {
-        let (fabric, files) = fabric(true);
+        let (fabric, files) = fabric("evpn-objects", true);
         let alone = start(&fabric, &["--no-fpm"]);
         wait_for_uplinks(&alone, &UPLINKS);
         let (before, named) = (map(&fabric), next_hops(&alone));

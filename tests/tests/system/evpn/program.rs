@@ -12,7 +12,7 @@ use lab::process::wait_until;
 use root_test::root_test;
 use vtepd_tests::daemon::{lab_program, program};
 
-use super::fixture::{frr, turn};
+use super::fixture::frr;
 use super::lab_command::{NewFabric, ask, said};
 
 const FABRIC: &str = "evpn-program";
@@ -66,7 +66,6 @@ fn assert_gone(what: &str) {
 
 #[root_test(needs = frr)]
 fn a_program_says_how_long_its_iterations_take_and_leaves_nothing_behind() {
-    let _turn = turn();
     let files = NewFabric::new(FABRIC, &["--leaves", "2", "--spines", "1", "--no-vtepd"]);
     let folder = Path::new(&files.topology()).with_file_name("story");
     fs::create_dir(&folder).unwrap();

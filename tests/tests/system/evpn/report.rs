@@ -10,7 +10,7 @@ use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::daemon::program;
 
-use super::fixture::{DAEMONS, MANAGEMENT, frr, topology, turn};
+use super::fixture::{DAEMONS, MANAGEMENT, frr, topology};
 
 const FABRIC: &str = "evpn-demo";
 const FRAMES: u64 = 20_000;
@@ -26,7 +26,6 @@ fn keys(value: &Value) -> BTreeSet<&str> {
 
 #[root_test(needs = frr)]
 fn demo_figures() {
-    let _turn = turn();
     let settings = demo::Settings {
         fabric: FABRIC.to_owned(),
         topology: topology(),

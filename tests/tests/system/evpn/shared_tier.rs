@@ -12,7 +12,7 @@ use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::daemon::{ctl_program, lab_program};
 
-use super::fixture::{CONVERGENCE, frr, turn};
+use super::fixture::{CONVERGENCE, frr};
 use super::lab_command::{NewFabric, ask, lab, said};
 
 const FABRIC: &str = "evpn-share";
@@ -101,7 +101,6 @@ fn between_sites(topology: &Topology) -> BTreeMap<String, u64> {
 #[root_test(needs = frr)]
 #[ignore = "starts 16 routers, takes a minute: tests/run --all"]
 fn four_pairs_of_leaves_share_a_tier_evenly() {
-    let _turn = turn();
     let (leaves, spines) = (LEAVES.to_string(), SPINES.to_string());
     let sites = ["--sites", "2", "--delay", "0ms", "--jitter", "0ms", "--bfd", "500ms"];
     let size = ["--leaves", &leaves, "--spines", &spines];
