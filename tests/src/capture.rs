@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use ::lab::Namespace;
+use ::fabric::Namespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::gso::Segmenter;
 use pipeline::{Checksum, Frame, GsoKind};
@@ -94,7 +94,7 @@ impl Capture<Vec<Captured>> {
     /// Waits until at least `count` frames have arrived.
     pub fn wait(&self, count: usize) {
         let so_far = || self.seen.lock().unwrap().len();
-        if !::lab::process::wait_until(crate::TIMEOUT, || so_far() >= count) {
+        if !::fabric::process::wait_until(crate::TIMEOUT, || so_far() >= count) {
             panic!("only {} of {count} frames arrived", so_far());
         }
     }

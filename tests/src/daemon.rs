@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use ::lab::{Namespace, Process};
+use ::fabric::{Namespace, Process};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use wire::MacAddr;

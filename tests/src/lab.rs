@@ -15,7 +15,7 @@ use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
-use ::lab::Namespace;
+use ::fabric::Namespace;
 use wire::MacAddr;
 
 /// How the names of tests' namespaces begin.
@@ -340,13 +340,13 @@ pub fn namespace_name(case: &str, node: &str) -> String {
 /// Deletes the namespaces of tests that were killed: their names are this prefix, a process that has
 /// ended, and more.
 pub fn delete_leftovers(prefix: &str) {
-    for name in ::lab::netns::list(prefix) {
+    for name in ::fabric::netns::list(prefix) {
         let process = name.strip_prefix(prefix).and_then(|rest| rest.split('-').next());
         let runs =
             process.is_some_and(|process| std::path::Path::new("/proc").join(process).exists());
         if !runs {
             // Another run may have deleted it already.
-            let _ = ::lab::netns::delete(&name);
+            let _ = ::fabric::netns::delete(&name);
         }
     }
 }

@@ -51,7 +51,7 @@ pub const QUIET: Duration = Duration::from_millis(150);
 /// Polls until `condition` holds. Fails the test, naming `what`, if it does not within
 /// [`TIMEOUT`].
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    assert!(::lab::process::wait_until(TIMEOUT, &mut condition), "waited in vain for {what}");
+    assert!(::fabric::process::wait_until(TIMEOUT, &mut condition), "waited in vain for {what}");
 }
 
 /// Waits for [`QUIET`].

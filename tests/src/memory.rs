@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ::lab::Namespace;
+use ::fabric::Namespace;
 
 use crate::Vtepd;
 

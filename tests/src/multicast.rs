@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 
-use ::lab::Namespace;
+use ::fabric::Namespace;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto,
     socket,

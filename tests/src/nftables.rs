@@ -3,7 +3,7 @@
 
 use std::os::fd::AsRawFd;
 
-use ::lab::Namespace;
+use ::fabric::Namespace;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto,
     socket,

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ::lab::netns::NetnsError;
+use ::fabric::netns::NetnsError;
 use ::lab::roce::{self, Connection, Limit, Report, RoceError, Sent, Sink, Source, SourcePort};
 
 use crate::lab::{ETH, Host};

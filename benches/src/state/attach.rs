@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use lab::Namespace;
+use fabric::Namespace;
 use testbed::Daemon;
 use testbed::daemon::beside_this_program;
 

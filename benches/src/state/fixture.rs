@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
-use lab::Namespace;
+use fabric::Namespace;
 use netlink::Requests;
 use wire::MacAddr;
 

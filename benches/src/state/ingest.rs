@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::fixture::batch;
 use control::{FpmListener, Request, Settings, State, Status};
-use lab::Namespace;
+use fabric::Namespace;
 use netlink::{Dump, Kernel, Requests};
 use tokio::sync::{mpsc, watch};
 

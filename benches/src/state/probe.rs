@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
-use lab::Namespace;
+use fabric::Namespace;
 use lab::packet::{Interface, PacketSocket};
 use nix::errno::Errno;
 use nix::sys::socket::{

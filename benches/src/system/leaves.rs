@@ -12,10 +12,10 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fabric::rtnl::{VethEnd, Vxlan};
+use fabric::{Namespace, counters, netns};
 use lab::packet::{Interface, PacketSocket};
 use lab::roce::{Addresses, FrameTemplate, SourcePort, connections};
-use lab::rtnl::{VethEnd, Vxlan};
-use lab::{Namespace, counters, netns};
 use testbed::memory::{self, Memory};
 use testbed::topology::PREFIX;
 use testbed::{Daemon, Datapath};

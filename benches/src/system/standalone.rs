@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use lab::counters;
+use fabric::counters;
 use testbed::cpu::{Pinned, pin_process};
 use testbed::sender::Input;
 use testbed::topology::{JUMBO, STATIONS, UPLINK, remote_station};

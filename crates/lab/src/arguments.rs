@@ -65,6 +65,14 @@ pub(crate) enum Command {
     /// Compare kernel VXLAN with each policy of vtepd under the same traffic
     #[command(after_help = "Example:\n  lab demo --json figures.json --keep")]
     Demo(Demo),
+    /// Measure what forwarding costs on this machine: vtepd in memory and beside kernel VXLAN
+    ///
+    /// It uses namespaces of its own, touches no vtepd that runs, and leaves nothing behind, also when
+    /// it is interrupted. Whatever else the machine does shows in the figures.
+    #[command(
+        after_help = "Examples:\n  lab bench                                    less than a minute\n  lab bench --rounds 7 --time 1000 -o json     surer figures, for programs"
+    )]
+    Bench(Bench),
     /// Show the path of a flow between two hosts, by the answers of each router
     #[command(
         after_help = "Example:\n  lab path --from host1 --to host4 --qp 0x11\n\nThe leaf answers by 'vtepctl explain', each router by 'ip route get'."
@@ -309,6 +317,22 @@ pub(crate) struct Demo {
     /// Path of vtepd [default: in the folder of lab]
     #[arg(long)]
     pub(crate) vtepd: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Bench {
+    /// Path of vtepd [default: in the folder of lab, else in $PATH]
+    #[arg(long)]
+    pub(crate) vtepd: Option<PathBuf>,
+    /// Number of measurements of each; the median is reported [default: as many as fit in a minute]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) rounds: Option<u8>,
+    /// Milliseconds that each is measured for
+    #[arg(long, value_name = "MS", default_value_t = 150, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    pub(crate) time: u64,
+    /// Only what a frame of 1,082 bytes and a round trip cost on one core
+    #[arg(long)]
+    pub(crate) brief: bool,
 }
 
 #[derive(Args)]

@@ -8,7 +8,7 @@ use etherparse::{ArpEthIpv4Packet, ArpOperation, ArpPacket, EtherType, Ethernet2
 use wire::MacAddr;
 
 use crate::packet::{Interface, PacketError, PacketSocket};
-use crate::process::wait_until;
+use fabric::process::wait_until;
 
 /// An address could not be resolved or announced.
 #[derive(Debug, thiserror::Error)]

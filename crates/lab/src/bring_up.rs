@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use crate::endpoint::cut_super_frames;
 use crate::fabric::{Fabric, FabricError, HASH_SEED, sysctl_path};
 use crate::frr;
-use crate::netns::{self, Namespace};
 use crate::node::{Node, NodeError};
-use crate::process::{Process, ProcessError, wait_until};
 use crate::progress::OnProgress;
-use crate::rtnl::VethEnd;
 use crate::stage_tracker::StageTracker;
 use crate::state::Record;
 use crate::topology::order::must_reach;
 use crate::topology::{EndSettings, Healthcheck, Kind, Link, Stage, Topology, is_lab};
+use fabric::netns::{self, Namespace};
+use fabric::process::{Process, ProcessError, wait_until};
+use fabric::rtnl::VethEnd;
 
 /// How long the lab watches a new program. A program that cannot run ends within this time.
 const SETTLING: Duration = Duration::from_millis(100);

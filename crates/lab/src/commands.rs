@@ -1,5 +1,6 @@
 //! Implements the subcommands: calls the library and prints the results.
 
+mod bench;
 mod compare;
 mod connection;
 mod demo;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lab::counters;
+use fabric::counters;
 use lab::fabric::{Fabric, FabricError};
 use lab::topology::Topology;
 use serde::Serialize;
@@ -60,6 +61,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Roce(Roce::Bench(arguments)) => roce::bench(&arguments, cli.output),
         Command::Roce(Roce::Serve(arguments)) => connection::serve(&arguments, cli.output),
         Command::Roce(Roce::Connect(arguments)) => connection::connect(&arguments, cli.output),
+        Command::Bench(arguments) => bench::run(&arguments, cli.output),
         Command::Demo(arguments) => demo::run(&arguments, cli.output),
         Command::Path(arguments) => path::run(&arguments, cli.output),
         Command::Status(arguments) => leaves::status(&arguments, cli.output),

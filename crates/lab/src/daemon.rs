@@ -1,22 +1,15 @@
 //! vtepd on a node: start, change of policy at run time, and metrics.
 
 use std::fmt;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::netns::Namespace;
 use crate::node::{Node, NodeError};
-use crate::process::{Identity, wait_until};
 use crate::random::SEED;
-
-/// The address of vtepd's metrics endpoint inside the node's namespace.
-pub const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9472);
-
-const TIMEOUT: Duration = Duration::from_secs(2);
+use fabric::metrics;
+use fabric::process::{Identity, wait_until};
 
 /// vtepd could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -102,8 +95,9 @@ impl Settings {
         let datapath = datapath.as_ref().map(|datapath| format!("datapath = \"{datapath}\"\n"));
         format!(
             "[takeover]\n{}\n[entropy]\npolicy = \"{policy}\"\nbins = {bins}\nseed = {seed}\n\n\
-             [probing]\nkey = \"{KEY}\"\n\n[metrics]\nlisten = \"{METRICS}\"\n",
-            datapath.unwrap_or_default()
+             [probing]\nkey = \"{KEY}\"\n\n[metrics]\nlisten = \"{}\"\n",
+            datapath.unwrap_or_default(),
+            metrics::ADDRESS
         )
     }
 }
@@ -218,7 +212,7 @@ impl Daemon {
     /// # Errors
     /// A message, if vtepd does not answer.
     pub fn metrics(&self) -> Result<String, String> {
-        metrics(&self.node.namespace().map_err(|error| error.to_string())?)
+        metrics::read(&self.node.namespace().map_err(|error| error.to_string())?)
     }
 
     /// The process id and start time of vtepd.
@@ -235,26 +229,6 @@ impl Daemon {
         let log = std::fs::read_to_string(self.node.log("vtepd")).unwrap_or_default();
         log.lines().last().unwrap_or("it wrote nothing").to_owned()
     }
-}
-
-/// Reads the metrics of the vtepd that runs in a namespace.
-///
-/// # Errors
-/// A message, if vtepd does not answer.
-pub fn metrics(namespace: &Namespace) -> Result<String, String> {
-    let get = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&METRICS, TIMEOUT)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    };
-    namespace
-        .enter(get)
-        .map_err(|error| error.to_string())?
-        .map_err(|error| format!("no metrics: {error}"))
 }
 
 /// The path of the configuration file of a node's vtepd.

@@ -8,18 +8,18 @@ mod setup;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::counters::CountersError;
 use crate::daemon::{Daemon, DaemonError, Policy};
 use crate::deployed::{Deployed, DeployedError, Host};
 use crate::fabric::{Fabric, FabricError};
 use crate::leaves::{self, LeavesError};
-use crate::netns::NetnsError;
 use crate::node::NodeError;
 use crate::progress::{Interrupted, OnProgress};
 use crate::roce::{Limit, RoceError};
 use crate::spread::{self, Paths};
 use crate::stream::Stream;
 use crate::topology::{Topology, TopologyError};
+use fabric::counters::CountersError;
+use fabric::netns::NetnsError;
 
 pub use figures::{Figures, FiguresError};
 pub use report::{Outcome, PolicyOutcome};

@@ -7,10 +7,10 @@ use std::net::Ipv4Addr;
 use wire::MacAddr;
 
 use crate::arp::announce;
-use crate::netns::{self, Namespace, NetnsError};
 use crate::packet::Interface;
-use crate::rtnl::{FdbEntry, Route};
 use crate::topology::{Endpoint, Topology};
+use fabric::netns::{self, Namespace, NetnsError};
+use fabric::rtnl::{FdbEntry, Route};
 
 /// A fabric that is up, brought up by `lab` or by ContainerLab. ContainerLab names the namespaces
 /// of its containers as `ip netns` does.

@@ -7,12 +7,12 @@ use nix::sys::signal::Signal;
 
 use crate::deployed::{Deployed, DeployedError};
 use crate::frr_root;
-use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{Node, NodeError};
-use crate::process::{ancestry, command_line, wait_until};
 use crate::progress::{Interrupted, OnProgress};
 use crate::state::{Lock, Record, State, StateError};
 use crate::topology::Topology;
+use fabric::netns::{self, Namespace, NetnsError};
+use fabric::process::{ancestry, command_line, wait_until};
 
 /// How long a process may take to end after SIGTERM before the lab sends SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);

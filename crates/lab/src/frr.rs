@@ -9,8 +9,8 @@ use nix::sys::signal::Signal;
 
 use crate::frr_root::{self, PROGRAMS};
 use crate::node::{Node, NodeError};
-use crate::process::wait_until;
 use crate::state::Record;
+use fabric::process::wait_until;
 
 /// How long a daemon may take to open its vty socket.
 const START_LIMIT: Duration = Duration::from_secs(20);

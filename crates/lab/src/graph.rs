@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::counters::{self, Counters, CountersError};
 use crate::deployed::Deployed;
 use crate::link::{self, Properties};
-use crate::netns::NetnsError;
 use crate::progress::Interrupted;
 use crate::topology::{Endpoint, Wire};
+use fabric::counters::{self, Counters, CountersError};
+use fabric::netns::NetnsError;
 
 /// The interval at which a signal is noticed.
 const POLL: Duration = Duration::from_millis(50);

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::deployed::{Deployed, DeployedError, Host, Overlay};
-use crate::netns::NetnsError;
 use crate::topology::{Endpoint, Topology};
+use fabric::netns::NetnsError;
 
 /// UDP port of VXLAN (RFC 7348).
 const PORT_VXLAN: u32 = 4789;

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::counters::CountersError;
 use crate::daemon::{self, Daemon, DaemonError};
 use crate::deployed::DeployedError;
 use crate::fabric::{Fabric, FabricError};
-use crate::process::{ProcessError, wait_until};
 use crate::progress::{Interrupted, OnProgress};
 use crate::state::Record;
+use fabric::counters::CountersError;
+use fabric::process::{ProcessError, wait_until};
 
 pub use status::{LeafStatus, UplinkBalance, VniStatus, status};
 
@@ -122,7 +122,7 @@ pub(crate) fn taken_over(fabric: &Fabric) -> Result<Vec<String>, LeavesError> {
     let mut found = Vec::new();
     for leaf in leaves(fabric)?.into_keys() {
         let namespace = deployed.namespace(&leaf).map_err(DeployedError::from)?;
-        if daemon::metrics(&namespace).is_ok() {
+        if fabric::metrics::read(&namespace).is_ok() {
             found.push(leaf);
         }
     }
@@ -196,7 +196,7 @@ pub(crate) fn await_paths(fabric: &Fabric, report: OnProgress) -> Result<(), Lea
         let mut missing = 0;
         for leaf in &leaves {
             let namespace = deployed.namespace(leaf).map_err(DeployedError::from)?;
-            let of = probed(&daemon::metrics(&namespace).unwrap_or_default());
+            let of = probed(&fabric::metrics::read(&namespace).unwrap_or_default());
             missing += overlay.remote_vteps(leaf).saturating_sub(of.ready);
             now.push(of);
         }

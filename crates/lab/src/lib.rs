@@ -1,10 +1,9 @@
 //! Runs topologies from ContainerLab files in network namespaces, with FRR, hosts and RoCE traffic.
 //!
 //! - [`topology`]: the ContainerLab file; [`new`] writes one
-//! - [`netns`], [`rtnl`], [`process`]: namespaces, their links and addresses, and processes in them
 //! - [`state`], [`node`], [`fabric`]: a fabric that is up; `stage_tracker` and `bring_up` build it,
 //!   `converge` waits until it forwards
-//! - [`deployed`], [`spread`], [`balance`], [`counters`]: hosts and paths of a fabric that is up,
+//! - [`deployed`], [`spread`], [`balance`]: hosts and paths of a fabric that is up,
 //!   and how traffic spreads over its links
 //! - [`hops`]: the path of a flow, router by router
 //! - [`link`]: changes of links while the fabric runs
@@ -25,7 +24,6 @@ mod machine;
 mod stage_tracker;
 
 pub mod arp;
-pub mod counters;
 pub mod daemon;
 pub mod demo;
 pub mod deployed;
@@ -35,15 +33,12 @@ pub mod graph;
 pub mod hops;
 pub mod leaves;
 pub mod link;
-pub mod netns;
 pub mod new;
 pub mod node;
 pub mod owner;
 pub mod packet;
-pub mod process;
 pub mod progress;
 pub mod roce;
-pub mod rtnl;
 pub mod run;
 pub mod spread;
 pub mod state;
@@ -53,8 +48,6 @@ pub mod verify;
 pub mod wan;
 pub mod workload;
 
+pub use self::fabric::Fabric;
 pub use experiment::{balance, random};
-pub use fabric::Fabric;
-pub use netns::Namespace;
-pub use process::Process;
 pub use topology::Topology;

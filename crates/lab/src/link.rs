@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::deployed::Deployed;
-use crate::netns::{Namespace, NetnsError};
 use crate::topology::{Endpoint, Wire};
 use crate::wan::{self, Change, ChangeError};
+use fabric::netns::{Namespace, NetnsError};
 
 /// A link could not be changed.
 #[derive(Debug, thiserror::Error)]

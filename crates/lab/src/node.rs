@@ -12,10 +12,10 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::User;
 
 use crate::frr_root::{self, PROGRAMS, VTYSH};
-use crate::netns::{Namespace, NetnsError};
-use crate::process::{Process, ProcessError};
 use crate::state::{Record, State, StateError};
 use crate::topology;
+use fabric::netns::{Namespace, NetnsError};
+use fabric::process::{Process, ProcessError};
 
 /// Private directories of a node with FRR: the name in the node's state directory, and the path
 /// where it is mounted.

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use crate::balance::{jain, mmr};
-use crate::counters::{self, CountersError};
 use crate::deployed::{Deployed, Host, Overlay};
 use crate::roce::Report;
 use crate::stream::CARRIED;
 use crate::topology::{Endpoint, Topology};
+use fabric::counters::{self, CountersError};
 
 /// The distribution of one stream over links, and how it arrived.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::Identity;
 use crate::topology::Topology;
+use fabric::process::Identity;
 
 const BASE: &str = "/run/vtepd-lab";
 const KEPT: &str = "kept";

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::arp::announce;
 use crate::deployed::{Deployed, Host};
-use crate::netns::{Namespace, NetnsError};
 use crate::random::SEED;
 use crate::roce::{
     Connection, Limit, Report, RoceError, Sent, Sink, Source, SourcePort, connections,
 };
+use fabric::netns::{Namespace, NetnsError};
 
 /// The receiver stops after this time without a frame.
 const QUIET: Duration = Duration::from_secs(1);

@@ -20,13 +20,13 @@ use crate::converge::STABLE_TIME;
 use crate::daemon;
 use crate::demo::{Figures, KERNEL};
 use crate::deployed::{Deployed, Overlay};
-use crate::netns::NetnsError;
 use crate::progress::{Interrupted, OnProgress};
 use crate::roce::Limit;
-use crate::rtnl::Route;
 use crate::spread::{self, Paths, Spread};
 use crate::stream::Stream;
 use crate::topology::Endpoint;
+use fabric::netns::NetnsError;
+use fabric::rtnl::Route;
 
 pub use error::VerifyError;
 pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach, WideAreaFailover};
@@ -228,7 +228,7 @@ fn unused_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<String>,
         return Ok(Vec::new());
     };
     let namespace = deployed.namespace(&from.leaf)?;
-    let metrics = daemon::metrics(&namespace);
+    let metrics = fabric::metrics::read(&namespace);
     let used: BTreeSet<String> = match &metrics {
         Ok(metrics) if Leaf::of(&from.leaf, Ok(metrics)).forwards => uplinks_of(metrics),
         _ => {
@@ -285,7 +285,9 @@ fn leaves(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Leaf>, VerifyErr
     let names: BTreeSet<&str> = overlay.tunnels.iter().map(|tunnel| tunnel.node.as_str()).collect();
     names
         .into_iter()
-        .map(|node| Ok(Leaf::of(node, daemon::metrics(&deployed.namespace(node)?).as_deref())))
+        .map(|node| {
+            Ok(Leaf::of(node, fabric::metrics::read(&deployed.namespace(node)?).as_deref()))
+        })
         .collect()
 }
 

@@ -26,8 +26,8 @@ use nix::sys::time::TimeSpec;
 
 use crate::packet::PacketError;
 use crate::random::Random;
-use crate::rtnl::RtnlError;
 use control::Control;
+use fabric::rtnl::RtnlError;
 use frame::Frame;
 use links::{Link, Watch};
 use report::Lateness;

@@ -232,7 +232,7 @@ mod tests {
     use std::io::Write as _;
     use std::time::Instant;
 
-    use lab::netns::Namespace;
+    use fabric::netns::Namespace;
 
     use super::*;
     use crate::packet::PacketSocket;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::{Namespace, Process};
+use fabric::{Namespace, Process};
 
 use crate::ovs_dpdk::Resources;
 use crate::{Error, cpu};
@@ -88,7 +88,7 @@ impl Daemon {
     /// # Errors
     /// If vtepd does not answer.
     pub fn metric_sum(&self, start: &str) -> Result<f64, Error> {
-        let text = lab::daemon::metrics(&Namespace::open(self.namespace.clone())?)?;
+        let text = fabric::metrics::read(&Namespace::open(self.namespace.clone())?)?;
         let samples = text.lines().filter(|line| line.starts_with(start));
         Ok(samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
     }
@@ -110,7 +110,7 @@ impl Daemon {
         let start = Instant::now();
         let ended =
             if self.resources.is_some() { self.process.kill() } else { self.process.stop(GRACE) };
-        ended.map_err(lab::netns::NetnsError::from)?;
+        ended.map_err(fabric::netns::NetnsError::from)?;
         Ok(start.elapsed())
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use lab::Namespace;
+use fabric::Namespace;
 
 use crate::{Daemon, Error, Testbed, is_there, ovs_dpdk};
 

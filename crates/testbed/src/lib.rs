@@ -34,10 +34,10 @@ pub use topology::Testbed;
 pub enum Error {
     /// A namespace could not be used, or a command in it failed.
     #[error(transparent)]
-    Netns(#[from] lab::netns::NetnsError),
+    Netns(#[from] fabric::netns::NetnsError),
     /// The interface counters could not be read.
     #[error(transparent)]
-    Counters(#[from] lab::counters::CountersError),
+    Counters(#[from] fabric::counters::CountersError),
     /// A system call failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::netns::NetnsError;
-use lab::{Namespace, Process, counters};
+use fabric::netns::NetnsError;
+use fabric::{Namespace, Process, counters};
 
 use crate::sender::Input;
 use crate::topology::{STATIONS, UPLINK, remote_station};

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use lab::Namespace;
+use fabric::Namespace;
 
 use crate::Error;
 

@@ -4,8 +4,8 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use fabric::Namespace;
 use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame};
-use lab::Namespace;
 use pipeline::grouping::patch_lengths;
 use wire::number::{ETHERTYPE_IPV4, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
 use wire::roce::Bth;

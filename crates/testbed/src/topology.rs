@@ -8,9 +8,9 @@
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use lab::netns::{self, NetnsError};
-use lab::rtnl::{Rtnl, RtnlError, VethEnd, Vxlan};
-use lab::{Namespace, counters};
+use fabric::netns::{self, NetnsError};
+use fabric::rtnl::{Rtnl, RtnlError, VethEnd, Vxlan};
+use fabric::{Namespace, counters};
 use wire::MacAddr;
 
 use crate::{Error, redirect};

@@ -8,8 +8,6 @@ use api::Address;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wire::MacAddr;
 
-use crate::bench::Bench;
-
 const EXAMPLES: &str = "\
 Examples:
   vtepctl status                             state, VNIs taken over, VNIs with the kernel and why
@@ -151,9 +149,6 @@ pub enum Command {
     /// Shows where a flow or a captured frame would go, and why
     #[command(after_help = EXPLAIN)]
     Explain(Explain),
-    /// Measures vtepd in memory and beside kernel VXLAN, in namespaces of its own (as root)
-    #[command(after_help = BENCH)]
-    Bench(Bench),
     /// Write vtepctl's man pages and shell completions into a folder
     #[command(after_help = "Example: vtepctl manual /tmp/manual && man /tmp/manual/vtepctl.1")]
     Manual {
@@ -202,14 +197,6 @@ Examples:
   vtepctl drops
   vtepctl drops --all                                       every reason that there is
   vtepctl drops -o json | jq '.[] | select(.frames > 0)'";
-
-const BENCH: &str = "\
-Examples:
-  sudo vtepctl bench                                        less than a minute
-  sudo vtepctl bench --rounds 7 --time 1000 -o json         surer figures, for programs
-
-It touches no vtepd that runs, and leaves nothing behind, also when it is interrupted. It is at its best on a machine with nothing else to do:
-what is beside it shows in the figures.";
 
 const EXPLAIN: &str = "\
 Examples:

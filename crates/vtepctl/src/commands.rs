@@ -12,7 +12,7 @@ use crate::session::{Session, all};
 use crate::tables::{
     attached, detached, fdb, flood, neighbours, peers, policies, policy_set, ports, routes, vnis,
 };
-use crate::{bench, events, explain, pinned, status, top};
+use crate::{events, explain, pinned, status, top};
 
 /// Sends the request of a command and prints the answer.
 ///
@@ -26,12 +26,8 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Command::Top(of) = command {
         return top::run(of, &socket, output).await;
     }
-    let mut out = BufWriter::new(io::stdout().lock());
-    if let Command::Bench(bench) = command {
-        bench::run(bench, output, &mut out).await?;
-        return Ok(out.flush()?);
-    }
     let client = api::connect(&socket).await?;
+    let mut out = BufWriter::new(io::stdout().lock());
     Session { client, output, out: &mut out }.answer(command).await?;
     Ok(out.flush()?)
 }
@@ -108,7 +104,7 @@ impl<W: Write> Session<'_, W> {
             Command::Policy(PolicyCommand::Set { .. })
             | Command::Attach { .. }
             | Command::Detach { .. } => self.change(command).await,
-            Command::Bench(_) | Command::Manual { .. } | Command::Top(_) => Ok(()),
+            Command::Manual { .. } | Command::Top(_) => Ok(()),
             Command::Explain(explain) => explain::print(&mut self, explain).await,
         }
     }

@@ -1,5 +1,4 @@
-//! vtepctl: queries and controls a running vtepd. Except for `bench` it knows only what the API
-//! reports.
+//! vtepctl: queries and controls a running vtepd. It knows only what the API reports.
 //!
 //! - [`arguments`]: the command line
 //! - [`commands`]: the request of each command
@@ -8,14 +7,10 @@
 //! - [`status`], [`explain_text`]: text output that is not a table
 //! - [`events`]: one line for each event
 //! - [`explain`]: the frame to explain, from [`flow`] (a description) or [`pcap`] (a capture)
-//! - [`bench`]: measures the costs of vtepd on this machine, without a running vtepd
-//! - [`bench_report`]: the report of these measurements
 //! - [`top`]: figures and events on a terminal
 //! - [`output`]: tables, JSON and errors
 
 mod arguments;
-mod bench;
-mod bench_report;
 mod commands;
 mod counters;
 mod events;

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ::lab::Namespace;
+use ::fabric::Namespace;
 
 use super::observation::PORTS;
 use super::wires::{Wire, Wires};

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use ::lab::Namespace;
+use ::fabric::Namespace;
 use ::lab::packet::{Interface, PacketSocket as Sender};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ports::{PacketSocket, RingSize};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 
-use lab::Namespace;
+use fabric::Namespace;
 use root_test::root_test;
 use serde_json::Value;
 use tonic_health::pb::HealthCheckRequest;

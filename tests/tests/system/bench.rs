@@ -1,4 +1,4 @@
-//! `vtepctl bench`: its output, and that it leaves nothing behind.
+//! `lab bench`: its output, and that it leaves nothing behind.
 
 use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -6,21 +6,21 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use lab::netns::list;
+use fabric::netns::list;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use root_test::root_test;
 use serde_json::Value;
-use vtepd_tests::daemon::{ctl_program, program};
+use vtepd_tests::daemon::{lab_program, program};
 
 fn bench(arguments: &[&str]) -> Child {
     bench_of(&program(), arguments)
 }
 
 fn bench_of(vtepd: &Path, arguments: &[&str]) -> Child {
-    let mut command = Command::new(ctl_program());
+    let mut command = Command::new(lab_program());
     command.arg("bench").arg("--vtepd").arg(vtepd).args(arguments);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start vtepctl")
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start lab")
 }
 
 /// Namespaces of a run that still exist.
@@ -113,6 +113,6 @@ fn an_interrupted_bench_leaves_nothing() {
     let status = child.wait().unwrap();
     let mut said = String::new();
     stderr.read_to_string(&mut said).unwrap();
-    assert!(!status.success() && said.contains("vtepctl: interrupted"), "{status}: {said}");
+    assert!(!status.success() && said.contains("lab: interrupted"), "{status}: {said}");
     assert_eq!(left_behind(id), Vec::<String>::new());
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use ::lab::Namespace;
+use ::fabric::Namespace;
 use lab::roce::{Connection, SourcePort, connections};
 use root_test::root_test;
 use vtepd_tests::frames::{Pair, inject, udp};

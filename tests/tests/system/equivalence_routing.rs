@@ -4,7 +4,7 @@
 //! Each test compares three cases: kernel VXLAN alone, vtepd started with the setting in place, and
 //! the setting added and removed while vtepd runs.
 
-use lab::Namespace;
+use fabric::Namespace;
 use root_test::root_test;
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::lab::{ETH, Host, VNI, bridge, ip, namespace_name, run, sysctl};

@@ -186,7 +186,7 @@ fn samples(pair: Pair, ceiling: usize) -> Vec<Vec<u8>> {
 
 /// Waits until all have arrived, or for a few seconds. The test then reports what is missing.
 fn wait_for_all(capture: &Capture<Vec<Captured>>, count: usize) {
-    let _ = lab::process::wait_until(Duration::from_secs(3), || capture.count() >= count);
+    let _ = fabric::process::wait_until(Duration::from_secs(3), || capture.count() >= count);
     quiet();
 }
 

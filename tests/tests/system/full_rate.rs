@@ -176,7 +176,7 @@ fn accounted_for(metrics: &Metrics) -> u64 {
 fn dropped_on_links(lab: &Lab) -> u64 {
     let namespaces =
         [&lab.host.ns, &lab.leaf, &lab.routers[0], &lab.routers[1], &lab.peer, &lab.far.ns];
-    let counters = namespaces.map(|namespace| ::lab::counters::read(namespace).unwrap());
+    let counters = namespaces.map(|namespace| ::fabric::counters::read(namespace).unwrap());
     counters.iter().flatten().map(|(_, link)| link.rx_dropped + link.tx_dropped).sum()
 }
 

@@ -1,7 +1,7 @@
 //! An IPv6 underlay: the leaf under test forwards what its peer, kernel VXLAN, sends and expects.
 
 use crate::offload::steered;
-use lab::Namespace;
+use fabric::Namespace;
 use root_test::root_test;
 use test_frames::{ROCE, UDP, bth, udp};
 use vtepd_tests::frames::{self, Ipv4, Pair, inject, ipv4};
@@ -115,7 +115,7 @@ fn queue_pairs_by_link(lab: &Lab) -> [usize; 2] {
     };
     inject(&lab.host.ns, ETH, &(0x100..0x140).map(frame).collect::<Vec<_>>());
     let arrived = || links.iter().map(Capture::count).sum::<usize>();
-    lab::process::wait_until(vtepd_tests::QUIET * 2, || arrived() >= 64);
+    fabric::process::wait_until(vtepd_tests::QUIET * 2, || arrived() >= 64);
     links.map(|link| link.stop().len())
 }
 
@@ -154,7 +154,7 @@ fn sent(lab: &Lab, flows: u16, inner: &[u8]) -> [Vec<Vec<u8>>; 2] {
         plain.flat_map(|frame| [frames::tagged(&frame, 0x8100, 7), frame]).collect();
     inject(&lab.host.ns, ETH, &frames);
     let arrived = || watching.iter().map(Capture::count).sum::<usize>();
-    lab::process::wait_until(vtepd_tests::QUIET * 2, || arrived() >= frames.len());
+    fabric::process::wait_until(vtepd_tests::QUIET * 2, || arrived() >= frames.len());
     watching.map(|capture| capture.stop().into_iter().map(|frame| frame.bytes).collect())
 }
 

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lab::Namespace;
+use fabric::Namespace;
 use root_test::root_test;
 use vtepd_tests::capture::Captured;
 use vtepd_tests::frames::{self, Pair, Roce};
@@ -59,7 +59,7 @@ impl Fabric<'_> {
             (0..FLOWS).map(|flow| Roce::to(flow).frame(Pair::of(&lab.host, &lab.far))).collect();
         frames::inject(&lab.host.ns, ETH, &flows);
         let arrived = || watching.iter().map(|(_, capture)| capture.count()).sum::<usize>();
-        ::lab::process::wait_until(Duration::from_secs(1), || arrived() >= FLOWS as usize);
+        ::fabric::process::wait_until(Duration::from_secs(1), || arrived() >= FLOWS as usize);
         let flows = |(up, capture): (_, Capture<Vec<_>>)| {
             capture.stop().into_iter().filter_map(move |frame: Captured| {
                 let inner = frame.outer(4789)?.inner;

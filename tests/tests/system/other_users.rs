@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::process::Process;
+use fabric::process::Process;
 use root_test::root_test;
 use vtepd_tests::daemon::ctl_program;
 use vtepd_tests::{Lab, Vtepd, sockets, wait_for};

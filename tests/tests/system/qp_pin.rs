@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::both_directions::Routed;
 use crate::offload::steered;
 use crate::qp_pin_shown::explained;
-use lab::Namespace;
+use fabric::Namespace;
 use lab::roce::Report;
 use root_test::root_test;
 use test_frames::{ROCE, UDP, bth, udp};

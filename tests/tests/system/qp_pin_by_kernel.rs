@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lab::Namespace;
+use fabric::Namespace;
 use lab::roce::Report;
 use root_test::root_test;
 use serde_json::Value;

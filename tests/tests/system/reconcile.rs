@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lab::process::wait_until;
+use fabric::process::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use root_test::root_test;

@@ -6,9 +6,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use fabric::netns::{Namespace, run};
+use fabric::process::wait_until;
 use lab::endpoint::{Kind, PORT, Requests, Session, Side, connect, cut_super_frames, serve};
-use lab::netns::{Namespace, run};
-use lab::process::wait_until;
 use root_test::root_test;
 
 /// Soft-RoCE's address, and that of the endpoint.

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ::lab::netns::Namespace;
+use ::fabric::netns::Namespace;
 use pipeline::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
 use ports::{AccessPort, Port, TapSettings};
 use root_test::root_test;

@@ -3,8 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use lab::Namespace;
-use lab::netns::veth;
+use fabric::Namespace;
+use fabric::netns::veth;
 use nix::sys::signal::Signal;
 use root_test::root_test;
 use vtepd_tests::capture::Captured;

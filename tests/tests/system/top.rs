@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use crate::qp_pin::CONFIGURATION;
-use lab::Namespace;
+use fabric::Namespace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use root_test::root_test;

@@ -1,8 +1,8 @@
 //! Changes of the underlay: routes, next hops and their MAC addresses. At the start no address is
 //! resolved.
 
-use lab::Namespace;
-use lab::netns::veth;
+use fabric::Namespace;
+use fabric::netns::veth;
 use root_test::root_test;
 use vtepd_tests::capture::Captured;
 use vtepd_tests::frames::{self, Pair, inject};
@@ -24,7 +24,7 @@ fn ways(lab: &Lab, flows: u16) -> [usize; 2] {
     inject(&lab.host.ns, ETH, &sent);
     // Dropped frames never arrive, so the wait is limited.
     let arrived = || watching.iter().map(Capture::count).sum::<usize>();
-    lab::process::wait_until(vtepd_tests::QUIET * 2, || arrived() >= usize::from(flows));
+    fabric::process::wait_until(vtepd_tests::QUIET * 2, || arrived() >= usize::from(flows));
     watching.map(|capture| capture.stop().len())
 }
 

@@ -109,7 +109,7 @@ fn print_tour(fabric: &Fabric, own: &Path) -> Result<(), Box<dyn Error>> {
   {}   vtepd's configuration; SIGHUP reloads it
 Stop the fabric:
   {lab} down {name}",
-        daemon::METRICS,
+        fabric::metrics::ADDRESS,
         daemon::configuration(&leaf).display()
     );
     Ok(())

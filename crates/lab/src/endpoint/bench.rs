@@ -10,7 +10,7 @@ use serde::Serialize;
 use wire::QueuePair;
 
 use super::{Nic, NicError, cut_super_frames, pin};
-use crate::netns::{Namespace, NetnsError, veth};
+use fabric::netns::{Namespace, NetnsError, veth};
 
 /// Interface MTU of the veth pair: fits the largest path MTU.
 const MTU: u32 = 9000;

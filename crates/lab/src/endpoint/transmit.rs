@@ -124,7 +124,7 @@ mod tests {
     use ports::RingSize;
 
     use super::*;
-    use crate::netns::{Namespace, veth};
+    use fabric::netns::{Namespace, veth};
 
     const MTU: u32 = 1500;
 

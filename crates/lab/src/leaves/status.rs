@@ -8,12 +8,12 @@ use serde::Serialize;
 
 use super::{LeavesError, label, leaves, value};
 use crate::balance::{floor, mmr};
-use crate::counters;
 use crate::daemon::{self, Policy};
 use crate::deployed::{Deployed, DeployedError};
 use crate::fabric::Fabric;
-use crate::netns::Namespace;
 use crate::progress::OnProgress;
+use fabric::counters;
+use fabric::netns::Namespace;
 
 /// The interval at which a signal is noticed.
 const POLL: Duration = Duration::from_millis(50);
@@ -103,7 +103,7 @@ impl Reading {
         for (name, bytes) in &mut sent {
             *bytes = bytes.saturating_sub(self.before.get(name).copied().unwrap_or_default());
         }
-        let metrics = daemon::metrics(&self.namespace).ok();
+        let metrics = fabric::metrics::read(&self.namespace).ok();
         Ok(LeafStatus::new(self.leaf, &self.vnis, metrics.as_deref(), sent))
     }
 }

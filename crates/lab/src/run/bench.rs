@@ -20,21 +20,21 @@ use roce::SourcePort;
 use serde::Deserialize;
 
 use super::{RunError, Settings};
-use crate::counters;
 use crate::daemon;
 use crate::deployed::{Deployed, Host, Overlay};
 use crate::fabric::Fabric;
 use crate::leaves;
 use crate::machine;
-use crate::netns::{self, NetnsError};
 use crate::node::Node;
-use crate::process::wait_until;
 use crate::progress::OnProgress;
 use crate::roce::Limit;
 use crate::spread::{self, Paths};
 use crate::stream::{INNER_PORT, Stream};
 use crate::topology::{Endpoint, Topology};
 use circuits::Undo;
+use fabric::counters;
+use fabric::netns::{self, NetnsError};
+use fabric::process::wait_until;
 
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 /// The processes that get real-time priority if a failure is measured.

@@ -3,19 +3,19 @@
 use std::path::PathBuf;
 
 use super::program::ProgramError;
-use crate::counters::CountersError;
 use crate::deployed::DeployedError;
 use crate::fabric::FabricError;
 use crate::leaves::LeavesError;
-use crate::netns::NetnsError;
 use crate::node::NodeError;
-use crate::process::ProcessError;
 use crate::progress::Interrupted;
 use crate::roce::RoceError;
 use crate::topology::TopologyError;
 use crate::verify::VerifyError;
 use crate::wan::ChangeError;
 use crate::workload::WorkloadError;
+use fabric::counters::CountersError;
+use fabric::netns::NetnsError;
+use fabric::process::ProcessError;
 
 /// The experiment could not be run.
 #[derive(Debug, thiserror::Error)]

@@ -14,9 +14,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::RunError;
-use crate::netns::{Namespace, NetnsError};
-use crate::process::Process;
 use crate::progress::Interrupted;
+use fabric::netns::{Namespace, NetnsError};
+use fabric::process::Process;
 
 /// How often the processes are looked at.
 const LOOK: Duration = Duration::from_millis(10);

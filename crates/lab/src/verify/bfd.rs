@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use etherparse::{LaxSlicedPacket, TransportSlice};
 
 use super::error::VerifyError;
-use crate::netns::{Namespace, NetnsError};
 use crate::packet::{BATCH, Interface, PacketError, PacketSocket};
+use fabric::netns::{Namespace, NetnsError};
 
 /// The number of bytes of a frame that are examined.
 const LENGTH: usize = 128;

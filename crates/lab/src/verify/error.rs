@@ -1,10 +1,10 @@
 //! The error of a verification.
 
-use crate::counters::CountersError;
 use crate::deployed::DeployedError;
-use crate::netns::NetnsError;
 use crate::progress::Interrupted;
 use crate::roce::RoceError;
+use fabric::counters::CountersError;
+use fabric::netns::NetnsError;
 
 /// The verification could not be carried out.
 #[derive(Debug, thiserror::Error)]

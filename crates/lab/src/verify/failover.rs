@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use super::bfd::Bfd;
 use super::error::VerifyError;
 use super::report::{Failover, Outage, WideAreaFailover};
-use crate::counters;
 use crate::deployed::Deployed;
-use crate::netns::NetnsError;
 use crate::roce::{Limit, Report, Sent};
 use crate::stream::{CARRIED, Stream};
 use crate::topology::Endpoint;
+use fabric::counters;
+use fabric::netns::NetnsError;
 
 /// The duration of traffic before a link fails, and before it returns.
 const BEFORE: Duration = Duration::from_secs(1);

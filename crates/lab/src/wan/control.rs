@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schedule::Impairment;
 use super::{Direction, POLL_INTERVAL, Wan};
-use crate::netns::{Namespace, NetnsError};
+use fabric::netns::{Namespace, NetnsError};
 
 /// The abstract name of the socket.
 const NAME: &str = "lab-wan";

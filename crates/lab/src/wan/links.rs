@@ -14,7 +14,7 @@ use nix::sys::socket::{
 };
 
 use crate::packet::Interface;
-use crate::rtnl::{Rtnl, RtnlError};
+use fabric::rtnl::{Rtnl, RtnlError};
 
 /// An interface and its state.
 #[derive(Debug)]

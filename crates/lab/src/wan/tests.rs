@@ -1,5 +1,5 @@
 use super::*;
-use crate::netns::{Namespace, veth};
+use fabric::netns::{Namespace, veth};
 
 #[test]
 fn a_circuit_is_two_interfaces() {
@@ -78,7 +78,7 @@ fn an_interface_that_goes_while_it_is_opened_ends_nothing() {
             "{:?}",
             wan.missing()
         );
-        crate::netns::run(&[
+        fabric::netns::run(&[
             "ip",
             "link",
             "add",

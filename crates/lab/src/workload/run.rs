@@ -16,8 +16,8 @@ use super::report::Iteration;
 use super::schedule::Schedule;
 use crate::arp::{ArpError, announce, resolve};
 use crate::endpoint::{Nic, NicError};
-use crate::netns::{Namespace, NetnsError};
 use crate::random::Random;
+use fabric::netns::{Namespace, NetnsError};
 
 /// How long to wait for the ARP answer of a peer.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(10);

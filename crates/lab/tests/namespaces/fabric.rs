@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use fabric::netns;
 use lab::fabric::{Fabric, FabricError};
-use lab::netns;
 use lab::state::StateError;
 use lab::topology::Topology;
 use root_test::root_test;
@@ -134,7 +134,7 @@ fn nodes_wait_for_each_other_and_a_circuit_runs_through_one() {
     assert!(directory.join("left").exists(), "the last stage's commands have run");
     // From one host through the circuit and the bridge to the other, 5 ms in each direction.
     let second = fabric.node("second").unwrap();
-    let answered = lab::process::wait_until(std::time::Duration::from_secs(20), || {
+    let answered = fabric::process::wait_until(std::time::Duration::from_secs(20), || {
         second.run(&["ping", "-c", "1", "-W", "1", "192.0.2.1"]).is_ok()
     });
     assert!(

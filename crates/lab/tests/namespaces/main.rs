@@ -5,7 +5,6 @@
 mod command_line;
 mod fabric;
 mod roce;
-mod rtnl;
 mod wan;
 mod workload;
 

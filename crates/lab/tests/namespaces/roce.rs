@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lab::netns::{Namespace, veth};
+use fabric::netns::{Namespace, veth};
 use lab::random::SEED;
 use lab::roce::{Limit, Sink, Source, SourcePort, connections};
 use root_test::root_test;

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use lab::netns::{Namespace, veth};
-use lab::process::{Process, wait_until};
+use fabric::netns::{Namespace, veth};
+use fabric::process::{Process, wait_until};
 use lab::random::SEED;
 use lab::roce::{Limit, Sink, Source, SourcePort, connections};
 use lab::wan::{Change, change};

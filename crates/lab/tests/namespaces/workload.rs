@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fabric::netns::{Namespace, veth};
 use lab::endpoint::{Kind, Requests, Session, Side, connect, serve};
-use lab::netns::{Namespace, veth};
 use lab::random::SEED;
 use lab::wan::{Circuit, Impairment, Settings, Wan};
 use lab::workload::{Collective, Dealing, Host, Iteration, Job, Workload, WorkloadError, run};

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use fabric::netns::{Namespace, veth};
 use frame::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
-use lab::netns::{Namespace, veth};
 use ports::{PacketSocket, RingSize};
 use root_test::root_test;
 

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use fabric::netns::Namespace;
 use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame};
-use lab::netns::Namespace;
 use netlink::PrivateNamespace;
 use ports::{PacketSocket, RingSize};
 use root_test::root_test;

@@ -1,6 +1,6 @@
 //! The length of a ring's slots follows from the MTUs of the vxlan netdevs.
 
-use lab::netns::Namespace;
+use fabric::netns::Namespace;
 use root_test::root_test;
 use test_frames::{IPV4, IPV6, Ipv6, UDP, VXLAN, ethernet, ipv6, tagged, udp_over_ipv6, vxlan};
 

@@ -1,7 +1,7 @@
 //! Hosts' links are removed and added while vtepd runs, under the same name or another, on the same
 //! leaf or another.
 
-use lab::Namespace;
+use fabric::Namespace;
 use root_test::root_test;
 use vtepd_tests::lab::{ETH, VNI, ip, run};
 use vtepd_tests::{Host, Lab, Setup, Vtepd, sockets, wait_for};

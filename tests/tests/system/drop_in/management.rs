@@ -1,8 +1,8 @@
 //! A management network like ContainerLab's: a bridge with an address outside all nodes. Each
 //! node's `eth0` is on it and has the only default route.
 
-use lab::Namespace;
-use lab::netns::veth;
+use fabric::Namespace;
+use fabric::netns::veth;
 use vtepd_tests::Lab;
 use vtepd_tests::lab::{ip, namespace_name, sysctl};
 

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use experiment::{Experiment, Plan, Run};
-use lab::process::{Process, wait_until};
-use lab::{Fabric, netns};
+use fabric::netns;
+use fabric::process::{Process, wait_until};
+use lab::Fabric;
 use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
 use root_test::root_test;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lab::process::{Identity, wait_until};
+use fabric::process::{Identity, wait_until};
 use nix::sys::signal::Signal;
 use root_test::root_test;
 

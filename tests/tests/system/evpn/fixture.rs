@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fabric::Namespace;
+use fabric::process::{Identity, wait_until};
 use lab::daemon::{Daemon, Policy, configuration};
 use lab::node::Node;
-use lab::process::{Identity, wait_until};
-use lab::{Fabric, Namespace, Topology};
+use lab::{Fabric, Topology};
 use nix::sys::signal::Signal;
 use vtepd_tests::daemon::{ctl_program, program};
 

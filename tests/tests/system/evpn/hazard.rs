@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lab::process::{Identity, wait_until};
+use fabric::process::{Identity, wait_until};
 use root_test::root_test;
 
 use super::fixture::{ScaleAcross, TIMEOUT, frr};

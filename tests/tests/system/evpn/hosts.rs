@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lab::Namespace;
-use lab::process::wait_until;
+use fabric::Namespace;
+use fabric::process::wait_until;
 use lab::random::Random;
 use nix::sys::socket::{setsockopt, sockopt};
 

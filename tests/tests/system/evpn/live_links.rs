@@ -11,7 +11,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use lab::process::wait_until;
+use fabric::process::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use root_test::root_test;

@@ -3,10 +3,10 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use lab::Namespace;
+use fabric::Namespace;
+use fabric::netns;
+use fabric::process::wait_until;
 use lab::arp::announce;
-use lab::netns;
-use lab::process::wait_until;
 use root_test::root_test;
 use vtepd_tests::frames::{self, Pair, inject};
 use wire::MacAddr;

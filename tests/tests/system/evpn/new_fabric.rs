@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use lab::process::wait_until;
+use fabric::Namespace;
+use fabric::process::wait_until;
+use lab::Topology;
 use lab::topology::Endpoint;
-use lab::{Namespace, Topology};
 use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::daemon::ctl_program;
@@ -60,7 +61,7 @@ fn a_new_fabric_forwards_with_vtepd_and_is_not_overwritten() {
     path_map_is_that_of_the_routers(&topology);
     let down = lab(&["down", FABRIC]);
     assert!(down.status.success(), "{}", said(&down));
-    assert_eq!(lab::netns::list(&format!("lab-{FABRIC}-")), Vec::<String>::new());
+    assert_eq!(fabric::netns::list(&format!("lab-{FABRIC}-")), Vec::<String>::new());
 }
 
 /// Pairs of uplink and source port lead where the path map of vtepd says, by the routers' own

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use lab::Namespace;
+use fabric::Namespace;
 use root_test::root_test;
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use api::v1;
-use lab::process::wait_until;
+use fabric::process::wait_until;
 use nix::sys::signal::Signal;
 use root_test::root_test;
 

@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use experiment::Run;
-use lab::netns::Namespace;
-use lab::process::wait_until;
+use fabric::netns::Namespace;
+use fabric::process::wait_until;
 use root_test::root_test;
 use vtepd_tests::daemon::{lab_program, program};
 

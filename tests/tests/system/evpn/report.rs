@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 
+use fabric::{Namespace, counters, netns};
 use lab::balance::{RandomPlacement, jain, mmr};
 use lab::stream::CARRIED;
-use lab::{Fabric, Namespace, counters, demo, netns};
+use lab::{Fabric, demo};
 use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::daemon::program;

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::process::wait_until;
+use fabric::Namespace;
+use fabric::process::wait_until;
+use lab::Topology;
 use lab::topology::Endpoint;
-use lab::{Namespace, Topology};
 use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::daemon::{ctl_program, lab_program};

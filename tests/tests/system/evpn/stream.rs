@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lab::Namespace;
-use lab::netns::NetnsError;
-use lab::process::wait_until;
+use fabric::Namespace;
+use fabric::netns::NetnsError;
+use fabric::process::wait_until;
 use lab::random::SEED;
 use lab::roce::{
     Connection, Limit, Report, RoceError, Sent, Sink, Source, SourcePort, connections,

@@ -1,6 +1,6 @@
 //! Compares vtepd's tables with those of the kernel and zebra in the normal form.
 
-use lab::process::wait_until;
+use fabric::process::wait_until;
 use serde_json::Value;
 use vtepd_tests::canonical::{
     Lines, bypass_differences, differences, of_kernel, of_vtepd, set_route, vteps,

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use aya::Ebpf;
 use aya::maps::{MapData, ProgramArray};
 use aya::programs::{SchedClassifier, TcAttachType};
+use fabric::counters;
+use fabric::netns::{Namespace, veth};
 use frame::{
     Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame, VlanTag,
 };
-use lab::counters;
-use lab::netns::{Namespace, veth};
 use netlink::PrivateNamespace;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;

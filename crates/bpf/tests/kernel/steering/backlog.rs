@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bpf::Hook;
+use fabric::counters;
 use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame};
-use lab::counters;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use pipeline::grouping::patch_lengths;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bpf::{Hook, PuntSide, Steering, SteeringCounts, Watchdog, bypass_obstacle};
+use fabric::netns::{Namespace, veth};
 use frame::VlanTag;
-use lab::netns::{Namespace, veth};
 use ports::PacketSocket;
 use root_test::root_test;
 use tables::{

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bpf::{Hook, PuntSide, Steering, Wakeups};
+use fabric::netns::{Namespace, veth};
 use frame::{Batch, TxBatch};
-use lab::netns::{Namespace, veth};
 use netlink::Direction;
 use netlink::PrivateNamespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use bpf::{Hook, PuntSide};
+use fabric::netns::Namespace;
 use frame::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
-use lab::netns::Namespace;
 use ports::PacketSocket;
 use root_test::root_test;
 use test_frames::{Ipv4, Ipv6, tagged};

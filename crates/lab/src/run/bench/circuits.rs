@@ -11,10 +11,10 @@ use super::RunError;
 use crate::bring_up::own_program;
 use crate::deployed::Deployed;
 use crate::fabric::Fabric;
-use crate::netns::Namespace;
-use crate::process::wait_until;
 use crate::topology::Endpoint;
 use crate::wan::{self, Change, ChangeError};
+use fabric::netns::Namespace;
+use fabric::process::wait_until;
 
 /// How long `lab wan` may take to end, and to answer after its start.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -7,11 +7,11 @@ use super::super::circuits::{apply, changes, end_of, far_end};
 use super::super::{Bench, RunError, run_before_others};
 use crate::daemon::Daemon;
 use crate::deployed::Deployed;
-use crate::netns::Namespace;
 use crate::node::Node;
 use crate::topology::Endpoint;
 use crate::verify::failover::CUT;
 use crate::wan::Change;
+use fabric::netns::Namespace;
 
 /// What is no longer as it was before a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

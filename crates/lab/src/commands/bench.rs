@@ -1,27 +1,28 @@
-//! `vtepctl bench`: measures the costs of vtepd on this machine, in memory and over veth links, in
+//! `lab bench`: measures the costs of vtepd on this machine, in memory and over veth links, in
 //! comparison with kernel VXLAN.
 
-use std::io::Write;
+mod report;
+
+use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use frames::clock::{Cold, hot};
 use frames::leaf::Leaf;
 use frames::stage::Stage;
+use lab::progress::OnProgress;
 use testbed::echo::Echo;
 use testbed::measurement::Case;
 use testbed::sender::Input;
 use testbed::stream::{Towards, throughput};
 use testbed::table::{Better, Figure, Row, machine};
 use testbed::{Daemon, Datapath, Measurement, Testbed, Traffic};
-use tokio::signal::unix::{SignalKind, signal};
 
-use crate::arguments::Output;
-use crate::bench_report::{Compared, Figures, VTEPD, What, check_interrupt};
-use crate::output::{Failure, json};
+use crate::arguments::{Bench, Output};
+use crate::output::{Outcome, Progress, interrupt, print, print_json};
+use report::{Compared, Figures, VTEPD, What, check_interrupt};
 
 const LENGTHS: [usize; 2] = [64, 1082];
 const QUEUE_PAIRS: u32 = 64;
@@ -33,68 +34,36 @@ const TIME_BUDGET: Duration = Duration::from_secs(50);
 const MIN_ROUNDS: u8 = 2;
 const MAX_ROUNDS: u8 = 9;
 
-/// What is measured.
-#[derive(Debug, Clone, Args)]
-pub struct Bench {
-    /// vtepd's program [default: beside vtepctl, else in $PATH]
-    #[arg(long, value_name = "PATH")]
-    vtepd: Option<PathBuf>,
-    /// Number of measurements of each; the median is reported [default: as many as fit in a minute]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=100))]
-    rounds: Option<u8>,
-    /// Milliseconds that each is measured for
-    #[arg(long, value_name = "MS", default_value_t = 150, value_parser = clap::value_parser!(u64).range(10..=60_000))]
-    time: u64,
-    /// Only what a frame of 1,082 bytes and a round trip cost on one core
-    #[arg(long)]
-    brief: bool,
-}
-
 /// Measures, and prints the results. An interrupted run ends after the current measurement and
 /// removes everything that it created.
-///
-/// # Errors
-/// Without root, `ip`, `bridge`, `ethtool` or vtepd, when interrupted, and when nothing could be
-/// measured.
-pub async fn run(bench: Bench, output: Output, out: &mut impl Write) -> Result<(), Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-        let (mut signals, stop) = (signal(kind)?, Arc::clone(&stop));
-        tokio::spawn(async move {
-            while signals.recv().await.is_some() {
-                stop.store(true, Ordering::Relaxed);
-            }
-        });
+pub(super) fn run(arguments: &Bench, output: Output) -> Outcome {
+    let progress = Progress::new();
+    let compared = measure(arguments, &|text| progress.report(text))?;
+    drop(progress);
+    if output == Output::Json {
+        return print_json(&compared);
     }
-    let brief = bench.brief;
-    let measuring = tokio::task::spawn_blocking(move || measure(&bench, &stop));
-    let compared = measuring.await.map_err(std::io::Error::other)??;
-    match output {
-        Output::Json => json(out, &compared)?,
-        Output::Table if brief => compared.write_brief(out)?,
-        Output::Table => compared.write(out)?,
-    }
-    Ok(())
+    let text = if arguments.brief { compared.brief() } else { compared.text() };
+    print(text?.trim_end())?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn measure(bench: &Bench, stop: &AtomicBool) -> Result<Compared, Failure> {
+fn measure(bench: &Bench, report: OnProgress) -> Result<Compared, Box<dyn Error>> {
     let began = Instant::now();
-    let input = |error: testbed::Error| Failure::Input(error.to_string());
-    testbed::ready().map_err(input)?;
+    testbed::ready()?;
     let vtepd = program(bench.vtepd.as_deref())?;
     let mut in_memory_rows = Vec::new();
     if !bench.brief {
-        eprintln!("in memory: what one frame costs inside vtepd");
-        in_memory_rows = in_memory().map_err(|error| Failure::Input(error.to_string()))?;
+        report("in memory: what one frame costs inside vtepd")?;
+        in_memory_rows = in_memory()?;
     }
-    let (figures, rounds) = beside_kernel(bench, &vtepd, began, stop).map_err(input)?;
-    Compared::of(machine(), rounds, in_memory_rows, figures)
+    let (figures, rounds) = beside_kernel(bench, &vtepd, began, report)?;
+    Ok(Compared::of(machine(), rounds, in_memory_rows, figures)?)
 }
 
 /// The path of vtepd.
-fn program(named: Option<&Path>) -> Result<PathBuf, Failure> {
-    let missing =
-        |text: String| Failure::Input(format!("{text}; say where it is with --vtepd PATH"));
+fn program(named: Option<&Path>) -> Result<PathBuf, String> {
+    let missing = |text: String| format!("{text}; say where it is with --vtepd PATH");
     if let Some(path) = named {
         return path
             .is_file()
@@ -108,11 +77,11 @@ fn program(named: Option<&Path>) -> Result<PathBuf, Failure> {
         .into_iter()
         .chain(in_path)
         .find(|path| path.is_file())
-        .ok_or_else(|| missing("vtepd is neither beside vtepctl nor in $PATH".to_owned()))
+        .ok_or_else(|| missing("vtepd is neither beside lab nor in $PATH".to_owned()))
 }
 
 /// Costs of one frame inside the worker in nanoseconds, with a warm and with a cold cache.
-fn in_memory() -> Result<Vec<Row>, Box<dyn std::error::Error>> {
+fn in_memory() -> Result<Vec<Row>, Box<dyn Error>> {
     let (leaf, mut cold, mut rows) = (Leaf::default(), Cold::new(), Vec::new());
     for stage in [Stage::Encapsulate, Stage::Decapsulate] {
         for length in LENGTHS {
@@ -142,8 +111,9 @@ fn beside_kernel(
     bench: &Bench,
     vtepd: &Path,
     began: Instant,
-    stop: &AtomicBool,
-) -> Result<(Figures, u8), testbed::Error> {
+    report: OnProgress,
+) -> Result<(Figures, u8), Box<dyn Error>> {
+    let stop = interrupt();
     let testbed = Testbed::new("bench")?;
     let mut figures = Figures::default();
     let datapaths = [(Datapath::SenderOnly, "nobody"), (Datapath::Kernel, "kernel VXLAN")]
@@ -154,8 +124,8 @@ fn beside_kernel(
         let start = Instant::now();
         for (datapath, name) in datapaths.clone() {
             match bench.rounds {
-                Some(rounds) => eprintln!("round {round} of {rounds}: {name}"),
-                None => eprintln!("round {round}: {name}"),
+                Some(rounds) => report(&format!("round {round} of {rounds}: {name}"))?,
+                None => report(&format!("round {round}: {name}"))?,
             }
             let daemon = match datapath.start(&testbed, vtepd) {
                 Ok(daemon) => daemon,
@@ -244,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_missed() {
-        let error = program(Some(Path::new("/no/such/vtepd"))).unwrap_err().to_string();
+        let error = program(Some(Path::new("/no/such/vtepd"))).unwrap_err();
         assert_eq!(error, "there is no vtepd at /no/such/vtepd; say where it is with --vtepd PATH");
     }
 

@@ -1,7 +1,7 @@
-//! The report of `vtepctl bench`: vtepd's figures next to the kernel's, and a verdict.
+//! The report of `lab bench`: vtepd's figures next to the kernel's, and a verdict.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
@@ -9,10 +9,8 @@ use testbed::Datapath;
 use testbed::sender::Input;
 use testbed::table::{Better, Figure, Row};
 
-use crate::output::{Failure, Table};
-
 /// vtepd's datapaths.
-pub const VTEPD: [(Datapath, &str); 3] = [
+pub(super) const VTEPD: [(Datapath, &str); 3] = [
     (Datapath::Offload, "offload"),
     (Datapath::USERSPACE, "userspace"),
     (Datapath::CHOSEN_PORT, "kernel datapath"),
@@ -25,7 +23,7 @@ const ATTEMPTS: u8 = 2;
 
 /// A quantity that is measured for each datapath.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
+pub(super) enum What {
     /// Frames per second that arrive when the sender is not limited.
     Frames { input: Input, length: usize, cores: usize },
     /// Median of the round-trip time.
@@ -72,13 +70,13 @@ impl What {
 ///
 /// # Errors
 /// When the run was interrupted.
-pub fn check_interrupt(stop: &AtomicBool) -> Result<(), testbed::Error> {
+pub(super) fn check_interrupt(stop: &AtomicBool) -> Result<(), testbed::Error> {
     if stop.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
 }
 
 /// The results of all rounds. [`Datapath::SenderOnly`] is the rate of the sender alone.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub(super) struct Figures {
     taken: BTreeMap<(Datapath, What), Vec<f64>>,
     /// The number of rounds without a figure, and the reason in the last of them. Without a `What`,
     /// the whole datapath has no figures.
@@ -90,7 +88,7 @@ impl Figures {
     ///
     /// # Errors
     /// When the run was interrupted.
-    pub fn take<const N: usize>(
+    pub(super) fn take<const N: usize>(
         &mut self,
         stop: &AtomicBool,
         datapath: Datapath,
@@ -118,7 +116,12 @@ impl Figures {
     }
 
     /// Records that one round lacks this quantity, or with `None` all quantities of a datapath.
-    pub fn leave_out(&mut self, datapath: Datapath, what: Option<What>, error: &testbed::Error) {
+    pub(super) fn leave_out(
+        &mut self,
+        datapath: Datapath,
+        what: Option<What>,
+        error: &testbed::Error,
+    ) {
         let (rounds, reason) = self.missing.entry((datapath, what)).or_default();
         *rounds += 1;
         *reason = error.to_string();
@@ -204,7 +207,7 @@ struct LeastGood {
 
 /// The complete results of a run.
 #[derive(Debug, Serialize)]
-pub struct Compared {
+pub(super) struct Compared {
     machine: String,
     /// Number of rounds. Figures are medians.
     rounds: u8,
@@ -220,31 +223,27 @@ impl Compared {
     ///
     /// # Errors
     /// The reason, if no figure of vtepd can be compared with the kernel's.
-    pub fn of(
+    pub(super) fn of(
         machine: String,
         rounds: u8,
         in_memory: Vec<Row>,
         figures: Figures,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, String> {
         let (mut rows, left_out) = (in_memory, figures.left_out());
         rows.extend(figures.rows());
         if !rows.iter().any(|row| row.ratio.is_some()) {
             let why = left_out
                 .first()
                 .map_or_else(String::new, |one| format!(": {}: {}", one.bench, one.reason));
-            return Err(Failure::Input(format!(
-                "nothing could be measured beside kernel VXLAN{why}"
-            )));
+            return Err(format!("nothing could be measured beside kernel VXLAN{why}"));
         }
         let verdict = VTEPD.iter().filter_map(|(_, name)| verdict(&rows, name)).collect();
         Ok(Self { machine, rounds, alike: ALIKE, rows, left_out, verdict })
     }
 
-    /// Writes what a frame costs in each datapath as text, a line for each.
-    ///
-    /// # Errors
-    /// When the output cannot be written.
-    pub fn write_brief(&self, out: &mut impl Write) -> io::Result<()> {
+    /// What a frame costs in each datapath, a line for each.
+    pub(super) fn brief(&self) -> Result<String, fmt::Error> {
+        let mut out = String::new();
         writeln!(
             out,
             "What forwarding costs, beside kernel VXLAN on the same core ({})",
@@ -266,16 +265,14 @@ impl Compared {
         for LeftOut { bench, case, reason, .. } in &self.left_out {
             writeln!(out, "  left out: {bench}, {case}: {reason}")?;
         }
-        Ok(())
+        Ok(out)
     }
 
-    /// Writes the results as text.
-    ///
-    /// # Errors
-    /// When the output cannot be written.
-    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+    /// The results as text.
+    pub(super) fn text(&self) -> Result<String, fmt::Error> {
+        let mut out = String::new();
         writeln!(out, "{}\n", self.machine)?;
-        table(&self.rows).write(out, "")?;
+        out += &table(&self.rows);
         let (rounds, percent) = (self.rounds, ALIKE * 100.0);
         writeln!(
             out,
@@ -301,7 +298,7 @@ impl Compared {
                 direction_of(*direction)
             )?;
         }
-        Ok(())
+        Ok(out)
     }
 }
 
@@ -312,32 +309,40 @@ const fn direction_of(better: Better) -> &'static str {
     }
 }
 
-fn table(rows: &[Row]) -> Table<9> {
+/// The rows under headings. Columns are two spaces apart; empty cells are shown as `-`.
+fn table(rows: &[Row]) -> String {
+    let figure = |figure: f64| {
+        if figure < 1000.0 { format!("{figure:.1}") } else { format!("{figure:.0}") }
+    };
+    let range = |[least, most]: [f64; 2]| format!("{}-{}", figure(least), figure(most));
     let headings =
         ["WHO", "WHAT", "FIGURE", "MIN-MAX", "KERNEL", "MIN-MAX", "UNIT", "BETTER", "TIMES KERNEL"];
-    let mut table = Table::new(headings);
-    for row in rows {
-        let figure = |figure: f64| {
-            if figure < 1000.0 { format!("{figure:.1}") } else { format!("{figure:.0}") }
-        };
-        let range = |range: Option<[f64; 2]>| {
-            range
-                .map(|[least, most]| format!("{}-{}", figure(least), figure(most)))
-                .unwrap_or_default()
-        };
-        table.row([
+    let mut lines = vec![headings.map(str::to_owned)];
+    lines.extend(rows.iter().map(|row| {
+        let cell = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
+        [
             row.bench.clone(),
             row.case.clone(),
             figure(row.vtepd),
-            range(row.range),
-            row.kernel.map(figure).unwrap_or_default(),
-            range(row.kernel_range),
+            cell(row.range.map(range)),
+            cell(row.kernel.map(figure)),
+            cell(row.kernel_range.map(range)),
             row.unit.clone(),
             direction_of(row.better).to_owned(),
-            row.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
-        ]);
+            cell(row.ratio.map(|ratio| format!("{ratio:.2}"))),
+        ]
+    }));
+    let mut widths = [0; 9];
+    for (cell, width) in lines.iter().flat_map(|line| line.iter().zip(&mut widths)) {
+        *width = (*width).max(cell.chars().count());
     }
-    table
+    let mut text = String::new();
+    for line in lines {
+        let cells = line.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}  "));
+        text += cells.collect::<String>().trim_end();
+        text += "\n";
+    }
+    text
 }
 
 /// The verdict on one configuration; `None` if no figure can be compared with the kernel's.
@@ -376,9 +381,7 @@ mod tests {
     }
 
     fn said(rounds: u8, figures: Figures) -> String {
-        let mut text = Vec::new();
-        Compared::of("m".into(), rounds, Vec::new(), figures).unwrap().write(&mut text).unwrap();
-        String::from_utf8(text).unwrap()
+        Compared::of("m".into(), rounds, Vec::new(), figures).unwrap().text().unwrap()
     }
 
     #[test]
@@ -461,7 +464,7 @@ mod tests {
     fn without_a_figure_the_reason_is_told() {
         let mut figures = figures(&[(Datapath::Kernel, What::Sent, 1.0)]);
         figures.leave_out(Datapath::USERSPACE, None, &"vtepd ended before".into());
-        let error = Compared::of("m".into(), 1, Vec::new(), figures).unwrap_err().to_string();
+        let error = Compared::of("m".into(), 1, Vec::new(), figures).unwrap_err();
         assert_eq!(
             error,
             "nothing could be measured beside kernel VXLAN: userspace: vtepd ended before"

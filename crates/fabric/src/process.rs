@@ -146,13 +146,14 @@ fn start_time(pid: i32) -> Option<u64> {
 }
 
 /// The process, its parent, its parent's parent, and so on, without process 1.
-pub(crate) fn ancestry(pid: i32) -> impl Iterator<Item = i32> {
+pub fn ancestry(pid: i32) -> impl Iterator<Item = i32> {
     std::iter::successors(Some(pid), |pid| stat(*pid, 4).filter(|parent| *parent > 1))
 }
 
 /// The command line of a process, arguments separated by spaces. `None` for kernel threads and
 /// processes that have ended.
-pub(crate) fn command_line(pid: i32) -> Option<String> {
+#[must_use]
+pub fn command_line(pid: i32) -> Option<String> {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let text = String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_owned();
     (!text.is_empty()).then_some(text)

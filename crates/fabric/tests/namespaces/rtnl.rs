@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use lab::netns::{Namespace, veth};
-use lab::rtnl::{FdbEntry, Vxlan};
+use fabric::netns::{Namespace, veth};
+use fabric::rtnl::{FdbEntry, Vxlan};
 use root_test::root_test;
 use wire::MacAddr;
 

@@ -1,0 +1,32 @@
+//! The metrics of the vtepd that runs in a namespace.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::netns::Namespace;
+
+/// The address of vtepd's metrics endpoint inside its namespace.
+pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9472);
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Reads the metrics in Prometheus' text format.
+///
+/// # Errors
+/// A message, if vtepd does not answer.
+pub fn read(namespace: &Namespace) -> Result<String, String> {
+    let get = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&ADDRESS, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    namespace
+        .enter(get)
+        .map_err(|error| error.to_string())?
+        .map_err(|error| format!("no metrics: {error}"))
+}

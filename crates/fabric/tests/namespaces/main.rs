@@ -1,0 +1,7 @@
+//! Namespaces and their links.
+
+#![cfg(test)]
+
+mod rtnl;
+
+root_test::main!();
