@@ -21,11 +21,11 @@ pub use listen::{ListenError, Listener};
     reason = "the schema's comments are the documentation, and what has none says it by its name"
 )]
 pub mod v1 {
-    tonic::include_proto!("vtepd.v1");
+    include!("generated/vtepd.v1.rs");
 }
 
 /// The schema as a `FileDescriptorSet`, for reflection.
-pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+pub const DESCRIPTORS: &[u8] = include_bytes!("generated/descriptors.bin");
 
 /// Serialises a number as text.
 pub(crate) fn as_text<S: serde::Serializer>(

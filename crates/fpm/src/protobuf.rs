@@ -13,7 +13,7 @@ use prost::Message as _;
 
 /// Generated from `proto/fpm.proto`.
 mod schema {
-    include!(concat!(env!("OUT_DIR"), "/fpm.rs"));
+    include!("generated/fpm.rs");
 }
 
 use schema::message::Type;

@@ -1,11 +1,12 @@
-//! The pages and pictures that are generated: `docs/reference` from the code and from `--help` of the
+//! The pages, pictures and code that are generated: `docs/reference` from the code and from `--help` of the
 //! programs, `benches/RESULTS.md` from `benches/results/*.json`, and `docs/images/demo.svg` from the
-//! demo's committed figures. `VTEPD_UPDATE_DOCS=1 cargo test -p vtepd-tests --test reference` writes
+//! demo's committed figures, `crates/{api,fpm}/src/generated` from `proto`. `VTEPD_UPDATE_DOCS=1 cargo test -p vtepd-tests --test reference` writes
 //! them. `docs/reference/configuration.md` is generated in `crates/vtepd/src/config/reference.rs`.
 
 mod control_pages;
 mod drop_reasons;
 mod metrics;
+mod schemas;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -45,14 +46,14 @@ fn describe(page: &mut String, program: &Path, name: &str, path: &[String]) {
     }
 }
 
-/// Writes a page, if `VTEPD_UPDATE_DOCS` is set, and compares it with the existing one.
-fn compare(path: &str, page: &str) {
+/// Writes a file, if `VTEPD_UPDATE_DOCS` is set, and compares it with the existing one.
+fn compare(path: &str, content: impl AsRef<[u8]>) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
     if std::env::var_os("VTEPD_UPDATE_DOCS").is_some() {
-        std::fs::write(&file, page).unwrap();
+        std::fs::write(&file, &content).unwrap();
     }
-    let there = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(there == page, "{path} is out of date: see the head of {}", file!());
+    let there = std::fs::read(&file).unwrap_or_default();
+    assert!(there == content.as_ref(), "{path} is out of date: see the head of {}", file!());
 }
 
 #[test]
