@@ -6,7 +6,7 @@ mod report;
 mod setup;
 
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::daemon::{Daemon, DaemonError, Policy};
 use crate::deployed::{Deployed, DeployedError, Host};
@@ -37,6 +37,8 @@ pub(crate) const KERNEL: &str = "kernel";
 const VNIS: usize = 2;
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 const ATTACH_LIMIT: Duration = Duration::from_secs(30);
+/// How often the progress of a measurement is reported.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// The maximum number of measurements of a policy, if routes change meanwhile.
 const ATTEMPTS: u32 = 3;
 
@@ -189,13 +191,14 @@ impl Traffic<'_> {
         let stream =
             Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit)?;
         let before = paths.loads(deployed)?;
-        let mut reported = 0;
+        report(&format!("{name}: sending {} frames", settings.frames))?;
+        let mut reported = Instant::now();
         let (_, arrived) = stream.run(interrupted, |progress| {
-            let percent = progress.sent * 100 / settings.frames.max(1);
-            if percent < reported + 10 {
+            if reported.elapsed() < REPORT_INTERVAL {
                 return Ok(());
             }
-            reported = percent;
+            reported = Instant::now();
+            let percent = progress.sent * 100 / settings.frames.max(1);
             Ok::<_, DemoError>(report(&format!(
                 "{name}: {percent} % of {} frames sent",
                 settings.frames
