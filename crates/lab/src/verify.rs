@@ -17,7 +17,6 @@ use nix::errno::Errno;
 
 use crate::balance::{self, RandomPlacement};
 use crate::converge::STABLE_TIME;
-use crate::daemon;
 use crate::demo::{Figures, KERNEL};
 use crate::deployed::{Deployed, Overlay};
 use crate::progress::{Interrupted, OnProgress};

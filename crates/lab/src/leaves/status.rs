@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{LeavesError, label, leaves, value};
 use crate::balance::{floor, mmr};
-use crate::daemon::{self, Policy};
+use crate::daemon::Policy;
 use crate::deployed::{Deployed, DeployedError};
 use crate::fabric::Fabric;
 use crate::progress::OnProgress;

@@ -333,8 +333,10 @@ fn table(rows: &[Row]) -> String {
         ]
     }));
     let mut widths = [0; 9];
-    for (cell, width) in lines.iter().flat_map(|line| line.iter().zip(&mut widths)) {
-        *width = (*width).max(cell.chars().count());
+    for line in &lines {
+        for (cell, width) in line.iter().zip(&mut widths) {
+            *width = (*width).max(cell.chars().count());
+        }
     }
     let mut text = String::new();
     for line in lines {
