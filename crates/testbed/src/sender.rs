@@ -136,7 +136,7 @@ impl Sender {
         (sent, start.elapsed())
     }
 
-    /// Sends [`BETWEEN_LOOKS`] super-frames from `index` on, modulo their number. Returns the
+    /// Sends [`SUPER_FRAMES_PER_CALL`] super-frames from `index` on, modulo their number. Returns the
     /// number of frames in them.
     pub fn send_some(&mut self, index: usize) -> u64 {
         let index = index % self.super_frames.len().max(1);
