@@ -22,9 +22,8 @@ use wire::number::PORT_ROCE;
 pub use bench::{Bench, BenchError, bench};
 pub use perftest::{ControlError, PORT};
 pub use session::{Kind, Requests, Session, SessionError, Side, connect, serve};
-pub use transmit::cut_super_frames;
+pub use transmit::{Transmit, cut_super_frames};
 
-use self::transmit::Transmit;
 use crate::packet::{BATCH, Interface, PacketError};
 
 /// Frames that the kernel holds while the endpoint does not run.

@@ -179,10 +179,6 @@ mod tests {
 
     #[test]
     fn one_works_on_a_fabric_at_a_time() {
-        if !nix::unistd::geteuid().is_root() {
-            println!("SKIPPED one_works_on_a_fabric_at_a_time: needs root");
-            return;
-        }
         let name = format!("state-test-{}", std::process::id());
         let lock = State::lock(&name).unwrap();
         assert!(matches!(State::lock(&name), Err(StateError::Busy(_))));

@@ -6,6 +6,7 @@
 //! frame leaves before its time.
 
 mod control;
+mod faults;
 mod frame;
 mod links;
 mod report;
@@ -363,7 +364,13 @@ impl Wan {
     /// Opens interfaces that have appeared and closes those that were deleted. Then propagates
     /// carrier changes.
     fn find_ports(&mut self) -> Result<(), WanError> {
+        self.find_ports_after(|| ())
+    }
+
+    /// `listed` runs when the interfaces have been listed. They may then be others.
+    fn find_ports_after(&mut self, listed: impl FnOnce()) -> Result<(), WanError> {
         let links = links::all().map_err(io_error("list interfaces"))?;
+        listed();
         (self.listed, self.list_again) = (self.start.elapsed(), None);
         self.ports.iter_mut().try_for_each(|port| port.find(links.get(&port.name)))?;
         self.propagate_carrier(&links)
@@ -495,4 +502,14 @@ fn io_error(action: &'static str) -> impl Fn(io::Error) -> WanError {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_circuit_is_two_interfaces() {
+        assert_eq!("a1:b1".parse::<Circuit>().unwrap(), Circuit(["a1".into(), "b1".into()]));
+        for wrong in ["a1", "a1:", ":b1", "a:a", "a:b:c", ""] {
+            wrong.parse::<Circuit>().unwrap_err();
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod netns;
 mod rtnl;
 
 root_test::main!();

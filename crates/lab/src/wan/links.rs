@@ -55,7 +55,7 @@ impl Watch {
         watch(group)
     }
 
-    #[cfg(test)]
+    /// Only tests do without.
     pub(super) fn without_notifications() -> io::Result<Self> {
         watch(0)
     }

@@ -139,7 +139,7 @@ impl Socket {
         own.is_some_and(|own| own.ifindex() == interface.link.ifindex())
     }
 
-    #[cfg(test)]
+    /// Only tests replace it.
     pub(super) fn replace(&mut self, descriptor: OwnedFd) {
         self.descriptor = descriptor;
     }

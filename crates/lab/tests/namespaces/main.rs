@@ -5,7 +5,9 @@
 mod command_line;
 mod fabric;
 mod roce;
+mod super_frames;
 mod wan;
+mod wan_faults;
 mod workload;
 
 root_test::main!();

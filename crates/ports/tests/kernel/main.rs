@@ -3,5 +3,6 @@
 #![cfg(test)]
 
 mod ring;
+mod tap;
 
 root_test::main!();

@@ -4,5 +4,6 @@
 
 mod features;
 mod longest_frame;
+mod scheduling;
 
 root_test::main!();
