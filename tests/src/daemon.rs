@@ -189,6 +189,22 @@ impl Vtepd {
         found.unwrap_or_else(|| panic!("no thread '{name}'"))
     }
 
+    /// The CPU time of the thread with this name so far (`schedstats.rst`).
+    #[must_use]
+    pub fn cpu_time(&self, thread: &str) -> Duration {
+        let line = std::fs::read_to_string(self.thread(thread).join("schedstat")).unwrap();
+        Duration::from_nanos(line.split(' ').next().unwrap().parse().unwrap())
+    }
+
+    /// The CPU time of the thread with this name during [`QUIET`](crate::QUIET), in percent of a
+    /// core.
+    #[must_use]
+    pub fn cpu_use(&self, thread: &str) -> u128 {
+        let (before, start) = (self.cpu_time(thread), Instant::now());
+        crate::quiet();
+        (self.cpu_time(thread) - before).as_nanos() * 100 / start.elapsed().as_nanos()
+    }
+
     /// Runs vtepctl in vtepd's namespace until it exits.
     #[must_use]
     pub fn ctl(&self, arguments: &[&str]) -> Output {

@@ -1,4 +1,5 @@
-//! The cost of a publication depends on what changed, not on the size of the tables.
+//! The cost of a publication depends on what changed, not on the size of the tables: with many times
+//! as many entries it takes little longer. How long is measured in `benches/src/state`.
 
 #![cfg(test)]
 
@@ -35,27 +36,39 @@ fn median(
     times[times.len() / 2]
 }
 
-#[test]
-fn one_change_among_100000_macs() {
+/// The median time of a publication when one of so many MAC addresses moves.
+fn a_mac_moves(macs: u32) -> Duration {
     let vteps = ["10.0.0.12", "10.0.0.13", "10.0.0.14"];
     let mut state = state_after(leaf().into_iter().chain(underlay()));
     let vtep = |n: u32| vteps[n as usize % vteps.len()];
-    apply(&mut state, (0..100_000).map(|n| remote(New, numbered(n), vtep(n))));
-    assert_eq!(table(&state.build()).unwrap().fdb.len(), 100_000);
+    apply(&mut state, (0..macs).map(|n| remote(New, numbered(n), vtep(n))));
+    assert_eq!(table(&state.build()).unwrap().fdb.len(), macs as usize);
     let time = median(&mut state, 101, |n| remote(New, numbered(n), vtep(n + 1)));
-    println!("one of 100,000 MACs moves: {time:?} a publication");
-    // The target is 1 ms in a release build; the bound leaves room for a debug build on a busy
-    // machine.
-    assert!(time < Duration::from_millis(20), "{time:?}");
+    println!("one of {macs} MACs moves: {time:?} a publication");
+    time
+}
+
+#[test]
+fn one_change_among_100000_macs() {
+    let [few, many] = [200, 100_000].map(a_mac_moves);
+    // 500 times as many.
+    assert!(many < 50 * few, "{many:?} and {few:?}");
 }
 
 #[test]
 fn one_change_among_4000_vnis() {
+    let [few, many] = [20, 4000].map(a_mac_appears);
+    // 200 times as many.
+    assert!(many < 40 * few, "{many:?} and {few:?}");
+}
+
+/// The median time of a publication when a MAC address appears in one of so many VNIs.
+fn a_mac_appears(vnis: u32) -> Duration {
     let mut state = state_after(underlay());
     apply(&mut state, [local_address(New), link(ethernet(UP1, "up1")), link(ethernet(UP2, "up2"))]);
     let vxlan_of = |n: u32| 100_000 + n;
     let mut fdb = Vec::new();
-    for n in 1..=4000 {
+    for n in 1..=vnis {
         apply(
             &mut state,
             [
@@ -72,11 +85,12 @@ fn one_change_among_4000_vnis() {
     let start = Instant::now();
     state.resync(Dump::Fdb, fdb);
     let update = state.build();
-    println!("4,000 VNIs with 25 VTEPs each at once: {:?}", start.elapsed());
-    assert_eq!(update.plan.vnis.len(), 4000);
+    println!("{vnis} VNIs with 25 VTEPs each at once: {:?}", start.elapsed());
+    assert_eq!(update.plan.vnis.len(), vnis as usize);
     let time = median(&mut state, 101, |n| {
-        Message::Fdb(New, remote_of(vxlan_of(1 + n), numbered(9_999_999), "10.0.0.103"))
+        let mac = numbered(9_999_999 + n / vnis);
+        Message::Fdb(New, remote_of(vxlan_of(1 + n % vnis), mac, "10.0.0.103"))
     });
-    println!("a MAC appears in one of 4,000 VNIs: {time:?} a publication");
-    assert!(time < Duration::from_millis(20), "{time:?}");
+    println!("a MAC appears in one of {vnis} VNIs: {time:?} a publication");
+    time
 }

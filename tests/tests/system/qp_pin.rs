@@ -156,10 +156,10 @@ pub fn watched_by_bfd(lab: &Lab, far: (&str, &str), story: &str) {
     // While sessions are up, each path is probed once a second instead of 100 times, and each of
     // about 126 other pairs every 15 s on average, in two ways.
     let probes = || leaf.ask(&["path", "--vtep", vtep])[0]["probes"].as_u64().unwrap();
-    let before = probes();
+    let (before, start) = (probes(), Instant::now());
     std::thread::sleep(Duration::from_secs(1));
-    let sent = probes() - before;
-    assert!(sent <= 50, "{sent} probes");
+    let (sent, seconds) = (probes() - before, start.elapsed().as_secs_f64());
+    assert!(sent as f64 <= 50.0 * seconds, "{sent} probes in {seconds} s");
     leave_and_return(lab, &leaf, stream, far, story);
     let stream = Stream::start(&lab.host, &lab.far, rate, 0x7105);
     leaf.wait_for("a session on each path", are_up);
@@ -180,6 +180,8 @@ fn leave_and_return(
     story: &str,
 ) {
     let placed_before = placed(leaf);
+    let dead = || leaf.metrics().find("vtepd_queue_pair_moves_total{reason=\"dead\"}");
+    let dead_before = dead().unwrap_or(0);
     // A router drops what is for the far leaf. Its links stay up.
     ip(&lab.routers[0], &format!("route replace blackhole {vtep}"));
     wait_for("all queue pairs on the living path", || on_uplinks(leaf).len() == 1);
@@ -197,15 +199,15 @@ fn leave_and_return(
         assert_eq!(of.reordered, 0);
     }
     assert!(lost_of_moved > 0);
-    // 40 ms on an idle machine. Others may run beside this test.
-    assert!(milliseconds < 150.0, "{milliseconds} ms");
+    // Each has moved once, because its path was found dead, and not later for balance. How long that
+    // takes is measured in `lab verify` and checked without a clock in `crates/pathmap/tests`.
+    assert_eq!(dead().map(|now| now - dead_before), Some(QUEUE_PAIRS as u64 / 2));
 
     // It returns.
     let returned = Instant::now();
     ip(&lab.routers[0], &format!("route replace {vtep} via {via}"));
     wait_for("the queue pairs to be even again", || on_uplinks(leaf) == even());
     println!("{story}: even again after {} ms", returned.elapsed().as_millis());
-    assert!(returned.elapsed() < Duration::from_secs(5));
     let again = placed(leaf);
     assert!(
         again.iter().all(|(number, (_, moves))| moves - placed_after[number].1 <= 1),

@@ -353,11 +353,8 @@ fn it_ends_while_a_station_goes_on_talking() {
     let rate = Rate { frames: 2000, queue_pairs: 4, payload: 64 };
     let stream = Stream::start(&lab.host, &lab.far, rate, 0x656e_6473);
     stream.pass(200);
-    let told = Instant::now();
     let (status, log) = vtepd.terminate();
     assert!(status.success(), "{log}");
-    // It would otherwise never stop.
-    assert!(told.elapsed() < Duration::from_secs(3), "{:?}", told.elapsed());
     let _ = stream.finish();
 }
 
@@ -428,11 +425,10 @@ fn what_is_not_there_is_named_and_the_kernel_answers_nobody() {
     wait_for("the port to be free", || answer(4789) == ErrorKind::ConnectionRefused);
 }
 
-/// CPU time of the worker so far, in clock ticks (proc_pid_stat(5)).
-fn worker_ticks(vtepd: &Vtepd) -> u64 {
-    let stat = std::fs::read_to_string(vtepd.thread("worker").join("stat")).unwrap();
-    let behind_name = stat.rsplit_once(')').unwrap().1;
-    behind_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+/// The worker sleeps most of the time.
+fn assert_worker_sleeps(vtepd: &Vtepd, after: &str) {
+    let percent = vtepd.cpu_use("worker");
+    assert!(percent < 20, "the worker uses {percent} % of a core {after}");
 }
 
 /// A port that is down or deleted must not keep the worker awake.
@@ -443,10 +439,7 @@ fn a_port_that_is_down_or_gone_costs_no_cpu() {
     for change in ["link set hq10 down\n", "link set hq10 up\n", "link del hq10\n"] {
         ip(&lab.leaf, change);
         sockets::ping(&lab.host, lab.far.ip(), 3, 100, &[]);
-        let (start, before) = (Instant::now(), worker_ticks(&vtepd));
-        std::thread::sleep(Duration::from_secs(1));
-        let (passed, used) = (start.elapsed(), worker_ticks(&vtepd) - before);
-        assert!(used < 20, "{used} of 100 ticks a second in {passed:?} after {change}");
+        assert_worker_sleeps(&vtepd, &format!("after {change}"));
     }
 }
 
@@ -464,9 +457,7 @@ fn a_tap_that_is_deleted_is_that_ports_end_alone() {
     vtepd.wait_for_log("the TAP tap10 cannot be read any more");
     vtepd.wait_for_log("an access port is gone, and the others forward on");
     sockets::ping(&lab.host, lab.far.ip(), 10, 100, &[]);
-    let before = worker_ticks(&vtepd);
-    std::thread::sleep(Duration::from_secs(1));
-    assert!(worker_ticks(&vtepd) - before < 20, "the worker does not sleep");
+    assert_worker_sleeps(&vtepd, "after a TAP is gone");
     // Flooded frames go to all other ports.
     inject(
         &lab.host.ns,
@@ -519,9 +510,7 @@ fn a_port_comes_back_when_its_interface_does() {
     sockets::ping(&lab.host, lab.next.ip(), 3, 100, &[]);
     sockets::ping(&lab.next, lab.far.ip(), 3, 100, &[]);
     assert!(described(&lab, "tap10").is_some());
-    let before = worker_ticks(&vtepd);
-    std::thread::sleep(Duration::from_secs(1));
-    assert!(worker_ticks(&vtepd) - before < 20, "the worker does not sleep");
+    assert_worker_sleeps(&vtepd, "after both are back");
     let (status, log) = vtepd.terminate();
     assert!(status.success(), "{log}");
 }

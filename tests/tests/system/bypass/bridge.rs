@@ -76,7 +76,6 @@ fn the_bridge_hears_at_once_of_a_host_that_it_has_lost() {
     let host = lab.host.mac();
     let there = Stream::start(&lab.host, &lab.far, RATE, 0x92);
     let back = Stream::start(&lab.far, &lab.host, RATE, 0x93);
-    let mut late = Vec::new();
     for round in 0..8 {
         for word in [
             remote_mac(host, VNI, PEER),
@@ -84,21 +83,20 @@ fn the_bridge_hears_at_once_of_a_host_that_it_has_lost() {
             format!("fdb replace {host} dev hq10 master dynamic"),
         ] {
             there.pass(300);
-            let before = steering(&vtepd.metrics(), "port_bypassed");
+            let metrics = vtepd.metrics();
+            let before = steering(&metrics, "port_bypassed");
+            let by_the_bridge = steering(&metrics, "port_passed");
             bridge(&lab.leaf, &word);
-            let begun = Instant::now();
             wait_for("the bridge to learn", || in_fdb(&lab, "hp10", host));
-            late.push(begun.elapsed());
+            // It learns from a frame that lost the bypass. A refresh is not counted here.
+            let passed = steering(&vtepd.metrics(), "port_passed");
+            assert!(passed > by_the_bridge, "round {round}: {word}");
             back.pass(100);
             // The host has the bypass again soon.
             vtepd.wait_for("the bypass", |m| steering(m, "port_bypassed") > before + 100);
             assert!(in_fdb(&lab, "hp10", host), "round {round}: {word}");
         }
     }
-    late.sort_unstable();
-    println!("the bridge has the host again after {late:?}");
-    // The bridge learns within milliseconds. A refresh would take half a second on average.
-    assert!(late[late.len() / 2] < Duration::from_millis(100), "{late:?}");
     there.finish_whole();
     let _ = back.finish();
 }
@@ -255,7 +253,7 @@ fn a_port_with_a_feature_of_the_bridge_has_no_bypass() {
 #[root_test]
 fn a_host_that_takes_its_port_along_is_reached_behind_its_vtep() {
     let lab = Lab::new("scgone");
-    let _vtepd = start(&lab, "tcx");
+    let vtepd = start(&lab, "tcx");
     let mover = MacAddr([2, 0, 0, 0, 0, 0x66]);
     let machine = Namespace::create(format!("{}-mv", lab.leaf.name())).unwrap();
     let to_mover =
@@ -265,7 +263,6 @@ fn a_host_that_takes_its_port_along_is_reached_behind_its_vtep() {
     let arrivals = |ns: &Namespace, interface: &str| {
         Capture::start(ns, interface, move |frame| frame.get(..6) == Some(&mover.0[..]))
     };
-    let mut late = Vec::new();
     for round in 0..9 {
         netns::veth((&machine, "eth1"), (&lab.leaf, "mv10"), 1500).unwrap();
         ip(&lab.leaf, "link set mv10 master br10");
@@ -291,12 +288,12 @@ fn a_host_that_takes_its_port_along_is_reached_behind_its_vtep() {
             ip(&lab.leaf, &goes);
         }
         let there = arrivals(&lab.far.ns, ETH);
-        let begun = Instant::now();
-        wait_for(&format!("a frame there, in round {round}"), || {
-            inject(&lab.host.ns, ETH, std::slice::from_ref(&to_mover));
-            there.count() > 0
+        // From when vtepd knows, no frame is lost.
+        wait_for(&format!("vtepd to know, in round {round}"), || {
+            vtepd.place(mover) == Some(PEER.to_string())
         });
-        late.push(begun.elapsed());
+        inject(&lab.host.ns, ETH, std::slice::from_ref(&to_mover));
+        there.wait(1);
         quiet();
         // It arrives only there.
         let (before, elsewhere) = (there.count(), arrivals(&lab.farther.ns, ETH));
@@ -312,13 +309,6 @@ fn a_host_that_takes_its_port_along_is_reached_behind_its_vtep() {
             ip(&lab.peer, "link del mv10");
         }
     }
-    late.sort_unstable();
-    println!(
-        "reached there after at most {:?}, median {:?}",
-        late[late.len() - 1],
-        late[late.len() / 2]
-    );
-    assert!(late[late.len() / 2] < Duration::from_millis(100), "{late:?}");
 }
 
 /// A far host appears on a new port while its peer keeps sending to it. If vtepd watches the port
