@@ -2,6 +2,7 @@
 //! length of files and functions, and circles of imports.
 
 mod cycles;
+mod oldest_rust;
 mod sizes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -215,6 +216,8 @@ fn every_member_inherits_the_lints() {
     for (group, lint) in [
         ("rust", "missing_docs"),
         ("rust", "unsafe_code"),
+        ("clippy", "incompatible_msrv"),
+        ("clippy", "undocumented_unsafe_blocks"),
         ("clippy", "unwrap_used"),
         ("clippy", "expect_used"),
         ("clippy", "panic"),

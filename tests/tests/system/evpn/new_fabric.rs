@@ -71,7 +71,7 @@ fn path_map_is_that_of_the_routers(topology: &str) {
     const SAMPLE: usize = 3;
     let topology = Topology::load(topology.as_ref()).unwrap();
     let vtepctl = ctl_program().display().to_string();
-    let said = node("leaf1").run(&[&vtepctl, "-o", "json", "path"]).unwrap();
+    let said = node("leaf1").run(&[vtepctl.as_str(), "-o", "json", "path"]).unwrap();
     let map = serde_json::from_str::<Value>(&said).unwrap()[0].take();
     let ends = ["local", "vtep"].map(|end| map[end].as_str().unwrap());
     let paths = map["paths"].as_array().unwrap();
