@@ -56,9 +56,8 @@ impl Job {
     /// Jobs with a lower number begin first.
     pub(crate) fn order(&self) -> u8 {
         match self.kind {
-            Kind::Command => 0,
-            Kind::Root | Kind::Alone => 1,
-            Kind::Others => 2,
+            Kind::Root | Kind::Alone => 0,
+            Kind::Others | Kind::Command => 1,
         }
     }
 

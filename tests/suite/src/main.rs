@@ -1,8 +1,8 @@
 //! Runs the tests of the workspace. `tests/run` calls it when everything is built.
 //!
 //! Root tests run in a process each, as many at once as the machine allows: namespaces isolate
-//! them. The other test targets and the commands of `--beside` run among them. Then the tests marked
-//! `#[root_test(alone)]` run one after another. A test that failed gets a second try with nothing
+//! them. The other test targets run among them, and the commands of `--beside`, one after another.
+//! Then the tests marked `#[root_test(alone)]` run, each alone. A test that failed gets a second try with nothing
 //! beside it. It counts as passed then, but the end of the output and the history name it.
 //!
 //! Logs and reports are kept in `target/suite`.
@@ -40,7 +40,7 @@ struct Arguments {
     /// Only the tests that are marked `#[ignore]`
     #[arg(long)]
     ignored: bool,
-    /// Also run a shell command, beside the tests
+    /// Also run a shell command beside the tests; several run one after another
     #[arg(long, value_name = "NAME=COMMAND")]
     beside: Vec<String>,
     /// Only tests whose name contains this
@@ -62,22 +62,28 @@ fn run(arguments: &Arguments) -> Result<bool, Error> {
     let start = Instant::now();
     let folder = folder()?;
     let targets = targets::built(&arguments.target)?;
-    let (mut beside, mut alone) = (Vec::new(), Vec::new());
-    for command in &arguments.beside {
-        let (name, command) = command.split_once('=').ok_or(Error::Beside)?;
-        beside.push(Job::command(name, command));
-    }
+    let command = |text: &String| {
+        let (name, command) = text.split_once('=').ok_or(Error::Beside)?;
+        Ok(Job::command(name, command))
+    };
+    let commands: Vec<Job> = arguments.beside.iter().map(command).collect::<Result<_, Error>>()?;
+    let (mut together, mut alone) = (Vec::new(), Vec::new());
     for target in &targets {
         for job in target.jobs(arguments.filter.as_deref(), arguments.ignored)? {
-            if job.is_alone() { alone.push(job) } else { beside.push(job) }
+            if job.is_alone() { alone.push(job) } else { together.push(job) }
         }
     }
-    // Commands take longest, then the stories; what is short fills the gaps at the end.
-    beside.sort_by_key(Job::order);
+    // The stories take longest; what is short fills the gaps at the end.
+    together.sort_by_key(Job::order);
     let at_once = arguments.jobs.unwrap_or_else(schedule::at_once);
-    println!("{} jobs, {at_once} at once, then {} alone", beside.len(), alone.len());
+    println!("{} jobs, {at_once} at once, then {} alone", together.len(), alone.len());
     let signals = schedule::Signals::new()?;
-    let mut done = schedule::run(beside, at_once, &folder, &signals)?;
+    let mut done = std::thread::scope(|scope| {
+        let commands = scope.spawn(|| schedule::run(commands, 1, &folder, &signals));
+        let mut done = schedule::run(together, at_once, &folder, &signals)?;
+        done.extend(commands.join().unwrap_or(Err(Error::Interrupted))?);
+        Ok::<_, Error>(done)
+    })?;
     done.extend(schedule::run(alone, 1, &folder, &signals)?);
     try_again(&mut done, &folder, &signals)?;
     let report = report::Report::new(&done, start.elapsed());
