@@ -6,6 +6,8 @@
 //! - [`counters`]: interface counters
 //! - [`metrics`]: the metrics of a vtepd in a namespace
 
+mod settings;
+
 pub mod counters;
 pub mod metrics;
 pub mod netns;

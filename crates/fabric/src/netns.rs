@@ -17,6 +17,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::process::{Process, ProcessError};
 use crate::rtnl::{Rtnl, RtnlError, VethEnd};
+use crate::settings;
 
 const RUN_NETNS: &str = "/run/netns";
 
@@ -54,6 +55,16 @@ pub enum NetnsError {
         name: String,
         /// The error.
         error: RtnlError,
+    },
+    /// A setting could not be given the kernel's default.
+    #[error("cannot set {} in network namespace '{name}' as the kernel does by default: make /proc/sys writable", .path.display())]
+    Setting {
+        /// The namespace.
+        name: String,
+        /// The setting, below `/proc/sys`.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
     },
     /// `setns(2)` failed. It needs `CAP_SYS_ADMIN`.
     #[error("cannot enter network namespace '{name}'")]
@@ -100,7 +111,8 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Creates the namespace and sets its loopback interface up. Dropping the value deletes it.
+    /// Creates the namespace with the kernel's default settings, whatever the machine's are, and
+    /// sets its loopback interface up. Dropping the value deletes it.
     ///
     /// # Errors
     /// [`NetnsError::Create`] if the name exists already or the caller is not root.
@@ -108,8 +120,22 @@ impl Namespace {
         let name = name.into();
         bind(&name).map_err(|cause| NetnsError::Create { name: name.clone(), cause })?;
         let namespace = Self { name, owned: true };
+        namespace.set_defaults()?;
         namespace.rtnl(|rtnl| rtnl.set_up("lo", true))?;
         Ok(namespace)
+    }
+
+    /// Gives the settings that a new namespace inherits from the machine, below `net.ipv4.conf` and
+    /// `net.ipv6.conf`, the kernel's defaults: for `all` interfaces and those to come.
+    ///
+    /// # Errors
+    /// [`NetnsError::Setting`] if `/proc/sys` is read-only and a setting differs.
+    pub fn set_defaults(&self) -> Result<(), NetnsError> {
+        self.enter(settings::set_defaults)?.map_err(|(path, source)| NetnsError::Setting {
+            name: self.name.clone(),
+            path,
+            source,
+        })
     }
 
     /// Opens an existing namespace. Dropping the value leaves it in place.

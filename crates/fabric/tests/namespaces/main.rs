@@ -4,5 +4,6 @@
 
 mod netns;
 mod rtnl;
+mod settings;
 
 root_test::main!();
