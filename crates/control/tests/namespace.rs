@@ -11,6 +11,7 @@ use std::future::Future;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use control::{
@@ -18,7 +19,6 @@ use control::{
     State, Status, Update, Warning,
 };
 use netlink::Kernel;
-use nix::sched::{CloneFlags, unshare};
 use tables::VniSource::Netdev;
 use tokio::sync::{mpsc, watch};
 use wire::{MacAddr, Vni};
@@ -33,7 +33,6 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const VXLAN: u32 = 5;
 
 const LEAF: &str = "
-    link set lo up
     link add up1 index 2 type veth peer name spine index 102
     link add up2 index 3 type veth peer name spine2 index 103
     link add br10010 index 4 type bridge
@@ -52,16 +51,17 @@ const LEAF: &str = "
     neigh replace 10.1.0.1 lladdr 02:00:00:00:00:e1 dev up1
     route add 10.0.0.12/32 via 10.1.0.1";
 
-/// Runs `story` on a thread with its own network namespace.
+/// Runs `story` on a thread in a network namespace of its own.
 fn in_a_namespace<F: Future<Output = ()>>(story: impl FnOnce() -> F + Send + 'static) {
-    let thread = std::thread::spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace; this test needs root");
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let namespace = fabric::Namespace::create(format!("vtc-{}-{number}", std::process::id()))
+        .expect("a network namespace; this test needs root");
+    let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         tokio::task::LocalSet::new().block_on(&runtime, story());
-    });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
+    };
+    namespace.enter(run).unwrap();
 }
 
 /// Runs many `ip` or `bridge` commands in one process, one on each line.

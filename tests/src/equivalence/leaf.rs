@@ -102,7 +102,6 @@ impl Leaf {
             let namespace = namespace.expect("create a namespace");
             for family in ["all", "default"] {
                 sysctl(&namespace, &format!("ipv6/conf/{family}/disable_ipv6"), "1");
-                sysctl(&namespace, &format!("ipv4/conf/{family}/rp_filter"), "0");
             }
             // No rate limits, because ICMP messages are counted.
             sysctl(&namespace, "ipv4/icmp_ratelimit", "0");

@@ -90,8 +90,6 @@ impl Routed {
             for (name, value) in [
                 ("ipv6/conf/all/disable_ipv6", "1"),
                 ("ipv6/conf/default/disable_ipv6", "1"),
-                ("ipv4/conf/all/rp_filter", "0"),
-                ("ipv4/conf/default/rp_filter", "0"),
                 ("ipv4/ip_forward", "1"),
                 ("ipv4/fib_multipath_hash_policy", "3"),
                 ("ipv4/fib_multipath_hash_fields", "55"),

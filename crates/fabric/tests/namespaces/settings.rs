@@ -29,7 +29,7 @@ fn settings(namespace: &Namespace) -> Vec<String> {
 
 #[root_test]
 fn a_namespace_gets_the_kernels_defaults_whatever_it_inherited() {
-    let name = |end: &str| format!("fab-settings-{}-{end}", std::process::id());
+    let name = |end: &str| format!("lab-settings-{}-{end}", std::process::id());
     let [fresh, changed] = ["a", "b"].map(|end| Namespace::create(name(end)).unwrap());
     let write = || {
         for (path, value) in OF_A_MACHINE {

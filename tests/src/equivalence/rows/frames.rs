@@ -64,6 +64,15 @@ pub const OUTER: &[Row] = &[
         "to somebody else's address",
         &[tunnel(Tunnel { destination: Ipv4Addr::new(10, 0, 0, 9), ..PEERS })],
     ),
+    // With a route, because the kernel limits its ICMP errors about missing routes to five, and then
+    // one a second, on the whole machine (`net.ipv4.route.error_burst`, ip_error() in
+    // net/ipv4/route.c).
+    Row::new(
+        "to somebody else's address, and the leaf is a router",
+        "sysctl -qw net.ipv4.ip_forward=1; ip route add 10.0.0.9 via 10.1.2.2 dev up2",
+        "sysctl -qw net.ipv4.ip_forward=0; ip route del 10.0.0.9",
+    )
+    .also(&[tunnel(Tunnel { destination: Ipv4Addr::new(10, 0, 0, 9), ..PEERS })]),
     row("to a broadcast address", &[tunnel(Tunnel { destination: Ipv4Addr::BROADCAST, ..PEERS })]),
     row(
         "to a multicast group",

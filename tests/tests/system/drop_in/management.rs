@@ -21,7 +21,6 @@ impl Management {
     pub fn of(lab: &Lab, case: &str) -> Self {
         let ns = Namespace::create(namespace_name(case, "mgmt")).unwrap();
         sysctl(&ns, "ipv4/ip_forward", "1");
-        sysctl(&ns, "ipv4/conf/all/rp_filter", "0");
         ip(
             &ns,
             &format!("link add clab type bridge\naddr add {GATEWAY}/24 dev clab\nlink set clab up"),
