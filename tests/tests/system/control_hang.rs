@@ -2,7 +2,6 @@
 
 use std::io::{PipeReader, Read as _};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;

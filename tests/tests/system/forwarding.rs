@@ -1,6 +1,6 @@
 //! Frames between hosts behind a leaf with vtepd and hosts behind kernel VXLAN.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lab::random::{Random, SEED};
 use pipeline::Frame;

@@ -20,8 +20,6 @@ use wire::MacAddr;
 /// A higher rate than any machine's veth links carry, so the sender sends as fast as it can.
 const RATE: u32 = 5_000_000;
 const QUEUE_PAIRS: usize = 64;
-/// Maximum time of an answer on a busy machine.
-const ANSWER: Duration = Duration::from_secs(2);
 
 /// The gauge of remote MAC addresses.
 const MACS: &str = "vtepd_vni_remote_macs{vni=\"10\"}";

@@ -4,7 +4,6 @@
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use fabric::process::Process;
 use root_test::root_test;
