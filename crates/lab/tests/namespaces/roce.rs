@@ -8,7 +8,7 @@ use lab::random::SEED;
 use lab::roce::{Limit, Sink, Source, SourcePort, connections};
 use root_test::root_test;
 
-#[root_test]
+#[root_test(alone)]
 fn all_that_a_source_sends_arrives_in_order() {
     let name = format!("lab-roce-{}", std::process::id());
     let [a, b] = ["a", "b"].map(|end| Namespace::create(format!("{name}-{end}")).unwrap());

@@ -14,7 +14,8 @@ use super::stream::Stream;
 /// Waits until BFD has ended the session of a router with a neighbour: a hold timer would take longer.
 fn wait_for_bfd(fabric: &ScaleAcross, router: &str, neighbour: &str) {
     let why = || {
-        let said = fabric.run(router, "vtysh -c 'show bgp neighbors json'");
+        let command = ["vtysh", "-c", "show bgp neighbors json"];
+        let said = fabric.node(router).run(&command).unwrap();
         let neighbours: Value = serde_json::from_str(&said).unwrap();
         let all = neighbours.as_object().unwrap().values();
         let of = all.clone().find(|found| found["hostname"] == neighbour);
