@@ -4,6 +4,7 @@
 //! - [`lab`]: the network
 //! - [`daemon`]: vtepd as a child process, its metrics and its log
 //! - [`memory`]: vtepd's allocations
+//! - [`stopped`]: a thread of another process that stands still
 //! - [`canonical`]: vtepd's tables and the kernel's, to compare them entry by entry
 //! - [`frames`]: builders for inner and outer frames
 //! - [`nftables`]: adds and removes nftables rules
@@ -33,6 +34,7 @@ pub mod nftables;
 pub mod outer;
 pub mod programs;
 pub mod sockets;
+pub mod stopped;
 pub mod stream;
 
 pub use capture::Capture;

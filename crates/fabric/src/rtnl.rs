@@ -291,6 +291,15 @@ impl Rtnl {
         self.wait(|| format!("add a route to {to}"), request.execute())
     }
 
+    /// Deletes a route.
+    ///
+    /// # Errors
+    /// [`RtnlError::Rejected`], with `ESRCH` if there is no such route.
+    pub fn delete_route(&self, route: &Route) -> Result<()> {
+        let request = self.handle.route().del(route.deletion());
+        self.wait(|| "delete a route".to_owned(), request.execute())
+    }
+
     /// Adds or replaces a permanent neighbour entry.
     ///
     /// # Errors

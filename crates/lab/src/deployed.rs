@@ -4,13 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use nix::errno::Errno;
 use wire::MacAddr;
 
 use crate::arp::announce;
+use crate::entries::{Entries, Entry};
 use crate::packet::Interface;
 use crate::topology::{Endpoint, Topology};
 use fabric::netns::{self, Namespace, NetnsError};
-use fabric::rtnl::{FdbEntry, Route};
+use fabric::rtnl::{FdbEntry, Route, Rtnl};
+
+/// The MAC address of entries in the flood list of a VXLAN netdev.
+const FLOOD: MacAddr = MacAddr([0; 6]);
 
 /// A fabric that is up, brought up by `lab` or by ContainerLab. ContainerLab names the namespaces
 /// of its containers as `ip netns` does.
@@ -44,24 +49,6 @@ pub(crate) struct Host {
     pub(crate) leaf: String,
 }
 
-/// How many of the expected items were found.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct Count {
-    pub(crate) found: usize,
-    pub(crate) expected: usize,
-}
-
-impl Count {
-    pub(crate) fn see(&mut self, found: bool) {
-        self.found += usize::from(found);
-        self.expected += 1;
-    }
-
-    pub(crate) fn complete(&self) -> bool {
-        self.found == self.expected
-    }
-}
-
 /// The VXLAN netdevs and hosts of a fabric.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Overlay {
@@ -80,6 +67,14 @@ pub enum DeployedError {
     /// An operation in a namespace failed.
     #[error(transparent)]
     Netns(#[from] NetnsError),
+    /// The kernel does not notify of changes.
+    #[error("cannot watch the routes and forwarding databases of {node}")]
+    NotWatched {
+        /// The node.
+        node: String,
+        /// The cause.
+        source: netlink::Error,
+    },
 }
 
 impl Deployed {
@@ -134,7 +129,7 @@ impl Deployed {
     }
 
     /// The names of the nodes that have a namespace of their own.
-    fn namespaces(&self) -> impl Iterator<Item = &String> {
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = &String> {
         let own = self.topology.nodes.iter().filter(|(_, node)| node.shares.is_none());
         own.map(|(name, _)| name)
     }
@@ -214,34 +209,63 @@ impl Deployed {
         Ok(())
     }
 
-    /// Counts the flood list entries and remote MAC addresses in the kernel's forwarding databases.
-    pub(crate) fn entries(&self, overlay: &Overlay) -> Result<(Count, Count), DeployedError> {
-        const FLOOD: MacAddr = MacAddr([0; 6]);
-        let (mut floods, mut addresses) = (Count::default(), Count::default());
-        let databases = self.databases(overlay)?;
-        for here in &overlay.tunnels {
-            for there in overlay.far_from(here.vni, here.vtep) {
-                floods.see(databases.has(here, FLOOD, there.vtep));
-            }
-            for host in
-                overlay.hosts.iter().filter(|host| host.vni == here.vni && host.vtep != here.vtep)
-            {
-                addresses.see(databases.has(here, host.mac, host.vtep));
-            }
+    /// Deletes the routes to the remote VTEPs of these entries, so that zebra installs them again.
+    /// Returns the leaves with the VTEPs.
+    ///
+    /// When FPM connects, zebra before 10.7 sends all routes, and gives each a new sequence number
+    /// (`fpm_rib_send`, `dplane_ctx_route_init`). If the kernel's answer for a route is still on its
+    /// way, zebra then ignores it as stale, and the route stays `queued`. Nexthop tracking does not
+    /// use such a route, so bgpd regards the EVPN routes of that VTEP as invalid until the route
+    /// changes. zebra installs a route again that another process has deleted.
+    pub(crate) fn reinstall_routes(&self, missing: &[Entry]) -> Result<Vec<String>, DeployedError> {
+        let mut vteps: BTreeMap<&str, BTreeSet<Ipv4Addr>> = BTreeMap::new();
+        for entry in missing {
+            vteps.entry(&entry.node).or_default().insert(entry.vtep);
         }
-        Ok((floods, addresses))
+        let mut reinstalled = Vec::new();
+        for (node, vteps) in vteps {
+            let delete = |rtnl: &Rtnl| {
+                let routes = rtnl.routes()?;
+                for route in routes.iter().filter(|route| route.is_from_frr()) {
+                    let Some(vtep) = vteps.iter().find(|vtep| route.is_to(**vtep)) else {
+                        continue;
+                    };
+                    match rtnl.delete_route(route) {
+                        Ok(()) => reinstalled.push(format!("{node} to {vtep}")),
+                        // FRR has deleted it meanwhile.
+                        Err(error) if error.errno() == Some(Errno::ESRCH as i32) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok(())
+            };
+            self.namespace(node)?.rtnl(delete)?;
+        }
+        Ok(reinstalled)
     }
 
     /// Reads the forwarding databases of all nodes with a VXLAN netdev.
-    fn databases<'a>(&self, overlay: &'a Overlay) -> Result<Databases<'a>, DeployedError> {
+    pub(crate) fn databases(&self, overlay: &Overlay) -> Result<Databases, DeployedError> {
         let mut databases = Databases::default();
-        for tunnel in &overlay.tunnels {
-            if !databases.0.contains_key(tunnel.node.as_str()) {
-                let fdb = self.namespace(&tunnel.node)?.rtnl(|rtnl| rtnl.fdb())?;
-                databases.0.insert(&tunnel.node, fdb);
+        let nodes = overlay.tunnels.iter().map(|tunnel| tunnel.node.clone()).collect();
+        self.read_again(overlay, &nodes, &mut databases)?;
+        Ok(databases)
+    }
+
+    /// Reads the forwarding databases of these nodes, if they have a VXLAN netdev.
+    pub(crate) fn read_again(
+        &self,
+        overlay: &Overlay,
+        nodes: &BTreeSet<String>,
+        databases: &mut Databases,
+    ) -> Result<(), DeployedError> {
+        for node in nodes {
+            if overlay.tunnels.iter().any(|tunnel| tunnel.node == *node) {
+                let fdb = self.namespace(node)?.rtnl(|rtnl| rtnl.fdb())?;
+                databases.0.insert(node.clone(), fdb);
             }
         }
-        Ok(databases)
+        Ok(())
     }
 }
 
@@ -253,6 +277,25 @@ impl Overlay {
         remote.map(|there| there.vtep).collect::<BTreeSet<_>>().len()
     }
 
+    /// The entries of the flood lists, and those of remote hosts' MAC addresses.
+    pub(crate) fn entries(&self, databases: &Databases) -> (Entries, Entries) {
+        let (mut floods, mut addresses) = (Entries::default(), Entries::default());
+        for here in &self.tunnels {
+            let entry = |mac, vtep| Entry { node: here.node.clone(), vni: here.vni, mac, vtep };
+            for there in self.far_from(here.vni, here.vtep) {
+                let found = databases.has(here, FLOOD, there.vtep);
+                floods.see(entry(None, there.vtep), found);
+            }
+            for host in
+                self.hosts.iter().filter(|host| host.vni == here.vni && host.vtep != here.vtep)
+            {
+                let found = databases.has(here, host.mac, host.vtep);
+                addresses.see(entry(Some(host.mac), host.vtep), found);
+            }
+        }
+        (floods, addresses)
+    }
+
     /// The VXLAN netdevs of this VNI at other VTEPs.
     fn far_from(&self, vni: u32, vtep: Ipv4Addr) -> impl Iterator<Item = &Tunnel> {
         self.tunnels.iter().filter(move |there| there.vni == vni && there.vtep != vtep)
@@ -260,10 +303,10 @@ impl Overlay {
 }
 
 /// Forwarding databases by node.
-#[derive(Default)]
-struct Databases<'a>(BTreeMap<&'a str, Vec<FdbEntry>>);
+#[derive(Debug, Default)]
+pub(crate) struct Databases(BTreeMap<String, Vec<FdbEntry>>);
 
-impl Databases<'_> {
+impl Databases {
     /// The forwarding database of a tunnel's node.
     fn of(&self, tunnel: &Tunnel) -> &[FdbEntry] {
         self.0.get(tunnel.node.as_str()).map(Vec::as_slice).unwrap_or_default()

@@ -2,7 +2,7 @@
 //!
 //! - [`topology`]: the ContainerLab file; [`new`] writes one
 //! - [`state`], [`node`], [`fabric`]: a fabric that is up; `stage_tracker` and `bring_up` build it,
-//!   `converge` waits until it forwards
+//!   `converge` waits until it forwards, on notifications of `changes`, for `entries`
 //! - [`deployed`], [`spread`], [`balance`]: hosts and paths of a fabric that is up,
 //!   and how traffic spreads over its links
 //! - [`hops`]: the path of a flow, router by router
@@ -17,7 +17,9 @@
 //!   where they measured
 
 mod bring_up;
+mod changes;
 mod converge;
+mod entries;
 mod frr;
 mod frr_root;
 mod machine;

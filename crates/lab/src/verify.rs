@@ -172,7 +172,7 @@ fn await_complete(
     let mut stable = (start, Vec::new());
     loop {
         let overlay = deployed.overlay()?;
-        let (floods, addresses) = deployed.entries(&overlay)?;
+        let (floods, addresses) = overlay.entries(&deployed.databases(&overlay)?);
         let leaves = leaves(deployed, &overlay)?;
         let without: Vec<&str> = leaves
             .iter()
@@ -198,10 +198,7 @@ fn await_complete(
         } else {
             format!(", no route uses {}", unused.join(", "))
         };
-        report(&format!(
-            "flood entries {}/{}, remote MACs {}/{}{missing}{by}",
-            floods.found, floods.expected, addresses.found, addresses.expected
-        ))?;
+        report(&format!("flood entries {floods}, remote MACs {addresses}{missing}{by}",))?;
         let complete = floods.expected > 0 && floods.complete() && addresses.complete();
         let ready = without.is_empty() && unprobed.is_empty();
         let routes = deployed.routes()?;

@@ -17,6 +17,7 @@ mod malformed;
 mod message;
 mod namespace;
 mod nftables;
+mod notifications;
 mod packet_filter;
 mod request;
 mod route_lookup;
@@ -42,6 +43,7 @@ pub use message::{
 };
 pub use namespace::PrivateNamespace;
 pub use nftables::packet_rules;
+pub use notifications::{NotificationKind, Notifications};
 pub use packet_filter::{PacketFilters, packet_filters};
 pub use request::{LinkChange, Requests, Veth, VethEnd};
 pub use route_lookup::SentPacket;

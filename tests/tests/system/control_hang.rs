@@ -3,33 +3,14 @@
 use std::io::{PipeReader, Read as _};
 use std::process::{Command, Stdio};
 
-use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use root_test::root_test;
 use vtepd_tests::capture::Capture;
 use vtepd_tests::lab::{Lab, bridge, ip, run};
+use vtepd_tests::stopped::Stopped;
 use vtepd_tests::{TIMEOUT, Vtepd, sockets, wait_for};
-
-/// A thread that is stopped with ptrace, as in a system call that does not return, until
-/// [`Self::resume`] or the end of the process.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn thread(tid: i32) -> Self {
-        let tid = Pid::from_raw(tid);
-        ptrace::seize(tid, ptrace::Options::empty()).expect("trace the thread");
-        ptrace::interrupt(tid).expect("stop the thread");
-        waitpid(tid, Some(WaitPidFlag::__WALL)).expect("the stopped thread");
-        Self(tid)
-    }
-
-    /// Continues the thread.
-    fn resume(self) {
-        ptrace::detach(self.0, None).expect("let the thread go on");
-    }
-}
 
 /// The leaf's FDB entry for the far host changes while the control task hangs. Frames soon go to
 /// the new VTEP, because the kernel forwards them.

@@ -49,6 +49,23 @@ impl Route {
         self.0.header.destination_prefix_length == 32 && self.0.attributes.contains(&destination)
     }
 
+    /// Whether a daemon of FRR owns the route, so that zebra installs it again if it is deleted
+    /// (`is_selfroute` in zebra/rt_netlink.c).
+    #[must_use]
+    pub fn is_from_frr(&self) -> bool {
+        matches!(u8::from(self.0.header.protocol), 11 | 186..=198)
+    }
+
+    /// The message that deletes the route. It names no next hops, because the kernel refuses both
+    /// a next-hop object and its members, which it reports together.
+    pub(super) fn deletion(&self) -> RouteMessage {
+        let mut message = self.0.clone();
+        message.attributes.retain(|attribute| {
+            matches!(attribute, RouteAttribute::Destination(_) | RouteAttribute::Priority(_))
+        });
+        message
+    }
+
     /// The indices of the interfaces that the route uses.
     #[must_use]
     pub fn interfaces(&self) -> Vec<u32> {

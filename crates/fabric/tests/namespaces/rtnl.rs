@@ -51,3 +51,32 @@ fn what_was_requested_is_listed() {
     let error = leaf.rtnl(|rtnl| rtnl.set_up("vx0", true)).unwrap_err().to_string();
     assert!(error.starts_with(&format!("{name}-leaf: cannot change interface vx0: ")), "{error}");
 }
+
+/// zebra installs routes with next-hop objects or without.
+#[root_test]
+fn a_route_is_deleted_whatever_its_next_hops() {
+    let router = Namespace::create(format!("lab-delete-{}", std::process::id())).unwrap();
+    for command in [
+        "ip link add br0 type bridge",
+        "ip addr add 10.1.0.1/24 dev br0",
+        "ip link set br0 up",
+        "ip nexthop add id 5 via 10.1.0.2 dev br0",
+        "ip nexthop add id 6 via 10.1.0.3 dev br0",
+        "ip nexthop add id 7 group 5/6",
+        "ip route add 10.0.0.2 nhid 7 proto 186 metric 20",
+        "ip route add 10.0.0.3 proto 186 metric 20 nexthop via 10.1.0.2 nexthop via 10.1.0.3",
+        "ip route add 10.0.0.4 via 10.1.0.2",
+    ] {
+        router.run(&command.split(' ').collect::<Vec<_>>()).unwrap();
+    }
+    let to = |last| Ipv4Addr::new(10, 0, 0, last);
+    let left = router.rtnl(|rtnl| {
+        for route in rtnl.routes()?.iter().filter(|route| route.is_from_frr()) {
+            rtnl.delete_route(route)?;
+        }
+        rtnl.routes()
+    });
+    let left = left.unwrap();
+    assert!(left.iter().any(|route| route.is_to(to(4))), "it is not FRR's: {left:?}");
+    assert!(!left.iter().any(|route| route.is_to(to(2)) || route.is_to(to(3))), "{left:?}");
+}

@@ -1,10 +1,14 @@
 //! Events of the running kernel: none is missing, or an overrun is reported. Needs root.
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::process::Command;
 
 use crate::leaf::{Namespace, leaf, until};
-use netlink::{Dump, Event, FdbEntry, Kernel, Message, Operation, Qdisc, RouteTarget};
+use netlink::{
+    Dump, Event, FdbEntry, Kernel, Message, NotificationKind, Notifications, Operation, Qdisc,
+    RouteTarget,
+};
 use root_test::root_test;
 use wire::MacAddr;
 
@@ -246,4 +250,36 @@ fn large_dumps_and_dropped_futures_lose_nothing() {
         assert_eq!((events, fdb.len()), (5000, 5000));
     });
     std::fs::remove_file(&batch).unwrap();
+}
+
+/// One kind of object has changed, and nothing else. Lost notifications are a change, too.
+#[root_test]
+fn notifications_tell_which_kind_of_object_has_changed() {
+    let namespace = Namespace::new("notify");
+    leaf(&namespace);
+    let open = |kind| namespace.inside(|| Notifications::open(kind).unwrap());
+    let databases = open(NotificationKind::Neighbours);
+    let routes = open(NotificationKind::Ipv4Routes);
+    let changed = || (databases.changed().unwrap(), routes.changed().unwrap());
+    assert_eq!(changed(), (false, false));
+
+    namespace.ip("route add 192.0.2.7 dev lo");
+    assert_eq!(changed(), (false, true));
+    let flood = "00:00:00:00:00:00 dev vx10 self permanent";
+    namespace.bridge(&format!("fdb append {flood} dst 192.0.2.9"));
+    assert_eq!(changed(), (true, false));
+    assert_eq!(changed(), (false, false));
+
+    // More than the socket's buffer holds.
+    let mut batch = String::new();
+    for number in 0..4000 {
+        let _ = writeln!(batch, "route add 10.9.{}.{} dev lo", number / 250, number % 250);
+    }
+    let file = std::env::temp_dir().join(format!("{}.routes", namespace.0));
+    std::fs::write(&file, batch).unwrap();
+    namespace.ip(&format!("-batch {}", file.display()));
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(changed(), (false, true));
+    namespace.ip("route del 192.0.2.7");
+    assert_eq!(changed(), (false, true));
 }

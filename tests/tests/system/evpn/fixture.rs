@@ -126,7 +126,7 @@ impl ScaleAcross {
     }
 }
 
-fn quiet(_: &str) -> Result<(), lab::progress::Interrupted> {
+pub fn quiet(_: &str) -> Result<(), lab::progress::Interrupted> {
     Ok(())
 }
 

@@ -25,4 +25,5 @@ mod restarts;
 mod shared_tier;
 mod sources;
 mod stream;
+mod stuck_route;
 mod tables;

@@ -1,0 +1,63 @@
+//! Tells that objects of one kind have changed in a network namespace, without reading the changes.
+//!
+//! The reader dumps again whatever may have changed, so lost or merged notifications do no harm.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::libc::ENOBUFS;
+
+use crate::error::Error;
+use crate::socket::{Socket, failed};
+
+/// The kind of the objects: a multicast group of rtnetlink
+/// (`enum rtnetlink_groups` in `include/uapi/linux/rtnetlink.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum NotificationKind {
+    /// `RTNLGRP_NEIGH`: neighbours and entries of forwarding databases.
+    Neighbours = 3,
+    /// `RTNLGRP_IPV4_ROUTE`.
+    Ipv4Routes = 7,
+}
+
+/// A socket that becomes readable when an object of its kind changes.
+#[derive(Debug)]
+pub struct Notifications(Socket);
+
+impl Notifications {
+    /// Starts to watch the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When the socket cannot be opened.
+    pub fn open(kind: NotificationKind) -> Result<Self, Error> {
+        let socket = Socket::open(None)?;
+        socket.set_non_blocking()?;
+        socket.join(kind as u32)?;
+        Ok(Self(socket))
+    }
+
+    /// Whether something may have changed since the last call. Does not wait.
+    ///
+    /// # Errors
+    /// When the socket fails. Lost notifications are not an error.
+    pub fn changed(&self) -> Result<bool, Error> {
+        let mut changed = false;
+        // The content is not used; the kernel truncates it.
+        let mut buffer = Vec::with_capacity(16);
+        loop {
+            match self.0.receive(&mut buffer) {
+                Ok(_) => changed = true,
+                Err(error) if error.raw_os_error() == Some(ENOBUFS) => changed = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(changed),
+                Err(error) => return Err(failed("receive notifications")(error)),
+            }
+        }
+    }
+}
+
+impl AsFd for Notifications {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
