@@ -2,15 +2,15 @@
 // The outer UDP checksum in the `offload` datapath. Included by steering.bpf.c.
 //
 // A program cannot leave a checksum to the device, as kernel VXLAN does. It computes the checksum
-// over the packet. If the inner checksum is left to the device, the sum follows from the headers
-// alone (local checksum offload, Documentation/networking/checksum-offloads.rst).
+// over the frame, before it adds the outer headers. If the inner checksum is left to the device, the
+// sum follows from the headers alone (local checksum offload,
+// Documentation/networking/checksum-offloads.rst).
 
-#define CHECKSUM_AT 6 // offset in the UDP header
-
-// Longest packet that can be summed: CHUNKS of 512 bytes, the most that one bpf_csum_diff() adds before
-// Linux 6.13.
+// Longest packet that can be summed, in bytes: CHUNKS of 512, the most that one bpf_csum_diff() adds
+// before Linux 6.13.
 #define CHUNK 512
 #define CHUNKS 20
+#define LONGEST_SUMMED 10240
 
 // A part of a packet that is not in linear memory. To copy it here costs less than to make the whole
 // packet linear, which allocates memory.
@@ -25,20 +25,23 @@ struct {
 	TYPE(value, struct chunk);
 } chunks SEC(".maps");
 
-// Adds all bytes of the packet from an even offset on. Returns 0 if there are too many.
-static ALWAYS_INLINE int sum_bytes(struct __sk_buff *skb, __u32 offset, __u64 *sum)
+// The sum of all bytes of the packet from an even offset on, which is never 0. Returns 0 if there are
+// too many.
+FUNCTION __u64 sum_bytes(struct __sk_buff *skb, __u32 offset)
 {
 	__u32 zero = 0, rest;
 	struct chunk *chunk = bpf_map_lookup_elem(&chunks, &zero);
-	__s64 words = fold_sum(*sum);
+	__s64 words = 0;
 
-	if (!chunk || skb->len > CHUNK * CHUNKS)
+	if (!chunk || skb->len > LONGEST_SUMMED)
 		return 0;
 	for (int i = 0; i < CHUNKS; i++) {
-		const __u8 *from = (const __u8 *)(long)skb->data + offset;
+		const __u8 *from;
 
-		if (offset + CHUNK > skb->len)
+		// The verifier forgets the bounds of an offset that is spilled.
+		if (offset > LONGEST_SUMMED || offset + CHUNK > skb->len)
 			break;
+		from = (const __u8 *)(long)skb->data + offset;
 		if (from + CHUNK <= (const __u8 *)(long)skb->data_end) {
 			words = bpf_csum_diff(0, 0, (__be32 *)from, CHUNK, (__u32)words);
 		} else {
@@ -59,8 +62,7 @@ static ALWAYS_INLINE int sum_bytes(struct __sk_buff *skb, __u32 offset, __u64 *s
 			return 0;
 		words = bpf_csum_diff(0, 0, (__be32 *)chunk->bytes, (rest + 3) & ~3U, (__u32)words);
 	}
-	*sum = (__u32)words;
-	return 1;
+	return (__u32)words;
 }
 
 // The sum of the pseudo header of an outer datagram (RFC 768, RFC 8200 section 8.1). The length is in
@@ -80,35 +82,26 @@ static ALWAYS_INLINE __u64 pseudo_header_ipv6(const struct headers_ipv6 *h)
 	return sum;
 }
 
-// The field of the outer UDP checksum; 0 if it is not in linear memory.
-static ALWAYS_INLINE __u16 *checksum_field(struct __sk_buff *skb, __u32 at)
+// Whether a checksum in the frame is left to the device (CHECKSUM_PARTIAL); negative if that is
+// not known. Programs cannot read it. But bpf_l4_csum_replace() changes the bytes that it is given, here the
+// first two, only if it is not. They are then restored.
+static ALWAYS_INLINE int is_partial(struct __sk_buff *skb)
 {
-	__u16 *field = (__u16 *)((__u8 *)(long)skb->data + at + CHECKSUM_AT);
+	__u16 *front = (__u16 *)(long)skb->data, before;
 
-	return (__u8 *)(field + 1) > (__u8 *)(long)skb->data_end ? 0 : field;
+	if ((__u8 *)(front + 1) > (__u8 *)(long)skb->data_end)
+		return -1;
+	before = *front;
+	if (bpf_l4_csum_replace(skb, 0, 0, 1, sizeof(before)))
+		return -1;
+	front = (__u16 *)(long)skb->data;
+	if ((__u8 *)(front + 1) > (__u8 *)(long)skb->data_end)
+		return -1;
+	if (*front == before)
+		return 1;
+	*front = before;
+	return 0;
 }
-
-// Whether the checksum of the packet, or of the packet inside, is left to the device
-// (CHECKSUM_PARTIAL). Programs cannot read that. But bpf_l4_csum_replace() changes the field of
-// the UDP header at `at`, which contains `value`, only if it is not. The field has to be written
-// anew then.
-static ALWAYS_INLINE int is_partial(struct __sk_buff *skb, __u32 at, __u16 value)
-{
-	const __u16 *field;
-
-	if (bpf_l4_csum_replace(skb, at + CHECKSUM_AT, 0, 1, sizeof(value)))
-		return 0;
-	field = checksum_field(skb, at);
-	return field && *field == value;
-}
-
-// The outer UDP and VXLAN header, and the inner Ethernet header, which may have a tag.
-struct tunnelled {
-	struct udp udp;
-	__u32 vxlan_flags;
-	__u32 vni_reserved;
-	__u8 ethernet[14 + 4];
-};
 
 // The sum of an even number of bytes. Fields that were just written in smaller units would be read
 // late as larger words.
@@ -122,76 +115,75 @@ static ALWAYS_INLINE __u64 sum_words(const void *from, __u32 length)
 	return sum;
 }
 
-// The sum of what lies between the outer IP header and the inner transport header, and of the inner
-// transport segment once the device has completed its checksum. `at`: offset of the outer UDP
-// header, `tag`: bytes of the inner tag. Returns 0 if there is no TCP or UDP right behind the inner
-// IP header.
-static ALWAYS_INLINE int sum_headers(struct __sk_buff *skb, const struct tunnelled *o, __u32 at, __u32 tag, __u64 *sum)
+// The sum of a frame whose inner checksum is left to the device, once that is complete. Then all from
+// the transport header on has the complement of what the checksum's field contains now: the sum of
+// the pseudo header. If the field contains anything else, the device completes another one, such as
+// that of a tunnel inside. Returns 0 then, and if there is no TCP or UDP right behind the IP header.
+static ALWAYS_INLINE __u64 sum_headers(struct __sk_buff *skb)
 {
-	__u8 *ip, *end, protocol;
-	__u32 length;
+	const __u8 *frame = (const __u8 *)(long)skb->data, *end = (const __u8 *)(long)skb->data_end;
+	__u32 header, length, at;
 	__u16 field;
+	__u8 protocol;
+	__u64 sum, pseudo;
 
-	*sum += sum_words(o, 8 + 8 + 14);
-	if (tag)
-		*sum += sum_words(o->ethernet + 14, 4);
-	at += 8 + 8 + 14 + tag;
-	end = (__u8 *)(long)skb->data_end;
-	if ((__u8 *)(long)skb->data + at + 40 > end && bpf_skb_pull_data(skb, at + 40 > skb->len ? skb->len : at + 40))
+	if (frame + 14 + 40 > end && bpf_skb_pull_data(skb, skb->len < 14 + 40 ? skb->len : 14 + 40))
 		return 0;
-	ip = (__u8 *)(long)skb->data + at;
-	end = (__u8 *)(long)skb->data_end;
-	if (ip + 20 > end)
+	frame = (const __u8 *)(long)skb->data;
+	end = (const __u8 *)(long)skb->data_end;
+	if (frame + 14 + 20 > end)
 		return 0;
-	if (ip[0] == 0x45) {
-		length = 20;
-		protocol = ip[9];
-		*sum += sum_words(ip, 20);
-	} else if (ip[0] >> 4 == 6 && ip + 40 <= end) {
-		length = 40;
-		protocol = ip[6];
-		*sum += sum_words(ip, 40);
+	sum = sum_words(frame, 14);
+	if (frame[14] == 0x45) {
+		header = 20;
+		length = ntohs(*(const __u16 *)(frame + 14 + 2)) - header;
+		protocol = frame[14 + 9];
+		pseudo = sum_words(frame + 14 + 12, 8);
+		sum += pseudo + sum_words(frame + 14, 12);
+	} else if (frame[14] >> 4 == 6 && frame + 14 + 40 <= end) {
+		header = 40;
+		length = ntohs(*(const __u16 *)(frame + 14 + 4));
+		protocol = frame[14 + 6];
+		pseudo = sum_words(frame + 14 + 8, 32);
+		sum += pseudo + sum_words(frame + 14, 8);
 	} else {
 		return 0;
 	}
 	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
 		return 0;
-	if (bpf_skb_load_bytes(skb, at + length + (protocol == IPPROTO_TCP ? 16 : 6), &field, sizeof(field)))
+	at = 14 + header + (protocol == IPPROTO_TCP ? 16 : 6);
+	if (bpf_skb_load_bytes(skb, at, &field, sizeof(field)))
 		return 0;
-	*sum += (__u16)~field;
-	return 1;
+	return fold_sum(pseudo + htons(protocol) + htons((__u16)length)) == field ? sum + (__u16)~field : 0;
 }
 
-// Writes the outer UDP checksum of a packet whose field is 0. It stays 0 ("no checksum") if the
-// inner checksum is left to the device and is neither that of TCP nor of UDP, and for packets that
-// are too long. `at`: offset of the outer UDP header, `tag`: bytes of the inner tag, `sum`: that of
-// the pseudo header. Returns 0 if the packet cannot be written.
-static FUNCTION int complete_checksum(struct __sk_buff *skb, const struct tunnelled *o, __u32 at, __u32 tag, __u64 sum)
+// The sum of an untagged IP frame, as it leaves the device. Returns 0 if it is not known.
+static FUNCTION __u64 sum_frame(struct __sk_buff *skb)
 {
-	__u16 checksum = 0, *field;
-	int summed;
+	int partial = is_partial(skb);
 
-	// As in is_partial().
-	if (bpf_l4_csum_replace(skb, at + CHECKSUM_AT, 0, 1, sizeof(checksum)))
+	if (partial < 0)
 		return 0;
-	field = checksum_field(skb, at);
-	if (!field)
-		return 0;
-	if (!*field) {
-		summed = sum_headers(skb, o, at, tag, &sum);
-	} else {
-		// What the field contains now does not count.
-		sum += (__u16)~*field;
-		summed = sum_bytes(skb, at, &sum);
-	}
-	if (summed) {
-		checksum = ~fold_sum(sum);
-		if (!checksum)
-			checksum = 0xffff;
-	}
-	field = checksum_field(skb, at);
-	if (!field)
-		return 0;
-	*field = checksum;
-	return 1;
+	return partial ? sum_headers(skb) : sum_bytes(skb, 0);
+}
+
+// The outer UDP and VXLAN header, and the inner Ethernet header, which may have a tag.
+struct tunnelled {
+	struct udp udp;
+	__u32 vxlan_flags;
+	__u32 vni_reserved;
+	__u8 ethernet[14 + 4];
+};
+
+// The outer UDP checksum. `tag`: bytes of the inner tag, `sum`: that of the pseudo header and the
+// frame without the tag.
+static ALWAYS_INLINE __u16 checksum_of(const struct tunnelled *o, __u32 tag, __u64 sum)
+{
+	__u16 checksum;
+
+	sum += sum_words(o, 8 + 8);
+	if (tag)
+		sum += sum_words(o->ethernet + 12, 4);
+	checksum = ~fold_sum(sum);
+	return checksum ? checksum : 0xffff;
 }

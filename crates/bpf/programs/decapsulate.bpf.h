@@ -7,11 +7,12 @@
 // `sum`: that of the pseudo header.
 static FUNCTION int is_checked(struct __sk_buff *skb, __u16 checksum, __u32 at, __u64 sum)
 {
-	if (!checksum || bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0 || is_partial(skb, at, checksum))
+	__u64 bytes;
+
+	if (!checksum || bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0 || is_partial(skb) > 0)
 		return 1;
-	if (bpf_skb_store_bytes(skb, at + CHECKSUM_AT, &checksum, sizeof(checksum), 0))
-		return 0;
-	return sum_bytes(skb, at, &sum) && fold_sum(sum) == 0xffff;
+	bytes = sum_bytes(skb, at);
+	return bytes && fold_sum(sum + bytes) == 0xffff;
 }
 
 // The inner headers.
@@ -51,38 +52,41 @@ static ALWAYS_INLINE int is_udp(const struct inside *inner)
 	return (inner->ethertype == htons(ETH_P_IP) ? inner->ip[9] : inner->ip[6]) == IPPROTO_UDP;
 }
 
-// Applies the outer code point to the inner header (RFC 6040 figure 4). `at`: offset of the inner IP
-// header. Returns 0 if the worker has to do it.
-static ALWAYS_INLINE int follow_congestion(struct __sk_buff *skb, struct inside *inner, __u8 outer, __u32 at)
+// The code point that the outer header gives to the inner one (RFC 6040 figure 4).
+#define CODE_POINT_KEPT 4
+#define CODE_POINT_OF_WORKER 5 // the worker drops the packet, or counts it
+
+static ALWAYS_INLINE __u8 code_point(const struct inside *inner, __u8 outer)
 {
-	__u8 tos, code;
-	__u16 before, after;
+	__u8 code;
 
 	if (inner->ethertype == htons(ETH_P_IP))
-		tos = inner->ip[1];
+		code = inner->ip[1] & 3;
 	else if (inner->ethertype == htons(ETH_P_IPV6))
-		tos = inner->ip[1] >> 4;
+		code = inner->ip[1] >> 4 & 3;
 	else
-		return 1;
+		return CODE_POINT_KEPT;
 	outer &= 3;
-	code = tos & 3;
 	if (outer == 0 || outer == 2 || code == 3 || (outer == 1 && code != 2))
-		return 1;
-	if (!code || !inner_packet(inner))
-		return 0;
-	code = outer;
+		return CODE_POINT_KEPT;
+	return code && inner_packet(inner) ? outer : CODE_POINT_OF_WORKER;
+}
+
+// Writes a code point into the IP header of a decapsulated frame. Returns 0 if that fails.
+static ALWAYS_INLINE int write_code_point(struct __sk_buff *skb, struct inside *inner, __u8 code)
+{
+	__u16 before, after;
+
 	__builtin_memcpy(&before, inner->ip, 2);
 	if (inner->ethertype == htons(ETH_P_IP))
 		inner->ip[1] = (inner->ip[1] & ~3) | code;
 	else
 		inner->ip[1] = (inner->ip[1] & ~0x30) | code << 4;
 	__builtin_memcpy(&after, inner->ip, 2);
-	if (inner->ethertype == htons(ETH_P_IP) && bpf_l3_csum_replace(skb, at + 10, before, after, 2))
+	if (inner->ethertype == htons(ETH_P_IP) && bpf_l3_csum_replace(skb, 14 + 10, before, after, 2))
 		return 0;
 	// The sum that a device has computed follows (CHECKSUM_COMPLETE). For IPv4 it stays the same.
-	if (bpf_skb_store_bytes(skb, at, &after, sizeof(after), inner->ethertype == htons(ETH_P_IP) ? 0 : BPF_F_RECOMPUTE_CSUM))
-		return 0;
-	return !bpf_skb_load_bytes(skb, at, inner->ip, sizeof(inner->ip));
+	return !bpf_skb_store_bytes(skb, 14, &after, sizeof(after), inner->ethertype == htons(ETH_P_IP) ? 0 : BPF_F_RECOMPUTE_CSUM);
 }
 
 // Whether only the bridge's forwarding is needed: see crates/pipeline/src/host_delivery.rs. The
@@ -219,7 +223,7 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	const __u32 at = h6 ? ENCAPSULATION_IPV6 : ENCAPSULATION;
 	const struct udp *udp = h6 ? &h6->udp : &h->udp;
 	struct offload_vni *vni = offload_of(skb, slot, UNDERLAY, at);
-	__u8 tos = h6 ? ntohl(h6->version_class_label) >> 20 : h->ip.tos;
+	__u8 code, tos = h6 ? ntohl(h6->version_class_label) >> 20 : h->ip.tos;
 	__u64 sum = h6 ? pseudo_header_ipv6(h6) : pseudo_header(&h->ip, udp->length);
 	__u32 *vtep, *netdev, length, port, segments = 1, header, segment;
 	struct inside inner;
@@ -259,16 +263,19 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	netdev = bpf_map_lookup_elem(&slots, &slot);
 	if (!netdev || !*netdev)
 		return TO_WORKER;
-	if (!is_checked(skb, udp->checksum, at - UDP_OVERHEAD, sum) || !follow_congestion(skb, &inner, tos, at + 14))
+	code = code_point(&inner, tos);
+	if (code == CODE_POINT_OF_WORKER || !is_checked(skb, udp->checksum, at - UDP_OVERHEAD, sum))
 		return TO_WORKER;
 	port = host_port(skb, &inner, slot, length);
 	// A frame past the bridge must not overtake those that wait for the bridge on this CPU.
 	backlog = backlog_of(TO_BRIDGE);
 	if (backlog && backlog->arrived != backlog->queued)
 		port = 0;
+	// The last check by which the worker may get the packet. Nothing has been changed yet.
 	if (remove_outer(skb, at, inner.ethertype))
 		return skb->gso_size ? flow_to_worker(skb, slot, UNDERLAY, at) : TO_WORKER;
-	if (!write_front(skb, inner.destination, 14)) {
+	if (!write_front(skb, inner.destination, 14) ||
+	    (code != CODE_POINT_KEPT && !write_code_point(skb, &inner, code))) {
 		count(COUNT_OFFLOAD_FAILED);
 		return DROP;
 	}

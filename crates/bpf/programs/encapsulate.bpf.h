@@ -13,8 +13,7 @@ struct inherited {
 	__u8 tos;
 	__u8 ttl;
 	__u16 fragment; // network byte order
-	__u8 tag;       // bytes of a tag that is beside the frame: 4 or 0
-	__u8 is_simple; // TCP or UDP, without IPv4 options or IPv6 extension headers
+	__u8 tag; // bytes of a tag that is beside the frame: 4 or 0
 };
 
 // The outer headers, and the inner Ethernet header, which may have a tag.
@@ -44,13 +43,70 @@ struct tx_decision {
 	struct inherited inherited;
 };
 
-// Identification of outer IPv4 headers, one sequence for each CPU.
+// Identifications of outer IPv4 headers. All CPUs take those towards a VTEP from one sequence, so that
+// they differ as long as a fragment may live (RFC 6864 section 4.3). A CPU takes a block of them, and
+// uses it for a second at most: the others may use up the sequence. Workers have the upper half
+// (crates/pipeline/src/identification.rs).
+#define IDENTIFICATIONS 0x8000
+#define IDENTIFICATION_BLOCK 16
+#define SEQUENCES 4096 // a VTEP has that of its index modulo this number
+#define SECOND_SHIFT 30
+
 struct {
-	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	UINT(max_entries, 1);
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, SEQUENCES);
 	TYPE(key, __u32);
 	TYPE(value, __u32);
-} identification SEC(".maps");
+} identifications SEC(".maps");
+
+struct identification_block {
+	__u32 second; // in which it was taken
+	__u16 next;
+	__u16 left;
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	UINT(max_entries, SEQUENCES);
+	TYPE(key, __u32);
+	TYPE(value, struct identification_block);
+} identification_blocks SEC(".maps");
+
+// Takes a new block, for at least so many packets.
+static FUNCTION int take_block(struct identification_block *block, __u32 sequence, __u32 count, __u32 second)
+{
+	__u32 *all = bpf_map_lookup_elem(&identifications, &sequence), first;
+
+	if (!block || !all)
+		return 0;
+	if (count < IDENTIFICATION_BLOCK)
+		count = IDENTIFICATION_BLOCK;
+	first = __sync_fetch_and_add(all, count) % IDENTIFICATIONS;
+	// The segments of a super-frame have consecutive ones.
+	if (first + count > IDENTIFICATIONS)
+		first = __sync_fetch_and_add(all, count) % IDENTIFICATIONS;
+	block->next = first;
+	block->left = count;
+	block->second = second;
+	return 0;
+}
+
+// The first of so many identifications towards a VTEP. `now`: CLOCK_MONOTONIC_COARSE in nanoseconds.
+static ALWAYS_INLINE __u16 take_identifications(__u32 vtep, __u32 count, __u64 now)
+{
+	__u32 sequence = vtep % SEQUENCES, second = now >> SECOND_SHIFT;
+	struct identification_block *block = bpf_map_lookup_elem(&identification_blocks, &sequence);
+	__u16 first;
+
+	if (!block)
+		return 0;
+	if (block->left < count || block->second != second)
+		take_block(block, sequence, count, second);
+	first = block->next;
+	block->next += count;
+	block->left -= count;
+	return first;
+}
 
 // The source port of a flow with this hash (crates/path/src/stateless.rs).
 static ALWAYS_INLINE __u32 offload_port(const struct offload_vni *vni, int kind, __u64 hash)
@@ -133,12 +189,10 @@ static ALWAYS_INLINE int inherit(struct __sk_buff *skb, const struct offload_vni
 		tos = ip[1];
 		ttl = ip[8];
 		dont_fragment = ip[6] & 0x40;
-		outer->is_simple = ip[0] == 0x45 && (ip[9] == IPPROTO_TCP || ip[9] == IPPROTO_UDP);
 	} else if (ethertype == htons(ETH_P_IPV6)) {
 		tos = ip[0] << 4 | ip[1] >> 4;
 		ttl = ip[7];
 		dont_fragment = 0x40;
-		outer->is_simple = ip[6] == IPPROTO_TCP || ip[6] == IPPROTO_UDP;
 	} else {
 		return 0;
 	}
@@ -195,16 +249,17 @@ static ALWAYS_INLINE void count_sent(const struct tx_decision *d, __u32 encapsul
 }
 
 // Puts the outer headers before the frame. `headers` begin with those of the packet, and end with the
-// inner Ethernet header.
+// inner Ethernet header. bpf_skb_adjust_room() refuses frames that are in a tunnel of the host
+// (skb->encapsulation): the worker gets them, so nothing may have been changed before.
 static ALWAYS_INLINE int prepend(struct __sk_buff *skb, const struct tx_decision *d, const void *headers, __u32 length)
 {
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
 		      (length == ENCAPSULATION_IPV6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
 
 	if (d->inherited.tag) {
-		if (bpf_skb_vlan_pop(skb) ||
-		    bpf_skb_adjust_room(skb, length + 4, BPF_ADJ_ROOM_MAC, flags | BPF_F_ADJ_ROOM_ENCAP_L2(18)) ||
-		    bpf_skb_store_bytes(skb, 0, headers, length + 18, 0))
+		if (bpf_skb_adjust_room(skb, length + 4, BPF_ADJ_ROOM_MAC, flags | BPF_F_ADJ_ROOM_ENCAP_L2(18)))
+			return TO_WORKER;
+		if (bpf_skb_vlan_pop(skb) || bpf_skb_store_bytes(skb, 0, headers, length + 18, 0))
 			goto failed;
 	} else {
 		if (bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC, flags | BPF_F_ADJ_ROOM_ENCAP_L2(14)))
@@ -248,9 +303,8 @@ static ALWAYS_INLINE __u64 write_ipv4(const struct tx_decision *d, struct header
 	return pseudo_header(&h->ip, h->udp.length);
 }
 
-// The same over IPv6. Returns 0 if the worker gets the frame. A packet needs a checksum there, if the
-// netdev does not say otherwise (RFC 6935), and the programs cannot compute that of each frame.
-static FUNCTION __u64 write_ipv6(struct __sk_buff *skb, const struct tx_decision *d, union encapsulated *o)
+// The same over IPv6. Returns 0 if the worker gets the frame.
+static FUNCTION __u64 write_ipv6(const struct tx_decision *d, union encapsulated *o)
 {
 	const struct offload_vni *vni = d->vni;
 	struct headers_ipv6 *h = &o->ipv6.outer;
@@ -258,9 +312,6 @@ static FUNCTION __u64 write_ipv6(struct __sk_buff *skb, const struct tx_decision
 	struct offload_address *remote = bpf_map_lookup_elem(&offload_addresses, &index);
 
 	if (!remote)
-		return 0;
-	if (vni->flags & OFFLOAD_CHECKSUM &&
-	    (skb->gso_size || !d->inherited.is_simple || d->length + ENCAPSULATION_IPV6 > CHUNK * CHUNKS))
 		return 0;
 	__builtin_memcpy(o->ipv6.ethernet, o->ipv4.ethernet, 14 + 4);
 	__builtin_memcpy(h->destination, d->hop->destination, 6);
@@ -295,9 +346,9 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	struct offload_hop *hop;
 	struct pinned *pinned;
 	const int is_ipv6 = vni && vni->flags & OFFLOAD_IPV6;
-	__u32 segment, zero = 0, *id;
-	__u64 hash = 0, *vtep, sum;
-	int kind, result;
+	__u64 hash = 0, *vtep, sum = 0, pseudo;
+	int kind, result, has_checksum;
+	__u32 segment;
 
 	if (!vni)
 		return TO_WORKER;
@@ -314,7 +365,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 		__u32 index;
 
 		pinned = pinned_path(slot, vtep_index, hash);
-		if (!pinned || (!pinned->moved && comes_from_worker(skb, &pinned->moved, BRIDGE, 0)))
+		if (!pinned || (!pinned->moved && comes_from_worker(skb, &pinned->moved, slot, BRIDGE, 0)))
 			return TO_WORKER;
 		d.port = pinned->port;
 		d.usage = pinned->usage;
@@ -339,29 +390,32 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 		d.repeated = segment - skb->gso_size;
 		d.segments = (d.length - d.repeated + skb->gso_size - 1) / skb->gso_size;
 	}
-	id = bpf_map_lookup_elem(&identification, &zero);
 	if (segment + (is_ipv6 ? L3_OVERHEAD_IPV6 : L3_OVERHEAD) > hop->mtu ||
-	    d.length + (is_ipv6 ? L3_OVERHEAD_IPV6 : L3_OVERHEAD) > 0xffff || !id)
+	    d.length + (is_ipv6 ? L3_OVERHEAD_IPV6 : L3_OVERHEAD) > 0xffff)
 		return TO_WORKER;
-	if (is_ipv6) {
-		sum = write_ipv6(skb, &d, &o);
+	// The kernel could not compute an outer checksum for each segment of a super-frame. A packet over
+	// IPv6 needs one, if the netdev does not say otherwise (RFC 6935).
+	has_checksum = vni->flags & OFFLOAD_CHECKSUM && (is_ipv6 || (!skb->gso_size && skb->len <= LONGEST_SUMMED));
+	if (has_checksum) {
+		sum = skb->gso_size ? 0 : sum_frame(skb);
 		if (!sum)
-			return skb->gso_size ? flow_to_worker(skb, slot, BRIDGE, 0) : TO_WORKER;
+			return flow_to_worker(skb, slot, BRIDGE, 0);
+	}
+	if (is_ipv6) {
+		pseudo = write_ipv6(&d, &o);
+		if (!pseudo)
+			return TO_WORKER;
+		if (has_checksum)
+			o.ipv6.outer.udp.checksum = checksum_of((struct tunnelled *)&o.ipv6.outer.udp, d.inherited.tag, sum + pseudo);
 		result = prepend(skb, &d, o.ipv6.outer.destination, ENCAPSULATION_IPV6);
 	} else {
-		sum = write_ipv4(&d, &o.ipv4.outer, *id + 1);
-		*id += d.segments;
+		pseudo = write_ipv4(&d, &o.ipv4.outer, take_identifications(vtep_index, d.segments, now));
+		if (has_checksum)
+			o.ipv4.outer.udp.checksum = checksum_of((struct tunnelled *)&o.ipv4.outer.udp, d.inherited.tag, sum + pseudo);
 		result = prepend(skb, &d, o.ipv4.outer.destination, ENCAPSULATION);
 	}
 	if (result)
 		return result;
-	// The kernel could not compute an outer checksum for each segment of a super-frame.
-	if (vni->flags & OFFLOAD_CHECKSUM && !skb->gso_size &&
-	    !complete_checksum(skb, (struct tunnelled *)(is_ipv6 ? &o.ipv6.outer.udp : &o.ipv4.outer.udp),
-			       is_ipv6 ? 14 + 40 : 14 + 20, d.inherited.tag, sum)) {
-		count(COUNT_OFFLOAD_FAILED);
-		return DROP;
-	}
 	// A router on a veth link would use the inner frame's hash instead of the outer ports
 	// (fib_multipath_hash(), net/ipv4/route.c).
 	bpf_set_hash_invalid(skb);

@@ -48,10 +48,13 @@ struct {
 	TYPE(value, struct offload_vni);
 } offload_vnis SEC(".maps");
 
-// Slot of a VNI to the index of its settings, in the lower half; 0 if its frames are not offloaded.
+// Slot of a VNI to the index of its settings, in the lower 16 bits; 0 if its frames are not offloaded.
 // With OFFLOAD_MOVING, flows come from the worker. Each goes there until the worker has sent all,
-// which is then noted for the worker and the direction (OFFLOAD_MOVED).
+// which is then noted for the worker and the direction (OFFLOAD_MOVED, OFFLOAD_LEFT). When the worker
+// gets a frame of a flow later, only OFFLOAD_LEFT stays. Then the flows in `followers` come from it, and
+// no others.
 #define OFFLOAD_MOVING 0x100000000
+#define OFFLOAD_LEFT(worker, which) (1ULL << (16 + 8 * (which) + (worker)))
 #define OFFLOAD_MOVED(worker, which) (1ULL << (40 + 8 * (which) + (worker)))
 
 struct {
@@ -183,19 +186,44 @@ struct {
 // What a program does with a frame that it does not offload: the worker gets it.
 #define TO_WORKER (-2)
 
+// Whether the flows with a hash follow a frame to the worker.
+#define FOLLOWERS 4096
+
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, FOLLOWERS);
+	TYPE(key, __u32);
+	TYPE(value, __u32);
+} followers SEC(".maps");
+
+// The entry of a frame's flow. All frames of a super-frame have one, also those of RoCE.
+static ALWAYS_INLINE __u32 *follower_of(struct __sk_buff *skb, __u32 slot, __u32 which, __u32 start)
+{
+	__u32 index = mix(flow_of(skb, start, 0), slot << 1 | which) & (FOLLOWERS - 1);
+
+	return bpf_map_lookup_elem(&followers, &index);
+}
+
 // Whether a flow still has to go to the worker, which may have earlier frames of it. `start`: offset
 // of the frame's Ethernet header.
-static FUNCTION int comes_from_worker(struct __sk_buff *skb, __u64 *entry, __u32 which, __u32 start)
+static FUNCTION int comes_from_worker(struct __sk_buff *skb, __u64 *entry, __u32 slot, __u32 which, __u32 start)
 {
 	struct backlog *backlog = backlog_of(TO_PUNT);
-	__u32 worker = worker_of(skb, start) & (WORKERS - 1);
-	__u64 moved = OFFLOAD_MOVED(worker, which);
+	__u32 worker = worker_of(skb, start) & (WORKERS - 1), *follows = 0;
+	const __u64 moved = OFFLOAD_MOVED(worker, which), left = OFFLOAD_LEFT(worker, which);
 
 	if (!entry || *entry & moved)
 		return 0;
+	if (*entry & left) {
+		follows = follower_of(skb, slot, which, start);
+		if (!follows)
+			return 0;
+	}
 	if ((which == BRIDGE && (!backlog || backlog->arrived != backlog->queued)) || !has_sent_all(worker, which))
-		return 1;
-	__sync_fetch_and_or(entry, moved);
+		return !follows || *follows;
+	if (follows)
+		*follows = 0;
+	__sync_fetch_and_or(entry, moved | left);
 	return 0;
 }
 
@@ -204,8 +232,12 @@ static FUNCTION int comes_from_worker(struct __sk_buff *skb, __u64 *entry, __u32
 static FUNCTION int flow_to_worker(struct __sk_buff *skb, __u32 slot, __u32 which, __u32 start)
 {
 	__u64 *entry = bpf_map_lookup_elem(&offload_slots, &slot);
-	__u32 worker = worker_of(skb, start) & (WORKERS - 1);
+	__u32 worker = worker_of(skb, start) & (WORKERS - 1), *follows = follower_of(skb, slot, which, start);
 
+	if (follows)
+		*follows = 1;
+	// First the frame is waited for. Otherwise another flow could find that the worker has sent all.
+	note_waiting(worker, which);
 	if (entry)
 		__sync_fetch_and_and(entry, ~OFFLOAD_MOVED(worker, which));
 	return TO_WORKER;
@@ -228,9 +260,9 @@ static ALWAYS_INLINE struct offload_vni *offload_of(struct __sk_buff *skb, __u32
 
 	if (!entry)
 		return 0;
-	index = *entry;
+	index = (__u16)*entry;
 	if (!index ||
-	    (*entry & OFFLOAD_MOVING && !all_moved(*entry, which) && comes_from_worker(skb, entry, which, start)))
+	    (*entry & OFFLOAD_MOVING && !all_moved(*entry, which) && comes_from_worker(skb, entry, slot, which, start)))
 		return 0;
 	return bpf_map_lookup_elem(&offload_vnis, &index);
 }

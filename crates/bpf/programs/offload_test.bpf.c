@@ -56,6 +56,13 @@ SEC("classifier") int test_port(struct __sk_buff *skb)
 	return result == TO_WORKER ? PASS : result;
 }
 
+// A host's frames, as an interface for this tag sends them.
+SEC("classifier") int test_tag(struct __sk_buff *skb)
+{
+	bpf_skb_vlan_push(skb, htons(ETH_P_8021Q), 5);
+	return PASS;
+}
+
 // An uplink's super-frames, all to the splitter.
 SEC("classifier") int test_split(struct __sk_buff *skb)
 {

@@ -94,6 +94,15 @@ static ALWAYS_INLINE int heartbeat_expired(__u64 now)
 	return 0;
 }
 
+// Notes that a frame will be redirected to a punt pair. stalled() does the same.
+static ALWAYS_INLINE void note_waiting(__u32 worker, __u32 which)
+{
+	volatile __u64 *since = shared_word(WORDS * worker + which);
+
+	if (since && !*since)
+		*since = bpf_ktime_get_coarse_ns() & ~CALLED;
+}
+
 // Marks a frame for a punt pair, so that the program at the far end knows the punt pair.
 #define PUNT_MARK 0x76746500 // in skb->priority, with UNDERLAY or BRIDGE of the worker added
 

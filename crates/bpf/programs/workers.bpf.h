@@ -129,50 +129,58 @@ static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u32 start, __u16
 	return offset;
 }
 
-// Returns the worker for a host's frame that begins at `start`. The hash uses the IP addresses and,
-// like crates/path/src/key.rs, the queue pair of RoCE or the ports of TCP and UDP. Fragments,
-// and IPv6 packets with extension headers, use IP addresses alone, and other frames their MAC
-// addresses. The outer source port is not used: the sender may change it for a flow whose frames
-// still wait here.
-static FUNCTION __u32 worker_of(struct __sk_buff *skb, __u32 start)
+// A hash of the flow of a host's frame that begins at `start`. It uses the IP addresses and, like
+// crates/path/src/key.rs, the queue pair of RoCE or the ports of TCP and UDP. Without `queue_pairs`,
+// RoCE counts as UDP. Fragments, and IPv6 packets with extension headers, use IP addresses alone,
+// and other frames their MAC addresses. The outer source port is not used: the sender may change it
+// for a flow whose frames still wait here.
+FUNCTION __u32 flow_of(struct __sk_buff *skb, __u32 start, int queue_pairs)
 {
-	struct ipv4 ip4;
-	struct {
-		__u32 flow;
-		__u16 length;
-		__u8 next;
-		__u8 hop_limit;
-		__u32 addresses[8];
-	} ip6;
-	__u32 macs[3], offset, hash = 0, queue_pair;
+	union {
+		struct ipv4 ip4;
+		struct {
+			__u32 flow;
+			__u16 length;
+			__u8 next;
+			__u8 hop_limit;
+			__u32 addresses[8];
+		} ip6;
+		__u32 macs[3];
+	} h;
+	__u32 offset, hash = 0, queue_pair;
 	__u16 ethertype, ports[2];
 	__u8 protocol;
 
-	if (workers <= 1)
-		return 0;
 	offset = behind_tags(skb, start, &ethertype);
-	if (offset && ethertype == htons(ETH_P_IP) && !bpf_skb_load_bytes(skb, offset, &ip4, sizeof(ip4))) {
-		hash = mix(mix(hash, ip4.addresses[0]), ip4.addresses[1]);
-		if (ip4.fragment & htons(FRAGMENT))
-			return deal(hash);
-		protocol = ip4.protocol;
-		offset += (ip4.version_ihl & 0x0f) * 4;
-	} else if (offset && ethertype == htons(ETH_P_IPV6) && !bpf_skb_load_bytes(skb, offset, &ip6, sizeof(ip6))) {
+	if (offset && ethertype == htons(ETH_P_IP) && !bpf_skb_load_bytes(skb, offset, &h.ip4, sizeof(h.ip4))) {
+		hash = mix(mix(hash, h.ip4.addresses[0]), h.ip4.addresses[1]);
+		if (h.ip4.fragment & htons(FRAGMENT))
+			return hash;
+		protocol = h.ip4.protocol;
+		offset += (h.ip4.version_ihl & 0x0f) * 4;
+	} else if (offset && ethertype == htons(ETH_P_IPV6) && !bpf_skb_load_bytes(skb, offset, &h.ip6, sizeof(h.ip6))) {
 #pragma unroll
 		for (int i = 0; i < 8; i++)
-			hash = mix(hash, ip6.addresses[i]);
-		protocol = ip6.next;
-		offset += sizeof(ip6);
+			hash = mix(hash, h.ip6.addresses[i]);
+		protocol = h.ip6.next;
+		offset += sizeof(h.ip6);
 	} else {
-		if (bpf_skb_load_bytes(skb, start, macs, sizeof(macs)))
+		if (bpf_skb_load_bytes(skb, start, h.macs, sizeof(h.macs)))
 			return 0;
-		return deal(mix(mix(mix(hash, macs[0]), macs[1]), macs[2]));
+		return mix(mix(mix(hash, h.macs[0]), h.macs[1]), h.macs[2]);
 	}
 	if ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) || bpf_skb_load_bytes(skb, offset, ports, sizeof(ports)))
-		return deal(hash);
+		return hash;
 	// The destination queue pair is in bytes 5 to 7 of the base transport header (InfiniBand
 	// Architecture, volume 1, section 9.2).
-	if (protocol == IPPROTO_UDP && ports[1] == htons(PORT_ROCE) && !bpf_skb_load_bytes(skb, offset + 8 + 4, &queue_pair, 4))
-		return deal(mix(hash, ntohl(queue_pair) & 0xffffff));
-	return deal(mix(hash, (__u32)ports[0] << 16 | ports[1]));
+	if (queue_pairs && protocol == IPPROTO_UDP && ports[1] == htons(PORT_ROCE) &&
+	    !bpf_skb_load_bytes(skb, offset + 8 + 4, &queue_pair, 4))
+		return mix(hash, ntohl(queue_pair) & 0xffffff);
+	return mix(hash, (__u32)ports[0] << 16 | ports[1]);
+}
+
+// The worker of a host's frame that begins at `start`.
+static ALWAYS_INLINE __u32 worker_of(struct __sk_buff *skb, __u32 start)
+{
+	return workers <= 1 ? 0 : deal(flow_of(skb, start, 1));
 }

@@ -55,6 +55,15 @@ pub enum Outcome {
     Refused,
 }
 
+/// What the worker does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Worker {
+    /// It has sent everything.
+    Idle,
+    /// It has read frames that it has not sent.
+    Busy,
+}
+
 /// The result of a test run.
 struct Ran {
     returned: u32,
@@ -100,7 +109,8 @@ impl Both {
         let mut ebpf = loader.load(object).unwrap();
         let splitter =
             ["vtepd_split", "vtepd_split_far", "test_split", "vtepd_uplink", "steer_uplink"];
-        for name in ["test_encapsulate", "test_uplink", "test_port"].into_iter().chain(splitter) {
+        let tested = ["test_encapsulate", "test_uplink", "test_port", "test_tag"];
+        for name in tested.into_iter().chain(splitter) {
             let program: &mut SchedClassifier = ebpf.program_mut(name).unwrap().try_into().unwrap();
             program.load().unwrap();
         }
@@ -169,11 +179,16 @@ impl Both {
         locate(&mut self.ebpf, 1, mac, vtep); // LOCATION_REMOTE
     }
 
-    /// The worker has sent everything (`WORDS` of the programs).
+    /// The worker has sent everything.
     pub fn worker_is_idle(&mut self) {
+        self.worker_is(Worker::Idle);
+    }
+
+    /// What the worker does (`WORDS` of the programs).
+    pub fn worker_is(&mut self, state: Worker) {
         let mut words: Array<_, u64> =
             self.ebpf.map_mut("waiting_since").unwrap().try_into().unwrap();
-        for (index, word) in (0..).zip([0, 0, 1]) {
+        for (index, word) in (0..).zip([0, 0, u64::from(state == Worker::Idle)]) {
             words.set(index, word, 0).unwrap();
         }
     }
@@ -183,10 +198,17 @@ impl Both {
     }
 
     fn run(&self, name: &str, frame: &[u8], vtep: u32) -> Option<Ran> {
-        // `cb` of `struct __sk_buff` (`include/uapi/linux/bpf.h`).
+        self.run_segments(name, frame, vtep, 0)
+    }
+
+    /// Runs a program with a super-frame of segments of this size; 0: with one frame.
+    fn run_segments(&self, name: &str, frame: &[u8], vtep: u32, size: u32) -> Option<Ran> {
+        // `cb` and `gso_size` of `struct __sk_buff` (`include/uapi/linux/bpf.h`).
         const CB: usize = 48;
+        const GSO_SIZE: usize = 176;
         let (mut context, mut context_out) = ([0; 192], [0; 192]);
         context[CB..CB + 4].copy_from_slice(&vtep.to_ne_bytes());
+        context[GSO_SIZE..GSO_SIZE + 4].copy_from_slice(&size.to_ne_bytes());
         let mut out = vec![0; frame.len() + OUTER_IPV6];
         let program: &SchedClassifier = self.ebpf.program(name).unwrap().try_into().unwrap();
         let options = TestRunOptions {
@@ -213,6 +235,17 @@ impl Both {
             protocol: word(3) as u16,
             hash: word(4),
         })
+    }
+
+    /// What the programs alone do with a frame for a VTEP of the leaf, or with a super-frame of
+    /// segments of this size. Returns the resulting frame, too.
+    pub fn encapsulate_segments(&self, frame: &[u8], vtep: u32, size: u32) -> (Outcome, Vec<u8>) {
+        let ran = self.run_segments("test_encapsulate", frame, vtep, size).unwrap();
+        match ran.returned {
+            REDIRECT => (Outcome::Offloaded, ran.frame),
+            TO_WORKER => (Outcome::Worker, ran.frame),
+            other => panic!("returned {other}: {frame:02x?}"),
+        }
     }
 
     /// Encapsulates a frame for a VTEP of the leaf. Returns the resulting frame, too.
@@ -261,20 +294,14 @@ impl Both {
     }
 
     /// Whether the programs encapsulate such a frame: untagged and IP. An uplink that impairs packets
-    /// gets RoCE alone. Where a checksum is necessary, only TCP and UDP is encapsulated over IPv6.
+    /// gets RoCE alone.
     fn is_encapsulated(&self, frame: &[u8], is_impaired: bool) -> bool {
         let dissection = wire::dissect(frame).unwrap();
         let told = self.table().entropy.explain(&dissection);
         let is_roce = matches!(told.key, path::Key::QueuePair { .. });
         let policy = self.table().entropy.policy();
         let is_unplaced = policy == Policy::QpPin && is_roce && !self.pinned.contains(&told.key);
-        let has_transport = match frame[12..] {
-            [0x08, 0x00, first, ..] => first == 0x45 && matches!(frame.get(23), Some(6 | 17)),
-            _ => matches!(frame.get(20), Some(6 | 17)),
-        };
-        let lacks_checksum = self.is_ipv6() && self.table().tunnel.udp_checksum && !has_transport;
         dissection.l3_offset == 14
-            && !lacks_checksum
             && !is_unplaced
             && !matches!(told.key, path::Key::Macs { .. })
             && (is_roce || !is_impaired)

@@ -8,6 +8,8 @@ use std::sync::Arc;
 mod both;
 mod leaf;
 mod learning;
+mod order;
+mod own_tunnels;
 mod pinned;
 mod super_frames;
 

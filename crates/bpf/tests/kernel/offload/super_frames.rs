@@ -34,27 +34,27 @@ use super::leaf::{HOST, SLOT, VTEPS, hop, local_of, remote, tables};
 const SEGMENT: u16 = 1000;
 
 /// A host behind a leaf, the leaf, and sockets at the host and at the leaf's uplink.
-struct Side {
-    _host: Namespace,
-    leaf: Namespace,
-    both: Both,
-    at_host: PacketSocket,
+pub struct Side {
+    pub host: Namespace,
+    pub leaf: Namespace,
+    pub both: Both,
+    pub at_host: PacketSocket,
     at_uplink: PacketSocket,
     kill_switch: ProgramArray<MapData>,
     _splitter: (PrivateLink, PrivateNamespace),
 }
 
-fn ifindex(namespace: &Namespace, name: &str) -> u32 {
+pub fn ifindex(namespace: &Namespace, name: &str) -> u32 {
     namespace.enter(|| nix::net::if_::if_nametoindex(name).unwrap()).unwrap()
 }
 
-fn open(namespace: &Namespace, name: &str) -> PacketSocket {
+pub fn open(namespace: &Namespace, name: &str) -> PacketSocket {
     let index = ifindex(namespace, name);
     namespace.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap()
 }
 
 /// The settings of the second leaf: those of the first one, with the addresses swapped.
-fn far(table: &VniTable) -> VniTable {
+pub fn far(table: &VniTable) -> VniTable {
     let mut far = table.clone();
     far.tunnel.local = VTEPS[0].into();
     far
@@ -88,15 +88,15 @@ impl Side {
         };
         let (both, kill_switch, splitter) = leaf.enter(with_splitter).unwrap();
         let (at_host, at_uplink) = (open(&host, "eth0"), open(&leaf, "up1"));
-        Self { _host: host, leaf, both, at_host, at_uplink, kill_switch, _splitter: splitter }
+        Self { host, leaf, both, at_host, at_uplink, kill_switch, _splitter: splitter }
     }
 
-    fn attach(&mut self, program: &str, interface: &str) {
+    pub fn attach(&mut self, program: &str, interface: &str) {
         self.leaf.enter(|| attach(&mut self.both.ebpf, program, interface)).unwrap();
     }
 
     /// Sets the tables. The first VTEP is at this address, behind the uplink.
-    fn set(&mut self, table: VniTable, address: std::net::Ipv4Addr) {
+    pub fn set(&mut self, table: VniTable, address: std::net::Ipv4Addr) {
         let port = ifindex(&self.leaf, "hp1");
         let hosts = [(MacAddr(HOST), port)].into_iter().collect();
         self.both.set(VniTable { hosts, ..table });
@@ -119,7 +119,7 @@ impl Side {
 }
 
 /// Two leaves, with a host each.
-fn sides(splits_all: bool) -> [Side; 2] {
+pub fn sides(splits_all: bool) -> [Side; 2] {
     let namespace = |name: &str| {
         let name = format!("vtp-offload-{name}-{}", std::process::id());
         let namespace = Namespace::create(name).unwrap();
@@ -137,7 +137,7 @@ fn sides(splits_all: bool) -> [Side; 2] {
 }
 
 /// A frame with a partial checksum for the host behind the second leaf, and with offloads.
-fn partial(protocol: u8, is_ipv6: bool, tos: u8, payload: usize) -> (Vec<u8>, Offload) {
+pub fn partial(protocol: u8, is_ipv6: bool, tos: u8, payload: usize) -> (Vec<u8>, Offload) {
     let transport = 14 + if is_ipv6 { 40 } else { 20 };
     let is_tcp = protocol == TCP;
     let mut segment = if is_tcp {
@@ -172,7 +172,7 @@ fn partial(protocol: u8, is_ipv6: bool, tos: u8, payload: usize) -> (Vec<u8>, Of
     (frame, Offload { checksum, gso })
 }
 
-fn send(socket: &mut PacketSocket, frame: &[u8], offload: Offload) {
+pub fn send(socket: &mut PacketSocket, frame: &[u8], offload: Offload) {
     let transmit = TxFrame::new(Destination::Bridge, 0, Payload::Owned(frame.into()), offload);
     let mut out = TxBatch::of([transmit]);
     socket.transmit(&Batch::none(), &mut out, 0..1);
@@ -180,7 +180,7 @@ fn send(socket: &mut PacketSocket, frame: &[u8], offload: Offload) {
 }
 
 /// The frames that arrive with this source or destination address.
-fn arrivals(
+pub fn arrivals(
     socket: &mut PacketSocket,
     count: usize,
     at: usize,
