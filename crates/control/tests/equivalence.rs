@@ -373,22 +373,6 @@ fn a_locked_mtu_matters_to_tunnels_with_df() {
     }
 }
 
-/// No mark is set if rules or policies may match on it.
-#[test]
-fn frames_get_no_mark_where_it_may_be_read() {
-    let marks = |state: &mut State| state.build().plan.choices[&VXLAN].route_per_frame;
-    let with = |options: &[&'static str]| {
-        leaf_and_vtep_of(Vxlan { options: options.to_vec(), ..vxlan_of(VNI) })
-    };
-    let mut state = with(&["proxy"]);
-    assert_eq!(slug(&mut state), Some("options"));
-    assert!(marks(&mut state), "there are two next hops");
-    set_rules(&mut state, &with_rule(&Rule { others: vec!["fwmark"], ..rule() }));
-    assert_eq!(slug(&mut state), Some("options"), "of several reasons one is told");
-    assert!(!marks(&mut state));
-    assert!(!marks(&mut with(&["gbp"])), "the mark is the group policy");
-}
-
 #[test]
 fn defaults_are_followed() {
     let mut state = leaf_and_vtep();

@@ -53,20 +53,10 @@ impl KernelOnlyReason {
     pub const UNTOUCHED: &'static [&'static str] =
         &["standalone", "not-included", "excluded", "detached", "settings", "down"];
 
-    /// Slugs of the reasons for which something may match on the mark of frames. vtepd then sets no
-    /// mark.
-    const READS_MARKS: &'static [&'static str] =
-        &["policy-routing", "packet-filter", "ipsec-policy"];
-
     /// Whether vtepd chooses the source ports of frames that the kernel encapsulates.
     #[must_use]
     pub fn chooses_ports(&self) -> bool {
         !Self::UNTOUCHED.contains(&self.slug())
-    }
-
-    /// Whether something may match on the mark of frames that the kernel encapsulates.
-    pub(crate) fn reads_marks(&self) -> bool {
-        Self::READS_MARKS.contains(&self.slug())
     }
 
     /// Whether the netdev has no VNI of its own.

@@ -50,14 +50,15 @@ impl EligibilityCheck<'_> {
         // On netdevs with 'gbp', the mark that disables the route cache would be sent as the group
         // policy (vxlan_build_gbp_hdr(), drivers/net/vxlan/vxlan_core.c).
         let may_mark = !vxlan.options.contains(&"gbp");
-        // The reported reason need not be the only one.
-        let unread =
-            !self.stores.policies.any() && left.is_some_and(|reason| !reason.reads_marks());
         let route_per_frame = may_mark
             && match self.settings.route_per_frame {
                 RoutePerFrame::On => true,
                 RoutePerFrame::Off => false,
-                RoutePerFrame::Auto => unread && self.is_multipath(vxlan, overlay),
+                RoutePerFrame::Auto => {
+                    left.is_some()
+                        && !self.may_read_marks(vxlan, external)
+                        && self.is_multipath(vxlan, overlay)
+                }
             };
         let kernel_decides = |entropy: &Entropy| entropy.policy() == Policy::FiveTuple;
         if kernel_decides(&entropy) && vnis.values().all(kernel_decides) {
@@ -78,6 +79,15 @@ impl EligibilityCheck<'_> {
             route_per_frame,
             pins,
         })
+    }
+
+    /// Whether a routing rule, an IPsec policy or a packet filter may look at the mark of frames that
+    /// the kernel encapsulates, whatever else is the reason why it does.
+    fn may_read_marks(&self, vxlan: &Vxlan, external: bool) -> bool {
+        let is_ipv4 = !external && vxlan.local.is_some_and(|local| local.is_ipv4());
+        self.stores.policies.any()
+            || self.stores.packet_filters.may_read_marks()
+            || (!is_ipv4 && self.namespace.filters.ipv6)
     }
 
     /// The tunnel of a VNI whose queue pairs can be placed: one whose packets differ from probes in

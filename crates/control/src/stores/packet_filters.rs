@@ -24,6 +24,7 @@ pub struct PacketFilters {
     index: HashMap<(&'static str, String, String), usize>,
     /// Why not all rules could be read. Unread rules might match.
     unread: Option<String>,
+    may_read_marks: bool,
 }
 
 /// The VXLAN packets of a VNI.
@@ -68,12 +69,23 @@ impl PacketFilters {
         }
         let key = |chain: &RuleChain| (chain.family, chain.table.clone(), chain.name.clone());
         let index = chains.iter().enumerate().map(|(index, chain)| (key(chain), index)).collect();
-        Self { chains, index, unread }
+        // Whatever other tests a rule has: of a VNI that the kernel forwards, it is not always known
+        // which packets it sends.
+        let reads =
+            |rule: &PacketRule| rule.effect == Effect::Other || rule.tests.contains(&Test::Unknown);
+        let may_read_marks =
+            unread.is_some() || chains.iter().flat_map(|chain| &chain.rules).any(reads);
+        Self { chains, index, unread, may_read_marks }
     }
 
     /// Whether there are no rules that could match.
     pub(crate) const fn is_empty(&self) -> bool {
         self.chains.is_empty() && self.unread.is_none()
+    }
+
+    /// Whether a rule may look at the mark of a VXLAN packet.
+    pub(crate) const fn may_read_marks(&self) -> bool {
+        self.may_read_marks
     }
 
     /// The rule that could match the packets of a VNI, as a clause.

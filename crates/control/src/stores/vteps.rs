@@ -1,7 +1,8 @@
 //! The remote VTEPs that overlays refer to, with their indices and routes. An index stays the same
-//! while any overlay refers to the VTEP.
+//! while any overlay refers to the VTEP. An index that is free again is used last, so that programs
+//! and workers that have just read it are long done.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,6 +12,10 @@ use tables::{Paths, VtepIndex};
 
 use crate::stores::intern::Shared;
 use crate::stores::resolved_route::ResolvedRoute;
+
+/// Indices that are used before a free one is used again. VTEPs with higher indices have no counters
+/// of their own (`pipeline::counters::PEERS`).
+const FRESH: usize = 4096;
 
 /// A remote VTEP.
 #[derive(Debug)]
@@ -40,7 +45,8 @@ impl Known {
 pub(crate) struct Vteps {
     entries: Vec<Option<Known>>,
     by_address: HashMap<IpAddr, VtepIndex, BuildHasherDefault<TableHasher>>,
-    free: Vec<VtepIndex>,
+    /// Indices that are free again, oldest first.
+    free: VecDeque<VtepIndex>,
     /// The resolved routes to them; equal ones are stored once.
     pub(crate) routes: Shared<ResolvedRoute>,
     /// VTEPs that were added and not looked up yet.
@@ -103,10 +109,9 @@ impl Vteps {
             path_mtu: None,
             paths: None,
         });
-        let reused = self
-            .free
-            .pop()
-            .and_then(|index| Some((index, self.entries.get_mut(index.0 as usize)?)));
+        let oldest = if self.entries.len() < FRESH { None } else { self.free.pop_front() };
+        let reused =
+            oldest.and_then(|index| Some((index, self.entries.get_mut(index.0 as usize)?)));
         let index = match reused {
             Some((index, place)) => {
                 *place = known;
@@ -145,7 +150,37 @@ impl Vteps {
         if known.overlays == 0 {
             self.by_address.remove(&known.address);
             *place = None;
-            self.free.push(index);
+            self.free.push_back(index);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn address(number: u32) -> IpAddr {
+        Ipv4Addr::from_bits(0x0a00_0000 + number).into()
+    }
+
+    #[test]
+    fn free_indices_are_used_last_and_the_oldest_first() {
+        let mut vteps = Vteps::default();
+        let all = FRESH as u32;
+        assert_eq!(vteps.acquire(address(0), true), VtepIndex(0));
+        for number in 1..all {
+            vteps.release(VtepIndex(number - 1), true);
+            assert_eq!(vteps.acquire(address(number), true), VtepIndex(number), "not a free one");
+        }
+        assert_eq!(vteps.acquire(address(all), true), VtepIndex(0), "the one that is free longest");
+        vteps.release(VtepIndex(0), true);
+        assert_eq!(vteps.acquire(address(0), true), VtepIndex(1));
+        // Without a free one there is always another.
+        let others = (1..=all).map(|number| vteps.acquire(address(all + number), true));
+        let others: std::collections::BTreeSet<_> = others.collect();
+        assert_eq!(others.len(), all as usize);
+        assert!(vteps.iter().all(|(index, known)| vteps.find(known.address) == Some(index)));
     }
 }

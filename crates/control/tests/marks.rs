@@ -1,0 +1,118 @@
+//! The mark by which the kernel looks up a route for each frame that it encapsulates. It is set only
+//! where no rule, packet filter or policy may look at it.
+
+#![cfg(test)]
+
+mod world;
+
+use control::{Datapath, Namespace, PacketFilters, Settings, State, VniSettings};
+use netlink::{
+    BaseChain, Dump, Effect, Link, LinkKind, Message, PacketRule, Rule, RuleChain, RuleHook, Test,
+    Vxlan,
+};
+use world::*;
+
+/// A leaf with a remote VTEP behind two next hops, whose kernel has reported rules and IPsec
+/// policies.
+fn leaf_and_vtep_of(attributes: Vxlan) -> State {
+    let vtep = [remote(New, mac(1), "10.0.0.12")];
+    let mut state = state_after(leaf_with(attributes).into_iter().chain(underlay()).chain(vtep));
+    set_rules(&mut state, &Rule::defaults());
+    state.resync(Dump::IpsecPolicies, Vec::new());
+    state
+}
+
+fn set_rules(state: &mut State, rules: &[Rule]) {
+    state.resync(Dump::Rules, rules.iter().cloned().map(|rule| Message::Rule(New, rule)).collect());
+}
+
+fn slug(state: &mut State) -> Option<&'static str> {
+    why_left(&state.build(), VXLAN).map(|reason| reason.slug())
+}
+
+fn marks(state: &mut State) -> bool {
+    state.build().plan.choices[&VXLAN].route_per_frame
+}
+
+/// No mark is set if rules or policies may match on it.
+#[test]
+fn frames_get_no_mark_where_it_may_be_read() {
+    let with = |options: &[&'static str]| {
+        leaf_and_vtep_of(Vxlan { options: options.to_vec(), ..vxlan_of(VNI) })
+    };
+    let mut state = with(&["proxy"]);
+    assert_eq!(slug(&mut state), Some("options"));
+    assert!(marks(&mut state), "there are two next hops");
+    let rule = Rule { priority: 100, table: 100, others: vec!["fwmark"], ..Rule::default() };
+    let [first, rest @ ..] = Rule::defaults();
+    set_rules(&mut state, &[vec![first, rule], rest.to_vec()].concat());
+    assert_eq!(slug(&mut state), Some("options"), "of several reasons one is told");
+    assert!(!marks(&mut state));
+    assert!(!marks(&mut with(&["gbp"])), "the mark is the group policy");
+}
+
+/// Leaves on which a VNI with two next hops stays with the kernel for each kind of reason.
+fn leaves_with_marks() -> Vec<(&'static str, State)> {
+    let (base, of) = (vxlan_of(VNI), leaf_and_vtep_of);
+    let changed = |messages: Vec<Message>| {
+        let mut state = of(vxlan_of(VNI));
+        apply(&mut state, messages);
+        state
+    };
+    let netdev = || vxlan(VXLAN, BRIDGE, vxlan_of(VNI));
+    let mut chosen = of(base.clone());
+    let kernel = VniSettings { datapath: Datapath::Kernel, ..VniSettings::default() };
+    chosen.reload(Settings { default: kernel, ..Settings::default() }, Namespace::default());
+    let aware = netlink::Bridge { vlan_filtering: true, ..netlink::Bridge::default() };
+    let aware = Link { kind: LinkKind::Bridge(aware), ..bridge(BRIDGE, "br10010") };
+    let mut entry = remote_of(VXLAN, mac(7), "10.0.0.12");
+    entry.port = Some(4790);
+    let twin = vxlan(77, 78, vxlan_of(VNI));
+    vec![
+        ("kernel-datapath", chosen),
+        ("options", of(Vxlan { options: vec!["proxy"], ..base.clone() })),
+        ("external", of(Vxlan { external: true, id: 0, ..base.clone() })),
+        ("vni-filter", of(Vxlan { vni_filter: true, ..base.clone() })),
+        ("vni-zero", of(Vxlan { id: 0, ..base.clone() })),
+        ("no-local-address", of(Vxlan { local: None, ..base.clone() })),
+        ("multicast-group", of(Vxlan { remote: Some(ip("239.1.1.1")), ..base.clone() })),
+        ("lower-device", of(Vxlan { link: Some(UP1), ..base.clone() })),
+        ("unknown-option", of(Vxlan { unknown: vec![99], ..base })),
+        ("not-in-bridge", changed(vec![link(Link { master: None, ..netdev() })])),
+        ("vlan-aware-bridge", changed(vec![link(aware)])),
+        ("netdev-qdisc", changed(vec![link(Link { qdisc: "tbf".into(), ..netdev() })])),
+        ("fdb-entry", changed(vec![Message::Fdb(New, entry)])),
+        ("local-address-missing", changed(vec![local_address(Delete)])),
+        ("duplicate", changed(vec![link(bridge(78, "br78")), link(twin)])),
+    ]
+}
+
+/// No mark is set if a packet filter may match on it, whatever the reason is why the kernel forwards.
+#[test]
+fn frames_get_no_mark_that_a_packet_filter_may_read() {
+    let filters = |hook, tests, effect| {
+        let base = Some(BaseChain { hook, devices: Vec::new(), drops: false });
+        let rules = vec![PacketRule { handle: 1, tests, effect }];
+        let (table, name) = ("t".to_owned(), "c".to_owned());
+        PacketFilters::new(vec![RuleChain { family: "ip", table, name, base, rules }], None)
+    };
+    // `meta mark != 0 drop`, and the two rules of kube-proxy's chain KUBE-POSTROUTING.
+    let read = [
+        filters(RuleHook::Output, vec![Test::Unknown], Effect::Other),
+        filters(RuleHook::Postrouting, vec![Test::Unknown], Effect::Return),
+        filters(RuleHook::Postrouting, vec![], Effect::Other),
+        PacketFilters::new(Vec::new(), Some("the rules cannot be read".to_owned())),
+    ];
+    let unread = filters(RuleHook::Input, vec![], Effect::Accept);
+    for (reason, mut state) in leaves_with_marks() {
+        assert_eq!(slug(&mut state), Some(reason));
+        assert!(marks(&mut state), "{reason}: there are two next hops");
+        for filters in &read {
+            state.set_packet_filters(filters.clone());
+            assert_eq!(slug(&mut state), Some(reason), "of several reasons one is told");
+            assert!(!marks(&mut state), "{reason}: {filters:?}");
+        }
+        state.set_packet_filters(unread.clone());
+        assert!(marks(&mut state), "{reason}: nothing reads it");
+    }
+}
