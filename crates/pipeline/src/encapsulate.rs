@@ -13,6 +13,7 @@ use crate::Pipeline;
 use crate::cursor::Cursor;
 use crate::encap_cache::{HEADERS, Key, Versions};
 use crate::gso::Segmenter;
+use crate::identification;
 use crate::lookup::{Decision, Path, uplink};
 use crate::outer::{Inherited, Outer, UDP_AT, UDP_CHECKSUM};
 use crate::policies::Policies;
@@ -152,7 +153,8 @@ impl Pipeline {
     }
 
     /// Counts the batch and prefetches the headers of its frames.
-    fn begin(&self, batch: &Batch<'_>) {
+    fn begin(&mut self, batch: &Batch<'_>) {
+        self.identification = identification::take(u16::try_from(batch.len()).unwrap_or(u16::MAX));
         self.counters.bridge_received.add(batch.len() as u64);
         // Reading all headers in a row lets the cache misses overlap.
         let touch =
@@ -296,7 +298,6 @@ impl Pipeline {
             let packet = plan.packet(inner, range);
             run.policies.counting(run.now).count(slot, length, packet);
         }
-        self.identification = self.identification.wrapping_add(1);
         let inherited = Inherited::of(&vni.tunnel, &plan.inner);
         let outer = Outer {
             tunnel: &vni.tunnel,
@@ -304,7 +305,7 @@ impl Pipeline {
             ends,
             source_port: choice.source_port,
             l3_length,
-            identification: self.identification,
+            identification: identification::next(identification::take(1)),
             inherited,
         };
         let mut offload = Offload::default();
