@@ -12,7 +12,6 @@ use crate::fabric::{Fabric, FabricError};
 use crate::node::Node;
 use crate::progress::OnProgress;
 use crate::state::Record;
-use fabric::rtnl::Route;
 
 /// How long all routes must be unchanged. The first BFD exchange of a session can take it down once
 /// more.

@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use lab::process::wait_until;
+use fabric::process::wait_until;
 use root_test::root_test;
 use vtepd_tests::stopped::Stopped;
 

@@ -2,8 +2,8 @@
 //! deep inside, so the worker gets it, unchanged.
 
 use aya::programs::{SchedClassifier, TcAttachType};
+use fabric::netns::veth;
 use frame::{Checksum, Frame, Offload, VlanTag};
-use lab::netns::veth;
 use ports::PacketSocket;
 use root_test::root_test;
 use std::time::{Duration, Instant};
