@@ -15,8 +15,6 @@ use super::fixture::{ScaleAcross, TIMEOUT, Vtepd, frr};
 use super::hosts::{Host, Transfer, host};
 use super::stream::Stream;
 
-const FABRIC: &str = "evpn-move";
-const VM: &str = "evpn-move-vm";
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 168, 10, 99);
 const RATE: u32 = 1000;
 
@@ -40,9 +38,10 @@ fn plug_in(fabric: &ScaleAcross, leaf: &str) {
 
 /// Creates a virtual machine behind leaf4, on a port of its own.
 fn virtual_machine(fabric: &ScaleAcross) -> Host {
+    let name = format!("{}-vm", fabric.fabric.name());
     // The namespace of a run that was killed.
-    let _ = netns::delete(VM);
-    let namespace = Namespace::create(VM).unwrap();
+    let _ = netns::delete(&name);
+    let namespace = Namespace::create(name).unwrap();
     netns::veth((&namespace, "eth1"), (&fabric.namespace("leaf4"), "vm1"), 9000).unwrap();
     for command in
         ["ip link set eth1 address 02:00:00:00:00:99", "ip addr add 192.168.10.99/24 dev eth1"]
@@ -58,7 +57,7 @@ fn virtual_machine(fabric: &ScaleAcross) -> Host {
 /// connection survives.
 #[root_test(needs = frr)]
 fn s2_q15_mac_mobility_remote_to_local_and_back() {
-    let fabric = ScaleAcross::up(FABRIC);
+    let fabric = ScaleAcross::up("evpn-move");
     let machine = virtual_machine(&fabric);
     machine.namespace.enter(|| announce("eth1")).unwrap().unwrap();
     let [one, two, four] = ["leaf1", "leaf2", "leaf4"].map(|leaf| fabric.vtepd(leaf));
