@@ -15,16 +15,21 @@ use super::stream::Stream;
 const LEAF4_OF_SPINE3: &str = "10.1.43.1";
 const SPINE1_OF_LEAF1: &str = "10.1.11.0";
 
-/// Waits until BFD has ended the session of a router with a neighbour: a hold timer would take longer.
+/// Waits until BFD on a router has found that a neighbour is silent. Without BFD, only BGP's hold
+/// timer would.
 fn wait_for_bfd(fabric: &ScaleAcross, router: &str, neighbour: &str) {
-    let command = format!("show bgp neighbors {neighbour} json");
-    let why = || {
-        let said = fabric.node(router).run(&["vtysh", "-c", &command]).unwrap();
-        let answer: Value = serde_json::from_str(&said).unwrap();
-        answer[neighbour]["lastResetDueTo"].to_string()
+    let state = || {
+        let said = fabric.node(router).run(&["vtysh", "-c", "show bfd peers json"]).unwrap();
+        let peers: Value = serde_json::from_str(&said).unwrap();
+        let peers = peers.as_array().unwrap();
+        let peer = peers.iter().find(|peer| peer["peer"] == neighbour);
+        peer.map_or_else(
+            || said.clone(),
+            |peer| format!("{}: {}", peer["status"], peer["diagnostic"]),
+        )
     };
-    let found = wait_until(TIMEOUT, || why() == "\"BFD down received\"");
-    assert!(found, "{router} ended the session with {neighbour} for {}", why());
+    let is_silent = || state() == "\"down\": \"control detection time expired\"";
+    assert!(wait_until(TIMEOUT, is_silent), "{router} to {neighbour} is {}", state());
 }
 
 /// FRR's processes on a leaf, stopped with SIGSTOP. Drop continues them.

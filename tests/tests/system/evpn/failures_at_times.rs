@@ -28,7 +28,7 @@ impl Drop for Folder {
     }
 }
 
-#[root_test(needs = frr)]
+#[root_test(alone, needs = frr)]
 fn failures_come_at_their_times_and_the_fabric_recovers() {
     let folder = Folder(std::env::temp_dir().join(format!("{FABRIC}-{}", std::process::id())));
     fs::create_dir_all(&folder.0).unwrap();
