@@ -22,7 +22,6 @@ use wire::checksum::Sum;
 use wire::number::PORT_ROCE;
 use wire::{Dissection, MacAddr, Network};
 
-use crate::identification;
 use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
 
 /// Length of Ethernet, IPv4 (without options), UDP and base transport header in bytes.
@@ -304,7 +303,7 @@ impl EncapCache {
             counting.count(slot, inner, packet);
         }
         let Some(outer) = transmit.append_head::<OVERHEAD>() else { return false };
-        *identification = identification::next(*identification);
+        *identification = identification.wrapping_add(1);
         let l3_length = (inner + OVERHEAD - 14) as u16;
         let udp_length = l3_length - 20;
         *outer = flow.outer;

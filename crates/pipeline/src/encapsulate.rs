@@ -13,7 +13,6 @@ use crate::Pipeline;
 use crate::cursor::Cursor;
 use crate::encap_cache::{HEADERS, Key, Versions};
 use crate::gso::Segmenter;
-use crate::identification;
 use crate::lookup::{Decision, Path, uplink};
 use crate::outer::{Inherited, Outer, UDP_AT, UDP_CHECKSUM};
 use crate::policies::Policies;
@@ -153,8 +152,7 @@ impl Pipeline {
     }
 
     /// Counts the batch and prefetches the headers of its frames.
-    fn begin(&mut self, batch: &Batch<'_>) {
-        self.identification = identification::take(u16::try_from(batch.len()).unwrap_or(u16::MAX));
+    fn begin(&self, batch: &Batch<'_>) {
         self.counters.bridge_received.add(batch.len() as u64);
         // Reading all headers in a row lets the cache misses overlap.
         let touch =
@@ -298,6 +296,7 @@ impl Pipeline {
             let packet = plan.packet(inner, range);
             run.policies.counting(run.now).count(slot, length, packet);
         }
+        self.identification = self.identification.wrapping_add(1);
         let inherited = Inherited::of(&vni.tunnel, &plan.inner);
         let outer = Outer {
             tunnel: &vni.tunnel,
@@ -305,7 +304,7 @@ impl Pipeline {
             ends,
             source_port: choice.source_port,
             l3_length,
-            identification: identification::next(identification::take(1)),
+            identification: self.identification,
             inherited,
         };
         let mut offload = Offload::default();

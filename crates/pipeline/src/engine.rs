@@ -32,7 +32,7 @@ pub struct Pipeline {
     pub(crate) host_delivery: HostDelivery,
     /// The bridge of standalone mode.
     pub(crate) bridge: Option<Box<Bridge>>,
-    /// IPv4 identification of the last outer packet of a known flow.
+    /// IPv4 identification of the last outer packet.
     pub(crate) identification: u16,
     grouper: Grouper,
     /// Whether encapsulated frames are grouped.

@@ -13,7 +13,6 @@ use frame::{
 use wire::checksum::{Sum, checksum};
 use wire::number::PROTOCOL_UDP;
 
-use crate::identification;
 use crate::outer::{OVERHEAD, OVERHEAD_IPV6, UDP_AT, UDP_AT_IPV6, UDP_CHECKSUM};
 
 /// Largest number of segments in a super-frame (`UDP_MAX_SEGMENTS`, `include/linux/udp.h`, before
@@ -144,9 +143,6 @@ fn describe(group: &GsoGroup, first: &mut TxFrame) -> Offload {
     }
     let headers = first.head_mut().get_mut(ETHERNET..).and_then(<[u8]>::first_chunk_mut);
     let Some(headers) = headers else { return Offload::default() };
-    // The kernel counts on for each segment (`inet_gso_segment()`, `net/ipv4/af_inet.c`).
-    let identification = identification::next(identification::take(group.frames as u16));
-    [headers[4], headers[5]] = identification.to_be_bytes();
     patch_lengths(headers, group.payload as u16);
     udp_segmentation(group, UDP_AT)
 }

@@ -43,7 +43,6 @@ mod decap_cache;
 mod encap_cache;
 mod encapsulate_ipv6;
 mod host_delivery;
-mod identification;
 mod lookup;
 mod outer;
 mod received;
