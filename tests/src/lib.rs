@@ -45,7 +45,7 @@ pub use outer::Outer;
 use std::time::{Duration, Instant};
 
 /// How long a test waits for an expected event.
-pub const TIMEOUT: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// If nothing arrives for this time after the expected frames, a test assumes that nothing more
 /// follows.
 pub const QUIET: Duration = Duration::from_millis(150);

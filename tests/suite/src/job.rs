@@ -75,8 +75,8 @@ impl Job {
         }
         let limit = self.limit().to_string();
         words.extend(["timeout", "--signal=INT", "--kill-after=20", &limit].map(str::to_owned));
-        // The stories wait for each other's daemons; what only computes gives way to them.
-        if matches!(self.kind, Kind::Command | Kind::Others) {
+        // The stories wait for daemons; what only computes gives way to them.
+        if self.kind == Kind::Others {
             words.extend(["nice", "-n", "5"].map(str::to_owned));
         }
         words.extend(self.words.iter().cloned());

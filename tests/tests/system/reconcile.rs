@@ -161,11 +161,10 @@ fn links_are_followed_when_they_are_renamed() {
         if lab.leaf.run(&["ip", "link", "set", from, "name", to]).is_err() {
             root_test::ignore("the kernel renames nothing that is up");
         }
-        let lines = agree(&format!("{from} is called {to}"), &lab, &vtepd, &[(VNI, names)]);
-        assert!(
-            lines.iter().any(|line| line.split(' ').any(|word| word == to)),
-            "{to}: {lines:#?}"
-        );
+        wait_for(&format!("{to} in the tables"), || {
+            let lines = agree(&format!("{from} is called {to}"), &lab, &vtepd, &[(VNI, names)]);
+            lines.iter().any(|line| line.split(' ').any(|word| word == to))
+        });
         traffic(to, &lab, &vtepd);
     }
     assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fabric::netns::{Namespace, veth};
+use fabric::process::wait_until;
 use frame::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
 use ports::{PacketSocket, RingSize};
 use root_test::root_test;
@@ -12,6 +13,11 @@ fn ends(tag: &str) -> [Namespace; 2] {
     let name = |end: &str| format!("vtp-{tag}-{end}-{}", std::process::id());
     let [near, far] = ["near", "far"].map(|end| Namespace::create(name(end)).unwrap());
     veth((&near, "eth0"), (&far, "eth0"), 9000).unwrap();
+    // A link drops frames until the kernel has seen its carrier, up to a second later (`linkwatch`).
+    for end in [&near, &far] {
+        let is_up = || end.run(&["ip", "-br", "link", "show", "eth0"]).unwrap().contains(" UP ");
+        assert!(wait_until(Duration::from_secs(20), is_up), "no carrier");
+    }
     [near, far]
 }
 
