@@ -5,6 +5,7 @@
 //! The kernel timestamps arriving frames, so reading a frame late does not add to its delay. No
 //! frame leaves before its time.
 
+mod circuit;
 mod control;
 mod faults;
 mod frame;
@@ -15,10 +16,8 @@ mod socket;
 mod temporary;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -36,6 +35,7 @@ use schedule::{Fate, Schedule};
 use socket::{Sending, Socket};
 use temporary::Temporary;
 
+pub use circuit::Circuit;
 pub use control::{Change, ChangeError, change};
 pub use report::{Counts, DirectionReport, Report};
 pub use schedule::Impairment;
@@ -75,29 +75,6 @@ pub enum WanError {
     /// There are no circuits, or two circuits use the same interface.
     #[error("{0}")]
     Circuits(String),
-}
-
-/// The two interfaces of a circuit, written `A:B`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Circuit(pub [String; 2]);
-
-impl FromStr for Circuit {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            Some((a, b)) if !a.is_empty() && !b.is_empty() && a != b && !b.contains(':') => {
-                Ok(Self([a.to_owned(), b.to_owned()]))
-            }
-            _ => Err("expected two interfaces with a colon between, such as eth1:eth2".to_owned()),
-        }
-    }
-}
-
-impl fmt::Display for Circuit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.0[0], self.0[1])
-    }
 }
 
 /// The circuits and their properties.
@@ -499,17 +476,4 @@ impl Direction {
 
 fn io_error(action: &'static str) -> impl Fn(io::Error) -> WanError {
     move |source| WanError::Io { action, source }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_circuit_is_two_interfaces() {
-        assert_eq!("a1:b1".parse::<Circuit>().unwrap(), Circuit(["a1".into(), "b1".into()]));
-        for wrong in ["a1", "a1:", ":b1", "a:a", "a:b:c", ""] {
-            wrong.parse::<Circuit>().unwrap_err();
-        }
-    }
 }

@@ -67,11 +67,9 @@ fn make_again(lab: &Lab, local: &str) {
     lab.entries(VNI);
 }
 
-/// Uplink, bridge and vxlan netdev are moved, set down and up, deleted and created again.
-#[root_test]
-fn links_are_followed_whatever_becomes_of_them() {
-    let lab = Lab::new("links");
-    // Bindings of MAC and IP addresses, and a next hop with more weight.
+/// A leaf with a binding of a MAC and an IP address, and a next hop with more weight.
+fn bound(case: &str) -> Lab {
+    let lab = Lab::new(case);
     ip(
         &lab.leaf,
         &format!(
@@ -81,6 +79,13 @@ fn links_are_followed_whatever_becomes_of_them() {
             lab.far.mac()
         ),
     );
+    lab
+}
+
+/// Uplink, bridge and vxlan netdev are moved, set down and up, deleted and created again.
+#[root_test]
+fn links_are_followed_whatever_becomes_of_them() {
+    let lab = bound("links");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     let settled = |what: &str, names: Names<'_>| {
         let lines = agree(what, &lab, &vtepd, &[(VNI, names)]);
@@ -147,7 +152,7 @@ fn links_are_followed_whatever_becomes_of_them() {
 /// Uplink, bridge and vxlan netdev get other names.
 #[root_test]
 fn links_are_followed_when_they_are_renamed() {
-    let lab = Lab::new("names");
+    let lab = bound("names");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     for (from, to, names) in [
         ("up1", "core1", NAMES),
