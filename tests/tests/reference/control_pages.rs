@@ -18,8 +18,8 @@ Four things differ by design for VNIs that are taken over:
 - the outer UDP source port, and with it the path of a flow: the [policy](../guide/policies.md)
   chooses
 - over IPv6, the [flow label](../design/underlay.md#ipv6); `flow-label = \"netdev\"` restores it
-- over IPv4, the outer UDP checksum of super-frames of hosts and of frames of more than 10,240 bytes,
-  which is 0 in the datapath `offload`
+- over IPv4, the outer UDP checksum of super-frames of hosts and of frames of more than 10,240
+  bytes, which is 0 in the datapath `offload`
 - netfilter on the leaf [does not see](../guide/operations.md#what-changes-for-you) the packets
 
 `vtepctl status`, `vtepctl vni` and `vtepd --dry-run` show the slug and a sentence with the details.
