@@ -43,6 +43,9 @@ struct Arguments {
     /// Also run a shell command beside the tests; several run one after another
     #[arg(long, value_name = "NAME=COMMAND")]
     beside: Vec<String>,
+    /// Also run a shell command alone, after the tests
+    #[arg(long, value_name = "NAME=COMMAND")]
+    alone: Vec<String>,
     /// Only tests whose name contains this
     filter: Option<String>,
 }
@@ -63,11 +66,12 @@ fn run(arguments: &Arguments) -> Result<bool, Error> {
     let folder = folder()?;
     let targets = targets::built(&arguments.target)?;
     let command = |text: &String| {
-        let (name, command) = text.split_once('=').ok_or(Error::Beside)?;
+        let (name, command) = text.split_once('=').ok_or(Error::Command)?;
         Ok(Job::command(name, command))
     };
     let commands: Vec<Job> = arguments.beside.iter().map(command).collect::<Result<_, Error>>()?;
-    let (mut together, mut alone) = (Vec::new(), Vec::new());
+    let mut alone: Vec<Job> = arguments.alone.iter().map(command).collect::<Result<_, Error>>()?;
+    let mut together = Vec::new();
     for target in &targets {
         for job in target.jobs(arguments.filter.as_deref(), arguments.ignored)? {
             if job.is_alone() { alone.push(job) } else { together.push(job) }
@@ -126,8 +130,8 @@ fn folder() -> Result<PathBuf, Error> {
 #[derive(Debug, thiserror::Error)]
 enum Error {
     /// An option of the command line.
-    #[error("--beside needs NAME=COMMAND")]
-    Beside,
+    #[error("--beside and --alone need NAME=COMMAND")]
+    Command,
     /// The place of the program.
     #[error("this program is in no target folder of cargo")]
     Folder,
