@@ -12,7 +12,7 @@ use crate::offload::kernel;
 const LIMITS: [(&str, [u32; 2]); 3] = [
     ("steer_port", [40_000, 80_000]),
     ("steer_uplink", [18_000, 26_000]),
-    ("steer_vxlan", [42_000, 76_000]),
+    ("steer_vxlan", [42_000, 130_000]),
 ];
 
 #[root_test]
