@@ -12,11 +12,9 @@
 //! - [`way`]: whether two opposite paths use the same links
 //! - [`load`]: the load of links; [`plan`]: which path is next
 //! - [`trace`]: paths to a VTEP that answers no probes, by expired TTLs
-//! - [`bfd`]: Bidirectional Forwarding Detection, an alternative to probes for paths in use
 //! - [`balance`]: maximum over mean, Jain's index, and the integer floor
 
 pub mod balance;
-pub mod bfd;
 pub mod cm;
 pub mod key;
 pub mod limit;

@@ -68,27 +68,16 @@ pub fn build(headers: &Headers, message: &[u8]) -> Vec<u8> {
     inner.extend_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
     inner.extend_from_slice(&ETHERTYPE.to_be_bytes());
     inner.extend_from_slice(message);
-    encapsulate(headers, VNI, &inner)
-}
-
-/// Builds the packet of an inner frame.
-pub(crate) fn encapsulate(headers: &Headers, vni: u32, inner: &[u8]) -> Vec<u8> {
     let mut payload = Vec::with_capacity(VXLAN + inner.len());
     payload.extend_from_slice(&[Vxlan::I_FLAG, 0, 0, 0]);
-    payload.extend_from_slice(&(vni << 8).to_be_bytes());
-    payload.extend_from_slice(inner);
-    // VXLAN allows packets without a UDP checksum over IPv4 (RFC 7348 section 5).
-    build_udp(headers, 0, false, &payload)
+    payload.extend_from_slice(&(VNI << 8).to_be_bytes());
+    payload.extend_from_slice(&inner);
+    build_udp(headers, &payload)
 }
 
-/// Builds a UDP packet, from its Ethernet header on. `class` is the type of service or traffic class.
-/// Over IPv6 there is always a UDP checksum.
-pub(crate) fn build_udp(
-    headers: &Headers,
-    class: u8,
-    has_checksum: bool,
-    payload: &[u8],
-) -> Vec<u8> {
+/// Builds a UDP packet, from its Ethernet header on. Over IPv6 there is always a UDP checksum. VXLAN
+/// allows packets without one over IPv4 (RFC 7348 section 5).
+fn build_udp(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let Headers { macs, ends, ports, .. } = *headers;
     let length = (UDP + payload.len()) as u16;
     let mut udp = Vec::with_capacity(length.into());
@@ -96,35 +85,31 @@ pub(crate) fn build_udp(
         udp.extend_from_slice(&word.to_be_bytes());
     }
     udp.extend_from_slice(payload);
-    let (ethertype, ip, pseudo) = match ends {
+    let (ethertype, ip) = match ends {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let pseudo = Sum::new().pseudo_ipv4(from, to, PROTOCOL_UDP, length);
-            let ip = ipv4(headers, class, (from, to), length.into());
-            (ETHERTYPE_IPV4, ip, has_checksum.then_some(pseudo))
+            (ETHERTYPE_IPV4, ipv4(headers, (from, to), length.into()))
         }
         (from, to) => {
             let (from, to) = (as_ipv6(from), as_ipv6(to));
             let pseudo = Sum::new().pseudo_ipv6(from, to, PROTOCOL_UDP, length.into());
+            let sum = pseudo.bytes(&udp).checksum_not_zero();
+            put(&mut udp, 6, sum);
             let mut ip = Ipv6::zeroed();
-            ip.set_version(6).set_traffic_class(class).set_flow_label(headers.label);
+            ip.set_version(6).set_flow_label(headers.label);
             ip.set_payload_length(length).set_next_header(PROTOCOL_UDP);
             ip.set_hop_limit(headers.ttl).set_source(from).set_destination(to);
-            (ETHERTYPE_IPV6, ip.as_bytes().to_vec(), Some(pseudo))
+            (ETHERTYPE_IPV6, ip.as_bytes().to_vec())
         }
     };
-    if let Some(pseudo) = pseudo {
-        let sum = pseudo.bytes(&udp).checksum_not_zero();
-        put(&mut udp, 6, sum);
-    }
     [&macs.1.0, &macs.0.0, ethertype.to_be_bytes().as_slice(), &ip, &udp].concat()
 }
 
 /// Builds the IPv4 header for a payload of this length in bytes.
-fn ipv4(headers: &Headers, class: u8, ends: (Ipv4Addr, Ipv4Addr), payload: usize) -> Vec<u8> {
+fn ipv4(headers: &Headers, ends: (Ipv4Addr, Ipv4Addr), payload: usize) -> Vec<u8> {
     let options = if headers.records { OPTION } else { 0 };
     let total = (IPV4 + options + payload) as u16;
     let mut ip = Vec::with_capacity(IPV4 + options);
-    ip.extend_from_slice(&[0x40 | ((IPV4 + options) / 4) as u8, class]);
+    ip.extend_from_slice(&[0x40 | ((IPV4 + options) / 4) as u8, 0]);
     ip.extend_from_slice(&total.to_be_bytes());
     // Identification 0 and the don't-fragment bit (RFC 6864 section 4.1).
     ip.extend_from_slice(&[0, 0, 0x40, 0, headers.ttl, PROTOCOL_UDP, 0, 0]);
@@ -181,28 +166,20 @@ fn recorded(options: &[u8]) -> Option<Vec<Ipv4Addr>> {
 /// fragment, for extension headers, and for a wrong checksum. Bytes behind the packet are ignored.
 #[must_use]
 pub fn parse(packet: &[u8]) -> Option<Received<'_>> {
-    let received = decapsulate(packet, VNI)?;
-    let inner = received.message;
-    if half(inner, 12)? != ETHERTYPE {
-        return None;
-    }
-    Some(Received { message: inner.get(ETHERNET..)?, ..received })
-}
-
-/// Reads the outer headers of a packet with this VNI. The message is the whole inner frame.
-pub(crate) fn decapsulate(packet: &[u8], expected: u32) -> Option<Received<'_>> {
     let received = parse_udp(packet)?;
     let tunnel = received.message.get(UDP..)?;
     let flags = *tunnel.first()?;
     let vni = tunnel.get(4..)?.first_chunk().map(|word| u32::from_be_bytes(*word) >> 8)?;
-    let message = tunnel.get(VXLAN..)?;
-    let is_expected = flags & Vxlan::I_FLAG != 0 && vni == expected;
-    is_expected.then_some(Received { message, ..received })
+    let inner = tunnel.get(VXLAN..)?;
+    let is_message =
+        flags & Vxlan::I_FLAG != 0 && vni == VNI && half(inner, ETHERNET - 2)? == ETHERTYPE;
+    let message = inner.get(ETHERNET..)?;
+    is_message.then_some(Received { message, ..received })
 }
 
 /// Reads a UDP packet, from its Ethernet header on. The message is the UDP datagram. Over IPv4, its
 /// checksum is not looked at.
-pub(crate) fn parse_udp(packet: &[u8]) -> Option<Received<'_>> {
+fn parse_udp(packet: &[u8]) -> Option<Received<'_>> {
     let ip = packet.get(ETHERNET..)?;
     match half(packet, 12)? {
         ETHERTYPE_IPV4 => over_ipv4(ip),

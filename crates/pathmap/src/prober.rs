@@ -7,8 +7,7 @@
 //!
 //! A pair is dead after [`MISSING`] probes without an answer, or up to [`MOST_MISSING`] if living
 //! paths lose probes. A missing answer counts only if a probe of another pair from the same time was
-//! answered. If none was, the remote VTEP itself is silent, and nothing is known about paths. Another
-//! detector can tell as well that a pair is dead ([`Prober::declare_dead`]).
+//! answered. If none was, the remote VTEP itself is silent, and nothing is known about paths.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -48,9 +47,9 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
 const REVIEW: Duration = Duration::from_millis(100);
 /// How often pairs are probed that no queue pair uses, on average.
 const REFRESH: Duration = Duration::from_secs(15);
-/// How often pairs in use are probed that another detector watches: they may lead elsewhere. Without
-/// any pair in use, one is probed as often: answers tell the load of links that leaves share.
-const DETECTED: Duration = Duration::from_secs(1);
+/// How often one pair is probed without any pair in use: answers tell the load of links that leaves
+/// share.
+const UNUSED: Duration = Duration::from_secs(1);
 /// After this time without an answer, the VTEP is silent.
 const SILENT: Duration = Duration::from_secs(1);
 /// How often dead pairs and fresh ports are probed.
@@ -90,8 +89,6 @@ pub struct Prober {
     /// Probes without an answer so far, by their ids and therefore in the order of sending.
     outstanding: BTreeMap<u32, Outstanding>,
     used: BTreeSet<Pair>,
-    /// Those in use that another detector watches.
-    detected: BTreeSet<Pair>,
     /// Whether reports are wanted at the interval, even if nothing else needs its probes.
     eager: bool,
     limit: Limit,
@@ -139,7 +136,6 @@ impl Prober {
             window: Window::new(),
             outstanding: BTreeMap::new(),
             used: BTreeSet::new(),
-            detected: BTreeSet::new(),
             eager: false,
             phase: Duration::ZERO,
             random,
@@ -206,22 +202,6 @@ impl Prober {
         self.used = used;
     }
 
-    /// Sets the pairs in use whose death another detector tells ([`Self::declare_dead`]). They are
-    /// probed every second only.
-    pub fn set_detected(&mut self, now: Duration, detected: BTreeSet<Pair>) {
-        let lost: Vec<Pair> = self.detected.difference(&detected).copied().collect();
-        self.detected = detected;
-        for pair in lost.iter().filter(|pair| self.used.contains(pair)).copied().collect::<Vec<_>>()
-        {
-            self.schedule(pair, now, true);
-        }
-    }
-
-    /// A pair is dead, as another detector found.
-    pub fn declare_dead(&mut self, pair: Pair, now: Duration) {
-        self.mark_dead(vec![pair], now);
-    }
-
     /// Sets whether reports of the VTEP are wanted as often as while pairs are in use. One pair is
     /// then probed every [`Settings::interval`].
     pub fn set_eager(&mut self, now: Duration, eager: bool) {
@@ -231,19 +211,16 @@ impl Prober {
         }
     }
 
-    /// The pair whose answers bring reports if no pair in use is probed often.
+    /// The pair whose answers bring reports if no pair is in use.
     fn reporter(&self) -> Option<Pair> {
-        match self.used.first() {
-            Some(first) => self.used.is_subset(&self.detected).then_some(*first),
-            None => self.known().next().map(|(pair, _)| pair),
-        }
+        let is_unused = self.used.is_empty();
+        is_unused.then(|| self.known().next()).flatten().map(|(pair, _)| pair)
     }
 
-    /// How often a pair in use is probed.
+    /// How often a pair in use is probed, or the first one without any in use.
     fn interval(&self, pair: Pair) -> Duration {
-        let is_rare = self.used.is_empty() || self.detected.contains(&pair);
-        let is_wanted = self.eager && self.reporter() == Some(pair);
-        if is_rare && !is_wanted { DETECTED } else { self.settings.interval }
+        let is_wanted = !self.used.is_empty() || self.eager && self.reporter() == Some(pair);
+        if is_wanted { self.settings.interval } else { UNUSED }
     }
 
     /// Adds this many random ports on every next hop.

@@ -56,31 +56,26 @@ const fn require(k: u32) -> [sock_filter; 2] {
     [sock_filter { code, jt: 1, jf: 0, k }, REFUSE]
 }
 
-/// Accepts UDP packets with one of these VNIs and inner EtherTypes, and refuses all others. X is
-/// the length of the outer IP header.
-fn vxlan(kinds: &[(u32, u16)]) -> Vec<sock_filter> {
-    use libc::{BPF_ALU, BPF_AND, BPF_H, BPF_IND, BPF_K, BPF_LD, BPF_W};
-    let kind = |(vni, ethertype): &(u32, u16)| {
-        [
-            statement(BPF_LD | BPF_W | BPF_IND, 14 + 8 + 4),
-            statement(BPF_ALU | BPF_AND | BPF_K, 0xffff_ff00),
-            equal(vni << 8, 3),
-            statement(BPF_LD | BPF_H | BPF_IND, 14 + 8 + 8 + 12),
-            equal(u32::from(*ethertype), 1),
-            ACCEPT,
-        ]
-    };
-    kinds.iter().flat_map(kind).chain([REFUSE]).collect()
-}
-
-/// Accepts UDP packets as [`vxlan`] does, and ICMP errors of the type `expired`. X is the length of
-/// the outer IP header, and the loaded value is the protocol behind it.
-fn vxlan_and_errors(kinds: &[(u32, u16)], icmp: libc::c_int, expired: u32) -> Vec<sock_filter> {
-    use libc::{BPF_B, BPF_IND, BPF_LD};
-    let kinds = vxlan(kinds);
+/// Accepts UDP packets with this VNI and inner EtherType, and ICMP errors of the type `expired`. X is
+/// the length of the outer IP header, and the loaded value is the protocol behind it.
+fn vxlan_and_errors(
+    (vni, ethertype): (u32, u16),
+    icmp: libc::c_int,
+    expired: u32,
+) -> Vec<sock_filter> {
+    use libc::{BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IND, BPF_K, BPF_LD, BPF_W};
+    let vxlan = [
+        [statement(BPF_LD | BPF_W | BPF_IND, 14 + 8 + 4)].as_slice(),
+        &[statement(BPF_ALU | BPF_AND | BPF_K, 0xffff_ff00)],
+        &require(vni << 8),
+        &[statement(BPF_LD | BPF_H | BPF_IND, 14 + 8 + 8 + 12)],
+        &require(ethertype.into()),
+        &[ACCEPT],
+    ]
+    .concat();
     [
-        [equal(libc::IPPROTO_UDP as u32, kinds.len())].as_slice(),
-        &kinds,
+        [equal(libc::IPPROTO_UDP as u32, vxlan.len())].as_slice(),
+        &vxlan,
         &require(icmp as u32),
         &[statement(BPF_LD | BPF_B | BPF_IND, 14)],
         &require(expired),
@@ -89,9 +84,9 @@ fn vxlan_and_errors(kinds: &[(u32, u16)], icmp: libc::c_int, expired: u32) -> Ve
     .concat()
 }
 
-/// Accepts IPv4 packets that are no fragments: UDP with one of these VNIs and inner EtherTypes, and
-/// ICMP errors about an expired time to live.
-fn ipv4(kinds: &[(u32, u16)]) -> Vec<sock_filter> {
+/// Accepts IPv4 packets that are no fragments: UDP with this VNI and inner EtherType, and ICMP errors
+/// about an expired time to live.
+fn ipv4(kind: (u32, u16)) -> Vec<sock_filter> {
     use libc::{BPF_ABS, BPF_B, BPF_H, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_LDX, BPF_MSH};
     const TIME_EXCEEDED: u32 = 11;
     let is_fragment = (BPF_JMP | BPF_JSET | BPF_K) as u16;
@@ -100,20 +95,20 @@ fn ipv4(kinds: &[(u32, u16)]) -> Vec<sock_filter> {
         &[sock_filter { code: is_fragment, jt: 0, jf: 1, k: 0x3fff }, REFUSE],
         &[statement(BPF_LDX | BPF_B | BPF_MSH, 14)],
         &[statement(BPF_LD | BPF_B | BPF_ABS, 14 + 9)],
-        &vxlan_and_errors(kinds, libc::IPPROTO_ICMP, TIME_EXCEEDED),
+        &vxlan_and_errors(kind, libc::IPPROTO_ICMP, TIME_EXCEEDED),
     ]
     .concat()
 }
 
-/// Accepts IPv6 packets without extension headers: UDP with one of these VNIs and inner EtherTypes,
-/// and ICMPv6 errors about an expired hop limit.
-fn ipv6(kinds: &[(u32, u16)]) -> Vec<sock_filter> {
+/// Accepts IPv6 packets without extension headers: UDP with this VNI and inner EtherType, and ICMPv6
+/// errors about an expired hop limit.
+fn ipv6(kind: (u32, u16)) -> Vec<sock_filter> {
     use libc::{BPF_ABS, BPF_B, BPF_IMM, BPF_LD, BPF_LDX};
     const TIME_EXCEEDED: u32 = 3;
     [
         [statement(BPF_LDX | BPF_IMM, 40)].as_slice(),
         &[statement(BPF_LD | BPF_B | BPF_ABS, 14 + 6)],
-        &vxlan_and_errors(kinds, libc::IPPROTO_ICMPV6, TIME_EXCEEDED),
+        &vxlan_and_errors(kind, libc::IPPROTO_ICMPV6, TIME_EXCEEDED),
     ]
     .concat()
 }
@@ -126,13 +121,13 @@ impl AsFd for ProbeSocket {
 
 impl ProbeSocket {
     /// Opens a socket in the calling thread's network namespace. It receives VXLAN packets over
-    /// this underlay that steering programs leave to the kernel, if they have one of at most 32
-    /// pairs of a VNI and an inner EtherType. It also receives ICMP errors about packets whose time
-    /// to live or hop limit has expired.
+    /// this underlay that steering programs leave to the kernel, if they have this VNI and inner
+    /// EtherType. It also receives ICMP errors about packets whose time to live or hop limit has
+    /// expired.
     ///
     /// # Errors
     /// As socket(2), setsockopt(2) and bind(2): without CAP_NET_RAW.
-    pub fn open(underlay: Underlay, kinds: &[(u32, u16)]) -> io::Result<Self> {
+    pub fn open(underlay: Underlay, vni: u32, ethertype: u16) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that has no
         // other owner. Protocol 0: nothing is received before the filter is set.
@@ -144,8 +139,8 @@ impl ProbeSocket {
             OwnedFd::from_raw_fd(fd)
         };
         let mut filter = match underlay {
-            Underlay::Ipv4 => ipv4(kinds),
-            Underlay::Ipv6 => ipv6(kinds),
+            Underlay::Ipv4 => ipv4((vni, ethertype)),
+            Underlay::Ipv6 => ipv6((vni, ethertype)),
         };
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
         set(&fd, libc::SO_ATTACH_FILTER, &program)?;

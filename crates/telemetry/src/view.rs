@@ -93,8 +93,6 @@ pub struct ProbedView {
     pub unknown: u64,
     /// The balance of each tier, from the sending leaf on.
     pub tiers: Vec<TierView>,
-    /// BFD sessions that watch a pair: those that are up, and those that are not.
-    pub sessions: [(&'static str, u64); 2],
 }
 
 /// How evenly queue pairs use the links of a tier.

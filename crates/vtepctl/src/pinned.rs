@@ -40,12 +40,8 @@ fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
         if row.traced {
             writeln!(
                 out,
-                "  the VTEP answers no probes: routers are asked by expired TTLs, which takes minutes if they limit ICMP errors{}",
-                if row.bfd_up > 0 { "" } else { "; nothing tells whether a path is dead" }
+                "  the VTEP answers no probes: routers are asked by expired TTLs, which takes minutes if they limit ICMP errors; nothing tells whether a path is dead"
             )?;
-        }
-        if row.bfd_sessions > 0 {
-            writeln!(out, "  BFD: {} of {} sessions are up", row.bfd_up, row.bfd_sessions)?;
         }
         path_table(row).write(out, "  ")?;
         write_tiers(out, row)?;

@@ -59,10 +59,6 @@ pub fn probing(shared: &Shared) -> ProbingView {
             dead: of.lost as u64,
             unknown: of.pairs.saturating_sub(of.known + of.lost) as u64,
             tiers: tiers.iter().map(tier).collect(),
-            sessions: {
-                let (all, up) = of.sessions;
-                [("up", up as u64), ("down", all.saturating_sub(up) as u64)]
-            },
         }
     };
     let (counts, queue_pairs) =

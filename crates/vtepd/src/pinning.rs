@@ -39,8 +39,6 @@ pub struct Probed {
     pub heard: Option<Duration>,
     /// Probes sent, answers accepted, answers that fitted no probe.
     pub counts: [u64; 3],
-    /// Pairs that BFD watches, and those whose session is up.
-    pub sessions: (usize, usize),
 }
 
 /// The placement, its counts, and what probing knows.

@@ -10,8 +10,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bpf::RouteLookup;
 use path::NextHop;
-use pathmap::bfd::packet as bfd_packet;
-use pathmap::bfd::watch::By;
 use pathmap::message::Message;
 use pathmap::packet::{self, Headers, Received};
 use pathmap::placer::{Options, Target};
@@ -26,7 +24,6 @@ use tables::Snapshot;
 use crate::handle::Handle;
 use crate::pinning::Shared;
 
-mod bfd;
 mod by_kernel;
 mod choices;
 mod entry;
@@ -35,8 +32,6 @@ mod targets;
 mod ticks;
 mod traced;
 
-use bfd::Bfd;
-pub use bfd::Detector;
 use by_kernel::ByKernel;
 use choices::Lookups;
 use sockets::Sockets;
@@ -60,8 +55,6 @@ pub struct Probing {
     pub settings: Settings,
     /// How to place.
     pub options: Options,
-    /// What tells that a path in use is dead.
-    pub detector: Detector,
     /// Whether paths to VTEPs that answer no probes are traced by expired TTLs.
     pub trace: bool,
 }
@@ -69,14 +62,14 @@ pub struct Probing {
 impl fmt::Display for Probing {
     /// All but the key. A number stands for that.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, settings, options, detector, trace } = self;
+        let Self { key, settings, options, trace } = self;
         let Settings { interval, ports, most_ports, rate, .. } = settings;
         let number = key.number([0; 3]);
         write!(f, "key number {number:08x}, every {interval:?}, {ports} to {most_ports} ports, ")?;
         write!(f, "{rate} probes/s, {} queue pairs, ", options.most)?;
         write!(f, "idle after {:?}, moves {:?}, ", options.idle, options.moves)?;
         let traces = if *trace { "traced" } else { "not traced" };
-        write!(f, "dead paths found by {detector}, without answers {traces}")
+        write!(f, "paths without answers {traces}")
     }
 }
 
@@ -178,7 +171,6 @@ struct Thread {
     snapshot: Arc<Snapshot>,
     responder: Responder,
     targets: Targets,
-    bfd: Bfd,
     by_kernel: ByKernel,
     poller: Poller,
     random: Random,
@@ -211,7 +203,6 @@ impl Thread {
             shared,
             handle,
             snapshot: Arc::default(),
-            bfd: Bfd::new(probing.detector, &probing.settings, Random::new(random.next())),
             targets: Targets::new(
                 &probing,
                 lookups,
@@ -234,7 +225,7 @@ impl Thread {
     /// Waits for packets or for the next probe, and handles both.
     fn turn(&mut self) -> io::Result<()> {
         let next_tick = self.next_tick();
-        let next = [self.targets.next(), self.bfd.next(), Some(next_tick)].into_iter().flatten();
+        let next = [self.targets.next(), Some(next_tick)].into_iter().flatten();
         let wait = next.min().map(|at| at.saturating_sub(self.shared.now()));
         let sockets = self.sockets.fds().into_iter().chain(self.by_kernel.fd());
         let ready = self.poller.wait(sockets, wait)?;
@@ -243,7 +234,6 @@ impl Thread {
         let is_new = snapshot.identity() != self.snapshot.identity();
         if is_new {
             self.targets.follow(&snapshot, &self.shared);
-            self.bfd.retain(|target| is_known(&snapshot, target));
             self.snapshot = snapshot;
             self.changed = self.shared.now();
         }
@@ -256,10 +246,6 @@ impl Thread {
         for (target, transmit) in self.targets.tick(self.shared.now()) {
             self.probe(target, transmit);
         }
-        for transmit in self.bfd.tick(self.shared.now()) {
-            self.send_control(&transmit);
-        }
-        self.bfd.tell(&mut self.targets, &self.shared);
         let now = self.shared.now();
         let ticks = now >= next_tick;
         self.targets.ask_kernel(now);
@@ -286,7 +272,6 @@ impl Thread {
             self.targets.watch_used(&self.shared);
         }
         if ticks {
-            self.bfd.follow(&mut self.targets, now);
             for (target, transmit) in self.targets.trace(now) {
                 self.send_trace(target, transmit);
             }
@@ -294,7 +279,7 @@ impl Thread {
         if now.saturating_sub(self.published) >= PUBLISH {
             self.published = now;
             self.targets.tell_delays(&self.shared);
-            let probed = self.targets.probed(|target| self.bfd.sessions(target));
+            let probed = self.targets.probed();
             self.shared.set_probed(probed, self.responder.counts);
         }
         Ok(())
@@ -302,8 +287,7 @@ impl Thread {
 
     /// When to look at what nothing announces.
     fn next_tick(&self) -> Duration {
-        let is_restless = !self.bfd.is_off()
-            || self.ticked.saturating_sub(self.changed) < RESTLESS
+        let is_restless = self.ticked.saturating_sub(self.changed) < RESTLESS
             || self.targets.has_lookups_waiting()
             || self.shared.read(Placer::awaits_gaps);
         let calm = if is_restless { TICK } else { self.targets.interval() };
@@ -334,11 +318,6 @@ impl Thread {
             let Some(bytes) = buffer.get(..length) else { continue };
             if let Some(received) = packet::parse(bytes) {
                 self.take(&received, arrival);
-            } else if let Some(arrived) = bfd_packet::parse(bytes) {
-                let target = sender(arrived.ends, arrived.ports);
-                if is_known(&self.snapshot, &target) {
-                    self.bfd.receive(&arrived, self.shared.now());
-                }
             } else if let Some(error) = trace_packet::parse(bytes) {
                 self.targets.expired(&error, self.shared.now());
             }
@@ -385,23 +364,6 @@ impl Thread {
             let pair = self.targets.living(target, *hop, &mut self.random);
             let port = pair.map_or(received.ports.0, |pair| pair.port);
             self.send(Pair { hop: *hop, port }, target, false, &bytes);
-        }
-    }
-
-    fn send_control(&self, transmit: &bfd::Transmit) {
-        let bfd::Transmit { target, by, source, control } = *transmit;
-        let pair = match by {
-            By::Pair(pair) => Some(pair),
-            By::Turn(number) => self.targets.in_turn(target, number).or_else(|| {
-                let hops = self.hops(target.address);
-                let hop = hops.get(number.checked_rem(hops.len())?)?;
-                Some(Pair { hop: hop.identity, port: source })
-            }),
-        };
-        let headers = pair.and_then(|pair| self.headers(pair, target, false));
-        if let Some((ifindex, headers)) = headers {
-            let packet = bfd_packet::build(&headers, source, &control);
-            self.sockets.send(target.address, ifindex, &packet);
         }
     }
 

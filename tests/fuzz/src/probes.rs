@@ -1,10 +1,8 @@
-//! Probes and answers between VTEPs, and packets of BFD.
+//! Probes and answers between VTEPs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::num::NonZeroU32;
 use std::time::Duration;
 
-use pathmap::bfd::{self, Control, Role, Session, Timers, Watch};
 use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet::{self, Headers};
@@ -12,22 +10,11 @@ use pathmap::{Pair, Random, Tracer, Way, trace};
 use wire::{MacAddr, QueuePair};
 
 /// A message that is read can be written and read again. A packet contains its message. The messages
-/// of the communication manager are read too, and those of BFD are taken by a VTEP.
+/// of the communication manager are read too.
 pub fn probe_message(data: &[u8]) {
     let _ = pathmap::cm::Event::parse(data);
     if let Ok(message) = Message::parse(data) {
         assert_eq!(Message::parse(&message.bytes()), Ok(message));
-    }
-    if let Ok(control) = Control::parse(data) {
-        assert_eq!(Control::parse(&control.bytes()), Ok(control));
-    }
-    if let Some(arrived) = bfd::packet::parse(data) {
-        let timers = Timers { interval: Duration::from_millis(10), multiplier: 3 };
-        let mut watch = Watch::new(timers, 1000, Random::new(1));
-        for now in [0, 1, 40].map(Duration::from_millis) {
-            watch.receive(&arrived, now);
-            watch.tick(now);
-        }
     }
     if let Some(error) = trace::packet::parse(data) {
         let mut tracer = Tracer::new(Random::new(1));
@@ -104,16 +91,5 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         trace::packet::error(*router, &trace::packet::build(headers, 7))
     };
     let errors: Vec<Vec<u8>> = families.iter().map(error).collect();
-    let bfd = families.iter().flat_map(|(headers, _)| bfd(headers)).collect();
-    [messages.to_vec(), packets, errors, bfd].concat()
-}
-
-/// A control packet of BFD, alone and in a packet.
-fn bfd(headers: &Headers) -> Vec<Vec<u8>> {
-    let timers = Timers { interval: Duration::from_millis(10), multiplier: 3 };
-    let mut session = Session::new(Role::Active, timers, NonZeroU32::MIN, Duration::ZERO);
-    let control = session.tick(Duration::ZERO, &mut Random::new(1));
-    let packet = |control: &Control| bfd::packet::build(headers, 49_200, control);
-    let packet = control.as_ref().map(packet);
-    control.map(|control| control.bytes().to_vec()).into_iter().chain(packet).collect()
+    [messages.to_vec(), packets, errors].concat()
 }

@@ -9,17 +9,14 @@ use vtepd_tests::{Capture, Lab, wait_for};
 
 use crate::both_directions::Routed;
 use crate::ipv6_underlay::{behind_one_router, over_ipv6};
-use crate::qp_pin::{
-    QUEUE_PAIRS, RATE, even_and_back, placed, start, traced, two_paths, watched_by_bfd,
-};
+use crate::qp_pin::{QUEUE_PAIRS, RATE, even_and_back, placed, start, traced, two_paths};
 use crate::qp_pin_shown::explained;
 
 /// The VTEP of the far leaf, and the address by which the first router reaches it.
 const FAR: (&str, &str) = ("fd00::2", "fd01:2:1::1");
 
-/// The VNIs of probes, answers and traces, and of BFD.
+/// The VNI of probes, answers and traces.
 const PROBES: u32 = 0xff_ffff;
-const BFD: u32 = 1;
 
 /// VNIs, and the outer headers that routers may hash.
 type Seen = BTreeSet<(u32, Vec<u8>)>;
@@ -40,22 +37,6 @@ fn p6_queue_pairs_over_ipv6_are_even_and_leave_a_path_that_dies_silently() {
     for watch in watching {
         let [probes, data] = headers(watch, [PROBES, VNI]);
         assert!(!data.is_empty() && data.is_subset(&probes), "{data:x?} {probes:x?}");
-    }
-}
-
-/// The packets of BFD have the outer headers of data with the same port, also the flow label.
-#[root_test]
-fn p13_bfd_over_ipv6_finds_a_path_that_dies_silently() {
-    let lab = over_ipv6("qpbfdsix", "");
-    let watching = watch(&lab);
-    watched_by_bfd(&lab, FAR, "p13");
-    for watch in watching {
-        let [bfd, data] = headers(watch, [BFD, VNI]);
-        let port = |headers: &Vec<u8>| headers[headers.len() - 4..headers.len() - 2].to_vec();
-        let ports: BTreeSet<_> = data.iter().map(port).collect();
-        let bfd: BTreeSet<_> =
-            bfd.into_iter().filter(|headers| ports.contains(&port(headers))).collect();
-        assert!(!bfd.is_empty() && bfd.is_subset(&data), "{bfd:x?} {data:x?}");
     }
 }
 

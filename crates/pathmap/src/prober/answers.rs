@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::state::{Outstanding, State};
-use super::{Change, DETECTED, Known, Pair, Prober, RECENT_ANSWERS, REFRESH, REVIEW, ROUNDS};
+use super::{Change, Known, Pair, Prober, RECENT_ANSWERS, REFRESH, REVIEW, ROUNDS, UNUSED};
 use crate::message::Answer;
 
 impl Prober {
@@ -60,7 +60,7 @@ impl Prober {
         let is_settled = self.pairs.get(&sent.pair).is_some_and(State::is_settled);
         if is_settled && !was_settled && !self.used.contains(&sent.pair) {
             let next =
-                if self.is_watched(sent.pair) { DETECTED } else { self.random.around(REFRESH) };
+                if self.is_watched(sent.pair) { UNUSED } else { self.random.around(REFRESH) };
             self.schedule(sent.pair, now + next, false);
         }
         if returned {

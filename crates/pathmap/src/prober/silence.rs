@@ -76,7 +76,7 @@ impl Prober {
     }
 
     /// Pairs are dead.
-    pub(super) fn mark_dead(&mut self, dead: Vec<Pair>, now: Duration) {
+    fn mark_dead(&mut self, dead: Vec<Pair>, now: Duration) {
         // Pairs on the same route are not probed often, and must not be used before they are.
         let route = |pair: &Pair| Some((pair.hop, self.pairs.get(pair)?.known.as_ref()?));
         let alike = |(hop, route)| self.unused_on(hop, route);

@@ -82,16 +82,6 @@ fn of_vteps(view: &ProbingView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Res
         "Pairs of next hop and source port to a VTEP, by what is known of their paths",
         pairs,
     )?;
-    let sessions = view.vteps.iter().flat_map(|of| {
-        of.sessions
-            .map(|(state, number)| (vec![vtep(&of.address), ("state", state.to_owned())], number))
-    });
-    gauges(
-        encoder,
-        "vtepd_bfd_sessions",
-        "BFD sessions that watch a pair of next hop and source port to a VTEP, by state",
-        sessions,
-    )?;
     let figures: [Figure; 3] = [
         ("vtepd_tier_mmr", "Queue pairs on the fullest link of a tier over the mean", |of| of.mmr),
         ("vtepd_tier_mmr_floor", "The lowest MMR that whole queue pairs allow", |of| of.floor),

@@ -139,8 +139,6 @@ fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1
         answers: probed.counts[1],
         tiers: tiers.into_iter().enumerate().map(tier).collect(),
         paths: paths.iter().map(|of| path(names, of, probed.routers)).collect(),
-        bfd_sessions: probed.sessions.0 as u32,
-        bfd_up: probed.sessions.1 as u32,
         traced: probed.traced,
     }
 }

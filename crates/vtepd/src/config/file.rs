@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use api::Address;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::arguments::{DatapathChoice, FlowLabelChoice, HookChoice, RoutePerFrameChoice};
-use crate::probing::Detector;
 use crate::standalone;
 
 /// The configuration file. Everything has a default; unknown keys are errors.
@@ -120,10 +120,9 @@ pub(super) struct ProbingSection {
     pub(super) key: Option<String>,
     /// How often a path in use is probed, in milliseconds, 10 to 1000. Default: 50.
     pub(super) interval_ms: Option<u64>,
-    /// What tells that a path in use is dead: `probes`, or `bfd` (BFD over VXLAN, RFC 8971, in the same
-    /// interval and with VNI 1; probes while a session is not up). Every leaf with a key answers both.
-    /// Default: `probes`.
-    pub(super) detector: Option<Detector>,
+    /// Gone, with BFD over VXLAN. Read to say so.
+    #[cfg_attr(test, schemars(skip))]
+    pub(super) detector: Option<IgnoredAny>,
     /// Whether the paths to a VTEP that answers no probes are traced: packets with a short time to live
     /// are sent to it, 100 a second at most, and routers answer with ICMP errors. Default: true.
     pub(super) trace: Option<bool>,

@@ -33,6 +33,11 @@ pub(super) fn probing(file: &File) -> Result<Option<Probing>, ConfigurationError
     let ProbingSection { key, interval_ms, .. } = &file.probing;
     let ProbingSection { ports, most_ports, rate, queue_pairs, idle, moves, .. } = &file.probing;
     let ProbingSection { detector, trace, .. } = &file.probing;
+    if detector.is_some() {
+        let problem = "BFD over VXLAN was removed; remove this line: probes find dead paths faster"
+            .to_owned();
+        return Err(ConfigurationError::Value { place: file.place("probing.detector"), problem });
+    }
     let (probes, places) = (Settings::default(), Options::default());
     let ports = number(file, "ports", *ports, 1..=1024, probes.ports)?;
     let default = probes.most_ports.max(ports);
@@ -54,8 +59,7 @@ pub(super) fn probing(file: &File) -> Result<Option<Probing>, ConfigurationError
         place: file.place("probing.key"),
         problem: error.to_string(),
     })?;
-    let (detector, trace) = (detector.unwrap_or_default(), trace.unwrap_or(true));
-    Ok(Some(Probing { key, settings, options, detector, trace }))
+    Ok(Some(Probing { key, settings, options, trace: trace.unwrap_or(true) }))
 }
 
 /// Checks that a policy that needs probes has a key for them.

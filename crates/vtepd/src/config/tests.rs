@@ -95,6 +95,7 @@ fn what_is_wrong_is_named() {
         ("[takover]\n", "takover"),
         ("[fpm]\nusers = [\"no such user\"]\n", "fpm.users: there is no user 'no such user'"),
         ("[api]\nlisten = \"leaf1\"\n", "'leaf1' is no socket"),
+        ("[probing]\ndetector = \"bfd\"\n", "probing.detector: BFD over VXLAN was removed; remove"),
     ] {
         let error = load(text, &[]).unwrap_err().to_string();
         assert!(error.contains(word) && error.contains("vtepd-config-"), "{text}: {error}");

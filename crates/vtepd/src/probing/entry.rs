@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bpf::ROUTE_PER_FRAME_MARK;
 use path::{NextHop, Policy, SourcePortRange};
-use pathmap::bfd::order;
 use pathmap::load::Link;
 use pathmap::placer::{Found, Target};
 use pathmap::prober::{Ids, Known};
@@ -29,8 +28,6 @@ pub(super) struct Entry {
     pub(super) choices: Option<Choices>,
     /// The versions of what is known that the placement has.
     pub(super) applied: (u64, (u64, u64), u64),
-    /// A pair of each route, in the order in which answers take them.
-    pub(super) diverse: Vec<Pair>,
 }
 
 impl Entry {
@@ -90,9 +87,7 @@ impl Entry {
             delay: known.delay,
         };
         let mut found: Vec<Found> = self.known().map(found).collect();
-        self.diverse = order::diverse(&found);
-        let dead = self.traced.dead().iter().copied();
-        let mut lost: BTreeSet<Pair> = self.prober.lost().chain(dead).collect();
+        let mut lost: BTreeSet<Pair> = self.prober.lost().collect();
         shared.change(|placer| placer.update(target, &self.weights, &found, &lost));
         let Some(choices) = &self.choices else { return };
         found.retain(|path| choices.has(path.pair));

@@ -4,11 +4,9 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use pathmap::bfd::packet as bfd_packet;
 use pathmap::packet;
 use ports::ProbeSocket;
 use ports::probe_socket::Underlay;
-use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 
 /// The sockets for IPv4 and IPv6.
 #[derive(Debug)]
@@ -20,15 +18,8 @@ pub(super) struct Sockets {
 impl Sockets {
     /// Opens the sockets in the calling thread's network namespace.
     pub(super) fn open() -> io::Result<Self> {
-        let probes = (packet::VNI, packet::ETHERTYPE);
-        // The inner packet of BFD has the protocol of the outer one.
-        let open = |underlay, ethertype| {
-            ProbeSocket::open(underlay, &[probes, (bfd_packet::VNI, ethertype)])
-        };
-        Ok(Self {
-            ipv4: open(Underlay::Ipv4, ETHERTYPE_IPV4)?,
-            ipv6: open(Underlay::Ipv6, ETHERTYPE_IPV6)?,
-        })
+        let open = |underlay| ProbeSocket::open(underlay, packet::VNI, packet::ETHERTYPE);
+        Ok(Self { ipv4: open(Underlay::Ipv4)?, ipv6: open(Underlay::Ipv6)? })
     }
 
     /// The descriptors to wait for.

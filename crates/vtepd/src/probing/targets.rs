@@ -117,9 +117,8 @@ impl Targets {
                 let prober = prober.with_phase(phase);
                 let traced = Traced::new(Random::new(self.random.next()));
                 let (weights, uplinks) = (BTreeMap::new(), BTreeMap::new());
-                let (applied, diverse) = Default::default();
-                let choices = None;
-                Entry { prober, ids, traced, label, weights, uplinks, choices, applied, diverse }
+                let (applied, choices) = Default::default();
+                Entry { prober, ids, traced, label, weights, uplinks, choices, applied }
             };
             let entry = self.entries.entry(target).or_insert_with(new);
             let hops: Vec<u64> = weights.keys().copied().collect();
@@ -229,55 +228,6 @@ impl Targets {
         self.entries.get(&target).map_or_else(FlowLabel::default, |entry| entry.label).of(port)
     }
 
-    /// The VTEPs that are probed.
-    pub(super) fn addresses(&self) -> Vec<Target> {
-        self.entries.keys().copied().collect()
-    }
-
-    /// The pairs in use.
-    pub(super) fn used(&self, target: Target) -> BTreeSet<Pair> {
-        self.entries.get(&target).map_or_else(BTreeSet::new, |entry| entry.prober.used().clone())
-    }
-
-    /// The first known pair of each next hop.
-    pub(super) fn first_known(&self, target: Target) -> Vec<Pair> {
-        let known = self.entries.get(&target).into_iter().flat_map(Entry::known);
-        let mut pairs: Vec<Pair> = known.map(|(pair, _)| pair).collect();
-        pairs.dedup_by_key(|pair| pair.hop);
-        pairs
-    }
-
-    /// A pair is dead, as BFD found.
-    pub(super) fn declare_dead(&mut self, target: Target, pair: Pair, now: Duration) {
-        let Some(entry) = self.entries.get_mut(&target) else { return };
-        if entry.traced.is_tracing() {
-            entry.traced.set_dead(pair, true);
-        } else {
-            entry.prober.declare_dead(pair, now);
-        }
-    }
-
-    /// The dead pairs of a VTEP whose paths are traced: only BFD tells when they are alive again.
-    /// `None` if probes tell that.
-    pub(super) fn traced_dead(&self, target: Target) -> Option<BTreeSet<Pair>> {
-        let traced = &self.entries.get(&target)?.traced;
-        traced.is_tracing().then(|| traced.dead().clone())
-    }
-
-    /// A dead pair of a VTEP whose paths are traced is alive again.
-    pub(super) fn declare_alive(&mut self, target: Target, pair: Pair) {
-        if let Some(entry) = self.entries.get_mut(&target) {
-            entry.traced.set_dead(pair, false);
-        }
-    }
-
-    /// Sets the pairs whose death BFD tells.
-    pub(super) fn set_detected(&mut self, target: Target, pairs: BTreeSet<Pair>, now: Duration) {
-        if let Some(entry) = self.entries.get_mut(&target) {
-            entry.prober.set_detected(now, pairs);
-        }
-    }
-
     /// A living pair by this next hop.
     pub(super) fn living(&self, target: Target, hop: u64, random: &mut Random) -> Option<Pair> {
         let entry = self.entries.get(&target)?;
@@ -338,15 +288,8 @@ impl Targets {
         }
     }
 
-    /// A living pair, each time another one.
-    pub(super) fn in_turn(&self, target: Target, number: usize) -> Option<Pair> {
-        let diverse = &self.entries.get(&target)?.diverse;
-        diverse.get(number.checked_rem(diverse.len())?).copied()
-    }
-
-    /// What is known about each VTEP. `sessions`: the number of its BFD sessions, and of those that are
-    /// up.
-    pub(super) fn probed(&self, sessions: impl Fn(Target) -> (usize, usize)) -> Vec<Probed> {
+    /// What is known about each VTEP.
+    pub(super) fn probed(&self) -> Vec<Probed> {
         let probed = |(target, entry): (&Target, &Entry)| {
             let Entry { prober, traced, .. } = entry;
             let known = || entry.known().map(|(_, known)| known);
@@ -356,13 +299,12 @@ impl Targets {
                 ready: prober.is_ready() && (!traced.is_tracing() || traced.ready().is_some()),
                 pairs: prober.pairs().len(),
                 known: known().count(),
-                lost: prober.lost().count() + traced.dead().len(),
+                lost: prober.lost().count(),
                 routers: (routers().min().unwrap_or(0), routers().max().unwrap_or(0)),
                 recorded: known().all(Known::is_complete),
                 traced: traced.is_tracing(),
                 heard: known().map(|known| known.heard).max(),
                 counts: prober.counts,
-                sessions: sessions(*target),
             }
         };
         self.entries.iter().map(probed).collect()
@@ -381,7 +323,6 @@ mod tests {
     };
 
     use super::*;
-    use crate::probing::Detector;
 
     const ADDRESSES: [&str; 4] = ["10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"];
 
@@ -434,14 +375,13 @@ mod tests {
             key: key.clone(),
             settings: Settings::default(),
             options: Options::default(),
-            detector: Detector::Probes,
             trace: true,
         };
         let shared = Shared::new(probing.options, 1);
         let lookups = Lookups::open(None).unwrap();
         let mut targets = Targets::new(&probing, lookups, (key, 1), Random::new(1));
         targets.follow(&snapshot(FlowLabel::Fixed(5)), &shared);
-        assert_eq!(targets.addresses(), [target(0, 1), target(2, 3)]);
+        assert!(targets.entries.keys().eq([target(0, 1), target(2, 3)].iter()));
         let labels = [(0, 1), (2, 3), (2, 1)].map(|(a, b)| targets.label(target(a, b), 50_000));
         assert_eq!(labels, [0, 5, 50_000]);
         // With another label, only that VTEP is probed anew.

@@ -1,7 +1,6 @@
-//! The paths to a VTEP that answers no probes: they are traced by expired TTLs, and only BFD tells
-//! which of them are dead.
+//! The paths to a VTEP that answers no probes: they are traced by expired TTLs. Nothing tells which of
+//! them are dead.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pathmap::prober::Known;
@@ -20,22 +19,13 @@ pub(super) struct Traced {
     tracer: Option<Tracer>,
     /// The number of pairs and the version of the prober of which the tracer knows.
     follows: (usize, u64),
-    /// Pairs that were used, and that BFD has found dead.
-    dead: BTreeSet<Pair>,
-    /// Changes with what is known.
+    /// Changes when tracing ends.
     version: u64,
 }
 
 impl Traced {
     pub(super) const fn new(random: Random) -> Self {
-        Self {
-            random,
-            silent: None,
-            tracer: None,
-            follows: (0, 0),
-            dead: BTreeSet::new(),
-            version: 0,
-        }
+        Self { random, silent: None, tracer: None, follows: (0, 0), version: 0 }
     }
 
     /// Begins to trace if the VTEP has been silent for a while, and ends when it answers a probe.
@@ -43,7 +33,6 @@ impl Traced {
         if !prober.is_ready() || prober.known().next().is_some() {
             self.silent = None;
             if self.tracer.take().is_some() {
-                self.dead.clear();
                 self.version += 1;
             }
             return;
@@ -58,9 +47,7 @@ impl Traced {
         }
         self.follows = follows;
         let new = || Tracer::new(Random::new(self.random.next()));
-        let pairs: BTreeSet<Pair> = prober.pairs().collect();
-        self.dead.retain(|pair| pairs.contains(pair));
-        self.tracer.get_or_insert_with(new).set_pairs(pairs);
+        self.tracer.get_or_insert_with(new).set_pairs(prober.pairs().collect());
     }
 
     /// When [`Self::tick`] has something to do next.
@@ -90,31 +77,13 @@ impl Traced {
         (self.version, self.ready().map_or(0, Tracer::version))
     }
 
-    /// The paths that may be used: those that were traced, but for those of dead pairs.
+    /// The paths that were traced.
     pub(super) fn known(&self) -> impl Iterator<Item = (Pair, &Known)> {
-        let tracer = self.ready();
-        let route = |pair: &Pair| Some((pair.hop, tracer?.find(*pair)?));
-        let dead: Vec<(u64, &Known)> = self.dead.iter().filter_map(route).collect();
-        let is_dead = move |pair: Pair, known: &Known| {
-            dead.iter().any(|(hop, of)| *hop == pair.hop && of.is_route_of(known))
-        };
-        let traced = tracer.into_iter().flat_map(Tracer::known);
-        traced.filter(move |(pair, known)| !is_dead(*pair, known))
+        self.ready().into_iter().flat_map(Tracer::known)
     }
 
-    /// The pairs that are dead.
-    pub(super) const fn dead(&self) -> &BTreeSet<Pair> {
-        &self.dead
-    }
-
-    /// Whether pairs are traced. BFD alone tells then which are dead.
+    /// Whether pairs are traced.
     pub(super) const fn is_tracing(&self) -> bool {
         self.tracer.is_some()
-    }
-
-    /// A pair is dead, or alive again.
-    pub(super) fn set_dead(&mut self, pair: Pair, is_dead: bool) {
-        let changed = if is_dead { self.dead.insert(pair) } else { self.dead.remove(&pair) };
-        self.version += u64::from(changed);
     }
 }
