@@ -3,17 +3,11 @@
 
 use std::collections::BTreeSet;
 
-/// User ids below this one belong to system services (login.defs(5), `SYS_UID_MAX`).
-const FIRST_LOGIN: u32 = 1000;
-
 /// The users whose processes may connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Users {
     /// These users. They displace a client of any other user.
     pub named: BTreeSet<u32>,
-    /// Users of system services, 1 to 999. If FRR runs in another container, its user has no name
-    /// here.
-    pub services: bool,
     /// All other users, also on other hosts.
     pub anybody: bool,
 }
@@ -28,9 +22,9 @@ pub(crate) enum Rank {
 }
 
 impl Default for Users {
-    /// Root and the users of system services.
+    /// Root alone.
     fn default() -> Self {
-        Self { named: BTreeSet::from([0]), services: true, anybody: false }
+        Self { named: BTreeSet::from([0]), anybody: false }
     }
 }
 
@@ -41,8 +35,7 @@ impl Users {
         if uid.is_some_and(|uid| self.named.contains(&uid)) {
             return Some(Rank::Named);
         }
-        let service = self.services && uid.is_some_and(|uid| (1..FIRST_LOGIN).contains(&uid));
-        (service || self.anybody).then_some(Rank::Other)
+        self.anybody.then_some(Rank::Other)
     }
 }
 
@@ -51,19 +44,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_of_logins_and_nobody_are_refused() {
+    fn users_without_a_name_in_the_settings_are_refused() {
         use Rank::{Named, Other};
 
-        let users = Users::default();
-        for (uid, rank) in
-            [(0, Some(Named)), (92, Some(Other)), (999, Some(Other)), (1000, None), (65534, None)]
-        {
-            assert_eq!(users.rank(Some(uid)), rank, "{uid}");
-        }
-        assert_eq!(users.rank(None), None);
-        let strict = Users { services: false, ..Users::default() };
-        assert_eq!(strict.rank(Some(92)), None);
-        let anybody = Users { anybody: true, ..strict };
+        let users = Users { named: [0, 92].into(), ..Users::default() };
+        let ranks = [0, 92, 33, 999, 1000, 65534].map(|uid| users.rank(Some(uid)));
+        assert_eq!(ranks, [Some(Named), Some(Named), None, None, None, None]);
+        assert_eq!((users.rank(None), Users::default().rank(Some(92))), (None, None));
+        let anybody = Users { anybody: true, ..Users::default() };
         assert_eq!(
             [None, Some(92), Some(0)].map(|uid| anybody.rank(uid)),
             [Some(Other), Some(Other), Some(Named)]

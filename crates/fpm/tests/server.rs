@@ -101,11 +101,11 @@ async fn a_stranger_is_refused_and_named_once() {
 }
 
 #[tokio::test]
-async fn a_user_of_the_settings_displaces_a_service() {
-    let users = Users { named: [0, 92].into(), ..Users::default() };
+async fn a_user_of_the_settings_displaces_another() {
+    let users = Users { named: [0, 92].into(), anybody: true };
     let mut server = Server::bind("127.0.0.1:0".parse().unwrap(), users).unwrap();
-    let mut service = connect_as(33, &server);
-    service.write_all(&frame(5001)).await.unwrap();
+    let mut other = connect_as(33, &server);
+    other.write_all(&frame(5001)).await.unwrap();
     assert!(matches!(next(&mut server).await, Event::Connected { .. }));
     assert!(is(&next(&mut server).await, 5001));
     // A connection of the same rank waits.
@@ -120,8 +120,8 @@ async fn a_user_of_the_settings_displaces_a_service() {
     };
     assert_eq!(newcomer, zebra.local_addr().unwrap());
     assert!(matches!(next(&mut server).await, Event::Connected { peer } if peer == newcomer));
-    // A connection of a service does not displace it, even before it has sent anything.
-    let _service = connect_as(33, &server);
+    // A connection of another user does not displace it, even before it has sent anything.
+    let _other = connect_as(33, &server);
     let silence = tokio::time::timeout(Duration::from_millis(50), server.next()).await;
     assert!(silence.is_err(), "{silence:?}");
     zebra.write_all(&frame(4001)).await.unwrap();

@@ -25,7 +25,7 @@ pub use arguments::{Arguments, HookChoice, Output};
 use file::{File, LearningSection, VniSection};
 
 use crate::probing::Probing;
-use crate::standalone::{self, Standalone};
+use crate::standalone::{Owner, Standalone};
 
 /// The complete configuration of a run of the daemon.
 #[derive(Debug, Clone)]
@@ -163,7 +163,7 @@ impl Configuration {
                     arguments.fpm_listen.or(file.fpm.listen).unwrap_or(fpm::DEFAULT_ADDRESS)
                 }),
                 accept_hazard: arguments.fpm_unsafe || file.fpm.accept_hazard,
-                users: fpm_users(&file)?,
+                users: fpm_users(&file, arguments)?,
                 ..FpmListener::default()
             },
             probing: probing::probing(&file)?,
@@ -338,22 +338,24 @@ const FRR: &str = "frr";
 /// Stands for all users, and for other hosts.
 const ANYBODY: &str = "anybody";
 
-/// Which users may connect by FPM. By default root, FRR's user and the users of services; otherwise
-/// root and the users that the file names.
-fn fpm_users(file: &File) -> Result<fpm::Users, ConfigurationError> {
+/// Which users may connect by FPM: root, and those that the flags or the file name. By default FRR's
+/// user, which may not exist here.
+fn fpm_users(file: &File, arguments: &Arguments) -> Result<fpm::Users, ConfigurationError> {
     let mut users = fpm::Users::default();
-    let Some(named) = &file.fpm.users else {
-        // If FRR runs in another container, the user may not exist here.
-        users.named.extend(standalone::Owner::Name(FRR.to_owned()).id());
-        return Ok(users);
+    let (place, named) = match (arguments.fpm_users.as_slice(), &file.fpm.users) {
+        ([], None) => {
+            users.named.extend(Owner::Name(FRR.to_owned()).id());
+            return Ok(users);
+        }
+        ([], Some(named)) => (file.place("fpm.users"), named.as_slice()),
+        (named, _) => ("--fpm-user".to_owned(), named),
     };
-    users.services = false;
     for user in named {
-        if matches!(user, standalone::Owner::Name(name) if name == ANYBODY) {
+        if matches!(user, Owner::Name(name) if name == ANYBODY) {
             users.anybody = true;
             continue;
         }
-        let wrong = |problem| ConfigurationError::Value { place: file.place("fpm.users"), problem };
+        let wrong = |problem| ConfigurationError::Value { place: place.clone(), problem };
         users.named.insert(user.id().map_err(wrong)?);
     }
     Ok(users)

@@ -150,9 +150,8 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
 
 fn fpm_users(users: &fpm::Users) -> String {
     let named = users.named.iter().map(u32::to_string);
-    let services = users.services.then(|| "services".to_owned());
     let anybody = users.anybody.then(|| "anybody".to_owned());
-    format!("[{}]", named.chain(services).chain(anybody).collect::<Vec<_>>().join(", "))
+    format!("[{}]", named.chain(anybody).collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]

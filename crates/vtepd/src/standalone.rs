@@ -1,8 +1,10 @@
 //! Standalone: VNIs with access ports of their own, as the configuration file describes them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
 use std::time::Duration;
 
 use control::StandaloneVni;
@@ -275,6 +277,14 @@ impl PortSection {
             }
             _ => Err("a port is { interface = \"NAME\" } or { tap = \"NAME\" }".to_owned()),
         }
+    }
+}
+
+impl FromStr for Owner {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Id))
     }
 }
 

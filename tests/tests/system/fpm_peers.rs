@@ -39,13 +39,17 @@ fn send_as(lab: &Lab, uid: u32) -> TcpStream {
 fn a_stranger_changes_no_route() {
     let lab = Lab::new("fpmpeers");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
-    let _stranger = send_as(&lab, 65534);
-    vtepd.wait_for_log("was refused: user 65534 may not connect");
+    // `nobody`, and a service that has nothing to do with FRR.
+    let _strangers = [65534, 33].map(|user| {
+        let stranger = send_as(&lab, user);
+        vtepd.wait_for_log(&format!("was refused: user {user} may not connect"));
+        stranger
+    });
     sockets::ping(&lab.host, lab.far.ip(), 5, 56, &[]);
-    assert_eq!(vtepd.metrics().get("vtepd_fpm_refused_connections_total"), 1);
+    assert_eq!(vtepd.metrics().get("vtepd_fpm_refused_connections_total"), 2);
     let status = vtepd.ask(&["status"]);
     let warnings = status["warnings"].to_string();
-    assert!(warnings.contains("1 FPM connection(s) of users who may not connect"), "{warnings}");
+    assert!(warnings.contains("2 FPM connection(s) of users who may not connect"), "{warnings}");
 
     // The same frame from root is accepted.
     let _zebra = send_as(&lab, 0);

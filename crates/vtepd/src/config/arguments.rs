@@ -10,6 +10,8 @@ use path::{Bins, Policy, SourcePortRange};
 use serde::Deserialize;
 use wire::Vni;
 
+use crate::standalone::Owner;
+
 const EXAMPLES: &str = "\
 Examples:
   vtepd                                take over every VNI of this network namespace
@@ -104,6 +106,10 @@ pub struct Arguments {
     /// Listen for FPM even where an old zebra might crash on it
     #[arg(long)]
     pub fpm_unsafe: bool,
+    /// User whose zebra may connect, beside root: a name, a number, or `anybody` for all users and
+    /// hosts; may be repeated [default: frr]
+    #[arg(long = "fpm-user", value_name = "USER", conflicts_with = "no_fpm")]
+    pub(crate) fpm_users: Vec<Owner>,
     /// Address of the metrics for Prometheus [default: 127.0.0.1:9472]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<SocketAddr>,

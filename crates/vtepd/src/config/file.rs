@@ -206,8 +206,8 @@ pub(super) struct FpmSection {
     /// Seconds for which routes of a lost connection are kept, 0 to 3600. Default: 120.
     pub(super) stale_time: Option<u64>,
     /// Users whose zebra may connect, by name or number, beside root; `"anybody"`: all users and
-    /// hosts. Takes effect at the next start. Default: `frr` and the users of services (numbers 1
-    /// to 999).
+    /// hosts. If FRR runs in another container, its user may have no name here: give the number.
+    /// Takes effect at the next start. Default: `["frr"]`.
     pub(super) users: Option<Vec<standalone::Owner>>,
 }
 

@@ -249,14 +249,22 @@ fn the_api_can_be_turned_off_and_moved() {
 
 #[test]
 fn users_who_may_connect_by_fpm_are_configured() {
-    let users = |text: &str| load(text, &[]).unwrap().fpm.users;
-    let default = users("");
-    assert!(default.services && !default.anybody && default.named.contains(&0), "{default:?}");
-    let named = |uids: &[u32]| uids.iter().copied().collect::<BTreeSet<u32>>();
-    let users_of_file = users("[fpm]\nusers = [\"daemon\", 4242]\n");
-    let root_and_named =
-        fpm::Users { named: named(&[0, 1, 4242]), services: false, anybody: false };
-    assert_eq!(users_of_file, root_and_named);
-    let anybody = users("[fpm]\nusers = [\"anybody\"]\n");
-    assert_eq!(anybody, fpm::Users { named: named(&[0]), services: false, anybody: true });
+    let file = "[fpm]\nusers = [\"daemon\", 4242]\n";
+    let anybody = "[fpm]\nusers = [\"anybody\"]\n";
+    // `daemon` has the number 1. The user `frr` may not exist here.
+    let frr = nix::unistd::User::from_name("frr").unwrap().map(|user| user.uid.as_raw());
+    let default: Vec<u32> = frr.into_iter().collect();
+    for (text, flags, named, is_anybody) in [
+        ("", &[][..], default.as_slice(), false),
+        (file, &[], &[1, 4242], false),
+        (anybody, &[], &[], true),
+        (file, &["--fpm-user", "7", "--fpm-user", "daemon"], &[1, 7], false),
+        (file, &["--fpm-user", "anybody"], &[], true),
+    ] {
+        let named = named.iter().copied().chain([0]).collect();
+        let expected = fpm::Users { named, anybody: is_anybody };
+        assert_eq!(load(text, flags).unwrap().fpm.users, expected, "{text} {flags:?}");
+    }
+    let error = load("", &["--fpm-user", "no such user"]).unwrap_err().to_string();
+    assert!(error.contains("--fpm-user: there is no user 'no such user'"), "{error}");
 }
