@@ -1,5 +1,6 @@
 //! The API: gRPC over a Unix socket, with health and reflection.
 //!
+//! - [`connection`]: a connection and the process that made it
 //! - [`service`]: one method for each request
 //! - [`show`]: converts forwarding tables to messages
 //! - [`status`]: converts status and counters to messages
@@ -7,6 +8,7 @@
 //! - [`explain`]: explains what happens to a given frame; [`flow`] builds the frame of a flow
 //! - [`pinned`]: converts known paths and placed queue pairs; [`placement`] explains those of a flow
 
+mod connection;
 mod events;
 mod explain;
 mod flow;
@@ -22,11 +24,13 @@ use api::v1::vtepd_server::VtepdServer;
 use api::{Address, Listener};
 use control::{Journal, Request};
 use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
 use tonic::transport::Server;
 
 use crate::daemon::Failure;
 use crate::handle::Handle;
 use crate::listeners::{self, Opened};
+use connection::Connection;
 use service::Service;
 
 /// Answers requests until the future is dropped. Without an address it waits forever. The health
@@ -67,7 +71,7 @@ pub async fn serve(
         .add_service(health)
         .add_service(reflection)
         .add_service(VtepdServer::new(Service::new(handle, requests, journal)))
-        .serve_with_incoming(listener);
+        .serve_with_incoming(listener.map(|stream| Connection::new(stream?)));
     let (served, ()) = tokio::join!(server, ready);
     Ok(served?)
 }

@@ -18,7 +18,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::holder::Holder;
-use crate::privilege;
+use crate::privilege::Peer;
 
 /// Name of the socket, after the leading zero byte; `ss -xl` shows it as `@vtepd`.
 const NAME: &str = "vtepd";
@@ -154,9 +154,9 @@ impl Instance {
                 sleep(SPEAKING).await;
                 continue;
             };
-            let Ok(peer) = stream.peer_cred() else { continue };
+            let (Ok(user), Ok(peer)) = (stream.peer_cred(), Peer::of(&stream)) else { continue };
             // Checked before waiting for a request: any user may connect.
-            if ![0, geteuid().as_raw()].contains(&peer.uid()) {
+            if ![0, geteuid().as_raw()].contains(&user.uid()) {
                 continue;
             }
             let mut said = [0; END.len()];
@@ -165,8 +165,7 @@ impl Instance {
                 continue;
             }
             // The capabilities of a process in another PID namespace cannot be read.
-            let pid = peer.pid().filter(|pid| *pid != 0);
-            match pid.map_or(Ok(()), |pid| privilege::check(Some(pid))) {
+            match if peer.is_hidden() { Ok(()) } else { peer.check() } {
                 Ok(()) => return stream,
                 Err(reason) => tracing::warn!("vtepd was asked to end, and does not: {reason}"),
             }

@@ -12,7 +12,6 @@ use path::{Bins, Policy, SourcePortRange};
 use tables::{PortChoice, Snapshot, VniTable};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::Stream;
-use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 use wire::{MacAddr, Vni};
 
@@ -20,7 +19,7 @@ use crate::api::flow::Flow;
 use crate::api::{events, explain, pinned, show, status};
 use crate::handle::Handle;
 use crate::pinning::Shared;
-use crate::privilege;
+use crate::privilege::Peer;
 
 /// Implements the gRPC service on top of the [`Handle`], the journal and requests to the control
 /// task.
@@ -53,9 +52,9 @@ fn parse<T: FromStr<Err: std::fmt::Display>>(
 
 /// Refuses callers that may not change vtepd's state.
 fn privileged<T>(request: &Request<T>) -> Result<(), Status> {
-    let peer =
-        request.extensions().get::<UdsConnectInfo>().and_then(|connection| connection.peer_cred);
-    privilege::check(peer.and_then(|peer| peer.pid())).map_err(|reason| {
+    let unknown = || Err("the process that asks is unknown".to_owned());
+    let checked = request.extensions().get::<Arc<Peer>>().map_or_else(unknown, |peer| peer.check());
+    checked.map_err(|reason| {
         Status::permission_denied(format!("a change needs CAP_NET_ADMIN, and {reason}"))
     })
 }
