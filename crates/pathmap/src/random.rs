@@ -1,4 +1,5 @@
-//! A small generator of pseudo-random numbers. It is for choices, not for secrets.
+//! A small generator of pseudo-random numbers. It is for choices, not for secrets: who sees some
+//! numbers can compute all others. Secrets are numbers of a key ([`crate::Key::number`]).
 
 use std::time::Duration;
 

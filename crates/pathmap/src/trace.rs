@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use crate::key::Key;
 use crate::prober::{Known, Pair};
 use crate::random::Random;
 
@@ -83,6 +84,10 @@ struct Hop {
 #[derive(Debug)]
 pub struct Tracer {
     random: Random,
+    /// Makes identifications, from the number of this tracer and how many it has made.
+    secret: Key,
+    number: u32,
+    made: u32,
     pairs: BTreeSet<Pair>,
     hops: BTreeMap<u64, Hop>,
     waiting: VecDeque<Step>,
@@ -102,10 +107,13 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// A tracer that knows nothing.
+    /// A tracer that knows nothing. `secret` is a key of this process alone.
     #[must_use]
-    pub const fn new(random: Random) -> Self {
+    pub fn new(secret: Key, mut random: Random) -> Self {
         Self {
+            number: random.next() as u32,
+            made: 0,
+            secret,
             random,
             pairs: BTreeSet::new(),
             hops: BTreeMap::new(),
@@ -232,7 +240,8 @@ impl Tracer {
 
     fn send(&mut self, step: Step, now: Duration) -> Option<Transmit> {
         let Step { pair, ttl, tries } = step;
-        let id = self.random.next() as u16;
+        self.made = self.made.wrapping_add(1);
+        let id = self.secret.number([self.number, self.made]) as u16;
         if self.outstanding.contains_key(&id) {
             // Rare: another number next time.
             self.waiting.push_front(step);

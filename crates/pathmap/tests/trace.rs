@@ -10,12 +10,16 @@ use std::time::Duration;
 use pathmap::packet::Headers;
 use pathmap::trace::packet::{self, Expired};
 use pathmap::trace::{Tracer, Transmit};
-use pathmap::{Pair, Random};
+use pathmap::{Key, Pair, Random};
 use wire::MacAddr;
 
 const STEP: Duration = Duration::from_millis(1);
 /// The time from a packet to the error about it.
 const DELAY: Duration = Duration::from_millis(3);
+
+fn secret() -> Key {
+    Key::new(&[1; 16]).unwrap()
+}
 
 /// A router's limit: six errors at once, and then one a second (net/ipv4/icmp.c, net/ipv6/icmp.c).
 #[derive(Default)]
@@ -54,7 +58,7 @@ struct Fabric {
 impl Fabric {
     fn new(tiers: &[usize]) -> Self {
         Self {
-            tracer: Tracer::new(Random::new(1)),
+            tracer: Tracer::new(secret(), Random::new(1)),
             now: Duration::from_secs(100),
             tiers: tiers.to_vec(),
             silent: BTreeSet::new(),
@@ -268,7 +272,7 @@ fn pairs_come_and_go() {
 
 #[test]
 fn errors_that_fit_no_packet_are_refused() {
-    let mut tracer = Tracer::new(Random::new(3));
+    let mut tracer = Tracer::new(secret(), Random::new(3));
     tracer.set_pairs(pairs(1, 4));
     let now = Duration::from_secs(1);
     let sent = tracer.tick(now).unwrap();
@@ -281,4 +285,16 @@ fn errors_that_fit_no_packet_are_refused() {
     // Only the first one counts.
     assert!(!tracer.expired(now, &right));
     assert_eq!(tracer.counts, [1, 1]);
+}
+
+/// Who has guessed the numbers of a generator, or seen some, cannot tell the next identification.
+#[test]
+fn identifications_follow_from_the_secret() {
+    let ids = |secret: &[u8]| {
+        let mut tracer = Tracer::new(Key::new(secret).unwrap(), Random::new(3));
+        tracer.set_pairs(pairs(1, 8));
+        let ids = (1..5).map(|second| tracer.tick(Duration::from_secs(second)).unwrap().id);
+        ids.collect::<Vec<_>>()
+    };
+    assert_ne!(ids(&[1; 16]), ids(&[2; 16]));
 }

@@ -79,6 +79,9 @@ pub struct Opened {
     probing: Probing,
     sockets: Sockets,
     lookups: Lookups,
+    /// Known to this process alone.
+    secret: Key,
+    random: Random,
     /// What the workers ask.
     pub shared: Arc<Shared>,
 }
@@ -87,13 +90,15 @@ impl Opened {
     /// Opens the sockets of probes in the calling thread's network namespace.
     ///
     /// # Errors
-    /// As [`ports::ProbeSocket::open`].
+    /// As [`ports::ProbeSocket::open`], and if the kernel has no random numbers.
     pub fn open(probing: &Probing) -> io::Result<Self> {
         let sockets = Sockets::open()?;
         let program = RouteLookup::load().inspect_err(|error| tracing::info!("{error}")).ok();
         let lookups = Lookups::open(program).map_err(io::Error::other)?;
-        let shared = Arc::new(Shared::new(probing.options, seed()));
-        Ok(Self { probing: probing.clone(), sockets, lookups, shared })
+        let secret = secret(|bytes| Ok(getrandom::fill(bytes)?))?;
+        let mut random = Random::new(seed(&secret));
+        let shared = Arc::new(Shared::new(probing.options, random.next()));
+        Ok(Self { probing: probing.clone(), sockets, lookups, secret, random, shared })
     }
 
     /// Starts the thread.
@@ -141,10 +146,22 @@ const fn sender((from, to): (IpAddr, IpAddr), (_, port): (u16, u16)) -> Target {
     Target { local: to, address: from, port, by_kernel: false }
 }
 
-/// Numbers that differ between processes.
-fn seed() -> u64 {
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    path::hash::hash(u64::from(std::process::id()), [time.as_nanos() as u64])
+/// A key of this process alone, from random bytes. Tokens, nonces and the identifications of traces
+/// follow from it, so there is no substitute if these fail.
+fn secret(fill: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<Key> {
+    let mut bytes = [0; 32];
+    fill(&mut bytes).map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("the kernel has no random numbers for probing: {error}"),
+        )
+    })?;
+    Key::new(&bytes).map_err(io::Error::other)
+}
+
+/// A number for choices that differs between processes.
+fn seed(secret: &Key) -> u64 {
+    u64::from(secret.number([0])) << 32 | u64::from(secret.number([1]))
 }
 
 /// The running thread. It ends when this is dropped.
@@ -187,15 +204,8 @@ struct Thread {
 
 impl Thread {
     fn new(opened: Opened, handle: Arc<Handle>) -> io::Result<Self> {
-        let Opened { probing, sockets, lookups, shared } = opened;
-        let mut random = Random::new(seed());
+        let Opened { probing, sockets, lookups, secret, mut random, shared } = opened;
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Nonces are predictable only with the key and this number.
-        let secret: [u8; 32] = std::array::from_fn(|_| random.next() as u8);
-        let mut secret_key = [0; 32];
-        io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut secret_key)
-            .unwrap_or_else(|_| secret_key = secret);
-        let secret = Key::new(&secret_key).map_err(io::Error::other)?;
         let ports = handle.take_placed().map_err(io::Error::other)?;
         Ok(Self {
             sockets,
@@ -207,7 +217,7 @@ impl Thread {
                 &probing,
                 lookups,
                 (secret.clone(), epoch as u32),
-                Random::new(seed()),
+                Random::new(random.next()),
             ),
             by_kernel: ByKernel::new(ports),
             responder: Responder::new(probing.key, secret, probing.settings.rate),
@@ -422,6 +432,16 @@ fn is_known(snapshot: &Snapshot, target: &Target) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// No secret that can be guessed: vtepd does not start.
+    #[test]
+    fn without_random_numbers_there_is_no_secret() {
+        let error = secret(|_| Err(io::ErrorKind::Unsupported.into())).unwrap_err();
+        assert!(error.to_string().contains("no random numbers"), "{error}");
+        // One that the bytes decide.
+        let of = |byte| seed(&secret(|bytes| Ok(bytes.fill(byte))).unwrap());
+        assert!(of(1) != of(2) && of(1) == of(1));
+    }
 
     #[test]
     fn after_errors_probing_goes_on() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet::{self, Headers};
-use pathmap::{Pair, Random, Tracer, Way, trace};
+use pathmap::{Key, Pair, Random, Tracer, Way, trace};
 use wire::{MacAddr, QueuePair};
 
 /// A message that is read can be written and read again. A packet contains its message. The messages
@@ -17,7 +17,8 @@ pub fn probe_message(data: &[u8]) {
         assert_eq!(Message::parse(&message.bytes()), Ok(message));
     }
     if let Some(error) = trace::packet::parse(data) {
-        let mut tracer = Tracer::new(Random::new(1));
+        let Ok(secret) = Key::new(&[1; 16]) else { return };
+        let mut tracer = Tracer::new(secret, Random::new(1));
         tracer.set_pairs([Pair { hop: 1, port: error.ports.0 }].into());
         tracer.tick(Duration::from_secs(1));
         tracer.expired(Duration::from_secs(2), &error);

@@ -115,7 +115,8 @@ impl Targets {
                 let random = Random::new(self.random.next());
                 let prober = Prober::new(settings, self.secret.clone(), ids.clone(), random);
                 let prober = prober.with_phase(phase);
-                let traced = Traced::new(Random::new(self.random.next()));
+                let random = Random::new(self.random.next());
+                let traced = Traced::new(self.secret.clone(), random);
                 let (weights, uplinks) = (BTreeMap::new(), BTreeMap::new());
                 let (applied, choices) = Default::default();
                 Entry { prober, ids, traced, label, weights, uplinks, choices, applied }

@@ -6,13 +6,14 @@ use std::time::Duration;
 use pathmap::prober::Known;
 use pathmap::trace::packet::Expired;
 use pathmap::trace::{Tracer, Transmit};
-use pathmap::{Pair, Prober, Random};
+use pathmap::{Key, Pair, Prober, Random};
 
 /// How long a VTEP has to be silent before its paths are traced. It may just be starting.
 const SILENT: Duration = Duration::from_secs(2);
 
 /// What is traced to one VTEP.
 pub(super) struct Traced {
+    secret: Key,
     random: Random,
     /// Since when its pairs were probed, and no probe was answered.
     silent: Option<Duration>,
@@ -24,8 +25,9 @@ pub(super) struct Traced {
 }
 
 impl Traced {
-    pub(super) const fn new(random: Random) -> Self {
-        Self { random, silent: None, tracer: None, follows: (0, 0), version: 0 }
+    /// `secret` is that of [`Tracer::new`].
+    pub(super) const fn new(secret: Key, random: Random) -> Self {
+        Self { secret, random, silent: None, tracer: None, follows: (0, 0), version: 0 }
     }
 
     /// Begins to trace if the VTEP has been silent for a while, and ends when it answers a probe.
@@ -46,7 +48,7 @@ impl Traced {
             return;
         }
         self.follows = follows;
-        let new = || Tracer::new(Random::new(self.random.next()));
+        let new = || Tracer::new(self.secret.clone(), Random::new(self.random.next()));
         self.tracer.get_or_insert_with(new).set_pairs(prober.pairs().collect());
     }
 
