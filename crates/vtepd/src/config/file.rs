@@ -116,8 +116,12 @@ pub(super) struct EntropySection {
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct ProbingSection {
     /// The secret that all leaves share, 16 to 32 bytes. With it, vtepd answers probes of other
-    /// leaves. Changes of this section take effect at the next start. Default: none, and no probes.
+    /// leaves. Nobody else should be able to read the file. Changes of this section take effect at
+    /// the next start. Default: none, and no probes.
     pub(super) key: Option<String>,
+    /// A file with nothing but the secret, instead of `key`. A line feed at its end does not count. A
+    /// relative path begins at the folder of the configuration file. Default: none.
+    pub(super) key_file: Option<PathBuf>,
     /// How often a path in use is probed, in milliseconds, 10 to 1000. Default: 50.
     pub(super) interval_ms: Option<u64>,
     /// Gone, with BFD over VXLAN. Read to say so.

@@ -1,6 +1,9 @@
 //! The section `[probing]`.
 
+use std::fs;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use path::Policy;
@@ -30,8 +33,8 @@ fn number<T: PartialOrd + std::fmt::Display>(
 
 /// How to probe; `None` without a key.
 pub(super) fn probing(file: &File) -> Result<Option<Probing>, ConfigurationError> {
-    let ProbingSection { key, interval_ms, .. } = &file.probing;
-    let ProbingSection { ports, most_ports, rate, queue_pairs, idle, moves, .. } = &file.probing;
+    let ProbingSection { interval_ms, ports, most_ports, rate, queue_pairs, idle, moves, .. } =
+        &file.probing;
     let ProbingSection { detector, trace, .. } = &file.probing;
     if detector.is_some() {
         let problem = "BFD over VXLAN was removed; remove this line: probes find dead paths faster"
@@ -54,12 +57,53 @@ pub(super) fn probing(file: &File) -> Result<Option<Probing>, ConfigurationError
         moves: if moves.unwrap_or(true) { Moves::AfterGap } else { Moves::Never },
         settle: settings.interval * 2 + Duration::from_millis(20),
     };
-    let Some(secret) = key else { return Ok(None) };
-    let key = Key::new(secret.as_bytes()).map_err(|error| ConfigurationError::Value {
-        place: file.place("probing.key"),
-        problem: error.to_string(),
-    })?;
+    let Some(key) = key(file)? else { return Ok(None) };
     Ok(Some(Probing { key, settings, options, trace: trace.unwrap_or(true) }))
+}
+
+/// The key of the section or of the file that it names.
+fn key(file: &File) -> Result<Option<Key>, ConfigurationError> {
+    let wrong = |name: &str, problem: String| ConfigurationError::Value {
+        place: file.place(name),
+        problem,
+    };
+    let (name, secret) = match (&file.probing.key, &file.probing.key_file) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => {
+            let problem = "there is a key already in probing.key; remove one of them".to_owned();
+            return Err(wrong("probing.key-file", problem));
+        }
+        (Some(secret), None) => {
+            file.path.as_deref().into_iter().for_each(warn_of_readers);
+            ("probing.key", secret.clone())
+        }
+        (None, Some(path)) => {
+            let folder = file.path.as_deref().and_then(Path::parent);
+            let path = folder.map_or_else(|| path.clone(), |folder| folder.join(path));
+            let text = fs::read_to_string(&path).map_err(|error| {
+                wrong("probing.key-file", format!("{} cannot be read: {error}", path.display()))
+            })?;
+            warn_of_readers(&path);
+            ("probing.key-file", text.strip_suffix('\n').unwrap_or(&text).to_owned())
+        }
+    };
+    let key = Key::new(secret.as_bytes()).map_err(|error| wrong(name, error.to_string()))?;
+    Ok(Some(key))
+}
+
+/// Warns of a file with a key that all users can read.
+fn warn_of_readers(path: &Path) {
+    if is_readable_by_others(path) {
+        tracing::warn!(
+            "{0} has the key of probing, and every user can read it: chmod 640 {0}",
+            path.display()
+        );
+    }
+}
+
+fn is_readable_by_others(path: &Path) -> bool {
+    // A file that is gone again is read by nobody.
+    fs::metadata(path).is_ok_and(|file| file.mode() & 0o004 != 0)
 }
 
 /// Checks that a policy that needs probes has a key for them.
@@ -67,11 +111,71 @@ pub(super) fn check<'s>(
     file: &File,
     mut settings: impl Iterator<Item = &'s VniSettings>,
 ) -> Result<(), ConfigurationError> {
-    if file.probing.key.is_some() || settings.all(|vni| vni.policy != Policy::QpPin) {
+    let has_key = file.probing.key.is_some() || file.probing.key_file.is_some();
+    if has_key || settings.all(|vni| vni.policy != Policy::QpPin) {
         return Ok(());
     }
     let problem = "the policy qp-pin needs a key for probes, the same on all leaves: for example, take the output of \
                    'openssl rand -hex 16'"
         .to_owned();
     Err(ConfigurationError::Value { place: file.place("probing.key"), problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    const SECRET: &str = "0123456789abcdef";
+
+    /// A file for the key, of this test alone.
+    fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("vtepd-key-{name}-{}", std::process::id()))
+    }
+
+    fn of(key: Option<&str>, key_file: Option<&Path>) -> Result<Option<Key>, ConfigurationError> {
+        let (key, key_file) = (key.map(str::to_owned), key_file.map(Path::to_owned));
+        let probing = ProbingSection { key, key_file, ..ProbingSection::default() };
+        super::key(&File { probing, path: Some(path("configuration")), ..File::default() })
+    }
+
+    #[test]
+    fn the_key_is_in_the_section_or_in_a_file() {
+        let file = path("file");
+        fs::write(&file, format!("{SECRET}\n")).unwrap();
+        let number = |key: Result<Option<Key>, _>| key.unwrap().unwrap().number([1]);
+        let expected = number(of(Some(SECRET), None));
+        assert_eq!(number(of(None, Some(&file))), expected);
+        // Beside the configuration file.
+        let name = PathBuf::from(file.file_name().unwrap());
+        assert_eq!(number(of(None, Some(&name))), expected);
+        assert!(of(None, None).unwrap().is_none());
+        fs::write(&file, "short\n").unwrap();
+        for (key, key_file, expected) in [
+            (Some(SECRET), &file, "there is a key already"),
+            (None, &file, "probing.key-file: a key has 16 to 32 bytes, not 5"),
+            (None, &path("none"), "cannot be read: No such file"),
+        ] {
+            let error = of(key, Some(key_file)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_all_users_can_read_is_found() {
+        let file = path("mode");
+        fs::write(&file, SECRET).unwrap();
+        let readable = [0o600, 0o640, 0o644, 0o604, 0o660].map(|mode| {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            is_readable_by_others(&file)
+        });
+        fs::remove_file(&file).unwrap();
+        assert_eq!(
+            (readable, is_readable_by_others(&file)),
+            ([false, false, true, true, false], false)
+        );
+    }
 }
