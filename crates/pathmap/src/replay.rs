@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Ids that may arrive late: those below the highest one by less than this.
 const WINDOW: u32 = 4096;
 const WORDS: usize = WINDOW as usize / 64;
-/// After this time without an id, a sender may start again with an older epoch.
+/// After this time without an id, a sender is silent.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// The ids of one sender. It starts a new epoch, with a higher number, when it starts again.
@@ -28,16 +28,23 @@ impl Window {
 
     /// Whether the id is new.
     #[must_use]
-    pub fn is_new(&self, epoch: u32, id: u32, now: Duration) -> bool {
+    pub fn is_new(&self, epoch: u32, id: u32) -> bool {
         if epoch != self.epoch {
-            return epoch > self.epoch || now.saturating_sub(self.last) > SILENCE;
+            return epoch > self.epoch;
         }
         id > self.highest || self.highest - id < WINDOW && !self.is_seen(id)
     }
 
+    /// Whether this epoch may be one of a silent sender whose clock was set back before it started
+    /// again.
+    #[must_use]
+    pub const fn may_be_set_back(&self, epoch: u32, now: Duration) -> bool {
+        epoch < self.epoch && now.saturating_sub(self.last).as_nanos() > SILENCE.as_nanos()
+    }
+
     /// Whether the id is new. If so, it is remembered.
     pub fn accept(&mut self, epoch: u32, id: u32, now: Duration) -> bool {
-        if !self.is_new(epoch, id, now) {
+        if !self.is_new(epoch, id) {
             return false;
         }
         if epoch != self.epoch {
@@ -97,7 +104,10 @@ mod tests {
         assert_eq!(accepted(&mut window, &[u32::MAX, 20_000]), [true, false]);
         assert!(!window.accept(4, 1, now));
         assert!(window.accept(6, 1, now) && !window.accept(6, 1, now));
-        assert!(!window.accept(5, 1, now + Duration::from_secs(9)));
-        assert!(window.accept(5, 1, now + Duration::from_secs(11)), "the sender's clock went back");
+        let after = |seconds| now + Duration::from_secs(seconds);
+        assert!(!window.accept(5, 1, after(11)));
+        let set_back = [(5, 9), (5, 11), (6, 11), (7, 11)];
+        let set_back = set_back.map(|(epoch, at)| window.may_be_set_back(epoch, after(at)));
+        assert_eq!(set_back, [false, true, false, false]);
     }
 }

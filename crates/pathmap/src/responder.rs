@@ -51,6 +51,10 @@ pub struct Responder {
 struct Peer {
     /// The ids of probes with the token. `None` before the first one.
     window: Option<Window>,
+    /// What it repeats, and how many it has got before. It gets another one when it may have started
+    /// again with an older epoch: what was recorded has the token before.
+    token: u32,
+    tokens: u32,
     limit: Limit,
     /// The nonces of the last probes without the token that were answered.
     unconfirmed: VecDeque<u32>,
@@ -59,10 +63,12 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(rate: u32) -> Self {
+    fn new(rate: u32, token: u32) -> Self {
         let unconfirmed = UNCONFIRMED.min(rate);
         Self {
             window: None,
+            token,
+            tokens: 0,
             limit: Limit::new(rate, rate + rate / JITTER_PART),
             unconfirmed: VecDeque::new(),
             unconfirmed_limit: Limit::new(unconfirmed, unconfirmed),
@@ -70,15 +76,22 @@ impl Peer {
         }
     }
 
+    /// Whether the sender may have started again with an older epoch, or the probe was recorded.
+    fn may_be_set_back(&self, probe: &Probe, now: Duration) -> bool {
+        self.window.as_ref().is_some_and(|window| window.may_be_set_back(probe.epoch, now))
+    }
+
     /// Whether a probe was not seen before. One without the token changes nothing for those with it.
     fn is_new(&mut self, probe: &Probe, is_confirmed: bool, now: Duration) -> bool {
         let (epoch, id) = (probe.epoch, probe.id);
         match &mut self.window {
             Some(window) if is_confirmed => window.accept(epoch, id, now),
-            Some(window) if !window.is_new(epoch, id, now) => false,
             window if is_confirmed => {
                 *window = Some(Window::new(epoch, id, now));
                 true
+            }
+            Some(window) if !window.is_new(epoch, id) && !window.may_be_set_back(epoch, now) => {
+                false
             }
             _ => !self.unconfirmed.contains(&probe.nonce),
         }
@@ -100,6 +113,13 @@ impl Peer {
     }
 }
 
+/// What a VTEP repeats in its probes to show that it receives answers: the number-th one. Not 0.
+fn token(secret: &Key, of: IpAddr, number: u32) -> u32 {
+    let bits = as_ipv6(of).to_bits();
+    let [a, b, c, d] = [96, 64, 32, 0].map(|shift| (bits >> shift) as u32);
+    secret.number([a, b, c, d, number]).max(1)
+}
+
 impl Responder {
     /// A responder for the owners of `key`. `secret` is a key of this process alone. It answers
     /// `rate` probes of each VTEP in a second: as many as [`crate::prober::Settings::rate`] lets a
@@ -107,12 +127,6 @@ impl Responder {
     #[must_use]
     pub fn new(key: Key, secret: Key, rate: u32) -> Self {
         Self { key, secret, rate, peers: HashMap::new(), counts: Counts::default() }
-    }
-
-    /// What a VTEP repeats in its probes to show that it receives answers. Not 0.
-    fn token(&self, of: IpAddr) -> u32 {
-        let bits = as_ipv6(of).to_bits();
-        self.secret.number([96, 64, 32, 0].map(|shift| (bits >> shift) as u32)).max(1)
     }
 
     /// The message in a packet. `None` if it is not from an owner of the key, is malformed, or
@@ -150,12 +164,18 @@ impl Responder {
         arrival: u32,
     ) -> Option<Answer> {
         let from = received.ends.0;
-        let token = self.token(from);
-        let is_confirmed = probe.token == token;
         if !self.peers.contains_key(&from) {
             self.make_room();
         }
-        let peer = self.peers.entry(from).or_insert_with(|| Peer::new(self.rate));
+        let peer = self.peers.entry(from);
+        let peer = peer.or_insert_with(|| Peer::new(self.rate, token(&self.secret, from, 0)));
+        let has_token = probe.token == peer.token;
+        let is_confirmed = has_token && !peer.may_be_set_back(&probe, now);
+        if has_token && !is_confirmed {
+            peer.window = None;
+            peer.tokens = peer.tokens.wrapping_add(1);
+            peer.token = token(&self.secret, from, peer.tokens);
+        }
         if !peer.is_new(&probe, is_confirmed, now) {
             self.counts.replayed += 1;
             return None;
@@ -168,7 +188,7 @@ impl Responder {
         Some(Answer {
             probe,
             arrival,
-            token,
+            token: peer.token,
             ttl_seen: received.ttl,
             recorded: received.recorded.clone().unwrap_or_default(),
             report: Report::default(),

@@ -210,6 +210,44 @@ fn captured_probes_are_not_answered_again() {
     assert!(captured.iter().all(|packet| fabric.deliver(packet, 1).is_none()));
 }
 
+/// They have the token of that time. While their sender is away for longer than its ids are
+/// remembered, they say nothing about where it is now.
+#[test]
+fn captured_probes_of_an_older_run_are_answered_as_those_without_a_token() {
+    let mut fabric = settled(9);
+    let settings = Settings { interval: ms(10), ..Settings::default() };
+    let start_again = |fabric: &mut Fabric, epoch| {
+        // No answer is on its way to the run before.
+        fabric.answers = false;
+        fabric.run(ms(10));
+        fabric.answers = true;
+        fabric.prober = Prober::new(settings, key(), Ids::new(epoch, 0), Random::new(9));
+        fabric.prober.set_hops(fabric.now, &[0, 1, 2, 3]);
+        fabric.run(ms(5000));
+        use_all(fabric);
+        fabric.run(ms(1000));
+        assert_eq!(
+            (fabric.prober.known().count(), wrong(fabric)),
+            (fabric.prober.pairs().len(), 0)
+        );
+        fabric.probes.iter().cloned().collect::<Vec<_>>()
+    };
+    let captured = start_again(&mut fabric, 8);
+    assert!(captured.len() > 500);
+    start_again(&mut fabric, 9);
+    fabric.now += ms(11_000);
+    let answered = captured.iter().filter(|packet| fabric.deliver(packet, 1).is_some()).count();
+    assert!(answered <= 256, "{answered} of {}", captured.len());
+    // The sender itself starts again, with a clock that was set back. It has a token after two
+    // answers, and all its probes are answered.
+    for epoch in [7, 6] {
+        fabric.now += ms(11_000);
+        let limited = fabric.responder.counts.limited;
+        start_again(&mut fabric, epoch);
+        assert_eq!(fabric.responder.counts.limited, limited, "{epoch}");
+    }
+}
+
 /// What is refused over IPv4 is refused over IPv6, and probes that ask for Record Route too.
 #[test]
 fn forged_and_replayed_messages_are_refused_over_ipv6() {
