@@ -6,7 +6,7 @@ use std::process::Command;
 
 fn main() -> Result<(), String> {
     // The last two are for tests.
-    ["steering", "route_lookup", "chosen_port_test", "offload_test"]
+    ["steering", "route_lookup", "probe_filter", "chosen_port_test", "offload_test"]
         .into_iter()
         .try_for_each(compile)
 }

@@ -9,6 +9,7 @@
 //! - `offload`: the tables and counters of the `offload` datapath
 //! - `placed`: queue pairs that are placed in the `kernel` datapath
 //! - [`route_lookup`]: asks the kernel by which next hop it sends a packet
+//! - [`probe_filter`]: the filter in front of the probing thread
 //! - [`watchdog`]: the map by which the programs detect a worker that hangs
 //! - [`foreign_programs`]: programs of other tools on the hooks that steering uses
 //! - [`stale_filters`]: removes clsact filters that a killed vtepd left behind
@@ -35,6 +36,7 @@ mod maps;
 mod offload;
 mod placed;
 mod port_counts;
+pub mod probe_filter;
 mod programs;
 mod rcu_expedite;
 pub mod route_lookup;
@@ -55,6 +57,7 @@ pub use offload::pinned::{OffloadUsage, PinnedFlow};
 pub use offload::traffic::{OffloadCounts, OffloadPathTraffic, OffloadTraffic};
 pub use placed::{NewQueuePair, Place, PlacedKey, PlacedPorts};
 pub use port_counts::PortCounts;
+pub use probe_filter::{ProbeFilter, ProbesRefused};
 pub use route_lookup::RouteLookup;
 pub use steering::{
     NearEnds, PortChoiceEntry, ROUTE_PER_FRAME_MARK, Steering, SteeringCounts, TakenNetdev,

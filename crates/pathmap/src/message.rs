@@ -10,7 +10,7 @@
 //! |                     nonce                                     |
 //! |                     uplink of the prober (interface index)    |
 //! |      outer source port        | first TTL     | flags         |
-//! |                     token of the last answer, or 0            |
+//! |                     token of the last answer                  |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! | only in an answer:  arrival uplink (interface index)          |
 //! |                     token for the next probes                 |
@@ -67,7 +67,7 @@ pub struct Probe {
     /// Whether earlier probes were not answered. The answer then returns over several paths.
     pub urgent: bool,
     /// The token of the last answer, which shows that the prober receives what is sent to its
-    /// address. 0 before the first answer.
+    /// address. Before the first answer, a number that nobody can guess, as answers repeat it.
     pub token: u32,
 }
 

@@ -76,7 +76,7 @@ pub struct Prober {
     /// Makes nonces.
     key: Key,
     ids: Ids,
-    /// That of the last answer.
+    /// That of the last answer, or the first one.
     token: u32,
     hops: Vec<u64>,
     ports: Vec<u16>,
@@ -161,6 +161,12 @@ impl Prober {
     #[must_use]
     pub fn with_phase(self, phase: Duration) -> Self {
         Self { phase, ..self }
+    }
+
+    /// Sets the token that is sent until an answer tells one. Answers repeat it.
+    #[must_use]
+    pub fn with_token(self, token: u32) -> Self {
+        Self { token, ..self }
     }
 
     /// Sets the next hops to the remote VTEP, by their identities. Pairs of others are forgotten.

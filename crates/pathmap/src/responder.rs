@@ -113,6 +113,13 @@ impl Peer {
     }
 }
 
+/// The first token of a VTEP. Probes to it have the same one until it has told its own: whoever
+/// repeats it has received what was sent to this address.
+#[must_use]
+pub fn first_token(secret: &Key, of: IpAddr) -> u32 {
+    token(secret, of, 0)
+}
+
 /// What a VTEP repeats in its probes to show that it receives answers: the number-th one. Not 0.
 fn token(secret: &Key, of: IpAddr, number: u32) -> u32 {
     let bits = as_ipv6(of).to_bits();
@@ -132,9 +139,9 @@ impl Responder {
     /// The message in a packet. `None` if it is not from an owner of the key, is malformed, or
     /// contradicts its outer headers.
     ///
-    /// No limit applies before the tag is checked: packets without the key would use it up, and
-    /// answers would be missing that tell a dead path from a silent VTEP. The check takes about as
-    /// long as reading the packet.
+    /// The check of the tag takes about as long as reading the packet. A limit that applies before it
+    /// must not be one that packets without the key use up: answers would be missing that tell a dead
+    /// path from a silent VTEP. Packets with the token have their own.
     pub fn open(&mut self, received: &Received<'_>) -> Option<Message> {
         let bytes = self.key.open(received.ends, received.message);
         let message = bytes.and_then(|bytes| Message::parse(bytes).ok());
@@ -168,7 +175,7 @@ impl Responder {
             self.make_room();
         }
         let peer = self.peers.entry(from);
-        let peer = peer.or_insert_with(|| Peer::new(self.rate, token(&self.secret, from, 0)));
+        let peer = peer.or_insert_with(|| Peer::new(self.rate, first_token(&self.secret, from)));
         let has_token = probe.token == peer.token;
         let is_confirmed = has_token && !peer.may_be_set_back(&probe, now);
         if has_token && !is_confirmed {

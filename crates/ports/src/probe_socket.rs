@@ -5,9 +5,7 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use libc::sock_filter;
-
-/// Room for packets that wait to be read, in bytes.
+/// Room for packets that wait to be read, and for those that wait to be sent, in bytes.
 const ROOM: libc::c_int = 8 << 20;
 
 /// The protocol of outer packets.
@@ -37,82 +35,6 @@ pub struct ProbeSocket {
     underlay: Underlay,
 }
 
-const fn statement(code: u32, k: u32) -> sock_filter {
-    sock_filter { code: code as u16, jt: 0, jf: 0, k }
-}
-
-/// Goes on if the loaded value is `k`, and otherwise `skip` statements further.
-const fn equal(k: u32, skip: usize) -> sock_filter {
-    let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    sock_filter { code, jt: 0, jf: skip as u8, k }
-}
-
-const REFUSE: sock_filter = statement(libc::BPF_RET | libc::BPF_K, 0);
-const ACCEPT: sock_filter = statement(libc::BPF_RET | libc::BPF_K, 2048);
-
-/// Refuses the packet unless the loaded value is `k`.
-const fn require(k: u32) -> [sock_filter; 2] {
-    let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    [sock_filter { code, jt: 1, jf: 0, k }, REFUSE]
-}
-
-/// Accepts UDP packets with this VNI and inner EtherType, and ICMP errors of the type `expired`. X is
-/// the length of the outer IP header, and the loaded value is the protocol behind it.
-fn vxlan_and_errors(
-    (vni, ethertype): (u32, u16),
-    icmp: libc::c_int,
-    expired: u32,
-) -> Vec<sock_filter> {
-    use libc::{BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IND, BPF_K, BPF_LD, BPF_W};
-    let vxlan = [
-        [statement(BPF_LD | BPF_W | BPF_IND, 14 + 8 + 4)].as_slice(),
-        &[statement(BPF_ALU | BPF_AND | BPF_K, 0xffff_ff00)],
-        &require(vni << 8),
-        &[statement(BPF_LD | BPF_H | BPF_IND, 14 + 8 + 8 + 12)],
-        &require(ethertype.into()),
-        &[ACCEPT],
-    ]
-    .concat();
-    [
-        [equal(libc::IPPROTO_UDP as u32, vxlan.len())].as_slice(),
-        &vxlan,
-        &require(icmp as u32),
-        &[statement(BPF_LD | BPF_B | BPF_IND, 14)],
-        &require(expired),
-        &[ACCEPT],
-    ]
-    .concat()
-}
-
-/// Accepts IPv4 packets that are no fragments: UDP with this VNI and inner EtherType, and ICMP errors
-/// about an expired time to live.
-fn ipv4(kind: (u32, u16)) -> Vec<sock_filter> {
-    use libc::{BPF_ABS, BPF_B, BPF_H, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_LDX, BPF_MSH};
-    const TIME_EXCEEDED: u32 = 11;
-    let is_fragment = (BPF_JMP | BPF_JSET | BPF_K) as u16;
-    [
-        [statement(BPF_LD | BPF_H | BPF_ABS, 14 + 6)].as_slice(),
-        &[sock_filter { code: is_fragment, jt: 0, jf: 1, k: 0x3fff }, REFUSE],
-        &[statement(BPF_LDX | BPF_B | BPF_MSH, 14)],
-        &[statement(BPF_LD | BPF_B | BPF_ABS, 14 + 9)],
-        &vxlan_and_errors(kind, libc::IPPROTO_ICMP, TIME_EXCEEDED),
-    ]
-    .concat()
-}
-
-/// Accepts IPv6 packets without extension headers: UDP with this VNI and inner EtherType, and ICMPv6
-/// errors about an expired hop limit.
-fn ipv6(kind: (u32, u16)) -> Vec<sock_filter> {
-    use libc::{BPF_ABS, BPF_B, BPF_IMM, BPF_LD, BPF_LDX};
-    const TIME_EXCEEDED: u32 = 3;
-    [
-        [statement(BPF_LDX | BPF_IMM, 40)].as_slice(),
-        &[statement(BPF_LD | BPF_B | BPF_ABS, 14 + 6)],
-        &vxlan_and_errors(kind, libc::IPPROTO_ICMPV6, TIME_EXCEEDED),
-    ]
-    .concat()
-}
-
 impl AsFd for ProbeSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -120,14 +42,16 @@ impl AsFd for ProbeSocket {
 }
 
 impl ProbeSocket {
-    /// Opens a socket in the calling thread's network namespace. It receives VXLAN packets over
-    /// this underlay that steering programs leave to the kernel, if they have this VNI and inner
-    /// EtherType. It also receives ICMP errors about packets whose time to live or hop limit has
-    /// expired.
+    /// Opens a socket in the calling thread's network namespace. It receives the packets over this
+    /// underlay that steering programs leave to the kernel and that the filter lets pass, which
+    /// `set_filter` gives it.
     ///
     /// # Errors
-    /// As socket(2), setsockopt(2) and bind(2): without CAP_NET_RAW.
-    pub fn open(underlay: Underlay, vni: u32, ethertype: u16) -> io::Result<Self> {
+    /// As socket(2), setsockopt(2) and bind(2): without CAP_NET_RAW. The error of `set_filter`.
+    pub fn open(
+        underlay: Underlay,
+        set_filter: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that has no
         // other owner. Protocol 0: nothing is received before the filter is set.
@@ -138,12 +62,7 @@ impl ProbeSocket {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        let mut filter = match underlay {
-            Underlay::Ipv4 => ipv4((vni, ethertype)),
-            Underlay::Ipv6 => ipv6((vni, ethertype)),
-        };
-        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        set(&fd, libc::SO_ATTACH_FILTER, &program)?;
+        set_filter(fd.as_fd())?;
         set(&fd, libc::SO_RCVBUFFORCE, &ROOM)?;
         set(&fd, libc::SO_SNDBUFFORCE, &ROOM)?;
         let address = address(0, underlay.protocol());

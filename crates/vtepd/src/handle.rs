@@ -13,7 +13,7 @@ use control::{Status, Update};
 use netlink::Direction;
 use pipeline::counters::{Counter, Forwarded, Programs, vtep_id};
 use pipeline::{Counters, Pins};
-use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff, VtepIndex};
+use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff, SteeringPlan, VtepIndex};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -35,6 +35,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 pub struct Handle {
     takeover: Mutex<Option<Takeover>>,
     snapshot: Mutex<Arc<Snapshot>>,
+    plan: Mutex<Arc<SteeringPlan>>,
     /// Why the last configuration was rejected.
     not_configured: Mutex<Option<String>>,
     /// Why listeners are not open. The key is what they serve.
@@ -77,6 +78,7 @@ impl Handle {
             workers: takeover.counters(),
             takeover: Mutex::new(Some(takeover)),
             snapshot: Mutex::default(),
+            plan: Mutex::default(),
             configurations: AtomicU64::new(1),
             not_configured: Mutex::default(),
             not_served: Mutex::default(),
@@ -103,6 +105,7 @@ impl Handle {
     pub fn apply(&self, update: &Update, diff: &SteeringDiff) -> Result<(), TakeoverError> {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) =
             Arc::clone(&update.snapshot);
+        *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.plan);
         match self.takeover().as_mut() {
             Some(takeover) => takeover.apply(update, diff),
             None => Ok(()),
@@ -117,6 +120,11 @@ impl Handle {
     /// The snapshot that was published last.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The steering plan that was applied last.
+    pub fn plan(&self) -> Arc<SteeringPlan> {
+        Arc::clone(&self.plan.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The sum of the counters of all workers and of the `offload` datapath. VTEP counters are

@@ -43,7 +43,7 @@ pub fn probing(shared: &Shared) -> ProbingView {
     let probed = shared.probed();
     let sum = |number: usize| probed.iter().filter_map(|of| of.counts.get(number)).sum();
     let (sent, answered, unexpected) = (sum(0), sum(1), sum(2));
-    let responded = shared.responded();
+    let (responded, ignored) = shared.responded();
     let vtep = |of: &Probed| {
         let tiers = shared.read(|placer| placer.balance(of.target));
         let tier = |tier: &pathmap::placer::TierView| TierView {
@@ -79,6 +79,9 @@ pub fn probing(shared: &Shared) -> ProbingView {
             ("refused", responded.refused),
             ("replayed", responded.replayed),
             ("limited", responded.limited),
+            ("not_from_uplink", ignored.not_from_uplink),
+            ("not_from_vtep", ignored.not_from_vtep),
+            ("over_limit", ignored.over_limit),
         ],
     }
 }

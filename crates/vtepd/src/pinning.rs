@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use bpf::{OffloadUsage, PinnedFlow};
+use bpf::{OffloadUsage, PinnedFlow, ProbesRefused};
 use nix::time::{ClockId, clock_gettime};
 use path::{Flow, Pin, Pinning, Remote, Usage};
 use pathmap::cm::Event;
@@ -51,7 +51,7 @@ pub struct Shared {
     usage: Usage,
     /// What the programs send, and the time of the start on their clock.
     offloaded: OnceLock<(Arc<OffloadUsage>, Duration)>,
-    probed: Mutex<(Vec<Probed>, Counts)>,
+    probed: Mutex<(Vec<Probed>, (Counts, ProbesRefused))>,
 }
 
 impl Shared {
@@ -153,14 +153,14 @@ impl Shared {
         self.probed.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
-    /// What became of received messages.
+    /// What became of received messages, and which were not received.
     #[must_use]
-    pub fn responded(&self) -> Counts {
+    pub fn responded(&self) -> (Counts, ProbesRefused) {
         self.probed.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 
     /// Sets what probing knows.
-    pub fn set_probed(&self, probed: Vec<Probed>, responded: Counts) {
+    pub fn set_probed(&self, probed: Vec<Probed>, responded: (Counts, ProbesRefused)) {
         *self.probed.lock().unwrap_or_else(PoisonError::into_inner) = (probed, responded);
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bpf::RouteLookup;
 use path::NextHop;
@@ -14,12 +14,13 @@ use pathmap::message::Message;
 use pathmap::packet::{self, Headers, Received};
 use pathmap::placer::{Options, Target};
 use pathmap::prober::{Settings, TTL, Transmit};
+use pathmap::responder::first_token;
 use pathmap::trace::packet as trace_packet;
 use pathmap::{Key, Pair, Placer, Random, Responder, trace};
 use ports::Poller;
 use ports::probe_socket::Underlay;
-use ports::thread_policy::ThreadPolicy;
-use tables::Snapshot;
+use tables::{Snapshot, SteeringPlan};
+use worker::Scheduling;
 
 use crate::handle::Handle;
 use crate::pinning::Shared;
@@ -92,7 +93,7 @@ impl Opened {
     /// # Errors
     /// As [`ports::ProbeSocket::open`], and if the kernel has no random numbers.
     pub fn open(probing: &Probing) -> io::Result<Self> {
-        let sockets = Sockets::open()?;
+        let sockets = Sockets::open(probing.settings.rate)?;
         let program = RouteLookup::load().inspect_err(|error| tracing::info!("{error}")).ok();
         let lookups = Lookups::open(program).map_err(io::Error::other)?;
         let secret = secret(|bytes| Ok(getrandom::fill(bytes)?))?;
@@ -109,10 +110,13 @@ impl Opened {
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopping);
         let thread = std::thread::Builder::new().name("probing".to_owned()).spawn(move || {
-            if realtime && let Err(error) = ThreadPolicy::Fifo.set() {
+            let fair = |error| {
                 tracing::info!("probes are sent by an ordinary thread, so on a busy machine dead paths are found later: {error}");
-            }
-            let mut prober = match Thread::new(self, handle) {
+                Scheduling::fair()
+            };
+            let prompt = || Scheduling::prompt().unwrap_or_else(fair);
+            let scheduling = if realtime { prompt() } else { Scheduling::fair() };
+            let mut prober = match Thread::new(self, handle, scheduling) {
                 Ok(prober) => prober,
                 Err(error) => return tracing::error!("paths are not probed: {error}"),
             };
@@ -183,9 +187,13 @@ impl Drop for Running {
 struct Thread {
     sockets: Sockets,
     key: Key,
+    secret: Key,
+    /// `SCHED_FIFO` while there is little to do.
+    scheduling: Scheduling,
     shared: Arc<Shared>,
     handle: Arc<Handle>,
     snapshot: Arc<Snapshot>,
+    plan: Arc<SteeringPlan>,
     responder: Responder,
     targets: Targets,
     by_kernel: ByKernel,
@@ -203,16 +211,19 @@ struct Thread {
 }
 
 impl Thread {
-    fn new(opened: Opened, handle: Arc<Handle>) -> io::Result<Self> {
+    fn new(opened: Opened, handle: Arc<Handle>, scheduling: Scheduling) -> io::Result<Self> {
         let Opened { probing, sockets, lookups, secret, mut random, shared } = opened;
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let ports = handle.take_placed().map_err(io::Error::other)?;
         Ok(Self {
             sockets,
             key: probing.key.clone(),
+            secret: secret.clone(),
+            scheduling,
             shared,
             handle,
             snapshot: Arc::default(),
+            plan: Arc::default(),
             targets: Targets::new(
                 &probing,
                 lookups,
@@ -238,10 +249,18 @@ impl Thread {
         let next = [self.targets.next(), Some(next_tick)].into_iter().flatten();
         let wait = next.min().map(|at| at.saturating_sub(self.shared.now()));
         let sockets = self.sockets.fds().into_iter().chain(self.by_kernel.fd());
+        self.scheduling.rest(Instant::now());
         let ready = self.poller.wait(sockets, wait)?;
+        self.scheduling.work(Instant::now(), 0);
         let [ipv4, ipv6] = [0, 1].map(|number| ready.iter().any(|ready| ready.number == number));
-        let snapshot = self.handle.snapshot();
+        let (snapshot, plan) = (self.handle.snapshot(), self.handle.plan());
         let is_new = snapshot.identity() != self.snapshot.identity();
+        if is_new || !Arc::ptr_eq(&plan, &self.plan) {
+            let uplinks = plan.uplinks.iter().map(|uplink| uplink.ifindex).collect();
+            let token = |address| first_token(&self.secret, address);
+            self.sockets.follow(&snapshot, &uplinks, token);
+            self.plan = plan;
+        }
         if is_new {
             self.targets.follow(&snapshot, &self.shared);
             self.snapshot = snapshot;
@@ -290,7 +309,7 @@ impl Thread {
             self.published = now;
             self.targets.tell_delays(&self.shared);
             let probed = self.targets.probed();
-            self.shared.set_probed(probed, self.responder.counts);
+            self.shared.set_probed(probed, (self.responder.counts, self.sockets.refused()));
         }
         Ok(())
     }
@@ -317,6 +336,7 @@ impl Thread {
 
     fn receive(&mut self, underlay: Underlay) -> io::Result<()> {
         let mut buffer = [0; 2048];
+        let mut packets = 0;
         for _ in 0..READ {
             let (length, arrival) = match self.sockets.of(underlay).receive(&mut buffer) {
                 Ok(Some(received)) => received,
@@ -325,6 +345,7 @@ impl Thread {
                 Err(error) if error.raw_os_error() == Some(nix::libc::ENETDOWN) => continue,
                 Err(error) => return Err(error),
             };
+            packets += 1;
             let Some(bytes) = buffer.get(..length) else { continue };
             if let Some(received) = packet::parse(bytes) {
                 self.take(&received, arrival);
@@ -332,6 +353,7 @@ impl Thread {
                 self.targets.expired(&error, self.shared.now());
             }
         }
+        self.scheduling.work(Instant::now(), packets);
         Ok(())
     }
 
@@ -348,6 +370,7 @@ impl Thread {
                 let accepted = self.targets.answer(now, target, &answer);
                 if accepted {
                     self.shared.change(|placer| placer.report(target, &answer.report, now));
+                    self.sockets.take_token(received.ends, answer.token);
                 }
             }
             Message::Probe(probe) => {
@@ -355,6 +378,7 @@ impl Thread {
                 let part = self.answers;
                 let answer = self.responder.answer(now, probe, received, arrival);
                 let Some(mut answer) = answer else { return };
+                self.sockets.give_token(received.ends, answer.token);
                 answer.report = self.shared.change(|placer| placer.to_report(target, part, now));
                 let copies = if probe.urgent { 2 } else { 1 };
                 self.send_answer(received, &Message::Answer(answer), copies);

@@ -39,6 +39,7 @@ mod other_users;
 mod own_links;
 mod packet_filters;
 mod privileges;
+mod probe_senders;
 mod qp_pin;
 mod qp_pin_by_kernel;
 mod qp_pin_over_ipv6;

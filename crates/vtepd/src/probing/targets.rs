@@ -6,6 +6,7 @@ use std::time::Duration;
 use pathmap::message::Answer;
 use pathmap::placer::Target;
 use pathmap::prober::{Change, Ids, Known, Settings, Transmit};
+use pathmap::responder::first_token;
 use pathmap::trace::packet::Expired;
 use pathmap::{Key, Pair, Prober, Random, trace};
 use tables::{FlowLabel, Snapshot};
@@ -114,7 +115,8 @@ impl Targets {
                 let settings = Settings { range, records, ports, ..self.settings };
                 let random = Random::new(self.random.next());
                 let prober = Prober::new(settings, self.secret.clone(), ids.clone(), random);
-                let prober = prober.with_phase(phase);
+                let token = first_token(&self.secret, target.address);
+                let prober = prober.with_phase(phase).with_token(token);
                 let random = Random::new(self.random.next());
                 let traced = Traced::new(self.secret.clone(), random);
                 let (weights, uplinks) = (BTreeMap::new(), BTreeMap::new());

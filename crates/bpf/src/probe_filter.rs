@@ -1,0 +1,166 @@
+//! The filter in front of the probing thread (`programs/probe_filter.bpf.c`).
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::AsFd;
+
+use aya::maps::{HashMap, Map, MapData, PerCpuArray};
+use aya::programs::SocketFilter;
+use aya::{Ebpf, EbpfLoader, Pod};
+
+use crate::error::SteeringError;
+use crate::maps::{absent, map};
+
+const PROGRAM: &str = "filter_probes";
+const UPLINKS: &str = "probe_uplinks";
+const SENDERS: &str = "probe_senders";
+const REFUSED: &str = "probe_refused";
+
+/// `struct ends` of the program.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Ends {
+    from: [u8; 16],
+    to: [u8; 16],
+}
+
+// SAFETY: plain bytes without padding.
+unsafe impl Pod for Ends {}
+
+/// `struct sender` of the program.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Sender {
+    /// When the limits of packets with and without the token let the next one pass.
+    next: [u64; 2],
+    /// In network byte order.
+    tokens: [u32; 3],
+    zero: u32,
+}
+
+// SAFETY: plain integers without padding.
+unsafe impl Pod for Sender {}
+
+/// Packets that were refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProbesRefused {
+    /// They arrived by another interface than an uplink, or were not for this host alone.
+    pub not_from_uplink: u64,
+    /// Their sender is no VTEP of a VNI that is taken over.
+    pub not_from_vtep: u64,
+    /// Their sender, or all without a token, sent too many.
+    pub over_limit: u64,
+}
+
+/// The program, with the uplinks and senders that it knows.
+#[derive(Debug)]
+pub struct ProbeFilter {
+    ebpf: Ebpf,
+    uplinks: BTreeSet<u32>,
+}
+
+impl ProbeFilter {
+    /// Loads the program. With a token, `rate` packets of a sender pass in a second, and as many at
+    /// once. It is not 0.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub fn load(rate: u32) -> Result<Self, SteeringError> {
+        let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe_filter.bpf.o"));
+        let interval = 1_000_000_000 / u64::from(rate.max(1));
+        let mut ebpf = EbpfLoader::new()
+            .override_global("interval_with_token", &interval, true)
+            .load(object)?;
+        let failed = |error| SteeringError::Program(PROGRAM, error);
+        filter(&mut ebpf)?.load().map_err(failed)?;
+        Ok(Self { ebpf, uplinks: BTreeSet::new() })
+    }
+
+    /// Sets it as the filter of a packet socket.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn attach(&mut self, socket: impl AsFd) -> Result<(), SteeringError> {
+        let attached = filter(&mut self.ebpf)?.attach(socket);
+        attached.map_err(|error| SteeringError::Program(PROGRAM, error))
+    }
+
+    /// Sets the interfaces whose packets pass.
+    ///
+    /// # Errors
+    /// When the map cannot be written. Interfaces before the one that failed are set.
+    pub fn set_uplinks(&mut self, uplinks: &BTreeSet<u32>) -> Result<(), SteeringError> {
+        let failed = |error| SteeringError::Map(UPLINKS, error);
+        let mut there: HashMap<&mut MapData, u32, u32> = map(&mut self.ebpf, UPLINKS)?;
+        for gone in self.uplinks.difference(uplinks).copied().collect::<Vec<_>>() {
+            there.remove(&gone).or_else(absent).map_err(failed)?;
+            self.uplinks.remove(&gone);
+        }
+        for new in uplinks.difference(&self.uplinks.clone()) {
+            there.insert(new, 0, 0).map_err(failed)?;
+            self.uplinks.insert(*new);
+        }
+        Ok(())
+    }
+
+    /// Sets the tokens of messages from `ends.0` to `ends.1`. Its limits begin anew.
+    ///
+    /// # Errors
+    /// When the map cannot be written, or is full.
+    pub fn set_sender(
+        &mut self,
+        ends: (IpAddr, IpAddr),
+        tokens: [u32; 3],
+    ) -> Result<(), SteeringError> {
+        let sender = Sender { next: [0; 2], tokens: tokens.map(u32::to_be), zero: 0 };
+        self.senders()?.insert(key(ends), sender, 0).map_err(failed)
+    }
+
+    /// Refuses what comes from `ends.0` to `ends.1`.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn remove_sender(&mut self, ends: (IpAddr, IpAddr)) -> Result<(), SteeringError> {
+        self.senders()?.remove(&key(ends)).or_else(absent).map_err(failed)
+    }
+
+    fn senders(&mut self) -> Result<HashMap<&mut MapData, Ends, Sender>, SteeringError> {
+        map(&mut self.ebpf, SENDERS)
+    }
+
+    /// The number of packets that were refused.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn refused(&self) -> Result<ProbesRefused, SteeringError> {
+        let failed = |error| SteeringError::Map(REFUSED, error);
+        let map: &Map = self.ebpf.map(REFUSED).ok_or(SteeringError::Missing(REFUSED))?;
+        let counts: PerCpuArray<&MapData, u64> = map.try_into().map_err(failed)?;
+        let count = |reason| {
+            let counts = counts.get(&reason, 0).map_err(failed);
+            counts.map(|counts| counts.iter().sum())
+        };
+        Ok(ProbesRefused {
+            not_from_uplink: count(0)?,
+            not_from_vtep: count(1)?,
+            over_limit: count(2)?,
+        })
+    }
+}
+
+fn filter(ebpf: &mut Ebpf) -> Result<&mut SocketFilter, SteeringError> {
+    let program = ebpf.program_mut(PROGRAM).ok_or(SteeringError::Missing(PROGRAM))?;
+    program.try_into().map_err(|error| SteeringError::Program(PROGRAM, error))
+}
+
+fn key((from, to): (IpAddr, IpAddr)) -> Ends {
+    let octets = |address: IpAddr| match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => Ipv6Addr::octets(&address),
+    };
+    Ends { from: octets(from), to: octets(to) }
+}
+
+fn failed(error: aya::maps::MapError) -> SteeringError {
+    SteeringError::Map(SENDERS, error)
+}
