@@ -93,13 +93,13 @@ impl Entry {
         self.diverse = order::diverse(&found);
         let dead = self.traced.dead().iter().copied();
         let mut lost: BTreeSet<Pair> = self.prober.lost().chain(dead).collect();
-        shared.change(|placer| placer.update(target, &self.weights, &found, &lost));
+        shared.update(target, &self.weights, &found, &lost);
         let Some(choices) = &self.choices else { return };
         found.retain(|path| choices.has(path.pair));
         // The kernel sends by another next hop now.
         lost.extend(self.prober.used().iter().filter(|pair| choices.has_left(**pair)));
         let target = Target { by_kernel: true, ..target };
-        shared.change(|placer| placer.update(target, &self.weights, &found, &lost));
+        shared.update(target, &self.weights, &found, &lost);
     }
 }
 
