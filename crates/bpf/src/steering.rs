@@ -321,8 +321,8 @@ impl Steering {
     ///
     /// # Errors
     /// When the kernel refuses. The next call tries again.
-    pub fn pin(&mut self, flows: &[PinnedFlow]) -> Result<(), SteeringError> {
-        self.offload.pin(&mut self.ebpf, flows)
+    pub fn pin(&mut self, changes: &[(u32, Option<PinnedFlow>)]) -> Result<(), SteeringError> {
+        self.offload.pin(&mut self.ebpf, changes)
     }
 
     /// A number that changes when the tables of the `offload` datapath do.

@@ -28,7 +28,7 @@ pub use group::{BUCKETS, NextHop, Paths, Rebalance, bucket};
 pub use hash::choose;
 pub use key::{Key, Reason};
 pub use path_hash::path_hash;
-pub use pin::{Counting, Pin, Pinning, Pins, Usage};
+pub use pin::{Answer, Before, Counting, Pin, Pinning, Pins, Usage};
 pub use policy::{Bins, BinsError, Policy, UnknownPolicy};
 pub use range::{RangeError, SourcePortRange};
 pub use stateless::{FiveTuple, QpBins, QpHash};

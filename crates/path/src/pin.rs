@@ -23,20 +23,46 @@ pub struct Pin {
     pub source_port: u16,
     /// The place in [`Usage`] where its frames are counted.
     pub slot: NonZeroU32,
+    /// The number of [`Usage::changes`] for which it was told.
+    pub changes: u64,
+}
+
+/// What is known of a queue pair by the worker that asks for its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// Nothing: this is its first frame.
+    New,
+    /// Frames before this one have left by the path of `qp-hash`.
+    Hashed,
+    /// It had a path.
+    Pinned,
+}
+
+/// The answer about the path of a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It is to have this path.
+    Pinned(Pin),
+    /// It is to have that of `qp-hash`.
+    Hashed,
+    /// There is no answer now. It keeps the path that it has, or has that of `qp-hash`, and its next
+    /// frame asks again.
+    Busy,
 }
 
 /// Places queue pairs on paths. All workers share one.
 pub trait Pinning: fmt::Debug + Send + Sync {
-    /// The path of a queue pair, if it is to have a certain one. `hashed` is the next hop and the
-    /// source port of `qp-hash`. It is asked about the first frame of a queue pair, and again after
-    /// [`Self::version`] has changed.
-    fn pin(&self, flow: &Flow, to: &Remote<'_>, hashed: (u64, u16)) -> Option<Pin>;
+    /// The path of a queue pair. `hashed` is the next hop and the source port of `qp-hash`. It is
+    /// asked about the first frame of a queue pair, and again after [`Usage::changes`] of its slot or,
+    /// without one, [`Self::version`] has changed. It does not wait for others.
+    fn pin(&self, flow: &Flow, to: &Remote<'_>, hashed: (u64, u16), before: Before) -> Answer;
 
     /// Takes a RoCE frame that is sent to a remote VTEP for a management queue pair, from its base
-    /// transport header on. `hosts` are its inner source and destination.
+    /// transport header on. `hosts` are its inner source and destination. It does not wait for others.
     fn observe(&self, _hosts: (IpAddr, IpAddr), _to: &Remote<'_>, _packet: &[u8]) {}
 
-    /// A number that changes when a queue pair may have to leave its path.
+    /// A number that changes when a queue pair may have to leave its path, after
+    /// [`Usage::changes`] of its slot has.
     fn version(&self) -> u64;
 
     /// Where frames of pinned queue pairs are counted.
@@ -69,11 +95,18 @@ impl Pins {
         self.pinning.is_some()
     }
 
-    /// As [`Pinning::pin`], which is asked once for each queue pair and version.
-    pub(crate) fn pin(&mut self, flow: &Flow, to: &Remote<'_>, hashed: (u64, u16)) -> Option<Pin> {
-        let pinning = self.pinning.as_ref()?;
+    /// As [`Pinning::pin`], which is asked once for each queue pair until something changes. Also
+    /// tells whether the answer holds for the next frame.
+    pub(crate) fn pin(
+        &mut self,
+        flow: &Flow,
+        to: &Remote<'_>,
+        hashed: (u64, u16),
+    ) -> (Option<Pin>, bool) {
+        let Some(pinning) = &self.pinning else { return (None, true) };
         let version = pinning.version();
-        self.known.get_or((flow, to), version, || pinning.pin(flow, to, hashed))
+        let ask = |before| pinning.pin(flow, to, hashed, before);
+        self.known.get_or((flow, to), (version, pinning.usage()), ask)
     }
 
     /// As [`Pinning::version`]; 0 if nothing places queue pairs.
@@ -115,6 +148,8 @@ struct Traffic {
     frames: AtomicU64,
     /// When the last frame was sent, in nanoseconds since the start.
     last: AtomicU64,
+    /// As [`Usage::changes`].
+    changes: AtomicU64,
 }
 
 impl Usage {
@@ -151,6 +186,20 @@ impl Usage {
     /// The slot now belongs to another queue pair, whose sequence is not known.
     pub fn restart(&self, slot: u32) {
         self.record(slot).inspect(|record| record::restart(record));
+    }
+
+    /// Has workers ask again for the path of the queue pair in a slot.
+    pub fn change(&self, slot: u32) {
+        if let Some(traffic) = self.slots.get(slot as usize) {
+            traffic.changes.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// A number that changes when the path of the queue pair in a slot may have changed, or when the
+    /// slot has got another queue pair.
+    #[must_use]
+    pub fn changes(&self, slot: u32) -> u64 {
+        self.slots.get(slot as usize).map_or(0, |traffic| traffic.changes.load(Ordering::Acquire))
     }
 
     /// The number of slots.

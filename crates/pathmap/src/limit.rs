@@ -26,14 +26,30 @@ impl Limit {
         self.take_many(now, 1)
     }
 
-    /// Whether this many events are allowed now. If so, they are counted; if not, none is.
-    pub fn take_many(&mut self, now: Duration, events: u32) -> bool {
+    /// Whether one more event is allowed now.
+    pub fn has(&mut self, now: Duration) -> bool {
+        self.refill(now);
+        self.tokens >= ONE
+    }
+
+    /// Whether as many events as at first are allowed at once.
+    pub fn is_full(&mut self, now: Duration) -> bool {
+        self.refill(now);
+        self.tokens >= u64::from(self.burst) * ONE
+    }
+
+    fn refill(&mut self, now: Duration) {
         let nanoseconds = now.saturating_sub(self.at).as_nanos();
         self.at = self.at.max(now);
         let added = nanoseconds.saturating_mul(u128::from(self.rate));
         let full = u64::from(self.burst) * ONE;
         self.tokens = u64::try_from(added).unwrap_or(u64::MAX).saturating_add(self.tokens);
         self.tokens = self.tokens.min(full);
+    }
+
+    /// Whether this many events are allowed now. If so, they are counted; if not, none is.
+    pub fn take_many(&mut self, now: Duration, events: u32) -> bool {
+        self.refill(now);
         let wanted = u64::from(events) * ONE;
         let allowed = self.tokens >= wanted;
         if allowed {

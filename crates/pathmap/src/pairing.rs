@@ -9,7 +9,7 @@
 //!   directions. If several connections of two hosts share a port, each must fit exactly one queue
 //!   pair of the other direction. Otherwise none of them is paired.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use wire::QueuePair;
@@ -20,8 +20,9 @@ use crate::message::connection::{FlowReport, Handshake, Hosts, MOST_HANDSHAKES};
 use crate::placer::Target;
 use crate::way::Way;
 
-/// The most queue pairs of others that are remembered.
+/// The most queue pairs of others that are remembered, and the most of one VTEP.
 const MOST_TOLD: usize = 65_536;
+const MOST_TOLD_OF_ONE: usize = 16_384;
 /// How long a queue pair of another VTEP is remembered that is not reported again.
 const TOLD_AGE: Duration = Duration::from_secs(90);
 /// The most exchanges of the communication manager that are remembered.
@@ -30,8 +31,9 @@ const MOST_EXCHANGES: usize = 65_536;
 const MOST_ALIKE: usize = 16;
 /// How often a handshake is reported. Answers may be lost.
 const COPIES: u8 = 3;
-/// The most handshakes that wait to be reported.
+/// The most handshakes that wait to be reported to a VTEP, and the most of one VNI.
 const MOST_WAITING: usize = 4096;
+const MOST_OF_VNI: usize = 1024;
 
 /// What hosts behind this leaf send to hosts behind another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,8 +61,8 @@ pub struct Told {
 /// The queue pairs with one inner source port, in both directions.
 #[derive(Debug, Default)]
 struct Alike {
-    own: Vec<QueuePair>,
-    told: Vec<QueuePair>,
+    own: BTreeSet<QueuePair>,
+    told: BTreeSet<QueuePair>,
 }
 
 /// A request and its reply. For each, the sender's queue pair and its number for the exchange.
@@ -73,32 +75,69 @@ struct Exchange {
 /// An exchange: whether our host asked, and the number of the request.
 type ExchangeId = (Channel, bool, u32);
 
+/// Handshakes that wait to be reported.
+#[derive(Debug, Default)]
+struct Waiting {
+    queue: VecDeque<(Handshake, u8)>,
+    /// How many there are of each VNI.
+    of_vni: HashMap<u32, usize>,
+}
+
+impl Waiting {
+    /// Above the limits, a handshake is not reported.
+    fn push(&mut self, handshake: Handshake) {
+        let of_vni = self.of_vni.entry(handshake.vni).or_default();
+        if self.queue.len() < MOST_WAITING && *of_vni < MOST_OF_VNI {
+            *of_vni += 1;
+            self.queue.push_back((handshake, COPIES));
+        }
+    }
+
+    /// The next ones. Those that are to be reported again come behind the others.
+    fn take(&mut self) -> Vec<Handshake> {
+        let mut told = Vec::new();
+        for _ in 0..MOST_HANDSHAKES.min(self.queue.len()) {
+            let Some((handshake, copies)) = self.queue.pop_front() else { break };
+            told.push(handshake);
+            if copies > 1 {
+                self.queue.push_back((handshake, copies - 1));
+            } else if let Some(of_vni) = self.of_vni.get_mut(&handshake.vni) {
+                *of_vni = of_vni.saturating_sub(1);
+            }
+        }
+        told
+    }
+}
+
 /// Finds the other direction of queue pairs.
 #[derive(Debug, Default)]
 pub struct Pairing {
     alike: HashMap<(Channel, u16), Alike>,
     told: HashMap<(Channel, QueuePair), Told>,
+    /// How many there are of each VTEP.
+    told_of: HashMap<Target, usize>,
+    /// These, from the one that was looked at longest ago, and when it had been reported.
+    ages: VecDeque<(Duration, (Channel, QueuePair))>,
     exchanges: HashMap<ExchangeId, Exchange>,
+    /// By our host's number for it.
+    by_own: HashMap<(Channel, u32), ExchangeId>,
     /// The exchanges from the oldest on.
     order: VecDeque<ExchangeId>,
     /// By own queue pairs, those of the other direction.
     connections: HashMap<(Channel, QueuePair), QueuePair>,
-    /// Handshakes to be reported, and how often.
-    waiting: VecDeque<(Channel, Handshake, u8)>,
+    /// Handshakes to be reported to each VTEP, and how often.
+    waiting: BTreeMap<Target, Waiting>,
 }
 
 impl Pairing {
     /// A queue pair is sent from this inner source port.
     pub fn add(&mut self, channel: Channel, queue_pair: QueuePair, port: u16) {
-        let own = &mut self.alike.entry((channel, port)).or_default().own;
-        if !own.contains(&queue_pair) {
-            own.push(queue_pair);
-        }
+        self.alike.entry((channel, port)).or_default().own.insert(queue_pair);
     }
 
     /// A queue pair is not sent from this port any more.
     pub fn remove(&mut self, channel: Channel, queue_pair: QueuePair, port: u16) {
-        self.change_alike((channel, port), |alike| alike.own.retain(|of| *of != queue_pair));
+        self.change_alike((channel, port), |alike| _ = alike.own.remove(&queue_pair));
     }
 
     fn change_alike(&mut self, key: (Channel, u16), change: impl FnOnce(&mut Alike)) {
@@ -114,31 +153,47 @@ impl Pairing {
         let (source, destination) = report.hosts;
         let channel = Channel { target, vni: report.vni, hosts: (destination, source) };
         let key = (channel, report.queue_pair);
-        if self.told.len() >= MOST_TOLD && !self.told.contains_key(&key) {
-            return;
+        let of_one = self.told_of.entry(target).or_default();
+        if !self.told.contains_key(&key) {
+            if self.told.len() >= MOST_TOLD || *of_one >= MOST_TOLD_OF_ONE {
+                return;
+            }
+            *of_one += 1;
         }
         let FlowReport { port, kilobytes, .. } = *report;
         let told = Told { port, kilobytes, way: report.way.clone(), heard: now };
-        if let Some(before) = self.told.insert(key, told)
-            && before.port != port
-        {
-            let remove = |alike: &mut Alike| alike.told.retain(|of| *of != report.queue_pair);
-            self.change_alike((channel, before.port), remove);
+        match self.told.insert(key, told) {
+            None => self.ages.push_back((now, key)),
+            Some(before) if before.port != port => {
+                let remove = |alike: &mut Alike| _ = alike.told.remove(&report.queue_pair);
+                self.change_alike((channel, before.port), remove);
+            }
+            Some(_) => {}
         }
-        let told = &mut self.alike.entry((channel, port)).or_default().told;
-        if !told.contains(&report.queue_pair) {
-            told.push(report.queue_pair);
-        }
+        self.alike.entry((channel, port)).or_default().told.insert(report.queue_pair);
     }
 
-    /// Forgets queue pairs of others that were not reported again.
-    pub fn expire(&mut self, now: Duration) {
-        let is_old = |told: &Told| now.saturating_sub(told.heard) >= TOLD_AGE;
-        let old = self.told.extract_if(|_, told| is_old(told));
-        let old: Vec<_> = old.map(|((channel, of), told)| (channel, of, told.port)).collect();
-        for (channel, of, port) in old {
-            self.change_alike((channel, port), |alike| alike.told.retain(|told| *told != of));
+    /// Forgets queue pairs of others that were not reported again. Looks at `most`, and returns
+    /// whether there are more to look at.
+    pub fn expire(&mut self, now: Duration, most: usize) -> bool {
+        for _ in 0..most {
+            let is_due = |(at, _): &&(Duration, _)| now.saturating_sub(*at) >= TOLD_AGE;
+            let Some((_, key)) = self.ages.front().filter(is_due).copied() else { return false };
+            self.ages.pop_front();
+            let Some(told) = self.told.get(&key) else { continue };
+            let (port, heard) = (told.port, told.heard);
+            if now.saturating_sub(heard) < TOLD_AGE {
+                self.ages.push_back((heard, key));
+                continue;
+            }
+            let (channel, of) = key;
+            self.told.remove(&key);
+            if let Some(of_one) = self.told_of.get_mut(&channel.target) {
+                *of_one = of_one.saturating_sub(1);
+            }
+            self.change_alike((channel, port), |alike| _ = alike.told.remove(&of));
         }
+        true
     }
 
     /// Takes a message that a host of this leaf sent to end or to begin a connection. Returns the
@@ -155,21 +210,17 @@ impl Pairing {
             Event::Disconnected { id } => return self.disconnected(channel, id),
         };
         let request = (channel, of.is_none(), of.unwrap_or(id));
+        self.by_own.insert((channel, id), request);
         self.exchange(request, |exchange| exchange.own = Some((queue_pair, id)));
-        if self.waiting.len() < MOST_WAITING {
-            let handshake = Handshake { vni, hosts, queue_pair, id, of };
-            self.waiting.push_back((channel, handshake, COPIES));
-        }
+        let waiting = self.waiting.entry(channel.target).or_default();
+        waiting.push(Handshake { vni, hosts, queue_pair, id, of });
         None
     }
 
     /// The queue pair of the channel whose end a host confirms.
     fn disconnected(&mut self, channel: Channel, id: u32) -> Option<QueuePair> {
-        let is_it = |(of, exchange): (&ExchangeId, &Exchange)| {
-            let own = exchange.own.is_some_and(|(_, own)| own == id);
-            (of.0 == channel && own).then_some(exchange.told?.0)
-        };
-        let queue_pair = self.exchanges.iter().find_map(is_it)?;
+        let exchange = self.exchanges.get(self.by_own.get(&(channel, id))?)?;
+        let (queue_pair, _) = exchange.told?;
         self.connections.remove(&(channel, queue_pair));
         Some(queue_pair)
     }
@@ -182,14 +233,25 @@ impl Pairing {
         self.exchange(request, |exchange| exchange.told = Some((queue_pair, id)));
     }
 
+    fn forget(&mut self, id: &ExchangeId) {
+        let Some(Exchange { own, told }) = self.exchanges.remove(id) else { return };
+        if let Some((told, _)) = told {
+            self.connections.remove(&(id.0, told));
+        }
+        let Some((_, own)) = own else { return };
+        // A later exchange may have the number.
+        if self.by_own.get(&(id.0, own)) == Some(id) {
+            self.by_own.remove(&(id.0, own));
+        }
+    }
+
     /// Adds to an exchange. The connection is known when both hosts have told their queue pair.
     fn exchange(&mut self, id: ExchangeId, add: impl FnOnce(&mut Exchange)) {
         if !self.exchanges.contains_key(&id) {
             if self.exchanges.len() >= MOST_EXCHANGES
                 && let Some(oldest) = self.order.pop_front()
-                && let Some(Exchange { told: Some((told, _)), .. }) = self.exchanges.remove(&oldest)
             {
-                self.connections.remove(&(oldest.0, told));
+                self.forget(&oldest);
             }
             self.order.push_back(id);
         }
@@ -205,16 +267,7 @@ impl Pairing {
 
     /// The handshakes to report to a VTEP next.
     pub fn to_tell(&mut self, target: Target) -> Vec<Handshake> {
-        let mut told = Vec::new();
-        self.waiting.retain_mut(|(channel, handshake, copies)| {
-            if channel.target != target || told.len() >= MOST_HANDSHAKES {
-                return true;
-            }
-            told.push(*handshake);
-            *copies -= 1;
-            *copies > 0
-        });
-        told
+        self.waiting.get_mut(&target).map_or(Vec::new(), Waiting::take)
     }
 
     /// The queue pair of the other direction, and what is told about it. `port` is the inner source
@@ -237,7 +290,7 @@ impl Pairing {
             return None;
         }
         let fits = |a: QueuePair, b: QueuePair| source_port(a, b) == port;
-        let only = |of: &[QueuePair], with: QueuePair| {
+        let only = |of: &BTreeSet<QueuePair>, with: QueuePair| {
             let mut fitting = of.iter().filter(|other| fits(**other, with));
             let first = fitting.next().copied();
             first.filter(|_| fitting.next().is_none())

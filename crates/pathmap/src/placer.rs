@@ -5,8 +5,13 @@
 //! longer than the difference of both paths' delays, so that no frame overtakes another one. While
 //! no path is known, queue pairs keep the path of `qp-hash`. Where both ends of a connection have a
 //! placer, both directions use the same links.
+//!
+//! Forwarding threads ask [`Placer::place`], which does the same work however many queue pairs there
+//! are. All other work is done in steps, between which they can ask: [`Placer::step`],
+//! [`Placer::clean`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::load::{Foreign, Link};
@@ -20,16 +25,25 @@ mod follow;
 mod kernel;
 mod plans;
 mod rebalance;
+mod shares;
+mod sums;
+mod table;
 mod tell;
+mod tick;
 mod types;
 mod view;
 
 pub use flow::{Flow, Partner, Reading};
 pub use kernel::Course;
+pub use shares::Beyond;
+pub use tick::Tick;
 pub use types::{Counts, FlowId, Found, Moves, Options, Placement, Target};
 pub use view::{PathView, TierView};
 
 use rebalance::Turn;
+use shares::Shares;
+use sums::Sums;
+use table::Table;
 use tell::Telling;
 use types::Paths;
 
@@ -37,6 +51,8 @@ use types::Paths;
 const NOMINAL: u64 = 1000;
 /// Ports of `qp-hash` in use that are probed like pinned ones.
 const WATCHED_HASHED: usize = 64;
+/// Queue pairs that are handled in a step.
+const STEP: usize = 64;
 
 /// The queue pairs and their paths.
 #[derive(Debug)]
@@ -44,16 +60,16 @@ pub struct Placer {
     options: Options,
     random: Random,
     targets: BTreeMap<Target, Paths>,
-    flows: HashMap<FlowId, Flow>,
-    free: Vec<u32>,
-    used_slots: u32,
-    /// The load by own queue pairs, in 1000 bytes a second.
-    own: BTreeMap<Link, u64>,
-    /// The same as new queue pairs see it: those that have paused hardly count. Queue pairs that
-    /// begin together are then even among themselves, whatever others did before.
-    own_for_new: BTreeMap<Link, u64>,
-    /// Links that had load, and when they lost it. Others are told.
-    emptied: BTreeMap<Link, Duration>,
+    flows: Table,
+    shares: Shares,
+    sums: Sums,
+    /// Dead pairs that queue pairs are to leave: all up to this slot have.
+    leaving: BTreeMap<(Target, Pair), u32>,
+    /// Targets that are gone, but whose queue pairs are not yet forgotten.
+    gone: BTreeSet<Target>,
+    /// The slots of queue pairs about which programs and workers are to be told.
+    unwritten: BTreeSet<u32>,
+    recalled: Vec<u32>,
     turn: Turn,
     foreign: Foreign,
     pairing: Pairing,
@@ -61,11 +77,14 @@ pub struct Placer {
     telling: BTreeMap<Target, Telling>,
     measured: Duration,
     rebalanced: Duration,
+    /// The first slot that the next tick looks at, if it does not look at all.
+    window: u32,
     /// For which target a plan was made last.
     planned: Option<Target>,
+    /// The version of the loads for which plans are to be made.
+    loads: u64,
     version: u64,
-    /// Queue pairs that were idle and send again, so far.
-    woken: u64,
+    revision: u64,
     /// What happened so far.
     pub counts: Counts,
 }
@@ -78,39 +97,67 @@ impl Placer {
             options,
             random,
             targets: BTreeMap::new(),
-            flows: HashMap::new(),
-            free: Vec::new(),
-            used_slots: 0,
-            own: BTreeMap::new(),
-            own_for_new: BTreeMap::new(),
-            emptied: BTreeMap::new(),
+            flows: Table::new(options.most),
+            shares: Shares::new(&options),
+            sums: Sums::default(),
+            leaving: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            unwritten: BTreeSet::new(),
+            recalled: Vec::new(),
             turn: Turn::default(),
             foreign: Foreign::default(),
             pairing: Pairing::default(),
             telling: BTreeMap::new(),
             measured: Duration::ZERO,
             rebalanced: Duration::ZERO,
+            window: 1,
             planned: None,
+            loads: 0,
             version: 1,
-            woken: 0,
+            revision: 1,
             counts: Counts::default(),
         }
     }
 
-    /// A number that changes when placements do that were already given out.
+    /// A number that changes when one of the [slots that were recalled](Self::recalled) does.
     #[must_use]
     pub const fn version(&self) -> u64 {
         self.version
     }
 
+    /// Takes the slots of queue pairs about which workers are to ask again: their paths have changed,
+    /// or may change now.
+    pub fn recalled(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.recalled)
+    }
+
+    fn recall(&mut self, slot: u32) {
+        self.version += 1;
+        self.recalled.push(slot);
+    }
+
     /// The path of a queue pair that is sent from the inner source port `port`. `hashed` is that of
-    /// `qp-hash`. `None`: use that one, because the table is full. `read` returns the counts of a
-    /// slot.
+    /// `qp-hash`. `None`: use that one, because the table is full, or the share of the host or VNI.
+    /// `read` returns the counts of a slot.
     pub fn place(
         &mut self,
         id: FlowId,
         port: u16,
         hashed: Pair,
+        read: impl FnOnce(u32) -> Reading,
+        now: Duration,
+    ) -> Option<Placement> {
+        // Kernel VXLAN has sent the first frame.
+        let has_begun = id.target.by_kernel;
+        self.place_begun((id, port), (hashed, has_begun), read, now)
+    }
+
+    /// As [`Self::place`]. If it `has_begun`, its first frames have left by the path of `qp-hash`, and
+    /// it leaves that one after a gap.
+    pub fn place_begun(
+        &mut self,
+        (id, port): (FlowId, u16),
+        (hashed, has_begun): (Pair, bool),
         read: impl FnOnce(u32) -> Reading,
         now: Duration,
     ) -> Option<Placement> {
@@ -120,23 +167,48 @@ impl Placer {
             }
             return self.place_again(id, port, |slot| read(slot).last, now);
         }
-        let Some(slot) = self.take_slot() else {
-            self.counts.beyond += 1;
-            return None;
+        let free = self.flows.next_slot();
+        let slot = match self.shares.take(&id, free.is_some(), now).and(free.ok_or(Beyond::Table)) {
+            Ok(slot) => slot,
+            Err(beyond) => {
+                self.counts.beyond.iter_mut().skip(beyond as usize).take(1).for_each(|n| *n += 1);
+                return None;
+            }
         };
         let load = self.typical_load();
         let pair = self.opposite_pair(&id, port).or_else(|| self.next_pair(id.target, load, None));
-        // Kernel VXLAN has sent the first frame.
-        let first = pair.filter(|_| !id.target.by_kernel).unwrap_or(hashed);
+        let first = pair.filter(|_| !has_begun).unwrap_or(hashed);
         let mut flow = Flow::new((first, pair != Some(first)), (slot, read(slot)), load, now);
         flow.wanted = pair.filter(|pair| *pair != first);
-        self.add_load(id.target, flow.goal(), load);
-        let pair = flow.pair;
         self.flows.insert(id, flow);
+        self.account(&id);
         self.set_port(&id, port);
-        self.tell(id);
+        self.tell(&id);
         self.counts.placed += 1;
-        Some(Placement { pair, slot })
+        Some(Placement { pair: first, slot })
+    }
+
+    /// Changes a queue pair, and then the sums.
+    fn edit<T>(&mut self, id: &FlowId, change: impl FnOnce(&mut Flow) -> T) -> Option<T> {
+        let changed = change(self.flows.get_mut(id)?);
+        self.account(id);
+        Some(changed)
+    }
+
+    /// Brings the sums up to date with a queue pair.
+    fn account(&mut self, id: &FlowId) {
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        let (slot, now) = (flow.slot, flow.to_count());
+        let before = flow.counted.replace(now);
+        if before == Some(now) {
+            return;
+        }
+        if before.is_none_or(|before| before.place != now.place) {
+            self.revision += 1;
+            self.unwritten.insert(slot);
+        }
+        let paths = self.targets.get(&id.target);
+        self.sums.change((id.target, slot), (before, Some(now)), paths, self.measured);
     }
 
     /// Places a queue pair that was idle like a new one: others have changed their load since. It
@@ -145,14 +217,14 @@ impl Placer {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.note_last(Some(now), now);
         flow.decided = Some(now);
-        self.woken += 1;
         let (pair, load, follows) = (flow.goal(), flow.load, flow.follows);
         let moves = self.options.moves == Moves::AfterGap && !follows;
         let wanted = moves.then(|| self.next_pair(id.target, load, Some(pair))).flatten();
-        self.add_load(id.target, wanted.unwrap_or(pair), load);
-        if let Some(flow) = self.flows.get_mut(&id).filter(|_| wanted.is_some()) {
-            flow.wanted = wanted.filter(|wanted| *wanted != flow.pair);
-        }
+        self.edit(&id, |flow| {
+            if wanted.is_some() {
+                flow.wanted = wanted.filter(|wanted| *wanted != flow.pair);
+            }
+        });
     }
 
     /// The path of a known queue pair. It moves now if it is to move and may.
@@ -165,13 +237,13 @@ impl Placer {
     ) -> Option<Placement> {
         self.set_port(&id, port);
         let may_move = self.flows.get(&id).is_some_and(|flow| self.may_move(&id, flow, last, now));
-        let flow = self.flows.get_mut(&id)?;
+        let flow = self.flows.get(&id)?;
         let mut placement = Placement { pair: flow.pair, slot: flow.slot };
         if let Some(wanted) = flow.wanted.filter(|_| may_move) {
-            flow.settle(wanted);
+            self.edit(&id, |flow| flow.settle(wanted));
             placement.pair = wanted;
             self.counts.moved_balance += 1;
-            self.tell(id);
+            self.tell(&id);
         }
         Some(placement)
     }
@@ -182,31 +254,41 @@ impl Placer {
         self.flows.get(id).map(|flow| Placement { pair: flow.pair, slot: flow.slot })
     }
 
-    /// A number that changes when any placement does, or when a queue pair is placed or wakes.
+    /// A number that changes when any placement does, or when a queue pair is placed, becomes idle,
+    /// wakes or is forgotten.
     #[must_use]
     pub const fn revision(&self) -> u64 {
-        self.version + self.counts.placed + self.counts.moved_balance + self.woken
+        self.revision
     }
 
-    /// The queue pairs whose paths may be used without asking [`Self::place`]. Those that are idle or
-    /// may move now are left out, and those that the kernel encapsulates. `last` tells when the last
-    /// frame of a slot was sent.
+    /// Takes up to `most` slots about which programs are to be told ([`Self::settled`]).
+    pub fn unwritten(&mut self, most: usize) -> Vec<u32> {
+        std::iter::from_fn(|| self.unwritten.pop_first()).take(most).collect()
+    }
+
+    /// Programs are to be told about these slots.
+    pub fn rewrite(&mut self, slots: impl Iterator<Item = u32>) {
+        self.unwritten.extend(slots);
+    }
+
+    /// The path of the queue pair in a slot, if it may be used without asking [`Self::place`]: not if
+    /// it is idle or may move now, or if the kernel encapsulates it. `last` tells when the last frame
+    /// of a slot was sent.
     pub fn settled(
         &self,
-        last: impl Fn(u32) -> Option<Duration>,
+        slot: u32,
+        last: impl FnOnce(u32) -> Option<Duration>,
         now: Duration,
-    ) -> impl Iterator<Item = (&FlowId, Placement)> {
-        let stays = move |(id, flow): &(&FlowId, &Flow)| {
-            !id.target.by_kernel && !flow.is_idle() && !self.may_move(id, flow, &last, now)
-        };
-        let placement = |flow: &Flow| Placement { pair: flow.pair, slot: flow.slot };
-        self.flows.iter().filter(stays).map(move |(id, flow)| (id, placement(flow)))
+    ) -> Option<(FlowId, Placement)> {
+        let (id, flow) = self.flows.at(slot)?;
+        let stays = !id.target.by_kernel && !flow.is_idle() && !self.may_move(id, flow, last, now);
+        stays.then(|| (*id, Placement { pair: flow.pair, slot }))
     }
 
     /// Whether a queue pair is to move at its next gap.
     #[must_use]
     pub fn awaits_gaps(&self) -> bool {
-        self.flows.values().any(|flow| flow.wanted.is_some() && !flow.is_idle())
+        !self.sums.waiting.is_empty()
     }
 
     /// Whether a queue pair is to move, and has been idle for long enough.
@@ -224,25 +306,9 @@ impl Placer {
         last(flow.slot).is_none_or(|last| now.saturating_sub(last) >= gap)
     }
 
-    fn take_slot(&mut self) -> Option<u32> {
-        self.free.pop().or_else(|| {
-            let next = self.used_slots + 1;
-            (next <= self.options.most).then(|| {
-                self.used_slots = next;
-                next
-            })
-        })
-    }
-
     /// The mean load of the measured queue pairs.
     fn typical_load(&self) -> u64 {
-        let (mut sum, mut number) = (0, 0);
-        // A sample is enough: it decides only how much a new queue pair counts for.
-        for flow in self.flows.values().filter(|flow| flow.rate > 0).take(256) {
-            sum += flow.load;
-            number += 1;
-        }
-        u64::checked_div(sum, number).unwrap_or(NOMINAL).max(1)
+        self.sums.means().1.max(1)
     }
 
     /// The load of each link, by queue pairs of this leaf (`own`) and by other VTEPs.
@@ -256,36 +322,19 @@ impl Placer {
         self.targets.get(&target)?.pairs.get(route)?.first().map(|(pair, _)| *pair)
     }
 
-    fn add_load(&mut self, target: Target, pair: Pair, load: u64) {
-        let links = links_of(self.targets.get(&target), pair);
-        for link in links {
-            *self.own.entry(link).or_default() += load;
-            *self.own_for_new.entry(link).or_default() += load;
+    fn forget(&mut self, id: &FlowId, now: Duration) {
+        let Some(flow) = self.flows.remove(id) else { return };
+        let paths = self.targets.get(&id.target);
+        self.sums.change((id.target, flow.slot), (flow.counted, None), paths, self.measured);
+        self.shares.give_back(id, now);
+        if let Some((channel, queue_pair)) = id.channel() {
+            self.pairing.remove(channel, queue_pair, flow.port);
         }
-    }
-
-    /// The load of each link, if each queue pair counts for this much.
-    fn own_loads(&self, load: impl Fn(&Flow) -> u64) -> BTreeMap<Link, u64> {
-        let mut own = BTreeMap::<Link, u64>::new();
-        let loaded = self.flows.iter().map(|(id, flow)| (id, flow, load(flow)));
-        for (id, flow, load) in loaded.filter(|(.., load)| *load > 0) {
-            for link in links_of(self.targets.get(&id.target), flow.goal()) {
-                *own.entry(link).or_default() += load;
-            }
-        }
-        own
-    }
-
-    /// Computes the load of all links again.
-    fn recount(&mut self) {
-        self.own_for_new = self.own_loads(Flow::load_for_new);
-        let own = self.own_loads(Flow::load_for_moves);
-        for link in std::mem::replace(&mut self.own, own).into_keys() {
-            if !self.own.contains_key(&link) {
-                self.emptied.insert(link, self.measured);
-            }
-        }
-        self.emptied.retain(|link, _| !self.own.contains_key(link));
+        self.untell(id, flow.slot);
+        self.counts.forgotten += 1;
+        self.revision += 1;
+        self.unwritten.insert(flow.slot);
+        self.recall(flow.slot);
     }
 
     /// Sets what is known of the paths to a target: the weights of its next hops, the paths found
@@ -297,11 +346,25 @@ impl Placer {
         found: &[Found],
         lost: &BTreeSet<Pair>,
     ) {
+        self.learn(target, weights, found, lost);
+        while self.clean() {}
+    }
+
+    /// As [`Self::update`], but queue pairs on dead pairs move with the next calls of
+    /// [`Self::clean`].
+    pub fn learn(
+        &mut self,
+        target: Target,
+        weights: &BTreeMap<u64, u16>,
+        found: &[Found],
+        lost: &BTreeSet<Pair>,
+    ) {
+        let used: BTreeSet<Pair> = self.used(target);
+        let found: Vec<&Found> = found.iter().filter(|path| !lost.contains(&path.pair)).collect();
         let mut grouped = BTreeMap::<&[Link], Vec<(Pair, Duration)>>::new();
-        for path in found {
+        for path in &found {
             grouped.entry(&path.links).or_default().push((path.pair, path.delay));
         }
-        let used: BTreeSet<Pair> = self.used(target);
         let links: Vec<Vec<Link>> = grouped.keys().map(|links| links.to_vec()).collect();
         let capacity = |link| match link {
             Link::Uplink(hop) => weights.get(&hop).copied().unwrap_or(1),
@@ -316,16 +379,31 @@ impl Placer {
             pairs.sort_by_key(|(pair, _)| (!used.contains(pair), *pair));
             of_pair.extend(pairs.iter().map(|(pair, _)| (*pair, route)));
         }
-        let routes = Routes::new(&links, capacity);
+        let routes = Arc::new(Routes::new(&links, capacity));
         let weights = weights.clone();
         let gain = self.targets.get(&target).map_or(0.0, |paths| paths.gain);
         let mut paths = Paths { routes, pairs, of_pair, weights, gain, ..Paths::default() };
-        paths.set_ways(found, |pair| used.contains(pair));
-        self.targets.insert(target, paths);
+        paths.set_ways(&found, |pair| used.contains(pair));
+        self.set_paths(target, Some(paths));
+        self.gone.remove(&target);
         self.tell_all(target);
-        self.recount();
-        self.leave_dead(target, lost);
+        let paths = self.targets.get(&target);
+        let is_dead = |pair: &Pair| {
+            let has_hop = paths.is_some_and(|paths| paths.weights.contains_key(&pair.hop));
+            lost.contains(pair) || !has_hop
+        };
+        let dead = self.sums.pairs_of(target).filter(is_dead);
+        self.leaving.extend(dead.map(|pair| ((target, pair), 0)));
         self.renew_plans();
+    }
+
+    fn set_paths(&mut self, target: Target, paths: Option<Paths>) {
+        self.sums.link(target, self.targets.get(&target), false, self.measured);
+        match paths {
+            Some(paths) => _ = self.targets.insert(target, paths),
+            None => _ = self.targets.remove(&target),
+        }
+        self.sums.link(target, self.targets.get(&target), true, self.measured);
     }
 
     /// Sets the delays of known pairs. A move waits for a gap that follows from them. They change
@@ -336,70 +414,62 @@ impl Placer {
         }
     }
 
-    /// Forgets a target, for example because its VTEP is gone.
+    /// Forgets a target, for example because its VTEP is gone. Its queue pairs are forgotten with the
+    /// next calls of [`Self::clean`].
     pub fn remove(&mut self, target: Target) {
-        self.targets.remove(&target);
+        self.set_paths(target, None);
         self.telling.remove(&target);
-        let gone: Vec<FlowId> =
-            self.flows.keys().filter(|id| id.target == target).copied().collect();
-        self.forget(&gone);
+        self.gone.insert(target);
     }
 
-    /// Moves queue pairs away from dead pairs and from next hops that are gone.
-    fn leave_dead(&mut self, target: Target, lost: &BTreeSet<Pair>) {
-        let Some(paths) = self.targets.get(&target) else { return };
-        let is_dead = |pair: Pair| lost.contains(&pair) || !paths.weights.contains_key(&pair.hop);
-        let wishes = |flow: &Flow| flow.wanted.is_some_and(is_dead);
-        let of_target = |(id, flow): &(&FlowId, &Flow)| {
-            id.target == target && (is_dead(flow.pair) || wishes(flow))
-        };
-        let mut concerned: Vec<(FlowId, bool)> = self
-            .flows
-            .iter()
-            .filter(of_target)
-            .map(|(id, flow)| (*id, is_dead(flow.pair)))
-            .collect();
-        if concerned.is_empty() {
-            return;
-        }
-        concerned.sort_by_key(|(id, _)| self.flows.get(id).map(|flow| flow.slot));
-        for (id, _) in &concerned {
-            if let Some(flow) = self.flows.get_mut(id) {
-                flow.wanted = None;
+    /// Takes a step of what is left to do: has queue pairs leave dead pairs, and forgets those of
+    /// targets that are gone. Returns whether there may be more.
+    pub fn clean(&mut self) -> bool {
+        if let Some(target) = self.gone.first().copied() {
+            let some = self.ids(&self.sums.of_target(target, 0, STEP));
+            some.iter().for_each(|id| self.forget(id, self.measured));
+            if some.is_empty() {
+                self.gone.remove(&target);
             }
+            return true;
         }
-        self.recount();
-        for (id, dead) in concerned {
-            let Some(load) = self.flows.get(&id).map(|flow| flow.load).filter(|_| dead) else {
-                continue;
-            };
-            let port = self.flows.get(&id).map_or(0, |flow| flow.port);
-            let pair = self.opposite_pair(&id, port).or_else(|| self.next_pair(target, load, None));
-            let Some(pair) = pair else { continue };
-            self.add_load(target, pair, load);
-            if let Some(flow) = self.flows.get_mut(&id) {
-                flow.settle(pair);
-                self.counts.moved_dead += 1;
-            }
-            self.tell(id);
+        let Some((dead, after)) = self.leaving.first_key_value() else { return false };
+        let (dead, after) = (*dead, *after);
+        let coming = self.ids(&self.sums.coming(dead, STEP));
+        coming.iter().for_each(|id| _ = self.edit(id, |flow| flow.wanted = None));
+        let here = if coming.is_empty() { self.sums.here(dead, after, STEP) } else { Vec::new() };
+        self.ids(&here).iter().for_each(|id| self.leave(id));
+        match here.last() {
+            Some(last) => _ = self.leaving.insert(dead, *last),
+            None if coming.is_empty() => _ = self.leaving.remove(&dead),
+            None => {}
         }
-        self.version += 1;
+        true
+    }
+
+    fn ids(&self, slots: &[u32]) -> Vec<FlowId> {
+        slots.iter().filter_map(|slot| self.flows.at(*slot).map(|(id, _)| *id)).collect()
+    }
+
+    /// Has a queue pair leave the dead pair where it is.
+    fn leave(&mut self, id: &FlowId) {
+        let Some(flow) = self.flows.get(id) else { return };
+        let (port, load, slot) = (flow.port, flow.load, flow.slot);
+        self.edit(id, |flow| flow.wanted = None);
+        let target = id.target;
+        let pair = self.opposite_pair(id, port).or_else(|| self.next_pair(target, load, None));
+        let Some(pair) = pair else { return };
+        self.edit(id, |flow| flow.settle(pair));
+        self.counts.moved_dead += 1;
+        self.tell(id);
+        self.recall(slot);
     }
 
     /// The pairs to watch: those that pinned queue pairs use or are to use, and some of those that
     /// `qp-hash` chose. Idle queue pairs use none.
     #[must_use]
     pub fn used(&self, target: Target) -> BTreeSet<Pair> {
-        let of_target = |(id, flow): &(&FlowId, &Flow)| id.target == target && !flow.is_idle();
-        let flows = || self.flows.iter().filter(of_target);
-        let pinned = flows().filter(|(_, flow)| !flow.hashed);
-        let mut used: BTreeSet<Pair> = pinned.map(|(_, flow)| flow.pair).collect();
-        used.extend(flows().filter_map(|(_, flow)| flow.wanted));
-        let hashed = flows().filter(|(_, flow)| flow.stays_hashed()).map(|(_, flow)| flow.pair);
-        let mut hashed: Vec<Pair> = hashed.collect();
-        hashed.sort_unstable();
-        used.extend(hashed.into_iter().take(WATCHED_HASHED));
-        used
+        self.sums.used(target)
     }
 }
 

@@ -125,7 +125,8 @@ impl Routes {
         self.numbers(route).iter().filter_map(of).sum()
     }
 
-    fn change(&self, loads: &mut [u64], route: usize, change: impl Fn(u64) -> u64) {
+    /// Changes the loads of the links of a route.
+    pub(crate) fn change(&self, loads: &mut [u64], route: usize, change: impl Fn(u64) -> u64) {
         for link in self.numbers(route) {
             if let Some(load) = loads.get_mut(*link) {
                 *load = change(*load);

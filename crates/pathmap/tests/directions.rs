@@ -9,7 +9,7 @@ use std::time::Duration;
 use path::Key;
 use pathmap::cm::Event;
 use pathmap::load::Link;
-use pathmap::message::connection::FlowReport;
+use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::pairing::{Channel, Pairing};
 use pathmap::placer::{FlowId, Found, Moves, Options, Reading, Target};
 use pathmap::{Common, Pair, Placer, Random, Way};
@@ -301,18 +301,21 @@ fn one_port_for_all_is_paired_by_the_communication_manager_only() {
     (0..64).for_each(|_| fabric.connect(Some(0xc000), (3000, 100)));
     fabric.run(Duration::from_secs(3));
     assert!(fabric.a.placer.flows().all(|(_, flow)| flow.partner.is_none()));
+    let now = fabric.now;
     for (id, (of_a, of_b)) in (100..).zip(fabric.connections.clone()) {
         let request = Event::Request { id, queue_pair: of_a };
-        fabric.a.placer.observe(A, 10, fabric.a.hosts, request);
+        fabric.a.placer.observe((A, 10), fabric.a.hosts, request, now);
         let reply = Event::Reply { id: id + 1000, of: id, queue_pair: of_b };
-        fabric.b.placer.observe(B, 10, fabric.b.hosts, reply);
+        fabric.b.placer.observe((B, 10), fabric.b.hosts, reply, now);
     }
     fabric.run(Duration::from_secs(4));
     assert_eq!(fabric.on_same_links(), 64);
     // The end of a connection: one host asks, and the other confirms.
     let (of_a, of_b) = fabric.connections[9];
-    fabric.a.placer.observe(A, 10, fabric.a.hosts, Event::Disconnect { queue_pair: of_b });
-    fabric.b.placer.observe(B, 10, fabric.b.hosts, Event::Disconnected { id: 1109 });
+    let (asks, confirms) =
+        (Event::Disconnect { queue_pair: of_b }, Event::Disconnected { id: 1109 });
+    fabric.a.placer.observe((A, 10), fabric.a.hosts, asks, fabric.now);
+    fabric.b.placer.observe((B, 10), fabric.b.hosts, confirms, fabric.now);
     assert!(fabric.a.placer.peek(&fabric.a.id(of_b)).is_none());
     assert!(fabric.b.placer.peek(&fabric.b.id(of_a)).is_none());
     assert_eq!((fabric.a.placer.flows().count(), fabric.b.placer.flows().count()), (63, 63));
@@ -379,12 +382,51 @@ fn what_others_report_is_bounded_and_expires() {
         way: None,
     };
     (0..70_000).for_each(|n| pairing.tell(A, &report(n), Duration::ZERO));
+    assert_eq!(pairing.told(), 16_384, "others have room, too");
+    for last in 3..10 {
+        let other = Target { address: IpAddr::from([10, 0, 0, last]), ..A };
+        (0..70_000).for_each(|n| pairing.tell(other, &report(n), Duration::ZERO));
+    }
     assert_eq!(pairing.told(), 65_536);
-    pairing.expire(Duration::from_secs(100));
+    while pairing.expire(Duration::from_secs(100), 64) {}
     assert!(pairing.is_empty());
     for id in 0..70_000 {
         let request = Event::Request { id, queue_pair: queue_pair(id) };
         assert_eq!(pairing.observe(channel, request), None);
     }
     assert_eq!(pairing.exchanges(), 65_536);
+    // Handshakes of another VNI are reported before all of this one are.
+    let other = Channel { vni: 11, ..channel };
+    let request = Event::Request { id: 1, queue_pair: queue_pair(9) };
+    assert_eq!(pairing.observe(other, request), None);
+    let mut told = Vec::new();
+    while !told.iter().any(|handshake: &Handshake| handshake.vni == 11) {
+        let some = pairing.to_tell(A);
+        assert!(!some.is_empty(), "{} told", told.len());
+        told.extend(some);
+    }
+    assert!(told.len() <= 1028, "{}", told.len());
+}
+
+/// The host has ended a connection. It is found by the host's number of the exchange, also if other
+/// connections of these hosts had that number before.
+#[test]
+fn the_end_of_a_connection_is_found_by_its_number() {
+    let (channel, mut pairing) = pairing(&[], &[]);
+    for (id, of) in [(1, 20), (2, 21)] {
+        let handshake = Handshake {
+            vni: 10,
+            hosts: (HOSTS.1, HOSTS.0),
+            queue_pair: queue_pair(of),
+            id: id + 100,
+            of: Some(id),
+        };
+        let request = Event::Request { id, queue_pair: queue_pair(of + 100) };
+        assert_eq!(pairing.observe(channel, request), None);
+        pairing.handshake(A, &handshake);
+    }
+    for (id, ended) in [(2, Some(21)), (1, Some(20)), (3, None)] {
+        let ended = ended.map(queue_pair);
+        assert_eq!(pairing.observe(channel, Event::Disconnected { id }), ended);
+    }
 }

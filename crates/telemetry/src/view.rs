@@ -70,8 +70,8 @@ pub struct ProbingView {
     pub moves: Vec<(&'static str, u64)>,
     /// Queue pairs that were forgotten.
     pub forgotten: u64,
-    /// Decisions for which the table was full.
-    pub beyond: u64,
+    /// Decisions by `qp-hash` that limits are the reason for, and messages beyond limits, by reason.
+    pub beyond: Vec<(&'static str, u64)>,
     /// Messages, by what became of them.
     pub messages: Vec<(&'static str, u64)>,
 }

@@ -84,6 +84,11 @@ fn all_frames(counters: &v1::Counters, all: bool) -> Table<2> {
     {
         frames.row([name.to_owned(), count.to_string()]);
     }
+    for v1::LimitCounter { limit, count } in &counters.queue_pairs_beyond {
+        if all || *count > 0 {
+            frames.row([format!("qp-pin: beyond the limit \"{limit}\""), count.to_string()]);
+        }
+    }
     frames
 }
 

@@ -26,6 +26,9 @@ use crate::standalone::PortSummary;
 use crate::takeover::{Takeover, TakeoverError};
 use crate::{log, metrics_view};
 
+/// Queue pairs whose paths are written before the control task can have the takeover.
+const PINNED_AT_ONCE: usize = 256;
+
 /// How long a worker may take to answer which stations it has learned.
 const ANSWER: Duration = Duration::from_secs(1);
 
@@ -154,18 +157,18 @@ impl Handle {
         Arc::new(sum)
     }
 
-    /// Writes the paths of queue pairs for the `offload` datapath, unless the programs have them:
-    /// `revision` is that of the placement, `written` are the revision and the generation of tables
-    /// for which they were written last. Returns the generation now. `None` if there was nothing to
-    /// do, or if the takeover is being changed: probes are not to wait for that.
+    /// Writes the paths of some queue pairs that have changed for the `offload` datapath, or of all if
+    /// `written`, the generation of tables for which they were written, is an old one. Returns the
+    /// generation now, and whether there is more to write. `None` if the takeover is being changed:
+    /// probes are not to wait for that.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub fn pin_offloaded(
         &self,
         pinning: &Shared,
-        (revision, written): (u64, (u64, u64)),
-    ) -> Result<Option<u64>, SteeringError> {
+        written: u64,
+    ) -> Result<Option<(u64, bool)>, SteeringError> {
         let mut takeover = match self.takeover.try_lock() {
             Ok(takeover) => takeover,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -173,11 +176,15 @@ impl Handle {
         };
         let Some(takeover) = takeover.as_mut() else { return Ok(None) };
         let generation = takeover.offload_generation();
-        if (revision, generation) == written {
-            return Ok(None);
+        if generation != written {
+            pinning.rewrite_all();
         }
-        takeover.pin(&pinning.settled())?;
-        Ok(Some(generation))
+        let changes = pinning.unwritten(PINNED_AT_ONCE);
+        let pinned = takeover.pin(&changes);
+        if pinned.is_err() {
+            pinning.rewrite(changes.iter().map(|(slot, _)| *slot));
+        }
+        pinned.map(|()| Some((generation, changes.len() == PINNED_AT_ONCE)))
     }
 
     /// The queue pairs of the `kernel` datapath. `None` without a takeover.

@@ -61,8 +61,7 @@ pub fn probing(shared: &Shared) -> ProbingView {
             tiers: tiers.iter().map(tier).collect(),
         }
     };
-    let (counts, queue_pairs) =
-        shared.read(|placer| (placer.counts, placer.flows().count() as u64));
+    let (counts, queue_pairs) = shared.read(|placer| (placer.counts, placer.len() as u64));
     let same = shared.read(Placer::same_links);
     ProbingView {
         vteps: probed.iter().map(vtep).collect(),
@@ -70,7 +69,7 @@ pub fn probing(shared: &Shared) -> ProbingView {
         same_links: [("yes", same[0]), ("no", same[1]), ("unknown", same[2])],
         moves: vec![("dead", counts.moved_dead), ("balance", counts.moved_balance)],
         forgotten: counts.forgotten,
-        beyond: counts.beyond,
+        beyond: shared.beyond().to_vec(),
         messages: vec![
             ("sent", sent),
             ("answered", answered),

@@ -1,20 +1,36 @@
 //! The placement of queue pairs that all workers share, for the policy `qp-pin`.
 
+use std::hint::spin_loop;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use bpf::{OffloadUsage, PinnedFlow, ProbesRefused};
 use nix::time::{ClockId, clock_gettime};
-use path::{Flow, Pin, Pinning, Remote, Usage};
+use path::{Answer, Before, Flow, Pin, Pinning, Remote, Usage};
 use pathmap::cm::Event;
-use pathmap::placer::{FlowId, Options, Reading, Target};
+use pathmap::placer::{FlowId, Found, Options, Reading, Target, Tick};
 use pathmap::responder::Counts;
 use pathmap::{Pair, Placement, Placer, Random};
 use tables::{KernelVni, Snapshot};
 use wire::{MacAddr, Vni};
+
+mod refused;
+
+use refused::Refused;
+
+/// How often a worker tries to get the placement: for about as long as a step of the probing thread
+/// takes. That thread may wait for a processor, so a worker does not wait for it.
+const TRIES: u32 = 256;
+/// How often another thread looks whether workers want the placement, before it takes it.
+const YIELDS: u32 = 4096;
+/// The most messages of the communication manager that wait for the probing thread.
+const MOST_MESSAGES: usize = 4096;
+/// Messages that are handled before others can use the placement.
+const MESSAGES: usize = 64;
 
 /// What probing knows about one remote VTEP.
 #[derive(Debug, Clone)]
@@ -41,12 +57,38 @@ pub struct Probed {
     pub counts: [u64; 3],
 }
 
+/// A message of the communication manager that a host has sent.
+#[derive(Debug)]
+struct Observed {
+    target: Target,
+    vni: u32,
+    hosts: (IpAddr, IpAddr),
+    event: Event,
+}
+
+/// What workers were answered without the placement, in numbers.
+#[derive(Debug, Default)]
+struct Unanswered {
+    refused: AtomicU64,
+    busy: AtomicU64,
+    messages: AtomicU64,
+}
+
 /// The placement, its counts, and what probing knows.
+///
+/// Workers wait for no other thread. Other threads hold the placement for short steps, and let workers
+/// go first.
 #[derive(Debug)]
 pub struct Shared {
     start: Instant,
     placer: Mutex<Placer>,
+    /// The number of workers that want the placement now.
+    asking: AtomicU32,
     version: AtomicU64,
+    /// Hosts that were refused a place lately.
+    refused: Refused,
+    unanswered: Unanswered,
+    messages: (SyncSender<Observed>, Mutex<Receiver<Observed>>),
     /// What workers send.
     usage: Usage,
     /// What the programs send, and the time of the start on their clock.
@@ -60,10 +102,15 @@ impl Shared {
     pub fn new(options: Options, seed: u64) -> Self {
         let start = Instant::now();
         let placer = Placer::new(options, Random::new(seed));
+        let (sender, receiver) = sync_channel(MOST_MESSAGES);
         Self {
             start,
             version: AtomicU64::new(placer.version()),
             placer: Mutex::new(placer),
+            asking: AtomicU32::new(0),
+            refused: Refused::new(seed),
+            unanswered: Unanswered::default(),
+            messages: (sender, Mutex::new(receiver)),
             usage: Usage::new(options.most, start),
             offloaded: OnceLock::new(),
             probed: Mutex::default(),
@@ -76,21 +123,133 @@ impl Shared {
         self.start.elapsed()
     }
 
+    /// The placement, for a thread that is no worker.
     fn lock(&self) -> MutexGuard<'_, Placer> {
+        for _ in 0..YIELDS {
+            if self.asking.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            spin_loop();
+        }
         self.placer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the placement. Workers ask again for their queue pairs if its version changes.
+    /// The placement, for a worker. `None`: another thread has it for too long.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Placer>> {
+        self.asking.fetch_add(1, Ordering::Relaxed);
+        let lock = || match self.placer.try_lock() {
+            Ok(placer) => Some(placer),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                spin_loop();
+                None
+            }
+        };
+        let placer = (0..TRIES).find_map(|_| lock());
+        self.asking.fetch_sub(1, Ordering::Relaxed);
+        placer
+    }
+
+    /// Changes the placement, in a step that is short whatever it contains. Workers ask again for the
+    /// queue pairs that this concerns.
     pub fn change<T>(&self, change: impl FnOnce(&mut Placer) -> T) -> T {
         let mut placer = self.lock();
         let result = change(&mut placer);
+        placer.recalled().into_iter().for_each(|slot| self.usage.change(slot));
         self.version.store(placer.version(), Ordering::Release);
         result
     }
 
-    /// Reads the placement.
+    /// Reads the placement, in a step that is short whatever it contains.
     pub fn read<T>(&self, read: impl FnOnce(&Placer) -> T) -> T {
         read(&self.lock())
+    }
+
+    /// Reads all queue pairs, in short steps.
+    pub fn read_all<T>(
+        &self,
+        mut read: impl FnMut(&Placer, (&FlowId, &pathmap::placer::Flow)) -> Option<T>,
+    ) -> Vec<T> {
+        const STEP: usize = 64;
+        let slots: Vec<u32> = self.read(Placer::slots).collect();
+        let mut all = Vec::new();
+        for some in slots.chunks(STEP) {
+            self.read(|placer| {
+                let flows = some.iter().filter_map(|slot| placer.at(*slot));
+                all.extend(flows.filter_map(|flow| read(placer, flow)));
+            });
+        }
+        all
+    }
+
+    /// Sets what is known of the paths to a target: [`Placer::update`] in short steps.
+    pub fn update(
+        &self,
+        target: Target,
+        weights: &std::collections::BTreeMap<u64, u16>,
+        found: &[Found],
+        lost: &std::collections::BTreeSet<Pair>,
+    ) {
+        self.change(|placer| placer.learn(target, weights, found, lost));
+        while self.change(Placer::clean) {}
+    }
+
+    /// Forgets targets: [`Placer::remove`] in short steps.
+    pub fn remove(&self, targets: impl IntoIterator<Item = Target>) {
+        targets.into_iter().for_each(|target| self.change(|placer| placer.remove(target)));
+        while self.change(Placer::clean) {}
+    }
+
+    /// Begins a tick, which [`Self::step`] goes on with.
+    #[must_use]
+    pub fn begin_tick(&self) -> Tick {
+        let now = self.now();
+        self.change(|placer| placer.begin_tick(now))
+    }
+
+    /// Takes a step of a tick. Returns whether there are more.
+    pub fn step(&self, tick: &mut Tick) -> bool {
+        tick.compute();
+        self.change(|placer| placer.step(tick, &|slot| self.reading(slot)))
+    }
+
+    /// Hands the messages of the communication manager that hosts have sent to the placement.
+    pub fn take_messages(&self) {
+        let receiver = self.messages.1.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..MOST_MESSAGES.div_ceil(MESSAGES) {
+            let some: Vec<Observed> = receiver.try_iter().take(MESSAGES).collect();
+            if some.is_empty() {
+                return;
+            }
+            let now = self.now();
+            self.change(|placer| {
+                for Observed { target, vni, hosts, event } in some {
+                    placer.observe((target, vni), hosts, event, now);
+                }
+            });
+        }
+    }
+
+    /// Decisions by `qp-hash` although the policy is `qp-pin`, and messages of the communication manager
+    /// that were left out, by reason.
+    #[must_use]
+    pub fn beyond(&self) -> [(&'static str, u64); 8] {
+        use pathmap::placer::Beyond;
+        let counts = self.read(|placer| placer.counts);
+        let Unanswered { refused, busy, messages } = &self.unanswered;
+        let [table, vni, host, vni_rate, host_rate] = counts.beyond;
+        let messages = messages.load(Ordering::Relaxed) + counts.beyond_messages;
+        let [a, b, c, d, e] = Beyond::ALL.map(Beyond::name);
+        [
+            (a, table),
+            (b, vni),
+            (c, host),
+            (d, vni_rate),
+            (e, host_rate),
+            ("refused", refused.load(Ordering::Relaxed)),
+            ("busy", busy.load(Ordering::Relaxed)),
+            ("messages", messages),
+        ]
     }
 
     /// Adds what the programs of the `offload` datapath send.
@@ -116,11 +275,12 @@ impl Shared {
         Reading { bytes, frames, last, counts, recorded }
     }
 
-    /// The queue pairs that the programs of the `offload` datapath may forward.
+    /// Up to `most` slots about which the programs of the `offload` datapath are to be told, each with
+    /// the queue pair that they may forward.
     #[must_use]
-    pub fn settled(&self) -> Vec<PinnedFlow> {
+    pub fn unwritten(&self, most: usize) -> Vec<(u32, Option<PinnedFlow>)> {
         let now = self.now();
-        let flow = |(id, placed): (&FlowId, Placement)| {
+        let flow = |(id, placed): (FlowId, Placement)| {
             Some(PinnedFlow {
                 vni: Vni::try_from(id.vni).ok()?,
                 vtep: id.target.address,
@@ -131,20 +291,57 @@ impl Shared {
             })
         };
         let last = |slot| self.reading(slot).last;
-        self.read(|placer| placer.settled(last, now).filter_map(flow).collect())
+        self.change(|placer| {
+            let slots = placer.unwritten(most);
+            let settled = |slot| placer.settled(slot, last, now).and_then(flow);
+            slots.into_iter().map(|slot| (slot, settled(slot))).collect()
+        })
     }
 
-    /// Places a queue pair that is sent from the inner source port `port`. `hashed` is its path by
-    /// `qp-hash`. `None`: it keeps that one.
+    /// The programs are to be told about these slots again.
+    pub fn rewrite(&self, slots: impl Iterator<Item = u32>) {
+        self.change(|placer| placer.rewrite(slots));
+    }
+
+    /// The programs are to be told about all queue pairs again.
+    pub fn rewrite_all(&self) {
+        const STEP: usize = 1024;
+        let slots: Vec<u32> = self.read(Placer::slots).collect();
+        slots.chunks(STEP).for_each(|some| self.rewrite(some.iter().copied()));
+    }
+
+    /// Places a queue pair that is sent from the inner source port `port`, in the probing thread.
+    /// `hashed` is its path by `qp-hash`. `None`: it keeps that one.
     pub fn place(&self, id: FlowId, port: u16, hashed: Pair) -> Option<Placement> {
-        let mut placer = self.lock();
-        let is_new = placer.peek(&id).is_none();
-        let read = |slot| self.reading(slot);
-        let placed = placer.place(id, port, hashed, read, self.now())?;
-        if is_new {
-            self.usage.restart(placed.slot);
+        let placed = self.place_in(&mut self.lock(), (id, port), (hashed, true));
+        if placed.is_none() {
+            self.refused.note(&id, self.now());
         }
-        Some(placed)
+        placed
+    }
+
+    /// Whether the host of a queue pair was refused one a short time ago. If so, that is counted.
+    pub fn refuses(&self, id: &FlowId) -> bool {
+        let refuses = self.refused.has(id, self.now());
+        if refuses {
+            count(&self.unanswered.refused);
+        }
+        refuses
+    }
+
+    fn place_in(
+        &self,
+        placer: &mut Placer,
+        (id, port): (FlowId, u16),
+        hashed: (Pair, bool),
+    ) -> Option<Placement> {
+        let placed = placer.counts.placed;
+        let read = |slot| self.reading(slot);
+        let placement = placer.place_begun((id, port), hashed, read, self.now())?;
+        if placer.counts.placed > placed {
+            self.usage.restart(placement.slot);
+        }
+        Some(placement)
     }
 
     /// What probing knows about each remote VTEP.
@@ -181,19 +378,46 @@ const fn id(flow: &Flow, to: &Remote<'_>) -> FlowId {
     FlowId { vni: to.vni.get(), key: flow.key, target: target(to) }
 }
 
-fn pin(placement: Placement) -> Option<Pin> {
+fn pin(placement: Placement, usage: &Usage) -> Option<Pin> {
     let Placement { pair: Pair { hop, port }, slot } = placement;
-    Some(Pin { hop, source_port: port, slot: NonZeroU32::new(slot)? })
+    let changes = usage.changes(slot);
+    Some(Pin { hop, source_port: port, slot: NonZeroU32::new(slot)?, changes })
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Pinning for Shared {
-    fn pin(&self, flow: &Flow, to: &Remote<'_>, (hop, port): (u64, u16)) -> Option<Pin> {
-        pin(self.place(id(flow, to), flow.roce_port, Pair { hop, port })?)
+    fn pin(&self, flow: &Flow, to: &Remote<'_>, (hop, port): (u64, u16), before: Before) -> Answer {
+        let id = id(flow, to);
+        // What has a place is not refused.
+        if before != Before::Pinned && self.refuses(&id) {
+            return Answer::Hashed;
+        }
+        let Some(mut placer) = self.try_lock() else {
+            count(&self.unanswered.busy);
+            return Answer::Busy;
+        };
+        let hashed = (Pair { hop, port }, before == Before::Hashed);
+        let placed = self.place_in(&mut placer, (id, flow.roce_port), hashed);
+        // While nobody can change it.
+        let pin = placed.and_then(|placement| pin(placement, &self.usage));
+        drop(placer);
+        pin.map_or_else(
+            || {
+                self.refused.note(&id, self.now());
+                Answer::Hashed
+            },
+            Answer::Pinned,
+        )
     }
 
     fn observe(&self, hosts: (IpAddr, IpAddr), to: &Remote<'_>, packet: &[u8]) {
-        if let Some(event) = Event::parse(packet) {
-            self.change(|placer| placer.observe(target(to), to.vni.get(), hosts, event));
+        let Some(event) = Event::parse(packet) else { return };
+        let observed = Observed { target: target(to), vni: to.vni.get(), hosts, event };
+        if self.messages.0.try_send(observed).is_err() {
+            count(&self.unanswered.messages);
         }
     }
 
@@ -222,8 +446,10 @@ impl Known {
 }
 
 impl Pinning for Known {
-    fn pin(&self, flow: &Flow, to: &Remote<'_>, _: (u64, u16)) -> Option<Pin> {
-        pin(self.shared.read(|placer| placer.peek(&id(flow, to)))?)
+    fn pin(&self, flow: &Flow, to: &Remote<'_>, _: (u64, u16), _: Before) -> Answer {
+        let placed = self.shared.read(|placer| placer.peek(&id(flow, to)));
+        let pin = placed.and_then(|placement| pin(placement, &self.nowhere));
+        pin.map_or(Answer::Hashed, Answer::Pinned)
     }
 
     fn version(&self) -> u64 {

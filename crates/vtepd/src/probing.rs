@@ -12,7 +12,7 @@ use bpf::RouteLookup;
 use path::NextHop;
 use pathmap::message::Message;
 use pathmap::packet::{self, Headers, Received};
-use pathmap::placer::{Options, Target};
+use pathmap::placer::{Options, Target, Tick};
 use pathmap::prober::{Settings, TTL, Transmit};
 use pathmap::responder::first_token;
 use pathmap::trace::packet as trace_packet;
@@ -44,6 +44,8 @@ const PUBLISH: Duration = Duration::from_millis(250);
 /// How long nothing is probed after an error, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long the placement is worked on before probes are sent and answered again.
+const AT_A_TIME: Duration = Duration::from_millis(2);
 /// Packets that are read from each socket before probes are sent again.
 const READ: usize = 512;
 
@@ -202,8 +204,11 @@ struct Thread {
     answers: usize,
     ticked: Duration,
     published: Duration,
-    /// The versions of the placement and of the offload's tables that the programs have.
-    pinned: (u64, u64),
+    /// The version of the offload's tables for which the programs have the placement, and whether
+    /// they have yet to be told more of it.
+    pinned: (u64, bool),
+    /// What is left to do of a tick of the placement.
+    tick: Option<Tick>,
     /// The version of the placement whose pairs are probed.
     watched: u64,
     /// When the placement or the snapshot has changed.
@@ -237,7 +242,8 @@ impl Thread {
             answers: 0,
             ticked: Duration::ZERO,
             published: Duration::ZERO,
-            pinned: (0, 0),
+            pinned: (0, false),
+            tick: None,
             watched: 0,
             changed: Duration::ZERO,
         })
@@ -248,6 +254,8 @@ impl Thread {
         let next_tick = self.next_tick();
         let next = [self.targets.next(), Some(next_tick)].into_iter().flatten();
         let wait = next.min().map(|at| at.saturating_sub(self.shared.now()));
+        let has_more = self.tick.is_some() || self.pinned.1;
+        let wait = if has_more { Some(Duration::ZERO) } else { wait };
         let sockets = self.sockets.fds().into_iter().chain(self.by_kernel.fd());
         self.scheduling.rest(Instant::now());
         let ready = self.poller.wait(sockets, wait)?;
@@ -286,12 +294,13 @@ impl Thread {
         self.by_kernel.take(&self.shared, &self.snapshot, hop);
         self.targets.apply_changes(&self.shared);
         self.by_kernel.follow_changes(&self.shared);
+        self.shared.take_messages();
         self.pin();
         if ticks {
             self.ticked = now;
-            let shared = &self.shared;
-            shared.change(|placer| placer.tick(|slot| shared.reading(slot), now));
+            self.tick.get_or_insert_with(|| self.shared.begin_tick());
         }
+        self.go_on();
         let revision = self.shared.read(Placer::revision);
         if revision != self.watched {
             self.changed = now;
@@ -323,14 +332,28 @@ impl Thread {
         next_tick(self.ticked, calm, self.targets.next_trace())
     }
 
+    /// Goes on with the tick of the placement for a short time. Probes are not to wait for it.
+    fn go_on(&mut self) {
+        let end = self.shared.now() + AT_A_TIME;
+        while let Some(tick) = &mut self.tick {
+            if !self.shared.step(tick) {
+                self.tick = None;
+            } else if self.shared.now() >= end {
+                return;
+            }
+        }
+    }
+
     /// Tells the programs of the `offload` datapath what changed. What fails is tried again.
     fn pin(&mut self) {
-        let revision = self.shared.read(Placer::revision);
-        let written = self.handle.pin_offloaded(&self.shared, (revision, self.pinned));
-        match written {
-            Ok(Some(generation)) => self.pinned = (revision, generation),
-            Ok(None) => {}
-            Err(error) => tracing::debug!("queue pairs stay with the worker: {error}"),
+        match self.handle.pin_offloaded(&self.shared, self.pinned.0) {
+            Ok(Some(pinned)) => self.pinned = pinned,
+            // It is tried with the next turn, which something else brings about.
+            Ok(None) => self.pinned.1 = false,
+            Err(error) => {
+                self.pinned.1 = false;
+                tracing::debug!("queue pairs stay with the worker: {error}");
+            }
         }
     }
 

@@ -360,8 +360,8 @@ impl Takeover {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn pin(&mut self, flows: &[PinnedFlow]) -> Result<(), SteeringError> {
-        self.steering.pin(flows)
+    pub fn pin(&mut self, changes: &[(u32, Option<PinnedFlow>)]) -> Result<(), SteeringError> {
+        self.steering.pin(changes)
     }
 
     /// As [`Steering::offload_generation`].

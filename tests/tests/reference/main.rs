@@ -5,6 +5,7 @@
 
 mod control_pages;
 mod drop_reasons;
+mod limits;
 mod metrics;
 mod schemas;
 

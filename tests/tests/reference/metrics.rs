@@ -77,7 +77,7 @@ fn one_of_each() -> View {
             same_links: [("x", 0); 3],
             moves: vec![("x", 0)],
             forgotten: 0,
-            beyond: 0,
+            beyond: vec![("x", 0)],
             messages: vec![("x", 0)],
         }),
         ..View::default()

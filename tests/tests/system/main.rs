@@ -44,6 +44,7 @@ mod qp_pin;
 mod qp_pin_by_kernel;
 mod qp_pin_over_ipv6;
 mod qp_pin_shown;
+mod queue_pair_shares;
 mod reconcile;
 mod service;
 mod soft_roce;

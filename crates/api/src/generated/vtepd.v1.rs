@@ -469,6 +469,19 @@ pub struct Counters {
     /// By worker.
     #[prost(message, repeated, tag = "18")]
     pub workers: ::prost::alloc::vec::Vec<WorkerCounters>,
+    /// Of `qp-pin`, by limit; empty without probing.
+    #[prost(message, repeated, tag = "19")]
+    pub queue_pairs_beyond: ::prost::alloc::vec::Vec<LimitCounter>,
+}
+/// What was beyond a limit. docs/design/limits.md lists the limits.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LimitCounter {
+    /// As the label of the metric `vtepd_queue_pairs_beyond_total`.
+    #[prost(string, tag = "1")]
+    pub limit: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
 }
 /// Frames that one worker received; a super-frame is one.
 #[derive(serde::Serialize)]

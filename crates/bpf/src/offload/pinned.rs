@@ -109,46 +109,87 @@ impl OffloadUsage {
 }
 
 /// The entries that are written. Each uses the index of its next hop.
-pub(super) type Pinned = HashMap<PinnedKey, PinnedEntry>;
+#[derive(Debug, Default)]
+pub(super) struct Pinned {
+    /// By VTEP, VNI and hash.
+    entries: BTreeMap<(u32, u32, u64), PinnedEntry>,
+    by_usage: HashMap<u32, PinnedKey>,
+}
+
+/// The order of entries: those of a VTEP together.
+const fn order(key: &PinnedKey) -> (u32, u32, u64) {
+    (key.vtep, key.slot, key.hash)
+}
 
 impl Offload {
-    /// Writes which paths queue pairs have. Those that are not among `flows` go to the worker.
+    /// Writes which paths queue pairs have that have changed. Each has a number
+    /// ([`PinnedFlow::usage`]). Those that have none go to the worker, as does the queue pair that had
+    /// the number before. The work is that for the changes, whatever else there is.
     ///
     /// # Errors
-    /// The first error. The next call tries again.
-    pub fn pin(&mut self, ebpf: &mut Ebpf, flows: &[PinnedFlow]) -> Result<(), SteeringError> {
-        let mut wanted = HashMap::new();
+    /// The first error. The next call with the same changes tries again.
+    pub fn pin(
+        &mut self,
+        ebpf: &mut Ebpf,
+        changes: &[(u32, Option<PinnedFlow>)],
+    ) -> Result<(), SteeringError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
         let has_pins = |table: &&VniTable| table.offload && table.entropy.policy() == Policy::QpPin;
         let tables = self.snapshot.vnis().map(AsRef::as_ref).filter(has_pins);
         let tables: HashMap<Vni, &VniTable> =
             tables.map(|table| (table.tunnel.vni, table)).collect();
-        for flow in flows {
-            let table = tables.get(&flow.vni);
-            if let Some((key, hop)) = table.and_then(|table| self.resolve(flow, table)) {
-                wanted.insert(key, (*flow, hop));
+        let wanted = |(usage, flow): &(u32, Option<PinnedFlow>)| {
+            let resolved = flow.and_then(|flow| {
+                let (key, hop) = self.resolve(&flow, tables.get(&flow.vni)?)?;
+                Some((key, hop, flow))
+            });
+            (*usage, resolved)
+        };
+        let wanted: Vec<_> = changes.iter().map(wanted).collect();
+        for (usage, wanted) in wanted {
+            let key = wanted.map(|(key, ..)| key);
+            let before = self.pinned.by_usage.get(&usage).copied();
+            if let Some(before) = before.filter(|before| Some(*before) != key) {
+                let entry = self.pinned.entries.get(&order(&before));
+                if entry.is_some_and(|entry| entry.usage == usage) {
+                    self.unpin(ebpf, before)?;
+                }
+                self.pinned.by_usage.remove(&usage);
+            }
+            if let Some((key, hop, flow)) = wanted {
+                self.write(ebpf, key, &hop, &flow)?;
             }
         }
-        let gone = |key: &PinnedKey| !wanted.contains_key(key);
-        self.unpin(ebpf, gone)?;
-        for (key, (flow, hop)) in wanted {
-            let old = self.pinned.get(&key).copied();
-            let (port, usage) = (flow.source_port.to_be(), flow.usage);
-            let acquired = self.hops.acquire(&hop);
-            // All next hops of a VTEP that is written have an index.
-            let Some((hop, false)) = acquired else { continue };
-            let entry = PinnedEntry { moved: 0, hop, usage, port, zero: [0; 3] };
-            if old == Some(entry) {
-                self.hops.release(hop);
-                continue;
-            }
-            let mut entries: BpfHashMap<&mut MapData, PinnedKey, PinnedEntry> = map(ebpf, MAP)?;
-            if let Err(error) = entries.insert(key, entry, 0) {
-                self.hops.release(hop);
-                return Err(SteeringError::Map(MAP, error));
-            }
-            if let Some(old) = self.pinned.insert(key, entry) {
-                self.hops.release(old.hop);
-            }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        ebpf: &mut Ebpf,
+        key: PinnedKey,
+        hop: &HopEntry,
+        flow: &PinnedFlow,
+    ) -> Result<(), SteeringError> {
+        let old = self.pinned.entries.get(&order(&key)).copied();
+        let (port, usage) = (flow.source_port.to_be(), flow.usage);
+        let acquired = self.hops.acquire(hop);
+        // All next hops of a VTEP that is written have an index.
+        let Some((hop, false)) = acquired else { return Ok(()) };
+        let entry = PinnedEntry { moved: 0, hop, usage, port, zero: [0; 3] };
+        if old == Some(entry) {
+            self.hops.release(hop);
+            return Ok(());
+        }
+        let mut entries: BpfHashMap<&mut MapData, PinnedKey, PinnedEntry> = map(ebpf, MAP)?;
+        if let Err(error) = entries.insert(key, entry, 0) {
+            self.hops.release(hop);
+            return Err(SteeringError::Map(MAP, error));
+        }
+        self.pinned.by_usage.insert(usage, key);
+        if let Some(old) = self.pinned.entries.insert(order(&key), entry) {
+            self.hops.release(old.hop);
         }
         Ok(())
     }
@@ -175,23 +216,13 @@ impl Offload {
         is_usable.then(|| (PinnedKey { hash, vtep, slot: slot.into() }, HopEntry::of(hop)))
     }
 
-    /// Gives the worker the queue pairs that match.
-    pub(super) fn unpin(
-        &mut self,
-        ebpf: &mut Ebpf,
-        matches: impl Fn(&PinnedKey) -> bool,
-    ) -> Result<(), SteeringError> {
-        if self.pinned.is_empty() {
-            return Ok(());
-        }
+    /// Gives the worker a queue pair.
+    fn unpin(&mut self, ebpf: &mut Ebpf, key: PinnedKey) -> Result<(), SteeringError> {
         let mut entries: BpfHashMap<&mut MapData, PinnedKey, PinnedEntry> = map(ebpf, MAP)?;
-        let gone: Vec<PinnedKey> = self.pinned.keys().copied().filter(|key| matches(key)).collect();
-        for key in gone {
-            let removed = entries.remove(&key).or_else(absent);
-            removed.map_err(|error| SteeringError::Map(MAP, error))?;
-            if let Some(entry) = self.pinned.remove(&key) {
-                self.hops.release(entry.hop);
-            }
+        let removed = entries.remove(&key).or_else(absent);
+        removed.map_err(|error| SteeringError::Map(MAP, error))?;
+        if let Some(entry) = self.pinned.entries.remove(&order(&key)) {
+            self.hops.release(entry.hop);
         }
         Ok(())
     }
@@ -203,7 +234,7 @@ impl Offload {
         ebpf: &mut Ebpf,
         snapshot: &Snapshot,
     ) -> Result<(), SteeringError> {
-        if self.pinned.is_empty() {
+        if self.pinned.entries.is_empty() {
             return Ok(());
         }
         let known: BTreeMap<u32, _> =
@@ -216,6 +247,13 @@ impl Offload {
             })
             .map(|(index, _)| *index)
             .collect();
-        self.unpin(ebpf, |key| changed.contains(&key.vtep))
+        for vtep in changed {
+            let keys = self.pinned.entries.range((vtep, 0, 0)..=(vtep, u32::MAX, u64::MAX));
+            let keys: Vec<PinnedKey> = keys
+                .map(|((vtep, slot, hash), _)| PinnedKey { hash: *hash, vtep: *vtep, slot: *slot })
+                .collect();
+            keys.into_iter().try_for_each(|key| self.unpin(ebpf, key))?;
+        }
+        Ok(())
     }
 }

@@ -2,58 +2,114 @@
 //! workers share.
 
 use core::net::IpAddr;
+use std::collections::HashMap;
 
 use wire::Vni;
 
-use super::Pin;
+use super::{Answer, Before, Pin, Usage};
 use crate::choice::{Flow, Remote};
+use crate::key::Key;
 
-/// Number of entries. A queue pair whose entry another one has taken is asked about again.
-const ENTRIES: usize = 4096;
+/// Number of entries for queue pairs on the path of `qp-hash`. One whose entry another one has taken
+/// is asked about again.
+const HASHED: usize = 4096;
 
-/// A queue pair towards a remote VTEP, and when it was asked about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A queue pair towards a remote VTEP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Question {
-    flow: Flow,
+    key: Key,
+    roce_port: u16,
     vni: Vni,
     ends: (IpAddr, IpAddr),
     destination_port: u16,
+}
+
+/// A path, and the version for which it was told.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    pin: Pin,
     version: u64,
 }
 
-/// A question and its answer.
-type Known = (Question, Option<Pin>);
-
-/// The paths of the queue pairs that were asked about last, in a table with one place for each hash.
+/// The paths of queue pairs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownPins {
-    /// Empty until the first queue pair is asked about.
-    entries: Box<[Option<Known>]>,
+    /// All queue pairs of this worker with a path: as many as there are slots, whatever others send.
+    pinned: HashMap<Question, Known>,
+    /// Which of them has a slot.
+    by_slot: Vec<Option<Question>>,
+    /// The queue pairs on the path of `qp-hash` that were asked about last, and for which version;
+    /// `None`: there was no answer. One place for each hash. Empty until there is one.
+    hashed: Box<[Option<(Question, Option<u64>)>]>,
 }
 
 impl KnownPins {
-    /// The path of a queue pair. `ask` is asked if it is not known in this version.
+    /// The path of a queue pair, if it is to have a certain one, and whether the next frame has it
+    /// too. `ask` is asked if it is not known, or may have changed.
     pub(super) fn get_or(
         &mut self,
         (flow, to): (&Flow, &Remote<'_>),
-        version: u64,
-        ask: impl FnOnce() -> Option<Pin>,
-    ) -> Option<Pin> {
+        (version, usage): (u64, &Usage),
+        ask: impl FnOnce(Before) -> Answer,
+    ) -> (Option<Pin>, bool) {
         let Remote { vni, local, address, destination_port, .. } = *to;
-        let question =
-            Question { flow: *flow, vni, ends: (local, address), destination_port, version };
-        if self.entries.is_empty() {
-            self.entries = vec![None; ENTRIES].into();
-        }
-        let Some(entry) = self.entries.get_mut(flow.hash as usize % ENTRIES) else { return ask() };
-        match entry {
-            Some((known, pin)) if *known == question => *pin,
-            _ => {
-                let pin = ask();
-                *entry = Some((question, pin));
-                pin
+        let (key, roce_port, ends) = (flow.key, flow.roce_port, (local, address));
+        let question = Question { key, roce_port, vni, ends, destination_port };
+        if let Some(known) = self.pinned.get_mut(&question) {
+            let pin = known.pin;
+            if known.version != version && usage.changes(pin.slot.get()) == pin.changes {
+                known.version = version;
             }
+            if known.version == version {
+                return (Some(pin), true);
+            }
+            return match ask(Before::Pinned) {
+                Answer::Busy => (Some(pin), false),
+                answer => self.learn(question, flow, answer, (version, usage)),
+            };
         }
+        let hashed = self.hashed.get(flow.hash as usize % HASHED).copied().flatten();
+        let hashed = hashed.filter(|(known, _)| *known == question);
+        if hashed.is_some_and(|(_, of)| of == Some(version)) {
+            return (None, true);
+        }
+        let answer = ask(if hashed.is_some() { Before::Hashed } else { Before::New });
+        self.learn(question, flow, answer, (version, usage))
+    }
+
+    fn learn(
+        &mut self,
+        question: Question,
+        flow: &Flow,
+        answer: Answer,
+        (version, usage): (u64, &Usage),
+    ) -> (Option<Pin>, bool) {
+        let Answer::Pinned(pin) = answer else {
+            self.pinned.remove(&question);
+            if self.hashed.is_empty() {
+                self.hashed = vec![None; HASHED].into();
+            }
+            let told = (answer == Answer::Hashed).then_some(version);
+            if let Some(entry) = self.hashed.get_mut(flow.hash as usize % HASHED) {
+                *entry = Some((question, told));
+            }
+            return (None, told.is_some());
+        };
+        let slot = pin.slot.get() as usize;
+        if self.by_slot.is_empty() {
+            // Otherwise memory would be moved while frames wait.
+            self.pinned.reserve(usage.most() as usize);
+            self.by_slot.reserve(usage.most() as usize + 1);
+        }
+        if self.by_slot.len() <= slot {
+            self.by_slot.resize(slot + 1, None);
+        }
+        let owner = self.by_slot.get_mut(slot).and_then(|owner| owner.replace(question));
+        if let Some(before) = owner.filter(|before| *before != question) {
+            self.pinned.remove(&before);
+        }
+        self.pinned.insert(question, Known { pin, version });
+        (Some(pin), true)
     }
 }
 
@@ -61,53 +117,121 @@ impl KnownPins {
 mod tests {
     use core::net::Ipv4Addr;
     use core::num::NonZeroU32;
+    use std::time::Instant;
 
     use super::*;
     use crate::group::Paths;
-    use crate::key::{Key, Reason};
+    use crate::key::Reason;
+
+    /// What is asked, and who asks.
+    struct Asking {
+        group: Paths,
+        usage: Usage,
+        known: KnownPins,
+    }
+
+    fn host(low: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, low).into()
+    }
+
+    fn flow(queue_pair: u32) -> Flow {
+        let queue_pair = queue_pair.try_into().unwrap();
+        let key = Key::QueuePair { source: host(1), destination: host(2), queue_pair };
+        Flow { key, reason: Reason::Roce, hash: 5, roce_port: 50_000 }
+    }
+
+    fn pin(slot: u32, changes: u64) -> Pin {
+        Pin { hop: 1, source_port: 50_000, slot: NonZeroU32::new(slot).unwrap(), changes }
+    }
+
+    impl Asking {
+        fn new() -> Self {
+            let (usage, known) = (Usage::new(10, Instant::now()), KnownPins::default());
+            Self { group: Paths::default(), usage, known }
+        }
+
+        /// Asks, and returns what was known before if that was not enough.
+        fn ask(
+            &mut self,
+            flow: &Flow,
+            (vni, ends, port): (u32, (IpAddr, IpAddr), u16),
+            version: u64,
+            answer: Answer,
+        ) -> ((Option<Pin>, bool), Option<Before>) {
+            let vni = Vni::try_from(vni).unwrap();
+            let group = &self.group;
+            let to = Remote { vni, local: ends.0, address: ends.1, destination_port: port, group };
+            let mut asked = None;
+            let path = self.known.get_or((flow, &to), (version, &self.usage), |before| {
+                asked = Some(before);
+                answer
+            });
+            (path, asked)
+        }
+    }
+
+    const TO: fn() -> (u32, (IpAddr, IpAddr), u16) = || (100, (host(3), host(4)), 4789);
 
     #[test]
     fn each_question_is_asked_once() {
-        let group = Paths::default();
-        let [host, other, local, remote] =
-            [1, 2, 3, 4].map(|low| Ipv4Addr::new(10, 0, 0, low).into());
-        let queue_pair = 17.try_into().unwrap();
-        let key = Key::QueuePair { source: host, destination: other, queue_pair };
-        let flow = Flow { key, reason: Reason::Roce, hash: 5, roce_port: 50_000 };
-        let to = Remote {
-            vni: Vni::try_from(100).unwrap(),
-            local,
-            address: remote,
-            destination_port: 4789,
-            group: &group,
-        };
-        let mut known = KnownPins::default();
-        let mut ask = |flow: &Flow, to: &Remote<'_>, version| {
-            let mut asked = false;
-            let pin = known.get_or((flow, to), version, || {
-                asked = true;
-                let slot = NonZeroU32::new(u32::from(flow.roce_port) + version as u32)?;
-                Some(Pin { hop: 1, source_port: flow.roce_port, slot })
-            });
-            (asked, pin.unwrap().slot.get())
-        };
-        assert_eq!([ask(&flow, &to, 1), ask(&flow, &to, 1)], [(true, 50_001), (false, 50_001)]);
-        assert_eq!([ask(&flow, &to, 2), ask(&flow, &to, 2)], [(true, 50_002), (false, 50_002)]);
-        // All of these have the same place in the table.
-        let port = Flow { roce_port: 50_001, ..flow };
-        let pair =
-            Key::QueuePair { source: host, destination: other, queue_pair: 18.try_into().unwrap() };
-        let pair = Flow { key: pair, ..flow };
-        let wrapped = Flow { hash: 5 + ENTRIES as u64, ..flow };
-        for flow in [port, pair, wrapped, flow] {
-            assert!(ask(&flow, &to, 2).0 && !ask(&flow, &to, 2).0, "{flow:?}");
+        let mut asking = Asking::new();
+        let (port, of) = (Flow { roce_port: 50_001, ..flow(17) }, (host(3), host(4)));
+        let back = (host(4), host(3));
+        let questions = [
+            (flow(17), TO()),
+            (port, TO()),
+            (flow(18), TO()),
+            (flow(17), (101, of, 4789)),
+            (flow(17), (100, back, 4789)),
+            (flow(17), (100, of, 8472)),
+        ];
+        for (slot, (flow, to)) in (1..).zip(questions) {
+            let told = Answer::Pinned(pin(slot, 0));
+            let new = asking.ask(&flow, to, 1, told);
+            assert_eq!(new, ((Some(pin(slot, 0)), true), Some(Before::New)));
         }
-        let vni = Remote { vni: Vni::try_from(101).unwrap(), ..to };
-        let vtep = Remote { address: local, ..to };
-        let leaf = Remote { local: remote, ..to };
-        let service = Remote { destination_port: 8472, ..to };
-        for to in [vni, vtep, leaf, service, to] {
-            assert!(ask(&flow, &to, 2).0 && !ask(&flow, &to, 2).0, "{to:?}");
+        for (slot, (flow, to)) in (1..).zip(questions) {
+            let again = asking.ask(&flow, to, 1, Answer::Busy);
+            assert_eq!(again, ((Some(pin(slot, 0)), true), None));
         }
+    }
+
+    /// Others come and go. What is asked again is only what has changed.
+    #[test]
+    fn a_path_is_asked_for_again_when_its_slot_changes() {
+        let mut asking = Asking::new();
+        asking.ask(&flow(17), TO(), 1, Answer::Pinned(pin(1, 0)));
+        asking.usage.change(2);
+        assert_eq!(asking.ask(&flow(17), TO(), 2, Answer::Busy).1, None);
+        asking.usage.change(1);
+        // It is not asked in the version in which it was told.
+        assert_eq!(asking.ask(&flow(17), TO(), 2, Answer::Busy).1, None);
+        let busy = asking.ask(&flow(17), TO(), 3, Answer::Busy);
+        assert_eq!(busy, ((Some(pin(1, 0)), false), Some(Before::Pinned)), "it keeps its path");
+        let moved = asking.ask(&flow(17), TO(), 3, Answer::Pinned(pin(1, 1)));
+        assert_eq!(moved, ((Some(pin(1, 1)), true), Some(Before::Pinned)));
+        assert_eq!(asking.ask(&flow(17), TO(), 4, Answer::Busy).1, None);
+        // It was forgotten, and its slot belongs to another one.
+        asking.usage.change(1);
+        asking.ask(&flow(18), TO(), 5, Answer::Pinned(pin(1, 2)));
+        let forgotten = asking.ask(&flow(17), TO(), 5, Answer::Pinned(pin(2, 1)));
+        assert_eq!(forgotten.1, Some(Before::New));
+        assert_eq!(asking.ask(&flow(18), TO(), 5, Answer::Busy).1, None);
+        assert_eq!(asking.known.pinned.len(), 2);
+    }
+
+    #[test]
+    fn without_a_path_the_version_counts_and_that_frames_have_left() {
+        let mut asking = Asking::new();
+        let busy = asking.ask(&flow(17), TO(), 1, Answer::Busy);
+        assert_eq!(busy, ((None, false), Some(Before::New)));
+        let hashed = asking.ask(&flow(17), TO(), 1, Answer::Hashed);
+        assert_eq!(hashed, ((None, true), Some(Before::Hashed)));
+        assert_eq!(asking.ask(&flow(17), TO(), 1, Answer::Busy), ((None, true), None));
+        assert_eq!(asking.ask(&flow(17), TO(), 2, Answer::Hashed).1, Some(Before::Hashed));
+        // Others that are not placed take no path away from one that is.
+        asking.ask(&flow(18), TO(), 2, Answer::Pinned(pin(1, 0)));
+        (20..30).for_each(|of| _ = asking.ask(&flow(of), TO(), 2, Answer::Hashed));
+        assert_eq!(asking.ask(&flow(18), TO(), 2, Answer::Busy).1, None);
     }
 }

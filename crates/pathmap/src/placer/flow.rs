@@ -5,6 +5,7 @@ use std::time::Duration;
 use path::record::Counts;
 use wire::QueuePair;
 
+use super::sums::{Counted, Load, Place};
 use crate::prober::Pair;
 
 /// Time without a frame after which a queue pair hardly counts for new ones.
@@ -114,8 +115,10 @@ pub struct Flow {
     pub partner: Option<Partner>,
     /// Whether it follows the path of the other direction.
     pub(super) follows: bool,
-    /// Whether it waits to be reported.
-    pub(super) queued: bool,
+    /// Whether programs leave its frames to the worker, because it may move now.
+    pub(super) is_released: bool,
+    /// What the sums include of it.
+    pub(super) counted: Option<Counted>,
     /// When its last move for balance was decided.
     pub(super) decided: Option<Duration>,
     /// The counts of the slot at the last measurement. They include those of the slot's former
@@ -156,7 +159,8 @@ impl Flow {
             port: 0,
             partner: None,
             follows: false,
-            queued: false,
+            is_released: false,
+            counted: None,
             decided: None,
             unrecorded: read.unrecorded(),
             read,
@@ -230,6 +234,26 @@ impl Flow {
     /// What it counts for in moves, and for other VTEPs.
     pub(super) fn load_for_moves(&self) -> u64 {
         if self.is_idle() { 0 } else { self.load }
+    }
+
+    /// What the sums are to include of it.
+    pub(super) fn to_count(&self) -> Counted {
+        Counted {
+            place: Place {
+                pair: self.pair,
+                wanted: self.wanted,
+                is_idle: self.is_idle(),
+                is_hashed: self.hashed,
+                stays_hashed: self.stays_hashed(),
+            },
+            load: Load {
+                for_moves: self.load_for_moves(),
+                for_new: self.load_for_new(),
+                rate_now: self.rate_now,
+                measured: (self.rate > 0).then_some((self.rate, self.load)),
+            },
+            same_links: self.partner.and_then(|partner| partner.same_links),
+        }
     }
 
     /// Takes a reading after `passed`.

@@ -4,6 +4,7 @@
 //! of the leaf with the lower VTEP address. So acknowledgements follow data, and a leaf moves only
 //! the queue pairs that lead. Those that follow take the same links, and are as even as they are.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::rebalance::HOLD;
@@ -37,16 +38,22 @@ impl Placer {
 
     /// Takes a message of the communication manager that a host of this leaf sends in a VNI. A queue
     /// pair whose connection ends is forgotten.
-    pub fn observe(&mut self, target: Target, vni: u32, hosts: Hosts, event: Event) {
+    pub fn observe(
+        &mut self,
+        (target, vni): (Target, u32),
+        hosts: Hosts,
+        event: Event,
+        now: Duration,
+    ) {
+        let (source, destination) = hosts;
+        if !self.shares.take_message(vni, source, now) {
+            self.counts.beyond_messages += 1;
+            return;
+        }
         let gone = self.pairing.observe(Channel { target, vni, hosts }, event);
         let Some(queue_pair) = gone else { return };
-        let (source, destination) = hosts;
         let key = path::Key::QueuePair { source, destination, queue_pair };
-        let id = FlowId { vni, key, target };
-        if self.flows.contains_key(&id) {
-            self.forget(&[id]);
-            self.counts.forgotten += 1;
-        }
+        self.forget(&FlowId { vni, key, target }, now);
     }
 
     /// Notes the inner source port of a queue pair.
@@ -68,28 +75,32 @@ impl Placer {
         self.targets.get(&id.target)?.opposite(way).map(|(_, pair)| pair)
     }
 
-    /// Pairs the directions of connections, and decides the moves of those that follow.
-    pub(super) fn follow(&mut self, now: Duration) {
+    /// Pairs the directions of the connections in these slots, and decides the moves of those that
+    /// follow. Returns whether there is anything to pair with.
+    pub(super) fn follow(&mut self, slots: Range<u32>, now: Duration) -> bool {
         if self.pairing.is_empty() {
-            return;
+            return false;
         }
-        let decide = |(id, flow): (&FlowId, &Flow)| (*id, self.decide(id, flow));
-        let decisions: Vec<(FlowId, Decision)> = self.flows.iter().map(decide).collect();
+        let moves_at_all = self.options.moves == Moves::AfterGap;
         let mut moves = false;
-        for (id, Decision { partner, follows, goal }) in decisions {
-            let Some(flow) = self.flows.get_mut(&id) else { continue };
-            (flow.partner, flow.follows) = (partner, follows);
+        for slot in slots {
+            let Some((id, flow)) = self.flows.at(slot) else { continue };
+            let Decision { partner, follows, goal } = self.decide(id, flow);
             let is_free = flow.wanted.is_some() || flow.may_move(now, HOLD);
-            if let Some(goal) = goal.filter(|_| is_free && self.options.moves == Moves::AfterGap) {
-                flow.wanted = (goal != flow.pair).then_some(goal);
-                flow.decided = Some(now);
-                moves = true;
-            }
+            let goal = goal.filter(|_| is_free && moves_at_all);
+            moves |= goal.is_some();
+            self.edit(&{ *id }, |flow| {
+                (flow.partner, flow.follows) = (partner, follows);
+                if let Some(goal) = goal {
+                    flow.wanted = (goal != flow.pair).then_some(goal);
+                    flow.decided = Some(now);
+                }
+            });
         }
         if moves {
-            self.recount();
             self.renew_plans();
         }
+        true
     }
 
     fn decide(&self, id: &FlowId, flow: &Flow) -> Decision {

@@ -31,22 +31,22 @@ impl Placer {
 
     /// A queue pair has moved after a gap. The first path after that of `qp-hash` is no move.
     pub fn moved(&mut self, id: &FlowId, to: Pair) {
-        let Some(flow) = self.flows.get_mut(id) else { return };
-        let is_first = flow.hashed;
-        flow.settle(to);
-        if is_first {
-            flow.moves -= 1;
-        } else {
+        let Some(is_first) = self.edit(id, |flow| {
+            let is_first = flow.hashed;
+            flow.settle(to);
+            flow.moves -= u32::from(is_first);
+            is_first
+        }) else {
+            return;
+        };
+        if !is_first {
             self.counts.moved_balance += 1;
         }
-        self.tell(*id);
+        self.tell(id);
     }
 
     /// Forgets a queue pair, because its frames go elsewhere now.
     pub fn drop_flow(&mut self, id: &FlowId) {
-        if self.flows.contains_key(id) {
-            self.forget(&[*id]);
-            self.counts.forgotten += 1;
-        }
+        self.forget(id, self.measured);
     }
 }

@@ -3,11 +3,15 @@
 //! A plan keeps every tier even after each of its queue pairs, which taking the cheapest route for
 //! one after the other does not ([`crate::plan::Routes::sequence`]).
 
+use std::collections::VecDeque;
 use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
 
 use super::types::{LENGTH, Paths, Plan};
 use super::{Placer, Target};
+use crate::plan::Routes;
 use crate::prober::Pair;
+use crate::random::Random;
 
 /// Routes for which plans are made at once, and more only for a single target. That takes half a
 /// millisecond.
@@ -28,7 +32,7 @@ impl Placer {
             Some(route) => route,
             None => {
                 let paths = self.targets.get(&target)?;
-                let loads = self.loads(&paths.routes, &self.own_for_new);
+                let loads = self.loads(&paths.routes, &self.sums.own_for_new);
                 paths.routes.cheapest(&loads, load, &mut self.random)?
             }
         };
@@ -39,41 +43,80 @@ impl Placer {
     }
 
     /// Has plans made anew, because loads have changed.
-    pub(super) fn renew_plans(&mut self) {
-        self.targets.values_mut().for_each(|paths| paths.plan.is_stale = true);
+    pub(super) const fn renew_plans(&mut self) {
+        self.loads += 1;
     }
 
-    /// Makes the plans that are short, or for which loads have changed: some of them, the others with
-    /// the next calls.
-    pub(super) fn make_plans(&mut self) {
-        let load = self.typical_load();
+    /// The targets whose plans are short, or for whose plans loads have changed.
+    pub(super) fn unplanned(&self) -> Unplanned {
         let after = self.planned.map_or(Unbounded, Excluded);
         let needs = |paths: &Paths| {
-            paths.routes.len() > 1 && (paths.plan.is_short() || paths.plan.is_stale)
+            let is_stale = paths.plan.version != self.loads;
+            paths.routes.len() > 1 && (paths.plan.is_short() || is_stale)
         };
         let from_there = self.targets.range((after, Unbounded)).chain(&self.targets);
-        let turn: Vec<Target> =
-            from_there.filter(|(_, paths)| needs(paths)).map(|(target, _)| *target).collect();
-        let mut routes = 0;
-        for target in turn {
+        let turn = from_there.filter(|(_, paths)| needs(paths)).map(|(target, _)| *target);
+        Unplanned { turn: turn.collect(), routes: 0 }
+    }
+
+    /// What the next plan is to be made of. `None` if there is none to make now: the others are made
+    /// with the next ticks.
+    pub(super) fn next_plan(&mut self, unplanned: &mut Unplanned) -> Option<NewPlan> {
+        let load = self.typical_load();
+        while let Some(target) = unplanned.turn.pop_front() {
             let Some(paths) = self.targets.get(&target) else { continue };
-            let loads = self.loads(&paths.routes, &self.own_for_new);
-            let made_for = Some((load, loads));
-            if paths.plan.made_for != made_for {
-                routes += paths.routes.len();
-                if routes > ROUTES && routes > paths.routes.len() {
-                    break;
-                }
-                let Some((load, loads)) = &made_for else { continue };
-                let next = paths.routes.sequence(loads, *load, LENGTH, &mut self.random).into();
-                let plan = Plan { routes: next, made_for, is_stale: false };
+            let made_for = (load, self.loads(&paths.routes, &self.sums.own_for_new));
+            let routes = Arc::clone(&paths.routes);
+            if paths.plan.made_for.as_ref() == Some(&made_for) {
                 if let Some(paths) = self.targets.get_mut(&target) {
-                    paths.plan = plan;
+                    paths.plan.version = self.loads;
                 }
-                self.planned = Some(target);
-            } else if let Some(paths) = self.targets.get_mut(&target) {
-                paths.plan.is_stale = false;
+                continue;
             }
+            unplanned.routes += routes.len();
+            if unplanned.routes > ROUTES && unplanned.routes > routes.len() {
+                return None;
+            }
+            let random = Random::new(self.random.next());
+            let made = Vec::new();
+            return Some(NewPlan { target, routes, made_for, version: self.loads, random, made });
         }
+        None
+    }
+
+    /// Takes a plan that was made.
+    pub(super) fn take_plan(&mut self, new: NewPlan) {
+        let NewPlan { target, routes, made_for, version, made, .. } = new;
+        self.planned = Some(target);
+        // There may be other paths by now.
+        let paths = self.targets.get_mut(&target);
+        if let Some(paths) = paths.filter(|paths| Arc::ptr_eq(&paths.routes, &routes)) {
+            paths.plan = Plan { routes: made.into(), made_for: Some(made_for), version };
+        }
+    }
+}
+
+/// Targets that need a plan, and the number of routes for which plans were made.
+#[derive(Debug, Default)]
+pub(super) struct Unplanned {
+    turn: VecDeque<Target>,
+    routes: usize,
+}
+
+/// A plan that is made apart from the placement.
+#[derive(Debug)]
+pub(super) struct NewPlan {
+    target: Target,
+    routes: Arc<Routes>,
+    made_for: (u64, Vec<u64>),
+    version: u64,
+    random: Random,
+    made: Vec<usize>,
+}
+
+impl NewPlan {
+    pub(super) fn make(&mut self) {
+        let (load, loads) = &self.made_for;
+        self.made = self.routes.sequence(loads, *load, LENGTH, &mut self.random);
     }
 }

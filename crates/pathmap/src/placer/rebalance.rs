@@ -1,34 +1,26 @@
-//! Measures the queue pairs, forgets idle ones, and decides moves.
+//! Moves that make the load more even.
 //!
 //! Leaves that share links take turns: in every answer to a probe, a leaf tells how much its best
 //! move would gain. It moves if no other leaf has told more, and if all had the time to hear of it.
 //! Every move therefore lowers the potential that all leaves share, and moves come to an end
 //! (maximum gain messages: Maheswaran, Pearce, Tambe 2004).
+//!
+//! Moves are looked for in a copy of loads and routes, while others use the placement.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Flow, FlowId, Moves, NOMINAL, Placer, Reading, Target};
-use crate::load::{AGE, WISH_HOLD};
-use crate::next_multiple;
-use crate::prober::Pair;
+use super::{Flow, Moves, Placer, Target};
+use crate::load::WISH_HOLD;
+use crate::plan::{self, Routes};
 
-/// How often loads are measured.
-const MEASURE: Duration = Duration::from_millis(500);
-/// How often the load is made more even.
-const REBALANCE: Duration = Duration::from_millis(50);
 /// How long a queue pair stays after a move for balance.
 pub(super) const HOLD: Duration = Duration::from_secs(1);
-/// Loads are rounded to this part of the mean load, so that measuring errors move nothing.
-const STEPS: u64 = 8;
-/// Pauses are looked for with every rebalancing if there are at most this many queue pairs, and
-/// otherwise with every measurement.
-const MOST_PAUSES: usize = 4096;
 /// Moves that are decided at once.
 const MOVES: usize = 8;
 /// VTEPs for which moves are looked for at once.
 const EXAMINED: usize = 8;
-/// A queue pair that is idle for this time makes room for another one in a full table.
-const FULL_IDLE: Duration = Duration::from_secs(1);
 
 /// Whose turn it is to move.
 #[derive(Debug, Default)]
@@ -63,113 +55,73 @@ impl Turn {
     }
 }
 
+/// A queue pair that may move: its slot, and its route and load.
+type Movable = (u32, (usize, u64));
+
+/// A move: the queue pair, and its new route.
+type Move = (Movable, usize);
+
+/// The paths to a VTEP, and the queue pairs that may move between them.
+#[derive(Debug)]
+struct Candidate {
+    target: Target,
+    routes: Arc<Routes>,
+    loads: Vec<u64>,
+    flows: Vec<Movable>,
+    /// What the best moves would gain.
+    gain: f64,
+}
+
+impl Candidate {
+    fn best(&self) -> Option<plan::Moves> {
+        let flows: Vec<(usize, u64)> = self.flows.iter().map(|(_, flow)| *flow).collect();
+        self.routes.improve(&self.loads, &flows)
+    }
+
+    fn examine(&mut self) {
+        self.gain = self.best().map_or(0.0, |(gain, _)| gain);
+    }
+
+    /// The best moves, one after the other.
+    fn improve(&mut self) -> Vec<Move> {
+        let mut moves = Vec::new();
+        for _ in 0..MOVES {
+            let Some((_, best)) = self.best() else { break };
+            let of = |(index, to)| Some((*self.flows.get(index)?, to));
+            let best: Vec<Move> = best.into_iter().filter_map(of).collect();
+            for ((_, (from, load)), to) in &best {
+                self.routes.change(&mut self.loads, *from, |now| now.saturating_sub(*load));
+                self.routes.change(&mut self.loads, *to, |now| now + load);
+            }
+            self.flows.retain(|flow| !best.iter().any(|(moved, _)| moved == flow));
+            moves.extend(best);
+        }
+        self.examine();
+        moves
+    }
+}
+
+/// A search for moves.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    candidates: Vec<Candidate>,
+    /// The one to improve, and its moves.
+    best: Option<(usize, Vec<Move>)>,
+}
+
+impl Search {
+    /// Looks for moves: for what they would gain, or for those of the best VTEP.
+    pub(super) fn look(&mut self) {
+        match &mut self.best {
+            None => self.candidates.iter_mut().for_each(Candidate::examine),
+            Some((index, moves)) => {
+                *moves = self.candidates.get_mut(*index).map_or(Vec::new(), Candidate::improve);
+            }
+        }
+    }
+}
+
 impl Placer {
-    /// Measures, forgets idle queue pairs, and decides moves. `read` returns the counts of a slot.
-    /// To be called every 50 ms, and every few milliseconds while [`Self::awaits_gaps`].
-    pub fn tick(&mut self, read: impl Fn(u32) -> Reading, now: Duration) {
-        // After a late call, too little time has passed at the next multiple.
-        let measures = now >= next_multiple(self.measured + MEASURE / 2, MEASURE);
-        let rebalances = now >= next_multiple(self.rebalanced, REBALANCE);
-        if measures || rebalances && self.flows.len() <= MOST_PAUSES {
-            self.note_pauses(&read, now);
-        }
-        if measures {
-            self.measure(&read, now);
-            self.measured = now;
-        }
-        if rebalances {
-            self.rebalanced = now;
-            self.follow(now);
-            if self.options.moves == Moves::AfterGap {
-                self.rebalance(now);
-            }
-            self.make_plans();
-        }
-        self.release_moves(&read, now);
-    }
-
-    /// Has workers ask again for queue pairs that may move now.
-    fn release_moves(&mut self, read: &impl Fn(u32) -> Reading, now: Duration) {
-        let last = |slot| read(slot).last;
-        // Workers ask for an idle one anyway.
-        let is_waiting = |(id, flow): &(&FlowId, &Flow)| !id.target.by_kernel && !flow.is_idle();
-        let mut by_workers = self.flows.iter().filter(is_waiting);
-        if by_workers.any(|(id, flow)| self.may_move(id, flow, last, now)) {
-            self.version += 1;
-        }
-    }
-
-    /// Looks which queue pairs send. If that changed, new plans are made.
-    fn note_pauses(&mut self, read: &impl Fn(u32) -> Reading, now: Duration) {
-        let (mut changed, mut idle, mut awake) = (false, false, Vec::new());
-        for (id, flow) in &mut self.flows {
-            let was_idle = flow.is_idle();
-            let has_changed = flow.note_last(read(flow.slot).last, now);
-            changed |= has_changed;
-            idle |= has_changed && flow.is_idle();
-            // Nobody asks for a queue pair that the kernel encapsulates.
-            if was_idle && !flow.is_idle() {
-                awake.push(*id);
-            }
-        }
-        awake.into_iter().for_each(|id| self.wake(id, now));
-        if idle {
-            // Workers ask again.
-            self.version += 1;
-        }
-        if changed {
-            self.recount();
-            self.renew_plans();
-        }
-    }
-
-    fn measure(&mut self, read: &impl Fn(u32) -> Reading, now: Duration) {
-        let passed = now.saturating_sub(self.measured);
-        let idle = if self.flows.len() >= self.options.most as usize {
-            FULL_IDLE.min(self.options.idle)
-        } else {
-            self.options.idle
-        };
-        let mut gone = Vec::new();
-        for (id, flow) in &mut self.flows {
-            flow.measure(&read(flow.slot), passed, now);
-            if now.saturating_sub(flow.active) >= idle {
-                gone.push(*id);
-            }
-        }
-        self.forget(&gone);
-        self.counts.forgotten += gone.len() as u64;
-        self.pairing.expire(now);
-        let measured = self.flows.values().filter(|flow| flow.rate > 0);
-        let (sum, number) = measured.fold((0, 0), |(sum, n), flow| (sum + flow.rate, n + 1));
-        let mean = u64::checked_div(sum, number).unwrap_or(NOMINAL).max(STEPS);
-        let mut changed = !gone.is_empty();
-        for flow in self.flows.values_mut() {
-            changed |= flow.round(mean, STEPS);
-        }
-        self.emptied.retain(|_, at| now.saturating_sub(*at) < AGE * 2);
-        changed |= self.foreign.expire(now) || !self.foreign.is_empty();
-        if changed {
-            self.recount();
-            self.renew_plans();
-        }
-    }
-
-    pub(super) fn forget(&mut self, gone: &[FlowId]) {
-        for id in gone {
-            if let Some(flow) = self.flows.remove(id) {
-                self.free.push(flow.slot);
-                if let Some((channel, queue_pair)) = id.channel() {
-                    self.pairing.remove(channel, queue_pair, flow.port);
-                }
-            }
-        }
-        if !gone.is_empty() {
-            self.recount();
-            self.version += 1;
-        }
-    }
-
     /// Whether the reports of other VTEPs are to arrive as often as from those with queue pairs:
     /// while this leaf or another one wants to move. They then agree whose turn it is.
     #[must_use]
@@ -177,80 +129,113 @@ impl Placer {
         self.options.moves == Moves::AfterGap && (self.turn.wish > 0 || self.foreign.is_wanted(now))
     }
 
-    /// Decides moves that make the load more even, if it is this leaf's turn.
-    fn rebalance(&mut self, now: Duration) {
+    fn gain(&self, target: &Target) -> f64 {
+        self.targets.get(target).map_or(0.0, |paths| paths.gain)
+    }
+
+    /// The VTEP for which moves gain most.
+    fn most_gaining(&self) -> Option<Target> {
+        let targets = self.targets.keys().copied();
+        targets.max_by(|a, b| self.gain(a).total_cmp(&self.gain(b)))
+    }
+
+    /// Begins a search: for moves to some VTEPs, and to the one for which they gained most.
+    pub(super) fn begin_search(&mut self) -> Search {
         let targets: Vec<Target> = self.targets.keys().copied().collect();
+        let mut examined: Vec<Target> = self.most_gaining().into_iter().collect();
         for _ in 0..EXAMINED.min(targets.len()) {
             self.turn.next = self.turn.next.wrapping_add(1);
-            if let Some(target) = targets.get(self.turn.next % targets.len()) {
-                self.examine(*target, now);
-            }
+            examined.extend(targets.get(self.turn.next % targets.len()));
         }
-        let gain = |target: &Target| self.targets.get(target).map_or(0.0, |paths| paths.gain);
-        let Some(best) = targets.iter().copied().max_by(|a, b| gain(a).total_cmp(&gain(b))) else {
-            return;
+        examined.sort_unstable();
+        examined.dedup();
+        let candidate = |target| {
+            let routes = Arc::clone(&self.targets.get(&target)?.routes);
+            let loads = Vec::new();
+            Some(Candidate { target, routes, loads, flows: Vec::new(), gain: 0.0 })
         };
-        self.turn.want(gain(&best), now);
+        Search { candidates: examined.into_iter().filter_map(candidate).collect(), best: None }
+    }
+
+    /// Adds the queue pairs in these slots that may move.
+    pub(super) fn gather(&self, search: &mut Search, slots: Range<u32>, now: Duration) {
+        for (id, flow) in slots.filter_map(|slot| self.flows.at(slot)) {
+            let index = search.candidates.binary_search_by_key(&id.target, |of| of.target);
+            let Some(candidate) = index.ok().and_then(|at| search.candidates.get_mut(at)) else {
+                continue;
+            };
+            if flow.follows || !flow.may_balance(now, HOLD) {
+                continue;
+            }
+            candidate.flows.extend(self.movable(id.target, flow));
+        }
+    }
+
+    fn movable(&self, target: Target, flow: &Flow) -> Option<Movable> {
+        let route = self.targets.get(&target)?.route_of(flow.goal())?;
+        Some((flow.slot, (route, flow.load_for_moves())))
+    }
+
+    /// Copies the loads, when all queue pairs are there.
+    pub(super) fn copy_loads(&self, search: &mut Search) {
+        for candidate in &mut search.candidates {
+            candidate.loads = self.loads(&candidate.routes, &self.sums.own);
+        }
+    }
+
+    /// Notes what was found, and decides moves if it is this leaf's turn. Returns whether the moves
+    /// are to be looked for.
+    pub(super) fn decide_moves(&mut self, search: &mut Search, now: Duration) -> bool {
+        if let Some((index, moves)) = search.best.take() {
+            if let Some(candidate) = search.candidates.get(index) {
+                self.decide_all(candidate, moves, now);
+                self.note_gain(candidate);
+                self.turn.want(candidate.gain, now);
+            }
+            return false;
+        }
+        search.candidates.iter().for_each(|candidate| self.note_gain(candidate));
+        let Some(best) = self.most_gaining() else { return false };
+        self.turn.want(self.gain(&best), now);
         if self.turn.wish == 0 {
-            return;
+            return false;
         }
         if !self.foreign.is_empty() {
             let is_heard = self.turn.is_heard(self.options.settle, now);
             let is_first = self.foreign.is_first((self.turn.wish, best.local), now);
             if !(is_heard && is_first) {
-                return;
+                return false;
             }
         }
-        for _ in 0..MOVES {
-            if !self.improve(best, now) {
-                break;
-            }
-        }
-        let gain = self.examine(best, now);
-        self.turn.want(gain, now);
+        let index = search.candidates.iter().position(|candidate| candidate.target == best);
+        search.best = index.map(|index| (index, Vec::new()));
+        search.best.is_some()
     }
 
-    /// Notes what the best moves of queue pairs to this target would gain.
-    fn examine(&mut self, target: Target, now: Duration) -> f64 {
-        let gain = self.best_moves(target, now).map_or(0.0, |(gain, _)| gain);
-        if let Some(paths) = self.targets.get_mut(&target) {
-            paths.gain = gain;
+    fn note_gain(&mut self, candidate: &Candidate) {
+        if let Some(paths) = self.targets.get_mut(&candidate.target) {
+            paths.gain = candidate.gain;
         }
-        gain
     }
 
-    fn improve(&mut self, target: Target, now: Duration) -> bool {
-        let Some((_, moves)) = self.best_moves(target, now) else { return false };
-        for (id, pair) in moves {
-            if let Some(flow) = self.flows.get_mut(&id) {
-                flow.wanted = Some(pair);
-                flow.decided = Some(now);
+    /// Decides the moves of queue pairs that are as they were when the moves were looked for.
+    fn decide_all(&mut self, of: &Candidate, moves: Vec<Move>, now: Duration) {
+        let target = of.target;
+        let is_same = |paths: &super::Paths| Arc::ptr_eq(&paths.routes, &of.routes);
+        if moves.is_empty() || !self.targets.get(&target).is_some_and(is_same) {
+            return;
+        }
+        for (movable, to) in moves {
+            let (slot, _) = movable;
+            let Some((id, flow)) = self.flows.at(slot) else { continue };
+            let stays_movable = id.target == target
+                && flow.may_balance(now, HOLD)
+                && self.movable(target, flow) == Some(movable);
+            let (id, pair) = (*id, self.pair_of(target, to));
+            if let Some(pair) = pair.filter(|_| stays_movable) {
+                self.edit(&id, |flow| (flow.wanted, flow.decided) = (Some(pair), Some(now)));
             }
         }
-        self.recount();
         self.renew_plans();
-        true
-    }
-
-    /// The moves that make the load most even, and their gain.
-    fn best_moves(&self, target: Target, now: Duration) -> Option<(f64, Vec<(FlowId, Pair)>)> {
-        let paths = self.targets.get(&target).filter(|paths| paths.routes.len() > 1)?;
-        let route = |flow: &Flow| Some((paths.route_of(flow.goal())?, flow.load_for_moves()));
-        let mut movable: Vec<(u32, FlowId, (usize, u64))> = self
-            .flows
-            .iter()
-            .filter(|(id, flow)| {
-                id.target == target && !flow.follows && flow.may_balance(now, HOLD)
-            })
-            .filter_map(|(id, flow)| Some((flow.slot, *id, route(flow)?)))
-            .collect();
-        movable.sort_unstable_by_key(|(slot, ..)| *slot);
-        let flows: Vec<(usize, u64)> = movable.iter().map(|(.., flow)| *flow).collect();
-        let (gain, moves) = paths.routes.improve(&self.loads(&paths.routes, &self.own), &flows)?;
-        let of = |(index, to): (usize, usize)| {
-            let (_, id, _) = movable.get(index)?;
-            Some((*id, self.pair_of(target, to)?))
-        };
-        Some((gain, moves.into_iter().filter_map(of).collect()))
     }
 }

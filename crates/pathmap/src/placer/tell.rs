@@ -3,7 +3,7 @@
 //! A queue pair is reported when its path changes, and all are reported again from time to time,
 //! because answers may be lost.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Flow, FlowId, Placer, Target};
@@ -16,25 +16,44 @@ const AGAIN: Duration = Duration::from_secs(2);
 const AGAIN_MOST: Duration = Duration::from_secs(30);
 /// With more queue pairs than this in [`AGAIN`], they are reported less often.
 const FEW: u32 = 64;
-/// The most queue pairs that wait to be reported to a VTEP. It may never ask.
-const MOST_WAITING: usize = 131_072;
+/// Queue pairs that are told again at once.
+const AT_ONCE: usize = 16;
 
 /// What is to be reported to a VTEP.
 #[derive(Debug, Default)]
 pub(super) struct Telling {
-    queue: VecDeque<FlowId>,
+    /// The slots of queue pairs to report, and the one that was reported last.
+    waiting: BTreeSet<u32>,
+    last: u32,
     /// When all are reported again.
     again: Duration,
+    /// While they are: who encapsulates, and the slot after which it goes on.
+    round: Option<(bool, u32)>,
+}
+
+impl Telling {
+    /// The next one in turn.
+    fn next(&mut self) -> Option<u32> {
+        let behind = self.waiting.range(self.last.saturating_add(1)..).next();
+        let next = behind.or_else(|| self.waiting.first()).copied()?;
+        self.waiting.remove(&next);
+        self.last = next;
+        Some(next)
+    }
 }
 
 impl Placer {
     /// A queue pair is to be reported soon.
-    pub(super) fn tell(&mut self, id: FlowId) {
-        let Some(flow) = self.flows.get_mut(&id).filter(|flow| !flow.queued) else { return };
-        let queue = &mut self.telling.entry(id.target.vtep()).or_default().queue;
-        if queue.len() < MOST_WAITING {
-            flow.queued = true;
-            queue.push_back(id);
+    pub(super) fn tell(&mut self, id: &FlowId) {
+        if let Some(flow) = self.flows.get(id) {
+            self.telling.entry(id.target.vtep()).or_default().waiting.insert(flow.slot);
+        }
+    }
+
+    /// A queue pair is gone.
+    pub(super) fn untell(&mut self, id: &FlowId, slot: u32) {
+        if let Some(telling) = self.telling.get_mut(&id.target.vtep()) {
+            telling.waiting.remove(&slot);
         }
     }
 
@@ -45,34 +64,37 @@ impl Placer {
 
     /// What to report to the VTEP `to`. Answers take the parts of the loads in turns.
     pub fn to_report(&mut self, to: Target, part: usize, now: Duration) -> Report {
-        let loads = crate::load::report(&self.own, &self.emptied, part);
+        let loads = crate::load::report(&self.sums.own, &self.sums.emptied, part);
         let (flows, handshakes) = (self.flows_to_tell(to, now), self.pairing.to_tell(to));
         Report { wish: self.turn.wish, loads, flows, handshakes }
     }
 
     fn flows_to_tell(&mut self, to: Target, now: Duration) -> Vec<FlowReport> {
-        let Some(telling) = self.telling.get(&to) else { return Vec::new() };
-        if telling.again <= now {
-            let of_target = |id: &&FlowId| id.target.vtep() == to;
-            let all: Vec<FlowId> = self.flows.keys().filter(of_target).copied().collect();
-            let number = u32::try_from(all.len()).unwrap_or(u32::MAX);
-            let again = (AGAIN * number / FEW).clamp(AGAIN, AGAIN_MOST);
-            all.into_iter().for_each(|id| self.tell(id));
-            if let Some(telling) = self.telling.get_mut(&to) {
-                telling.again = now + again;
-            }
+        self.tell_again(to, now);
+        let Some(telling) = self.telling.get_mut(&to) else { return Vec::new() };
+        let next = std::iter::from_fn(|| telling.next()).take(MOST_FLOWS);
+        let slots: Vec<u32> = next.collect();
+        let flows = slots.into_iter().filter_map(|slot| self.flows.at(slot));
+        flows.filter_map(|(id, flow)| self.flow_report(id, flow)).collect()
+    }
+
+    /// If it is time, has some queue pairs reported again, and others with the next calls.
+    fn tell_again(&mut self, to: Target, now: Duration) {
+        let Some(telling) = self.telling.get_mut(&to) else { return };
+        if telling.round.is_none() && telling.again <= now {
+            let both = [false, true].map(|by_kernel| Target { by_kernel, ..to });
+            let number: usize = both.iter().map(|target| self.sums.number(*target)).sum();
+            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            telling.again = now + AGAIN.saturating_mul(number / FEW).clamp(AGAIN, AGAIN_MOST);
+            telling.round = Some((false, 0));
         }
-        let mut told = Vec::new();
-        while told.len() < MOST_FLOWS
-            && let Some(id) =
-                self.telling.get_mut(&to).and_then(|telling| telling.queue.pop_front())
-        {
-            // It may have been forgotten.
-            let Some(flow) = self.flows.get_mut(&id) else { continue };
-            flow.queued = false;
-            told.extend(self.flows.get(&id).and_then(|flow| self.flow_report(&id, flow)));
-        }
-        told
+        let Some((by_kernel, after)) = telling.round else { return };
+        let slots = self.sums.of_target(Target { by_kernel, ..to }, after, AT_ONCE);
+        telling.round = match slots.last() {
+            Some(last) => Some((by_kernel, *last)),
+            None => (!by_kernel).then_some((true, 0)),
+        };
+        telling.waiting.extend(slots);
     }
 
     fn flow_report(&self, id: &FlowId, flow: &Flow) -> Option<FlowReport> {

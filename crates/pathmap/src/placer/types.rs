@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use path::Key as FlowKey;
@@ -127,8 +128,10 @@ pub struct Counts {
     pub moved_balance: u64,
     /// Queue pairs that were forgotten because they were idle or their connection ended.
     pub forgotten: u64,
-    /// Decisions for which the table was full.
-    pub beyond: u64,
+    /// Decisions by `qp-hash` for each of [`Beyond::ALL`](super::Beyond::ALL).
+    pub beyond: [u64; 5],
+    /// Messages of the communication manager that were beyond the share of their host.
+    pub beyond_messages: u64,
 }
 
 /// The routes of the next queue pairs to a target.
@@ -138,8 +141,9 @@ pub(super) struct Plan {
     /// The load of a queue pair and those of the links for which it was made. `None` after a part of
     /// it was used.
     pub(super) made_for: Option<(u64, Vec<u64>)>,
-    /// Whether loads may have changed since. It is used until there is a new one.
-    pub(super) is_stale: bool,
+    /// The [version](super::Placer::renew_plans) of the loads for which it was made. Until there is
+    /// one for the current loads, it is used.
+    pub(super) version: u64,
 }
 
 impl Plan {
@@ -161,7 +165,7 @@ impl Plan {
 /// The paths to one remote VTEP.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    pub(super) routes: Routes,
+    pub(super) routes: Arc<Routes>,
     /// The pairs that take each route, with their delays.
     pub(super) pairs: Vec<Vec<(Pair, Duration)>>,
     pub(super) of_pair: BTreeMap<Pair, usize>,
@@ -200,7 +204,7 @@ impl Paths {
     }
 
     /// Sets where pairs lead. Pairs that are `used` stand for their way first.
-    pub(super) fn set_ways(&mut self, found: &[Found], used: impl Fn(&Pair) -> bool) {
+    pub(super) fn set_ways(&mut self, found: &[&Found], used: impl Fn(&Pair) -> bool) {
         let mut pairs = BTreeMap::<&Way, Vec<Pair>>::new();
         for path in found {
             pairs.entry(&path.way).or_default().push(path.pair);

@@ -1,9 +1,10 @@
 //! What others see of the placement: paths with their loads, and the balance of tiers.
 
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::time::Duration;
 
-use super::{Flow, FlowId, Placer, Target};
+use super::{Beyond, Flow, FlowId, Placer, Target};
 use crate::balance;
 use crate::load::Link;
 use crate::prober::Pair;
@@ -48,6 +49,36 @@ impl Placer {
         self.flows.iter()
     }
 
+    /// The number of queue pairs.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Whether there is no queue pair.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The slots that were used so far.
+    #[must_use]
+    pub const fn slots(&self) -> Range<u32> {
+        self.flows.all()
+    }
+
+    /// The queue pair in a slot.
+    #[must_use]
+    pub fn at(&self, slot: u32) -> Option<(&FlowId, &Flow)> {
+        self.flows.at(slot)
+    }
+
+    /// Why a new queue pair would not be placed, apart from rates. `None` if it would.
+    #[must_use]
+    pub fn beyond(&self, id: &FlowId) -> Option<Beyond> {
+        if self.flows.is_full() { Some(Beyond::Table) } else { self.shares.beyond(id) }
+    }
+
     /// A known queue pair.
     #[must_use]
     pub fn flow(&self, id: &FlowId) -> Option<&Flow> {
@@ -76,10 +107,12 @@ impl Placer {
                 }
             })
             .collect();
-        for (_, flow) in self.flows.iter().filter(|(id, _)| id.target.vtep() == target.vtep()) {
-            if let Some(view) = paths.route_of(flow.pair).and_then(|route| views.get_mut(route)) {
-                view.flows += 1;
-                view.kilobytes += flow.rate_now;
+        for by_kernel in [false, true] {
+            for (pair, flows, kilobytes) in self.sums.traffic(Target { by_kernel, ..target }) {
+                if let Some(view) = paths.route_of(pair).and_then(|route| views.get_mut(route)) {
+                    view.flows += flows;
+                    view.kilobytes += kilobytes;
+                }
             }
         }
         views
@@ -117,24 +150,14 @@ impl Placer {
     /// The load of a link by this leaf and by others, in 1000 bytes a second.
     #[must_use]
     pub fn load(&self, link: Link) -> (u64, u64) {
-        (self.own.get(&link).copied().unwrap_or(0), self.foreign.of(link))
+        (self.sums.own.get(&link).copied().unwrap_or(0), self.foreign.of(link))
     }
 
     /// The number of queue pairs whose connection uses the same links in both directions, of those
     /// whose connection does not, and of those for which this is not known.
     #[must_use]
-    pub fn same_links(&self) -> [u64; 3] {
-        let mut numbers = [0; 3];
-        for flow in self.flows.values() {
-            let same = flow.partner.and_then(|partner| partner.same_links);
-            let [yes, no, unknown] = &mut numbers;
-            *match same {
-                Some(true) => yes,
-                Some(false) => no,
-                None => unknown,
-            } += 1;
-        }
-        numbers
+    pub const fn same_links(&self) -> [u64; 3] {
+        self.sums.same_links
     }
 
     /// The number of links on which other VTEPs report load.

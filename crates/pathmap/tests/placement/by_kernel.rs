@@ -32,7 +32,7 @@ fn queue_pairs_begin_on_the_hashed_path_and_are_even_once_they_have_moved() {
     let moves: u32 = leaf.placer.flows().map(|(_, flow)| flow.moves).sum();
     assert_eq!((moves, leaf.placer.counts.moved_balance), (0, 0), "the first path is no move");
     // Workers and other programs have nothing to do with them.
-    assert_eq!(leaf.placer.settled(|_| None, now).count(), 0);
+    assert_eq!(leaf.settled(now), 0);
 
     // A path that dies is left at once.
     let dead = paths[5].pair;

@@ -16,6 +16,7 @@ use pathmap::{Pair, Placer, Random, Report, Way};
 use wire::QueuePair;
 
 mod by_kernel;
+mod crowded;
 mod even;
 mod pauses;
 mod shared;
@@ -92,6 +93,12 @@ impl Leaf {
             self.send(number, rate, now);
         }
         self.moved += self.placer.counts.moved_balance - before;
+    }
+
+    /// The number of queue pairs that programs may forward.
+    fn settled(&self, now: Duration) -> usize {
+        let slots = self.placer.slots();
+        slots.filter(|slot| self.placer.settled(*slot, |_| None, now).is_some()).count()
     }
 
     /// Adds the load that the queue pairs put on each link.
@@ -212,7 +219,7 @@ fn a_full_table_leaves_the_rest_to_the_hash_and_idle_ones_make_room() {
         leaf.placer.place(id(leaf.target, n), 0, hashed, |_| Reading::default(), now)
     };
     let placed = (1..=15).filter(|n| place(&mut leaf, *n, now).is_some()).count();
-    assert_eq!((placed, leaf.placer.counts.beyond), (10, 5));
+    assert_eq!((placed, leaf.placer.counts.beyond), (10, [5, 0, 0, 0, 0]));
     assert!(leaf.placer.flows().all(|(_, flow)| (1..=10).contains(&flow.slot)));
     for tick in 0..60 {
         leaf.placer.tick(|_| Reading::default(), now + TICK * tick);

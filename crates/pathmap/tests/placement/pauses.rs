@@ -153,7 +153,7 @@ fn a_queue_pair_that_wakes_changes_the_revision() {
         now += TICK;
         leaf.tick(now);
     }
-    let is_settled = |leaf: &Leaf| leaf.placer.settled(|_| None, now).count() == 1;
+    let is_settled = |leaf: &Leaf| leaf.settled(now) == 1;
     assert!(!is_settled(&leaf));
     let revision = leaf.placer.revision();
     assert_eq!(leaf.send(1, 1000, now), before);

@@ -43,11 +43,12 @@ pub(super) fn encode(
         "Queue pairs that were forgotten because they sent nothing or their connection ended",
         view.forgotten,
     )?;
-    counter(
+    counters(
         encoder,
         "vtepd_queue_pairs_beyond",
-        "Decisions by qp-hash because the table of queue pairs was full",
-        view.beyond,
+        "Decisions by qp-hash although qp-pin is set, and ignored messages of the communication \
+         manager, by the limit",
+        view.beyond.iter().map(|(limit, n)| (vec![("limit", (*limit).to_owned())], *n)),
     )?;
     counters(
         encoder,

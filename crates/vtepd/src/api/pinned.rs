@@ -152,13 +152,13 @@ pub fn queue_pairs(
 ) -> Vec<v1::QueuePair> {
     let names = Names::of(snapshot, uplinks);
     let now = shared.now();
-    let mut rows: Vec<v1::QueuePair> = shared.read(|placer| {
-        let wanted = |(id, _): &(&FlowId, &Flow)| vni.is_none_or(|vni| vni == id.vni);
-        let row = |(id, flow): (&FlowId, &Flow)| {
+    let mut rows = shared.read_all(|placer, (id, flow)| {
+        let is_wanted = vni.is_none_or(|vni| vni == id.vni);
+        let row = || {
             let links = placer.links(id.target, flow.pair);
             queue_pair(id, flow, names.of_pair(flow.pair), routers(&links), now)
         };
-        placer.flows().filter(wanted).map(row).collect()
+        is_wanted.then(row)
     });
     let order = |row: &v1::QueuePair| {
         (row.vni, row.source.clone(), row.destination.clone(), row.queue_pair)

@@ -1,9 +1,9 @@
 //! Explains where `qp-pin` has placed a queue pair, or where it will.
 
 use api::v1;
-use path::{Key, Pinning as _, Policy};
+use path::{Key, Policy};
 use pathmap::Pair;
-use pathmap::placer::{Flow, FlowId, Target};
+use pathmap::placer::{Beyond, Flow, FlowId, Target};
 use pipeline::explain::{CopyFate, Route};
 
 use super::pinned::{self, LoadedPath, Names};
@@ -102,14 +102,17 @@ struct Known {
 impl Known {
     /// Fails with the reason if `qp-hash` would place it.
     fn of(shared: &Shared, id: FlowId) -> Result<Self, &'static str> {
-        let (paths, flow, is_full) = shared.read(|placer| {
+        let (paths, flow, beyond) = shared.read(|placer| {
             let flow = placer.flow(&id).cloned();
-            let is_full = placer.flows().count() >= shared.usage().most() as usize;
-            (pinned::loaded_paths(placer, id.target), flow, is_full)
+            (pinned::loaded_paths(placer, id.target), flow, placer.beyond(&id))
         });
         let probed = shared.probed().into_iter().find(|probed| probed.target == id.target.vtep());
-        if flow.is_none() && is_full {
-            return Err("the table of queue pairs is full");
+        if let Some(beyond) = beyond.filter(|_| flow.is_none()) {
+            return Err(match beyond {
+                Beyond::Host | Beyond::HostRate => "its host has its share of the queue pairs",
+                Beyond::Vni | Beyond::VniRate => "its VNI has its share of the queue pairs",
+                Beyond::Table => "the table of queue pairs is full",
+            });
         }
         if flow.is_none() && paths.is_empty() {
             let of_others = id.target.by_kernel && probed.as_ref().is_some_and(|p| p.known > 0);

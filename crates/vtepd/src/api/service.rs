@@ -11,6 +11,7 @@ use control::{Change, Journal, LeftToKernel};
 use path::{Bins, Policy, SourcePortRange};
 use tables::{PortChoice, Snapshot, VniTable};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_blocking;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 use wire::{MacAddr, Vni};
@@ -145,8 +146,21 @@ impl Service {
     }
 
     /// The placement of queue pairs.
-    fn pinning(&self) -> Result<&Shared, Status> {
-        self.handle.pinning.as_deref().ok_or_else(|| {
+    /// Rows about the placement. There may be many: the control task does not wait for them.
+    async fn placement_rows<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Shared, &Snapshot, &show::Uplinks) -> Vec<T> + Send + 'static,
+    ) -> Result<Response<Rows<T>>, Status> {
+        let shared = Arc::clone(self.pinning()?);
+        let uplinks = show::Uplinks::of(&self.handle.status.borrow());
+        let snapshot = self.handle.snapshot();
+        let read = spawn_blocking(move || read(&shared, &snapshot, &uplinks)).await;
+        let read = read.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(rows(read.into_iter()))
+    }
+
+    fn pinning(&self) -> Result<&Arc<Shared>, Status> {
+        self.handle.pinning.as_ref().ok_or_else(|| {
             Status::failed_precondition(
                 "paths are not probed: set probing.key in the configuration file, the same on all leaves, and start \
                  vtepd again",
@@ -276,9 +290,10 @@ impl Vtepd for Service {
         request: Request<v1::ListPathsRequest>,
     ) -> Result<Response<Self::ListPathsStream>, Status> {
         let vtep = parse::<IpAddr>("vtep", request.into_inner().vtep.as_deref())?;
-        let uplinks = show::Uplinks::of(&self.handle.status.borrow());
-        let shared = self.pinning()?;
-        Ok(rows(pinned::paths(shared, &self.handle.snapshot(), &uplinks, vtep).into_iter()))
+        let paths = move |shared: &Shared, snapshot: &Snapshot, uplinks: &show::Uplinks| {
+            pinned::paths(shared, snapshot, uplinks, vtep)
+        };
+        self.placement_rows(paths).await
     }
 
     async fn list_queue_pairs(
@@ -286,9 +301,10 @@ impl Vtepd for Service {
         request: Request<v1::ListQueuePairsRequest>,
     ) -> Result<Response<Self::ListQueuePairsStream>, Status> {
         let vni = request.into_inner().vni;
-        let uplinks = show::Uplinks::of(&self.handle.status.borrow());
-        let shared = self.pinning()?;
-        Ok(rows(pinned::queue_pairs(shared, &self.handle.snapshot(), &uplinks, vni).into_iter()))
+        let queue_pairs = move |shared: &Shared, snapshot: &Snapshot, uplinks: &show::Uplinks| {
+            pinned::queue_pairs(shared, snapshot, uplinks, vni)
+        };
+        self.placement_rows(queue_pairs).await
     }
 
     async fn get_counters(

@@ -353,6 +353,12 @@ pub fn counters(handle: &Handle) -> v1::Counters {
         in_super_frames: counters.in_super_frames.get(),
         past_bridge: counters.past_bridge.get(),
         default_route_frames: counters.by_default.get(),
+        queue_pairs_beyond: handle
+            .pinning
+            .iter()
+            .flat_map(|shared| shared.beyond())
+            .map(beyond)
+            .collect(),
         workers: handle
             .received()
             .into_iter()
@@ -362,6 +368,10 @@ pub fn counters(handle: &Handle) -> v1::Counters {
             })
             .collect(),
     }
+}
+
+fn beyond((limit, count): (&str, u64)) -> v1::LimitCounter {
+    v1::LimitCounter { limit: limit.to_owned(), count }
 }
 
 const fn steering(counts: bpf::SteeringCounts) -> v1::SteeringCounters {

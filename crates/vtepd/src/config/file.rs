@@ -139,8 +139,8 @@ pub(super) struct ProbingSection {
     /// packets. Set the same on all leaves: what is above the other end's rate is not answered.
     /// Default: 4000.
     pub(super) rate: Option<u32>,
-    /// Most queue pairs that are placed, 1 to 1000000. Others have the path of `qp-hash`. Default:
-    /// 65536.
+    /// Most queue pairs that are placed, 1 to 1000000. A VNI can have half of them and a host a
+    /// sixteenth, but at least 1024 each. Others have the path of `qp-hash`. Default: 65536.
     pub(super) queue_pairs: Option<u32>,
     /// Seconds without a frame after which a queue pair is forgotten, 1 to 3600. In a full
     /// table, 1 second. Default: 30.

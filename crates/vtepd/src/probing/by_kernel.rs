@@ -19,8 +19,12 @@ use crate::pinning::{Shared, target_by_kernel};
 
 /// First frames that are handled at once.
 const AT_ONCE: usize = 256;
+/// Queue pairs that are followed before others can use the placement.
+const STEP: usize = 64;
 /// After this time, a queue pair that could not be placed is told of again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The most of these. The programs have room for four times as many queue pairs.
+const MOST_REFUSED: usize = 16_384;
 
 /// A queue pair in the programs' map.
 #[derive(Debug)]
@@ -70,7 +74,8 @@ impl ByKernel {
         if std::mem::replace(&mut self.snapshot, snapshot.identity()) != snapshot.identity() {
             self.leave(shared, snapshot);
         }
-        while self.refused.front().is_some_and(|(at, _)| now.saturating_sub(*at) >= AGAIN) {
+        let is_due = |(at, _): &(Duration, _)| now.saturating_sub(*at) >= AGAIN;
+        while self.refused.len() > MOST_REFUSED || self.refused.front().is_some_and(is_due) {
             let gone = self.refused.pop_front();
             gone.into_iter().for_each(|(_, key)| self.remove(key));
         }
@@ -136,33 +141,47 @@ impl ByKernel {
             return;
         }
         let mut gone = Vec::new();
-        shared.change(|placer| {
-            for (key, placed) in &mut self.flows {
-                let Placed { id, index, course, .. } = placed;
-                let has = ports.place(*index);
-                if let Some((next, _)) = course.next
-                    && has == (Place { port: next.port, next: None })
-                {
-                    // Unless it has left a dead path since.
-                    if placer.course(id).is_some_and(|now| now.pair == course.pair) {
-                        placer.moved(id, next);
-                    }
-                    *course = Course { pair: next, next: None };
-                }
-                match placer.course(id) {
-                    None => gone.push(*key),
-                    Some(wanted) if place_of(&wanted) == has => *course = wanted,
-                    // If it has just moved, it is looked at again with the next call.
-                    Some(wanted) if ports.change(*index, has, place_of(&wanted)) => {
-                        *course = wanted;
-                    }
-                    Some(_) => {}
-                }
+        let mut flows = self.flows.iter_mut();
+        loop {
+            let some: Vec<_> = flows.by_ref().take(STEP).collect();
+            if some.is_empty() {
+                break;
             }
-        });
+            shared.change(|placer| {
+                let gone_now = some.into_iter().filter_map(|(key, placed)| {
+                    let is_there = follow(placer, ports, placed);
+                    (!is_there).then_some(*key)
+                });
+                gone.extend(gone_now);
+            });
+        }
         self.revision = shared.read(Placer::revision);
         gone.into_iter().for_each(|key| self.remove(key));
     }
+}
+
+/// Tells the placement whether a queue pair has moved, and the programs what it wants. Returns whether
+/// it is still placed.
+fn follow(placer: &mut Placer, ports: &PlacedPorts, placed: &mut Placed) -> bool {
+    let Placed { id, index, course, .. } = placed;
+    let has = ports.place(*index);
+    if let Some((next, _)) = course.next
+        && has == (Place { port: next.port, next: None })
+    {
+        // Unless it has left a dead path since.
+        if placer.course(id).is_some_and(|now| now.pair == course.pair) {
+            placer.moved(id, next);
+        }
+        *course = Course { pair: next, next: None };
+    }
+    match placer.course(id) {
+        None => return false,
+        Some(wanted) if place_of(&wanted) == has => *course = wanted,
+        // If it has just moved, it is looked at again with the next call.
+        Some(wanted) if ports.change(*index, has, place_of(&wanted)) => *course = wanted,
+        Some(_) => {}
+    }
+    true
 }
 
 /// Places a queue pair.
@@ -179,9 +198,13 @@ fn place(
         matches!(explained.key, Key::QueuePair { .. }) && !explained.key.is_management();
     let key = Some(explained.key).filter(|_| is_placed)?;
     let target = target_by_kernel(snapshot, vni, frame.destination)?;
+    let id = FlowId { vni: vni.tunnel.vni.get(), key, target };
+    // Before the kernel is asked for a route.
+    if shared.refuses(&id) {
+        return None;
+    }
     let port = explained.decision.source_port;
     let hashed = Pair { hop: hop(target.vtep(), port)?, port };
-    let id = FlowId { vni: vni.tunnel.vni.get(), key, target };
     let (from, _) = frame.transport?.ports?;
     let placement = shared.place(id, from, hashed)?;
     let course = shared.read(|placer| placer.course(&id))?;

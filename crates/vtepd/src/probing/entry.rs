@@ -88,13 +88,13 @@ impl Entry {
         };
         let mut found: Vec<Found> = self.known().map(found).collect();
         let mut lost: BTreeSet<Pair> = self.prober.lost().collect();
-        shared.change(|placer| placer.update(target, &self.weights, &found, &lost));
+        shared.update(target, &self.weights, &found, &lost);
         let Some(choices) = &self.choices else { return };
         found.retain(|path| choices.has(path.pair));
         // The kernel sends by another next hop now.
         lost.extend(self.prober.used().iter().filter(|pair| choices.has_left(**pair)));
         let target = Target { by_kernel: true, ..target };
-        shared.change(|placer| placer.update(target, &self.weights, &found, &lost));
+        shared.update(target, &self.weights, &found, &lost);
     }
 }
 

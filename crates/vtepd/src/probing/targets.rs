@@ -86,10 +86,7 @@ impl Targets {
         for target in gone {
             let removed = self.entries.remove(&target);
             self.last_id = self.last_id.max(removed.map_or(0, |entry| entry.ids.last()));
-            shared.change(|placer| {
-                placer.remove(target);
-                placer.remove(Target { by_kernel: true, ..target });
-            });
+            shared.remove([target, Target { by_kernel: true, ..target }]);
         }
         let now = shared.now();
         for (target, wanted) in wanted {
@@ -128,7 +125,7 @@ impl Targets {
             let had_sender = entry.choices.is_some();
             entry.set_sender(kernel, gateways);
             if had_sender && entry.choices.is_none() {
-                shared.change(|placer| placer.remove(Target { by_kernel: true, ..target }));
+                shared.remove([Target { by_kernel: true, ..target }]);
             }
             if (&entry.weights, &entry.uplinks) != (&weights, &uplinks) {
                 (entry.weights, entry.uplinks) = (weights, uplinks);

@@ -129,7 +129,10 @@ impl Both {
     /// Places queue pairs, until the next snapshot: what the programs are told, what they forward, and
     /// what the pipeline has.
     pub fn pin(&mut self, flows: &[PinnedFlow], offloaded: &[PinnedFlow], pins: Pins) {
-        self.maps.pin(&mut self.ebpf, flows).unwrap();
+        let of = |flow: &PinnedFlow| (flow.usage, Some(*flow));
+        let gone = (0..=PINNED).filter(|usage| !flows.iter().any(|flow| flow.usage == *usage));
+        let changes: Vec<_> = gone.map(|usage| (usage, None)).chain(flows.iter().map(of)).collect();
+        self.maps.pin(&mut self.ebpf, &changes).unwrap();
         self.pinned = offloaded.iter().map(|flow| flow.key).collect();
         self.pipeline.set_pins(pins);
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use bpf::PinnedFlow;
 use path::record::Record;
-use path::{Entropy, Flow, Pin, Pinning, Pins, Policy, Remote, Settings, Usage};
+use path::{Answer, Before, Entropy, Flow, Pin, Pinning, Pins, Policy, Remote, Settings, Usage};
 use root_test::root_test;
 use tables::VniTable;
 use test_frames::{
@@ -34,8 +34,8 @@ struct Placed(BTreeMap<String, Pin>, Usage, u64);
 static VERSIONS: AtomicU64 = AtomicU64::new(1);
 
 impl Pinning for Placed {
-    fn pin(&self, flow: &Flow, _: &Remote<'_>, _: (u64, u16)) -> Option<Pin> {
-        self.0.get(&flow.key.to_string()).copied()
+    fn pin(&self, flow: &Flow, _: &Remote<'_>, _: (u64, u16), _: Before) -> Answer {
+        self.0.get(&flow.key.to_string()).map_or(Answer::Hashed, |pin| Answer::Pinned(*pin))
     }
 
     fn version(&self) -> u64 {
@@ -110,6 +110,7 @@ fn placed(flows: &[PinnedFlow]) -> Arc<Placed> {
         hop: flow.hop,
         source_port: flow.source_port,
         slot: NonZeroU32::new(flow.usage).unwrap(),
+        changes: 0,
     };
     let placed = flows.iter().map(|flow| (flow.key.to_string(), pin(flow))).collect();
     let version = VERSIONS.fetch_add(1, Ordering::Relaxed);
