@@ -170,6 +170,8 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 		return PASS;
 	}
 	offloaded = encapsulate(skb, port->slot, remote->index, now);
+	if (offloaded == PASS)
+		goto pass;
 	if (offloaded != TO_WORKER) {
 		counts->bypass += 1;
 		return offloaded;

@@ -13,7 +13,8 @@ struct inherited {
 	__u8 tos;
 	__u8 ttl;
 	__u16 fragment; // network byte order
-	__u8 tag; // bytes of a tag that is beside the frame: 4 or 0
+	__u8 tag;    // bytes of a tag that is beside the frame: 4 or 0
+	__u8 is_tcp; // right behind the IP header
 };
 
 // The outer headers, and the inner Ethernet header, which may have a tag.
@@ -189,10 +190,12 @@ static ALWAYS_INLINE int inherit(struct __sk_buff *skb, const struct offload_vni
 		tos = ip[1];
 		ttl = ip[8];
 		dont_fragment = ip[6] & 0x40;
+		outer->is_tcp = ip[9] == IPPROTO_TCP;
 	} else if (ethertype == htons(ETH_P_IPV6)) {
 		tos = ip[0] << 4 | ip[1] >> 4;
 		ttl = ip[7];
 		dont_fragment = 0x40;
+		outer->is_tcp = ip[6] == IPPROTO_TCP;
 	} else {
 		return 0;
 	}
@@ -250,7 +253,7 @@ static ALWAYS_INLINE void count_sent(const struct tx_decision *d, __u32 encapsul
 
 // Puts the outer headers before the frame. `headers` begin with those of the packet, and end with the
 // inner Ethernet header. bpf_skb_adjust_room() refuses frames that are in a tunnel of the host
-// (skb->encapsulation): the worker gets them, so nothing may have been changed before.
+// (skb->encapsulation): the kernel gets them, so nothing may have been changed before.
 static ALWAYS_INLINE int prepend(struct __sk_buff *skb, const struct tx_decision *d, const void *headers, __u32 length)
 {
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
@@ -258,12 +261,12 @@ static ALWAYS_INLINE int prepend(struct __sk_buff *skb, const struct tx_decision
 
 	if (d->inherited.tag) {
 		if (bpf_skb_adjust_room(skb, length + 4, BPF_ADJ_ROOM_MAC, flags | BPF_F_ADJ_ROOM_ENCAP_L2(18)))
-			return TO_WORKER;
+			return PASS;
 		if (bpf_skb_vlan_pop(skb) || bpf_skb_store_bytes(skb, 0, headers, length + 18, 0))
 			goto failed;
 	} else {
 		if (bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC, flags | BPF_F_ADJ_ROOM_ENCAP_L2(14)))
-			return TO_WORKER;
+			return PASS;
 		if (!write_front(skb, headers, length + 14))
 			goto failed;
 	}
@@ -336,8 +339,16 @@ static FUNCTION __u64 write_ipv6(const struct tx_decision *d, union encapsulated
 	return pseudo_header_ipv6(h);
 }
 
+// Leaves a super-frame to the worker, if that can split it. Other ones of UDP may be TCP in a tunnel of
+// the host: the kernel splits those.
+static ALWAYS_INLINE int super_frame_to_worker(struct __sk_buff *skb, __u32 slot, int can_be_split)
+{
+	return can_be_split ? flow_to_worker(skb, slot, BRIDGE, 0) : PASS;
+}
+
 // Encapsulates a frame for a remote VTEP and sends it to its next hop. The frame begins with its
-// Ethernet header, and it fits the underlay. `now`: CLOCK_MONOTONIC_COARSE in nanoseconds.
+// Ethernet header, and it fits the underlay. Returns PASS if the kernel has to encapsulate it, or
+// TO_WORKER. `now`: CLOCK_MONOTONIC_COARSE in nanoseconds.
 static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vtep_index, __u64 now)
 {
 	struct offload_vni *vni = offload_of(skb, slot, BRIDGE, 0);
@@ -386,7 +397,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 		segment = segment_length(skb, 0);
 		// Each segment of RoCE may have a queue pair of its own.
 		if (!segment || kind == ROCE || d.inherited.tag)
-			return flow_to_worker(skb, slot, BRIDGE, 0);
+			return super_frame_to_worker(skb, slot, kind == ROCE || d.inherited.is_tcp);
 		d.repeated = segment - skb->gso_size;
 		d.segments = (d.length - d.repeated + skb->gso_size - 1) / skb->gso_size;
 	}
@@ -396,10 +407,12 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	// The kernel could not compute an outer checksum for each segment of a super-frame. A packet over
 	// IPv6 needs one, if the netdev does not say otherwise (RFC 6935).
 	has_checksum = vni->flags & OFFLOAD_CHECKSUM && (is_ipv6 || (!skb->gso_size && skb->len <= LONGEST_SUMMED));
+	if (has_checksum && skb->gso_size)
+		return super_frame_to_worker(skb, slot, d.inherited.is_tcp);
 	if (has_checksum) {
-		sum = skb->gso_size ? 0 : sum_frame(skb);
+		sum = sum_frame(skb);
 		if (!sum)
-			return flow_to_worker(skb, slot, BRIDGE, 0);
+			return PASS;
 	}
 	if (is_ipv6) {
 		pseudo = write_ipv6(&d, &o);

@@ -468,6 +468,8 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 		goto kernel;
 	}
 	offloaded = encapsulate_known(skb, taken->slot);
+	if (offloaded == PASS)
+		goto kernel;
 	if (offloaded != TO_WORKER) {
 		count(COUNT_VXLAN_OFFLOADED);
 		return offloaded;

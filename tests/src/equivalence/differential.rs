@@ -68,12 +68,51 @@ pub enum Step {
 pub struct Case {
     /// Options of the vxlan netdev.
     pub options: Vec<&'static str>,
+    /// What the hosts are like.
+    pub hosts: Hosts,
+    /// Whether vtepd leaves the VNI to kernel VXLAN.
+    pub kernel: bool,
     /// The steps.
     pub steps: Vec<Step>,
     /// vtepd starts before the step with this index.
     pub start: usize,
     /// vtepd ends before the step with this index.
     pub end: usize,
+}
+
+/// What is special about the hosts of a leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Hosts {
+    /// Whether the first or the second host has an interface for a VLAN, from which most frames come.
+    pub tagged: [bool; 2],
+    /// Whether they leave checksums to the device, as a virtual machine behind a TAP.
+    pub partial: bool,
+    /// Whether they have tunnels of their own.
+    pub nested: bool,
+    /// Whether the kernel of the first host has a tunnel of its own, and whether that is tagged.
+    pub own_tunnel: Option<bool>,
+}
+
+impl Hosts {
+    fn draw(random: &mut Random) -> Self {
+        Self {
+            tagged: [0, 1].map(|_| random.one_in(3)),
+            partial: random.one_in(2),
+            nested: random.one_in(4),
+            own_tunnel: if random.one_in(3) { Some(random.one_in(2)) } else { None },
+        }
+    }
+
+    /// A frame from or to the host at a wire, as this host sends it.
+    fn shape(self, random: &mut Random, mut inner: Inner, wire: Wire) -> Inner {
+        let number = usize::from(wire == Wire::H2);
+        if self.tagged[number] && !random.one_in(8) {
+            inner.tags = &[0x8100];
+        }
+        inner.partial = self.partial && random.one_in(2);
+        inner.nested = self.nested && inner.length < 8000 && random.one_in(2);
+        inner
+    }
 }
 
 /// All rows that change something and undo it.
@@ -102,6 +141,17 @@ impl Case {
             .filter(|index| !limits.without.iter().any(|part| all[*index].name.contains(part)))
             .collect();
         let mut steps = Vec::new();
+        let (hosts, kernel) = (Hosts::draw(random), random.one_in(4));
+        if kernel && random.one_in(2) {
+            // vtepd may set a mark where a VTEP has several next hops.
+            for part in ["two next hops", "mark"] {
+                let of = |index: &usize| all[*index].name.contains(part);
+                let knobs: Vec<usize> = allowed.iter().copied().filter(of).collect();
+                if !knobs.is_empty() {
+                    steps.push(Step::Turn(random.pick(&knobs)));
+                }
+            }
+        }
         for _ in 0..2 + random.below(3) {
             if random.below(3) > 0 && !allowed.is_empty() {
                 // Often a knob that is set already, so that it is undone.
@@ -115,7 +165,7 @@ impl Case {
                 }));
             }
             let count = 2 + random.below(8);
-            steps.push(Step::Send((0..count).map(|_| draw_frame(random, limits)).collect()));
+            steps.push(Step::Send((0..count).map(|_| draw_frame(random, limits, hosts)).collect()));
         }
         let middle = random.below(steps.len());
         let (start, end) = match random.below(3) {
@@ -123,7 +173,7 @@ impl Case {
             1 => (middle, steps.len()),
             _ => (0, middle.max(1)),
         };
-        Self { options, steps, start, end }
+        Self { options, hosts, kernel, steps, start, end }
     }
 
     /// Runs the case with kernel VXLAN alone and with vtepd. Returns the difference, if any.
@@ -142,7 +192,9 @@ impl Case {
     /// end, and what arrives is compared.
     fn run(&self, expected: Option<&[Observation]>) -> Result<Vec<Observation>, String> {
         let all = knobs();
-        let plan = Plan { vxlan: self.options.join(" "), ..Plan::default() };
+        let (own_tunnel, kernel) = (self.hosts.own_tunnel, self.kernel);
+        let vxlan = self.options.join(" ");
+        let plan = Plan { vxlan, own_tunnel, kernel, ..Plan::default() };
         let turned = |step: &Step| matches!(step, Step::Turn(knob) if all[*knob].balanced);
         let balanced = self.steps.iter().any(turned);
         let mut bench = Bench { leaf: Leaf::build(&plan), frames: Vec::new(), balanced };
@@ -215,6 +267,7 @@ impl Case {
             }
         }
         add(Self { start: 0, end: self.steps.len(), ..self.clone() });
+        add(Self { kernel: false, ..self.clone() });
         for index in 1..self.options.len() {
             let mut case = self.clone();
             case.options.remove(index);
@@ -238,7 +291,12 @@ impl Case {
 }
 
 /// A random frame from a host or a VTEP, or an ICMP message of a router.
-fn draw_frame(random: &mut Random, limits: &Limits) -> Stimulus {
+fn draw_frame(random: &mut Random, limits: &Limits, hosts: Hosts) -> Stimulus {
+    if hosts.own_tunnel.is_some() && random.one_in(4) {
+        let inner = Inner::udp(1, 3).length(random.pick(&[0, 40, 1400]));
+        let kind = random.pick(&[Kind::Tcp, Kind::Udp, Kind::Arp]);
+        return Stimulus::Own(Inner { partial: random.below(3) > 0, ..inner.kind(kind) });
+    }
     if !limits.plain && random.one_in(16) {
         return Stimulus::TooBig { wire: Wire::U1, to: PEER, mtu: random.pick(&[600, 1500, 9000]) };
     }
@@ -247,10 +305,14 @@ fn draw_frame(random: &mut Random, limits: &Limits) -> Stimulus {
     if random.one_in(2) {
         let wire = random.pick(&[Wire::H1, Wire::H2]);
         let to = random.pick(&[3, 3, 4, 4, 1, 2, 98, BROADCAST, GROUP]);
-        return Stimulus::Host(wire, draw_inner(random, limits, wire as u8 + 1, to));
+        let inner = draw_inner(random, limits, wire as u8 + 1, to);
+        return Stimulus::Host(wire, hosts.shape(random, inner, wire));
     }
     let to = random.pick(&[1, 1, 2, 2, 3, 4, 99, BROADCAST, GROUP]);
-    let inner = draw_inner(random, limits, own, to);
+    let mut inner = draw_inner(random, limits, own, to);
+    if hosts.tagged[usize::from(to == 2)] && !random.one_in(4) {
+        inner.tags = &[0x8100];
+    }
     let mut tunnel = Tunnel::from(uplink, vtep);
     if !limits.plain && random.one_in(3) {
         match random.below(6) {
@@ -321,6 +383,7 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = knobs();
         writeln!(f, "  vxlan {}", self.options.join(" "))?;
+        writeln!(f, "  {:?}, kernel datapath: {}", self.hosts, self.kernel)?;
         let mut set = vec![false; all.len()];
         for (index, step) in self.steps.iter().enumerate() {
             for (when, what) in [(self.end, "ends"), (self.start, "starts")] {

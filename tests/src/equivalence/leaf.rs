@@ -4,11 +4,14 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ::fabric::Namespace;
+use aya::programs::{SchedClassifier, TcAttachType};
 
 use super::observation::PORTS;
-use super::wires::{Wire, Wires};
+use super::stimulus::OWN_PORT;
+use super::wires::{OWN, Wire, Wires};
 use crate::Vtepd;
 use crate::lab::{delete_leftovers, ip, sysctl};
+use crate::programs;
 
 /// Prefix of the names of all namespaces. A process ID follows.
 const PREFIX: &str = "vte-";
@@ -22,11 +25,22 @@ pub struct Plan {
     pub underlay_mtu: u32,
     /// MTU of the vxlan netdev and the host ports, in bytes.
     pub overlay_mtu: u32,
+    /// Whether the kernel of the first host has a tunnel of its own, and whether its packets have a
+    /// tag.
+    pub own_tunnel: Option<bool>,
+    /// Whether vtepd leaves all VNIs to kernel VXLAN, for which it chooses source ports.
+    pub kernel: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { vxlan: "nolearning".to_owned(), underlay_mtu: 9000, overlay_mtu: 8950 }
+        Self {
+            vxlan: "nolearning".to_owned(),
+            underlay_mtu: 9000,
+            overlay_mtu: 8950,
+            own_tunnel: None,
+            kernel: false,
+        }
     }
 }
 
@@ -85,6 +99,7 @@ pub struct Leaf {
     pub wires: Wires,
     /// The leaf's parameters.
     pub plan: Plan,
+    _tagger: Option<aya::Ebpf>,
 }
 
 impl Leaf {
@@ -113,8 +128,9 @@ impl Leaf {
         ip(&leaf, &links(plan, outside.name()));
         ip(&outside, &Wire::ALL.map(|wire| format!("link set {} up\n", wire.name())).concat());
         ip(&leaf, &overlay(plan));
-        let wires = Wires::open(&outside);
-        let built = Self { leaf, outside, wires, plan: plan.clone() };
+        let tagger = plan.own_tunnel.and_then(|has_tag| own_tunnel(&outside, has_tag));
+        let wires = Wires::open(&outside, plan.own_tunnel.is_some());
+        let built = Self { leaf, outside, wires, plan: plan.clone(), _tagger: tagger };
         built.run("enslave; underlay").unwrap_or_else(|problem| panic!("{problem}"));
         for port in ["hp1", "hp2"] {
             crate::wait_for("the port to forward", || {
@@ -131,7 +147,9 @@ impl Leaf {
     pub fn vtepd(&self) -> Vtepd {
         let ports = format!("{}-{}", PORTS.start, PORTS.end - 1);
         let configuration = "[takeover]\nstall-limit-ms = 1000\n";
-        Vtepd::start_configured(&self.leaf, configuration, &["--source-ports", &ports])
+        let datapath = if self.plan.kernel { "kernel" } else { "auto" };
+        let arguments = ["--source-ports", &ports, "--datapath", datapath];
+        Vtepd::start_configured(&self.leaf, configuration, &arguments)
     }
 
     /// Runs a shell script with [`PRELUDE`] in the leaf's namespace. `$OUT` names the other
@@ -152,6 +170,33 @@ impl Leaf {
         let said = String::from_utf8_lossy(&output.stderr);
         if output.status.success() { Ok(()) } else { Err(format!("'{script}': {said}")) }
     }
+}
+
+/// Gives the first host a tunnel to the station behind the first VTEP. Returns the program that tags
+/// its packets.
+fn own_tunnel(outside: &Namespace, has_tag: bool) -> Option<aya::Ebpf> {
+    // The host answers no ARP requests: the stations are only in frames.
+    sysctl(outside, "ipv4/conf/all/arp_ignore", "8");
+    let [from, to] = [1, 3].map(super::stimulus::address);
+    let (host, far) = (Wire::H1.name(), super::stimulus::mac(3));
+    let lines = format!(
+        "addr add {from}/32 dev {host}\n\
+         route add {to} dev {host}\n\
+         neigh add {to} lladdr {far} dev {host} nud permanent\n\
+         link add {OWN} type vxlan id 99 local {from} remote {to} dstport {OWN_PORT}\n\
+         link set {OWN} up\n"
+    );
+    ip(outside, &lines);
+    let attach = || {
+        let object = programs::tagger(OWN_PORT);
+        let mut ebpf = aya::Ebpf::load_file(&object).unwrap();
+        let _ = std::fs::remove_file(object);
+        let program: &mut SchedClassifier = ebpf.program_mut("tag").unwrap().try_into().unwrap();
+        program.load().unwrap();
+        program.attach(host, TcAttachType::Egress).unwrap();
+        ebpf
+    };
+    has_tag.then(|| outside.enter(attach).unwrap())
 }
 
 fn links(plan: &Plan, outside: &str) -> String {

@@ -4,8 +4,12 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
+use std::net::Ipv4Addr;
+
+use wire::checksum::Sum;
 use wire::{Ethernet, Ipv4Packet, number};
 
+use super::stimulus::OWN_PORT;
 use super::wires::Wire;
 
 /// The kernel's default range of source ports (`net.ipv4.ip_local_port_range`).
@@ -91,6 +95,28 @@ const IP: usize = Ethernet::LENGTH;
 /// Normalises a packet that the leaf sent, or an ICMP packet. It replaces source
 /// port, IP identification and checksums by whether they are valid.
 fn normal(wire: Wire, bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = normal_outside(wire, bytes);
+    let inner = if wire.is_uplink() { 50 } else { 0 };
+    own_tunnel(bytes.get_mut(inner..).unwrap_or_default());
+    bytes
+}
+
+/// Replaces the identification of a packet in a tunnel of a host, and the checksum over it.
+fn own_tunnel(frame: &mut [u8]) {
+    let mut ip = IP;
+    while let Some([0x81, 0] | [0x88, 0xa8]) = frame.get(ip - 2..ip) {
+        ip += 4;
+    }
+    let Some(packet) = frame.get_mut(ip..).filter(|packet| packet.len() >= 28) else { return };
+    let is_own = packet[0] == 0x45 && packet[9] == 17 && packet[22..24] == OWN_PORT.to_be_bytes();
+    if is_own {
+        let right = Sum::new().bytes(&packet[..20]).is_intact();
+        packet[4..6].fill(0);
+        packet[10..12].fill(if right { 0 } else { 0xff });
+    }
+}
+
+fn normal_outside(wire: Wire, bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some(ip) = bytes.get(IP..).and_then(|packet| Ipv4Packet::parse(packet).ok()) else {
         return bytes;
@@ -106,6 +132,10 @@ fn normal(wire: Wire, bytes: &[u8]) -> Vec<u8> {
     let (protocol, first, header) =
         (ip.header.protocol(), ip.header.fragment_offset() == 0, usize::from(ip.header.ihl()) * 4);
     let (whole, l4) = (first && !ip.header.more_fragments(), IP + header);
+    let before = bytes.clone();
+    let ip_of = |at: usize| Ipv4Addr::from(*before[at..].first_chunk().unwrap_or(&[0; 4]));
+    let length = usize::from(u16::from_be_bytes([before[IP + 2], before[IP + 3]]));
+    let length = length.min(before.len() - IP);
     // The identification, and the checksum that covers it.
     bytes[IP + 4..IP + 6].fill(0);
     bytes[IP + 10..IP + 12].fill(if right { 0 } else { 0xff });
@@ -113,7 +143,20 @@ fn normal(wire: Wire, bytes: &[u8]) -> Vec<u8> {
         let port = u16::from_be_bytes([bytes[l4], bytes[l4 + 1]]);
         bytes[l4..l4 + 2].fill(if PORTS.contains(&port) { 0 } else { 0xff });
         let none = bytes[l4 + 6..l4 + 8] == [0, 0];
-        bytes[l4 + 6..l4 + 8].fill(if none { 0 } else { 1 });
+        // That of the first fragment covers the others, too.
+        let is_right = none || !whole || {
+            let datagram = &before[l4..IP + length.max(header)];
+            let (source, destination) = (ip_of(26), ip_of(30));
+            Sum::new()
+                .pseudo_ipv4(source, destination, protocol, datagram.len() as u16)
+                .bytes(datagram)
+                .is_intact()
+        };
+        bytes[l4 + 6..l4 + 8].fill(match (none, is_right) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => 0xff,
+        });
     }
     if whole && protocol == 1 && bytes.len() >= l4 + 8 {
         // The checksum of an ICMP message covers the identification of the quoted packet.

@@ -102,7 +102,17 @@ pub struct Inner {
     pub tags: &'static [u16],
     /// The header's defect.
     pub damage: Damage,
+    /// Whether the checksum of UDP or TCP over IPv4 is left to the device.
+    pub partial: bool,
+    /// Whether the host itself has put the frame into a VXLAN packet, without a UDP checksum. Tags are outside.
+    pub nested: bool,
 }
+
+/// UDP port of the hosts' own tunnels.
+pub const OWN_PORT: u16 = 8472;
+
+/// Where a device has to sum from, and where the checksum then belongs from there on.
+pub type Partial = Option<(u16, u16)>;
 
 impl Inner {
     /// A UDP packet with default values.
@@ -118,6 +128,8 @@ impl Inner {
             length: 40,
             tags: &[],
             damage: Damage::None,
+            partial: false,
+            nested: false,
         }
     }
 
@@ -163,9 +175,22 @@ impl Inner {
         Self { damage, ..self }
     }
 
-    /// The frame's bytes. `number` distinguishes it from the other frames of a round.
+    /// With the checksum left to the device.
     #[must_use]
-    pub fn bytes(&self, number: u16) -> Vec<u8> {
+    pub const fn partial(self) -> Self {
+        Self { partial: true, ..self }
+    }
+
+    /// In a tunnel of the host.
+    #[must_use]
+    pub const fn nested(self) -> Self {
+        Self { nested: true, ..self }
+    }
+
+    /// The frame's bytes, and what is left to the device. `number` distinguishes it from the other
+    /// frames of a round.
+    #[must_use]
+    pub fn bytes(&self, number: u16) -> (Vec<u8>, Partial) {
         let pair = Pair {
             from: (mac(self.from), address(self.from)),
             to: (mac(self.to), address(self.to)),
@@ -203,10 +228,37 @@ impl Inner {
             }
         };
         self.damage_in(&mut frame);
+        let mut partial = if self.partial { self.leave_checksum(&mut frame) } else { None };
+        let mut before = frame.len();
+        if self.nested {
+            let datagram =
+                test_frames::udp((1000 + number, OWN_PORT), &test_frames::vxlan(99, 0, &frame));
+            frame = ip(number::PROTOCOL_UDP, &datagram);
+        }
         for tag in self.tags.iter().rev() {
             frame = frames::tagged(&frame, *tag, 0x2005);
         }
-        frame
+        before = frame.len() - before;
+        if let Some((start, _)) = &mut partial {
+            *start += before as u16;
+        }
+        (frame, partial)
+    }
+
+    /// Replaces a checksum over IPv4 by the sum of the pseudo header, which the device completes.
+    fn leave_checksum(&self, frame: &mut [u8]) -> Partial {
+        const START: usize = Ethernet::LENGTH + 20;
+        let (protocol, offset) = match (self.kind, self.damage) {
+            (Kind::Udp, Damage::None) => (number::PROTOCOL_UDP, 6),
+            (Kind::Tcp, Damage::None) => (number::PROTOCOL_TCP, 16),
+            _ => return None,
+        };
+        let length = u16::try_from(frame.len() - START).unwrap();
+        let sum = wire::checksum::Sum::new()
+            .pseudo_ipv4(address(self.from), address(self.to), protocol, length)
+            .fold();
+        frame[START + offset..START + offset + 2].copy_from_slice(&sum.to_be_bytes());
+        Some((START as u16, offset as u16))
     }
 
     fn damage_in(&self, frame: &mut Vec<u8>) {
@@ -253,6 +305,8 @@ fn arp_request(from: Station, to: Station) -> Vec<u8> {
 pub enum Stimulus {
     /// A frame from a host, sent at its port.
     Host(Wire, Inner),
+    /// A frame in the tunnel that the first host's kernel has to the station behind [`PEER`].
+    Own(Inner),
     /// VXLAN from a VTEP, sent at an uplink.
     Tunnel(Tunnel, Inner),
     /// A router behind an uplink reports that VXLAN packets to a VTEP are too long (ICMP type 3,
@@ -300,17 +354,19 @@ impl Stimulus {
     pub const fn wire(&self) -> Wire {
         match self {
             Self::Host(wire, _) | Self::TooBig { wire, .. } => *wire,
+            Self::Own(_) => Wire::H1,
             Self::Tunnel(tunnel, _) => tunnel.wire,
         }
     }
 
-    /// The frame's bytes. `number` distinguishes it from the other frames of a round.
+    /// The frame's bytes, and what is left to the device. `number` distinguishes it from the other
+    /// frames of a round.
     #[must_use]
-    pub fn bytes(&self, number: u16) -> Vec<u8> {
-        match self {
-            Self::Host(_, inner) => inner.bytes(number),
+    pub fn bytes(&self, number: u16) -> (Vec<u8>, Partial) {
+        let whole = match self {
+            Self::Host(_, inner) | Self::Own(inner) => return inner.bytes(number),
             Self::Tunnel(tunnel, inner) => {
-                let vxlan = test_frames::vxlan(tunnel.vni, tunnel.flip, &inner.bytes(number));
+                let vxlan = test_frames::vxlan(tunnel.vni, tunnel.flip, &inner.bytes(number).0);
                 let datagram = test_frames::udp((50_000, tunnel.port), &vxlan);
                 let pair = outer_pair(tunnel.wire, tunnel.source, tunnel.destination);
                 let fields =
@@ -333,7 +389,8 @@ impl Stimulus {
                 icmp[2..4].copy_from_slice(&sum.to_be_bytes());
                 frames::ipv4(outer_pair(*wire, wire.router(), LEAF), 1, &icmp, Ipv4::default())
             }
-        }
+        };
+        (whole, None)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ::fabric::Namespace;
 use ::lab::packet::{Interface, PacketSocket as Sender};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use pipeline::{Batch, Checksum, Destination, Offload, Payload, TxBatch, TxFrame};
 use ports::{PacketSocket, RingSize};
 use wire::MacAddr;
 
@@ -78,19 +79,24 @@ impl Wire {
     }
 }
 
+/// The tunnel of the first host's kernel.
+pub const OWN: &str = "own";
+
 /// Packet sockets on all four interfaces.
 #[derive(Debug)]
 pub struct Wires {
     senders: [Sender; 4],
     receivers: [PacketSocket; 4],
+    /// The tunnel of the first host's kernel.
+    own: Option<PacketSocket>,
 }
 
 impl Wires {
-    /// Opens the sockets.
+    /// Opens the sockets. `has_tunnel`: whether the first host has one of its own.
     #[must_use]
-    pub fn open(outside: &Namespace) -> Self {
-        let receiver = |wire: Wire| {
-            let index = crate::lab::ifindex(outside, wire.name());
+    pub fn open(outside: &Namespace, has_tunnel: bool) -> Self {
+        let open = |name: &str| {
+            let index = crate::lab::ifindex(outside, name);
             outside
                 .enter(|| PacketSocket::open(index, RingSize::LITTLE))
                 .unwrap()
@@ -100,12 +106,28 @@ impl Wires {
             let open = || Sender::sender(&Interface::find(wire.name()).unwrap()).unwrap();
             outside.enter(open).unwrap()
         };
-        Self { senders: Wire::ALL.map(sender), receivers: Wire::ALL.map(receiver) }
+        let own = has_tunnel.then(|| open(OWN));
+        let receivers = Wire::ALL.map(|wire| open(wire.name()));
+        Self { senders: Wire::ALL.map(sender), receivers, own }
     }
 
     /// Sends one frame. An interface whose peer is down accepts none. This is not an error.
-    pub fn send(&self, stimulus: &Stimulus, number: u16) {
-        let _ = self.senders[stimulus.wire() as usize].send(&[&stimulus.bytes(number)]);
+    pub fn send(&mut self, stimulus: &Stimulus, number: u16) {
+        let (bytes, partial) = stimulus.bytes(number);
+        let wire = stimulus.wire() as usize;
+        let socket = match (stimulus, partial) {
+            (Stimulus::Own(_), _) => self.own.as_mut(),
+            (_, Some(_)) => self.receivers.get_mut(wire),
+            (_, None) => {
+                let _ = self.senders[wire].send(&[&bytes]);
+                return;
+            }
+        };
+        let partial = partial.map(|(start, offset)| Checksum::Partial { start, offset });
+        let offload = Offload { checksum: partial.unwrap_or_default(), gso: None };
+        let payload = Payload::Owned(bytes.into());
+        let mut out = TxBatch::of([TxFrame::new(Destination::Bridge, 0, payload, offload)]);
+        socket.expect("the tunnel of the first host").transmit(&Batch::none(), &mut out, 0..1);
     }
 
     /// Adds what has arrived to an observation. Returns the number of frames.

@@ -83,6 +83,18 @@ pub const NFTABLES: &[Row] = &[
         "nft delete table inet t",
     )
     .harmless(),
+    chain!("an output rule that drops marked packets", "ip", "output priority 0", "meta mark != 0 drop")
+        .harmless(),
+    Row::new(
+        "kube-proxy's rules for marked packets",
+        "nft add table ip k; nft add chain ip k c '{ type nat hook postrouting priority 100; }'
+         nft add rule ip k c meta mark and 0x4000 != 0x4000 return
+         nft add rule ip k c meta mark set meta mark xor 0x4000
+         nft add rule ip k c masquerade fully-random",
+        "nft delete table ip k",
+    )
+    .optional()
+    .harmless(),
     Row::new(
         "Docker's rules for its name server",
         "nft add table ip nat
@@ -143,6 +155,24 @@ pub const IPTABLES: &[Row] = &[
         "legacy iptables, for others",
         "iptables-legacy -A INPUT -p tcp --dport 22 -j DROP; iptables-legacy -A OUTPUT -d 10.9.9.9 -j DROP",
         "iptables-legacy -F INPUT; iptables-legacy -F OUTPUT",
+    )
+    .optional()
+    .harmless(),
+    Row::new(
+        "legacy iptables drops marked packets",
+        "iptables-legacy -t mangle -A POSTROUTING -m mark ! --mark 0 -j DROP",
+        "iptables-legacy -t mangle -D POSTROUTING -m mark ! --mark 0 -j DROP",
+    )
+    .optional()
+    .harmless(),
+    Row::new(
+        "kube-proxy's rules for marked packets, by legacy iptables",
+        "iptables-legacy -t nat -N KUBE-POSTROUTING
+         iptables-legacy -t nat -A POSTROUTING -j KUBE-POSTROUTING
+         iptables-legacy -t nat -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+         iptables-legacy -t nat -A KUBE-POSTROUTING -j MASQUERADE",
+        "iptables-legacy -t nat -F POSTROUTING; iptables-legacy -t nat -F KUBE-POSTROUTING
+         iptables-legacy -t nat -X KUBE-POSTROUTING",
     )
     .optional()
     .harmless(),
