@@ -22,7 +22,7 @@ struct Folder(PathBuf);
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
-        if let Ok(fabric) = Fabric::open(FABRIC) {
+        if let Ok(fabric) = Fabric::open(&FABRIC.parse().unwrap()) {
             fabric.down().unwrap();
         }
     }
