@@ -61,12 +61,6 @@ impl Deref for Name {
     }
 }
 
-impl PartialEq<str> for Name {
-    fn eq(&self, text: &str) -> bool {
-        self.0 == text
-    }
-}
-
 impl TryFrom<String> for Name {
     type Error = String;
 

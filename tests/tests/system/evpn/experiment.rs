@@ -234,7 +234,8 @@ fn ends_of_the_machine(folder: &Folder) -> Vec<Run> {
 
 #[root_test(needs = frr)]
 fn a_run_in_which_vtepd_ends_does_not_count() {
-    let folder = Folder::new("{policy = 'qp-hash'}", "[traffic]\nframes = 500\nrate = 2000");
+    let traffic = "[traffic]\nframes = 500\nrate = 2000";
+    let folder = Folder::new("evpn-vtepd-ends", "{policy = 'qp-hash'}", traffic);
     let kill = |_: &Process| {
         let fabric = Fabric::open(&folder.fabric("out").parse().unwrap()).unwrap();
         let processes = fabric.processes().unwrap();

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Bench, RunError, program_name};
-use crate::daemon;
 use fabric::process::Identity;
 
 /// The programs that are looked at in ContainerLab's containers, where the lab has not started them.
@@ -68,7 +67,8 @@ impl Subjects {
         }
         let leaves = bench.leaves.iter().filter(|_| bench.has_vtepd());
         for leaf in leaves {
-            let metrics = daemon::metrics(&bench.deployed.namespace(leaf)?).unwrap_or_default();
+            let namespace = bench.deployed.namespace(leaf)?;
+            let metrics = fabric::metrics::read(&namespace).unwrap_or_default();
             let is_told = |line: &&str| METRICS.iter().any(|metric| line.starts_with(metric));
             let lines = metrics.lines().filter(is_told).map(str::to_owned).collect();
             all.dataplanes.insert(leaf.clone(), lines);
