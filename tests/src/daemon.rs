@@ -1,5 +1,6 @@
 //! vtepd as a child process, its metrics and its log.
 
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -122,13 +123,35 @@ impl Vtepd {
     }
 
     fn spawn_in(namespace: &Namespace, arguments: &[&str], environment: &[(&str, &Path)]) -> Self {
+        Self::spawn_by(&[], namespace, arguments, environment)
+    }
+
+    /// Starts vtepd by a command, such as setpriv(1), that executes its last words, and waits until
+    /// it is ready.
+    #[must_use]
+    pub fn start_by(command: &[&str], namespace: &Namespace, arguments: &[&str]) -> Self {
+        let mut vtepd = Self::spawn_by(command, namespace, arguments, &[]);
+        vtepd.wait_until_ready();
+        vtepd
+    }
+
+    fn spawn_by(
+        command: &[&str],
+        namespace: &Namespace,
+        arguments: &[&str],
+        environment: &[(&str, &Path)],
+    ) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let log =
             std::env::temp_dir().join(format!("vtepd-story-{}-{number}.log", std::process::id()));
         let file = std::fs::File::create(&log).expect("a file for vtepd's log");
-        let mut command = Command::new(program());
+        let program = program();
+        let words: Vec<&OsStr> =
+            command.iter().map(OsStr::new).chain([program.as_ref()]).collect();
+        let mut command = Command::new(words[0]);
         command
+            .args(&words[1..])
             .args(arguments)
             .args(datapath_for(arguments))
             .env_remove("RUST_LOG")

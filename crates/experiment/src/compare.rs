@@ -150,7 +150,11 @@ pub fn compare(mut before: Results, mut after: Results) -> Comparison {
         let mut others = figures(other);
         for ((figure, of), before) in figures(row) {
             let Some(after) = others.remove(&(figure, of.clone())) else { continue };
-            let noise = before.half_width.hypot(after.half_width).max(figure.least());
+            let least = match figure {
+                Figure::Outage => row.shortest_outage().max(other.shortest_outage()),
+                _ => figure.least(),
+            };
+            let noise = before.half_width.hypot(after.half_width).max(least);
             let counts = !(limited && figure.is_time());
             changes.push(Change {
                 fabric: row.fabric.clone(),
@@ -167,7 +171,9 @@ pub fn compare(mut before: Results, mut after: Results) -> Comparison {
     }
     let disturbed = [&old, &new].map(|summary| {
         let sum = |of: fn(&Row) -> u64| summary.rows.iter().map(of).sum::<u64>();
-        sum(|row| row.lost + row.reordered) as f64 * 1e6 / sum(|row| row.sent).max(1) as f64
+        let disturbed = |row: &Row| row.arrival.map_or(0, |of| of.lost + of.reordered);
+        let sent = |row: &Row| row.arrival.map_or(0, |_| row.sent);
+        sum(disturbed) as f64 * 1e6 / sum(sent).max(1) as f64
     });
     Comparison {
         conditions: before.manifest.differences(&after.manifest),

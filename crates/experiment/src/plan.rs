@@ -156,7 +156,8 @@ pub fn points(experiment: &Experiment) -> Vec<Point> {
     points
 }
 
-/// The name of a fabric: the topology file without folder and `.clab.yml`.
+/// The name of a fabric: the topology file without folder and `.clab.yml`. That of a checked
+/// experiment is a [`Name`](crate::units::Name).
 #[must_use]
 pub fn fabric_name(topology: &Path) -> String {
     let name = topology.file_name().map(|name| name.to_string_lossy().into_owned());

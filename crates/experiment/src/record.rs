@@ -1,6 +1,7 @@
 //! What is known about a run, and about the machine and the programs of all runs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::Sum;
 
 use serde::{Deserialize, Serialize};
 
@@ -82,12 +83,9 @@ pub struct Run {
     pub tiers: Vec<Tier>,
     /// Frames that were sent.
     pub sent: u64,
-    /// Frames that did not arrive, or arrived damaged.
-    pub lost: u64,
-    /// Frames that arrived after a later frame of their queue pair.
-    pub reordered: u64,
-    /// Frames that arrived twice.
-    pub duplicated: u64,
+    /// How numbered frames arrived; absent if none were sent, as in a workload without a failure.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub arrival: Option<Arrival>,
     /// The duration of sending in seconds.
     pub seconds: f64,
     /// The busy share of all CPUs during the run, 0 to 1.
@@ -96,15 +94,20 @@ pub struct Run {
     /// circuits that have a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full: Option<f64>,
-    /// The number of attempts. A run is repeated if routes changed meanwhile.
-    pub attempts: u32,
-    /// The time without traffic after a failure in milliseconds: the mean of the queue pairs that
-    /// the failure hit.
+    /// The earlier attempts of the run, which do not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub discarded: Vec<Discarded>,
+    /// The time without traffic after a failure in milliseconds: the mean of all queue pairs of the
+    /// failed link, also of those that lost no frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<f64>,
     /// The same of the queue pair that the failure hit longest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage_longest: Option<f64>,
+    /// The interval of the frames of a queue pair in milliseconds. A time without traffic is a
+    /// multiple of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage_resolution: Option<f64>,
     /// The iteration of a workload that a failure hit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hit: Option<Hit>,
@@ -114,6 +117,37 @@ pub struct Run {
     /// The results of the jobs beside it, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub jobs: BTreeMap<String, Completion>,
+}
+
+/// An attempt of a run that does not count.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Discarded {
+    /// What happened meanwhile.
+    pub reason: String,
+    /// Whether a program under test ended, or did something else than before. Otherwise the fabric
+    /// did: BGP changed a path.
+    pub failed: bool,
+}
+
+/// How numbered frames arrived.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arrival {
+    /// Frames that did not arrive, or arrived damaged.
+    pub lost: u64,
+    /// Frames that arrived after a later frame of their queue pair.
+    pub reordered: u64,
+    /// Frames that arrived twice.
+    pub duplicated: u64,
+}
+
+impl Sum for Arrival {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, of| Self {
+            lost: sum.lost + of.lost,
+            reordered: sum.reordered + of.reordered,
+            duplicated: sum.duplicated + of.duplicated,
+        })
+    }
 }
 
 /// The iteration of a workload during which something failed.
@@ -345,15 +379,14 @@ pub(crate) mod tests {
                 Tier { role: Role::Spine, links: links("spine", loads) },
             ],
             sent: loads.iter().sum(),
-            lost: 0,
-            reordered: 0,
-            duplicated: 0,
+            arrival: Some(Arrival::default()),
             seconds: 0.1,
             busy: 0.4,
             full: None,
-            attempts: 1,
+            discarded: Vec::new(),
             outage: None,
             outage_longest: None,
+            outage_resolution: None,
             hit: None,
             workload: None,
             jobs: BTreeMap::new(),

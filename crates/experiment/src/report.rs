@@ -8,7 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::file::Experiment;
 use crate::plot;
-use crate::record::Manifest;
+use crate::record::{Discarded, Manifest};
 use crate::summary::Summary;
 use crate::verdict::{Grade, Verdict, verdicts};
 
@@ -174,8 +174,7 @@ impl Report<'_> {
                     (format!("{:.0}", summary.slow * 100.0))
                     " % of the runs were slower than required" }
                 dt { "Repeated runs" }
-                dd { (summary.repeated) " of " (summary.runs)
-                    ", because BGP changed a path meanwhile" }
+                dd { (summary.repeated) " of " (summary.runs) (reasons(summary)) }
             }
             p { "Dataplanes take turns in an order that the seed decides, so that a change of the "
                 "machine meets all of them." }
@@ -187,6 +186,16 @@ impl Report<'_> {
                 code { "lab run experiment.toml --out DIR" } " repeats it from them." }
         }
     }
+}
+
+/// Why runs were repeated.
+fn reasons(summary: &Summary) -> String {
+    let reason = |(of, number): &(Discarded, usize)| match number {
+        1 => of.reason.clone(),
+        number => format!("{} ({number} times)", of.reason),
+    };
+    let reasons: Vec<String> = summary.discarded.iter().map(reason).collect();
+    if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) }
 }
 
 fn figure(NamedChart { chart, .. }: &NamedChart) -> Markup {
@@ -256,6 +265,7 @@ mod tests {
             });
             let mut run = crate::record::Run {
                 workload: workload.clone(),
+                arrival: None,
                 ..run("kernel", 8, 0, &[1, 1, 1, 1])
             };
             let beside = workload.map(|own| Completion { milliseconds: 43.0, ..own });
@@ -274,6 +284,7 @@ mod tests {
             assert!(with.contains(part), "{part}");
         }
         assert!(!page(None).contains("<th>of roofline</th>"));
+        assert!(!with.contains("<th>lost</th>"), "no losses were counted");
     }
 
     #[test]

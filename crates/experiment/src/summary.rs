@@ -9,7 +9,7 @@ use crate::balance::{
 };
 use crate::file::{BINS, Dataplane, Experiment};
 use crate::plan::{Point, fabric_name};
-use crate::record::{Completion, Role, Run};
+use crate::record::{Arrival, Completion, Discarded, Role, Run};
 use crate::statistics::Statistics;
 use crate::units::InnerPort;
 
@@ -33,8 +33,10 @@ pub struct Summary {
     pub busy: f64,
     /// The number of runs.
     pub runs: usize,
-    /// The number of runs that were repeated, because routes changed meanwhile.
+    /// The number of runs that were repeated.
     pub repeated: usize,
+    /// The attempts that do not count, and how often.
+    pub discarded: Vec<(Discarded, usize)>,
 }
 
 /// The runs of one dataplane at one point.
@@ -50,10 +52,8 @@ pub struct Row {
     pub tiers: Vec<TierRow>,
     /// The index of the widest tier.
     pub widest: usize,
-    /// Frames that did not arrive, of all runs.
-    pub lost: u64,
-    /// Frames that arrived after a later frame of their queue pair, of all runs.
-    pub reordered: u64,
+    /// How the numbered frames of all runs arrived; `None` if none were sent.
+    pub arrival: Option<Arrival>,
     /// Frames that were sent, of all runs.
     pub sent: u64,
     /// The expected MMR of the widest tier, if it is known.
@@ -67,6 +67,8 @@ pub struct Row {
     pub outage: Option<Statistics>,
     /// The same of the queue pair that the failure hit longest.
     pub outage_longest: Option<Statistics>,
+    /// The largest interval of the frames of a queue pair, in milliseconds.
+    pub outage_resolution: Option<f64>,
     /// The communication time of the iteration that a failure hit, in milliseconds.
     pub hit: Option<Statistics>,
     /// That of the iterations before it.
@@ -169,6 +171,12 @@ impl Row {
         self.outage.or_else(completion).or_else(|| Some(self.paths()?.mmr))
     }
 
+    /// Shorter times without traffic say nothing: two intervals of a queue pair, in milliseconds.
+    #[must_use]
+    pub fn shortest_outage(&self) -> f64 {
+        2.0 * self.outage_resolution.unwrap_or_default()
+    }
+
     /// The widest tier.
     #[must_use]
     pub fn paths(&self) -> Option<&TierRow> {
@@ -209,13 +217,18 @@ impl Summary {
         });
         let full = runs.iter().filter(|run| run.full.is_some_and(|full| full >= FULL));
         let all = runs.len().max(1) as f64;
+        let mut discarded: BTreeMap<Discarded, usize> = BTreeMap::new();
+        for attempt in runs.iter().flat_map(|run| &run.discarded) {
+            *discarded.entry(attempt.clone()).or_default() += 1;
+        }
         Self {
             rows: groups.iter().filter_map(row).collect(),
             slow: slow.count() as f64 / all,
             full: full.count() as f64 / all,
             busy: runs.iter().map(|run| run.busy).sum::<f64>() / all,
             runs: runs.len(),
-            repeated: runs.iter().filter(|run| run.attempts > 1).count(),
+            repeated: runs.iter().filter(|run| !run.discarded.is_empty()).count(),
+            discarded: discarded.into_iter().collect(),
         }
     }
 
@@ -285,8 +298,7 @@ fn row(
         dataplane: dataplane.label(),
         tiers: rows,
         widest,
-        lost: runs.iter().map(|run| run.lost).sum(),
-        reordered: runs.iter().map(|run| run.reordered).sum(),
+        arrival: runs.iter().map(|run| run.arrival).sum(),
         sent: runs.iter().map(|run| run.sent).sum(),
         expected: expected.filter(|_| workload.is_none()),
         // The flows of a program are not known.
@@ -299,6 +311,7 @@ fn row(
         },
         outage,
         outage_longest: of(|run| run.outage_longest),
+        outage_resolution: runs.iter().filter_map(|run| run.outage_resolution).reduce(f64::max),
         hit: of(|run| Some(run.hit?.milliseconds)),
         hit_usual: of(|run| Some(run.hit?.usual)),
         workload,

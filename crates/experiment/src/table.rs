@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::Run;
+use crate::record::{Arrival, Run};
 use crate::summary::Summary;
 
 /// A field, in quotes if it needs them.
@@ -74,8 +74,10 @@ pub fn runs(runs: &[Run]) -> String {
         "seconds",
         "busy",
         "attempts",
+        "repeated_because",
         "outage_ms",
         "outage_longest_ms",
+        "outage_resolution_ms",
         "hit_ms",
         "usual_ms",
         "completion_ms",
@@ -91,13 +93,16 @@ pub fn runs(runs: &[Run]) -> String {
     let rows = runs.iter().map(|run| {
         let mut line = key(run);
         line.extend([run.unix_time.to_string(), format!("{:.4}", run.mmr())]);
-        line.extend([run.sent, run.lost, run.reordered, run.duplicated].map(|n| n.to_string()));
+        line.push(run.sent.to_string());
+        line.extend(arrival(run.arrival, [|of| of.lost, |of| of.reordered, |of| of.duplicated]));
         line.extend([format!("{:.4}", run.seconds), format!("{:.3}", run.busy)]);
-        line.push(run.attempts.to_string());
+        let reasons: Vec<&str> = run.discarded.iter().map(|of| of.reason.as_str()).collect();
+        line.extend([(reasons.len() + 1).to_string(), reasons.join("; ")]);
         let result = run.workload.as_ref();
         let times = [
             run.outage,
             run.outage_longest,
+            run.outage_resolution,
             run.hit.map(|hit| hit.milliseconds),
             run.hit.map(|hit| hit.usual),
             result.map(|result| result.milliseconds),
@@ -114,6 +119,11 @@ pub fn runs(runs: &[Run]) -> String {
         line
     });
     keyed(&header, rows)
+}
+
+/// Numbers of how frames arrived; empty if they were not counted.
+fn arrival<const N: usize>(of: Option<Arrival>, read: [fn(&Arrival) -> u64; N]) -> [String; N] {
+    read.map(|read| of.map(|of| read(&of).to_string()).unwrap_or_default())
 }
 
 /// The counters in [`runs`] and [`iterations`].
@@ -194,7 +204,7 @@ pub fn jobs(runs: &[Run]) -> String {
 }
 
 /// The columns of [`summary`].
-const SUMMARY: [&str; 36] = [
+const SUMMARY: [&str; 37] = [
     "fabric",
     "queue_pairs",
     "inner_port",
@@ -220,6 +230,7 @@ const SUMMARY: [&str; 36] = [
     "outage_ms_mean",
     "outage_ms_half_width",
     "outage_longest_ms_mean",
+    "outage_resolution_ms",
     "hit_ms_mean",
     "hit_ms_half_width",
     "usual_ms_mean",
@@ -242,6 +253,7 @@ pub fn summary(summary: &Summary) -> String {
     let rows = summary.rows.iter().flat_map(|row| {
         row.tiers.iter().enumerate().map(move |(at, tier)| {
             let widest = at == row.widest;
+            let [lost, reordered] = arrival(row.arrival, [|of| of.lost, |of| of.reordered]);
             vec![
                 row.fabric.clone(),
                 row.point.queue_pairs.get().to_string(),
@@ -263,11 +275,12 @@ pub fn summary(summary: &Summary) -> String {
                 number(tier.range.mean),
                 maybe(tier.gain.map(|(gain, _)| gain)),
                 maybe(tier.gain.map(|(_, half)| half)),
-                row.lost.to_string(),
-                row.reordered.to_string(),
+                lost,
+                reordered,
                 maybe(row.outage.map(|outage| outage.mean)),
                 maybe(row.outage.map(|outage| outage.half_width)),
                 maybe(row.outage_longest.map(|longest| longest.mean)),
+                maybe(row.outage_resolution),
                 maybe(row.hit.map(|hit| hit.mean)),
                 maybe(row.hit.map(|hit| hit.half_width)),
                 maybe(row.hit_usual.map(|usual| usual.mean)),
@@ -317,11 +330,16 @@ mod tests {
             counters,
             ..Completion::default()
         });
+        all[0].arrival = None;
         let each = iterations(&all);
         assert_eq!(each.lines().count(), 3, "{each}");
         let first = ",0,2.000,host2,0.000,0,0.000,0.000,0.250,0.000,9,0,7,0,0,0\n";
         assert!(each.contains(first), "{each}");
         assert!(runs(&all).contains(",1.500,0.875,,0,0,7,0,0,0\n"), "{}", runs(&all));
+        // Of the first, no losses were counted; of the second, none was lost.
+        let counted = |line: usize| runs(&all).lines().nth(line).unwrap().to_owned();
+        assert!(counted(1).contains(",8,,,,0.1000,"), "{}", counted(1));
+        assert!(counted(2).contains(",8,0,0,0,0.1000,"), "{}", counted(2));
         let summarised = summary(&Summary::new(&experiment, &all));
         assert!(summarised.contains(",1.5000,0.8750,"), "{summarised}");
         for (table, count) in [(runs(&all), 3), (summarised.clone(), 5), (each, 3)] {

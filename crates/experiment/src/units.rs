@@ -1,23 +1,32 @@
 //! Values of an experiment file that have a range or a unit. A value out of range is an error at
 //! its line.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::num::NonZeroU16;
+use std::ops::Deref;
+use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A name: 1 to 40 letters, digits, `-` and `.`. The default is the empty name of a variant that
+/// A name of a fabric, node, experiment, variant, job, policy or datapath: 1 to 63 letters, digits,
+/// `-`, `_` and `.`, with a letter or digit first. It is therefore one component of a path, never
+/// `.` or `..`, and never an option of a command. The default is the empty name of a variant that
 /// only the values of a sweep make.
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(try_from = "String", into = "String")]
-#[schemars(extend("pattern" = "^[A-Za-z0-9.-]{1,40}$"))]
+#[schemars(extend("pattern" = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"))]
 pub struct Name(String);
 
 impl Name {
+    /// The most characters. A host name has as many (RFC 1035, section 2.3.4).
+    const MOST: usize = 63;
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -31,16 +40,51 @@ impl fmt::Display for Name {
     }
 }
 
+impl AsRef<Path> for Name {
+    fn as_ref(&self) -> &Path {
+        self.0.as_ref()
+    }
+}
+
+/// Maps with names as keys are asked with text.
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
 impl TryFrom<String> for Name {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
-        if (1..=40).contains(&text.len()) && text.chars().all(allowed) {
-            Ok(Self(text))
-        } else {
-            Err(format!("'{text}' is no name: use 1 to 40 letters, digits, '-' and '.'"))
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+        if begins && text.len() <= Self::MOST && text.chars().all(allowed) {
+            return Ok(Self(text));
         }
+        let shown: String = text.chars().take(Self::MOST).collect();
+        Err(format!(
+            "'{}' is no name: use 1 to {} letters, digits, '-', '_' and '.', with a letter or \
+             digit first",
+            shown.escape_debug(),
+            Self::MOST
+        ))
+    }
+}
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.to_owned().try_into()
     }
 }
 
@@ -278,5 +322,24 @@ impl fmt::Display for InnerPort {
             Self::PerQueuePair => "per-queue-pair",
             Self::SoftRoce => "soft-roce",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_safe_component_of_a_path() {
+        for good in ["a", "3", "scaleacross-qp", "leaf_1.b", &"x".repeat(63)] {
+            assert_eq!(good.parse::<Name>().unwrap().as_str(), good);
+        }
+        let long = "x".repeat(64);
+        let bad = ["", ".", "..", "../x", "../../x", "/tmp/x", "a/b", ".a", "-a", "_a", "a b", "a\nb"];
+        for bad in bad.into_iter().chain(["a\x1b[31m", "a\0", "ü", &long, &"../".repeat(100)]) {
+            let error = bad.parse::<Name>().unwrap_err();
+            assert!(error.contains("is no name") && error.len() < 400, "{bad}: {error}");
+            assert!(!error.chars().any(char::is_control), "{error:?}");
+        }
     }
 }

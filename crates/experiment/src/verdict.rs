@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::file::{Dataplane, Experiment, KERNEL, Measured, Quantity};
-use crate::record::Role;
+use crate::record::{Arrival, Role};
 use crate::statistics::Statistics;
 use crate::summary::{RandomTest, Row, Summary};
 use crate::units::InnerPort;
@@ -58,8 +58,9 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
         verdicts.extend(ports::ports(&label, &rows));
     }
     if !experiment.has_failures() && experiment.workload.is_none() {
-        verdicts.push(frames(summary));
+        verdicts.extend(frames(summary));
     }
+    verdicts.extend(failed(summary));
     if experiment.dataplanes.len() == 1 && !limited {
         verdicts.extend(times::times(summary));
     }
@@ -181,7 +182,12 @@ pub fn measured(wanted: &Measured, summary: &Summary) -> String {
     let values: Vec<f64> = summary.rows.iter().filter(is_wanted).filter_map(value).collect();
     let Some(least) = values.iter().copied().reduce(f64::min) else { return "–".to_owned() };
     let most = values.into_iter().fold(least, f64::max);
+    let shortest = summary.rows.iter().filter(is_wanted).map(Row::shortest_outage);
+    let shortest = shortest.fold(0.0, f64::max);
     match quantity {
+        Quantity::Outage if least < shortest => {
+            format!("less than {}", milliseconds(most.max(shortest)))
+        }
         Quantity::PeakGain => change(least, most),
         Quantity::BusBandwidth if most - least < 0.5 => format!("{most:.0} Mbit/s"),
         Quantity::BusBandwidth => format!("{least:.0} to {most:.0} Mbit/s"),
@@ -208,18 +214,26 @@ pub fn milliseconds(value: f64) -> String {
     }
 }
 
+/// A time without traffic in words. Below two intervals of a queue pair, none is told.
+fn outage(row: &Row, time: f64) -> String {
+    let shortest = row.shortest_outage();
+    match time < shortest {
+        true => format!("less than {}", milliseconds(shortest)),
+        false => milliseconds(time),
+    }
+}
+
 /// How long traffic stops after the failure: a sentence for each point, with all dataplanes.
 fn outages(summary: &Summary) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for rows in summary.rows.chunk_by(|a, b| (&a.fabric, &a.point) == (&b.fabric, &b.point)) {
-        let with = |of: fn(&Row) -> Option<Statistics>| {
+        let with = |of: fn(&Row) -> Option<String>| {
             let times = rows.iter().filter_map(|row| {
-                let time = milliseconds(of(row)?.median);
-                Some(format!("{time} with {}", title(&row.dataplane)))
+                Some(format!("{} with {}", of(row)?, title(&row.dataplane)))
             });
             times.collect::<Vec<_>>().join(", ")
         };
-        let outages = with(|row| row.outage);
+        let outages = with(|row| Some(outage(row, row.outage?.median)));
         if outages.is_empty() {
             continue;
         }
@@ -230,9 +244,11 @@ fn outages(summary: &Summary) -> Vec<Verdict> {
             Some(0 | 1) | None => "one run each".to_owned(),
             Some(count) => format!("medians of up to {count} runs"),
         };
+        let resolution = rows.iter().filter_map(|row| row.outage_resolution).reduce(f64::max);
+        let resolution = resolution.map(|time| format!("; resolution {}", milliseconds(time)));
         let usual: Vec<f64> = rows.iter().filter_map(|row| Some(row.hit_usual?.median)).collect();
         let hit = Statistics::of(&usual, 0.95).map(|usual| {
-            let hit = with(|row| row.hit);
+            let hit = with(|row| Some(milliseconds(row.hit?.median)));
             format!(
                 " The iteration that it hits takes {hit}, instead of {}.",
                 milliseconds(usual.median)
@@ -241,7 +257,8 @@ fn outages(summary: &Summary) -> Vec<Verdict> {
         verdicts.push(Verdict {
             grade: Grade::Note,
             text: format!(
-                "{variant}traffic that the failure hits stops for {outages} ({runs}).{}",
+                "{variant}traffic that the failure hits stops for {outages} ({runs}{}).{}",
+                resolution.unwrap_or_default(),
                 hit.unwrap_or_default()
             ),
         });
@@ -321,16 +338,28 @@ fn placement(label: &str, rows: &[&Row]) -> Vec<Verdict> {
     verdicts
 }
 
-fn frames(summary: &Summary) -> Verdict {
-    let sum = |of: fn(&Row) -> u64| summary.rows.iter().map(of).sum::<u64>();
-    let (sent, lost, reordered) =
-        (sum(|row| row.sent), sum(|row| row.lost), sum(|row| row.reordered));
+/// How the frames arrived; `None` if a run does not say.
+fn frames(summary: &Summary) -> Option<Verdict> {
+    let arrival = summary.rows.iter().map(|row| row.arrival).sum::<Option<Arrival>>()?;
+    let Arrival { lost, reordered, .. } = arrival;
+    let sent: u64 = summary.rows.iter().map(|row| row.sent).sum();
     if lost + reordered == 0 {
         let text = format!("None of {sent} frames was lost or reordered.");
-        return Verdict { grade: Grade::Good, text };
+        return Some(Verdict { grade: Grade::Good, text });
     }
     let text = format!("Of {sent} frames, {lost} were lost and {reordered} were reordered.");
-    Verdict { grade: Grade::Bad, text }
+    Some(Verdict { grade: Grade::Bad, text })
+}
+
+/// That a program under test did not last, which no other figure shows: such runs do not count.
+fn failed(summary: &Summary) -> Option<Verdict> {
+    let failed = summary.discarded.iter().filter(|(of, _)| of.failed);
+    let reasons: Vec<String> =
+        failed.map(|(of, number)| format!("{} ({number} of the runs)", of.reason)).collect();
+    (!reasons.is_empty()).then(|| Verdict {
+        grade: Grade::Bad,
+        text: format!("Runs did not count and were repeated: {}.", reasons.join("; ")),
+    })
 }
 
 fn precision(experiment: &Experiment, summary: &Summary) -> Verdict {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use experiment::units::Name;
 
 use crate::quantities::{circuit_rate, duration, percent};
 
@@ -143,7 +144,7 @@ pub(crate) enum Command {
 pub(crate) struct Which {
     /// Name of the fabric; required if several are running
     #[arg(long)]
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<Name>,
 }
 
 #[derive(Args)]
@@ -161,7 +162,7 @@ pub(crate) struct Up {
     pub(crate) file: PathBuf,
     /// Name of the fabric, instead of the name in the file
     #[arg(long)]
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<Name>,
     /// Stop a running fabric of this name first
     #[arg(long)]
     pub(crate) rebuild: bool,
@@ -182,7 +183,7 @@ pub(crate) struct Up {
 #[derive(Args)]
 pub(crate) struct Down {
     /// Name of the fabric; required if several are running
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<Name>,
     /// Stop all fabrics
     #[arg(long, conflicts_with = "name")]
     pub(crate) all: bool,
@@ -380,7 +381,7 @@ pub(crate) struct Run {
     pub(crate) deployed: bool,
     /// Name of the fabric [default: the name of the experiment; with --deployed, of the topology]
     #[arg(long)]
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<Name>,
     /// The command that the report names to repeat the experiment
     #[arg(long, hide = true)]
     pub(crate) command: Option<String>,
@@ -400,7 +401,7 @@ pub(crate) struct Verify {
     pub(crate) file: PathBuf,
     /// Name of the fabric [default: the name in the file]
     #[arg(long)]
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<Name>,
     /// Also write the results to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,

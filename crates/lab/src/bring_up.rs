@@ -5,6 +5,8 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use experiment::units::Name;
+
 use crate::endpoint::cut_super_frames;
 use crate::fabric::{Fabric, FabricError, HASH_SEED, sysctl_path};
 use crate::frr;
@@ -29,7 +31,7 @@ impl Fabric {
     /// [`FabricError::AlreadyUp`] if a fabric of this name was kept. Otherwise everything that was built so far is removed again.
     pub fn up(
         topology: Topology,
-        name: Option<&str>,
+        name: Option<&Name>,
         report: OnProgress,
     ) -> Result<Self, FabricError> {
         let fabric = Self::create(topology, name, report)?;

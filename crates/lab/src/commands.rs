@@ -78,7 +78,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
 
 fn up(arguments: &Up, output: Output) -> Outcome {
     let topology = Topology::load(&arguments.file)?;
-    let name = arguments.name.as_deref().unwrap_or(&topology.name);
+    let name = arguments.name.as_ref().unwrap_or(&topology.name);
     if Fabric::is_kept(name) && arguments.rebuild {
         Fabric::open(name)?.down()?;
     }
@@ -86,7 +86,7 @@ fn up(arguments: &Up, output: Output) -> Outcome {
     topology.notes.iter().for_each(note);
     let progress = Progress::new();
     let report = |text: &str| progress.report(text);
-    let fabric = Fabric::up(topology, arguments.name.as_deref(), &report)?;
+    let fabric = Fabric::up(topology, arguments.name.as_ref(), &report)?;
     let started = match &vtepd {
         Some(program) => lab::leaves::start_sidecars(&fabric, program)?,
         None => Vec::new(),
@@ -156,7 +156,7 @@ fn down(arguments: &Down) -> Outcome {
         }
         return first;
     }
-    open(arguments.name.as_deref())?.down()?;
+    open(arguments.name.as_ref())?.down()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -177,7 +177,7 @@ struct NodeLine {
 }
 
 fn inspect(which: &Which, output: Output) -> Outcome {
-    inspect_fabric(&open(which.name.as_deref())?, output)
+    inspect_fabric(&open(which.name.as_ref())?, output)
 }
 
 fn inspect_fabric(fabric: &Fabric, output: Output) -> Outcome {
@@ -208,13 +208,13 @@ fn inspect_fabric(fabric: &Fabric, output: Output) -> Outcome {
 }
 
 fn exec(arguments: &Exec) -> Outcome {
-    let node = open(arguments.which.name.as_deref())?.node(&arguments.node)?;
+    let node = open(arguments.which.name.as_ref())?.node(&arguments.node)?;
     let status = node.status(&arguments.command)?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
 fn show_counters(arguments: &Counters, output: Output) -> Outcome {
-    let fabric = open(arguments.which.name.as_deref())?;
+    let fabric = open(arguments.which.name.as_ref())?;
     let mut all = BTreeMap::new();
     for node in fabric.nodes() {
         let own = fabric

@@ -99,7 +99,7 @@ impl Deployed {
                 return Ok(Self::new(topology, prefix));
             }
         }
-        Err(DeployedError::NotUp(name))
+        Err(DeployedError::NotUp(name.to_string()))
     }
 
     /// The topology of the fabric.

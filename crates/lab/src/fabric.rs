@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use experiment::units::Name;
 use nix::sys::signal::Signal;
 
 use crate::deployed::{Deployed, DeployedError};
@@ -35,6 +36,9 @@ pub enum FabricError {
     /// The state on disk cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
+    /// The name of the fabric with ContainerLab's prefix is too long.
+    #[error("{0}")]
+    Name(String),
     /// There is no fabric of that name.
     #[error(
         "fabric '{0}' is not running: start it with 'lab up FILE'; 'lab list' names those that run"
@@ -101,7 +105,7 @@ pub enum FabricError {
 /// [`Fabric::keep`] was called.
 #[derive(Debug)]
 pub struct Fabric {
-    name: String,
+    name: Name,
     topology: Topology,
     state: State,
     /// Whether its nodes are containers of ContainerLab. Then the lab only records what it starts
@@ -116,7 +120,7 @@ impl Fabric {
     /// is removed first.
     pub(crate) fn create(
         mut topology: Topology,
-        name: Option<&str>,
+        name: Option<&Name>,
         report: OnProgress,
     ) -> Result<Self, FabricError> {
         let frr_root = frr_root::from_environment().map_err(FabricError::FrrRoot)?;
@@ -127,7 +131,7 @@ impl Fabric {
         let lock = State::lock(&name)?;
         let state = State::of(&name);
         if state.is_kept() {
-            return Err(FabricError::AlreadyUp(name));
+            return Err(FabricError::AlreadyUp(name.to_string()));
         }
         if let Ok(earlier) = state.topology() {
             report("removing the fabric of an earlier run")?;
@@ -149,11 +153,11 @@ impl Fabric {
         if !deployed.is_containerlab() {
             return Self::open(&topology.name);
         }
-        let name = format!("clab-{}", topology.name);
+        let name: Name = format!("clab-{}", topology.name).parse().map_err(FabricError::Name)?;
         let lock = State::lock(&name)?;
         let state = State::of(&name);
         if state.is_kept() {
-            return Err(FabricError::AlreadyUp(name));
+            return Err(FabricError::AlreadyUp(name.to_string()));
         }
         if let Ok(earlier) = state.topology() {
             remove(&name, &state, &earlier)?;
@@ -170,15 +174,20 @@ impl Fabric {
     ///
     /// # Errors
     /// [`FabricError::NotUp`].
-    pub fn open(name: &str) -> Result<Self, FabricError> {
+    pub fn open(name: &Name) -> Result<Self, FabricError> {
         let state = State::of(name);
-        let topology = state.topology().map_err(|_| FabricError::NotUp(name.to_owned()))?;
-        Ok(Self { name: name.to_owned(), topology, state, containers: false, lock: None })
+        let topology = state.topology().map_err(|error| match error {
+            StateError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                FabricError::NotUp(name.to_string())
+            }
+            error => error.into(),
+        })?;
+        Ok(Self { name: name.clone(), topology, state, containers: false, lock: None })
     }
 
     /// The names of all fabrics that are up, including those that a killed process left.
     #[must_use]
-    pub fn list() -> Vec<String> {
+    pub fn list() -> Vec<Name> {
         State::list()
     }
 
@@ -195,7 +204,7 @@ impl Fabric {
     /// Whether a fabric of that name was kept by [`Fabric::keep`]. A fabric that a killed process
     /// left is not kept.
     #[must_use]
-    pub fn is_kept(name: &str) -> bool {
+    pub fn is_kept(name: &Name) -> bool {
         State::of(name).is_kept()
     }
 
@@ -215,7 +224,7 @@ impl Fabric {
 
     /// The name of the fabric.
     #[must_use]
-    pub fn name(&self) -> &str {
+    pub fn name(&self) -> &Name {
         &self.name
     }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use experiment::units::Name;
 
 use crate::arguments::Which;
 use crate::quantities::{circuit_rate, duration, percent};
@@ -41,7 +42,7 @@ pub(crate) struct New {
     pub(crate) no_vtepd: bool,
     /// Name of the fabric [default: the name of the directory]
     #[arg(long)]
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<Name>,
 }
 
 #[derive(Args)]

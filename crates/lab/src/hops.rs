@@ -1,6 +1,8 @@
 //! The path of a flow between two hosts, router by router, from the routers' own answers: vtepd's
 //! explanation on the leaf, and `ip route get` in each router's namespace.
 
+mod show;
+
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
@@ -113,6 +115,15 @@ pub struct Hop {
     pub circuit: Option<String>,
 }
 
+/// A path that a queue pair can get.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Candidate {
+    /// The outer source port.
+    pub outer_port: u16,
+    /// The routers in their order, with both leaves.
+    pub hops: Vec<Hop>,
+}
+
 /// The path of a flow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Hops {
@@ -126,12 +137,17 @@ pub struct Hops {
     pub local: Ipv4Addr,
     /// The receiving leaf's VTEP.
     pub vtep: Ipv4Addr,
-    /// The outer source port; `None` if both hosts are at one leaf.
+    /// Whether the path is decided. `qp-pin` places a queue pair when it sends its first frame.
+    pub placed: bool,
+    /// The outer source port; `None` if both hosts are at one leaf, or the path is not decided.
     pub outer_port: Option<u16>,
     /// The policy that chose it, and the fields that it looked at.
     pub decision: Option<String>,
-    /// The routers in their order, with both leaves.
+    /// The routers in their order, with both leaves; empty if the path is not decided.
     pub hops: Vec<Hop>,
+    /// The paths that a queue pair can get that is not placed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<Candidate>,
     /// vtepd's explanation, as vtepctl prints it.
     pub explanation: Option<Value>,
 }
@@ -157,6 +173,20 @@ struct Copy {
     source_port: u16,
     dropped: Option<Drop>,
     route: Option<Route>,
+    placement: Option<Placement>,
+}
+
+#[derive(Deserialize)]
+struct Placement {
+    state: String,
+    reason: String,
+    paths: Vec<KnownPath>,
+}
+
+#[derive(Deserialize)]
+struct KnownPath {
+    uplink: String,
+    source_ports: Vec<u16>,
 }
 
 #[derive(Deserialize)]
@@ -202,37 +232,52 @@ pub fn follow(deployed: &Deployed, flow: &Flow) -> Result<Hops, HopsError> {
         vni: from.vni,
         local: from.vtep,
         vtep: to.vtep,
-        outer_port: flow.outer_port,
+        placed: true,
+        outer_port: None,
         decision: None,
         hops: Vec::new(),
+        paths: Vec::new(),
         explanation: None,
     };
-    let mut first = None;
-    if from.leaf != to.leaf && flow.outer_port.is_none() {
-        first = trace.explain(&mut hops)?;
-    }
-    let Some(port) = hops.outer_port.filter(|_| from.leaf != to.leaf) else {
+    if from.leaf == to.leaf {
         // The leaf's bridge forwards it.
         hops.hops.push(Hop::new(&from.leaf, near, far));
         return Ok(hops);
-    };
-    let first = match first {
-        Some(route) => {
-            Answer { kind: None, gateway: Some(route.gateway), via: None, dev: route.uplink }
-        }
-        None => trace.ask(&from.leaf, None, port)?,
-    };
-    trace.through(&mut hops, port, near, first)?;
-    match hops.hops.last_mut() {
-        Some(last) if last.node == to.leaf => last.leaves = far,
-        last => {
-            let node = last.map_or_else(String::new, |last| last.node.clone());
-            let reason =
-                format!("{} is its own address, but {} is at {}", to.vtep, to.end.node, to.leaf);
-            return Err(HopsError::Ends { node, reason });
-        }
     }
+    let (port, first) = match flow.outer_port {
+        Some(port) => (port, None),
+        None => match trace.explain(&mut hops)? {
+            Chosen::Port(port, route) => (port, route.map(Answer::from)),
+            Chosen::OneOf(paths) => {
+                hops.placed = false;
+                for KnownPath { uplink, source_ports } in paths {
+                    let Some(outer_port) = source_ports.first().copied() else { continue };
+                    let first = Answer { kind: None, gateway: None, via: None, dev: uplink };
+                    let hops_of = trace.through(outer_port, &near, first, &far)?;
+                    hops.paths.push(Candidate { outer_port, hops: hops_of });
+                }
+                return Ok(hops);
+            }
+        },
+    };
+    let first = first.map_or_else(|| trace.ask(&from.leaf, None, port), Ok)?;
+    hops.outer_port = Some(port);
+    hops.hops = trace.through(port, &near, first, &far)?;
     Ok(hops)
+}
+
+/// What the sending leaf's vtepd has chosen for a flow.
+enum Chosen {
+    /// The outer source port, and the next hop if vtepd chooses that, too.
+    Port(u16, Option<Route>),
+    /// Nothing yet. The queue pair gets one of these paths.
+    OneOf(Vec<KnownPath>),
+}
+
+impl From<Route> for Answer {
+    fn from(Route { uplink, gateway }: Route) -> Self {
+        Self { kind: None, gateway: Some(gateway), via: None, dev: uplink }
+    }
 }
 
 impl Hop {
@@ -266,9 +311,8 @@ struct Trace<'a> {
 }
 
 impl Trace<'_> {
-    /// Asks the sending leaf's vtepd for the outer source port. Returns its next hop, if vtepd
-    /// chooses that, too.
-    fn explain(&self, hops: &mut Hops) -> Result<Option<Route>, HopsError> {
+    /// Asks the sending leaf's vtepd what it has chosen.
+    fn explain(&self, hops: &mut Hops) -> Result<Chosen, HopsError> {
         let Self { flow, from, to, .. } = self;
         let text = |value: &dyn std::fmt::Display| value.to_string();
         let mut words = vec![flow.vtepctl.display().to_string(), "--output".into(), "json".into()];
@@ -313,9 +357,9 @@ impl Trace<'_> {
         if copy.source_port == 0 {
             return Err(HopsError::KernelsPort { leaf: leaf() });
         }
-        hops.outer_port = Some(copy.source_port);
-        hops.decision = Some(format!("{} by {}", copy.policy, copy.key));
-        Ok(copy.route)
+        let (decision, chosen) = copy.chosen();
+        hops.decision = Some(decision);
+        Ok(chosen)
     }
 
     /// Asks a router for its next hop. `arrives` is the interface by which the packet arrives;
@@ -341,30 +385,55 @@ impl Trace<'_> {
         })
     }
 
-    /// Goes from router to router, until one has the VTEP's address.
+    /// Goes from router to router, until one has the VTEP's address. `near` and `far` are the
+    /// leaves' ports of the hosts.
     fn through(
         &self,
-        hops: &mut Hops,
         port: u16,
-        mut arrives: String,
+        near: &str,
         mut answer: Answer,
-    ) -> Result<(), HopsError> {
-        let mut node = self.from.leaf.clone();
+        far: &str,
+    ) -> Result<Vec<Hop>, HopsError> {
+        let mut hops: Vec<Hop> = Vec::new();
+        let (mut node, mut arrives) = (self.from.leaf.clone(), near.to_owned());
         while answer.kind.as_deref() != Some("local") {
             let ends = |reason: &str| HopsError::Ends { node: node.clone(), reason: reason.into() };
-            if hops.hops.len() >= MOST_ROUTERS {
+            if hops.len() >= MOST_ROUTERS {
                 return Err(ends("the packet goes in a circle"));
             }
             let end = Endpoint { node: node.clone(), interface: answer.dev.clone() };
             let (far, circuit) = far_end(self.deployed.topology(), &end)
                 .ok_or_else(|| ends(&format!("no link of the topology ends at {end}")))?;
             let gateway = answer.gateway.or(answer.via.map(|via| via.host));
-            hops.hops.push(Hop { gateway, circuit, ..Hop::new(&node, arrives, answer.dev) });
+            hops.push(Hop { gateway, circuit, ..Hop::new(&node, arrives, answer.dev) });
             (node, arrives) = (far.node, far.interface);
             answer = self.ask(&node, Some(&arrives), port)?;
         }
-        hops.hops.push(Hop::new(&node, arrives, String::new()));
-        Ok(())
+        let to = self.to;
+        if node != to.leaf {
+            let reason =
+                format!("{} is its own address, but {} is at {}", to.vtep, to.end.node, to.leaf);
+            return Err(HopsError::Ends { node, reason });
+        }
+        hops.push(Hop::new(&node, arrives, far.to_owned()));
+        Ok(hops)
+    }
+}
+
+impl Copy {
+    /// The policy with the fields that it looked at, and what it has chosen.
+    fn chosen(self) -> (String, Chosen) {
+        let decision = format!("{} by {}", self.policy, self.key);
+        match self.placement {
+            Some(Placement { state, paths, .. }) if state == "new" => {
+                (decision, Chosen::OneOf(paths))
+            }
+            Some(Placement { state, reason, .. }) if state == "hashed" => {
+                let decision = format!("{decision}, as qp-hash: {reason}");
+                (decision, Chosen::Port(self.source_port, self.route))
+            }
+            _ => (decision, Chosen::Port(self.source_port, self.route)),
+        }
     }
 }
 
@@ -374,63 +443,5 @@ fn far_end(topology: &Topology, end: &Endpoint) -> Option<(Endpoint, Option<Stri
     Some((wire.far(end)?.clone(), wire.circuit_name()))
 }
 
-impl std::fmt::Display for Hops {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { from, to, vni, local, vtep, hops, .. } = self;
-        writeln!(f, "{from} to {to}, VNI {vni}")?;
-        let width = hops.iter().map(|hop| hop.node.len()).max().unwrap_or_default();
-        for (index, Hop { node, arrives, leaves, gateway, circuit }) in hops.iter().enumerate() {
-            write!(f, "  {node:width$}  {arrives} to {leaves}")?;
-            if let Some(gateway) = gateway {
-                write!(f, ", next hop {gateway}")?;
-            }
-            if let Some(circuit) = circuit {
-                write!(f, ", circuit {circuit}")?;
-            }
-            if let (0, Some(port)) = (index, self.outer_port.filter(|_| hops.len() > 1)) {
-                write!(f, "\n  {:width$}  {local}:{port} > {vtep}:{PORT_VXLAN}", "")?;
-                if let Some(decision) = &self.decision {
-                    write!(f, ", {decision}")?;
-                }
-            }
-            writeln!(f)?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_circuit_is_a_part_of_its_wire() {
-        let file =
-            concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/containerlab/scaleacross.clab.yml");
-        let topology = Topology::load(file.as_ref()).unwrap();
-        let far = |text: &str| {
-            let (node, interface) = text.split_once(':').unwrap();
-            let end = Endpoint { node: node.into(), interface: interface.into() };
-            far_end(&topology, &end).map(|(far, circuit)| (far.to_string(), circuit))
-        };
-        let circuit = |name: &str| Some(name.to_owned());
-        assert_eq!(far("leaf1:up2"), Some(("spine2:dn1".into(), None)));
-        assert_eq!(far("spine1:dci2"), Some(("spine4:dci1".into(), circuit("wan a2:b2"))));
-        assert_eq!(far("spine4:dci1"), Some(("spine1:dci2".into(), circuit("wan a2:b2"))));
-        assert_eq!(far("leaf1:up9"), None);
-    }
-
-    #[test]
-    fn answers_of_ip() {
-        let one = |text: &str| serde_json::from_str::<Vec<Answer>>(text).unwrap().remove(0);
-        let on = one(
-            r#"[{"dst":"10.0.1.2","from":"10.0.1.1","gateway":"10.1.0.7","dev":"dn2","iif":"dn1"}]"#,
-        );
-        assert_eq!((on.kind, on.gateway.as_deref(), &*on.dev), (None, Some("10.1.0.7"), "dn2"));
-        let via =
-            one(r#"[{"dst":"10.0.1.2","via":{"family":"inet6","host":"fe80::1"},"dev":"up1"}]"#);
-        assert_eq!(via.via.unwrap().host, "fe80::1");
-        let own = one(r#"[{"type":"local","dst":"10.0.1.2","dev":"lo","iif":"up1"}]"#);
-        assert_eq!(own.kind.as_deref(), Some("local"));
-    }
-}
+mod tests;

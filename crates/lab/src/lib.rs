@@ -10,12 +10,14 @@
 //! - [`graph`]: a picture of the fabric with the load on its links
 //! - [`packet`], [`arp`], [`roce`], [`stream`]: traffic between hosts
 //! - [`daemon`]: vtepd on a node; [`leaves`]: on all leaves
-//! - [`owner`]: files for the user who called sudo
+//! - [`owner`]: files for the user who called sudo; `abstract_socket`: who is at the other end of a
+//!   socket
 //! - [`endpoint`]: a RoCE endpoint with reliable connections on an interface
 //! - [`workload`]: collective operations of distributed training between hosts
 //! - [`demo`], [`run`], [`verify`], [`wan`]: the commands of the same names; `machine` describes
 //!   where they measured
 
+mod abstract_socket;
 mod bring_up;
 mod changes;
 mod converge;

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
                 cause = error.source();
             }
             // A closed standard error is no error.
-            let _ = std::io::stderr().write_all(text.as_bytes());
+            let _ = std::io::stderr().write_all(terminal::escape_lines(&text).as_bytes());
             ExitCode::from(if output::interrupted() { 130 } else { 1 })
         }
     }

@@ -13,8 +13,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use experiment::units::Name;
 use serde::Serialize;
 
+use crate::owner::Folder;
 use layout::Layout;
 
 /// The most leaves, spines or hosts in all sites together. Each has a number in one byte of its
@@ -52,9 +54,6 @@ pub enum NewError {
         /// The limit.
         least: usize,
     },
-    /// The name cannot be a part of the name of a namespace.
-    #[error("'{0}' is no name: use letters, digits and '-', and give it with --name")]
-    Name(String),
     /// The directory has files.
     #[error("{} is not empty: name another directory, or empty it", .0.display())]
     NotEmpty(PathBuf),
@@ -73,7 +72,7 @@ pub enum NewError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The name of the fabric.
-    pub name: String,
+    pub name: Name,
     /// The number of sites (data centres).
     pub sites: usize,
     /// The number of leaves in each site.
@@ -94,7 +93,7 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Written {
     /// The name of the fabric.
-    pub name: String,
+    pub name: Name,
     /// The topology file.
     pub topology: PathBuf,
     /// The number of leaves, spines and hosts, and of links between them.
@@ -110,13 +109,8 @@ pub struct Written {
 }
 
 impl Plan {
-    /// Checks the numbers and the name.
+    /// Checks the numbers.
     fn check(&self) -> Result<(), NewError> {
-        let named = !self.name.is_empty()
-            && self.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-        if !named {
-            return Err(NewError::Name(self.name.clone()));
-        }
         let least = [
             ("sites", self.sites, 1),
             ("spines", self.spines, 1),
@@ -144,7 +138,7 @@ impl Plan {
     /// The files, by their paths below the directory.
     ///
     /// # Errors
-    /// [`NewError::TooLarge`], [`NewError::TooSmall`], [`NewError::Name`].
+    /// [`NewError::TooLarge`], [`NewError::TooSmall`].
     pub fn files(&self) -> Result<Vec<(PathBuf, String)>, NewError> {
         self.check()?;
         let layout = Layout::new(self);
@@ -170,18 +164,13 @@ impl Plan {
             let path = path.to_owned();
             |source| NewError::Write { path, source }
         };
-        std::fs::create_dir_all(directory).map_err(write_error(directory))?;
-        let mut entries = std::fs::read_dir(directory).map_err(write_error(directory))?;
-        if entries.next().is_some() {
+        let folder = Folder::open(directory).map_err(write_error(directory))?;
+        if !folder.is_empty().map_err(write_error(directory))? {
             return Err(NewError::NotEmpty(directory.to_owned()));
         }
         for (name, text) in files {
-            let path = directory.join(name);
-            std::fs::write(&path, text).map_err(write_error(&path))?;
-            // The files belong to the user who called sudo.
-            crate::owner::give_to_user(&path).map_err(write_error(&path))?;
+            folder.write(&name, text.as_bytes()).map_err(write_error(&directory.join(name)))?;
         }
-        crate::owner::give_to_user(directory).map_err(write_error(directory))?;
         let layout = Layout::new(self);
         let mut paths = vec![self.spines];
         if self.sites > 1 {

@@ -4,7 +4,6 @@
 use std::error::Error;
 use std::fmt;
 use std::io::{self, IsTerminal, Write as _};
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use lab::progress::Interrupted;
 use serde::Serialize;
+use terminal::{escape, escape_lines};
 
 /// The result of a command.
 pub(crate) type Outcome = Result<ExitCode, Box<dyn Error>>;
@@ -43,7 +43,7 @@ impl Progress {
     }
 
     pub(crate) fn report(&self, text: &str) -> Result<(), Interrupted> {
-        let seconds = self.start.elapsed().as_secs();
+        let (seconds, text) = (self.start.elapsed().as_secs(), &*escape(text));
         if std::io::stderr().is_terminal() {
             self.bar.set_message(format!("{seconds:>3} s  {text}"));
         } else if self.is_new(text) {
@@ -68,7 +68,7 @@ impl Drop for Progress {
 
 /// Prints a line. It is no error if the reader has closed the pipe (`lab list | head -1`).
 pub(crate) fn print(line: impl fmt::Display) -> io::Result<()> {
-    match writeln!(io::stdout(), "{line}") {
+    match writeln!(io::stdout(), "{}", escape_lines(&line.to_string())) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
@@ -82,11 +82,5 @@ pub(crate) fn print_json(value: &impl Serialize) -> Outcome {
 /// Prints a note for the user on standard error.
 pub(crate) fn note(text: impl fmt::Display) {
     // A closed standard error is no error.
-    let _ = writeln!(io::stderr(), "lab: {text}");
-}
-
-/// Writes a file and gives it to the user who called sudo.
-pub(crate) fn write_for_user(path: &Path, text: &[u8]) -> std::io::Result<()> {
-    std::fs::write(path, text)?;
-    lab::owner::give_to_user(path)
+    let _ = writeln!(io::stderr(), "lab: {}", escape_lines(&text.to_string()));
 }

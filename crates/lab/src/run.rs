@@ -10,19 +10,20 @@ mod program;
 mod schema;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use experiment::file::{Repetitions, Source};
 use experiment::plan::{Key, Turn, fabric_name};
 use experiment::record::Manifest;
 use experiment::statistics::Statistics;
+use experiment::units::Name;
 use experiment::verdict::{Verdict, verdicts};
 use experiment::{Experiment, Plan, Run, Summary};
 
 use crate::fabric::Fabric;
 use crate::machine;
-use crate::progress::{Interrupted, OnProgress};
+use crate::progress::OnProgress;
 use bench::Bench;
 use directory::Directory;
 use inputs::Inputs;
@@ -47,7 +48,7 @@ pub struct Settings {
     /// The vtepd executable.
     pub vtepd: PathBuf,
     /// The name of the fabric; `None` for the name of the experiment.
-    pub fabric: Option<String>,
+    pub fabric: Option<Name>,
     /// The command that repeats the experiment, for the report.
     pub command: String,
 }
@@ -150,9 +151,9 @@ impl Session<'_> {
                 continue;
             }
             let name = self.settings.fabric.clone();
-            let name = name.unwrap_or_else(|| self.experiment.name.to_string());
+            let name = name.unwrap_or_else(|| self.experiment.name.clone());
             if !self.settings.deployed && Fabric::is_kept(&name) {
-                return Err(RunError::FabricIsUp(name));
+                return Err(RunError::FabricIsUp(name.to_string()));
             }
             let verb = if self.settings.deployed { "using" } else { "starting" };
             (self.report)(&format!("{verb} the fabric {}", fabric_name(topology)))?;
@@ -192,12 +193,7 @@ impl Session<'_> {
                 dataplane.label()
             ))?;
             for key in keys {
-                bench.switch(dataplane, key.seed, self.report)?;
-                bench.vary(&key, self.report)?;
-                let run = bench.measure(key, self.report, self.interrupted)?;
-                if self.interrupted.load(Ordering::Relaxed) {
-                    return Err(Interrupted.into());
-                }
+                let run = bench.measure(dataplane, &key, self.report, self.interrupted)?;
                 directory.append(run)?;
                 done += 1;
             }
@@ -251,7 +247,7 @@ mod tests {
         serde_json::from_value(serde_json::json!({
             "fabric": "f", "dataplane": "d", "queue_pairs": 4, "inner_port": "constant",
             "repetition": repetition, "seed": 1, "unix_time": 2, "sent": load + 2, "lost": 0,
-            "reordered": 0, "duplicated": 0, "seconds": 0.1, "busy": 0.4, "attempts": 1,
+            "reordered": 0, "duplicated": 0, "seconds": 0.1, "busy": 0.4,
             "tiers": [{ "role": "spine", "links": { "a": load, "b": 2 } }],
         }))
         .unwrap()

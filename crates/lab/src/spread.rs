@@ -106,6 +106,22 @@ impl Paths {
         self.tiers.iter().flatten().find(named).map(|counter| &counter.near)
     }
 
+    /// The share of the traffic that passes the links with these sending ends, 0 to 1; the largest of
+    /// the tiers.
+    pub(crate) fn share(
+        &self,
+        loads: &BTreeMap<String, u64>,
+        is_one: impl Fn(&Endpoint) -> bool,
+    ) -> f64 {
+        let sum = |tier: &[Counter], is_one: &dyn Fn(&Endpoint) -> bool| {
+            let own = tier.iter().filter(|counter| is_one(&counter.near));
+            let load = |of: &Counter| loads.get(&of.end.to_string()).copied().unwrap_or_default();
+            own.map(load).sum::<u64>() as f64
+        };
+        let of = |tier: &Vec<Counter>| sum(tier, &is_one) / sum(tier, &|_| true).max(1.0);
+        self.tiers.iter().map(of).fold(0.0, f64::max)
+    }
+
     /// The links on the path that lead into a circuit, each with the interface of the circuit.
     pub(crate) fn circuits(&self, topology: &Topology) -> BTreeMap<Endpoint, Endpoint> {
         let ports: BTreeSet<Endpoint> = topology.circuits().flatten().collect();

@@ -1,6 +1,7 @@
 //! The command line of workloads and RoCE connections.
 
 use clap::{Args, ValueEnum};
+use experiment::units::Name;
 use lab::endpoint::Kind;
 use lab::workload::{Collective, Compute, Dealing};
 use roce::{Settings, SourcePort, dcqcn};
@@ -91,7 +92,7 @@ pub(crate) struct Workload {
     pub(crate) file: Option<std::path::PathBuf>,
     /// Name of the fabric; required if several are running
     #[arg(long)]
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<Name>,
     /// The hosts are network namespaces, not nodes of a fabric
     #[arg(long)]
     pub(crate) namespaces: bool,
@@ -155,7 +156,7 @@ pub(crate) struct Bench {
 pub(crate) struct Place {
     /// Name of the fabric; required if several are running
     #[arg(long)]
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<Name>,
     /// Host [default: the namespace in which lab is started]
     #[arg(long)]
     pub(crate) node: Option<String>,

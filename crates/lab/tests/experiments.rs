@@ -145,3 +145,66 @@ fn the_shipped_schema_is_up_to_date() {
     let found = fs::read_to_string(&file).unwrap();
     assert_eq!(found, text, "run VTEPD_UPDATE_DOCS=1 cargo test -p lab --test experiments");
 }
+
+const GUIDE: &str = include_str!("../../../docs/guide/experiments.md");
+
+/// The examples of the guide that begin with this line.
+fn examples(first: &str) -> Vec<String> {
+    let blocks = GUIDE.split("\n```\n").flat_map(|text| text.split("\n```toml\n"));
+    blocks.filter(|block| block.starts_with(first)).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_experiments_of_the_guide_are_valid() {
+    let all = examples("name = ");
+    assert_eq!(all.len(), 2);
+    for text in all {
+        let topology = folder().join("../containerlab/scaleacross.clab.yml");
+        let topology = format!("[\"{}\"]", topology.display());
+        let text = text
+            .replace("[\"fabric.clab.yml\"]", &topology)
+            .replace("[\"scaleacross.clab.yml\"]", &topology);
+        assert_eq!(parse(&text), Ok(()), "{text}");
+    }
+    let failures = &examples("[[failure]]")[0];
+    let file = shipped().into_iter().find(|(path, _)| path.ends_with("scaleacross-qp.toml"));
+    assert_eq!(parse(&format!("{}\n{failures}", file.unwrap().1)), Ok(()));
+}
+
+/// An iperf3 that reaches no server at first, and then ends with status 0, as that of Debian 12.
+const IPERF3: &str = r#"#!/bin/sh
+echo "$@" >>"$CALLS"
+if [ "$(wc -l <"$CALLS")" -lt 3 ]; then
+  echo '{"start": {}, "end": {}, "error": "unable to connect to server"}'
+else
+  echo '{"end": {"sum_received": {"seconds": 0.25}}}'
+fi
+"#;
+
+#[test]
+fn the_script_of_the_guide_waits_for_its_server() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let [script] = examples("#!/bin/sh\n").try_into().unwrap();
+    let place = std::env::temp_dir().join(format!("lab-guide-{}", std::process::id()));
+    fs::create_dir(&place).unwrap();
+    for (name, text) in [("script", script.as_str()), ("iperf3", IPERF3)] {
+        fs::write(place.join(name), text).unwrap();
+        fs::set_permissions(place.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let run = |rank: &str| {
+        let mut command = std::process::Command::new("timeout");
+        command.args(["20", "./script"]).current_dir(&place).env("CALLS", place.join("calls"));
+        command.env("PATH", format!("{}:{}", place.display(), std::env::var("PATH").unwrap()));
+        command.envs([("LAB_RANK", rank), ("LAB_BYTES", "1000"), ("LAB_ADDRESSES", "10.0.0.1,10.0.0.2")]);
+        let output = command.output().unwrap();
+        let calls = fs::read_to_string(place.join("calls")).unwrap_or_default();
+        let _ = fs::remove_file(place.join("calls"));
+        (String::from_utf8(output.stdout).unwrap(), calls, output.status.success())
+    };
+    let client = run("0");
+    let server = run("1");
+    fs::remove_dir_all(&place).unwrap();
+    let call = "-J -n 1000 -c 10.0.0.2\n";
+    assert_eq!(client, ("{\"seconds\":0.25}\n".to_owned(), call.repeat(3), true));
+    assert_eq!((server.1.as_str(), server.2), ("-s\n", true));
+}

@@ -1,13 +1,13 @@
 //! `GET /metrics`, on a thread of its own, so that scrapes do not delay forwarding.
 //!
-//! The number of connections is limited, and each has a time limit. If there are too many, the
-//! oldest is closed. Connections that send nothing therefore do not block others. A connection
-//! serves one request.
+//! The number of connections is limited, also that of each client, and each connection has a time
+//! limit. If there are too many, the oldest of the client that has most is closed. A client whose
+//! connections send nothing therefore blocks no other. A connection serves one request.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,6 +20,8 @@ use tokio::time::{sleep, timeout};
 
 /// Maximum number of connections at a time.
 const CONNECTIONS: usize = 64;
+/// Maximum number of connections of one client.
+const OF_CLIENT: usize = 8;
 /// Maximum length of a request's head, in bytes.
 const HEAD: usize = 8192;
 /// How long a client may take to send its request.
@@ -133,21 +135,40 @@ where
     T: Fn() -> Result<String, fmt::Error> + Send + Sync + 'static,
 {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
-    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    let mut open: VecDeque<(IpAddr, AbortHandle)> = VecDeque::new();
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, from)) = listener.accept().await else {
             sleep(PAUSE).await;
             continue;
         };
-        open.retain(|connection| !connection.is_finished());
-        if open.len() >= CONNECTIONS
-            && let Some(oldest) = open.pop_front()
-        {
-            oldest.abort();
+        open.retain(|(_, connection)| !connection.is_finished());
+        let from = client(from.ip());
+        let clients: Vec<IpAddr> = open.iter().map(|(client, _)| *client).collect();
+        if let Some((_, excess)) = excess(&clients, from).and_then(|at| open.remove(at)) {
+            excess.abort();
         }
         let text = Arc::clone(&text);
-        open.push_back(tokio::spawn(answer(stream, text)).abort_handle());
+        open.push_back((from, tokio::spawn(answer(stream, text)).abort_handle()));
     }
+}
+
+/// What counts as one client: an IPv4 address, or the /64 of an IPv6 address.
+fn client(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
+    }
+}
+
+/// The index of the connection to close for a new one of a client. `open`: the clients of the
+/// connections, the oldest first.
+fn excess(open: &[IpAddr], new: IpAddr) -> Option<usize> {
+    let number = |client: &IpAddr| open.iter().filter(|other| *other == client).count();
+    if number(&new) >= OF_CLIENT {
+        return open.iter().position(|client| *client == new);
+    }
+    let most = open.iter().map(number).max().filter(|_| open.len() >= CONNECTIONS)?;
+    open.iter().position(|client| number(client) == most)
 }
 
 /// Reads one request and answers it. Errors concern only this client and are ignored.
@@ -206,4 +227,28 @@ fn reply(head: &[u8], text: impl Fn() -> Result<String, fmt::Error>) -> Vec<u8> 
     );
     let body = if method == "HEAD" { String::new() } else { body };
     (head + &body).into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_takes_connections_of_no_other() {
+        let address = |number: usize| IpAddr::from([10, 0, 0, u8::try_from(number).unwrap()]);
+        let prometheus = address(200);
+        let idle = [vec![prometheus], vec![address(1); OF_CLIENT]].concat();
+        assert_eq!(excess(&idle, address(1)), Some(1), "its own oldest");
+        assert_eq!(excess(&idle, address(2)), None);
+        // Many clients: that with most loses one.
+        let others = (2..).map(address).take(CONNECTIONS - idle.len());
+        let full: Vec<IpAddr> = idle.iter().copied().chain(others).collect();
+        assert_eq!(excess(&full, prometheus), Some(1));
+        assert_eq!(excess(&full, address(250)), Some(1));
+
+        let v6 = |text: &str| client(text.parse().unwrap());
+        assert_eq!(v6("2001:db8::1"), v6("2001:db8::ffff:0:0:2"));
+        assert_ne!(v6("2001:db8::1"), v6("2001:db8:0:1::1"));
+        assert_eq!(v6("::ffff:10.0.0.1"), address(1));
+    }
 }

@@ -4,6 +4,7 @@ use std::io::{self, BufWriter, Write};
 
 use api::v1;
 use clap::CommandFactory;
+use terminal::Escaped;
 
 use crate::arguments::{Arguments, Command, OfVni, PolicyCommand};
 use crate::counters::{counters, drops_so_far};
@@ -27,7 +28,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         return top::run(of, &socket, output).await;
     }
     let client = api::connect(&socket).await?;
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = Escaped(BufWriter::new(io::stdout().lock()));
     Session { client, output, out: &mut out }.answer(command).await?;
     Ok(out.flush()?)
 }

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         // `vtepctl fdb | head` closes the pipe early, which is not an error.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("vtepctl: {error}");
+            eprintln!("vtepctl: {}", terminal::escape_lines(&error.to_string()));
             ExitCode::FAILURE
         }
     }

@@ -67,7 +67,11 @@ impl<const N: usize> Table<N> {
 
     /// Adds a row. Empty cells are shown as `-`.
     pub fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
+        self.rows.push(cells.map(|cell| match cell.as_str() {
+            "" => "-".to_owned(),
+            // Before its width is known.
+            cell => terminal::escape(cell).into_owned(),
+        }));
     }
 
     /// Writes the table as comma-separated values (RFC 4180). No cell needs quotes unless it has a
@@ -143,6 +147,11 @@ mod tests {
         let mut csv = Vec::new();
         table.write_csv(&mut csv).unwrap();
         assert_eq!(csv, b"vni,netdev,mac\n10,vx10,\n10010,v,02:00:00:00:00:01\n");
+        let mut hostile = Table::new(["port", "vni"]);
+        hostile.row(["p\u{1b}[31mX".to_owned(), "10".to_owned()]);
+        let mut text = Vec::new();
+        hostile.write(&mut text, "").unwrap();
+        assert_eq!(text, b"port          vni\np\\u001b[31mX   10\n");
         let mut nothing = Vec::new();
         Table::new(["vni", "mac"]).write(&mut nothing, "").unwrap();
         assert_eq!(nothing, b"vni  mac\n");

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
-const MAY_USE: [(&str, &[&str]); 22] = [
+const MAY_USE: [(&str, &[&str]); 23] = [
     ("wire", &[]),
     ("path", &["wire"]),
     ("pathmap", &["wire", "path"]),
@@ -47,7 +47,7 @@ const MAY_USE: [(&str, &[&str]); 22] = [
             "manual",
         ],
     ),
-    ("vtepctl", &["wire", "api", "manual"]),
+    ("vtepctl", &["wire", "api", "manual", "terminal"]),
     ("experiment", &[]),
     (
         "lab",
@@ -60,11 +60,13 @@ const MAY_USE: [(&str, &[&str]); 22] = [
             "roce",
             "experiment",
             "fabric",
+            "terminal",
             "testbed",
         ],
     ),
     ("testbed", &["wire", "frame", "pipeline", "ports", "fabric"]),
     ("fabric", &["wire", "frame"]),
+    ("terminal", &[]),
     ("manual", &[]),
 ];
 

@@ -92,6 +92,44 @@ fn what_comes_later_works_with_few_privileges() {
     assert!(!programs.contains("vtepd-"), "{programs}");
 }
 
+/// The capabilities in a text: names in capitals behind `before`.
+fn capabilities(text: &str, before: &str) -> Vec<String> {
+    let name = |text: &str| -> String {
+        text.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect()
+    };
+    text.split(before).skip(1).map(name).collect()
+}
+
+/// What `docker run` in the guide gives, and what the DaemonSet adds.
+#[root_test]
+fn the_capabilities_of_the_guides_suffice_without_sys_admin() {
+    let file = |path: &str| {
+        std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
+    };
+    let guide = capabilities(&file("docs/guide/containerlab.md"), "--cap-add ");
+    let daemon_set = file("deploy/clabernetes/leaf-daemonset.yaml");
+    let (_, list) = daemon_set.split_once("              add: [").unwrap();
+    let list = list.split_once(']').unwrap().0;
+    assert_eq!(list.split(", ").collect::<Vec<_>>(), guide);
+    let named = |name: &String| format!(",+{}", name.to_lowercase());
+    let set = format!("-all{}", guide.iter().map(named).collect::<String>());
+    let command = ["setpriv", "--bounding-set", &set, "--inh-caps", "-all", "--"];
+
+    let lab = Lab::new("guidecaps");
+    let vtepd = Vtepd::start_by(&command, &lab.leaf, &[]);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", vtepd.pid())).unwrap();
+    for set in ["CapEff", "CapPrm"] {
+        let found = u64::from_str_radix(field(&status, set), 16).unwrap();
+        assert_eq!(found, KEPT, "{set}: {status}");
+    }
+    sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+    vtepd.wait_for("frames that vtepd forwards", |metrics| {
+        metrics.vni_frames(10, "encapsulated") >= 3
+    });
+    let (status, log) = vtepd.terminate();
+    assert!(status.success() && !log.contains("ERROR"), "{status}: {log}");
+}
+
 #[root_test]
 fn standalone_has_few_privileges_too() {
     let lab = Lab::new("fewalone");

@@ -90,6 +90,11 @@ fn topologies(experiment: &Experiment, source: Source<'_>) -> Result<(), FileErr
     let all = [("topologies", &experiment.topologies)].into_iter();
     for (place, files) in all.chain(quick.map(|files| ("quick.topologies", files))) {
         let names: Vec<String> = files.iter().map(|file| fabric_name(file)).collect();
+        for (at, name) in names.iter().enumerate() {
+            let message = |error| format!("{error}: rename the file");
+            let name = name.parse::<Name>().map(drop);
+            name.map_err(|error| source.error_at(&format!("{place}.{at}"), message(error)))?;
+        }
         if let Some((at, name)) = twice(&names) {
             let message = format!("two topologies are called '{name}': rename one of the files");
             return Err(source.error_at(&format!("{place}.{at}"), message));

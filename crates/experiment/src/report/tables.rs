@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 
 use crate::file::{Experiment, Published};
-use crate::record::Role;
+use crate::record::{Arrival, Role};
 use crate::statistics::Statistics;
 use crate::summary::{Row, Summary};
 use crate::verdict::{self, title};
@@ -160,15 +160,16 @@ pub(super) fn outage(rows: &[&Row]) -> Markup {
     html! {
         div class="wide" {
             table {
-                caption { "Time without traffic after the failure, by run: the mean of the queue "
-                    "pairs that it hit; “longest” is the queue pair that waited longest. Frames "
-                    "are those of a run."
+                caption { "Time without traffic after the failure, by run: the mean of all queue "
+                    "pairs of the failed link; “longest” is the queue pair that waited longest. "
+                    "“Resolution” is the interval of the frames of a queue pair: a queue pair that "
+                    "lost one frame counts with it. Frames are those of a run."
                     @if hits { " “Hit iteration” is the iteration of the collective operation "
                         "during which the failure came; “usual” are those before." } }
                 thead { tr {
                     th class="name" { "variant" } th class="name" { "dataplane" }
                     th { "median" } th { "mean" } th { "±" } th { "min" } th { "max" }
-                    th { "longest" }
+                    th { "longest" } th { "resolution" }
                     @if hits { th { "hit iteration" } th { "usual" } }
                     th { "lost" } th { "reordered" } th { "of frames" } th { "runs" }
                 } }
@@ -184,12 +185,15 @@ pub(super) fn outage(rows: &[&Row]) -> Markup {
                                 td { (time(outage.min)) } td { (time(outage.max)) }
                                 td { @if let Some(longest) = row.outage_longest {
                                     (time(longest.mean)) } }
+                                td { @if let Some(resolution) = row.outage_resolution {
+                                    (time(resolution)) } }
                                 @if hits {
                                     td { @if let Some(hit) = row.hit { (time(hit.mean)) } }
                                     td { @if let Some(usual) = row.hit_usual {
                                         (time(usual.mean)) } }
                                 }
-                                td { (row.lost / runs) } td { (row.reordered / runs) }
+                                td { (arrived(row, |of| of.lost / runs)) }
+                                td { (arrived(row, |of| of.reordered / runs)) }
                                 td { (row.sent / runs) } td { (outage.count) }
                             }
                         }
@@ -200,6 +204,11 @@ pub(super) fn outage(rows: &[&Row]) -> Markup {
     }
 }
 
+/// A number of frames; empty if they were not counted.
+fn arrived(row: &Row, read: impl Fn(Arrival) -> u64) -> String {
+    row.arrival.map(|of| read(of).to_string()).unwrap_or_default()
+}
+
 /// How even the load is. `program`: as for [`workload`].
 pub(super) fn balance(rows: &[&Row], baseline: &str, program: bool) -> Markup {
     let queue_pairs = has_queue_pairs(rows, program);
@@ -207,6 +216,8 @@ pub(super) fn balance(rows: &[&Row], baseline: &str, program: bool) -> Markup {
     let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.2}"));
     let links = rows.first().and_then(|row| row.paths()).map_or(0, |tier| tier.links);
     let leaf = |row: &Row| row.tiers.iter().find(|tier| tier.role == Role::Leaf).cloned();
+    // A workload has no numbered frames.
+    let counted = rows.iter().any(|row| row.arrival.is_some());
     let mut last = None;
     html! {
         div class="wide" {
@@ -219,7 +230,8 @@ pub(super) fn balance(rows: &[&Row], baseline: &str, program: bool) -> Markup {
                     th { "median" } th { "expected" } th { "floor" } th { "Jain" } th { "entropy" }
                     th { "range" } th { "gain" }
                     @if others { th { "leaf MMR" } th { "leaf gain" } }
-                    th { "reordered" } th { "lost" } th { "runs" }
+                    @if counted { th { "reordered" } th { "lost" } }
+                    th { "runs" }
                 } }
                 tbody {
                     @for row in rows {
@@ -242,7 +254,11 @@ pub(super) fn balance(rows: &[&Row], baseline: &str, program: bool) -> Markup {
                                     td { (number(leaf(row).map(|tier| tier.mmr.mean))) }
                                     td { (gain(leaf(row).and_then(|tier| tier.gain))) }
                                 }
-                                td { (row.reordered) } td { (row.lost) } td { (paths.mmr.count) }
+                                @if counted {
+                                    td { (arrived(row, |of| of.reordered)) }
+                                    td { (arrived(row, |of| of.lost)) }
+                                }
+                                td { (paths.mmr.count) }
                             }
                         }
                     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::record::tests::run;
-use crate::record::{Completion, Hit, Run};
+use crate::record::{Arrival, Completion, Discarded, Hit, Run};
 
 fn experiment() -> Experiment {
     let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
@@ -37,12 +37,16 @@ fn good_and_bad_news() {
         ]
     );
     let mut bad = runs([800, 0, 0, 0]);
-    bad[3].lost = 7;
+    let reason = "vtepd on leaf1 ended".to_owned();
+    bad[2].discarded = vec![Discarded { reason, failed: true }];
+    bad[3].arrival = Some(Arrival { lost: 7, ..Arrival::default() });
     bad[0].busy = 5.0;
     let bad = texts(&bad);
     assert!(
         bad[0].starts_with("Note: ") && bad[0].contains("is the same within noise at the leaf")
     );
+    let repeated = "Bad: Runs did not count and were repeated: vtepd on leaf1 ended (1 of the runs).";
+    assert!(bad.contains(&repeated.into()), "{bad:?}");
     assert!(bad.contains(&"Bad: Of 8000 frames, 7 were lost and 0 were reordered.".into()));
     assert!(!bad.iter().any(|text| text.contains("floor")), "{bad:?}");
     let mut busy = runs([200, 200, 200, 200]);
@@ -109,6 +113,18 @@ fn a_failure_is_a_sentence_for_each_point() {
         "traffic that the failure hits stops for 9000 ms with kernel VXLAN, 160 ms with qp-pin \
          (one run each)."
     );
+    let resolved = |time: f64| {
+        let run = of(0, "kernel", time, None);
+        let summary = summary(&[Run { outage_resolution: Some(8.0), ..run }]);
+        let wanted = "dataplane = 'kernel'\ntier = 'spine'\nquantity = 'outage'";
+        let published = measured(&toml::from_str(wanted).unwrap(), &summary);
+        (outages(&summary)[0].text.clone(), published)
+    };
+    let (text, published) = resolved(15.0);
+    assert!(text.contains("for less than 16.0 ms with kernel VXLAN (one run each; resolution 8.0"));
+    assert_eq!(published, "less than 16.0 ms", "two intervals of a queue pair");
+    let (text, published) = resolved(17.0);
+    assert!(text.contains("for 17.0 ms with kernel VXLAN") && published == "17.0 ms", "{text}");
     let twice = [of(0, "kernel", 90.0, Some(300.0)), of(1, "kernel", 110.0, Some(500.0))];
     assert_eq!(
         outages(&summary(&twice))[0].text,

@@ -14,7 +14,7 @@ use crate::workload_arguments::{Connect, Place, Serve, Transport};
 /// Runs `f` in the namespace of the given node, or in the current one.
 fn at<T: Send>(place: &Place, f: impl FnOnce() -> T + Send) -> Result<T, Box<dyn Error>> {
     let Some(node) = &place.node else { return Ok(f()) };
-    Ok(open(place.name.as_deref())?.node(node)?.namespace()?.enter(f)?)
+    Ok(open(place.name.as_ref())?.node(node)?.namespace()?.enter(f)?)
 }
 
 fn side(place: &Place, transport: &Transport) -> Side {

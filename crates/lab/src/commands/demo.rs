@@ -5,11 +5,13 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use experiment::units::Name;
 use lab::fabric::Fabric;
+use lab::owner::write_for_user;
 use lab::{daemon, demo};
 
 use crate::arguments::{Demo, Output};
-use crate::output::{Outcome, Progress, interrupt, print, print_json, write_for_user};
+use crate::output::{Outcome, Progress, interrupt, print, print_json};
 
 /// The path of the demo's topology: below the current directory, or in the checkout that the
 /// program was built in.
@@ -28,7 +30,8 @@ fn demo_topology(own: &Path) -> Result<PathBuf, Box<dyn Error>> {
 
 pub(super) fn run(arguments: &Demo, output: Output) -> Outcome {
     let own = std::env::current_exe()?;
-    if Fabric::is_kept(demo::FABRIC) {
+    let fabric: Name = demo::FABRIC.parse()?;
+    if Fabric::is_kept(&fabric) {
         return Err(format!(
             "the fabric of an earlier demo is still running (--keep); stop it first, as root: {} down {}",
             from_here(&own).display(),
@@ -49,7 +52,7 @@ pub(super) fn run(arguments: &Demo, output: Output) -> Outcome {
         .into());
     }
     let settings = demo::Settings {
-        fabric: demo::FABRIC.to_owned(),
+        fabric,
         topology,
         vtepd: std::path::absolute(vtepd)?,
         queue_pairs: arguments.queue_pairs.into(),

@@ -6,17 +6,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lab::graph::{self, short_rate};
+use lab::owner::write_for_user;
 
 use super::open::open;
 use crate::arguments::Output;
 use crate::fabric_arguments::Graph;
-use crate::output::{Outcome, interrupt, print, print_json, write_for_user};
+use crate::output::{Outcome, interrupt, print, print_json};
 
 /// The file if neither `--out` nor a redirection names another.
 const FILE: &str = "graph.svg";
 
 pub(super) fn run(arguments: &Graph, output: Output) -> Outcome {
-    let fabric = open(arguments.which.name.as_deref())?;
+    let fabric = open(arguments.which.name.as_ref())?;
     let time = Duration::from_secs(arguments.seconds);
     let graph = graph::measure(fabric.name(), &fabric.deployed(), time, interrupt())?;
     let file = match (&arguments.out, output) {

@@ -20,7 +20,7 @@ pub(super) fn status(arguments: &Status, output: Output) -> Outcome {
 }
 
 fn show(which: &Which, over: Option<Duration>, output: Output) -> Outcome {
-    let fabric = open(which.name.as_deref())?;
+    let fabric = open(which.name.as_ref())?;
     let progress = Progress::new();
     let all = leaves::status(&fabric, over, &|text| progress.report(text))?;
     drop(progress);
@@ -93,7 +93,7 @@ fn of_leaf(leaf: &LeafStatus) -> [String; 7] {
 }
 
 pub(super) fn policy(arguments: &Policy, output: Output) -> Outcome {
-    let fabric = open(arguments.which.name.as_deref())?;
+    let fabric = open(arguments.which.name.as_ref())?;
     let own = std::env::current_exe()?;
     let vtepd = arguments.vtepd.clone().unwrap_or_else(|| own.with_file_name("vtepd"));
     let settings = (arguments.policy != experiment::file::KERNEL).then(|| daemon::Settings {

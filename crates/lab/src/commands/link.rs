@@ -25,13 +25,13 @@ pub(super) fn run(arguments: &Link, output: Output) -> Outcome {
 }
 
 fn set(arguments: &LinkState, up: bool) -> Outcome {
-    let deployed = open(arguments.which.name.as_deref())?.deployed();
+    let deployed = open(arguments.which.name.as_ref())?.deployed();
     hold(link::set(&deployed, &arguments.link, up)?, arguments.time)
 }
 
 fn impair(arguments: &Impair, output: Output) -> Outcome {
     let place = &arguments.place;
-    let deployed = open(place.which.name.as_deref())?.deployed();
+    let deployed = open(place.which.name.as_ref())?.deployed();
     let wire = link::find(&deployed, &place.link)?;
     let direction = match arguments.direction {
         fabric_arguments::Direction::AToB => Direction::AToB,

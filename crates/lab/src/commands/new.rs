@@ -22,9 +22,15 @@ pub(super) fn run(arguments: &New, output: Output) -> Outcome {
         );
     }
     let directory = std::path::absolute(&arguments.directory)?;
-    let own_name = || directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = match &arguments.name {
+        Some(name) => name.clone(),
+        None => {
+            let own = directory.file_name().unwrap_or_default().to_string_lossy();
+            own.parse().map_err(|error| format!("{error}; give the fabric a name with --name"))?
+        }
+    };
     let plan = Plan {
-        name: arguments.name.clone().unwrap_or_else(own_name),
+        name,
         sites: arguments.sites,
         leaves: arguments.leaves,
         spines: arguments.spines,

@@ -2,10 +2,11 @@
 
 use std::error::Error;
 
+use experiment::units::Name;
 use lab::fabric::Fabric;
 
 /// Opens the fabric of this name; without a name, the only one that is running.
-pub(super) fn open(name: Option<&str>) -> Result<Fabric, Box<dyn Error>> {
+pub(super) fn open(name: Option<&Name>) -> Result<Fabric, Box<dyn Error>> {
     if let Some(name) = name {
         return Ok(Fabric::open(name)?);
     }
@@ -13,6 +14,7 @@ pub(super) fn open(name: Option<&str>) -> Result<Fabric, Box<dyn Error>> {
         [] => Err("no fabric is running; start one with 'lab up FILE'".into()),
         [name] => Ok(Fabric::open(name)?),
         names => {
+            let names: Vec<&str> = names.iter().map(Name::as_str).collect();
             Err(format!("several fabrics are running ({}): name one of them", names.join(", "))
                 .into())
         }

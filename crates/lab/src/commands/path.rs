@@ -10,7 +10,7 @@ use crate::fabric_arguments::Path;
 use crate::output::{Outcome, print, print_json};
 
 pub(super) fn run(arguments: &Path, output: Output) -> Outcome {
-    let fabric = open(arguments.which.name.as_deref())?;
+    let fabric = open(arguments.which.name.as_ref())?;
     let own = std::env::current_exe()?;
     let vtepctl = arguments.vtepctl.clone().unwrap_or_else(|| own.with_file_name("vtepctl"));
     if arguments.outer_port.is_none() && !vtepctl.exists() {

@@ -18,7 +18,7 @@ fn at<T: core::marker::Send>(
     f: impl FnOnce() -> T + core::marker::Send,
 ) -> Result<T, Box<dyn Error>> {
     let Some(node) = &place.node else { return Ok(f()) };
-    Ok(open(place.which.name.as_deref())?.node(node)?.namespace()?.enter(f)?)
+    Ok(open(place.which.name.as_ref())?.node(node)?.namespace()?.enter(f)?)
 }
 
 pub(super) fn send(arguments: &Send, output: Output) -> Outcome {

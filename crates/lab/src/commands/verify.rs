@@ -4,11 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lab::deployed::Deployed;
+use lab::owner::write_for_user;
 use lab::topology::Topology;
 use lab::{demo, verify};
 
 use crate::arguments::{Output, Verify};
-use crate::output::{Outcome, Progress, interrupt, print, print_json, write_for_user};
+use crate::output::{Outcome, Progress, interrupt, print, print_json};
 
 pub(super) fn run(arguments: &Verify, output: Output) -> Outcome {
     let mut topology = Topology::load(&arguments.file)?;

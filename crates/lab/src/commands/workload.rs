@@ -121,7 +121,7 @@ fn name_namespaces<'a>(
     }
     let fabric = match arguments.namespaces {
         true => None,
-        false => Some(open(arguments.name.as_deref())?),
+        false => Some(open(arguments.name.as_ref())?),
     };
     for host in hosts {
         let namespace = match &fabric {

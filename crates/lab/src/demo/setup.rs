@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use experiment::units::Name;
 use serde::{Deserialize, Serialize};
 
 use crate::machine;
@@ -13,7 +14,7 @@ use crate::stream::PAYLOAD;
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The name of the fabric; usually [`FABRIC`](super::FABRIC).
-    pub fabric: String,
+    pub fabric: Name,
     /// The topology file.
     pub topology: PathBuf,
     /// The vtepd executable.

@@ -27,12 +27,12 @@ fn graph(topology: &Topology, down: Option<&str>) -> Graph {
     });
     let links = links.collect();
     let nodes = tiers::of(topology).into_iter().map(|(name, tier)| GraphNode { name, tier });
-    Graph { fabric: topology.name.clone(), seconds: 1.0, nodes: nodes.collect(), links }
+    Graph { fabric: topology.name.to_string(), seconds: 1.0, nodes: nodes.collect(), links }
 }
 
 fn fabric(sites: usize, leaves: usize, spines: usize, hosts: usize) -> Topology {
     let plan = crate::new::Plan {
-        name: "mine".to_owned(),
+        name: "mine".parse().unwrap(),
         sites,
         leaves,
         spines,

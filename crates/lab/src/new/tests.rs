@@ -5,7 +5,7 @@ use crate::topology::Topology;
 
 fn plan(sites: usize, leaves: usize, spines: usize) -> Plan {
     Plan {
-        name: "mine".to_owned(),
+        name: "mine".parse().unwrap(),
         sites,
         leaves,
         spines,
@@ -107,14 +107,12 @@ fn bfd_and_vtepd_can_be_left_out_and_short_circuits_are_plain_links() {
 }
 
 #[test]
-fn numbers_and_names_have_limits() {
+fn numbers_have_limits() {
     let error = |plan: Plan| plan.files().unwrap_err().to_string();
     assert_eq!(error(plan(1, 1, 4)), "a fabric needs at least 2 leaves");
     assert_eq!(error(plan(1, 4, 0)), "a fabric needs at least 1 spines");
     assert_eq!(error(plan(1, 100, 29)), "leaves and spines: 129 is more than 128");
     assert_eq!(error(plan(9, 2, 2)), "sites: 9 is more than 8");
-    let named = Plan { name: "a b".into(), ..plan(1, 2, 2) };
-    assert!(error(named).starts_with("'a b' is no name"));
     assert_eq!(error(Plan { hosts: 126, ..plan(1, 2, 2) }), "hosts: 252 is more than 250");
 }
 

@@ -30,7 +30,7 @@ fn head(text: &mut String, plan: &Plan) -> Result {
 #
 # fib_multipath_hash_seed needs Linux 6.11. Where it is missing, remove those lines for ContainerLab.
 
-name: {name}
+name: \"{name}\"
 
 topology:
   defaults:
@@ -60,7 +60,7 @@ topology:
             "    # Beside each leaf, in its network namespace. Without these nodes, kernel VXLAN forwards.
     vtepd:
       image: ${{VTEPD_IMAGE:-vtepd}}
-      cap-add: [NET_ADMIN, NET_RAW, SYS_ADMIN, IPC_LOCK, SYS_NICE]"
+      cap-add: [NET_ADMIN, NET_RAW, BPF, SYS_ADMIN, IPC_LOCK, SYS_NICE]"
         )?;
     }
     Ok(())

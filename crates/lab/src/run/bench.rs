@@ -1,7 +1,9 @@
 //! A fabric with a dataplane on its leaves, and the measurement of one run.
 
+mod attempts;
 mod circuits;
 mod failure;
+mod subjects;
 mod workload;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +16,7 @@ use experiment::Run;
 use experiment::circuits::Circuits;
 use experiment::file::{BINS, Dataplane};
 use experiment::plan::Key;
-use experiment::record::{Role, Tier};
+use experiment::record::{Arrival, Discarded, Role, Tier};
 use experiment::units::{InnerPort, Name};
 use roce::SourcePort;
 use serde::Deserialize;
@@ -27,11 +29,13 @@ use crate::leaves;
 use crate::machine;
 use crate::node::Node;
 use crate::progress::OnProgress;
-use crate::roce::Limit;
+use crate::roce::{Limit, Report};
 use crate::spread::{self, Paths};
 use crate::stream::{INNER_PORT, Stream};
 use crate::topology::{Endpoint, Topology};
+use attempts::Attempt;
 use circuits::Undo;
+use subjects::Subjects;
 use fabric::counters;
 use fabric::netns::{self, NetnsError};
 use fabric::process::wait_until;
@@ -39,9 +43,6 @@ use fabric::process::wait_until;
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 /// The processes that get real-time priority if a failure is measured.
 const REAL_TIME: [&str; 2] = ["bfdd", "lab"];
-/// The maximum number of attempts of a run, if routes change meanwhile.
-const ATTEMPTS: u32 = 5;
-
 /// Time between runs. For 0.1 s after its last frame, qp-pin takes a queue pair for one that sends.
 const ENDED: Duration = Duration::from_millis(250);
 
@@ -60,7 +61,12 @@ pub(super) struct Bench<'a> {
     from: Host,
     to: Host,
     hosts: Vec<Host>,
+    /// The nodes with VXLAN netdevs.
+    leaves: BTreeSet<String>,
     paths: Paths,
+    /// What is under test, and was so when the current dataplane and variant were set; `None` until
+    /// the next run.
+    subjects: Option<Subjects>,
     /// The settings of vtepd, without them kernel VXLAN; `None` if they are not known.
     current: Option<Option<daemon::Settings>>,
     /// The index of the variant that the routers have.
@@ -75,7 +81,7 @@ impl<'a> Bench<'a> {
         settings: &'a Settings,
         experiment: &'a Experiment,
         topology: &Path,
-        name: &str,
+        name: &Name,
         report: OnProgress,
     ) -> Result<Self, RunError> {
         let (fabric, mut undo) = match settings.deployed {
@@ -99,7 +105,9 @@ impl<'a> Bench<'a> {
             from,
             to,
             hosts: overlay.hosts,
+            leaves: overlay.tunnels.into_iter().map(|tunnel| tunnel.node).collect(),
             paths,
+            subjects: None,
             current: None,
             variant: None,
             undo,
@@ -126,7 +134,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Makes a dataplane forward on all leaves, with this seed of its hashes.
-    pub(super) fn switch(
+    fn switch(
         &mut self,
         dataplane: &Dataplane,
         seed: u64,
@@ -136,7 +144,7 @@ impl<'a> Bench<'a> {
         let seed = if dataplane.probes() { self.experiment.seed } else { seed };
         let wanted = (!dataplane.is_kernel()).then(|| wanted(dataplane, seed));
         if self.current != Some(wanted.clone()) {
-            self.current = None;
+            (self.current, self.subjects) = (None, None);
             leaves::set(&self.fabric, &self.settings.vtepd, wanted.as_ref())?;
             if dataplane.probes() {
                 leaves::await_paths(&self.fabric, report)?;
@@ -147,14 +155,14 @@ impl<'a> Bench<'a> {
     }
 
     /// Configures all routers for a variant.
-    pub(super) fn vary(&mut self, key: &Key, report: OnProgress) -> Result<(), RunError> {
+    fn vary(&mut self, key: &Key, report: OnProgress) -> Result<(), RunError> {
         let Some(index) = key.point.index() else {
             return Ok(());
         };
         if self.variant == Some(index) {
             return Ok(());
         }
-        self.variant = None;
+        (self.variant, self.subjects) = (None, None);
         let Some(variant) = self.experiment.variants.get(index) else { return Ok(()) };
         let options = variant.commands.iter().flat_map(|command| ["-c", command.as_str()]);
         let words: Vec<&str> = std::iter::once("vtysh").chain(options).collect();
@@ -199,48 +207,38 @@ impl<'a> Bench<'a> {
         Ok(interrupted?)
     }
 
-    /// Measures a run: of the failures that the experiment or its variant has, or of the balance.
-    pub(super) fn measure(
-        &mut self,
-        key: Key,
-        report: OnProgress,
-        interrupted: &AtomicBool,
-    ) -> Result<Run, RunError> {
-        if self.experiment.failures(key.point.index()).is_empty() {
-            return self.undisturbed(key, report, interrupted);
-        }
-        failure::measure(self, &key, report, interrupted)
+    /// Whether vtepd is to forward.
+    const fn has_vtepd(&self) -> bool {
+        matches!(self.current, Some(Some(_)))
     }
 
-    /// Measures a run. It is repeated if routes change meanwhile: on a busy machine, a late BFD
-    /// packet can take a link down, and the result then says nothing about the dataplane.
+    /// Measures a run without failures. It does not count if routes change meanwhile: on a busy
+    /// machine, a late BFD packet can take a link down, and the result then says nothing about the
+    /// dataplane.
     fn undisturbed(
         &self,
-        key: Key,
+        key: &Key,
         report: OnProgress,
         interrupted: &AtomicBool,
-    ) -> Result<Run, RunError> {
-        for attempt in 1..=ATTEMPTS {
-            if self.probes(&key) {
-                std::thread::sleep(ENDED);
-            }
-            let before = self.deployed.routes()?;
-            let run = match &self.experiment.workload {
-                Some(_) => workload::measure(self, &key, attempt, interrupted)?,
-                None => self.send(&key, attempt, interrupted)?,
-            };
-            if self.deployed.routes()? == before {
-                return Ok(run);
-            }
-            report(&format!("routes changed during a run of {}: again", key.dataplane))?;
-            self.fabric.settle(CONVERGENCE_LIMIT, report, || {
-                if self.probes(&key) {
-                    leaves::await_moves(&self.fabric, report)?;
-                }
-                Ok::<_, RunError>(())
-            })?;
+    ) -> Result<Attempt, RunError> {
+        if self.probes(key) {
+            std::thread::sleep(ENDED);
         }
-        Err(RunError::Unstable(ATTEMPTS))
+        let before = self.deployed.routes()?;
+        let run = match &self.experiment.workload {
+            Some(_) => workload::measure(self, key, interrupted)?,
+            None => self.send(key, interrupted)?,
+        };
+        if self.deployed.routes()? == before {
+            return Ok(Ok(run));
+        }
+        self.fabric.settle(CONVERGENCE_LIMIT, report, || {
+            if self.probes(key) {
+                leaves::await_moves(&self.fabric, report)?;
+            }
+            Ok::<_, RunError>(())
+        })?;
+        Ok(Err(Discarded { reason: "routes changed".to_owned(), failed: false }))
     }
 
     /// Whether the policy of a run finds paths by probes.
@@ -258,16 +256,14 @@ impl<'a> Bench<'a> {
     }
 
     /// Sends the frames of a run and reads the load of each link.
-    fn send(&self, key: &Key, attempts: u32, interrupted: &AtomicBool) -> Result<Run, RunError> {
+    fn send(&self, key: &Key, interrupted: &AtomicBool) -> Result<Run, RunError> {
         let traffic = &self.experiment.traffic;
         let frames = u64::from(traffic.frames.get()) * key.point.queue_pairs.get() as u64;
         let stream = self.stream(key, Limit::Frames(frames))?;
-        self.observe(key, attempts, |run| {
+        self.observe(key, |run| {
             let (sent, arrived) = stream.run(interrupted, |_| Ok::<_, RunError>(()))?;
             run.sent = sent.frames;
-            run.lost = arrived.lost();
-            run.reordered = arrived.reordered();
-            run.duplicated = arrived.duplicated();
+            run.arrival = Some(arrival(&arrived));
             run.seconds = sent.nanoseconds as f64 / 1e9;
             Ok(Duration::try_from_secs_f64(run.seconds).unwrap_or_default())
         })
@@ -278,7 +274,6 @@ impl<'a> Bench<'a> {
     fn observe(
         &self,
         key: &Key,
-        attempts: u32,
         work: impl FnOnce(&mut Run) -> Result<Duration, RunError>,
     ) -> Result<Run, RunError> {
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
@@ -290,15 +285,14 @@ impl<'a> Bench<'a> {
             unix_time,
             tiers: Vec::new(),
             sent: 0,
-            lost: 0,
-            reordered: 0,
-            duplicated: 0,
+            arrival: None,
             seconds: 0.0,
             busy: 0.0,
             full: None,
-            attempts,
+            discarded: Vec::new(),
             outage: None,
             outage_longest: None,
+            outage_resolution: None,
             hit: None,
             workload: None,
             jobs: BTreeMap::new(),
@@ -393,6 +387,15 @@ pub(super) fn deployed_frr(
         }
     }
     Ok(version)
+}
+
+/// How the frames of a run arrived.
+fn arrival(arrived: &Report) -> Arrival {
+    Arrival {
+        lost: arrived.lost(),
+        reordered: arrived.reordered(),
+        duplicated: arrived.duplicated(),
+    }
 }
 
 /// The settings of vtepd for a dataplane.

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use experiment::compare::Results;
@@ -14,7 +14,7 @@ use experiment::{Experiment, Run, Summary, table};
 
 use super::RunError;
 use super::inputs::Inputs;
-use crate::owner::give_to_user;
+use crate::owner::Folder;
 
 const RUNS: &str = "runs.jsonl";
 const MANIFEST: &str = "manifest.json";
@@ -46,6 +46,7 @@ pub fn load(path: &Path) -> Result<Results, RunError> {
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
+    folder: Folder,
     lines: File,
     runs: Vec<Run>,
     keys: HashSet<Key>,
@@ -59,41 +60,36 @@ impl Directory {
         manifest: &Manifest,
         inputs: &Inputs,
     ) -> Result<Self, RunError> {
-        make(path)?;
-        let file = path.join(MANIFEST);
-        match fs::read(&file) {
-            Ok(bytes) => {
+        let folder = Folder::open(path).map_err(error(path))?;
+        let put = || put(&folder, path, manifest, inputs);
+        match read(&folder, path, MANIFEST)? {
+            Some(bytes) => {
                 let earlier: Manifest = serde_json::from_slice(&bytes)
                     .map_err(|_| RunError::NotEmpty(path.to_owned()))?;
                 let differences = earlier.differences(manifest);
                 match differences.is_empty() {
                     true => {}
                     // There is nothing to mix with.
-                    false if !has_runs(path) => put(path, manifest, inputs)?,
+                    false if read(&folder, path, RUNS)?.is_none_or(|runs| runs.is_empty()) => put()?,
                     false => return Err(RunError::Other { path: path.to_owned(), differences }),
                 }
             }
-            Err(_) if is_empty(path)? => put(path, manifest, inputs)?,
-            Err(_) => return Err(RunError::NotEmpty(path.to_owned())),
+            None if folder.is_empty().map_err(error(path))? => put()?,
+            None => return Err(RunError::NotEmpty(path.to_owned())),
         }
         let file = path.join(RUNS);
-        let lines = File::options()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(&file)
-            .map_err(error(&file))?;
-        let text = fs::read_to_string(&file).map_err(error(&file))?;
+        let mut lines = folder.append(RUNS).map_err(error(&file))?;
+        let mut text = String::new();
+        lines.read_to_string(&mut text).map_err(error(&file))?;
         let (runs, whole) = Run::parse_lines(&text).map_err(|(line, source)| RunError::Line {
             path: file.clone(),
             line,
             source,
         })?;
-        give_to_user(&file).map_err(error(&file))?;
         // The program was ended while it wrote the last line.
         lines.set_len(whole as u64).map_err(error(&file))?;
         let keys = runs.iter().map(|run| run.key.clone()).collect();
-        Ok(Self { path: path.to_owned(), lines, runs, keys })
+        Ok(Self { path: path.to_owned(), folder, lines, runs, keys })
     }
 
     /// The complete runs.
@@ -136,7 +132,7 @@ impl Directory {
             complete,
         };
         let page = self.path.join(REPORT);
-        let put = |name: &str, text: String| write(&self.path.join(name), text.as_bytes());
+        let put = |name: &str, text: String| write(&self.folder, &self.path, name, text.as_bytes());
         put("summary.csv", table::summary(&summary))?;
         put("runs.csv", table::runs(&self.runs))?;
         put("links.csv", table::links(&self.runs))?;
@@ -154,52 +150,35 @@ impl Directory {
     }
 }
 
-fn error(path: &Path) -> impl Fn(std::io::Error) -> RunError {
+fn error(path: &Path) -> impl Fn(io::Error) -> RunError {
     move |source| RunError::File { path: path.to_owned(), source }
 }
 
-fn make(path: &Path) -> Result<(), RunError> {
-    if path.exists() {
-        return Ok(());
+/// The bytes of a file; `None` if it is not there.
+fn read(folder: &Folder, path: &Path, name: &str) -> Result<Option<Vec<u8>>, RunError> {
+    match folder.read(name) {
+        Err(found) if found.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some).map_err(error(&path.join(name))),
     }
-    fs::create_dir_all(path).and_then(|()| give_to_user(path)).map_err(error(path))
+}
+
+fn write(folder: &Folder, path: &Path, name: &str, bytes: &[u8]) -> Result<(), RunError> {
+    folder.write(Path::new(name), bytes).map_err(error(&path.join(name)))
 }
 
 /// Writes the files that repeat the experiment, and then the manifest.
-fn put(path: &Path, manifest: &Manifest, inputs: &Inputs) -> Result<(), RunError> {
-    write(&path.join(EXPERIMENT), inputs.text.as_bytes())?;
+fn put(
+    folder: &Folder,
+    path: &Path,
+    manifest: &Manifest,
+    inputs: &Inputs,
+) -> Result<(), RunError> {
+    write(folder, path, EXPERIMENT, inputs.text.as_bytes())?;
     for (name, bytes) in &inputs.files {
-        let file = path.join(name);
-        // All folders on the way belong to the user.
-        let folders: Vec<&Path> = file.ancestors().skip(1).collect();
-        folders.into_iter().rev().try_for_each(make)?;
-        write(&file, bytes)?;
+        write(folder, path, name, bytes)?;
     }
     let manifest = serde_json::to_vec_pretty(manifest).unwrap_or_default();
-    write(&path.join(MANIFEST), &manifest)
-}
-
-fn has_runs(path: &Path) -> bool {
-    fs::metadata(path.join(RUNS)).is_ok_and(|file| file.len() > 0)
-}
-
-fn is_empty(path: &Path) -> Result<bool, RunError> {
-    Ok(fs::read_dir(path).map_err(error(path))?.next().is_none())
-}
-
-/// Writes a file under another name first, so that a full disk leaves the earlier one.
-fn write(path: &Path, text: &[u8]) -> Result<(), RunError> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = path.with_file_name(name);
-    let written = fs::write(&new, text)
-        .and_then(|()| give_to_user(&new))
-        .and_then(|()| fs::rename(&new, path));
-    written.map_err(|source| {
-        // It may not exist.
-        let _ = fs::remove_file(&new);
-        error(path)(source)
-    })
+    write(folder, path, MANIFEST, &manifest)
 }
 
 #[cfg(test)]

@@ -145,9 +145,15 @@ pub enum RunError {
     /// The hosts of the experiment are not in the fabric.
     #[error("{0}")]
     NoHosts(String),
-    /// The routes of the fabric do not stay the same.
-    #[error("routes changed during {0} attempts of a run: the machine may be too busy for BFD")]
-    Unstable(u32),
+    /// No attempt of a run counts.
+    #[error(
+        "no attempt of a run counts, the machine may be too busy for BFD:{}",
+        .0.iter().map(|reason| format!("\n  {reason}")).collect::<String>()
+    )]
+    Unstable(Vec<String>),
+    /// A circuit has ended during a run, or a process in ContainerLab's containers.
+    #[error("{0} during a run: see its log, and start the same command again, which continues")]
+    Changed(String),
     /// There are no runs.
     #[error("the experiment has no runs")]
     Nothing,

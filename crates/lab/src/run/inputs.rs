@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use experiment::Experiment;
 use experiment::file::Source;
@@ -69,7 +69,9 @@ impl Inputs {
         let binds = topology.nodes.values().flat_map(|node| &node.binds);
         let sources: BTreeSet<&PathBuf> = binds.map(|bind| &bind.source).collect();
         for bound in sources {
-            let Ok(below) = bound.strip_prefix(own) else {
+            // '..' in a bind leads out of the folder.
+            let leads_out = bound.components().any(|part| part == Component::ParentDir);
+            let Some(below) = bound.strip_prefix(own).ok().filter(|_| !leads_out) else {
                 if bound.is_file() {
                     let sum = machine::checksum(&read(bound)?);
                     self.outside.insert(bound.display().to_string(), sum);

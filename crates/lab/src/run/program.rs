@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use experiment::Experiment;
 use experiment::record::{Completion, Iteration};
+use nix::unistd::mkdtemp;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::RunError;
 use crate::progress::Interrupted;
-use fabric::netns::{Namespace, NetnsError};
+use fabric::netns::Namespace;
 use fabric::process::Process;
 
 /// How often the processes are looked at.
@@ -98,6 +99,9 @@ pub enum ProgramError {
         /// What is wrong.
         wrong: String,
     },
+    /// Its current directory could not be created.
+    #[error("cannot create a directory for the program in the folder for temporary files ($TMPDIR)")]
+    Scratch(#[source] std::io::Error),
     /// It did not end.
     #[error(
         "the program still ran after {seconds} s and was killed: raise 'limit' in [workload], or let \
@@ -143,6 +147,25 @@ struct Started {
     status: Option<ExitStatus>,
     output: Receiver<String>,
     errors: Receiver<String>,
+    /// Removed after the process has ended.
+    _scratch: Scratch,
+}
+
+/// The current directory of a process.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, ProgramError> {
+        let directory = mkdtemp(&std::env::temp_dir().join("lab-program-XXXXXX"));
+        Ok(Self(directory.map_err(|errno| ProgramError::Scratch(errno.into()))?))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What a program has left there does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Program {
@@ -308,6 +331,9 @@ fn parse(host: &str, text: &str) -> Result<Option<Line>, ProgramError> {
         let (host, line) = (host.to_owned(), text.trim().to_owned());
         ProgramError::Line { host, line, wrong }
     };
+    if let Some(seconds) = value.get("seconds").filter(|seconds| !seconds.is_number()) {
+        return Err(wrong(format!("'seconds' must be a number, not {seconds}")));
+    }
     let line = Line::deserialize(value).map_err(|error| wrong(error.to_string()))?;
     if !(line.seconds > 0.0 && line.seconds.is_finite()) {
         return Err(wrong("'seconds' must be above 0".into()));
@@ -319,14 +345,16 @@ fn parse(host: &str, text: &str) -> Result<Option<Line>, ProgramError> {
 }
 
 impl Started {
-    fn new(namespace: &Namespace, command: &mut Command) -> Result<Self, NetnsError> {
-        let mut process = namespace.spawn(command)?;
+    fn new(namespace: &Namespace, command: &mut Command) -> Result<Self, RunError> {
+        let scratch = Scratch::new()?;
+        let mut process = namespace.spawn(command.current_dir(&scratch.0))?;
         let child = process.child_mut();
         let (output, errors) = match child {
             Some(child) => (child.stdout.take(), child.stderr.take()),
             None => (None, None),
         };
-        Ok(Self { process, status: None, output: lines(output), errors: lines(errors) })
+        let (output, errors) = (lines(output), lines(errors));
+        Ok(Self { process, status: None, output, errors, _scratch: scratch })
     }
 
     /// The last lines of the standard error.
@@ -374,7 +402,9 @@ mod tests {
         for (text, wrong) in [
             ("{\"seconds\": 0}", "above 0"),
             ("{\"seconds\": -1}", "above 0"),
-            ("{\"seconds\": \"1\"}", "invalid type"),
+            ("{\"seconds\": \"1\"}", "'seconds' must be a number, not \"1\""),
+            ("{\"seconds\": null}", "'seconds' must be a number, not null"),
+            ("{\"seconds\": 1, \"bus_bandwidth\": \"1\"}", "invalid type"),
             ("{\"seconds\": 1, \"mismatches\": 3}", "results are wrong"),
         ] {
             let error = parse("host1", text).unwrap_err().to_string();

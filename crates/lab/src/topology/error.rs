@@ -42,6 +42,14 @@ pub enum TopologyError {
         /// The expected value.
         expected: &'static str,
     },
+    /// A fabric or a node has a name that cannot be one component of a path.
+    #[error("{place}: {error}")]
+    Name {
+        /// Where in the file.
+        place: String,
+        /// What is wrong.
+        error: String,
+    },
     /// A required key is missing.
     #[error("{place}: missing")]
     Missing {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use experiment::units::Name;
 use serde::{Deserialize, Serialize};
 
 use crate::wan::Circuit;
@@ -28,7 +29,7 @@ pub(crate) fn is_vtepd(name: &str) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
     /// `name:` of the file.
-    pub name: String,
+    pub name: Name,
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
     /// The links in the order of the file.

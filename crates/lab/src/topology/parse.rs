@@ -9,6 +9,7 @@ mod value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use experiment::units::Name;
 use serde_norway::Value;
 
 use super::error::TopologyError;
@@ -23,7 +24,7 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
     let mut notes = Vec::new();
     for (key, value) in entries("the file", file)? {
         match key {
-            "name" => name = Some(string("name", value)?),
+            "name" => name = Some(checked("name", &string("name", value)?)?),
             "topology" => body = Some(value),
             "mgmt" => notes
                 .push("mgmt: nodes have no management network here, only their links".to_owned()),
@@ -43,7 +44,12 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
     for (key, value) in entries("topology", mapping("topology", body)?)? {
         let place = format!("topology.{key}");
         match key {
-            "nodes" => nodes = Some(levels(&place, value, directory)?),
+            "nodes" => {
+                let all = levels(&place, value, directory)?;
+                // Names of nodes are parts of paths, too.
+                all.keys().try_for_each(|name| checked(&place, name).map(drop))?;
+                nodes = Some(all);
+            }
             "defaults" => defaults = settings(&place, value, directory)?,
             "kinds" => kinds = levels(&place, value, directory)?,
             "groups" => groups = levels(&place, value, directory)?,
@@ -69,6 +75,10 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
         })
         .collect::<Result<_>>()?;
     Ok(Topology { name, nodes, links, notes })
+}
+
+fn checked(place: &str, name: &str) -> Result<Name> {
+    name.parse().map_err(|error| TopologyError::Name { place: place.to_owned(), error })
 }
 
 fn levels(place: &str, value: &Value, directory: &Path) -> Result<BTreeMap<String, Settings>> {

@@ -263,7 +263,7 @@ impl Outcome {
             ));
         }
         Self {
-            topology: deployed.topology().name.clone(),
+            topology: deployed.topology().name.to_string(),
             runtime: if deployed.is_containerlab() { "containerlab" } else { "lab" },
             reach,
             leaves,

@@ -1,18 +1,17 @@
 //! Changes circuits while they run. `lab wan` listens on a socket with an abstract name, which
 //! belongs to its network namespace. A message is a JSON list of [`Change`]s. The answer is the list
-//! of what they replaced, or an error as a JSON text.
+//! of what they replaced, or an error as a JSON text. Both ends believe only root and their own user.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nix::sys::socket::UnixAddr;
 use serde::{Deserialize, Serialize};
 
 use super::schedule::Impairment;
 use super::{Direction, POLL_INTERVAL, Wan};
+use crate::abstract_socket::{Datagrams, Message, Peer};
 use fabric::netns::{Namespace, NetnsError};
 
 /// The abstract name of the socket.
@@ -128,6 +127,14 @@ pub enum ChangeError {
         /// The cause.
         source: io::Error,
     },
+    /// Another user's process answers.
+    #[error("@{NAME} in {namespace} belongs to {peer}, not to 'lab wan': end that process")]
+    Foreign {
+        /// The namespace.
+        namespace: String,
+        /// The process.
+        peer: String,
+    },
     /// `lab wan` refused the change.
     #[error("lab wan: {0}")]
     Refused(String),
@@ -139,28 +146,31 @@ pub enum ChangeError {
 /// # Errors
 /// [`ChangeError`]. Nothing has changed then.
 pub fn change(namespace: &Namespace, changes: &[Change]) -> Result<Vec<Change>, ChangeError> {
-    let answer = namespace.enter(|| ask(changes))?.map_err(|source| ChangeError::NoAnswer {
-        namespace: namespace.name().to_owned(),
-        source,
+    let name = || namespace.name().to_owned();
+    let foreign = |peer: Peer| ChangeError::Foreign { namespace: name(), peer: peer.to_string() };
+    let (answer, holder) = namespace.enter(|| match ask(changes) {
+        Ok(answer) => (Ok(answer), None),
+        Err(error) => (Err(error), Peer::holding(NAME)),
     })?;
-    serde_json::from_slice(&answer).map_err(|_| {
-        let text = String::from_utf8_lossy(&answer);
+    if let Some(peer) = holder.filter(|peer| !peer.is_trusted()) {
+        return Err(foreign(peer));
+    }
+    let answer = answer.map_err(|source| ChangeError::NoAnswer { namespace: name(), source })?;
+    if !answer.from.is_trusted() {
+        return Err(foreign(answer.from));
+    }
+    serde_json::from_slice(&answer.bytes).map_err(|_| {
+        let text = String::from_utf8_lossy(&answer.bytes);
         ChangeError::Refused(text.trim_matches('"').to_owned())
     })
 }
 
-fn ask(changes: &[Change]) -> io::Result<Vec<u8>> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let own = format!("lab-wan-{}-{number}", std::process::id());
-    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(own)?)?;
-    socket.set_read_timeout(Some(TIMEOUT))?;
+fn ask(changes: &[Change]) -> io::Result<Message> {
+    let socket = Datagrams::open()?;
+    socket.set_timeout(TIMEOUT)?;
     let message = serde_json::to_vec(changes)?;
-    socket.send_to_addr(&message, &SocketAddr::from_abstract_name(NAME)?)?;
-    let mut answer = vec![0; MESSAGE];
-    let length = socket.recv(&mut answer)?;
-    answer.truncate(length);
-    Ok(answer)
+    socket.send(&message, &UnixAddr::new_abstract(NAME.as_bytes())?)?;
+    socket.receive(MESSAGE)
 }
 
 impl Wan {
@@ -221,29 +231,42 @@ impl Wan {
 
     /// Follows the messages of other processes.
     pub(super) fn follow(&mut self) {
-        while let Some((changes, sender)) = self.control.as_ref().and_then(Control::receive) {
-            let answer = changes.and_then(|changes| self.change(&changes));
-            if let Some(control) = &self.control {
-                control.answer(&sender, &answer);
+        while let Some(message) = self.control.as_ref().and_then(Control::receive) {
+            let answer = changes(&message).and_then(|changes| self.change(&changes));
+            if let (Some(control), Some(address)) = (&self.control, &message.address) {
+                control.answer(address, &answer);
             }
         }
     }
 }
 
+/// The changes in a message of a process that may make them.
+fn changes(message: &Message) -> Result<Vec<Change>, String> {
+    if !message.from.is_trusted() {
+        return Err(format!("circuits are not changed for {}", message.from));
+    }
+    serde_json::from_slice(&message.bytes).map_err(|error| error.to_string())
+}
+
 /// The socket of `lab wan`.
 #[derive(Debug)]
-pub(super) struct Control(UnixDatagram);
+pub(super) struct Control(Datagrams);
 
 impl Control {
     /// Opens the socket in the namespace of the calling thread. `None` if another `lab wan` has it.
+    ///
+    /// # Errors
+    /// If a process of another user has its name.
     pub(super) fn open() -> io::Result<Option<Self>> {
-        match UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(NAME)?) {
-            Ok(socket) => {
-                socket.set_nonblocking(true)?;
-                Ok(Some(Self(socket)))
-            }
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
-            Err(error) => Err(error),
+        match Datagrams::bound(NAME) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match Peer::holding(NAME) {
+                Some(peer) if !peer.is_trusted() => {
+                    let text = format!("@{NAME} belongs to {peer}: end that process");
+                    Err(io::Error::new(error.kind(), text))
+                }
+                _ => Ok(None),
+            },
+            opened => Ok(Some(Self(opened?))),
         }
     }
 
@@ -252,19 +275,16 @@ impl Control {
     }
 
     /// Takes a message, if there is one.
-    pub(super) fn receive(&self) -> Option<(Result<Vec<Change>, String>, SocketAddr)> {
-        let mut message = vec![0; MESSAGE];
-        let (length, sender) = self.0.recv_from(&mut message).ok()?;
-        let message = message.get(..length).unwrap_or_default();
-        Some((serde_json::from_slice(message).map_err(|error| error.to_string()), sender))
+    pub(super) fn receive(&self) -> Option<Message> {
+        self.0.receive(MESSAGE).ok()
     }
 
     /// Answers a message. A sender that is gone gets none.
-    pub(super) fn answer(&self, to: &SocketAddr, answer: &Result<Vec<Change>, String>) {
+    pub(super) fn answer(&self, to: &UnixAddr, answer: &Result<Vec<Change>, String>) {
         let bytes = match answer {
             Ok(before) => serde_json::to_vec(before),
             Err(error) => serde_json::to_vec(error),
         };
-        let _ = self.0.send_to_addr(&bytes.unwrap_or_default(), to);
+        let _ = self.0.send(&bytes.unwrap_or_default(), to);
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use experiment::units::Name;
 use fabric::netns;
 use lab::fabric::{Fabric, FabricError};
 use lab::state::StateError;
@@ -27,7 +28,7 @@ topology:
 
 #[root_test]
 fn a_fabric_comes_up_as_written_and_leaves_nothing() {
-    let name = format!("small{}", std::process::id());
+    let name: Name = format!("small{}", std::process::id()).parse().unwrap();
     let directory = std::env::temp_dir().join(&name);
     std::fs::create_dir_all(&directory).unwrap();
     std::fs::write(directory.join("greeting"), "bound").unwrap();
@@ -123,7 +124,7 @@ topology:
 
 #[root_test]
 fn nodes_wait_for_each_other_and_a_circuit_runs_through_one() {
-    let name = format!("staged{}", std::process::id());
+    let name: Name = format!("staged{}", std::process::id()).parse().unwrap();
     let directory = std::env::temp_dir().join(&name);
     std::fs::create_dir_all(&directory).unwrap();
     let text = STAGED.replace("DIRECTORY", directory.to_str().unwrap());

@@ -4,6 +4,7 @@
 
 mod command_line;
 mod fabric;
+mod names;
 mod roce;
 mod super_frames;
 mod wan;

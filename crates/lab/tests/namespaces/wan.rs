@@ -108,6 +108,71 @@ fn transfer(from: &Namespace, to: &Namespace, address: &str, bytes: usize) {
     assert!(received == sent, "{} of {bytes} bytes arrived, or others", received.len());
 }
 
+/// Runs a Perl program in a namespace as `nobody`, until the process is dropped. Returns after it has
+/// printed a line, and that line.
+fn as_nobody(namespace: &Namespace, program: &str) -> (Process, String) {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+    command.args(["perl", "-MSocket", "-e", &format!("$| = 1; alarm 60; {program}")]);
+    let mut process = namespace.spawn(command.stdout(Stdio::piped())).unwrap();
+    let output = process.child_mut().unwrap().stdout.take().unwrap();
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    (process, line)
+}
+
+#[root_test]
+fn circuits_do_not_obey_other_users() {
+    let site = Site::new("users", &[]);
+    let (_, answer) = as_nobody(
+        &site.between,
+        r#"socket(S, PF_UNIX, SOCK_DGRAM, 0) or die; bind(S, pack("S", 1)) or die;
+        send(S, '[{"loss": 1.0}]', 0, pack("Sa*", 1, "\0lab-wan")) or die;
+        recv(S, $answer, 999, 0); print "$answer\n""#,
+    );
+    assert!(answer.contains("not changed for process") && answer.contains("65534"), "{answer}");
+    assert_eq!(site.ping(3).len(), 3);
+    let before = change(&site.between, &[Change { loss: Some(1.0), ..Change::default() }]).unwrap();
+    assert_eq!(before.iter().map(|change| change.loss).collect::<Vec<_>>(), [Some(0.0); 2]);
+    site.end();
+}
+
+#[root_test]
+fn the_process_that_has_a_name_of_the_lab_is_told() {
+    let namespace = Namespace::create(format!("lab-wan-{}-bound", std::process::id())).unwrap();
+    let folder = std::env::temp_dir().join(format!("lab-bound-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("bound.clab.yml");
+    std::fs::write(&file, "name: bound\ntopology: {nodes: {r1: {kind: linux}}}\n").unwrap();
+    let (lab, file) = (env!("CARGO_BIN_EXE_lab"), file.to_str().unwrap());
+    // The first answers what it is asked, as `lab wan` would.
+    for (kind, name, behave, words) in [
+        (
+            "SOCK_DGRAM",
+            "lab-wan",
+            "while ($from = recv(S, $question, 999, 0)) { send(S, '[]', 0, $from) }",
+            vec![lab, "wan", "a1:b1"],
+        ),
+        ("SOCK_STREAM", "vtepd-lab/bound", "sleep", vec![lab, "up", file, "--no-wait"]),
+    ] {
+        let program = format!(
+            r#"socket(S, PF_UNIX, {kind}, 0) or die; bind(S, pack("Sa*", 1, "\0{name}")) or die;
+            print "bound\n"; {behave}"#
+        );
+        let (process, line) = as_nobody(&namespace, &program);
+        assert_eq!(line, "bound\n");
+        let named = format!("process {} of user 65534", process.pid());
+        let said = namespace.output(&words).unwrap();
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(!said.status.success() && text.contains(&format!("@{name} belongs to {named}")));
+        if name == "lab-wan" {
+            let error = change(&namespace, &[Change::default()]).unwrap_err().to_string();
+            assert!(error.contains(&named), "{error}");
+        }
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[root_test(alone)]
 fn frames_are_late_by_the_delay_and_keep_their_order() {
     let site = Site::new("delay", &["--delay", "5ms", "--jitter", "1ms"]);

@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use experiment::record::Arrival;
 use experiment::{Experiment, Plan, Run};
 use fabric::netns;
 use fabric::process::{Process, wait_until};
@@ -120,7 +121,7 @@ impl Drop for Folder {
         let _ = umount(&self.path.join("small"));
         let _ = fs::remove_dir_all(&self.path);
         for out in ["out", "small"] {
-            if let Ok(fabric) = Fabric::open(&self.fabric(out)) {
+            if let Ok(fabric) = Fabric::open(&self.fabric(out).parse().unwrap()) {
                 fabric.down().unwrap();
             }
         }
@@ -184,7 +185,7 @@ fn ends_of_the_program(folder: &Folder) -> Vec<Run> {
     assert_eq!(folder.runs("out")[..before.len()], before, "complete runs stay");
     let page = fs::read_to_string(results.join("report.html")).unwrap();
     assert!(page.contains("The experiment is not complete"), "{page}");
-    assert!(Fabric::open(&folder.fabric("out")).is_err(), "the fabric is gone");
+    assert!(Fabric::open(&folder.fabric("out").parse().unwrap()).is_err(), "the fabric is gone");
 
     // Another experiment must not add to it.
     let other = folder.path.join("other.toml");
@@ -201,7 +202,8 @@ fn ends_of_the_program(folder: &Folder) -> Vec<Run> {
     assert!(output.status.success(), "{}", said(&output));
     let runs = folder.runs("out");
     assert_eq!((runs.len(), flows(&runs).len()), (2 * REPETITIONS, 2 * REPETITIONS));
-    assert_eq!(runs.iter().map(|run| run.lost + run.reordered).sum::<u64>(), 0);
+    let arrival: Arrival = runs.iter().map(|run| run.arrival.unwrap()).sum();
+    assert_eq!(arrival.lost + arrival.reordered, 0);
     let page = fs::read_to_string(results.join("report.html")).unwrap();
     assert!(!page.contains("is not complete") && page.contains("qp-hash"), "{page}");
     for file in ["summary.csv", "runs.csv", "links.csv", "minimal-constant-leaf.svg"] {
@@ -228,6 +230,32 @@ fn ends_of_the_machine(folder: &Folder) -> Vec<Run> {
     let runs = folder.runs("small");
     assert_eq!(runs[..before.len()], before, "complete runs stay");
     runs
+}
+
+#[root_test(needs = frr)]
+fn a_run_in_which_vtepd_ends_does_not_count() {
+    let traffic = "[traffic]\nframes = 500\nrate = 2000";
+    let folder = Folder::new("evpn-vtepd-ends", "{policy = 'qp-hash'}", traffic);
+    let kill = |_: &Process| {
+        let fabric = Fabric::open(&folder.fabric("out").parse().unwrap()).unwrap();
+        let processes = fabric.processes().unwrap();
+        let vtepd = processes.iter().find(|of| (&*of.node, &*of.name) == ("leaf1", "vtepd"));
+        vtepd.unwrap().identity.signal(Signal::SIGKILL).unwrap();
+    };
+    let (code, text) = folder.end_after("out", 2, kill);
+    assert_eq!(code, Some(0), "{text}");
+    let runs = folder.runs("out");
+    assert_eq!(runs.len(), REPETITIONS);
+    let discarded: Vec<_> = runs.iter().flat_map(|run| &run.discarded).collect();
+    assert!(discarded.iter().any(|of| of.failed && of.reason.starts_with("vtepd on leaf1 ended")));
+    // vtepd forwarded in each run that counts: each queue pair has one path, and its frames.
+    for loads in flows(&runs).into_values() {
+        assert!(loads.iter().all(|flows| flows % 10 == 0), "{loads:?}");
+    }
+    let page = fs::read_to_string(folder.path.join("out/report.html")).unwrap();
+    for said in ["Runs did not count and were repeated: vtepd on leaf1 ended", "Repeated runs"] {
+        assert!(page.contains(said), "{said}");
+    }
 }
 
 #[root_test(needs = frr)]

@@ -69,8 +69,9 @@ impl ScaleAcross {
     }
 
     fn deploy(topology: Topology, name: &str) -> Self {
+        let name = name.parse().unwrap();
         let fabric =
-            Fabric::up(topology, Some(name), &quiet).unwrap_or_else(|error| panic!("{error}"));
+            Fabric::up(topology, Some(&name), &quiet).unwrap_or_else(|error| panic!("{error}"));
         let all = Self { fabric };
         all.converge();
         all

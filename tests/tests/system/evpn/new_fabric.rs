@@ -59,6 +59,7 @@ fn a_new_fabric_forwards_with_vtepd_and_is_not_overwritten() {
     let figure = |name: &str| balance[name].as_f64().unwrap();
     assert!(figure("mmr") < figure("floor_mmr") + 0.05, "{balance}");
     path_map_is_that_of_the_routers(&topology);
+    a_queue_pair_has_a_path_once_it_is_placed();
     let down = lab(&["down", FABRIC]);
     assert!(down.status.success(), "{}", said(&down));
     assert_eq!(fabric::netns::list(&format!("lab-{FABRIC}-")), Vec::<String>::new());
@@ -125,6 +126,34 @@ fn routers_of(
         routers.push(shown["addr_info"][0]["local"].as_str().unwrap().to_owned());
         at = far(&at.node, leaves);
     }
+}
+
+/// With `qp-pin`, a queue pair that has sent nothing has only paths that it can get. It gets one of
+/// them.
+fn a_queue_pair_has_a_path_once_it_is_placed() {
+    let seed = 101_u64;
+    let queue_pair = lab::roce::connections(seed, 1)[0].remote.get().to_string();
+    let flow = ["path", "--name", FABRIC, "--from", "host1", "--to", "host2", "--qp", &queue_pair];
+    let routers = |hops: &Value| {
+        let hop = |hop: &Value| format!("{}:{}", hop["node"], hop["leaves"]);
+        hops.as_array().unwrap().iter().map(hop).collect::<Vec<_>>()
+    };
+    let before = ask(&flow);
+    assert_eq!((&before["placed"], &before["outer_port"]), (&false.into(), &Value::Null));
+    assert_eq!(before["hops"], serde_json::json!([]), "{before}");
+    let paths = before["paths"].as_array().unwrap();
+    let paths: BTreeSet<_> = paths.iter().map(|path| routers(&path["hops"])).collect();
+    assert_eq!(paths.len(), SPINES * SPINES, "{before}");
+    let text = lab(&flow);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("not placed yet: one of 9 paths, qp-pin by queue pair"), "{text}");
+
+    let send = ["roce", "send", "--name", FABRIC, "--node", "host1", "--to", "192.168.10.2"];
+    let options = ["--queue-pairs", "1", "--seed", "101", "--frames", "300", "--rate", "3000"];
+    ask(&[&send[..], &options].concat());
+    let after = ask(&flow);
+    assert_eq!(after["placed"], true, "{after}");
+    assert!(paths.contains(&routers(&after["hops"])), "{after} is none of {before}");
 }
 
 /// Frames of a queue pair take the links that `lab path` names, and no others of their tier.

@@ -28,7 +28,7 @@ fn keys(value: &Value) -> BTreeSet<&str> {
 #[root_test(needs = frr)]
 fn demo_figures() {
     let settings = demo::Settings {
-        fabric: FABRIC.to_owned(),
+        fabric: FABRIC.parse().unwrap(),
         topology: topology(),
         vtepd: program(),
         queue_pairs: QUEUE_PAIRS,
@@ -172,5 +172,5 @@ fn nothing_is_left(fabric: Fabric) {
     fabric.down().unwrap();
     assert!(processes.iter().all(|process| !process.identity.alive()));
     assert_eq!(netns::list(&prefix), [""; 0]);
-    assert!(!Fabric::list().contains(&FABRIC.to_owned()));
+    assert!(!Fabric::list().contains(&FABRIC.parse().unwrap()));
 }

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use experiment::Run;
 use experiment::failure::{Failure, FailureKind};
 use experiment::plan::Key;
-use experiment::record::Hit;
+use experiment::record::{Discarded, Hit};
 use experiment::statistics::Statistics;
 
-use super::{ATTEMPTS, Bench, RunError, run_before_others, workload};
+use super::{Attempt, Bench, RunError, arrival, run_before_others, workload};
 use crate::leaves;
 use crate::progress::{Interrupted, OnProgress};
 use crate::roce::{Limit, Report, Sent};
@@ -39,52 +39,46 @@ const FIRST_LIMIT: Duration = Duration::from_secs(60);
 const HIT: f64 = 0.2;
 
 /// Measures a run during which something fails.
-pub(super) fn measure(
+pub(super) fn attempt(
     bench: &mut Bench<'_>,
     key: &Key,
     report: OnProgress,
     interrupted: &AtomicBool,
-) -> Result<Run, RunError> {
+) -> Result<Attempt, RunError> {
     let failures = bench.experiment.failures(key.point.index());
-    for attempt in 1..=ATTEMPTS {
-        recover(bench, key, report)?;
-        let mut run = bench.send(key, attempt, interrupted)?;
-        let fullest = fullest(bench, &run)?;
-        let mut actions = Vec::new();
-        for failure in &failures {
-            actions.push(Action::new(bench, failure, &fullest)?);
-        }
-        let traffic = Traffic { bench, key, job: job(bench, key)?, interrupted };
-        let result = traffic.run(&failures, &mut actions);
-        for action in &mut actions {
-            action.end(bench)?;
-            match action.effect() {
-                Effect::None => {}
-                Effect::Variant => bench.variant = None,
-                Effect::Dataplane => bench.current = None,
-            }
-        }
-        let Outcome { sent, arrived, hit } = match result {
-            // On a busy machine, BFD may take sessions down again and again.
-            Err(error @ RunError::NoRecovery { .. }) if attempt < ATTEMPTS => {
-                report(&format!("{error}: again"))?;
-                continue;
-            }
-            result => result?,
-        };
-        let (mean, longest) = outage(&sent, &arrived);
-        // BFD may have taken the link down before, on a busy machine.
-        let is_silent = |failure: &&Failure| failure.kind == FailureKind::Silent;
-        if longest == 0.0 && failures.iter().any(is_silent) {
-            report("the failure hit no traffic, because routes had changed: again")?;
-            continue;
-        }
-        (run.sent, run.lost, run.reordered) = (sent.frames, arrived.lost(), arrived.reordered());
-        run.seconds = sent.nanoseconds as f64 / 1e9;
-        (run.outage, run.outage_longest, run.hit) = (Some(mean), Some(longest), hit);
-        return Ok(run);
+    recover(bench, key, report)?;
+    let mut run = bench.send(key, interrupted)?;
+    let fullest = fullest(bench, &run)?;
+    let mut actions = Vec::new();
+    for failure in &failures {
+        actions.push(Action::new(bench, failure, &fullest)?);
     }
-    Err(RunError::Unstable(ATTEMPTS))
+    let traffic = Traffic { bench, key, job: job(bench, key)?, interrupted };
+    let result = traffic.run(&failures, &mut actions);
+    for action in &mut actions {
+        action.end(bench)?;
+        match action.effect() {
+            Effect::None => {}
+            Effect::Variant => bench.variant = None,
+            Effect::Dataplane => bench.current = None,
+        }
+        if let Some(subjects) = &mut bench.subjects {
+            subjects.forget(|node, program| action.restarts(node, program));
+        }
+    }
+    let Outcome { sent, arrived, hit } = result?;
+    let outage = Outage::of(&sent, &arrived, share(bench, &run, &failures, &fullest));
+    // BFD may have taken the link down before, on a busy machine.
+    let is_silent = |failure: &&Failure| failure.kind == FailureKind::Silent;
+    if outage.longest == 0.0 && failures.iter().any(is_silent) {
+        let reason = "the failure hit no traffic, because routes had changed".to_owned();
+        return Ok(Err(Discarded { reason, failed: false }));
+    }
+    (run.sent, run.arrival) = (sent.frames, Some(arrival(&arrived)));
+    run.seconds = sent.nanoseconds as f64 / 1e9;
+    (run.outage, run.outage_longest) = (Some(outage.mean), Some(outage.longest));
+    (run.outage_resolution, run.hit) = (Some(outage.resolution), hit);
+    Ok(Ok(run))
 }
 
 /// The workload of a run, without end. `None` if the experiment has none.
@@ -117,17 +111,59 @@ fn fullest(bench: &Bench<'_>, run: &Run) -> Result<Endpoint, RunError> {
     near.cloned().ok_or(RunError::NoCircuit)
 }
 
-/// The times without traffic in milliseconds: the mean of the queue pairs that were hit, and the
-/// longest.
-fn outage(sent: &Sent, arrived: &Report) -> (f64, f64) {
-    let seconds = sent.nanoseconds as f64 / 1e9;
-    let rate = sent.frames as f64 / seconds.max(1e-9) / sent.queue_pairs.max(1) as f64;
-    let rows: Vec<f64> = arrived.queue_pairs.iter().map(|of| of.lost_in_a_row as f64).collect();
-    let longest = rows.iter().copied().fold(0.0, f64::max);
-    let hit: Vec<f64> =
-        rows.into_iter().filter(|row| *row > 0.0 && *row >= HIT * longest).collect();
-    let mean = Statistics::of(&hit, 0.95).map_or(0.0, |hit| hit.mean);
-    (mean / rate.max(1e-9) * 1e3, longest / rate.max(1e-9) * 1e3)
+/// Times without traffic in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Outage {
+    /// The mean of all queue pairs of the failed link.
+    mean: f64,
+    /// That of the queue pair that waited longest.
+    longest: f64,
+    /// The interval of the frames of a queue pair: its time without traffic is a multiple of it.
+    resolution: f64,
+}
+
+impl Outage {
+    /// Of a run of which this share of the queue pairs used the failed link.
+    fn of(sent: &Sent, arrived: &Report, share: f64) -> Self {
+        let queue_pairs = sent.queue_pairs.max(1) as f64;
+        let resolution =
+            sent.nanoseconds as f64 / 1e6 * queue_pairs / (sent.frames as f64).max(1.0);
+        let rows: Vec<f64> =
+            arrived.queue_pairs.iter().map(|of| of.lost_in_a_row as f64 * resolution).collect();
+        let longest = rows.iter().copied().fold(0.0, f64::max);
+        // The frames of others were lost by chance.
+        let hit: Vec<f64> =
+            rows.into_iter().filter(|row| *row > 0.0 && *row >= HIT * longest).collect();
+        let all = (share * queue_pairs).max(hit.len() as f64).max(1.0);
+        Self { mean: hit.iter().sum::<f64>() / all, longest, resolution }
+    }
+}
+
+/// The share of the queue pairs whose path leads over what fails, from the load that the links have
+/// before.
+fn share(bench: &Bench<'_>, run: &Run, failures: &[&Failure], fullest: &Endpoint) -> f64 {
+    let loads = run.tiers.iter().flat_map(|tier| tier.links.clone()).collect();
+    let topology = bench.deployed.topology();
+    let of = |failure: &&Failure| {
+        let named = failure.link.as_ref().map(ToString::to_string);
+        let node = failure.node.as_ref().map_or(fullest.node.as_str(), |name| name.as_str());
+        match failure.kind {
+            FailureKind::Vtepd => 1.0,
+            FailureKind::Circuits if named.is_none() => 1.0,
+            FailureKind::Router | FailureKind::Frr => {
+                bench.paths.share(&loads, |near| near.node == node)
+            }
+            FailureKind::Silent | FailureKind::Carrier | FailureKind::Circuits => {
+                let name = named.unwrap_or_else(|| fullest.to_string());
+                let wire = topology.wire_named(&name);
+                let is_on = |near: &Endpoint| {
+                    wire.as_ref().is_some_and(|wire| wire.interfaces().any(|end| end == near))
+                };
+                bench.paths.share(&loads, is_on)
+            }
+        }
+    };
+    failures.iter().map(of).fold(0.0, f64::max)
 }
 
 /// What the traffic of a run gives.
@@ -356,7 +392,7 @@ mod tests {
     use crate::roce::QueuePairReport;
 
     #[test]
-    fn an_outage_is_that_of_the_queue_pairs_that_were_hit() {
+    fn an_outage_is_that_of_all_queue_pairs_of_the_failed_link() {
         let sent = Sent { frames: 40_000, queue_pairs: 4, nanoseconds: 10_000_000_000 };
         let row = |lost_in_a_row| QueuePairReport {
             queue_pair: 1,
@@ -367,11 +403,19 @@ mod tests {
             duplicated: 0,
             corrupted: 0,
         };
-        // A queue pair sends a frame each millisecond. One frame is lost by chance.
-        let arrived = Report { queue_pairs: vec![row(300), row(0), row(1), row(100)], foreign: 0 };
-        assert_eq!(outage(&sent, &arrived), (200.0, 300.0));
-        let whole = Report { queue_pairs: vec![row(0)], foreign: 0 };
-        assert_eq!(outage(&sent, &whole), (0.0, 0.0));
+        let of = |rows: &[u64], share| {
+            let queue_pairs = rows.iter().map(|lost| row(*lost)).collect();
+            let outage = Outage::of(&sent, &Report { queue_pairs, foreign: 0 }, share);
+            assert_eq!(outage.resolution, 1.0, "a queue pair sends a frame each millisecond");
+            (outage.mean, outage.longest)
+        };
+        // Half of them are on the failed link. One frame of another is lost by chance.
+        assert_eq!(of(&[300, 0, 1, 100], 0.5), (200.0, 300.0));
+        // The failure is shorter than the interval: three of the four lost no frame.
+        assert_eq!(of(&[0, 1, 0, 0], 1.0), (0.25, 1.0));
+        assert_eq!(of(&[0, 2, 0, 1], 1.0), (0.75, 2.0));
+        assert_eq!(of(&[300, 0, 0, 100], 0.25), (200.0, 300.0), "two were hit in fact");
+        assert_eq!(of(&[0; 4], 0.25), (0.0, 0.0));
     }
 
     #[test]

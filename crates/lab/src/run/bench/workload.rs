@@ -50,12 +50,11 @@ struct Done {
 pub(super) fn measure(
     bench: &Bench<'_>,
     key: &Key,
-    attempts: u32,
     interrupted: &AtomicBool,
 ) -> Result<Run, RunError> {
     let work = work(bench, key)?;
     let others = others(bench, key)?;
-    bench.observe(key, attempts, |record| {
+    bench.observe(key, |record| {
         let (beside, began) = (Results::default(), Instant::now());
         let stop = AtomicBool::new(others.is_empty());
         let done = std::thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! Parses the settings of a node at one level: defaults, kind, group or node.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde_norway::Value;
 
@@ -158,8 +158,9 @@ fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
             _ => return Err(expected(place, FORM)),
         }
     }
-    if !target.starts_with('/') {
-        return Err(expected(place, "an absolute path behind the colon"));
+    let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+    if !target.starts_with('/') || !Path::new(target).components().all(is_plain) {
+        return Err(expected(place, "an absolute path without '..' behind the colon"));
     }
     if source.replace(NODE_NAME, "").contains("__clab") {
         return Err(unsupported(

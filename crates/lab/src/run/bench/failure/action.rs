@@ -104,6 +104,15 @@ impl Action {
         }
     }
 
+    /// Whether it ends and starts a program of a node.
+    pub(super) fn restarts(&self, node: &str, program: &str) -> bool {
+        match &self.what {
+            What::Silent { .. } | What::Links(_) | What::Circuits(_) => false,
+            What::Router { node: own, .. } | What::Frr(own) => own.name() == node,
+            What::Vtepd(own) => own.name() == node && program == "vtepd",
+        }
+    }
+
     pub(super) fn begin(&mut self, bench: &Bench<'_>) -> Result<(), RunError> {
         self.begun = true;
         match &mut self.what {
