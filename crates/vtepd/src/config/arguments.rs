@@ -108,7 +108,8 @@ pub struct Arguments {
     pub fpm_unsafe: bool,
     /// User whose zebra may connect, beside root: a name, a number, or `anybody` for all users and
     /// hosts; may be repeated [default: frr]
-    #[arg(long = "fpm-user", value_name = "USER", conflicts_with = "no_fpm")]
+    #[arg(long = "fpm-user", value_name = "USER")]
+    #[arg(env = "VTEPD_FPM_USER", hide_env_values = true, value_delimiter = ',')]
     pub(crate) fpm_users: Vec<Owner>,
     /// Address of the metrics for Prometheus [default: 127.0.0.1:9472]
     #[arg(long, value_name = "ADDRESS:PORT")]
