@@ -7,6 +7,7 @@
 //!
 //! Logs and reports are kept in `target/suite`.
 
+mod backlog;
 mod job;
 mod outcome;
 mod report;
@@ -82,6 +83,7 @@ fn run(arguments: &Arguments) -> Result<bool, Error> {
     let at_once = arguments.jobs.unwrap_or_else(schedule::at_once);
     println!("{} jobs, {at_once} at once, then {} alone", together.len(), alone.len());
     let signals = schedule::Signals::new()?;
+    let _backlog = backlog::Backlog::raise();
     let mut done = std::thread::scope(|scope| {
         let commands = scope.spawn(|| schedule::run(commands, 1, &folder, &signals));
         let mut done = schedule::run(together, at_once, &folder, &signals)?;

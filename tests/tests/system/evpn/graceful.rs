@@ -230,5 +230,7 @@ fn f1_f4_g6_g7_one_pe_is_replaced_and_keeps_what_is_confirmed() {
     }
     fabric.converge();
     vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
+    // bgpd tells of the hosts' addresses last.
+    wait_until(CONVERGENCE, || own(&vtepd) == before);
     assert_eq!(agree(&fabric, LEAF, &vtepd), before, "all is back");
 }

@@ -323,7 +323,7 @@ fn redirects_what_is_taken_with_clsact_filters() {
 /// worker has read them, the programs redirect again.
 #[root_test]
 fn a_punt_that_nobody_looks_into_is_given_up() {
-    const LIMIT: Duration = Duration::from_millis(200);
+    const LIMIT: Duration = Duration::from_secs(1);
     let Leaf { leaf, spine, host } = leaf("wait");
     let (mut steering, mut punts, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), LIMIT);
     let (watchdogs, mut calls) = steering.take_watch().unwrap();
