@@ -71,7 +71,6 @@ fn one_of_each() -> View {
                 dead: 0,
                 unknown: 0,
                 tiers: vec![TierView { mmr: 1.0, floor: 1.0, jain: 1.0 }],
-                sessions: [("up", 1), ("down", 0)],
             }],
             queue_pairs: 0,
             same_links: [("x", 0); 3],

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use lab::Namespace;
+use fabric::Namespace;
 use root_test::root_test;
 use vtepd_tests::daemon::Metrics;
 use vtepd_tests::frames::{Tunnelled, inject};

@@ -1,7 +1,7 @@
 //! The policy `qp-pin`: queue pairs on known paths, and away from a path that dies silently.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::both_directions::Routed;
 use crate::offload::steered;

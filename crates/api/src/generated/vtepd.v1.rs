@@ -984,11 +984,6 @@ pub struct VtepPaths {
     /// From the sending leaf on.
     #[prost(message, repeated, tag = "15")]
     pub tiers: ::prost::alloc::vec::Vec<Tier>,
-    /// Pairs that BFD watches, and those of them whose session is up.
-    #[prost(uint32, tag = "16")]
-    pub bfd_sessions: u32,
-    #[prost(uint32, tag = "17")]
-    pub bfd_up: u32,
     /// Whether paths are traced by expired TTLs, because the VTEP answers no probes.
     #[prost(bool, tag = "18")]
     pub traced: bool,

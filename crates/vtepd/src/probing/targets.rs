@@ -1,6 +1,6 @@
 //! The remote VTEPs that are probed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pathmap::message::Answer;
