@@ -985,7 +985,7 @@ pub struct VtepPaths {
     #[prost(message, repeated, tag = "15")]
     pub tiers: ::prost::alloc::vec::Vec<Tier>,
     /// Whether paths are traced by expired TTLs, because the VTEP answers no probes.
-    #[prost(bool, tag = "18")]
+    #[prost(bool, tag = "16")]
     pub traced: bool,
 }
 #[derive(serde::Serialize)]
