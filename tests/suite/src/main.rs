@@ -1,9 +1,9 @@
 //! Runs the tests of the workspace. `tests/run` calls it when everything is built.
 //!
 //! Root tests run in a process each, as many at once as the machine allows: namespaces isolate
-//! them. The other test targets run among them, and the commands of `--beside`, one after another.
-//! Then the tests marked `#[root_test(alone)]` run, each alone. A test that failed gets a second try with nothing
-//! beside it. It counts as passed then, but the end of the output and the history name it.
+//! them. The other test targets run among them, and the commands of `--beside`. Then the tests marked
+//! `#[root_test(alone)]` run, each alone. A test that failed gets a second try with nothing beside it.
+//! It counts as passed then, but the end of the output and the history name it.
 //!
 //! Logs and reports are kept in `target/suite`.
 
@@ -26,6 +26,9 @@ use outcome::Outcome;
 /// More failures than this have a cause that a second try does not mend.
 const SECOND_TRIES: usize = 3;
 
+/// Commands of `--beside` at once: most wait for compilers or daemons of their own.
+const COMMANDS: usize = 2;
+
 #[derive(Debug, Parser)]
 #[command(
     about = "Runs the tests of the workspace, many at once.",
@@ -41,7 +44,7 @@ struct Arguments {
     /// Only the tests that are marked `#[ignore]`
     #[arg(long)]
     ignored: bool,
-    /// Also run a shell command beside the tests; several run one after another
+    /// Also run a shell command beside the tests; two at once
     #[arg(long, value_name = "NAME=COMMAND")]
     beside: Vec<String>,
     /// Also run a shell command alone, after the tests
@@ -85,7 +88,7 @@ fn run(arguments: &Arguments) -> Result<bool, Error> {
     let signals = schedule::Signals::new()?;
     let _backlog = backlog::Backlog::raise();
     let mut done = std::thread::scope(|scope| {
-        let commands = scope.spawn(|| schedule::run(commands, 1, &folder, &signals));
+        let commands = scope.spawn(|| schedule::run(commands, COMMANDS, &folder, &signals));
         let mut done = schedule::run(together, at_once, &folder, &signals)?;
         done.extend(commands.join().unwrap_or(Err(Error::Interrupted))?);
         Ok::<_, Error>(done)
