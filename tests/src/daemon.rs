@@ -147,8 +147,7 @@ impl Vtepd {
             std::env::temp_dir().join(format!("vtepd-story-{}-{number}.log", std::process::id()));
         let file = std::fs::File::create(&log).expect("a file for vtepd's log");
         let program = program();
-        let words: Vec<&OsStr> =
-            command.iter().map(OsStr::new).chain([program.as_ref()]).collect();
+        let words: Vec<&OsStr> = command.iter().map(OsStr::new).chain([program.as_ref()]).collect();
         let mut command = Command::new(words[0]);
         command
             .args(&words[1..])

@@ -5,7 +5,7 @@
 //!   the schema's names
 //! - [`address`]: the address of the socket
 //! - [`listen`]: the daemon's end, which checks the client's user
-//! - [`connect`]: the client's end
+//! - [`mod@connect`]: the client's end
 
 pub mod address;
 pub mod connect;

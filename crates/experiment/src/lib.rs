@@ -1,7 +1,7 @@
 //! Experiments on load balance: the file that describes one, the plan of its runs, statistics, and
 //! the report. Nothing here uses namespaces, processes or a clock; `lab run` does.
 //!
-//! - [`file`]: the experiment file, with [`failure`] and [`circuits`]; [`units`]: its values
+//! - [`mod@file`]: the experiment file, with [`failure`] and [`circuits`]; [`units`]: its values
 //! - [`plan`]: the order of the runs
 //! - [`record`]: what is known about a run, and about the machine and the programs
 //! - [`balance`], [`statistics`], [`random`]: measures, their expected values, and random numbers

@@ -157,7 +157,7 @@ pub fn points(experiment: &Experiment) -> Vec<Point> {
 }
 
 /// The name of a fabric: the topology file without folder and `.clab.yml`. That of a checked
-/// experiment is a [`Name`](crate::units::Name).
+/// experiment is a [`Name`].
 #[must_use]
 pub fn fabric_name(topology: &Path) -> String {
     let name = topology.file_name().map(|name| name.to_string_lossy().into_owned());

@@ -335,7 +335,8 @@ mod tests {
             assert_eq!(good.parse::<Name>().unwrap().as_str(), good);
         }
         let long = "x".repeat(64);
-        let bad = ["", ".", "..", "../x", "../../x", "/tmp/x", "a/b", ".a", "-a", "_a", "a b", "a\nb"];
+        let bad =
+            ["", ".", "..", "../x", "../../x", "/tmp/x", "a/b", ".a", "-a", "_a", "a b", "a\nb"];
         for bad in bad.into_iter().chain(["a\x1b[31m", "a\0", "ü", &long, &"../".repeat(100)]) {
             let error = bad.parse::<Name>().unwrap_err();
             assert!(error.contains("is no name") && error.len() < 400, "{bad}: {error}");

@@ -228,9 +228,9 @@ fn outages(summary: &Summary) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for rows in summary.rows.chunk_by(|a, b| (&a.fabric, &a.point) == (&b.fabric, &b.point)) {
         let with = |of: fn(&Row) -> Option<String>| {
-            let times = rows.iter().filter_map(|row| {
-                Some(format!("{} with {}", of(row)?, title(&row.dataplane)))
-            });
+            let times = rows
+                .iter()
+                .filter_map(|row| Some(format!("{} with {}", of(row)?, title(&row.dataplane))));
             times.collect::<Vec<_>>().join(", ")
         };
         let outages = with(|row| Some(outage(row, row.outage?.median)));

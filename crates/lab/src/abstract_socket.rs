@@ -38,7 +38,8 @@ impl Peer {
         })?;
         let link = format!("socket:[{inode}]");
         let has = |pid: i32| {
-            let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+            let files =
+                std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
             files.into_iter().any(|file| {
                 std::fs::read_link(file.path()).is_ok_and(|target| target.as_os_str() == &*link)
             })

@@ -183,7 +183,9 @@ fn plain(part: Option<Component<'_>>) -> io::Result<&Path> {
 /// Names the cause if a link was not followed.
 fn refused(error: Errno) -> io::Error {
     match error {
-        Errno::ELOOP | Errno::ENOTDIR => io::Error::other("it is a link, or no directory: remove it"),
+        Errno::ELOOP | Errno::ENOTDIR => {
+            io::Error::other("it is a link, or no directory: remove it")
+        }
         error => error.into(),
     }
 }
@@ -198,7 +200,8 @@ mod tests {
 
     impl Place {
         fn new(story: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("lab-owner-{story}-{}", std::process::id()));
+            let path =
+                std::env::temp_dir().join(format!("lab-owner-{story}-{}", std::process::id()));
             fs::create_dir_all(path.join("results")).unwrap();
             fs::create_dir(path.join("outside")).unwrap();
             fs::write(path.join("precious"), "x").unwrap();
@@ -246,7 +249,9 @@ mod tests {
         let place = Place::new("outside");
         let folder = place.folder();
         symlink("../outside", place.0.join("results/topologies")).unwrap();
-        for path in ["topologies/x", "topologies/a/x", "../outside/x", "a/../../outside/x", "..", ""] {
+        for path in
+            ["topologies/x", "topologies/a/x", "../outside/x", "a/../../outside/x", "..", ""]
+        {
             assert!(folder.write(Path::new(path), b"new").is_err(), "{path}");
         }
         let absolute = place.0.join("outside/x");

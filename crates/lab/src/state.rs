@@ -168,8 +168,8 @@ impl State {
             }
         }
         let path = self.directory.clone();
-        let mut entries = fs::read_dir(&path)
-            .map_err(|source| StateError::Io { path: path.clone(), source })?;
+        let mut entries =
+            fs::read_dir(&path).map_err(|source| StateError::Io { path: path.clone(), source })?;
         if entries.next().is_some() && path.join(TOPOLOGY).symlink_metadata().is_err() {
             return Err(StateError::Foreign { path, why: "it has files, but no topology.json" });
         }

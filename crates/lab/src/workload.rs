@@ -1,7 +1,7 @@
 //! Workloads of distributed training: collective operations between hosts, over reliable RoCE
 //! connections.
 //!
-//! [`run`] runs [`Job`]s at the same time and returns an [`Iteration`] for each iteration of each
+//! [`run()`] runs [`Job`]s at the same time and returns an [`Iteration`] for each iteration of each
 //! job. Ranks start an iteration together, without traffic between them. Queue pair numbers,
 //! sequence numbers, dealing and compute times follow from the seed.
 

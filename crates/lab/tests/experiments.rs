@@ -195,7 +195,11 @@ fn the_script_of_the_guide_waits_for_its_server() {
         let mut command = std::process::Command::new("timeout");
         command.args(["20", "./script"]).current_dir(&place).env("CALLS", place.join("calls"));
         command.env("PATH", format!("{}:{}", place.display(), std::env::var("PATH").unwrap()));
-        command.envs([("LAB_RANK", rank), ("LAB_BYTES", "1000"), ("LAB_ADDRESSES", "10.0.0.1,10.0.0.2")]);
+        command.envs([
+            ("LAB_RANK", rank),
+            ("LAB_BYTES", "1000"),
+            ("LAB_ADDRESSES", "10.0.0.1,10.0.0.2"),
+        ]);
         let output = command.output().unwrap();
         let calls = fs::read_to_string(place.join("calls")).unwrap_or_default();
         let _ = fs::remove_file(place.join("calls"));

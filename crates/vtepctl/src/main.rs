@@ -6,7 +6,7 @@
 //! - [`tables`], [`counters`]: answers as tables
 //! - [`status`], [`explain_text`]: text output that is not a table
 //! - [`events`]: one line for each event
-//! - [`explain`]: the frame to explain, from [`flow`] (a description) or [`pcap`] (a capture)
+//! - [`explain`]: the frame to explain, from a description or from [`pcap`] (a capture)
 //! - [`top`]: figures and events on a terminal
 //! - [`output`]: tables, JSON and errors
 

@@ -1,7 +1,7 @@
 //! Headers as checked views and builders: Ethernet, VLAN, ARP, ND, IP, TCP, UDP, VXLAN, RoCEv2,
 //! ICMP and checksums.
 //!
-//! [`dissect`] reads a whole frame in one pass; the datapath uses it for every frame. Other code
+//! [`dissect()`] reads a whole frame in one pass; the datapath uses it for every frame. Other code
 //! reads one header at a time. Each header is a type over its bytes (`Udp<&[u8; 8]>`, `Udp<&mut
 //! [u8; 8]>`, `Udp<[u8; 8]>`). Where a length field must be checked against the surrounding bytes,
 //! a second type holds header and payload (`UdpDatagram`).

@@ -15,7 +15,10 @@ impl Backlog {
     pub(crate) fn raise() -> Self {
         let before = std::fs::read_to_string(FILE).ok();
         let is_little = |text: &String| text.trim().parse::<u32>().is_ok_and(|now| now < FRAMES);
-        Self(before.filter(|text| is_little(text) && std::fs::write(FILE, FRAMES.to_string()).is_ok()))
+        Self(
+            before
+                .filter(|text| is_little(text) && std::fs::write(FILE, FRAMES.to_string()).is_ok()),
+        )
     }
 }
 

@@ -104,7 +104,8 @@ fn capabilities(text: &str, before: &str) -> Vec<String> {
 #[root_test]
 fn the_capabilities_of_the_guides_suffice_without_sys_admin() {
     let file = |path: &str| {
-        std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
+        std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path))
+            .unwrap()
     };
     let guide = capabilities(&file("docs/guide/containerlab.md"), "--cap-add ");
     let daemon_set = file("deploy/clabernetes/leaf-daemonset.yaml");

@@ -139,7 +139,7 @@ pub struct Vni {
     /// Whether the netdev serves many VNIs (external, vnifilter); vni is 0 then.
     #[prost(bool, tag = "5")]
     pub external: bool,
-    /// Whether it is a standalone VNI of the configuration ([standalone](standalone)), without a netdev.
+    /// Whether it is a standalone VNI of the configuration (`\[[standalone]\]`), without a netdev.
     #[prost(bool, tag = "6")]
     pub standalone: bool,
     /// The reason as a short name such as policy-routing. It does not change between versions.

@@ -10,7 +10,7 @@ const FPM_ENTRIES: usize = 4_000_000;
 pub struct FpmListener {
     /// The address; `None`: no server.
     pub address: Option<SocketAddr>,
-    /// Whether to listen even if zebra may crash when it connects ([`State::router_mac`]).
+    /// Whether to listen even if zebra may crash when it connects ([`crate::state::State::router_mac`]).
     pub accept_hazard: bool,
     /// The users that may connect.
     pub users: fpm::Users,

@@ -45,7 +45,8 @@ fn good_and_bad_news() {
     assert!(
         bad[0].starts_with("Note: ") && bad[0].contains("is the same within noise at the leaf")
     );
-    let repeated = "Bad: Runs did not count and were repeated: vtepd on leaf1 ended (1 of the runs).";
+    let repeated =
+        "Bad: Runs did not count and were repeated: vtepd on leaf1 ended (1 of the runs).";
     assert!(bad.contains(&repeated.into()), "{bad:?}");
     assert!(bad.contains(&"Bad: Of 8000 frames, 7 were lost and 0 were reordered.".into()));
     assert!(!bad.iter().any(|text| text.contains("floor")), "{bad:?}");

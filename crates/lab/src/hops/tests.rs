@@ -26,8 +26,7 @@ fn answers_of_ip() {
         r#"[{"dst":"10.0.1.2","from":"10.0.1.1","gateway":"10.1.0.7","dev":"dn2","iif":"dn1"}]"#,
     );
     assert_eq!((on.kind, on.gateway.as_deref(), &*on.dev), (None, Some("10.1.0.7"), "dn2"));
-    let via =
-        one(r#"[{"dst":"10.0.1.2","via":{"family":"inet6","host":"fe80::1"},"dev":"up1"}]"#);
+    let via = one(r#"[{"dst":"10.0.1.2","via":{"family":"inet6","host":"fe80::1"},"dev":"up1"}]"#);
     assert_eq!(via.via.unwrap().host, "fe80::1");
     let own = one(r#"[{"type":"local","dst":"10.0.1.2","dev":"lo","iif":"up1"}]"#);
     assert_eq!(own.kind.as_deref(), Some("local"));
@@ -60,8 +59,7 @@ fn a_queue_pair_that_is_not_placed_has_no_port() {
 #[test]
 fn what_is_not_decided_is_not_shown_as_a_path() {
     let hop = |node: &str| Hop::new(node, "a".into(), "b".into());
-    let candidate =
-        |outer_port| Candidate { outer_port, hops: vec![hop("leaf1"), hop("spine1")] };
+    let candidate = |outer_port| Candidate { outer_port, hops: vec![hop("leaf1"), hop("spine1")] };
     let hops = Hops {
         from: "host1:eth1".into(),
         to: "host4:eth1".into(),

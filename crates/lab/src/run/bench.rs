@@ -35,10 +35,10 @@ use crate::stream::{INNER_PORT, Stream};
 use crate::topology::{Endpoint, Topology};
 use attempts::Attempt;
 use circuits::Undo;
-use subjects::Subjects;
 use fabric::counters;
 use fabric::netns::{self, NetnsError};
 use fabric::process::wait_until;
+use subjects::Subjects;
 
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 /// The processes that get real-time priority if a failure is measured.

@@ -70,7 +70,9 @@ impl Directory {
                 match differences.is_empty() {
                     true => {}
                     // There is nothing to mix with.
-                    false if read(&folder, path, RUNS)?.is_none_or(|runs| runs.is_empty()) => put()?,
+                    false if read(&folder, path, RUNS)?.is_none_or(|runs| runs.is_empty()) => {
+                        put()?
+                    }
                     false => return Err(RunError::Other { path: path.to_owned(), differences }),
                 }
             }
@@ -167,12 +169,7 @@ fn write(folder: &Folder, path: &Path, name: &str, bytes: &[u8]) -> Result<(), R
 }
 
 /// Writes the files that repeat the experiment, and then the manifest.
-fn put(
-    folder: &Folder,
-    path: &Path,
-    manifest: &Manifest,
-    inputs: &Inputs,
-) -> Result<(), RunError> {
+fn put(folder: &Folder, path: &Path, manifest: &Manifest, inputs: &Inputs) -> Result<(), RunError> {
     write(folder, path, EXPERIMENT, inputs.text.as_bytes())?;
     for (name, bytes) in &inputs.files {
         write(folder, path, name, bytes)?;

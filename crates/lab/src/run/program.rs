@@ -100,7 +100,9 @@ pub enum ProgramError {
         wrong: String,
     },
     /// Its current directory could not be created.
-    #[error("cannot create a directory for the program in the folder for temporary files ($TMPDIR)")]
+    #[error(
+        "cannot create a directory for the program in the folder for temporary files ($TMPDIR)"
+    )]
     Scratch(#[source] std::io::Error),
     /// It did not end.
     #[error(

@@ -40,8 +40,11 @@ pub(super) struct KnownPins {
     by_slot: Vec<Option<Question>>,
     /// The queue pairs on the path of `qp-hash` that were asked about last, and for which version;
     /// `None`: there was no answer. One place for each hash. Empty until there is one.
-    hashed: Box<[Option<(Question, Option<u64>)>]>,
+    hashed: Box<[Option<Hashed>]>,
 }
+
+/// A queue pair on the path of `qp-hash`, and the version of the answer.
+type Hashed = (Question, Option<u64>);
 
 impl KnownPins {
     /// The path of a queue pair, if it is to have a certain one, and whether the next frame has it

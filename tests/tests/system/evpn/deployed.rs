@@ -93,7 +93,10 @@ impl Story {
         let text = fs::read_to_string(self.0.join(out).join("runs.jsonl")).unwrap();
         let (runs, _) = Run::parse_lines(&text).unwrap();
         assert_eq!(runs.len(), 4);
-        assert!(runs.iter().all(|run| run.sent == 80 && run.arrival.is_some_and(|of| of.lost == 0)), "{text}");
+        assert!(
+            runs.iter().all(|run| run.sent == 80 && run.arrival.is_some_and(|of| of.lost == 0)),
+            "{text}"
+        );
         let page = fs::read_to_string(self.0.join(out).join("report.html")).unwrap();
         assert!(page.contains("already up before (--deployed)"));
         assert_as_before();

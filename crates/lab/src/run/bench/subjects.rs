@@ -59,7 +59,8 @@ impl Subjects {
             for node in bench.fabric.nodes() {
                 for pid in node.namespace()?.pids()? {
                     let (program, identity) = (program_name(pid), Identity::of(pid));
-                    if let Some(identity) = identity.ok().filter(|_| PROGRAMS.contains(&&*program)) {
+                    if let Some(identity) = identity.ok().filter(|_| PROGRAMS.contains(&&*program))
+                    {
                         all.processes.insert((node.name().to_owned(), program), identity);
                     }
                 }
