@@ -21,7 +21,7 @@ use fabric::process::{Process, ProcessError, wait_until};
 use fabric::rtnl::VethEnd;
 
 /// How long the lab watches a new program. A program that cannot run ends within this time.
-const SETTLING: Duration = Duration::from_millis(100);
+const SETTLING: Duration = Duration::from_millis(500);
 
 impl Fabric {
     /// Brings the topology up. `name` replaces the topology's own name. What a killed process left

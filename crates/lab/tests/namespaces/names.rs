@@ -8,7 +8,9 @@ use root_test::root_test;
 /// Runs a shell script with its own `/run` and `/tmp`. `$lab` is the program. The script prints a
 /// list of everything there at its end.
 fn alone(script: &str) -> Output {
-    let setup = "set -eu; mount -t tmpfs t /run; mount -t tmpfs t /tmp
+    // The checkout may lie below /tmp.
+    let setup = "set -eu; mount -t tmpfs t /mnt; cp \"$lab\" /mnt/lab; lab=/mnt/lab
+        mount -t tmpfs t /run; mount -t tmpfs t /tmp
         mkdir -p /run/netns /run/other /tmp/x; touch /run/other/precious /tmp/x/precious
         topology() {
             printf 'name: %s\\ntopology: {nodes: {%s: {kind: linux}}}\\n' \"$1\" \"$2\" >/tmp/t.yml
