@@ -13,8 +13,7 @@ struct inherited {
 	__u8 tos;
 	__u8 ttl;
 	__u16 fragment; // network byte order
-	__u8 tag;    // bytes of a tag that is beside the frame: 4 or 0
-	__u8 is_tcp; // right behind the IP header
+	__u8 tag; // bytes of a tag that is beside the frame: 4 or 0
 };
 
 // The outer headers, and the inner Ethernet header, which may have a tag.
@@ -190,12 +189,10 @@ static ALWAYS_INLINE int inherit(struct __sk_buff *skb, const struct offload_vni
 		tos = ip[1];
 		ttl = ip[8];
 		dont_fragment = ip[6] & 0x40;
-		outer->is_tcp = ip[9] == IPPROTO_TCP;
 	} else if (ethertype == htons(ETH_P_IPV6)) {
 		tos = ip[0] << 4 | ip[1] >> 4;
 		ttl = ip[7];
 		dont_fragment = 0x40;
-		outer->is_tcp = ip[6] == IPPROTO_TCP;
 	} else {
 		return 0;
 	}
@@ -339,11 +336,16 @@ static FUNCTION __u64 write_ipv6(const struct tx_decision *d, union encapsulated
 	return pseudo_header_ipv6(h);
 }
 
-// Leaves a super-frame to the worker, if that can split it. Other ones of UDP may be TCP in a tunnel of
-// the host: the kernel splits those.
-static ALWAYS_INLINE int super_frame_to_worker(struct __sk_buff *skb, __u32 slot, int can_be_split)
+// Leaves a super-frame of TCP to the worker, which splits it. One of UDP may be TCP in a tunnel of the
+// host: the kernel splits those. A function of its own, because the stack of the callers is full.
+static FUNCTION int super_frame_to_worker(struct __sk_buff *skb, __u32 slot)
 {
-	return can_be_split ? flow_to_worker(skb, slot, BRIDGE, 0) : PASS;
+	__u32 at = skb->protocol == htons(ETH_P_IP) ? 14 + 9 : 14 + 6;
+	__u8 protocol;
+
+	if (bpf_skb_load_bytes(skb, at, &protocol, sizeof(protocol)) || protocol != IPPROTO_TCP)
+		return PASS;
+	return flow_to_worker(skb, slot, BRIDGE, 0);
 }
 
 // Encapsulates a frame for a remote VTEP and sends it to its next hop. The frame begins with its
@@ -397,7 +399,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 		segment = segment_length(skb, 0);
 		// Each segment of RoCE may have a queue pair of its own.
 		if (!segment || kind == ROCE || d.inherited.tag)
-			return super_frame_to_worker(skb, slot, kind == ROCE || d.inherited.is_tcp);
+			return kind == ROCE ? flow_to_worker(skb, slot, BRIDGE, 0) : super_frame_to_worker(skb, slot);
 		d.repeated = segment - skb->gso_size;
 		d.segments = (d.length - d.repeated + skb->gso_size - 1) / skb->gso_size;
 	}
@@ -408,7 +410,7 @@ static ALWAYS_INLINE int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 vt
 	// IPv6 needs one, if the netdev does not say otherwise (RFC 6935).
 	has_checksum = vni->flags & OFFLOAD_CHECKSUM && (is_ipv6 || (!skb->gso_size && skb->len <= LONGEST_SUMMED));
 	if (has_checksum && skb->gso_size)
-		return super_frame_to_worker(skb, slot, d.inherited.is_tcp);
+		return super_frame_to_worker(skb, slot);
 	if (has_checksum) {
 		sum = sum_frame(skb);
 		if (!sum)
