@@ -53,7 +53,11 @@ SEC("classifier") int test_port(struct __sk_buff *skb)
 {
 	int result = encapsulate(skb, TESTED_SLOT, 0, bpf_ktime_get_coarse_ns());
 
-	return result == TO_WORKER ? PASS : result;
+	if (result != TO_WORKER)
+		return result;
+	// The tag tells what the worker gets from what the kernel gets.
+	bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), TESTED_SLOT);
+	return PASS;
 }
 
 // A host's frames, as an interface for this tag sends them.

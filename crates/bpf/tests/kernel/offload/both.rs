@@ -247,6 +247,7 @@ impl Both {
         match ran.returned {
             REDIRECT => (Outcome::Offloaded, ran.frame),
             TO_WORKER => (Outcome::Worker, ran.frame),
+            PASS => (Outcome::Kernel, ran.frame),
             other => panic!("returned {other}: {frame:02x?}"),
         }
     }

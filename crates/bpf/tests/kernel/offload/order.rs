@@ -72,6 +72,22 @@ fn a_super_frame_that_needs_a_checksum_over_ipv6_keeps_its_own_connection_behind
     others_stay_offloaded(table, &tcp(1), &[tcp(1)], &[roce(0xc000, 7), tcp(2), tcp(3)]);
 }
 
+/// A worker may be unable to read other super-frames: TCP in a tunnel of the host looks like UDP.
+#[root_test]
+fn a_super_frame_of_udp_that_needs_a_checksum_over_ipv6_is_left_to_the_kernel() {
+    let table = tables_ipv6().into_iter().find(|table| table.tunnel.udp_checksum).unwrap();
+    let mut both = Both::new();
+    both.set(table);
+    let whole = frame(1, UDP, &udp((0xc000, 8472), &[0; 400]));
+    let outcome = |frame: &[u8], size| both.encapsulate_segments(frame, 0, size);
+    for frame in [&whole, &tcp(1)] {
+        assert_eq!(outcome(frame, 0).0, Outcome::Offloaded);
+    }
+    assert_eq!(outcome(&whole, 100), (Outcome::Kernel, whole.clone()));
+    assert_eq!(outcome(&tcp(1), 0).0, Outcome::Offloaded, "another flow");
+    assert_eq!(outcome(&whole, 0).0, Outcome::Offloaded);
+}
+
 /// The identification of a packet over IPv4.
 fn identification(packet: &[u8]) -> u16 {
     u16::from_be_bytes([packet[18], packet[19]])

@@ -1,5 +1,5 @@
 //! Hosts with tunnels of their own. The programs cannot encapsulate what the device has to complete
-//! deep inside, so the worker gets it, unchanged.
+//! deep inside, so the kernel gets it, unchanged.
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use fabric::netns::veth;
@@ -20,11 +20,11 @@ const ENDS: ([u8; 4], [u8; 4]) = ([10, 9, 0, 1], [10, 9, 0, 2]);
 const OWN: usize = 50;
 const SCTP: u8 = 132;
 
-/// The first leaf, and what its programs leave to the worker.
+/// The first leaf, and what its programs leave to the kernel.
 struct Leaf {
     side: Side,
     _far: Side,
-    worker: PacketSocket,
+    kernel: PacketSocket,
 }
 
 impl Leaf {
@@ -32,20 +32,20 @@ impl Leaf {
     fn new(number: usize) -> Self {
         let [mut side, far] = sides(false);
         // What the program does not redirect passes a bridge.
-        veth((&side.leaf, "out"), (&side.host, "worker"), 1500).unwrap();
+        veth((&side.leaf, "out"), (&side.host, "kernel"), 1500).unwrap();
         let (leaf, host) = (&side.leaf, &side.host);
         leaf.run(&["ip", "link", "add", "name", "br0", "type", "bridge"]).unwrap();
         for port in ["hp1", "out"] {
             leaf.run(&["ip", "link", "set", port, "master", "br0"]).unwrap();
         }
         leaf.run(&["ip", "link", "set", "br0", "up"]).unwrap();
-        let worker = open(host, "worker");
+        let kernel = open(host, "kernel");
         side.attach("test_port", "hp1");
         side.set(tables().remove(number), VTEPS[0]);
-        Self { side, _far: far, worker }
+        Self { side, _far: far, kernel }
     }
 
-    /// The packets that the worker gets: TCP in the host's own tunnel, and SCTP.
+    /// The packets that the kernel gets: TCP in the host's own tunnel, and SCTP.
     fn left(&mut self, count: usize) -> Vec<(Vec<u8>, Option<VlanTag>, Offload)> {
         let (start, mut seen) = (Instant::now(), Vec::new());
         let is_own = |frame: &Frame<'_>| {
@@ -53,7 +53,7 @@ impl Leaf {
             frame.data.starts_with(&HOST) && (is(OWN + 23, TCP) || is(23, SCTP))
         };
         while seen.len() < count && start.elapsed() < Duration::from_millis(500) {
-            let batch = self.worker.receive();
+            let batch = self.kernel.receive();
             let frames = batch.frames().filter(|frame| is_own(frame));
             seen.extend(frames.map(|frame| (frame.data.to_vec(), frame.vlan, frame.offload)));
         }
@@ -112,20 +112,20 @@ fn leaves_tunnels_of_the_kernel(number: usize, has_tag: bool) {
 }
 
 #[root_test]
-fn frames_in_a_tunnel_of_the_hosts_kernel_are_left_to_the_worker() {
+fn frames_in_a_tunnel_of_the_hosts_kernel_are_left_to_it() {
     leaves_tunnels_of_the_kernel(0, false);
     leaves_tunnels_of_the_kernel(3, false);
 }
 
 #[root_test]
-fn tagged_frames_in_a_tunnel_of_the_hosts_kernel_are_left_to_the_worker() {
+fn tagged_frames_in_a_tunnel_of_the_hosts_kernel_are_left_to_it() {
     leaves_tunnels_of_the_kernel(0, true);
     leaves_tunnels_of_the_kernel(3, true);
 }
 
 /// A virtual machine that leaves the checksum inside its own tunnel to the device.
 #[root_test]
-fn checksums_inside_a_tunnel_of_a_virtual_machine_are_left_to_the_worker() {
+fn checksums_inside_a_tunnel_of_a_virtual_machine_are_left_to_the_kernel() {
     needs_tcx();
     let (inner, offload) = partial(TCP, false, 0, 500);
     let Checksum::Partial { start, offset } = offload.checksum else { unreachable!() };
@@ -143,9 +143,9 @@ fn checksums_inside_a_tunnel_of_a_virtual_machine_are_left_to_the_worker() {
     }
 }
 
-/// The worker leaves a CRC-32C to the device or computes it. The programs cannot.
+/// The kernel leaves a CRC-32C to the device or computes it. The programs cannot.
 #[root_test]
-fn checksums_of_sctp_are_left_to_the_worker() {
+fn checksums_of_sctp_are_left_to_the_kernel() {
     needs_tcx();
     let transport = [&[0xc0, 0, 0x1f, 0x90][..], &[0; 8], &[0x5a; 60]].concat();
     let packet = ipv4(ENDS, SCTP, &transport, Ipv4::default());
