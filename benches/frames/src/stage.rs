@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use path::{Entropy, Policy, Settings};
-use pipeline::{Batch, Checksum, Counters, Grouper, Pipeline, TxBatch, TxFrame};
+use pipeline::{Batch, Checksum, Counters, Grouper, Identifications, Pipeline, TxBatch, TxFrame};
 
 use tables::SnapshotBuilder;
 
@@ -126,11 +126,11 @@ impl Stage {
                 let checksum = Checksum::Partial { start: 34, offset: 6 };
                 let frames = sent.iter_mut().flat_map(|batch| batch.iter_mut());
                 frames.for_each(|frame| frame.offload.checksum = checksum);
-                let mut grouper = Grouper::default();
+                let (mut grouper, all) = (Grouper::default(), Identifications::default());
                 return Ok(Box::new(move |number| {
                     let Some(out) = sent.get_mut(number % batches) else { return };
                     out.groups_mut().clear();
-                    grouper.group(black_box(out));
+                    grouper.group(black_box(out), &all);
                     black_box(out);
                 }));
             }

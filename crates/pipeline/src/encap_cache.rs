@@ -22,6 +22,7 @@ use wire::checksum::Sum;
 use wire::number::PORT_ROCE;
 use wire::{Dissection, MacAddr, Network};
 
+use crate::identification::Block;
 use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
 
 /// Length of Ethernet, IPv4 (without options), UDP and base transport header in bytes.
@@ -256,11 +257,11 @@ impl EncapCache {
         &self,
         (frames, first): (&[Frame<'_>], u32),
         epoch: u64,
-        identification: &mut u16,
+        identifications: &mut Block,
         (out, counting): (&mut TxBatch, Counting<'_>),
     ) -> usize {
         for (frame, index) in frames.iter().zip(first..) {
-            let send = |key: Key| self.send(&key, (index, frame), identification, (out, counting));
+            let send = |key: Key| self.send(&key, (index, frame), identifications, (out, counting));
             if !Key::of(frame, epoch).is_some_and(send) {
                 return (index - first) as usize;
             }
@@ -274,7 +275,7 @@ impl EncapCache {
         &self,
         key: &Key,
         (index, frame): (u32, &Frame<'_>),
-        identification: &mut u16,
+        identifications: &mut Block,
         (out, counting): (&mut TxBatch, Counting<'_>),
     ) -> bool {
         let Some([one, other]) = self.sets.get(key.set()) else { return false };
@@ -303,13 +304,13 @@ impl EncapCache {
             counting.count(slot, inner, packet);
         }
         let Some(outer) = transmit.append_head::<OVERHEAD>() else { return false };
-        *identification = identification.wrapping_add(1);
+        let identification = identifications.next();
         let l3_length = (inner + OVERHEAD - 14) as u16;
         let udp_length = l3_length - 20;
         *outer = flow.outer;
         [outer[16], outer[17]] = l3_length.to_be_bytes();
         [outer[18], outer[19]] = identification.to_be_bytes();
-        let header = Sum::of_partial(flow.header).word(l3_length).word(*identification);
+        let header = Sum::of_partial(flow.header).word(l3_length).word(identification);
         [outer[24], outer[25]] = header.checksum().to_be_bytes();
         [outer[38], outer[39]] = udp_length.to_be_bytes();
         if let Some(pseudo) = flow.pseudo {

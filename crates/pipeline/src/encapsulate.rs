@@ -95,11 +95,11 @@ impl Pipeline {
         let epoch = self.encap_cache.epoch(run.snapshot, run.policies.version());
         let mut at = from;
         loop {
-            let (received, identification) =
-                ((batch.frames_from(at.frame), at.frame), &mut self.identification);
+            let (received, identifications) =
+                ((batch.frames_from(at.frame), at.frame), &mut self.identifications);
             let counting = run.policies.counting(run.now);
             let out = (run.out.frames(), counting);
-            let known = self.encap_cache.send_all(received, epoch, identification, out);
+            let known = self.encap_cache.send_all(received, epoch, identifications, out);
             if known > 0 {
                 at = Cursor::at(at.frame + known as u32);
             }
@@ -139,9 +139,9 @@ impl Pipeline {
     ) -> bool {
         let (frames, epoch) = (std::slice::from_ref(frame), key.epoch());
         let counting = run.policies.counting(run.now);
-        let (identification, out) = (&mut self.identification, (run.out.frames(), counting));
+        let (identifications, out) = (&mut self.identifications, (run.out.frames(), counting));
         self.encap_cache.confirm(key, run.snapshot, run.policies.version())
-            && self.encap_cache.send_all((frames, index), epoch, identification, out) > 0
+            && self.encap_cache.send_all((frames, index), epoch, identifications, out) > 0
     }
 
     /// Counts a frame as dropped. If some of its segments were sent, the rest counts as one copy.
@@ -296,7 +296,6 @@ impl Pipeline {
             let packet = plan.packet(inner, range);
             run.policies.counting(run.now).count(slot, length, packet);
         }
-        self.identification = self.identification.wrapping_add(1);
         let inherited = Inherited::of(&vni.tunnel, &plan.inner);
         let outer = Outer {
             tunnel: &vni.tunnel,
@@ -304,7 +303,7 @@ impl Pipeline {
             ends,
             source_port: choice.source_port,
             l3_length,
-            identification: self.identification,
+            identification: self.identifications.next(),
             inherited,
         };
         let mut offload = Offload::default();

@@ -14,6 +14,7 @@ use crate::decap_cache::DecapCache;
 use crate::encap_cache::EncapCache;
 use crate::grouping::Grouper;
 use crate::host_delivery::HostDelivery;
+use crate::identification::{Block, Identifications};
 use crate::learn::Learner;
 use crate::policies::Configured;
 use crate::run::Run;
@@ -32,8 +33,8 @@ pub struct Pipeline {
     pub(crate) host_delivery: HostDelivery,
     /// The bridge of standalone mode.
     pub(crate) bridge: Option<Box<Bridge>>,
-    /// IPv4 identification of the last outer packet.
-    pub(crate) identification: u16,
+    /// IPv4 identifications of outer packets.
+    pub(crate) identifications: Block,
     grouper: Grouper,
     /// Whether encapsulated frames are grouped.
     is_grouping: bool,
@@ -54,7 +55,7 @@ impl Pipeline {
             decap_cache: DecapCache::default(),
             host_delivery: HostDelivery::default(),
             bridge: None,
-            identification: 0,
+            identifications: Block::default(),
             grouper: Grouper::default(),
             is_grouping: false,
             inner: InnerHead::default(),
@@ -90,6 +91,12 @@ impl Pipeline {
         self.policies = Configured::pinned(pins);
     }
 
+    /// Sets the sequence from which outer packets get their identifications. All workers of a leaf
+    /// share it.
+    pub fn set_identifications(&mut self, all: Identifications) {
+        self.identifications.set_sequence(all);
+    }
+
     /// Sets whether encapsulated frames are sent in super-frames. Otherwise each leaves alone.
     pub const fn set_grouping(&mut self, on: bool) {
         self.is_grouping = on;
@@ -99,7 +106,7 @@ impl Pipeline {
     pub(crate) fn finish(&mut self, out: &mut TxBatch, queues: &[Queue]) {
         for &queue in queues {
             if queue == Queue::Uplinks && self.is_grouping {
-                self.grouper.group(out);
+                self.grouper.group(out, self.identifications.sequence());
             } else {
                 out.separate(queue);
             }
@@ -227,6 +234,7 @@ impl Pipeline {
         (batch, snapshot, now, out): (&Batch<'_>, &Snapshot, Instant, &mut TxBatch),
         frames: impl FnOnce(&mut Self, &mut Run<'_, '_, Configured, TxBatch>) -> T,
     ) -> T {
+        self.identifications.renew(now);
         let mut policies = std::mem::take(&mut self.policies);
         let mut run = Run {
             batch,

@@ -13,6 +13,7 @@ use frame::{
 use wire::checksum::{Sum, checksum};
 use wire::number::PROTOCOL_UDP;
 
+use crate::identification::Identifications;
 use crate::outer::{OVERHEAD, OVERHEAD_IPV6, UDP_AT, UDP_AT_IPV6, UDP_CHECKSUM};
 
 /// Largest number of segments in a super-frame (`UDP_MAX_SEGMENTS`, `include/linux/udp.h`, before
@@ -43,8 +44,8 @@ struct Slot {
 
 impl Grouper {
     /// Divides the frames for uplinks into groups, and has the headers of the first frame of each
-    /// group describe the whole group.
-    pub fn group(&mut self, out: &mut TxBatch) {
+    /// group describe the whole group. Its identifications are new ones of the sequence.
+    pub fn group(&mut self, out: &mut TxBatch, identifications: &Identifications) {
         let (frames, groups) = out.split_mut();
         groups.next.resize(frames.len(), 0);
         self.slots.clear();
@@ -55,7 +56,7 @@ impl Grouper {
         groups.set_queue(Queue::Uplinks, start);
         for group in groups.list.iter_mut().skip(start).filter(|group| group.is_super_frame()) {
             if let Some(first) = frames.get_mut(group.first as usize) {
-                group.offload = describe(group, first);
+                group.offload = describe(group, first, identifications);
             }
         }
     }
@@ -137,12 +138,14 @@ impl Grouper {
 
 /// Patches the first frame's headers so that they describe the whole group. Returns the offloads to
 /// request from the kernel.
-fn describe(group: &GsoGroup, first: &mut TxFrame) -> Offload {
+fn describe(group: &GsoGroup, first: &mut TxFrame, all: &Identifications) -> Offload {
     if group.shared == SHARED_HEADERS_IPV6 {
         return describe_ipv6(group, first);
     }
     let headers = first.head_mut().get_mut(ETHERNET..).and_then(<[u8]>::first_chunk_mut);
     let Some(headers) = headers else { return Offload::default() };
+    // The kernel counts on for each segment (`inet_gso_segment()`, `net/ipv4/af_inet.c`).
+    [headers[4], headers[5]] = all.take(group.frames as u16).to_be_bytes();
     patch_lengths(headers, group.payload as u16);
     udp_segmentation(group, UDP_AT)
 }

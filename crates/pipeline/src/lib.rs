@@ -43,6 +43,7 @@ mod decap_cache;
 mod encap_cache;
 mod encapsulate_ipv6;
 mod host_delivery;
+mod identification;
 mod lookup;
 mod outer;
 mod received;
@@ -63,6 +64,7 @@ pub use frame::{
 };
 pub use grouping::Grouper;
 pub use host_delivery::PAUSE;
+pub use identification::Identifications;
 pub use path::Pins;
 pub use policies::{Configured, Policies};
 pub use unresolved::Adjacency;

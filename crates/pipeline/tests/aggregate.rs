@@ -3,9 +3,16 @@
 
 #![cfg(test)]
 
+mod common;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use common::{Leaf, Owned, Worker, roce};
 use frame::{GsoGroup, SHARED_HEADERS};
 use pipeline::{
-    Batch, Checksum, Destination, Grouper, GsoKind, Offload, Payload, TxBatch, TxFrame,
+    Batch, Checksum, Cursor, Destination, Grouper, GsoKind, Identifications, Offload, Payload,
+    TxBatch, TxFrame,
 };
 use proptest::prelude::*;
 use test_frames::{Ipv4, tunnelled};
@@ -37,7 +44,7 @@ fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: 
 fn finished(frames: &[TxFrame]) -> TxBatch {
     let mut out = TxBatch::new();
     frames.iter().for_each(|frame| out.push(frame.clone()));
-    Grouper::default().group(&mut out);
+    Grouper::default().group(&mut out, &Identifications::default());
     out
 }
 
@@ -122,6 +129,43 @@ fn the_first_headers_describe_the_group() {
     assert_eq!(checksum(&whole[14..34]), 0, "the IPv4 header's sum");
     let (source, destination) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
     assert_eq!(word(40), Sum::new().pseudo_ipv4(source, destination, 17, word(38)).fold());
+}
+
+/// Two workers send frames of known and of new flows, alone and in super-frames. The kernel counts on
+/// in those.
+#[test]
+fn packets_of_all_workers_have_different_identifications() {
+    let (all, now) = (Identifications::default(), Instant::now());
+    let mut leaf = Leaf::one();
+    leaf.tunnel.udp_checksum = true;
+    let snapshot = leaf.snapshot();
+    let mut workers = [false, true].map(|grouping| {
+        let mut worker = Worker::new();
+        worker.pipeline.set_identifications(all.clone());
+        worker.pipeline.set_grouping(grouping);
+        worker
+    });
+    let (mut seen, mut sent, mut super_frames) = (BTreeSet::new(), 0, 0);
+    for round in 0..50 {
+        for worker in &mut workers {
+            let frames: Vec<_> =
+                (0..30).map(|n| Owned::tagged(roce(round / 10 * 7 + n % 7, n))).collect();
+            worker.fill(&frames);
+            let Worker { pipeline, batch, out } = worker;
+            assert!(
+                pipeline.encapsulate_part(batch, Cursor::default(), &snapshot, now, out).is_none()
+            );
+            for group in &out.groups().list {
+                let whole = out.to_vec(group, batch);
+                let first = u16::from_be_bytes([whole[18], whole[19]]);
+                seen.extend((0..group.frames).map(|n| u32::from(first) + n));
+                sent += group.frames as usize;
+                super_frames += usize::from(group.is_super_frame());
+            }
+        }
+    }
+    assert_eq!((seen.len(), sent, super_frames > 100), (3000, 3000, true), "{super_frames}");
+    assert!(seen.iter().all(|identification| (0x8000..=0xffff).contains(identification)));
 }
 
 proptest! {

@@ -9,8 +9,8 @@ use std::time::Instant;
 use common::{Leaf, Owned, SLOT, VNI, Worker, roce, udp4};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use pipeline::{
-    Batch, Checksum, DropReason, Explanation, Grouper, Gso, GsoKind, Offload, explain,
-    explain_received,
+    Batch, Checksum, DropReason, Explanation, Grouper, Gso, GsoKind, Identifications, Offload,
+    explain, explain_received,
 };
 use tables::{FlowLabel, Tos, VniIndex};
 
@@ -211,7 +211,7 @@ fn packets_of_a_flow_leave_together() {
         owned.body = pipeline::Payload::Owned(body.into());
         out.push(owned);
     }
-    Grouper::default().group(&mut out);
+    Grouper::default().group(&mut out, &Identifications::default());
     let groups = &out.groups().list;
     assert_eq!(groups.iter().map(|group| group.frames).collect::<Vec<_>>(), [5, 1]);
     let payload = sent[0].len() - 62;

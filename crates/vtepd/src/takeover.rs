@@ -14,7 +14,7 @@ use bpf::{
 use control::{Adjacency, Request, Update};
 use netlink::Direction;
 use netlink::PrivateNamespace;
-use pipeline::{Counters, Pins};
+use pipeline::{Counters, Identifications, Pins};
 use ports::{AccessPort, PacketSocket, RingSize};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff};
 use tokio::sync::{mpsc, oneshot};
@@ -123,7 +123,7 @@ impl Takeover {
         let taken = || TakeoverError::Socket(io::Error::other("the punt's socket is gone"));
         let (watchdogs, wakeups) = steering.take_watch().ok_or_else(taken)?;
         let super_frames = options.gso && features.udp_super_frames;
-        let mut workers = Vec::new();
+        let (mut workers, identifications) = (Vec::new(), Identifications::default());
         for (number, ((punts, watchdog), share)) in
             punts.iter_mut().zip(watchdogs).zip(shares).enumerate()
         {
@@ -141,6 +141,7 @@ impl Takeover {
                 is_grouping: super_frames,
                 options,
                 pins: pins.clone(),
+                identifications: identifications.clone(),
             };
             for ifindex in share.ports.iter().filter_map(AccessPort::shared_interface) {
                 steering.shut(ifindex)?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bpf::Watchdog;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use pipeline::{Adjacency, Counters, Pins, Pipeline};
+use pipeline::{Adjacency, Counters, Identifications, Pins, Pipeline};
 use ports::{AccessPort, PacketSocket};
 use tables::{Learned, OpenPort, Snapshot};
 
@@ -33,6 +33,8 @@ pub struct Sockets {
     pub options: WorkerOptions,
     /// What places the queue pairs of `qp-pin`.
     pub pins: Pins,
+    /// The sequence of outer identifications of all workers.
+    pub identifications: Identifications,
 }
 
 /// Options of the workers from the configuration.
@@ -158,10 +160,11 @@ impl Worker {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::new()?);
         let WorkerPorts { ports: access, bridge, numbers, vnis: _ } = share;
-        let Sockets { ports, watchdog, cpu, is_grouping, options, pins } = sockets;
+        let Sockets { ports, watchdog, cpu, is_grouping, options, pins, identifications } = sockets;
         let mut pipeline = Pipeline::new(Arc::clone(&shared.counters));
         pipeline.set_grouping(is_grouping);
         pipeline.set_pins(pins);
+        pipeline.set_identifications(identifications);
         bridge.into_iter().for_each(|bridge| pipeline.set_bridge(bridge));
         let forwarder = Forwarder::new(ports, access, pipeline);
         let mut engine = Engine::new(
