@@ -357,7 +357,7 @@ pub(crate) fn notify_service_manager(states: &[NotifyState]) {
 
 /// Prints to standard output. A closed pipe (`vtepd --dry-run | head -1`) is no error.
 fn print(text: &str) -> Result<(), Failure> {
-    match io::stdout().write_all(text.as_bytes()) {
+    match io::stdout().write_all(terminal::escape_lines(text).as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
     }

@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     let ended = runtime.block_on(daemon::run(&arguments));
     if let Err(error) = &ended {
         // This cannot fail: lines that do not fit are counted.
-        let _ = writeln!(log, "vtepd: {error}");
+        let _ = writeln!(log, "vtepd: {}", terminal::escape_lines(&error.to_string()));
     }
     // A blocking thread may still wait for an answer of the kernel. The result is no longer needed.
     runtime.shutdown_background();
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
 
 fn failed(reason: &str) -> ExitCode {
     // An error is ignored: standard error may be closed.
-    let _ = writeln!(std::io::stderr(), "vtepd: {reason}");
+    let _ = writeln!(std::io::stderr(), "vtepd: {}", terminal::escape_lines(reason));
     ExitCode::FAILURE
 }
 

@@ -45,6 +45,7 @@ const MAY_USE: [(&str, &[&str]); 23] = [
             "telemetry",
             "api",
             "manual",
+            "terminal",
         ],
     ),
     ("vtepctl", &["wire", "api", "manual", "terminal"]),

@@ -52,6 +52,7 @@ mod service;
 mod soft_roce;
 mod standalone;
 mod takeover;
+mod terminals;
 mod top;
 mod tunnel;
 mod underlay;
