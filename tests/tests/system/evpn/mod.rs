@@ -10,6 +10,7 @@ mod failures;
 mod failures_at_times;
 mod fixture;
 mod graceful;
+mod guides;
 mod hazard;
 mod hosts;
 mod lab_command;
