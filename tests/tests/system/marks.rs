@@ -3,7 +3,7 @@
 
 use root_test::root_test;
 use vtepd_tests::frames::{self, Pair, inject};
-use vtepd_tests::lab::{ETH, LEAF, run};
+use vtepd_tests::lab::{ETH, LEAF};
 use vtepd_tests::{Capture, Lab, Setup, Vtepd, wait_for};
 
 /// Rules that look at marks, by nftables and by legacy iptables: one that drops, and those of
@@ -24,13 +24,13 @@ const READERS: [(&str, &str); 3] = [
         "nft delete table ip t",
     ),
     (
-        "iptables-legacy -t nat -N KUBE-POSTROUTING
-         iptables-legacy -t nat -A POSTROUTING -j KUBE-POSTROUTING
-         iptables-legacy -t nat -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
-         iptables-legacy -t nat -A KUBE-POSTROUTING -j MASQUERADE",
-        "iptables-legacy -t nat -F POSTROUTING
-         iptables-legacy -t nat -F KUBE-POSTROUTING
-         iptables-legacy -t nat -X KUBE-POSTROUTING",
+        "iptables-legacy -w -t nat -N KUBE-POSTROUTING
+         iptables-legacy -w -t nat -A POSTROUTING -j KUBE-POSTROUTING
+         iptables-legacy -w -t nat -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+         iptables-legacy -w -t nat -A KUBE-POSTROUTING -j MASQUERADE",
+        "iptables-legacy -w -t nat -F POSTROUTING
+         iptables-legacy -w -t nat -F KUBE-POSTROUTING
+         iptables-legacy -w -t nat -X KUBE-POSTROUTING",
     ),
 ];
 
@@ -63,10 +63,10 @@ fn packet_filters_do_not_see_marks() {
         assert!(marks(&vtepd), "{reason}: there are two next hops, and nothing reads marks");
         for (set, unset) in READERS {
             let case = format!("{reason}: {set}");
-            run(&lab.leaf, set);
+            lab.leaf.run(&["sh", "-ec", set]).unwrap();
             wait_for(&case, || !marks(&vtepd));
             leave_unchanged(&lab, &case);
-            run(&lab.leaf, unset);
+            lab.leaf.run(&["sh", "-ec", unset]).unwrap();
             wait_for(&case, || marks(&vtepd));
             leave_unchanged(&lab, &case);
         }
