@@ -54,17 +54,26 @@ struct {
 // Tells user space of a queue pair, once. If there is no room, its next frame does so again.
 static FUNCTION int tell_new(struct __sk_buff *skb, struct placed_key *key)
 {
-	struct new_queue_pair new = {.hash = key->hash, .ifindex = key->ifindex, .length = skb->len};
 	__u32 none = 0, length = skb->len;
+	struct new_queue_pair *new;
 
-	if (length > sizeof(new.frame))
-		length = sizeof(new.frame);
-	if (length < SHORTEST_ROCE || bpf_skb_load_bytes(skb, 0, new.frame, length))
+	if (length < SHORTEST_ROCE)
 		return 0;
-	if (bpf_map_update_elem(&placed_indices, key, &none, BPF_NOEXIST))
+	if (length > sizeof(new->frame))
+		length = sizeof(new->frame);
+	new = bpf_ringbuf_reserve(&new_queue_pairs, sizeof(*new), 0);
+	if (!new)
 		return 0;
-	if (bpf_ringbuf_output(&new_queue_pairs, &new, sizeof(new), 0))
-		bpf_map_delete_elem(&placed_indices, key);
+	new->hash = key->hash;
+	new->ifindex = key->ifindex;
+	new->length = skb->len;
+	__builtin_memset(new->frame, 0, sizeof(new->frame));
+	if (bpf_skb_load_bytes(skb, 0, new->frame, length) ||
+	    bpf_map_update_elem(&placed_indices, key, &none, BPF_NOEXIST)) {
+		bpf_ringbuf_discard(new, 0);
+		return 0;
+	}
+	bpf_ringbuf_submit(new, 0);
 	return 0;
 }
 
