@@ -42,6 +42,7 @@ pub use daemon::Vtepd;
 pub use lab::{Host, Lab, Setup};
 pub use outer::Outer;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a test waits for an expected event.
@@ -54,6 +55,30 @@ pub const QUIET: Duration = Duration::from_millis(150);
 /// [`TIMEOUT`].
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     assert!(::fabric::process::wait_until(TIMEOUT, &mut condition), "waited in vain for {what}");
+}
+
+/// Sets a flag when it is dropped, also after a panic: threads that end then would be waited for.
+#[derive(Debug)]
+pub struct Stop<'f>(pub &'f AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Does something again and again, in a thread of its own, while `act` runs.
+pub fn meanwhile<T>(mut again: impl FnMut() + Send, act: impl FnOnce() -> T) -> T {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                again();
+            }
+        });
+        let _stop = Stop(&stop);
+        act()
+    })
 }
 
 /// Waits for [`QUIET`].

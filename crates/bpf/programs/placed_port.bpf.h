@@ -46,10 +46,6 @@ struct new_queue_pair {
 
 #define SHORTEST_ROCE (14 + 20 + 8 + BTH_LENGTH)
 
-static void *(*bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_reserve;
-static void (*bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)BPF_FUNC_ringbuf_submit;
-static void (*bpf_ringbuf_discard)(void *data, __u64 flags) = (void *)BPF_FUNC_ringbuf_discard;
-
 struct {
 	UINT(type, BPF_MAP_TYPE_RINGBUF);
 	UINT(max_entries, 262144);
@@ -58,26 +54,23 @@ struct {
 // Tells user space of a queue pair, once. If there is no room, its next frame does so again.
 static FUNCTION int tell_new(struct __sk_buff *skb, struct placed_key *key)
 {
-	struct new_queue_pair *new;
 	__u32 none = 0, length = skb->len;
+	struct new_queue_pair *new;
 
+	if (length < SHORTEST_ROCE)
+		return 0;
 	if (length > sizeof(new->frame))
 		length = sizeof(new->frame);
-	if (length < SHORTEST_ROCE || bpf_map_update_elem(&placed_indices, key, &none, BPF_NOEXIST))
-		return 0;
-	// Not on the stack, which the callers have filled.
 	new = bpf_ringbuf_reserve(&new_queue_pairs, sizeof(*new), 0);
-	if (!new) {
-		bpf_map_delete_elem(&placed_indices, key);
+	if (!new)
 		return 0;
-	}
-	__builtin_memset(new, 0, sizeof(*new));
 	new->hash = key->hash;
 	new->ifindex = key->ifindex;
 	new->length = skb->len;
-	if (bpf_skb_load_bytes(skb, 0, new->frame, length)) {
+	__builtin_memset(new->frame, 0, sizeof(new->frame));
+	if (bpf_skb_load_bytes(skb, 0, new->frame, length) ||
+	    bpf_map_update_elem(&placed_indices, key, &none, BPF_NOEXIST)) {
 		bpf_ringbuf_discard(new, 0);
-		bpf_map_delete_elem(&placed_indices, key);
 		return 0;
 	}
 	bpf_ringbuf_submit(new, 0);

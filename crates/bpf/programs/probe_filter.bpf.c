@@ -5,9 +5,9 @@
 //
 // The thread checks a tag, which takes it some microseconds for each packet. So what comes from
 // outside of the underlay, or from nobody that it knows, ends here, and each sender has a limit.
-// Addresses can be forged; the token that two VTEPs have told each other cannot, unless somebody
-// sees their packets (crates/pathmap/src/message.rs). So packets with the token have a limit of
-// their own, which those without it do not use up.
+// Addresses can be forged; the tokens of two VTEPs cannot, unless somebody sees their packets
+// (crates/pathmap/src/message.rs). So packets with a token have limits of their own, which those
+// without one do not use up.
 #include <linux/bpf.h>
 
 #define SEC(name) __attribute__((section(name), used))
@@ -64,12 +64,14 @@ struct limit {
 	__u64 next;
 };
 
-// A VTEP, by its address and the local one. The tokens are in network byte order.
+// A VTEP, by its address and the local one. The tokens are in network byte order: those that both
+// have told, and the one with which they begin.
 struct sender {
 	struct limit with_token;
+	struct limit with_opening;
 	struct limit without;
 	__u32 tokens[3];
-	__u32 zero;
+	__u32 opening;
 };
 
 struct {
@@ -108,12 +110,14 @@ struct {
 	TYPE(value, __u64);
 } probe_refused SEC(".maps");
 
-// Nanoseconds for each packet of the limits: 256 without the token in a second from one sender, 8,192
-// from all, and 1,024 errors. vtepd traces with at most 200 packets in a second.
+// Nanoseconds for each packet of the limits: 256 with the opening token in a second from one sender,
+// and 256 without any, 8,192 of these from all, and 1,024 errors. vtepd traces with at most 200 packets
+// in a second.
+#define INTERVAL_OPENING 3906250
 #define INTERVAL_WITHOUT 3906250
 #define INTERVAL_ALL_WITHOUT 122070
 #define INTERVAL_ERRORS 976562
-// The same with the token. User space sets it.
+// The same with a token that was told. User space sets it.
 volatile const __u64 interval_with_token = 62500;
 // So many nanoseconds of packets may come at once.
 #define AT_ONCE 1000000000
@@ -212,6 +216,9 @@ static ALWAYS_INLINE int filter_message(struct __sk_buff *skb, __u32 transport, 
 		return refuse(NOT_FROM_VTEP);
 	if (bpf_skb_load_bytes(skb, transport + UDP + VXLAN + ETHERNET + TOKEN, &token, sizeof(token)))
 		return DROP;
+	// At first, the others are the same.
+	if (token == sender->opening)
+		return passes(&sender->with_opening, INTERVAL_OPENING, now) ? TAKE : refuse(OVER_LIMIT);
 	if (token == sender->tokens[0] || token == sender->tokens[1] || token == sender->tokens[2])
 		return passes(&sender->with_token, interval_with_token, now) ? TAKE : refuse(OVER_LIMIT);
 	// The limit of this sender comes first: it alone is to blame for what is beyond.

@@ -31,11 +31,11 @@ unsafe impl Pod for Ends {}
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Sender {
-    /// When the limits of packets with and without the token let the next one pass.
-    next: [u64; 2],
-    /// In network byte order.
-    tokens: [u32; 3],
-    zero: u32,
+    /// When the limits of packets with a token that was told, with the opening one, and without any
+    /// let the next one pass.
+    next: [u64; 3],
+    /// In network byte order. The last one is the opening one.
+    tokens: [u32; 4],
 }
 
 // SAFETY: plain integers without padding.
@@ -60,8 +60,8 @@ pub struct ProbeFilter {
 }
 
 impl ProbeFilter {
-    /// Loads the program. With a token, `rate` packets of a sender pass in a second, and as many at
-    /// once. It is not 0.
+    /// Loads the program. With a token that was told, `rate` packets of a sender pass in a second, and
+    /// as many at once. It is not 0.
     ///
     /// # Errors
     /// When the kernel refuses it.
@@ -103,16 +103,17 @@ impl ProbeFilter {
         Ok(())
     }
 
-    /// Sets the tokens of messages from `ends.0` to `ends.1`. Its limits begin anew.
+    /// Sets the tokens of messages from `ends.0` to `ends.1`: three that were told, and the one with
+    /// which both begin. Its limits begin anew.
     ///
     /// # Errors
     /// When the map cannot be written, or is full.
     pub fn set_sender(
         &mut self,
         ends: (IpAddr, IpAddr),
-        tokens: [u32; 3],
+        tokens: [u32; 4],
     ) -> Result<(), SteeringError> {
-        let sender = Sender { next: [0; 2], tokens: tokens.map(u32::to_be), zero: 0 };
+        let sender = Sender { next: [0; 3], tokens: tokens.map(u32::to_be) };
         self.senders()?.insert(key(ends), sender, 0).map_err(failed)
     }
 

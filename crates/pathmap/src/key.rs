@@ -65,6 +65,17 @@ impl Key {
         self.of(ends, body).verify_slice(tag).ok().map(|()| body)
     }
 
+    /// The token of messages between two VTEPs before one of them has told another, in both directions
+    /// ([`crate::message::Probe::token`]). Those who have the key know it, and those who have seen such
+    /// messages.
+    #[must_use]
+    pub fn opening_token(&self, (one, other): (IpAddr, IpAddr)) -> u32 {
+        let ends = if one < other { (one, other) } else { (other, one) };
+        // No message begins like this.
+        let bytes = self.of(ends, b"opening").finalize().into_bytes();
+        bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
+    }
+
     /// A number that nobody without the key can predict, from others.
     #[must_use]
     pub fn number<const N: usize>(&self, of: [u32; N]) -> u32 {
@@ -106,6 +117,18 @@ mod tests {
         for length in 0..message.len() {
             assert_eq!(key.open(ends, &message[..length]), None);
         }
+    }
+
+    #[test]
+    fn an_opening_token_is_that_of_two_addresses_and_the_key() {
+        let [key, other] =
+            [b"0123456789abcdef", b"0123456789abcdeg"].map(|key| Key::new(key).unwrap());
+        let [a, b, c] = [1, 2, 3].map(|low| IpAddr::from([10, 0, 0, low]));
+        let token = key.opening_token((a, b));
+        assert_eq!(key.opening_token((b, a)), token);
+        let others =
+            [other.opening_token((a, b)), key.opening_token((a, c)), key.opening_token((c, b))];
+        assert!(!others.contains(&token), "{others:?}");
     }
 
     #[test]

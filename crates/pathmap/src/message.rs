@@ -67,7 +67,8 @@ pub struct Probe {
     /// Whether earlier probes were not answered. The answer then returns over several paths.
     pub urgent: bool,
     /// The token of the last answer, which shows that the prober receives what is sent to its
-    /// address. Before the first answer, a number that nobody can guess, as answers repeat it.
+    /// address. Before the first answer, and after [`crate::prober`] has heard nothing for a while, that
+    /// of [`crate::Key::opening_token`]. Answers repeat it.
     pub token: u32,
 }
 

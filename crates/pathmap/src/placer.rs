@@ -51,8 +51,8 @@ use types::Paths;
 const NOMINAL: u64 = 1000;
 /// Ports of `qp-hash` in use that are probed like pinned ones.
 const WATCHED_HASHED: usize = 64;
-/// Queue pairs that are handled in a step.
-const STEP: usize = 64;
+/// Queue pairs that are handled in a step. It takes a few microseconds, which workers wait for.
+const STEP: usize = 16;
 
 /// The queue pairs and their paths.
 #[derive(Debug)]

@@ -52,6 +52,9 @@ const REFRESH: Duration = Duration::from_secs(15);
 const UNUSED: Duration = Duration::from_secs(1);
 /// After this time without an answer, the VTEP is silent.
 const SILENT: Duration = Duration::from_secs(1);
+/// After this time without an answer, the VTEP may have started again, and knows no token that it has
+/// told. It is longer than the longest interval.
+const FORGOTTEN: Duration = Duration::from_secs(3);
 /// How often dead pairs and fresh ports are probed.
 const EXPLORE: Duration = Duration::from_millis(500);
 /// Fresh ports on each next hop with each exploration.
@@ -76,8 +79,9 @@ pub struct Prober {
     /// Makes nonces.
     key: Key,
     ids: Ids,
-    /// That of the last answer, or the first one.
+    /// That of the last answer. Before it, that of [`Self::with_opening_token`].
     token: u32,
+    opening_token: u32,
     hops: Vec<u64>,
     ports: Vec<u16>,
     pairs: BTreeMap<Pair, State>,
@@ -128,6 +132,7 @@ impl Prober {
             key: secret,
             ids,
             token: 0,
+            opening_token: 0,
             hops: Vec::new(),
             ports: Vec::new(),
             pairs: BTreeMap::new(),
@@ -163,10 +168,10 @@ impl Prober {
         Self { phase, ..self }
     }
 
-    /// Sets the token that is sent until an answer tells one. Answers repeat it.
+    /// Sets the token of probes until an answer tells one ([`Key::opening_token`]).
     #[must_use]
-    pub fn with_token(self, token: u32) -> Self {
-        Self { token, ..self }
+    pub fn with_opening_token(self, token: u32) -> Self {
+        Self { token, opening_token: token, ..self }
     }
 
     /// Sets the next hops to the remote VTEP, by their identities. Pairs of others are forgotten.
@@ -352,6 +357,8 @@ impl Prober {
         let (is_used, interval) = (self.is_watched(pair), self.interval(pair));
         let knows_any = self.knows_any();
         let is_scout = !knows_any && self.is_scout(pair);
+        let is_forgotten = now.saturating_sub(self.heard) >= FORGOTTEN;
+        let token = if is_forgotten { self.opening_token } else { self.token };
         let Some(state) = self.pairs.get_mut(&pair) else {
             self.due.pop_first();
             return true;
@@ -382,9 +389,9 @@ impl Prober {
                 ttl: TTL,
                 records,
                 urgent: state.suspect,
-                token: self.token,
+                token,
             };
-            let sent = Outstanding { pair, nonce, at: now, records, explores };
+            let sent = Outstanding { pair, nonce, token, at: now, records, explores };
             self.outstanding.insert(id, sent);
             self.window.sent(u32::from(explores));
             self.counts[0] += 1;

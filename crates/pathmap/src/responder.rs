@@ -113,13 +113,6 @@ impl Peer {
     }
 }
 
-/// The first token of a VTEP. Probes to it have the same one until it has told its own: whoever
-/// repeats it has received what was sent to this address.
-#[must_use]
-pub fn first_token(secret: &Key, of: IpAddr) -> u32 {
-    token(secret, of, 0)
-}
-
 /// What a VTEP repeats in its probes to show that it receives answers: the number-th one. Not 0.
 fn token(secret: &Key, of: IpAddr, number: u32) -> u32 {
     let bits = as_ipv6(of).to_bits();
@@ -175,7 +168,7 @@ impl Responder {
             self.make_room();
         }
         let peer = self.peers.entry(from);
-        let peer = peer.or_insert_with(|| Peer::new(self.rate, first_token(&self.secret, from)));
+        let peer = peer.or_insert_with(|| Peer::new(self.rate, token(&self.secret, from, 0)));
         let has_token = probe.token == peer.token;
         let is_confirmed = has_token && !peer.may_be_set_back(&probe, now);
         if has_token && !is_confirmed {

@@ -115,3 +115,23 @@ fn write_all(queue: &Receiver<Entry>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_find_the_queue_full_are_counted() {
+        // Nobody reads.
+        let (entries, _queue) = sync_channel(QUEUE);
+        let mut log = Log(entries);
+        for _ in 0..QUEUE {
+            assert_eq!(log.write(b"line\n").unwrap(), 5);
+        }
+        assert_eq!(lost(), 0);
+        for _ in 0..3 {
+            assert_eq!(log.write(b"line\n").unwrap(), 5);
+        }
+        assert_eq!(lost(), 3);
+    }
+}

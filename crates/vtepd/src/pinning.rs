@@ -170,7 +170,7 @@ impl Shared {
         &self,
         mut read: impl FnMut(&Placer, (&FlowId, &pathmap::placer::Flow)) -> Option<T>,
     ) -> Vec<T> {
-        const STEP: usize = 64;
+        const STEP: usize = 8;
         let slots: Vec<u32> = self.read(Placer::slots).collect();
         let mut all = Vec::new();
         for some in slots.chunks(STEP) {

@@ -14,7 +14,6 @@ use pathmap::message::Message;
 use pathmap::packet::{self, Headers, Received};
 use pathmap::placer::{Options, Target, Tick};
 use pathmap::prober::{Settings, TTL, Transmit};
-use pathmap::responder::first_token;
 use pathmap::trace::packet as trace_packet;
 use pathmap::{Key, Pair, Placer, Random, Responder, trace};
 use ports::Poller;
@@ -189,7 +188,6 @@ impl Drop for Running {
 struct Thread {
     sockets: Sockets,
     key: Key,
-    secret: Key,
     /// `SCHED_FIFO` while there is little to do.
     scheduling: Scheduling,
     shared: Arc<Shared>,
@@ -223,7 +221,6 @@ impl Thread {
         Ok(Self {
             sockets,
             key: probing.key.clone(),
-            secret: secret.clone(),
             scheduling,
             shared,
             handle,
@@ -265,8 +262,7 @@ impl Thread {
         let is_new = snapshot.identity() != self.snapshot.identity();
         if is_new || !Arc::ptr_eq(&plan, &self.plan) {
             let uplinks = plan.uplinks.iter().map(|uplink| uplink.ifindex).collect();
-            let token = |address| first_token(&self.secret, address);
-            self.sockets.follow(&snapshot, &uplinks, token);
+            self.sockets.follow(&snapshot, &uplinks, |ends| self.key.opening_token(ends));
             self.plan = plan;
         }
         if is_new {

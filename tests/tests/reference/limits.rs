@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Rows that have no test.
-const UNTESTED: usize = 4;
+const UNTESTED: usize = 3;
 
 /// All Rust files below a folder.
 fn sources(folder: &Path, text: &mut String) {

@@ -3,15 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::qp_pin::{start, two_paths};
+use crate::qp_pin::{CONFIGURATION, start, two_paths};
 use root_test::root_test;
 use test_frames::ROCE;
 use vtepd_tests::frames::Roce;
-use vtepd_tests::lab::{Host, VNI};
-use vtepd_tests::{Lab, Vtepd, wait_for};
+use vtepd_tests::lab::{Host, VNI, sysctl};
+use vtepd_tests::{Lab, Vtepd, meanwhile, wait_for};
 
 /// Queue pairs of the host that scans, and its frames per second.
 const SCANNED: u32 = 65_536;
@@ -31,10 +31,10 @@ fn sender(from: &Host, to: &Host) -> UdpSocket {
     socket
 }
 
-/// A frame of a queue pair. Nobody but the receiver of the other host listens, so that there may be
-/// an error of an earlier one.
-fn send(socket: &UdpSocket, queue_pair: u32) {
-    let packet = Roce { payload: 16, ..Roce::to(queue_pair) }.transport();
+/// A frame of a queue pair, whose first one has the sequence number 0. Nobody but the receiver of the
+/// other host listens, so that there may be an error of an earlier one.
+fn send(socket: &UdpSocket, queue_pair: u32, sequence: u32) {
+    let packet = Roce { payload: 16, sequence, ..Roce::to(queue_pair) }.transport();
     let _ = socket.send(&packet);
 }
 
@@ -49,70 +49,103 @@ fn placed(leaf: &Vtepd) -> BTreeMap<String, (usize, usize)> {
     placed
 }
 
+/// One host begins ever new queue pairs while something is done, which is given the number of its
+/// frames so far.
+fn during_scan<T>(lab: &Lab, act: impl FnOnce(&AtomicU32) -> T) -> T {
+    let (scan, scanned, begun) = (sender(&lab.host, &lab.far), AtomicU32::new(0), Instant::now());
+    let again = || {
+        let due = (begun.elapsed().as_secs_f64() * f64::from(RATE)) as u32;
+        for number in scanned.load(Ordering::Relaxed)..due {
+            send(&scan, 2 + number % SCANNED, 0);
+        }
+        scanned.store(due, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    meanwhile(again, || act(&scanned))
+}
+
+fn beyond(leaf: &Vtepd) -> u64 {
+    leaf.metrics().sum("vtepd_queue_pairs_beyond_total")
+}
+
 #[root_test(alone)]
-fn p15_a_host_that_scans_queue_pairs_delays_no_frame_of_others() {
+fn p19_a_host_that_scans_queue_pairs_delays_no_frame_of_others() {
     let lab = Lab::new("qpscan");
     lab.wait_for_ports(VNI);
     let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
     two_paths(&leaf, "10.0.0.2");
-    let beyond = || leaf.metrics().sum("vtepd_queue_pairs_beyond_total");
-    let (scan, others) = (sender(&lab.host, &lab.far), sender(&lab.next, &lab.far));
+    let others = sender(&lab.next, &lab.far);
     // Only the other host's frames.
     let receiver = lab.far.ns.enter(|| UdpSocket::bind((lab.far.ip(), ROCE))).unwrap().unwrap();
     receiver.connect(others.local_addr().unwrap()).unwrap();
     receiver.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    let (stop, scanned) = (AtomicBool::new(false), AtomicU32::new(0));
-    let arrived = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let begun = Instant::now();
-            while !stop.load(Ordering::Relaxed) {
-                let due = (begun.elapsed().as_secs_f64() * f64::from(RATE)) as u32;
-                for number in scanned.load(Ordering::Relaxed)..due {
-                    send(&scan, 2 + number % SCANNED);
-                }
-                scanned.store(due, Ordering::Relaxed);
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
-        let receiving = scope.spawn(|| {
-            let (mut arrived, mut packet) = (BTreeSet::new(), [0; 128]);
-            while !stop.load(Ordering::Relaxed) {
-                if receiver.recv(&mut packet).is_ok() {
-                    arrived.insert([packet[5], packet[6], packet[7]]);
-                }
-            }
-            arrived
-        });
-        wait_for("the share of the host to be used up", || beyond() > 0);
+    let begin = |scanned: &AtomicU32| {
+        wait_for("the share of the host to be used up", || beyond(&leaf) > 0);
         for number in 0..BEGUN {
-            send(&others, 0x20_0000 + number);
+            send(&others, 0x20_0000 + number, 0);
             std::thread::sleep(EVERY);
         }
         let during = placed(&leaf);
-        println!("p15: {} frames scanned, {during:?}", scanned.load(Ordering::Relaxed));
-        let (all, pinned) = during[&lab.next.ip().to_string()];
+        println!("p19: {} frames scanned, {during:?}", scanned.load(Ordering::Relaxed));
         assert!(during[&lab.host.ip().to_string()].0 <= SHARE, "{during:?}");
-        // They are placed with their first frames; idle ones do not move.
-        assert!(all == BEGUN as usize && pinned == all, "{during:?}");
         // A job begins.
         for number in 0..JOB {
-            send(&others, 0x30_0000 + number);
+            send(&others, 0x30_0000 + number, 0);
             if number % 16 == 15 {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        let all = (BEGUN + JOB) as usize;
-        wait_for("the queue pairs of the job", || {
-            placed(&leaf)[&lab.next.ip().to_string()] == (all, all)
+        // All have a place, at the latest when they send again.
+        wait_for("the queue pairs of the other host", || {
+            let again = (0..BEGUN).map(|number| 0x20_0000 + number);
+            again.chain((0..JOB).map(|number| 0x30_0000 + number)).for_each(|queue_pair| {
+                send(&others, queue_pair, 1);
+            });
+            placed(&leaf)[&lab.next.ip().to_string()].0 == (BEGUN + JOB) as usize
         });
         std::thread::sleep(Duration::from_millis(200));
-        stop.store(true, Ordering::Relaxed);
-        receiving.join().unwrap()
-    });
+    };
+    let (mut arrived, mut packet) = (BTreeSet::new(), [0; 128]);
+    let receive = || {
+        if receiver.recv(&mut packet).is_ok() && packet[9..12] == [0; 3] {
+            arrived.insert([packet[5], packet[6], packet[7]]);
+        }
+    };
+    meanwhile(receive, || during_scan(&lab, begin));
     let of = |first: u8| arrived.iter().filter(|number| number[0] == first).count();
     assert_eq!((of(0x20), of(0x30)), (BEGUN as usize, JOB as usize), "first frames that arrived");
     let metrics = leaf.metrics();
+    let busy = metrics.get("vtepd_queue_pairs_beyond_total{limit=\"busy\"}");
+    println!("p19: {busy} decisions without the placement, because others had it");
     let hung =
         ["vtepd_worker_stalls_total", "vtepd_control_stalls_total"].map(|of| metrics.sum(of));
     assert_eq!((metrics.dropped("waited_too_long"), hung), (0, [0, 0]), "{}", metrics.0);
+}
+
+/// Nobody asks there: programs tell of first frames, and have room for a number of them.
+#[root_test(alone)]
+fn p20_a_host_that_scans_queue_pairs_leaves_room_for_others_in_kernel_vxlan() {
+    let lab = Lab::new("qpscank");
+    sysctl(&lab.leaf, "ipv4/fib_multipath_hash_policy", "1");
+    lab.wait_for_ports(VNI);
+    let configuration = format!("{CONFIGURATION}\n[vni.10]\ndatapath = \"kernel\"\n");
+    let leaf = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
+    let _peer = start(&lab.peer);
+    wait_for("both paths", || {
+        let known = leaf.ask(&["path", "--vtep", "10.0.0.2"]);
+        known[0]["paths"].as_array().is_some_and(|paths| paths.len() == 2)
+    });
+    let others = sender(&lab.next, &lab.far);
+    let [host, next] = [&lab.host, &lab.next].map(|host| host.ip().to_string());
+    during_scan(&lab, |scanned| {
+        // All of them, so that the programs had no room at times.
+        wait_for("a scan", || scanned.load(Ordering::Relaxed) > 2 * SCANNED && beyond(&leaf) > 0);
+        wait_for("the queue pairs of the other host", || {
+            (0..BEGUN).for_each(|number| send(&others, 0x20_0000 + number, 0));
+            placed(&leaf).get(&next).is_some_and(|(all, _)| *all == BEGUN as usize)
+        });
+        let during = placed(&leaf);
+        println!("p20: {} frames scanned, {during:?}", scanned.load(Ordering::Relaxed));
+        assert!(during[&host].0 <= SHARE, "{during:?}");
+    });
 }

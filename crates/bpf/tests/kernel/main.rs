@@ -6,6 +6,7 @@ mod chosen_port;
 mod instructions;
 mod offload;
 mod placed_port;
+mod probe_filter;
 mod random;
 mod steering;
 

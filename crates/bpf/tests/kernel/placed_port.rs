@@ -1,5 +1,6 @@
 //! Queue pairs that `qp-pin` has placed get their ports in kernel VXLAN, and move after a gap.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use aya::maps::HashMap;
@@ -61,6 +62,25 @@ impl Netdev {
         let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::default() };
         u16::try_from(program.test_run(options).unwrap().return_value).unwrap()
     }
+}
+
+/// As many as fill the ring while nobody reads. They are told of again with their next frames.
+#[root_test]
+fn queue_pairs_that_find_no_room_are_told_of_again() {
+    const NUMBER: u32 = 4000;
+    let mut netdev = Netdev::new();
+    let mut told = BTreeSet::new();
+    let mut rounds = 0;
+    while told.len() < NUMBER as usize {
+        (0..NUMBER).for_each(|number| _ = netdev.port(&frame(0x100 + number, 1)));
+        let before = told.len();
+        while let Some(new) = netdev.placed.next_new() {
+            assert!(told.insert(new.key.hash()), "told of twice");
+        }
+        assert!(told.len() > before, "{before}");
+        rounds += 1;
+    }
+    assert!(rounds > 1, "the ring has room for all");
 }
 
 #[root_test]

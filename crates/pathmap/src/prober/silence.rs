@@ -17,7 +17,9 @@ impl Prober {
         let is_used = self.used.contains(&sent.pair);
         let is_silent = self.is_silent(now);
         let is_known = self.pairs.get(&sent.pair).is_some_and(|state| state.known.is_some());
-        let counts = !is_known || self.another_answered(sent.pair, sent.at);
+        // A VTEP that has told another token since may have refused what had this one.
+        let has_token = sent.token == self.token;
+        let counts = !is_known || has_token && self.another_answered(sent.pair, sent.at);
         let Some(state) = self.pairs.get_mut(&sent.pair) else { return };
         if !state.miss(&sent, counts) {
             return;

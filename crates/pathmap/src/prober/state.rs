@@ -17,6 +17,7 @@ const AGAIN_TIMES: u8 = 15;
 pub(super) struct Outstanding {
     pub(super) pair: Pair,
     pub(super) nonce: u32,
+    pub(super) token: u32,
     pub(super) at: Duration,
     pub(super) records: bool,
     /// Whether it counts in the window.

@@ -68,6 +68,10 @@ pub struct Fabric {
     /// What the other leaf reports, and what was accepted in the last [`Self::run`].
     pub report: Report,
     pub reports: Vec<Report>,
+    /// How long an answer is on its way.
+    pub delay: Duration,
+    /// The tokens of the probes in the last [`Self::run`].
+    pub tokens: BTreeSet<u32>,
     /// The last probes that arrived at the other leaf.
     pub probes: VecDeque<Vec<u8>>,
     pub sent: u64,
@@ -110,6 +114,8 @@ impl Fabric {
             last_answer: Vec::new(),
             report: Report::default(),
             reports: Vec::new(),
+            delay: STEP,
+            tokens: BTreeSet::new(),
             probes: VecDeque::new(),
             sent: 0,
         }
@@ -195,6 +201,7 @@ impl Fabric {
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
         self.reports.clear();
+        self.tokens.clear();
         while self.now < end {
             self.now += STEP;
             let now = self.now;
@@ -218,6 +225,7 @@ impl Fabric {
             }
             for transmit in out {
                 self.sent += 1;
+                self.tokens.insert(transmit.probe.token);
                 let mut message = Message::Probe(transmit.probe).bytes();
                 self.key.seal(self.ends, &mut message);
                 let probe = transmit.probe;
@@ -235,7 +243,7 @@ impl Fabric {
                 }
                 self.probes.push_back(packet);
                 if let Some(answer) = answer.filter(|_| !self.is_lost()) {
-                    self.answering.push((now + STEP, answer));
+                    self.answering.push((now + self.delay, answer));
                 }
             }
         }

@@ -1,11 +1,12 @@
 //! Peers that forge, replay, flood and lie.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet;
 use pathmap::prober::{Change, Ids, Settings};
-use pathmap::{Key, Prober, Random};
+use pathmap::{Key, Pair, Prober, Random, Responder};
 
 use crate::fabric::{A, B, Fabric, RATE, headers, key, responder};
 use crate::{ms, use_all, wrong};
@@ -246,6 +247,57 @@ fn captured_probes_of_an_older_run_are_answered_as_those_without_a_token() {
         start_again(&mut fabric, epoch);
         assert_eq!(fabric.responder.counts.limited, limited, "{epoch}");
     }
+}
+
+#[test]
+fn probes_have_the_opening_token_until_there_is_an_answer_and_after_silence() {
+    const OPENING: u32 = 7;
+    let mut fabric = Fabric::new(2, 2, 12, Settings::default());
+    let prober = Prober::new(Settings::default(), key(), Ids::new(8, 0), Random::new(9));
+    fabric.prober = prober.with_opening_token(OPENING);
+    fabric.prober.set_hops(fabric.now, &[0, 1]);
+    fabric.run(ms(1));
+    assert!(fabric.tokens.iter().eq(&[OPENING]), "{:?}", fabric.tokens);
+    fabric.run(ms(2000));
+    fabric.run(ms(2000));
+    assert!(fabric.tokens.len() == 1 && !fabric.tokens.contains(&OPENING), "{:?}", fabric.tokens);
+    // Whether it has started again is not known.
+    fabric.answers = false;
+    fabric.run(ms(2900));
+    assert!(!fabric.tokens.contains(&OPENING));
+    fabric.run(ms(200));
+    fabric.run(ms(5000));
+    assert!(fabric.tokens.iter().eq(&[OPENING]), "{:?}", fabric.tokens);
+    fabric.answers = true;
+    fabric.run(ms(5000));
+    fabric.run(ms(2000));
+    assert!(fabric.tokens.len() == 1 && !fabric.tokens.contains(&OPENING), "{:?}", fabric.tokens);
+}
+
+/// Without the token of its new run it answers few probes. Others are on their way meanwhile.
+#[test]
+fn no_path_is_taken_for_dead_while_a_vtep_that_started_again_refuses_the_token_before() {
+    let settings = Settings { interval: ms(10), ..Settings::default() };
+    let mut fabric = Fabric::new(4, 4, 11, settings);
+    fabric.delay = ms(45);
+    fabric.run(ms(3000));
+    let used: BTreeSet<Pair> = fabric.prober.known().map(|(pair, _)| pair).take(32).collect();
+    fabric.prober.set_used(fabric.now, used);
+    fabric.run(ms(1000));
+    fabric.prober.changes();
+    fabric.responder = Responder::new(key(), Key::new(b"a-secret-of-later").unwrap(), RATE);
+    for id in 0..300 {
+        let probe = Probe { nonce: id, ..probe(id) };
+        fabric.deliver(&sealed(&key(), (A, B), &Message::Probe(probe)), 1);
+    }
+    let limited = fabric.responder.counts.limited;
+    fabric.run(ms(1000));
+    assert!(fabric.responder.counts.limited > limited + 100);
+    assert_eq!((fabric.prober.lost().count(), fabric.prober.changes()), (0, Vec::new()));
+    // Dead ones are found afterwards.
+    fabric.dead.insert((0, 1));
+    fabric.run(ms(1000));
+    assert!(fabric.prober.lost().count() > 0);
 }
 
 /// What is refused over IPv4 is refused over IPv6, and probes that ask for Record Route too.

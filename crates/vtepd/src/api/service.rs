@@ -145,8 +145,8 @@ impl Service {
         Some((left.clone(), status.plan.choice_of(left.source).cloned()))
     }
 
-    /// The placement of queue pairs.
-    /// Rows about the placement. There may be many: the control task does not wait for them.
+    /// Rows about the placement of queue pairs. There may be many: the control task does not wait for
+    /// them.
     async fn placement_rows<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Shared, &Snapshot, &show::Uplinks) -> Vec<T> + Send + 'static,
@@ -159,6 +159,7 @@ impl Service {
         Ok(rows(read.into_iter()))
     }
 
+    /// The placement of queue pairs.
     fn pinning(&self) -> Result<&Arc<Shared>, Status> {
         self.handle.pinning.as_ref().ok_or_else(|| {
             Status::failed_precondition(

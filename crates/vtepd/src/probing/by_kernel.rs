@@ -20,7 +20,7 @@ use crate::pinning::{Shared, target_by_kernel};
 /// First frames that are handled at once.
 const AT_ONCE: usize = 256;
 /// Queue pairs that are followed before others can use the placement.
-const STEP: usize = 64;
+const STEP: usize = 16;
 /// After this time, a queue pair that could not be placed is told of again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The most of these. The programs have room for four times as many queue pairs.

@@ -20,9 +20,9 @@ pub(super) struct Sockets {
     ipv4: ProbeSocket,
     ipv6: ProbeSocket,
     filter: ProbeFilter,
-    /// The tokens of the senders that the filter knows, by source and destination: what they repeat
-    /// in probes, and what they were last told to repeat in answers.
-    senders: BTreeMap<(IpAddr, IpAddr), [u32; 3]>,
+    /// The tokens of the senders that the filter knows, by source and destination: what their probes
+    /// repeat, what their answers repeat and repeated before, and the opening one.
+    senders: BTreeMap<(IpAddr, IpAddr), [u32; 4]>,
     /// The VTEPs and local addresses from which the senders follow.
     vteps: Vec<IpAddr>,
     locals: BTreeSet<IpAddr>,
@@ -61,13 +61,13 @@ impl Sockets {
         let _ = socket.send(ifindex, packet);
     }
 
-    /// Takes packets from the VTEPs of a snapshot at these uplinks only. `token` is what a VTEP
-    /// repeats at first.
+    /// Takes packets from the VTEPs of a snapshot at these uplinks only. `opening` is the token with
+    /// which two VTEPs begin.
     pub(super) fn follow(
         &mut self,
         snapshot: &Snapshot,
         uplinks: &BTreeSet<u32>,
-        token: impl Fn(IpAddr) -> u32,
+        opening: impl Fn((IpAddr, IpAddr)) -> u32,
     ) {
         report("the uplinks of probes", self.filter.set_uplinks(uplinks));
         let own = snapshot.vnis().map(|table| table.tunnel.local);
@@ -90,30 +90,39 @@ impl Sockets {
         }
         for ends in wanted {
             if !self.senders.contains_key(&ends) {
-                self.set(ends, [token(ends.0); 3]);
+                self.set(ends, [opening(ends); 4]);
             }
         }
     }
 
     /// What the sender at `ends.0` repeats in its probes from now on.
     pub(super) fn give_token(&mut self, ends: (IpAddr, IpAddr), token: u32) {
-        if let Some([given, told, before]) = self.senders.get(&ends).copied()
-            && given != token
-        {
-            self.set(ends, [token, told, before]);
-        }
+        self.change(ends, |tokens| {
+            let [given, ..] = tokens;
+            *given = token;
+        });
     }
 
     /// What it told in its last answer, and what its answers repeat from now on.
     pub(super) fn take_token(&mut self, ends: (IpAddr, IpAddr), token: u32) {
-        if let Some([given, told, before]) = self.senders.get(&ends).copied()
-            && ![told, before].contains(&token)
-        {
-            self.set(ends, [given, token, told]);
+        self.change(ends, |tokens| {
+            let [_, told, before, _] = tokens;
+            if ![*told, *before].contains(&token) {
+                (*told, *before) = (token, *told);
+            }
+        });
+    }
+
+    fn change(&mut self, ends: (IpAddr, IpAddr), change: impl FnOnce(&mut [u32; 4])) {
+        let Some(before) = self.senders.get(&ends).copied() else { return };
+        let mut tokens = before;
+        change(&mut tokens);
+        if tokens != before {
+            self.set(ends, tokens);
         }
     }
 
-    fn set(&mut self, ends: (IpAddr, IpAddr), tokens: [u32; 3]) {
+    fn set(&mut self, ends: (IpAddr, IpAddr), tokens: [u32; 4]) {
         match self.filter.set_sender(ends, tokens) {
             Ok(()) => {
                 self.senders.insert(ends, tokens);

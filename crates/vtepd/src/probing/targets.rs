@@ -6,7 +6,6 @@ use std::time::Duration;
 use pathmap::message::Answer;
 use pathmap::placer::Target;
 use pathmap::prober::{Change, Ids, Known, Settings, Transmit};
-use pathmap::responder::first_token;
 use pathmap::trace::packet::Expired;
 use pathmap::{Key, Pair, Prober, Random, trace};
 use tables::{FlowLabel, Snapshot};
@@ -34,6 +33,7 @@ pub(super) struct Targets {
     /// Whether the paths to VTEPs that answer no probes are traced.
     traces: bool,
     lookups: Lookups,
+    key: Key,
     secret: Key,
     epoch: u32,
     /// The highest id of the probers that are gone. A VTEP that comes back has heard of it.
@@ -58,11 +58,13 @@ impl Targets {
     ) -> Self {
         let (settings, traces) = (probing.settings, probing.trace);
         let (entries, waiting, turn) = (BTreeMap::new(), Vec::new(), 0);
+        let key = probing.key.clone();
         let last_id = 0;
         Self {
             settings,
             traces,
             lookups,
+            key,
             secret,
             epoch,
             last_id,
@@ -112,8 +114,8 @@ impl Targets {
                 let settings = Settings { range, records, ports, ..self.settings };
                 let random = Random::new(self.random.next());
                 let prober = Prober::new(settings, self.secret.clone(), ids.clone(), random);
-                let token = first_token(&self.secret, target.address);
-                let prober = prober.with_phase(phase).with_token(token);
+                let opening = self.key.opening_token((target.local, target.address));
+                let prober = prober.with_phase(phase).with_opening_token(opening);
                 let random = Random::new(self.random.next());
                 let traced = Traced::new(self.secret.clone(), random);
                 let (weights, uplinks) = (BTreeMap::new(), BTreeMap::new());
