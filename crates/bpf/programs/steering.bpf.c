@@ -434,6 +434,8 @@ static FUNCTION int steer_uplink_ipv4(struct __sk_buff *skb)
 	taken = bpf_map_lookup_elem(&taken_tunnels, &end);
 	if (!taken || !source_passes(skb, h.ip.addresses[0]))
 		return PASS;
+	if (may_be_refused(h.ip.tos, h.udp.length) && is_refused(skb, taken->slot, ENCAPSULATION, h.ip.tos, h.udp.length))
+		return PASS;
 	if (has_to_split(skb))
 		return split(skb);
 	offloaded = decapsulate(skb, &h, 0, taken->slot);
