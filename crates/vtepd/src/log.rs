@@ -115,3 +115,19 @@ fn write_all(queue: &Receiver<Entry>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_nobody_reads_are_lost_and_counted() {
+        let (entries, queue) = sync_channel(QUEUE);
+        let (mut log, before) = (Log(entries), lost());
+        for _ in 0..QUEUE + 3 {
+            log.write_all(b"a line\n").unwrap();
+        }
+        assert_eq!(lost() - before, 3);
+        assert_eq!(queue.try_iter().count(), QUEUE);
+    }
+}
