@@ -493,12 +493,6 @@ kernel:
 	return choose_port(skb);
 }
 
-// Access port ingress: AF_PACKET has the frame already. Dropping it keeps it from the IP stack.
-SEC("classifier") int steer_access(struct __sk_buff *skb)
-{
-	return DROP;
-}
-
 #include "punt.bpf.h"
 
 char _license[] SEC("license") = "Dual MIT/GPL";
