@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //
-// The near end of the bridge punt pair: frames from the worker go into the vxlan netdev. Included by
-// steering.bpf.c.
+// The near end of the bridge punt pair: frames from the worker go into the vxlan netdev. Access ports:
+// frames of stations go to the worker only. Included by steering.bpf.c.
+
+// Access port ingress: AF_PACKET has the frame already. Dropping it keeps it from the IP stack.
+SEC("classifier") int steer_access(struct __sk_buff *skb)
+{
+	return DROP;
+}
 
 // Near end of the bridge punt pair, ingress: frames from the worker, tagged with the slot of their
 // VNI. They enter the vxlan netdev, as if the kernel had decapsulated them.

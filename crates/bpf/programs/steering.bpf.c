@@ -436,6 +436,8 @@ static FUNCTION int steer_uplink_ipv4(struct __sk_buff *skb)
 	taken = bpf_map_lookup_elem(&taken_tunnels, &end);
 	if (!taken || !source_passes(skb, h.ip.addresses[0]))
 		return PASS;
+	if (may_be_refused(h.ip.tos, h.udp.length) && is_refused(skb, taken->slot, ENCAPSULATION, h.ip.tos, h.udp.length))
+		return PASS;
 	if (has_to_split(skb))
 		return split(skb);
 	offloaded = decapsulate(skb, &h, 0, taken->slot);
@@ -491,12 +493,6 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 	return redirect_by_backlog(skb, worker, backlog_of(TO_PUNT));
 kernel:
 	return choose_port(skb);
-}
-
-// Access port ingress: AF_PACKET has the frame already. Dropping it keeps it from the IP stack.
-SEC("classifier") int steer_access(struct __sk_buff *skb)
-{
-	return DROP;
 }
 
 #include "punt.bpf.h"

@@ -1,6 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //
-// Uplink ingress: packets for the worker, and VXLAN packets over IPv6. Included by steering.bpf.c.
+// Uplink ingress: packets that the kernel refuses, packets for the worker, and VXLAN packets over
+// IPv6. Included by steering.bpf.c.
+
+// Whether the inner headers are to be checked by is_refused(): the packet is short, or has the ECN
+// mark CE.
+static ALWAYS_INLINE int may_be_refused(__u8 tos, __u16 udp_length)
+{
+	return (tos & 3) == 3 || ntohs(udp_length) < 16 + 14 + 40;
+}
+
+// Whether kernel VXLAN refuses a packet because of its inner IP header: the header is not complete, or
+// it is not ECN-capable and the outer one has the mark CE (vxlan_rcv()). Such a packet stays with the
+// kernel, which counts it as a receive error of the netdev. A standalone VNI has no netdev.
+static FUNCTION int is_refused(struct __sk_buff *skb, __u32 slot, __u32 at, __u8 tos, __u16 udp_length)
+{
+	__u32 *netdev = bpf_map_lookup_elem(&slots, &slot), length = ntohs(udp_length) - 16;
+	struct {
+		__u16 ethertype;
+		__u8 ip[2];
+	} inner;
+	__u8 code;
+
+	if (!netdev || !*netdev || bpf_skb_load_bytes(skb, at + 12, &inner, sizeof(inner)))
+		return 0;
+	if (inner.ethertype == htons(ETH_P_IP))
+		code = inner.ip[1] & 3;
+	else if (inner.ethertype == htons(ETH_P_IPV6))
+		code = inner.ip[1] >> 4 & 3;
+	else
+		return 0;
+	return length < (inner.ethertype == htons(ETH_P_IP) ? 14 + 20 : 14 + 40) || ((tos & 3) == 3 && !code);
+}
 
 // Redirects a packet to the worker. `offset`: of its inner frame.
 static ALWAYS_INLINE int uplink_to_worker(struct __sk_buff *skb, struct taken_tunnel *taken, __u32 offset)
@@ -32,6 +63,7 @@ static FUNCTION int steer_uplink_ipv6(struct __sk_buff *skb)
 	struct tunnel_end end = {};
 	struct taken_tunnel *taken;
 	__u32 total;
+	__u8 class;
 	int offloaded;
 
 	if (skb->vlan_present || skb->pkt_type != PACKET_HOST || !read_front(skb, h.destination, 0, ENCAPSULATION_IPV6))
@@ -50,6 +82,9 @@ static FUNCTION int steer_uplink_ipv6(struct __sk_buff *skb)
 	end.port = h.udp.destination;
 	taken = bpf_map_lookup_elem(&taken_tunnels, &end);
 	if (!taken)
+		return PASS;
+	class = ntohl(h.version_class_label) >> 20;
+	if (may_be_refused(class, h.udp.length) && is_refused(skb, taken->slot, ENCAPSULATION_IPV6, class, h.udp.length))
 		return PASS;
 	if (has_to_split(skb))
 		return split(skb);

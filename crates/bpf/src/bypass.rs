@@ -17,7 +17,7 @@ use crate::hook::Hook;
 use crate::mac_locations::{self, MacLocations};
 use crate::maps::{absent, map};
 use crate::port_counts::{Numbers, PortCounts};
-use crate::programs::Entry;
+use crate::programs::{Entry, PORT};
 use crate::rcu_expedite::GracePeriods;
 
 /// `struct bypass_port` of the programs.
@@ -281,6 +281,28 @@ impl Bypass {
             .values()
             .map(|attached| &attached.port)
             .chain(self.refused.values().map(|(port, _)| port))
+    }
+
+    /// Where ports have clsact filters.
+    pub(crate) fn filters(&self) -> impl Iterator<Item = (u32, Direction)> {
+        let ports = self.ports.iter().filter(|(_, attached)| attached.hook == Hook::Clsact);
+        ports.map(|(ifindex, _)| (*ifindex, Direction::Ingress))
+    }
+
+    /// Attaches clsact filters again that other software has deleted. A port without its filter has
+    /// not seen hosts that moved to it, so it gets the bypass like a new one.
+    pub(crate) fn attach_again(
+        &mut self,
+        ebpf: &mut Ebpf,
+        lost: &[(u32, Direction)],
+    ) -> Result<(), SteeringError> {
+        let at_ingress = lost.iter().filter(|(_, direction)| *direction == Direction::Ingress);
+        let ports: Vec<BypassPort> = at_ingress
+            .filter_map(|(ifindex, _)| Some(self.ports.get(ifindex)?.port.clone()))
+            .collect();
+        let gone: Vec<u32> = ports.iter().map(|port| port.ifindex).collect();
+        self.take(ebpf, &gone)?;
+        self.give(ebpf, Hook::Clsact, PORT, ports)
     }
 
     /// The candidates at these interfaces, which are host ports or their vxlan netdevs.

@@ -170,6 +170,15 @@ pub(crate) fn has_own(ifindex: u32, direction: Direction, hook: Hook) -> bool {
     filters.unwrap_or_default().into_iter().any(own)
 }
 
+/// The places, among these, in which no clsact filter of this process is left. Sends netlink
+/// requests, which may wait for the RTNL lock.
+#[must_use]
+pub fn without_own(filters: Vec<(u32, Direction)>) -> Vec<(u32, Direction)> {
+    let is_lost =
+        |(ifindex, direction): &(u32, Direction)| !has_own(*ifindex, *direction, Hook::Clsact);
+    filters.into_iter().filter(is_lost).collect()
+}
+
 /// The hook by which vtepd's program has to be attached so that filters of other tools run first:
 /// clsact if they use clsact.
 #[must_use]

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aya::programs::tc::SchedClassifierLink;
 use aya::{Ebpf, EbpfLoader};
 use netlink::PrivateNamespace;
 use tables::{BypassPort, OpenPort, Snapshot, SteeringPlan};
@@ -73,10 +72,12 @@ pub struct Steering {
     /// until the netdev is deleted, because attaching takes a grace period.
     unused: BTreeMap<u32, Placed>,
     grace_periods: GracePeriods,
-    punts: Vec<SchedClassifierLink>,
+    /// Entry programs at the ingress of vtepd's own interfaces and of access ports, by interface
+    /// index.
+    punts: BTreeMap<u32, Placed>,
     /// Entry programs at the ingress of vxlan netdevs, by interface index. They stay until the
     /// netdev is deleted, because attaching takes a grace period.
-    arrivals: BTreeMap<u32, SchedClassifierLink>,
+    arrivals: BTreeMap<u32, Placed>,
     bypass: Bypass,
     offload: Offload,
 }
@@ -164,7 +165,7 @@ impl Steering {
             netdevs: BTreeMap::new(),
             unused: BTreeMap::new(),
             grace_periods: GracePeriods::default(),
-            punts: Vec::new(),
+            punts: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             bypass: Bypass::default(),
             offload,
@@ -242,7 +243,10 @@ impl Steering {
         // The link is leaked: detaching would have to happen inside the namespace. The program goes
         // with the namespace.
         std::mem::forget(link.map_err(SteeringError::Namespace)??);
-        self.punts.push(attach(&mut self.ebpf, self.hook, name, near)?);
+        let link = attach(&mut self.ebpf, self.hook, name, near)?;
+        // The interface has just been created.
+        let ifindex = nix::net::if_::if_nametoindex(name).unwrap_or_default();
+        self.punts.insert(ifindex, Placed::new(self.hook, near, link));
         Ok(())
     }
 
@@ -253,7 +257,7 @@ impl Steering {
     /// When the kernel refuses.
     pub fn shut(&mut self, ifindex: u32) -> Result<(), SteeringError> {
         let link = attach_by_index(&mut self.ebpf, self.hook, ifindex, ACCESS)?;
-        self.punts.push(link);
+        self.punts.insert(ifindex, Placed::new(self.hook, ACCESS, link));
         Ok(())
     }
 
@@ -302,7 +306,7 @@ impl Steering {
             }
             let _expedited = self.grace_periods.for_hooks(1);
             let link = attach_by_index(&mut self.ebpf, self.hook, ifindex, ARRIVED)?;
-            self.arrivals.insert(ifindex, link);
+            self.arrivals.insert(ifindex, Placed::new(self.hook, ARRIVED, link));
         }
         Ok(())
     }

@@ -76,7 +76,7 @@ pub(crate) struct EligibilityCheck<'a> {
     pub(crate) stores: &'a Stores,
     /// Whether this host has the netdev's local address.
     pub(crate) local_is_present: bool,
-    /// The uplinks to all remote VTEPs; empty without packet filters.
+    /// The uplinks to all remote VTEPs; empty without packet filters and routing rules.
     pub(crate) uplinks: &'a BTreeMap<u32, String>,
 }
 
@@ -255,7 +255,8 @@ impl EligibilityCheck<'_> {
             overlay.remotes().filter_map(|index| Some(self.stores.vteps.get(index)?.address));
         let remotes: Vec<IpAddr> = remotes.collect();
         let destination_port = vxlan.destination_port;
-        let flow = Flow { local, destination_port, remotes: &remotes, only_remotes };
+        let vrf = self.uplinks.keys().any(|uplink| self.stores.links.is_in_vrf(*uplink));
+        let flow = Flow { local, destination_port, remotes: &remotes, only_remotes, vrf };
         if let Some(policy) = self.stores.policies.ipsec(&flow) {
             return Err(KernelOnlyReason::IpsecPolicy(policy));
         }

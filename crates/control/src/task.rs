@@ -196,6 +196,7 @@ impl<P: FnMut(&Update, &Diff)> Task<P> {
             netlink::Event::Messages(messages) => {
                 messages.into_iter().for_each(|message| self.state.apply_kernel(message));
             }
+            netlink::Event::TooLong(vteps) => self.polled.report(vteps),
             netlink::Event::Overrun => {
                 tracing::warn!(
                     "the kernel's events came faster than they were read: everything is dumped again"

@@ -129,6 +129,69 @@ fn a_default_rule_that_is_missing_or_moved_is_a_reason() {
     assert_eq!(slug(&mut state), None);
 }
 
+/// The rules of a VRF set-up (`Documentation/networking/vrf.rst`): that for VRFs is first.
+fn vrf_rules() -> Vec<Rule> {
+    let [local, main, default] = Rule::defaults();
+    let of_vrfs = Rule { l3mdev: true, priority: 1000, ..Rule::default() };
+    vec![of_vrfs, Rule { priority: 32_765, ..local }, main, default]
+}
+
+#[test]
+fn rules_of_vrfs_before_table_local_are_followed() {
+    let mut state = leaf_and_vtep();
+    set_rules(&mut state, &vrf_rules());
+    assert_eq!(slug(&mut state), None);
+    // While the order is changed, table local is looked up twice.
+    set_rules(&mut state, &[vec![Rule::defaults()[0].clone()], vrf_rules()].concat());
+    assert_eq!(slug(&mut state), None);
+    // Before table local, a rule also sees received packets.
+    let harmless = [
+        Rule { to: (ip("10.9.0.0"), 16), ..rule() },
+        Rule { output: Some("up1".into()), ..rule() },
+        Rule { protocol: Some(6), ..rule() },
+    ];
+    let matching = [
+        rule(),
+        Rule { to: (LOCAL, 32), ..rule() },
+        Rule { from: (ip("10.0.0.12"), 32), ..rule() },
+        Rule { input: Some("up1".into()), ..rule() },
+        Rule { l3mdev: true, inverted: true, ..Rule::default() },
+        Rule { action: 6, to: (LOCAL, 32), ..rule() },
+    ];
+    let rules = harmless.map(|rule| (rule, None)).into_iter();
+    for (rule, expected) in rules.chain(matching.map(|rule| (rule, Some("policy-routing")))) {
+        set_rules(&mut state, &[vec![rule.clone()], vrf_rules()].concat());
+        assert_eq!(slug(&mut state), expected, "{rule:?}");
+    }
+    // The same rules in another order.
+    let [of_vrfs, local, main, default] = vrf_rules().try_into().unwrap();
+    for rules in [
+        vec![of_vrfs.clone(), main.clone(), local.clone(), default.clone()],
+        vec![of_vrfs.clone(), local.clone(), default.clone(), main.clone()],
+        vec![of_vrfs.clone(), local, main],
+        vec![of_vrfs],
+    ] {
+        set_rules(&mut state, &rules);
+        assert_eq!(slug(&mut state), Some("policy-routing"), "{rules:?}");
+    }
+}
+
+/// What an uplink in a VRF receives is looked up in the VRF's table.
+#[test]
+fn rules_of_vrfs_match_what_an_uplink_in_a_vrf_receives() {
+    const VRF: u32 = 40;
+    let mut state = leaf_and_vtep();
+    set_rules(&mut state, &vrf_rules());
+    let vrf = Link { kind: LinkKind::Other("vrf".into()), ..ethernet(VRF, "tenant") };
+    apply(&mut state, [link(vrf)]);
+    assert_eq!(slug(&mut state), None);
+    apply(&mut state, [link(Link { master: Some(VRF), ..ethernet(UP1, "up1") })]);
+    apply(&mut state, underlay());
+    assert_eq!(slug(&mut state), Some("policy-routing"));
+    set_rules(&mut state, &Rule::defaults());
+    assert_eq!(slug(&mut state), None);
+}
+
 fn outgoing() -> IpsecPolicy {
     IpsecPolicy {
         direction: IpsecDirection::Out,

@@ -55,7 +55,7 @@ drop_reasons! {
     /// The inner source address has a static FDB entry with another VTEP.
     StaticSource => "static_source",
     /// The outer packet has ECN mark CE, and the inner packet is not ECN-capable (RFC 6040 section
-    /// 4.2).
+    /// 4.2). Of VNIs with a netdev, the kernel refuses most such packets and counts them there.
     EcnNotCapable => "ecn_not_capable",
     /// No VTEP is known for the destination and the flood list is empty.
     NoRemote => "no_remote",

@@ -23,7 +23,9 @@
 //! - The FDB dump also lists the multicast addresses that each netdev listens to (`self`,
 //!   permanent), whose changes are no events. Only `self` entries of vxlan netdevs are FDB entries.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -34,6 +36,7 @@ use crate::decode::Messages;
 use crate::dump::Dump;
 use crate::error::Error;
 use crate::message::Message;
+use crate::path_mtu::PathMtuReports;
 use crate::request::Requests;
 use crate::socket::{BUFFER, Socket, failed};
 
@@ -56,6 +59,9 @@ pub enum Event {
     Messages(Vec<Message>),
     /// Changes were lost. Everything must be dumped again.
     Overrun,
+    /// Routers report that packets to these destinations are too long. The kernel may have new path
+    /// MTUs for them, now or a moment later.
+    TooLong(BTreeSet<IpAddr>),
 }
 
 /// The kernel's network state in one namespace.
@@ -66,6 +72,7 @@ pub struct Kernel {
     buffer: Vec<u8>,
     /// `None` if the kernel has no IPsec.
     ipsec: Option<Ipsec>,
+    too_long: PathMtuReports,
 }
 
 /// The kernel's IPsec database.
@@ -102,6 +109,7 @@ impl Kernel {
             requests,
             buffer: Vec::with_capacity(BUFFER),
             ipsec,
+            too_long: PathMtuReports::open(),
         })
     }
 
@@ -120,7 +128,7 @@ impl Kernel {
     /// # Errors
     /// When the socket fails. Lost events are not an error but [`Event::Overrun`].
     pub async fn next(&mut self) -> Result<Event, Error> {
-        let Self { monitor, ipsec, buffer, .. } = self;
+        let Self { monitor, ipsec, buffer, too_long, .. } = self;
         loop {
             tokio::select! {
                 ready = monitor.readable() => {
@@ -133,6 +141,7 @@ impl Kernel {
                     changed?;
                     return Ok(Event::Messages(vec![Message::IpsecChanged]));
                 }
+                destinations = too_long.next() => return destinations.map(Event::TooLong),
             }
         }
     }

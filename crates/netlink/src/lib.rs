@@ -19,6 +19,7 @@ mod namespace;
 mod nftables;
 mod notifications;
 mod packet_filter;
+mod path_mtu;
 mod request;
 mod route_lookup;
 mod rules;

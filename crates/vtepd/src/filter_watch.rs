@@ -4,8 +4,12 @@
 //! The kernel notifies about nftables rules and traffic control filters. Those take the bypass away
 //! immediately. It does not notify about legacy iptables, `bridge-nf-call-iptables` and tcx
 //! programs: vtepd checks those once a second.
+//!
+//! Others may delete vtepd's own clsact filters, most often with their qdisc. vtepd attaches them
+//! again, but not immediately: scripts delete a qdisc in order to add one, which fails if there is
+//! one already.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +18,7 @@ use control::{Filters, NoBypass, PortDecision, Request};
 use netlink::{FilterChanges, FilterMonitor};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::handle::Handle;
 use crate::packet_rules::PacketRules;
@@ -23,6 +27,8 @@ use crate::packet_rules::PacketRules;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between two reactions to notifications.
 const PACE: Duration = Duration::from_millis(2);
+/// How long after a change it is looked whether vtepd's own filters are still there.
+const OWN_AFTER: Duration = Duration::from_millis(100);
 
 /// Watches filters and never returns. `rules` are the packet filters that are known already.
 pub async fn watch(handle: Arc<Handle>, requests: mpsc::Sender<Request>, mut rules: PacketRules) {
@@ -36,10 +42,18 @@ pub async fn watch(handle: Arc<Handle>, requests: mpsc::Sender<Request>, mut rul
     let (mut status, mut known) = (handle.status.clone(), None);
     // Rules may have changed before the monitor was opened.
     let mut read_all = true;
+    let mut touched = Touched::default();
     loop {
         let changes = tokio::select! {
             changes = changed(&mut monitor) => Some(changes),
             _ = ticks.tick() => None,
+            interfaces = touched.next() => {
+                if let Err(error) = handle.attach_again(&interfaces).await {
+                    tracing::error!("{error}; the kernel forwards, and vtepd tries again");
+                    touched.add(interfaces, INTERVAL);
+                }
+                continue;
+            }
         };
         // `NoBypass::Off` applies to all ports or to none.
         let on = |port: &PortDecision| port.reason != Some(NoBypass::Off);
@@ -91,9 +105,31 @@ pub async fn watch(handle: Arc<Handle>, requests: mpsc::Sender<Request>, mut rul
             if let Err(error) = handle.place_behind(&interface).await {
                 tracing::error!("{error}; filters of others may not see what vtepd takes");
             }
-            review(&handle, Some(interface)).await;
+            review(&handle, Some(interface.clone())).await;
+            touched.add(interface, OWN_AFTER);
         }
         sleep(pace).await;
+    }
+}
+
+/// Interfaces at which filters or qdiscs have changed, and when to look for vtepd's own.
+#[derive(Debug, Default)]
+struct Touched(BTreeMap<u32, Instant>);
+
+impl Touched {
+    fn add(&mut self, interfaces: BTreeSet<u32>, after: Duration) {
+        let due = Instant::now() + after;
+        self.0.extend(interfaces.into_iter().map(|interface| (interface, due)));
+    }
+
+    /// The interfaces that are due. Waits forever if there are none. Cancellation-safe.
+    async fn next(&mut self) -> BTreeSet<u32> {
+        let Some(due) = self.0.values().min().copied() else { return future::pending().await };
+        sleep_until(due.into()).await;
+        let all = std::mem::take(&mut self.0);
+        let (now, later): (BTreeMap<_, _>, _) = all.into_iter().partition(|(_, at)| *at <= due);
+        self.0 = later;
+        now.into_keys().collect()
     }
 }
 

@@ -346,6 +346,26 @@ impl Handle {
         self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.place_behind(found))
     }
 
+    /// Attaches vtepd's clsact filters at these interfaces again if other software has deleted them.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub async fn attach_again(&self, interfaces: &BTreeSet<u32>) -> Result<(), SteeringError> {
+        let filters = self.takeover().as_ref().map(|takeover| takeover.filters_at(interfaces));
+        let Some(filters) = filters.filter(|filters| !filters.is_empty()) else { return Ok(()) };
+        let look = move || bpf::foreign_programs::without_own(filters);
+        // An error is possible only when the runtime shuts down.
+        let Ok(lost) = spawn_blocking(look).await else { return Ok(()) };
+        for (ifindex, _) in &lost {
+            let name = nix::net::if_::if_indextoname(*ifindex).unwrap_or_default();
+            let name = name.to_string_lossy();
+            tracing::warn!(
+                "other software has deleted vtepd's clsact filter on {name}, or the qdisc: it is attached again"
+            );
+        }
+        self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.attach_again(&lost))
+    }
+
     /// Records that a new configuration was accepted.
     pub fn configured(&self) {
         self.configurations.fetch_add(1, Ordering::Relaxed);

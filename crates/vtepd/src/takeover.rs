@@ -357,6 +357,19 @@ impl Takeover {
         self.steering.place_behind(found)
     }
 
+    /// As [`Steering::filters_at`].
+    pub fn filters_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
+        self.steering.filters_at(interfaces)
+    }
+
+    /// As [`Steering::attach_again`].
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn attach_again(&mut self, lost: &[(u32, Direction)]) -> Result<(), SteeringError> {
+        self.steering.attach_again(lost)
+    }
+
     /// As [`Steering::pin`].
     ///
     /// # Errors

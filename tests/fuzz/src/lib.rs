@@ -6,6 +6,7 @@
     reason = "a fuzz target tells what it found by a panic"
 )]
 
+mod files;
 mod frames;
 mod kernel;
 mod model;
@@ -17,9 +18,10 @@ mod seeds;
 mod settings;
 mod streams;
 
+pub use files::{experiment, topology};
 pub use frames::{decapsulate, dissect, encapsulate};
 pub use offload::offload;
-pub use probes::probe_message;
+pub use probes::{probe_exchange, probe_message};
 pub use programs::{chosen_port, steering};
 pub use requests::api_request;
 pub use seeds::write_if_asked as write_seeds_if_asked;

@@ -3,10 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use pathmap::load::Foreign;
 use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
-use pathmap::packet::{self, Headers};
-use pathmap::{Key, Pair, Random, Tracer, Way, trace};
+use pathmap::packet::{self, Headers, Received};
+use pathmap::prober::Ids;
+use pathmap::{Key, Pair, Prober, Random, Responder, Settings, Tracer, Way, trace};
 use wire::{MacAddr, QueuePair};
 
 /// A message that is read can be written and read again. A packet contains its message. The messages
@@ -93,4 +95,116 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     };
     let errors: Vec<Vec<u8>> = families.iter().map(error).collect();
     [messages.to_vec(), packets, errors].concat()
+}
+
+/// What two leaves have that exchange probes.
+struct Exchange {
+    key: Key,
+    responder: Responder,
+    prober: Prober,
+    foreign: Foreign,
+    now: Duration,
+    /// The probes that were sent.
+    sent: Vec<Probe>,
+}
+
+/// The leaf that is fuzzed, and the one that lies to it.
+const ENDS: (IpAddr, IpAddr) =
+    (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
+
+impl Exchange {
+    fn new() -> Option<Self> {
+        let key = |byte: u8| Key::new(&[byte; 16]).ok();
+        let settings = Settings { ports: 4, most_ports: 8, ..Settings::default() };
+        let mut prober = Prober::new(settings, key(2)?, Ids::new(1, 0), Random::new(1));
+        prober.set_hops(Duration::ZERO, &[1, 2]);
+        let responder = Responder::new(key(1)?, key(3)?, settings.rate);
+        let (foreign, now) = (Foreign::default(), Duration::from_secs(1));
+        Some(Self { key: key(1)?, responder, prober, foreign, now, sent: Vec::new() })
+    }
+
+    fn tick(&mut self, passed: Duration) {
+        self.now += passed;
+        let mut out = Vec::new();
+        self.prober.tick(self.now, &mut out);
+        self.sent.extend(out.iter().map(|transmit| transmit.probe));
+        let old = self.sent.len().saturating_sub(64);
+        self.sent.drain(..old);
+        self.foreign.expire(self.now);
+        let _ = self.foreign.is_first((1, ENDS.1), self.now);
+    }
+
+    /// The other leaf sends a message. It has the key, and has seen the probe with this number.
+    fn receive(&mut self, number: u8, headers: [u8; 4], message: &[u8]) {
+        let mut message = match (Message::parse(message), self.sent.get(usize::from(number))) {
+            (Ok(Message::Answer(answer)), Some(probe)) => {
+                Message::Answer(Answer { probe: *probe, ..answer }).bytes()
+            }
+            _ => message.to_vec(),
+        };
+        self.key.seal(ENDS, &mut message);
+        let [ttl, records, port_high, port_low] = headers;
+        let received = Received {
+            ends: ENDS,
+            ports: (u16::from_be_bytes([port_high, port_low]), 4789),
+            ttl,
+            recorded: (records & 1 == 1)
+                .then(|| vec![Ipv4Addr::LOCALHOST; usize::from(records >> 1) % 10]),
+            message: &message,
+        };
+        match self.responder.open(&received) {
+            Some(Message::Probe(probe)) => {
+                if let Some(answer) = self.responder.answer(self.now, probe, &received, 3) {
+                    assert_eq!(answer.probe, probe);
+                    let bytes = Message::Answer(answer.clone()).bytes();
+                    assert_eq!(Message::parse(&bytes), Ok(Message::Answer(answer)));
+                }
+            }
+            Some(Message::Answer(answer)) => {
+                self.prober.answer(self.now, &answer);
+                self.foreign.report(ENDS.0, &answer.report, self.now);
+            }
+            None => {}
+        }
+        assert!(self.responder.peers() <= 1 && self.foreign.len() <= 4096);
+    }
+}
+
+/// A leaf with the key may send any message at any time. `data` is a row of steps: one byte for the
+/// milliseconds that pass, or 255 with the headers and the length of a message.
+pub fn probe_exchange(data: &[u8]) {
+    let Some(mut exchange) = Exchange::new() else { return };
+    let mut rest = data;
+    while let Some((step, after)) = rest.split_first() {
+        rest = after;
+        if *step != u8::MAX {
+            exchange.tick(Duration::from_millis(u64::from(*step)));
+            continue;
+        }
+        let Some(([number, ttl, records, high, low, length], after)) = rest.split_first_chunk()
+        else {
+            return;
+        };
+        let (message, after) = after.split_at(after.len().min(usize::from(*length)));
+        exchange.receive(*number, [*ttl, *records, *high, *low], message);
+        rest = after;
+    }
+    let pairs = exchange.prober.pairs().len();
+    assert!(pairs <= 2 * 8 + 8, "{pairs} pairs");
+    assert!(exchange.prober.known().count() <= pairs);
+}
+
+/// Messages between ticks.
+pub(crate) fn exchanges() -> Vec<Vec<u8>> {
+    let step = |message: &[u8], number: u8| {
+        let head = [u8::MAX, number, 62, 5, 0xc3, 0x50, message.len().min(255) as u8];
+        [&head[..], &message[..message.len().min(255)]].concat()
+    };
+    let messages = seeds();
+    let row = |number: u8| {
+        let steps = messages[..2].iter().map(|message| [vec![1, 20], step(message, number)].concat());
+        [steps.collect::<Vec<_>>().concat(), vec![100; 5]].concat()
+    };
+    let alone = messages.iter().map(|message| [vec![0], step(message, 0), vec![50]].concat());
+    alone.chain((0..4).map(row)).collect()
 }

@@ -40,6 +40,13 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         }
         "chosen_port" => (0..6).flat_map(|policy| behind(&[policy])).collect(),
         "probe_message" => probes::seeds(),
+        "probe_exchange" => probes::exchanges(),
+        "topology" => [
+            read_all("deploy/containerlab", ".clab.yml"),
+            read_all("tests/tests/system/evpn/other_lab", ".clab.yml"),
+        ]
+        .concat(),
+        "experiment" => [read_all("deploy/experiments", ".toml"), blocks("docs/guide")].concat(),
         _ => panic!("no target has the name {target}"),
     }
 }
@@ -184,24 +191,28 @@ fn netlink_payloads() -> Vec<Vec<u8>> {
 /// The TOML blocks of the documents, the packaged file with its commented-out settings enabled, and
 /// others.
 fn configurations() -> Vec<Vec<u8>> {
-    let mut files = Vec::new();
-    for page in [read_all("docs/guide", ".md"), read_all("docs/reference", ".md")].concat() {
-        let text = String::from_utf8(page).unwrap();
-        let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
-        files.extend(blocks.map(str::to_owned));
-    }
+    let mut files = [blocks("docs/guide"), blocks("docs/reference")].concat();
     for packaged in read_all("deploy/debian", ".toml") {
         let text = String::from_utf8(packaged).unwrap();
         let in_force = |line: &str| {
             line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned)
         };
-        files.push(
-            text.lines().map(|line| in_force(line).unwrap_or(line.to_owned()) + "\n").collect(),
-        );
+        let lines = text.lines().map(|line| in_force(line).unwrap_or(line.to_owned()) + "\n");
+        files.push(lines.collect::<String>().into_bytes());
     }
-    files.push(EVERY_KEY.to_owned());
-    files.push(STANDALONE.to_owned());
-    files.into_iter().map(String::into_bytes).collect()
+    files.extend([EVERY_KEY.into(), STANDALONE.into()]);
+    files
+}
+
+/// The TOML blocks of the pages in a folder.
+fn blocks(folder: &str) -> Vec<Vec<u8>> {
+    let mut blocks = Vec::new();
+    for page in read_all(folder, ".md") {
+        let text = String::from_utf8(page).unwrap();
+        let own = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        blocks.extend(own.map(Vec::from));
+    }
+    blocks
 }
 
 const EVERY_KEY: &str = "\

@@ -7,7 +7,9 @@ mod control_pages;
 mod drop_reasons;
 mod limits;
 mod metrics;
+mod named_tests;
 mod schemas;
+mod security;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

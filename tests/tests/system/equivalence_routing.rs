@@ -10,6 +10,8 @@ use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::lab::{ETH, Host, VNI, bridge, ip, namespace_name, run, sysctl};
 use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 
+use crate::ipv6_underlay::over_ipv6;
+
 /// Number of flows in each direction.
 const FLOWS: u16 = 20;
 /// UDP destination port of the flows.
@@ -254,6 +256,50 @@ fn a_netdev_moved_here_keeps_its_underlay_and_is_left() {
     let vtepd = Vtepd::start(&tenant, &[]);
     wait_until_left(&vtepd, "foreign-namespace");
     sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);
+}
+
+/// Pings of a host, 20 ms apart, while a link behind the routers has a smaller MTU than the host
+/// knows. Returns how many of 60 are answered.
+fn answered_over_a_smaller_mtu(lab: &Lab, to: &str) -> usize {
+    for namespace in [&lab.host.ns, &lab.far.ns, &lab.leaf, &lab.peer] {
+        run(namespace, "ip route flush cache");
+        run(namespace, "ip -6 route flush cache");
+    }
+    let arguments = "-n -q -i 0.02 -W 1 -c 60 -M want -s 3000";
+    let command: Vec<String> =
+        format!("ping {arguments} {to}").split(' ').map(str::to_owned).collect();
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    let said = String::from_utf8(lab.host.ns.output(&command).unwrap().stdout).unwrap();
+    let received = said.split(" received").next().and_then(|said| said.split(' ').next_back());
+    received.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{said}"))
+}
+
+/// A path MTU that shrinks costs as many frames as with kernel VXLAN: a router's message is an
+/// event.
+#[root_test(alone)]
+fn a_path_mtu_that_shrinks_is_no_black_hole() {
+    let over_ipv4 = Lab::with(
+        "shrink",
+        Setup { overlay_mtu: 8000, vxlan: "df set", peers: "df set", ..Setup::default() },
+    );
+    // Over IPv6, no router fragments.
+    for lab in [over_ipv4, over_ipv6("shrink6", "")] {
+        for router in &lab.routers {
+            ip(router, "link set peer mtu 1500");
+        }
+        ip(&lab.peer, "link set up1 mtu 1500\nlink set up2 mtu 1500");
+        let to = lab.far.ip().to_string();
+        let attempt = || answered_over_a_smaller_mtu(&lab, &to);
+        let kernel = attempt();
+        assert!((50..60).contains(&kernel), "kernel VXLAN: {kernel} of 60");
+        for datapath in ["offload", "userspace"] {
+            let vtepd = Vtepd::start(&lab.leaf, &["--datapath", datapath]);
+            vtepd.wait_for("the VNI", |metrics| metrics.has_vni(VNI));
+            let answered = attempt();
+            assert!(answered + 1 >= kernel, "{datapath}: {answered} of 60, kernel VXLAN {kernel}");
+            assert!(vtepd.metrics().vni_frames(VNI, "encapsulated") > 10);
+        }
+    }
 }
 
 /// A link behind the routers has a smaller MTU. The kernel learns it from ICMP messages about

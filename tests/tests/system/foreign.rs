@@ -151,3 +151,54 @@ fn foreign_tcx_and_xdp_programs_come_first() {
     }
     std::fs::remove_file(object).unwrap();
 }
+
+/// Other software deletes the qdiscs with vtepd's filters, and adds its own. vtepd attaches its
+/// filters again, and forwards.
+#[root_test]
+fn deleted_clsact_filters_are_attached_again() {
+    for datapath in ["offload", "userspace", "kernel"] {
+        let lab = Lab::new("deleted");
+        lab.without_bridge_netfilter();
+        let vtepd = Vtepd::start(&lab.leaf, &["--hook", "clsact", "--datapath", datapath]);
+        sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+        let taken = ["up1", "hp10", "vx10"];
+        let interfaces = if datapath == "kernel" { &taken[2..] } else { &taken };
+        for interface in interfaces {
+            let filters = || {
+                ["ingress", "egress"].map(|way| {
+                    let shown = run(&lab.leaf, &format!("tc filter show dev {interface} {way}"));
+                    shown.matches(" vtepd_").count()
+                })
+            };
+            wait_for("the filters", || filters().iter().sum::<usize>() > 0);
+            let before = filters();
+            run(&lab.leaf, &format!("tc qdisc del dev {interface} clsact"));
+            assert_eq!(filters(), [0, 0], "{interface}");
+            // Scripts delete a qdisc in order to add one.
+            run(&lab.leaf, &format!("tc qdisc add dev {interface} clsact"));
+            wait_for("the filters again", || filters() == before);
+        }
+        vtepd.wait_for_log("other software has deleted vtepd's clsact filter on vx10");
+        let counted = || {
+            let metrics = vtepd.metrics();
+            let chosen = "vtepd_steering_frames_total{decision=\"port_chosen\"}";
+            metrics.get(chosen) + metrics.vni_frames(VNI, "encapsulated")
+        };
+        let before = counted();
+        sockets::ping(&lab.host, lab.far.ip(), 5, 56, &[]);
+        assert!(counted() >= before + 5, "{datapath}: {}", vtepd.metrics().0);
+    }
+}
+
+/// The netdev of a VNI whose source ports the kernel chooses has no qdisc of vtepd, so others can
+/// add theirs.
+#[root_test]
+fn netdevs_that_are_left_alone_have_no_qdisc() {
+    let lab = Lab::new("alone");
+    let settings = format!("[takeover]\nexclude = [{VNI}]\n");
+    let vtepd = Vtepd::start_configured(&lab.leaf, &settings, &["--hook", "clsact"]);
+    let status = vtepd.ask(&["status"]).to_string();
+    assert!(status.contains("excluded"), "{status}");
+    run(&lab.leaf, "tc qdisc add dev vx10 clsact");
+    run(&lab.leaf, "tc qdisc del dev vx10 clsact");
+}

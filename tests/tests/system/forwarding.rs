@@ -519,7 +519,9 @@ fn q12_every_frame_is_accounted_for_under_random_traffic() {
     let [received, copied, sent, dropped, held] = metrics.passed();
     assert_eq!(received + copied, sent + dropped + held, "{}", metrics.0);
     assert!(received > 6000 && copied > 1000, "{}", metrics.0);
-    for reason in ["no_route", "unknown_vtep", "ecn_not_capable", "inner_truncated"] {
+    let [_, _, frame_errors, _] = crate::refused::errors(&lab);
+    assert!(frame_errors > 0, "no CE around Not-ECT was counted");
+    for reason in ["no_route", "unknown_vtep", "inner_truncated"] {
         assert!(metrics.dropped(reason) > 0, "nothing was dropped for {reason}:\n{}", metrics.0);
     }
     // The steering programs and the worker count the same: every redirected frame has arrived.

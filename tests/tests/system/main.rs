@@ -48,6 +48,7 @@ mod qp_pin_over_ipv6;
 mod qp_pin_shown;
 mod queue_pair_shares;
 mod reconcile;
+mod refused;
 mod service;
 mod soft_roce;
 mod standalone;

@@ -78,12 +78,25 @@ fn svis_in_a_vrf() {
     let vtepd = start(&lab);
     let status = vtepd.ask(&["status"]);
     assert_eq!(status["taken"].as_array().unwrap().len(), 2, "{status}");
-    attempt();
-    let metrics = vtepd.wait_until_idle();
-    for way in ["encapsulated", "decapsulated"] {
-        assert!(metrics.vni_frames(OTHER, way) > 20, "{}", metrics.0);
-    }
-    assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+    let forwards = |rules: &str| {
+        let frames = || {
+            let metrics = vtepd.wait_until_idle();
+            assert_eq!(metrics.dropped_in_all(), 0, "{rules}: {}", metrics.0);
+            ["encapsulated", "decapsulated"].map(|way| metrics.vni_frames(OTHER, way))
+        };
+        let before = frames();
+        attempt();
+        let grown = frames().into_iter().zip(before).all(|(after, before)| after > before + 20);
+        assert!(grown, "{rules}");
+    };
+    forwards("the default rules");
+    // As Documentation/networking/vrf.rst has them: table local is behind the rule for VRFs.
+    ip(&lab.leaf, "rule add pref 32765 table local\nrule del pref 0");
+    let rules = run(&lab.leaf, "ip rule");
+    assert!(rules.starts_with("1000:") && rules.contains("l3mdev"), "{rules}");
+    forwards("the rules of VRFs");
+    let status = vtepd.ask(&["status"]);
+    assert_eq!(status["taken"].as_array().unwrap().len(), 2, "{status}");
 }
 
 /// An uplink's netem delay and loss apply to vtepd's packets.

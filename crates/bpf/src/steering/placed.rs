@@ -14,11 +14,18 @@ use crate::foreign_programs::{has_own, hook_behind};
 use crate::hook::Hook;
 use crate::programs::{Entry, UPLINK, VXLAN};
 
-/// An entry program whose hook depends on filters of other tools.
+/// An entry program at an interface.
 pub(super) struct Placed {
     hook: Hook,
+    entry: Entry,
     /// Detaches the program when dropped.
     _link: SchedClassifierLink,
+}
+
+impl Placed {
+    pub(super) const fn new(hook: Hook, entry: Entry, link: SchedClassifierLink) -> Self {
+        Self { hook, entry, _link: link }
+    }
 }
 
 impl Steering {
@@ -30,12 +37,8 @@ impl Steering {
         entry: Entry,
         hook: Option<Hook>,
     ) -> Result<Placed, SteeringError> {
-        let direction = match entry.direction {
-            TcAttachType::Egress => Direction::Egress,
-            _ => Direction::Ingress,
-        };
-        let hook = hook.unwrap_or_else(|| hook_behind(ifindex, direction, self.hook));
-        Ok(Placed { hook, _link: attach_by_index(&mut self.ebpf, hook, ifindex, entry)? })
+        let hook = hook.unwrap_or_else(|| hook_behind(ifindex, direction(entry), self.hook));
+        Ok(Placed::new(hook, entry, attach_by_index(&mut self.ebpf, hook, ifindex, entry)?))
     }
 
     /// Attaches the program at a vxlan netdev's egress, unless it is attached already.
@@ -103,5 +106,52 @@ impl Steering {
             }
         }
         first
+    }
+
+    /// Where vtepd has clsact filters among these interfaces. For
+    /// [`crate::foreign_programs::without_own`], which sends netlink requests and therefore runs on
+    /// another thread.
+    #[must_use]
+    pub fn filters_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
+        let all = [&self.uplinks, &self.netdevs, &self.arrivals, &self.punts].into_iter().flatten();
+        let filters = all.filter(|(_, placed)| placed.hook == Hook::Clsact);
+        filters
+            .map(|(ifindex, placed)| (*ifindex, direction(placed.entry)))
+            .chain(self.bypass.filters())
+            .filter(|(ifindex, _)| interfaces.contains(ifindex))
+            .collect()
+    }
+
+    /// Attaches clsact filters again that other software has deleted, alone or with their qdisc.
+    ///
+    /// # Errors
+    /// When the kernel refuses. The remaining filters are still attached.
+    pub fn attach_again(&mut self, lost: &[(u32, Direction)]) -> Result<(), SteeringError> {
+        let mut first = self.bypass.attach_again(&mut self.ebpf, lost);
+        for (ifindex, lost) in lost {
+            let all = [&mut self.uplinks, &mut self.netdevs, &mut self.arrivals, &mut self.punts];
+            let mut found = all.into_iter().filter_map(|all| all.get_mut(ifindex));
+            let Some(placed) = found.find(|placed| direction(placed.entry) == *lost) else {
+                continue;
+            };
+            let Placed { hook, entry, .. } = *placed;
+            match attach_by_index(&mut self.ebpf, hook, *ifindex, entry) {
+                // Dropping the old link would detach the new filter, which has the same number.
+                Ok(link) => {
+                    std::mem::forget(std::mem::replace(placed, Placed::new(hook, entry, link)));
+                }
+                Err(SteeringError::NoInterface(_)) => {}
+                Err(error) => first = first.and(Err(error)),
+            }
+        }
+        first
+    }
+}
+
+/// The direction of the traffic that an entry program sees.
+const fn direction(entry: Entry) -> Direction {
+    match entry.direction {
+        TcAttachType::Egress => Direction::Egress,
+        _ => Direction::Ingress,
     }
 }

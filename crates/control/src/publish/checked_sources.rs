@@ -42,7 +42,7 @@ pub(crate) fn checked_sources(
         };
         // IPv6 has no such filter.
         let IpAddr::V4(source) = known.address else { continue };
-        for hop in &route.hops {
+        for hop in route.hops.iter().filter(|hop| !stores.links.is_in_vrf(hop.ifindex)) {
             if let Some(sources) = checked.get_mut(&hop.ifindex) {
                 sources.insert(source);
             }

@@ -303,10 +303,10 @@ fn check(
     (Some(decision.map_err(left)), choice)
 }
 
-/// The uplinks to all remote VTEPs with their names; empty without packet filters. Received packets
-/// of a VNI may arrive at any of them.
+/// The uplinks to all remote VTEPs with their names; empty without packet filters and routing rules.
+/// Received packets of a VNI may arrive at any of them.
 fn named_uplinks(stores: &Stores) -> BTreeMap<u32, String> {
-    if stores.packet_filters.is_empty() {
+    if stores.packet_filters.is_empty() && !stores.policies.any() {
         return BTreeMap::new();
     }
     let routes = stores.vteps.iter().filter_map(|(_, known)| known.route.as_ref());

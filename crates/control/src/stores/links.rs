@@ -59,6 +59,12 @@ impl Links {
         self.get(ifindex).is_some_and(|link| matches!(link.kind, LinkKind::Bridge(_)))
     }
 
+    /// Whether an interface is in a VRF.
+    pub(crate) fn is_in_vrf(&self, ifindex: u32) -> bool {
+        let master = self.get(ifindex).and_then(|link| self.get(link.master?));
+        master.is_some_and(|master| master.kind == LinkKind::Other("vrf".into()))
+    }
+
     /// The vxlan netdevs in a bridge.
     pub(crate) fn vxlans_in(&self, bridge: u32) -> impl Iterator<Item = u32> {
         self.by_bridge.get(&bridge).into_iter().flatten().copied()

@@ -1,8 +1,9 @@
 //! Policy routing and IPsec: what the kernel would apply to VXLAN packets and vtepd does not.
 //!
 //! A rule or policy is ignored only if it certainly does not match. Received packets for this host
-//! are delivered by the rule for table local, which is the first one by default. The other rules
-//! therefore matter for sent packets only.
+//! are delivered by the rule for table local. The rules behind it therefore matter for sent packets
+//! only. By default it is the first rule. Where VRFs are set up, the rule for them comes first
+//! (`Documentation/networking/vrf.rst`).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -25,6 +26,8 @@ pub(crate) struct Flow<'a> {
     pub(crate) remotes: &'a [IpAddr],
     /// Whether packets from other senders are dropped.
     pub(crate) only_remotes: bool,
+    /// Whether an uplink is in a VRF.
+    pub(crate) vrf: bool,
 }
 
 /// The routing rules and IPsec policies of the namespace.
@@ -36,6 +39,8 @@ pub(crate) struct Policies {
     default_rules: bool,
     /// The same for IPv6, also if there are none.
     default_ipv6_rules: bool,
+    /// Whether the IPv4 rules are the default rules, in any place, and those for VRFs.
+    vrf_rules: bool,
     ipsec: Vec<IpsecPolicy>,
     /// Whether IPsec drops packets that no policy matches.
     ipsec_blocks: bool,
@@ -49,6 +54,8 @@ impl Policies {
             rules.iter().partition(|rule| rule.from.0.is_ipv4());
         self.default_rules = ipv4.into_iter().eq(&Rule::defaults());
         self.default_ipv6_rules = ipv6.is_empty() || ipv6.into_iter().eq(&Rule::ipv6_defaults());
+        let tables: Vec<Option<u32>> = ipv4_lookups(&rules).collect();
+        self.vrf_rules = tables == Rule::defaults().map(|default| Some(default.table));
         self.rules = Some(rules);
         changed
     }
@@ -60,9 +67,9 @@ impl Policies {
         changed
     }
 
-    /// Whether the IPv4 rules are the default rules of a new namespace.
+    /// Whether packets of interfaces that are in no VRF are looked up by the default IPv4 rules.
     pub(crate) const fn has_default_rules(&self) -> bool {
-        self.default_rules
+        self.vrf_rules
     }
 
     /// Whether there is any rule or policy that may match a tunnel's packets.
@@ -71,22 +78,26 @@ impl Policies {
         !by_default && self.rules.is_some() || !self.ipsec.is_empty() || self.ipsec_blocks
     }
 
-    /// Why the kernel may route these packets differently than the default rules do.
+    /// Why the kernel may route these packets differently than the default rules do: those that may
+    /// match have to be the default rules, in their order.
     pub(crate) fn routing(&self, flow: &Flow<'_>) -> Option<String> {
         let rules = self.rules.as_ref()?;
         let (ipv4, ipv6) = (Rule::defaults(), Rule::ipv6_defaults());
         let defaults: &[Rule] = if flow.local.is_ipv4() { &ipv4 } else { &ipv6 };
-        let mut of_family = rules.iter().filter(|rule| is_of_family(rule, flow.local)).peekable();
-        if of_family.peek().is_none_or(|first| !looks_all_up(first, LOCAL)) {
-            return Some("the first routing rule is not the one for table local".to_owned());
+        let mut missing = defaults.iter().peekable();
+        let mut looked_up: Vec<u32> = Vec::new();
+        for rule in rules.iter().filter(|rule| is_of_family(rule, flow.local)) {
+            if let Some(default) = missing.next_if(|default| looks_all_up(rule, default.table)) {
+                looked_up.push(default.table);
+                continue;
+            }
+            let again = looked_up.iter().any(|table| looks_all_up(rule, *table));
+            let received = !looked_up.contains(&LOCAL) && may_match_received(rule, flow);
+            if !again && (received || may_match(rule, flow)) {
+                return Some(format!("the routing rule '{}' may match", Text(rule)));
+            }
         }
-        let missing = defaults.iter().find(|default| !rules.contains(default));
-        let other = of_family.find(|rule| !defaults.contains(rule) && may_match(rule, flow));
-        match (other, missing) {
-            (Some(rule), _) => Some(format!("the routing rule '{}' may match", Text(rule))),
-            (None, Some(rule)) => Some(format!("the routing rule '{}' is missing", Text(rule))),
-            (None, None) => None,
-        }
+        missing.next().map(|default| format!("the routing rule '{}' is missing", Text(default)))
     }
 
     /// The IPsec policy that the kernel may apply to these packets.
@@ -113,6 +124,14 @@ fn looks_all_up(rule: &Rule, table: u32) -> bool {
     from.1 == 0 && to.1 == 0 && *rule == Rule { priority, table, from, to, ..Rule::default() }
 }
 
+/// The tables in which the IPv4 rules look up packets that are in no VRF; `None` for a rule that
+/// matches only some of them.
+fn ipv4_lookups(rules: &[Rule]) -> impl Iterator<Item = Option<u32>> {
+    let of_vrfs = |rule: &&Rule| rule.l3mdev && !rule.inverted;
+    let others = rules.iter().filter(move |rule| rule.from.0.is_ipv4() && !of_vrfs(rule));
+    others.map(|rule| Some(rule.table).filter(|table| looks_all_up(rule, *table)))
+}
+
 fn is_of_family(rule: &Rule, address: IpAddr) -> bool {
     rule.from.0.is_ipv4() == address.is_ipv4()
 }
@@ -123,18 +142,34 @@ fn may_match(rule: &Rule, flow: &Flow<'_>) -> bool {
         return true;
     }
     // Sent packets belong to no VRF, because the socket is bound to no device.
-    if rule.l3mdev
-        || rule.output.is_some()
-        || rule.input.as_ref().is_some_and(|input| input != "lo")
-    {
-        return false;
+    let is_sent = rule.input.as_ref().is_none_or(|input| input == "lo");
+    is_sent
+        && !rule.l3mdev
+        && is_for_port(rule, flow)
+        && contains(rule.from, flow.local)
+        && flow.remotes.iter().any(|remote| contains(rule.to, *remote))
+}
+
+/// Whether a rule may match a packet that this host receives at an uplink.
+fn may_match_received(rule: &Rule, flow: &Flow<'_>) -> bool {
+    if rule.inverted {
+        return true;
     }
+    let is_received = rule.input.as_ref().is_none_or(|input| input != "lo");
+    is_received
+        && (!rule.l3mdev || flow.vrf)
+        && is_for_port(rule, flow)
+        && contains(rule.to, flow.local)
+        && (!flow.only_remotes || flow.remotes.iter().any(|remote| contains(rule.from, *remote)))
+}
+
+/// Whether a rule may match UDP packets with the flow's destination port, of a socket that is bound
+/// to no device.
+fn is_for_port(rule: &Rule, flow: &Flow<'_>) -> bool {
     let port = rule
         .destination_ports
         .is_none_or(|(first, last)| (first..=last).contains(&flow.destination_port));
-    port && rule.protocol.is_none_or(|protocol| protocol == UDP)
-        && contains(rule.from, flow.local)
-        && flow.remotes.iter().any(|remote| contains(rule.to, *remote))
+    port && rule.output.is_none() && rule.protocol.is_none_or(|protocol| protocol == UDP)
 }
 
 /// Whether the kernel may transform or drop packets of this flow because of an IPsec policy.

@@ -1,7 +1,8 @@
 //! Events of the running kernel: none is missing, or an overrun is reported. Needs root.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
 
 use crate::leaf::{Namespace, leaf, until};
@@ -10,7 +11,9 @@ use netlink::{
     RouteTarget,
 };
 use root_test::root_test;
-use wire::MacAddr;
+use socket2::{Domain, Protocol, Socket, Type};
+use wire::icmp::{Problem, write_error};
+use wire::{Ipv4, Ipv6, MacAddr};
 
 /// An FDB entry without its state, which may age.
 fn row(entry: &FdbEntry) -> FdbEntry {
@@ -117,6 +120,57 @@ fn root_queueing_disciplines_come_and_go() {
             _ => None,
         });
         assert_eq!(qdiscs.collect::<Vec<_>>(), ["pfifo"]);
+    });
+}
+
+/// A router's report that a UDP packet is too long is an event; other ICMP messages are none.
+#[root_test]
+fn reports_of_path_mtus_are_events() {
+    let namespace = Namespace::new("toolong");
+    namespace.ip("addr add 10.0.0.11/32 dev lo");
+    namespace.ip("addr add fd00::11/128 dev lo nodad");
+    let [to, destination]: [Ipv4Addr; 2] = [[10, 0, 0, 11].into(), [10, 0, 0, 12].into()];
+    let quoted = |protocol: u8| {
+        let mut header = Ipv4::zeroed();
+        header.set_version(4).set_ihl(5).set_total_length(1500).set_protocol(protocol);
+        header.set_source(to).set_destination(destination);
+        [header.as_bytes(), &[0; 8]].concat()
+    };
+    let error = |problem: Problem, protocol: u8| {
+        let mut message = vec![0; 100];
+        let length = write_error(&mut message, problem, &quoted(protocol)).unwrap();
+        message.truncate(length);
+        message
+    };
+    let mut header = Ipv6::zeroed();
+    header.set_version(6).set_next_header(17).set_destination("fd00::12".parse().unwrap());
+    let too_big_v6 = [&[2, 0, 0, 0, 0, 0, 5, 120], header.as_bytes(), &[0; 8]].concat();
+    let none = [
+        vec![8, 0, 0xf7, 0xff, 0, 0, 0, 0],
+        error(Problem::PortUnreachable, 17),
+        error(Problem::TooBig { mtu: 1400 }, 6),
+    ];
+    namespace.block_on(async {
+        let mut kernel = Kernel::open().unwrap();
+        let ipv4 = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap();
+        let ipv6 = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6)).unwrap();
+        let send_v4 = |message: &[u8]| ipv4.send_to(message, &SocketAddr::from((to, 0)).into());
+        for message in &none {
+            send_v4(message).unwrap();
+        }
+        send_v4(&error(Problem::TooBig { mtu: 1400 }, 17)).unwrap();
+        let reported = async |kernel: &mut Kernel| {
+            loop {
+                if let Event::TooLong(destinations) = kernel.next().await.unwrap() {
+                    return destinations;
+                }
+            }
+        };
+        assert_eq!(reported(&mut kernel).await, BTreeSet::from([IpAddr::from(destination)]));
+        let to: SocketAddr = "[fd00::11]:0".parse().unwrap();
+        ipv6.send_to(&[vec![1, 4, 0, 0], too_big_v6[4..].to_vec()].concat(), &to.into()).unwrap();
+        ipv6.send_to(&too_big_v6, &to.into()).unwrap();
+        assert_eq!(reported(&mut kernel).await, BTreeSet::from(["fd00::12".parse().unwrap()]));
     });
 }
 

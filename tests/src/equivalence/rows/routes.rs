@@ -22,6 +22,13 @@ pub const RULES: &[Row] = &[
         "ip rule del ipproto udp dport 4789 lookup 100; ip route flush table 100",
     ),
     Row::new(
+        "the rules of VRFs, before table local",
+        "ip rule add pref 1000 l3mdev; ip rule add pref 32765 lookup local; ip rule del pref 0",
+        "ip rule add pref 0 lookup local; ip rule del pref 32765; ip rule del pref 1000",
+    )
+    .harmless()
+    .optional(),
+    Row::new(
         "a rule by firewall mark, and a chain that sets it",
         "ip route add 10.0.0.2 via 10.1.2.2 dev up2 table 100; ip rule add fwmark 7 lookup 100
          nft add table ip t; nft add chain ip t c '{ type route hook output priority mangle; }'
