@@ -7,7 +7,7 @@ use vtepd_tests::{Lab, Vtepd};
 fn names_of_interfaces_are_escaped() {
     let lab = Lab::new("terminal");
     let script = "port=$(printf 'p\\033[31mX') netdev=$(printf 'v\\033[31mX')
-        ip link add name \"$port\" type dummy
+        ip link add name \"$port\" type veth peer name other
          ip link set dev \"$port\" master br10 up
          ip link add name \"$netdev\" type vxlan id 77 local 10.0.0.1 dstport 4790";
     lab.leaf.run(&["sh", "-ec", script]).unwrap();
