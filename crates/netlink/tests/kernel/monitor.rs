@@ -134,7 +134,7 @@ fn reports_of_path_mtus_are_events() {
         let mut header = Ipv4::zeroed();
         header.set_version(4).set_ihl(5).set_total_length(1500).set_protocol(protocol);
         header.set_source(to).set_destination(destination);
-        [header.as_bytes(), &[0; 8]].concat()
+        [header.as_bytes().as_slice(), &[0; 8]].concat()
     };
     let error = |problem: Problem, protocol: u8| {
         let mut message = vec![0; 100];
@@ -144,7 +144,7 @@ fn reports_of_path_mtus_are_events() {
     };
     let mut header = Ipv6::zeroed();
     header.set_version(6).set_next_header(17).set_destination("fd00::12".parse().unwrap());
-    let too_big_v6 = [&[2, 0, 0, 0, 0, 0, 5, 120], header.as_bytes(), &[0; 8]].concat();
+    let too_big_v6 = [[2, 0, 0, 0, 0, 0, 5, 120].as_slice(), header.as_bytes(), &[0; 8]].concat();
     let none = [
         vec![8, 0, 0xf7, 0xff, 0, 0, 0, 0],
         error(Problem::PortUnreachable, 17),
