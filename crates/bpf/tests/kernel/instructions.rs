@@ -11,7 +11,7 @@ use crate::offload::kernel;
 /// Limits above what Linux 6.18 counts, and above what 6.1 counts. Other programs stay below 250.
 const LIMITS: [(&str, [u32; 2]); 3] = [
     ("steer_port", [40_000, 80_000]),
-    ("steer_uplink", [18_000, 26_000]),
+    ("steer_uplink", [20_000, 32_000]),
     ("steer_vxlan", [42_000, 130_000]),
 ];
 

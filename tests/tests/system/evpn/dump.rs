@@ -65,7 +65,8 @@ fn members(objects: &BTreeMap<u32, NextHopKind>, id: u32) -> Vec<netlink::RouteN
 }
 
 async fn listen() -> Vec<Message> {
-    let mut server = Server::bind(DEFAULT_ADDRESS, fpm::Users::default()).unwrap();
+    let users = fpm::Users { anybody: true, ..fpm::Users::default() };
+    let mut server = Server::bind(DEFAULT_ADDRESS, users).unwrap();
     let mut messages = Vec::new();
     loop {
         let limit = if messages.is_empty() { TIMEOUT } else { QUIET };

@@ -265,7 +265,8 @@ fn code_points_follow_the_outer_header() {
                         // The code point behind a tag stays.
                         (_, 2) => (Outcome::Offloaded, frame.clone()),
                         (Some(expected), _) => (Outcome::Offloaded, expected[place].clone()),
-                        (None, _) => (Outcome::Worker, packet),
+                        // The kernel refuses and counts it.
+                        (None, _) => (Outcome::Kernel, packet),
                     };
                     assert_eq!(result, wanted, "inner {inner} outer {outer} frame {place}");
                 }
@@ -306,15 +307,16 @@ fn wrong_packets_and_those_of_others_are_left_to_the_worker() {
     for source in [[0; 6], NETDEV_MAC, [3, 0, 0, 0, 0, 1], [0xff; 6]] {
         assert_eq!(outcome(&changed(56, &source)), Outcome::Worker, "{source:02x?}");
     }
-    // An inner frame that ends within its IP header; a frame padded behind the packet.
+    // The kernel refuses and counts an inner frame that ends within its IP header.
     for length in 20..34 {
         let short = packet_of(&table, 0, &frame[..length], true);
-        assert_eq!(outcome(&short), Outcome::Worker, "{length} bytes of IPv4");
+        assert_eq!(outcome(&short), Outcome::Kernel, "{length} bytes of IPv4");
     }
     for length in 20..54 {
         let short = packet_of(&table, 0, &six[..length], true);
-        assert_eq!(outcome(&short), Outcome::Worker, "{length} bytes of IPv6");
+        assert_eq!(outcome(&short), Outcome::Kernel, "{length} bytes of IPv6");
     }
+    // A frame padded behind the packet.
     assert_eq!(outcome(&[&good[..], &[0; 4]].concat()), Outcome::Worker);
     // What is no packet of this VNI stays with the kernel.
     for at in [0, 12, 14, 20, 23, 33, 37, 42, 46, 48] {

@@ -10,6 +10,8 @@ use nix::sys::signal::Signal;
 
 use super::subjects::{Change, Subjects};
 use super::{Bench, CONVERGENCE_LIMIT, RunError, failure, run_before_others};
+use crate::daemon::DaemonError;
+use crate::leaves::LeavesError;
 use crate::progress::OnProgress;
 
 /// The maximum number of attempts of a run.
@@ -34,8 +36,15 @@ impl Bench<'_> {
             discarded.push(self.repair(&changes)?);
         }
         while discarded.len() < ATTEMPTS {
-            self.switch(dataplane, key.seed, report)?;
-            self.vary(key, report)?;
+            match self.switch(dataplane, key.seed, report).and_then(|()| self.vary(key, report)) {
+                // It has ended while it was configured. It is started again.
+                Err(error @ RunError::Leaves(LeavesError::Daemon(DaemonError::Ended { .. }))) => {
+                    (self.current, self.subjects) = (None, None);
+                    discarded.push(Discarded { reason: error.to_string(), failed: true });
+                    continue;
+                }
+                prepared => prepared?,
+            }
             let result = self.attempt(key, report, interrupted);
             if interrupted.load(Ordering::Relaxed) {
                 return Err(crate::progress::Interrupted.into());
