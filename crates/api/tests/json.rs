@@ -41,7 +41,7 @@ messages! {
     Peer: "default_route next_hops state traffic vnis vtep",
     PeerTraffic: "default_route_frames received_bytes received_frames sent_bytes sent_frames",
     PeerVni: "flood macs vni",
-    Counters: "copied default_route_frames dropped drops held in_super_frames learning moves past_bridge paths received_bridge received_underlay sent steering super_frames vnis worker_stalls workers",
+    Counters: "copied default_route_frames dropped drops held in_super_frames learning moves past_bridge paths queue_pairs_beyond received_bridge received_underlay sent steering super_frames vnis worker_stalls workers",
     WorkerCounters: "received_bridge received_underlay",
     LearningCounters: "flapping moved new rate refreshed refused too_many_addresses too_many_vteps unreachable",
     MoveCounters: "coalesced flapping followed",

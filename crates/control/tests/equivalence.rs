@@ -185,8 +185,8 @@ fn rules_of_vrfs_match_what_an_uplink_in_a_vrf_receives() {
     let vrf = Link { kind: LinkKind::Other("vrf".into()), ..ethernet(VRF, "tenant") };
     apply(&mut state, [link(vrf)]);
     assert_eq!(slug(&mut state), None);
-    apply(&mut state, [link(Link { master: Some(VRF), ..ethernet(UP1, "up1") })]);
     apply(&mut state, underlay());
+    apply(&mut state, [link(Link { master: Some(VRF), ..ethernet(UP1, "up1") })]);
     assert_eq!(slug(&mut state), Some("policy-routing"));
     set_rules(&mut state, &Rule::defaults());
     assert_eq!(slug(&mut state), None);

@@ -47,12 +47,8 @@ use table::Table;
 use tell::Telling;
 use types::Paths;
 
-/// The load of a queue pair while no load is measured, in 1000 bytes a second.
-const NOMINAL: u64 = 1000;
-/// Ports of `qp-hash` in use that are probed like pinned ones.
-const WATCHED_HASHED: usize = 64;
-/// Queue pairs that are handled in a step. It takes a few microseconds, which workers wait for.
-const STEP: usize = 16;
+/// Queue pairs that are handled in a step.
+const STEP: usize = 64;
 
 /// The queue pairs and their paths.
 #[derive(Debug)]
@@ -471,12 +467,6 @@ impl Placer {
     pub fn used(&self, target: Target) -> BTreeSet<Pair> {
         self.sums.used(target)
     }
-}
-
-/// The links of a pair. If its route is not known, only its uplink is.
-fn links_of(paths: Option<&Paths>, pair: Pair) -> Vec<Link> {
-    let known = paths.and_then(|paths| Some(paths.routes.route(paths.route_of(pair)?).collect()));
-    known.unwrap_or_else(|| vec![Link::Uplink(pair.hop)])
 }
 
 /// Sets the delays of the pairs of a route to the least of them, if they have all links in common: the

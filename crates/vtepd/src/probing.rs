@@ -1,7 +1,6 @@
 //! The thread that probes the paths to remote VTEPs and answers the probes of others.
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -346,7 +346,7 @@ fn what_is_not_taken_is_named_and_keeps_working() {
 
     // Selected by name instead of by exclusion.
     let vtepd = Vtepd::start(&lab.leaf, &["--vni", "50"]);
-    let metrics = vtepd.metrics();
+    let metrics = vtepd.wait_for("what is left", |metrics| metrics.left("vx10").is_some());
     assert!(metrics.has_vni(50) && !metrics.has_vni(VNI), "{}", metrics.0);
     assert_eq!(metrics.left("vx10").as_deref(), Some("not-included"), "{}", metrics.0);
     sockets::ping(&lab.host, lab.far.ip_in(50), 3, 1000, &[]);

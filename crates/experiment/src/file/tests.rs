@@ -274,5 +274,5 @@ fn values_of_a_sweep_make_variants() {
     assert_eq!(names, ["delay-1ms", "delay-2ms"]);
     let long = text.replace("'near'", "'a-variant-with-a-name-of-many-letters'");
     let error = Experiment::parse("x.toml".as_ref(), &long).unwrap_err().to_string();
-    assert!(error.contains("use 1 to 40 letters") && error.contains(", line "), "{error}");
+    assert!(error.contains("use 1 to 63 letters") && error.contains(", line "), "{error}");
 }

@@ -33,7 +33,6 @@ use crate::roce::{Limit, Report};
 use crate::spread::{self, Paths};
 use crate::stream::{INNER_PORT, Stream};
 use crate::topology::{Endpoint, Topology};
-use attempts::Attempt;
 use circuits::Undo;
 use fabric::counters;
 use fabric::netns::{self, NetnsError};
@@ -354,6 +353,9 @@ fn run_before_others(fabric: &Fabric) -> Result<(), RunError> {
     }
     Ok(())
 }
+
+/// The result of an attempt: a run, or that it does not count.
+type Attempt = Result<Run, Discarded>;
 
 /// The name of a process; empty if it has ended.
 fn program_name(pid: i32) -> String {

@@ -5,10 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::time::Duration;
 
-use super::types::Paths;
-use super::{NOMINAL, Target, WATCHED_HASHED, links_of};
+use super::types::{Paths, Target};
 use crate::load::Link;
 use crate::prober::Pair;
+
+/// The load of a queue pair while no load is measured, in 1000 bytes a second.
+const NOMINAL: u64 = 1000;
+/// Ports of `qp-hash` in use that are probed like pinned ones.
+const WATCHED_HASHED: usize = 64;
+
+/// The links of a pair. If its route is not known, only its uplink is.
+pub(super) fn links_of(paths: Option<&Paths>, pair: Pair) -> Vec<Link> {
+    let known = paths.and_then(|paths| Some(paths.routes.route(paths.route_of(pair)?).collect()));
+    known.unwrap_or_else(|| vec![Link::Uplink(pair.hop)])
+}
 
 /// What the sums include of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::time::Duration;
 
+use super::sums::links_of;
 use super::{Beyond, Flow, FlowId, Placer, Target};
 use crate::balance;
 use crate::load::Link;
@@ -88,7 +89,7 @@ impl Placer {
     /// The links of a pair, as far as they are known.
     #[must_use]
     pub fn links(&self, target: Target, pair: Pair) -> Vec<Link> {
-        super::links_of(self.targets.get(&target), pair)
+        links_of(self.targets.get(&target), pair)
     }
 
     /// The paths to a target. Queue pairs count on them whoever encapsulates.

@@ -114,8 +114,9 @@ pub struct Arguments {
     /// Address of the metrics for Prometheus [default: 127.0.0.1:9472]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<SocketAddr>,
-    /// Socket for vtepctl: @NAME or a path; @vtepd-api by default
+    /// Socket for vtepctl
     #[arg(long, value_name = "SOCKET", conflicts_with = "no_api")]
+    #[arg(help = "Socket for vtepctl: @NAME or a path [default: @vtepd-api]")]
     pub api_listen: Option<Address>,
     /// No API; vtepctl does not work
     #[arg(long)]

@@ -214,6 +214,7 @@ until_it_works() { until "$@"; do sleep 0.1; done; }
 serve() {
   ip netns exec leaf1 vtepd --config "$1" &
   until_it_works vtepctl status
+  until vtepctl status | grep -q "^Taken over: [1-9]"; do sleep 0.1; done
 }
 set -x
 "#;

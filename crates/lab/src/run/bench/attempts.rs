@@ -9,16 +9,13 @@ use experiment::record::Discarded;
 use nix::sys::signal::Signal;
 
 use super::subjects::{Change, Subjects};
-use super::{Bench, CONVERGENCE_LIMIT, RunError, failure, run_before_others};
+use super::{Attempt, Bench, CONVERGENCE_LIMIT, RunError, failure, run_before_others};
 use crate::daemon::DaemonError;
 use crate::leaves::LeavesError;
 use crate::progress::OnProgress;
 
 /// The maximum number of attempts of a run.
 const ATTEMPTS: usize = 5;
-
-/// The result of an attempt: a run, or that it does not count.
-pub(super) type Attempt = Result<Run, Discarded>;
 
 impl Bench<'_> {
     /// Measures a run with a dataplane. It is repeated if it does not count.

@@ -7,10 +7,10 @@ use experiment::Experiment;
 use experiment::circuits::{Circuits, Direction};
 use experiment::units::Time;
 
-use super::RunError;
 use crate::bring_up::own_program;
 use crate::deployed::Deployed;
 use crate::fabric::Fabric;
+use crate::run::RunError;
 use crate::topology::Endpoint;
 use crate::wan::{self, Change, ChangeError};
 use fabric::netns::Namespace;
