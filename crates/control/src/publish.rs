@@ -54,8 +54,9 @@ impl Publication {
         let routes = resolve_vteps(stores, changes.underlay, &changes.prefixes);
         let routed = changes.underlay || !changes.prefixes.is_empty();
         let locals = routed && self.decisions.locals.check(stores);
-        // Packet filter rules may match by uplink.
-        let filtered = (routes.uplinks || changes.underlay) && !stores.packet_filters.is_empty();
+        // Packet filters and routing rules may match by uplink.
+        let matched = !stores.packet_filters.is_empty() || stores.policies.any();
+        let filtered = (routes.uplinks || changes.underlay) && matched;
         let mut sources = changes.overlays;
         if routes.eligibility || locals || filtered || changes.all || changes.decisions {
             sources.extend(stores.sources());

@@ -115,7 +115,7 @@ fn a_failure_is_a_sentence_for_each_point() {
          (one run each)."
     );
     let resolved = |time: f64| {
-        let run = of(0, "kernel", time, None);
+        let run = Run { sent: 1_000_000, ..of(0, "kernel", time, None) };
         let summary = summary(&[Run { outage_resolution: Some(8.0), ..run }]);
         let wanted = "dataplane = 'kernel'\ntier = 'spine'\nquantity = 'outage'";
         let published = measured(&toml::from_str(wanted).unwrap(), &summary);

@@ -295,7 +295,7 @@ fn no_path_is_taken_for_dead_while_a_vtep_that_started_again_refuses_the_token_b
     assert!(fabric.responder.counts.limited > limited + 100);
     assert_eq!((fabric.prober.lost().count(), fabric.prober.changes()), (0, Vec::new()));
     // Dead ones are found afterwards.
-    fabric.dead.insert((0, 1));
+    fabric.dead.extend((0..4).map(|router| (0, router)));
     fabric.run(ms(1000));
     assert!(fabric.prober.lost().count() > 0);
 }
