@@ -278,7 +278,7 @@ impl Placer {
     ) -> Option<(FlowId, Placement)> {
         let (id, flow) = self.flows.at(slot)?;
         let stays = !id.target.by_kernel && !flow.is_idle() && !self.may_move(id, flow, last, now);
-        stays.then(|| (*id, Placement { pair: flow.pair, slot }))
+        stays.then_some((*id, Placement { pair: flow.pair, slot }))
     }
 
     /// Whether a queue pair is to move at its next gap.

@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn a_writer_escapes_and_json_keeps_its_value() {
         let mut out = Escaped(Vec::new());
-        writeln!(out, "{}", "p\u{1b}c").unwrap();
+        writeln!(out, "p\u{1b}c").unwrap();
         out.write_all(b"\xff\x9b").unwrap();
         out.write_all("\"\u{9b}\"".as_bytes()).unwrap();
         assert_eq!(String::from_utf8(out.0).unwrap(), "p\\u001bc\n\u{fffd}\u{fffd}\"\\u009b\"");

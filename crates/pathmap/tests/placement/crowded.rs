@@ -50,7 +50,8 @@ fn a_host_that_scans_queue_pairs_leaves_room_for_those_of_others() {
         let is_of = |id: &FlowId| matches!(id.key, Key::QueuePair { source: s, .. } if s == source);
         leaf.placer.flows().filter(|(id, _)| is_of(id)).count()
     };
-    assert_eq!((number(1), number(2)), (4096, others as usize));
+    assert!((1024..=4096).contains(&number(1)), "{}", number(1));
+    assert_eq!(number(2), others as usize);
 }
 
 /// The sums that are shown are those over all queue pairs.

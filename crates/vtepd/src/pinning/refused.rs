@@ -30,7 +30,7 @@ impl Refused {
     fn entry(&self, id: &FlowId) -> Option<(&AtomicU64, u64)> {
         let Key::QueuePair { source, .. } = id.key else { return None };
         let source = match source {
-            std::net::IpAddr::V4(address) => u128::from(address.to_ipv6_mapped().to_bits()),
+            std::net::IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
             std::net::IpAddr::V6(address) => address.to_bits(),
         };
         let [high, low] = [(source >> 64) as u64, source as u64];
