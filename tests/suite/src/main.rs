@@ -26,9 +26,6 @@ use outcome::Outcome;
 /// More failures than this have a cause that a second try does not mend.
 const SECOND_TRIES: usize = 3;
 
-/// Commands of `--beside` at once: most wait for compilers or daemons of their own.
-const COMMANDS: usize = 2;
-
 #[derive(Debug, Parser)]
 #[command(
     about = "Runs the tests of the workspace, many at once.",
@@ -44,7 +41,7 @@ struct Arguments {
     /// Only the tests that are marked `#[ignore]`
     #[arg(long)]
     ignored: bool,
-    /// Also run a shell command beside the tests; two at once
+    /// Also run a shell command beside the tests; several run one after another
     #[arg(long, value_name = "NAME=COMMAND")]
     beside: Vec<String>,
     /// Also run a shell command alone, after the tests
@@ -88,7 +85,7 @@ fn run(arguments: &Arguments) -> Result<bool, Error> {
     let signals = schedule::Signals::new()?;
     let _backlog = backlog::Backlog::raise();
     let mut done = std::thread::scope(|scope| {
-        let commands = scope.spawn(|| schedule::run(commands, COMMANDS, &folder, &signals));
+        let commands = scope.spawn(|| schedule::run(commands, 1, &folder, &signals));
         let mut done = schedule::run(together, at_once, &folder, &signals)?;
         done.extend(commands.join().unwrap_or(Err(Error::Interrupted))?);
         Ok::<_, Error>(done)
