@@ -8,6 +8,7 @@ use planner::model::{Attention, Experts, Model, Precision};
 use planner::network::{Balance, Link, Policy, Recovery, Sites, Technology};
 use planner::plan::{Boundary, Plan, Recompute, Schedule, Sharding};
 use planner::search::{self, Found};
+use planner::traffic;
 use planner::{Evaluator, Infeasible, Space, search as find};
 use proptest::prelude::*;
 
@@ -99,10 +100,13 @@ fn the_search_finds_what_trying_all_finds() {
 #[test]
 fn the_number_of_threads_does_not_change_the_result() {
     let (job, space) = (job(16), small());
-    let one = find(&job, &space, 5, 1);
-    assert_eq!(one.plans.len(), 5);
-    for threads in [2, 3, 8] {
-        assert_eq!(find(&job, &space, 5, threads), one, "{threads} threads");
+    // With so many plans nothing is pruned, so that each one counts.
+    for top in [5, 1000] {
+        let one = find(&job, &space, top, 1);
+        assert!(one.plans.len() >= 5);
+        for threads in [2, 3, 8] {
+            assert_eq!(find(&job, &space, top, threads), one, "{threads} threads");
+        }
     }
 }
 
@@ -264,4 +268,40 @@ fn plans_are_found_at_all() {
         assert_eq!(schedule.parse::<Schedule>().unwrap().to_string(), schedule);
     }
     assert!("interleaved-1".parse::<Schedule>().is_err());
+}
+
+/// Flows carry what the formulas say: between replicas all gradients once in each direction,
+/// between stages every token once.
+#[test]
+fn traffic_has_the_volumes_of_the_formulas() {
+    let job = job(16);
+    let half = job.sites.gpus[0];
+    let space = Space { sharding: vec![Sharding::Ddp], ..small() };
+    let mut seen = [0, 0];
+    for plan in search::plans(&job, &space) {
+        let Ok(flows) = traffic::flows(&job, &plan) else { continue };
+        let sent = |flow: &traffic::Flow| flow.bytes as f64 * f64::from(flow.messages);
+        let total: f64 = flows.iter().map(sent).sum();
+        let expected = match plan.boundary {
+            Boundary::Data => 2.0 * job.model.parameters() * f64::from(job.model.gradient_bytes),
+            _ => {
+                let tokens = f64::from(job.batch) * f64::from(job.model.sequence);
+                let crossings = f64::from(if plan.schedule.chunks() == 1 {
+                    1
+                } else if ["zbv", "v-half", "wave"].contains(&plan.schedule.to_string().as_str()) {
+                    2
+                } else {
+                    2 * plan.schedule.chunks() - 1
+                });
+                2.0 * crossings * tokens * f64::from(job.model.hidden) * 2.0
+            }
+        };
+        seen[usize::from(plan.boundary == Boundary::Pipeline)] += 1;
+        assert!((total / expected - 1.0).abs() < 1e-6, "{plan}: {total} instead of {expected}");
+        assert!(flows.iter().all(|flow| flow.from < 2 * half && flow.to < 2 * half), "{plan}");
+        let matrix = traffic::connection_matrix(&job, &flows);
+        assert!(matrix.starts_with(&format!("Nodes 16\nConnections {}\n", flows.len())));
+        assert_eq!(matrix.lines().count(), 2 + flows.len());
+    }
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
 }
