@@ -72,6 +72,12 @@ pub(crate) fn spanned(job: &Job, plan: &Plan, dimension: Boundary) -> u32 {
     if plan.boundary == dimension { (job.sites.gpus.len() as u32).max(1) } else { 1 }
 }
 
+/// The sites that have a copy of the parameters which all replicas share.
+pub(crate) fn replica_sites(job: &Job, plan: &Plan) -> u32 {
+    let dimensions = [Boundary::Data, Boundary::Context, Boundary::Expert];
+    dimensions.into_iter().map(|one| spanned(job, plan, one)).max().unwrap_or(1)
+}
+
 /// Tokens of a micro-batch on a GPU.
 pub(crate) fn tokens(job: &Job, plan: &Plan) -> f64 {
     f64::from(plan.micro_batch) * f64::from(job.model.sequence) / f64::from(plan.context)

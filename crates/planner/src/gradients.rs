@@ -16,8 +16,9 @@ pub(crate) struct Replicas {
 
 impl Replicas {
     pub(crate) fn new(job: &Job, plan: &Plan) -> Self {
-        let data = cost::spanned(job, plan, Boundary::Data);
-        let all = data.max(cost::spanned(job, plan, Boundary::Expert));
+        let all = cost::replica_sites(job, plan);
+        // Replicas of an expert are at one site if experts are at different ones.
+        let data = if plan.boundary == Boundary::Expert { 1 } else { all };
         let members = plan.data * plan.context;
         let groups = plan.tensor;
         let stride = plan.tensor;

@@ -116,9 +116,7 @@ pub(crate) fn of(
     let replicas = f64::from(plan.data * plan.context);
     let shards = match plan.sharding {
         Sharding::Ddp => 1.0,
-        Sharding::Hsdp => {
-            replicas / f64::from(cost::spanned(job, plan, crate::plan::Boundary::Data))
-        }
+        Sharding::Hsdp => replicas / f64::from(cost::replica_sites(job, plan)),
         Sharding::Fsdp => replicas,
     };
     let experts = (shards / f64::from(plan.expert)).max(1.0);

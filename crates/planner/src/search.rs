@@ -144,7 +144,7 @@ fn is_redundant(job: &Job, space: &Space, plan: &Plan) -> bool {
     let other_boundary = one_site && space.boundary.first() != Some(&plan.boundary);
     // Where all replicas are at one site, HSDP is FSDP.
     let hybrid = plan.sharding == Sharding::Hsdp
-        && (one_site || plan.boundary != Boundary::Data)
+        && crate::cost::replica_sites(job, plan) == 1
         && space.sharding.contains(&Sharding::Fsdp);
     alone || other_boundary || hybrid
 }
