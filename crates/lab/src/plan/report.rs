@@ -100,7 +100,7 @@ pub fn explanation(job: &Job, outcome: &Outcome) -> String {
         let Ranked { plan, iteration: other } = &alternative.best;
         let _ = writeln!(
             text,
-            "  {:<16} {:8.2} s, {:+5.1} %, across {:4.1} %: {plan}",
+            "  {:<18} {:8.2} s, {:+5.1} %, across {:4.1} %: {plan}",
             alternative.name,
             other.seconds,
             100.0 * (other.seconds / iteration.seconds - 1.0),
