@@ -110,6 +110,14 @@ pub(crate) enum Command {
         after_help = "Example:\n  lab run deploy/experiments/scaleacross-qp.toml --quick --out results"
     )]
     Run(Run),
+    /// Find the fastest plan of training between data centres: placement, schedule, network
+    ///
+    /// The times are predicted by a model: docs/guide/planner.md says how well. Nothing is run, and
+    /// no privileges are needed.
+    #[command(
+        after_help = "Example:\n  lab plan deploy/plans/gpt3-two-sites.toml --explain --report plan.html"
+    )]
+    Plan(crate::plan_arguments::Plan),
     /// Compare the results of two experiments: what changed, and is that more than noise?
     #[command(after_help = "Example:\n  lab compare results/before results/after")]
     Compare(Compare),

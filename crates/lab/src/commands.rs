@@ -10,6 +10,7 @@ mod link;
 mod new;
 mod open;
 mod path;
+mod plan;
 mod roce;
 mod run;
 mod verify;
@@ -42,7 +43,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
     // What uses no namespace needs no privileges.
     let reads = match &cli.command {
         Command::Run(run) => run.schema || run.plan,
-        Command::Compare(_) | Command::New(_) => true,
+        Command::Compare(_) | Command::New(_) | Command::Plan(_) => true,
         _ => false,
     };
     if !reads && !nix::unistd::geteuid().is_root() {
@@ -69,6 +70,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Link(arguments) => link::run(&arguments, cli.output),
         Command::Graph(arguments) => graph::run(&arguments, cli.output),
         Command::Run(arguments) => run::run(&arguments, cli.output),
+        Command::Plan(arguments) => plan::run(&arguments, cli.output),
         Command::Compare(arguments) => compare::run(&arguments, cli.output),
         Command::Verify(arguments) => verify::run(&arguments, cli.output),
         Command::Wan(arguments) => wan::run(&arguments, cli.output),

@@ -14,6 +14,7 @@
 //!   socket
 //! - [`endpoint`]: a RoCE endpoint with reliable connections on an interface
 //! - [`workload`]: collective operations of distributed training between hosts
+//! - [`plan`]: plans of training between data centres
 //! - [`demo`], [`run`], [`verify`], [`wan`]: the commands of the same names; `machine` describes
 //!   where they measured
 
@@ -41,6 +42,7 @@ pub mod new;
 pub mod node;
 pub mod owner;
 pub mod packet;
+pub mod plan;
 pub mod progress;
 pub mod roce;
 pub mod run;

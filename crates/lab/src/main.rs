@@ -4,6 +4,7 @@ mod arguments;
 mod commands;
 mod fabric_arguments;
 mod output;
+mod plan_arguments;
 mod quantities;
 mod workload_arguments;
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import vtepd
 from vtepd import Lab, LabError, Leaf, LeafError, namespace, read_summary
 from vtepd.v1 import vtepd_pb2 as v1
 from vtepd.v1 import vtepd_pb2_grpc
@@ -126,3 +128,16 @@ def test_lab_runs_its_program(tmp_path):
 def test_a_summary_has_numbers(tmp_path):
     (tmp_path / "summary.csv").write_text("dataplane,mmr,runs\nqp-hash,1.25,20\n")
     assert read_summary(tmp_path) == [{"dataplane": "qp-hash", "mmr": 1.25, "runs": 20}]
+
+
+def test_plans_are_rows(tmp_path, monkeypatch):
+    memory = {"parameters": 2.0, "activations": 3.0, "limit": 10.0}
+    iteration = {"seconds": 4.0, "across": 1.0, "memory": memory}
+    found = {
+        "plans": [{"plan": {"tensor": 8, "schedule": "zbv"}, "iteration": iteration}],
+        "baseline": {"seconds": 6.0},
+    }
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    monkeypatch.setenv("LAB", program(tmp_path, f"cat {tmp_path}/found.json"))
+    row = {"tensor": 8, "schedule": "zbv", "seconds": 4.0, "across": 1.0, "memory": 5.0}
+    assert vtepd.plan("job.toml", "--top", 1) == [{**row, "speed-up": 1.5}]

@@ -50,6 +50,7 @@ const MAY_USE: [(&str, &[&str]); 23] = [
     ),
     ("vtepctl", &["wire", "api", "manual", "terminal"]),
     ("experiment", &[]),
+    ("planner", &[]),
     (
         "lab",
         &[
@@ -60,6 +61,7 @@ const MAY_USE: [(&str, &[&str]); 23] = [
             "netlink",
             "roce",
             "experiment",
+            "planner",
             "fabric",
             "terminal",
             "testbed",
@@ -73,7 +75,8 @@ const MAY_USE: [(&str, &[&str]); 23] = [
 
 /// Crates that access time, sockets or the system. The crates of the datapath may not use them.
 const SYSTEM: [&str; 8] = ["tokio", "nix", "libc", "socket2", "aya", "axum", "netlink-sys", "mio"];
-const PURE: [&str; 7] = ["wire", "path", "pathmap", "frame", "tables", "pipeline", "roce"];
+const PURE: [&str; 8] =
+    ["wire", "path", "pathmap", "frame", "tables", "pipeline", "roce", "planner"];
 
 /// Members of the workspace outside `crates/`.
 const MEMBERS: [&str; 7] = [

@@ -6,6 +6,6 @@
 """
 
 from .leaf import Leaf, LeafError
-from .lab import Lab, LabError, read_summary
+from .lab import Lab, LabError, plan, read_summary
 
-__all__ = ["Lab", "LabError", "Leaf", "LeafError", "read_summary"]
+__all__ = ["Lab", "LabError", "Leaf", "LeafError", "plan", "read_summary"]

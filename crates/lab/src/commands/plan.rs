@@ -1,0 +1,41 @@
+//! `lab plan`: which plan of training is fastest between data centres.
+
+use std::process::ExitCode;
+
+use lab::plan::{self, PlanFile, Settings};
+use planner::Evaluator;
+
+use crate::arguments::Output;
+use crate::output::{Outcome, note, print, print_json, write_for_user};
+use crate::plan_arguments::Plan;
+
+pub(super) fn run(arguments: &Plan, output: Output) -> Outcome {
+    let (file, mut job) = PlanFile::load(&arguments.file)?;
+    if let Some(directory) = &arguments.network {
+        plan::balance::measured(&mut job.balance, directory)?;
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let all = arguments.report.is_some() || output == Output::Json;
+    let explain = arguments.explain || all;
+    let settings = Settings { top: arguments.top, threads, explain, sweep: all };
+    let outcome = plan::plan(&file, &job, settings)?;
+    let best = outcome.found.plans.first().ok_or("no plan was found")?;
+    if let Some(path) = &arguments.traffic {
+        write_for_user(path, plan::traffic_file(path, &job, &best.plan)?.as_bytes())?;
+        note(format_args!("traffic between the sites: {}", path.display()));
+    }
+    if let Some(path) = &arguments.report {
+        let spans = Evaluator::new(&job).spans(&best.plan)?;
+        let page = plan::page(&file, &job, &outcome, &spans);
+        write_for_user(path, page.as_bytes())?;
+        note(format_args!("report: {}", path.display()));
+    }
+    if output == Output::Json {
+        return print_json(&outcome);
+    }
+    print(plan::table(&outcome))?;
+    if arguments.explain {
+        print(plan::explanation(&job, &outcome))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

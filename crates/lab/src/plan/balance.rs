@@ -1,0 +1,117 @@
+//! How evenly technologies load the paths between sites: expected, or measured by `lab run`.
+
+use std::path::Path;
+
+use experiment::balance::{RandomPlacement, floor};
+use planner::network::{Balance, Policy, Technology};
+
+use super::PlanError;
+
+/// Numbers of queue pairs between two GPUs.
+const QUEUE_PAIRS: [u32; 6] = [1, 2, 4, 8, 16, 32];
+
+fn balance(policy: Policy, queue_pairs: u32, imbalance: f64) -> Balance {
+    Balance { technology: Technology { policy, queue_pairs }, imbalance }
+}
+
+/// What is expected of equal queue pairs on so many paths: random paths (ECMP), as even as whole
+/// queue pairs allow (qp-pin), and even (spray).
+pub(super) fn expected(paths: usize) -> Vec<Balance> {
+    let each = QUEUE_PAIRS.into_iter().flat_map(|queue_pairs| {
+        let count = queue_pairs as usize;
+        let random = RandomPlacement::new(count, paths).expected_mmr();
+        [
+            balance(Policy::Ecmp, queue_pairs, random),
+            balance(Policy::QpPin, queue_pairs, floor(count, paths)),
+        ]
+    });
+    each.chain([balance(Policy::Spray, 1, 1.0)]).collect()
+}
+
+/// A table in which other values win.
+pub(super) fn with(table: &[Balance], other: &[Balance]) -> Vec<Balance> {
+    let is_new = |known: &&Balance| !other.iter().any(|new| new.technology == known.technology);
+    table.iter().filter(is_new).chain(other).copied().collect()
+}
+
+/// The policy of a dataplane of `lab run`.
+fn policy(dataplane: &str) -> Option<Policy> {
+    match dataplane.split('.').next()? {
+        "kernel" => Some(Policy::Ecmp),
+        "qp-pin" => Some(Policy::QpPin),
+        "spray" => Some(Policy::Spray),
+        _ => None,
+    }
+}
+
+/// The MMR of each policy and number of queue pairs in `summary.csv` of an experiment: that of the
+/// least even tier, in the mean of the runs.
+fn parse(text: &str) -> Vec<Balance> {
+    let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let header = lines.next().unwrap_or_default();
+    let column = |name: &str| header.iter().position(|known| *known == name);
+    let columns = ["dataplane", "queue_pairs", "mmr_mean"].map(column);
+    let [Some(dataplane), Some(queue_pairs), Some(mmr)] = columns else { return Vec::new() };
+    let mut found: Vec<Balance> = Vec::new();
+    for line in lines {
+        let field = |at: usize| line.get(at).copied().unwrap_or_default();
+        let (Some(policy), Ok(queue_pairs), Ok(imbalance)) =
+            (policy(field(dataplane)), field(queue_pairs).parse(), field(mmr).parse::<f64>())
+        else {
+            continue;
+        };
+        let new = balance(policy, queue_pairs, imbalance.max(1.0));
+        match found.iter_mut().find(|known| known.technology == new.technology) {
+            Some(known) => known.imbalance = known.imbalance.max(new.imbalance),
+            None => found.push(new),
+        }
+    }
+    found
+}
+
+/// Puts what `lab run` has measured in place of what is expected.
+///
+/// # Errors
+/// [`PlanError`], if the directory has no such results.
+pub fn measured(table: &mut Vec<Balance>, directory: &Path) -> Result<(), PlanError> {
+    let path = directory.join("summary.csv");
+    let text = std::fs::read_to_string(&path)
+        .map_err(|source| PlanError::Io { path: path.clone(), source })?;
+    let found = parse(&text);
+    if found.is_empty() {
+        return Err(PlanError::NoBalance(path));
+    }
+    *table = with(table, &found);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_even_tier_counts() {
+        let text = "fabric,queue_pairs,inner_port,variant,dataplane,tier,links,runs,mmr_mean\n\
+                    a,8,constant,,kernel,leaf,2,3,1.5\na,8,constant,,kernel,spine,4,3,2.25\n\
+                    a,8,constant,,qp-hash,spine,4,3,3.0\na,8,constant,,qp-pin.offload,leaf,2,3,1\n";
+        let found = parse(text);
+        let expected = [balance(Policy::Ecmp, 8, 2.25), balance(Policy::QpPin, 8, 1.0)];
+        assert_eq!(found, expected);
+        let table = with(&super::expected(4), &found);
+        assert_eq!(table.len(), 13);
+        assert!(table.contains(&expected[0]));
+        assert_eq!(parse("nothing"), []);
+    }
+
+    #[test]
+    fn random_paths_are_less_even_than_planned_ones() {
+        for queue_pairs in QUEUE_PAIRS {
+            let of = |policy| {
+                let technology = Technology { policy, queue_pairs };
+                let table = expected(4);
+                table.iter().find(|one| one.technology == technology).unwrap().imbalance
+            };
+            assert!(of(Policy::Ecmp) >= of(Policy::QpPin), "{queue_pairs}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Charts of `lab plan` as SVG: parts of iterations, timelines, heat maps.
+
+use maud::{Markup, html};
+use planner::iteration::Span;
+use planner::order::Kind;
+use planner::plan::Boundary;
+
+use super::{Outcome, Point, report};
+
+/// The style of the page and its charts. Colours are classes.
+pub(super) const STYLE: &str = include_str!("style.css");
+
+const WIDTH: f64 = 1000.0;
+const LEFT: f64 = 60.0;
+const ROW: f64 = 22.0;
+/// More operations than this are not drawn: a browser would be slow.
+const MOST: usize = 20_000;
+
+fn round(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+fn legend(names: &[&str], y: f64) -> Markup {
+    html! {
+        @for (at, name) in names.iter().enumerate() {
+            @let x = LEFT + 120.0 * at as f64;
+            rect class=(format!("s{at}")) x=(x) y=(y - 10.0) width="12" height="12" {}
+            text x=(x + 16.0) y=(y) { (name) }
+        }
+    }
+}
+
+fn frame(title: &str, height: f64, content: &Markup) -> Markup {
+    html! {
+        svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {height}"))
+            role="img" aria-label=(title) {
+            title { (title) }
+            (content)
+        }
+    }
+}
+
+/// The parts of each plan's iteration, one behind the other.
+pub(super) fn parts(outcome: &Outcome) -> Markup {
+    let plans = &outcome.found.plans;
+    let longest = plans.iter().map(|plan| plan.iteration.seconds).fold(0.0, f64::max);
+    let scale = (WIDTH - LEFT - 10.0) / longest.max(f64::MIN_POSITIVE);
+    let names = plans.first().map(|first| report::parts(&first.iteration).map(|part| part.0));
+    let height = ROW * (plans.len() as f64 + 1.5);
+    let content = html! {
+        @for (at, ranked) in plans.iter().enumerate() {
+            @let y = ROW * at as f64;
+            text x="4" y=(y + 15.0) { (format!("{:.2} s", ranked.iteration.seconds)) }
+            @let before = report::parts(&ranked.iteration).into_iter().scan(0.0, |sum, (_, part)| {
+                *sum += part.max(0.0);
+                Some((*sum - part.max(0.0), part.max(0.0)))
+            });
+            @for (class, (start, part)) in before.enumerate() {
+                rect class=(format!("s{class}")) x=(round(LEFT + scale * start)) y=(y + 2.0)
+                    width=(round(scale * part)) height=(ROW - 4.0) {}
+            }
+        }
+        @if let Some(names) = names { (legend(&names, height - 6.0)) }
+    };
+    frame("Parts of an iteration", height, &content)
+}
+
+/// The operations of each stage over time.
+pub(super) fn timeline(spans: &[Span]) -> Markup {
+    if spans.len() > MOST {
+        return html! { p { (spans.len()) " operations are too many to draw." } };
+    }
+    let stages = spans.iter().map(|span| span.stage + 1).max().unwrap_or_default();
+    let end = spans.iter().map(|span| span.end).fold(f64::MIN_POSITIVE, f64::max);
+    let scale = (WIDTH - LEFT - 10.0) / end;
+    let height = ROW * (stages as f64 + 2.5);
+    let class = |kind| match kind {
+        Kind::Forward => "s0",
+        Kind::Backward => "s1",
+        Kind::Weight => "s2",
+    };
+    let content = html! {
+        @for stage in 0..stages {
+            text x="4" y=(ROW * stage as f64 + 15.0) { "stage " (stage) }
+        }
+        @for span in spans {
+            rect class=(class(span.operation.kind)) x=(round(LEFT + scale * span.start))
+                y=(ROW * span.stage as f64 + 2.0)
+                width=(round((scale * (span.end - span.start) - 0.3).max(0.2))) height=(ROW - 4.0) {
+                title { "micro-batch " (span.operation.micro_batch) ", chunk "
+                    (span.operation.chunk) }
+            }
+        }
+        text x=(LEFT) y=(ROW * stages as f64 + 16.0) { "0 s" }
+        text x=(WIDTH - 60.0) y=(ROW * stages as f64 + 16.0) { (format!("{end:.3} s")) }
+        (legend(&["forward", "backward", "weights"], height - 6.0))
+    };
+    frame("Timeline of the stages", height, &content)
+}
+
+/// The class of a placement.
+fn placement(boundary: Boundary) -> usize {
+    match boundary {
+        Boundary::Data => 0,
+        Boundary::Pipeline => 1,
+        Boundary::Context => 2,
+        Boundary::Expert => 3,
+        Boundary::Tensor => 4,
+    }
+}
+
+/// The fastest placement at each point of a sweep, and its time.
+pub(super) fn heat_map(names: &[&str], points: &[Point]) -> Markup {
+    let unique = |value: fn(&Point) -> &String| {
+        let mut found: Vec<&String> = Vec::new();
+        for point in points {
+            if !found.contains(&value(point)) {
+                found.push(value(point));
+            }
+        }
+        found
+    };
+    let (columns, rows) = (unique(|point| &point.x), unique(|point| &point.y));
+    let (wide, tall) = ((WIDTH - 2.0 * LEFT) / columns.len().max(1) as f64, 2.0 * ROW);
+    let height = tall * rows.len() as f64 + 3.0 * ROW;
+    let place = |list: &[&String], value: &String| {
+        list.iter().position(|known| *known == value).unwrap_or_default() as f64
+    };
+    let content = html! {
+        @for point in points {
+            @let (x, y) = (2.0 * LEFT + wide * place(&columns, &point.x), tall * place(&rows, &point.y));
+            @if let Some(best) = &point.best {
+                rect class=(format!("s{}", placement(best.plan.boundary))) opacity="0.45" x=(round(x))
+                    y=(y) width=(round(wide - 2.0)) height=(tall - 2.0) {
+                    title { (best.plan) }
+                }
+                text x=(round(x + 6.0)) y=(y + 18.0) { (format!("{:.2} s", best.iteration.seconds)) }
+                text x=(round(x + 6.0)) y=(y + 34.0) { (best.plan.boundary) "-out, "
+                    (best.plan.schedule) }
+            }
+        }
+        @for (at, value) in rows.iter().enumerate() {
+            text x="4" y=(tall * at as f64 + 24.0) { (value) }
+        }
+        @for (at, value) in columns.iter().enumerate() {
+            text x=(round(2.0 * LEFT + wide * at as f64 + 6.0)) y=(tall * rows.len() as f64 + 14.0) {
+                (value)
+            }
+        }
+        text x="4" y=(height - ROW - 4.0) { (names.join(" (across), ")) " (down)" }
+        (legend(&["data-out", "pipeline-out", "context", "expert", "tensor"], height - 6.0))
+    };
+    frame("The fastest placement", height, &content)
+}

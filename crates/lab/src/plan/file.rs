@@ -1,0 +1,294 @@
+//! The job file of `lab plan`.
+
+use std::path::Path;
+
+use experiment::FileError;
+use experiment::file::Source;
+use experiment::units::{Name, Percent, Time};
+use planner::machine::{Machine, SHIPPED};
+use planner::model::Model;
+use planner::network::{Balance, Link, Recovery, Sites};
+use planner::plan::Plan;
+use planner::{Job, Space};
+use serde::Deserialize;
+
+use super::{Point, balance, fastest};
+
+/// A job file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PlanFile {
+    /// The name, for files.
+    pub name: Name,
+    /// The title of the report.
+    pub title: String,
+    /// The model.
+    model: Model,
+    /// The name of a kind of machine that is shipped, or its keys.
+    machine: MachineChoice,
+    /// Sequences of an iteration.
+    batch: u32,
+    /// Whether gradients are exchanged while others are computed.
+    #[serde(default = "yes")]
+    overlap: bool,
+    /// Where the GPUs are, and what joins them.
+    sites: SitesTable,
+    /// How evenly technologies load the paths, in place of the default.
+    #[serde(default)]
+    balance: Vec<Balance>,
+    /// The plans that are tried.
+    #[serde(default)]
+    pub search: Space,
+    /// The plan with which the found ones are compared.
+    pub baseline: Option<Plan>,
+    /// Two quantities that vary.
+    pub sweep: Option<Sweep>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum MachineChoice {
+    Shipped(String),
+    Own(Box<Machine>),
+}
+
+/// The sites and the link between each two.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct SitesTable {
+    gpus: Vec<u32>,
+    /// Of all paths together, in each direction.
+    #[serde(default = "unlimited")]
+    bandwidth: Rate,
+    #[serde(default = "one")]
+    oversubscription: f64,
+    latency: Option<Time>,
+    #[serde(default)]
+    loss: Option<Percent>,
+    #[serde(default)]
+    recovery: Recovery,
+    /// Paths between two sites.
+    #[serde(default = "four")]
+    paths: u16,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn four() -> u16 {
+    4
+}
+
+fn unlimited() -> Rate {
+    Rate { text: "1000tbit".into(), bytes: 1.25e14 }
+}
+
+/// A rate, such as `400gbit`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
+struct Rate {
+    text: String,
+    /// Bytes in a second.
+    bytes: f64,
+}
+
+impl TryFrom<String> for Rate {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let units = [("mbit", 1e6), ("gbit", 1e9), ("tbit", 1e12)];
+        let value = units.iter().find_map(|(unit, scale)| {
+            let number = text.strip_suffix(unit)?.trim_end().parse::<f64>().ok()?;
+            (number > 0.0 && number < 1e9).then_some(number * scale / 8.0)
+        });
+        match value {
+            Some(bytes) => Ok(Self { text, bytes }),
+            None => Err("expected a rate above 0 with mbit, gbit or tbit, such as 400gbit".into()),
+        }
+    }
+}
+
+/// Two quantities that vary. Every combination is a point.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Default)]
+pub struct Sweep {
+    batch: Vec<u32>,
+    bandwidth: Vec<Rate>,
+    latency: Vec<Time>,
+    loss: Vec<Percent>,
+}
+
+/// A value of a sweep.
+type Value = (String, fn(&mut Job, f64), f64);
+
+impl Sweep {
+    /// The name and the values of each quantity that varies.
+    fn axes(&self) -> Vec<(&'static str, Vec<Value>)> {
+        let bandwidth = self.bandwidth.iter().map(|rate| {
+            let set: fn(&mut Job, f64) = |job, value| job.sites.link.bandwidth = value;
+            (rate.text.clone(), set, rate.bytes)
+        });
+        let latency = self.latency.iter().map(|time| {
+            let set: fn(&mut Job, f64) = |job, value| job.sites.link.latency = value;
+            (time.as_str().to_owned(), set, time.duration().as_secs_f64())
+        });
+        let loss = self.loss.iter().map(|percent| {
+            let set: fn(&mut Job, f64) = |job, value| job.sites.link.loss = value;
+            (format!("{} %", percent.get()), set, percent.get() / 100.0)
+        });
+        let batch = self.batch.iter().map(|batch| {
+            let set: fn(&mut Job, f64) = |job, value| job.batch = value as u32;
+            (batch.to_string(), set, f64::from(*batch))
+        });
+        let all = [
+            ("batch", batch.collect::<Vec<_>>()),
+            ("bandwidth", bandwidth.collect()),
+            ("latency", latency.collect()),
+            ("loss", loss.collect()),
+        ];
+        all.into_iter().filter(|(_, values)| !values.is_empty()).collect()
+    }
+
+    /// The names of the two quantities.
+    #[must_use]
+    pub fn names(&self) -> Vec<&'static str> {
+        self.axes().into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// What is fastest at each point.
+    pub(super) fn points(&self, job: &Job, space: &Space, threads: usize) -> Vec<Point> {
+        let axes = self.axes();
+        let [(_, across), (_, up)] = axes.as_slice() else { return Vec::new() };
+        let point = |x: &Value, y: &Value| {
+            let mut job = job.clone();
+            for (_, set, value) in [x, y] {
+                set(&mut job, *value);
+            }
+            let of = |boundary| {
+                let space = Space { boundary: vec![boundary], ..space.clone() };
+                fastest(&job, &space, threads)
+            };
+            let each: Vec<_> =
+                space.boundary.iter().filter_map(|one| Some((*one, of(*one)?))).collect();
+            let placements =
+                each.iter().map(|(one, best)| (*one, best.iteration.seconds)).collect();
+            let best = each
+                .into_iter()
+                .map(|(_, best)| best)
+                .min_by(|a, b| a.iteration.seconds.total_cmp(&b.iteration.seconds));
+            Point { x: x.0.clone(), y: y.0.clone(), best, placements }
+        };
+        up.iter().flat_map(|y| across.iter().map(move |x| point(x, y))).collect()
+    }
+}
+
+impl PlanFile {
+    /// Reads a job file.
+    ///
+    /// # Errors
+    /// [`FileError`], with the line and the column.
+    pub fn load(path: &Path) -> Result<(Self, Job), FileError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+        Self::parse(path, &text)
+    }
+
+    /// Parses the text of a job file.
+    ///
+    /// # Errors
+    /// [`FileError`], with the line and the column.
+    pub fn parse(path: &Path, text: &str) -> Result<(Self, Job), FileError> {
+        let source = Source { path, text };
+        let file: Self = toml::from_str(text).map_err(|error| source.parse_error(&error))?;
+        let machine = file.machine(source)?;
+        file.check(source)?;
+        let job = file.job(machine);
+        Ok((file, job))
+    }
+
+    fn machine(&self, source: Source<'_>) -> Result<Machine, FileError> {
+        let name = match &self.machine {
+            MachineChoice::Own(machine) => return Ok(Machine::clone(machine)),
+            MachineChoice::Shipped(name) => name,
+        };
+        let found = SHIPPED.iter().find(|(known, _)| known == name);
+        let Some((_, text)) = found else {
+            let known = SHIPPED.map(|(name, _)| name).join(", ");
+            let message = format!("no machine is called '{name}': write {known}, or [machine]");
+            return Err(source.error_at("machine", message));
+        };
+        toml::from_str(text).map_err(|error| source.error_at("machine", error.message()))
+    }
+
+    /// Names the first value that makes no sense.
+    fn check(&self, source: Source<'_>) -> Result<(), FileError> {
+        let Self { model, sites, .. } = self;
+        let positive = [
+            ("batch", self.batch),
+            ("model.layers", model.layers),
+            ("model.hidden", model.hidden),
+            ("model.heads", model.heads),
+            ("model.vocabulary", model.vocabulary),
+            ("model.sequence", model.sequence),
+            ("sites.paths", u32::from(sites.paths)),
+        ];
+        if let Some((key, _)) = positive.iter().find(|(_, value)| *value == 0) {
+            return Err(source.error_at(key, "expected a number above 0"));
+        }
+        if sites.gpus.is_empty() || sites.gpus.contains(&0) {
+            return Err(source.error_at("sites.gpus", "expected GPUs at each site: [256, 256]"));
+        }
+        if sites.paths > 64 {
+            return Err(source.error_at("sites.paths", "expected at most 64 paths"));
+        }
+        if sites.oversubscription.is_nan() || sites.oversubscription < 1.0 {
+            return Err(source.error_at("sites.oversubscription", "expected 1 or more"));
+        }
+        if ![2, 4].contains(&model.gradient_bytes) {
+            return Err(source.error_at("model.gradient-bytes", "expected 2 or 4"));
+        }
+        if let Some(experts) = model.experts
+            && (experts.active == 0 || experts.active > experts.count)
+        {
+            let message = "expected 1 to 'count' experts";
+            return Err(source.error_at("model.experts.active", message));
+        }
+        if self.sweep.as_ref().is_some_and(|sweep| sweep.batch.contains(&0)) {
+            return Err(source.error_at("sweep.batch", "expected numbers above 0"));
+        }
+        if let Some(sweep) = &self.sweep
+            && sweep.axes().len() != 2
+        {
+            let message = "expected values of two quantities: batch, bandwidth, latency or loss";
+            return Err(source.error_at("sweep", message));
+        }
+        Ok(())
+    }
+
+    fn job(&self, machine: Machine) -> Job {
+        let SitesTable { gpus, bandwidth, oversubscription, latency, loss, recovery, paths } =
+            &self.sites;
+        let link = Link {
+            bandwidth: bandwidth.bytes,
+            oversubscription: *oversubscription,
+            latency: latency.as_ref().map_or(0.0, |time| time.duration().as_secs_f64()),
+            loss: loss.map_or(0.0, |loss| loss.get() / 100.0),
+            recovery: *recovery,
+        };
+        let default = balance::expected(usize::from(*paths));
+        Job {
+            model: self.model.clone(),
+            machine,
+            sites: Sites { gpus: gpus.clone(), link },
+            batch: self.batch,
+            overlap: self.overlap,
+            balance: balance::with(&default, &self.balance),
+        }
+    }
+}

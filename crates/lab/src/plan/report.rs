@@ -1,0 +1,163 @@
+//! The text and the page of `lab plan`.
+
+use std::fmt::Write as _;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use planner::iteration::Span;
+use planner::search::Ranked;
+use planner::{Iteration, Job, traffic};
+
+use super::{Outcome, PlanFile, draw};
+
+/// The parts of an iteration, with their names.
+pub(super) fn parts(iteration: &Iteration) -> [(&'static str, f64); 6] {
+    [
+        ("compute", iteration.compute),
+        ("recompute", iteration.recompute),
+        ("inside", iteration.inside),
+        ("across", iteration.across),
+        ("bubble", iteration.bubble),
+        ("optimizer", iteration.optimizer),
+    ]
+}
+
+fn speed_up(outcome: &Outcome, ranked: &Ranked) -> Option<f64> {
+    outcome.baseline.as_ref().map(|baseline| baseline.seconds / ranked.iteration.seconds)
+}
+
+/// The found plans as a table.
+#[must_use]
+pub fn table(outcome: &Outcome) -> String {
+    let mut text = String::from("    time");
+    if let Some(first) = outcome.found.plans.first() {
+        for (name, _) in parts(&first.iteration) {
+            let _ = write!(text, " {name:>9}");
+        }
+    }
+    text += "  memory  speed-up  plan\n";
+    for ranked in &outcome.found.plans {
+        let Ranked { plan, iteration } = ranked;
+        let _ = write!(text, "{:6.2} s", iteration.seconds);
+        for (_, seconds) in parts(iteration) {
+            let _ = write!(text, " {:7.1} %", 100.0 * seconds / iteration.seconds);
+        }
+        let _ = write!(text, " {:4.0} GB", iteration.memory.total() / 1e9);
+        match speed_up(outcome, ranked) {
+            Some(factor) => {
+                let _ = write!(text, "  {factor:7.2}x");
+            }
+            None => text += "         -",
+        }
+        let _ = writeln!(text, "  {plan}");
+    }
+    let _ = write!(text, "{} plans can be laid out", outcome.found.considered);
+    if let Some(baseline) = &outcome.baseline {
+        let _ = write!(text, "; the baseline takes {:.2} s", baseline.seconds);
+    }
+    text
+}
+
+/// Why the fastest plan is the fastest.
+#[must_use]
+pub fn explanation(job: &Job, outcome: &Outcome) -> String {
+    let Some(Ranked { plan, iteration }) = outcome.found.plans.first() else {
+        return String::new();
+    };
+    let mut text = format!("Fastest: {plan}\n");
+    let gigabytes = |bytes: f64| bytes / 1e9;
+    let memory = &iteration.memory;
+    let _ = writeln!(
+        text,
+        "  memory of {:.0} GB: parameters {:.1}, gradients {:.1}, optimizer {:.1}, activations \
+         {:.1}, working {:.1}",
+        gigabytes(memory.limit),
+        gigabytes(memory.parameters),
+        gigabytes(memory.gradients),
+        gigabytes(memory.optimizer),
+        gigabytes(memory.activations),
+        gigabytes(memory.working)
+    );
+    if let Some(wire) = job.wire(plan.technology).filter(|_| job.sites.gpus.len() > 1) {
+        let _ = writeln!(
+            text,
+            "  link between sites: {:.1} of {:.1} GB/s with {}, {:.1} ms",
+            gigabytes(wire.bandwidth),
+            gigabytes(job.sites.link.bandwidth),
+            plan.technology,
+            1e3 * wire.latency
+        );
+        let flows = traffic::flows(job, plan).unwrap_or_default();
+        let sent: f64 = flows.iter().map(|flow| flow.bytes as f64 * f64::from(flow.messages)).sum();
+        let _ = writeln!(
+            text,
+            "  sent between sites in an iteration: {:.1} GB in {} flows",
+            gigabytes(sent),
+            flows.len()
+        );
+    }
+    text += "The fastest plan of each placement and sharding:\n";
+    for alternative in &outcome.alternatives {
+        let Ranked { plan, iteration: other } = &alternative.best;
+        let _ = writeln!(
+            text,
+            "  {:<18} {:8.2} s, {:+5.1} %, across {:4.1} %: {plan}",
+            alternative.name,
+            other.seconds,
+            100.0 * (other.seconds / iteration.seconds - 1.0),
+            100.0 * other.across / other.seconds
+        );
+    }
+    text.trim_end().to_owned()
+}
+
+fn rows(outcome: &Outcome) -> Markup {
+    html! {
+        table {
+            tr {
+                th { "plan" } th { "s" } th { "tokens/s/GPU" } th { "memory, GB" } th { "speed-up" }
+            }
+            @for ranked in &outcome.found.plans {
+                tr {
+                    td { (ranked.plan) }
+                    td { (format!("{:.3}", ranked.iteration.seconds)) }
+                    td { (format!("{:.0}", ranked.iteration.tokens_per_gpu)) }
+                    td { (format!("{:.1}", ranked.iteration.memory.total() / 1e9)) }
+                    td { (speed_up(outcome, ranked).map_or("-".into(), |x| format!("{x:.2}"))) }
+                }
+            }
+        }
+    }
+}
+
+/// The report: one page that needs no other file.
+#[must_use]
+pub fn page(file: &PlanFile, job: &Job, outcome: &Outcome, spans: &[Span]) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (file.title) }
+                style { (PreEscaped(draw::STYLE)) }
+            }
+            body {
+                h1 { (file.title) }
+                p { "Predicted by a model, not measured. " (job.machine.description) ", "
+                    (job.sites.total()) " GPUs at " (job.sites.gpus.len()) " sites." }
+                h2 { "The fastest plans" }
+                (draw::parts(outcome))
+                (rows(outcome))
+                h2 { "What is fastest, and why" }
+                pre { (explanation(job, outcome)) }
+                h2 { "Timeline of the fastest plan" }
+                (draw::timeline(spans))
+                @if let Some(sweep) = &file.sweep {
+                    h2 { "Which placement is fastest" }
+                    (draw::heat_map(&sweep.names(), &outcome.sweep))
+                }
+            }
+        }
+    };
+    page.into_string()
+}

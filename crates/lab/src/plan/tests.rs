@@ -1,0 +1,93 @@
+//! The job file, the search of a shipped job, and its report.
+
+use std::path::Path;
+
+use planner::Evaluator;
+use planner::plan::Boundary;
+
+use super::{Outcome, PlanFile, Settings, explanation, page, plan, table, traffic_file};
+
+const SHIPPED: &str = include_str!("../../../../deploy/plans/gpt3-two-sites.toml");
+
+fn error(from: &str, to: &str) -> String {
+    assert!(SHIPPED.contains(from), "{from}");
+    let text = SHIPPED.replacen(from, to, 1);
+    PlanFile::parse(Path::new("job.toml"), &text).unwrap_err().to_string()
+}
+
+#[test]
+fn errors_name_the_place_and_what_to_write() {
+    for (from, to, place, says) in [
+        ("\"a100\"", "\"b100\"", "line 4, column 11", "write a100, gh200"),
+        ("batch = 1536", "batch = 0", "line 5, column 9", "above 0"),
+        ("\"400gbit\"", "\"400\"", "line 16, column 13", "such as 400gbit"),
+        ("gpus = [256, 256]", "gpus = []", "line 15, column 8", "[256, 256]"),
+        ("paths = 4", "paths = 400", "line 19, column 9", "at most 64"),
+        ("\"1f1b\"", "\"2f2b\"", "line 27, column 12", "write 1f1b"),
+        ("hidden = 12288", "hiden = 12288", "line 9, column 1", "hiden"),
+        ("latency = [", "loss = [1.0]\nlatency = [", "line 34, column 1", "two quantities"),
+    ] {
+        let text = error(from, to);
+        assert!(text.starts_with(&format!("job.toml, {place}: ")), "{from}: {text}");
+        assert!(text.contains(says), "{from}: {text}");
+    }
+}
+
+#[test]
+fn the_other_shipped_job_can_be_read() {
+    let text = include_str!("../../../../deploy/plans/placement.toml");
+    let (file, job) = PlanFile::parse(Path::new("placement.toml"), text).unwrap();
+    assert_eq!(file.sweep.unwrap().names(), ["batch", "bandwidth"]);
+    assert_eq!(job.sites.total(), 64);
+}
+
+/// The shipped job with few plans, so that the test is quick.
+fn shipped(sweep: bool) -> (PlanFile, planner::Job, Outcome) {
+    let few = "\n[search]\ntensor = [8]\npipeline = [8]\nmicro-batch = [1]\n\
+               schedule = [\"1f1b\"]\nsharding = [\"ddp\"]\nrecompute = [\"full\"]\n";
+    let text = format!("{SHIPPED}{few}");
+    let (file, job) = PlanFile::parse(Path::new("job.toml"), &text).unwrap();
+    let settings = Settings { top: 3, threads: 1, explain: true, sweep };
+    let outcome = plan(&file, &job, settings).unwrap();
+    (file, job, outcome)
+}
+
+#[test]
+fn the_shipped_job_has_plans_and_a_speed_up() {
+    let (_, job, outcome) = shipped(false);
+    let times: Vec<f64> = outcome.found.plans.iter().map(|one| one.iteration.seconds).collect();
+    assert!(times.len() == 2 && times.is_sorted(), "{times:?}");
+    let baseline = outcome.baseline.as_ref().unwrap().seconds;
+    let lines = table(&outcome);
+    assert!(lines.contains(&format!("{:.2}x", baseline / times[0])), "{lines}");
+    assert!(lines.contains("the baseline takes"), "{lines}");
+    let text = explanation(&job, &outcome);
+    for says in ["Fastest: t8 p8 d8", "link between sites", "data-out, ddp", "pipeline-out, ddp"] {
+        assert!(text.contains(says), "{says}: {text}");
+    }
+    let best = &outcome.found.plans[0].plan;
+    let matrix = traffic_file(Path::new("a.cm"), &job, best).unwrap();
+    assert!(matrix.starts_with("Nodes 512\n"), "{matrix}");
+    let flows = traffic_file(Path::new("a.json"), &job, best).unwrap();
+    assert!(flows.contains("\"purpose\""), "{flows}");
+}
+
+/// Explorer's rule (DP-out for dense models) and CrossPipe's (PP-out) are both there, each under its
+/// own conditions.
+#[test]
+fn both_placements_win_somewhere() {
+    let (file, job, outcome) = shipped(true);
+    assert_eq!(outcome.sweep.len(), 20);
+    let wins = |boundary: Boundary| {
+        let best = outcome.sweep.iter().filter_map(|point| point.best.as_ref());
+        best.filter(|best| best.plan.boundary == boundary).count()
+    };
+    let (data, pipeline) = (wins(Boundary::Data), wins(Boundary::Pipeline));
+    assert!(data > 0 && pipeline > 0, "data {data}, pipeline {pipeline}");
+    let spans = Evaluator::new(&job).spans(&outcome.found.plans[0].plan).unwrap();
+    let text = page(&file, &job, &outcome, &spans);
+    for says in ["<svg", "stage 7", "pipeline-out", "data-out", "1.6tbit"] {
+        assert!(text.contains(says), "{says}");
+    }
+    assert!(!text.contains("NaN") && !text.contains("inf"), "a figure is missing");
+}

@@ -1,0 +1,34 @@
+//! Predicts how long an iteration of distributed training takes between data centres, and searches
+//! the fastest plan. Nothing here does I/O.
+//!
+//! - [`job`]: what is planned for: [`model`], [`machine`], [`network`]
+//! - [`plan`]: degrees of parallelism, schedule, sharding, placement
+//! - [`order`], [`timeline`]: the order of operations, and list scheduling
+//! - [`collective`]: bytes and times of collective operations
+//! - [`iteration`]: the time of a plan and its parts, with [`memory`]
+//! - [`search`]: the fastest plans; [`traffic`]: what they send between sites
+//!
+//! `docs/design/planner.md` has the formulas and their sources.
+
+pub mod collective;
+mod cost;
+pub mod dispatch;
+mod gradients;
+pub mod iteration;
+pub mod job;
+pub mod machine;
+pub mod memory;
+pub mod model;
+pub mod network;
+pub mod order;
+mod placement;
+pub mod plan;
+pub mod search;
+pub mod timeline;
+pub mod traffic;
+
+pub use iteration::{Evaluator, Iteration};
+pub use job::Job;
+pub use placement::Infeasible;
+pub use plan::{Plan, Schedule};
+pub use search::{Space, search};

@@ -1,0 +1,316 @@
+//! vTrain, Megatron, Sailor, torchtitan and Llama 3.
+
+use planner::job::Job;
+use planner::model::{Attention, Model, Precision};
+use planner::network::{Link, Policy, Recovery, Sites, Technology};
+use planner::plan::{Boundary, Exchange, Plan, Recompute, Schedule, Sharding};
+use planner::{Evaluator, Iteration};
+
+use super::table::{Row, Table, csv, machine};
+
+fn model(hidden: u32, heads: u32, layers: u32) -> Model {
+    Model {
+        layers,
+        hidden,
+        heads,
+        kv_heads: None,
+        feed_forward: None,
+        gated: false,
+        vocabulary: 51_200,
+        sequence: 2048,
+        attention: Attention::Unfused,
+        precision: Precision::Half,
+        gradient_bytes: 2,
+        experts: None,
+    }
+}
+
+fn job(kind: &str, model: Model, gpus: u32, batch: u32) -> Job {
+    let link = Link {
+        bandwidth: 1e12,
+        oversubscription: 1.0,
+        latency: 0.0,
+        loss: 0.0,
+        recovery: Recovery::Selective,
+    };
+    let sites = Sites { gpus: vec![gpus], link };
+    Job { model, machine: machine(kind), sites, batch, overlap: false, balance: Vec::new() }
+}
+
+fn plan(tensor: u32, pipeline: u32, data: u32, micro_batch: u32) -> Plan {
+    Plan {
+        tensor,
+        pipeline,
+        data,
+        context: 1,
+        expert: 1,
+        micro_batch,
+        schedule: Schedule::OneForwardOneBackward,
+        exchange: Exchange::Blocking,
+        sharding: Sharding::Ddp,
+        recompute: Recompute::Full,
+        sequence_parallel: false,
+        boundary: Boundary::Data,
+        technology: Technology { policy: Policy::Spray, queue_pairs: 1 },
+        layers: Vec::new(),
+    }
+}
+
+fn evaluate(mut job: Job, plan: &Plan) -> Iteration {
+    // Whether a row fits is not the question here: it was measured.
+    job.machine.memory = f64::INFINITY;
+    let mut evaluator = Evaluator::new(&job);
+    let iteration = evaluator.evaluate(plan).unwrap_or_else(|error| panic!("{plan}: {error}"));
+    let parts = [
+        iteration.compute,
+        iteration.recompute,
+        iteration.inside,
+        iteration.across,
+        iteration.bubble,
+        iteration.optimizer,
+    ];
+    let sum: f64 = parts.iter().sum();
+    assert!((sum / iteration.seconds - 1.0).abs() < 1e-9, "{plan}: {iteration:?}");
+    assert!(parts.iter().all(|part| *part > -1e-9), "{plan}: {iteration:?}");
+    iteration
+}
+
+fn row(name: String, measured: f64, predicted: f64) -> Row {
+    Row { name, measured, predicted, excluded: None }
+}
+
+fn vtrain(billions: &str) -> Vec<Row> {
+    let rows = csv(include_str!("../data/vtrain.csv"));
+    let rows = rows.into_iter().filter(|row| row["params_billion"] == billions);
+    rows.map(|fields| {
+        let number = |name: &str| fields[name].parse::<u32>().unwrap();
+        let [tensor, pipeline, data, micro_batch] =
+            ["tensor", "pipeline", "data", "micro_batch"].map(number);
+        let model = model(number("hidden"), number("heads"), number("layers"));
+        let job = job("a100", model, number("gpus"), number("global_batch"));
+        let iteration = evaluate(job, &plan(tensor, pipeline, data, micro_batch));
+        let measured = fields["iteration_ms"].parse::<f64>().unwrap() / 1e3;
+        row(format!("t{tensor} p{pipeline} d{data} b{micro_batch}"), measured, iteration.seconds)
+    })
+    .collect()
+}
+
+fn megatron() -> Vec<Row> {
+    let case = |hidden, heads, layers, pipeline, batch, micro_batch, full: bool, measured| {
+        let mut machine = job("a100", model(hidden, heads, layers), 8 * pipeline, batch);
+        machine.machine.network_link = 25e9;
+        let mut plan = plan(8, pipeline, 1, micro_batch);
+        if pipeline > 1 {
+            plan.schedule = Schedule::Interleaved(3);
+            plan.exchange = Exchange::Background;
+        }
+        if !full {
+            (plan.recompute, plan.sequence_parallel) = (Recompute::Attention, true);
+        }
+        let size = if pipeline > 1 { "175B" } else { "22B" };
+        let name = format!("{size}, recompute {}", plan.recompute);
+        row(name, measured, evaluate(machine, &plan).seconds)
+    };
+    vec![
+        case(6144, 64, 48, 1, 4, 4, true, 1.42),
+        case(6144, 64, 48, 1, 4, 4, false, 1.10),
+        case(12288, 96, 96, 8, 64, 1, true, 18.13),
+        case(12288, 96, 96, 8, 64, 1, false, 13.75),
+    ]
+}
+
+fn sailor() -> Vec<Row> {
+    let rows = csv(include_str!("../data/sailor.csv"));
+    rows.into_iter()
+        .map(|fields| {
+            let number = |name: &str| fields[name].parse::<u32>().unwrap();
+            let [pipeline, data, micro_batch] = ["pipeline", "data", "micro_batch"].map(number);
+            let mut model = model(2560, 20, 32);
+            model.vocabulary = 50_257;
+            let mut plan = plan(4, pipeline, data, micro_batch);
+            plan.recompute = Recompute::None;
+            // The layers of each stage in Sailor's files, without embedding and output.
+            plan.layers = match pipeline {
+                1 => vec![32],
+                2 => vec![15, 17],
+                4 => vec![6, 9, 9, 8],
+                _ => vec![2, 5, 5, 5, 4, 4, 4, 3],
+            };
+            let job = job("gh200", model, number("gpus"), number("global_batch"));
+            let predicted = evaluate(job, &plan).seconds;
+            let name = format!("{} GPUs, p{pipeline} d{data} b{micro_batch}", number("gpus"));
+            let measured = fields["iteration_s"].parse().unwrap();
+            let excluded = (pipeline == 1).then_some(
+                "the file has 26 of 34 blocks, and the same value for the iteration and for its \
+                 gradients",
+            );
+            Row { excluded, ..row(name, measured, predicted) }
+        })
+        .collect()
+}
+
+fn llama(hidden: u32, heads: u32, layers: u32, feed_forward: u32) -> Model {
+    Model {
+        kv_heads: Some(8),
+        feed_forward: Some(feed_forward),
+        gated: true,
+        vocabulary: 128_256,
+        sequence: 8192,
+        attention: Attention::Flash,
+        ..model(hidden, heads, layers)
+    }
+}
+
+fn torchtitan() -> Vec<Row> {
+    let small = |gpus: u32, measured| {
+        let mut job = job("h100-500w", llama(4096, 32, 32, 14_336), gpus, 2 * gpus);
+        job.overlap = true;
+        let mut plan = plan(1, 1, gpus, 2);
+        (plan.sharding, plan.recompute) = (Sharding::Fsdp, Recompute::Half);
+        row(format!("8B on {gpus} GPUs"), measured, evaluate(job, &plan).tokens_per_gpu)
+    };
+    let large = |schedule: Schedule, measured| {
+        let mut model = llama(16_384, 128, 126, 53_248);
+        model.precision = Precision::Fp8;
+        let mut job = job("h100-500w", model, 512, 256);
+        job.overlap = true;
+        // As many micro-batches as stages: the default of torchtitan then.
+        let mut plan = plan(8, 8, 8, 4);
+        (plan.schedule, plan.sharding) = (schedule, Sharding::Fsdp);
+        (plan.exchange, plan.sequence_parallel) = (Exchange::Background, true);
+        row(format!("405B on 512 GPUs, {schedule}"), measured, evaluate(job, &plan).tokens_per_gpu)
+    };
+    vec![
+        small(8, 6667.0),
+        small(128, 6514.0),
+        large(Schedule::OneForwardOneBackward, 100.0),
+        large(Schedule::Interleaved(2), 128.0),
+    ]
+}
+
+fn llama3() -> Vec<Row> {
+    let case = |data: u32, measured| {
+        let mut job = job("h100", llama(16_384, 128, 126, 53_248), 128 * data, 2048);
+        job.overlap = true;
+        let mut plan = plan(8, 16, data, 1);
+        (plan.schedule, plan.sharding) = (Schedule::Interleaved(8), Sharding::Fsdp);
+        (plan.exchange, plan.sequence_parallel) = (Exchange::Background, true);
+        plan.recompute = Recompute::None;
+        let iteration = evaluate(job, &plan);
+        let name = format!("405B on {} GPUs", 128 * data);
+        row(name, measured, iteration.operations_per_gpu / 1e12)
+    };
+    vec![case(64, 430.0), case(128, 400.0)]
+}
+
+/// All tables.
+pub fn tables() -> Vec<Table> {
+    let table = |title, unit, fitted, rows| Table {
+        title,
+        unit,
+        fitted,
+        larger_is_better: unit != "s",
+        rows,
+        misses: "",
+    };
+    let fitted = "The A100's efficiencies are fitted on both tables of vTrain.";
+    vec![
+        Table {
+            misses: "With t8 and 64 sequences, 2 sequences, or t4 and 2 sequences, the measured \
+                     times leave the line\nof the rows beside them by 20 to 100 %. Nothing in the \
+                     configuration tells why.",
+            ..table("vTrain, 3.6B on 64 A100", "s", fitted, vtrain("3.6"))
+        },
+        Table {
+            misses: "Rows with t2 and some with t4 took up to 60 % longer than rows beside them: \
+                     t2 p8 takes longer with\n2 sequences than with 3. The planner expects the \
+                     same law for all t. Even a factor fitted for each t\nreaches only a tau of \
+                     0.74; among the rows with t8 it is 0.85.",
+            ..table("vTrain, 39.1B on 512 A100", "s", fitted, vtrain("39.1"))
+        },
+        table(
+            "Megatron on A100",
+            "s",
+            "Nothing is fitted; links between nodes are twice those of vTrain.",
+            megatron(),
+        ),
+        Table {
+            misses: "The row of 8 GPUs is one iteration of one sequence; its 60 ms more are not \
+                     explained.",
+            ..table(
+                "Sailor, GPT-Neo 2.7B on GH200",
+                "s",
+                "The GH200's efficiency of products and overhead of a layer are fitted here.",
+                sailor(),
+            )
+        },
+        table(
+            "torchtitan on H100, 500 W",
+            "tokens/s/GPU",
+            "The efficiency of products is fitted on the first row.",
+            torchtitan(),
+        ),
+        table(
+            "Llama 3 on H100, 700 W",
+            "TFLOP/s/GPU",
+            "The efficiency of products is fitted on the first row.",
+            llama3(),
+        ),
+    ]
+}
+
+#[test]
+fn mean_errors_are_at_most_8_percent() {
+    for table in tables() {
+        assert!(table.mean_error() <= 0.08, "{}: {}", table.title, table.mean_error());
+    }
+}
+
+/// The table of 39.1B has a tau above Calculon's 0.35, and far from 0.8: see its misses.
+#[test]
+fn rows_are_in_the_measured_order() {
+    for table in tables() {
+        let least = if table.title.contains("39.1B") { 0.5 } else { 0.8 };
+        assert!(table.tau() >= least, "{}: {}", table.title, table.tau());
+    }
+    let with_t8: Vec<(f64, f64)> = vtrain("39.1")
+        .iter()
+        .filter(|row| row.name.starts_with("t8"))
+        .map(|row| (row.measured, row.predicted))
+        .collect();
+    assert!(super::table::tau(&with_t8) >= 0.8);
+}
+
+#[test]
+fn the_chosen_row_is_at_most_3_percent_slower_than_the_best() {
+    for table in tables() {
+        assert!(table.choice() <= 1.03, "{}: {}", table.title, table.choice());
+    }
+}
+
+/// Where Calculon was measured on the same rows: mean error 14.2 and 12.4 %, tau 0.84 and 0.35.
+#[test]
+fn errors_are_smaller_than_calculon_s() {
+    for (billions, error, tau) in [("3.6", 0.142, 0.84), ("39.1", 0.124, 0.35)] {
+        let mut table = tables().swap_remove(0);
+        table.rows = vtrain(billions);
+        assert!(table.mean_error() < error, "{billions}: {}", table.mean_error());
+        assert!(table.tau() > tau, "{billions}: {}", table.tau());
+    }
+}
+
+/// Checks that the sources name beside their values.
+#[test]
+fn ratios_within_tables_are_as_measured() {
+    let megatron = megatron();
+    let ratio = megatron[3].predicted / megatron[2].predicted;
+    assert!((0.72..=0.80).contains(&ratio), "{ratio}");
+    let torchtitan = torchtitan();
+    let lost = 1.0 - torchtitan[1].predicted / torchtitan[0].predicted;
+    assert!((0.0..=0.05).contains(&lost), "{lost}");
+    let interleaved = torchtitan[3].predicted / torchtitan[2].predicted;
+    assert!((1.10..=1.35).contains(&interleaved), "{interleaved}");
+    let llama = llama3();
+    let lost = 1.0 - llama[1].predicted / llama[0].predicted;
+    assert!((0.03..=0.10).contains(&lost), "{lost}");
+}
