@@ -12,6 +12,7 @@ mod open;
 mod path;
 mod roce;
 mod run;
+mod sim;
 mod verify;
 mod wan;
 mod workload;
@@ -42,7 +43,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
     // What uses no namespace needs no privileges.
     let reads = match &cli.command {
         Command::Run(run) => run.schema || run.plan,
-        Command::Compare(_) | Command::New(_) => true,
+        Command::Compare(_) | Command::New(_) | Command::Sim(_) | Command::Merge(_) => true,
         _ => false,
     };
     if !reads && !nix::unistd::geteuid().is_root() {
@@ -69,6 +70,8 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Link(arguments) => link::run(&arguments, cli.output),
         Command::Graph(arguments) => graph::run(&arguments, cli.output),
         Command::Run(arguments) => run::run(&arguments, cli.output),
+        Command::Sim(arguments) => sim::run(&arguments, cli.output),
+        Command::Merge(arguments) => sim::merge(&arguments, cli.output),
         Command::Compare(arguments) => compare::run(&arguments, cli.output),
         Command::Verify(arguments) => verify::run(&arguments, cli.output),
         Command::Wan(arguments) => wan::run(&arguments, cli.output),

@@ -13,6 +13,7 @@
 //! - [`owner`]: files for the user who called sudo
 //! - [`endpoint`]: a RoCE endpoint with reliable connections on an interface
 //! - [`workload`]: collective operations of distributed training between hosts
+//! - [`simulation`]: `lab sim` and `lab merge`
 //! - [`demo`], [`run`], [`verify`], [`wan`]: the commands of the same names; `machine` describes
 //!   where they measured
 
@@ -42,6 +43,7 @@ pub mod packet;
 pub mod progress;
 pub mod roce;
 pub mod run;
+pub mod simulation;
 pub mod spread;
 pub mod state;
 pub mod stream;

@@ -5,6 +5,7 @@ mod commands;
 mod fabric_arguments;
 mod output;
 mod quantities;
+mod simulation_arguments;
 mod workload_arguments;
 
 use std::io::Write as _;

@@ -62,6 +62,7 @@ const MAY_USE: [(&str, &[&str]); 24] = [
             "roce",
             "experiment",
             "fabric",
+            "sim",
             "testbed",
         ],
     ),
