@@ -4,6 +4,7 @@ pub mod micro;
 pub mod plot;
 pub mod roce;
 pub mod scale;
+pub mod sim;
 pub mod state;
 pub mod system;
 

@@ -66,6 +66,17 @@ enum Bench {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// The simulator of `lab sim`: the cases that htsim ran, with its figures beside ours, and the CPU
+    /// time of runs.
+    #[command(after_help = "Example:\n  benches/run sim --json sim.json")]
+    Sim {
+        /// No fabric of 8,192 hosts.
+        #[arg(long)]
+        quick: bool,
+        /// Also write the figures to this file, and a drawing of them beside it.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// vtepd beside kernel VXLAN, and Open vSwitch and testpmd where they are installed, over veth
     /// links, in turns. Needs root, for network namespaces.
     #[command(after_help = "Example:\n  sudo benches/run system --quick")]
@@ -112,6 +123,7 @@ fn main() -> ExitCode {
         Bench::Roce { quick, json } => {
             (vtepd_benches::roce::run(quick).map_err(Error::Bench), json)
         }
+        Bench::Sim { quick, json } => (vtepd_benches::sim::run(quick).map_err(Error::Bench), json),
         Bench::System { quick, rounds, part, datapath, json } => {
             let rounds = rounds.unwrap_or(if quick { 3 } else { 5 }).into();
             (vtepd_benches::system::run(quick, rounds, &part, datapath).map_err(Error::Bench), json)

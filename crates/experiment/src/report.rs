@@ -15,7 +15,8 @@ use crate::verdict::{Grade, Verdict, verdicts};
 use charts::Group;
 pub use charts::NamedChart;
 
-const STYLE: &str = include_str!("report/style.css");
+/// The style of a page.
+pub const STYLE: &str = include_str!("report/style.css");
 
 const STREAM: &str = "Each run sends frames of several queue pairs from one host to another. The \
     counters of the links give the load of each link.";
@@ -213,7 +214,9 @@ fn short(commit: &str) -> String {
     if rest.is_empty() { hash } else { format!("{hash}-{rest}") }
 }
 
-fn verdict_list(verdicts: &[Verdict]) -> Markup {
+/// Verdicts as a list with signs.
+#[must_use]
+pub fn verdict_list(verdicts: &[Verdict]) -> Markup {
     html! {
         ul class="verdicts" {
             @for Verdict { grade, text } in verdicts {

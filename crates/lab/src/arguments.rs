@@ -118,6 +118,15 @@ pub(crate) enum Command {
         after_help = "Example:\n  lab plan deploy/plans/gpt3-two-sites.toml --explain --report plan.html"
     )]
     Plan(crate::plan_arguments::Plan),
+    /// Simulate packets in a fabric: compare spraying schemes by a file, and write tables and a report
+    ///
+    /// No namespaces and no root. The same command continues a simulation that was interrupted. The
+    /// exit status is 1 if a flow did not finish.
+    #[command(after_help = "Example:\n  lab sim deploy/simulations/spraying.toml --out results")]
+    Sim(crate::simulation_arguments::Sim),
+    /// Join the parts of a simulation that ran with --shard, and write tables and a report
+    #[command(after_help = "Example:\n  lab merge results")]
+    Merge(crate::simulation_arguments::Merge),
     /// Compare the results of two experiments: what changed, and is that more than noise?
     #[command(after_help = "Example:\n  lab compare results/before results/after")]
     Compare(Compare),

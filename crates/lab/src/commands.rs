@@ -13,6 +13,7 @@ mod path;
 mod plan;
 mod roce;
 mod run;
+mod sim;
 mod verify;
 mod wan;
 mod workload;
@@ -44,6 +45,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
     let reads = match &cli.command {
         Command::Run(run) => run.schema || run.plan,
         Command::Compare(_) | Command::New(_) | Command::Plan(_) => true,
+        Command::Sim(_) | Command::Merge(_) => true,
         _ => false,
     };
     if !reads && !nix::unistd::geteuid().is_root() {
@@ -71,6 +73,8 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Graph(arguments) => graph::run(&arguments, cli.output),
         Command::Run(arguments) => run::run(&arguments, cli.output),
         Command::Plan(arguments) => plan::run(&arguments, cli.output),
+        Command::Sim(arguments) => sim::run(&arguments, cli.output),
+        Command::Merge(arguments) => sim::merge(&arguments, cli.output),
         Command::Compare(arguments) => compare::run(&arguments, cli.output),
         Command::Verify(arguments) => verify::run(&arguments, cli.output),
         Command::Wan(arguments) => wan::run(&arguments, cli.output),

@@ -15,6 +15,7 @@
 //! - [`endpoint`]: a RoCE endpoint with reliable connections on an interface
 //! - [`workload`]: collective operations of distributed training between hosts
 //! - [`plan`]: plans of training between data centres
+//! - [`simulation`]: `lab sim` and `lab merge`
 //! - [`demo`], [`run`], [`verify`], [`wan`]: the commands of the same names; `machine` describes
 //!   where they measured
 
@@ -46,6 +47,7 @@ pub mod plan;
 pub mod progress;
 pub mod roce;
 pub mod run;
+pub mod simulation;
 pub mod spread;
 pub mod state;
 pub mod stream;

@@ -6,6 +6,7 @@ mod fabric_arguments;
 mod output;
 mod plan_arguments;
 mod quantities;
+mod simulation_arguments;
 mod workload_arguments;
 
 use std::io::Write as _;

@@ -29,7 +29,7 @@ pub struct Row {
     /// The minimum and maximum of vtepd's figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<[f64; 2]>,
-    /// The figure of kernel VXLAN in the same run, if there is one.
+    /// The figure of kernel VXLAN in the same run, or of another simulator, if there is one.
     pub kernel: Option<f64>,
     /// The minimum and maximum of the kernel's figures.
     #[serde(skip_serializing_if = "Option::is_none")]

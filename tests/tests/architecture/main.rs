@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
-const MAY_USE: [(&str, &[&str]); 23] = [
+const MAY_USE: [(&str, &[&str]); 25] = [
     ("wire", &[]),
     ("path", &["wire"]),
     ("pathmap", &["wire", "path"]),
     ("tables", &["wire", "path"]),
     ("frame", &[]),
+    ("spray", &[]),
+    ("sim", &["spray"]),
     ("pipeline", &["wire", "path", "frame", "tables"]),
     ("roce", &["wire"]),
     ("ports", &["wire", "frame", "netlink"]),
@@ -63,6 +65,7 @@ const MAY_USE: [(&str, &[&str]); 23] = [
             "experiment",
             "planner",
             "fabric",
+            "sim",
             "terminal",
             "testbed",
         ],
@@ -75,8 +78,9 @@ const MAY_USE: [(&str, &[&str]); 23] = [
 
 /// Crates that access time, sockets or the system. The crates of the datapath may not use them.
 const SYSTEM: [&str; 8] = ["tokio", "nix", "libc", "socket2", "aya", "axum", "netlink-sys", "mio"];
-const PURE: [&str; 8] =
-    ["wire", "path", "pathmap", "frame", "tables", "pipeline", "roce", "planner"];
+const PURE: [&str; 10] = [
+    "wire", "path", "pathmap", "frame", "spray", "sim", "tables", "pipeline", "roce", "planner",
+];
 
 /// Members of the workspace outside `crates/`.
 const MEMBERS: [&str; 7] = [

@@ -3,12 +3,19 @@
 use std::process::ExitCode;
 
 use experiment::compare::compare;
-use lab::run;
+use lab::{run, simulation};
 
 use crate::arguments::{Compare, Output};
 use crate::output::{Outcome, print, print_json};
 
 pub(super) fn run(arguments: &Compare, output: Output) -> Outcome {
+    if let Some(changes) = simulation::compare(&arguments.before, &arguments.after)? {
+        if output == Output::Json {
+            return print_json(&changes);
+        }
+        changes.iter().try_for_each(print)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let comparison = compare(run::load(&arguments.before)?, run::load(&arguments.after)?);
     if output == Output::Json {
         return print_json(&comparison);

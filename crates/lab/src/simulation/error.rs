@@ -1,0 +1,62 @@
+//! Why a simulation failed.
+
+use std::path::PathBuf;
+
+use crate::progress::Interrupted;
+
+/// The simulation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulationError {
+    /// The file cannot be used.
+    #[error(transparent)]
+    Simulation(#[from] sim::file::FileError),
+    /// The user interrupted the command.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
+    /// A case of the file cannot be used.
+    #[error("{case}: {problem}")]
+    Case {
+        /// The case.
+        case: String,
+        /// What is wrong, and what to write.
+        problem: String,
+    },
+    /// A file cannot be read or written.
+    #[error("{}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A line of a file of results cannot be read.
+    #[error("{}, line {line} is damaged: delete it, and run again", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The cause.
+        source: serde_json::Error,
+    },
+    /// The directory has the results of another file.
+    #[error("{} has the results of another file: use another directory", path.display())]
+    Other {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Two lines of the same run differ.
+    #[error("{run} has two different results: use the same lab for all shards, in a new directory")]
+    Contradiction {
+        /// The run.
+        run: String,
+    },
+    /// Runs are missing.
+    #[error("{number} runs are missing, first {run}: run their shards again")]
+    Missing {
+        /// How many.
+        number: usize,
+        /// The first one.
+        run: String,
+    },
+}

@@ -1,0 +1,32 @@
+//! Arguments of `lab sim` and `lab merge`.
+
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+
+use clap::Args;
+use lab::simulation::Shard;
+
+#[derive(Args)]
+pub(crate) struct Sim {
+    /// File of the simulation
+    #[arg(required_unless_present = "schema")]
+    pub(crate) file: Option<PathBuf>,
+    /// Directory for the results
+    #[arg(long, value_name = "DIR", required_unless_present = "schema")]
+    pub(crate) out: Option<PathBuf>,
+    /// Number of threads; results do not depend on it [default: the CPUs]
+    #[arg(long)]
+    pub(crate) threads: Option<NonZeroU16>,
+    /// Only a part of the runs: INDEX/COUNT, from 0/COUNT. 'lab merge DIR' joins all parts
+    #[arg(long, value_name = "INDEX/COUNT")]
+    pub(crate) shard: Option<Shard>,
+    /// Print the JSON schema of the file
+    #[arg(long)]
+    pub(crate) schema: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Merge {
+    /// Directory with the results of all parts
+    pub(crate) directory: PathBuf,
+}

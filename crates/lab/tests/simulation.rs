@@ -1,0 +1,149 @@
+//! `lab sim`: results do not depend on threads, interruptions and shards.
+#![cfg(test)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use lab::simulation::{Outcome, Settings, Shard, SimulationError, compare, merge, run};
+
+const FILE: &str = r#"
+name = "small"
+title = "A small fabric"
+question = "Which scheme is faster?"
+seeds = 3
+
+[fabric]
+kind = "leaf-spine"
+leaves = 4
+hosts = 2
+spines = 2
+rate = "100Gbit/s"
+delay = "1us"
+
+[[traffic]]
+kind = "matrix"
+file = "own.cm"
+
+[[variant]]
+scheme = "ecmp"
+values = 1
+
+[[variant]]
+scheme = "prime-like"
+
+[sweep]
+"transport.acknowledge" = [4150, 16384]
+"#;
+
+const MATRIX: &str = "Nodes 8\n0->5 id 1 start 0 size 400000 send_done_trigger 1\n\
+    1->6 id 2 start 0 size 400000\n5->0 id 3 trigger 1 size 400000\ntrigger id 1 oneshot\n";
+
+/// A directory that goes away with the test.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("lab-sim-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("small.toml"), FILE).unwrap();
+        fs::write(path.join("own.cm"), MATRIX).unwrap();
+        Self(path)
+    }
+
+    fn run(
+        &self,
+        out: &str,
+        threads: usize,
+        shard: Option<&str>,
+    ) -> Result<Outcome, SimulationError> {
+        let settings = Settings {
+            file: self.0.join("small.toml"),
+            out: self.0.join(out),
+            threads,
+            shard: shard.map(|text| text.parse::<Shard>().unwrap()),
+            command: "lab sim small.toml".into(),
+        };
+        run(&settings, &|_| Ok(()), &AtomicBool::new(false))
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.0.join(file)).unwrap()
+    }
+
+    /// The lines without times of the machine.
+    fn lines(&self, out: &str) -> Vec<String> {
+        let text = self.read(&format!("{out}/results.jsonl"));
+        let line = |line: &str| line.split(",\"user-s\"").next().unwrap().to_owned();
+        text.lines().map(line).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn threads_and_interruptions_do_not_change_results() {
+    let place = Place::new("threads");
+    let one = place.run("one", 1, None).unwrap();
+    assert_eq!((one.unfinished.len(), one.summary.len()), (0, 4));
+    place.run("three", 3, None).unwrap();
+    let lines = place.lines("one");
+    assert_eq!((lines.len(), &lines), (12, &place.lines("three")));
+    let page = place.read("one/report.html");
+    for part in ["A small fabric", "known-prime-like", "own.cm", "MMR leaf-spine"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert_eq!(place.read("one/own.cm"), MATRIX);
+
+    // The program was killed while it wrote the seventh line.
+    let file = place.0.join("one/results.jsonl");
+    let text = place.read("one/results.jsonl");
+    let whole: Vec<&str> = text.lines().collect();
+    fs::write(&file, format!("{}\n{}", whole[..6].join("\n"), &whole[6][..50])).unwrap();
+    place.run("one", 2, None).unwrap();
+    assert_eq!(place.lines("one"), lines);
+    let changes =
+        compare(&place.0.join("one"), &place.0.join("three")).unwrap().expect("two simulations");
+    assert!(changes.len() == 4 && changes.iter().all(|change| !change.changed), "{changes:?}");
+
+    fs::write(place.0.join("small.toml"), FILE.replace("seeds = 3", "seeds = 2")).unwrap();
+    let other = place.run("one", 1, None).unwrap_err();
+    assert!(matches!(other, SimulationError::Other { .. }), "{other}");
+}
+
+#[test]
+fn shards_give_together_what_one_machine_gives() {
+    let place = Place::new("shards");
+    place.run("one", 1, None).unwrap();
+    for shard in ["0/3", "2/3"] {
+        assert!(place.run("parts", 1, Some(shard)).unwrap().report.is_none());
+    }
+    let missing = merge(&place.0.join("parts"), "").unwrap_err();
+    assert!(matches!(missing, SimulationError::Missing { .. }), "{missing}");
+    place.run("parts", 1, Some("1/3")).unwrap();
+    merge(&place.0.join("parts"), "").unwrap();
+    assert_eq!(place.lines("parts"), place.lines("one"));
+
+    let shard = place.0.join("parts/results-1-of-3.jsonl");
+    let text = fs::read_to_string(&shard).unwrap();
+    fs::write(&shard, text.replacen("\"acks\":", "\"acks\":1", 1)).unwrap();
+    let contradiction = merge(&place.0.join("parts"), "").unwrap_err();
+    assert!(matches!(contradiction, SimulationError::Contradiction { .. }), "{contradiction}");
+}
+
+#[test]
+fn a_flow_that_does_not_finish_is_named() {
+    let place = Place::new("unfinished");
+    let stuck = format!("end = \"20us\"\n{FILE}");
+    fs::write(place.0.join("small.toml"), stuck).unwrap();
+    let outcome = place.run("out", 2, None).unwrap();
+    let named = "small/transport.acknowledge=4150 ecmp seed 1: flow 3 from host 5 to host 0: it waits \
+        for trigger 1 of flow 1";
+    assert!(outcome.unfinished.iter().any(|text| text == named), "{:?}", outcome.unfinished);
+    assert!(place.read("out/report.html").contains("not finished"));
+    assert!(Path::new(&outcome.report.unwrap()).exists());
+}

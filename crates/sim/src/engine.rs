@@ -1,0 +1,200 @@
+//! The simulation: one event for each packet and link.
+//!
+//! A port begins to send a packet when its line is free, and then knows when the packet arrives at
+//! the other end. So the only event of a packet on a link is its arrival. What happened at a port
+//! before is done when something is about to happen there: [`Engine::advance`]. A link's delay is
+//! never negative, so that is always in time, and the queue at each departure is exact.
+
+mod host;
+mod start;
+
+use std::collections::BTreeMap;
+
+use spray::{Random, Sprayer};
+
+use crate::calendar::{Calendar, What};
+use crate::outcome::Outcome;
+use crate::packet::Packets;
+use crate::port::{NONE, Port};
+use crate::receiver::Receiver;
+use crate::routes::Routes;
+use crate::scenario::{Damage, Scenario};
+use crate::sender::{Counts, Sender};
+use crate::table::Table;
+use crate::time::Picos;
+
+/// A flow while it runs.
+#[derive(Debug, Default)]
+struct Running {
+    source: u32,
+    target: u32,
+    /// The number of its scheme's state.
+    sprayer: u32,
+    start: Option<Picos>,
+    end: Option<Picos>,
+    sender: Option<Box<Sender>>,
+    receiver: Option<Box<Receiver>>,
+}
+
+/// A host.
+#[derive(Debug, Default)]
+struct Host {
+    /// The flows that can send, in turn.
+    turns: std::collections::VecDeque<u32>,
+}
+
+/// A run under way.
+struct Engine<'a> {
+    scenario: &'a Scenario,
+    seed: u64,
+    now: Picos,
+    calendar: Calendar,
+    packets: Packets,
+    ports: Table<Port>,
+    routes: Routes,
+    hosts: Table<Host>,
+    flows: Table<Running>,
+    sprayers: Table<Option<Sprayer>>,
+    /// States of schemes whose flow has ended.
+    unused: Vec<u32>,
+    /// States of schemes that outlive flows, by the two hosts.
+    pairs: BTreeMap<(u32, u32), u32>,
+    /// The flows that wait for each trigger.
+    triggers: BTreeMap<u32, Vec<u32>>,
+    counts: Counts,
+    unfinished: u32,
+    outcome: Outcome,
+}
+
+/// Runs a scenario. The same seed gives the same outcome.
+///
+/// A run ends when all flows have finished, or at the scenario's end. Flows that did not finish are
+/// in [`Outcome::unfinished`], each with what it waits for.
+#[must_use]
+pub fn run(scenario: &Scenario, seed: u64) -> Outcome {
+    let mut engine = Engine::new(scenario, seed);
+    while engine.unfinished > 0
+        && let Some(event) = engine.calendar.pop()
+        && event.at <= scenario.end
+    {
+        engine.now = event.at;
+        engine.outcome.events += 1;
+        match event.what {
+            What::Arrive(packet) => engine.arrive(packet),
+            What::Start(flow) => engine.start(flow),
+            What::Timer(flow) => engine.timer(flow),
+            What::Fault(fault) => engine.fault(fault),
+        }
+    }
+    engine.finish()
+}
+
+impl Engine<'_> {
+    /// A packet has passed its port's link.
+    fn arrive(&mut self, id: u32) {
+        let port = self.packets[id].port;
+        self.advance(port);
+        let port = &mut self.ports[port];
+        if port.silent {
+            port.counters.lost += 1;
+            self.packets.remove(id);
+        } else if port.to_host {
+            self.deliver(id);
+        } else {
+            let switch = port.to;
+            self.forward(id, switch);
+        }
+    }
+
+    /// Puts a packet into the queue of a switch's next port.
+    fn forward(&mut self, id: u32, switch: u32) {
+        let packet = &self.packets[id];
+        let flow = &self.flows[packet.flow()];
+        let host = if packet.is_answer() { flow.source } else { flow.target };
+        let port = self.routes.port(switch, host, packet.flow(), packet.entropy);
+        let Some(port) = port else {
+            self.outcome.lost += 1;
+            self.packets.remove(id);
+            return;
+        };
+        self.enqueue(id, port);
+    }
+
+    fn enqueue(&mut self, id: u32, port: u32) {
+        self.advance(port);
+        self.packets[id].port = port;
+        if let Some(lost) = self.ports[port].enqueue(id, &mut self.packets) {
+            self.packets.remove(lost);
+        }
+        self.wake(port);
+    }
+
+    /// Does what happened at a port until now: packets left, and others followed.
+    #[inline]
+    fn advance(&mut self, port: u32) {
+        loop {
+            let own = &mut self.ports[port];
+            if own.sending == NONE || own.free_at > self.now {
+                return;
+            }
+            own.complete(&mut self.packets);
+            let at = own.free_at;
+            self.send_next(port, at);
+        }
+    }
+
+    /// Begins to send, if the line is free.
+    #[inline]
+    fn wake(&mut self, port: u32) {
+        if self.ports[port].sending == NONE {
+            self.send_next(port, self.now);
+        }
+    }
+
+    /// Begins to send the next packet, if there is one.
+    #[inline]
+    fn send_next(&mut self, port: u32, at: Picos) {
+        let mut next = self.ports[port].next();
+        // The ports with the first even numbers are those of hosts.
+        if next.is_none() && port.is_multiple_of(2) && port / 2 < self.hosts.len() {
+            next = self.pull(port / 2, at);
+        }
+        let Some(id) = next else { return };
+        let packet = &mut self.packets[id];
+        packet.port = port;
+        let arrival = self.ports[port].send(id, packet.size, at);
+        self.calendar.push(arrival, What::Arrive(id));
+    }
+
+    /// A fault begins or ends. Even numbers begin.
+    fn fault(&mut self, number: u32) {
+        let Some(fault) = self.scenario.faults.get(number as usize / 2) else { return };
+        let begins = number.is_multiple_of(2);
+        self.advance(fault.port);
+        let healthy = self.scenario.topology.links.get(fault.port as usize / 2);
+        let port = &mut self.ports[fault.port];
+        match fault.damage {
+            Damage::Slow(share) => {
+                let share = if begins { share } else { 1.0 };
+                port.rate = healthy.map_or(port.rate, |link| link.rate.times(share));
+                if !Self::is_host_port(fault.port, self.scenario.topology.hosts) {
+                    port.limits = self.scenario.limits.times(share);
+                }
+            }
+            Damage::Silent => port.silent = begins,
+            Damage::Dead => {
+                port.silent = begins;
+                self.routes = self.find_routes();
+            }
+        }
+    }
+
+    const fn is_host_port(port: u32, hosts: u32) -> bool {
+        port.is_multiple_of(2) && port / 2 < hosts
+    }
+
+    /// The salt of a switch, or the seed of a port's or a flow's random numbers.
+    fn stream(seed: u64, kind: u64, number: u32) -> Random {
+        Random::stream(seed, kind << 32 | u64::from(number))
+    }
+}

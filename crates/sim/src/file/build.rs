@@ -1,0 +1,188 @@
+//! From the file to scenarios.
+
+use spray::Values;
+use spray::order::Tiers;
+
+use super::units::{BitRate, Time};
+use super::{Fabric, FaultKind, FaultSettings, FeedbackName, File, Queue, Read, Traffic, Variant};
+use crate::matrix::Matrix;
+use crate::packet::FLOWS;
+use crate::port::Limits;
+use crate::scenario::{self, Damage, Scenario, Spraying, Transport};
+use crate::sender::Feedback;
+use crate::topology::{self, Lines, Topology};
+use crate::traffic::{self, Flow};
+
+impl Variant {
+    /// How packets are sprayed in a fabric.
+    fn spraying(&self, topology: &Topology) -> Result<Spraying, String> {
+        let scheme = self.scheme.0;
+        let feedback = match self.feedback {
+            Some(FeedbackName::Acknowledged) => Feedback::Acknowledged,
+            Some(FeedbackName::EachPacket) => Feedback::EachPacket,
+            None if scheme == spray::Scheme::PrimeLike => Feedback::EachPacket,
+            None => Feedback::Acknowledged,
+        };
+        match self.values {
+            Some(values) => {
+                let values = Values::new(values).map_err(|error| error.to_string())?;
+                Ok(Spraying::hashed(scheme, values, feedback))
+            }
+            None => {
+                let tiers = Tiers::new(&topology.uplinks).map_err(|error| {
+                    format!("{error}; or give the variant {} 'values'", self.label())
+                })?;
+                Ok(Spraying::known(scheme, tiers, feedback))
+            }
+        }
+    }
+}
+
+impl Fabric {
+    fn topology(&self) -> Topology {
+        let lines = |rate: BitRate, delay: Time| Lines { rate: rate.rate(), delay: delay.0 };
+        match *self {
+            Self::FatTree { pods, leaves, hosts, aggregations, cores, rate, delay } => {
+                let tree = topology::FatTree { pods, leaves, hosts, aggregations, cores };
+                Topology::fat_tree(&tree, lines(rate, delay))
+            }
+            Self::LeafSpine { leaves, hosts, spines, rate, delay } => {
+                let numbers = topology::LeafSpine { leaves, hosts, spines };
+                Topology::leaf_spine(&numbers, lines(rate, delay))
+            }
+            Self::TwoSites { leaves, hosts, spines, rate, delay, circuit_rate, circuit_delay } => {
+                let numbers = topology::LeafSpine { leaves, hosts, spines };
+                let circuits = lines(circuit_rate, circuit_delay);
+                Topology::two_sites(&numbers, lines(rate, delay), circuits)
+            }
+        }
+    }
+
+    /// The number of ports, and whether no number is 0.
+    pub(super) fn size(&self) -> (u64, bool) {
+        let all = |numbers: &[u32]| numbers.iter().map(|&number| u64::from(number)).product();
+        match *self {
+            Self::FatTree { pods, leaves, hosts, aggregations, cores, .. } => {
+                let own = u64::from(hosts) + u64::from(aggregations);
+                let up: u64 = all(&[pods, aggregations, cores]);
+                let down: u64 = all(&[pods, leaves]);
+                (2 * down.saturating_mul(own).saturating_add(up), down * up * own > 0 && hosts > 0)
+            }
+            Self::LeafSpine { leaves, hosts, spines, .. } => {
+                let own = u64::from(hosts) + u64::from(spines);
+                (2 * own.saturating_mul(leaves.into()), all(&[leaves, hosts, spines]) > 0)
+            }
+            Self::TwoSites { leaves, hosts, spines, .. } => {
+                let own = u64::from(hosts) + u64::from(spines);
+                let circuits: u64 = all(&[spines, spines]);
+                let ports = 4 * own.saturating_mul(leaves.into()).saturating_add(circuits);
+                (ports, all(&[leaves, hosts, spines]) > 0)
+            }
+        }
+    }
+}
+
+impl Traffic {
+    fn flows(&self, hosts: u32, seed: u64, read: Read<'_>) -> Result<Vec<Flow>, String> {
+        Ok(match self {
+            Self::Permutation { bytes, ordered } => {
+                traffic::permutation(hosts, seed, *bytes, *ordered)
+            }
+            Self::Incast { bytes, senders, background } => {
+                traffic::incast(hosts, seed, *bytes, *senders, *background)
+            }
+            Self::Ring { bytes, group } => traffic::ring(hosts, seed, *bytes, *group),
+            Self::AllToAll { bytes, group, window } => {
+                traffic::all_to_all(hosts, seed, *bytes, *group, *window)
+            }
+            Self::Matrix { file } => {
+                let named = |error: String| format!("{}: {error}", file.display());
+                let text = read(file).map_err(named)?;
+                let matrix = Matrix::parse(&text).map_err(|error| named(error.to_string()))?;
+                if matrix.nodes > hosts {
+                    let nodes = matrix.nodes;
+                    return Err(named(format!("{nodes} nodes, and the fabric has {hosts} hosts")));
+                }
+                matrix.flows
+            }
+        })
+    }
+}
+
+impl FaultSettings {
+    /// The faults of the ports.
+    fn faults(&self, topology: &Topology) -> Result<Vec<scenario::Fault>, String> {
+        let damage = match self.kind {
+            FaultKind::Slow => Damage::Slow(self.share),
+            FaultKind::Dead => Damage::Dead,
+            FaultKind::Silent => Damage::Silent,
+        };
+        let port = topology.find_port(&self.from, &self.to).ok_or_else(|| {
+            format!(
+                "no link leads from '{}' to '{}': use names such as host0, leaf0, spine0, agg0 and \
+                 core0",
+                self.from, self.to
+            )
+        })?;
+        let ports = if self.both { vec![port, port ^ 1] } else { vec![port] };
+        let until = self.until.map(|time| time.0);
+        let fault = |port| scenario::Fault { port, damage, at: self.at.0, until };
+        Ok(ports.into_iter().map(fault).collect())
+    }
+}
+
+impl File {
+    /// The scenario of a variant and a seed. `read` reads a traffic matrix.
+    ///
+    /// # Errors
+    /// A sentence if values do not fit together, or a traffic matrix cannot be read.
+    pub fn scenario(
+        &self,
+        variant: &Variant,
+        seed: u64,
+        read: Read<'_>,
+    ) -> Result<Scenario, String> {
+        let topology = self.fabric.topology();
+        let mut transport = Transport::new(&topology, self.transport.packet);
+        transport.acknowledge = self.transport.acknowledge;
+        if let Some(timeout) = self.transport.timeout {
+            transport.timeout = timeout.0;
+        }
+        let mut limits = Limits::of_product(&transport.network);
+        if self.queue.bytes.is_some() || self.queue.ecn != Queue::default().ecn {
+            let bytes = self.queue.bytes.unwrap_or(limits.bytes);
+            let share = |share: f64| (f64::from(bytes) * share) as u32;
+            let [from, all] = self.queue.ecn;
+            (limits.bytes, limits.mark_from, limits.mark_all) = (bytes, share(from), share(all));
+        }
+        limits.trim = self.queue.trim;
+        let mut flows = Vec::new();
+        for (job, traffic) in (0..).zip(&self.traffic) {
+            flows.extend(renumbered(traffic.flows(topology.hosts, seed, read)?, job, &flows));
+        }
+        if flows.len() >= FLOWS as usize {
+            return Err(format!("{} flows are too many: use fewer than {FLOWS}", flows.len()));
+        }
+        let mut faults = Vec::new();
+        for fault in &self.faults {
+            faults.extend(fault.faults(&topology)?);
+        }
+        let spraying = variant.spraying(&topology)?;
+        Ok(Scenario { topology, limits, transport, spraying, faults, flows, end: self.end.0 })
+    }
+}
+
+/// The flows of a job with numbers and triggers that no earlier one has.
+fn renumbered(mut flows: Vec<Flow>, job: u32, earlier: &[Flow]) -> Vec<Flow> {
+    let id = earlier.iter().map(|flow| flow.id).max().unwrap_or_default();
+    let trigger = earlier.iter().filter_map(|flow| flow.fires).max().unwrap_or_default();
+    for flow in &mut flows {
+        flow.job = job;
+        flow.id += id;
+        flow.fires = flow.fires.map(|own| own + trigger);
+        if let traffic::Start::On(own) = &mut flow.start {
+            *own += trigger;
+        }
+    }
+    flows
+}

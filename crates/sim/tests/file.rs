@@ -1,0 +1,130 @@
+//! Files of simulations.
+
+#![cfg(test)]
+
+use std::path::Path;
+
+use sim::file::{FileError, cases};
+use sim::{Choice, Feedback};
+
+const FILE: &str = r#"
+name = "small"
+title = "A small fabric"
+question = "?"
+seeds = 2
+
+[fabric]
+kind = "leaf-spine"
+leaves = 4
+hosts = 2
+spines = 2
+rate = "100Gbit/s"
+delay = "1us"
+
+[[traffic]]
+kind = "permutation"
+bytes = 100_000
+
+[[traffic]]
+kind = "matrix"
+file = "own.cm"
+
+[[fault]]
+kind = "slow"
+from = "spine0"
+to = "leaf0"
+both = false
+
+[[variant]]
+scheme = "reps"
+values = 64
+
+[[variant]]
+scheme = "prime-like"
+
+[sweep]
+"traffic.0.bytes" = [100_000, 200_000]
+"queue.trim" = [true, false]
+"#;
+
+const MATRIX: &str = "Nodes 8\n0->5 id 1 start 0 size 4000 send_done_trigger 1\n\
+    5->0 id 2 trigger 1 size 4000 prio 1\ntrigger id 1 oneshot\n";
+
+fn read(path: &Path) -> Result<String, String> {
+    assert_eq!(path, Path::new("own.cm"));
+    Ok(MATRIX.into())
+}
+
+fn error(from: &str, to: &str) -> String {
+    assert!(FILE.contains(from), "{from}");
+    let error = match cases(Path::new("x.toml"), &FILE.replacen(from, to, 1)) {
+        Err(error) => error.to_string(),
+        Ok(cases) => cases
+            .iter()
+            .flat_map(|case| case.file.variants.iter().map(|variant| (&case.file, variant)))
+            .find_map(|(file, variant)| file.scenario(variant, 1, &read).err())
+            .expect("an error"),
+    };
+    error
+}
+
+#[test]
+fn each_combination_is_a_case() {
+    let cases = cases(Path::new("x.toml"), FILE).unwrap();
+    let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "small/queue.trim=true/traffic.0.bytes=100000",
+            "small/queue.trim=true/traffic.0.bytes=200000",
+            "small/queue.trim=false/traffic.0.bytes=100000",
+            "small/queue.trim=false/traffic.0.bytes=200000",
+        ]
+    );
+    let file = &cases[3].file;
+    let labels: Vec<String> = file.variants.iter().map(|variant| variant.label()).collect();
+    assert_eq!(labels, ["reps-64", "known-prime-like"]);
+    let reps = file.scenario(&file.variants[0], 1, &read).unwrap();
+    assert_eq!(reps.flows.iter().filter(|flow| flow.bytes == 200_000).count(), 8);
+    assert_eq!((reps.limits.trim, reps.faults.len()), (false, 1));
+    assert_eq!(reps.spraying.feedback, Feedback::Acknowledged);
+    let prime = file.scenario(&file.variants[1], 1, &read).unwrap();
+    assert_eq!(prime.spraying.choice, Choice::Known);
+    assert_eq!((prime.spraying.tiers.paths(), prime.spraying.feedback), (2, Feedback::EachPacket));
+}
+
+#[test]
+fn jobs_have_numbers_and_triggers_of_their_own() {
+    let cases = cases(Path::new("x.toml"), FILE).unwrap();
+    let file = &cases[0].file;
+    let scenario = file.scenario(&file.variants[0], 1, &read).unwrap();
+    let ids: Vec<u32> = scenario.flows.iter().map(|flow| flow.id).collect();
+    assert_eq!(ids, (1..=10).collect::<Vec<u32>>());
+    assert_eq!(scenario.flows[9].job, 1);
+    let outcome = sim::run(&scenario, 1);
+    assert_eq!(outcome.unfinished, []);
+    assert_eq!(outcome.flows[9].start, outcome.flows[8].end);
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    for (from, to, words) in [
+        ("leaves = 4", "leaves = 0", "at least 1"),
+        ("leaves = 4", "leafs = 4", "leafs"),
+        ("leaves = 4", "leaves = 4000000", "4 million ports"),
+        ("\"1us\"", "\"1\"", "use ns, us, ms or s"),
+        ("values = 64", "values = 63", "power of two"),
+        ("spines = 2", "spines = 3", "power of two"),
+        ("\"reps\"", "\"prime\"", "prime-like"),
+        ("\"traffic.0.bytes\"", "\"traffic.7.bytes\"", "no such place"),
+        ("\"spine0\"", "\"spine9\"", "no link leads from 'spine9'"),
+        ("seeds = 2", "seeds = 0", "'seeds'"),
+        ("name = \"small\"", "name = \"a b\"", "'name'"),
+        ("hosts = 2", "hosts = 1", "8 nodes"),
+    ] {
+        let error = error(from, to);
+        assert!(error.contains(words), "{to}: {error}");
+    }
+    let error = cases(Path::new("x.toml"), "name = 3").unwrap_err();
+    assert!(matches!(error, FileError::Toml { .. }) && error.to_string().contains("line 1"));
+}
