@@ -289,6 +289,9 @@ fn a_path_mtu_that_shrinks_is_no_black_hole() {
         }
         ip(&lab.peer, "link set up1 mtu 1500\nlink set up2 mtu 1500");
         let to = lab.far.ip().to_string();
+        // Ports forward, and neighbours are known, before anything is counted.
+        let answers = || sockets::try_ping(&lab.host, lab.far.ip(), 1, 56, &[]);
+        wait_for("the far host", || answers().contains(" 1 received"));
         let attempt = || answered_over_a_smaller_mtu(&lab, &to);
         let kernel = attempt();
         assert!((50..60).contains(&kernel), "kernel VXLAN: {kernel} of 60");

@@ -250,7 +250,7 @@ fn over_the_circuit(sites: &Sites, impairment: Impairment, requests: Requests) -
     let [server, client] = [&sites.hosts[0], &sites.hosts[2]];
     let side = |seed| Side {
         interface: "eth1".into(),
-        settings: roce::Settings { window: 512 << 10, ..roce::Settings::default() },
+        settings: roce::Settings { window: 768 << 10, ..roce::Settings::default() },
         source_port: roce::SourcePort::PerQueuePair,
         seed,
     };
@@ -275,7 +275,8 @@ fn what_an_endpoint_measures_is_what_the_circuit_was_set_to() {
     let sites = Sites::new("set");
     let delay = Duration::from_millis(20);
     let circuit = Impairment { delay, rate: Some(100_000_000), ..impairment(0.0) };
-    // Wide enough for the bandwidth times the round trip, 500 kB.
+    // The window is wider than the bandwidth times the round trip, 500 kB, so that a late
+    // acknowledgement costs nothing, and fits the circuit's queue.
     let bulk =
         Requests { kind: Kind::Write, message: 1 << 20, count: 12, depth: 4, queue_pairs: 1 };
     let session = over_the_circuit(&sites, circuit, bulk);

@@ -9,13 +9,14 @@ use std::process::{Command, Output, Stdio};
 
 use experiment::record::Arrival;
 use experiment::{Experiment, Plan, Run};
+use fabric::metrics;
 use fabric::netns;
 use fabric::process::{Process, wait_until};
 use lab::Fabric;
 use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
 use root_test::root_test;
-use vtepd_tests::daemon::{lab_program, program};
+use vtepd_tests::daemon::{Metrics, lab_program, program};
 
 use super::fixture::{CONVERGENCE, frr};
 
@@ -240,6 +241,12 @@ fn a_run_in_which_vtepd_ends_does_not_count() {
         let fabric = Fabric::open(&folder.fabric("out").parse().unwrap()).unwrap();
         let processes = fabric.processes().unwrap();
         let vtepd = processes.iter().find(|of| (&*of.node, &*of.name) == ("leaf1", "vtepd"));
+        // In the middle of a run: between two runs it would just be started again.
+        let leaf = fabric.node("leaf1").unwrap().namespace().unwrap();
+        let frames =
+            || metrics::read(&leaf).map_or(0, |text| Metrics(text).sum("vtepd_vni_frames_total"));
+        let before = frames();
+        assert!(wait_until(CONVERGENCE, || frames() > before + 100), "no traffic after {before}");
         vtepd.unwrap().identity.signal(Signal::SIGKILL).unwrap();
     };
     let (code, text) = folder.end_after("out", 2, kill);
