@@ -16,6 +16,8 @@ use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
 use ::fabric::Namespace;
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
 use wire::MacAddr;
 
 /// How the names of tests' namespaces begin.
@@ -289,14 +291,22 @@ impl Lab {
             }
             ip(&host.ns, &text);
         }
+        self.wait_for_links();
     }
 
-    /// Waits until all host ports of an overlay forward. A bridge sees a new carrier up to a second
-    /// later (`linkwatch`).
-    pub fn wait_for_ports(&self, vni: u32) {
-        for (_, leaf, port) in self.hosts() {
-            crate::wait_for("the port to forward", || {
-                run(leaf, &format!("bridge link show dev {port}{vni}")).contains("state forwarding")
+    /// Waits until all links have their carrier and all ports forward. Before, frames are dropped.
+    /// A busy kernel sees a new carrier up to a second later (`linkwatch`).
+    pub fn wait_for_links(&self) {
+        let hosts = self.hosts().map(|(host, ..)| &host.ns);
+        let leaves = self.leaves().map(|(leaf, ..)| leaf);
+        for namespace in hosts.iter().chain(&leaves).copied().chain(&self.routers) {
+            crate::wait_for("all carriers", || namespace.enter(have_carriers).unwrap());
+        }
+        for leaf in leaves {
+            let forwards =
+                |port: &str| !port.contains(",UP") || port.contains("state forwarding");
+            crate::wait_for("all ports to forward", || {
+                run(leaf, "bridge link show").lines().all(forwards)
             });
         }
     }
@@ -415,4 +425,11 @@ pub fn mac_of(namespace: &Namespace, interface: &str) -> MacAddr {
 #[must_use]
 pub fn ifindex(namespace: &Namespace, interface: &str) -> u32 {
     namespace.enter(|| nix::net::if_::if_nametoindex(interface).unwrap()).unwrap()
+}
+
+/// Whether all interfaces of the calling thread's namespace that are up can also send.
+fn have_carriers() -> bool {
+    let (up, running) = (InterfaceFlags::IFF_UP, InterfaceFlags::IFF_RUNNING);
+    let mut interfaces = getifaddrs().expect("interfaces");
+    interfaces.all(|interface| !interface.flags.contains(up) || interface.flags.contains(running))
 }

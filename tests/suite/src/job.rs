@@ -61,9 +61,10 @@ impl Job {
         }
     }
 
-    /// The time after which it is ended, in seconds.
+    /// The time after which it is ended, in seconds: longer than any wait of a test, so that the test
+    /// says what it waited for.
     fn limit(&self) -> u32 {
-        if self.kind == Kind::Command { 1800 } else { 300 }
+        if self.kind == Kind::Command { 1800 } else { 600 }
     }
 
     /// The process. timeout(1) ends its whole group, at the limit and on a signal.

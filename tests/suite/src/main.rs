@@ -2,8 +2,9 @@
 //!
 //! Root tests run in a process each, as many at once as the machine allows: namespaces isolate
 //! them. The other test targets run among them, and the commands of `--beside`. Then the tests marked
-//! `#[root_test(alone)]` run, each alone. A test that failed gets a second try with nothing beside it.
-//! It counts as passed then, but the end of the output and the history name it.
+//! `#[root_test(alone)]` run, each alone, and at last the commands of `--after`. A test that failed
+//! gets a second try with nothing beside it. It counts as passed then, but the end of the output and
+//! the history name it.
 //!
 //! Logs and reports are kept in `target/suite`.
 
@@ -44,9 +45,9 @@ struct Arguments {
     /// Also run a shell command beside the tests; several run one after another
     #[arg(long, value_name = "NAME=COMMAND")]
     beside: Vec<String>,
-    /// Also run a shell command alone, after the tests
+    /// Also run a shell command after the tests; several run at once
     #[arg(long, value_name = "NAME=COMMAND")]
-    alone: Vec<String>,
+    after: Vec<String>,
     /// Only tests whose name contains this
     filter: Option<String>,
 }
@@ -71,8 +72,8 @@ fn run(arguments: &Arguments) -> Result<bool, Error> {
         Ok(Job::command(name, command))
     };
     let commands: Vec<Job> = arguments.beside.iter().map(command).collect::<Result<_, Error>>()?;
-    let mut alone: Vec<Job> = arguments.alone.iter().map(command).collect::<Result<_, Error>>()?;
-    let mut together = Vec::new();
+    let after: Vec<Job> = arguments.after.iter().map(command).collect::<Result<_, Error>>()?;
+    let (mut together, mut alone) = (Vec::new(), Vec::new());
     for target in &targets {
         for job in target.jobs(arguments.filter.as_deref(), arguments.ignored)? {
             if job.is_alone() { alone.push(job) } else { together.push(job) }
@@ -91,6 +92,8 @@ fn run(arguments: &Arguments) -> Result<bool, Error> {
         Ok::<_, Error>(done)
     })?;
     done.extend(schedule::run(alone, 1, &folder, &signals)?);
+    let at_once = after.len();
+    done.extend(schedule::run(after, at_once, &folder, &signals)?);
     try_again(&mut done, &folder, &signals)?;
     let report = report::Report::new(&done, start.elapsed());
     report.print();
@@ -132,7 +135,7 @@ fn folder() -> Result<PathBuf, Error> {
 #[derive(Debug, thiserror::Error)]
 enum Error {
     /// An option of the command line.
-    #[error("--beside and --alone need NAME=COMMAND")]
+    #[error("--beside and --after need NAME=COMMAND")]
     Command,
     /// The place of the program.
     #[error("this program is in no target folder of cargo")]

@@ -44,7 +44,6 @@ pub type Passed = BTreeMap<u32, BTreeSet<(usize, usize)>>;
 impl Routed {
     pub fn new(case: &str) -> Self {
         let lab = Lab::new(case);
-        lab.wait_for_ports(VNI);
         Self::of(lab, case)
     }
 

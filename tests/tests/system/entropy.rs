@@ -75,8 +75,9 @@ fn q1_one_queue_pair_has_one_outer_port_whatever_it_carries() {
     }
 }
 
-/// A million frames of one queue pair, or as many as pass in twelve seconds. A worker that is not
-/// scheduled may lose some, which it counts. None may overtake another.
+/// Half a million frames of one queue pair, or as many as pass in twelve seconds. A worker that is
+/// not scheduled may lose some, which it counts. None may overtake another. The rate leaves the
+/// captures 90 ms.
 #[root_test]
 fn q1_one_queue_pair_keeps_its_order() {
     let lab = Lab::new("q1b");
@@ -91,11 +92,11 @@ fn q1_one_queue_pair_keeps_its_order() {
     let stream = Stream::start(
         &lab.host,
         &lab.far,
-        Rate { frames: 100_000, queue_pairs: 1, payload: 64 },
+        Rate { frames: 40_000, queue_pairs: 1, payload: 64 },
         0x9101,
     );
     let start = std::time::Instant::now();
-    while stream.sent() < 1_000_000 && start.elapsed().as_secs() < 12 {
+    while stream.sent() < 450_000 && start.elapsed().as_secs() < 12 {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     let (sent, report) = stream.finish();

@@ -518,7 +518,8 @@ fn q12_every_frame_is_accounted_for_under_random_traffic() {
     let metrics = vtepd.wait_until_idle();
     let [received, copied, sent, dropped, held] = metrics.passed();
     assert_eq!(received + copied, sent + dropped + held, "{}", metrics.0);
-    assert!(received > 6000 && copied > 1000, "{}", metrics.0);
+    // All 4,000 of the host, and those of the underlay that kernel VXLAN would not refuse.
+    assert!(received > 5000 && copied > 1000, "{}", metrics.0);
     let [_, _, frame_errors, _] = crate::refused::errors(&lab);
     assert!(frame_errors > 0, "no CE around Not-ECT was counted");
     for reason in ["no_route", "unknown_vtep", "inner_truncated"] {

@@ -74,7 +74,7 @@ pub fn over_ipv6(case: &str, options: &str) -> Lab {
         }
         bridge(leaf, &entries);
     }
-    lab.wait_for_ports(VNI);
+    lab.wait_for_links();
     // Link-local addresses of the routers are checked for duplicates first.
     wait_for("kernel VXLAN over IPv6", || {
         sockets::try_ping(&lab.host, lab.far.ip(), 3, 1000, &[]).contains("3 packets transmitted")

@@ -220,7 +220,6 @@ fn a_netdev_with_a_multicast_group_gets_chosen_ports() {
 #[root_test]
 fn the_kernel_datapath_can_be_chosen() {
     let overlay = Overlay { lab: Lab::new("kdc"), interface: "eth10".to_owned() };
-    overlay.lab.wait_for_ports(10);
     let vtepd = Vtepd::start(&overlay.lab.leaf, &["--datapath", "kernel"]);
     let chosen = row(&vtepd, "vx10");
     assert_eq!(

@@ -117,7 +117,6 @@ fn l9_first_frames_flood_the_next_go_to_their_vtep() {
 #[root_test]
 fn what_the_kernel_had_learned_stays() {
     let lab = lab("had", "", "");
-    lab.wait_for_ports(10);
     let far = lab.far.mac();
     speak(&lab.far);
     let wanted = format!("{far} dst {PEER} self");

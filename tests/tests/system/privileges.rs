@@ -50,7 +50,6 @@ fn what_comes_later_works_with_few_privileges() {
     // A netdev, its bridge and its ports that are added later, with the bypass.
     lab.overlay(20, "nolearning", "nolearning", "");
     vtepd.wait_for("the VNI that came later", |metrics| metrics.has_vni(20));
-    lab.wait_for_ports(20);
     sockets::ping(&lab.host, lab.far.ip_in(20), 5, 56, &[]);
     vtepd.wait_for("its frames", |metrics| metrics.vni_frames(20, "encapsulated") >= 5);
 

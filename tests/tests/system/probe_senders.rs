@@ -50,7 +50,6 @@ fn wait_for_refused(vtepd: &Vtepd, reason: &str, number: u64) -> Metrics {
 #[root_test]
 fn p15_a_host_reaches_nothing_of_probing() {
     let lab = Lab::new("qphosts");
-    lab.wait_for_ports(VNI);
     // The other leaves are kernel VXLAN, which floods what their hosts send.
     let leaf = start(&lab.leaf);
     wait_for("the leaf to probe", || {
@@ -147,7 +146,6 @@ fn ticks(vtepd: &Vtepd) -> u64 {
 #[root_test]
 fn p16_a_flood_in_the_name_of_a_vtep_ends_at_its_limit() {
     let lab = Lab::new("qpflood");
-    lab.wait_for_ports(VNI);
     let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
     let vtep = PEER.to_string();
     two_paths(&leaf, &vtep);
@@ -191,7 +189,6 @@ fn p16_a_flood_in_the_name_of_a_vtep_ends_at_its_limit() {
 #[root_test]
 fn p18_a_vtep_that_starts_again_is_heard_in_a_flood_in_its_name() {
     let lab = Lab::new("qpagain");
-    lab.wait_for_ports(VNI);
     let (leaf, peer) = (start(&lab.leaf), start(&lab.peer));
     two_paths(&leaf, &PEER.to_string());
     let packet = probe(mac_of(&lab.leaf, "up1"), PEER, 0);
@@ -214,7 +211,6 @@ fn p18_a_vtep_that_starts_again_is_heard_in_a_flood_in_its_name() {
 #[root_test]
 fn p17_under_load_the_thread_waits_its_turn() {
     let lab = Lab::new("qpfair");
-    lab.wait_for_ports(VNI);
     let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
     two_paths(&leaf, &PEER.to_string());
     let thread = leaf.thread("probing");

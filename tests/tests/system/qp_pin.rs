@@ -79,7 +79,6 @@ fn lost_by_queue_pair(report: &Report) -> BTreeMap<u64, u64> {
 #[root_test]
 fn p1_queue_pairs_are_even_and_leave_a_path_that_dies_silently() {
     let lab = Lab::new("qppin");
-    lab.wait_for_ports(VNI);
     let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
     let paths = two_paths(&leaf, FAR.0);
     assert_eq!(paths["complete"], true, "{paths}");
@@ -128,7 +127,6 @@ pub fn even_and_back(lab: &Lab, leaf: &Vtepd, far: (&str, &str), story: &str) {
 #[root_test]
 fn p4_a_vtep_that_falls_silent_says_nothing_about_paths() {
     let lab = Lab::new("qpsilent");
-    lab.wait_for_ports(VNI);
     let (leaf, peer) = (start(&lab.leaf), start(&lab.peer));
     two_paths(&leaf, FAR.0);
     let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
@@ -239,7 +237,6 @@ fn p10_queue_pairs_are_even_over_routers_with_policy_1() {
 #[root_test]
 fn p9_a_vtep_that_returns_is_probed_again() {
     let lab = Lab::new("qpback");
-    lab.wait_for_ports(VNI);
     let (leaf, peer) = (start(&lab.leaf), start(&lab.peer));
     let set =
         |policy| assert!(leaf.ctl(&["policy", "set", &VNI.to_string(), policy]).status.success());
@@ -279,7 +276,6 @@ pub fn even_on_four_links(fabric: &Routed, leaf: &Vtepd, story: &str) {
 #[root_test]
 fn p2_without_answers_queue_pairs_are_hashed() {
     let lab = Lab::new("qphash");
-    lab.wait_for_ports(VNI);
     let leaf = Vtepd::start_configured(&lab.leaf, &format!("{CONFIGURATION}trace = false\n"), &[]);
     let other = CONFIGURATION.replace("key-of-this-story", "another-key-of-16");
     let _peer = Vtepd::start_configured(&lab.peer, &other, &[]);
@@ -362,7 +358,6 @@ fn figures(vtepd: &Vtepd, queue_pair: u32) -> serde_json::Value {
 #[root_test]
 fn p3_gaps_repeats_naks_and_congestion_are_counted() {
     let lab = Lab::new("qprecord");
-    lab.wait_for_ports(VNI);
     let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
     leaf.wait_for("the paths to be known", |metrics| {
         metrics.find("vtepd_probing_ready{vtep=\"10.0.0.2\"}") == Some(1)

@@ -78,7 +78,6 @@ fn are_near(found: &BTreeMap<usize, [f64; 3]>, expected: &BTreeMap<usize, [f64; 
 #[root_test]
 fn p7_explain_and_metrics_tell_where_queue_pairs_are() {
     let lab = Lab::new("qpshown");
-    lab.wait_for_ports(VNI);
     ip(&lab.routers[0], "route replace blackhole 10.0.0.2/32");
     let start = |namespace| Vtepd::start_configured(namespace, CONFIGURATION, &[]);
     let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));

@@ -71,7 +71,6 @@ fn beyond(leaf: &Vtepd) -> u64 {
 #[root_test(alone)]
 fn p19_a_host_that_scans_queue_pairs_delays_no_frame_of_others() {
     let lab = Lab::new("qpscan");
-    lab.wait_for_ports(VNI);
     let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
     two_paths(&leaf, "10.0.0.2");
     let others = sender(&lab.next, &lab.far);
@@ -127,7 +126,6 @@ fn p19_a_host_that_scans_queue_pairs_delays_no_frame_of_others() {
 fn p20_a_host_that_scans_queue_pairs_leaves_room_for_others_in_kernel_vxlan() {
     let lab = Lab::new("qpscank");
     sysctl(&lab.leaf, "ipv4/fib_multipath_hash_policy", "1");
-    lab.wait_for_ports(VNI);
     let configuration = format!("{CONFIGURATION}\n[vni.10]\ndatapath = \"kernel\"\n");
     let leaf = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
     let _peer = start(&lab.peer);

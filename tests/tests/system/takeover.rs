@@ -411,7 +411,6 @@ fn a_vni_that_appears_is_taken_and_one_that_disappears_is_let_go() {
         vtepd.wait_for("VNI 20", |m| {
             m.has_vni(20) && m.find("vtepd_vni_remote_macs{vni=\"20\"}") == Some(2)
         });
-        lab.wait_for_ports(20);
         sockets::ping(&lab.host, lab.far.ip_in(20), 3, 1000, &[]);
         sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);
         assert!(vtepd.metrics().vni_frames(20, "encapsulated") >= 3);

@@ -32,7 +32,6 @@ fn rates(value: &Value) -> (f64, f64) {
 #[root_test]
 fn a_screen_has_the_rates_of_the_traffic() {
     let lab = Lab::new("top");
-    lab.wait_for_ports(VNI);
     let start = |namespace: &Namespace| Vtepd::start_configured(namespace, CONFIGURATION, &[]);
     let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
     leaf.wait_for("the paths to be known", |metrics| {
@@ -178,7 +177,6 @@ fn policy_of(vtepd: &Vtepd) -> Value {
 #[root_test]
 fn keys_change_a_vni_and_the_terminal_is_restored() {
     let lab = Lab::new("keys");
-    lab.wait_for_ports(VNI);
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     let mut top = Terminal::start(&lab.leaf);
     top.wait_for("vx10");
