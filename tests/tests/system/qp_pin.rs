@@ -100,10 +100,12 @@ pub fn two_paths(leaf: &Vtepd, vtep: &str) -> serde_json::Value {
 
 /// Half of the queue pairs are on each path, leave one that dies, and return.
 pub fn even_and_back(lab: &Lab, leaf: &Vtepd, far: (&str, &str), story: &str) {
-    // Half of the queue pairs on each path, by the routers' counters. Probes count too.
-    let before = sent_on(lab);
     let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
     let stream = Stream::start(&lab.host, &lab.far, rate, 0x7101);
+    // Until the probing thread has run, frames of a new queue pair have the path of qp-hash.
+    wait_for("all queue pairs to be placed", || placed(leaf).len() == QUEUE_PAIRS);
+    // Half of the queue pairs on each path, by the routers' counters. Probes count too.
+    let before = sent_on(lab);
     stream.pass(8000);
     let sent: Vec<u64> =
         sent_on(lab).iter().zip(before).map(|(now, before)| now - before).collect();
