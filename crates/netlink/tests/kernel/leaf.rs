@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netlink::{Event, Kernel, Message};
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
+
+/// How long a test waits for an event.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A network namespace that is deleted after the test.
 pub struct Namespace(pub String);
@@ -35,6 +38,15 @@ impl Namespace {
         serde_json::from_str(&self.ip(&format!("-N -j -d {arguments}"))).unwrap()
     }
 
+    /// Waits until a link can send. A busy kernel sees a new carrier up to a second later.
+    pub fn wait_for_carrier(&self, link: &str) {
+        let start = Instant::now();
+        while self.json(&format!("link show {link}"))[0]["operstate"] != "UP" {
+            assert!(start.elapsed() < TIMEOUT, "{link} has no carrier");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Runs `work` on a thread in the namespace.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
@@ -52,7 +64,7 @@ impl Namespace {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                tokio::time::timeout(Duration::from_secs(60), work).await.unwrap()
+                tokio::time::timeout(TIMEOUT, work).await.unwrap()
             })
         })
     }

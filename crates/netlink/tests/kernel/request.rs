@@ -118,6 +118,8 @@ fn resolving_a_neighbour() {
         end.ip(&format!("addr add 10.1.1.{address}/31 dev {name}"));
         end.ip(&format!("addr add 2001:db8::{address}/127 dev {name} nodad"));
     }
+    namespace.wait_for_carrier("up1");
+    spine.wait_for_carrier("leaf1");
     namespace.block_on(async {
         let mut kernel = Kernel::open().unwrap();
         for address in ["10.1.1.0", "2001:db8::"] {
