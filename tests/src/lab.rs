@@ -303,8 +303,7 @@ impl Lab {
             crate::wait_for("all carriers", || namespace.enter(have_carriers).unwrap());
         }
         for leaf in leaves {
-            let forwards =
-                |port: &str| !port.contains(",UP") || port.contains("state forwarding");
+            let forwards = |port: &str| !port.contains(",UP") || port.contains("state forwarding");
             crate::wait_for("all ports to forward", || {
                 run(leaf, "bridge link show").lines().all(forwards)
             });

@@ -293,7 +293,8 @@ fn q16_tcp_at_full_rate_brings_every_byte() {
                 "  {out} segments of {from_host} frames encapsulated, {back} decapsulated, {lost} entries lost in rings"
             );
             assert!(
-                out > 3 * from_host && out + back > frames(),
+                // Acknowledgements of the other direction are no super-frames.
+                out > 2 * from_host && out + back > frames(),
                 "super-frames went through vtepd: {}",
                 metrics.0
             );

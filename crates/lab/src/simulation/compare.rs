@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::SimulationError;
-use super::directory::{RESULTS, read};
+use super::directory::{RESULTS, results};
 use super::summary::{Row, rows};
 
 /// The end of a case and a scheme in two directories.
@@ -48,8 +48,8 @@ pub fn compare(before: &Path, after: &Path) -> Result<Option<Vec<Change>>, Simul
     if !is_simulation(before) || !is_simulation(after) {
         return Ok(None);
     }
-    let before = rows(&read(&before.join(RESULTS))?.0);
-    let after = rows(&read(&after.join(RESULTS))?.0);
+    let before = rows(&results(before)?);
+    let after = rows(&results(after)?);
     Ok(Some(changes(&before, &after)))
 }
 

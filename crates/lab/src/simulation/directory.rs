@@ -1,14 +1,15 @@
 //! The directory with the results of a simulation.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sim::result::Line;
 
 use super::{Key, Plan, Row, Shard, SimulationError};
-use crate::owner::give_to_user;
+use crate::owner::Folder;
 
 /// The copy of the file.
 pub(super) const FILE: &str = "simulation.toml";
@@ -16,38 +17,33 @@ pub(super) const FILE: &str = "simulation.toml";
 pub(super) const RESULTS: &str = "results.jsonl";
 const SUMMARY: &str = "summary.json";
 const REPORT: &str = "report.html";
+/// How often another shard is waited for, which writes the inputs.
+const ATTEMPTS: usize = 20;
 
 /// The directory.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// The file to which lines are added.
-    file: PathBuf,
+    folder: Folder,
+    /// The name of the file to which lines are added, and that file once it is open.
+    name: String,
+    file: Option<File>,
     lines: Vec<Line>,
 }
 
-fn error(path: &Path) -> impl Fn(std::io::Error) -> SimulationError {
+fn error(path: &Path) -> impl Fn(io::Error) -> SimulationError {
     move |source| SimulationError::File { path: path.to_owned(), source }
 }
 
-/// Writes a file under another name first, so that shards on other machines see it whole.
-fn write(path: &Path, text: &[u8]) -> Result<(), SimulationError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let new = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let written = fs::write(&new, text)
-        .and_then(|()| give_to_user(&new))
-        .and_then(|()| fs::rename(&new, path));
-    written.map_err(|source| {
-        // It may not exist.
-        let _ = fs::remove_file(&new);
-        error(path)(source)
-    })
+/// The lines of the results in a directory.
+pub(super) fn results(path: &Path) -> Result<Vec<Line>, SimulationError> {
+    Ok(read(&path.join(RESULTS))?.0)
 }
 
 /// The whole lines of a file, and their length. A last line that was cut off is not among them.
-pub(super) fn read(path: &Path) -> Result<(Vec<Line>, usize), SimulationError> {
-    let text = match fs::read_to_string(path) {
-        Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => String::new(),
+fn read(path: &Path) -> Result<(Vec<Line>, usize), SimulationError> {
+    let text = match std::fs::read_to_string(path) {
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => String::new(),
         result => result.map_err(error(path))?,
     };
     let whole = text.rfind('\n').map_or(0, |at| at + 1);
@@ -69,47 +65,29 @@ impl Directory {
         plan: &Plan,
         shard: Option<Shard>,
     ) -> Result<Self, SimulationError> {
-        if !path.exists() {
-            fs::create_dir_all(path).and_then(|()| give_to_user(path)).map_err(error(path))?;
-        }
-        let copy = path.join(FILE);
-        match fs::read_to_string(&copy) {
-            Ok(text) if text != plan.text => {
-                return Err(SimulationError::Other { path: path.to_owned() });
-            }
-            Ok(_) => {}
-            Err(_) => Self::put_inputs(path, plan)?,
-        }
-        let file = path.join(match shard {
+        let folder = Folder::open(path).map_err(error(path))?;
+        put_inputs(&folder, path, plan)?;
+        let name = match shard {
             Some(Shard { index, count }) => format!("results-{index}-of-{count}.jsonl"),
             None => RESULTS.to_owned(),
-        });
-        let (lines, whole) = read(&file)?;
-        if file.exists() {
+        };
+        let place = path.join(&name);
+        let (lines, whole) = read(&place)?;
+        let mut file = None;
+        if place.exists() {
             // The program was ended while it wrote the last line.
-            let open = File::options().write(true).open(&file);
-            open.and_then(|open| open.set_len(whole as u64)).map_err(error(&file))?;
+            let open = folder.append(&name).map_err(error(&place))?;
+            open.set_len(whole as u64).map_err(error(&place))?;
+            file = Some(open);
         }
-        Ok(Self { path: path.to_owned(), file, lines })
-    }
-
-    /// Copies the file and its traffic matrices, so that they repeat the simulation.
-    fn put_inputs(path: &Path, plan: &Plan) -> Result<(), SimulationError> {
-        for matrix in plan.matrices().into_iter().filter(|matrix| matrix.is_relative()) {
-            let from = plan.directory.join(matrix);
-            let to = path.join(matrix);
-            let bytes = fs::read(&from).map_err(error(&from))?;
-            let folder = to.parent().unwrap_or(path);
-            fs::create_dir_all(folder).map_err(error(folder))?;
-            write(&to, &bytes)?;
-        }
-        write(&path.join(FILE), plan.text.as_bytes())
+        Ok(Self { path: path.to_owned(), folder, name, file, lines })
     }
 
     /// The lines of all shards. Equal lines of a run count once.
     pub(super) fn merge(path: &Path) -> Result<Self, SimulationError> {
         let mut known = BTreeMap::<Key, Line>::new();
-        let entries = fs::read_dir(path).map_err(error(path))?;
+        let folder = Folder::open(path).map_err(error(path))?;
+        let entries = std::fs::read_dir(path).map_err(error(path))?;
         let mut files: Vec<PathBuf> = entries
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|path| {
@@ -127,7 +105,7 @@ impl Directory {
             }
         }
         let lines = known.into_values().collect();
-        Ok(Self { path: path.to_owned(), file: path.join(RESULTS), lines })
+        Ok(Self { path: path.to_owned(), folder, name: RESULTS.to_owned(), file: None, lines })
     }
 
     /// The complete runs.
@@ -137,15 +115,15 @@ impl Directory {
 
     /// Adds a run.
     pub(super) fn append(&mut self, line: Line) -> Result<(), SimulationError> {
-        let mut text =
-            serde_json::to_vec(&line).map_err(|source| error(&self.file)(source.into()))?;
+        let place = self.path.join(&self.name);
+        let mut text = serde_json::to_vec(&line).map_err(|source| error(&place)(source.into()))?;
         text.push(b'\n');
-        let new = !self.file.exists();
-        let file = File::options().append(true).create(true).open(&self.file);
-        file.and_then(|mut file| file.write_all(&text)).map_err(error(&self.file))?;
-        if new {
-            give_to_user(&self.file).map_err(error(&self.file))?;
-        }
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => self.folder.append(&self.name).map_err(error(&place))?,
+        };
+        file.write_all(&text).map_err(error(&place))?;
+        self.file = Some(file);
         self.lines.push(line);
         Ok(())
     }
@@ -167,10 +145,10 @@ impl Directory {
         let mut text = Vec::new();
         for line in &self.lines {
             serde_json::to_writer(&mut text, line)
-                .map_err(|source| error(&self.file)(source.into()))?;
+                .map_err(|source| error(&self.path.join(RESULTS))(source.into()))?;
             text.push(b'\n');
         }
-        write(&self.path.join(RESULTS), &text)
+        self.write(RESULTS, &text)
     }
 
     /// Writes the summary and the page, and gives the page's place.
@@ -179,14 +157,49 @@ impl Directory {
         summary: &[Row],
         page: &str,
     ) -> Result<PathBuf, SimulationError> {
-        let file = self.path.join(SUMMARY);
-        let text =
-            serde_json::to_vec_pretty(summary).map_err(|source| error(&file)(source.into()))?;
-        write(&file, &text)?;
-        let file = self.path.join(REPORT);
-        write(&file, page.as_bytes())?;
-        Ok(file)
+        let text = serde_json::to_vec_pretty(summary)
+            .map_err(|source| error(&self.path.join(SUMMARY))(source.into()))?;
+        self.write(SUMMARY, &text)?;
+        self.write(REPORT, page.as_bytes())?;
+        Ok(self.path.join(REPORT))
     }
+
+    fn write(&self, name: &str, text: &[u8]) -> Result<(), SimulationError> {
+        self.folder.write(Path::new(name), text).map_err(error(&self.path.join(name)))
+    }
+}
+
+/// Copies the file and its traffic matrices, so that they repeat the simulation. Several shards may
+/// do that at once.
+fn put_inputs(folder: &Folder, path: &Path, plan: &Plan) -> Result<(), SimulationError> {
+    let copy = path.join(FILE);
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let failed = match folder.read(FILE) {
+            Ok(text) if text == plan.text.as_bytes() => return Ok(()),
+            // Another shard may still be writing.
+            Ok(text) if attempt < ATTEMPTS && plan.text.as_bytes().starts_with(&text) => None,
+            Ok(_) => return Err(SimulationError::Other { path: path.to_owned() }),
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
+                copy_inputs(folder, plan).err()
+            }
+            Err(source) => return Err(error(&copy)(source)),
+        };
+        match failed {
+            Some(source) if attempt == ATTEMPTS => return Err(source),
+            _ => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+fn copy_inputs(folder: &Folder, plan: &Plan) -> Result<(), SimulationError> {
+    for matrix in plan.matrices().into_iter().filter(|matrix| matrix.is_relative()) {
+        let from = plan.directory.join(matrix);
+        let bytes = std::fs::read(&from).map_err(error(&from))?;
+        folder.write(matrix, &bytes).map_err(error(&from))?;
+    }
+    folder.write(Path::new(FILE), plan.text.as_bytes()).map_err(error(Path::new(FILE)))
 }
 
 fn name(key: &Key) -> String {

@@ -63,9 +63,7 @@ impl Namespace {
         self.inside(|| {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                tokio::time::timeout(TIMEOUT, work).await.unwrap()
-            })
+            runtime.block_on(async { tokio::time::timeout(TIMEOUT, work).await.unwrap() })
         })
     }
 }

@@ -242,13 +242,13 @@ fn run(story: &str, seconds: u32, script: &str) {
     assert!(ended.success(), "{story}: {ended}\n{said}");
 }
 
-#[root_test(alone, needs = frr)]
+#[root_test(needs = frr)]
 fn the_commands_of_the_page_on_lab_work() {
     run("lab", 400, &script("lab"));
 }
 
 /// The page on RoCE asks vtepd on a leaf of that fabric.
-#[root_test(alone, needs = frr)]
+#[root_test(needs = frr)]
 fn the_commands_of_the_pages_on_workloads_and_roce_work() {
     let on_leaf = "vtepctl() { lab exec leaf1 -- vtepctl \"$@\"; }\n";
     run("workloads", 400, &[&script("workloads"), on_leaf, &script("roce")].concat());
@@ -282,7 +282,7 @@ repetitions = { min = 2, max = 2, turn = 1 }
 "#;
 
 /// With an experiment that is as short as possible, the commands on its results work, too.
-#[root_test(alone, needs = frr)]
+#[root_test(needs = frr)]
 fn the_commands_of_the_page_on_experiments_work() {
     let small = format!(
         "cat > small.toml <<'END_OF_FILE'

@@ -29,7 +29,7 @@ pub(super) struct Change {
     /// The program.
     pub(super) program: String,
     /// What happened to it.
-    what: &'static str,
+    what: String,
 }
 
 impl Change {
@@ -102,8 +102,14 @@ impl Subjects {
         // That it does not answer follows from its end.
         if !changes.iter().any(Change::is_vtepd) {
             for (leaf, before) in &self.dataplanes {
-                if after.dataplanes.get(leaf) != Some(before) {
-                    changes.push(change(leaf, VTEPD, "has another datapath or configuration"));
+                let none = BTreeSet::new();
+                let now = after.dataplanes.get(leaf).unwrap_or(&none);
+                if now != before {
+                    let lost = before.difference(now).map(|line| format!(" -{line}"));
+                    let new = now.difference(before).map(|line| format!(" +{line}"));
+                    let lines: String = lost.chain(new).collect();
+                    let what = format!("has another datapath or configuration:{lines}");
+                    changes.push(change(leaf, VTEPD, &what));
                 }
             }
         }
@@ -111,8 +117,8 @@ impl Subjects {
     }
 }
 
-fn change(node: &str, program: &str, what: &'static str) -> Change {
-    Change { node: node.to_owned(), program: program.to_owned(), what }
+fn change(node: &str, program: &str, what: &str) -> Change {
+    Change { node: node.to_owned(), program: program.to_owned(), what: what.to_owned() }
 }
 
 #[cfg(test)]
@@ -142,7 +148,12 @@ mod tests {
         let again = subjects(Some(5), "offload");
         assert_eq!(told(&again), ["vtepd on leaf1 ended and was started again"]);
         let moved = subjects(Some(3), "kernel");
-        assert_eq!(told(&moved), ["vtepd on leaf1 has another datapath or configuration"]);
+        assert_eq!(
+            told(&moved),
+            ["vtepd on leaf1 has another datapath or configuration: \
+              -vtepd_vni_datapath{vni=\"10\",datapath=\"offload\"} 1 \
+              +vtepd_vni_datapath{vni=\"10\",datapath=\"kernel\"} 1"]
+        );
         let mut dead = before.clone();
         dead.processes.remove(&("spine1".to_owned(), "bgpd".to_owned()));
         assert_eq!(told(&dead), ["bgpd on spine1 ended"]);
