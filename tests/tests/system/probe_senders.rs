@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use root_test::root_test;
 use vtepd_tests::daemon::Metrics;
 use vtepd_tests::frames::{Tunnelled, inject};
-use vtepd_tests::lab::{ETH, LEAF, PEER, VNI, mac_of};
+use vtepd_tests::lab::{ETH, LEAF, PEER, mac_of};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Capture, Lab, Stop, Vtepd, meanwhile, wait_for};
 use wire::MacAddr;

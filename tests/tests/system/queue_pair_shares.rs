@@ -10,7 +10,7 @@ use crate::qp_pin::{CONFIGURATION, start, two_paths};
 use root_test::root_test;
 use test_frames::ROCE;
 use vtepd_tests::frames::Roce;
-use vtepd_tests::lab::{Host, VNI, sysctl};
+use vtepd_tests::lab::{Host, sysctl};
 use vtepd_tests::{Lab, Vtepd, meanwhile, wait_for};
 
 /// Queue pairs of the host that scans, and its frames per second.

@@ -1,12 +1,14 @@
 //! `lab plan`: which plan of training is fastest between data centres.
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use lab::owner::write_for_user;
 use lab::plan::{self, PlanFile, Settings};
 use planner::Evaluator;
 
 use crate::arguments::Output;
-use crate::output::{Outcome, note, print, print_json, write_for_user};
+use crate::output::{Outcome, note, print, print_json};
 use crate::plan_arguments::Plan;
 
 pub(super) fn run(arguments: &Plan, output: Output) -> Outcome {
@@ -21,13 +23,13 @@ pub(super) fn run(arguments: &Plan, output: Output) -> Outcome {
     let outcome = plan::plan(&file, &job, settings)?;
     let best = outcome.found.plans.first().ok_or("no plan was found")?;
     if let Some(path) = &arguments.traffic {
-        write_for_user(path, plan::traffic_file(path, &job, &best.plan)?.as_bytes())?;
+        write(path, &plan::traffic_file(path, &job, &best.plan)?)?;
         note(format_args!("traffic between the sites: {}", path.display()));
     }
     if let Some(path) = &arguments.report {
         let spans = Evaluator::new(&job).spans(&best.plan)?;
         let page = plan::page(&file, &job, &outcome, &spans);
-        write_for_user(path, page.as_bytes())?;
+        write(path, &page)?;
         note(format_args!("report: {}", path.display()));
     }
     if output == Output::Json {
@@ -38,4 +40,9 @@ pub(super) fn run(arguments: &Plan, output: Output) -> Outcome {
         print(plan::explanation(&job, &outcome))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    write_for_user(path, text.as_bytes())
+        .map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
