@@ -86,7 +86,7 @@ impl Bench<'_> {
     /// What has changed under test since the switch to the dataplane.
     fn changes(&self) -> Result<Vec<Change>, RunError> {
         let Some(before) = &self.subjects else { return Ok(Vec::new()) };
-        Ok(before.changes(&Subjects::of(self)?))
+        Ok(before.changes(&before.again(self)?))
     }
 
     /// Makes the fabric what it was, and says what had happened.

@@ -49,8 +49,18 @@ impl std::fmt::Display for Change {
 }
 
 impl Subjects {
-    /// Those of a fabric now. The dataplanes are those of vtepd, if it is to forward.
+    /// Those of a fabric now, with the dataplanes if vtepd is to forward.
     pub(super) fn of(bench: &Bench<'_>) -> Result<Self, RunError> {
+        let leaves = bench.leaves.iter().filter(|_| bench.has_vtepd()).cloned().collect();
+        Self::with(bench, leaves)
+    }
+
+    /// The same ones at a later time, whatever has become of them.
+    pub(super) fn again(&self, bench: &Bench<'_>) -> Result<Self, RunError> {
+        Self::with(bench, self.dataplanes.keys().cloned().collect())
+    }
+
+    fn with(bench: &Bench<'_>, leaves: Vec<String>) -> Result<Self, RunError> {
         let mut all = Self::default();
         for record in bench.fabric.processes()? {
             all.processes.insert((record.node, record.name), record.identity);
@@ -66,13 +76,12 @@ impl Subjects {
                 }
             }
         }
-        let leaves = bench.leaves.iter().filter(|_| bench.has_vtepd());
         for leaf in leaves {
-            let namespace = bench.deployed.namespace(leaf)?;
+            let namespace = bench.deployed.namespace(&leaf)?;
             let metrics = fabric::metrics::read(&namespace).unwrap_or_default();
             let is_told = |line: &&str| METRICS.iter().any(|metric| line.starts_with(metric));
             let lines = metrics.lines().filter(is_told).map(str::to_owned).collect();
-            all.dataplanes.insert(leaf.clone(), lines);
+            all.dataplanes.insert(leaf, lines);
         }
         Ok(all)
     }
