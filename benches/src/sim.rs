@@ -9,6 +9,9 @@ use sim::reference::{rows, scenario, spraying};
 
 use crate::table::{Better, Figure, Row};
 
+/// Packets of a kind.
+type Count = fn(&Outcome) -> f64;
+
 /// PRIME-like and others on known paths, which the reference does not have.
 const OWN: [&str; 6] = [
     "known-oblivious-16",
@@ -38,7 +41,7 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
             let unit = "last sprayed flow, µs";
             all.push(beside(&row.case, &row.scheme, unit, &outcomes, last_sprayed, theirs));
         }
-        let counts: [(&str, f64, fn(&Outcome) -> f64); 3] = [
+        let counts: [(&str, f64, Count); 3] = [
             ("resent", row.retransmitted, |outcome| outcome.retransmitted as f64),
             ("ACKs", row.acks, |outcome| outcome.acks as f64),
             ("NACKs", row.nacks, |outcome| outcome.nacks as f64),

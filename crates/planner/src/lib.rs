@@ -6,7 +6,7 @@
 //! - [`order`], [`timeline`]: the order of operations, and list scheduling
 //! - [`collective`]: bytes and times of collective operations
 //! - [`iteration`]: the time of a plan and its parts, with [`memory`]
-//! - [`search`]: the fastest plans; [`traffic`]: what they send between sites
+//! - [`mod@search`]: the fastest plans; [`traffic`]: what they send between sites
 //!
 //! `docs/design/planner.md` has the formulas and their sources.
 

@@ -6,9 +6,9 @@
 //! - [`scenario`]: what a run needs; [`run`]; [`outcome`]: what it gives
 //! - [`topology`]: hosts, switches and links; [`traffic`]: flows; [`matrix`]: htsim's files of them
 //! - `calendar`, `engine`: events; `port`: queues, ECN and trimming; `routes`: next hops
-//! - [`reference`]: cases that another simulator ran, and its figures
+//! - [`mod@reference`]: cases that another simulator ran, and its figures
 //! - `sender`, `receiver`: the transport; [`nscc`]: its window
-//! - [`file`]: the file of a simulation
+//! - [`mod@file`]: the file of a simulation
 //! - [`result`]: the line of a run in a file of results
 //! - [`time`]: picoseconds and rates
 

@@ -57,15 +57,14 @@ fn read(path: &Path) -> Result<String, String> {
 
 fn error(from: &str, to: &str) -> String {
     assert!(FILE.contains(from), "{from}");
-    let error = match cases(Path::new("x.toml"), &FILE.replacen(from, to, 1)) {
+    match cases(Path::new("x.toml"), &FILE.replacen(from, to, 1)) {
         Err(error) => error.to_string(),
         Ok(cases) => cases
             .iter()
             .flat_map(|case| case.file.variants.iter().map(|variant| (&case.file, variant)))
             .find_map(|(file, variant)| file.scenario(variant, 1, &read).err())
             .expect("an error"),
-    };
-    error
+    }
 }
 
 #[test]

@@ -138,7 +138,7 @@ mod tests {
                 bitmap.feedback(0, Entropy(path), signal);
                 for _ in 0..packets {
                     let path = bitmap.next(0, &mut random);
-                    let clean = bitmap.penalties.iter().any(|penalty| *penalty == 0);
+                    let clean = bitmap.penalties.contains(&0);
                     prop_assert!(!clean || bitmap.penalty(path) == 0);
                     let penalised =
                         bitmap.penalties.iter().filter(|penalty| **penalty > 0).count();
