@@ -2,6 +2,7 @@
 
 pub mod balance;
 mod draw;
+mod emulation;
 mod file;
 mod report;
 
@@ -38,6 +39,11 @@ pub enum PlanError {
     /// A plan cannot be run.
     #[error(transparent)]
     Plan(#[from] Infeasible),
+    /// Hosts of the lab cannot do it.
+    #[error(
+        "{0} cannot be emulated, only 1f1b across sites, and ddp or hsdp: give [search]          schedule = [\"1f1b\"] with boundary = [\"pipeline\"], or boundary = [\"data\"]"
+    )]
+    Emulation(String),
     /// The baseline cannot be run.
     #[error("the baseline cannot be run")]
     Baseline(#[source] Infeasible),
@@ -147,7 +153,8 @@ fn alternatives(job: &Job, space: &Space, threads: usize) -> Vec<Alternative> {
     .collect()
 }
 
-/// The text of a traffic file: JSON, or a connection matrix for a name that ends in `.cm`.
+/// The text of a traffic file: JSON, a connection matrix for a name that ends in `.cm`, or the
+/// `[workload]` of an experiment file for one that ends in `.toml`.
 ///
 /// # Errors
 /// [`PlanError`].
@@ -155,6 +162,9 @@ pub fn traffic_file(path: &Path, job: &Job, plan: &Plan) -> Result<String, PlanE
     let flows = traffic::flows(job, plan)?;
     if path.extension().is_some_and(|end| end == "cm") {
         return Ok(traffic::connection_matrix(job, &flows));
+    }
+    if path.extension().is_some_and(|end| end == "toml") {
+        return emulation::workload(job, plan, &flows);
     }
     let text = serde_json::to_string_pretty(&flows);
     text.map_err(|source| PlanError::Io { path: path.to_owned(), source: source.into() })

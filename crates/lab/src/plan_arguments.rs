@@ -14,7 +14,8 @@ pub(crate) struct Plan {
     /// Explain the fastest plan, and show the fastest of each placement and sharding
     #[arg(long)]
     pub(crate) explain: bool,
-    /// Write what the fastest plan sends between sites: JSON, or for simulators FILE.cm
+    /// Write what the fastest plan sends between sites: JSON, for simulators FILE.cm, or for lab run
+    /// FILE.toml
     #[arg(long, value_name = "FILE")]
     pub(crate) traffic: Option<PathBuf>,
     /// Take the balance of paths from the results of lab run in this directory

@@ -7,12 +7,14 @@
 
 mod gate;
 mod job;
+mod pipeline;
 mod rank;
 mod report;
 mod run;
 mod schedule;
 
 pub use job::{Compute, Dealing, Host, Job, JobError, Workload};
+pub use pipeline::Pipeline;
 pub use report::{Iteration, Latencies};
 pub use run::{WorkloadError, run};
-pub use schedule::{Collective, Schedule, ScheduleError, Transfer};
+pub use schedule::{Collective, Computation, Schedule, ScheduleError, Transfer};

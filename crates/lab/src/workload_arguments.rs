@@ -123,6 +123,15 @@ pub(crate) struct Workload {
     /// Time that ranks compute in each iteration: 5ms, 5ms..10ms (uniform) or ~5ms (exponential)
     #[arg(long, value_parser = compute, default_value = "0s")]
     pub(crate) compute: Compute,
+    /// Micro-batches of a pipeline
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub(crate) micro_batches: u32,
+    /// Time of the forward pass of a micro-batch through a stage
+    #[arg(long, value_name = "TIME", value_parser = seconds, default_value = "10ms")]
+    pub(crate) forward: f64,
+    /// Time of its backward pass
+    #[arg(long, value_name = "TIME", value_parser = seconds, default_value = "20ms")]
+    pub(crate) backward: f64,
     /// Skew of an AllToAll: exponent of Zipf's law
     #[arg(long, default_value_t = 0.0)]
     pub(crate) skew: f64,

@@ -127,3 +127,15 @@ fn errors_say_what_to_do() {
     let error = cases(Path::new("x.toml"), "name = 3").unwrap_err();
     assert!(matches!(error, FileError::Toml { .. }) && error.to_string().contains("line 1"));
 }
+
+#[test]
+fn the_shipped_file_can_be_used() {
+    let text = include_str!("../../../deploy/simulations/spraying.toml");
+    let all = cases(Path::new("spraying.toml"), text).unwrap();
+    assert!(all.len() > 1);
+    for case in &all {
+        for variant in &case.file.variants {
+            case.file.scenario(variant, 1, &read).unwrap();
+        }
+    }
+}

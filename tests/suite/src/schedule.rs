@@ -14,7 +14,8 @@ use crate::Error;
 use crate::job::Job;
 use crate::outcome::Outcome;
 
-/// How many jobs run at once: most wait for daemons or the kernel, and a fabric takes about a GiB.
+/// How many jobs run at once: most wait for daemons or the kernel, so that six on two cores leave a
+/// third of the time idle. A fabric takes about a GiB.
 pub(crate) fn at_once() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -22,7 +23,7 @@ pub(crate) fn at_once() -> usize {
         let kibibytes = line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?;
         kibibytes.parse::<usize>().ok()
     });
-    (3 * cores).min(available.map_or(2, |kibibytes| kibibytes >> 20)).max(1)
+    (4 * cores).min(available.map_or(2, |kibibytes| kibibytes >> 20)).max(1)
 }
 
 /// Ends the running processes when this one is told to end.

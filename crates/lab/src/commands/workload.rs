@@ -5,7 +5,7 @@ use std::io;
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use lab::workload::{Host, Iteration, Job, Workload, run as run_jobs};
+use lab::workload::{Host, Iteration, Job, Pipeline, Workload, run as run_jobs};
 
 use super::open::open;
 use crate::arguments::Output;
@@ -100,6 +100,11 @@ fn jobs(arguments: &Arguments) -> Result<Vec<Job>, Box<dyn Error>> {
         iterations: arguments.iterations,
         warm_up: arguments.warm_up,
         compute: arguments.compute,
+        pipeline: Pipeline {
+            micro_batches: arguments.micro_batches,
+            forward: arguments.forward,
+            backward: arguments.backward,
+        },
         skew: arguments.skew,
         seed: arguments.transport.seed,
         limit: arguments.limit,

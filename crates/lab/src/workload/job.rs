@@ -6,6 +6,7 @@ use roce::{LENGTH_MAX, Settings, SourcePort};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::pipeline::Pipeline;
 use super::schedule::{Collective, Schedule, ScheduleError};
 use crate::random::{Random, SEED};
 
@@ -86,7 +87,7 @@ impl Compute {
 pub struct Workload {
     /// The collective operation.
     pub collective: Collective,
-    /// Bytes of a rank's buffer.
+    /// Bytes of a rank's buffer. Of a pipeline: of an activation of one micro-batch.
     #[schemars(range(min = 1, max = 1_099_511_627_776_u64))]
     pub bytes: u64,
     /// Maximum bytes of a message.
@@ -107,6 +108,8 @@ pub struct Workload {
     pub warm_up: u32,
     /// Time that ranks compute in each iteration.
     pub compute: Compute,
+    /// What the stages of a pipeline compute, in addition.
+    pub pipeline: Pipeline,
     /// Skew of an AllToAll: the exponent of Zipf's law for the destinations' shares. 0 for none.
     #[schemars(range(min = 0, max = 10))]
     pub skew: f64,
@@ -134,6 +137,7 @@ impl Default for Workload {
             iterations: 10,
             warm_up: 1,
             compute: Compute::None,
+            pipeline: Pipeline::default(),
             skew: 0.0,
             seed: SEED,
             limit: 300.0,
@@ -206,10 +210,17 @@ impl Job {
             Compute::Exponential { mean } => mean,
         };
         range("compute", compute, (0.0..1e6).contains(&compute), "seconds from 0, min before max")?;
+        let Pipeline { micro_batches, forward, backward } = self.workload.pipeline;
+        let fits = (1..=65536).contains(&micro_batches);
+        range("pipeline.micro-batches", micro_batches.into(), fits, "1 to 65536")?;
+        for (name, seconds) in [("pipeline.forward", forward), ("pipeline.backward", backward)] {
+            range(name, seconds, (0.0..1e6).contains(&seconds), "seconds from 0")?;
+        }
         self.workload.transport.check()?;
         let sites: Vec<u32> = self.hosts.iter().map(|host| host.site).collect();
         let extra = (skew, self.workload.seed);
-        Ok(self.workload.collective.schedule(self.hosts.len(), bytes, &sites, extra)?)
+        let (collective, stages) = (self.workload.collective, self.workload.pipeline);
+        Ok(collective.schedule(self.hosts.len(), bytes, &sites, extra, stages)?)
     }
 
     /// The time that the schedule needs at the roofline's rate, in nanoseconds, with the headers

@@ -10,7 +10,7 @@ use super::gate::Gate;
 use super::job::{Dealing, Job};
 use super::report::RankResult;
 use super::run::WorkloadError;
-use super::schedule::Transfer;
+use super::schedule::{Computation, Schedule, Transfer};
 use crate::endpoint::Nic;
 
 /// How often a rank looks whether it should stop.
@@ -30,15 +30,34 @@ pub(super) struct Step {
     pub(super) sends: Vec<Transfer>,
     /// How many bytes it receives.
     pub(super) receives: u64,
+    /// The step whose bytes must have arrived before it begins.
+    after: Option<usize>,
+    /// How long it computes before it sends.
+    compute: Duration,
 }
 
 impl Step {
-    /// What `rank` does in a step.
-    pub(super) fn of(rank: usize, transfers: &[Transfer]) -> Self {
+    /// What `rank` does in all steps.
+    pub(super) fn all(rank: usize, schedule: &Schedule) -> Vec<Self> {
+        let step = |(number, transfers): (usize, &Vec<Transfer>)| {
+            let (after, compute) = match schedule.operations.get(number) {
+                None => (number.checked_sub(1), Duration::ZERO),
+                Some(Computation { rank: own, after, compute }) if *own == rank => {
+                    (*after, *compute)
+                }
+                Some(_) => (None, Duration::ZERO),
+            };
+            Self { after, compute, ..Self::of(rank, transfers) }
+        };
+        schedule.steps.iter().enumerate().map(step).collect()
+    }
+
+    fn of(rank: usize, transfers: &[Transfer]) -> Self {
         let received = transfers.iter().filter(|transfer| transfer.to == rank);
         Self {
             sends: transfers.iter().filter(|transfer| transfer.from == rank).cloned().collect(),
             receives: received.map(Transfer::length).sum(),
+            ..Self::default()
         }
     }
 }
@@ -64,6 +83,8 @@ struct State {
     pending: u64,
     /// When the rank has computed, as [`Nic::now`].
     computed: u64,
+    /// Whether the next step has begun to compute.
+    begun: bool,
     posted: Option<u64>,
 }
 
@@ -105,7 +126,6 @@ impl Rank<'_> {
     fn iterate(&mut self, iteration: u32) -> Result<Option<RankResult>, WorkloadError> {
         let workload = &self.job.workload;
         let compute = workload.compute.draw(workload.seed, self.rank, iteration);
-        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // Times in results count from the common start.
         let start = self.nic.now().saturating_sub(nanoseconds(self.gate.since_start()));
         let limit = start.saturating_add((workload.limit * 1e9) as u64);
@@ -116,6 +136,7 @@ impl Rank<'_> {
             received: vec![0; self.steps.len()],
             pending: 0,
             computed,
+            begun: false,
             posted: None,
         };
         let before = (self.nic.endpoint.counters(), self.nic.slept(), self.nic.overruns()?);
@@ -141,7 +162,9 @@ impl Rank<'_> {
         let since = |time: u64| time.saturating_sub(start);
         Ok(Some(RankResult {
             rank: self.rank,
-            compute: nanoseconds(compute),
+            compute: nanoseconds(
+                compute + self.steps.iter().map(|step| step.compute).sum::<Duration>(),
+            ),
             posted: since(state.posted.unwrap_or(ended)),
             ended: since(ended),
             received: state.received.iter().sum(),
@@ -171,22 +194,27 @@ impl Rank<'_> {
                 }
             }
         }
-        if self.nic.now() < state.computed {
-            return Ok(false);
-        }
-        while state.step < self.steps.len() && self.arrived(state, state.step) {
-            state.posted.get_or_insert(self.nic.now());
+        while let Some(step) = self.steps.get(state.step) {
+            let now = self.nic.now();
+            if now < state.computed || !step.after.is_none_or(|after| self.arrived(state, after)) {
+                return Ok(false);
+            }
+            if !state.begun && step.compute > Duration::ZERO {
+                (state.begun, state.computed) =
+                    (true, now.saturating_add(nanoseconds(step.compute)));
+                return Ok(false);
+            }
+            state.posted.get_or_insert(now);
             self.post(state)?;
-            state.step += 1;
+            (state.begun, state.step) = (false, state.step + 1);
         }
-        let all = state.step == self.steps.len() && self.arrived(state, self.steps.len());
+        let all = (0..self.steps.len()).all(|step| self.arrived(state, step));
         Ok(all && state.pending == 0)
     }
 
-    /// Whether everything of the step before `step` has arrived.
+    /// Whether everything of a step has arrived.
     fn arrived(&self, state: &State, step: usize) -> bool {
-        let Some(before) = step.checked_sub(1) else { return true };
-        let (have, want) = (state.received.get(before), self.steps.get(before));
+        let (have, want) = (state.received.get(step), self.steps.get(step));
         have.zip(want).is_none_or(|(have, want)| *have >= want.receives)
     }
 
@@ -254,4 +282,8 @@ impl Rank<'_> {
             expected: self.steps.iter().map(|step| step.receives).sum(),
         }
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

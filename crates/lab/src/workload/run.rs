@@ -196,8 +196,7 @@ fn prepare(job: &Job, numbers: &mut Numbers) -> Result<(Schedule, Vec<RankParts>
         let open = || Nic::open(&host.interface, workload.transport.clone(), workload.seed);
         let nic = enter(host, open)?
             .map_err(|error| WorkloadError::Host { host: host.name.clone(), error })?;
-        let step = |step: &Vec<_>| Step::of(rank, step);
-        ranks.push((nic, HashMap::new(), schedule.steps.iter().map(step).collect()));
+        ranks.push((nic, HashMap::new(), Step::all(rank, &schedule)));
     }
     let mut links = BTreeSet::new();
     for transfer in schedule.steps.iter().flatten() {

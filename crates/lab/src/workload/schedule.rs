@@ -1,14 +1,16 @@
 //! Schedules of collective operations: who sends which bytes to whom in which step.
 //!
-//! A rank starts a step when everything that it receives in the step before has arrived. The
-//! algorithms are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective
+//! A rank starts a step when everything that it receives in the step before has arrived; the stages of
+//! a pipeline start each operation when its own input has arrived. The algorithms are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective
 //! Communication Operations in MPICH" (2005).
 
 use core::ops::Range;
+use core::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::pipeline::{self, Pipeline};
 use crate::random::Random;
 
 /// A collective operation.
@@ -35,6 +37,9 @@ pub enum Collective {
     ParameterServer,
     /// Each rank sends its buffer to one other rank, and receives from one.
     Permutation,
+    /// Each rank is a stage of a model, which computes micro-batches and sends activations to the
+    /// next rank, and gradients back. `bytes`: those of one activation.
+    Pipeline,
 }
 
 /// Bytes that a rank sends in a step.
@@ -57,8 +62,21 @@ pub struct Schedule {
     pub ranks: usize,
     /// The transfers of each step.
     pub steps: Vec<Vec<Transfer>>,
+    /// For a pipeline, the operation before each step's transfers. Otherwise empty.
+    pub operations: Vec<Computation>,
     /// Bus bandwidth divided by algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md).
     pub bus_factor: f64,
+}
+
+/// What a stage of a pipeline does before it sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Computation {
+    /// Who does it.
+    pub rank: usize,
+    /// The step whose bytes must have arrived.
+    pub after: Option<usize>,
+    /// How long it computes.
+    pub compute: Duration,
 }
 
 /// A collective cannot run on these ranks.
@@ -89,7 +107,8 @@ pub enum ScheduleError {
 impl Collective {
     /// The schedule for buffers of `bytes` bytes. `sites` is the site of each rank. `skew` and
     /// `seed` choose the shares of an AllToAll (destination ranks have weights 1, 1/2^skew, 1/3^skew
-    /// and so on, in an order that the seed draws) and the pairs of a permutation.
+    /// and so on, in an order that the seed draws) and the pairs of a permutation. `stages`: what the
+    /// stages of a pipeline compute.
     ///
     /// # Errors
     /// [`ScheduleError`] if the ranks do not fit the algorithm.
@@ -99,6 +118,7 @@ impl Collective {
         bytes: u64,
         sites: &[u32],
         (skew, seed): (f64, u64),
+        stages: Pipeline,
     ) -> Result<Schedule, ScheduleError> {
         if ranks < 2 {
             return Err(ScheduleError::TooFew(ranks));
@@ -126,8 +146,9 @@ impl Collective {
             Self::AllToAll => (all_to_all(ranks, bytes, skew, seed), (n - 1.0) / n),
             Self::ParameterServer => (parameter_server(ranks, bytes), 2.0 * (n - 1.0)),
             Self::Permutation => (permutation(ranks, bytes, seed), 1.0),
+            Self::Pipeline => return Ok(pipeline::schedule(ranks, bytes, stages)),
         };
-        Ok(Schedule { ranks, steps, bus_factor })
+        Ok(Schedule { ranks, steps, operations: Vec::new(), bus_factor })
     }
 }
 
@@ -143,7 +164,11 @@ impl Schedule {
             let of_rank = |rank| u64::max(sum(|t| t.from, rank), sum(|t| t.to, rank));
             (0..self.ranks).map(of_rank).max().unwrap_or_default()
         };
-        self.steps.iter().map(busiest).sum()
+        match self.operations.is_empty() {
+            true => self.steps.iter().map(busiest).sum(),
+            // Stages do not wait for each other's steps.
+            false => busiest(&self.steps.concat()),
+        }
     }
 
     /// All bytes that are sent.
@@ -314,182 +339,4 @@ fn shuffled(count: usize, seed: u64) -> Vec<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    /// For each rank and each aligned word of the buffer, whose contributions its value has: a
-    /// count for each rank.
-    struct Simulation {
-        buffers: Vec<Vec<Vec<u32>>>,
-    }
-
-    const WORDS: usize = 64;
-    const BYTES: u64 = WORDS as u64 * 8;
-
-    impl Simulation {
-        fn run(schedule: &Schedule) -> Self {
-            let own = |rank: usize| {
-                vec![(0..schedule.ranks).map(|other| u32::from(other == rank)).collect(); WORDS]
-            };
-            let mut buffers: Vec<Vec<Vec<u32>>> = (0..schedule.ranks).map(own).collect();
-            for step in &schedule.steps {
-                let before = buffers.clone();
-                for transfer in step {
-                    assert_ne!(transfer.from, transfer.to);
-                    assert!(transfer.length() > 0 && transfer.bytes.end <= BYTES);
-                    assert_eq!(transfer.bytes.start % 8, 0);
-                    for word in transfer.bytes.start / 8..transfer.bytes.end.div_ceil(8) {
-                        let word = word as usize;
-                        let sent = before[transfer.from][word].clone();
-                        let place = &mut buffers[transfer.to][word];
-                        if transfer.reduce {
-                            place.iter_mut().zip(sent).for_each(|(own, other)| *own += other);
-                        } else {
-                            *place = sent;
-                        }
-                    }
-                }
-            }
-            Self { buffers }
-        }
-    }
-
-    fn schedule(collective: Collective, ranks: usize) -> Schedule {
-        let half = (0..ranks as u32).map(|rank| rank % 2).collect::<Vec<_>>();
-        collective.schedule(ranks, BYTES, &half, (0.0, 1)).unwrap()
-    }
-
-    #[test]
-    fn an_all_reduce_adds_every_rank_once_everywhere() {
-        for (collective, ranks) in [
-            (Collective::AllReduceRing, vec![2, 3, 4, 5, 7, 8]),
-            (Collective::AllReduceHalvingDoubling, vec![2, 4, 8, 16]),
-            (Collective::AllReduceHierarchical, vec![2, 4, 6, 8]),
-            (Collective::ParameterServer, vec![2, 5]),
-        ] {
-            for ranks in ranks {
-                let schedule = schedule(collective, ranks);
-                let found = Simulation::run(&schedule).buffers;
-                assert!(
-                    found.iter().flatten().all(|word| *word == vec![1; ranks]),
-                    "{collective:?} of {ranks}: {found:?}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn each_rank_sends_what_the_literature_says() {
-        for ranks in [2, 4, 8] {
-            let n = ranks as u64;
-            for collective in [
-                Collective::AllReduceRing,
-                Collective::AllReduceHalvingDoubling,
-                Collective::AllReduceHierarchical,
-            ] {
-                let schedule = schedule(collective, ranks);
-                assert_eq!(schedule.total_bytes(), 2 * (n - 1) * BYTES, "{collective:?}");
-            }
-            let ring = schedule(Collective::AllReduceRing, ranks);
-            assert_eq!(ring.steps.len(), 2 * (ranks - 1));
-            assert_eq!(ring.critical_bytes(), 2 * (n - 1) * BYTES / n);
-            let halving = schedule(Collective::AllReduceHalvingDoubling, ranks);
-            assert_eq!(halving.steps.len(), 2 * ranks.ilog2() as usize);
-            assert_eq!(halving.critical_bytes(), 2 * (n - 1) * BYTES / n);
-            let server = schedule(Collective::ParameterServer, ranks);
-            assert_eq!(server.critical_bytes(), 2 * (n - 1) * BYTES);
-        }
-    }
-
-    #[test]
-    fn reduce_scatter_and_all_gather_leave_each_part_at_its_place() {
-        for ranks in [2, 3, 4, 7] {
-            let found = Simulation::run(&schedule(Collective::ReduceScatter, ranks)).buffers;
-            for (rank, buffer) in found.iter().enumerate() {
-                let own = part(&(0..BYTES), rank, ranks);
-                for word in own.start / 8..own.end / 8 {
-                    assert_eq!(buffer[word as usize], vec![1; ranks], "{ranks} {rank}");
-                }
-            }
-            let found = Simulation::run(&schedule(Collective::AllGather, ranks)).buffers;
-            for buffer in &found {
-                for owner in 0..ranks {
-                    let range = part(&(0..BYTES), owner, ranks);
-                    for word in range.start / 8..range.end / 8 {
-                        let value = &buffer[word as usize];
-                        assert!(
-                            value
-                                .iter()
-                                .enumerate()
-                                .all(|(rank, count)| { *count == u32::from(rank == owner) })
-                        );
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn an_all_to_all_divides_each_buffer_by_weight() {
-        for (skew, first) in [(0.0, 0.25), (1.0, 0.48)] {
-            let schedule = Collective::AllToAll.schedule(4, 1 << 20, &[], (skew, 5)).unwrap();
-            let mut shares = BTreeMap::<usize, u64>::new();
-            for transfer in &schedule.steps[0] {
-                let share = shares.entry(transfer.to).or_default();
-                assert!(*share == 0 || share.abs_diff(transfer.length()) < 16);
-                *share = transfer.length();
-            }
-            assert_eq!(schedule.steps[0].len(), 12);
-            let total: u64 = shares.values().sum();
-            assert!((1 << 20) - total <= 16, "{total}");
-            let most = *shares.values().max().unwrap() as f64 / f64::from(1 << 20);
-            assert!((most - first).abs() < 0.001, "{most}");
-        }
-    }
-
-    #[test]
-    fn a_permutation_gives_each_rank_one_sender() {
-        let schedule = |seed| Collective::Permutation.schedule(9, 8, &[], (0.0, seed)).unwrap();
-        for seed in 0..20 {
-            let step = &schedule(seed).steps[0];
-            let mut receivers: Vec<_> = step.iter().map(|transfer| transfer.to).collect();
-            receivers.sort_unstable();
-            assert_eq!(receivers, (0..9).collect::<Vec<_>>());
-            assert!(step.iter().all(|transfer| transfer.from != transfer.to));
-            assert_eq!(schedule(seed), schedule(seed));
-        }
-        assert_ne!(schedule(1), schedule(2));
-    }
-
-    #[test]
-    fn parts_cover_everything_also_of_small_buffers() {
-        for bytes in [0, 1, 7, 8, 100, 1000] {
-            for count in 1..10 {
-                let mut next = 0;
-                for index in 0..count {
-                    let part = part(&(0..bytes), index, count);
-                    assert_eq!(part.start, next);
-                    next = part.end;
-                }
-                assert_eq!(next, bytes);
-            }
-        }
-        let small = Collective::AllReduceRing.schedule(4, 3, &[], (0.0, 0)).unwrap();
-        assert_eq!(small.total_bytes(), 18);
-    }
-
-    #[test]
-    fn ranks_that_do_not_fit_are_refused() {
-        let refused = |collective: Collective, ranks, sites: &[u32]| {
-            collective.schedule(ranks, 8, sites, (0.0, 0)).unwrap_err().to_string()
-        };
-        assert!(refused(Collective::AllGather, 1, &[]).contains("at least 2 hosts"));
-        let odd = refused(Collective::AllReduceHalvingDoubling, 6, &[]);
-        assert!(odd.contains("a power of two, not 6"));
-        for sites in [&[][..], &[1, 1, 1, 1], &[1, 2, 2, 2], &[1, 2]] {
-            assert!(refused(Collective::AllReduceHierarchical, 4, sites).contains("site"));
-        }
-    }
-}
+mod tests;

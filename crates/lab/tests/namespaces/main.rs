@@ -5,6 +5,7 @@
 mod command_line;
 mod fabric;
 mod names;
+mod planned;
 mod roce;
 mod super_frames;
 mod wan;

@@ -33,7 +33,7 @@ enum Use {
 }
 
 /// The examples of each page, by their first lines.
-const PAGES: [(&str, &[(&str, Use)]); 9] = [
+const PAGES: [(&str, &[(&str, Use)]); 11] = [
     (
         "containerlab",
         &[
@@ -82,6 +82,14 @@ const PAGES: [(&str, &[(&str, Use)]); 9] = [
     ),
     ("operations", &[("VTEP 10.0.1.1", Output), ("ip netns exec leaf1 curl", Run)]),
     (
+        "planner",
+        &[
+            ("name = \"gpt3-two-sites\"", File("gpt3.toml", "lab plan gpt3.toml --top 1")),
+            ("lab plan deploy/plans/gpt3", Run),
+            ("lab plan deploy/plans/placement", Run),
+        ],
+    ),
+    (
         "policies",
         &[
             ("[entropy]", File("vtepd.toml", "serve vtepd.toml")),
@@ -102,6 +110,16 @@ const PAGES: [(&str, &[(&str, Use)]); 9] = [
             ("ib_write_bw", Test("tests/tests/system/soft_roce.rs")),
             ("export UCX_TLS", Needs("UCX")),
             ("vtepctl explain", Run),
+        ],
+    ),
+    (
+        "simulation",
+        &[
+            // It simulates for minutes.
+            ("lab sim deploy", Test("crates/sim/tests/file.rs")),
+            ("lab: spraying", Output),
+            ("name = \"example\"", File("example.toml", "lab sim example.toml --out results")),
+            ("lab sim FILE --shard", Test("crates/lab/tests/simulation.rs")),
         ],
     ),
     ("standalone", &[("ip netns add peer", Run), ("kill %1", Run)]),
@@ -247,8 +265,9 @@ fn the_commands_of_the_page_on_lab_work() {
     run("lab", 400, &script("lab"));
 }
 
-/// The page on RoCE asks vtepd on a leaf of that fabric.
-#[root_test(needs = frr)]
+/// Alone: connections that get no answer for too long fail. The page on RoCE asks vtepd on a leaf of
+/// that fabric.
+#[root_test(alone, needs = frr)]
 fn the_commands_of_the_pages_on_workloads_and_roce_work() {
     let on_leaf = "vtepctl() { lab exec leaf1 -- vtepctl \"$@\"; }\n";
     run("workloads", 400, &[&script("workloads"), on_leaf, &script("roce")].concat());
@@ -257,6 +276,11 @@ fn the_commands_of_the_pages_on_workloads_and_roce_work() {
 #[root_test(needs = frr)]
 fn the_commands_of_the_page_on_containerlab_work_without_it() {
     run("containerlab", 200, &script("containerlab"));
+}
+
+#[root_test]
+fn the_commands_of_the_pages_on_plans_and_simulations_work() {
+    run("planner", 300, &[script("planner"), script("simulation")].concat());
 }
 
 #[root_test]

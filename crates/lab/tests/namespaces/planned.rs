@@ -1,0 +1,100 @@
+//! A plan that is run over a circuit takes as long as `lab plan` says.
+
+use std::path::Path;
+use std::time::Duration;
+
+use lab::plan::{PlanFile, Settings, plan, traffic_file};
+use lab::wan::Impairment;
+use lab::workload::{Job, Workload};
+use root_test::root_test;
+use serde::Deserialize;
+
+use super::workload::{Sites, results};
+
+/// A model of 6.8 million parameters on two machines, whose circuit takes longer than they compute.
+const JOB: &str = r#"
+name = "emulated"
+title = "Two hosts and a circuit"
+batch = 8
+overlap = false
+
+[machine]
+description = "a host of lab"
+gpus = 1
+operations = 1e12
+memory = 1e12
+reserved = 0.0
+memory-rate = 1e12
+node-link = 1e12
+network-link = 1e12
+[machine.efficiency]
+products = 0.5
+memory = 1.0
+node-link = 1.0
+network-link = 1.0
+layer-overhead = 0.0
+interference = 0.0
+
+[model]
+layers = 2
+hidden = 512
+heads = 8
+vocabulary = 1024
+sequence = 1024
+
+[sites]
+gpus = [1, 1]
+bandwidth = "100mbit"
+latency = "5ms"
+paths = 1
+
+[search]
+tensor = [1]
+micro-batch = [1]
+schedule = ["1f1b"]
+exchange = "background"
+sharding = ["ddp"]
+recompute = ["none"]
+technology = [{ policy = "spray", queue-pairs = 4 }]
+"#;
+
+#[derive(Deserialize)]
+struct Emulation {
+    workload: Workload,
+}
+
+#[root_test(alone)]
+fn an_iteration_takes_as_long_as_planned() {
+    let sites = Sites::new("plan");
+    let circuit = Impairment {
+        delay: Duration::from_millis(5),
+        jitter: Duration::ZERO,
+        loss: 0.0,
+        rate: Some(100_000_000),
+        queue: 8 << 20,
+        ecn: None,
+    };
+    for (boundary, stages) in [("pipeline", 2), ("data", 1)] {
+        let text = format!("{JOB}boundary = [\"{boundary}\"]\npipeline = [{stages}]\n");
+        let (file, job) = PlanFile::parse(Path::new("job.toml"), &text).unwrap();
+        let settings = Settings { top: 1, threads: 1, explain: false, sweep: false };
+        let best = plan(&file, &job, settings).unwrap().found.plans.remove(0);
+        let text = traffic_file(Path::new("run.toml"), &job, &best.plan).unwrap();
+        let Emulation { workload } = toml::from_str(&text).unwrap();
+        let workload = Workload { iterations: 3, ..workload };
+        // A host at each end of the circuit.
+        let mut run = sites.job(workload);
+        let all = std::mem::take(&mut run.hosts).into_iter();
+        let hosts = all.filter(|host| ["host0", "host2"].contains(&&*host.name)).collect();
+        let run = Job { hosts, ..run };
+        let (results, outcome) = sites.with_circuit(circuit, || results(&[run]));
+        outcome.unwrap();
+        let mut times: Vec<u64> =
+            results.iter().filter(|one| !one.warm_up).map(|one| one.nanoseconds).collect();
+        times.sort_unstable();
+        let (measured, predicted) = (times[1] as f64 / 1e9, best.iteration.seconds);
+        println!("{boundary}-out: predicted {predicted:.3} s, measured {measured:.3} s\n{text}");
+        assert!(best.iteration.across > 0.5 * predicted, "the circuit is the limit");
+        assert!((measured / predicted - 1.0).abs() < 0.1, "{measured} s, not {predicted} s");
+    }
+}
