@@ -12,6 +12,12 @@ use super::PlanError;
 
 /// The largest message that hosts send at once, as most programs do.
 const MESSAGE: u64 = 1 << 20;
+/// The smallest window of a queue pair, in bytes.
+const WINDOW: f64 = 65536.0;
+/// The window of all queue pairs, in multiples of what fills the link.
+const WINDOWS: f64 = 32.0;
+/// What a retransmission timer needs beside round trips and queues, in nanoseconds.
+const TIMEOUT: u64 = 67_108_864;
 
 /// The tables `[workload]` of an experiment file that sends between sites what the plan does.
 ///
@@ -42,6 +48,7 @@ pub(super) fn workload(job: &Job, plan: &Plan, flows: &[Flow]) -> Result<String,
                 text,
                 "# Hosts: one for each of the {} stages, in their order.\n\
                  [workload]\ncollective = \"pipeline\"\nbytes = {bytes}\nmessage = {}\n\
+                 # A message goes before those that are sent later.\ndealing = \"split\"\n\
                  compute = {{ distribution = \"fixed\", seconds = {:.6} }}\n\
                  [workload.pipeline]\nmicro-batches = {micro_batches}\n\
                  forward = {:.6}\nbackward = {:.6}\n",
@@ -69,6 +76,20 @@ pub(super) fn workload(job: &Job, plan: &Plan, flows: &[Flow]) -> Result<String,
         }
         _ => return Err(PlanError::Emulation(plan.to_string())),
     }
+    // Acknowledgements wait behind the data of the other direction. So that nobody waits for them,
+    // the window is much larger than what fills the link.
+    let link = &job.sites.link;
+    let round_trip = 2.0 * link.latency;
+    let window = WINDOWS * link.bandwidth * round_trip;
+    let queue_pairs = f64::from(plan.technology.queue_pairs.max(1));
+    let timeout = 4.0 * round_trip + 2.0 * window / link.bandwidth;
+    let _ = write!(
+        text,
+        "# The queue of the circuit must hold the window of all queue pairs, {window:.0} bytes.\n\
+         [workload.transport]\nwindow = {}\ntimeout = {}\n",
+        (window / queue_pairs).clamp(WINDOW, f64::from(1 << 30)) as u32,
+        TIMEOUT + (timeout * 1e9) as u64,
+    );
     Ok(text)
 }
 
