@@ -1,6 +1,7 @@
 //! The benchmarks, and their reports.
 
 pub mod micro;
+pub mod planner;
 pub mod plot;
 pub mod roce;
 pub mod scale;

@@ -77,6 +77,16 @@ enum Bench {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// The planner of `lab plan`: an evaluation of a plan, and a search.
+    #[command(after_help = "Example:\n  benches/run planner --json planner.json")]
+    Planner {
+        /// Every tenth plan.
+        #[arg(long)]
+        quick: bool,
+        /// Also write the figures to this file, and a drawing of them beside it.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// vtepd beside kernel VXLAN, and Open vSwitch and testpmd where they are installed, over veth
     /// links, in turns. Needs root, for network namespaces.
     #[command(after_help = "Example:\n  sudo benches/run system --quick")]
@@ -124,6 +134,9 @@ fn main() -> ExitCode {
             (vtepd_benches::roce::run(quick).map_err(Error::Bench), json)
         }
         Bench::Sim { quick, json } => (vtepd_benches::sim::run(quick).map_err(Error::Bench), json),
+        Bench::Planner { quick, json } => {
+            (vtepd_benches::planner::run(quick).map_err(Error::Bench), json)
+        }
         Bench::System { quick, rounds, part, datapath, json } => {
             let rounds = rounds.unwrap_or(if quick { 3 } else { 5 }).into();
             (vtepd_benches::system::run(quick, rounds, &part, datapath).map_err(Error::Bench), json)

@@ -4,6 +4,7 @@ pub mod balance;
 mod draw;
 mod emulation;
 mod file;
+mod measured;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use planner::{Evaluator, Infeasible, Iteration, Job, Space, search, traffic};
 use serde::Serialize;
 
 pub use file::{PlanFile, Sweep};
+pub use measured::Measured;
 pub use report::{explanation, page, table};
 
 /// The plan could not be made.
@@ -36,6 +38,9 @@ pub enum PlanError {
          dataplanes", .0.display()
     )]
     NoBalance(PathBuf),
+    /// The results have no iterations of a workload.
+    #[error("{} has no iterations: name the results of an experiment with [workload]", .0.display())]
+    NoIterations(PathBuf),
     /// A plan cannot be run.
     #[error(transparent)]
     Plan(#[from] Infeasible),
@@ -99,10 +104,12 @@ pub struct Outcome {
     pub alternatives: Vec<Alternative>,
     /// The sweep of the file.
     pub sweep: Vec<Point>,
+    /// What was measured of the fastest plan.
+    pub measured: Vec<Measured>,
 }
 
 /// Settings of the search.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// How many plans are named.
     pub top: usize,
@@ -112,14 +119,16 @@ pub struct Settings {
     pub explain: bool,
     /// Whether the sweep of the file is searched.
     pub sweep: bool,
+    /// Results of `lab run`, measured with the fastest plan.
+    pub measured: Option<PathBuf>,
 }
 
 /// Searches the plans of a job.
 ///
 /// # Errors
 /// [`PlanError`].
-pub fn plan(file: &PlanFile, job: &Job, settings: Settings) -> Result<Outcome, PlanError> {
-    let Settings { top, threads, explain, sweep } = settings;
+pub fn plan(file: &PlanFile, job: &Job, settings: &Settings) -> Result<Outcome, PlanError> {
+    let Settings { top, threads, explain, sweep, ref measured } = *settings;
     if let Some(unknown) = file.search.technology.iter().find(|one| job.wire(**one).is_none()) {
         return Err(Infeasible::Technology(*unknown).into());
     }
@@ -132,7 +141,11 @@ pub fn plan(file: &PlanFile, job: &Job, settings: Settings) -> Result<Outcome, P
     let alternatives = if explain { alternatives(job, &file.search, threads) } else { Vec::new() };
     let sweep = file.sweep.as_ref().filter(|_| sweep);
     let sweep = sweep.map(|sweep| sweep.points(job, &file.search, threads));
-    Ok(Outcome { found, baseline, alternatives, sweep: sweep.unwrap_or_default() })
+    let measured = match (measured, found.plans.first()) {
+        (Some(directory), Some(best)) => measured::read(directory, &best.plan)?,
+        _ => Vec::new(),
+    };
+    Ok(Outcome { found, baseline, alternatives, sweep: sweep.unwrap_or_default(), measured })
 }
 
 fn fastest(job: &Job, space: &Space, threads: usize) -> Option<Ranked> {

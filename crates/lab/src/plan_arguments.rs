@@ -21,6 +21,9 @@ pub(crate) struct Plan {
     /// Take the balance of paths from the results of lab run in this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) network: Option<PathBuf>,
+    /// Show what lab run has measured of the fastest plan, beside the prediction
+    #[arg(long, value_name = "DIR")]
+    pub(crate) measured: Option<PathBuf>,
     /// Write a report with charts and the timeline of the fastest plan: one HTML file
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,

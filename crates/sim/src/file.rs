@@ -199,6 +199,16 @@ pub enum Traffic {
         /// The flows of a rank at a time.
         window: u32,
     },
+    /// Flows between random hosts, which begin at random times.
+    Random {
+        /// The distribution of their bytes: pairs of bytes and the share of flows with at most so
+        /// many.
+        sizes: Vec<(u64, f64)>,
+        /// The share of the hosts' rate that they need, above 0.
+        load: f64,
+        /// When the last one may begin.
+        until: Time,
+    },
     /// A traffic matrix of htsim.
     Matrix {
         /// The file, relative to this one. It is the same for all seeds.

@@ -12,6 +12,7 @@
 //! - [`result`]: the line of a run in a file of results
 //! - [`time`]: picoseconds and rates
 
+pub mod arrivals;
 mod calendar;
 mod engine;
 pub mod file;

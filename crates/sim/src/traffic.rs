@@ -37,7 +37,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    fn new(id: u32, (source, target): (u32, u32), bytes: u64) -> Self {
+    pub(crate) fn new(id: u32, (source, target): (u32, u32), bytes: u64) -> Self {
         let start = Start::At(0);
         Self { id, source, target, bytes, start, fires: None, ordered: false, job: 0 }
     }

@@ -139,3 +139,28 @@ fn the_shipped_file_can_be_used() {
         }
     }
 }
+
+#[test]
+fn sizes_come_from_a_distribution() {
+    let random =
+        "kind = \"random\"\nsizes = [[1000, 0.5], [100_000, 1.0]]\nload = 0.5\nuntil = \"1ms\"\n";
+    let with = |random: &str| FILE.replacen("kind = \"permutation\"\nbytes = 100_000\n", random, 1);
+    let sweep = "\"traffic.0.bytes\" = [100_000, 200_000]\n";
+    let text = with(random).replacen(sweep, "", 1);
+    let all = cases(Path::new("x.toml"), &text).unwrap();
+    let file = &all[0].file;
+    let scenario = file.scenario(&file.variants[0], 1, &read).unwrap();
+    // 8 hosts with 100 Gbit/s, half used: 50 MB in a millisecond, of 25,750 bytes in the mean.
+    let number = scenario.flows.iter().filter(|flow| flow.job == 0).count();
+    assert!((1700..2200).contains(&number), "{number}");
+    for (from, to, says) in [
+        ("load = 0.5", "load = 0.0", "above 0"),
+        ("1.0]]", "0.9]]", "1 at the end"),
+        ("until = \"1ms\"", "until = \"60s\"", "too many"),
+    ] {
+        let all = cases(Path::new("x.toml"), &text.replacen(from, to, 1)).unwrap();
+        let file = &all[0].file;
+        let error = file.scenario(&file.variants[0], 1, &read).map(drop).unwrap_err();
+        assert!(error.contains(says), "{to}: {error}");
+    }
+}

@@ -2,7 +2,7 @@
 //! interface of the same name appears later, the port is opened again.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use control::{Event, Journal};
 use netlink::Requests;
@@ -11,15 +11,16 @@ use crate::handle::Handle;
 use crate::link_watch::LinkWatch;
 use crate::standalone::Standalone;
 
-/// How often interfaces are checked if the kernel's notifications cannot be used.
+/// How often interfaces are checked if the kernel's notifications cannot be used, and how often a port
+/// is opened again that could not be: `ip tuntap add` holds a new TAP for a moment.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The state of one port.
 struct Known {
     /// Index of the interface on which the port is open.
     ifindex: Option<u32>,
-    /// Index of an interface that could not be opened. It is not tried again before it changes.
-    refused: Option<u32>,
+    /// Index of an interface that could not be opened, and when that was tried last.
+    refused: Option<(u32, Instant)>,
 }
 
 /// Watches the interfaces and never returns.
@@ -38,7 +39,11 @@ pub async fn watch(handle: Arc<Handle>, standalone: Standalone, journal: Journal
         for ((name, known), number) in names.iter().zip(&mut ports).zip(0u16..) {
             look(&handle, &standalone, &journal, (number, name), known);
         }
-        links.changed().await;
+        match ports.iter().any(|port| port.refused.is_some()) {
+            // Whether it was that or a change does not matter.
+            true => drop(tokio::time::timeout(2 * INTERVAL, links.changed()).await),
+            false => drop(links.changed().await),
+        }
     }
 }
 
@@ -60,7 +65,9 @@ fn look(
     if now.is_none() {
         known.refused = None;
     }
-    if now == known.ifindex || now.is_some() && now == known.refused {
+    let is_refused = known.refused.filter(|(ifindex, _)| Some(*ifindex) == now);
+    let was_just_tried = is_refused.is_some_and(|(_, tried)| tried.elapsed() < INTERVAL);
+    if now == known.ifindex || was_just_tried {
         return;
     }
     let warn = |text: String| {
@@ -75,22 +82,22 @@ fn look(
             ));
         }
     }
-    if now.is_none() {
-        return;
-    }
+    let Some(ifindex) = now else { return };
     match standalone.reopen(number).map_err(|error| error.to_string()).and_then(|port| {
         handle
             .replace_port(number, port)
             .map_err(|error| format!("the access port {name}: {error}"))
     }) {
         Ok(()) => {
-            (known.ifindex, known.refused) = (now, None);
+            (known.ifindex, known.refused) = (Some(ifindex), None);
             handle.set_port_gone(number, false);
             warn(format!("the access port {name} is back: there is an interface of its name"));
         }
         Err(problem) => {
-            known.refused = now;
-            warn(format!("{problem}; the port forwards nothing"));
+            known.refused = Some((ifindex, Instant::now()));
+            if is_refused.is_none() {
+                warn(format!("{problem}; the port forwards nothing until it can be opened"));
+            }
         }
     }
 }

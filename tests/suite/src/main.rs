@@ -33,7 +33,7 @@ const SECOND_TRIES: usize = 3;
     after_help = "Example: suite q22"
 )]
 struct Arguments {
-    /// Tests at once [default: four for each CPU, at most one for each GiB of memory]
+    /// Tests at once [default: three for each CPU, at most one for each GiB of memory]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
     /// Only test targets with this name, such as `system`

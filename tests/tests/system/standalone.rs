@@ -504,7 +504,17 @@ fn a_port_comes_back_when_its_interface_does() {
     );
     ip(&lab.leaf, "link set hq10 up\n");
     ip(&lab.next.ns, &format!("link set {ETH} up\naddr add {address}/24 dev {ETH}\n"));
-    run(&lab.leaf, "ip tuntap add tap10 mode tap");
+    // Who creates a TAP has it open for a while.
+    let settings = TapSettings {
+        name: "tap10".to_owned(),
+        owner: None,
+        persistent: true,
+        queues: 1,
+        mtu: 1500,
+    };
+    let held = lab.leaf.enter(|| AccessPort::tap(&settings)).unwrap().unwrap();
+    vtepd.wait_for_log("another process has this TAP open");
+    drop(held);
     wait_for("both to be back", || !gone("hq10") && !gone("tap10"));
     vtepd.wait_for_log("the access port hq10 is back");
     sockets::ping(&lab.host, lab.next.ip(), 3, 100, &[]);

@@ -19,8 +19,9 @@ pub(super) fn run(arguments: &Plan, output: Output) -> Outcome {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let all = arguments.report.is_some() || output == Output::Json;
     let explain = arguments.explain || all;
-    let settings = Settings { top: arguments.top, threads, explain, sweep: all };
-    let outcome = plan::plan(&file, &job, settings)?;
+    let measured = arguments.measured.clone();
+    let settings = Settings { top: arguments.top, threads, explain, sweep: all, measured };
+    let outcome = plan::plan(&file, &job, &settings)?;
     let best = outcome.found.plans.first().ok_or("no plan was found")?;
     if let Some(path) = &arguments.traffic {
         write(path, &plan::traffic_file(path, &job, &best.plan)?)?;

@@ -7,7 +7,7 @@ use planner::iteration::Span;
 use planner::search::Ranked;
 use planner::{Iteration, Job, traffic};
 
-use super::{Outcome, PlanFile, draw};
+use super::{Measured, Outcome, PlanFile, draw};
 
 /// The parts of an iteration, with their names.
 pub(super) fn parts(iteration: &Iteration) -> [(&'static str, f64); 6] {
@@ -54,7 +54,27 @@ pub fn table(outcome: &Outcome) -> String {
     if let Some(baseline) = &outcome.baseline {
         let _ = write!(text, "; the baseline takes {:.2} s", baseline.seconds);
     }
+    for line in measured(outcome) {
+        let _ = write!(text, "\n{line}");
+    }
     text
+}
+
+/// What was measured, beside the prediction.
+fn measured(outcome: &Outcome) -> Vec<String> {
+    let Some(best) = outcome.found.plans.first() else { return Vec::new() };
+    let predicted = best.iteration.seconds;
+    let line = |one: &Measured| {
+        let Measured { variant, dataplane, queue_pairs, runs, seconds, half_width } = one;
+        let width = half_width.map_or(String::new(), |width| format!(" ± {width:.3} s"));
+        let variant = if variant.is_empty() { String::new() } else { format!(", {variant}") };
+        format!(
+            "measured: {seconds:.3} s{width} with {dataplane}, {queue_pairs} queue pairs{variant} \
+             ({runs} runs); predicted: {predicted:.3} s, {:+.1} %",
+            100.0 * (predicted / seconds - 1.0)
+        )
+    };
+    outcome.measured.iter().map(line).collect()
 }
 
 /// Why the fastest plan is the fastest.
@@ -148,6 +168,10 @@ pub fn page(file: &PlanFile, job: &Job, outcome: &Outcome, spans: &[Span]) -> St
                 h2 { "The fastest plans" }
                 (draw::parts(outcome))
                 (rows(outcome))
+                @if !outcome.measured.is_empty() {
+                    h2 { "Predicted and measured" }
+                    pre { (measured(outcome).join("\n")) }
+                }
                 h2 { "What is fastest, and why" }
                 pre { (explanation(job, outcome)) }
                 h2 { "Timeline of the fastest plan" }

@@ -42,13 +42,13 @@ fn the_other_shipped_job_can_be_read() {
 }
 
 /// The shipped job with few plans, so that the test is quick.
-fn shipped(sweep: bool) -> (PlanFile, planner::Job, Outcome) {
+pub(super) fn shipped(sweep: bool) -> (PlanFile, planner::Job, Outcome) {
     let few = "\n[search]\ntensor = [8]\npipeline = [8]\nmicro-batch = [1]\n\
                schedule = [\"1f1b\"]\nsharding = [\"ddp\"]\nrecompute = [\"full\"]\n";
     let text = format!("{SHIPPED}{few}");
     let (file, job) = PlanFile::parse(Path::new("job.toml"), &text).unwrap();
-    let settings = Settings { top: 3, threads: 1, explain: true, sweep };
-    let outcome = plan(&file, &job, settings).unwrap();
+    let settings = Settings { top: 3, threads: 1, explain: true, sweep, measured: None };
+    let outcome = plan(&file, &job, &settings).unwrap();
     (file, job, outcome)
 }
 

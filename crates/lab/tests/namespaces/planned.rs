@@ -11,51 +11,8 @@ use serde::Deserialize;
 
 use super::workload::{Sites, results};
 
-/// A model of 6.8 million parameters on two machines, whose circuit takes longer than they compute.
-const JOB: &str = r#"
-name = "emulated"
-title = "Two hosts and a circuit"
-batch = 8
-overlap = false
-
-[machine]
-description = "a host of lab"
-gpus = 1
-operations = 1e12
-memory = 1e12
-reserved = 0.0
-memory-rate = 1e12
-node-link = 1e12
-network-link = 1e12
-[machine.efficiency]
-products = 0.5
-memory = 1.0
-node-link = 1.0
-network-link = 1.0
-layer-overhead = 0.0
-interference = 0.0
-
-[model]
-layers = 2
-hidden = 512
-heads = 8
-vocabulary = 1024
-sequence = 1024
-
-[sites]
-gpus = [1, 1]
-bandwidth = "100mbit"
-latency = "5ms"
-paths = 1
-
-[search]
-tensor = [1]
-micro-batch = [1]
-schedule = ["1f1b"]
-exchange = "background"
-sharding = ["ddp"]
-recompute = ["none"]
-"#;
+/// A small model on two hosts, whose circuit takes longer than they compute.
+const JOB: &str = include_str!("../../../../deploy/plans/emulated.toml");
 
 #[derive(Deserialize)]
 struct Emulation {
@@ -74,10 +31,14 @@ fn an_iteration_takes_as_long_as_planned() {
         ecn: None,
     };
     for (boundary, stages) in [("pipeline", 2), ("data", 1)] {
-        let text = format!("{JOB}boundary = [\"{boundary}\"]\npipeline = [{stages}]\n");
+        let both = "boundary = [\"data\", \"pipeline\"]";
+        assert!(JOB.contains(both), "{JOB}");
+        let one = format!("boundary = [\"{boundary}\"]\npipeline = [{stages}]");
+        let text = JOB.replace(both, &one);
         let (file, job) = PlanFile::parse(Path::new("job.toml"), &text).unwrap();
-        let settings = Settings { top: 1, threads: 1, explain: false, sweep: false };
-        let best = plan(&file, &job, settings).unwrap().found.plans.remove(0);
+        let settings =
+            Settings { top: 1, threads: 1, explain: false, sweep: false, measured: None };
+        let best = plan(&file, &job, &settings).unwrap().found.plans.remove(0);
         let text = traffic_file(Path::new("run.toml"), &job, &best.plan).unwrap();
         let Emulation { workload } = toml::from_str(&text).unwrap();
         // Packets of 4096 bytes: headers take 2 % of the circuit, which are not in the plan.

@@ -5,6 +5,7 @@ use spray::order::Tiers;
 
 use super::units::{BitRate, Time};
 use super::{Fabric, FaultKind, FaultSettings, FeedbackName, File, Queue, Read, Traffic, Variant};
+use crate::arrivals::{self, Sizes};
 use crate::matrix::Matrix;
 use crate::packet::FLOWS;
 use crate::port::Limits;
@@ -58,6 +59,14 @@ impl Fabric {
         }
     }
 
+    /// The rate of a host, in bits per second.
+    fn rate(&self) -> f64 {
+        let (Self::FatTree { rate, .. }
+        | Self::LeafSpine { rate, .. }
+        | Self::TwoSites { rate, .. }) = self;
+        rate.bits()
+    }
+
     /// The number of ports, and whether no number is 0.
     pub(super) fn size(&self) -> (u64, bool) {
         let all = |numbers: &[u32]| numbers.iter().map(|&number| u64::from(number)).product();
@@ -83,7 +92,13 @@ impl Fabric {
 }
 
 impl Traffic {
-    fn flows(&self, hosts: u32, seed: u64, read: Read<'_>) -> Result<Vec<Flow>, String> {
+    /// `rate`: of a host, in bits per second.
+    fn flows(
+        &self,
+        (hosts, rate): (u32, f64),
+        seed: u64,
+        read: Read<'_>,
+    ) -> Result<Vec<Flow>, String> {
         Ok(match self {
             Self::Permutation { bytes, ordered } => {
                 traffic::permutation(hosts, seed, *bytes, *ordered)
@@ -94,6 +109,22 @@ impl Traffic {
             Self::Ring { bytes, group } => traffic::ring(hosts, seed, *bytes, *group),
             Self::AllToAll { bytes, group, window } => {
                 traffic::all_to_all(hosts, seed, *bytes, *group, *window)
+            }
+            Self::Random { sizes, load, until } => {
+                let sizes = Sizes::new(sizes)?;
+                let rate = load * rate * f64::from(hosts);
+                if !(*load > 0.0 && *load <= 1.0) {
+                    return Err("'load' needs a share above 0, up to 1".to_owned());
+                }
+                let gap = sizes.mean() * 8.0 / rate * 1e12;
+                let number = until.0 as f64 / gap;
+                if number > f64::from(FLOWS) / 2.0 {
+                    return Err(format!(
+                        "{number:.0} flows are too many: use larger 'sizes', less 'load' or an \
+                         earlier 'until'"
+                    ));
+                }
+                arrivals::poisson(hosts, seed, &sizes, gap, until.0)
             }
             Self::Matrix { file } => {
                 let named = |error: String| format!("{}: {error}", file.display());
@@ -158,7 +189,8 @@ impl File {
         limits.trim = self.queue.trim;
         let mut flows = Vec::new();
         for (job, traffic) in (0..).zip(&self.traffic) {
-            flows.extend(renumbered(traffic.flows(topology.hosts, seed, read)?, job, &flows));
+            let hosts = (topology.hosts, self.fabric.rate());
+            flows.extend(renumbered(traffic.flows(hosts, seed, read)?, job, &flows));
         }
         if flows.len() >= FLOWS as usize {
             return Err(format!("{} flows are too many: use fewer than {FLOWS}", flows.len()));

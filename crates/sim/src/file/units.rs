@@ -57,6 +57,11 @@ impl BitRate {
     pub fn rate(self) -> Rate {
         Rate::new(self.0)
     }
+
+    /// Bits per second.
+    pub(super) const fn bits(self) -> f64 {
+        self.0
+    }
 }
 
 impl TryFrom<String> for BitRate {

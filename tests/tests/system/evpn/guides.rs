@@ -85,8 +85,10 @@ const PAGES: [(&str, &[(&str, Use)]); 11] = [
         "planner",
         &[
             ("name = \"gpt3-two-sites\"", File("gpt3.toml", "lab plan gpt3.toml --top 1")),
-            ("lab plan deploy/plans/gpt3", Run),
-            ("lab plan deploy/plans/placement", Run),
+            // With the sweep of the file, minutes in a build for tests.
+            ("lab plan deploy/plans/gpt3", Test("crates/lab/src/plan/tests.rs")),
+            ("lab plan deploy/plans/placement", Test("crates/lab/src/plan/tests.rs")),
+            ("deploy/experiments/run planned", Test("crates/lab/tests/namespaces/planned.rs")),
         ],
     ),
     (
@@ -280,7 +282,7 @@ fn the_commands_of_the_page_on_containerlab_work_without_it() {
 
 #[root_test]
 fn the_commands_of_the_pages_on_plans_and_simulations_work() {
-    run("planner", 300, &[script("planner"), script("simulation")].concat());
+    run("planner", 200, &[script("planner"), script("simulation")].concat());
 }
 
 #[root_test]
