@@ -18,7 +18,7 @@ pub(crate) struct Plan {
     /// FILE.toml
     #[arg(long, value_name = "FILE")]
     pub(crate) traffic: Option<PathBuf>,
-    /// Take the balance of paths from the results of lab run in this directory
+    /// Take the balance of paths from the results of lab run or lab sim in this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) network: Option<PathBuf>,
     /// Show what lab run has measured of the fastest plan, beside the prediction

@@ -25,7 +25,7 @@ use job::Job;
 use outcome::Outcome;
 
 /// More failures than this have a cause that a second try does not mend.
-const SECOND_TRIES: usize = 3;
+const SECOND_TRIES: usize = 8;
 
 #[derive(Debug, Parser)]
 #[command(

@@ -1,9 +1,12 @@
-//! How evenly technologies load the paths between sites: expected, or measured by `lab run`.
+//! How evenly technologies load the paths between sites: expected, measured by `lab run`, or simulated
+//! by `lab sim`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use experiment::balance::{RandomPlacement, floor};
 use planner::network::{Balance, Policy, Technology};
+use serde::Deserialize;
 
 use super::PlanError;
 
@@ -69,15 +72,44 @@ fn parse(text: &str) -> Vec<Balance> {
     found
 }
 
-/// Puts what `lab run` has measured in place of what is expected.
+/// A row of `summary.json` of a simulation.
+#[derive(Debug, Deserialize)]
+struct Simulated {
+    scheme: String,
+    mmr: BTreeMap<String, f64>,
+}
+
+/// The MMR of a flow's one path (`ecmp`), and of the most even scheme of spraying: that of the least
+/// even tier and case.
+fn simulated(rows: &[Simulated]) -> Vec<Balance> {
+    let mut worst = BTreeMap::<&str, f64>::new();
+    for Simulated { scheme, mmr } in rows {
+        let of_row = mmr.values().copied().fold(1.0, f64::max);
+        let known = worst.entry(scheme).or_insert(1.0);
+        *known = known.max(of_row);
+    }
+    let of = |policy, is_ecmp: bool| {
+        let own = worst.iter().filter(|(scheme, _)| scheme.starts_with("ecmp") == is_ecmp);
+        let best = own.map(|(_, mmr)| *mmr).min_by(f64::total_cmp)?;
+        Some(balance(policy, 1, best))
+    };
+    [of(Policy::Ecmp, true), of(Policy::Spray, false)].into_iter().flatten().collect()
+}
+
+/// Puts what `lab run` has measured, or `lab sim` simulated, in place of what is expected.
 ///
 /// # Errors
 /// [`PlanError`], if the directory has no such results.
 pub fn measured(table: &mut Vec<Balance>, directory: &Path) -> Result<(), PlanError> {
-    let path = directory.join("summary.csv");
-    let text = std::fs::read_to_string(&path)
-        .map_err(|source| PlanError::Io { path: path.clone(), source })?;
-    let found = parse(&text);
+    let [ours, theirs] = ["summary.csv", "summary.json"].map(|name| directory.join(name));
+    let is_simulated = theirs.exists() && !ours.exists();
+    let path = if is_simulated { theirs } else { ours };
+    let failed = |source| PlanError::Io { path: path.clone(), source };
+    let text = std::fs::read_to_string(&path).map_err(failed)?;
+    let found = match is_simulated {
+        true => simulated(&serde_json::from_str::<Vec<_>>(&text).map_err(|e| failed(e.into()))?),
+        false => parse(&text),
+    };
     if found.is_empty() {
         return Err(PlanError::NoBalance(path));
     }
@@ -101,6 +133,17 @@ mod tests {
         assert_eq!(table.len(), 13);
         assert!(table.contains(&expected[0]));
         assert_eq!(parse("nothing"), []);
+    }
+
+    #[test]
+    fn the_most_even_scheme_of_a_simulation_counts() {
+        let text = r#"[{"scheme": "ecmp", "mmr": {"core": 3.5, "leaf": 2.0}, "case": "a"},
+            {"scheme": "reps-64", "mmr": {"core": 1.25}}, {"scheme": "reps-64", "mmr": {"core": 1.5}},
+            {"scheme": "prime-like", "mmr": {"core": 1.0625, "leaf": 1.0}}]"#;
+        let rows: Vec<Simulated> = serde_json::from_str(text).unwrap();
+        let found = simulated(&rows);
+        assert_eq!(found, [balance(Policy::Ecmp, 1, 3.5), balance(Policy::Spray, 1, 1.0625)]);
+        assert_eq!(simulated(&rows[1..3]), [balance(Policy::Spray, 1, 1.5)]);
     }
 
     #[test]
