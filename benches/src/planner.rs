@@ -1,4 +1,4 @@
-//! The planner: an evaluation of a plan by its schedule, and a search.
+//! The planner: an evaluation of a plan by its schedule, and of the rows that vTrain measured; a search.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -7,13 +7,16 @@ use std::time::{Duration, Instant};
 
 use lab::plan::PlanFile;
 use nix::time::{ClockId, clock_gettime};
+use planner::plan::{Boundary, Exchange, Plan, Recompute, Schedule, Sharding};
 use planner::search::{plans, search};
-use planner::{Evaluator, Space};
+use planner::{Evaluator, Job, Space};
 
 use crate::table::{Better, Figure, Row};
 
 /// GPT-3 with 175 billion parameters on 512 GPUs at two sites.
 const JOB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/plans/gpt3-two-sites.toml");
+const VTRAIN: &str = include_str!("../../crates/planner/tests/data/vtrain.csv");
+const GPT3: &str = "plans of GPT-3 175B on 512 GPUs";
 
 /// Evaluates all plans of the job, and searches. `quick`: every tenth plan.
 ///
@@ -22,21 +25,19 @@ const JOB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/plans/gpt3-two
 pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
     let (_, job) = PlanFile::load(Path::new(JOB))?;
     let space = Space::default();
+    let vtrain = vtrain(&job)?;
+    let mut rows = vec![row("vTrain", "its measured rows", EVALUATION, Figure::of(vtrain))];
     let mut times = BTreeMap::<String, Vec<f64>>::new();
     let mut evaluator = Evaluator::new(&job);
     for plan in plans(&job, &space).iter().step_by(if quick { 10 } else { 1 }) {
-        // Once without the clock: orders of operations are kept between evaluations.
-        if evaluator.seconds(plan).is_ok() {
-            let start = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
-            let _ = evaluator.seconds(plan);
-            let time: Duration = (clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)? - start).into();
-            times.entry(plan.schedule.to_string()).or_default().push(1e6 * time.as_secs_f64());
+        if let Some(time) = evaluation(&mut evaluator, plan)? {
+            times.entry(plan.schedule.to_string()).or_default().push(time);
         }
     }
     let all = Figure::of(times.values().flatten().copied());
-    let mut rows = vec![row("all plans", "CPU of an evaluation, µs", all)];
+    rows.push(row(GPT3, "all", EVALUATION, all));
     for (schedule, times) in times {
-        rows.push(row(&schedule, "CPU of an evaluation, µs", Figure::of(times)));
+        rows.push(row(GPT3, &schedule, EVALUATION, Figure::of(times)));
     }
     let mut found = None;
     for threads in [1, 2] {
@@ -50,22 +51,70 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
             }
         }
         let name = format!("search, {threads} threads");
-        rows.push(row(&name, "seconds", Figure::of(seconds)));
+        rows.push(row(GPT3, &name, "seconds", Figure::of(seconds)));
     }
     let status = std::fs::read_to_string("/proc/self/status")?;
     let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let most = most.and_then(|most| most.trim().strip_suffix(" kB")?.parse::<f64>().ok());
-    rows.push(row("search", "most memory, MB", Figure::of([most.ok_or("no VmHWM")? / 1024.0])));
+    let most = Figure::of([most.ok_or("no VmHWM")? / 1024.0]);
+    rows.push(row(GPT3, "search", "most memory, MB", most));
     Ok(rows)
 }
 
-fn row(name: &str, unit: &str, figure: Figure) -> Row {
-    Row::beside(
-        "plans of GPT-3 175B on 512 GPUs",
-        name.to_owned(),
-        unit,
-        figure,
-        None,
-        Better::Lower,
-    )
+const EVALUATION: &str = "CPU of an evaluation, µs";
+
+/// The CPU time of an evaluation in microseconds. `None` if the plan cannot be laid out.
+fn evaluation(evaluator: &mut Evaluator<'_>, plan: &Plan) -> Result<Option<f64>, Box<dyn Error>> {
+    // Once without the clock: orders of operations are kept between evaluations.
+    if evaluator.seconds(plan).is_err() {
+        return Ok(None);
+    }
+    let start = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+    let _ = evaluator.seconds(plan);
+    let time: Duration = (clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)? - start).into();
+    Ok(Some(1e6 * time.as_secs_f64()))
+}
+
+/// The same of each row that vTrain measured: one site, 1F1B. `like`: a job on the same machines.
+fn vtrain(like: &Job) -> Result<Vec<f64>, Box<dyn Error>> {
+    let mut lines = VTRAIN.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let header = lines.next().unwrap_or_default();
+    let mut times = Vec::new();
+    for line in lines {
+        let number = |name: &str| -> Result<u32, Box<dyn Error>> {
+            let at = header.iter().position(|known| *known == name).ok_or("no such column")?;
+            Ok(line.get(at).ok_or("a short line")?.parse()?)
+        };
+        let mut job = like.clone();
+        job.model.hidden = number("hidden")?;
+        job.model.heads = number("heads")?;
+        job.model.layers = number("layers")?;
+        job.sites.gpus = vec![number("gpus")?];
+        job.batch = number("global_batch")?;
+        // Whether a row fits is not the question: it was measured.
+        job.machine.memory = f64::INFINITY;
+        let technology = job.balance.first().ok_or("no technology")?.technology;
+        let plan = Plan {
+            tensor: number("tensor")?,
+            pipeline: number("pipeline")?,
+            data: number("data")?,
+            context: 1,
+            expert: 1,
+            micro_batch: number("micro_batch")?,
+            schedule: Schedule::OneForwardOneBackward,
+            exchange: Exchange::Blocking,
+            sharding: Sharding::Ddp,
+            recompute: Recompute::Full,
+            sequence_parallel: false,
+            boundary: Boundary::Data,
+            technology,
+            layers: Vec::new(),
+        };
+        times.extend(evaluation(&mut Evaluator::new(&job), &plan)?);
+    }
+    Ok(times)
+}
+
+fn row(bench: &str, case: &str, unit: &str, figure: Figure) -> Row {
+    Row::beside(bench, case.to_owned(), unit, figure, None, Better::Lower)
 }

@@ -4,9 +4,13 @@
 //! Each test compares three cases: kernel VXLAN alone, vtepd started with the setting in place, and
 //! the setting added and removed while vtepd runs.
 
+use std::time::Duration;
+
 use fabric::Namespace;
+use fabric::process::wait_until;
 use root_test::root_test;
 use vtepd_tests::bulk::snmp;
+use vtepd_tests::capture::Captured;
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::lab::{ETH, Host, VNI, bridge, ip, namespace_name, run, sysctl};
 use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
@@ -30,7 +34,8 @@ struct Fate {
     routers: [bool; 2],
 }
 
-fn fate(lab: &Lab) -> Fate {
+/// Sends the flows, and tells their fate. A busy machine may need time for those that are expected.
+fn fate(lab: &Lab, expected: &Fate) -> Fate {
     let to_port = |frame: &[u8]| {
         frame.get(12..14) == Some(&[8, 0])
             && frame.get(23) == Some(&17)
@@ -46,23 +51,26 @@ fn fate(lab: &Lab) -> Fate {
     };
     flows(&lab.host, &lab.far);
     flows(&lab.far, &lab.host);
-    quiet();
     // A capture also sees the frames that its own host sends.
-    let arrived = |capture: Capture<_>, own: u8| {
-        let frames: Vec<vtepd_tests::capture::Captured> = capture.stop();
+    let of = |frames: &[Captured], own: u8| {
         frames.iter().filter(|frame| frame.bytes.get(5) == Some(&own)).count()
     };
     let [far, host] = hosts;
+    wait_until(Duration::from_secs(5), || {
+        far.look(|frames| of(frames, lab.far.number)) >= expected.sent
+            && host.look(|frames| of(frames, lab.host.number)) >= expected.received
+    });
+    quiet();
     Fate {
-        sent: arrived(far, lab.far.number),
-        received: arrived(host, lab.host.number),
+        sent: of(&far.stop(), lab.far.number),
+        received: of(&host.stop(), lab.host.number),
         routers: routers.map(|capture| !capture.stop().is_empty()),
     }
 }
 
 /// Sends frames, and compares what arrives.
 fn check(lab: &Lab, expected: &Fate, what: &str) {
-    let seen = fate(lab);
+    let seen = fate(lab, expected);
     let ways = seen.routers.iter().zip(&expected.routers).all(|(used, allowed)| !used || *allowed);
     let same = (seen.sent, seen.received) == (expected.sent, expected.received);
     assert!(same && ways, "{what}: {seen:?} instead of {expected:?}");
