@@ -35,6 +35,12 @@ impl Job {
         Self { name: name.to_owned(), kind: Kind::Command, words, folder: PathBuf::from(".") }
     }
 
+    /// The same, only when a core is idle: `SCHED_IDLE`.
+    pub(crate) fn when_idle(mut self) -> Self {
+        self.words.splice(0..0, ["chrt", "--idle", "0"].map(str::to_owned));
+        self
+    }
+
     /// Tests of a program.
     pub(crate) fn test(
         name: String,

@@ -2,9 +2,9 @@
 //!
 //! Root tests run in a process each, as many at once as the machine allows: namespaces isolate
 //! them. The other test targets run among them, and the commands of `--beside`. Then the tests marked
-//! `#[root_test(alone)]` run, each alone, and at last the commands of `--after`. A test that failed
-//! gets a second try with nothing beside it. It counts as passed then, but the end of the output and
-//! the history name it.
+//! `#[root_test(alone)]` run, each alone, and at last the commands of `--after`. Those of `--idle` get
+//! the time that alone tests and these leave. A test that failed gets a second try with nothing beside
+//! it. It counts as passed then, but the end of the output and the history name it.
 //!
 //! Logs and reports are kept in `target/suite`.
 
@@ -45,9 +45,12 @@ struct Arguments {
     /// Also run a shell command beside the tests; several run one after another
     #[arg(long, value_name = "NAME=COMMAND")]
     beside: Vec<String>,
-    /// Also run a shell command after the tests; several run at once
+    /// Also run a shell command after the tests; several run one after another
     #[arg(long, value_name = "NAME=COMMAND")]
     after: Vec<String>,
+    /// Also run a shell command while tests run alone and after them, when a core is idle
+    #[arg(long, value_name = "NAME=COMMAND")]
+    idle: Vec<String>,
     /// Only tests whose name contains this
     filter: Option<String>,
 }
@@ -73,6 +76,8 @@ fn run(arguments: &Arguments) -> Result<bool, Error> {
     };
     let commands: Vec<Job> = arguments.beside.iter().map(command).collect::<Result<_, Error>>()?;
     let after: Vec<Job> = arguments.after.iter().map(command).collect::<Result<_, Error>>()?;
+    let idle = arguments.idle.iter().map(|text| Ok(command(text)?.when_idle()));
+    let idle: Vec<Job> = idle.collect::<Result<_, Error>>()?;
     let (mut together, mut alone) = (Vec::new(), Vec::new());
     for target in &targets {
         for job in target.jobs(arguments.filter.as_deref(), arguments.ignored)? {
@@ -91,9 +96,14 @@ fn run(arguments: &Arguments) -> Result<bool, Error> {
         done.extend(commands.join().unwrap_or(Err(Error::Interrupted))?);
         Ok::<_, Error>(done)
     })?;
-    done.extend(schedule::run(alone, 1, &folder, &signals)?);
-    let at_once = after.len();
-    done.extend(schedule::run(after, at_once, &folder, &signals)?);
+    let rest = std::thread::scope(|scope| {
+        let idle = scope.spawn(|| schedule::run(idle, 1, &folder, &signals));
+        let mut rest = schedule::run(alone, 1, &folder, &signals)?;
+        rest.extend(schedule::run(after, 1, &folder, &signals)?);
+        rest.extend(idle.join().unwrap_or(Err(Error::Interrupted))?);
+        Ok::<_, Error>(rest)
+    })?;
+    done.extend(rest);
     try_again(&mut done, &folder, &signals)?;
     let report = report::Report::new(&done, start.elapsed());
     report.print();
@@ -135,7 +145,7 @@ fn folder() -> Result<PathBuf, Error> {
 #[derive(Debug, thiserror::Error)]
 enum Error {
     /// An option of the command line.
-    #[error("--beside and --after need NAME=COMMAND")]
+    #[error("--beside, --after and --idle need NAME=COMMAND")]
     Command,
     /// The place of the program.
     #[error("this program is in no target folder of cargo")]
