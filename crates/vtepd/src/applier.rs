@@ -26,6 +26,8 @@ pub struct Applier {
     applied_left: Option<Arc<[LeftToKernel]>>,
     /// The numbers of VNIs that were logged last: taken over, and with the kernel.
     logged: Option<(usize, usize)>,
+    /// Whether the kill switch was ever filled. The guard may have emptied it since.
+    was_engaged: bool,
 }
 
 impl Applier {
@@ -44,6 +46,7 @@ impl Applier {
             known_foreign: BTreeSet::new(),
             applied_left: None,
             logged: None,
+            was_engaged: false,
         }
     }
 
@@ -59,6 +62,7 @@ impl Applier {
         }
         warn_of_foreign(&mut self.known_foreign, &update.plan);
         let applied = self.handle.apply(update, &diff.steering);
+        self.was_engaged |= self.handle.is_engaged();
         self.applied_left = applied.is_ok().then(|| Arc::clone(&update.left));
         let counts = (update.plan.vnis.len(), update.left.len());
         tell_systemd(applied.is_ok(), counts);
@@ -87,7 +91,7 @@ impl Applier {
         let text = format!("{error}; what is not steered stays with the kernel");
         tracing::error!("{text}");
         self.journal.write(Event::Warning(text));
-        if !self.handle.is_engaged() {
+        if !self.was_engaged {
             let _ = self.refused.try_send(error);
         }
     }
