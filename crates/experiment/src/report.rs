@@ -58,66 +58,55 @@ impl Report<'_> {
     pub fn page(&self) -> String {
         let Self { experiment, manifest, .. } = self;
         let charts = self.charts();
-        let page = html! {
-            (DOCTYPE)
-            html lang="en" {
-                head {
-                    meta charset="utf-8";
-                    meta name="viewport" content="width=device-width, initial-scale=1";
-                    title { (experiment.title) }
-                    style { (PreEscaped(STYLE)) (PreEscaped(plot::STYLE)) }
+        let body = html! {
+            h1 { (experiment.title) }
+            p { (experiment.question) }
+            p class="soft" {
+                (self.date) ", " (self.summary.runs) " runs, vtepd " (manifest.vtepd)
+                ", commit " (short(&manifest.commit))
+                @if manifest.quick { ", short form (--quick)" }
+            }
+            @if !self.complete {
+                p { b { "The experiment is not complete: " } "it was interrupted, or runs "
+                    "failed. The same command continues it." }
+            }
+            h2 { "What follows" }
+            (verdict_list(&verdicts(experiment, self.summary)))
+            @if !experiment.published.is_empty() {
+                h2 { "What was published" }
+                (tables::published(&experiment.published, self.summary))
+            }
+            h2 { "Measured" }
+            p { (self.method()) }
+            (self.variants())
+            @for chart in self.by_paths() { (figure(&chart)) }
+            @for group in Group::all(self.summary) {
+                h3 { (group.title()) }
+                @for chart in charts.iter().filter(|chart| chart.is_of(&group)) {
+                    (figure(chart))
                 }
-                body {
-                    h1 { (experiment.title) }
-                    p { (experiment.question) }
-                    p class="soft" {
-                        (self.date) ", " (self.summary.runs) " runs, vtepd " (manifest.vtepd)
-                        ", commit " (short(&manifest.commit))
-                        @if manifest.quick { ", short form (--quick)" }
+                @if experiment.has_failures() {
+                    (tables::outage(&group.rows))
+                } @else {
+                    @if experiment.workload.is_some() {
+                        (tables::workload(&group.rows, experiment.is_program()))
                     }
-                    @if !self.complete {
-                        p { b { "The experiment is not complete: " } "it was interrupted, or runs "
-                            "failed. The same command continues it." }
-                    }
-                    h2 { "What follows" }
-                    (verdict_list(&verdicts(experiment, self.summary)))
-                    @if !experiment.published.is_empty() {
-                        h2 { "What was published" }
-                        (tables::published(&experiment.published, self.summary))
-                    }
-                    h2 { "Measured" }
-                    p { (self.method()) }
-                    (self.variants())
-                    @for chart in self.by_paths() { (figure(&chart)) }
-                    @for group in Group::all(self.summary) {
-                        h3 { (group.title()) }
-                        @for chart in charts.iter().filter(|chart| chart.is_of(&group)) {
-                            (figure(chart))
-                        }
-                        @if experiment.has_failures() {
-                            (tables::outage(&group.rows))
-                        } @else {
-                            @if experiment.workload.is_some() {
-                                (tables::workload(&group.rows, experiment.is_program()))
-                            }
-                            @let program = experiment.is_program();
-                            (tables::balance(&group.rows, &experiment.baseline(), program))
-                        }
-                    }
-                    @if !experiment.has_failures() {
-                        h3 { "Columns" }
-                        (tables::explanation(experiment))
-                    }
-                    @if !experiment.limits.is_empty() {
-                        h2 { "Limits" }
-                        ul { @for limit in &experiment.limits { li { (limit) } } }
-                    }
-                    h2 { "How it was measured" }
-                    (self.conditions())
+                    @let program = experiment.is_program();
+                    (tables::balance(&group.rows, &experiment.baseline(), program))
                 }
             }
+            @if !experiment.has_failures() {
+                h3 { "Columns" }
+                (tables::explanation(experiment))
+            }
+            @if !experiment.limits.is_empty() {
+                h2 { "Limits" }
+                ul { @for limit in &experiment.limits { li { (limit) } } }
+            }
+            h2 { "How it was measured" }
+            (self.conditions())
         };
-        page.into_string()
+        document(&experiment.title, &[STYLE, plot::STYLE], &body)
     }
 
     /// What the names of the variants stand for.
@@ -212,6 +201,24 @@ fn short(commit: &str) -> String {
     let (hash, rest) = commit.split_once('-').unwrap_or((commit, ""));
     let hash: String = hash.chars().take(12).collect();
     if rest.is_empty() { hash } else { format!("{hash}-{rest}") }
+}
+
+/// A page that needs no other file.
+#[must_use]
+pub fn document(title: &str, styles: &[&str], body: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { @for style in styles { (PreEscaped(style)) } }
+            }
+            body { (body) }
+        }
+    };
+    page.into_string()
 }
 
 /// Verdicts as a list with signs.

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use experiment::report::document;
+use maud::{Markup, html};
 use planner::iteration::Span;
 use planner::search::Ranked;
 use planner::{Iteration, Job, traffic};
@@ -152,36 +153,25 @@ fn rows(outcome: &Outcome) -> Markup {
 /// The report: one page that needs no other file.
 #[must_use]
 pub fn page(file: &PlanFile, job: &Job, outcome: &Outcome, spans: &[Span]) -> String {
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { (file.title) }
-                style { (PreEscaped(draw::STYLE)) }
-            }
-            body {
-                h1 { (file.title) }
-                p { "Predicted by a model, not measured. " (job.machine.description) ", "
-                    (job.sites.total()) " GPUs at " (job.sites.gpus.len()) " sites." }
-                h2 { "The fastest plans" }
-                (draw::parts(outcome))
-                (rows(outcome))
-                @if !outcome.measured.is_empty() {
-                    h2 { "Predicted and measured" }
-                    pre { (measured(outcome).join("\n")) }
-                }
-                h2 { "What is fastest, and why" }
-                pre { (explanation(job, outcome)) }
-                h2 { "Timeline of the fastest plan" }
-                (draw::timeline(spans))
-                @if let Some(sweep) = &file.sweep {
-                    h2 { "Which placement is fastest" }
-                    (draw::heat_map(&sweep.names(), &outcome.sweep))
-                }
-            }
+    let body = html! {
+        h1 { (file.title) }
+        p { "Predicted by a model, not measured. " (job.machine.description) ", "
+            (job.sites.total()) " GPUs at " (job.sites.gpus.len()) " sites." }
+        h2 { "The fastest plans" }
+        (draw::parts(outcome))
+        (rows(outcome))
+        @if !outcome.measured.is_empty() {
+            h2 { "Predicted and measured" }
+            pre { (measured(outcome).join("\n")) }
+        }
+        h2 { "What is fastest, and why" }
+        pre { (explanation(job, outcome)) }
+        h2 { "Timeline of the fastest plan" }
+        (draw::timeline(spans))
+        @if let Some(sweep) = &file.sweep {
+            h2 { "Which placement is fastest" }
+            (draw::heat_map(&sweep.names(), &outcome.sweep))
         }
     };
-    page.into_string()
+    document(&file.title, &[draw::STYLE], &body)
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use experiment::plot::{self, Chart, Series};
-use experiment::report::{STYLE, verdict_list};
+use experiment::report::{STYLE, document, verdict_list};
 use experiment::verdict::Verdict;
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 use sim::file::File;
 
 use super::{Plan, Row};
@@ -28,19 +28,7 @@ impl Report<'_> {
         let Some(file) = self.plan.cases.first().map(|case| &case.file) else {
             return String::new();
         };
-        let page = html! {
-            (DOCTYPE)
-            html lang="en" {
-                head {
-                    meta charset="utf-8";
-                    meta name="viewport" content="width=device-width, initial-scale=1";
-                    title { (file.title) }
-                    style { (PreEscaped(STYLE)) (PreEscaped(plot::STYLE)) }
-                }
-                body { (self.body(file)) }
-            }
-        };
-        page.into_string()
+        document(&file.title, &[STYLE, plot::STYLE], &self.body(file))
     }
 
     fn body(&self, file: &File) -> Markup {
