@@ -6,7 +6,7 @@ const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 /// Continues a CRC over `bytes`. The initial value is all ones. The result is the complement of the
 /// final register.
-pub fn crc32c(register: u32, bytes: &[u8]) -> u32 {
+pub(crate) fn crc32c(register: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(register, |register, byte| {
         (0..8).fold(register ^ u32::from(*byte), |r, _| (r >> 1) ^ (POLYNOMIAL * (r & 1)))
     })

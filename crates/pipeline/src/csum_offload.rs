@@ -10,14 +10,14 @@ use crate::crc32c::crc32c;
 use crate::outer::OVERHEAD_IPV6;
 
 /// Longest inner headers that fit a head together with the outer headers, in bytes.
-pub const INNER_CAPACITY: usize = HEAD_CAPACITY - OVERHEAD_IPV6;
+pub(crate) const INNER_CAPACITY: usize = HEAD_CAPACITY - OVERHEAD_IPV6;
 
 /// Offset of the checksum in the SCTP header (RFC 9260 section 3.1).
 const SCTP_CHECKSUM: usize = 8;
 
 /// Rewritten inner headers. The rest of the frame is sent from the receive buffer.
 #[derive(Debug)]
-pub struct InnerHead {
+pub(crate) struct InnerHead {
     bytes: [u8; INNER_CAPACITY],
     length: usize,
 }
@@ -30,17 +30,17 @@ impl Default for InnerHead {
 
 impl InnerHead {
     /// Empties the buffer: no header is rewritten.
-    pub const fn clear(&mut self) {
+    pub(crate) const fn clear(&mut self) {
         self.length = 0;
     }
 
-    pub fn as_slice(&self) -> &[u8] {
+    pub(crate) fn as_slice(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
     /// Copies `headers` into the buffer and returns them for patching. `None`, and an empty buffer,
     /// if they do not fit.
-    pub fn start(&mut self, headers: &[u8]) -> Option<&mut [u8]> {
+    pub(crate) fn start(&mut self, headers: &[u8]) -> Option<&mut [u8]> {
         self.length = 0;
         let room = self.bytes.get_mut(..headers.len())?;
         room.copy_from_slice(headers);
@@ -51,7 +51,7 @@ impl InnerHead {
 
 /// A computed checksum and its offset in the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Completed {
+pub(crate) enum Completed {
     /// The Internet checksum.
     Internet { at: usize, value: [u8; 2] },
     /// CRC-32C.
@@ -62,7 +62,12 @@ impl Completed {
     /// Computes the checksum of `frame` from `start` on, to be stored at `start + offset`, as
     /// `skb_checksum_help()` and `skb_crc32c_csum_help()` do (`net/core/dev.c`). `None` if the
     /// field does not lie within the frame.
-    pub fn of(frame: &[u8], dissection: &Dissection, start: u16, offset: u16) -> Option<Self> {
+    pub(crate) fn of(
+        frame: &[u8],
+        dissection: &Dissection,
+        start: u16,
+        offset: u16,
+    ) -> Option<Self> {
         let (start, offset) = (usize::from(start), usize::from(offset));
         let at = start + offset;
         let covered = frame.get(start..)?;
@@ -81,7 +86,7 @@ impl Completed {
     }
 
     /// Offset of the first byte behind the checksum field.
-    pub const fn end(&self) -> usize {
+    pub(crate) const fn end(&self) -> usize {
         match self {
             Self::Internet { at, .. } => *at + 2,
             Self::Sctp { at, .. } => *at + 4,
@@ -89,7 +94,7 @@ impl Completed {
     }
 
     /// Writes the checksum into the frame's headers. `None` if they are too short.
-    pub fn write(&self, headers: &mut [u8]) -> Option<()> {
+    pub(crate) fn write(&self, headers: &mut [u8]) -> Option<()> {
         let (at, value): (usize, &[u8]) = match self {
             Self::Internet { at, value } => (*at, value),
             Self::Sctp { at, value } => (*at, value),
@@ -100,7 +105,7 @@ impl Completed {
 }
 
 /// Whether a partial checksum is a CRC-32C of SCTP.
-pub fn is_sctp(dissection: &Dissection, start: usize, offset: usize) -> bool {
+pub(crate) fn is_sctp(dissection: &Dissection, start: usize, offset: usize) -> bool {
     offset == SCTP_CHECKSUM
         && dissection.transport.is_some_and(|transport| {
             transport.protocol == PROTOCOL_SCTP && usize::from(transport.offset) == start

@@ -17,14 +17,14 @@ use crate::outer::{Inner, OVERHEAD, OVERHEAD_IPV6};
 use crate::policies::Policies;
 
 /// Length of the outer headers that count against the underlay's MTU, in bytes.
-pub const L3_OVERHEAD: usize = OVERHEAD - 14;
+pub(crate) const L3_OVERHEAD: usize = OVERHEAD - 14;
 /// The same over IPv6.
-pub const L3_OVERHEAD_IPV6: usize = OVERHEAD_IPV6 - 14;
+pub(crate) const L3_OVERHEAD_IPV6: usize = OVERHEAD_IPV6 - 14;
 
 /// The decision about a frame from the bridge: its destinations and its pieces. It only borrows,
 /// because one is made for every frame.
 #[derive(Clone, Copy)]
-pub struct Decision<'a> {
+pub(crate) struct Decision<'a> {
     pub vni: &'a VniTable,
     pub dissection: &'a Dissection,
     /// The VTEPs that get a copy each; at least one.
@@ -37,7 +37,7 @@ pub struct Decision<'a> {
 }
 
 /// One frame to be sent to each remote VTEP: the whole frame, or a segment of it.
-pub struct Piece {
+pub(crate) struct Piece {
     /// Range of the received frame that follows the rewritten headers.
     pub body: Range<usize>,
     /// The RoCE header of a segment; the outer `None` is for a frame that is not split.
@@ -50,7 +50,7 @@ impl<'a> Decision<'a> {
     /// # Errors
     /// [`DropReason::NoRemote`], [`DropReason::InnerTruncated`].
     #[inline(always)]
-    pub fn of(
+    pub(crate) fn of(
         frame: &'a Frame<'a>,
         dissection: &'a Dissection,
         vni: &'a VniTable,
@@ -65,7 +65,7 @@ impl<'a> Decision<'a> {
     }
 
     /// A decision for the given VTEPs, of which there must be at least one.
-    pub fn to(
+    pub(crate) fn to(
         frame: &'a Frame<'a>,
         dissection: &'a Dissection,
         vni: &'a VniTable,
@@ -78,14 +78,14 @@ impl<'a> Decision<'a> {
 
     /// Whether neither a checksum nor segmentation is left to be done.
     #[inline]
-    pub const fn is_finished(&self) -> bool {
+    pub(crate) const fn is_finished(&self) -> bool {
         self.frame.offload.gso.is_none()
             && !matches!(self.frame.offload.checksum, Checksum::Partial { .. })
     }
 
     /// The range of all bytes of the frame.
     #[inline]
-    pub const fn whole(&self) -> Range<usize> {
+    pub(crate) const fn whole(&self) -> Range<usize> {
         0..self.frame.data.len()
     }
 
@@ -94,7 +94,7 @@ impl<'a> Decision<'a> {
     /// # Errors
     /// As [`Segmenter::new`].
     #[inline]
-    pub fn segmenter(&self) -> Result<Option<Segmenter<'a>>, DropReason> {
+    pub(crate) fn segmenter(&self) -> Result<Option<Segmenter<'a>>, DropReason> {
         let Some(gso) = self.frame.offload.gso else { return Ok(None) };
         Segmenter::new(self.frame.data, self.dissection, gso, self.frame.offload.checksum).map(Some)
     }
@@ -105,7 +105,7 @@ impl<'a> Decision<'a> {
     /// [`DropReason::BadOffload`] if the offloads do not fit the frame, [`DropReason::TooBig`] if
     /// the headers are too long for `inner`.
     #[inline]
-    pub fn piece(
+    pub(crate) fn piece(
         &self,
         segmenter: Option<&Segmenter<'_>>,
         index: usize,
@@ -142,7 +142,7 @@ impl<'a> Decision<'a> {
 
     /// The flow of a piece; `None` is the whole frame.
     #[inline(always)]
-    pub fn flow<P: PathPolicy>(&self, policy: &P, piece: Option<&Piece>) -> Flow {
+    pub(crate) fn flow<P: PathPolicy>(&self, policy: &P, piece: Option<&Piece>) -> Flow {
         match piece.and_then(|piece| piece.roce) {
             None => policy.flow(self.dissection),
             Some(roce) => policy.flow(&Dissection { roce, ..*self.dissection }),
@@ -151,7 +151,7 @@ impl<'a> Decision<'a> {
 
     /// What is recorded of a piece of a RoCE frame: of its rewritten headers, and of the `range` of
     /// the received frame that follows them.
-    pub fn packet(&self, headers: &[u8], range: &Range<u32>) -> Option<Packet> {
+    pub(crate) fn packet(&self, headers: &[u8], range: &Range<u32>) -> Option<Packet> {
         let tos = match self.dissection.network {
             Network::Ipv4(ip) => ip.tos,
             Network::Ipv6(ip) => ip.traffic_class,
@@ -169,7 +169,7 @@ impl<'a> Decision<'a> {
 
 /// The path of one copy to its VTEP.
 #[derive(Debug, Clone, Copy)]
-pub struct Path<'a> {
+pub(crate) struct Path<'a> {
     /// The VTEP.
     pub vtep: &'a Vtep,
     /// The VTEP, for its counters.
@@ -187,7 +187,7 @@ impl<'a> Path<'a> {
     /// # Errors
     /// The reason why this copy is dropped: [`DropReason::NoRoute`] or [`DropReason::TooBig`].
     #[inline(always)]
-    pub fn over_ipv4<P: Policies>(
+    pub(crate) fn over_ipv4<P: Policies>(
         to: (&VniTable, VtepIndex),
         flow: &Flow,
         inner_length: usize,
@@ -208,7 +208,7 @@ impl<'a> Path<'a> {
     ///
     /// # Errors
     /// As [`Self::over_ipv4`].
-    pub fn over_ipv6<P: Policies>(
+    pub(crate) fn over_ipv6<P: Policies>(
         to: (&VniTable, VtepIndex),
         flow: &Flow,
         inner_length: usize,

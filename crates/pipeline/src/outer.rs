@@ -13,13 +13,13 @@ use wire::number::{
 /// Length of Ethernet, IPv4, UDP and VXLAN header in bytes.
 pub const OVERHEAD: usize = 14 + 20 + 8 + 8;
 /// Length of Ethernet, IPv6, UDP and VXLAN header in bytes.
-pub const OVERHEAD_IPV6: usize = 14 + 40 + 8 + 8;
+pub(crate) const OVERHEAD_IPV6: usize = 14 + 40 + 8 + 8;
 /// Offset of the outer UDP header in the frame, behind IPv4.
-pub const UDP_AT: usize = 14 + 20;
+pub(crate) const UDP_AT: usize = 14 + 20;
 /// Offset of the outer UDP header in the frame, behind IPv6.
-pub const UDP_AT_IPV6: usize = 14 + 40;
+pub(crate) const UDP_AT_IPV6: usize = 14 + 40;
 /// Offset of the checksum in the UDP header.
-pub const UDP_CHECKSUM: u16 = 6;
+pub(crate) const UDP_CHECKSUM: u16 = 6;
 
 /// Number of tags that the kernel skips (`VLAN_MAX_DEPTH` less one, `__vlan_get_protocol()` in
 /// `include/linux/if_vlan.h`).
@@ -28,7 +28,7 @@ const MAX_TAGS: usize = 7;
 /// The fields of the inner packet that kernel tunnels read. They rely on the EtherType only and
 /// ignore the IP version and checksum. They look behind 802.1Q and 802.1ad tags, but no others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Inner {
+pub(crate) struct Inner {
     /// Type of service or traffic class, of IP.
     pub tos: Option<u8>,
     /// Time to live or hop limit, of IP.
@@ -45,7 +45,7 @@ impl Inner {
     /// [`DropReason::InnerTruncated`] if the frame ends inside the IP header. The kernel drops such
     /// frames (`skb_vlan_inet_prepare()` in `include/net/ip_tunnels.h`).
     #[inline]
-    pub fn of(frame: &[u8]) -> Result<Self, DropReason> {
+    pub(crate) fn of(frame: &[u8]) -> Result<Self, DropReason> {
         let mut at = MACS;
         for _ in 0..=MAX_TAGS {
             let kind = frame.get(at..).and_then(<[u8]>::first_chunk);
@@ -79,7 +79,7 @@ impl Inner {
     ///
     /// # Errors
     /// As [`Self::of`].
-    pub fn of_received(frame: &[u8]) -> Result<Self, DropReason> {
+    pub(crate) fn of_received(frame: &[u8]) -> Result<Self, DropReason> {
         match frame.get(MACS..ETHERNET) {
             Some([0x81, 0x00] | [0x88, 0xa8]) => Ok(Self::default()),
             _ => Self::of(frame),
@@ -89,7 +89,7 @@ impl Inner {
 
 /// The fields of the outer header that may be inherited from the inner packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Inherited {
+pub(crate) struct Inherited {
     /// Type of service: DSCP and ECN.
     pub tos: u8,
     /// Time to live.
@@ -100,7 +100,7 @@ pub struct Inherited {
 
 impl Inherited {
     /// Follows `vxlan_xmit_one()` (`drivers/net/vxlan/vxlan_core.c`).
-    pub fn of(tunnel: &Tunnel, inner: &Inner) -> Self {
+    pub(crate) fn of(tunnel: &Tunnel, inner: &Inner) -> Self {
         let Inner { tos: inner_tos, ttl: inner_ttl, dont_fragment: inner_df } = *inner;
         let tos = match tunnel.tos {
             Tos::Fixed(tos) => tos,
@@ -121,7 +121,7 @@ impl Inherited {
 }
 
 /// The variable fields of the outer headers of one frame over IPv4.
-pub struct Outer<'a> {
+pub(crate) struct Outer<'a> {
     pub tunnel: &'a Tunnel,
     pub hop: &'a NextHop,
     /// Source and destination address.
@@ -140,7 +140,7 @@ impl Outer<'_> {
     /// The headers are written in place and in words, because a byte array in between is much
     /// slower.
     #[inline]
-    pub fn write(&self, headers: &mut [u8; OVERHEAD]) {
+    pub(crate) fn write(&self, headers: &mut [u8; OVERHEAD]) {
         let Self { tunnel, hop, inherited: Inherited { tos, ttl, dont_fragment }, .. } = *self;
         let (local, remote) = self.ends;
         let flags = if dont_fragment { 0x4000 } else { 0 };
@@ -187,7 +187,7 @@ impl Outer<'_> {
 }
 
 /// The variable fields of the outer headers of one frame over IPv6.
-pub struct OuterIpv6<'a> {
+pub(crate) struct OuterIpv6<'a> {
     pub tunnel: &'a Tunnel,
     pub hop: &'a NextHop,
     /// Source and destination address.
@@ -201,7 +201,7 @@ pub struct OuterIpv6<'a> {
 impl OuterIpv6<'_> {
     /// Writes the headers, as [`Outer::write`]. A fixed flow label is written as by
     /// `udp_tunnel6_xmit_skb()` (`net/ipv6/ip6_udp_tunnel.c`).
-    pub fn write(&self, headers: &mut [u8; OVERHEAD_IPV6]) {
+    pub(crate) fn write(&self, headers: &mut [u8; OVERHEAD_IPV6]) {
         let Self { tunnel, hop, ends: (local, remote), source_port, l3_length, inherited } = self;
         let udp_length = l3_length.saturating_sub(40);
         let label = tunnel.flow_label.of(*source_port);

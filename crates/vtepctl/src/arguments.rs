@@ -20,7 +20,7 @@ runs as. docs/reference/api.md describes the JSON.";
 /// Shows and changes what a running vtepd does.
 #[derive(Debug, Parser)]
 #[command(name = "vtepctl", version, after_help = EXAMPLES)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// vtepd's socket: @NAME or a path
     #[arg(long, global = true, value_name = "SOCKET", default_value_t)]
     pub socket: Address,
@@ -34,7 +34,7 @@ pub struct Arguments {
 
 /// Form of what is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
+pub(crate) enum Output {
     /// For people
     Table,
     /// For programs
@@ -43,7 +43,7 @@ pub enum Output {
 
 /// What can be asked.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// State: sources, VNIs taken over, VNIs that stay with the kernel and why, warnings
     #[command(after_help = "Example: vtepctl status")]
     Status,
@@ -219,7 +219,7 @@ A change is in force when the command returns, and until vtepd reads its configu
 
 /// What `vtepctl policy` does.
 #[derive(Debug, Subcommand)]
-pub enum PolicyCommand {
+pub(crate) enum PolicyCommand {
     /// The policy of each VNI that is taken over
     #[command(after_help = "Example: vtepctl policy show --vni 10010")]
     Show(OfVni),
@@ -241,7 +241,7 @@ pub enum PolicyCommand {
 
 /// One VNI, or all.
 #[derive(Debug, Clone, Copy, Args)]
-pub struct OfVni {
+pub(crate) struct OfVni {
     /// Only this VNI
     #[arg(long, value_name = "VNI")]
     pub vni: Option<u32>,
@@ -249,7 +249,7 @@ pub struct OfVni {
 
 /// A frame from a host behind this leaf.
 #[derive(Debug, Clone, Args)]
-pub struct Explain {
+pub(crate) struct Explain {
     /// The VNI that the frame is sent in
     #[arg(long, required_unless_present = "pcap")]
     pub vni: Option<u32>,
@@ -270,7 +270,7 @@ pub struct Explain {
 
 /// A flow.
 #[derive(Debug, Clone, Args)]
-pub struct Flow {
+pub(crate) struct Flow {
     /// Inner destination MAC address [default: that of --dst, if the kernel knows it]
     #[arg(long, value_name = "MAC")]
     pub dst_mac: Option<MacAddr>,
@@ -302,7 +302,7 @@ pub struct Flow {
 
 /// What `vtepctl top` shows, and where.
 #[derive(Debug, Clone, Args)]
-pub struct Top {
+pub(crate) struct Top {
     /// Time between two samples, 0.2 to 3600 s
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: Duration,

@@ -19,7 +19,7 @@ use crate::{events, explain, pinned, status, top};
 ///
 /// # Errors
 /// When no daemon runs, it refuses the request, or the output cannot be written.
-pub async fn run(arguments: Arguments) -> Result<(), Failure> {
+pub(crate) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { socket, output, command } = arguments;
     if let Command::Manual { folder } = command {
         return Ok(manual::write(Arguments::command(), &folder)?);

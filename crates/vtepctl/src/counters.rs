@@ -7,7 +7,7 @@ use api::v1;
 use crate::output::Table;
 
 /// The drop reasons with a count, or with `all` every drop reason.
-pub fn drops_so_far(out: &mut impl Write, rows: &[v1::Drop], all: bool) -> io::Result<()> {
+pub(crate) fn drops_so_far(out: &mut impl Write, rows: &[v1::Drop], all: bool) -> io::Result<()> {
     let some: Vec<v1::Drop> = rows.iter().filter(|row| all || row.frames > 0).cloned().collect();
     if some.is_empty() {
         return writeln!(out, "No frame has been dropped (--all lists the reasons that there are)");
@@ -93,7 +93,7 @@ fn all_frames(counters: &v1::Counters, all: bool) -> Table<2> {
 }
 
 /// All counters, each table after an empty line.
-pub fn counters(out: &mut impl Write, counters: &v1::Counters, all: bool) -> io::Result<()> {
+pub(crate) fn counters(out: &mut impl Write, counters: &v1::Counters, all: bool) -> io::Result<()> {
     all_frames(counters, all).write(out, "")?;
     if !all {
         writeln!(out, "(what is 0 is left out; --all shows it)")?;

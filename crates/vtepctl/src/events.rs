@@ -12,7 +12,7 @@ use crate::session::Session;
 ///
 /// # Errors
 /// When the daemon ends, or the output cannot be written.
-pub async fn print(
+pub(crate) async fn print(
     session: &mut Session<'_, impl Write>,
     request: v1::WatchEventsRequest,
 ) -> Result<(), Failure> {

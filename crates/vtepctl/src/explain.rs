@@ -15,7 +15,7 @@ use crate::{explain_text, pcap};
 ///
 /// # Errors
 /// When there is no such frame, or the daemon refuses the request.
-pub async fn print<W: Write>(
+pub(crate) async fn print<W: Write>(
     session: &mut Session<'_, W>,
     explain: Explain,
 ) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use api::v1;
 ///
 /// # Errors
 /// When the output cannot be written.
-pub fn write(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<()> {
+pub(crate) fn write(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<()> {
     if explanation.datapath == "kernel" {
         return by_kernel(out, explanation);
     }
@@ -190,7 +190,10 @@ fn write_outer(out: &mut impl Write, copy: &v1::Copy, route: &v1::CopyRoute) -> 
 ///
 /// # Errors
 /// When the output cannot be written.
-pub fn received(out: &mut impl Write, explanation: &v1::ReceivedExplanation) -> io::Result<()> {
+pub(crate) fn received(
+    out: &mut impl Write,
+    explanation: &v1::ReceivedExplanation,
+) -> io::Result<()> {
     if let (Some(vtep), Some(local), Some(port)) =
         (&explanation.vtep, &explanation.local, explanation.destination_port)
     {

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// An error, with text for the user.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// There is no daemon to talk to.
     #[error(transparent)]
     Connect(#[from] api::ConnectError),
@@ -23,7 +23,7 @@ pub enum Failure {
 
 impl Failure {
     /// Whether the reader of the output has closed the pipe, which is not an error.
-    pub fn is_closed_pipe(&self) -> bool {
+    pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 }
@@ -49,24 +49,24 @@ fn said(status: &tonic::Status) -> String {
 
 /// Rows under headings. Columns are two spaces apart, and columns of numbers are right-aligned.
 #[derive(Debug)]
-pub struct Table<const N: usize> {
+pub(crate) struct Table<const N: usize> {
     headings: [&'static str; N],
     rows: Vec<[String; N]>,
 }
 
 impl<const N: usize> Table<N> {
     /// A table without rows.
-    pub const fn new(headings: [&'static str; N]) -> Self {
+    pub(crate) const fn new(headings: [&'static str; N]) -> Self {
         Self { headings, rows: Vec::new() }
     }
 
     /// Whether it has no rows.
-    pub const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// Adds a row. Empty cells are shown as `-`.
-    pub fn row(&mut self, cells: [String; N]) {
+    pub(crate) fn row(&mut self, cells: [String; N]) {
         self.rows.push(cells.map(|cell| match cell.as_str() {
             "" => "-".to_owned(),
             // Before its width is known.
@@ -79,7 +79,7 @@ impl<const N: usize> Table<N> {
     ///
     /// # Errors
     /// When the output cannot be written.
-    pub fn write_csv(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn write_csv(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{}", self.headings.join(","))?;
         for row in &self.rows {
             let cell = |cell: &String| match cell.as_str() {
@@ -96,7 +96,7 @@ impl<const N: usize> Table<N> {
     ///
     /// # Errors
     /// When the output cannot be written.
-    pub fn write(&self, out: &mut impl Write, indent: &str) -> io::Result<()> {
+    pub(crate) fn write(&self, out: &mut impl Write, indent: &str) -> io::Result<()> {
         let mut widths = self.headings.map(|heading| heading.chars().count());
         let mut numeric = [true; N];
         for row in &self.rows {
@@ -125,7 +125,7 @@ impl<const N: usize> Table<N> {
 ///
 /// # Errors
 /// When the output cannot be written.
-pub fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     writeln!(out)
 }

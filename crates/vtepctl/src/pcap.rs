@@ -19,7 +19,7 @@ const AGAIN: &str =
 ///
 /// # Errors
 /// When the file cannot be read, is not a pcap file, or has fewer frames. The text says what to do.
-pub fn frame(path: &Path, number: usize) -> Result<Vec<u8>, Failure> {
+pub(crate) fn frame(path: &Path, number: usize) -> Result<Vec<u8>, Failure> {
     let wrong = |why: String| Failure::Input(format!("{}: {why}", path.display()));
     let file = File::open(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {

@@ -66,12 +66,16 @@ fn write_tiers(out: &mut impl Write, row: &v1::VtepPaths) -> io::Result<()> {
 }
 
 /// The paths, as text or as comma-separated values.
-pub fn write_paths(out: &mut impl Write, rows: &[v1::VtepPaths], csv: bool) -> io::Result<()> {
+pub(crate) fn write_paths(
+    out: &mut impl Write,
+    rows: &[v1::VtepPaths],
+    csv: bool,
+) -> io::Result<()> {
     if csv { path_csv(rows).write_csv(out) } else { paths(out, rows) }
 }
 
 /// The queue pairs, as a table or as comma-separated values.
-pub fn write_queue_pairs(
+pub(crate) fn write_queue_pairs(
     out: &mut impl Write,
     rows: &[v1::QueuePair],
     csv: bool,
@@ -106,7 +110,7 @@ fn unknown() -> String {
 }
 
 /// The routers of a path.
-pub fn routers(routers: &[String]) -> String {
+pub(crate) fn routers(routers: &[String]) -> String {
     if routers.is_empty() { unknown() } else { routers.join(" ") }
 }
 
@@ -138,17 +142,17 @@ fn path_csv(rows: &[v1::VtepPaths]) -> Table<10> {
 }
 
 /// The columns of what headers told.
-pub const RECORD: [&str; 6] = ["gaps", "repeats", "naks", "cnps", "marks", "figures"];
+pub(crate) const RECORD: [&str; 6] = ["gaps", "repeats", "naks", "cnps", "marks", "figures"];
 
 /// The cells of [`RECORD`].
-pub fn record(counts: [u64; 5], is_exact: bool) -> [String; 6] {
+pub(crate) fn record(counts: [u64; 5], is_exact: bool) -> [String; 6] {
     let [gaps, repeats, naks, cnps, marks] = counts.map(|count| count.to_string());
     let figures = if is_exact { "exact" } else { "approx." };
     [gaps, repeats, naks, cnps, marks, figures.to_owned()]
 }
 
 /// These cells, and empty ones behind them.
-pub fn filled<T: Default, const N: usize>(mut cells: impl Iterator<Item = T>) -> [T; N] {
+pub(crate) fn filled<T: Default, const N: usize>(mut cells: impl Iterator<Item = T>) -> [T; N] {
     std::array::from_fn(|_| cells.next().unwrap_or_default())
 }
 

@@ -10,7 +10,7 @@ use crate::arguments::Output;
 use crate::output::{Failure, json};
 
 /// A connection to vtepd, with the format and the destination of the output.
-pub struct Session<'a, W> {
+pub(crate) struct Session<'a, W> {
     pub client: Client,
     pub output: Output,
     pub out: &'a mut W,
@@ -21,7 +21,7 @@ impl<W: Write> Session<'_, W> {
     ///
     /// # Errors
     /// When the output cannot be written.
-    pub fn print(
+    pub(crate) fn print(
         &mut self,
         answer: &impl Serialize,
         table: impl FnOnce(&mut W) -> io::Result<()>,
@@ -38,7 +38,7 @@ impl<W: Write> Session<'_, W> {
 ///
 /// # Errors
 /// When the daemon ends before the list is complete.
-pub async fn all<T>(answer: tonic::Response<Streaming<T>>) -> Result<Vec<T>, tonic::Status> {
+pub(crate) async fn all<T>(answer: tonic::Response<Streaming<T>>) -> Result<Vec<T>, tonic::Status> {
     let mut stream = answer.into_inner();
     let mut rows = Vec::new();
     while let Some(row) = stream.message().await? {

@@ -11,7 +11,7 @@ use crate::tables::{vni_cells, why_left};
 ///
 /// # Errors
 /// When the output cannot be written.
-pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
+pub(crate) fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     let ready = if status.ready { "ready" } else { "not ready: nothing is redirected yet" };
     let (version, pid, uptime) = (&status.version, status.pid, duration(status.uptime_seconds));
     writeln!(out, "vtepd {version}, process {pid}, up {uptime}: {ready}")?;
@@ -172,7 +172,7 @@ fn read(resync: &v1::Resync) -> String {
 }
 
 /// A duration in its two greatest units.
-pub fn duration(seconds: u64) -> String {
+pub(crate) fn duration(seconds: u64) -> String {
     match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
         (0, 0, 0, seconds) => format!("{seconds} s"),
         (0, 0, minutes, seconds) => format!("{minutes} min {seconds} s"),

@@ -7,7 +7,7 @@ use api::v1;
 use crate::output::Table;
 
 /// The VNI of a vxlan netdev, or `external` if it has none of its own.
-pub fn number(row: &v1::Vni) -> String {
+pub(crate) fn number(row: &v1::Vni) -> String {
     if row.external { "external".to_owned() } else { row.vni.to_string() }
 }
 
@@ -17,7 +17,7 @@ fn state(state: &str, default_route: bool) -> String {
 }
 
 /// The cells of a VNI's row.
-pub struct VniCells {
+pub(crate) struct VniCells {
     pub vni: String,
     pub netdev: String,
     pub local: String,
@@ -31,7 +31,7 @@ pub struct VniCells {
 
 /// The cells of a VNI's row. Those that apply only to VNIs that are taken over are empty for
 /// others.
-pub fn vni_cells(row: &v1::Vni) -> VniCells {
+pub(crate) fn vni_cells(row: &v1::Vni) -> VniCells {
     let taken = row.taken.clone().unwrap_or_default();
     let policy = policy_of(row);
     let of_taken = |text: String| if row.taken.is_some() { text } else { String::new() };
@@ -57,7 +57,7 @@ pub fn vni_cells(row: &v1::Vni) -> VniCells {
 
 /// The tables of `vtepctl vni`: VNIs that are taken over, within 80 columns, and why the others are
 /// not.
-pub fn vnis(out: &mut impl Write, rows: &[v1::Vni]) -> io::Result<()> {
+pub(crate) fn vnis(out: &mut impl Write, rows: &[v1::Vni]) -> io::Result<()> {
     let (taken, left): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.left.is_none());
     let headings =
         ["vni", "netdev", "local", "port", "policy", "source ports", "macs", "flood", "ageing"];
@@ -92,14 +92,14 @@ pub fn vnis(out: &mut impl Write, rows: &[v1::Vni]) -> io::Result<()> {
 }
 
 /// The policy for a VNI's source ports, also in the kernel datapath.
-pub fn policy_of(row: &v1::Vni) -> v1::Policy {
+pub(crate) fn policy_of(row: &v1::Vni) -> v1::Policy {
     let taken = row.taken.as_ref().and_then(|taken| taken.policy.clone());
     let chosen = || row.chosen_port.as_ref().and_then(|chosen| chosen.policy.clone());
     taken.or_else(chosen).unwrap_or_default()
 }
 
 /// Why a VNI stays with the kernel: the sentence and its slug. Empty for a VNI that is taken over.
-pub fn why_left(row: &v1::Vni) -> String {
+pub(crate) fn why_left(row: &v1::Vni) -> String {
     match (&row.left, &row.reason_slug) {
         (Some(sentence), Some(slug)) => format!("{sentence} [{slug}]"),
         // An older vtepd sends no slug.
@@ -108,7 +108,7 @@ pub fn why_left(row: &v1::Vni) -> String {
 }
 
 /// The policy that applies now, or why the configured one does not.
-pub fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
+pub(crate) fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
     match &row.left {
         None => policies(std::slice::from_ref(row)).write(out, ""),
         Some(reason) if row.standalone => writeln!(
@@ -127,7 +127,7 @@ pub fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
 }
 
 /// That a VNI is attached.
-pub fn attached(row: &v1::Vni) -> String {
+pub(crate) fn attached(row: &v1::Vni) -> String {
     let v1::Vni { vni, netdev, .. } = row;
     match row.standalone {
         true => format!("VNI {vni} is forwarded between its ports and remote VTEPs"),
@@ -136,7 +136,7 @@ pub fn attached(row: &v1::Vni) -> String {
 }
 
 /// That a VNI is detached.
-pub fn detached(row: &v1::Vni) -> String {
+pub(crate) fn detached(row: &v1::Vni) -> String {
     let v1::Vni { vni, netdev, .. } = row;
     match row.standalone {
         true => format!(
@@ -146,7 +146,7 @@ pub fn detached(row: &v1::Vni) -> String {
     }
 }
 
-pub fn policies(rows: &[v1::Vni]) -> Table<6> {
+pub(crate) fn policies(rows: &[v1::Vni]) -> Table<6> {
     let mut table = Table::new(["vni", "netdev", "policy", "bins", "source ports", "seed"]);
     for row in rows {
         let policy = policy_of(row);
@@ -162,7 +162,7 @@ pub fn policies(rows: &[v1::Vni]) -> Table<6> {
     table
 }
 
-pub fn fdb(rows: &[v1::FdbEntry]) -> Table<4> {
+pub(crate) fn fdb(rows: &[v1::FdbEntry]) -> Table<4> {
     let mut table = Table::new(["vni", "netdev", "mac", "vtep"]);
     for row in rows {
         let behind = row
@@ -176,7 +176,7 @@ pub fn fdb(rows: &[v1::FdbEntry]) -> Table<4> {
     table
 }
 
-pub fn flood(rows: &[v1::FloodEntry]) -> Table<3> {
+pub(crate) fn flood(rows: &[v1::FloodEntry]) -> Table<3> {
     let mut table = Table::new(["vni", "netdev", "vtep"]);
     for row in rows {
         table.row([row.vni.to_string(), row.netdev.clone(), row.vtep.clone()]);
@@ -184,7 +184,7 @@ pub fn flood(rows: &[v1::FloodEntry]) -> Table<3> {
     table
 }
 
-pub fn neighbours(rows: &[v1::Neighbour]) -> Table<5> {
+pub(crate) fn neighbours(rows: &[v1::Neighbour]) -> Table<5> {
     let mut table = Table::new(["kind", "interface", "address", "mac", "vni"]);
     for row in rows {
         let mac = row.mac.clone().unwrap_or_default();
@@ -194,7 +194,7 @@ pub fn neighbours(rows: &[v1::Neighbour]) -> Table<5> {
     table
 }
 
-pub fn routes(rows: &[v1::Route]) -> Table<7> {
+pub(crate) fn routes(rows: &[v1::Route]) -> Table<7> {
     let mut table = Table::new(["vtep", "state", "uplink", "gateway", "mac", "weight", "mtu"]);
     for row in rows {
         let start = || (row.vtep.clone(), state(&row.state, row.default_route));
@@ -214,7 +214,7 @@ pub fn routes(rows: &[v1::Route]) -> Table<7> {
 }
 
 /// The traffic of each VTEP, and the MAC addresses behind it in each VNI.
-pub fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
+pub(crate) fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
     let headings =
         ["vtep", "state", "next hops", "sent", "bytes", "received", "bytes", "by default route"];
     let mut traffic = Table::new(headings);
@@ -248,7 +248,7 @@ pub fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
     behind.write(out, "")
 }
 
-pub fn ports(rows: &[v1::Port]) -> Table<8> {
+pub(crate) fn ports(rows: &[v1::Port]) -> Table<8> {
     let mut table = Table::new([
         "vni",
         "bridge",

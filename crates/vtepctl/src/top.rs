@@ -40,7 +40,7 @@ struct Report<'a> {
 /// # Errors
 /// Without a terminal unless it prints once; when printing, without a vtepd; when the output cannot
 /// be written.
-pub async fn run(top: Top, address: &Address, output: Output) -> Result<(), Failure> {
+pub(crate) async fn run(top: Top, address: &Address, output: Output) -> Result<(), Failure> {
     if !top.once {
         check(output, terminal::is_there()).map_err(|text| Failure::Input(text.to_owned()))?;
         return terminal::show(address, top.interval).await;

@@ -24,7 +24,7 @@ struct Known {
 }
 
 /// Watches the interfaces and never returns.
-pub async fn watch(handle: Arc<Handle>, standalone: Standalone, journal: Journal) {
+pub(crate) async fn watch(handle: Arc<Handle>, standalone: Standalone, journal: Journal) {
     if standalone.is_empty() {
         return std::future::pending().await;
     }

@@ -38,7 +38,7 @@ use service::Service;
 ///
 /// # Errors
 /// When the server fails for good.
-pub async fn serve(
+pub(crate) async fn serve(
     address: Option<Address>,
     opened: Option<Opened<Listener>>,
     handle: Arc<Handle>,

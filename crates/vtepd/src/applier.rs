@@ -14,7 +14,7 @@ use crate::handle::Handle;
 use crate::takeover::TakeoverError;
 
 /// Applies updates one after the other.
-pub struct Applier {
+pub(crate) struct Applier {
     handle: Arc<Handle>,
     journal: Journal,
     metrics: SocketAddr,
@@ -32,7 +32,7 @@ pub struct Applier {
 
 impl Applier {
     /// Nothing is applied yet.
-    pub const fn new(
+    pub(crate) const fn new(
         handle: Arc<Handle>,
         journal: Journal,
         metrics: SocketAddr,
@@ -51,7 +51,7 @@ impl Applier {
     }
 
     /// Applies what has changed, and logs it if more than tables changed.
-    pub fn apply(&mut self, update: &Update, diff: &Diff) {
+    pub(crate) fn apply(&mut self, update: &Update, diff: &Diff) {
         let same = |left: &Arc<[LeftToKernel]>| Arc::ptr_eq(left, &update.left);
         if diff.steering.has_only_mac_locations() && self.applied_left.as_ref().is_some_and(same) {
             // Only tables changed. This happens up to a thousand times a second.

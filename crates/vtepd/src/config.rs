@@ -21,7 +21,7 @@ use wire::Vni;
 use worker::WorkerOptions;
 
 use arguments::vni;
-pub use arguments::{Arguments, HookChoice, Output};
+pub(crate) use arguments::{Arguments, HookChoice, Output};
 use file::{File, LearningSection, VniSection};
 
 use crate::probing::Probing;
@@ -29,7 +29,7 @@ use crate::standalone::{Owner, Standalone};
 
 /// The complete configuration of a run of the daemon.
 #[derive(Debug, Clone)]
-pub struct Configuration {
+pub(crate) struct Configuration {
     /// Settings of the control task.
     pub settings: Settings,
     /// VNIs with access ports of their own.
@@ -56,7 +56,7 @@ pub struct Configuration {
 
 /// An error in the configuration.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigurationError {
+pub(crate) enum ConfigurationError {
     /// The file cannot be read.
     #[error("the configuration file {path} cannot be read: {source}")]
     Read {
@@ -84,12 +84,12 @@ pub enum ConfigurationError {
 }
 
 /// Default address of the metrics.
-pub const METRICS_DEFAULT: SocketAddr =
+pub(crate) const METRICS_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9472);
 
 /// Default stall limit: how long frames may wait for a worker that hangs. On a busy machine a
 /// thread may have to wait for tens of milliseconds.
-pub const STALL_LIMIT: Duration = Duration::from_millis(200);
+pub(crate) const STALL_LIMIT: Duration = Duration::from_millis(200);
 /// The stall limit of standalone VNIs, for which the kernel cannot forward instead. It is
 /// effectively infinite.
 const NOBODY_ELSE: Duration = Duration::from_secs(1 << 32);
@@ -105,7 +105,7 @@ impl Configuration {
     ///
     /// # Errors
     /// When the file cannot be read or has an invalid value.
-    pub fn load(arguments: &Arguments) -> Result<Self, ConfigurationError> {
+    pub(crate) fn load(arguments: &Arguments) -> Result<Self, ConfigurationError> {
         let file = arguments.config.as_deref().map_or_else(|| Ok(File::default()), read)?;
         let default = default_settings(&file, arguments)?;
         let learning = learning(&file)?;

@@ -12,7 +12,7 @@ use crate::probing::Probing;
 
 /// A setting that changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub(crate) struct Change {
     /// The key, as in the file.
     pub key: String,
     /// Its old value.
@@ -33,7 +33,7 @@ impl fmt::Display for Change {
 
 /// The settings that differ, by key. Each VNI is compared with its effective values, whether they
 /// come from its own section or from the defaults.
-pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
+pub(crate) fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
     let vnis: BTreeSet<Vni> =
         old.settings.vnis.keys().chain(new.settings.vnis.keys()).copied().collect();
     let (old, new) = (values(old, &vnis), values(new, &vnis));

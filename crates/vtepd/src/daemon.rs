@@ -32,7 +32,7 @@ use crate::takeover::{SteeringOptions, Takeover, TakeoverError};
 use crate::{access_ports, api, config_diff, dry_run, filter_watch, listeners, own_links};
 
 /// The error that ended the daemon. Its text is shown to the user.
-pub type Failure = Box<dyn Error>;
+pub(crate) type Failure = Box<dyn Error>;
 
 /// Capacity of the queue of requests from workers and signals to the control task.
 const REQUESTS: usize = 1024;
@@ -42,7 +42,7 @@ const REQUESTS: usize = 1024;
 /// # Errors
 /// When something is missing at the start, or fails later. Everything that was taken over is given
 /// back to the kernel in any case.
-pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut successor = None;
     let ended = run_until_replaced(arguments, &mut successor).await;
     // The successor waits for this connection to close. By now everything that it needs is free.

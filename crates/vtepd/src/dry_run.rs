@@ -57,7 +57,7 @@ struct Report {
 }
 
 /// The report as text.
-pub fn report(update: &Update, hook: Hook, notes: Vec<String>, output: Output) -> String {
+pub(crate) fn report(update: &Update, hook: Hook, notes: Vec<String>, output: Output) -> String {
     let taken = update.plan.vnis.values().filter_map(|vni| {
         let table = update.snapshot.vni(vni.index.get())?;
         Some(Taken {

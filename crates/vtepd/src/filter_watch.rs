@@ -31,7 +31,11 @@ const PACE: Duration = Duration::from_millis(2);
 const OWN_AFTER: Duration = Duration::from_millis(100);
 
 /// Watches filters and never returns. `rules` are the packet filters that are known already.
-pub async fn watch(handle: Arc<Handle>, requests: mpsc::Sender<Request>, mut rules: PacketRules) {
+pub(crate) async fn watch(
+    handle: Arc<Handle>,
+    requests: mpsc::Sender<Request>,
+    mut rules: PacketRules,
+) {
     let mut monitor = FilterMonitor::open()
         .inspect_err(|error| {
             tracing::warn!("filters of others are looked for once a second only: {error}")
@@ -92,13 +96,7 @@ pub async fn watch(handle: Arc<Handle>, requests: mpsc::Sender<Request>, mut rul
             }
             continue;
         };
-        let anywhere = anywhere.then(|| {
-            let status = handle.status.borrow();
-            let ports = status.ports.iter().map(|port| port.ifindex);
-            let uplinks = status.plan.uplinks.iter().map(|uplink| uplink.ifindex);
-            let netdevs = status.plan.vnis.keys().filter_map(|source| source.netdev());
-            ports.chain(uplinks).chain(netdevs).collect()
-        });
+        let anywhere = anywhere.then(|| attached(&handle));
         // Interfaces are handled one by one, so that the first does not wait for the last.
         for interface in anywhere.unwrap_or(interfaces) {
             let interface = BTreeSet::from([interface]);
@@ -110,6 +108,15 @@ pub async fn watch(handle: Arc<Handle>, requests: mpsc::Sender<Request>, mut rul
         }
         sleep(pace).await;
     }
+}
+
+/// Every interface at which vtepd has programs.
+fn attached(handle: &Handle) -> BTreeSet<u32> {
+    let status = handle.status.borrow();
+    let ports = status.ports.iter().map(|port| port.ifindex);
+    let uplinks = status.plan.uplinks.iter().map(|uplink| uplink.ifindex);
+    let netdevs = status.plan.vnis.keys().filter_map(|source| source.netdev());
+    ports.chain(uplinks).chain(netdevs).collect()
 }
 
 /// Interfaces at which filters or qdiscs have changed, and when to look for vtepd's own.

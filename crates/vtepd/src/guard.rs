@@ -44,7 +44,7 @@ const LONGEST_LIMIT: Duration = Duration::from_secs(60);
 
 /// State that the two threads and the rest of the daemon share.
 #[derive(Debug, Default)]
-pub struct Guarded {
+pub(crate) struct Guarded {
     /// Set by [`watch_control`], once something can be taken over.
     kill_switch: OnceLock<KillSwitch>,
     /// Whether the control task hangs.
@@ -57,12 +57,12 @@ pub struct Guarded {
 
 impl Guarded {
     /// Records that everything is given back to the kernel.
-    pub fn stopped(&self) {
+    pub(crate) fn stopped(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
     /// How often the control task has hung.
-    pub fn stalls(&self) -> u64 {
+    pub(crate) fn stalls(&self) -> u64 {
         self.stalls.load(Ordering::Relaxed)
     }
 
@@ -82,7 +82,7 @@ fn ending() -> SigSet {
 ///
 /// # Errors
 /// As pthread_sigmask(3).
-pub fn block_signals() -> io::Result<()> {
+pub(crate) fn block_signals() -> io::Result<()> {
     Ok(ending().thread_block()?)
 }
 
@@ -91,7 +91,7 @@ pub fn block_signals() -> io::Result<()> {
 ///
 /// # Errors
 /// When the thread cannot be created.
-pub fn answer_signals(guarded: Arc<Guarded>) -> io::Result<mpsc::Receiver<()>> {
+pub(crate) fn answer_signals(guarded: Arc<Guarded>) -> io::Result<mpsc::Receiver<()>> {
     let (stop, stopping) = mpsc::channel(1);
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         // The thread is started before main drops its capabilities.
@@ -135,7 +135,7 @@ fn end_by(signal: Signal) -> ! {
 
 /// How the guard observes the control task.
 #[derive(Debug)]
-pub struct Watched {
+pub(crate) struct Watched {
     /// Readable while kernel events wait to be read.
     pub events: OwnedFd,
     /// The queue of requests. Its free capacity shows whether requests wait.
@@ -152,7 +152,7 @@ pub struct Watched {
 ///
 /// # Errors
 /// When the thread cannot be created.
-pub fn watch_control(
+pub(crate) fn watch_control(
     guarded: &Arc<Guarded>,
     kill_switch: KillSwitch,
     watched: Watched,

@@ -35,7 +35,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// The running takeover with the state around it. The control task changes it; metrics and the API
 /// read it.
 #[derive(Debug)]
-pub struct Handle {
+pub(crate) struct Handle {
     takeover: Mutex<Option<Takeover>>,
     snapshot: Mutex<Arc<Snapshot>>,
     plan: Mutex<Arc<SteeringPlan>>,
@@ -68,7 +68,7 @@ pub struct Handle {
 
 impl Handle {
     /// A handle for a takeover to which nothing has been published yet.
-    pub fn new(
+    pub(crate) fn new(
         takeover: Takeover,
         access: Vec<PortSummary>,
         hook: Hook,
@@ -105,7 +105,7 @@ impl Handle {
     ///
     /// # Errors
     /// As [`Takeover::apply`].
-    pub fn apply(&self, update: &Update, diff: &SteeringDiff) -> Result<(), TakeoverError> {
+    pub(crate) fn apply(&self, update: &Update, diff: &SteeringDiff) -> Result<(), TakeoverError> {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) =
             Arc::clone(&update.snapshot);
         *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.plan);
@@ -116,23 +116,23 @@ impl Handle {
     }
 
     /// As [`Takeover::open_ports`].
-    pub fn open_ports(&self) -> Vec<OpenPort> {
+    pub(crate) fn open_ports(&self) -> Vec<OpenPort> {
         self.takeover().as_ref().map(Takeover::open_ports).unwrap_or_default()
     }
 
     /// The snapshot that was published last.
-    pub fn snapshot(&self) -> Arc<Snapshot> {
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The steering plan that was applied last.
-    pub fn plan(&self) -> Arc<SteeringPlan> {
+    pub(crate) fn plan(&self) -> Arc<SteeringPlan> {
         Arc::clone(&self.plan.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The sum of the counters of all workers and of the `offload` datapath. VTEP counters are
     /// included for the VTEPs of the current snapshot only.
-    pub fn counters(&self) -> Arc<Counters> {
+    pub(crate) fn counters(&self) -> Arc<Counters> {
         let snapshot = self.snapshot();
         let offloaded = self.offload_counts(&snapshot);
         let steering = self.steering_counts();
@@ -164,7 +164,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn pin_offloaded(
+    pub(crate) fn pin_offloaded(
         &self,
         pinning: &Shared,
         written: u64,
@@ -191,7 +191,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn take_placed(&self) -> Result<Option<PlacedPorts>, SteeringError> {
+    pub(crate) fn take_placed(&self) -> Result<Option<PlacedPorts>, SteeringError> {
         self.takeover().as_mut().map(Takeover::take_placed).transpose()
     }
 
@@ -203,7 +203,7 @@ impl Handle {
     }
 
     /// Frames that each worker received, from the underlay and from bridges.
-    pub fn received(&self) -> Vec<[u64; 2]> {
+    pub(crate) fn received(&self) -> Vec<[u64; 2]> {
         let of = |counted: &Arc<Counters>| {
             [&counted.underlay_received, &counted.bridge_received].map(Counter::get)
         };
@@ -211,7 +211,7 @@ impl Handle {
     }
 
     /// The stations that the workers' own bridges have learned. Empty without access ports.
-    pub async fn stations(&self) -> Stations {
+    pub(crate) async fn stations(&self) -> Stations {
         if self.access.is_empty() {
             return Stations::new();
         }
@@ -227,7 +227,7 @@ impl Handle {
     }
 
     /// As [`Takeover::own_links`].
-    pub fn own_links(&self) -> Vec<String> {
+    pub(crate) fn own_links(&self) -> Vec<String> {
         self.takeover().as_ref().map(Takeover::own_links).unwrap_or_default()
     }
 
@@ -235,7 +235,7 @@ impl Handle {
     ///
     /// # Errors
     /// As there.
-    pub fn repair(&self) -> Result<Vec<String>, OwnLinkError> {
+    pub(crate) fn repair(&self) -> Result<Vec<String>, OwnLinkError> {
         self.takeover().as_mut().map_or_else(|| Ok(Vec::new()), Takeover::repair)
     }
 
@@ -243,7 +243,7 @@ impl Handle {
     ///
     /// # Errors
     /// As there.
-    pub fn replace_port(
+    pub(crate) fn replace_port(
         &self,
         number: u16,
         port: ports::AccessPort,
@@ -252,7 +252,7 @@ impl Handle {
     }
 
     /// Records whether the interface of an access port is gone.
-    pub fn set_port_gone(&self, number: u16, gone: bool) {
+    pub(crate) fn set_port_gone(&self, number: u16, gone: bool) {
         let mut all = self.gone_ports.lock().unwrap_or_else(PoisonError::into_inner);
         if gone {
             all.insert(number);
@@ -262,22 +262,22 @@ impl Handle {
     }
 
     /// Whether the interface of an access port is gone.
-    pub fn is_port_gone(&self, number: u16) -> bool {
+    pub(crate) fn is_port_gone(&self, number: u16) -> bool {
         self.gone_ports.lock().unwrap_or_else(PoisonError::into_inner).contains(&number)
     }
 
     /// The paths of known queue pairs, to explain decisions by.
-    pub fn known_pins(&self) -> Pins {
+    pub(crate) fn known_pins(&self) -> Pins {
         Pins::new(self.pinning.clone().map(|shared| Arc::new(Known::new(shared)) as _))
     }
 
     /// Whether frames are redirected.
-    pub fn is_engaged(&self) -> bool {
+    pub(crate) fn is_engaged(&self) -> bool {
         self.takeover().as_ref().is_some_and(Takeover::is_engaged)
     }
 
     /// The kill switch; `None` after [`Self::stop`].
-    pub fn kill_switch(&self) -> Option<KillSwitch> {
+    pub(crate) fn kill_switch(&self) -> Option<KillSwitch> {
         self.takeover().as_ref().map(Takeover::kill_switch)
     }
 
@@ -286,19 +286,19 @@ impl Handle {
     ///
     /// # Errors
     /// As [`Takeover::stop`].
-    pub fn stop(&self) -> Result<(), TakeoverError> {
+    pub(crate) fn stop(&self) -> Result<(), TakeoverError> {
         let takeover = self.takeover().take();
         takeover.map_or(Ok(()), |takeover| takeover.stop(&self.guarded))
     }
 
     /// The counters of the steering programs; zeros if the kernel refuses.
-    pub fn steering_counts(&self) -> SteeringCounts {
+    pub(crate) fn steering_counts(&self) -> SteeringCounts {
         let counts = self.takeover().as_ref().and_then(|takeover| takeover.steering_counts().ok());
         counts.unwrap_or_default()
     }
 
     /// As [`Takeover::bypass`]; empty if the kernel refuses.
-    pub fn bypass(&self) -> BypassState {
+    pub(crate) fn bypass(&self) -> BypassState {
         let state = self.takeover().as_ref().and_then(|takeover| takeover.bypass().ok());
         state.unwrap_or_default()
     }
@@ -309,7 +309,10 @@ impl Handle {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub async fn review(&self, interfaces: Option<BTreeSet<u32>>) -> Result<(), SteeringError> {
+    pub(crate) async fn review(
+        &self,
+        interfaces: Option<BTreeSet<u32>>,
+    ) -> Result<(), SteeringError> {
         let ports =
             self.takeover().as_mut().map(|takeover| takeover.bypass_ports(interfaces.as_ref()));
         let ports = ports.unwrap_or_default();
@@ -331,7 +334,10 @@ impl Handle {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub async fn place_behind(&self, interfaces: &BTreeSet<u32>) -> Result<(), SteeringError> {
+    pub(crate) async fn place_behind(
+        &self,
+        interfaces: &BTreeSet<u32>,
+    ) -> Result<(), SteeringError> {
         let placed = self.takeover().as_ref().map(|takeover| takeover.placed_at(interfaces));
         let (hook, placed) = (self.hook, placed.unwrap_or_default());
         if placed.is_empty() {
@@ -350,7 +356,10 @@ impl Handle {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub async fn attach_again(&self, interfaces: &BTreeSet<u32>) -> Result<(), SteeringError> {
+    pub(crate) async fn attach_again(
+        &self,
+        interfaces: &BTreeSet<u32>,
+    ) -> Result<(), SteeringError> {
         let filters = self.takeover().as_ref().map(|takeover| takeover.filters_at(interfaces));
         let Some(filters) = filters.filter(|filters| !filters.is_empty()) else { return Ok(()) };
         let look = move || bpf::foreign_programs::without_own(filters);
@@ -367,23 +376,23 @@ impl Handle {
     }
 
     /// Records that a new configuration was accepted.
-    pub fn configured(&self) {
+    pub(crate) fn configured(&self) {
         self.configurations.fetch_add(1, Ordering::Relaxed);
         self.set_not_configured(None);
     }
 
     /// Records why the last configuration was rejected; `None` if it was accepted.
-    pub fn set_not_configured(&self, reason: Option<String>) {
+    pub(crate) fn set_not_configured(&self, reason: Option<String>) {
         *self.not_configured.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 
     /// Why the last configuration was rejected.
-    pub fn not_configured(&self) -> Option<String> {
+    pub(crate) fn not_configured(&self) -> Option<String> {
         self.not_configured.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the listener. With an error, logs and records it.
-    pub fn note<T>(&self, what: &'static str, opened: Result<T, String>) -> Option<T> {
+    pub(crate) fn note<T>(&self, what: &'static str, opened: Result<T, String>) -> Option<T> {
         match opened {
             Ok(listener) => Some(listener),
             Err(reason) => {
@@ -396,18 +405,18 @@ impl Handle {
     }
 
     /// Records that a listener is open now that was not before.
-    pub fn served(&self, what: &'static str) {
+    pub(crate) fn served(&self, what: &'static str) {
         tracing::info!("the listener for {what} is open now");
         self.not_served.lock().unwrap_or_else(PoisonError::into_inner).remove(what);
     }
 
     /// Why listeners are not open.
-    pub fn not_served(&self) -> Vec<String> {
+    pub(crate) fn not_served(&self) -> Vec<String> {
         self.not_served.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// How many configurations were accepted, including the first.
-    pub fn configurations(&self) -> u64 {
+    pub(crate) fn configurations(&self) -> u64 {
         self.configurations.load(Ordering::Relaxed)
     }
 
@@ -415,7 +424,7 @@ impl Handle {
     ///
     /// # Errors
     /// As [`telemetry::render`].
-    pub fn render(&self) -> Result<String, std::fmt::Error> {
+    pub(crate) fn render(&self) -> Result<String, std::fmt::Error> {
         let counters = self.counters();
         let mut view = metrics_view::view(
             &self.status.borrow(),

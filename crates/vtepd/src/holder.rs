@@ -21,7 +21,7 @@ const STEP: Duration = Duration::from_millis(10);
 
 /// The process that listens on a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holder {
+pub(crate) struct Holder {
     /// Its process id in this process's PID namespace; 0 if it is not visible from there.
     pub pid: i32,
     /// Its user id.
@@ -33,7 +33,7 @@ impl Holder {
     ///
     /// # Errors
     /// When nothing listens there, or the listener's queue stays full.
-    pub fn of(name: &[u8]) -> io::Result<Self> {
+    pub(crate) fn of(name: &[u8]) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
         let address = UnixAddr::new_abstract(name)?;
@@ -52,7 +52,7 @@ impl Holder {
     }
 
     /// Whether it runs as root or as the user of this process.
-    pub fn is_trusted(self) -> bool {
+    pub(crate) fn is_trusted(self) -> bool {
         [0, geteuid().as_raw()].contains(&self.uid)
     }
 }

@@ -35,11 +35,11 @@ const RELEASE: Duration = Duration::from_secs(2);
 
 /// The lock of a network namespace. Dropping it releases the lock.
 #[derive(Debug)]
-pub struct Instance(UnixListener);
+pub(crate) struct Instance(UnixListener);
 
 /// The lock could not be acquired.
 #[derive(Debug, thiserror::Error)]
-pub enum InstanceError {
+pub(crate) enum InstanceError {
     /// Another vtepd holds it.
     #[error(
         "another vtepd ({}) has this network namespace already; take over from it with --replace, stop it first, or run in \
@@ -61,7 +61,7 @@ pub enum InstanceError {
 }
 
 /// Describes a process that may be in another PID namespace, for example in another container.
-pub fn process(pid: i32) -> String {
+pub(crate) fn process(pid: i32) -> String {
     if pid == 0 { "in another container".to_owned() } else { format!("process {pid}") }
 }
 
@@ -71,7 +71,7 @@ impl Instance {
     ///
     /// # Errors
     /// When another vtepd holds it.
-    pub async fn lock() -> Result<Self, InstanceError> {
+    pub(crate) async fn lock() -> Result<Self, InstanceError> {
         let start = Instant::now();
         loop {
             match Self::try_lock() {
@@ -124,7 +124,7 @@ impl Instance {
     ///
     /// # Errors
     /// When it does not end within a minute.
-    pub async fn replace() -> Result<Self, InstanceError> {
+    pub(crate) async fn replace() -> Result<Self, InstanceError> {
         let pid = match Self::lock().await {
             Err(InstanceError::Running { pid }) => pid,
             other => return other,
@@ -148,7 +148,7 @@ impl Instance {
     /// Waits for a successor that may ask this process to end. The caller must keep the returned
     /// connection open until this process has released everything, because the successor waits for
     /// its end.
-    pub async fn successor(&self) -> UnixStream {
+    pub(crate) async fn successor(&self) -> UnixStream {
         loop {
             let Ok((mut stream, _)) = self.0.accept().await else {
                 sleep(SPEAKING).await;
@@ -175,7 +175,7 @@ impl Instance {
 
 /// The process that holds the lock of the calling thread's network namespace. The id is as in
 /// [`InstanceError::Running`].
-pub fn running() -> Option<i32> {
+pub(crate) fn running() -> Option<i32> {
     running_one().map(|(_, holder)| holder.pid)
 }
 

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 /// Reports changes of interfaces.
 #[derive(Debug)]
-pub struct LinkWatch {
+pub(crate) struct LinkWatch {
     /// `None` if it could not be opened or failed.
     monitor: Option<LinkMonitor>,
     /// Which interfaces are watched, for the log.
@@ -19,7 +19,7 @@ pub struct LinkWatch {
 
 impl LinkWatch {
     /// Starts to watch the calling thread's network namespace.
-    pub fn new(subject: &'static str, interval: Duration) -> Self {
+    pub(crate) fn new(subject: &'static str, interval: Duration) -> Self {
         let monitor = LinkMonitor::open();
         let mut watch = Self { monitor: None, subject, interval };
         match monitor {
@@ -30,7 +30,7 @@ impl LinkWatch {
     }
 
     /// Waits for changes. Cancellation-safe.
-    pub async fn changed(&mut self) -> LinkChanges {
+    pub(crate) async fn changed(&mut self) -> LinkChanges {
         if let Some(monitor) = &mut self.monitor {
             match monitor.changed().await {
                 Ok(changes) => return changes,

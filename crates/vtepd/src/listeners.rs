@@ -12,13 +12,13 @@ use crate::handle::Handle;
 use crate::holder::Holder;
 
 /// Time between two attempts to open the API's socket.
-pub const AGAIN: Duration = Duration::from_secs(5);
+pub(crate) const AGAIN: Duration = Duration::from_secs(5);
 
 /// A listener, or a sentence that explains why there is none.
-pub type Opened<T> = Result<T, String>;
+pub(crate) type Opened<T> = Result<T, String>;
 
 /// Opens the listener for metrics.
-pub fn metrics(address: SocketAddr) -> Opened<TcpListener> {
+pub(crate) fn metrics(address: SocketAddr) -> Opened<TcpListener> {
     telemetry::bind(address).map_err(|error| {
         let owner = if error.is_taken() { tcp_owner(address) } else { None };
         with_holder(&error.to_string(), owner)
@@ -26,7 +26,7 @@ pub fn metrics(address: SocketAddr) -> Opened<TcpListener> {
 }
 
 /// Opens the API's socket.
-pub fn api(address: &Address) -> Opened<Listener> {
+pub(crate) fn api(address: &Address) -> Opened<Listener> {
     Listener::open(address).map_err(|error| {
         let holder = match address {
             Address::Abstract(name) => Holder::of(name.as_bytes()).ok(),
@@ -53,7 +53,7 @@ fn with_holder(error: &str, holder: Option<String>) -> String {
 ///
 /// # Errors
 /// When the thread cannot be created.
-pub fn serve_metrics(
+pub(crate) fn serve_metrics(
     address: SocketAddr,
     opened: Opened<TcpListener>,
     handle: &Arc<Handle>,
@@ -64,7 +64,7 @@ pub fn serve_metrics(
 }
 
 /// The API's listener, as soon as it can be opened. Without an address it waits forever.
-pub async fn await_api(
+pub(crate) async fn await_api(
     address: Option<Address>,
     opened: Option<Opened<Listener>>,
     handle: &Handle,

@@ -22,7 +22,7 @@ const FULL: Duration = Duration::from_millis(5);
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// How many log lines were lost because they were not read in time.
-pub fn lost() -> u64 {
+pub(crate) fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
@@ -37,14 +37,14 @@ enum Entry {
 
 /// The sending end of the queue. Writing never blocks.
 #[derive(Debug, Clone)]
-pub struct Log(SyncSender<Entry>);
+pub(crate) struct Log(SyncSender<Entry>);
 
 impl Log {
     /// Starts the thread that writes to standard error.
     ///
     /// # Errors
     /// When the thread cannot be created.
-    pub fn start() -> io::Result<Self> {
+    pub(crate) fn start() -> io::Result<Self> {
         let (entries, queue) = sync_channel(QUEUE);
         std::thread::Builder::new().name("log".to_owned()).spawn(move || {
             // The thread needs no capabilities, and is started before main drops them.
@@ -62,7 +62,7 @@ impl Log {
     }
 
     /// Waits until everything is written, but at most half a second: the reader may never read.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         let until = Instant::now() + LAST_LINES;
         let (done, written) = channel();
         while self.0.try_send(Entry::Flush(done.clone())).is_err() {

@@ -17,7 +17,7 @@ use telemetry::{
 use crate::pinning::{Probed, Shared};
 
 /// The bridge ports: the decision of the control task, errors of steering, and its counters.
-pub fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
+pub(crate) fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
     let view = |port: &PortDecision| {
         let refused = || bypass.refused.get(&port.ifindex).cloned();
         let counts = bypass.ports.get(&port.ifindex);
@@ -39,7 +39,7 @@ pub fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
 }
 
 /// Known paths and placed queue pairs.
-pub fn probing(shared: &Shared) -> ProbingView {
+pub(crate) fn probing(shared: &Shared) -> ProbingView {
     let probed = shared.probed();
     let sum = |number: usize| probed.iter().filter_map(|of| of.counts.get(number)).sum();
     let (sent, answered, unexpected) = (sum(0), sum(1), sum(2));
@@ -86,7 +86,7 @@ pub fn probing(shared: &Shared) -> ProbingView {
 }
 
 /// Combines the status of the control task with the snapshot and the counters.
-pub fn view(
+pub(crate) fn view(
     status: &Status,
     snapshot: &Snapshot,
     counts: SteeringCounts,

@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// An interface of vtepd cannot be used any more. The kernel forwards everything.
 #[derive(Debug, thiserror::Error)]
-pub enum OwnLinkError {
+pub(crate) enum OwnLinkError {
     /// The interface was deleted, renamed or moved to another namespace.
     #[error(
         "the interface {0} is gone: it was deleted, renamed or moved, and vtepd cannot forward without it; the kernel forwards everything"
@@ -35,7 +35,7 @@ pub enum OwnLinkError {
 }
 
 /// Watches the interfaces and repairs them. Returns once one cannot be used any more.
-pub async fn watch(handle: Arc<Handle>, journal: Journal) -> OwnLinkError {
+pub(crate) async fn watch(handle: Arc<Handle>, journal: Journal) -> OwnLinkError {
     let mut links = LinkWatch::new("vtepd's own interfaces", INTERVAL);
     loop {
         // The first pass covers changes before the first notification.

@@ -8,7 +8,7 @@ type Rules = Result<Vec<RuleChain>, String>;
 
 /// The packet filter rules of a network namespace, as they were read last.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PacketRules {
+pub(crate) struct PacketRules {
     nftables: Rules,
     legacy: Rules,
 }
@@ -16,25 +16,25 @@ pub struct PacketRules {
 impl PacketRules {
     /// Reads all rules in the calling thread's network namespace.
     #[must_use]
-    pub fn read() -> Self {
+    pub(crate) fn read() -> Self {
         Self { nftables: nftables(), legacy: legacy() }
     }
 
     /// Reads the legacy iptables rules again and, if `nftables` is set, also those of nftables.
     #[must_use]
-    pub fn read_again(self, nftables: bool) -> Self {
+    pub(crate) fn read_again(self, nftables: bool) -> Self {
         let nftables = if nftables { self::nftables() } else { self.nftables };
         Self { nftables, legacy: legacy() }
     }
 
     /// Whether the nftables rules could not be read.
-    pub const fn is_unread(&self) -> bool {
+    pub(crate) const fn is_unread(&self) -> bool {
         self.nftables.is_err()
     }
 
     /// The filters in the form in which eligibility checks use them.
     #[must_use]
-    pub fn filters(&self) -> PacketFilters {
+    pub(crate) fn filters(&self) -> PacketFilters {
         let all = [&self.nftables, &self.legacy];
         let unread = all.iter().find_map(|rules| rules.as_ref().err().cloned());
         PacketFilters::new(all.into_iter().flatten().flatten().cloned().collect(), unread)

@@ -34,7 +34,7 @@ const MESSAGES: usize = 64;
 
 /// What probing knows about one remote VTEP.
 #[derive(Debug, Clone)]
-pub struct Probed {
+pub(crate) struct Probed {
     /// The VTEP.
     pub target: Target,
     /// Whether the pairs were probed at the start, or traced if no probe was answered.
@@ -79,7 +79,7 @@ struct Unanswered {
 /// Workers wait for no other thread. Other threads hold the placement for short steps, and let workers
 /// go first.
 #[derive(Debug)]
-pub struct Shared {
+pub(crate) struct Shared {
     start: Instant,
     placer: Mutex<Placer>,
     /// The number of workers that want the placement now.
@@ -99,7 +99,7 @@ pub struct Shared {
 impl Shared {
     /// Nothing is placed yet. `seed` differs between leaves.
     #[must_use]
-    pub fn new(options: Options, seed: u64) -> Self {
+    pub(crate) fn new(options: Options, seed: u64) -> Self {
         let start = Instant::now();
         let placer = Placer::new(options, Random::new(seed));
         let (sender, receiver) = sync_channel(MOST_MESSAGES);
@@ -119,7 +119,7 @@ impl Shared {
 
     /// The time since the start.
     #[must_use]
-    pub fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
     }
 
@@ -152,7 +152,7 @@ impl Shared {
 
     /// Changes the placement, in a step that is short whatever it contains. Workers ask again for the
     /// queue pairs that this concerns.
-    pub fn change<T>(&self, change: impl FnOnce(&mut Placer) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Placer) -> T) -> T {
         let mut placer = self.lock();
         let result = change(&mut placer);
         placer.recalled().into_iter().for_each(|slot| self.usage.change(slot));
@@ -161,12 +161,12 @@ impl Shared {
     }
 
     /// Reads the placement, in a step that is short whatever it contains.
-    pub fn read<T>(&self, read: impl FnOnce(&Placer) -> T) -> T {
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Placer) -> T) -> T {
         read(&self.lock())
     }
 
     /// Reads all queue pairs, in short steps.
-    pub fn read_all<T>(
+    pub(crate) fn read_all<T>(
         &self,
         mut read: impl FnMut(&Placer, (&FlowId, &pathmap::placer::Flow)) -> Option<T>,
     ) -> Vec<T> {
@@ -183,7 +183,7 @@ impl Shared {
     }
 
     /// Sets what is known of the paths to a target: [`Placer::update`] in short steps.
-    pub fn update(
+    pub(crate) fn update(
         &self,
         target: Target,
         weights: &std::collections::BTreeMap<u64, u16>,
@@ -195,26 +195,26 @@ impl Shared {
     }
 
     /// Forgets targets: [`Placer::remove`] in short steps.
-    pub fn remove(&self, targets: impl IntoIterator<Item = Target>) {
+    pub(crate) fn remove(&self, targets: impl IntoIterator<Item = Target>) {
         targets.into_iter().for_each(|target| self.change(|placer| placer.remove(target)));
         while self.change(Placer::clean) {}
     }
 
     /// Begins a tick, which [`Self::step`] goes on with.
     #[must_use]
-    pub fn begin_tick(&self) -> Tick {
+    pub(crate) fn begin_tick(&self) -> Tick {
         let now = self.now();
         self.change(|placer| placer.begin_tick(now))
     }
 
     /// Takes a step of a tick. Returns whether there are more.
-    pub fn step(&self, tick: &mut Tick) -> bool {
+    pub(crate) fn step(&self, tick: &mut Tick) -> bool {
         tick.compute();
         self.change(|placer| placer.step(tick, &|slot| self.reading(slot)))
     }
 
     /// Hands the messages of the communication manager that hosts have sent to the placement.
-    pub fn take_messages(&self) {
+    pub(crate) fn take_messages(&self) {
         let receiver = self.messages.1.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..MOST_MESSAGES.div_ceil(MESSAGES) {
             let some: Vec<Observed> = receiver.try_iter().take(MESSAGES).collect();
@@ -233,7 +233,7 @@ impl Shared {
     /// Decisions by `qp-hash` although the policy is `qp-pin`, and messages of the communication manager
     /// that were left out, by reason.
     #[must_use]
-    pub fn beyond(&self) -> [(&'static str, u64); 8] {
+    pub(crate) fn beyond(&self) -> [(&'static str, u64); 8] {
         use pathmap::placer::Beyond;
         let counts = self.read(|placer| placer.counts);
         let Unanswered { refused, busy, messages } = &self.unanswered;
@@ -253,7 +253,7 @@ impl Shared {
     }
 
     /// Adds what the programs of the `offload` datapath send.
-    pub fn add_offloaded(&self, usage: OffloadUsage) {
+    pub(crate) fn add_offloaded(&self, usage: OffloadUsage) {
         let clock = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
         let started = clock.unwrap_or_default().saturating_sub(self.start.elapsed());
         let usage = Arc::new(usage);
@@ -264,7 +264,7 @@ impl Shared {
 
     /// The counts of a slot, by whichever datapath.
     #[must_use]
-    pub fn reading(&self, slot: u32) -> Reading {
+    pub(crate) fn reading(&self, slot: u32) -> Reading {
         let (mut bytes, mut frames, mut last) = self.usage.read(slot);
         if let Some((offloaded, started)) = self.offloaded.get() {
             let (more_bytes, more_frames, later) = offloaded.read(slot);
@@ -278,7 +278,7 @@ impl Shared {
     /// Up to `most` slots about which the programs of the `offload` datapath are to be told, each with
     /// the queue pair that they may forward.
     #[must_use]
-    pub fn unwritten(&self, most: usize) -> Vec<(u32, Option<PinnedFlow>)> {
+    pub(crate) fn unwritten(&self, most: usize) -> Vec<(u32, Option<PinnedFlow>)> {
         let now = self.now();
         let flow = |(id, placed): (FlowId, Placement)| {
             Some(PinnedFlow {
@@ -299,12 +299,12 @@ impl Shared {
     }
 
     /// The programs are to be told about these slots again.
-    pub fn rewrite(&self, slots: impl Iterator<Item = u32>) {
+    pub(crate) fn rewrite(&self, slots: impl Iterator<Item = u32>) {
         self.change(|placer| placer.rewrite(slots));
     }
 
     /// The programs are to be told about all queue pairs again.
-    pub fn rewrite_all(&self) {
+    pub(crate) fn rewrite_all(&self) {
         const STEP: usize = 1024;
         let slots: Vec<u32> = self.read(Placer::slots).collect();
         slots.chunks(STEP).for_each(|some| self.rewrite(some.iter().copied()));
@@ -312,7 +312,7 @@ impl Shared {
 
     /// Places a queue pair that is sent from the inner source port `port`, in the probing thread.
     /// `hashed` is its path by `qp-hash`. `None`: it keeps that one.
-    pub fn place(&self, id: FlowId, port: u16, hashed: Pair) -> Option<Placement> {
+    pub(crate) fn place(&self, id: FlowId, port: u16, hashed: Pair) -> Option<Placement> {
         let placed = self.place_in(&mut self.lock(), (id, port), (hashed, true));
         if placed.is_none() {
             self.refused.note(&id, self.now());
@@ -321,7 +321,7 @@ impl Shared {
     }
 
     /// Whether the host of a queue pair was refused one a short time ago. If so, that is counted.
-    pub fn refuses(&self, id: &FlowId) -> bool {
+    pub(crate) fn refuses(&self, id: &FlowId) -> bool {
         let refuses = self.refused.has(id, self.now());
         if refuses {
             count(&self.unanswered.refused);
@@ -346,25 +346,29 @@ impl Shared {
 
     /// What probing knows about each remote VTEP.
     #[must_use]
-    pub fn probed(&self) -> Vec<Probed> {
+    pub(crate) fn probed(&self) -> Vec<Probed> {
         self.probed.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
     /// What became of received messages, and which were not received.
     #[must_use]
-    pub fn responded(&self) -> (Counts, ProbesRefused) {
+    pub(crate) fn responded(&self) -> (Counts, ProbesRefused) {
         self.probed.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 
     /// Sets what probing knows.
-    pub fn set_probed(&self, probed: Vec<Probed>, responded: (Counts, ProbesRefused)) {
+    pub(crate) fn set_probed(&self, probed: Vec<Probed>, responded: (Counts, ProbesRefused)) {
         *self.probed.lock().unwrap_or_else(PoisonError::into_inner) = (probed, responded);
     }
 }
 
 /// Where kernel VXLAN sends frames for this address. `None` if its FDB has no VTEP for it.
 #[must_use]
-pub fn target_by_kernel(snapshot: &Snapshot, vni: &KernelVni, mac: MacAddr) -> Option<Target> {
+pub(crate) fn target_by_kernel(
+    snapshot: &Snapshot,
+    vni: &KernelVni,
+    mac: MacAddr,
+) -> Option<Target> {
     let address = snapshot.vtep(*vni.fdb.get(&mac)?)?.address;
     let (local, port) = (vni.tunnel.local, vni.tunnel.destination_port);
     Some(Target { local, address, port, by_kernel: true })
@@ -432,7 +436,7 @@ impl Pinning for Shared {
 
 /// Tells the paths of known queue pairs, places none, and counts nothing. For explanations.
 #[derive(Debug)]
-pub struct Known {
+pub(crate) struct Known {
     shared: Arc<Shared>,
     nowhere: Usage,
 }
@@ -440,7 +444,7 @@ pub struct Known {
 impl Known {
     /// The paths that `shared` knows.
     #[must_use]
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared, nowhere: Usage::new(0, Instant::now()) }
     }
 }

@@ -14,7 +14,7 @@ const NET_ADMIN: u32 = 12;
 
 /// The process that connected a Unix socket.
 #[derive(Debug)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Its id; 0 in a PID namespace that cannot be seen from here.
     pid: i32,
     process: Process,
@@ -37,7 +37,7 @@ impl Peer {
     ///
     /// # Errors
     /// As getsockopt(2) for `SO_PEERCRED`.
-    pub fn of(socket: &impl AsFd) -> nix::Result<Self> {
+    pub(crate) fn of(socket: &impl AsFd) -> nix::Result<Self> {
         let pid = getsockopt(socket, PeerCredentials)?.pid();
         let process = match getsockopt(socket, PeerPidfd) {
             Ok(process) => Process::Held(process),
@@ -48,7 +48,7 @@ impl Peer {
     }
 
     /// Whether the process is in a PID namespace that cannot be seen from here.
-    pub const fn is_hidden(&self) -> bool {
+    pub(crate) const fn is_hidden(&self) -> bool {
         self.pid <= 0
     }
 
@@ -57,7 +57,7 @@ impl Peer {
     /// # Errors
     /// Why it may not: it lacks the capability, has ended, or is not visible from this PID
     /// namespace.
-    pub fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         if self.is_hidden() {
             return Err("the process that asks is in another PID namespace, so its capabilities cannot be seen; ask from \
                         vtepd's own container or from the host of vtepd"

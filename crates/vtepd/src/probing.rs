@@ -49,7 +49,7 @@ const READ: usize = 512;
 
 /// The configuration of probing and placement.
 #[derive(Debug, Clone)]
-pub struct Probing {
+pub(crate) struct Probing {
     /// The key that all leaves share.
     pub key: Key,
     /// How to probe.
@@ -76,7 +76,7 @@ impl fmt::Display for Probing {
 
 /// What is opened before privileges are given up.
 #[derive(Debug)]
-pub struct Opened {
+pub(crate) struct Opened {
     probing: Probing,
     sockets: Sockets,
     lookups: Lookups,
@@ -92,7 +92,7 @@ impl Opened {
     ///
     /// # Errors
     /// As [`ports::ProbeSocket::open`], and if the kernel has no random numbers.
-    pub fn open(probing: &Probing) -> io::Result<Self> {
+    pub(crate) fn open(probing: &Probing) -> io::Result<Self> {
         let sockets = Sockets::open(probing.settings.rate)?;
         let program = RouteLookup::load().inspect_err(|error| tracing::info!("{error}")).ok();
         let lookups = Lookups::open(program).map_err(io::Error::other)?;
@@ -106,7 +106,7 @@ impl Opened {
     ///
     /// # Errors
     /// When there is no thread.
-    pub fn start(self, handle: Arc<Handle>, realtime: bool) -> io::Result<Running> {
+    pub(crate) fn start(self, handle: Arc<Handle>, realtime: bool) -> io::Result<Running> {
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopping);
         let thread = std::thread::Builder::new().name("probing".to_owned()).spawn(move || {
@@ -170,7 +170,7 @@ fn seed(secret: &Key) -> u64 {
 
 /// The running thread. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Running {
+pub(crate) struct Running {
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }

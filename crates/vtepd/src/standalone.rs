@@ -16,7 +16,7 @@ use wire::{MacAddr, Vni};
 
 mod open;
 
-pub use open::Access;
+pub(crate) use open::Access;
 
 /// The UDP port of VXLAN (RFC 7348 section 5).
 const UDP_PORT: u16 = 4789;
@@ -33,7 +33,7 @@ const NAME: usize = 16;
 #[derive(Debug, Clone, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Section {
+pub(crate) struct Section {
     /// The VNI. Required.
     vni: u32,
     /// An IPv4 address of this namespace. vtepd takes its UDP port. Required.
@@ -55,7 +55,7 @@ pub struct Section {
 
 /// Reads the `[[standalone]]` tables. The error for a single `[standalone]` table names the missing
 /// brackets.
-pub fn sections<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Section>, D::Error> {
+pub(crate) fn sections<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Section>, D::Error> {
     struct Tables;
     impl<'de> Visitor<'de> for Tables {
         type Value = Vec<Section>;
@@ -106,7 +106,7 @@ pub(crate) enum Owner {
 
 /// The standalone VNIs of the configuration file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standalone {
+pub(crate) struct Standalone {
     /// The VNIs, for the control task.
     pub vnis: Vec<StandaloneVni>,
     ports: Vec<Port>,
@@ -121,7 +121,7 @@ struct Port {
 
 /// An access port, as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PortSummary {
+pub(crate) struct PortSummary {
     /// The VNI of the port.
     pub vni: Vni,
     /// How long silent stations of the VNI are kept; `None` means forever.
@@ -150,7 +150,7 @@ impl Standalone {
     ///
     /// # Errors
     /// The key with a wrong value, and the problem.
-    pub fn parse(sections: &[Section]) -> Result<Self, (String, String)> {
+    pub(crate) fn parse(sections: &[Section]) -> Result<Self, (String, String)> {
         let mut standalone = Self::default();
         for (section, index) in sections.iter().zip(1..) {
             let vni = Vni::try_from(section.vni)
@@ -206,12 +206,12 @@ impl Standalone {
     }
 
     /// Whether the file describes no VNIs. Then vtepd takes over netdevs instead.
-    pub const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.vnis.is_empty()
     }
 
     /// The ports in the order of their numbers.
-    pub fn port_summaries(&self) -> Vec<PortSummary> {
+    pub(crate) fn port_summaries(&self) -> Vec<PortSummary> {
         let summary = |port: &Port| PortSummary {
             vni: port.vni,
             ageing: port.ageing,

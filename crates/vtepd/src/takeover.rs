@@ -31,7 +31,7 @@ use crate::wakeups;
 /// Punt pairs, splitter, steering programs and workers of one network namespace. [`Takeover::stop`]
 /// gives everything back to the kernel.
 #[derive(Debug)]
-pub struct Takeover {
+pub(crate) struct Takeover {
     steering: Steering,
     workers: Vec<Worker>,
     engaged: bool,
@@ -48,7 +48,7 @@ pub struct Takeover {
 
 /// How the steering programs are loaded and attached.
 #[derive(Debug, Clone, Copy)]
-pub struct SteeringOptions {
+pub(crate) struct SteeringOptions {
     /// The kind of hook.
     pub hook: Hook,
     /// What the kernel can do.
@@ -61,7 +61,7 @@ pub struct SteeringOptions {
 
 /// An error while starting, changing or stopping a takeover.
 #[derive(Debug, thiserror::Error)]
-pub enum TakeoverError {
+pub(crate) enum TakeoverError {
     /// The private network namespace could not be created.
     #[error("a private network namespace could not be made: {0}; vtepd needs CAP_SYS_ADMIN")]
     Namespace(io::Error),
@@ -86,7 +86,7 @@ impl Takeover {
     ///
     /// # Errors
     /// When a privilege or a kernel feature is missing. What was set up is removed again.
-    pub fn prepare(
+    pub(crate) fn prepare(
         SteeringOptions { hook, features, stall_limit, expedited_rcu }: SteeringOptions,
         (options, pins): (WorkerOptions, &Pins),
         cpus: &[usize],
@@ -170,7 +170,11 @@ impl Takeover {
     ///
     /// # Errors
     /// The first error of steering. The rest is applied all the same, and the next call tries again.
-    pub fn apply(&mut self, update: &Update, diff: &SteeringDiff) -> Result<(), TakeoverError> {
+    pub(crate) fn apply(
+        &mut self,
+        update: &Update,
+        diff: &SteeringDiff,
+    ) -> Result<(), TakeoverError> {
         let missing = self.incomplete.then(|| {
             let mac_locations = Arc::clone(&diff.mac_locations);
             self.steering.difference(&update.plan, mac_locations)
@@ -197,7 +201,11 @@ impl Takeover {
     ///
     /// # Errors
     /// When the kernel refuses to keep the port's frames from its own stack.
-    pub fn replace_port(&mut self, number: u16, port: AccessPort) -> Result<(), SteeringError> {
+    pub(crate) fn replace_port(
+        &mut self,
+        number: u16,
+        port: AccessPort,
+    ) -> Result<(), SteeringError> {
         if let Some(ifindex) = port.shared_interface() {
             self.steering.shut(ifindex)?;
         }
@@ -213,7 +221,7 @@ impl Takeover {
     ///
     /// # Errors
     /// When a worker ended with an error.
-    pub fn stop(mut self, guarded: &Guarded) -> Result<(), TakeoverError> {
+    pub(crate) fn stop(mut self, guarded: &Guarded) -> Result<(), TakeoverError> {
         if let Err(error) = self.steering.drain() {
             tracing::warn!("frames of some flows may be reordered: {error}");
         }
@@ -226,7 +234,7 @@ impl Takeover {
 
     /// The names of vtepd's own interfaces in the leaf's namespace.
     #[must_use]
-    pub fn own_links(&self) -> Vec<String> {
+    pub(crate) fn own_links(&self) -> Vec<String> {
         self.own().map(|link| link.near().1.to_owned()).collect()
     }
 
@@ -241,7 +249,7 @@ impl Takeover {
     ///
     /// # Errors
     /// When an interface is gone or cannot be set up. The kernel forwards everything from then on.
-    pub fn repair(&mut self) -> Result<Vec<String>, OwnLinkError> {
+    pub(crate) fn repair(&mut self) -> Result<Vec<String>, OwnLinkError> {
         let states: Vec<_> =
             self.own().map(|link| (link.near().1.to_owned(), link.is_up())).collect();
         if states.iter().all(|(_, up)| matches!(up, Ok(true))) {
@@ -272,7 +280,7 @@ impl Takeover {
 
     /// The host ports to which workers may send frames past the bridge.
     #[must_use]
-    pub fn open_ports(&self) -> Vec<OpenPort> {
+    pub(crate) fn open_ports(&self) -> Vec<OpenPort> {
         self.steering.delivering_ports()
     }
 
@@ -283,19 +291,19 @@ impl Takeover {
 
     /// Whether the kill switch is filled and not suspended by the guard.
     #[must_use]
-    pub fn is_engaged(&self) -> bool {
+    pub(crate) fn is_engaged(&self) -> bool {
         self.engaged && !self.steering.kill_switch().is_suspended()
     }
 
     /// As [`Steering::kill_switch`].
     #[must_use]
-    pub fn kill_switch(&self) -> KillSwitch {
+    pub(crate) fn kill_switch(&self) -> KillSwitch {
         self.steering.kill_switch()
     }
 
     /// Ports at these interfaces that may use the bypass. With `None`, a few of all such ports: the
     /// next ones with each call.
-    pub fn bypass_ports(&mut self, interfaces: Option<&BTreeSet<u32>>) -> Vec<BypassPort> {
+    pub(crate) fn bypass_ports(&mut self, interfaces: Option<&BTreeSet<u32>>) -> Vec<BypassPort> {
         match interfaces {
             Some(interfaces) => self.steering.bypass_ports_at(interfaces),
             None => self.steering.next_bypass_ports(),
@@ -307,7 +315,7 @@ impl Takeover {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn review(
+    pub(crate) fn review(
         &mut self,
         found: Vec<(BypassPort, Option<String>)>,
     ) -> Result<(), SteeringError> {
@@ -320,18 +328,18 @@ impl Takeover {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn bypass(&self) -> Result<BypassState, SteeringError> {
+    pub(crate) fn bypass(&self) -> Result<BypassState, SteeringError> {
         self.steering.bypass()
     }
 
     /// The counters of each worker.
     #[must_use]
-    pub fn counters(&self) -> Vec<Arc<Counters>> {
+    pub(crate) fn counters(&self) -> Vec<Arc<Counters>> {
         self.workers.iter().map(Worker::counters).collect()
     }
 
     /// As [`Worker::stations`], for each worker.
-    pub fn stations(&self) -> Vec<oneshot::Receiver<Arc<Stations>>> {
+    pub(crate) fn stations(&self) -> Vec<oneshot::Receiver<Arc<Stations>>> {
         let request = |worker: &Worker| {
             let (sender, stations) = oneshot::channel();
             // An error means that the receiver no longer waits.
@@ -342,7 +350,7 @@ impl Takeover {
     }
 
     /// As [`Steering::placed_at`].
-    pub fn placed_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
+    pub(crate) fn placed_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
         self.steering.placed_at(interfaces)
     }
 
@@ -350,7 +358,7 @@ impl Takeover {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn place_behind(
+    pub(crate) fn place_behind(
         &mut self,
         found: Vec<(u32, Direction, Hook)>,
     ) -> Result<(), SteeringError> {
@@ -358,7 +366,7 @@ impl Takeover {
     }
 
     /// As [`Steering::filters_at`].
-    pub fn filters_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
+    pub(crate) fn filters_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
         self.steering.filters_at(interfaces)
     }
 
@@ -366,7 +374,7 @@ impl Takeover {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn attach_again(&mut self, lost: &[(u32, Direction)]) -> Result<(), SteeringError> {
+    pub(crate) fn attach_again(&mut self, lost: &[(u32, Direction)]) -> Result<(), SteeringError> {
         self.steering.attach_again(lost)
     }
 
@@ -374,13 +382,16 @@ impl Takeover {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn pin(&mut self, changes: &[(u32, Option<PinnedFlow>)]) -> Result<(), SteeringError> {
+    pub(crate) fn pin(
+        &mut self,
+        changes: &[(u32, Option<PinnedFlow>)],
+    ) -> Result<(), SteeringError> {
         self.steering.pin(changes)
     }
 
     /// As [`Steering::offload_generation`].
     #[must_use]
-    pub const fn offload_generation(&self) -> u64 {
+    pub(crate) const fn offload_generation(&self) -> u64 {
         self.steering.offload_generation()
     }
 
@@ -388,7 +399,7 @@ impl Takeover {
     ///
     /// # Errors
     /// When the map cannot be mapped into memory.
-    pub fn pinned_usage(&self) -> Result<OffloadUsage, SteeringError> {
+    pub(crate) fn pinned_usage(&self) -> Result<OffloadUsage, SteeringError> {
         self.steering.pinned_usage()
     }
 
@@ -396,7 +407,7 @@ impl Takeover {
     ///
     /// # Errors
     /// As there.
-    pub fn take_placed(&mut self) -> Result<PlacedPorts, SteeringError> {
+    pub(crate) fn take_placed(&mut self) -> Result<PlacedPorts, SteeringError> {
         self.steering.take_placed()
     }
 
@@ -404,7 +415,10 @@ impl Takeover {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn offload_counts(&self, snapshot: &Snapshot) -> Result<OffloadCounts, SteeringError> {
+    pub(crate) fn offload_counts(
+        &self,
+        snapshot: &Snapshot,
+    ) -> Result<OffloadCounts, SteeringError> {
         self.steering.offload_counts(snapshot)
     }
 
@@ -412,7 +426,7 @@ impl Takeover {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn steering_counts(&self) -> Result<SteeringCounts, SteeringError> {
+    pub(crate) fn steering_counts(&self) -> Result<SteeringCounts, SteeringError> {
         self.steering.counts()
     }
 }

@@ -13,7 +13,7 @@ use worker::Waker;
 ///
 /// # Errors
 /// When the thread cannot be created.
-pub fn serve(mut wakeups: Wakeups, workers: Vec<Waker>) -> io::Result<()> {
+pub(crate) fn serve(mut wakeups: Wakeups, workers: Vec<Waker>) -> io::Result<()> {
     std::thread::Builder::new().name("wakeups".to_owned()).spawn(move || {
         loop {
             let mut ready = [PollFd::new(wakeups.as_fd(), PollFlags::POLLIN)];

@@ -213,7 +213,7 @@ fn every_member_inherits_the_lints() {
         let lints = &manifest["lints"];
         let inherits = lints.get("workspace").and_then(Value::as_bool);
         if ["vtepd-tests", "test-frames"].contains(&name.as_str()) {
-            for lint in ["missing_docs", "unsafe_code"] {
+            for lint in ["missing_docs", "unreachable_pub", "unsafe_code"] {
                 assert_eq!(lints["rust"][lint].as_str(), Some("deny"), "{name}: {lint}");
             }
         } else {
@@ -224,6 +224,7 @@ fn every_member_inherits_the_lints() {
     let lints = &workspace["workspace"]["lints"];
     for (group, lint) in [
         ("rust", "missing_docs"),
+        ("rust", "unreachable_pub"),
         ("rust", "unsafe_code"),
         ("clippy", "incompatible_msrv"),
         ("clippy", "undocumented_unsafe_blocks"),

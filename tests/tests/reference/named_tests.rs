@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The names of all tests: functions behind an attribute of a test.
-pub fn all() -> BTreeSet<String> {
+pub(crate) fn all() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut names = BTreeSet::new();
     for folder in ["crates", "tests"] {
@@ -45,6 +45,6 @@ fn tests_are_functions_behind_their_attribute() {
 }
 
 /// The names between backquotes in a cell of a table.
-pub fn quoted(cell: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }

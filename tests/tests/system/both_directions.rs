@@ -25,7 +25,7 @@ const LINKS: [(usize, usize); 4] = [(0, 0), (0, 1), (1, 0), (1, 1)];
 
 /// A lab with two more routers: those of the leaf are connected with both routers of `peer`, so that
 /// there are four paths, and each has its own link between routers.
-pub struct Routed {
+pub(crate) struct Routed {
     pub lab: Lab,
     /// The routers of `peer`.
     pub spines: [Namespace; 2],
@@ -39,16 +39,16 @@ struct Fabric {
 }
 
 /// The links by which frames to each queue pair have passed, as numbers of both routers.
-pub type Passed = BTreeMap<u32, BTreeSet<(usize, usize)>>;
+pub(crate) type Passed = BTreeMap<u32, BTreeSet<(usize, usize)>>;
 
 impl Routed {
-    pub fn new(case: &str) -> Self {
+    pub(crate) fn new(case: &str) -> Self {
         let lab = Lab::new(case);
         Self::of(lab, case)
     }
 
     /// The same over IPv6. The routers hash addresses and flow label, and no ports.
-    pub fn over_ipv6(case: &str) -> Self {
+    pub(crate) fn over_ipv6(case: &str) -> Self {
         let fabric = Self::of(over_ipv6(case, ""), case);
         let Self { lab, spines } = &fabric;
         for (r, s) in LINKS {
@@ -137,7 +137,7 @@ impl Routed {
     }
 
     /// The links that frames pass until `pass` returns: from the leaf to `peer`, and back.
-    pub fn passed(&self, pass: impl FnOnce()) -> [Passed; 2] {
+    pub(crate) fn passed(&self, pass: impl FnOnce()) -> [Passed; 2] {
         let capture = |namespace: &Namespace, interface: String| {
             Capture::start(namespace, &interface, is_vxlan)
         };

@@ -16,13 +16,13 @@ fn is_ours(frame: &[u8]) -> bool {
 }
 
 /// The VNI and the inner frame of VXLAN over IPv6.
-pub fn inner_over_ipv6(frame: &[u8]) -> Option<(u32, &[u8])> {
+pub(crate) fn inner_over_ipv6(frame: &[u8]) -> Option<(u32, &[u8])> {
     let vni = u32::from_be_bytes(*frame.get(66..)?.first_chunk()?) >> 8;
     is_ours(frame).then_some((vni, frame.get(70..)?))
 }
 
 /// Turns IPv6 on.
-pub fn on(namespace: &Namespace, interface: &str) {
+pub(crate) fn on(namespace: &Namespace, interface: &str) {
     for (name, value) in [("disable_ipv6", "0"), ("keep_addr_on_down", "1")] {
         sysctl(namespace, &format!("ipv6/conf/{interface}/{name}"), value);
     }
@@ -30,7 +30,7 @@ pub fn on(namespace: &Namespace, interface: &str) {
 
 /// Gives the leaf and its peer IPv6 addresses, routes over both routers, and a vxlan netdev between
 /// these addresses in place of the one that the lab has. `options` are those of both netdevs.
-pub fn over_ipv6(case: &str, options: &str) -> Lab {
+pub(crate) fn over_ipv6(case: &str, options: &str) -> Lab {
     let lab = Lab::new(case);
     let leaves = [(&lab.leaf, 1, "leaf"), (&lab.peer, 2, "peer")];
     for (router, r) in lab.routers.iter().zip(1..) {
@@ -84,7 +84,7 @@ pub fn over_ipv6(case: &str, options: &str) -> Lab {
 
 /// As [`over_ipv6`], but the leaf uses the first router only. That one has two links towards the
 /// peer, the second by the other router. It hashes addresses and flow label, but no ports.
-pub fn behind_one_router(case: &str) -> Lab {
+pub(crate) fn behind_one_router(case: &str) -> Lab {
     let lab = over_ipv6(case, "");
     let [first, second] = &lab.routers;
     let link =

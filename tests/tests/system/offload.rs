@@ -14,7 +14,7 @@ const RATE: Rate = Rate { frames: 20_000, queue_pairs: 16, payload: 64 };
 /// Frames before and after each change.
 const BETWEEN: u64 = 4_000;
 
-pub fn steered(metrics: &Metrics, decision: &str) -> u64 {
+pub(crate) fn steered(metrics: &Metrics, decision: &str) -> u64 {
     metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"))
 }
 

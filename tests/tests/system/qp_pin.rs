@@ -16,7 +16,7 @@ use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Vtepd, wait_for};
 
 /// A leaf that places queue pairs on paths it has probed.
-pub const CONFIGURATION: &str = "\
+pub(crate) const CONFIGURATION: &str = "\
 [entropy]
 policy = \"qp-pin\"
 
@@ -28,11 +28,11 @@ interval-ms = 10
 /// The VTEP of the far leaf, and the address by which the first router reaches it.
 const FAR: (&str, &str) = ("10.0.0.2", "10.2.1.1");
 
-pub const QUEUE_PAIRS: usize = 32;
+pub(crate) const QUEUE_PAIRS: usize = 32;
 /// Frames per second, dealt to the queue pairs in turn.
-pub const RATE: u32 = 8000;
+pub(crate) const RATE: u32 = 8000;
 
-pub fn start(namespace: &Namespace) -> Vtepd {
+pub(crate) fn start(namespace: &Namespace) -> Vtepd {
     Vtepd::start_configured(namespace, CONFIGURATION, &[])
 }
 
@@ -46,7 +46,7 @@ fn sent_on(lab: &Lab) -> [u64; 2] {
 }
 
 /// The uplink of each queue pair, and how often it moved.
-pub fn placed(vtepd: &Vtepd) -> BTreeMap<u64, (String, u64)> {
+pub(crate) fn placed(vtepd: &Vtepd) -> BTreeMap<u64, (String, u64)> {
     let answer = vtepd.ask(&["qp"]);
     let number = |row: &serde_json::Value, name: &str| row[name].as_u64().unwrap();
     let rows = answer.as_array().unwrap().iter();
@@ -86,7 +86,7 @@ fn p1_queue_pairs_are_even_and_leave_a_path_that_dies_silently() {
 }
 
 /// Waits until both paths to a VTEP behind one router are known, and returns what is known.
-pub fn two_paths(leaf: &Vtepd, vtep: &str) -> serde_json::Value {
+pub(crate) fn two_paths(leaf: &Vtepd, vtep: &str) -> serde_json::Value {
     leaf.wait_for("the paths to be known", |metrics| {
         let known = format!("vtepd_probed_pairs{{vtep=\"{vtep}\",state=\"known\"}}");
         metrics.find(&format!("vtepd_probing_ready{{vtep=\"{vtep}\"}}")) == Some(1)
@@ -99,7 +99,7 @@ pub fn two_paths(leaf: &Vtepd, vtep: &str) -> serde_json::Value {
 }
 
 /// Half of the queue pairs are on each path, leave one that dies, and return.
-pub fn even_and_back(lab: &Lab, leaf: &Vtepd, far: (&str, &str), story: &str) {
+pub(crate) fn even_and_back(lab: &Lab, leaf: &Vtepd, far: (&str, &str), story: &str) {
     let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
     let stream = Stream::start(&lab.host, &lab.far, rate, 0x7101);
     // Until the probing thread has run, frames of a new queue pair have the path of qp-hash.
@@ -206,7 +206,7 @@ fn p5_paths_to_kernel_vxlan_are_known_by_icmp_errors() {
 }
 
 /// The four paths to a VTEP without vtepd are known, and queue pairs are even on them.
-pub fn traced(fabric: &Routed, vtep: &str, story: &str) {
+pub(crate) fn traced(fabric: &Routed, vtep: &str, story: &str) {
     let leaf = start(&fabric.lab.leaf);
     let began = Instant::now();
     let paths = || leaf.ask(&["path", "--vtep", vtep])[0].clone();
@@ -254,7 +254,7 @@ fn p9_a_vtep_that_returns_is_probed_again() {
 }
 
 /// Every queue pair is on one link between routers, and each link has as many.
-pub fn even_on_four_links(fabric: &Routed, leaf: &Vtepd, story: &str) {
+pub(crate) fn even_on_four_links(fabric: &Routed, leaf: &Vtepd, story: &str) {
     let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
     let stream = Stream::start(&fabric.lab.host, &fabric.lab.far, rate, 0x7106);
     stream.pass(4000);
@@ -307,7 +307,7 @@ fn p2_without_answers_queue_pairs_are_hashed() {
 }
 
 /// Opcode, PSN, syndrome and type of service.
-pub type Packet = (u8, u32, u8, u8);
+pub(crate) type Packet = (u8, u32, u8, u8);
 
 const SEND: u8 = 0x04;
 const READ: u8 = 0x0c;
@@ -339,7 +339,7 @@ const AFTER: [Packet; 17] = [
 ];
 
 /// Sends packets to a queue pair.
-pub fn send(from: &Host, to: &Host, queue_pair: u32, packets: &[Packet]) {
+pub(crate) fn send(from: &Host, to: &Host, queue_pair: u32, packets: &[Packet]) {
     let pair = Pair::of(from, to);
     let frame = |&(opcode, sequence, syndrome, tos): &Packet| {
         let transport = bth(opcode, queue_pair, sequence, &[syndrome, 0, 0, 0]);

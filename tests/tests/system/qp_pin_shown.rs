@@ -28,7 +28,7 @@ fn explain(lab: &Lab, queue_pair: u32) -> Vec<String> {
 }
 
 /// The copy in an explanation, and the same as text.
-pub fn explained(vtepd: &Vtepd, lab: &Lab, queue_pair: u32) -> (Value, String) {
+pub(crate) fn explained(vtepd: &Vtepd, lab: &Lab, queue_pair: u32) -> (Value, String) {
     let flow = explain(lab, queue_pair);
     let flow: Vec<&str> = flow.iter().map(String::as_str).collect();
     let text = String::from_utf8(vtepd.ctl(&flow).stdout).unwrap();

@@ -15,7 +15,7 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 
 /// The receive errors of the leaf's vxlan netdev.
-pub fn errors(lab: &Lab) -> [u64; 4] {
+pub(crate) fn errors(lab: &Lab) -> [u64; 4] {
     let said: Value =
         serde_json::from_str(&run(&lab.leaf, &format!("ip -s -s -j link show vx{VNI}"))).unwrap();
     let received = &said[0]["stats64"]["rx"];

@@ -1,30 +1,30 @@
 //! Random frames.
 
 /// A random number generator with the same sequence in every run (xorshift64*).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    pub fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+    pub(crate) fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.below(values.len() as u64) as usize]
     }
 
-    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.next() as u8).collect()
     }
 
     /// A frame that is well-formed, or nearly so.
-    pub fn frame(&mut self) -> Vec<u8> {
+    pub(crate) fn frame(&mut self) -> Vec<u8> {
         let mut frame = self.bytes(12);
         for _ in 0..self.one_of(&[0, 0, 0, 1, 2, 3, 4, 5]) {
             frame.extend(self.one_of(&[[0x81, 0x00], [0x88, 0xa8], [0x91, 0x00]]));

@@ -12,31 +12,31 @@ use netlink::{
 use tables::{Paths, VniSource, VniTable};
 use wire::{MacAddr, Vni};
 
-pub const UP1: u32 = 2;
-pub const UP2: u32 = 3;
-pub const BRIDGE: u32 = 10;
-pub const VXLAN: u32 = 11;
-pub const HOST: u32 = 12;
-pub const VNI: u32 = 10010;
-pub const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 11));
+pub(crate) const UP1: u32 = 2;
+pub(crate) const UP2: u32 = 3;
+pub(crate) const BRIDGE: u32 = 10;
+pub(crate) const VXLAN: u32 = 11;
+pub(crate) const HOST: u32 = 12;
+pub(crate) const VNI: u32 = 10010;
+pub(crate) const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 11));
 
-pub use Operation::{Delete, New};
-pub use VniSource::Netdev;
+pub(crate) use Operation::{Delete, New};
+pub(crate) use VniSource::Netdev;
 
-pub fn ip(text: &str) -> IpAddr {
+pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-pub fn mac(last: u8) -> MacAddr {
+pub(crate) fn mac(last: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, last])
 }
 
-pub fn vni(number: u32) -> Vni {
+pub(crate) fn vni(number: u32) -> Vni {
     Vni::try_from(number).unwrap()
 }
 
 /// An Ethernet interface that is up, with carrier.
-pub fn ethernet(ifindex: u32, name: &str) -> Link {
+pub(crate) fn ethernet(ifindex: u32, name: &str) -> Link {
     Link {
         ifindex,
         name: name.into(),
@@ -51,27 +51,27 @@ pub fn ethernet(ifindex: u32, name: &str) -> Link {
     }
 }
 
-pub fn down(link: Link) -> Link {
+pub(crate) fn down(link: Link) -> Link {
     Link { flags: link.flags & !0x1_0041, carrier: false, ..link }
 }
 
-pub fn no_carrier(link: Link) -> Link {
+pub(crate) fn no_carrier(link: Link) -> Link {
     Link { flags: link.flags & !0x1_0000, carrier: false, ..link }
 }
 
-pub fn bridge(ifindex: u32, name: &str) -> Link {
+pub(crate) fn bridge(ifindex: u32, name: &str) -> Link {
     Link {
         kind: LinkKind::Bridge(netlink::Bridge { ageing: 30_000, ..netlink::Bridge::default() }),
         ..ethernet(ifindex, name)
     }
 }
 
-pub fn port(link: Link, bridge: u32) -> Link {
+pub(crate) fn port(link: Link, bridge: u32) -> Link {
     Link { master: Some(bridge), ..link }
 }
 
 /// Options of a bridge port that only forwards.
-pub const FORWARDING: BridgePort = BridgePort {
+pub(crate) const FORWARDING: BridgePort = BridgePort {
     state: 3,
     hairpin: false,
     learning: true,
@@ -85,11 +85,11 @@ pub const FORWARDING: BridgePort = BridgePort {
 };
 
 /// The leaf's host port, with these options of its bridge.
-pub fn host_port_with(options: BridgePort) -> Link {
+pub(crate) fn host_port_with(options: BridgePort) -> Link {
     Link { bridge_port: Some(options), ..port(ethernet(HOST, "hp1"), BRIDGE) }
 }
 
-pub fn vxlan_of(vni: u32) -> Vxlan {
+pub(crate) fn vxlan_of(vni: u32) -> Vxlan {
     Vxlan {
         id: vni,
         local: Some(LOCAL),
@@ -99,7 +99,7 @@ pub fn vxlan_of(vni: u32) -> Vxlan {
     }
 }
 
-pub fn vxlan(ifindex: u32, bridge: u32, attributes: Vxlan) -> Link {
+pub(crate) fn vxlan(ifindex: u32, bridge: u32, attributes: Vxlan) -> Link {
     let name = format!("vx{}", attributes.id);
     Link {
         kind: LinkKind::Vxlan(Box::new(attributes)),
@@ -108,17 +108,17 @@ pub fn vxlan(ifindex: u32, bridge: u32, attributes: Vxlan) -> Link {
     }
 }
 
-pub fn link(link: Link) -> Message {
+pub(crate) fn link(link: Link) -> Message {
     Message::Link(New, link)
 }
 
 /// A next hop over an interface, through a gateway unless it is empty.
-pub fn via(ifindex: u32, gateway: &str) -> RouteNextHop {
+pub(crate) fn via(ifindex: u32, gateway: &str) -> RouteNextHop {
     let gateway = (!gateway.is_empty()).then(|| ip(gateway));
     RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None, encapsulation: None }
 }
 
-pub fn route(prefix: &str, hops: &[RouteNextHop]) -> Route {
+pub(crate) fn route(prefix: &str, hops: &[RouteNextHop]) -> Route {
     let (destination, length) = prefix.split_once('/').unwrap();
     Route {
         table: 254,
@@ -138,29 +138,34 @@ pub fn route(prefix: &str, hops: &[RouteNextHop]) -> Route {
     }
 }
 
-pub fn add_route(prefix: &str, hops: &[RouteNextHop]) -> Message {
+pub(crate) fn add_route(prefix: &str, hops: &[RouteNextHop]) -> Message {
     Message::Route(New, route(prefix, hops))
 }
 
-pub fn del_route(prefix: &str, hops: &[RouteNextHop]) -> Message {
+pub(crate) fn del_route(prefix: &str, hops: &[RouteNextHop]) -> Message {
     Message::Route(Delete, route(prefix, hops))
 }
 
-pub fn object(id: u32, kind: NextHopKind) -> Message {
+pub(crate) fn object(id: u32, kind: NextHopKind) -> Message {
     Message::NextHop(New, NextHop { id, kind })
 }
 
-pub fn neighbour_of(ifindex: u32, address: &str, mac: Option<MacAddr>, state: u16) -> Neighbour {
+pub(crate) fn neighbour_of(
+    ifindex: u32,
+    address: &str,
+    mac: Option<MacAddr>,
+    state: u16,
+) -> Neighbour {
     Neighbour { ifindex, address: ip(address), mac, state, flags: 0 }
 }
 
 /// A reachable neighbour.
-pub fn neighbour(ifindex: u32, address: &str, mac: MacAddr) -> Message {
+pub(crate) fn neighbour(ifindex: u32, address: &str, mac: MacAddr) -> Message {
     Message::Neighbour(New, neighbour_of(ifindex, address, Some(mac), 0x02))
 }
 
 /// An entry of the vxlan netdev's own FDB.
-pub fn remote_of(ifindex: u32, mac: MacAddr, vtep: &str) -> FdbEntry {
+pub(crate) fn remote_of(ifindex: u32, mac: MacAddr, vtep: &str) -> FdbEntry {
     FdbEntry {
         ifindex,
         mac,
@@ -171,26 +176,26 @@ pub fn remote_of(ifindex: u32, mac: MacAddr, vtep: &str) -> FdbEntry {
     }
 }
 
-pub fn remote(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
+pub(crate) fn remote(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
     Message::Fdb(operation, remote_of(VXLAN, mac, vtep))
 }
 
-pub fn flood(operation: Operation, vtep: &str) -> Message {
+pub(crate) fn flood(operation: Operation, vtep: &str) -> Message {
     let entry = FdbEntry { state: 0x80, flags: 0x02, ..remote_of(VXLAN, MacAddr::ZERO, vtep) };
     Message::Fdb(operation, entry)
 }
 
 /// An entry of the bridge's FDB.
-pub fn bridged_of(port: u32, mac: MacAddr) -> FdbEntry {
+pub(crate) fn bridged_of(port: u32, mac: MacAddr) -> FdbEntry {
     FdbEntry { ifindex: port, mac, master: Some(BRIDGE), state: 0x02, ..FdbEntry::default() }
 }
 
-pub fn bridged(operation: Operation, port: u32, mac: MacAddr) -> Message {
+pub(crate) fn bridged(operation: Operation, port: u32, mac: MacAddr) -> Message {
     Message::Fdb(operation, bridged_of(port, mac))
 }
 
 /// A MAC address as zebra 10.3 sends it.
-pub fn zebra_mac(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
+pub(crate) fn zebra_mac(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
     let entry = FdbEntry {
         master: Some(BRIDGE),
         source_vni: Some(VNI),
@@ -201,12 +206,12 @@ pub fn zebra_mac(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
 }
 
 /// The leaf gains or loses the source address of its tunnels.
-pub fn local_address(operation: Operation) -> Message {
+pub(crate) fn local_address(operation: Operation) -> Message {
     Message::Address(operation, netlink::Address { ifindex: 1, address: LOCAL, prefix_length: 32 })
 }
 
 /// A leaf with two uplinks, one VNI in a bridge and a host port, but no VTEP yet.
-pub fn leaf_with(attributes: Vxlan) -> Vec<Message> {
+pub(crate) fn leaf_with(attributes: Vxlan) -> Vec<Message> {
     vec![
         link(Link {
             hardware_type: 772,
@@ -223,12 +228,12 @@ pub fn leaf_with(attributes: Vxlan) -> Vec<Message> {
     ]
 }
 
-pub fn leaf() -> Vec<Message> {
+pub(crate) fn leaf() -> Vec<Message> {
     leaf_with(vxlan_of(VNI))
 }
 
 /// Two uplinks towards 10.0.0.0/24, both gateways known.
-pub fn underlay() -> Vec<Message> {
+pub(crate) fn underlay() -> Vec<Message> {
     vec![
         add_route("10.0.0.0/24", &[via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1")]),
         neighbour(UP1, "10.1.0.1", mac(0xe1)),
@@ -236,57 +241,57 @@ pub fn underlay() -> Vec<Message> {
     ]
 }
 
-pub fn state_with(settings: Settings) -> State {
+pub(crate) fn state_with(settings: Settings) -> State {
     State::new(settings, Namespace::default())
 }
 
 /// A state that received these messages from the kernel.
-pub fn state_after(messages: impl IntoIterator<Item = Message>) -> State {
+pub(crate) fn state_after(messages: impl IntoIterator<Item = Message>) -> State {
     let mut state = state_with(Settings::default());
     apply(&mut state, messages);
     state
 }
 
-pub fn apply(state: &mut State, messages: impl IntoIterator<Item = Message>) {
+pub(crate) fn apply(state: &mut State, messages: impl IntoIterator<Item = Message>) {
     messages.into_iter().for_each(|message| state.apply_kernel(message));
 }
 
-pub fn zebra(state: &mut State, messages: impl IntoIterator<Item = Message>) {
+pub(crate) fn zebra(state: &mut State, messages: impl IntoIterator<Item = Message>) {
     state.apply_fpm(messages.into_iter().collect(), Instant::now());
 }
 
 /// The table of the leaf's only VNI, if it is taken over.
-pub fn table(update: &Update) -> Option<&VniTable> {
+pub(crate) fn table(update: &Update) -> Option<&VniTable> {
     update.snapshot.terminate(LOCAL, 4789, vni(VNI)).map(AsRef::as_ref)
 }
 
 /// The VTEP behind which a MAC address is.
-pub fn behind(update: &Update, mac: MacAddr) -> Option<IpAddr> {
+pub(crate) fn behind(update: &Update, mac: MacAddr) -> Option<IpAddr> {
     let index = table(update).expect("the VNI is taken").fdb.get(&mac)?;
     Some(
         update.snapshot.vtep(*index).expect("a VTEP that the FDB names is in the snapshot").address,
     )
 }
 
-pub fn flood_list(update: &Update) -> Vec<IpAddr> {
+pub(crate) fn flood_list(update: &Update) -> Vec<IpAddr> {
     let table = table(update).expect("the VNI is taken");
     let address = |index| update.snapshot.vtep(index).expect("a VTEP of the flood list").address;
     table.flood.iter().copied().map(address).collect()
 }
 
 /// The next hops towards a VTEP that is in the snapshot.
-pub fn paths<'a>(update: &'a Update, vtep: &str) -> &'a Paths {
+pub(crate) fn paths<'a>(update: &'a Update, vtep: &str) -> &'a Paths {
     let vtep = ip(vtep);
     &update.snapshot.vteps().find(|known| known.address == vtep).expect("a known VTEP").paths
 }
 
 /// The interfaces of the next hops towards a VTEP.
-pub fn interfaces(update: &Update, vtep: &str) -> Vec<u32> {
+pub(crate) fn interfaces(update: &Update, vtep: &str) -> Vec<u32> {
     paths(update, vtep).next_hops().iter().map(|hop| hop.ifindex).collect()
 }
 
 /// Why a netdev stays with the kernel; `None` if it is taken over.
-pub fn why_left(update: &Update, ifindex: u32) -> Option<KernelOnlyReason> {
+pub(crate) fn why_left(update: &Update, ifindex: u32) -> Option<KernelOnlyReason> {
     let left = update
         .left
         .iter()

@@ -15,13 +15,13 @@ use root_test::root_test;
 const MTU: u32 = 9000;
 
 /// Four hosts: two on each switch.
-pub struct Sites {
+pub(crate) struct Sites {
     hosts: Vec<Namespace>,
     switches: Namespace,
 }
 
 impl Sites {
-    pub fn new(story: &str) -> Self {
+    pub(crate) fn new(story: &str) -> Self {
         let name = |end: &str| format!("lab-work-{}-{story}-{end}", std::process::id());
         let switches = Namespace::create(name("s")).unwrap();
         for site in 0..2 {
@@ -45,7 +45,7 @@ impl Sites {
         Self { hosts: (0..4).map(host).collect(), switches }
     }
 
-    pub fn job(&self, workload: Workload) -> Job {
+    pub(crate) fn job(&self, workload: Workload) -> Job {
         let host = |(number, namespace): (usize, &Namespace)| Host {
             name: format!("host{number}"),
             namespace: Some(namespace.name().to_owned()),
@@ -57,7 +57,7 @@ impl Sites {
     }
 
     /// Runs `f` while the circuit has these properties.
-    pub fn with_circuit<T>(&self, impairment: Impairment, f: impl FnOnce() -> T) -> T {
+    pub(crate) fn with_circuit<T>(&self, impairment: Impairment, f: impl FnOnce() -> T) -> T {
         let settings = Settings {
             circuits: vec!["wan0:wan1".parse::<Circuit>().unwrap()],
             impairment,
@@ -87,7 +87,7 @@ fn impairment(loss: f64) -> Impairment {
     Impairment { delay, jitter: Duration::ZERO, loss, rate: None, queue: 1 << 20, ecn: None }
 }
 
-pub fn results(jobs: &[Job]) -> (Vec<Iteration>, Result<(), WorkloadError>) {
+pub(crate) fn results(jobs: &[Job]) -> (Vec<Iteration>, Result<(), WorkloadError>) {
     let results = Mutex::new(Vec::new());
     let on_iteration = |result: &Iteration| results.lock().unwrap().push(result.clone());
     let outcome = run(jobs, &AtomicBool::new(false), &on_iteration);

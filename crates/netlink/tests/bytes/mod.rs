@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 use netlink::{Message, decode};
 
-pub fn ip(text: &str) -> IpAddr {
+pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
 /// An attribute with its padding.
-pub fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = u16::try_from(payload.len() + 4).unwrap().to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(payload);
@@ -19,11 +19,11 @@ pub fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-pub fn number(kind: u16, value: u32) -> Vec<u8> {
+pub(crate) fn number(kind: u16, value: u32) -> Vec<u8> {
     attribute(kind, &value.to_ne_bytes())
 }
 
-pub fn message(kind: u16, flags: u16, body: &[u8], attributes: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn message(kind: u16, flags: u16, body: &[u8], attributes: &[Vec<u8>]) -> Vec<u8> {
     let content = [body, &attributes.concat()].concat();
     let mut bytes = u32::try_from(16 + content.len()).unwrap().to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());
@@ -33,18 +33,18 @@ pub fn message(kind: u16, flags: u16, body: &[u8], attributes: &[Vec<u8>]) -> Ve
     bytes
 }
 
-pub fn one(bytes: &[u8]) -> Message {
+pub(crate) fn one(bytes: &[u8]) -> Message {
     let mut messages = decode(bytes);
     let message = messages.next().unwrap().unwrap();
     assert_eq!(messages.next(), None);
     message
 }
 
-pub fn link_body(family: u8, ifindex: u32, flags: u32) -> Vec<u8> {
+pub(crate) fn link_body(family: u8, ifindex: u32, flags: u32) -> Vec<u8> {
     [&[family, 0, 1, 0][..], &ifindex.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 4]].concat()
 }
 
-pub fn vxlan_message(data: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn vxlan_message(data: &[Vec<u8>]) -> Vec<u8> {
     let info = [attribute(1, b"vxlan\0"), attribute(2 | 0x8000, &data.concat())];
     message(
         16,
@@ -55,7 +55,7 @@ pub fn vxlan_message(data: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Every `IFLA_VXLAN_*` of Linux 6.18 as the kernel writes it, and some unknown ones.
-pub fn all_of_vxlan() -> Vec<Vec<u8>> {
+pub(crate) fn all_of_vxlan() -> Vec<Vec<u8>> {
     let mut all = vec![
         number(1, 10010),
         attribute(2, &[239, 1, 1, 1]),
@@ -89,6 +89,6 @@ pub fn all_of_vxlan() -> Vec<Vec<u8>> {
     all
 }
 
-pub fn route_body(family: u8, prefix_length: u8, flags: u32) -> Vec<u8> {
+pub(crate) fn route_body(family: u8, prefix_length: u8, flags: u32) -> Vec<u8> {
     [&[family, prefix_length, 0, 0x10, 254, 186, 0, 1][..], &flags.to_ne_bytes()].concat()
 }

@@ -12,34 +12,34 @@ use serde_json::Value;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A network namespace that is deleted after the test.
-pub struct Namespace(pub String);
+pub(crate) struct Namespace(pub String);
 
 impl Namespace {
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let namespace = Self(format!("vtn-{}-{name}", std::process::id()));
         run("ip", &["netns", "add", &namespace.0]);
         namespace.ip("link set lo up");
         namespace
     }
 
-    pub fn handle(&self) -> File {
+    pub(crate) fn handle(&self) -> File {
         File::open(format!("/run/netns/{}", self.0)).unwrap()
     }
 
-    pub fn ip(&self, arguments: &str) -> String {
+    pub(crate) fn ip(&self, arguments: &str) -> String {
         run("ip", &[&["-n", &self.0][..], &words(arguments)].concat())
     }
 
-    pub fn bridge(&self, arguments: &str) -> String {
+    pub(crate) fn bridge(&self, arguments: &str) -> String {
         run("bridge", &[&["-n", &self.0][..], &words(arguments)].concat())
     }
 
-    pub fn json(&self, arguments: &str) -> Vec<Value> {
+    pub(crate) fn json(&self, arguments: &str) -> Vec<Value> {
         serde_json::from_str(&self.ip(&format!("-N -j -d {arguments}"))).unwrap()
     }
 
     /// Waits until a link can send. A busy kernel sees a new carrier up to a second later.
-    pub fn wait_for_carrier(&self, link: &str) {
+    pub(crate) fn wait_for_carrier(&self, link: &str) {
         let start = Instant::now();
         while self.json(&format!("link show {link}"))[0]["operstate"] != "UP" {
             assert!(start.elapsed() < TIMEOUT, "{link} has no carrier");
@@ -48,7 +48,7 @@ impl Namespace {
     }
 
     /// Runs `work` on a thread in the namespace.
-    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 setns(self.handle(), CloneFlags::CLONE_NEWNET).unwrap();
@@ -59,7 +59,7 @@ impl Namespace {
     }
 
     /// Runs asynchronous `work` in the namespace, in a runtime of its own.
-    pub fn block_on<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
+    pub(crate) fn block_on<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
         self.inside(|| {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -78,7 +78,7 @@ fn words(arguments: &str) -> Vec<&str> {
     arguments.split_whitespace().collect()
 }
 
-pub fn run(program: &str, arguments: &[&str]) -> String {
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {}: {errors}", arguments.join(" "));
@@ -87,7 +87,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
 
 /// A leaf as FRR configures it: two uplinks, a VNI with a bridge, a VLAN-aware bridge, and routes
 /// of every kind.
-pub fn leaf(namespace: &Namespace) {
+pub(crate) fn leaf(namespace: &Namespace) {
     // Duplicate address detection and router solicitation would cause changes between two dumps.
     let quiet = "net.ipv6.conf.default.addr_gen_mode=1";
     run("ip", &["netns", "exec", &namespace.0, "sysctl", "-qw", quiet]);
@@ -142,7 +142,11 @@ pub fn leaf(namespace: &Namespace) {
 }
 
 /// Collects events until one matches.
-pub async fn until(kernel: &mut Kernel, seen: &mut Vec<Message>, fits: impl Fn(&Message) -> bool) {
+pub(crate) async fn until(
+    kernel: &mut Kernel,
+    seen: &mut Vec<Message>,
+    fits: impl Fn(&Message) -> bool,
+) {
     while !seen.iter().any(&fits) {
         match kernel.next().await.unwrap() {
             Event::Messages(messages) => seen.extend(messages),

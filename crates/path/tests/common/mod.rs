@@ -6,7 +6,7 @@ use wire::{Dissection, dissect};
 
 /// A RoCE frame with variable parts.
 #[derive(Clone)]
-pub struct Frame {
+pub(crate) struct Frame {
     pub tags: Vec<[u8; 4]>,
     pub source: [u8; 4],
     pub destination: [u8; 4],
@@ -23,20 +23,20 @@ pub struct Frame {
 
 /// Base transport header with opcode, destination queue pair and sequence number, and four bytes of
 /// ICRC.
-pub fn bth(opcode: u8, queue_pair: u32, sequence: u32) -> Vec<u8> {
+pub(crate) fn bth(opcode: u8, queue_pair: u32, sequence: u32) -> Vec<u8> {
     test_frames::bth(opcode, queue_pair, sequence, &[])
 }
 
-pub fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
     test_frames::udp((source, destination), payload)
 }
 
-pub fn roce(source_port: u16, opcode: u8, queue_pair: u32, sequence: u32) -> Vec<u8> {
+pub(crate) fn roce(source_port: u16, opcode: u8, queue_pair: u32, sequence: u32) -> Vec<u8> {
     udp(source_port, 4791, &bth(opcode, queue_pair, sequence))
 }
 
 impl Frame {
-    pub fn new(payload: Vec<u8>) -> Self {
+    pub(crate) fn new(payload: Vec<u8>) -> Self {
         Self {
             tags: vec![],
             source: [10, 0, 0, 1],
@@ -50,7 +50,7 @@ impl Frame {
         }
     }
 
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let (from, to) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
         let frame = if self.ipv6 {
             let v6 = |[a, b, c, d]: [u8; 4]| {
@@ -72,7 +72,7 @@ impl Frame {
         })
     }
 
-    pub fn dissect(&self) -> Dissection {
+    pub(crate) fn dissect(&self) -> Dissection {
         dissect(&self.bytes()).unwrap()
     }
 }

@@ -11,17 +11,17 @@ use pathmap::{Key, Pair, Prober, Random, Report, Responder};
 use wire::MacAddr;
 
 /// Both leaves over IPv4, and over IPv6.
-pub const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
-pub const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+pub(crate) const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+pub(crate) const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const A6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1));
 const B6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2));
 /// Probes that the other leaf answers in a second.
-pub const RATE: u32 = 4000;
+pub(crate) const RATE: u32 = 4000;
 const STEP: Duration = Duration::from_millis(1);
 
 /// A route through the fabric: what routers record, and the arrival uplink.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Route {
+pub(crate) struct Route {
     pub uplink: u64,
     pub spine: u32,
     pub addresses: Vec<Ipv4Addr>,
@@ -29,7 +29,7 @@ pub struct Route {
 
 /// Each of `uplinks` leads to a router, each of which has a link to each of `spines` routers, each
 /// of which has one link to the other leaf.
-pub struct Fabric {
+pub(crate) struct Fabric {
     pub spines: u32,
     pub loss: f64,
     /// Uplink and spine between which all packets are lost.
@@ -77,16 +77,16 @@ pub struct Fabric {
     pub sent: u64,
 }
 
-pub fn key() -> Key {
+pub(crate) fn key() -> Key {
     Key::new(b"0123456789abcdef").unwrap()
 }
 
-pub fn responder() -> Responder {
+pub(crate) fn responder() -> Responder {
     Responder::new(key(), Key::new(b"the-other-secret").unwrap(), RATE)
 }
 
 impl Fabric {
-    pub fn new(uplinks: u64, spines: u32, seed: u64, settings: Settings) -> Self {
+    pub(crate) fn new(uplinks: u64, spines: u32, seed: u64, settings: Settings) -> Self {
         let secret = Key::new(b"secret-of-process").unwrap();
         let mut prober = Prober::new(settings, secret, Ids::new(7, 0), Random::new(seed));
         prober.set_hops(Duration::ZERO, &(0..uplinks).collect::<Vec<_>>());
@@ -122,13 +122,13 @@ impl Fabric {
     }
 
     /// The same over IPv6.
-    pub fn over_ipv6(uplinks: u64, spines: u32, seed: u64, settings: Settings) -> Self {
+    pub(crate) fn over_ipv6(uplinks: u64, spines: u32, seed: u64, settings: Settings) -> Self {
         let settings = Settings { records: false, ..settings };
         Self { ends: (A6, B6), ..Self::new(uplinks, spines, seed, settings) }
     }
 
     /// Where a pair leads.
-    pub fn route(&self, pair: Pair) -> Route {
+    pub(crate) fn route(&self, pair: Pair) -> Route {
         let words = [pair.hop, u64::from(pair.port)];
         let mut spine =
             path::choose(path::hash::hash(self.seed, words), self.spines as usize) as u32;
@@ -144,7 +144,7 @@ impl Fabric {
     }
 
     /// Whether what is known of the pair is true.
-    pub fn is_right(&self, pair: Pair, known: &Known) -> bool {
+    pub(crate) fn is_right(&self, pair: Pair, known: &Known) -> bool {
         let route = self.route(pair);
         known.arrival == route.spine
             && known.routers == 2
@@ -164,7 +164,7 @@ impl Fabric {
     }
 
     /// Has the other leaf take a packet that arrived, and returns its answer.
-    pub fn deliver(&mut self, packet: &[u8], arrival: u32) -> Option<Vec<u8>> {
+    pub(crate) fn deliver(&mut self, packet: &[u8], arrival: u32) -> Option<Vec<u8>> {
         let received = packet::parse(packet).unwrap();
         let Message::Probe(probe) = self.responder.open(&received)? else { return None };
         let mut answer = self.responder.answer(self.now, probe, &received, arrival)?;
@@ -176,7 +176,7 @@ impl Fabric {
     }
 
     /// Has the prober take an answer. Returns whether it was accepted.
-    pub fn take(&mut self, packet: &[u8]) -> bool {
+    pub(crate) fn take(&mut self, packet: &[u8]) -> bool {
         let received = packet::parse(packet).unwrap();
         match self.opener.open(&received) {
             Some(Message::Answer(answer)) => {
@@ -198,7 +198,7 @@ impl Fabric {
     }
 
     /// Lets this time pass.
-    pub fn run(&mut self, time: Duration) {
+    pub(crate) fn run(&mut self, time: Duration) {
         let end = self.now + time;
         self.reports.clear();
         self.tokens.clear();
@@ -271,7 +271,7 @@ impl Fabric {
     }
 }
 
-pub fn headers(ends: (IpAddr, IpAddr), port: u16, ttl: u8, records: bool) -> Headers {
+pub(crate) fn headers(ends: (IpAddr, IpAddr), port: u16, ttl: u8, records: bool) -> Headers {
     let macs = (MacAddr([2; 6]), MacAddr([4; 6]));
     Headers { macs, ends, ports: (port, 4789), label: 0, ttl, records }
 }

@@ -18,24 +18,24 @@ use tables::{
 use test_frames::{IPV4, IPV6, Ipv4, Ipv6, ROCE, UDP, ethernet};
 use wire::{MacAddr, Vni};
 
-pub const SLOT: u16 = 7;
-pub const VNI: u32 = 10_010;
-pub const LEAF_1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-pub const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub(crate) const SLOT: u16 = 7;
+pub(crate) const VNI: u32 = 10_010;
+pub(crate) const LEAF_1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub(crate) const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 /// Destination MAC address of this module's frames. It is known behind [`LEAF_2`].
-pub const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
-pub const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+pub(crate) const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
+pub(crate) const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 /// The vxlan netdev's own MAC address.
-pub const NETDEV: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
+pub(crate) const NETDEV: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 /// IP addresses of a sender and a receiver.
 const HOSTS_4: ([u8; 4], [u8; 4]) = ([10, 1, 0, 1], [10, 1, 0, 2]);
 const HOSTS_6: ([u8; 16], [u8; 16]) = ([1; 16], [2; 16]);
-pub const UDP_AT: usize = 34;
-pub const OUTER: usize = 50;
+pub(crate) const UDP_AT: usize = 34;
+pub(crate) const OUTER: usize = 50;
 
 /// A leaf whose settings can be changed before its snapshot is taken.
 #[derive(Debug, Clone)]
-pub struct Leaf {
+pub(crate) struct Leaf {
     pub tunnel: Tunnel,
     pub settings: Settings,
     pub vteps: Vec<(IpAddr, Vec<NextHop>)>,
@@ -47,7 +47,7 @@ pub struct Leaf {
     pub generation: u64,
 }
 
-pub fn hop(ifindex: u32) -> NextHop {
+pub(crate) fn hop(ifindex: u32) -> NextHop {
     let last = ifindex as u8;
     NextHop {
         ifindex,
@@ -66,7 +66,7 @@ pub fn hop(ifindex: u32) -> NextHop {
 impl Leaf {
     /// Leaf 1: one VNI, one known host behind leaf 2, two uplinks. Leaves 2 and 3 are in the flood
     /// list.
-    pub fn one() -> Self {
+    pub(crate) fn one() -> Self {
         Self {
             tunnel: Tunnel {
                 vni: Vni::try_from(VNI).unwrap(),
@@ -94,14 +94,14 @@ impl Leaf {
     }
 
     /// Leaf 2: the remote end.
-    pub fn two() -> Self {
+    pub(crate) fn two() -> Self {
         let mut leaf = Self::one();
         leaf.tunnel.local = LEAF_2.into();
         leaf.vteps[0].0 = LEAF_1.into();
         leaf
     }
 
-    pub fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let mut builder = SnapshotBuilder::new(self.generation);
         builder.vni(Arc::new(VniTable {
             index: VniIndex::new(SLOT).unwrap(),
@@ -126,7 +126,7 @@ impl Leaf {
 
 /// A received frame that owns its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owned {
+pub(crate) struct Owned {
     pub data: Vec<u8>,
     pub vlan: Option<VlanTag>,
     pub offload: Offload,
@@ -134,51 +134,51 @@ pub struct Owned {
 
 impl Owned {
     /// A frame from the bridge punt pair.
-    pub fn tagged(data: Vec<u8>) -> Self {
+    pub(crate) fn tagged(data: Vec<u8>) -> Self {
         let vlan = Some(VlanTag { tpid: 0x88a8, tci: SLOT });
         Self { data, vlan, offload: Offload::default() }
     }
 
     /// A frame from the underlay punt pair.
-    pub fn plain(data: Vec<u8>) -> Self {
+    pub(crate) fn plain(data: Vec<u8>) -> Self {
         Self { data, vlan: None, offload: Offload::default() }
     }
 
-    pub fn partial(mut self, start: usize, offset: u16) -> Self {
+    pub(crate) fn partial(mut self, start: usize, offset: u16) -> Self {
         self.offload.checksum = Checksum::Partial { start: start as u16, offset };
         self
     }
 
-    pub fn gso(mut self, kind: GsoKind, size: u16) -> Self {
+    pub(crate) fn gso(mut self, kind: GsoKind, size: u16) -> Self {
         self.offload.gso = Some(Gso { kind, size, ecn: false });
         self
     }
 
-    pub fn frame(&self) -> Frame<'_> {
+    pub(crate) fn frame(&self) -> Frame<'_> {
         Frame { data: &self.data, vlan: self.vlan, offload: self.offload }
     }
 }
 
 /// A frame whose bytes live until the process ends, because a batch only borrows its frames.
-pub fn leaked(frame: &Owned) -> Frame<'static> {
+pub(crate) fn leaked(frame: &Owned) -> Frame<'static> {
     let frame = frame.frame();
     Frame { data: frame.data.to_vec().leak(), ..frame }
 }
 
 /// A pipeline with its batches.
-pub struct Worker {
+pub(crate) struct Worker {
     pub pipeline: Pipeline,
     pub batch: Batch<'static>,
     pub out: TxBatch,
 }
 
 impl Worker {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let pipeline = Pipeline::new(Arc::new(Counters::new()));
         Self { pipeline, batch: Batch::new(256), out: TxBatch::new() }
     }
 
-    pub fn fill(&mut self, frames: &[Owned]) {
+    pub(crate) fn fill(&mut self, frames: &[Owned]) {
         self.batch.clear();
         self.out.clear();
         for frame in frames {
@@ -186,7 +186,7 @@ impl Worker {
         }
     }
 
-    pub fn encapsulate_at(
+    pub(crate) fn encapsulate_at(
         &mut self,
         frames: &[Owned],
         snapshot: &Snapshot,
@@ -197,11 +197,11 @@ impl Worker {
         self.bytes()
     }
 
-    pub fn encapsulate(&mut self, frames: &[Owned], snapshot: &Snapshot) -> Vec<Vec<u8>> {
+    pub(crate) fn encapsulate(&mut self, frames: &[Owned], snapshot: &Snapshot) -> Vec<Vec<u8>> {
         self.encapsulate_at(frames, snapshot, Instant::now())
     }
 
-    pub fn decapsulate_at(
+    pub(crate) fn decapsulate_at(
         &mut self,
         frames: &[Owned],
         snapshot: &Snapshot,
@@ -212,17 +212,17 @@ impl Worker {
         self.bytes()
     }
 
-    pub fn decapsulate(&mut self, frames: &[Owned], snapshot: &Snapshot) -> Vec<Vec<u8>> {
+    pub(crate) fn decapsulate(&mut self, frames: &[Owned], snapshot: &Snapshot) -> Vec<Vec<u8>> {
         self.decapsulate_at(frames, snapshot, Instant::now())
     }
 
-    pub fn bytes(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn bytes(&self) -> Vec<Vec<u8>> {
         self.out.iter().map(|transmit| transmit.to_vec(&self.batch)).collect()
     }
 
     /// Checks `received + copies = sent + Σ dropped + held`. `pending` is the number of frames in
     /// `out`.
-    pub fn assert_balance(&self, pending: usize) {
+    pub(crate) fn assert_balance(&self, pending: usize) {
         let counters = self.pipeline.counters();
         let received = counters.underlay_received.get() + counters.bridge_received.get();
         assert_eq!(
@@ -232,19 +232,19 @@ impl Worker {
         );
     }
 
-    pub fn dropped(&self, reason: pipeline::DropReason) -> u64 {
+    pub(crate) fn dropped(&self, reason: pipeline::DropReason) -> u64 {
         self.pipeline.counters().dropped(reason)
     }
 }
 
 /// Removes the tag from a frame for the bridge punt pair.
-pub fn untagged(frame: &[u8]) -> Vec<u8> {
+pub(crate) fn untagged(frame: &[u8]) -> Vec<u8> {
     assert_eq!(&frame[12..16], &[0x88, 0xa8, 0, SLOT as u8]);
     [&frame[..12], &frame[16..]].concat()
 }
 
 /// An encapsulated frame, split into outer headers and inner frame.
-pub struct Encapsulated {
+pub(crate) struct Encapsulated {
     pub ip: etherparse::Ipv4Header,
     pub udp: etherparse::UdpHeader,
     pub vxlan: [u8; 8],
@@ -252,7 +252,7 @@ pub struct Encapsulated {
 }
 
 /// Parses an encapsulated frame and checks what must hold for every one.
-pub fn open(frame: &[u8]) -> Encapsulated {
+pub(crate) fn open(frame: &[u8]) -> Encapsulated {
     let packet = etherparse::PacketHeaders::from_ethernet_slice(frame).unwrap();
     let Some(etherparse::NetHeaders::Ipv4(ip, _)) = packet.net else { panic!("{:?}", packet.net) };
     let Some(etherparse::TransportHeader::Udp(udp)) = packet.transport else {
@@ -267,33 +267,33 @@ pub fn open(frame: &[u8]) -> Encapsulated {
 }
 
 /// Base transport header and payload of a RoCE packet, with a dummy ICRC.
-pub fn bth(queue_pair: u32, sequence: u32, payload: usize) -> Vec<u8> {
+pub(crate) fn bth(queue_pair: u32, sequence: u32, payload: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..payload).map(|at| at as u8).collect();
     let mut bytes = test_frames::bth(0x04, queue_pair, sequence, &payload);
     *bytes.last_chunk_mut().unwrap() = [0xde, 0xad, 0xbe, 0xef];
     bytes
 }
 
-pub fn udp4(tos: u8, source_port: u16, destination_port: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn udp4(tos: u8, source_port: u16, destination_port: u16, payload: &[u8]) -> Vec<u8> {
     let datagram = test_frames::udp_over_ipv4(HOSTS_4, (source_port, destination_port), payload);
     let fields = Ipv4 { tos, identification: 0x1234, ..Ipv4::default() };
     ethernet(SOURCE, HOST, IPV4, &test_frames::ipv4(HOSTS_4, UDP, &datagram, fields))
 }
 
-pub fn udp6(traffic_class: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn udp6(traffic_class: u8, payload: &[u8]) -> Vec<u8> {
     let datagram = test_frames::udp_over_ipv6(HOSTS_6, (49_152, ROCE), payload);
     let fields = Ipv6 { traffic_class, ..Ipv6::default() };
     ethernet(SOURCE, HOST, IPV6, &test_frames::ipv6(HOSTS_6, UDP, &datagram, fields))
 }
 
-pub fn roce(queue_pair: u32, sequence: u32) -> Vec<u8> {
+pub(crate) fn roce(queue_pair: u32, sequence: u32) -> Vec<u8> {
     let mut frame = udp4(0, 49_152, 4791, &bth(queue_pair, sequence, 64));
     wire::icrc::fill(&mut frame[14..]).unwrap();
     frame
 }
 
 /// A TCP segment with timestamps. `flags` may be PSH, FIN and CWR.
-pub fn tcp(ipv6: bool, flags: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn tcp(ipv6: bool, flags: u8, payload: &[u8]) -> Vec<u8> {
     let ethernet = PacketBuilder::ethernet2(SOURCE, HOST);
     let step = if ipv6 {
         ethernet.ipv6([1; 16], [2; 16], 64)
@@ -314,13 +314,13 @@ pub fn tcp(ipv6: bool, flags: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Writes the right TCP checksum.
-pub fn checksum_tcp(frame: &mut [u8], l4: usize) {
+pub(crate) fn checksum_tcp(frame: &mut [u8], l4: usize) {
     let value = transport_checksum(frame, l4);
     frame[l4 + 16..l4 + 18].copy_from_slice(&value.to_be_bytes());
 }
 
 /// The checksum of the transport header at `l4`, as computed by etherparse.
-pub fn transport_checksum(frame: &[u8], l4: usize) -> u16 {
+pub(crate) fn transport_checksum(frame: &[u8], l4: usize) -> u16 {
     let ipv6 = is_ipv6(frame, l4);
     let tcp = if ipv6 { frame[l4 - 34] } else { frame[l4 - 11] } == 6;
     let (header, payload) =
@@ -347,7 +347,7 @@ pub fn transport_checksum(frame: &[u8], l4: usize) -> u16 {
 
 /// Replaces a transport checksum by the sum of the pseudo header, like a sender that leaves the
 /// checksum to its device.
-pub fn leave_to_card(frame: &mut [u8], l4: usize, offset: usize) {
+pub(crate) fn leave_to_card(frame: &mut [u8], l4: usize, offset: usize) {
     let at = l4 + offset;
     let length = frame.len() - l4;
     let mut sum = length as u32 + if offset == 16 { 6 } else { 17 };
@@ -367,7 +367,7 @@ fn is_ipv6(frame: &[u8], l4: usize) -> bool {
 }
 
 /// An SCTP packet without and with its checksum.
-pub fn sctp() -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn sctp() -> (Vec<u8>, Vec<u8>) {
     let header = [0x10, 0, 0x20, 0, 0xca, 0xfe, 0xba, 0xbe, 0, 0, 0, 0];
     let packet: Vec<u8> = header.into_iter().chain((0..16).map(|i| i * 11)).collect();
     let before =
@@ -387,7 +387,7 @@ pub fn sctp() -> (Vec<u8>, Vec<u8>) {
 
 /// Encapsulates these inner frames as packets from the underlay, with this ECN field in the outer
 /// header.
-pub fn carried(inner: &[Vec<u8>], ecn: u8) -> Vec<Owned> {
+pub(crate) fn carried(inner: &[Vec<u8>], ecn: u8) -> Vec<Owned> {
     let carry = |inner: &Vec<u8>| {
         let sent =
             Worker::new().encapsulate(&[Owned::tagged(inner.clone())], &Leaf::one().snapshot());
@@ -402,6 +402,6 @@ pub fn carried(inner: &[Vec<u8>], ecn: u8) -> Vec<Owned> {
 }
 
 /// A host port without an MTU limit.
-pub const fn open_port(ifindex: u32) -> tables::OpenPort {
+pub(crate) const fn open_port(ifindex: u32) -> tables::OpenPort {
     tables::OpenPort { ifindex, mtu: 65_535 }
 }

@@ -85,7 +85,7 @@ fn values() -> Vec<Value> {
         .collect()
 }
 
-pub fn markdown() -> String {
+pub(crate) fn markdown() -> String {
     let mut text = String::from(
         "## CrossPipe, two sites with a delay between them\n\nThe time of a backward pass is fitted \
          on the values of 1F1B and ZB-H1 without delay. Latency and\ntransfer are in units of a \

@@ -204,7 +204,7 @@ fn llama3() -> Vec<Row> {
 }
 
 /// All tables.
-pub fn tables() -> Vec<Table> {
+pub(crate) fn tables() -> Vec<Table> {
     let table = |title, unit, fitted, rows| Table {
         title,
         unit,

@@ -7,7 +7,7 @@ use planner::machine::{Machine, SHIPPED};
 
 /// A measured value and the predicted one.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub(crate) struct Row {
     pub name: String,
     pub measured: f64,
     pub predicted: f64,
@@ -16,14 +16,14 @@ pub struct Row {
 }
 
 impl Row {
-    pub fn error(&self) -> f64 {
+    pub(crate) fn error(&self) -> f64 {
         self.predicted / self.measured - 1.0
     }
 }
 
 /// The rows of a publication.
 #[derive(Debug, Clone)]
-pub struct Table {
+pub(crate) struct Table {
     pub title: &'static str,
     pub unit: &'static str,
     /// What was fitted on these rows.
@@ -36,23 +36,23 @@ pub struct Table {
 }
 
 impl Table {
-    pub fn counted(&self) -> Vec<&Row> {
+    pub(crate) fn counted(&self) -> Vec<&Row> {
         self.rows.iter().filter(|row| row.excluded.is_none()).collect()
     }
 
     /// The mean of the absolute errors.
-    pub fn mean_error(&self) -> f64 {
+    pub(crate) fn mean_error(&self) -> f64 {
         let rows = self.counted();
         rows.iter().map(|row| row.error().abs()).sum::<f64>() / rows.len() as f64
     }
 
     /// Kendall's tau of the counted rows.
-    pub fn tau(&self) -> f64 {
+    pub(crate) fn tau(&self) -> f64 {
         tau(&self.counted().iter().map(|row| (row.measured, row.predicted)).collect::<Vec<_>>())
     }
 
     /// The measured value of the row that is predicted best, as a multiple of the best one's time.
-    pub fn choice(&self) -> f64 {
+    pub(crate) fn choice(&self) -> f64 {
         let rows = self.counted();
         let time = |value: f64| if self.larger_is_better { 1.0 / value } else { value };
         let by = |value: fn(&Row) -> f64| {
@@ -96,7 +96,7 @@ impl Table {
 }
 
 /// Kendall's tau of pairs.
-pub fn tau(pairs: &[(f64, f64)]) -> f64 {
+pub(crate) fn tau(pairs: &[(f64, f64)]) -> f64 {
     let mut sum = 0.0;
     for (at, a) in pairs.iter().enumerate() {
         for b in &pairs[..at] {
@@ -107,13 +107,13 @@ pub fn tau(pairs: &[(f64, f64)]) -> f64 {
 }
 
 /// A kind of machine that is shipped.
-pub fn machine(name: &str) -> Machine {
+pub(crate) fn machine(name: &str) -> Machine {
     let (_, text) = SHIPPED.iter().find(|(known, _)| *known == name).unwrap();
     toml::from_str(text).unwrap()
 }
 
 /// The rows of a CSV file, by the names of the columns.
-pub fn csv(text: &str) -> Vec<std::collections::BTreeMap<&str, &str>> {
+pub(crate) fn csv(text: &str) -> Vec<std::collections::BTreeMap<&str, &str>> {
     let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let header = lines.next().unwrap();
     lines.map(|line| header.iter().copied().zip(line).collect()).collect()

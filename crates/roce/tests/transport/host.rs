@@ -10,16 +10,16 @@ use wire::MacAddr;
 use wire::roce::{Aeth, Bth, opcode};
 
 /// The key of both memories.
-pub const KEY: u32 = 7;
+pub(crate) const KEY: u32 = 7;
 
 /// Everything that one host has.
-pub struct Host {
+pub(crate) struct Host {
     pub endpoint: Endpoint,
     pub memory: Region,
     pub pairs: Vec<Handle>,
 }
 
-pub fn place(address: u64) -> Place {
+pub(crate) fn place(address: u64) -> Place {
     Place { key: KEY, address }
 }
 
@@ -36,7 +36,7 @@ fn end(host: usize, pair: u32) -> End {
 }
 
 /// Two hosts with `pairs` connected queue pairs.
-pub fn hosts(settings: &Settings, pairs: u32, memory: usize) -> [Host; 2] {
+pub(crate) fn hosts(settings: &Settings, pairs: u32, memory: usize) -> [Host; 2] {
     [0, 1].map(|host| {
         let mut endpoint = Endpoint::new(settings.clone()).unwrap();
         let connect = |pair| {
@@ -55,41 +55,41 @@ pub fn hosts(settings: &Settings, pairs: u32, memory: usize) -> [Host; 2] {
 
 impl Host {
     /// All frames that are due, and when the next ones are.
-    pub fn transmit(&mut self, now: u64) -> (Vec<Vec<u8>>, Option<u64>) {
+    pub(crate) fn transmit(&mut self, now: u64) -> (Vec<Vec<u8>>, Option<u64>) {
         let mut frames = Frames::default();
         let wake = self.endpoint.transmit(now, &mut frames, usize::MAX, &self.memory);
         (frames.iter().map(<[u8]>::to_vec).collect(), wake)
     }
 
-    pub fn receive(&mut self, now: u64, frame: &[u8]) {
+    pub(crate) fn receive(&mut self, now: u64, frame: &[u8]) {
         self.endpoint.receive(now, frame, &mut self.memory);
     }
 
-    pub fn post(&mut self, id: u64, operation: Operation, local: u64, length: u32) {
+    pub(crate) fn post(&mut self, id: u64, operation: Operation, local: u64, length: u32) {
         let work = WorkRequest { id, operation, local: place(local), length };
         self.endpoint.post(self.pairs[0], work, 0).unwrap();
     }
 
-    pub fn write(&mut self, id: u64, length: u32) {
+    pub(crate) fn write(&mut self, id: u64, length: u32) {
         let operation = Operation::Write { remote: place(0), immediate: None };
         self.post(id, operation, 0, length);
     }
 
-    pub fn read(&mut self, id: u64, length: u32) {
+    pub(crate) fn read(&mut self, id: u64, length: u32) {
         self.post(id, Operation::Read { remote: place(0) }, 0, length);
     }
 
-    pub fn send(&mut self, id: u64, length: u32) {
+    pub(crate) fn send(&mut self, id: u64, length: u32) {
         self.post(id, Operation::Send { immediate: None }, 0, length);
     }
 
-    pub fn receive_buffer(&mut self, id: u64, address: u64, length: u32) {
+    pub(crate) fn receive_buffer(&mut self, id: u64, address: u64, length: u32) {
         let receive = Receive { id, place: place(address), length };
         self.endpoint.post_receive(self.pairs[0], receive).unwrap();
     }
 
     /// Ids and statuses of the requests that have completed since the last call.
-    pub fn completed(&mut self) -> Vec<(u64, Status)> {
+    pub(crate) fn completed(&mut self) -> Vec<(u64, Status)> {
         let mut found = Vec::new();
         while let Some(completion) = self.endpoint.completion() {
             if let Completion::Request { id, status, .. } = completion {
@@ -102,7 +102,7 @@ impl Host {
 
 /// A frame in short: its kind, and its sequence number relative to the first one of the requests
 /// of host `requester`.
-pub fn short(frame: &[u8], requester: usize) -> String {
+pub(crate) fn short(frame: &[u8], requester: usize) -> String {
     let (bth, rest) = Bth::parse(&frame[42..]).unwrap();
     let syndrome = || Aeth::parse(rest).unwrap().0.syndrome();
     let kind = match bth.opcode() {
@@ -122,6 +122,6 @@ pub fn short(frame: &[u8], requester: usize) -> String {
     format!("{kind} {psn}{}", if bth.acknowledge() { "!" } else { "" })
 }
 
-pub fn chart(frames: &[Vec<u8>], requester: usize) -> Vec<String> {
+pub(crate) fn chart(frames: &[Vec<u8>], requester: usize) -> Vec<String> {
     frames.iter().map(|frame| short(frame, requester)).collect()
 }

@@ -23,7 +23,7 @@ const FIRST: [&str; 12] = [
 
 /// One row for each path, and then one for each queue pair, the busiest first. Cells that a kind of
 /// row does not have are empty.
-pub fn table(figures: &Figures) -> Table<COLUMNS> {
+pub(super) fn table(figures: &Figures) -> Table<COLUMNS> {
     let mut table = Table::new(filled(FIRST.into_iter().chain(RECORD)));
     figures.paths.iter().flatten().for_each(|row| table.row(path(row)));
     figures.queue_pairs.iter().flatten().for_each(|row| table.row(queue_pair(row)));

@@ -7,10 +7,10 @@ use api::v1;
 use super::sample::Sample;
 
 /// Bytes of each frame, with outer headers.
-pub const LENGTH: u64 = 1000;
+pub(super) const LENGTH: u64 = 1000;
 
 /// A VNI that a worker forwards.
-pub fn vni(number: u32, policy: &str) -> v1::Vni {
+pub(super) fn vni(number: u32, policy: &str) -> v1::Vni {
     let policy = v1::Policy { name: policy.to_owned(), ..v1::Policy::default() };
     v1::Vni {
         vni: number,
@@ -26,7 +26,7 @@ pub fn vni(number: u32, policy: &str) -> v1::Vni {
 }
 
 /// A VNI that was detached.
-pub fn detached(number: u32) -> v1::Vni {
+pub(super) fn detached(number: u32) -> v1::Vni {
     v1::Vni {
         vni: number,
         netdev: format!("vx{number}"),
@@ -38,7 +38,7 @@ pub fn detached(number: u32) -> v1::Vni {
 }
 
 /// A queue pair on an uplink.
-pub fn queue_pair(number: u32, uplink: &str, kilobytes: u64) -> v1::QueuePair {
+pub(super) fn queue_pair(number: u32, uplink: &str, kilobytes: u64) -> v1::QueuePair {
     v1::QueuePair {
         vni: 10,
         source: "192.168.10.1".to_owned(),
@@ -58,7 +58,7 @@ pub fn queue_pair(number: u32, uplink: &str, kilobytes: u64) -> v1::QueuePair {
 }
 
 /// One VNI whose `frames` have left by `up1`; three times as many have left by `up2`.
-pub fn sample(at: Instant, frames: u64) -> Sample {
+pub(super) fn sample(at: Instant, frames: u64) -> Sample {
     let path = |uplink: &str, gateway: &str, frames: u64| v1::PathCounters {
         uplink: uplink.to_owned(),
         gateway: gateway.to_owned(),

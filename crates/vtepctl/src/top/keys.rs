@@ -6,7 +6,7 @@ use super::model::{Change, Mode, POLICIES, Screen};
 
 /// What is left to do after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub(super) enum Action {
     /// Ends the command.
     Quit,
     /// Asks vtepd for a change.
@@ -14,7 +14,7 @@ pub enum Action {
 }
 
 /// Applies a key to the screen.
-pub fn press(screen: &mut Screen, key: KeyEvent) -> Option<Action> {
+pub(super) fn press(screen: &mut Screen, key: KeyEvent) -> Option<Action> {
     if key.kind == KeyEventKind::Release {
         return None;
     }

@@ -27,7 +27,7 @@ struct Seen {
 
 /// Sends samples and events, and applies changes, until the screen drops its end of `changes`.
 /// Connects again when the connection is lost.
-pub async fn follow(
+pub(super) async fn follow(
     address: &Address,
     interval: Duration,
     mut changes: UnboundedReceiver<Change>,
@@ -103,7 +103,7 @@ async fn connected(
 ///
 /// # Errors
 /// When vtepd ends or does not answer.
-pub async fn sample(client: &mut Client) -> Result<Sample, Failure> {
+pub(super) async fn sample(client: &mut Client) -> Result<Sample, Failure> {
     let answer = timeout(ANSWER_TIMEOUT, ask(client)).await;
     let late =
         |_| Failure::Input(format!("vtepd does not answer for {} s", ANSWER_TIMEOUT.as_secs()));
@@ -163,7 +163,7 @@ async fn apply(client: &mut Client, change: Change) -> Result<String, Failure> {
 ///
 /// # Errors
 /// When no vtepd runs, or it ends or does not answer.
-pub async fn once(address: &Address, interval: Duration) -> Result<Vec<Update>, Failure> {
+pub(super) async fn once(address: &Address, interval: Duration) -> Result<Vec<Update>, Failure> {
     let mut client = api::connect(address).await?;
     let first = sample(&mut client).await?;
     sleep(interval).await;

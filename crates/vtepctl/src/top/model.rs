@@ -8,16 +8,16 @@ use api::v1;
 use super::sample::{Figures, Sample, VniRow};
 
 /// Number of events that are kept.
-pub const EVENTS: usize = 500;
+pub(super) const EVENTS: usize = 500;
 /// Rates over a shorter time would jump: the sample before the last is used instead.
 const SHORTEST: Duration = Duration::from_millis(150);
 
 /// The policies that a key can set.
-pub const POLICIES: [&str; 4] = ["five-tuple", "qp-hash", "qp-bins", "qp-pin"];
+pub(super) const POLICIES: [&str; 4] = ["five-tuple", "qp-hash", "qp-bins", "qp-pin"];
 
 /// News for the screen.
 #[derive(Debug)]
-pub enum Update {
+pub(super) enum Update {
     /// Answers of vtepd.
     Sample(Box<Sample>),
     /// An event of vtepd.
@@ -32,7 +32,7 @@ pub enum Update {
 
 /// A change of a VNI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub(super) enum Change {
     /// Its policy.
     Policy {
         /// The VNI.
@@ -54,7 +54,7 @@ pub enum Change {
 
 /// What the keys mean at present.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Mode {
+pub(super) enum Mode {
     /// The screen without a dialog.
     #[default]
     Normal,
@@ -78,7 +78,7 @@ pub enum Mode {
 
 /// The last answer to a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub(super) struct Message {
     /// A sentence.
     pub text: String,
     /// Whether it says why something was not done.
@@ -87,7 +87,7 @@ pub struct Message {
 
 /// The state of the screen.
 #[derive(Debug, Default)]
-pub struct Screen {
+pub(super) struct Screen {
     /// The figures of the last sample; absent before the first.
     pub figures: Option<Figures>,
     /// The last events, oldest first; at most [`EVENTS`].
@@ -106,7 +106,7 @@ pub struct Screen {
 
 impl Screen {
     /// Takes news in.
-    pub fn apply(&mut self, update: Update) {
+    pub(super) fn apply(&mut self, update: Update) {
         match update {
             Update::Sample(sample) => self.sample(*sample),
             Update::Event(event) => self.event(*event),
@@ -139,32 +139,32 @@ impl Screen {
 
     /// The VNIs of the last sample.
     #[must_use]
-    pub fn vnis(&self) -> &[VniRow] {
+    pub(super) fn vnis(&self) -> &[VniRow] {
         self.figures.as_ref().map_or(&[], |figures| &figures.vnis)
     }
 
     /// Index of the selected VNI, if it still exists.
     #[must_use]
-    pub fn selected_index(&self) -> Option<usize> {
+    pub(super) fn selected_index(&self) -> Option<usize> {
         let (vni, netdev) = self.selected.as_ref()?;
         self.vnis().iter().position(|row| row.vni == *vni && row.netdev == *netdev)
     }
 
     /// The selected VNI, if it still exists.
     #[must_use]
-    pub fn selected(&self) -> Option<&VniRow> {
+    pub(super) fn selected(&self) -> Option<&VniRow> {
         self.vnis().get(self.selected_index()?)
     }
 
     /// Selects the VNI with this index, or the last one.
-    pub fn select(&mut self, index: usize) {
+    pub(super) fn select(&mut self, index: usize) {
         let rows = self.vnis();
         let row = rows.get(index).or(rows.last());
         self.selected = row.map(|row| (row.vni, row.netdev.clone()));
     }
 
     /// Shows why a key has no effect.
-    pub fn refuse(&mut self, text: impl Into<String>) {
+    pub(super) fn refuse(&mut self, text: impl Into<String>) {
         self.message = Some(Message { text: text.into(), is_error: true });
     }
 }

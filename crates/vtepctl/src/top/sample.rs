@@ -10,7 +10,7 @@ use crate::tables::policy_of;
 
 /// Answers of vtepd at one time.
 #[derive(Debug, Clone)]
-pub struct Sample {
+pub(super) struct Sample {
     /// When the counters were read.
     pub at: Instant,
     /// The answer to `GetStatus`.
@@ -25,7 +25,7 @@ pub struct Sample {
 
 /// Growth of two counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Rate {
+pub(super) struct Rate {
     /// Frames per second.
     pub frames_per_second: f64,
     /// Bits per second.
@@ -34,7 +34,7 @@ pub struct Rate {
 
 /// A next hop, with the packets sent to it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NextHop {
+pub(super) struct NextHop {
     /// Name of the uplink.
     pub uplink: String,
     /// Address of the gateway.
@@ -45,7 +45,7 @@ pub struct NextHop {
 
 /// A path that probes found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Path {
+pub(super) struct Path {
     /// Address of the remote VTEP.
     pub vtep: String,
     /// Name of the uplink.
@@ -60,7 +60,7 @@ pub struct Path {
 
 /// A queue pair that qp-pin has placed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct QueuePair {
+pub(super) struct QueuePair {
     /// VNI.
     pub vni: u32,
     /// Inner source address.
@@ -97,7 +97,7 @@ pub struct QueuePair {
 
 /// A VNI.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct VniRow {
+pub(super) struct VniRow {
     /// VNI; 0 if the netdev serves many.
     pub vni: u32,
     /// Name of the vxlan netdev.
@@ -122,7 +122,7 @@ pub struct VniRow {
 
 /// All figures of the screen.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Figures {
+pub(super) struct Figures {
     /// Addresses of this leaf's VTEP in the VNIs that are taken over.
     pub leaf: Vec<String>,
     /// vtepd's version.
@@ -187,7 +187,7 @@ impl Figures {
     /// The figures of a sample. Rates are those since the sample `before`, if the same process gave
     /// both.
     #[must_use]
-    pub fn of(before: Option<&Sample>, now: &Sample) -> Self {
+    pub(super) fn of(before: Option<&Sample>, now: &Sample) -> Self {
         let before = before.filter(|before| before.status.pid == now.status.pid);
         let elapsed = before.map(|before| now.at.saturating_duration_since(before.at));
         let since =

@@ -31,7 +31,7 @@ impl Drop for Restore {
 
 /// Whether there is a terminal to draw on and to read keys from.
 #[must_use]
-pub fn is_there() -> bool {
+pub(super) fn is_there() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
@@ -39,7 +39,7 @@ pub fn is_there() -> bool {
 ///
 /// # Errors
 /// When the terminal cannot be used.
-pub async fn show(address: &Address, interval: Duration) -> Result<(), Failure> {
+pub(super) async fn show(address: &Address, interval: Duration) -> Result<(), Failure> {
     let signals = [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()];
     let [terminate, hangup, interrupt] = signals.map(signal);
     let signals = Signals { terminate: terminate?, hangup: hangup?, interrupt: interrupt? };

@@ -30,7 +30,7 @@ const fn wide(width: u16) -> bool {
 }
 
 /// Draws the screen.
-pub fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
+pub(super) fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
     let footer = footer(screen, area);
     let [rest, below] = split(area, area.height.saturating_sub(size(&footer)));
     screen_above(screen, rest, buffer);
@@ -40,7 +40,7 @@ pub fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
 
 /// The screen without keys, as lines of text.
 #[must_use]
-pub fn as_text(screen: &Screen, width: u16, height: u16) -> String {
+pub(super) fn as_text(screen: &Screen, width: u16, height: u16) -> String {
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
     screen_above(screen, buffer.area, &mut buffer);
     let rows = buffer.content.chunks(width.into());

@@ -10,12 +10,12 @@ use tokio_stream::Stream;
 use tonic::Status;
 
 /// The events in the journal. Ends after the last one.
-pub fn so_far(mut reader: Reader) -> impl Stream<Item = Result<v1::Event, Status>> {
+pub(super) fn so_far(mut reader: Reader) -> impl Stream<Item = Result<v1::Event, Status>> {
     tokio_stream::iter(std::iter::from_fn(move || reader.try_next().map(|read| Ok(message(&read)))))
 }
 
 /// The events in the journal, and then new ones as they happen.
-pub fn follow(reader: Reader) -> impl Stream<Item = Result<v1::Event, Status>> {
+pub(super) fn follow(reader: Reader) -> impl Stream<Item = Result<v1::Event, Status>> {
     futures_util::stream::unfold(reader, |mut reader| async move {
         let read = reader.next().await;
         Some((Ok(message(&read)), reader))

@@ -26,7 +26,7 @@ use crate::standalone::PortSummary;
 
 /// What a leaf forwards by.
 #[derive(Clone, Copy)]
-pub struct Leaf<'a> {
+pub(super) struct Leaf<'a> {
     /// The forwarding tables.
     pub snapshot: &'a Snapshot,
     /// Names of the uplinks.
@@ -38,7 +38,7 @@ pub struct Leaf<'a> {
 }
 
 /// Explains a frame from the bridge of this VNI.
-pub fn explain(frame: &[u8], table: &VniTable, leaf: Leaf<'_>) -> v1::Explanation {
+pub(super) fn explain(frame: &[u8], table: &VniTable, leaf: Leaf<'_>) -> v1::Explanation {
     let Leaf { snapshot, pins, .. } = leaf;
     let explanation = pipeline::explain(&plain(frame), table.index, snapshot, Instant::now(), pins);
     message(explanation, table, leaf, &[])
@@ -81,14 +81,14 @@ fn message(
 }
 
 /// The destination of a frame, if it is unicast and the table has no VTEP for it.
-pub fn unknown(frame: &[u8], table: &VniTable) -> Option<MacAddr> {
+pub(super) fn unknown(frame: &[u8], table: &VniTable) -> Option<MacAddr> {
     let mac = Ethernet::parse(frame).ok()?.0.destination();
     (!mac.is_group() && table.fdb.get(&mac).is_none()).then_some(mac)
 }
 
 /// Explains a frame whose destination the kernel bridge has on one of its own ports. vtepd never
 /// receives such a frame.
-pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
+pub(super) fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
     v1::Explanation {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
@@ -101,7 +101,7 @@ pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
 
 /// Explains a frame from an access port of this VNI, as vtepd's own bridge forwards it. `ports` are
 /// all access ports, by their numbers.
-pub fn switched(
+pub(super) fn switched(
     frame: &[u8],
     table: &VniTable,
     leaf: Leaf<'_>,
@@ -124,7 +124,7 @@ pub fn switched(
 ///
 /// # Errors
 /// When the frame is shorter than an Ethernet header.
-pub fn encapsulated_by_kernel(
+pub(super) fn encapsulated_by_kernel(
     frame: &[u8],
     vni: u32,
     left: &LeftToKernel,
@@ -178,7 +178,7 @@ fn queue_pair(frame: &Dissection, key: Key, ifindex: u32, snapshot: &Snapshot) -
 
 /// Explains a packet from the underlay. `host_ports` are the ports for which workers bypass the
 /// bridge, and `names` those of all host ports.
-pub fn received(
+pub(super) fn received(
     frame: &[u8],
     snapshot: &Snapshot,
     host_ports: &[OpenPort],

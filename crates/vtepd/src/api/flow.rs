@@ -20,7 +20,7 @@ const PAYLOAD: u16 = 64;
 
 /// A flow with parsed fields.
 #[derive(Debug, Clone, Copy)]
-pub struct Flow {
+pub(super) struct Flow {
     /// The destination MAC address, if it is given.
     pub destination_mac: Option<MacAddr>,
     /// The destination address, if it is given.
@@ -82,7 +82,7 @@ impl Flow {
     ///
     /// # Errors
     /// When no valid frame matches the description.
-    pub fn frame(&self, destination_mac: MacAddr) -> Result<Vec<u8>, Status> {
+    pub(super) fn frame(&self, destination_mac: MacAddr) -> Result<Vec<u8>, Status> {
         let upper = self.transport()?;
         let protocol = self.protocol;
         let (ethertype, header) = match (self.source, self.destination) {

@@ -15,22 +15,22 @@ use super::show::Uplinks;
 use crate::pinning::{Probed, Shared};
 
 /// Names of uplinks, by the identities of next hops.
-pub struct Names(BTreeMap<u64, String>);
+pub(super) struct Names(BTreeMap<u64, String>);
 
 impl Names {
     /// The names of the uplinks of all next hops.
-    pub fn of(snapshot: &Snapshot, uplinks: &Uplinks) -> Self {
+    pub(super) fn of(snapshot: &Snapshot, uplinks: &Uplinks) -> Self {
         let hops = snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops());
         Self(hops.map(|hop| (hop.identity, uplinks.name(hop.ifindex))).collect())
     }
 
     /// Whether a pair's next hop is there.
-    pub fn has(&self, pair: Pair) -> bool {
+    pub(super) fn has(&self, pair: Pair) -> bool {
         self.0.contains_key(&pair.hop)
     }
 
     /// The name of a pair's uplink; empty if its next hop is gone.
-    pub fn of_pair(&self, pair: Pair) -> String {
+    pub(super) fn of_pair(&self, pair: Pair) -> String {
         self.0.get(&pair.hop).cloned().unwrap_or_default()
     }
 }
@@ -57,10 +57,10 @@ fn routers(links: &[Link]) -> Vec<String> {
 
 /// A path, and the load that other leaves report on that of its links where it is most. `None` if
 /// they have no name for its links.
-pub type LoadedPath = (PathView, Option<u64>);
+pub(super) type LoadedPath = (PathView, Option<u64>);
 
 /// The known paths to a target.
-pub fn loaded_paths(placer: &Placer, target: Target) -> Vec<LoadedPath> {
+pub(super) fn loaded_paths(placer: &Placer, target: Target) -> Vec<LoadedPath> {
     let others = |view: &PathView| {
         let recorded = view.links.iter().filter(|link| matches!(link, Link::Router(_)));
         recorded.map(|link| placer.load(*link).1).max()
@@ -73,7 +73,7 @@ pub fn loaded_paths(placer: &Placer, target: Target) -> Vec<LoadedPath> {
 }
 
 /// Converts a path. `counts` are the fewest and the most routers on the known paths to its VTEP.
-pub fn path(names: &Names, (view, others): &LoadedPath, counts: (u8, u8)) -> v1::Path {
+pub(super) fn path(names: &Names, (view, others): &LoadedPath, counts: (u8, u8)) -> v1::Path {
     let routers = routers(&view.links);
     // Recorded addresses are complete. Traces leave out routers that do not answer.
     let is_recorded = view.links.iter().any(|link| matches!(link, Link::Router(_)));
@@ -98,7 +98,7 @@ pub fn path(names: &Names, (view, others): &LoadedPath, counts: (u8, u8)) -> v1:
 }
 
 /// The paths to each remote VTEP, or to one.
-pub fn paths(
+pub(super) fn paths(
     shared: &Shared,
     snapshot: &Snapshot,
     uplinks: &Uplinks,
@@ -144,7 +144,7 @@ fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1
 }
 
 /// The queue pairs of each VNI, or of one.
-pub fn queue_pairs(
+pub(super) fn queue_pairs(
     shared: &Shared,
     snapshot: &Snapshot,
     uplinks: &Uplinks,
@@ -209,7 +209,7 @@ fn queue_pair(
 }
 
 /// The state of a queue pair.
-pub const fn state(flow: &Flow) -> &'static str {
+pub(super) const fn state(flow: &Flow) -> &'static str {
     match (flow.wanted, flow.hashed) {
         (Some(_), _) => "moving",
         (None, true) => "hashed",

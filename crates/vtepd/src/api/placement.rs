@@ -18,7 +18,7 @@ const NEW: &str = "it is not placed yet; its first frame gets the path that adds
 
 /// Where the queue pair of a copy is placed. `None` if it is no queue pair, its policy is not
 /// `qp-pin`, or the copy is dropped.
-pub fn placement(
+pub(super) fn placement(
     shared: Option<&Shared>,
     names: &Names,
     vni: u32,
@@ -31,7 +31,11 @@ pub fn placement(
 }
 
 /// The path of a queue pair that kernel VXLAN sends.
-pub fn placement_by_kernel(shared: &Shared, names: &Names, flow: FlowId) -> Option<v1::Placement> {
+pub(super) fn placement_by_kernel(
+    shared: &Shared,
+    names: &Names,
+    flow: FlowId,
+) -> Option<v1::Placement> {
     placement_of(Some(shared), names, Policy::QpPin, flow, None)
 }
 

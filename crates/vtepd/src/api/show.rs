@@ -14,11 +14,11 @@ use wire::MacAddr;
 use crate::standalone::PortSummary;
 
 /// Names of the uplinks, by interface index.
-pub struct Uplinks(BTreeMap<u32, String>);
+pub(super) struct Uplinks(BTreeMap<u32, String>);
 
 impl Uplinks {
     /// The uplinks of the last publication.
-    pub fn of(status: &Status) -> Self {
+    pub(super) fn of(status: &Status) -> Self {
         Self(
             status
                 .plan
@@ -30,7 +30,7 @@ impl Uplinks {
     }
 
     /// An uplink's name, or its index if it has none any more.
-    pub fn name(&self, ifindex: u32) -> String {
+    pub(super) fn name(&self, ifindex: u32) -> String {
         self.0.get(&ifindex).map_or_else(|| ifindex.to_string(), String::clone)
     }
 }
@@ -40,7 +40,7 @@ fn vtep_address(snapshot: &Snapshot, index: VtepIndex) -> Option<String> {
 }
 
 /// Remote MAC addresses of these VNIs. With `mac`, only that address.
-pub fn fdb(
+pub(super) fn fdb(
     snapshot: Arc<Snapshot>,
     tables: Vec<Arc<VniTable>>,
     mac: Option<MacAddr>,
@@ -63,7 +63,7 @@ pub fn fdb(
 
 /// Stations of these VNIs that vtepd's own bridge has learned. With `mac`, only that address.
 /// `ports` are the access ports, by their numbers.
-pub fn stations(
+pub(super) fn stations(
     stations: Vec<Station>,
     tables: &[Arc<VniTable>],
     mac: Option<MacAddr>,
@@ -91,7 +91,7 @@ pub fn stations(
 }
 
 /// The flood lists of these VNIs.
-pub fn flood(
+pub(super) fn flood(
     snapshot: Arc<Snapshot>,
     tables: Vec<Arc<VniTable>>,
 ) -> impl Iterator<Item = v1::FloodEntry> {
@@ -106,7 +106,7 @@ pub fn flood(
 }
 
 /// All next hops, without duplicates.
-pub fn next_hops(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<v1::Neighbour> {
+pub(super) fn next_hops(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<v1::Neighbour> {
     let hops = snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops());
     let hops: BTreeMap<(u32, IpAddr), &NextHop> =
         hops.map(|hop| ((hop.ifindex, hop.gateway), hop)).collect();
@@ -122,7 +122,7 @@ pub fn next_hops(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<v1::Neighbour> {
 
 /// Names of the uplinks on which super-frames are not used, because a queueing discipline shapes or
 /// impairs their traffic.
-pub fn impaired(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<String> {
+pub(super) fn impaired(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<String> {
     let hops = snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops());
     let names: BTreeSet<String> =
         hops.filter(|hop| hop.impaired).map(|hop| uplinks.name(hop.ifindex)).collect();
@@ -130,7 +130,7 @@ pub fn impaired(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<String> {
 }
 
 /// A host whose MAC and IP addresses are both known.
-pub fn host(host: Host) -> v1::Neighbour {
+pub(super) fn host(host: Host) -> v1::Neighbour {
     v1::Neighbour {
         kind: "host".to_owned(),
         interface: host.interface,
@@ -151,7 +151,7 @@ fn state(vtep: &Vtep) -> &'static str {
 }
 
 /// The route to a VTEP.
-pub fn route(vtep: &Vtep, uplinks: &Uplinks) -> v1::Route {
+pub(super) fn route(vtep: &Vtep, uplinks: &Uplinks) -> v1::Route {
     let hop = |hop: &NextHop| v1::NextHop {
         uplink: uplinks.name(hop.ifindex),
         gateway: hop.gateway.to_string(),
@@ -186,7 +186,11 @@ fn traffic(index: VtepIndex, snapshot: &Snapshot, counters: &Counters) -> Option
 
 /// All remote VTEPs by address, with their MAC addresses, flood lists and traffic. `stations` are
 /// those that vtepd's own bridge has learned.
-pub fn peers(snapshot: &Snapshot, stations: &[Station], counters: &Counters) -> Vec<v1::Peer> {
+pub(super) fn peers(
+    snapshot: &Snapshot,
+    stations: &[Station],
+    counters: &Counters,
+) -> Vec<v1::Peer> {
     let mut behind: BTreeMap<(IpAddr, u32), v1::PeerVni> = BTreeMap::new();
     for table in snapshot.vnis() {
         let vni = table.tunnel.vni.get();

@@ -20,7 +20,7 @@ use crate::metrics_view;
 use crate::standalone::PortSummary;
 
 /// The answer to `GetStatus`. `stations` are those that vtepd's own bridge has learned.
-pub fn status(handle: &Handle, stations: &[Station]) -> v1::Status {
+pub(super) fn status(handle: &Handle, stations: &[Station]) -> v1::Status {
     let (status, counters) = (handle.status.borrow(), handle.counters());
     let (taken, left) = vnis(handle, stations).into_iter().partition(|vni| vni.left.is_none());
     let (learning, moves) = addresses(&status, &counters);
@@ -97,7 +97,7 @@ fn bypass(handle: &Handle) -> v1::Bypass {
 }
 
 /// Bridge ports and access ports, by VNI and name.
-pub fn ports(handle: &Handle) -> Vec<v1::Port> {
+pub(super) fn ports(handle: &Handle) -> Vec<v1::Port> {
     let port = |port: PortView| v1::Port {
         port: port.port,
         bridge: port.bridge,
@@ -158,7 +158,7 @@ fn sources(status: &Status) -> Vec<v1::Source> {
 
 /// All vxlan netdevs, whether taken over or not, by VNI and name. `stations` are those that vtepd's
 /// own bridge has learned.
-pub fn vnis(handle: &Handle, stations: &[Station]) -> Vec<v1::Vni> {
+pub(super) fn vnis(handle: &Handle, stations: &[Station]) -> Vec<v1::Vni> {
     let status = handle.status.borrow();
     let snapshot = handle.snapshot();
     let limits: BTreeMap<_, u32> =
@@ -272,7 +272,7 @@ fn left(left: &LeftToKernel, choice: Option<&PortChoice>) -> v1::Vni {
 }
 
 /// A drop reason with its count.
-pub fn drop(reason: DropReason, frames: u64) -> v1::Drop {
+pub(super) fn drop(reason: DropReason, frames: u64) -> v1::Drop {
     v1::Drop {
         reason: reason.label().to_owned(),
         frames,
@@ -299,7 +299,7 @@ fn addresses(status: &Status, counters: &Counters) -> (v1::LearningCounters, v1:
 }
 
 /// All counters.
-pub fn counters(handle: &Handle) -> v1::Counters {
+pub(super) fn counters(handle: &Handle) -> v1::Counters {
     let counters = handle.counters();
     let snapshot = handle.snapshot();
     let uplinks = Uplinks::of(&handle.status.borrow());

@@ -7,18 +7,18 @@ use vtepd_tests::Lab;
 use vtepd_tests::lab::{ip, namespace_name, sysctl};
 
 /// The bridge's namespace.
-pub struct Management {
+pub(super) struct Management {
     pub ns: Namespace,
 }
 
 /// The bridge's address, which is every node's gateway.
-pub const GATEWAY: &str = "172.20.20.1";
+pub(super) const GATEWAY: &str = "172.20.20.1";
 /// The bridge's port to the leaf.
-pub const TO_LEAF: &str = "leaf";
+pub(super) const TO_LEAF: &str = "leaf";
 
 impl Management {
     /// Connects the leaf (172.20.20.2) and the peer (172.20.20.3).
-    pub fn of(lab: &Lab, case: &str) -> Self {
+    pub(super) fn of(lab: &Lab, case: &str) -> Self {
         let ns = Namespace::create(namespace_name(case, "mgmt")).unwrap();
         sysctl(&ns, "ipv4/ip_forward", "1");
         ip(

@@ -13,11 +13,11 @@ use super::fixture::{ScaleAcross, TIMEOUT};
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Prefixes with the gateways of their next hops. Directly connected prefixes have none.
-pub type Routes = BTreeMap<String, BTreeSet<String>>;
+pub(super) type Routes = BTreeMap<String, BTreeSet<String>>;
 
 /// Acts as the FPM server of zebra on a leaf and records the replay. Also returns whether it
 /// contained next-hop objects.
-pub fn replayed(fabric: &ScaleAcross, leaf: &str) -> (Routes, bool) {
+pub(super) fn replayed(fabric: &ScaleAcross, leaf: &str) -> (Routes, bool) {
     let messages = fabric
         .namespace(leaf)
         .enter(|| {
@@ -81,7 +81,7 @@ async fn listen() -> Vec<Message> {
 }
 
 /// The routes of `show ip route` that zebra has selected and installed.
-pub fn shown(fabric: &ScaleAcross, leaf: &str) -> Routes {
+pub(super) fn shown(fabric: &ScaleAcross, leaf: &str) -> Routes {
     let text = fabric.node(leaf).run(&["vtysh", "-c", "show ip route json"]).unwrap();
     let all: BTreeMap<String, Vec<Value>> = serde_json::from_str(&text).unwrap();
     let mut routes = Routes::new();

@@ -13,40 +13,40 @@ use nix::sys::signal::Signal;
 use vtepd_tests::daemon::{ctl_program, program};
 
 /// How long a test waits for an expected event.
-pub const TIMEOUT: Duration = Duration::from_secs(90);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(90);
 /// How long FRR may take to converge after something returned. BGP retries every second, and BFD
 /// runs at a lower rate meanwhile.
-pub const CONVERGENCE: Duration = Duration::from_secs(240);
+pub(super) const CONVERGENCE: Duration = Duration::from_secs(240);
 /// How long a process may take to exit after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// All leaves, and the number of VNIs on each.
-pub const LEAVES: [&str; 6] = ["leaf1", "leaf2", "leaf3", "leaf4", "leaf5", "leaf6"];
-pub const VNIS: usize = 2;
+pub(super) const LEAVES: [&str; 6] = ["leaf1", "leaf2", "leaf3", "leaf4", "leaf5", "leaf6"];
+pub(super) const VNIS: usize = 2;
 
 /// FRR's daemons on each router, and the one that FRR 9 added.
-pub const DAEMONS: [&str; 4] = ["bgpd", "bfdd", "staticd", "zebra"];
-pub const MANAGEMENT: &str = "mgmtd";
+pub(super) const DAEMONS: [&str; 4] = ["bgpd", "bfdd", "staticd", "zebra"];
+pub(super) const MANAGEMENT: &str = "mgmtd";
 
 /// A converged ScaleAcross fabric. Drop deletes it.
-pub struct ScaleAcross {
+pub(super) struct ScaleAcross {
     pub fabric: Fabric,
 }
 
 /// What all tests with the fabric need.
-pub fn frr() -> Result<(), String> {
+pub(super) fn frr() -> Result<(), String> {
     let exists = Path::new("/usr/lib/frr/zebra").exists();
     if exists { Ok(()) } else { Err("FRR is not installed".to_owned()) }
 }
 
 impl ScaleAcross {
     /// Starts the fabric under this name and waits until FRR has converged.
-    pub fn up(name: &str) -> Self {
+    pub(super) fn up(name: &str) -> Self {
         Self::up_with(name, |_| ())
     }
 
     /// Like [`ScaleAcross::up`], with a modified topology.
-    pub fn up_with(name: &str, change: impl FnOnce(&mut Topology)) -> Self {
+    pub(super) fn up_with(name: &str, change: impl FnOnce(&mut Topology)) -> Self {
         let mut topology = Topology::load(&topology()).unwrap();
         change(&mut topology);
         for leaf in LEAVES {
@@ -57,12 +57,12 @@ impl ScaleAcross {
     }
 
     /// Starts a fabric with another topology file.
-    pub fn other(name: &str, file: &Path) -> Self {
+    pub(super) fn other(name: &str, file: &Path) -> Self {
         Self::other_with(name, file, |_| ())
     }
 
     /// Like [`ScaleAcross::other`], with a modified topology.
-    pub fn other_with(name: &str, file: &Path, change: impl FnOnce(&mut Topology)) -> Self {
+    pub(super) fn other_with(name: &str, file: &Path, change: impl FnOnce(&mut Topology)) -> Self {
         let mut topology = Topology::load(file).unwrap();
         change(&mut topology);
         Self::deploy(topology, name)
@@ -78,20 +78,20 @@ impl ScaleAcross {
     }
 
     /// Waits until FRR has all sessions, flood entries and remote MAC addresses.
-    pub fn converge(&self) {
+    pub(super) fn converge(&self) {
         self.fabric.converge(CONVERGENCE, &quiet).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    pub fn node(&self, name: &str) -> Node {
+    pub(super) fn node(&self, name: &str) -> Node {
         self.fabric.node(name).unwrap()
     }
 
-    pub fn namespace(&self, name: &str) -> Namespace {
+    pub(super) fn namespace(&self, name: &str) -> Namespace {
         self.node(name).namespace().unwrap()
     }
 
     /// FRR's daemons on a router.
-    pub fn frr(&self, node: &str) -> Vec<Identity> {
+    pub(super) fn frr(&self, node: &str) -> Vec<Identity> {
         let mut processes = self.fabric.processes().unwrap();
         processes.retain(|process| process.node == node && process.name != "vtepd");
         assert_eq!(
@@ -106,20 +106,20 @@ impl ScaleAcross {
     }
 
     /// Runs a command line on a node and returns its output.
-    pub fn run(&self, node: &str, command: &str) -> String {
+    pub(super) fn run(&self, node: &str, command: &str) -> String {
         let words: Vec<&str> = command.split_whitespace().collect();
         self.node(node).run(&words).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Starts vtepd on a leaf and waits until it forwards both VNIs.
-    pub fn vtepd(&self, leaf: &str) -> Vtepd {
+    pub(super) fn vtepd(&self, leaf: &str) -> Vtepd {
         let vtepd = self.spawn(leaf, &[]);
         vtepd.wait_until_ready();
         vtepd
     }
 
     /// Starts vtepd on a leaf.
-    pub fn spawn(&self, leaf: &str, arguments: &[&str]) -> Vtepd {
+    pub(super) fn spawn(&self, leaf: &str, arguments: &[&str]) -> Vtepd {
         let node = self.node(leaf);
         let said_before = std::fs::read_to_string(node.log("vtepd")).unwrap_or_default().len();
         let daemon = Daemon::start(&node, &program(), Policy::QpHash, arguments).unwrap();
@@ -127,16 +127,16 @@ impl ScaleAcross {
     }
 }
 
-pub fn quiet(_: &str) -> Result<(), lab::progress::Interrupted> {
+pub(super) fn quiet(_: &str) -> Result<(), lab::progress::Interrupted> {
     Ok(())
 }
 
-pub fn topology() -> PathBuf {
+pub(super) fn topology() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/containerlab/scaleacross.clab.yml")
 }
 
 /// vtepd on a leaf. Drop stops it, and prints its log if the test failed.
-pub struct Vtepd {
+pub(super) struct Vtepd {
     node: Node,
     daemon: Daemon,
     /// Length of the log of earlier processes on the same leaf, in bytes.
@@ -144,32 +144,36 @@ pub struct Vtepd {
 }
 
 impl Vtepd {
-    pub fn wait_until_ready(&self) {
+    pub(super) fn wait_until_ready(&self) {
         self.wait_until_it_forwards(VNIS);
     }
 
-    pub fn wait_until_it_forwards(&self, vnis: usize) {
+    pub(super) fn wait_until_it_forwards(&self, vnis: usize) {
         self.daemon.wait(Policy::QpHash, vnis, TIMEOUT).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    pub fn alive(&self) -> bool {
+    pub(super) fn alive(&self) -> bool {
         self.daemon.identity().alive()
     }
 
     /// The log of this process.
-    pub fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         let log = std::fs::read_to_string(self.node.log("vtepd")).unwrap_or_default();
         log.get(self.said_before..).unwrap_or_default().to_owned()
     }
 
-    pub fn metrics(&self) -> Metrics {
+    pub(super) fn metrics(&self) -> Metrics {
         Metrics(
             self.daemon.metrics().unwrap_or_else(|error| panic!("{}: {error}", self.node.name())),
         )
     }
 
     /// Waits until `wanted` holds for the metrics. Returns them, and how long it took.
-    pub fn wait_for(&self, what: &str, wanted: impl Fn(&Metrics) -> bool) -> (Metrics, Duration) {
+    pub(super) fn wait_for(
+        &self,
+        what: &str,
+        wanted: impl Fn(&Metrics) -> bool,
+    ) -> (Metrics, Duration) {
         let start = Instant::now();
         let mut metrics = self.metrics();
         let came = wait_until(TIMEOUT, || {
@@ -187,7 +191,7 @@ impl Vtepd {
 
     /// Waits until vtepd has this number of MAC addresses behind remote VTEPs, and of VTEPs in the
     /// flood list.
-    pub fn wait_for_peers(&self, vni: u32, macs: u64, floods: u64) -> Duration {
+    pub(super) fn wait_for_peers(&self, vni: u32, macs: u64, floods: u64) -> Duration {
         let wanted = (Some(macs), Some(floods));
         self.wait_for(&format!("{macs} MACs and {floods} VTEPs of {vni}"), |m| {
             m.peers(vni) == wanted
@@ -196,7 +200,7 @@ impl Vtepd {
     }
 
     /// Waits for a line of the log that contains `text`.
-    pub fn wait_for_log(&self, text: &str) {
+    pub(super) fn wait_for_log(&self, text: &str) {
         let came = wait_until(TIMEOUT, || self.log().contains(text));
         assert!(
             came,
@@ -207,7 +211,7 @@ impl Vtepd {
     }
 
     /// Runs vtepctl and returns its output as JSON.
-    pub fn ask(&self, arguments: &[&str]) -> serde_json::Value {
+    pub(super) fn ask(&self, arguments: &[&str]) -> serde_json::Value {
         let program = ctl_program();
         let words = [&[program.to_str().unwrap()], arguments, &["-o", "json"]].concat();
         let text = self
@@ -218,7 +222,7 @@ impl Vtepd {
     }
 
     /// The stored events with a higher number than `after`.
-    pub fn events(&self, after: u64) -> Vec<serde_json::Value> {
+    pub(super) fn events(&self, after: u64) -> Vec<serde_json::Value> {
         let program = ctl_program();
         let after = after.to_string();
         let words = [program.to_str().unwrap(), "events", "--after", &after, "-o", "json"];
@@ -230,7 +234,7 @@ impl Vtepd {
     }
 
     /// Appends `text` to the configuration and sends SIGHUP, so that vtepd reads it again.
-    pub fn reload_with(&self, text: &str) {
+    pub(super) fn reload_with(&self, text: &str) {
         let path = configuration(&self.node);
         let so_far = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, format!("{so_far}\n{text}")).unwrap();
@@ -265,13 +269,13 @@ impl Vtepd {
     }
 
     /// Ends vtepd with this signal.
-    pub fn end_by(self, signal: Signal) {
+    pub(super) fn end_by(self, signal: Signal) {
         self.daemon.identity().signal(signal).unwrap();
         assert!(wait_until(GRACE, || !self.alive()));
     }
 
     /// Ends vtepd with SIGTERM.
-    pub fn stop(self) {
+    pub(super) fn stop(self) {
         self.daemon.identity().stop(GRACE).unwrap();
         assert!(!self.alive());
     }
@@ -288,16 +292,16 @@ impl Drop for Vtepd {
 }
 
 /// The metrics' text.
-pub struct Metrics(pub String);
+pub(super) struct Metrics(pub String);
 
 impl Metrics {
     /// The value of a series, written as in the text: `name{label="value"}`.
-    pub fn find(&self, series: &str) -> Option<u64> {
+    pub(super) fn find(&self, series: &str) -> Option<u64> {
         self.0.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
     }
 
     /// The sum of all series that begin with `start`.
-    pub fn sum(&self, start: &str) -> u64 {
+    pub(super) fn sum(&self, start: &str) -> u64 {
         let values = self
             .0
             .lines()
@@ -307,23 +311,23 @@ impl Metrics {
     }
 
     /// Number of MAC addresses behind remote VTEPs, and of VTEPs in the flood list.
-    pub fn peers(&self, vni: u32) -> (Option<u64>, Option<u64>) {
+    pub(super) fn peers(&self, vni: u32) -> (Option<u64>, Option<u64>) {
         let of = |name: &str| self.find(&format!("vtepd_vni_{name}{{vni=\"{vni}\"}}"));
         (of("remote_macs"), of("flood_vteps"))
     }
 
     /// Number of frames sent over an uplink.
-    pub fn sent_by(&self, uplink: &str) -> u64 {
+    pub(super) fn sent_by(&self, uplink: &str) -> u64 {
         self.sum(&format!("vtepd_path_frames_total{{uplink=\"{uplink}\""))
     }
 
     /// The state of a source, `kernel` or `fpm`.
-    pub fn is_state(&self, source: &str, state: &str) -> bool {
+    pub(super) fn is_state(&self, source: &str, state: &str) -> bool {
         self.find(&format!("vtepd_source_state{{source=\"{source}\",state=\"{state}\"}}"))
             == Some(1)
     }
 
-    pub fn dropped(&self) -> u64 {
+    pub(super) fn dropped(&self) -> u64 {
         self.sum("vtepd_dropped_frames_total{")
     }
 }

@@ -35,19 +35,19 @@ const DATAGRAMS: [usize; 4] = [1, 600, 8972, 20_000];
 const TCP: usize = 300_000;
 
 /// A host in its namespace.
-pub struct Host {
+pub(super) struct Host {
     pub namespace: Namespace,
     pub address: Ipv4Addr,
 }
 
-pub fn host(fabric: &ScaleAcross, name: &str) -> Host {
+pub(super) fn host(fabric: &ScaleAcross, name: &str) -> Host {
     let (_, address) = NETWORKS.concat().into_iter().find(|(host, _)| *host == name).unwrap();
     Host { namespace: fabric.namespace(name), address }
 }
 
 /// Checks that all pairs of hosts of a VNI can ping each other and exchange TCP and UDP, in
 /// parallel. Every byte is compared.
-pub fn all_reach_each_other(fabric: &ScaleAcross) {
+pub(super) fn all_reach_each_other(fabric: &ScaleAcross) {
     std::thread::scope(|scope| {
         for network in NETWORKS {
             for (index, (a, _)) in network.iter().enumerate() {
@@ -71,7 +71,7 @@ pub fn all_reach_each_other(fabric: &ScaleAcross) {
 
 /// Sends three requests, each answered once. Without `-w` ping waits for two round trips only,
 /// which is too short on a busy machine.
-pub fn ping(from: &Host, to: &Host, size: &str) {
+pub(super) fn ping(from: &Host, to: &Host, size: &str) {
     let to = to.address.to_string();
     let output = from
         .namespace
@@ -108,7 +108,7 @@ fn connect(client: &Host, server: &Host) -> (TcpStream, TcpStream) {
 }
 
 /// Sends `length` bytes in each direction over one connection and compares them.
-pub fn tcp_both_ways(a: &Host, b: &Host, length: usize) {
+pub(super) fn tcp_both_ways(a: &Host, b: &Host, length: usize) {
     let (near, far) = connect(a, b);
     std::thread::scope(|scope| {
         for (stream, own, theirs) in [(&near, 1, 2), (&far, 2, 1)] {
@@ -153,7 +153,7 @@ fn udp(from: &Host, to: &Host, size: usize) {
 }
 
 /// A continuous TCP transfer at a modest rate. The receiver compares every byte.
-pub struct Transfer {
+pub(super) struct Transfer {
     stop: Arc<AtomicBool>,
     received: Arc<AtomicU64>,
     sender: JoinHandle<u64>,
@@ -161,7 +161,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    pub fn start(client: &Host, server: &Host) -> Self {
+    pub(super) fn start(client: &Host, server: &Host) -> Self {
         const CHUNK: usize = 64 << 10;
         const PAUSE: Duration = Duration::from_millis(5);
         let (near, far) = connect(client, server);
@@ -195,7 +195,7 @@ impl Transfer {
     }
 
     /// Waits until more has arrived, so that an earlier change has carried traffic.
-    pub fn goes_on(&self) {
+    pub(super) fn goes_on(&self) {
         let before = self.received.load(Ordering::Relaxed);
         let more = wait_until(TIMEOUT, || {
             self.received.load(Ordering::Relaxed) > before + 20 || self.receiver.is_finished()
@@ -207,7 +207,7 @@ impl Transfer {
     }
 
     /// Ends the transfer. Everything that was sent must have arrived.
-    pub fn finish(self) {
+    pub(super) fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
         let (sent, received) = (self.sender.join().unwrap(), self.receiver.join().unwrap());
         assert_eq!(received, sent, "chunks of a TCP transfer");

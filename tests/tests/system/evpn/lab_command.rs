@@ -7,14 +7,14 @@ use serde_json::Value;
 use vtepd_tests::daemon::lab_program;
 
 /// A folder for a fabric's files. Drop stops the fabric and deletes the folder.
-pub struct NewFabric {
+pub(super) struct NewFabric {
     name: &'static str,
     folder: PathBuf,
 }
 
 impl NewFabric {
     /// Writes the files with these options of `lab new`.
-    pub fn new(name: &'static str, options: &[&str]) -> Self {
+    pub(super) fn new(name: &'static str, options: &[&str]) -> Self {
         let folder = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         let files = Self { name, folder };
         let folder = files.folder.to_str().unwrap();
@@ -23,7 +23,7 @@ impl NewFabric {
         files
     }
 
-    pub fn topology(&self) -> String {
+    pub(super) fn topology(&self) -> String {
         self.folder.join(format!("{}.clab.yml", self.name)).to_str().unwrap().to_owned()
     }
 }
@@ -35,16 +35,16 @@ impl Drop for NewFabric {
     }
 }
 
-pub fn lab(arguments: &[&str]) -> Output {
+pub(super) fn lab(arguments: &[&str]) -> Output {
     Command::new(lab_program()).args(arguments).output().unwrap()
 }
 
-pub fn said(output: &Output) -> String {
+pub(super) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
 /// Runs `lab` with JSON output.
-pub fn ask(arguments: &[&str]) -> Value {
+pub(super) fn ask(arguments: &[&str]) -> Value {
     let output = lab(&[arguments, &["-o", "json"]].concat());
     assert!(output.status.success(), "{arguments:?}: {}", said(&output));
     serde_json::from_slice(&output.stdout).unwrap()

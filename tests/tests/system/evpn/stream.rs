@@ -21,7 +21,7 @@ const QUEUE_PAIRS: usize = 32;
 const QUIET: Duration = Duration::from_secs(1);
 
 /// A running stream.
-pub struct Stream {
+pub(super) struct Stream {
     stop: Arc<AtomicBool>,
     received: Arc<AtomicU64>,
     source: JoinHandle<Result<Result<Sent, RoceError>, NetnsError>>,
@@ -32,7 +32,11 @@ pub struct Stream {
 impl Stream {
     /// Starts to send `rate` frames a second over 32 queue pairs, to the host that has `address` in
     /// `to`.
-    pub fn start(from: &Namespace, (to, address): (&Namespace, Ipv4Addr), rate: u32) -> Self {
+    pub(super) fn start(
+        from: &Namespace,
+        (to, address): (&Namespace, Ipv4Addr),
+        rate: u32,
+    ) -> Self {
         // The mark distinguishes streams to the same host.
         static MARK: AtomicU64 = AtomicU64::new(SEED);
         let mark = MARK.fetch_add(1, Ordering::Relaxed);
@@ -87,12 +91,12 @@ impl Stream {
     }
 
     /// Number of frames that have arrived.
-    pub fn received(&self) -> u64 {
+    pub(super) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
     /// Waits until `frames` more frames have arrived.
-    pub fn goes_on(&self, frames: u64) {
+    pub(super) fn goes_on(&self, frames: u64) {
         let wanted = self.received() + frames;
         let came = wait_until(TIMEOUT, || self.received() >= wanted || self.source.is_finished());
         assert!(
@@ -103,7 +107,7 @@ impl Stream {
     }
 
     /// Ends the stream. Returns the number of frames sent, and counts of what arrived.
-    pub fn finish(self) -> (u64, Report) {
+    pub(super) fn finish(self) -> (u64, Report) {
         self.stop.store(true, Ordering::Relaxed);
         self.source.join().unwrap().unwrap().unwrap();
         let (sink, sent) = self.sink.join().unwrap();
@@ -114,7 +118,7 @@ impl Stream {
     }
 
     /// Ends the stream and checks that no frame was lost.
-    pub fn finish_whole(self, story: &str) {
+    pub(super) fn finish_whole(self, story: &str) {
         let (sent, report) = self.finish();
         println!(
             "{story}: {sent} frames sent, {} lost, {} reordered",

@@ -9,19 +9,19 @@ use vtepd_tests::canonical::{
 use super::fixture::{CONVERGENCE, ScaleAcross, Vtepd};
 
 /// The leaves that offer FPM.
-pub const FPM: [&str; 3] = ["leaf1", "leaf4", "leaf5"];
+pub(super) const FPM: [&str; 3] = ["leaf1", "leaf4", "leaf5"];
 const VNIS: [u32; 2] = [10010, 10020];
 const NETDEVS: [(&str, &str); 2] = [("vx10010", "br10010"), ("vx10020", "br10020")];
 
 /// The tables that vtepd forwards with.
-pub fn own(vtepd: &Vtepd) -> Lines {
+pub(super) fn own(vtepd: &Vtepd) -> Lines {
     of_vtepd(|words| vtepd.ask(words), &VNIS)
 }
 
 /// The tables that a leaf has without vtepd. Routes are zebra's on leaves with FPM, and the
 /// kernel's where zebra has none. After an uplink has flapped, zebra 8.4.4 may use both uplinks and
 /// have only one in the kernel. After a restart, it may forget a route that it had installed.
-pub fn expected(fabric: &ScaleAcross, leaf: &str) -> Lines {
+pub(super) fn expected(fabric: &ScaleAcross, leaf: &str) -> Lines {
     let mut lines = of_kernel(|command| fabric.run(leaf, command), &NETDEVS);
     if FPM.contains(&leaf) {
         for vtep in vteps(&lines) {
@@ -51,7 +51,7 @@ fn zebra_route(fabric: &ScaleAcross, leaf: &str, vtep: &str) -> Vec<((String, St
 }
 
 /// Waits until vtepd's tables equal its leaf's, and returns them.
-pub fn agree(fabric: &ScaleAcross, leaf: &str, vtepd: &Vtepd) -> Lines {
+pub(super) fn agree(fabric: &ScaleAcross, leaf: &str, vtepd: &Vtepd) -> Lines {
     let mut last = (Lines::new(), Vec::new());
     let agreed = wait_until(CONVERGENCE, || {
         let expected = expected(fabric, leaf);
@@ -69,7 +69,7 @@ pub fn agree(fabric: &ScaleAcross, leaf: &str, vtepd: &Vtepd) -> Lines {
 }
 
 /// Waits until the tables contain a line, or no longer contain it.
-pub fn wait_for_line(vtepd: &Vtepd, line: &str, there: bool) {
+pub(super) fn wait_for_line(vtepd: &Vtepd, line: &str, there: bool) {
     let came = wait_until(CONVERGENCE, || own(vtepd).contains(line) == there);
     assert!(
         came,

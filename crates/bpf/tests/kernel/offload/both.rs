@@ -24,7 +24,7 @@ use super::leaf::{HOST, HOST_MTU, HOST_PORT, NETDEV, SLOT, remote, snapshot};
 /// Interface index of the worker's underlay punt pair.
 const PUNT: u32 = 71;
 /// Length of the outer headers in bytes.
-pub const OUTER: usize = 50;
+pub(super) const OUTER: usize = 50;
 /// The same over IPv6.
 const OUTER_IPV6: usize = 70;
 /// `TC_ACT_REDIRECT` and `TC_ACT_UNSPEC` (`include/uapi/linux/pkt_cls.h`), `TO_WORKER` of the
@@ -33,18 +33,18 @@ const REDIRECT: u32 = 7;
 const PASS: u32 = u32::MAX;
 const TO_WORKER: u32 = -2i32 as u32;
 /// Queue pairs that can be counted.
-pub const PINNED: u32 = 64;
+pub(super) const PINNED: u32 = 64;
 /// `COUNT_OFFLOAD_ENCAPSULATED`, `…_DECAPSULATED`, `…_COPIES`, `…_BY_DEFAULT`, `…_PAST_BRIDGE`.
 const TOTALS: [u32; 5] = [10, 11, 13, 14, 15];
 /// `BPF_F_INGRESS`.
 const INGRESS: u32 = 1;
 /// Longest packet whose outer UDP checksum the programs compute, in bytes (`CHUNK` times `CHUNKS`).
 /// Test runs use shorter ones.
-pub const LONGEST: usize = 3000;
+pub(super) const LONGEST: usize = 3000;
 
 /// What the programs do with a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(super) enum Outcome {
     /// They forward it as the pipeline would.
     Offloaded,
     /// The worker gets it unchanged.
@@ -57,7 +57,7 @@ pub enum Outcome {
 
 /// What the worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Worker {
+pub(super) enum Worker {
     /// It has sent everything.
     Idle,
     /// It has read frames that it has not sent.
@@ -77,7 +77,7 @@ struct Ran {
 }
 
 /// Programs and pipeline.
-pub struct Both {
+pub(super) struct Both {
     pub ebpf: Ebpf,
     maps: bpf::Offload,
     pub pipeline: Pipeline,
@@ -90,13 +90,13 @@ pub struct Both {
 
 impl Both {
     /// Loads the programs.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with_splitter(0, false)
     }
 
     /// Loads the programs, for a splitter with this interface index, which all super-frames pass if
     /// `splits_all`.
-    pub fn with_splitter(splitter: u32, splits_all: bool) -> Self {
+    pub(super) fn with_splitter(splitter: u32, splits_all: bool) -> Self {
         let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/offload_test.bpf.o"));
         let mut loader = EbpfLoader::new();
         let (punts, never) = ([PUNT; 8], u64::from(u32::MAX) << 16);
@@ -128,7 +128,7 @@ impl Both {
 
     /// Places queue pairs, until the next snapshot: what the programs are told, what they forward, and
     /// what the pipeline has.
-    pub fn pin(&mut self, flows: &[PinnedFlow], offloaded: &[PinnedFlow], pins: Pins) {
+    pub(super) fn pin(&mut self, flows: &[PinnedFlow], offloaded: &[PinnedFlow], pins: Pins) {
         let of = |flow: &PinnedFlow| (flow.usage, Some(*flow));
         let gone = (0..=PINNED).filter(|usage| !flows.iter().any(|flow| flow.usage == *usage));
         let changes: Vec<_> = gone.map(|usage| (usage, None)).chain(flows.iter().map(of)).collect();
@@ -138,22 +138,22 @@ impl Both {
     }
 
     /// Bytes and frames that the programs have sent of a queue pair, and when.
-    pub fn usage(&self, slot: u32) -> (u64, u64, Option<Duration>) {
+    pub(super) fn usage(&self, slot: u32) -> (u64, u64, Option<Duration>) {
         self.usage.read(slot)
     }
 
     /// Sets the settings of the VNI. Starts with a new pipeline, and with counters of 0.
-    pub fn set(&mut self, table: VniTable) {
+    pub(super) fn set(&mut self, table: VniTable) {
         self.set_snapshot(snapshot(table));
     }
 
     /// What the programs have counted of a snapshot, once its tables are written.
-    pub fn follow(&mut self, snapshot: &Snapshot) -> OffloadCounts {
+    pub(super) fn follow(&mut self, snapshot: &Snapshot) -> OffloadCounts {
         self.maps.follow(&mut self.ebpf, snapshot).unwrap();
         self.maps.counts(&self.ebpf, snapshot).unwrap()
     }
 
-    pub fn set_snapshot(&mut self, snapshot: Snapshot) {
+    pub(super) fn set_snapshot(&mut self, snapshot: Snapshot) {
         self.maps.follow(&mut self.ebpf, &snapshot).unwrap();
         self.worker_is_idle();
         let table = snapshot.vni(SLOT).unwrap();
@@ -178,17 +178,17 @@ impl Both {
     }
 
     /// The bridge has this address behind a VTEP.
-    pub fn locate_remote(&mut self, mac: [u8; 6], vtep: u32) {
+    pub(super) fn locate_remote(&mut self, mac: [u8; 6], vtep: u32) {
         locate(&mut self.ebpf, 1, mac, vtep); // LOCATION_REMOTE
     }
 
     /// The worker has sent everything.
-    pub fn worker_is_idle(&mut self) {
+    pub(super) fn worker_is_idle(&mut self) {
         self.worker_is(Worker::Idle);
     }
 
     /// What the worker does (`WORDS` of the programs).
-    pub fn worker_is(&mut self, state: Worker) {
+    pub(super) fn worker_is(&mut self, state: Worker) {
         let mut words: Array<_, u64> =
             self.ebpf.map_mut("waiting_since").unwrap().try_into().unwrap();
         for (index, word) in (0..).zip([0, 0, u64::from(state == Worker::Idle)]) {
@@ -242,7 +242,12 @@ impl Both {
 
     /// What the programs alone do with a frame for a VTEP of the leaf, or with a super-frame of
     /// segments of this size. Returns the resulting frame, too.
-    pub fn encapsulate_segments(&self, frame: &[u8], vtep: u32, size: u32) -> (Outcome, Vec<u8>) {
+    pub(super) fn encapsulate_segments(
+        &self,
+        frame: &[u8],
+        vtep: u32,
+        size: u32,
+    ) -> (Outcome, Vec<u8>) {
         let ran = self.run_segments("test_encapsulate", frame, vtep, size).unwrap();
         match ran.returned {
             REDIRECT => (Outcome::Offloaded, ran.frame),
@@ -253,7 +258,7 @@ impl Both {
     }
 
     /// Encapsulates a frame for a VTEP of the leaf. Returns the resulting frame, too.
-    pub fn encapsulate(&mut self, frame: &mut [u8], vtep: usize) -> (Outcome, Vec<u8>) {
+    pub(super) fn encapsulate(&mut self, frame: &mut [u8], vtep: usize) -> (Outcome, Vec<u8>) {
         frame[..6].copy_from_slice(&remote(vtep));
         let frame: &[u8] = frame;
         let Some(ran) = self.run("test_encapsulate", frame, vtep as u32) else {
@@ -312,7 +317,7 @@ impl Both {
     }
 
     /// Decapsulates a packet. Returns the resulting frame, too.
-    pub fn decapsulate(&mut self, packet: &[u8]) -> (Outcome, Vec<u8>) {
+    pub(super) fn decapsulate(&mut self, packet: &[u8]) -> (Outcome, Vec<u8>) {
         let Some(ran) = self.run("test_uplink", packet, 0) else {
             return (Outcome::Refused, packet.to_vec());
         };
@@ -378,7 +383,7 @@ impl Both {
     }
 
     /// The counters of programs and pipeline are the same.
-    pub fn assert_counters(&self) {
+    pub(super) fn assert_counters(&self) {
         let traffic: OffloadTraffic = self.counted("offload_vni_traffic", SLOT.into(), add);
         let vni = self.pipeline.counters().vni(SLOT).unwrap();
         let (sent, received) = (&vni.encapsulated, &vni.decapsulated);
@@ -452,7 +457,7 @@ fn add(all: &mut OffloadTraffic, one: &OffloadTraffic) {
 }
 
 /// Version and patch level of the running kernel.
-pub fn kernel() -> (u32, u32) {
+pub(crate) fn kernel() -> (u32, u32) {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse());
     let mut next = || numbers.next().unwrap().unwrap();
@@ -479,7 +484,7 @@ fn locate(ebpf: &mut Ebpf, kind: u8, mac: [u8; 6], index: u32) {
 }
 
 /// Writes the entries of the host and its port (`struct bypass_port`).
-pub fn open_host_port(ebpf: &mut Ebpf, ifindex: u32) {
+pub(super) fn open_host_port(ebpf: &mut Ebpf, ifindex: u32) {
     locate(ebpf, 2, HOST, ifindex); // LOCATION_HOST
     let mut port = [0; 24];
     port[12..14].copy_from_slice(&SLOT.to_ne_bytes());
@@ -491,7 +496,7 @@ pub fn open_host_port(ebpf: &mut Ebpf, ifindex: u32) {
 
 /// Whether a test run refuses a frame: a truncated IP header behind the Ethernet header
 /// (`bpf_prog_test_run_skb()`, `net/bpf/test_run.c`).
-pub fn is_refused(frame: &[u8]) -> bool {
+pub(super) fn is_refused(frame: &[u8]) -> bool {
     let whole = match frame.get(12..14) {
         Some([0x08, 0x00]) => 14 + 20,
         Some([0x86, 0xdd]) => 14 + 40,

@@ -11,18 +11,18 @@ use tables::{
 use wire::MacAddr;
 
 /// `TESTED_SLOT` of the programs.
-pub const SLOT: u16 = 7;
+pub(super) const SLOT: u16 = 7;
 /// Interface index of the vxlan netdev.
-pub const NETDEV: u32 = 70;
+pub(super) const NETDEV: u32 = 70;
 /// MAC address of the vxlan netdev.
-pub const NETDEV_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
+pub(super) const NETDEV_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 /// A host port with an MTU of 1,500 bytes, and a host there.
-pub const HOST_PORT: u32 = 72;
-pub const HOST_MTU: u32 = 1500;
-pub const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x55];
+pub(super) const HOST_PORT: u32 = 72;
+pub(super) const HOST_MTU: u32 = 1500;
+pub(super) const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x55];
 /// The remote VTEPs: one next hop; four of different weights, one of them with an MTU of 600 bytes;
 /// one without a MAC address; none; a class E address.
-pub const VTEPS: [Ipv4Addr; 5] = [
+pub(super) const VTEPS: [Ipv4Addr; 5] = [
     Ipv4Addr::new(10, 0, 0, 2),
     Ipv4Addr::new(10, 0, 0, 250),
     Ipv4Addr::new(10, 0, 0, 4),
@@ -31,7 +31,7 @@ pub const VTEPS: [Ipv4Addr; 5] = [
 ];
 
 /// The same over IPv6, the last one a multicast address.
-pub const VTEPS_IPV6: [Ipv6Addr; 5] = [
+pub(super) const VTEPS_IPV6: [Ipv6Addr; 5] = [
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2),
     Ipv6Addr::new(0xfd00, 0, 1, 2, 3, 4, 5, 250),
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 4),
@@ -39,9 +39,9 @@ pub const VTEPS_IPV6: [Ipv6Addr; 5] = [
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 6),
 ];
 /// The VNI's own address there.
-pub const LOCAL_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 7, 0, 0x1234, 0, 0, 1);
+pub(super) const LOCAL_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 7, 0, 0x1234, 0, 0, 1);
 
-pub fn hop(ifindex: u32) -> NextHop {
+pub(super) fn hop(ifindex: u32) -> NextHop {
     let last = ifindex as u8;
     NextHop {
         ifindex,
@@ -94,7 +94,7 @@ fn policies() -> Vec<Entropy> {
 }
 
 /// The settings of the VNI that are tested. Together they have every value of every field.
-pub fn tables() -> Vec<VniTable> {
+pub(super) fn tables() -> Vec<VniTable> {
     let table = |(entropy, number): (Entropy, usize)| VniTable {
         index: VniIndex::new(SLOT).unwrap(),
         netdev: "vx".to_owned(),
@@ -125,7 +125,7 @@ pub fn tables() -> Vec<VniTable> {
 }
 
 /// The same settings over IPv6.
-pub fn tables_ipv6() -> Vec<VniTable> {
+pub(super) fn tables_ipv6() -> Vec<VniTable> {
     let over_ipv6 = |(table, number): (VniTable, usize)| {
         let tunnel = Tunnel {
             local: LOCAL_IPV6.into(),
@@ -143,17 +143,17 @@ const fn local(number: usize) -> Ipv4Addr {
 }
 
 /// The VNI's own address.
-pub fn local_of(table: &VniTable) -> Ipv4Addr {
+pub(super) fn local_of(table: &VniTable) -> Ipv4Addr {
     let IpAddr::V4(local) = table.tunnel.local else { panic!("{table:?}") };
     local
 }
 
 /// MAC address of the host behind a VTEP.
-pub const fn remote(vtep: usize) -> [u8; 6] {
+pub(super) const fn remote(vtep: usize) -> [u8; 6] {
     [2, 0, 0, 0, 1, vtep as u8]
 }
 
-pub fn snapshot(table: VniTable) -> Snapshot {
+pub(super) fn snapshot(table: VniTable) -> Snapshot {
     let mut builder = SnapshotBuilder::new(1);
     let is_ipv6 = table.tunnel.local.is_ipv6();
     let own = [table.tunnel.local, [10, 9, 9, 9].into()];

@@ -13,7 +13,7 @@ mod own_tunnels;
 mod pinned;
 mod super_frames;
 
-pub use both::kernel;
+pub(crate) use both::kernel;
 use both::{Both, LONGEST, Outcome};
 use bpf::OffloadCounts;
 use leaf::{

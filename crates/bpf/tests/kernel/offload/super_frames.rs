@@ -34,7 +34,7 @@ use super::leaf::{HOST, SLOT, VTEPS, hop, local_of, remote, tables};
 const SEGMENT: u16 = 1000;
 
 /// A host behind a leaf, the leaf, and sockets at the host and at the leaf's uplink.
-pub struct Side {
+pub(super) struct Side {
     pub host: Namespace,
     pub leaf: Namespace,
     pub both: Both,
@@ -44,17 +44,17 @@ pub struct Side {
     _splitter: (PrivateLink, PrivateNamespace),
 }
 
-pub fn ifindex(namespace: &Namespace, name: &str) -> u32 {
+pub(super) fn ifindex(namespace: &Namespace, name: &str) -> u32 {
     namespace.enter(|| nix::net::if_::if_nametoindex(name).unwrap()).unwrap()
 }
 
-pub fn open(namespace: &Namespace, name: &str) -> PacketSocket {
+pub(super) fn open(namespace: &Namespace, name: &str) -> PacketSocket {
     let index = ifindex(namespace, name);
     namespace.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap()
 }
 
 /// The settings of the second leaf: those of the first one, with the addresses swapped.
-pub fn far(table: &VniTable) -> VniTable {
+pub(super) fn far(table: &VniTable) -> VniTable {
     let mut far = table.clone();
     far.tunnel.local = VTEPS[0].into();
     far
@@ -91,12 +91,12 @@ impl Side {
         Self { host, leaf, both, at_host, at_uplink, kill_switch, _splitter: splitter }
     }
 
-    pub fn attach(&mut self, program: &str, interface: &str) {
+    pub(super) fn attach(&mut self, program: &str, interface: &str) {
         self.leaf.enter(|| attach(&mut self.both.ebpf, program, interface)).unwrap();
     }
 
     /// Sets the tables. The first VTEP is at this address, behind the uplink.
-    pub fn set(&mut self, table: VniTable, address: std::net::Ipv4Addr) {
+    pub(super) fn set(&mut self, table: VniTable, address: std::net::Ipv4Addr) {
         let port = ifindex(&self.leaf, "hp1");
         let hosts = [(MacAddr(HOST), port)].into_iter().collect();
         self.both.set(VniTable { hosts, ..table });
@@ -119,7 +119,7 @@ impl Side {
 }
 
 /// Two leaves, with a host each.
-pub fn sides(splits_all: bool) -> [Side; 2] {
+pub(super) fn sides(splits_all: bool) -> [Side; 2] {
     let namespace = |name: &str| {
         let name = format!("vtp-offload-{name}-{}", std::process::id());
         let namespace = Namespace::create(name).unwrap();
@@ -137,7 +137,7 @@ pub fn sides(splits_all: bool) -> [Side; 2] {
 }
 
 /// A frame with a partial checksum for the host behind the second leaf, and with offloads.
-pub fn partial(protocol: u8, is_ipv6: bool, tos: u8, payload: usize) -> (Vec<u8>, Offload) {
+pub(super) fn partial(protocol: u8, is_ipv6: bool, tos: u8, payload: usize) -> (Vec<u8>, Offload) {
     let transport = 14 + if is_ipv6 { 40 } else { 20 };
     let is_tcp = protocol == TCP;
     let mut segment = if is_tcp {
@@ -172,7 +172,7 @@ pub fn partial(protocol: u8, is_ipv6: bool, tos: u8, payload: usize) -> (Vec<u8>
     (frame, Offload { checksum, gso })
 }
 
-pub fn send(socket: &mut PacketSocket, frame: &[u8], offload: Offload) {
+pub(super) fn send(socket: &mut PacketSocket, frame: &[u8], offload: Offload) {
     let transmit = TxFrame::new(Destination::Bridge, 0, Payload::Owned(frame.into()), offload);
     let mut out = TxBatch::of([transmit]);
     socket.transmit(&Batch::none(), &mut out, 0..1);
@@ -180,7 +180,7 @@ pub fn send(socket: &mut PacketSocket, frame: &[u8], offload: Offload) {
 }
 
 /// The frames that arrive with this source or destination address.
-pub fn arrivals(
+pub(super) fn arrivals(
     socket: &mut PacketSocket,
     count: usize,
     at: usize,

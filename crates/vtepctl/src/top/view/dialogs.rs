@@ -23,7 +23,7 @@ const KEYS: [(&str, &str); 6] = [
 const WIDTH: u16 = 44;
 
 /// Draws the dialog of a mode, if it has one.
-pub fn draw(mode: Mode, area: Rect, buffer: &mut Buffer) {
+pub(super) fn draw(mode: Mode, area: Rect, buffer: &mut Buffer) {
     let width = usize::from(WIDTH.min(area.width).saturating_sub(4));
     let (title, lines) = match mode {
         Mode::Normal => return,

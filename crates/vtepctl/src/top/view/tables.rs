@@ -39,7 +39,7 @@ fn right(text: impl Into<String>) -> Text<'static> {
 }
 
 /// Next hops with their rates, and below them the paths that probes found.
-pub fn loads(figures: &Figures, area: Rect, buffer: &mut Buffer) {
+pub(super) fn loads(figures: &Figures, area: Rect, buffer: &mut Buffer) {
     let area = section("Next hops", area, buffer);
     let hops: Vec<Load> = figures
         .next_hops
@@ -157,7 +157,7 @@ fn vni_widths(rows: &[[String; 5]]) -> [u16; 4] {
 
 /// Columns that the VNIs need beside other tables, at most half of `width`. With room to spare,
 /// the last column is shown too.
-pub fn width_of_vnis(screen: &Screen, width: u16) -> u16 {
+pub(super) fn width_of_vnis(screen: &Screen, width: u16) -> u16 {
     let rows: Vec<[String; 5]> = screen.vnis().iter().map(vni_cells).collect();
     let least = vni_widths(&rows).iter().sum::<u16>() + 3;
     let note = widest(rows.iter().map(|row| row[4].as_str()).chain([VNI_HEADINGS[4]])) + 1;
@@ -166,7 +166,7 @@ pub fn width_of_vnis(screen: &Screen, width: u16) -> u16 {
 }
 
 /// The VNIs, with the selected one.
-pub fn vnis(screen: &Screen, area: Rect, buffer: &mut Buffer) {
+pub(super) fn vnis(screen: &Screen, area: Rect, buffer: &mut Buffer) {
     let area = section("VNIs", area, buffer);
     let rows: Vec<[String; 5]> = screen.vnis().iter().map(vni_cells).collect();
     if rows.is_empty() {
@@ -191,7 +191,7 @@ pub fn vnis(screen: &Screen, area: Rect, buffer: &mut Buffer) {
 }
 
 /// The queue pairs, the busiest first.
-pub fn queue_pairs(figures: &Figures, area: Rect, buffer: &mut Buffer) {
+pub(super) fn queue_pairs(figures: &Figures, area: Rect, buffer: &mut Buffer) {
     let title = match &figures.queue_pairs {
         Some(rows) => format!("Queue pairs: {}, the busiest first", rows.len()),
         None => "Queue pairs".to_owned(),

@@ -4,7 +4,7 @@ use ratatui::text::Line;
 
 /// A figure with an SI prefix and three digits, such as `8.00 k`.
 #[must_use]
-pub fn scaled(value: f64) -> String {
+pub(super) fn scaled(value: f64) -> String {
     if value < 9.95 {
         let text = format!("{value:.1}");
         return text.strip_suffix(".0").unwrap_or(&text).to_owned();
@@ -29,7 +29,7 @@ pub fn scaled(value: f64) -> String {
 
 /// A figure with its unit.
 #[must_use]
-pub fn with_unit(value: f64, unit: &str) -> String {
+pub(super) fn with_unit(value: f64, unit: &str) -> String {
     match scaled(value) {
         // The prefix belongs to the unit where the unit has a symbol.
         text if unit == "bit/s" && text.ends_with(char::is_alphabetic) => format!("{text}{unit}"),
@@ -39,7 +39,7 @@ pub fn with_unit(value: f64, unit: &str) -> String {
 
 /// A figure without unit, or `-` if it is unknown.
 #[must_use]
-pub fn plain(value: Option<f64>) -> String {
+pub(super) fn plain(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), scaled)
 }
 
@@ -61,19 +61,19 @@ fn fill<'a>(parts: impl Iterator<Item = &'a str>, gap: &str, width: usize) -> Ve
 
 /// A sentence in lines of this width.
 #[must_use]
-pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     fill(text.split_whitespace(), " ", width)
 }
 
 /// Phrases in lines of this width. A phrase is not divided.
 #[must_use]
-pub fn phrases(parts: &[String], width: usize) -> Vec<String> {
+pub(super) fn phrases(parts: &[String], width: usize) -> Vec<String> {
     fill(parts.iter().map(String::as_str), "  ", width)
 }
 
 /// A bar of this width in eighths of a column. `share` is from 0 to 1; more than 0 shows.
 #[must_use]
-pub fn bar(share: f64, width: usize) -> String {
+pub(super) fn bar(share: f64, width: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let most = width * 8;
     let eighths = (share.clamp(0.0, 1.0) * most as f64).round() as usize;
@@ -84,7 +84,7 @@ pub fn bar(share: f64, width: usize) -> String {
 
 /// The lines of a buffer's text, as ratatui's.
 #[must_use]
-pub fn lines(lines: Vec<String>) -> Vec<Line<'static>> {
+pub(super) fn lines(lines: Vec<String>) -> Vec<Line<'static>> {
     lines.into_iter().map(Line::from).collect()
 }
 
