@@ -350,7 +350,9 @@ fn v12_the_table_cap_holds_and_flushes_are_followed() {
     let lab = lab("v12", "maxaddress 12", "");
     lab.overlay(20, "", "", "");
     lab.overlay(30, "", "", "");
-    let limits = "[learning]\ntotal = 36\n[vni.20]\naddresses = 8\n";
+    // After a stall, kernel VXLAN would learn without the VNI's own limit.
+    let limits = "[takeover]\nstall-limit-ms = 5000\n[learning]\ntotal = 36\n\
+                  [vni.20]\naddresses = 8\n";
     let vtepd = Vtepd::start_configured(&lab.leaf, limits, &[]);
     let stream = |vni: u32| {
         let stop = Arc::new(AtomicBool::new(false));

@@ -15,8 +15,12 @@ use vtepd_tests::lab::{ETH, Host, VNI, ip, run, sysctl};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Vtepd, wait_for};
 
-/// A leaf that places queue pairs on paths it has probed.
+/// A leaf that places queue pairs on paths it has probed. After a stall the kernel would forward,
+/// and would send all queue pairs on one path: a busy machine causes stalls of 200 ms.
 pub(crate) const CONFIGURATION: &str = "\
+[takeover]
+stall-limit-ms = 5000
+
 [entropy]
 policy = \"qp-pin\"
 
