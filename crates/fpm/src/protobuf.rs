@@ -11,7 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use netlink::{Message, Operation, Route, RouteNextHop, RouteTarget};
 use prost::Message as _;
 
-/// Generated from `proto/fpm.proto`.
+/// Generated from `proto/fpm.proto`, with `pub` for every item.
+#[allow(unreachable_pub)]
 mod schema {
     include!("generated/fpm.rs");
 }
