@@ -58,6 +58,7 @@ mod top;
 mod tunnel;
 mod underlay;
 mod upgrade;
+mod wireshark;
 mod workers;
 
 root_test::main!();

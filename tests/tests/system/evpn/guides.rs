@@ -33,7 +33,7 @@ enum Use {
 }
 
 /// The examples of each page, by their first lines.
-const PAGES: [(&str, &[(&str, Use)]); 11] = [
+const PAGES: [(&str, &[(&str, Use)]); 12] = [
     (
         "containerlab",
         &[
@@ -125,6 +125,13 @@ const PAGES: [(&str, &[(&str, Use)]); 11] = [
         ],
     ),
     ("standalone", &[("ip netns add peer", Run), ("kill %1", Run)]),
+    (
+        "wireshark",
+        &[
+            ("ip netns exec leaf1 tcpdump", Test("tests/tests/system/wireshark.rs")),
+            ("tshark -r leaf1.pcap", Test("tests/tests/system/wireshark.rs")),
+        ],
+    ),
     (
         "workloads",
         &[
