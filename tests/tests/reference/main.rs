@@ -114,7 +114,7 @@ fn the_tables_of_measurements_are_up_to_date() {
         let commit = report["commit"].as_str().unwrap_or("before commits were recorded");
         write!(page, "\n## {what}\n\nMachine: {machine}. Commit: {commit}.\n\n").unwrap();
         let peer = if name == "sim" { "htsim" } else { "kernel VXLAN" };
-        write!(page, "| measurement | case | unit | vtepd | {peer} | ratio |\n").unwrap();
+        writeln!(page, "| measurement | case | unit | vtepd | {peer} | ratio |").unwrap();
         page.push_str("|---|---|---|---|---|---|\n");
         for row in report["rows"].as_array().unwrap() {
             writeln!(

@@ -27,7 +27,7 @@ impl Reader {
         command.arg("-X").arg(script("vtepd_queue_pairs.lua"));
         command.arg("-o").arg(format!("vtepd_qp.file:{}", self.queue_pairs.display()));
         command.args(["-Y", filter, "-T", "fields"]);
-        fields.iter().for_each(|field| drop(command.args(["-e", field])));
+        command.args(fields.iter().flat_map(|field| ["-e", field]));
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && !said.contains("Lua"), "{said}");

@@ -25,7 +25,7 @@ use crate::privilege::Peer;
 /// Implements the gRPC service on top of the [`Handle`], the journal and requests to the control
 /// task.
 #[derive(Debug)]
-pub(super) struct Service {
+pub(crate) struct Service {
     handle: Arc<Handle>,
     requests: mpsc::Sender<control::Request>,
     journal: Journal,
@@ -63,7 +63,7 @@ fn privileged<T>(request: &Request<T>) -> Result<(), Status> {
 impl Service {
     /// A service that answers from the handle and the journal, and asks the control task for the
     /// rest.
-    pub(super) const fn new(
+    pub(crate) const fn new(
         handle: Arc<Handle>,
         requests: mpsc::Sender<control::Request>,
         journal: Journal,
