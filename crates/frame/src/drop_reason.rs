@@ -48,7 +48,8 @@ drop_reasons! {
     /// The outer source is 0.0.0.0, loopback, multicast, broadcast, class E or an address of this
     /// leaf.
     MartianSource => "martian_source",
-    /// The inner frame is shorter than 20 bytes: an Ethernet header, a tag and its EtherType.
+    /// The inner frame is shorter than 20 bytes (an Ethernet header, a tag and its EtherType), or
+    /// ends inside its IP header.
     InnerTruncated => "inner_truncated",
     /// The inner source address is not unicast, or is the vxlan netdev's own (a loop).
     InvalidSource => "invalid_source",

@@ -54,6 +54,13 @@ pub struct Gso {
     pub ecn: bool,
 }
 
+impl Gso {
+    /// The most segments of a super-frame that is split: 64 kB with the MTU of 576 that every IPv4
+    /// host accepts (RFC 791). A sender with a packet socket may ask for 65,535. BPF programs leave
+    /// such frames to the kernel.
+    pub const MOST_SEGMENTS: usize = 128;
+}
+
 /// Checksum and segmentation that the sender left to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offload {

@@ -32,10 +32,7 @@ impl Peer {
     /// `None` if it is not visible.
     pub(crate) fn holding(name: &str) -> Option<Self> {
         let sockets = std::fs::read_to_string("/proc/thread-self/net/unix").ok()?;
-        let inode = sockets.lines().find_map(|line| {
-            let (fields, bound) = line.split_once(" @")?;
-            (bound == name).then(|| fields.split_whitespace().nth(6))?
-        })?;
+        let inode = inode_of(&sockets, name)?;
         let link = format!("socket:[{inode}]");
         let has = |pid: i32| {
             let files =
@@ -53,6 +50,16 @@ impl Peer {
         let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         Some(Self { pid, uid: users.split_whitespace().nth(1)?.parse().ok()? })
     }
+}
+
+/// The inode of the socket that has bound an abstract name, in the text of `/proc/net/unix`. A name
+/// may contain line breaks, and thus lines that name other sockets: two lines count as none.
+fn inode_of<'s>(sockets: &'s str, name: &str) -> Option<&'s str> {
+    let mut inodes = sockets.lines().filter_map(|line| {
+        let (fields, bound) = line.split_once(" @")?;
+        (bound == name).then(|| fields.split_whitespace().nth(6))?
+    });
+    inodes.next().filter(|_| inodes.next().is_none())
 }
 
 impl fmt::Display for Peer {
@@ -170,5 +177,15 @@ mod tests {
         assert_eq!(sender.receive(64).unwrap().bytes, b"answer");
         drop(bound);
         assert_eq!(Peer::holding(&name), None);
+    }
+
+    /// A name with a line break plants a line of another socket.
+    #[test]
+    fn a_name_that_two_lines_have_is_held_by_nobody() {
+        let line = |inode: u32, name: &str| format!("0: 2 0 0 0001 01 {inode} @{name}\n");
+        let sockets = line(7, "x") + &line(5, "lab") + &line(9, "y");
+        assert_eq!(inode_of(&sockets, "lab"), Some("5"));
+        let planted = sockets + &line(11, &("z\n".to_owned() + line(1, "lab").trim_end()));
+        assert_eq!(inode_of(&planted, "lab"), None);
     }
 }

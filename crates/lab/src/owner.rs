@@ -13,6 +13,11 @@ use nix::fcntl::{OFlag, open, openat, renameat};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+/// Flags that follow no link, and do not wait for the other end of a FIFO.
+const SAFELY: OFlag = OFlag::O_NOFOLLOW.union(OFlag::O_NONBLOCK).union(OFlag::O_CLOEXEC);
+/// The longest file that is read, in bytes.
+const LONGEST: u64 = 1 << 30;
+
 /// Gives an open file or directory to the user who called sudo.
 fn give_to_user(file: impl AsFd) -> io::Result<()> {
     let id = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
@@ -22,19 +27,27 @@ fn give_to_user(file: impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Writes a file that the user has named. A new file belongs to the user who called sudo.
+/// Writes a file that the user has named. A new file belongs to the user who called sudo. Others
+/// may have put a link there, which is not followed; those of the kernel are, such as /dev/stdout.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If it cannot be written, or is a link.
 pub fn write_for_user(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = match File::create_new(path) {
         Ok(file) => {
             give_to_user(&file)?;
             file
         }
-        // Such as an earlier result, or /dev/stdout.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            File::options().write(true).truncate(true).open(path)?
+            if ["/dev", "/proc/self"].iter().any(|of| path.starts_with(of)) {
+                File::options().write(true).open(path)?
+            } else {
+                let flags = OFlag::O_WRONLY | SAFELY;
+                let file = File::from(open(path, flags, Mode::empty()).map_err(refused)?);
+                the_only_name(&file)?;
+                file.set_len(0)?;
+                file
+            }
         }
         Err(error) => return Err(error),
     };
@@ -49,6 +62,15 @@ pub struct Folder {
 }
 
 impl Folder {
+    /// Opens a directory that exists.
+    ///
+    /// # Errors
+    /// As open(2).
+    pub fn existing(path: &Path) -> io::Result<Self> {
+        let fd = open(path, OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        Ok(Self { fd, path: path.to_owned() })
+    }
+
     /// Opens a directory, or creates it with its parents.
     ///
     /// # Errors
@@ -142,9 +164,7 @@ impl Folder {
     pub fn append(&self, name: &str) -> io::Result<File> {
         let flags = OFlag::O_RDWR | OFlag::O_APPEND;
         match self.create(Path::new(name), flags) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.existing(name, flags)
-            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.file(name, flags),
             created => created,
         }
     }
@@ -152,23 +172,41 @@ impl Folder {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, or is a link.
+    /// If it cannot be read, is a link, or has more than 1 GiB.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let file = self.file(name, OFlag::O_RDONLY)?;
+        if file.metadata()?.len() > LONGEST {
+            return Err(io::Error::other("it has more than 1 GiB"));
+        }
         let mut bytes = Vec::new();
-        self.existing(name, OFlag::O_RDONLY)?.read_to_end(&mut bytes)?;
+        file.take(LONGEST).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
+    /// As [`Self::read`], as text.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; if it is not UTF-8.
+    pub fn read_text(&self, name: &str) -> io::Result<String> {
+        String::from_utf8(self.read(name)?).map_err(io::Error::other)
+    }
+
     /// Opens a file that has one name, here.
-    fn existing(&self, name: &str, flags: OFlag) -> io::Result<File> {
-        // A FIFO would block.
-        let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let file = File::from(openat(&self.fd, name, flags, Mode::empty()).map_err(refused)?);
-        let found = file.metadata()?;
-        if !found.is_file() || found.nlink() != 1 {
-            return Err(io::Error::other("it is a link, or no file: remove it"));
-        }
+    fn file(&self, name: &str, flags: OFlag) -> io::Result<File> {
+        let opened = openat(&self.fd, name, flags | SAFELY, Mode::empty());
+        let file = File::from(opened.map_err(refused)?);
+        the_only_name(&file)?;
         Ok(file)
+    }
+}
+
+/// An error if an open file is none, or has other names.
+fn the_only_name(file: &File) -> io::Result<()> {
+    let found = file.metadata()?;
+    if found.is_file() && found.nlink() == 1 {
+        Ok(())
+    } else {
+        Err(io::Error::other("it is a link, or no file: remove it"))
     }
 }
 
@@ -242,6 +280,29 @@ mod tests {
         assert!(folder.append("hard").unwrap_err().to_string().contains("it is a link"));
         nix::unistd::mkfifo(&own.join("fifo"), Mode::S_IRWXU).unwrap();
         assert!(folder.read("fifo").is_err() && folder.append("fifo").is_err());
+        let sparse = File::create(own.join("sparse")).unwrap();
+        sparse.set_len(LONGEST + 1).unwrap();
+        assert!(folder.read("sparse").unwrap_err().to_string().contains("1 GiB"));
+    }
+
+    #[test]
+    fn a_named_file_is_no_link_of_somebody_else() {
+        let place = Place::new("named");
+        let (precious, named) = (place.0.join("precious"), place.0.join("report.html"));
+        symlink(&precious, &named).unwrap();
+        assert!(write_for_user(&named, b"new").unwrap_err().to_string().contains("it is a link"));
+        fs::remove_file(&named).unwrap();
+        fs::hard_link(&precious, &named).unwrap();
+        assert!(write_for_user(&named, b"new").unwrap_err().to_string().contains("it is a link"));
+        fs::remove_file(&named).unwrap();
+        nix::unistd::mkfifo(&named, Mode::S_IRWXU).unwrap();
+        assert!(write_for_user(&named, b"new").is_err());
+        fs::remove_file(&named).unwrap();
+        for bytes in [&b"longer"[..], b"new"] {
+            write_for_user(&named, bytes).unwrap();
+            assert_eq!(fs::read(&named).unwrap(), bytes);
+        }
+        write_for_user(Path::new("/dev/null"), b"new").unwrap();
     }
 
     #[test]

@@ -49,5 +49,5 @@ pub use packet_filter::{PacketFilters, packet_filters};
 pub use request::{LinkChange, Requests, Veth, VethEnd};
 pub use route_lookup::SentPacket;
 pub use rules::{BaseChain, Effect, Field, NamePattern, PacketRule, RuleChain, RuleHook, Test};
-pub use socket_owner::socket_owner;
+pub use socket_owner::{listener_owner, socket_owner};
 pub use xtables::{LegacyTable, legacy_chains};

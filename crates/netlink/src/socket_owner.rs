@@ -1,10 +1,11 @@
 //! The owner of a TCP socket: `sock_diag(7)` looks up a socket by its addresses.
 //!
 //! A socket that its owner has closed, but that TCP still keeps, has no inode and therefore no
-//! owner.
+//! owner. For a connection that is gone, the kernel answers with the socket that *listens* on the
+//! address and port (`inet_diag_find_one_icsk()`), so an answer counts only if it has both ends.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::error::Error;
 use crate::socket::{Socket, failed};
@@ -14,26 +15,57 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 /// Bytes of `struct nlmsghdr` with `struct inet_diag_req_v2`.
 const REQUEST: u32 = 72;
-/// Offsets in `struct inet_diag_msg`, after `struct nlmsghdr`.
+/// Offsets in `struct inet_diag_msg`, after `struct nlmsghdr`. Both ports follow the state, then
+/// both addresses of 16 bytes, as in a request.
+const STATE: usize = 16 + 1;
+const ENDS: usize = 16 + 4;
 const UID: usize = 16 + 64;
 const INODE: usize = 16 + 68;
+/// Offset of the ends in a request, and their length.
+const REQUESTED_ENDS: usize = 16 + 8;
+const ENDS_LENGTH: usize = 36;
+/// `TCP_LISTEN`.
+const LISTEN: u8 = 10;
 /// `NLMSG_ERROR`, and the offset of its error number.
 const ERROR: u16 = 2;
 const ERRNO: usize = 16;
 /// `-ENOENT`.
 const NO_SOCKET: u32 = 2u32.wrapping_neg();
 
-/// The user whose TCP socket is connected from `own` to `other`, or listens on `own`. `None` if the
-/// socket is closed or not in the calling thread's network namespace.
+/// The user whose TCP socket is connected from `own` to `other`. `None` if the socket is closed or
+/// not in the calling thread's network namespace.
 ///
 /// # Errors
 /// When the request fails.
 pub fn socket_owner(own: SocketAddr, other: SocketAddr) -> Result<Option<u32>, Error> {
+    let request = request(own, other);
+    let ends = request.get(REQUESTED_ENDS..REQUESTED_ENDS + ENDS_LENGTH);
+    let answer = ask(&request)?;
+    let is_connection = answer.get(STATE).is_some_and(|state| *state != LISTEN)
+        && answer.get(ENDS..ENDS + ENDS_LENGTH) == ends;
+    let owner = parse(&answer).map_err(failed("ask for a socket"))?;
+    Ok(owner.filter(|_| is_connection))
+}
+
+/// The user whose TCP socket listens on an address, also on all addresses. `None` if none does in
+/// the calling thread's network namespace.
+///
+/// # Errors
+/// When the request fails.
+pub fn listener_owner(address: SocketAddr) -> Result<Option<u32>, Error> {
+    let nobody = match address {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    parse(&ask(&request(address, nobody))?).map_err(failed("ask for a socket"))
+}
+
+fn ask(request: &[u8]) -> Result<Vec<u8>, Error> {
     let socket = Socket::open_sock_diag()?;
-    socket.send(&request(own, other)).map_err(failed("ask for a socket"))?;
+    socket.send(request).map_err(failed("ask for a socket"))?;
     let mut answer = Vec::with_capacity(4096);
     socket.receive(&mut answer).map_err(failed("read whose socket it is"))?;
-    parse(&answer).map_err(failed("ask for a socket"))
+    Ok(answer)
 }
 
 /// A request for the socket with the local address `own` and the peer `other`.
@@ -87,6 +119,10 @@ mod tests {
 
     use super::*;
 
+    fn own_user() -> u32 {
+        std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap())
+    }
+
     #[test]
     fn the_owner_is_found_while_the_socket_is_open() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
@@ -94,11 +130,8 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (server, peer) = listener.accept().unwrap();
             let local = server.local_addr().unwrap();
-            let listens = socket_owner(local, "0.0.0.0:0".parse().unwrap()).unwrap();
-            let file = std::fs::metadata("/proc/self").unwrap();
-            let own = std::os::unix::fs::MetadataExt::uid(&file);
-            assert_eq!(socket_owner(peer, local).unwrap(), Some(own), "{address}");
-            assert_eq!(listens, if local.is_ipv4() { Some(own) } else { listens });
+            assert_eq!(listener_owner(local).unwrap(), Some(own_user()), "{address}");
+            assert_eq!(socket_owner(peer, local).unwrap(), Some(own_user()), "{address}");
             drop(client);
             assert_eq!(
                 socket_owner(peer, local).unwrap(),
@@ -106,5 +139,15 @@ mod tests {
                 "{address}: a closed socket has no owner"
             );
         }
+    }
+
+    /// A connection from the port of a listener, which the kernel names when the connection is gone.
+    #[test]
+    fn a_listener_does_not_stand_for_a_connection_that_is_gone() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let local = listener.local_addr().unwrap();
+        let other: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        assert_eq!(socket_owner(local, other).unwrap(), None);
+        assert_eq!(listener_owner(local).unwrap(), Some(own_user()));
     }
 }

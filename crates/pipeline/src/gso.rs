@@ -81,8 +81,8 @@ impl<'a> Segmenter<'a> {
     /// Checks that the headers fit the requested segmentation.
     ///
     /// # Errors
-    /// [`DropReason::BadOffload`] if they do not, [`DropReason::TooBig`] if they are too long to
-    /// repeat.
+    /// [`DropReason::BadOffload`] if they do not, or if there are more than [`Gso::MOST_SEGMENTS`];
+    /// [`DropReason::TooBig`] if they are too long to repeat.
     pub fn new(
         frame: &'a [u8],
         dissection: &Dissection,
@@ -93,6 +93,8 @@ impl<'a> Segmenter<'a> {
             Self::build(frame, dissection, gso, checksum).ok_or(DropReason::BadOffload)?;
         if segmenter.header_length > INNER_CAPACITY {
             Err(DropReason::TooBig)
+        } else if segmenter.count() > Gso::MOST_SEGMENTS {
+            Err(DropReason::BadOffload)
         } else {
             Ok(segmenter)
         }

@@ -185,7 +185,11 @@ impl Pieces {
         if usize::from(start) == UDP && offset == UDP_CHECKSUM {
             let size = match offload.gso {
                 None => whole,
-                Some(Gso { kind: GsoKind::Udp, size, .. }) if size > 8 => usize::from(size),
+                Some(Gso { kind: GsoKind::Udp, size, .. })
+                    if size > 8 && whole.div_ceil(size.into()) <= Gso::MOST_SEGMENTS =>
+                {
+                    usize::from(size)
+                }
                 Some(_) => return Err(DropReason::BadOffload),
             };
             return Ok(Self { size, offload: Offload::default() });

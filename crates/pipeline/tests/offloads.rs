@@ -306,6 +306,23 @@ fn offloads_that_contradict_the_frame_are_dropped() {
     worker.assert_balance(0);
 }
 
+/// A host with a packet socket may ask for segments of one byte. A worker would be busy with one
+/// such frame for as long as with 65,535 frames of others.
+#[test]
+fn a_super_frame_of_very_many_segments_is_refused() {
+    let most = Gso::MOST_SEGMENTS;
+    let whole = |segments: usize| {
+        Owned::tagged(tcp(false, 0, &vec![1; segments * 10]))
+            .partial(34, 16)
+            .gso(GsoKind::TcpV4, 10)
+    };
+    let mut worker = Worker::new();
+    assert_eq!(worker.encapsulate(&[whole(most)], &Leaf::one().snapshot()).len(), most);
+    assert!(worker.encapsulate(&[whole(most + 1)], &Leaf::one().snapshot()).is_empty());
+    assert_eq!(worker.dropped(DropReason::BadOffload), 1);
+    worker.assert_balance(most);
+}
+
 /// A super-frame longer than its IP header can express. Some segments fit and one does not; all are
 /// accounted for.
 #[test]

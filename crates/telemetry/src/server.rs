@@ -2,7 +2,8 @@
 //!
 //! The number of connections is limited, also that of each client, and each connection has a time
 //! limit. If there are too many, the oldest of the client that has most is closed. A client whose
-//! connections send nothing therefore blocks no other. A connection serves one request.
+//! connections send nothing therefore blocks no other. A connection serves one request. A local
+//! user has all addresses of 127.0.0.0/8, so on this host a client is a user.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -74,7 +75,7 @@ pub struct Metrics {
 impl Metrics {
     /// Starts the thread, in the calling thread's network namespace. `text` creates the answer.
     /// Without a listener, the thread tries to bind the address until it succeeds, and then calls
-    /// `served`.
+    /// `served`. `owner` tells the user of a local socket by its own address and its peer's.
     ///
     /// # Errors
     /// When the thread cannot be created.
@@ -82,6 +83,7 @@ impl Metrics {
         address: SocketAddr,
         listener: Option<StdListener>,
         served: impl FnOnce() + Send + 'static,
+        owner: Owner,
         text: impl Fn() -> Result<String, fmt::Error> + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -95,7 +97,7 @@ impl Metrics {
                     listener
                 }
             };
-            accept(listener, Arc::new(text)).await;
+            accept(listener, owner, Arc::new(text)).await;
         };
         let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
             runtime.block_on(async move {
@@ -130,20 +132,20 @@ async fn bind_later(address: SocketAddr) -> StdListener {
 }
 
 /// Accepts connections forever.
-async fn accept<T>(listener: StdListener, text: Arc<T>)
+async fn accept<T>(listener: StdListener, owner: Owner, text: Arc<T>)
 where
     T: Fn() -> Result<String, fmt::Error> + Send + Sync + 'static,
 {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
-    let mut open: VecDeque<(IpAddr, AbortHandle)> = VecDeque::new();
+    let mut open: VecDeque<(Client, AbortHandle)> = VecDeque::new();
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             sleep(PAUSE).await;
             continue;
         };
         open.retain(|(_, connection)| !connection.is_finished());
-        let from = client(from.ip());
-        let clients: Vec<IpAddr> = open.iter().map(|(client, _)| *client).collect();
+        let from = Client::of(from, || owner(from, stream.local_addr().ok()?));
+        let clients: Vec<Client> = open.iter().map(|(client, _)| *client).collect();
         if let Some((_, excess)) = excess(&clients, from).and_then(|at| open.remove(at)) {
             excess.abort();
         }
@@ -152,20 +154,34 @@ where
     }
 }
 
-/// What counts as one client: an IPv4 address, or the /64 of an IPv6 address.
-fn client(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+/// Tells the user of a local socket by its own address and its peer's; `None` if it is closed.
+pub type Owner = fn(SocketAddr, SocketAddr) -> Option<u32>;
+
+/// What counts as one client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Client {
+    /// A user of this host; `None` for connections that were closed at once.
+    User(Option<u32>),
+    /// An IPv4 address, or the /64 of an IPv6 address.
+    Address(IpAddr),
+}
+
+impl Client {
+    fn of(from: SocketAddr, user: impl FnOnce() -> Option<u32>) -> Self {
+        match from.ip().to_canonical() {
+            address if address.is_loopback() => Self::User(user()),
+            IpAddr::V6(address) => {
+                Self::Address(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into())
+            }
+            address => Self::Address(address),
         }
-        address => address,
     }
 }
 
 /// The index of the connection to close for a new one of a client. `open`: the clients of the
 /// connections, the oldest first.
-fn excess(open: &[IpAddr], new: IpAddr) -> Option<usize> {
-    let number = |client: &IpAddr| open.iter().filter(|other| *other == client).count();
+fn excess(open: &[Client], new: Client) -> Option<usize> {
+    let number = |client: &Client| open.iter().filter(|other| *other == client).count();
     if number(&new) >= OF_CLIENT {
         return open.iter().position(|client| *client == new);
     }
@@ -237,20 +253,28 @@ mod tests {
 
     #[test]
     fn a_client_takes_connections_of_no_other() {
-        let address = |number: usize| IpAddr::from([10, 0, 0, u8::try_from(number).unwrap()]);
+        let address = |number: usize| {
+            Client::Address(IpAddr::from([10, 0, 0, u8::try_from(number).unwrap()]))
+        };
         let prometheus = address(200);
         let idle = [vec![prometheus], vec![address(1); OF_CLIENT]].concat();
         assert_eq!(excess(&idle, address(1)), Some(1), "its own oldest");
         assert_eq!(excess(&idle, address(2)), None);
         // Many clients: that with most loses one.
         let others = (2..).map(address).take(CONNECTIONS - idle.len());
-        let full: Vec<IpAddr> = idle.iter().copied().chain(others).collect();
+        let full: Vec<Client> = idle.iter().copied().chain(others).collect();
         assert_eq!(excess(&full, prometheus), Some(1));
         assert_eq!(excess(&full, address(250)), Some(1));
 
-        let v6 = |text: &str| client(text.parse().unwrap());
+        let v6 = |text: &str| Client::of((text.parse::<IpAddr>().unwrap(), 1).into(), || None);
         assert_eq!(v6("2001:db8::1"), v6("2001:db8::ffff:0:0:2"));
         assert_ne!(v6("2001:db8::1"), v6("2001:db8:0:1::1"));
         assert_eq!(v6("::ffff:10.0.0.1"), address(1));
+        // A user with many addresses of this host is one client.
+        let local = |last: u8, user: u32| Client::of(([127, 0, 0, last], 1).into(), || Some(user));
+        let scanner: Vec<Client> = (2..2 + OF_CLIENT as u8).map(|last| local(last, 1000)).collect();
+        let open = [&[local(1, 0)][..], &scanner].concat();
+        assert_eq!(excess(&open, local(99, 1000)), Some(1));
+        assert_eq!(excess(&open, local(99, 1001)), None);
     }
 }

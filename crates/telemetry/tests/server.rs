@@ -11,10 +11,19 @@ use telemetry::{Metrics, bind};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
+fn serve(
+    address: SocketAddr,
+    listener: Option<TcpListener>,
+    served: impl FnOnce() + Send + 'static,
+) -> Metrics {
+    let text = || Ok("text\n".to_owned());
+    Metrics::serve(address, listener, served, |_, _| Some(1000), text).unwrap()
+}
+
 fn start() -> (Metrics, SocketAddr) {
     let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
-    (Metrics::serve(address, Some(listener), || {}, || Ok("text\n".to_owned())).unwrap(), address)
+    (serve(address, Some(listener), || {}), address)
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -99,9 +108,7 @@ fn an_address_that_another_process_has_is_tried_again() {
     let error = bind(address).unwrap_err();
     assert!(error.is_taken() && error.to_string().contains("--metrics-listen"), "{error}");
     let (told, served) = mpsc::channel();
-    let _metrics =
-        Metrics::serve(address, None, move || told.send(()).unwrap(), || Ok("text\n".to_owned()))
-            .unwrap();
+    let _metrics = serve(address, None, move || told.send(()).unwrap());
     drop(other);
     served.recv_timeout(TIMEOUT).unwrap();
     assert!(ask(address, GET).ends_with("text\n"));

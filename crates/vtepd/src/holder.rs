@@ -34,14 +34,35 @@ impl Holder {
     /// # Errors
     /// When nothing listens there, or the listener's queue stays full.
     pub(crate) fn of(name: &[u8]) -> io::Result<Self> {
+        Self::until(name, Instant::now() + FULL)
+    }
+
+    /// The trusted processes that listen on some of these names. Others may hold any number of
+    /// names with full queues, so names without room wait for one time together.
+    pub(crate) fn trusted_of(names: Vec<String>) -> Vec<(String, Self)> {
+        let start = Instant::now();
+        let mut found = Vec::new();
+        let mut ask = |name: String, until| match Self::until(name.as_bytes(), until) {
+            Ok(holder) if holder.is_trusted() => {
+                found.push((name, holder));
+                None
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(name),
+            Ok(_) | Err(_) => None,
+        };
+        let full: Vec<String> = names.into_iter().filter_map(|name| ask(name, start)).collect();
+        full.into_iter().for_each(|name| drop(ask(name, start + FULL)));
+        found
+    }
+
+    fn until(name: &[u8], until: Instant) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
         let address = UnixAddr::new_abstract(name)?;
-        let start = Instant::now();
         loop {
             match connect(socket.as_raw_fd(), &address) {
                 Ok(()) => break,
-                Err(Errno::EAGAIN | Errno::EINTR) if start.elapsed() < FULL => {
+                Err(Errno::EAGAIN | Errno::EINTR) if Instant::now() < until => {
                     std::thread::sleep(STEP)
                 }
                 Err(error) => return Err(error.into()),

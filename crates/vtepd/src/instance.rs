@@ -108,7 +108,7 @@ impl Instance {
         tracing::warn!("the abstract socket @{NAME} is held by {who}: this vtepd's is @{name}");
         let bound = Self::bind(&name)?;
         // If two processes get here at the same time, at most one keeps its lock.
-        match running_ones().find(|(other, _)| *other != name) {
+        match running_ones().into_iter().find(|(other, _)| *other != name) {
             Some((_, Holder { pid, .. })) => Err(InstanceError::Running { pid }),
             None => Ok(bound),
         }
@@ -180,11 +180,11 @@ pub(crate) fn running() -> Option<i32> {
 }
 
 fn running_one() -> Option<(String, Holder)> {
-    running_ones().next()
+    running_ones().into_iter().next()
 }
 
 /// The names that may be locks of vtepd and whose holders are trusted, with the holders.
-fn running_ones() -> impl Iterator<Item = (String, Holder)> {
+fn running_ones() -> Vec<(String, Holder)> {
     // The sockets of the calling thread's network namespace.
     let sockets = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     let is_lock = |name: &str| {
@@ -197,10 +197,7 @@ fn running_ones() -> impl Iterator<Item = (String, Holder)> {
     // Connections have the name of their listener.
     names.sort_unstable();
     names.dedup();
-    names.into_iter().filter_map(|name| {
-        let holder = Holder::of(name.as_bytes()).ok().filter(|holder| holder.is_trusted())?;
-        Some((name, holder))
-    })
+    Holder::trusted_of(names)
 }
 
 /// Whether a process is dead, or not visible in this PID namespace.

@@ -1,7 +1,7 @@
 //! The listeners for metrics and the API. vtepd forwards without them, and tries again until they
 //! can be opened.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,8 +37,7 @@ pub(crate) fn api(address: &Address) -> Opened<Listener> {
 }
 
 fn tcp_owner(address: SocketAddr) -> Option<String> {
-    let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-    let uid = netlink::socket_owner(address, nobody).ok().flatten()?;
+    let uid = netlink::listener_owner(address).ok().flatten()?;
     Some(format!("a process of user {uid} (`ss -ltnp` names it)"))
 }
 
@@ -60,7 +59,8 @@ pub(crate) fn serve_metrics(
 ) -> std::io::Result<Metrics> {
     let listener = handle.note(METRICS, opened);
     let (served, text) = (Arc::clone(handle), Arc::clone(handle));
-    Metrics::serve(address, listener, move || served.served(METRICS), move || text.render())
+    let owner = |own, peer| netlink::socket_owner(own, peer).ok().flatten();
+    Metrics::serve(address, listener, move || served.served(METRICS), owner, move || text.render())
 }
 
 /// The API's listener, as soon as it can be opened. Without an address it waits forever.

@@ -49,6 +49,7 @@ mod qp_pin_shown;
 mod queue_pair_shares;
 mod reconcile;
 mod refused;
+mod segments;
 mod service;
 mod soft_roce;
 mod standalone;

@@ -9,6 +9,7 @@ use planner::network::{Balance, Policy, Technology};
 use serde::Deserialize;
 
 use super::PlanError;
+use crate::owner::Folder;
 
 /// Numbers of queue pairs between two GPUs.
 const QUEUE_PAIRS: [u32; 6] = [1, 2, 4, 8, 16, 32];
@@ -101,11 +102,12 @@ fn simulated(rows: &[Simulated]) -> Vec<Balance> {
 /// # Errors
 /// [`PlanError`], if the directory has no such results.
 pub fn measured(table: &mut Vec<Balance>, directory: &Path) -> Result<(), PlanError> {
-    let [ours, theirs] = ["summary.csv", "summary.json"].map(|name| directory.join(name));
-    let is_simulated = theirs.exists() && !ours.exists();
-    let path = if is_simulated { theirs } else { ours };
+    let [ours, theirs] = ["summary.csv", "summary.json"];
+    let is_simulated = directory.join(theirs).exists() && !directory.join(ours).exists();
+    let name = if is_simulated { theirs } else { ours };
+    let path = directory.join(name);
     let failed = |source| PlanError::Io { path: path.clone(), source };
-    let text = std::fs::read_to_string(&path).map_err(failed)?;
+    let text = Folder::existing(directory).and_then(|of| of.read_text(name)).map_err(failed)?;
     let found = match is_simulated {
         true => simulated(&serde_json::from_str::<Vec<_>>(&text).map_err(|e| failed(e.into()))?),
         false => parse(&text),

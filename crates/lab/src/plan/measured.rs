@@ -9,6 +9,7 @@ use planner::plan::Plan;
 use serde::Serialize;
 
 use super::PlanError;
+use crate::owner::Folder;
 
 /// The confidence of the intervals.
 const CONFIDENCE: f64 = 0.95;
@@ -65,7 +66,8 @@ fn of(runs: &[Run], plan: &Plan) -> Vec<Measured> {
 pub(super) fn read(directory: &Path, plan: &Plan) -> Result<Vec<Measured>, PlanError> {
     let path = directory.join("runs.jsonl");
     let failed = |source| PlanError::Io { path: path.clone(), source };
-    let text = std::fs::read_to_string(&path).map_err(failed)?;
+    let folder = Folder::existing(directory).map_err(failed)?;
+    let text = folder.read_text("runs.jsonl").map_err(failed)?;
     let (runs, _) = Run::parse_lines(&text).map_err(|(_, error)| failed(error.into()))?;
     let found = of(&runs, plan);
     if found.is_empty() { Err(PlanError::NoIterations(path)) } else { Ok(found) }

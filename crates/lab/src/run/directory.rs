@@ -2,7 +2,7 @@
 //! none.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -26,14 +26,16 @@ const REPORT: &str = "report.html";
 /// # Errors
 /// [`RunError`] if the directory has none, or they are damaged.
 pub fn load(path: &Path) -> Result<Results, RunError> {
-    let (experiment, _) = Experiment::load(&path.join(EXPERIMENT))?;
+    let folder = Folder::existing(path).map_err(error(path))?;
+    let read = |name: &str| folder.read_text(name).map_err(error(&path.join(name)));
+    let experiment = Experiment::parse(&path.join(EXPERIMENT), &read(EXPERIMENT)?)?;
     let file = path.join(MANIFEST);
-    let bytes = fs::read(&file).map_err(error(&file))?;
+    let text = read(MANIFEST)?;
     let manifest: Manifest =
-        serde_json::from_slice(&bytes).map_err(|source| error(&file)(source.into()))?;
+        serde_json::from_str(&text).map_err(|source| error(&file)(source.into()))?;
     let experiment = experiment.form(manifest.quick);
     let file = path.join(RUNS);
-    let text = fs::read_to_string(&file).map_err(error(&file))?;
+    let text = read(RUNS)?;
     let (runs, _) = Run::parse_lines(&text).map_err(|(line, source)| RunError::Line {
         path: file,
         line,
@@ -180,6 +182,8 @@ fn put(folder: &Folder, path: &Path, manifest: &Manifest, inputs: &Inputs) -> Re
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::run::tests::run;
 

@@ -37,20 +37,22 @@ fn error(path: &Path) -> impl Fn(io::Error) -> SimulationError {
 
 /// The lines of the results in a directory.
 pub(super) fn results(path: &Path) -> Result<Vec<Line>, SimulationError> {
-    Ok(read(&path.join(RESULTS))?.0)
+    let folder = Folder::existing(path).map_err(error(path))?;
+    Ok(read(&folder, path, RESULTS)?.0)
 }
 
 /// The whole lines of a file, and their length. A last line that was cut off is not among them.
-fn read(path: &Path) -> Result<(Vec<Line>, usize), SimulationError> {
-    let text = match std::fs::read_to_string(path) {
+fn read(folder: &Folder, path: &Path, name: &str) -> Result<(Vec<Line>, usize), SimulationError> {
+    let path = path.join(name);
+    let text = match folder.read_text(name) {
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => String::new(),
-        result => result.map_err(error(path))?,
+        result => result.map_err(error(&path))?,
     };
     let whole = text.rfind('\n').map_or(0, |at| at + 1);
     let lines = text.get(..whole).unwrap_or_default().lines().zip(1..);
     let line = |(text, line): (&str, usize)| {
         serde_json::from_str::<Line>(text).map_err(|source| SimulationError::Line {
-            path: path.to_owned(),
+            path: path.clone(),
             line,
             source,
         })
@@ -72,7 +74,7 @@ impl Directory {
             None => RESULTS.to_owned(),
         };
         let place = path.join(&name);
-        let (lines, whole) = read(&place)?;
+        let (lines, whole) = read(&folder, path, &name)?;
         let mut file = None;
         if place.exists() {
             // The program was ended while it wrote the last line.
@@ -88,16 +90,13 @@ impl Directory {
         let mut known = BTreeMap::<Key, Line>::new();
         let folder = Folder::open(path).map_err(error(path))?;
         let entries = std::fs::read_dir(path).map_err(error(path))?;
-        let mut files: Vec<PathBuf> = entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| {
-                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                name.starts_with("results") && name.ends_with(".jsonl")
-            })
+        let mut files: Vec<String> = entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| name.starts_with("results") && name.ends_with(".jsonl"))
             .collect();
         files.sort();
         for file in files {
-            for line in read(&file)?.0 {
+            for line in read(&folder, path, &file)?.0 {
                 let earlier = known.entry(Key::of(&line)).or_insert_with(|| line.clone());
                 if !earlier.agrees(&line) {
                     return Err(SimulationError::Contradiction { run: name(&Key::of(&line)) });

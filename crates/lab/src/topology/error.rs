@@ -17,6 +17,12 @@ pub enum TopologyError {
     /// The file is not valid YAML.
     #[error("invalid YAML")]
     Yaml(#[from] serde_norway::Error),
+    /// The file nests too deeply.
+    #[error("more than {most} levels of brackets or sequences: is a bracket missing?")]
+    Levels {
+        /// The most that a file may have.
+        most: usize,
+    },
     /// An environment variable is unset and has no default, or the expression has an unsupported
     /// form.
     #[error(

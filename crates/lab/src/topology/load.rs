@@ -10,6 +10,8 @@ use super::{order, parse};
 
 /// The longest interface name that the kernel accepts (`IFNAMSIZ` without the terminating zero).
 const INTERFACE_NAME_MAX: usize = 15;
+/// The most levels of a file. The parser's time grows with their square.
+const MOST_LEVELS: usize = 256;
 
 impl Topology {
     /// Reads a ContainerLab file. Variables are replaced from the environment.
@@ -35,12 +37,36 @@ impl Topology {
         directory: &Path,
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, TopologyError> {
-        let mut file: serde_norway::Value = serde_norway::from_str(&expand(text, lookup)?)?;
+        let text = expand(text, lookup)?;
+        if levels(&text) > MOST_LEVELS {
+            return Err(TopologyError::Levels { most: MOST_LEVELS });
+        }
+        let mut file: serde_norway::Value = serde_norway::from_str(&text)?;
         file.apply_merge()?;
         let topology = parse::topology(&file, directory)?;
         check(&topology)?;
         Ok(topology)
     }
+}
+
+/// At least as many levels as the text of a file has within lines: open brackets, also those in
+/// strings, and sequences or keys that begin where others begin.
+fn levels(text: &str) -> usize {
+    let mut open = 0usize;
+    let mut most = 0;
+    for line in text.lines() {
+        let begun = line.split(' ').take_while(|word| matches!(*word, "" | "-" | "?"));
+        let begun = begun.filter(|word| !word.is_empty()).count();
+        for byte in line.bytes() {
+            match byte {
+                b'[' | b'{' => open += 1,
+                b']' | b'}' => open = open.saturating_sub(1),
+                _ => {}
+            }
+            most = most.max(open + begun);
+        }
+    }
+    most
 }
 
 /// Checks that links, shared namespaces and stages refer to existing nodes.

@@ -194,6 +194,17 @@ topology:
         assert_eq!(extended.settings[0].addresses, ["10.0.1.1/31"]);
     }
 
+    /// The parser would be busy for minutes.
+    #[test]
+    fn a_file_of_brackets_is_refused_at_once() {
+        let lines = "[\n".repeat(200_000);
+        let texts = ["[".repeat(200_000), "- ".repeat(200_000), "{a: ".repeat(200_000), lines];
+        for text in texts {
+            let error = parsed(&text).unwrap_err();
+            assert!(error.starts_with("more than 256 levels"), "{error}");
+        }
+    }
+
     #[test]
     fn a_bridge_between_and_yaml_that_repeats_itself() {
         let topology = parsed(
