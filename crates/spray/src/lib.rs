@@ -1,4 +1,4 @@
-//! Packet spraying: which path each packet of a flow takes.
+//! Packet spraying: which path each packet of a flow takes, and the order at the other end.
 //!
 //! Nothing here does I/O, reads a clock, or allocates memory after a scheme is made. The caller
 //! gives the time and the random numbers. So the same code runs in a dataplane and in a simulator.
@@ -7,6 +7,7 @@
 //! - [`order`]: orders in which each path comes once a round
 //! - `oblivious`, `reps`, `bitmap`, `mixed`, `prime_like`: the schemes
 //! - `scheme`: [`Scheme`], a scheme by its name, and [`Sprayer`], its state
+//! - [`resequence`]: restores the order at the other end
 //! - `random`: [`Random`]
 
 mod bitmap;
@@ -16,6 +17,7 @@ pub mod order;
 mod prime_like;
 mod random;
 mod reps;
+pub mod resequence;
 mod scheme;
 mod signal;
 

@@ -1,0 +1,231 @@
+//! Restores the order of a reliable connection's requests behind paths of different delay.
+//!
+//! The order is that of the inner packet sequence numbers (PSNs), modulo 2²⁴ (InfiniBand
+//! architecture 9.7.1). So spraying needs no byte on the wire. A packet that is next is delivered at
+//! once, and only packets that must wait are copied. They wait in a pool of a fixed size, for a
+//! limited time. Beyond the limits, packets are delivered in the order that is known, and counted.
+//! The receiver then sees a gap and asks for the packets again: correctness does not depend on this.
+//!
+//! | PSN | what happens |
+//! |---|---|
+//! | the next one | delivered, and all that follow it |
+//! | before the next one | delivered: a retransmission, or a duplicate |
+//! | further back than [`WINDOW`] | delivered; the sequence begins anew there |
+//! | ahead, and not there yet | waits |
+//! | ahead, and waits already | dropped |
+//! | further ahead than [`WINDOW`], or the pool is full | all are delivered |
+//! | a packet ahead waits longer than the timer | all are delivered |
+//!
+//! After a gap that did not close, packets that are ahead pass without waiting: the receiver drops
+//! them until it has the missing one. The first packet that is sent again restores the order from
+//! the gap on, because a receiver of go-back-N waits for exactly that. If none is for
+//! [`Limits::recovery`], the order goes on behind the gap.
+//!
+//! A read request uses as many PSNs as its answer has packets. If the caller does not know how many,
+//! the packet behind it is delivered as it comes.
+
+mod pool;
+mod queue_pair;
+
+use core::hash::{BuildHasher, Hash};
+
+use pool::Pool;
+use queue_pair::QueuePair;
+
+use crate::signal::Nanos;
+
+/// How far ahead of the next packet of its queue pair a packet may wait, in PSNs.
+pub const WINDOW: u16 = 256;
+/// Queue pairs among which the one that was silent longest makes room for a new one.
+const SET: usize = 8;
+
+/// The PSN and what it tells about the packet behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet {
+    /// Packet sequence number. The low 24 bits count.
+    pub psn: u32,
+    /// The PSNs that the packet uses: 1, or more for a read request. `None` if unknown.
+    pub uses: Option<u32>,
+}
+
+/// What is delivered to the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery<C> {
+    /// The packet that has just arrived.
+    Arrived,
+    /// A packet that waited.
+    Waited(C),
+}
+
+/// What became of a packet that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was delivered.
+    Delivered,
+    /// It was copied, and waits.
+    Waits,
+    /// A packet with its PSN waits already. It is to be dropped.
+    Duplicate,
+}
+
+/// Limits of memory and time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Queue pairs that are remembered, at least 8. Each takes about 600 bytes.
+    pub queue_pairs: u32,
+    /// Packets of all queue pairs that wait, 1 to 65,535.
+    pub packets: u16,
+    /// After a gap that did not close, the order goes on behind it after this time in nanoseconds.
+    pub recovery: Nanos,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { queue_pairs: 1024, packets: 4096, recovery: 100_000_000 }
+    }
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Packets that waited.
+    pub waited: u64,
+    /// Packets that were dropped, because one with the same PSN waited.
+    pub duplicates: u64,
+    /// Gaps that did not close before the timer.
+    pub flushed_by_timer: u64,
+    /// Gaps that did not close within [`WINDOW`] or the pool.
+    pub flushed_by_bound: u64,
+    /// Packets of queue pairs for which there was no room.
+    pub crowded: u64,
+    /// The longest time that a packet waited, in nanoseconds.
+    pub longest_wait: Nanos,
+}
+
+/// Restores the order of the packets of each queue pair. `K` names a queue pair, `C` is a copy of a
+/// packet that waits.
+#[derive(Debug)]
+pub struct Resequencer<K, C, S> {
+    /// Sets of [`SET`] queue pairs. The hash of a key chooses the set.
+    queue_pairs: Box<[QueuePair<K>]>,
+    hasher: S,
+    pool: Pool<C>,
+    /// Indices of queue pairs of which packets wait, or waited since the last call of `expire`.
+    waiting: Vec<u32>,
+    /// No packet waits longer than until then. It may be early: what waited may be delivered.
+    earliest: Nanos,
+    timer: Nanos,
+    recovery: Nanos,
+}
+
+impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
+    /// Allocates all memory. Senders choose keys, so `hasher` needs a secret. A packet waits at most
+    /// `timer` nanoseconds for the one before it.
+    #[must_use]
+    pub fn new(limits: Limits, timer: Nanos, hasher: S) -> Self {
+        let sets = (limits.queue_pairs as usize / SET).max(1);
+        Self {
+            queue_pairs: (0..sets * SET).map(|_| QueuePair::default()).collect(),
+            hasher,
+            pool: Pool::new(limits.packets.max(1)),
+            waiting: Vec::with_capacity(sets * SET),
+            earliest: Nanos::MAX,
+            timer,
+            recovery: limits.recovery,
+        }
+    }
+
+    /// Changes the time that a packet waits, in nanoseconds. Packets that wait keep theirs.
+    pub fn set_timer(&mut self, timer: Nanos) {
+        self.timer = timer;
+    }
+
+    /// A packet of a queue pair has arrived. If it must wait, `copy` is called. `deliver` gets what
+    /// the host is to have now, in order.
+    pub fn receive(
+        &mut self,
+        now: Nanos,
+        key: K,
+        packet: Packet,
+        copy: impl FnOnce() -> C,
+        mut deliver: impl FnMut(Delivery<C>),
+    ) -> Outcome {
+        let Some(index) = self.place(key) else {
+            self.pool.counts.crowded += 1;
+            deliver(Delivery::Arrived);
+            return Outcome::Delivered;
+        };
+        let Some(queue_pair) = self.queue_pairs.get_mut(index) else { return Outcome::Delivered };
+        if queue_pair.key != Some(key) {
+            queue_pair.begin(key, packet);
+        }
+        queue_pair.last = now;
+        let times = queue_pair::Times { now, timer: self.timer, recovery: self.recovery };
+        let outcome = queue_pair.receive(times, packet, &mut self.pool, copy, &mut deliver);
+        if queue_pair.is_waiting() {
+            self.earliest = self.earliest.min(queue_pair.deadline);
+            if !core::mem::replace(&mut queue_pair.is_listed, true) {
+                self.waiting.push(index as u32);
+            }
+        }
+        outcome
+    }
+
+    /// Delivers what has waited too long.
+    pub fn expire(&mut self, now: Nanos, mut deliver: impl FnMut(K, C)) {
+        if now < self.earliest {
+            return;
+        }
+        self.earliest = Nanos::MAX;
+        let Self { queue_pairs, pool, waiting, earliest, recovery, .. } = self;
+        waiting.retain(|&index| {
+            let Some(queue_pair) = queue_pairs.get_mut(index as usize) else { return false };
+            let is_waiting = queue_pair.is_waiting();
+            if is_waiting && now < queue_pair.deadline {
+                *earliest = (*earliest).min(queue_pair.deadline);
+                return true;
+            }
+            queue_pair.is_listed = false;
+            let (true, Some(key)) = (is_waiting, queue_pair.key) else { return false };
+            pool.counts.flushed_by_timer += 1;
+            queue_pair.flush(now, *recovery, pool, &mut |delivery| {
+                if let Delivery::Waited(copy) = delivery {
+                    deliver(key, copy);
+                }
+            });
+            false
+        });
+    }
+
+    /// When [`Self::expire`] has something to do at the earliest. `None` if no packet waits.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        (self.held() != 0).then_some(self.earliest)
+    }
+
+    /// Packets that wait.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.pool.held()
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.pool.counts
+    }
+
+    /// The index of a queue pair, or where it may begin: instead of the one of its set that was
+    /// silent longest and of which no packet waits.
+    fn place(&self, key: K) -> Option<usize> {
+        let sets = self.queue_pairs.len() / SET;
+        let first = (self.hasher.hash_one(key) % sets as u64) as usize * SET;
+        let set = self.queue_pairs.get(first..first + SET)?;
+        if let Some(found) = set.iter().position(|queue_pair| queue_pair.key == Some(key)) {
+            return Some(first + found);
+        }
+        let free = set.iter().enumerate().filter(|(_, queue_pair)| !queue_pair.is_waiting());
+        let oldest = free.min_by_key(|(_, queue_pair)| (queue_pair.key.is_some(), queue_pair.last));
+        oldest.map(|(at, _)| first + at)
+    }
+}
