@@ -7,7 +7,7 @@
 //! - [`topology`]: hosts, switches and links; [`traffic`]: flows; [`matrix`]: htsim's files of them
 //! - `calendar`, `engine`: events; `port`: queues, ECN and trimming; `routes`: next hops
 //! - [`mod@reference`]: cases that another simulator ran, and its figures
-//! - `sender`, `receiver`: the transport; [`nscc`]: its window
+//! - `sender`, `receiver`: the transport; its window is [`roce::nscc`]
 //! - [`mod@file`]: the file of a simulation
 //! - [`result`]: the line of a run in a file of results
 //! - [`time`]: picoseconds and rates
@@ -17,7 +17,6 @@ mod calendar;
 mod engine;
 pub mod file;
 pub mod matrix;
-pub mod nscc;
 pub mod outcome;
 mod packet;
 mod port;
