@@ -153,11 +153,14 @@ pub struct TransportSettings {
     /// A packet that is not acknowledged in this time seems lost. Default: 15 µs and the time of six
     /// full queues.
     pub timeout: Option<Time>,
+    /// The hosts are the RoCE endpoints of `lab roce` with these settings, instead of all this.
+    /// Queues do not trim. Default of `rate`: that of the hosts.
+    pub roce: Option<roce::Settings>,
 }
 
 impl Default for TransportSettings {
     fn default() -> Self {
-        Self { packet: 4150, acknowledge: 16_384, timeout: None }
+        Self { packet: 4150, acknowledge: 16_384, timeout: None, roce: None }
     }
 }
 

@@ -85,6 +85,8 @@ pub struct Scenario {
     pub limits: Limits,
     /// The transport.
     pub transport: Transport,
+    /// The hosts are endpoints of the crate `roce` with these settings, and `transport` is not used.
+    pub roce: Option<roce::Settings>,
     /// How packets are sprayed.
     pub spraying: Spraying,
     /// What fails.

@@ -164,3 +164,21 @@ fn sizes_come_from_a_distribution() {
         assert!(error.contains(says), "{to}: {error}");
     }
 }
+
+#[test]
+fn hosts_can_be_roce_endpoints() {
+    let roce = "[transport.roce]\norder = \"place\"\nnscc = {}\n\n[[traffic]]";
+    let cases = cases(Path::new("x.toml"), &FILE.replacen("[[traffic]]", roce, 1)).unwrap();
+    let scenario = |file: &sim::file::File| file.scenario(&file.variants[0], 1, &read);
+    let found = scenario(&cases[0].file).unwrap();
+    let settings = found.roce.unwrap();
+    assert_eq!((settings.order, settings.rate), (roce::Order::Place, 100_000_000_000));
+    assert!(!found.limits.trim, "an endpoint does not know trimmed packets");
+    let wrong = roce.replace("nscc = {}", "mtu = 1000");
+    let cases = sim::file::cases(Path::new("x.toml"), &FILE.replacen("[[traffic]]", &wrong, 1));
+    let error = scenario(&cases.unwrap()[0].file).unwrap_err();
+    assert_eq!(
+        error,
+        "'transport.roce': the path MTU is 1000: use 256, 512, 1024, 2048 or 4096 bytes"
+    );
+}

@@ -186,7 +186,14 @@ impl File {
             let [from, all] = self.queue.ecn;
             (limits.bytes, limits.mark_from, limits.mark_all) = (bytes, share(from), share(all));
         }
-        limits.trim = self.queue.trim;
+        let mut roce = self.transport.roce.clone();
+        if let Some(roce) = &mut roce {
+            if roce.rate == 0 {
+                roce.rate = self.fabric.rate() as u64;
+            }
+            roce.check().map_err(|error| format!("'transport.roce': {error}"))?;
+        }
+        limits.trim = self.queue.trim && roce.is_none();
         let mut flows = Vec::new();
         for (job, traffic) in (0..).zip(&self.traffic) {
             let hosts = (topology.hosts, self.fabric.rate());
@@ -195,12 +202,16 @@ impl File {
         if flows.len() >= FLOWS as usize {
             return Err(format!("{} flows are too many: use fewer than {FLOWS}", flows.len()));
         }
+        // A connection has two of the 2²⁴ numbers of queue pairs.
+        if roce.is_some() && flows.len() >= FLOWS as usize / 2 - 1 {
+            return Err(format!("{} flows are too many for RoCE: use 8,388,606", flows.len()));
+        }
         let mut faults = Vec::new();
         for fault in &self.faults {
             faults.extend(fault.faults(&topology)?);
         }
         let spraying = variant.spraying(&topology)?;
-        Ok(Scenario { topology, limits, transport, spraying, faults, flows, end: self.end.0 })
+        Ok(Scenario { topology, limits, transport, roce, spraying, faults, flows, end: self.end.0 })
     }
 }
 
