@@ -122,6 +122,21 @@ pub enum Fabric {
         /// The delay of a circuit.
         circuit_delay: Time,
     },
+    /// The nodes and links of a topology file of `lab up`. Nodes with one link are hosts, all others
+    /// switches.
+    #[serde(rename_all = "kebab-case")]
+    Topology {
+        /// The file, relative to this one.
+        file: PathBuf,
+        /// The rate of all links.
+        rate: BitRate,
+        /// The delay of all links.
+        delay: Time,
+        /// The rate of circuits of `lab wan`. Default: `rate`.
+        circuit_rate: Option<BitRate>,
+        /// Their delay. Default: `delay`.
+        circuit_delay: Option<Time>,
+    },
 }
 
 /// The queues of switches.

@@ -40,9 +40,10 @@ impl Variant {
 }
 
 impl Fabric {
-    fn topology(&self) -> Topology {
+    /// `read` gives the links of a topology file, a line for each.
+    fn topology(&self, read: Read<'_>) -> Result<Topology, String> {
         let lines = |rate: BitRate, delay: Time| Lines { rate: rate.rate(), delay: delay.0 };
-        match *self {
+        Ok(match *self {
             Self::FatTree { pods, leaves, hosts, aggregations, cores, rate, delay } => {
                 let tree = topology::FatTree { pods, leaves, hosts, aggregations, cores };
                 Topology::fat_tree(&tree, lines(rate, delay))
@@ -56,14 +57,21 @@ impl Fabric {
                 let circuits = lines(circuit_rate, circuit_delay);
                 Topology::two_sites(&numbers, lines(rate, delay), circuits)
             }
-        }
+            Self::Topology { ref file, rate, delay, circuit_rate, circuit_delay } => {
+                let circuits = lines(circuit_rate.unwrap_or(rate), circuit_delay.unwrap_or(delay));
+                let named = |error: String| format!("{}: {error}", file.display());
+                let text = read(file).map_err(named)?;
+                Topology::of_links(&text, lines(rate, delay), circuits).map_err(named)?
+            }
+        })
     }
 
     /// The rate of a host, in bits per second.
     fn rate(&self) -> f64 {
         let (Self::FatTree { rate, .. }
         | Self::LeafSpine { rate, .. }
-        | Self::TwoSites { rate, .. }) = self;
+        | Self::TwoSites { rate, .. }
+        | Self::Topology { rate, .. }) = self;
         rate.bits()
     }
 
@@ -87,6 +95,8 @@ impl Fabric {
                 let ports = 4 * own.saturating_mul(leaves.into()).saturating_add(circuits);
                 (ports, all(&[leaves, hosts, spines]) > 0)
             }
+            // It has as many as the file has lines.
+            Self::Topology { .. } => (0, true),
         }
     }
 }
@@ -173,7 +183,7 @@ impl File {
         seed: u64,
         read: Read<'_>,
     ) -> Result<Scenario, String> {
-        let topology = self.fabric.topology();
+        let topology = self.fabric.topology(read)?;
         let mut transport = Transport::new(&topology, self.transport.packet);
         transport.acknowledge = self.transport.acknowledge;
         if let Some(timeout) = self.transport.timeout {
