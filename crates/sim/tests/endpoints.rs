@@ -2,7 +2,7 @@
 
 #![cfg(test)]
 
-use roce::{Order, Settings, nscc};
+use roce::{Order, Settings, dcqcn, nscc};
 use sim::reference::{scenario, spraying};
 use sim::scenario::{Damage, Fault};
 use sim::time::{MICROSECOND, MILLISECOND};
@@ -67,6 +67,18 @@ fn a_flow_alone_takes_the_time_of_its_frames_and_a_round_trip() {
 }
 
 #[test]
+fn an_endpoint_with_half_the_rate_of_its_line_keeps_it() {
+    let half = Settings { rate: 50_000_000_000, ..settings(Order::Drop) };
+    let flows = with(half.clone(), "ecmp", None).flows;
+    let outcome = finished(&with(half, "ecmp", Some(vec![flows[15].clone()])));
+    // A byte takes 160 ps at the source, and 80 on the other links.
+    let frame = 4096.0 + 58.0;
+    let lines = (500_000.0 + 123.0 * 58.0) * 160e-6 + 5.0 * frame * 80e-6 + 12.0;
+    let time = outcome.flows[0].time().unwrap();
+    assert!((time - lines).abs() < 0.03 * lines, "{time} {lines}");
+}
+
+#[test]
 fn a_host_that_places_packets_gains_from_spraying_and_one_that_drops_them_loses() {
     let spread = |order, scheme| finished(&with(settings(order), scheme, None));
     let drop = spread(Order::Drop, "oblivious-64");
@@ -79,19 +91,24 @@ fn a_host_that_places_packets_gains_from_spraying_and_one_that_drops_them_loses(
 }
 
 #[test]
-fn nscc_keeps_an_incast_from_losing_packets() {
+fn congestion_control_keeps_an_incast_from_losing_packets() {
     let flows: Vec<Flow> = with(settings(Order::Place), "ecmp", None)
         .flows
         .into_iter()
         .map(|flow| Flow { target: 100, ..flow })
         .collect();
-    let outcome = |nscc| {
-        let settings = Settings { nscc, acknowledge_marked: true, ..settings(Order::Place) };
+    let outcome = |nscc, dcqcn| {
+        let place = settings(Order::Place);
+        let settings = Settings { nscc, dcqcn, acknowledge_marked: true, ..place };
         finished(&with(settings, "oblivious-64", Some(flows.clone())))
     };
-    let (with, without) = (outcome(Some(nscc::Parameters { round_trip: 14_100 })), outcome(None));
+    let nscc = outcome(Some(nscc::Parameters { round_trip: 14_100 }), None);
+    // It knows of marks only.
+    let dcqcn = outcome(None, Some(dcqcn::Parameters::default()));
+    let without = outcome(None, None);
     assert!(without.retransmitted > 500, "{}", without.retransmitted);
-    assert!(with.retransmitted < without.retransmitted / 2, "{}", with.retransmitted);
+    assert!(nscc.retransmitted < without.retransmitted / 2, "{}", nscc.retransmitted);
+    assert!(dcqcn.retransmitted < without.retransmitted * 9 / 10, "{}", dcqcn.retransmitted);
 }
 
 #[test]
