@@ -18,10 +18,11 @@ use std::time::{Duration, Instant};
 use experiment::verdict::Verdict;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_gettime};
-use sim::file::{Case, Traffic, Variant, cases};
+use sim::file::{Case, Fabric, Traffic, Variant, cases};
 use sim::result::Line;
 
 use crate::progress::{Interrupted, OnProgress};
+use crate::topology::{Topology, Wire};
 use directory::Directory;
 
 pub use compare::{Change, compare};
@@ -142,22 +143,45 @@ impl Plan {
         seed: u64,
     ) -> Result<sim::Scenario, SimulationError> {
         let read = |file: &Path| {
-            std::fs::read_to_string(self.directory.join(file)).map_err(|error| error.to_string())
+            let path = self.directory.join(file);
+            match file.extension().is_some_and(|kind| kind == "yml" || kind == "yaml") {
+                true => links(&path),
+                false => std::fs::read_to_string(path).map_err(|error| error.to_string()),
+            }
         };
         case.file
             .scenario(variant, seed, &read)
             .map_err(|problem| SimulationError::Case { case: case.name.clone(), problem })
     }
 
-    /// The traffic matrices that cases name.
-    fn matrices(&self) -> BTreeSet<&Path> {
+    /// The traffic matrices and topologies that cases name.
+    fn files(&self) -> BTreeSet<&Path> {
         let jobs = self.cases.iter().flat_map(|case| &case.file.traffic);
-        jobs.filter_map(|job| match job {
+        let matrices = jobs.filter_map(|job| match job {
             Traffic::Matrix { file } => Some(file.as_path()),
             _ => None,
-        })
-        .collect()
+        });
+        let topologies = self.cases.iter().filter_map(|case| match &case.file.fabric {
+            Fabric::Topology { file, .. } => Some(file.as_path()),
+            _ => None,
+        });
+        matrices.chain(topologies).collect()
     }
+}
+
+/// The links of a topology file: the names of two nodes on each line, and whether it is a circuit.
+fn links(path: &Path) -> Result<String, String> {
+    let topology = Topology::load(path).map_err(|error| error.to_string())?;
+    // A node without a namespace of its own has its links in that of another one.
+    let owner = |name: &str| {
+        let shared = topology.nodes.get(name).and_then(|node| node.shares.clone());
+        shared.unwrap_or_else(|| name.to_owned())
+    };
+    let line = |wire: Wire| {
+        let [a, b] = wire.ends.map(|end| owner(&end.node));
+        format!("{a} {b}{}\n", if wire.circuit.is_some() { " circuit" } else { "" })
+    };
+    Ok(topology.wires().into_iter().map(line).collect())
 }
 
 /// Runs a simulation and writes its results. If it is interrupted, the results of complete runs are
@@ -331,5 +355,19 @@ mod tests {
         for wrong in ["4/4", "1", "a/b", "-1/3", "0/0"] {
             assert!(wrong.parse::<Shard>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_links_of_a_topology_file_are_a_fabric() {
+        let file = "../../deploy/containerlab/scaleacross.clab.yml";
+        let text = links(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        let lines = sim::topology::Lines { rate: sim::time::Rate::new(1e9), delay: 1 };
+        let circuits = sim::topology::Lines { delay: 5, ..lines };
+        let fabric = sim::topology::Topology::of_links(&text, lines, circuits).unwrap();
+        // Each leaf has two uplinks, and each spine two circuits.
+        assert_eq!((fabric.hosts, &fabric.uplinks[..]), (8, &[2, 2][..]));
+        assert_eq!(fabric.links.iter().filter(|link| link.delay == 5).count(), 4);
+        assert!(fabric.find_port("spine1", "spine4").is_some());
+        assert_eq!(fabric.name(0), "host1");
     }
 }

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use experiment::units::Name;
 use lab::endpoint::Kind;
 use lab::workload::{Collective, Compute, Dealing};
-use roce::{Settings, SourcePort, dcqcn};
+use roce::{Order, Settings, SourcePort, dcqcn, nscc};
 
 use crate::quantities::{number, rate, size};
 
@@ -17,6 +17,24 @@ pub(crate) enum PortFormula {
     QueuePair,
     /// Soft-RoCE's formula, from the local queue pair number
     SoftRoce,
+}
+
+/// How a host follows congestion.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Congestion {
+    /// Rates follow notifications: DCQCN, with the parameters of its paper
+    Dcqcn,
+    /// A window follows marks and round trip times in acknowledgements: NSCC. Both hosts need it
+    Nscc,
+}
+
+/// What a host does with packets that arrive out of order.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Arrivals {
+    /// Drops them; the sender goes back to the first one that is missing
+    Drop,
+    /// Keeps them; the sender repeats what is missing. Both hosts need it
+    Place,
 }
 
 /// Settings of connections.
@@ -40,9 +58,12 @@ pub(crate) struct Transport {
     /// Rate of each host, such as 1Gbit or 200Mbit; 0 for no limit
     #[arg(long, default_value = "0", value_parser = rate)]
     pub(crate) rate: u64,
-    /// Congestion control DCQCN; --rate is the line rate
-    #[arg(long)]
-    pub(crate) dcqcn: bool,
+    /// Congestion control; --rate is the line rate
+    #[arg(long, value_enum)]
+    pub(crate) congestion: Option<Congestion>,
+    /// Packets that arrive out of order
+    #[arg(long, value_enum, default_value_t = Arrivals::Drop)]
+    pub(crate) order: Arrivals,
     /// DSCP of all frames
     #[arg(long, default_value_t = 0)]
     pub(crate) dscp: u8,
@@ -66,11 +87,21 @@ impl Transport {
             timeout: roce::timeout(self.timeout),
             retries: self.retries,
             rate: self.rate,
-            dcqcn: self.dcqcn.then(dcqcn::Parameters::default),
+            dcqcn: self.controls(Congestion::Dcqcn).then(dcqcn::Parameters::default),
+            nscc: self.controls(Congestion::Nscc).then(nscc::Parameters::default),
+            acknowledge_marked: self.controls(Congestion::Nscc),
+            order: match self.order {
+                Arrivals::Drop => Order::Drop,
+                Arrivals::Place => Order::Place,
+            },
             dscp: self.dscp,
             burst: self.burst,
             ..Settings::default()
         }
+    }
+
+    fn controls(&self, by: Congestion) -> bool {
+        self.congestion == Some(by)
     }
 
     pub(crate) fn source_port(&self) -> SourcePort {

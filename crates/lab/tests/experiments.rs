@@ -104,6 +104,13 @@ fn schema_and_parser_agree_about_workloads() {
         (&jobs, "timeout =", "mtu = 4096\ntimeout =".into(), true),
         (&jobs, "timeout =", "time-out =".into(), false),
         (&jobs, "timeout =", "dcqcn = {}\nrate = 1000000\ntimeout =".into(), true),
+        (
+            &jobs,
+            "timeout =",
+            "order = \"place\"\nnscc = {}\nrate = 1000000\ntimeout =".into(),
+            true,
+        ),
+        (&jobs, "timeout =", "order = \"keep\"\ntimeout =".into(), false),
         (&jobs, "timeout =", "dcqcn = { h = 1 }\nrate = 1000000\ntimeout =".into(), false),
         (&jobs, "name = \"beside\"", variant("bytes = 5000"), true),
         (&jobs, "name = \"beside\"", variant("byte = 5000"), false),

@@ -43,7 +43,9 @@ counters! {
     retransmitted_packets,
     /// Responder: requests that arrived after a gap in the sequence numbers.
     out_of_sequence,
-    /// Responder: requests that had been executed before.
+    /// Responder: those of them that are kept until their turn.
+    kept_out_of_order,
+    /// Responder: requests that had been executed or kept before.
     duplicate_request,
     /// Responder: messages that found no receive buffer.
     out_of_buffer,
@@ -51,6 +53,8 @@ counters! {
     packet_seq_err,
     /// Requester: an acknowledgement or response showed that a read response is missing.
     implied_nak_seq_err,
+    /// Requester: selective acknowledgements.
+    selective_acks_received,
     /// Requester: the retransmission timer expired.
     local_ack_timeout_err,
     /// Requester: receiver-not-ready NAKs.

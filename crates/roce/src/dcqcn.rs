@@ -4,6 +4,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::congestion::Congestion;
+
 /// Parameters. Those that the paper names have its values (section 5.2 and figure 14).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -82,12 +84,6 @@ impl Reaction {
         }
     }
 
-    /// The rate in bits per second; `None` at the line rate.
-    #[must_use]
-    pub fn rate(&self) -> Option<f64> {
-        self.limited.then_some(self.current)
-    }
-
     /// The estimate of the congestion, 0 to 1.
     #[must_use]
     pub const fn alpha(&self) -> f64 {
@@ -98,54 +94,6 @@ impl Reaction {
     #[must_use]
     pub const fn target(&self) -> f64 {
         self.target
-    }
-
-    /// Handles a congestion notification at `now` nanoseconds (equation 1).
-    pub fn notified(&mut self, now: u64) {
-        self.advance(now);
-        let Parameters { g, minimum_rate, alpha_timer, increase_timer, .. } = self.parameters;
-        self.target = self.current;
-        self.current = (self.current * (1.0 - self.alpha / 2.0)).max(minimum_rate);
-        self.alpha = (1.0 - g) * self.alpha + g;
-        self.limited = true;
-        self.alpha_at = now.saturating_add(alpha_timer);
-        self.increase_at = now.saturating_add(increase_timer);
-        (self.bytes, self.by_time, self.by_bytes) = (0, 0, 0);
-    }
-
-    /// Counts sent bytes.
-    pub fn sent(&mut self, bytes: u64) {
-        if !self.limited {
-            return;
-        }
-        self.bytes += bytes;
-        if self.bytes >= self.parameters.byte_counter {
-            self.bytes -= self.parameters.byte_counter;
-            self.by_bytes += 1;
-            self.increase();
-        }
-    }
-
-    /// Lets the timers expire that are due at `now` nanoseconds.
-    pub fn advance(&mut self, now: u64) {
-        let timer = self.parameters.alpha_timer.max(1);
-        if !self.limited && self.alpha_at <= now {
-            let periods = (now - self.alpha_at) / timer + 1;
-            let count = i32::try_from(periods).unwrap_or(i32::MAX);
-            self.alpha *= (1.0 - self.parameters.g).powi(count);
-            self.alpha_at = self.alpha_at.saturating_add(periods.saturating_mul(timer));
-        }
-        while self.limited && self.alpha_at.min(self.increase_at) <= now {
-            if self.alpha_at <= self.increase_at {
-                // Equation 2.
-                self.alpha *= 1.0 - self.parameters.g;
-                self.alpha_at += timer;
-            } else {
-                self.by_time += 1;
-                self.increase_at += self.parameters.increase_timer.max(1);
-                self.increase();
-            }
-        }
     }
 
     /// One increase (equations 3 and 4; hyper increase as in QCN, IEEE 802.1Q-2018 32.2.2).
@@ -163,6 +111,58 @@ impl Reaction {
         if self.line_rate - self.current < 1.0 {
             self.current = self.line_rate;
             self.limited = false;
+        }
+    }
+}
+
+impl Congestion for Reaction {
+    fn rate(&self) -> Option<f64> {
+        self.limited.then_some(self.current)
+    }
+
+    /// Equation 1.
+    fn notified(&mut self, now: u64) {
+        self.advance(now);
+        let Parameters { g, minimum_rate, alpha_timer, increase_timer, .. } = self.parameters;
+        self.target = self.current;
+        self.current = (self.current * (1.0 - self.alpha / 2.0)).max(minimum_rate);
+        self.alpha = (1.0 - g) * self.alpha + g;
+        self.limited = true;
+        self.alpha_at = now.saturating_add(alpha_timer);
+        self.increase_at = now.saturating_add(increase_timer);
+        (self.bytes, self.by_time, self.by_bytes) = (0, 0, 0);
+    }
+
+    fn sent(&mut self, bytes: u64) {
+        if !self.limited {
+            return;
+        }
+        self.bytes += bytes;
+        if self.bytes >= self.parameters.byte_counter {
+            self.bytes -= self.parameters.byte_counter;
+            self.by_bytes += 1;
+            self.increase();
+        }
+    }
+
+    fn advance(&mut self, now: u64) {
+        let timer = self.parameters.alpha_timer.max(1);
+        if !self.limited && self.alpha_at <= now {
+            let periods = (now - self.alpha_at) / timer + 1;
+            let count = i32::try_from(periods).unwrap_or(i32::MAX);
+            self.alpha *= (1.0 - self.parameters.g).powi(count);
+            self.alpha_at = self.alpha_at.saturating_add(periods.saturating_mul(timer));
+        }
+        while self.limited && self.alpha_at.min(self.increase_at) <= now {
+            if self.alpha_at <= self.increase_at {
+                // Equation 2.
+                self.alpha *= 1.0 - self.parameters.g;
+                self.alpha_at += timer;
+            } else {
+                self.by_time += 1;
+                self.increase_at += self.parameters.increase_timer.max(1);
+                self.increase();
+            }
         }
     }
 }

@@ -134,7 +134,7 @@ impl Endpoint {
 
     /// Handles a received frame, from its Ethernet header on. Frames for others are ignored.
     pub fn receive(&mut self, now: u64, frame: &[u8], memory: &mut impl Memory) {
-        let packet = match see(frame) {
+        let packet = match see(frame, self.settings.reth_in_each) {
             Seen::Packet(packet) => packet,
             Seen::Damaged => {
                 self.counters.rx_icrc_errors += 1;

@@ -4,23 +4,30 @@
 //! - [`Endpoint`]: the queue pairs of a host; [`Connection`]: the two ends of one of them
 //! - [`WorkRequest`], [`Completion`]: writes, sends and reads
 //! - [`Frames`]: frames to send, one by one or in a [`Group`] for UDP segmentation
-//! - [`Settings`]: MTU, window, timers, rate; [`dcqcn`]: congestion control
+//! - [`Settings`]: MTU, window, timers, rate, order
+//! - [`Congestion`]: congestion control, by notifications ([`dcqcn`]) or acknowledgements ([`nscc`])
 //! - [`Memory`]: what requests read and write
 //! - [`Counters`], [`Histogram`]: what a NIC counts, and completion times
 //! - [`SourcePort`]: the UDP source ports of NICs
 //!
-//! A connection is reliable: lost, doubled, delayed and reordered frames are repaired by going back
-//! to the first packet that is missing (InfiniBand architecture volume 1, section 9.7).
+//! A connection is reliable. Lost, doubled, delayed and reordered frames are repaired by going back
+//! to the first packet that is missing (InfiniBand architecture volume 1, section 9.7). With
+//! [`Order::Place`], packets that arrive early are kept, and only those that are missing are sent
+//! again.
 
+mod congestion;
 mod context;
 mod counters;
+mod early;
 mod endpoint;
 mod frames;
 mod histogram;
 mod memory;
+mod outstanding;
 mod packet;
 mod psn;
 mod queue_pair;
+mod request;
 mod requester;
 mod responder;
 mod settings;
@@ -28,7 +35,9 @@ mod source_port;
 mod work;
 
 pub mod dcqcn;
+pub mod nscc;
 
+pub use congestion::{Acknowledged, Congestion};
 pub use counters::Counters;
 pub use endpoint::{Endpoint, EndpointError};
 pub use frames::{Frames, Group};
@@ -37,6 +46,6 @@ pub use memory::{Memory, Pattern, Region};
 pub use packet::{Address, OVERHEAD};
 pub use psn::Psn;
 pub use queue_pair::{Connection, End};
-pub use settings::{SettingError, Settings, timeout};
+pub use settings::{Order, SettingError, Settings, timeout};
 pub use source_port::SourcePort;
 pub use work::{Completion, Handle, LENGTH_MAX, Operation, Place, Receive, Status, WorkRequest};

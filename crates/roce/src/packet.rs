@@ -6,6 +6,7 @@ use wire::ecn::Codepoint;
 use wire::roce::{Aeth, Bth, Cnp, ImmDt, Reth, opcode};
 use wire::{Ethernet, Ipv4, Ipv4Packet, MacAddr, QueuePair, Udp, UdpDatagram, icrc, number};
 
+use crate::early::Sack;
 use crate::frames::Frames;
 use crate::psn::Psn;
 
@@ -47,7 +48,15 @@ pub(crate) struct Header {
     /// Syndrome and message sequence number.
     pub(crate) syndrome: Option<(u8, u32)>,
     pub(crate) immediate: Option<u32>,
+    /// Backward congestion: in a notification, or in an acknowledgement that a mark caused.
+    pub(crate) congestion: bool,
+    /// With [`SELECTIVE`].
+    pub(crate) sack: Option<Sack>,
 }
+
+/// The kind of a syndrome, its bits 5 and 6, that stands for a selective acknowledgement. It is
+/// reserved (InfiniBand architecture table 43).
+pub(crate) const SELECTIVE: u8 = 2;
 
 impl Header {
     pub(crate) const fn new(opcode: u8, destination: QueuePair, psn: Psn) -> Self {
@@ -59,6 +68,8 @@ impl Header {
             remote: None,
             syndrome: None,
             immediate: None,
+            congestion: opcode == opcode::CONGESTION_NOTIFICATION,
+            sack: None,
         }
     }
 
@@ -68,13 +79,14 @@ impl Header {
             + (if self.remote.is_some() { Reth::LENGTH } else { 0 })
             + (if self.syndrome.is_some() { Aeth::LENGTH } else { 0 })
             + (if self.immediate.is_some() { ImmDt::LENGTH } else { 0 })
+            + (if self.sack.is_some() { Sack::LENGTH } else { 0 })
     }
 
     /// Writes base transport header and extension headers.
     fn write(&self, pad: usize, out: &mut [u8]) -> Result<(), wire::WireError> {
         let mut bth = Bth::new(self.opcode, self.destination, self.psn.get());
         bth.set_acknowledge(self.acknowledge).set_pad_count(pad as u8);
-        bth.set_becn(self.opcode == opcode::CONGESTION_NOTIFICATION);
+        bth.set_becn(self.congestion);
         let mut rest = bth.write(out)?;
         if let Some(remote) = self.remote {
             let mut reth = Reth::zeroed();
@@ -89,6 +101,9 @@ impl Header {
         }
         if let Some(immediate) = self.immediate {
             ImmDt::zeroed().set_immediate(immediate).write(rest)?;
+        } else if let Some(sack) = self.sack {
+            // The frame has room for it.
+            let _ = sack.write(rest);
         }
         Ok(())
     }
@@ -203,8 +218,8 @@ pub(crate) enum Seen<'a> {
     Foreign,
 }
 
-/// Reads a frame.
-pub(crate) fn see(frame: &[u8]) -> Seen<'_> {
+/// Reads a frame. `reth_in_each`: each packet of a write has a RETH.
+pub(crate) fn see(frame: &[u8], reth_in_each: bool) -> Seen<'_> {
     let Some((ip, udp)) = datagram(frame) else { return Seen::Foreign };
     let end = IP + usize::from(ip.header.total_length());
     let right = udp.payload.last_chunk().and_then(|found| {
@@ -215,7 +230,7 @@ pub(crate) fn see(frame: &[u8]) -> Seen<'_> {
         };
         (icrc == u32::from_le_bytes(*found)).then_some(())
     });
-    right.and_then(|()| transport(ip, udp)).map_or(Seen::Damaged, Seen::Packet)
+    right.and_then(|()| transport(ip, udp, reth_in_each)).map_or(Seen::Damaged, Seen::Packet)
 }
 
 fn datagram(frame: &[u8]) -> Option<(Ipv4Packet<'_>, UdpDatagram<'_>)> {
@@ -231,17 +246,27 @@ fn datagram(frame: &[u8]) -> Option<(Ipv4Packet<'_>, UdpDatagram<'_>)> {
     (udp.header.destination_port() == number::PORT_ROCE).then_some((ip, udp))
 }
 
-fn transport<'a>(ip: Ipv4Packet<'a>, udp: UdpDatagram<'a>) -> Option<Packet<'a>> {
+fn transport<'a>(
+    ip: Ipv4Packet<'a>,
+    udp: UdpDatagram<'a>,
+    reth_in_each: bool,
+) -> Option<Packet<'a>> {
     let (bth, rest) = Bth::parse(udp.payload).ok()?;
     let (mut rest, _) = rest.split_last_chunk::<{ icrc::LENGTH }>()?;
     let code = bth.opcode();
     let mut header = Header::new(code, bth.destination(), Psn::new(bth.sequence()));
-    header.acknowledge = bth.acknowledge();
-    if let opcode::RC_WRITE_FIRST
-    | opcode::RC_WRITE_ONLY
-    | opcode::RC_WRITE_ONLY_IMMEDIATE
-    | opcode::RC_READ_REQUEST = code
-    {
+    (header.acknowledge, header.congestion) = (bth.acknowledge(), bth.becn());
+    let has_reth = match code {
+        opcode::RC_WRITE_FIRST
+        | opcode::RC_WRITE_ONLY
+        | opcode::RC_WRITE_ONLY_IMMEDIATE
+        | opcode::RC_READ_REQUEST => true,
+        opcode::RC_WRITE_MIDDLE | opcode::RC_WRITE_LAST | opcode::RC_WRITE_LAST_IMMEDIATE => {
+            reth_in_each
+        }
+        _ => false,
+    };
+    if has_reth {
         let (reth, behind) = Reth::parse(rest).ok()?;
         let (address, key) = (reth.virtual_address(), reth.remote_key());
         header.remote = Some(Remote { address, key, length: reth.dma_length() });
@@ -255,6 +280,11 @@ fn transport<'a>(ip: Ipv4Packet<'a>, udp: UdpDatagram<'a>) -> Option<Packet<'a>>
         let (aeth, behind) = Aeth::parse(rest).ok()?;
         header.syndrome = Some((aeth.syndrome(), aeth.message_sequence()));
         rest = behind;
+        if code == opcode::RC_ACKNOWLEDGE && aeth.syndrome() >> 5 == SELECTIVE {
+            let (sack, behind) = Sack::parse(rest)?;
+            header.sack = Some(sack);
+            rest = behind;
+        }
     }
     if let opcode::RC_SEND_LAST_IMMEDIATE
     | opcode::RC_SEND_ONLY_IMMEDIATE
@@ -273,6 +303,7 @@ fn transport<'a>(ip: Ipv4Packet<'a>, udp: UdpDatagram<'a>) -> Option<Packet<'a>>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::early::Map;
 
     fn address(last: u8) -> Address {
         Address { mac: MacAddr([2, 0, 0, 0, 0, last]), ip: Ipv4Addr::new(10, 0, 0, last) }
@@ -288,6 +319,12 @@ mod tests {
             Header { remote, immediate: Some(5), ..header(opcode::RC_WRITE_ONLY_IMMEDIATE) },
             Header { syndrome: Some((0x1f, 3)), ..header(opcode::RC_READ_RESPONSE_LAST) },
             Header { immediate: Some(6), ..header(opcode::RC_SEND_LAST_IMMEDIATE) },
+            Header {
+                syndrome: Some((SELECTIVE << 5, 3)),
+                sack: Some(Sack { cause: Psn::new(5), map: Map::default() }),
+                congestion: true,
+                ..header(opcode::RC_ACKNOWLEDGE)
+            },
         ]
     }
 
@@ -304,7 +341,7 @@ mod tests {
                 });
                 let frame = frames.iter().next().unwrap();
                 assert_eq!(written, Some(frame.len()));
-                let Seen::Packet(packet) = see(frame) else { panic!("{header:?}") };
+                let Seen::Packet(packet) = see(frame, false) else { panic!("{header:?}") };
                 assert_eq!((packet.header, packet.payload), (header, &payload[..]));
                 assert_eq!((packet.source, packet.congested), (address(1).ip, false));
                 // The slow implementation agrees, and the IP checksum is right.
@@ -312,7 +349,7 @@ mod tests {
                 assert_eq!(wire::checksum::checksum(&frame[14..34]), 0);
                 let mut marked = frame.to_vec();
                 assert!(wire::ecn::set(&mut marked[14..], Codepoint::Ce));
-                assert!(matches!(see(&marked), Seen::Packet(packet) if packet.congested));
+                assert!(matches!(see(&marked, false), Seen::Packet(packet) if packet.congested));
             }
         }
     }
@@ -325,12 +362,12 @@ mod tests {
             template.append(&mut frames, &header, 10, |_| true);
             let frame = frames.iter().next().unwrap();
             for length in 0..frame.len() {
-                assert!(!matches!(see(&frame[..length]), Seen::Packet(_)), "{length}");
+                assert!(!matches!(see(&frame[..length], false), Seen::Packet(_)), "{length}");
             }
             for bit in HEADERS * 8..frame.len() * 8 {
                 let mut frame = frame.to_vec();
                 frame[bit / 8] ^= 0x80 >> (bit % 8);
-                assert_eq!(see(&frame), Seen::Damaged, "bit {bit}");
+                assert_eq!(see(&frame, false), Seen::Damaged, "bit {bit}");
             }
         }
     }

@@ -3,17 +3,19 @@
 use wire::roce::opcode;
 use wire::{QueuePair, ecn};
 
+use crate::congestion::Congestion;
 use crate::context::Context;
-use crate::dcqcn::Reaction;
 use crate::frames::Frames;
 use crate::memory::Memory;
 use crate::packet::{Address, Header, Packet, Template};
 use crate::psn::Psn;
-use crate::requester::{Emission, Requester};
+use crate::request::Emission;
+use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::settings::Settings;
 use crate::source_port::SourcePort;
 use crate::work::Status;
+use crate::{dcqcn, nscc};
 
 /// One end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +46,7 @@ pub(crate) struct Pair {
     template: Template,
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
-    reaction: Option<Reaction>,
+    congestion: Option<Box<dyn Congestion>>,
     /// When the rate allows the next packet.
     next_at: u64,
     /// Whether a congestion notification is to be sent, and when the next one may be.
@@ -55,19 +57,27 @@ pub(crate) struct Pair {
 impl Pair {
     pub(crate) fn new(connection: &Connection, settings: &Settings) -> Self {
         let Connection { local, remote, source_port } = *connection;
-        let codepoint = match settings.dcqcn {
+        let congestion: Option<Box<dyn Congestion>> = match (settings.dcqcn, settings.nscc) {
+            (Some(dcqcn), _) => Some(Box::new(dcqcn::Reaction::new(dcqcn, settings.rate as f64))),
+            (None, Some(nscc)) => {
+                Some(Box::new(nscc::Reaction::new(nscc, settings.rate, settings.mtu)))
+            }
+            (None, None) => None,
+        };
+        let codepoint = match congestion {
             Some(_) => ecn::Codepoint::Ect0,
             None => ecn::Codepoint::NotEct,
         };
         let tos = codepoint.put(settings.dscp << 2);
         let port = source_port.of(local.number, remote.number);
-        let reaction = settings.dcqcn.map(|dcqcn| Reaction::new(dcqcn, settings.rate as f64));
+        let mut requester = Requester::new(local.first);
+        requester.limit = congestion.as_ref().and_then(|congestion| congestion.window());
         Self {
             remote,
             template: Template::new(local.address, remote.address, port, tos),
-            requester: Requester::new(local.first),
+            requester,
             responder: Responder::new(remote.first),
-            reaction,
+            congestion,
             next_at: 0,
             notify: false,
             notify_at: 0,
@@ -76,7 +86,7 @@ impl Pair {
 
     /// The rate in bits per second, if congestion control limits it.
     pub(crate) fn rate(&self) -> Option<f64> {
-        self.reaction.as_ref().and_then(Reaction::rate)
+        self.congestion.as_ref()?.rate()
     }
 
     /// Handles a packet for this queue pair.
@@ -98,7 +108,11 @@ impl Pair {
         let psn = packet.header.psn;
         match (packet.header.opcode, packet.header.syndrome) {
             (opcode::RC_ACKNOWLEDGE, Some((syndrome, _))) => {
-                self.requester.acknowledged(psn, syndrome, context);
+                let told = self.requester.acknowledged(&packet.header, syndrome, context);
+                if let Some(congestion) = &mut self.congestion {
+                    congestion.acknowledged(context.now, &told);
+                }
+                self.count_losses(context.now);
             }
             (
                 opcode::RC_READ_RESPONSE_FIRST
@@ -106,15 +120,17 @@ impl Pair {
                 | opcode::RC_READ_RESPONSE_LAST
                 | opcode::RC_READ_RESPONSE_ONLY,
                 _,
-            ) => self.requester.responded(psn, packet.payload, memory, context),
-            (opcode::CONGESTION_NOTIFICATION, _) => {
-                if let Some(reaction) = &mut self.reaction {
-                    context.counters.rp_cnp_handled += 1;
-                    reaction.notified(context.now);
-                } else {
-                    context.counters.rp_cnp_ignored += 1;
-                }
+            ) => {
+                self.requester.responded(psn, packet.payload, memory, context);
+                self.count_losses(context.now);
             }
+            (opcode::CONGESTION_NOTIFICATION, _) => match &mut self.congestion {
+                Some(congestion) if context.settings.dcqcn.is_some() => {
+                    context.counters.rp_cnp_handled += 1;
+                    congestion.notified(context.now);
+                }
+                _ => context.counters.rp_cnp_ignored += 1,
+            },
             _ => self.responder.request(packet, memory, context),
         }
     }
@@ -122,9 +138,21 @@ impl Pair {
     /// Lets timers expire.
     pub(crate) fn expire(&mut self, context: &mut Context<'_>) {
         self.requester.expire(context);
-        if let Some(reaction) = &mut self.reaction {
-            reaction.advance(context.now);
+        if let Some(congestion) = &mut self.congestion {
+            congestion.advance(context.now);
         }
+        self.count_losses(context.now);
+    }
+
+    /// Tells congestion control what the requester has found to be lost, and the requester how much
+    /// it may send.
+    fn count_losses(&mut self, now: u64) {
+        let lost = self.requester.take_lost();
+        let Some(congestion) = &mut self.congestion else { return };
+        if lost > 0 {
+            congestion.lost(now, lost, self.requester.under_way());
+        }
+        self.requester.limit = congestion.window();
     }
 
     /// Appends the next frame, if one may be sent. Returns its length.
@@ -165,9 +193,9 @@ impl Pair {
 
     /// Delays the next packet by the rate.
     fn pace(&mut self, bytes: usize, now: u64) {
-        let Some(reaction) = &mut self.reaction else { return };
-        reaction.sent(bytes as u64);
-        if let Some(rate) = reaction.rate() {
+        let Some(congestion) = &mut self.congestion else { return };
+        congestion.sent(bytes as u64);
+        if let Some(rate) = congestion.rate() {
             let time = (bytes as f64 * 8e9 / rate) as u64;
             self.next_at = self.next_at.max(now).saturating_add(time);
         }

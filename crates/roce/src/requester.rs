@@ -1,56 +1,22 @@
 //! The requester of a reliable connection: sends requests, handles acknowledgements and read
-//! responses, and goes back to what is missing (InfiniBand architecture 9.7.5 to 9.7.8).
+//! responses, and repeats what is missing (InfiniBand architecture 9.7.5 to 9.7.8).
+//!
+//! With `order = drop` it goes back to the first number that is missing. With `order = place` its
+//! next number never decreases, and [`Outstanding`] says what is to be sent again.
 
 use std::collections::VecDeque;
 
 use wire::QueuePair;
-use wire::roce::opcode;
 
+use crate::congestion::Acknowledged;
 use crate::context::Context;
 use crate::memory::Memory;
-use crate::packet::{Header, Remote};
+use crate::outstanding::Outstanding;
+use crate::packet::{Header, SELECTIVE};
 use crate::psn::Psn;
+use crate::request::{Emission, Request};
 use crate::settings::{Settings, rnr_time};
-use crate::work::{Operation, Place, Status, WorkRequest};
-
-/// A request that is not complete.
-#[derive(Debug, Clone)]
-struct Request {
-    work: WorkRequest,
-    first: Psn,
-    packets: u32,
-    posted: u64,
-    /// Read responses that have arrived.
-    answered: u32,
-}
-
-impl Request {
-    const fn end(&self) -> Psn {
-        self.first.plus(self.packets)
-    }
-
-    /// The first response that is missing, if it is a read.
-    const fn missing(&self) -> Option<Psn> {
-        match self.work.operation {
-            Operation::Read { .. } if self.answered < self.packets => {
-                Some(self.first.plus(self.answered))
-            }
-            _ => None,
-        }
-    }
-
-    const fn is_read(&self) -> bool {
-        matches!(self.work.operation, Operation::Read { .. })
-    }
-}
-
-/// A packet to be sent: its headers, and where its payload is.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Emission {
-    pub(crate) header: Header,
-    pub(crate) payload: Place,
-    pub(crate) length: usize,
-}
+use crate::work::{Status, WorkRequest};
 
 /// What to do with an acknowledgement's syndrome (InfiniBand architecture table 43).
 enum Answer {
@@ -66,6 +32,7 @@ impl Answer {
         match (syndrome >> 5, syndrome & 31) {
             (0, _) => Self::Acknowledge,
             (1, timer) => Self::NotReady(timer),
+            (SELECTIVE, _) => Self::Acknowledge,
             (3, 0) => Self::SequenceError,
             (3, 1) => Self::Refused(Status::InvalidRequest),
             (3, 2) => Self::Refused(Status::RemoteAccess),
@@ -101,10 +68,14 @@ pub(crate) struct Requester {
     /// Whether a missing read response was asked for since the last progress.
     asked_again: bool,
     failed: Option<Status>,
+    /// What is not acknowledged, if the settings want to know.
+    outstanding: Outstanding,
+    /// Bytes of payload that congestion control allows to be under way.
+    pub(crate) limit: Option<u64>,
 }
 
 impl Requester {
-    pub(crate) const fn new(first: Psn) -> Self {
+    pub(crate) fn new(first: Psn) -> Self {
         Self {
             queue: VecDeque::new(),
             assigned: first,
@@ -119,6 +90,8 @@ impl Requester {
             retries: 0,
             asked_again: false,
             failed: None,
+            outstanding: Outstanding::default(),
+            limit: None,
         }
     }
 
@@ -143,16 +116,40 @@ impl Requester {
         self.queue.push_back(request);
     }
 
+    /// Bytes of payload that are under way.
+    pub(crate) const fn under_way(&self) -> u64 {
+        self.outstanding.under_way()
+    }
+
+    /// Bytes of payload that were found to be lost since the last call.
+    pub(crate) fn take_lost(&mut self) -> u32 {
+        self.outstanding.take_lost()
+    }
+
+    /// Whether congestion control does not allow `packets` more.
+    fn is_limited(&self, packets: u64, settings: &Settings) -> bool {
+        let under_way = self.outstanding.under_way();
+        let then = under_way + packets * u64::from(settings.mtu);
+        self.limit.is_some_and(|limit| under_way > 0 && then > limit)
+    }
+
     /// When [`Self::next`] may have a packet, apart from pacing: now, later, or only after input.
     pub(crate) fn ready(&self, now: u64, settings: &Settings) -> Option<u64> {
+        if self.is_limited(1, settings) {
+            return None;
+        }
+        if self.outstanding.has_lost() {
+            return Some(self.not_before.max(now));
+        }
         let request = self.queue.get(self.cursor)?;
         let full = self.next.since(self.acked) >= settings.window_packets();
         let blocked = request.is_read() && self.reads >= settings.reads;
         (!full && !blocked).then_some(self.not_before.max(now))
     }
 
-    pub(crate) const fn deadline(&self) -> Option<u64> {
-        self.deadline
+    /// When a timer expires.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        [self.deadline, self.outstanding.overtaken_at()].into_iter().flatten().min()
     }
 
     /// The next packet, if one may be sent now.
@@ -164,65 +161,91 @@ impl Requester {
         if self.ready(context.now, context.settings)? > context.now {
             return None;
         }
-        let request = self.queue.get(self.cursor)?;
-        let at = u32::try_from(self.next.since(request.first)).ok()?;
-        let repeated = self.next.is_before(self.highest);
+        self.deadline.get_or_insert(context.now.saturating_add(context.settings.timeout));
+        if self.outstanding.has_lost() {
+            return self.repeat(destination, context);
+        }
         let settings = context.settings;
-        let offset = u64::from(at) * u64::from(settings.mtu);
-        let rest = u64::from(request.work.length).saturating_sub(offset);
-        let local = request.work.local.plus(offset);
-        let emission = if let Operation::Read { remote } = request.work.operation {
-            let remote = remote.plus(offset);
-            let length = u32::try_from(rest).ok()?;
-            let mut header = Header::new(opcode::RC_READ_REQUEST, destination, self.next);
-            header.remote = Some(Remote { address: remote.address, key: remote.key, length });
-            self.next = request.end();
-            self.reads += 1;
-            self.cursor += 1;
-            Emission { header, payload: local, length: 0 }
-        } else {
-            let last = at + 1 == request.packets;
-            let code = code(request.work.operation, at == 0, last);
-            let mut header = Header::new(code, destination, self.next);
-            if at == 0
-                && let Operation::Write { remote, .. } = request.work.operation
-            {
-                let Place { key, address } = remote;
-                header.remote = Some(Remote { address, key, length: request.work.length });
-            }
-            if last
-                && let Operation::Write { immediate, .. } | Operation::Send { immediate } =
-                    request.work.operation
-            {
-                header.immediate = immediate;
-            }
-            self.next = self.next.plus(1);
-            self.cursor += usize::from(last);
+        let request = self.queue.get(self.cursor)?;
+        let (psn, repeated) = (self.next, self.next.is_before(self.highest));
+        let mut emission = request.emission(psn, destination, settings)?;
+        let length = (!request.is_read()).then_some(emission.length as u32);
+        self.next = if request.is_read() { request.end() } else { psn.plus(1) };
+        self.reads += u32::from(request.is_read());
+        let last = self.next == request.end();
+        self.cursor += usize::from(last);
+        if settings.remembers() {
+            self.outstanding.push((psn, self.next), context.now, length, repeated);
+        }
+        if length.is_some() {
             self.unrequested += 1;
-            header.acknowledge = last
+            emission.header.acknowledge = last
                 || self.unrequested >= settings.acknowledge_every
-                || self.next.since(self.acked) >= settings.window_packets();
-            if header.acknowledge {
+                || self.next.since(self.acked) >= settings.window_packets()
+                || self.is_limited(1, settings);
+            if emission.header.acknowledge {
                 self.unrequested = 0;
             }
-            let length = usize::try_from(rest.min(settings.mtu.into())).ok()?;
-            Emission { header, payload: local, length }
-        };
+        }
         context.counters.retransmitted_packets += u64::from(repeated);
         if self.highest.is_before(self.next) {
             self.highest = self.next;
         }
-        self.deadline.get_or_insert(context.now.saturating_add(settings.timeout));
         Some(emission)
     }
 
-    /// Handles an acknowledgement or NAK.
-    pub(crate) fn acknowledged(&mut self, psn: Psn, syndrome: u8, context: &mut Context<'_>) {
-        let answer = Answer::of(syndrome);
-        if let Answer::Acknowledge = answer {
-            self.advance(psn.plus(1), context);
-            return;
+    /// The first packet that was lost, once more.
+    fn repeat(&mut self, destination: QueuePair, context: &mut Context<'_>) -> Option<Emission> {
+        let psn = self.outstanding.repeat(context.now)?;
+        let at = self.queue.partition_point(|request| !psn.is_before(request.end()));
+        let request = self.queue.get(at)?;
+        let psn = request.missing().unwrap_or(psn);
+        let mut emission = request.emission(psn, destination, context.settings)?;
+        emission.header.acknowledge = !request.is_read();
+        context.counters.retransmitted_packets += 1;
+        Some(emission)
+    }
+
+    /// Handles an acknowledgement or NAK. Returns what it tells congestion control.
+    pub(crate) fn acknowledged(
+        &mut self,
+        header: &Header,
+        syndrome: u8,
+        context: &mut Context<'_>,
+    ) -> Acknowledged {
+        let cause = header.sack.map_or(header.psn, |sack| sack.cause);
+        let round_trip = self.outstanding.round_trip(cause, context.now);
+        match Answer::of(syndrome) {
+            Answer::Acknowledge => {
+                self.advance(header.psn.plus(1), context);
+                if context.settings.places() {
+                    self.selected(header, context);
+                }
+            }
+            answer => self.refused(header.psn, answer, context),
         }
+        Acknowledged {
+            bytes: self.outstanding.take_covered(),
+            round_trip,
+            marked: header.congestion,
+            under_way: self.outstanding.under_way(),
+        }
+    }
+
+    /// Handles the map of a selective acknowledgement, and finds what was lost.
+    fn selected(&mut self, header: &Header, context: &mut Context<'_>) {
+        if let Some(sack) = &header.sack {
+            context.counters.selective_acks_received += 1;
+            if self.outstanding.arrive(header.psn.plus(1), &sack.map) {
+                self.retries = 0;
+                self.deadline = Some(context.now.saturating_add(context.settings.timeout));
+            }
+        }
+        self.outstanding.detect(context.now, context.settings.reordering);
+    }
+
+    /// Handles a NAK.
+    fn refused(&mut self, psn: Psn, answer: Answer, context: &mut Context<'_>) {
         // A NAK for what is acknowledged or was not sent is old.
         if psn.is_before(self.acked) || !psn.is_before(self.next) {
             return;
@@ -237,9 +260,14 @@ impl Requester {
             }
             Answer::NotReady(timer) => {
                 context.counters.rnr_nak_received += 1;
-                self.go_back(psn, context);
                 self.not_before = context.now.saturating_add(rnr_time(timer));
-                self.deadline = None;
+                if context.settings.places() {
+                    self.outstanding.lose(psn);
+                    self.deadline = Some(self.not_before.saturating_add(context.settings.timeout));
+                } else {
+                    self.go_back(psn, context);
+                    self.deadline = None;
+                }
             }
             Answer::Refused(status) => {
                 context.counters.req_remote_access_errors += 1;
@@ -282,11 +310,29 @@ impl Requester {
 
     /// Handles the expiry of the retransmission timer.
     pub(crate) fn expire(&mut self, context: &mut Context<'_>) {
-        if self.deadline.is_none_or(|deadline| deadline > context.now) {
+        let (now, timeout) = (context.now, context.settings.timeout);
+        if self.outstanding.overtaken_at().is_some_and(|at| at <= now) {
+            self.outstanding.detect(now, context.settings.reordering);
+        }
+        if self.deadline.is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        // The oldest packet may have been repeated lately.
+        if context.settings.places()
+            && let Some(at) = self.outstanding.oldest()
+            && at.saturating_add(timeout) > now
+        {
+            self.deadline = Some(at.saturating_add(timeout));
             return;
         }
         context.counters.local_ack_timeout_err += 1;
-        if self.may_retry(context) {
+        if !self.may_retry(context) {
+            return;
+        }
+        if context.settings.places() {
+            self.outstanding.lose_until(now.saturating_sub(timeout));
+            self.deadline = Some(now.saturating_add(timeout));
+        } else {
             self.go_back(self.acked, context);
         }
     }
@@ -318,6 +364,7 @@ impl Requester {
         let progress = self.acked.is_before(reached);
         if progress {
             self.acked = reached;
+            self.outstanding.acknowledge(reached);
             self.retries = 0;
             self.asked_again = false;
             if self.next.is_before(self.acked) {
@@ -331,7 +378,11 @@ impl Requester {
         }
         if reached.is_before(end) && !self.asked_again {
             context.counters.implied_nak_seq_err += 1;
-            self.go_back(reached, context);
+            if context.settings.places() {
+                self.outstanding.lose(reached);
+            } else {
+                self.go_back(reached, context);
+            }
             self.asked_again = true;
         }
         progress
@@ -342,6 +393,11 @@ impl Requester {
         if !psn.is_before(self.next) {
             return;
         }
+        if context.settings.places() {
+            self.outstanding.lose_from(psn);
+            return;
+        }
+        self.outstanding.go_back(psn);
         self.next = psn;
         self.cursor = self.queue.iter().take_while(|r| !psn.is_before(r.end())).count();
         let before = self.queue.iter().take(self.cursor).filter(|request| request.is_read());
@@ -370,24 +426,6 @@ impl Requester {
             context.complete(&request.work, request.posted, status);
         }
         (self.cursor, self.reads) = (0, 0);
-    }
-}
-
-/// The opcode of a packet of a send or write.
-const fn code(operation: Operation, first: bool, last: bool) -> u8 {
-    match (operation, first, last) {
-        (Operation::Send { immediate: None }, true, true) => opcode::RC_SEND_ONLY,
-        (Operation::Send { .. }, true, true) => opcode::RC_SEND_ONLY_IMMEDIATE,
-        (Operation::Send { .. }, true, false) => opcode::RC_SEND_FIRST,
-        (Operation::Send { .. }, false, false) => opcode::RC_SEND_MIDDLE,
-        (Operation::Send { immediate: None }, false, true) => opcode::RC_SEND_LAST,
-        (Operation::Send { .. }, false, true) => opcode::RC_SEND_LAST_IMMEDIATE,
-        (Operation::Write { immediate: None, .. }, true, true) => opcode::RC_WRITE_ONLY,
-        (Operation::Write { .. }, true, true) => opcode::RC_WRITE_ONLY_IMMEDIATE,
-        (Operation::Write { .. }, true, false) => opcode::RC_WRITE_FIRST,
-        (Operation::Write { .. }, false, false) => opcode::RC_WRITE_MIDDLE,
-        (Operation::Write { immediate: None, .. }, false, true) => opcode::RC_WRITE_LAST,
-        (Operation::Write { .. }, false, true) => opcode::RC_WRITE_LAST_IMMEDIATE,
-        (Operation::Read { .. }, ..) => opcode::RC_READ_REQUEST,
+        self.outstanding = Outstanding::default();
     }
 }

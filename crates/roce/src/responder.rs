@@ -1,5 +1,8 @@
 //! The responder of a reliable connection: executes requests in order, and answers them
 //! (InfiniBand architecture 9.7.4 and 9.7.5).
+//!
+//! With `order = place`, requests that arrive early are kept until their turn. If such a packet of a
+//! write has a RETH, its bytes go to their place at once.
 
 use std::collections::VecDeque;
 
@@ -7,10 +10,11 @@ use wire::QueuePair;
 use wire::roce::opcode;
 
 use crate::context::Context;
+use crate::early::{AHEAD, Early, Kept, Sack};
 use crate::memory::Memory;
-use crate::packet::{Header, Packet, Remote};
+use crate::packet::{Header, Packet, Remote, SELECTIVE};
 use crate::psn::Psn;
-use crate::requester::Emission;
+use crate::request::Emission;
 use crate::work::{Completion, Place, Receive};
 
 /// Syndromes (InfiniBand architecture tables 43 to 45). An acknowledgement carries no credits.
@@ -26,14 +30,37 @@ const REPLIES: usize = 512;
 /// An answer that waits to be sent. Answers leave in the order of their sequence numbers.
 #[derive(Debug, Clone, Copy)]
 enum Reply {
-    Acknowledge { psn: Psn, syndrome: u8 },
+    Acknowledge { psn: Psn, syndrome: u8, marked: bool, sack: Option<Sack> },
     Read { psn: Psn, place: Place, rest: u32, first: bool },
+}
+
+impl Reply {
+    const fn nak(psn: Psn, syndrome: u8) -> Self {
+        Self::Acknowledge { psn, syndrome, marked: false, sack: None }
+    }
+
+    /// Whether a mark caused it, if it is a positive acknowledgement.
+    const fn mark(&mut self) -> Option<&mut bool> {
+        match self {
+            Self::Acknowledge { syndrome: ACKNOWLEDGE, marked, .. }
+            | Self::Acknowledge { sack: Some(_), marked, .. } => Some(marked),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Send,
     Write,
+}
+
+/// The payload of a request.
+#[derive(Debug, Clone, Copy)]
+enum Body<'a> {
+    Bytes(&'a [u8]),
+    /// So many bytes that are in the memory already.
+    Placed(u32),
 }
 
 /// A message of which packets are missing.
@@ -98,6 +125,10 @@ pub(crate) struct Responder {
     message: Option<Message>,
     receives: Receives,
     replies: VecDeque<Reply>,
+    /// Requests after `expected`.
+    kept: Kept,
+    /// Bytes of requests since the last acknowledgement.
+    unacknowledged: u32,
     /// Whether a NAK was sent for `expected`. Later packets are not answered before it arrives.
     refused: bool,
     failed: bool,
@@ -111,6 +142,8 @@ impl Responder {
             message: None,
             receives: Receives::default(),
             replies: VecDeque::new(),
+            kept: Kept::default(),
+            unacknowledged: 0,
             refused: false,
             failed: false,
         }
@@ -140,41 +173,129 @@ impl Responder {
         }
         let ahead = packet.header.psn.since(self.expected);
         if ahead > 0 {
-            context.counters.out_of_sequence += 1;
-            if !std::mem::replace(&mut self.refused, true) {
-                self.reply(self.expected, SEQUENCE_ERROR);
-            }
+            self.early(ahead, packet, memory, context);
             return;
         }
         if ahead < 0 {
             self.duplicate(packet, context);
             return;
         }
-        let done = match (packet.header.opcode, packet.header.remote) {
+        if !self.take(&packet.header, Body::Bytes(packet.payload), memory, context) {
+            return;
+        }
+        let mut closes = false;
+        while let Some(early) = self.kept.take() {
+            let body = match &early.payload {
+                Ok(bytes) => Body::Bytes(bytes),
+                Err(length) => Body::Placed(*length),
+            };
+            closes = true;
+            if !self.take(&early.header, body, memory, context) {
+                return;
+            }
+        }
+        self.acknowledge(packet, closes, context);
+    }
+
+    /// Executes the request whose turn it is, or refuses it. Returns whether it was executed.
+    fn take(
+        &mut self,
+        header: &Header,
+        body: Body<'_>,
+        memory: &mut impl Memory,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let done = match (header.opcode, header.remote) {
             (opcode::RC_READ_REQUEST, Some(remote)) if self.message.is_none() => {
-                self.read(packet.header.psn, remote, context)
+                self.read(header.psn, remote, context)
             }
             (code, _) => Part::of(code)
                 .ok_or(INVALID_REQUEST)
-                .and_then(|part| self.execute(part, packet, memory, context)),
+                .and_then(|part| self.execute(part, header, body, memory, context)),
         };
         match done {
             Ok(packets) => {
                 self.expected = self.expected.plus(packets);
+                self.kept.advance(packets);
                 self.refused = false;
-                if packet.header.acknowledge {
-                    self.reply(self.expected.previous(), ACKNOWLEDGE);
-                }
             }
             Err(syndrome) => {
                 self.refused = true;
-                self.reply(packet.header.psn, syndrome);
+                self.reply(Reply::nak(header.psn, syndrome));
                 if syndrome >= INVALID_REQUEST {
                     context.counters.req_remote_access_errors += 1;
                     self.failed = true;
                 }
             }
         }
+        done.is_ok()
+    }
+
+    /// Acknowledges what has arrived if `packet` is a reason: it asks for that, closes a gap, has a
+    /// mark, or completes a number of bytes.
+    fn acknowledge(&mut self, packet: &Packet<'_>, closes: bool, context: &Context<'_>) {
+        let settings = context.settings;
+        let length = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
+        self.unacknowledged = self.unacknowledged.saturating_add(length);
+        let many = settings.acknowledge_bytes;
+        if packet.header.acknowledge
+            || closes
+            || packet.congested && settings.acknowledge_marked
+            || many > 0 && self.unacknowledged >= many
+        {
+            self.unacknowledged = 0;
+            self.confirm(packet, context);
+        }
+    }
+
+    /// Queues an acknowledgement that `packet` caused.
+    fn confirm(&mut self, packet: &Packet<'_>, context: &Context<'_>) {
+        let psn = self.expected.previous();
+        let (cause, map) = (packet.header.psn, self.kept.map());
+        let selective = context.settings.places() && (cause != psn || !map.is_empty());
+        let marked = packet.congested && context.settings.nscc.is_some();
+        let sack = selective.then_some(Sack { cause, map });
+        let syndrome = if selective { SELECTIVE << 5 } else { ACKNOWLEDGE };
+        self.reply(Reply::Acknowledge { psn, syndrome, marked, sack });
+    }
+
+    /// A request that arrived before those that precede it.
+    fn early(
+        &mut self,
+        ahead: i32,
+        packet: &Packet<'_>,
+        memory: &mut impl Memory,
+        context: &mut Context<'_>,
+    ) {
+        context.counters.out_of_sequence += 1;
+        if !context.settings.places() {
+            if !std::mem::replace(&mut self.refused, true) {
+                self.reply(Reply::nak(self.expected, SEQUENCE_ERROR));
+            }
+            return;
+        }
+        let Ok(ahead) = usize::try_from(ahead) else { return };
+        if self.kept.has(ahead) {
+            context.counters.duplicate_request += 1;
+            self.confirm(packet, context);
+            return;
+        }
+        let Packet { header, payload, .. } = *packet;
+        let Ok(length) = u32::try_from(payload.len()) else { return };
+        // Without room, it is as if it were lost.
+        if ahead >= AHEAD || length > context.settings.mtu {
+            return;
+        }
+        context.counters.kept_out_of_order += 1;
+        let write = Part::of(header.opcode).is_some_and(|part| part.kind == Kind::Write);
+        let placed = write
+            && context.settings.reth_in_each
+            && header.remote.is_some_and(|remote| {
+                length == 0 || memory.write(remote.key, remote.address, payload)
+            });
+        let payload = if placed { Err(length) } else { Ok(payload.to_vec()) };
+        self.kept.keep(ahead, Early { header, payload });
+        self.acknowledge(packet, false, context);
     }
 
     /// A request that was executed before. A read is executed again; anything else is only
@@ -186,7 +307,7 @@ impl Responder {
         {
             self.answer_read(packet.header.psn, remote);
         } else {
-            self.reply(self.expected.previous(), ACKNOWLEDGE);
+            self.confirm(packet, context);
         }
     }
 
@@ -217,11 +338,15 @@ impl Responder {
     fn execute(
         &mut self,
         part: Part,
-        packet: &Packet<'_>,
+        header: &Header,
+        body: Body<'_>,
         memory: &mut impl Memory,
         context: &mut Context<'_>,
     ) -> Result<u32, u8> {
-        let length = u32::try_from(packet.payload.len()).map_err(|_| INVALID_REQUEST)?;
+        let length = match body {
+            Body::Bytes(bytes) => u32::try_from(bytes.len()).map_err(|_| INVALID_REQUEST)?,
+            Body::Placed(length) => length,
+        };
         let mtu = context.settings.mtu;
         let fits = if part.last { length <= mtu } else { length == mtu };
         // Messages do not interleave (9.7.4.1.6).
@@ -232,13 +357,17 @@ impl Responder {
         let not_ready = RNR | context.settings.rnr_timer & 31;
         let mut message = match self.message {
             Some(message) => message,
-            None => self.begin(part.kind, packet).ok_or_else(|| {
+            None => self.begin(part.kind, header).ok_or_else(|| {
                 context.counters.out_of_buffer += 1;
                 not_ready
             })?,
         };
         let rest = message.room.checked_sub(length).ok_or(INVALID_REQUEST)?;
-        let consumes = part.last && part.kind == Kind::Write && packet.header.immediate.is_some();
+        let Place { key, address } = message.place;
+        if header.remote.is_some_and(|remote| (remote.key, remote.address) != (key, address)) {
+            return Err(INVALID_REQUEST);
+        }
+        let consumes = part.last && part.kind == Kind::Write && header.immediate.is_some();
         if consumes {
             let Some(receive) = self.receives.take() else {
                 context.counters.out_of_buffer += 1;
@@ -246,8 +375,10 @@ impl Responder {
             };
             message.receive = Some(receive.id);
         }
-        let Place { key, address } = message.place;
-        if length > 0 && !memory.write(key, address, packet.payload) {
+        if let Body::Bytes(bytes) = body
+            && length > 0
+            && !memory.write(key, address, bytes)
+        {
             return Err(ACCESS_ERROR);
         }
         message.place = message.place.plus(length.into());
@@ -264,7 +395,7 @@ impl Responder {
                     queue_pair: context.queue_pair,
                     id,
                     length: message.length,
-                    immediate: packet.header.immediate,
+                    immediate: header.immediate,
                 });
             }
         }
@@ -272,8 +403,8 @@ impl Responder {
     }
 
     /// Begins a message; `None` if a send finds no buffer.
-    fn begin(&mut self, kind: Kind, packet: &Packet<'_>) -> Option<Message> {
-        let (place, room, receive) = match (kind, packet.header.remote) {
+    fn begin(&mut self, kind: Kind, header: &Header) -> Option<Message> {
+        let (place, room, receive) = match (kind, header.remote) {
             (Kind::Write, Some(Remote { address, key, length })) => {
                 (Place { key, address }, length, None)
             }
@@ -285,17 +416,17 @@ impl Responder {
         Some(Message { kind, place, room, length: 0, receive })
     }
 
-    /// Queues an acknowledgement or NAK. It replaces an acknowledgement that has not been sent.
-    fn reply(&mut self, psn: Psn, syndrome: u8) {
-        if let Some(Reply::Acknowledge { psn: last, syndrome: ACKNOWLEDGE }) =
-            self.replies.back_mut()
-            && syndrome == ACKNOWLEDGE
+    /// Queues an acknowledgement or NAK. An acknowledgement replaces one that has not been sent, and
+    /// keeps its mark.
+    fn reply(&mut self, mut reply: Reply) {
+        if let Some(before) = self.replies.back_mut()
+            && let Some(earlier) = before.mark()
+            && let Some(mark) = reply.mark()
         {
-            *last = psn;
-            return;
-        }
-        if self.replies.len() < 2 * REPLIES {
-            self.replies.push_back(Reply::Acknowledge { psn, syndrome });
+            *mark |= *earlier;
+            *before = reply;
+        } else if self.replies.len() < 2 * REPLIES {
+            self.replies.push_back(reply);
         }
     }
 
@@ -309,9 +440,10 @@ impl Responder {
         let mtu = context.settings.mtu;
         let reply = self.replies.front_mut()?;
         let (emission, done) = match reply {
-            Reply::Acknowledge { psn, syndrome } => {
+            Reply::Acknowledge { psn, syndrome, marked, sack } => {
                 let mut header = Header::new(opcode::RC_ACKNOWLEDGE, destination, *psn);
                 header.syndrome = Some((*syndrome, sequence));
+                (header.congestion, header.sack) = (*marked, *sack);
                 (Emission { header, payload: Place::default(), length: 0 }, true)
             }
             Reply::Read { psn, place, rest, first } => {
@@ -346,7 +478,7 @@ impl Responder {
         {
             self.replies.pop_front();
         }
-        self.replies.push_front(Reply::Acknowledge { psn, syndrome: ACCESS_ERROR });
+        self.replies.push_front(Reply::nak(psn, ACCESS_ERROR));
         self.failed = true;
     }
 }

@@ -3,7 +3,20 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::dcqcn;
+use crate::early::AHEAD;
+use crate::{dcqcn, nscc};
+
+/// What a responder does with requests that arrive before those that precede them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Drops them, and asks for what is missing. The requester goes back to it.
+    #[default]
+    Drop,
+    /// Keeps up to 256 of them until their turn. The requester repeats only what is missing. Both
+    /// ends must have this setting.
+    Place,
+}
 
 /// Settings of all connections of an endpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -29,8 +42,23 @@ pub struct Settings {
     pub burst: u32,
     /// Rate of the endpoint in bits per second, counting whole frames without FCS. 0 for no limit.
     pub rate: u64,
-    /// Congestion control. Without it, frames are Not-ECT and notifications are only counted.
+    /// Congestion control by notifications. Without any congestion control, frames are Not-ECT, and
+    /// notifications are only counted.
     pub dcqcn: Option<dcqcn::Parameters>,
+    /// Congestion control by acknowledgements, instead of `dcqcn`.
+    pub nscc: Option<nscc::Parameters>,
+    /// What the responder does with requests that arrive out of order.
+    pub order: Order,
+    /// Each packet of a write has a RETH of 16 bytes, so that its bytes go to their place when it
+    /// arrives. Both ends must have the same; for `order = place`.
+    pub reth_in_each: bool,
+    /// How much longer than packets that were sent after it a packet may take, in nanoseconds. Then
+    /// it is lost. For `order = place`.
+    pub reordering: u64,
+    /// Bytes of requests after which the responder acknowledges without being asked; 0 for never.
+    pub acknowledge_bytes: u32,
+    /// The responder acknowledges packets with the ECN mark at once.
+    pub acknowledge_marked: bool,
     /// DSCP of all frames, 0 to 63.
     pub dscp: u8,
 }
@@ -48,6 +76,12 @@ impl Default for Settings {
             burst: 16,
             rate: 0,
             dcqcn: None,
+            nscc: None,
+            order: Order::Drop,
+            reth_in_each: false,
+            reordering: 50_000,
+            acknowledge_bytes: 0,
+            acknowledge_marked: false,
             dscp: 0,
         }
     }
@@ -98,7 +132,16 @@ impl Settings {
             }
             Self { burst: 0, .. } => out("the burst", 0, "at least 1 packet"),
             Self { dscp: 64.., .. } => out("the DSCP", self.dscp.into(), "0 to 63"),
-            Self { dcqcn: Some(_), rate: 0, .. } => out(
+            Self { dcqcn: Some(_), nscc: Some(_), .. } => {
+                out("the number of congestion controls", 2, "dcqcn or nscc")
+            }
+            Self { nscc: Some(nscc::Parameters { round_trip: 0 }), .. } => {
+                out("the round trip time", 0, "at least 1 ns")
+            }
+            Self { reth_in_each: true, order: Order::Drop, .. } => {
+                out("reth-in-each", 1, "it with order = place")
+            }
+            Self { dcqcn, nscc, rate: 0, .. } if dcqcn.is_some() || nscc.is_some() => out(
                 "the rate",
                 0,
                 "the line rate in bits per second, from which congestion control starts",
@@ -113,9 +156,22 @@ impl Settings {
         if packets == 0 { 1 } else { packets }
     }
 
-    /// The outstanding window in packets.
+    /// The outstanding window in packets. A responder that keeps packets has room for so many.
     pub(crate) const fn window_packets(&self) -> i32 {
-        (self.window / self.mtu) as i32
+        let packets = (self.window / self.mtu) as i32;
+        match self.order {
+            Order::Place if packets > AHEAD as i32 => AHEAD as i32,
+            _ => packets,
+        }
+    }
+
+    pub(crate) const fn places(&self) -> bool {
+        matches!(self.order, Order::Place)
+    }
+
+    /// Whether the requester remembers each packet that is not acknowledged.
+    pub(crate) const fn remembers(&self) -> bool {
+        self.places() || self.nscc.is_some()
     }
 }
 
@@ -148,9 +204,13 @@ mod tests {
         let mtu = Settings { mtu: 1000, ..Settings::default() };
         assert_eq!(refused(mtu), "the path MTU is 1000: use 256, 512, 1024, 2048 or 4096 bytes");
         let dcqcn = Some(dcqcn::Parameters::default());
+        let nscc = Some(nscc::Parameters::default());
         for settings in [
             Settings { window: 1023, ..Settings::default() },
             Settings { dcqcn, ..Settings::default() },
+            Settings { dcqcn, nscc, rate: 1, ..Settings::default() },
+            Settings { nscc, ..Settings::default() },
+            Settings { reth_in_each: true, ..Settings::default() },
             Settings { dscp: 64, ..Settings::default() },
             Settings { reads: 0, ..Settings::default() },
         ] {

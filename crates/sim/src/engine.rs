@@ -5,6 +5,7 @@
 //! before is done when something is about to happen there: [`Engine::advance`]. A link's delay is
 //! never negative, so that is always in time, and the queue at each departure is exact.
 
+mod endpoints;
 mod host;
 mod start;
 
@@ -34,6 +35,8 @@ struct Running {
     end: Option<Picos>,
     sender: Option<Box<Sender>>,
     receiver: Option<Box<Receiver>>,
+    /// Random numbers, if the hosts are endpoints of `roce`.
+    random: Option<Random>,
 }
 
 /// A host.
@@ -62,6 +65,8 @@ struct Engine<'a> {
     /// The flows that wait for each trigger.
     triggers: BTreeMap<u32, Vec<u32>>,
     counts: Counts,
+    /// The hosts, if they are endpoints of `roce`.
+    endpoints: Option<Box<endpoints::Endpoints>>,
     unfinished: u32,
     outcome: Outcome,
 }
@@ -82,6 +87,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Outcome {
         match event.what {
             What::Arrive(packet) => engine.arrive(packet),
             What::Start(flow) => engine.start(flow),
+            What::Timer(host) if engine.endpoints.is_some() => engine.wake_host(host),
             What::Timer(flow) => engine.timer(flow),
             What::Fault(fault) => engine.fault(fault),
         }
@@ -97,7 +103,7 @@ impl Engine<'_> {
         let port = &mut self.ports[port];
         if port.silent {
             port.counters.lost += 1;
-            self.packets.remove(id);
+            self.lose(id);
         } else if port.to_host {
             self.deliver(id);
         } else {
@@ -114,7 +120,7 @@ impl Engine<'_> {
         let port = self.routes.port(switch, host, packet.flow(), packet.entropy);
         let Some(port) = port else {
             self.outcome.lost += 1;
-            self.packets.remove(id);
+            self.lose(id);
             return;
         };
         self.enqueue(id, port);
@@ -124,9 +130,17 @@ impl Engine<'_> {
         self.advance(port);
         self.packets[id].port = port;
         if let Some(lost) = self.ports[port].enqueue(id, &mut self.packets) {
-            self.packets.remove(lost);
+            self.lose(lost);
         }
         self.wake(port);
+    }
+
+    /// Forgets a packet.
+    fn lose(&mut self, id: u32) {
+        let packet = self.packets.remove(id);
+        if let Some(endpoints) = &mut self.endpoints {
+            endpoints.remove(&packet);
+        }
     }
 
     /// Does what happened at a port until now: packets left, and others followed.
@@ -156,7 +170,8 @@ impl Engine<'_> {
     fn send_next(&mut self, port: u32, at: Picos) {
         let mut next = self.ports[port].next();
         // The ports with the first even numbers are those of hosts.
-        if next.is_none() && port.is_multiple_of(2) && port / 2 < self.hosts.len() {
+        let of_host = port.is_multiple_of(2) && port / 2 < self.hosts.len();
+        if next.is_none() && of_host {
             next = self.pull(port / 2, at);
         }
         let Some(id) = next else { return };
@@ -164,6 +179,11 @@ impl Engine<'_> {
         packet.port = port;
         let arrival = self.ports[port].send(id, packet.size, at);
         self.calendar.push(arrival, What::Arrive(id));
+        // An endpoint has timers, so it is asked as soon as its line is free.
+        if of_host && self.endpoints.is_some() {
+            let free_at = self.ports[port].free_at.max(self.now);
+            self.calendar.push(free_at, What::Timer(port / 2));
+        }
     }
 
     /// A fault begins or ends. Even numbers begin.

@@ -122,6 +122,21 @@ pub enum Fabric {
         /// The delay of a circuit.
         circuit_delay: Time,
     },
+    /// The nodes and links of a topology file of `lab up`. Nodes with one link are hosts, all others
+    /// switches.
+    #[serde(rename_all = "kebab-case")]
+    Topology {
+        /// The file, relative to this one.
+        file: PathBuf,
+        /// The rate of all links.
+        rate: BitRate,
+        /// The delay of all links.
+        delay: Time,
+        /// The rate of circuits of `lab wan`. Default: `rate`.
+        circuit_rate: Option<BitRate>,
+        /// Their delay. Default: `delay`.
+        circuit_delay: Option<Time>,
+    },
 }
 
 /// The queues of switches.
@@ -153,11 +168,14 @@ pub struct TransportSettings {
     /// A packet that is not acknowledged in this time seems lost. Default: 15 µs and the time of six
     /// full queues.
     pub timeout: Option<Time>,
+    /// The hosts are the RoCE endpoints of `lab roce` with these settings, instead of all this.
+    /// Queues do not trim. Default of `rate`: that of the hosts.
+    pub roce: Option<roce::Settings>,
 }
 
 impl Default for TransportSettings {
     fn default() -> Self {
-        Self { packet: 4150, acknowledge: 16_384, timeout: None }
+        Self { packet: 4150, acknowledge: 16_384, timeout: None, roce: None }
     }
 }
 

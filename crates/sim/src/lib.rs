@@ -4,10 +4,10 @@
 //! schemes that choose paths are those of `spray`.
 //!
 //! - [`scenario`]: what a run needs; [`run`]; [`outcome`]: what it gives
-//! - [`topology`]: hosts, switches and links; [`traffic`]: flows; [`matrix`]: htsim's files of them
+//! - [`topology`]: hosts, switches and links, `links`: from a list; [`traffic`]: flows; [`matrix`]: htsim's files of them
 //! - `calendar`, `engine`: events; `port`: queues, ECN and trimming; `routes`: next hops
 //! - [`mod@reference`]: cases that another simulator ran, and its figures
-//! - `sender`, `receiver`: the transport; [`nscc`]: its window
+//! - `sender`, `receiver`: the transport; its window is [`roce::nscc`]
 //! - [`mod@file`]: the file of a simulation
 //! - [`result`]: the line of a run in a file of results
 //! - [`time`]: picoseconds and rates
@@ -16,8 +16,8 @@ pub mod arrivals;
 mod calendar;
 mod engine;
 pub mod file;
+mod links;
 pub mod matrix;
-pub mod nscc;
 pub mod outcome;
 mod packet;
 mod port;

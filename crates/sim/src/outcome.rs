@@ -78,6 +78,8 @@ pub struct Outcome {
     pub nacks: u64,
     /// Packets that were lost, trimmed ones not among them.
     pub lost: u64,
+    /// With endpoints of `roce`: writes whose bytes were not those that were sent.
+    pub mismatches: u64,
     /// Steps of the simulation.
     pub events: u64,
     /// The most packets that were under way at once.

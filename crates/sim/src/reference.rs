@@ -142,6 +142,7 @@ pub fn scenario(case: &str, spraying: Spraying, hosts: u32, seed: u64) -> Scenar
     Scenario {
         limits: Limits::of_product(&transport.network),
         transport,
+        roce: None,
         spraying,
         faults: faults(case, &topology),
         flows: flows(case, hosts, seed),

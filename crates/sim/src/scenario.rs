@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
+use roce::nscc::Network;
 use spray::order::Tiers;
 use spray::{Scheme, Values};
 
-use crate::nscc::Network;
 use crate::packet::HEADER;
 use crate::port::Limits;
 use crate::routes::Choice;
@@ -85,6 +85,8 @@ pub struct Scenario {
     pub limits: Limits,
     /// The transport.
     pub transport: Transport,
+    /// The hosts are endpoints of the crate `roce` with these settings, and `transport` is not used.
+    pub roce: Option<roce::Settings>,
     /// How packets are sprayed.
     pub spraying: Spraying,
     /// What fails.
@@ -127,8 +129,13 @@ impl Transport {
         let round_trip = round_trip(topology, packet);
         let rate = topology.links.first().map_or(0.0, |link| link.rate.bits_per_second());
         let product = round_trip as f64 * rate / 8e12;
-        let network =
-            Network { round_trip, product, packet, target: (round_trip as f64 * 0.75) as Picos };
+        let network = Network {
+            round_trip,
+            product,
+            packet,
+            header: HEADER,
+            target: (round_trip as f64 * 0.75) as Picos,
+        };
         let queue = f64::from(Limits::of_product(&network).bytes);
         // 15 µs and six full queues.
         let timeout = 15_000_000 + (queue * 6.0 * 8e12 / rate.max(1.0)) as Picos;

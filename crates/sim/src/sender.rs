@@ -4,9 +4,9 @@
 
 use std::collections::VecDeque;
 
+use roce::nscc::{Network, Nscc};
 use spray::{Entropy, Nanos, Random, Signal, Spray as _, Sprayer};
 
-use crate::nscc::{Network, Nscc};
 use crate::packet::{HEADER, Kind, Packet, flag};
 use crate::time::Picos;
 

@@ -44,6 +44,8 @@ pub struct Topology {
     pub links: Vec<Link>,
     /// The number of uplinks at each tier that a packet to the most distant host chooses from.
     pub uplinks: Vec<u16>,
+    /// The names of the hosts; empty for `host0` and so on.
+    pub host_names: Vec<String>,
 }
 
 /// The numbers of a fat tree with three tiers. Core `c` has a link to aggregation switch `c / cores`
@@ -105,6 +107,7 @@ impl Builder {
             switches: self.switches,
             links: self.links,
             uplinks: uplinks.collect(),
+            host_names: Vec::new(),
         }
     }
 }
@@ -199,11 +202,14 @@ impl Topology {
         self.links.get(host as usize).map(|link| link.ends[1])
     }
 
-    /// A node's name: `host0`, or that of the switch.
+    /// A node's name: that of a switch, or of a host, which is `host0` if hosts have none.
     #[must_use]
     pub fn name(&self, node: u32) -> String {
         match node.checked_sub(self.hosts) {
-            None => format!("host{node}"),
+            None => match self.host_names.get(node as usize) {
+                Some(name) => name.clone(),
+                None => format!("host{node}"),
+            },
             Some(at) => {
                 self.switches.get(at as usize).map(|switch| switch.name.clone()).unwrap_or_default()
             }

@@ -164,3 +164,40 @@ fn sizes_come_from_a_distribution() {
         assert!(error.contains(says), "{to}: {error}");
     }
 }
+
+#[test]
+fn hosts_can_be_roce_endpoints() {
+    let roce = "[transport.roce]\norder = \"place\"\nnscc = {}\n\n[[traffic]]";
+    let cases = cases(Path::new("x.toml"), &FILE.replacen("[[traffic]]", roce, 1)).unwrap();
+    let scenario = |file: &sim::file::File| file.scenario(&file.variants[0], 1, &read);
+    let found = scenario(&cases[0].file).unwrap();
+    let settings = found.roce.unwrap();
+    assert_eq!((settings.order, settings.rate), (roce::Order::Place, 100_000_000_000));
+    assert!(!found.limits.trim, "an endpoint does not know trimmed packets");
+    let wrong = roce.replace("nscc = {}", "mtu = 1000");
+    let cases = sim::file::cases(Path::new("x.toml"), &FILE.replacen("[[traffic]]", &wrong, 1));
+    let error = scenario(&cases.unwrap()[0].file).unwrap_err();
+    assert_eq!(
+        error,
+        "'transport.roce': the path MTU is 1000: use 256, 512, 1024, 2048 or 4096 bytes"
+    );
+}
+
+#[test]
+fn a_fabric_can_be_a_list_of_links() {
+    let built = "kind = \"leaf-spine\"\nleaves = 4\nhosts = 2\nspines = 2\n";
+    let own = "kind = \"topology\"\nfile = \"x.clab.yml\"\n";
+    let text = FILE.replacen(built, own, 1).replace("spine0", "s2").replace("leaf0", "l1");
+    let cases = cases(Path::new("x.toml"), &text).unwrap();
+    let links = "l1 s1\nl1 s2\nl2 s1\nl2 s2\nl1 a\nl1 b\nl2 c\nl2 d\nl2 e\nl1 f\nl1 g\nl2 h\n";
+    let read = |path: &Path| match path.extension() {
+        Some(own) if own == "yml" => Ok(links.to_owned()),
+        _ => read(path),
+    };
+    let scenario = cases[0].file.scenario(&cases[0].file.variants[1], 1, &read).unwrap();
+    let topology = &scenario.topology;
+    assert_eq!((topology.hosts, &topology.uplinks[..]), (8, &[2][..]));
+    assert_eq!((topology.name(2), topology.name(8)), ("c".to_owned(), "l1".to_owned()));
+    assert_eq!(scenario.faults[0].port, topology.find_port("s2", "l1").unwrap());
+    assert_eq!(sim::run(&scenario, 1).unfinished, []);
+}

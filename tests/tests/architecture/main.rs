@@ -18,7 +18,7 @@ const MAY_USE: [(&str, &[&str]); 26] = [
     ("tables", &["wire", "path"]),
     ("frame", &[]),
     ("spray", &[]),
-    ("sim", &["spray"]),
+    ("sim", &["wire", "roce", "spray"]),
     ("pipeline", &["wire", "path", "frame", "tables"]),
     ("roce", &["wire"]),
     ("ports", &["wire", "frame", "netlink"]),

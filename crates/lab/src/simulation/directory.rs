@@ -168,7 +168,7 @@ impl Directory {
     }
 }
 
-/// Copies the file and its traffic matrices, so that they repeat the simulation. Several shards may
+/// Copies the file, its traffic matrices and topologies, so that they repeat the simulation. Several shards may
 /// do that at once.
 fn put_inputs(folder: &Folder, path: &Path, plan: &Plan) -> Result<(), SimulationError> {
     let copy = path.join(FILE);
@@ -193,10 +193,10 @@ fn put_inputs(folder: &Folder, path: &Path, plan: &Plan) -> Result<(), Simulatio
 }
 
 fn copy_inputs(folder: &Folder, plan: &Plan) -> Result<(), SimulationError> {
-    for matrix in plan.matrices().into_iter().filter(|matrix| matrix.is_relative()) {
-        let from = plan.directory.join(matrix);
+    for file in plan.files().into_iter().filter(|file| file.is_relative()) {
+        let from = plan.directory.join(file);
         let bytes = std::fs::read(&from).map_err(error(&from))?;
-        folder.write(matrix, &bytes).map_err(error(&from))?;
+        folder.write(file, &bytes).map_err(error(&from))?;
     }
     folder.write(Path::new(FILE), plan.text.as_bytes()).map_err(error(Path::new(FILE)))
 }

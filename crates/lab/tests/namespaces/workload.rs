@@ -247,12 +247,17 @@ fn a_passive_side_serves_every_kind_of_request() {
     }
 }
 
-/// Requests from a host on one switch to a host on the other, over the circuit.
-fn over_the_circuit(sites: &Sites, impairment: Impairment, requests: Requests) -> Session {
+/// Requests from a host on one switch to a host on the other, over the circuit: what both did.
+fn over_the_circuit(
+    sites: &Sites,
+    impairment: Impairment,
+    settings: &roce::Settings,
+    requests: Requests,
+) -> [Session; 2] {
     let [server, client] = [&sites.hosts[0], &sites.hosts[2]];
     let side = |seed| Side {
         interface: "eth1".into(),
-        settings: roce::Settings { window: 768 << 10, ..roce::Settings::default() },
+        settings: settings.clone(),
         source_port: roce::SourcePort::PerQueuePair,
         seed,
     };
@@ -265,8 +270,7 @@ fn over_the_circuit(sites: &Sites, impairment: Impairment, requests: Requests) -
             let passive =
                 scope.spawn(|| server.enter(|| serve(&listener, &side(1), &stop)).unwrap());
             let sent = client.enter(|| connect(to, &side(2), requests, &stop).unwrap()).unwrap();
-            passive.join().unwrap().unwrap();
-            sent
+            [passive.join().unwrap().unwrap().unwrap(), sent]
         })
     })
 }
@@ -281,7 +285,8 @@ fn what_an_endpoint_measures_is_what_the_circuit_was_set_to() {
     // acknowledgement costs nothing, and fits the circuit's queue.
     let bulk =
         Requests { kind: Kind::Write, message: 1 << 20, count: 12, depth: 4, queue_pairs: 1 };
-    let session = over_the_circuit(&sites, circuit, bulk);
+    let settings = roce::Settings { window: 768 << 10, ..roce::Settings::default() };
+    let [_, session] = over_the_circuit(&sites, circuit, &settings, bulk);
     assert_eq!(session.counters.retransmitted_packets, 0);
     // The first and last half of a round trip are not part of the transfer.
     let rate = session.counters.tx_bytes as f64 * 8.0 / (session.seconds - 0.04);
@@ -289,8 +294,78 @@ fn what_an_endpoint_measures_is_what_the_circuit_was_set_to() {
 
     let circuit = Impairment { delay, ..impairment(0.0) };
     let ping = Requests { kind: Kind::Read, message: 8, count: 30, depth: 1, queue_pairs: 1 };
-    let median = over_the_circuit(&sites, circuit, ping).latencies.p50 as f64 / 1e6;
+    let [_, session] = over_the_circuit(&sites, circuit, &settings, ping);
+    let median = session.latencies.p50 as f64 / 1e6;
     assert!((40.0..41.2).contains(&median), "{median} ms");
+}
+
+/// Both ends of the circuit lose frames. A receiver that keeps what follows a gap gets only the lost
+/// packets again.
+#[root_test(alone)]
+fn a_receiver_that_places_packets_gets_only_lost_ones_again() {
+    let sites = Sites::new("place");
+    let requests =
+        Requests { kind: Kind::Write, message: 256 << 10, count: 20, depth: 4, queue_pairs: 2 };
+    let session = |order, reth_in_each| {
+        let settings = roce::Settings {
+            order,
+            reth_in_each,
+            rate: 200_000_000,
+            window: 128 << 10,
+            timeout: roce::timeout(13),
+            retries: 20,
+            ..roce::Settings::default()
+        };
+        let [served, sent] = over_the_circuit(&sites, impairment(0.02), &settings, requests);
+        assert_eq!((sent.messages, served.mismatches), (40, 0), "{order:?}");
+        (served.counters, sent.counters)
+    };
+    // 10,240 packets, of which about 205 are lost.
+    let (_, back) = session(roce::Order::Drop, false);
+    assert!(back.packet_seq_err > 50 && back.retransmitted_packets > 1000, "{back:?}");
+    for each in [false, true] {
+        let (served, sent) = session(roce::Order::Place, each);
+        assert!((100..500).contains(&sent.retransmitted_packets), "{sent:?}");
+        assert!(sent.selective_acks_received > 50 && sent.packet_seq_err == 0, "{sent:?}");
+        assert!(served.kept_out_of_order > 500, "{served:?}");
+        assert_eq!(served.kept_out_of_order, served.out_of_sequence, "{served:?}");
+    }
+}
+
+/// A window of NSCC follows the marks of a circuit: its queue does not overflow again and again.
+#[root_test(alone)]
+fn nscc_loses_fewer_packets_at_a_slow_circuit() {
+    let sites = Sites::new("nscc");
+    let circuit = Impairment {
+        rate: Some(100_000_000),
+        queue: 100 << 10,
+        ecn: Some(20 << 10),
+        ..impairment(0.0)
+    };
+    let requests =
+        Requests { kind: Kind::Write, message: 256 << 10, count: 32, depth: 4, queue_pairs: 1 };
+    let session = |order, nscc| {
+        let settings = roce::Settings {
+            order,
+            nscc,
+            acknowledge_marked: true,
+            rate: 200_000_000,
+            window: 256 << 10,
+            timeout: roce::timeout(13),
+            retries: 20,
+            ..roce::Settings::default()
+        };
+        let [served, sent] = over_the_circuit(&sites, circuit, &settings, requests);
+        assert_eq!((sent.messages, served.mismatches), (32, 0), "{order:?}");
+        (served.counters, sent.counters)
+    };
+    let nscc = Some(roce::nscc::Parameters { round_trip: 2_000_000 });
+    for order in [roce::Order::Drop, roce::Order::Place] {
+        let (with, without) = (session(order, nscc), session(order, None));
+        assert!(with.0.np_ecn_marked_roce_packets > 10 && with.0.np_cnp_sent == 0, "{with:?}");
+        let [with, without] = [with, without].map(|(_, sent)| sent.retransmitted_packets);
+        assert!(without > 100 && with < without / 4, "{order:?}: {with} {without}");
+    }
 }
 
 /// Without DCQCN, the queue of a circuit overflows again and again.

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use proptest::prelude::*;
-use roce::{Completion, Operation, Receive, Settings, Status, WorkRequest};
+use roce::{Completion, Operation, Order, Receive, Settings, Status, WorkRequest, nscc};
+use wire::ecn::{self, Codepoint};
 
 use crate::host::{Host, hosts, place};
 
@@ -14,6 +15,7 @@ struct Channel {
     lost: u64,
     doubled: u64,
     damaged: u64,
+    marked: u64,
     delay: u64,
 }
 
@@ -54,6 +56,9 @@ fn run(hosts: &mut [Host; 2], channel: Channel, seed: u64) -> u64 {
                     let bit = next(&mut random) as usize % (frame.len() * 8);
                     frame[bit / 8] ^= 1 << (bit % 8);
                 }
+                if next(&mut random) % 1000 < channel.marked {
+                    ecn::set(&mut frame[14..], Codepoint::Ce);
+                }
                 for _ in 0..copies {
                     let at = now + 1 + next(&mut random) % channel.delay;
                     order += 1;
@@ -78,8 +83,9 @@ fn run(hosts: &mut [Host; 2], channel: Channel, seed: u64) -> u64 {
 
 const SLOT: u64 = 4096;
 
-fn check(messages: &[Message], channel: Channel, seed: u64) {
-    let settings = Settings {
+/// Each setting that an endpoint of the other order does not have.
+fn settings() -> [Settings; 4] {
+    let dropping = Settings {
         mtu: 256,
         timeout: 50_000,
         retries: u32::MAX,
@@ -88,8 +94,23 @@ fn check(messages: &[Message], channel: Channel, seed: u64) {
         burst: 3,
         ..Settings::default()
     };
+    let nscc = Some(nscc::Parameters { round_trip: 20_000 });
+    let window = Settings { nscc, rate: 10_000_000_000, ..dropping.clone() };
+    let placing = Settings {
+        order: Order::Place,
+        reordering: 20_000,
+        window: 1 << 20,
+        acknowledge_bytes: 1000,
+        acknowledge_marked: true,
+        ..dropping.clone()
+    };
+    let each = Settings { reth_in_each: true, nscc, rate: 10_000_000_000, ..placing.clone() };
+    [dropping, window, placing, each]
+}
+
+fn check(messages: &[Message], channel: Channel, settings: &Settings, seed: u64) {
     let size = messages.len() * SLOT as usize;
-    let mut hosts = hosts(&settings, 3, 2 * size);
+    let mut hosts = hosts(settings, 3, 2 * size);
     // The first half of a memory is what the host has, the second half what it gets.
     let mut random = seed;
     for host in &mut hosts {
@@ -155,16 +176,19 @@ fn messages() -> impl Strategy<Value = Vec<Message>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
     fn every_message_arrives_once_and_intact(
         messages in messages(),
         (lost, doubled, damaged) in (0..300_u64, 0..200_u64, 0..50_u64),
         delay in prop_oneof![Just(1), 1..100_000_u64],
+        marked in 0..500_u64,
+        settings in prop::sample::select(settings().to_vec()),
         seed in any::<u64>(),
     ) {
-        check(&messages, Channel { lost, doubled, damaged, delay }, seed);
+        let channel = Channel { lost, doubled, damaged, marked, delay };
+        check(&messages, channel, &settings, seed);
     }
 }
 
@@ -173,5 +197,8 @@ fn a_long_transfer_passes_the_end_of_the_sequence_numbers() {
     let message =
         |at: usize| Message { pair: at % 3, kind: (at % 5) as u8, length: (at * 37 % 4097) as u32 };
     let messages: Vec<_> = (0..200_usize).map(message).collect();
-    check(&messages, Channel { lost: 10, doubled: 5, damaged: 2, delay: 2000 }, 1);
+    for settings in settings() {
+        let channel = Channel { lost: 10, doubled: 5, damaged: 2, marked: 10, delay: 2000 };
+        check(&messages, channel, &settings, 1);
+    }
 }

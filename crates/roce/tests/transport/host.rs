@@ -107,6 +107,7 @@ pub(crate) fn short(frame: &[u8], requester: usize) -> String {
     let syndrome = || Aeth::parse(rest).unwrap().0.syndrome();
     let kind = match bth.opcode() {
         opcode::RC_ACKNOWLEDGE if syndrome() == 0x1f => "ack".to_owned(),
+        opcode::RC_ACKNOWLEDGE if syndrome() >> 5 == 2 => "sack".to_owned(),
         opcode::RC_ACKNOWLEDGE if syndrome() >> 5 == 1 => "rnr".to_owned(),
         opcode::RC_ACKNOWLEDGE => format!("nak{}", syndrome() & 31),
         opcode::RC_SEND_FIRST | opcode::RC_WRITE_FIRST => "first".to_owned(),

@@ -5,3 +5,4 @@ mod channel;
 mod charts;
 mod congestion;
 mod host;
+mod place;

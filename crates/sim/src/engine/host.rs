@@ -19,6 +19,11 @@ impl Engine<'_> {
         let running = &mut self.flows[flow];
         running.start = Some(self.now);
         running.sprayer = sprayer;
+        if self.endpoints.is_some() {
+            running.random = Some(random);
+            self.connect(flow);
+            return;
+        }
         running.sender = Some(Box::new(Sender::new(flow, own.bytes, network, random)));
         running.receiver = Some(Box::default());
         self.advance(2 * own.source);
@@ -62,6 +67,9 @@ impl Engine<'_> {
 
     /// The next data packet of a host whose line is free at `at`.
     pub(super) fn pull(&mut self, host: u32, at: Picos) -> Option<u32> {
+        if self.endpoints.is_some() {
+            return self.pull_frame(host, at);
+        }
         loop {
             let flow = self.hosts[host].turns.pop_front()?;
             let running = &mut self.flows[flow];
@@ -88,6 +96,10 @@ impl Engine<'_> {
     /// A packet has arrived at its host.
     pub(super) fn deliver(&mut self, id: u32) {
         let packet = self.packets.remove(id);
+        if self.endpoints.is_some() {
+            self.receive_frame(&packet);
+            return;
+        }
         match packet.kind() {
             Kind::Ack | Kind::Nack => self.answered(&packet),
             _ => self.receive(&packet),
@@ -127,7 +139,7 @@ impl Engine<'_> {
     }
 
     /// A flow ends, and those that wait for it start.
-    fn end(&mut self, flow: u32) {
+    pub(super) fn end(&mut self, flow: u32) {
         let running = &mut self.flows[flow];
         running.end = Some(self.now);
         running.receiver = None;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::endpoints::{Endpoints, Sums};
 use super::{Engine, Host, Running};
 use crate::calendar::{Calendar, What};
 use crate::outcome::{FlowOutcome, Outcome, PortOutcome, Waiting};
@@ -62,9 +63,15 @@ impl<'a> Engine<'a> {
             pairs: std::collections::BTreeMap::new(),
             triggers: std::collections::BTreeMap::new(),
             counts: Counts::default(),
+            endpoints: None,
             unfinished: scenario.flows.len() as u32,
             outcome: Outcome::default(),
         };
+        // Settings out of range are an error of the file: see `File::scenario`.
+        engine.endpoints = scenario.roce.as_ref().and_then(|settings| {
+            let hosts = Endpoints::new(settings, topology.hosts, scenario.flows.len());
+            hosts.ok().map(Box::new)
+        });
         engine.routes = engine.find_routes();
         engine.schedule();
         engine
@@ -110,7 +117,9 @@ impl<'a> Engine<'a> {
             let (start, end) = (running.start, running.end);
             if end.is_none() {
                 let ends = (flow.source, flow.target);
-                let what = match (&mut running.sender, flow.start) {
+                let of_roce = self.endpoints.as_ref().filter(|_| start.is_some());
+                let of_roce = of_roce.map(|endpoints| endpoints.waits_for(number, flow.source));
+                let what = of_roce.unwrap_or_else(|| match (&mut running.sender, flow.start) {
                     (Some(sender), _) => {
                         self.counts.add(&sender.counts);
                         sender.waits_for(ends, self.now)
@@ -124,7 +133,7 @@ impl<'a> Engine<'a> {
                     (None, Start::At(time)) => {
                         format!("it starts at {} µs", microseconds(time))
                     }
-                };
+                });
                 self.outcome.unfinished.push(Waiting { id: flow.id, ends, what });
             }
             let (id, ordered, job) = (flow.id, flow.ordered, flow.job);
@@ -143,6 +152,14 @@ impl<'a> Engine<'a> {
                 tiers: (tier(from), tier(to)),
                 counters: port.counters,
             });
+        }
+        if let Some(endpoints) = &self.endpoints {
+            let Sums { counters, mismatches } = endpoints.sums();
+            self.counts.packets -= counters.retransmitted_packets;
+            self.counts.retransmitted = counters.retransmitted_packets;
+            self.counts.nacks = counters.packet_seq_err;
+            self.counts.timeouts = counters.local_ack_timeout_err;
+            self.outcome.mismatches = mismatches;
         }
         let Counts { packets, retransmitted, probes, acks, nacks, timeouts } = self.counts;
         Outcome {

@@ -40,9 +40,10 @@ impl Variant {
 }
 
 impl Fabric {
-    fn topology(&self) -> Topology {
+    /// `read` gives the links of a topology file, a line for each.
+    fn topology(&self, read: Read<'_>) -> Result<Topology, String> {
         let lines = |rate: BitRate, delay: Time| Lines { rate: rate.rate(), delay: delay.0 };
-        match *self {
+        Ok(match *self {
             Self::FatTree { pods, leaves, hosts, aggregations, cores, rate, delay } => {
                 let tree = topology::FatTree { pods, leaves, hosts, aggregations, cores };
                 Topology::fat_tree(&tree, lines(rate, delay))
@@ -56,14 +57,21 @@ impl Fabric {
                 let circuits = lines(circuit_rate, circuit_delay);
                 Topology::two_sites(&numbers, lines(rate, delay), circuits)
             }
-        }
+            Self::Topology { ref file, rate, delay, circuit_rate, circuit_delay } => {
+                let circuits = lines(circuit_rate.unwrap_or(rate), circuit_delay.unwrap_or(delay));
+                let named = |error: String| format!("{}: {error}", file.display());
+                let text = read(file).map_err(named)?;
+                Topology::of_links(&text, lines(rate, delay), circuits).map_err(named)?
+            }
+        })
     }
 
     /// The rate of a host, in bits per second.
     fn rate(&self) -> f64 {
         let (Self::FatTree { rate, .. }
         | Self::LeafSpine { rate, .. }
-        | Self::TwoSites { rate, .. }) = self;
+        | Self::TwoSites { rate, .. }
+        | Self::Topology { rate, .. }) = self;
         rate.bits()
     }
 
@@ -87,6 +95,8 @@ impl Fabric {
                 let ports = 4 * own.saturating_mul(leaves.into()).saturating_add(circuits);
                 (ports, all(&[leaves, hosts, spines]) > 0)
             }
+            // It has as many as the file has lines.
+            Self::Topology { .. } => (0, true),
         }
     }
 }
@@ -173,7 +183,7 @@ impl File {
         seed: u64,
         read: Read<'_>,
     ) -> Result<Scenario, String> {
-        let topology = self.fabric.topology();
+        let topology = self.fabric.topology(read)?;
         let mut transport = Transport::new(&topology, self.transport.packet);
         transport.acknowledge = self.transport.acknowledge;
         if let Some(timeout) = self.transport.timeout {
@@ -186,7 +196,14 @@ impl File {
             let [from, all] = self.queue.ecn;
             (limits.bytes, limits.mark_from, limits.mark_all) = (bytes, share(from), share(all));
         }
-        limits.trim = self.queue.trim;
+        let mut roce = self.transport.roce.clone();
+        if let Some(roce) = &mut roce {
+            if roce.rate == 0 {
+                roce.rate = self.fabric.rate() as u64;
+            }
+            roce.check().map_err(|error| format!("'transport.roce': {error}"))?;
+        }
+        limits.trim = self.queue.trim && roce.is_none();
         let mut flows = Vec::new();
         for (job, traffic) in (0..).zip(&self.traffic) {
             let hosts = (topology.hosts, self.fabric.rate());
@@ -195,12 +212,16 @@ impl File {
         if flows.len() >= FLOWS as usize {
             return Err(format!("{} flows are too many: use fewer than {FLOWS}", flows.len()));
         }
+        // A connection has two of the 2²⁴ numbers of queue pairs.
+        if roce.is_some() && flows.len() >= FLOWS as usize / 2 - 1 {
+            return Err(format!("{} flows are too many for RoCE: use 8,388,606", flows.len()));
+        }
         let mut faults = Vec::new();
         for fault in &self.faults {
             faults.extend(fault.faults(&topology)?);
         }
         let spraying = variant.spraying(&topology)?;
-        Ok(Scenario { topology, limits, transport, spraying, faults, flows, end: self.end.0 })
+        Ok(Scenario { topology, limits, transport, roce, spraying, faults, flows, end: self.end.0 })
     }
 }
 

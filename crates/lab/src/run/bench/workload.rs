@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// What a run measures.
 enum Work {
     /// A collective operation.
-    Collective(Job),
+    Collective(Box<Job>),
     /// A program of the user, and its hosts.
     Program(Program, Vec<program::Host>),
 }
@@ -99,7 +99,7 @@ impl Work {
         match self {
             Self::Collective(job) => {
                 let own = Results::default();
-                run(std::slice::from_ref(job), stop, &|iteration| own.keep(iteration))?;
+                run(std::slice::from_ref(&**job), stop, &|iteration| own.keep(iteration))?;
                 Ok(Done::new(&own.all()))
             }
             Self::Program(program, hosts) => {
@@ -226,7 +226,7 @@ fn of_run(workload: &mut Workload, key: &Key) {
 fn work(bench: &Bench<'_>, key: &Key) -> Result<Work, RunError> {
     let experiment = bench.experiment;
     if !experiment.is_program() {
-        return Ok(Work::Collective(job(bench, key)?));
+        return Ok(Work::Collective(Box::new(job(bench, key)?)));
     }
     let index = key.point.index();
     let program = parse(experiment.workload(index), "[workload]", &bench.settings.file)?;

@@ -5,7 +5,83 @@
 //! while there is no queue, in proportion to what is missing to the target, or slowly beyond it. A
 //! mark with an average delay beyond the target shrinks it. A trimmed packet takes its length off.
 
-use crate::time::Picos;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::congestion::{Acknowledged, Congestion};
+
+/// A time in picoseconds.
+pub type Picos = u64;
+
+/// Parameters of a queue pair's NSCC. All else follows from them and the rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Parameters {
+    /// Round trip time without load in nanoseconds; a shorter one that is measured replaces it. The
+    /// queueing delay that is wanted is three quarters of this.
+    pub round_trip: u64,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self { round_trip: 100_000 }
+    }
+}
+
+impl Parameters {
+    /// The network of a host with this rate in bits per second and this path MTU.
+    fn network(self, rate: u64, mtu: u32) -> Network {
+        let round_trip = self.round_trip.saturating_mul(1000);
+        Network {
+            round_trip,
+            product: round_trip as f64 * rate as f64 / 8e12,
+            packet: u16::try_from(mtu).unwrap_or(u16::MAX),
+            header: 0,
+            target: round_trip / 4 * 3,
+        }
+    }
+}
+
+/// The window of a queue pair. It counts bytes of payload.
+#[derive(Debug, Clone)]
+pub struct Reaction {
+    nscc: Nscc,
+    /// The time of the first event: picoseconds since then do not overflow.
+    origin: Option<u64>,
+}
+
+impl Reaction {
+    /// A queue pair of a host with this rate in bits per second and this path MTU.
+    #[must_use]
+    pub fn new(parameters: Parameters, rate: u64, mtu: u32) -> Self {
+        Self { nscc: Nscc::new(parameters.network(rate, mtu)), origin: None }
+    }
+
+    fn time(&mut self, now: u64) -> Picos {
+        let origin = *self.origin.get_or_insert(now);
+        now.saturating_sub(origin).saturating_mul(1000)
+    }
+}
+
+impl Congestion for Reaction {
+    fn window(&self) -> Option<u64> {
+        Some(self.nscc.window().max(0).cast_unsigned())
+    }
+
+    fn acknowledged(&mut self, now: u64, news: &Acknowledged) {
+        let now = self.time(now);
+        let round_trip = news.round_trip.map(|time| time.saturating_mul(1000));
+        let under_way = news.under_way.try_into().unwrap_or(i64::MAX);
+        self.nscc.on_ack(now, news.marked, round_trip, news.bytes, under_way);
+    }
+
+    fn lost(&mut self, now: u64, bytes: u32, under_way: u64) {
+        let now = self.time(now);
+        let bytes = bytes.try_into().unwrap_or(u16::MAX);
+        let under_way = under_way.try_into().unwrap_or(i64::MAX);
+        self.nscc.on_nack(now, self.nscc.base(), bytes, under_way);
+    }
+}
 
 /// The figures of a network, the same for all flows.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,6 +93,8 @@ pub struct Network {
     pub product: f64,
     /// The length of a full packet.
     pub packet: u16,
+    /// Its part that is not data.
+    pub header: u16,
     /// The queueing delay that is wanted.
     pub target: Picos,
 }
@@ -115,7 +193,7 @@ impl Nscc {
 
     /// Bytes of data in a full packet.
     fn payload(&self) -> f64 {
-        f64::from(self.network.packet.saturating_sub(crate::packet::HEADER))
+        f64::from(self.network.packet.saturating_sub(self.network.header))
     }
 
     fn bound(&mut self) {
@@ -272,6 +350,7 @@ mod tests {
             round_trip: 14_022_700,
             product: 175_284.0,
             packet: 4150,
+            header: 64,
             target: 10_517_000,
         };
         Nscc::new(network)
@@ -323,5 +402,19 @@ mod tests {
         let mut nscc = nscc();
         nscc.on_ack(20_000_000, false, Some(7_011_350), 4150, 0);
         assert_eq!((nscc.base(), nscc.window()), (7_011_350, 131_463));
+    }
+
+    #[test]
+    fn a_queue_pair_counts_nanoseconds_from_its_first_event() {
+        let mut reaction = Reaction::new(Parameters::default(), 10_000_000_000, 1024);
+        // 10 Gbit/s for 100 µs, times 1.5.
+        assert_eq!(reaction.window(), Some(187_500));
+        let late = u64::MAX / 2;
+        let news =
+            Acknowledged { bytes: 1024, round_trip: Some(50_000), marked: false, under_way: 0 };
+        reaction.acknowledged(late, &news);
+        assert_eq!((reaction.nscc.base(), reaction.window()), (50_000_000, Some(93_750)));
+        reaction.lost(late + 1000, 1024, 0);
+        assert_eq!(reaction.window(), Some(93_750 - 1024));
     }
 }
