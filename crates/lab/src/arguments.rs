@@ -103,6 +103,13 @@ pub(crate) enum Command {
     /// table. With -o json they are printed as JSON, and the SVG is written only with --out.
     #[command(after_help = "Example:\n  lab graph --out fabric.svg --seconds 5")]
     Graph(crate::fabric_arguments::Graph),
+    /// Serve a live page of the fabric for a browser on this machine: loads, queue pairs, actions
+    ///
+    /// It prints the address, which has a secret in it: who knows it can do what lab does. It
+    /// listens on the loopback interface only, until Ctrl-C, and reads nothing while no page is
+    /// open.
+    #[command(after_help = "Example:\n  lab web --port 8080 --read-only")]
+    Web(crate::fabric_arguments::Web),
     /// Run an experiment: compare dataplanes by a file, and write tables, charts and a report
     ///
     /// The same command continues an experiment that was interrupted.
@@ -189,6 +196,9 @@ pub(crate) struct Up {
     /// Leave out the nodes that run vtepd beside a leaf: kernel VXLAN forwards
     #[arg(long)]
     pub(crate) no_vtepd: bool,
+    /// Then serve the live page, until Ctrl-C (see lab web); the fabric stays up
+    #[arg(long)]
+    pub(crate) web: bool,
     /// Path of vtepd [default: in the folder of lab]
     #[arg(long)]
     pub(crate) vtepd: Option<PathBuf>,

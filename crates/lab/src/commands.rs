@@ -16,6 +16,7 @@ mod run;
 mod sim;
 mod verify;
 mod wan;
+mod web;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -46,6 +47,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Run(run) => run.schema || run.plan,
         Command::Compare(_) | Command::New(_) | Command::Plan(_) => true,
         Command::Sim(_) | Command::Merge(_) => true,
+        Command::Web(web) => web.replay.is_some(),
         _ => false,
     };
     if !reads && !nix::unistd::geteuid().is_root() {
@@ -71,6 +73,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Policy(arguments) => leaves::policy(&arguments, cli.output),
         Command::Link(arguments) => link::run(&arguments, cli.output),
         Command::Graph(arguments) => graph::run(&arguments, cli.output),
+        Command::Web(arguments) => web::run(&arguments),
         Command::Run(arguments) => run::run(&arguments, cli.output),
         Command::Plan(arguments) => plan::run(&arguments, cli.output),
         Command::Sim(arguments) => sim::run(&arguments, cli.output),
@@ -123,6 +126,9 @@ fn up(arguments: &Up, output: Output) -> Outcome {
                     number => format!("vtepd on {number} leaves"),
                 }
             ))?;
+            if arguments.web {
+                return web::serve(&fabric, ::web::Access::Full, 0);
+            }
             Ok(ExitCode::SUCCESS)
         }
     }

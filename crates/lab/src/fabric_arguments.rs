@@ -149,6 +149,27 @@ pub(crate) struct Graph {
     pub(crate) seconds: u64,
 }
 
+#[derive(Args)]
+pub(crate) struct Web {
+    /// Name of the fabric; required if several are running
+    pub(crate) name: Option<Name>,
+    /// TCP port on 127.0.0.1 [default: any that is free]
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    pub(crate) port: u16,
+    /// Only show the fabric: the page has no actions
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Show a file that the page has saved; no fabric and no privileges are needed
+    #[arg(long, value_name = "FILE", conflicts_with = "name")]
+    pub(crate) replay: Option<PathBuf>,
+}
+
+impl Web {
+    pub(crate) const fn access(&self) -> web::Access {
+        if self.read_only { web::Access::ReadOnly } else { web::Access::Full }
+    }
+}
+
 fn number(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),

@@ -17,12 +17,14 @@ use serde::Serialize;
 use crate::deployed::Deployed;
 use crate::link::{self, Properties};
 use crate::progress::Interrupted;
-use crate::topology::{Endpoint, Wire};
+use crate::topology::{Endpoint, Topology, Wire};
 use fabric::counters::{self, Counters, CountersError};
 use fabric::netns::NetnsError;
 
 /// The interval at which a signal is noticed.
 const POLL: Duration = Duration::from_millis(50);
+/// A rate with the widest text, `888M`, in bits per second.
+const WIDEST: f64 = 888e6;
 
 /// The load could not be measured.
 #[derive(Debug, thiserror::Error)]
@@ -141,6 +143,24 @@ pub fn measure(
     let nodes = tiers::of(topology).into_iter().map(|(name, tier)| GraphNode { name, tier });
     let seconds = time.as_secs_f64();
     Ok(Graph { fabric: fabric.to_owned(), seconds, nodes: nodes.collect(), links })
+}
+
+/// A picture of the fabric without figures, in which each label has room for any rate. The title
+/// and the legend have the class `frame`.
+#[must_use]
+pub fn outline(fabric: &str, topology: &Topology) -> String {
+    let load = Load { sent_bits_per_second: WIDEST, ..Load::default() };
+    let links = topology.wires().into_iter().map(|wire| GraphLink {
+        a: wire.ends[0].to_string(),
+        b: wire.ends[1].to_string(),
+        circuit: wire.circuit_name(),
+        up: true,
+        a_to_b: load,
+        b_to_a: load,
+    });
+    let links = links.collect();
+    let nodes = tiers::of(topology).into_iter().map(|(name, tier)| GraphNode { name, tier });
+    Graph { fabric: fabric.to_owned(), seconds: 1.0, nodes: nodes.collect(), links }.svg()
 }
 
 /// The nodes at the ends of wires.

@@ -7,7 +7,7 @@
 //!   and how traffic spreads over its links
 //! - [`hops`]: the path of a flow, router by router
 //! - [`link`]: changes of links while the fabric runs
-//! - [`graph`]: a picture of the fabric with the load on its links
+//! - [`graph`]: a picture of the fabric with the load on its links; [`mod@web`]: the live page
 //! - [`packet`], [`arp`], [`roce`], [`stream`]: traffic between hosts
 //! - [`daemon`]: vtepd on a node; [`leaves`]: on all leaves
 //! - [`owner`]: files for the user who called sudo; `abstract_socket`: who is at the other end of a
@@ -54,6 +54,7 @@ pub mod stream;
 pub mod topology;
 pub mod verify;
 pub mod wan;
+pub mod web;
 pub mod workload;
 
 pub use self::fabric::Fabric;

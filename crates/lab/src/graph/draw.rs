@@ -153,7 +153,7 @@ pub(super) fn svg(graph: &Graph) -> String {
             title { (title) }
             style { (PreEscaped(include_str!("style.css"))) }
             rect class="paper" width=(round(width)) height=(round(height)) {}
-            text class="title" x=(MARGIN) y=(MARGIN + 8.0) { (title) }
+            text class="title frame" x=(MARGIN) y=(MARGIN + 8.0) { (title) }
             g transform=(format!("translate({} {})", round(left), round(top))) {
                 @for (link, curve) in &picture.broken { (broken(link, curve)) }
                 @for half in &picture.halves { (direction(half, scale)) }
@@ -161,7 +161,7 @@ pub(super) fn svg(graph: &Graph) -> String {
                     @if link.circuit.is_some() { (circuit(link, curve)) }
                 }
                 @for (node, at) in graph.nodes.iter().zip(&layout.nodes) {
-                    g {
+                    g data-node=(node.name) {
                         title { (node.name) }
                         rect class="node" x=(round(at.x - at.width / 2.0)) y=(round(at.top))
                             width=(round(at.width)) height=(NODE_HEIGHT) rx="6" {}
@@ -171,11 +171,13 @@ pub(super) fn svg(graph: &Graph) -> String {
                     }
                 }
                 @for (half, at) in picture.halves.iter().zip(&picture.rates) {
-                    (label(&short_rate(half.load.sent_bits_per_second), *at))
+                    g data-rate-from=(half.from) data-rate-to=(half.to) {
+                        (label(&short_rate(half.load.sent_bits_per_second), *at))
+                    }
                 }
                 @for at in &picture.words { (label(DOWN, *at)) }
             }
-            g transform=(format!("translate({MARGIN} {})", round(below))) {
+            g class="frame" transform=(format!("translate({MARGIN} {})", round(below))) {
                 @for (at, entry) in entries.iter().enumerate() {
                     @let (x, y) = ((at % columns) as f64 * ENTRY, (at / columns) as f64 * ROW);
                     g transform=(format!("translate({x} {y})")) { (entry) }
@@ -212,7 +214,7 @@ fn direction(half: &Half<'_>, scale: f64) -> Markup {
         [point, (foot.0 - dy * side, foot.1 + dx * side), (foot.0 + dy * side, foot.1 - dx * side)];
     let corners = corners.map(|(x, y)| format!("{},{}", round(x), round(y))).join(" ");
     html! {
-        g class=(format!("l{class}")) {
+        g class=(format!("l{class}")) data-from=(half.from) data-to=(half.to) {
             title { (described(half)) }
             path class="load" stroke-width=(round(width)) d=(path(&half.curve.until(base))) {}
             polygon class="tip" points=(corners) {}
@@ -255,7 +257,7 @@ fn broken(link: &GraphLink, curve: &Curve) -> Markup {
 fn circuit(link: &GraphLink, curve: &Curve) -> Markup {
     let (x, y) = curve.at(0.5);
     html! {
-        g {
+        g data-circuit=(link.a) {
             title { "circuit " (link.circuit.as_deref().unwrap_or_default()) }
             circle class="circuit" cx=(round(x)) cy=(round(y)) r=(CIRCUIT) {}
         }

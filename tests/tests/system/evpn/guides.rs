@@ -33,7 +33,7 @@ enum Use {
 }
 
 /// The examples of each page, by their first lines.
-const PAGES: [(&str, &[(&str, Use)]); 12] = [
+const PAGES: [(&str, &[(&str, Use)]); 13] = [
     (
         "containerlab",
         &[
@@ -125,6 +125,7 @@ const PAGES: [(&str, &[(&str, Use)]); 12] = [
         ],
     ),
     ("standalone", &[("ip netns add peer", Run), ("kill %1", Run)]),
+    ("web", &[("lab web fabric", Test("tests/tests/system/evpn/web.rs"))]),
     (
         "wireshark",
         &[

@@ -28,3 +28,4 @@ mod sources;
 mod stream;
 mod stuck_route;
 mod tables;
+mod web;

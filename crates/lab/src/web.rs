@@ -1,0 +1,46 @@
+//! What the live page (crate `web`) shows of a fabric.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::json;
+use web::{Fabric, Link, Node};
+
+use crate::deployed::{Deployed, DeployedError};
+use crate::{graph, link};
+
+/// Describes a fabric that is up. `program` is the path of `lab`.
+///
+/// # Errors
+/// If the overlay cannot be read.
+pub fn describe(name: &str, deployed: Deployed, program: PathBuf) -> Result<Fabric, DeployedError> {
+    let overlay = deployed.overlay()?;
+    let leaves: BTreeSet<&String> = overlay.tunnels.iter().map(|tunnel| &tunnel.node).collect();
+    let wires = deployed.topology().wires();
+    let mut nodes = BTreeMap::new();
+    for end in wires.iter().flat_map(crate::topology::Wire::interfaces) {
+        let namespace = deployed.namespace(&end.node)?.name().to_owned();
+        let leaf = leaves.contains(&end.node);
+        nodes.insert(end.node.clone(), Node { namespace, leaf });
+    }
+    let links = wires.iter().map(|wire| Link {
+        a: wire.ends[0].to_string(),
+        b: wire.ends[1].to_string(),
+        circuit: wire.circuit_name(),
+        interfaces: wire.interfaces().map(ToString::to_string).collect(),
+    });
+    let links = links.collect();
+    let picture = graph::outline(name, deployed.topology());
+    let hosts = overlay.hosts.iter().map(|host| (host.end.node.clone(), host.address)).collect();
+    let circuits = Arc::new(move || {
+        let circuits = wires.iter().filter(|wire| wire.circuit.is_some());
+        let answered = circuits.filter_map(|wire| {
+            // A circuit whose `lab wan` does not answer is shown without properties.
+            let properties = link::properties(&deployed, wire).ok()?;
+            Some((wire.circuit_name()?, properties.map(|of| json!(of))))
+        });
+        answered.collect()
+    });
+    Ok(Fabric { name: name.to_owned(), picture, nodes, links, hosts, program, circuits })
+}

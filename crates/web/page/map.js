@@ -1,0 +1,138 @@
+// The map: the picture of `lab graph`, whose lines and numbers change in place.
+
+import { h, rate } from "./state.js";
+
+const SCALES = [1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10];
+const HEIGHTS = ["h2", "h3", "h5", "h7", "h8"];
+
+/** The first round rate that is not below the highest load, as `lab graph` has it. */
+function scaleOf(highest) {
+  const least = Math.max(highest, 1e6);
+  const power = 10 ** Math.floor(Math.log10(least));
+  return SCALES.map((step) => step * power).find((step) => step >= least * 0.999999) ?? least;
+}
+
+export class Map_ {
+  halves = new Map();
+  nodes = new Map();
+  circuits = new Map();
+  #scale = 0;
+
+  constructor(fabric, onselect) {
+    this.fabric = fabric;
+    // The page has its own style.
+    const plain = fabric.picture.replace(/<style>[^<]*<\/style>/, "");
+    const parsed = new DOMParser().parseFromString(plain, "image/svg+xml");
+    parsed.querySelectorAll("style, script, foreignObject").forEach((element) => element.remove());
+    const svg = document.importNode(parsed.documentElement, true);
+    const box = svg.viewBox.baseVal;
+    const body = svg.querySelector("g[transform]:not(.frame)");
+    document.getElementById("picture").replaceChildren(svg);
+    const drawn = body.getBBox();
+    const [, top] = /translate\([-\d.]+ ([-\d.]+)\)/.exec(body.getAttribute("transform"));
+    svg.setAttribute("viewBox", [0, +top + drawn.y - 12, box.width, drawn.height + 24].join(" "));
+    const linkOf = new Map(fabric.links.flatMap((link) => [[link.a, link], [link.b, link]]));
+    const choose = (element, chosen, label) => {
+      element.setAttribute("tabindex", "0");
+      element.setAttribute("role", "button");
+      element.setAttribute("aria-label", label);
+      element.addEventListener("click", () => onselect(chosen));
+      element.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); onselect(chosen); }
+      });
+    };
+    for (const group of svg.querySelectorAll("[data-from]")) {
+      const { from, to } = group.dataset;
+      const link = linkOf.get(from);
+      const corners = group.querySelector(".tip").getAttribute("points").split(" ")
+        .map((corner) => corner.split(",").map(Number));
+      this.halves.set(from, { group, link, corners, way: link.a === from ? "ab" : "ba",
+        title: group.querySelector("title"), line: group.querySelector(".load"),
+        tip: group.querySelector(".tip"), to });
+      choose(group, { link: link.a }, `link ${from} to ${to}`);
+    }
+    for (const group of svg.querySelectorAll("[data-rate-from]")) {
+      const half = this.halves.get(group.dataset.rateFrom);
+      half.text = group.querySelector("text");
+    }
+    for (const group of svg.querySelectorAll("[data-node]")) {
+      this.nodes.set(group.dataset.node, group);
+      choose(group, { node: group.dataset.node }, `node ${group.dataset.node}`);
+    }
+    for (const group of svg.querySelectorAll("[data-circuit]")) {
+      this.circuits.set(group.dataset.circuit, group);
+      group.addEventListener("click", () => onselect({ link: group.dataset.circuit }));
+    }
+  }
+
+  update(state) {
+    const links = state.links ?? {};
+    const loads = Object.values(links).flatMap((link) => [link.ab.sent, link.ba.sent]);
+    const scale = scaleOf(Math.max(0, ...loads));
+    if (scale !== this.#scale) this.#legend(scale);
+    for (const [from, half] of this.halves) this.#half(from, half, links[half.link.a], scale);
+    for (const [name, group] of this.nodes) {
+      const leaf = state.leaves?.[name];
+      group.classList.toggle("lost", leaf !== undefined && !leaf.vtepd);
+    }
+    for (const [a, group] of this.circuits) {
+      const texts = ["ab", "ba"].map((way) => circuit(links[a]?.[way]?.circuit));
+      group.querySelector("title").textContent = `circuit: ${texts.join("; back: ")}`;
+    }
+  }
+
+  #half(from, half, link, scale) {
+    if (!link) return;
+    const { sent, received } = link[half.way];
+    const share = Math.min(1, sent / scale);
+    const level = share < 0.01 ? 0 : Math.max(1, Math.ceil(share * 4 - 1e-9));
+    const width = 1.5 + 6.5 * share;
+    // Only what differs is written, so that nothing is laid out without need.
+    const shown = `${level} ${width.toFixed(1)} ${link.up} ${rate(sent)}`;
+    if (shown === half.shown) return;
+    half.shown = shown;
+    for (let at = 0; at <= 4; at += 1) half.group.classList.toggle(`l${at}`, at === level);
+    half.group.classList.toggle("broken", !link.up);
+    half.line.setAttribute("stroke-width", width.toFixed(1));
+    const [point, one, other] = half.corners;
+    const wide = (2 + width * 0.75) / 7.5;
+    const side = (corner) => [0, 1].map((axis) => {
+      const middle = (one[axis] + other[axis]) / 2;
+      return (middle + (corner[axis] - middle) * wide).toFixed(1);
+    });
+    half.tip.setAttribute("points", [point, side(one), side(other)].join(" "));
+    if (half.text) half.text.textContent = link.up ? rate(sent) : "down";
+    half.title.textContent =
+      `${from} to ${half.to}: ${rate(sent)} bit/s sent, ${rate(received)} bit/s received`;
+  }
+
+  #legend(scale) {
+    this.#scale = scale;
+    const entries = [0, 1, 2, 3, 4].map((level) => h("span", {},
+      h("span", { class: `swatch l${level} ${HEIGHTS[level]}` }),
+      level ? `up to ${rate(scale * level / 4)} bit/s` : `below ${rate(scale / 100)} bit/s`));
+    document.getElementById("legend").replaceChildren(...entries, "each half: what its end sends");
+  }
+
+  select(chosen) {
+    for (const half of this.halves.values()) {
+      half.group.classList.toggle("chosen", half.link.a === chosen.link);
+    }
+    for (const [name, group] of this.nodes) group.classList.toggle("chosen", name === chosen.node);
+  }
+
+  /** Marks the directions that begin at these ends, and those of the way back. */
+  path(there = [], back = []) {
+    for (const [from, half] of this.halves) {
+      half.group.classList.toggle("path", there.includes(from));
+      half.group.classList.toggle("back", back.includes(from));
+    }
+  }
+}
+
+/** The properties of one direction of a circuit. */
+export function circuit(of) {
+  if (!of) return "no answer";
+  const limit = of.rate_kilobits ? `${rate(of.rate_kilobits * 1000)} bit/s` : "no rate limit";
+  return `${of.delay_milliseconds} ms ± ${of.jitter_milliseconds} ms, loss ${of.loss_percent} %, ${limit}`;
+}

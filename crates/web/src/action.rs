@@ -1,0 +1,275 @@
+//! What a page can ask for, and the command of each: what a shell would run.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::model::Fabric;
+
+/// An action. Values are texts as on the command line.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "action", rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Action {
+    /// Sets a link down, for a time.
+    Down { link: String, time: Option<String> },
+    /// Sets a link up.
+    Up { link: String },
+    /// Changes the properties of a circuit. Empty texts change nothing.
+    Impair {
+        link: String,
+        #[serde(default)]
+        delay: String,
+        #[serde(default)]
+        jitter: String,
+        #[serde(default)]
+        loss: String,
+        #[serde(default)]
+        rate: String,
+        #[serde(default)]
+        direction: String,
+        #[serde(default)]
+        time: String,
+    },
+    /// Changes policy and datapath of all leaves; starts vtepd where it does not run.
+    Policy { policy: String, datapath: Option<String> },
+    /// Changes the policy of a VNI on one leaf.
+    LeafPolicy { leaf: String, vni: u32, policy: String },
+    /// Starts a stream of numbered RoCE frames.
+    Send { from: String, to: String, queue_pairs: u32, rate: u32, seconds: u32 },
+    /// Kills the vtepd of a leaf.
+    Kill { leaf: String },
+    /// Asks for the path of a queue pair.
+    Path { from: String, to: String, queue_pair: u32 },
+}
+
+/// An action cannot be performed.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum ActionError {
+    /// The page named something that the fabric does not have.
+    #[error("the fabric has no {what} '{name}': reload the page")]
+    Unknown {
+        /// Link, leaf or host.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A value would be an option of the command.
+    #[error("'{0}' is no value: it begins with '-'")]
+    Option(String),
+    /// No vtepd answers there.
+    #[error("no vtepd answers on {0}: start it with a policy for all leaves")]
+    NoVtepd(String),
+}
+
+impl Action {
+    /// Whether it changes nothing.
+    pub(crate) const fn only_reads(&self) -> bool {
+        matches!(self, Self::Path { .. })
+    }
+
+    /// The command. `leaves` is the present state of the leaves.
+    pub(crate) fn command(
+        &self,
+        fabric: &Fabric,
+        leaves: Option<&Value>,
+    ) -> Result<Vec<String>, ActionError> {
+        let mut words = vec![fabric.program.display().to_string()];
+        words.extend(match self {
+            Self::Down { link, time } => {
+                let mut words = Words::new(fabric, &["link", "down"]);
+                words.option("--for", time.as_deref().unwrap_or_default())?;
+                words.plain(known("link", link, is_link(fabric, link))?)?
+            }
+            Self::Up { link } => Words::new(fabric, &["link", "up"]).plain(known(
+                "link",
+                link,
+                is_link(fabric, link),
+            )?)?,
+            Self::Impair { link, delay, jitter, loss, rate, direction, time } => {
+                let mut words = Words::new(fabric, &["link", "impair"]);
+                let options = [
+                    ("--delay", delay),
+                    ("--jitter", jitter),
+                    ("--loss", loss),
+                    ("--rate", rate),
+                    ("--direction", direction),
+                    ("--for", time),
+                ];
+                for (name, value) in options {
+                    words.option(name, value)?;
+                }
+                words.plain(known("link", link, is_link(fabric, link))?)?
+            }
+            Self::Policy { policy, datapath } => {
+                let mut words = Words::new(fabric, &["policy"]);
+                words.option("--datapath", datapath.as_deref().unwrap_or_default())?;
+                words.plain(policy)?
+            }
+            Self::LeafPolicy { leaf, vni, policy } => {
+                let leaf = known("leaf", leaf, is_leaf(fabric, leaf))?;
+                let vtepctl = fabric.program.with_file_name("vtepctl").display().to_string();
+                let mut words = Words::new(fabric, &["exec"]).plain(leaf)?;
+                words.extend(["--".to_owned(), vtepctl, "policy".to_owned(), "set".to_owned()]);
+                words.extend([vni.to_string(), checked(policy)?]);
+                words
+            }
+            Self::Send { from, to, queue_pairs, rate, seconds } => {
+                let from = known("host", from, fabric.hosts.contains_key(from))?;
+                let address = fabric.hosts.get(to);
+                known("host", to, address.is_some())?;
+                let mut words = Words::new(fabric, &["roce", "send"]);
+                words.option("--node", from)?;
+                words.option("--to", &address.map_or_else(String::new, ToString::to_string))?;
+                words.option("--queue-pairs", &queue_pairs.to_string())?;
+                words.option("--rate", &rate.to_string())?;
+                words.option("--seconds", &seconds.to_string())?;
+                words.0
+            }
+            Self::Kill { leaf } => {
+                let leaf = known("leaf", leaf, is_leaf(fabric, leaf))?;
+                let pid = leaves.and_then(|all| all.get(leaf)?.get("pid")?.as_u64());
+                let pid = pid.ok_or_else(|| ActionError::NoVtepd(leaf.to_owned()))?;
+                let mut words = Words::new(fabric, &["exec"]).plain(leaf)?;
+                words.extend(["--", "kill", "-9", &pid.to_string()].map(str::to_owned));
+                words
+            }
+            Self::Path { from, to, queue_pair } => {
+                let mut words = Words::new(fabric, &["path", "-o", "json"]);
+                words.option("--from", known("host", from, fabric.hosts.contains_key(from))?)?;
+                words.option("--to", known("host", to, fabric.hosts.contains_key(to))?)?;
+                words.option("--qp", &queue_pair.to_string())?;
+                words.0
+            }
+        });
+        Ok(words)
+    }
+}
+
+/// The words of a command of `lab`.
+struct Words(Vec<String>);
+
+impl Words {
+    fn new(fabric: &Fabric, command: &[&str]) -> Self {
+        let mut words: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+        words.extend(["--name".to_owned(), fabric.name.clone()]);
+        Self(words)
+    }
+
+    /// Adds `--name value`, unless the value is empty.
+    fn option(&mut self, name: &str, value: &str) -> Result<(), ActionError> {
+        if !value.is_empty() {
+            self.0.extend([name.to_owned(), checked(value)?]);
+        }
+        Ok(())
+    }
+
+    fn plain(mut self, value: &str) -> Result<Vec<String>, ActionError> {
+        self.0.push(checked(value)?);
+        Ok(self.0)
+    }
+}
+
+fn checked(value: &str) -> Result<String, ActionError> {
+    if value.starts_with('-') {
+        return Err(ActionError::Option(value.to_owned()));
+    }
+    Ok(value.to_owned())
+}
+
+fn known<'a>(what: &'static str, name: &'a str, there: bool) -> Result<&'a str, ActionError> {
+    if there { Ok(name) } else { Err(ActionError::Unknown { what, name: name.to_owned() }) }
+}
+
+fn is_link(fabric: &Fabric, name: &str) -> bool {
+    fabric.links.iter().any(|link| link.interfaces.iter().any(|end| end == name))
+}
+
+fn is_leaf(fabric: &Fabric, name: &str) -> bool {
+    fabric.nodes.get(name).is_some_and(|node| node.leaf)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::{Link, Node};
+    use serde_json::json;
+
+    fn fabric() -> Fabric {
+        let link = Link {
+            a: "leaf1:up1".into(),
+            b: "spine1:dn1".into(),
+            circuit: None,
+            interfaces: vec!["leaf1:up1".into(), "spine1:dn1".into()],
+        };
+        Fabric {
+            name: "x".into(),
+            picture: String::new(),
+            nodes: BTreeMap::from([(
+                "leaf1".to_owned(),
+                Node { namespace: "lab-x-leaf1".into(), leaf: true },
+            )]),
+            links: vec![link],
+            hosts: BTreeMap::from([
+                ("host1".to_owned(), [192, 168, 10, 1].into()),
+                ("host2".to_owned(), [192, 168, 10, 2].into()),
+            ]),
+            program: "/bin/lab".into(),
+            circuits: Arc::new(BTreeMap::new),
+        }
+    }
+
+    fn command(action: &Value) -> Result<String, ActionError> {
+        let action: Action = serde_json::from_value(action.clone()).unwrap();
+        let leaves = json!({"leaf1": {"pid": 77}});
+        Ok(action.command(&fabric(), Some(&leaves))?.join(" "))
+    }
+
+    #[test]
+    fn each_action_is_a_command_of_the_shell() {
+        let cases = [
+            (
+                json!({"action": "down", "link": "leaf1:up1", "time": "3s"}),
+                "/bin/lab link down --name x --for 3s leaf1:up1",
+            ),
+            (
+                json!({"action": "impair", "link": "spine1:dn1", "delay": "5ms", "loss": "1%"}),
+                "/bin/lab link impair --name x --delay 5ms --loss 1% spine1:dn1",
+            ),
+            (json!({"action": "policy", "policy": "qp-pin"}), "/bin/lab policy --name x qp-pin"),
+            (
+                json!({"action": "leaf-policy", "leaf": "leaf1", "vni": 10, "policy": "qp-hash"}),
+                "/bin/lab exec --name x leaf1 -- /bin/vtepctl policy set 10 qp-hash",
+            ),
+            (
+                json!({"action": "kill", "leaf": "leaf1"}),
+                "/bin/lab exec --name x leaf1 -- kill -9 77",
+            ),
+            (
+                json!({"action": "send", "from": "host1", "to": "host2", "queue_pairs": 4,
+                       "rate": 100, "seconds": 9}),
+                "/bin/lab roce send --name x --node host1 --to 192.168.10.2 --queue-pairs 4 \
+                 --rate 100 --seconds 9",
+            ),
+        ];
+        for (action, words) in cases {
+            assert_eq!(command(&action).unwrap(), words);
+        }
+    }
+
+    #[test]
+    fn names_and_options_of_a_page_are_checked() {
+        let unknown = command(&json!({"action": "up", "link": "leaf9:up1; reboot"}));
+        assert!(unknown.unwrap_err().to_string().contains("reboot"));
+        for action in [
+            json!({"action": "policy", "policy": "--vtepd=/tmp/evil"}),
+            json!({"action": "leaf-policy", "leaf": "leaf1", "vni": 1, "policy": "-x"}),
+            json!({"action": "down", "link": "leaf1:up1", "time": "-1"}),
+        ] {
+            assert!(matches!(command(&action), Err(ActionError::Option(_))), "{action}");
+        }
+        let leaf = json!({"action": "kill", "leaf": "host1"});
+        assert!(matches!(command(&leaf), Err(ActionError::Unknown { what: "leaf", .. })));
+    }
+}

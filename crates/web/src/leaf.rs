@@ -1,0 +1,167 @@
+//! What the vtepd of a leaf answers.
+
+use std::time::Duration;
+
+use api::Address;
+use api::v1::{
+    GetCountersRequest, GetStatusRequest, ListQueuePairsRequest, QueuePair, WatchEventsRequest,
+};
+use fabric::netns::Namespace;
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+
+/// The time between two readings.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long vtepd may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// The most queue pairs of a leaf that are shown.
+const MOST_PAIRS: usize = 4096;
+
+/// A reading of a leaf.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    pub(crate) leaf: String,
+    /// State of the leaf.
+    pub(crate) state: Value,
+    /// Queue pairs by a name of their own.
+    pub(crate) pairs: Map<String, Value>,
+    /// New events.
+    pub(crate) events: Vec<Value>,
+}
+
+/// Any failure to get an answer. It is shown as a leaf without vtepd.
+#[derive(Debug, thiserror::Error)]
+enum LeafError {
+    #[error(transparent)]
+    Netns(#[from] fabric::netns::NetnsError),
+    #[error(transparent)]
+    Connect(#[from] api::ConnectError),
+    #[error("{0}")]
+    Answer(String),
+    #[error("vtepd did not answer within {TIMEOUT:?}")]
+    Silent(#[from] tokio::time::error::Elapsed),
+    #[error("the thread that entered the namespace ended")]
+    Thread(#[from] tokio::task::JoinError),
+}
+
+/// Reads a leaf once a second and sends what it reads, until nobody receives it.
+pub(crate) async fn follow(leaf: String, namespace: String, readings: mpsc::Sender<Reading>) {
+    let mut client = None;
+    // None: events from now on.
+    let mut after = None;
+    loop {
+        let reading = match read(&leaf, &namespace, &mut client, &mut after).await {
+            Ok(reading) => reading,
+            Err(error) => {
+                (client, after) = (None, None);
+                let state = json!({"vtepd": false, "why": error.to_string()});
+                Reading { leaf: leaf.clone(), state, ..Reading::default() }
+            }
+        };
+        if readings.send(reading).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+async fn connect(namespace: &str) -> Result<api::Client, LeafError> {
+    let (name, handle) = (namespace.to_owned(), tokio::runtime::Handle::current());
+    // Sockets that are opened in the namespace stay there.
+    let connected = tokio::task::spawn_blocking(move || {
+        let namespace = Namespace::open(name)?;
+        let connect =
+            async { tokio::time::timeout(TIMEOUT, api::connect(&Address::default())).await };
+        namespace.enter(|| handle.block_on(connect)).map_err(LeafError::from)
+    });
+    let connected = connected.await??;
+    Ok(connected??)
+}
+
+fn answer(status: impl std::fmt::Display) -> LeafError {
+    LeafError::Answer(status.to_string())
+}
+
+async fn read(
+    leaf: &str,
+    namespace: &str,
+    client: &mut Option<api::Client>,
+    after: &mut Option<u64>,
+) -> Result<Reading, LeafError> {
+    let mut vtepd = match client.take() {
+        Some(client) => client,
+        None => connect(namespace).await?,
+    };
+    let reading = tokio::time::timeout(TIMEOUT, ask(leaf, &mut vtepd, after)).await??;
+    *client = Some(vtepd);
+    Ok(reading)
+}
+
+async fn ask(
+    leaf: &str,
+    vtepd: &mut api::Client,
+    after: &mut Option<u64>,
+) -> Result<Reading, LeafError> {
+    let status = vtepd.get_status(GetStatusRequest {}).await.map_err(answer)?.into_inner();
+    let counters = vtepd.get_counters(GetCountersRequest {}).await.map_err(answer)?.into_inner();
+    let mut vnis = Map::new();
+    for vni in status.taken.iter().chain(&status.left) {
+        let policy = vni.taken.as_ref().and_then(|taken| taken.policy.as_ref());
+        let kernel = vni.chosen_port.as_ref().and_then(|port| port.policy.as_ref());
+        let policy = policy.or(kernel).map_or("", |policy| policy.name.as_str());
+        vnis.insert(vni.vni.to_string(), json!({"datapath": vni.datapath, "policy": policy}));
+    }
+    let drops = counters.drops.iter().filter(|drop| drop.frames > 0);
+    let drops: Map<String, Value> =
+        drops.map(|drop| (drop.reason.clone(), json!(drop.frames))).collect();
+    let sources: Map<String, Value> =
+        status.sources.iter().map(|source| (source.name.clone(), json!(source.state))).collect();
+    let state = json!({
+        "vtepd": true, "pid": status.pid, "vnis": vnis, "sources": sources, "drops": drops,
+        "dropped": counters.dropped, "sent": counters.sent,
+    });
+    let mut pairs = Map::new();
+    let listed = vtepd.list_queue_pairs(ListQueuePairsRequest::default()).await;
+    let mut listed = listed.map_err(answer)?.into_inner();
+    while let Some(pair) = listed.message().await.map_err(answer)? {
+        if pairs.len() < MOST_PAIRS {
+            let (name, pair) = shown(leaf, &pair);
+            pairs.insert(name, pair);
+        }
+    }
+    let events = events(leaf, vtepd, after).await?;
+    Ok(Reading { leaf: leaf.to_owned(), state, pairs, events })
+}
+
+fn shown(leaf: &str, pair: &QueuePair) -> (String, Value) {
+    let name =
+        format!("{leaf} {} {} {} {:#x}", pair.vni, pair.source, pair.destination, pair.queue_pair);
+    let mut value = json!({
+        "leaf": leaf, "vni": pair.vni, "source": pair.source, "destination": pair.destination,
+        "qp": pair.queue_pair, "uplink": pair.uplink, "port": pair.source_port,
+        "state": pair.state, "routers": pair.routers, "rate": pair.kilobytes * 8000,
+        "moves": pair.moves, "gaps": pair.psn_gaps, "same": pair.same_links,
+    });
+    if let (Some(partner), Some(fields)) = (pair.partner, value.as_object_mut()) {
+        fields.insert("partner".to_owned(), json!(partner));
+    }
+    (name, value)
+}
+
+async fn events(
+    leaf: &str,
+    vtepd: &mut api::Client,
+    after: &mut Option<u64>,
+) -> Result<Vec<Value>, LeafError> {
+    let request = WatchEventsRequest { follow: false, after: after.unwrap_or(0), skip: false };
+    let mut stream = vtepd.watch_events(request).await.map_err(answer)?.into_inner();
+    let mut events = Vec::new();
+    while let Some(event) = stream.message().await.map_err(answer)? {
+        *after = Some(event.sequence.max(after.unwrap_or(0)));
+        events.push(json!({
+            "leaf": leaf, "time": event.time, "kind": event.kind, "text": event.text,
+        }));
+    }
+    after.get_or_insert(0);
+    Ok(events)
+}

@@ -1,0 +1,24 @@
+//! A live page of a fabric that is up, for a browser on the same machine.
+//!
+//! - [`model`]: what the caller tells about the fabric
+//! - [`serve`]: the server, on the loopback interface, with a secret in its address
+//! - `reader`: link counters of the nodes and answers of each leaf's vtepd (`leaf`), while a page
+//!   is open
+//! - `hub`: the state, and its changes for each page; `patch` computes them
+//! - `action`: commands that a page asks for; `jobs` runs them
+//!
+//! A page gets the whole state, then JSON merge patches (RFC 7396) against what it has. The server
+//! keeps one state for each page and no queue: a slow reader gets fewer and larger changes.
+
+mod action;
+mod hub;
+mod jobs;
+mod leaf;
+mod patch;
+mod reader;
+mod server;
+
+pub mod model;
+
+pub use model::{Fabric, Link, Node};
+pub use server::{Access, ServeError, Server};

@@ -1,0 +1,201 @@
+//! The live page of a fabric (`lab web`): each action changes what the kernel reports, the state
+//! follows, and a page that is closed costs nothing.
+//!
+//! ```text
+//! host1 ── leaf1 ── spine1 ── circuit a1:b1, 5 ms ── spine2 ── leaf2 ── host2
+//! ```
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use fabric::counters;
+use fabric::netns::Namespace;
+use fabric::process::wait_until;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use root_test::root_test;
+use serde_json::{Value, json};
+use vtepd_tests::daemon::lab_program;
+
+use super::fixture::{TIMEOUT, frr};
+use super::lab_command::{NewFabric, ask, lab, said};
+
+const FABRIC: &str = "evpn-web";
+
+/// `lab web`. Drop ends it.
+struct Server {
+    process: Child,
+    /// `127.0.0.1:PORT`, and the path with the secret.
+    host: String,
+    path: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut command = Command::new(lab_program());
+        let mut process = command.args(["web", FABRIC]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (host, path) = line.trim().strip_prefix("http://").unwrap().split_once('/').unwrap();
+        Self { process, host: host.to_owned(), path: format!("/{path}") }
+    }
+
+    fn connect(&self, request: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.host).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    }
+
+    fn post(&self, place: &str, body: &Value) -> Value {
+        let Self { host, path, .. } = self;
+        let body = body.to_string();
+        let request = format!(
+            "POST {path}{place} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        let mut answer = String::new();
+        self.connect(&request).read_to_string(&mut answer).unwrap();
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    }
+
+    /// Performs an action that ends by itself.
+    fn run(&self, action: &Value) {
+        let answer = self.post("run", action);
+        assert_eq!(answer["ok"], true, "{action}: {answer}");
+    }
+
+    /// Opens a page: each line is a state, or a change of it.
+    fn page(&self) -> impl Iterator<Item = Value> + use<> {
+        let Self { host, path, .. } = self;
+        let stream = self.connect(&format!("GET {path}state HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        BufReader::new(stream).lines().map_while(Result::ok).filter_map(|line| {
+            let text = line.strip_prefix("data: ")?.to_owned();
+            Some(serde_json::from_str(&text).unwrap())
+        })
+    }
+
+    /// The CPU time that it has used, in ticks of 10 ms.
+    fn ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id().cast_signed()), signal).unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGTERM);
+        let _ = self.process.wait();
+    }
+}
+
+fn namespace(node: &str) -> Namespace {
+    Namespace::open(format!("lab-{FABRIC}-{node}")).unwrap()
+}
+
+/// Whether the kernel says that an interface has a carrier.
+fn has_carrier(node: &str, interface: &str) -> bool {
+    let links = namespace(node).rtnl(|rtnl| rtnl.links()).unwrap();
+    links.iter().any(|link| link.name == interface && link.up && link.carrier)
+}
+
+fn metrics(leaf: &str) -> String {
+    fabric::metrics::read(&namespace(leaf)).unwrap_or_default()
+}
+
+/// The shortest round trip between the hosts in ms.
+fn round_trip() -> f64 {
+    let ping = ["ping", "-n", "-c", "5", "-i", "0.05", "-W", "5", "192.168.10.2"];
+    let text = said(&lab(&[&["exec", "--name", FABRIC, "host1", "--"][..], &ping].concat()));
+    let times = text.lines().filter_map(|line| line.split_once("time=")?.1.split_once(" ms"));
+    times.map(|(time, _)| time.parse::<f64>().unwrap()).fold(f64::INFINITY, f64::min)
+}
+
+#[root_test(needs = frr)]
+fn actions_of_the_page_change_the_fabric() {
+    let options = ["--sites", "2", "--leaves", "1", "--spines", "1", "--no-bfd"];
+    let files = NewFabric::new(FABRIC, &[&options[..], &["--jitter", "0ms"]].concat());
+    ask(&["up", &files.topology()]);
+    let server = Server::start();
+    let before = server.ticks();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(server.ticks() <= before + 1, "it works although no page is open");
+
+    let mut page = server.page();
+    let answers = page.by_ref().take(100).any(|state| state["leaves"]["leaf1"]["vtepd"] == true);
+    assert!(answers, "the state has no vtepd on leaf1");
+
+    // A cut until it is stopped. The page follows.
+    let down = json!({"action": "down", "link": "spine1:dci1", "time": "12s"});
+    let started = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| server.post("run", &down));
+        assert!(wait_until(TIMEOUT, || !has_carrier("spine1", "dci1")), "the link is up");
+        assert!(page.by_ref().take(200).any(|state| state["links"]["spine1:dci1"]["up"] == false));
+        server.post("stop", &json!({"job": 1}));
+        assert!(wait_until(TIMEOUT, || has_carrier("spine1", "dci1")), "the link stays down");
+        asked.join().unwrap()
+    });
+    assert_eq!(started["ok"], true, "{started}");
+    let command = started["command"].as_str().unwrap();
+    assert!(command.ends_with("link down --name evpn-web --for 12s spine1:dci1"), "{started}");
+    server.run(&json!({"action": "up", "link": "spine1:dci1"}));
+    assert!(wait_until(TIMEOUT, || round_trip() < 20.0), "the hosts do not reach each other");
+
+    server.run(&json!({
+        "action": "impair", "link": "spine1:dci1", "delay": "30ms", "loss": "0", "rate": "500mbit",
+    }));
+    let slow = round_trip();
+    assert!((60.0..100.0).contains(&slow), "{slow} ms");
+    server.run(&json!({"action": "policy", "policy": "five-tuple"}));
+    for leaf in ["leaf1", "leaf2"] {
+        assert!(metrics(leaf).contains("policy=\"five-tuple\""), "{leaf}");
+    }
+    server
+        .run(&json!({"action": "leaf-policy", "leaf": "leaf2", "vni": 10010, "policy": "qp-hash"}));
+    assert!(metrics("leaf2").contains("policy=\"qp-hash\""));
+    assert!(metrics("leaf1").contains("policy=\"five-tuple\""));
+
+    let sent = || counters::read(&namespace("host1")).unwrap()["eth1"].tx_bytes;
+    let first = sent();
+    server.run(&json!({
+        "action": "send", "from": "host1", "to": "host2", "queue_pairs": 4, "rate": 1000, "seconds": 1,
+    }));
+    assert!(sent() >= first + 900 * 1024, "{} bytes", sent() - first);
+    server.run(&json!({"action": "kill", "leaf": "leaf1"}));
+    assert!(wait_until(TIMEOUT, || metrics("leaf1").is_empty()), "vtepd answers");
+    server.run(&json!({"action": "policy", "policy": "qp-hash"}));
+    assert!(metrics("leaf1").contains("policy=\"qp-hash\""), "vtepd was not started");
+
+    // A change for a time ends with the server.
+    let long = json!({"action": "down", "link": "leaf1:up1", "time": "600s"});
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| server.connect_and_leave(&long));
+        assert!(wait_until(TIMEOUT, || !has_carrier("spine1", "dn1")), "the link is up");
+        asked.join().unwrap();
+    });
+    drop(page);
+    drop(server);
+    assert!(wait_until(TIMEOUT, || has_carrier("spine1", "dn1")), "the link stays down");
+}
+
+impl Server {
+    /// Asks for an action, and does not wait for its end.
+    fn connect_and_leave(&self, action: &Value) {
+        let Self { host, path, .. } = self;
+        let body = action.to_string();
+        let length = body.len();
+        drop(self.connect(&format!(
+            "POST {path}run HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        )));
+    }
+}
