@@ -184,7 +184,7 @@ fn the_picture_says_everything() {
         (link.a_to_b, link.b_to_a) = (Load::default(), Load::default());
     }
     let idle = graph.svg();
-    assert_eq!(idle.matches("<g class=\"l0\">").count(), 47);
+    assert_eq!(idle.matches("<g class=\"l0\"").count(), 47);
     assert!(idle.contains(">idle: below 10 kbit/s<"), "{idle}");
 }
 
