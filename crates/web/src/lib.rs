@@ -1,7 +1,7 @@
 //! A live page of a fabric that is up, for a browser on the same machine.
 //!
 //! - [`model`]: what the caller tells about the fabric
-//! - [`serve`]: the server, on the loopback interface, with a secret in its address
+//! - [`Server`]: the server, on the loopback interface, with a secret in its address
 //! - `reader`: link counters of the nodes and answers of each leaf's vtepd (`leaf`), while a page
 //!   is open
 //! - `hub`: the state, and its changes for each page; `patch` computes them
