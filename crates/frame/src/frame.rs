@@ -59,6 +59,12 @@ impl Gso {
     /// host accepts (RFC 791). A sender with a packet socket may ask for 65,535. BPF programs leave
     /// such frames to the kernel.
     pub const MOST_SEGMENTS: usize = 128;
+
+    /// Whether a super-frame with so many bytes of payload has at most [`Self::MOST_SEGMENTS`].
+    #[must_use]
+    pub const fn has_few_segments(&self, payload: usize) -> bool {
+        payload <= self.size as usize * Self::MOST_SEGMENTS
+    }
 }
 
 /// Checksum and segmentation that the sender left to the device.

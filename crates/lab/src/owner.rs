@@ -13,6 +13,9 @@ use nix::fcntl::{OFlag, open, openat, renameat};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+/// Links that the kernel makes, and a device. All of /dev would have /dev/shm, where anybody writes.
+const OF_THE_KERNEL: [&str; 5] =
+    ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd", "/dev/null"];
 /// Flags that follow no link, and do not wait for the other end of a FIFO.
 const SAFELY: OFlag = OFlag::O_NOFOLLOW.union(OFlag::O_NONBLOCK).union(OFlag::O_CLOEXEC);
 /// The longest file that is read, in bytes.
@@ -39,8 +42,8 @@ pub fn write_for_user(path: &Path, bytes: &[u8]) -> io::Result<()> {
             file
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            if ["/dev", "/proc/self"].iter().any(|of| path.starts_with(of)) {
-                File::options().write(true).open(path)?
+            if OF_THE_KERNEL.iter().any(|of| path.starts_with(of)) {
+                File::options().write(true).truncate(true).open(path)?
             } else {
                 let flags = OFlag::O_WRONLY | SAFELY;
                 let file = File::from(open(path, flags, Mode::empty()).map_err(refused)?);
@@ -303,6 +306,11 @@ mod tests {
             assert_eq!(fs::read(&named).unwrap(), bytes);
         }
         write_for_user(Path::new("/dev/null"), b"new").unwrap();
+        let shared = PathBuf::from(format!("/dev/shm/lab-owner-{}", std::process::id()));
+        symlink(&precious, &shared).unwrap();
+        let written = write_for_user(&shared, b"new");
+        fs::remove_file(&shared).unwrap();
+        assert!(written.unwrap_err().to_string().contains("it is a link"));
     }
 
     #[test]

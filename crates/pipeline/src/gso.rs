@@ -93,7 +93,7 @@ impl<'a> Segmenter<'a> {
             Self::build(frame, dissection, gso, checksum).ok_or(DropReason::BadOffload)?;
         if segmenter.header_length > INNER_CAPACITY {
             Err(DropReason::TooBig)
-        } else if segmenter.count() > Gso::MOST_SEGMENTS {
+        } else if !gso.has_few_segments(frame.len() - segmenter.header_length) {
             Err(DropReason::BadOffload)
         } else {
             Ok(segmenter)

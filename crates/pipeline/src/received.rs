@@ -185,8 +185,8 @@ impl Pieces {
         if usize::from(start) == UDP && offset == UDP_CHECKSUM {
             let size = match offload.gso {
                 None => whole,
-                Some(Gso { kind: GsoKind::Udp, size, .. })
-                    if size > 8 && whole.div_ceil(size.into()) <= Gso::MOST_SEGMENTS =>
+                Some(gso @ Gso { kind: GsoKind::Udp, size, .. })
+                    if size > 8 && gso.has_few_segments(whole) =>
                 {
                     usize::from(size)
                 }

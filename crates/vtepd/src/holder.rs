@@ -47,8 +47,11 @@ impl Holder {
                 found.push((name, holder));
                 None
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(name),
-            Ok(_) | Err(_) => None,
+            Ok(_) => None,
+            Err(error) => {
+                let again = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
+                again.contains(&error.kind()).then_some(name)
+            }
         };
         let full: Vec<String> = names.into_iter().filter_map(|name| ask(name, start)).collect();
         full.into_iter().for_each(|name| drop(ask(name, start + FULL)));

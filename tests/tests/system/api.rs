@@ -198,10 +198,13 @@ fn events_tell_what_the_kernel_adds_moves_and_removes() {
         String::from_utf8(shown).unwrap().lines().map(|line| sequence(line).unwrap()).collect()
     };
     let before = listed(&[]).len() as u64;
-    let last = listed(&[&format!("--after={}", before - 2)]);
+    let after = format!("--after={}", before - 2);
+    let last = listed(&[&after]);
     let all = listed(&[]);
     assert_eq!(all, (1..=all.len() as u64).collect::<Vec<_>>());
     assert!(last.len() >= 2, "{last:?} of {before}");
+    let text = String::from_utf8(vtepd.ctl(&["events", &after]).stdout).unwrap();
+    assert!(text.lines().count() >= last.len(), "{text}");
     assert_eq!(last, (before - 1..=before - 2 + last.len() as u64).collect::<Vec<_>>());
 }
 

@@ -2,15 +2,18 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use lab::fabric::Fabric;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
 use web::{Access, Server};
 
 use super::open::open;
 use crate::fabric_arguments::Web;
-use crate::output::{Outcome, print};
+use crate::output::{Outcome, interrupted, print};
+
+/// The interval at which a signal is noticed.
+const POLL: Duration = Duration::from_millis(50);
 
 pub(super) fn run(arguments: &Web) -> Outcome {
     match &arguments.replay {
@@ -44,18 +47,11 @@ fn runtime() -> std::io::Result<Runtime> {
 
 fn until_signal(runtime: &Runtime, server: Server) -> Outcome {
     print(server.address())?;
-    runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut hangup = signal(SignalKind::hangup())?;
-        let end = async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-                _ = hangup.recv() => {}
-            }
-        };
-        server.run(end).await?;
-        Ok(ExitCode::SUCCESS)
-    })
+    let end = async {
+        while !interrupted() {
+            tokio::time::sleep(POLL).await;
+        }
+    };
+    runtime.block_on(server.run(end))?;
+    Ok(ExitCode::SUCCESS)
 }
