@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use aya::{Ebpf, EbpfLoader};
 use netlink::PrivateNamespace;
+use path::CounterId;
 use tables::{BypassPort, OpenPort, Snapshot, SteeringPlan};
 use wire::Vni;
 
@@ -325,7 +326,10 @@ impl Steering {
     ///
     /// # Errors
     /// When the kernel refuses. The next call tries again.
-    pub fn pin(&mut self, changes: &[(u32, Option<PinnedFlow>)]) -> Result<(), SteeringError> {
+    pub fn pin(
+        &mut self,
+        changes: &[(CounterId, Option<PinnedFlow>)],
+    ) -> Result<(), SteeringError> {
         self.offload.pin(&mut self.ebpf, changes)
     }
 

@@ -2,6 +2,7 @@
 //!
 //! - `key`: the fields of an inner frame that identify its flow
 //! - `choice`: [`PathPolicy`], the interface of all policies
+//! - `path_id`: what identifies a path ([`PathId`]), and the counters of a queue pair
 //! - `stateless`: the policies `five-tuple`, `qp-hash` and `qp-bins`
 //! - `decide`: the policy of a VNI, by its settings
 //! - [`pin`]: what the policy `qp-pin` asks for the paths of queue pairs
@@ -15,6 +16,7 @@ pub mod group;
 pub mod hash;
 mod key;
 mod path_hash;
+mod path_id;
 pub mod pin;
 pub mod placement;
 mod policy;
@@ -28,6 +30,7 @@ pub use group::{BUCKETS, NextHop, Paths, Rebalance, bucket};
 pub use hash::choose;
 pub use key::{Key, Reason};
 pub use path_hash::path_hash;
+pub use path_id::{CounterId, PathId};
 pub use pin::{Answer, Before, Counting, Pin, Pinning, Pins, Usage};
 pub use policy::{Bins, BinsError, Policy, UnknownPolicy};
 pub use range::{RangeError, SourcePortRange};

@@ -12,11 +12,9 @@
 //! frame of a flow compares these ([`EncapCache::confirm`]). The frames after it compare one number,
 //! the epoch.
 
-use core::num::NonZeroU32;
-
 use frame::{Checksum, Destination, Frame, Offload, PUNT_TPID, Payload, TxBatch, TxFrame, VtepId};
-use path::Counting;
 use path::record::Packet;
+use path::{CounterId, Counting};
 use tables::{Snapshot, VniIndex, VtepIndex};
 use wire::checksum::Sum;
 use wire::number::PORT_ROCE;
@@ -78,7 +76,7 @@ struct Flow {
     /// Sum of the outer pseudo header without length, if there is a UDP checksum.
     pseudo: Option<u16>,
     /// Where frames of the flow are counted, if they are.
-    slot: Option<NonZeroU32>,
+    counter: Option<CounterId>,
     by_default: bool,
     impaired: bool,
     /// The outer headers of the frame that was remembered.
@@ -209,14 +207,14 @@ impl Flow {
         longest: 0,
         header: 0,
         pseudo: None,
-        slot: None,
+        counter: None,
         by_default: false,
         impaired: false,
         outer: [0; OVERHEAD],
     };
 
     /// Takes the decision from the frame that was sent; `None` if it cannot be reused.
-    fn of(key: Key, sent: &TxFrame, slot: Option<NonZeroU32>) -> Option<Self> {
+    fn of(key: Key, sent: &TxFrame, counter: Option<CounterId>) -> Option<Self> {
         let Destination::Uplink { ifindex, path, by_default, impaired } = sent.to else {
             return None;
         };
@@ -241,7 +239,7 @@ impl Flow {
             longest,
             header,
             pseudo,
-            slot,
+            counter,
             by_default,
             impaired,
             outer,
@@ -297,11 +295,11 @@ impl EncapCache {
             return false;
         };
         transmit.vtep = Some(flow.vtep);
-        if let Some(slot) = flow.slot {
+        if let Some(counter) = flow.counter {
             // The key is one of plain RoCE over IPv4.
             let (tos, transport) = (frame.data.get(15), frame.data.get(42..));
             let packet = tos.zip(transport).and_then(|(tos, rest)| Packet::of(*tos, rest));
-            counting.count(slot, inner, packet);
+            counting.count(counter, inner, packet);
         }
         let Some(outer) = transmit.append_head::<OVERHEAD>() else { return false };
         let identification = identifications.next();
@@ -369,7 +367,7 @@ impl EncapCache {
         &mut self,
         key: &Key,
         versions: Versions,
-        (sent, slot): (&TxFrame, Option<NonZeroU32>),
+        (sent, counter): (&TxFrame, Option<CounterId>),
     ) {
         if self.sets.is_empty() {
             // Allocated once per worker.
@@ -388,7 +386,7 @@ impl EncapCache {
             None if identification % 16 < WAYS => identification % 16,
             None => return,
         };
-        let Some(flow) = Flow::of(*key, sent, slot) else { return };
+        let Some(flow) = Flow::of(*key, sent, counter) else { return };
         if let Some(known) = set.get_mut(place) {
             *known = flow;
         }

@@ -75,7 +75,8 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) {
-        let mut run = Run { batch, snapshot, now, policies, out, is_cacheable: false, slot: None };
+        let mut run =
+            Run { batch, snapshot, now, policies, out, is_cacheable: false, counter: None };
         let mut next = Some(Cursor::default());
         while let Some(from) = next {
             next = self.encapsulate_frames(from, &mut run);
@@ -194,7 +195,7 @@ impl Pipeline {
             && let Some(of) =
                 Versions::of(plan.vni.index, *remote, run.snapshot, run.policies.version())
         {
-            self.encap_cache.remember(key, of, (sent, run.slot));
+            self.encap_cache.remember(key, of, (sent, run.counter));
         }
         Ok(rest)
     }
@@ -291,10 +292,10 @@ impl Pipeline {
             Path::over_ipv4((vni, remote), flow, length, run.snapshot, run.policies)?;
         let Path { choice, l3_length, .. } = path;
         run.is_cacheable = choice.is_cacheable;
-        run.slot = choice.slot;
-        if let Some(slot) = choice.slot {
+        run.counter = choice.counter;
+        if let Some(counter) = choice.counter {
             let packet = plan.packet(inner, range);
-            run.policies.counting(run.now).count(slot, length, packet);
+            run.policies.counting(run.now).count(counter, length, packet);
         }
         let inherited = Inherited::of(&vni.tunnel, &plan.inner);
         let outer = Outer {

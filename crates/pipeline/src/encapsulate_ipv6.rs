@@ -52,9 +52,9 @@ impl Pipeline {
             Path::over_ipv6((vni, remote), flow, length, run.snapshot, run.policies)?;
         let Path { choice, l3_length, .. } = path;
         run.is_cacheable = false;
-        if let Some(slot) = choice.slot {
+        if let Some(counter) = choice.counter {
             let packet = plan.packet(inner, range);
-            run.policies.counting(run.now).count(slot, length, packet);
+            run.policies.counting(run.now).count(counter, length, packet);
         }
         let inherited = Inherited::of(&vni.tunnel, &plan.inner);
         let (tunnel, hop, source_port) = (&vni.tunnel, choice.hop, choice.source_port);

@@ -243,7 +243,7 @@ impl Pipeline {
             policies: &mut policies,
             out,
             is_cacheable: false,
-            slot: None,
+            counter: None,
         };
         let result = frames(self, &mut run);
         self.policies = policies;

@@ -62,7 +62,7 @@ pub(crate) fn recorded(
         policies: &mut policies,
         out: &mut out,
         is_cacheable: false,
-        slot: None,
+        counter: None,
     });
     out.steps
 }

@@ -1,9 +1,9 @@
 //! What a batch is processed with, and where the results go.
 
-use core::num::NonZeroU32;
 use std::time::Instant;
 
 use frame::{Batch, TxBatch};
+use path::CounterId;
 use tables::Snapshot;
 
 use crate::steps::Step;
@@ -20,7 +20,7 @@ pub(crate) struct Run<'a, 'f, P, O> {
     /// Whether the choice of the last copy may be cached.
     pub(crate) is_cacheable: bool,
     /// Where frames with this choice are counted, if they are.
-    pub(crate) slot: Option<NonZeroU32>,
+    pub(crate) counter: Option<CounterId>,
 }
 
 /// Receives the frames to be sent. [`crate::explain()`] also wants to know how they came about.

@@ -182,7 +182,7 @@ impl Handle {
         let changes = pinning.unwritten(PINNED_AT_ONCE);
         let pinned = takeover.pin(&changes);
         if pinned.is_err() {
-            pinning.rewrite(changes.iter().map(|(slot, _)| *slot));
+            pinning.rewrite(changes.iter().map(|(counter, _)| *counter));
         }
         pinned.map(|()| Some((generation, changes.len() == PINNED_AT_ONCE)))
     }

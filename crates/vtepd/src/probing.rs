@@ -8,13 +8,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 
 use bpf::RouteLookup;
-use path::NextHop;
+use path::{NextHop, PathId};
 use pathmap::message::Message;
 use pathmap::packet::{self, Headers, Received};
 use pathmap::placer::{Options, Target, Tick};
 use pathmap::prober::{Settings, TTL, Transmit};
 use pathmap::trace::packet as trace_packet;
-use pathmap::{Key, Pair, Placer, Random, Responder, trace};
+use pathmap::{Key, Placer, Random, Responder, trace};
 use ports::Poller;
 use ports::probe_socket::Underlay;
 use tables::{Snapshot, SteeringPlan};
@@ -206,7 +206,7 @@ struct Thread {
     pinned: (u64, bool),
     /// What is left to do of a tick of the placement.
     tick: Option<Tick>,
-    /// The version of the placement whose pairs are probed.
+    /// The version of the placement whose paths are probed.
     watched: u64,
     /// When the placement or the snapshot has changed.
     changed: Duration,
@@ -413,9 +413,9 @@ impl Thread {
         let hops: Vec<u64> = self.hops(target.address).iter().map(|hop| hop.identity).collect();
         let start = self.random.below(hops.len());
         for hop in hops.iter().cycle().skip(start).take(copies.min(hops.len())) {
-            let pair = self.targets.living(target, *hop, &mut self.random);
-            let port = pair.map_or(received.ports.0, |pair| pair.port);
-            self.send(Pair { hop: *hop, port }, target, false, &bytes);
+            let path = self.targets.living(target, *hop, &mut self.random);
+            let port = path.map_or(received.ports.0, |path| path.source_port);
+            self.send(PathId { hop: *hop, source_port: port }, target, false, &bytes);
         }
     }
 
@@ -426,37 +426,37 @@ impl Thread {
     }
 
     fn probe(&self, target: Target, transmit: Transmit) {
-        let Transmit { pair, mut probe } = transmit;
-        let hop = self.hops(target.address).iter().find(|hop| hop.identity == pair.hop);
+        let Transmit { path, mut probe } = transmit;
+        let hop = self.hops(target.address).iter().find(|hop| hop.identity == path.hop);
         probe.uplink = hop.map_or(0, |hop| hop.ifindex);
         let mut bytes = Message::Probe(probe).bytes();
         self.key.seal((target.local, target.address), &mut bytes);
-        self.send(pair, target, probe.records, &bytes);
+        self.send(path, target, probe.records, &bytes);
     }
 
-    fn send(&self, pair: Pair, target: Target, records: bool, message: &[u8]) {
-        if let Some((ifindex, headers)) = self.headers(pair, target, records) {
+    fn send(&self, path: PathId, target: Target, records: bool, message: &[u8]) {
+        if let Some((ifindex, headers)) = self.headers(path, target, records) {
             // A probe that is not sent is one that is not answered.
             self.sockets.send(target.address, ifindex, &packet::build(&headers, message));
         }
     }
 
     fn send_trace(&self, target: Target, transmit: trace::Transmit) {
-        let trace::Transmit { pair, ttl, id } = transmit;
-        if let Some((ifindex, headers)) = self.headers(pair, target, false) {
+        let trace::Transmit { path, ttl, id } = transmit;
+        if let Some((ifindex, headers)) = self.headers(path, target, false) {
             let packet = trace_packet::build(&Headers { ttl, ..headers }, id);
             self.sockets.send(target.address, ifindex, &packet);
         }
     }
 
-    /// The interface and the outer headers of a packet by this pair. `None` without its next hop.
-    fn headers(&self, pair: Pair, target: Target, records: bool) -> Option<(u32, Headers)> {
-        let hop = self.hops(target.address).iter().find(|hop| hop.identity == pair.hop)?;
+    /// The interface and the outer headers of a packet by this path. `None` without its next hop.
+    fn headers(&self, path: PathId, target: Target, records: bool) -> Option<(u32, Headers)> {
+        let hop = self.hops(target.address).iter().find(|hop| hop.identity == path.hop)?;
         let headers = Headers {
             macs: (hop.source_mac, hop.destination_mac?),
             ends: (target.local, target.address),
-            ports: (pair.port, target.port),
-            label: self.targets.label(target, pair.port),
+            ports: (path.source_port, target.port),
+            label: self.targets.label(target, path.source_port),
             ttl: TTL,
             records,
         };

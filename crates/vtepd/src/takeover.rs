@@ -14,6 +14,7 @@ use bpf::{
 use control::{Adjacency, Request, Update};
 use netlink::Direction;
 use netlink::PrivateNamespace;
+use path::CounterId;
 use pipeline::{Counters, Identifications, Pins};
 use ports::{AccessPort, PacketSocket, RingSize};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff};
@@ -384,7 +385,7 @@ impl Takeover {
     /// When the kernel refuses.
     pub(crate) fn pin(
         &mut self,
-        changes: &[(u32, Option<PinnedFlow>)],
+        changes: &[(CounterId, Option<PinnedFlow>)],
     ) -> Result<(), SteeringError> {
         self.steering.pin(changes)
     }

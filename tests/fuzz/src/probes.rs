@@ -1,5 +1,6 @@
 //! Probes and answers between VTEPs.
 
+use path::PathId;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet::{self, Headers, Received};
 use pathmap::prober::Ids;
-use pathmap::{Key, Pair, Prober, Random, Responder, Settings, Tracer, Way, trace};
+use pathmap::{Key, Prober, Random, Responder, Settings, Tracer, Way, trace};
 use wire::{MacAddr, QueuePair};
 
 /// A message that is read can be written and read again. A packet contains its message. The messages
@@ -21,7 +22,7 @@ pub fn probe_message(data: &[u8]) {
     if let Some(error) = trace::packet::parse(data) {
         let Ok(secret) = Key::new(&[1; 16]) else { return };
         let mut tracer = Tracer::new(secret, Random::new(1));
-        tracer.set_pairs([Pair { hop: 1, port: error.ports.0 }].into());
+        tracer.set_paths([PathId { hop: 1, source_port: error.ports.0 }].into());
         tracer.tick(Duration::from_secs(1));
         tracer.expired(Duration::from_secs(2), &error);
     }
@@ -189,9 +190,9 @@ pub fn probe_exchange(data: &[u8]) {
         exchange.receive(*number, [*ttl, *records, *high, *low], message);
         rest = after;
     }
-    let pairs = exchange.prober.pairs().len();
-    assert!(pairs <= 2 * 8 + 8, "{pairs} pairs");
-    assert!(exchange.prober.known().count() <= pairs);
+    let paths = exchange.prober.paths().len();
+    assert!(paths <= 2 * 8 + 8, "{paths} paths");
+    assert!(exchange.prober.known().count() <= paths);
 }
 
 /// Messages between ticks.

@@ -34,10 +34,10 @@ struct Known {
 /// The paths of queue pairs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownPins {
-    /// All queue pairs of this worker with a path: as many as there are slots, whatever others send.
+    /// All queue pairs of this worker with a path: as many as can be counted, whatever others send.
     pinned: HashMap<Question, Known>,
-    /// Which of them has a slot.
-    by_slot: Vec<Option<Question>>,
+    /// Which of them has counters.
+    by_counter: Vec<Option<Question>>,
     /// The queue pairs on the path of `qp-hash` that were asked about last, and for which version;
     /// `None`: there was no answer. One place for each hash. Empty until there is one.
     hashed: Box<[Option<Hashed>]>,
@@ -60,7 +60,7 @@ impl KnownPins {
         let question = Question { key, roce_port, vni, ends, destination_port };
         if let Some(known) = self.pinned.get_mut(&question) {
             let pin = known.pin;
-            if known.version != version && usage.changes(pin.slot.get()) == pin.changes {
+            if known.version != version && usage.changes(pin.counter) == pin.changes {
                 known.version = version;
             }
             if known.version == version {
@@ -98,16 +98,16 @@ impl KnownPins {
             }
             return (None, told.is_some());
         };
-        let slot = pin.slot.get() as usize;
-        if self.by_slot.is_empty() {
+        let counter = pin.counter.index();
+        if self.by_counter.is_empty() {
             // Otherwise memory would be moved while frames wait.
             self.pinned.reserve(usage.most() as usize);
-            self.by_slot.reserve(usage.most() as usize + 1);
+            self.by_counter.reserve(usage.most() as usize + 1);
         }
-        if self.by_slot.len() <= slot {
-            self.by_slot.resize(slot + 1, None);
+        if self.by_counter.len() <= counter {
+            self.by_counter.resize(counter + 1, None);
         }
-        let owner = self.by_slot.get_mut(slot).and_then(|owner| owner.replace(question));
+        let owner = self.by_counter.get_mut(counter).and_then(|owner| owner.replace(question));
         if let Some(before) = owner.filter(|before| *before != question) {
             self.pinned.remove(&before);
         }
@@ -119,12 +119,12 @@ impl KnownPins {
 #[cfg(test)]
 mod tests {
     use core::net::Ipv4Addr;
-    use core::num::NonZeroU32;
     use std::time::Instant;
 
     use super::*;
     use crate::group::Paths;
     use crate::key::Reason;
+    use crate::path_id::{CounterId, PathId};
 
     /// What is asked, and who asks.
     struct Asking {
@@ -143,8 +143,13 @@ mod tests {
         Flow { key, reason: Reason::Roce, hash: 5, roce_port: 50_000 }
     }
 
-    fn pin(slot: u32, changes: u64) -> Pin {
-        Pin { hop: 1, source_port: 50_000, slot: NonZeroU32::new(slot).unwrap(), changes }
+    fn counter(number: u32) -> CounterId {
+        CounterId::new(number).unwrap()
+    }
+
+    fn pin(number: u32, changes: u64) -> Pin {
+        let path = PathId { hop: 1, source_port: 50_000 };
+        Pin { path, counter: counter(number), changes }
     }
 
     impl Asking {
@@ -188,25 +193,25 @@ mod tests {
             (flow(17), (100, back, 4789)),
             (flow(17), (100, of, 8472)),
         ];
-        for (slot, (flow, to)) in (1..).zip(questions) {
-            let told = Answer::Pinned(pin(slot, 0));
+        for (number, (flow, to)) in (1..).zip(questions) {
+            let told = Answer::Pinned(pin(number, 0));
             let new = asking.ask(&flow, to, 1, told);
-            assert_eq!(new, ((Some(pin(slot, 0)), true), Some(Before::New)));
+            assert_eq!(new, ((Some(pin(number, 0)), true), Some(Before::New)));
         }
-        for (slot, (flow, to)) in (1..).zip(questions) {
+        for (number, (flow, to)) in (1..).zip(questions) {
             let again = asking.ask(&flow, to, 1, Answer::Busy);
-            assert_eq!(again, ((Some(pin(slot, 0)), true), None));
+            assert_eq!(again, ((Some(pin(number, 0)), true), None));
         }
     }
 
     /// Others come and go. What is asked again is only what has changed.
     #[test]
-    fn a_path_is_asked_for_again_when_its_slot_changes() {
+    fn a_path_is_asked_for_again_when_its_counters_change() {
         let mut asking = Asking::new();
         asking.ask(&flow(17), TO(), 1, Answer::Pinned(pin(1, 0)));
-        asking.usage.change(2);
+        asking.usage.change(counter(2));
         assert_eq!(asking.ask(&flow(17), TO(), 2, Answer::Busy).1, None);
-        asking.usage.change(1);
+        asking.usage.change(counter(1));
         // It is not asked in the version in which it was told.
         assert_eq!(asking.ask(&flow(17), TO(), 2, Answer::Busy).1, None);
         let busy = asking.ask(&flow(17), TO(), 3, Answer::Busy);
@@ -214,8 +219,8 @@ mod tests {
         let moved = asking.ask(&flow(17), TO(), 3, Answer::Pinned(pin(1, 1)));
         assert_eq!(moved, ((Some(pin(1, 1)), true), Some(Before::Pinned)));
         assert_eq!(asking.ask(&flow(17), TO(), 4, Answer::Busy).1, None);
-        // It was forgotten, and its slot belongs to another one.
-        asking.usage.change(1);
+        // It was forgotten, and its counters belong to another one.
+        asking.usage.change(counter(1));
         asking.ask(&flow(18), TO(), 5, Answer::Pinned(pin(1, 2)));
         let forgotten = asking.ask(&flow(17), TO(), 5, Answer::Pinned(pin(2, 1)));
         assert_eq!(forgotten.1, Some(Before::New));

@@ -7,7 +7,7 @@
 //!
 //! Moves are looked for in a copy of loads and routes, while others use the placement.
 
-use std::ops::Range;
+use path::CounterId;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,8 +55,8 @@ impl Turn {
     }
 }
 
-/// A queue pair that may move: its slot, and its route and load.
-type Movable = (u32, (usize, u64));
+/// A queue pair that may move: its counter, and its route and load.
+type Movable = (CounterId, (usize, u64));
 
 /// A move: the queue pair, and its new route.
 type Move = (Movable, usize);
@@ -157,9 +157,14 @@ impl Placer {
         Search { candidates: examined.into_iter().filter_map(candidate).collect(), best: None }
     }
 
-    /// Adds the queue pairs in these slots that may move.
-    pub(super) fn gather(&self, search: &mut Search, slots: Range<u32>, now: Duration) {
-        for (id, flow) in slots.filter_map(|slot| self.flows.at(slot)) {
+    /// Adds the queue pairs with these counters that may move.
+    pub(super) fn gather(
+        &self,
+        search: &mut Search,
+        counters: impl Iterator<Item = CounterId>,
+        now: Duration,
+    ) {
+        for (id, flow) in counters.filter_map(|counter| self.flows.at(counter)) {
             let index = search.candidates.binary_search_by_key(&id.target, |of| of.target);
             let Some(candidate) = index.ok().and_then(|at| search.candidates.get_mut(at)) else {
                 continue;
@@ -173,7 +178,7 @@ impl Placer {
 
     fn movable(&self, target: Target, flow: &Flow) -> Option<Movable> {
         let route = self.targets.get(&target)?.route_of(flow.goal())?;
-        Some((flow.slot, (route, flow.load_for_moves())))
+        Some((flow.counter, (route, flow.load_for_moves())))
     }
 
     /// Copies the loads, when all queue pairs are there.
@@ -226,14 +231,14 @@ impl Placer {
             return;
         }
         for (movable, to) in moves {
-            let (slot, _) = movable;
-            let Some((id, flow)) = self.flows.at(slot) else { continue };
+            let (counter, _) = movable;
+            let Some((id, flow)) = self.flows.at(counter) else { continue };
             let stays_movable = id.target == target
                 && flow.may_balance(now, HOLD)
                 && self.movable(target, flow) == Some(movable);
-            let (id, pair) = (*id, self.pair_of(target, to));
-            if let Some(pair) = pair.filter(|_| stays_movable) {
-                self.edit(&id, |flow| (flow.wanted, flow.decided) = (Some(pair), Some(now)));
+            let (id, path) = (*id, self.path_of(target, to));
+            if let Some(path) = path.filter(|_| stays_movable) {
+                self.edit(&id, |flow| (flow.wanted, flow.decided) = (Some(path), Some(now)));
             }
         }
         self.renew_plans();

@@ -1,12 +1,13 @@
 //! Which routes are known, and which were. A router may keep all known ports away from a link that
 //! returns, as a resilient next-hop group does. Only fresh ports then show that the route is back.
 
+use path::PathId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Known, Pair};
+use super::Known;
 
 /// For how long fresh ports are probed because a route is gone.
 const GONE: Duration = Duration::from_secs(600);
@@ -26,19 +27,19 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Whether a route was known in the last ten minutes and is not now. `pairs` are those that are
+    /// Whether a route was known in the last ten minutes and is not now. `paths` are those that are
     /// known; they are looked at if the `version` is another one.
     pub(super) fn is_any_gone<'k>(
         &mut self,
-        pairs: impl Iterator<Item = (Pair, &'k Known)>,
+        paths: impl Iterator<Item = (PathId, &'k Known)>,
         version: u64,
         now: Duration,
     ) -> bool {
         if std::mem::replace(&mut self.version, version) != version {
-            let route = |(pair, known): (Pair, &Known)| {
-                (pair.hop, known.arrival, known.routers, known.recorded.clone())
+            let route = |(path, known): (PathId, &Known)| {
+                (path.hop, known.arrival, known.routers, known.recorded.clone())
             };
-            let known: BTreeSet<Route> = pairs.map(route).collect();
+            let known: BTreeSet<Route> = paths.map(route).collect();
             for route in std::mem::take(&mut self.known) {
                 // What was recorded since is no other route.
                 let ends = (route.0, route.1, route.2);

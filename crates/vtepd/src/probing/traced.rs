@@ -1,12 +1,13 @@
 //! The paths to a VTEP that answers no probes: they are traced by expired TTLs. Nothing tells which of
 //! them are dead.
 
+use path::PathId;
 use std::time::Duration;
 
 use pathmap::prober::Known;
 use pathmap::trace::packet::Expired;
 use pathmap::trace::{Tracer, Transmit};
-use pathmap::{Key, Pair, Prober, Random};
+use pathmap::{Key, Prober, Random};
 
 /// How long a VTEP has to be silent before its paths are traced. It may just be starting.
 const SILENT: Duration = Duration::from_secs(2);
@@ -15,10 +16,10 @@ const SILENT: Duration = Duration::from_secs(2);
 pub(super) struct Traced {
     secret: Key,
     random: Random,
-    /// Since when its pairs were probed, and no probe was answered.
+    /// Since when its paths were probed, and no probe was answered.
     silent: Option<Duration>,
     tracer: Option<Tracer>,
-    /// The number of pairs and the version of the prober of which the tracer knows.
+    /// The number of paths and the version of the prober of which the tracer knows.
     follows: (usize, u64),
     /// Changes when tracing ends.
     version: u64,
@@ -43,13 +44,13 @@ impl Traced {
         if now.saturating_sub(since) < SILENT {
             return;
         }
-        let follows = (prober.pairs().len(), prober.version());
+        let follows = (prober.paths().len(), prober.version());
         if self.tracer.is_some() && self.follows == follows {
             return;
         }
         self.follows = follows;
         let new = || Tracer::new(self.secret.clone(), Random::new(self.random.next()));
-        self.tracer.get_or_insert_with(new).set_pairs(prober.pairs().collect());
+        self.tracer.get_or_insert_with(new).set_paths(prober.paths().collect());
     }
 
     /// When [`Self::tick`] has something to do next.
@@ -69,7 +70,7 @@ impl Traced {
         }
     }
 
-    /// The tracer, if it has traced all pairs.
+    /// The tracer, if it has traced all paths.
     pub(super) fn ready(&self) -> Option<&Tracer> {
         self.tracer.as_ref().filter(|tracer| tracer.is_ready())
     }
@@ -80,11 +81,11 @@ impl Traced {
     }
 
     /// The paths that were traced.
-    pub(super) fn known(&self) -> impl Iterator<Item = (Pair, &Known)> {
+    pub(super) fn known(&self) -> impl Iterator<Item = (PathId, &Known)> {
         self.ready().into_iter().flat_map(Tracer::known)
     }
 
-    /// Whether pairs are traced.
+    /// Whether paths are traced.
     pub(super) const fn is_tracing(&self) -> bool {
         self.tracer.is_some()
     }
