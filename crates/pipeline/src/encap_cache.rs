@@ -295,13 +295,10 @@ impl EncapCache {
             return false;
         };
         transmit.vtep = Some(flow.vtep);
-        if let Some(counter) = flow.counter {
-            // The key is one of plain RoCE over IPv4.
-            let (tos, transport) = (frame.data.get(15), frame.data.get(42..));
-            let packet = tos.zip(transport).and_then(|(tos, rest)| Packet::of(*tos, rest));
-            counting.count(counter, inner, packet);
-        }
-        let Some(outer) = transmit.append_head::<OVERHEAD>() else { return false };
+        let Some(outer) = transmit.append_head::<OVERHEAD>() else {
+            out.pop();
+            return false;
+        };
         let identification = identifications.next();
         let l3_length = (inner + OVERHEAD - 14) as u16;
         let udp_length = l3_length - 20;
@@ -315,6 +312,12 @@ impl EncapCache {
             [outer[40], outer[41]] = Sum::of_partial(pseudo).word(udp_length).fold().to_be_bytes();
             transmit.offload.checksum =
                 Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
+        }
+        if let Some(counter) = flow.counter {
+            // The key is one of plain RoCE over IPv4.
+            let (tos, transport) = (frame.data.get(15), frame.data.get(42..));
+            let packet = tos.zip(transport).and_then(|(tos, rest)| Packet::of(*tos, rest));
+            counting.count(counter, inner, packet);
         }
         true
     }
