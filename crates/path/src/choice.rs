@@ -9,6 +9,7 @@ use crate::key::{Key, Reason};
 use crate::path_hash::path_hash;
 use crate::path_id::{CounterId, PathId};
 use crate::policy::Policy;
+use crate::version::Version;
 
 /// Chooses the outer source port and the next hop of frames.
 ///
@@ -31,11 +32,11 @@ pub trait PathPolicy {
         state: &mut Self::State,
     ) -> Option<Choice<'g>>;
 
-    /// A number that changes when earlier choices no longer hold, although neither the policy nor
+    /// A version that changes when earlier choices no longer hold, although neither the policy nor
     /// the next-hop group has changed.
     #[must_use]
-    fn version(_: &Self::State) -> u64 {
-        0
+    fn version(_: &Self::State) -> Version<Policy> {
+        Version::NONE
     }
 }
 

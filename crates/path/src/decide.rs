@@ -8,6 +8,7 @@ use crate::pin::Pins;
 use crate::policy::{Bins, Policy};
 use crate::range::SourcePortRange;
 use crate::stateless::{FiveTuple, QpBins, QpHash};
+use crate::version::Version;
 
 /// The configuration of source port selection for one VNI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -217,7 +218,7 @@ impl PathPolicy for Entropy {
     }
 
     #[inline]
-    fn version(pins: &Pins) -> u64 {
+    fn version(pins: &Pins) -> Version<Policy> {
         pins.version()
     }
 }

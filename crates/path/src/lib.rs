@@ -9,6 +9,7 @@
 //! - [`record`]: what the frames of a queue pair tell about its transport
 //! - [`group`], [`placement`]: the next hops of a remote VTEP, and the buckets that each of them has
 //! - [`hash`]: the hash of all decisions
+//! - `version`: the answer to "did it change?" ([`Version`])
 
 mod choice;
 mod decide;
@@ -23,6 +24,7 @@ mod policy;
 mod range;
 pub mod record;
 mod stateless;
+mod version;
 
 pub use choice::{Choice, Flow, PathPolicy, Remote};
 pub use decide::{Decision, Entropy, Explanation, Settings, SettingsError};
@@ -35,3 +37,4 @@ pub use pin::{Answer, Before, Counting, Pin, Pinning, Pins, Usage};
 pub use policy::{Bins, BinsError, Policy, UnknownPolicy};
 pub use range::{RangeError, SourcePortRange};
 pub use stateless::{FiveTuple, QpBins, QpHash};
+pub use version::Version;

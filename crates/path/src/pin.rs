@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::choice::{Flow, Remote};
 use crate::path_id::{CounterId, PathId};
+use crate::policy::Policy;
 use crate::record::{self, Counts, Packet, Record, Records};
+use crate::version::Version;
 
 mod known;
 
@@ -21,8 +23,8 @@ pub struct Pin {
     pub path: PathId,
     /// Where its frames are counted.
     pub counter: CounterId,
-    /// The number of [`Usage::changes`] for which it was told.
-    pub changes: u64,
+    /// The version of [`Usage::changes`] for which it was told.
+    pub changes: Version<Self>,
 }
 
 /// What is known of a queue pair by the worker that asks for its path.
@@ -59,9 +61,9 @@ pub trait Pinning: fmt::Debug + Send + Sync {
     /// transport header on. `hosts` are its inner source and destination. It does not wait for others.
     fn observe(&self, _hosts: (IpAddr, IpAddr), _to: &Remote<'_>, _packet: &[u8]) {}
 
-    /// A number that changes when a queue pair may have to leave its path, after
+    /// The version of all paths. It changes when a queue pair may have to leave its path, after
     /// [`Usage::changes`] of its counters has.
-    fn version(&self) -> u64;
+    fn version(&self) -> Version<Policy>;
 
     /// Where frames of pinned queue pairs are counted.
     fn usage(&self) -> &Usage;
@@ -107,11 +109,11 @@ impl Pins {
         self.known.get_or((flow, to), (version, pinning.usage()), ask)
     }
 
-    /// As [`Pinning::version`]; 0 if nothing places queue pairs.
+    /// As [`Pinning::version`].
     #[inline]
     #[must_use]
-    pub fn version(&self) -> u64 {
-        self.pinning.as_ref().map_or(0, |pinning| pinning.version())
+    pub fn version(&self) -> Version<Policy> {
+        self.pinning.as_ref().map_or(Version::NONE, |pinning| pinning.version())
     }
 
     /// As [`Pinning::observe`].
@@ -193,13 +195,12 @@ impl Usage {
         }
     }
 
-    /// A number that changes when the path of a queue pair may have changed, or when the
+    /// A version that changes when the path of a queue pair may have changed, or when the
     /// counters have got another queue pair.
     #[must_use]
-    pub fn changes(&self, counter: CounterId) -> u64 {
-        self.traffic
-            .get(counter.index())
-            .map_or(0, |traffic| traffic.changes.load(Ordering::Acquire))
+    pub fn changes(&self, counter: CounterId) -> Version<Pin> {
+        let traffic = self.traffic.get(counter.index());
+        Version::of(traffic.map_or(0, |traffic| traffic.changes.load(Ordering::Acquire)))
     }
 
     /// The most queue pairs.

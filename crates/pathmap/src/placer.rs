@@ -10,10 +10,11 @@
 //! are. All other work is done in steps, between which they can ask: [`Placer::step`],
 //! [`Placer::clean`].
 
-use path::{CounterId, PathId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+use path::{CounterId, PathId, Policy, Version};
 
 use crate::load::{Foreign, Link};
 use crate::pairing::Pairing;
@@ -79,8 +80,8 @@ pub struct Placer {
     planned: Option<Target>,
     /// The version of the loads for which plans are to be made.
     loads: u64,
-    version: u64,
-    revision: u64,
+    version: Version<Policy>,
+    revision: Version<Self>,
     /// What happened so far.
     pub counts: Counts,
 }
@@ -109,15 +110,15 @@ impl Placer {
             window: 1,
             planned: None,
             loads: 0,
-            version: 1,
-            revision: 1,
+            version: Version::NONE.next(),
+            revision: Version::NONE.next(),
             counts: Counts::default(),
         }
     }
 
     /// A number that changes when one of the [counters that were recalled](Self::recalled) does.
     #[must_use]
-    pub const fn version(&self) -> u64 {
+    pub const fn version(&self) -> Version<Policy> {
         self.version
     }
 
@@ -128,7 +129,7 @@ impl Placer {
     }
 
     fn recall(&mut self, counter: CounterId) {
-        self.version += 1;
+        self.version = self.version.next();
         self.recalled.push(counter);
     }
 
@@ -204,7 +205,7 @@ impl Placer {
             return;
         }
         if before.is_none_or(|before| before.place != now.place) {
-            self.revision += 1;
+            self.revision = self.revision.next();
             self.unwritten.insert(counter);
         }
         let paths = self.targets.get(&id.target);
@@ -257,7 +258,7 @@ impl Placer {
     /// A number that changes when any placement does, or when a queue pair is placed, becomes idle,
     /// wakes or is forgotten.
     #[must_use]
-    pub const fn revision(&self) -> u64 {
+    pub const fn revision(&self) -> Version<Self> {
         self.revision
     }
 
@@ -332,7 +333,7 @@ impl Placer {
         }
         self.untell(id, flow.counter);
         self.counts.forgotten += 1;
-        self.revision += 1;
+        self.revision = self.revision.next();
         self.unwritten.insert(flow.counter);
         self.recall(flow.counter);
     }

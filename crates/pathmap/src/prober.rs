@@ -9,10 +9,11 @@
 //! paths lose probes. A missing answer counts only if a probe of another path from the same time was
 //! answered. If none was, the remote VTEP itself is silent, and nothing is known about paths.
 
-use path::PathId;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+
+use path::{PathId, Version};
 
 use crate::key::Key;
 use crate::limit::Limit;
@@ -117,7 +118,7 @@ pub struct Prober {
     routes: Routes,
     reviewed: Duration,
     ready: bool,
-    version: u64,
+    version: Version<Self>,
     changes: Vec<Change>,
     /// Probes sent, answers accepted, answers that fit no probe.
     pub counts: [u64; 3],
@@ -156,7 +157,7 @@ impl Prober {
             routes: Routes::default(),
             reviewed: Duration::ZERO,
             ready: false,
-            version: 0,
+            version: Version::NONE,
             changes: Vec::new(),
             counts: [0; 3],
         }
@@ -186,7 +187,7 @@ impl Prober {
         let new: Vec<u64> = hops.iter().filter(|hop| !self.hops.contains(hop)).copied().collect();
         hops.clone_into(&mut self.hops);
         self.routes.retain(hops);
-        self.version += 1;
+        self.version = self.version.next();
         self.began.get_or_insert(now);
         if self.ports.is_empty() {
             self.add_ports(now, usize::from(self.settings.ports));
@@ -424,7 +425,7 @@ impl Prober {
 
     /// A number that changes with what is known.
     #[must_use]
-    pub const fn version(&self) -> u64 {
+    pub const fn version(&self) -> Version<Self> {
         self.version
     }
 

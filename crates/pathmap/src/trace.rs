@@ -11,10 +11,11 @@
 //! have no authentication; their sender has to know a random identification of 16 bits. They do not
 //! tell whether the VTEP is alive, so they decide only which of several paths has how many queue pairs.
 
-use path::PathId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
+
+use path::{PathId, Version};
 
 use crate::key::Key;
 use crate::prober::Known;
@@ -102,7 +103,7 @@ pub struct Tracer {
     next: Duration,
     began: Duration,
     ready: bool,
-    version: u64,
+    version: Version<Self>,
     /// Packets sent, errors accepted.
     pub counts: [u64; 2],
 }
@@ -126,7 +127,7 @@ impl Tracer {
             next: Duration::ZERO,
             began: Duration::ZERO,
             ready: false,
-            version: 0,
+            version: Version::NONE,
             counts: [0; 2],
         }
     }
@@ -135,7 +136,9 @@ impl Tracer {
     pub fn set_paths(&mut self, paths: BTreeSet<PathId>) {
         let number = self.known.len();
         self.known.retain(|path, _| paths.contains(path));
-        self.version += u64::from(self.known.len() != number);
+        if self.known.len() != number {
+            self.version = self.version.next();
+        }
         self.routers.retain(|(path, _), _| paths.contains(path));
         self.hops.retain(|hop, _| paths.iter().any(|path| path.hop == *hop));
         for gone in self.paths.difference(&paths) {
@@ -329,7 +332,7 @@ impl Tracer {
         let is_same =
             known.keys().eq(self.known.keys()) && self.known.values().zip(known.values()).all(same);
         if !is_same || !self.ready {
-            self.version += 1;
+            self.version = self.version.next();
         }
         self.known = known;
         self.ready = true;
@@ -367,7 +370,7 @@ impl Tracer {
 
     /// A number that changes with what is known.
     #[must_use]
-    pub const fn version(&self) -> u64 {
+    pub const fn version(&self) -> Version<Self> {
         self.version
     }
 

@@ -14,8 +14,8 @@
 
 use frame::{Checksum, Destination, Frame, Offload, PUNT_TPID, Payload, TxBatch, TxFrame, VtepId};
 use path::record::Packet;
-use path::{CounterId, Counting};
-use tables::{Snapshot, VniIndex, VtepIndex};
+use path::{CounterId, Counting, Paths, Policy, Version};
+use tables::{Snapshot, VniIndex, VniTable, VtepIndex};
 use wire::checksum::Sum;
 use wire::number::PORT_ROCE;
 use wire::{Dissection, MacAddr, Network};
@@ -28,22 +28,19 @@ pub(crate) const HEADERS: usize = 14 + 20 + 8 + 12;
 const SETS: usize = 2048;
 /// Flows per cache set. A direct-mapped cache would evict too many flows.
 const WAYS: usize = 2;
-/// The epoch of an unused entry. No epoch has this number.
-const NEVER: u64 = u64::MAX;
-
 /// The bytes of a frame on which the decision depends, and the epoch in which it is known to hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Key {
     words: [u64; 5],
-    epoch: u64,
+    epoch: Version<EncapCache>,
 }
 
 /// The versions of what the decision about a flow depends on, apart from the FDB entry.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Versions {
-    settings: u64,
-    group: u64,
-    policy: u64,
+    settings: Version<VniTable>,
+    group: Version<Paths>,
+    policy: Version<Policy>,
 }
 
 impl Versions {
@@ -53,7 +50,7 @@ impl Versions {
         vni: VniIndex,
         vtep: VtepIndex,
         snapshot: &Snapshot,
-        policy: u64,
+        policy: Version<Policy>,
     ) -> Option<Self> {
         let group = snapshot.vtep(vtep)?.paths.version();
         Some(Self { settings: snapshot.settings_version(vni), group, policy })
@@ -90,10 +87,10 @@ pub(crate) struct EncapCache {
     sets: Box<[[Flow; WAYS]]>,
     /// The versions of the flows in `sets`, apart from them to save cache lines.
     versions: Box<[[Versions; WAYS]]>,
-    /// The number of the epoch: the time since the snapshot or the policies' version last changed.
-    epoch: u64,
-    /// The snapshot's identity and the policies' version in this epoch.
-    current: (u64, u64),
+    /// The epoch: the time since the snapshot or the policies' version last changed.
+    epoch: Version<Self>,
+    /// The snapshot and the policies in this epoch. `None` before the first one.
+    current: Option<(Version<Snapshot>, Version<Policy>)>,
 }
 
 fn word(headers: &[u8; HEADERS], at: usize) -> u64 {
@@ -117,7 +114,7 @@ impl Key {
     /// The key of a frame whose lengths fit a RoCE frame over IPv4. Other frames can have such a
     /// key too, but it is never remembered for them; see [`Self::is_of`].
     #[inline(always)]
-    pub(crate) fn of(frame: &Frame<'_>, epoch: u64) -> Option<Self> {
+    pub(crate) fn of(frame: &Frame<'_>, epoch: Version<EncapCache>) -> Option<Self> {
         let finished = frame.offload.gso.is_none()
             && !matches!(frame.offload.checksum, Checksum::Partial { .. });
         let tag = frame.vlan.filter(|tag| tag.tpid == PUNT_TPID && finished)?;
@@ -138,7 +135,7 @@ impl Key {
 
     /// The key of a frame that is sent to the RoCE port.
     #[inline]
-    pub(crate) fn of_roce(frame: &Frame<'_>, epoch: u64) -> Option<Self> {
+    pub(crate) fn of_roce(frame: &Frame<'_>, epoch: Version<EncapCache>) -> Option<Self> {
         let headers = frame.data.first_chunk::<HEADERS>()?;
         (length(headers, 36) == usize::from(PORT_ROCE)).then(|| Self::of(frame, epoch))?
     }
@@ -152,7 +149,7 @@ impl Key {
     }
 
     /// The epoch.
-    pub(crate) const fn epoch(&self) -> u64 {
+    pub(crate) const fn epoch(&self) -> Version<EncapCache> {
         self.epoch
     }
 
@@ -180,7 +177,7 @@ impl Key {
 
     #[inline(always)]
     const fn is(&self, other: &Self) -> bool {
-        self.difference(other) | (self.epoch ^ other.epoch) == 0
+        self.difference(other) | (self.epoch.number() ^ other.epoch.number()) == 0
     }
 
     /// Whether the keys are those of one flow, in whatever epochs.
@@ -200,7 +197,7 @@ impl Key {
 
 impl Flow {
     const NONE: Self = Self {
-        key: Key { words: [0; 5], epoch: NEVER },
+        key: Key { words: [0; 5], epoch: Version::NEVER },
         ifindex: 0,
         vtep: VtepId { index: 0, assignment: 0 },
         path: 0,
@@ -254,7 +251,7 @@ impl EncapCache {
     pub(crate) fn send_all(
         &self,
         (frames, first): (&[Frame<'_>], u32),
-        epoch: u64,
+        epoch: Version<EncapCache>,
         identifications: &mut Block,
         (out, counting): (&mut TxBatch, Counting<'_>),
     ) -> usize {
@@ -325,11 +322,15 @@ impl EncapCache {
     /// The epoch of a batch. It is a new one if the snapshot or the policies' version has changed
     /// since the last batch.
     #[inline]
-    pub(crate) fn epoch(&mut self, snapshot: &Snapshot, policies: u64) -> u64 {
-        let current = (snapshot.identity(), policies);
+    pub(crate) fn epoch(
+        &mut self,
+        snapshot: &Snapshot,
+        policies: Version<Policy>,
+    ) -> Version<Self> {
+        let current = Some((snapshot.version(), policies));
         if self.current != current {
             self.current = current;
-            self.epoch += 1;
+            self.epoch = self.epoch.next();
         }
         self.epoch
     }
@@ -337,7 +338,12 @@ impl EncapCache {
     /// Whether the flow is known, and nothing that its decision depends on has changed since. It then
     /// belongs to this epoch.
     #[inline(never)]
-    pub(crate) fn confirm(&mut self, key: &Key, snapshot: &Snapshot, policies: u64) -> bool {
+    pub(crate) fn confirm(
+        &mut self,
+        key: &Key,
+        snapshot: &Snapshot,
+        policies: Version<Policy>,
+    ) -> bool {
         let set = key.set();
         let Some([one, other]) = self.sets.get(set) else { return false };
         let way = match () {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bpf::{OffloadUsage, PinnedFlow, ProbesRefused};
 use nix::time::{ClockId, clock_gettime};
-use path::{Answer, Before, CounterId, Flow, PathId, Pin, Pinning, Remote, Usage};
+use path::{Answer, Before, CounterId, Flow, PathId, Pin, Pinning, Policy, Remote, Usage, Version};
 use pathmap::cm::Event;
 use pathmap::placer::{FlowId, Found, Options, Reading, Target, Tick};
 use pathmap::responder::Counts;
@@ -104,7 +104,7 @@ impl Shared {
         let (sender, receiver) = sync_channel(MOST_MESSAGES);
         Self {
             start,
-            version: AtomicU64::new(placer.version()),
+            version: AtomicU64::new(placer.version().number()),
             placer: Mutex::new(placer),
             asking: AtomicU32::new(0),
             refused: Refused::new(seed),
@@ -155,7 +155,7 @@ impl Shared {
         let mut placer = self.lock();
         let result = change(&mut placer);
         placer.recalled().into_iter().for_each(|counter| self.usage.change(counter));
-        self.version.store(placer.version(), Ordering::Release);
+        self.version.store(placer.version().number(), Ordering::Release);
         result
     }
 
@@ -422,8 +422,8 @@ impl Pinning for Shared {
         }
     }
 
-    fn version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
+    fn version(&self) -> Version<Policy> {
+        Version::of(self.version.load(Ordering::Acquire))
     }
 
     fn usage(&self) -> &Usage {
@@ -453,7 +453,7 @@ impl Pinning for Known {
         pin.map_or(Answer::Hashed, Answer::Pinned)
     }
 
-    fn version(&self) -> u64 {
+    fn version(&self) -> Version<Policy> {
         self.shared.version()
     }
 

@@ -1,9 +1,9 @@
 //! Probes and answers between VTEPs.
 
-use path::PathId;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use path::PathId;
 use pathmap::load::Foreign;
 use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};

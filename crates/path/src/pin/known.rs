@@ -4,6 +4,8 @@
 use core::net::IpAddr;
 use std::collections::HashMap;
 
+use crate::policy::Policy;
+use crate::version::Version;
 use wire::Vni;
 
 use super::{Answer, Before, Pin, Usage};
@@ -28,7 +30,7 @@ struct Question {
 #[derive(Debug, Clone, Copy)]
 struct Known {
     pin: Pin,
-    version: u64,
+    version: Version<Policy>,
 }
 
 /// The paths of queue pairs.
@@ -44,7 +46,7 @@ pub(super) struct KnownPins {
 }
 
 /// A queue pair on the path of `qp-hash`, and the version of the answer.
-type Hashed = (Question, Option<u64>);
+type Hashed = (Question, Option<Version<Policy>>);
 
 impl KnownPins {
     /// The path of a queue pair, if it is to have a certain one, and whether the next frame has it
@@ -52,7 +54,7 @@ impl KnownPins {
     pub(super) fn get_or(
         &mut self,
         (flow, to): (&Flow, &Remote<'_>),
-        (version, usage): (u64, &Usage),
+        (version, usage): (Version<Policy>, &Usage),
         ask: impl FnOnce(Before) -> Answer,
     ) -> (Option<Pin>, bool) {
         let Remote { vni, local, address, destination_port, .. } = *to;
@@ -85,7 +87,7 @@ impl KnownPins {
         question: Question,
         flow: &Flow,
         answer: Answer,
-        (version, usage): (u64, &Usage),
+        (version, usage): (Version<Policy>, &Usage),
     ) -> (Option<Pin>, bool) {
         let Answer::Pinned(pin) = answer else {
             self.pinned.remove(&question);
@@ -149,7 +151,7 @@ mod tests {
 
     fn pin(number: u32, changes: u64) -> Pin {
         let path = PathId { hop: 1, source_port: 50_000 };
-        Pin { path, counter: counter(number), changes }
+        Pin { path, counter: counter(number), changes: Version::of(changes) }
     }
 
     impl Asking {
@@ -170,10 +172,11 @@ mod tests {
             let group = &self.group;
             let to = Remote { vni, local: ends.0, address: ends.1, destination_port: port, group };
             let mut asked = None;
-            let path = self.known.get_or((flow, &to), (version, &self.usage), |before| {
-                asked = Some(before);
-                answer
-            });
+            let path =
+                self.known.get_or((flow, &to), (Version::of(version), &self.usage), |before| {
+                    asked = Some(before);
+                    answer
+                });
             (path, asked)
         }
     }

@@ -1,9 +1,9 @@
 //! One queue pair.
 
-use path::{CounterId, PathId};
 use std::time::Duration;
 
 use path::record::Counts;
+use path::{CounterId, PathId};
 use wire::QueuePair;
 
 use super::sums::{Counted, Load, Place};

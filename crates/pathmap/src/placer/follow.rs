@@ -4,8 +4,9 @@
 //! of the leaf with the lower VTEP address. So acknowledgements follow data, and a leaf moves only
 //! the queue pairs that lead. Those that follow take the same links, and are as even as they are.
 
-use path::{CounterId, PathId};
 use std::time::Duration;
+
+use path::{CounterId, PathId};
 
 use super::rebalance::HOLD;
 use super::{Flow, FlowId, Moves, Partner, Placer, Target};

@@ -3,8 +3,9 @@
 //! No worker asks for them when a frame is sent. Each first frame has left by the path of `qp-hash`.
 //! Programs move a queue pair at its first frame after a gap, and tell afterwards.
 
-use path::PathId;
 use std::time::Duration;
+
+use path::PathId;
 
 use super::{FlowId, Placer};
 

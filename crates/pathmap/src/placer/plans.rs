@@ -3,10 +3,11 @@
 //! A plan keeps every tier even after each of its queue pairs, which taking the cheapest route for
 //! one after the other does not ([`crate::plan::Routes::sequence`]).
 
-use path::PathId;
 use std::collections::VecDeque;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
+
+use path::PathId;
 
 use super::types::{LENGTH, Paths, Plan};
 use super::{Placer, Target};

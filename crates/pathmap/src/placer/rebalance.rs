@@ -7,9 +7,10 @@
 //!
 //! Moves are looked for in a copy of loads and routes, while others use the placement.
 
-use path::CounterId;
 use std::sync::Arc;
 use std::time::Duration;
+
+use path::CounterId;
 
 use super::{Flow, Moves, Placer, Target};
 use crate::load::WISH_HOLD;

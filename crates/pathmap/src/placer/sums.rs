@@ -1,10 +1,11 @@
 //! What the queue pairs add up to. Each change of a queue pair changes the sums, so that no sum is
 //! computed over all of them.
 
-use path::{CounterId, PathId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::time::Duration;
+
+use path::{CounterId, PathId};
 
 use super::types::{Paths, Target};
 use crate::load::Link;

@@ -1,8 +1,9 @@
 //! The table of queue pairs, by identity and by counters.
 
-use path::CounterId;
 use std::collections::HashMap;
 use std::ops::Range;
+
+use path::CounterId;
 
 use super::{Flow, FlowId};
 

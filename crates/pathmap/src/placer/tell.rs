@@ -3,10 +3,11 @@
 //! A queue pair is reported when its path changes, and all are reported again from time to time,
 //! because answers may be lost.
 
-use path::CounterId;
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
+
+use path::CounterId;
 
 use super::{Flow, FlowId, Placer, Target};
 use crate::message::Report;

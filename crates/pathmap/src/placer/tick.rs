@@ -1,8 +1,9 @@
 //! What is done regularly, in steps: between two of them, others can use the placement.
 
-use path::CounterId;
 use std::ops::Range;
 use std::time::Duration;
+
+use path::CounterId;
 
 use super::plans::{NewPlan, Unplanned};
 use super::rebalance::Search;

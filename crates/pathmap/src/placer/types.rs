@@ -1,12 +1,12 @@
 //! What a placer is told, and what it remembers about a VTEP.
 
-use path::{CounterId, PathId};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use path::Key as FlowKey;
+use path::{CounterId, PathId};
 use wire::QueuePair;
 
 use crate::load::Link;

@@ -1,8 +1,9 @@
 //! What others see of the placement: paths with their loads, and the balance of tiers.
 
-use path::{CounterId, PathId};
 use std::net::Ipv4Addr;
 use std::time::Duration;
+
+use path::{CounterId, PathId};
 
 use super::sums::links_of;
 use super::{Beyond, Flow, FlowId, Placer, Target};

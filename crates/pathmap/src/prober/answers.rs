@@ -1,7 +1,8 @@
 //! What follows from answers: where paths lead, and how long answers take.
 
-use path::PathId;
 use std::time::Duration;
+
+use path::PathId;
 
 use super::state::{Outstanding, State};
 use super::{Change, Known, Prober, RECENT_ANSWERS, REFRESH, REVIEW, ROUNDS, UNUSED};
@@ -52,7 +53,7 @@ impl Prober {
             self.loss += (lost - self.loss) / 128.0;
         }
         if changed {
-            self.version += 1;
+            self.version = self.version.next();
         }
         let returned = was_lost && !state.lost;
         if !knew_any {

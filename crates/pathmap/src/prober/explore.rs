@@ -1,8 +1,9 @@
 //! Which paths are probed beside those in use: fresh ports, and those of a VTEP that is silent.
 
-use path::PathId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use path::PathId;
 
 use super::state::State;
 use super::{EXPLORE, FRESH, Prober, ROUNDS};
@@ -44,7 +45,7 @@ impl Prober {
         let late = now.saturating_sub(began) >= Duration::from_millis(500);
         if !self.ready && !self.paths.is_empty() && (waiting == 0 || late) {
             self.ready = true;
-            self.version += 1;
+            self.version = self.version.next();
         }
         if waiting == 0
             && self.ports.len() < usize::from(self.settings.most_ports)

@@ -1,13 +1,14 @@
 //! Which routes are known, and which were. A router may keep all known ports away from a link that
 //! returns, as a resilient next-hop group does. Only fresh ports then show that the route is back.
 
-use path::PathId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Known;
+use path::{PathId, Version};
+
+use super::{Known, Prober};
 
 /// For how long fresh ports are probed because a route is gone.
 const GONE: Duration = Duration::from_secs(600);
@@ -23,7 +24,7 @@ pub(super) struct Routes {
     known: BTreeSet<Route>,
     /// Since when each is gone.
     gone: BTreeMap<Route, Duration>,
-    version: u64,
+    version: Version<Prober>,
 }
 
 impl Routes {
@@ -32,7 +33,7 @@ impl Routes {
     pub(super) fn is_any_gone<'k>(
         &mut self,
         paths: impl Iterator<Item = (PathId, &'k Known)>,
-        version: u64,
+        version: Version<Prober>,
         now: Duration,
     ) -> bool {
         if std::mem::replace(&mut self.version, version) != version {

@@ -1,8 +1,9 @@
 //! What follows from probes without an answer: whether a path is dead, or the VTEP silent.
 
-use path::PathId;
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+use path::PathId;
 
 use super::state::{Outstanding, State};
 use super::{CONTROLS, Change, ERROR, MISSING, MOST_MISSING, Prober, ROUNDS, SILENT};
@@ -89,7 +90,7 @@ impl Prober {
             if let Some(state) = self.paths.get_mut(&path) {
                 state.mark_dead();
             }
-            self.version += 1;
+            self.version = self.version.next();
             self.changes.push(Change::Lost(path));
             self.schedule(path, now, false);
         }

@@ -1,9 +1,10 @@
 //! What is known about one path.
 
-use path::PathId;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
+
+use path::PathId;
 
 use super::{Known, RECORD_EVERY, REFRESH, ROUNDS};
 use crate::message::Answer;

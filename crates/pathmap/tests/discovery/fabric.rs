@@ -1,10 +1,10 @@
 //! A simulated fabric between two leaves that run a prober and a responder.
 
-use path::PathId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use path::PathId;
 use pathmap::message::Message;
 use pathmap::packet::{self, Headers};
 use pathmap::prober::{Ids, Known, Settings};

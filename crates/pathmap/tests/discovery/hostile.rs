@@ -1,9 +1,9 @@
 //! Peers that forge, replay, flood and lie.
 
-use path::PathId;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
+use path::PathId;
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet;
 use pathmap::prober::{Change, Ids, Settings};

@@ -5,11 +5,11 @@ mod fabric;
 mod hostile;
 mod placed;
 
-use path::PathId;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fabric::{Fabric, Route};
+use path::PathId;
 use pathmap::prober::{Change, Settings};
 
 fn ms(ms: u64) -> Duration {

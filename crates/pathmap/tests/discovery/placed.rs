@@ -1,15 +1,15 @@
 //! Queue pairs on the paths that a prober finds, with a peer that lies and routers that remember.
 
-use path::{CounterId, PathId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
+use path::{CounterId, PathId, Version};
 use pathmap::load::Link;
 use pathmap::message::LinkLoad;
 use pathmap::message::connection::{FlowReport, MOST_FLOWS};
 use pathmap::placer::{FlowId, Found, Options, Reading, Target};
 use pathmap::prober::Settings;
-use pathmap::{Placer, Random, Report, Way, balance};
+use pathmap::{Placer, Prober, Random, Report, Way, balance};
 use wire::QueuePair;
 use wire::roce::source_port;
 
@@ -26,7 +26,7 @@ struct Placed {
     placer: Placer,
     flows: u32,
     readings: HashMap<CounterId, Reading>,
-    version: u64,
+    version: Version<Prober>,
 }
 
 fn queue_pair(number: u32) -> QueuePair {
@@ -57,7 +57,7 @@ impl Placed {
             placer: Placer::new(options, Random::new(seed)),
             flows,
             readings: HashMap::new(),
-            version: 0,
+            version: Version::NONE,
         }
     }
 

@@ -1,10 +1,10 @@
 //! How even queue pairs are: the integer floor, and the optimum of unequal ones.
 
-use path::PathId;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use path::PathId;
 use pathmap::balance;
 use pathmap::load::Link;
 use pathmap::placer::{Found, Options};

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use bpf::{NewQueuePair, Place, PlacedKey, PlacedPorts};
-use path::{CounterId, Key, PathId};
+use path::{CounterId, Key, PathId, Version};
 use pathmap::Placer;
 use pathmap::placer::{Course, FlowId, Target};
 use tables::Snapshot;
@@ -45,16 +45,16 @@ pub(super) struct ByKernel {
     /// Those that could not be placed, in the order in which they are forgotten.
     refused: VecDeque<(Duration, PlacedKey)>,
     /// The snapshot that the VTEPs of the queue pairs are from.
-    snapshot: u64,
+    snapshot: Version<Snapshot>,
     /// The revision of the placement that the programs have.
-    revision: u64,
+    revision: Version<Placer>,
 }
 
 impl ByKernel {
     /// No queue pair is known yet. Without `ports`, none will be.
     pub(super) fn new(ports: Option<PlacedPorts>) -> Self {
         let (flows, refused) = (BTreeMap::new(), VecDeque::new());
-        Self { ports, flows, refused, snapshot: 0, revision: 0 }
+        Self { ports, flows, refused, snapshot: Version::NONE, revision: Version::NONE }
     }
 
     /// The descriptor that is readable when there are new queue pairs.
@@ -71,7 +71,7 @@ impl ByKernel {
         mut hop: impl FnMut(Target, u16) -> Option<u64>,
     ) {
         let now = shared.now();
-        if std::mem::replace(&mut self.snapshot, snapshot.identity()) != snapshot.identity() {
+        if std::mem::replace(&mut self.snapshot, snapshot.version()) != snapshot.version() {
             self.leave(shared, snapshot);
         }
         let is_due = |(at, _): &(Duration, _)| now.saturating_sub(*at) >= AGAIN;

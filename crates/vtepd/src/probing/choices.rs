@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bpf::RouteLookup;
 use netlink::{Requests, SentPacket};
-use path::{PathId, SourcePortRange};
+use path::{PathId, SourcePortRange, Version};
 use pathmap::placer::Target;
 
 /// Lookups at once. They take a few milliseconds.
@@ -136,7 +136,7 @@ pub(super) struct Choices {
     probed: usize,
     /// The port that was looked up last without being in use.
     turn: u16,
-    version: u64,
+    version: Version<Self>,
 }
 
 impl Choices {
@@ -152,7 +152,7 @@ impl Choices {
             looked,
             probed,
             turn: 0,
-            version: 0,
+            version: Version::NONE,
         }
     }
 
@@ -174,7 +174,7 @@ impl Choices {
     }
 
     /// A number that changes when a choice does.
-    pub(super) const fn version(&self) -> u64 {
+    pub(super) const fn version(&self) -> Version<Self> {
         self.version
     }
 
@@ -209,7 +209,7 @@ impl Choices {
         let hop = self.look_up(lookups, target, port);
         self.stale.remove(&port);
         if self.by_port.insert(port, hop) != Some(hop) {
-            self.version += 1;
+            self.version = self.version.next();
         }
     }
 

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bpf::ROUTE_PER_FRAME_MARK;
-use path::{NextHop, PathId, Policy, SourcePortRange};
+use path::{NextHop, PathId, Policy, SourcePortRange, Version};
 use pathmap::load::Link;
 use pathmap::placer::{Found, Target};
 use pathmap::prober::{Ids, Known};
-use pathmap::{Prober, Way};
+use pathmap::{Prober, Tracer, Way};
 use tables::{FlowLabel, PinnedTunnel, Snapshot, Tunnel, Vtep};
 
 use super::choices::{Choices, Gateways, Sender};
@@ -27,7 +27,15 @@ pub(super) struct Entry {
     /// The next hops by which kernel VXLAN sends, if it does.
     pub(super) choices: Option<Choices>,
     /// The versions of what is known that the placement has.
-    pub(super) applied: (u64, (u64, u64), u64),
+    pub(super) applied: Versions,
+}
+
+/// The versions of what is known of the paths to a VTEP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Versions {
+    pub(super) probed: Version<Prober>,
+    traced: (Version<Traced>, Version<Tracer>),
+    choices: Version<Choices>,
 }
 
 impl Entry {
@@ -46,19 +54,22 @@ impl Entry {
             }
             (choices, Some(sender)) => {
                 *choices = Some(Choices::new(sender, gateways));
-                self.applied.0 = u64::MAX;
+                self.applied.probed = Version::NEVER;
             }
         }
     }
 
     /// The versions of what is known.
-    pub(super) fn version(&self) -> (u64, (u64, u64), u64) {
-        let choices = self.choices.as_ref().map_or(0, Choices::version);
-        (self.prober.version(), self.traced.version(), choices)
+    pub(super) fn versions(&self) -> Versions {
+        Versions {
+            probed: self.prober.version(),
+            traced: self.traced.version(),
+            choices: self.choices.as_ref().map_or(Version::NONE, Choices::version),
+        }
     }
 
     pub(super) fn has_changed(&self) -> bool {
-        self.prober.is_ready() && self.applied != self.version()
+        self.prober.is_ready() && self.applied != self.versions()
     }
 
     /// Tells the placement the delays of the paths, if queue pairs use any.

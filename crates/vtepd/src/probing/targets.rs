@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use path::PathId;
+use path::{PathId, Version};
 use pathmap::message::Answer;
 use pathmap::placer::Target;
 use pathmap::prober::{Change, Ids, Known, Settings, Transmit};
@@ -132,7 +132,7 @@ impl Targets {
             }
             if (&entry.weights, &entry.uplinks) != (&weights, &uplinks) {
                 (entry.weights, entry.uplinks) = (weights, uplinks);
-                entry.applied.0 = u64::MAX;
+                entry.applied.probed = Version::NEVER;
             }
             entry.prober.set_hops(now, &hops);
         }
@@ -257,7 +257,7 @@ impl Targets {
     /// Tells the placement what changed.
     pub(super) fn apply_changes(&mut self, shared: &Shared) {
         for (target, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.has_changed()) {
-            entry.applied = entry.version();
+            entry.applied = entry.versions();
             for change in entry.prober.changes() {
                 let (what, path) = match change {
                     Change::Lost(path) => ("is dead", path),
@@ -389,10 +389,10 @@ mod tests {
         assert_eq!(labels, [0, 5, 50_000]);
         // With another label, only that VTEP is probed anew.
         for path in [target(0, 1), target(2, 3)] {
-            targets.entries.get_mut(&path).unwrap().applied.0 = 7;
+            targets.entries.get_mut(&path).unwrap().applied.probed = Version::of(7);
         }
         let applied = |targets: &Targets| -> Vec<u64> {
-            targets.entries.values().map(|entry| entry.applied.0).collect()
+            targets.entries.values().map(|entry| entry.applied.probed.number()).collect()
         };
         targets.follow(&snapshot(FlowLabel::Fixed(5)), &shared);
         assert_eq!(applied(&targets), [7, 7]);

@@ -1,9 +1,9 @@
 //! The paths to a VTEP that answers no probes: they are traced by expired TTLs. Nothing tells which of
 //! them are dead.
 
-use path::PathId;
 use std::time::Duration;
 
+use path::{PathId, Version};
 use pathmap::prober::Known;
 use pathmap::trace::packet::Expired;
 use pathmap::trace::{Tracer, Transmit};
@@ -20,15 +20,22 @@ pub(super) struct Traced {
     silent: Option<Duration>,
     tracer: Option<Tracer>,
     /// The number of paths and the version of the prober of which the tracer knows.
-    follows: (usize, u64),
-    /// Changes when tracing ends.
-    version: u64,
+    follows: (usize, Version<Prober>),
+    /// The last end of tracing.
+    ended: Version<Self>,
 }
 
 impl Traced {
     /// `secret` is that of [`Tracer::new`].
     pub(super) const fn new(secret: Key, random: Random) -> Self {
-        Self { secret, random, silent: None, tracer: None, follows: (0, 0), version: 0 }
+        Self {
+            secret,
+            random,
+            silent: None,
+            tracer: None,
+            follows: (0, Version::NONE),
+            ended: Version::NONE,
+        }
     }
 
     /// Begins to trace if the VTEP has been silent for a while, and ends when it answers a probe.
@@ -36,7 +43,7 @@ impl Traced {
         if !prober.is_ready() || prober.known().next().is_some() {
             self.silent = None;
             if self.tracer.take().is_some() {
-                self.version += 1;
+                self.ended = self.ended.next();
             }
             return;
         }
@@ -75,9 +82,9 @@ impl Traced {
         self.tracer.as_ref().filter(|tracer| tracer.is_ready())
     }
 
-    /// Numbers that change with what is known.
-    pub(super) fn version(&self) -> (u64, u64) {
-        (self.version, self.ready().map_or(0, Tracer::version))
+    /// The versions of what is known.
+    pub(super) fn version(&self) -> (Version<Self>, Version<Tracer>) {
+        (self.ended, self.ready().map_or(Version::NONE, Tracer::version))
     }
 
     /// The paths that were traced.

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use bpf::PinnedFlow;
 use path::record::Record;
 use path::{
     Answer, Before, CounterId, Entropy, Flow, PathId, Pin, Pinning, Pins, Policy, Remote, Settings,
-    Usage,
+    Usage, Version,
 };
 use root_test::root_test;
 use tables::VniTable;
@@ -31,16 +30,14 @@ const FIRST: u32 = 2;
 
 /// Places queue pairs by their key. Each placement has a version of its own.
 #[derive(Debug)]
-struct Placed(BTreeMap<String, Pin>, Usage, u64);
-
-static VERSIONS: AtomicU64 = AtomicU64::new(1);
+struct Placed(BTreeMap<String, Pin>, Usage, Version<Policy>);
 
 impl Pinning for Placed {
     fn pin(&self, flow: &Flow, _: &Remote<'_>, _: PathId, _: Before) -> Answer {
         self.0.get(&flow.key.to_string()).map_or(Answer::Hashed, |pin| Answer::Pinned(*pin))
     }
 
-    fn version(&self) -> u64 {
+    fn version(&self) -> Version<Policy> {
         self.2
     }
 
@@ -115,9 +112,10 @@ fn pins(flows: &[PinnedFlow]) -> Pins {
 
 /// The same, with records of the worker's own.
 fn placed(flows: &[PinnedFlow]) -> Arc<Placed> {
-    let pin = |flow: &PinnedFlow| Pin { path: flow.path, counter: flow.counter, changes: 0 };
+    let pin =
+        |flow: &PinnedFlow| Pin { path: flow.path, counter: flow.counter, changes: Version::NONE };
     let placed = flows.iter().map(|flow| (flow.key.to_string(), pin(flow))).collect();
-    let version = VERSIONS.fetch_add(1, Ordering::Relaxed);
+    let version = Version::unique();
     let usage = Usage::new(QUEUE_PAIRS, Instant::now());
     usage.record_in(Arc::new(Vec::from_iter((0..=QUEUE_PAIRS).map(|_| Record::default()))));
     Arc::new(Placed(placed, usage, version))
