@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use path::{CounterId, PathId, Policy, Version};
 
-use crate::load::{Foreign, Link};
+use crate::load::{Link, PeerLoads};
 use crate::pairing::Pairing;
 use crate::plan::Routes;
 use crate::random::Random;
@@ -68,7 +68,7 @@ pub struct Placer {
     unwritten: BTreeSet<CounterId>,
     recalled: Vec<CounterId>,
     turn: Turn,
-    foreign: Foreign,
+    peers: PeerLoads,
     pairing: Pairing,
     /// What is to be reported to each VTEP.
     telling: BTreeMap<Target, Telling>,
@@ -102,7 +102,7 @@ impl Placer {
             unwritten: BTreeSet::new(),
             recalled: Vec::new(),
             turn: Turn::default(),
-            foreign: Foreign::default(),
+            peers: PeerLoads::default(),
             pairing: Pairing::default(),
             telling: BTreeMap::new(),
             measured: Duration::ZERO,
@@ -314,7 +314,7 @@ impl Placer {
 
     /// The load of each link, by queue pairs of this leaf (`own`) and by other VTEPs.
     fn loads(&self, routes: &Routes, own: &BTreeMap<Link, u64>) -> Vec<u64> {
-        let load = |link: &Link| own.get(link).copied().unwrap_or(0) + self.foreign.of(*link);
+        let load = |link: &Link| own.get(link).copied().unwrap_or(0) + self.peers.of(*link);
         routes.links().iter().map(load).collect()
     }
 

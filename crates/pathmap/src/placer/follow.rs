@@ -31,7 +31,7 @@ struct Decision {
 impl Placer {
     /// Takes what the VTEP `from` reports.
     pub fn report(&mut self, from: Target, report: &Report, now: Duration) {
-        self.foreign.report(from.address, report, now);
+        self.peers.report(from.address, report, now);
         report.flows.iter().for_each(|flow| self.pairing.tell(from, flow, now));
         report.handshakes.iter().for_each(|handshake| self.pairing.handshake(from, handshake));
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use path::CounterId;
 
 use super::{Flow, Moves, Placer, Target};
-use crate::load::WISH_HOLD;
+use crate::load::MOST_YIELDED;
 use crate::plan::{self, Routes};
 
 /// How long a queue pair stays after a move for balance.
@@ -26,9 +26,9 @@ const EXAMINED: usize = 8;
 /// Whose turn it is to move.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// As [`crate::Report::wish`].
-    pub(super) wish: u32,
-    /// When the wish became greater last.
+    /// As [`crate::Report::gain`].
+    pub(super) gain: u32,
+    /// When the gain became greater last.
     risen: Duration,
     /// Since when it is not 0.
     since: Duration,
@@ -37,22 +37,22 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    fn want(&mut self, gain: f64, now: Duration) {
+    fn claim(&mut self, gain: f64, now: Duration) {
         // The order of gains is what counts, so their logarithm is enough.
-        let wish = if gain > 0.0 { (1e6 * (1.0 + gain.max(1.0).log2())) as u32 } else { 0 };
-        if wish > self.wish {
+        let announced = if gain > 0.0 { (1e6 * (1.0 + gain.max(1.0).log2())) as u32 } else { 0 };
+        if announced > self.gain {
             self.risen = now;
         }
-        if self.wish == 0 {
+        if self.gain == 0 {
             self.since = now;
         }
-        self.wish = wish;
+        self.gain = announced;
     }
 
-    /// Whether all had the time to hear of the wish. One that rises again and again, because of what
+    /// Whether all had the time to hear of the claim. One that rises again and again, because of what
     /// others report, is not waited for any longer.
     fn is_heard(&self, settle: Duration, now: Duration) -> bool {
-        now.saturating_sub(self.risen) >= settle || now.saturating_sub(self.since) >= WISH_HOLD
+        now.saturating_sub(self.risen) >= settle || now.saturating_sub(self.since) >= MOST_YIELDED
     }
 }
 
@@ -127,7 +127,7 @@ impl Placer {
     /// while this leaf or another one wants to move. They then agree whose turn it is.
     #[must_use]
     pub fn wants_reports(&self, now: Duration) -> bool {
-        self.options.moves == Moves::AfterGap && (self.turn.wish > 0 || self.foreign.is_wanted(now))
+        self.options.moves == Moves::AfterGap && (self.turn.gain > 0 || self.peers.has_claims(now))
     }
 
     fn gain(&self, target: &Target) -> f64 {
@@ -196,20 +196,20 @@ impl Placer {
             if let Some(candidate) = search.candidates.get(index) {
                 self.decide_all(candidate, moves, now);
                 self.note_gain(candidate);
-                self.turn.want(candidate.gain, now);
+                self.turn.claim(candidate.gain, now);
             }
             return false;
         }
         search.candidates.iter().for_each(|candidate| self.note_gain(candidate));
         let Some(best) = self.most_gaining() else { return false };
-        self.turn.want(self.gain(&best), now);
-        if self.turn.wish == 0 {
+        self.turn.claim(self.gain(&best), now);
+        if self.turn.gain == 0 {
             return false;
         }
-        if !self.foreign.is_empty() {
+        if !self.peers.is_empty() {
             let is_heard = self.turn.is_heard(self.options.settle, now);
-            let is_first = self.foreign.is_first((self.turn.wish, best.local), now);
-            if !(is_heard && is_first) {
+            let yields = self.peers.yields((self.turn.gain, best.local), now);
+            if yields || !is_heard {
                 return false;
             }
         }

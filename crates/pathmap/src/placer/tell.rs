@@ -70,7 +70,7 @@ impl Placer {
     pub fn to_report(&mut self, to: Target, part: usize, now: Duration) -> Report {
         let loads = crate::load::report(&self.sums.own, &self.sums.emptied, part);
         let (flows, handshakes) = (self.flows_to_tell(to, now), self.pairing.to_tell(to));
-        Report { wish: self.turn.wish, loads, flows, handshakes }
+        Report { gain: self.turn.gain, loads, flows, handshakes }
     }
 
     fn flows_to_tell(&mut self, to: Target, now: Duration) -> Vec<FlowReport> {

@@ -305,6 +305,6 @@ impl Placer {
     /// Forgets loads that others do not report any more. Returns whether loads may have changed.
     fn expire(&mut self, now: Duration) -> bool {
         self.sums.emptied.retain(|_, at| now.saturating_sub(*at) < AGE * 2);
-        self.foreign.expire(now) || !self.foreign.is_empty()
+        self.peers.expire(now) || !self.peers.is_empty()
     }
 }

@@ -80,7 +80,7 @@ pub struct Options {
     pub idle: Duration,
     /// When queue pairs move.
     pub moves: Moves,
-    /// How long others take to hear of a wish to move, and to answer. Twice the interval of probes.
+    /// How long others take to hear of a claim to move, and to answer. Twice the interval of probes.
     pub settle: Duration,
 }
 

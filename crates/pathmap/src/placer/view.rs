@@ -150,7 +150,7 @@ impl Placer {
     /// The load of a link by this leaf and by others, in 1000 bytes a second.
     #[must_use]
     pub fn load(&self, link: Link) -> (u64, u64) {
-        (self.sums.own.get(&link).copied().unwrap_or(0), self.foreign.of(link))
+        (self.sums.own.get(&link).copied().unwrap_or(0), self.peers.of(link))
     }
 
     /// The number of queue pairs whose connection uses the same links in both directions, of those
@@ -163,7 +163,7 @@ impl Placer {
     /// The number of links on which other VTEPs report load.
     #[must_use]
     pub fn reported(&self) -> usize {
-        self.foreign.len()
+        self.peers.len()
     }
 
     /// Whether this address of a router is on a known path.

@@ -71,7 +71,7 @@ fn answers_in_the_name_of_another_vtep_are_refused_whatever_they_claim() {
         let opened = fabric.opener.open(&received);
         let Some(Message::Answer(captured)) = opened else { panic!("{opened:?}") };
         let last = fabric.prober.counts[0] as u32;
-        let report = Report { wish: u32::MAX, ..Report::default() };
+        let report = Report { gain: u32::MAX, ..Report::default() };
         // The probe that was answered, and those that may wait for their answers.
         for id in [captured.probe.id].into_iter().chain(last - 16..=last) {
             let probe = Probe { id, ..captured.probe };
@@ -79,7 +79,7 @@ fn answers_in_the_name_of_another_vtep_are_refused_whatever_they_claim() {
             let packet = sealed(&key(), (B, A), &Message::Answer(lie));
             assert!(!fabric.take(&packet), "{probe:?}");
         }
-        assert!(fabric.reports.iter().all(|report| report.wish == 0));
+        assert!(fabric.reports.iter().all(|report| report.gain == 0));
     }
     assert_eq!((wrong(&fabric), fabric.prober.changes().len()), (0, 0));
 }

@@ -160,9 +160,9 @@ impl Placed {
         let loads = real.chain(invented.map(|link| load(Ipv4Addr::from_bits(link)))).collect();
         let first = random.below(self.flows as usize) as u32;
         let numbers = (0..MOST_FLOWS as u32).map(|n| (first + n) % self.flows + 1);
-        let wish = if random.below(2) == 0 { 0 } else { u32::MAX };
+        let gain = if random.below(2) == 0 { 0 } else { u32::MAX };
         let (flows, handshakes) = (numbers.map(flow).collect(), Vec::new());
-        self.fabric.report = Report { wish, loads, flows, handshakes };
+        self.fabric.report = Report { gain, loads, flows, handshakes };
     }
 }
 
@@ -170,7 +170,7 @@ fn middle(hop: u64, spine: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a01_0000 + hop as u32 * 256 + spine)
 }
 
-/// Whatever a peer reports of loads, wishes and connections, queue pairs leave a dead path as soon as
+/// Whatever a peer reports of loads, claims and connections, queue pairs leave a dead path as soon as
 /// without it, and do not come back.
 #[test]
 fn a_peer_that_lies_moves_nothing_to_a_dead_path() {

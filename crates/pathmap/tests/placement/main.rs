@@ -182,7 +182,7 @@ fn a_dead_path_moves_only_its_queue_pairs_and_its_return_moves_each_once() {
 /// A peer wants to move more than anybody, and tells other loads each time, but never moves. In
 /// between it says that it wants nothing.
 #[test]
-fn a_peer_whose_wish_comes_and_goes_delays_moves_for_three_seconds() {
+fn a_peer_whose_claim_comes_and_goes_delays_moves_for_three_seconds() {
     let mut leaf = Leaf::new(1, 1, Options::default());
     let start = Duration::from_secs(1);
     (1..=32).for_each(|n| assert_eq!(leaf.send(n, 1000, start).source_port, 1));
@@ -195,8 +195,8 @@ fn a_peer_whose_wish_comes_and_goes_delays_moves_for_three_seconds() {
     for tick in 0..200 {
         let now = start + TICK * tick;
         let loads = vec![LinkLoad { link, kilobytes: 500 * (tick % 2) }];
-        for wish in [0, u32::MAX] {
-            let report = Report { wish, loads: loads.clone(), ..Report::default() };
+        for gain in [0, u32::MAX] {
+            let report = Report { gain, loads: loads.clone(), ..Report::default() };
             leaf.placer.report(liar, &report, now);
         }
         let before = leaf.moved;
