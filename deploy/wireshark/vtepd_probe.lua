@@ -32,7 +32,7 @@ local f = {
   next_token = field("uint32", "next_token", "Token for the next probes", base.HEX),
   ttl_seen = field("uint8", "ttl_seen", "TTL on arrival"),
   routers = field("uint8", "routers", "Routers on the path"),
-  wish = field("uint32", "gain", "Announced gain"),
+  gain = field("uint32", "gain", "Announced gain"),
   recorded = field("ipv4", "recorded", "Recorded address"),
   load = field("none", "load", "Load of a link"),
   load_link = field("ipv4", "load.link", "Link"),
@@ -149,7 +149,7 @@ local function dissect_answer(reader, tree)
   reader:add(tree, f.ttl_seen, 1)
   local addresses = reader:add(tree, f.routers, 1)
   local loads = reader:take(2):uint()
-  reader:add(tree, f.wish, 4)
+  reader:add(tree, f.gain, 4)
   local flows, handshakes = reader:take(1):uint(), reader:take(1):uint()
   reader:take(2)
   for _ = 1, addresses do

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use aya::Ebpf;
 use aya::maps::{Array, MapData};
-use path::{BUCKETS, Paths};
-use tables::{Slot, Snapshot, Vtep, VtepIndex};
+use path::{BUCKETS, Paths, Version};
+use tables::{Slot, Snapshot, VniTable, Vtep, VtepIndex};
 
 use crate::error::SteeringError;
 use crate::mapped::{MappedWords, mapped};
@@ -65,7 +65,7 @@ pub struct Offload {
     slots: MappedWords,
     vteps: MappedWords,
     /// For each offloaded VNI, by its slot: the version of its settings, and the index of its entry.
-    vnis: BTreeMap<u16, (u64, u32)>,
+    vnis: BTreeMap<u16, (Version<VniTable>, u32)>,
     /// The next entry for settings of a VNI. Entries are used in turn.
     next_vni: u32,
     written: BTreeMap<u32, Written>,
@@ -80,7 +80,7 @@ pub struct Offload {
     /// The highest number of a queue pair's counts.
     most_pinned: u32,
     /// How often a snapshot was followed.
-    generation: u64,
+    version: Version<Self>,
     /// The snapshot that the maps contain.
     snapshot: Snapshot,
 }
@@ -105,7 +105,7 @@ impl Offload {
             pinned: Pinned::default(),
             owners: Owners::default(),
             most_pinned,
-            generation: 0,
+            version: Version::NONE,
             snapshot: Snapshot::default(),
         })
     }
@@ -133,13 +133,13 @@ impl Offload {
         let vnis = self.enter_vnis(ebpf, snapshot);
         let followed = vteps.and(senders).and(vnis);
         self.snapshot = if followed.is_ok() { snapshot.clone() } else { Snapshot::default() };
-        self.generation += 1;
+        self.version = self.version.next();
         followed
     }
 
-    /// A number that changes when queue pairs have to be written again ([`Self::pin`]).
-    pub(crate) const fn generation(&self) -> u64 {
-        self.generation
+    /// Changes when queue pairs have to be written again ([`Self::pin`]).
+    pub(crate) const fn version(&self) -> Version<Self> {
+        self.version
     }
 
     /// As [`super::Steering::offload_counts`].

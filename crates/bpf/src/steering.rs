@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use aya::{Ebpf, EbpfLoader};
 use netlink::PrivateNamespace;
+use path::{CounterId, Version};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringPlan};
 use wire::Vni;
 
@@ -321,18 +322,21 @@ impl Steering {
     }
 
     /// Writes which paths the queue pairs of `qp-pin` have in the `offload` datapath. The worker gets
-    /// the frames of others. To be called again when [`Self::offload_generation`] has changed.
+    /// the frames of others. To be called again when [`Self::offload_version`] has changed.
     ///
     /// # Errors
     /// When the kernel refuses. The next call tries again.
-    pub fn pin(&mut self, changes: &[(u32, Option<PinnedFlow>)]) -> Result<(), SteeringError> {
+    pub fn pin(
+        &mut self,
+        changes: &[(CounterId, Option<PinnedFlow>)],
+    ) -> Result<(), SteeringError> {
         self.offload.pin(&mut self.ebpf, changes)
     }
 
     /// A number that changes when the tables of the `offload` datapath do.
     #[must_use]
-    pub const fn offload_generation(&self) -> u64 {
-        self.offload.generation()
+    pub const fn offload_version(&self) -> Version<Offload> {
+        self.offload.version()
     }
 
     /// What the programs send of each queue pair.

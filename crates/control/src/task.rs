@@ -300,7 +300,7 @@ impl<P: FnMut(&Update, &Diff)> Task<P> {
 
     fn publish_changes(&mut self, now: Instant) {
         self.state.build_if_dirty();
-        if self.state.published().snapshot.generation() != self.published.snapshot.generation() {
+        if self.state.published().snapshot.version() != self.published.snapshot.version() {
             let mac_locations = self.state.take_mac_locations();
             let update = Update { mac_locations, ..self.state.published().clone() };
             let diff = Diff::between(&self.published, &update, Arc::clone(&update.mac_locations));

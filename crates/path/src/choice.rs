@@ -1,14 +1,15 @@
 //! The interface of all path policies.
 
 use core::net::IpAddr;
-use core::num::NonZeroU32;
 
 use wire::{Dissection, Vni};
 
 use crate::group::{NextHop, Paths};
 use crate::key::{Key, Reason};
 use crate::path_hash::path_hash;
+use crate::path_id::{CounterId, PathId};
 use crate::policy::Policy;
+use crate::version::Version;
 
 /// Chooses the outer source port and the next hop of frames.
 ///
@@ -31,11 +32,11 @@ pub trait PathPolicy {
         state: &mut Self::State,
     ) -> Option<Choice<'g>>;
 
-    /// A number that changes when earlier choices no longer hold, although neither the policy nor
+    /// A version that changes when earlier choices no longer hold, although neither the policy nor
     /// the next-hop group has changed.
     #[must_use]
-    fn version(_: &Self::State) -> u64 {
-        0
+    fn version(_: &Self::State) -> Version<Policy> {
+        Version::NONE
     }
 }
 
@@ -95,10 +96,16 @@ pub struct Choice<'g> {
     /// holds until the VNI's settings, the next-hop group or the policy's version change.
     pub is_cacheable: bool,
     /// Where frames of the flow are counted ([`crate::Usage`]), if they are.
-    pub slot: Option<NonZeroU32>,
+    pub counter: Option<CounterId>,
 }
 
 impl<'g> Choice<'g> {
+    /// Its path.
+    #[must_use]
+    pub const fn path(&self) -> PathId {
+        PathId { hop: self.hop.identity, source_port: self.source_port }
+    }
+
     /// The choice of a source port, with the next hop that the hash of the outer header selects.
     /// One outer five-tuple therefore always takes one path. `None` without next hops.
     #[inline(always)]
@@ -106,6 +113,6 @@ impl<'g> Choice<'g> {
     pub fn hashed(source_port: u16, to: &Remote<'g>, seed: u64) -> Option<Self> {
         let hash = path_hash(seed, to.local, to.address, source_port, to.destination_port);
         let hop = to.group.choose(hash)?;
-        Some(Self { source_port, hop, hash, is_pinned: false, is_cacheable: true, slot: None })
+        Some(Self { source_port, hop, hash, is_pinned: false, is_cacheable: true, counter: None })
     }
 }

@@ -8,6 +8,7 @@ use crate::pin::Pins;
 use crate::policy::{Bins, Policy};
 use crate::range::SourcePortRange;
 use crate::stateless::{FiveTuple, QpBins, QpHash};
+use crate::version::Version;
 
 /// The configuration of source port selection for one VNI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -186,14 +187,14 @@ impl Entropy {
             // Each of these frames is looked at.
             return Some(Choice { is_cacheable: false, ..hashed });
         }
-        let (pin, holds) = pins.pin(flow, to, (hashed.hop.identity, hashed.source_port));
+        let (pin, holds) = pins.pin(flow, to, hashed.path());
         let hashed = Choice { is_cacheable: holds, ..hashed };
         let Some(pin) = pin else { return Some(hashed) };
-        let hop = to.group.find(pin.hop).filter(|_| self.range.contains(pin.source_port));
-        let Some(hop) = hop else { return Some(Choice { slot: Some(pin.slot), ..hashed }) };
-        let pinned = Choice::hashed(pin.source_port, to, self.seed)?;
-        let (slot, is_cacheable) = (Some(pin.slot), holds);
-        Some(Choice { hop, is_pinned: true, slot, is_cacheable, ..pinned })
+        let counter = Some(pin.counter);
+        let hop = to.group.find(pin.path.hop).filter(|_| self.range.contains(pin.path.source_port));
+        let Some(hop) = hop else { return Some(Choice { counter, ..hashed }) };
+        let pinned = Choice::hashed(pin.path.source_port, to, self.seed)?;
+        Some(Choice { hop, is_pinned: true, counter, is_cacheable: holds, ..pinned })
     }
 }
 
@@ -217,7 +218,7 @@ impl PathPolicy for Entropy {
     }
 
     #[inline]
-    fn version(pins: &Pins) -> u64 {
+    fn version(pins: &Pins) -> Version<Policy> {
         pins.version()
     }
 }

@@ -11,11 +11,11 @@
 
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use wire::MacAddr;
 
 use crate::placement::{Member, deal, is_part_of, next_identity, reduced, shares};
+use crate::version::Version;
 
 /// Number of buckets of every group. With 16 next hops of equal weight each has 64 buckets.
 pub const BUCKETS: usize = 1024;
@@ -73,7 +73,7 @@ pub struct Paths {
     /// Whether [`Rebalance::Off`] kept buckets away from the next hop that `group` assigns them to.
     kept: bool,
     /// See [`Self::version`].
-    version: u64,
+    version: Version<Self>,
 }
 
 impl PartialEq for Paths {
@@ -91,12 +91,6 @@ impl Hash for Paths {
         let Self { next_hops, buckets, group, kept, version: _ } = self;
         (next_hops, buckets, group, kept).hash(state);
     }
-}
-
-/// A version that no group of this process has had.
-fn new_version() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// The next hops as sorted members, and for each member the index of its next hop.
@@ -145,7 +139,7 @@ impl Paths {
                 buckets: Box::default(),
                 group,
                 kept: false,
-                version: new_version(),
+                version: Version::unique(),
             };
         }
         let due = reduced(&group, &alive);
@@ -156,7 +150,7 @@ impl Paths {
         let kept = owners != due;
         let buckets =
             owners.iter().filter_map(|owner| places.get(usize::from(*owner)).copied()).collect();
-        Self { next_hops, buckets, group, kept, version: new_version() }
+        Self { next_hops, buckets, group, kept, version: Version::unique() }
     }
 
     /// The owner of each bucket if no bucket leaves a live next hop. The other buckets go to the
@@ -211,10 +205,9 @@ impl Paths {
         self.next_hops.len() < self.group.len()
     }
 
-    /// The version of the group. A group that was built later has a higher one, and clones have the
-    /// same. 0 for a group that was never built.
+    /// The version of the group. Clones have the same.
     #[must_use]
-    pub const fn version(&self) -> u64 {
+    pub const fn version(&self) -> Version<Self> {
         self.version
     }
 

@@ -2,13 +2,15 @@
 
 use core::fmt;
 use core::net::IpAddr;
-use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::choice::{Flow, Remote};
+use crate::path_id::{CounterId, PathId};
+use crate::policy::Policy;
 use crate::record::{self, Counts, Packet, Record, Records};
+use crate::version::Version;
 
 mod known;
 
@@ -17,14 +19,12 @@ use known::KnownPins;
 /// The path of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pin {
-    /// Identity of the next hop ([`crate::NextHop::identity`]).
-    pub hop: u64,
-    /// Outer UDP source port.
-    pub source_port: u16,
-    /// The place in [`Usage`] where its frames are counted.
-    pub slot: NonZeroU32,
-    /// The number of [`Usage::changes`] for which it was told.
-    pub changes: u64,
+    /// Next hop and source port.
+    pub path: PathId,
+    /// Where its frames are counted.
+    pub counter: CounterId,
+    /// The version of [`Usage::changes`] for which it was told.
+    pub changes: Version<Self>,
 }
 
 /// What is known of a queue pair by the worker that asks for its path.
@@ -52,18 +52,18 @@ pub enum Answer {
 
 /// Places queue pairs on paths. All workers share one.
 pub trait Pinning: fmt::Debug + Send + Sync {
-    /// The path of a queue pair. `hashed` is the next hop and the source port of `qp-hash`. It is
-    /// asked about the first frame of a queue pair, and again after [`Usage::changes`] of its slot or,
+    /// The path of a queue pair. `hashed` is its path by `qp-hash`. It is
+    /// asked about the first frame of a queue pair, and again after [`Usage::changes`] of its counters or,
     /// without one, [`Self::version`] has changed. It does not wait for others.
-    fn pin(&self, flow: &Flow, to: &Remote<'_>, hashed: (u64, u16), before: Before) -> Answer;
+    fn pin(&self, flow: &Flow, to: &Remote<'_>, hashed: PathId, before: Before) -> Answer;
 
     /// Takes a RoCE frame that is sent to a remote VTEP for a management queue pair, from its base
     /// transport header on. `hosts` are its inner source and destination. It does not wait for others.
     fn observe(&self, _hosts: (IpAddr, IpAddr), _to: &Remote<'_>, _packet: &[u8]) {}
 
-    /// A number that changes when a queue pair may have to leave its path, after
-    /// [`Usage::changes`] of its slot has.
-    fn version(&self) -> u64;
+    /// The version of all paths. It changes when a queue pair may have to leave its path, after
+    /// [`Usage::changes`] of its counters has.
+    fn version(&self) -> Version<Policy>;
 
     /// Where frames of pinned queue pairs are counted.
     fn usage(&self) -> &Usage;
@@ -101,7 +101,7 @@ impl Pins {
         &mut self,
         flow: &Flow,
         to: &Remote<'_>,
-        hashed: (u64, u16),
+        hashed: PathId,
     ) -> (Option<Pin>, bool) {
         let Some(pinning) = &self.pinning else { return (None, true) };
         let version = pinning.version();
@@ -109,11 +109,11 @@ impl Pins {
         self.known.get_or((flow, to), (version, pinning.usage()), ask)
     }
 
-    /// As [`Pinning::version`]; 0 if nothing places queue pairs.
+    /// As [`Pinning::version`].
     #[inline]
     #[must_use]
-    pub fn version(&self) -> u64 {
-        self.pinning.as_ref().map_or(0, |pinning| pinning.version())
+    pub fn version(&self) -> Version<Policy> {
+        self.pinning.as_ref().map_or(Version::NONE, |pinning| pinning.version())
     }
 
     /// As [`Pinning::observe`].
@@ -136,7 +136,7 @@ impl Pins {
 #[derive(Debug)]
 pub struct Usage {
     start: Instant,
-    slots: Box<[Traffic]>,
+    traffic: Box<[Traffic]>,
     /// Absent until [`Usage::record_in`].
     records: OnceLock<Arc<dyn Records>>,
 }
@@ -153,13 +153,13 @@ struct Traffic {
 }
 
 impl Usage {
-    /// No traffic in `slots` slots. Times are counted from `start`.
+    /// No traffic of at most `most` queue pairs. Times are counted from `start`.
     #[must_use]
-    pub fn new(slots: u32, start: Instant) -> Self {
-        // Slot 0 is not used.
+    pub fn new(most: u32, start: Instant) -> Self {
+        // Entry 0 is not used.
         Self {
             start,
-            slots: (0..=slots).map(|_| Traffic::default()).collect(),
+            traffic: (0..=most).map(|_| Traffic::default()).collect(),
             records: OnceLock::new(),
         }
     }
@@ -171,52 +171,53 @@ impl Usage {
     }
 
     #[inline]
-    fn record(&self, slot: u32) -> Option<&Record> {
-        self.records.get()?.record(slot)
+    fn record(&self, counter: CounterId) -> Option<&Record> {
+        self.records.get()?.record(counter)
     }
 
-    /// What all datapaths have recorded of a slot since the start, and the number of recorded frames
+    /// What all datapaths have recorded of a queue pair since the start, and the number of recorded frames
     /// modulo 2³². To be read after the numbers of frames: if it is less than these, figures are
     /// approximate.
     #[must_use]
-    pub fn recorded(&self, slot: u32) -> (Counts, u32) {
-        self.record(slot).map_or_else(Default::default, record::read)
+    pub fn recorded(&self, counter: CounterId) -> (Counts, u32) {
+        self.record(counter).map_or_else(Default::default, record::read)
     }
 
-    /// The slot now belongs to another queue pair, whose sequence is not known.
-    pub fn restart(&self, slot: u32) {
-        self.record(slot).inspect(|record| record::restart(record));
+    /// The counters now belong to another queue pair, whose sequence is not known.
+    pub fn restart(&self, counter: CounterId) {
+        self.record(counter).inspect(|record| record::restart(record));
     }
 
-    /// Has workers ask again for the path of the queue pair in a slot.
-    pub fn change(&self, slot: u32) {
-        if let Some(traffic) = self.slots.get(slot as usize) {
+    /// Has workers ask again for the path of a queue pair.
+    pub fn change(&self, counter: CounterId) {
+        if let Some(traffic) = self.traffic.get(counter.index()) {
             traffic.changes.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// A number that changes when the path of the queue pair in a slot may have changed, or when the
-    /// slot has got another queue pair.
+    /// A version that changes when the path of a queue pair may have changed, or when the
+    /// counters have got another queue pair.
     #[must_use]
-    pub fn changes(&self, slot: u32) -> u64 {
-        self.slots.get(slot as usize).map_or(0, |traffic| traffic.changes.load(Ordering::Acquire))
+    pub fn changes(&self, counter: CounterId) -> Version<Pin> {
+        let traffic = self.traffic.get(counter.index());
+        Version::of(traffic.map_or(0, |traffic| traffic.changes.load(Ordering::Acquire)))
     }
 
-    /// The number of slots.
+    /// The most queue pairs.
     #[must_use]
     pub const fn most(&self) -> u32 {
-        self.slots.len() as u32 - 1
+        self.traffic.len() as u32 - 1
     }
 
     fn nanoseconds(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Bytes and frames of a slot since the start, and when the last frame was sent (time since the
+    /// Bytes and frames of a queue pair since the start, and when the last frame was sent (time since the
     /// start); `None` if none was.
     #[must_use]
-    pub fn read(&self, slot: u32) -> (u64, u64, Option<Duration>) {
-        let Some(traffic) = self.slots.get(slot as usize) else { return (0, 0, None) };
+    pub fn read(&self, counter: CounterId) -> (u64, u64, Option<Duration>) {
+        let Some(traffic) = self.traffic.get(counter.index()) else { return (0, 0, None) };
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let last = load(&traffic.last);
         let last = (last > 0).then(|| Duration::from_nanos(last));
@@ -237,11 +238,11 @@ impl Counting<'_> {
 
     /// Counts a frame of `bytes` bytes, and records what its headers tell.
     #[inline]
-    pub fn count(self, slot: NonZeroU32, bytes: usize, packet: Option<Packet>) {
+    pub fn count(self, counter: CounterId, bytes: usize, packet: Option<Packet>) {
         let Some(usage) = self.usage else { return };
-        let Some(traffic) = usage.slots.get(slot.get() as usize) else { return };
+        let Some(traffic) = usage.traffic.get(counter.index()) else { return };
         // Before the frame is counted: see `Usage::recorded`.
-        if let (Some(record), Some(packet)) = (usage.record(slot.get()), packet) {
+        if let (Some(record), Some(packet)) = (usage.record(counter), packet) {
             record::update(record, packet);
         }
         // Loading and storing suffices for one writer, and does not lock the bus.
@@ -259,27 +260,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_counted_in_their_slot() {
+    fn frames_of_each_queue_pair_are_counted() {
         let start = Instant::now();
         let usage = Usage::new(2, start);
         let counting = Counting {
             usage: Some(&usage),
             now: usage.nanoseconds(start + Duration::from_secs(3)),
         };
-        let slot = |number| NonZeroU32::new(number).unwrap();
+        let counter = |number| CounterId::new(number).unwrap();
         usage.record_in(Arc::new(Vec::from_iter((0..3).map(|_| Record::default()))));
         let packet = |sequence| Some(Packet { opcode: 4, sequence, syndrome: 0, is_marked: false });
-        counting.count(slot(2), 100, packet(5));
-        counting.count(slot(2), 50, packet(8));
-        counting.count(slot(3), 1, packet(9));
-        Counting::NONE.count(slot(1), 1, packet(1));
-        assert_eq!(usage.recorded(2), (Counts { gaps: 2, ..Counts::default() }, 2));
-        assert_eq!(usage.recorded(1), (Counts::default(), 0));
-        usage.restart(2);
-        counting.count(slot(2), 0, packet(100));
-        counting.count(slot(2), 0, None);
-        assert_eq!(usage.recorded(2), (Counts { gaps: 2, ..Counts::default() }, 3));
-        assert_eq!(usage.read(2), (150, 4, Some(Duration::from_secs(3))));
-        assert_eq!((usage.read(1), usage.read(3)), ((0, 0, None), (0, 0, None)));
+        counting.count(counter(2), 100, packet(5));
+        counting.count(counter(2), 50, packet(8));
+        counting.count(counter(3), 1, packet(9));
+        Counting::NONE.count(counter(1), 1, packet(1));
+        assert_eq!(usage.recorded(counter(2)), (Counts { gaps: 2, ..Counts::default() }, 2));
+        assert_eq!(usage.recorded(counter(1)), (Counts::default(), 0));
+        usage.restart(counter(2));
+        counting.count(counter(2), 0, packet(100));
+        counting.count(counter(2), 0, None);
+        assert_eq!(usage.recorded(counter(2)), (Counts { gaps: 2, ..Counts::default() }, 3));
+        assert_eq!(usage.read(counter(2)), (150, 4, Some(Duration::from_secs(3))));
+        assert_eq!((usage.read(counter(1)), usage.read(counter(3))), ((0, 0, None), (0, 0, None)));
     }
 }

@@ -11,6 +11,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use wire::roce::opcode;
 
+use crate::path_id::CounterId;
+
 /// Reliable connection: the last and the only packet of a send with invalidation, and both atomic
 /// operations (InfiniBand architecture 9.2.1 table 35).
 const RC_REQUESTS_BEHIND_ACKNOWLEDGE: u32 = 1 << 0x13 | 1 << 0x14 | 1 << 0x16 | 1 << 0x17;
@@ -176,13 +178,13 @@ pub type Record = [AtomicU64; WORDS];
 
 /// The records of queue pairs.
 pub trait Records: fmt::Debug + Send + Sync {
-    /// The record in a slot of [`crate::Usage`].
-    fn record(&self, slot: u32) -> Option<&Record>;
+    /// The record of a queue pair, by its counters.
+    fn record(&self, counter: CounterId) -> Option<&Record>;
 }
 
 impl Records for Vec<Record> {
-    fn record(&self, slot: u32) -> Option<&Record> {
-        self.get(slot as usize)
+    fn record(&self, counter: CounterId) -> Option<&Record> {
+        self.get(counter.index())
     }
 }
 

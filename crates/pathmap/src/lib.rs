@@ -5,7 +5,7 @@
 //! - [`key`]: their authentication
 //! - [`packet`]: the outer packet of a message
 //! - [`limit`], [`replay`]: rate limits, and ids that were seen before
-//! - [`prober`]: which (next hop, port) pairs of a remote VTEP are probed when, and what is known
+//! - [`prober`]: which paths to a remote VTEP are probed when, and what is known
 //! - [`responder`]: answers the probes of others
 //! - [`placer`]: the queue pairs and their paths
 //! - [`cm`], [`pairing`]: which two queue pairs are the directions of a connection
@@ -34,7 +34,7 @@ pub mod way;
 pub use key::Key;
 pub use message::{Answer, Message, MessageError, Probe, Report};
 pub use placer::{Placement, Placer};
-pub use prober::{Pair, Prober, Settings};
+pub use prober::{Prober, Settings};
 pub use random::Random;
 pub use responder::Responder;
 pub use trace::Tracer;

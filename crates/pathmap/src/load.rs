@@ -26,52 +26,52 @@ pub enum Link {
     Arrival(IpAddr, u32),
 }
 
-/// For how long the wish of a VTEP may keep this leaf from moving in each [`WISH_WINDOW`]. Others may
-/// lie, or be unable to move.
-pub(crate) const WISH_HOLD: Duration = Duration::from_secs(3);
-const WISH_WINDOW: Duration = Duration::from_secs(30);
-/// [`Foreign::is_first`] is asked at least this often while this leaf wants to move.
+/// How long this leaf yields to one VTEP's claim in each [`CLAIM_WINDOW`]. Bounded, because a peer may
+/// misreport, or be unable to move.
+pub(crate) const MOST_YIELDED: Duration = Duration::from_secs(3);
+const CLAIM_WINDOW: Duration = Duration::from_secs(30);
+/// [`PeerLoads::yields`] is asked at least this often while this leaf wants to move.
 const ASKED: Duration = Duration::from_millis(200);
-/// How long a wish counts that is not reported again.
-const WISH_AGE: Duration = Duration::from_secs(1);
-/// The most VTEPs whose wishes are remembered.
+/// How long a claim counts that is not reported again.
+const CLAIM_AGE: Duration = Duration::from_secs(1);
+/// The most VTEPs whose claims are remembered.
 const MOST_PEERS: usize = 4096;
 /// The first address in their order.
 const LEAST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// What other VTEPs send over links, as they report it, and which of them want to move.
+/// What other VTEPs send over links, as they report it, and which of them claim to move next.
 #[derive(Debug, Default)]
-pub struct Foreign {
+pub struct PeerLoads {
     /// By the link and the VTEP.
     links: BTreeMap<(Ipv4Addr, IpAddr), (u64, Duration)>,
     /// The number of links of each VTEP.
     numbers: BTreeMap<IpAddr, usize>,
-    wishes: BTreeMap<IpAddr, Wish>,
-    /// When [`Self::is_first`] was asked last.
+    claims: BTreeMap<IpAddr, Claim>,
+    /// When [`Self::yields`] was asked last.
     asked: Duration,
 }
 
-/// What a VTEP wants.
+/// The claim of a VTEP to move next.
 #[derive(Debug)]
-struct Wish {
-    /// As [`Report::wish`].
+struct Claim {
+    /// As [`Report::gain`].
     gain: u32,
     heard: Duration,
-    /// For how long it has kept this leaf from moving since `began`.
-    held: Duration,
+    /// How long this leaf has yielded to it since `began`.
+    yielded: Duration,
     began: Duration,
 }
 
-impl Wish {
+impl Claim {
     fn counts(&self, now: Duration) -> bool {
-        self.gain > 0 && now.saturating_sub(self.heard) < WISH_AGE && self.held < WISH_HOLD
+        self.gain > 0 && now.saturating_sub(self.heard) < CLAIM_AGE && self.yielded < MOST_YIELDED
     }
 }
 
-impl Foreign {
+impl PeerLoads {
     /// Takes the loads that a VTEP reports. Reports above the limits are ignored.
     pub fn report(&mut self, from: IpAddr, report: &Report, now: Duration) {
-        self.wish(from, report.wish, now);
+        self.claim(from, report.gain, now);
         let mut number = self.numbers.get(&from).copied().unwrap_or(0);
         for load in &report.loads {
             let key = (load.link, from);
@@ -86,37 +86,37 @@ impl Foreign {
         }
     }
 
-    fn wish(&mut self, from: IpAddr, gain: u32, now: Duration) {
-        if self.wishes.len() >= MOST_PEERS && !self.wishes.contains_key(&from) {
+    fn claim(&mut self, from: IpAddr, gain: u32, now: Duration) {
+        if self.claims.len() >= MOST_PEERS && !self.claims.contains_key(&from) {
             return;
         }
-        let new = Wish { gain, heard: now, held: Duration::ZERO, began: now };
-        let wish = self.wishes.entry(from).or_insert(new);
-        (wish.gain, wish.heard) = (gain, now);
-        if now.saturating_sub(wish.began) >= WISH_WINDOW {
-            (wish.held, wish.began) = (Duration::ZERO, now);
+        let new = Claim { gain, heard: now, yielded: Duration::ZERO, began: now };
+        let claim = self.claims.entry(from).or_insert(new);
+        (claim.gain, claim.heard) = (gain, now);
+        if now.saturating_sub(claim.began) >= CLAIM_WINDOW {
+            (claim.yielded, claim.began) = (Duration::ZERO, now);
         }
     }
 
-    /// Whether a VTEP with this address and this wish moves before all others. One that has kept this
-    /// leaf from moving for three of the last 30 seconds does not any more, whether it wanted to move
-    /// all the time or not.
+    /// Whether a VTEP with this gain and address yields to the claim of another: the greatest gain
+    /// has priority. A claim to which this leaf has yielded for three of the last 30 seconds is
+    /// ignored, whether its VTEP wanted to move all the time or not.
     #[must_use]
-    pub fn is_first(&mut self, own: (u32, IpAddr), now: Duration) -> bool {
+    pub fn yields(&mut self, own: (u32, IpAddr), now: Duration) -> bool {
         let passed = now.saturating_sub(std::mem::replace(&mut self.asked, now)).min(ASKED);
         // The lower address comes first among equal ones.
-        let rank = |(address, wish): &(&IpAddr, &mut Wish)| (wish.gain, Reverse(**address));
-        let counting = self.wishes.iter_mut().filter(|(_, wish)| wish.counts(now));
+        let rank = |(address, claim): &(&IpAddr, &mut Claim)| (claim.gain, Reverse(**address));
+        let counting = self.claims.iter_mut().filter(|(_, claim)| claim.counts(now));
         let before = counting.filter(|other| rank(other) > (own.0, Reverse(own.1)));
-        let Some((_, first)) = before.max_by_key(rank) else { return true };
-        first.held += passed;
-        false
+        let Some((_, first)) = before.max_by_key(rank) else { return false };
+        first.yielded += passed;
+        true
     }
 
-    /// Whether any VTEP wants to move.
+    /// Whether any VTEP claims to move.
     #[must_use]
-    pub fn is_wanted(&self, now: Duration) -> bool {
-        self.wishes.values().any(|wish| wish.counts(now))
+    pub fn has_claims(&self, now: Duration) -> bool {
+        self.claims.values().any(|claim| claim.counts(now))
     }
 
     /// Forgets what was not reported again. Returns whether anything was.
@@ -131,8 +131,8 @@ impl Foreign {
             stays
         });
         numbers.retain(|_, number| *number > 0);
-        // What it has held up is remembered, even if it is silent for a while.
-        self.wishes.retain(|_, wish| now.saturating_sub(wish.heard) < WISH_WINDOW);
+        // How long others yielded to it is remembered, even if it is silent for a while.
+        self.claims.retain(|_, claim| now.saturating_sub(claim.heard) < CLAIM_WINDOW);
         self.links.len() != before
     }
 
@@ -188,63 +188,63 @@ mod tests {
         let load =
             |kilobytes| Report { loads: vec![LinkLoad { link, kilobytes }], ..Report::default() };
         let at = Duration::from_secs;
-        let mut foreign = Foreign::default();
-        foreign.report(a, &load(5), at(0));
-        foreign.report(b, &load(7), at(1));
-        foreign.report(a, &load(6), at(2));
-        assert_eq!((foreign.of(Link::Router(link)), foreign.of(Link::Uplink(1))), (13, 0));
-        assert!(!foreign.expire(at(3)) && foreign.expire(at(4)));
-        assert_eq!(foreign.of(Link::Router(link)), 6);
+        let mut peers = PeerLoads::default();
+        peers.report(a, &load(5), at(0));
+        peers.report(b, &load(7), at(1));
+        peers.report(a, &load(6), at(2));
+        assert_eq!((peers.of(Link::Router(link)), peers.of(Link::Uplink(1))), (13, 0));
+        assert!(!peers.expire(at(3)) && peers.expire(at(4)));
+        assert_eq!(peers.of(Link::Router(link)), 6);
     }
 
     #[test]
-    fn the_greatest_wish_moves_first_but_keeps_nobody_for_long() {
+    fn others_yield_to_the_greatest_claim_but_not_for_long() {
         let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
-        let wish = |wish| Report { wish, ..Report::default() };
+        let claim = |gain| Report { gain, ..Report::default() };
         let ms = Duration::from_millis;
-        let mut foreign = Foreign::default();
-        assert!(foreign.is_first((1, b), ms(0)));
-        foreign.report(a, &wish(5), ms(0));
-        foreign.report(c, &wish(7), ms(0));
-        assert!(!foreign.is_first((6, b), ms(10)) && foreign.is_first((7, b), ms(10)));
-        foreign.report(c, &wish(0), ms(20));
-        assert!(foreign.is_first((6, b), ms(30)) && !foreign.is_first((5, b), ms(30)));
+        let mut peers = PeerLoads::default();
+        assert!(!peers.yields((1, b), ms(0)));
+        peers.report(a, &claim(5), ms(0));
+        peers.report(c, &claim(7), ms(0));
+        assert!(peers.yields((6, b), ms(10)) && !peers.yields((7, b), ms(10)));
+        peers.report(c, &claim(0), ms(20));
+        assert!(!peers.yields((6, b), ms(30)) && peers.yields((5, b), ms(30)));
         // It never moves, and hides that by wanting nothing in between, or by silence.
         let mut held = 0;
         for at in (1000..30_000).step_by(50) {
             if !(2000..7000).contains(&at) {
-                foreign.report(a, &wish(0), ms(at));
-                foreign.report(a, &wish(100), ms(at));
+                peers.report(a, &claim(0), ms(at));
+                peers.report(a, &claim(100), ms(at));
             }
-            held += u32::from(!foreign.is_first((1, b), ms(at)));
+            held += u32::from(peers.yields((1, b), ms(at)));
         }
         assert!((55..=61).contains(&held), "{held}");
         // Later it counts again.
-        foreign.report(a, &wish(9), ms(31_000));
-        assert!(!foreign.is_first((1, b), ms(31_000)));
-        assert!(foreign.is_wanted(ms(31_000)) && !foreign.is_wanted(ms(32_000)));
+        peers.report(a, &claim(9), ms(31_000));
+        assert!(peers.yields((1, b), ms(31_000)));
+        assert!(peers.has_claims(ms(31_000)) && !peers.has_claims(ms(32_000)));
     }
 
     #[test]
     fn a_peer_cannot_fill_the_memory() {
-        let mut foreign = Foreign::default();
+        let mut peers = PeerLoads::default();
         for n in 0..70_000u32 {
             let link = LinkLoad { link: Ipv4Addr::from_bits(n), kilobytes: 1 };
-            let report = Report { wish: 1, loads: vec![link], ..Report::default() };
-            foreign.report(Ipv4Addr::from_bits(n).into(), &report, Duration::ZERO);
+            let report = Report { gain: 1, loads: vec![link], ..Report::default() };
+            peers.report(Ipv4Addr::from_bits(n).into(), &report, Duration::ZERO);
         }
-        assert_eq!((foreign.len(), foreign.wishes.len()), (MOST_FOREIGN, MOST_PEERS));
+        assert_eq!((peers.len(), peers.claims.len()), (MOST_FOREIGN, MOST_PEERS));
         // One alone leaves room for others.
-        let mut foreign = Foreign::default();
+        let mut peers = PeerLoads::default();
         let a = Ipv4Addr::new(10, 0, 0, 1);
         for second in [1, 100] {
             let now = Duration::from_secs(second);
             for n in 0..70_000u32 {
                 let link = LinkLoad { link: Ipv4Addr::from_bits(n), kilobytes: 1 };
-                foreign.report(a.into(), &Report { loads: vec![link], ..Report::default() }, now);
+                peers.report(a.into(), &Report { loads: vec![link], ..Report::default() }, now);
             }
-            assert_eq!(foreign.len(), MOST_OF_ONE);
-            assert!(foreign.expire(now + AGE) && foreign.numbers.is_empty());
+            assert_eq!(peers.len(), MOST_OF_ONE);
+            assert!(peers.expire(now + AGE) && peers.numbers.is_empty());
         }
     }
 

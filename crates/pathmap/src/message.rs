@@ -15,7 +15,7 @@
 //! | only in an answer:  arrival uplink (interface index)          |
 //! |                     token for the next probes                 |
 //! |  TTL seen     | R addresses   |       L loads                 |
-//! |                     wish                                      |
+//! |                     gain                                      |
 //! |  F queue pairs|  H handshakes |       0                       |
 //! |                     R recorded addresses, 4 bytes each        |
 //! |                     L times: address, load in kB/s            |
@@ -85,7 +85,7 @@ pub struct LinkLoad {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
     /// How much its best move would gain, on a scale that only has an order. 0 if it wants none.
-    pub wish: u32,
+    pub gain: u32,
     /// The load that it puts on links. At most [`MOST_LOADS`].
     pub loads: Vec<LinkLoad>,
     /// Queue pairs that it sends to the receiver of the answer. At most [`MOST_FLOWS`].
@@ -215,7 +215,7 @@ impl Message {
             let ttl_seen = reader.byte().ok_or(length)?;
             let addresses = reader.byte().ok_or(length)?;
             let loads = reader.half().ok_or(length)?;
-            let wish = reader.word().ok_or(length)?;
+            let gain = reader.word().ok_or(length)?;
             let [flows, handshakes, zeros @ ..] = reader.take::<4>().ok_or(length)?;
             if usize::from(addresses) > MOST_RECORDED
                 || usize::from(loads) > MOST_LOADS
@@ -231,7 +231,7 @@ impl Message {
             let flows = (0..flows).map(|_| reader.flow(length)).collect::<Result<_, _>>()?;
             let handshakes =
                 (0..handshakes).map(|_| reader.handshake(length)).collect::<Result<_, _>>()?;
-            let report = Report { wish, loads, flows, handshakes };
+            let report = Report { gain, loads, flows, handshakes };
             Self::Answer(Answer { probe, arrival, token, ttl_seen, recorded, report })
         };
         if reader.0.is_empty() { Ok(message) } else { Err(length) }
@@ -272,7 +272,7 @@ impl Answer {
         bytes.extend_from_slice(&self.token.to_be_bytes());
         bytes.extend_from_slice(&[self.ttl_seen, recorded as u8]);
         bytes.extend_from_slice(&(loads as u16).to_be_bytes());
-        bytes.extend_from_slice(&self.report.wish.to_be_bytes());
+        bytes.extend_from_slice(&self.report.gain.to_be_bytes());
         bytes.extend_from_slice(&[flows as u8, handshakes as u8, 0, 0]);
         for address in self.recorded.iter().take(recorded) {
             bytes.extend_from_slice(&address.octets());
@@ -316,7 +316,7 @@ mod tests {
             arrival: u32,
             token: u32,
             seen: u8,
-            wish: u32,
+            gain: u32,
             recorded in prop::collection::vec(any::<u32>(), 0..=MOST_RECORDED),
             loads in prop::collection::vec(any::<(u32, u32)>(), 0..=MOST_LOADS),
             flows in prop::collection::vec(connection::tests::flow(), 0..=MOST_FLOWS),
@@ -331,7 +331,7 @@ mod tests {
                 token,
                 recorded: recorded.into_iter().map(Ipv4Addr::from_bits).collect(),
                 report: Report {
-                    wish,
+                    gain,
                     loads: loads.into_iter().map(load).collect(),
                     flows,
                     handshakes,
@@ -389,7 +389,7 @@ mod tests {
             ttl_seen: 1,
             recorded: vec![link; MOST_RECORDED + 1],
             report: Report {
-                wish: 1,
+                gain: 1,
                 loads: vec![LinkLoad { link, kilobytes: 1 }; MOST_LOADS + 1],
                 flows: vec![flow; MOST_FLOWS + 1],
                 handshakes: vec![

@@ -14,10 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::load::{Foreign, Link};
+use path::{CounterId, PathId, Policy, Version};
+
+use crate::load::{Link, PeerLoads};
 use crate::pairing::Pairing;
 use crate::plan::Routes;
-use crate::prober::Pair;
 use crate::random::Random;
 
 mod flow;
@@ -59,28 +60,28 @@ pub struct Placer {
     flows: Table,
     shares: Shares,
     sums: Sums,
-    /// Dead pairs that queue pairs are to leave: all up to this slot have.
-    leaving: BTreeMap<(Target, Pair), u32>,
+    /// Dead paths that queue pairs are to leave: all up to this one have.
+    leaving: BTreeMap<(Target, PathId), Option<CounterId>>,
     /// Targets that are gone, but whose queue pairs are not yet forgotten.
     gone: BTreeSet<Target>,
-    /// The slots of queue pairs about which programs and workers are to be told.
-    unwritten: BTreeSet<u32>,
-    recalled: Vec<u32>,
+    /// The counters of queue pairs about which programs and workers are to be told.
+    unwritten: BTreeSet<CounterId>,
+    recalled: Vec<CounterId>,
     turn: Turn,
-    foreign: Foreign,
+    peers: PeerLoads,
     pairing: Pairing,
     /// What is to be reported to each VTEP.
     telling: BTreeMap<Target, Telling>,
     measured: Duration,
     rebalanced: Duration,
-    /// The first slot that the next tick looks at, if it does not look at all.
+    /// The first counter that the next tick looks at, if it does not look at all.
     window: u32,
     /// For which target a plan was made last.
     planned: Option<Target>,
     /// The version of the loads for which plans are to be made.
     loads: u64,
-    version: u64,
-    revision: u64,
+    version: Version<Policy>,
+    revision: Version<Self>,
     /// What happened so far.
     pub counts: Counts,
 }
@@ -101,7 +102,7 @@ impl Placer {
             unwritten: BTreeSet::new(),
             recalled: Vec::new(),
             turn: Turn::default(),
-            foreign: Foreign::default(),
+            peers: PeerLoads::default(),
             pairing: Pairing::default(),
             telling: BTreeMap::new(),
             measured: Duration::ZERO,
@@ -109,38 +110,38 @@ impl Placer {
             window: 1,
             planned: None,
             loads: 0,
-            version: 1,
-            revision: 1,
+            version: Version::NONE.next(),
+            revision: Version::NONE.next(),
             counts: Counts::default(),
         }
     }
 
-    /// A number that changes when one of the [slots that were recalled](Self::recalled) does.
+    /// A number that changes when one of the [counters that were recalled](Self::recalled) does.
     #[must_use]
-    pub const fn version(&self) -> u64 {
+    pub const fn version(&self) -> Version<Policy> {
         self.version
     }
 
-    /// Takes the slots of queue pairs about which workers are to ask again: their paths have changed,
+    /// Takes the counters of queue pairs about which workers are to ask again: their paths have changed,
     /// or may change now.
-    pub fn recalled(&mut self) -> Vec<u32> {
+    pub fn recalled(&mut self) -> Vec<CounterId> {
         std::mem::take(&mut self.recalled)
     }
 
-    fn recall(&mut self, slot: u32) {
-        self.version += 1;
-        self.recalled.push(slot);
+    fn recall(&mut self, counter: CounterId) {
+        self.version = self.version.next();
+        self.recalled.push(counter);
     }
 
     /// The path of a queue pair that is sent from the inner source port `port`. `hashed` is that of
     /// `qp-hash`. `None`: use that one, because the table is full, or the share of the host or VNI.
-    /// `read` returns the counts of a slot.
+    /// `read` returns what is counted of a queue pair.
     pub fn place(
         &mut self,
         id: FlowId,
         port: u16,
-        hashed: Pair,
-        read: impl FnOnce(u32) -> Reading,
+        hashed: PathId,
+        read: impl FnOnce(CounterId) -> Reading,
         now: Duration,
     ) -> Option<Placement> {
         // Kernel VXLAN has sent the first frame.
@@ -153,35 +154,39 @@ impl Placer {
     pub fn place_begun(
         &mut self,
         (id, port): (FlowId, u16),
-        (hashed, has_begun): (Pair, bool),
-        read: impl FnOnce(u32) -> Reading,
+        (hashed, has_begun): (PathId, bool),
+        read: impl FnOnce(CounterId) -> Reading,
         now: Duration,
     ) -> Option<Placement> {
         if let Some(flow) = self.flows.get(&id) {
             if flow.is_idle() {
                 self.wake(id, now);
             }
-            return self.place_again(id, port, |slot| read(slot).last, now);
+            return self.place_again(id, port, |counter| read(counter).last, now);
         }
-        let free = self.flows.next_slot();
-        let slot = match self.shares.take(&id, free.is_some(), now).and(free.ok_or(Beyond::Table)) {
-            Ok(slot) => slot,
+        let free = self.flows.next_counter();
+        let counter = match self
+            .shares
+            .take(&id, free.is_some(), now)
+            .and(free.ok_or(Beyond::Table))
+        {
+            Ok(counter) => counter,
             Err(beyond) => {
                 self.counts.beyond.iter_mut().skip(beyond as usize).take(1).for_each(|n| *n += 1);
                 return None;
             }
         };
         let load = self.typical_load();
-        let pair = self.opposite_pair(&id, port).or_else(|| self.next_pair(id.target, load, None));
-        let first = pair.filter(|_| !has_begun).unwrap_or(hashed);
-        let mut flow = Flow::new((first, pair != Some(first)), (slot, read(slot)), load, now);
-        flow.wanted = pair.filter(|pair| *pair != first);
+        let path = self.opposite_path(&id, port).or_else(|| self.next_path(id.target, load, None));
+        let first = path.filter(|_| !has_begun).unwrap_or(hashed);
+        let mut flow = Flow::new((first, path != Some(first)), (counter, read(counter)), load, now);
+        flow.wanted = path.filter(|path| *path != first);
         self.flows.insert(id, flow);
         self.account(&id);
         self.set_port(&id, port);
         self.tell(&id);
         self.counts.placed += 1;
-        Some(Placement { pair: first, slot })
+        Some(Placement { path: first, counter })
     }
 
     /// Changes a queue pair, and then the sums.
@@ -194,17 +199,17 @@ impl Placer {
     /// Brings the sums up to date with a queue pair.
     fn account(&mut self, id: &FlowId) {
         let Some(flow) = self.flows.get_mut(id) else { return };
-        let (slot, now) = (flow.slot, flow.to_count());
+        let (counter, now) = (flow.counter, flow.to_count());
         let before = flow.counted.replace(now);
         if before == Some(now) {
             return;
         }
         if before.is_none_or(|before| before.place != now.place) {
-            self.revision += 1;
-            self.unwritten.insert(slot);
+            self.revision = self.revision.next();
+            self.unwritten.insert(counter);
         }
         let paths = self.targets.get(&id.target);
-        self.sums.change((id.target, slot), (before, Some(now)), paths, self.measured);
+        self.sums.change((id.target, counter), (before, Some(now)), paths, self.measured);
     }
 
     /// Places a queue pair that was idle like a new one: others have changed their load since. It
@@ -213,12 +218,12 @@ impl Placer {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.note_last(Some(now), now);
         flow.decided = Some(now);
-        let (pair, load, follows) = (flow.goal(), flow.load, flow.follows);
+        let (path, load, follows) = (flow.goal(), flow.load, flow.follows);
         let moves = self.options.moves == Moves::AfterGap && !follows;
-        let wanted = moves.then(|| self.next_pair(id.target, load, Some(pair))).flatten();
+        let wanted = moves.then(|| self.next_path(id.target, load, Some(path))).flatten();
         self.edit(&id, |flow| {
             if wanted.is_some() {
-                flow.wanted = wanted.filter(|wanted| *wanted != flow.pair);
+                flow.wanted = wanted.filter(|wanted| *wanted != flow.path);
             }
         });
     }
@@ -228,16 +233,16 @@ impl Placer {
         &mut self,
         id: FlowId,
         port: u16,
-        last: impl FnOnce(u32) -> Option<Duration>,
+        last: impl FnOnce(CounterId) -> Option<Duration>,
         now: Duration,
     ) -> Option<Placement> {
         self.set_port(&id, port);
         let may_move = self.flows.get(&id).is_some_and(|flow| self.may_move(&id, flow, last, now));
         let flow = self.flows.get(&id)?;
-        let mut placement = Placement { pair: flow.pair, slot: flow.slot };
+        let mut placement = Placement { path: flow.path, counter: flow.counter };
         if let Some(wanted) = flow.wanted.filter(|_| may_move) {
             self.edit(&id, |flow| flow.settle(wanted));
-            placement.pair = wanted;
+            placement.path = wanted;
             self.counts.moved_balance += 1;
             self.tell(&id);
         }
@@ -247,38 +252,38 @@ impl Placer {
     /// The path of a known queue pair.
     #[must_use]
     pub fn peek(&self, id: &FlowId) -> Option<Placement> {
-        self.flows.get(id).map(|flow| Placement { pair: flow.pair, slot: flow.slot })
+        self.flows.get(id).map(|flow| Placement { path: flow.path, counter: flow.counter })
     }
 
     /// A number that changes when any placement does, or when a queue pair is placed, becomes idle,
     /// wakes or is forgotten.
     #[must_use]
-    pub const fn revision(&self) -> u64 {
+    pub const fn revision(&self) -> Version<Self> {
         self.revision
     }
 
-    /// Takes up to `most` slots about which programs are to be told ([`Self::settled`]).
-    pub fn unwritten(&mut self, most: usize) -> Vec<u32> {
+    /// Takes the counters of up to `most` queue pairs about which programs are to be told ([`Self::settled`]).
+    pub fn unwritten(&mut self, most: usize) -> Vec<CounterId> {
         std::iter::from_fn(|| self.unwritten.pop_first()).take(most).collect()
     }
 
-    /// Programs are to be told about these slots.
-    pub fn rewrite(&mut self, slots: impl Iterator<Item = u32>) {
-        self.unwritten.extend(slots);
+    /// Programs are to be told about these queue pairs.
+    pub fn rewrite(&mut self, counters: impl Iterator<Item = CounterId>) {
+        self.unwritten.extend(counters);
     }
 
-    /// The path of the queue pair in a slot, if it may be used without asking [`Self::place`]: not if
+    /// The path of the queue pair with these counters, if it may be used without asking [`Self::place`]: not if
     /// it is idle or may move now, or if the kernel encapsulates it. `last` tells when the last frame
-    /// of a slot was sent.
+    /// of the queue pair was sent.
     pub fn settled(
         &self,
-        slot: u32,
-        last: impl FnOnce(u32) -> Option<Duration>,
+        counter: CounterId,
+        last: impl FnOnce(CounterId) -> Option<Duration>,
         now: Duration,
     ) -> Option<(FlowId, Placement)> {
-        let (id, flow) = self.flows.at(slot)?;
+        let (id, flow) = self.flows.at(counter)?;
         let stays = !id.target.by_kernel && !flow.is_idle() && !self.may_move(id, flow, last, now);
-        stays.then_some((*id, Placement { pair: flow.pair, slot }))
+        stays.then_some((*id, Placement { path: flow.path, counter }))
     }
 
     /// Whether a queue pair is to move at its next gap.
@@ -292,14 +297,14 @@ impl Placer {
         &self,
         id: &FlowId,
         flow: &Flow,
-        last: impl FnOnce(u32) -> Option<Duration>,
+        last: impl FnOnce(CounterId) -> Option<Duration>,
         now: Duration,
     ) -> bool {
         let (Some(wanted), Some(paths)) = (flow.wanted, self.targets.get(&id.target)) else {
             return false;
         };
-        let gap = paths.gap(flow.pair, wanted);
-        last(flow.slot).is_none_or(|last| now.saturating_sub(last) >= gap)
+        let gap = paths.gap(flow.path, wanted);
+        last(flow.counter).is_none_or(|last| now.saturating_sub(last) >= gap)
     }
 
     /// The mean load of the measured queue pairs.
@@ -309,87 +314,87 @@ impl Placer {
 
     /// The load of each link, by queue pairs of this leaf (`own`) and by other VTEPs.
     fn loads(&self, routes: &Routes, own: &BTreeMap<Link, u64>) -> Vec<u64> {
-        let load = |link: &Link| own.get(link).copied().unwrap_or(0) + self.foreign.of(*link);
+        let load = |link: &Link| own.get(link).copied().unwrap_or(0) + self.peers.of(*link);
         routes.links().iter().map(load).collect()
     }
 
-    /// The pair for a route: one that is in use, so that few pairs must be watched.
-    fn pair_of(&self, target: Target, route: usize) -> Option<Pair> {
-        self.targets.get(&target)?.pairs.get(route)?.first().map(|(pair, _)| *pair)
+    /// The path for a route: one that is in use, so that few paths must be watched.
+    fn path_of(&self, target: Target, route: usize) -> Option<PathId> {
+        self.targets.get(&target)?.of_route.get(route)?.first().map(|(path, _)| *path)
     }
 
     fn forget(&mut self, id: &FlowId, now: Duration) {
         let Some(flow) = self.flows.remove(id) else { return };
         let paths = self.targets.get(&id.target);
-        self.sums.change((id.target, flow.slot), (flow.counted, None), paths, self.measured);
+        self.sums.change((id.target, flow.counter), (flow.counted, None), paths, self.measured);
         self.shares.give_back(id, now);
         if let Some((channel, queue_pair)) = id.channel() {
             self.pairing.remove(channel, queue_pair, flow.port);
         }
-        self.untell(id, flow.slot);
+        self.untell(id, flow.counter);
         self.counts.forgotten += 1;
-        self.revision += 1;
-        self.unwritten.insert(flow.slot);
-        self.recall(flow.slot);
+        self.revision = self.revision.next();
+        self.unwritten.insert(flow.counter);
+        self.recall(flow.counter);
     }
 
     /// Sets what is known of the paths to a target: the weights of its next hops, the paths found
-    /// by probes, and the pairs that are dead. Queue pairs on dead pairs move at once.
+    /// by probes, and the paths that are dead. Queue pairs on dead paths move at once.
     pub fn update(
         &mut self,
         target: Target,
         weights: &BTreeMap<u64, u16>,
         found: &[Found],
-        lost: &BTreeSet<Pair>,
+        lost: &BTreeSet<PathId>,
     ) {
         self.learn(target, weights, found, lost);
         while self.clean() {}
     }
 
-    /// As [`Self::update`], but queue pairs on dead pairs move with the next calls of
+    /// As [`Self::update`], but queue pairs on dead paths move with the next calls of
     /// [`Self::clean`].
     pub fn learn(
         &mut self,
         target: Target,
         weights: &BTreeMap<u64, u16>,
         found: &[Found],
-        lost: &BTreeSet<Pair>,
+        lost: &BTreeSet<PathId>,
     ) {
-        let used: BTreeSet<Pair> = self.used(target);
-        let found: Vec<&Found> = found.iter().filter(|path| !lost.contains(&path.pair)).collect();
-        let mut grouped = BTreeMap::<&[Link], Vec<(Pair, Duration)>>::new();
+        let used: BTreeSet<PathId> = self.used(target);
+        let found: Vec<&Found> = found.iter().filter(|path| !lost.contains(&path.path)).collect();
+        let mut grouped = BTreeMap::<&[Link], Vec<(PathId, Duration)>>::new();
         for path in &found {
-            grouped.entry(&path.links).or_default().push((path.pair, path.delay));
+            grouped.entry(&path.links).or_default().push((path.path, path.delay));
         }
         let links: Vec<Vec<Link>> = grouped.keys().map(|links| links.to_vec()).collect();
         let capacity = |link| match link {
             Link::Uplink(hop) => weights.get(&hop).copied().unwrap_or(1),
             _ => 1,
         };
-        let mut pairs: Vec<Vec<(Pair, Duration)>> = grouped.into_values().collect();
-        for (links, pairs) in links.iter().zip(&mut pairs) {
-            level(links, pairs);
+        let mut of_route: Vec<Vec<(PathId, Duration)>> = grouped.into_values().collect();
+        for (links, paths) in links.iter().zip(&mut of_route) {
+            level(links, paths);
         }
-        let mut of_pair = BTreeMap::new();
-        for (route, pairs) in pairs.iter_mut().enumerate() {
-            pairs.sort_by_key(|(pair, _)| (!used.contains(pair), *pair));
-            of_pair.extend(pairs.iter().map(|(pair, _)| (*pair, route)));
+        let mut of_path = BTreeMap::new();
+        for (route, paths) in of_route.iter_mut().enumerate() {
+            paths.sort_by_key(|(path, _)| (!used.contains(path), *path));
+            of_path.extend(paths.iter().map(|(path, _)| (*path, route)));
         }
         let routes = Arc::new(Routes::new(&links, capacity));
         let weights = weights.clone();
         let gain = self.targets.get(&target).map_or(0.0, |paths| paths.gain);
-        let mut paths = Paths { routes, pairs, of_pair, weights, gain, ..Paths::default() };
-        paths.set_ways(&found, |pair| used.contains(pair));
+        let mut paths = Paths { routes, of_route, of_path, weights, gain, ..Paths::default() };
+        paths.set_ways(&found, |path| used.contains(path));
         self.set_paths(target, Some(paths));
         self.gone.remove(&target);
         self.tell_all(target);
         let paths = self.targets.get(&target);
-        let is_dead = |pair: &Pair| {
-            let has_hop = paths.is_some_and(|paths| paths.weights.contains_key(&pair.hop));
-            lost.contains(pair) || !has_hop
+        let is_dead = |path: &PathId| {
+            let has_hop = paths.is_some_and(|paths| paths.weights.contains_key(&path.hop));
+            lost.contains(path) || !has_hop
         };
-        let dead = self.sums.pairs_of(target).filter(is_dead);
-        self.leaving.extend(dead.map(|pair| ((target, pair), 0)));
+        let dead = self.sums.paths_of(target).filter(is_dead);
+        self.leaving.extend(dead.map(|path| ((target, path), None)));
         self.renew_plans();
     }
 
@@ -402,9 +407,9 @@ impl Placer {
         self.sums.link(target, self.targets.get(&target), true, self.measured);
     }
 
-    /// Sets the delays of known pairs. A move waits for a gap that follows from them. They change
+    /// Sets the delays of known paths. A move waits for a gap that follows from them. They change
     /// without a change of routes: the first probes may have waited in queues.
-    pub fn set_delays(&mut self, target: Target, delays: impl Iterator<Item = (Pair, Duration)>) {
+    pub fn set_delays(&mut self, target: Target, delays: impl Iterator<Item = (PathId, Duration)>) {
         if let Some(paths) = self.targets.get_mut(&target) {
             paths.set_delays(delays);
         }
@@ -418,11 +423,11 @@ impl Placer {
         self.gone.insert(target);
     }
 
-    /// Takes a step of what is left to do: has queue pairs leave dead pairs, and forgets those of
+    /// Takes a step of what is left to do: has queue pairs leave dead paths, and forgets those of
     /// targets that are gone. Returns whether there may be more.
     pub fn clean(&mut self) -> bool {
         if let Some(target) = self.gone.first().copied() {
-            let some = self.ids(&self.sums.of_target(target, 0, STEP));
+            let some = self.ids(&self.sums.of_target(target, None, STEP));
             some.iter().for_each(|id| self.forget(id, self.measured));
             if some.is_empty() {
                 self.gone.remove(&target);
@@ -436,45 +441,45 @@ impl Placer {
         let here = if coming.is_empty() { self.sums.here(dead, after, STEP) } else { Vec::new() };
         self.ids(&here).iter().for_each(|id| self.leave(id));
         match here.last() {
-            Some(last) => _ = self.leaving.insert(dead, *last),
+            Some(last) => _ = self.leaving.insert(dead, Some(*last)),
             None if coming.is_empty() => _ = self.leaving.remove(&dead),
             None => {}
         }
         true
     }
 
-    fn ids(&self, slots: &[u32]) -> Vec<FlowId> {
-        slots.iter().filter_map(|slot| self.flows.at(*slot).map(|(id, _)| *id)).collect()
+    fn ids(&self, counters: &[CounterId]) -> Vec<FlowId> {
+        counters.iter().filter_map(|counter| self.flows.at(*counter).map(|(id, _)| *id)).collect()
     }
 
-    /// Has a queue pair leave the dead pair where it is.
+    /// Has a queue pair leave the dead path where it is.
     fn leave(&mut self, id: &FlowId) {
         let Some(flow) = self.flows.get(id) else { return };
-        let (port, load, slot) = (flow.port, flow.load, flow.slot);
+        let (port, load, counter) = (flow.port, flow.load, flow.counter);
         self.edit(id, |flow| flow.wanted = None);
         let target = id.target;
-        let pair = self.opposite_pair(id, port).or_else(|| self.next_pair(target, load, None));
-        let Some(pair) = pair else { return };
-        self.edit(id, |flow| flow.settle(pair));
+        let path = self.opposite_path(id, port).or_else(|| self.next_path(target, load, None));
+        let Some(path) = path else { return };
+        self.edit(id, |flow| flow.settle(path));
         self.counts.moved_dead += 1;
         self.tell(id);
-        self.recall(slot);
+        self.recall(counter);
     }
 
-    /// The pairs to watch: those that pinned queue pairs use or are to use, and some of those that
+    /// The paths to watch: those that pinned queue pairs use or are to use, and some of those that
     /// `qp-hash` chose. Idle queue pairs use none.
     #[must_use]
-    pub fn used(&self, target: Target) -> BTreeSet<Pair> {
+    pub fn used(&self, target: Target) -> BTreeSet<PathId> {
         self.sums.used(target)
     }
 }
 
-/// Sets the delays of the pairs of a route to the least of them, if they have all links in common: the
+/// Sets the delays of the paths of a route to the least of them, if they have all links in common: the
 /// others have waited for a processor at one of the ends.
-fn level(links: &[Link], pairs: &mut [(Pair, Duration)]) {
+fn level(links: &[Link], paths: &mut [(PathId, Duration)]) {
     let is_known = !links.iter().any(|link| matches!(link, Link::Arrival(..)));
-    let least = pairs.iter().map(|(_, delay)| *delay).min();
+    let least = paths.iter().map(|(_, delay)| *delay).min();
     if let Some(least) = least.filter(|_| is_known) {
-        pairs.iter_mut().for_each(|(_, delay)| *delay = least);
+        paths.iter_mut().for_each(|(_, delay)| *delay = least);
     }
 }

@@ -1,17 +1,19 @@
-//! Probes one remote VTEP: which (next hop, port) pairs lead where, and which are dead.
+//! Probes one remote VTEP: which paths lead where, and which are dead.
 //!
 //! At the start, [`Settings::ports`] ports are probed on every next hop, plainly and, over IPv4,
-//! with Record Route, in rounds. If these may have missed a route, more ports are probed. Then pairs
+//! with Record Route, in rounds. If these may have missed a route, more ports are probed. Then paths
 //! in use are probed every [`Settings::interval`], the others rarely, and at once if one on the same
 //! route leads elsewhere. What is not in use waits while answers come late ([`window`]).
 //!
-//! A pair is dead after [`MISSING`] probes without an answer, or up to [`MOST_MISSING`] if living
-//! paths lose probes. A missing answer counts only if a probe of another pair from the same time was
+//! A path is dead after [`MISSING`] probes without an answer, or up to [`MOST_MISSING`] if living
+//! paths lose probes. A missing answer counts only if a probe of another path from the same time was
 //! answered. If none was, the remote VTEP itself is silent, and nothing is known about paths.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+
+use path::{PathId, Version};
 
 use crate::key::Key;
 use crate::limit::Limit;
@@ -27,27 +29,27 @@ mod state;
 mod types;
 mod window;
 
-pub use types::{Change, Ids, Known, Pair, Settings, TTL, Transmit};
+pub use types::{Change, Ids, Known, Settings, TTL, Transmit};
 
 use routes::Routes;
 use state::{Outstanding, State};
 use window::Window;
 
-/// Probes without an answer after which a pair is dead.
+/// Probes without an answer after which a path is dead.
 pub const MISSING: u8 = 3;
-/// Rounds in which a new pair is probed.
+/// Rounds in which a new path is probed.
 const ROUNDS: u8 = 8;
 /// How long an answer may take while no delay is known.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(90);
-/// The time of a pair that waits for room in the window: it is not due at any time.
+/// The time of a path that waits for room in the window: it is not due at any time.
 const HELD: Duration = Duration::MAX;
 /// The shortest time that an answer may take.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
 /// How often is looked whether more ports are needed.
 const REVIEW: Duration = Duration::from_millis(100);
-/// How often pairs are probed that no queue pair uses, on average.
+/// How often paths are probed that no queue pair uses, on average.
 const REFRESH: Duration = Duration::from_secs(15);
-/// How often one pair is probed without any pair in use: answers tell the load of links that leaves
+/// How often one path is probed without any path in use: answers tell the load of links that leaves
 /// share.
 const UNUSED: Duration = Duration::from_secs(1);
 /// After this time without an answer, the VTEP is silent.
@@ -55,7 +57,7 @@ const SILENT: Duration = Duration::from_secs(1);
 /// After this time without an answer, the VTEP may have started again, and knows no token that it has
 /// told. It is longer than the longest interval.
 const FORGOTTEN: Duration = Duration::from_secs(3);
-/// How often dead pairs and fresh ports are probed.
+/// How often dead paths and fresh ports are probed.
 const EXPLORE: Duration = Duration::from_millis(500);
 /// Fresh ports on each next hop with each exploration.
 const FRESH: usize = 4;
@@ -65,11 +67,11 @@ const LATE: usize = 4096;
 const RECENT_ANSWERS: usize = 64;
 /// How likely it may be that a living path is called dead, for each probe.
 const ERROR: f64 = 1e-5;
-/// Most probes without an answer after which a pair is dead, however many are lost.
+/// Most probes without an answer after which a path is dead, however many are lost.
 const MOST_MISSING: u8 = 12;
-/// How many other pairs are probed at once when one is not answered.
+/// How many other paths are probed at once when one is not answered.
 const CONTROLS: usize = 4;
-/// How often known pairs in use are probed with Record Route, too: every n-th time.
+/// How often known paths in use are probed with Record Route, too: every n-th time.
 const RECORD_EVERY: u32 = 12;
 
 /// Probes one remote VTEP.
@@ -84,39 +86,39 @@ pub struct Prober {
     opening_token: u32,
     hops: Vec<u64>,
     ports: Vec<u16>,
-    pairs: BTreeMap<Pair, State>,
-    /// When each pair is probed next.
-    due: BTreeSet<(Duration, Pair)>,
-    /// Pairs that are due and wait for room in the window, in their order.
-    held: VecDeque<Pair>,
+    paths: BTreeMap<PathId, State>,
+    /// When each path is probed next.
+    due: BTreeSet<(Duration, PathId)>,
+    /// Paths that are due and wait for room in the window, in their order.
+    held: VecDeque<PathId>,
     window: Window,
     /// Probes without an answer so far, by their ids and therefore in the order of sending.
     outstanding: BTreeMap<u32, Outstanding>,
-    used: BTreeSet<Pair>,
+    used: BTreeSet<PathId>,
     /// Whether reports are wanted at the interval, even if nothing else needs its probes.
     eager: bool,
     limit: Limit,
-    /// When within the interval pairs in use are probed.
+    /// When within the interval paths in use are probed.
     phase: Duration,
     random: Random,
     began: Option<Duration>,
     /// Probes that were given up, for answers that arrive late.
     late: BTreeMap<u32, Outstanding>,
     /// The sending times of the probes that were answered last.
-    recent_answers: VecDeque<(Duration, Pair)>,
+    recent_answers: VecDeque<(Duration, PathId)>,
     /// The share of probes that are lost although their path is alive.
     loss: f64,
     slowest: Duration,
     /// When the last answer arrived.
     heard: Duration,
-    /// When pairs were probed because one on their route had moved.
+    /// When paths were probed because one on their route had moved.
     followed: Duration,
     explored: Duration,
     /// The routes that are known and those that are gone, and the version of which they are.
     routes: Routes,
     reviewed: Duration,
     ready: bool,
-    version: u64,
+    version: Version<Self>,
     changes: Vec<Change>,
     /// Probes sent, answers accepted, answers that fit no probe.
     pub counts: [u64; 3],
@@ -135,7 +137,7 @@ impl Prober {
             opening_token: 0,
             hops: Vec::new(),
             ports: Vec::new(),
-            pairs: BTreeMap::new(),
+            paths: BTreeMap::new(),
             due: BTreeSet::new(),
             held: VecDeque::new(),
             window: Window::new(),
@@ -155,13 +157,13 @@ impl Prober {
             routes: Routes::default(),
             reviewed: Duration::ZERO,
             ready: false,
-            version: 0,
+            version: Version::NONE,
             changes: Vec::new(),
             counts: [0; 3],
         }
     }
 
-    /// Sets when within [`Settings::interval`] pairs in use are probed. Probers with one phase wake the
+    /// Sets when within [`Settings::interval`] paths in use are probed. Probers with one phase wake the
     /// process together.
     #[must_use]
     pub fn with_phase(self, phase: Duration) -> Self {
@@ -174,18 +176,18 @@ impl Prober {
         Self { token, opening_token: token, ..self }
     }
 
-    /// Sets the next hops to the remote VTEP, by their identities. Pairs of others are forgotten.
+    /// Sets the next hops to the remote VTEP, by their identities. Paths of others are forgotten.
     pub fn set_hops(&mut self, now: Duration, hops: &[u64]) {
         if self.hops == hops {
             return;
         }
-        let gone: Vec<Pair> =
-            self.pairs.keys().filter(|pair| !hops.contains(&pair.hop)).copied().collect();
-        gone.into_iter().for_each(|pair| self.forget(pair));
+        let gone: Vec<PathId> =
+            self.paths.keys().filter(|path| !hops.contains(&path.hop)).copied().collect();
+        gone.into_iter().for_each(|path| self.forget(path));
         let new: Vec<u64> = hops.iter().filter(|hop| !self.hops.contains(hop)).copied().collect();
         hops.clone_into(&mut self.hops);
         self.routes.retain(hops);
-        self.version += 1;
+        self.version = self.version.next();
         self.began.get_or_insert(now);
         if self.ports.is_empty() {
             self.add_ports(now, usize::from(self.settings.ports));
@@ -193,44 +195,44 @@ impl Prober {
         }
         for hop in new {
             for port in self.ports.clone() {
-                self.add(Pair { hop, port }, now);
+                self.add(PathId { hop, source_port: port }, now);
             }
         }
     }
 
-    /// Sets the pairs that queue pairs use. They are probed every [`Settings::interval`].
-    pub fn set_used(&mut self, now: Duration, used: BTreeSet<Pair>) {
+    /// Sets the paths that queue pairs use. They are probed every [`Settings::interval`].
+    pub fn set_used(&mut self, now: Duration, used: BTreeSet<PathId>) {
         if self.used == used {
             return;
         }
-        for pair in &used {
-            if self.pairs.contains_key(pair) {
-                self.schedule(*pair, now, true);
-            } else if self.hops.contains(&pair.hop) {
-                self.add(*pair, now);
+        for path in &used {
+            if self.paths.contains_key(path) {
+                self.schedule(*path, now, true);
+            } else if self.hops.contains(&path.hop) {
+                self.add(*path, now);
             }
         }
         self.used = used;
     }
 
-    /// Sets whether reports of the VTEP are wanted as often as while pairs are in use. One pair is
+    /// Sets whether reports of the VTEP are wanted as often as while paths are in use. One path is
     /// then probed every [`Settings::interval`].
     pub fn set_eager(&mut self, now: Duration, eager: bool) {
         let was_eager = std::mem::replace(&mut self.eager, eager);
-        if let Some(pair) = self.reporter().filter(|_| eager && !was_eager) {
-            self.schedule(pair, now, true);
+        if let Some(path) = self.reporter().filter(|_| eager && !was_eager) {
+            self.schedule(path, now, true);
         }
     }
 
-    /// The pair whose answers bring reports if no pair is in use.
-    fn reporter(&self) -> Option<Pair> {
+    /// The path whose answers bring reports if no path is in use.
+    fn reporter(&self) -> Option<PathId> {
         let is_unused = self.used.is_empty();
-        is_unused.then(|| self.known().next()).flatten().map(|(pair, _)| pair)
+        is_unused.then(|| self.known().next()).flatten().map(|(path, _)| path)
     }
 
-    /// How often a pair in use is probed, or the first one without any in use.
-    fn interval(&self, pair: Pair) -> Duration {
-        let is_wanted = !self.used.is_empty() || self.eager && self.reporter() == Some(pair);
+    /// How often a path in use is probed, or the first one without any in use.
+    fn interval(&self, path: PathId) -> Duration {
+        let is_wanted = !self.used.is_empty() || self.eager && self.reporter() == Some(path);
         if is_wanted { self.settings.interval } else { UNUSED }
     }
 
@@ -243,37 +245,37 @@ impl Prober {
             if !self.ports.contains(&port) {
                 self.ports.push(port);
                 for hop in self.hops.clone() {
-                    self.add(Pair { hop, port }, now);
+                    self.add(PathId { hop, source_port: port }, now);
                 }
             }
         }
     }
 
-    fn add(&mut self, pair: Pair, now: Duration) {
-        if let Entry::Vacant(new) = self.pairs.entry(pair) {
+    fn add(&mut self, path: PathId, now: Duration) {
+        if let Entry::Vacant(new) = self.paths.entry(path) {
             new.insert(State::new(now, self.settings.records));
-            self.due.insert((now, pair));
+            self.due.insert((now, path));
         }
     }
 
-    fn forget(&mut self, pair: Pair) {
-        if let Some(state) = self.pairs.remove(&pair) {
-            self.due.remove(&(state.due, pair));
+    fn forget(&mut self, path: PathId) {
+        if let Some(state) = self.paths.remove(&path) {
+            self.due.remove(&(state.due, path));
             if state.held {
-                self.held.retain(|held| *held != pair);
+                self.held.retain(|held| *held != path);
             }
         }
     }
 
-    /// Probes a pair at `at`. With `earlier`, only if that is before it is due.
-    fn schedule(&mut self, pair: Pair, at: Duration, earlier: bool) {
-        let Some(state) = self.pairs.get_mut(&pair) else { return };
+    /// Probes a path at `at`. With `earlier`, only if that is before it is due.
+    fn schedule(&mut self, path: PathId, at: Duration, earlier: bool) {
+        let Some(state) = self.paths.get_mut(&path) else { return };
         if earlier && state.due <= at {
             return;
         }
-        self.due.remove(&(state.due, pair));
+        self.due.remove(&(state.due, path));
         state.due = at;
-        self.due.insert((at, pair));
+        self.due.insert((at, path));
     }
 
     /// How long an answer may take.
@@ -289,7 +291,7 @@ impl Prober {
     pub fn next(&self) -> Option<Duration> {
         let due = self.due.first().map(|(at, _)| *at);
         let missing = self.outstanding.values().next().map(|sent| sent.at + self.timeout());
-        let review = (!self.ready && !self.pairs.is_empty()).then(|| self.reviewed + REVIEW);
+        let review = (!self.ready && !self.paths.is_empty()).then(|| self.reviewed + REVIEW);
         let held = self.has_room_for_held().then_some(Duration::ZERO);
         [due, missing, review, held].into_iter().flatten().min()
     }
@@ -316,60 +318,60 @@ impl Prober {
             self.reviewed = now;
             self.review(now);
         }
-        while let Some((at, pair)) = self.due.first().copied()
+        while let Some((at, path)) = self.due.first().copied()
             && at <= now
         {
             // What is above the limit is sent as soon as that allows.
-            if !self.send(pair, now, out) {
+            if !self.send(path, now, out) {
                 return;
             }
         }
         while self.has_room_for_held()
-            && let Some(pair) = self.held.pop_front()
+            && let Some(path) = self.held.pop_front()
         {
-            let Some(state) = self.pairs.get_mut(&pair) else { continue };
+            let Some(state) = self.paths.get_mut(&path) else { continue };
             state.held = false;
             // It may have been sent, because it came into use.
-            if state.due == HELD && !self.send(pair, now, out) {
-                if let Some(state) = self.pairs.get_mut(&pair) {
+            if state.due == HELD && !self.send(path, now, out) {
+                if let Some(state) = self.paths.get_mut(&path) {
                     state.held = true;
                 }
-                self.held.push_front(pair);
+                self.held.push_front(path);
                 return;
             }
         }
     }
 
-    /// Whether pairs that were held may be probed: the window has room, and the VTEP answers.
+    /// Whether paths that were held may be probed: the window has room, and the VTEP answers.
     fn has_room_for_held(&self) -> bool {
         !self.held.is_empty() && self.window.has_room() && self.knows_any()
     }
 
-    /// Whether a pair is probed as one in use: the first one without any in use.
-    fn is_watched(&self, pair: Pair) -> bool {
-        self.used.contains(&pair)
-            || self.used.is_empty() && self.known().next().is_some_and(|(first, _)| first == pair)
+    /// Whether a path is probed as one in use: the first one without any in use.
+    fn is_watched(&self, path: PathId) -> bool {
+        self.used.contains(&path)
+            || self.used.is_empty() && self.known().next().is_some_and(|(first, _)| first == path)
     }
 
-    /// Sends the probes of a pair that are due, or has them wait for room in the window. `false` if
+    /// Sends the probes of a path that are due, or has them wait for room in the window. `false` if
     /// they are above the limit.
-    fn send(&mut self, pair: Pair, now: Duration, out: &mut Vec<Transmit>) -> bool {
-        let (is_used, interval) = (self.is_watched(pair), self.interval(pair));
+    fn send(&mut self, path: PathId, now: Duration, out: &mut Vec<Transmit>) -> bool {
+        let (is_used, interval) = (self.is_watched(path), self.interval(path));
         let knows_any = self.knows_any();
-        let is_scout = !knows_any && self.is_scout(pair);
+        let is_scout = !knows_any && self.is_scout(path);
         let is_forgotten = now.saturating_sub(self.heard) >= FORGOTTEN;
         let token = if is_forgotten { self.opening_token } else { self.token };
-        let Some(state) = self.pairs.get_mut(&pair) else {
+        let Some(state) = self.paths.get_mut(&path) else {
             self.due.pop_first();
             return true;
         };
-        // Until a VTEP answers for the first time, scouts stand for the pairs in use.
+        // Until a VTEP answers for the first time, scouts stand for the paths in use.
         let explores = !is_scout && (!is_used || self.heard.is_zero());
         if explores && !(knows_any && self.window.has_room()) {
-            self.due.remove(&(state.due, pair));
+            self.due.remove(&(state.due, path));
             state.due = HELD;
             if !std::mem::replace(&mut state.held, true) {
-                self.held.push_back(pair);
+                self.held.push_back(path);
             }
             return true;
         }
@@ -379,43 +381,43 @@ impl Prober {
         let (kinds, next) = state.next_probes(is_used, interval);
         for records in kinds.into_iter().flatten() {
             let (epoch, id) = (self.ids.epoch, self.ids.next());
-            let nonce = self.key.number([epoch, id, u32::from(pair.port)]);
+            let nonce = self.key.number([epoch, id, u32::from(path.source_port)]);
             let probe = Probe {
                 epoch,
                 id,
                 nonce,
                 uplink: 0,
-                port: pair.port,
+                port: path.source_port,
                 ttl: TTL,
                 records,
                 urgent: state.suspect,
                 token,
             };
-            let sent = Outstanding { pair, nonce, token, at: now, records, explores };
+            let sent = Outstanding { path, nonce, token, at: now, records, explores };
             self.outstanding.insert(id, sent);
             self.window.sent(u32::from(explores));
             self.counts[0] += 1;
-            out.push(Transmit { pair, probe });
+            out.push(Transmit { path, probe });
         }
         let is_suspect = state.suspect;
         let next = match next {
-            // Pairs that were found together are not to be probed together.
+            // Paths that were found together are not to be probed together.
             REFRESH => now + self.random.around(REFRESH),
             _ if is_suspect && self.is_silent(now) => now + interval,
-            // Pairs in use are probed together: each wake-up costs as much as a few probes.
+            // Paths in use are probed together: each wake-up costs as much as a few probes.
             next if is_used && next == interval => {
                 next_multiple(now.saturating_sub(self.phase), interval) + self.phase
             }
             next => now + next,
         };
-        self.schedule(pair, next, false);
+        self.schedule(path, next, false);
         if is_suspect && is_used {
-            self.control(pair, now);
+            self.control(path, now);
         }
         true
     }
 
-    /// Whether the pairs were probed at the start, so that the routes are worth a decision.
+    /// Whether the paths were probed at the start, so that the routes are worth a decision.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         self.ready
@@ -423,19 +425,19 @@ impl Prober {
 
     /// A number that changes with what is known.
     #[must_use]
-    pub const fn version(&self) -> u64 {
+    pub const fn version(&self) -> Version<Self> {
         self.version
     }
 
-    /// The pairs in use.
+    /// The paths in use.
     #[must_use]
-    pub const fn used(&self) -> &BTreeSet<Pair> {
+    pub const fn used(&self) -> &BTreeSet<PathId> {
         &self.used
     }
 
-    /// The pairs whose routes are known.
-    pub fn known(&self) -> impl Iterator<Item = (Pair, &Known)> {
-        self.pairs.iter().filter_map(|(pair, state)| Some((*pair, state.known.as_ref()?)))
+    /// The paths whose routes are known.
+    pub fn known(&self) -> impl Iterator<Item = (PathId, &Known)> {
+        self.paths.iter().filter_map(|(path, state)| Some((*path, state.known.as_ref()?)))
     }
 
     /// Whether any route is known.
@@ -443,14 +445,14 @@ impl Prober {
         self.known().next().is_some()
     }
 
-    /// The pairs that are dead.
-    pub fn lost(&self) -> impl Iterator<Item = Pair> {
-        self.pairs.iter().filter(|(_, state)| state.lost).map(|(pair, _)| *pair)
+    /// The paths that are dead.
+    pub fn lost(&self) -> impl Iterator<Item = PathId> {
+        self.paths.iter().filter(|(_, state)| state.lost).map(|(path, _)| *path)
     }
 
-    /// The pairs that are probed.
-    pub fn pairs(&self) -> impl ExactSizeIterator<Item = Pair> {
-        self.pairs.keys().copied()
+    /// The paths that are probed.
+    pub fn paths(&self) -> impl ExactSizeIterator<Item = PathId> {
+        self.paths.keys().copied()
     }
 
     /// What happened since the last call.

@@ -2,12 +2,12 @@
 //! short time to live are dropped on the way, and the routers that drop them name themselves in ICMP
 //! errors (RFC 792, RFC 4443). The time to live stands for the hop limit of IPv6, too.
 //!
-//! The first pairs of each next hop are sent with increasing TTLs, to find at which distances routers
-//! answer. Then every other pair is sent with these TTLs. A path is the list of the routers that
+//! The first paths of each next hop are sent with increasing TTLs, to find at which distances routers
+//! answer. Then every other path is sent with these TTLs. A path is the list of the routers that
 //! answered, so that several links between the same two routers are one link here.
 //!
 //! Routers limit their errors: Linux sends six at once and then one a second to each receiver
-//! (`net.ipv4.icmp_ratelimit`, `net.ipv6.icmp.ratelimit`). So packets are repeated, and it takes seconds to minutes to know all pairs. Errors
+//! (`net.ipv4.icmp_ratelimit`, `net.ipv6.icmp.ratelimit`). So packets are repeated, and it takes seconds to minutes to know all paths. Errors
 //! have no authentication; their sender has to know a random identification of 16 bits. They do not
 //! tell whether the VTEP is alive, so they decide only which of several paths has how many queue pairs.
 
@@ -15,8 +15,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use path::{PathId, Version};
+
 use crate::key::Key;
-use crate::prober::{Known, Pair};
+use crate::prober::Known;
 use crate::random::Random;
 
 pub mod packet;
@@ -27,38 +29,38 @@ use packet::Expired;
 const PACE: Duration = Duration::from_millis(10);
 /// How long a router may take to answer.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Pairs of each next hop with which distances are found.
+/// Paths of each next hop with which distances are found.
 const SCOUTS: usize = 4;
-/// How often a distance is tried with each of these pairs.
+/// How often a distance is tried with each of these paths.
 const SCOUT_TRIES: u8 = 4;
-/// How often a distance is tried with another pair.
+/// How often a distance is tried with another path.
 const TRIES: u8 = 200;
 /// How far behind the last router that answered others are looked for: two may be silent.
 const AHEAD: u8 = 3;
 /// The largest distance.
 const FARTHEST: u8 = 16;
-/// How often one router of one pair is asked again when all are known.
+/// How often one router of one path is asked again when all are known.
 const REFRESH: Duration = Duration::from_millis(500);
-/// The shortest time after which all pairs are traced again because one leads elsewhere.
+/// The shortest time after which all paths are traced again because one leads elsewhere.
 const AGAIN: Duration = Duration::from_secs(10);
-/// When all pairs are traced again if no router has answered.
+/// When all paths are traced again if no router has answered.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// A packet to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
     /// By which next hop and from which port.
-    pub pair: Pair,
+    pub path: PathId,
     /// Time to live.
     pub ttl: u8,
     /// Identification.
     pub id: u16,
 }
 
-/// A router to be found: the one that a pair passes at this distance.
+/// A router to be found: the one that a path passes at this distance.
 #[derive(Debug, Clone, Copy)]
 struct Step {
-    pair: Pair,
+    path: PathId,
     ttl: u8,
     /// How often it may still be sent.
     tries: u8,
@@ -67,7 +69,7 @@ struct Step {
 /// What is known of a next hop.
 #[derive(Debug, Default)]
 struct Hop {
-    scouts: Vec<Pair>,
+    scouts: Vec<PathId>,
     /// The first router.
     first: Option<IpAddr>,
     /// The distances at which routers answer.
@@ -80,7 +82,7 @@ struct Hop {
     pending: usize,
 }
 
-/// Traces the pairs to one remote VTEP.
+/// Traces the paths to one remote VTEP.
 #[derive(Debug)]
 pub struct Tracer {
     random: Random,
@@ -88,7 +90,7 @@ pub struct Tracer {
     secret: Key,
     number: u32,
     made: u32,
-    pairs: BTreeSet<Pair>,
+    paths: BTreeSet<PathId>,
     hops: BTreeMap<u64, Hop>,
     waiting: VecDeque<Step>,
     /// Packets without an answer, by identification.
@@ -96,12 +98,12 @@ pub struct Tracer {
     /// The same, in the order of sending.
     sent: VecDeque<(Duration, u16)>,
     /// The routers, and the time until the answer.
-    routers: BTreeMap<(Pair, u8), (IpAddr, Duration)>,
-    known: BTreeMap<Pair, Known>,
+    routers: BTreeMap<(PathId, u8), (IpAddr, Duration)>,
+    known: BTreeMap<PathId, Known>,
     next: Duration,
     began: Duration,
     ready: bool,
-    version: u64,
+    version: Version<Self>,
     /// Packets sent, errors accepted.
     pub counts: [u64; 2],
 }
@@ -115,7 +117,7 @@ impl Tracer {
             made: 0,
             secret,
             random,
-            pairs: BTreeSet::new(),
+            paths: BTreeSet::new(),
             hops: BTreeMap::new(),
             waiting: VecDeque::new(),
             outstanding: BTreeMap::new(),
@@ -125,54 +127,56 @@ impl Tracer {
             next: Duration::ZERO,
             began: Duration::ZERO,
             ready: false,
-            version: 0,
+            version: Version::NONE,
             counts: [0; 2],
         }
     }
 
-    /// Sets the pairs that are traced. What is known of others is forgotten.
-    pub fn set_pairs(&mut self, pairs: BTreeSet<Pair>) {
+    /// Sets the paths that are traced. What is known of others is forgotten.
+    pub fn set_paths(&mut self, paths: BTreeSet<PathId>) {
         let number = self.known.len();
-        self.known.retain(|pair, _| pairs.contains(pair));
-        self.version += u64::from(self.known.len() != number);
-        self.routers.retain(|(pair, _), _| pairs.contains(pair));
-        self.hops.retain(|hop, _| pairs.iter().any(|pair| pair.hop == *hop));
-        for gone in self.pairs.difference(&pairs) {
+        self.known.retain(|path, _| paths.contains(path));
+        if self.known.len() != number {
+            self.version = self.version.next();
+        }
+        self.routers.retain(|(path, _), _| paths.contains(path));
+        self.hops.retain(|hop, _| paths.iter().any(|path| path.hop == *hop));
+        for gone in self.paths.difference(&paths) {
             let Some(hop) = self.hops.get_mut(&gone.hop) else { continue };
             hop.scouts.retain(|scout| scout != gone);
-            let waiting = self.waiting.iter().filter(|step| step.pair == *gone);
-            let sent = self.outstanding.values().filter(|(step, _)| step.pair == *gone);
+            let waiting = self.waiting.iter().filter(|step| step.path == *gone);
+            let sent = self.outstanding.values().filter(|(step, _)| step.path == *gone);
             hop.pending -= waiting.count() + sent.count();
         }
-        self.waiting.retain(|step| pairs.contains(&step.pair));
-        self.outstanding.retain(|_, (step, _)| pairs.contains(&step.pair));
-        let new: Vec<Pair> = pairs.difference(&self.pairs).copied().collect();
-        self.pairs = pairs;
-        new.into_iter().for_each(|pair| self.add(pair));
+        self.waiting.retain(|step| paths.contains(&step.path));
+        self.outstanding.retain(|_, (step, _)| paths.contains(&step.path));
+        let new: Vec<PathId> = paths.difference(&self.paths).copied().collect();
+        self.paths = paths;
+        new.into_iter().for_each(|path| self.add(path));
     }
 
-    fn add(&mut self, pair: Pair) {
-        let hop = self.hops.entry(pair.hop).or_default();
+    fn add(&mut self, path: PathId) {
+        let hop = self.hops.entry(path.hop).or_default();
         if hop.is_scouted {
-            self.trace(pair);
+            self.trace(path);
         } else if hop.scouts.len() < SCOUTS {
-            hop.scouts.push(pair);
+            hop.scouts.push(path);
             let tried = hop.tried.max(AHEAD);
             hop.tried = tried;
-            (1..=tried).for_each(|ttl| self.enqueue(Step { pair, ttl, tries: SCOUT_TRIES }));
+            (1..=tried).for_each(|ttl| self.enqueue(Step { path, ttl, tries: SCOUT_TRIES }));
         }
     }
 
-    /// Looks for the routers of a pair at the distances of its next hop. The first one is that of all.
-    fn trace(&mut self, pair: Pair) {
-        let Some(hop) = self.hops.get(&pair.hop) else { return };
+    /// Looks for the routers of a path at the distances of its next hop. The first one is that of all.
+    fn trace(&mut self, path: PathId) {
+        let Some(hop) = self.hops.get(&path.hop) else { return };
         for ttl in hop.tiers.clone().into_iter().filter(|ttl| *ttl > 1) {
-            self.enqueue(Step { pair, ttl, tries: TRIES });
+            self.enqueue(Step { path, ttl, tries: TRIES });
         }
     }
 
     fn enqueue(&mut self, step: Step) {
-        if let Some(hop) = self.hops.get_mut(&step.pair.hop) {
+        if let Some(hop) = self.hops.get_mut(&step.path.hop) {
             hop.pending += 1;
             self.waiting.push_back(step);
         }
@@ -185,8 +189,8 @@ impl Tracer {
         self.waiting.clear();
         self.outstanding.clear();
         self.routers.clear();
-        for pair in self.pairs.clone() {
-            self.add(pair);
+        for path in self.paths.clone() {
+            self.add(path);
         }
     }
 
@@ -211,7 +215,7 @@ impl Tracer {
             if step.tries > 0 {
                 self.waiting.push_back(step);
             } else {
-                self.done(step.pair, now);
+                self.done(step.path, now);
             }
         }
         if now < self.next {
@@ -233,13 +237,13 @@ impl Tracer {
         self.send(step, now)
     }
 
-    /// Whether all pairs were traced, and no answer is waited for.
+    /// Whether all paths were traced, and no answer is waited for.
     fn is_idle(&self) -> bool {
         self.ready && self.waiting.is_empty() && self.outstanding.is_empty()
     }
 
     fn send(&mut self, step: Step, now: Duration) -> Option<Transmit> {
-        let Step { pair, ttl, tries } = step;
+        let Step { path, ttl, tries } = step;
         self.made = self.made.wrapping_add(1);
         let id = self.secret.number([self.number, self.made]) as u16;
         if self.outstanding.contains_key(&id) {
@@ -247,47 +251,48 @@ impl Tracer {
             self.waiting.push_front(step);
             return None;
         }
-        self.outstanding.insert(id, (Step { pair, ttl, tries: tries.saturating_sub(1) }, now));
+        self.outstanding.insert(id, (Step { path, ttl, tries: tries.saturating_sub(1) }, now));
         self.sent.push_back((now, id));
         self.counts[0] += 1;
-        Some(Transmit { pair, ttl, id })
+        Some(Transmit { path, ttl, id })
     }
 
     /// A step that was done before, another one each time.
     fn refresh(&mut self) -> Option<Step> {
         let steps = self.routers.keys().filter(|(_, ttl)| *ttl > 1);
         let number = self.random.below(steps.clone().count());
-        let (pair, ttl) = *steps.into_iter().nth(number).filter(|_| self.ready)?;
-        self.hops.get_mut(&pair.hop)?.pending += 1;
-        Some(Step { pair, ttl, tries: 1 })
+        let (path, ttl) = *steps.into_iter().nth(number).filter(|_| self.ready)?;
+        self.hops.get_mut(&path.hop)?.pending += 1;
+        Some(Step { path, ttl, tries: 1 })
     }
 
     /// Takes an error about a packet of this VTEP. `false` if it fits none that waits for one.
     pub fn expired(&mut self, now: Duration, error: &Expired) -> bool {
         let waits = self.outstanding.get(&error.id);
-        let Some((step, at)) = waits.filter(|(step, _)| step.pair.port == error.ports.0).copied()
+        let Some((step, at)) =
+            waits.filter(|(step, _)| step.path.source_port == error.ports.0).copied()
         else {
             return false;
         };
         self.outstanding.remove(&error.id);
         self.counts[1] += 1;
-        let Step { pair, ttl, .. } = step;
+        let Step { path, ttl, .. } = step;
         let router = (error.router, now.saturating_sub(at));
-        let before = self.routers.insert((pair, ttl), router);
+        let before = self.routers.insert((path, ttl), router);
         let is_elsewhere = before.is_some_and(|(before, _)| before != error.router);
         if is_elsewhere && self.is_idle() && now.saturating_sub(self.began) >= AGAIN {
             // Others may lead elsewhere too.
             self.begin(now);
             return true;
         }
-        self.note(pair, ttl, error.router);
-        self.done(pair, now);
+        self.note(path, ttl, error.router);
+        self.done(path, now);
         true
     }
 
     /// There is a router at this distance: others are looked for behind it.
-    fn note(&mut self, pair: Pair, ttl: u8, router: IpAddr) {
-        let Some(hop) = self.hops.get_mut(&pair.hop).filter(|hop| !hop.is_scouted) else { return };
+    fn note(&mut self, path: PathId, ttl: u8, router: IpAddr) {
+        let Some(hop) = self.hops.get_mut(&path.hop).filter(|hop| !hop.is_scouted) else { return };
         hop.tiers.insert(ttl);
         if ttl == 1 {
             hop.first = Some(router);
@@ -297,20 +302,20 @@ impl Tracer {
             return;
         }
         hop.tried = to;
-        for pair in hop.scouts.clone() {
-            (from..=to).for_each(|ttl| self.enqueue(Step { pair, ttl, tries: SCOUT_TRIES }));
+        for path in hop.scouts.clone() {
+            (from..=to).for_each(|ttl| self.enqueue(Step { path, ttl, tries: SCOUT_TRIES }));
         }
     }
 
     /// A step is done. After the last one of the scouts the others follow, and after the last one of
     /// all the paths are known.
-    fn done(&mut self, pair: Pair, now: Duration) {
-        let Some(hop) = self.hops.get_mut(&pair.hop) else { return };
+    fn done(&mut self, path: PathId, now: Duration) {
+        let Some(hop) = self.hops.get_mut(&path.hop) else { return };
         hop.pending = hop.pending.saturating_sub(1);
         if hop.pending == 0 && !std::mem::replace(&mut hop.is_scouted, true) {
             let scouts = hop.scouts.clone();
-            let others = self.pairs.iter().filter(|other| other.hop == pair.hop);
-            let others: Vec<Pair> =
+            let others = self.paths.iter().filter(|other| other.hop == path.hop);
+            let others: Vec<PathId> =
                 others.filter(|other| !scouts.contains(other)).copied().collect();
             others.into_iter().for_each(|other| self.trace(other));
         }
@@ -321,29 +326,29 @@ impl Tracer {
 
     /// The paths are known.
     fn publish(&mut self, now: Duration) {
-        let path = |pair: &Pair| Some((*pair, self.path(*pair, now)?));
-        let known: BTreeMap<Pair, Known> = self.pairs.iter().filter_map(path).collect();
+        let path = |path: &PathId| Some((*path, self.path(*path, now)?));
+        let known: BTreeMap<PathId, Known> = self.paths.iter().filter_map(path).collect();
         let same = |(old, new): (&Known, &Known)| old.is_route_of(new);
         let is_same =
             known.keys().eq(self.known.keys()) && self.known.values().zip(known.values()).all(same);
         if !is_same || !self.ready {
-            self.version += 1;
+            self.version = self.version.next();
         }
         self.known = known;
         self.ready = true;
     }
 
-    /// The path of a pair, if every router that answers was found.
-    fn path(&self, pair: Pair, now: Duration) -> Option<Known> {
-        let hop = self.hops.get(&pair.hop)?;
+    /// The path of a path, if every router that answers was found.
+    fn path(&self, path: PathId, now: Duration) -> Option<Known> {
+        let hop = self.hops.get(&path.hop)?;
         let last = *hop.tiers.last()?;
         let router = |ttl: &u8| {
-            let found = self.routers.get(&(pair, *ttl)).map(|(router, _)| *router);
+            let found = self.routers.get(&(path, *ttl)).map(|(router, _)| *router);
             found.or(hop.first.filter(|_| *ttl == 1))
         };
         let traced: Option<Vec<IpAddr>> = hop.tiers.iter().map(router).collect();
-        let of_hop = |((other, ttl), _): &(&(Pair, u8), _)| other.hop == pair.hop && *ttl == last;
-        let delay = match self.routers.get(&(pair, last)) {
+        let of_hop = |((other, ttl), _): &(&(PathId, u8), _)| other.hop == path.hop && *ttl == last;
+        let delay = match self.routers.get(&(path, last)) {
             Some((_, delay)) => *delay,
             None => self.routers.iter().find(of_hop).map(|(_, (_, delay))| *delay)?,
         };
@@ -357,7 +362,7 @@ impl Tracer {
         })
     }
 
-    /// Whether all pairs were traced once.
+    /// Whether all paths were traced once.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         self.ready
@@ -365,18 +370,18 @@ impl Tracer {
 
     /// A number that changes with what is known.
     #[must_use]
-    pub const fn version(&self) -> u64 {
+    pub const fn version(&self) -> Version<Self> {
         self.version
     }
 
-    /// The pairs whose paths are known.
-    pub fn known(&self) -> impl Iterator<Item = (Pair, &Known)> {
-        self.known.iter().map(|(pair, known)| (*pair, known))
+    /// The paths whose paths are known.
+    pub fn known(&self) -> impl Iterator<Item = (PathId, &Known)> {
+        self.known.iter().map(|(path, known)| (*path, known))
     }
 
-    /// The path of a pair, if it is known.
+    /// The path of a path, if it is known.
     #[must_use]
-    pub fn find(&self, pair: Pair) -> Option<&Known> {
-        self.known.get(&pair)
+    pub fn find(&self, path: PathId) -> Option<&Known> {
+        self.known.get(&path)
     }
 }

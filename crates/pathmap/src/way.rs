@@ -1,4 +1,4 @@
-//! The way of a pair through the fabric, and whether two opposite ways use the same links.
+//! The way of a path through the fabric, and whether two opposite ways use the same links.
 //!
 //! The first and the last link are known by the uplinks of both VTEPs. Of a link between two
 //! routers, each direction records the address at the other end. Two addresses are the two ends of
@@ -10,7 +10,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// Where packets of a pair leave, what they pass, and where they arrive.
+/// Where packets of a path leave, what they pass, and where they arrive.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Way {
     /// The uplink by which they leave, as the sender's interface index.

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use path::Key;
+use path::{CounterId, Key, PathId};
 use pathmap::cm::Event;
 use pathmap::load::Link;
 use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::pairing::{Channel, Pairing};
 use pathmap::placer::{FlowId, Found, Moves, Options, Reading, Target};
-use pathmap::{Common, Pair, Placer, Random, Way};
+use pathmap::{Common, Placer, Random, Way};
 use proptest::prelude::*;
 use wire::QueuePair;
 use wire::roce::source_port;
@@ -39,7 +39,7 @@ struct Leaf {
     hosts: (IpAddr, IpAddr),
     placer: Placer,
     flows: BTreeMap<QueuePair, (u64, u16)>,
-    readings: HashMap<u32, Reading>,
+    readings: HashMap<CounterId, Reading>,
 }
 
 impl Leaf {
@@ -54,30 +54,30 @@ impl Leaf {
 
     fn send(&mut self, of: QueuePair, rate: u64, port: u16, now: Duration) {
         self.flows.insert(of, (rate, port));
-        let (id, hashed) = (self.id(of), Pair { hop: 0, port: 1 });
+        let (id, hashed) = (self.id(of), PathId { hop: 0, source_port: 1 });
         let last = Some(now.saturating_sub(Duration::from_millis(5)));
-        let read = |_: u32| Reading { last, ..Reading::default() };
+        let read = |_: CounterId| Reading { last, ..Reading::default() };
         self.placer.place(id, port, hashed, read, now).unwrap();
     }
 
     /// Every queue pair sends and has a gap.
     fn tick(&mut self, now: Duration) {
         for (of, (rate, _)) in &self.flows {
-            let slot = self.placer.peek(&self.id(*of)).unwrap().slot;
-            let reading = self.readings.entry(slot).or_default();
+            let counter = self.placer.peek(&self.id(*of)).unwrap().counter;
+            let reading = self.readings.entry(counter).or_default();
             reading.bytes += rate * TICK.as_millis() as u64;
             reading.frames += 1;
             reading.last = Some(now.saturating_sub(Duration::from_millis(5)));
         }
         let readings = &self.readings;
-        self.placer.tick(|slot| readings.get(&slot).copied().unwrap_or_default(), now);
+        self.placer.tick(|counter| readings.get(&counter).copied().unwrap_or_default(), now);
         for (of, (rate, port)) in self.flows.clone() {
             self.send(of, rate, port, now);
         }
     }
 
-    fn pair(&self, of: QueuePair) -> Pair {
-        self.placer.peek(&self.id(of)).unwrap().pair
+    fn path(&self, of: QueuePair) -> PathId {
+        self.placer.peek(&self.id(of)).unwrap().path
     }
 
     fn same_links(&self, of: QueuePair) -> Option<bool> {
@@ -119,8 +119,8 @@ fn paths(side: u32) -> Vec<Found> {
         let links =
             std::iter::once(Link::Uplink(here.into())).chain(routers.copied().map(Link::Router));
         let port = 50_000 + (here * UPLINKS + there) * (side * 2 + 1);
-        let pair = Pair { hop: here.into(), port: port as u16 };
-        Found { pair, links: links.collect(), way, delay: Duration::from_millis(1) }
+        let path = PathId { hop: here.into(), source_port: port as u16 };
+        Found { path, links: links.collect(), way, delay: Duration::from_millis(1) }
     };
     (0..UPLINKS).flat_map(|here| (0..UPLINKS).map(move |there| path(here, there))).collect()
 }
@@ -156,7 +156,7 @@ impl Fabric {
             };
             let (lost, found): (Vec<Found>, Vec<Found>) =
                 paths(side).into_iter().partition(is_dead);
-            let lost: BTreeSet<Pair> = lost.into_iter().map(|path| path.pair).collect();
+            let lost: BTreeSet<PathId> = lost.into_iter().map(|path| path.path).collect();
             let weights = (0..UPLINKS).map(|hop| (hop.into(), 1)).collect();
             leaf.placer.update(leaf.target, &weights, &found, &lost);
         }
@@ -196,8 +196,8 @@ impl Fabric {
     /// The connections whose directions use the same links, by the fabric's own word.
     fn on_same_links(&self) -> usize {
         let of = |leaf: &Leaf, side, of| {
-            let pair = leaf.pair(of);
-            paths(side).into_iter().find(|path| path.pair == pair).unwrap().way
+            let path = leaf.path(of);
+            paths(side).into_iter().find(|found| found.path == path).unwrap().way
         };
         let same = |(of_a, of_b): &&(QueuePair, QueuePair)| {
             of(&self.a, 0, *of_b).common(&of(&self.b, 1, *of_a), false) == Common::Links
@@ -251,7 +251,7 @@ fn data_leads_in_each_direction() {
         let data = |leaf: &Leaf, target| {
             let mut loads = BTreeMap::<Link, f64>::new();
             for (of, _) in leaf.flows.iter().filter(|(_, (rate, _))| *rate > 1000) {
-                for link in leaf.placer.links(target, leaf.pair(*of)) {
+                for link in leaf.placer.links(target, leaf.path(*of)) {
                     *loads.entry(link).or_default() += 1.0;
                 }
             }

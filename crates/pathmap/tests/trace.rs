@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use path::PathId;
 use pathmap::packet::Headers;
 use pathmap::trace::packet::{self, Expired};
 use pathmap::trace::{Tracer, Transmit};
-use pathmap::{Key, Pair, Random};
+use pathmap::{Key, Random};
 use wire::MacAddr;
 
 const STEP: Duration = Duration::from_millis(1);
@@ -71,12 +72,12 @@ impl Fabric {
         }
     }
 
-    fn router(&self, pair: Pair, ttl: u8) -> Option<IpAddr> {
+    fn router(&self, path: PathId, ttl: u8) -> Option<IpAddr> {
         let tier = usize::from(ttl) - 1;
         let number = match tier.checked_sub(1) {
-            None => pair.hop as usize,
+            None => path.hop as usize,
             Some(behind) => {
-                let words = [pair.hop, u64::from(pair.port), tier as u64];
+                let words = [path.hop, u64::from(path.source_port), tier as u64];
                 path::choose(path::hash::hash(self.seed, words), *self.tiers.get(behind)?)
             }
         };
@@ -94,12 +95,12 @@ impl Fabric {
 
     /// The error of a router about a packet, both as bytes.
     fn error(&self, router: IpAddr, sent: Transmit) -> Expired {
-        let Transmit { pair, ttl, id } = sent;
+        let Transmit { path, ttl, id } = sent;
         let headers = Headers {
             macs: (MacAddr([2; 6]), MacAddr([4; 6])),
             ends: (self.address(0, 1), self.address(0, 2)),
-            ports: (pair.port, 4789),
-            label: pair.port.into(),
+            ports: (path.source_port, 4789),
+            label: path.source_port.into(),
             ttl,
             records: false,
         };
@@ -110,8 +111,8 @@ impl Fabric {
 
     fn take(&mut self, sent: Transmit) {
         self.sent += 1;
-        let Transmit { pair, ttl, .. } = sent;
-        let Some(router) = self.router(pair, ttl) else { return };
+        let Transmit { path, ttl, .. } = sent;
+        let Some(router) = self.router(path, ttl) else { return };
         let is_allowed = !self.is_limited || self.limits.entry(router).or_default().take(self.now);
         if is_allowed && !self.silent.contains(&ttl) {
             self.waiting.push((self.now + DELAY, self.error(router, sent)));
@@ -136,7 +137,7 @@ impl Fabric {
         }
     }
 
-    /// The time until all pairs were traced, in seconds.
+    /// The time until all paths were traced, in seconds.
     fn trace(&mut self) -> f64 {
         let began = self.now;
         while !self.tracer.is_ready() {
@@ -148,10 +149,10 @@ impl Fabric {
 
     /// Checks that each known path is that of the fabric.
     fn check(&self) {
-        for (pair, known) in self.tracer.known() {
+        for (path, known) in self.tracer.known() {
             let tiers = (1..=known.routers).filter(|ttl| !self.silent.contains(ttl));
-            let expected: Vec<IpAddr> = tiers.map(|ttl| self.router(pair, ttl).unwrap()).collect();
-            assert_eq!(known.traced.as_deref(), Some(expected.as_slice()), "{pair:?}");
+            let expected: Vec<IpAddr> = tiers.map(|ttl| self.router(path, ttl).unwrap()).collect();
+            assert_eq!(known.traced.as_deref(), Some(expected.as_slice()), "{path:?}");
             assert_eq!(known.recorded, None);
             assert_eq!(known.is_complete(), self.silent.is_empty());
             assert_eq!(known.delay, DELAY);
@@ -159,8 +160,8 @@ impl Fabric {
     }
 }
 
-fn pairs(hops: u64, ports: u16) -> BTreeSet<Pair> {
-    let of = |hop| (0..ports).map(move |port| Pair { hop, port: 50_000 + port * 7 });
+fn paths(hops: u64, ports: u16) -> BTreeSet<PathId> {
+    let of = |hop| (0..ports).map(move |port| PathId { hop, source_port: 50_000 + port * 7 });
     (0..hops).flat_map(of).collect()
 }
 
@@ -170,7 +171,7 @@ fn every_pair_is_known_although_routers_limit_their_errors() {
     for (hops, tiers, is_ipv6) in fabrics.into_iter().chain([(2, vec![2, 2], true)]) {
         let mut fabric = Fabric::new(&tiers);
         fabric.is_ipv6 = is_ipv6;
-        fabric.tracer.set_pairs(pairs(hops, 64));
+        fabric.tracer.set_paths(paths(hops, 64));
         let seconds = fabric.trace();
         println!("{hops} next hops, tiers of {tiers:?}: {seconds:.0} s");
         assert!(seconds < 120.0, "{seconds} s");
@@ -190,7 +191,7 @@ fn every_pair_is_known_although_routers_limit_their_errors() {
 fn without_limits_it_takes_seconds() {
     let mut fabric = Fabric::new(&[2]);
     fabric.is_limited = false;
-    fabric.tracer.set_pairs(pairs(2, 64));
+    fabric.tracer.set_paths(paths(2, 64));
     let seconds = fabric.trace();
     assert!(seconds < 6.0, "{seconds} s");
     fabric.check();
@@ -201,7 +202,7 @@ fn routers_that_do_not_answer_are_left_out() {
     let mut fabric = Fabric::new(&[2, 4, 2]);
     fabric.is_limited = false;
     fabric.silent = [2, 3].into();
-    fabric.tracer.set_pairs(pairs(2, 32));
+    fabric.tracer.set_paths(paths(2, 32));
     fabric.trace();
     assert_eq!(fabric.tracer.known().count(), 64);
     assert!(fabric.tracer.known().all(|(_, known)| known.routers == 4));
@@ -213,12 +214,12 @@ fn without_any_answer_nothing_is_known_until_there_is_one() {
     let mut fabric = Fabric::new(&[2]);
     fabric.is_limited = false;
     fabric.silent = (1..=16).collect();
-    fabric.tracer.set_pairs(pairs(2, 64));
+    fabric.tracer.set_paths(paths(2, 64));
     let seconds = fabric.trace();
     assert!(seconds < 10.0 && fabric.tracer.known().next().is_none(), "{seconds} s");
     let sent = fabric.sent;
     fabric.run(Duration::from_secs(25));
-    // Only a few pairs of each next hop are tried.
+    // Only a few paths of each next hop are tried.
     assert!(fabric.sent - sent <= 2 * 4 * 3 * 4, "{} packets", fabric.sent - sent);
     fabric.silent.clear();
     fabric.run(Duration::from_secs(45));
@@ -230,7 +231,7 @@ fn without_any_answer_nothing_is_known_until_there_is_one() {
 fn paths_that_change_are_found_and_all_are_traced_again() {
     let mut fabric = Fabric::new(&[4]);
     fabric.is_limited = false;
-    fabric.tracer.set_pairs(pairs(2, 64));
+    fabric.tracer.set_paths(paths(2, 64));
     fabric.trace();
     fabric.run(Duration::from_secs(15));
     let version = fabric.tracer.version();
@@ -238,7 +239,7 @@ fn paths_that_change_are_found_and_all_are_traced_again() {
     assert_eq!(fabric.tracer.version(), version, "nothing has changed");
     fabric.seed = 2;
     fabric.run(Duration::from_secs(20));
-    assert!(fabric.tracer.version() > version);
+    assert!(fabric.tracer.version().number() > version.number());
     assert_eq!(fabric.tracer.known().count(), 128);
     fabric.check();
 }
@@ -247,23 +248,23 @@ fn paths_that_change_are_found_and_all_are_traced_again() {
 fn pairs_come_and_go() {
     let mut fabric = Fabric::new(&[2]);
     fabric.is_limited = false;
-    fabric.tracer.set_pairs(pairs(1, 8));
+    fabric.tracer.set_paths(paths(1, 8));
     fabric.trace();
     // Another port of the known next hop, and another next hop.
-    let mut more = pairs(2, 9);
-    fabric.tracer.set_pairs(more.clone());
+    let mut more = paths(2, 9);
+    fabric.tracer.set_paths(more.clone());
     fabric.run(Duration::from_secs(8));
     assert_eq!(fabric.tracer.known().count(), 18);
     fabric.check();
-    more.retain(|pair| pair.hop == 1);
-    fabric.tracer.set_pairs(more);
+    more.retain(|path| path.hop == 1);
+    fabric.tracer.set_paths(more);
     assert!(
-        fabric.tracer.known().count() == 9 && fabric.tracer.known().all(|(pair, _)| pair.hop == 1)
+        fabric.tracer.known().count() == 9 && fabric.tracer.known().all(|(path, _)| path.hop == 1)
     );
-    // While pairs are traced, they go.
-    fabric.tracer.set_pairs(pairs(3, 64));
+    // While paths are traced, they go.
+    fabric.tracer.set_paths(paths(3, 64));
     fabric.run(Duration::from_millis(100));
-    fabric.tracer.set_pairs(pairs(2, 4));
+    fabric.tracer.set_paths(paths(2, 4));
     fabric.waiting.clear();
     fabric.run(Duration::from_secs(8));
     assert_eq!(fabric.tracer.known().count(), 8);
@@ -273,14 +274,18 @@ fn pairs_come_and_go() {
 #[test]
 fn errors_that_fit_no_packet_are_refused() {
     let mut tracer = Tracer::new(secret(), Random::new(3));
-    tracer.set_pairs(pairs(1, 4));
+    tracer.set_paths(paths(1, 4));
     let now = Duration::from_secs(1);
     let sent = tracer.tick(now).unwrap();
     let ends = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-    let right =
-        Expired { router: [10, 9, 1, 1].into(), ends, ports: (sent.pair.port, 4789), id: sent.id };
+    let right = Expired {
+        router: [10, 9, 1, 1].into(),
+        ends,
+        ports: (sent.path.source_port, 4789),
+        id: sent.id,
+    };
     assert!(!tracer.expired(now, &Expired { id: sent.id.wrapping_add(1), ..right }));
-    assert!(!tracer.expired(now, &Expired { ports: (sent.pair.port + 1, 4789), ..right }));
+    assert!(!tracer.expired(now, &Expired { ports: (sent.path.source_port + 1, 4789), ..right }));
     assert!(tracer.expired(now, &right));
     // Only the first one counts.
     assert!(!tracer.expired(now, &right));
@@ -292,7 +297,7 @@ fn errors_that_fit_no_packet_are_refused() {
 fn identifications_follow_from_the_secret() {
     let ids = |secret: &[u8]| {
         let mut tracer = Tracer::new(Key::new(secret).unwrap(), Random::new(3));
-        tracer.set_pairs(pairs(1, 8));
+        tracer.set_paths(paths(1, 8));
         let ids = (1..5).map(|second| tracer.tick(Duration::from_secs(second)).unwrap().id);
         ids.collect::<Vec<_>>()
     };

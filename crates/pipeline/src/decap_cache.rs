@@ -6,7 +6,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use frame::{Destination, ETHERNET, MACS, Offload, PUNT_TAG, PUNT_TPID, Payload, TxBatch, VtepId};
-use tables::{Snapshot, VniTable};
+use path::Version;
+use tables::{Reception, Snapshot, VniTable};
 use wire::Vni;
 use wire::ecn::Egress;
 
@@ -22,7 +23,7 @@ const HEADERS: usize = 8 + ETHERNET + 20;
 #[derive(Debug, Clone, Copy)]
 struct Sender {
     /// [`Snapshot::reception_version`].
-    version: u64,
+    version: Version<Reception>,
     /// The vxlan netdev's own MAC address; `u64::MAX` if it has none.
     own: u64,
     source: IpAddr,
@@ -37,7 +38,7 @@ struct Sender {
 impl Sender {
     /// An unused entry. No snapshot has this version.
     const NONE: Self = Self {
-        version: u64::MAX,
+        version: Version::NEVER,
         own: 0,
         source: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         destination: IpAddr::V4(Ipv4Addr::UNSPECIFIED),

@@ -4,7 +4,6 @@
 //! A frame for the bridge gets an 802.1ad tag. It tells the program at the punt pair which vxlan
 //! netdev the frame is for.
 
-use core::ops::Range;
 use std::time::Instant;
 
 use frame::{
@@ -22,7 +21,7 @@ use crate::csum_offload::{Completed, is_sctp};
 use crate::cursor::Cursor;
 use crate::outer::{Inner, UDP_AT, UDP_AT_IPV6};
 use crate::received::{Outer, Pieces, vxlan};
-use crate::run::Output;
+use crate::run::{Output, Run};
 use crate::steps::{Decapsulation, Step};
 
 /// Shortest inner frame in bytes that workers take: an Ethernet header, a tag and its EtherType.
@@ -40,9 +39,10 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) {
-        let mut next = self.decapsulate_some(batch, Cursor::default(), snapshot, now, out);
+        let mut run = Run { batch, snapshot, now, policies: &mut (), out };
+        let mut next = Some(Cursor::default());
         while let Some(from) = next {
-            next = self.decapsulate_some(batch, from, snapshot, now, out);
+            next = self.decapsulate_frames(from, &mut run);
         }
     }
 
@@ -57,46 +57,41 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) -> Option<Cursor> {
-        let next = self.decapsulate_some(batch, from, snapshot, now, out);
+        let mut run = Run { batch, snapshot, now, policies: &mut (), out };
+        let next = self.decapsulate_frames(from, &mut run);
         let queues: &[Queue] =
             if self.bridge.is_some() { &[Queue::Ports] } else { &[Queue::Hosts, Queue::Bridge] };
         self.finish(out, queues);
         next
     }
 
-    fn decapsulate_some(
+    /// Decapsulates frames of the batch until a part is full, and returns where to continue.
+    pub(crate) fn decapsulate_frames<P, O: Output>(
         &mut self,
-        batch: &Batch<'_>,
         from: Cursor,
-        snapshot: &Snapshot,
-        now: Instant,
-        out: &mut TxBatch,
+        run: &mut Run<'_, '_, P, O>,
     ) -> Option<Cursor> {
-        self.set_time(now);
+        let batch = run.batch;
+        self.set_time(run.now);
         if from == Cursor::default() {
             self.counters.underlay_received.add(batch.len() as u64);
         }
-        if self.bridge.is_none() {
-            // Without a bridge, no frame is replicated, so the batch bounds `out`.
-            self.decapsulate_frames(batch.frames_from(0), 0, snapshot, out);
-            return None;
-        }
-        for index in from.frame..batch.len() as u32 {
-            if index > from.frame && out.is_part() {
+        // Without a bridge, no frame is replicated, so the batch bounds `out`.
+        let replicates = self.bridge.is_some();
+        for (frame, index) in batch.frames_from(from.frame).iter().zip(from.frame..) {
+            if replicates && index > from.frame && run.out.frames().is_part() {
                 return Some(Cursor::at(index));
             }
-            self.decapsulate_frames(
-                batch.frames_from(index).get(..1).unwrap_or_default(),
-                index,
-                snapshot,
-                out,
-            );
+            match Outer::parse_ipv4(frame) {
+                Err(DropReason::NotVxlan) => self.decapsulate_ipv6((index, frame), run),
+                outer => self.decapsulate_packet::<UDP_AT, P, O>((index, frame), outer, run),
+            }
         }
         None
     }
 
     /// Sets the time of a batch.
-    pub(crate) fn set_time(&mut self, now: Instant) {
+    fn set_time(&mut self, now: Instant) {
         self.learner.set_time(now);
         self.host_delivery.set_time(now);
         if let Some(bridge) = &mut self.bridge {
@@ -104,43 +99,24 @@ impl Pipeline {
         }
     }
 
-    pub(crate) fn decapsulate_frames<O: Output>(
-        &mut self,
-        frames: &[Frame<'_>],
-        first: u32,
-        snapshot: &Snapshot,
-        out: &mut O,
-    ) {
-        for (frame, index) in frames.iter().zip(first..) {
-            match Outer::parse_ipv4(frame) {
-                Err(DropReason::NotVxlan) => self.decapsulate_ipv6((index, frame), snapshot, out),
-                outer => {
-                    self.decapsulate_packet::<UDP_AT, O>((index, frame), outer, snapshot, out);
-                }
-            }
-        }
-    }
-
     /// Decapsulates a frame that is not IPv4.
     #[inline(never)]
-    fn decapsulate_ipv6<O: Output>(
+    fn decapsulate_ipv6<P, O: Output>(
         &mut self,
         (index, frame): (u32, &Frame<'_>),
-        snapshot: &Snapshot,
-        out: &mut O,
+        run: &mut Run<'_, '_, P, O>,
     ) {
         let outer = Outer::parse_ipv6(frame);
-        self.decapsulate_packet::<UDP_AT_IPV6, O>((index, frame), outer, snapshot, out);
+        self.decapsulate_packet::<UDP_AT_IPV6, P, O>((index, frame), outer, run);
     }
 
     /// Decapsulates a packet whose UDP header is at this offset.
     #[inline(always)]
-    fn decapsulate_packet<const UDP: usize, O: Output>(
+    fn decapsulate_packet<const UDP: usize, P, O: Output>(
         &mut self,
         (index, frame): (u32, &Frame<'_>),
         outer: Result<Outer, DropReason>,
-        snapshot: &Snapshot,
-        out: &mut O,
+        run: &mut Run<'_, '_, P, O>,
     ) {
         let received = outer.and_then(|outer| {
             outer.verify::<UDP>(frame)?;
@@ -150,62 +126,66 @@ impl Pipeline {
         let (outer, pieces) = match received {
             Ok(received) => received,
             Err(reason) => {
-                out.record(|| Step::Dropped(reason));
+                run.out.record(|| Step::Dropped(reason));
                 self.counters.drop_frames(reason, 0, 1);
                 return;
             }
         };
-        let plain = pieces.offload == Offload::default();
+        let offload = pieces.offload;
+        let plain = offload == Offload::default();
         let mut next = UDP + 8;
         // A loop, because a division costs more.
         while next < outer.end {
-            let piece = next..(next + pieces.size).min(outer.end);
-            if next > UDP + 8 {
+            let start = next;
+            let end = (start + pieces.size).min(outer.end);
+            if start > UDP + 8 {
                 self.counters.copies.add(1);
             }
-            next = piece.end;
+            next = end;
+            let data = frame.data.get(start..end);
             if plain
-                && let Some(packet) = frame.data.get(piece.clone())
+                && let Some(packet) = data
                 && self.decap_cache.pass::<UDP>(
-                    (index, piece.end, packet),
+                    (index, end, packet),
                     &outer,
-                    snapshot,
-                    (&mut self.host_delivery, out.frames()),
+                    run.snapshot,
+                    (&mut self.host_delivery, run.out.frames()),
                 )
             {
                 continue;
             }
-            let received = (index, frame, piece);
-            if let Err((reason, slot)) =
-                self.decapsulate_piece(received, &outer, pieces.offload, snapshot, out)
-            {
-                out.record(|| Step::Dropped(reason));
-                self.counters.drop_frames(reason, slot, 1);
+            let sent = match data {
+                Some(data) => {
+                    let piece = Piece { index, end, data, outer: &outer, offload };
+                    self.decapsulate_piece(&piece, run)
+                }
+                None => Err((DropReason::Truncated, 0)),
+            };
+            if let Err((reason, vni_index)) = sent {
+                run.out.record(|| Step::Dropped(reason));
+                self.counters.drop_frames(reason, vni_index, 1);
             }
         }
     }
 
-    /// Decapsulates one VXLAN header and the inner frame behind it.
+    /// Decapsulates one piece. An error has the index of its VNI, or 0.
     #[inline(never)]
-    fn decapsulate_piece<O: Output>(
+    fn decapsulate_piece<P, O: Output>(
         &mut self,
-        (index, frame, piece): (u32, &Frame<'_>, Range<usize>),
-        outer: &Outer,
-        offload: Offload,
-        snapshot: &Snapshot,
-        out: &mut O,
+        piece: &Piece<'_>,
+        run: &mut Run<'_, '_, P, O>,
     ) -> Result<(), (DropReason, u16)> {
-        let data = frame.data.get(piece.clone()).ok_or((DropReason::Truncated, 0))?;
-        let (vni, inner) = vxlan(data).map_err(|reason| (reason, 0))?;
+        let (outer, snapshot) = (piece.outer, run.snapshot);
+        let (vni, inner) = vxlan(piece.data).map_err(|reason| (reason, 0))?;
         let table = snapshot
             .terminate(outer.destination, outer.port, vni)
             .ok_or((DropReason::UnknownVni, 0))?;
-        let slot = table.index.get();
+        let vni_index = table.index.get();
+        let whole = |reason| (reason, vni_index);
         let vtep = sender(outer, table, snapshot);
         if matches!(vtep, Ok(None) | Err(DropReason::UnknownVtep)) {
-            self.counters.vni(slot).inspect(|counters| counters.unknown_vtep.add(1));
+            self.counters.vni(vni_index).inspect(|counters| counters.unknown_vtep.add(1));
         }
-        let whole = |reason| (reason, slot);
         let vtep = vtep.map_err(whole)?;
         if let Some(vtep) = vtep
             && table.learning.is_none()
@@ -214,19 +194,20 @@ impl Pipeline {
             self.decap_cache.remember(outer, (table, vtep_id(vtep, snapshot)), snapshot);
         }
         let source = station(inner, table).map_err(whole)?;
-        out.record(|| Step::Decapsulation(Decapsulation::stations(inner)));
+        run.out.record(|| Step::Decapsulation(Decapsulation::stations(inner)));
         if let Some(learning) = &table.learning {
             let limited = &self.counters.learn_limited;
             let station = (source, outer.source);
-            let record = |state| out.record(|| Step::Decapsulation(Decapsulation::Source(state)));
+            let record =
+                |state| run.out.record(|| Step::Decapsulation(Decapsulation::Source(state)));
             let learned = self.learner.learn(station, (table, learning), snapshot, limited, record);
             learned.map_err(whole)?;
         }
-        let received = (index, piece.end, vtep.map(|index| vtep_id(index, snapshot)));
+        let id = vtep.map(|index| vtep_id(index, snapshot));
         let Some(bridge) = &mut self.bridge else {
-            let host = self.host_delivery.way(inner, slot, snapshot, offload);
+            let host = self.host_delivery.way(inner, vni_index, snapshot, piece.offload);
             let to = host.unwrap_or(Destination::Bridge);
-            return inside(inner, received, table, to, (outer.tos, offload), out).map_err(whole);
+            return piece.deliver((inner, id), table, to, run.out).map_err(whole);
         };
         if let Some(index) = vtep {
             bridge
@@ -237,18 +218,33 @@ impl Pipeline {
         let ports: &[u16] = match &bridge.way(table, destination, snapshot) {
             Way::To(Location::Port(port)) => &[*port],
             // Split horizon.
-            Way::To(Location::Vtep(..)) => return Err((DropReason::SamePort, slot)),
+            Way::To(Location::Vtep(..)) => return Err((DropReason::SamePort, vni_index)),
             Way::Flood => bridge.ports_of(table.tunnel.vni),
         };
         self.counters.copies.add((ports.len() as u64).saturating_sub(1));
         for port in ports {
             let to = Destination::Port(*port);
-            if let Err(reason) = inside(inner, received, table, to, (outer.tos, offload), out) {
-                self.counters.drop_frames(reason, slot, 1);
+            if let Err(reason) = piece.deliver((inner, id), table, to, run.out) {
+                self.counters.drop_frames(reason, vni_index, 1);
             }
         }
         Ok(())
     }
+}
+
+/// A VXLAN header of a received frame, and the inner frame behind it.
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    /// The number of the received frame.
+    index: u32,
+    /// The end of the inner frame in it.
+    end: usize,
+    /// The VXLAN header and the inner frame.
+    data: &'a [u8],
+    /// The headers before it.
+    outer: &'a Outer,
+    /// What is left to be done to the inner frame.
+    offload: Offload,
 }
 
 /// The VTEP that a packet came from; `None` if no table has it. It is an error if `strict_vtep` is
@@ -299,65 +295,66 @@ pub(crate) fn congestion(outer_tos: u8, inner: &[u8]) -> Result<Option<Egress>, 
     }
 }
 
-/// Builds the frame for the bridge punt pair (with a tag), a host port or an access port. `index`
-/// is the received frame, `end` the end of the inner frame in it, and `vtep` the sender.
-fn inside<O: Output>(
-    inner: &[u8],
-    (index, end, vtep): (u32, usize, Option<VtepId>),
-    table: &VniTable,
-    to: Destination,
-    (outer_tos, offload): (u8, Offload),
-    out: &mut O,
-) -> Result<(), DropReason> {
-    let dissection = wire::dissect(inner);
-    let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
-    let l3 = usize::from(dissection.l3_offset);
-    // The head holds the inner headers up to the last modified byte, or up to the tag.
-    let ecn = congestion(outer_tos, inner)?;
-    let (mut copied, codepoint) = match ecn {
-        Some(Egress::Set(codepoint)) => match dissection.network {
-            Network::Ipv6(_) => (l3 + 40, Some(codepoint)),
-            _ => (l3 + 20, Some(codepoint)),
-        },
-        _ => (ETHERNET, None),
-    };
-    let tag = if to == Destination::Bridge { PUNT_TAG } else { 0 };
-    let (offload, checksum) = inner_offload(inner, dissection, offload, tag)?;
-    if let Some(checksum) = &checksum {
-        copied = copied.max(checksum.end());
-    }
-    if tag == 0 && codepoint.is_none() && checksum.is_none() {
-        copied = 0;
-    }
-    let addresses = inner.get(..copied.min(MACS)).ok_or(DropReason::InnerTruncated)?;
-    let behind = inner.get(addresses.len()..copied).ok_or(DropReason::InnerTruncated)?;
-    let start = end - inner.len() + copied;
-    let body = Payload::Received { frame: index, range: start as u32..end as u32 };
-    let segments = offload.gso.map_or(Ok(1), |gso| segments(inner, dissection, gso))?;
-    // Written in place, because moving a whole `TxFrame` is expensive.
-    let written = out.frames().append(to, table.index.get(), body, offload).and_then(|transmit| {
-        transmit.segments = segments;
-        transmit.vtep = vtep;
-        let fits = transmit.extend_head(addresses)
-            && (tag == 0
-                || (transmit.extend_head(&PUNT_TPID.to_be_bytes())
-                    && transmit.extend_head(&Slot::of(table.index).get().to_be_bytes())))
-            && transmit.extend_head(behind);
-        if let Some(codepoint) = codepoint {
-            let ip = transmit.head_mut().get_mut(l3 + tag..)?;
-            wire::ecn::set(ip, codepoint).then_some(())?;
+impl Piece<'_> {
+    /// Sends the inner frame to the bridge punt pair (with a tag), a host port or an access port.
+    fn deliver<O: Output>(
+        &self,
+        (inner, vtep): (&[u8], Option<VtepId>),
+        table: &VniTable,
+        to: Destination,
+        out: &mut O,
+    ) -> Result<(), DropReason> {
+        let dissection = wire::dissect(inner);
+        let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
+        let l3 = usize::from(dissection.l3_offset);
+        // The head holds the inner headers up to the last modified byte, or up to the tag.
+        let ecn = congestion(self.outer.tos, inner)?;
+        let (mut copied, codepoint) = match ecn {
+            Some(Egress::Set(codepoint)) => match dissection.network {
+                Network::Ipv6(_) => (l3 + 40, Some(codepoint)),
+                _ => (l3 + 20, Some(codepoint)),
+            },
+            _ => (ETHERNET, None),
+        };
+        let tag = if to == Destination::Bridge { PUNT_TAG } else { 0 };
+        let (offload, checksum) = inner_offload(inner, dissection, self.offload, tag)?;
+        if let Some(checksum) = &checksum {
+            copied = copied.max(checksum.end());
         }
-        if let Some(checksum) = checksum {
-            checksum.write(transmit.head_mut().get_mut(tag..)?)?;
+        if tag == 0 && codepoint.is_none() && checksum.is_none() {
+            copied = 0;
         }
-        fits.then_some(())
-    });
-    if written.is_none() {
-        out.frames().pop();
-        return Err(DropReason::TooBig);
+        let addresses = inner.get(..copied.min(MACS)).ok_or(DropReason::InnerTruncated)?;
+        let behind = inner.get(addresses.len()..copied).ok_or(DropReason::InnerTruncated)?;
+        let start = self.end - inner.len() + copied;
+        let body = Payload::Received { frame: self.index, range: start as u32..self.end as u32 };
+        let segments = offload.gso.map_or(Ok(1), |gso| segments(inner, dissection, gso))?;
+        // Written in place, because moving a whole `TxFrame` is expensive.
+        let written =
+            out.frames().append(to, table.index.get(), body, offload).and_then(|transmit| {
+                transmit.segments = segments;
+                transmit.vtep = vtep;
+                let fits = transmit.extend_head(addresses)
+                    && (tag == 0
+                        || (transmit.extend_head(&PUNT_TPID.to_be_bytes())
+                            && transmit.extend_head(&Slot::of(table.index).get().to_be_bytes())))
+                    && transmit.extend_head(behind);
+                if let Some(codepoint) = codepoint {
+                    let ip = transmit.head_mut().get_mut(l3 + tag..)?;
+                    wire::ecn::set(ip, codepoint).then_some(())?;
+                }
+                if let Some(checksum) = checksum {
+                    checksum.write(transmit.head_mut().get_mut(tag..)?)?;
+                }
+                fits.then_some(())
+            });
+        if written.is_none() {
+            out.frames().pop();
+            return Err(DropReason::TooBig);
+        }
+        out.record(|| Step::Decapsulation(Decapsulation::Delivered { to, ecn }));
+        Ok(())
     }
-    out.record(|| Step::Decapsulation(Decapsulation::Delivered { to, ecn }));
-    Ok(())
 }
 
 /// The offloads to leave to the kernel, with offsets that include the tag. A checksum that the

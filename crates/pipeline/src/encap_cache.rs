@@ -12,12 +12,10 @@
 //! frame of a flow compares these ([`EncapCache::confirm`]). The frames after it compare one number,
 //! the epoch.
 
-use core::num::NonZeroU32;
-
 use frame::{Checksum, Destination, Frame, Offload, PUNT_TPID, Payload, TxBatch, TxFrame, VtepId};
-use path::Counting;
 use path::record::Packet;
-use tables::{Snapshot, VniIndex, VtepIndex};
+use path::{CounterId, Counting, Paths, Policy, Version};
+use tables::{Snapshot, VniIndex, VniTable, VtepIndex};
 use wire::checksum::Sum;
 use wire::number::PORT_ROCE;
 use wire::{Dissection, MacAddr, Network};
@@ -30,22 +28,19 @@ pub(crate) const HEADERS: usize = 14 + 20 + 8 + 12;
 const SETS: usize = 2048;
 /// Flows per cache set. A direct-mapped cache would evict too many flows.
 const WAYS: usize = 2;
-/// The epoch of an unused entry. No epoch has this number.
-const NEVER: u64 = u64::MAX;
-
 /// The bytes of a frame on which the decision depends, and the epoch in which it is known to hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Key {
     words: [u64; 5],
-    epoch: u64,
+    epoch: Version<EncapCache>,
 }
 
 /// The versions of what the decision about a flow depends on, apart from the FDB entry.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Versions {
-    settings: u64,
-    group: u64,
-    policy: u64,
+    settings: Version<VniTable>,
+    group: Version<Paths>,
+    policy: Version<Policy>,
 }
 
 impl Versions {
@@ -55,7 +50,7 @@ impl Versions {
         vni: VniIndex,
         vtep: VtepIndex,
         snapshot: &Snapshot,
-        policy: u64,
+        policy: Version<Policy>,
     ) -> Option<Self> {
         let group = snapshot.vtep(vtep)?.paths.version();
         Some(Self { settings: snapshot.settings_version(vni), group, policy })
@@ -78,7 +73,7 @@ struct Flow {
     /// Sum of the outer pseudo header without length, if there is a UDP checksum.
     pseudo: Option<u16>,
     /// Where frames of the flow are counted, if they are.
-    slot: Option<NonZeroU32>,
+    counter: Option<CounterId>,
     by_default: bool,
     impaired: bool,
     /// The outer headers of the frame that was remembered.
@@ -92,10 +87,10 @@ pub(crate) struct EncapCache {
     sets: Box<[[Flow; WAYS]]>,
     /// The versions of the flows in `sets`, apart from them to save cache lines.
     versions: Box<[[Versions; WAYS]]>,
-    /// The number of the epoch: the time since the snapshot or the policies' version last changed.
-    epoch: u64,
-    /// The snapshot's identity and the policies' version in this epoch.
-    current: (u64, u64),
+    /// The epoch: the time since the snapshot or the policies' version last changed.
+    epoch: Version<Self>,
+    /// The snapshot and the policies in this epoch. `None` before the first one.
+    current: Option<(Version<Snapshot>, Version<Policy>)>,
 }
 
 fn word(headers: &[u8; HEADERS], at: usize) -> u64 {
@@ -119,7 +114,7 @@ impl Key {
     /// The key of a frame whose lengths fit a RoCE frame over IPv4. Other frames can have such a
     /// key too, but it is never remembered for them; see [`Self::is_of`].
     #[inline(always)]
-    pub(crate) fn of(frame: &Frame<'_>, epoch: u64) -> Option<Self> {
+    pub(crate) fn of(frame: &Frame<'_>, epoch: Version<EncapCache>) -> Option<Self> {
         let finished = frame.offload.gso.is_none()
             && !matches!(frame.offload.checksum, Checksum::Partial { .. });
         let tag = frame.vlan.filter(|tag| tag.tpid == PUNT_TPID && finished)?;
@@ -140,7 +135,7 @@ impl Key {
 
     /// The key of a frame that is sent to the RoCE port.
     #[inline]
-    pub(crate) fn of_roce(frame: &Frame<'_>, epoch: u64) -> Option<Self> {
+    pub(crate) fn of_roce(frame: &Frame<'_>, epoch: Version<EncapCache>) -> Option<Self> {
         let headers = frame.data.first_chunk::<HEADERS>()?;
         (length(headers, 36) == usize::from(PORT_ROCE)).then(|| Self::of(frame, epoch))?
     }
@@ -154,7 +149,7 @@ impl Key {
     }
 
     /// The epoch.
-    pub(crate) const fn epoch(&self) -> u64 {
+    pub(crate) const fn epoch(&self) -> Version<EncapCache> {
         self.epoch
     }
 
@@ -182,7 +177,7 @@ impl Key {
 
     #[inline(always)]
     const fn is(&self, other: &Self) -> bool {
-        self.difference(other) | (self.epoch ^ other.epoch) == 0
+        self.difference(other) | (self.epoch.number() ^ other.epoch.number()) == 0
     }
 
     /// Whether the keys are those of one flow, in whatever epochs.
@@ -202,21 +197,21 @@ impl Key {
 
 impl Flow {
     const NONE: Self = Self {
-        key: Key { words: [0; 5], epoch: NEVER },
+        key: Key { words: [0; 5], epoch: Version::NEVER },
         ifindex: 0,
         vtep: VtepId { index: 0, assignment: 0 },
         path: 0,
         longest: 0,
         header: 0,
         pseudo: None,
-        slot: None,
+        counter: None,
         by_default: false,
         impaired: false,
         outer: [0; OVERHEAD],
     };
 
     /// Takes the decision from the frame that was sent; `None` if it cannot be reused.
-    fn of(key: Key, sent: &TxFrame, slot: Option<NonZeroU32>) -> Option<Self> {
+    fn of(key: Key, sent: &TxFrame, counter: Option<CounterId>) -> Option<Self> {
         let Destination::Uplink { ifindex, path, by_default, impaired } = sent.to else {
             return None;
         };
@@ -241,7 +236,7 @@ impl Flow {
             longest,
             header,
             pseudo,
-            slot,
+            counter,
             by_default,
             impaired,
             outer,
@@ -256,7 +251,7 @@ impl EncapCache {
     pub(crate) fn send_all(
         &self,
         (frames, first): (&[Frame<'_>], u32),
-        epoch: u64,
+        epoch: Version<EncapCache>,
         identifications: &mut Block,
         (out, counting): (&mut TxBatch, Counting<'_>),
     ) -> usize {
@@ -297,13 +292,10 @@ impl EncapCache {
             return false;
         };
         transmit.vtep = Some(flow.vtep);
-        if let Some(slot) = flow.slot {
-            // The key is one of plain RoCE over IPv4.
-            let (tos, transport) = (frame.data.get(15), frame.data.get(42..));
-            let packet = tos.zip(transport).and_then(|(tos, rest)| Packet::of(*tos, rest));
-            counting.count(slot, inner, packet);
-        }
-        let Some(outer) = transmit.append_head::<OVERHEAD>() else { return false };
+        let Some(outer) = transmit.append_head::<OVERHEAD>() else {
+            out.pop();
+            return false;
+        };
         let identification = identifications.next();
         let l3_length = (inner + OVERHEAD - 14) as u16;
         let udp_length = l3_length - 20;
@@ -318,17 +310,27 @@ impl EncapCache {
             transmit.offload.checksum =
                 Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
         }
+        if let Some(counter) = flow.counter {
+            // The key is one of plain RoCE over IPv4.
+            let (tos, transport) = (frame.data.get(15), frame.data.get(42..));
+            let packet = tos.zip(transport).and_then(|(tos, rest)| Packet::of(*tos, rest));
+            counting.count(counter, inner, packet);
+        }
         true
     }
 
     /// The epoch of a batch. It is a new one if the snapshot or the policies' version has changed
     /// since the last batch.
     #[inline]
-    pub(crate) fn epoch(&mut self, snapshot: &Snapshot, policies: u64) -> u64 {
-        let current = (snapshot.identity(), policies);
+    pub(crate) fn epoch(
+        &mut self,
+        snapshot: &Snapshot,
+        policies: Version<Policy>,
+    ) -> Version<Self> {
+        let current = Some((snapshot.version(), policies));
         if self.current != current {
             self.current = current;
-            self.epoch += 1;
+            self.epoch = self.epoch.next();
         }
         self.epoch
     }
@@ -336,7 +338,12 @@ impl EncapCache {
     /// Whether the flow is known, and nothing that its decision depends on has changed since. It then
     /// belongs to this epoch.
     #[inline(never)]
-    pub(crate) fn confirm(&mut self, key: &Key, snapshot: &Snapshot, policies: u64) -> bool {
+    pub(crate) fn confirm(
+        &mut self,
+        key: &Key,
+        snapshot: &Snapshot,
+        policies: Version<Policy>,
+    ) -> bool {
         let set = key.set();
         let Some([one, other]) = self.sets.get(set) else { return false };
         let way = match () {
@@ -369,7 +376,7 @@ impl EncapCache {
         &mut self,
         key: &Key,
         versions: Versions,
-        (sent, slot): (&TxFrame, Option<NonZeroU32>),
+        (sent, counter): (&TxFrame, Option<CounterId>),
     ) {
         if self.sets.is_empty() {
             // Allocated once per worker.
@@ -388,7 +395,7 @@ impl EncapCache {
             None if identification % 16 < WAYS => identification % 16,
             None => return,
         };
-        let Some(flow) = Flow::of(*key, sent, slot) else { return };
+        let Some(flow) = Flow::of(*key, sent, counter) else { return };
         if let Some(known) = set.get_mut(place) {
             *known = flow;
         }

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use frame::{Batch, Checksum, DropReason, Frame, Offload, PUNT_TPID, Payload, Queue, TxBatch};
-use path::{Flow, Remote};
+use path::{Choice, Flow, Remote};
 use tables::{Slot, Snapshot, VtepIndex};
 use wire::Udp;
 
@@ -75,7 +75,7 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) {
-        let mut run = Run { batch, snapshot, now, policies, out, is_cacheable: false, slot: None };
+        let mut run = Run { batch, snapshot, now, policies, out };
         let mut next = Some(Cursor::default());
         while let Some(from) = next {
             next = self.encapsulate_frames(from, &mut run);
@@ -181,60 +181,63 @@ impl Pipeline {
         let whole = |reason| (reason, vni_index);
         let dissection = wire::dissect(frame.data);
         let dissection = dissection.as_ref().ok_or((DropReason::Truncated, vni_index))?;
-        let plan = Decision::of(frame, dissection, vni).map_err(whole)?;
+        let decision = Decision::of(frame, dissection, vni).map_err(whole)?;
         if dissection.roce.is_some_and(|roce| roce.destination.get() <= 1) {
-            observe(&plan, frame, run);
+            observe(&decision, frame, run);
         }
-        let before = run.out.frames().len();
-        let rest = self.tunnel(at, &plan, run).map_err(whole)?;
-        if let (false, 0, [remote], Some([sent])) =
-            (plan.flooded, at.segment, plan.remotes, run.out.frames().get(before..))
-            && run.is_cacheable
+        let Tunnelled { next, choice } = self.tunnel(at, &decision, run).map_err(whole)?;
+        if let (false, [remote], Some(choice)) = (decision.flooded, decision.remotes, choice)
+            && choice.is_cacheable
             && let Some(key) = key.filter(|_| Key::is_of(dissection))
             && let Some(of) =
-                Versions::of(plan.vni.index, *remote, run.snapshot, run.policies.version())
+                Versions::of(decision.vni.index, *remote, run.snapshot, run.policies.version())
+            && let Some(sent) = run.out.frames().last()
         {
-            self.encap_cache.remember(key, of, (sent, run.slot));
+            self.encap_cache.remember(key, of, (sent, choice.counter));
         }
-        Ok(rest)
+        Ok(next)
     }
 
     /// Sends a copy of the frame to each VTEP, in as many pieces as it has. An error applies to the
-    /// whole frame. Returns the segment to continue with if `out` is full before the last one.
+    /// whole frame.
     #[inline(always)]
-    pub(crate) fn tunnel<P: Policies, O: Output>(
+    pub(crate) fn tunnel<'a, P: Policies, O: Output>(
         &mut self,
         at: Cursor,
-        plan: &Decision<'_>,
-        run: &mut Run<'_, '_, P, O>,
-    ) -> Result<Option<Cursor>, DropReason> {
-        run.out.record(|| Step::addressed(plan.vni, plan.dissection.destination, plan.flooded));
-        if plan.flooded && at.segment == 0 {
-            self.counters.vni(plan.vni.index.get()).inspect(|counters| counters.flooded.add(1));
+        decision: &Decision<'_>,
+        run: &mut Run<'a, '_, P, O>,
+    ) -> Result<Tunnelled<'a>, DropReason> {
+        run.out.record(|| {
+            Step::addressed(decision.vni, decision.dissection.destination, decision.flooded)
+        });
+        if decision.flooded && at.segment == 0 {
+            self.counters.vni(decision.vni.index.get()).inspect(|counters| counters.flooded.add(1));
         }
-        if !plan.is_finished() {
-            return self.tunnel_pieces(at, *plan, run);
+        if !decision.is_finished() {
+            let next = self.tunnel_pieces(at, *decision, run)?;
+            return Ok(Tunnelled { next, choice: None });
         }
         // The path of almost all frames, without the code for offloads.
-        self.counters.copies.add(plan.remotes.len() as u64 - 1);
+        self.counters.copies.add(decision.remotes.len() as u64 - 1);
         self.inner.clear();
-        let flow = plan.flow(run.policies.of(plan.vni).0, None);
-        self.send_copies(plan, &flow, (at, plan.whole()), run);
-        Ok(None)
+        let flow = decision.flow(run.policies.of(decision.vni).0, None);
+        let choice = self.send_copies(decision, &flow, (at, decision.whole()), run);
+        Ok(Tunnelled { next: None, choice })
     }
 
-    /// As [`Self::tunnel`], for a frame with a checksum or segmentation left to be done.
+    /// As [`Self::tunnel`], for a frame with a checksum or segmentation left to be done. Returns the
+    /// segment to continue with if `out` is full before the last one.
     #[inline(never)]
     fn tunnel_pieces<P: Policies, O: Output>(
         &mut self,
         at: Cursor,
-        plan: Decision<'_>,
+        decision: Decision<'_>,
         run: &mut Run<'_, '_, P, O>,
     ) -> Result<Option<Cursor>, DropReason> {
-        let segmenter = plan.segmenter()?;
+        let segmenter = decision.segmenter()?;
         let (index, first) = (at.frame, at.segment as usize);
         let (segments, copies) =
-            (segmenter.as_ref().map_or(1, Segmenter::count), plan.remotes.len());
+            (segmenter.as_ref().map_or(1, Segmenter::count), decision.remotes.len());
         for segment in first..segments {
             if segment > first && run.out.frames().is_part() {
                 return Ok(Some(Cursor { frame: index, segment: segment as u32 }));
@@ -242,61 +245,65 @@ impl Pipeline {
             // The first copy of the first segment is the received frame, not an addition to it.
             self.counters.copies.add((copies - usize::from(segment == 0)) as u64);
             let at = Cursor { frame: index, segment: segment as u32 };
-            let piece = plan.piece(segmenter.as_ref(), segment, &mut self.inner);
-            let flow = plan.flow(run.policies.of(plan.vni).0, piece.as_ref().ok());
+            let piece = decision.piece(segmenter.as_ref(), segment, &mut self.inner);
+            let flow = decision.flow(run.policies.of(decision.vni).0, piece.as_ref().ok());
             match piece {
-                Ok(piece) => self.send_copies(&plan, &flow, (at, piece.body), run),
+                Ok(piece) => _ = self.send_copies(&decision, &flow, (at, piece.body), run),
                 Err(reason) => {
-                    for remote in plan.remotes {
+                    for remote in decision.remotes {
                         let to = (segment, *remote);
-                        run.out.record(|| Step::copy(&plan, to, &flow, Err(reason), run.snapshot));
+                        run.out
+                            .record(|| Step::copy(&decision, to, &flow, Err(reason), run.snapshot));
                     }
-                    self.counters.drop_frames(reason, plan.vni.index.get(), copies as u64);
+                    self.counters.drop_frames(reason, decision.vni.index.get(), copies as u64);
                 }
             }
         }
         Ok(None)
     }
 
-    /// Sends one piece to each remote VTEP. Its rewritten headers are in `self.inner`.
+    /// Sends one piece to each remote VTEP. Its rewritten headers are in `self.inner`. Returns the
+    /// choice of the last copy, as [`Tunnelled::choice`].
     #[inline(always)]
-    fn send_copies<P: Policies, O: Output>(
+    fn send_copies<'a, P: Policies, O: Output>(
         &mut self,
-        plan: &Decision<'_>,
+        decision: &Decision<'_>,
         flow: &Flow,
         (at, range): (Cursor, Range<usize>),
-        run: &mut Run<'_, '_, P, O>,
-    ) {
+        run: &mut Run<'a, '_, P, O>,
+    ) -> Option<Choice<'a>> {
         let body = (at.frame, range.start as u32..range.end as u32);
-        for &remote in plan.remotes {
+        let mut last = None;
+        for &remote in decision.remotes {
             let to = (at.segment as usize, remote);
-            if let Err(reason) = self.send_copy(plan, flow, (to, &body), run) {
-                self.send_otherwise(plan, flow, (to, &body), reason, run);
-            }
+            last = self.send_copy(decision, flow, (to, &body), run).unwrap_or_else(|reason| {
+                self.send_otherwise(decision, flow, (to, &body), reason, run);
+                None
+            });
         }
+        last
     }
 
+    /// Sends one piece to one remote VTEP. Returns its choice, or `None` if it is held.
     #[inline(always)]
-    fn send_copy<P: Policies, O: Output>(
+    fn send_copy<'a, P: Policies, O: Output>(
         &mut self,
-        plan: &Decision<'_>,
+        decision: &Decision<'_>,
         flow: &Flow,
         (to, (index, range)): ((usize, VtepIndex), &(u32, Range<u32>)),
-        run: &mut Run<'_, '_, P, O>,
-    ) -> Result<(), DropReason> {
+        run: &mut Run<'a, '_, P, O>,
+    ) -> Result<Option<Choice<'a>>, DropReason> {
         let (_, remote) = to;
-        let (vni, inner) = (plan.vni, self.inner.as_slice());
+        let (vni, inner) = (decision.vni, self.inner.as_slice());
         let length = inner.len() + range.len();
         let (path, ends) =
             Path::over_ipv4((vni, remote), flow, length, run.snapshot, run.policies)?;
         let Path { choice, l3_length, .. } = path;
-        run.is_cacheable = choice.is_cacheable;
-        run.slot = choice.slot;
-        if let Some(slot) = choice.slot {
-            let packet = plan.packet(inner, range);
-            run.policies.counting(run.now).count(slot, length, packet);
+        if let Some(counter) = choice.counter {
+            let packet = decision.packet(inner, range);
+            run.policies.counting(run.now).count(counter, length, packet);
         }
-        let inherited = Inherited::of(&vni.tunnel, &plan.inner);
+        let inherited = Inherited::of(&vni.tunnel, &decision.inner);
         let outer = Outer {
             tunnel: &vni.tunnel,
             hop: choice.hop,
@@ -322,12 +329,13 @@ impl Pipeline {
             outer.write(headers);
             fits = inner.is_empty() || transmit.extend_head(inner);
         }
-        if !fits || choice.hop.destination_mac.is_none() {
+        let is_held = !fits || choice.hop.destination_mac.is_none();
+        if is_held {
             self.hold_last(fits, (path, remote), run)?;
         }
         let snapshot = run.snapshot;
-        run.out.record(|| Step::copy(plan, to, flow, Ok((path, inherited)), snapshot));
-        Ok(())
+        run.out.record(|| Step::copy(decision, to, flow, Ok((path, inherited)), snapshot));
+        Ok((!is_held).then_some(choice))
     }
 
     /// Removes the last frame from `out` and holds it until its next hop is resolved. It is dropped
@@ -348,21 +356,31 @@ impl Pipeline {
     }
 }
 
+/// What became of a frame for remote VTEPs.
+pub(crate) struct Tunnelled<'a> {
+    /// The segment to continue with, if `out` is full before the last one.
+    pub(crate) next: Option<Cursor>,
+    /// The choice of the last copy, which is the last frame of `out`. `None` if it was not sent whole
+    /// and over IPv4.
+    pub(crate) choice: Option<Choice<'a>>,
+}
+
 /// Shows a frame for a management queue pair to the policy.
 #[cold]
 fn observe<P: Policies, O: Output>(
-    plan: &Decision<'_>,
+    decision: &Decision<'_>,
     frame: &Frame<'_>,
     run: &Run<'_, '_, P, O>,
 ) {
-    let (&[remote], false) = (plan.remotes, plan.flooded) else { return };
+    let (&[remote], false) = (decision.remotes, decision.flooded) else { return };
     let (Some(vtep), Some(hosts)) =
-        (run.snapshot.vtep(remote), plan.dissection.network.addresses())
+        (run.snapshot.vtep(remote), decision.dissection.network.addresses())
     else {
         return;
     };
-    let header = plan.dissection.transport.map_or(0, |udp| usize::from(udp.offset) + Udp::LENGTH);
-    let tunnel = &plan.vni.tunnel;
+    let header =
+        decision.dissection.transport.map_or(0, |udp| usize::from(udp.offset) + Udp::LENGTH);
+    let tunnel = &decision.vni.tunnel;
     let to = Remote {
         vni: tunnel.vni,
         local: tunnel.local,
@@ -371,5 +389,5 @@ fn observe<P: Policies, O: Output>(
         group: &vtep.paths,
     };
     let packet = frame.data.get(header..).unwrap_or_default();
-    run.policies.observe(plan.vni, hosts, &to, packet);
+    run.policies.observe(decision.vni, hosts, &to, packet);
 }

@@ -19,44 +19,43 @@ impl Pipeline {
     #[inline(never)]
     pub(crate) fn send_otherwise<P: Policies, O: Output>(
         &mut self,
-        plan: &Decision<'_>,
+        decision: &Decision<'_>,
         flow: &Flow,
         (to, body): ((usize, VtepIndex), &(u32, Range<u32>)),
         reason: DropReason,
         run: &mut Run<'_, '_, P, O>,
     ) {
-        let sent = if plan.vni.tunnel.local.is_ipv6() {
-            self.send_copy_over_ipv6(plan, flow, (to, body), run)
+        let sent = if decision.vni.tunnel.local.is_ipv6() {
+            self.send_copy_over_ipv6(decision, flow, (to, body), run)
         } else {
             Err(reason)
         };
         if let Err(reason) = sent {
             let snapshot = run.snapshot;
-            run.out.record(|| Step::copy(plan, to, flow, Err(reason), snapshot));
-            self.counters.drop_frames(reason, plan.vni.index.get(), 1);
+            run.out.record(|| Step::copy(decision, to, flow, Err(reason), snapshot));
+            self.counters.drop_frames(reason, decision.vni.index.get(), 1);
         }
     }
 
     /// Sends one piece to a VTEP over IPv6. Its rewritten headers are in `self.inner`.
     fn send_copy_over_ipv6<P: Policies, O: Output>(
         &mut self,
-        plan: &Decision<'_>,
+        decision: &Decision<'_>,
         flow: &Flow,
         (to, (index, range)): ((usize, VtepIndex), &(u32, Range<u32>)),
         run: &mut Run<'_, '_, P, O>,
     ) -> Result<(), DropReason> {
         let (_, remote) = to;
-        let (vni, inner) = (plan.vni, self.inner.as_slice());
+        let (vni, inner) = (decision.vni, self.inner.as_slice());
         let length = inner.len() + range.len();
         let (path, ends) =
             Path::over_ipv6((vni, remote), flow, length, run.snapshot, run.policies)?;
         let Path { choice, l3_length, .. } = path;
-        run.is_cacheable = false;
-        if let Some(slot) = choice.slot {
-            let packet = plan.packet(inner, range);
-            run.policies.counting(run.now).count(slot, length, packet);
+        if let Some(counter) = choice.counter {
+            let packet = decision.packet(inner, range);
+            run.policies.counting(run.now).count(counter, length, packet);
         }
-        let inherited = Inherited::of(&vni.tunnel, &plan.inner);
+        let inherited = Inherited::of(&vni.tunnel, &decision.inner);
         let (tunnel, hop, source_port) = (&vni.tunnel, choice.hop, choice.source_port);
         let outer = OuterIpv6 { tunnel, hop, ends, source_port, l3_length, inherited };
         let mut offload = Offload::default();
@@ -80,7 +79,7 @@ impl Pipeline {
             self.hold_last(fits, (path, remote), run)?;
         }
         let snapshot = run.snapshot;
-        run.out.record(|| Step::copy(plan, to, flow, Ok((path, inherited)), snapshot));
+        run.out.record(|| Step::copy(decision, to, flow, Ok((path, inherited)), snapshot));
         Ok(())
     }
 }

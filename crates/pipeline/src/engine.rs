@@ -236,15 +236,7 @@ impl Pipeline {
     ) -> T {
         self.identifications.renew(now);
         let mut policies = std::mem::take(&mut self.policies);
-        let mut run = Run {
-            batch,
-            snapshot,
-            now,
-            policies: &mut policies,
-            out,
-            is_cacheable: false,
-            slot: None,
-        };
+        let mut run = Run { batch, snapshot, now, policies: &mut policies, out };
         let result = frames(self, &mut run);
         self.policies = policies;
         result

@@ -55,15 +55,7 @@ pub(crate) fn recorded(
     let mut batch = Batch::new(1);
     batch.push(frame);
     let (mut policies, mut out) = (Configured::pinned(pins.clone()), Recording::default());
-    datapath(&mut Run {
-        batch: &batch,
-        snapshot,
-        now,
-        policies: &mut policies,
-        out: &mut out,
-        is_cacheable: false,
-        slot: None,
-    });
+    datapath(&mut Run { batch: &batch, snapshot, now, policies: &mut policies, out: &mut out });
     out.steps
 }
 

@@ -9,6 +9,7 @@ use tables::{OpenPort, Snapshot};
 use wire::ecn::Egress;
 use wire::{MacAddr, Vni};
 
+use crate::cursor::Cursor;
 use crate::decapsulate::SHORTEST_INNER;
 use crate::explain::{observer, recorded};
 use crate::learn::SourceState;
@@ -94,8 +95,7 @@ pub fn explain_received(
             let steps = recorded(frame, snapshot, (now, &Pins::default()), |run| {
                 let mut pipeline = observer();
                 pipeline.open_ports(host_ports);
-                pipeline.set_time(now);
-                pipeline.decapsulate_frames(&[frame], 0, snapshot, run.out);
+                pipeline.decapsulate_frames(Cursor::default(), run);
             });
             steps.into_iter().for_each(|step| reception.follow(step));
         }

@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use frame::{Destination, ETHERNET, MACS, Offload};
+use path::Version;
 use tables::{OpenPort, Snapshot};
 use wire::MacAddr;
 use wire::checksum::Sum;
@@ -23,7 +24,7 @@ const PLACES: usize = 1024;
 /// What is known about one address of a VNI.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    snapshot: u64,
+    snapshot: Version<Snapshot>,
     /// The MAC address in the lower 48 bits, the slot of the VNI above it.
     address: u64,
     /// Interface index of the host port; 0 if there is none.
@@ -36,8 +37,9 @@ struct Known {
 }
 
 impl Known {
-    /// An unused entry. No snapshot has this identity.
-    const NONE: Self = Self { snapshot: u64::MAX, address: 0, port: 0, frame_limit: 0, bridged: 0 };
+    /// An unused entry.
+    const NONE: Self =
+        Self { snapshot: Version::NEVER, address: 0, port: 0, frame_limit: 0, bridged: 0 };
 }
 
 /// Decides for each decapsulated frame whether it bypasses the bridge.
@@ -181,13 +183,13 @@ impl HostDelivery {
         let [s0, s1] = slot.to_le_bytes();
         let address = u64::from_le_bytes([a, b, c, d, e, f, s0, s1]);
         let known = self.places.get_mut(place(address))?;
-        if known.snapshot != snapshot.identity() || known.address != address {
+        if known.snapshot != snapshot.version() || known.address != address {
             let hosts = snapshot.vni(slot).map(|table| &table.hosts);
             let port = hosts.and_then(|hosts| hosts.get(&MacAddr([a, b, c, d, e, f])));
             let found = port
                 .and_then(|port| self.open.binary_search_by_key(port, |open| open.ifindex).ok());
             let open = found.and_then(|found| self.open.get(found));
-            (known.snapshot, known.address) = (snapshot.identity(), address);
+            (known.snapshot, known.address) = (snapshot.version(), address);
             known.port = open.map_or(0, |open| open.ifindex);
             known.frame_limit = open.map_or(0, |open| open.mtu.saturating_add(ETHERNET as u32));
         }

@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use frame::DropReason;
+use path::Version;
 use tables::{Learned, Learning, Snapshot, VniTable};
 use wire::MacAddr;
 
@@ -38,14 +39,15 @@ struct Seen {
     key: u64,
     /// IPv4 addresses are mapped (RFC 4291 section 2.5.5.2).
     vtep: Ipv6Addr,
-    /// Generation of the snapshot that confirmed the entry; 0 while it is only reported.
-    generation: u64,
+    /// The snapshot that confirmed the entry; none while it is only reported.
+    snapshot: Version<Snapshot>,
     /// When the address must be looked up or reported again.
     due: u64,
 }
 
 impl Seen {
-    const NONE: Self = Self { key: 0, vtep: Ipv6Addr::UNSPECIFIED, generation: 0, due: 0 };
+    const NONE: Self =
+        Self { key: 0, vtep: Ipv6Addr::UNSPECIFIED, snapshot: Version::NONE, due: 0 };
 }
 
 /// How a source address compares with the tables.
@@ -157,21 +159,21 @@ impl Learner {
             None => set.iter_mut().min_by_key(|seen| seen.due),
         };
         let Some(place) = place else { return Ok(()) };
-        let (now, generation) = (self.now, snapshot.generation());
+        let (now, version) = (self.now, snapshot.version());
         let sender = match vtep {
             IpAddr::V4(vtep) => vtep.to_ipv6_mapped(),
             IpAddr::V6(vtep) => vtep,
         };
         let cached = place.key == key;
-        let as_before = cached && (place.vtep, place.generation) == (sender, generation);
+        let as_before = cached && (place.vtep, place.snapshot) == (sender, version);
         if as_before && now < place.due {
             return Ok(());
         }
         let state = compare((mac, vtep), (table, learning), snapshot)?;
         record(state);
         // The address was reported, and was not in the tables at the last lookup.
-        let reported = cached && place.generation == 0;
-        let at = |due| Seen { key, vtep: sender, generation, due };
+        let reported = cached && place.snapshot == Version::NONE;
+        let at = |due| Seen { key, vtep: sender, snapshot: version, due };
         let report = Learned { ifindex: learning.ifindex, mac, vtep };
         if matches!(state, SourceState::New | SourceState::Moved(_)) {
             if reported && now < place.due {
@@ -181,7 +183,8 @@ impl Learner {
                 limited.add(1);
                 return Ok(());
             }
-            *place = Seen { generation: 0, ..at(now.saturating_add(milliseconds(AGAIN))) };
+            *place =
+                Seen { snapshot: Version::NONE, ..at(now.saturating_add(milliseconds(AGAIN))) };
             self.reports.push(report);
             return Ok(());
         }

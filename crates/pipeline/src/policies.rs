@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use path::{Counting, Entropy, PathPolicy, Pins, Policy, Remote};
+use path::{Counting, Entropy, PathPolicy, Pins, Policy, Remote, Version};
 use tables::VniTable;
 
 /// The state of a pipeline's path policy.
@@ -17,9 +17,9 @@ pub trait Policies {
     /// The policy of this VNI, and its state.
     fn of<'a>(&'a mut self, vni: &'a VniTable) -> (&'a Self::Policy, &'a mut State<Self>);
 
-    /// A number that changes when choices that may be cached no longer hold
+    /// A version that changes when choices that may be cached no longer hold
     /// ([`PathPolicy::version`]).
-    fn version(&self) -> u64;
+    fn version(&self) -> Version<Policy>;
 
     /// Takes a RoCE frame of this VNI for a management queue pair ([`path::Pinning::observe`]).
     fn observe(&self, _: &VniTable, _: (IpAddr, IpAddr), _: &Remote<'_>, _: &[u8]) {}
@@ -53,7 +53,7 @@ impl Policies for Configured {
     }
 
     #[inline(always)]
-    fn version(&self) -> u64 {
+    fn version(&self) -> Version<Policy> {
         Entropy::version(&self.state)
     }
 

@@ -1,6 +1,5 @@
 //! What a batch is processed with, and where the results go.
 
-use core::num::NonZeroU32;
 use std::time::Instant;
 
 use frame::{Batch, TxBatch};
@@ -17,10 +16,6 @@ pub(crate) struct Run<'a, 'f, P, O> {
     pub(crate) now: Instant,
     pub(crate) policies: &'a mut P,
     pub(crate) out: &'a mut O,
-    /// Whether the choice of the last copy may be cached.
-    pub(crate) is_cacheable: bool,
-    /// Where frames with this choice are counted, if they are.
-    pub(crate) slot: Option<NonZeroU32>,
 }
 
 /// Receives the frames to be sent. [`crate::explain()`] also wants to know how they came about.

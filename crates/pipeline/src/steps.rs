@@ -42,7 +42,7 @@ impl Step {
 
     /// The step in which a copy is sent.
     pub(crate) fn copy(
-        plan: &Decision<'_>,
+        decision: &Decision<'_>,
         (segment, remote): (usize, VtepIndex),
         flow: &Flow,
         sent: Result<(Path<'_>, Inherited), DropReason>,
@@ -50,8 +50,8 @@ impl Step {
     ) -> Self {
         let remote = snapshot.vtep(remote).map(|vtep| vtep.address);
         let source_port = sent.ok().map(|(path, _)| path.choice.source_port);
-        let entropy = plan.vni.entropy.explanation(flow, source_port);
-        let route = sent.map(|(path, inherited)| Route::of(plan, &path, inherited));
+        let entropy = decision.vni.entropy.explanation(flow, source_port);
+        let route = sent.map(|(path, inherited)| Route::of(decision, &path, inherited));
         Self::Copy(CopyFate { segment, remote, entropy, route })
     }
 }
@@ -148,8 +148,8 @@ pub struct Route {
 }
 
 impl Route {
-    fn of(plan: &Decision<'_>, path: &Path<'_>, inherited: Inherited) -> Self {
-        let tunnel = &plan.vni.tunnel;
+    fn of(decision: &Decision<'_>, path: &Path<'_>, inherited: Inherited) -> Self {
+        let tunnel = &decision.vni.tunnel;
         let Inherited { tos, ttl, dont_fragment } = inherited;
         let Choice { source_port, hop, hash, .. } = path.choice;
         let hops = path.vtep.paths.next_hops();

@@ -173,8 +173,8 @@ impl Pipeline {
             return Ok(None);
         }
         let flooded = ports.len() + remotes.len() > 1;
-        let plan = Decision::to(frame, dissection, table, remotes, flooded);
-        self.tunnel(at, &plan, run)
+        let decision = Decision::to(frame, dissection, table, remotes, flooded);
+        Ok(self.tunnel(at, &decision, run)?.next)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use common::{HOST, Leaf, Owned, SLOT, Worker, bth, hop, udp4};
-use path::{Choice, Entropy, Flow, PathPolicy, Paths, Policy, Remote, Settings};
+use path::{Choice, Entropy, Flow, PathId, PathPolicy, Paths, Policy, Remote, Settings, Version};
 use pipeline::{Destination, Policies};
 use tables::{NextHop, Snapshot, SnapshotBuilder, Ttl, VniIndex, VniTable, Vtep, VtepIndex};
 use wire::{Dissection, MacAddr, Vni};
@@ -28,7 +28,7 @@ impl<P: PathPolicy> Policies for Only<P> {
         (&self.policy, &mut self.state)
     }
 
-    fn version(&self) -> u64 {
+    fn version(&self) -> Version<Policy> {
         P::version(&self.state)
     }
 }
@@ -43,10 +43,10 @@ struct Pin;
 
 #[derive(Default)]
 struct Placements {
-    /// The identity of the next hop and the source port, by remote VTEP and flow.
-    of: HashMap<(IpAddr, Flow), (u64, u16)>,
+    /// The paths, by remote VTEP and flow.
+    of: HashMap<(IpAddr, Flow), PathId>,
     asked: usize,
-    version: u64,
+    version: Version<Policy>,
 }
 
 impl PathPolicy for Pin {
@@ -64,20 +64,19 @@ impl PathPolicy for Pin {
     ) -> Option<Choice<'g>> {
         state.asked += 1;
         let key = (to.address, *flow);
-        let placed = state.of.get(&key).filter(|(hop, _)| to.group.find(*hop).is_some()).copied();
-        let (identity, source_port) = placed.unwrap_or_else(|| {
-            let load = |hop: &NextHop| {
-                state.of.values().filter(|(identity, _)| *identity == hop.identity).count()
-            };
+        let placed = state.of.get(&key).filter(|path| to.group.find(path.hop).is_some()).copied();
+        let path = placed.unwrap_or_else(|| {
+            let load =
+                |hop: &NextHop| state.of.values().filter(|path| path.hop == hop.identity).count();
             let least = to.group.next_hops().iter().min_by_key(|hop| load(hop)).unwrap();
-            (least.identity, 50_000 + state.of.len() as u16)
+            PathId { hop: least.identity, source_port: 50_000 + state.of.len() as u16 }
         });
-        state.of.insert(key, (identity, source_port));
-        let choice = Choice::hashed(source_port, to, 0)?;
-        Some(Choice { hop: to.group.find(identity)?, is_pinned: true, ..choice })
+        state.of.insert(key, path);
+        let choice = Choice::hashed(path.source_port, to, 0)?;
+        Some(Choice { hop: to.group.find(path.hop)?, is_pinned: true, ..choice })
     }
 
-    fn version(state: &Placements) -> u64 {
+    fn version(state: &Placements) -> Version<Policy> {
         state.version
     }
 }
@@ -107,7 +106,7 @@ struct Counted(Entropy);
 #[derive(Default)]
 struct Asked {
     times: usize,
-    version: u64,
+    version: Version<Policy>,
 }
 
 impl PathPolicy for Counted {
@@ -122,7 +121,7 @@ impl PathPolicy for Counted {
         self.0.choose(flow, to, &mut path::Pins::default())
     }
 
-    fn version(asked: &Asked) -> u64 {
+    fn version(asked: &Asked) -> Version<Policy> {
         asked.version
     }
 }
@@ -208,10 +207,16 @@ fn a_policy_with_state_places_every_queue_pair_once_until_its_path_dies() {
     assert_eq!(policies.state.asked, 64);
 
     // The policy itself moves a queue pair.
-    let flow = *policies.state.of.iter().find(|(_, placed)| **placed == (3, 50_000)).unwrap().0;
-    policies.state.of.insert(flow, (6, 60_000));
+    let flow = *policies
+        .state
+        .of
+        .iter()
+        .find(|(_, placed)| **placed == PathId { hop: 3, source_port: 50_000 })
+        .unwrap()
+        .0;
+    policies.state.of.insert(flow, PathId { hop: 6, source_port: 60_000 });
     assert_eq!(send(&mut worker, &mut policies, &after, &frames), moved, "not noticed yet");
-    policies.state.version += 1;
+    policies.state.version = Version::unique();
     let again = send(&mut worker, &mut policies, &after, &frames);
     let differ: Vec<_> = moved.iter().zip(&again).filter(|(a, b)| a != b).collect();
     assert_eq!(differ, [(&(3, 50_000), &(6, 60_000))]);
@@ -371,7 +376,7 @@ fn a_flow_is_decided_about_again_when_what_it_depends_on_changes() {
             builder.vtep(VtepIndex(0), Vtep { address, paths });
             cached.snapshot = builder.build();
         }),
-        ("the choices of the policy", &|cached| cached.policies.state.version += 1),
+        ("the choices of the policy", &|cached| cached.policies.state.version = Version::unique()),
     ];
     for (what, change) in changes {
         let mut cached = Cached::new();

@@ -29,8 +29,10 @@ pub use diff::{Difference, SteeringDiff};
 pub use fdb::Fdb;
 pub use kernel_vni::{KernelVni, PinnedTunnel};
 pub use learning::{Learned, Learning};
-pub use path::{BUCKETS, NextHop, Paths, Rebalance, placement};
+pub use path::{BUCKETS, NextHop, Paths, Rebalance, Version, placement};
 pub use slot::Slot;
-pub use snapshot::{Snapshot, SnapshotBuilder, VniIndex, VniTable, Vtep, VtepIndex, is_martian};
+pub use snapshot::{
+    Addition, Reception, Snapshot, SnapshotBuilder, VniIndex, VniTable, Vtep, VtepIndex, is_martian,
+};
 pub use steering::{PortChoice, SteeringPlan, TakenVni, Uplink, VniSource};
 pub use tunnel::{DontFragment, FlowLabel, Tos, Ttl, Tunnel};

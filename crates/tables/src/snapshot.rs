@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use path::Entropy;
+use path::{Entropy, Version};
 use wire::{MacAddr, Vni};
 
 use crate::fdb::Fdb;
@@ -90,14 +90,12 @@ pub struct VniTable {
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     generation: u64,
-    identity: u64,
-    /// Identity of the snapshot that last changed what reception depends on.
-    reception: u64,
-    /// Identity of the snapshot that last added a VNI.
-    addition: u64,
+    version: Version<Self>,
+    reception: Version<Reception>,
+    addition: Version<Addition>,
     vnis: Pages<Arc<VniTable>>,
-    /// For each VNI, the identity of the snapshot that last changed its settings.
-    settings: Pages<u64>,
+    /// The version of each VNI's settings.
+    settings: Pages<Version<VniTable>>,
     receivers: Arc<TableMap<(IpAddr, u16, Vni), VniIndex>>,
     vteps: Pages<Vtep>,
     /// The last address of each VTEP index, and the number of its assignment.
@@ -110,6 +108,14 @@ pub struct Snapshot {
     /// By the interface index of their netdevs.
     kernel: Arc<BTreeMap<u32, Arc<KernelVni>>>,
 }
+
+/// What decides how packets from the underlay are received ([`Snapshot::reception_version`]).
+#[derive(Debug)]
+pub enum Reception {}
+
+/// The last addition of a VNI ([`Snapshot::addition_version`]).
+#[derive(Debug)]
+pub enum Addition {}
 
 /// Whether no host can have this address: 0.0.0.0, loopback, multicast, broadcast and class E (RFC
 /// 1122 section 3.2.1.3, RFC 1112 section 4). The kernel treats the rest of 0.0.0.0/8 as ordinary
@@ -149,31 +155,31 @@ impl Snapshot {
         self.generation
     }
 
-    /// A number that is unique to this snapshot and its clones within the process. Caches compare
-    /// it, because the generations of two sources may be equal. 0 for the empty snapshot and for
-    /// one that is not built yet.
+    /// The version of all tables: only clones have the same one. Caches compare it, because the
+    /// generations of two sources may be equal. [`Version::NONE`] for the empty snapshot and for one
+    /// that is not built yet.
     #[must_use]
-    pub const fn identity(&self) -> u64 {
-        self.identity
+    pub const fn version(&self) -> Version<Self> {
+        self.version
     }
 
     /// The version of a VNI's settings: everything in its table but MAC addresses and flood list.
-    /// A new one is unique within the process. 0 if there is no VNI with this index.
+    /// [`Version::NONE`] if there is no VNI with this index.
     #[must_use]
-    pub fn settings_version(&self, index: VniIndex) -> u64 {
+    pub fn settings_version(&self, index: VniIndex) -> Version<VniTable> {
         self.settings.get(usize::from(index.get())).copied().unwrap_or_default()
     }
 
     /// The version of what decides how packets from the underlay are received: the settings of all
-    /// VNIs, the set of VTEPs, and the leaf's own addresses. A new one is unique within the process.
+    /// VNIs, the set of VTEPs, and the leaf's own addresses.
     #[must_use]
-    pub const fn reception_version(&self) -> u64 {
+    pub const fn reception_version(&self) -> Version<Reception> {
         self.reception
     }
 
-    /// The version of the last addition of a VNI. A new one is unique within the process.
+    /// The version of the last addition of a VNI.
     #[must_use]
-    pub const fn addition_version(&self) -> u64 {
+    pub const fn addition_version(&self) -> Version<Addition> {
         self.addition
     }
 
@@ -427,7 +433,7 @@ mod tests {
             builder.vtep(VtepIndex(1), vtep(12));
         });
         let ([settings, none], reception) = versions(&first);
-        assert!(settings > 0 && none == 0 && reception > 0);
+        assert!(settings != Version::NONE && none == Version::NONE && reception != Version::NONE);
         let with = |change: &dyn Fn(&mut VniTable)| {
             let mut table = VniTable::clone(&table(2, 10));
             change(&mut table);
@@ -459,7 +465,7 @@ mod tests {
         assert!(received_otherwise.iter().all(|snapshot| versions(snapshot).1 != reception));
         let own = received_otherwise.map(|snapshot| versions(&snapshot).0[0]);
         assert!(own[..4].iter().all(|version| *version == settings), "{own:?}");
-        assert!(own[4] > settings && own[5] == 0, "{own:?}");
+        assert!(own[4].number() > settings.number() && own[5] == Version::NONE, "{own:?}");
     }
 
     #[test]

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use bpf::{
-    BypassState, Hook, KillSwitch, OffloadCounts, OffloadTraffic, PlacedPorts, SteeringCounts,
-    SteeringError,
+    BypassState, Hook, KillSwitch, Offload, OffloadCounts, OffloadTraffic, PlacedPorts,
+    SteeringCounts, SteeringError,
 };
 use control::{Status, Update};
 use netlink::Direction;
+use path::Version;
 use pipeline::counters::{Counter, Forwarded, Programs, vtep_id};
 use pipeline::{Counters, Pins};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff, SteeringPlan, VtepIndex};
@@ -158,8 +159,8 @@ impl Handle {
     }
 
     /// Writes the paths of some queue pairs that have changed for the `offload` datapath, or of all if
-    /// `written`, the generation of tables for which they were written, is an old one. Returns the
-    /// generation now, and whether there is more to write. `None` if the takeover is being changed:
+    /// `written`, the version of the tables for which they were written, is an old one. Returns the
+    /// version now, and whether there is more to write. `None` if the takeover is being changed:
     /// probes are not to wait for that.
     ///
     /// # Errors
@@ -167,24 +168,24 @@ impl Handle {
     pub(crate) fn pin_offloaded(
         &self,
         pinning: &Shared,
-        written: u64,
-    ) -> Result<Option<(u64, bool)>, SteeringError> {
+        written: Version<Offload>,
+    ) -> Result<Option<(Version<Offload>, bool)>, SteeringError> {
         let mut takeover = match self.takeover.try_lock() {
             Ok(takeover) => takeover,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(None),
         };
         let Some(takeover) = takeover.as_mut() else { return Ok(None) };
-        let generation = takeover.offload_generation();
-        if generation != written {
+        let version = takeover.offload_version();
+        if version != written {
             pinning.rewrite_all();
         }
         let changes = pinning.unwritten(PINNED_AT_ONCE);
         let pinned = takeover.pin(&changes);
         if pinned.is_err() {
-            pinning.rewrite(changes.iter().map(|(slot, _)| *slot));
+            pinning.rewrite(changes.iter().map(|(counter, _)| *counter));
         }
-        pinned.map(|()| Some((generation, changes.len() == PINNED_AT_ONCE)))
+        pinned.map(|()| Some((version, changes.len() == PINNED_AT_ONCE)))
     }
 
     /// The queue pairs of the `kernel` datapath. `None` without a takeover.

@@ -57,7 +57,7 @@ pub(crate) fn probing(shared: &Shared) -> ProbingView {
             traced: of.traced,
             known: of.known as u64,
             dead: of.lost as u64,
-            unknown: of.pairs.saturating_sub(of.known + of.lost) as u64,
+            unknown: of.paths.saturating_sub(of.known + of.lost) as u64,
             tiers: tiers.iter().map(tier).collect(),
         }
     };

@@ -2,7 +2,6 @@
 
 use std::hint::spin_loop;
 use std::net::IpAddr;
-use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -10,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use bpf::{OffloadUsage, PinnedFlow, ProbesRefused};
 use nix::time::{ClockId, clock_gettime};
-use path::{Answer, Before, Flow, Pin, Pinning, Remote, Usage};
+use path::{Answer, Before, CounterId, Flow, PathId, Pin, Pinning, Policy, Remote, Usage, Version};
 use pathmap::cm::Event;
 use pathmap::placer::{FlowId, Found, Options, Reading, Target, Tick};
 use pathmap::responder::Counts;
-use pathmap::{Pair, Placement, Placer, Random};
+use pathmap::{Placement, Placer, Random};
 use tables::{KernelVni, Snapshot};
 use wire::{MacAddr, Vni};
 
@@ -37,15 +36,15 @@ const MESSAGES: usize = 64;
 pub(crate) struct Probed {
     /// The VTEP.
     pub target: Target,
-    /// Whether the pairs were probed at the start, or traced if no probe was answered.
+    /// Whether the paths were probed at the start, or traced if no probe was answered.
     pub ready: bool,
-    /// Pairs that are probed.
-    pub pairs: usize,
-    /// Pairs whose route is known.
+    /// Paths that are probed.
+    pub paths: usize,
+    /// Paths whose route is known.
     pub known: usize,
-    /// Pairs that are dead.
+    /// Paths that are dead.
     pub lost: usize,
-    /// Number of routers on the way of each known pair, from the fewest to the most.
+    /// Number of routers on the way of each known path, from the fewest to the most.
     pub routers: (u8, u8),
     /// Whether every router on every known path is known.
     pub recorded: bool,
@@ -105,7 +104,7 @@ impl Shared {
         let (sender, receiver) = sync_channel(MOST_MESSAGES);
         Self {
             start,
-            version: AtomicU64::new(placer.version()),
+            version: AtomicU64::new(placer.version().number()),
             placer: Mutex::new(placer),
             asking: AtomicU32::new(0),
             refused: Refused::new(seed),
@@ -155,8 +154,8 @@ impl Shared {
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Placer) -> T) -> T {
         let mut placer = self.lock();
         let result = change(&mut placer);
-        placer.recalled().into_iter().for_each(|slot| self.usage.change(slot));
-        self.version.store(placer.version(), Ordering::Release);
+        placer.recalled().into_iter().for_each(|counter| self.usage.change(counter));
+        self.version.store(placer.version().number(), Ordering::Release);
         result
     }
 
@@ -171,11 +170,11 @@ impl Shared {
         mut read: impl FnMut(&Placer, (&FlowId, &pathmap::placer::Flow)) -> Option<T>,
     ) -> Vec<T> {
         const STEP: usize = 8;
-        let slots: Vec<u32> = self.read(Placer::slots).collect();
+        let counters: Vec<CounterId> = self.read(|placer| placer.counters()).collect();
         let mut all = Vec::new();
-        for some in slots.chunks(STEP) {
+        for some in counters.chunks(STEP) {
             self.read(|placer| {
-                let flows = some.iter().filter_map(|slot| placer.at(*slot));
+                let flows = some.iter().filter_map(|counter| placer.at(*counter));
                 all.extend(flows.filter_map(|flow| read(placer, flow)));
             });
         }
@@ -188,7 +187,7 @@ impl Shared {
         target: Target,
         weights: &std::collections::BTreeMap<u64, u16>,
         found: &[Found],
-        lost: &std::collections::BTreeSet<Pair>,
+        lost: &std::collections::BTreeSet<PathId>,
     ) {
         self.change(|placer| placer.learn(target, weights, found, lost));
         while self.change(Placer::clean) {}
@@ -210,7 +209,7 @@ impl Shared {
     /// Takes a step of a tick. Returns whether there are more.
     pub(crate) fn step(&self, tick: &mut Tick) -> bool {
         tick.compute();
-        self.change(|placer| placer.step(tick, &|slot| self.reading(slot)))
+        self.change(|placer| placer.step(tick, &|counter| self.reading(counter)))
     }
 
     /// Hands the messages of the communication manager that hosts have sent to the placement.
@@ -262,57 +261,56 @@ impl Shared {
         let _ = self.offloaded.set((usage, started));
     }
 
-    /// The counts of a slot, by whichever datapath.
+    /// What is counted of a queue pair, by whichever datapath.
     #[must_use]
-    pub(crate) fn reading(&self, slot: u32) -> Reading {
-        let (mut bytes, mut frames, mut last) = self.usage.read(slot);
+    pub(crate) fn reading(&self, counter: CounterId) -> Reading {
+        let (mut bytes, mut frames, mut last) = self.usage.read(counter);
         if let Some((offloaded, started)) = self.offloaded.get() {
-            let (more_bytes, more_frames, later) = offloaded.read(slot);
+            let (more_bytes, more_frames, later) = offloaded.read(counter);
             (bytes, frames) = (bytes + more_bytes, frames + more_frames);
             last = last.max(later.map(|later| later.saturating_sub(*started)));
         }
-        let (counts, recorded) = self.usage.recorded(slot);
+        let (counts, recorded) = self.usage.recorded(counter);
         Reading { bytes, frames, last, counts, recorded }
     }
 
-    /// Up to `most` slots about which the programs of the `offload` datapath are to be told, each with
-    /// the queue pair that they may forward.
+    /// Up to `most` counters about whose queue pairs the programs of the `offload` datapath are to
+    /// be told, each with the queue pair that they may forward.
     #[must_use]
-    pub(crate) fn unwritten(&self, most: usize) -> Vec<(u32, Option<PinnedFlow>)> {
+    pub(crate) fn unwritten(&self, most: usize) -> Vec<(CounterId, Option<PinnedFlow>)> {
         let now = self.now();
         let flow = |(id, placed): (FlowId, Placement)| {
             Some(PinnedFlow {
                 vni: Vni::try_from(id.vni).ok()?,
                 vtep: id.target.address,
                 key: id.key,
-                hop: placed.pair.hop,
-                source_port: placed.pair.port,
-                usage: placed.slot,
+                path: placed.path,
+                counter: placed.counter,
             })
         };
-        let last = |slot| self.reading(slot).last;
+        let last = |counter| self.reading(counter).last;
         self.change(|placer| {
-            let slots = placer.unwritten(most);
-            let settled = |slot| placer.settled(slot, last, now).and_then(flow);
-            slots.into_iter().map(|slot| (slot, settled(slot))).collect()
+            let counters = placer.unwritten(most);
+            let settled = |counter| placer.settled(counter, last, now).and_then(flow);
+            counters.into_iter().map(|counter| (counter, settled(counter))).collect()
         })
     }
 
-    /// The programs are to be told about these slots again.
-    pub(crate) fn rewrite(&self, slots: impl Iterator<Item = u32>) {
-        self.change(|placer| placer.rewrite(slots));
+    /// The programs are to be told about these queue pairs again.
+    pub(crate) fn rewrite(&self, counters: impl Iterator<Item = CounterId>) {
+        self.change(|placer| placer.rewrite(counters));
     }
 
     /// The programs are to be told about all queue pairs again.
     pub(crate) fn rewrite_all(&self) {
         const STEP: usize = 1024;
-        let slots: Vec<u32> = self.read(Placer::slots).collect();
-        slots.chunks(STEP).for_each(|some| self.rewrite(some.iter().copied()));
+        let counters: Vec<CounterId> = self.read(|placer| placer.counters()).collect();
+        counters.chunks(STEP).for_each(|some| self.rewrite(some.iter().copied()));
     }
 
     /// Places a queue pair that is sent from the inner source port `port`, in the probing thread.
     /// `hashed` is its path by `qp-hash`. `None`: it keeps that one.
-    pub(crate) fn place(&self, id: FlowId, port: u16, hashed: Pair) -> Option<Placement> {
+    pub(crate) fn place(&self, id: FlowId, port: u16, hashed: PathId) -> Option<Placement> {
         let placed = self.place_in(&mut self.lock(), (id, port), (hashed, true));
         if placed.is_none() {
             self.refused.note(&id, self.now());
@@ -333,13 +331,13 @@ impl Shared {
         &self,
         placer: &mut Placer,
         (id, port): (FlowId, u16),
-        hashed: (Pair, bool),
+        hashed: (PathId, bool),
     ) -> Option<Placement> {
         let placed = placer.counts.placed;
-        let read = |slot| self.reading(slot);
+        let read = |counter| self.reading(counter);
         let placement = placer.place_begun((id, port), hashed, read, self.now())?;
         if placer.counts.placed > placed {
-            self.usage.restart(placement.slot);
+            self.usage.restart(placement.counter);
         }
         Some(placement)
     }
@@ -382,10 +380,9 @@ const fn id(flow: &Flow, to: &Remote<'_>) -> FlowId {
     FlowId { vni: to.vni.get(), key: flow.key, target: target(to) }
 }
 
-fn pin(placement: Placement, usage: &Usage) -> Option<Pin> {
-    let Placement { pair: Pair { hop, port }, slot } = placement;
-    let changes = usage.changes(slot);
-    Some(Pin { hop, source_port: port, slot: NonZeroU32::new(slot)?, changes })
+fn pin(placement: Placement, usage: &Usage) -> Pin {
+    let Placement { path, counter } = placement;
+    Pin { path, counter, changes: usage.changes(counter) }
 }
 
 fn count(counter: &AtomicU64) {
@@ -393,7 +390,7 @@ fn count(counter: &AtomicU64) {
 }
 
 impl Pinning for Shared {
-    fn pin(&self, flow: &Flow, to: &Remote<'_>, (hop, port): (u64, u16), before: Before) -> Answer {
+    fn pin(&self, flow: &Flow, to: &Remote<'_>, hashed: PathId, before: Before) -> Answer {
         let id = id(flow, to);
         // What has a place is not refused.
         if before != Before::Pinned && self.refuses(&id) {
@@ -403,10 +400,10 @@ impl Pinning for Shared {
             count(&self.unanswered.busy);
             return Answer::Busy;
         };
-        let hashed = (Pair { hop, port }, before == Before::Hashed);
+        let hashed = (hashed, before == Before::Hashed);
         let placed = self.place_in(&mut placer, (id, flow.roce_port), hashed);
         // While nobody can change it.
-        let pin = placed.and_then(|placement| pin(placement, &self.usage));
+        let pin = placed.map(|placement| pin(placement, &self.usage));
         drop(placer);
         pin.map_or_else(
             || {
@@ -425,8 +422,8 @@ impl Pinning for Shared {
         }
     }
 
-    fn version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
+    fn version(&self) -> Version<Policy> {
+        Version::of(self.version.load(Ordering::Acquire))
     }
 
     fn usage(&self) -> &Usage {
@@ -450,13 +447,13 @@ impl Known {
 }
 
 impl Pinning for Known {
-    fn pin(&self, flow: &Flow, to: &Remote<'_>, _: (u64, u16), _: Before) -> Answer {
+    fn pin(&self, flow: &Flow, to: &Remote<'_>, _: PathId, _: Before) -> Answer {
         let placed = self.shared.read(|placer| placer.peek(&id(flow, to)));
-        let pin = placed.and_then(|placement| pin(placement, &self.nowhere));
+        let pin = placed.map(|placement| pin(placement, &self.nowhere));
         pin.map_or(Answer::Hashed, Answer::Pinned)
     }
 
-    fn version(&self) -> u64 {
+    fn version(&self) -> Version<Policy> {
         self.shared.version()
     }
 

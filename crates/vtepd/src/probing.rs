@@ -7,14 +7,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 
-use bpf::RouteLookup;
-use path::NextHop;
+use bpf::{Offload, RouteLookup};
+use path::{NextHop, PathId, Version};
 use pathmap::message::Message;
 use pathmap::packet::{self, Headers, Received};
 use pathmap::placer::{Options, Target, Tick};
 use pathmap::prober::{Settings, TTL, Transmit};
 use pathmap::trace::packet as trace_packet;
-use pathmap::{Key, Pair, Placer, Random, Responder, trace};
+use pathmap::{Key, Placer, Random, Responder, trace};
 use ports::Poller;
 use ports::probe_socket::Underlay;
 use tables::{Snapshot, SteeringPlan};
@@ -30,20 +30,16 @@ mod sockets;
 mod targets;
 mod ticks;
 mod traced;
+mod turn;
 
 use by_kernel::ByKernel;
 use choices::Lookups;
 use sockets::Sockets;
 use targets::Targets;
-use ticks::{RESTLESS, TICK, next_tick};
 
-/// How often what is known is published for the API, and delays are told to the placement.
-const PUBLISH: Duration = Duration::from_millis(250);
 /// How long nothing is probed after an error, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long the placement is worked on before probes are sent and answered again.
-const AT_A_TIME: Duration = Duration::from_millis(2);
 /// Packets that are read from each socket before probes are sent again.
 const READ: usize = 512;
 
@@ -203,11 +199,11 @@ struct Thread {
     published: Duration,
     /// The version of the offload's tables for which the programs have the placement, and whether
     /// they have yet to be told more of it.
-    pinned: (u64, bool),
+    pinned: (Version<Offload>, bool),
     /// What is left to do of a tick of the placement.
     tick: Option<Tick>,
-    /// The version of the placement whose pairs are probed.
-    watched: u64,
+    /// The version of the placement whose paths are probed.
+    watched: Version<Placer>,
     /// When the placement or the snapshot has changed.
     changed: Duration,
 }
@@ -238,118 +234,11 @@ impl Thread {
             answers: 0,
             ticked: Duration::ZERO,
             published: Duration::ZERO,
-            pinned: (0, false),
+            pinned: (Version::NONE, false),
             tick: None,
-            watched: 0,
+            watched: Version::NONE,
             changed: Duration::ZERO,
         })
-    }
-
-    /// Waits for packets or for the next probe, and handles both.
-    fn turn(&mut self) -> io::Result<()> {
-        let next_tick = self.next_tick();
-        let next = [self.targets.next(), Some(next_tick)].into_iter().flatten();
-        let wait = next.min().map(|at| at.saturating_sub(self.shared.now()));
-        let has_more = self.tick.is_some() || self.pinned.1;
-        let wait = if has_more { Some(Duration::ZERO) } else { wait };
-        let sockets = self.sockets.fds().into_iter().chain(self.by_kernel.fd());
-        self.scheduling.rest(Instant::now());
-        let ready = self.poller.wait(sockets, wait)?;
-        self.scheduling.work(Instant::now(), 0);
-        let [ipv4, ipv6] = [0, 1].map(|number| ready.iter().any(|ready| ready.number == number));
-        let (snapshot, plan) = (self.handle.snapshot(), self.handle.plan());
-        let is_new = snapshot.identity() != self.snapshot.identity();
-        if is_new || !Arc::ptr_eq(&plan, &self.plan) {
-            let uplinks = plan.uplinks.iter().map(|uplink| uplink.ifindex).collect();
-            self.sockets.follow(&snapshot, &uplinks, |ends| self.key.opening_token(ends));
-            self.plan = plan;
-        }
-        if is_new {
-            self.targets.follow(&snapshot, &self.shared);
-            self.snapshot = snapshot;
-            self.changed = self.shared.now();
-        }
-        for (underlay, is_ready) in [(Underlay::Ipv4, ipv4), (Underlay::Ipv6, ipv6)] {
-            // It may have taken a while to follow the snapshot.
-            if is_ready || is_new {
-                self.receive(underlay)?;
-            }
-        }
-        for (target, transmit) in self.targets.tick(self.shared.now()) {
-            self.probe(target, transmit);
-        }
-        let now = self.shared.now();
-        let ticks = now >= next_tick;
-        self.targets.ask_kernel(now);
-        // Moves that programs have made come first: others are decided from there.
-        if ticks || self.targets.has_changes() {
-            self.by_kernel.follow(&self.shared);
-        }
-        let hop = |target, port| self.targets.hop_by_kernel(target, port);
-        self.by_kernel.take(&self.shared, &self.snapshot, hop);
-        self.targets.apply_changes(&self.shared);
-        self.by_kernel.follow_changes(&self.shared);
-        self.shared.take_messages();
-        self.pin();
-        if ticks {
-            self.ticked = now;
-            self.tick.get_or_insert_with(|| self.shared.begin_tick());
-        }
-        self.go_on();
-        let revision = self.shared.read(Placer::revision);
-        if revision != self.watched {
-            self.changed = now;
-        }
-        if ticks || revision != self.watched {
-            self.watched = revision;
-            self.targets.watch_used(&self.shared);
-        }
-        if ticks {
-            for (target, transmit) in self.targets.trace(now) {
-                self.send_trace(target, transmit);
-            }
-        }
-        if now.saturating_sub(self.published) >= PUBLISH {
-            self.published = now;
-            self.targets.tell_delays(&self.shared);
-            let probed = self.targets.probed();
-            self.shared.set_probed(probed, (self.responder.counts, self.sockets.refused()));
-        }
-        Ok(())
-    }
-
-    /// When to look at what nothing announces.
-    fn next_tick(&self) -> Duration {
-        let is_restless = self.ticked.saturating_sub(self.changed) < RESTLESS
-            || self.targets.has_lookups_waiting()
-            || self.shared.read(Placer::awaits_gaps);
-        let calm = if is_restless { TICK } else { self.targets.interval() };
-        next_tick(self.ticked, calm, self.targets.next_trace())
-    }
-
-    /// Goes on with the tick of the placement for a short time. Probes are not to wait for it.
-    fn go_on(&mut self) {
-        let end = self.shared.now() + AT_A_TIME;
-        while let Some(tick) = &mut self.tick {
-            if !self.shared.step(tick) {
-                self.tick = None;
-            } else if self.shared.now() >= end {
-                return;
-            }
-        }
-    }
-
-    /// Tells the programs of the `offload` datapath what changed. What fails is tried again.
-    fn pin(&mut self) {
-        match self.handle.pin_offloaded(&self.shared, self.pinned.0) {
-            Ok(Some(pinned)) => self.pinned = pinned,
-            // It is tried with the next turn, which something else brings about.
-            Ok(None) => self.pinned.1 = false,
-            Err(error) => {
-                self.pinned.1 = false;
-                tracing::debug!("queue pairs stay with the worker: {error}");
-            }
-        }
     }
 
     fn receive(&mut self, underlay: Underlay) -> io::Result<()> {
@@ -413,9 +302,9 @@ impl Thread {
         let hops: Vec<u64> = self.hops(target.address).iter().map(|hop| hop.identity).collect();
         let start = self.random.below(hops.len());
         for hop in hops.iter().cycle().skip(start).take(copies.min(hops.len())) {
-            let pair = self.targets.living(target, *hop, &mut self.random);
-            let port = pair.map_or(received.ports.0, |pair| pair.port);
-            self.send(Pair { hop: *hop, port }, target, false, &bytes);
+            let path = self.targets.living(target, *hop, &mut self.random);
+            let port = path.map_or(received.ports.0, |path| path.source_port);
+            self.send(PathId { hop: *hop, source_port: port }, target, false, &bytes);
         }
     }
 
@@ -426,37 +315,37 @@ impl Thread {
     }
 
     fn probe(&self, target: Target, transmit: Transmit) {
-        let Transmit { pair, mut probe } = transmit;
-        let hop = self.hops(target.address).iter().find(|hop| hop.identity == pair.hop);
+        let Transmit { path, mut probe } = transmit;
+        let hop = self.hops(target.address).iter().find(|hop| hop.identity == path.hop);
         probe.uplink = hop.map_or(0, |hop| hop.ifindex);
         let mut bytes = Message::Probe(probe).bytes();
         self.key.seal((target.local, target.address), &mut bytes);
-        self.send(pair, target, probe.records, &bytes);
+        self.send(path, target, probe.records, &bytes);
     }
 
-    fn send(&self, pair: Pair, target: Target, records: bool, message: &[u8]) {
-        if let Some((ifindex, headers)) = self.headers(pair, target, records) {
+    fn send(&self, path: PathId, target: Target, records: bool, message: &[u8]) {
+        if let Some((ifindex, headers)) = self.headers(path, target, records) {
             // A probe that is not sent is one that is not answered.
             self.sockets.send(target.address, ifindex, &packet::build(&headers, message));
         }
     }
 
     fn send_trace(&self, target: Target, transmit: trace::Transmit) {
-        let trace::Transmit { pair, ttl, id } = transmit;
-        if let Some((ifindex, headers)) = self.headers(pair, target, false) {
+        let trace::Transmit { path, ttl, id } = transmit;
+        if let Some((ifindex, headers)) = self.headers(path, target, false) {
             let packet = trace_packet::build(&Headers { ttl, ..headers }, id);
             self.sockets.send(target.address, ifindex, &packet);
         }
     }
 
-    /// The interface and the outer headers of a packet by this pair. `None` without its next hop.
-    fn headers(&self, pair: Pair, target: Target, records: bool) -> Option<(u32, Headers)> {
-        let hop = self.hops(target.address).iter().find(|hop| hop.identity == pair.hop)?;
+    /// The interface and the outer headers of a packet by this path. `None` without its next hop.
+    fn headers(&self, path: PathId, target: Target, records: bool) -> Option<(u32, Headers)> {
+        let hop = self.hops(target.address).iter().find(|hop| hop.identity == path.hop)?;
         let headers = Headers {
             macs: (hop.source_mac, hop.destination_mac?),
             ends: (target.local, target.address),
-            ports: (pair.port, target.port),
-            label: self.targets.label(target, pair.port),
+            ports: (path.source_port, target.port),
+            label: self.targets.label(target, path.source_port),
             ttl: TTL,
             records,
         };

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bpf::{
-    BypassState, Hook, KillSwitch, OffloadCounts, OffloadUsage, PinnedFlow, PlacedPorts, Steering,
-    SteeringCounts, SteeringError, stale_filters,
+    BypassState, Hook, KillSwitch, Offload, OffloadCounts, OffloadUsage, PinnedFlow, PlacedPorts,
+    Steering, SteeringCounts, SteeringError, stale_filters,
 };
 use control::{Adjacency, Request, Update};
 use netlink::Direction;
 use netlink::PrivateNamespace;
+use path::{CounterId, Version};
 use pipeline::{Counters, Identifications, Pins};
 use ports::{AccessPort, PacketSocket, RingSize};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff};
@@ -384,15 +385,15 @@ impl Takeover {
     /// When the kernel refuses.
     pub(crate) fn pin(
         &mut self,
-        changes: &[(u32, Option<PinnedFlow>)],
+        changes: &[(CounterId, Option<PinnedFlow>)],
     ) -> Result<(), SteeringError> {
         self.steering.pin(changes)
     }
 
-    /// As [`Steering::offload_generation`].
+    /// As [`Steering::offload_version`].
     #[must_use]
-    pub(crate) const fn offload_generation(&self) -> u64 {
-        self.steering.offload_generation()
+    pub(crate) const fn offload_version(&self) -> Version<Offload> {
+        self.steering.offload_version()
     }
 
     /// As [`Steering::pinned_usage`].

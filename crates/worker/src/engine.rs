@@ -10,7 +10,7 @@ use bpf::{PuntSide, Watchdog};
 use frame::DropReason;
 use pipeline::{Location, PAUSE};
 use ports::{AccessPort, PacketSocket, Poller, Port};
-use tables::{OpenPort, Snapshot};
+use tables::{Addition, OpenPort, Snapshot, Version};
 
 use crate::affinity;
 use crate::forwarder::{Forwarder, Ports};
@@ -51,10 +51,10 @@ pub(crate) struct Engine {
     /// The access ports' numbers among all workers' ports.
     numbers: Vec<u16>,
     reports: Reports,
-    /// Generation of the snapshot of the last batch.
-    generation: u64,
-    /// The version of the last addition of a VNI that the worker has seen.
-    addition: u64,
+    /// The snapshot of the last batch.
+    snapshot: Version<Snapshot>,
+    /// The last addition of a VNI that the worker has seen.
+    addition: Version<Addition>,
     /// The host ports that the pipeline uses.
     open_ports: Arc<Vec<OpenPort>>,
     /// Since when no pause in the traffic has let hosts' frames move from the bridge to the bypass.
@@ -80,8 +80,8 @@ impl Engine {
             options,
             numbers,
             reports,
-            generation: 0,
-            addition: 0,
+            snapshot: Version::NONE,
+            addition: Version::NONE,
             open_ports: Arc::default(),
             restless_since: None,
             restless: RESTLESS,
@@ -165,8 +165,8 @@ impl Engine {
     /// Returns how many frames there were.
     fn poll_once(&mut self, now: Instant) -> io::Result<usize> {
         let snapshot = self.shared.snapshot.load();
-        if self.generation != snapshot.generation() || self.forwarder.pipeline.holds() {
-            self.generation = snapshot.generation();
+        if self.snapshot != snapshot.version() || self.forwarder.pipeline.holds() {
+            self.snapshot = snapshot.version();
             self.forwarder.release(&snapshot, now);
         }
         if self.addition != snapshot.addition_version() {
@@ -328,6 +328,6 @@ impl Engine {
 
     /// Whether frames from access ports are read. They are not before the first snapshot.
     fn serves_ports(&self) -> bool {
-        self.generation > 0 && !self.forwarder.access.is_empty()
+        self.snapshot != Version::NONE && !self.forwarder.access.is_empty()
     }
 }

@@ -3,12 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use pathmap::load::Foreign;
+use path::PathId;
+use pathmap::load::PeerLoads;
 use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet::{self, Headers, Received};
 use pathmap::prober::Ids;
-use pathmap::{Key, Pair, Prober, Random, Responder, Settings, Tracer, Way, trace};
+use pathmap::{Key, Prober, Random, Responder, Settings, Tracer, Way, trace};
 use wire::{MacAddr, QueuePair};
 
 /// A message that is read can be written and read again. A packet contains its message. The messages
@@ -21,7 +22,7 @@ pub fn probe_message(data: &[u8]) {
     if let Some(error) = trace::packet::parse(data) {
         let Ok(secret) = Key::new(&[1; 16]) else { return };
         let mut tracer = Tracer::new(secret, Random::new(1));
-        tracer.set_pairs([Pair { hop: 1, port: error.ports.0 }].into());
+        tracer.set_paths([PathId { hop: 1, source_port: error.ports.0 }].into());
         tracer.tick(Duration::from_secs(1));
         tracer.expired(Duration::from_secs(2), &error);
     }
@@ -67,7 +68,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         ttl_seen: 62,
         recorded: vec![link],
         report: Report {
-            wish: 7,
+            gain: 7,
             loads: vec![LinkLoad { link, kilobytes: 9 }],
             flows: vec![flow],
             handshakes: vec![handshake],
@@ -102,7 +103,7 @@ struct Exchange {
     key: Key,
     responder: Responder,
     prober: Prober,
-    foreign: Foreign,
+    peers: PeerLoads,
     now: Duration,
     /// The probes that were sent.
     sent: Vec<Probe>,
@@ -119,8 +120,8 @@ impl Exchange {
         let mut prober = Prober::new(settings, key(2)?, Ids::new(1, 0), Random::new(1));
         prober.set_hops(Duration::ZERO, &[1, 2]);
         let responder = Responder::new(key(1)?, key(3)?, settings.rate);
-        let (foreign, now) = (Foreign::default(), Duration::from_secs(1));
-        Some(Self { key: key(1)?, responder, prober, foreign, now, sent: Vec::new() })
+        let (peers, now) = (PeerLoads::default(), Duration::from_secs(1));
+        Some(Self { key: key(1)?, responder, prober, peers, now, sent: Vec::new() })
     }
 
     fn tick(&mut self, passed: Duration) {
@@ -130,8 +131,8 @@ impl Exchange {
         self.sent.extend(out.iter().map(|transmit| transmit.probe));
         let old = self.sent.len().saturating_sub(64);
         self.sent.drain(..old);
-        self.foreign.expire(self.now);
-        let _ = self.foreign.is_first((1, ENDS.1), self.now);
+        self.peers.expire(self.now);
+        let _ = !self.peers.yields((1, ENDS.1), self.now);
     }
 
     /// The other leaf sends a message. It has the key, and has seen the probe with this number.
@@ -162,11 +163,11 @@ impl Exchange {
             }
             Some(Message::Answer(answer)) => {
                 self.prober.answer(self.now, &answer);
-                self.foreign.report(ENDS.0, &answer.report, self.now);
+                self.peers.report(ENDS.0, &answer.report, self.now);
             }
             None => {}
         }
-        assert!(self.responder.peers() <= 1 && self.foreign.len() <= 4096);
+        assert!(self.responder.peers() <= 1 && self.peers.len() <= 4096);
     }
 }
 
@@ -189,9 +190,9 @@ pub fn probe_exchange(data: &[u8]) {
         exchange.receive(*number, [*ttl, *records, *high, *low], message);
         rest = after;
     }
-    let pairs = exchange.prober.pairs().len();
-    assert!(pairs <= 2 * 8 + 8, "{pairs} pairs");
-    assert!(exchange.prober.known().count() <= pairs);
+    let paths = exchange.prober.paths().len();
+    assert!(paths <= 2 * 8 + 8, "{paths} paths");
+    assert!(exchange.prober.known().count() <= paths);
 }
 
 /// Messages between ticks.

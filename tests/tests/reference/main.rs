@@ -3,6 +3,7 @@
 //! demo's committed figures, `crates/{api,fpm}/src/generated` from `proto`. `VTEPD_UPDATE_DOCS=1 cargo test -p vtepd-tests --test reference` writes
 //! them. `docs/reference/configuration.md` is generated in `crates/vtepd/src/config/reference.rs`.
 
+mod bpf_maps;
 mod control_pages;
 mod drop_reasons;
 mod limits;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use aya::maps::{HashMap as BpfHashMap, MapData};
 use aya::{Ebpf, Pod};
-use path::Policy;
 use path::record::{Record, Records, WORDS};
+use path::{CounterId, PathId, Policy};
 use tables::{Slot, Snapshot, VniTable};
 use wire::Vni;
 
@@ -32,12 +32,10 @@ pub struct PinnedFlow {
     pub vtep: IpAddr,
     /// Inner addresses and queue pair.
     pub key: path::Key,
-    /// Identity of the next hop ([`path::NextHop::identity`]).
-    pub hop: u64,
-    /// Outer UDP source port.
-    pub source_port: u16,
-    /// Where its frames are counted, from 1.
-    pub usage: u32,
+    /// Next hop and source port.
+    pub path: PathId,
+    /// Where its frames are counted.
+    pub counter: CounterId,
 }
 
 /// `struct pinned_key` of the programs.
@@ -89,18 +87,18 @@ pub struct OffloadUsage(pub(crate) MappedWords);
 const ENTRY: usize = size_of::<PinnedUsage>() / size_of::<u64>();
 
 impl Records for OffloadUsage {
-    fn record(&self, slot: u32) -> Option<&Record> {
-        self.0.array(slot as usize * ENTRY + (ENTRY - WORDS))
+    fn record(&self, counter: CounterId) -> Option<&Record> {
+        self.0.array(counter.index() * ENTRY + (ENTRY - WORDS))
     }
 }
 
 impl OffloadUsage {
-    /// Bytes and frames, by [`PinnedFlow::usage`], and when the last frame was sent, on the clock
+    /// Bytes and frames of a queue pair, and when the last frame was sent, on the clock
     /// `CLOCK_MONOTONIC`; `None` if none was.
     #[must_use]
-    pub fn read(&self, usage: u32) -> (u64, u64, Option<Duration>) {
+    pub fn read(&self, counter: CounterId) -> (u64, u64, Option<Duration>) {
         let load = |word| {
-            let word = self.0.get(usage as usize * ENTRY + word);
+            let word = self.0.get(counter.index() * ENTRY + word);
             word.map_or(0, |word| word.load(Ordering::Relaxed))
         };
         let last = load(2);
@@ -113,7 +111,7 @@ impl OffloadUsage {
 pub(super) struct Pinned {
     /// By VTEP, VNI and hash.
     entries: BTreeMap<(u32, u32, u64), PinnedEntry>,
-    by_usage: HashMap<u32, PinnedKey>,
+    by_counter: HashMap<CounterId, PinnedKey>,
 }
 
 /// The order of entries: those of a VTEP together.
@@ -122,16 +120,16 @@ const fn order(key: &PinnedKey) -> (u32, u32, u64) {
 }
 
 impl Offload {
-    /// Writes which paths queue pairs have that have changed. Each has a number
-    /// ([`PinnedFlow::usage`]). Those that have none go to the worker, as does the queue pair that had
-    /// the number before. The work is that for the changes, whatever else there is.
+    /// Writes which paths queue pairs have that have changed. Each has its
+    /// counters. Those that have none go to the worker, as does the queue pair that had
+    /// the counters before. The work is that for the changes, whatever else there is.
     ///
     /// # Errors
     /// The first error. The next call with the same changes tries again.
     pub fn pin(
         &mut self,
         ebpf: &mut Ebpf,
-        changes: &[(u32, Option<PinnedFlow>)],
+        changes: &[(CounterId, Option<PinnedFlow>)],
     ) -> Result<(), SteeringError> {
         if changes.is_empty() {
             return Ok(());
@@ -140,23 +138,23 @@ impl Offload {
         let tables = self.snapshot.vnis().map(AsRef::as_ref).filter(has_pins);
         let tables: HashMap<Vni, &VniTable> =
             tables.map(|table| (table.tunnel.vni, table)).collect();
-        let wanted = |(usage, flow): &(u32, Option<PinnedFlow>)| {
+        let wanted = |(counter, flow): &(CounterId, Option<PinnedFlow>)| {
             let resolved = flow.and_then(|flow| {
                 let (key, hop) = self.resolve(&flow, tables.get(&flow.vni)?)?;
                 Some((key, hop, flow))
             });
-            (*usage, resolved)
+            (*counter, resolved)
         };
         let wanted: Vec<_> = changes.iter().map(wanted).collect();
-        for (usage, wanted) in wanted {
+        for (counter, wanted) in wanted {
             let key = wanted.map(|(key, ..)| key);
-            let before = self.pinned.by_usage.get(&usage).copied();
+            let before = self.pinned.by_counter.get(&counter).copied();
             if let Some(before) = before.filter(|before| Some(*before) != key) {
                 let entry = self.pinned.entries.get(&order(&before));
-                if entry.is_some_and(|entry| entry.usage == usage) {
+                if entry.is_some_and(|entry| entry.usage == counter.get()) {
                     self.unpin(ebpf, before)?;
                 }
-                self.pinned.by_usage.remove(&usage);
+                self.pinned.by_counter.remove(&counter);
             }
             if let Some((key, hop, flow)) = wanted {
                 self.write(ebpf, key, &hop, &flow)?;
@@ -173,7 +171,7 @@ impl Offload {
         flow: &PinnedFlow,
     ) -> Result<(), SteeringError> {
         let old = self.pinned.entries.get(&order(&key)).copied();
-        let (port, usage) = (flow.source_port.to_be(), flow.usage);
+        let (port, usage) = (flow.path.source_port.to_be(), flow.counter.get());
         let acquired = self.hops.acquire(hop);
         // All next hops of a VTEP that is written have an index.
         let Some((hop, false)) = acquired else { return Ok(()) };
@@ -187,7 +185,7 @@ impl Offload {
             self.hops.release(hop);
             return Err(SteeringError::Map(MAP, error));
         }
-        self.pinned.by_usage.insert(usage, key);
+        self.pinned.by_counter.insert(flow.counter, key);
         if let Some(old) = self.pinned.entries.insert(order(&key), entry) {
             self.hops.release(old.hop);
         }
@@ -208,10 +206,10 @@ impl Offload {
         let slot = Slot::of(table.index).get();
         let vtep = self.snapshot.find_vtep(flow.vtep)?.0;
         let written = self.written.get(&vtep).filter(|written| written.address == flow.vtep)?;
-        let hop = written.paths.next_hops().iter().find(|hop| hop.identity == flow.hop)?;
-        let is_usable = table.entropy.range().contains(flow.source_port)
+        let hop = written.paths.next_hops().iter().find(|hop| hop.identity == flow.path.hop)?;
+        let is_usable = table.entropy.range().contains(flow.path.source_port)
             && self.vnis.contains_key(&slot)
-            && flow.usage <= self.most_pinned;
+            && flow.counter.get() <= self.most_pinned;
         let hash = flow.key.hash(table.entropy.seed());
         is_usable.then(|| (PinnedKey { hash, vtep, slot: slot.into() }, HopEntry::of(hop)))
     }

@@ -4,6 +4,8 @@
 use core::net::IpAddr;
 use std::collections::HashMap;
 
+use crate::policy::Policy;
+use crate::version::Version;
 use wire::Vni;
 
 use super::{Answer, Before, Pin, Usage};
@@ -28,23 +30,23 @@ struct Question {
 #[derive(Debug, Clone, Copy)]
 struct Known {
     pin: Pin,
-    version: u64,
+    version: Version<Policy>,
 }
 
 /// The paths of queue pairs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownPins {
-    /// All queue pairs of this worker with a path: as many as there are slots, whatever others send.
+    /// All queue pairs of this worker with a path: as many as can be counted, whatever others send.
     pinned: HashMap<Question, Known>,
-    /// Which of them has a slot.
-    by_slot: Vec<Option<Question>>,
+    /// Which of them has counters.
+    by_counter: Vec<Option<Question>>,
     /// The queue pairs on the path of `qp-hash` that were asked about last, and for which version;
     /// `None`: there was no answer. One place for each hash. Empty until there is one.
     hashed: Box<[Option<Hashed>]>,
 }
 
 /// A queue pair on the path of `qp-hash`, and the version of the answer.
-type Hashed = (Question, Option<u64>);
+type Hashed = (Question, Option<Version<Policy>>);
 
 impl KnownPins {
     /// The path of a queue pair, if it is to have a certain one, and whether the next frame has it
@@ -52,7 +54,7 @@ impl KnownPins {
     pub(super) fn get_or(
         &mut self,
         (flow, to): (&Flow, &Remote<'_>),
-        (version, usage): (u64, &Usage),
+        (version, usage): (Version<Policy>, &Usage),
         ask: impl FnOnce(Before) -> Answer,
     ) -> (Option<Pin>, bool) {
         let Remote { vni, local, address, destination_port, .. } = *to;
@@ -60,7 +62,7 @@ impl KnownPins {
         let question = Question { key, roce_port, vni, ends, destination_port };
         if let Some(known) = self.pinned.get_mut(&question) {
             let pin = known.pin;
-            if known.version != version && usage.changes(pin.slot.get()) == pin.changes {
+            if known.version != version && usage.changes(pin.counter) == pin.changes {
                 known.version = version;
             }
             if known.version == version {
@@ -85,7 +87,7 @@ impl KnownPins {
         question: Question,
         flow: &Flow,
         answer: Answer,
-        (version, usage): (u64, &Usage),
+        (version, usage): (Version<Policy>, &Usage),
     ) -> (Option<Pin>, bool) {
         let Answer::Pinned(pin) = answer else {
             self.pinned.remove(&question);
@@ -98,16 +100,16 @@ impl KnownPins {
             }
             return (None, told.is_some());
         };
-        let slot = pin.slot.get() as usize;
-        if self.by_slot.is_empty() {
+        let counter = pin.counter.index();
+        if self.by_counter.is_empty() {
             // Otherwise memory would be moved while frames wait.
             self.pinned.reserve(usage.most() as usize);
-            self.by_slot.reserve(usage.most() as usize + 1);
+            self.by_counter.reserve(usage.most() as usize + 1);
         }
-        if self.by_slot.len() <= slot {
-            self.by_slot.resize(slot + 1, None);
+        if self.by_counter.len() <= counter {
+            self.by_counter.resize(counter + 1, None);
         }
-        let owner = self.by_slot.get_mut(slot).and_then(|owner| owner.replace(question));
+        let owner = self.by_counter.get_mut(counter).and_then(|owner| owner.replace(question));
         if let Some(before) = owner.filter(|before| *before != question) {
             self.pinned.remove(&before);
         }
@@ -119,12 +121,12 @@ impl KnownPins {
 #[cfg(test)]
 mod tests {
     use core::net::Ipv4Addr;
-    use core::num::NonZeroU32;
     use std::time::Instant;
 
     use super::*;
     use crate::group::Paths;
     use crate::key::Reason;
+    use crate::path_id::{CounterId, PathId};
 
     /// What is asked, and who asks.
     struct Asking {
@@ -143,8 +145,13 @@ mod tests {
         Flow { key, reason: Reason::Roce, hash: 5, roce_port: 50_000 }
     }
 
-    fn pin(slot: u32, changes: u64) -> Pin {
-        Pin { hop: 1, source_port: 50_000, slot: NonZeroU32::new(slot).unwrap(), changes }
+    fn counter(number: u32) -> CounterId {
+        CounterId::new(number).unwrap()
+    }
+
+    fn pin(number: u32, changes: u64) -> Pin {
+        let path = PathId { hop: 1, source_port: 50_000 };
+        Pin { path, counter: counter(number), changes: Version::of(changes) }
     }
 
     impl Asking {
@@ -165,10 +172,11 @@ mod tests {
             let group = &self.group;
             let to = Remote { vni, local: ends.0, address: ends.1, destination_port: port, group };
             let mut asked = None;
-            let path = self.known.get_or((flow, &to), (version, &self.usage), |before| {
-                asked = Some(before);
-                answer
-            });
+            let path =
+                self.known.get_or((flow, &to), (Version::of(version), &self.usage), |before| {
+                    asked = Some(before);
+                    answer
+                });
             (path, asked)
         }
     }
@@ -188,25 +196,25 @@ mod tests {
             (flow(17), (100, back, 4789)),
             (flow(17), (100, of, 8472)),
         ];
-        for (slot, (flow, to)) in (1..).zip(questions) {
-            let told = Answer::Pinned(pin(slot, 0));
+        for (number, (flow, to)) in (1..).zip(questions) {
+            let told = Answer::Pinned(pin(number, 0));
             let new = asking.ask(&flow, to, 1, told);
-            assert_eq!(new, ((Some(pin(slot, 0)), true), Some(Before::New)));
+            assert_eq!(new, ((Some(pin(number, 0)), true), Some(Before::New)));
         }
-        for (slot, (flow, to)) in (1..).zip(questions) {
+        for (number, (flow, to)) in (1..).zip(questions) {
             let again = asking.ask(&flow, to, 1, Answer::Busy);
-            assert_eq!(again, ((Some(pin(slot, 0)), true), None));
+            assert_eq!(again, ((Some(pin(number, 0)), true), None));
         }
     }
 
     /// Others come and go. What is asked again is only what has changed.
     #[test]
-    fn a_path_is_asked_for_again_when_its_slot_changes() {
+    fn a_path_is_asked_for_again_when_its_counters_change() {
         let mut asking = Asking::new();
         asking.ask(&flow(17), TO(), 1, Answer::Pinned(pin(1, 0)));
-        asking.usage.change(2);
+        asking.usage.change(counter(2));
         assert_eq!(asking.ask(&flow(17), TO(), 2, Answer::Busy).1, None);
-        asking.usage.change(1);
+        asking.usage.change(counter(1));
         // It is not asked in the version in which it was told.
         assert_eq!(asking.ask(&flow(17), TO(), 2, Answer::Busy).1, None);
         let busy = asking.ask(&flow(17), TO(), 3, Answer::Busy);
@@ -214,8 +222,8 @@ mod tests {
         let moved = asking.ask(&flow(17), TO(), 3, Answer::Pinned(pin(1, 1)));
         assert_eq!(moved, ((Some(pin(1, 1)), true), Some(Before::Pinned)));
         assert_eq!(asking.ask(&flow(17), TO(), 4, Answer::Busy).1, None);
-        // It was forgotten, and its slot belongs to another one.
-        asking.usage.change(1);
+        // It was forgotten, and its counters belong to another one.
+        asking.usage.change(counter(1));
         asking.ask(&flow(18), TO(), 5, Answer::Pinned(pin(1, 2)));
         let forgotten = asking.ask(&flow(17), TO(), 5, Answer::Pinned(pin(2, 1)));
         assert_eq!(forgotten.1, Some(Before::New));

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use path::record::Counts;
+use path::{CounterId, PathId};
 use wire::QueuePair;
 
 use super::sums::{Counted, Load, Place};
-use crate::prober::Pair;
 
 /// Time without a frame after which a queue pair hardly counts for new ones.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -72,13 +72,13 @@ pub struct Partner {
 #[derive(Debug, Clone)]
 pub struct Flow {
     /// Its path.
-    pub pair: Pair,
+    pub path: PathId,
     /// The path to which it moves after a gap.
-    pub wanted: Option<Pair>,
+    pub wanted: Option<PathId>,
     /// Whether `qp-hash` chose its path, because none was known.
     pub hashed: bool,
     /// Its place in the table of counts.
-    pub slot: u32,
+    pub counter: CounterId,
     /// What it counts for, in 1000 bytes a second.
     pub load: u64,
     /// Its rate while it sends, in 1000 bytes a second. 0 while it is not measured.
@@ -121,26 +121,26 @@ pub struct Flow {
     pub(super) counted: Option<Counted>,
     /// When its last move for balance was decided.
     pub(super) decided: Option<Duration>,
-    /// The counts of the slot at the last measurement. They include those of the slot's former
+    /// The counters at the last measurement. They include those of the counters' former
     /// owners.
     read: Reading,
-    /// Frames of the slot that were not recorded when it was placed.
+    /// Frames that were not recorded when it was placed.
     unrecorded: i32,
 }
 
 impl Flow {
-    /// It is placed in a slot with this reading.
+    /// It is placed with these counters, which have this reading.
     pub(super) const fn new(
-        (pair, hashed): (Pair, bool),
-        (slot, read): (u32, Reading),
+        (path, hashed): (PathId, bool),
+        (counter, read): (CounterId, Reading),
         load: u64,
         now: Duration,
     ) -> Self {
         Self {
-            pair,
+            path,
             wanted: None,
             hashed,
-            slot,
+            counter,
             load,
             rate: 0,
             rate_now: 0,
@@ -169,13 +169,13 @@ impl Flow {
 
     /// Where it is, or is to be.
     #[must_use]
-    pub fn goal(&self) -> Pair {
-        self.wanted.unwrap_or(self.pair)
+    pub fn goal(&self) -> PathId {
+        self.wanted.unwrap_or(self.path)
     }
 
     /// It is on this path now.
-    pub(super) const fn settle(&mut self, pair: Pair) {
-        (self.pair, self.wanted, self.hashed) = (pair, None, false);
+    pub(super) const fn settle(&mut self, path: PathId) {
+        (self.path, self.wanted, self.hashed) = (path, None, false);
         self.moves += 1;
     }
 
@@ -240,7 +240,7 @@ impl Flow {
     pub(super) fn to_count(&self) -> Counted {
         Counted {
             place: Place {
-                pair: self.pair,
+                path: self.path,
                 wanted: self.wanted,
                 is_idle: self.is_idle(),
                 is_hashed: self.hashed,

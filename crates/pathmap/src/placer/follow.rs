@@ -4,8 +4,9 @@
 //! of the leaf with the lower VTEP address. So acknowledgements follow data, and a leaf moves only
 //! the queue pairs that lead. Those that follow take the same links, and are as even as they are.
 
-use std::ops::Range;
 use std::time::Duration;
+
+use path::{CounterId, PathId};
 
 use super::rebalance::HOLD;
 use super::{Flow, FlowId, Moves, Partner, Placer, Target};
@@ -13,7 +14,6 @@ use crate::cm::Event;
 use crate::message::Report;
 use crate::message::connection::Hosts;
 use crate::pairing::{Channel, Told};
-use crate::prober::Pair;
 use crate::way::Common;
 
 /// How many times the load of the other direction makes a direction lead. Less says nothing: both
@@ -25,13 +25,13 @@ struct Decision {
     partner: Option<Partner>,
     follows: bool,
     /// Where it is to be, if it is not to stay.
-    goal: Option<Pair>,
+    goal: Option<PathId>,
 }
 
 impl Placer {
     /// Takes what the VTEP `from` reports.
     pub fn report(&mut self, from: Target, report: &Report, now: Duration) {
-        self.foreign.report(from.address, report, now);
+        self.peers.report(from.address, report, now);
         report.flows.iter().for_each(|flow| self.pairing.tell(from, flow, now));
         report.handshakes.iter().for_each(|handshake| self.pairing.handshake(from, handshake));
     }
@@ -67,24 +67,28 @@ impl Placer {
         self.pairing.add(channel, queue_pair, port);
     }
 
-    /// The pair whose way is that of the other direction, reversed.
-    pub(super) fn opposite_pair(&self, id: &FlowId, port: u16) -> Option<Pair> {
+    /// The path whose way is that of the other direction, reversed.
+    pub(super) fn opposite_path(&self, id: &FlowId, port: u16) -> Option<PathId> {
         let (channel, queue_pair) = id.channel()?;
         let (_, told) = self.pairing.partner(channel, queue_pair, port)?;
         let way = told?.way.as_ref()?;
-        self.targets.get(&id.target)?.opposite(way).map(|(_, pair)| pair)
+        self.targets.get(&id.target)?.opposite(way).map(|(_, path)| path)
     }
 
-    /// Pairs the directions of the connections in these slots, and decides the moves of those that
+    /// Pairs the directions of the connections with these counters, and decides the moves of those that
     /// follow. Returns whether there is anything to pair with.
-    pub(super) fn follow(&mut self, slots: Range<u32>, now: Duration) -> bool {
+    pub(super) fn follow(
+        &mut self,
+        counters: impl Iterator<Item = CounterId>,
+        now: Duration,
+    ) -> bool {
         if self.pairing.is_empty() {
             return false;
         }
         let moves_at_all = self.options.moves == Moves::AfterGap;
         let mut moves = false;
-        for slot in slots {
-            let Some((id, flow)) = self.flows.at(slot) else { continue };
+        for counter in counters {
+            let Some((id, flow)) = self.flows.at(counter) else { continue };
             let Decision { partner, follows, goal } = self.decide(id, flow);
             let is_free = flow.wanted.is_some() || flow.may_move(now, HOLD);
             let goal = goal.filter(|_| is_free && moves_at_all);
@@ -92,7 +96,7 @@ impl Placer {
             self.edit(&{ *id }, |flow| {
                 (flow.partner, flow.follows) = (partner, follows);
                 if let Some(goal) = goal {
-                    flow.wanted = (goal != flow.pair).then_some(goal);
+                    flow.wanted = (goal != flow.path).then_some(goal);
                     flow.decided = Some(now);
                 }
             });
@@ -116,16 +120,16 @@ impl Placer {
             return Decision { partner: Some(partner), ..unknown };
         };
         let best = paths.opposite(way);
-        let now = paths.common(flow.pair, way);
+        let now = paths.common(flow.path, way);
         partner.same_links = match (now, best) {
             (Common::Links, _) => Some(true),
-            _ if paths.way(flow.pair).is_none() => None,
+            _ if paths.way(flow.path).is_none() => None,
             (Common::None, _) if paths.knows_ends(way) => Some(false),
             (_, Some((Common::Links, _))) => Some(false),
             _ => None,
         };
-        let better = |(common, _): &(Common, Pair)| *common > paths.common(flow.goal(), way);
-        let goal = best.filter(|_| !leads).filter(better).map(|(_, pair)| pair);
+        let better = |(common, _): &(Common, PathId)| *common > paths.common(flow.goal(), way);
+        let goal = best.filter(|_| !leads).filter(better).map(|(_, path)| path);
         Decision { partner: Some(partner), follows: !leads && best.is_some(), goal }
     }
 }

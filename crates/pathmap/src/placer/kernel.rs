@@ -5,16 +5,17 @@
 
 use std::time::Duration;
 
+use path::PathId;
+
 use super::{FlowId, Placer};
-use crate::prober::Pair;
 
 /// Where a queue pair is, and where it is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Course {
     /// Its path.
-    pub pair: Pair,
+    pub path: PathId,
     /// The path to which it moves, and the gap that this needs.
-    pub next: Option<(Pair, Duration)>,
+    pub next: Option<(PathId, Duration)>,
 }
 
 impl Placer {
@@ -22,15 +23,15 @@ impl Placer {
     #[must_use]
     pub fn course(&self, id: &FlowId) -> Option<Course> {
         let flow = self.flows.get(id)?;
-        let gap = |next| self.targets.get(&id.target).map(|paths| paths.gap(flow.pair, next));
+        let gap = |next| self.targets.get(&id.target).map(|paths| paths.gap(flow.path, next));
         Some(Course {
-            pair: flow.pair,
+            path: flow.path,
             next: flow.wanted.and_then(|next| Some((next, gap(next)?))),
         })
     }
 
     /// A queue pair has moved after a gap. The first path after that of `qp-hash` is no move.
-    pub fn moved(&mut self, id: &FlowId, to: Pair) {
+    pub fn moved(&mut self, id: &FlowId, to: PathId) {
         let Some(is_first) = self.edit(id, |flow| {
             let is_first = flow.hashed;
             flow.settle(to);

@@ -7,10 +7,11 @@ use std::collections::VecDeque;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
+use path::PathId;
+
 use super::types::{LENGTH, Paths, Plan};
 use super::{Placer, Target};
 use crate::plan::Routes;
-use crate::prober::Pair;
 use crate::random::Random;
 
 /// Routes for which plans are made at once, and more only for a single target. That takes half a
@@ -18,16 +19,16 @@ use crate::random::Random;
 const ROUTES: usize = 16;
 
 impl Placer {
-    /// The pair of the next queue pair to this target. It is `current`, if that route would be used
+    /// The path of the next queue pair to this target. It is `current`, if that route would be used
     /// soon.
-    pub(super) fn next_pair(
+    pub(super) fn next_path(
         &mut self,
         target: Target,
         load: u64,
-        current: Option<Pair>,
-    ) -> Option<Pair> {
+        current: Option<PathId>,
+    ) -> Option<PathId> {
         let paths = self.targets.get_mut(&target)?;
-        let current = current.and_then(|pair| Some((pair, *paths.of_pair.get(&pair)?)));
+        let current = current.and_then(|path| Some((path, *paths.of_path.get(&path)?)));
         let route = match paths.plan.take(paths.routes.len(), current.map(|(_, route)| route)) {
             Some(route) => route,
             None => {
@@ -37,8 +38,8 @@ impl Placer {
             }
         };
         match current {
-            Some((pair, own)) if own == route => Some(pair),
-            _ => self.pair_of(target, route),
+            Some((path, own)) if own == route => Some(path),
+            _ => self.path_of(target, route),
         }
     }
 

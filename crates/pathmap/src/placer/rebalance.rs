@@ -7,12 +7,13 @@
 //!
 //! Moves are looked for in a copy of loads and routes, while others use the placement.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use path::CounterId;
+
 use super::{Flow, Moves, Placer, Target};
-use crate::load::WISH_HOLD;
+use crate::load::MOST_YIELDED;
 use crate::plan::{self, Routes};
 
 /// How long a queue pair stays after a move for balance.
@@ -25,9 +26,9 @@ const EXAMINED: usize = 8;
 /// Whose turn it is to move.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// As [`crate::Report::wish`].
-    pub(super) wish: u32,
-    /// When the wish became greater last.
+    /// As [`crate::Report::gain`].
+    pub(super) gain: u32,
+    /// When the gain became greater last.
     risen: Duration,
     /// Since when it is not 0.
     since: Duration,
@@ -36,27 +37,27 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    fn want(&mut self, gain: f64, now: Duration) {
+    fn claim(&mut self, gain: f64, now: Duration) {
         // The order of gains is what counts, so their logarithm is enough.
-        let wish = if gain > 0.0 { (1e6 * (1.0 + gain.max(1.0).log2())) as u32 } else { 0 };
-        if wish > self.wish {
+        let announced = if gain > 0.0 { (1e6 * (1.0 + gain.max(1.0).log2())) as u32 } else { 0 };
+        if announced > self.gain {
             self.risen = now;
         }
-        if self.wish == 0 {
+        if self.gain == 0 {
             self.since = now;
         }
-        self.wish = wish;
+        self.gain = announced;
     }
 
-    /// Whether all had the time to hear of the wish. One that rises again and again, because of what
+    /// Whether all had the time to hear of the claim. One that rises again and again, because of what
     /// others report, is not waited for any longer.
     fn is_heard(&self, settle: Duration, now: Duration) -> bool {
-        now.saturating_sub(self.risen) >= settle || now.saturating_sub(self.since) >= WISH_HOLD
+        now.saturating_sub(self.risen) >= settle || now.saturating_sub(self.since) >= MOST_YIELDED
     }
 }
 
-/// A queue pair that may move: its slot, and its route and load.
-type Movable = (u32, (usize, u64));
+/// A queue pair that may move: its counter, and its route and load.
+type Movable = (CounterId, (usize, u64));
 
 /// A move: the queue pair, and its new route.
 type Move = (Movable, usize);
@@ -126,7 +127,7 @@ impl Placer {
     /// while this leaf or another one wants to move. They then agree whose turn it is.
     #[must_use]
     pub fn wants_reports(&self, now: Duration) -> bool {
-        self.options.moves == Moves::AfterGap && (self.turn.wish > 0 || self.foreign.is_wanted(now))
+        self.options.moves == Moves::AfterGap && (self.turn.gain > 0 || self.peers.has_claims(now))
     }
 
     fn gain(&self, target: &Target) -> f64 {
@@ -157,9 +158,14 @@ impl Placer {
         Search { candidates: examined.into_iter().filter_map(candidate).collect(), best: None }
     }
 
-    /// Adds the queue pairs in these slots that may move.
-    pub(super) fn gather(&self, search: &mut Search, slots: Range<u32>, now: Duration) {
-        for (id, flow) in slots.filter_map(|slot| self.flows.at(slot)) {
+    /// Adds the queue pairs with these counters that may move.
+    pub(super) fn gather(
+        &self,
+        search: &mut Search,
+        counters: impl Iterator<Item = CounterId>,
+        now: Duration,
+    ) {
+        for (id, flow) in counters.filter_map(|counter| self.flows.at(counter)) {
             let index = search.candidates.binary_search_by_key(&id.target, |of| of.target);
             let Some(candidate) = index.ok().and_then(|at| search.candidates.get_mut(at)) else {
                 continue;
@@ -173,7 +179,7 @@ impl Placer {
 
     fn movable(&self, target: Target, flow: &Flow) -> Option<Movable> {
         let route = self.targets.get(&target)?.route_of(flow.goal())?;
-        Some((flow.slot, (route, flow.load_for_moves())))
+        Some((flow.counter, (route, flow.load_for_moves())))
     }
 
     /// Copies the loads, when all queue pairs are there.
@@ -190,20 +196,20 @@ impl Placer {
             if let Some(candidate) = search.candidates.get(index) {
                 self.decide_all(candidate, moves, now);
                 self.note_gain(candidate);
-                self.turn.want(candidate.gain, now);
+                self.turn.claim(candidate.gain, now);
             }
             return false;
         }
         search.candidates.iter().for_each(|candidate| self.note_gain(candidate));
         let Some(best) = self.most_gaining() else { return false };
-        self.turn.want(self.gain(&best), now);
-        if self.turn.wish == 0 {
+        self.turn.claim(self.gain(&best), now);
+        if self.turn.gain == 0 {
             return false;
         }
-        if !self.foreign.is_empty() {
+        if !self.peers.is_empty() {
             let is_heard = self.turn.is_heard(self.options.settle, now);
-            let is_first = self.foreign.is_first((self.turn.wish, best.local), now);
-            if !(is_heard && is_first) {
+            let yields = self.peers.yields((self.turn.gain, best.local), now);
+            if yields || !is_heard {
                 return false;
             }
         }
@@ -226,14 +232,14 @@ impl Placer {
             return;
         }
         for (movable, to) in moves {
-            let (slot, _) = movable;
-            let Some((id, flow)) = self.flows.at(slot) else { continue };
+            let (counter, _) = movable;
+            let Some((id, flow)) = self.flows.at(counter) else { continue };
             let stays_movable = id.target == target
                 && flow.may_balance(now, HOLD)
                 && self.movable(target, flow) == Some(movable);
-            let (id, pair) = (*id, self.pair_of(target, to));
-            if let Some(pair) = pair.filter(|_| stays_movable) {
-                self.edit(&id, |flow| (flow.wanted, flow.decided) = (Some(pair), Some(now)));
+            let (id, path) = (*id, self.path_of(target, to));
+            if let Some(path) = path.filter(|_| stays_movable) {
+                self.edit(&id, |flow| (flow.wanted, flow.decided) = (Some(path), Some(now)));
             }
         }
         self.renew_plans();

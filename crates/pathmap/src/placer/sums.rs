@@ -5,19 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::time::Duration;
 
+use path::{CounterId, PathId};
+
 use super::types::{Paths, Target};
 use crate::load::Link;
-use crate::prober::Pair;
 
 /// The load of a queue pair while no load is measured, in 1000 bytes a second.
 const NOMINAL: u64 = 1000;
 /// Ports of `qp-hash` in use that are probed like pinned ones.
 const WATCHED_HASHED: usize = 64;
 
-/// The links of a pair. If its route is not known, only its uplink is.
-pub(super) fn links_of(paths: Option<&Paths>, pair: Pair) -> Vec<Link> {
-    let known = paths.and_then(|paths| Some(paths.routes.route(paths.route_of(pair)?).collect()));
-    known.unwrap_or_else(|| vec![Link::Uplink(pair.hop)])
+/// The links of a path. If its route is not known, only its uplink is.
+pub(super) fn links_of(paths: Option<&Paths>, path: PathId) -> Vec<Link> {
+    let known = paths.and_then(|paths| Some(paths.routes.route(paths.route_of(path)?).collect()));
+    known.unwrap_or_else(|| vec![Link::Uplink(path.hop)])
 }
 
 /// What the sums include of a queue pair.
@@ -32,8 +33,8 @@ pub(super) struct Counted {
 /// Where a queue pair is, and where it is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) pair: Pair,
-    pub(super) wanted: Option<Pair>,
+    pub(super) path: PathId,
+    pub(super) wanted: Option<PathId>,
     pub(super) is_idle: bool,
     /// As [`super::Flow::hashed`], and [`super::Flow::stays_hashed`].
     pub(super) is_hashed: bool,
@@ -41,8 +42,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    fn goal(&self) -> Pair {
-        self.wanted.unwrap_or(self.pair)
+    fn goal(&self) -> PathId {
+        self.wanted.unwrap_or(self.path)
     }
 }
 
@@ -56,12 +57,12 @@ pub(super) struct Load {
     pub(super) measured: Option<(u64, u64)>,
 }
 
-/// The queue pairs on a pair.
+/// The queue pairs on a path.
 #[derive(Debug, Default)]
-struct OnPair {
-    /// The slots of those that are there, and of those that are to move there.
-    here: BTreeSet<u32>,
-    coming: BTreeSet<u32>,
+struct OnPath {
+    /// The counters of those that are there, and of those that are to move there.
+    here: BTreeSet<CounterId>,
+    coming: BTreeSet<CounterId>,
     /// The numbers of those that send: placed there, there by `qp-hash` and to stay, and coming.
     pinned: usize,
     hashed: usize,
@@ -76,10 +77,10 @@ struct OnPair {
 /// The sums.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
-    on: BTreeMap<(Target, Pair), OnPair>,
-    of_target: BTreeMap<Target, BTreeSet<u32>>,
-    /// The slots of queue pairs that are to move and are not idle.
-    pub(super) waiting: BTreeSet<u32>,
+    on: BTreeMap<(Target, PathId), OnPath>,
+    of_target: BTreeMap<Target, BTreeSet<CounterId>>,
+    /// The counters of queue pairs that are to move and are not idle.
+    pub(super) waiting: BTreeSet<CounterId>,
     /// The load by own queue pairs, in 1000 bytes a second.
     pub(super) own: BTreeMap<Link, u64>,
     /// The same as new queue pairs see it: those that have paused hardly count. Queue pairs that
@@ -103,23 +104,23 @@ fn change_number(number: &mut usize, changes: bool, adds: bool) {
     *number = if adds { *number + by } else { number.saturating_sub(by) };
 }
 
-fn change_set(set: &mut BTreeSet<u32>, slot: u32, adds: bool) {
+fn change_set(set: &mut BTreeSet<CounterId>, counter: CounterId, adds: bool) {
     if adds {
-        set.insert(slot);
+        set.insert(counter);
     } else {
-        set.remove(&slot);
+        set.remove(&counter);
     }
 }
 
-/// The least and the greatest pair.
-const LEAST: Pair = Pair { hop: 0, port: 0 };
-const GREATEST: Pair = Pair { hop: u64::MAX, port: u16::MAX };
+/// The least and the greatest path.
+const LEAST: PathId = PathId { hop: 0, source_port: 0 };
+const GREATEST: PathId = PathId { hop: u64::MAX, source_port: u16::MAX };
 
 impl Sums {
     /// A queue pair of a target has changed. `None`: it was not there before, or is not any more.
     pub(super) fn change(
         &mut self,
-        (target, slot): (Target, u32),
+        (target, counter): (Target, CounterId),
         (before, now): (Option<Counted>, Option<Counted>),
         paths: Option<&Paths>,
         at: Duration,
@@ -128,7 +129,7 @@ impl Sums {
         for (of, adds) in [(before, false), (now, true)] {
             let Some(Counted { place, load, same_links }) = of else { continue };
             if has_moved {
-                self.place((target, slot), &place, adds);
+                self.place((target, counter), &place, adds);
             }
             if has_moved || before.map(|of| of.load) != now.map(|of| of.load) {
                 self.load(target, (&place, &load), adds);
@@ -143,30 +144,30 @@ impl Sums {
             change(same, 1, adds);
         }
         if before.is_some() != now.is_some() {
-            let slots = self.of_target.entry(target).or_default();
-            change_set(slots, slot, now.is_some());
-            if slots.is_empty() {
+            let counters = self.of_target.entry(target).or_default();
+            change_set(counters, counter, now.is_some());
+            if counters.is_empty() {
                 self.of_target.remove(&target);
             }
         }
         for place in [before, now].into_iter().flatten().map(|of| of.place) {
-            self.tidy(target, place.pair);
+            self.tidy(target, place.path);
             self.tidy(target, place.goal());
         }
     }
 
-    fn place(&mut self, (target, slot): (Target, u32), place: &Place, adds: bool) {
-        let Place { pair, wanted, is_idle, is_hashed, stays_hashed } = *place;
-        let on = self.on.entry((target, pair)).or_default();
-        change_set(&mut on.here, slot, adds);
+    fn place(&mut self, (target, counter): (Target, CounterId), place: &Place, adds: bool) {
+        let Place { path, wanted, is_idle, is_hashed, stays_hashed } = *place;
+        let on = self.on.entry((target, path)).or_default();
+        change_set(&mut on.here, counter, adds);
         change_number(&mut on.pinned, !is_idle && !is_hashed, adds);
         change_number(&mut on.hashed, !is_idle && stays_hashed, adds);
         let Some(wanted) = wanted else { return };
         let on = self.on.entry((target, wanted)).or_default();
-        change_set(&mut on.coming, slot, adds);
+        change_set(&mut on.coming, counter, adds);
         change_number(&mut on.wanted, !is_idle, adds);
         if !is_idle {
-            change_set(&mut self.waiting, slot, adds);
+            change_set(&mut self.waiting, counter, adds);
         }
     }
 
@@ -174,7 +175,7 @@ impl Sums {
         let on = self.on.entry((target, place.goal())).or_default();
         change(&mut on.for_moves, load.for_moves, adds);
         change(&mut on.for_new, load.for_new, adds);
-        let on = self.on.entry((target, place.pair)).or_default();
+        let on = self.on.entry((target, place.path)).or_default();
         change(&mut on.rate_now, load.rate_now, adds);
         if let Some((rate, load)) = load.measured {
             let (number, rates, loads) = &mut self.measured;
@@ -184,9 +185,9 @@ impl Sums {
         }
     }
 
-    /// Forgets a pair without queue pairs.
-    fn tidy(&mut self, target: Target, pair: Pair) {
-        let key = (target, pair);
+    /// Forgets a path without queue pairs.
+    fn tidy(&mut self, target: Target, path: PathId) {
+        let key = (target, path);
         if self.on.get(&key).is_some_and(|on| on.here.is_empty() && on.coming.is_empty()) {
             self.on.remove(&key);
         }
@@ -218,51 +219,64 @@ impl Sums {
     /// Adds the load of all queue pairs to a target to the links of its paths, or takes it away. To be
     /// called when the paths change.
     pub(super) fn link(&mut self, target: Target, paths: Option<&Paths>, adds: bool, at: Duration) {
-        let loads: Vec<(Pair, Load)> = self
-            .pairs(target)
-            .map(|(pair, on)| {
+        let loads: Vec<(PathId, Load)> = self
+            .paths(target)
+            .map(|(path, on)| {
                 let (for_moves, for_new) = (on.for_moves, on.for_new);
-                (pair, Load { for_moves, for_new, rate_now: 0, measured: None })
+                (path, Load { for_moves, for_new, rate_now: 0, measured: None })
             })
             .collect();
-        for (pair, load) in loads {
-            self.links(&links_of(paths, pair), (&load, adds), at);
+        for (path, load) in loads {
+            self.links(&links_of(paths, path), (&load, adds), at);
         }
     }
 
-    fn pairs(&self, target: Target) -> impl Iterator<Item = (Pair, &OnPair)> {
+    fn paths(&self, target: Target) -> impl Iterator<Item = (PathId, &OnPath)> {
         let all = (Included((target, LEAST)), Included((target, GREATEST)));
-        self.on.range(all).map(|((_, pair), on)| (*pair, on))
+        self.on.range(all).map(|((_, path), on)| (*path, on))
     }
 
-    /// The pairs on which queue pairs to a target are or are to be.
-    pub(super) fn pairs_of(&self, target: Target) -> impl Iterator<Item = Pair> {
-        self.pairs(target).map(|(pair, _)| pair)
+    /// The paths on which queue pairs to a target are or are to be.
+    pub(super) fn paths_of(&self, target: Target) -> impl Iterator<Item = PathId> {
+        self.paths(target).map(|(path, _)| path)
     }
 
-    /// For each pair with queue pairs to a target: their number, and their rate now.
-    pub(super) fn traffic(&self, target: Target) -> impl Iterator<Item = (Pair, usize, u64)> {
-        self.pairs(target).map(|(pair, on)| (pair, on.here.len(), on.rate_now))
+    /// For each path with queue pairs to a target: their number, and their rate now.
+    pub(super) fn traffic(&self, target: Target) -> impl Iterator<Item = (PathId, usize, u64)> {
+        self.paths(target).map(|(path, on)| (path, on.here.len(), on.rate_now))
     }
 
-    /// The slots of up to `most` queue pairs that are to move to a pair.
-    pub(super) fn coming(&self, on: (Target, Pair), most: usize) -> Vec<u32> {
-        let slots = self.on.get(&on).into_iter().flat_map(|on| &on.coming);
-        slots.take(most).copied().collect()
+    /// The counters of up to `most` queue pairs that are to move to a path.
+    pub(super) fn coming(&self, on: (Target, PathId), most: usize) -> Vec<CounterId> {
+        let counters = self.on.get(&on).into_iter().flat_map(|on| &on.coming);
+        counters.take(most).copied().collect()
     }
 
-    /// The slots of up to `most` queue pairs on a pair, behind `after`.
-    pub(super) fn here(&self, on: (Target, Pair), after: u32, most: usize) -> Vec<u32> {
+    /// The counters of up to `most` queue pairs on a path, behind `after`.
+    pub(super) fn here(
+        &self,
+        on: (Target, PathId),
+        after: Option<CounterId>,
+        most: usize,
+    ) -> Vec<CounterId> {
         let on = self.on.get(&on).into_iter();
-        let slots = on.flat_map(|on| on.here.range((Excluded(after), Unbounded)));
-        slots.take(most).copied().collect()
+        let counters =
+            on.flat_map(|on| on.here.range((after.map_or(Unbounded, Excluded), Unbounded)));
+        counters.take(most).copied().collect()
     }
 
-    /// The slots of up to `most` queue pairs to a target behind `after`.
-    pub(super) fn of_target(&self, target: Target, after: u32, most: usize) -> Vec<u32> {
-        let slots = self.of_target.get(&target);
-        let slots = slots.into_iter().flat_map(|of| of.range((Excluded(after), Unbounded)));
-        slots.take(most).copied().collect()
+    /// The counters of up to `most` queue pairs to a target behind `after`.
+    pub(super) fn of_target(
+        &self,
+        target: Target,
+        after: Option<CounterId>,
+        most: usize,
+    ) -> Vec<CounterId> {
+        let counters = self.of_target.get(&target);
+        let counters = counters
+            .into_iter()
+            .flat_map(|of| of.range((after.map_or(Unbounded, Excluded), Unbounded)));
+        counters.take(most).copied().collect()
     }
 
     /// The number of queue pairs to a target.
@@ -277,12 +291,12 @@ impl Sums {
         (mean(rates), mean(loads))
     }
 
-    /// The pairs to watch: as [`super::Placer::used`].
-    pub(super) fn used(&self, target: Target) -> BTreeSet<Pair> {
-        let with = |is: fn(&OnPair) -> bool| {
-            self.pairs(target).filter(move |(_, on)| is(on)).map(|(pair, _)| pair)
+    /// The paths to watch: as [`super::Placer::used`].
+    pub(super) fn used(&self, target: Target) -> BTreeSet<PathId> {
+        let with = |is: fn(&OnPath) -> bool| {
+            self.paths(target).filter(move |(_, on)| is(on)).map(|(path, _)| path)
         };
-        let mut used: BTreeSet<Pair> = with(|on| on.pinned + on.wanted > 0).collect();
+        let mut used: BTreeSet<PathId> = with(|on| on.pinned + on.wanted > 0).collect();
         used.extend(with(|on| on.hashed > 0).take(WATCHED_HASHED));
         used
     }

@@ -4,7 +4,10 @@
 //! because answers may be lost.
 
 use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
+
+use path::CounterId;
 
 use super::{Flow, FlowId, Placer, Target};
 use crate::message::Report;
@@ -22,22 +25,23 @@ const AT_ONCE: usize = 16;
 /// What is to be reported to a VTEP.
 #[derive(Debug, Default)]
 pub(super) struct Telling {
-    /// The slots of queue pairs to report, and the one that was reported last.
-    waiting: BTreeSet<u32>,
-    last: u32,
+    /// The counters of queue pairs to report, and the one that was reported last.
+    waiting: BTreeSet<CounterId>,
+    last: Option<CounterId>,
     /// When all are reported again.
     again: Duration,
-    /// While they are: who encapsulates, and the slot after which it goes on.
-    round: Option<(bool, u32)>,
+    /// While they are: who encapsulates, and the counter after which it goes on.
+    round: Option<(bool, Option<CounterId>)>,
 }
 
 impl Telling {
     /// The next one in turn.
-    fn next(&mut self) -> Option<u32> {
-        let behind = self.waiting.range(self.last.saturating_add(1)..).next();
+    fn next(&mut self) -> Option<CounterId> {
+        let behind = (self.last.map_or(Unbounded, Excluded), Unbounded);
+        let behind = self.waiting.range(behind).next();
         let next = behind.or_else(|| self.waiting.first()).copied()?;
         self.waiting.remove(&next);
-        self.last = next;
+        self.last = Some(next);
         Some(next)
     }
 }
@@ -46,14 +50,14 @@ impl Placer {
     /// A queue pair is to be reported soon.
     pub(super) fn tell(&mut self, id: &FlowId) {
         if let Some(flow) = self.flows.get(id) {
-            self.telling.entry(id.target.vtep()).or_default().waiting.insert(flow.slot);
+            self.telling.entry(id.target.vtep()).or_default().waiting.insert(flow.counter);
         }
     }
 
     /// A queue pair is gone.
-    pub(super) fn untell(&mut self, id: &FlowId, slot: u32) {
+    pub(super) fn untell(&mut self, id: &FlowId, counter: CounterId) {
         if let Some(telling) = self.telling.get_mut(&id.target.vtep()) {
-            telling.waiting.remove(&slot);
+            telling.waiting.remove(&counter);
         }
     }
 
@@ -66,15 +70,15 @@ impl Placer {
     pub fn to_report(&mut self, to: Target, part: usize, now: Duration) -> Report {
         let loads = crate::load::report(&self.sums.own, &self.sums.emptied, part);
         let (flows, handshakes) = (self.flows_to_tell(to, now), self.pairing.to_tell(to));
-        Report { wish: self.turn.wish, loads, flows, handshakes }
+        Report { gain: self.turn.gain, loads, flows, handshakes }
     }
 
     fn flows_to_tell(&mut self, to: Target, now: Duration) -> Vec<FlowReport> {
         self.tell_again(to, now);
         let Some(telling) = self.telling.get_mut(&to) else { return Vec::new() };
         let next = std::iter::from_fn(|| telling.next()).take(MOST_FLOWS);
-        let slots: Vec<u32> = next.collect();
-        let flows = slots.into_iter().filter_map(|slot| self.flows.at(slot));
+        let counters: Vec<CounterId> = next.collect();
+        let flows = counters.into_iter().filter_map(|counter| self.flows.at(counter));
         flows.filter_map(|(id, flow)| self.flow_report(id, flow)).collect()
     }
 
@@ -86,15 +90,15 @@ impl Placer {
             let number: usize = both.iter().map(|target| self.sums.number(*target)).sum();
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             telling.again = now + AGAIN.saturating_mul(number / FEW).clamp(AGAIN, AGAIN_MOST);
-            telling.round = Some((false, 0));
+            telling.round = Some((false, None));
         }
         let Some((by_kernel, after)) = telling.round else { return };
-        let slots = self.sums.of_target(Target { by_kernel, ..to }, after, AT_ONCE);
-        telling.round = match slots.last() {
-            Some(last) => Some((by_kernel, *last)),
-            None => (!by_kernel).then_some((true, 0)),
+        let counters = self.sums.of_target(Target { by_kernel, ..to }, after, AT_ONCE);
+        telling.round = match counters.last() {
+            Some(last) => Some((by_kernel, Some(*last))),
+            None => (!by_kernel).then_some((true, None)),
         };
-        telling.waiting.extend(slots);
+        telling.waiting.extend(counters);
     }
 
     fn flow_report(&self, id: &FlowId, flow: &Flow) -> Option<FlowReport> {
@@ -105,7 +109,7 @@ impl Placer {
             queue_pair,
             port: flow.port,
             kilobytes: u32::try_from(flow.rate).unwrap_or(u32::MAX),
-            way: self.targets.get(&id.target).and_then(|paths| paths.way(flow.pair)).cloned(),
+            way: self.targets.get(&id.target).and_then(|paths| paths.way(flow.path)).cloned(),
         })
     }
 }

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use path::CounterId;
+
 use super::plans::{NewPlan, Unplanned};
 use super::rebalance::Search;
 use super::{Moves, Placer, Reading, STEP};
@@ -18,7 +20,7 @@ const STEPS: u64 = 8;
 /// Pauses are looked for with every rebalancing if there are at most this many queue pairs, and
 /// otherwise with every measurement.
 const MOST_PAUSES: usize = 4096;
-/// With more queue pairs, moves are looked for among this many slots, others each time.
+/// With more queue pairs, moves are looked for among this many, others each time.
 const WINDOW: u32 = 8192;
 /// A queue pair that is idle for this time makes room for others that the table, or the share of its
 /// host or VNI, has none for.
@@ -54,9 +56,9 @@ pub struct Tick {
     passed: Duration,
     /// The last one comes first.
     phases: Vec<Phase>,
-    /// The next slot in this phase.
+    /// The next counter in this phase.
     next: u32,
-    /// The slots among which moves are looked for.
+    /// The counters among which moves are looked for.
     window: Range<u32>,
     /// The mean rate.
     mean: u64,
@@ -77,19 +79,23 @@ impl Tick {
         }
     }
 
-    /// The slots of this step. Sets whether there are more.
-    fn slots(&mut self, all: Range<u32>, more: &mut bool) -> Range<u32> {
+    /// The counters of this step. Sets whether there are more.
+    fn counters(
+        &mut self,
+        all: Range<u32>,
+        more: &mut bool,
+    ) -> impl Iterator<Item = CounterId> + use<> {
         let from = self.next.max(all.start);
         self.next = (from + STEP as u32).min(all.end);
         *more = self.next < all.end;
-        from..self.next
+        (from..self.next).filter_map(CounterId::new)
     }
 }
 
 impl Placer {
-    /// Measures, forgets idle queue pairs, and decides moves. `read` returns the counts of a slot.
+    /// Measures, forgets idle queue pairs, and decides moves. `read` returns what is counted of a queue pair.
     /// To be called every 50 ms, and every few milliseconds while [`Self::awaits_gaps`].
-    pub fn tick(&mut self, read: impl Fn(u32) -> Reading, now: Duration) {
+    pub fn tick(&mut self, read: impl Fn(CounterId) -> Reading, now: Duration) {
         let mut tick = self.begin_tick(now);
         loop {
             tick.compute();
@@ -105,7 +111,7 @@ impl Placer {
         let measures = now >= next_multiple(self.measured + MEASURE / 2, MEASURE);
         let rebalances = now >= next_multiple(self.rebalanced, REBALANCE);
         let passed = now.saturating_sub(self.measured);
-        let all = self.flows.all();
+        let all = self.flows.numbers();
         let mut window = all.clone();
         let mut phases = vec![Phase::Release];
         if rebalances {
@@ -143,38 +149,38 @@ impl Placer {
     }
 
     /// Takes a step of a tick. Returns whether there are more.
-    pub fn step(&mut self, tick: &mut Tick, read: &impl Fn(u32) -> Reading) -> bool {
+    pub fn step(&mut self, tick: &mut Tick, read: &impl Fn(CounterId) -> Reading) -> bool {
         let mut more = false;
         match tick.phases.last() {
             Some(Phase::Pauses) => {
-                let slots = tick.slots(self.flows.all(), &mut more);
-                tick.has_changed |= self.note_pauses(slots, read, tick.now);
+                let counters = tick.counters(self.flows.numbers(), &mut more);
+                tick.has_changed |= self.note_pauses(counters, read, tick.now);
             }
             Some(Phase::Measure) => {
-                let slots = tick.slots(self.flows.all(), &mut more);
-                tick.has_changed |= self.measure(slots, read, (tick.passed, tick.now));
+                let counters = tick.counters(self.flows.numbers(), &mut more);
+                tick.has_changed |= self.measure(counters, read, (tick.passed, tick.now));
             }
             Some(Phase::Round) => {
                 if tick.next == 0 {
                     tick.mean = self.sums.means().0.max(STEPS);
                 }
-                let slots = tick.slots(self.flows.all(), &mut more);
-                tick.has_changed |= self.round(slots, tick.mean);
+                let counters = tick.counters(self.flows.numbers(), &mut more);
+                tick.has_changed |= self.round(counters, tick.mean);
             }
             Some(Phase::Expire) => {
                 more = self.pairing.expire(tick.now, STEP);
                 tick.has_changed |= !more && self.expire(tick.now);
             }
             Some(Phase::Follow) => {
-                let slots = tick.slots(tick.window.clone(), &mut more);
-                more &= self.follow(slots, tick.now);
+                let counters = tick.counters(tick.window.clone(), &mut more);
+                more &= self.follow(counters, tick.now);
             }
             Some(Phase::Gather) => {
                 if tick.next == 0 {
                     tick.search = self.begin_search();
                 }
-                let slots = tick.slots(tick.window.clone(), &mut more);
-                self.gather(&mut tick.search, slots, tick.now);
+                let counters = tick.counters(tick.window.clone(), &mut more);
+                self.gather(&mut tick.search, counters, tick.now);
                 if !more {
                     self.copy_loads(&mut tick.search);
                 }
@@ -202,41 +208,43 @@ impl Placer {
     }
 
     /// Has workers ask again for queue pairs that may move now. Returns whether there are more.
-    fn release(&mut self, tick: &mut Tick, read: &impl Fn(u32) -> Reading) -> bool {
-        let slots: Vec<u32> = self.sums.waiting.range(tick.next..).take(STEP).copied().collect();
-        for slot in &slots {
-            let Some((id, flow)) = self.flows.at(*slot) else { continue };
+    fn release(&mut self, tick: &mut Tick, read: &impl Fn(CounterId) -> Reading) -> bool {
+        let next = CounterId::new(tick.next).unwrap_or(CounterId::FIRST);
+        let counters: Vec<CounterId> =
+            self.sums.waiting.range(next..).take(STEP).copied().collect();
+        for counter in &counters {
+            let Some((id, flow)) = self.flows.at(*counter) else { continue };
             // Programs look for gaps themselves where the kernel encapsulates.
             if id.target.by_kernel {
                 continue;
             }
-            let may_move = self.may_move(id, flow, |slot| read(slot).last, tick.now);
+            let may_move = self.may_move(id, flow, |counter| read(counter).last, tick.now);
             if may_move != flow.is_released {
-                self.unwritten.insert(*slot);
+                self.unwritten.insert(*counter);
             }
             if may_move {
-                self.recall(*slot);
+                self.recall(*counter);
             }
-            if let Some((_, flow)) = self.flows.at_mut(*slot) {
+            if let Some((_, flow)) = self.flows.at_mut(*counter) {
                 flow.is_released = may_move;
             }
         }
-        tick.next = slots.last().map_or(0, |last| last + 1);
-        slots.len() == STEP
+        tick.next = counters.last().map_or(0, |last| last.get() + 1);
+        counters.len() == STEP
     }
 
     /// Looks which queue pairs send. Returns whether that changed.
     fn note_pauses(
         &mut self,
-        slots: Range<u32>,
-        read: &impl Fn(u32) -> Reading,
+        counters: impl Iterator<Item = CounterId>,
+        read: &impl Fn(CounterId) -> Reading,
         now: Duration,
     ) -> bool {
         let mut changed = false;
-        for slot in slots {
-            let Some((id, flow)) = self.flows.at_mut(slot) else { continue };
+        for counter in counters {
+            let Some((id, flow)) = self.flows.at_mut(counter) else { continue };
             let was_idle = flow.is_idle();
-            if !flow.note_last(read(slot).last, now) {
+            if !flow.note_last(read(counter).last, now) {
                 continue;
             }
             changed = true;
@@ -247,7 +255,7 @@ impl Placer {
                     self.account(&id);
                     if is_idle {
                         // Workers ask for it when it sends again.
-                        self.recall(slot);
+                        self.recall(counter);
                     }
                 }
             }
@@ -258,14 +266,14 @@ impl Placer {
     /// Measures queue pairs. Returns whether any was forgotten.
     fn measure(
         &mut self,
-        slots: Range<u32>,
-        read: &impl Fn(u32) -> Reading,
+        counters: impl Iterator<Item = CounterId>,
+        read: &impl Fn(CounterId) -> Reading,
         (passed, now): (Duration, Duration),
     ) -> bool {
         let mut changed = false;
-        for slot in slots {
-            let Some((id, flow)) = self.flows.at_mut(slot) else { continue };
-            flow.measure(&read(slot), passed, now);
+        for counter in counters {
+            let Some((id, flow)) = self.flows.at_mut(counter) else { continue };
+            flow.measure(&read(counter), passed, now);
             let silent = now.saturating_sub(flow.active);
             let mut idle = self.options.idle;
             if self.shares.are_short(&id, now) {
@@ -282,10 +290,10 @@ impl Placer {
     }
 
     /// Rounds the loads of queue pairs. Returns whether any changed.
-    fn round(&mut self, slots: Range<u32>, mean: u64) -> bool {
+    fn round(&mut self, counters: impl Iterator<Item = CounterId>, mean: u64) -> bool {
         let mut changed = false;
-        for slot in slots {
-            let Some((id, flow)) = self.flows.at_mut(slot) else { continue };
+        for counter in counters {
+            let Some((id, flow)) = self.flows.at_mut(counter) else { continue };
             if flow.round(mean, STEPS) {
                 self.account(&id);
                 changed = true;
@@ -297,6 +305,6 @@ impl Placer {
     /// Forgets loads that others do not report any more. Returns whether loads may have changed.
     fn expire(&mut self, now: Duration) -> bool {
         self.sums.emptied.retain(|_, at| now.saturating_sub(*at) < AGE * 2);
-        self.foreign.expire(now) || !self.foreign.is_empty()
+        self.peers.expire(now) || !self.peers.is_empty()
     }
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use path::Key as FlowKey;
+use path::{CounterId, PathId};
 use wire::QueuePair;
 
 use crate::load::Link;
 use crate::pairing::Channel;
 use crate::plan::Routes;
-use crate::prober::Pair;
 use crate::way::{Common, Way};
 
 /// Added to the difference of delays for the gap that a move needs.
@@ -29,7 +29,7 @@ pub struct Target {
     /// UDP destination port.
     pub port: u16,
     /// Whether kernel VXLAN encapsulates. The next hop then follows from the source port, by a hash
-    /// of the kernel, so that not all pairs can be used.
+    /// of the kernel, so that not all paths can be used.
     pub by_kernel: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct Options {
     pub idle: Duration,
     /// When queue pairs move.
     pub moves: Moves,
-    /// How long others take to hear of a wish to move, and to answer. Twice the interval of probes.
+    /// How long others take to hear of a claim to move, and to answer. Twice the interval of probes.
     pub settle: Duration,
 }
 
@@ -99,16 +99,16 @@ impl Default for Options {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
     /// Next hop and port.
-    pub pair: Pair,
+    pub path: PathId,
     /// Its place in the table of counts, from 1.
-    pub slot: u32,
+    pub counter: CounterId,
 }
 
 /// A path that probes found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Next hop and port.
-    pub pair: Pair,
+    pub path: PathId,
     /// Its links, in order.
     pub links: Vec<Link>,
     /// Where it leads.
@@ -166,13 +166,13 @@ impl Plan {
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     pub(super) routes: Arc<Routes>,
-    /// The pairs that take each route, with their delays.
-    pub(super) pairs: Vec<Vec<(Pair, Duration)>>,
-    pub(super) of_pair: BTreeMap<Pair, usize>,
+    /// The paths that take each route, with their delays.
+    pub(super) of_route: Vec<Vec<(PathId, Duration)>>,
+    pub(super) of_path: BTreeMap<PathId, usize>,
     pub(super) weights: BTreeMap<u64, u16>,
-    /// The different ways, each with a pair that takes it.
-    pub(super) ways: Vec<(Way, Pair)>,
-    pub(super) way_of: BTreeMap<Pair, usize>,
+    /// The different ways, each with a path that takes it.
+    pub(super) ways: Vec<(Way, PathId)>,
+    pub(super) way_of: BTreeMap<PathId, usize>,
     /// Whether links between routers may have /30 networks ([`Way::common`]).
     pub(super) has_30: bool,
     pub(super) plan: Plan,
@@ -181,48 +181,48 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    pub(super) fn route_of(&self, pair: Pair) -> Option<usize> {
-        self.of_pair.get(&pair).copied()
+    pub(super) fn route_of(&self, path: PathId) -> Option<usize> {
+        self.of_path.get(&path).copied()
     }
 
-    /// Sets the delays of known pairs.
-    pub(super) fn set_delays(&mut self, delays: impl Iterator<Item = (Pair, Duration)>) {
-        for (pair, delay) in delays {
-            let route = self.route_of(pair).and_then(|route| self.pairs.get_mut(route));
-            let known = route.into_iter().flatten().filter(|(of, _)| *of == pair);
+    /// Sets the delays of known paths.
+    pub(super) fn set_delays(&mut self, delays: impl Iterator<Item = (PathId, Duration)>) {
+        for (path, delay) in delays {
+            let route = self.route_of(path).and_then(|route| self.of_route.get_mut(route));
+            let known = route.into_iter().flatten().filter(|(of, _)| *of == path);
             known.for_each(|(_, known)| *known = delay);
         }
-        for (route, pairs) in self.pairs.iter_mut().enumerate() {
+        for (route, paths) in self.of_route.iter_mut().enumerate() {
             let links: Vec<Link> = self.routes.route(route).collect();
-            super::level(&links, pairs);
+            super::level(&links, paths);
         }
     }
 
-    /// Where a pair leads.
-    pub(super) fn way(&self, pair: Pair) -> Option<&Way> {
-        self.ways.get(*self.way_of.get(&pair)?).map(|(way, _)| way)
+    /// Where a path leads.
+    pub(super) fn way(&self, path: PathId) -> Option<&Way> {
+        self.ways.get(*self.way_of.get(&path)?).map(|(way, _)| way)
     }
 
-    /// Sets where pairs lead. Pairs that are `used` stand for their way first.
-    pub(super) fn set_ways(&mut self, found: &[&Found], used: impl Fn(&Pair) -> bool) {
-        let mut pairs = BTreeMap::<&Way, Vec<Pair>>::new();
+    /// Sets where paths lead. Paths that are `used` stand for their way first.
+    pub(super) fn set_ways(&mut self, found: &[&Found], used: impl Fn(&PathId) -> bool) {
+        let mut paths = BTreeMap::<&Way, Vec<PathId>>::new();
         for path in found {
-            pairs.entry(&path.way).or_default().push(path.pair);
+            paths.entry(&path.way).or_default().push(path.path);
         }
-        for (way, pairs) in pairs {
-            let Some(first) = pairs.iter().copied().min_by_key(|pair| (!used(pair), *pair)) else {
+        for (way, paths) in paths {
+            let Some(first) = paths.iter().copied().min_by_key(|path| (!used(path), *path)) else {
                 continue;
             };
-            self.way_of.extend(pairs.into_iter().map(|pair| (pair, self.ways.len())));
+            self.way_of.extend(paths.into_iter().map(|path| (path, self.ways.len())));
             self.ways.push((way.clone(), first));
         }
         self.has_30 = self.ways.iter().all(|(way, _)| way.may_have_30());
     }
 
-    /// What a pair has in common with an opposite way.
-    pub(super) fn common(&self, pair: Pair, opposite: &Way) -> Common {
+    /// What a path has in common with an opposite way.
+    pub(super) fn common(&self, path: PathId, opposite: &Way) -> Common {
         let has_30 = self.has_30 && opposite.may_have_30();
-        self.way(pair).map_or(Common::None, |way| way.common(opposite, has_30))
+        self.way(path).map_or(Common::None, |way| way.common(opposite, has_30))
     }
 
     /// Whether ways are known that begin where an opposite way ends, and that end where it begins.
@@ -232,20 +232,20 @@ impl Paths {
         any(&|way| way.uplink == opposite.arrival) && any(&|way| way.arrival == opposite.uplink)
     }
 
-    /// The pair that has most in common with an opposite way: at least all routers.
-    pub(super) fn opposite(&self, opposite: &Way) -> Option<(Common, Pair)> {
+    /// The path that has most in common with an opposite way: at least all routers.
+    pub(super) fn opposite(&self, opposite: &Way) -> Option<(Common, PathId)> {
         let has_30 = self.has_30 && opposite.may_have_30();
-        let common = self.ways.iter().map(|(way, pair)| (way.common(opposite, has_30), *pair));
+        let common = self.ways.iter().map(|(way, path)| (way.common(opposite, has_30), *path));
         common.filter(|(common, _)| *common >= Common::Routers).max_by_key(|(common, _)| *common)
     }
 
-    fn delay(&self, pair: Pair) -> Option<Duration> {
-        let pairs = self.pairs.get(self.route_of(pair)?)?;
-        pairs.iter().find(|(of, _)| *of == pair).map(|(_, delay)| *delay)
+    fn delay(&self, path: PathId) -> Option<Duration> {
+        let paths = self.of_route.get(self.route_of(path)?)?;
+        paths.iter().find(|(of, _)| *of == path).map(|(_, delay)| *delay)
     }
 
-    /// How long a flow must be silent before it moves from one pair to the other.
-    pub(super) fn gap(&self, from: Pair, to: Pair) -> Duration {
+    /// How long a flow must be silent before it moves from one path to the other.
+    pub(super) fn gap(&self, from: PathId, to: PathId) -> Duration {
         match (self.delay(from), self.delay(to)) {
             (Some(from), Some(to)) => from.abs_diff(to) + MARGIN,
             (_, to) => to.unwrap_or_default() + MARGIN,

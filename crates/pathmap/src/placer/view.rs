@@ -1,22 +1,22 @@
 //! What others see of the placement: paths with their loads, and the balance of tiers.
 
 use std::net::Ipv4Addr;
-use std::ops::Range;
 use std::time::Duration;
+
+use path::{CounterId, PathId};
 
 use super::sums::links_of;
 use super::{Beyond, Flow, FlowId, Placer, Target};
 use crate::balance;
 use crate::load::Link;
-use crate::prober::Pair;
 
 /// A path to a remote VTEP.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathView {
     /// Its links, in order.
     pub links: Vec<Link>,
-    /// The pairs that take it.
-    pub pairs: Vec<Pair>,
+    /// The paths that take it.
+    pub paths: Vec<PathId>,
     /// The shortest time from probe to answer among them.
     pub delay: Duration,
     /// Number of queue pairs on it.
@@ -62,16 +62,15 @@ impl Placer {
         self.len() == 0
     }
 
-    /// The slots that were used so far.
-    #[must_use]
-    pub const fn slots(&self) -> Range<u32> {
-        self.flows.all()
+    /// The counters that were used so far.
+    pub fn counters(&self) -> impl Iterator<Item = CounterId> + use<> {
+        self.flows.numbers().filter_map(CounterId::new)
     }
 
-    /// The queue pair in a slot.
+    /// The queue pair with these counters.
     #[must_use]
-    pub fn at(&self, slot: u32) -> Option<(&FlowId, &Flow)> {
-        self.flows.at(slot)
+    pub fn at(&self, counter: CounterId) -> Option<(&FlowId, &Flow)> {
+        self.flows.at(counter)
     }
 
     /// Why a new queue pair would not be placed, apart from rates. `None` if it would.
@@ -86,10 +85,10 @@ impl Placer {
         self.flows.get(id)
     }
 
-    /// The links of a pair, as far as they are known.
+    /// The links of a path, as far as they are known.
     #[must_use]
-    pub fn links(&self, target: Target, pair: Pair) -> Vec<Link> {
-        links_of(self.targets.get(&target), pair)
+    pub fn links(&self, target: Target, path: PathId) -> Vec<Link> {
+        links_of(self.targets.get(&target), path)
     }
 
     /// The paths to a target. Queue pairs count on them whoever encapsulates.
@@ -98,19 +97,19 @@ impl Placer {
         let Some(paths) = self.targets.get(&target) else { return Vec::new() };
         let mut views: Vec<PathView> = (0..paths.routes.len())
             .map(|route| {
-                let pairs = paths.pairs.get(route).map_or(&[][..], Vec::as_slice);
+                let alike = paths.of_route.get(route).map_or(&[][..], Vec::as_slice);
                 PathView {
                     links: paths.routes.route(route).collect(),
-                    pairs: pairs.iter().map(|(pair, _)| *pair).collect(),
-                    delay: pairs.iter().map(|(_, delay)| *delay).min().unwrap_or_default(),
+                    paths: alike.iter().map(|(path, _)| *path).collect(),
+                    delay: alike.iter().map(|(_, delay)| *delay).min().unwrap_or_default(),
                     flows: 0,
                     kilobytes: 0,
                 }
             })
             .collect();
         for by_kernel in [false, true] {
-            for (pair, flows, kilobytes) in self.sums.traffic(Target { by_kernel, ..target }) {
-                if let Some(view) = paths.route_of(pair).and_then(|route| views.get_mut(route)) {
+            for (path, flows, kilobytes) in self.sums.traffic(Target { by_kernel, ..target }) {
+                if let Some(view) = paths.route_of(path).and_then(|route| views.get_mut(route)) {
                     view.flows += flows;
                     view.kilobytes += kilobytes;
                 }
@@ -151,7 +150,7 @@ impl Placer {
     /// The load of a link by this leaf and by others, in 1000 bytes a second.
     #[must_use]
     pub fn load(&self, link: Link) -> (u64, u64) {
-        (self.sums.own.get(&link).copied().unwrap_or(0), self.foreign.of(link))
+        (self.sums.own.get(&link).copied().unwrap_or(0), self.peers.of(link))
     }
 
     /// The number of queue pairs whose connection uses the same links in both directions, of those
@@ -164,7 +163,7 @@ impl Placer {
     /// The number of links on which other VTEPs report load.
     #[must_use]
     pub fn reported(&self) -> usize {
-        self.foreign.len()
+        self.peers.len()
     }
 
     /// Whether this address of a router is on a known path.

@@ -1,9 +1,11 @@
-//! What follows from answers: where pairs lead, and how long answers take.
+//! What follows from answers: where paths lead, and how long answers take.
 
 use std::time::Duration;
 
+use path::PathId;
+
 use super::state::{Outstanding, State};
-use super::{Change, Known, Pair, Prober, RECENT_ANSWERS, REFRESH, REVIEW, ROUNDS, UNUSED};
+use super::{Change, Known, Prober, RECENT_ANSWERS, REFRESH, REVIEW, ROUNDS, UNUSED};
 use crate::message::Answer;
 
 impl Prober {
@@ -12,7 +14,7 @@ impl Prober {
         let probe = &answer.probe;
         let fits = |sent: &Outstanding| {
             sent.nonce == probe.nonce
-                && sent.pair.port == probe.port
+                && sent.path.source_port == probe.port
                 && sent.records == probe.records
                 && probe.epoch == self.ids.epoch
         };
@@ -29,7 +31,7 @@ impl Prober {
         let delay = now.saturating_sub(sent.at);
         if std::mem::replace(&mut self.heard, now).is_zero() {
             // Scouts stood for them.
-            self.used.clone().into_iter().for_each(|pair| self.schedule(pair, now, true));
+            self.used.clone().into_iter().for_each(|path| self.schedule(path, now, true));
         }
         if sent.explores && in_time {
             self.window.answered(now, delay);
@@ -37,7 +39,7 @@ impl Prober {
             self.window.heard(now, delay);
         }
         let knew_any = self.knows_any();
-        let Some(state) = self.pairs.get_mut(&sent.pair) else { return true };
+        let Some(state) = self.paths.get_mut(&sent.path) else { return true };
         let was_lost = state.lost;
         let (before, was_settled) = (state.known.clone(), state.is_settled());
         let missed = if sent.records { 0 } else { state.missed.max(state.tries.min(ROUNDS)) };
@@ -51,29 +53,29 @@ impl Prober {
             self.loss += (lost - self.loss) / 128.0;
         }
         if changed {
-            self.version += 1;
+            self.version = self.version.next();
         }
         let returned = was_lost && !state.lost;
         if !knew_any {
             self.begin_again(now);
         }
-        let is_settled = self.pairs.get(&sent.pair).is_some_and(State::is_settled);
-        if is_settled && !was_settled && !self.used.contains(&sent.pair) {
+        let is_settled = self.paths.get(&sent.path).is_some_and(State::is_settled);
+        if is_settled && !was_settled && !self.used.contains(&sent.path) {
             let next =
-                if self.is_watched(sent.pair) { UNUSED } else { self.random.around(REFRESH) };
-            self.schedule(sent.pair, now + next, false);
+                if self.is_watched(sent.path) { UNUSED } else { self.random.around(REFRESH) };
+            self.schedule(sent.path, now + next, false);
         }
         if returned {
-            self.changes.push(Change::Returned(sent.pair));
+            self.changes.push(Change::Returned(sent.path));
         } else if moved {
-            self.changes.push(Change::Moved(sent.pair));
-            self.schedule(sent.pair, now, true);
-            self.follow_move(sent.pair.hop, before.as_ref(), now);
+            self.changes.push(Change::Moved(sent.path));
+            self.schedule(sent.path, now, true);
+            self.follow_move(sent.path.hop, before.as_ref(), now);
         }
         true
     }
 
-    /// A pair leads elsewhere: others on the route that it had may, too.
+    /// A path leads elsewhere: others on the route that it had may, too.
     fn follow_move(&mut self, hop: u64, before: Option<&Known>, now: Duration) {
         let Some(route) = before else { return };
         // Those that are asked now need not be asked again.
@@ -81,25 +83,25 @@ impl Prober {
             return;
         }
         self.followed = now;
-        for pair in self.unused_on(hop, route) {
-            self.schedule(pair, now, true);
+        for path in self.unused_on(hop, route) {
+            self.schedule(path, now, true);
         }
     }
 
-    /// The pairs on a route that are not in use.
-    pub(super) fn unused_on(&self, hop: u64, route: &Known) -> Vec<Pair> {
-        let is_on = |(pair, state): &(&Pair, &State)| {
-            pair.hop == hop
-                && !self.used.contains(*pair)
+    /// The paths on a route that are not in use.
+    pub(super) fn unused_on(&self, hop: u64, route: &Known) -> Vec<PathId> {
+        let is_on = |(path, state): &(&PathId, &State)| {
+            path.hop == hop
+                && !self.used.contains(*path)
                 && state.known.as_ref().is_some_and(|known| known.is_route_of(route))
         };
-        self.pairs.iter().filter(is_on).map(|(pair, _)| *pair).collect()
+        self.paths.iter().filter(is_on).map(|(path, _)| *path).collect()
     }
 
     fn note_answer(&mut self, sent: &Outstanding) {
         if self.recent_answers.len() >= RECENT_ANSWERS {
             self.recent_answers.pop_front();
         }
-        self.recent_answers.push_back((sent.at, sent.pair));
+        self.recent_answers.push_back((sent.at, sent.path));
     }
 }

@@ -1,35 +1,37 @@
-//! Which pairs are probed beside those in use: fresh ports, and those of a VTEP that is silent.
+//! Which paths are probed beside those in use: fresh ports, and those of a VTEP that is silent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::state::State;
-use super::{EXPLORE, FRESH, Pair, Prober, ROUNDS};
+use path::PathId;
 
-/// Pairs in use that are probed until the VTEP answers for the first time.
+use super::state::State;
+use super::{EXPLORE, FRESH, Prober, ROUNDS};
+
+/// Paths in use that are probed until the VTEP answers for the first time.
 const USED_SCOUTS: usize = 8;
 
 impl Prober {
-    /// Whether a pair is probed while nothing is known: until a VTEP answers, two ports on each next
-    /// hop and a few pairs in use are enough. All of these may lead over a dead path, but that is
+    /// Whether a path is probed while nothing is known: until a VTEP answers, two ports on each next
+    /// hop and a few paths in use are enough. All of these may lead over a dead path, but that is
     /// unlikely.
-    pub(super) fn is_scout(&self, pair: Pair) -> bool {
+    pub(super) fn is_scout(&self, path: PathId) -> bool {
         let every = self.used.len().div_ceil(USED_SCOUTS).max(1);
-        self.ports.iter().take(2).any(|port| *port == pair.port)
-            || self.used.iter().step_by(every).any(|used| *used == pair)
+        self.ports.iter().take(2).any(|port| *port == path.source_port)
+            || self.used.iter().step_by(every).any(|used| *used == path)
     }
 
-    /// Probes the pairs that were given up, because a VTEP that was silent has answered.
+    /// Probes the paths that were given up, because a VTEP that was silent has answered.
     pub(super) fn begin_again(&mut self, now: Duration) {
-        let given_up = |(_, state): &(&Pair, &mut State)| state.tries >= ROUNDS && !state.lost;
-        let pairs = self.pairs.iter_mut().filter(given_up);
-        let pairs: Vec<Pair> = pairs
-            .map(|(pair, state)| {
+        let given_up = |(_, state): &(&PathId, &mut State)| state.tries >= ROUNDS && !state.lost;
+        let paths = self.paths.iter_mut().filter(given_up);
+        let paths: Vec<PathId> = paths
+            .map(|(path, state)| {
                 state.tries = 0;
-                *pair
+                *path
             })
             .collect();
-        pairs.into_iter().for_each(|pair| self.schedule(pair, now, true));
+        paths.into_iter().for_each(|path| self.schedule(path, now, true));
     }
 
     /// Adds ports where that may find more, ten times a second at most.
@@ -38,12 +40,12 @@ impl Prober {
             state.known.is_none() && !state.lost && state.tries < ROUNDS
                 || state.wants_record() && state.record_tries < ROUNDS
         };
-        let waiting = self.pairs.values().filter(|state| is_new(state)).count();
+        let waiting = self.paths.values().filter(|state| is_new(state)).count();
         let began = self.began.unwrap_or(now);
         let late = now.saturating_sub(began) >= Duration::from_millis(500);
-        if !self.ready && !self.pairs.is_empty() && (waiting == 0 || late) {
+        if !self.ready && !self.paths.is_empty() && (waiting == 0 || late) {
             self.ready = true;
-            self.version += 1;
+            self.version = self.version.next();
         }
         if waiting == 0
             && self.ports.len() < usize::from(self.settings.most_ports)
@@ -52,10 +54,10 @@ impl Prober {
             let most = usize::from(self.settings.most_ports) - self.ports.len();
             self.add_ports(now, self.ports.len().min(most));
         }
-        let known = self.pairs.iter();
-        let known = known.filter_map(|(pair, state)| Some((*pair, state.known.as_ref()?)));
+        let known = self.paths.iter();
+        let known = known.filter_map(|(path, state)| Some((*path, state.known.as_ref()?)));
         let is_gone = self.ready && self.routes.is_any_gone(known, self.version, now);
-        let is_degraded = is_gone || self.pairs.values().any(|state| state.lost);
+        let is_degraded = is_gone || self.paths.values().any(|state| state.lost);
         if is_degraded && now.saturating_sub(self.explored) >= EXPLORE {
             self.explored = now;
             self.explore(now);
@@ -66,16 +68,16 @@ impl Prober {
     /// equally, its ports would have missed one of them with a probability of 1 % or more.
     fn is_thin(&self) -> bool {
         let mut found = BTreeMap::<u64, (i32, BTreeSet<_>)>::new();
-        for (pair, state) in &self.pairs {
+        for (path, state) in &self.paths {
             if let Some(known) = &state.known {
-                let (pairs, routes) = found.entry(pair.hop).or_default();
-                *pairs += 1;
+                let (paths, routes) = found.entry(path.hop).or_default();
+                *paths += 1;
                 routes.insert((known.arrival, known.routers, known.recorded.clone()));
             }
         }
-        let may_miss = |(pairs, routes): &(i32, BTreeSet<_>)| {
+        let may_miss = |(paths, routes): &(i32, BTreeSet<_>)| {
             let routes = routes.len() as f64 + 1.0;
-            routes * (1.0 - 1.0 / routes).powi(*pairs) >= 0.01
+            routes * (1.0 - 1.0 / routes).powi(*paths) >= 0.01
         };
         found.values().any(may_miss)
     }
@@ -90,10 +92,10 @@ impl Prober {
             }
             let index = self.random.below(self.ports.len());
             let Some(port) = self.ports.get(index).copied() else { break };
-            if self.used.iter().all(|pair| pair.port != port) {
+            if self.used.iter().all(|path| path.source_port != port) {
                 self.ports.swap_remove(index);
                 for hop in self.hops.clone() {
-                    self.forget(Pair { hop, port });
+                    self.forget(PathId { hop, source_port: port });
                 }
             }
         }

@@ -6,7 +6,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Known, Pair};
+use path::{PathId, Version};
+
+use super::{Known, Prober};
 
 /// For how long fresh ports are probed because a route is gone.
 const GONE: Duration = Duration::from_secs(600);
@@ -22,23 +24,23 @@ pub(super) struct Routes {
     known: BTreeSet<Route>,
     /// Since when each is gone.
     gone: BTreeMap<Route, Duration>,
-    version: u64,
+    version: Version<Prober>,
 }
 
 impl Routes {
-    /// Whether a route was known in the last ten minutes and is not now. `pairs` are those that are
+    /// Whether a route was known in the last ten minutes and is not now. `paths` are those that are
     /// known; they are looked at if the `version` is another one.
     pub(super) fn is_any_gone<'k>(
         &mut self,
-        pairs: impl Iterator<Item = (Pair, &'k Known)>,
-        version: u64,
+        paths: impl Iterator<Item = (PathId, &'k Known)>,
+        version: Version<Prober>,
         now: Duration,
     ) -> bool {
         if std::mem::replace(&mut self.version, version) != version {
-            let route = |(pair, known): (Pair, &Known)| {
-                (pair.hop, known.arrival, known.routers, known.recorded.clone())
+            let route = |(path, known): (PathId, &Known)| {
+                (path.hop, known.arrival, known.routers, known.recorded.clone())
             };
-            let known: BTreeSet<Route> = pairs.map(route).collect();
+            let known: BTreeSet<Route> = paths.map(route).collect();
             for route in std::mem::take(&mut self.known) {
                 // What was recorded since is no other route.
                 let ends = (route.0, route.1, route.2);

@@ -1,13 +1,15 @@
-//! What is known about one pair.
+//! What is known about one path.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Known, Pair, RECORD_EVERY, REFRESH, ROUNDS};
+use path::PathId;
+
+use super::{Known, RECORD_EVERY, REFRESH, ROUNDS};
 use crate::message::Answer;
 
-/// When a pair without any answer is probed again, and how often before this takes [`REFRESH`]: the
+/// When a path without any answer is probed again, and how often before this takes [`REFRESH`]: the
 /// route to a new VTEP may be seconds behind its entry in the FDB.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_TIMES: u8 = 15;
@@ -15,7 +17,7 @@ const AGAIN_TIMES: u8 = 15;
 /// A probe that waits for its answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outstanding {
-    pub(super) pair: Pair,
+    pub(super) path: PathId,
     pub(super) nonce: u32,
     pub(super) token: u32,
     pub(super) at: Duration,
@@ -32,7 +34,7 @@ struct Record {
     addresses: Option<Arc<[Ipv4Addr]>>,
 }
 
-/// The state of one pair.
+/// The state of one path.
 #[derive(Debug, Clone)]
 pub(super) struct State {
     /// By plain probes, with the recorded addresses if those of a probe with Record Route agree.
@@ -85,7 +87,7 @@ impl State {
         self.known.is_some() && self.record.is_some()
     }
 
-    /// Whether the answer to a probe of this pair would show that the VTEP answers.
+    /// Whether the answer to a probe of this path would show that the VTEP answers.
     pub(super) fn is_control(&self, now: Duration, soon: Duration) -> bool {
         self.known.is_some() && !self.suspect && self.due > now + soon
     }
@@ -96,7 +98,7 @@ impl State {
         kinds.iter().flatten().count() as u32
     }
 
-    /// The probes to send now (whether each records), and the time until the next ones. A pair in use
+    /// The probes to send now (whether each records), and the time until the next ones. A path in use
     /// is probed every `interval`.
     pub(super) fn next_probes(
         &mut self,
@@ -130,7 +132,7 @@ impl State {
     }
 
     /// Notes a probe that was not answered in time. `false` if that says nothing.
-    /// It `counts` if other pairs were answered at that time.
+    /// It `counts` if other paths were answered at that time.
     pub(super) fn miss(&mut self, sent: &Outstanding, counts: bool) -> bool {
         if sent.records || self.answered.is_some_and(|at| at > sent.at) {
             return false;
@@ -144,12 +146,12 @@ impl State {
         true
     }
 
-    /// How long to wait before a pair without any answer is probed again.
+    /// How long to wait before a path without any answer is probed again.
     pub(super) fn again(&self) -> Duration {
         if self.tries < ROUNDS + AGAIN_TIMES { AGAIN } else { REFRESH }
     }
 
-    /// The pair is dead.
+    /// The path is dead.
     pub(super) fn mark_dead(&mut self) {
         (self.known, self.record, self.lost) = (None, None, true);
         (self.missed, self.tries, self.record_tries) = (0, 0, 0);

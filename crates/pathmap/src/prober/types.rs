@@ -5,23 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use path::SourcePortRange;
+use path::{PathId, SourcePortRange};
 
 use crate::message::Probe;
-
-/// A next hop and an outer source port. Together they decide the path to a remote VTEP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Pair {
-    /// Identity of the next hop ([`path::NextHop::identity`]).
-    pub hop: u64,
-    /// Outer UDP source port.
-    pub port: u16,
-}
 
 /// How to probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// How often pairs in use are probed.
+    /// How often paths in use are probed.
     pub interval: Duration,
     /// Number of ports on every next hop to start with.
     pub ports: u16,
@@ -75,7 +66,7 @@ impl Ids {
     }
 }
 
-/// Where a pair leads.
+/// Where a path leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     /// The uplink of the remote VTEP by which probes arrive, as its interface index.
@@ -113,22 +104,22 @@ impl Known {
     }
 }
 
-/// What happened to a pair.
+/// What happened to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// It is dead.
-    Lost(Pair),
+    Lost(PathId),
     /// It leads somewhere else.
-    Moved(Pair),
+    Moved(PathId),
     /// It was dead, and is not any more.
-    Returned(Pair),
+    Returned(PathId),
 }
 
 /// A probe to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
     /// By which next hop and from which port.
-    pub pair: Pair,
+    pub path: PathId,
     /// The probe. The sender fills in the uplink.
     pub probe: Probe,
 }

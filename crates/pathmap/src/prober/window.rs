@@ -2,7 +2,7 @@
 //!
 //! On a machine that emulates a whole fabric, all leaves explore at the same time and share its CPUs.
 //! Without a limit, queues grow until packets of BFD are late or lost. So answers that come late make
-//! the window smaller before anything is lost, as in TCP Vegas and LEDBAT (RFC 6817). Probes of pairs
+//! the window smaller before anything is lost, as in TCP Vegas and LEDBAT (RFC 6817). Probes of paths
 //! in use are not counted: they are few, and have to be sent in time.
 
 use std::time::Duration;

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use path::PathId;
 use pathmap::message::Message;
 use pathmap::packet::{self, Headers};
 use pathmap::prober::{Ids, Known, Settings};
-use pathmap::{Key, Pair, Prober, Random, Report, Responder};
+use pathmap::{Key, Prober, Random, Report, Responder};
 use wire::MacAddr;
 
 /// Both leaves over IPv4, and over IPv6.
@@ -36,10 +37,10 @@ pub(crate) struct Fabric {
     pub dead: BTreeSet<(u64, u32)>,
     /// A route that leads by another spine: uplink and spine, and the other spine.
     pub detour: Option<((u64, u32), u32)>,
-    /// Links that a router does not use: uplink and spine. Pairs that were sent meanwhile stay on the
+    /// Links that a router does not use: uplink and spine. Paths that were sent meanwhile stay on the
     /// link that they have got, as in a resilient next-hop group.
     pub down: BTreeSet<(u64, u32)>,
-    stuck: BTreeMap<Pair, u32>,
+    stuck: BTreeMap<PathId, u32>,
     /// The most answers in a millisecond; more of them wait. `None`: all arrive after one.
     pub served: Option<usize>,
     /// The longest time that an answer has waited.
@@ -127,35 +128,35 @@ impl Fabric {
         Self { ends: (A6, B6), ..Self::new(uplinks, spines, seed, settings) }
     }
 
-    /// Where a pair leads.
-    pub(crate) fn route(&self, pair: Pair) -> Route {
-        let words = [pair.hop, u64::from(pair.port)];
+    /// Where a path leads.
+    pub(crate) fn route(&self, path: PathId) -> Route {
+        let words = [path.hop, u64::from(path.source_port)];
         let mut spine =
             path::choose(path::hash::hash(self.seed, words), self.spines as usize) as u32;
         if let Some((from, to)) = self.detour
-            && from == (pair.hop, spine)
+            && from == (path.hop, spine)
         {
             spine = to;
         }
-        spine = self.stuck.get(&pair).copied().unwrap_or(spine);
-        let middle = Ipv4Addr::from_bits(0x0a01_0000 + pair.hop as u32 * 256 + spine);
+        spine = self.stuck.get(&path).copied().unwrap_or(spine);
+        let middle = Ipv4Addr::from_bits(0x0a01_0000 + path.hop as u32 * 256 + spine);
         let last = Ipv4Addr::from_bits(0x0a02_0000 + spine);
-        Route { uplink: pair.hop, spine, addresses: vec![middle, last] }
+        Route { uplink: path.hop, spine, addresses: vec![middle, last] }
     }
 
-    /// Whether what is known of the pair is true.
-    pub(crate) fn is_right(&self, pair: Pair, known: &Known) -> bool {
-        let route = self.route(pair);
+    /// Whether what is known of the path is true.
+    pub(crate) fn is_right(&self, path: PathId, known: &Known) -> bool {
+        let route = self.route(path);
         known.arrival == route.spine
             && known.routers == 2
             && known.recorded.as_ref().is_none_or(|recorded| **recorded == *route.addresses)
     }
 
-    /// Gives a pair another link if a router does not use its own.
-    fn stick(&mut self, pair: Pair) {
-        let route = self.route(pair);
+    /// Gives a path another link if a router does not use its own.
+    fn stick(&mut self, path: PathId) {
+        let route = self.route(path);
         if self.down.contains(&(route.uplink, route.spine)) {
-            self.stuck.insert(pair, (route.spine + 1) % self.spines);
+            self.stuck.insert(path, (route.spine + 1) % self.spines);
         }
     }
 
@@ -230,8 +231,8 @@ impl Fabric {
                 self.key.seal(self.ends, &mut message);
                 let probe = transmit.probe;
                 let headers = headers(self.ends, probe.port, probe.ttl, probe.records);
-                self.stick(transmit.pair);
-                let route = self.route(transmit.pair);
+                self.stick(transmit.path);
+                let route = self.route(transmit.path);
                 let dead = self.dead.contains(&(route.uplink, route.spine));
                 if dead || !self.answers || self.is_lost() {
                     continue;

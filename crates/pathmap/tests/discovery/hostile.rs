@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
+use path::PathId;
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet;
 use pathmap::prober::{Change, Ids, Settings};
-use pathmap::{Key, Pair, Prober, Random, Responder};
+use pathmap::{Key, Prober, Random, Responder};
 
 use crate::fabric::{A, B, Fabric, RATE, headers, key, responder};
 use crate::{ms, use_all, wrong};
@@ -70,7 +71,7 @@ fn answers_in_the_name_of_another_vtep_are_refused_whatever_they_claim() {
         let opened = fabric.opener.open(&received);
         let Some(Message::Answer(captured)) = opened else { panic!("{opened:?}") };
         let last = fabric.prober.counts[0] as u32;
-        let report = Report { wish: u32::MAX, ..Report::default() };
+        let report = Report { gain: u32::MAX, ..Report::default() };
         // The probe that was answered, and those that may wait for their answers.
         for id in [captured.probe.id].into_iter().chain(last - 16..=last) {
             let probe = Probe { id, ..captured.probe };
@@ -78,7 +79,7 @@ fn answers_in_the_name_of_another_vtep_are_refused_whatever_they_claim() {
             let packet = sealed(&key(), (B, A), &Message::Answer(lie));
             assert!(!fabric.take(&packet), "{probe:?}");
         }
-        assert!(fabric.reports.iter().all(|report| report.wish == 0));
+        assert!(fabric.reports.iter().all(|report| report.gain == 0));
     }
     assert_eq!((wrong(&fabric), fabric.prober.changes().len()), (0, 0));
 }
@@ -91,11 +92,11 @@ fn a_liar_cannot_answer_what_it_did_not_receive() {
     fabric.dead.insert((1, 1));
     let mut lost_after = None;
     for after in 0..200 {
-        // The owner of the key claims every probe that it can imagine: the next ids of each pair.
-        for pair in &used {
+        // The owner of the key claims every probe that it can imagine: the next ids of each path.
+        for path in &used {
             for id in 0..4 {
                 let id = fabric.prober.counts[0] as u32 - id;
-                let probe = Probe { port: pair.port, epoch: 7, ..probe(id) };
+                let probe = Probe { port: path.source_port, epoch: 7, ..probe(id) };
                 let answer = Answer {
                     probe,
                     arrival: 1,
@@ -193,7 +194,7 @@ fn forged_probes_do_not_keep_a_leaf_from_its_answers() {
     fabric.prober.set_hops(fabric.now, &[0, 1, 2, 3]);
     for after in 0.. {
         forge(&mut fabric);
-        if fabric.prober.known().count() == fabric.prober.pairs().len() {
+        if fabric.prober.known().count() == fabric.prober.paths().len() {
             break;
         }
         assert!(after < 20_000, "{}", fabric.prober.known().count());
@@ -229,7 +230,7 @@ fn captured_probes_of_an_older_run_are_answered_as_those_without_a_token() {
         fabric.run(ms(1000));
         assert_eq!(
             (fabric.prober.known().count(), wrong(fabric)),
-            (fabric.prober.pairs().len(), 0)
+            (fabric.prober.paths().len(), 0)
         );
         fabric.probes.iter().cloned().collect::<Vec<_>>()
     };
@@ -281,7 +282,7 @@ fn no_path_is_taken_for_dead_while_a_vtep_that_started_again_refuses_the_token_b
     let mut fabric = Fabric::new(4, 4, 11, settings);
     fabric.delay = ms(45);
     fabric.run(ms(3000));
-    let used: BTreeSet<Pair> = fabric.prober.known().map(|(pair, _)| pair).take(32).collect();
+    let used: BTreeSet<PathId> = fabric.prober.known().map(|(path, _)| path).take(32).collect();
     fabric.prober.set_used(fabric.now, used);
     fabric.run(ms(1000));
     fabric.prober.changes();

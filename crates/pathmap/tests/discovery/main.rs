@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fabric::{Fabric, Route};
-use pathmap::Pair;
+use path::PathId;
 use pathmap::prober::{Change, Settings};
 
 fn ms(ms: u64) -> Duration {
@@ -21,7 +21,7 @@ fn all_ports() -> Settings {
 }
 
 fn wrong(fabric: &Fabric) -> usize {
-    fabric.prober.known().filter(|(pair, known)| !fabric.is_right(*pair, known)).count()
+    fabric.prober.known().filter(|(path, known)| !fabric.is_right(*path, known)).count()
 }
 
 #[test]
@@ -39,8 +39,8 @@ fn pairs_are_mapped_in_100_ms_and_with_loss_in_500_ms() {
                 fabric.prober.known().filter(|(_, known)| known.recorded.is_some()).count();
             assert!(recorded >= known - 8, "{recorded}");
         }
-        // After eight rounds, (1 - 0.81)⁸ of the pairs are not answered: 0.02 of 10 * 1024.
-        assert!(missing <= most_missing, "{missing} pairs are not known with loss {loss}");
+        // After eight rounds, (1 - 0.81)⁸ of the paths are not answered: 0.02 of 10 * 1024.
+        assert!(missing <= most_missing, "{missing} paths are not known with loss {loss}");
     }
 }
 
@@ -71,9 +71,9 @@ fn exploring_leaves_queues_short() {
         fabric.served = Some(1);
         fabric.run(ms(6000));
         let known = fabric.prober.known().count();
-        assert_eq!((known, wrong(&fabric)), (fabric.prober.pairs().len(), 0));
+        assert_eq!((known, wrong(&fabric)), (fabric.prober.paths().len(), 0));
         assert!(fabric.longest <= ms(40), "{:?}", fabric.longest);
-        assert!(fabric.sent < 3000, "{} probes for 1024 pairs, each in two ways", fabric.sent);
+        assert!(fabric.sent < 3000, "{} probes for 1024 paths, each in two ways", fabric.sent);
     }
 }
 
@@ -98,13 +98,13 @@ fn ports_are_added_until_every_route_is_found() {
         let mut fabric = Fabric::new(4, 16, seed, Settings::default());
         fabric.run(ms(800));
         let found: BTreeSet<Route> =
-            fabric.prober.known().map(|(pair, _)| fabric.route(pair)).collect();
-        assert_eq!(found.len(), 64, "seed {seed}, {} pairs", fabric.prober.pairs().len());
+            fabric.prober.known().map(|(path, _)| fabric.route(path)).collect();
+        assert_eq!(found.len(), 64, "seed {seed}, {} paths", fabric.prober.paths().len());
         assert!(fabric.prober.is_ready());
     }
     let mut narrow = Fabric::new(2, 2, 1, Settings::default());
     narrow.run(ms(800));
-    assert_eq!(narrow.prober.pairs().len(), 128, "64 ports are enough");
+    assert_eq!(narrow.prober.paths().len(), 128, "64 ports are enough");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn routers_that_do_not_record_leave_their_tier_unknown() {
     assert_eq!((fabric.prober.known().count(), wrong(&fabric)), (256, 0));
 }
 
-/// One probe for each pair tells all there is: arrival uplink and number of routers.
+/// One probe for each path tells all there is: arrival uplink and number of routers.
 #[test]
 fn over_ipv6_the_uplinks_at_both_ends_are_known() {
     for seed in 0..10 {
@@ -135,12 +135,12 @@ fn over_ipv6_the_uplinks_at_both_ends_are_known() {
     }
 }
 
-/// A pair for each of the routes, as in use.
-fn use_all(fabric: &mut Fabric) -> Vec<Pair> {
+/// A path for each of the routes, as in use.
+fn use_all(fabric: &mut Fabric) -> Vec<PathId> {
     let mut routes = BTreeSet::new();
-    let known: Vec<Pair> = fabric.prober.known().map(|(pair, _)| pair).collect();
-    let used: Vec<Pair> =
-        known.into_iter().filter(|pair| routes.insert(fabric.route(*pair))).collect();
+    let known: Vec<PathId> = fabric.prober.known().map(|(path, _)| path).collect();
+    let used: Vec<PathId> =
+        known.into_iter().filter(|path| routes.insert(fabric.route(*path))).collect();
     fabric.prober.set_used(fabric.now, used.iter().copied().collect());
     used
 }
@@ -159,20 +159,20 @@ fn a_dead_link_is_found_within_30_ms_and_nothing_else_is_dead() {
         for after in 1..200 {
             fabric.run(ms(1));
             for change in fabric.prober.changes() {
-                let Change::Lost(pair) = change else { panic!("{change:?}") };
-                let route = fabric.route(pair);
+                let Change::Lost(path) = change else { panic!("{change:?}") };
+                let route = fabric.route(path);
                 assert_eq!((route.uplink, route.spine), (2, 1));
-                if used.contains(&pair) {
+                if used.contains(&path) {
                     found = found.or(Some(after));
                 }
             }
         }
         assert!(found.is_some_and(|after| after <= 30), "after {found:?} ms");
-        let dead = |fabric: &Fabric, pair| {
-            let route = fabric.route(pair);
+        let dead = |fabric: &Fabric, path| {
+            let route = fabric.route(path);
             (route.uplink, route.spine) == (2, 1)
         };
-        let known = fabric.prober.known().filter(|(pair, _)| dead(&fabric, *pair)).count();
+        let known = fabric.prober.known().filter(|(path, _)| dead(&fabric, *path)).count();
         assert_eq!(known, 0, "no other port of the dead route is used");
         // It returns.
         fabric.dead.clear();
@@ -206,7 +206,7 @@ fn a_leaf_that_answers_later_is_mapped_soon() {
     assert!(fabric.prober.is_ready() && fabric.prober.known().count() == 0);
     fabric.answers = true;
     fabric.run(ms(2500));
-    assert_eq!((fabric.prober.known().count(), wrong(&fabric)), (fabric.prober.pairs().len(), 0));
+    assert_eq!((fabric.prober.known().count(), wrong(&fabric)), (fabric.prober.paths().len(), 0));
     // A silent one costs little.
     let mut silent = Fabric::new(4, 4, 5, all_ports());
     silent.answers = false;
@@ -219,7 +219,7 @@ fn a_leaf_that_answers_later_is_mapped_soon() {
     let before = silent.sent;
     silent.run(ms(30_000));
     assert!(
-        silent.sent - before <= 2 * silent.prober.pairs().len() as u64,
+        silent.sent - before <= 2 * silent.prober.paths().len() as u64,
         "{before} {}",
         silent.sent
     );
@@ -235,8 +235,8 @@ fn a_leaf_that_falls_silent_costs_little() {
     fabric.run(ms(2000));
     let before = fabric.sent;
     fabric.run(ms(10_000));
-    // 20 in a second for each pair in use, and each other pair in about 15 seconds.
-    let most = 10 * (used * 20 + fabric.prober.pairs().len() as u64 / 10);
+    // 20 in a second for each path in use, and each other path in about 15 seconds.
+    let most = 10 * (used * 20 + fabric.prober.paths().len() as u64 / 10);
     assert!(fabric.sent - before <= most, "{} of {most}", fabric.sent - before);
     fabric.prober.set_used(fabric.now, BTreeSet::new());
     fabric.run(ms(2000));
@@ -256,7 +256,7 @@ fn reports_that_are_wanted_arrive_at_the_interval_and_cost_little() {
         fabric.run(ms(10_000));
         fabric.reports.len()
     };
-    // The 256 pairs are probed every 15 s on average, each with two probes.
+    // The 256 paths are probed every 15 s on average, each with two probes.
     let rest = answers(false);
     let more = answers(true) - rest;
     assert!((150..=270).contains(&more), "{more} more than {rest}");
@@ -268,7 +268,7 @@ fn reports_that_are_wanted_arrive_at_the_interval_and_cost_little() {
 fn pairs_in_use_of_a_vtep_that_never_answers_cost_little() {
     let mut fabric = Fabric::new(4, 4, 5, Settings::default());
     fabric.answers = false;
-    let used: BTreeSet<Pair> = fabric.prober.pairs().take(64).collect();
+    let used: BTreeSet<PathId> = fabric.prober.paths().take(64).collect();
     assert_eq!(used.len(), 64);
     fabric.prober.set_used(fabric.now, used);
     fabric.run(ms(2000));

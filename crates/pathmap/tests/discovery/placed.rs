@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
+use path::{CounterId, PathId, Version};
 use pathmap::load::Link;
 use pathmap::message::LinkLoad;
 use pathmap::message::connection::{FlowReport, MOST_FLOWS};
 use pathmap::placer::{FlowId, Found, Options, Reading, Target};
 use pathmap::prober::Settings;
-use pathmap::{Pair, Placer, Random, Report, Way, balance};
+use pathmap::{Placer, Prober, Random, Report, Way, balance};
 use wire::QueuePair;
 use wire::roce::source_port;
 
@@ -24,8 +25,8 @@ struct Placed {
     fabric: Fabric,
     placer: Placer,
     flows: u32,
-    readings: HashMap<u32, Reading>,
-    version: u64,
+    readings: HashMap<CounterId, Reading>,
+    version: Version<Prober>,
 }
 
 fn queue_pair(number: u32) -> QueuePair {
@@ -56,7 +57,7 @@ impl Placed {
             placer: Placer::new(options, Random::new(seed)),
             flows,
             readings: HashMap::new(),
-            version: 0,
+            version: Version::NONE,
         }
     }
 
@@ -85,16 +86,16 @@ impl Placed {
     }
 
     fn update(&mut self) {
-        let found = |(pair, known): (Pair, &pathmap::prober::Known)| {
+        let found = |(path, known): (PathId, &pathmap::prober::Known)| {
             let recorded = known.recorded.clone();
             let routers = recorded.iter().flat_map(|addresses| addresses.iter().copied());
-            let links = std::iter::once(Link::Uplink(pair.hop)).chain(routers.map(Link::Router));
-            let (uplink, arrival) = (pair.hop as u32, known.arrival);
+            let links = std::iter::once(Link::Uplink(path.hop)).chain(routers.map(Link::Router));
+            let (uplink, arrival) = (path.hop as u32, known.arrival);
             let way = Way { uplink, arrival, routers: known.routers, recorded: recorded.clone() };
-            Found { pair, links: links.collect(), way, delay: known.delay }
+            Found { path, links: links.collect(), way, delay: known.delay }
         };
         let found: Vec<Found> = self.fabric.prober.known().map(found).collect();
-        let lost: BTreeSet<Pair> = self.fabric.prober.lost().collect();
+        let lost: BTreeSet<PathId> = self.fabric.prober.lost().collect();
         let weights = (0..4).map(|hop| (hop, 1)).collect();
         self.placer.update(TARGET, &weights, &found, &lost);
     }
@@ -104,26 +105,26 @@ impl Placed {
         let now = self.fabric.now;
         if self.fabric.prober.is_ready() {
             for number in 1..=self.flows {
-                let hashed = Pair { hop: 0, port: 1 };
+                let hashed = PathId { hop: 0, source_port: 1 };
                 let last = Some(now.saturating_sub(ms(8)));
-                let read = |_: u32| Reading { last, ..Reading::default() };
+                let read = |_: CounterId| Reading { last, ..Reading::default() };
                 let placed = self.placer.place(id(number), port(number), hashed, read, now);
-                let reading = self.readings.entry(placed.unwrap().slot).or_default();
+                let reading = self.readings.entry(placed.unwrap().counter).or_default();
                 reading.bytes += 10_000;
                 reading.frames += 1;
                 reading.last = last;
             }
         }
         let readings = &self.readings;
-        self.placer.tick(|slot| readings.get(&slot).copied().unwrap_or_default(), now);
+        self.placer.tick(|counter| readings.get(&counter).copied().unwrap_or_default(), now);
     }
 
-    /// The number of queue pairs on each pair of uplink and spine.
+    /// The number of queue pairs on each path of uplink and spine.
     fn spread(&self) -> BTreeMap<(u64, u32), usize> {
         let mut spread = BTreeMap::new();
         for number in 1..=self.flows {
-            let pair = self.placer.peek(&id(number)).unwrap().pair;
-            let Route { uplink, spine, .. } = self.fabric.route(pair);
+            let path = self.placer.peek(&id(number)).unwrap().path;
+            let Route { uplink, spine, .. } = self.fabric.route(path);
             *spread.entry((uplink, spine)).or_default() += 1;
         }
         spread
@@ -159,9 +160,9 @@ impl Placed {
         let loads = real.chain(invented.map(|link| load(Ipv4Addr::from_bits(link)))).collect();
         let first = random.below(self.flows as usize) as u32;
         let numbers = (0..MOST_FLOWS as u32).map(|n| (first + n) % self.flows + 1);
-        let wish = if random.below(2) == 0 { 0 } else { u32::MAX };
+        let gain = if random.below(2) == 0 { 0 } else { u32::MAX };
         let (flows, handshakes) = (numbers.map(flow).collect(), Vec::new());
-        self.fabric.report = Report { wish, loads, flows, handshakes };
+        self.fabric.report = Report { gain, loads, flows, handshakes };
     }
 }
 
@@ -169,7 +170,7 @@ fn middle(hop: u64, spine: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a01_0000 + hop as u32 * 256 + spine)
 }
 
-/// Whatever a peer reports of loads, wishes and connections, queue pairs leave a dead path as soon as
+/// Whatever a peer reports of loads, claims and connections, queue pairs leave a dead path as soon as
 /// without it, and do not come back.
 #[test]
 fn a_peer_that_lies_moves_nothing_to_a_dead_path() {
@@ -215,14 +216,14 @@ fn fresh_ports_lead_over_a_link_that_returns_to_a_resilient_group() {
         placed.fabric.down.insert((2, 1));
         placed.run(30_000);
         assert!(!placed.spread().contains_key(&(2, 1)), "seed {seed}: {:?}", placed.spread());
-        let old: BTreeSet<Pair> = placed.fabric.prober.pairs().collect();
+        let old: BTreeSet<PathId> = placed.fabric.prober.paths().collect();
         placed.fabric.down.clear();
         placed.run(4000);
         assert!(placed.is_at_floor(), "seed {seed}: {:?}", placed.spread());
         for number in 1..=placed.flows {
-            let pair = placed.placer.peek(&id(number)).unwrap().pair;
-            let Route { uplink, spine, .. } = placed.fabric.route(pair);
-            assert!((uplink, spine) != (2, 1) || !old.contains(&pair), "an old port");
+            let path = placed.placer.peek(&id(number)).unwrap().path;
+            let Route { uplink, spine, .. } = placed.fabric.route(path);
+            assert!((uplink, spine) != (2, 1) || !old.contains(&path), "an old port");
         }
     }
 }

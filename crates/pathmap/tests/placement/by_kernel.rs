@@ -1,9 +1,10 @@
 //! Queue pairs that kernel VXLAN sends: no worker asks for them, and programs move them.
 
 use super::*;
+use path::{CounterId, PathId};
 
 /// The path of the first frames.
-const HASHED: Pair = Pair { hop: 0, port: 1 };
+const HASHED: PathId = PathId { hop: 0, source_port: 1 };
 
 #[test]
 fn queue_pairs_begin_on_the_hashed_path_and_are_even_once_they_have_moved() {
@@ -13,18 +14,18 @@ fn queue_pairs_begin_on_the_hashed_path_and_are_even_once_they_have_moved() {
     leaf.know(&paths, &BTreeSet::new());
     let now = Duration::from_secs(1);
     assert!((1..=32).all(|number| leaf.send(number, 1000, now) == HASHED));
-    // They count where they are to be. The hashed pair is not probed for the short time.
+    // They count where they are to be. The hashed path is not probed for the short time.
     let used = leaf.placer.used(leaf.target);
     assert!(!used.contains(&HASHED) && used.len() == 16, "{used:?}");
     for number in 1..=32 {
         let id = id(leaf.target, number);
         let course = leaf.placer.course(&id).unwrap();
         let (next, gap) = course.next.unwrap();
-        assert_eq!(course.pair, HASHED);
+        assert_eq!(course.path, HASHED);
         // The delay of the hashed path is not known.
         assert!(gap > Duration::from_millis(1), "{gap:?}");
         leaf.placer.moved(&id, next);
-        assert_eq!(leaf.placer.course(&id).map(|now| (now.pair, now.next)), Some((next, None)));
+        assert_eq!(leaf.placer.course(&id).map(|now| (now.path, now.next)), Some((next, None)));
     }
     for loads in tiers(&paths, &leaf.loads()) {
         assert_eq!(balance::mmr(&loads), 1.0, "{loads:?}");
@@ -35,14 +36,14 @@ fn queue_pairs_begin_on_the_hashed_path_and_are_even_once_they_have_moved() {
     assert_eq!(leaf.settled(now), 0);
 
     // A path that dies is left at once.
-    let dead = paths[5].pair;
-    let on = |leaf: &Leaf, pair: Pair| {
-        leaf.placer.flows().filter(|(_, flow)| flow.pair == pair).map(|(id, _)| *id).collect()
+    let dead = paths[5].path;
+    let on = |leaf: &Leaf, path: PathId| {
+        leaf.placer.flows().filter(|(_, flow)| flow.path == path).map(|(id, _)| *id).collect()
     };
     let moved: Vec<FlowId> = on(&leaf, dead);
     leaf.know(&paths, &BTreeSet::from([dead]));
     assert_eq!((moved.len(), leaf.placer.counts.moved_dead), (2, 2));
-    assert!(moved.iter().all(|id| leaf.placer.course(id).unwrap().pair != dead));
+    assert!(moved.iter().all(|id| leaf.placer.course(id).unwrap().path != dead));
 
     leaf.placer.drop_flow(&moved[0]);
     assert_eq!((leaf.placer.course(&moved[0]), leaf.placer.counts.forgotten), (None, 1));
@@ -61,23 +62,24 @@ fn a_queue_pair_that_was_idle_is_placed_anew_without_being_asked_for() {
         if let Some((next, _)) = leaf.placer.course(&id(target, number)).unwrap().next {
             leaf.placer.moved(&id(target, number), next);
         }
-        leaf.placer.course(&id(target, number)).unwrap().pair
+        leaf.placer.course(&id(target, number)).unwrap().path
     };
     let first = settle(&mut leaf, 1, now);
     // Others have come while it was idle, and both paths have one of them, and its own a third one.
-    let silent = |_: u32| Reading { last: Some(Duration::from_secs(1)), ..Reading::default() };
+    let silent =
+        |_: CounterId| Reading { last: Some(Duration::from_secs(1)), ..Reading::default() };
     for _ in 0..40 {
         now += TICK;
         leaf.placer.tick(silent, now);
     }
-    let slot = leaf.placer.peek(&id(target, 1)).unwrap().slot;
-    let others: Vec<Pair> = (2..=4).map(|number| settle(&mut leaf, number, now)).collect();
-    let crowded = others.iter().filter(|pair| **pair == first).count();
+    let counter = leaf.placer.peek(&id(target, 1)).unwrap().counter;
+    let others: Vec<PathId> = (2..=4).map(|number| settle(&mut leaf, number, now)).collect();
+    let crowded = others.iter().filter(|path| **path == first).count();
     // It sends again.
     now += TICK;
-    let last = |of: u32| if of == slot || crowded > 0 { Some(now) } else { None };
+    let last = |of: CounterId| if of == counter || crowded > 0 { Some(now) } else { None };
     leaf.placer.tick(|of| Reading { last: last(of), ..Reading::default() }, now);
     let goal = leaf.placer.flows().find(|(of, _)| **of == id(target, 1)).unwrap().1.goal();
-    let on_goal = others.iter().filter(|pair| **pair == goal).count();
+    let on_goal = others.iter().filter(|path| **path == goal).count();
     assert!(on_goal <= 1, "with the fewer: {first:?} {others:?} {goal:?}");
 }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use path::Key;
+use path::{CounterId, Key, PathId};
+use pathmap::Random;
 use pathmap::placer::{FlowId, Found, Options, Reading};
-use pathmap::{Pair, Random};
 use wire::QueuePair;
 
 use super::{Leaf, mesh};
@@ -19,7 +19,7 @@ fn of(leaf: &Leaf, host: u8, number: u32) -> FlowId {
     FlowId { vni: 10, key, target: leaf.target }
 }
 
-const HASHED: Pair = Pair { hop: 0, port: 1 };
+const HASHED: PathId = PathId { hop: 0, source_port: 1 };
 
 #[test]
 fn a_host_that_scans_queue_pairs_leaves_room_for_those_of_others() {
@@ -29,7 +29,7 @@ fn a_host_that_scans_queue_pairs_leaves_room_for_those_of_others() {
     for millisecond in 0..4000 {
         let now = Duration::from_millis(1000 + millisecond);
         // Each sends one frame.
-        let read = |_: u32| Reading { last: Some(now), ..Reading::default() };
+        let read = |_: CounterId| Reading { last: Some(now), ..Reading::default() };
         for _ in 0..25 {
             scanned += 1;
             let id = of(&leaf, 1, scanned % 65_536);
@@ -39,7 +39,7 @@ fn a_host_that_scans_queue_pairs_leaves_room_for_those_of_others() {
         for _ in 0..begins {
             others += 1;
             let id = of(&leaf, 2, others);
-            assert_ne!(leaf.placer.place(id, 0, HASHED, read, now).unwrap().pair, HASHED);
+            assert_ne!(leaf.placer.place(id, 0, HASHED, read, now).unwrap().path, HASHED);
         }
         if millisecond % 10 == 0 {
             leaf.placer.tick(|_| Reading { last: Some(now), ..Reading::default() }, now);
@@ -57,16 +57,16 @@ fn a_host_that_scans_queue_pairs_leaves_room_for_those_of_others() {
 /// The sums that are shown are those over all queue pairs.
 fn check(leaf: &Leaf, what: &str) {
     let views = leaf.placer.paths(leaf.target);
-    let mut on = BTreeMap::<Pair, (usize, u64)>::new();
+    let mut on = BTreeMap::<PathId, (usize, u64)>::new();
     for (_, flow) in leaf.placer.flows() {
-        let of = on.entry(flow.pair).or_default();
+        let of = on.entry(flow.path).or_default();
         *of = (of.0 + 1, of.1 + flow.rate_now);
     }
     for view in views {
-        let of = |pair| on.get(pair).copied().unwrap_or_default();
-        let flows: usize = view.pairs.iter().map(|pair| of(pair).0).sum();
-        let rate: u64 = view.pairs.iter().map(|pair| of(pair).1).sum();
-        assert_eq!((view.flows, view.kilobytes), (flows, rate), "{what}: {:?}", view.pairs);
+        let of = |path| on.get(path).copied().unwrap_or_default();
+        let flows: usize = view.paths.iter().map(|path| of(path).0).sum();
+        let rate: u64 = view.paths.iter().map(|path| of(path).1).sum();
+        assert_eq!((view.flows, view.kilobytes), (flows, rate), "{what}: {:?}", view.paths);
     }
     let all: u64 = leaf.placer.same_links().iter().sum();
     assert_eq!(all, leaf.placer.flows().count() as u64, "{what}");
@@ -89,9 +89,9 @@ fn sums_stay_right_whatever_happens_between_steps() {
                     let is_known = |_: &Found| random.below(4) > 0;
                     let (found, lost): (Vec<Found>, Vec<Found>) =
                         paths.iter().cloned().partition(is_known);
-                    leaf.know(&found, &lost.iter().map(|path| path.pair).collect());
+                    leaf.know(&found, &lost.iter().map(|path| path.path).collect());
                     let on_lost = |flow: &pathmap::placer::Flow| {
-                        lost.iter().any(|path| path.pair == flow.pair)
+                        lost.iter().any(|path| path.path == flow.path)
                     };
                     let left = leaf.placer.flows().filter(|(_, flow)| on_lost(flow)).count();
                     assert!(found.is_empty() || left == 0, "{what}: {left} on dead paths");
@@ -106,8 +106,8 @@ fn sums_stay_right_whatever_happens_between_steps() {
                     now += super::TICK * (1 + random.below(3) as u32);
                     let mut tick = leaf.placer.begin_tick(now);
                     let seen = now.saturating_sub(Duration::from_millis(random.below(1500) as u64));
-                    let read = |slot: u32| Reading {
-                        bytes: now.as_millis() as u64 * u64::from(slot),
+                    let read = |counter: CounterId| Reading {
+                        bytes: now.as_millis() as u64 * u64::from(counter.get()),
                         frames: now.as_millis() as u64,
                         last: Some(seen),
                         ..Reading::default()

@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use path::PathId;
 use pathmap::balance;
 use pathmap::load::Link;
 use pathmap::placer::{Found, Options};
-use pathmap::{Pair, Random, Way};
+use pathmap::{Random, Way};
 
 use super::{Leaf, TICK, mesh, tiers};
 
 /// Paths by so many spines, each with one link to each leaf.
 fn spines(number: u32) -> Vec<Found> {
     let path = |spine: u32| Found {
-        pair: Pair { hop: u64::from(spine), port: 50_000 + spine as u16 },
+        path: PathId { hop: u64::from(spine), source_port: 50_000 + spine as u16 },
         links: vec![
             Link::Uplink(u64::from(spine)),
             Link::Router(Ipv4Addr::from_bits(0x0c00_0000 + spine)),

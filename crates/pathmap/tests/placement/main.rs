@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use path::Key;
 use path::record::Counts;
+use path::{CounterId, Key, PathId};
 use pathmap::balance;
 use pathmap::load::Link;
 use pathmap::message::LinkLoad;
 use pathmap::placer::{FlowId, Found, Moves, Options, Reading, Target};
-use pathmap::{Pair, Placer, Random, Report, Way};
+use pathmap::{Placer, Random, Report, Way};
 use wire::QueuePair;
 
 mod by_kernel;
@@ -28,7 +28,7 @@ struct Leaf {
     target: Target,
     placer: Placer,
     rates: BTreeMap<u32, u64>,
-    readings: HashMap<u32, Reading>,
+    readings: HashMap<CounterId, Reading>,
     moved: u64,
     /// Makes what is measured differ from the rates by up to a twentieth.
     noise: Option<Random>,
@@ -62,32 +62,32 @@ impl Leaf {
         }
     }
 
-    fn know(&mut self, paths: &[Found], lost: &BTreeSet<Pair>) {
-        let weights = paths.iter().map(|path| (path.pair.hop, 1)).collect();
+    fn know(&mut self, paths: &[Found], lost: &BTreeSet<PathId>) {
+        let weights = paths.iter().map(|path| (path.path.hop, 1)).collect();
         self.placer.update(self.target, &weights, paths, lost);
     }
 
     /// Sends a frame of a queue pair, and returns its path.
-    fn send(&mut self, number: u32, rate: u64, now: Duration) -> Pair {
+    fn send(&mut self, number: u32, rate: u64, now: Duration) -> PathId {
         self.rates.insert(number, rate);
-        let hashed = Pair { hop: 0, port: 1 };
+        let hashed = PathId { hop: 0, source_port: 1 };
         let last = Some(now.saturating_sub(Duration::from_millis(5)));
-        let read = |_: u32| Reading { last, ..Reading::default() };
-        self.placer.place(id(self.target, number), 0, hashed, read, now).unwrap().pair
+        let read = |_: CounterId| Reading { last, ..Reading::default() };
+        self.placer.place(id(self.target, number), 0, hashed, read, now).unwrap().path
     }
 
     /// Lets a tick pass, in which every queue pair sends and has a gap.
     fn tick(&mut self, now: Duration) {
         for (number, rate) in self.rates.clone() {
-            let slot = self.placer.peek(&id(self.target, number)).unwrap().slot;
-            let reading = self.readings.entry(slot).or_default();
+            let counter = self.placer.peek(&id(self.target, number)).unwrap().counter;
+            let reading = self.readings.entry(counter).or_default();
             let share = self.noise.as_mut().map_or(1000, |noise| 950 + noise.below(101) as u64);
             reading.bytes += rate * TICK.as_millis() as u64 * share / 1000;
             reading.frames += 1;
             reading.last = Some(now.saturating_sub(Duration::from_millis(5)));
         }
         let readings = &self.readings;
-        self.placer.tick(|slot| readings.get(&slot).copied().unwrap_or_default(), now);
+        self.placer.tick(|counter| readings.get(&counter).copied().unwrap_or_default(), now);
         let before = self.placer.counts.moved_balance;
         for (number, rate) in self.rates.clone() {
             self.send(number, rate, now);
@@ -97,15 +97,15 @@ impl Leaf {
 
     /// The number of queue pairs that programs may forward.
     fn settled(&self, now: Duration) -> usize {
-        let slots = self.placer.slots();
-        slots.filter(|slot| self.placer.settled(*slot, |_| None, now).is_some()).count()
+        let counters = self.placer.counters();
+        counters.filter(|counter| self.placer.settled(*counter, |_| None, now).is_some()).count()
     }
 
     /// Adds the load that the queue pairs put on each link.
     fn add_loads(&self, loads: &mut BTreeMap<Link, f64>) {
         for (number, rate) in &self.rates {
-            let pair = self.placer.peek(&id(self.target, *number)).unwrap().pair;
-            for link in self.placer.links(self.target, pair) {
+            let path = self.placer.peek(&id(self.target, *number)).unwrap().path;
+            for link in self.placer.links(self.target, path) {
                 *loads.entry(link).or_default() += *rate as f64;
             }
         }
@@ -121,7 +121,7 @@ impl Leaf {
 /// Paths by every uplink of a leaf to every arrival uplink of the other, with a link each between.
 fn mesh(leaf: u32, uplinks: u32, arrivals: u32) -> Vec<Found> {
     let path = |up: u32, down: u32| Found {
-        pair: Pair { hop: u64::from(up), port: 50_000 + (up * arrivals + down) as u16 },
+        path: PathId { hop: u64::from(up), source_port: 50_000 + (up * arrivals + down) as u16 },
         links: vec![
             Link::Uplink(u64::from(up)),
             Link::Router(Ipv4Addr::from_bits(0x0b00_0000 + up * 64 + down)),
@@ -149,15 +149,15 @@ fn a_dead_path_moves_only_its_queue_pairs_and_its_return_moves_each_once() {
     leaf.know(&paths, &BTreeSet::new());
     let mut now = Duration::from_secs(1);
     (1..=32).for_each(|n| _ = leaf.send(n, 1000, now));
-    let before: BTreeMap<u32, Pair> = (1..=32).map(|n| (n, leaf.send(n, 1000, now))).collect();
-    let dead = paths[5].pair;
-    let alive: Vec<Found> = paths.iter().filter(|path| path.pair != dead).cloned().collect();
+    let before: BTreeMap<u32, PathId> = (1..=32).map(|n| (n, leaf.send(n, 1000, now))).collect();
+    let dead = paths[5].path;
+    let alive: Vec<Found> = paths.iter().filter(|path| path.path != dead).cloned().collect();
     let version = leaf.placer.version();
     leaf.know(&alive, &BTreeSet::from([dead]));
     assert_ne!(leaf.placer.version(), version, "workers must ask again");
     for n in 1..=32 {
-        let pair = leaf.send(n, 1000, now);
-        assert!(pair != dead && (pair == before[&n] || before[&n] == dead), "{n}");
+        let path = leaf.send(n, 1000, now);
+        assert!(path != dead && (path == before[&n] || before[&n] == dead), "{n}");
     }
     assert_eq!(leaf.placer.counts.moved_dead, 2);
     (0..20).for_each(|_| {
@@ -182,12 +182,12 @@ fn a_dead_path_moves_only_its_queue_pairs_and_its_return_moves_each_once() {
 /// A peer wants to move more than anybody, and tells other loads each time, but never moves. In
 /// between it says that it wants nothing.
 #[test]
-fn a_peer_whose_wish_comes_and_goes_delays_moves_for_three_seconds() {
+fn a_peer_whose_claim_comes_and_goes_delays_moves_for_three_seconds() {
     let mut leaf = Leaf::new(1, 1, Options::default());
     let start = Duration::from_secs(1);
-    (1..=32).for_each(|n| assert_eq!(leaf.send(n, 1000, start).port, 1));
+    (1..=32).for_each(|n| assert_eq!(leaf.send(n, 1000, start).source_port, 1));
     let mut paths = mesh(1, 4, 4);
-    paths.push(Found { pair: Pair { hop: 0, port: 1 }, ..paths[0].clone() });
+    paths.push(Found { path: PathId { hop: 0, source_port: 1 }, ..paths[0].clone() });
     leaf.know(&paths, &BTreeSet::new());
     let liar = Target { address: address(7), ..leaf.target };
     let Link::Router(link) = paths[9].links[1] else { panic!() };
@@ -195,8 +195,8 @@ fn a_peer_whose_wish_comes_and_goes_delays_moves_for_three_seconds() {
     for tick in 0..200 {
         let now = start + TICK * tick;
         let loads = vec![LinkLoad { link, kilobytes: 500 * (tick % 2) }];
-        for wish in [0, u32::MAX] {
-            let report = Report { wish, loads: loads.clone(), ..Report::default() };
+        for gain in [0, u32::MAX] {
+            let report = Report { gain, loads: loads.clone(), ..Report::default() };
             leaf.placer.report(liar, &report, now);
         }
         let before = leaf.moved;
@@ -214,13 +214,13 @@ fn a_full_table_leaves_the_rest_to_the_hash_and_idle_ones_make_room() {
     let options = Options { most: 10, idle: Duration::from_secs(5), ..Options::default() };
     let mut leaf = Leaf::new(1, 1, options);
     leaf.know(&mesh(1, 2, 2), &BTreeSet::new());
-    let (now, hashed) = (Duration::from_secs(1), Pair { hop: 0, port: 1 });
+    let (now, hashed) = (Duration::from_secs(1), PathId { hop: 0, source_port: 1 });
     let place = |leaf: &mut Leaf, n: u32, now| {
         leaf.placer.place(id(leaf.target, n), 0, hashed, |_| Reading::default(), now)
     };
     let placed = (1..=15).filter(|n| place(&mut leaf, *n, now).is_some()).count();
     assert_eq!((placed, leaf.placer.counts.beyond), (10, [5, 0, 0, 0, 0]));
-    assert!(leaf.placer.flows().all(|(_, flow)| (1..=10).contains(&flow.slot)));
+    assert!(leaf.placer.flows().all(|(_, flow)| (1..=10).contains(&flow.counter.get())));
     for tick in 0..60 {
         leaf.placer.tick(|_| Reading::default(), now + TICK * tick);
     }
@@ -234,16 +234,16 @@ fn queue_pairs_that_were_hashed_move_after_a_gap_or_never() {
     for (moves, expected) in [(Moves::AfterGap, 32), (Moves::Never, 0)] {
         let mut leaf = Leaf::new(1, 1, Options { moves, ..Options::default() });
         let mut now = Duration::from_secs(1);
-        (1..=32).for_each(|n| assert_eq!(leaf.send(n, 1000, now).port, 1));
+        (1..=32).for_each(|n| assert_eq!(leaf.send(n, 1000, now).source_port, 1));
         let mut paths = mesh(1, 4, 4);
         // The port of the hash was probed too.
-        paths.push(Found { pair: Pair { hop: 0, port: 1 }, ..paths[0].clone() });
+        paths.push(Found { path: PathId { hop: 0, source_port: 1 }, ..paths[0].clone() });
         leaf.know(&paths, &BTreeSet::new());
         (0..60).for_each(|_| {
             now += TICK;
             leaf.tick(now);
         });
-        let moved = leaf.placer.flows().filter(|(_, flow)| flow.pair.port != 1).count();
+        let moved = leaf.placer.flows().filter(|(_, flow)| flow.path.source_port != 1).count();
         assert!(moved <= expected && moved >= expected.saturating_sub(2), "{moved}");
         if moves == Moves::AfterGap {
             for loads in tiers(&paths, &leaf.loads()) {
@@ -253,21 +253,25 @@ fn queue_pairs_that_were_hashed_move_after_a_gap_or_never() {
     }
 }
 
-/// An answer that waited for a processor makes the delay of its pair look long. Other pairs with the
-/// same links show that it is not. Where links are unknown, pairs may differ.
+/// An answer that waited for a processor makes the delay of its path look long. Other paths with the
+/// same links show that it is not. Where links are unknown, paths may differ.
 #[test]
 fn a_late_answer_does_not_keep_queue_pairs_from_moving() {
     let late = Duration::from_millis(50);
     for (are_known, expected) in [(true, 24..=24), (false, 0..=0)] {
         let mut leaf = Leaf::new(1, 1, Options::default());
         let mut now = Duration::from_secs(1);
-        (1..=32).for_each(|n| assert_eq!(leaf.send(n, 1000, now).port, 1));
+        (1..=32).for_each(|n| assert_eq!(leaf.send(n, 1000, now).source_port, 1));
         let mut paths = mesh(1, 2, 2);
-        paths.push(Found { pair: Pair { hop: 0, port: 1 }, delay: late, ..paths[0].clone() });
+        paths.push(Found {
+            path: PathId { hop: 0, source_port: 1 },
+            delay: late,
+            ..paths[0].clone()
+        });
         if !are_known {
             for path in &mut paths {
                 path.links =
-                    vec![path.links[0], Link::Arrival(address(1001), path.pair.port.into())];
+                    vec![path.links[0], Link::Arrival(address(1001), path.path.source_port.into())];
             }
         }
         leaf.know(&paths, &BTreeSet::new());
@@ -275,7 +279,7 @@ fn a_late_answer_does_not_keep_queue_pairs_from_moving() {
             now += TICK;
             leaf.tick(now);
         });
-        let moved = leaf.placer.flows().filter(|(_, flow)| flow.pair.port != 1).count();
+        let moved = leaf.placer.flows().filter(|(_, flow)| flow.path.source_port != 1).count();
         assert!(expected.contains(&moved), "{moved}");
     }
 }
@@ -285,12 +289,13 @@ fn a_late_answer_does_not_keep_queue_pairs_from_moving() {
 fn a_delay_that_becomes_shorter_lets_queue_pairs_move() {
     let mut leaf = Leaf::new(1, 1, Options::default());
     let mut now = Duration::from_secs(1);
-    (1..=32).for_each(|n| assert_eq!(leaf.send(n, 1000, now).port, 1));
+    (1..=32).for_each(|n| assert_eq!(leaf.send(n, 1000, now).source_port, 1));
     let mut paths = mesh(1, 2, 2);
     let late = Duration::from_millis(50);
-    paths.push(Found { pair: Pair { hop: 0, port: 1 }, delay: late, ..paths[0].clone() });
+    paths.push(Found { path: PathId { hop: 0, source_port: 1 }, delay: late, ..paths[0].clone() });
     for path in &mut paths {
-        path.links = vec![path.links[0], Link::Arrival(address(1001), path.pair.port.into())];
+        path.links =
+            vec![path.links[0], Link::Arrival(address(1001), path.path.source_port.into())];
     }
     leaf.know(&paths, &BTreeSet::new());
     let mut moved = |leaf: &mut Leaf| {
@@ -298,10 +303,10 @@ fn a_delay_that_becomes_shorter_lets_queue_pairs_move() {
             now += TICK;
             leaf.tick(now);
         });
-        leaf.placer.flows().filter(|(_, flow)| flow.pair.port != 1).count()
+        leaf.placer.flows().filter(|(_, flow)| flow.path.source_port != 1).count()
     };
     assert_eq!(moved(&mut leaf), 0);
-    let delays = paths.iter().map(|path| (path.pair, paths[0].delay));
+    let delays = paths.iter().map(|path| (path.path, paths[0].delay));
     leaf.placer.set_delays(leaf.target, delays);
     let moved = moved(&mut leaf);
     assert!(moved >= 16, "{moved}");
@@ -311,14 +316,14 @@ fn a_delay_that_becomes_shorter_lets_queue_pairs_move() {
 fn a_queue_pair_without_a_gap_stays_where_it_is() {
     let mut leaf = Leaf::new(1, 1, Options::default());
     let start = Duration::from_secs(1);
-    let hashed = Pair { hop: 0, port: 1 };
+    let hashed = PathId { hop: 0, source_port: 1 };
     let busy = |n: u32, leaf: &mut Leaf, now: Duration| {
-        let read = |_: u32| Reading { last: Some(now), ..Reading::default() };
-        leaf.placer.place(id(leaf.target, n), 0, hashed, read, now).unwrap().pair
+        let read = |_: CounterId| Reading { last: Some(now), ..Reading::default() };
+        leaf.placer.place(id(leaf.target, n), 0, hashed, read, now).unwrap().path
     };
     (1..=8).for_each(|n| _ = busy(n, &mut leaf, start));
     let mut paths = mesh(1, 2, 2);
-    paths.push(Found { pair: hashed, ..paths[0].clone() });
+    paths.push(Found { path: hashed, ..paths[0].clone() });
     leaf.know(&paths, &BTreeSet::new());
     for tick in 0..60 {
         let now = start + TICK * tick;
@@ -327,11 +332,11 @@ fn a_queue_pair_without_a_gap_stays_where_it_is() {
     }
 }
 
-/// The slot has counts of a former owner, of which two frames were not recorded.
+/// The counter has counts of a former owner, of which two frames were not recorded.
 #[test]
 fn figures_are_those_since_the_placement_and_say_whether_they_are_exact() {
     let mut leaf = Leaf::new(1, 1, Options::default());
-    let (start, hashed) = (Duration::from_secs(1), Pair { hop: 0, port: 1 });
+    let (start, hashed) = (Duration::from_secs(1), PathId { hop: 0, source_port: 1 });
     let reading = |frames: u64, recorded: u64, gaps| Reading {
         frames,
         bytes: frames * 100,
@@ -340,7 +345,7 @@ fn figures_are_those_since_the_placement_and_say_whether_they_are_exact() {
         ..Reading::default()
     };
     let before = 1 << 32;
-    let read = |_: u32| reading(before + 1, before - 1, 7);
+    let read = |_: CounterId| reading(before + 1, before - 1, 7);
     leaf.placer.place(id(leaf.target, 1), 0, hashed, read, start).unwrap();
     // Frames that were recorded after the number of frames was read change nothing, and neither does
     // that the number of recorded frames is one of 32 bits. What was not exact once stays so.

@@ -132,7 +132,7 @@ fn a_job_that_uses_some_queue_pairs_of_another_one_is_at_the_floor() {
             pass(&mut leaf, pause);
         }
         let now = pass(&mut leaf, 1);
-        let hop = |n: &u32| leaf.placer.peek(&id(leaf.target, *n)).unwrap().pair.hop;
+        let hop = |n: &u32| leaf.placer.peek(&id(leaf.target, *n)).unwrap().path.hop;
         let half: Vec<u32> = (1..=32).filter(|n| hop(n) < 8).collect();
         half.iter().for_each(|n| _ = leaf.send(*n, 1000, now));
         let mmr = balance::mmr(&tiers(&paths, &leaf.loads())[0]);

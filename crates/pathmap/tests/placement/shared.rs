@@ -46,7 +46,7 @@ struct Fabric {
 }
 
 impl Fabric {
-    /// Leaves in pairs whose paths share the middle tier. A part of them exchange traffic of their
+    /// Leaves in paths whose paths share the middle tier. A part of them exchange traffic of their
     /// own, which uses other links.
     fn new(number: u32, seed: u64, lose: usize) -> Self {
         let mut random = Random::new(seed);

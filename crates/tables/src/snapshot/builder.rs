@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use path::Version;
 use wire::Vni;
 
 use crate::kernel_vni::KernelVni;
@@ -15,27 +15,21 @@ use super::{Snapshot, VniIndex, VniTable, Vtep, VtepIndex};
 #[derive(Debug)]
 pub struct SnapshotBuilder {
     snapshot: Snapshot,
-    /// The identity of the finished snapshot, and the version of everything that changes.
-    identity: u64,
 }
 
 impl SnapshotBuilder {
     /// Starts with an empty snapshot of this generation.
     #[must_use]
     pub fn new(generation: u64) -> Self {
-        Self::from(Snapshot { generation, ..Snapshot::default() })
+        Self { snapshot: Snapshot { generation, ..Snapshot::default() } }
     }
 
     /// Starts with the contents of this snapshot, as the next generation.
     #[must_use]
     pub fn after(snapshot: &Snapshot) -> Self {
         let generation = snapshot.generation + 1;
-        Self::from(Snapshot { generation, identity: 0, ..snapshot.clone() })
-    }
-
-    fn from(snapshot: Snapshot) -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        Self { snapshot, identity: LAST.fetch_add(1, Ordering::Relaxed) + 1 }
+        let snapshot = Snapshot { generation, version: Version::NONE, ..snapshot.clone() };
+        Self { snapshot }
     }
 
     /// Adds a VNI. Replaces the one with its index.
@@ -44,12 +38,12 @@ impl SnapshotBuilder {
         let listens = listens(&table);
         let before = self.snapshot.vni(index.get());
         if before.is_none_or(|before| !table.has_settings_of(before)) {
-            self.snapshot.settings.set(usize::from(index.get()), Some(self.identity));
-            self.snapshot.reception = self.identity;
+            self.snapshot.settings.set(usize::from(index.get()), Some(Version::unique()));
+            self.snapshot.reception = Version::unique();
         }
         let replaced = self.snapshot.vnis.set(usize::from(index.get()), Some(table));
         if replaced.is_none() {
-            self.snapshot.addition = self.identity;
+            self.snapshot.addition = Version::unique();
         }
         self.listen(index, replaced.as_deref(), Some(listens));
     }
@@ -58,7 +52,7 @@ impl SnapshotBuilder {
     pub fn remove_vni(&mut self, index: VniIndex) {
         let removed = self.snapshot.vnis.set(usize::from(index.get()), None);
         self.snapshot.settings.set(usize::from(index.get()), None);
-        self.snapshot.reception = self.identity;
+        self.snapshot.reception = Version::unique();
         self.listen(index, removed.as_deref(), None);
     }
 
@@ -103,7 +97,7 @@ impl SnapshotBuilder {
     pub fn own(&mut self, addresses: impl Iterator<Item = IpAddr> + Clone) {
         if !addresses.clone().eq(self.snapshot.own.iter().copied()) {
             self.snapshot.own = Arc::new(addresses.collect());
-            self.snapshot.reception = self.identity;
+            self.snapshot.reception = Version::unique();
         }
     }
 
@@ -124,7 +118,7 @@ impl SnapshotBuilder {
         if before == now {
             return;
         }
-        self.snapshot.reception = self.identity;
+        self.snapshot.reception = Version::unique();
         let addresses = Arc::make_mut(&mut self.snapshot.addresses);
         if let Some(before) = before.filter(|before| addresses.get(before) == Some(&index)) {
             addresses.remove(&before);
@@ -143,7 +137,7 @@ impl SnapshotBuilder {
     /// The finished snapshot.
     #[must_use]
     pub fn build(self) -> Snapshot {
-        Snapshot { identity: self.identity, ..self.snapshot }
+        Snapshot { version: Version::unique(), ..self.snapshot }
     }
 }
 

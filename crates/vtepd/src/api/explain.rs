@@ -144,7 +144,7 @@ pub(super) fn encapsulated_by_kernel(
         let flow = id.zip(leaf.shared);
         let known = flow.and_then(|(id, shared)| shared.read(|placer| placer.peek(&id)));
         let names = Names::of(leaf.snapshot, leaf.uplinks);
-        let port = known.map_or(decision.source_port, |known| known.pair.port);
+        let port = known.map_or(decision.source_port, |known| known.path.source_port);
         v1::Copy {
             vtep: id.map_or_else(String::new, |id| id.target.address.to_string()),
             placement: flow.and_then(|(id, shared)| placement_by_kernel(shared, &names, id)),

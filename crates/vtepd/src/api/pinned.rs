@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use api::v1;
-use path::Key;
+use path::{Key, PathId};
+use pathmap::Placer;
 use pathmap::load::Link;
 use pathmap::placer::{Flow, FlowId, PathView, Target, TierView};
-use pathmap::{Pair, Placer};
 use tables::Snapshot;
 
 use super::show::Uplinks;
@@ -24,14 +24,14 @@ impl Names {
         Self(hops.map(|hop| (hop.identity, uplinks.name(hop.ifindex))).collect())
     }
 
-    /// Whether a pair's next hop is there.
-    pub(super) fn has(&self, pair: Pair) -> bool {
-        self.0.contains_key(&pair.hop)
+    /// Whether a path's next hop is there.
+    pub(super) fn has(&self, path: PathId) -> bool {
+        self.0.contains_key(&path.hop)
     }
 
-    /// The name of a pair's uplink; empty if its next hop is gone.
-    pub(super) fn of_pair(&self, pair: Pair) -> String {
-        self.0.get(&pair.hop).cloned().unwrap_or_default()
+    /// The name of a path's uplink; empty if its next hop is gone.
+    pub(super) fn of_path(&self, path: PathId) -> String {
+        self.0.get(&path.hop).cloned().unwrap_or_default()
     }
 }
 
@@ -82,14 +82,14 @@ pub(super) fn path(names: &Names, (view, others): &LoadedPath, counts: (u8, u8))
         (fewest, most) => (fewest == most).then_some(most.into()),
     };
     v1::Path {
-        uplink: view.pairs.first().map(|pair| names.of_pair(*pair)).unwrap_or_default(),
+        uplink: view.paths.first().map(|path| names.of_path(*path)).unwrap_or_default(),
         routers,
         router_count,
         arrival: view.links.iter().find_map(|link| match link {
             Link::Arrival(_, uplink) => Some(*uplink),
             Link::Uplink(_) | Link::Router(_) | Link::Between(..) => None,
         }),
-        source_ports: view.pairs.iter().map(|pair| u32::from(pair.port)).collect(),
+        source_ports: view.paths.iter().map(|path| u32::from(path.source_port)).collect(),
         delay_us: u64::try_from(view.delay.as_micros()).unwrap_or(u64::MAX),
         queue_pairs: view.flows as u32,
         kilobytes: view.kilobytes,
@@ -128,7 +128,7 @@ fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1
         local: target.local.to_string(),
         destination_port: target.port.into(),
         ready: probed.ready,
-        pairs: probed.pairs as u32,
+        pairs: probed.paths as u32,
         known: probed.known as u32,
         dead: probed.lost as u32,
         routers_min: probed.routers.0.into(),
@@ -155,8 +155,8 @@ pub(super) fn queue_pairs(
     let mut rows = shared.read_all(|placer, (id, flow)| {
         let is_wanted = vni.is_none_or(|vni| vni == id.vni);
         let row = || {
-            let links = placer.links(id.target, flow.pair);
-            queue_pair(id, flow, names.of_pair(flow.pair), routers(&links), now)
+            let links = placer.links(id.target, flow.path);
+            queue_pair(id, flow, names.of_path(flow.path), routers(&links), now)
         };
         is_wanted.then(row)
     });
@@ -188,7 +188,7 @@ fn queue_pair(
         queue_pair,
         vtep: id.target.address.to_string(),
         uplink,
-        source_port: flow.pair.port.into(),
+        source_port: flow.path.source_port.into(),
         state: state(flow).to_owned(),
         routers,
         frames: flow.frames,

@@ -1,8 +1,7 @@
 //! Explains where `qp-pin` has placed a queue pair, or where it will.
 
 use api::v1;
-use path::{Key, Policy};
-use pathmap::Pair;
+use path::{Key, PathId, Policy};
 use pathmap::placer::{Beyond, Flow, FlowId, Target};
 use pipeline::explain::{CopyFate, Route};
 
@@ -63,22 +62,24 @@ fn placement_of(
         Ok(known) => known,
         Err(reason) => return of("hashed", reason, Vec::new()),
     };
-    let paths = |pairs: &mut dyn Iterator<Item = Pair>| -> Vec<v1::Path> {
-        pairs.map(|pair| known.path(names, pair)).collect()
+    let paths = |paths: &mut dyn Iterator<Item = PathId>| -> Vec<v1::Path> {
+        paths.map(|path| known.path(names, path)).collect()
     };
     match &known.flow {
-        Some(flow) if port.is_none_or(|port| port == flow.pair.port) && names.has(flow.pair) => {
+        Some(flow)
+            if port.is_none_or(|port| port == flow.path.source_port) && names.has(flow.path) =>
+        {
             let state = pinned::state(flow);
             let reason = match state {
                 "hashed" => "no path was known when it was placed",
                 "moving" => "it moves after the next gap in its traffic",
                 _ => "a known path was chosen for it",
             };
-            of(state, reason, paths(&mut [flow.pair].into_iter().chain(flow.wanted)))
+            of(state, reason, paths(&mut [flow.path].into_iter().chain(flow.wanted)))
         }
         Some(_) => of("hashed", "the path where it was placed is not usable now", Vec::new()),
         None => {
-            let first = |(view, _): &LoadedPath| view.pairs.first().copied();
+            let first = |(view, _): &LoadedPath| view.paths.first().copied();
             let reason = if is_by_kernel { NEW_BY_KERNEL } else { NEW };
             of("new", reason, paths(&mut known.paths.iter().filter_map(first)))
         }
@@ -127,11 +128,11 @@ impl Known {
         Ok(Self { paths, routers, flow })
     }
 
-    /// The path of a pair, with its port only. If its route is not known, only its uplink is.
-    fn path(&self, names: &Names, pair: Pair) -> v1::Path {
-        let known = self.paths.iter().find(|(view, _)| view.pairs.contains(&pair));
+    /// A path, with its port only. If its route is not known, only its uplink is.
+    fn path(&self, names: &Names, id: PathId) -> v1::Path {
+        let known = self.paths.iter().find(|(view, _)| view.paths.contains(&id));
         let path = known.map(|known| pinned::path(names, known, self.routers)).unwrap_or_default();
-        v1::Path { uplink: names.of_pair(pair), source_ports: vec![pair.port.into()], ..path }
+        v1::Path { uplink: names.of_path(id), source_ports: vec![id.source_port.into()], ..path }
     }
 }
 
@@ -168,8 +169,8 @@ mod tests {
         by_kernel: false,
     };
     const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 2, 1, 0);
-    const KNOWN: Pair = Pair { hop: 1, port: 50_001 };
-    const BLIND: Pair = Pair { hop: 2, port: 50_002 };
+    const KNOWN: PathId = PathId { hop: 1, source_port: 50_001 };
+    const BLIND: PathId = PathId { hop: 2, source_port: 50_002 };
 
     fn id(queue_pair: u32) -> FlowId {
         let [source, destination] = [1, 2].map(|host| Ipv4Addr::new(192, 168, 10, host).into());
@@ -218,19 +219,19 @@ mod tests {
         placement(Some(shared), &names(), 10, copy).unwrap()
     }
 
-    fn place(shared: &Shared, queue_pair: u32, hashed: Pair) -> Pair {
+    fn place(shared: &Shared, queue_pair: u32, hashed: PathId) -> PathId {
         let nothing = |_| Reading::default();
         let now = shared.now();
         let placed =
             shared.change(|placer| placer.place(id(queue_pair), 50_000, hashed, nothing, now));
-        placed.unwrap().pair
+        placed.unwrap().path
     }
 
     /// One path with its router, and one of which only both uplinks are known.
     fn probed(shared: &Shared) {
-        let found = |pair: Pair, link: Link| Found {
-            pair,
-            links: vec![Link::Uplink(pair.hop), link],
+        let found = |path: PathId, link: Link| Found {
+            path,
+            links: vec![Link::Uplink(path.hop), link],
             way: Way { uplink: 1, arrival: 4, routers: 1, recorded: None },
             delay: Duration::from_micros(90),
         };
@@ -248,8 +249,8 @@ mod tests {
         assert_eq!(of(&shared, &copy(1, 50_009)).reason, "management queue pairs are not placed");
         let unprobed = placement(None, &names(), 10, &copy(9, 50_009)).unwrap();
         assert_eq!((&*unprobed.state, &*unprobed.reason), ("hashed", "paths are not probed"));
-        let pair = place(&shared, 9, Pair { hop: 2, port: 50_009 });
-        let said = of(&shared, &copy(9, pair.port));
+        let path = place(&shared, 9, PathId { hop: 2, source_port: 50_009 });
+        let said = of(&shared, &copy(9, path.source_port));
         assert_eq!(
             (&*said.state, &*said.reason),
             ("hashed", "no path was known when it was placed")
@@ -281,15 +282,15 @@ mod tests {
     fn a_placed_queue_pair_has_one_path_and_others_tell_their_load() {
         let shared = Shared::new(Options::default(), 1);
         probed(&shared);
-        let on = |pair: Pair, queue_pair: &u32| {
-            place(&shared, *queue_pair, Pair { hop: 2, port: 9 }) == pair
+        let on = |path: PathId, queue_pair: &u32| {
+            place(&shared, *queue_pair, PathId { hop: 2, source_port: 9 }) == path
         };
         let queue_pair = (20..40).find(|queue_pair| on(KNOWN, queue_pair)).unwrap();
         let link = pathmap::message::LinkLoad { link: ROUTER, kilobytes: 77 };
         let report = pathmap::Report { loads: vec![link], ..pathmap::Report::default() };
         let now = shared.now();
         shared.change(|placer| placer.report(TARGET, &report, now));
-        let said = of(&shared, &copy(queue_pair, KNOWN.port));
+        let said = of(&shared, &copy(queue_pair, KNOWN.source_port));
         let [path] = said.paths.as_slice() else { panic!("{said:?}") };
         assert_eq!(
             (&*said.state, &*path.uplink, &*path.routers),

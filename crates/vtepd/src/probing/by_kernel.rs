@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use bpf::{NewQueuePair, Place, PlacedKey, PlacedPorts};
-use path::Key;
+use path::{CounterId, Key, PathId, Version};
+use pathmap::Placer;
 use pathmap::placer::{Course, FlowId, Target};
-use pathmap::{Pair, Placer};
 use tables::Snapshot;
 use wire::MacAddr;
 
@@ -32,7 +32,7 @@ struct Placed {
     id: FlowId,
     /// Inner destination.
     mac: MacAddr,
-    index: u32,
+    counter: CounterId,
     /// What the programs have.
     course: Course,
 }
@@ -45,16 +45,16 @@ pub(super) struct ByKernel {
     /// Those that could not be placed, in the order in which they are forgotten.
     refused: VecDeque<(Duration, PlacedKey)>,
     /// The snapshot that the VTEPs of the queue pairs are from.
-    snapshot: u64,
+    snapshot: Version<Snapshot>,
     /// The revision of the placement that the programs have.
-    revision: u64,
+    revision: Version<Placer>,
 }
 
 impl ByKernel {
     /// No queue pair is known yet. Without `ports`, none will be.
     pub(super) fn new(ports: Option<PlacedPorts>) -> Self {
         let (flows, refused) = (BTreeMap::new(), VecDeque::new());
-        Self { ports, flows, refused, snapshot: 0, revision: 0 }
+        Self { ports, flows, refused, snapshot: Version::NONE, revision: Version::NONE }
     }
 
     /// The descriptor that is readable when there are new queue pairs.
@@ -71,7 +71,7 @@ impl ByKernel {
         mut hop: impl FnMut(Target, u16) -> Option<u64>,
     ) {
         let now = shared.now();
-        if std::mem::replace(&mut self.snapshot, snapshot.identity()) != snapshot.identity() {
+        if std::mem::replace(&mut self.snapshot, snapshot.version()) != snapshot.version() {
             self.leave(shared, snapshot);
         }
         let is_due = |(at, _): &(Duration, _)| now.saturating_sub(*at) >= AGAIN;
@@ -96,7 +96,7 @@ impl ByKernel {
 
     fn enter(&mut self, key: PlacedKey, placed: &Placed) -> bool {
         let Some(ports) = &mut self.ports else { return false };
-        let entered = ports.enter(key, placed.index, place_of(&placed.course));
+        let entered = ports.enter(key, placed.counter.get(), place_of(&placed.course));
         entered.unwrap_or_else(|error| {
             tracing::debug!("a queue pair stays on its path: {error}");
             false
@@ -163,22 +163,22 @@ impl ByKernel {
 /// Tells the placement whether a queue pair has moved, and the programs what it wants. Returns whether
 /// it is still placed.
 fn follow(placer: &mut Placer, ports: &PlacedPorts, placed: &mut Placed) -> bool {
-    let Placed { id, index, course, .. } = placed;
-    let has = ports.place(*index);
+    let Placed { id, counter, course, .. } = placed;
+    let has = ports.place(counter.get());
     if let Some((next, _)) = course.next
-        && has == (Place { port: next.port, next: None })
+        && has == (Place { port: next.source_port, next: None })
     {
         // Unless it has left a dead path since.
-        if placer.course(id).is_some_and(|now| now.pair == course.pair) {
+        if placer.course(id).is_some_and(|now| now.path == course.path) {
             placer.moved(id, next);
         }
-        *course = Course { pair: next, next: None };
+        *course = Course { path: next, next: None };
     }
     match placer.course(id) {
         None => return false,
         Some(wanted) if place_of(&wanted) == has => *course = wanted,
         // If it has just moved, it is looked at again with the next call.
-        Some(wanted) if ports.change(*index, has, place_of(&wanted)) => *course = wanted,
+        Some(wanted) if ports.change(counter.get(), has, place_of(&wanted)) => *course = wanted,
         Some(_) => {}
     }
     true
@@ -204,16 +204,19 @@ fn place(
         return None;
     }
     let port = explained.decision.source_port;
-    let hashed = Pair { hop: hop(target.vtep(), port)?, port };
+    let hashed = PathId { hop: hop(target.vtep(), port)?, source_port: port };
     let (from, _) = frame.transport?.ports?;
     let placement = shared.place(id, from, hashed)?;
     let course = shared.read(|placer| placer.course(&id))?;
-    Some(Placed { id, mac: frame.destination, index: placement.slot, course })
+    Some(Placed { id, mac: frame.destination, counter: placement.counter, course })
 }
 
 /// What the programs need of a course. They count microseconds.
 fn place_of(course: &Course) -> Place {
     let whole = |gap: Duration| u64::try_from(gap.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
-    let next = course.next.map(|(to, gap)| (to.port, Duration::from_micros(whole(gap))));
-    Place { port: course.pair.port, next: next.filter(|(port, _)| *port != course.pair.port) }
+    let next = course.next.map(|(to, gap)| (to.source_port, Duration::from_micros(whole(gap))));
+    Place {
+        port: course.path.source_port,
+        next: next.filter(|(port, _)| *port != course.path.source_port),
+    }
 }

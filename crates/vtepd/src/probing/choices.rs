@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use bpf::RouteLookup;
 use netlink::{Requests, SentPacket};
-use path::SourcePortRange;
-use pathmap::Pair;
+use path::{PathId, SourcePortRange, Version};
 use pathmap::placer::Target;
 
 /// Lookups at once. They take a few milliseconds.
@@ -133,11 +132,11 @@ pub(super) struct Choices {
     /// What told the choices.
     by: By,
     looked: Duration,
-    /// How many pairs were probed when new ports were looked for.
+    /// How many paths were probed when new ports were looked for.
     probed: usize,
     /// The port that was looked up last without being in use.
     turn: u16,
-    version: u64,
+    version: Version<Self>,
 }
 
 impl Choices {
@@ -153,7 +152,7 @@ impl Choices {
             looked,
             probed,
             turn: 0,
-            version: 0,
+            version: Version::NONE,
         }
     }
 
@@ -175,18 +174,18 @@ impl Choices {
     }
 
     /// A number that changes when a choice does.
-    pub(super) const fn version(&self) -> u64 {
+    pub(super) const fn version(&self) -> Version<Self> {
         self.version
     }
 
     /// Whether the kernel sends packets with this port by this next hop.
-    pub(super) fn has(&self, pair: Pair) -> bool {
-        self.by_port.get(&pair.port) == Some(&Some(pair.hop))
+    pub(super) fn has(&self, path: PathId) -> bool {
+        self.by_port.get(&path.source_port) == Some(&Some(path.hop))
     }
 
-    /// Whether the kernel sends packets with the port of this pair by another next hop, or by none.
-    pub(super) fn has_left(&self, pair: Pair) -> bool {
-        self.by_port.get(&pair.port).is_some_and(|hop| *hop != Some(pair.hop))
+    /// Whether the kernel sends packets with the port of this path by another next hop, or by none.
+    pub(super) fn has_left(&self, path: PathId) -> bool {
+        self.by_port.get(&path.source_port).is_some_and(|hop| *hop != Some(path.hop))
     }
 
     /// Looks up the next hop of a port.
@@ -210,7 +209,7 @@ impl Choices {
         let hop = self.look_up(lookups, target, port);
         self.stale.remove(&port);
         if self.by_port.insert(port, hop) != Some(hop) {
-            self.version += 1;
+            self.version = self.version.next();
         }
     }
 
@@ -220,11 +219,11 @@ impl Choices {
         &mut self,
         lookups: &mut Lookups,
         target: Target,
-        probed: impl ExactSizeIterator<Item = Pair>,
-        used: &BTreeSet<Pair>,
+        probed: impl ExactSizeIterator<Item = PathId>,
+        used: &BTreeSet<PathId>,
         now: Duration,
     ) {
-        let used = || used.iter().map(|pair| pair.port);
+        let used = || used.iter().map(|path| path.source_port);
         if std::mem::replace(&mut self.by, lookups.by(target)) != self.by {
             self.stale.extend(self.by_port.keys());
         }
@@ -239,7 +238,7 @@ impl Choices {
         let mut new = BTreeSet::new();
         if self.probed != probed.len() {
             let number = probed.len();
-            let ports = probed.map(|pair| pair.port);
+            let ports = probed.map(|path| path.source_port);
             new.extend(ports.filter(|port| !self.by_port.contains_key(port)));
             // Otherwise it is done again.
             self.probed = if new.len() <= lookups.left { number } else { 0 };

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bpf::ROUTE_PER_FRAME_MARK;
-use path::{NextHop, Policy, SourcePortRange};
+use path::{NextHop, PathId, Policy, SourcePortRange, Version};
 use pathmap::load::Link;
 use pathmap::placer::{Found, Target};
 use pathmap::prober::{Ids, Known};
-use pathmap::{Pair, Prober, Way};
+use pathmap::{Prober, Tracer, Way};
 use tables::{FlowLabel, PinnedTunnel, Snapshot, Tunnel, Vtep};
 
 use super::choices::{Choices, Gateways, Sender};
@@ -27,12 +27,20 @@ pub(super) struct Entry {
     /// The next hops by which kernel VXLAN sends, if it does.
     pub(super) choices: Option<Choices>,
     /// The versions of what is known that the placement has.
-    pub(super) applied: (u64, (u64, u64), u64),
+    pub(super) applied: Versions,
+}
+
+/// The versions of what is known of the paths to a VTEP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Versions {
+    pub(super) probed: Version<Prober>,
+    traced: (Version<Traced>, Version<Tracer>),
+    choices: Version<Choices>,
 }
 
 impl Entry {
-    /// The pairs whose paths are known: by probes or, without any answer to these, by traces.
-    pub(super) fn known(&self) -> impl Iterator<Item = (Pair, &Known)> {
+    /// The paths whose paths are known: by probes or, without any answer to these, by traces.
+    pub(super) fn known(&self) -> impl Iterator<Item = (PathId, &Known)> {
         self.prober.known().chain(self.traced.known())
     }
 
@@ -46,40 +54,43 @@ impl Entry {
             }
             (choices, Some(sender)) => {
                 *choices = Some(Choices::new(sender, gateways));
-                self.applied.0 = u64::MAX;
+                self.applied.probed = Version::NEVER;
             }
         }
     }
 
     /// The versions of what is known.
-    pub(super) fn version(&self) -> (u64, (u64, u64), u64) {
-        let choices = self.choices.as_ref().map_or(0, Choices::version);
-        (self.prober.version(), self.traced.version(), choices)
+    pub(super) fn versions(&self) -> Versions {
+        Versions {
+            probed: self.prober.version(),
+            traced: self.traced.version(),
+            choices: self.choices.as_ref().map_or(Version::NONE, Choices::version),
+        }
     }
 
     pub(super) fn has_changed(&self) -> bool {
-        self.prober.is_ready() && self.applied != self.version()
+        self.prober.is_ready() && self.applied != self.versions()
     }
 
-    /// Tells the placement the delays of the pairs, if queue pairs use any.
+    /// Tells the placement the delays of the paths, if queue pairs use any.
     pub(super) fn tell_delays(&self, target: Target, shared: &Shared) {
         if self.prober.used().is_empty() {
             return;
         }
-        let delays = || self.known().map(|(pair, known)| (pair, known.delay));
+        let delays = || self.known().map(|(path, known)| (path, known.delay));
         for by_kernel in [false, true] {
             shared.change(|placer| placer.set_delays(Target { by_kernel, ..target }, delays()));
         }
     }
 
-    /// Tells the placement what is known: all pairs and, for kernel VXLAN, those with the next hops
+    /// Tells the placement what is known: all paths and, for kernel VXLAN, those with the next hops
     /// that the kernel chooses.
     pub(super) fn update(&mut self, target: Target, shared: &Shared) {
-        let found = |(pair, known): (Pair, &Known)| Found {
-            pair,
-            links: links(target, pair, known),
+        let found = |(path, known): (PathId, &Known)| Found {
+            path,
+            links: links(target, path, known),
             way: Way {
-                uplink: self.uplinks.get(&pair.hop).copied().unwrap_or(0),
+                uplink: self.uplinks.get(&path.hop).copied().unwrap_or(0),
                 arrival: known.arrival,
                 routers: known.routers,
                 recorded: known.recorded.clone(),
@@ -87,12 +98,12 @@ impl Entry {
             delay: known.delay,
         };
         let mut found: Vec<Found> = self.known().map(found).collect();
-        let mut lost: BTreeSet<Pair> = self.prober.lost().collect();
+        let mut lost: BTreeSet<PathId> = self.prober.lost().collect();
         shared.update(target, &self.weights, &found, &lost);
         let Some(choices) = &self.choices else { return };
-        found.retain(|path| choices.has(path.pair));
+        found.retain(|path| choices.has(path.path));
         // The kernel sends by another next hop now.
-        lost.extend(self.prober.used().iter().filter(|pair| choices.has_left(**pair)));
+        lost.extend(self.prober.used().iter().filter(|path| choices.has_left(**path)));
         let target = Target { by_kernel: true, ..target };
         shared.update(target, &self.weights, &found, &lost);
     }
@@ -156,8 +167,8 @@ fn uplinks(hops: &[NextHop]) -> BTreeMap<u64, u32> {
 }
 
 /// The links of a path, as far as they are known. Traces name routers, and not their interfaces.
-fn links(target: Target, pair: Pair, known: &Known) -> Vec<Link> {
-    let uplink = std::iter::once(Link::Uplink(pair.hop));
+fn links(target: Target, path: PathId, known: &Known) -> Vec<Link> {
+    let uplink = std::iter::once(Link::Uplink(path.hop));
     match (&known.traced, &known.recorded) {
         (Some(routers), _) => {
             let next = routers.iter().skip(1).chain([&target.address]);

@@ -78,11 +78,11 @@ impl Sockets {
             return;
         }
         (self.vteps, self.locals) = (vteps().collect(), locals);
-        let pairs = self.locals.iter().flat_map(|local| {
+        let paths = self.locals.iter().flat_map(|local| {
             let of_family = |address: &&IpAddr| address.is_ipv4() == local.is_ipv4();
             self.vteps.iter().filter(of_family).map(|address| (*address, *local))
         });
-        let wanted: BTreeSet<(IpAddr, IpAddr)> = pairs.collect();
+        let wanted: BTreeSet<(IpAddr, IpAddr)> = paths.collect();
         let is_gone = |ends: &&(IpAddr, IpAddr)| !wanted.contains(ends);
         for ends in self.senders.keys().filter(is_gone).copied().collect::<Vec<_>>() {
             self.senders.remove(&ends);

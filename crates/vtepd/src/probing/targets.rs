@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use path::{PathId, Version};
 use pathmap::message::Answer;
 use pathmap::placer::Target;
 use pathmap::prober::{Change, Ids, Known, Settings, Transmit};
 use pathmap::trace::packet::Expired;
-use pathmap::{Key, Pair, Prober, Random, trace};
+use pathmap::{Key, Prober, Random, trace};
 use tables::{FlowLabel, Snapshot};
 
 use super::Probing;
@@ -20,7 +21,7 @@ use crate::pinning::{Probed, Shared};
 const MOST: usize = 1024;
 /// How many VTEPs are traced at once. Each of them is sent one packet.
 const TRACED: usize = 2;
-/// VTEPs whose pairs in use are probed together, and the times within the interval at which such
+/// VTEPs whose paths in use are probed together, and the times within the interval at which such
 /// groups are.
 const TOGETHER: usize = 32;
 const PHASES: usize = 8;
@@ -79,7 +80,7 @@ impl Targets {
     /// Probes the VTEPs of this snapshot for the VNIs with `qp-pin`.
     pub(super) fn follow(&mut self, snapshot: &Snapshot, shared: &Shared) {
         let wanted = wanted(snapshot);
-        // With another flow label, all pairs may lead elsewhere.
+        // With another flow label, all paths may lead elsewhere.
         let is_same = |target: &Target, entry: &Entry| {
             wanted.get(target).is_some_and(|wanted| wanted.label == entry.label)
         };
@@ -131,7 +132,7 @@ impl Targets {
             }
             if (&entry.weights, &entry.uplinks) != (&weights, &uplinks) {
                 (entry.weights, entry.uplinks) = (weights, uplinks);
-                entry.applied.0 = u64::MAX;
+                entry.applied.probed = Version::NEVER;
             }
             entry.prober.set_hops(now, &hops);
         }
@@ -153,7 +154,7 @@ impl Targets {
         choices.look_up(&mut self.lookups, target, port)
     }
 
-    /// How often pairs in use are probed.
+    /// How often paths in use are probed.
     pub(super) const fn interval(&self) -> Duration {
         self.settings.interval
     }
@@ -230,11 +231,11 @@ impl Targets {
         self.entries.get(&target).map_or_else(FlowLabel::default, |entry| entry.label).of(port)
     }
 
-    /// A living pair by this next hop.
-    pub(super) fn living(&self, target: Target, hop: u64, random: &mut Random) -> Option<Pair> {
+    /// A living path by this next hop.
+    pub(super) fn living(&self, target: Target, hop: u64, random: &mut Random) -> Option<PathId> {
         let entry = self.entries.get(&target)?;
-        let living: Vec<Pair> =
-            entry.known().map(|(pair, _)| pair).filter(|pair| pair.hop == hop).collect();
+        let living: Vec<PathId> =
+            entry.known().map(|(path, _)| path).filter(|path| path.hop == hop).collect();
         living.get(random.below(living.len())).copied()
     }
 
@@ -244,7 +245,7 @@ impl Targets {
         for (target, entry) in &mut self.entries {
             let Some(choices) = &mut entry.choices else { continue };
             let Entry { prober, .. } = entry;
-            choices.follow(&mut self.lookups, *target, prober.pairs(), prober.used(), now);
+            choices.follow(&mut self.lookups, *target, prober.paths(), prober.used(), now);
         }
     }
 
@@ -256,14 +257,14 @@ impl Targets {
     /// Tells the placement what changed.
     pub(super) fn apply_changes(&mut self, shared: &Shared) {
         for (target, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.has_changed()) {
-            entry.applied = entry.version();
+            entry.applied = entry.versions();
             for change in entry.prober.changes() {
-                let (what, pair) = match change {
-                    Change::Lost(pair) => ("is dead", pair),
-                    Change::Moved(pair) => ("leads elsewhere", pair),
-                    Change::Returned(pair) => ("is alive again", pair),
+                let (what, path) = match change {
+                    Change::Lost(path) => ("is dead", path),
+                    Change::Moved(path) => ("leads elsewhere", path),
+                    Change::Returned(path) => ("is alive again", path),
                 };
-                tracing::debug!(vtep = %target.address, port = pair.port, hop = pair.hop, "a path {what}");
+                tracing::debug!(vtep = %target.address, port = path.source_port, hop = path.hop, "a path {what}");
             }
             entry.update(*target, shared);
         }
@@ -274,7 +275,7 @@ impl Targets {
         self.entries.iter().for_each(|(target, entry)| entry.tell_delays(*target, shared));
     }
 
-    /// Has the pairs that are in use probed often, and all VTEPs while queue pairs are to move for
+    /// Has the paths that are in use probed often, and all VTEPs while queue pairs are to move for
     /// balance.
     pub(super) fn watch_used(&mut self, shared: &Shared) {
         let now = shared.now();
@@ -299,7 +300,7 @@ impl Targets {
             Probed {
                 target: *target,
                 ready: prober.is_ready() && (!traced.is_tracing() || traced.ready().is_some()),
-                pairs: prober.pairs().len(),
+                paths: prober.paths().len(),
                 known: known().count(),
                 lost: prober.lost().count(),
                 routers: (routers().min().unwrap_or(0), routers().max().unwrap_or(0)),
@@ -387,11 +388,11 @@ mod tests {
         let labels = [(0, 1), (2, 3), (2, 1)].map(|(a, b)| targets.label(target(a, b), 50_000));
         assert_eq!(labels, [0, 5, 50_000]);
         // With another label, only that VTEP is probed anew.
-        for pair in [target(0, 1), target(2, 3)] {
-            targets.entries.get_mut(&pair).unwrap().applied.0 = 7;
+        for path in [target(0, 1), target(2, 3)] {
+            targets.entries.get_mut(&path).unwrap().applied.probed = Version::of(7);
         }
         let applied = |targets: &Targets| -> Vec<u64> {
-            targets.entries.values().map(|entry| entry.applied.0).collect()
+            targets.entries.values().map(|entry| entry.applied.probed.number()).collect()
         };
         targets.follow(&snapshot(FlowLabel::Fixed(5)), &shared);
         assert_eq!(applied(&targets), [7, 7]);

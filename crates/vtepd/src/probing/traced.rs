@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use path::{PathId, Version};
 use pathmap::prober::Known;
 use pathmap::trace::packet::Expired;
 use pathmap::trace::{Tracer, Transmit};
-use pathmap::{Key, Pair, Prober, Random};
+use pathmap::{Key, Prober, Random};
 
 /// How long a VTEP has to be silent before its paths are traced. It may just be starting.
 const SILENT: Duration = Duration::from_secs(2);
@@ -15,19 +16,26 @@ const SILENT: Duration = Duration::from_secs(2);
 pub(super) struct Traced {
     secret: Key,
     random: Random,
-    /// Since when its pairs were probed, and no probe was answered.
+    /// Since when its paths were probed, and no probe was answered.
     silent: Option<Duration>,
     tracer: Option<Tracer>,
-    /// The number of pairs and the version of the prober of which the tracer knows.
-    follows: (usize, u64),
-    /// Changes when tracing ends.
-    version: u64,
+    /// The number of paths and the version of the prober of which the tracer knows.
+    follows: (usize, Version<Prober>),
+    /// The last end of tracing.
+    ended: Version<Self>,
 }
 
 impl Traced {
     /// `secret` is that of [`Tracer::new`].
     pub(super) const fn new(secret: Key, random: Random) -> Self {
-        Self { secret, random, silent: None, tracer: None, follows: (0, 0), version: 0 }
+        Self {
+            secret,
+            random,
+            silent: None,
+            tracer: None,
+            follows: (0, Version::NONE),
+            ended: Version::NONE,
+        }
     }
 
     /// Begins to trace if the VTEP has been silent for a while, and ends when it answers a probe.
@@ -35,7 +43,7 @@ impl Traced {
         if !prober.is_ready() || prober.known().next().is_some() {
             self.silent = None;
             if self.tracer.take().is_some() {
-                self.version += 1;
+                self.ended = self.ended.next();
             }
             return;
         }
@@ -43,13 +51,13 @@ impl Traced {
         if now.saturating_sub(since) < SILENT {
             return;
         }
-        let follows = (prober.pairs().len(), prober.version());
+        let follows = (prober.paths().len(), prober.version());
         if self.tracer.is_some() && self.follows == follows {
             return;
         }
         self.follows = follows;
         let new = || Tracer::new(self.secret.clone(), Random::new(self.random.next()));
-        self.tracer.get_or_insert_with(new).set_pairs(prober.pairs().collect());
+        self.tracer.get_or_insert_with(new).set_paths(prober.paths().collect());
     }
 
     /// When [`Self::tick`] has something to do next.
@@ -69,22 +77,22 @@ impl Traced {
         }
     }
 
-    /// The tracer, if it has traced all pairs.
+    /// The tracer, if it has traced all paths.
     pub(super) fn ready(&self) -> Option<&Tracer> {
         self.tracer.as_ref().filter(|tracer| tracer.is_ready())
     }
 
-    /// Numbers that change with what is known.
-    pub(super) fn version(&self) -> (u64, u64) {
-        (self.version, self.ready().map_or(0, Tracer::version))
+    /// The versions of what is known.
+    pub(super) fn version(&self) -> (Version<Self>, Version<Tracer>) {
+        (self.ended, self.ready().map_or(Version::NONE, Tracer::version))
     }
 
     /// The paths that were traced.
-    pub(super) fn known(&self) -> impl Iterator<Item = (Pair, &Known)> {
+    pub(super) fn known(&self) -> impl Iterator<Item = (PathId, &Known)> {
         self.ready().into_iter().flat_map(Tracer::known)
     }
 
-    /// Whether pairs are traced.
+    /// Whether paths are traced.
     pub(super) const fn is_tracing(&self) -> bool {
         self.tracer.is_some()
     }

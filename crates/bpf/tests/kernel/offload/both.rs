@@ -13,7 +13,7 @@ use bpf::{
     OffloadCounts, OffloadPathTraffic, OffloadTraffic, OffloadUsage, PinnedFlow, TakenTunnel,
     TunnelEnd,
 };
-use path::{Pins, Policy};
+use path::{CounterId, Pins, Policy};
 use pipeline::counters::vtep_id;
 use pipeline::{Batch, Counters, Destination, Frame, Offload, Pipeline, TxBatch, VlanTag};
 use tables::{OpenPort, Snapshot, TakenVni, VniSource, VniTable, VtepIndex};
@@ -129,17 +129,19 @@ impl Both {
     /// Places queue pairs, until the next snapshot: what the programs are told, what they forward, and
     /// what the pipeline has.
     pub(super) fn pin(&mut self, flows: &[PinnedFlow], offloaded: &[PinnedFlow], pins: Pins) {
-        let of = |flow: &PinnedFlow| (flow.usage, Some(*flow));
-        let gone = (0..=PINNED).filter(|usage| !flows.iter().any(|flow| flow.usage == *usage));
-        let changes: Vec<_> = gone.map(|usage| (usage, None)).chain(flows.iter().map(of)).collect();
+        let of = |flow: &PinnedFlow| (flow.counter, Some(*flow));
+        let all = (1..=PINNED).filter_map(CounterId::new);
+        let gone = all.filter(|counter| !flows.iter().any(|flow| flow.counter == *counter));
+        let changes: Vec<_> =
+            gone.map(|counter| (counter, None)).chain(flows.iter().map(of)).collect();
         self.maps.pin(&mut self.ebpf, &changes).unwrap();
         self.pinned = offloaded.iter().map(|flow| flow.key).collect();
         self.pipeline.set_pins(pins);
     }
 
     /// Bytes and frames that the programs have sent of a queue pair, and when.
-    pub(super) fn usage(&self, slot: u32) -> (u64, u64, Option<Duration>) {
-        self.usage.read(slot)
+    pub(super) fn usage(&self, counter: CounterId) -> (u64, u64, Option<Duration>) {
+        self.usage.read(counter)
     }
 
     /// Sets the settings of the VNI. Starts with a new pipeline, and with counters of 0.

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use bpf::PinnedFlow;
 use path::record::Record;
-use path::{Answer, Before, Entropy, Flow, Pin, Pinning, Pins, Policy, Remote, Settings, Usage};
+use path::{
+    Answer, Before, CounterId, Entropy, Flow, PathId, Pin, Pinning, Pins, Policy, Remote, Settings,
+    Usage, Version,
+};
 use root_test::root_test;
 use tables::VniTable;
 use test_frames::{
@@ -29,22 +30,25 @@ const FIRST: u32 = 2;
 
 /// Places queue pairs by their key. Each placement has a version of its own.
 #[derive(Debug)]
-struct Placed(BTreeMap<String, Pin>, Usage, u64);
-
-static VERSIONS: AtomicU64 = AtomicU64::new(1);
+struct Placed(BTreeMap<String, Pin>, Usage, Version<Policy>);
 
 impl Pinning for Placed {
-    fn pin(&self, flow: &Flow, _: &Remote<'_>, _: (u64, u16), _: Before) -> Answer {
+    fn pin(&self, flow: &Flow, _: &Remote<'_>, _: PathId, _: Before) -> Answer {
         self.0.get(&flow.key.to_string()).map_or(Answer::Hashed, |pin| Answer::Pinned(*pin))
     }
 
-    fn version(&self) -> u64 {
+    fn version(&self) -> Version<Policy> {
         self.2
     }
 
     fn usage(&self) -> &Usage {
         &self.1
     }
+}
+
+/// Where frames of a queue pair are counted.
+fn counter(queue_pair: u32) -> CounterId {
+    CounterId::new(queue_pair + 1).unwrap()
 }
 
 /// A frame of a queue pair; of each second one over IPv6.
@@ -92,9 +96,11 @@ fn place(
             vni: table.tunnel.vni,
             vtep: vtep(table, VTEP),
             key: entropy.explain(&dissection).key,
-            hop: random.one_of(&HOPS),
-            source_port: 49_152 + random.below(16_384) as u16,
-            usage: queue_pair + 1,
+            path: PathId {
+                hop: random.one_of(&HOPS),
+                source_port: 49_152 + random.below(16_384) as u16,
+            },
+            counter: counter(queue_pair),
         }
     };
     (0..QUEUE_PAIRS).filter(|queue_pair| is_placed(*queue_pair)).map(flow).collect()
@@ -106,14 +112,10 @@ fn pins(flows: &[PinnedFlow]) -> Pins {
 
 /// The same, with records of the worker's own.
 fn placed(flows: &[PinnedFlow]) -> Arc<Placed> {
-    let pin = |flow: &PinnedFlow| Pin {
-        hop: flow.hop,
-        source_port: flow.source_port,
-        slot: NonZeroU32::new(flow.usage).unwrap(),
-        changes: 0,
-    };
+    let pin =
+        |flow: &PinnedFlow| Pin { path: flow.path, counter: flow.counter, changes: Version::NONE };
     let placed = flows.iter().map(|flow| (flow.key.to_string(), pin(flow))).collect();
-    let version = VERSIONS.fetch_add(1, Ordering::Relaxed);
+    let version = Version::unique();
     let usage = Usage::new(QUEUE_PAIRS, Instant::now());
     usage.record_in(Arc::new(Vec::from_iter((0..=QUEUE_PAIRS).map(|_| Record::default()))));
     Arc::new(Placed(placed, usage, version))
@@ -123,14 +125,14 @@ fn placed(flows: &[PinnedFlow]) -> Arc<Placed> {
 fn assert_sent(both: &mut Both, flows: &[PinnedFlow], sequence: u32) {
     for queue_pair in 0..QUEUE_PAIRS {
         let (outcome, sent) = both.encapsulate(&mut frame(queue_pair, sequence), VTEP);
-        let Some(flow) = flows.iter().find(|flow| flow.usage == queue_pair + 1) else {
+        let Some(flow) = flows.iter().find(|flow| flow.counter == counter(queue_pair)) else {
             assert_eq!(outcome, Outcome::Worker, "queue pair {queue_pair} is not placed");
             continue;
         };
         assert_eq!(outcome, Outcome::Offloaded, "{flow:?}");
         let port = if flow.vtep.is_ipv4() { 34 } else { 54 };
-        assert_eq!(sent[port..port + 2], flow.source_port.to_be_bytes(), "{flow:?}");
-        assert_eq!(sent[5], flow.hop as u8, "the MAC address of the next hop: {flow:?}");
+        assert_eq!(sent[port..port + 2], flow.path.source_port.to_be_bytes(), "{flow:?}");
+        assert_eq!(sent[5], flow.path.hop as u8, "the MAC address of the next hop: {flow:?}");
     }
 }
 
@@ -151,12 +153,12 @@ fn sent_where_placed(both: &mut Both, random: &mut Random, table: &VniTable) {
     for round in 1..5 {
         let flows = place(random, (table, entropy), |queue_pair| queue_pair % 5 != round);
         both.pin(&flows, &flows, pins(&flows));
-        let before: Vec<_> = flows.iter().map(|flow| both.usage(flow.usage)).collect();
+        let before: Vec<_> = flows.iter().map(|flow| both.usage(flow.counter)).collect();
         assert_sent(both, &flows, round);
         assert_sent(both, &flows, round);
         for (flow, (bytes, frames, last)) in flows.iter().zip(before) {
-            let length = frame(flow.usage - 1, 0).len() as u64;
-            let (more_bytes, more_frames, later) = both.usage(flow.usage);
+            let length = frame(flow.counter.get() - 1, 0).len() as u64;
+            let (more_bytes, more_frames, later) = both.usage(flow.counter);
             assert_eq!((more_bytes - bytes, more_frames - frames), (2 * length, 2), "{flow:?}");
             assert!(later > last, "{flow:?}");
         }
@@ -181,11 +183,11 @@ fn a_path_that_the_vtep_does_not_have_is_the_workers() {
     let flows = place(&mut random, (&table, entropy), |_| true);
     let first = flows[0];
     let wrong = [
-        PinnedFlow { hop: 99, ..first },
-        PinnedFlow { source_port: 1024, ..first },
+        PinnedFlow { path: PathId { hop: 99, ..first.path }, ..first },
+        PinnedFlow { path: PathId { source_port: 1024, ..first.path }, ..first },
         PinnedFlow { vtep: IpAddr::V4(VTEPS[0]), ..first },
         PinnedFlow { vni: 5.try_into().unwrap(), ..first },
-        PinnedFlow { usage: super::both::PINNED + 1, ..first },
+        PinnedFlow { counter: counter(super::both::PINNED), ..first },
     ];
     for flow in wrong {
         both.pin(&[flow], &[], pins(&[]));
@@ -230,12 +232,12 @@ fn recorded_as_by_the_worker(both: &mut Both, random: &mut Random, table: &VniTa
         let mut frame = random_frame(random, queue_pair, &mut sequences[queue_pair as usize]);
         let (outcome, _) = both.encapsulate(&mut frame, VTEP);
         assert_eq!(outcome, Outcome::Offloaded, "{frame:02x?}");
-        let slot = queue_pair + 1;
-        assert_eq!(programs.recorded(slot), placed.1.recorded(slot), "{frame:02x?}");
+        let counter = counter(queue_pair);
+        assert_eq!(programs.recorded(counter), placed.1.recorded(counter), "{frame:02x?}");
     }
     for flow in &flows {
-        let (counts, frames) = programs.recorded(flow.usage);
-        assert_eq!(both.usage(flow.usage).1, u64::from(frames));
+        let (counts, frames) = programs.recorded(flow.counter);
+        assert_eq!(both.usage(flow.counter).1, u64::from(frames));
         let counted = [counts.gaps, counts.repeats, counts.naks, counts.cnps, counts.marks];
         assert!(counted.iter().all(|number| *number > 0), "{counted:?}");
     }
