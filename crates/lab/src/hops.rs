@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::deployed::{Deployed, DeployedError, Host, Overlay};
-use crate::topology::{Endpoint, Topology};
+use fabric::deployed::{Deployed, DeployedError, Host, Overlay};
 use fabric::netns::NetnsError;
+use fabric::topology::{Endpoint, Topology};
 
 /// UDP port of VXLAN (RFC 7348).
 const PORT_VXLAN: u32 = 4789;

@@ -21,11 +21,11 @@ use experiment::units::Name;
 use experiment::verdict::{Verdict, verdicts};
 use experiment::{Experiment, Plan, Run, Summary};
 
-use crate::fabric::Fabric;
 use crate::machine;
-use crate::progress::OnProgress;
 use bench::Bench;
 use directory::Directory;
+use fabric::Fabric;
+use fabric::progress::OnProgress;
 use inputs::Inputs;
 
 pub use check::read;

@@ -21,8 +21,8 @@ use nix::time::{ClockId, clock_gettime};
 use sim::file::{Case, Traffic, Variant, cases};
 use sim::result::Line;
 
-use crate::progress::{Interrupted, OnProgress};
 use directory::Directory;
+use fabric::progress::{Interrupted, OnProgress};
 
 pub use compare::{Change, compare};
 pub use error::SimulationError;

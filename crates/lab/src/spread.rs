@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use crate::balance::{jain, mmr};
-use crate::deployed::{Deployed, Host, Overlay};
-use crate::roce::Report;
-use crate::stream::CARRIED;
-use crate::topology::{Endpoint, Topology};
+use experiment::balance::{jain, mmr};
 use fabric::counters::{self, CountersError};
+use fabric::deployed::{Deployed, Host, Overlay};
+use fabric::topology::{Endpoint, Topology};
+use traffic::roce::Report;
+use traffic::stream::CARRIED;
 
 /// The distribution of one stream over links, and how it arrived.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lab::topology::Topology;
+use fabric::topology::Topology;
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../deploy/containerlab/{name}.clab.yml"))
@@ -76,7 +76,7 @@ fn scaleacross_has_four_disjoint_paths_and_seeds_that_differ() {
     assert!(cmd.ends_with("--delay 5ms --jitter 1ms"), "{cmd}");
 
     // The seeds are drawn from the repository's seed in the order of the node names.
-    let mut random = lab::random::Random::new(lab::random::SEED);
+    let mut random = experiment::random::Random::new(experiment::random::SEED);
     let routers = topology.nodes.iter().filter(|(_, node)| node.group.as_deref() == Some("router"));
     let mut count = 0;
     for (name, node) in routers {

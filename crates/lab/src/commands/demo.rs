@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use experiment::units::Name;
-use lab::fabric::Fabric;
+use fabric::Fabric;
 use lab::owner::write_for_user;
 use lab::{daemon, demo};
 

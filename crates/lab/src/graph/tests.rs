@@ -1,5 +1,5 @@
 use super::*;
-use crate::topology::Topology;
+use fabric::topology::Topology;
 
 fn topology(name: &str) -> Topology {
     let file = format!("{}/../../deploy/containerlab/{name}.clab.yml", env!("CARGO_MANIFEST_DIR"));

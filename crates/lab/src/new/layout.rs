@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::Plan;
-use crate::random::{Random, SEED};
+use experiment::random::{Random, SEED};
 
 /// What a router is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::topology::Topology;
+use fabric::topology::Topology;
 
 fn plan(sites: usize, leaves: usize, spines: usize) -> Plan {
     Plan {

@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use super::RunError;
 use super::program::Program;
 use crate::daemon::Policy;
-use crate::topology::{Kind, Node, Topology};
-use crate::workload::{Host, Job, JobError, Workload};
+use fabric::topology::{Kind, Node, Topology};
+use traffic::workload::{Host, Job, JobError, Workload};
 
 /// The policies of vtepd.
 const POLICIES: [Policy; 4] = [Policy::FiveTuple, Policy::QpBins, Policy::QpHash, Policy::QpPin];
