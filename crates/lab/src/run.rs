@@ -74,8 +74,8 @@ pub fn run(
     report: OnProgress,
     interrupted: &AtomicBool,
 ) -> Result<Outcome, RunError> {
-    let (experiment, text) = read(&settings.file, settings.quick)?;
-    let (whole, _) = Experiment::load(&settings.file)?;
+    let (whole, text) = check::whole(&settings.file)?;
+    let experiment = whole.clone().form(settings.quick);
     program::find(&experiment, &settings.file)?;
     let inputs = Inputs::read(&whole, Source { path: &settings.file, text: &text })?;
     let manifest = manifest(settings, &experiment, &inputs)?;

@@ -58,9 +58,15 @@ const DAEMONS: &str = "/etc/frr/daemons";
 /// # Errors
 /// [`RunError::Experiment`], with line and column, and what is expected.
 pub fn read(path: &Path, quick: bool) -> Result<(Experiment, String), RunError> {
+    let (experiment, text) = whole(path)?;
+    Ok((experiment.form(quick), text))
+}
+
+/// As [`read`], with both forms.
+pub(super) fn whole(path: &Path) -> Result<(Experiment, String), FileError> {
     let (experiment, text) = Experiment::load(path)?;
     check(&experiment, Source { path, text: &text })?;
-    Ok((experiment.form(quick), text))
+    Ok((experiment, text))
 }
 
 /// All workloads of a file. The parser names the line of a wrong key or value.
