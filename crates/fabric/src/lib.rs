@@ -1,6 +1,6 @@
 //! Fabrics in network namespaces: from a ContainerLab file to nodes that forward.
 //!
-//! - [`topology`]: the ContainerLab file
+//! - [`topology`]: the ContainerLab file; [`new`] writes one
 //! - [`Fabric`], [`node`], [`state`]: a fabric that is up; `stage_tracker` and `bring_up` build it,
 //!   `frr` starts routers, `converge` waits until it forwards, on notifications of `changes`, for
 //!   [`entries`]
@@ -10,6 +10,7 @@
 //!   counters, and offloads
 //! - [`packet`], [`arp`]: frames of the lab's own on an interface
 //! - [`abstract_socket`]: who is at the other end of a socket
+//! - [`owner`]: files for the user who called sudo
 //! - [`metrics`]: the metrics of a vtepd in a namespace
 
 mod bring_up;
@@ -28,7 +29,9 @@ pub mod deployed;
 pub mod entries;
 pub mod metrics;
 pub mod netns;
+pub mod new;
 pub mod node;
+pub mod owner;
 pub mod packet;
 pub mod process;
 pub mod progress;

@@ -76,7 +76,7 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Show the path of a flow between two hosts, by the answers of each router
     #[command(
-        after_help = "Example:\n  lab path --from host1 --to host4 --qp 0x11\n\nThe leaf answers by 'vtepctl explain', each router by 'ip route get'."
+        after_help = "Example:\n  lab path --from host1 --to host4 --qp 0x11\n\nThe leaf answers as for 'vtepctl explain', each router by 'ip route get'."
     )]
     Path(crate::fabric_arguments::Path),
     /// Show all leaves: VNIs and datapaths, sources and drops of vtepd, balance of uplinks

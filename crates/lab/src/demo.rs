@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use crate::daemon::{Daemon, DaemonError, Policy};
 use crate::leaves::{self, LeavesError};
-use crate::spread::{self, Paths};
 use fabric::counters::CountersError;
 use fabric::deployed::{Deployed, DeployedError, Host};
 use fabric::netns::NetnsError;
@@ -19,6 +18,7 @@ use fabric::progress::{Interrupted, OnProgress};
 use fabric::topology::{Topology, TopologyError};
 use fabric::{Fabric, FabricError};
 use traffic::roce::{Limit, RoceError};
+use traffic::spread::{self, Paths};
 use traffic::stream::Stream;
 
 pub use figures::{Figures, FiguresError};

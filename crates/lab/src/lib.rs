@@ -2,18 +2,16 @@
 //! Fabrics are in the crate `fabric`, traffic in `traffic`, circuits in `wan`, what an experiment
 //! file says in `experiment`.
 //!
-//! - [`new`]: writes a ContainerLab file
-//! - [`spread`]: how traffic spreads over the links of a fabric
 //! - [`hops`]: the path of a flow, router by router
 //! - [`link`]: changes of links while the fabric runs
 //! - [`graph`]: a picture of the fabric with the load on its links
-//! - [`daemon`]: vtepd on a node; [`leaves`]: on all leaves
-//! - [`owner`]: files for the user who called sudo
+//! - [`daemon`]: vtepd on a node; [`leaves`]: on all leaves; `ask` sends it requests
 //! - [`plan`]: plans of training between data centres
 //! - [`simulation`]: `lab sim` and `lab merge`
 //! - [`demo`], [`run`], [`verify`]: the commands of the same names; `machine` describes where they
 //!   measured
 
+mod ask;
 mod machine;
 
 pub mod daemon;
@@ -22,10 +20,7 @@ pub mod graph;
 pub mod hops;
 pub mod leaves;
 pub mod link;
-pub mod new;
-pub mod owner;
 pub mod plan;
 pub mod run;
 pub mod simulation;
-pub mod spread;
 pub mod verify;

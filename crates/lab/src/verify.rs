@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::demo::{Figures, KERNEL};
-use crate::spread::{self, Paths, Spread};
 use experiment::balance::{self, RandomPlacement};
 use fabric::STABLE_TIME;
 use fabric::deployed::{Deployed, Overlay};
@@ -25,6 +24,7 @@ use fabric::progress::{Interrupted, OnProgress};
 use fabric::rtnl::Route;
 use fabric::topology::Endpoint;
 use traffic::roce::Limit;
+use traffic::spread::{self, Paths, Spread};
 use traffic::stream::Stream;
 
 pub use error::VerifyError;

@@ -56,6 +56,7 @@ const MAY_USE: [(&str, &[&str]); 28] = [
     (
         "lab",
         &[
+            "api",
             "wire",
             "roce",
             "experiment",

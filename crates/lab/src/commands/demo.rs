@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use experiment::units::Name;
 use fabric::Fabric;
-use lab::owner::write_for_user;
+use fabric::owner::write_for_user;
 use lab::{daemon, demo};
 
 use crate::arguments::{Demo, Output};

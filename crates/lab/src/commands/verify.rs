@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fabric::deployed::Deployed;
+use fabric::owner::write_for_user;
 use fabric::topology::Topology;
-use lab::owner::write_for_user;
 use lab::{demo, verify};
 
 use crate::arguments::{Output, Verify};

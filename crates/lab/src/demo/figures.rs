@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::report::PolicyOutcome;
 use super::setup::Setup;
-use crate::spread::Spread;
+use traffic::spread::Spread;
 
 /// The tolerance of shares, MMR and index. BGP and BFD add frames to the links.
 const NOISE: f64 = 0.02;

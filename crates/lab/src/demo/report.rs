@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::BINS;
-use crate::spread::Spread;
 use experiment::balance::{self, RandomPlacement, expected_mmr_of_bins};
+use traffic::spread::Spread;
 
 use super::setup::Setup;
 

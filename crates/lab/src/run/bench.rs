@@ -25,7 +25,6 @@ use super::{RunError, Settings};
 use crate::daemon;
 use crate::leaves;
 use crate::machine;
-use crate::spread::{self, Paths};
 use circuits::Undo;
 use fabric::Fabric;
 use fabric::counters;
@@ -37,6 +36,7 @@ use fabric::progress::OnProgress;
 use fabric::topology::{Endpoint, Topology};
 use subjects::Subjects;
 use traffic::roce::{Limit, Report};
+use traffic::spread::{self, Paths};
 use traffic::stream::{INNER_PORT, Stream};
 
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);

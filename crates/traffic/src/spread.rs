@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+use crate::roce::Report;
+use crate::stream::CARRIED;
 use experiment::balance::{jain, mmr};
 use fabric::counters::{self, CountersError};
 use fabric::deployed::{Deployed, Host, Overlay};
 use fabric::topology::{Endpoint, Topology};
-use traffic::roce::Report;
-use traffic::stream::CARRIED;
 
 /// The distribution of one stream over links, and how it arrived.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,13 +52,14 @@ struct Counter {
 
 /// The shortest paths from one leaf to another.
 #[derive(Debug, Clone)]
-pub(crate) struct Paths {
+pub struct Paths {
     /// Parallel links by tier, in the order that frames pass them.
     tiers: Vec<Vec<Counter>>,
 }
 
 impl Paths {
-    pub(crate) fn new(topology: &Topology, from: &str, to: &str) -> Self {
+    /// The paths between two leaves.
+    pub fn new(topology: &Topology, from: &str, to: &str) -> Self {
         let (after, before) = (distances(topology, from), distances(topology, to));
         let length = after.get(to).copied().unwrap_or_default();
         let mut tiers = vec![Vec::new(); length];
@@ -83,7 +84,7 @@ impl Paths {
     }
 
     /// The names of the links by tier, as `node:interface`.
-    pub(crate) fn tiers(&self) -> Vec<Vec<String>> {
+    pub fn tiers(&self) -> Vec<Vec<String>> {
         self.tiers
             .iter()
             .map(|tier| tier.iter().map(|counter| counter.end.to_string()).collect())
@@ -91,28 +92,24 @@ impl Paths {
     }
 
     /// The first of the tiers with the most links.
-    pub(crate) fn widest(&self) -> Vec<String> {
+    pub fn widest(&self) -> Vec<String> {
         self.tiers().into_iter().rev().max_by_key(Vec::len).unwrap_or_default()
     }
 
     /// The sending leaf's links on the path.
-    pub(crate) fn uplinks(&self) -> Vec<Endpoint> {
+    pub fn uplinks(&self) -> Vec<Endpoint> {
         self.tiers.first().into_iter().flatten().map(|counter| counter.end.clone()).collect()
     }
 
     /// The sending end of a link, by its name in [`Paths::tiers`].
-    pub(crate) fn near(&self, name: &str) -> Option<&Endpoint> {
+    pub fn near(&self, name: &str) -> Option<&Endpoint> {
         let named = |counter: &&Counter| counter.end.to_string() == name;
         self.tiers.iter().flatten().find(named).map(|counter| &counter.near)
     }
 
     /// The share of the traffic that passes the links with these sending ends, 0 to 1; the largest of
     /// the tiers.
-    pub(crate) fn share(
-        &self,
-        loads: &BTreeMap<String, u64>,
-        is_one: impl Fn(&Endpoint) -> bool,
-    ) -> f64 {
+    pub fn share(&self, loads: &BTreeMap<String, u64>, is_one: impl Fn(&Endpoint) -> bool) -> f64 {
         let sum = |tier: &[Counter], is_one: &dyn Fn(&Endpoint) -> bool| {
             let own = tier.iter().filter(|counter| is_one(&counter.near));
             let load = |of: &Counter| loads.get(&of.end.to_string()).copied().unwrap_or_default();
@@ -123,7 +120,7 @@ impl Paths {
     }
 
     /// The links on the path that lead into a circuit, each with the interface of the circuit.
-    pub(crate) fn circuits(&self, topology: &Topology) -> BTreeMap<Endpoint, Endpoint> {
+    pub fn circuits(&self, topology: &Topology) -> BTreeMap<Endpoint, Endpoint> {
         let ports: BTreeSet<Endpoint> = topology.circuits().flatten().collect();
         let near = self.tiers.iter().flatten().map(|counter| &counter.near);
         let into = near.filter_map(|near| Some((near.clone(), topology.peer(near)?.clone())));
@@ -132,10 +129,7 @@ impl Paths {
 
     /// The number of frames that each link has carried in the direction of the traffic, computed
     /// from bytes.
-    pub(crate) fn loads(
-        &self,
-        deployed: &Deployed,
-    ) -> Result<BTreeMap<String, u64>, CountersError> {
+    pub fn loads(&self, deployed: &Deployed) -> Result<BTreeMap<String, u64>, CountersError> {
         let mut loads = BTreeMap::new();
         for Counter { end, sends, .. } in self.tiers.iter().flatten() {
             let counters = counters::read(&deployed.namespace(&end.node)?)?;
@@ -151,7 +145,7 @@ impl Paths {
     }
 
     /// The distribution of a stream, from two readings of [`Paths::loads`].
-    pub(crate) fn spread(
+    pub fn spread(
         &self,
         before: &BTreeMap<String, u64>,
         after: &BTreeMap<String, u64>,
@@ -176,7 +170,7 @@ impl Paths {
 
 /// The default sender and receiver: the first host, and the first of the most distant hosts of its
 /// VNI.
-pub(crate) fn ends<'a>(topology: &Topology, overlay: &'a Overlay) -> Option<(&'a Host, &'a Host)> {
+pub fn ends<'a>(topology: &Topology, overlay: &'a Overlay) -> Option<(&'a Host, &'a Host)> {
     let from = overlay.hosts.first()?;
     let distances = distances(topology, &from.leaf);
     let others = overlay.hosts.iter().rev().filter(|to| to.vni == from.vni && to.leaf != from.leaf);

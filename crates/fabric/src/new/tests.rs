@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use fabric::topology::Topology;
+use crate::topology::Topology;
 
 fn plan(sites: usize, leaves: usize, spines: usize) -> Plan {
     Plan {
