@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Arrival, Completion, Iteration, Role, Run};
+use crate::record::{Arrival, Completion, Iteration, Run};
+use crate::role::Role;
 use crate::summary::{Row, Summary, TierRow};
 
 /// A column: its name, and its field in a row. The field is also given the name.

@@ -1,23 +1,25 @@
 //! Writes the files of a leaf-spine fabric: a ContainerLab topology, and FRR's configuration of each
 //! router. They have the form of the topologies in `deploy/containerlab`.
 //!
-//! - [`Plan`]: what is asked for, and its limits
+//! - [`Plan`]: what is asked for
 //! - `layout`: names, addresses and links of the nodes
 //! - `routers`: the configuration of FRR; `yaml`: the topology file
 
 mod layout;
+mod plan;
 mod routers;
 mod yaml;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use experiment::units::Name;
 use serde::Serialize;
 
 use crate::owner::Folder;
 use layout::Layout;
+
+pub use plan::Plan;
 
 /// The most leaves, spines or hosts in all sites together. Each has a number in one byte of its
 /// address.
@@ -26,12 +28,6 @@ pub const MOST: usize = 250;
 pub const MOST_ROUTERS: usize = 128;
 /// The most sites.
 pub const MOST_SITES: usize = 8;
-
-/// The MTU in bytes of links that carry VXLAN packets is ContainerLab's default, 9500. That of hosts
-/// leaves room for the outer headers.
-const HOST_MTU: u32 = 9000;
-/// The VNI of all hosts.
-const VNI: u32 = 10_010;
 
 /// A fabric could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -65,28 +61,6 @@ pub enum NewError {
         /// The cause.
         source: io::Error,
     },
-}
-
-/// A leaf-spine fabric. Each leaf has a link to each spine of its site. Each spine has a link to
-/// each spine of the other sites.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
-    /// The name of the fabric.
-    pub name: Name,
-    /// The number of sites (data centres).
-    pub sites: usize,
-    /// The number of leaves in each site.
-    pub leaves: usize,
-    /// The number of spines in each site.
-    pub spines: usize,
-    /// The number of hosts at each leaf.
-    pub hosts: usize,
-    /// The interval of BFD packets; a session ends after three intervals. `None`: without BFD.
-    pub bfd: Option<Duration>,
-    /// The delay and the jitter of each circuit between sites, in each direction.
-    pub circuit: (Duration, Duration),
-    /// Whether vtepd runs beside each leaf.
-    pub vtepd: bool,
 }
 
 /// What was written.
@@ -189,11 +163,6 @@ impl Plan {
 
     fn topology_file(&self) -> PathBuf {
         format!("{}.clab.yml", self.name).into()
-    }
-
-    /// Whether links between sites pass circuits of `lab wan`.
-    fn has_circuits(&self) -> bool {
-        self.sites > 1 && !self.circuit.0.is_zero()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::Plan;
+use super::plan::Plan;
 use experiment::random::{Random, SEED};
 
 /// What a router is.

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::Plan;
 use super::layout::{Role, Router};
+use super::plan::Plan;
 
 /// The number of BFD intervals without a packet after which a session ends.
 const BFD_MULTIPLIER: u32 = 3;

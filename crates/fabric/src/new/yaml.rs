@@ -3,7 +3,7 @@
 use std::fmt::{Result, Write as _};
 
 use super::layout::{Layout, Role, Router};
-use super::{HOST_MTU, Plan, VNI};
+use super::plan::{HOST_MTU, Plan, VNI};
 
 /// The file `NAME.clab.yml`.
 pub(super) fn topology(plan: &Plan, layout: &Layout) -> String {
