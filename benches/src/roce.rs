@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use lab::endpoint::{BenchError, bench};
 use roce::Settings;
+use traffic::endpoint::{BenchError, bench};
 
 use crate::table::{Better, Figure, Row};
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ::fabric::Namespace;
-use ::lab::random::{Random, SEED};
+use experiment::random::{Random, SEED};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, setsockopt, sockopt};
 use wire::QueuePair;

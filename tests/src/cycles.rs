@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use ::lab::roce::Report;
+use traffic::roce::Report;
 
 use crate::daemon::Vtepd;
 use crate::lab::{Lab, VNI};

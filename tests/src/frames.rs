@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ::fabric::Namespace;
-use ::lab::packet::{BATCH, Interface, PacketSocket};
+use fabric::packet::{BATCH, Interface, PacketSocket};
 use test_frames::{IPV4, IPV6, Ipv6, ROCE, UDP};
 pub use test_frames::{Ipv4, tagged};
 use wire::{Ethernet, MacAddr, icrc};

@@ -417,7 +417,7 @@ pub fn sysctl(namespace: &Namespace, name: &str, value: &str) {
 /// The MAC address of an interface.
 #[must_use]
 pub fn mac_of(namespace: &Namespace, interface: &str) -> MacAddr {
-    namespace.enter(|| ::lab::packet::Interface::find(interface).unwrap().mac).unwrap()
+    namespace.enter(|| fabric::packet::Interface::find(interface).unwrap().mac).unwrap()
 }
 
 /// The index of an interface.

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ::fabric::netns::NetnsError;
-use ::lab::roce::{self, Connection, Limit, Report, RoceError, Sent, Sink, Source, SourcePort};
+use traffic::roce::{self, Connection, Limit, Report, RoceError, Sent, Sink, Source, SourcePort};
 
 use crate::lab::{ETH, Host};
 

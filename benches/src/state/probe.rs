@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
 use fabric::Namespace;
-use lab::packet::{Interface, PacketSocket};
+use fabric::packet::{Interface, PacketSocket};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType, bind, recvmsg,

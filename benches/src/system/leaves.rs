@@ -12,13 +12,13 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fabric::packet::{Interface, PacketSocket};
 use fabric::rtnl::{VethEnd, Vxlan};
 use fabric::{Namespace, counters, netns};
-use lab::packet::{Interface, PacketSocket};
-use lab::roce::{Addresses, FrameTemplate, SourcePort, connections};
 use testbed::memory::{self, Memory};
 use testbed::topology::PREFIX;
 use testbed::{Daemon, Datapath};
+use traffic::roce::{Addresses, FrameTemplate, SourcePort, connections};
 use wire::MacAddr;
 
 use super::{Failure, Options};

@@ -14,7 +14,7 @@ use crate::circuits::{Circuit, Circuits};
 use crate::failure::Failure;
 use crate::job::Job;
 use crate::random::SEED;
-use crate::record::Role;
+use crate::role::Role;
 use crate::units::{InnerPort, Name, QueuePairs, Share};
 
 pub use place::{FileError, Place, Source};

@@ -20,6 +20,7 @@ pub mod plot;
 pub mod random;
 pub mod record;
 pub mod report;
+pub mod role;
 pub mod statistics;
 pub mod summary;
 pub mod table;

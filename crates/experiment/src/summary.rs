@@ -9,7 +9,8 @@ use crate::balance::{
 };
 use crate::file::{BINS, Dataplane, Experiment};
 use crate::plan::{Point, fabric_name};
-use crate::record::{Arrival, Completion, Discarded, Role, Run};
+use crate::record::{Arrival, Completion, Discarded, Run};
+use crate::role::Role;
 use crate::statistics::Statistics;
 use crate::units::InnerPort;
 

@@ -2,8 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Arrival, Run};
-use crate::summary::Summary;
+use crate::record::{Arrival, Completion, Iteration, Run};
+use crate::role::Role;
+use crate::summary::{Row, Summary, TierRow};
+
+/// A column: its name, and its field in a row. The field is also given the name.
+type Column<T> = (&'static str, fn(&T, &str) -> String);
+/// What belongs to a run: a link, an iteration or a job, for example.
+type Of<'a, T> = (&'a Run, T);
+/// The tier, the name and the frames of a link.
+type Link<'a> = (Role, (&'a String, &'a u64));
 
 /// A field, in quotes if it needs them.
 fn field(text: &str) -> String {
@@ -14,288 +22,220 @@ fn field(text: &str) -> String {
     }
 }
 
-/// A table with [`KEY`] and these columns.
-fn keyed(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    lines(&[&KEY, columns].concat(), rows)
-}
-
-fn lines(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let header = header.iter().map(|name| (*name).to_owned()).collect();
+/// A table with a line for each row.
+fn table<T>(columns: &[Column<T>], rows: impl Iterator<Item = T>) -> String {
+    let header = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let fields = |row: T| columns.iter().map(|(name, read)| read(&row, name)).collect();
     let line = |fields: Vec<String>| {
         fields.iter().map(|text| field(text)).collect::<Vec<_>>().join(",") + "\n"
     };
-    std::iter::once(header).chain(rows).map(line).collect()
+    std::iter::once(header).chain(rows.map(fields)).map(line).collect()
+}
+
+/// A table whose first columns identify the run.
+fn keyed<'a, T>(columns: &[Column<Of<'a, T>>], rows: impl Iterator<Item = Of<'a, T>>) -> String {
+    let key: [Column<Of<'a, T>>; 7] = [
+        ("fabric", |(run, _), _| run.key.fabric.clone()),
+        ("dataplane", |(run, _), _| run.key.dataplane.clone()),
+        ("queue_pairs", |(run, _), _| run.key.point.queue_pairs.get().to_string()),
+        ("inner_port", |(run, _), _| run.key.point.inner_port.to_string()),
+        ("variant", |(run, _), _| run.key.point.variant().to_owned()),
+        ("repetition", |(run, _), _| run.key.repetition.to_string()),
+        ("seed", |(run, _), _| run.key.seed.to_string()),
+    ];
+    table(&[key.as_slice(), columns].concat(), rows)
+}
+
+/// The columns of the counters of a workload.
+fn counters<T>(read: fn(&T, &str) -> String) -> [Column<T>; 5] {
+    [
+        "out_of_sequence",
+        "packet_seq_err",
+        "local_ack_timeout_err",
+        "np_ecn_marked_roce_packets",
+        "rp_cnp_handled",
+    ]
+    .map(|name| (name, read))
+}
+
+fn counter(of: &BTreeMap<String, u64>, name: &str) -> String {
+    of.get(name).copied().unwrap_or_default().to_string()
+}
+
+/// Milliseconds or a ratio; empty if it was not measured.
+fn thousandths(value: impl Into<Option<f64>>) -> String {
+    value.into().map(|value| format!("{value:.3}")).unwrap_or_default()
+}
+
+/// As [`thousandths`], for the summary.
+fn mean(value: impl Into<Option<f64>>) -> String {
+    value.into().map(|value| format!("{value:.4}")).unwrap_or_default()
+}
+
+/// How many frames arrived like this; empty if they were not counted.
+fn arrived(of: Option<Arrival>, read: fn(Arrival) -> u64) -> String {
+    of.map(|of| read(of).to_string()).unwrap_or_default()
 }
 
 /// One line for each link of each run: `links.csv`.
 #[must_use]
 pub fn links(runs: &[Run]) -> String {
-    let header = ["tier", "link", "frames"];
     let rows = runs.iter().flat_map(|run| {
         let tiers = run.tiers.iter();
-        let links = tiers.flat_map(|tier| tier.links.iter().map(move |link| (tier.role, link)));
-        links.map(|(role, (link, frames))| {
-            let mut line = key(run);
-            line.extend([role.name().to_owned(), link.clone(), frames.to_string()]);
-            line
-        })
+        tiers.flat_map(move |tier| tier.links.iter().map(move |link| (run, (tier.role, link))))
     });
-    keyed(&header, rows)
-}
-
-/// The columns of [`key`].
-const KEY: [&str; 7] =
-    ["fabric", "dataplane", "queue_pairs", "inner_port", "variant", "repetition", "seed"];
-
-/// What identifies a run.
-fn key(run: &Run) -> Vec<String> {
-    let key = &run.key;
-    vec![
-        key.fabric.clone(),
-        key.dataplane.clone(),
-        key.point.queue_pairs.get().to_string(),
-        key.point.inner_port.to_string(),
-        key.point.variant().to_owned(),
-        key.repetition.to_string(),
-        key.seed.to_string(),
-    ]
+    let columns: [Column<Of<'_, Link<'_>>>; 3] = [
+        ("tier", |(_, (role, _)), _| role.name().to_owned()),
+        ("link", |(_, (_, (link, _))), _| (*link).clone()),
+        ("frames", |(_, (_, (_, frames))), _| frames.to_string()),
+    ];
+    keyed(&columns, rows)
 }
 
 /// One line for each run: `runs.csv`.
 #[must_use]
 pub fn runs(runs: &[Run]) -> String {
-    let header = [
-        "unix_time",
-        "mmr",
-        "sent",
-        "lost",
-        "reordered",
-        "duplicated",
-        "seconds",
-        "busy",
-        "attempts",
-        "repeated_because",
-        "outage_ms",
-        "outage_longest_ms",
-        "outage_resolution_ms",
-        "hit_ms",
-        "usual_ms",
-        "completion_ms",
-        "worst_ms",
-        "bus_mbps",
-        "message_p99_ms",
-        "straggler_ms",
-        "roofline_ratio",
-        "fullest_circuit",
-        "retransmitted",
+    let columns: [Column<Of<'_, Option<&Completion>>>; 23] = [
+        ("unix_time", |(run, _), _| run.unix_time.to_string()),
+        ("mmr", |(run, _), _| mean(run.mmr())),
+        ("sent", |(run, _), _| run.sent.to_string()),
+        ("lost", |(run, _), _| arrived(run.arrival, |of| of.lost)),
+        ("reordered", |(run, _), _| arrived(run.arrival, |of| of.reordered)),
+        ("duplicated", |(run, _), _| arrived(run.arrival, |of| of.duplicated)),
+        ("seconds", |(run, _), _| mean(run.seconds)),
+        ("busy", |(run, _), _| thousandths(run.busy)),
+        ("attempts", |(run, _), _| (run.discarded.len() + 1).to_string()),
+        ("repeated_because", |(run, _), _| {
+            run.discarded.iter().map(|of| of.reason.as_str()).collect::<Vec<_>>().join("; ")
+        }),
+        ("outage_ms", |(run, _), _| thousandths(run.outage)),
+        ("outage_longest_ms", |(run, _), _| thousandths(run.outage_longest)),
+        ("outage_resolution_ms", |(run, _), _| thousandths(run.outage_resolution)),
+        ("hit_ms", |(run, _), _| thousandths(run.hit.map(|hit| hit.milliseconds))),
+        ("usual_ms", |(run, _), _| thousandths(run.hit.map(|hit| hit.usual))),
+        ("completion_ms", |(_, of), _| thousandths(of.map(|of| of.milliseconds))),
+        ("worst_ms", |(_, of), _| thousandths(of.map(|of| of.worst))),
+        ("bus_mbps", |(_, of), _| thousandths(of.map(|of| of.bus_bandwidth))),
+        ("message_p99_ms", |(_, of), _| thousandths(of.map(|of| of.message_p99))),
+        ("straggler_ms", |(_, of), _| thousandths(of.map(|of| of.straggler))),
+        ("roofline_ratio", |(_, of), _| thousandths(of.and_then(|of| of.roofline_ratio))),
+        ("fullest_circuit", |(run, _), _| thousandths(run.full)),
+        ("retransmitted", |(_, of), _| {
+            of.map(|of| of.retransmitted.to_string()).unwrap_or_default()
+        }),
     ];
-    let header = [header.as_slice(), &COUNTERS].concat();
-    let rows = runs.iter().map(|run| {
-        let mut line = key(run);
-        line.extend([run.unix_time.to_string(), format!("{:.4}", run.mmr())]);
-        line.push(run.sent.to_string());
-        line.extend(arrival(run.arrival, [|of| of.lost, |of| of.reordered, |of| of.duplicated]));
-        line.extend([format!("{:.4}", run.seconds), format!("{:.3}", run.busy)]);
-        let reasons: Vec<&str> = run.discarded.iter().map(|of| of.reason.as_str()).collect();
-        line.extend([(reasons.len() + 1).to_string(), reasons.join("; ")]);
-        let result = run.workload.as_ref();
-        let times = [
-            run.outage,
-            run.outage_longest,
-            run.outage_resolution,
-            run.hit.map(|hit| hit.milliseconds),
-            run.hit.map(|hit| hit.usual),
-            result.map(|result| result.milliseconds),
-            result.map(|result| result.worst),
-            result.map(|result| result.bus_bandwidth),
-            result.map(|result| result.message_p99),
-            result.map(|result| result.straggler),
-            result.and_then(|result| result.roofline_ratio),
-            run.full,
-        ];
-        line.extend(times.map(|time| time.map(|time| format!("{time:.3}")).unwrap_or_default()));
-        line.push(result.map(|result| result.retransmitted.to_string()).unwrap_or_default());
-        line.extend(counters(result.map(|result| &result.counters)));
-        line
+    let counters = counters(|(_, of): &Of<'_, Option<&Completion>>, name| {
+        of.map(|of| counter(&of.counters, name)).unwrap_or_default()
     });
-    keyed(&header, rows)
-}
-
-/// Numbers of how frames arrived; empty if they were not counted.
-fn arrival<const N: usize>(of: Option<Arrival>, read: [fn(&Arrival) -> u64; N]) -> [String; N] {
-    read.map(|read| of.map(|of| read(&of).to_string()).unwrap_or_default())
-}
-
-/// The counters in [`runs`] and [`iterations`].
-const COUNTERS: [&str; 5] = [
-    "out_of_sequence",
-    "packet_seq_err",
-    "local_ack_timeout_err",
-    "np_ecn_marked_roce_packets",
-    "rp_cnp_handled",
-];
-
-/// The values of [`COUNTERS`]; empty without a workload.
-fn counters(of: Option<&BTreeMap<String, u64>>) -> impl Iterator<Item = String> {
-    let value = move |name| of.map(|of| of.get(name).copied().unwrap_or_default().to_string());
-    COUNTERS.into_iter().map(move |name| value(name).unwrap_or_default())
+    let rows = runs.iter().map(|run| (run, run.workload.as_ref()));
+    keyed(&[columns.as_slice(), &counters].concat(), rows)
 }
 
 /// One line for each iteration of the workload of each run: `iterations.csv`.
 #[must_use]
 pub fn iterations(runs: &[Run]) -> String {
-    let header = [
-        "iteration",
-        "completion_ms",
-        "straggler",
-        "straggler_ms",
-        "messages",
-        "message_p50_ms",
-        "message_p99_ms",
-        "message_p999_ms",
-        "message_max_ms",
-        "retransmitted",
+    let columns: [Column<Of<'_, (usize, &Iteration)>>; 10] = [
+        ("iteration", |(_, (at, _)), _| at.to_string()),
+        ("completion_ms", |(_, (_, of)), _| thousandths(of.milliseconds)),
+        ("straggler", |(_, (_, of)), _| of.straggler.clone()),
+        ("straggler_ms", |(_, (_, of)), _| thousandths(of.behind)),
+        ("messages", |(_, (_, of)), _| of.messages.to_string()),
+        ("message_p50_ms", |(_, (_, of)), _| thousandths(of.p50)),
+        ("message_p99_ms", |(_, (_, of)), _| thousandths(of.p99)),
+        ("message_p999_ms", |(_, (_, of)), _| thousandths(of.p999)),
+        ("message_max_ms", |(_, (_, of)), _| thousandths(of.max)),
+        ("retransmitted", |(_, (_, of)), _| counter(&of.counters, "retransmitted_packets")),
     ];
-    let header = [header.as_slice(), &COUNTERS].concat();
-    let all = runs.iter().flat_map(|run| {
+    let counters =
+        counters(|(_, (_, of)): &Of<'_, (usize, &Iteration)>, name| counter(&of.counters, name));
+    let rows = runs.iter().flat_map(|run| {
         let each = run.workload.iter().flat_map(|of| &of.each).enumerate();
         each.map(move |each| (run, each))
     });
-    let rows = all.map(|(run, (at, of))| {
-        let mut line = key(run);
-        let time = |time: f64| format!("{time:.3}");
-        line.extend([at.to_string(), time(of.milliseconds), of.straggler.clone(), time(of.behind)]);
-        line.push(of.messages.to_string());
-        line.extend([of.p50, of.p99, of.p999, of.max].map(time));
-        let resent = of.counters.get("retransmitted_packets").copied().unwrap_or_default();
-        line.push(resent.to_string());
-        line.extend(counters(Some(&of.counters)));
-        line
-    });
-    keyed(&header, rows)
+    keyed(&[columns.as_slice(), &counters].concat(), rows)
 }
 
 /// One line for each job beside the workload and each run: `jobs.csv`.
 #[must_use]
 pub fn jobs(runs: &[Run]) -> String {
-    let header = [
-        "job",
-        "iterations",
-        "completion_ms",
-        "worst_ms",
-        "bus_mbps",
-        "message_p99_ms",
-        "straggler_ms",
-        "roofline_ratio",
-        "retransmitted",
+    let columns: [Column<Of<'_, (&String, &Completion)>>; 9] = [
+        ("job", |(_, (name, _)), _| (*name).clone()),
+        ("iterations", |(_, (_, of)), _| of.iterations.to_string()),
+        ("completion_ms", |(_, (_, of)), _| thousandths(of.milliseconds)),
+        ("worst_ms", |(_, (_, of)), _| thousandths(of.worst)),
+        ("bus_mbps", |(_, (_, of)), _| thousandths(of.bus_bandwidth)),
+        ("message_p99_ms", |(_, (_, of)), _| thousandths(of.message_p99)),
+        ("straggler_ms", |(_, (_, of)), _| thousandths(of.straggler)),
+        ("roofline_ratio", |(_, (_, of)), _| thousandths(of.roofline_ratio)),
+        ("retransmitted", |(_, (_, of)), _| of.retransmitted.to_string()),
     ];
-    let jobs = runs.iter().flat_map(|run| run.jobs.iter().map(move |job| (run, job)));
-    let rows = jobs.map(|(run, (name, result))| {
-        let mut line = key(run);
-        line.extend([name.clone(), result.iterations.to_string()]);
-        let values = [result.milliseconds, result.worst, result.bus_bandwidth, result.message_p99];
-        line.extend(values.map(|value| format!("{value:.3}")));
-        line.push(format!("{:.3}", result.straggler));
-        line.push(result.roofline_ratio.map(|ratio| format!("{ratio:.3}")).unwrap_or_default());
-        line.push(result.retransmitted.to_string());
-        line
-    });
-    keyed(&header, rows)
+    keyed(&columns, runs.iter().flat_map(|run| run.jobs.iter().map(move |job| (run, job))))
 }
-
-/// The columns of [`summary`].
-const SUMMARY: [&str; 37] = [
-    "fabric",
-    "queue_pairs",
-    "inner_port",
-    "variant",
-    "dataplane",
-    "tier",
-    "links",
-    "repetitions",
-    "mmr_mean",
-    "mmr_half_width",
-    "mmr_median",
-    "mmr_min",
-    "mmr_max",
-    "mmr_expected",
-    "mmr_floor",
-    "jain_mean",
-    "entropy_mean",
-    "range_mean",
-    "peak_gain",
-    "peak_gain_half_width",
-    "lost",
-    "reordered",
-    "outage_ms_mean",
-    "outage_ms_half_width",
-    "outage_longest_ms_mean",
-    "outage_resolution_ms",
-    "hit_ms_mean",
-    "hit_ms_half_width",
-    "usual_ms_mean",
-    "completion_ms_mean",
-    "completion_ms_half_width",
-    "bus_mbps_mean",
-    "bus_mbps_half_width",
-    "straggler_ms_mean",
-    "roofline_ratio_mean",
-    "message_p99_ms_mean",
-    "retransmitted_mean",
-];
 
 /// One line for each tier, dataplane and point: `summary.csv`. Half widths are those of the
 /// confidence interval of the mean.
 #[must_use]
 pub fn summary(summary: &Summary) -> String {
-    let number = |value: f64| format!("{value:.4}");
-    let maybe = |value: Option<f64>| value.map(number).unwrap_or_default();
-    let rows = summary.rows.iter().flat_map(|row| {
-        row.tiers.iter().enumerate().map(move |(at, tier)| {
-            let widest = at == row.widest;
-            let [lost, reordered] = arrival(row.arrival, [|of| of.lost, |of| of.reordered]);
-            vec![
-                row.fabric.clone(),
-                row.point.queue_pairs.get().to_string(),
-                row.point.inner_port.to_string(),
-                row.point.variant().to_owned(),
-                row.dataplane.clone(),
-                tier.role.name().to_owned(),
-                tier.links.to_string(),
-                tier.mmr.count.to_string(),
-                number(tier.mmr.mean),
-                number(tier.mmr.half_width),
-                number(tier.mmr.median),
-                number(tier.mmr.min),
-                number(tier.mmr.max),
-                maybe(row.expected.filter(|_| widest)),
-                maybe(Some(row.floor).filter(|_| widest)),
-                number(tier.jain.mean),
-                number(tier.entropy.mean),
-                number(tier.range.mean),
-                maybe(tier.gain.map(|(gain, _)| gain)),
-                maybe(tier.gain.map(|(_, half)| half)),
-                lost,
-                reordered,
-                maybe(row.outage.map(|outage| outage.mean)),
-                maybe(row.outage.map(|outage| outage.half_width)),
-                maybe(row.outage_longest.map(|longest| longest.mean)),
-                maybe(row.outage_resolution),
-                maybe(row.hit.map(|hit| hit.mean)),
-                maybe(row.hit.map(|hit| hit.half_width)),
-                maybe(row.hit_usual.map(|usual| usual.mean)),
-                maybe(row.workload.as_ref().map(|row| row.completion.mean)),
-                maybe(row.workload.as_ref().map(|row| row.completion.half_width)),
-                maybe(row.workload.as_ref().map(|row| row.bus_bandwidth.mean)),
-                maybe(row.workload.as_ref().map(|row| row.bus_bandwidth.half_width)),
-                maybe(row.workload.as_ref().map(|row| row.straggler.mean)),
-                maybe(row.workload.as_ref().and_then(|row| Some(row.roofline_ratio?.mean))),
-                maybe(row.workload.as_ref().map(|row| row.message_p99.mean)),
-                maybe(row.workload.as_ref().map(|row| row.retransmitted.mean)),
-            ]
-        })
-    });
-    lines(&SUMMARY, rows)
+    let columns: [Column<(&Row, usize, &TierRow)>; 37] = [
+        ("fabric", |(row, ..), _| row.fabric.clone()),
+        ("queue_pairs", |(row, ..), _| row.point.queue_pairs.get().to_string()),
+        ("inner_port", |(row, ..), _| row.point.inner_port.to_string()),
+        ("variant", |(row, ..), _| row.point.variant().to_owned()),
+        ("dataplane", |(row, ..), _| row.dataplane.clone()),
+        ("tier", |(.., tier), _| tier.role.name().to_owned()),
+        ("links", |(.., tier), _| tier.links.to_string()),
+        ("repetitions", |(.., tier), _| tier.mmr.count.to_string()),
+        ("mmr_mean", |(.., tier), _| mean(tier.mmr.mean)),
+        ("mmr_half_width", |(.., tier), _| mean(tier.mmr.half_width)),
+        ("mmr_median", |(.., tier), _| mean(tier.mmr.median)),
+        ("mmr_min", |(.., tier), _| mean(tier.mmr.min)),
+        ("mmr_max", |(.., tier), _| mean(tier.mmr.max)),
+        ("mmr_expected", |(row, at, _), _| mean(row.expected.filter(|_| *at == row.widest))),
+        ("mmr_floor", |(row, at, _), _| mean((*at == row.widest).then_some(row.floor))),
+        ("jain_mean", |(.., tier), _| mean(tier.jain.mean)),
+        ("entropy_mean", |(.., tier), _| mean(tier.entropy.mean)),
+        ("range_mean", |(.., tier), _| mean(tier.range.mean)),
+        ("peak_gain", |(.., tier), _| mean(tier.gain.map(|(gain, _)| gain))),
+        ("peak_gain_half_width", |(.., tier), _| mean(tier.gain.map(|(_, half)| half))),
+        ("lost", |(row, ..), _| arrived(row.arrival, |of| of.lost)),
+        ("reordered", |(row, ..), _| arrived(row.arrival, |of| of.reordered)),
+        ("outage_ms_mean", |(row, ..), _| mean(row.outage.map(|of| of.mean))),
+        ("outage_ms_half_width", |(row, ..), _| mean(row.outage.map(|of| of.half_width))),
+        ("outage_longest_ms_mean", |(row, ..), _| mean(row.outage_longest.map(|of| of.mean))),
+        ("outage_resolution_ms", |(row, ..), _| mean(row.outage_resolution)),
+        ("hit_ms_mean", |(row, ..), _| mean(row.hit.map(|of| of.mean))),
+        ("hit_ms_half_width", |(row, ..), _| mean(row.hit.map(|of| of.half_width))),
+        ("usual_ms_mean", |(row, ..), _| mean(row.hit_usual.map(|of| of.mean))),
+        ("completion_ms_mean", |(row, ..), _| {
+            mean(row.workload.as_ref().map(|of| of.completion.mean))
+        }),
+        ("completion_ms_half_width", |(row, ..), _| {
+            mean(row.workload.as_ref().map(|of| of.completion.half_width))
+        }),
+        ("bus_mbps_mean", |(row, ..), _| {
+            mean(row.workload.as_ref().map(|of| of.bus_bandwidth.mean))
+        }),
+        ("bus_mbps_half_width", |(row, ..), _| {
+            mean(row.workload.as_ref().map(|of| of.bus_bandwidth.half_width))
+        }),
+        ("straggler_ms_mean", |(row, ..), _| {
+            mean(row.workload.as_ref().map(|of| of.straggler.mean))
+        }),
+        ("roofline_ratio_mean", |(row, ..), _| {
+            mean(row.workload.as_ref().and_then(|of| Some(of.roofline_ratio?.mean)))
+        }),
+        ("message_p99_ms_mean", |(row, ..), _| {
+            mean(row.workload.as_ref().map(|of| of.message_p99.mean))
+        }),
+        ("retransmitted_mean", |(row, ..), _| {
+            mean(row.workload.as_ref().map(|of| of.retransmitted.mean))
+        }),
+    ];
+    let rows = summary.rows.iter();
+    table(
+        &columns,
+        rows.flat_map(|row| row.tiers.iter().enumerate().map(move |(at, tier)| (row, at, tier))),
+    )
 }
 
 #[cfg(test)]

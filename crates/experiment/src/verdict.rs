@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::file::{Dataplane, Experiment, KERNEL, Measured, Quantity};
-use crate::record::{Arrival, Role};
+use crate::record::Arrival;
+use crate::role::Role;
 use crate::statistics::Statistics;
 use crate::summary::{RandomTest, Row, Summary};
 use crate::units::InnerPort;

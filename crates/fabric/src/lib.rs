@@ -1,18 +1,48 @@
-//! What fabrics are made of: network namespaces, their links and counters, and processes in them.
+//! Fabrics in network namespaces: from a ContainerLab file to nodes that forward.
 //!
-//! - [`netns`]: namespaces, and commands in them
-//! - [`rtnl`]: links, addresses, routes and neighbours over rtnetlink
-//! - [`process`]: processes with a defined end
-//! - [`counters`]: interface counters
+//! - [`topology`]: the ContainerLab file; [`new`] writes one
+//! - [`Fabric`], [`node`], [`state`]: a fabric that is up; `stage_tracker` and `bring_up` build it,
+//!   `frr` starts routers, `converge` waits until it forwards, on notifications of `changes`, for
+//!   [`entries`]
+//! - [`deployed`]: namespaces, hosts and tunnels of a fabric that is up
+//! - [`netns`], [`process`]: namespaces, and processes with a defined end in them
+//! - [`rtnl`], [`counters`], [`super_frames`]: links, addresses, routes and neighbours, interface
+//!   counters, and offloads
+//! - [`packet`], [`arp`]: frames of the lab's own on an interface
+//! - [`abstract_socket`]: who is at the other end of a socket
+//! - [`owner`]: files for the user who called sudo
 //! - [`metrics`]: the metrics of a vtepd in a namespace
 
+mod bring_up;
+mod changes;
+mod converge;
+mod frr;
+mod frr_root;
+mod lifecycle;
 mod settings;
+mod stage_tracker;
 
+pub mod abstract_socket;
+pub mod arp;
 pub mod counters;
+pub mod deployed;
+pub mod entries;
 pub mod metrics;
 pub mod netns;
+pub mod new;
+pub mod node;
+pub mod owner;
+pub mod packet;
 pub mod process;
+pub mod progress;
 pub mod rtnl;
+pub mod state;
+pub mod super_frames;
+pub mod topology;
 
+pub use bring_up::own_program;
+pub use converge::STABLE_TIME;
+pub use lifecycle::{Fabric, FabricError};
 pub use netns::Namespace;
 pub use process::Process;
+pub use topology::Topology;

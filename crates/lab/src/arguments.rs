@@ -76,7 +76,7 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Show the path of a flow between two hosts, by the answers of each router
     #[command(
-        after_help = "Example:\n  lab path --from host1 --to host4 --qp 0x11\n\nThe leaf answers by 'vtepctl explain', each router by 'ip route get'."
+        after_help = "Example:\n  lab path --from host1 --to host4 --qp 0x11\n\nThe leaf answers as for 'vtepctl explain', each router by 'ip route get'."
     )]
     Path(crate::fabric_arguments::Path),
     /// Show all leaves: VNIs and datapaths, sources and drops of vtepd, balance of uplinks
@@ -290,7 +290,7 @@ pub(crate) struct Send {
     #[arg(long, default_value_t = 32)]
     pub(crate) queue_pairs: usize,
     /// Seed of the random queue pair numbers
-    #[arg(long, default_value_t = lab::random::SEED)]
+    #[arg(long, default_value_t = experiment::random::SEED)]
     pub(crate) seed: u64,
     /// UDP source port of all frames [default: one for each queue pair, by rdma-core's formula]
     #[arg(long)]
@@ -376,7 +376,7 @@ pub(crate) struct Policy {
     #[arg(long, default_value_t = lab::daemon::BINS)]
     pub(crate) bins: usize,
     /// Seed of the hashes
-    #[arg(long, default_value_t = lab::random::SEED)]
+    #[arg(long, default_value_t = experiment::random::SEED)]
     pub(crate) seed: u64,
     /// Path of vtepd [default: in the folder of lab]
     #[arg(long)]
@@ -459,7 +459,7 @@ pub(crate) struct Verify {
 pub(crate) struct Wan {
     /// The two interfaces of each circuit
     #[arg(required = true, value_name = "A:B")]
-    pub(crate) circuits: Vec<lab::wan::Circuit>,
+    pub(crate) circuits: Vec<fabric::topology::Circuit>,
     /// Delay in each direction: 5ms, 300us, 1s
     #[arg(long, default_value = "0ms", value_parser = duration)]
     pub(crate) delay: Duration,
@@ -479,7 +479,7 @@ pub(crate) struct Wan {
     #[arg(long, value_name = "BYTES", requires = "rate")]
     pub(crate) ecn: Option<u64>,
     /// Seed of the random jitter and loss
-    #[arg(long, default_value_t = lab::random::SEED)]
+    #[arg(long, default_value_t = experiment::random::SEED)]
     pub(crate) seed: u64,
     /// Propagate a lost carrier to the other end, as a wavelength does; a carrier's Ethernet
     /// service does not

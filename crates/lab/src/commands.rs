@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::counters;
-use lab::fabric::{Fabric, FabricError};
-use lab::topology::Topology;
+use fabric::topology::Topology;
+use fabric::{Fabric, FabricError};
 use serde::Serialize;
 
 use crate::arguments::{Cli, Command, Counters, Down, Exec, Output, Roce, Up, Which};

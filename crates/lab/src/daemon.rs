@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::node::{Node, NodeError};
-use crate::random::SEED;
+use experiment::random::SEED;
 use fabric::metrics;
+use fabric::node::{Node, NodeError};
 use fabric::process::{Identity, wait_until};
 
 /// vtepd could not be run.

@@ -9,17 +9,17 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::daemon::{Daemon, DaemonError, Policy};
-use crate::deployed::{Deployed, DeployedError, Host};
-use crate::fabric::{Fabric, FabricError};
 use crate::leaves::{self, LeavesError};
-use crate::node::NodeError;
-use crate::progress::{Interrupted, OnProgress};
-use crate::roce::{Limit, RoceError};
-use crate::spread::{self, Paths};
-use crate::stream::Stream;
-use crate::topology::{Topology, TopologyError};
 use fabric::counters::CountersError;
+use fabric::deployed::{Deployed, DeployedError, Host};
 use fabric::netns::NetnsError;
+use fabric::node::NodeError;
+use fabric::progress::{Interrupted, OnProgress};
+use fabric::topology::{Topology, TopologyError};
+use fabric::{Fabric, FabricError};
+use traffic::roce::{Limit, RoceError};
+use traffic::spread::{self, Paths};
+use traffic::stream::Stream;
 
 pub use figures::{Figures, FiguresError};
 pub use report::{Outcome, PolicyOutcome};

@@ -64,9 +64,6 @@ pub(crate) struct Path {
     /// Outer source port, where vtepd does not choose it
     #[arg(long, value_name = "PORT")]
     pub(crate) outer_port: Option<u16>,
-    /// Path of vtepctl [default: in the folder of lab]
-    #[arg(long)]
-    pub(crate) vtepctl: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::deployed::Deployed;
 use crate::link::{self, Properties};
-use crate::progress::Interrupted;
-use crate::topology::{Endpoint, Topology, Wire};
 use fabric::counters::{self, Counters, CountersError};
+use fabric::deployed::Deployed;
 use fabric::netns::NetnsError;
+use fabric::progress::Interrupted;
+use fabric::topology::{Endpoint, Topology, Wire};
 
 /// The interval at which a signal is noticed.
 const POLL: Duration = Duration::from_millis(50);

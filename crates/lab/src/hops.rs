@@ -4,17 +4,21 @@
 mod show;
 
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use crate::deployed::{Deployed, DeployedError, Host, Overlay};
-use crate::topology::{Endpoint, Topology};
+use crate::ask::{AskError, ask};
+use api::v1;
+use fabric::deployed::{Deployed, DeployedError, Host, Overlay};
 use fabric::netns::NetnsError;
+use fabric::topology::{Endpoint, Topology};
 
 /// UDP port of VXLAN (RFC 7348).
 const PORT_VXLAN: u32 = 4789;
+/// UDP in an IP header, the discard port (RFC 863), and payload bytes of a frame that is asked about.
+const PROTOCOL_UDP: u32 = 17;
+const PORT_DISCARD: u32 = 9;
+const PAYLOAD: u32 = 64;
 /// The most routers on a path. More means that it goes in a circle.
 const MOST_ROUTERS: usize = 32;
 
@@ -50,8 +54,8 @@ pub enum HopsError {
     NoAnswer {
         /// The leaf.
         leaf: String,
-        /// What vtepctl said.
-        source: NetnsError,
+        /// Why.
+        source: AskError,
     },
     /// The kernel chooses the port.
     #[error(
@@ -94,8 +98,6 @@ pub struct Flow {
     pub source_port: u16,
     /// The outer source port, if vtepd is not asked for it.
     pub outer_port: Option<u16>,
-    /// The path of vtepctl.
-    pub vtepctl: PathBuf,
 }
 
 /// A router on the path.
@@ -119,7 +121,7 @@ pub struct Hop {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Candidate {
     /// The outer source port.
-    pub outer_port: u16,
+    pub outer_port: u32,
     /// The routers in their order, with both leaves.
     pub hops: Vec<Hop>,
 }
@@ -140,7 +142,7 @@ pub struct Hops {
     /// Whether the path is decided. `qp-pin` places a queue pair when it sends its first frame.
     pub placed: bool,
     /// The outer source port; `None` if both hosts are at one leaf, or the path is not decided.
-    pub outer_port: Option<u16>,
+    pub outer_port: Option<u32>,
     /// The policy that chose it, and the fields that it looked at.
     pub decision: Option<String>,
     /// The routers in their order, with both leaves; empty if the path is not decided.
@@ -148,51 +150,8 @@ pub struct Hops {
     /// The paths that a queue pair can get that is not placed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<Candidate>,
-    /// vtepd's explanation, as vtepctl prints it.
-    pub explanation: Option<Value>,
-}
-
-/// The fields of `vtepctl explain -o json` that are used.
-#[derive(Deserialize)]
-struct Explanation {
-    dropped: Option<Drop>,
-    copies: Vec<Copy>,
-    ports: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Drop {
-    reason: String,
-    sentence: String,
-}
-
-#[derive(Deserialize)]
-struct Copy {
-    policy: String,
-    key: String,
-    source_port: u16,
-    dropped: Option<Drop>,
-    route: Option<Route>,
-    placement: Option<Placement>,
-}
-
-#[derive(Deserialize)]
-struct Placement {
-    state: String,
-    reason: String,
-    paths: Vec<KnownPath>,
-}
-
-#[derive(Deserialize)]
-struct KnownPath {
-    uplink: String,
-    source_ports: Vec<u16>,
-}
-
-#[derive(Deserialize)]
-struct Route {
-    uplink: String,
-    gateway: String,
+    /// vtepd's explanation.
+    pub explanation: Option<v1::Explanation>,
 }
 
 /// The fields of `ip -j route get` that are used.
@@ -208,12 +167,6 @@ struct Answer {
 #[derive(Deserialize)]
 struct Via {
     host: String,
-}
-
-impl std::fmt::Display for Drop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.reason, self.sentence)
-    }
 }
 
 /// Follows a flow through the routers.
@@ -245,12 +198,12 @@ pub fn follow(deployed: &Deployed, flow: &Flow) -> Result<Hops, HopsError> {
         return Ok(hops);
     }
     let (port, first) = match flow.outer_port {
-        Some(port) => (port, None),
+        Some(port) => (port.into(), None),
         None => match trace.explain(&mut hops)? {
             Chosen::Port(port, route) => (port, route.map(Answer::from)),
             Chosen::OneOf(paths) => {
                 hops.placed = false;
-                for KnownPath { uplink, source_ports } in paths {
+                for v1::Path { uplink, source_ports, .. } in paths {
                     let Some(outer_port) = source_ports.first().copied() else { continue };
                     let first = Answer { kind: None, gateway: None, via: None, dev: uplink };
                     let hops_of = trace.through(outer_port, &near, first, &far)?;
@@ -269,13 +222,13 @@ pub fn follow(deployed: &Deployed, flow: &Flow) -> Result<Hops, HopsError> {
 /// What the sending leaf's vtepd has chosen for a flow.
 enum Chosen {
     /// The outer source port, and the next hop if vtepd chooses that, too.
-    Port(u16, Option<Route>),
+    Port(u32, Option<v1::CopyRoute>),
     /// Nothing yet. The queue pair gets one of these paths.
-    OneOf(Vec<KnownPath>),
+    OneOf(Vec<v1::Path>),
 }
 
-impl From<Route> for Answer {
-    fn from(Route { uplink, gateway }: Route) -> Self {
+impl From<v1::CopyRoute> for Answer {
+    fn from(v1::CopyRoute { uplink, gateway, .. }: v1::CopyRoute) -> Self {
         Self { kind: None, gateway: Some(gateway), via: None, dev: uplink }
     }
 }
@@ -311,60 +264,58 @@ struct Trace<'a> {
 }
 
 impl Trace<'_> {
+    /// A frame of the flow, as vtepd takes it: UDP to the discard port, or a RoCE packet.
+    fn flow(&self) -> v1::Flow {
+        let Self { flow, from, to, .. } = self;
+        v1::Flow {
+            destination_mac: Some(to.mac.to_string()),
+            source_mac: Some(from.mac.to_string()),
+            source: Some(from.address.to_string()),
+            destination: Some(to.address.to_string()),
+            queue_pair: flow.queue_pair,
+            protocol: Some(PROTOCOL_UDP),
+            source_port: Some(flow.source_port.into()),
+            destination_port: Some(PORT_DISCARD),
+            payload: Some(PAYLOAD),
+        }
+    }
+
     /// Asks the sending leaf's vtepd what it has chosen.
     fn explain(&self, hops: &mut Hops) -> Result<Chosen, HopsError> {
-        let Self { flow, from, to, .. } = self;
-        let text = |value: &dyn std::fmt::Display| value.to_string();
-        let mut words = vec![flow.vtepctl.display().to_string(), "--output".into(), "json".into()];
-        let options = [
-            ("--vni", text(&from.vni)),
-            ("--src-mac", text(&from.mac)),
-            ("--dst-mac", text(&to.mac)),
-            ("--src", text(&from.address)),
-            ("--dst", text(&to.address)),
-            ("--sport", text(&flow.source_port)),
-        ];
-        words.push("explain".to_owned());
-        words.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
-        if let Some(queue_pair) = flow.queue_pair {
-            words.extend(["--qp".to_owned(), queue_pair.to_string()]);
-        }
+        let Self { from, to, .. } = self;
         let leaf = || from.leaf.clone();
-        let said = self.deployed.namespace(&from.leaf)?.run(&words);
-        let said = said.map_err(|source| HopsError::NoAnswer { leaf: leaf(), source })?;
-        let unreadable = |_| HopsError::Answer {
-            node: leaf(),
-            command: "vtepctl explain".to_owned(),
-            text: said.trim().to_owned(),
-        };
-        hops.explanation = Some(serde_json::from_str(&said).map_err(unreadable)?);
-        let Explanation { dropped, copies, ports } =
-            serde_json::from_str(&said).map_err(unreadable)?;
+        let request =
+            v1::ExplainRequest { vni: from.vni, frame: Vec::new(), flow: Some(self.flow()) };
+        let asked = ask(&self.deployed.namespace(&from.leaf)?, async |mut vtepd| {
+            Ok(vtepd.explain(request).await?.into_inner())
+        });
+        let said = asked.map_err(|source| HopsError::NoAnswer { leaf: leaf(), source })?;
         let ends = |reason: String| HopsError::Ends { node: leaf(), reason };
-        if let Some(drop) = dropped {
-            return Err(ends(drop.to_string()));
+        let dropped = |drop: &v1::Drop| Err(ends(format!("{}: {}", drop.reason, drop.sentence)));
+        hops.explanation = Some(said.clone());
+        if let Some(drop) = &said.dropped {
+            return dropped(drop);
         }
-        let Some(copy) = copies.into_iter().next() else {
-            return Err(if ports.is_empty() {
-                HopsError::KernelsPort { leaf: leaf() }
-            } else {
-                ends(format!("the bridge has {} at {}", to.mac, ports.join(", ")))
+        let Some(copy) = said.copies.into_iter().next() else {
+            return Err(match said.ports.as_slice() {
+                [] => HopsError::KernelsPort { leaf: leaf() },
+                ports => ends(format!("the bridge has {} at {}", to.mac, ports.join(", "))),
             });
         };
-        if let Some(drop) = copy.dropped {
-            return Err(ends(drop.to_string()));
+        if let Some(drop) = &copy.dropped {
+            return dropped(drop);
         }
         if copy.source_port == 0 {
             return Err(HopsError::KernelsPort { leaf: leaf() });
         }
-        let (decision, chosen) = copy.chosen();
+        let (decision, chosen) = chosen(copy);
         hops.decision = Some(decision);
         Ok(chosen)
     }
 
     /// Asks a router for its next hop. `arrives` is the interface by which the packet arrives;
     /// `None` at the sending leaf.
-    fn ask(&self, node: &str, arrives: Option<&str>, port: u16) -> Result<Answer, HopsError> {
+    fn ask(&self, node: &str, arrives: Option<&str>, port: u32) -> Result<Answer, HopsError> {
         let (vtep, local) = (self.to.vtep, self.from.vtep);
         let arrives = arrives.map_or_else(String::new, |name| format!(" iif {name}"));
         let command = format!(
@@ -389,7 +340,7 @@ impl Trace<'_> {
     /// leaves' ports of the hosts.
     fn through(
         &self,
-        port: u16,
+        port: u32,
         near: &str,
         mut answer: Answer,
         far: &str,
@@ -420,20 +371,19 @@ impl Trace<'_> {
     }
 }
 
-impl Copy {
-    /// The policy with the fields that it looked at, and what it has chosen.
-    fn chosen(self) -> (String, Chosen) {
-        let decision = format!("{} by {}", self.policy, self.key);
-        match self.placement {
-            Some(Placement { state, paths, .. }) if state == "new" => {
-                (decision, Chosen::OneOf(paths))
-            }
-            Some(Placement { state, reason, .. }) if state == "hashed" => {
-                let decision = format!("{decision}, as qp-hash: {reason}");
-                (decision, Chosen::Port(self.source_port, self.route))
-            }
-            _ => (decision, Chosen::Port(self.source_port, self.route)),
+/// The policy with the fields that it looked at, and what it has chosen.
+fn chosen(copy: v1::Copy) -> (String, Chosen) {
+    let v1::Copy { policy, key, source_port, route, placement, .. } = copy;
+    let decision = format!("{policy} by {key}");
+    match placement {
+        Some(v1::Placement { state, paths, .. }) if state == "new" => {
+            (decision, Chosen::OneOf(paths))
         }
+        Some(v1::Placement { state, reason, .. }) if state == "hashed" => {
+            let decision = format!("{decision}, as qp-hash: {reason}");
+            (decision, Chosen::Port(source_port, route))
+        }
+        _ => (decision, Chosen::Port(source_port, route)),
     }
 }
 

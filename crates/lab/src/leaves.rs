@@ -7,12 +7,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::daemon::{self, Daemon, DaemonError};
-use crate::deployed::DeployedError;
-use crate::fabric::{Fabric, FabricError};
-use crate::progress::{Interrupted, OnProgress};
-use crate::state::Record;
 use fabric::counters::CountersError;
+use fabric::deployed::DeployedError;
 use fabric::process::{ProcessError, wait_until};
+use fabric::progress::{Interrupted, OnProgress};
+use fabric::state::Record;
+use fabric::{Fabric, FabricError};
 
 pub use status::{LeafStatus, UplinkBalance, VniStatus, status};
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::deployed::Deployed;
-use crate::topology::{Endpoint, Wire};
-use crate::wan::{self, Change, ChangeError};
+use fabric::deployed::Deployed;
 use fabric::netns::{Namespace, NetnsError};
+use fabric::topology::{Endpoint, Wire};
+use wan::{self, Change, ChangeError};
 
 /// A link could not be changed.
 #[derive(Debug, thiserror::Error)]
@@ -242,7 +242,7 @@ pub fn impair(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::Topology;
+    use fabric::topology::Topology;
 
     fn deployed() -> Deployed {
         let file =

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use fabric::progress::Interrupted;
 use indicatif::ProgressBar;
-use lab::progress::Interrupted;
 use serde::Serialize;
 use terminal::{escape, escape_lines};
 

@@ -8,6 +8,7 @@ mod error;
 mod inputs;
 mod program;
 mod schema;
+mod settings;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -17,15 +18,14 @@ use experiment::file::{Repetitions, Source};
 use experiment::plan::{Key, Turn, fabric_name};
 use experiment::record::Manifest;
 use experiment::statistics::Statistics;
-use experiment::units::Name;
 use experiment::verdict::{Verdict, verdicts};
 use experiment::{Experiment, Plan, Run, Summary};
 
-use crate::fabric::Fabric;
 use crate::machine;
-use crate::progress::OnProgress;
 use bench::Bench;
 use directory::Directory;
+use fabric::Fabric;
+use fabric::progress::OnProgress;
 use inputs::Inputs;
 
 pub use check::read;
@@ -33,25 +33,7 @@ pub use directory::load;
 pub use error::RunError;
 pub use program::ProgramError;
 pub use schema::schema;
-
-/// The settings of an experiment.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// The experiment file.
-    pub file: PathBuf,
-    /// The directory for the results.
-    pub out: PathBuf,
-    /// Whether to run the short form.
-    pub quick: bool,
-    /// Whether to use fabrics that are up, of ContainerLab or `lab up`, and to leave them up.
-    pub deployed: bool,
-    /// The vtepd executable.
-    pub vtepd: PathBuf,
-    /// The name of the fabric; `None` for the name of the experiment.
-    pub fabric: Option<Name>,
-    /// The command that repeats the experiment, for the report.
-    pub command: String,
-}
+pub use settings::Settings;
 
 /// The result of an experiment.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,8 +56,8 @@ pub fn run(
     report: OnProgress,
     interrupted: &AtomicBool,
 ) -> Result<Outcome, RunError> {
-    let (experiment, text) = read(&settings.file, settings.quick)?;
-    let (whole, _) = Experiment::load(&settings.file)?;
+    let (whole, text) = check::whole(&settings.file)?;
+    let experiment = whole.clone().form(settings.quick);
     program::find(&experiment, &settings.file)?;
     let inputs = Inputs::read(&whole, Source { path: &settings.file, text: &text })?;
     let manifest = manifest(settings, &experiment, &inputs)?;

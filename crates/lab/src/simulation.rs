@@ -21,9 +21,9 @@ use nix::time::{ClockId, clock_gettime};
 use sim::file::{Case, Fabric, Traffic, Variant, cases};
 use sim::result::Line;
 
-use crate::progress::{Interrupted, OnProgress};
-use crate::topology::{Topology, Wire};
 use directory::Directory;
+use fabric::progress::{Interrupted, OnProgress};
+use fabric::topology::{Topology, Wire};
 
 pub use compare::{Change, compare};
 pub use error::SimulationError;

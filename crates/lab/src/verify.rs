@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::balance::{self, RandomPlacement};
-use crate::converge::STABLE_TIME;
 use crate::demo::{Figures, KERNEL};
-use crate::deployed::{Deployed, Overlay};
-use crate::progress::{Interrupted, OnProgress};
-use crate::roce::Limit;
-use crate::spread::{self, Paths, Spread};
-use crate::stream::Stream;
-use crate::topology::Endpoint;
+use experiment::balance::{self, RandomPlacement};
+use fabric::STABLE_TIME;
+use fabric::deployed::{Deployed, Overlay};
 use fabric::netns::NetnsError;
+use fabric::progress::{Interrupted, OnProgress};
 use fabric::rtnl::Route;
+use fabric::topology::Endpoint;
+use traffic::roce::Limit;
+use traffic::spread::{self, Paths, Spread};
+use traffic::stream::Stream;
 
 pub use error::VerifyError;
 pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach, WideAreaFailover};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde_json::json;
 use web::{Fabric, Link, Node};
 
-use crate::deployed::{Deployed, DeployedError};
 use crate::{graph, link};
+use fabric::deployed::{Deployed, DeployedError};
 
 /// Describes a fabric that is up. `program` is the path of `lab`.
 ///
@@ -19,7 +19,7 @@ pub fn describe(name: &str, deployed: Deployed, program: PathBuf) -> Result<Fabr
     let leaves: BTreeSet<&String> = overlay.tunnels.iter().map(|tunnel| &tunnel.node).collect();
     let wires = deployed.topology().wires();
     let mut nodes = BTreeMap::new();
-    for end in wires.iter().flat_map(crate::topology::Wire::interfaces) {
+    for end in wires.iter().flat_map(fabric::topology::Wire::interfaces) {
         let namespace = deployed.namespace(&end.node)?.name().to_owned();
         let leaf = leaves.contains(&end.node);
         nodes.insert(end.node.clone(), Node { namespace, leaf });

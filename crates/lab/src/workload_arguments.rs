@@ -2,9 +2,9 @@
 
 use clap::{Args, ValueEnum};
 use experiment::units::Name;
-use lab::endpoint::Kind;
-use lab::workload::{Collective, Compute, Dealing};
 use roce::{Order, Settings, SourcePort, dcqcn, nscc};
+use traffic::endpoint::Kind;
+use traffic::workload::{Collective, Compute, Dealing};
 
 use crate::quantities::{number, rate, size};
 
@@ -74,7 +74,7 @@ pub(crate) struct Transport {
     #[arg(long, value_enum, default_value_t = PortFormula::QueuePair)]
     pub(crate) source_port: PortFormula,
     /// Seed of queue pair numbers and of everything else that is random
-    #[arg(long, default_value_t = lab::random::SEED)]
+    #[arg(long, default_value_t = experiment::random::SEED)]
     pub(crate) seed: u64,
 }
 
@@ -204,7 +204,7 @@ pub(crate) struct Place {
     #[arg(long, default_value = "eth1")]
     pub(crate) interface: String,
     /// TCP port on which both sides agree on their queue pairs
-    #[arg(long, default_value_t = lab::endpoint::PORT)]
+    #[arg(long, default_value_t = traffic::endpoint::PORT)]
     pub(crate) port: u16,
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::{LazyLock, Mutex};
 
-use lab::Topology;
+use fabric::Topology;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 /// The experiment file, in memory.

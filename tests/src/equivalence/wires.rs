@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use ::fabric::Namespace;
-use ::lab::packet::{Interface, PacketSocket as Sender};
+use fabric::packet::{Interface, PacketSocket as Sender};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::{Batch, Checksum, Destination, Offload, Payload, TxBatch, TxFrame};
 use ports::{PacketSocket, RingSize};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
-const MAY_USE: [(&str, &[&str]); 27] = [
+const MAY_USE: [(&str, &[&str]); 29] = [
     ("wire", &[]),
     ("path", &["wire"]),
     ("pathmap", &["wire", "path"]),
@@ -56,15 +56,14 @@ const MAY_USE: [(&str, &[&str]); 27] = [
     (
         "lab",
         &[
+            "api",
             "wire",
-            "frame",
-            "pipeline",
-            "ports",
-            "netlink",
             "roce",
             "experiment",
             "planner",
             "fabric",
+            "traffic",
+            "wan",
             "sim",
             "terminal",
             "testbed",
@@ -73,7 +72,9 @@ const MAY_USE: [(&str, &[&str]); 27] = [
     ),
     ("web", &["api", "fabric"]),
     ("testbed", &["wire", "frame", "pipeline", "ports", "fabric"]),
-    ("fabric", &["wire", "frame"]),
+    ("fabric", &["wire", "frame", "netlink", "ports", "experiment"]),
+    ("traffic", &["wire", "frame", "netlink", "ports", "roce", "experiment", "fabric"]),
+    ("wan", &["wire", "pipeline", "experiment", "fabric"]),
     ("terminal", &[]),
     ("manual", &[]),
 ];

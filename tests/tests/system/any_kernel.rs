@@ -2,10 +2,10 @@
 //! in an emulated machine (`tests/linux-vm`). That machine may be many times slower, so rates are
 //! low and time limits are long.
 
-use lab::roce::Report;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use root_test::root_test;
+use traffic::roce::Report;
 use vtepd_tests::daemon::USERSPACE;
 use vtepd_tests::lab::{VNI, run};
 use vtepd_tests::stream::{Rate, Stream};

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ::fabric::Namespace;
-use lab::roce::{Connection, SourcePort, connections};
 use root_test::root_test;
+use traffic::roce::{Connection, SourcePort, connections};
 use vtepd_tests::frames::{Pair, inject, udp};
 use vtepd_tests::lab::{ETH, Host, VNI, ip, namespace_name, sysctl};
 use vtepd_tests::stream::{Rate, Stream};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lab::random::{Random, SEED};
+use experiment::random::{Random, SEED};
 use path::{Bins, Entropy, Policy, Settings, SourcePortRange};
 use pipeline::Frame;
 use root_test::root_test;

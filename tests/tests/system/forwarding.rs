@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lab::random::{Random, SEED};
+use experiment::random::{Random, SEED};
 use pipeline::Frame;
 use root_test::root_test;
 use vtepd_tests::capture::Captured;

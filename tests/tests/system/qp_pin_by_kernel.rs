@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fabric::Namespace;
-use lab::roce::Report;
 use root_test::root_test;
 use serde_json::Value;
+use traffic::roce::Report;
 use vtepd_tests::lab::{run, sysctl};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Vtepd, wait_for};

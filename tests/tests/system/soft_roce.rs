@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use fabric::netns::{Namespace, run};
 use fabric::process::wait_until;
-use lab::endpoint::{Kind, PORT, Requests, Session, Side, connect, cut_super_frames, serve};
+use fabric::super_frames::cut_super_frames;
 use root_test::root_test;
+use traffic::endpoint::{Kind, PORT, Requests, Session, Side, connect, serve};
 
 /// Soft-RoCE's address, and that of the endpoint.
 const RXE: &str = "192.0.2.1";

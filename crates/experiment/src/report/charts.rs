@@ -7,7 +7,7 @@ use crate::balance::expected_mmr;
 use crate::file::Dataplane;
 use crate::plan::Point;
 use crate::plot::{Chart, Series};
-use crate::record::Role;
+use crate::role::Role;
 use crate::statistics::Statistics;
 use crate::summary::{Row, Summary, WorkloadRow};
 use crate::units::InnerPort;

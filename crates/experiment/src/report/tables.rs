@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 
 use crate::file::{Experiment, Published};
-use crate::record::{Arrival, Role};
+use crate::record::Arrival;
+use crate::role::Role;
 use crate::statistics::Statistics;
 use crate::summary::{Row, Summary};
 use crate::verdict::{self, title};

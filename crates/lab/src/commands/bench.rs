@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use fabric::progress::OnProgress;
 use frames::clock::{Cold, hot};
 use frames::leaf::Leaf;
 use frames::stage::Stage;
-use lab::progress::OnProgress;
 use testbed::echo::Echo;
 use testbed::measurement::Case;
 use testbed::sender::Input;

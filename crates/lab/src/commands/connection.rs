@@ -4,7 +4,7 @@ use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::ExitCode;
 
-use lab::endpoint::{self, ControlError, Requests, Session, SessionError, Side};
+use traffic::endpoint::{self, ControlError, Requests, Session, SessionError, Side};
 
 use super::open::open;
 use crate::arguments::Output;

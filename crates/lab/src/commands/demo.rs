@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use experiment::units::Name;
-use lab::fabric::Fabric;
-use lab::owner::write_for_user;
+use fabric::Fabric;
+use fabric::owner::write_for_user;
 use lab::{daemon, demo};
 
 use crate::arguments::{Demo, Output};

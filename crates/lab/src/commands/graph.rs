@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use fabric::owner::write_for_user;
 use lab::graph::{self, short_rate};
-use lab::owner::write_for_user;
 
 use super::open::open;
 use crate::arguments::Output;

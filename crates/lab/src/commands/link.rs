@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use lab::deployed::Deployed;
+use fabric::deployed::Deployed;
+use fabric::topology::Wire;
 use lab::link::{self, Direction, Properties, Undo};
-use lab::topology::Wire;
-use lab::wan::Change;
+use wan::Change;
 
 use super::open::open;
 use crate::arguments::Output;

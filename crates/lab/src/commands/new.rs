@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lab::new::{Plan, Written};
+use fabric::new::{Plan, Written};
 
 use crate::arguments::Output;
 use crate::fabric_arguments::New;

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use experiment::units::Name;
-use lab::fabric::Fabric;
+use fabric::Fabric;
 
 /// Opens the fabric of this name; without a name, the only one that is running.
 pub(super) fn open(name: Option<&Name>) -> Result<Fabric, Box<dyn Error>> {

@@ -11,22 +11,12 @@ use crate::output::{Outcome, print, print_json};
 
 pub(super) fn run(arguments: &Path, output: Output) -> Outcome {
     let fabric = open(arguments.which.name.as_ref())?;
-    let own = std::env::current_exe()?;
-    let vtepctl = arguments.vtepctl.clone().unwrap_or_else(|| own.with_file_name("vtepctl"));
-    if arguments.outer_port.is_none() && !vtepctl.exists() {
-        return Err(format!(
-            "{} is missing: build it with 'cargo build -p vtepctl', or name it with --vtepctl",
-            vtepctl.display()
-        )
-        .into());
-    }
     let flow = Flow {
         from: arguments.from.clone(),
         to: arguments.to.clone(),
         queue_pair: arguments.qp,
         source_port: arguments.sport,
         outer_port: arguments.outer_port,
-        vtepctl: std::path::absolute(vtepctl)?,
     };
     let hops = follow(&fabric.deployed(), &flow)?;
     if output == Output::Json {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use lab::owner::write_for_user;
+use fabric::owner::write_for_user;
 use lab::plan::{self, PlanFile, Settings};
 use planner::Evaluator;
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use lab::roce::{Limit, Sink, Source, SourcePort, connections};
+use traffic::roce::{Limit, Sink, Source, SourcePort, connections};
 
 use super::open::open;
 use crate::arguments::{Output, Receive, Send, Where};
@@ -96,7 +96,7 @@ pub(super) fn bench(arguments: &Bench, output: Output) -> Outcome {
     let Bench { message, seconds, cpu, transport } = arguments;
     let time = Duration::try_from_secs_f64(*seconds)?;
     let traffic = (transport.queue_pairs, u32::try_from(*message)?);
-    let result = lab::endpoint::bench(&transport.settings(), traffic, *cpu, time)?;
+    let result = traffic::endpoint::bench(&transport.settings(), traffic, *cpu, time)?;
     if output == Output::Json {
         return print_json(&result);
     }

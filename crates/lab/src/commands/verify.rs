@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lab::deployed::Deployed;
-use lab::owner::write_for_user;
-use lab::topology::Topology;
+use fabric::deployed::Deployed;
+use fabric::owner::write_for_user;
+use fabric::topology::Topology;
 use lab::{demo, verify};
 
 use crate::arguments::{Output, Verify};

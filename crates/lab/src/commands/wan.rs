@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lab::wan::{self, Impairment, Settings};
+use wan::{self, Impairment, Settings};
 
 use crate::arguments::{Output, Wan};
 use crate::output::{Outcome, interrupted, note, print, print_json};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lab::fabric::Fabric;
+use fabric::Fabric;
 use tokio::runtime::{Builder, Runtime};
 use web::{Access, Server};
 

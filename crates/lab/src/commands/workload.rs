@@ -5,7 +5,7 @@ use std::io;
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use lab::workload::{Host, Iteration, Job, Pipeline, Workload, run as run_jobs};
+use traffic::workload::{Host, Iteration, Job, Pipeline, Workload, run as run_jobs};
 
 use super::open::open;
 use crate::arguments::Output;

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::report::PolicyOutcome;
 use super::setup::Setup;
-use crate::spread::Spread;
+use traffic::spread::Spread;
 
 /// The tolerance of shares, MMR and index. BGP and BFD add frames to the links.
 const NOISE: f64 = 0.02;
@@ -102,7 +102,7 @@ fn shares(spread: &Spread, tier: &[String]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::balance::{jain, mmr};
+    use experiment::balance::{jain, mmr};
 
     fn spread(loads: [u64; 4]) -> Spread {
         let links = tier().into_iter().zip(loads).collect();
@@ -120,7 +120,7 @@ mod tests {
             env!("CARGO_MANIFEST_DIR")
         );
         let mut figures = Figures::load(file.as_ref()).unwrap();
-        assert_eq!(figures.setup.seed, crate::random::SEED);
+        assert_eq!(figures.setup.seed, experiment::random::SEED);
         let policies: Vec<&str> =
             figures.policies.iter().map(|policy| policy.name.as_str()).collect();
         assert_eq!(policies, ["kernel", "five-tuple", "qp-bins", "qp-hash", "qp-pin"]);

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::balance::{self, RandomPlacement, expected_mmr_of_bins};
 use crate::daemon::BINS;
-use crate::spread::Spread;
+use experiment::balance::{self, RandomPlacement, expected_mmr_of_bins};
+use traffic::spread::Spread;
 
 use super::setup::Setup;
 
@@ -219,7 +219,7 @@ fn bar(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::balance::{jain, mmr};
+    use experiment::balance::{jain, mmr};
 
     fn policy(name: &str, loads: [u64; 4], lost: u64) -> PolicyOutcome {
         let links = ["a", "b", "c", "d"].map(str::to_owned).into_iter().zip(loads).collect();

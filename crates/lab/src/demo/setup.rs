@@ -7,8 +7,8 @@ use experiment::units::Name;
 use serde::{Deserialize, Serialize};
 
 use crate::machine;
-use crate::random::SEED;
-use crate::stream::PAYLOAD;
+use experiment::random::SEED;
+use traffic::stream::PAYLOAD;
 
 /// The settings of the demo.
 #[derive(Debug, Clone)]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::topology::Topology;
+use fabric::topology::Topology;
 
 fn topology(name: &str) -> Topology {
     let file = format!("{}/../../deploy/containerlab/{name}.clab.yml", env!("CARGO_MANIFEST_DIR"));
@@ -31,7 +31,7 @@ fn graph(topology: &Topology, down: Option<&str>) -> Graph {
 }
 
 fn fabric(sites: usize, leaves: usize, spines: usize, hosts: usize) -> Topology {
-    let plan = crate::new::Plan {
+    let plan = fabric::new::Plan {
         name: "mine".parse().unwrap(),
         sites,
         leaves,

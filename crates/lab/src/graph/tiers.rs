@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::topology::{Kind, Topology};
+use fabric::topology::{Kind, Topology};
 
 /// The neighbours of each node, once for each wire.
 type Neighbours = BTreeMap<String, Vec<String>>;

@@ -27,7 +27,7 @@ impl Hops {
         &self,
         f: &mut fmt::Formatter<'_>,
         hops: &[Hop],
-        outer_port: Option<u16>,
+        outer_port: Option<u32>,
         decision: &str,
     ) -> fmt::Result {
         let Self { local, vtep, .. } = self;

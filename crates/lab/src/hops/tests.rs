@@ -34,16 +34,24 @@ fn answers_of_ip() {
 
 #[test]
 fn a_queue_pair_that_is_not_placed_has_no_port() {
+    let path = |uplink: &str, source_ports: &[u32]| v1::Path {
+        uplink: uplink.into(),
+        source_ports: source_ports.into(),
+        ..v1::Path::default()
+    };
     let chosen = |state: &str| {
-        let copy = serde_json::json!({
-            "policy": "qp-pin", "key": "queue pair 0x13", "source_port": 61170,
-            "dropped": null, "route": { "uplink": "up1", "gateway": "10.1.0.0" },
-            "placement": { "state": state, "reason": "BECAUSE", "paths": [
-                { "uplink": "up1", "source_ports": [50001], "routers": [] },
-                { "uplink": "up2", "source_ports": [50002, 50003], "routers": ["10.2.1.0"] },
-            ] },
-        });
-        serde_json::from_value::<Copy>(copy).unwrap().chosen()
+        super::chosen(v1::Copy {
+            policy: "qp-pin".into(),
+            key: "queue pair 0x13".into(),
+            source_port: 61_170,
+            route: Some(v1::CopyRoute::default()),
+            placement: Some(v1::Placement {
+                state: state.into(),
+                reason: "BECAUSE".into(),
+                paths: vec![path("up1", &[50_001]), path("up2", &[50_002, 50_003])],
+            }),
+            ..v1::Copy::default()
+        })
     };
     let (decision, Chosen::OneOf(paths)) = chosen("new") else { panic!("it has a port") };
     assert_eq!(decision, "qp-pin by queue pair 0x13");
@@ -79,5 +87,5 @@ fn what_is_not_decided_is_not_shown_as_a_path() {
     assert_eq!(lines[4], "          10.0.1.1:50001 > 10.0.1.4:4789");
     assert_eq!(lines.len(), 2 + 2 * 4, "{text}");
     let json = serde_json::to_value(&hops).unwrap();
-    assert_eq!((&json["placed"], &json["outer_port"]), (&false.into(), &Value::Null));
+    assert_eq!((&json["placed"], &json["outer_port"]), (&false.into(), &serde_json::Value::Null));
 }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::{LeavesError, label, leaves, value};
-use crate::balance::{floor, mmr};
 use crate::daemon::Policy;
-use crate::deployed::{Deployed, DeployedError};
-use crate::fabric::Fabric;
-use crate::progress::OnProgress;
+use experiment::balance::{floor, mmr};
+use fabric::Fabric;
 use fabric::counters;
+use fabric::deployed::{Deployed, DeployedError};
 use fabric::netns::Namespace;
+use fabric::progress::OnProgress;
 
 /// The interval at which a signal is noticed.
 const POLL: Duration = Duration::from_millis(50);

@@ -9,7 +9,7 @@ use planner::network::{Balance, Policy, Technology};
 use serde::Deserialize;
 
 use super::PlanError;
-use crate::owner::Folder;
+use fabric::owner::Folder;
 
 /// Numbers of queue pairs between two GPUs.
 const QUEUE_PAIRS: [u32; 6] = [1, 2, 4, 8, 16, 32];

@@ -9,7 +9,7 @@ use planner::plan::Plan;
 use serde::Serialize;
 
 use super::PlanError;
-use crate::owner::Folder;
+use fabric::owner::Folder;
 
 /// The confidence of the intervals.
 const CONFIDENCE: f64 = 0.95;

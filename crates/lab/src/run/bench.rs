@@ -16,28 +16,29 @@ use experiment::Run;
 use experiment::circuits::Circuits;
 use experiment::file::{BINS, Dataplane};
 use experiment::plan::Key;
-use experiment::record::{Arrival, Discarded, Role, Tier};
+use experiment::record::{Arrival, Discarded, Tier};
+use experiment::role::Role;
 use experiment::units::{InnerPort, Name};
 use roce::SourcePort;
 use serde::Deserialize;
 
 use super::{RunError, Settings};
 use crate::daemon;
-use crate::deployed::{Deployed, Host, Overlay};
-use crate::fabric::Fabric;
 use crate::leaves;
 use crate::machine;
-use crate::node::Node;
-use crate::progress::OnProgress;
-use crate::roce::{Limit, Report};
-use crate::spread::{self, Paths};
-use crate::stream::{INNER_PORT, Stream};
-use crate::topology::{Endpoint, Topology};
 use circuits::Undo;
+use fabric::Fabric;
 use fabric::counters;
+use fabric::deployed::{Deployed, Host, Overlay};
 use fabric::netns::{self, NetnsError};
+use fabric::node::Node;
 use fabric::process::wait_until;
+use fabric::progress::OnProgress;
+use fabric::topology::{Endpoint, Topology};
 use subjects::Subjects;
+use traffic::roce::{Limit, Report};
+use traffic::spread::{self, Paths};
+use traffic::stream::{INNER_PORT, Stream};
 
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 /// The processes that get real-time priority if a failure is measured.

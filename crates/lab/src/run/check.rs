@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use super::RunError;
 use super::program::Program;
 use crate::daemon::Policy;
-use crate::topology::{Kind, Node, Topology};
-use crate::workload::{Host, Job, JobError, Workload};
+use fabric::topology::{Kind, Node, Topology};
+use traffic::workload::{Host, Job, JobError, Workload};
 
 /// The policies of vtepd.
 const POLICIES: [Policy; 4] = [Policy::FiveTuple, Policy::QpBins, Policy::QpHash, Policy::QpPin];
@@ -58,9 +58,15 @@ const DAEMONS: &str = "/etc/frr/daemons";
 /// # Errors
 /// [`RunError::Experiment`], with line and column, and what is expected.
 pub fn read(path: &Path, quick: bool) -> Result<(Experiment, String), RunError> {
+    let (experiment, text) = whole(path)?;
+    Ok((experiment.form(quick), text))
+}
+
+/// As [`read`], with both forms.
+pub(super) fn whole(path: &Path) -> Result<(Experiment, String), FileError> {
     let (experiment, text) = Experiment::load(path)?;
     check(&experiment, Source { path, text: &text })?;
-    Ok((experiment.form(quick), text))
+    Ok((experiment, text))
 }
 
 /// All workloads of a file. The parser names the line of a wrong key or value.

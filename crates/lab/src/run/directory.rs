@@ -14,7 +14,7 @@ use experiment::{Experiment, Run, Summary, table};
 
 use super::RunError;
 use super::inputs::Inputs;
-use crate::owner::Folder;
+use fabric::owner::Folder;
 
 const RUNS: &str = "runs.jsonl";
 const MANIFEST: &str = "manifest.json";

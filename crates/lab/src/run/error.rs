@@ -3,19 +3,19 @@
 use std::path::PathBuf;
 
 use super::program::ProgramError;
-use crate::deployed::DeployedError;
-use crate::fabric::FabricError;
 use crate::leaves::LeavesError;
-use crate::node::NodeError;
-use crate::progress::Interrupted;
-use crate::roce::RoceError;
-use crate::topology::TopologyError;
 use crate::verify::VerifyError;
-use crate::wan::ChangeError;
-use crate::workload::WorkloadError;
+use fabric::FabricError;
 use fabric::counters::CountersError;
+use fabric::deployed::DeployedError;
 use fabric::netns::NetnsError;
+use fabric::node::NodeError;
 use fabric::process::ProcessError;
+use fabric::progress::Interrupted;
+use fabric::topology::TopologyError;
+use traffic::roce::RoceError;
+use traffic::workload::WorkloadError;
+use wan::ChangeError;
 
 /// The experiment could not be run.
 #[derive(Debug, thiserror::Error)]

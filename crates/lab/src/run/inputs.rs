@@ -12,7 +12,7 @@ use experiment::plan::fabric_name;
 use super::RunError;
 use super::program::beside;
 use crate::machine;
-use crate::topology::Topology;
+use fabric::topology::Topology;
 
 /// The folder of the topologies in the directory.
 const TOPOLOGIES: &str = "topologies";

@@ -15,9 +15,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::RunError;
-use crate::progress::Interrupted;
 use fabric::netns::Namespace;
 use fabric::process::Process;
+use fabric::progress::Interrupted;
 
 /// How often the processes are looked at.
 const LOOK: Duration = Duration::from_millis(10);

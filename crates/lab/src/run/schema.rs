@@ -4,7 +4,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Value, json};
 
 use super::program::Program;
-use crate::workload::Workload;
+use traffic::workload::Workload;
 
 /// Keys that a workload does not have in an experiment file, and those that it does not have in a
 /// `[[job]]`.

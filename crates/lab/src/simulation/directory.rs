@@ -9,7 +9,7 @@ use std::time::Duration;
 use sim::result::Line;
 
 use super::{Key, Plan, Row, Shard, SimulationError};
-use crate::owner::Folder;
+use fabric::owner::Folder;
 
 /// The copy of the file.
 pub(super) const FILE: &str = "simulation.toml";

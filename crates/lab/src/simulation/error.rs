@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::progress::Interrupted;
+use fabric::progress::Interrupted;
 
 /// The simulation failed.
 #[derive(Debug, thiserror::Error)]

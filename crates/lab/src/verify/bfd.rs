@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use etherparse::{LaxSlicedPacket, TransportSlice};
 
 use super::error::VerifyError;
-use crate::packet::{BATCH, Interface, PacketError, PacketSocket};
 use fabric::netns::{Namespace, NetnsError};
+use fabric::packet::{BATCH, Interface, PacketError, PacketSocket};
 
 /// The number of bytes of a frame that are examined.
 const LENGTH: usize = 128;
@@ -37,7 +37,7 @@ pub(super) struct Bfd {
 impl Bfd {
     pub(super) fn observe(namespace: &Namespace, interface: &str) -> Result<Self, VerifyError> {
         let open = || PacketSocket::receiver(&Interface::find(interface)?, RECEIVE_TIMEOUT);
-        let socket = namespace.enter(open)?.map_err(crate::roce::RoceError::from)?;
+        let socket = namespace.enter(open)?.map_err(traffic::roce::RoceError::from)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = namespace.thread(move || {
@@ -61,7 +61,7 @@ impl Bfd {
     pub(super) fn down(self) -> Result<Option<Instant>, VerifyError> {
         self.stop.store(true, Ordering::Relaxed);
         let result = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok(result.map_err(crate::roce::RoceError::from)?)
+        Ok(result.map_err(traffic::roce::RoceError::from)?)
     }
 }
 

@@ -1,10 +1,10 @@
 //! The error of a verification.
 
-use crate::deployed::DeployedError;
-use crate::progress::Interrupted;
-use crate::roce::RoceError;
 use fabric::counters::CountersError;
+use fabric::deployed::DeployedError;
 use fabric::netns::NetnsError;
+use fabric::progress::Interrupted;
+use traffic::roce::RoceError;
 
 /// The verification could not be carried out.
 #[derive(Debug, thiserror::Error)]

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use super::bfd::Bfd;
 use super::error::VerifyError;
 use super::report::{Failover, Outage, WideAreaFailover};
-use crate::deployed::Deployed;
-use crate::roce::{Limit, Report, Sent};
-use crate::stream::{CARRIED, Stream};
-use crate::topology::Endpoint;
 use fabric::counters;
+use fabric::deployed::Deployed;
 use fabric::netns::NetnsError;
+use fabric::topology::Endpoint;
+use traffic::roce::{Limit, Report, Sent};
+use traffic::stream::{CARRIED, Stream};
 
 /// The duration of traffic before a link fails, and before it returns.
 const BEFORE: Duration = Duration::from_secs(1);

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::deployed::Deployed;
-use crate::spread::Spread;
+use fabric::deployed::Deployed;
+use traffic::spread::Spread;
 
 /// The maximum outage after the loss of an uplink if vtepd forwards, in milliseconds.
 const OUTAGE_MAX: f64 = 100.0;

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use experiment::units::Name;
 use fabric::netns;
-use lab::fabric::{Fabric, FabricError};
-use lab::state::StateError;
-use lab::topology::Topology;
+use fabric::state::StateError;
+use fabric::topology::Topology;
+use fabric::{Fabric, FabricError};
 use root_test::root_test;
 
 const FILE: &str = "

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use lab::plan::{PlanFile, Settings, plan, traffic_file};
-use lab::wan::Impairment;
-use lab::workload::{Job, Workload};
 use root_test::root_test;
 use serde::Deserialize;
+use traffic::workload::{Job, Workload};
+use wan::Impairment;
 
 use super::workload::{Sites, results};
 

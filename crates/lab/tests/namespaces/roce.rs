@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use experiment::random::SEED;
 use fabric::netns::{Namespace, veth};
-use lab::random::SEED;
-use lab::roce::{Limit, Sink, Source, SourcePort, connections};
 use root_test::root_test;
+use traffic::roce::{Limit, Sink, Source, SourcePort, connections};
 
 #[root_test(alone)]
 fn all_that_a_source_sends_arrives_in_order() {

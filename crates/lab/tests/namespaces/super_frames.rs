@@ -3,14 +3,15 @@
 use std::time::{Duration, Instant};
 
 use fabric::netns::{Namespace, veth};
+use fabric::super_frames::cut_super_frames;
 use frame::{Checksum, Frame};
-use lab::endpoint::{Transmit, cut_super_frames};
 use ports::{PacketSocket, RingSize};
 use roce::{
     Address, Connection, End, Endpoint, Frames, Group, Operation, Pattern, Place, Psn, Settings,
     SourcePort, WorkRequest,
 };
 use root_test::root_test;
+use traffic::endpoint::Transmit;
 use wire::checksum::{self, Sum};
 use wire::{Ipv4Packet, MacAddr, QueuePair};
 

@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
+use experiment::random::SEED;
 use fabric::netns::{Namespace, veth};
 use fabric::process::{Process, wait_until};
-use lab::random::SEED;
-use lab::roce::{Limit, Sink, Source, SourcePort, connections};
-use lab::wan::{Change, change};
 use nix::sys::signal::Signal;
 use root_test::root_test;
 use serde_json::Value;
+use traffic::roce::{Limit, Sink, Source, SourcePort, connections};
+use wan::{Change, change};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 

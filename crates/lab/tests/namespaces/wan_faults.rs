@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use fabric::netns::{self, Namespace, veth};
-use lab::wan::{Impairment, Settings, Wan};
 use root_test::root_test;
+use wan::{Impairment, Settings, Wan};
 
 /// Runs `f` with a circuit whose interfaces both connect to the same host.
 fn with_a_circuit(story: &str, f: impl FnOnce(&mut Wan, &Namespace) + Send) {

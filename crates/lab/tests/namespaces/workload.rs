@@ -4,13 +4,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use experiment::random::SEED;
 use fabric::netns::{Namespace, veth};
-use lab::endpoint::{Kind, Requests, Session, Side, connect, serve};
-use lab::random::SEED;
-use lab::wan::{Circuit, Impairment, Settings, Wan};
-use lab::workload::{Collective, Dealing, Host, Iteration, Job, Workload, WorkloadError, run};
+use fabric::topology::Circuit;
 use roce::Status;
 use root_test::root_test;
+use traffic::endpoint::{Kind, Requests, Session, Side, connect, serve};
+use traffic::workload::{Collective, Dealing, Host, Iteration, Job, Workload, WorkloadError, run};
+use wan::{Impairment, Settings, Wan};
 
 const MTU: u32 = 9000;
 
@@ -208,7 +209,8 @@ fn two_endpoints_on_one_cpu_send_and_receive_without_errors() {
     let settings = roce::Settings::default();
     let time = Duration::from_millis(300);
     // In a thread of its own, because it is pinned to the CPU.
-    let result = std::thread::spawn(move || lab::endpoint::bench(&settings, (4, 100_000), 0, time));
+    let result =
+        std::thread::spawn(move || traffic::endpoint::bench(&settings, (4, 100_000), 0, time));
     let result = result.join().unwrap().unwrap();
     assert_eq!((result.mismatches, result.requester.rx_icrc_errors), (0, 0));
     assert!(result.responder.rx_packets > 98 && result.goodput > 0.0, "{result:?}");

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use fabric::packet::{Interface, PacketSocket};
 use fabric::{Namespace, netns};
-use lab::packet::{Interface, PacketSocket};
 use root_test::root_test;
 use vtepd_tests::capture::Captured;
 use vtepd_tests::frames::{self, Pair, inject};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lab::packet::{Interface, PacketSocket};
+use fabric::packet::{Interface, PacketSocket};
 use nix::time::{ClockId, clock_gettime};
 use root_test::root_test;
 use vtepd_tests::Lab;

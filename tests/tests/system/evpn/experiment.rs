@@ -9,10 +9,10 @@ use std::process::{Command, Output, Stdio};
 
 use experiment::record::Arrival;
 use experiment::{Experiment, Plan, Run};
+use fabric::Fabric;
 use fabric::metrics;
 use fabric::netns;
 use fabric::process::{Process, wait_until};
-use lab::Fabric;
 use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
 use root_test::root_test;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use experiment::Run;
-use lab::Fabric;
+use fabric::Fabric;
 use root_test::root_test;
 use vtepd_tests::daemon::{lab_program, program};
 

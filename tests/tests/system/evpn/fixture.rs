@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fabric::Namespace;
+use fabric::node::Node;
 use fabric::process::{Identity, wait_until};
+use fabric::{Fabric, Topology};
 use lab::daemon::{Daemon, Policy, configuration};
-use lab::node::Node;
-use lab::{Fabric, Topology};
 use nix::sys::signal::Signal;
 use vtepd_tests::daemon::{ctl_program, program};
 
@@ -127,7 +127,7 @@ impl ScaleAcross {
     }
 }
 
-pub(super) fn quiet(_: &str) -> Result<(), lab::progress::Interrupted> {
+pub(super) fn quiet(_: &str) -> Result<(), fabric::progress::Interrupted> {
     Ok(())
 }
 

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use fabric::arp::announce;
 use fabric::process::wait_until;
-use lab::arp::announce;
 use nix::sys::signal::Signal;
 use root_test::root_test;
 use serde_json::Value;

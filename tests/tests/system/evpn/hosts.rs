@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use experiment::random::Random;
 use fabric::Namespace;
 use fabric::process::wait_until;
-use lab::random::Random;
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::fixture::{ScaleAcross, TIMEOUT};

@@ -4,9 +4,9 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use fabric::Namespace;
+use fabric::arp::announce;
 use fabric::netns;
 use fabric::process::wait_until;
-use lab::arp::announce;
 use root_test::root_test;
 use vtepd_tests::frames::{self, Pair, inject};
 use wire::MacAddr;

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use fabric::Namespace;
+use fabric::Topology;
 use fabric::process::wait_until;
-use lab::Topology;
-use lab::topology::Endpoint;
+use fabric::topology::Endpoint;
 use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::daemon::ctl_program;
@@ -132,7 +132,7 @@ fn routers_of(
 /// them.
 fn a_queue_pair_has_a_path_once_it_is_placed() {
     let seed = 101_u64;
-    let queue_pair = lab::roce::connections(seed, 1)[0].remote.get().to_string();
+    let queue_pair = traffic::roce::connections(seed, 1)[0].remote.get().to_string();
     let flow = ["path", "--name", FABRIC, "--from", "host1", "--to", "host2", "--qp", &queue_pair];
     let routers = |hops: &Value| {
         let hop = |hop: &Value| format!("{}:{}", hop["node"], hop["leaves"]);
@@ -161,7 +161,7 @@ fn paths_are_those_of_the_frames() {
     const FRAMES: u64 = 300;
     let mut spines = BTreeSet::new();
     for seed in 1..=6_u64 {
-        let queue_pair = lab::roce::connections(seed, 1)[0].remote.get().to_string();
+        let queue_pair = traffic::roce::connections(seed, 1)[0].remote.get().to_string();
         let flow = ["path", "--name", FABRIC, "--from", "host1", "--to", "host2"];
         let path = ask(&[&flow[..], &["--qp", &queue_pair]].concat());
         let hops = path["hops"].as_array().unwrap();

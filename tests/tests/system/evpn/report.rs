@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 
+use experiment::balance::{RandomPlacement, jain, mmr};
+use fabric::Fabric;
 use fabric::{Namespace, counters, netns};
-use lab::balance::{RandomPlacement, jain, mmr};
-use lab::stream::CARRIED;
-use lab::{Fabric, demo};
+use lab::demo;
 use root_test::root_test;
 use serde_json::Value;
+use traffic::stream::CARRIED;
 use vtepd_tests::daemon::program;
 
 use super::fixture::{DAEMONS, MANAGEMENT, frr, topology};

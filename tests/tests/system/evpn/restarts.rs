@@ -4,8 +4,8 @@
 //! The compared normal form is that of `vtepd_tests::canonical`: MAC addresses, flood lists, next
 //! hops with their weights, bindings of MAC and IP addresses.
 
+use experiment::random::{Random, SEED};
 use fabric::process::wait_until;
-use lab::random::{Random, SEED};
 use nix::sys::signal::Signal;
 use root_test::root_test;
 

@@ -6,9 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fabric::Namespace;
+use fabric::Topology;
 use fabric::process::wait_until;
-use lab::Topology;
-use lab::topology::Endpoint;
+use fabric::topology::Endpoint;
 use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::daemon::{ctl_program, lab_program};

@@ -1,7 +1,7 @@
 //! The sources of vtepd's tables: FPM and rtnetlink, on leaves that offer both or only rtnetlink.
 
+use fabric::arp::announce;
 use fabric::process::wait_until;
-use lab::arp::announce;
 use root_test::root_test;
 
 use super::dump::{replayed, shown};

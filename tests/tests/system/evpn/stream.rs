@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use experiment::random::SEED;
 use fabric::Namespace;
 use fabric::netns::NetnsError;
 use fabric::process::wait_until;
-use lab::random::SEED;
-use lab::roce::{
+use traffic::roce::{
     Connection, Limit, Report, RoceError, Sent, Sink, Source, SourcePort, connections,
 };
 
@@ -42,7 +42,7 @@ impl Stream {
         let mark = MARK.fetch_add(1, Ordering::Relaxed);
         let connections = connections(SEED, QUEUE_PAIRS);
         // The receiver sends nothing else, and its leaf's entry would age out.
-        to.enter(|| lab::arp::announce(INTERFACE)).unwrap().unwrap();
+        to.enter(|| fabric::arp::announce(INTERFACE)).unwrap().unwrap();
         let mut sink = to.enter(|| Sink::open(INTERFACE, mark)).unwrap().unwrap();
         let source = Source {
             interface: INTERFACE.to_owned(),

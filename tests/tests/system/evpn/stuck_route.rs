@@ -1,5 +1,5 @@
 //! zebra loses the route to a VTEP, because FPM connects while the kernel's answer for this route is
-//! on its way. `lab::deployed` explains it. `lab` notices, says what is missing, and mends it.
+//! on its way. `fabric::deployed` explains it. `lab` notices, says what is missing, and mends it.
 
 use std::fs;
 use std::io::Read as _;

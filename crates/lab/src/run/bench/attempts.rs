@@ -12,7 +12,7 @@ use super::subjects::{Change, Subjects};
 use super::{Attempt, Bench, CONVERGENCE_LIMIT, RunError, failure, run_before_others};
 use crate::daemon::DaemonError;
 use crate::leaves::LeavesError;
-use crate::progress::OnProgress;
+use fabric::progress::OnProgress;
 
 /// The maximum number of attempts of a run.
 const ATTEMPTS: usize = 5;
@@ -44,7 +44,7 @@ impl Bench<'_> {
             }
             let result = self.attempt(key, report, interrupted);
             if interrupted.load(Ordering::Relaxed) {
-                return Err(crate::progress::Interrupted.into());
+                return Err(fabric::progress::Interrupted.into());
             }
             let changes = self.changes()?;
             let attempt = match result {

@@ -7,14 +7,14 @@ use experiment::Experiment;
 use experiment::circuits::{Circuits, Direction};
 use experiment::units::Time;
 
-use crate::bring_up::own_program;
-use crate::deployed::Deployed;
-use crate::fabric::Fabric;
 use crate::run::RunError;
-use crate::topology::Endpoint;
-use crate::wan::{self, Change, ChangeError};
+use fabric::Fabric;
+use fabric::deployed::Deployed;
 use fabric::netns::Namespace;
+use fabric::own_program;
 use fabric::process::wait_until;
+use fabric::topology::Endpoint;
+use wan::{self, Change, ChangeError};
 
 /// How long `lab wan` may take to end, and to answer after its start.
 const LIMIT: Duration = Duration::from_secs(10);

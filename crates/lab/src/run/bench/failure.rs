@@ -16,11 +16,11 @@ use experiment::statistics::Statistics;
 
 use super::{Attempt, Bench, RunError, arrival, run_before_others, workload};
 use crate::leaves;
-use crate::progress::{Interrupted, OnProgress};
-use crate::roce::{Limit, Report, Sent};
-use crate::topology::Endpoint;
-use crate::workload::{Iteration, Job, WorkloadError, run};
 use action::{Action, Effect};
+use fabric::progress::{Interrupted, OnProgress};
+use fabric::topology::Endpoint;
+use traffic::roce::{Limit, Report, Sent};
+use traffic::workload::{Iteration, Job, WorkloadError, run};
 
 /// How often the progress of the traffic is looked at.
 const LOOK: Duration = Duration::from_millis(5);
@@ -389,7 +389,7 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::roce::QueuePairReport;
+    use traffic::roce::QueuePairReport;
 
     #[test]
     fn an_outage_is_that_of_all_queue_pairs_of_the_failed_link() {

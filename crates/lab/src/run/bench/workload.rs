@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Bench, RunError, source_port};
 use crate::run::program::{self, Program};
-use crate::workload::{Host, Iteration, Job, Latencies, Workload, WorkloadError, run};
+use traffic::workload::{Host, Iteration, Job, Latencies, Workload, WorkloadError, run};
 
 /// Iterations of a job that runs until it is stopped.
 pub(super) const ENDLESS: u32 = 1_000_000;
@@ -297,8 +297,8 @@ fn hosts(bench: &Bench<'_>, sites: &[Vec<Name>]) -> Result<Vec<Host>, RunError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::Topology;
     use experiment::Plan;
+    use fabric::topology::Topology;
 
     /// The experiments that are shipped, each in both forms.
     fn shipped() -> Vec<Experiment> {

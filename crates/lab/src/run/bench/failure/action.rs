@@ -6,12 +6,12 @@ use nix::sys::signal::Signal;
 use super::super::circuits::{apply, changes, end_of, far_end};
 use super::super::{Bench, RunError, run_before_others};
 use crate::daemon::Daemon;
-use crate::deployed::Deployed;
-use crate::node::Node;
-use crate::topology::Endpoint;
 use crate::verify::failover::CUT;
-use crate::wan::Change;
+use fabric::deployed::Deployed;
 use fabric::netns::Namespace;
+use fabric::node::Node;
+use fabric::topology::Endpoint;
+use wan::Change;
 
 /// What is no longer as it was before a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,279 @@
+//! Waits until a fabric forwards, by the kernel's notifications and the state of FRR.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::changes::Changes;
+use crate::deployed::{Databases, Deployed, Overlay};
+use crate::entries::{self, Entries};
+use crate::lifecycle::{Fabric, FabricError};
+use crate::node::Node;
+use crate::progress::OnProgress;
+use crate::state::Record;
+
+/// How long all routes must be unchanged. The first BFD exchange of a session can take it down once
+/// more.
+pub const STABLE_TIME: Duration = Duration::from_secs(1);
+/// The time between two looks at the notifications, so that many changes are read at once.
+const TICK: Duration = Duration::from_millis(200);
+/// The time between two questions to bgpd, each by a process of vtysh.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// The time after which hosts announce their addresses again.
+const ANNOUNCE_AGAIN: Duration = Duration::from_secs(2);
+/// The number of announcements after which FRR is assumed to have lost a host.
+const LOST_AFTER: u32 = 3;
+/// How long nothing must have changed before zebra is assumed to have lost a route.
+const STUCK_TIME: Duration = Duration::from_secs(3);
+
+/// The fields of `show bgp summary json` that are used.
+#[derive(Deserialize)]
+struct AddressFamily {
+    /// Increases with every change of a best path.
+    #[serde(default, rename = "tableVersion")]
+    table_version: u64,
+    #[serde(default)]
+    peers: BTreeMap<String, Peer>,
+}
+
+#[derive(Deserialize)]
+struct Peer {
+    state: String,
+}
+
+/// What is known about a fabric while it converges.
+struct Convergence {
+    deployed: Deployed,
+    overlay: Overlay,
+    changes: Changes,
+    databases: Databases,
+    /// Entries of flood lists, and of hosts' MAC addresses.
+    floods: Entries,
+    addresses: Entries,
+    /// The last change of a route or of the missing entries.
+    changed: Instant,
+    /// All nodes that run bgpd, and those whose sessions were not all established since the last
+    /// change.
+    speakers: Vec<Node>,
+    unconfirmed: Vec<Node>,
+    asked: Option<Instant>,
+    announced: Option<Instant>,
+    announcements: u32,
+}
+
+impl Fabric {
+    /// Waits until the fabric forwards:
+    /// - every VTEP has every other VTEP of its VNIs in the flood list (type-3 routes),
+    /// - every VTEP has every host's MAC address (type-2 routes),
+    /// - no route has changed for a second,
+    /// - all BGP sessions are established.
+    ///
+    /// # Errors
+    /// [`FabricError::NotConverged`] after `limit`, with what is missing.
+    pub fn converge(&self, limit: Duration, report: OnProgress) -> Result<(), FabricError> {
+        let start = Instant::now();
+        let mut convergence = Convergence::begin(self)?;
+        loop {
+            let text = convergence.text();
+            report(&text)?;
+            if convergence.step(report)? {
+                return Ok(());
+            }
+            if start.elapsed() >= limit {
+                let missing = convergence.missing()?;
+                return Err(FabricError::NotConverged { limit, missing });
+            }
+            std::thread::sleep(TICK);
+            convergence.update()?;
+        }
+    }
+
+    /// Waits until the fabric forwards and `prepare` is done, and no best path has changed meanwhile.
+    /// On a busy machine, a late BFD packet can take a link down once more. Returns the number of
+    /// best path changes so far.
+    ///
+    /// # Errors
+    /// [`FabricError::NotConverged`] if it takes longer than `limit`, and those of `prepare`.
+    pub fn settle<E: From<FabricError>>(
+        &self,
+        limit: Duration,
+        report: OnProgress,
+        mut prepare: impl FnMut() -> Result<(), E>,
+    ) -> Result<Vec<u64>, E> {
+        let start = Instant::now();
+        loop {
+            let before = self.best_path_changes()?;
+            self.converge(limit, report)?;
+            prepare()?;
+            if self.best_path_changes()? == before {
+                return Ok(before);
+            }
+            if start.elapsed() >= limit {
+                let missing = "BGP changes its best paths again and again".to_owned();
+                return Err(FabricError::NotConverged { limit, missing }.into());
+            }
+        }
+    }
+
+    /// The number of best path changes of each node and address family. If it is the same before
+    /// and after a measurement, no best path changed in between.
+    ///
+    /// # Errors
+    /// If a node does not answer.
+    pub fn best_path_changes(&self) -> Result<Vec<u64>, FabricError> {
+        let mut versions = Vec::new();
+        for node in &self.speakers()? {
+            versions.extend(summary(node)?.values().map(|family| family.table_version));
+        }
+        Ok(versions)
+    }
+
+    /// The nodes that run bgpd.
+    pub fn speakers(&self) -> Result<Vec<Node>, FabricError> {
+        let processes = self.processes()?;
+        let mut speakers = Vec::new();
+        for node in self.nodes() {
+            let own = |record: &Record| record.name == "bgpd" && record.node == node.name();
+            let speaks = match node.container {
+                Some(_) => node.enables("bgpd")?,
+                None => processes.iter().any(own),
+            };
+            if speaks {
+                speakers.push(node);
+            }
+        }
+        Ok(speakers)
+    }
+}
+
+impl Convergence {
+    fn begin(fabric: &Fabric) -> Result<Self, FabricError> {
+        let deployed = fabric.deployed();
+        // The order matters: what changes after it was read is notified.
+        let changes = Changes::watch(&deployed)?;
+        let overlay = deployed.overlay()?;
+        let databases = deployed.databases(&overlay)?;
+        let (floods, addresses) = overlay.entries(&databases);
+        let speakers = fabric.speakers()?;
+        Ok(Self {
+            deployed,
+            overlay,
+            changes,
+            databases,
+            floods,
+            addresses,
+            changed: Instant::now(),
+            unconfirmed: speakers.clone(),
+            speakers,
+            asked: None,
+            announced: None,
+            announcements: 0,
+        })
+    }
+
+    /// Reads again what the kernel has notified of.
+    fn update(&mut self) -> Result<(), FabricError> {
+        let changed = self.changes.take()?;
+        self.deployed.read_again(&self.overlay, &changed.databases, &mut self.databases)?;
+        let (floods, addresses) = self.overlay.entries(&self.databases);
+        if changed.routes || (&floods, &addresses) != (&self.floods, &self.addresses) {
+            self.changed = Instant::now();
+            self.unconfirmed.clone_from(&self.speakers);
+        }
+        (self.floods, self.addresses) = (floods, addresses);
+        Ok(())
+    }
+
+    /// Does what is due. Returns whether the fabric forwards.
+    fn step(&mut self, report: OnProgress) -> Result<bool, FabricError> {
+        if !self.floods.complete() {
+            if self.changed.elapsed() >= STUCK_TIME {
+                for route in self.deployed.reinstall_routes(&self.floods.missing)? {
+                    report(&format!("zebra installs a route again: {route}"))?;
+                }
+                self.changed = Instant::now();
+            }
+        } else if !self.addresses.complete() {
+            self.announce()?;
+        } else if self.changed.elapsed() >= STABLE_TIME
+            && self.asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN)
+        {
+            self.unconfirmed = unestablished(&self.unconfirmed)?.1;
+            self.asked = Some(Instant::now());
+            self.update()?;
+            return Ok(self.unconfirmed.is_empty());
+        }
+        Ok(false)
+    }
+
+    /// Makes hosts send gratuitous ARPs from time to time.
+    fn announce(&mut self) -> Result<(), FabricError> {
+        if self.announced.is_some_and(|at| at.elapsed() < ANNOUNCE_AGAIN) {
+            return Ok(());
+        }
+        if self.announcements >= LOST_AFTER {
+            self.deployed.forget_overlooked(&self.overlay)?;
+        }
+        self.deployed.announce(&self.overlay.hosts)?;
+        self.announced = Some(Instant::now());
+        self.announcements += 1;
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("flood entries {}, remote MACs {}", self.floods, self.addresses);
+        if self.asked.is_some() && self.floods.complete() && self.addresses.complete() {
+            let nodes = self.speakers.len();
+            text += &format!(", BGP complete on {}/{nodes}", nodes - self.unconfirmed.len());
+        }
+        text
+    }
+
+    /// Names what is missing.
+    fn missing(&self) -> Result<String, FabricError> {
+        let away = unestablished(&self.speakers)?.0;
+        let sessions = match away.len() {
+            0 => "all BGP sessions are established".to_owned(),
+            count => format!("{count} BGP sessions are not established{}", few(&away)),
+        };
+        let missing = entries::list(self.floods.missing.iter().chain(&self.addresses.missing));
+        let missing = match missing.is_empty() {
+            true => "routes change again and again".to_owned(),
+            false => missing,
+        };
+        Ok(format!("{}; {sessions}; {missing}", self.text()))
+    }
+}
+
+fn summary(node: &Node) -> Result<BTreeMap<String, AddressFamily>, FabricError> {
+    let command = "show bgp summary json";
+    let text = node.run(&["vtysh", "-c", command])?;
+    serde_json::from_str(&text)
+        .map_err(|source| FabricError::Answer { command: command.to_owned(), source })
+}
+
+/// The sessions that are not established, and the nodes that have such sessions.
+fn unestablished(nodes: &[Node]) -> Result<(BTreeSet<String>, Vec<Node>), FabricError> {
+    let (mut away, mut incomplete) = (BTreeSet::new(), Vec::new());
+    for node in nodes {
+        let before = away.len();
+        for (name, peer) in summary(node)?.values().flat_map(|family| &family.peers) {
+            if peer.state != "Established" {
+                away.insert(format!("{} to {name} is {}", node.name(), peer.state));
+            }
+        }
+        if away.len() > before {
+            incomplete.push(node.clone());
+        }
+    }
+    Ok((away, incomplete))
+}
+
+/// Lists the sessions if there are at most four.
+fn few(away: &BTreeSet<String>) -> String {
+    match away.len() {
+        1..=4 => format!(" ({})", Vec::from_iter(away.iter().map(String::as_str)).join(", ")),
+        _ => String::new(),
+    }
+}

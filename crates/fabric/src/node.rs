@@ -1,0 +1,386 @@
+//! A node as its processes see it: a network namespace, its own `/sys`, and bind mounts at the
+//! paths that ContainerLab would use.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Output, Stdio};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::User;
+
+use crate::frr_root::{self, PROGRAMS, VTYSH};
+use crate::netns::{Namespace, NetnsError};
+use crate::process::{Process, ProcessError};
+use crate::state::{Record, State, StateError};
+use crate::topology;
+
+/// Private directories of a node with FRR: the name in the node's state directory, and the path
+/// where it is mounted.
+const PRIVATE: [(&str, &str); 4] =
+    [("etc", "/etc/frr"), ("run", "/run/frr"), ("lib", "/var/lib/frr"), ("tmp", "/var/tmp/frr")];
+
+/// A node could not be set up, or a command in it failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The namespace, or a command in it, failed.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    /// A process could not be started, signalled or waited for.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The state on disk cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The source of a bind mount is missing.
+    #[error("{node}: bound file {} is missing", .path.display())]
+    BindSource {
+        /// The node.
+        node: String,
+        /// The file.
+        path: PathBuf,
+    },
+    /// The target of a bind mount is missing. A node sees the machine's own files, and the lab
+    /// creates none there.
+    #[error("{node}: cannot bind to {}: this machine has no such file, and lab does not create it", .path.display())]
+    BindTarget {
+        /// The node.
+        node: String,
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file system could not be mounted in the node's mount namespace.
+    #[error("{node}: cannot mount {}", .target.display())]
+    Mount {
+        /// The node.
+        node: String,
+        /// The mount point.
+        target: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file of the node could not be written.
+    #[error("{node}: cannot write {}", .path.display())]
+    File {
+        /// The node.
+        node: String,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A program is not installed on this machine.
+    #[error("{0} is not installed")]
+    NotInstalled(String),
+    /// The program of `entrypoint` and `cmd` has ended, and no node waits for its end.
+    #[error("{node}: {program} has ended: {last_line}")]
+    Ended {
+        /// The node.
+        node: String,
+        /// The program.
+        program: String,
+        /// The last line of its log.
+        last_line: String,
+    },
+    /// The health check has failed `retries` times.
+    #[error("{node}: is not healthy: '{test}' fails")]
+    Sick {
+        /// The node.
+        node: String,
+        /// The test.
+        test: String,
+    },
+    /// FRR refused its configuration, or a daemon did not start.
+    #[error("{node}: FRR did not start: {reason}")]
+    Frr {
+        /// The node.
+        node: String,
+        /// The reason, usually from the daemon's log.
+        reason: String,
+    },
+}
+
+/// A node of a fabric that is up.
+#[derive(Debug, Clone)]
+pub struct Node {
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    pub(crate) settings: topology::Node,
+    pub(crate) state: State,
+    /// The container of ContainerLab whose namespace it is; `None` if the lab made the namespace.
+    pub(crate) container: Option<String>,
+}
+
+impl Node {
+    /// The node's name in the topology.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The network namespace. Processes that are started with it see the machine's own `/sys` and
+    /// `/etc/frr`. Those of [`Node::run`] and [`Node::spawn`] see the node's.
+    ///
+    /// # Errors
+    /// If the namespace no longer exists.
+    pub fn namespace(&self) -> Result<Namespace, NodeError> {
+        Ok(Namespace::open(&self.namespace)?)
+    }
+
+    /// A directory for files of this node. It is removed with the fabric.
+    #[must_use]
+    pub fn directory(&self) -> PathBuf {
+        self.state.node(&self.name)
+    }
+
+    /// Runs a command, waits for it and returns its standard output.
+    ///
+    /// # Errors
+    /// If the exit status is not 0; with the standard error, or the standard output if that is
+    /// empty.
+    pub fn run(&self, words: &[&str]) -> Result<String, NodeError> {
+        let output = self.output_of(words)?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let message = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
+        Err(NodeError::Netns(NetnsError::Failed {
+            namespace: self.name.clone(),
+            command: words.join(" "),
+            status: output.status.to_string(),
+            stderr: String::from_utf8_lossy(message).trim().to_owned(),
+        }))
+    }
+
+    /// The output of a command that runs with the node's files: in its container if it has one.
+    fn output_of(&self, words: &[&str]) -> Result<Output, NodeError> {
+        let Some(container) = &self.container else {
+            return self.output(&mut self.command(words)?);
+        };
+        let mut command = Command::new("docker");
+        command.args(["exec", container]).args(words).stdin(Stdio::null());
+        let text = format!("{command:?}");
+        command.output().map_err(|source| NetnsError::Start { command: text, source }.into())
+    }
+
+    /// Runs a command and waits for it, whatever its exit status. Standard output and error are
+    /// captured unless `command` redirects them.
+    ///
+    /// # Errors
+    /// If the command could not be started.
+    pub fn output(&self, command: &mut Command) -> Result<Output, NodeError> {
+        let text = format!("{command:?}");
+        self.enter(|| command.output())?
+            .map_err(|source| NetnsError::Start { command: text, source }.into())
+    }
+
+    /// Runs a command on the caller's terminal and waits for it.
+    ///
+    /// # Errors
+    /// If the command could not be started.
+    pub fn status<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Result<ExitStatus, NodeError> {
+        let mut command = self.command(words)?;
+        command.stdin(Stdio::inherit());
+        let text = format!("{command:?}");
+        self.enter(|| command.status())?
+            .map_err(|source| NetnsError::Start { command: text, source }.into())
+    }
+
+    /// Starts a process that outlives the caller and ends with the fabric. `name` identifies it in
+    /// lists. Standard output and error go to the log file `DIRECTORY/NAME.log`.
+    ///
+    /// # Errors
+    /// If the program cannot be started or recorded.
+    pub fn spawn(&self, name: &str, command: &mut Command) -> Result<Record, NodeError> {
+        let path = self.log(name);
+        let file_error =
+            |source| NodeError::File { node: self.name.clone(), path: path.clone(), source };
+        let log = File::options().append(true).create(true).open(&path).map_err(file_error)?;
+        let errors = log.try_clone().map_err(file_error)?;
+        command.stdin(Stdio::null()).stdout(log).stderr(errors);
+        let process = self.enter(|| Process::spawn(command))??;
+        let record =
+            Record { node: self.name.clone(), name: name.to_owned(), identity: process.identity() };
+        self.state.record(&record)?;
+        process.detach();
+        Ok(record)
+    }
+
+    /// The path of the log of a process that [`Node::spawn`] started.
+    #[must_use]
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.directory().join(format!("{name}.log"))
+    }
+
+    /// Builds a command from a list of words, with the node's environment.
+    ///
+    /// # Errors
+    /// If the list is empty.
+    pub fn command<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Result<Command, NodeError> {
+        let (program, arguments) =
+            words.split_first().ok_or_else(|| NodeError::NotInstalled(String::new()))?;
+        let mut command = Command::new(program);
+        command.args(arguments).envs(&self.settings.env).stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Runs `f` in a new thread that sees the same namespaces and mounts as the node's processes.
+    pub(crate) fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, NodeError> {
+        self.namespace()?.enter(|| {
+            self.mount_view()?;
+            Ok(f())
+        })?
+    }
+
+    /// Gives the calling thread its own mount namespace with the node's mounts. It is made anew for
+    /// each process, so no mount has to be kept or removed.
+    fn mount_view(&self) -> Result<(), NodeError> {
+        let attach = |source: Option<&Path>, target: &Path, kind: Option<&str>, flags| {
+            mount(source, target, kind, flags, None::<&str>).map_err(|errno| NodeError::Mount {
+                node: self.name.clone(),
+                target: target.to_owned(),
+                source: errno.into(),
+            })
+        };
+        unshare(CloneFlags::CLONE_NEWNS)
+            .map_err(|errno| attach_error(&self.name, Path::new("/"), errno.into()))?;
+        let root = Path::new("/");
+        attach(None, root, None, MsFlags::MS_REC | MsFlags::MS_SLAVE)?;
+        attach(Some(Path::new("sysfs")), Path::new("/sys"), Some("sysfs"), MsFlags::empty())?;
+        for (name, target) in self.private() {
+            attach(Some(&self.directory().join(name)), Path::new(target), None, MsFlags::MS_BIND)?;
+        }
+        let binds = self.settings.binds.iter().filter(|_| self.container.is_none());
+        for bind in binds {
+            attach(Some(&bind.source), &bind.target, None, MsFlags::MS_BIND | MsFlags::MS_REC)?;
+            if bind.read_only {
+                let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+                attach(None, &bind.target, None, flags)?;
+            }
+        }
+        let Some(frr_root) = self.frr_root() else { return Ok(()) };
+        for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys")] {
+            attach(
+                Some(Path::new(kind)),
+                &frr_root::below(frr_root, target),
+                Some(kind),
+                MsFlags::empty(),
+            )?;
+        }
+        let shared = self.private().map(|(_, target)| target).chain(["/dev"]);
+        for path in shared {
+            let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+            attach(Some(Path::new(path)), &frr_root::below(frr_root, path), None, flags)?;
+        }
+        for (wrapper, program) in [("programs", PROGRAMS), ("vtysh", VTYSH)] {
+            attach(
+                Some(&self.directory().join(wrapper)),
+                Path::new(program),
+                None,
+                MsFlags::MS_BIND,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Creates the node's directories, and the mount points of binds in them.
+    pub(crate) fn prepare(&self) -> Result<(), NodeError> {
+        self.state.make(&self.directory())?;
+        let frr = match self.frr_root() {
+            Some(root) => frr_root::user(root),
+            None => User::from_name("frr")
+                .ok()
+                .flatten()
+                .map(|user| (user.uid.as_raw(), user.gid.as_raw())),
+        };
+        if self.has_frr() && (frr.is_none() || !Path::new(VTYSH).exists()) {
+            return Err(NodeError::NotInstalled("FRR (Debian package frr)".into()));
+        }
+        for (name, target) in self.private() {
+            let directory = self.directory().join(name);
+            self.state.make(&directory)?;
+            self.state.make(Path::new(target))?;
+            if let Some((user, group)) = frr {
+                chown(&directory, Some(user), Some(group))
+                    .map_err(|source| self.file_error(&directory, source))?;
+            }
+        }
+        if let Some(root) = self.frr_root() {
+            for (_, target) in self.private() {
+                self.state.make(&frr_root::below(root, target))?;
+            }
+            frr_root::write_wrappers(root, &self.directory())
+                .map_err(|(path, source)| self.file_error(&path, source))?;
+        }
+        for bind in &self.settings.binds {
+            self.prepare_bind(bind)?;
+        }
+        Ok(())
+    }
+
+    fn prepare_bind(&self, bind: &topology::Bind) -> Result<(), NodeError> {
+        let node = || self.name.clone();
+        if !bind.source.exists() {
+            return Err(NodeError::BindSource { node: node(), path: bind.source.clone() });
+        }
+        let private = self.private().find_map(|(name, target)| {
+            let below = bind.target.strip_prefix(target).ok()?;
+            Some(self.directory().join(name).join(below))
+        });
+        let Some(cover) = private else {
+            let target = bind.target.exists();
+            return if target {
+                Ok(())
+            } else {
+                Err(NodeError::BindTarget { node: node(), path: bind.target.clone() })
+            };
+        };
+        if bind.source.is_dir() {
+            return Ok(self.state.make(&cover)?);
+        }
+        if let Some(parent) = cover.parent() {
+            self.state.make(parent)?;
+        }
+        fs::write(&cover, []).map_err(|source| self.file_error(&cover, source))
+    }
+
+    /// Whether FRR runs on this node: its `daemons` file, or a directory that has it, is bound.
+    pub(crate) fn has_frr(&self) -> bool {
+        self.daemons_file().is_some()
+    }
+
+    /// The root file system that FRR runs from on this node; `None` for the machine's own.
+    pub(crate) fn frr_root(&self) -> Option<&Path> {
+        self.settings.frr_root.as_deref().filter(|_| self.has_frr())
+    }
+
+    /// The path on the machine of the node's `/etc/frr/daemons`.
+    pub(crate) fn daemons_file(&self) -> Option<PathBuf> {
+        self.settings.binds.iter().rev().find_map(|bind| {
+            let below = Path::new("/etc/frr/daemons").strip_prefix(&bind.target).ok()?;
+            let path = if below.as_os_str().is_empty() {
+                bind.source.clone()
+            } else {
+                bind.source.join(below)
+            };
+            path.is_file().then_some(path)
+        })
+    }
+
+    fn private(&self) -> impl Iterator<Item = (&'static str, &'static str)> + use<> {
+        let frr = self.has_frr() && self.container.is_none();
+        PRIVATE.into_iter().filter(move |_| frr)
+    }
+
+    /// A file of the node cannot be used.
+    #[must_use]
+    pub fn file_error(&self, path: &Path, source: io::Error) -> NodeError {
+        NodeError::File { node: self.name.clone(), path: path.to_owned(), source }
+    }
+}
+
+fn attach_error(node: &str, target: &Path, source: io::Error) -> NodeError {
+    NodeError::Mount { node: node.to_owned(), target: target.to_owned(), source }
+}

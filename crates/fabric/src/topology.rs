@@ -1,0 +1,24 @@
+//! A fabric as described by its ContainerLab file.
+//!
+//! - [`model`]: what the file says
+//! - [`load`]: reads and checks a file; [`expand`] replaces variables, [`parse`] converts the YAML
+//! - [`order`]: which stages of nodes wait for which
+//! - [`wire`]: links as nodes see them, with circuits; [`circuit`]: one by its interfaces
+
+mod circuit;
+mod error;
+mod expand;
+mod load;
+mod model;
+pub(crate) mod order;
+mod parse;
+mod wire;
+
+pub use circuit::Circuit;
+pub use error::TopologyError;
+pub(crate) use model::is_lab;
+pub use model::{
+    Bind, EndSettings, Endpoint, Healthcheck, Kind, LINK_MTU, Link, Node, Stage, StageSettings,
+    Topology,
+};
+pub use wire::Wire;

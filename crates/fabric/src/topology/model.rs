@@ -1,0 +1,238 @@
+//! A fabric as described by its ContainerLab file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use experiment::units::Name;
+use serde::{Deserialize, Serialize};
+
+use super::circuit::Circuit;
+
+/// MTU in bytes of a link without an `mtu:` key. ContainerLab has the same default.
+pub const LINK_MTU: u32 = 9500;
+
+/// Returns whether a program name refers to `lab`, in whatever directory it is.
+pub(crate) fn is_lab(program: &str) -> bool {
+    Path::new(program).file_name().is_some_and(|name| name == "lab")
+}
+
+/// Returns whether a program or an image is vtepd's, in whatever directory or registry, with
+/// whatever tag.
+pub(crate) fn is_vtepd(name: &str) -> bool {
+    let name = name.rsplit('/').next().unwrap_or_default();
+    name.split([':', '@']).next() == Some("vtepd")
+}
+
+/// A parsed and checked ContainerLab file. [`Topology::load`] refuses what namespaces cannot
+/// provide.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    /// `name:` of the file.
+    pub name: Name,
+    /// The nodes by name.
+    pub nodes: BTreeMap<String, Node>,
+    /// The links in the order of the file.
+    pub links: Vec<Link>,
+    /// Settings of the file that the lab ignores, as messages for the user.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// The kind of a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// `linux`: a namespace that its files and commands configure.
+    #[default]
+    Linux,
+    /// `bridge`: a Linux bridge with the name of the node. All links of the node are its ports.
+    Bridge,
+}
+
+/// A node: a network namespace and the processes in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// `kind:`.
+    pub kind: Kind,
+    /// `group:`. Settings of the group are merged into the node when the file is read.
+    pub group: Option<String>,
+    /// The node whose namespace this node uses (`network-mode: container:NODE`).
+    pub shares: Option<String>,
+    /// Files and directories that are bind-mounted in the node.
+    pub binds: Vec<Bind>,
+    /// Commands as lists of words. They run after all links are made and FRR has started.
+    pub exec: Vec<Vec<String>>,
+    /// A program and its arguments (`entrypoint:` and `cmd:`); empty for none. It starts once the
+    /// node's links exist and ends with the fabric. A program named `lab` is the running `lab`
+    /// itself.
+    pub program: Vec<String>,
+    /// The flags of vtepd, if the node runs it in the namespace of another one. `lab up` starts it
+    /// with the machine's own program, because the lab uses no images.
+    pub vtepd: Option<Vec<String>>,
+    /// `startup-delay:` in seconds, before the node's links are made and its processes start.
+    pub startup_delay: u64,
+    /// `stages:`. Stages without settings are absent.
+    pub stages: BTreeMap<Stage, StageSettings>,
+    /// `healthcheck:`. It runs if some node waits for this one to be healthy.
+    pub healthcheck: Option<Healthcheck>,
+    /// The environment of all commands of the node, from `env-files` and `env`.
+    pub env: BTreeMap<String, String>,
+    /// Kernel parameters (sysctls) of the namespace. All of them start with `net.`.
+    pub sysctls: BTreeMap<String, String>,
+    /// The root file system that FRR runs from: `LAB_FRR_ROOT` at the time the fabric was made.
+    /// `None` is the machine's own root.
+    pub frr_root: Option<PathBuf>,
+}
+
+/// A bind mount: `source:target[:ro]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bind {
+    /// An absolute path on the machine.
+    pub source: PathBuf,
+    /// An absolute path in the node.
+    pub target: PathBuf,
+    /// Whether the mount is read-only.
+    pub read_only: bool,
+}
+
+/// The stages of a node's start, in order (`stages:`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// The namespace exists.
+    Create,
+    /// The links exist, and FRR and the node's program have started.
+    CreateLinks,
+    /// The `exec` commands have finished.
+    Configure,
+    /// The health check has passed.
+    Healthy,
+    /// The node's program has ended.
+    Exit,
+}
+
+impl Stage {
+    /// All stages in order.
+    pub const ALL: [Self; 5] =
+        [Self::Create, Self::CreateLinks, Self::Configure, Self::Healthy, Self::Exit];
+
+    /// The name of the stage in a topology file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::CreateLinks => "create-links",
+            Self::Configure => "configure",
+            Self::Healthy => "healthy",
+            Self::Exit => "exit",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| stage.name() == name)
+    }
+}
+
+/// The settings of one stage of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageSettings {
+    /// Nodes that must complete a stage before this one begins.
+    pub wait_for: Vec<(String, Stage)>,
+    /// Commands, as lists of words, that run when the stage begins.
+    pub on_enter: Vec<Vec<String>>,
+    /// Commands, as lists of words, that run when the stage is complete.
+    pub on_exit: Vec<Vec<String>>,
+}
+
+/// How to test whether a node is healthy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Healthcheck {
+    /// The command as a list of words. Exit status 0 means healthy.
+    pub test: Vec<String>,
+    /// The time between two tests.
+    pub interval: Duration,
+    /// The time limit of one test.
+    pub timeout: Duration,
+    /// The number of failures after which the node is unhealthy.
+    pub retries: u64,
+    /// The time after the start during which failures do not count.
+    pub start_period: Duration,
+}
+
+impl Default for Healthcheck {
+    /// The same values as Docker's.
+    fn default() -> Self {
+        let half_a_minute = Duration::from_secs(30);
+        Self {
+            test: Vec::new(),
+            interval: half_a_minute,
+            timeout: half_a_minute,
+            retries: 3,
+            start_period: Duration::ZERO,
+        }
+    }
+}
+
+/// A link: a veth pair between two nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// The two ends.
+    pub ends: [Endpoint; 2],
+    /// The settings of each end.
+    #[serde(default)]
+    pub settings: [EndSettings; 2],
+    /// The MTU in bytes.
+    pub mtu: u32,
+}
+
+/// The settings of one end of a link.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndSettings {
+    /// The MAC address; `None` for a random one.
+    pub mac: Option<String>,
+    /// IPv4 and IPv6 addresses with prefix lengths.
+    pub addresses: Vec<String>,
+}
+
+/// One end of a link.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// The name of the node.
+    pub node: String,
+    /// The name of the interface in the node.
+    pub interface: String,
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.node, self.interface)
+    }
+}
+
+impl Topology {
+    /// The other end of the link that ends at `end`.
+    #[must_use]
+    pub fn peer(&self, end: &Endpoint) -> Option<&Endpoint> {
+        self.links.iter().find_map(|link| match &link.ends {
+            [a, b] if a == end => Some(b),
+            [a, b] if b == end => Some(a),
+            _ => None,
+        })
+    }
+
+    /// The circuits that nodes emulate with `lab wan`, each as its two ends.
+    pub fn circuits(&self) -> impl Iterator<Item = [Endpoint; 2]> {
+        let wans = self.nodes.iter().filter_map(|(name, node)| {
+            let (_, words) = node.program.split_first().filter(|(program, _)| is_lab(program))?;
+            let (_, words) = words.split_first().filter(|(command, _)| *command == "wan")?;
+            Some((name, words))
+        });
+        wans.flat_map(|(name, words)| {
+            let circuits = words.iter().filter_map(|word| word.parse::<Circuit>().ok());
+            circuits.map(|Circuit(ends)| {
+                ends.map(|interface| Endpoint { node: name.clone(), interface })
+            })
+        })
+    }
+}

@@ -1,0 +1,12 @@
+//! Traffic between hosts: RoCE endpoints on interfaces, streams, and collective operations.
+//!
+//! - [`endpoint`]: a RoCE endpoint with reliable connections on an interface
+//! - [`roce`], [`stream`]: numbered frames of many queue pairs, checked at the receiver
+//! - [`spread`]: how a stream is distributed over the links of a fabric
+//! - [`workload`]: collective operations of distributed training between hosts
+
+pub mod endpoint;
+pub mod roce;
+pub mod spread;
+pub mod stream;
+pub mod workload;
