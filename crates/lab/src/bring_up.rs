@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use experiment::units::Name;
+use nix::errno::Errno;
 
 use crate::endpoint::cut_super_frames;
 use crate::fabric::{Fabric, FabricError, HASH_SEED, sysctl_path};
@@ -15,7 +16,7 @@ use crate::progress::OnProgress;
 use crate::stage_tracker::StageTracker;
 use crate::state::Record;
 use crate::topology::order::must_reach;
-use crate::topology::{EndSettings, Healthcheck, Kind, Link, Stage, Topology, is_lab};
+use crate::topology::{Dummy, EndSettings, Healthcheck, Kind, Link, Stage, Topology, is_lab};
 use fabric::netns::{self, Namespace};
 use fabric::process::{Process, ProcessError, wait_until};
 use fabric::rtnl::VethEnd;
@@ -51,22 +52,25 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
         node.prepare()?;
         set_sysctls(node)?;
         if node.settings.kind == Kind::Bridge {
-            node.namespace()?.rtnl(|rtnl| rtnl.add_bridge(node.name(), true))?;
+            node.namespace()?.rtnl(|rtnl| rtnl.add_bridge(node.bridge(), true))?;
         }
+    }
+    for (index, dummy) in fabric.topology().dummies.iter().enumerate() {
+        add_dummy(fabric, index, dummy)?;
     }
     let tracker = StageTracker::new(fabric.topology());
     thread::scope(|scope| {
         let tracker = &tracker;
-        let start = |node| {
+        let start = |(index, node)| {
             scope.spawn(move || {
-                let result = run_stages(node, tracker);
+                let result = run_stages(node, index, tracker);
                 if result.is_err() {
                     tracker.stop();
                 }
                 result
             })
         };
-        let threads: Vec<_> = nodes.iter().map(start).collect();
+        let threads: Vec<_> = nodes.iter().enumerate().map(start).collect();
         let make = |index: usize| {
             fabric.topology().links.get(index).map_or(Ok(()), |made| link(fabric, made))
         };
@@ -85,7 +89,7 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
 }
 
 /// Takes a node through its stages, up to the last one that is required.
-fn run_stages(node: &Node, tracker: &StageTracker) -> Result<(), NodeError> {
+fn run_stages(node: &Node, index: usize, tracker: &StageTracker) -> Result<(), NodeError> {
     let (name, settings) = (node.name(), &node.settings);
     let run = |commands: &[Vec<String>]| {
         commands.iter().try_for_each(|words| {
@@ -120,6 +124,7 @@ fn run_stages(node: &Node, tracker: &StageTracker) -> Result<(), NodeError> {
         return Ok(());
     }
     run(&settings.exec)?;
+    frr::identify(node, index)?;
     if let Some(program) = &program
         && !must_reach(tracker.topology(), name, Stage::Exit)
         && wait_until(SETTLING, || !program.identity.alive())
@@ -236,6 +241,27 @@ fn set_sysctls(node: &Node) -> Result<(), FabricError> {
     node.namespace()?.enter(set)?
 }
 
+/// Creates the interface of a dummy link, with its settings. A kernel without dummy interfaces gets
+/// a veth pair, whose other end is called `dummyN` and stays in the namespace.
+fn add_dummy(fabric: &Fabric, index: usize, dummy: &Dummy) -> Result<(), FabricError> {
+    let Dummy { end, settings, mtu } = dummy;
+    let other = format!("dummy{index}");
+    // The topology file has only valid MAC addresses.
+    let mac = settings.mac.as_ref().and_then(|mac| mac.parse().ok());
+    let new = || VethEnd { name: &end.interface, mac, mtu: *mtu };
+    fabric.node(&end.node)?.namespace()?.rtnl(|rtnl| {
+        match rtnl.add_dummy(new()) {
+            Err(error) if error.errno() == Some(Errno::EOPNOTSUPP as i32) => {
+                rtnl.add_veth(new(), VethEnd { name: &other, mac: None, mtu: *mtu }, None)?;
+                rtnl.set_up(&other, true)
+            }
+            result => result,
+        }?;
+        settings.addresses.iter().try_for_each(|address| rtnl.add_address(&end.interface, address))
+    })?;
+    Ok(())
+}
+
 /// Creates a link and applies the settings of its ends.
 fn link(fabric: &Fabric, link: &Link) -> Result<(), FabricError> {
     let [a, b] = &link.ends;
@@ -260,7 +286,7 @@ fn link(fabric: &Fabric, link: &Link) -> Result<(), FabricError> {
         }
         namespace.rtnl(|rtnl| {
             if is_port {
-                rtnl.set_master(&end.interface, Some(node.name()))?;
+                rtnl.set_master(&end.interface, Some(node.bridge()))?;
             }
             let mut addresses = settings.addresses.iter();
             addresses.try_for_each(|address| rtnl.add_address(&end.interface, address))

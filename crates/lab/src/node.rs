@@ -120,6 +120,12 @@ impl Node {
         &self.name
     }
 
+    /// The name of its bridge, if it is one. A bridge in the namespace of another node is called
+    /// `BRIDGE|NODE` in the topology.
+    pub(crate) fn bridge(&self) -> &str {
+        self.name.split('|').next().unwrap_or_default()
+    }
+
     /// The network namespace. Processes that are started with it see the machine's own `/sys` and
     /// `/etc/frr`. Those of [`Node::run`] and [`Node::spawn`] see the node's.
     ///
@@ -346,9 +352,13 @@ impl Node {
         fs::write(&cover, []).map_err(|source| self.file_error(&cover, source))
     }
 
-    /// Whether FRR runs on this node: its `daemons` file, or a directory that has it, is bound.
+    /// Whether FRR runs on this node: its `daemons` file, or a directory that has it, is bound; or
+    /// another file of FRR is, and the node has no program of its own.
     pub(crate) fn has_frr(&self) -> bool {
+        let settings = &self.settings;
+        let bound = settings.binds.iter().any(|bind| bind.target.starts_with("/etc/frr"));
         self.daemons_file().is_some()
+            || bound && settings.program.is_empty() && settings.vtepd.is_none()
     }
 
     /// The root file system that FRR runs from on this node; `None` for the machine's own.
