@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -89,11 +90,18 @@ const MANAGEMENT: [u8; 2] = [172, 20];
 /// Gives zebra the router identifier that a container's `eth0` would give it, if the node has no
 /// IPv4 address. `index` numbers the nodes.
 pub(crate) fn identify(node: &Node, index: usize) -> Result<(), NodeError> {
-    if !node.has_frr() || !node.run(&["vtysh", "-c", "show ip router-id"])?.contains("0.0.0.0") {
+    if !node.has_frr() {
+        return Ok(());
+    }
+    // FRR 8 says nothing without an identifier, later versions 0.0.0.0.
+    let shown = node.run(&["vtysh", "-c", "show ip router-id"])?;
+    let mut addresses = shown.split_whitespace().filter_map(|word| word.parse::<Ipv4Addr>().ok());
+    if addresses.any(|address| !address.is_unspecified()) {
         return Ok(());
     }
     let [high, low] = u16::try_from(20 * 256 + index + 2).unwrap_or(u16::MAX).to_be_bytes();
-    let id = std::net::Ipv4Addr::from([MANAGEMENT[0], MANAGEMENT[1], high, low]);
+    let [first, second] = MANAGEMENT;
+    let id = Ipv4Addr::new(first, second, high, low);
     let command = format!("ip router-id {id}");
     node.run(&["vtysh", "-c", "configure terminal", "-c", &command]).map(drop)
 }
