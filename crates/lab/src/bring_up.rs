@@ -21,6 +21,8 @@ use fabric::netns::{self, Namespace};
 use fabric::process::{Process, ProcessError, wait_until};
 use fabric::rtnl::VethEnd;
 
+/// Whether a node forwards IPv4 packets.
+const IP_FORWARD: &str = "net.ipv4.ip_forward";
 /// How long the lab watches a new program. A program that cannot run ends within this time.
 const SETTLING: Duration = Duration::from_millis(500);
 
@@ -222,8 +224,12 @@ fn await_health(
 }
 
 fn set_sysctls(node: &Node) -> Result<(), FabricError> {
+    // As Docker does.
+    let forwards = (IP_FORWARD.to_owned(), "1".to_owned());
+    let forwards = Some(&forwards).filter(|_| node.settings.shares.is_none());
+    let forwards = forwards.map(|(name, value)| (name, value));
     let set = || {
-        for (name, value) in &node.settings.sysctls {
+        for (name, value) in forwards.into_iter().chain(&node.settings.sysctls) {
             let path = sysctl_path(name);
             // Linux before 6.11 does not have it; `Fabric::hash_seeds` reports that.
             if name == HASH_SEED && !path.exists() {

@@ -27,6 +27,7 @@ mod entries;
 mod frr;
 mod frr_root;
 mod machine;
+mod node_root;
 mod stage_tracker;
 
 pub mod arp;

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod command_line;
+mod containers;
 mod fabric;
 mod names;
 mod planned;
