@@ -50,8 +50,8 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
                 let all = levels(&place, value, directory)?;
                 // Names of nodes are parts of paths, too.
                 // `BRIDGE|NODE` is a bridge in the namespace of a node.
-                let parts = all.keys().flat_map(|name| name.splitn(2, '|'));
-                parts.map(|part| checked(&place, part).map(drop)).collect::<Result<()>>()?;
+                let mut parts = all.keys().flat_map(|name| name.splitn(2, '|'));
+                parts.try_for_each(|part| checked(&place, part).map(drop))?;
                 nodes = Some(all);
             }
             "defaults" => defaults = settings(&place, value, directory)?,
