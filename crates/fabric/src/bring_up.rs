@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use experiment::units::Name;
+use nix::errno::Errno;
 
 use crate::frr;
 use crate::lifecycle::{Fabric, FabricError, HASH_SEED, sysctl_path};
@@ -18,8 +19,10 @@ use crate::stage_tracker::StageTracker;
 use crate::state::Record;
 use crate::super_frames::cut_super_frames;
 use crate::topology::order::must_reach;
-use crate::topology::{EndSettings, Healthcheck, Kind, Link, Stage, Topology, is_lab};
+use crate::topology::{Dummy, EndSettings, Healthcheck, Kind, Link, Stage, Topology, is_lab};
 
+/// Whether a node forwards IPv4 packets.
+const IP_FORWARD: &str = "net.ipv4.ip_forward";
 /// How long the lab watches a new program. A program that cannot run ends within this time.
 const SETTLING: Duration = Duration::from_millis(500);
 
@@ -51,22 +54,25 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
         node.prepare()?;
         set_sysctls(node)?;
         if node.settings.kind == Kind::Bridge {
-            node.namespace()?.rtnl(|rtnl| rtnl.add_bridge(node.name(), true))?;
+            node.namespace()?.rtnl(|rtnl| rtnl.add_bridge(node.bridge(), true))?;
         }
+    }
+    for (index, dummy) in fabric.topology().dummies.iter().enumerate() {
+        add_dummy(fabric, index, dummy)?;
     }
     let tracker = StageTracker::new(fabric.topology());
     thread::scope(|scope| {
         let tracker = &tracker;
-        let start = |node| {
+        let start = |(index, node)| {
             scope.spawn(move || {
-                let result = run_stages(node, tracker);
+                let result = run_stages(node, index, tracker);
                 if result.is_err() {
                     tracker.stop();
                 }
                 result
             })
         };
-        let threads: Vec<_> = nodes.iter().map(start).collect();
+        let threads: Vec<_> = nodes.iter().enumerate().map(start).collect();
         let make = |index: usize| {
             fabric.topology().links.get(index).map_or(Ok(()), |made| link(fabric, made))
         };
@@ -85,7 +91,7 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
 }
 
 /// Takes a node through its stages, up to the last one that is required.
-fn run_stages(node: &Node, tracker: &StageTracker) -> Result<(), NodeError> {
+fn run_stages(node: &Node, index: usize, tracker: &StageTracker) -> Result<(), NodeError> {
     let (name, settings) = (node.name(), &node.settings);
     let run = |commands: &[Vec<String>]| {
         commands.iter().try_for_each(|words| {
@@ -120,6 +126,7 @@ fn run_stages(node: &Node, tracker: &StageTracker) -> Result<(), NodeError> {
         return Ok(());
     }
     run(&settings.exec)?;
+    frr::identify(node, index)?;
     if let Some(program) = &program
         && !must_reach(tracker.topology(), name, Stage::Exit)
         && wait_until(SETTLING, || !program.identity.alive())
@@ -217,8 +224,12 @@ fn await_health(
 }
 
 fn set_sysctls(node: &Node) -> Result<(), FabricError> {
+    // As Docker does.
+    let forwards = (IP_FORWARD.to_owned(), "1".to_owned());
+    let forwards = Some(&forwards).filter(|_| node.settings.shares.is_none());
+    let forwards = forwards.map(|(name, value)| (name, value));
     let set = || {
-        for (name, value) in &node.settings.sysctls {
+        for (name, value) in forwards.into_iter().chain(&node.settings.sysctls) {
             let path = sysctl_path(name);
             // Linux before 6.11 does not have it; `Fabric::hash_seeds` reports that.
             if name == HASH_SEED && !path.exists() {
@@ -234,6 +245,27 @@ fn set_sysctls(node: &Node) -> Result<(), FabricError> {
         Ok(())
     };
     node.namespace()?.enter(set)?
+}
+
+/// Creates the interface of a dummy link, with its settings. A kernel without dummy interfaces gets
+/// a veth pair, whose other end is called `dummyN` and stays in the namespace.
+fn add_dummy(fabric: &Fabric, index: usize, dummy: &Dummy) -> Result<(), FabricError> {
+    let Dummy { end, settings, mtu } = dummy;
+    let other = format!("dummy{index}");
+    // The topology file has only valid MAC addresses.
+    let mac = settings.mac.as_ref().and_then(|mac| mac.parse().ok());
+    let new = || VethEnd { name: &end.interface, mac, mtu: *mtu };
+    fabric.node(&end.node)?.namespace()?.rtnl(|rtnl| {
+        match rtnl.add_dummy(new()) {
+            Err(error) if error.errno() == Some(Errno::EOPNOTSUPP as i32) => {
+                rtnl.add_veth(new(), VethEnd { name: &other, mac: None, mtu: *mtu }, None)?;
+                rtnl.set_up(&other, true)
+            }
+            result => result,
+        }?;
+        settings.addresses.iter().try_for_each(|address| rtnl.add_address(&end.interface, address))
+    })?;
+    Ok(())
 }
 
 /// Creates a link and applies the settings of its ends.
@@ -260,7 +292,7 @@ fn link(fabric: &Fabric, link: &Link) -> Result<(), FabricError> {
         }
         namespace.rtnl(|rtnl| {
             if is_port {
-                rtnl.set_master(&end.interface, Some(node.name()))?;
+                rtnl.set_master(&end.interface, Some(node.bridge()))?;
             }
             let mut addresses = settings.addresses.iter();
             addresses.try_for_each(|address| rtnl.add_address(&end.interface, address))

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -81,6 +82,28 @@ pub(crate) fn start(node: &Node) -> Result<(), NodeError> {
         launch(node, &daemon)?;
     }
     if node.has_frr() { node.run(&["vtysh", "-b"]).map(drop) } else { Ok(()) }
+}
+
+/// The first two bytes of the addresses that ContainerLab gives to `eth0`.
+const MANAGEMENT: [u8; 2] = [172, 20];
+
+/// Gives zebra the router identifier that a container's `eth0` would give it, if the node has no
+/// IPv4 address. `index` numbers the nodes.
+pub(crate) fn identify(node: &Node, index: usize) -> Result<(), NodeError> {
+    if !node.has_frr() {
+        return Ok(());
+    }
+    // FRR 8 says nothing without an identifier, later versions 0.0.0.0.
+    let shown = node.run(&["vtysh", "-c", "show ip router-id"])?;
+    let mut addresses = shown.split_whitespace().filter_map(|word| word.parse::<Ipv4Addr>().ok());
+    if addresses.any(|address| !address.is_unspecified()) {
+        return Ok(());
+    }
+    let [high, low] = u16::try_from(20 * 256 + index + 2).unwrap_or(u16::MAX).to_be_bytes();
+    let [first, second] = MANAGEMENT;
+    let id = Ipv4Addr::new(first, second, high, low);
+    let command = format!("ip router-id {id}");
+    node.run(&["vtysh", "-c", "configure terminal", "-c", &command]).map(drop)
 }
 
 impl Node {
@@ -163,9 +186,15 @@ fn socket(node: &Node, daemon: &str) -> PathBuf {
     node.directory().join("run").join(format!("{daemon}.vty"))
 }
 
-/// The daemons that the node's `daemons` file enables; empty if there is no such file.
+/// The daemons that the node's `daemons` file enables; empty on a node without FRR.
 fn enabled(node: &Node) -> Result<Vec<Daemon>, NodeError> {
-    let Some(path) = node.daemons_file() else { return Ok(Vec::new()) };
+    if !node.has_frr() {
+        return Ok(Vec::new());
+    }
+    // As in FRR's image, whose own file enables no daemon: zebra and staticd.
+    let Some(path) = node.daemons_file() else {
+        return daemons("", &programs(node)).map_err(|reason| failed(node, reason));
+    };
     let text = fs::read_to_string(&path).map_err(|source| node.file_error(&path, source))?;
     daemons(&text, &programs(node)).map_err(|reason| failed(node, reason))
 }

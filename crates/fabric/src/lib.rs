@@ -19,6 +19,7 @@ mod converge;
 mod frr;
 mod frr_root;
 mod lifecycle;
+mod node_root;
 mod settings;
 mod stage_tracker;
 

@@ -10,6 +10,7 @@ use crate::deployed::{Deployed, DeployedError};
 use crate::frr_root;
 use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{Node, NodeError};
+use crate::node_root;
 use crate::process::{ancestry, command_line, wait_until};
 use crate::progress::{Interrupted, OnProgress};
 use crate::state::{Lock, Record, State, StateError};
@@ -382,6 +383,12 @@ fn remove(name: &str, state: &State, topology: &Topology) -> Result<(), FabricEr
         record.identity.stop(GRACE).map_err(NodeError::from)?;
     }
     for node in topology.nodes.keys() {
+        // Otherwise the state on disk would be removed with the machine's files in it.
+        node_root::remove(&state.node(node)).map_err(|(target, source)| NodeError::Mount {
+            node: node.clone(),
+            target,
+            source,
+        })?;
         // The node shares a namespace, or its namespace does not exist yet.
         let Ok(namespace) = Namespace::open(format!("{}{node}", prefix(name))) else { continue };
         netns::delete(namespace.name())?;

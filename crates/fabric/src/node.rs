@@ -1,18 +1,22 @@
-//! A node as its processes see it: a network namespace, its own `/sys`, and bind mounts at the
-//! paths that ContainerLab would use.
+//! A node as its processes see it: a network namespace, a host name, its own root file system, and
+//! bind mounts at the paths that ContainerLab would use.
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 
+use nix::fcntl::OFlag;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::Mode;
 use nix::unistd::User;
 
 use crate::frr_root::{self, PROGRAMS, VTYSH};
 use crate::netns::{Namespace, NetnsError};
+use crate::node_root;
 use crate::process::{Process, ProcessError};
 use crate::state::{Record, State, StateError};
 use crate::topology;
@@ -37,15 +41,6 @@ pub enum NodeError {
     /// The source of a bind mount is missing.
     #[error("{node}: bound file {} is missing", .path.display())]
     BindSource {
-        /// The node.
-        node: String,
-        /// The file.
-        path: PathBuf,
-    },
-    /// The target of a bind mount is missing. A node sees the machine's own files, and the lab
-    /// creates none there.
-    #[error("{node}: cannot bind to {}: this machine has no such file, and lab does not create it", .path.display())]
-    BindTarget {
         /// The node.
         node: String,
         /// The file.
@@ -118,6 +113,12 @@ impl Node {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The name of its bridge, if it is one. A bridge in the namespace of another node is called
+    /// `BRIDGE|NODE` in the topology.
+    pub(crate) fn bridge(&self) -> &str {
+        self.name.split('|').next().unwrap_or_default()
     }
 
     /// The network namespace. Processes that are started with it see the machine's own `/sys` and
@@ -244,23 +245,62 @@ impl Node {
                 source: errno.into(),
             })
         };
-        unshare(CloneFlags::CLONE_NEWNS)
-            .map_err(|errno| attach_error(&self.name, Path::new("/"), errno.into()))?;
         let root = Path::new("/");
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)
+            .map_err(|errno| attach_error(&self.name, root, errno.into()))?;
         attach(None, root, None, MsFlags::MS_REC | MsFlags::MS_SLAVE)?;
-        attach(Some(Path::new("sysfs")), Path::new("/sys"), Some("sysfs"), MsFlags::empty())?;
-        for (name, target) in self.private() {
-            attach(Some(&self.directory().join(name)), Path::new(target), None, MsFlags::MS_BIND)?;
+        if self.container.is_some() {
+            return attach(
+                Some(Path::new("sysfs")),
+                Path::new("/sys"),
+                Some("sysfs"),
+                MsFlags::empty(),
+            );
         }
-        let binds = self.settings.binds.iter().filter(|_| self.container.is_none());
-        for bind in binds {
-            attach(Some(&bind.source), &bind.target, None, MsFlags::MS_BIND | MsFlags::MS_REC)?;
-            if bind.read_only {
-                let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
-                attach(None, &bind.target, None, flags)?;
+        // The node's own root has none of the sources.
+        let open = |source: PathBuf| {
+            let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+            let file = nix::fcntl::open(&source, flags, Mode::empty());
+            file.map_err(|errno| self.file_error(&source, errno.into()))
+        };
+        let mut outside = Vec::new();
+        for (name, target) in self.private() {
+            outside.push((open(self.directory().join(name))?, PathBuf::from(target), false));
+        }
+        for bind in &self.settings.binds {
+            outside.push((open(bind.source.clone())?, bind.target.clone(), bind.read_only));
+        }
+        let mut wrappers = Vec::new();
+        if self.frr_root().is_some() {
+            for (wrapper, program) in [("programs", PROGRAMS), ("vtysh", VTYSH)] {
+                wrappers.push((
+                    open(self.directory().join(wrapper))?,
+                    PathBuf::from(program),
+                    false,
+                ));
             }
         }
-        let Some(frr_root) = self.frr_root() else { return Ok(()) };
+        let mounted =
+            |(target, source): node_root::Failed| attach_error(&self.name, &target, source);
+        let here = node_root::enter(&self.directory()).map_err(mounted)?;
+        // Of the thread's UTS namespace.
+        let path = Path::new("/proc/sys/kernel/hostname");
+        fs::write(path, self.hostname()).map_err(|error| self.file_error(path, error))?;
+        let attach_all = |sources: Vec<(OwnedFd, PathBuf, bool)>| {
+            sources.iter().try_for_each(|(source, target, read_only)| {
+                let source = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
+                attach(Some(&source), target, None, MsFlags::MS_BIND | MsFlags::MS_REC)?;
+                if *read_only {
+                    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+                    attach(None, target, None, flags)?;
+                }
+                Ok::<_, NodeError>(())
+            })
+        };
+        attach_all(outside)?;
+        let Some(frr_root) = self.frr_root() else {
+            return node_root::leave(&here).map_err(mounted);
+        };
         for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys")] {
             attach(
                 Some(Path::new(kind)),
@@ -274,15 +314,8 @@ impl Node {
             let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
             attach(Some(Path::new(path)), &frr_root::below(frr_root, path), None, flags)?;
         }
-        for (wrapper, program) in [("programs", PROGRAMS), ("vtysh", VTYSH)] {
-            attach(
-                Some(&self.directory().join(wrapper)),
-                Path::new(program),
-                None,
-                MsFlags::MS_BIND,
-            )?;
-        }
-        Ok(())
+        attach_all(wrappers)?;
+        node_root::leave(&here).map_err(mounted)
     }
 
     /// Creates the node's directories, and the mount points of binds in them.
@@ -298,10 +331,12 @@ impl Node {
         if self.has_frr() && (frr.is_none() || !Path::new(VTYSH).exists()) {
             return Err(NodeError::NotInstalled("FRR (Debian package frr)".into()));
         }
+        node_root::create(&self.directory(), self.hostname())
+            .map_err(|(target, source)| attach_error(&self.name, &target, source))?;
         for (name, target) in self.private() {
             let directory = self.directory().join(name);
             self.state.make(&directory)?;
-            self.state.make(Path::new(target))?;
+            self.make_target(Path::new(target), true)?;
             if let Some((user, group)) = frr {
                 chown(&directory, Some(user), Some(group))
                     .map_err(|source| self.file_error(&directory, source))?;
@@ -309,7 +344,7 @@ impl Node {
         }
         if let Some(root) = self.frr_root() {
             for (_, target) in self.private() {
-                self.state.make(&frr_root::below(root, target))?;
+                self.make_target(&frr_root::below(root, target), true)?;
             }
             frr_root::write_wrappers(root, &self.directory())
                 .map_err(|(path, source)| self.file_error(&path, source))?;
@@ -330,12 +365,7 @@ impl Node {
             Some(self.directory().join(name).join(below))
         });
         let Some(cover) = private else {
-            let target = bind.target.exists();
-            return if target {
-                Ok(())
-            } else {
-                Err(NodeError::BindTarget { node: node(), path: bind.target.clone() })
-            };
+            return self.make_target(&bind.target, bind.source.is_dir());
         };
         if bind.source.is_dir() {
             return Ok(self.state.make(&cover)?);
@@ -346,9 +376,38 @@ impl Node {
         fs::write(&cover, []).map_err(|source| self.file_error(&cover, source))
     }
 
-    /// Whether FRR runs on this node: its `daemons` file, or a directory that has it, is bound.
+    /// Makes the target of a bind in the node's root, unless it exists.
+    fn make_target(&self, target: &Path, is_directory: bool) -> Result<(), NodeError> {
+        let make = || {
+            if target.exists() {
+                return Ok(());
+            }
+            let made = if is_directory {
+                fs::create_dir_all(target)
+            } else {
+                target
+                    .parent()
+                    .map_or(Ok(()), fs::create_dir_all)
+                    .and_then(|()| fs::write(target, []))
+            };
+            made.map_err(|error| (target.to_owned(), error))
+        };
+        node_root::within(&self.directory(), make)
+            .map_err(|(path, source)| self.file_error(&path, source))
+    }
+
+    /// The host name.
+    pub(crate) fn hostname(&self) -> &str {
+        self.settings.hostname.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Whether FRR runs on this node: its `daemons` file, or a directory that has it, is bound; or
+    /// another file of FRR is, and the node has no program of its own.
     pub(crate) fn has_frr(&self) -> bool {
+        let settings = &self.settings;
+        let bound = settings.binds.iter().any(|bind| bind.target.starts_with("/etc/frr"));
         self.daemons_file().is_some()
+            || bound && settings.program.is_empty() && settings.vtepd.is_none()
     }
 
     /// The root file system that FRR runs from on this node; `None` for the machine's own.

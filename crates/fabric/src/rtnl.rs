@@ -20,8 +20,8 @@ use rtnetlink::packet_route::neighbour::{
     NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
 use rtnetlink::{
-    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVxlan,
-    RouteMessageBuilder,
+    Handle, LinkBridge, LinkBridgePort, LinkDummy, LinkMessageBuilder, LinkUnspec, LinkVeth,
+    LinkVxlan, RouteMessageBuilder,
 };
 use tokio::runtime::{Builder, Runtime};
 use wire::MacAddr;
@@ -169,6 +169,14 @@ impl Rtnl {
     pub fn add_bridge(&self, name: &str, multicast_snooping: bool) -> Result<()> {
         let bridge = LinkBridge::new(name);
         self.add(name, if multicast_snooping { bridge } else { bridge.mcast_snooping(false) })
+    }
+
+    /// Creates a dummy interface, which drops what is sent, and sets it up.
+    ///
+    /// # Errors
+    /// [`RtnlError::Rejected`]; with `EOPNOTSUPP` if the kernel has no dummy interfaces.
+    pub fn add_dummy(&self, end: VethEnd) -> Result<()> {
+        self.add(end.name, with_settings(LinkDummy::new(end.name), end).up())
     }
 
     /// Creates a VXLAN netdev, which is down.

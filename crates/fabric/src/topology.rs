@@ -18,7 +18,7 @@ pub use circuit::Circuit;
 pub use error::TopologyError;
 pub(crate) use model::is_lab;
 pub use model::{
-    Bind, EndSettings, Endpoint, Healthcheck, Kind, LINK_MTU, Link, Node, Stage, StageSettings,
-    Topology,
+    Bind, Dummy, EndSettings, Endpoint, Healthcheck, Kind, LINK_MTU, Link, Node, Stage,
+    StageSettings, Topology,
 };
 pub use wire::Wire;

@@ -23,14 +23,23 @@ pub enum TopologyError {
         /// The most that a file may have.
         most: usize,
     },
-    /// An environment variable is unset and has no default, or the expression has an unsupported
-    /// form.
-    #[error(
-        "cannot replace '${{{expression}}}': not set, and no default given as ${{NAME:-default}}"
-    )]
+    /// The file requires an environment variable, which is not set.
+    #[error("line {line}: the variable {name}: {}; set it", or_unset(.message))]
     Variable {
-        /// The text after the `$`.
-        expression: String,
+        /// The line, from 1 on.
+        line: usize,
+        /// The name.
+        name: String,
+        /// The message in the file; may be empty.
+        message: String,
+    },
+    /// The file has actions of Go templates. ContainerLab renders such a file first.
+    #[error(
+        "line {line}: the file is a Go template, which lab does not render; give it the rendered file"
+    )]
+    Template {
+        /// The line, from 1 on.
+        line: usize,
     },
     /// ContainerLab may support this key or value, but the lab does not.
     #[error("{place}: not supported by lab{}", reason(.why))]
@@ -86,6 +95,10 @@ pub enum TopologyError {
         /// The interface, as `node:interface`.
         interface: String,
     },
+}
+
+fn or_unset(message: &str) -> &str {
+    if message.is_empty() { "it is not set" } else { message }
 }
 
 fn reason(why: &str) -> String {

@@ -37,11 +37,18 @@ impl Topology {
         directory: &Path,
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, TopologyError> {
-        let text = expand(text, lookup)?;
-        if levels(&text) > MOST_LEVELS {
+        let parsed = Self::parse_expanded(&expand(text, lookup)?, directory);
+        parsed.map_err(|error| match template_line(text) {
+            Some(line) => TopologyError::Template { line },
+            None => error,
+        })
+    }
+
+    fn parse_expanded(text: &str, directory: &Path) -> Result<Self, TopologyError> {
+        if levels(text) > MOST_LEVELS {
             return Err(TopologyError::Levels { most: MOST_LEVELS });
         }
-        let mut file: serde_norway::Value = serde_norway::from_str(&text)?;
+        let mut file: serde_norway::Value = serde_norway::from_str(text)?;
         file.apply_merge()?;
         let topology = parse::topology(&file, directory)?;
         check(&topology)?;
@@ -69,6 +76,26 @@ fn levels(text: &str) -> usize {
     most
 }
 
+/// The first line with an action of Go templates, `{{ … }}`, outside of quotes and comments.
+fn template_line(text: &str) -> Option<usize> {
+    let has_action = |line: &str| {
+        let mut quote = None;
+        let mut before = ' ';
+        for c in line.chars() {
+            match (quote, c) {
+                (None, '\'' | '"') => quote = Some(c),
+                (Some(open), c) if c == open => quote = None,
+                (None, '#') if before.is_whitespace() => return false,
+                (None, '{') if before == '{' => return true,
+                _ => {}
+            }
+            before = c;
+        }
+        false
+    };
+    text.lines().position(has_action).map(|index| index + 1)
+}
+
 /// Checks that links, shared namespaces and stages refer to existing nodes.
 fn check(topology: &Topology) -> Result<(), TopologyError> {
     for (name, node) in &topology.nodes {
@@ -87,18 +114,24 @@ fn check(topology: &Topology) -> Result<(), TopologyError> {
     }
     order::check(topology)?;
     let mut ends = BTreeSet::new();
-    for (index, link) in topology.links.iter().enumerate() {
-        let place = || format!("topology.links[{index}]");
-        for end in &link.ends {
+    let links = topology.links.iter().enumerate();
+    let links = links.map(|(index, link)| (format!("topology.links[{index}]"), &link.ends[..]));
+    let dummies = topology
+        .dummies
+        .iter()
+        .map(|dummy| (format!("the dummy link {}", dummy.end), std::slice::from_ref(&dummy.end)));
+    for (place, own) in links.chain(dummies) {
+        for end in own {
+            let place = place.clone();
             if !topology.nodes.contains_key(&end.node) {
-                return Err(TopologyError::NoSuchNode { place: place(), node: end.node.clone() });
+                return Err(TopologyError::NoSuchNode { place, node: end.node.clone() });
             }
             if end.interface.is_empty() || end.interface.len() > INTERFACE_NAME_MAX {
                 let expected = "an interface name of 1 to 15 characters";
-                return Err(TopologyError::Expected { place: place(), expected });
+                return Err(TopologyError::Expected { place, expected });
             }
             if !ends.insert(end) {
-                return Err(TopologyError::Twice { place: place(), interface: end.to_string() });
+                return Err(TopologyError::Twice { place, interface: end.to_string() });
             }
         }
     }

@@ -34,6 +34,9 @@ pub struct Topology {
     pub nodes: BTreeMap<String, Node>,
     /// The links in the order of the file.
     pub links: Vec<Link>,
+    /// The links of type `dummy` in the order of the file.
+    #[serde(default)]
+    pub dummies: Vec<Dummy>,
     /// Settings of the file that the lab ignores, as messages for the user.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -61,6 +64,8 @@ pub struct Node {
     pub shares: Option<String>,
     /// Files and directories that are bind-mounted in the node.
     pub binds: Vec<Bind>,
+    /// `hostname:`; without it, the host name is the node's.
+    pub hostname: Option<String>,
     /// Commands as lists of words. They run after all links are made and FRR has started.
     pub exec: Vec<Vec<String>>,
     /// A program and its arguments (`entrypoint:` and `cmd:`); empty for none. It starts once the
@@ -182,6 +187,17 @@ pub struct Link {
     /// The settings of each end.
     #[serde(default)]
     pub settings: [EndSettings; 2],
+    /// The MTU in bytes.
+    pub mtu: u32,
+}
+
+/// A link of type `dummy`: an interface that leads nowhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dummy {
+    /// Its only end.
+    pub end: Endpoint,
+    /// The settings of the end.
+    pub settings: EndSettings,
     /// The MTU in bytes.
     pub mtu: u32,
 }

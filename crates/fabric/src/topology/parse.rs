@@ -3,6 +3,7 @@
 
 mod link;
 mod node;
+mod placeholders;
 mod stages;
 mod value;
 
@@ -14,8 +15,8 @@ use serde_norway::Value;
 
 use super::error::TopologyError;
 use super::model::{Kind, Node, Topology, is_vtepd};
-use node::{Settings, binds_of, environment, settings};
-use value::{Result, entries, mapping, sequence, string, unsupported};
+use node::{Settings, environment, settings};
+use value::{Result, entries, expected, mapping, sequence, string, unsupported};
 
 pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
     let file = mapping("the file", file)?;
@@ -36,8 +37,9 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
     let name = name.ok_or(TopologyError::Missing { place: "name".into() })?;
     let body = body.ok_or(TopologyError::Missing { place: "topology".into() })?;
 
+    kinds_are_supported(body)?;
     let mut nodes = None;
-    let mut links = Vec::new();
+    let (mut links, mut dummies) = (Vec::new(), Vec::new());
     let mut defaults = Settings::default();
     let mut kinds = BTreeMap::new();
     let mut groups = BTreeMap::new();
@@ -47,7 +49,9 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
             "nodes" => {
                 let all = levels(&place, value, directory)?;
                 // Names of nodes are parts of paths, too.
-                all.keys().try_for_each(|name| checked(&place, name).map(drop))?;
+                // `BRIDGE|NODE` is a bridge in the namespace of a node.
+                let mut parts = all.keys().flat_map(|name| name.splitn(2, '|'));
+                parts.try_for_each(|part| checked(&place, part).map(drop))?;
                 nodes = Some(all);
             }
             "defaults" => defaults = settings(&place, value, directory)?,
@@ -55,7 +59,10 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
             "groups" => groups = levels(&place, value, directory)?,
             "links" => {
                 for (index, value) in sequence(&place, value)?.iter().enumerate() {
-                    links.push(link::link(&format!("{place}[{index}]"), value)?);
+                    match link::link(&format!("{place}[{index}]"), value)? {
+                        link::Parsed::Veth(link) => links.push(link),
+                        link::Parsed::Dummy(dummy) => dummies.push(dummy),
+                    }
                 }
             }
             _ => return Err(unsupported(&place, "")),
@@ -67,14 +74,49 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
     if !managed.is_empty() {
         notes.push(format!("mgmt-ipv4, mgmt-ipv6: not given to {}", managed.join(", ")));
     }
+    let lab = name.to_string();
     let nodes = nodes
         .into_iter()
         .map(|(name, own)| {
             let node = inherit(&name, own, &defaults, &kinds, &groups)?;
+            let node = placeholders::replaced(&lab, &name, node)?;
+            bridge_is_where_it_is_named(&name, &node)?;
             Ok((name, node))
         })
         .collect::<Result<_>>()?;
-    Ok(Topology { name, nodes, links, notes })
+    Ok(Topology { name, nodes, links, dummies, notes })
+}
+
+/// Refuses nodes of other kinds first: their keys have another meaning.
+fn kinds_are_supported(body: &Value) -> Result<()> {
+    let text = |value: &Value, key| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    let defaults = body.get("defaults").unwrap_or(&Value::Null);
+    let nodes = body.get("nodes").and_then(Value::as_mapping);
+    for (name, own) in nodes.into_iter().flatten() {
+        let group = text(own, "group").or_else(|| text(defaults, "group"));
+        let group = group.and_then(|group| body.get("groups")?.get(&group));
+        let levels = [Some(own), group, Some(defaults)];
+        let kind = levels.into_iter().flatten().find_map(|level| text(level, "kind"));
+        if kind.is_some_and(|kind| kind != "linux" && kind != "bridge") {
+            let place = format!("topology.nodes.{}.kind", name.as_str().unwrap_or_default());
+            return Err(unsupported(&place, KINDS));
+        }
+    }
+    Ok(())
+}
+
+const KINDS: &str = "only nodes of kind linux and bridge can be namespaces";
+
+/// A node `BRIDGE|NODE` is a bridge that is made in the namespace of NODE.
+fn bridge_is_where_it_is_named(name: &str, node: &Node) -> Result<()> {
+    let Some((_, owner)) = name.split_once('|') else { return Ok(()) };
+    if node.kind == Kind::Bridge && node.shares.as_deref() == Some(owner) {
+        return Ok(());
+    }
+    Err(expected(
+        &format!("topology.nodes.{name}"),
+        "kind bridge and 'network-mode: container:NODE' of a node BRIDGE|NODE",
+    ))
 }
 
 fn checked(place: &str, name: &str) -> Result<Name> {
@@ -109,12 +151,7 @@ fn inherit(
     let kind = match kind_name.as_deref() {
         Some("linux") => Kind::Linux,
         Some("bridge") => Kind::Bridge,
-        Some(_) => {
-            return Err(unsupported(
-                &place,
-                "only nodes of kind linux and bridge can be namespaces",
-            ));
-        }
+        Some(_) => return Err(unsupported(&place, KINDS)),
         None => return Err(TopologyError::Missing { place }),
     };
 
@@ -131,6 +168,7 @@ fn inherit(
         node.startup_delay = level.startup_delay.unwrap_or(node.startup_delay);
         env_files.extend(level.env_files);
         let level = level.node;
+        node.hostname = level.hostname.or(node.hostname);
         node.exec.extend(level.exec);
         node.env.extend(level.env);
         node.sysctls.extend(level.sysctls);
@@ -140,7 +178,6 @@ fn inherit(
         node.binds.extend(level.binds);
     }
     node.group = group_name;
-    node.binds = binds_of(name, node.binds);
     let mut env = environment(&env_files)?;
     env.append(&mut node.env);
     node.env = env;

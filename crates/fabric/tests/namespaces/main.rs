@@ -1,7 +1,8 @@
-//! Namespaces and their links.
+//! Namespaces, their links, and nodes in them.
 
 #![cfg(test)]
 
+mod containers;
 mod netns;
 mod rtnl;
 mod settings;

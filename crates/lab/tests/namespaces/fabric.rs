@@ -103,7 +103,7 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
 const STAGED: &str = "
 name: staged
 topology:
-  defaults: {kind: linux}
+  defaults: {kind: linux, binds: ['DIRECTORY:DIRECTORY']}
   nodes:
     lan: {kind: bridge}
     first:

@@ -4,20 +4,29 @@ use serde_norway::Value;
 use wire::MacAddr;
 
 use super::value::{Result, entries, expected, mapping, sequence, string, unsupported};
-use crate::topology::model::{EndSettings, Endpoint, LINK_MTU, Link};
+use crate::topology::model::{Dummy, EndSettings, Endpoint, LINK_MTU, Link};
 
-pub(super) fn link(place: &str, value: &Value) -> Result<Link> {
+/// A link of the file.
+pub(super) enum Parsed {
+    Veth(Link),
+    Dummy(Dummy),
+}
+
+pub(super) fn link(place: &str, value: &Value) -> Result<Parsed> {
     let mut ends = Vec::new();
+    let mut is_dummy = false;
     let mut addresses: [Vec<String>; 2] = Default::default();
     let mut mtu = LINK_MTU;
     for (key, value) in entries(place, mapping(place, value)?)? {
         let place = format!("{place}.{key}");
         match key {
             "type" if string(&place, value)? == "veth" => {}
+            "type" if string(&place, value)? == DUMMY => is_dummy = true,
             "type" => {
-                let why = "only veth is; a link to this machine or to another has no namespace at its end";
+                let why = "only veth and dummy are; a link to this machine or to another has no namespace at its end";
                 return Err(unsupported(&format!("{place}: {}", string(&place, value)?), why));
             }
+            "endpoint" => ends.push(endpoint(&place, value)?),
             "endpoints" => {
                 for value in sequence(&place, value)? {
                     ends.push(endpoint(&place, value)?);
@@ -50,14 +59,35 @@ pub(super) fn link(place: &str, value: &Value) -> Result<Link> {
             _ => return Err(unsupported(&place, "")),
         }
     }
+    // In the brief form, the other end is the word.
+    let named = ends.len();
+    ends.retain(|(end, _)| end.node != DUMMY);
+    if is_dummy || ends.len() < named {
+        return dummy(place, ends, addresses, mtu).map(Parsed::Dummy);
+    }
     let two = |_| expected(&format!("{place}.endpoints"), "two endpoints");
     let [(a, mut of_a), (b, mut of_b)]: [(Endpoint, EndSettings); 2] =
         ends.try_into().map_err(two)?;
     for (settings, more) in [&mut of_a, &mut of_b].into_iter().zip(addresses) {
         settings.addresses.extend(more.into_iter().filter(|address| !address.is_empty()));
     }
-    Ok(Link { ends: [a, b], settings: [of_a, of_b], mtu })
+    Ok(Parsed::Veth(Link { ends: [a, b], settings: [of_a, of_b], mtu }))
 }
+
+fn dummy(
+    place: &str,
+    ends: Vec<(Endpoint, EndSettings)>,
+    [addresses, _]: [Vec<String>; 2],
+    mtu: u32,
+) -> Result<Dummy> {
+    let one = |_| expected(&format!("{place}.endpoint"), "one endpoint");
+    let [(end, mut settings)]: [(Endpoint, EndSettings); 1] = ends.try_into().map_err(one)?;
+    settings.addresses.extend(addresses.into_iter().filter(|address| !address.is_empty()));
+    Ok(Dummy { end, settings, mtu })
+}
+
+/// The type of a link with one end, and the word for the other end in the brief form.
+const DUMMY: &str = "dummy";
 
 /// A MAC address, as text.
 fn mac(place: &str, value: &Value) -> Result<String> {
@@ -73,8 +103,8 @@ fn endpoint(place: &str, value: &Value) -> Result<(Endpoint, EndSettings)> {
     let mut settings = EndSettings::default();
     let (mut node, mut interface) = (None, None);
     if let Value::String(text) = value {
-        let (first, second) =
-            text.split_once(':').ok_or_else(|| expected(place, "node:interface"))?;
+        let halves = text.split_once(':').or((text == DUMMY).then_some((DUMMY, "")));
+        let (first, second) = halves.ok_or_else(|| expected(place, "node:interface"))?;
         (node, interface) = (Some(first.to_owned()), Some(second.to_owned()));
     } else {
         for (key, value) in entries(place, mapping(place, value)?)? {
@@ -90,8 +120,7 @@ fn endpoint(place: &str, value: &Value) -> Result<(Endpoint, EndSettings)> {
     }
     let (node, interface) =
         node.zip(interface).ok_or_else(|| expected(place, "node and interface"))?;
-    if matches!(node.as_str(), "host" | "mgmt-net" | "macvlan" | "dummy" | "vxlan" | "vxlan-stitch")
-    {
+    if matches!(node.as_str(), "host" | "mgmt-net" | "macvlan" | "vxlan" | "vxlan-stitch") {
         let why = "a link joins two nodes of the file; put a node where it would end";
         return Err(unsupported(&format!("{place}: {node}:{interface}"), why));
     }

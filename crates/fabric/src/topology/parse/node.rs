@@ -13,7 +13,7 @@ use crate::topology::error::TopologyError;
 use crate::topology::model::{Bind, Node};
 
 /// Keys that describe a container and have no effect on a namespace.
-const HARMLESS: [&str; 24] = [
+const HARMLESS: [&str; 23] = [
     "aliases",
     "auto-remove",
     "cap-add",
@@ -24,7 +24,6 @@ const HARMLESS: [&str; 24] = [
     "credentials",
     "devices",
     "dns",
-    "hostname",
     "image-pull-policy",
     "labels",
     "memory",
@@ -41,7 +40,7 @@ const HARMLESS: [&str; 24] = [
 ];
 
 /// Keys that namespaces cannot support, with advice for the user.
-const REFUSED: [(&str, &str); 9] = [
+const REFUSED: [(&str, &str); 8] = [
     ("startup-config", "a linux node has none; bind the file where its program looks for it"),
     ("config", "there is no configuration engine; write what it would make"),
     ("license", "only nodes of kind linux and bridge are supported, and they need none"),
@@ -50,7 +49,6 @@ const REFUSED: [(&str, &str); 9] = [
         "ports",
         "nodes are reached by 'lab exec NODE -- …', not by ports of this machine; take it out",
     ),
-    ("user", "commands are run as root"),
     ("volumes", "give them as binds, source:target"),
     ("extras", "a linux node has none"),
     (
@@ -117,6 +115,9 @@ pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<S
                     node.binds.push(bind(&place, &string(&place, value)?, directory)?);
                 }
             }
+            "hostname" => node.hostname = Some(hostname(&place, &string(&place, value)?)?),
+            "user" if matches!(string(&place, value)?.as_str(), "root" | "0" | "root:root") => {}
+            "user" => return Err(unsupported(&place, "commands are run as root")),
             "stages" => node.stages = stages(&place, value)?,
             "healthcheck" => node.healthcheck = Some(healthcheck(&place, value)?),
             "mgmt-ipv4" | "mgmt-ipv6" => settings.management = true,
@@ -162,12 +163,6 @@ fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
     if !target.starts_with('/') || !Path::new(target).components().all(is_plain) {
         return Err(expected(place, "an absolute path without '..' behind the colon"));
     }
-    if source.replace(NODE_NAME, "").contains("__clab") {
-        return Err(unsupported(
-            &format!("{place}: {text}"),
-            "there is no directory of the deployed lab",
-        ));
-    }
     let source = match (source.strip_prefix("~/"), std::env::home_dir()) {
         (Some(below), Some(home)) => home.join(below),
         _ => directory.join(source),
@@ -175,15 +170,13 @@ fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
     Ok(Bind { source, target: target.into(), read_only })
 }
 
-/// A placeholder for the node's name in a bind.
-const NODE_NAME: &str = "__clabNodeName__";
-
-/// Replaces the placeholder with the name of the node.
-pub(super) fn binds_of(name: &str, binds: Vec<Bind>) -> Vec<Bind> {
-    let named = |path: &Path| PathBuf::from(path.to_string_lossy().replace(NODE_NAME, name));
-    let own =
-        |bind: Bind| Bind { source: named(&bind.source), target: named(&bind.target), ..bind };
-    binds.into_iter().map(own).collect()
+/// A host name: at most 64 bytes, as sethostname(2).
+fn hostname(place: &str, name: &str) -> Result<String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    match (1..=64).contains(&name.len()) && name.chars().all(plain) {
+        true => Ok(name.to_owned()),
+        false => Err(expected(place, "a host name of 1 to 64 letters, digits, '-', '.' and '_'")),
+    }
 }
 
 /// Reads files with lines `NAME=value`, with Docker's rules: `#` starts a comment line, and quotes

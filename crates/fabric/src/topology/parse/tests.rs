@@ -80,7 +80,7 @@ fn what_namespaces_cannot_do_is_refused_by_name() {
         ("binds: ['/a']", "topology.nodes.r1.binds: expected source:target"),
         (
             "binds: ['__clabNodeDir__/a:/b']",
-            "topology.nodes.r1.binds: __clabNodeDir__/a:/b: not supported",
+            "topology.nodes.r1.binds: /labs/__clabNodeDir__/a: not supported",
         ),
         ("exec: ['echo \"']", "topology.nodes.r1.exec: expected a command with closed quotes"),
         ("exec: echo", "topology.nodes.r1.exec: expected a list"),
@@ -100,6 +100,46 @@ fn what_namespaces_cannot_do_is_refused_by_name() {
             .starts_with("settings:")
     );
     assert_eq!(parsed("{topology: {nodes: {}}}").unwrap_err(), "name: missing");
+}
+
+#[test]
+fn a_refusal_names_what_stands_in_the_way() {
+    for (text, named) in [
+        (
+            "topology:\n  defaults: {kind: ceos}\n  nodes: {r1: {startup-config: a, user: x}}",
+            "topology.nodes.r1.kind: not supported",
+        ),
+        (
+            "topology:\n  groups: {g: {kind: srl}}\n  nodes: {r1: {group: g, license: a}}",
+            "topology.nodes.r1.kind: not supported",
+        ),
+        (
+            "topology:\n  nodes:\n{{- range $i := seq 1 2 }}\n    r{{ $i }}: {kind: linux}\n{{- end }}",
+            "line 4: the file is a Go template",
+        ),
+        (
+            "topology:\n  nodes: {r1: {kind: linux, exec: [ls __clabDir__]}}",
+            "topology.nodes.r1.exec: __clabDir__: not supported",
+        ),
+        (
+            "topology:\n  nodes: {r1: {kind: linux, user: frr}}",
+            "topology.nodes.r1.user: not supported by lab (commands are run as root)",
+        ),
+        ("topology:\n  nodes: {'a|b': {kind: linux}}", "topology.nodes.a|b: expected kind bridge"),
+        (
+            "topology:\n  nodes: {a: {kind: linux}}\n  links: [{type: dummy, endpoints: ['a:x', 'a:y']}]",
+            "topology.links[0].endpoint: expected one endpoint",
+        ),
+        (
+            "topology:\n  nodes: {a: {kind: linux}}\n  links: [{endpoints: ['b:x', 'dummy']}]",
+            "the dummy link b:x: no node 'b'",
+        ),
+    ] {
+        let error = parsed(&format!("name: x\n{text}\n")).unwrap_err();
+        assert!(error.starts_with(named), "{text}: {error}");
+    }
+    // Quoted, they belong to a command; root runs every command.
+    node("exec: ['docker ps --format \"{{.Names}}\"']\n      user: root").unwrap();
 }
 
 #[test]

@@ -1,0 +1,128 @@
+//! Nodes are like containers: what they write is theirs, and files for ContainerLab come up as they
+//! do there.
+
+use std::path::{Path, PathBuf};
+
+use experiment::units::Name;
+use fabric::Fabric;
+use fabric::topology::Topology;
+use root_test::root_test;
+
+/// A fabric of two nodes, `one` and `two`, with a link, and its directory.
+struct Lab {
+    fabric: Fabric,
+    directory: PathBuf,
+}
+
+impl Lab {
+    /// `nodes` are lines of the topology's mapping of nodes, `links` more links.
+    fn up(story: &str, nodes: &str, links: &str, files: &[(&str, &str)]) -> Self {
+        let name: Name = format!("like-{story}{}", std::process::id()).parse().unwrap();
+        let directory = std::env::temp_dir().join(&name);
+        std::fs::create_dir_all(&directory).unwrap();
+        for (file, text) in files {
+            std::fs::write(directory.join(file), text).unwrap();
+        }
+        let text = format!(
+            "name: like\ntopology:\n  defaults: {{kind: linux, image: any}}\n  nodes:\n{nodes}  \
+             links:\n    - endpoints: ['one:eth1', 'two:eth1']\n{links}"
+        );
+        let topology = Topology::parse(&text, &directory, |_| None).unwrap();
+        let fabric = Fabric::up(topology, Some(&name), &|_| Ok(())).unwrap();
+        Self { fabric, directory }
+    }
+
+    fn run(&self, node: &str, line: &str) -> String {
+        let node = self.fabric.node(node).unwrap();
+        node.run(&["sh", "-c", line]).unwrap().trim().to_owned()
+    }
+
+    fn down(self) {
+        let name = self.fabric.name().to_string();
+        self.fabric.down().unwrap();
+        std::fs::remove_dir_all(self.directory).unwrap();
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(&name), "{mounts}");
+        assert!(!Path::new("/run/vtepd-lab").join(name).exists());
+    }
+}
+
+#[root_test]
+fn what_a_node_writes_is_its_own_and_goes_with_it() {
+    let mark = format!("/var/tmp/like-{}", std::process::id());
+    let temporary = std::env::temp_dir().join(format!("like-mark-{}", std::process::id()));
+    let (here, temporary) = (Path::new(&mark), temporary.as_path());
+    let nodes = format!(
+        "    one: {{exec: ['sh -c \"echo one > {mark}; rm /etc/hosts\"']}}\n    \
+         two: {{stages: {{configure: {{wait-for: [{{node: one, stage: configure}}]}}}}}}\n"
+    );
+    let lab = Lab::up("own", &nodes, "", &[]);
+    assert_eq!(lab.run("one", &format!("cat {mark}")), "one");
+    // Another process of the node, `/run`, and a temporary file.
+    for path in [mark.as_str(), "/run/like-mark", temporary.to_str().unwrap()] {
+        lab.run("one", &format!("echo later >> {path}"));
+        assert!(lab.run("one", &format!("cat {path}")).ends_with("later"), "{path}");
+        assert!(!Path::new(path).exists(), "{path} is the machine's");
+        assert_eq!(lab.run("two", &format!("test -e {path} || echo none")), "none", "{path}");
+    }
+    assert!(Path::new("/etc/hosts").exists());
+    lab.down();
+    assert!(!here.exists() && !temporary.exists());
+}
+
+#[root_test]
+fn a_node_has_its_own_host_name() {
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let lab = Lab::up("name", "    one:\n    two: {hostname: second}\n", "", &[]);
+    assert_eq!(lab.run("one", "hostname; cat /etc/hostname"), "one\none");
+    assert_eq!(lab.run("two", "uname -n"), "second");
+    assert_eq!(lab.run("two", "cat /proc/sys/net/ipv4/ip_forward"), "1");
+    lab.down();
+    assert_eq!(std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap(), machine);
+}
+
+#[root_test]
+fn targets_of_binds_are_made_in_the_node() {
+    let nodes = "    one: {binds: ['up:/like/deep/up.sh:ro', '.:/like-files'], \
+                 exec: ['sh /like/deep/up.sh']}\n    two:\n";
+    let lab = Lab::up("bind", nodes, "", &[("up", "ip link set eth1 alias by-script\n")]);
+    assert!(lab.run("one", "ip link show eth1").contains("alias by-script"));
+    assert_eq!(lab.run("one", "ls /like-files"), "up");
+    // A bound directory is the machine's.
+    lab.run("one", "echo back > /like-files/back");
+    assert!(lab.directory.join("back").exists());
+    assert!(!Path::new("/like").exists() && !Path::new("/like-files").exists());
+    lab.down();
+}
+
+#[root_test]
+fn commands_keep_their_dollars_and_get_magic_variables() {
+    let nodes = "    one: {exec: ['sh -c \"for i in 4 5; do ip addr add 192.0.2.$i/32 dev lo; done\"', \
+                 'ip link set eth1 alias on-__clabNodeName__-of-__clabLabName__']}\n    two:\n";
+    let lab = Lab::up("text", nodes, "", &[]);
+    let addresses = lab.run("one", "ip -br addr show lo");
+    assert!(
+        addresses.contains("192.0.2.4/32") && addresses.contains("192.0.2.5/32"),
+        "{addresses}"
+    );
+    assert!(lab.run("one", "ip link show eth1").contains("alias on-one-of-like"));
+    lab.down();
+}
+
+#[root_test]
+fn dummy_links_and_bridges_are_in_their_node() {
+    let nodes = "    one: {exec: ['ip addr add 192.0.2.9/24 dev stub']}\n    two:\n    \
+                 three: {exec: ['ip addr add 198.51.100.3/24 dev eth1']}\n    \
+                 'lan|one': {kind: bridge, network-mode: 'container:one'}\n";
+    let links = "    - {type: dummy, mtu: 1400, endpoint: {node: one, interface: stub}}\n    \
+                 - endpoints: ['two:stub', 'dummy']\n    \
+                 - endpoints: ['three:eth1', 'lan|one:port1']\n";
+    let lab = Lab::up("links", nodes, links, &[]);
+    assert!(lab.run("one", "ip route").contains("192.0.2.0/24 dev stub"));
+    assert!(lab.run("one", "ip link show stub").contains("mtu 1400"));
+    assert!(lab.run("two", "ip link show stub").contains(",UP"));
+    assert!(lab.run("one", "ip -br link show master lan").starts_with("port1"));
+    lab.run("one", "ip addr add 198.51.100.1/24 dev lan");
+    lab.run("three", "ping -c 1 -W 5 198.51.100.1");
+    lab.down();
+}
