@@ -30,7 +30,9 @@ mod shares;
 mod sums;
 mod table;
 mod tell;
+mod telling;
 mod tick;
+mod turn;
 mod types;
 mod view;
 
@@ -41,12 +43,12 @@ pub use tick::Tick;
 pub use types::{Counts, FlowId, Found, Moves, Options, Placement, Target};
 pub use view::{PathView, TierView};
 
-use rebalance::Turn;
 use shares::Shares;
 use sums::Sums;
 use table::Table;
-use tell::Telling;
-use types::Paths;
+use telling::Telling;
+use turn::Turn;
+use types::{Paths, level};
 
 /// Queue pairs that are handled in a step.
 const STEP: usize = 64;
@@ -471,15 +473,5 @@ impl Placer {
     #[must_use]
     pub fn used(&self, target: Target) -> BTreeSet<PathId> {
         self.sums.used(target)
-    }
-}
-
-/// Sets the delays of the paths of a route to the least of them, if they have all links in common: the
-/// others have waited for a processor at one of the ends.
-fn level(links: &[Link], paths: &mut [(PathId, Duration)]) {
-    let is_known = !links.iter().any(|link| matches!(link, Link::Arrival(..)));
-    let least = paths.iter().map(|(_, delay)| *delay).min();
-    if let Some(least) = least.filter(|_| is_known) {
-        paths.iter_mut().for_each(|(_, delay)| *delay = least);
     }
 }

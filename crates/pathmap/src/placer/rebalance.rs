@@ -13,7 +13,6 @@ use std::time::Duration;
 use path::CounterId;
 
 use super::{Flow, Moves, Placer, Target};
-use crate::load::MOST_YIELDED;
 use crate::plan::{self, Routes};
 
 /// How long a queue pair stays after a move for balance.
@@ -22,39 +21,6 @@ pub(super) const HOLD: Duration = Duration::from_secs(1);
 const MOVES: usize = 8;
 /// VTEPs for which moves are looked for at once.
 const EXAMINED: usize = 8;
-
-/// Whose turn it is to move.
-#[derive(Debug, Default)]
-pub(super) struct Turn {
-    /// As [`crate::Report::gain`].
-    pub(super) gain: u32,
-    /// When the gain became greater last.
-    risen: Duration,
-    /// Since when it is not 0.
-    since: Duration,
-    /// Counts the VTEPs for which moves were looked for.
-    next: usize,
-}
-
-impl Turn {
-    fn claim(&mut self, gain: f64, now: Duration) {
-        // The order of gains is what counts, so their logarithm is enough.
-        let announced = if gain > 0.0 { (1e6 * (1.0 + gain.max(1.0).log2())) as u32 } else { 0 };
-        if announced > self.gain {
-            self.risen = now;
-        }
-        if self.gain == 0 {
-            self.since = now;
-        }
-        self.gain = announced;
-    }
-
-    /// Whether all had the time to hear of the claim. One that rises again and again, because of what
-    /// others report, is not waited for any longer.
-    fn is_heard(&self, settle: Duration, now: Duration) -> bool {
-        now.saturating_sub(self.risen) >= settle || now.saturating_sub(self.since) >= MOST_YIELDED
-    }
-}
 
 /// A queue pair that may move: its counter, and its route and load.
 type Movable = (CounterId, (usize, u64));

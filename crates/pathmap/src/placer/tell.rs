@@ -3,8 +3,6 @@
 //! A queue pair is reported when its path changes, and all are reported again from time to time,
 //! because answers may be lost.
 
-use std::collections::BTreeSet;
-use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 
 use path::CounterId;
@@ -21,30 +19,6 @@ const AGAIN_MOST: Duration = Duration::from_secs(30);
 const FEW: u32 = 64;
 /// Queue pairs that are told again at once.
 const AT_ONCE: usize = 16;
-
-/// What is to be reported to a VTEP.
-#[derive(Debug, Default)]
-pub(super) struct Telling {
-    /// The counters of queue pairs to report, and the one that was reported last.
-    waiting: BTreeSet<CounterId>,
-    last: Option<CounterId>,
-    /// When all are reported again.
-    again: Duration,
-    /// While they are: who encapsulates, and the counter after which it goes on.
-    round: Option<(bool, Option<CounterId>)>,
-}
-
-impl Telling {
-    /// The next one in turn.
-    fn next(&mut self) -> Option<CounterId> {
-        let behind = (self.last.map_or(Unbounded, Excluded), Unbounded);
-        let behind = self.waiting.range(behind).next();
-        let next = behind.or_else(|| self.waiting.first()).copied()?;
-        self.waiting.remove(&next);
-        self.last = Some(next);
-        Some(next)
-    }
-}
 
 impl Placer {
     /// A queue pair is to be reported soon.

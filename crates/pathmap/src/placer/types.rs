@@ -194,7 +194,7 @@ impl Paths {
         }
         for (route, paths) in self.of_route.iter_mut().enumerate() {
             let links: Vec<Link> = self.routes.route(route).collect();
-            super::level(&links, paths);
+            level(&links, paths);
         }
     }
 
@@ -250,5 +250,15 @@ impl Paths {
             (Some(from), Some(to)) => from.abs_diff(to) + MARGIN,
             (_, to) => to.unwrap_or_default() + MARGIN,
         }
+    }
+}
+
+/// Sets the delays of the paths of a route to the least of them, if they have all links in common: the
+/// others have waited for a processor at one of the ends.
+pub(super) fn level(links: &[Link], paths: &mut [(PathId, Duration)]) {
+    let is_known = !links.iter().any(|link| matches!(link, Link::Arrival(..)));
+    let least = paths.iter().map(|(_, delay)| *delay).min();
+    if let Some(least) = least.filter(|_| is_known) {
+        paths.iter_mut().for_each(|(_, delay)| *delay = least);
     }
 }
