@@ -4,6 +4,7 @@
 //! A frame for the bridge gets an 802.1ad tag. It tells the program at the punt pair which vxlan
 //! netdev the frame is for.
 
+use core::ops::Range;
 use std::time::Instant;
 
 use frame::{
@@ -131,8 +132,7 @@ impl Pipeline {
                 return;
             }
         };
-        let offload = pieces.offload;
-        let plain = offload == Offload::default();
+        let (snapshot, plain) = (run.snapshot, pieces.offload == Offload::default());
         let mut next = UDP + 8;
         // A loop, because a division costs more.
         while next < outer.end {
@@ -142,25 +142,19 @@ impl Pipeline {
                 self.counters.copies.add(1);
             }
             next = end;
-            let data = frame.data.get(start..end);
             if plain
-                && let Some(packet) = data
+                && let Some(packet) = frame.data.get(start..end)
                 && self.decap_cache.pass::<UDP>(
                     (index, end, packet),
                     &outer,
-                    run.snapshot,
+                    snapshot,
                     (&mut self.host_delivery, run.out.frames()),
                 )
             {
                 continue;
             }
-            let sent = match data {
-                Some(data) => {
-                    let piece = Piece { index, end, data, outer: &outer, offload };
-                    self.decapsulate_piece(&piece, run)
-                }
-                None => Err((DropReason::Truncated, 0)),
-            };
+            let sent =
+                self.decapsulate_piece((index, frame, start..end), &outer, pieces.offload, run);
             if let Err((reason, vni_index)) = sent {
                 run.out.record(|| Step::Dropped(reason));
                 self.counters.drop_frames(reason, vni_index, 1);
@@ -172,9 +166,14 @@ impl Pipeline {
     #[inline(never)]
     fn decapsulate_piece<P, O: Output>(
         &mut self,
-        piece: &Piece<'_>,
+        (index, frame, range): (u32, &Frame<'_>, Range<usize>),
+        outer: &Outer,
+        offload: Offload,
         run: &mut Run<'_, '_, P, O>,
     ) -> Result<(), (DropReason, u16)> {
+        let end = range.end;
+        let data = frame.data.get(range).ok_or((DropReason::Truncated, 0))?;
+        let piece = &Piece { index, end, data, outer, offload };
         let (outer, snapshot) = (piece.outer, run.snapshot);
         let (vni, inner) = vxlan(piece.data).map_err(|reason| (reason, 0))?;
         let table = snapshot
