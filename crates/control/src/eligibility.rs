@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use netlink::{Link, LinkKind, Vxlan};
-use path::{Entropy, SourcePortRange};
+use path::{Entropy, Policy, SourcePortRange};
 use tables::{DontFragment, FlowLabel, Tos, Ttl, Tunnel, VniSource};
 use wire::{MacAddr, Vni};
 
@@ -138,7 +138,10 @@ impl EligibilityCheck<'_> {
         let (netdev, mac) = (name.to_owned(), link.and_then(|link| link.mac));
         // Standalone VNIs have no bridge, whose ports the programs could forward for.
         let offload = match settings.datapath {
-            Datapath::Auto | Datapath::Offload => link.is_some(),
+            // A program can neither choose a path for each packet nor hold one back.
+            Datapath::Auto | Datapath::Offload => {
+                link.is_some() && settings.policy != Policy::Spray
+            }
             Datapath::Userspace | Datapath::Kernel => false,
         };
         Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, offload, learning })

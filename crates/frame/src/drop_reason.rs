@@ -87,6 +87,8 @@ drop_reasons! {
     ReceiveUnreadable => "receive_unreadable",
     /// The frame waited for a worker that hung, and the kernel forwarded later frames meanwhile.
     WaitedTooLong => "waited_too_long",
+    /// A frame with the same packet sequence number waits already for the ones before it.
+    WaitsAlready => "waits_already",
     /// A BPF program could not change the headers of the frame.
     ProgramFailed => "program_failed",
     /// vtepd stopped before the frame's next hop was resolved.

@@ -51,6 +51,9 @@ pub struct Flow {
     pub hash: u64,
     /// The UDP source port of a RoCE frame, and otherwise 0. It does not identify the flow.
     pub roce_port: u16,
+    /// Whether the frame is a packet that the policy `spray` may send by any path. It does not identify
+    /// the flow.
+    pub is_sprayed: bool,
 }
 
 impl Flow {
@@ -61,7 +64,7 @@ impl Flow {
         let (key, reason, hash) = Key::of(frame, policy, seed);
         let ports = || frame.transport.and_then(|transport| transport.ports);
         let roce_port = frame.roce.and_then(|_| ports()).map_or(0, |(source, _)| source);
-        Self { key, reason, hash, roce_port }
+        Self { key, reason, hash, roce_port, is_sprayed: false }
     }
 }
 

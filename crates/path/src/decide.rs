@@ -7,6 +7,7 @@ use crate::key::{Key, Reason};
 use crate::pin::Pins;
 use crate::policy::{Bins, Policy};
 use crate::range::SourcePortRange;
+use crate::spraying::is_sprayed;
 use crate::stateless::{FiveTuple, QpBins, QpHash};
 use crate::version::Version;
 
@@ -17,7 +18,7 @@ pub struct Settings {
     pub policy: Policy,
     /// Seed of the hash. Leaves with different seeds place the same flow differently.
     pub seed: u64,
-    /// The ports of `qp-hash`, `qp-bins` and `qp-pin`. `qp-hash` uses all of them.
+    /// The ports of all policies but `five-tuple`. `qp-hash` uses all of them.
     pub range: SourcePortRange,
     /// Number of ports that `qp-bins` uses.
     pub bins: Bins,
@@ -39,7 +40,7 @@ pub enum SettingsError {
     },
 }
 
-/// The path policy of a VNI. All policies but `qp-pin` are stateless: equal frames always get the
+/// The path policy of a VNI. All policies but `qp-pin` and `spray` are stateless: equal frames always get the
 /// same port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entropy {
@@ -108,7 +109,7 @@ impl Entropy {
     pub const fn bins(&self) -> Option<Bins> {
         match self.policy {
             Policy::QpBins => Some(self.bins),
-            Policy::FiveTuple | Policy::QpHash | Policy::QpPin => None,
+            Policy::FiveTuple | Policy::QpHash | Policy::QpPin | Policy::Spray => None,
         }
     }
 
@@ -117,7 +118,7 @@ impl Entropy {
     pub const fn range(&self) -> SourcePortRange {
         match self.policy {
             Policy::FiveTuple => self.netdev_range,
-            Policy::QpHash | Policy::QpBins | Policy::QpPin => self.range,
+            Policy::QpHash | Policy::QpBins | Policy::QpPin | Policy::Spray => self.range,
         }
     }
 
@@ -152,7 +153,9 @@ impl Entropy {
     fn decision(&self, flow: &Flow) -> Decision {
         let (source_port, bin) = match self.policy {
             Policy::FiveTuple => (self.five_tuple().source_port(flow), None),
-            Policy::QpHash | Policy::QpPin => (self.qp_hash().source_port(flow), None),
+            Policy::QpHash | Policy::QpPin | Policy::Spray => {
+                (self.qp_hash().source_port(flow), None)
+            }
             Policy::QpBins => (self.qp_bins().source_port(flow), self.qp_bins().bin(flow)),
         };
         Decision { source_port, hash: flow.hash, bin }
@@ -196,6 +199,20 @@ impl Entropy {
         let pinned = Choice::hashed(pin.path.source_port, to, self.seed)?;
         Some(Choice { hop, is_pinned: true, counter, is_cacheable: holds, ..pinned })
     }
+
+    /// The next path of a packet that is sprayed, or that of the queue pair.
+    #[inline(never)]
+    fn sprayed<'g>(&self, flow: &Flow, to: &Remote<'g>, pins: &mut Pins) -> Option<Choice<'g>> {
+        let path = flow.is_sprayed.then(|| pins.spray(to)).flatten();
+        let path = path.filter(|path| self.range.contains(path.source_port));
+        if let Some((path, hop)) = path.and_then(|path| Some((path, to.group.find(path.hop)?))) {
+            let choice = Choice::hashed(path.source_port, to, self.seed)?;
+            return Some(Choice { hop, is_pinned: true, is_cacheable: false, ..choice });
+        }
+        // The next packet of the queue pair may be sprayed.
+        let is_cacheable = flow.reason != Reason::Roce;
+        self.pinned(flow, to, pins).map(|choice| Choice { is_cacheable, ..choice })
+    }
 }
 
 /// The policy that the VNI is configured with.
@@ -204,7 +221,11 @@ impl PathPolicy for Entropy {
 
     #[inline(always)]
     fn flow(&self, frame: &Dissection) -> Flow {
-        Flow::of(frame, self.policy, self.seed)
+        let flow = Flow::of(frame, self.policy, self.seed);
+        if self.policy != Policy::Spray {
+            return flow;
+        }
+        Flow { is_sprayed: frame.roce.is_some_and(|roce| is_sprayed(roce.opcode)), ..flow }
     }
 
     #[inline(always)]
@@ -214,6 +235,7 @@ impl PathPolicy for Entropy {
             Policy::QpHash => self.qp_hash().choose(flow, to, &mut ()),
             Policy::QpBins => self.qp_bins().choose(flow, to, &mut ()),
             Policy::QpPin => self.pinned(flow, to, pins),
+            Policy::Spray => self.sprayed(flow, to, pins),
         }
     }
 

@@ -6,6 +6,7 @@
 //! - `stateless`: the policies `five-tuple`, `qp-hash` and `qp-bins`
 //! - `decide`: the policy of a VNI, by its settings
 //! - [`pin`]: what the policy `qp-pin` asks for the paths of queue pairs
+//! - [`spraying`]: what the policy `spray` asks for the path of each packet
 //! - [`record`]: what the frames of a queue pair tell about its transport
 //! - [`group`], [`placement`]: the next hops of a remote VTEP, and the buckets that each of them has
 //! - [`hash`]: the hash of all decisions
@@ -23,6 +24,7 @@ pub mod placement;
 mod policy;
 mod range;
 pub mod record;
+pub mod spraying;
 mod stateless;
 mod version;
 
@@ -36,5 +38,10 @@ pub use path_id::{CounterId, PathId};
 pub use pin::{Answer, Before, Counting, Pin, Pinning, Pins, Usage};
 pub use policy::{Bins, BinsError, Policy, UnknownPolicy};
 pub use range::{RangeError, SourcePortRange};
+pub use record::is_request;
+pub use spraying::{
+    Agreed, Arrivals, Arrived, Counted, Ends, Fate, MOST_PATHS, Pool, Scheme, SprayOptions,
+    Spraying, is_sprayed,
+};
 pub use stateless::{FiveTuple, QpBins, QpHash};
 pub use version::Version;

@@ -10,6 +10,7 @@ use crate::choice::{Flow, Remote};
 use crate::path_id::{CounterId, PathId};
 use crate::policy::Policy;
 use crate::record::{self, Counts, Packet, Record, Records};
+use crate::spraying::{Spraying, Sprays};
 use crate::version::Version;
 
 mod known;
@@ -67,21 +68,45 @@ pub trait Pinning: fmt::Debug + Send + Sync {
 
     /// Where frames of pinned queue pairs are counted.
     fn usage(&self) -> &Usage;
+
+    /// Over which paths packets are sprayed. `None`: none are.
+    fn spraying(&self) -> Option<Arc<Spraying>> {
+        None
+    }
 }
 
-/// The state of `qp-pin`: what places its queue pairs, and what that has said. Without it, `qp-pin` is
+/// The state of `qp-pin` and `spray`: what places its queue pairs, and what that has said. Without it, `qp-pin` is
 /// `qp-hash`.
 #[derive(Debug, Clone, Default)]
 pub struct Pins {
     pinning: Option<Arc<dyn Pinning>>,
     known: KnownPins,
+    sprays: Sprays,
 }
 
 impl Pins {
     /// Queue pairs are placed by `pinning`, if there is one.
     #[must_use]
     pub fn new(pinning: Option<Arc<dyn Pinning>>) -> Self {
-        Self { pinning, known: KnownPins::default() }
+        let sprays = Sprays::new(pinning.as_ref().and_then(|pinning| pinning.spraying()));
+        Self { pinning, known: KnownPins::default(), sprays }
+    }
+
+    /// What is known of sprayed packets, if any are.
+    #[must_use]
+    pub fn spraying(&self) -> Option<Arc<Spraying>> {
+        self.pinning.as_ref()?.spraying()
+    }
+
+    /// Begins a batch at this time.
+    #[inline]
+    pub fn begin(&mut self, now: Instant) {
+        self.sprays.begin(now);
+    }
+
+    /// The path of a packet that is sprayed. `None` if packets to this VTEP are not.
+    pub(crate) fn spray(&mut self, to: &Remote<'_>) -> Option<PathId> {
+        self.sprays.next(to)
     }
 
     /// The most queue pairs that are counted; 0 if nothing places queue pairs.

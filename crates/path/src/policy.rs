@@ -17,16 +17,20 @@ pub enum Policy {
     QpBins,
     /// A path that probes have found and that has the least load; `qp-hash` while none is known.
     QpPin,
+    /// All paths that probes have found, in turns for the packets of a queue pair; `qp-pin` for what is
+    /// not sprayed.
+    Spray,
 }
 
 /// An unknown policy name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no policy (expected five-tuple, qp-hash, qp-bins or qp-pin)")]
+#[error("'{0}' is no policy (expected five-tuple, qp-hash, qp-bins, qp-pin or spray)")]
 pub struct UnknownPolicy(pub String);
 
 impl Policy {
     /// All policies, in the order of the documentation.
-    pub const ALL: [Self; 4] = [Self::FiveTuple, Self::QpHash, Self::QpBins, Self::QpPin];
+    pub const ALL: [Self; 5] =
+        [Self::FiveTuple, Self::QpHash, Self::QpBins, Self::QpPin, Self::Spray];
 
     /// The name in the configuration and in reports.
     #[must_use]
@@ -36,7 +40,14 @@ impl Policy {
             Self::QpHash => "qp-hash",
             Self::QpBins => "qp-bins",
             Self::QpPin => "qp-pin",
+            Self::Spray => "spray",
         }
+    }
+
+    /// Whether it has queue pairs placed on paths that probes have found.
+    #[must_use]
+    pub const fn places_queue_pairs(self) -> bool {
+        matches!(self, Self::QpPin | Self::Spray)
     }
 }
 
@@ -112,15 +123,15 @@ mod tests {
     #[test]
     fn names_round_trip() {
         for (policy, name) in
-            Policy::ALL.into_iter().zip(["five-tuple", "qp-hash", "qp-bins", "qp-pin"])
+            Policy::ALL.into_iter().zip(["five-tuple", "qp-hash", "qp-bins", "qp-pin", "spray"])
         {
             assert_eq!(policy.to_string(), name);
             assert_eq!(name.parse(), Ok(policy));
         }
-        let error = "spray".parse::<Policy>().unwrap_err();
+        let error = "least-load".parse::<Policy>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "'spray' is no policy (expected five-tuple, qp-hash, qp-bins or qp-pin)"
+            "'least-load' is no policy (expected five-tuple, qp-hash, qp-bins, qp-pin or spray)"
         );
     }
 

@@ -20,6 +20,14 @@ const RC_REQUESTS_BEHIND_ACKNOWLEDGE: u32 = 1 << 0x13 | 1 << 0x14 | 1 << 0x16 | 
 const PSN: u32 = 0x00ff_ffff;
 const HALF: u32 = 1 << 23;
 
+/// Whether a packet has a PSN of its reliable connection's requests.
+#[inline]
+#[must_use]
+pub const fn is_request(opcode: u8) -> bool {
+    opcode <= opcode::RC_READ_REQUEST
+        || (opcode < 32 && RC_REQUESTS_BEHIND_ACKNOWLEDGE >> opcode & 1 == 1)
+}
+
 /// The fields of a RoCE frame that are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
@@ -50,8 +58,7 @@ impl Packet {
 
     /// Whether it has a PSN of the connection's requests.
     const fn is_request(self) -> bool {
-        self.opcode <= opcode::RC_READ_REQUEST
-            || (self.opcode < 32 && RC_REQUESTS_BEHIND_ACKNOWLEDGE >> self.opcode & 1 == 1)
+        is_request(self.opcode)
     }
 
     /// Whether it is a NAK that is not "receiver not ready".

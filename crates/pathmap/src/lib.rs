@@ -11,6 +11,7 @@
 //! - [`cm`], [`pairing`]: which two queue pairs are the directions of a connection
 //! - [`way`]: whether two opposite paths use the same links
 //! - [`load`]: the load of links; [`plan`]: which path is next
+//! - [`spraying`]: packets that are sprayed over all known paths
 //! - [`trace`]: paths to a VTEP that answers no probes, by expired TTLs
 //! - [`balance`]: maximum over mean, Jain's index, and the integer floor
 
@@ -28,6 +29,7 @@ pub mod prober;
 mod random;
 pub mod replay;
 pub mod responder;
+pub mod spraying;
 pub mod trace;
 pub mod way;
 

@@ -4,7 +4,7 @@
 //!  0                   1                   2                   3
 //!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |         magic 0x5650          |  version 4    | 1 probe, 2 ans.|
+//! |         magic 0x5650          |  version 4    | kind          |
 //! |                     epoch of the prober                       |
 //! |                     id, counted in the epoch                  |
 //! |                     nonce                                     |
@@ -23,13 +23,17 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
+//! Kind 1 is a probe, 2 an answer, 3 a report of arrivals ([`arrivals`]).
+//!
 //! A tag of 16 bytes follows ([`crate::Key`]). A recorded address belongs to the interface by which
 //! a router sent the probe on (RFC 791 section 3.1, Record Route).
 
 use std::net::Ipv4Addr;
 
+pub mod arrivals;
 pub mod connection;
 
+use arrivals::ArrivalReport;
 use connection::{FlowReport, Handshake, MOST_FLOWS, MOST_HANDSHAKES};
 
 /// The first bytes of every message.
@@ -38,6 +42,7 @@ const MAGIC: u16 = 0x5650;
 pub const VERSION: u8 = 4;
 const PROBE: u8 = 1;
 const ANSWER: u8 = 2;
+const ARRIVALS: u8 = 3;
 const FLAG_RECORD: u8 = 1;
 const FLAG_URGENT: u8 = 2;
 /// Length of a probe without its tag in bytes.
@@ -48,7 +53,7 @@ pub const MOST_RECORDED: usize = 9;
 pub const MOST_LOADS: usize = 64;
 
 /// A probe: where does a packet with this outer source port go?
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Probe {
     /// Number of the prober's run. A later run has a higher one.
     pub epoch: u32,
@@ -112,13 +117,15 @@ pub struct Answer {
     pub report: Report,
 }
 
-/// A probe or an answer.
+/// A probe, an answer or a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
     /// A probe.
     Probe(Probe),
     /// An answer.
     Answer(Answer),
+    /// A report of arrivals.
+    Arrivals(ArrivalReport),
 }
 
 /// Why bytes are no message.
@@ -133,8 +140,8 @@ pub enum MessageError {
     /// Another version.
     #[error("version {0} is not known: run the same vtepd on all leaves")]
     Version(u8),
-    /// Neither probe nor answer.
-    #[error("kind {0} is neither probe nor answer")]
+    /// An unknown kind.
+    #[error("kind {0} is neither probe, answer nor report")]
     Kind(u8),
     /// A count exceeds its limit, a port or TTL is 0, or an unused field is not.
     #[error("a field is out of its range")]
@@ -200,7 +207,7 @@ impl Message {
             return Err(MessageError::Version(version));
         }
         let kind = reader.byte().ok_or(length)?;
-        if !matches!(kind, PROBE | ANSWER) {
+        if !matches!(kind, PROBE | ANSWER | ARRIVALS) {
             return Err(MessageError::Kind(kind));
         }
         let probe = reader.probe().ok_or(length)?;
@@ -209,6 +216,8 @@ impl Message {
         }
         let message = if kind == PROBE {
             Self::Probe(probe)
+        } else if kind == ARRIVALS {
+            Self::Arrivals(reader.arrivals(probe, length)?)
         } else {
             let arrival = reader.word().ok_or(length)?;
             let token = reader.word().ok_or(length)?;
@@ -243,6 +252,7 @@ impl Message {
         let (probe, kind) = match self {
             Self::Probe(probe) => (probe, PROBE),
             Self::Answer(answer) => (&answer.probe, ANSWER),
+            Self::Arrivals(report) => (&report.head, ARRIVALS),
         };
         let mut bytes = Vec::with_capacity(PROBE_LENGTH + crate::key::TAG);
         bytes.extend_from_slice(&MAGIC.to_be_bytes());
@@ -255,8 +265,10 @@ impl Message {
         let flags = flags | if probe.urgent { FLAG_URGENT } else { 0 };
         bytes.extend_from_slice(&[probe.ttl, flags]);
         bytes.extend_from_slice(&probe.token.to_be_bytes());
-        if let Self::Answer(answer) = self {
-            answer.append(&mut bytes);
+        match self {
+            Self::Probe(_) => {}
+            Self::Answer(answer) => answer.append(&mut bytes),
+            Self::Arrivals(report) => report.append(&mut bytes),
         }
         bytes
     }

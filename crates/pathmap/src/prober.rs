@@ -417,6 +417,15 @@ impl Prober {
         true
     }
 
+    /// The head of a report that leaves by this path.
+    pub fn head(&mut self, now: Duration, path: PathId) -> Probe {
+        let is_forgotten = now.saturating_sub(self.heard) >= FORGOTTEN;
+        let token = if is_forgotten { self.opening_token } else { self.token };
+        let (epoch, id, port) = (self.ids.epoch, self.ids.next(), path.source_port);
+        let nonce = self.key.number([epoch, id, port.into()]);
+        Probe { epoch, id, nonce, port, ttl: TTL, token, ..Probe::default() }
+    }
+
     /// Whether the paths were probed at the start, so that the routes are worth a decision.
     #[must_use]
     pub const fn is_ready(&self) -> bool {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::key::{Key, as_ipv6};
 use crate::limit::Limit;
+use crate::message::arrivals::ArrivalReport;
 use crate::message::{Answer, Message, Probe, Report};
 use crate::packet::Received;
 use crate::replay::Window;
@@ -139,7 +140,7 @@ impl Responder {
         let bytes = self.key.open(received.ends, received.message);
         let message = bytes.and_then(|bytes| Message::parse(bytes).ok());
         let message = message.filter(|message| match message {
-            Message::Probe(probe) => {
+            Message::Probe(probe) | Message::Arrivals(ArrivalReport { head: probe, .. }) => {
                 probe.port == received.ports.0
                     && received.ttl <= probe.ttl
                     && probe.records == received.recorded.is_some()
@@ -163,36 +164,48 @@ impl Responder {
         received: &Received<'_>,
         arrival: u32,
     ) -> Option<Answer> {
-        let from = received.ends.0;
+        let (token, _) = self.admit(now, &probe, received.ends.0)?;
+        Some(Answer {
+            probe,
+            arrival,
+            token,
+            ttl_seen: received.ttl,
+            recorded: received.recorded.clone().unwrap_or_default(),
+            report: Report::default(),
+        })
+    }
+
+    /// Whether to take a report with this head. It must have the token: nobody else can report in the
+    /// name of its sender.
+    pub fn takes(&mut self, now: Duration, head: &Probe, received: &Received<'_>) -> bool {
+        self.admit(now, head, received.ends.0).is_some_and(|(_, is_confirmed)| is_confirmed)
+    }
+
+    /// The token of the sender of a probe, and whether the probe has it. `None` if it was seen before or
+    /// is one too many.
+    fn admit(&mut self, now: Duration, probe: &Probe, from: IpAddr) -> Option<(u32, bool)> {
         if !self.peers.contains_key(&from) {
             self.make_room();
         }
         let peer = self.peers.entry(from);
         let peer = peer.or_insert_with(|| Peer::new(self.rate, token(&self.secret, from, 0)));
         let has_token = probe.token == peer.token;
-        let is_confirmed = has_token && !peer.may_be_set_back(&probe, now);
+        let is_confirmed = has_token && !peer.may_be_set_back(probe, now);
         if has_token && !is_confirmed {
             peer.window = None;
             peer.tokens = peer.tokens.wrapping_add(1);
             peer.token = token(&self.secret, from, peer.tokens);
         }
-        if !peer.is_new(&probe, is_confirmed, now) {
+        if !peer.is_new(probe, is_confirmed, now) {
             self.counts.replayed += 1;
             return None;
         }
         peer.last = now;
-        if !peer.take(&probe, is_confirmed, now) {
+        if !peer.take(probe, is_confirmed, now) {
             self.counts.limited += 1;
             return None;
         }
-        Some(Answer {
-            probe,
-            arrival,
-            token: peer.token,
-            ttl_seen: received.ttl,
-            recorded: received.recorded.clone().unwrap_or_default(),
-            report: Report::default(),
-        })
+        Some((peer.token, is_confirmed))
     }
 
     /// Forgets the VTEP that was silent for longest if there is no room for another one; first one

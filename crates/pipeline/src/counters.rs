@@ -17,6 +17,11 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
+    /// Sets the count. Only the thread that owns the counter may call this.
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
     fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
@@ -52,6 +57,21 @@ impl Traffic {
     fn add_all(&self, other: &Self) {
         self.add(other.frames.get(), other.bytes.get());
     }
+}
+
+/// Received frames whose order was restored.
+#[derive(Debug, Default)]
+pub struct Resequenced {
+    /// Frames that waited for the ones before them.
+    pub waited: Counter,
+    /// Gaps that did not close in time.
+    pub by_timer: Counter,
+    /// Gaps that did not close within the limits of a queue pair or of the worker.
+    pub by_bound: Counter,
+    /// Frames of queue pairs for which there was no room.
+    pub crowded: Counter,
+    /// The longest time that a frame waited, in nanoseconds.
+    pub longest_wait: Counter,
 }
 
 /// The counters of one VNI. Bytes are those of inner frames.
@@ -164,8 +184,10 @@ pub struct Counters {
     pub past_bridge: Counter,
     /// Frames sent to VTEPs by a default route; each copy and segment counts.
     pub by_default: Counter,
-    /// Frames that currently wait for their next hop.
+    /// Frames that currently wait for their next hop, or for the ones before them.
     pub held: Counter,
+    /// What restoring the order of sprayed packets has taken.
+    pub resequenced: Resequenced,
     /// Number of times that the worker stalled and the kernel took over.
     pub stalls: Counter,
     /// Frames whose source address was not reported because of the rate limit.
@@ -225,6 +247,7 @@ impl Counters {
             past_bridge: Counter::default(),
             by_default: Counter::default(),
             held: Counter::default(),
+            resequenced: Resequenced::default(),
             stalls: Counter::default(),
             learn_limited: Counter::default(),
             stations: StationCounters::default(),
@@ -269,6 +292,7 @@ impl Counters {
             past_bridge,
             by_default,
             held,
+            resequenced: Resequenced { waited, by_timer, by_bound, crowded, longest_wait },
             stalls,
             learn_limited,
             stations: StationCounters { new, moved, too_many, flapping },
@@ -301,6 +325,10 @@ impl Counters {
             (past_bridge, &other.past_bridge),
             (by_default, &other.by_default),
             (held, &other.held),
+            (waited, &other.resequenced.waited),
+            (by_timer, &other.resequenced.by_timer),
+            (by_bound, &other.resequenced.by_bound),
+            (crowded, &other.resequenced.crowded),
             (stalls, &other.stalls),
             (learn_limited, &other.learn_limited),
             (new, &other.stations.new),
@@ -310,6 +338,7 @@ impl Counters {
         ] {
             all.add(one.get());
         }
+        longest_wait.set(longest_wait.get().max(other.resequenced.longest_wait.get()));
     }
 
     /// Adds what BPF programs forwarded for a VNI.

@@ -74,6 +74,9 @@ impl Pipeline {
     ) -> Option<Cursor> {
         let batch = run.batch;
         self.set_time(run.now);
+        if let Some(sprayed) = &mut self.sprayed {
+            sprayed.begin(run.now);
+        }
         if from == Cursor::default() {
             self.counters.underlay_received.add(batch.len() as u64);
         }
@@ -88,6 +91,7 @@ impl Pipeline {
                 outer => self.decapsulate_packet::<UDP_AT, P, O>((index, frame), outer, run),
             }
         }
+        self.count_held_back();
         None
     }
 
@@ -189,6 +193,7 @@ impl Pipeline {
         if let Some(vtep) = vtep
             && table.learning.is_none()
             && self.bridge.is_none()
+            && !table.sprays()
         {
             self.decap_cache.remember(outer, (table, vtep_id(vtep, snapshot)), snapshot);
         }
@@ -203,6 +208,11 @@ impl Pipeline {
             learned.map_err(whole)?;
         }
         let id = vtep.map(|index| vtep_id(index, snapshot));
+        if table.sprays()
+            && let Some(sent) = self.resequence(piece, (inner, id), table, run)
+        {
+            return sent.map_err(whole);
+        }
         let Some(bridge) = &mut self.bridge else {
             let host = self.host_delivery.way(inner, vni_index, snapshot, piece.offload);
             let to = host.unwrap_or(Destination::Bridge);
@@ -233,17 +243,17 @@ impl Pipeline {
 
 /// A VXLAN header of a received frame, and the inner frame behind it.
 #[derive(Clone, Copy)]
-struct Piece<'a> {
+pub(crate) struct Piece<'a> {
     /// The number of the received frame.
-    index: u32,
+    pub(crate) index: u32,
     /// The end of the inner frame in it.
     end: usize,
     /// The VXLAN header and the inner frame.
     data: &'a [u8],
     /// The headers before it.
-    outer: &'a Outer,
+    pub(crate) outer: &'a Outer,
     /// What is left to be done to the inner frame.
-    offload: Offload,
+    pub(crate) offload: Offload,
 }
 
 /// The VTEP that a packet came from; `None` if no table has it. It is an error if `strict_vtep` is
@@ -296,7 +306,7 @@ pub(crate) fn congestion(outer_tos: u8, inner: &[u8]) -> Result<Option<Egress>, 
 
 impl Piece<'_> {
     /// Sends the inner frame to the bridge punt pair (with a tag), a host port or an access port.
-    fn deliver<O: Output>(
+    pub(crate) fn deliver<O: Output>(
         &self,
         (inner, vtep): (&[u8], Option<VtepId>),
         table: &VniTable,

@@ -16,8 +16,9 @@ use crate::grouping::Grouper;
 use crate::host_delivery::HostDelivery;
 use crate::identification::{Block, Identifications};
 use crate::learn::Learner;
-use crate::policies::Configured;
+use crate::policies::{Configured, Policies as _};
 use crate::run::Run;
+use crate::sprayed::Sprayed;
 use crate::unresolved::{Adjacency, Unresolved};
 
 /// The forwarding state of one worker. It is the entry point of both directions.
@@ -31,6 +32,8 @@ pub struct Pipeline {
     pub(crate) encap_cache: EncapCache,
     pub(crate) decap_cache: DecapCache,
     pub(crate) host_delivery: HostDelivery,
+    /// `None` if no packets are sprayed.
+    pub(crate) sprayed: Option<Box<Sprayed>>,
     /// The bridge of standalone mode.
     pub(crate) bridge: Option<Box<Bridge>>,
     /// IPv4 identifications of outer packets.
@@ -54,6 +57,7 @@ impl Pipeline {
             encap_cache: EncapCache::default(),
             decap_cache: DecapCache::default(),
             host_delivery: HostDelivery::default(),
+            sprayed: None,
             bridge: None,
             identifications: Block::default(),
             grouper: Grouper::default(),
@@ -68,10 +72,11 @@ impl Pipeline {
         &self.counters
     }
 
-    /// Whether frames wait for a next hop. If so, [`Self::release`] must be called regularly.
+    /// Whether frames wait for a next hop, or for the ones before them. If so, [`Self::release`] must
+    /// be called regularly.
     #[must_use]
     pub fn holds(&self) -> bool {
-        !self.unresolved.is_empty()
+        !self.unresolved.is_empty() || self.held_back() > 0
     }
 
     /// Sends the held frames whose next hop is resolved now, and drops those that waited too long.
@@ -86,8 +91,9 @@ impl Pipeline {
         self.finish(out, &[Queue::Uplinks]);
     }
 
-    /// Sets what places the queue pairs of `qp-pin`.
+    /// Sets what places the queue pairs of `qp-pin`, and over which paths packets are sprayed.
     pub fn set_pins(&mut self, pins: Pins) {
+        self.set_spraying(pins.spraying());
         self.policies = Configured::pinned(pins);
     }
 
@@ -146,6 +152,7 @@ impl Pipeline {
     pub fn stop(&mut self) {
         let counters = &self.counters;
         self.unresolved.clear(|slot| counters.drop_frames(DropReason::Shutdown, slot, 1));
+        self.drop_held_back(DropReason::Shutdown);
         self.update_held();
     }
 
@@ -236,15 +243,14 @@ impl Pipeline {
     ) -> T {
         self.identifications.renew(now);
         let mut policies = std::mem::take(&mut self.policies);
+        policies.begin(now);
         let mut run = Run { batch, snapshot, now, policies: &mut policies, out };
         let result = frames(self, &mut run);
         self.policies = policies;
         result
     }
 
-    fn update_held(&self) {
-        let held = &self.counters.held;
-        held.subtract(held.get());
-        held.add(self.unresolved.len() as u64);
+    pub(crate) fn update_held(&self) {
+        self.counters.held.set((self.unresolved.len() + self.held_back()) as u64);
     }
 }

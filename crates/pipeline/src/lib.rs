@@ -10,6 +10,7 @@
 //! - `steps`: what the datapath reports for that
 //! - `encap_cache`: decisions about known RoCE flows
 //! - `decap_cache`: known pairs of remote VTEP and VNI
+//! - `sprayed`: counts sprayed packets, and restores their order
 //! - `host_delivery`: which decapsulated frames bypass the bridge
 //! - `encapsulate_ipv6`: encapsulation for an IPv6 underlay
 //! - `outer`, `received`: the outer headers of frames to be sent, and of received ones
@@ -48,6 +49,7 @@ mod lookup;
 mod outer;
 mod received;
 mod run;
+mod sprayed;
 mod steps;
 mod switch;
 

@@ -21,6 +21,9 @@ pub trait Policies {
     /// ([`PathPolicy::version`]).
     fn version(&self) -> Version<Policy>;
 
+    /// Begins a batch at this time.
+    fn begin(&mut self, _: Instant) {}
+
     /// Takes a RoCE frame of this VNI for a management queue pair ([`path::Pinning::observe`]).
     fn observe(&self, _: &VniTable, _: (IpAddr, IpAddr), _: &Remote<'_>, _: &[u8]) {}
 
@@ -57,8 +60,13 @@ impl Policies for Configured {
         Entropy::version(&self.state)
     }
 
+    #[inline]
+    fn begin(&mut self, now: Instant) {
+        self.state.begin(now);
+    }
+
     fn observe(&self, vni: &VniTable, hosts: (IpAddr, IpAddr), to: &Remote<'_>, packet: &[u8]) {
-        if vni.entropy.policy() == Policy::QpPin {
+        if vni.entropy.policy().places_queue_pairs() {
             self.state.observe(hosts, to, packet);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use frame::{Checksum, DropReason, ETHERNET, Frame, Gso, GsoKind, Offload};
+use frame::{Batch, Checksum, DropReason, ETHERNET, Frame, Gso, GsoKind, Offload};
 use wire::Vni;
 use wire::checksum::Sum;
 use wire::number::PROTOCOL_UDP;
@@ -113,6 +113,12 @@ impl Outer {
             udp_at: UDP_AT_IPV6,
             end,
         })
+    }
+
+    /// The UDP source port of the packet with this index.
+    pub(crate) fn source_port(&self, batch: &Batch<'_>, index: u32) -> Option<u16> {
+        let udp = batch.frames_from(index).first()?.data.get(self.udp_at..)?;
+        udp.first_chunk().map(|port| u16::from_be_bytes(*port))
     }
 
     /// Verifies the IPv4 header checksum, and the UDP checksum if it is present and not yet

@@ -2,7 +2,7 @@
 
 /// The SplitMix64 generator (Steele, Lea and Flood, "Fast splittable pseudorandom number
 /// generators", 2014): 8 bytes of state, and the same numbers on every machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Random(u64);
 
 impl Random {

@@ -9,8 +9,7 @@
 //! | PSN | what happens |
 //! |---|---|
 //! | the next one | delivered, and all that follow it |
-//! | before the next one | delivered: a retransmission, or a duplicate |
-//! | further back than [`WINDOW`] | delivered; the sequence begins anew there |
+//! | the first one, or before the next one (sent again) | waits for others before it; the sequence begins with the lowest |
 //! | ahead, and not there yet | waits |
 //! | ahead, and waits already | dropped |
 //! | further ahead than [`WINDOW`], or the pool is full | all are delivered |
@@ -21,6 +20,9 @@
 //! the gap on, because a receiver of go-back-N waits for exactly that. If none is for
 //! [`Limits::recovery`], the order goes on behind the gap.
 //!
+//! Packets that are sent again take different paths, too, and so do the first ones of a connection. So
+//! the one that comes first need not be the first one.
+//!
 //! A read request uses as many PSNs as its answer has packets. If the caller does not know how many,
 //! the packet behind it is delivered as it comes.
 
@@ -30,7 +32,7 @@ mod queue_pair;
 use core::hash::{BuildHasher, Hash};
 
 use pool::Pool;
-use queue_pair::QueuePair;
+use queue_pair::{QueuePair, Times};
 
 use crate::signal::Nanos;
 
@@ -115,6 +117,7 @@ pub struct Resequencer<K, C, S> {
     /// No packet waits longer than until then. It may be early: what waited may be delivered.
     earliest: Nanos,
     timer: Nanos,
+    settling: Nanos,
     recovery: Nanos,
 }
 
@@ -131,13 +134,20 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
             waiting: Vec::with_capacity(sets * SET),
             earliest: Nanos::MAX,
             timer,
+            settling: 0,
             recovery: limits.recovery,
         }
     }
 
-    /// Changes the time that a packet waits, in nanoseconds. Packets that wait keep theirs.
-    pub fn set_timer(&mut self, timer: Nanos) {
-        self.timer = timer;
+    /// Changes how long a packet waits for the one before it, in nanoseconds, and how long for others
+    /// before it if it is the first one of its queue pair, or is sent again (0 at first: these do not
+    /// wait). Packets that wait keep their times.
+    pub fn set_times(&mut self, timer: Nanos, settling: Nanos) {
+        (self.timer, self.settling) = (timer, settling);
+    }
+
+    const fn times(&self, now: Nanos) -> Times {
+        Times { now, timer: self.timer, settling: self.settling, recovery: self.recovery }
     }
 
     /// A packet of a queue pair has arrived. If it must wait, `copy` is called. `deliver` gets what
@@ -155,12 +165,12 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
             deliver(Delivery::Arrived);
             return Outcome::Delivered;
         };
+        let times = self.times(now);
         let Some(queue_pair) = self.queue_pairs.get_mut(index) else { return Outcome::Delivered };
         if queue_pair.key != Some(key) {
-            queue_pair.begin(key, packet);
+            queue_pair.begin(key, packet, times);
         }
         queue_pair.last = now;
-        let times = queue_pair::Times { now, timer: self.timer, recovery: self.recovery };
         let outcome = queue_pair.receive(times, packet, &mut self.pool, copy, &mut deliver);
         if queue_pair.is_waiting() {
             self.earliest = self.earliest.min(queue_pair.deadline);
@@ -177,7 +187,8 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
             return;
         }
         self.earliest = Nanos::MAX;
-        let Self { queue_pairs, pool, waiting, earliest, recovery, .. } = self;
+        let times = self.times(now);
+        let Self { queue_pairs, pool, waiting, earliest, .. } = self;
         waiting.retain(|&index| {
             let Some(queue_pair) = queue_pairs.get_mut(index as usize) else { return false };
             let is_waiting = queue_pair.is_waiting();
@@ -185,15 +196,19 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
                 *earliest = (*earliest).min(queue_pair.deadline);
                 return true;
             }
-            queue_pair.is_listed = false;
-            let (true, Some(key)) = (is_waiting, queue_pair.key) else { return false };
-            pool.counts.flushed_by_timer += 1;
-            queue_pair.flush(now, *recovery, pool, &mut |delivery| {
-                if let Delivery::Waited(copy) = delivery {
-                    deliver(key, copy);
-                }
-            });
-            false
+            if let (true, Some(key)) = (is_waiting, queue_pair.key) {
+                let is_gap = queue_pair.expire(times, pool, &mut |delivery| {
+                    if let Delivery::Waited(copy) = delivery {
+                        deliver(key, copy);
+                    }
+                });
+                pool.counts.flushed_by_timer += u64::from(is_gap);
+            }
+            queue_pair.is_listed = queue_pair.is_waiting();
+            if queue_pair.is_listed {
+                *earliest = (*earliest).min(queue_pair.deadline);
+            }
+            queue_pair.is_listed
         });
     }
 

@@ -113,6 +113,67 @@ fn a_gap_ends_with_the_timer() {
     assert_eq!(egress.order.deadline(), None);
 }
 
+/// All paths differ by less than this.
+const SETTLING: Nanos = TIMER / 2;
+
+#[test]
+fn the_packet_that_comes_first_need_not_be_the_first_one() {
+    let mut egress = egress();
+    egress.order.set_times(TIMER, SETTLING);
+    for (now, psn) in [(0, 12), (1, 14), (2, 10), (3, 11)] {
+        assert_eq!(egress.write(now, psn), Outcome::Waits);
+    }
+    assert_eq!(egress.order.deadline(), Some(SETTLING));
+    egress.expire(SETTLING - 1);
+    assert_eq!(egress.taken(), [0; 0]);
+    egress.expire(SETTLING);
+    assert_eq!(egress.taken(), [10, 11, 12]);
+    // From now on there is an order.
+    assert_eq!(egress.order.deadline(), Some(1 + TIMER));
+    egress.write(SETTLING + 1, 13);
+    assert_eq!((egress.taken(), egress.order.held()), (vec![13, 14], 0));
+    assert_eq!(egress.order.counts().flushed_by_timer, 0);
+}
+
+#[test]
+fn what_is_sent_again_from_an_unknown_packet_on_is_ordered_too() {
+    let mut egress = egress();
+    egress.order.set_times(TIMER, SETTLING);
+    (0..20).for_each(|psn| _ = egress.write(0, psn));
+    egress.expire(SETTLING);
+    assert_eq!(egress.taken(), (0..20).collect::<Vec<_>>());
+    // The receiver has lost packet 7 behind this. The sender begins there, on paths that differ.
+    let now = 10 * TIMER;
+    egress.write(now, 22);
+    for (late, psn) in [(0, 9), (1, 8), (2, 10), (3, 7), (4, 11)] {
+        egress.write(now + late, psn);
+    }
+    assert_eq!(egress.taken(), [22], "it does not wait for what went before");
+    egress.expire(now + SETTLING);
+    assert_eq!(egress.taken(), [7, 8, 9, 10, 11]);
+    egress.write(now + SETTLING, 13);
+    egress.write(now + SETTLING, 12);
+    assert_eq!(egress.taken(), [12, 13]);
+}
+
+#[test]
+fn what_cannot_belong_to_the_beginning_ends_it() {
+    let mut egress = egress();
+    egress.order.set_times(TIMER, SETTLING);
+    egress.write(0, 1000);
+    egress.write(0, 1001);
+    egress.write(0, 1000 + u32::from(WINDOW));
+    assert_eq!((egress.taken(), egress.order.held()), (vec![1000, 1001], 1));
+    egress.write(0, 1000 - u32::from(WINDOW));
+    assert_eq!((egress.taken(), egress.order.held()), (vec![1000 + u32::from(WINDOW)], 1));
+    // Without room, nothing waits.
+    let mut egress = Egress::new(64, 1);
+    egress.order.set_times(TIMER, SETTLING);
+    egress.write(0, 5);
+    egress.packet(0, 2, Packet { psn: 9, uses: Some(1) }, 9);
+    assert_eq!((egress.taken(), egress.order.held()), (vec![9], 1));
+}
+
 /// Go-back-N: the receiver waits for the first missing packet, and the sender sends all from it on.
 #[test]
 fn packets_that_are_sent_again_are_ordered_from_the_gap_on() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use path::{Entropy, Version};
+use path::{Entropy, Policy, Version};
 use wire::{MacAddr, Vni};
 
 use crate::fdb::Fdb;
@@ -257,6 +257,13 @@ impl Snapshot {
 }
 
 impl VniTable {
+    /// Whether a worker sprays its packets, and restores the order of those that other VTEPs spray.
+    #[inline]
+    #[must_use]
+    pub fn sprays(&self) -> bool {
+        self.entropy.policy() == Policy::Spray && !self.offload
+    }
+
     /// Whether both tables have the same settings: all but MAC addresses and flood list.
     fn has_settings_of(&self, other: &Self) -> bool {
         let Self { index, netdev, mac, tunnel, entropy, strict_vtep, offload, learning, .. } = self;

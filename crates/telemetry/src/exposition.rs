@@ -45,6 +45,7 @@ impl Collector for Everything {
         self.learning(&mut encoder)?;
         self.bypass(&mut encoder)?;
         probing::encode(self.view.probing.as_ref(), &mut encoder)?;
+        self.resequenced(&mut encoder)?;
         self.frames(&mut encoder)
     }
 }
@@ -356,6 +357,29 @@ impl Everything {
             "vtepd_port_frames",
             "Frames from hosts on ports with the bridge bypass, by their path",
             frames,
+        )
+    }
+
+    fn resequenced(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let order = &self.counters.resequenced;
+        let resequenced = [
+            ("waited", order.waited.get()),
+            ("gap_by_timer", order.by_timer.get()),
+            ("gap_by_bound", order.by_bound.get()),
+            ("crowded", order.crowded.get()),
+        ];
+        counters(
+            encoder,
+            "vtepd_resequenced_frames",
+            "Frames of sprayed queue pairs that waited for the ones before them, and gaps that did \
+             not close",
+            resequenced.map(|(what, n)| (vec![("what", what.to_owned())], n)),
+        )?;
+        gauge(
+            encoder,
+            "vtepd_resequencing_longest_wait_microseconds",
+            "The longest time that such a frame waited",
+            order.longest_wait.get() / 1000,
         )
     }
 

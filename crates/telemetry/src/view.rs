@@ -93,6 +93,10 @@ pub struct ProbedView {
     pub unknown: u64,
     /// The balance of each tier, from the sending leaf on.
     pub tiers: Vec<TierView>,
+    /// The paths over which packets to it are sprayed.
+    pub spray_paths: u64,
+    /// Packets that were sprayed to it, by what became of them.
+    pub sprayed: [(&'static str, u64); 4],
 }
 
 /// How evenly queue pairs use the links of a tier.

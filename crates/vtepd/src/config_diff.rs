@@ -54,6 +54,7 @@ pub(crate) fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
                 "fpm.users",
                 "metrics.",
                 "probing",
+                "spraying",
                 "standalone",
                 "api.",
             ]
@@ -84,6 +85,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
     let list =
         |vnis: &BTreeSet<Vni>| vnis.iter().map(Vni::to_string).collect::<Vec<_>>().join(", ");
     let off = || "off".to_owned();
+    let cpus = if cpus.is_empty() { "chosen".to_owned() } else { format!("{cpus:?}") };
     let mut values = BTreeMap::from(
         [
             ("takeover.vnis", settings.include.as_ref().map_or_else(|| "all".to_owned(), list)),
@@ -95,10 +97,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("takeover.stall-limit-ms", stall_limit.as_millis().to_string()),
             ("takeover.busy-poll", worker.busy_poll.to_string()),
             ("takeover.workers", worker.workers.to_string()),
-            (
-                "takeover.cpus",
-                if cpus.is_empty() { "chosen".to_owned() } else { format!("{cpus:?}") },
-            ),
+            ("takeover.cpus", cpus),
             ("takeover.gso", worker.gso.to_string()),
             ("takeover.realtime", worker.realtime.to_string()),
             ("underlay.rebalance", (settings.rebalance == Rebalance::On).to_string()),
@@ -111,6 +110,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("fpm.unsafe", fpm.accept_hazard.to_string()),
             ("fpm.users", fpm_users(&fpm.users)),
             ("probing", probing.as_ref().map_or_else(off, Probing::to_string)),
+            ("spraying", spraying(probing.as_ref())),
             ("standalone", standalone.to_string()),
             ("metrics.listen", metrics.to_string()),
             ("api.listen", api.as_ref().map_or_else(off, ToString::to_string)),
@@ -146,6 +146,12 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
         of(&section, &section, &section, settings.of(*vni));
     }
     values
+}
+
+fn spraying(probing: Option<&Probing>) -> String {
+    let Some(spray) = probing.and_then(|probing| probing.spray) else { return "off".to_owned() };
+    let order = if spray.restores_order { "psn" } else { "none" };
+    format!("{}, order {order}", spray.scheme)
 }
 
 fn fpm_users(users: &fpm::Users) -> String {

@@ -14,7 +14,7 @@ use telemetry::{
     VniView,
 };
 
-use crate::pinning::{Probed, Shared};
+use crate::pinning::{Probed, Shared, SprayedTo};
 
 /// The bridge ports: the decision of the control task, errors of steering, and its counters.
 pub(crate) fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
@@ -59,6 +59,8 @@ pub(crate) fn probing(shared: &Shared) -> ProbingView {
             dead: of.lost as u64,
             unknown: of.paths.saturating_sub(of.known + of.lost) as u64,
             tiers: tiers.iter().map(tier).collect(),
+            spray_paths: if of.sprayed.vnis > 0 { of.sprayed.paths.len() as u64 } else { 0 },
+            sprayed: sprayed(&of.sprayed),
         }
     };
     let (counts, queue_pairs) = shared.read(|placer| (placer.counts, placer.len() as u64));
@@ -83,6 +85,17 @@ pub(crate) fn probing(shared: &Shared) -> ProbingView {
             ("over_limit", ignored.over_limit),
         ],
     }
+}
+
+/// Packets that were sprayed to a VTEP, and what became of them.
+fn sprayed(to: &SprayedTo) -> [(&'static str, u64); 4] {
+    let paths = || to.paths.iter();
+    [
+        ("sent", paths().map(|(_, sent, _)| sent).sum()),
+        ("unmarked", paths().map(|(.., fate)| fate.good).sum()),
+        ("marked", paths().map(|(.., fate)| fate.marked).sum()),
+        ("lost", paths().map(|(.., fate)| fate.lost).sum()),
+    ]
 }
 
 /// Combines the status of the control task with the snapshot and the counters.

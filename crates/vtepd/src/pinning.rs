@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use bpf::{OffloadUsage, PinnedFlow, ProbesRefused};
 use nix::time::{ClockId, clock_gettime};
-use path::{Answer, Before, CounterId, Flow, PathId, Pin, Pinning, Policy, Remote, Usage, Version};
+use path::{
+    Answer, Before, CounterId, Fate, Flow, PathId, Pin, Pinning, Policy, Remote, SprayOptions,
+    Spraying, Usage, Version,
+};
 use pathmap::cm::Event;
 use pathmap::placer::{FlowId, Found, Options, Reading, Target, Tick};
 use pathmap::responder::Counts;
@@ -54,6 +57,17 @@ pub(crate) struct Probed {
     pub heard: Option<Duration>,
     /// Probes sent, answers accepted, answers that fitted no probe.
     pub counts: [u64; 3],
+    /// Over which paths packets are sprayed.
+    pub sprayed: SprayedTo,
+}
+
+/// How packets to a VTEP are sprayed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SprayedTo {
+    /// The VNIs of which both VTEPs spray.
+    pub vnis: usize,
+    /// The paths, the packets that were sent on each, and what became of them.
+    pub paths: Vec<(PathId, u64, Fate)>,
 }
 
 /// A message of the communication manager that a host has sent.
@@ -93,6 +107,8 @@ pub(crate) struct Shared {
     /// What the programs send, and the time of the start on their clock.
     offloaded: OnceLock<(Arc<OffloadUsage>, Duration)>,
     probed: Mutex<(Vec<Probed>, (Counts, ProbesRefused))>,
+    /// Over which paths packets are sprayed; `None` if they cannot be.
+    pub(crate) spraying: Option<Arc<Spraying>>,
 }
 
 impl Shared {
@@ -113,7 +129,14 @@ impl Shared {
             usage: Usage::new(options.most, start),
             offloaded: OnceLock::new(),
             probed: Mutex::default(),
+            spraying: None,
         }
+    }
+
+    /// Sprays packets by these options. `secret` is known to this process alone.
+    #[must_use]
+    pub(crate) fn with_spraying(self, options: SprayOptions, secret: u64) -> Self {
+        Self { spraying: Some(Arc::new(Spraying::new(options, secret))), ..self }
     }
 
     /// The time since the start.
@@ -424,6 +447,10 @@ impl Pinning for Shared {
 
     fn version(&self) -> Version<Policy> {
         Version::of(self.version.load(Ordering::Acquire))
+    }
+
+    fn spraying(&self) -> Option<Arc<Spraying>> {
+        self.spraying.clone()
     }
 
     fn usage(&self) -> &Usage {

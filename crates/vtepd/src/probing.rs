@@ -8,8 +8,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 
 use bpf::{Offload, RouteLookup};
-use path::{NextHop, PathId, Version};
+use path::{NextHop, PathId, SprayOptions, Version};
 use pathmap::message::Message;
+use pathmap::message::arrivals::ArrivalReport;
 use pathmap::packet::{self, Headers, Received};
 use pathmap::placer::{Options, Target, Tick};
 use pathmap::prober::{Settings, TTL, Transmit};
@@ -27,6 +28,7 @@ mod by_kernel;
 mod choices;
 mod entry;
 mod sockets;
+mod spraying;
 mod targets;
 mod ticks;
 mod traced;
@@ -35,6 +37,7 @@ mod turn;
 use by_kernel::ByKernel;
 use choices::Lookups;
 use sockets::Sockets;
+use spraying::Sprays;
 use targets::Targets;
 
 /// How long nothing is probed after an error, at first and at most.
@@ -54,12 +57,14 @@ pub(crate) struct Probing {
     pub options: Options,
     /// Whether paths to VTEPs that answer no probes are traced by expired TTLs.
     pub trace: bool,
+    /// How to spray packets; `None` if they cannot be.
+    pub spray: Option<SprayOptions>,
 }
 
 impl fmt::Display for Probing {
     /// All but the key. A number stands for that.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, settings, options, trace } = self;
+        let Self { key, settings, options, trace, spray: _ } = self;
         let Settings { interval, ports, most_ports, rate, .. } = settings;
         let number = key.number([0; 3]);
         write!(f, "key number {number:08x}, every {interval:?}, {ports} to {most_ports} ports, ")?;
@@ -94,7 +99,11 @@ impl Opened {
         let lookups = Lookups::open(program).map_err(io::Error::other)?;
         let secret = secret(|bytes| Ok(getrandom::fill(bytes)?))?;
         let mut random = Random::new(seed(&secret));
-        let shared = Arc::new(Shared::new(probing.options, random.next()));
+        let shared = Shared::new(probing.options, random.next());
+        let shared = Arc::new(match probing.spray {
+            Some(options) => shared.with_spraying(options, random.next()),
+            None => shared,
+        });
         Ok(Self { probing: probing.clone(), sockets, lookups, secret, random, shared })
     }
 
@@ -191,6 +200,7 @@ struct Thread {
     plan: Arc<SteeringPlan>,
     responder: Responder,
     targets: Targets,
+    sprays: Sprays,
     by_kernel: ByKernel,
     poller: Poller,
     random: Random,
@@ -217,6 +227,7 @@ impl Thread {
             sockets,
             key: probing.key.clone(),
             scheduling,
+            sprays: Sprays::new(shared.spraying.clone()),
             shared,
             handle,
             snapshot: Arc::default(),
@@ -290,6 +301,11 @@ impl Thread {
                 let copies = if probe.urgent { 2 } else { 1 };
                 self.send_answer(received, &Message::Answer(answer), copies);
             }
+            Message::Arrivals(report) => {
+                if self.responder.takes(now, &report.head, received) {
+                    self.sprays.take(now, &target, report);
+                }
+            }
         }
     }
 
@@ -321,6 +337,17 @@ impl Thread {
         let mut bytes = Message::Probe(probe).bytes();
         self.key.seal((target.local, target.address), &mut bytes);
         self.send(path, target, probe.records, &bytes);
+    }
+
+    /// Sends a report of arrivals by a living path, another one each time.
+    fn report_arrivals(&mut self, now: Duration, target: Target, report: ArrivalReport) {
+        let Some(path) = self.targets.any_living(target, &mut self.random) else { return };
+        let Some(mut head) = self.targets.head(now, target, path) else { return };
+        let hop = self.hops(target.address).iter().find(|hop| hop.identity == path.hop);
+        head.uplink = hop.map_or(0, |hop| hop.ifindex);
+        let mut bytes = Message::Arrivals(ArrivalReport { head, ..report }).bytes();
+        self.key.seal((target.local, target.address), &mut bytes);
+        self.send(path, target, false, &bytes);
     }
 
     fn send(&self, path: PathId, target: Target, records: bool, message: &[u8]) {

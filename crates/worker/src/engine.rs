@@ -151,7 +151,10 @@ impl Engine {
             let timeout = match (stopping, self.forwarder.pipeline.holds()) {
                 (true, _) => Some(QUIET),
                 (false, _) if busy_poll => Some(Duration::ZERO),
-                (false, true) => Some(HOLD_INTERVAL),
+                (false, true) => {
+                    let deadline = self.forwarder.pipeline.deadline();
+                    Some(deadline.map_or(HOLD_INTERVAL, |wait| wait.min(HOLD_INTERVAL)))
+                }
                 (false, false) if self.forwarder.access.iter().any(AccessPort::may_stick) => {
                     Some(STUCK_INTERVAL)
                 }
@@ -188,6 +191,10 @@ impl Engine {
         let Self { forwarder, scheduling, .. } = self;
         let from_underlay =
             forwarder.from_underlay(&snapshot, now, |frames| scheduling.begin(frames))?;
+        // What has arrived while the worker did not run ends gaps first.
+        if self.forwarder.pipeline.deadline().is_some() && self.forwarder.has_read_underlay() {
+            self.forwarder.expire(&snapshot, now);
+        }
         for learned in self.forwarder.pipeline.learned() {
             // If the queue is full the report is lost. A later frame makes it again.
             if !(self.reports)(Report::Learned(learned)) {

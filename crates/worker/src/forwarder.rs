@@ -83,6 +83,22 @@ impl<P: Port, A: Port> Forwarder<P, A> {
         flush(&mut self.ports.uplinks, &Batch::none(), &mut self.out, &self.pipeline);
     }
 
+    /// Whether the last batch from the underlay had all that had arrived.
+    pub(crate) fn has_read_underlay(&self) -> bool {
+        self.pending.underlay.is_none() && !self.ports.underlay.batch().is_full()
+    }
+
+    /// Sends the received frames that have waited long enough for the ones before them.
+    pub fn expire(&mut self, snapshot: &Snapshot, now: Instant) {
+        let Self { ports, pipeline, out, .. } = self;
+        pipeline.expire(snapshot, now, out);
+        let batch = Batch::none();
+        ports.hosts.transmit_queue(&batch, out, Queue::Hosts);
+        ports.bridge.transmit_queue(&batch, out, Queue::Bridge);
+        pipeline.account(out);
+        out.clear();
+    }
+
     /// Decapsulates one batch from the underlay, or one part of a batch whose frames have many
     /// copies. Calls `begin` with the number of frames before they are sent. Returns how many
     /// frames there were.

@@ -16,6 +16,7 @@ mod programs;
 mod requests;
 mod seeds;
 mod settings;
+mod spraying;
 mod streams;
 
 pub use files::{experiment, topology};
@@ -26,6 +27,7 @@ pub use programs::{chosen_port, steering};
 pub use requests::api_request;
 pub use seeds::write_if_asked as write_seeds_if_asked;
 pub use settings::configuration;
+pub use spraying::resequence;
 pub use streams::{fpm_stream, netlink_decode};
 
 /// The daemon's modules. The daemon is a binary crate, so no other crate can depend on it.

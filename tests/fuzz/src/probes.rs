@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use path::PathId;
 use pathmap::load::PeerLoads;
+use path::Arrived;
+use pathmap::message::arrivals::ArrivalReport;
 use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet::{self, Headers, Received};
 use pathmap::prober::Ids;
 use pathmap::{Key, Prober, Random, Responder, Settings, Tracer, Way, trace};
-use wire::{MacAddr, QueuePair};
+use wire::{MacAddr, QueuePair, Vni};
 
 /// A message that is read can be written and read again. A packet contains its message. The messages
 /// of the communication manager are read too.
@@ -34,7 +36,7 @@ pub fn probe_message(data: &[u8]) {
     }
 }
 
-/// A probe and an answer, alone and in packets: over IPv4 with and without recorded addresses, and
+/// A probe, an answer and a report, alone and in packets: over IPv4 with and without recorded addresses, and
 /// over IPv6.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let probe = Probe {
@@ -74,7 +76,14 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
             handshakes: vec![handshake],
         },
     };
-    let messages = [Message::Probe(probe), Message::Answer(answer)].map(|message| message.bytes());
+    let arrived = |port| Arrived { port, received: 9, marked: 1 };
+    let report = ArrivalReport {
+        head: Probe { records: false, ..probe },
+        vnis: Vni::try_from(10).into_iter().collect(),
+        paths: [50_000, 50_001].map(arrived).into(),
+    };
+    let messages = [Message::Probe(probe), Message::Answer(answer), Message::Arrivals(report)];
+    let messages = messages.map(|message| message.bytes());
     let headers = |records| Headers {
         macs: (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])),
         ends: ([10, 0, 0, 1].into(), [10, 0, 0, 2].into()),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use test_frames::{IPV4, IPV6, Ipv4, Ipv6};
 
-use crate::{frames, kernel, probes, requests};
+use crate::{frames, kernel, probes, requests, spraying};
 
 /// Root of the repository.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -41,6 +41,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         "chosen_port" => (0..6).flat_map(|policy| behind(&[policy])).collect(),
         "probe_message" => probes::seeds(),
         "probe_exchange" => probes::exchanges(),
+        "resequence" => spraying::seeds(),
         "topology" => [
             read_all("deploy/containerlab", ".clab.yml"),
             read_all("tests/tests/system/evpn/other_lab", ".clab.yml"),

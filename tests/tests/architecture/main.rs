@@ -13,13 +13,13 @@ use toml::{Table, Value};
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
 const MAY_USE: [(&str, &[&str]); 29] = [
     ("wire", &[]),
-    ("path", &["wire"]),
-    ("pathmap", &["wire", "path"]),
+    ("path", &["wire", "spray"]),
+    ("pathmap", &["wire", "path", "spray"]),
     ("tables", &["wire", "path"]),
     ("frame", &[]),
     ("spray", &[]),
     ("sim", &["wire", "roce", "spray"]),
-    ("pipeline", &["wire", "path", "frame", "tables"]),
+    ("pipeline", &["wire", "path", "frame", "tables", "spray"]),
     ("roce", &["wire"]),
     ("ports", &["wire", "frame", "netlink"]),
     ("bpf", &["wire", "path", "tables", "netlink"]),

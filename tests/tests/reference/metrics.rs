@@ -70,6 +70,8 @@ fn one_of_each() -> View {
                 known: 0,
                 dead: 0,
                 unknown: 0,
+                spray_paths: 4,
+                sprayed: [("sent", 9), ("unmarked", 8), ("marked", 1), ("lost", 0)],
                 tiers: vec![TierView { mmr: 1.0, floor: 1.0, jain: 1.0 }],
             }],
             queue_pairs: 0,

@@ -21,7 +21,7 @@ const CONNECTIONS: usize = 64;
 const RATE: u32 = 4000;
 
 /// The links between routers, as numbers of both.
-const LINKS: [(usize, usize); 4] = [(0, 0), (0, 1), (1, 0), (1, 1)];
+pub(crate) const LINKS: [(usize, usize); 4] = [(0, 0), (0, 1), (1, 0), (1, 1)];
 
 /// A lab with two more routers: those of the leaf are connected with both routers of `peer`, so that
 /// there are four paths, and each has its own link between routers.
@@ -118,8 +118,22 @@ impl Routed {
                 spine,
                 &format!(
                     "addr add 10.2.{to_peer}.0/31 dev peer\nlink set peer up\n\
-                     route add 10.0.0.2/32 via 10.2.{to_peer}.1\n\
-                     route add 10.0.0.1/32 nexthop via 10.9.0.{} nexthop via 10.9.0.{}\n",
+                     route add 10.0.0.2/32 via 10.2.{to_peer}.1\n"
+                ),
+            );
+        }
+        let fabric = Self { lab, spines };
+        fabric.add_routes();
+        fabric
+    }
+
+    /// Adds the routes by the links between routers, which are gone with a link.
+    pub(crate) fn add_routes(&self) {
+        for (number, (router, spine)) in self.lab.routers.iter().zip(&self.spines).enumerate() {
+            ip(
+                spine,
+                &format!(
+                    "route replace 10.0.0.1/32 nexthop via 10.9.0.{} nexthop via 10.9.0.{}\n",
                     number * 2,
                     number * 2 + 4
                 ),
@@ -133,7 +147,6 @@ impl Routed {
                 ),
             );
         }
-        Self { lab, spines }
     }
 
     /// The links that frames pass until `pass` returns: from the leaf to `peer`, and back.

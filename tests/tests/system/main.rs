@@ -52,6 +52,7 @@ mod refused;
 mod segments;
 mod service;
 mod soft_roce;
+mod spraying;
 mod standalone;
 mod takeover;
 mod terminals;

@@ -129,7 +129,7 @@ impl VniEntry {
         let (ports, policy) = match entropy.policy() {
             // The kernel never uses the last port.
             Policy::FiveTuple => (range.max() - range.min(), FIVE_TUPLE),
-            Policy::QpHash | Policy::QpBins | Policy::QpPin => (range.ports(), 0),
+            Policy::QpHash | Policy::QpBins | Policy::QpPin | Policy::Spray => (range.ports(), 0),
         };
         let set = |flag, wanted| if wanted { flag } else { 0 };
         Self {

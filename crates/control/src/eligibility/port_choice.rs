@@ -67,7 +67,7 @@ impl EligibilityCheck<'_> {
         let (ifindex, name) = (link.ifindex, link.name.clone());
         // Otherwise all frames of a CPU leave by one next hop, whichever port they have.
         let by_port = route_per_frame || !self.is_multipath(vxlan, overlay);
-        let is_pinned = left.is_some() && by_port && entropy.policy() == Policy::QpPin;
+        let is_pinned = left.is_some() && by_port && entropy.policy().places_queue_pairs();
         let pins = vni.filter(|_| is_pinned).and_then(|vni| self.pinned_tunnel(vni, vxlan));
         Some(PortChoice {
             ifindex,

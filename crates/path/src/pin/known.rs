@@ -142,7 +142,7 @@ mod tests {
     fn flow(queue_pair: u32) -> Flow {
         let queue_pair = queue_pair.try_into().unwrap();
         let key = Key::QueuePair { source: host(1), destination: host(2), queue_pair };
-        Flow { key, reason: Reason::Roce, hash: 5, roce_port: 50_000 }
+        Flow { key, reason: Reason::Roce, hash: 5, roce_port: 50_000, is_sprayed: false }
     }
 
     fn counter(number: u32) -> CounterId {

@@ -6,6 +6,8 @@ use crate::signal::Nanos;
 
 const PSN: u32 = 0x00ff_ffff;
 const HALF: u32 = 1 << 23;
+/// How far packets may be behind the one that comes first.
+const BEFORE: u32 = WINDOW as u32 / 2;
 /// No packet waits at this place of the ring.
 const NONE: u16 = u16::MAX;
 
@@ -15,11 +17,12 @@ const fn since(psn: u32, start: u32) -> i32 {
     if distance < HALF { distance as i32 } else { distance as i32 - (1 << 24) }
 }
 
-/// The time, and how long a packet and a gap last.
+/// The time, and how long a packet, a beginning and a gap last.
 #[derive(Clone, Copy)]
 pub(super) struct Times {
     pub(super) now: Nanos,
     pub(super) timer: Nanos,
+    pub(super) settling: Nanos,
     pub(super) recovery: Nanos,
 }
 
@@ -30,6 +33,8 @@ enum Mode {
     Ordered,
     /// It is the one that comes: a read request used an unknown number.
     Open,
+    /// It is the lowest of those that wait when the time is over.
+    Settling,
     /// The gap at `next` did not close. Packets from `after` on pass, until a time.
     Gap { after: u32, until: Nanos },
 }
@@ -64,8 +69,45 @@ impl<K> QueuePair<K> {
     }
 
     /// Begins with the first packet of a queue pair. No packet waits here.
-    pub(super) fn begin(&mut self, key: K, first: Packet) {
-        (self.key, self.next, self.mode) = (Some(key), first.psn & PSN, Mode::Ordered);
+    pub(super) fn begin(&mut self, key: K, first: Packet, times: Times) {
+        self.key = Some(key);
+        self.begin_anew(first.psn & PSN, times);
+    }
+
+    /// Begins with a packet in front of which others may still come. No packet waits.
+    fn begin_anew(&mut self, psn: u32, times: Times) {
+        (self.next, self.mode) = (psn, Mode::Ordered);
+        if times.settling > 0 {
+            (self.next, self.mode) = (psn.wrapping_sub(BEFORE) & PSN, Mode::Settling);
+        }
+    }
+
+    /// The time in which packets came in front of the first one is over.
+    fn settle<C>(
+        &mut self,
+        times: Times,
+        pool: &mut Pool<C>,
+        deliver: &mut impl FnMut(Delivery<C>),
+    ) {
+        if let Some(psn) = self.lowest() {
+            (self.next, self.mode) = (psn, Mode::Ordered);
+        }
+        self.drain(times, pool, deliver);
+    }
+
+    /// The time of packets that wait is over. Returns whether a gap did not close.
+    pub(super) fn expire<C>(
+        &mut self,
+        times: Times,
+        pool: &mut Pool<C>,
+        deliver: &mut impl FnMut(Delivery<C>),
+    ) -> bool {
+        if self.mode == Mode::Settling {
+            self.settle(times, pool, deliver);
+            return false;
+        }
+        self.flush(times, pool, deliver);
+        true
     }
 
     pub(super) fn receive<C>(
@@ -77,8 +119,13 @@ impl<K> QueuePair<K> {
         deliver: &mut impl FnMut(Delivery<C>),
     ) -> Outcome {
         let psn = packet.psn & PSN;
+        if self.mode == Mode::Settling
+            && (!(0..i32::from(WINDOW)).contains(&since(psn, self.next)) || pool.is_full())
+        {
+            self.settle(times, pool, deliver);
+        }
         match self.mode {
-            Mode::Ordered => {}
+            Mode::Ordered | Mode::Settling => {}
             Mode::Open if since(psn, self.next) >= 0 => {
                 (self.next, self.mode) = (psn, Mode::Ordered);
             }
@@ -95,15 +142,20 @@ impl<K> QueuePair<K> {
             Mode::Gap { .. } if since(psn, self.next) >= 0 => self.mode = Mode::Ordered,
             Mode::Gap { .. } => {}
         }
+        if since(psn, self.next) < 0 && times.settling > 0 && !pool.is_full() {
+            // Sent again. Packets before it may have been, too, and take longer.
+            self.flush(times, pool, deliver);
+            self.begin_anew(psn, times);
+        }
         let distance = since(psn, self.next);
-        if distance == 0 {
+        if distance == 0 && self.mode != Mode::Settling {
             deliver(Delivery::Arrived);
             self.advance(times.now, psn, packet.uses, pool, deliver);
             self.drain(times, pool, deliver);
             return Outcome::Delivered;
         }
         if distance < -i32::from(WINDOW) {
-            self.flush(times.now, times.recovery, pool, deliver);
+            self.flush(times, pool, deliver);
             self.mode = Mode::Ordered;
             self.advance(times.now, psn, packet.uses, pool, deliver);
         }
@@ -127,21 +179,21 @@ impl<K> QueuePair<K> {
             return Outcome::Waits;
         };
         *place = index;
-        let deadline = times.now.saturating_add(times.timer);
+        let is_settling = self.mode == Mode::Settling;
+        let time = if is_settling { times.settling } else { times.timer };
+        let deadline = times.now.saturating_add(time);
         self.deadline = if self.held == 0 { deadline } else { self.deadline.min(deadline) };
         self.held += 1;
         Outcome::Waits
     }
 
     /// Delivers all packets that wait, in order. The gap at `next` stays open.
-    pub(super) fn flush<C>(
+    fn flush<C>(
         &mut self,
-        now: Nanos,
-        recovery: Nanos,
+        times: Times,
         pool: &mut Pool<C>,
         deliver: &mut impl FnMut(Delivery<C>),
     ) {
-        let times = Times { now, timer: 0, recovery };
         self.flush_around(times, None, pool, deliver);
     }
 

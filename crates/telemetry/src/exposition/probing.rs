@@ -83,6 +83,21 @@ fn of_vteps(view: &ProbingView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Res
         "Pairs of next hop and source port to a VTEP, by what is known of their paths",
         pairs,
     )?;
+    gauges(
+        encoder,
+        "vtepd_spray_paths",
+        "Paths over which packets to a VTEP are sprayed; 0 while it does not agree",
+        view.vteps.iter().map(|of| (vec![vtep(&of.address)], of.spray_paths)),
+    )?;
+    let sprayed = view.vteps.iter().flat_map(|of| {
+        of.sprayed.map(|(what, n)| (vec![vtep(&of.address), ("what", what.to_owned())], n))
+    });
+    counters(
+        encoder,
+        "vtepd_sprayed_packets",
+        "Packets sprayed to a VTEP on its present paths: sent, and what it reports of them",
+        sprayed,
+    )?;
     let figures: [Figure; 3] = [
         ("vtepd_tier_mmr", "Queue pairs on the fullest link of a tier over the mean", |of| of.mmr),
         ("vtepd_tier_mmr_floor", "The lowest MMR that whole queue pairs allow", |of| of.floor),

@@ -47,7 +47,7 @@ fn placement_of(
     port: Option<u16>,
 ) -> Option<v1::Placement> {
     let (key, is_by_kernel) = (flow.key, flow.target.by_kernel);
-    if policy != Policy::QpPin || !matches!(key, Key::QueuePair { .. }) {
+    if !policy.places_queue_pairs() || !matches!(key, Key::QueuePair { .. }) {
         return None;
     }
     let decided = if key.is_management() {

@@ -376,7 +376,7 @@ impl Vtepd for Service {
         let v1::SetPolicyRequest { vni: number, policy, bins, source_ports } = request.into_inner();
         let vni = vni(number)?;
         let policy = parse::<Policy>("policy", policy.as_deref())?;
-        if policy == Some(Policy::QpPin) {
+        if policy.is_some_and(Policy::places_queue_pairs) {
             self.pinning()?;
         }
         let bins = bins.map(|bins| {

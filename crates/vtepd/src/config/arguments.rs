@@ -39,8 +39,8 @@ pub(crate) struct Arguments {
     /// Leave this VNI to the kernel; may be repeated [default: none]
     #[arg(long = "exclude", value_name = "VNI", value_parser = vni)]
     pub exclude: Vec<Vni>,
-    /// How the outer UDP source port is chosen: five-tuple, qp-hash, qp-bins or qp-pin, which needs
-    /// `key` in `[probing]` of the file [default: qp-hash]
+    /// How the outer UDP source port is chosen: five-tuple, qp-hash, qp-bins, qp-pin or spray. The
+    /// last two need `key` in `[probing]` of the file [default: qp-hash]
     #[arg(long)]
     pub policy: Option<Policy>,
     /// Number of source ports of qp-bins [default: 4]
@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     /// Seed of the hashes [default: 0]
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Outer source ports of qp-hash, qp-bins and qp-pin [default: 49152-65535]
+    /// Outer source ports of all policies but five-tuple [default: 49152-65535]
     #[arg(long, value_name = "MIN-MAX")]
     pub source_ports: Option<SourcePortRange>,
     /// Flow label of outer IPv6 headers: the outer UDP source port, if the netdev has no label of

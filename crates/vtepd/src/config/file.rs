@@ -23,8 +23,10 @@ pub(super) struct File {
     pub(super) takeover: TakeoverSection,
     /// The source port policy of all VNIs, and the flow label over IPv6.
     pub(super) entropy: EntropySection,
-    /// How the paths of `qp-pin` are found.
+    /// How the paths of `qp-pin` and `spray` are found.
     pub(super) probing: ProbingSection,
+    /// How the policy `spray` deals packets to paths. Changes take effect at the next start.
+    pub(super) spraying: SprayingSection,
     /// Limits for what is learned from received frames.
     pub(super) learning: LearningSection,
     /// Next hops.
@@ -95,15 +97,14 @@ pub(super) struct TakeoverSection {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct EntropySection {
-    /// How the outer UDP source port is chosen: `qp-hash`, `qp-bins`, `qp-pin` or `five-tuple`.
-    /// `qp-pin` needs `probing.key`. Default: `qp-hash`.
+    /// How the outer UDP source port is chosen: `qp-hash`, `qp-bins`, `qp-pin`, `spray` or
+    /// `five-tuple`. `qp-pin` and `spray` need `probing.key`. Default: `qp-hash`.
     pub(super) policy: Option<String>,
     /// Number of source ports of `qp-bins`, 1 to 65535. Default: 4.
     pub(super) bins: Option<u16>,
     /// Seed of the hashes. Default: 0.
     pub(super) seed: Option<u64>,
-    /// Outer source ports of `qp-hash`, `qp-bins` and `qp-pin`, `"MIN-MAX"`. Default:
-    /// `"49152-65535"`.
+    /// Outer source ports of all policies but `five-tuple`, `"MIN-MAX"`. Default: `"49152-65535"`.
     pub(super) source_ports: Option<String>,
     /// Flow label of outer IPv6 headers: `source-port` (the outer UDP source port, if the netdev has
     /// no `flowlabel` of its own) or `netdev` (always the netdev's, as with kernel VXLAN). The
@@ -148,6 +149,30 @@ pub(super) struct ProbingSection {
     /// Let a queue pair move to a less loaded path after a gap in its traffic. It leaves a dead path
     /// in any case. Default: `true`.
     pub(super) moves: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct SprayingSection {
+    /// What chooses the path of each packet: `prime-like` (a reconstruction of PRIME from its
+    /// abstract), `bitmap`, `mixed`, `reps` or `oblivious`. Default: `prime-like`.
+    pub(super) scheme: Option<String>,
+    /// The order in which hosts get packets that other VTEPs have sprayed: `psn` (that of their
+    /// packet sequence numbers) or `none` (as they arrive, for hosts that place packets out of
+    /// order). Default: `psn`.
+    pub(super) order: Option<OrderChoice>,
+}
+
+/// The order in which hosts get sprayed packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum OrderChoice {
+    /// That of the packet sequence numbers.
+    Psn,
+    /// As they arrive.
+    None,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

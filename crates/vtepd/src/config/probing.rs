@@ -6,12 +6,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use path::Policy;
+use path::{Scheme, SprayOptions};
 use pathmap::Key;
 use pathmap::placer::{Moves, Options};
 use pathmap::prober::Settings;
 
-use super::file::{File, ProbingSection};
+use super::file::{File, OrderChoice, ProbingSection, SprayingSection};
 use super::{ConfigurationError, VniSettings};
 use crate::probing::Probing;
 
@@ -57,8 +57,27 @@ pub(super) fn probing(file: &File) -> Result<Option<Probing>, ConfigurationError
         moves: if moves.unwrap_or(true) { Moves::AfterGap } else { Moves::Never },
         settle: settings.interval * 2 + Duration::from_millis(20),
     };
+    let spray = spraying(file)?;
     let Some(key) = key(file)? else { return Ok(None) };
-    Ok(Some(Probing { key, settings, options, trace: trace.unwrap_or(true) }))
+    Ok(Some(Probing { key, settings, options, trace: trace.unwrap_or(true), spray }))
+}
+
+/// How to spray packets; `None` with standalone VNIs, whose bridge cannot hold frames back.
+fn spraying(file: &File) -> Result<Option<SprayOptions>, ConfigurationError> {
+    let SprayingSection { scheme, order } = &file.spraying;
+    let default = SprayOptions::default();
+    let named = |name: &String| {
+        let scheme = name.parse().ok().filter(|scheme| *scheme != Scheme::Ecmp);
+        scheme.ok_or_else(|| ConfigurationError::Value {
+            place: file.place("spraying.scheme"),
+            problem: format!(
+                "'{name}' is no scheme (expected prime-like, bitmap, mixed, reps or oblivious)"
+            ),
+        })
+    };
+    let scheme = scheme.as_ref().map_or(Ok(default.scheme), named)?;
+    let restores_order = *order != Some(OrderChoice::None);
+    Ok(file.standalone.is_empty().then_some(SprayOptions { scheme, restores_order }))
 }
 
 /// The key of the section or of the file that it names.
@@ -112,10 +131,10 @@ pub(super) fn check<'s>(
     mut settings: impl Iterator<Item = &'s VniSettings>,
 ) -> Result<(), ConfigurationError> {
     let has_key = file.probing.key.is_some() || file.probing.key_file.is_some();
-    if has_key || settings.all(|vni| vni.policy != Policy::QpPin) {
+    if has_key || settings.all(|vni| !vni.policy.places_queue_pairs()) {
         return Ok(());
     }
-    let problem = "the policy qp-pin needs a key for probes, the same on all leaves: for example, take the output of \
+    let problem = "the policies qp-pin and spray need a key for probes, the same on all leaves: for example, take the output of \
                    'openssl rand -hex 16'"
         .to_owned();
     Err(ConfigurationError::Value { place: file.place("probing.key"), problem })

@@ -18,6 +18,26 @@ pub(crate) fn load(text: &str, flags: &[&str]) -> Result<Configuration, Configur
 }
 
 #[test]
+fn spraying_has_a_scheme_and_an_order() {
+    let of = |section: &str| {
+        let policy = "[entropy]\npolicy = \"spray\"\n";
+        load(&format!("{policy}[probing]\nkey = \"0123456789abcdef\"\n[spraying]\n{section}"), &[])
+    };
+    let options = |section| of(section).unwrap().probing.unwrap().spray.unwrap();
+    let default = options("");
+    assert_eq!((default.scheme.name(), default.restores_order), ("prime-like", true));
+    let other = options("scheme = \"bitmap\"\norder = \"none\"\n");
+    assert_eq!((other.scheme.name(), other.restores_order), ("bitmap", false));
+    assert!(options("order = \"psn\"\n").restores_order);
+    for wrong in ["scheme = \"ecmp\"\n", "scheme = \"prime\"\n", "order = \"fifo\"\n"] {
+        let error = of(wrong).unwrap_err().to_string();
+        assert!(error.contains("prime-like") || error.contains("psn"), "{error}");
+    }
+    let error = load("[entropy]\npolicy = \"spray\"\n", &[]).unwrap_err().to_string();
+    assert!(error.contains("qp-pin and spray need a key"), "{error}");
+}
+
+#[test]
 fn an_empty_file_takes_everything_over() {
     let configuration = load("", &[]).unwrap();
     assert_eq!(configuration.settings, Settings::default());
@@ -133,7 +153,7 @@ fn flags_and_keys_go_by_their_names() {
     let error = Configuration::load(&Arguments::parse_from(flags)).unwrap_err().to_string();
     assert!(error.starts_with("--policy --source-ports: 4 bins"), "{error}");
     for (flag, value) in
-        [("--bins", "0"), ("--policy", "spray"), ("--source-ports", "9-1"), ("--vni", "0")]
+        [("--bins", "0"), ("--policy", "least-load"), ("--source-ports", "9-1"), ("--vni", "0")]
     {
         let error = Arguments::try_parse_from(["vtepd", flag, value]).unwrap_err().to_string();
         assert!(error.contains(&format!("'{value}' for '{flag} <")), "{error}");

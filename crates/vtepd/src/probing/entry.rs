@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bpf::ROUTE_PER_FRAME_MARK;
-use path::{NextHop, PathId, Policy, SourcePortRange, Version};
+use path::{NextHop, PathId, SourcePortRange, Version};
 use pathmap::load::Link;
 use pathmap::placer::{Found, Target};
 use pathmap::prober::{Ids, Known};
@@ -42,6 +42,16 @@ impl Entry {
     /// The paths whose paths are known: by probes or, without any answer to these, by traces.
     pub(super) fn known(&self) -> impl Iterator<Item = (PathId, &Known)> {
         self.prober.known().chain(self.traced.known())
+    }
+
+    /// The paths that probes have found.
+    pub(super) fn probed(&self) -> impl Iterator<Item = (PathId, &Known)> {
+        self.prober.known()
+    }
+
+    /// Whether the paths were probed at the start.
+    pub(super) const fn is_ready(&self) -> bool {
+        self.prober.is_ready()
     }
 
     /// Sets by which next hops kernel VXLAN may send, if it does.
@@ -109,10 +119,10 @@ impl Entry {
     }
 }
 
-/// The VTEPs to probe: those of the VNIs with `qp-pin`.
+/// The VTEPs to probe: those of the VNIs with `qp-pin` or `spray`.
 pub(super) fn wanted(snapshot: &Snapshot) -> BTreeMap<Target, Wanted> {
     let tunnel = |tunnel: &Tunnel| (tunnel.local, tunnel.destination_port, tunnel.flow_label);
-    let own = snapshot.vnis().filter(|table| table.entropy.policy() == Policy::QpPin);
+    let own = snapshot.vnis().filter(|table| table.entropy.policy().places_queue_pairs());
     let own = own.map(|table| (tunnel(&table.tunnel), table.entropy.range(), None));
     let kernel = snapshot.kernel_vnis().values().map(|vni| {
         let PinnedTunnel { local, destination_port, flow_label, .. } = vni.tunnel;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use path::{PathId, Version};
-use pathmap::message::Answer;
+use pathmap::message::{Answer, Probe};
 use pathmap::placer::Target;
 use pathmap::prober::{Change, Ids, Known, Settings, Transmit};
 use pathmap::trace::packet::Expired;
@@ -14,6 +14,7 @@ use tables::{FlowLabel, Snapshot};
 use super::Probing;
 use super::choices::Lookups;
 use super::entry::{Entry, Wanted, wanted};
+use super::spraying::Sprays;
 use super::traced::Traced;
 use crate::pinning::{Probed, Shared};
 
@@ -239,6 +240,28 @@ impl Targets {
         living.get(random.below(living.len())).copied()
     }
 
+    /// Any living path.
+    pub(super) fn any_living(&self, target: Target, random: &mut Random) -> Option<PathId> {
+        let living: Vec<PathId> =
+            self.entries.get(&target)?.known().map(|(path, _)| path).collect();
+        living.get(random.below(living.len())).copied()
+    }
+
+    /// As [`Prober::head`].
+    pub(super) fn head(&mut self, now: Duration, target: Target, path: PathId) -> Option<Probe> {
+        Some(self.entries.get_mut(&target)?.prober.head(now, path))
+    }
+
+    /// The VTEPs that are probed.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Target> {
+        self.entries.keys()
+    }
+
+    /// Tells what is known of the paths.
+    pub(super) fn tell_sprays(&self, sprays: &mut Sprays) {
+        self.entries.iter().for_each(|(target, entry)| sprays.learn(target, entry));
+    }
+
     /// Looks up by which next hops kernel VXLAN sends.
     pub(super) fn ask_kernel(&mut self, now: Duration) {
         self.lookups.renew(now);
@@ -277,7 +300,7 @@ impl Targets {
 
     /// Has the paths that are in use probed often, and all VTEPs while queue pairs are to move for
     /// balance.
-    pub(super) fn watch_used(&mut self, shared: &Shared) {
+    pub(super) fn watch_used(&mut self, shared: &Shared, sprays: &Sprays) {
         let now = shared.now();
         let eager = shared.read(|placer| placer.wants_reports(now));
         for (target, entry) in &mut self.entries {
@@ -286,13 +309,14 @@ impl Targets {
                 used.extend(placer.used(Target { by_kernel: true, ..*target }));
                 used
             });
+            let used = used.into_iter().chain(sprays.used(target)).collect();
             entry.prober.set_used(now, used);
             entry.prober.set_eager(now, eager);
         }
     }
 
     /// What is known about each VTEP.
-    pub(super) fn probed(&self) -> Vec<Probed> {
+    pub(super) fn probed(&self, sprays: &Sprays) -> Vec<Probed> {
         let probed = |(target, entry): (&Target, &Entry)| {
             let Entry { prober, traced, .. } = entry;
             let known = || entry.known().map(|(_, known)| known);
@@ -308,6 +332,7 @@ impl Targets {
                 traced: traced.is_tracing(),
                 heard: known().map(|known| known.heard).max(),
                 counts: prober.counts,
+                sprayed: sprays.of(target),
             }
         };
         self.entries.iter().map(probed).collect()
@@ -379,6 +404,7 @@ mod tests {
             settings: Settings::default(),
             options: Options::default(),
             trace: true,
+            spray: None,
         };
         let shared = Shared::new(probing.options, 1);
         let lookups = Lookups::open(None).unwrap();

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use path::Version;
 use pathmap::Placer;
 use ports::probe_socket::Underlay;
 
@@ -30,6 +31,7 @@ impl Thread {
         let is_new = self.follow_snapshot();
         self.receive_all(&woken, is_new)?;
         self.send_probes();
+        self.spray();
         let now = self.shared.now();
         let ticks = now >= woken.next_tick;
         self.follow_kernel(ticks, now);
@@ -47,8 +49,9 @@ impl Thread {
     /// Waits until a socket is ready, a probe is due, or it is time for a tick.
     fn wait(&mut self) -> io::Result<Woken> {
         let next_tick = self.next_tick();
-        let next = [self.targets.next(), Some(next_tick)].into_iter().flatten();
-        let wait = next.min().map(|at| at.saturating_sub(self.shared.now()));
+        let now = self.shared.now();
+        let next = [self.targets.next(), self.sprays.next(now), Some(next_tick)];
+        let wait = next.into_iter().flatten().min().map(|at| at.saturating_sub(now));
         let has_more = self.tick.is_some() || self.pinned.1;
         let wait = if has_more { Some(Duration::ZERO) } else { wait };
         let sockets = self.sockets.fds().into_iter().chain(self.by_kernel.fd());
@@ -71,6 +74,7 @@ impl Thread {
         }
         if is_new {
             self.targets.follow(&snapshot, &self.shared);
+            self.sprays.follow(&snapshot, self.targets.all());
             self.snapshot = snapshot;
             self.changed = self.shared.now();
         }
@@ -92,6 +96,21 @@ impl Thread {
     fn send_probes(&mut self) {
         for (target, transmit) in self.targets.tick(self.shared.now()) {
             self.probe(target, transmit);
+        }
+    }
+
+    /// Tells workers over which paths to spray, and other VTEPs what arrived from them.
+    fn spray(&mut self) {
+        if self.sprays.is_empty() {
+            return;
+        }
+        let now = self.shared.now();
+        self.targets.tell_sprays(&mut self.sprays);
+        if self.sprays.publish(now) {
+            self.watched = Version::NEVER;
+        }
+        for (target, report) in self.sprays.due(now) {
+            self.report_arrivals(now, target, report);
         }
     }
 
@@ -125,7 +144,7 @@ impl Thread {
         }
         if ticks || revision != self.watched {
             self.watched = revision;
-            self.targets.watch_used(&self.shared);
+            self.targets.watch_used(&self.shared, &self.sprays);
         }
     }
 
@@ -141,7 +160,7 @@ impl Thread {
         if now.saturating_sub(self.published) >= PUBLISH {
             self.published = now;
             self.targets.tell_delays(&self.shared);
-            let probed = self.targets.probed();
+            let probed = self.targets.probed(&self.sprays);
             self.shared.set_probed(probed, (self.responder.counts, self.sockets.refused()));
         }
     }

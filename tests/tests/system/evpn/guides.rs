@@ -33,7 +33,7 @@ enum Use {
 }
 
 /// The examples of each page, by their first lines.
-const PAGES: [(&str, &[(&str, Use)]); 13] = [
+const PAGES: [(&str, &[(&str, Use)]); 14] = [
     (
         "containerlab",
         &[
@@ -125,6 +125,14 @@ const PAGES: [(&str, &[(&str, Use)]); 13] = [
             ("[fabric]\nkind = \"topology\"", Test("crates/sim/tests/file.rs")),
             ("lab sim FILE --shard", Test("crates/lab/tests/simulation.rs")),
             ("parallel lab sim", Needs("GNU parallel")),
+        ],
+    ),
+    (
+        "spraying",
+        &[
+            ("[entropy]", Test("tests/tests/system/spraying.rs")),
+            ("vtepctl policy set", Test("tests/tests/system/spraying.rs")),
+            ("[spraying]", Test("crates/vtepd/src/config/tests.rs")),
         ],
     ),
     ("standalone", &[("ip netns add peer", Run), ("kill %1", Run)]),

@@ -1,0 +1,347 @@
+//! Packets over all known paths: what the policy `spray` asks for the path of each packet, and what
+//! workers count for it.
+//!
+//! One thread knows the paths, and publishes a [`Pool`] for each pair of VTEPs. Each worker has its
+//! own scheme for each pool ([`Sprays`]). What became of packets is added to numbers of the pool
+//! that never decrease. A worker that sees new ones tells its scheme the differences, so there is no
+//! queue and no lock.
+
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use ::spray::order::Tiers;
+use ::spray::{Entropy, Random, Signal, Spray as _, Sprayer};
+use wire::Vni;
+use wire::roce::opcode;
+
+use crate::choice::Remote;
+use crate::path_id::PathId;
+use crate::version::Version;
+
+mod arrivals;
+
+pub use ::spray::Scheme;
+pub use arrivals::{Arrivals, Arrived};
+
+/// The most paths over which packets between two VTEPs are sprayed.
+pub const MOST_PATHS: usize = 64;
+
+/// Whether the policy `spray` may send a packet with this opcode by any path: one of a send or an RDMA
+/// write of a reliable connection.
+#[inline]
+#[must_use]
+pub const fn is_sprayed(opcode: u8) -> bool {
+    opcode <= opcode::RC_WRITE_ONLY_IMMEDIATE
+}
+
+/// Two VTEPs: the local address, the remote one, and the UDP port of VXLAN.
+pub type Ends = (IpAddr, IpAddr, u16);
+
+/// The VTEPs whose packets are counted.
+pub type Counted = BTreeMap<Ends, Arc<Arrivals>>;
+
+/// A value that one thread replaces, and others look at. They take a lock only after a change.
+#[derive(Debug)]
+struct Published<T> {
+    version: AtomicU64,
+    value: Mutex<Arc<T>>,
+}
+
+impl<T: Default> Default for Published<T> {
+    fn default() -> Self {
+        let version = AtomicU64::new(Version::<T>::NONE.number());
+        Self { version, value: Mutex::default() }
+    }
+}
+
+impl<T> Published<T> {
+    fn set(&self, value: T) {
+        *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(value);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// The value, if it is another one than that of `seen`.
+    fn newer(&self, seen: &mut Version<T>) -> Option<Arc<T>> {
+        let version = Version::of(self.version.load(Ordering::Acquire));
+        (version != core::mem::replace(seen, version))
+            .then(|| Arc::clone(&self.value.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+/// How packets are sprayed, from the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SprayOptions {
+    /// The scheme that chooses the path of each packet.
+    pub scheme: Scheme,
+    /// Whether the order of received packets is restored before hosts get them.
+    pub restores_order: bool,
+}
+
+impl Default for SprayOptions {
+    fn default() -> Self {
+        Self { scheme: Scheme::PrimeLike, restores_order: true }
+    }
+}
+
+/// What all workers share with the thread that knows the paths.
+#[derive(Debug)]
+pub struct Spraying {
+    /// The configuration.
+    pub options: SprayOptions,
+    start: Instant,
+    seed: u64,
+    pools: Published<BTreeMap<Ends, Agreed>>,
+    arrivals: Published<Counted>,
+}
+
+impl Spraying {
+    /// Nothing is sprayed yet. `seed` is secret, and differs between processes.
+    #[must_use]
+    pub fn new(options: SprayOptions, seed: u64) -> Self {
+        let (pools, arrivals) = Default::default();
+        Self { options, start: Instant::now(), seed, pools, arrivals }
+    }
+
+    /// A secret number of this process.
+    #[must_use]
+    pub const fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Nanoseconds since the start.
+    #[must_use]
+    pub fn nanoseconds(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Sets over which paths packets are sprayed.
+    pub fn set_pools(&self, pools: BTreeMap<Ends, Agreed>) {
+        self.pools.set(pools);
+    }
+
+    /// The VTEPs whose packets are counted, if they are others than those of `seen`.
+    #[must_use]
+    pub fn newer_arrivals(&self, seen: &mut Version<Counted>) -> Option<Arc<Counted>> {
+        self.arrivals.newer(seen)
+    }
+
+    /// Sets the VTEPs whose packets are counted.
+    pub fn set_arrivals(&self, arrivals: Counted) {
+        self.arrivals.set(arrivals);
+    }
+}
+
+/// Where packets to a VTEP go, and of which VNIs.
+#[derive(Debug, Clone)]
+pub struct Agreed {
+    /// The paths.
+    pub pool: Arc<Pool>,
+    /// The VNIs of which both VTEPs spray.
+    pub vnis: BTreeSet<Vni>,
+}
+
+/// The paths between two VTEPs, by the numbers that a scheme gives them, and what is known of them.
+#[derive(Debug)]
+pub struct Pool {
+    paths: Box<[PathId]>,
+    tiers: Tiers,
+    /// In nanoseconds.
+    round_trip: u64,
+    /// The time of a packet at the present rate, in nanoseconds.
+    packet: AtomicU64,
+    /// How often there was feedback.
+    version: AtomicU64,
+    counts: Box<[PathCounts]>,
+}
+
+/// What became of the packets on one path. The numbers never decrease.
+#[derive(Debug, Default)]
+struct PathCounts {
+    sent: AtomicU64,
+    good: AtomicU64,
+    marked: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// Packets on a path: without a mark, with one, and lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fate {
+    /// They arrived without an ECN mark.
+    pub good: u64,
+    /// They arrived with an ECN mark.
+    pub marked: u64,
+    /// They did not arrive.
+    pub lost: u64,
+}
+
+impl Pool {
+    /// A pool of as many paths as the tiers have, each with a source port of its own. `round_trip` is
+    /// the time until feedback, in nanoseconds. `None` if the numbers of paths differ.
+    #[must_use]
+    pub fn new(paths: Vec<PathId>, tiers: Tiers, round_trip: u64) -> Option<Self> {
+        let counts = paths.iter().map(|_| PathCounts::default()).collect();
+        (paths.len() == usize::from(tiers.paths())).then(|| Self {
+            paths: paths.into(),
+            tiers,
+            round_trip,
+            packet: AtomicU64::new(round_trip / 64),
+            version: AtomicU64::new(Version::<Self>::NONE.number()),
+            counts,
+        })
+    }
+
+    /// The paths.
+    #[must_use]
+    pub fn paths(&self) -> &[PathId] {
+        &self.paths
+    }
+
+    /// The packets that were sent on each path.
+    pub fn sent(&self) -> impl Iterator<Item = u64> {
+        self.counts.iter().map(|counts| counts.sent.load(Ordering::Relaxed))
+    }
+
+    /// Counts packets that are sent on the path with this number.
+    pub fn count_sent(&self, number: usize, packets: u64) {
+        if let Some(counts) = self.counts.get(number) {
+            counts.sent.fetch_add(packets, Ordering::Relaxed);
+        }
+    }
+
+    /// What became of the packets on each path.
+    pub fn fates(&self) -> impl Iterator<Item = Fate> {
+        self.counts.iter().map(PathCounts::fate)
+    }
+
+    /// Adds what became of packets: that of each path, and the time of a packet at the present rate in
+    /// nanoseconds. One thread calls this.
+    pub fn add_feedback(&self, fates: impl IntoIterator<Item = Fate>, packet: u64) {
+        for (counts, fate) in self.counts.iter().zip(fates) {
+            counts.good.fetch_add(fate.good, Ordering::Relaxed);
+            counts.marked.fetch_add(fate.marked, Ordering::Relaxed);
+            counts.lost.fetch_add(fate.lost, Ordering::Relaxed);
+        }
+        self.packet.store(packet, Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl PathCounts {
+    fn fate(&self) -> Fate {
+        let [good, marked, lost] =
+            [&self.good, &self.marked, &self.lost].map(|count| count.load(Ordering::Relaxed));
+        Fate { good, marked, lost }
+    }
+}
+
+/// The state of a worker: a scheme for each pool.
+#[derive(Debug, Clone, Default)]
+pub struct Sprays {
+    shared: Option<Arc<Spraying>>,
+    seen: Version<BTreeMap<Ends, Agreed>>,
+    /// The time of the batch, in nanoseconds since the start.
+    now: u64,
+    pools: HashMap<Ends, Sprayed>,
+    random: Random,
+}
+
+/// A pool, and the scheme of this worker.
+#[derive(Debug, Clone)]
+struct Sprayed {
+    agreed: Agreed,
+    sprayer: Sprayer,
+    seen: Version<Pool>,
+    /// What the scheme knows of each path.
+    known: Box<[Fate]>,
+}
+
+impl Sprays {
+    /// The state of a worker.
+    #[must_use]
+    pub(crate) fn new(shared: Option<Arc<Spraying>>) -> Self {
+        let random = Random::new(shared.as_ref().map_or(0, |shared| shared.seed));
+        Self { shared, random, ..Self::default() }
+    }
+
+    /// Begins a batch at this time.
+    #[inline]
+    pub(crate) fn begin(&mut self, now: Instant) {
+        let Some(shared) = &self.shared else { return };
+        self.now = shared.nanoseconds(now);
+        if let Some(pools) = shared.pools.newer(&mut self.seen) {
+            self.follow(&pools);
+        }
+    }
+
+    /// Takes over other pools. Those that stay keep what their schemes know.
+    #[cold]
+    fn follow(&mut self, pools: &BTreeMap<Ends, Agreed>) {
+        let mut before = core::mem::take(&mut self.pools);
+        let scheme = self.shared.as_ref().map_or(Scheme::PrimeLike, |shared| shared.options.scheme);
+        for (ends, agreed) in pools {
+            let same = |known: &Sprayed| Arc::ptr_eq(&known.agreed.pool, &agreed.pool);
+            let sprayed = match before.remove(ends).filter(same) {
+                Some(known) => Sprayed { agreed: agreed.clone(), ..known },
+                None => Sprayed::new(agreed.clone(), scheme, &mut self.random),
+            };
+            self.pools.insert(*ends, sprayed);
+        }
+    }
+
+    /// The path of a packet. It counts as sent. `None` if packets of this VNI are not sprayed to this
+    /// VTEP.
+    pub(crate) fn next(&mut self, to: &Remote<'_>) -> Option<PathId> {
+        let ends = (to.local, to.address, to.destination_port);
+        let sprayed = self.pools.get_mut(&ends)?;
+        sprayed.agreed.vnis.contains(&to.vni).then(|| sprayed.next(self.now, &mut self.random))?
+    }
+}
+
+impl Sprayed {
+    fn new(agreed: Agreed, scheme: Scheme, random: &mut Random) -> Self {
+        let pool = &agreed.pool;
+        let times = (pool.round_trip, pool.packet.load(Ordering::Relaxed));
+        let sprayer = Sprayer::new(scheme, pool.tiers, times, random);
+        // What happened before is nothing to a scheme that begins.
+        let (seen, known) = (pool.version.load(Ordering::Acquire), pool.fates().collect());
+        Self { agreed, sprayer, seen: Version::of(seen), known }
+    }
+
+    fn next(&mut self, now: u64, random: &mut Random) -> Option<PathId> {
+        let seen = Version::of(self.agreed.pool.version.load(Ordering::Acquire));
+        if seen != self.seen {
+            self.seen = seen;
+            self.learn(now);
+        }
+        let number = self.sprayer.next(now, random).index();
+        let pool = &self.agreed.pool;
+        pool.count_sent(number, 1);
+        pool.paths.get(number).copied()
+    }
+
+    /// Tells the scheme what became of packets since the last time.
+    #[cold]
+    fn learn(&mut self, now: u64) {
+        let Self { agreed, sprayer, known, .. } = self;
+        sprayer.set_packet_time(agreed.pool.packet.load(Ordering::Relaxed));
+        for ((known, fate), number) in known.iter_mut().zip(agreed.pool.fates()).zip(0..) {
+            let before = core::mem::replace(known, fate);
+            let new = |now: u64, before: u64| u16::try_from(now.wrapping_sub(before));
+            let mut tell = |packets: Result<u16, _>, signal: fn(u16) -> Signal| {
+                let packets = packets.unwrap_or(u16::MAX);
+                if packets > 0 {
+                    sprayer.feedback(now, Entropy(number), signal(packets));
+                }
+            };
+            tell(new(fate.good, before.good), Signal::Good);
+            tell(new(fate.marked, before.marked), Signal::Marked);
+            tell(new(fate.lost, before.lost), Signal::Lost);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! Sprayed packets between two VTEPs: over which paths they go ([`pool`]), what became of them
+//! ([`Ledger`]), and when the other end is told what arrived ([`Reporter`]).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use path::{Arrived, Fate, MOST_PATHS, PathId, Pool};
+use spray::order::Tiers;
+
+use crate::prober::Known;
+
+/// A VTEP that has reported no arrivals for this long takes no sprayed packets.
+pub const SILENT: Duration = Duration::from_secs(1);
+/// How often it reports without any.
+pub const KEEPALIVE: Duration = Duration::from_millis(250);
+/// The shortest time between two reports.
+pub const PACE: Duration = Duration::from_millis(2);
+/// Reports take one byte of so many that arrive.
+const SHARE: u64 = 200;
+/// Reports that may be saved up, in bytes: two of the longest ones.
+const SAVED: u64 = 1600;
+/// Bytes of a report in front of its message, and of its tag: Ethernet, IPv6, UDP, VXLAN and Ethernet.
+const AROUND: u64 = 14 + 40 + 8 + 8 + 14 + 16;
+/// Reports that wait until what was sent before them must have arrived.
+const MOST_WAITING: usize = 64;
+/// How much longer than the longest path a packet may wait in queues until it counts as lost.
+const QUEUES: Duration = Duration::from_millis(20);
+/// The limits of the time of a packet, in nanoseconds.
+const FASTEST: u64 = 100;
+const SLOWEST: u64 = 10_000_000;
+/// The shortest and the longest time that a packet waits for the one before it.
+const TIMER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+
+/// The pool of the paths that probes have found: as many as there are routes, if that is a power of
+/// two. Otherwise up to [`MOST_PATHS`] source ports, with as many on each route as possible. Paths
+/// whose next hops differ come one after the other. `None` without two routes.
+#[must_use]
+pub fn pool<'k>(known: impl Iterator<Item = (PathId, &'k Known)>) -> Option<Pool> {
+    let mut slowest = Duration::ZERO;
+    let routes = routes(known.inspect(|(_, known)| slowest = slowest.max(known.delay)));
+    if routes.len() < 2 {
+        return None;
+    }
+    let mut of_hops = BTreeMap::<u64, Vec<Vec<PathId>>>::new();
+    for (hop, _, paths) in routes {
+        of_hops.entry(hop).or_default().push(paths);
+    }
+    let hops = of_hops.len();
+    let number = of_hops.values().map(Vec::len).sum::<usize>();
+    let each = of_hops.values().map(Vec::len).max().unwrap_or(0);
+    let is_even = of_hops.values().all(|routes| routes.len() == each);
+    // One route of each next hop, then another one of each.
+    let in_turns: Vec<&Vec<PathId>> =
+        (0..each).flat_map(|turn| of_hops.values().filter_map(move |of| of.get(turn))).collect();
+    let wanted = if number.is_power_of_two() { number } else { MOST_PATHS };
+    let chosen = with_own_ports(&in_turns, wanted.min(MOST_PATHS));
+    let tiers = match (is_even && chosen.len() == number, u16::try_from(hops), u16::try_from(each))
+    {
+        (true, Ok(hops), Ok(each)) if hops.is_power_of_two() => Tiers::new(&[hops, each]).ok()?,
+        _ => Tiers::new(&[u16::try_from(chosen.len()).ok()?]).ok()?,
+    };
+    let feedback = slowest + PACE * 2;
+    Pool::new(chosen, tiers, u64::try_from(feedback.as_nanos()).ok()?)
+}
+
+/// Whether a pool still has a path on each route, only known ones, and as many as another pool would
+/// have.
+#[must_use]
+pub fn still_fits<'k, K>(of: &Pool, known: impl Fn() -> K) -> bool
+where
+    K: Iterator<Item = (PathId, &'k Known)>,
+{
+    let own = || known().filter(|(path, _)| of.paths().contains(path));
+    let number = of.paths().len();
+    own().count() == number
+        && routes(own()).len() == routes(known()).len()
+        && pool(known()).is_some_and(|pool| pool.paths().len() == number)
+}
+
+/// The paths on each route: a next hop, and where probes by it lead.
+fn routes<'k>(
+    known: impl Iterator<Item = (PathId, &'k Known)>,
+) -> Vec<(u64, &'k Known, Vec<PathId>)> {
+    let mut routes: Vec<(u64, &Known, Vec<PathId>)> = Vec::new();
+    for (path, known) in known {
+        let is_same =
+            |(hop, route, _): &&mut (u64, &Known, _)| *hop == path.hop && route.is_route_of(known);
+        match routes.iter_mut().find(is_same) {
+            Some((.., paths)) => paths.push(path),
+            None => routes.push((path.hop, known, vec![path])),
+        }
+    }
+    routes
+}
+
+/// A power of two of paths with different source ports, from all routes in turns.
+fn with_own_ports(routes: &[&Vec<PathId>], wanted: usize) -> Vec<PathId> {
+    let (mut ports, mut chosen) = (BTreeSet::new(), Vec::new());
+    let mut left: Vec<_> = routes.iter().map(|paths| paths.iter()).collect();
+    while chosen.len() < wanted && !left.is_empty() {
+        left.retain_mut(|paths| {
+            let path = paths.find(|path| ports.insert(path.source_port));
+            chosen.extend(path);
+            path.is_some()
+        });
+    }
+    chosen.truncate(wanted);
+    let number = if chosen.is_empty() { 0 } else { 1 << chosen.len().ilog2() };
+    chosen.truncate(number);
+    chosen
+}
+
+/// Most nanoseconds that a packet waits for the one before it: twice the spread of the paths' delays.
+#[must_use]
+pub fn timer<'k>(known: impl Iterator<Item = &'k Known>) -> u64 {
+    let (mut least, mut most) = (Duration::MAX, Duration::ZERO);
+    for known in known {
+        (least, most) = (least.min(known.delay), most.max(known.delay));
+    }
+    let (shortest, longest) = TIMER;
+    let timer = (most.saturating_sub(least) * 2).clamp(shortest, longest);
+    u64::try_from(timer.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What became of the packets on the paths of a pool, from the reports of the other end.
+///
+/// A packet is lost if a report does not count it that was written when it must have arrived. Nobody
+/// can report more arrivals than there were packets.
+#[derive(Debug)]
+pub struct Ledger {
+    paths: Vec<Account>,
+    /// The packets that were sent on each path at the time of earlier reports.
+    sent: VecDeque<(Duration, Vec<u64>)>,
+    /// The packets of which those that have not arrived are lost.
+    due: Vec<u64>,
+    last: Option<(Duration, u64)>,
+    /// Nanoseconds.
+    packet: u64,
+}
+
+/// A path of the pool. Numbers count from the first report on.
+#[derive(Debug, Clone, Copy, Default)]
+struct Account {
+    /// The totals of the last report; `None` before the first one.
+    totals: Option<(u16, u16)>,
+    /// Packets that were sent before the first report.
+    before: u64,
+    received: u64,
+    missing: u64,
+}
+
+impl Ledger {
+    /// Nothing was reported yet.
+    #[must_use]
+    pub fn new(pool: &Pool) -> Self {
+        let paths = vec![Account::default(); pool.paths().len()];
+        Self { paths, sent: VecDeque::new(), due: Vec::new(), last: None, packet: 0 }
+    }
+
+    /// Takes a report, and adds what it tells to the pool. `slowest` is the delay of the slowest path.
+    pub fn report(&mut self, now: Duration, pool: &Pool, report: &[Arrived], slowest: Duration) {
+        let sent: Vec<u64> = pool.sent().collect();
+        let late = now.saturating_sub(slowest * 2 + QUEUES);
+        while self.sent.front().is_some_and(|(at, _)| *at <= late)
+            && let Some((_, due)) = self.sent.pop_front()
+        {
+            self.due = due;
+        }
+        let all: u64 = sent.iter().sum();
+        let fates: Vec<Fate> = self
+            .paths
+            .iter_mut()
+            .zip(pool.paths())
+            .zip(&sent)
+            .enumerate()
+            .map(|(number, ((account, path), sent))| {
+                let arrived = report.iter().find(|arrived| arrived.port == path.source_port);
+                let due = self.due.get(number).copied().unwrap_or(0);
+                account.take(arrived.copied(), *sent, due)
+            })
+            .collect();
+        if let Some((at, before)) = self.last {
+            let packets = u128::from(all.saturating_sub(before));
+            let packet = now.saturating_sub(at).as_nanos().checked_div(packets);
+            if let Some(packet) = packet.and_then(|packet| u64::try_from(packet).ok()) {
+                let packet = packet.clamp(FASTEST, SLOWEST);
+                let before = if self.packet == 0 { packet } else { self.packet };
+                self.packet = (before * 7 + packet) / 8;
+            }
+        }
+        self.last = Some((now, all));
+        pool.add_feedback(fates, self.packet.max(FASTEST));
+        if self.sent.len() < MOST_WAITING {
+            self.sent.push_back((now, sent));
+        }
+    }
+}
+
+impl Account {
+    /// What a report tells about a path on which `sent` packets were sent, `due` of them so long ago
+    /// that they must have arrived.
+    fn take(&mut self, arrived: Option<Arrived>, sent: u64, due: u64) -> Fate {
+        // A port that nothing arrived with is in no report.
+        let (received, marked) = arrived.map_or((0, 0), |of| (of.received, of.marked));
+        let Some(before) = self.totals.replace((received, marked)) else {
+            self.before = sent;
+            return Fate::default();
+        };
+        // The other end may have begun anew, or say what cannot be.
+        let possible = sent.saturating_sub(self.before).saturating_sub(self.received);
+        let new = u64::from(received.wrapping_sub(before.0)).min(possible);
+        let marked = u64::from(marked.wrapping_sub(before.1)).min(new);
+        self.received += new;
+        let missing = due.saturating_sub(self.before).saturating_sub(self.received);
+        let lost = missing.saturating_sub(self.missing);
+        self.missing = missing;
+        Fate { good: new - marked, marked, lost }
+    }
+}
+
+/// When a VTEP is told what arrived from it. Reports take at most a 200th of what arrives, besides
+/// those that only show that this VTEP lives.
+#[derive(Debug, Default)]
+pub struct Reporter {
+    sent: Option<Duration>,
+    bytes: u64,
+    /// In 200ths of a byte.
+    saved: u64,
+    /// The bytes that had arrived at the last report.
+    reported: u64,
+    /// When more had arrived.
+    active: Duration,
+}
+
+impl Reporter {
+    /// Whether to send a report now, if it has a message of this length in bytes and so many bytes
+    /// have arrived in all.
+    pub fn is_due(&mut self, now: Duration, bytes: u64, message: usize) -> bool {
+        let new = bytes.saturating_sub(std::mem::replace(&mut self.bytes, bytes));
+        self.saved = self.saved.saturating_add(new).min(SAVED * SHARE);
+        if new > 0 {
+            self.active = now;
+        }
+        let since = self.sent.map(|at| now.saturating_sub(at));
+        if since.is_none_or(|since| since >= KEEPALIVE) {
+            (self.sent, self.reported) = (Some(now), bytes);
+            return true;
+        }
+        let cost = (message as u64 + AROUND) * SHARE;
+        if bytes == self.reported || since.is_none_or(|since| since < PACE) || self.saved < cost {
+            return false;
+        }
+        self.saved -= cost;
+        (self.sent, self.reported) = (Some(now), bytes);
+        true
+    }
+
+    /// Whether anything arrived a short time ago.
+    #[must_use]
+    pub fn is_active(&self, now: Duration) -> bool {
+        now.saturating_sub(self.active) < KEEPALIVE
+    }
+}
+
+#[cfg(test)]
+mod tests;

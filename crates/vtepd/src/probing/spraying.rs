@@ -1,0 +1,215 @@
+//! Sprayed packets: with which VTEPs this one agrees about that, over which paths they go, and what
+//! the other ends are told about arrivals.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use path::{Agreed, Arrivals, Ends, MOST_PATHS, PathId, Pool, Spraying};
+use pathmap::message::Probe;
+use pathmap::message::arrivals::{ArrivalReport, MOST_VNIS};
+use pathmap::placer::Target;
+use pathmap::prober::Known;
+use pathmap::spraying::{self, KEEPALIVE, Ledger, PACE, Reporter, SILENT};
+use tables::Snapshot;
+use wire::Vni;
+
+use super::entry::{Entry, Versions};
+use crate::pinning::SprayedTo;
+
+/// The VTEPs with which packets are sprayed.
+pub(super) struct Sprays {
+    /// `None`: packets cannot be sprayed.
+    shared: Option<Arc<Spraying>>,
+    /// The VNIs that are sprayed here, by local address and UDP port.
+    own: BTreeMap<(IpAddr, u16), BTreeSet<Vni>>,
+    peers: BTreeMap<Target, Peer>,
+    /// Whether workers have yet to be told about pools, and about arrivals.
+    changed: (bool, bool),
+}
+
+/// A VTEP that may spray, too.
+struct Peer {
+    /// The VNIs of which it takes sprayed packets, and when it said so.
+    heard: Option<(Duration, BTreeSet<Vni>)>,
+    pool: Option<(Arc<Pool>, Ledger)>,
+    /// What is known of the paths, as of the pool.
+    known: Versions,
+    /// The delay of the slowest path.
+    slowest: Duration,
+    arrivals: Arc<Arrivals>,
+    reporter: Reporter,
+}
+
+const fn ends(target: &Target) -> Ends {
+    (target.local, target.address, target.port)
+}
+
+impl Sprays {
+    pub(super) const fn new(shared: Option<Arc<Spraying>>) -> Self {
+        Self { shared, own: BTreeMap::new(), peers: BTreeMap::new(), changed: (false, false) }
+    }
+
+    /// Follows a snapshot and the VTEPs that are probed.
+    pub(super) fn follow<'t>(
+        &mut self,
+        snapshot: &Snapshot,
+        targets: impl Iterator<Item = &'t Target>,
+    ) {
+        let mut own = BTreeMap::<_, BTreeSet<Vni>>::new();
+        let can = self.shared.is_some();
+        for table in snapshot.vnis().filter(|table| can && table.sprays()) {
+            let tunnel = &table.tunnel;
+            let vnis = own.entry((tunnel.local, tunnel.destination_port)).or_default();
+            if vnis.len() < MOST_VNIS {
+                vnis.insert(tunnel.vni);
+            }
+        }
+        let has_spraying = |target: &&Target| own.contains_key(&(target.local, target.port));
+        let wanted: BTreeSet<Target> = targets.filter(has_spraying).copied().collect();
+        if own == self.own && self.peers.keys().eq(wanted.iter()) {
+            return;
+        }
+        self.own = own;
+        self.peers.retain(|target, _| wanted.contains(target));
+        for target in wanted {
+            self.peers.entry(target).or_insert_with(Peer::new);
+        }
+        self.changed = (true, true);
+    }
+
+    /// Whether there is nobody to spray to.
+    pub(super) fn is_empty(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// Follows what probes have found on the paths to a VTEP.
+    pub(super) fn learn(&mut self, target: &Target, entry: &Entry) {
+        let Some(peer) = self.peers.get_mut(target) else { return };
+        if !entry.is_ready() || peer.known == entry.versions() {
+            return;
+        }
+        peer.known = entry.versions();
+        self.changed.0 |= peer.follow_paths(|| entry.probed());
+    }
+
+    /// Takes a report of arrivals.
+    pub(super) fn take(&mut self, now: Duration, target: &Target, report: ArrivalReport) {
+        let Some(peer) = self.peers.get_mut(target) else { return };
+        if let Some((pool, ledger)) = &mut peer.pool {
+            ledger.report(now, pool, &report.paths, peer.slowest);
+        }
+        let vnis: BTreeSet<Vni> = report.vnis.into_iter().collect();
+        let before = peer.heard.replace((now, vnis));
+        let is_same = before
+            .is_some_and(|(_, vnis)| peer.heard.as_ref().is_some_and(|(_, heard)| *heard == vnis));
+        self.changed.0 |= !is_same;
+    }
+
+    /// Tells workers what changed.
+    pub(super) fn publish(&mut self, now: Duration) -> bool {
+        for peer in self.peers.values_mut() {
+            if peer.heard.as_ref().is_some_and(|(at, _)| now.saturating_sub(*at) >= SILENT) {
+                peer.heard = None;
+                self.changed.0 = true;
+            }
+        }
+        let (pools, arrivals) = std::mem::take(&mut self.changed);
+        let Some(shared) = &self.shared else { return false };
+        if pools {
+            let agreed = |(target, peer): (&Target, &Peer)| {
+                let own = self.own.get(&(target.local, target.port))?;
+                let (pool, (_, theirs)) = (&peer.pool.as_ref()?.0, peer.heard.as_ref()?);
+                let vnis = own.intersection(theirs).copied().collect();
+                Some((ends(target), Agreed { pool: Arc::clone(pool), vnis }))
+            };
+            shared.set_pools(self.peers.iter().filter_map(agreed).collect());
+        }
+        if arrivals {
+            let of = |(target, peer): (&Target, &Peer)| (ends(target), Arc::clone(&peer.arrivals));
+            shared.set_arrivals(self.peers.iter().map(of).collect());
+        }
+        pools
+    }
+
+    /// How packets to a VTEP are sprayed.
+    pub(super) fn of(&self, target: &Target) -> SprayedTo {
+        let Some(peer) = self.peers.get(target) else { return SprayedTo::default() };
+        let own = self.own.get(&(target.local, target.port));
+        let vnis = own
+            .zip(peer.heard.as_ref())
+            .map_or(0, |(own, (_, theirs))| own.intersection(theirs).count());
+        let paths = peer
+            .pool
+            .iter()
+            .flat_map(|(pool, _)| pool.paths().iter().zip(pool.sent().zip(pool.fates())));
+        SprayedTo { vnis, paths: paths.map(|(path, (sent, fate))| (*path, sent, fate)).collect() }
+    }
+
+    /// The paths over which packets to a VTEP are sprayed.
+    pub(super) fn used(&self, target: &Target) -> impl Iterator<Item = PathId> {
+        let pool = self.peers.get(target).and_then(|peer| peer.pool.as_ref());
+        pool.into_iter().flat_map(|(pool, _)| pool.paths().iter().copied())
+    }
+
+    /// The reports of arrivals to send now, with an empty head.
+    pub(super) fn due(&mut self, now: Duration) -> Vec<(Target, ArrivalReport)> {
+        let mut due = Vec::new();
+        for (target, peer) in &mut self.peers {
+            let Some(own) = self.own.get(&(target.local, target.port)) else { continue };
+            let mut paths: Vec<_> = peer.arrivals.read().collect();
+            if paths.len() > MOST_PATHS {
+                // Others than the paths of a pool: the numbers begin anew.
+                peer.arrivals.clear();
+                paths.clear();
+            }
+            let vnis = own.iter().copied().collect();
+            let report = ArrivalReport { head: Probe::default(), vnis, paths };
+            if peer.reporter.is_due(now, peer.arrivals.bytes(), report.length()) {
+                due.push((*target, report));
+            }
+        }
+        due
+    }
+
+    /// When to look for arrivals.
+    pub(super) fn next(&self, now: Duration) -> Option<Duration> {
+        let is_active = self.peers.values().any(|peer| peer.reporter.is_active(now));
+        let wait = if is_active { PACE } else { KEEPALIVE / 8 };
+        (!self.peers.is_empty()).then(|| now + wait)
+    }
+}
+
+impl Peer {
+    fn new() -> Self {
+        Self {
+            heard: None,
+            pool: None,
+            known: Versions::default(),
+            slowest: Duration::ZERO,
+            arrivals: Arc::new(Arrivals::new(spraying::timer(std::iter::empty()))),
+            reporter: Reporter::default(),
+        }
+    }
+
+    /// Follows what is known of the paths. Returns whether there is another pool.
+    fn follow_paths<'e, K>(&mut self, known: impl Fn() -> K) -> bool
+    where
+        K: Iterator<Item = (PathId, &'e Known)>,
+    {
+        self.arrivals.set_timer(spraying::timer(known().map(|(_, known)| known)));
+        self.slowest = known().map(|(_, known)| known.delay).max().unwrap_or_default();
+        let before = self.pool.as_ref().map(|(pool, _)| pool);
+        if before.is_some_and(|pool| spraying::still_fits(pool, &known)) {
+            return false;
+        }
+        let pool = spraying::pool(known()).map(Arc::new);
+        let changed = pool.is_some() || self.pool.is_some();
+        self.pool = pool.map(|pool| {
+            let ledger = Ledger::new(&pool);
+            (pool, ledger)
+        });
+        changed
+    }
+}
