@@ -2,9 +2,9 @@
 //! leaves.
 //!
 //! All moves that the kernel reports are followed. Several moves between two publications are
-//! applied as one. An address that moves more often within a [`WINDOW`] than the settings allow is
-//! *flapping*, until it moves less often for a whole window. While it flaps, its moves are not
-//! reported one by one, and workers' reports beyond the limit are refused.
+//! applied as one, and all of them count. An address that moves more often within a [`WINDOW`] than
+//! the settings allow is *flapping*, until it moves less often for a whole window. While it flaps,
+//! its moves are not reported one by one, and workers' reports beyond the limit are refused.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -75,16 +75,16 @@ pub(crate) struct Flapping {
 }
 
 impl Flapping {
-    /// Counts a move of an address; `limit` moves are allowed in a window. Returns whether it was
-    /// flapping before this move.
-    pub(crate) fn moved(&mut self, key: Key, limit: u32, now: Instant) -> bool {
+    /// Counts moves of an address; `limit` are allowed in a window. Returns whether it was flapping
+    /// before them.
+    pub(crate) fn moved(&mut self, key: Key, times: u32, limit: u32, now: Instant) -> bool {
         if self.moves.len() >= WATCHED && !self.moves.contains_key(&key) {
             return false;
         }
         self.ends.get_or_insert(now + WINDOW);
         let moves = self.moves.entry(key).or_default();
-        moves.now += 1;
-        moves.in_all += 1;
+        moves.now = moves.now.saturating_add(times);
+        moves.in_all += u64::from(times);
         let before = moves.flapping;
         if moves.now > limit {
             moves.flap(key, &mut self.news);
@@ -137,6 +137,8 @@ pub(crate) struct MacMobility {
     pub(crate) flapping: Flapping,
     /// Each with the source of the VNI.
     changes: Vec<(VniSource, MacChange)>,
+    /// Moves that no publication needed since the last [`Self::take_flaps`].
+    coalesced: Vec<(Key, u32)>,
 }
 
 impl MacMobility {
@@ -149,7 +151,10 @@ impl MacMobility {
     pub(crate) fn record(&mut self, source: VniSource, applied: Applied, taken: bool) {
         if taken {
             self.counts.followed += applied.followed;
-            self.counts.coalesced += applied.moves.saturating_sub(applied.followed);
+            for (mac, moves) in applied.coalesced {
+                self.counts.coalesced += u64::from(moves);
+                self.coalesced.push(((source, mac), moves));
+            }
         }
         self.changes.extend(applied.changes.into_iter().map(|change| (source, change)));
     }
@@ -166,13 +171,17 @@ impl MacMobility {
         let mut changes = std::mem::take(&mut self.changes);
         changes.retain(|(source, change)| {
             let moved = change.is_move() && takes(*source);
-            !moved || !self.flapping.moved((*source, change.mac), limit, now)
+            !moved || !self.flapping.moved((*source, change.mac), 1, limit, now)
         });
         changes
     }
 
-    /// The addresses that began or stopped flapping since the last call.
-    pub(crate) fn take_flaps(&mut self) -> Vec<Flap> {
+    /// The addresses that began or stopped flapping since the last call. Counts moves that no
+    /// publication needed; `limit` are allowed in a window.
+    pub(crate) fn take_flaps(&mut self, limit: u32, now: Instant) -> Vec<Flap> {
+        for (key, moves) in self.coalesced.drain(..) {
+            self.flapping.moved(key, moves, limit, now);
+        }
         let flaps = self.flapping.take_news();
         self.counts.flapping += flaps.iter().filter(|flap| flap.over.is_none()).count() as u64;
         flaps
@@ -195,24 +204,24 @@ mod tests {
         let (mut flapping, start) = (Flapping::default(), Instant::now());
         assert_eq!(flapping.ends(), None);
         for _ in 0..LIMIT {
-            assert!(!flapping.moved(KEY, LIMIT, start));
+            assert!(!flapping.moved(KEY, 1, LIMIT, start));
         }
         assert_eq!(flapping.take_news(), []);
-        assert!(!flapping.moved(KEY, LIMIT, start), "the first one too many is reported");
-        assert!(flapping.moved(KEY, LIMIT, start));
+        assert!(!flapping.moved(KEY, 1, LIMIT, start), "the first one too many is reported");
+        assert!(flapping.moved(KEY, 1, LIMIT, start));
         assert_eq!(flapping.take_news(), [flap(None)]);
         // The next window has too many moves as well, the one after it does not.
         flapping.tick(LIMIT, start + WINDOW);
-        (0..LIMIT).for_each(|_| assert!(flapping.moved(KEY, LIMIT, start + WINDOW)));
+        (0..LIMIT).for_each(|_| assert!(flapping.moved(KEY, 1, LIMIT, start + WINDOW)));
         flapping.tick(LIMIT, start + 2 * WINDOW);
-        assert!(flapping.moved(KEY, LIMIT, start + 2 * WINDOW));
+        assert!(flapping.moved(KEY, 1, LIMIT, start + 2 * WINDOW));
         assert_eq!(flapping.take_news(), []);
         flapping.tick(LIMIT, start + 3 * WINDOW - Duration::from_millis(1));
         assert_eq!(flapping.take_news(), []);
         flapping.tick(LIMIT, start + 3 * WINDOW);
         assert_eq!(flapping.take_news(), [flap(Some(13))]);
         assert_eq!(flapping.ends(), None, "nobody wakes up for nothing");
-        assert!(!flapping.moved(KEY, LIMIT, start + 3 * WINDOW));
+        assert!(!flapping.moved(KEY, 1, LIMIT, start + 3 * WINDOW));
     }
 
     #[test]
@@ -221,7 +230,7 @@ mod tests {
         let mut moves = 0;
         for step in 0..40 {
             if flapping.may_move(KEY, LIMIT) {
-                flapping.moved(KEY, LIMIT, now);
+                flapping.moved(KEY, 1, LIMIT, now);
                 moves += 1;
             }
             assert_eq!(flapping.take_news(), if step == LIMIT { vec![flap(None)] } else { vec![] });
@@ -235,14 +244,14 @@ mod tests {
     fn rare_moves_expire_and_mass_moves_are_not_flapping() {
         let (mut flapping, mut now) = (Flapping::default(), Instant::now());
         for _ in 0..100 {
-            (0..LIMIT).for_each(|_| assert!(!flapping.moved(KEY, LIMIT, now)));
+            (0..LIMIT).for_each(|_| assert!(!flapping.moved(KEY, 1, LIMIT, now)));
             now += WINDOW;
             flapping.tick(LIMIT, now);
             assert!(flapping.moves.is_empty());
         }
         for number in 0..100_000_u32 {
             let [a, b, c, d] = number.to_be_bytes();
-            flapping.moved((KEY.0, MacAddr([2, 0, a, b, c, d])), LIMIT, now);
+            flapping.moved((KEY.0, MacAddr([2, 0, a, b, c, d])), 1, LIMIT, now);
         }
         assert_eq!((flapping.moves.len(), flapping.take_news()), (WATCHED, vec![]));
     }

@@ -428,9 +428,10 @@ impl State {
         self.mobility.take_changes(|source| decisions.takes(source), limit, now)
     }
 
-    /// The addresses that began or stopped flapping since the last call.
-    pub fn take_flaps(&mut self) -> Vec<Flap> {
-        self.mobility.take_flaps()
+    /// The addresses that began or stopped flapping since the last call. To be called after
+    /// [`Self::take_mac_changes`].
+    pub fn take_flaps(&mut self, now: Instant) -> Vec<Flap> {
+        self.mobility.take_flaps(self.settings.learning.moves, now)
     }
 
     /// Counters of the moves of MAC addresses.

@@ -314,7 +314,7 @@ impl<P: FnMut(&Update, &Diff)> Task<P> {
             });
             self.publish_at = now + (2 * now.elapsed()).clamp(PACE, LONGEST_PACE);
         }
-        for flap in self.state.take_flaps() {
+        for flap in self.state.take_flaps(now) {
             if let Some(event) = events::diff::flapping(&self.published, &flap) {
                 tracing::warn!("{event}");
                 self.reporter.write(event);

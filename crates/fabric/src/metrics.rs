@@ -1,6 +1,6 @@
 //! The metrics of the vtepd that runs in a namespace.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use crate::netns::Namespace;
 /// The address of vtepd's metrics endpoint inside its namespace.
 pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9472);
 
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// On a busy machine, the answer has taken more than two seconds.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads the metrics in Prometheus' text format.
 ///
@@ -25,8 +26,8 @@ pub fn read(namespace: &Namespace) -> Result<String, String> {
         stream.read_to_string(&mut answer)?;
         Ok(answer)
     };
-    namespace
-        .enter(get)
-        .map_err(|error| error.to_string())?
-        .map_err(|error| format!("no metrics: {error}"))
+    namespace.enter(get).map_err(|error| error.to_string())?.map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => format!("no metrics: vtepd has not answered for {TIMEOUT:?}"),
+        _ => format!("no metrics: {error}"),
+    })
 }

@@ -23,7 +23,7 @@ use fabric::netns::NetnsError;
 use fabric::progress::{Interrupted, OnProgress};
 use fabric::rtnl::Route;
 use fabric::topology::Endpoint;
-use traffic::roce::Limit;
+use traffic::roce::{Limit, Sent};
 use traffic::spread::{self, Paths, Spread};
 use traffic::stream::Stream;
 
@@ -34,6 +34,10 @@ pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach, WideAreaFailov
 /// that started before its links existed may take a minute to use them.
 const UNUSED_UPLINK_TIME: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(200);
+/// How often frames are sent, and how often routes are looked at meanwhile: a lost neighbour does not
+/// return in this time.
+const ATTEMPTS: u32 = 3;
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The settings of a verification.
 #[derive(Debug, Clone)]
@@ -80,10 +84,9 @@ pub fn run(
     let paths = Paths::new(deployed.topology(), &from.leaf, &to.leaf);
     let sending =
         |limit| Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit);
-    let before = paths.loads(deployed)?;
-    let (sent, arrived) =
-        sending(Limit::Frames(settings.frames))?.run(interrupted, |_| Ok::<_, VerifyError>(()))?;
-    let spread = paths.spread(&before, &paths.loads(deployed)?, &arrived);
+    let stream = sending(Limit::Frames(settings.frames))?;
+    let (sent, spread) =
+        send_undisturbed(&stream, &paths, (deployed, settings), report, interrupted)?;
     let (uplinks, tier) = (paths.uplinks(), paths.widest());
     let names: Vec<String> = uplinks.iter().map(Endpoint::to_string).collect();
     let chance = RandomPlacement::new(settings.queue_pairs, tier.len());
@@ -123,6 +126,36 @@ pub fn run(
         .faults
         .extend(unused.iter().map(|uplink| format!("no route to the other leaf uses {uplink}")));
     Ok(outcome)
+}
+
+/// Sends the frames of a stream. Returns what was sent, and what arrived on which links. If a router
+/// loses a neighbour meanwhile, as on a busy machine, the frames are not those of one set of routes:
+/// they are sent again, up to [`ATTEMPTS`] times in all.
+fn send_undisturbed(
+    stream: &Stream,
+    paths: &Paths,
+    (deployed, settings): (&Deployed, &Settings),
+    report: OnProgress,
+    interrupted: &AtomicBool,
+) -> Result<(Sent, Spread), VerifyError> {
+    let mut attempt = 1;
+    loop {
+        let (before, routes) = (paths.loads(deployed)?, deployed.routes()?);
+        let (mut same, mut looked) = (true, Instant::now());
+        let (sent, arrived) = stream.run(interrupted, |_| {
+            if looked.elapsed() >= LOOK {
+                (same, looked) = (same && deployed.routes()? == routes, Instant::now());
+            }
+            Ok::<_, VerifyError>(())
+        })?;
+        let spread = paths.spread(&before, &paths.loads(deployed)?, &arrived);
+        if same && deployed.routes()? == routes || attempt == ATTEMPTS {
+            return Ok((sent, spread));
+        }
+        attempt += 1;
+        report("routes changed while frames were sent: once more")?;
+        await_complete(deployed, settings, report)?;
+    }
 }
 
 /// Interrupts the uplink with the most traffic, and the circuit with the most, each if there is

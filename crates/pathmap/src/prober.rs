@@ -378,7 +378,12 @@ impl Prober {
         if !self.limit.take_many(now, state.probes_next(is_used, interval)) {
             return false;
         }
+        let had_tried = state.has_tried_record();
         let (kinds, next) = state.next_probes(is_used, interval);
+        // It can be used without a record from now on.
+        if state.has_tried_record() && !had_tried {
+            self.version = self.version.next();
+        }
         for records in kinds.into_iter().flatten() {
             let (epoch, id) = (self.ids.epoch, self.ids.next());
             let nonce = self.key.number([epoch, id, u32::from(path.source_port)]);
@@ -447,6 +452,15 @@ impl Prober {
     /// The paths whose routes are known.
     pub fn known(&self) -> impl Iterator<Item = (PathId, &Known)> {
         self.paths.iter().filter_map(|(path, state)| Some((*path, state.known.as_ref()?)))
+    }
+
+    /// The paths on which queue pairs can be placed: those whose routes are known. As long as it is not
+    /// known what the routers record, a path seems to have other links than those that it shares, so
+    /// only paths in use are among these then.
+    pub fn placeable(&self) -> impl Iterator<Item = (PathId, &Known)> {
+        let can = |path, state: &State| state.has_tried_record() || self.used.contains(path);
+        let states = self.paths.iter().filter(move |(path, state)| can(path, state));
+        states.filter_map(|(path, state)| Some((*path, state.known.as_ref()?)))
     }
 
     /// Whether any route is known.

@@ -58,7 +58,7 @@ pub(crate) async fn serve(
         async move {
             let mut status = handle.status.clone();
             // The first publication fills the kill switch. An error means that the daemon ends.
-            while !handle.is_engaged() {
+            while !handle.is_ready() {
                 if status.changed().await.is_err() {
                     return;
                 }

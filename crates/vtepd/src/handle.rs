@@ -277,6 +277,12 @@ impl Handle {
         self.takeover().as_ref().is_some_and(Takeover::is_engaged)
     }
 
+    /// Whether frames are redirected, and the status tells which: it follows the first publication,
+    /// and on a busy machine some time later.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_engaged() && self.status.borrow().turns > 0
+    }
+
     /// The kill switch; `None` after [`Self::stop`].
     pub(crate) fn kill_switch(&self) -> Option<KillSwitch> {
         self.takeover().as_ref().map(Takeover::kill_switch)
@@ -434,7 +440,7 @@ impl Handle {
             &self.bypass(),
             &counters.stations,
         );
-        view.ready = self.is_engaged();
+        view.ready = self.is_ready();
         view.control_stalls = self.guarded.stalls();
         view.log_lines_lost = log::lost();
         view.configuration = self.configurations();

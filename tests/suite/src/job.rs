@@ -10,7 +10,8 @@ use crate::outcome::Outcome;
 pub(crate) struct Job {
     /// The target with the name of the test, or the name of the command.
     pub(crate) name: String,
-    kind: Kind,
+    /// How it runs.
+    pub(crate) kind: Kind,
     words: Vec<String>,
     folder: PathBuf,
 }
@@ -52,19 +53,6 @@ impl Job {
         let mut words = vec![program.to_string_lossy().into_owned()];
         words.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         Self { name, kind, words, folder: folder.to_owned() }
-    }
-
-    /// Whether nothing may run beside it.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.kind == Kind::Alone
-    }
-
-    /// Jobs with a lower number begin first.
-    pub(crate) fn order(&self) -> u8 {
-        match self.kind {
-            Kind::Root | Kind::Alone => 0,
-            Kind::Others | Kind::Command => 1,
-        }
     }
 
     /// The time after which it is ended, in seconds: longer than any wait of a test, so that the test

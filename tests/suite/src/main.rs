@@ -1,10 +1,11 @@
 //! Runs the tests of the workspace. `tests/run` calls it when everything is built.
 //!
 //! Root tests run in a process each, as many at once as the machine allows: namespaces isolate
-//! them. The other test targets run among them, and the commands of `--beside`. Then the tests marked
-//! `#[root_test(alone)]` run, each alone, and at last the commands of `--after`. Those of `--idle` get
-//! the time that alone tests and these leave. A test that failed gets a second try with nothing beside
-//! it. It counts as passed then, but the end of the output and the history name it.
+//! them. Beside them run the other test targets, which only compute, and the commands of `--beside`.
+//! Then the tests marked `#[root_test(alone)]` run, each alone, and at last the commands of `--after`.
+//! Those of `--idle` get the time that alone tests and these leave. A test that failed gets a second
+//! try with nothing beside it. It counts as passed then, but the end of the output and the history
+//! name it.
 //!
 //! Logs and reports are kept in `target/suite`.
 
@@ -21,7 +22,7 @@ use std::time::Instant;
 
 use clap::Parser;
 
-use job::Job;
+use job::{Job, Kind};
 use outcome::Outcome;
 
 /// More failures than this have a cause that a second try does not mend.
@@ -33,7 +34,7 @@ const SECOND_TRIES: usize = 8;
     after_help = "Example: suite q22"
 )]
 struct Arguments {
-    /// Tests at once [default: three for each CPU, at most one for each GiB of memory]
+    /// Root tests at once [default: seven for two CPUs, at most one for each GiB of memory]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
     /// Only test targets with this name, such as `system`
@@ -78,21 +79,29 @@ fn run(arguments: &Arguments) -> Result<bool, Error> {
     let after: Vec<Job> = arguments.after.iter().map(command).collect::<Result<_, Error>>()?;
     let idle = arguments.idle.iter().map(|text| Ok(command(text)?.when_idle()));
     let idle: Vec<Job> = idle.collect::<Result<_, Error>>()?;
-    let (mut together, mut alone) = (Vec::new(), Vec::new());
+    let (mut together, mut others, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     for target in &targets {
         for job in target.jobs(arguments.filter.as_deref(), arguments.ignored)? {
-            if job.is_alone() { alone.push(job) } else { together.push(job) }
+            match job.kind {
+                Kind::Alone => alone.push(job),
+                Kind::Others => others.push(job),
+                Kind::Root | Kind::Command => together.push(job),
+            }
         }
     }
-    // The stories take longest; what is short fills the gaps at the end.
-    together.sort_by_key(Job::order);
     let at_once = arguments.jobs.unwrap_or_else(schedule::at_once);
-    println!("{} jobs, {at_once} at once, then {} alone", together.len(), alone.len());
+    let (roots, computing) = (together.len(), others.len());
+    println!(
+        "{roots} jobs, {at_once} at once, {computing} beside them, then {} alone",
+        alone.len()
+    );
     let signals = schedule::Signals::new()?;
     let _backlog = backlog::Backlog::raise();
     let mut done = std::thread::scope(|scope| {
         let commands = scope.spawn(|| schedule::run(commands, 1, &folder, &signals));
+        let others = scope.spawn(|| schedule::run(others, schedule::half(), &folder, &signals));
         let mut done = schedule::run(together, at_once, &folder, &signals)?;
+        done.extend(others.join().unwrap_or(Err(Error::Interrupted))?);
         done.extend(commands.join().unwrap_or(Err(Error::Interrupted))?);
         Ok::<_, Error>(done)
     })?;

@@ -14,16 +14,24 @@ use crate::Error;
 use crate::job::Job;
 use crate::outcome::Outcome;
 
-/// How many jobs run at once: most wait for daemons or the kernel, so that six on two cores leave a
-/// third of the time idle. A fabric takes about a GiB.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How many jobs that only compute run at once. They give way to the root tests.
+pub(crate) fn half() -> usize {
+    (cores() / 2).max(1)
+}
+
+/// How many root tests run at once: most wait for daemons or the kernel, so that six on two cores
+/// leave a third of the time idle. A fabric takes about a GiB.
 pub(crate) fn at_once() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = memory.lines().find_map(|line| {
         let kibibytes = line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?;
         kibibytes.parse::<usize>().ok()
     });
-    (3 * cores).min(available.map_or(2, |kibibytes| kibibytes >> 20)).max(1)
+    (7 * cores() / 2).min(available.map_or(2, |kibibytes| kibibytes >> 20)).max(1)
 }
 
 /// Ends the running processes when this one is told to end.

@@ -9,7 +9,7 @@ use vtepd_tests::{Capture, Lab, wait_for};
 
 use crate::both_directions::Routed;
 use crate::ipv6_underlay::{behind_one_router, over_ipv6};
-use crate::qp_pin::{QUEUE_PAIRS, RATE, even_and_back, placed, start, traced, two_paths};
+use crate::qp_pin::{QUEUE_PAIRS, RATE, all_placed, even_and_back, start, traced, two_paths};
 use crate::qp_pin_shown::explained;
 
 /// The VTEP of the far leaf, and the address by which the first router reaches it.
@@ -71,6 +71,7 @@ fn p8_queue_pairs_are_even_behind_a_router_that_hashes_the_flow_label() {
     let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
     let stream = Stream::start(&lab.host, &lab.far, rate, 0x7107);
     stream.pass(2000);
+    let all = all_placed(&leaf);
     let is_data = |frame: &[u8]| outer_ipv6(frame).is_some_and(|(vni, _)| vni == VNI);
     let links = ["up1", "up2"].map(|link| Capture::start(&lab.peer, link, is_data));
     stream.pass(2000);
@@ -81,7 +82,7 @@ fn p8_queue_pairs_are_even_behind_a_router_that_hashes_the_flow_label() {
     });
     println!("p8: queue pairs by link {:?}", on.each_ref().map(BTreeSet::len));
     assert!(on.iter().all(|on| on.len() == QUEUE_PAIRS / 2) && on[0].is_disjoint(&on[1]), "{on:?}");
-    let queue_pair = *placed(&leaf).keys().next().unwrap() as u32;
+    let queue_pair = *all.keys().next().unwrap() as u32;
     let (copy, text) = explained(&leaf, &lab, queue_pair);
     let port = copy["source_port"].as_u64().unwrap();
     assert_eq!(copy["route"]["flow_label"].as_u64(), Some(port), "{copy}");

@@ -44,8 +44,9 @@ pub(crate) struct Overlay {
     flood_changed: bool,
     /// Whether the netdev learns from received frames.
     learns: bool,
-    /// Moves between VTEPs that the kernel reported since the last [`Overlay::apply`].
-    moves: u64,
+    /// Moves of each address between VTEPs that the kernel reported since the last
+    /// [`Overlay::apply`].
+    moves: HashMap<MacAddr, u32, BuildHasherDefault<TableHasher>>,
 
     /// The entries used for forwarding.
     pub(crate) fdb: Fdb,
@@ -83,9 +84,10 @@ impl MacChange {
 pub(crate) struct Applied {
     /// Whether an entry used for forwarding changed.
     pub(crate) entries: bool,
-    /// Moves between VTEPs: those that the kernel reported, and those that were applied.
-    pub(crate) moves: u64,
+    /// Moves between VTEPs that were applied.
     pub(crate) followed: u64,
+    /// Moves of each address that the kernel reported and that another one replaced.
+    pub(crate) coalesced: Vec<(MacAddr, u32)>,
     /// Changes of addresses, for the journal.
     pub(crate) changes: Vec<MacChange>,
 }
@@ -108,7 +110,10 @@ impl Overlay {
                 let was_unsupported = self.unsupported.remove(&key).is_some();
                 let remote = Remote { vtep, fixed: entry.state & STATIC != 0, flags: entry.flags };
                 let before = self.kernel.replace(entry.mac, remote, epoch);
-                self.moves += u64::from(before.is_some_and(|before| before.vtep != vtep));
+                if before.is_some_and(|before| before.vtep != vtep) {
+                    let moves = self.moves.entry(entry.mac).or_default();
+                    *moves = moves.saturating_add(1);
+                }
                 if before != Some(remote) || was_unsupported {
                     self.marked.push(entry.mac);
                 }
@@ -273,7 +278,8 @@ impl Overlay {
     /// Applies all changes to the entries used for forwarding. `local` returns whether the bridge
     /// has an address on a host port.
     pub(crate) fn apply(&mut self, vteps: &mut Vteps, local: impl Fn(MacAddr) -> bool) -> Applied {
-        let mut applied = Applied { moves: std::mem::take(&mut self.moves), ..Applied::default() };
+        let mut applied = Applied::default();
+        let mut moves = std::mem::take(&mut self.moves);
         for mac in std::mem::take(&mut self.marked) {
             let kernel = self.kernel.get(&mac).copied();
             let fixed =
@@ -296,13 +302,17 @@ impl Overlay {
             if old != new {
                 let address = |index| vteps.get(index).map(|known| known.address);
                 let (from, to) = (old.and_then(address), new.and_then(address));
-                applied.followed += u64::from(from.is_some() && to.is_some());
+                if from.is_some() && to.is_some() {
+                    applied.followed += 1;
+                    moves.entry(mac).and_modify(|moves| *moves = moves.saturating_sub(1));
+                }
                 applied.changes.push(MacChange { mac, from, to, local });
             }
             if let Some(old) = old {
                 self.release_one(vteps, old);
             }
         }
+        applied.coalesced = moves.into_iter().filter(|(_, moves)| *moves > 0).collect();
         if std::mem::take(&mut self.flood_changed) {
             for (vtep, index) in std::mem::take(&mut self.flooding) {
                 if self.flood.contains(&vtep) {

@@ -87,6 +87,11 @@ impl State {
         self.known.is_some() && self.record.is_some()
     }
 
+    /// Whether it is known what the routers record, or enough probes have asked for it.
+    pub(super) const fn has_tried_record(&self) -> bool {
+        self.record.is_some() || self.record_tries >= ROUNDS
+    }
+
     /// Whether the answer to a probe of this path would show that the VTEP answers.
     pub(super) fn is_control(&self, now: Duration, soon: Duration) -> bool {
         self.known.is_some() && !self.suspect && self.due > now + soon

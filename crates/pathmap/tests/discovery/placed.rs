@@ -94,7 +94,7 @@ impl Placed {
             let way = Way { uplink, arrival, routers: known.routers, recorded: recorded.clone() };
             Found { path, links: links.collect(), way, delay: known.delay }
         };
-        let found: Vec<Found> = self.fabric.prober.known().map(found).collect();
+        let found: Vec<Found> = self.fabric.prober.placeable().map(found).collect();
         let lost: BTreeSet<PathId> = self.fabric.prober.lost().collect();
         let weights = (0..4).map(|hop| (hop, 1)).collect();
         self.placer.update(TARGET, &weights, &found, &lost);
@@ -202,6 +202,33 @@ fn a_peer_that_lies_moves_nothing_to_a_dead_path() {
         }
         assert!(gone_after.is_some_and(|after| after <= 40), "seed {seed}: {gone_after:?}");
         assert!(placed.placer.reported() <= 4096, "{}", placed.placer.reported());
+    }
+}
+
+/// A path that was dead answers plain probes before it is known what its routers record. It takes part
+/// in the balance with all its links, so no queue pair moves to it and back.
+#[test]
+fn queue_pairs_move_once_to_a_path_that_returns() {
+    for seed in 0..20 {
+        let mut placed = Placed::new(1, 32, seed, 10);
+        placed.run(3000);
+        assert!(placed.is_at_floor(), "seed {seed}: {:?}", placed.spread());
+        placed.fabric.dead.insert((1, 0));
+        placed.run(3000);
+        assert!(!placed.spread().contains_key(&(1, 0)), "seed {seed}: {:?}", placed.spread());
+        let moves = |placed: &Placed| -> Vec<u32> {
+            (1..=placed.flows)
+                .map(|number| placed.placer.flow(&id(number)).unwrap().moves)
+                .collect()
+        };
+        let before = moves(&placed);
+        placed.fabric.dead.clear();
+        placed.run(6000);
+        assert!(placed.is_at_floor(), "seed {seed}: {:?}", placed.spread());
+        let moved: Vec<u32> =
+            moves(&placed).iter().zip(before).map(|(now, was)| now - was).collect();
+        assert!(moved.iter().all(|moves| *moves <= 1), "seed {seed}: {moved:?}");
+        assert_eq!(moved.iter().sum::<u32>(), placed.flows / 4, "seed {seed}: {moved:?}");
     }
 }
 

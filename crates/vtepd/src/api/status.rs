@@ -30,7 +30,7 @@ pub(super) fn status(handle: &Handle, stations: &[Station]) -> v1::Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         uptime_seconds: handle.start.elapsed().as_secs(),
-        ready: handle.is_engaged(),
+        ready: handle.is_ready(),
         generation: status.generation,
         configuration: handle.configurations(),
         steering: Some(v1::Steering {

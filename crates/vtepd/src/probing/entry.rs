@@ -107,7 +107,8 @@ impl Entry {
             },
             delay: known.delay,
         };
-        let mut found: Vec<Found> = self.known().map(found).collect();
+        let known = self.prober.placeable().chain(self.traced.known());
+        let mut found: Vec<Found> = known.map(found).collect();
         let mut lost: BTreeSet<PathId> = self.prober.lost().collect();
         shared.update(target, &self.weights, &found, &lost);
         let Some(choices) = &self.choices else { return };

@@ -160,6 +160,6 @@ fn checksums_of_sctp_are_left_to_the_kernel() {
     send(&mut leaf.side.at_host, &frame, offload);
     let start = Instant::now();
     while leaf.counts() != [1, 0] {
-        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", leaf.counts());
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", leaf.counts());
     }
 }

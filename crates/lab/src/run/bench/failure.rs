@@ -135,7 +135,9 @@ impl Outage {
         let hit: Vec<f64> =
             rows.into_iter().filter(|row| *row > 0.0 && *row >= HIT * longest).collect();
         let all = (share * queue_pairs).max(hit.len() as f64).max(1.0);
-        Self { mean: hit.iter().sum::<f64>() / all, longest, resolution }
+        // The sum of equal times is rounded: their mean is not to be longer than each of them.
+        let mean = (hit.iter().sum::<f64>() / all).min(longest);
+        Self { mean, longest, resolution }
     }
 }
 
@@ -416,6 +418,13 @@ mod tests {
         assert_eq!(of(&[0, 2, 0, 1], 1.0), (0.75, 2.0));
         assert_eq!(of(&[300, 0, 0, 100], 0.25), (200.0, 300.0), "two were hit in fact");
         assert_eq!(of(&[0; 4], 0.25), (0.0, 0.0));
+        // Rounding makes no mean longer than the longest.
+        let sent = Sent { frames: 49_948, queue_pairs: 8, nanoseconds: 2_520_000_000 };
+        for lost in 1..2000 {
+            let queue_pairs = (0..6).map(|_| row(lost)).collect();
+            let outage = Outage::of(&sent, &Report { queue_pairs, foreign: 0 }, 0.75);
+            assert!(outage.mean <= outage.longest, "{outage:?}");
+        }
     }
 
     #[test]
