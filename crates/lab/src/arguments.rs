@@ -110,6 +110,12 @@ pub(crate) enum Command {
     /// open.
     #[command(after_help = "Example:\n  lab web --port 8080 --read-only")]
     Web(crate::fabric_arguments::Web),
+    /// Show what this machine and a fabric can and cannot do for an experiment, and what mends it
+    ///
+    /// ✗ is what makes experiments fail or measure something else, ○ what limits them. The exit
+    /// status is 1 with a ✗. 'lab run' looks at the machine by itself.
+    #[command(after_help = "Examples:\n  lab doctor\n  lab doctor -t lab.clab.yml -o json")]
+    Doctor(crate::fabric_arguments::Doctor),
     /// Run an experiment: compare dataplanes by a file, and write tables, charts and a report
     ///
     /// The same command continues an experiment that was interrupted.

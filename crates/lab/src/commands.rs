@@ -4,6 +4,7 @@ mod bench;
 mod compare;
 mod connection;
 mod demo;
+mod doctor;
 mod graph;
 mod leaves;
 mod link;
@@ -74,6 +75,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Link(arguments) => link::run(&arguments, cli.output),
         Command::Graph(arguments) => graph::run(&arguments, cli.output),
         Command::Web(arguments) => web::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments, cli.output),
         Command::Run(arguments) => run::run(&arguments, cli.output),
         Command::Plan(arguments) => plan::run(&arguments, cli.output),
         Command::Sim(arguments) => sim::run(&arguments, cli.output),

@@ -147,6 +147,15 @@ pub(crate) struct Graph {
 }
 
 #[derive(Args)]
+pub(crate) struct Doctor {
+    /// Name of a running fabric to look at, too [default: the only one]
+    pub(crate) name: Option<Name>,
+    /// Look at the fabric of this topology file, which ContainerLab or lab has started
+    #[arg(short = 't', long, value_name = "FILE", conflicts_with = "name")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Args)]
 pub(crate) struct Web {
     /// Name of the fabric; required if several are running
     pub(crate) name: Option<Name>,

@@ -6,6 +6,7 @@
 //! - [`link`]: changes of links while the fabric runs
 //! - [`graph`]: a picture of the fabric with the load on its links; [`mod@web`]: the live page
 //! - [`daemon`]: vtepd on a node; [`leaves`]: on all leaves; `ask` sends it requests
+//! - [`doctor`]: what a machine and a fabric can do for an experiment
 //! - [`plan`]: plans of training between data centres
 //! - [`simulation`]: `lab sim` and `lab merge`
 //! - [`demo`], [`run`], [`verify`]: the commands of the same names; `machine` describes where they
@@ -16,6 +17,7 @@ mod machine;
 
 pub mod daemon;
 pub mod demo;
+pub mod doctor;
 pub mod graph;
 pub mod hops;
 pub mod leaves;

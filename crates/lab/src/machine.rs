@@ -42,8 +42,17 @@ pub(crate) fn version(program: &Path) -> String {
 
 /// The memory in MiB.
 pub(crate) fn memory_mib() -> u64 {
+    meminfo_mib("MemTotal:")
+}
+
+/// The memory in MiB that programs can have without swapping.
+pub(crate) fn memory_available_mib() -> u64 {
+    meminfo_mib("MemAvailable:")
+}
+
+fn meminfo_mib(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or_default() / 1024
 }

@@ -20,6 +20,8 @@ pub struct Link {
     pub up: bool,
     /// Whether it has a carrier (`IFF_LOWER_UP`).
     pub carrier: bool,
+    /// The MTU in bytes.
+    pub mtu: u32,
     /// The index of its bridge, bond or VRF.
     pub master: Option<u32>,
     /// The VNI and the local VTEP address of a VXLAN netdev that has both.
@@ -95,12 +97,14 @@ pub(super) fn link_of(message: LinkMessage) -> Link {
         name: String::new(),
         up: flags.contains(LinkFlags::Up),
         carrier: flags.contains(LinkFlags::LowerUp),
+        mtu: 0,
         master: None,
         vxlan: None,
     };
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
             LinkAttribute::Controller(index) => link.master = Some(index),
             LinkAttribute::LinkInfo(infos) if infos.contains(&LinkInfo::Kind(InfoKind::Vxlan)) => {
                 link.vxlan = infos.iter().find_map(vxlan_of);

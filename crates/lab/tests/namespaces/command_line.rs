@@ -79,3 +79,54 @@ fn hosts_of_a_job_file_are_nodes_of_the_fabric() {
     let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
     assert!(!unknown.status.success() && said.contains("h9"), "{said}");
 }
+
+/// A leaf with a VXLAN netdev and two paths, by commands instead of FRR.
+const LEAF: &str = "
+name: leaf
+topology:
+  defaults: {kind: linux}
+  nodes:
+    leaf1:
+      exec:
+        - ip addr add 192.0.2.1/24 dev eth1
+        - ip addr add 198.51.100.1/24 dev eth2
+        - ip link add vx10 mtu 1450 type vxlan id 10 local 192.0.2.1 dstport 4789
+        - ip route add 203.0.113.0/24 proto 186 nexthop via 192.0.2.2 nexthop via 198.51.100.2
+        - sysctl -w net.ipv4.fib_multipath_hash_policy=1
+    spine1:
+  links: [{endpoints: ['leaf1:eth1', 'spine1:eth1']}, {endpoints: ['leaf1:eth2', 'spine1:eth2']}]
+";
+
+#[root_test]
+fn the_doctor_names_what_makes_a_fabric_measure_something_else() {
+    let name = format!("leaf{}", std::process::id());
+    let folder = std::env::temp_dir().join(&name);
+    std::fs::create_dir_all(&folder).unwrap();
+    let up = Up { name: name.clone(), folder };
+    let topology = up.file("leaf.clab.yml", LEAF);
+    let output = lab(&["up", &topology, "--name", &name, "--no-wait"]);
+    assert!(output.status.success(), "{output:?}");
+    let faults = || {
+        let output = lab(&["doctor", &name, "-o", "json"]);
+        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let of_leaf = |finding: &&serde_json::Value| finding["subject"] == "leaf1";
+        let all = all.as_array().unwrap().iter().filter(of_leaf);
+        let checks: Vec<String> =
+            all.map(|of| format!("{} {}", of["check"], of["state"])).collect();
+        (checks.join(", "), output.status.success())
+    };
+    let (found, _) = faults();
+    assert_eq!(found, "");
+    let change = |words: &[&str]| {
+        let output = lab(&[&["exec", "leaf1", "--name", &name, "--"], words].concat());
+        assert!(output.status.success(), "{output:?}");
+    };
+    change(&["sysctl", "-w", "net.ipv4.fib_multipath_hash_policy=0"]);
+    assert_eq!(faults(), ("\"hash policy\" \"fault\"".to_owned(), false));
+    change(&["sysctl", "-w", "net.ipv4.fib_multipath_hash_policy=1"]);
+    change(&["ip", "link", "set", "eth2", "mtu", "1499"]);
+    assert_eq!(faults(), ("\"MTU\" \"fault\"".to_owned(), false));
+    change(&["ip", "link", "set", "eth2", "mtu", "1500"]);
+    change(&["ip", "route", "replace", "203.0.113.0/24", "proto", "186", "via", "192.0.2.2"]);
+    assert_eq!(faults().0, "\"uplinks\" \"limit\"");
+}
