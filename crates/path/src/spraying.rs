@@ -78,11 +78,13 @@ pub struct SprayOptions {
     pub scheme: Scheme,
     /// Whether the order of received packets is restored before hosts get them.
     pub restores_order: bool,
+    /// Whether hosts get ECN marks of the underlay only while at least half of the paths have some.
+    pub hides_marks: bool,
 }
 
 impl Default for SprayOptions {
     fn default() -> Self {
-        Self { scheme: Scheme::PrimeLike, restores_order: true }
+        Self { scheme: Scheme::PrimeLike, restores_order: true, hides_marks: false }
     }
 }
 
@@ -150,8 +152,6 @@ pub struct Pool {
     tiers: Tiers,
     /// In nanoseconds.
     round_trip: u64,
-    /// The time of a packet at the present rate, in nanoseconds.
-    packet: AtomicU64,
     /// How often there was feedback.
     version: AtomicU64,
     counts: Box<[PathCounts]>,
@@ -187,7 +187,6 @@ impl Pool {
             paths: paths.into(),
             tiers,
             round_trip,
-            packet: AtomicU64::new(round_trip / 64),
             version: AtomicU64::new(Version::<Self>::NONE.number()),
             counts,
         })
@@ -216,15 +215,13 @@ impl Pool {
         self.counts.iter().map(PathCounts::fate)
     }
 
-    /// Adds what became of packets: that of each path, and the time of a packet at the present rate in
-    /// nanoseconds. One thread calls this.
-    pub fn add_feedback(&self, fates: impl IntoIterator<Item = Fate>, packet: u64) {
+    /// Adds what became of packets on each path. One thread calls this.
+    pub fn add_feedback(&self, fates: impl IntoIterator<Item = Fate>) {
         for (counts, fate) in self.counts.iter().zip(fates) {
             counts.good.fetch_add(fate.good, Ordering::Relaxed);
             counts.marked.fetch_add(fate.marked, Ordering::Relaxed);
             counts.lost.fetch_add(fate.lost, Ordering::Relaxed);
         }
-        self.packet.store(packet, Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
     }
 }
@@ -303,7 +300,9 @@ impl Sprays {
 impl Sprayed {
     fn new(agreed: Agreed, scheme: Scheme, random: &mut Random) -> Self {
         let pool = &agreed.pool;
-        let times = (pool.round_trip, pool.packet.load(Ordering::Relaxed));
+        // Feedback is older than a round of packets. A path is avoided for as long as it takes to see
+        // what that does.
+        let times = (pool.round_trip, pool.round_trip / u64::from(pool.tiers.paths()).max(1));
         let sprayer = Sprayer::new(scheme, pool.tiers, times, random);
         // What happened before is nothing to a scheme that begins.
         let (seen, known) = (pool.version.load(Ordering::Acquire), pool.fates().collect());
@@ -326,7 +325,6 @@ impl Sprayed {
     #[cold]
     fn learn(&mut self, now: u64) {
         let Self { agreed, sprayer, known, .. } = self;
-        sprayer.set_packet_time(agreed.pool.packet.load(Ordering::Relaxed));
         for ((known, fate), number) in known.iter_mut().zip(agreed.pool.fates()).zip(0..) {
             let before = core::mem::replace(known, fate);
             let new = |now: u64, before: u64| u16::try_from(now.wrapping_sub(before));

@@ -25,11 +25,8 @@ const AROUND: u64 = 14 + 40 + 8 + 8 + 14 + 16;
 const MOST_WAITING: usize = 64;
 /// How much longer than the longest path a packet may wait in queues until it counts as lost.
 const QUEUES: Duration = Duration::from_millis(20);
-/// The limits of the time of a packet, in nanoseconds.
-const FASTEST: u64 = 100;
-const SLOWEST: u64 = 10_000_000;
 /// The shortest and the longest time that a packet waits for the one before it.
-const TIMER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+const TIMER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 /// The pool of the paths that probes have found: as many as there are routes, if that is a power of
 /// two. Otherwise up to [`MOST_PATHS`] source ports, with as many on each route as possible. Paths
@@ -122,6 +119,18 @@ pub fn timer<'k>(known: impl Iterator<Item = &'k Known>) -> u64 {
     u64::try_from(timer.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Whether at least half of the paths by which packets arrived since an earlier time have marks.
+#[must_use]
+pub fn is_congested(before: &[Arrived], now: &[Arrived]) -> bool {
+    let new = now.iter().map(|now| {
+        let before = before.iter().find(|before| before.port == now.port);
+        let (received, marked) = before.map_or((0, 0), |before| (before.received, before.marked));
+        (now.received.wrapping_sub(received), now.marked.wrapping_sub(marked))
+    });
+    let used: Vec<bool> = new.filter(|(received, _)| *received > 0).map(|(_, m)| m > 0).collect();
+    !used.is_empty() && used.iter().filter(|is_marked| **is_marked).count() * 2 >= used.len()
+}
+
 /// What became of the packets on the paths of a pool, from the reports of the other end.
 ///
 /// A packet is lost if a report does not count it that was written when it must have arrived. Nobody
@@ -133,9 +142,6 @@ pub struct Ledger {
     sent: VecDeque<(Duration, Vec<u64>)>,
     /// The packets of which those that have not arrived are lost.
     due: Vec<u64>,
-    last: Option<(Duration, u64)>,
-    /// Nanoseconds.
-    packet: u64,
 }
 
 /// A path of the pool. Numbers count from the first report on.
@@ -154,7 +160,7 @@ impl Ledger {
     #[must_use]
     pub fn new(pool: &Pool) -> Self {
         let paths = vec![Account::default(); pool.paths().len()];
-        Self { paths, sent: VecDeque::new(), due: Vec::new(), last: None, packet: 0 }
+        Self { paths, sent: VecDeque::new(), due: Vec::new() }
     }
 
     /// Takes a report, and adds what it tells to the pool. `slowest` is the delay of the slowest path.
@@ -166,7 +172,6 @@ impl Ledger {
         {
             self.due = due;
         }
-        let all: u64 = sent.iter().sum();
         let fates: Vec<Fate> = self
             .paths
             .iter_mut()
@@ -179,17 +184,7 @@ impl Ledger {
                 account.take(arrived.copied(), *sent, due)
             })
             .collect();
-        if let Some((at, before)) = self.last {
-            let packets = u128::from(all.saturating_sub(before));
-            let packet = now.saturating_sub(at).as_nanos().checked_div(packets);
-            if let Some(packet) = packet.and_then(|packet| u64::try_from(packet).ok()) {
-                let packet = packet.clamp(FASTEST, SLOWEST);
-                let before = if self.packet == 0 { packet } else { self.packet };
-                self.packet = (before * 7 + packet) / 8;
-            }
-        }
-        self.last = Some((now, all));
-        pool.add_feedback(fates, self.packet.max(FASTEST));
+        pool.add_feedback(fates);
         if self.sent.len() < MOST_WAITING {
             self.sent.push_back((now, sent));
         }

@@ -247,9 +247,9 @@ pub(crate) struct Piece<'a> {
     /// The number of the received frame.
     pub(crate) index: u32,
     /// The end of the inner frame in it.
-    end: usize,
+    pub(crate) end: usize,
     /// The VXLAN header and the inner frame.
-    data: &'a [u8],
+    pub(crate) data: &'a [u8],
     /// The headers before it.
     pub(crate) outer: &'a Outer,
     /// What is left to be done to the inner frame.

@@ -10,6 +10,7 @@ use wire::number::PROTOCOL_UDP;
 use crate::outer::{OVERHEAD, OVERHEAD_IPV6, UDP_AT, UDP_AT_IPV6, UDP_CHECKSUM};
 
 /// The outer headers of a received packet.
+#[derive(Clone, Copy)]
 pub(crate) struct Outer {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,

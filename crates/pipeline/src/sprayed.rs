@@ -22,7 +22,12 @@ use crate::Pipeline;
 use crate::counters::Counters;
 use crate::decapsulate::{Piece, congestion};
 use crate::host_delivery::HostDelivery;
+use crate::received::Outer;
 use crate::run::{Output, Run};
+
+/// ECN codepoints "congestion experienced" and ECT(0) (RFC 3168 section 5).
+const CE: u8 = 3;
+const ECT_0: u8 = 2;
 
 /// The hash of queue pairs. Hosts choose their numbers, so it has a secret.
 #[derive(Debug, Clone)]
@@ -99,6 +104,15 @@ impl Sprayed {
         if let Some(arrivals) = self.shared.newer_arrivals(&mut self.seen) {
             self.arrivals = arrivals.iter().map(|(ends, of)| (*ends, Arc::clone(of))).collect();
         }
+    }
+
+    /// The outer headers, without a mark if that is one of few paths.
+    fn as_host_sees(&self, outer: &Outer) -> Outer {
+        let hides = self.shared.options.hides_marks && outer.tos & CE == CE && {
+            let of = self.arrivals.get(&(outer.destination, outer.source, outer.port));
+            of.is_some_and(|arrivals| !arrivals.is_congested())
+        };
+        Outer { tos: if hides { outer.tos ^ CE ^ ECT_0 } else { outer.tos }, ..*outer }
     }
 
     /// A packet of a request arrived. `copy` is called if it must wait, `deliver` for each frame that
@@ -199,7 +213,9 @@ impl Pipeline {
         let dissection = wire::dissect(inner)?;
         let slot = table.index.get();
         let (queue_pair, roce) = Arrived::request(&dissection, slot)?;
-        let outer = piece.outer;
+        let is_marked = piece.outer.tos & CE == CE;
+        let outer = sprayed.as_host_sees(piece.outer);
+        let piece = &Piece { outer: &outer, ..*piece };
         let ecn = match congestion(outer.tos, inner) {
             Ok(ecn) => ecn,
             Err(reason) => return Some(Err(reason)),
@@ -207,7 +223,7 @@ impl Pipeline {
         let arrived = Arrived {
             ends: (outer.destination, outer.source, outer.port),
             port: outer.source_port(run.batch, piece.index)?,
-            is_marked: outer.tos & 3 == 3,
+            is_marked,
             bytes: inner.len(),
             roce,
             queue_pair,

@@ -202,28 +202,54 @@ fn what_waits_already_is_dropped_and_what_waits_at_the_end_too() {
     leaves.far.assert_balance(0);
 }
 
+/// Sets bits of the ECN field of the first IPv4 header.
+fn set_ecn(frame: &mut [u8], bits: u8) {
+    frame[15] |= bits;
+    let sum = etherparse::Ipv4Header::from_slice(&frame[14..]).unwrap().0.calc_header_checksum();
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// A packet that routers can mark.
+fn capable(psn: u32) -> Vec<u8> {
+    let mut frame = write(psn);
+    set_ecn(&mut frame, 2);
+    frame
+}
+
+/// What a router does.
+fn mark(packet: &mut [u8]) {
+    set_ecn(packet, 3);
+}
+
 #[test]
 fn marks_are_counted_by_path_and_reach_the_host_with_what_waited() {
     let mut leaves = Leaves::begun(SprayOptions::default());
-    let ect = |psn| {
-        let mut frame = write(psn);
-        frame[15] |= 2;
-        let sum =
-            etherparse::Ipv4Header::from_slice(&frame[14..]).unwrap().0.calc_header_checksum();
-        frame[24..26].copy_from_slice(&sum.to_be_bytes());
-        frame
-    };
-    let mut sent = leaves.send(&(0..3).map(ect).collect::<Vec<_>>());
+    let mut sent = leaves.send(&(0..3).map(capable).collect::<Vec<_>>());
     // A router marks the last one, which then waits.
-    sent[2][15] |= 3;
-    let sum = etherparse::Ipv4Header::from_slice(&sent[2][14..]).unwrap().0.calc_header_checksum();
-    sent[2][24..26].copy_from_slice(&sum.to_be_bytes());
+    mark(&mut sent[2]);
     assert!(leaves.receive(0, &[&sent[2]]).is_empty());
     let got = leaves.receive(1, &[&sent[0], &sent[1]]);
     assert_eq!(got.iter().map(|frame| frame[15] & 3).collect::<Vec<_>>(), [2, 2, 3]);
     let marked = leaves.arrivals.read().filter(|arrived| arrived.marked > 0);
     let marked: Vec<(u16, u16)> = marked.map(|arrived| (arrived.port, arrived.marked)).collect();
     assert_eq!(marked, [(port(&sent[2]), 1)]);
+}
+
+#[test]
+fn a_mark_of_few_paths_can_be_left_to_the_scheme() {
+    for (hides_marks, is_congested, expected) in
+        [(false, false, 3), (true, false, 2), (true, true, 3)]
+    {
+        let mut leaves = Leaves::begun(SprayOptions { hides_marks, ..SprayOptions::default() });
+        leaves.arrivals.set_congested(is_congested);
+        let mut sent = leaves.send(&[capable(0), capable(1)]);
+        mark(&mut sent[0]);
+        mark(&mut sent[1]);
+        let late = leaves.receive(0, &[&sent[1]]);
+        let got = [late, leaves.receive(0, &[&sent[0]])].concat();
+        assert_eq!(got.iter().map(|frame| frame[15] & 3).collect::<Vec<_>>(), [expected; 2]);
+        assert_eq!(leaves.arrivals.read().map(|arrived| arrived.marked).sum::<u16>(), 2);
+    }
 }
 
 #[test]

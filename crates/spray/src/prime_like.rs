@@ -79,11 +79,6 @@ impl PrimeLike {
         Self { order: Order::new(tiers, random), times, paths, frozen_until: 0 }
     }
 
-    /// Changes the time of a packet at full rate, in nanoseconds. Paths are avoided as long as before.
-    pub fn set_packet_time(&mut self, packet: Nanos) {
-        self.times.round = packet.saturating_mul(self.order.paths().into());
-    }
-
     fn is_clean(&self, entropy: Entropy, now: Nanos) -> bool {
         let Some(path) = self.paths.get(entropy.index()) else { return false };
         let enough = if now < self.frozen_until { 1 } else { SUSPECT };

@@ -115,13 +115,6 @@ impl Sprayer {
             }
         }
     }
-
-    /// Changes the time of a packet at full rate, in nanoseconds.
-    pub fn set_packet_time(&mut self, packet: Nanos) {
-        if let Self::PrimeLike(scheme) = self {
-            scheme.set_packet_time(packet);
-        }
-    }
 }
 
 impl Spray for Sprayer {

@@ -100,6 +100,8 @@ fn write_placement(
         )?;
     } else if state == "new" {
         writeln!(out, "  {reason}")?;
+    } else if state == "sprayed" {
+        writeln!(out, "  sprayed: {reason}")?;
     } else {
         writeln!(out, "  by qp-hash: {reason}")?;
         write_hash(out, copy)?;
@@ -108,6 +110,7 @@ fn write_placement(
         let ports: Vec<String> = path.source_ports.iter().map(u32::to_string).collect();
         let what = match (state.as_str(), number) {
             ("new", _) => "known path",
+            ("sprayed", _) => "one path",
             ("moving", 1..) => "next path",
             _ => "path",
         };
@@ -345,6 +348,9 @@ mod tests {
         let lines = said("new", vec![path("up1", &["10.2.1.0"], None), path("up2", &[], None)]);
         assert_eq!(lines.len(), 3, "{lines:?}");
         assert_eq!(lines[0..2], ["BECAUSE", "known path: port 50001, tier 1 up1, tier 2 10.2.1.0"]);
+        let lines = said("sprayed", vec![path("up1", &[], None), path("up2", &[], None)]);
+        assert!(lines[0].starts_with("sprayed: "), "{lines:?}");
+        assert!(lines[1].starts_with("one path: port ") && lines[2].contains("up2"), "{lines:?}");
         let lines = said("hashed", Vec::new());
         assert_eq!(lines[0], "by qp-hash: BECAUSE");
         assert!(lines[1].starts_with("hash 0x123 gives outer source port 50001"), "{lines:?}");

@@ -9,7 +9,10 @@ use crate::output::Table;
 /// What is known of the way to each VTEP: its paths, and the balance of its tiers.
 fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
     if rows.is_empty() {
-        return writeln!(out, "no VTEP is probed: no VNI that is taken over has the policy qp-pin");
+        return writeln!(
+            out,
+            "no VTEP is probed: no VNI that is taken over has the policy qp-pin or spray"
+        );
     }
     for (number, row) in rows.iter().enumerate() {
         if number > 0 {
@@ -45,6 +48,7 @@ fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
         }
         path_table(row).write(out, "  ")?;
         write_tiers(out, row)?;
+        write_sprayed(out, row)?;
     }
     Ok(())
 }
@@ -63,6 +67,33 @@ fn write_tiers(out: &mut impl Write, row: &v1::VtepPaths) -> io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// The paths over which packets are sprayed, and what became of these.
+fn write_sprayed(out: &mut impl Write, row: &v1::VtepPaths) -> io::Result<()> {
+    if row.sprayed.is_empty() {
+        return Ok(());
+    }
+    let vnis: Vec<String> = row.sprayed_vnis.iter().map(u32::to_string).collect();
+    let sent: u64 = row.sprayed.iter().map(|path| path.sent).sum();
+    writeln!(
+        out,
+        "  sprayed over {} paths, VNI {}: {sent} packets",
+        row.sprayed.len(),
+        vnis.join(" ")
+    )?;
+    let mut table = Table::new(["uplink", "port", "share %", "marked", "lost"]);
+    for path in &row.sprayed {
+        let share = path.sent as f64 * 100.0 / sent.max(1) as f64;
+        table.row([
+            path.uplink.clone(),
+            path.source_port.to_string(),
+            format!("{share:.1}"),
+            path.marked.to_string(),
+            path.lost.to_string(),
+        ]);
+    }
+    table.write(out, "  ")
 }
 
 /// The paths, as text or as comma-separated values.
@@ -254,6 +285,24 @@ mod tests {
                 "10.0.0.2,up2,\"unknown, arrives at 4\",2,70,3,8,unknown,50001 50002,1.234",
             ]
         );
+    }
+
+    #[test]
+    fn sprayed_paths_have_shares() {
+        let path = |uplink: &str, sent, lost| v1::SprayedPath {
+            uplink: uplink.to_owned(),
+            source_port: 50_001,
+            sent,
+            unmarked: 0,
+            marked: 2,
+            lost,
+        };
+        let sprayed = vec![path("up1", 75, 0), path("up2", 25, 1)];
+        let row = v1::VtepPaths { sprayed, sprayed_vnis: vec![10, 12], ..vtep() };
+        let shown = text(|out| write_paths(out, &[row], false));
+        assert!(shown.contains("sprayed over 2 paths, VNI 10 12: 100 packets"), "{shown}");
+        assert!(shown.contains("75.0") && shown.contains("25.0"), "{shown}");
+        assert!(!text(|out| write_paths(out, &[vtep()], false)).contains("sprayed"));
     }
 
     #[test]

@@ -151,7 +151,8 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
 fn spraying(probing: Option<&Probing>) -> String {
     let Some(spray) = probing.and_then(|probing| probing.spray) else { return "off".to_owned() };
     let order = if spray.restores_order { "psn" } else { "none" };
-    format!("{}, order {order}", spray.scheme)
+    let marks = if spray.hides_marks { "most" } else { "all" };
+    format!("{}, order {order}, {marks} marks", spray.scheme)
 }
 
 fn fpm_users(users: &fpm::Users) -> String {

@@ -65,7 +65,7 @@ pub(crate) struct Probed {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SprayedTo {
     /// The VNIs of which both VTEPs spray.
-    pub vnis: usize,
+    pub vnis: Vec<u32>,
     /// The paths, the packets that were sent on each, and what became of them.
     pub paths: Vec<(PathId, u64, Fate)>,
 }

@@ -42,6 +42,9 @@ policy = \"qp-pin\"
 [probing]
 key = \"key-of-this-story\"
 interval-ms = 10
+
+[spraying]
+marks = \"most\"
 ";
 
 /// The window of the queue pair: more than is on its way over all circuits, and less than what their

@@ -211,7 +211,7 @@ pub struct Taken {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Policy {
-    /// five-tuple, qp-hash, qp-bins or qp-pin.
+    /// five-tuple, qp-hash, qp-bins, qp-pin or spray.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// Number of source ports of qp-bins; absent with other policies.
@@ -804,7 +804,8 @@ pub struct Copy {
 pub struct Placement {
     /// pinned, moving or hashed, as in QueuePair; hashed also if it would be placed by qp-hash now. Or
     /// new: it is not placed yet, and its first frame gets one of the paths. Port and route of the
-    /// Copy are then still those of qp-hash, as if no path were known.
+    /// Copy are then still those of qp-hash, as if no path were known. Or sprayed: its sends and
+    /// writes take all of the paths in turns.
     #[prost(string, tag = "1")]
     pub state: ::prost::alloc::string::String,
     /// Why, as the end of a sentence.
@@ -987,6 +988,32 @@ pub struct VtepPaths {
     /// Whether paths are traced by expired TTLs, because the VTEP answers no probes.
     #[prost(bool, tag = "16")]
     pub traced: bool,
+    /// The paths over which packets are sprayed. Empty while the VTEP does not agree.
+    #[prost(message, repeated, tag = "17")]
+    pub sprayed: ::prost::alloc::vec::Vec<SprayedPath>,
+    /// The VNIs of which packets are sprayed.
+    #[prost(uint32, repeated, tag = "18")]
+    pub sprayed_vnis: ::prost::alloc::vec::Vec<u32>,
+}
+/// A path of the policy spray, with the packets since the paths were chosen.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SprayedPath {
+    /// The uplink's name.
+    #[prost(string, tag = "1")]
+    pub uplink: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub source_port: u32,
+    /// Packets that were sent on it, and what the VTEP reports of them: arrived without and with an
+    /// ECN mark, and lost.
+    #[prost(uint64, tag = "3")]
+    pub sent: u64,
+    #[prost(uint64, tag = "4")]
+    pub unmarked: u64,
+    #[prost(uint64, tag = "5")]
+    pub marked: u64,
+    #[prost(uint64, tag = "6")]
+    pub lost: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

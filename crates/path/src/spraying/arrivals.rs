@@ -1,7 +1,7 @@
 //! What arrived from a VTEP by each path, for that VTEP.
 
 use core::array;
-use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 /// Places for source ports: four times the paths of a pool, so that most ports have one of their own.
 const PLACES: usize = 256;
@@ -15,6 +15,8 @@ pub struct Arrivals {
     bytes: AtomicU64,
     /// Most nanoseconds that a packet waits for the one before it.
     timer: AtomicU64,
+    /// Whether at least half of the paths have marks.
+    is_congested: AtomicBool,
 }
 
 /// The numbers of a source port, modulo 2¹⁶.
@@ -42,7 +44,8 @@ impl Arrivals {
     #[must_use]
     pub fn new(timer: u64) -> Self {
         let places = array::from_fn(|_| Place::default());
-        Self { places, bytes: AtomicU64::new(0), timer: AtomicU64::new(timer) }
+        let (bytes, timer) = (AtomicU64::new(0), AtomicU64::new(timer));
+        Self { places, bytes, timer, is_congested: AtomicBool::new(false) }
     }
 
     /// Counts a packet of `bytes` bytes with this outer source port.
@@ -93,6 +96,17 @@ impl Arrivals {
                 number.store(0, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Whether at least half of the paths have marks.
+    #[must_use]
+    pub fn is_congested(&self) -> bool {
+        self.is_congested.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether at least half of the paths have marks.
+    pub fn set_congested(&self, is_congested: bool) {
+        self.is_congested.store(is_congested, Ordering::Relaxed);
     }
 
     /// Most nanoseconds that a packet waits for the one before it.

@@ -16,7 +16,7 @@ fn vni(number: u32) -> Vni {
 fn pool(paths: u16) -> Arc<Pool> {
     let path = |number: u16| PathId { hop: u64::from(number % 2), source_port: 50_000 + number };
     let tiers = Tiers::unknown(Values::new(paths.into()).unwrap());
-    // Feedback takes 1 ms, so a packet takes 1/64 ms at first.
+    // Feedback takes 1 ms.
     Arc::new(Pool::new((0..paths).map(path).collect(), tiers, 1_000_000).unwrap())
 }
 
@@ -67,8 +67,8 @@ fn feedback_reaches_the_scheme_of_each_worker_once() {
     publish(&shared, &pool, &[10]);
     let start = Instant::now();
     let of = |good, marked, lost| Fate { good, marked, lost };
-    // A round of packets that take 1 ms each: a path is avoided for it after a mark.
-    pool.add_feedback([of(1, 0, 0), of(0, 1, 0), of(1, 0, 0), of(1, 0, 0)], 1_000_000);
+    // A path is avoided for the time of the feedback after a mark.
+    pool.add_feedback([of(1, 0, 0), of(0, 1, 0), of(1, 0, 0), of(1, 0, 0)]);
     for (ms, without) in [(1, Some(50_001)), (5, None)] {
         for worker in &mut workers {
             worker.begin(start + Duration::from_millis(ms));
@@ -78,7 +78,7 @@ fn feedback_reaches_the_scheme_of_each_worker_once() {
             }
         }
         if ms == 1 {
-            pool.add_feedback([of(1, 0, 0), of(0, 1, 0), of(1, 0, 0), of(1, 0, 0)], 1_000_000);
+            pool.add_feedback([of(1, 0, 0), of(0, 1, 0), of(1, 0, 0), of(1, 0, 0)]);
         }
         for worker in &mut workers {
             let expected = (50_000..50_004).filter(|port| Some(*port) != without).collect();
@@ -98,7 +98,7 @@ fn a_scheme_outlives_a_change_of_vnis_and_not_one_of_paths() {
     sprays.begin(now);
     assert_eq!(set(ports(&mut sprays, 10, 4)).len(), 4);
     let lost = |lost| Fate { lost, ..Fate::default() };
-    before.add_feedback([lost(0), lost(0), lost(0), lost(9)], 1_000_000);
+    before.add_feedback([lost(0), lost(0), lost(0), lost(9)]);
     publish(&shared, &before, &[10, 11]);
     sprays.begin(now);
     assert_eq!(set(ports(&mut sprays, 11, 8)), (50_000..50_003).collect());

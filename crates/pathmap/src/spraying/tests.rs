@@ -86,7 +86,7 @@ fn packets_wait_for_twice_the_spread_of_the_delays() {
     };
     assert_eq!(
         [of(&[]), of(&[3]), of(&[2, 6, 3]), of(&[1, 900])],
-        [1, 1, 8, 20].map(|ms| ms * 1_000_000)
+        [1, 1, 8, 50].map(|ms| ms * 1_000_000)
     );
 }
 
@@ -200,4 +200,17 @@ fn reports_take_a_200th_of_what_arrives() {
     let after = (10_000..11_000).filter(|at| due(*at, &mut reporter)).count();
     assert!((4..=5).contains(&after), "{after}");
     assert!(!reporter.is_active(ms(11_000)));
+}
+
+#[test]
+fn half_of_the_paths_in_use_are_many() {
+    let of = |port, received, marked| Arrived { port, received, marked };
+    let before = [of(1, 5, 5), of(2, 65_535, 0), of(3, 7, 7), of(4, 9, 1)];
+    let after = |marks: [u16; 3]| {
+        [of(1, 6, 5 + marks[0]), of(2, 3, marks[1]), of(3, 8, 7 + marks[2]), of(4, 9, 1)]
+    };
+    let marks = [[0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 4, 1]];
+    let congested = marks.map(|marks| is_congested(&before, &after(marks)));
+    assert_eq!(congested, [false, false, true, true]);
+    assert!(!is_congested(&before, &before), "nothing arrived");
 }

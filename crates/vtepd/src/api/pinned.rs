@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use api::v1;
-use path::{Key, PathId};
+use path::{Fate, Key, PathId};
 use pathmap::Placer;
 use pathmap::load::Link;
 use pathmap::placer::{Flow, FlowId, PathView, Target, TierView};
 use tables::Snapshot;
 
 use super::show::Uplinks;
-use crate::pinning::{Probed, Shared};
+use crate::pinning::{Probed, Shared, SprayedTo};
 
 /// Names of uplinks, by the identities of next hops.
 pub(super) struct Names(BTreeMap<u64, String>);
@@ -140,7 +140,22 @@ fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1
         tiers: tiers.into_iter().enumerate().map(tier).collect(),
         paths: paths.iter().map(|of| path(names, of, probed.routers)).collect(),
         traced: probed.traced,
+        sprayed: sprayed(names, &probed.sprayed),
+        sprayed_vnis: probed.sprayed.vnis.clone(),
     }
+}
+
+/// The paths over which packets are sprayed. Empty while the VTEP does not agree.
+fn sprayed(names: &Names, to: &SprayedTo) -> Vec<v1::SprayedPath> {
+    let path = |(path, sent, fate): &(PathId, u64, Fate)| v1::SprayedPath {
+        uplink: names.of_path(*path),
+        source_port: path.source_port.into(),
+        sent: *sent,
+        unmarked: fate.good,
+        marked: fate.marked,
+        lost: fate.lost,
+    };
+    to.paths.iter().filter(|_| !to.vnis.is_empty()).map(path).collect()
 }
 
 /// The queue pairs of each VNI, or of one.

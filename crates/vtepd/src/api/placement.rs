@@ -1,12 +1,12 @@
 //! Explains where `qp-pin` has placed a queue pair, or where it will.
 
 use api::v1;
-use path::{Key, PathId, Policy};
+use path::{Fate, Key, PathId, Policy};
 use pathmap::placer::{Beyond, Flow, FlowId, Target};
 use pipeline::explain::{CopyFate, Route};
 
 use super::pinned::{self, LoadedPath, Names};
-use crate::pinning::{Probed, Shared};
+use crate::pinning::{Probed, Shared, SprayedTo};
 
 const NEW_BY_KERNEL: &str = "it is not placed yet; kernel VXLAN sends its first frame from the port of qp-hash, and \
                              others, after a gap, by the path that adds least load to the links";
@@ -58,6 +58,11 @@ fn placement_of(
     let of = |state: &str, reason: &str, paths| {
         Some(v1::Placement { state: state.to_owned(), reason: reason.to_owned(), paths })
     };
+    if policy == Policy::Spray
+        && let Some(sprayed) = shared.and_then(|shared| sprayed(shared, names, &flow))
+    {
+        return Some(sprayed);
+    }
     let known = match decided {
         Ok(known) => known,
         Err(reason) => return of("hashed", reason, Vec::new()),
@@ -84,6 +89,23 @@ fn placement_of(
             of("new", reason, paths(&mut known.paths.iter().filter_map(first)))
         }
     }
+}
+
+/// The paths over which the sends and writes of a queue pair are sprayed, if they are.
+fn sprayed(shared: &Shared, names: &Names, flow: &FlowId) -> Option<v1::Placement> {
+    let probed = shared.probed().into_iter().find(|probed| probed.target == flow.target)?;
+    let SprayedTo { vnis, paths } = probed.sprayed;
+    let path = |(path, ..): &(PathId, u64, Fate)| v1::Path {
+        uplink: names.of_path(*path),
+        source_ports: vec![path.source_port.into()],
+        ..v1::Path::default()
+    };
+    vnis.contains(&flow.vni).then(|| v1::Placement {
+        state: "sprayed".to_owned(),
+        reason: "packets of its sends and writes take these paths in turns, and others one path"
+            .to_owned(),
+        paths: paths.iter().map(path).collect(),
+    })
 }
 
 const fn target(route: &Route) -> Target {
@@ -239,6 +261,35 @@ mod tests {
             [found(KNOWN, Link::Router(ROUTER)), found(BLIND, Link::Arrival(VTEP.into(), 4))];
         let weights = BTreeMap::from([(1, 1), (2, 1)]);
         shared.change(|placer| placer.update(TARGET, &weights, &found, &BTreeSet::new()));
+    }
+
+    #[test]
+    fn a_sprayed_queue_pair_has_all_paths_if_its_vni_is_agreed() {
+        let shared = Shared::new(Options::default(), 1);
+        let vtep = |vnis| Probed {
+            target: TARGET,
+            ready: true,
+            paths: 2,
+            known: 2,
+            lost: 0,
+            routers: (1, 1),
+            recorded: true,
+            traced: false,
+            heard: None,
+            counts: [0; 3],
+            sprayed: SprayedTo {
+                vnis,
+                paths: [KNOWN, BLIND].map(|path| (path, 0, Fate::default())).into(),
+            },
+        };
+        let said =
+            |policy| placement_of(Some(&shared), &names(), policy, id(9), Some(50_009)).unwrap();
+        shared.set_probed(vec![vtep(vec![10])], Default::default());
+        let paths = said(Policy::Spray);
+        assert_eq!((&*paths.state, paths.paths.len()), ("sprayed", 2));
+        assert!(["new", "hashed"].contains(&&*said(Policy::QpPin).state));
+        shared.set_probed(vec![vtep(vec![11])], Default::default());
+        assert_ne!(said(Policy::Spray).state, "sprayed");
     }
 
     #[test]

@@ -162,6 +162,21 @@ pub(super) struct SprayingSection {
     /// packet sequence numbers) or `none` (as they arrive, for hosts that place packets out of
     /// order). Default: `psn`.
     pub(super) order: Option<OrderChoice>,
+    /// Which ECN marks of the underlay hosts get with sprayed packets: `all` (RFC 6040), or `most` (those
+    /// that come while at least half of the paths have marks; others are left to the scheme). Default:
+    /// `all`.
+    pub(super) marks: Option<MarksChoice>,
+}
+
+/// Which ECN marks hosts get with sprayed packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum MarksChoice {
+    /// All.
+    All,
+    /// Those that come while at least half of the paths have marks.
+    Most,
 }
 
 /// The order in which hosts get sprayed packets.

@@ -11,7 +11,7 @@ use pathmap::Key;
 use pathmap::placer::{Moves, Options};
 use pathmap::prober::Settings;
 
-use super::file::{File, OrderChoice, ProbingSection, SprayingSection};
+use super::file::{File, MarksChoice, OrderChoice, ProbingSection, SprayingSection};
 use super::{ConfigurationError, VniSettings};
 use crate::probing::Probing;
 
@@ -64,7 +64,7 @@ pub(super) fn probing(file: &File) -> Result<Option<Probing>, ConfigurationError
 
 /// How to spray packets; `None` with standalone VNIs, whose bridge cannot hold frames back.
 fn spraying(file: &File) -> Result<Option<SprayOptions>, ConfigurationError> {
-    let SprayingSection { scheme, order } = &file.spraying;
+    let SprayingSection { scheme, order, marks } = &file.spraying;
     let default = SprayOptions::default();
     let named = |name: &String| {
         let scheme = name.parse().ok().filter(|scheme| *scheme != Scheme::Ecmp);
@@ -77,7 +77,9 @@ fn spraying(file: &File) -> Result<Option<SprayOptions>, ConfigurationError> {
     };
     let scheme = scheme.as_ref().map_or(Ok(default.scheme), named)?;
     let restores_order = *order != Some(OrderChoice::None);
-    Ok(file.standalone.is_empty().then_some(SprayOptions { scheme, restores_order }))
+    let hides_marks = *marks == Some(MarksChoice::Most);
+    let options = SprayOptions { scheme, restores_order, hides_marks };
+    Ok(file.standalone.is_empty().then_some(options))
 }
 
 /// The key of the section or of the file that it names.

@@ -26,8 +26,9 @@ fn spraying_has_a_scheme_and_an_order() {
     let options = |section| of(section).unwrap().probing.unwrap().spray.unwrap();
     let default = options("");
     assert_eq!((default.scheme.name(), default.restores_order), ("prime-like", true));
-    let other = options("scheme = \"bitmap\"\norder = \"none\"\n");
+    let other = options("scheme = \"bitmap\"\norder = \"none\"\nmarks = \"most\"\n");
     assert_eq!((other.scheme.name(), other.restores_order), ("bitmap", false));
+    assert!(other.hides_marks && !default.hides_marks);
     assert!(options("order = \"psn\"\n").restores_order);
     for wrong in ["scheme = \"ecmp\"\n", "scheme = \"prime\"\n", "order = \"fifo\"\n"] {
         let error = of(wrong).unwrap_err().to_string();

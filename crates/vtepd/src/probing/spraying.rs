@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use path::{Agreed, Arrivals, Ends, MOST_PATHS, PathId, Pool, Spraying};
+use path::{Agreed, Arrivals, Arrived, Ends, MOST_PATHS, PathId, Pool, Spraying};
 use pathmap::message::Probe;
 use pathmap::message::arrivals::{ArrivalReport, MOST_VNIS};
 use pathmap::placer::Target;
@@ -40,6 +40,8 @@ struct Peer {
     slowest: Duration,
     arrivals: Arc<Arrivals>,
     reporter: Reporter,
+    /// What was reported last.
+    reported: Vec<Arrived>,
 }
 
 const fn ends(target: &Target) -> Ends {
@@ -137,9 +139,9 @@ impl Sprays {
     pub(super) fn of(&self, target: &Target) -> SprayedTo {
         let Some(peer) = self.peers.get(target) else { return SprayedTo::default() };
         let own = self.own.get(&(target.local, target.port));
-        let vnis = own
-            .zip(peer.heard.as_ref())
-            .map_or(0, |(own, (_, theirs))| own.intersection(theirs).count());
+        let vnis = own.zip(peer.heard.as_ref()).map_or_else(Vec::new, |(own, (_, theirs))| {
+            own.intersection(theirs).map(|vni| vni.get()).collect()
+        });
         let paths = peer
             .pool
             .iter()
@@ -167,6 +169,9 @@ impl Sprays {
             let vnis = own.iter().copied().collect();
             let report = ArrivalReport { head: Probe::default(), vnis, paths };
             if peer.reporter.is_due(now, peer.arrivals.bytes(), report.length()) {
+                let congested = spraying::is_congested(&peer.reported, &report.paths);
+                peer.arrivals.set_congested(congested);
+                peer.reported.clone_from(&report.paths);
                 due.push((*target, report));
             }
         }
@@ -190,6 +195,7 @@ impl Peer {
             slowest: Duration::ZERO,
             arrivals: Arc::new(Arrivals::new(spraying::timer(std::iter::empty()))),
             reporter: Reporter::default(),
+            reported: Vec::new(),
         }
     }
 
@@ -211,5 +217,70 @@ impl Peer {
             (pool, ledger)
         });
         changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use path::SprayOptions;
+
+    use super::*;
+
+    const TARGET: Target = Target {
+        local: IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)),
+        address: IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)),
+        port: 4789,
+        by_kernel: false,
+    };
+
+    fn vnis<C: FromIterator<Vni>>(numbers: &[u32]) -> C {
+        numbers.iter().map(|number| Vni::try_from(*number).unwrap()).collect()
+    }
+
+    /// Packets are sprayed only of VNIs that both have named lately, whatever else a VTEP says.
+    #[test]
+    fn a_silent_vtep_and_other_vnis_are_not_sprayed_to() {
+        let mut sprays = Sprays::new(Some(Arc::new(Spraying::new(SprayOptions::default(), 1))));
+        sprays.own.insert((TARGET.local, TARGET.port), vnis(&[10, 11]));
+        sprays.peers.insert(TARGET, Peer::new());
+        let ms = Duration::from_millis;
+        let report = |numbers: &[u32]| ArrivalReport {
+            head: Probe::default(),
+            vnis: vnis(numbers),
+            paths: Vec::new(),
+        };
+        assert_eq!(sprays.of(&TARGET).vnis, [0; 0]);
+        sprays.take(ms(0), &TARGET, report(&[10, 12]));
+        assert!(sprays.publish(ms(0)) && !sprays.publish(ms(1)));
+        assert_eq!(sprays.of(&TARGET).vnis, [10]);
+        sprays.take(ms(500), &TARGET, report(&[10, 12]));
+        assert!(!sprays.publish(ms(1499)), "nothing has changed");
+        assert!(sprays.publish(ms(1500)), "it is silent");
+        assert_eq!(sprays.of(&TARGET).vnis, [0; 0]);
+        sprays.take(ms(2000), &TARGET, report(&[11]));
+        sprays.take(ms(2001), &TARGET, report(&[]));
+        assert!(sprays.publish(ms(2001)) && sprays.of(&TARGET).vnis.is_empty());
+        // Nobody asked this one.
+        let stranger = Target { port: 4790, ..TARGET };
+        sprays.take(ms(2002), &stranger, report(&[10]));
+        assert!(!sprays.publish(ms(2002)) && sprays.of(&stranger).vnis.is_empty());
+    }
+
+    #[test]
+    fn arrivals_are_reported_and_more_ports_than_a_pool_has_begin_anew() {
+        let mut sprays = Sprays::new(Some(Arc::new(Spraying::new(SprayOptions::default(), 1))));
+        sprays.own.insert((TARGET.local, TARGET.port), vnis(&[10]));
+        sprays.peers.insert(TARGET, Peer::new());
+        let ms = Duration::from_millis;
+        let arrive = |sprays: &Sprays, ports: std::ops::Range<u16>| {
+            ports.for_each(|port| sprays.peers[&TARGET].arrivals.count(port, false, 60_000));
+        };
+        assert_eq!(sprays.due(ms(0)).len(), 1, "the VNIs, at once");
+        assert_eq!(sprays.due(ms(10)).len(), 0);
+        arrive(&sprays, 1..3);
+        let [(target, report)] = sprays.due(ms(20)).try_into().unwrap();
+        assert_eq!((target, report.vnis, report.paths.len()), (TARGET, vnis(&[10]), 2));
+        arrive(&sprays, 1..MOST_PATHS as u16 + 2);
+        assert_eq!(sprays.due(ms(30))[0].1.paths, []);
     }
 }

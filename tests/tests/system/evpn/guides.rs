@@ -133,6 +133,7 @@ const PAGES: [(&str, &[(&str, Use)]); 14] = [
             ("[entropy]", Test("tests/tests/system/spraying.rs")),
             ("vtepctl policy set", Test("tests/tests/system/spraying.rs")),
             ("[spraying]", Test("crates/vtepd/src/config/tests.rs")),
+            ("[spraying]", Test("crates/vtepd/src/config/tests.rs")),
         ],
     ),
     ("standalone", &[("ip netns add peer", Run), ("kill %1", Run)]),
