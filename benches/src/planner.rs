@@ -28,9 +28,9 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
     let vtrain = vtrain(&job)?;
     let mut rows = vec![row("vTrain", "its measured rows", EVALUATION, Figure::of(vtrain))];
     let mut times = BTreeMap::<String, Vec<f64>>::new();
-    let mut evaluator = Evaluator::new(&job);
+    let evaluator = Evaluator::new(&job);
     for plan in plans(&job, &space).iter().step_by(if quick { 10 } else { 1 }) {
-        if let Some(time) = evaluation(&mut evaluator, plan)? {
+        if let Some(time) = evaluation(&evaluator, plan)? {
             times.entry(plan.schedule.to_string()).or_default().push(time);
         }
     }
@@ -64,7 +64,7 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
 const EVALUATION: &str = "CPU of an evaluation, µs";
 
 /// The CPU time of an evaluation in microseconds. `None` if the plan cannot be laid out.
-fn evaluation(evaluator: &mut Evaluator<'_>, plan: &Plan) -> Result<Option<f64>, Box<dyn Error>> {
+fn evaluation(evaluator: &Evaluator<'_>, plan: &Plan) -> Result<Option<f64>, Box<dyn Error>> {
     // Once without the clock: orders of operations are kept between evaluations.
     if evaluator.seconds(plan).is_err() {
         return Ok(None);
@@ -106,11 +106,12 @@ fn vtrain(like: &Job) -> Result<Vec<f64>, Box<dyn Error>> {
             sharding: Sharding::Ddp,
             recompute: Recompute::Full,
             sequence_parallel: false,
+            async_tensor: false,
             boundary: Boundary::Data,
             technology,
             layers: Vec::new(),
         };
-        times.extend(evaluation(&mut Evaluator::new(&job), &plan)?);
+        times.extend(evaluation(&Evaluator::new(&job), &plan)?);
     }
     Ok(times)
 }

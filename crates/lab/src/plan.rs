@@ -7,12 +7,18 @@ mod file;
 mod measured;
 mod report;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
+use planner::network::Technology;
 use planner::plan::{Boundary, Plan};
 use planner::search::{Found, Ranked};
-use planner::{Evaluator, Infeasible, Iteration, Job, Space, search, traffic};
+use planner::{Evaluator, Infeasible, Iteration, Job, Space, search_watched, traffic};
 use serde::Serialize;
+
+use crate::progress::{Interrupted, OnProgress};
 
 pub use file::{PlanFile, Sweep};
 pub use measured::Measured;
@@ -41,12 +47,48 @@ pub enum PlanError {
     /// The results have no iterations of a workload.
     #[error("{} has no iterations: name the results of an experiment with [workload]", .0.display())]
     NoIterations(PathBuf),
+    /// A measured balance is no number that it can be.
+    #[error(
+        "{}: the MMR of {technology} is {imbalance}, not a number from 1 to 4096: measure again",
+        .path.display()
+    )]
+    Balance {
+        /// The results.
+        path: PathBuf,
+        /// The technology.
+        technology: Technology,
+        /// Its MMR.
+        imbalance: f64,
+    },
+    /// The results are those of another job.
+    #[error(
+        "{}: '{key}' of the workload is {found}, and {planned} in the fastest plan: run the workload \
+         that lab plan --traffic FILE.toml writes",
+        .path.display()
+    )]
+    OtherJob {
+        /// The results.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// Its value in the results.
+        found: String,
+        /// Its value in the plan.
+        planned: String,
+    },
+    /// The results cannot be read.
+    #[error(transparent)]
+    Results(#[from] crate::run::RunError),
+    /// The user stopped the search.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
     /// A plan cannot be run.
     #[error(transparent)]
     Plan(#[from] Infeasible),
     /// Hosts of the lab cannot do it.
     #[error(
-        "{0} cannot be emulated, only 1f1b across sites, and ddp or hsdp: give [search]          schedule = [\"1f1b\"] with boundary = [\"pipeline\"], or boundary = [\"data\"]"
+        "{0} cannot be emulated, only 1f1b across sites, and ddp or hsdp: give [search] schedule = \
+         [\"1f1b\"] with boundary = [\"pipeline\"], or boundary = [\"data\"]"
     )]
     Emulation(String),
     /// The baseline cannot be run.
@@ -123,47 +165,83 @@ pub struct Settings {
     pub measured: Option<PathBuf>,
 }
 
+/// Searches, and says how far it is.
+struct Searcher<'a> {
+    threads: usize,
+    progress: OnProgress<'a>,
+    start: Instant,
+    /// Searches that are done.
+    done: Cell<usize>,
+}
+
+impl Searcher<'_> {
+    fn search(&self, job: &Job, space: &Space, top: usize) -> Result<Found, Interrupted> {
+        let done = self.done.replace(self.done.get() + 1);
+        let (start, seconds) = (self.start, AtomicU64::new(self.start.elapsed().as_secs()));
+        let progress = self.progress;
+        let watch = |tried: usize, of: usize| {
+            let now = start.elapsed().as_secs();
+            // Once in a second.
+            seconds.swap(now, Ordering::Relaxed) == now
+                || progress(&format!("search {}: {tried} of {of} plans", done + 1)).is_ok()
+        };
+        search_watched(job, space, top, self.threads, &watch).ok_or(Interrupted)
+    }
+
+    fn fastest(&self, job: &Job, space: &Space) -> Result<Option<Ranked>, PlanError> {
+        Ok(self.search(job, space, 1)?.plans.into_iter().next())
+    }
+}
+
 /// Searches the plans of a job.
 ///
 /// # Errors
 /// [`PlanError`].
-pub fn plan(file: &PlanFile, job: &Job, settings: &Settings) -> Result<Outcome, PlanError> {
+pub fn plan(
+    file: &PlanFile,
+    job: &Job,
+    settings: &Settings,
+    progress: OnProgress<'_>,
+) -> Result<Outcome, PlanError> {
     let Settings { top, threads, explain, sweep, ref measured } = *settings;
-    if let Some(unknown) = file.search.technology.iter().find(|one| job.wire(**one).is_none()) {
+    let is_known = |one: &&Technology| job.balance.iter().any(|known| known.technology == **one);
+    if let Some(unknown) = file.search.technology.iter().find(|one| !is_known(one)) {
         return Err(Infeasible::Technology(*unknown).into());
     }
-    let found = search(job, &file.search, top, threads);
+    let searcher = Searcher { threads, progress, start: Instant::now(), done: Cell::new(0) };
+    let found = searcher.search(job, &file.search, top)?;
     if found.plans.is_empty() {
         return Err(found.missing.map_or(PlanError::Nothing, PlanError::Memory));
     }
     let baseline = file.baseline.as_ref().map(|plan| Evaluator::new(job).evaluate(plan));
     let baseline = baseline.transpose().map_err(PlanError::Baseline)?;
-    let alternatives = if explain { alternatives(job, &file.search, threads) } else { Vec::new() };
+    let alternatives =
+        if explain { alternatives(&searcher, job, &file.search)? } else { Vec::new() };
     let sweep = file.sweep.as_ref().filter(|_| sweep);
-    let sweep = sweep.map(|sweep| sweep.points(job, &file.search, threads));
+    let sweep = sweep.map(|sweep| sweep.points(&searcher, job, &file.search)).transpose()?;
     let measured = match (measured, found.plans.first()) {
-        (Some(directory), Some(best)) => measured::read(directory, &best.plan)?,
+        (Some(directory), Some(best)) => measured::read(directory, job, &best.plan)?,
         _ => Vec::new(),
     };
     Ok(Outcome { found, baseline, alternatives, sweep: sweep.unwrap_or_default(), measured })
 }
 
-fn fastest(job: &Job, space: &Space, threads: usize) -> Option<Ranked> {
-    search(job, space, 1, threads).plans.into_iter().next()
-}
-
 /// The fastest plan of each placement with each sharding.
-fn alternatives(job: &Job, space: &Space, threads: usize) -> Vec<Alternative> {
-    let both = space
-        .boundary
-        .iter()
-        .flat_map(|boundary| space.sharding.iter().map(move |sharding| (*boundary, *sharding)));
-    both.filter_map(|(boundary, sharding)| {
-        let space = Space { boundary: vec![boundary], sharding: vec![sharding], ..space.clone() };
-        let best = fastest(job, &space, threads)?;
-        Some(Alternative { name: format!("{boundary}-out, {sharding}"), best })
-    })
-    .collect()
+fn alternatives(
+    searcher: &Searcher<'_>,
+    job: &Job,
+    space: &Space,
+) -> Result<Vec<Alternative>, PlanError> {
+    let mut found = Vec::new();
+    for boundary in space.boundary.iter().copied() {
+        for sharding in space.sharding.iter().copied() {
+            let space =
+                Space { boundary: vec![boundary], sharding: vec![sharding], ..space.clone() };
+            let name = format!("{boundary}-out, {sharding}");
+            found.extend(searcher.fastest(job, &space)?.map(|best| Alternative { name, best }));
+        }
+    }
+    Ok(found)
 }
 
 /// The text of a traffic file: JSON, a connection matrix for a name that ends in `.cm`, or the

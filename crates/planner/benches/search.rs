@@ -17,21 +17,18 @@ fn job() -> Option<Job> {
         bandwidth: 50e9,
         oversubscription: 1.0,
         latency: 5e-3,
-        loss: 1e-3,
+        loss: 1e-5,
         recovery: Recovery::GoBackN,
+        paths: 4,
     };
     let queue_pairs = [1, 2, 4, 8, 16, 32];
-    let balance = |policy, queue_pairs, imbalance| Balance {
+    let balance = |policy, queue_pairs| Balance {
         technology: Technology { policy, queue_pairs },
-        imbalance,
+        imbalance: None,
     };
-    let each = queue_pairs.into_iter().flat_map(|number| {
-        let even = f64::from(number);
-        [
-            balance(Policy::Ecmp, number, 1.0 + 3.0 / even.sqrt()),
-            balance(Policy::QpPin, number, (4.0 / even).max(1.0)),
-        ]
-    });
+    let each = queue_pairs
+        .into_iter()
+        .flat_map(|number| [balance(Policy::Ecmp, number), balance(Policy::QpPin, number)]);
     Some(Job {
         model: Model {
             layers: 96,
@@ -51,7 +48,7 @@ fn job() -> Option<Job> {
         sites: Sites { gpus: vec![256, 256], link },
         batch: 1536,
         overlap: true,
-        balance: each.chain([balance(Policy::Spray, 1, 1.0)]).collect(),
+        balance: each.chain([balance(Policy::Spray, 1)]).collect(),
     })
 }
 
@@ -68,6 +65,7 @@ fn plan(schedule: Schedule, tensor: u32, pipeline: u32, data: u32) -> Plan {
         sharding: Sharding::Ddp,
         recompute: Recompute::Full,
         sequence_parallel: true,
+        async_tensor: false,
         boundary: Boundary::Data,
         technology: Technology { policy: Policy::Spray, queue_pairs: 1 },
         layers: Vec::new(),
@@ -83,7 +81,7 @@ fn peak() -> Option<f64> {
 
 fn main() {
     let Some(job) = job() else { return };
-    let mut evaluator = Evaluator::new(&job);
+    let evaluator = Evaluator::new(&job);
     for (schedule, tensor, pipeline, data) in [
         (Schedule::OneForwardOneBackward, 8, 8, 8),
         (Schedule::Interleaved(2), 8, 8, 8),

@@ -57,12 +57,16 @@ pub(crate) struct Group {
     pub groups: f64,
 }
 
-/// Seconds inside a site, and those for the link between sites.
+/// Seconds inside a site, and those for the link between sites. Each only grows if the link gets
+/// worse.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Seconds {
+    /// Before or behind the exchange with other sites.
     pub inside: f64,
     /// How long the link is occupied.
     pub link: f64,
+    /// How long the exchange with other sites takes: at least as long as the link is occupied.
+    pub exchange: f64,
     /// Latency of the link.
     pub latency: f64,
 }
@@ -70,7 +74,7 @@ pub(crate) struct Seconds {
 impl Seconds {
     /// One after another.
     pub(crate) fn total(self) -> f64 {
-        self.inside + self.link + self.latency
+        self.inside + self.exchange + self.latency
     }
 }
 
@@ -81,6 +85,7 @@ impl std::ops::Add for Seconds {
         Self {
             inside: self.inside + other.inside,
             link: self.link + other.link,
+            exchange: self.exchange + other.exchange,
             latency: self.latency.max(other.latency),
         }
     }
@@ -127,9 +132,11 @@ impl Group {
     /// A gather or a scatter: inside each site, then of each member's part over the sites.
     pub(crate) fn half(&self, machine: &Machine, wire: Wire, bytes: f64) -> Seconds {
         let hops = self.sites - 1.0;
+        let link = ring(self.sites, bytes) * self.groups / wire.bandwidth;
         Seconds {
             inside: self.inside(machine, bytes),
-            link: ring(self.sites, bytes) * self.groups / wire.bandwidth,
+            link,
+            exchange: link,
             latency: if hops > 0.0 { hops * wire.latency } else { 0.0 },
         }
     }
@@ -137,7 +144,12 @@ impl Group {
     /// An AllReduce: a scatter and a gather.
     pub(crate) fn all_reduce(&self, machine: &Machine, wire: Wire, bytes: f64) -> Seconds {
         let half = self.half(machine, wire, bytes);
-        Seconds { inside: 2.0 * half.inside, link: 2.0 * half.link, latency: 2.0 * half.latency }
+        Seconds {
+            inside: 2.0 * half.inside,
+            link: 2.0 * half.link,
+            exchange: 2.0 * half.exchange,
+            latency: 2.0 * half.latency,
+        }
     }
 
     /// A gather or a scatter along one ring over all sites, which the slowest link paces.
@@ -149,7 +161,7 @@ impl Group {
         let sent = ring(members, bytes);
         let (inside, link) = (sent / self.rate(machine), sent * self.groups / wire.bandwidth);
         let latency = self.sites * wire.latency;
-        Seconds { inside: (inside - link).max(0.0) + self.steps(members), link, latency }
+        Seconds { inside: self.steps(members), link, exchange: inside.max(link), latency }
     }
 
     /// Each member sends `bytes` to the others, in equal parts.
@@ -162,11 +174,8 @@ impl Group {
             in_node / machine.ring_rate(1.0, true) + other_nodes / machine.ring_rate(1.0, false);
         let all = bytes * self.members * self.groups / self.sites;
         let crosses = self.sites > 1.0;
-        Seconds {
-            inside,
-            link: if crosses { all / wire.bandwidth } else { 0.0 },
-            latency: if crosses { wire.latency } else { 0.0 },
-        }
+        let link = if crosses { all / wire.bandwidth } else { 0.0 };
+        Seconds { inside, link, exchange: link, latency: if crosses { wire.latency } else { 0.0 } }
     }
 }
 

@@ -7,7 +7,8 @@ use crate::collective::Group;
 use crate::job::Job;
 use crate::model::{Attention, HALF, Precision};
 use crate::network::Wire;
-use crate::plan::{Boundary, Plan, Recompute};
+use crate::normal;
+use crate::plan::{Boundary, Plan, Recompute, Sharding};
 
 /// Bytes of memory traffic for each score of attention: three operations read and write it.
 const SCORE_TRAFFIC: f64 = 12.0;
@@ -25,16 +26,9 @@ const LOGIT_TRAFFIC: f64 = 8.0;
 /// lie between the slow and the fast ones of a cluster, outliers left out: 5.4 standard deviations.
 const VARIATION: f64 = 0.08 / 5.4;
 
-/// How much longer the slowest of so many GPUs computes: all wait for it. The expected maximum of
-/// normal deviates, by its asymptotic series.
+/// How much longer the slowest of so many GPUs computes: all wait for it.
 fn slowest(gpus: u32) -> f64 {
-    if gpus < 2 {
-        return 1.0;
-    }
-    let logarithm = f64::from(gpus).ln();
-    let root = (2.0 * logarithm).sqrt();
-    let deviates = root - (logarithm.ln() + (4.0 * std::f64::consts::PI).ln()) / (2.0 * root);
-    1.0 + VARIATION * deviates.max(0.0)
+    1.0 + VARIATION * normal::maximum(f64::from(gpus))
 }
 
 /// Seconds of a layer for a micro-batch.
@@ -78,14 +72,34 @@ pub(crate) fn replica_sites(job: &Job, plan: &Plan) -> u32 {
     dimensions.into_iter().map(|one| spanned(job, plan, one)).max().unwrap_or(1)
 }
 
+/// Pairs of GPUs that send from a site to another at a time. Stages exchange gradients one after
+/// another.
+pub(crate) fn pairs(job: &Job, plan: &Plan) -> f64 {
+    let sites = (job.sites.gpus.len() as f64).max(1.0);
+    let [tensor, data, context, pipeline, expert] =
+        [plan.tensor, plan.data, plan.context, plan.pipeline, plan.expert].map(f64::from);
+    let stage = tensor * data * context;
+    match plan.boundary {
+        Boundary::Pipeline => stage,
+        // One ring over all replicas.
+        Boundary::Data if plan.sharding == Sharding::Fsdp => tensor,
+        Boundary::Data => stage / sites,
+        // A ring of each group.
+        Boundary::Context => pipeline * data * tensor,
+        Boundary::Tensor => pipeline * stage / sites,
+        // Each of a group at one site sends to each of it at the other.
+        Boundary::Expert => pipeline * stage * expert / sites.powi(2),
+    }
+}
+
 /// Tokens of a micro-batch on a GPU.
 pub(crate) fn tokens(job: &Job, plan: &Plan) -> f64 {
     f64::from(plan.micro_batch) * f64::from(job.model.sequence) / f64::from(plan.context)
 }
 
-/// Seconds of the exchanges in one pass through a layer. `hidden` is the time of the computation
-/// beside which keys and values of other parts of the sequence arrive.
-fn exchange(job: &Job, plan: &Plan, wire: Wire, hidden: f64) -> f64 {
+/// Seconds of the exchanges in one pass through a layer. Keys and values of other parts of the
+/// sequence arrive beside `scores`; parts of tensors, if that is wanted, beside `products`.
+fn exchange(job: &Job, plan: &Plan, wire: Wire, scores: f64, products: f64) -> f64 {
     let Job { model, machine, .. } = job;
     let tokens = tokens(job, plan);
     let stream = tokens * f64::from(model.hidden) * HALF;
@@ -94,14 +108,18 @@ fn exchange(job: &Job, plan: &Plan, wire: Wire, hidden: f64) -> f64 {
     if plan.tensor > 1 {
         let sites = spanned(job, plan, Boundary::Tensor);
         let group = Group::new(machine, plan.tensor, 1, sites, replicas * plan.context);
-        seconds += 2.0 * group.all_reduce(machine, wire, stream).total();
+        let all = 2.0 * group.all_reduce(machine, wire, stream).total();
+        // The first of as many steps as there are parts has no product beside it.
+        let steps = f64::from(plan.tensor);
+        let beside = if plan.async_tensor { all * (steps - 1.0) / steps } else { 0.0 };
+        seconds += all - beside.min(products);
     }
     if plan.context > 1 {
         let sites = spanned(job, plan, Boundary::Context);
         let group = Group::new(machine, plan.context, plan.tensor, sites, replicas * plan.tensor);
         let parts = f64::from(plan.context);
         let bytes = 2.0 * tokens * model.kv_width() * HALF / f64::from(plan.tensor) * parts;
-        seconds += (group.flat(machine, wire, bytes).total() - hidden).max(0.0);
+        seconds += (group.flat(machine, wire, bytes).total() - scores).max(0.0);
     }
     if let Some(experts) = model.experts.filter(|_| plan.expert > 1) {
         let sites = spanned(job, plan, Boundary::Expert);
@@ -147,7 +165,7 @@ pub(crate) fn layer(job: &Job, plan: &Plan, wire: Wire) -> Cost {
             + EDGE_TRAFFIC * tokens * hidden / tensor,
     );
     let overhead = machine.efficiency.layer_overhead;
-    let exchanged = exchange(job, plan, wire, scores);
+    let exchanged = exchange(job, plan, wire, scores, linear);
     let slow = slowest(job.sites.total());
     let forward = slow * (linear + scores + traffic + elements + overhead);
     let backward = linear + again * scores + 1.5 * (traffic + elements + overhead);

@@ -61,7 +61,12 @@ impl Replicas {
     fn scatter(&self, job: &Job, plan: &Plan, wire: Wire, parameters: Parameters) -> Seconds {
         let scale = f64::from(job.model.gradient_bytes) / HALF;
         let gather = self.gather(job, plan, wire, parameters);
-        Seconds { inside: gather.inside * scale, link: gather.link * scale, ..gather }
+        Seconds {
+            inside: gather.inside * scale,
+            link: gather.link * scale,
+            exchange: gather.exchange * scale,
+            ..gather
+        }
     }
 
     /// The exchange of gradients at the end of an iteration.
@@ -112,7 +117,7 @@ impl Replicas {
 
     /// What nothing can hide at the start of a micro-batch: the gather for the first layer, and the
     /// scatter of the last. With a pipeline, once in an iteration: the gather of a chunk as far as
-    /// its forward pass does not hide it.
+    /// what its forward pass computes does not hide it.
     pub(crate) fn start(
         &self,
         job: &Job,

@@ -1,21 +1,20 @@
 //! The time of an iteration, and its parts.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::cost::{self, Cost};
-use crate::dispatch::{self, Nominal};
 use crate::gradients::Replicas;
 use crate::job::Job;
 use crate::memory::{self, Memory, Parameters};
 use crate::model::HALF;
 use crate::network::Wire;
-use crate::order::{Kind, Operation, Order};
+use crate::order::{Operation, Order};
 use crate::placement::{Infeasible, Placement};
-use crate::plan::{Plan, Schedule};
-use crate::timeline::{self, ChunkTimes, Hop, Times};
+use crate::plan::Plan;
+use crate::prepared::{Orders, Prepared};
+use crate::timeline::{self, ChunkTimes, Hop, Times, Unfinished};
 
 /// Bytes that the optimizer reads and writes for each parameter.
 const OPTIMIZER_TRAFFIC: f64 = 30.0;
@@ -60,38 +59,6 @@ pub struct Span {
     pub end: f64,
 }
 
-/// An order, and the most chunks times micro-batches under way on each stage.
-#[derive(Debug)]
-struct Prepared {
-    order: Order,
-    held: Vec<usize>,
-}
-
-impl Prepared {
-    fn new(order: Order) -> Self {
-        let last = if order.stages.iter().flatten().any(|operation| operation.kind == Kind::Weight)
-        {
-            Kind::Weight
-        } else {
-            Kind::Backward
-        };
-        let held = |operations: &Vec<Operation>| {
-            let (mut held, mut most) = (0_usize, 0);
-            for operation in operations {
-                if operation.kind == Kind::Forward {
-                    held += 1;
-                    most = most.max(held);
-                } else if operation.kind == last {
-                    held = held.saturating_sub(1);
-                }
-            }
-            most
-        };
-        let held = order.stages.iter().map(held).collect();
-        Self { order, held }
-    }
-}
-
 /// The fastest order of a plan.
 struct Fastest {
     orders: Arc<[Prepared]>,
@@ -102,21 +69,12 @@ struct Fastest {
     memory: Memory,
 }
 
-/// What orders depend on: schedule, site of each stage, micro-batches, and how long backward passes
-/// and gradients of weights take, in quarters of a forward pass.
-type Key = (Schedule, Vec<usize>, u32, [u32; 2]);
-
 /// Evaluates plans of a job. It keeps the orders of schedules.
 #[derive(Debug)]
 pub struct Evaluator<'a> {
     job: &'a Job,
-    orders: BTreeMap<Key, Arc<[Prepared]>>,
-    /// Operations of all orders.
-    kept: usize,
+    orders: Arc<Orders>,
 }
-
-/// Operations of orders that are kept at most: 8 bytes each.
-const KEPT: usize = 2_000_000;
 
 /// What an iteration of a plan costs on a network.
 struct Costs {
@@ -169,7 +127,7 @@ impl Costs {
             times.interfere(job.machine.efficiency.interference);
         }
         let most = placement.layers.iter().copied().max().unwrap_or_default();
-        let start = replicas.start(job, plan, wire, of_layer, most, layer.whole_forward());
+        let start = replicas.start(job, plan, wire, of_layer, most, layer.forward);
         let each = if plan.pipeline == 1 { f64::from(placement.micro_batches) } else { 1.0 };
         let mut of_stage = vec![(0_u32, 0_u32); stages];
         for (at, layers) in placement.layers.iter().enumerate() {
@@ -219,31 +177,34 @@ impl Costs {
                 let all = self.replicas.last(job, plan, self.wire, *parameters);
                 let count = f64::from(*layers).max(1.0);
                 let ready = if job.overlap { end - (count - 1.0) * of_layer } else { *end };
-                let (inside, link) = (all.inside / count, all.link / count);
+                let (inside, exchange) = (all.inside / count, all.exchange / count);
                 free = free.max(ready + inside) + all.link;
-                let last = end + inside + link;
-                let done =
-                    last.max(ready + all.inside + link).max(if link > 0.0 { free } else { 0.0 });
-                done + all.latency
+                // Of the last layer; of all, if one of the two phases takes longer than the other.
+                let last = (end + inside + exchange)
+                    .max(ready + all.inside + exchange)
+                    .max(ready + inside + all.exchange);
+                last.max(if all.link > 0.0 { free } else { 0.0 }) + all.latency
             })
             .collect();
         done.reverse();
         done
     }
 
-    /// When each stage has finished, behind its optimizer.
-    fn finished(&self, job: &Job, plan: &Plan, order: &Order) -> Option<Vec<f64>> {
-        let ends = timeline::run(order, &self.times, |_, _, _, _| ())?;
+    /// When each stage has finished, behind its optimizer, if all do by `limit`.
+    fn finished(
+        &self,
+        job: &Job,
+        plan: &Plan,
+        order: &Order,
+        limit: f64,
+    ) -> Result<Vec<f64>, Unfinished> {
+        let ends = timeline::run(order, &self.times, limit - self.start, |_, _, _, _| ())?;
         let done = self.synchronised(job, plan, &ends);
         let optimizer =
             |(parameters, _): &(Parameters, u32)| self.optimizer(job, plan, *parameters);
         let optimizers = self.stages.iter().map(optimizer);
-        Some(
-            done.iter()
-                .zip(optimizers)
-                .map(|(done, optimizer)| done + optimizer + self.start)
-                .collect(),
-        )
+        let behind = |(done, optimizer): (&f64, f64)| done + optimizer + self.start;
+        Ok(done.iter().zip(optimizers).map(behind).collect())
     }
 }
 
@@ -258,6 +219,11 @@ fn message(job: &Job, plan: &Plan, wire: Wire, link: Option<usize>) -> Hop {
     Hop { transfer: own.max(all), latency: wire.latency, link: Some(link) }
 }
 
+/// A difference that is negative only by rounding.
+fn positive(difference: f64) -> f64 {
+    if difference > 0.0 { difference } else { 0.0 }
+}
+
 /// The longest of some times.
 fn longest(times: &[f64]) -> f64 {
     times.iter().copied().fold(0.0, f64::max)
@@ -267,41 +233,12 @@ impl<'a> Evaluator<'a> {
     /// Evaluates plans of a job.
     #[must_use]
     pub fn new(job: &'a Job) -> Self {
-        Self { job, orders: BTreeMap::new(), kept: 0 }
+        Self::sharing(job, Arc::default())
     }
 
-    fn prepared(&mut self, plan: &Plan, placement: &Placement, times: &Times) -> Arc<[Prepared]> {
-        // Orders that a simulation finds depend on where the border is and on how long operations
-        // take; the others do not.
-        let dynamic = plan.schedule.is_dynamic();
-        let sites =
-            if dynamic { placement.stages.clone() } else { vec![0; plan.pipeline as usize] };
-        let sum = |time: fn(&ChunkTimes) -> f64| times.chunks.iter().map(time).sum::<f64>();
-        let forward = sum(|chunk| chunk.forward);
-        let quarters = |time: f64| (4.0 * time / forward).round().clamp(1.0, 64.0) as u32;
-        let ratios = if dynamic {
-            [quarters(sum(|chunk| chunk.backward)), quarters(sum(|chunk| chunk.weight))]
-        } else {
-            [4, 4]
-        };
-        let key = (plan.schedule, sites, placement.micro_batches, ratios);
-        if let Some(known) = self.orders.get(&key) {
-            return Arc::clone(known);
-        }
-        let nominal: Nominal = [1.0, f64::from(ratios[0]) / 4.0, f64::from(ratios[1]) / 4.0];
-        let micro_batches = placement.micro_batches as usize;
-        let stages = plan.pipeline as usize;
-        let made = dispatch::orders(plan.schedule, stages, micro_batches, &key.1, nominal);
-        let prepared: Arc<[Prepared]> = made.into_iter().map(Prepared::new).collect();
-        let operations = prepared.iter().flat_map(|one| &one.order.stages).map(Vec::len);
-        let count = operations.sum::<usize>();
-        if self.kept + count > KEPT {
-            self.orders.clear();
-            self.kept = 0;
-        }
-        self.kept += count;
-        self.orders.insert(key, Arc::clone(&prepared));
-        prepared
+    /// An evaluator that keeps orders together with others.
+    pub(crate) fn sharing(job: &'a Job, orders: Arc<Orders>) -> Self {
+        Self { job, orders }
     }
 
     fn memory(
@@ -323,30 +260,41 @@ impl<'a> Evaluator<'a> {
         .unwrap_or_default()
     }
 
-    /// The fastest order of a plan that fits.
+    /// The fastest order of a plan that fits, if it ends by `limit`.
     fn fastest(
-        &mut self,
+        &self,
         plan: &Plan,
         placement: &Placement,
         costs: &Costs,
-    ) -> Result<Fastest, Infeasible> {
-        let prepared = self.prepared(plan, placement, &costs.times);
+        limit: f64,
+    ) -> Result<Option<Fastest>, Infeasible> {
+        let prepared = self.orders.of(self.job, plan, placement);
         let mut best: Option<Fastest> = None;
-        let mut missing = f64::INFINITY;
+        let (mut missing, mut late) = (f64::INFINITY, false);
         for (at, one) in prepared.iter().enumerate() {
             let memory = self.memory(plan, placement, costs, one);
             if memory.missing() > 0.0 {
                 missing = missing.min(memory.missing());
                 continue;
             }
-            let Some(finished) = costs.finished(self.job, plan, &one.order) else { continue };
+            let limit = best.as_ref().map_or(limit, |best| best.seconds);
+            let finished = match costs.finished(self.job, plan, &one.order, limit) {
+                Ok(finished) => finished,
+                Err(reason) => {
+                    late |= reason == Unfinished::Late;
+                    continue;
+                }
+            };
             let seconds = longest(&finished);
             if best.as_ref().is_none_or(|best| seconds < best.seconds) {
                 best =
                     Some(Fastest { orders: Arc::clone(&prepared), at, finished, seconds, memory });
             }
         }
-        best.ok_or(if missing.is_finite() {
+        if best.is_some() || late {
+            return Ok(best);
+        }
+        Err(if missing.is_finite() {
             Infeasible::Memory { missing }
         } else {
             let micro_batches = placement.micro_batches;
@@ -354,23 +302,45 @@ impl<'a> Evaluator<'a> {
         })
     }
 
+    /// The fastest order of a plan that fits.
+    fn best(
+        &self,
+        plan: &Plan,
+        placement: &Placement,
+        costs: &Costs,
+    ) -> Result<Fastest, Infeasible> {
+        let micro_batches = placement.micro_batches;
+        let none = Infeasible::Order { schedule: plan.schedule, micro_batches };
+        self.fastest(plan, placement, costs, f64::INFINITY)?.ok_or(none)
+    }
+
     /// The seconds of an iteration alone. Cheaper than [`Evaluator::evaluate`].
     ///
     /// # Errors
     ///
     /// If the plan cannot be run.
-    pub fn seconds(&mut self, plan: &Plan) -> Result<f64, Infeasible> {
-        let wire = self.job.wire(plan.technology).ok_or(Infeasible::Technology(plan.technology))?;
+    pub fn seconds(&self, plan: &Plan) -> Result<f64, Infeasible> {
+        Ok(self.seconds_within(plan, f64::INFINITY)?.unwrap_or(f64::INFINITY))
+    }
+
+    /// The seconds of an iteration. `None` if they are more than `limit`; then it is not known by how
+    /// much.
+    pub(crate) fn seconds_within(
+        &self,
+        plan: &Plan,
+        limit: f64,
+    ) -> Result<Option<f64>, Infeasible> {
+        let wire = self.job.wire(plan).ok_or(Infeasible::Technology(plan.technology))?;
         let placement = Placement::new(self.job, plan)?;
         let costs = Costs::new(self.job, plan, &placement, wire);
-        self.fastest(plan, &placement, &costs).map(|best| best.seconds)
+        Ok(self.fastest(plan, &placement, &costs, limit)?.map(|best| best.seconds))
     }
 
     /// A time below which no iteration of a plan is, and that costs little to find. `None` if the
     /// plan cannot be laid out.
     pub(crate) fn bound(&self, plan: &Plan) -> Option<f64> {
         let job = self.job;
-        let wire = job.wire(plan.technology)?;
+        let wire = job.wire(plan)?;
         let placement = Placement::new(job, plan).ok()?;
         let costs = Costs::new(job, plan, &placement, wire);
         let count = f64::from(placement.micro_batches);
@@ -395,14 +365,14 @@ impl<'a> Evaluator<'a> {
     /// # Errors
     ///
     /// If the plan cannot be run.
-    pub fn evaluate(&mut self, plan: &Plan) -> Result<Iteration, Infeasible> {
+    pub fn evaluate(&self, plan: &Plan) -> Result<Iteration, Infeasible> {
         let job = self.job;
-        let wire = job.wire(plan.technology).ok_or(Infeasible::Technology(plan.technology))?;
+        let wire = job.wire(plan).ok_or(Infeasible::Technology(plan.technology))?;
         let placement = Placement::new(job, plan)?;
         let real = Costs::new(job, plan, &placement, wire);
-        let Fastest { seconds, memory, .. } = self.fastest(plan, &placement, &real)?;
+        let Fastest { seconds, memory, .. } = self.best(plan, &placement, &real)?;
         let ideal = Costs::new(job, plan, &placement, Wire::IDEAL);
-        let without = self.fastest(plan, &placement, &ideal)?;
+        let without = self.best(plan, &placement, &ideal)?;
         let (stage, alone) = without
             .finished
             .iter()
@@ -423,8 +393,8 @@ impl<'a> Evaluator<'a> {
             compute,
             recompute,
             inside: exchanges + outside,
-            across: seconds - alone,
-            bubble: rest - outside,
+            across: positive(seconds - alone),
+            bubble: positive(rest - outside),
             optimizer,
             memory,
             tokens_per_gpu: tokens / each,
@@ -437,16 +407,18 @@ impl<'a> Evaluator<'a> {
     /// # Errors
     ///
     /// If the plan cannot be run.
-    pub fn spans(&mut self, plan: &Plan) -> Result<Vec<Span>, Infeasible> {
-        let wire = self.job.wire(plan.technology).ok_or(Infeasible::Technology(plan.technology))?;
+    pub fn spans(&self, plan: &Plan) -> Result<Vec<Span>, Infeasible> {
+        let wire = self.job.wire(plan).ok_or(Infeasible::Technology(plan.technology))?;
         let placement = Placement::new(self.job, plan)?;
         let costs = Costs::new(self.job, plan, &placement, wire);
-        let best = self.fastest(plan, &placement, &costs)?;
+        let best = self.best(plan, &placement, &costs)?;
         let mut spans = Vec::new();
         if let Some(one) = best.orders.get(best.at) {
-            timeline::run(&one.order, &costs.times, |stage, operation, start, end| {
+            let visit = |stage, operation, start, end| {
                 spans.push(Span { stage, operation, start, end });
-            });
+            };
+            // It has been run before.
+            let _ = timeline::run(&one.order, &costs.times, f64::INFINITY, visit);
         }
         spans.sort_by(|a, b| a.stage.cmp(&b.stage).then(a.start.total_cmp(&b.start)));
         Ok(spans)

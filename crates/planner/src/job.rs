@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cost;
 use crate::machine::Machine;
 use crate::model::Model;
-use crate::network::{Balance, Sites, Technology, Wire};
+use crate::network::{Balance, Sites, Wire};
+use crate::plan::Plan;
 
 /// What is planned for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,13 +32,18 @@ fn yes() -> bool {
 }
 
 impl Job {
-    /// What a technology makes of the link between sites. `None` if its balance is not known.
+    /// What a plan's technology makes of the link between sites. `None` if its balance is not known.
     #[must_use]
-    pub fn wire(&self, technology: Technology) -> Option<Wire> {
+    pub fn wire(&self, plan: &Plan) -> Option<Wire> {
+        let known = |balance: &&Balance| balance.technology == plan.technology;
         if self.sites.gpus.len() < 2 {
             return Some(Wire::IDEAL);
         }
-        let balance = self.balance.iter().find(|balance| balance.technology == technology)?;
-        Some(self.sites.link.wire(balance, self.machine.network_link))
+        Some(self.wire_with(self.balance.iter().find(known)?, plan))
+    }
+
+    /// What the technology of a balance makes of the link between sites, with the rest of a plan.
+    pub(crate) fn wire_with(&self, balance: &Balance, plan: &Plan) -> Wire {
+        self.sites.link.wire(balance, cost::pairs(self, plan), self.machine.network_link)
     }
 }

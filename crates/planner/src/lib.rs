@@ -1,7 +1,7 @@
 //! Predicts how long an iteration of distributed training takes between data centres, and searches
 //! the fastest plan. Nothing here does I/O.
 //!
-//! - [`job`]: what is planned for: [`model`], [`machine`], [`network`]
+//! - [`job`]: what is planned for: [`model`], [`machine`], [`network`]; [`check`]: its numbers
 //! - [`plan`]: degrees of parallelism, schedule, sharding, placement
 //! - [`order`], [`timeline`]: the order of operations, and list scheduling
 //! - [`collective`]: bytes and times of collective operations
@@ -10,6 +10,7 @@
 //!
 //! `docs/design/planner.md` has the formulas and their sources.
 
+pub mod check;
 pub mod collective;
 mod cost;
 pub mod dispatch;
@@ -20,9 +21,11 @@ pub mod machine;
 pub mod memory;
 pub mod model;
 pub mod network;
+mod normal;
 pub mod order;
 mod placement;
 pub mod plan;
+mod prepared;
 pub mod search;
 pub mod timeline;
 pub mod traffic;
@@ -31,4 +34,4 @@ pub use iteration::{Evaluator, Iteration};
 pub use job::Job;
 pub use placement::Infeasible;
 pub use plan::{Plan, Schedule};
-pub use search::{Space, search};
+pub use search::{Space, search, search_watched};

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::normal;
+
 /// Bytes of a RoCE packet's payload.
 const PACKET: f64 = 4096.0;
 
@@ -33,7 +35,8 @@ impl fmt::Display for Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recovery {
-    /// It drops them; the sender repeats all.
+    /// It drops them; the sender repeats all. With spraying, it gets packets in order: the leaf before
+    /// it restores their order.
     #[default]
     GoBackN,
     /// It keeps them; the sender repeats what is lost.
@@ -57,15 +60,36 @@ impl fmt::Display for Technology {
     }
 }
 
-/// How evenly a technology loads the paths. Measured by `lab run` or `lab sim`.
+/// How evenly a technology loads the paths.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Balance {
     /// The technology.
     #[serde(flatten)]
     pub technology: Technology,
-    /// The load of the fullest path over the mean (MMR): 1 is even.
-    pub imbalance: f64,
+    /// The load of the fullest path over the mean (MMR), as measured: 1 is even. Default: what is
+    /// expected of the queue pairs that share the paths ([`Technology::imbalance`]).
+    pub imbalance: Option<f64>,
+}
+
+impl Technology {
+    /// The expected MMR of so many equal queue pairs on equal paths. Even with spraying; as even as
+    /// whole queue pairs allow if each is on a known path. The fullest of random paths has more than
+    /// the mean by the maximum of as many normal deviates as there are paths: within 6 % of the exact
+    /// value.
+    #[must_use]
+    pub fn imbalance(&self, queue_pairs: f64, paths: u32) -> f64 {
+        let paths = f64::from(paths.max(1));
+        let whole = (queue_pairs / paths).ceil() * paths / queue_pairs;
+        match self.policy {
+            Policy::Spray => 1.0,
+            Policy::QpPin => whole,
+            Policy::Ecmp => {
+                let random = 1.0 + normal::maximum(paths) * (paths / queue_pairs).sqrt();
+                random.max(whole).min(paths)
+            }
+        }
+    }
 }
 
 /// The link from each site to each other.
@@ -85,6 +109,13 @@ pub struct Link {
     /// What receivers do with packets behind a lost one.
     #[serde(default)]
     pub recovery: Recovery,
+    /// Paths that share the bandwidth equally.
+    #[serde(default = "four")]
+    pub paths: u32,
+}
+
+fn four() -> u32 {
+    4
 }
 
 fn one() -> f64 {
@@ -106,21 +137,23 @@ impl Wire {
 }
 
 impl Link {
-    /// What a technology makes of the link. `rate` is a GPU's rate to other nodes.
+    /// What a technology makes of the link, if so many pairs of GPUs send over it at a time. `rate`
+    /// is a GPU's rate to other nodes.
     ///
-    /// Bandwidth / oversubscription / imbalance: the fullest path ends last. Loss p leaves 1 − p of
-    /// it; with go-back-N, each loss also repeats what a queue pair has under way (its rate × the
-    /// round-trip time). Sprayed packets arrive out of order, so spraying needs a receiver that
-    /// keeps them.
+    /// Bandwidth / oversubscription / imbalance: the fullest path ends last. All queue pairs that
+    /// share the paths count for the imbalance. Loss p leaves 1 − p of the bandwidth; with go-back-N,
+    /// each loss also repeats what a queue pair has under way (its rate × the round-trip time).
     #[must_use]
-    pub fn wire(&self, balance: &Balance, rate: f64) -> Wire {
+    pub fn wire(&self, balance: &Balance, pairs: f64, rate: f64) -> Wire {
+        let technology = balance.technology;
+        let queue_pairs = f64::from(technology.queue_pairs.max(1));
+        let expected = || technology.imbalance(pairs.max(1.0) * queue_pairs, self.paths);
         let shared = self.bandwidth / self.oversubscription.max(1.0);
-        let even = shared / balance.imbalance.max(1.0);
-        let queue_pairs = f64::from(balance.technology.queue_pairs.max(1));
-        let repeats =
-            self.recovery == Recovery::GoBackN && balance.technology.policy != Policy::Spray;
-        let under_way =
-            if repeats { rate / queue_pairs * 2.0 * self.latency / PACKET } else { 0.0 };
+        let even = shared / balance.imbalance.unwrap_or_else(expected).max(1.0);
+        let under_way = match self.recovery {
+            Recovery::GoBackN => rate / queue_pairs * 2.0 * self.latency / PACKET,
+            Recovery::Selective => 0.0,
+        };
         let goodput = (1.0 - self.loss) / (1.0 + self.loss * under_way);
         Wire { bandwidth: even * goodput, latency: self.latency }
     }
@@ -137,10 +170,10 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// The number of GPUs.
+    /// The number of GPUs; the largest number that there is if they are more.
     #[must_use]
     pub fn total(&self) -> u32 {
-        self.gpus.iter().sum()
+        self.gpus.iter().copied().fold(0, u32::saturating_add)
     }
 }
 
@@ -148,24 +181,51 @@ impl Sites {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_link_is_divided_and_repeats_cost() {
-        let link = Link {
+    fn link() -> Link {
+        Link {
             bandwidth: 40e9,
             oversubscription: 2.0,
             latency: 5e-3,
             loss: 0.01,
             recovery: Recovery::GoBackN,
+            paths: 4,
+        }
+    }
+
+    #[test]
+    fn a_link_is_divided_and_repeats_cost() {
+        let link = link();
+        let balance = |policy, queue_pairs| Balance {
+            technology: Technology { policy, queue_pairs },
+            imbalance: Some(2.0),
         };
-        let balance =
-            |policy| Balance { technology: Technology { policy, queue_pairs: 10 }, imbalance: 2.0 };
+        let is = |wire: Wire, expected: f64| {
+            assert!((wire.bandwidth / expected - 1.0).abs() < 1e-9, "{wire:?} {expected}");
+        };
         // 40.96 GB/s of 10 queue pairs over 10 ms: 10,000 packets are under way in each.
-        let repeats = 0.99 / (1.0 + 0.01 * 10_000.0);
-        let go_back_n = link.wire(&balance(Policy::Ecmp), 40.96e9);
-        assert!((go_back_n.bandwidth / (10e9 * repeats) - 1.0).abs() < 1e-9, "{go_back_n:?}");
-        let sprayed = link.wire(&balance(Policy::Spray), 40.96e9);
-        assert!((sprayed.bandwidth / 9.9e9 - 1.0).abs() < 1e-9, "{sprayed:?}");
+        is(link.wire(&balance(Policy::Ecmp, 10), 1.0, 40.96e9), 9.9e9 / 101.0);
+        // A sprayed queue pair has as many under way as its rate needs, and repeats them as well.
+        is(link.wire(&balance(Policy::Spray, 1), 1.0, 40.96e9), 9.9e9 / 1001.0);
         let selective = Link { recovery: Recovery::Selective, ..link };
-        assert_eq!(selective.wire(&balance(Policy::Ecmp), 40.96e9), sprayed);
+        is(selective.wire(&balance(Policy::Ecmp, 10), 1.0, 40.96e9), 9.9e9);
+        is(selective.wire(&balance(Policy::Spray, 1), 1.0, 40.96e9), 9.9e9);
+    }
+
+    /// One queue pair is on one of four paths; those of 256 pairs of GPUs fill all of them.
+    #[test]
+    fn all_queue_pairs_that_share_the_paths_count() {
+        let link = Link { loss: 0.0, oversubscription: 1.0, ..link() };
+        let imbalance = |policy, queue_pairs, pairs| {
+            let technology = Technology { policy, queue_pairs };
+            let wire = link.wire(&Balance { technology, imbalance: None }, pairs, 1e9);
+            link.bandwidth / wire.bandwidth
+        };
+        for policy in [Policy::Ecmp, Policy::QpPin] {
+            assert_eq!(imbalance(policy, 1, 1.0), 4.0);
+            assert_eq!(imbalance(policy, 4, 16.0), imbalance(policy, 1, 64.0));
+        }
+        assert_eq!(imbalance(Policy::QpPin, 1, 256.0), 1.0);
+        assert!((1.10..1.15).contains(&imbalance(Policy::Ecmp, 1, 256.0)));
+        assert_eq!(imbalance(Policy::Spray, 1, 1.0), 1.0);
     }
 }

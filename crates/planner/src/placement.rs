@@ -27,6 +27,26 @@ pub enum Infeasible {
     /// The schedule needs other numbers.
     #[error("{0}")]
     Schedule(&'static str),
+    /// The layers of the chunks are not those of the model.
+    #[error(
+        "'layers' has {sum} layers in {given} chunks, not {layers} in {chunks}: change it, or leave it out"
+    )]
+    Layers {
+        /// The sum of what is given.
+        sum: u64,
+        /// Chunks that are given.
+        given: usize,
+        /// Layers of the model.
+        layers: u32,
+        /// Chunks of the plan.
+        chunks: u64,
+    },
+    /// An iteration has more operations than can be ordered.
+    #[error(
+        "an iteration has {0} passes through a chunk, more than 1,000,000: use larger micro-batches \
+         or more replicas"
+    )]
+    Operations(u64),
     /// The border between the sites does not fall between parts of the dimension.
     #[error(
         "{dimension} {degree} cannot be cut at {gpus:?} GPUs: choose another boundary or degree"
@@ -50,8 +70,8 @@ pub enum Infeasible {
     },
     /// The operations of the schedule wait for each other.
     #[error(
-        "the operations of {schedule} wait for each other with {micro_batches} micro-batches: \
-             use more of them"
+        "the operations of {schedule} wait for each other with {micro_batches} micro-batches: use \
+         more of them"
     )]
     Order {
         /// The schedule.
@@ -68,6 +88,9 @@ fn divides(what: &'static str, number: u32, by: u32) -> Result<u32, Infeasible> 
         Err(Infeasible::Divide { what, number, by })
     }
 }
+
+/// Chunks times micro-batches of an iteration at most. An order of them takes 24 MB.
+const OPERATIONS: u64 = 1_000_000;
 
 /// Where the parts of a plan are.
 #[derive(Debug, Clone, PartialEq)]
@@ -110,17 +133,10 @@ impl Placement {
             let experts = job.model.experts.map_or(0, |experts| experts.count);
             divides("the number of experts,", experts, plan.expert)?;
         }
-        let layers = plan.chunk_layers(job.model.layers);
-        let chunks = plan.pipeline * plan.schedule.chunks();
-        // Only the first and the last chunk have something else to compute.
-        let inner = layers.get(1..layers.len().saturating_sub(1)).unwrap_or_default();
-        let few = inner.contains(&0) || chunks <= 2 && layers.contains(&0);
-        if layers.len() != chunks as usize || few {
-            return Err(Infeasible::Divide {
-                what: "layers,",
-                number: job.model.layers,
-                by: chunks,
-            });
+        let layers = Self::layers(job, plan)?;
+        let passes = layers.len() as u64 * u64::from(micro_batches);
+        if passes > OPERATIONS {
+            return Err(Infeasible::Operations(passes));
         }
         if plan.pipeline == 1 && plan.schedule != Schedule::OneForwardOneBackward {
             return Err(Infeasible::Schedule("without stages there is one schedule: use 1f1b"));
@@ -130,6 +146,31 @@ impl Placement {
         }
         let stages = Self::sites(job, plan)?;
         Ok(Self { stages, micro_batches, layers })
+    }
+
+    /// The layers of each chunk.
+    fn layers(job: &Job, plan: &Plan) -> Result<Vec<u32>, Infeasible> {
+        let number = job.model.layers;
+        let chunks = u64::from(plan.pipeline) * u64::from(plan.schedule.chunks());
+        let sum = plan.layers.iter().copied().map(u64::from).sum();
+        let is_own = !plan.layers.is_empty();
+        if is_own && (sum != u64::from(number) || plan.layers.len() as u64 != chunks) {
+            return Err(Infeasible::Layers {
+                sum,
+                given: plan.layers.len(),
+                layers: number,
+                chunks,
+            });
+        }
+        let few = Infeasible::Divide { what: "layers,", number, by: chunks as u32 };
+        if chunks > u64::from(number) + 2 {
+            return Err(few);
+        }
+        let layers = plan.chunk_layers(number);
+        // Only the first and the last chunk have something else to compute.
+        let inner = layers.get(1..layers.len().saturating_sub(1)).unwrap_or_default();
+        let is_empty = inner.contains(&0) || chunks <= 2 && layers.contains(&0);
+        if is_empty { Err(few) } else { Ok(layers) }
     }
 
     fn sites(job: &Job, plan: &Plan) -> Result<Vec<usize>, Infeasible> {

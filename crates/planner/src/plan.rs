@@ -227,6 +227,10 @@ pub struct Plan {
     /// 2205.05198, section 4.2.2).
     #[serde(default = "yes")]
     pub sequence_parallel: bool,
+    /// Whether exchanges between the parts of a matrix go on beside its products, in as many steps as
+    /// there are parts (PyTorch's asynchronous tensor parallelism).
+    #[serde(default)]
+    pub async_tensor: bool,
     /// The dimension that the border between sites cuts.
     pub boundary: Boundary,
     /// The technology of the network between sites.
@@ -249,7 +253,8 @@ impl Plan {
     /// GPUs that the plan uses.
     #[must_use]
     pub fn gpus(&self) -> u64 {
-        [self.tensor, self.pipeline, self.data, self.context].into_iter().map(u64::from).product()
+        let degrees = [self.tensor, self.pipeline, self.data, self.context];
+        degrees.into_iter().map(u64::from).fold(1, u64::saturating_mul)
     }
 
     /// Layers of each chunk, in the order of the layers. Embedding and output, in the first and the
@@ -259,8 +264,8 @@ impl Plan {
         if !self.layers.is_empty() {
             return self.layers.clone();
         }
-        let chunks = (self.pipeline * self.schedule.chunks()).max(1);
-        let with_ends = layers + 2;
+        let chunks = self.pipeline.saturating_mul(self.schedule.chunks()).max(1);
+        let with_ends = layers.saturating_add(2);
         if !layers.is_multiple_of(chunks) && with_ends.is_multiple_of(chunks) && chunks > 1 {
             let ends = |at| u32::from(at == 0) + u32::from(at + 1 == chunks);
             return (0..chunks).map(|at| with_ends / chunks - ends(at)).collect();
@@ -307,6 +312,7 @@ mod tests {
                 sharding: Sharding::Ddp,
                 recompute: Recompute::None,
                 sequence_parallel: true,
+                async_tensor: false,
                 boundary: Boundary::Data,
                 technology,
                 layers: Vec::new(),

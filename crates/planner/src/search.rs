@@ -2,15 +2,22 @@
 //!
 //! Every plan of a space gets a lower bound: what its busiest stage computes, and what occupies the
 //! link between sites. Plans are evaluated from the lowest bound on, until no bound is below the
-//! times that are found. So the result is that of trying all.
+//! times that are found. So the result is that of trying all. Threads take the next plan each, and
+//! share what they found.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::cost;
 use crate::iteration::{Evaluator, Iteration};
 use crate::job::Job;
+use crate::model::Attention;
 use crate::network::{Balance, Technology};
 use crate::placement::Infeasible;
 use crate::plan::{Boundary, Exchange, Plan, Recompute, Schedule, Sharding};
+use crate::prepared::Orders;
 
 /// The plans that are tried: all combinations of these values. An empty list of degrees stands for
 /// powers of two.
@@ -31,6 +38,8 @@ pub struct Space {
     pub schedule: Vec<Schedule>,
     /// What stages do while they send. Schedules made for a slow boundary always compute on.
     pub exchange: Exchange,
+    /// Whether exchanges between parts of a matrix go on beside its products.
+    pub async_tensor: bool,
     /// Where parameters, gradients and the optimizer's state are.
     pub sharding: Vec<Sharding>,
     /// What the backward pass computes again.
@@ -61,6 +70,7 @@ impl Default for Space {
                 Schedule::Wave(1),
             ],
             exchange: Exchange::Blocking,
+            async_tensor: false,
             sharding: vec![Sharding::Ddp, Sharding::Hsdp, Sharding::Fsdp],
             recompute: vec![Recompute::None, Recompute::Attention, Recompute::Full],
             boundary: vec![Boundary::Data, Boundary::Pipeline],
@@ -70,7 +80,7 @@ impl Default for Space {
 }
 
 /// The result of a search.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Found {
     /// The fastest plans, the fastest first. Equal times are in the order of the plans' names.
@@ -100,14 +110,19 @@ fn or(given: &[u32], default: Vec<u32>) -> Vec<u32> {
     if given.is_empty() { default } else { given.to_owned() }
 }
 
-/// The technology that leaves most of the link. The rest of a plan does not change that.
-fn technology(job: &Job, space: &Space) -> Option<Technology> {
-    let wanted = |balance: &&Balance| {
+/// The technologies of a space.
+fn technologies<'a>(job: &'a Job, space: &Space) -> Vec<&'a Balance> {
+    let is_wanted = |balance: &&Balance| {
         space.technology.is_empty() || space.technology.contains(&balance.technology)
     };
-    let known = job.balance.iter().filter(wanted).map(|balance| balance.technology);
-    let with_rate = known.filter_map(|known| Some((known, job.wire(known)?.bandwidth)));
-    with_rate.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0))).map(|(best, _)| best)
+    job.balance.iter().filter(is_wanted).collect()
+}
+
+/// The technology that leaves a plan most of the link. With less, no plan gets faster.
+fn technology(job: &Job, plan: &Plan, known: &[&Balance]) -> Technology {
+    let rates = known.iter().map(|one| (one.technology, job.wire_with(one, plan).bandwidth));
+    let best = rates.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
+    best.map_or(plan.technology, |(best, _)| best)
 }
 
 /// Degrees of parallelism and sizes of micro-batches: tensor, context, pipeline, data, expert,
@@ -135,24 +150,42 @@ fn degrees(job: &Job, space: &Space) -> Vec<[u32; 6]> {
     found
 }
 
-/// Whether a combination is another one with another name.
+/// Whether a combination computes what another one of the space does, with another name, or does
+/// more for nothing.
 fn is_redundant(job: &Job, space: &Space, plan: &Plan) -> bool {
-    let alone = plan.data * plan.context == 1
-        && plan.sharding != Sharding::Ddp
-        && space.sharding.contains(&Sharding::Ddp);
     let one_site = job.sites.gpus.len() < 2;
     let other_boundary = one_site && space.boundary.first() != Some(&plan.boundary);
+    let (replicas, sites) = (plan.data * plan.context, cost::replica_sites(job, plan));
+    let is_whole = match plan.sharding {
+        Sharding::Ddp => false,
+        // Each site has one replica.
+        Sharding::Hsdp => replicas == sites,
+        Sharding::Fsdp => replicas == 1,
+    };
+    let same_as_ddp = is_whole && space.sharding.contains(&Sharding::Ddp);
     // Where all replicas are at one site, HSDP is FSDP.
-    let hybrid = plan.sharding == Sharding::Hsdp
-        && crate::cost::replica_sites(job, plan) == 1
-        && space.sharding.contains(&Sharding::Fsdp);
-    alone || other_boundary || hybrid
+    let hybrid =
+        plan.sharding == Sharding::Hsdp && sites == 1 && space.sharding.contains(&Sharding::Fsdp);
+    // The fused kernel keeps no scores.
+    let no_scores = plan.recompute == Recompute::Attention
+        && job.model.attention == Attention::Flash
+        && space.recompute.contains(&Recompute::None);
+    // All micro-batches fit into the activations of a schedule that may hold less.
+    let micro_batches = job.batch / plan.data.max(1) / plan.micro_batch.max(1);
+    let is_enough = |memory: u32| memory.saturating_mul(plan.pipeline) > micro_batches;
+    let never_full = space.schedule.iter().any(|other| match (other, plan.schedule) {
+        (Schedule::UpDown(less), Schedule::UpDown(memory))
+        | (Schedule::Wave(less), Schedule::Wave(memory)) => *less < memory && is_enough(*less),
+        _ => false,
+    });
+    other_boundary || same_as_ddp || hybrid || no_scores || never_full
 }
 
 /// All plans of a space.
 #[must_use]
 pub fn plans(job: &Job, space: &Space) -> Vec<Plan> {
-    let Some(technology) = technology(job, space) else { return Vec::new() };
+    let known = technologies(job, space);
+    let Some(first) = known.first() else { return Vec::new() };
     let mut found = Vec::new();
     for [tensor, context, pipeline, data, expert, micro_batch] in degrees(job, space) {
         for schedule in space.schedule.iter().copied() {
@@ -161,7 +194,7 @@ pub fn plans(job: &Job, space: &Space) -> Vec<Plan> {
                     for boundary in space.boundary.iter().copied() {
                         let dynamic = schedule.is_dynamic();
                         let exchange = if dynamic { Exchange::Background } else { space.exchange };
-                        let plan = Plan {
+                        let mut plan = Plan {
                             tensor,
                             pipeline,
                             data,
@@ -173,11 +206,13 @@ pub fn plans(job: &Job, space: &Space) -> Vec<Plan> {
                             sharding,
                             recompute,
                             boundary,
-                            technology,
+                            technology: first.technology,
                             sequence_parallel: true,
+                            async_tensor: space.async_tensor,
                             layers: Vec::new(),
                         };
                         if !is_redundant(job, space, &plan) {
+                            plan.technology = technology(job, &plan, &known);
                             found.push(plan);
                         }
                     }
@@ -217,54 +252,87 @@ impl Best {
         }
     }
 
-    fn try_all<'a>(&mut self, job: &Job, bounded: impl Iterator<Item = &'a (f64, Plan)>) {
-        let mut evaluator = Evaluator::new(job);
-        for (bound, plan) in bounded {
-            if *bound > self.limit() {
-                break;
+    /// Takes the result of a plan.
+    fn take(&mut self, plan: &Plan, result: Result<Option<f64>, Infeasible>) {
+        match result {
+            Ok(Some(seconds)) if seconds <= self.limit() => {
+                self.add(seconds, plan.to_string(), plan.clone());
             }
-            match evaluator.seconds(plan) {
-                Ok(seconds) if seconds <= self.limit() => {
-                    self.add(seconds, plan.to_string(), plan.clone());
-                }
-                Err(Infeasible::Memory { missing }) => self.missing = self.missing.min(missing),
-                Ok(_) | Err(_) => {}
-            }
+            Err(Infeasible::Memory { missing }) => self.missing = self.missing.min(missing),
+            Ok(_) | Err(_) => {}
         }
     }
+}
+
+/// The plans that can be laid out, each with its bound, from the lowest on.
+fn bounded<'a>(job: &Job, plans: &'a [Plan], threads: usize) -> Vec<(f64, &'a Plan)> {
+    let evaluator = &Evaluator::new(job);
+    let size = plans.len().div_ceil(threads).max(1);
+    let mut all: Vec<(f64, &Plan)> = std::thread::scope(|scope| {
+        let bound = |part: &'a [Plan]| {
+            let with_bound = |plan| Some((evaluator.bound(plan)?, plan));
+            scope.spawn(move || part.iter().filter_map(with_bound).collect::<Vec<_>>())
+        };
+        let running: Vec<_> = plans.chunks(size).map(bound).collect();
+        let done = running.into_iter().map(std::thread::ScopedJoinHandle::join);
+        done.flat_map(|part| part.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    all
 }
 
 /// The `top` fastest plans of a space. The number of threads does not change the result.
 #[must_use]
 pub fn search(job: &Job, space: &Space, top: usize, threads: usize) -> Found {
-    let evaluator = Evaluator::new(job);
-    let with_bound = |plan: Plan| Some((evaluator.bound(&plan)?, plan));
-    let mut bounded: Vec<(f64, Plan)> =
-        plans(job, space).into_iter().filter_map(with_bound).collect();
-    bounded.sort_by(|a, b| a.0.total_cmp(&b.0));
+    search_watched(job, space, top, threads, &|_, _| true).unwrap_or_default()
+}
+
+/// Searches as [`search`] does. `watch` is called with the number of plans that are tried and that
+/// of all, and says whether the search goes on. `None` if it does not.
+pub fn search_watched(
+    job: &Job,
+    space: &Space,
+    top: usize,
+    threads: usize,
+    watch: &(dyn Fn(usize, usize) -> bool + Sync),
+) -> Option<Found> {
     let threads = threads.max(1);
-    let mut best = Best::new(top);
-    std::thread::scope(|scope| {
-        let work = |first| {
-            let part = bounded.iter().skip(first).step_by(threads);
-            move || {
-                let mut best = Best::new(top);
-                best.try_all(job, part);
-                best
+    let plans = plans(job, space);
+    let bounded = bounded(job, &plans, threads);
+    let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let best = Mutex::new(Best::new(top));
+    let lock = || best.lock().unwrap_or_else(PoisonError::into_inner);
+    let orders = Arc::<Orders>::default();
+    let work = || {
+        let evaluator = Evaluator::sharing(job, Arc::clone(&orders));
+        while !stopped.load(Ordering::Relaxed) {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some((bound, plan)) = bounded.get(at) else { break };
+            let limit = lock().limit();
+            if *bound > limit {
+                break;
             }
-        };
-        let running: Vec<_> = (0..threads).map(|first| scope.spawn(work(first))).collect();
-        for one in running.into_iter().filter_map(|thread| thread.join().ok()) {
-            best.missing = best.missing.min(one.missing);
-            for (seconds, name, plan) in one.plans {
-                best.add(seconds, name, plan);
+            let result = evaluator.seconds_within(plan, limit);
+            lock().take(plan, result);
+            if !watch(at, bounded.len()) {
+                stopped.store(true, Ordering::Relaxed);
             }
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
     });
+    if stopped.into_inner() {
+        return None;
+    }
+    let best = best.into_inner().unwrap_or_else(PoisonError::into_inner);
     let missing = (best.plans.is_empty() && best.missing.is_finite()).then_some(best.missing);
-    let mut evaluator = Evaluator::new(job);
+    let evaluator = Evaluator::sharing(job, orders);
     let ranked = best.plans.into_iter().filter_map(|(_, _, plan)| {
         Some(Ranked { iteration: evaluator.evaluate(&plan).ok()?, plan })
     });
-    Found { plans: ranked.collect(), considered: bounded.len(), missing }
+    Some(Found { plans: ranked.collect(), considered: bounded.len(), missing })
 }

@@ -139,14 +139,35 @@ impl Scheduler<'_> {
     }
 }
 
+/// Why an order has no end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfinished {
+    /// Operations wait for each other in a circle, so that the order cannot be run.
+    Circle,
+    /// It ends later than it may.
+    Late,
+}
+
+/// A stage while its operations run.
+struct Stage<'a> {
+    rest: &'a [Operation],
+    /// When it can go on.
+    free: f64,
+    /// What it has still to compute.
+    left: f64,
+}
+
 /// When each stage ends. `visit` is called with each stage, operation, start and end.
 ///
-/// `None` if operations wait for each other in a circle, so that the order cannot be run.
+/// # Errors
+///
+/// [`Unfinished`]. With a `limit`, it is given up as soon as some stage cannot end by then.
 pub fn run(
     order: &Order,
     times: &Times,
+    limit: f64,
     mut visit: impl FnMut(usize, Operation, f64, f64),
-) -> Option<Vec<f64>> {
+) -> Result<Vec<f64>, Unfinished> {
     let (chunks, micro_batches) = (order.shape.total(), order.shape.micro_batches);
     let hops = times.chunks.iter().flat_map(|chunk| [chunk.to_next, chunk.to_previous]);
     let links = hops.filter_map(|hop| hop.link).max().map_or(0, |link| link + 1);
@@ -156,26 +177,39 @@ pub fn run(
         backward: Arrivals::new(chunks, micro_batches),
         links: vec![0.0; links],
     };
-    let mut stages: Vec<(&[Operation], f64)> =
-        order.stages.iter().map(|operations| (operations.as_slice(), 0.0)).collect();
+    let operations = order.stages.iter();
+    let mut stages: Vec<Stage<'_>> =
+        operations.map(|rest| Stage { rest, free: 0.0, left: 0.0 }).collect();
+    for (at, chunk) in times.chunks.iter().enumerate() {
+        if let Some(stage) = stages.get_mut(order.shape.stage(at)) {
+            let once = chunk.forward + chunk.backward + chunk.weight;
+            stage.left += micro_batches as f64 * once;
+        }
+    }
+    // Sums that differ by rounding are not late.
+    let limit = limit * (1.0 + 1e-9);
     loop {
         let (mut waits, mut moved) = (false, false);
-        for (stage, (rest, free)) in stages.iter_mut().enumerate() {
-            let Some((operation, tail)) = rest.split_first() else { continue };
+        for (at, stage) in stages.iter_mut().enumerate() {
+            let Some((operation, tail)) = stage.rest.split_first() else { continue };
             waits = true;
             let arrival = scheduler.arrival(*operation);
             if arrival.is_finite() {
-                let start = free.max(arrival);
+                let start = stage.free.max(arrival);
                 let (end, next) = scheduler.run(*operation, start);
-                visit(stage, *operation, start, end);
-                (*rest, *free, moved) = (tail, next, true);
+                visit(at, *operation, start, end);
+                stage.left -= end - start;
+                if next + stage.left > limit {
+                    return Err(Unfinished::Late);
+                }
+                (stage.rest, stage.free, moved) = (tail, next, true);
             }
         }
         if !waits {
-            return Some(stages.into_iter().map(|(_, end)| end).collect());
+            return Ok(stages.into_iter().map(|stage| stage.free).collect());
         }
         if !moved {
-            return None;
+            return Err(Unfinished::Circle);
         }
     }
 }
@@ -194,7 +228,8 @@ mod tests {
 
     fn end(schedule: Schedule, times: &Times, micro_batches: usize) -> Option<f64> {
         let order = order::of(schedule, times.chunks.len(), micro_batches);
-        run(&order, times, |_, _, _, _| ()).map(|ends| ends.into_iter().fold(0.0, f64::max))
+        let ends = run(&order, times, f64::INFINITY, |_, _, _, _| ()).ok()?;
+        Some(ends.into_iter().fold(0.0, f64::max))
     }
 
     #[test]
@@ -238,7 +273,8 @@ mod tests {
         for stage in &mut order.stages {
             stage.reverse();
         }
-        assert_eq!(run(&order, &times, |_, _, _, _| ()), None);
+        let ends = run(&order, &times, f64::INFINITY, |_, _, _, _| ());
+        assert_eq!(ends, Err(Unfinished::Circle));
     }
 
     /// Every operation is there once, whatever the numbers of stages and micro-batches.
@@ -268,7 +304,13 @@ mod tests {
                     all.dedup();
                     assert_eq!(all.len(), count, "{name}");
                     let times = times(order.shape.total(), Hop::default(), Exchange::Background);
-                    assert!(run(order, &times, |_, _, _, _| ()).is_some(), "{name}");
+                    let ends = |limit| run(order, &times, limit, |_, _, _, _| ());
+                    let found =
+                        ends(f64::INFINITY).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+                    // It is given up if it ends later, and only then.
+                    let last = found.iter().copied().fold(0.0, f64::max);
+                    assert_eq!(ends(last), Ok(found), "{name}");
+                    assert_eq!(ends(0.99 * last), Err(Unfinished::Late), "{name}");
                 }
             }
         }

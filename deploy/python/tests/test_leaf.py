@@ -132,12 +132,13 @@ def test_a_summary_has_numbers(tmp_path):
 
 def test_plans_are_rows(tmp_path, monkeypatch):
     memory = {"parameters": 2.0, "activations": 3.0, "limit": 10.0}
-    iteration = {"seconds": 4.0, "across": 1.0, "memory": memory}
+    iteration = {"seconds": 4.0, "across": 1.0, "recompute": 0.5, "memory": memory}
     found = {
-        "plans": [{"plan": {"tensor": 8, "schedule": "zbv"}, "iteration": iteration}],
+        "plans": [{"plan": {"tensor": 8, "recompute": "full"}, "iteration": iteration}],
         "baseline": {"seconds": 6.0},
     }
     (tmp_path / "found.json").write_text(json.dumps(found))
     monkeypatch.setenv("LAB", program(tmp_path, f"cat {tmp_path}/found.json"))
-    row = {"tensor": 8, "schedule": "zbv", "seconds": 4.0, "across": 1.0, "memory": 5.0}
+    row = {"tensor": 8, "recompute": "full", "seconds": 4.0, "memory": 5.0}
+    row |= {"across-seconds": 1.0, "recompute-seconds": 0.5}
     assert vtepd.plan("job.toml", "--top", 1) == [{**row, "speed-up": 1.5}]

@@ -8,7 +8,7 @@ use lab::plan::{self, PlanFile, Settings};
 use planner::Evaluator;
 
 use crate::arguments::Output;
-use crate::output::{Outcome, note, print, print_json};
+use crate::output::{Outcome, Progress, note, print, print_json};
 use crate::plan_arguments::Plan;
 
 pub(super) fn run(arguments: &Plan, output: Output) -> Outcome {
@@ -21,7 +21,10 @@ pub(super) fn run(arguments: &Plan, output: Output) -> Outcome {
     let explain = arguments.explain || all;
     let measured = arguments.measured.clone();
     let settings = Settings { top: arguments.top, threads, explain, sweep: all, measured };
-    let outcome = plan::plan(&file, &job, &settings)?;
+    let progress = Progress::new();
+    let outcome = plan::plan(&file, &job, &settings, &|text| progress.report(text));
+    drop(progress);
+    let outcome = outcome?;
     let best = outcome.found.plans.first().ok_or("no plan was found")?;
     if let Some(path) = &arguments.traffic {
         write(path, &plan::traffic_file(path, &job, &best.plan)?)?;

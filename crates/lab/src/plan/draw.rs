@@ -21,11 +21,18 @@ fn round(value: f64) -> f64 {
 }
 
 fn legend(names: &[&str], y: f64) -> Markup {
+    let classes: Vec<String> = (0..names.len()).map(|at| format!("s{at}")).collect();
+    let both = classes.iter().zip(names).map(|(class, name)| (class.as_str(), (*name).to_owned()));
+    colours(&both.collect::<Vec<_>>(), y)
+}
+
+/// A legend: the classes of colours, and what they mean.
+fn colours(meanings: &[(&str, String)], y: f64) -> Markup {
     html! {
-        @for (at, name) in names.iter().enumerate() {
+        @for (at, (class, meaning)) in meanings.iter().enumerate() {
             @let x = LEFT + 120.0 * at as f64;
-            rect class=(format!("s{at}")) x=(x) y=(y - 10.0) width="12" height="12" {}
-            text x=(x + 16.0) y=(y) { (name) }
+            rect class=(class) x=(x) y=(y - 10.0) width="12" height="12" {}
+            text x=(x + 16.0) y=(y) { (meaning) }
         }
     }
 }
@@ -98,15 +105,24 @@ pub(super) fn timeline(spans: &[Span]) -> Markup {
     frame("Timeline of the stages", height, &content)
 }
 
-/// The class of a placement.
-fn placement(boundary: Boundary) -> usize {
+/// The class of a placement. The colours of those that are compared most are far apart.
+fn placement(boundary: Boundary) -> &'static str {
     match boundary {
-        Boundary::Data => 0,
-        Boundary::Pipeline => 1,
-        Boundary::Context => 2,
-        Boundary::Expert => 3,
-        Boundary::Tensor => 4,
+        Boundary::Data => "cell s0",
+        Boundary::Pipeline => "cell s2",
+        Boundary::Context => "cell s3",
+        Boundary::Expert => "cell s5",
+        Boundary::Tensor => "cell s4",
     }
+}
+
+/// The placements that win somewhere, with their colours.
+fn winners(points: &[Point]) -> Vec<(&'static str, String)> {
+    let mut found: Vec<Boundary> =
+        points.iter().filter_map(|point| Some(point.best.as_ref()?.plan.boundary)).collect();
+    found.sort_unstable();
+    found.dedup();
+    found.into_iter().map(|boundary| (placement(boundary), format!("{boundary}-out"))).collect()
 }
 
 /// The fastest placement at each point of a sweep, and its time.
@@ -130,8 +146,8 @@ pub(super) fn heat_map(names: &[&str], points: &[Point]) -> Markup {
         @for point in points {
             @let (x, y) = (2.0 * LEFT + wide * place(&columns, &point.x), tall * place(&rows, &point.y));
             @if let Some(best) = &point.best {
-                rect class=(format!("s{}", placement(best.plan.boundary))) opacity="0.45" x=(round(x))
-                    y=(y) width=(round(wide - 2.0)) height=(tall - 2.0) {
+                rect class=(placement(best.plan.boundary)) x=(round(x)) y=(y)
+                    width=(round(wide - 2.0)) height=(tall - 2.0) {
                     title { (best.plan) }
                 }
                 text x=(round(x + 6.0)) y=(y + 18.0) { (format!("{:.2} s", best.iteration.seconds)) }
@@ -148,7 +164,7 @@ pub(super) fn heat_map(names: &[&str], points: &[Point]) -> Markup {
             }
         }
         text x="4" y=(height - ROW - 4.0) { (names.join(" (across), ")) " (down)" }
-        (legend(&["data-out", "pipeline-out", "context", "expert", "tensor"], height - 6.0))
+        (colours(&winners(points), height - 6.0))
     };
     frame("The fastest placement", height, &content)
 }

@@ -24,7 +24,7 @@ const TIMEOUT: u64 = 67_108_864;
 /// # Errors
 /// [`PlanError::Emulation`] if the hosts of `lab` cannot do it.
 pub(super) fn workload(job: &Job, plan: &Plan, flows: &[Flow]) -> Result<String, PlanError> {
-    let mut evaluator = Evaluator::new(job);
+    let evaluator = Evaluator::new(job);
     let iteration = evaluator.evaluate(plan)?;
     let mut text = format!(
         "# {plan}\n# Predicted: {:.3} s for an iteration, {:.3} s of it between sites.\n",

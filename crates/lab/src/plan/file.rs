@@ -1,18 +1,22 @@
 //! The job file of `lab plan`.
 
+use std::fmt;
 use std::path::Path;
 
 use experiment::FileError;
 use experiment::file::Source;
 use experiment::units::{Name, Percent, Time};
+use planner::check::{self, Invalid};
 use planner::machine::{Machine, SHIPPED};
 use planner::model::Model;
 use planner::network::{Balance, Link, Recovery, Sites};
 use planner::plan::Plan;
 use planner::{Job, Space};
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
-use super::{Point, balance, fastest};
+use super::{PlanError, Point, Searcher, balance};
 
 /// A job file.
 #[derive(Debug, Clone, Deserialize)]
@@ -49,11 +53,36 @@ fn yes() -> bool {
     true
 }
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug, Clone)]
 enum MachineChoice {
     Shipped(String),
     Own(Box<Machine>),
+}
+
+impl<'de> Deserialize<'de> for MachineChoice {
+    /// By hand, so that an error in a table is that of its key.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(MachineVisitor)
+    }
+}
+
+struct MachineVisitor;
+
+impl<'de> Visitor<'de> for MachineVisitor {
+    type Value = MachineChoice;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a machine, such as \"a100\", or a table [machine]")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(MachineChoice::Shipped(name.to_owned()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        let machine = Machine::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(MachineChoice::Own(Box::new(machine)))
+    }
 }
 
 /// The sites and the link between each two.
@@ -104,11 +133,15 @@ impl TryFrom<String> for Rate {
         let units = [("mbit", 1e6), ("gbit", 1e9), ("tbit", 1e12)];
         let value = units.iter().find_map(|(unit, scale)| {
             let number = text.strip_suffix(unit)?.trim_end().parse::<f64>().ok()?;
-            (number > 0.0 && number < 1e9).then_some(number * scale / 8.0)
+            let bytes = number * scale / 8.0;
+            (1e3..=1e18).contains(&bytes).then_some(bytes)
         });
         match value {
             Some(bytes) => Ok(Self { text, bytes }),
-            None => Err("expected a rate above 0 with mbit, gbit or tbit, such as 400gbit".into()),
+            None => {
+                Err("expected a rate of 0.01mbit or more with mbit, gbit or tbit, such as 400gbit"
+                    .into())
+            }
         }
     }
 }
@@ -162,27 +195,31 @@ impl Sweep {
     }
 
     /// What is fastest at each point.
-    pub(super) fn points(&self, job: &Job, space: &Space, threads: usize) -> Vec<Point> {
+    pub(super) fn points(
+        &self,
+        searcher: &Searcher<'_>,
+        job: &Job,
+        space: &Space,
+    ) -> Result<Vec<Point>, PlanError> {
         let axes = self.axes();
-        let [(_, across), (_, up)] = axes.as_slice() else { return Vec::new() };
-        let point = |x: &Value, y: &Value| {
+        let [(_, across), (_, up)] = axes.as_slice() else { return Ok(Vec::new()) };
+        let point = |x: &Value, y: &Value| -> Result<Point, PlanError> {
             let mut job = job.clone();
             for (_, set, value) in [x, y] {
                 set(&mut job, *value);
             }
-            let of = |boundary| {
+            let mut each = Vec::new();
+            for boundary in space.boundary.iter().copied() {
                 let space = Space { boundary: vec![boundary], ..space.clone() };
-                fastest(&job, &space, threads)
-            };
-            let each: Vec<_> =
-                space.boundary.iter().filter_map(|one| Some((*one, of(*one)?))).collect();
+                each.extend(searcher.fastest(&job, &space)?.map(|best| (boundary, best)));
+            }
             let placements =
                 each.iter().map(|(one, best)| (*one, best.iteration.seconds)).collect();
             let best = each
                 .into_iter()
                 .map(|(_, best)| best)
                 .min_by(|a, b| a.iteration.seconds.total_cmp(&b.iteration.seconds));
-            Point { x: x.0.clone(), y: y.0.clone(), best, placements }
+            Ok(Point { x: x.0.clone(), y: y.0.clone(), best, placements })
         };
         up.iter().flat_map(|y| across.iter().map(move |x| point(x, y))).collect()
     }
@@ -206,9 +243,10 @@ impl PlanFile {
     pub fn parse(path: &Path, text: &str) -> Result<(Self, Job), FileError> {
         let source = Source { path, text };
         let file: Self = toml::from_str(text).map_err(|error| source.parse_error(&error))?;
-        let machine = file.machine(source)?;
-        file.check(source)?;
-        let job = file.job(machine);
+        let job = file.job(file.machine(source)?);
+        let wrong =
+            |Invalid { key, expected }| source.error_at(&key, format!("expected {expected}"));
+        file.check(&job).map_err(wrong)?;
         Ok((file, job))
     }
 
@@ -227,46 +265,26 @@ impl PlanFile {
     }
 
     /// Names the first value that makes no sense.
-    fn check(&self, source: Source<'_>) -> Result<(), FileError> {
-        let Self { model, sites, .. } = self;
-        let positive = [
-            ("batch", self.batch),
-            ("model.layers", model.layers),
-            ("model.hidden", model.hidden),
-            ("model.heads", model.heads),
-            ("model.vocabulary", model.vocabulary),
-            ("model.sequence", model.sequence),
-            ("sites.paths", u32::from(sites.paths)),
-        ];
-        if let Some((key, _)) = positive.iter().find(|(_, value)| *value == 0) {
-            return Err(source.error_at(key, "expected a number above 0"));
+    fn check(&self, job: &Job) -> Result<(), Invalid> {
+        // The balance of the file alone, so that numbers of its list are those of the file.
+        check::job(&Job { balance: self.balance.clone(), ..job.clone() })?;
+        check::space(&self.search)?;
+        if let Some(plan) = &self.baseline {
+            check::plan("baseline", plan)?;
         }
-        if sites.gpus.is_empty() || sites.gpus.contains(&0) {
-            return Err(source.error_at("sites.gpus", "expected GPUs at each site: [256, 256]"));
+        let Some(sweep) = &self.sweep else { return Ok(()) };
+        let axes = sweep.axes();
+        if axes.len() != 2 {
+            let expected = "values of two quantities: batch, bandwidth, latency or loss";
+            return Err(Invalid::new("sweep", expected));
         }
-        if sites.paths > 64 {
-            return Err(source.error_at("sites.paths", "expected at most 64 paths"));
-        }
-        if sites.oversubscription.is_nan() || sites.oversubscription < 1.0 {
-            return Err(source.error_at("sites.oversubscription", "expected 1 or more"));
-        }
-        if ![2, 4].contains(&model.gradient_bytes) {
-            return Err(source.error_at("model.gradient-bytes", "expected 2 or 4"));
-        }
-        if let Some(experts) = model.experts
-            && (experts.active == 0 || experts.active > experts.count)
-        {
-            let message = "expected 1 to 'count' experts";
-            return Err(source.error_at("model.experts.active", message));
-        }
-        if self.sweep.as_ref().is_some_and(|sweep| sweep.batch.contains(&0)) {
-            return Err(source.error_at("sweep.batch", "expected numbers above 0"));
-        }
-        if let Some(sweep) = &self.sweep
-            && sweep.axes().len() != 2
-        {
-            let message = "expected values of two quantities: batch, bandwidth, latency or loss";
-            return Err(source.error_at("sweep", message));
+        for (name, values) in axes {
+            for (at, (_, set, value)) in values.iter().enumerate() {
+                let mut job = job.clone();
+                set(&mut job, *value);
+                let of_sweep = |error| Invalid { key: format!("sweep.{name}.{at}"), ..error };
+                check::job(&job).map_err(of_sweep)?;
+            }
         }
         Ok(())
     }
@@ -280,8 +298,9 @@ impl PlanFile {
             latency: latency.as_ref().map_or(0.0, |time| time.duration().as_secs_f64()),
             loss: loss.map_or(0.0, |loss| loss.get() / 100.0),
             recovery: *recovery,
+            paths: u32::from(*paths),
         };
-        let default = balance::expected(usize::from(*paths));
+        let default = balance::expected();
         Job {
             model: self.model.clone(),
             machine,

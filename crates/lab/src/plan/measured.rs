@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use experiment::Run;
+use experiment::compare::Results;
 use experiment::statistics::Statistics;
+use planner::Job;
 use planner::plan::Plan;
 use serde::Serialize;
 
-use super::PlanError;
-use fabric::owner::Folder;
+use super::{PlanError, traffic_file};
+use crate::run;
 
 /// The confidence of the intervals.
 const CONFIDENCE: f64 = 0.95;
@@ -59,18 +61,72 @@ fn of(runs: &[Run], plan: &Plan) -> Vec<Measured> {
     times.into_iter().filter_map(measured).collect()
 }
 
+/// Shares by which numbers of a workload may differ from those of a plan.
+const ROUNDING: f64 = 0.02;
+
+/// The values that make a workload that of a plan.
+const KEYS: [&str; 6] = [
+    "collective",
+    "bytes",
+    "compute.seconds",
+    "pipeline.micro-batches",
+    "pipeline.forward",
+    "pipeline.backward",
+];
+
+/// A value of a table by its keys.
+fn value<'a>(table: &'a toml::Table, keys: &str) -> Option<&'a toml::Value> {
+    let mut keys = keys.split('.');
+    let first = table.get(keys.next()?)?;
+    keys.try_fold(first, |value, key| value.get(key))
+}
+
+/// Whether two values are the same, apart from rounding.
+fn is_same(found: Option<&toml::Value>, planned: Option<&toml::Value>) -> bool {
+    let number = |value: &toml::Value| value.as_float().or(value.as_integer().map(|n| n as f64));
+    match (found.and_then(number), planned.and_then(number)) {
+        (Some(found), Some(planned)) => (found - planned).abs() <= ROUNDING * planned.abs(),
+        _ => found == planned,
+    }
+}
+
+/// Whether the workload of an experiment sends what a plan does.
+fn compare(path: &Path, found: &toml::Table, planned: &toml::Table) -> Result<(), PlanError> {
+    // A pipeline says how long stages compute; the rest is the optimizer.
+    let is_pipeline = planned.contains_key("pipeline");
+    let keys = KEYS.into_iter().filter(|key| !(is_pipeline && *key == "compute.seconds"));
+    for key in keys.filter(|key| is_pipeline || !key.starts_with("pipeline.")) {
+        let (found, planned) = (value(found, key), value(planned, key));
+        if !is_same(found, planned) {
+            let text =
+                |value: Option<&toml::Value>| value.map_or("absent".into(), ToString::to_string);
+            let (found, planned) = (text(found), text(planned));
+            return Err(PlanError::OtherJob { path: path.to_owned(), key, found, planned });
+        }
+    }
+    Ok(())
+}
+
 /// Reads the iterations of a plan from the results of an experiment.
 ///
 /// # Errors
-/// [`PlanError`], if the directory has none.
-pub(super) fn read(directory: &Path, plan: &Plan) -> Result<Vec<Measured>, PlanError> {
-    let path = directory.join("runs.jsonl");
-    let failed = |source| PlanError::Io { path: path.clone(), source };
-    let folder = Folder::existing(directory).map_err(failed)?;
-    let text = folder.read_text("runs.jsonl").map_err(failed)?;
-    let (runs, _) = Run::parse_lines(&text).map_err(|(_, error)| failed(error.into()))?;
+/// [`PlanError`], if the directory has none, or those of another workload.
+pub(super) fn read(directory: &Path, job: &Job, plan: &Plan) -> Result<Vec<Measured>, PlanError> {
+    let Results { experiment, runs, .. } = run::load(directory)?;
     let found = of(&runs, plan);
-    if found.is_empty() { Err(PlanError::NoIterations(path)) } else { Ok(found) }
+    if found.is_empty() {
+        return Err(PlanError::NoIterations(directory.to_owned()));
+    }
+    let text = traffic_file(Path::new("workload.toml"), job, plan)?;
+    let planned = text.parse::<toml::Table>().unwrap_or_default();
+    let planned = planned.get("workload").and_then(toml::Value::as_table);
+    let points = runs.iter().map(|run| &run.key.point);
+    for point in points.filter(|point| found.iter().any(|one| one.variant == point.variant())) {
+        if let Some(planned) = planned {
+            compare(directory, &experiment.workload(point.index()), planned)?;
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -106,5 +162,28 @@ mod tests {
         assert_eq!((other[0].seconds, other[0].half_width), (4.5, None));
         let (runs, _) = Run::parse_lines(&line(None, 9.0, 0)).unwrap();
         assert_eq!(of(&runs, plan), []);
+    }
+
+    #[test]
+    fn results_of_another_job_are_an_error() {
+        let table = |text: &str| text.parse::<toml::Table>().unwrap();
+        let planned = table(
+            "collective = \"all-reduce-ring\"\nbytes = 14680064\n\
+                             compute = { distribution = \"fixed\", seconds = 0.4 }\n",
+        );
+        let with = |from: &str, to: &str| {
+            let text = planned.to_string();
+            assert!(text.contains(from), "{text}");
+            compare(Path::new("results"), &table(&text.replace(from, to)), &planned)
+        };
+        with("0.4", "0.401").unwrap();
+        for (from, to, key) in [
+            ("14680064", "1048576", "bytes"),
+            ("all-reduce-ring", "pipeline", "collective"),
+            ("0.4", "0.5", "compute.seconds"),
+        ] {
+            let text = with(from, to).unwrap_err().to_string();
+            assert!(text.contains(key) && text.contains("--traffic FILE.toml"), "{text}");
+        }
     }
 }

@@ -26,6 +26,11 @@ fn speed_up(outcome: &Outcome, ranked: &Ranked) -> Option<f64> {
     outcome.baseline.as_ref().map(|baseline| baseline.seconds / ranked.iteration.seconds)
 }
 
+/// A number in tenths, without a negative zero.
+fn tenth(number: f64) -> f64 {
+    (10.0 * number).round() / 10.0 + 0.0
+}
+
 /// The found plans as a table.
 #[must_use]
 pub fn table(outcome: &Outcome) -> String {
@@ -72,7 +77,7 @@ fn measured(outcome: &Outcome) -> Vec<String> {
         format!(
             "measured: {seconds:.3} s{width} with {dataplane}, {queue_pairs} queue pairs{variant} \
              ({runs} runs); predicted: {predicted:.3} s, {:+.1} %",
-            100.0 * (predicted / seconds - 1.0)
+            tenth(100.0 * (predicted / seconds - 1.0))
         )
     };
     outcome.measured.iter().map(line).collect()
@@ -89,16 +94,18 @@ pub fn explanation(job: &Job, outcome: &Outcome) -> String {
     let memory = &iteration.memory;
     let _ = writeln!(
         text,
-        "  memory of {:.0} GB: parameters {:.1}, gradients {:.1}, optimizer {:.1}, activations \
-         {:.1}, working {:.1}",
-        gigabytes(memory.limit),
+        "  memory: {:.1} of {:.1} GB, {:.1} GB are reserved: parameters {:.1}, gradients {:.1}, optimizer \
+         {:.1}, activations {:.1}, working {:.1}",
+        gigabytes(memory.total()),
+        gigabytes(job.machine.memory),
+        gigabytes(job.machine.reserved),
         gigabytes(memory.parameters),
         gigabytes(memory.gradients),
         gigabytes(memory.optimizer),
         gigabytes(memory.activations),
         gigabytes(memory.working)
     );
-    if let Some(wire) = job.wire(plan.technology).filter(|_| job.sites.gpus.len() > 1) {
+    if let Some(wire) = job.wire(plan).filter(|_| job.sites.gpus.len() > 1) {
         let _ = writeln!(
             text,
             "  link between sites: {:.1} of {:.1} GB/s with {}, {:.1} ms",
@@ -124,7 +131,7 @@ pub fn explanation(job: &Job, outcome: &Outcome) -> String {
             "  {:<18} {:8.2} s, {:+5.1} %, across {:4.1} %: {plan}",
             alternative.name,
             other.seconds,
-            100.0 * (other.seconds / iteration.seconds - 1.0),
+            tenth(100.0 * (other.seconds / iteration.seconds - 1.0)),
             100.0 * other.across / other.seconds
         );
     }

@@ -22,7 +22,14 @@ fn errors_name_the_place_and_what_to_write() {
         ("batch = 1536", "batch = 0", "line 5, column 9", "above 0"),
         ("\"400gbit\"", "\"400\"", "line 16, column 13", "such as 400gbit"),
         ("gpus = [256, 256]", "gpus = []", "line 15, column 8", "[256, 256]"),
-        ("paths = 4", "paths = 400", "line 19, column 9", "at most 64"),
+        ("paths = 4", "paths = 5000", "line 19, column 9", "1 to 4096"),
+        ("loss = 0.001", "loss = 100", "line 18, column 8", "0 to 99 percent"),
+        ("loss = 0.001", "oversubscription = inf", "line 18, column 20", "1 to 1000000"),
+        ("gpus = [256, 256]", "gpus = [4294967295, 256]", "line 15, column 8", "1048576 in all"),
+        ("tensor = 8", "tensor = 0", "line 23, column 10", "1 to 1048576"),
+        ("\"25gbit\"", "\"0mbit\"", "line 35, column 14", "0.01mbit"),
+        ("\"a100\"", "{ gpus = 8, oprations = 1e15 }", "line 4, column 23", "oprations"),
+        ("\"a100\"", "7", "line 4, column 11", "the name of a machine"),
         ("\"1f1b\"", "\"2f2b\"", "line 27, column 12", "write 1f1b"),
         ("hidden = 12288", "hiden = 12288", "line 9, column 1", "hiden"),
         ("latency = [", "loss = [1.0]\nlatency = [", "line 34, column 1", "two quantities"),
@@ -41,6 +48,49 @@ fn the_other_shipped_job_can_be_read() {
     assert_eq!(job.sites.total(), 64);
 }
 
+#[test]
+fn nonsense_in_other_tables_is_named() {
+    let machine = SHIPPED.replacen("machine = \"a100\"\n", "", 1);
+    let table = "[machine]\ndescription = \"\"\ngpus = 8\noperations = 1e15\nmemory = 8e10\n\
+                 reserved = 0.0\nmemory-rate = 1e12\nnode-link = 1e11\nnetwork-link = 1e10\n\
+                 [machine.efficiency]\nproducts = 0.5\nmemory = 0.5\nnode-link = 0.5\n\
+                 network-link = 0.5\nlayer-overhead = 0.0\n";
+    let balance = "[[balance]]\npolicy = \"ecmp\"\nqueue-pairs = 8\nimbalance = inf\n";
+    let of_search = "[search]\npipeline = [0]\n";
+    for (base, more, key, says) in [
+        (SHIPPED, balance.to_owned(), "imbalance", "1 to 4096"),
+        (SHIPPED, balance.replace("8\n", "0\n"), "queue-pairs", "1 to 65536"),
+        (SHIPPED, of_search.to_owned(), "pipeline", "1 to"),
+        (
+            machine.as_str(),
+            table.replace("products = 0.5", "products = nan"),
+            "products",
+            "1e-6 to 1",
+        ),
+        (machine.as_str(), table.replace("memory = 8e10", "memory = inf"), "memory", "to 1e18"),
+        (machine.as_str(), table.replace("reserved = 0.0", "reserved = 9e10"), "reserved", "0 to"),
+        (
+            machine.as_str(),
+            table.replace("overhead = 0.0", "overhead = -1.0"),
+            "overhead",
+            "0 to 1000",
+        ),
+    ] {
+        let text = format!("{base}\n{more}");
+        let error = PlanFile::parse(Path::new("job.toml"), &text).unwrap_err().to_string();
+        let line = error.split("line ").nth(1).and_then(|rest| rest.split(',').next());
+        let line = line.and_then(|line| line.parse::<usize>().ok()).unwrap_or_default();
+        let named = text.lines().nth(line.max(1) - 1).unwrap_or_default();
+        assert!(named.contains(key) && error.contains(says), "{key}: {error}: {named}");
+    }
+}
+
+#[test]
+fn messages_have_single_spaces() {
+    let error = super::PlanError::Emulation("plan".into()).to_string();
+    assert!(!error.contains("  "), "{error}");
+}
+
 /// The shipped job with few plans, so that the test is quick.
 pub(super) fn shipped(sweep: bool) -> (PlanFile, planner::Job, Outcome) {
     let few = "\n[search]\ntensor = [8]\npipeline = [8]\nmicro-batch = [1]\n\
@@ -48,7 +98,7 @@ pub(super) fn shipped(sweep: bool) -> (PlanFile, planner::Job, Outcome) {
     let text = format!("{SHIPPED}{few}");
     let (file, job) = PlanFile::parse(Path::new("job.toml"), &text).unwrap();
     let settings = Settings { top: 3, threads: 1, explain: true, sweep, measured: None };
-    let outcome = plan(&file, &job, &settings).unwrap();
+    let outcome = plan(&file, &job, &settings, &|_| Ok(())).unwrap();
     (file, job, outcome)
 }
 

@@ -38,7 +38,7 @@ fn an_iteration_takes_as_long_as_planned() {
         let (file, job) = PlanFile::parse(Path::new("job.toml"), &text).unwrap();
         let settings =
             Settings { top: 1, threads: 1, explain: false, sweep: false, measured: None };
-        let best = plan(&file, &job, &settings).unwrap().found.plans.remove(0);
+        let best = plan(&file, &job, &settings, &|_| Ok(())).unwrap().found.plans.remove(0);
         let text = traffic_file(Path::new("run.toml"), &job, &best.plan).unwrap();
         let Emulation { workload } = toml::from_str(&text).unwrap();
         // Packets of 4096 bytes: headers take 2 % of the circuit, which are not in the plan.

@@ -6,7 +6,7 @@ use planner::dispatch;
 use planner::plan::{Exchange, Schedule};
 use planner::timeline::{self, ChunkTimes, Hop, Times};
 
-use super::table::csv;
+use super::table::{csv, tenth};
 
 /// Seconds of a stage: forward is published; the others follow from the values without delay.
 const FORWARD: f64 = 0.038;
@@ -55,7 +55,10 @@ fn predict(schedule: Schedule, micro_batches: usize, latency: f64, transfer: f64
     let nominal = [1.0, BACKWARD / FORWARD, WEIGHT / FORWARD];
     let orders = dispatch::orders(schedule, STAGES, micro_batches, &sites, nominal);
     let ends = orders.iter().map(|order| {
-        timeline::run(order, &times, |_, _, _, _| ()).unwrap().into_iter().fold(0.0, f64::max)
+        timeline::run(order, &times, f64::INFINITY, |_, _, _, _| ())
+            .unwrap()
+            .into_iter()
+            .fold(0.0, f64::max)
     });
     ends.fold(f64::INFINITY, f64::min) / micro_batches as f64
 }
@@ -97,7 +100,7 @@ pub(crate) fn markdown() -> String {
     );
     for value in values() {
         let Value { case, delay, schedule, measured, predicted } = &value;
-        let error = 100.0 * value.error();
+        let error = tenth(100.0 * value.error());
         let _ = writeln!(
             text,
             "| {case} | {} | {} | {schedule} | {measured:.3} | {predicted:.3} | {error:+.1} % |",
@@ -116,14 +119,22 @@ fn static_schedules_are_within_3_percent_and_the_others_within_10() {
 }
 
 /// In each column, schedules whose measured values differ by more than 2 % have the measured order.
+/// Both orders of up-down are one here: a tie, which is no order.
 #[test]
 fn schedules_are_in_the_measured_order() {
     let values = values();
+    let mut ties = Vec::new();
     for a in &values {
         for b in values.iter().filter(|b| (b.case, b.delay) == (a.case, a.delay)) {
-            if a.measured > 1.02 * b.measured {
-                assert!(a.predicted > b.predicted * 0.999, "{a:?} {b:?}");
+            if a.measured <= 1.02 * b.measured {
+                continue;
+            }
+            if [a, b].iter().all(|of| of.schedule.starts_with("up-down")) {
+                ties.push((a.case, a.delay));
+            } else {
+                assert!(a.predicted > b.predicted, "{a:?} {b:?}");
             }
         }
     }
+    assert_eq!(ties, [(3, (0.0, 0.0)), (1, (0.25, 0.25))], "name them in the guide");
 }

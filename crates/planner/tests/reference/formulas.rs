@@ -21,7 +21,7 @@ fn bubble(schedule: Schedule, stages: usize, micro_batches: usize) -> f64 {
     };
     let times = Times { chunks: vec![chunk; order.shape.total()], exchange: Exchange::Background };
     let mut first = vec![f64::INFINITY; stages];
-    let ends = timeline::run(order, &times, |stage, _, start, _| {
+    let ends = timeline::run(order, &times, f64::INFINITY, |stage, _, start, _| {
         first[stage] = first[stage].min(start);
     })
     .unwrap();

@@ -32,6 +32,7 @@ fn job(kind: &str, model: Model, gpus: u32, batch: u32) -> Job {
         latency: 0.0,
         loss: 0.0,
         recovery: Recovery::Selective,
+        paths: 4,
     };
     let sites = Sites { gpus: vec![gpus], link };
     Job { model, machine: machine(kind), sites, batch, overlap: false, balance: Vec::new() }
@@ -50,6 +51,7 @@ fn plan(tensor: u32, pipeline: u32, data: u32, micro_batch: u32) -> Plan {
         sharding: Sharding::Ddp,
         recompute: Recompute::Full,
         sequence_parallel: false,
+        async_tensor: false,
         boundary: Boundary::Data,
         technology: Technology { policy: Policy::Spray, queue_pairs: 1 },
         layers: Vec::new(),
@@ -59,7 +61,7 @@ fn plan(tensor: u32, pipeline: u32, data: u32, micro_batch: u32) -> Plan {
 fn evaluate(mut job: Job, plan: &Plan) -> Iteration {
     // Whether a row fits is not the question here: it was measured.
     job.machine.memory = f64::INFINITY;
-    let mut evaluator = Evaluator::new(&job);
+    let evaluator = Evaluator::new(&job);
     let iteration = evaluator.evaluate(plan).unwrap_or_else(|error| panic!("{plan}: {error}"));
     let parts = [
         iteration.compute,
@@ -76,7 +78,12 @@ fn evaluate(mut job: Job, plan: &Plan) -> Iteration {
 }
 
 fn row(name: String, measured: f64, predicted: f64) -> Row {
-    Row { name, measured, predicted, excluded: None }
+    Row { name, measured, predicted, fitted: false, excluded: None }
+}
+
+/// Rows on which efficiencies are fitted.
+fn fitted(rows: Vec<Row>) -> Vec<Row> {
+    rows.into_iter().map(|row| Row { fitted: true, ..row }).collect()
 }
 
 fn vtrain(billions: &str) -> Vec<Row> {
@@ -90,7 +97,8 @@ fn vtrain(billions: &str) -> Vec<Row> {
         let job = job("a100", model, number("gpus"), number("global_batch"));
         let iteration = evaluate(job, &plan(tensor, pipeline, data, micro_batch));
         let measured = fields["iteration_ms"].parse::<f64>().unwrap() / 1e3;
-        row(format!("t{tensor} p{pipeline} d{data} b{micro_batch}"), measured, iteration.seconds)
+        let name = format!("t{tensor} p{pipeline} d{data} b{micro_batch}");
+        Row { fitted: true, ..row(name, measured, iteration.seconds) }
     })
     .collect()
 }
@@ -144,7 +152,7 @@ fn sailor() -> Vec<Row> {
                 "the file has 26 of 34 blocks, and the same value for the iteration and for its \
                  gradients",
             );
-            Row { excluded, ..row(name, measured, predicted) }
+            Row { fitted: true, excluded, ..row(name, measured, predicted) }
         })
         .collect()
 }
@@ -161,31 +169,57 @@ fn llama(hidden: u32, heads: u32, layers: u32, feed_forward: u32) -> Model {
     }
 }
 
+/// Gradients are exchanged in single precision, torchtitan's default.
 fn torchtitan() -> Vec<Row> {
-    let small = |gpus: u32, measured| {
-        let mut job = job("h100-500w", llama(4096, 32, 32, 14_336), gpus, 2 * gpus);
-        job.overlap = true;
+    let job = |model: Model, gpus, batch| {
+        let model = Model { gradient_bytes: 4, ..model };
+        Job { overlap: true, ..job("h100-500w", model, gpus, batch) }
+    };
+    let small = |gpus: u32, precision: Precision, measured| {
+        let model = Model { precision, ..llama(4096, 32, 32, 14_336) };
         let mut plan = plan(1, 1, gpus, 2);
         (plan.sharding, plan.recompute) = (Sharding::Fsdp, Recompute::Half);
-        row(format!("8B on {gpus} GPUs"), measured, evaluate(job, &plan).tokens_per_gpu)
+        let float8 = if precision == Precision::Fp8 { ", FP8" } else { "" };
+        let name = format!("8B on {gpus} GPUs{float8}");
+        row(name, measured, evaluate(job(model, gpus, 2 * gpus), &plan).tokens_per_gpu)
+    };
+    let medium = |async_tensor: bool, measured| {
+        let model = Model { precision: Precision::Fp8, ..llama(8192, 64, 80, 28_672) };
+        let plan = Plan {
+            sharding: Sharding::Fsdp,
+            sequence_parallel: true,
+            async_tensor,
+            ..plan(8, 1, 32, 16)
+        };
+        let how = if async_tensor { ", asynchronous" } else { "" };
+        let name = format!("70B on 256 GPUs, FP8{how}");
+        row(name, measured, evaluate(job(model, 256, 512), &plan).tokens_per_gpu)
     };
     let large = |schedule: Schedule, measured| {
-        let mut model = llama(16_384, 128, 126, 53_248);
-        model.precision = Precision::Fp8;
-        let mut job = job("h100-500w", model, 512, 256);
-        job.overlap = true;
-        // As many micro-batches as stages: the default of torchtitan then.
-        let mut plan = plan(8, 8, 8, 4);
-        (plan.schedule, plan.sharding) = (schedule, Sharding::Fsdp);
-        (plan.exchange, plan.sequence_parallel) = (Exchange::Background, true);
-        row(format!("405B on 512 GPUs, {schedule}"), measured, evaluate(job, &plan).tokens_per_gpu)
+        let model = Model { precision: Precision::Fp8, ..llama(16_384, 128, 126, 53_248) };
+        let plan = Plan {
+            schedule,
+            sharding: Sharding::Fsdp,
+            exchange: Exchange::Background,
+            sequence_parallel: true,
+            async_tensor: true,
+            // As many micro-batches as stages: the default of torchtitan then.
+            ..plan(8, 8, 8, 4)
+        };
+        let name = format!("405B on 512 GPUs, FP8, asynchronous, {schedule}");
+        row(name, measured, evaluate(job(model, 512, 256), &plan).tokens_per_gpu)
     };
-    vec![
-        small(8, 6667.0),
-        small(128, 6514.0),
+    let mut rows = fitted(vec![small(8, Precision::Half, 6667.0)]);
+    rows.extend([
+        small(128, Precision::Half, 6514.0),
+        small(8, Precision::Fp8, 8532.0),
+        small(128, Precision::Fp8, 8380.0),
+        medium(false, 829.0),
+        medium(true, 876.0),
         large(Schedule::OneForwardOneBackward, 100.0),
         large(Schedule::Interleaved(2), 128.0),
-    ]
+    ]);
+    rows
 }
 
 fn llama3() -> Vec<Row> {
@@ -200,7 +234,9 @@ fn llama3() -> Vec<Row> {
         let name = format!("405B on {} GPUs", 128 * data);
         row(name, measured, iteration.operations_per_gpu / 1e12)
     };
-    vec![case(64, 430.0), case(128, 400.0)]
+    let mut rows = fitted(vec![case(64, 430.0)]);
+    rows.push(case(128, 400.0));
+    rows
 }
 
 /// All tables.
@@ -213,7 +249,8 @@ pub(crate) fn tables() -> Vec<Table> {
         rows,
         misses: "",
     };
-    let fitted = "The A100's efficiencies are fitted on both tables of vTrain.";
+    let fitted = "The A100's efficiencies are fitted on both tables of vTrain. Fitted on 3.6B alone, \
+                  the mean error of\n39.1B is 12.8 %, above the wanted 8 %.";
     vec![
         Table {
             misses: "With t8 and 64 sequences, 2 sequences, or t4 and 2 sequences, the measured \
@@ -236,7 +273,8 @@ pub(crate) fn tables() -> Vec<Table> {
         ),
         Table {
             misses: "The row of 8 GPUs is one iteration of one sequence; its 60 ms more are not \
-                     explained.",
+                     explained. Fitted on\nthe rows of 16 and 32 GPUs alone, the mean error of the \
+                     others is 9.1 %, and 5.1 % without that row.",
             ..table(
                 "Sailor, GPT-Neo 2.7B on GH200",
                 "s",
@@ -244,12 +282,16 @@ pub(crate) fn tables() -> Vec<Table> {
                 sailor(),
             )
         },
-        table(
-            "torchtitan on H100, 500 W",
-            "tokens/s/GPU",
-            "The efficiency of products is fitted on the first row.",
-            torchtitan(),
-        ),
+        Table {
+            misses: "Asynchronous tensor parallelism brings 6 % in the 70B rows as measured, and 24 % \
+                     as predicted: the\nexchanges without it are too long here.",
+            ..table(
+                "torchtitan on H100, 500 W",
+                "tokens/s/GPU",
+                "The efficiency of products is fitted on the first row.",
+                torchtitan(),
+            )
+        },
         table(
             "Llama 3 on H100, 700 W",
             "TFLOP/s/GPU",
@@ -262,7 +304,9 @@ pub(crate) fn tables() -> Vec<Table> {
 #[test]
 fn mean_errors_are_at_most_8_percent() {
     for table in tables() {
-        assert!(table.mean_error() <= 0.08, "{}: {}", table.title, table.mean_error());
+        for error in [true, false].into_iter().filter_map(|fitted| table.mean_error(fitted)) {
+            assert!(error <= 0.08, "{}: {error}", table.title);
+        }
     }
 }
 
@@ -294,7 +338,8 @@ fn errors_are_smaller_than_calculon_s() {
     for (billions, error, tau) in [("3.6", 0.142, 0.84), ("39.1", 0.124, 0.35)] {
         let mut table = tables().swap_remove(0);
         table.rows = vtrain(billions);
-        assert!(table.mean_error() < error, "{billions}: {}", table.mean_error());
+        let own = table.mean_error(true).unwrap();
+        assert!(own < error, "{billions}: {own}");
         assert!(table.tau() > tau, "{billions}: {}", table.tau());
     }
 }
@@ -308,7 +353,9 @@ fn ratios_within_tables_are_as_measured() {
     let torchtitan = torchtitan();
     let lost = 1.0 - torchtitan[1].predicted / torchtitan[0].predicted;
     assert!((0.0..=0.05).contains(&lost), "{lost}");
-    let interleaved = torchtitan[3].predicted / torchtitan[2].predicted;
+    let interleaved = torchtitan[7].predicted / torchtitan[6].predicted;
+    let asynchronous = torchtitan[5].predicted / torchtitan[4].predicted;
+    assert!(asynchronous > 1.0, "{asynchronous}");
     assert!((1.10..=1.35).contains(&interleaved), "{interleaved}");
     let llama = llama3();
     let lost = 1.0 - llama[1].predicted / llama[0].predicted;

@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 
+# The parts of the time of a plan. The plan itself has a key ``recompute``, too.
+_PARTS = ("compute", "recompute", "inside", "across", "bubble", "optimizer")
+
+
 class LabError(Exception):
     """A command of lab failed. The message is its own."""
 
@@ -60,12 +64,17 @@ class Lab:
         return read_summary(out)
 
     def plan(self, job: str | Path, *options: str | Path | int) -> list[dict[str, Any]]:
-        """The fastest plans of a job, a row each: the plan, its time in seconds and its parts."""
+        """The fastest plans of a job, a row each: the plan, its time in seconds and its parts.
+
+        Parts of the time are named ``compute-seconds``, ``recompute-seconds`` and so on.
+        """
         found = self("plan", job, *options)
         baseline = found["baseline"]
         rows = []
         for ranked in found["plans"]:
-            row = {**ranked["plan"], **ranked["iteration"]}
+            row = dict(ranked["plan"])
+            for name, value in ranked["iteration"].items():
+                row[f"{name}-seconds" if name in _PARTS else name] = value
             row["memory"] = sum(
                 value for name, value in ranked["iteration"]["memory"].items() if name != "limit"
             )
