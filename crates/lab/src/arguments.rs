@@ -375,6 +375,9 @@ pub(crate) struct Policy {
     pub(crate) which: Which,
     /// A policy of vtepd, or `kernel` for kernel VXLAN without vtepd
     pub(crate) policy: String,
+    /// Only on this leaf; may be repeated [default: all leaves]
+    #[arg(long, value_name = "LEAF")]
+    pub(crate) leaf: Vec<String>,
     /// Datapath of vtepd [default: vtepd's own]
     #[arg(long)]
     pub(crate) datapath: Option<String>,

@@ -55,6 +55,9 @@ pub enum LeavesError {
         /// The number of VTEPs, of all leaves.
         missing: usize,
     },
+    /// The fabric has no such leaf.
+    #[error("the fabric has no leaf '{0}': 'lab status' lists them")]
+    NoLeaf(String),
     /// The user interrupted the command.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
@@ -129,8 +132,8 @@ pub(crate) fn taken_over(fabric: &Fabric) -> Result<Vec<String>, LeavesError> {
     Ok(found)
 }
 
-/// Makes vtepd forward on all leaves with these settings. It is started where it does not run.
-/// `None`: vtepd is ended, and kernel VXLAN forwards.
+/// Makes vtepd forward with these settings on the leaves in `only`, or on all if that is empty. It is
+/// started where it does not run. `None`: vtepd is ended, and kernel VXLAN forwards.
 ///
 /// # Errors
 /// [`LeavesError`].
@@ -138,10 +141,16 @@ pub fn set(
     fabric: &Fabric,
     program: &Path,
     settings: Option<&daemon::Settings>,
+    only: &[String],
 ) -> Result<(), LeavesError> {
     let records = fabric.processes()?;
+    let mut leaves = leaves(fabric)?;
+    if let Some(name) = only.iter().find(|name| !leaves.contains_key(*name)) {
+        return Err(LeavesError::NoLeaf(name.clone()));
+    }
+    leaves.retain(|leaf, _| only.is_empty() || only.contains(leaf));
     let mut daemons = Vec::new();
-    for (leaf, vnis) in leaves(fabric)? {
+    for (leaf, vnis) in leaves {
         let node = fabric.node(&leaf)?;
         match (settings, running(fabric, &records, &leaf)) {
             (None, None) => {}

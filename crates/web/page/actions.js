@@ -1,52 +1,60 @@
 // The panel of the selected node, link or queue pair, with its actions.
 
-import { h, rate, run } from "./state.js";
+import { ask, h, rate, shell } from "./state.js";
 import { circuit } from "./map.js";
 
 const POLICIES = ["qp-pin", "qp-hash", "qp-bins", "five-tuple"];
+const DATAPATHS = ["", "auto", "offload", "userspace", "kernel"];
+const COLLECTIVES = ["all-reduce-ring", "all-reduce-halving-doubling", "reduce-scatter", "all-gather",
+  "all-to-all", "parameter-server", "permutation"];
+const NUMBERS = ["queue_pairs", "rate", "seconds", "iterations"];
 
-function choice(name, values) {
-  return h("select", { name, "aria-label": name }, values.map((value) => h("option", { value }, value || `default ${name}`)));
+function choice(name, values, chosen = values[0]) {
+  return h("label", {}, h("span", { class: "dim" }, `${name} `), h("select", { name }, values.map((value) =>
+    h("option", { value, selected: value === chosen }, value || "default"))));
 }
 
-function input(name, hint, value = "", type = "text") {
-  return h("label", {}, h("span", { class: "dim" }, name === "time" ? "for " : `${hint.split(" ")[0] === name ? name : hint} `),
-    h("input", { name, type, placeholder: hint.replace(`${name} `, ""), value }));
+function field(name, label, value, hint = "", type = "text") {
+  return h("label", {}, h("span", { class: "dim" }, `${label} `), h("input", { name, type, placeholder: hint, value,
+    min: type === "number" ? "1" : undefined, class: name === "hosts" ? "wider" : undefined, autocomplete: "off" }));
 }
 
 /** A form whose fields, with `fixed`, are an action. */
-function action(label, fixed, fields, done) {
+function action(label, fixed, fields) {
   const result = h("div", { role: "status" });
+  const wanted = () => {
+    const values = Object.fromEntries(new FormData(form));
+    for (const name of NUMBERS) if (form.elements[name]?.type === "number") values[name] = Number(values[name]);
+    if (values.datapath === "") delete values.datapath;
+    if ("hosts" in values) values.hosts = values.hosts.split(/[\s,]+/).filter(Boolean);
+    return { ...fixed, ...values };
+  };
+  const say = (answer) => {
+    const text = answer.error ?? (answer.ok === undefined ? (answer.running ? "goes on: see Commands" : "")
+      : answer.ok ? "done" : answer.output);
+    const bad = answer.error || answer.ok === false;
+    result.replaceChildren(h("span", { class: bad ? "bad" : "dim" }, `${text} `), ...answer.command ? [shell(answer.command)] : []);
+  };
+  const post = (place) => ask(place, wanted()).catch((error) => ({ error: error.message }));
   const form = h("form", { onsubmit: async (event) => {
     event.preventDefault();
-    const values = Object.fromEntries(new FormData(form));
-    for (const name of ["queue_pairs", "rate", "seconds"]) {
-      if (fixed.action === "send" && name in values) values[name] = Number(values[name]);
-    }
-    if (values.datapath === "") delete values.datapath;
     button.disabled = true;
     result.textContent = "running …";
-    const answer = await run({ ...fixed, ...values }).catch((error) => ({ error: error.message }));
+    say(await post("run"));
     button.disabled = false;
-    const text = answer.error ?? (answer.running ? "goes on: see Commands" : answer.ok ? "done" : answer.output);
-    result.replaceChildren(h("span", { class: answer.error || answer.ok === false ? "bad" : "dim" }, text));
-    if (answer.command) result.append(h("br"), h("code", {}, answer.command));
-    done?.(answer);
   } });
   const button = h("button", { type: "submit" }, label);
-  form.append(...fields, button);
+  const show = h("button", { type: "button", class: "small", title: `Show the command of “${label}”`,
+    "aria-label": `Show the command of ${label}`, onclick: async () => say(await post("command")) }, "$");
+  form.append(...fields, h("span", { class: "together" }, button, show));
   return h("div", {}, form, result);
 }
 
-function facts(pairs) {
-  return h("dl", { class: "facts" }, pairs.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
-}
-
-/** What the state says about the selection; it is shown anew with each state. */
-export function figures(fabric, state, chosen) {
+/** What the state says about the selection. */
+function figures(fabric, state, chosen) {
   if (chosen.link) {
     const link = fabric.links.find((of) => of.a === chosen.link);
-    const now = state.links?.[link.a];
+    const now = state.links?.[link?.a];
     if (!link || !now) return [];
     const way = (name, from, to) => [[`${from} → ${to}`, `${rate(now[name].sent)} bit/s sent, ${rate(now[name].received)} received, ${now[name].dropped} dropped/s`],
       ...link.circuit ? [["circuit", circuit(now[name].circuit)]] : []];
@@ -57,10 +65,11 @@ export function figures(fabric, state, chosen) {
     const pair = state.pairs?.[chosen.pair];
     if (!pair) return [["queue pair", "is no longer placed"]];
     return [["queue pair", `0x${pair.qp.toString(16)}`], ["from", pair.source], ["to", pair.destination],
-      ["leaf", `${pair.leaf}, uplink ${pair.uplink}, source port ${pair.port}`], ["routers", pair.routers.join(", ")],
+      ["leaf", `${pair.leaf}, uplink ${pair.uplink}, source port ${pair.port}`],
       ["rate", `${rate(pair.rate)} bit/s`], ["state", `${pair.state}, ${pair.moves} moves`],
       ["other direction", pair.partner === undefined ? "unknown" : `0x${pair.partner.toString(16)}, same links: ${pair.same}`]];
   }
+  if (chosen.node && fabric.hosts[chosen.node]) return [["address", fabric.hosts[chosen.node]]];
   const leaf = state.leaves?.[chosen.node];
   if (!leaf) return [];
   if (!leaf.vtepd) return [["vtepd", "does not answer: kernel VXLAN forwards"], ["why", leaf.why ?? ""]];
@@ -69,47 +78,83 @@ export function figures(fabric, state, chosen) {
     ...Object.entries(leaf.drops).map(([reason, frames]) => [`drops: ${reason}`, `${frames}`])];
 }
 
-/** The panel of a selection, made once; `refresh(state)` brings its figures up to date. */
-export function panel(fabric, state, chosen, actions) {
+/** What decides which actions there are. */
+function kindOf(state, chosen) {
+  return JSON.stringify(Object.keys(state.leaves?.[chosen.node]?.vnis ?? {}));
+}
+
+/** The panel of a selection, made once; the result brings it up to date with a state. */
+export function panel(fabric, start, chosen, actions) {
   const place = document.getElementById("panel");
-  const live = h("div", {});
   const name = chosen.link ? `Link ${chosen.link}` : chosen.node ? `Node ${chosen.node}` : chosen.pair ? "Queue pair" : `Fabric ${fabric.name}`;
-  place.replaceChildren(h("h2", {}, name), live);
+  const list = h("dl", { class: "facts" });
+  const does = h("div", {});
+  place.replaceChildren(h("h2", {}, name), list, h("div", { id: "hops" }), does);
   if (!chosen.link && !chosen.node && !chosen.pair) {
-    place.append(h("p", { class: "dim" }, "Select a link, a node or a queue pair. Escape comes back."));
+    list.after(h("p", { class: "dim" }, "Select a link, a node or a queue pair. Escape comes back."));
   }
-  if (actions) place.append(...forms(fabric, state, chosen));
-  return (now) => live.replaceChildren(facts(figures(fabric, now, chosen)));
+  let shown;
+  let kind;
+  return (state) => {
+    const pairs = figures(fabric, state, chosen);
+    const text = JSON.stringify(pairs);
+    if (text !== shown) list.replaceChildren(...pairs.flatMap(([of, value]) => [h("dt", {}, of), h("dd", {}, value)]));
+    shown = text;
+    const now = kindOf(state, chosen);
+    if (actions && now !== kind && !does.contains(document.activeElement)) {
+      kind = now;
+      does.replaceChildren(...forms(fabric, state, chosen));
+    }
+  };
+}
+
+/** Lists the links of a queue pair's path, in the panel. */
+export function hops(fabric, [there, back], command, onselect) {
+  const other = new Map(fabric.links.flatMap((link) => [[link.a, [link.b, link]], [link.b, [link.a, link]]]));
+  const list = (ends) => h("ol", {}, ends.filter((end) => other.has(end)).map((end) => {
+    const [to, link] = other.get(end);
+    return h("li", {}, h("button", { type: "button", class: "link", onclick: () => onselect({ link: link.a }) }, `${end} → ${to}`));
+  }));
+  document.getElementById("hops")?.replaceChildren(h("h3", {}, "Path"), list(there),
+    ...back.length ? [h("h3", {}, "Path of the other direction"), list(back)] : [],
+    ...command ? [shell(command)] : []);
 }
 
 function forms(fabric, state, chosen) {
-  const time = () => input("time", "10s", "10s");
+  const time = () => field("time", "for", "10s", "for good");
   if (chosen.link) {
     const link = fabric.links.find((of) => of.a === chosen.link);
     const own = { link: link.a };
     const all = [h("h3", {}, "Actions"), action("Cut", { action: "down", ...own }, [time()]), action("Restore", { action: "up", ...own }, [])];
     if (link.circuit) {
-      all.push(h("h3", {}, "Impair the circuit"), action("Impair", { action: "impair", ...own }, [
-        input("delay", "delay 20ms"), input("jitter", "jitter 1ms"), input("loss", "loss 1%"),
-        input("rate", "rate 100mbit"), choice("direction", ["both", "a-to-b", "b-to-a"]), time()]));
+      all.push(h("h3", {}, "Impair the circuit; what is empty stays"), action("Impair", { action: "impair", ...own }, [
+        field("delay", "delay", "", "20ms"), field("jitter", "jitter", "", "1ms"), field("loss", "loss", "", "1%"),
+        field("rate", "rate", "", "100mbit"), choice("direction", ["both", "a-to-b", "b-to-a"]), time()]));
     }
     return all;
   }
   const hosts = Object.keys(fabric.hosts);
-  if (chosen.node && state.leaves?.[chosen.node]) {
+  const policy = () => [choice("policy", [...POLICIES, "kernel"]), choice("datapath", DATAPATHS)];
+  if (fabric.nodes[chosen.node]?.leaf) {
     const leaf = chosen.node;
-    const vnis = Object.keys(state.leaves[leaf].vnis ?? {});
-    return [h("h3", {}, "Actions"), ...vnis.map((vni) => action(`Policy of VNI ${vni}`,
-      { action: "leaf-policy", leaf, vni: Number(vni) }, [choice("policy", POLICIES)])),
-    action("Kill vtepd", { action: "kill", leaf }, [])];
+    const vnis = Object.keys(state.leaves?.[leaf]?.vnis ?? {});
+    return [h("h3", {}, "Policy of this leaf; starts vtepd, or ends it for kernel"),
+      action("Set policy", { action: "policy", leaf }, policy()),
+      ...vnis.length > 1 ? vnis.map((vni) => action(`Policy of VNI ${vni}`, { action: "vni-policy", leaf, vni: Number(vni) },
+        [choice("policy", POLICIES)])) : [],
+      ...vnis.length ? [action("Kill vtepd", { action: "kill", leaf }, [])] : []];
   }
   if (chosen.pair || (chosen.node && !hosts.includes(chosen.node))) return [];
   const from = chosen.node ? [chosen.node] : hosts;
   const others = hosts.filter((host) => host !== chosen.node);
-  const to = choice("to", chosen.node ? others : [...others].reverse());
-  return [h("h3", {}, "All leaves; starts vtepd where it does not run"), action("Set policy", { action: "policy" }, [
-    choice("policy", [...POLICIES, "kernel"]), choice("datapath", ["", "auto", "offload", "userspace", "kernel"])]),
-  h("h3", {}, "RoCE stream"), action("Send", { action: "send" }, [choice("from", from), to,
-    input("queue_pairs", "queue pairs", "32", "number"), input("rate", "frames a second", "10000", "number"),
-    input("seconds", "seconds", "60", "number")])];
+  const stream = [h("h3", {}, "RoCE stream"), action("Send", { action: "send" }, [choice("from", from),
+    choice("to", others, others.at(-1)), field("queue_pairs", "queue pairs", "32", "", "number"),
+    field("rate", "frames/s", "10000", "", "number"), field("seconds", "seconds", "60", "", "number")])];
+  if (chosen.node) return stream;
+  return [h("h3", {}, "Policy of all leaves; starts vtepd, or ends it for kernel"),
+    action("Set policy", { action: "policy" }, policy()), ...stream,
+    h("h3", {}, "Collective operation"), action("Run", { action: "workload" }, [choice("collective", COLLECTIVES),
+      field("hosts", "hosts", hosts.join(" ")), field("bytes", "bytes", "16MiB"),
+      field("queue_pairs", "queue pairs", "4", "", "number"), field("rate", "rate", "100Mbit", "no limit"),
+      field("iterations", "iterations", "20", "", "number")])];
 }

@@ -1,10 +1,16 @@
-// Charts of the last minutes, with events on the same axis.
+// Charts of the last minutes, with events and commands on the same axis.
 
 import { h, rate } from "./state.js";
 import { mmr } from "./tables.js";
 
 const NS = "http://www.w3.org/2000/svg";
-const [WIDTH, HEIGHT, LEFT, BOTTOM] = [420, 120, 40, 14];
+const [WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM] = [300, 120, 36, 4, 14];
+const SHADES = ["l2", "l4", "l1", "l3", "l0"];
+/** Milliseconds between two values of what hosts receive. */
+const STEP = 100;
+/** Nothing is known of a longer time between two samples: no page was open. */
+const GAP = 8000;
+const STEPS = [1, 2, 5, 10];
 
 function svg(tag, attributes, text) {
   const element = document.createElementNS(NS, tag);
@@ -13,75 +19,225 @@ function svg(tag, attributes, text) {
   return element;
 }
 
-/** A chart of series [name, class, values]; undefined values are gaps. */
-function chart(title, times, series, write, floor, marks, now) {
-  const all = series.flatMap(([, , values]) => values).filter((value) => value !== undefined);
-  const most = Math.max(floor, ...all) * 1.05;
-  const [start, end] = [times[0], Math.max(times.at(-1), times[0] + 10000)];
-  const x = (time) => LEFT + (WIDTH - LEFT - 4) * (time - start) / (end - start);
-  const y = (value) => (HEIGHT - BOTTOM) * (1 - value / most) + 2;
-  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": title });
-  for (const share of [0, 0.5, 1]) {
-    const at = y(most * share);
-    picture.append(svg("line", { class: "grid", x1: LEFT, x2: WIDTH, y1: at, y2: at }),
-      svg("text", { x: LEFT - 4, y: at + (share === 1 ? 8 : 3), "text-anchor": "end" }, write(most * share)));
-  }
-  for (const [time, text] of marks.filter(([time]) => time >= start && time <= end)) {
-    const line = svg("line", { class: "event", x1: x(time), x2: x(time), y1: 0, y2: HEIGHT - BOTTOM });
-    line.append(svg("title", {}, text));
-    picture.append(line);
-  }
-  if (now) picture.append(svg("line", { class: "now", x1: x(now), x2: x(now), y1: 0, y2: HEIGHT - BOTTOM }));
-  for (const [, shade, values] of series) {
-    let part = [];
-    const draw = () => {
-      if (part.length > 1) picture.append(svg("polyline", { class: shade, points: part.join(" ") }));
-      part = [];
-    };
-    values.forEach((value, at) => {
-      // Nothing is known of a time without a page.
-      if (value === undefined || times[at] - (times[at - 1] ?? times[at]) > 8000) draw();
-      if (value !== undefined) part.push(`${x(times[at]).toFixed(1)},${y(value).toFixed(1)}`);
-    });
-    draw();
-  }
-  const ago = Math.round((end - start) / 1000);
-  picture.append(svg("text", { x: LEFT, y: HEIGHT - 2 }, `${ago} s ago`),
-    svg("text", { x: WIDTH - 4, y: HEIGHT - 2, "text-anchor": "end" }, "now"));
-  const key = series.map(([name, shade]) => h("span", { class: shade }, "▬ ",
-    h("span", {}, name)));
-  return h("div", { class: "chart" }, h("h2", {}, title), picture, h("div", { class: "key" }, key));
+/** The first of 1, 2, 5 times a power of ten that is not below the value. */
+function round(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return power * STEPS.find((step) => step * power >= value * 0.999999);
 }
 
-const SHADES = ["l2", "l4", "l1", "l3", "l0"];
+/** What of a sample its charts need, computed once. */
+const known = new WeakMap();
+function of(fabric, sample) {
+  if (!known.has(sample)) {
+    const all = (values, count) => Object.values(values ?? {}).reduce((sum, each) => sum + count(each), 0);
+    known.set(sample, {
+      balance: Object.fromEntries(Object.keys(sample.leaves ?? {}).map((leaf) => [leaf, mmr(fabric, sample, leaf)])),
+      dropped: all(sample.leaves, (leaf) => leaf.dropped ?? 0),
+      queues: all(sample.links, (link) => link.ab.dropped + link.ba.dropped),
+    });
+  }
+  return known.get(sample);
+}
 
-/** Draws the charts: balance of leaves, loads of the chosen or the fullest link, losses. */
-export function charts(fabric, samples, chosen, now) {
-  const place = document.getElementById("charts");
+/** What a host received, one value for each `STEP`. */
+function received(samples, host) {
+  const [times, values] = [[], []];
+  for (const sample of samples) {
+    const steps = sample.hosts?.[host] ?? [];
+    steps.forEach((value, at) => {
+      const time = sample.time - (steps.length - 1 - at) * STEP;
+      if (time <= (times.at(-1) ?? 0) + STEP / 2) return;
+      times.push(time);
+      values.push(value);
+    });
+  }
+  return { times, values };
+}
+
+/** The longest time in ms between traffic and traffic with less than a tenth of the highest rate. */
+function pause({ times, values }) {
+  const little = Math.max(0, ...values) / 10;
+  let [longest, since] = [0, undefined];
+  values.forEach((value, at) => {
+    if (at && times[at] - times[at - 1] > 10 * STEP) since = undefined;
+    if (value <= little) return;
+    if (since !== undefined) longest = Math.max(longest, times[at] - since - STEP);
+    since = times[at];
+  });
+  return longest;
+}
+
+/** The lowest and the highest value of each two pixels, so that no short pause disappears. */
+function reduced(times, values, start, end) {
+  const width = (end - start) / ((WIDTH - LEFT - RIGHT) / 2);
+  const points = [];
+  let bucket;
+  const flush = () => {
+    if (bucket) points.push(...new Set([bucket.low, bucket.high].sort(([a], [b]) => a - b)));
+    bucket = undefined;
+  };
+  times.forEach((time, at) => {
+    const value = values[at];
+    if (time < start || time > end) return;
+    if (value === undefined || time - (times[at - 1] ?? time) > GAP) {
+      flush();
+      points.push(undefined);
+    }
+    if (value === undefined) return;
+    const [place, point] = [Math.floor((time - start) / width), [time, value]];
+    if (bucket?.place !== place) {
+      flush();
+      bucket = { place, low: point, high: point };
+    }
+    if (value < bucket.low[1]) bucket.low = point;
+    if (value > bucket.high[1]) bucket.high = point;
+  });
+  flush();
+  return points;
+}
+
+/** The charts that are shown, for the pointer. */
+let drawn = [];
+let pointed;
+
+class Chart {
+  /** `series`: { name, shade, times, values, note }; undefined values are gaps. */
+  constructor(title, series, write, floor, { start, end, now, marks }) {
+    Object.assign(this, { series, write, start, end, now });
+    const visible = series.flatMap(({ times, values }) =>
+      values.filter((value, at) => value !== undefined && times[at] >= start && times[at] <= end));
+    const most = round(visible.reduce((most, value) => Math.max(most, value), floor));
+    const y = (value) => (HEIGHT - BOTTOM - 4) * (1 - value / most) + 4;
+    const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": title });
+    this.picture = picture;
+    for (const share of [0, 0.5, 1]) {
+      const at = y(most * share);
+      picture.append(svg("line", { class: "grid", x1: LEFT, x2: WIDTH, y1: at, y2: at }),
+        svg("text", { x: LEFT - 4, y: at + (share === 1 ? 6 : 3), "text-anchor": "end" }, write(most * share)));
+    }
+    for (const [time, text, kind] of marks) {
+      if (time < start || time > end) continue;
+      const line = this.#line(kind, time);
+      line.append(svg("title", {}, text));
+      picture.append(line);
+    }
+    if (now) picture.append(this.#line("now", now));
+    this.pointer = this.#line("pointer", start);
+    picture.append(this.pointer);
+    for (const { shade, times, values } of series) {
+      let part = [];
+      const draw = () => {
+        if (part.length > 1) picture.append(svg("polyline", { class: shade, points: part.join(" ") }));
+        part = [];
+      };
+      for (const point of reduced(times, values, start, end)) {
+        if (!point) draw();
+        else part.push(`${this.#x(point[0]).toFixed(1)},${y(point[1]).toFixed(1)}`);
+      }
+      draw();
+    }
+    const ago = (end - start) / 1000;
+    const left = ago < 120 ? `${Math.round(ago)} s` : `${Math.round(ago / 60)} min`;
+    picture.append(svg("text", { x: LEFT, y: HEIGHT - 2 }, `−${left}`),
+      svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 2, "text-anchor": "end" }, new Date(end).toISOString().slice(11, 19)));
+    this.values = series.map(() => h("output", {}));
+    this.place = h("div", { class: "chart" }, h("h2", {}, title), picture, h("div", { class: "key" },
+      series.map(({ name, shade, note }, at) => h("span", {}, h("span", { class: shade }, "▬ "), `${name} `,
+        this.values[at], note ? h("b", {}, ` ${note}`) : undefined))));
+    this.point();
+  }
+
+  #x(time) {
+    return LEFT + (WIDTH - LEFT - RIGHT) * (time - this.start) / (this.end - this.start);
+  }
+
+  #line(kind, time) {
+    return svg("line", { class: kind, x1: this.#x(time), x2: this.#x(time), y1: 0, y2: HEIGHT - BOTTOM });
+  }
+
+  /** The time below the pointer. */
+  timeAt(event) {
+    const box = this.picture.getBoundingClientRect();
+    const x = (event.clientX - box.left) / box.width * WIDTH;
+    return this.start + (x - LEFT) / (WIDTH - LEFT - RIGHT) * (this.end - this.start);
+  }
+
+  /** Shows the values at a time; by default at the one that is shown, or the last. */
+  point(time) {
+    const within = time !== undefined && time >= this.start && time <= this.end;
+    this.pointer.setAttribute("visibility", within ? "visible" : "hidden");
+    for (const name of ["x1", "x2"]) this.pointer.setAttribute(name, within ? this.#x(time) : 0);
+    const at = within ? time : this.now ?? this.end;
+    this.series.forEach(({ times, values }, number) => {
+      const next = times.findIndex((other) => other >= at);
+      const value = values[next < 0 ? values.length - 1 : next];
+      this.values[number].textContent = value === undefined ? "–" : this.write(value);
+    });
+  }
+}
+
+/** Listens to the pointer: all charts show its time, and a click goes there. */
+export function follow(goto) {
+  const place = document.getElementById("plots");
+  const chartOf = (event) => drawn.find((chart) => chart.picture.contains(event.target));
+  place.addEventListener("pointermove", (event) => {
+    pointed = chartOf(event)?.timeAt(event);
+    drawn.forEach((chart) => chart.point(pointed));
+  });
+  place.addEventListener("pointerleave", () => {
+    pointed = undefined;
+    drawn.forEach((chart) => chart.point());
+  });
+  place.addEventListener("click", (event) => {
+    const chart = chartOf(event);
+    if (chart) goto(chart.timeAt(event));
+  });
+}
+
+function marksOf(sample) {
+  const events = Object.values(sample.events ?? {}).map((event) =>
+    [Date.parse(event.time), `${event.leaf}: ${event.text}`, "event"]);
+  const jobs = Object.values(sample.jobs ?? {}).map((job) => [job.at, job.command, "action"]);
+  return [...events, ...jobs];
+}
+
+/** Draws the charts: what hosts receive, loads of the chosen or the fullest link, balance, losses. */
+export function charts(fabric, samples, chosen, now, span) {
+  const place = document.getElementById("plots");
+  const newest = samples.at(-1);
   if (samples.length < 2) return place.replaceChildren(h("div", {}, "Charts begin after two seconds."));
-  // A point for each two pixels is enough.
-  const step = Math.ceil(samples.length / 200);
-  const some = samples.filter((_, at) => at % step === 0 || at === samples.length - 1);
+  const end = now === undefined ? newest.time : Math.min(newest.time, Math.max(now + span / 2, samples[0].time + span));
+  const frame = { start: end - span, end, now, marks: marksOf(newest) };
+  const some = samples.filter((sample) => sample.time >= frame.start - 2000 && sample.time <= end);
+  const last = some.at(-1) ?? newest;
   const times = some.map((sample) => sample.time);
-  const last = some.at(-1);
-  const marks = Object.values(last.events ?? {}).map((event) =>
-    [Date.parse(event.time), `${event.leaf}: ${event.text}`]);
-  const names = Object.keys(last.leaves ?? {}).sort().slice(0, SHADES.length);
-  const balance = names.map((name, at) =>
-    [name, SHADES[at], some.map((sample) => mmr(fabric, sample, name))]);
+  const line = (name, shade, value) => ({ name, shade, times, values: some.map(value) });
+
+  const hosts = Object.keys(fabric.hosts).map((name) => ({ name, ...received(some, name) }));
+  const sum = (host) => host.values.reduce((all, value) => all + value, 0) + (host.name === chosen.node ? Infinity : 0);
+  hosts.sort((a, b) => sum(b) - sum(a) || (a.name < b.name ? -1 : 1));
+  const most = hosts.slice(0, 3).map((host, at) => {
+    const longest = pause(host);
+    return { ...host, shade: SHADES[at], note: longest >= 3 * STEP ? `longest pause ${(longest / 1000).toFixed(1)} s` : undefined };
+  });
+
   const load = (link) => Math.max(last.links?.[link]?.ab.sent ?? 0, last.links?.[link]?.ba.sent ?? 0);
-  const link = chosen ?? fabric.links.map((of) => of.a).reduce((best, a) => load(a) > load(best) ? a : best);
-  const of = fabric.links.find((other) => other.a === link);
-  const way = (name) => some.map((sample) => sample.links?.[link]?.[name].sent);
-  const lost = (count) => some.map((sample, at) => at ? Math.max(0, count(sample) - count(some[at - 1]))
-    * 1000 / (sample.time - some[at - 1].time) : 0);
-  const dropped = (sample) => Object.values(sample.leaves ?? {}).reduce((all, leaf) => all + (leaf.dropped ?? 0), 0);
-  const queues = some.map((sample) => Object.values(sample.links ?? {}).reduce((all, each) =>
-    all + each.ab.dropped + each.ba.dropped, 0));
-  place.replaceChildren(
-    chart("Balance of uplinks (MMR, 1 is even)", times, balance, (value) => value.toFixed(1), 2, marks, now),
-    chart(`Load of ${of.a} – ${of.b}, bit/s`, times, [[`from ${of.a}`, "l2", way("ab")],
-      [`from ${of.b}`, "l4", way("ba")]], rate, 1e6, marks, now),
-    chart("Frames lost a second", times, [["dropped by vtepd", "l4", lost(dropped)],
-      ["dropped at interfaces", "l2", queues]], (value) => value.toFixed(0), 10, marks, now));
+  const link = chosen.link ?? fabric.links.map((of) => of.a).reduce((best, a) => load(a) > load(best) ? a : best);
+  const { a, b } = fabric.links.find((other) => other.a === link);
+  const names = Object.keys(last.leaves ?? {}).sort().slice(0, SHADES.length);
+  const lost = (field) => (sample, at) => at ? Math.max(0, of(fabric, sample)[field] - of(fabric, some[at - 1])[field])
+    * 1000 / (sample.time - some[at - 1].time) : 0;
+  const pair = chosen.pair && [`Queue pair 0x${chosen.pair.split("0x").at(-1)}, bit/s`,
+    [line("at its leaf", "l2", (sample) => sample.pairs?.[chosen.pair]?.rate)], rate, 1e6];
+  drawn = [
+    ["Received by hosts, bit/s", most, rate, 1e6],
+    pair || [`${a} – ${b}, bit/s`, [line(`from ${a}`, "l2", (sample) => sample.links?.[link]?.ab.sent),
+      line(`from ${b}`, "l4", (sample) => sample.links?.[link]?.ba.sent)], rate, 1e6],
+    ["Balance of uplinks (MMR)", names.map((name, at) => line(name, SHADES[at],
+      (sample) => of(fabric, sample).balance[name])), (value) => +value.toFixed(2), 2],
+    ["Frames lost a second", [line("dropped by vtepd", "l4", lost("dropped")),
+      line("dropped at interfaces", "l2", (sample) => of(fabric, sample).queues)], (value) => value.toFixed(0), 10],
+  ].map((parts) => new Chart(...parts, frame));
+  place.replaceChildren(...drawn.map((chart) => chart.place));
+  drawn.forEach((chart) => chart.point(pointed));
 }

@@ -1,10 +1,10 @@
 // The page: joins the state, the map, the tables and the panel.
 
-import { charts } from "./chart.js";
-import { History, follow, run } from "./state.js";
+import { charts, follow as followPointer } from "./chart.js";
+import { History, ask, follow } from "./state.js";
 import { Map_ } from "./map.js";
 import { Pairs, commands, events, leaves } from "./tables.js";
-import { panel } from "./actions.js";
+import { hops, panel } from "./actions.js";
 
 const start = await (await fetch("fabric")).json();
 const { fabric } = start;
@@ -20,17 +20,16 @@ let refresh = () => {};
 const paths = new Map();
 
 const map = new Map_(fabric, select);
-const pairs = new Pairs(fabric, (key) => select({ pair: key }), (key) => hover(key));
+const pairs = new Pairs(fabric, (key) => select({ pair: key }), (key) => hover(key), all);
 const shown = () => (past === undefined ? live : history.samples[past] ?? live);
 
 function select(next) {
   chosen = next;
   pairs.chosen = next.pair;
-  pairs.again = true;
   map.select(next);
   refresh = panel(fabric, shown(), next, !start.readOnly && !start.replay);
   mark(next.pair);
-  draw();
+  all();
 }
 
 let hovered;
@@ -40,56 +39,106 @@ function hover(key) {
   setTimeout(() => { if (hovered === key) mark(key ?? chosen.pair); }, 120);
 }
 
+let marked;
 /** Marks the path of a queue pair, both directions: its uplink at once, the rest when routers have answered. */
 async function mark(key) {
   const pair = key && shown().pairs?.[key];
+  marked = pair && `${key} ${pair.port} ${pair.uplink}`;
   if (!pair) return map.path();
-  const named = pairs.named(pair);
-  const name = `${key} ${pair.port} ${pair.uplink}`;
-  if (!paths.has(name)) {
-    map.path([`${pair.leaf}:${pair.uplink}`]);
-    if (start.replay) return undefined;
-    const ask = async (from, to, queue_pair) => {
-      if (queue_pair === undefined) return [];
-      const answer = await run({ action: "path", from, to, queue_pair });
-      if (!answer.ok) return [];
-      const { from: end, hops, placed } = JSON.parse(answer.output);
-      return placed === false ? [] : [end, ...hops.map((hop) => `${hop.node}:${hop.leaves}`)];
-    };
-    paths.set(name, await Promise.all([ask(named.from, named.to, pair.qp), ask(named.to, named.from, pair.partner)]));
+  const name = marked;
+  const own = [[`${pair.leaf}:${pair.uplink}`], []];
+  if (start.replay) {
+    map.path(...own);
+    return key === chosen.pair ? hops(fabric, own, undefined, select) : undefined;
   }
-  if (key === (hovered ?? chosen.pair)) map.path(...paths.get(name));
+  if (!paths.has(name)) {
+    map.path(...own);
+    const named = pairs.named(pair);
+    const path = async (from, to, queue_pair) => {
+      if (queue_pair === undefined) return { ends: [] };
+      const answer = await ask("run", { action: "path", from, to, queue_pair });
+      if (!answer.ok) return { ends: [] };
+      const { from: end, hops: routers, placed } = JSON.parse(answer.output);
+      const ends = placed === false ? [] : [end, ...routers.map((hop) => `${hop.node}:${hop.leaves}`)];
+      return { ends, command: answer.command };
+    };
+    const both = [path(named.from, named.to, pair.qp), path(named.to, named.from, pair.partner)];
+    paths.set(name, Promise.all(both).catch(() => [{ ends: [] }, { ends: [] }]));
+  }
+  const [there, back] = await paths.get(name);
+  // What is not known now is asked for again.
+  if (!there.ends.length) paths.delete(name);
+  if (name !== marked) return undefined;
+  const ends = there.ends.length ? [there.ends, back.ends] : own;
+  map.path(...ends);
+  if (key === chosen.pair) hops(fabric, ends, there.command, select);
   return undefined;
 }
 
-let drawn = 0;
-function draw() {
-  const state = shown();
-  map.update(state);
-  refresh(state);
-  const second = Math.floor((state.time ?? 0) / 1000);
-  pairs.update(state);
-  if (second === drawn && past === undefined) return;
-  drawn = second;
-  leaves(fabric, state, select);
-  events(state);
-  commands(live);
-  charts(fabric, history.samples, chosen.link, past === undefined ? undefined : state.time);
+const slow = [
+  () => pairs.update(shown()),
+  () => leaves(fabric, shown(), select),
+  () => { events(shown()); commands(live); },
+  () => charts(fabric, history.samples, chosen, past === undefined ? undefined : shown().time, Number(element("span").value) * 60000),
+  () => time(),
+];
+
+function time() {
   const scrub = element("scrub");
   scrub.max = Math.max(0, history.samples.length - 1);
   if (past === undefined) scrub.value = scrub.max;
-  const ago = Math.round(((history.samples.at(-1)?.time ?? 0) - (state.time ?? 0)) / 1000);
+  const ago = Math.round(((history.samples.at(-1)?.time ?? 0) - (shown().time ?? 0)) / 1000);
   element("shown").textContent = past === undefined ? "live" : `${ago} s ago`;
+  scrub.setAttribute("aria-valuetext", element("shown").textContent);
   element("live").disabled = past === undefined;
 }
 
-element("scrub").addEventListener("input", (event) => {
-  const at = Number(event.target.value);
-  past = at >= history.samples.length - 1 && !start.replay ? undefined : at;
-  draw();
+// One part in each frame, so that none takes long.
+let waiting = false;
+let fresh = false;
+let parts = [];
+let second = 0;
+function soon() {
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(frame);
+}
+
+function frame() {
+  waiting = false;
+  if (fresh) {
+    fresh = false;
+    const state = shown();
+    map.update(state);
+    refresh(state);
+    // A queue pair that has moved has another path.
+    const key = hovered ?? chosen.pair;
+    const pair = state.pairs?.[key];
+    if (pair && marked && marked !== `${key} ${pair.port} ${pair.uplink}` && marked.startsWith(`${key} `)) mark(key);
+  } else parts.shift()?.();
+  if (fresh || parts.length) soon();
+}
+
+/** Draws everything anew. */
+function all() {
+  fresh = true;
+  parts = [...slow];
+  soon();
+}
+
+function goto(at) {
+  past = at >= history.samples.length - 1 && !start.replay ? undefined : Math.max(0, at);
+  element("scrub").value = past ?? element("scrub").max;
+  all();
+}
+element("scrub").addEventListener("input", (event) => goto(Number(event.target.value)));
+element("live").addEventListener("click", () => { past = undefined; all(); });
+element("span").addEventListener("change", all);
+followPointer((time) => {
+  const at = history.samples.findIndex((sample) => sample.time >= time);
+  if (at >= 0) goto(at);
 });
-element("live").addEventListener("click", () => { past = undefined; drawn = 0; draw(); });
-element("filter").addEventListener("input", draw);
+element("filter").addEventListener("input", all);
 element("save").addEventListener("click", () => {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([history.file(fabric)], { type: "application/json" }));
@@ -99,25 +148,22 @@ element("save").addEventListener("click", () => {
 });
 addEventListener("keydown", (event) => { if (event.key === "Escape") select({}); });
 
-let waiting = false;
-function soon() {
-  if (waiting) return;
-  waiting = true;
-  requestAnimationFrame(() => { waiting = false; draw(); });
-}
-
 select({});
 if (start.replay) {
   history = History.from(start.replay);
   past = history.samples.length - 1;
   element("status").textContent = "replay";
   element("live").hidden = true;
-  draw();
+  all();
 } else {
   follow((state) => {
     live = state;
     history.add(state);
     if (past !== undefined && past >= history.samples.length) past = history.samples.length - 1;
+    fresh ||= past === undefined;
+    const now = Math.floor((state.time ?? 0) / 1000);
+    if (now !== second && !parts.length) parts = past === undefined ? [...slow] : [() => commands(live), () => time()];
+    second = now;
     soon();
   }, (answers) => {
     element("status").textContent = answers ? "" : "lab web does not answer; trying again";

@@ -25,12 +25,13 @@ export class Map_ {
     const parsed = new DOMParser().parseFromString(plain, "image/svg+xml");
     parsed.querySelectorAll("style, script, foreignObject").forEach((element) => element.remove());
     const svg = document.importNode(parsed.documentElement, true);
-    const box = svg.viewBox.baseVal;
     const body = svg.querySelector("g[transform]:not(.frame)");
     document.getElementById("picture").replaceChildren(svg);
     const drawn = body.getBBox();
-    const [, top] = /translate\([-\d.]+ ([-\d.]+)\)/.exec(body.getAttribute("transform"));
-    svg.setAttribute("viewBox", [0, +top + drawn.y - 12, box.width, drawn.height + 24].join(" "));
+    const [, left, top] = /translate\(([-\d.]+) ([-\d.]+)\)/.exec(body.getAttribute("transform"));
+    svg.setAttribute("viewBox", [+left + drawn.x - 12, +top + drawn.y - 12, drawn.width + 24, drawn.height + 24].join(" "));
+    // A large fabric is scrolled.
+    svg.style.minWidth = `${drawn.width * 0.6}px`;
     const linkOf = new Map(fabric.links.flatMap((link) => [[link.a, link], [link.b, link]]));
     const choose = (element, chosen, label) => {
       element.setAttribute("tabindex", "0");
@@ -56,8 +57,19 @@ export class Map_ {
       half.text = group.querySelector("text");
     }
     for (const group of svg.querySelectorAll("[data-node]")) {
-      this.nodes.set(group.dataset.node, group);
-      choose(group, { node: group.dataset.node }, `node ${group.dataset.node}`);
+      const name = group.dataset.node;
+      const node = { group, title: group.querySelector("title") };
+      if (fabric.nodes[name]?.leaf) {
+        // A second line, for the policy.
+        const text = group.querySelector("text");
+        node.text = text.cloneNode();
+        node.text.classList.add("policy");
+        node.text.setAttribute("y", Number(text.getAttribute("y")) + 7.5);
+        text.setAttribute("y", Number(text.getAttribute("y")) - 5);
+        group.append(node.text);
+      }
+      this.nodes.set(name, node);
+      choose(group, { node: name }, `node ${name}`);
     }
     for (const group of svg.querySelectorAll("[data-circuit]")) {
       this.circuits.set(group.dataset.circuit, group);
@@ -71,14 +83,25 @@ export class Map_ {
     const scale = scaleOf(Math.max(0, ...loads));
     if (scale !== this.#scale) this.#legend(scale);
     for (const [from, half] of this.halves) this.#half(from, half, links[half.link.a], scale);
-    for (const [name, group] of this.nodes) {
-      const leaf = state.leaves?.[name];
-      group.classList.toggle("lost", leaf !== undefined && !leaf.vtepd);
-    }
+    for (const [name, node] of this.nodes) this.#node(name, node, state.leaves?.[name]);
     for (const [a, group] of this.circuits) {
       const texts = ["ab", "ba"].map((way) => circuit(links[a]?.[way]?.circuit));
-      group.querySelector("title").textContent = `circuit: ${texts.join("; back: ")}`;
+      const title = `circuit: ${texts.join("; back: ")}`;
+      const place = group.querySelector("title");
+      if (place.textContent !== title) place.textContent = title;
     }
+  }
+
+  #node(name, node, leaf) {
+    if (leaf === node.shown || !leaf) return;
+    node.shown = leaf;
+    node.group.classList.toggle("lost", !leaf.vtepd);
+    const vnis = Object.values(leaf.vnis ?? {});
+    const all = (of) => [...new Set(vnis.map(of))].join(", ");
+    const policy = leaf.vtepd ? all((vni) => vni.policy) : "kernel VXLAN";
+    if (node.text) node.text.textContent = policy;
+    node.title.textContent = leaf.vtepd
+      ? `${name}: ${policy}, datapath ${all((vni) => vni.datapath)}, ${leaf.dropped} frames dropped` : `${name}: no vtepd`;
   }
 
   #half(from, half, link, scale) {
@@ -118,7 +141,7 @@ export class Map_ {
     for (const half of this.halves.values()) {
       half.group.classList.toggle("chosen", half.link.a === chosen.link);
     }
-    for (const [name, group] of this.nodes) group.classList.toggle("chosen", name === chosen.node);
+    for (const [name, node] of this.nodes) node.group.classList.toggle("chosen", name === chosen.node);
   }
 
   /** Marks the directions that begin at these ends, and those of the way back. */

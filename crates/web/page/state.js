@@ -96,8 +96,17 @@ export function rate(value) {
   return `${Math.round(value)}`;
 }
 
-/** Asks the server to perform an action. Returns its answer. */
-export async function run(action) {
-  const answer = await fetch("run", { method: "POST", body: JSON.stringify(action) });
+/** Posts an action: to `run` it, or to get its `command`. Returns the answer. */
+export async function ask(place, action) {
+  const answer = await fetch(place, { method: "POST", body: JSON.stringify(action) });
   return answer.json();
+}
+
+/** A command, with a button that copies it. */
+export function shell(command) {
+  const copy = h("button", { type: "button", class: "small", onclick: async () => {
+    await navigator.clipboard.writeText(command).catch(() => {});
+    copy.textContent = "Copied";
+  } }, "Copy");
+  return h("span", { class: "shell" }, h("code", {}, command), copy);
 }

@@ -29,12 +29,22 @@ pub(crate) enum Action {
         #[serde(default)]
         time: String,
     },
-    /// Changes policy and datapath of all leaves; starts vtepd where it does not run.
-    Policy { policy: String, datapath: Option<String> },
+    /// Changes policy and datapath of all leaves or one; starts vtepd where it does not run.
+    Policy { policy: String, datapath: Option<String>, leaf: Option<String> },
     /// Changes the policy of a VNI on one leaf.
-    LeafPolicy { leaf: String, vni: u32, policy: String },
+    VniPolicy { leaf: String, vni: u32, policy: String },
     /// Starts a stream of numbered RoCE frames.
     Send { from: String, to: String, queue_pairs: u32, rate: u32, seconds: u32 },
+    /// Runs a collective operation between hosts.
+    Workload {
+        hosts: Vec<String>,
+        collective: String,
+        bytes: String,
+        queue_pairs: u32,
+        #[serde(default)]
+        rate: String,
+        iterations: u32,
+    },
     /// Kills the vtepd of a leaf.
     Kill { leaf: String },
     /// Asks for the path of a queue pair.
@@ -77,34 +87,32 @@ impl Action {
             Self::Down { link, time } => {
                 let mut words = Words::new(fabric, &["link", "down"]);
                 words.option("--for", time.as_deref().unwrap_or_default())?;
-                words.plain(known("link", link, is_link(fabric, link))?)?
+                words.plain(known_link(fabric, link)?)?
             }
-            Self::Up { link } => Words::new(fabric, &["link", "up"]).plain(known(
-                "link",
-                link,
-                is_link(fabric, link),
-            )?)?,
+            Self::Up { link } => {
+                Words::new(fabric, &["link", "up"]).plain(known_link(fabric, link)?)?
+            }
             Self::Impair { link, delay, jitter, loss, rate, direction, time } => {
                 let mut words = Words::new(fabric, &["link", "impair"]);
-                let options = [
+                words.options([
                     ("--delay", delay),
                     ("--jitter", jitter),
                     ("--loss", loss),
                     ("--rate", rate),
                     ("--direction", direction),
                     ("--for", time),
-                ];
-                for (name, value) in options {
-                    words.option(name, value)?;
-                }
-                words.plain(known("link", link, is_link(fabric, link))?)?
+                ])?;
+                words.plain(known_link(fabric, link)?)?
             }
-            Self::Policy { policy, datapath } => {
+            Self::Policy { policy, datapath, leaf } => {
                 let mut words = Words::new(fabric, &["policy"]);
+                if let Some(leaf) = leaf {
+                    words.option("--leaf", known("leaf", leaf, is_leaf(fabric, leaf))?)?;
+                }
                 words.option("--datapath", datapath.as_deref().unwrap_or_default())?;
                 words.plain(policy)?
             }
-            Self::LeafPolicy { leaf, vni, policy } => {
+            Self::VniPolicy { leaf, vni, policy } => {
                 let leaf = known("leaf", leaf, is_leaf(fabric, leaf))?;
                 let vtepctl = fabric.program.with_file_name("vtepctl").display().to_string();
                 let mut words = Words::new(fabric, &["exec"]).plain(leaf)?;
@@ -113,16 +121,19 @@ impl Action {
                 words
             }
             Self::Send { from, to, queue_pairs, rate, seconds } => {
-                let from = known("host", from, fabric.hosts.contains_key(from))?;
-                let address = fabric.hosts.get(to);
-                known("host", to, address.is_some())?;
-                let mut words = Words::new(fabric, &["roce", "send"]);
-                words.option("--node", from)?;
-                words.option("--to", &address.map_or_else(String::new, ToString::to_string))?;
-                words.option("--queue-pairs", &queue_pairs.to_string())?;
-                words.option("--rate", &rate.to_string())?;
-                words.option("--seconds", &seconds.to_string())?;
-                words.0
+                let numbers = [queue_pairs, rate, seconds].map(ToString::to_string);
+                send(fabric, from, to, &numbers)?
+            }
+            Self::Workload { hosts, collective, bytes, queue_pairs, rate, iterations } => {
+                let mut words = Words::new(fabric, &["workload"]);
+                words.options([
+                    ("--collective", collective),
+                    ("--bytes", bytes),
+                    ("--queue-pairs", &queue_pairs.to_string()),
+                    ("--rate", rate),
+                    ("--iterations", &iterations.to_string()),
+                ])?;
+                words.hosts(fabric, hosts)?
             }
             Self::Kill { leaf } => {
                 let leaf = known("leaf", leaf, is_leaf(fabric, leaf))?;
@@ -134,9 +145,11 @@ impl Action {
             }
             Self::Path { from, to, queue_pair } => {
                 let mut words = Words::new(fabric, &["path", "-o", "json"]);
-                words.option("--from", known("host", from, fabric.hosts.contains_key(from))?)?;
-                words.option("--to", known("host", to, fabric.hosts.contains_key(to))?)?;
-                words.option("--qp", &queue_pair.to_string())?;
+                words.options([
+                    ("--from", known("host", from, fabric.hosts.contains_key(from))?),
+                    ("--to", known("host", to, fabric.hosts.contains_key(to))?),
+                    ("--qp", &format!("{queue_pair:#x}")),
+                ])?;
                 words.0
             }
         });
@@ -162,6 +175,18 @@ impl Words {
         Ok(())
     }
 
+    fn options<const N: usize>(&mut self, all: [(&str, &str); N]) -> Result<(), ActionError> {
+        all.into_iter().try_for_each(|(name, value)| self.option(name, value))
+    }
+
+    fn hosts(mut self, fabric: &Fabric, hosts: &[String]) -> Result<Vec<String>, ActionError> {
+        for host in hosts {
+            known("host", host, fabric.hosts.contains_key(host))?;
+            self.0.push(checked(host)?);
+        }
+        Ok(self.0)
+    }
+
     fn plain(mut self, value: &str) -> Result<Vec<String>, ActionError> {
         self.0.push(checked(value)?);
         Ok(self.0)
@@ -177,6 +202,31 @@ fn checked(value: &str) -> Result<String, ActionError> {
 
 fn known<'a>(what: &'static str, name: &'a str, there: bool) -> Result<&'a str, ActionError> {
     if there { Ok(name) } else { Err(ActionError::Unknown { what, name: name.to_owned() }) }
+}
+
+fn known_link<'a>(fabric: &Fabric, name: &'a str) -> Result<&'a str, ActionError> {
+    known("link", name, is_link(fabric, name))
+}
+
+/// A stream between two hosts.
+fn send(
+    fabric: &Fabric,
+    from: &str,
+    to: &str,
+    [queue_pairs, rate, seconds]: &[String; 3],
+) -> Result<Vec<String>, ActionError> {
+    let from = known("host", from, fabric.hosts.contains_key(from))?;
+    let address = fabric.hosts.get(to);
+    known("host", to, address.is_some())?;
+    let mut words = Words::new(fabric, &["roce", "send"]);
+    words.options([
+        ("--node", from),
+        ("--to", &address.map_or_else(String::new, ToString::to_string)),
+        ("--queue-pairs", queue_pairs),
+        ("--rate", rate),
+        ("--seconds", seconds),
+    ])?;
+    Ok(words.0)
 }
 
 fn is_link(fabric: &Fabric, name: &str) -> bool {
@@ -239,7 +289,17 @@ mod tests {
             ),
             (json!({"action": "policy", "policy": "qp-pin"}), "/bin/lab policy --name x qp-pin"),
             (
-                json!({"action": "leaf-policy", "leaf": "leaf1", "vni": 10, "policy": "qp-hash"}),
+                json!({"action": "policy", "policy": "kernel", "leaf": "leaf1"}),
+                "/bin/lab policy --name x --leaf leaf1 kernel",
+            ),
+            (
+                json!({"action": "workload", "hosts": ["host2", "host1"], "bytes": "1MiB", "rate": "",
+                       "collective": "all-to-all", "queue_pairs": 4, "iterations": 9}),
+                "/bin/lab workload --name x --collective all-to-all --bytes 1MiB --queue-pairs 4 \
+                 --iterations 9 host2 host1",
+            ),
+            (
+                json!({"action": "vni-policy", "leaf": "leaf1", "vni": 10, "policy": "qp-hash"}),
                 "/bin/lab exec --name x leaf1 -- /bin/vtepctl policy set 10 qp-hash",
             ),
             (
@@ -264,12 +324,19 @@ mod tests {
         assert!(unknown.unwrap_err().to_string().contains("reboot"));
         for action in [
             json!({"action": "policy", "policy": "--vtepd=/tmp/evil"}),
-            json!({"action": "leaf-policy", "leaf": "leaf1", "vni": 1, "policy": "-x"}),
+            json!({"action": "vni-policy", "leaf": "leaf1", "vni": 1, "policy": "-x"}),
             json!({"action": "down", "link": "leaf1:up1", "time": "-1"}),
         ] {
             assert!(matches!(command(&action), Err(ActionError::Option(_))), "{action}");
         }
-        let leaf = json!({"action": "kill", "leaf": "host1"});
-        assert!(matches!(command(&leaf), Err(ActionError::Unknown { what: "leaf", .. })));
+        for leaf in [
+            json!({"action": "kill", "leaf": "host1"}),
+            json!({"action": "policy", "policy": "qp-pin", "leaf": "host1"}),
+        ] {
+            assert!(matches!(command(&leaf), Err(ActionError::Unknown { what: "leaf", .. })));
+        }
+        let host = json!({"action": "workload", "hosts": ["--help"], "bytes": "1MiB",
+                          "collective": "all-gather", "queue_pairs": 4, "iterations": 9});
+        assert!(matches!(command(&host), Err(ActionError::Unknown { what: "host", .. })));
     }
 }

@@ -75,6 +75,7 @@ async fn follow(fabric: &Arc<Fabric>, hub: &Hub) {
             tables.pop_front();
         }
         hub.publish("links", links(&fabric.links, &tables, &slow));
+        hub.publish("hosts", hosts(fabric, &tables));
         let mut changed = false;
         while let Ok(reading) = readings.try_recv() {
             leaves.take(reading);
@@ -137,6 +138,30 @@ fn links(all: &[Link], tables: &VecDeque<(Instant, Table)>, slow: &Slow) -> Valu
             "up": up, "ab": direction(&link.a, &link.b, 0), "ba": direction(&link.b, &link.a, 1),
         });
         shown.insert(link.a.clone(), fields);
+    }
+    Value::Object(shown)
+}
+
+/// What each host has received, in bits per second, between each two readings of the window. Short
+/// pauses show here, which the mean of a second hides.
+fn hosts(fabric: &Fabric, tables: &VecDeque<(Instant, Table)>) -> Value {
+    let is_host = |end: &&String| {
+        end.split_once(':').is_some_and(|(node, _)| fabric.hosts.contains_key(node))
+    };
+    let ends = fabric.links.iter().flat_map(|link| [&link.a, &link.b]).filter(is_host);
+    let mut shown = Map::new();
+    for end in ends {
+        let bytes = |table: &Table| table.get(end).map_or(0, |counters| counters.rx_bytes);
+        let steps = tables.iter().zip(tables.iter().skip(1));
+        let rates: Vec<u64> = steps
+            .map(|((start, first), (until, last))| {
+                let seconds = until.saturating_duration_since(*start).as_secs_f64();
+                let bits = 8 * bytes(last).saturating_sub(bytes(first));
+                if seconds > 0.0 { (bits as f64 / seconds).round() as u64 } else { 0 }
+            })
+            .collect();
+        let host = end.split(':').next().unwrap_or_default();
+        shown.insert(host.to_owned(), json!(rates));
     }
     Value::Object(shown)
 }

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 
 use crate::action::Action;
 use crate::hub::Hub;
-use crate::jobs::Jobs;
+use crate::jobs::{self, Jobs};
 use crate::model::Fabric;
 use crate::reader;
 
@@ -158,6 +158,7 @@ impl Server {
             .route("/{token}/fabric", get(fabric))
             .route("/{token}/state", get(state))
             .route("/{token}/run", post(run))
+            .route("/{token}/command", post(command))
             .route("/{token}/stop", post(stop))
             .route("/{token}/{file}", get(file))
             .layer(DefaultBodyLimit::max(REQUEST))
@@ -262,31 +263,49 @@ async fn state(State(shared): State<Arc<Shared>>) -> Response {
     ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(changes)).into_response()
 }
 
-async fn run(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
-    let refused = |status, error: &dyn std::fmt::Display| {
-        answer(status, &json!({"error": error.to_string()}))
-    };
-    let action: Action = match serde_json::from_slice(&body) {
-        Ok(action) => action,
-        Err(error) => return refused(StatusCode::BAD_REQUEST, &error),
-    };
+fn refused(status: StatusCode, error: &dyn std::fmt::Display) -> Response {
+    answer(status, &json!({"error": error.to_string()}))
+}
+
+/// The action of a request, and its command; or the answer that refuses it.
+fn words(shared: &Shared, body: &Bytes) -> Result<(Action, Vec<String>), Response> {
+    let bad = |error: &dyn std::fmt::Display| refused(StatusCode::BAD_REQUEST, error);
+    let action: Action = serde_json::from_slice(body).map_err(|error| bad(&error))?;
     if shared.access == Access::ReadOnly && !action.only_reads() {
-        return refused(StatusCode::FORBIDDEN, &"the page was started with --read-only");
+        return Err(refused(StatusCode::FORBIDDEN, &"the page was started with --read-only"));
     }
     let leaves = shared.hub.part("leaves");
-    let words = match action.command(&shared.fabric, leaves.as_deref()) {
-        Ok(words) => words,
-        Err(error) => return refused(StatusCode::BAD_REQUEST, &error),
+    let words = action.command(&shared.fabric, leaves.as_deref()).map_err(|error| bad(&error))?;
+    Ok((action, words))
+}
+
+/// The command of an action, for a shell.
+async fn command(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
+    match words(&shared, &body) {
+        Ok((_, words)) => answer(StatusCode::OK, &json!({"command": jobs::text(&words)})),
+        Err(refusal) => refusal,
+    }
+}
+
+async fn run(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
+    let (action, words) = match words(&shared, &body) {
+        Ok(both) => both,
+        Err(refusal) => return refusal,
     };
-    let (command, mut ended) = match shared.jobs.start(&words) {
+    let ended = |command: &str, (ok, output): (bool, String)| json!({"command": command, "ok": ok, "output": output, "running": false});
+    if action.only_reads() {
+        return match tokio::time::timeout(WAIT, shared.jobs.read(&words)).await {
+            Ok(Ok((command, outcome))) => answer(StatusCode::OK, &ended(&command, outcome)),
+            Ok(Err(error)) => refused(StatusCode::SERVICE_UNAVAILABLE, &error),
+            Err(error) => refused(StatusCode::GATEWAY_TIMEOUT, &error),
+        };
+    }
+    let (command, mut task) = match shared.jobs.start(&words) {
         Ok(started) => started,
         Err(error) => return refused(StatusCode::SERVICE_UNAVAILABLE, &error),
     };
-    match tokio::time::timeout(WAIT, &mut ended).await {
-        Ok(Ok((ok, output))) => answer(
-            StatusCode::OK,
-            &json!({"command": command, "ok": ok, "output": output, "running": false}),
-        ),
+    match tokio::time::timeout(WAIT, &mut task).await {
+        Ok(Ok(outcome)) => answer(StatusCode::OK, &ended(&command, outcome)),
         _ => answer(StatusCode::OK, &json!({"command": command, "running": true})),
     }
 }

@@ -102,6 +102,7 @@ pub(super) fn policy(arguments: &Policy, output: Output) -> Outcome {
         bins: arguments.bins,
         seed: arguments.seed,
     });
-    leaves::set(&fabric, &std::path::absolute(vtepd)?, settings.as_ref())?;
+    let vtepd = std::path::absolute(vtepd)?;
+    leaves::set(&fabric, &vtepd, settings.as_ref(), &arguments.leaf)?;
     show(&arguments.which, None, output)
 }

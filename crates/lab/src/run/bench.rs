@@ -128,7 +128,7 @@ impl<'a> Bench<'a> {
         if !self.settings.deployed {
             return Ok(self.fabric.down()?);
         }
-        leaves::set(&self.fabric, &self.settings.vtepd, None)?;
+        leaves::set(&self.fabric, &self.settings.vtepd, None, &[])?;
         drop(self.undo);
         Ok(())
     }
@@ -145,7 +145,7 @@ impl<'a> Bench<'a> {
         let wanted = (!dataplane.is_kernel()).then(|| wanted(dataplane, seed));
         if self.current != Some(wanted.clone()) {
             (self.current, self.subjects) = (None, None);
-            leaves::set(&self.fabric, &self.settings.vtepd, wanted.as_ref())?;
+            leaves::set(&self.fabric, &self.settings.vtepd, wanted.as_ref(), &[])?;
             if dataplane.probes() {
                 leaves::await_paths(&self.fabric, report)?;
             }

@@ -164,7 +164,7 @@ fn actions_of_the_page_change_the_fabric() {
         assert!(metrics(leaf).contains("policy=\"five-tuple\""), "{leaf}");
     }
     server
-        .run(&json!({"action": "leaf-policy", "leaf": "leaf2", "vni": 10010, "policy": "qp-hash"}));
+        .run(&json!({"action": "vni-policy", "leaf": "leaf2", "vni": 10010, "policy": "qp-hash"}));
     assert!(metrics("leaf2").contains("policy=\"qp-hash\""));
     assert!(metrics("leaf1").contains("policy=\"five-tuple\""));
 
@@ -176,8 +176,9 @@ fn actions_of_the_page_change_the_fabric() {
     assert!(sent() >= first + 900 * 1024, "{} bytes", sent() - first);
     server.run(&json!({"action": "kill", "leaf": "leaf1"}));
     assert!(wait_until(TIMEOUT, || metrics("leaf1").is_empty()), "vtepd answers");
-    server.run(&json!({"action": "policy", "policy": "qp-hash"}));
-    assert!(metrics("leaf1").contains("policy=\"qp-hash\""), "vtepd was not started");
+    server.run(&json!({"action": "policy", "policy": "qp-bins", "leaf": "leaf1"}));
+    assert!(metrics("leaf1").contains("policy=\"qp-bins\""), "vtepd was not started");
+    assert!(metrics("leaf2").contains("policy=\"qp-hash\""), "another leaf was changed");
 
     // A change for a time ends with the server.
     let long = json!({"action": "down", "link": "leaf1:up1", "time": "600s"});
