@@ -129,6 +129,8 @@ fn moves_that_meet_end_where_the_bridge_has_the_host() {
                 // The value is 3 if vtepd believes that the host is behind a VTEP.
                 vtepd.wait_for("the move", |m| m.get("vtepd_vni_remote_macs{vni=\"10\"}") == 2);
             }
+            // The last metrics may be those from before the last move.
+            wait_for("the host's frame to move it back", || in_fdb(&lab, "hq10", mover));
         }));
         ended.store(true, Ordering::Relaxed);
         failed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
