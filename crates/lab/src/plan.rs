@@ -18,7 +18,7 @@ use planner::search::{Found, Ranked};
 use planner::{Evaluator, Infeasible, Iteration, Job, Space, search_watched, traffic};
 use serde::Serialize;
 
-use crate::progress::{Interrupted, OnProgress};
+use fabric::progress::{Interrupted, OnProgress};
 
 pub use file::{PlanFile, Sweep};
 pub use measured::Measured;

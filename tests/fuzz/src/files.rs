@@ -10,8 +10,9 @@ use fabric::Topology;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 /// The experiment file, in memory.
-static FILE: LazyLock<Mutex<File>> =
-    LazyLock::new(|| Mutex::new(memfd_create("experiment.toml", MFdFlags::MFD_CLOEXEC).unwrap().into()));
+static FILE: LazyLock<Mutex<File>> = LazyLock::new(|| {
+    Mutex::new(memfd_create("experiment.toml", MFdFlags::MFD_CLOEXEC).unwrap().into())
+});
 
 /// Whether a name is one component of a path, which a terminal shows as it is.
 fn is_safe(name: &str) -> bool {

@@ -3,14 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use path::PathId;
+use path::{Arrived, PathId};
 use pathmap::load::PeerLoads;
-use path::Arrived;
 use pathmap::message::arrivals::ArrivalReport;
 use pathmap::message::connection::{FlowReport, Handshake};
 use pathmap::message::{Answer, LinkLoad, Message, Probe, Report};
 use pathmap::packet::{self, Headers, Received};
 use pathmap::prober::Ids;
+use pathmap::spraying::{self, Ledger};
 use pathmap::{Key, Prober, Random, Responder, Settings, Tracer, Way, trace};
 use wire::{MacAddr, QueuePair, Vni};
 
@@ -36,8 +36,8 @@ pub fn probe_message(data: &[u8]) {
     }
 }
 
-/// A probe, an answer and a report, alone and in packets: over IPv4 with and without recorded addresses, and
-/// over IPv6.
+/// A probe, an answer and a report, alone and in packets: over IPv4 with and without recorded
+/// addresses, and over IPv6.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let probe = Probe {
         epoch: 1,
@@ -174,6 +174,12 @@ impl Exchange {
                 self.prober.answer(self.now, &answer);
                 self.peers.report(ENDS.0, &answer.report, self.now);
             }
+            Some(Message::Arrivals(report)) => {
+                if let Some(pool) = spraying::pool(self.prober.known()) {
+                    let slowest = Duration::from_millis(1);
+                    Ledger::new(&pool).report(self.now, &pool, &report.paths, slowest);
+                }
+            }
             None => {}
         }
         assert!(self.responder.peers() <= 1 && self.peers.len() <= 4096);
@@ -212,7 +218,8 @@ pub(crate) fn exchanges() -> Vec<Vec<u8>> {
     };
     let messages = seeds();
     let row = |number: u8| {
-        let steps = messages[..2].iter().map(|message| [vec![1, 20], step(message, number)].concat());
+        let steps =
+            messages[..2].iter().map(|message| [vec![1, 20], step(message, number)].concat());
         [steps.collect::<Vec<_>>().concat(), vec![100; 5]].concat()
     };
     let alone = messages.iter().map(|message| [vec![0], step(message, 0), vec![50]].concat());

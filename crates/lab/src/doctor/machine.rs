@@ -94,7 +94,7 @@ fn read(results: &Path) -> Facts {
         cpus: machine::cpus(),
         load: number("/proc/loadavg").and_then(|load| load.parse().ok()).unwrap_or_default(),
         memory_mib: machine::memory_available_mib(),
-        disk_mib: disk.map_or(0, |disk| disk.blocks_available() * disk.fragment_size() >> 20),
+        disk_mib: disk.map_or(0, |disk| (disk.blocks_available() * disk.fragment_size()) >> 20),
         hash_seed: Path::new(HASH_SEED).exists(),
         neighbours: number(NEIGHBOURS).and_then(|text| text.parse().ok()).unwrap_or_default(),
         missing: missing(),
@@ -236,6 +236,9 @@ mod tests {
     use super::super::State;
     use super::*;
 
+    /// A change, and the check and the state of what is found then.
+    type Case = (fn(&mut Facts), &'static str, State);
+
     fn good() -> Facts {
         Facts {
             cpus: 4,
@@ -262,7 +265,7 @@ mod tests {
     #[test]
     fn each_lack_is_found_alone() {
         assert_eq!(found(&good()), []);
-        let cases: [(fn(&mut Facts), &str, State); 9] = [
+        let cases: [Case; 9] = [
             (|facts| facts.cpus = 1, "processors", State::Limit),
             (|facts| facts.load = 2.5, "load", State::Limit),
             (|facts| facts.memory_mib = 900, "memory", State::Limit),

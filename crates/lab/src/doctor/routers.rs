@@ -186,6 +186,9 @@ mod tests {
     use super::super::State;
     use super::*;
 
+    /// A change, and the check and the state of what is found then.
+    type Case = (fn(&mut Router), &'static str, State);
+
     fn good(node: &str, seed: u32) -> Router {
         Router {
             node: node.to_owned(),
@@ -201,7 +204,7 @@ mod tests {
     fn each_lack_is_found_alone() {
         let all = judge(&[good("leaf1", 1), good("leaf2", 2)]);
         assert_eq!(all, [Finding::ok("fabric", "routers", "2 nodes are as experiments need them")]);
-        let cases: [(fn(&mut Router), &str, State); 6] = [
+        let cases: [Case; 6] = [
             (|router| router.hash_policy = 0, "hash policy", State::Fault),
             (|router| router.rp_filter = 1, "rp_filter", State::Limit),
             (|router| router.hash_seed = Some(1), "hash seeds", State::Limit),
