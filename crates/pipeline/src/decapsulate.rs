@@ -91,7 +91,9 @@ impl Pipeline {
                 outer => self.decapsulate_packet::<UDP_AT, P, O>((index, frame), outer, run),
             }
         }
-        self.count_held_back();
+        if self.sprayed.is_some() {
+            self.count_held_back();
+        }
         None
     }
 

@@ -99,6 +99,7 @@ impl Sprayed {
     }
 
     /// Begins a batch at this time.
+    #[inline(never)]
     pub(crate) fn begin(&mut self, now: Instant) {
         self.now = self.shared.nanoseconds(now);
         if let Some(arrivals) = self.shared.newer_arrivals(&mut self.seen) {
@@ -287,6 +288,7 @@ impl Pipeline {
     }
 
     /// Shows what the order of received packets has cost.
+    #[inline(never)]
     pub(crate) fn count_held_back(&self) {
         if let Some(sprayed) = &self.sprayed {
             sprayed.count(&self.counters);

@@ -60,6 +60,9 @@ impl fmt::Display for Technology {
     }
 }
 
+/// Up to so many queue pairs, the normal distribution is too far from theirs.
+const FEW: f64 = 64.0;
+
 /// How evenly a technology loads the paths.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -74,9 +77,8 @@ pub struct Balance {
 
 impl Technology {
     /// The expected MMR of so many equal queue pairs on equal paths. Even with spraying; as even as
-    /// whole queue pairs allow if each is on a known path. The fullest of random paths has more than
-    /// the mean by the maximum of as many normal deviates as there are paths: within 6 % of the exact
-    /// value.
+    /// whole queue pairs allow if each is on a known path. With random paths, up to 11 % below the exact
+    /// value, which depends on all paths together.
     #[must_use]
     pub fn imbalance(&self, queue_pairs: f64, paths: u32) -> f64 {
         let paths = f64::from(paths.max(1));
@@ -85,11 +87,37 @@ impl Technology {
             Policy::Spray => 1.0,
             Policy::QpPin => whole,
             Policy::Ecmp => {
-                let random = 1.0 + normal::maximum(paths) * (paths / queue_pairs).sqrt();
+                let random = if queue_pairs <= FEW {
+                    fullest_of_few(queue_pairs, paths) * paths / queue_pairs
+                } else {
+                    // The maximum of as many normal deviates as there are paths.
+                    1.0 + normal::maximum(paths) * (paths / queue_pairs).sqrt()
+                };
                 random.max(whole).min(paths)
             }
         }
     }
+}
+
+/// The expected number of queue pairs on the fullest of random paths, from the binomial distribution
+/// of each, as if paths were independent.
+fn fullest_of_few(queue_pairs: f64, paths: f64) -> f64 {
+    let share = 1.0 / paths;
+    let mut exactly = (1.0 - share).powf(queue_pairs);
+    let (mut at_most, mut on, mut expected) = (exactly, 0.0, 0.0);
+    // The fullest has at least the mean, and a whole number.
+    let least = (queue_pairs * share).ceil();
+    while on < queue_pairs {
+        let more = 1.0 - at_most.min(1.0).powf(paths);
+        expected += if on < least { 1.0 } else { more };
+        if on >= least && more < 1e-6 {
+            break;
+        }
+        exactly *= (queue_pairs - on) / (on + 1.0) * share / (1.0 - share);
+        on += 1.0;
+        at_most += exactly;
+    }
+    expected
 }
 
 /// The link from each site to each other.

@@ -82,7 +82,10 @@ fn s2_q15_mac_mobility_remote_to_local_and_back() {
     ] {
         let streams = start();
         let decapsulated = decapsulated(&two);
-        on(&fabric, from, &format!("netns {}", fabric.namespace(to).name()));
+        // A node does not see the machine's namespaces by name.
+        let to_leaf = fabric.namespace(to);
+        let words = ["ip", "link", "set", "vm1", "netns", to_leaf.name()];
+        fabric.namespace(from).run(&words).unwrap();
         plug_in(&fabric, to);
         machine.namespace.enter(|| announce("eth1")).unwrap().unwrap();
         let moved = Instant::now();
