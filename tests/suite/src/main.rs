@@ -34,7 +34,7 @@ const SECOND_TRIES: usize = 8;
     after_help = "Example: suite q22"
 )]
 struct Arguments {
-    /// Root tests at once [default: seven for two CPUs, at most one for each GiB of memory]
+    /// Root tests at once [default: three for each CPU, at most one for each GiB of memory]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
     /// Only test targets with this name, such as `system`

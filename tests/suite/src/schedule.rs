@@ -31,7 +31,7 @@ pub(crate) fn at_once() -> usize {
         let kibibytes = line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?;
         kibibytes.parse::<usize>().ok()
     });
-    (7 * cores() / 2).min(available.map_or(2, |kibibytes| kibibytes >> 20)).max(1)
+    (3 * cores()).min(available.map_or(2, |kibibytes| kibibytes >> 20)).max(1)
 }
 
 /// Ends the running processes when this one is told to end.
