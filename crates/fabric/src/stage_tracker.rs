@@ -191,12 +191,7 @@ impl<'a> StageTracker<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
-
-    fn parsed(nodes: &str) -> Result<Topology, String> {
-        let text = format!("{{name: x, topology: {{defaults: {{kind: linux}}, nodes: {nodes}}}}}");
-        Topology::parse(&text, Path::new("/labs"), |_| None).map_err(|error| error.to_string())
-    }
+    use crate::topology::order::tests::parsed;
 
     #[test]
     fn links_wait_for_both_ends_and_nodes_for_each_other() {

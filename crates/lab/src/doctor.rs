@@ -9,7 +9,7 @@ mod routers;
 use fabric::deployed::{Deployed, DeployedError};
 use serde::Serialize;
 
-pub use machine::machine;
+pub use machine::{abilities, conditions};
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -56,7 +56,8 @@ impl Finding {
     }
 }
 
-/// What the routers of a fabric that is up can do for an experiment.
+/// What the routers of a fabric that is up can do for an experiment. IPv6 routes and VTEPs are not
+/// looked at.
 ///
 /// # Errors
 /// If a namespace is gone, or its interfaces and routes cannot be read.

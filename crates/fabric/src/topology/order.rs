@@ -107,12 +107,13 @@ fn before<'a>(topology: &'a Topology, name: &'a str, stage: Stage) -> Vec<(&'a s
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::path::Path;
 
     use super::*;
 
-    fn parsed(nodes: &str) -> Result<Topology, String> {
+    /// A topology of these nodes, without links.
+    pub(crate) fn parsed(nodes: &str) -> Result<Topology, String> {
         let text = format!("{{name: x, topology: {{defaults: {{kind: linux}}, nodes: {nodes}}}}}");
         Topology::parse(&text, Path::new("/labs"), |_| None).map_err(|error| error.to_string())
     }

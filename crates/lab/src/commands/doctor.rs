@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use experiment::units::Name;
 use fabric::Fabric;
 use fabric::deployed::Deployed;
 use fabric::topology::Topology;
@@ -14,17 +15,20 @@ use crate::fabric_arguments::Doctor;
 use crate::output::{Outcome, note, print, print_json};
 
 pub(super) fn run(arguments: &Doctor, output: Output) -> Outcome {
-    let mut findings = doctor::machine(Path::new("."));
-    let deployed = match &arguments.file {
-        Some(file) => Some(Deployed::find(Topology::load(file)?)?),
-        None if arguments.name.is_some() || Fabric::list().len() == 1 => {
-            Some(open(arguments.name.as_ref())?.deployed())
+    let (own, deployed) = match &arguments.file {
+        Some(file) => {
+            let topology = Topology::load(file)?;
+            (Some(topology.name.clone()), Some(Deployed::find(topology)?))
         }
-        None => None,
+        None if arguments.name.is_some() || Fabric::list().len() == 1 => {
+            let fabric = open(arguments.name.as_ref())?;
+            (Some(fabric.name().clone()), Some(fabric.deployed()))
+        }
+        None => (None, None),
     };
+    let mut findings = doctor::conditions(Path::new("."), own.as_ref());
+    findings.extend(doctor::abilities());
     if let Some(deployed) = &deployed {
-        // The fabric that is asked about is no other one.
-        findings.retain(|finding| finding.check != "other fabrics" || Fabric::list().len() > 1);
         findings.extend(doctor::fabric(deployed)?);
     }
     let has_fault = findings.iter().any(|finding| finding.state == State::Fault);
@@ -36,13 +40,10 @@ pub(super) fn run(arguments: &Doctor, output: Output) -> Outcome {
     Ok(if has_fault { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Says what may disturb an experiment, before it starts.
-pub(super) fn before(results: &Path) {
-    let findings = doctor::machine(results);
-    // Fabrics say themselves what they need of the kernel.
-    let matters = ["processors", "load", "memory", "disk", "hash seeds", "other fabrics"];
-    let bad = findings.iter().filter(|finding| finding.state != State::Ok);
-    for finding in bad.filter(|finding| matters.contains(&finding.check)) {
+/// Says what may disturb an experiment with the fabric `own`, before it starts.
+pub(super) fn before(results: &Path, own: Option<&Name>) {
+    let findings = doctor::conditions(results, own);
+    for finding in findings.iter().filter(|finding| finding.state != State::Ok) {
         note(format_args!("{}: {}", finding.check, finding.text));
     }
 }

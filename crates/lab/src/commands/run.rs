@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
         vtepd: std::path::absolute(vtepd)?,
         fabric: arguments.name.clone(),
     };
-    super::doctor::before(&settings.out);
+    super::doctor::before(&settings.out, settings.fabric.as_ref());
     let progress = Progress::new();
     let outcome = run::run(&settings, &|text| progress.report(text), interrupt());
     drop(progress);

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use experiment::units::Name;
+use fabric::netns::NetnsError;
 use fabric::{Fabric, Namespace};
 use nix::sys::statvfs::statvfs;
 
@@ -25,7 +26,7 @@ const FPM_MODULES: [&str; 3] = [
 struct Feature {
     name: &'static str,
     use_: &'static str,
-    /// A command in an empty namespace.
+    /// A command in a namespace that has what the ones before it have made.
     command: &'static [&'static str],
 }
 
@@ -33,22 +34,22 @@ const FEATURES: [Feature; 5] = [
     Feature {
         name: "vxlan",
         use_: "no leaf can forward",
-        command: &["ip", "link", "add", "doctor", "type", "vxlan", "id", "1", "dstport", "4789"],
+        command: &["ip", "link", "add", "vxlan0", "type", "vxlan", "id", "1", "dstport", "4789"],
     },
     Feature {
         name: "vrf",
         use_: "fabrics with symmetric IRB do not start",
-        command: &["ip", "link", "add", "doctor", "type", "vrf", "table", "10"],
+        command: &["ip", "link", "add", "vrf0", "type", "vrf", "table", "10"],
     },
     Feature {
         name: "dummy",
-        use_: "topology files with dummy links do not start",
-        command: &["ip", "link", "add", "doctor", "type", "dummy"],
+        use_: "'ip link add type dummy' in files fails; dummy links of a topology work",
+        command: &["ip", "link", "add", "dummy0", "type", "dummy"],
     },
     Feature {
         name: "8021q",
         use_: "hosts have no VLAN interfaces",
-        command: &["ip", "link", "add", "link", "lo", "doctor", "type", "vlan", "id", "5"],
+        command: &["ip", "link", "add", "link", "lo", "vlan0", "type", "vlan", "id", "5"],
     },
     Feature {
         name: "sch_netem",
@@ -57,105 +58,144 @@ const FEATURES: [Feature; 5] = [
     },
 ];
 
-/// What was read of the machine.
-#[derive(Debug, Clone, Default)]
-struct Facts {
+/// What may disturb what is measured.
+#[derive(Debug, Clone)]
+struct Conditions {
     cpus: usize,
     /// Processes that ran or waited to run, on average over the last minute.
     load: f64,
     memory_mib: u64,
     disk_mib: u64,
     hash_seed: bool,
+    /// Fabrics beside the one that is asked about.
+    others: Vec<Name>,
+}
+
+/// What fabrics need of the machine.
+#[derive(Debug, Clone)]
+struct Abilities {
     /// The limit on neighbour entries.
     neighbours: u64,
-    /// Indices in [`FEATURES`].
-    missing: Vec<usize>,
     kernel: String,
+    /// Indices in [`FEATURES`], or why they could not be tried.
+    missing: Result<Vec<usize>, String>,
     frr: String,
     fpm_module: bool,
-    fabrics: Vec<Name>,
 }
 
-/// What this machine can do. `results` is a directory on the file system that takes the results.
+/// What on this machine may disturb an experiment with the fabric `own`. `results` is the directory
+/// for the results, which need not exist.
 #[must_use]
-pub fn machine(results: &Path) -> Vec<Finding> {
-    judge(&read(results))
+pub fn conditions(results: &Path, own: Option<&Name>) -> Vec<Finding> {
+    Conditions::read(results, own).judge()
 }
 
-fn read(results: &Path) -> Facts {
-    let number = |path: &str| -> Option<String> {
-        let text = std::fs::read_to_string(path).ok()?;
-        text.split_whitespace().next().map(str::to_owned)
-    };
-    // The directory of the results is created later.
-    let there = results.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
-    let disk = statvfs(if there.as_os_str().is_empty() { Path::new(".") } else { there });
-    Facts {
-        cpus: machine::cpus(),
-        load: number("/proc/loadavg").and_then(|load| load.parse().ok()).unwrap_or_default(),
-        memory_mib: machine::memory_available_mib(),
-        disk_mib: disk.map_or(0, |disk| (disk.blocks_available() * disk.fragment_size()) >> 20),
-        hash_seed: Path::new(HASH_SEED).exists(),
-        neighbours: number(NEIGHBOURS).and_then(|text| text.parse().ok()).unwrap_or_default(),
-        missing: missing(),
-        kernel: machine::kernel(),
-        frr: machine::frr(),
-        fpm_module: FPM_MODULES.iter().any(|path| Path::new(path).exists()),
-        fabrics: Fabric::list(),
-    }
+/// What fabrics need of this machine. It tries features of the kernel in a namespace of its own.
+#[must_use]
+pub fn abilities() -> Vec<Finding> {
+    Abilities::read().judge()
 }
 
-/// The indices of the features that this kernel lacks. Each is tried in a namespace of its own.
-fn missing() -> Vec<usize> {
-    let is_missing = |(index, feature): (usize, &Feature)| {
-        let namespace = Namespace::create(format!("lab-doctor{index}-{}", std::process::id()));
-        let output = namespace.and_then(|namespace| namespace.output(feature.command));
-        !output.is_ok_and(|output| output.status.success())
-    };
-    FEATURES.iter().enumerate().filter(|of| is_missing(*of)).map(|(index, _)| index).collect()
+fn first_word<T: std::str::FromStr + Default>(path: &str) -> T {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default()
 }
 
-fn judge(facts: &Facts) -> Vec<Finding> {
-    let mut findings = vec![cores(facts), load(facts), memory(facts), disk(facts)];
-    findings.push(if facts.hash_seed {
-        Finding::ok(MACHINE, "hash seeds", "each router can have a hash of its own")
-    } else {
-        Finding::limit(
-            MACHINE,
-            "hash seeds",
-            "all routers compute the same hash, so each tier repeats the choice of the one before, \
-             and some paths stay unused",
-            "a kernel from Linux 6.11 on (net.ipv4.fib_multipath_hash_seed)",
-        )
-    });
-    findings.push(neighbours(facts.neighbours));
-    for (index, feature) in FEATURES.iter().enumerate() {
-        findings.push(if facts.missing.contains(&index) {
-            let text = format!("Linux {} lacks it: {}", facts.kernel, feature.use_);
-            let remedy = format!("modprobe {}, or another kernel", feature.name);
-            Finding::limit(MACHINE, feature.name, text, &remedy)
-        } else {
-            Finding::ok(MACHINE, feature.name, "there")
-        });
-    }
-    findings.extend(frr(facts));
-    findings.push(match facts.fabrics.as_slice() {
-        [] => Finding::ok(MACHINE, "other fabrics", "none"),
-        names => {
-            let names: Vec<&str> = names.iter().map(Name::as_str).collect();
-            Finding::limit(
-                MACHINE,
-                "other fabrics",
-                format!("{} run, and take processor time from each other", names.join(", ")),
-                "lab down NAME",
-            )
+impl Conditions {
+    fn read(results: &Path, own: Option<&Name>) -> Self {
+        let there = std::path::absolute(results).unwrap_or_default();
+        let there = there.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+        let free = statvfs(there).map(|disk| disk.blocks_available() * disk.fragment_size());
+        Self {
+            cpus: machine::cpus(),
+            load: first_word("/proc/loadavg"),
+            memory_mib: machine::memory_available_mib(),
+            disk_mib: free.unwrap_or(0) >> 20,
+            hash_seed: Path::new(HASH_SEED).exists(),
+            others: Fabric::list().into_iter().filter(|name| Some(name) != own).collect(),
         }
-    });
-    findings
+    }
+
+    fn judge(&self) -> Vec<Finding> {
+        vec![cores(self), load(self), memory(self), disk(self), seeds(self), others(self)]
+    }
 }
 
-fn cores(facts: &Facts) -> Finding {
-    match facts.cpus {
+impl Abilities {
+    fn read() -> Self {
+        Self {
+            neighbours: first_word(NEIGHBOURS),
+            kernel: machine::kernel(),
+            missing: missing().map_err(|error| error.to_string()),
+            frr: machine::frr(),
+            fpm_module: FPM_MODULES.iter().any(|path| Path::new(path).exists()),
+        }
+    }
+
+    fn judge(&self) -> Vec<Finding> {
+        let mut findings = vec![neighbours(self.neighbours)];
+        match &self.missing {
+            Ok(missing) => {
+                let feature = |(index, feature)| self.feature(feature, missing.contains(&index));
+                findings.extend(FEATURES.iter().enumerate().map(feature));
+            }
+            Err(error) => findings.push(Finding::fault(
+                MACHINE,
+                "kernel",
+                format!("its features cannot be tried: {error}"),
+                "apt-get install iproute2",
+            )),
+        }
+        findings.extend(frr(self));
+        findings
+    }
+
+    fn feature(&self, feature: &Feature, is_missing: bool) -> Finding {
+        if !is_missing {
+            return Finding::ok(MACHINE, feature.name, "there");
+        }
+        let text = format!("Linux {} lacks it: {}", self.kernel, feature.use_);
+        let remedy = format!("modprobe {}, or another kernel", feature.name);
+        Finding::limit(MACHINE, feature.name, text, &remedy)
+    }
+}
+
+/// The indices of the features that this kernel lacks.
+fn missing() -> Result<Vec<usize>, NetnsError> {
+    let namespace = Namespace::create(format!("lab-doctor-{}", std::process::id()))?;
+    let mut missing = Vec::new();
+    for (index, feature) in FEATURES.iter().enumerate() {
+        if !namespace.output(feature.command)?.status.success() {
+            missing.push(index);
+        }
+    }
+    Ok(missing)
+}
+
+fn seeds(conditions: &Conditions) -> Finding {
+    if conditions.hash_seed {
+        return Finding::ok(MACHINE, "hash seeds", "each router can have a hash of its own");
+    }
+    Finding::limit(
+        MACHINE,
+        "hash seeds",
+        "all routers compute the same hash, so each tier repeats the choice of the one before, and \
+         some paths stay unused",
+        "a kernel from Linux 6.11 on (net.ipv4.fib_multipath_hash_seed)",
+    )
+}
+
+fn others(conditions: &Conditions) -> Finding {
+    let names: Vec<&str> = conditions.others.iter().map(Name::as_str).collect();
+    if names.is_empty() {
+        return Finding::ok(MACHINE, "other fabrics", "none");
+    }
+    let text = format!("{} also run, and take processor time", names.join(", "));
+    Finding::limit(MACHINE, "other fabrics", text, "lab down NAME")
+}
+
+fn cores(conditions: &Conditions) -> Finding {
+    match conditions.cpus {
         0 | 1 => Finding::limit(
             MACHINE,
             "processors",
@@ -166,9 +206,9 @@ fn cores(facts: &Facts) -> Finding {
     }
 }
 
-fn load(facts: &Facts) -> Finding {
-    let text = format!("{:.1} processes on average over the last minute", facts.load);
-    if facts.load < 0.5 * facts.cpus as f64 {
+fn load(conditions: &Conditions) -> Finding {
+    let text = format!("{:.1} processes on average over the last minute", conditions.load);
+    if conditions.load < 0.5 * conditions.cpus as f64 {
         return Finding::ok(MACHINE, "load", text);
     }
     Finding::limit(
@@ -179,19 +219,19 @@ fn load(facts: &Facts) -> Finding {
     )
 }
 
-fn memory(facts: &Facts) -> Finding {
-    // A router with FRR takes 30 to 60 MiB.
-    let text = format!("{} MiB available", facts.memory_mib);
-    if facts.memory_mib >= 2048 {
+fn memory(conditions: &Conditions) -> Finding {
+    let text = format!("{} MiB available", conditions.memory_mib);
+    // A GiB for a fabric is what the tests count on, too (`at_once` in tests/suite).
+    if conditions.memory_mib >= 2048 {
         return Finding::ok(MACHINE, "memory", text);
     }
-    let text = format!("{text}: enough for some {} routers with FRR", facts.memory_mib / 64);
+    let text = format!("{text}: fabrics with many routers may not fit");
     Finding::limit(MACHINE, "memory", text, "a smaller fabric")
 }
 
-fn disk(facts: &Facts) -> Finding {
-    let text = format!("{} MiB free for results", facts.disk_mib);
-    if facts.disk_mib >= 256 {
+fn disk(conditions: &Conditions) -> Finding {
+    let text = format!("{} MiB free for results", conditions.disk_mib);
+    if conditions.disk_mib >= 256 {
         return Finding::ok(MACHINE, "disk", text);
     }
     Finding::fault(MACHINE, "disk", text, "free space, or results elsewhere (--out)")
@@ -201,24 +241,25 @@ fn disk(facts: &Facts) -> Finding {
 /// net/core/neighbour.c).
 fn neighbours(most: u64) -> Finding {
     let text = format!("{most} entries in all namespaces together");
-    if most >= 4096 {
+    // Enough for 64 leaves and 8 spines, with an entry for each end of a link.
+    if most >= 2 * 64 * (8 + 1) {
         return Finding::ok(MACHINE, "neighbours", text);
     }
     Finding::limit(
         MACHINE,
         "neighbours",
-        format!("{text}: fabrics with more than about {} links lose packets", most / 4),
+        format!("{text}: fabrics with more than about {} links lose packets", most / 2),
         "sysctl -w net.ipv4.neigh.default.gc_thresh3=16384",
     )
 }
 
-fn frr(facts: &Facts) -> Vec<Finding> {
-    if facts.frr.is_empty() {
+fn frr(abilities: &Abilities) -> Vec<Finding> {
+    if abilities.frr.is_empty() {
         let text = "not installed: no fabric with routers starts";
         return vec![Finding::fault(MACHINE, "FRR", text, "apt-get install frr")];
     }
-    let version = Finding::ok(MACHINE, "FRR", facts.frr.clone());
-    let module = if facts.fpm_module {
+    let version = Finding::ok(MACHINE, "FRR", abilities.frr.clone());
+    let module = if abilities.fpm_module {
         Finding::ok(MACHINE, "FPM", "zebra has the module dplane_fpm_nl")
     } else {
         Finding::fault(
@@ -237,26 +278,31 @@ mod tests {
     use super::*;
 
     /// A change, and the check and the state of what is found then.
-    type Case = (fn(&mut Facts), &'static str, State);
+    type Case = (fn(&mut (Conditions, Abilities)), &'static str, State);
 
-    fn good() -> Facts {
-        Facts {
+    fn good() -> (Conditions, Abilities) {
+        let conditions = Conditions {
             cpus: 4,
             load: 0.1,
             memory_mib: 8000,
             disk_mib: 8000,
             hash_seed: true,
+            others: Vec::new(),
+        };
+        let abilities = Abilities {
             neighbours: 16384,
             kernel: "6.12.0".to_owned(),
+            missing: Ok(Vec::new()),
             frr: "10.1".to_owned(),
             fpm_module: true,
-            ..Facts::default()
-        }
+        };
+        (conditions, abilities)
     }
 
-    /// What is not good, with its remedy.
-    fn found(facts: &Facts) -> Vec<(&'static str, State)> {
-        let bad = judge(facts).into_iter().filter(|finding| finding.state != State::Ok);
+    /// What is not good. All of it has a remedy.
+    fn found((conditions, abilities): &(Conditions, Abilities)) -> Vec<(&'static str, State)> {
+        let all = conditions.judge().into_iter().chain(abilities.judge());
+        let bad = all.filter(|finding| finding.state != State::Ok);
         bad.inspect(|finding| assert!(!finding.remedy.is_empty(), "{finding:?}"))
             .map(|finding| (finding.check, finding.state))
             .collect()
@@ -265,23 +311,25 @@ mod tests {
     #[test]
     fn each_lack_is_found_alone() {
         assert_eq!(found(&good()), []);
-        let cases: [Case; 9] = [
-            (|facts| facts.cpus = 1, "processors", State::Limit),
-            (|facts| facts.load = 2.5, "load", State::Limit),
-            (|facts| facts.memory_mib = 900, "memory", State::Limit),
-            (|facts| facts.disk_mib = 20, "disk", State::Fault),
-            (|facts| facts.hash_seed = false, "hash seeds", State::Limit),
-            (|facts| facts.neighbours = 1024, "neighbours", State::Limit),
-            (|facts| facts.missing = vec![1], "vrf", State::Limit),
-            (|facts| facts.fpm_module = false, "FPM", State::Fault),
-            (|facts| facts.fabrics = vec!["other".parse().unwrap()], "other fabrics", State::Limit),
+        let cases: [Case; 10] = [
+            (|(of, _)| of.cpus = 1, "processors", State::Limit),
+            (|(of, _)| of.load = 2.5, "load", State::Limit),
+            (|(of, _)| of.memory_mib = 900, "memory", State::Limit),
+            (|(of, _)| of.disk_mib = 20, "disk", State::Fault),
+            (|(of, _)| of.hash_seed = false, "hash seeds", State::Limit),
+            (|(of, _)| of.others = vec!["other".parse().unwrap()], "other fabrics", State::Limit),
+            (|(_, of)| of.neighbours = 1024, "neighbours", State::Limit),
+            (|(_, of)| of.missing = Ok(vec![1]), "vrf", State::Limit),
+            (|(_, of)| of.missing = Err("no ip".to_owned()), "kernel", State::Fault),
+            (|(_, of)| of.fpm_module = false, "FPM", State::Fault),
         ];
         for (change, check, state) in cases {
             let mut facts = good();
             change(&mut facts);
             assert_eq!(found(&facts), [(check, state)]);
         }
-        let without = Facts { frr: String::new(), fpm_module: false, ..good() };
+        let mut without = good();
+        (without.1.frr, without.1.fpm_module) = (String::new(), false);
         assert_eq!(found(&without), [("FRR", State::Fault)]);
     }
 }

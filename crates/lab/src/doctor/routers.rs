@@ -97,7 +97,7 @@ pub(super) fn judge(routers: &[Router]) -> Vec<Finding> {
     findings.extend(seeds(routers));
     findings.extend(routers.iter().flat_map(leaf));
     if findings.is_empty() {
-        let text = format!("{} nodes are as experiments need them", routers.len());
+        let text = format!("IPv4 of {} nodes is as experiments need it", routers.len());
         findings.push(Finding::ok("fabric", "routers", text));
     }
     findings
@@ -163,9 +163,10 @@ fn leaf(router: &Router) -> Vec<Finding> {
         && *uplink < leaf.inner + OVERHEAD
     {
         let text = format!(
-            "{name} has {uplink} bytes and VXLAN netdevs {}: frames of full size are lost or \
-             fragmented",
-            leaf.inner
+            "{name} has {uplink} bytes and VXLAN netdevs {}: hosts' packets above {} bytes are lost \
+             or fragmented",
+            leaf.inner,
+            uplink.saturating_sub(OVERHEAD)
         );
         let remedy = format!("ip link set {name} mtu {} at both ends", leaf.inner + OVERHEAD);
         findings.push(Finding::fault(node, "MTU", text, &remedy));
@@ -203,7 +204,10 @@ mod tests {
     #[test]
     fn each_lack_is_found_alone() {
         let all = judge(&[good("leaf1", 1), good("leaf2", 2)]);
-        assert_eq!(all, [Finding::ok("fabric", "routers", "2 nodes are as experiments need them")]);
+        assert_eq!(
+            all,
+            [Finding::ok("fabric", "routers", "IPv4 of 2 nodes is as experiments need it")]
+        );
         let cases: [Case; 6] = [
             (|router| router.hash_policy = 0, "hash policy", State::Fault),
             (|router| router.rp_filter = 1, "rp_filter", State::Limit),
