@@ -54,6 +54,12 @@ pub(crate) enum Command {
     /// Run a command on a node
     #[command(after_help = "Example:\n  lab exec leaf1 -- vtysh -c 'show bgp l2vpn evpn summary'")]
     Exec(Exec),
+    /// The first process of a node, which lab up starts
+    #[command(hide = true)]
+    Init {
+        /// Where to mount its /proc
+        proc: PathBuf,
+    },
     /// Show the packet counters of each link
     #[command(after_help = "Example:\n  lab counters --node spine1 --node spine2")]
     Counters(Counters),

@@ -127,7 +127,7 @@ impl Daemon {
             command.arg("--config").arg(configuration(node));
         }
         command.args(arguments);
-        let identity = node.spawn("vtepd", &mut command)?.identity;
+        let identity = node.spawn_beside("vtepd", &mut command)?.identity;
         Ok(Self { node: node.clone(), identity })
     }
 
