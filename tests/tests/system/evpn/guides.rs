@@ -43,6 +43,19 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
         ],
     ),
     (
+        "datapaths",
+        &[
+            ("lab new", Run),
+            ("lab status", Run),
+            ("  vni  netdev", Output),
+            ("lab exec leaf1 -- ip rule add", Run),
+            ("  vni  netdev", Output),
+            ("lab exec leaf1 -- ip rule del", Run),
+            ("lab exec leaf1 -- vtepctl counters", Run),
+            ("lab policy qp-hash --datapath userspace", Run),
+        ],
+    ),
+    (
         "experiments",
         &[
             ("deploy/experiments/run   ", First(1)),
@@ -137,6 +150,7 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
         ],
     ),
     ("standalone", &[("ip netns add peer", Run), ("kill %1", Run)]),
+    ("troubleshooting", &[]),
     (
         "tutorial",
         &[
@@ -173,7 +187,7 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
     ),
 ];
 
-fn root() -> &'static Path {
+pub(super) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
@@ -273,7 +287,7 @@ set -x
 "#;
 
 /// Runs a script for at most so many seconds. `story`: a name of this test alone.
-fn run(story: &str, seconds: u32, script: &str) {
+pub(super) fn run(story: &str, seconds: u32, script: &str) {
     let place = std::env::temp_dir().join(format!("guide-{story}-{}", std::process::id()));
     fs::create_dir_all(place.join("target/release")).unwrap();
     symlink(root().join("deploy"), place.join("deploy")).unwrap();
@@ -307,6 +321,11 @@ for name in first ports; do
 done
 ";
     run("tutorial", 400, &[&script("tutorial"), figure].concat());
+}
+
+#[root_test(needs = frr)]
+fn the_commands_of_the_page_on_datapaths_work() {
+    run("datapaths", 200, &script("datapaths"));
 }
 
 #[root_test(needs = frr)]
