@@ -28,4 +28,5 @@ mod sources;
 mod stream;
 mod stuck_route;
 mod tables;
+mod troubleshooting;
 mod web;
