@@ -93,7 +93,7 @@ pub(crate) enum Command {
     Status(Status),
     /// Make all leaves forward with a policy of vtepd, or with kernel VXLAN
     #[command(
-        after_help = "Example:\n  lab policy qp-hash\n  lab policy kernel\n\nvtepd is started where it does not run."
+        after_help = "Example:\n  lab policy qp-hash\n  lab policy spray --scheme bitmap\n  lab policy kernel\n\nvtepd is started where it does not run, and again where it has another scheme."
     )]
     Policy(Policy),
     /// Change a link of a running fabric: down, up, or the properties of a circuit of lab wan
@@ -390,6 +390,9 @@ pub(crate) struct Policy {
     /// Number of source ports of qp-bins
     #[arg(long, default_value_t = lab::daemon::BINS)]
     pub(crate) bins: usize,
+    /// Scheme of spray: prime-like, bitmap, mixed, reps or oblivious
+    #[arg(long, value_parser = lab::daemon::scheme, default_value_t = lab::daemon::SCHEME)]
+    pub(crate) scheme: lab::daemon::Scheme,
     /// Seed of the hashes
     #[arg(long, default_value_t = experiment::random::SEED)]
     pub(crate) seed: u64,

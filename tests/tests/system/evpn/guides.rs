@@ -145,6 +145,7 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
         &[
             ("[entropy]", Test("tests/tests/system/spraying.rs")),
             ("vtepctl policy set", Test("tests/tests/system/spraying.rs")),
+            ("lab policy spray", Test("tests/tests/system/evpn/sprayed.rs")),
             ("[spraying]", Test("crates/vtepd/src/config/tests.rs")),
             ("[spraying]", Test("crates/vtepd/src/config/tests.rs")),
         ],

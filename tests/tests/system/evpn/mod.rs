@@ -25,6 +25,7 @@ mod report;
 mod restarts;
 mod shared_tier;
 mod sources;
+mod sprayed;
 mod stream;
 mod stuck_route;
 mod tables;
