@@ -378,16 +378,20 @@ fn remove(name: &str, state: &State, topology: &Topology) -> Result<(), FabricEr
     if !foreign.is_empty() {
         return Err(FabricError::Occupied { fabric: name.to_owned(), foreign });
     }
-    // With a node's first process, the kernel kills the others.
     let (first, others): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.name == INIT);
     for record in &others {
         // `stop` below reports processes that cannot be ended.
         let _ = record.identity.signal(Signal::SIGTERM);
     }
-    for record in others.into_iter().chain(first) {
+    for record in others {
         record.identity.stop(GRACE).map_err(NodeError::from)?;
-        // A zombie of this process would keep the node's first process from ending.
+        // It may be a child of this process.
         let _ = waitpid(Pid::from_raw(record.identity.pid), Some(WaitPidFlag::WNOHANG));
+    }
+    for record in first {
+        // The kernel kills the node's other processes with it. It waits for their parents to reap
+        // them, which process 1 of a container may never do.
+        let _ = record.identity.signal(Signal::SIGKILL);
     }
     for node in topology.nodes.keys() {
         // Otherwise the state on disk would be removed with the machine's files in it.

@@ -2,9 +2,11 @@
 //! do there.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use experiment::units::Name;
 use fabric::Fabric;
+use fabric::process::{Identity, wait_until};
 use fabric::topology::Topology;
 use root_test::root_test;
 
@@ -165,9 +167,8 @@ fn a_node_has_its_own_processes_which_end_with_it() {
     assert_eq!(node("r3").run(&["cat", "/proc/1/comm"]).unwrap(), machine("/proc/1/comm"));
     // Orphans do not stay as zombies.
     node("r1").run(&["sh", "-c", "sh -c 'sleep 0.01 > /dev/null 2>&1 &'"]).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(100));
-    let states = node("r1").run(&["ps", "-e", "-o", "stat="]).unwrap();
-    assert!(!states.contains('Z'), "{states}");
+    let states = || node("r1").run(&["ps", "-e", "-o", "stat="]).unwrap();
+    assert!(wait_until(Duration::from_secs(5), || !states().contains('Z')), "{}", states());
 
     let mounts = node("r1").run(&["cat", "/proc/self/mounts"]).unwrap();
     let scratch = mounts.lines().find(|line| line.starts_with("tmpfs /scratch tmpfs")).unwrap();
@@ -181,8 +182,8 @@ fn a_node_has_its_own_processes_which_end_with_it() {
     let pids: Vec<i32> = node("r1").namespace().unwrap().pids().unwrap();
     assert!(!pids.is_empty(), "the sleep that is left");
     fabric.down().unwrap();
-    let gone = |pid: &i32| !Path::new(&format!("/proc/{pid}")).exists();
-    assert!(pids.iter().all(gone), "a node's processes end with it");
+    let gone = || pids.iter().all(|pid| Identity::of(*pid).is_err());
+    assert!(wait_until(Duration::from_secs(5), gone), "a node's processes end with it");
 }
 
 fn machine(path: &str) -> String {
