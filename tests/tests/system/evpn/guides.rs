@@ -427,8 +427,15 @@ lab run throughput.toml --out results
     run("iperf3", 400, &[IN_FABRIC, &script("experiments"), &throughput].concat());
 }
 
-/// The page on experiments expects a topology beside the files.
-const IN_FABRIC: &str = "lab new fabric\ncd fabric\nln -s ../deploy\n";
+/// The page on experiments expects a topology beside the files, and has a row for each experiment of
+/// the list.
+const IN_FABRIC: &str = "lab new fabric
+cd fabric
+ln -s ../deploy
+deploy/experiments/run > list
+[ $(wc -l < list) = $(ls deploy/experiments/*.toml | wc -l) ]
+while read -r name _; do grep -q \"^| .$name. |\" deploy/../docs/guide/experiments.md; done < list
+";
 
 fn iperf3() -> Result<(), String> {
     frr()?;
