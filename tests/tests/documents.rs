@@ -1,6 +1,7 @@
 //! Checks the documents: columns, length of sentences, sizes, links with their anchors, and the table
-//! of contents.
+//! of contents, commands and their flags.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
@@ -166,4 +167,85 @@ fn the_table_of_contents_has_every_page() {
             );
         }
     }
+}
+
+/// What `--help` of each command says, by its name (`lab link down`).
+fn help() -> BTreeMap<String, String> {
+    let page = std::fs::read_to_string(root().join("docs/reference/cli.md")).unwrap();
+    let mut help = BTreeMap::new();
+    for section in page.split("\n#").skip(1) {
+        let name = section.split('`').nth(1).unwrap();
+        help.insert(name.to_owned(), section.to_owned());
+    }
+    help
+}
+
+/// Inline code, and the lines of code blocks; a line that ends with `\` goes on.
+fn code(text: &str) -> Vec<String> {
+    let (mut all, mut in_block) = (Vec::new(), false);
+    for event in parse(text) {
+        match event {
+            Event::Start(Tag::CodeBlock(_)) => in_block = true,
+            Event::End(TagEnd::CodeBlock) => in_block = false,
+            Event::Text(text) if in_block => {
+                all.extend(text.replace("\\\n", " ").lines().map(str::to_owned));
+            }
+            Event::Code(code) => all.push(code.into_string()),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// What no `--help` knows of a command: a subcommand or a flag. `words` follow the program's name.
+fn unknown(help: &BTreeMap<String, String>, program: &str, words: &[&str]) -> Option<String> {
+    let ends = |word: &&&str| !["--", "&&", "||", "|", ";", "&", "#", ">"].contains(word);
+    let mut words = words.iter().take_while(ends).copied().peekable();
+    let mut command = program.to_owned();
+    while let Some(word) = words.peek().copied() {
+        let longer = format!("{command} {word}");
+        let is_lowercase = word.chars().all(|c| c.is_ascii_lowercase());
+        if word == "-o" {
+            // With its value.
+            words.next();
+        } else if help.contains_key(&longer) {
+            command = longer;
+        } else if command == program && program != "vtepd" && is_lowercase {
+            return Some(longer);
+        } else {
+            break;
+        }
+        words.next();
+    }
+    let known: Vec<&str> =
+        help[&command].split(|c: char| c != '-' && !c.is_alphanumeric()).collect();
+    let flags = words.map(|word| word.split('=').next().unwrap().trim_end_matches([',', ')', '`']));
+    let mut flags = flags.filter(|word| word.starts_with("--"));
+    flags.find(|flag| !known.contains(flag)).map(|flag| format!("{command} {flag}"))
+}
+
+#[test]
+fn commands_and_flags_exist() {
+    let help = help();
+    let (mut found, mut stale) = (0, Vec::new());
+    for (page, text) in pages() {
+        // These say what once was.
+        let is_past = page == "CHANGELOG.md" || page.starts_with("docs/adr/");
+        if is_past || GENERATED.contains(&page.as_str()) {
+            continue;
+        }
+        for line in code(&text) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            for (at, word) in words.iter().enumerate() {
+                let program = word.rsplit('/').next().unwrap();
+                if ["lab", "vtepd", "vtepctl"].contains(&program) {
+                    found += 1;
+                    let of = unknown(&help, program, &words[at + 1..]);
+                    stale.extend(of.map(|what| format!("{page}: {what}, in: {line}")));
+                }
+            }
+        }
+    }
+    assert!(found > 200, "{found} commands");
+    assert!(stale.is_empty(), "no such commands: {stale:#?}");
 }
