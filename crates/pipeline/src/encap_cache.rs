@@ -292,10 +292,7 @@ impl EncapCache {
             return false;
         };
         transmit.vtep = Some(flow.vtep);
-        let Some(outer) = transmit.append_head::<OVERHEAD>() else {
-            out.pop();
-            return false;
-        };
+        let outer = transmit.start_head::<OVERHEAD>();
         let identification = identifications.next();
         let l3_length = (inner + OVERHEAD - 14) as u16;
         let udp_length = l3_length - 20;

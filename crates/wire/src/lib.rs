@@ -12,6 +12,7 @@ pub mod icmp;
 pub mod icrc;
 pub mod nd;
 pub mod number;
+pub mod outer;
 pub mod roce;
 
 mod arp;
