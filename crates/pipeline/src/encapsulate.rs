@@ -33,10 +33,7 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) {
-        let mut next = Some(Cursor::default());
-        while let Some(from) = next {
-            next = self.encapsulate_some(batch, from, snapshot, now, out);
-        }
+        self.process((batch, snapshot, now, out), Self::encapsulate_all);
     }
 
     /// Encapsulates frames of a batch from the bridge punt pair, until `out` holds at least
@@ -50,22 +47,11 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) -> Option<Cursor> {
-        let next = self.encapsulate_some(batch, from, snapshot, now, out);
+        let next = self.process((batch, snapshot, now, out), |pipeline, run| {
+            pipeline.encapsulate_frames(from, run)
+        });
         self.finish(out, &[Queue::Uplinks]);
         next
-    }
-
-    fn encapsulate_some(
-        &mut self,
-        batch: &Batch<'_>,
-        from: Cursor,
-        snapshot: &Snapshot,
-        now: Instant,
-        out: &mut TxBatch,
-    ) -> Option<Cursor> {
-        self.process((batch, snapshot, now, out), |pipeline, run| {
-            pipeline.encapsulate_frames(from, run)
-        })
     }
 
     /// As [`Self::encapsulate`], with policies that are not those of the snapshot.
@@ -77,10 +63,13 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) {
-        let mut run = Run { batch, snapshot, now, policies, out };
+        self.encapsulate_all(&mut Run { batch, snapshot, now, policies, out });
+    }
+
+    fn encapsulate_all<P: Policies>(&mut self, run: &mut Run<'_, '_, P, TxBatch>) {
         let mut next = Some(Cursor::default());
         while let Some(from) = next {
-            next = self.encapsulate_frames(from, &mut run);
+            next = self.encapsulate_frames(from, run);
         }
     }
 
@@ -103,6 +92,7 @@ impl Pipeline {
             let out = (run.out.frames(), counting);
             let known = self.encap_cache.send_all(received, epoch, identifications, out);
             if known > 0 {
+                self.counters.flow_cache.hits.add(known as u64);
                 at = Cursor::at(at.frame + known as u32);
             }
             // Frames after one of an unknown flow are likely of unknown flows too.
@@ -112,9 +102,11 @@ impl Pipeline {
                 if let Some(key) = &key
                     && self.send_confirmed(key, (at.frame, frame), run)
                 {
+                    self.counters.flow_cache.hits.add(1);
                     at = Cursor::at(at.frame + 1);
                     break;
                 }
+                self.counters.flow_cache.misses.add(u64::from(key.is_some()));
                 match self.encapsulate_one((at, frame), key.as_ref(), run) {
                     Ok(None) => {}
                     Ok(next) => return next,
@@ -195,7 +187,8 @@ impl Pipeline {
                 Versions::of(decision.vni.index, *remote, run.snapshot, run.policies.version())
             && let Some(sent) = run.out.frames().last()
         {
-            self.encap_cache.remember(key, of, (sent, choice.counter));
+            let evicts = self.encap_cache.remember(key, of, (sent, choice.counter), run.now);
+            self.counters.flow_cache.evictions.add(u64::from(evicts));
         }
         Ok(next)
     }

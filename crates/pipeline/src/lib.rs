@@ -55,6 +55,7 @@ pub use bridge::{AccessPortSettings, Bridge, BridgeLimits, Location, Station};
 pub use counters::Counters;
 pub use cursor::Cursor;
 pub use decapsulate::SHORTEST_INNER;
+pub use encap_cache::CachedFlow;
 pub use engine::Pipeline;
 pub use explain::{Explanation, explain, explain_switched};
 pub use explain_received::explain_received;

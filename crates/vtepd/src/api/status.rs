@@ -360,11 +360,14 @@ pub(super) fn counters(handle: &Handle) -> v1::Counters {
             .map(beyond)
             .collect(),
         workers: handle
-            .received()
-            .into_iter()
-            .map(|[received_underlay, received_bridge]| v1::WorkerCounters {
-                received_underlay,
-                received_bridge,
+            .workers()
+            .iter()
+            .map(|worker| v1::WorkerCounters {
+                received_underlay: worker.underlay_received.get(),
+                received_bridge: worker.bridge_received.get(),
+                flow_hits: worker.flow_cache.hits.get(),
+                flow_misses: worker.flow_cache.misses.get(),
+                flow_evictions: worker.flow_cache.evictions.get(),
             })
             .collect(),
     }
