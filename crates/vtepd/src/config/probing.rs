@@ -54,7 +54,7 @@ pub(super) fn probing(file: &File) -> Result<Option<Probing>, ConfigurationError
     let options = Options {
         most: number(file, "queue-pairs", *queue_pairs, 1..=1_000_000, places.most)?,
         idle: Duration::from_secs(number(file, "idle", *idle, 1..=3600, places.idle.as_secs())?),
-        moves: if moves.unwrap_or(true) { Moves::AfterGap } else { Moves::Never },
+        moves: if moves.unwrap_or(true) { Moves::AfterPause } else { Moves::Never },
         settle: settings.interval * 2 + Duration::from_millis(20),
     };
     let spray = spraying(file)?;
