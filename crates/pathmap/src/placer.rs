@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use path::{CounterId, PathId, Policy, Version};
+use spray::Random;
 
 use crate::load::{Link, PeerLoads};
 use crate::pairing::Pairing;
 use crate::plan::Routes;
-use crate::random::Random;
 
 mod flow;
 mod follow;

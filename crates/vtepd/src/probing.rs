@@ -316,7 +316,7 @@ impl Thread {
         let mut bytes = message.bytes();
         self.key.seal((target.local, target.address), &mut bytes);
         let hops: Vec<u64> = self.hops(target.address).iter().map(|hop| hop.identity).collect();
-        let start = self.random.below(hops.len());
+        let start = self.random.index(hops.len());
         for hop in hops.iter().cycle().skip(start).take(copies.min(hops.len())) {
             let path = self.targets.living(target, *hop, &mut self.random);
             let port = path.map_or(received.ports.0, |path| path.source_port);

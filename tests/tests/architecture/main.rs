@@ -17,7 +17,7 @@ const MAY_USE: [(&str, &[&str]); 29] = [
     ("pathmap", &["wire", "path", "spray"]),
     ("tables", &["wire", "path"]),
     ("frame", &[]),
-    ("spray", &[]),
+    ("spray", &["wire"]),
     ("sim", &["wire", "roce", "spray"]),
     ("pipeline", &["wire", "path", "frame", "tables", "spray"]),
     ("roce", &["wire"]),
@@ -51,7 +51,7 @@ const MAY_USE: [(&str, &[&str]); 29] = [
         ],
     ),
     ("vtepctl", &["wire", "api", "manual", "terminal"]),
-    ("experiment", &[]),
+    ("experiment", &["spray"]),
     ("planner", &[]),
     (
         "lab",

@@ -81,7 +81,7 @@ impl Leaf {
         for (number, rate) in self.rates.clone() {
             let counter = self.placer.peek(&id(self.target, number)).unwrap().counter;
             let reading = self.readings.entry(counter).or_default();
-            let share = self.noise.as_mut().map_or(1000, |noise| 950 + noise.below(101) as u64);
+            let share = self.noise.as_mut().map_or(1000, |noise| 950 + noise.index(101) as u64);
             reading.bytes += rate * TICK.as_millis() as u64 * share / 1000;
             reading.frames += 1;
             reading.last = Some(now.saturating_sub(Duration::from_millis(5)));
