@@ -9,6 +9,7 @@ use bpf::{
     BypassState, Hook, KillSwitch, Offload, OffloadCounts, OffloadTraffic, PlacedPorts,
     SteeringCounts, SteeringError,
 };
+use configuration::PortSummary;
 use control::{Status, Update};
 use netlink::Direction;
 use path::Version;
@@ -23,7 +24,6 @@ use worker::{Features, Stations, Worker};
 use crate::guard::Guarded;
 use crate::own_links::OwnLinkError;
 use crate::pinning::{Known, Shared};
-use crate::standalone::PortSummary;
 use crate::takeover::{Takeover, TakeoverError};
 use crate::{log, metrics_view};
 

@@ -11,6 +11,7 @@ use bpf::{
     BypassState, Hook, KillSwitch, Offload, OffloadCounts, OffloadUsage, PinnedFlow, PlacedPorts,
     Steering, SteeringCounts, SteeringError, stale_filters,
 };
+use configuration::Access;
 use control::{Adjacency, Request, Update};
 use netlink::Direction;
 use netlink::PrivateNamespace;
@@ -26,7 +27,6 @@ use worker::{
 
 use crate::guard::Guarded;
 use crate::own_links::OwnLinkError;
-use crate::standalone::Access;
 use crate::wakeups;
 
 /// Punt pairs, splitter, steering programs and workers of one network namespace. [`Takeover::stop`]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
-const MAY_USE: [(&str, &[&str]); 29] = [
+const MAY_USE: [(&str, &[&str]); 30] = [
     ("wire", &[]),
     ("path", &["wire", "spray"]),
     ("pathmap", &["wire", "path", "spray"]),
@@ -30,8 +30,16 @@ const MAY_USE: [(&str, &[&str]); 29] = [
     ("telemetry", &["wire", "frame", "pipeline"]),
     ("api", &[]),
     (
+        "configuration",
+        &[
+            "wire", "path", "pathmap", "tables", "pipeline", "ports", "bpf", "worker", "fpm",
+            "control", "api",
+        ],
+    ),
+    (
         "vtepd",
         &[
+            "configuration",
             "wire",
             "path",
             "pathmap",

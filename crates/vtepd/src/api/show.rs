@@ -5,13 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::v1;
+use configuration::PortSummary;
 use control::{Host, Status};
 use pipeline::counters::vtep_id;
 use pipeline::{CachedFlow, Counters, Location, Station};
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
 use wire::MacAddr;
-
-use crate::standalone::PortSummary;
 
 /// Names of the uplinks, by interface index.
 pub(super) struct Uplinks(BTreeMap<u32, String>);

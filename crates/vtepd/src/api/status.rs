@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::v1;
+use configuration::PortSummary;
 use control::{
     ByDefault, Datapath, FlowLabelSource, LeftToKernel, MoveCounts, NoNetdev, SourceState, Status,
 };
@@ -17,7 +18,6 @@ use worker::Features;
 use crate::api::show::{self, Uplinks};
 use crate::handle::Handle;
 use crate::metrics_view;
-use crate::standalone::PortSummary;
 
 /// The answer to `GetStatus`. `stations` are those that vtepd's own bridge has learned.
 pub(super) fn status(handle: &Handle, stations: &[Station]) -> v1::Status {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use configuration::Probing;
 use path::{PathId, Version};
 use pathmap::message::{Answer, Probe};
 use pathmap::placer::Target;
@@ -11,7 +12,6 @@ use pathmap::trace::packet::Expired;
 use pathmap::{Key, Prober, Random, trace};
 use tables::{FlowLabel, Snapshot};
 
-use super::Probing;
 use super::choices::Lookups;
 use super::entry::{Entry, Wanted, wanted};
 use super::spraying::Sprays;
