@@ -42,7 +42,7 @@ messages! {
     PeerTraffic: "default_route_frames received_bytes received_frames sent_bytes sent_frames",
     PeerVni: "flood macs vni",
     Counters: "copied default_route_frames dropped drops held in_super_frames learning moves past_bridge paths queue_pairs_beyond received_bridge received_underlay sent steering super_frames vnis worker_stalls workers",
-    WorkerCounters: "received_bridge received_underlay",
+    WorkerCounters: "flow_evictions flow_hits flow_misses received_bridge received_underlay",
     LearningCounters: "flapping moved new rate refreshed refused too_many_addresses too_many_vteps unreachable",
     MoveCounters: "coalesced flapping followed",
     VniCounters: "decapsulated_bytes decapsulated_frames dropped encapsulated_bytes encapsulated_frames flooded netdev switched_bytes switched_frames unknown_vtep vni",
@@ -58,6 +58,7 @@ messages! {
     Path: "arrival delay_us kilobytes others_kilobytes queue_pairs router_count routers source_ports uplink",
     Tier: "arrival floor jain links mmr",
     QueuePair: "age_ms bytes cnps destination ecn_marks exact frames idle_ms kilobytes moves naks partner psn_gaps psn_repeats queue_pair routers same_links source source_port state uplink vni vtep",
+    CachedFlow: "age_ms current destination destination_mac queue_pair source source_port uplink vni vtep worker",
     CopyRoute: "bucket choices default_route destination_mac destination_port dont_fragment flow_label gateway length local path_hash source_mac tos ttl uplink weight weights",
 }
 

@@ -5,7 +5,7 @@
 // There is no worker that places a queue pair with its first frame. That frame has the port of
 // `qp-hash`, and user space is told. It answers with an index (crates/bpf/src/placed.rs). From then
 // on, the word with this index has the port, and the port to which the queue pair moves at its first
-// frame after a gap. The program judges the gap, so that no frame comes in between.
+// frame after a pause. The program judges the pause, so that no frame comes in between.
 
 // A queue pair in a vxlan netdev.
 struct placed_key {
@@ -25,7 +25,7 @@ struct {
 	TYPE(value, __u32);
 } placed_indices SEC(".maps");
 
-// From the lowest bit: the port (16 bits), the port to which it moves or 0 (16 bits), and the gap in
+// From the lowest bit: the port (16 bits), the port to which it moves or 0 (16 bits), and the pause in
 // microseconds that this needs (32 bits). User space sets the number of entries when it loads the
 // programs.
 struct {

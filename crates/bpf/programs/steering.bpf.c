@@ -96,7 +96,7 @@ struct {
 
 // Uplinks with a reverse path filter (source 0), and the sources whose packets pass it there, in
 // network byte order. Packets of other sources are left to the kernel, which applies the filter.
-struct arrival {
+struct checked_source {
 	__u32 ifindex;
 	__u32 source;
 };
@@ -105,7 +105,7 @@ struct {
 	UINT(type, BPF_MAP_TYPE_HASH);
 	UINT(max_entries, 65536);
 	UINT(map_flags, BPF_F_NO_PREALLOC);
-	TYPE(key, struct arrival);
+	TYPE(key, struct checked_source);
 	TYPE(value, __u8);
 } checked_sources SEC(".maps");
 
@@ -341,13 +341,13 @@ SEC("classifier") int vtepd_arrived(struct __sk_buff *skb)
 // Whether a packet is known to pass the reverse path filter of the uplink that received it.
 static ALWAYS_INLINE int source_passes(struct __sk_buff *skb, __u32 source)
 {
-	struct arrival arrival = {.ifindex = skb->ifindex};
+	struct checked_source checked = {.ifindex = skb->ifindex};
 	__u32 zero = 0, *any = bpf_map_lookup_elem(&sources_are_checked, &zero);
 
-	if (!any || !*any || !bpf_map_lookup_elem(&checked_sources, &arrival))
+	if (!any || !*any || !bpf_map_lookup_elem(&checked_sources, &checked))
 		return 1;
-	arrival.source = source;
-	return source && bpf_map_lookup_elem(&checked_sources, &arrival) != 0;
+	checked.source = source;
+	return source && bpf_map_lookup_elem(&checked_sources, &checked) != 0;
 }
 
 #include "segments.bpf.h"

@@ -16,7 +16,7 @@ use crate::programs::{STEER_ACCESS, STEER_PORT, STEER_PUNT, STEER_UPLINK, STEER_
 use crate::steering::apply::{TakenNetdev, TakenTunnel, TunnelEnd};
 use crate::steering::chosen_port::{Key, PortChoiceEntry};
 use crate::steering::counts::Count;
-use crate::steering::sources::Arrival;
+use crate::steering::sources::CheckedSource;
 use crate::watchdog::{CALLED, HEARTBEAT_WORD, IDLE, MOST_WORKERS, PuntSide, WORDS};
 
 const SOURCES: [&str; 16] = [
@@ -186,7 +186,7 @@ fn structs_in_maps_have_the_same_layout() {
         ("tunnel_end", rust_layout!(TunnelEnd { local, vni, port, zero })),
         ("taken_tunnel", rust_layout!(TakenTunnel { worker, slot, draining, drained })),
         ("taken_netdev", rust_layout!(TakenNetdev { frame_limit, slot, draining, drained })),
-        ("arrival", rust_layout!(Arrival { ifindex, source })),
+        ("checked_source", rust_layout!(CheckedSource { ifindex, source })),
         ("port_key", rust_layout!(Key { ifindex, vni })),
         (
             "port_choice",

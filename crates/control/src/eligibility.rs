@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use netlink::{Link, LinkKind, Vxlan};
+use netlink::{Link, LinkKind, Packets, Vxlan};
 use path::{Entropy, Policy, SourcePortRange};
 use tables::{DontFragment, FlowLabel, Tos, Ttl, Tunnel, VniSource};
 use wire::{MacAddr, Vni};
@@ -12,11 +12,9 @@ use wire::{MacAddr, Vni};
 use crate::eligibility::ineligible::{KernelOnlyReason, UnusableRoute};
 use crate::settings::{Datapath, FlowLabelSource, Namespace, Settings};
 use crate::stores::Stores;
+use crate::stores::addresses::is_usable;
 use crate::stores::links::{Links, holds_back};
 use crate::stores::overlay::Overlay;
-use crate::stores::packet_filters::Packets;
-use crate::stores::policies::Flow;
-use crate::stores::prefix::is_usable;
 use crate::stores::vteps::Known;
 
 pub mod ineligible;
@@ -257,10 +255,16 @@ impl EligibilityCheck<'_> {
         let remotes =
             overlay.remotes().filter_map(|index| Some(self.stores.vteps.get(index)?.address));
         let remotes: Vec<IpAddr> = remotes.collect();
-        let destination_port = vxlan.destination_port;
         let vrf = self.uplinks.keys().any(|uplink| self.stores.links.is_in_vrf(*uplink));
-        let flow = Flow { local, destination_port, remotes: &remotes, only_remotes, vrf };
-        if let Some(policy) = self.stores.policies.ipsec(&flow) {
+        let packets = Packets {
+            local,
+            port: vxlan.destination_port,
+            remotes: &remotes,
+            only_remotes,
+            uplinks: self.uplinks,
+            vrf,
+        };
+        if let Some(policy) = self.stores.policies.ipsec(&packets) {
             return Err(KernelOnlyReason::IpsecPolicy(policy));
         }
         if link.is_none() {
@@ -270,14 +274,12 @@ impl EligibilityCheck<'_> {
             let filter = "there are packet filters for IPv6, whose rules vtepd does not read";
             return Err(KernelOnlyReason::PacketFilter(filter.to_owned()));
         }
-        if let Some(rule) = self.stores.policies.routing(&flow) {
+        if let Some(rule) = self.stores.policies.routing(&packets) {
             return Err(KernelOnlyReason::PolicyRouting(rule));
         }
         if local.is_ipv6() {
             return Ok(());
         }
-        let (port, uplinks, remotes) = (destination_port, self.uplinks, remotes.as_slice());
-        let packets = Packets { local, port, remotes, only_remotes, uplinks };
         self.stores
             .packet_filters
             .affects(&packets)

@@ -15,8 +15,8 @@ use crate::resolve::link_local::LinkLocal;
 use crate::resolve::underlay::Underlay;
 use crate::settings::{LearnLimits, Settings};
 use crate::stores::Stores;
+use crate::stores::addresses::is_usable;
 use crate::stores::overlay::Overlay;
-use crate::stores::prefix::is_usable;
 
 /// `NTF_EXT_LEARNED`: another program owns the entry, and the kernel does not age it.
 const NTF_EXT_LEARNED: u32 = 0x10;

@@ -54,7 +54,6 @@ pub use sources::standalone::StandaloneVni;
 pub use state::State;
 pub use stores::ipv6_interface::Ipv6Interface;
 pub use stores::neighbours::Adjacency;
-pub use stores::packet_filters::PacketFilters;
 pub use task::listener::FpmListener;
 pub use task::request::Request;
 pub use task::status::{ByDefault, Status, Warning};

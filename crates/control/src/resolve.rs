@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use netlink::contains;
+
 use crate::stores::Stores;
-use crate::stores::prefix::contains;
 use crate::stores::vteps::Known;
 
 pub(crate) mod link_local;

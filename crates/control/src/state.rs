@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netlink::{Dump, FdbEntry, FdbWrite, Message};
+use netlink::{Dump, FdbEntry, FdbWrite, Message, RuleSet};
 use tables::{Learned, MacLocationChange, VniIndex, VniSource};
 use wire::MacAddr;
 
@@ -29,7 +29,6 @@ use crate::stores::Stores;
 use crate::stores::ipv6_interface::Ipv6Interface;
 use crate::stores::neighbours::Adjacency;
 use crate::stores::overlay::{MacChange, Overlay};
-use crate::stores::packet_filters::PacketFilters;
 
 /// How long after zebra's report of an entry the kernel's is expected. They usually arrive within a
 /// millisecond of each other. If the kernel has already deleted the entry when zebra's report
@@ -102,7 +101,7 @@ impl State {
     }
 
     /// Sets the rules of packet filters.
-    pub fn set_packet_filters(&mut self, filters: PacketFilters) {
+    pub fn set_packet_filters(&mut self, filters: RuleSet) {
         if self.stores.packet_filters != filters {
             self.stores.packet_filters = filters;
             self.stores.changes.decisions = true;

@@ -14,16 +14,13 @@ pub(crate) mod ipv6_interface;
 pub(crate) mod links;
 pub(crate) mod neighbours;
 pub(crate) mod overlay;
-pub(crate) mod packet_filters;
-pub(crate) mod policies;
-pub(crate) mod prefix;
 pub(crate) mod resolved_route;
 pub(crate) mod reverse_paths;
 pub(crate) mod route_table;
 pub(crate) mod routes;
 pub(crate) mod vteps;
 
-use netlink::Vxlan;
+use netlink::{Policies, RuleSet, Vxlan};
 use tables::VniSource;
 
 use addresses::Addresses;
@@ -33,8 +30,6 @@ use epoch_map::Epoch;
 use links::Links;
 use neighbours::Neighbours;
 use overlay::Overlay;
-use packet_filters::PacketFilters;
-use policies::Policies;
 use reverse_paths::ReversePaths;
 use routes::RouteSources;
 use vteps::Vteps;
@@ -59,7 +54,7 @@ pub(crate) struct Stores {
     pub(crate) vteps: Vteps,
     /// Routing rules and IPsec policies.
     pub(crate) policies: Policies,
-    pub(crate) packet_filters: PacketFilters,
+    pub(crate) packet_filters: RuleSet,
     pub(crate) reverse_paths: ReversePaths,
     /// The IPv6 settings of interfaces that lead to VTEPs with IPv6 addresses.
     pub(crate) ipv6_interfaces: BTreeMap<u32, ipv6_interface::Ipv6Interface>,

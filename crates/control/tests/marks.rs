@@ -5,10 +5,10 @@
 
 mod world;
 
-use control::{Datapath, Namespace, PacketFilters, Settings, State, VniSettings};
+use control::{Datapath, Namespace, Settings, State, VniSettings};
 use netlink::{
-    BaseChain, Dump, Effect, Link, LinkKind, Message, PacketRule, Rule, RuleChain, RuleHook, Test,
-    Vxlan,
+    BaseChain, Dump, Effect, Link, LinkKind, Message, PacketRule, Rule, RuleChain, RuleHook,
+    RuleSet, Test, Vxlan,
 };
 use world::*;
 
@@ -94,14 +94,14 @@ fn frames_get_no_mark_that_a_packet_filter_may_read() {
         let base = Some(BaseChain { hook, devices: Vec::new(), drops: false });
         let rules = vec![PacketRule { handle: 1, tests, effect }];
         let (table, name) = ("t".to_owned(), "c".to_owned());
-        PacketFilters::new(vec![RuleChain { family: "ip", table, name, base, rules }], None)
+        RuleSet::new(vec![RuleChain { family: "ip", table, name, base, rules }], None)
     };
     // `meta mark != 0 drop`, and the two rules of kube-proxy's chain KUBE-POSTROUTING.
     let read = [
         filters(RuleHook::Output, vec![Test::Unknown], Effect::Other),
         filters(RuleHook::Postrouting, vec![Test::Unknown], Effect::Return),
         filters(RuleHook::Postrouting, vec![], Effect::Other),
-        PacketFilters::new(Vec::new(), Some("the rules cannot be read".to_owned())),
+        RuleSet::new(Vec::new(), Some("the rules cannot be read".to_owned())),
     ];
     let unread = filters(RuleHook::Input, vec![], Effect::Accept);
     for (reason, mut state) in leaves_with_marks() {

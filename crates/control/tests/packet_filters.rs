@@ -8,10 +8,10 @@ mod world;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use control::{PacketFilters, State};
+use control::State;
 use netlink::{
     BaseChain, Dump, Effect, Field, Link, Message, NamePattern, PacketRule, ReversePathFilter,
-    Rule, RuleChain, RuleHook, Test,
+    Rule, RuleChain, RuleHook, RuleSet, Test,
 };
 use world::*;
 
@@ -41,8 +41,8 @@ fn chain(hook: RuleHook, tests: Vec<Test>) -> RuleChain {
     }
 }
 
-fn filters(chains: impl IntoIterator<Item = RuleChain>) -> PacketFilters {
-    PacketFilters::new(chains.into_iter().collect(), None)
+fn filters(chains: impl IntoIterator<Item = RuleChain>) -> RuleSet {
+    RuleSet::new(chains.into_iter().collect(), None)
 }
 
 fn to(address: &str) -> Test {
@@ -60,9 +60,9 @@ fn rules_that_cannot_be_read_leave_every_vni_with_the_kernel() {
     let mut state = leaf_and_vtep();
     assert_eq!(left(&mut state), None);
     let unread = "the rules of nftables cannot be read (no reason)";
-    state.set_packet_filters(PacketFilters::new(Vec::new(), Some(unread.to_owned())));
+    state.set_packet_filters(RuleSet::new(Vec::new(), Some(unread.to_owned())));
     assert_eq!(left(&mut state).as_deref(), Some(unread));
-    state.set_packet_filters(PacketFilters::default());
+    state.set_packet_filters(RuleSet::default());
     assert_eq!(left(&mut state), None);
 }
 

@@ -168,14 +168,23 @@ impl TxFrame {
         }
     }
 
-    /// Appends `N` bytes to the head and returns them for writing. `None` if they do not fit.
-    #[inline]
+    /// Appends `length` bytes to the head and returns them for writing. `None` if they do not fit.
+    #[inline(always)]
     #[must_use]
-    pub fn append_head<const N: usize>(&mut self) -> Option<&mut [u8; N]> {
+    pub fn append_head(&mut self, length: usize) -> Option<&mut [u8]> {
         let start = self.head_length as usize;
-        let room = self.head.get_mut(start..)?.first_chunk_mut()?;
-        self.head_length = (start + N) as u32;
+        let room = self.head.get_mut(start..start + length)?;
+        self.head_length = (start + length) as u32;
         Some(room)
+    }
+
+    /// Makes a head of `N` bytes and returns it for writing. It always fits.
+    #[inline(always)]
+    pub fn start_head<const N: usize>(&mut self) -> &mut [u8; N] {
+        const { assert!(N <= HEAD_CAPACITY) };
+        self.head_length = N as u32;
+        let Some(head) = self.head.first_chunk_mut() else { unreachable!("checked above") };
+        head
     }
 
     /// The bytes of the head, for patching.

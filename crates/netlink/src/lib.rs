@@ -14,6 +14,7 @@ mod filter_monitor;
 mod kernel;
 mod link_monitor;
 mod malformed;
+mod matching;
 mod message;
 mod namespace;
 mod nftables;
@@ -37,6 +38,7 @@ pub use filter_monitor::{FilterChanges, FilterMonitor};
 pub use kernel::{Event, Kernel};
 pub use link_monitor::{LinkChanges, LinkMonitor};
 pub use malformed::{DecodeError, Malformed};
+pub use matching::{Packets, Policies, RuleSet, contains, network};
 pub use message::{
     Address, Bridge, BridgePort, FdbEntry, IpsecDirection, IpsecPolicy, Link, LinkKind, Mdb,
     Message, Neighbour, NextHop, NextHopKind, Operation, Qdisc, ReversePathFilter, Route,

@@ -9,6 +9,7 @@ use core::fmt;
 use core::ops::{Add, AddAssign};
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use wire::Psn;
 use wire::roce::opcode;
 
 use crate::path_id::CounterId;
@@ -16,9 +17,6 @@ use crate::path_id::CounterId;
 /// Reliable connection: the last and the only packet of a send with invalidation, and both atomic
 /// operations (InfiniBand architecture 9.2.1 table 35).
 const RC_REQUESTS_BEHIND_ACKNOWLEDGE: u32 = 1 << 0x13 | 1 << 0x14 | 1 << 0x16 | 1 << 0x17;
-
-const PSN: u32 = 0x00ff_ffff;
-const HALF: u32 = 1 << 23;
 
 /// Whether a packet has a PSN of its reliable connection's requests.
 #[inline]
@@ -160,9 +158,10 @@ impl State {
         if !packet.is_request() {
             return (Self(counted), counts);
         }
+        let sequence = Psn::new(packet.sequence);
         if self.0 & Self::KNOWN != 0 {
-            let ahead = packet.sequence.wrapping_sub(self.0 as u32) & PSN;
-            if ahead == 0 || ahead >= HALF {
+            let ahead = sequence.since(Psn::new(self.0 as u32));
+            if ahead <= 0 {
                 counts.repeats = 1;
                 return (Self(counted), counts);
             }
@@ -171,8 +170,8 @@ impl State {
             }
         }
         let open = if packet.opcode == opcode::RC_READ_REQUEST { Self::OPEN } else { 0 };
-        let sequence = (packet.sequence & PSN) as u64;
-        (Self(counted >> 32 << 32 | Self::KNOWN | open | sequence), counts)
+        let known = Self::KNOWN | open | sequence.get() as u64;
+        (Self(counted >> 32 << 32 | known), counts)
     }
 }
 

@@ -26,7 +26,6 @@ pub mod pairing;
 pub mod placer;
 pub mod plan;
 pub mod prober;
-mod random;
 pub mod replay;
 pub mod responder;
 pub mod spraying;
@@ -37,8 +36,8 @@ pub use key::Key;
 pub use message::{Answer, Message, MessageError, Probe, Report};
 pub use placer::{Placement, Placer};
 pub use prober::{Prober, Settings};
-pub use random::Random;
 pub use responder::Responder;
+pub use spray::Random;
 pub use trace::Tracer;
 pub use way::{Common, Way};
 

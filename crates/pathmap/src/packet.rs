@@ -6,17 +6,18 @@
 //! The VNI is reserved ([`VNI`]): kernel VXLAN and hardware VTEPs drop it. The inner EtherType is
 //! one for experiments (IEEE 802, local experimental EtherType 1).
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::checksum::Sum;
+use wire::checksum::{self, Sum};
 use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTOCOL_UDP};
-use wire::{Ipv6, Ipv6Packet, MacAddr, Vxlan};
+use wire::outer::{Address, OuterHeaders};
+use wire::{Ipv6Packet, MacAddr, Vni, Vxlan};
 
 use crate::key::as_ipv6;
 use crate::message::MOST_RECORDED;
 
 /// The VNI of probes and answers: the highest one. A leaf must not use it for data.
-pub const VNI: u32 = 0x00ff_ffff;
+pub const VNI: Vni = Vni::HIGHEST;
 /// The inner EtherType.
 pub const ETHERTYPE: u16 = 0x88b5;
 /// Record Route (RFC 791 section 3.1).
@@ -61,67 +62,73 @@ pub struct Received<'p> {
     pub message: &'p [u8],
 }
 
-/// Builds the packet of a message with its tag.
+/// Builds the packet of a message with its tag. Over IPv6 there is always a UDP checksum. VXLAN
+/// allows packets without one over IPv4 (RFC 7348 section 5).
 #[must_use]
 pub fn build(headers: &Headers, message: &[u8]) -> Vec<u8> {
-    let mut inner = Vec::with_capacity(ETHERNET + message.len());
-    inner.extend_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
-    inner.extend_from_slice(&ETHERTYPE.to_be_bytes());
-    inner.extend_from_slice(message);
-    let mut payload = Vec::with_capacity(VXLAN + inner.len());
-    payload.extend_from_slice(&[Vxlan::I_FLAG, 0, 0, 0]);
-    payload.extend_from_slice(&(VNI << 8).to_be_bytes());
-    payload.extend_from_slice(&inner);
-    build_udp(headers, &payload)
+    build_with(headers, 0, message)
 }
 
-/// Builds a UDP packet, from its Ethernet header on. Over IPv6 there is always a UDP checksum. VXLAN
-/// allows packets without one over IPv4 (RFC 7348 section 5).
-fn build_udp(headers: &Headers, payload: &[u8]) -> Vec<u8> {
-    let Headers { macs, ends, ports, .. } = *headers;
-    let length = (UDP + payload.len()) as u16;
-    let mut udp = Vec::with_capacity(length.into());
-    for word in [ports.0, ports.1, length, 0] {
-        udp.extend_from_slice(&word.to_be_bytes());
-    }
-    udp.extend_from_slice(payload);
-    let (ethertype, ip) = match ends {
+/// As [`build`], with an identification over IPv4.
+pub(crate) fn build_with(headers: &Headers, identification: u16, message: &[u8]) -> Vec<u8> {
+    match headers.ends {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            (ETHERTYPE_IPV4, ipv4(headers, (from, to), length.into()))
+            let mut packet = packet(headers, (from, to), identification, message);
+            if headers.records {
+                add_record_route(&mut packet);
+            }
+            packet
         }
         (from, to) => {
-            let (from, to) = (as_ipv6(from), as_ipv6(to));
-            let pseudo = Sum::new().pseudo_ipv6(from, to, PROTOCOL_UDP, length.into());
-            let sum = pseudo.bytes(&udp).checksum_not_zero();
-            put(&mut udp, 6, sum);
-            let mut ip = Ipv6::zeroed();
-            ip.set_version(6).set_flow_label(headers.label);
-            ip.set_payload_length(length).set_next_header(PROTOCOL_UDP);
-            ip.set_hop_limit(headers.ttl).set_source(from).set_destination(to);
-            (ETHERTYPE_IPV6, ip.as_bytes().to_vec())
+            let mut packet = packet(headers, (as_ipv6(from), as_ipv6(to)), 0, message);
+            // The packet holds the field.
+            let _ = checksum::complete(&mut packet, Ipv6Addr::UDP_AT, 6);
+            packet
         }
-    };
-    [&macs.1.0, &macs.0.0, ethertype.to_be_bytes().as_slice(), &ip, &udp].concat()
+    }
 }
 
-/// Builds the IPv4 header for a payload of this length in bytes.
-fn ipv4(headers: &Headers, ends: (Ipv4Addr, Ipv4Addr), payload: usize) -> Vec<u8> {
-    let options = if headers.records { OPTION } else { 0 };
-    let total = (IPV4 + options + payload) as u16;
-    let mut ip = Vec::with_capacity(IPV4 + options);
-    ip.extend_from_slice(&[0x40 | ((IPV4 + options) / 4) as u8, 0]);
-    ip.extend_from_slice(&total.to_be_bytes());
-    // Identification 0 and the don't-fragment bit (RFC 6864 section 4.1).
-    ip.extend_from_slice(&[0, 0, 0x40, 0, headers.ttl, PROTOCOL_UDP, 0, 0]);
-    ip.extend_from_slice(&ends.0.octets());
-    ip.extend_from_slice(&ends.1.octets());
-    if headers.records {
-        ip.extend_from_slice(&[OPTION_RECORD_ROUTE, OPTION as u8 - 1, 4]);
-        ip.resize(IPV4 + OPTION, 0);
-    }
-    let checksum = Sum::new().bytes(&ip).checksum();
-    put(&mut ip, 10, checksum);
-    ip
+/// Builds the packet of a message over one address family, over IPv6 with a partial checksum.
+fn packet<A: Address>(
+    headers: &Headers,
+    ends: (A, A),
+    identification: u16,
+    message: &[u8],
+) -> Vec<u8> {
+    let l3_length = (A::OUTER + message.len()) as u16;
+    let outer = OuterHeaders {
+        macs: headers.macs,
+        ends,
+        ports: headers.ports,
+        tos: 0,
+        ttl: headers.ttl,
+        identification,
+        dont_fragment: true,
+        flow_label: headers.label,
+        l3_length,
+        udp_checksum: !A::IS_IPV4,
+        vni: VNI,
+    };
+    let mut packet = vec![0; A::OUTER];
+    outer.write(&mut packet);
+    packet.extend_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    packet.extend_from_slice(&ETHERTYPE.to_be_bytes());
+    packet.extend_from_slice(message);
+    packet
+}
+
+/// Adds an empty Record Route option to an IPv4 packet without options.
+fn add_record_route(packet: &mut Vec<u8>) {
+    let mut option = [0; OPTION];
+    [option[0], option[1], option[2]] = [OPTION_RECORD_ROUTE, OPTION as u8 - 1, 4];
+    packet.splice(Ipv4Addr::UDP_AT..Ipv4Addr::UDP_AT, option);
+    let total = half(packet, ETHERNET + 2).unwrap_or_default() + OPTION as u16;
+    put(packet, ETHERNET, u16::from_be_bytes([0x40 | ((IPV4 + OPTION) / 4) as u8, 0]));
+    put(packet, ETHERNET + 2, total);
+    put(packet, ETHERNET + 10, 0);
+    let header = packet.get(ETHERNET..ETHERNET + IPV4 + OPTION).unwrap_or_default();
+    let sum = checksum::checksum(header);
+    put(packet, ETHERNET + 10, sum);
 }
 
 pub(crate) fn put(bytes: &mut [u8], at: usize, half: u16) {
@@ -172,7 +179,7 @@ pub fn parse(packet: &[u8]) -> Option<Received<'_>> {
     let vni = tunnel.get(4..)?.first_chunk().map(|word| u32::from_be_bytes(*word) >> 8)?;
     let inner = tunnel.get(VXLAN..)?;
     let is_message =
-        flags & Vxlan::I_FLAG != 0 && vni == VNI && half(inner, ETHERNET - 2)? == ETHERTYPE;
+        flags & Vxlan::I_FLAG != 0 && vni == VNI.get() && half(inner, ETHERNET - 2)? == ETHERTYPE;
     let message = inner.get(ETHERNET..)?;
     is_message.then_some(Received { message, ..received })
 }

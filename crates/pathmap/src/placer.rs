@@ -1,7 +1,7 @@
 //! Places queue pairs on known paths, and moves them if they must or may.
 //!
 //! A new queue pair goes to the path that is next in the plan of its VTEP ([`crate::plan`]). It
-//! stays there until the path dies. It moves for balance only after a gap in its traffic that is
+//! stays there until the path dies. It moves for balance only after a pause in its traffic that is
 //! longer than the difference of both paths' delays, so that no frame overtakes another one. While
 //! no path is known, queue pairs keep the path of `qp-hash`. Where both ends of a connection have a
 //! placer, both directions use the same links.
@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use path::{CounterId, PathId, Policy, Version};
+use spray::Random;
 
 use crate::load::{Link, PeerLoads};
 use crate::pairing::Pairing;
 use crate::plan::Routes;
-use crate::random::Random;
 
 mod flow;
 mod follow;
@@ -152,7 +152,7 @@ impl Placer {
     }
 
     /// As [`Self::place`]. If it `has_begun`, its first frames have left by the path of `qp-hash`, and
-    /// it leaves that one after a gap.
+    /// it leaves that one after a pause.
     pub fn place_begun(
         &mut self,
         (id, port): (FlowId, u16),
@@ -221,7 +221,7 @@ impl Placer {
         flow.note_last(Some(now), now);
         flow.decided = Some(now);
         let (path, load, follows) = (flow.goal(), flow.load, flow.follows);
-        let moves = self.options.moves == Moves::AfterGap && !follows;
+        let moves = self.options.moves == Moves::AfterPause && !follows;
         let wanted = moves.then(|| self.next_path(id.target, load, Some(path))).flatten();
         self.edit(&id, |flow| {
             if wanted.is_some() {
@@ -288,7 +288,7 @@ impl Placer {
         stays.then_some((*id, Placement { path: flow.path, counter }))
     }
 
-    /// Whether a queue pair is to move at its next gap.
+    /// Whether a queue pair is to move at its next pause.
     #[must_use]
     pub fn awaits_gaps(&self) -> bool {
         !self.sums.waiting.is_empty()
@@ -305,8 +305,8 @@ impl Placer {
         let (Some(wanted), Some(paths)) = (flow.wanted, self.targets.get(&id.target)) else {
             return false;
         };
-        let gap = paths.gap(flow.path, wanted);
-        last(flow.counter).is_none_or(|last| now.saturating_sub(last) >= gap)
+        let pause = paths.pause(flow.path, wanted);
+        last(flow.counter).is_none_or(|last| now.saturating_sub(last) >= pause)
     }
 
     /// The mean load of the measured queue pairs.
@@ -409,7 +409,7 @@ impl Placer {
         self.sums.link(target, self.targets.get(&target), true, self.measured);
     }
 
-    /// Sets the delays of known paths. A move waits for a gap that follows from them. They change
+    /// Sets the delays of known paths. A move waits for a pause that follows from them. They change
     /// without a change of routes: the first probes may have waited in queues.
     pub fn set_delays(&mut self, target: Target, delays: impl Iterator<Item = (PathId, Duration)>) {
         if let Some(paths) = self.targets.get_mut(&target) {

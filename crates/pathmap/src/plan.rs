@@ -9,8 +9,9 @@
 
 use std::collections::BTreeMap;
 
+use spray::Random;
+
 use crate::load::Link;
-use crate::random::Random;
 
 /// The power of the loads in the potential. With squares, few unequal flows on 4×4 paths gave a tier
 /// 1.4 times its optimum.
@@ -144,7 +145,7 @@ impl Routes {
                 Some((least, _)) if cost > least => {}
                 Some((least, _)) if cost == least => {
                     equal += 1;
-                    if random.below(equal) == 0 {
+                    if random.index(equal) == 0 {
                         best = Some((cost, route));
                     }
                 }
@@ -348,7 +349,7 @@ mod tests {
         let routes = Routes::new(&mesh(4, 4), |_| 1);
         for seed in 0..10 {
             let mut random = Random::new(seed);
-            let mut flows: Vec<(usize, u64)> = (0..32).map(|_| (random.below(16), 8)).collect();
+            let mut flows: Vec<(usize, u64)> = (0..32).map(|_| (random.index(16), 8)).collect();
             let mut moves = 0;
             loop {
                 let mut loads = vec![0; routes.links().len()];

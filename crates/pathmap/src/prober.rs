@@ -14,12 +14,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use path::{PathId, Version};
+use spray::Random;
 
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::message::Probe;
 use crate::next_multiple;
-use crate::random::Random;
 
 mod answers;
 mod explore;
@@ -241,7 +241,7 @@ impl Prober {
         let range = self.settings.range;
         let wanted = (self.ports.len() + number).min(usize::from(range.ports()));
         while self.ports.len() < wanted {
-            let port = range.min() + self.random.below(usize::from(range.ports())) as u16;
+            let port = range.min() + self.random.index(usize::from(range.ports())) as u16;
             if !self.ports.contains(&port) {
                 self.ports.push(port);
                 for hop in self.hops.clone() {

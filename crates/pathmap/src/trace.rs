@@ -16,10 +16,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use path::{PathId, Version};
+use spray::Random;
 
 use crate::key::Key;
 use crate::prober::Known;
-use crate::random::Random;
 
 pub mod packet;
 
@@ -260,7 +260,7 @@ impl Tracer {
     /// A step that was done before, another one each time.
     fn refresh(&mut self) -> Option<Step> {
         let steps = self.routers.keys().filter(|(_, ttl)| *ttl > 1);
-        let number = self.random.below(steps.clone().count());
+        let number = self.random.index(steps.clone().count());
         let (path, ttl) = *steps.into_iter().nth(number).filter(|_| self.ready)?;
         self.hops.get_mut(&path.hop)?.pending += 1;
         Some(Step { path, ttl, tries: 1 })
@@ -338,7 +338,7 @@ impl Tracer {
         self.ready = true;
     }
 
-    /// The path of a path, if every router that answers was found.
+    /// What is known of a path, if every router that answers was found.
     fn path(&self, path: PathId, now: Duration) -> Option<Known> {
         let hop = self.hops.get(&path.hop)?;
         let last = *hop.tiers.last()?;
@@ -374,12 +374,12 @@ impl Tracer {
         self.version
     }
 
-    /// The paths whose paths are known.
+    /// The paths of which the routers are known.
     pub fn known(&self) -> impl Iterator<Item = (PathId, &Known)> {
         self.known.iter().map(|(path, known)| (*path, known))
     }
 
-    /// The path of a path, if it is known.
+    /// What is known of a path.
     #[must_use]
     pub fn find(&self, path: PathId) -> Option<&Known> {
         self.known.get(&path)

@@ -60,7 +60,7 @@ impl Leaf {
         self.placer.place(id, port, hashed, read, now).unwrap();
     }
 
-    /// Every queue pair sends and has a gap.
+    /// Every queue pair sends and has a pause.
     fn tick(&mut self, now: Duration) {
         for (of, (rate, _)) in &self.flows {
             let counter = self.placer.peek(&self.id(*of)).unwrap().counter;
@@ -182,11 +182,11 @@ impl Fabric {
             // Several probes are answered in each interval.
             for part in 0..8 {
                 let report = self.b.placer.to_report(B, part, now);
-                if self.random.below(self.lose) > 0 {
+                if self.random.index(self.lose) > 0 {
                     self.a.placer.report(A, &report, now);
                 }
                 let report = self.a.placer.to_report(A, part, now);
-                if self.random.below(self.lose) > 0 {
+                if self.random.index(self.lose) > 0 {
                     self.b.placer.report(B, &report, now);
                 }
             }

@@ -26,11 +26,6 @@ impl Counter {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Subtracts `n`, which was added before.
-    pub fn subtract(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(n), Ordering::Relaxed);
-    }
-
     /// The count so far.
     #[must_use]
     pub fn get(&self) -> u64 {
@@ -57,6 +52,17 @@ impl Traffic {
     fn add_all(&self, other: &Self) {
         self.add(other.frames.get(), other.bytes.get());
     }
+}
+
+/// Lookups of RoCE flows in the cache of a worker, one for each frame.
+#[derive(Debug, Default)]
+pub struct FlowCache {
+    /// Frames of flows that were remembered.
+    pub hits: Counter,
+    /// Frames of flows that were not, or whose decision no longer held.
+    pub misses: Counter,
+    /// Flows that were forgotten for another, although nothing else had changed.
+    pub evictions: Counter,
 }
 
 /// Received frames whose order was restored.
@@ -186,6 +192,8 @@ pub struct Counters {
     pub by_default: Counter,
     /// Frames that currently wait for their next hop, or for the ones before them.
     pub held: Counter,
+    /// Lookups in the cache of flows.
+    pub flow_cache: FlowCache,
     /// What restoring the order of sprayed packets has taken.
     pub resequenced: Resequenced,
     /// Number of times that the worker stalled and the kernel took over.
@@ -247,6 +255,7 @@ impl Counters {
             past_bridge: Counter::default(),
             by_default: Counter::default(),
             held: Counter::default(),
+            flow_cache: FlowCache::default(),
             resequenced: Resequenced::default(),
             stalls: Counter::default(),
             learn_limited: Counter::default(),
@@ -292,6 +301,7 @@ impl Counters {
             past_bridge,
             by_default,
             held,
+            flow_cache: FlowCache { hits, misses, evictions },
             resequenced: Resequenced { waited, by_timer, by_bound, crowded, longest_wait },
             stalls,
             learn_limited,
@@ -325,6 +335,9 @@ impl Counters {
             (past_bridge, &other.past_bridge),
             (by_default, &other.by_default),
             (held, &other.held),
+            (hits, &other.flow_cache.hits),
+            (misses, &other.flow_cache.misses),
+            (evictions, &other.flow_cache.evictions),
             (waited, &other.resequenced.waited),
             (by_timer, &other.resequenced.by_timer),
             (by_bound, &other.resequenced.by_bound),

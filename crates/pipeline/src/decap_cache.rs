@@ -152,13 +152,10 @@ impl DecapCache {
             return false;
         };
         transmit.vtep = Some(known.vtep);
-        let head = transmit.append_head::<{ ETHERNET + PUNT_TAG }>();
-        let Some((place, rest)) = head.and_then(|head| head.split_first_chunk_mut()) else {
-            out.pop();
-            return false;
-        };
+        let head = transmit.start_head::<{ ETHERNET + PUNT_TAG }>();
         let ([a, b], [c, d]) = (PUNT_TPID.to_be_bytes(), known.slot.to_be_bytes());
-        *place = *addresses;
+        let (place, rest) = head.split_at_mut(MACS);
+        place.copy_from_slice(addresses);
         rest.copy_from_slice(&[a, b, c, d, e0, e1]);
         true
     }

@@ -12,13 +12,16 @@
 //! frame of a flow compares these ([`EncapCache::confirm`]). The frames after it compare one number,
 //! the epoch.
 
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
 use frame::{Checksum, Destination, Frame, Offload, PUNT_TPID, Payload, TxBatch, TxFrame, VtepId};
 use path::record::Packet;
 use path::{CounterId, Counting, Paths, Policy, Version};
 use tables::{Snapshot, VniIndex, VniTable, VtepIndex};
 use wire::checksum::Sum;
 use wire::number::PORT_ROCE;
-use wire::{Dissection, MacAddr, Network};
+use wire::{Dissection, Ethernet, Ipv4, MacAddr, Network, QueuePair, Udp};
 
 use crate::identification::Block;
 use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
@@ -57,6 +60,14 @@ impl Versions {
     }
 }
 
+/// What the decision about a flow depends on, and when it was made.
+#[derive(Debug, Clone, Copy, Default)]
+struct Origin {
+    versions: Versions,
+    /// `None` in unused entries.
+    time: Option<Instant>,
+}
+
 /// The decision about a flow, in two cache lines.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
@@ -80,13 +91,38 @@ struct Flow {
     outer: [u8; OVERHEAD],
 }
 
+/// A remembered flow, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CachedFlow {
+    /// The slot of its VNI.
+    pub slot: u16,
+    /// Destination MAC address.
+    pub destination_mac: MacAddr,
+    /// Source address.
+    pub source: Ipv4Addr,
+    /// Destination address.
+    pub destination: Ipv4Addr,
+    /// Destination queue pair.
+    pub queue_pair: QueuePair,
+    /// The VTEP that its frames are sent to.
+    pub vtep: Ipv4Addr,
+    /// The uplink.
+    pub ifindex: u32,
+    /// The outer UDP source port.
+    pub source_port: u16,
+    /// How long ago the decision was made.
+    pub age: Duration,
+    /// Whether it was used since tables or policies last changed.
+    pub is_current: bool,
+}
+
 /// The cache of decisions about RoCE flows.
 #[derive(Debug, Default)]
 pub(crate) struct EncapCache {
     /// Empty until the first flow is remembered.
     sets: Box<[[Flow; WAYS]]>,
-    /// The versions of the flows in `sets`, apart from them to save cache lines.
-    versions: Box<[[Versions; WAYS]]>,
+    /// The origins of the flows in `sets`, apart from them to save cache lines.
+    origins: Box<[[Origin; WAYS]]>,
     /// The epoch: the time since the snapshot or the policies' version last changed.
     epoch: Version<Self>,
     /// The snapshot and the policies in this epoch. `None` before the first one.
@@ -292,10 +328,7 @@ impl EncapCache {
             return false;
         };
         transmit.vtep = Some(flow.vtep);
-        let Some(outer) = transmit.append_head::<OVERHEAD>() else {
-            out.pop();
-            return false;
-        };
+        let outer = transmit.start_head::<OVERHEAD>();
         let identification = identifications.next();
         let l3_length = (inner + OVERHEAD - 14) as u16;
         let udp_length = l3_length - 20;
@@ -351,7 +384,8 @@ impl EncapCache {
             () if other.key.is_same_flow(key) => 1,
             () => return false,
         };
-        let Some(versions) = self.versions.get(set).and_then(|set| set.get(way)) else {
+        let Some(Origin { versions, .. }) = self.origins.get(set).and_then(|set| set.get(way))
+        else {
             return false;
         };
         let flow = self.sets.get_mut(set).and_then(|set| set.get_mut(way));
@@ -371,36 +405,63 @@ impl EncapCache {
     }
 
     /// Remembers the flow of a frame for which [`Key::is_of`] holds. `sent` must be the only result of
-    /// its encapsulation.
+    /// its encapsulation. Returns whether another flow of this epoch is forgotten for it.
     pub(crate) fn remember(
         &mut self,
         key: &Key,
         versions: Versions,
         (sent, counter): (&TxFrame, Option<CounterId>),
-    ) {
+        now: Instant,
+    ) -> bool {
         if self.sets.is_empty() {
             // Allocated once per worker.
             self.sets = vec![[Flow::NONE; WAYS]; SETS].into();
-            self.versions = vec![[Versions::default(); WAYS]; SETS].into();
+            self.origins = vec![[Origin::default(); WAYS]; SETS].into();
         }
         let number = key.set();
-        let Some(set) = self.sets.get_mut(number) else { return };
+        let Some(set) = self.sets.get_mut(number) else { return false };
         let identification = sent.head().get(19).map_or(0, |low| usize::from(*low));
         // A flow that was not used in this epoch may be gone.
         let free = |known: &Flow| known.key.epoch != key.epoch || known.key.is(key);
-        let place = match set.iter().position(free) {
-            Some(place) => place,
+        let free = set.iter().position(free);
+        let way = match free {
+            Some(way) => way,
             // Only some frames evict another flow. With too many flows, writing entries would cost
             // more than it saves.
             None if identification % 16 < WAYS => identification % 16,
-            None => return,
+            None => return false,
         };
-        let Some(flow) = Flow::of(*key, sent, counter) else { return };
-        if let Some(known) = set.get_mut(place) {
+        let Some(flow) = Flow::of(*key, sent, counter) else { return false };
+        if let Some(known) = set.get_mut(way) {
             *known = flow;
         }
-        if let Some(of) = self.versions.get_mut(number).and_then(|set| set.get_mut(place)) {
-            *of = versions;
+        if let Some(origin) = self.origins.get_mut(number).and_then(|set| set.get_mut(way)) {
+            *origin = Origin { versions, time: Some(now) };
         }
+        free.is_none()
+    }
+
+    /// The remembered flows, in no order: at most 4096.
+    pub(crate) fn flows(&self, now: Instant) -> impl Iterator<Item = CachedFlow> {
+        let origins = self.origins.iter().flatten();
+        self.sets.iter().flatten().zip(origins).filter_map(move |(flow, origin)| {
+            let [.., hosts, last] = flow.key.words;
+            let [s0, s1, s2, s3, d0, d1, d2, d3] = hosts.to_le_bytes();
+            let [_, q0, q1, q2, ..] = last.to_le_bytes();
+            let (ip, rest) = Ipv4::parse(flow.outer.get(Ethernet::LENGTH..)?).ok()?;
+            let (udp, _) = Udp::parse(rest).ok()?;
+            Some(CachedFlow {
+                slot: flow.key.slot(),
+                destination_mac: flow.key.destination(),
+                source: [s0, s1, s2, s3].into(),
+                destination: [d0, d1, d2, d3].into(),
+                queue_pair: QueuePair::from_be_bytes([q0, q1, q2]),
+                vtep: ip.destination(),
+                ifindex: flow.ifindex,
+                source_port: udp.source_port(),
+                age: now.saturating_duration_since(origin.time?),
+                is_current: flow.key.epoch == self.epoch,
+            })
+        })
     }
 }

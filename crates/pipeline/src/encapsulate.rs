@@ -2,19 +2,21 @@
 
 use core::ops::Range;
 use std::hint::black_box;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
 use frame::{Batch, Checksum, DropReason, Frame, Offload, PUNT_TPID, Payload, Queue, TxBatch};
 use path::{Choice, Flow, Remote};
 use tables::{Slot, Snapshot, VtepIndex};
 use wire::Udp;
+use wire::outer::{Address, OuterHeaders};
 
 use crate::Pipeline;
 use crate::cursor::Cursor;
 use crate::encap_cache::{HEADERS, Key, Versions};
 use crate::gso::Segmenter;
 use crate::lookup::{Decision, Path, uplink};
-use crate::outer::{Inherited, Outer, UDP_AT, UDP_CHECKSUM};
+use crate::outer::{Inherited, UDP_CHECKSUM};
 use crate::policies::Policies;
 use crate::run::{Output, Run};
 use crate::steps::Step;
@@ -31,10 +33,7 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) {
-        let mut next = Some(Cursor::default());
-        while let Some(from) = next {
-            next = self.encapsulate_some(batch, from, snapshot, now, out);
-        }
+        self.process((batch, snapshot, now, out), Self::encapsulate_all);
     }
 
     /// Encapsulates frames of a batch from the bridge punt pair, until `out` holds at least
@@ -48,22 +47,11 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) -> Option<Cursor> {
-        let next = self.encapsulate_some(batch, from, snapshot, now, out);
+        let next = self.process((batch, snapshot, now, out), |pipeline, run| {
+            pipeline.encapsulate_frames(from, run)
+        });
         self.finish(out, &[Queue::Uplinks]);
         next
-    }
-
-    fn encapsulate_some(
-        &mut self,
-        batch: &Batch<'_>,
-        from: Cursor,
-        snapshot: &Snapshot,
-        now: Instant,
-        out: &mut TxBatch,
-    ) -> Option<Cursor> {
-        self.process((batch, snapshot, now, out), |pipeline, run| {
-            pipeline.encapsulate_frames(from, run)
-        })
     }
 
     /// As [`Self::encapsulate`], with policies that are not those of the snapshot.
@@ -75,10 +63,13 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) {
-        let mut run = Run { batch, snapshot, now, policies, out };
+        self.encapsulate_all(&mut Run { batch, snapshot, now, policies, out });
+    }
+
+    fn encapsulate_all<P: Policies>(&mut self, run: &mut Run<'_, '_, P, TxBatch>) {
         let mut next = Some(Cursor::default());
         while let Some(from) = next {
-            next = self.encapsulate_frames(from, &mut run);
+            next = self.encapsulate_frames(from, run);
         }
     }
 
@@ -101,6 +92,7 @@ impl Pipeline {
             let out = (run.out.frames(), counting);
             let known = self.encap_cache.send_all(received, epoch, identifications, out);
             if known > 0 {
+                self.counters.flow_cache.hits.add(known as u64);
                 at = Cursor::at(at.frame + known as u32);
             }
             // Frames after one of an unknown flow are likely of unknown flows too.
@@ -110,9 +102,11 @@ impl Pipeline {
                 if let Some(key) = &key
                     && self.send_confirmed(key, (at.frame, frame), run)
                 {
+                    self.counters.flow_cache.hits.add(1);
                     at = Cursor::at(at.frame + 1);
                     break;
                 }
+                self.counters.flow_cache.misses.add(u64::from(key.is_some()));
                 match self.encapsulate_one((at, frame), key.as_ref(), run) {
                     Ok(None) => {}
                     Ok(next) => return next,
@@ -193,7 +187,8 @@ impl Pipeline {
                 Versions::of(decision.vni.index, *remote, run.snapshot, run.policies.version())
             && let Some(sent) = run.out.frames().last()
         {
-            self.encap_cache.remember(key, of, (sent, choice.counter));
+            let evicts = self.encap_cache.remember(key, of, (sent, choice.counter), run.now);
+            self.counters.flow_cache.evictions.add(u64::from(evicts));
         }
         Ok(next)
     }
@@ -276,7 +271,8 @@ impl Pipeline {
         let mut last = None;
         for &remote in decision.remotes {
             let to = (at.segment as usize, remote);
-            last = self.send_copy(decision, flow, (to, &body), run).unwrap_or_else(|reason| {
+            let sent = self.send_copy::<Ipv4Addr, _, _>(decision, flow, (to, &body), run);
+            last = sent.unwrap_or_else(|reason| {
                 self.send_otherwise(decision, flow, (to, &body), reason, run);
                 None
             });
@@ -284,9 +280,34 @@ impl Pipeline {
         last
     }
 
-    /// Sends one piece to one remote VTEP. Returns its choice, or `None` if it is held.
+    /// Sends one piece that could not be sent over IPv4 for this reason: over IPv6 if that is the
+    /// underlay of the VNI, or counts it as dropped. It is apart, so that the code for IPv4 stays
+    /// short.
+    #[inline(never)]
+    fn send_otherwise<P: Policies, O: Output>(
+        &mut self,
+        decision: &Decision<'_>,
+        flow: &Flow,
+        (to, body): ((usize, VtepIndex), &(u32, Range<u32>)),
+        reason: DropReason,
+        run: &mut Run<'_, '_, P, O>,
+    ) {
+        let sent = if decision.vni.tunnel.local.is_ipv6() {
+            self.send_copy::<Ipv6Addr, _, _>(decision, flow, (to, body), run)
+        } else {
+            Err(reason)
+        };
+        if let Err(reason) = sent {
+            let snapshot = run.snapshot;
+            run.out.record(|| Step::copy(decision, to, flow, Err(reason), snapshot));
+            self.counters.drop_frames(reason, decision.vni.index.get(), 1);
+        }
+    }
+
+    /// Sends one piece to one remote VTEP. Its rewritten headers are in `self.inner`. Returns its
+    /// choice, or `None` if it is held.
     #[inline(always)]
-    fn send_copy<'a, P: Policies, O: Output>(
+    fn send_copy<'a, A: Address, P: Policies, O: Output>(
         &mut self,
         decision: &Decision<'_>,
         flow: &Flow,
@@ -297,39 +318,52 @@ impl Pipeline {
         let (vni, inner) = (decision.vni, self.inner.as_slice());
         let length = inner.len() + range.len();
         let (path, ends) =
-            Path::over_ipv4((vni, remote), flow, length, run.snapshot, run.policies)?;
+            Path::over::<A, P>((vni, remote), flow, length, run.snapshot, run.policies)?;
         let Path { choice, l3_length, .. } = path;
         if let Some(counter) = choice.counter {
             let packet = decision.packet(inner, range);
             run.policies.counting(run.now).count(counter, length, packet);
         }
         let inherited = Inherited::of(&vni.tunnel, &decision.inner);
-        let outer = Outer {
-            tunnel: &vni.tunnel,
-            hop: choice.hop,
+        let Inherited { tos, ttl, dont_fragment } = inherited;
+        let (tunnel, hop) = (&vni.tunnel, choice.hop);
+        let (identification, flow_label) = if A::IS_IPV4 {
+            (self.identifications.next(), 0)
+        } else {
+            (0, tunnel.flow_label.of(choice.source_port))
+        };
+        let outer = OuterHeaders {
+            // An unresolved next hop gets the MAC address 00:00:00:00:00:00 for the time being.
+            macs: (hop.source_mac, hop.destination_mac.unwrap_or_default()),
             ends,
-            source_port: choice.source_port,
+            ports: (choice.source_port, tunnel.destination_port),
+            tos,
+            ttl,
+            identification,
+            dont_fragment,
+            flow_label,
             l3_length,
-            identification: self.identifications.next(),
-            inherited,
+            udp_checksum: tunnel.udp_checksum,
+            vni: tunnel.vni,
         };
         let mut offload = Offload::default();
-        if vni.tunnel.udp_checksum {
-            offload.checksum = Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
+        if tunnel.udp_checksum {
+            offload.checksum = Checksum::Partial { start: A::UDP_AT as u16, offset: UDP_CHECKSUM };
         }
         let body = Payload::Received { frame: *index, range: range.clone() };
-        let (out, egress) = (run.out.frames(), uplink(choice.hop));
+        let (out, egress) = (run.out.frames(), uplink(hop));
         // Written in place, because moving a whole `TxFrame` is expensive.
         let Some(transmit) = out.append(egress, vni.index.get(), body, offload) else {
             return Err(DropReason::TooBig);
         };
         transmit.vtep = Some(path.id);
+        transmit.outer_length = A::OUTER as u16;
         let mut fits = false;
-        if let Some(headers) = transmit.append_head() {
+        if let Some(headers) = transmit.append_head(A::OUTER) {
             outer.write(headers);
             fits = inner.is_empty() || transmit.extend_head(inner);
         }
-        let is_held = !fits || choice.hop.destination_mac.is_none();
+        let is_held = !fits || hop.destination_mac.is_none();
         if is_held {
             self.hold_last(fits, (path, remote), run)?;
         }

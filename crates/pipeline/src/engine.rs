@@ -11,7 +11,7 @@ use crate::bridge::Bridge;
 use crate::counters::Counters;
 use crate::csum_offload::InnerHead;
 use crate::decap_cache::DecapCache;
-use crate::encap_cache::EncapCache;
+use crate::encap_cache::{CachedFlow, EncapCache};
 use crate::grouping::Grouper;
 use crate::host_delivery::HostDelivery;
 use crate::identification::{Block, Identifications};
@@ -64,6 +64,12 @@ impl Pipeline {
             is_grouping: false,
             inner: InnerHead::default(),
         }
+    }
+
+    /// The flows that are remembered, in no order: at most 4096.
+    #[must_use]
+    pub fn flows(&self, now: Instant) -> Vec<CachedFlow> {
+        self.encap_cache.flows(now).collect()
     }
 
     /// The counters of this worker.

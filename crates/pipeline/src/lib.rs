@@ -12,7 +12,6 @@
 //! - `decap_cache`: known pairs of remote VTEP and VNI
 //! - `sprayed`: counts sprayed packets, and restores their order
 //! - `host_delivery`: which decapsulated frames bypass the bridge
-//! - `encapsulate_ipv6`: encapsulation for an IPv6 underlay
 //! - `outer`, `received`: the outer headers of frames to be sent, and of received ones
 //! - [`gso`], `csum_offload`, `crc32c`: segmentation and checksums that senders left to the device
 //! - [`unresolved`]: frames that wait for the MAC address of their next hop
@@ -42,7 +41,6 @@ mod csum_offload;
 mod cursor;
 mod decap_cache;
 mod encap_cache;
-mod encapsulate_ipv6;
 mod host_delivery;
 mod identification;
 mod lookup;
@@ -57,6 +55,7 @@ pub use bridge::{AccessPortSettings, Bridge, BridgeLimits, Location, Station};
 pub use counters::Counters;
 pub use cursor::Cursor;
 pub use decapsulate::SHORTEST_INNER;
+pub use encap_cache::CachedFlow;
 pub use engine::Pipeline;
 pub use explain::{Explanation, explain, explain_switched};
 pub use explain_received::explain_received;

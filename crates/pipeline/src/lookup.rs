@@ -2,24 +2,18 @@
 
 use core::ops::Range;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
 use frame::{Checksum, Destination, DropReason, Frame, VtepId};
 use path::record::Packet;
 use path::{Choice, Flow, PathPolicy, Remote};
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
-use wire::{Dissection, Network, Roce, Udp};
+use wire::outer::Address;
+use wire::{Dissection, Ethernet, Network, Roce, Udp};
 
 use crate::counters::vtep_id;
 use crate::csum_offload::{Completed, InnerHead};
 use crate::gso::Segmenter;
-use crate::outer::{Inner, OVERHEAD, OVERHEAD_IPV6};
+use crate::outer::Inner;
 use crate::policies::Policies;
-
-/// Length of the outer headers that count against the underlay's MTU, in bytes.
-pub(crate) const L3_OVERHEAD: usize = OVERHEAD - 14;
-/// The same over IPv6.
-pub(crate) const L3_OVERHEAD_IPV6: usize = OVERHEAD_IPV6 - 14;
 
 /// The decision about a frame from the bridge: its destinations and its pieces. It only borrows,
 /// because one is made for every frame.
@@ -181,68 +175,38 @@ pub(crate) struct Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// Asks the policy for the path of a flow over IPv4. Returns it with the outer source and
-    /// destination address.
+    /// Asks the policy for the path of a flow over one address family. Returns it with the outer
+    /// source and destination address.
     ///
     /// # Errors
-    /// The reason why this copy is dropped: [`DropReason::NoRoute`] or [`DropReason::TooBig`].
+    /// The reason why this copy is dropped: [`DropReason::NoRoute`], also for addresses of another
+    /// family, or [`DropReason::TooBig`].
     #[inline(always)]
-    pub(crate) fn over_ipv4<P: Policies>(
-        to: (&VniTable, VtepIndex),
+    pub(crate) fn over<A: Address, P: Policies>(
+        (vni, index): (&VniTable, VtepIndex),
         flow: &Flow,
         inner_length: usize,
         snapshot: &'a Snapshot,
         policies: &mut P,
-    ) -> Result<(Self, (Ipv4Addr, Ipv4Addr)), DropReason> {
-        let vtep = snapshot.vtep(to.1).ok_or(DropReason::NoRoute)?;
-        let (IpAddr::V4(local), IpAddr::V4(remote)) = (to.0.tunnel.local, vtep.address) else {
-            return Err(DropReason::NoRoute);
+    ) -> Result<(Self, (A, A)), DropReason> {
+        let vtep = snapshot.vtep(index).ok_or(DropReason::NoRoute)?;
+        let ends = A::of(vni.tunnel.local).zip(A::of(vtep.address)).ok_or(DropReason::NoRoute)?;
+        let to = Remote {
+            vni: vni.tunnel.vni,
+            local: ends.0.into(),
+            address: ends.1.into(),
+            destination_port: vni.tunnel.destination_port,
+            group: &vtep.paths,
         };
-        let ends = (IpAddr::V4(local), IpAddr::V4(remote));
-        let length = inner_length + L3_OVERHEAD;
-        let path = Self::choose((to, vtep), ends, flow, length, (snapshot, policies))?;
-        Ok((path, (local, remote)))
-    }
-
-    /// The same over IPv6.
-    ///
-    /// # Errors
-    /// As [`Self::over_ipv4`].
-    pub(crate) fn over_ipv6<P: Policies>(
-        to: (&VniTable, VtepIndex),
-        flow: &Flow,
-        inner_length: usize,
-        snapshot: &'a Snapshot,
-        policies: &mut P,
-    ) -> Result<(Self, (Ipv6Addr, Ipv6Addr)), DropReason> {
-        let vtep = snapshot.vtep(to.1).ok_or(DropReason::NoRoute)?;
-        let (IpAddr::V6(local), IpAddr::V6(remote)) = (to.0.tunnel.local, vtep.address) else {
-            return Err(DropReason::NoRoute);
-        };
-        let ends = (IpAddr::V6(local), IpAddr::V6(remote));
-        let length = inner_length + L3_OVERHEAD_IPV6;
-        let path = Self::choose((to, vtep), ends, flow, length, (snapshot, policies))?;
-        Ok((path, (local, remote)))
-    }
-
-    #[inline(always)]
-    fn choose<P: Policies>(
-        ((vni, index), vtep): ((&VniTable, VtepIndex), &'a Vtep),
-        (local, address): (IpAddr, IpAddr),
-        flow: &Flow,
-        l3_length: usize,
-        (snapshot, policies): (&'a Snapshot, &mut P),
-    ) -> Result<Self, DropReason> {
-        let destination_port = vni.tunnel.destination_port;
-        let (number, group) = (vni.tunnel.vni, &vtep.paths);
-        let to = Remote { vni: number, local, address, destination_port, group };
         let (policy, state) = policies.of(vni);
         let choice = policy.choose(flow, &to, state).ok_or(DropReason::NoRoute)?;
+        let l3_length = inner_length + A::OUTER - Ethernet::LENGTH;
         let l3_length = u16::try_from(l3_length).map_err(|_| DropReason::TooBig)?;
         if u32::from(l3_length) > choice.hop.mtu {
             return Err(DropReason::TooBig);
         }
-        Ok(Self { vtep, id: vtep_id(index, snapshot), choice, l3_length })
+        let path = Self { vtep, id: vtep_id(index, snapshot), choice, l3_length };
+        Ok((path, ends))
     }
 }
 

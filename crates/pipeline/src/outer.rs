@@ -1,23 +1,21 @@
-//! The outer headers: Ethernet, IPv4 or IPv6, UDP and VXLAN (RFC 7348 section 5).
+//! What outer headers inherit from the inner packet.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use frame::{DropReason, ETHERNET, MACS};
-use tables::{DontFragment, NextHop, Tos, Ttl, Tunnel};
-use wire::checksum::Sum;
+use tables::{DontFragment, Tos, Ttl, Tunnel};
 use wire::ecn::Ingress;
-use wire::number::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, PROTOCOL_UDP,
-};
+use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN};
+use wire::outer::Address;
 
 /// Length of Ethernet, IPv4, UDP and VXLAN header in bytes.
-pub const OVERHEAD: usize = 14 + 20 + 8 + 8;
+pub const OVERHEAD: usize = Ipv4Addr::OUTER;
 /// Length of Ethernet, IPv6, UDP and VXLAN header in bytes.
-pub(crate) const OVERHEAD_IPV6: usize = 14 + 40 + 8 + 8;
+pub(crate) const OVERHEAD_IPV6: usize = Ipv6Addr::OUTER;
 /// Offset of the outer UDP header in the frame, behind IPv4.
-pub(crate) const UDP_AT: usize = 14 + 20;
+pub(crate) const UDP_AT: usize = Ipv4Addr::UDP_AT;
 /// Offset of the outer UDP header in the frame, behind IPv6.
-pub(crate) const UDP_AT_IPV6: usize = 14 + 40;
+pub(crate) const UDP_AT_IPV6: usize = Ipv6Addr::UDP_AT;
 /// Offset of the checksum in the UDP header.
 pub(crate) const UDP_CHECKSUM: u16 = 6;
 
@@ -117,125 +115,6 @@ impl Inherited {
         };
         let tos = wire::ecn::encapsulate(Ingress::Linux, tos, inner_tos.unwrap_or(0));
         Self { tos, ttl, dont_fragment }
-    }
-}
-
-/// The variable fields of the outer headers of one frame over IPv4.
-pub(crate) struct Outer<'a> {
-    pub tunnel: &'a Tunnel,
-    pub hop: &'a NextHop,
-    /// Source and destination address.
-    pub ends: (Ipv4Addr, Ipv4Addr),
-    pub source_port: u16,
-    /// Length of the outer IPv4 packet in bytes, at least 36.
-    pub l3_length: u16,
-    pub identification: u16,
-    pub inherited: Inherited,
-}
-
-impl Outer<'_> {
-    /// Writes the headers. An unresolved next hop gets the MAC address 00:00:00:00:00:00 for the
-    /// time being.
-    ///
-    /// The headers are written in place and in words, because a byte array in between is much
-    /// slower.
-    #[inline]
-    pub(crate) fn write(&self, headers: &mut [u8; OVERHEAD]) {
-        let Self { tunnel, hop, inherited: Inherited { tos, ttl, dont_fragment }, .. } = *self;
-        let (local, remote) = self.ends;
-        let flags = if dont_fragment { 0x4000 } else { 0 };
-        let udp_length = self.l3_length.saturating_sub(20);
-        let first = u16::from_be_bytes([0x45, tos]);
-        let time = u16::from_be_bytes([ttl, PROTOCOL_UDP]);
-        let addresses = Sum::new().long(local.to_bits()).long(remote.to_bits());
-        let sum = addresses
-            .word(first)
-            .word(self.l3_length)
-            .word(self.identification)
-            .word(flags)
-            .word(time);
-        let udp_checksum = if tunnel.udp_checksum {
-            // With CHECKSUM_PARTIAL, the field holds the sum of the pseudo header, not
-            // complemented.
-            addresses.word(PROTOCOL_UDP.into()).word(udp_length).fold()
-        } else {
-            0
-        };
-        let pair = |high: u16, low: u16| (u32::from(high) << 16 | u32::from(low)).to_be_bytes();
-        let mut rest = headers.as_mut_slice();
-        let mut put = |bytes: &[u8]| {
-            if let Some((place, behind)) =
-                std::mem::take(&mut rest).split_at_mut_checked(bytes.len())
-            {
-                place.copy_from_slice(bytes);
-                rest = behind;
-            }
-        };
-        put(&hop.destination_mac.unwrap_or_default().0);
-        put(&hop.source_mac.0);
-        put(&ETHERTYPE_IPV4.to_be_bytes());
-        put(&pair(first, self.l3_length));
-        put(&pair(self.identification, flags));
-        put(&pair(time, sum.checksum()));
-        put(&local.octets());
-        put(&remote.octets());
-        put(&pair(self.source_port, tunnel.destination_port));
-        put(&pair(udp_length, udp_checksum));
-        put(&[0x08, 0, 0, 0]);
-        put(&(tunnel.vni.get() << 8).to_be_bytes());
-    }
-}
-
-/// The variable fields of the outer headers of one frame over IPv6.
-pub(crate) struct OuterIpv6<'a> {
-    pub tunnel: &'a Tunnel,
-    pub hop: &'a NextHop,
-    /// Source and destination address.
-    pub ends: (Ipv6Addr, Ipv6Addr),
-    pub source_port: u16,
-    /// Length of the outer IPv6 packet in bytes, at least 56.
-    pub l3_length: u16,
-    pub inherited: Inherited,
-}
-
-impl OuterIpv6<'_> {
-    /// Writes the headers, as [`Outer::write`]. A fixed flow label is written as by
-    /// `udp_tunnel6_xmit_skb()` (`net/ipv6/ip6_udp_tunnel.c`).
-    pub(crate) fn write(&self, headers: &mut [u8; OVERHEAD_IPV6]) {
-        let Self { tunnel, hop, ends: (local, remote), source_port, l3_length, inherited } = self;
-        let udp_length = l3_length.saturating_sub(40);
-        let label = tunnel.flow_label.of(*source_port);
-        let first = 6 << 28 | u32::from(inherited.tos) << 20 | label;
-        let checksum = if tunnel.udp_checksum {
-            // With CHECKSUM_PARTIAL, the field holds the sum of the pseudo header, not
-            // complemented.
-            Sum::new().pseudo_ipv6(*local, *remote, PROTOCOL_UDP, udp_length.into()).fold()
-        } else {
-            0
-        };
-        let mut rest = headers.as_mut_slice();
-        let mut put = |bytes: &[u8]| {
-            if let Some((place, behind)) =
-                std::mem::take(&mut rest).split_at_mut_checked(bytes.len())
-            {
-                place.copy_from_slice(bytes);
-                rest = behind;
-            }
-        };
-        put(&hop.destination_mac.unwrap_or_default().0);
-        put(&hop.source_mac.0);
-        put(&ETHERTYPE_IPV6.to_be_bytes());
-        put(&first.to_be_bytes());
-        put(&udp_length.to_be_bytes());
-        put(&[PROTOCOL_UDP, inherited.ttl]);
-        put(&local.octets());
-        put(&remote.octets());
-        put(&source_port.to_be_bytes());
-        put(&tunnel.destination_port.to_be_bytes());
-        put(&udp_length.to_be_bytes());
-        put(&checksum.to_be_bytes());
-        put(&[0x08, 0, 0, 0]);
-        put(&(tunnel.vni.get() << 8).to_be_bytes());
     }
 }
 

@@ -44,10 +44,12 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) {
-        let mut next = Some(Cursor::default());
-        while let Some(from) = next {
-            next = self.switch_some((batch, from), port, snapshot, now, out);
-        }
+        self.process((batch, snapshot, now, out), |pipeline, run| {
+            let mut next = Some(Cursor::default());
+            while let Some(from) = next {
+                next = pipeline.switch_frames(from, port, run);
+            }
+        });
     }
 
     /// Forwards frames of a batch from access port number `port`, until `out` holds at least
@@ -61,22 +63,11 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) -> Option<Cursor> {
-        let next = self.switch_some((batch, from), port, snapshot, now, out);
+        let next = self.process((batch, snapshot, now, out), |pipeline, run| {
+            pipeline.switch_frames(from, port, run)
+        });
         self.finish(out, &[Queue::Ports, Queue::Uplinks]);
         next
-    }
-
-    fn switch_some(
-        &mut self,
-        (batch, from): (&Batch<'_>, Cursor),
-        port: u16,
-        snapshot: &Snapshot,
-        now: Instant,
-        out: &mut TxBatch,
-    ) -> Option<Cursor> {
-        self.process((batch, snapshot, now, out), |pipeline, run| {
-            pipeline.switch_frames(from, port, run)
-        })
     }
 
     /// Forwards frames of the batch until a part is full, and returns where to continue.

@@ -330,4 +330,53 @@ fn flows_that_find_no_room_are_decided_about_again() {
             assert_eq!(first, ports);
         }
     }
+    let counters = worker.pipeline.counters();
+    let [hits, misses, evictions] =
+        [&counters.flow_cache.hits, &counters.flow_cache.misses, &counters.flow_cache.evictions]
+            .map(pipeline::counters::Counter::get);
+    assert_eq!(hits + misses, 40_000);
+    assert!(evictions > 0 && evictions < misses, "{evictions} of {misses}");
+    assert!(worker.pipeline.flows(Instant::now()).len() <= 4096);
+}
+
+#[test]
+fn remembered_flows_are_counted_and_listed() {
+    let leaf = Leaf::one();
+    let (snapshot, mut worker, start) = (leaf.snapshot(), Worker::new(), Instant::now());
+    let frames = |pairs: &[u32]| -> Vec<Owned> {
+        pairs.iter().map(|pair| Owned::tagged(common::roce(*pair, 1))).collect()
+    };
+    let counts = |worker: &Worker| {
+        let cache = &worker.pipeline.counters().flow_cache;
+        [&cache.hits, &cache.misses, &cache.evictions].map(pipeline::counters::Counter::get)
+    };
+    let sent = worker.encapsulate_at(&frames(&[0x1234, 7]), &snapshot, start);
+    assert_eq!(counts(&worker), [0, 2, 0]);
+    worker.encapsulate_at(&[Owned::tagged(tcp(false, 0, &[1; 9]))], &snapshot, start);
+    assert_eq!(counts(&worker), [0, 2, 0], "only RoCE");
+    worker.encapsulate_at(&frames(&[7, 0x1234, 7]), &snapshot, start);
+    assert_eq!(counts(&worker), [3, 2, 0]);
+
+    let later = start + Duration::from_secs(3);
+    let mut flows = worker.pipeline.flows(later);
+    flows.sort_by_key(|flow| std::cmp::Reverse(flow.queue_pair.get()));
+    for (flow, sent) in flows.iter().zip(&sent) {
+        let outer = common::open(sent);
+        assert_eq!(flow.source_port, outer.udp.source_port);
+        assert_eq!(flow.vtep.octets(), outer.ip.destination);
+        assert_eq!((flow.slot, flow.destination_mac.0), (common::SLOT, HOST));
+        let hosts = (flow.source.octets(), flow.destination.octets());
+        assert_eq!(hosts, common::HOSTS_4);
+        assert_eq!((flow.age, flow.is_current), (Duration::from_secs(3), true));
+    }
+    let pairs: Vec<u32> = flows.iter().map(|flow| flow.queue_pair.get()).collect();
+    assert_eq!(pairs, [0x1234, 7]);
+
+    // A new snapshot: a flow is current again once it was confirmed.
+    worker.encapsulate_at(&frames(&[7]), &leaf.snapshot(), later);
+    let current = |worker: &Worker| -> Vec<u32> {
+        let flows = worker.pipeline.flows(later).into_iter().filter(|flow| flow.is_current);
+        flows.map(|flow| flow.queue_pair.get()).collect()
+    };
+    assert_eq!(current(&worker), [7]);
 }

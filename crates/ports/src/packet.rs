@@ -142,16 +142,7 @@ impl PacketSocket {
     }
 
     fn with_protocol(ifindex: u32) -> io::Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that has no
-        // other owner.
-        let fd = unsafe {
-            let fd = libc::socket(libc::AF_PACKET, kind, 0);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
+        let fd = raw_socket()?;
         let on: libc::c_int = 1;
         set_option(&fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &on)?;
         let bytes: libc::c_int = 8 << 20;
@@ -311,6 +302,17 @@ pub(crate) fn offload(header: &VnetHeader) -> Option<Offload> {
     };
     let gso = Gso { kind, size: header.gso_size, ecn: header.gso_type & GSO_ECN != 0 };
     Some(Offload { checksum, gso: Some(gso) })
+}
+
+/// A packet socket that receives nothing before it is bound.
+pub(crate) fn raw_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that has no other
+    // owner. Protocol 0: nothing is received.
+    unsafe {
+        let fd = libc::socket(libc::AF_PACKET, kind, 0);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
 }
 
 pub(crate) fn set_option<T>(

@@ -3,7 +3,9 @@
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use crate::packet::{raw_socket, set_option};
 
 /// Room for packets that wait to be read, and for those that wait to be sent, in bytes.
 const ROOM: libc::c_int = 8 << 20;
@@ -52,19 +54,10 @@ impl ProbeSocket {
         underlay: Underlay,
         set_filter: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
     ) -> io::Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that has no
-        // other owner. Protocol 0: nothing is received before the filter is set.
-        let fd = unsafe {
-            let fd = libc::socket(libc::AF_PACKET, kind, 0);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
+        let fd = raw_socket()?;
         set_filter(fd.as_fd())?;
-        set(&fd, libc::SO_RCVBUFFORCE, &ROOM)?;
-        set(&fd, libc::SO_SNDBUFFORCE, &ROOM)?;
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &ROOM)?;
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &ROOM)?;
         let address = address(0, underlay.protocol());
         // SAFETY: `address` is a whole sockaddr_ll and its length is given.
         let bound = unsafe {
@@ -129,18 +122,4 @@ fn address(ifindex: u32, protocol: u16) -> libc::sockaddr_ll {
     address.sll_protocol = protocol;
     address.sll_ifindex = ifindex as i32;
     address
-}
-
-fn set<T>(fd: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: pointer and length describe `value`, which lives through the call.
-    let set = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            option,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::packet::Header;
-use crate::psn::Psn;
+use wire::Psn;
 
 /// How far a request may be ahead of the first one that is missing.
 pub(crate) const AHEAD: usize = 256;

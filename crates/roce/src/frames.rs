@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
     use crate::packet::{Address, Header, Template};
-    use crate::psn::Psn;
+    use wire::Psn;
 
     fn template(port: u16) -> Template {
         let host =

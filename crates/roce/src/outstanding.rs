@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::early::Map;
-use crate::psn::Psn;
+use wire::Psn;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {

@@ -8,7 +8,7 @@ use wire::{Ethernet, Ipv4, Ipv4Packet, MacAddr, QueuePair, Udp, UdpDatagram, icr
 
 use crate::early::Sack;
 use crate::frames::Frames;
-use crate::psn::Psn;
+use wire::Psn;
 
 const IP: usize = Ethernet::LENGTH;
 const UDP: usize = IP + Ipv4::LENGTH;

@@ -8,7 +8,6 @@ use crate::context::Context;
 use crate::frames::Frames;
 use crate::memory::Memory;
 use crate::packet::{Address, Header, Packet, Template};
-use crate::psn::Psn;
 use crate::request::Emission;
 use crate::requester::Requester;
 use crate::responder::Responder;
@@ -16,6 +15,7 @@ use crate::settings::Settings;
 use crate::source_port::SourcePort;
 use crate::work::Status;
 use crate::{dcqcn, nscc};
+use wire::Psn;
 
 /// One end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use wire::QueuePair;
 use wire::roce::opcode;
 
 use crate::packet::{Header, Remote};
-use crate::psn::Psn;
 use crate::settings::Settings;
 use crate::work::{Operation, Place, WorkRequest};
+use wire::Psn;
 
 /// A request that is not complete.
 #[derive(Debug, Clone)]

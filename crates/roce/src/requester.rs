@@ -13,10 +13,10 @@ use crate::context::Context;
 use crate::memory::Memory;
 use crate::outstanding::Outstanding;
 use crate::packet::{Header, SELECTIVE};
-use crate::psn::Psn;
 use crate::request::{Emission, Request};
 use crate::settings::{Settings, rnr_time};
 use crate::work::{Status, WorkRequest};
+use wire::Psn;
 
 /// What to do with an acknowledgement's syndrome (InfiniBand architecture table 43).
 enum Answer {

@@ -13,9 +13,9 @@ use crate::context::Context;
 use crate::early::{AHEAD, Early, Kept, Sack};
 use crate::memory::Memory;
 use crate::packet::{Header, Packet, Remote, SELECTIVE};
-use crate::psn::Psn;
 use crate::request::Emission;
 use crate::work::{Completion, Place, Receive};
+use wire::Psn;
 
 /// Syndromes (InfiniBand architecture tables 43 to 45). An acknowledgement carries no credits.
 const ACKNOWLEDGE: u8 = 0x1f;

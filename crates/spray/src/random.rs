@@ -1,4 +1,6 @@
-//! Random numbers.
+//! Pseudo-random numbers, for choices and not for secrets: who sees some can compute all others.
+
+use core::time::Duration;
 
 /// The SplitMix64 generator (Steele, Lea and Flood, "Fast splittable pseudorandom number
 /// generators", 2014): 8 bytes of state, and the same numbers on every machine.
@@ -32,6 +34,23 @@ impl Random {
         ((self.next() as u128 * bound as u128) >> 64) as u64
     }
 
+    /// A uniformly distributed index of a list of this length; 0 if it is empty.
+    pub const fn index(&mut self, length: usize) -> usize {
+        self.below(length as u64) as usize
+    }
+
+    /// A time below twice this one, which is the mean.
+    pub fn around(&mut self, mean: Duration) -> Duration {
+        mean * self.index(1 << 16) as u32 / (1 << 15)
+    }
+
+    /// Puts a list into a random order (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.index(last + 1));
+        }
+    }
+
     /// A uniformly distributed number below `bound`.
     pub const fn below_u16(&mut self, bound: u16) -> u16 {
         self.below(bound as u64) as u16
@@ -58,5 +77,28 @@ mod tests {
             .flat_map(|seed| (0..100).map(move |n| Random::stream(seed, n).next()))
             .collect();
         assert_eq!(first.len(), 10_000);
+    }
+
+    #[test]
+    fn below_stays_below_and_reaches_all() {
+        let mut random = Random::new(7);
+        let mut seen = [0; 7];
+        for _ in 0..700 {
+            seen[usize::try_from(random.below(7)).unwrap()] += 1;
+        }
+        assert!(seen.iter().all(|count| (60..150).contains(count)), "{seen:?}");
+    }
+
+    #[test]
+    fn a_shuffle_keeps_all_and_gives_every_order() {
+        let mut random = Random::new(7);
+        let mut orders = std::collections::BTreeSet::new();
+        for _ in 0..200 {
+            let mut list = [1, 2, 3];
+            random.shuffle(&mut list);
+            orders.insert(list);
+        }
+        assert_eq!(orders.len(), 6);
+        assert!(orders.iter().all(|list| list.iter().sum::<i32>() == 6));
     }
 }

@@ -1,11 +1,11 @@
 //! The OpenMetrics text: the name, help text and labels of every metric.
 
 mod family;
+mod frames;
 mod probing;
 
 use std::fmt;
 
-use frame::DropReason;
 use pipeline::Counters;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -382,84 +382,13 @@ impl Everything {
             order.longest_wait.get() / 1000,
         )
     }
-
-    fn frames(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let c = &self.counters;
-        let received =
-            [("underlay", c.underlay_received.get()), ("bridge", c.bridge_received.get())]
-                .map(|(from, n)| (vec![("from", from.to_owned())], n));
-        counters(
-            encoder,
-            "vtepd_received_frames",
-            "Frames that workers received (a super-frame is one)",
-            received,
-        )?;
-        let workers = self.view.workers.iter().zip(0u16..).flat_map(|(received, worker)| {
-            let labels =
-                |from: &str| vec![("worker", worker.to_string()), ("from", from.to_owned())];
-            ["underlay", "bridge"].map(labels).into_iter().zip(*received)
-        });
-        counters(
-            encoder,
-            "vtepd_worker_received_frames",
-            "Frames that each worker received (a super-frame is one)",
-            workers,
-        )?;
-        counter(
-            encoder,
-            "vtepd_copied_frames",
-            "Frames added by replication and segmentation",
-            c.copies.get(),
-        )?;
-        counter(encoder, "vtepd_sent_frames", "Frames sent (a super-frame is one)", c.sent.get())?;
-        counter(
-            encoder,
-            "vtepd_sent_super_frames",
-            "UDP super-frames sent to uplinks",
-            c.super_frames.get(),
-        )?;
-        counter(
-            encoder,
-            "vtepd_sent_in_super_frames",
-            "Frames sent inside UDP super-frames",
-            c.in_super_frames.get(),
-        )?;
-        counter(
-            encoder,
-            "vtepd_bypass_delivered_frames",
-            "Decapsulated frames sent to host ports by the bridge bypass",
-            c.past_bridge.get(),
-        )?;
-        gauge(
-            encoder,
-            "vtepd_held_frames",
-            "Frames that wait for their next hop to be resolved",
-            c.held.get(),
-        )?;
-        counter(
-            encoder,
-            "vtepd_worker_stalls",
-            "How often a worker hung, so that the kernel forwarded",
-            c.stalls.get(),
-        )?;
-        let drops = DropReason::ALL
-            .iter()
-            .map(|&reason| (vec![("reason", reason.label().to_owned())], c.dropped(reason)));
-        counters(encoder, "vtepd_dropped_frames", "Frames dropped, by reason", drops)?;
-        let steering = self.view.steering.iter();
-        let steering = steering.map(|&(decision, n)| (vec![("decision", decision.to_owned())], n));
-        counters(
-            encoder,
-            "vtepd_steering_frames",
-            "Frames by decision of the BPF programs (a super-frame is one)",
-            steering,
-        )
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use frame::DropReason;
 
     use super::*;
     use crate::view::VniView;

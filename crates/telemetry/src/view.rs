@@ -2,8 +2,9 @@
 //! indexes, and the state of the daemon.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use pipeline::VtepId;
+use pipeline::{Counters, VtepId};
 use wire::Vni;
 
 /// The state of the daemon at one moment.
@@ -15,8 +16,8 @@ pub struct View {
     pub generation: u64,
     /// How many configurations were accepted, including the first.
     pub configuration: u64,
-    /// Frames that each worker received, from the underlay and from bridges.
-    pub workers: Vec<[u64; 2]>,
+    /// The counters of each worker.
+    pub workers: Vec<Arc<Counters>>,
     /// VNIs that are taken over.
     pub vnis: Vec<VniView>,
     /// Next hops that have counters.

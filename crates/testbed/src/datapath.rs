@@ -97,18 +97,7 @@ impl Datapath {
         let (package, programs) = match self {
             Self::OpenVswitch { .. } => ovs_dpdk::OPEN_VSWITCH,
             Self::Testpmd { .. } => ovs_dpdk::TESTPMD,
-            Self::SenderOnly
-            | Self::Redirect
-            | Self::Kernel
-            | Self::KernelWithoutNf
-            | Self::ChosenPort { .. }
-            | Self::Offload
-            | Self::OffloadNoChecksum
-            | Self::OffloadRps
-            | Self::Pinned { .. }
-            | Self::Vtepd { .. } => {
-                return None;
-            }
+            _ => return None,
         };
         (!programs.iter().all(|program| is_there(program))).then_some(package)
     }
@@ -121,16 +110,7 @@ impl Datapath {
         match self {
             Self::OpenVswitch { xdp } => return ovs_dpdk::open_vswitch(testbed, xdp).map(Some),
             Self::Testpmd { xdp } => return ovs_dpdk::testpmd(testbed, xdp).map(Some),
-            Self::SenderOnly
-            | Self::Redirect
-            | Self::Kernel
-            | Self::KernelWithoutNf
-            | Self::ChosenPort { .. }
-            | Self::Offload
-            | Self::OffloadNoChecksum
-            | Self::OffloadRps
-            | Self::Pinned { .. }
-            | Self::Vtepd { .. } => {}
+            _ => {}
         }
         testbed.set_udp_checksum(self != Self::OffloadNoChecksum)?;
         testbed.set_bridged(!matches!(self, Self::SenderOnly | Self::Redirect))?;

@@ -8,8 +8,9 @@ use fabric::Namespace;
 use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame};
 use pipeline::grouping::patch_lengths;
 use wire::number::{ETHERTYPE_IPV4, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
+use wire::outer::{Address as _, OuterHeaders};
 use wire::roce::Bth;
-use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp, Vni, Vxlan};
+use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp, Vni};
 
 use crate::topology::{
     HEADERS, HOST, UPLINK, local_station, peer_station, remote_station, udp_segmentation,
@@ -156,14 +157,22 @@ fn frame(traffic: Traffic, uplink: MacAddr, pair: u32, sequence: u32) -> Result<
     }
     let inner =
         inner(local_station(station), peer_station(station), traffic.length, pair, sequence)?;
-    let mut frame = vec![0; HEADERS + 8];
-    let rest = Ethernet::new(uplink, GATEWAY, ETHERTYPE_IPV4).write(&mut frame)?;
-    let payload = inner.len() + 8;
-    let (source, destination) = (Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 1));
-    let rest = Ipv4::new(source, destination, PROTOCOL_UDP, payload + 8)?.write(rest)?;
-    let port = 49_152 + (pair.wrapping_mul(0x9e37) % 16_384) as u16;
-    let rest = Udp::new(port, PORT_VXLAN, payload)?.write(rest)?;
-    Vxlan::new(Vni::try_from(1)?).write(rest)?;
+    let mut frame = vec![0; Ipv4Addr::OUTER];
+    let headers = OuterHeaders {
+        macs: (GATEWAY, uplink),
+        ends: (Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 1)),
+        ports: (49_152 + (pair.wrapping_mul(0x9e37) % 16_384) as u16, PORT_VXLAN),
+        tos: 0,
+        ttl: 64,
+        identification: 0,
+        dont_fragment: false,
+        flow_label: 0,
+        l3_length: u16::try_from(Ipv4Addr::OUTER - Ethernet::LENGTH + inner.len())
+            .map_err(|_| Error::from("a frame is too long"))?,
+        udp_checksum: false,
+        vni: Vni::try_from(1)?,
+    };
+    headers.write(&mut frame);
     frame.extend_from_slice(&inner);
     Ok(frame)
 }

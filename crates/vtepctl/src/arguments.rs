@@ -95,6 +95,9 @@ pub(crate) enum Command {
         #[arg(long)]
         csv: bool,
     },
+    /// RoCE flows whose path workers remember
+    #[command(after_help = FLOW)]
+    Flow(OfVni),
     /// Rates of paths, queue pairs and VNIs, and events, on a terminal; keys change a VNI
     #[command(after_help = TOP)]
     Top(Top),
@@ -181,6 +184,16 @@ Links with one address count as one, for example the members of a LAG. Links tha
 own kB/s is sent by this leaf, others kB/s by other leaves over that link of the path where it is most, as they report it: unknown if
 routers do not record their addresses. age s (--csv) are the seconds since the last answer of the VTEP.
 MMR is the load of the fullest link over the mean, in queue pairs; the floor is the lowest that whole queue pairs allow.";
+
+const FLOW: &str = "\
+Examples:
+  vtepctl flow --vni 10010
+  vtepctl flow -o json | jq 'group_by(.worker) | map({worker: .[0].worker, flows: length})'
+
+A worker remembers at most 4096 flows over IPv4. age s are the seconds since the path was decided. A flow is current if a frame of it was
+sent since tables or policies last changed; the next frame of another one is decided again if its path no longer holds.
+In the offload datapath, BPF programs forward the flows whose path is decided, so workers remember few.
+vtepctl counters shows hits, misses and evictions.";
 
 const TOP: &str = "\
 Examples:

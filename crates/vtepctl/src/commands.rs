@@ -11,7 +11,8 @@ use crate::counters::{counters, drops_so_far};
 use crate::output::Failure;
 use crate::session::{Session, all};
 use crate::tables::{
-    attached, detached, fdb, flood, neighbours, peers, policies, policy_set, ports, routes, vnis,
+    attached, detached, fdb, flood, flows, neighbours, peers, policies, policy_set, ports, routes,
+    vnis,
 };
 use crate::{events, explain, pinned, status, top};
 
@@ -73,6 +74,10 @@ impl<W: Write> Session<'_, W> {
                 let request = v1::ListQueuePairsRequest { vni };
                 let rows = all(self.client.list_queue_pairs(request).await?).await?;
                 self.print(&rows, |out| pinned::write_queue_pairs(out, &rows, csv))
+            }
+            Command::Flow(OfVni { vni }) => {
+                let rows = all(self.client.list_flows(v1::ListFlowsRequest { vni }).await?).await?;
+                self.print(&rows, |out| flows(&rows).write(out, ""))
             }
             Command::Peer => {
                 let rows = all(self.client.list_peers(v1::ListPeersRequest {}).await?).await?;

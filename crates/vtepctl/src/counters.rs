@@ -100,13 +100,27 @@ pub(crate) fn counters(out: &mut impl Write, counters: &v1::Counters, all: bool)
     }
     writeln!(out)?;
     if counters.workers.len() > 1 {
-        let mut workers =
-            Table::new(["worker", "received from the underlay", "received from bridges"]);
+        let mut workers = Table::new([
+            "worker",
+            "from underlay",
+            "from bridges",
+            "known flows",
+            "other flows",
+            "evictions",
+        ]);
         for (number, worker) in counters.workers.iter().enumerate() {
-            workers.row(
-                [number as u64, worker.received_underlay, worker.received_bridge]
-                    .map(|n| n.to_string()),
-            );
+            let v1::WorkerCounters {
+                received_underlay,
+                received_bridge,
+                flow_hits,
+                flow_misses,
+                flow_evictions,
+            } = *worker;
+            let received = [number as u64, received_underlay, received_bridge];
+            let [worker, underlay, bridge] = received.map(|n| n.to_string());
+            let [hits, misses, evictions] =
+                [flow_hits, flow_misses, flow_evictions].map(|n| n.to_string());
+            workers.row([worker, underlay, bridge, hits, misses, evictions]);
         }
         workers.write(out, "")?;
         writeln!(out)?;

@@ -248,6 +248,37 @@ pub(crate) fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
     behind.write(out, "")
 }
 
+/// The table of `vtepctl flow`.
+pub(crate) fn flows(rows: &[v1::CachedFlow]) -> Table<10> {
+    let mut table = Table::new([
+        "worker",
+        "vni",
+        "source",
+        "destination",
+        "qp",
+        "vtep",
+        "uplink",
+        "port",
+        "age s",
+        "current",
+    ]);
+    for row in rows {
+        table.row([
+            row.worker.to_string(),
+            row.vni.to_string(),
+            row.source.clone(),
+            row.destination.clone(),
+            format!("{:#x}", row.queue_pair),
+            row.vtep.clone(),
+            row.uplink.clone(),
+            row.source_port.to_string(),
+            (row.age_ms / 1000).to_string(),
+            if row.current { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    table
+}
+
 pub(crate) fn ports(rows: &[v1::Port]) -> Table<8> {
     let mut table = Table::new([
         "vni",

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use configuration::Standalone;
 use control::{Event, Journal};
 use netlink::Requests;
 
 use crate::handle::Handle;
 use crate::link_watch::LinkWatch;
-use crate::standalone::Standalone;
 
 /// How often interfaces are checked if the kernel's notifications cannot be used, and how often a port
 /// is opened again that could not be: `ip tuntap add` holds a new TAP for a moment.

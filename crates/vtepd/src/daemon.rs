@@ -8,6 +8,7 @@ use std::time::Duration;
 use ::api::Address;
 use bpf::Hook;
 use bpf::foreign_programs::{self, Foreign};
+use configuration::{Arguments, Configuration, HookChoice, Output, diff};
 use control::{
     ByDefault, Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update,
 };
@@ -21,7 +22,6 @@ use tokio::sync::{mpsc, watch};
 use worker::{Features, affinity};
 
 use crate::applier::Applier;
-use crate::config::{Arguments, Configuration, HookChoice, Output};
 use crate::guard::{self, Guarded, Watched};
 use crate::handle::Handle;
 use crate::instance::{self, Instance};
@@ -29,7 +29,7 @@ use crate::packet_rules::PacketRules;
 use crate::pinning::Shared;
 use crate::probing::Opened;
 use crate::takeover::{SteeringOptions, Takeover, TakeoverError};
-use crate::{access_ports, api, config_diff, dry_run, filter_watch, listeners, own_links};
+use crate::{access_ports, api, dry_run, filter_watch, listeners, own_links};
 
 /// The error that ended the daemon. Its text is shown to the user.
 pub(crate) type Failure = Box<dyn Error>;
@@ -394,7 +394,7 @@ fn reload(arguments: &Arguments, running: &mut Configuration) -> Result<Settings
     };
     match Configuration::load(arguments) {
         Ok(configuration) => {
-            let changes = config_diff::between(running, &configuration);
+            let changes = diff::between(running, &configuration);
             for change in &changes {
                 tracing::info!("{change}");
             }

@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 
 use bpf::{Hook, bypass_obstacle};
+use configuration::Output;
 use control::{Datapath, Update};
 use path::Policy;
 use serde::Serialize;
-
-use crate::config::Output;
 
 /// A VNI that would be taken over.
 #[derive(Debug, Serialize)]

@@ -9,28 +9,28 @@ use bpf::{
     BypassState, Hook, KillSwitch, Offload, OffloadCounts, OffloadTraffic, PlacedPorts,
     SteeringCounts, SteeringError,
 };
+use configuration::PortSummary;
 use control::{Status, Update};
 use netlink::Direction;
 use path::Version;
-use pipeline::counters::{Counter, Forwarded, Programs, vtep_id};
-use pipeline::{Counters, Pins};
+use pipeline::counters::{Forwarded, Programs, vtep_id};
+use pipeline::{CachedFlow, Counters, Pins};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff, SteeringPlan, VtepIndex};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use worker::{Features, Stations};
+use worker::{Features, Stations, Worker};
 
 use crate::guard::Guarded;
 use crate::own_links::OwnLinkError;
 use crate::pinning::{Known, Shared};
-use crate::standalone::PortSummary;
 use crate::takeover::{Takeover, TakeoverError};
 use crate::{log, metrics_view};
 
 /// Queue pairs whose paths are written before the control task can have the takeover.
 const PINNED_AT_ONCE: usize = 256;
 
-/// How long a worker may take to answer which stations it has learned.
+/// How long a worker may take to answer.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// The running takeover with the state around it. The control task changes it; metrics and the API
@@ -203,12 +203,28 @@ impl Handle {
         counts.unwrap_or_default()
     }
 
-    /// Frames that each worker received, from the underlay and from bridges.
-    pub(crate) fn received(&self) -> Vec<[u64; 2]> {
-        let of = |counted: &Arc<Counters>| {
-            [&counted.underlay_received, &counted.bridge_received].map(Counter::get)
-        };
-        self.workers.iter().map(of).collect()
+    /// The counters of each worker.
+    pub(crate) fn workers(&self) -> &[Arc<Counters>] {
+        &self.workers
+    }
+
+    /// Asks each worker. Returns the answers with the workers' numbers. There is none if the worker
+    /// ends or hangs.
+    async fn ask<T>(&self, query: impl Fn(&Worker, oneshot::Sender<T>)) -> Vec<(usize, T)> {
+        let asked = self.takeover().as_ref().map(|takeover| takeover.ask(query));
+        let mut answers = Vec::new();
+        for (worker, answer) in asked.into_iter().flatten().enumerate() {
+            if let Ok(Ok(answer)) = timeout(ANSWER, answer).await {
+                answers.push((worker, answer));
+            }
+        }
+        answers
+    }
+
+    /// The flows that each worker remembers.
+    pub(crate) async fn flows(&self) -> Vec<(usize, Vec<CachedFlow>)> {
+        // An error means that the receiver no longer waits.
+        self.ask(|worker, sender| worker.flows(|flows| drop(sender.send(flows)))).await
     }
 
     /// The stations that the workers' own bridges have learned. Empty without access ports.
@@ -216,15 +232,10 @@ impl Handle {
         if self.access.is_empty() {
             return Stations::new();
         }
-        let answers = self.takeover().as_ref().map(Takeover::stations);
-        let mut stations = Stations::new();
-        for answer in answers.into_iter().flatten() {
-            // There is no answer if the worker ends or hangs.
-            if let Ok(Ok(of_worker)) = timeout(ANSWER, answer).await {
-                stations.extend_from_slice(&of_worker);
-            }
-        }
-        stations
+        let query = |worker: &Worker, sender: oneshot::Sender<Stations>| {
+            worker.stations(|stations| drop(sender.send(stations)));
+        };
+        self.ask(query).await.into_iter().flat_map(|(_, stations)| stations).collect()
     }
 
     /// As [`Takeover::own_links`].
@@ -444,7 +455,7 @@ impl Handle {
         view.control_stalls = self.guarded.stalls();
         view.log_lines_lost = log::lost();
         view.configuration = self.configurations();
-        view.workers = self.received();
+        view.workers = self.workers.clone();
         view.probing = self.pinning.as_deref().map(metrics_view::probing);
         telemetry::render(&counters, view)
     }

@@ -3,8 +3,6 @@
 mod access_ports;
 mod api;
 mod applier;
-mod config;
-mod config_diff;
 mod daemon;
 mod dry_run;
 mod filter_watch;
@@ -21,7 +19,6 @@ mod packet_rules;
 mod pinning;
 mod privilege;
 mod probing;
-mod standalone;
 mod takeover;
 mod wakeups;
 
@@ -29,9 +26,9 @@ use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use configuration::Arguments;
 use tracing_subscriber::EnvFilter;
 
-use config::Arguments;
 use log::Log;
 
 fn main() -> ExitCode {

@@ -1,7 +1,6 @@
 //! The rules of packet filters, of nftables and of legacy iptables.
 
-use control::PacketFilters;
-use netlink::RuleChain;
+use netlink::{RuleChain, RuleSet};
 
 /// The chains of one kind, or why they could not be read.
 type Rules = Result<Vec<RuleChain>, String>;
@@ -34,10 +33,10 @@ impl PacketRules {
 
     /// The filters in the form in which eligibility checks use them.
     #[must_use]
-    pub(crate) fn filters(&self) -> PacketFilters {
+    pub(crate) fn filters(&self) -> RuleSet {
         let all = [&self.nftables, &self.legacy];
         let unread = all.iter().find_map(|rules| rules.as_ref().err().cloned());
-        PacketFilters::new(all.into_iter().flatten().flatten().cloned().collect(), unread)
+        RuleSet::new(all.into_iter().flatten().flatten().cloned().collect(), unread)
     }
 }
 

@@ -36,6 +36,7 @@ mod turn;
 
 use by_kernel::ByKernel;
 use choices::Lookups;
+use configuration::Probing;
 use sockets::Sockets;
 use spraying::Sprays;
 use targets::Targets;
@@ -45,35 +46,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Packets that are read from each socket before probes are sent again.
 const READ: usize = 512;
-
-/// The configuration of probing and placement.
-#[derive(Debug, Clone)]
-pub(crate) struct Probing {
-    /// The key that all leaves share.
-    pub key: Key,
-    /// How to probe.
-    pub settings: Settings,
-    /// How to place.
-    pub options: Options,
-    /// Whether paths to VTEPs that answer no probes are traced by expired TTLs.
-    pub trace: bool,
-    /// How to spray packets; `None` if they cannot be.
-    pub spray: Option<SprayOptions>,
-}
-
-impl fmt::Display for Probing {
-    /// All but the key. A number stands for that.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, settings, options, trace, spray: _ } = self;
-        let Settings { interval, ports, most_ports, rate, .. } = settings;
-        let number = key.number([0; 3]);
-        write!(f, "key number {number:08x}, every {interval:?}, {ports} to {most_ports} ports, ")?;
-        write!(f, "{rate} probes/s, {} queue pairs, ", options.most)?;
-        write!(f, "idle after {:?}, moves {:?}, ", options.idle, options.moves)?;
-        let traces = if *trace { "traced" } else { "not traced" };
-        write!(f, "paths without answers {traces}")
-    }
-}
 
 /// What is opened before privileges are given up.
 #[derive(Debug)]
@@ -316,7 +288,7 @@ impl Thread {
         let mut bytes = message.bytes();
         self.key.seal((target.local, target.address), &mut bytes);
         let hops: Vec<u64> = self.hops(target.address).iter().map(|hop| hop.identity).collect();
-        let start = self.random.below(hops.len());
+        let start = self.random.index(hops.len());
         for hop in hops.iter().cycle().skip(start).take(copies.min(hops.len())) {
             let path = self.targets.living(target, *hop, &mut self.random);
             let port = path.map_or(received.ports.0, |path| path.source_port);

@@ -11,6 +11,7 @@ use bpf::{
     BypassState, Hook, KillSwitch, Offload, OffloadCounts, OffloadUsage, PinnedFlow, PlacedPorts,
     Steering, SteeringCounts, SteeringError, stale_filters,
 };
+use configuration::Access;
 use control::{Adjacency, Request, Update};
 use netlink::Direction;
 use netlink::PrivateNamespace;
@@ -20,13 +21,12 @@ use ports::{AccessPort, PacketSocket, RingSize};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff};
 use tokio::sync::{mpsc, oneshot};
 use worker::{
-    Features, Ports, PrivateLink, PuntError, PuntPairs, Report, Reports, Sockets, Stations, Worker,
+    Features, Ports, PrivateLink, PuntError, PuntPairs, Report, Reports, Sockets, Worker,
     WorkerOptions,
 };
 
 use crate::guard::Guarded;
 use crate::own_links::OwnLinkError;
-use crate::standalone::Access;
 use crate::wakeups;
 
 /// Punt pairs, splitter, steering programs and workers of one network namespace. [`Takeover::stop`]
@@ -339,15 +339,17 @@ impl Takeover {
         self.workers.iter().map(Worker::counters).collect()
     }
 
-    /// As [`Worker::stations`], for each worker.
-    pub(crate) fn stations(&self) -> Vec<oneshot::Receiver<Arc<Stations>>> {
-        let request = |worker: &Worker| {
-            let (sender, stations) = oneshot::channel();
-            // An error means that the receiver no longer waits.
-            worker.stations(|stations| drop(sender.send(stations)));
-            stations
+    /// Asks each worker.
+    pub(crate) fn ask<T>(
+        &self,
+        query: impl Fn(&Worker, oneshot::Sender<T>),
+    ) -> Vec<oneshot::Receiver<T>> {
+        let ask = |worker: &Worker| {
+            let (sender, answer) = oneshot::channel();
+            query(worker, sender);
+            answer
         };
-        self.workers.iter().map(request).collect()
+        self.workers.iter().map(ask).collect()
     }
 
     /// As [`Steering::placed_at`].

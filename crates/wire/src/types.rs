@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
+use core::num::NonZeroU32;
 use core::str::FromStr;
 
 /// A number or text that is not a valid value of its type.
@@ -82,11 +83,13 @@ impl FromStr for MacAddr {
 
 /// A VXLAN network identifier, 1 to 16777215 (RFC 7348 section 5).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Vni(core::num::NonZeroU32);
+pub struct Vni(NonZeroU32);
 
 impl Vni {
-    /// The largest VNI.
+    /// The largest VNI, as a number.
     pub const MAX: u32 = 0x00ff_ffff;
+    /// The largest VNI.
+    pub const HIGHEST: Self = Self(NonZeroU32::MIN.saturating_add(Self::MAX - 1));
 
     /// The VNI as a number.
     #[must_use]
@@ -99,7 +102,7 @@ impl TryFrom<u32> for Vni {
     type Error = TypeError;
 
     fn try_from(number: u32) -> Result<Self, TypeError> {
-        match core::num::NonZeroU32::new(number) {
+        match NonZeroU32::new(number) {
             Some(vni) if number <= Self::MAX => Ok(Self(vni)),
             _ => Err(TypeError::Vni(number)),
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bpf::{PuntSide, Watchdog};
 use frame::DropReason;
-use pipeline::{Location, PAUSE};
+use pipeline::PAUSE;
 use ports::{AccessPort, PacketSocket, Poller, Port};
 use tables::{Addition, OpenPort, Snapshot, Version};
 
@@ -212,6 +212,9 @@ impl Engine {
             forwarder.from_bridge(&snapshot, now, |frames| scheduling.begin(frames))?;
         let from_ports =
             if self.serves_ports() { self.poll_access_ports(&snapshot, now) } else { 0 };
+        for query in self.shared.take_queries() {
+            query(&mut self.forwarder.pipeline, now);
+        }
         for adjacency in self.forwarder.pipeline.resolve_requests() {
             // If the queue is full the request is lost. A later frame makes it again.
             let _ = (self.reports)(Report::Unresolved(adjacency));
@@ -246,19 +249,7 @@ impl Engine {
             self.take_new_ports();
         }
         let Self { forwarder, scheduling, .. } = self;
-        let moved = forwarder.from_access_ports(snapshot, now, |frames| scheduling.begin(frames));
-        let answers = self.shared.take_answers();
-        if !answers.is_empty() {
-            let mut stations = self.forwarder.pipeline.stations(now);
-            for station in &mut stations {
-                if let Location::Port(number) = &mut station.location {
-                    *number = self.numbers.get(usize::from(*number)).copied().unwrap_or(*number);
-                }
-            }
-            let stations = Arc::new(stations);
-            answers.into_iter().for_each(|answer| answer(Arc::clone(&stations)));
-        }
-        moved
+        forwarder.from_access_ports(snapshot, now, |frames| scheduling.begin(frames))
     }
 
     /// Takes over access ports that were opened again.

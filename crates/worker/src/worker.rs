@@ -4,12 +4,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bpf::Watchdog;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use pipeline::{Adjacency, Counters, Identifications, Pins, Pipeline};
+use pipeline::{Adjacency, CachedFlow, Counters, Identifications, Location, Pins, Pipeline};
 use ports::{AccessPort, PacketSocket};
 use tables::{Learned, OpenPort, Snapshot};
 
@@ -70,8 +70,8 @@ pub enum Report {
 /// Takes a report, without blocking. Returns `false` if it is lost because too many wait.
 pub type Reports = Box<dyn Fn(Report) -> bool + Send>;
 
-/// Called with the stations that a worker's bridge has learned.
-pub(crate) type Answer = Box<dyn FnOnce(Arc<Stations>) + Send>;
+/// A question about a worker's state. It is called on the worker's thread and must not block.
+pub(crate) type Query = Box<dyn FnOnce(&mut Pipeline, Instant) + Send>;
 
 /// What a worker shares with the rest of the daemon.
 pub(crate) struct Shared {
@@ -81,9 +81,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) wake: EventFd,
     pub(crate) stopping: AtomicBool,
-    /// What to call with the stations. Only workers with access ports look at it.
-    answers: Mutex<Vec<Answer>>,
-    has_answers: AtomicBool,
+    queries: Mutex<Vec<Query>>,
+    has_queries: AtomicBool,
     /// Access ports that were opened again, by their numbers among all workers' ports.
     new_ports: Mutex<Vec<(u16, AccessPort)>>,
     has_new_ports: AtomicBool,
@@ -103,8 +102,8 @@ impl Shared {
             counters: Arc::new(Counters::new()),
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             stopping: AtomicBool::new(false),
-            answers: Mutex::default(),
-            has_answers: AtomicBool::new(false),
+            queries: Mutex::default(),
+            has_queries: AtomicBool::new(false),
             new_ports: Mutex::default(),
             has_new_ports: AtomicBool::new(false),
         })
@@ -120,19 +119,19 @@ impl Shared {
         std::mem::take(&mut *self.new_ports.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What to call with the stations, for each request since the last call.
-    pub(crate) fn take_answers(&self) -> Vec<Answer> {
-        if !self.has_answers.load(Ordering::Relaxed)
-            || !self.has_answers.swap(false, Ordering::Acquire)
+    /// The queries since the last call.
+    pub(crate) fn take_queries(&self) -> Vec<Query> {
+        if !self.has_queries.load(Ordering::Relaxed)
+            || !self.has_queries.swap(false, Ordering::Acquire)
         {
             return Vec::new();
         }
-        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.queries.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn ask(&self, answer: Answer) {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
-        self.has_answers.store(true, Ordering::Release);
+    fn ask(&self, query: Query) {
+        self.queries.lock().unwrap_or_else(PoisonError::into_inner).push(query);
+        self.has_queries.store(true, Ordering::Release);
     }
 }
 
@@ -189,9 +188,28 @@ impl Worker {
     }
 
     /// Has `answer` called on the worker's thread with the stations that its own bridge has learned.
-    /// It must not block. A worker without access ports does not answer.
-    pub fn stations(&self, answer: impl FnOnce(Arc<Stations>) + Send + 'static) {
-        self.shared.ask(Box::new(answer));
+    /// It must not block.
+    pub fn stations(&self, answer: impl FnOnce(Stations) + Send + 'static) {
+        let numbers = self.numbers.clone();
+        self.ask(move |pipeline, now| {
+            let mut stations = pipeline.stations(now);
+            for station in &mut stations {
+                if let Location::Port(number) = &mut station.location {
+                    *number = numbers.get(usize::from(*number)).copied().unwrap_or(*number);
+                }
+            }
+            answer(stations);
+        });
+    }
+
+    /// Has `answer` called on the worker's thread with the flows that it remembers. It must not
+    /// block.
+    pub fn flows(&self, answer: impl FnOnce(Vec<CachedFlow>) + Send + 'static) {
+        self.ask(move |pipeline, now| answer(pipeline.flows(now)));
+    }
+
+    fn ask(&self, query: impl FnOnce(&mut Pipeline, Instant) + Send + 'static) {
+        self.shared.ask(Box::new(query));
         self.waker().wake();
     }
 
@@ -294,18 +312,22 @@ mod tests {
     }
 
     #[test]
-    fn every_request_for_stations_is_answered() {
+    fn every_query_is_answered_once() {
         let (answers, answered) = mpsc::channel();
         let shared = Shared::new().unwrap();
-        assert!(shared.take_answers().is_empty());
+        assert!(shared.take_queries().is_empty());
         for request in 0..2 {
             let answers = answers.clone();
-            shared.ask(Box::new(move |stations| answers.send((request, stations.len())).unwrap()));
+            shared.ask(Box::new(move |pipeline, now| {
+                let known = (pipeline.stations(now).len(), pipeline.flows(now).len());
+                answers.send((request, known)).unwrap();
+            }));
         }
-        for answer in shared.take_answers() {
-            answer(Arc::default());
+        let mut pipeline = Pipeline::new(Arc::clone(&shared.counters));
+        for query in shared.take_queries() {
+            query(&mut pipeline, Instant::now());
         }
-        assert_eq!(answered.try_iter().collect::<Vec<_>>(), [(0, 0), (1, 0)]);
-        assert!(shared.take_answers().is_empty());
+        assert_eq!(answered.try_iter().collect::<Vec<_>>(), [(0, (0, 0)), (1, (0, 0))]);
+        assert!(shared.take_queries().is_empty());
     }
 }

@@ -34,7 +34,6 @@ pub use streams::{fpm_stream, netlink_decode};
 #[allow(dead_code, unused_imports, reason = "the targets use a part")]
 #[path = "../../../crates/vtepd/src"]
 mod vtepd {
-    pub mod config;
     pub mod guard;
     pub mod handle;
     pub mod link_watch;
@@ -44,7 +43,6 @@ mod vtepd {
     pub mod pinning;
     pub mod privilege;
     pub mod probing;
-    pub mod standalone;
     pub mod takeover;
     pub mod wakeups;
 
@@ -62,5 +60,5 @@ mod vtepd {
 // The modules refer to each other by these paths.
 use vtepd::{
     api, guard, handle, link_watch, log, metrics_view, own_links, pinning, privilege, probing,
-    standalone, takeover, wakeups,
+    takeover, wakeups,
 };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ::api::v1;
 use ::api::v1::vtepd_server::Vtepd as _;
 use bpf::Hook;
+use configuration::Standalone;
 use control::{Change, Filters, Journal, Namespace, Settings, State, Status, Update};
 use futures_util::StreamExt as _;
 use nix::sched::{CloneFlags, unshare};
@@ -20,7 +21,6 @@ use worker::{Features, WorkerOptions};
 use crate::frames::THERE;
 use crate::vtepd::api::service::Service;
 use crate::vtepd::handle::Handle;
-use crate::vtepd::standalone::Standalone;
 use crate::vtepd::takeover::{SteeringOptions, Takeover};
 
 /// A service over the tables of one VNI, and the channel of its requests to the control task.

@@ -6,9 +6,8 @@ use std::os::fd::AsRawFd as _;
 use std::sync::{LazyLock, Mutex};
 
 use clap::Parser as _;
+use configuration::{Arguments, Configuration, ConfigurationError};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-
-use crate::vtepd::config::{Arguments, Configuration, ConfigurationError};
 
 /// The configuration file, in memory.
 static FILE: LazyLock<Mutex<File>> =

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
-const MAY_USE: [(&str, &[&str]); 29] = [
+const MAY_USE: [(&str, &[&str]); 30] = [
     ("wire", &[]),
     ("path", &["wire", "spray"]),
     ("pathmap", &["wire", "path", "spray"]),
     ("tables", &["wire", "path"]),
     ("frame", &[]),
-    ("spray", &[]),
+    ("spray", &["wire"]),
     ("sim", &["wire", "roce", "spray"]),
     ("pipeline", &["wire", "path", "frame", "tables", "spray"]),
     ("roce", &["wire"]),
@@ -30,8 +30,16 @@ const MAY_USE: [(&str, &[&str]); 29] = [
     ("telemetry", &["wire", "frame", "pipeline"]),
     ("api", &[]),
     (
+        "configuration",
+        &[
+            "wire", "path", "pathmap", "tables", "pipeline", "ports", "bpf", "worker", "fpm",
+            "control", "api",
+        ],
+    ),
+    (
         "vtepd",
         &[
+            "configuration",
             "wire",
             "path",
             "pathmap",
@@ -51,7 +59,7 @@ const MAY_USE: [(&str, &[&str]); 29] = [
         ],
     ),
     ("vtepctl", &["wire", "api", "manual", "terminal"]),
-    ("experiment", &[]),
+    ("experiment", &["spray"]),
     ("planner", &[]),
     (
         "lab",

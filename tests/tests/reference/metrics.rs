@@ -36,7 +36,7 @@ fn one_of_each() -> View {
     let vni = Vni::try_from(10).unwrap();
     let text = || "x".to_owned();
     View {
-        workers: vec![[0, 0]],
+        workers: vec![Default::default()],
         vnis: vec![VniView {
             slot: 1,
             vni,

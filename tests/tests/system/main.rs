@@ -18,6 +18,7 @@ mod equivalence;
 mod equivalence_bridge;
 mod equivalence_routing;
 mod evpn;
+mod flow_cache;
 mod foreign;
 mod forwarding;
 mod fpm_peers;

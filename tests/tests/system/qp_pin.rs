@@ -82,7 +82,7 @@ fn by_uplink(uplinks: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
 }
 
 /// Waits until each queue pair is on a known path, and returns these as [`placed`] does. If a worker
-/// cannot have the placement at once, a queue pair begins on the path of qp-hash, until a gap.
+/// cannot have the placement at once, a queue pair begins on the path of qp-hash, until a pause.
 pub(crate) fn all_placed(vtepd: &Vtepd) -> BTreeMap<u64, (String, u64)> {
     let mut all = BTreeMap::new();
     wait_for("all queue pairs to be placed", || {
@@ -222,7 +222,7 @@ fn leave_and_return(
     );
     let (_, report) = stream.finish();
     assert_eq!((report.duplicated(), report.corrupted()), (0, 0));
-    assert_eq!(report.reordered(), 0, "moves wait for a gap");
+    assert_eq!(report.reordered(), 0, "moves wait for a pause");
 }
 
 /// The far end is kernel VXLAN, behind two tiers of routers.

@@ -160,7 +160,7 @@ fn p11_queue_pairs_in_kernel_vxlan_are_even_and_leave_a_path_that_dies_silently(
     stream.pass(u64::from(RATE) / 2);
     let report = stream.report();
     assert_eq!(lost(&report), dead, "only queue pairs of the dead path");
-    // Others may have moved after a gap, for balance.
+    // Others may have moved after a pause, for balance.
     let left = leaf.metrics().find("vtepd_queue_pair_moves_total{reason=\"dead\"}");
     assert_eq!(left, Some(dead.len() as u64));
     let lost: u64 = report.queue_pairs.iter().map(|of| of.lost).sum();
@@ -175,5 +175,5 @@ fn p11_queue_pairs_in_kernel_vxlan_are_even_and_leave_a_path_that_dies_silently(
     assert!(found.is_some(), "not even after five attempts");
     let (_, report) = stream.finish();
     assert_eq!((report.duplicated(), report.corrupted()), (0, 0));
-    assert_eq!(report.reordered(), 0, "moves wait for a gap");
+    assert_eq!(report.reordered(), 0, "moves wait for a pause");
 }

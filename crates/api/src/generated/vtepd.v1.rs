@@ -491,6 +491,14 @@ pub struct WorkerCounters {
     pub received_underlay: u64,
     #[prost(uint64, tag = "2")]
     pub received_bridge: u64,
+    /// Frames of RoCE flows whose path the worker remembered, and frames of others.
+    #[prost(uint64, tag = "3")]
+    pub flow_hits: u64,
+    #[prost(uint64, tag = "4")]
+    pub flow_misses: u64,
+    /// Flows that it forgot to remember another.
+    #[prost(uint64, tag = "5")]
+    pub flow_evictions: u64,
 }
 /// Moves of MAC addresses between VTEPs.
 #[derive(serde::Serialize)]
@@ -1071,6 +1079,45 @@ pub struct Tier {
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListFlowsRequest {
+    /// Absent: of all VNIs.
+    #[prost(uint32, optional, tag = "1")]
+    pub vni: ::core::option::Option<u32>,
+}
+/// A RoCE flow over IPv4 whose path a worker remembers.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CachedFlow {
+    /// The number of the worker, from 0.
+    #[prost(uint32, tag = "1")]
+    pub worker: u32,
+    #[prost(uint32, tag = "2")]
+    pub vni: u32,
+    #[prost(string, tag = "3")]
+    pub destination_mac: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub source: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub destination: ::prost::alloc::string::String,
+    /// The destination queue pair.
+    #[prost(uint32, tag = "6")]
+    pub queue_pair: u32,
+    #[prost(string, tag = "7")]
+    pub vtep: ::prost::alloc::string::String,
+    #[prost(string, tag = "8")]
+    pub uplink: ::prost::alloc::string::String,
+    /// The outer UDP source port.
+    #[prost(uint32, tag = "9")]
+    pub source_port: u32,
+    /// Since its path was decided.
+    #[prost(uint64, tag = "10")]
+    pub age_ms: u64,
+    /// Whether a frame of it was sent since tables or policies last changed.
+    #[prost(bool, tag = "11")]
+    pub current: bool,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListQueuePairsRequest {
     /// Absent: of all VNIs.
     #[prost(uint32, optional, tag = "1")]
@@ -1095,7 +1142,7 @@ pub struct QueuePair {
     pub uplink: ::prost::alloc::string::String,
     #[prost(uint32, tag = "7")]
     pub source_port: u32,
-    /// pinned, hashed (placed by qp-hash because no path was known) or moving (after the next gap).
+    /// pinned, hashed (placed by qp-hash because no path was known) or moving (after the next pause).
     #[prost(string, tag = "8")]
     pub state: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "9")]
@@ -1458,6 +1505,28 @@ pub mod vtepd_client {
                 .insert(GrpcMethod::new("vtepd.v1.Vtepd", "ListQueuePairs"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// RoCE flows whose path workers remember, by worker: at most 4096 of each.
+        pub async fn list_flows(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListFlowsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::CachedFlow>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/vtepd.v1.Vtepd/ListFlows");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("vtepd.v1.Vtepd", "ListFlows"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// All counters.
         pub async fn get_counters(
             &mut self,
@@ -1732,6 +1801,17 @@ pub mod vtepd_server {
             tonic::Response<Self::ListQueuePairsStream>,
             tonic::Status,
         >;
+        /// Server streaming response type for the ListFlows method.
+        type ListFlowsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::CachedFlow, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// RoCE flows whose path workers remember, by worker: at most 4096 of each.
+        async fn list_flows(
+            &self,
+            request: tonic::Request<super::ListFlowsRequest>,
+        ) -> std::result::Result<tonic::Response<Self::ListFlowsStream>, tonic::Status>;
         /// All counters.
         async fn get_counters(
             &self,
@@ -2299,6 +2379,52 @@ pub mod vtepd_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListQueuePairsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/vtepd.v1.Vtepd/ListFlows" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListFlowsSvc<T: Vtepd>(pub Arc<T>);
+                    impl<
+                        T: Vtepd,
+                    > tonic::server::ServerStreamingService<super::ListFlowsRequest>
+                    for ListFlowsSvc<T> {
+                        type Response = super::CachedFlow;
+                        type ResponseStream = T::ListFlowsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListFlowsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Vtepd>::list_flows(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListFlowsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -11,17 +11,18 @@ use crate::maps::{absent, map};
 
 type Checked = BTreeMap<u32, BTreeSet<Ipv4Addr>>;
 
-/// `struct arrival` of the programs: an interface and a source address in network byte order.
+/// `struct checked_source` of the programs: an interface, and a source address in network byte
+/// order.
 /// Source 0 marks the interface itself as checked.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Arrival {
+pub(crate) struct CheckedSource {
     pub(crate) ifindex: u32,
     pub(crate) source: u32,
 }
 
 // SAFETY: plain integers without padding.
-unsafe impl Pod for Arrival {}
+unsafe impl Pod for CheckedSource {}
 
 const NAME: &str = "checked_sources";
 const ANY: &str = "sources_are_checked";
@@ -38,24 +39,27 @@ pub(super) fn apply(
     }
     let failed = |error| SteeringError::Map(NAME, error);
     let empty = BTreeSet::new();
-    let mut sources: HashMap<&mut MapData, Arrival, u8> = map(ebpf, NAME)?;
+    let mut sources: HashMap<&mut MapData, CheckedSource, u8> = map(ebpf, NAME)?;
     for (&ifindex, now) in after {
         for source in now.difference(before.get(&ifindex).unwrap_or(&empty)) {
-            let arrival = Arrival { ifindex, source: u32::from_ne_bytes(source.octets()) };
-            sources.insert(arrival, 1, 0).or_else(full).map_err(failed)?;
+            let checked = CheckedSource { ifindex, source: u32::from_ne_bytes(source.octets()) };
+            sources.insert(checked, 1, 0).or_else(full).map_err(failed)?;
         }
-        sources.insert(Arrival { ifindex, source: 0 }, 1, 0).map_err(failed)?;
+        sources.insert(CheckedSource { ifindex, source: 0 }, 1, 0).map_err(failed)?;
     }
     let mut any: Array<&mut MapData, u32> = map(ebpf, ANY)?;
     any.set(0, u32::from(!after.is_empty()), 0).map_err(|error| SteeringError::Map(ANY, error))?;
-    let mut sources: HashMap<&mut MapData, Arrival, u8> = map(ebpf, NAME)?;
+    let mut sources: HashMap<&mut MapData, CheckedSource, u8> = map(ebpf, NAME)?;
     for (&ifindex, then) in before {
         if !after.contains_key(&ifindex) {
-            sources.remove(&Arrival { ifindex, source: 0 }).or_else(absent).map_err(failed)?;
+            sources
+                .remove(&CheckedSource { ifindex, source: 0 })
+                .or_else(absent)
+                .map_err(failed)?;
         }
         for source in then.difference(after.get(&ifindex).unwrap_or(&empty)) {
-            let arrival = Arrival { ifindex, source: u32::from_ne_bytes(source.octets()) };
-            sources.remove(&arrival).or_else(absent).map_err(failed)?;
+            let checked = CheckedSource { ifindex, source: u32::from_ne_bytes(source.octets()) };
+            sources.remove(&checked).or_else(absent).map_err(failed)?;
         }
     }
     Ok(())

@@ -5,9 +5,9 @@ use tables::VniSource;
 use wire::MacAddr;
 
 use crate::stores::Stores;
+use crate::stores::addresses::is_usable;
 use crate::stores::bridges::MOST;
 use crate::stores::epoch_map::Epoch;
-use crate::stores::prefix::is_usable;
 
 /// Applies an entry from the kernel.
 pub(crate) fn apply_kernel(stores: &mut Stores, operation: Operation, entry: &FdbEntry) {

@@ -1,4 +1,4 @@
-//! The leaf's own IP addresses.
+//! IP addresses: the leaf's own, and those that VTEPs can have.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -62,5 +62,17 @@ impl Addresses {
     pub(crate) fn interfaces_with(&self, address: IpAddr) -> impl Iterator<Item = u32> {
         let all = self.entries.keys().filter(move |(_, own)| *own == address);
         all.map(|(ifindex, _)| ifindex)
+    }
+}
+
+/// Whether an address can be a VTEP's. A link-local one is valid on one interface only, and the
+/// kernel drops received packets from an IPv4-mapped one (`ip6_rcv_core()`).
+pub(crate) const fn is_usable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) => {
+            // The upper half of IPv4-mapped addresses is zero, as that of ::1.
+            address.to_bits() >> 64 != 0 && !address.is_unicast_link_local()
+        }
     }
 }

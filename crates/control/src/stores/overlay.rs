@@ -14,8 +14,8 @@ use tables::{Fdb, VtepIndex};
 use wire::MacAddr;
 
 use crate::eligibility::ineligible::UnsupportedEntry;
+use crate::stores::addresses::is_usable;
 use crate::stores::epoch_map::{Epoch, EpochMap};
-use crate::stores::prefix::is_usable;
 use crate::stores::vteps::Vteps;
 
 /// `NUD_PERMANENT | NUD_NOARP` (`include/uapi/linux/neighbour.h`).

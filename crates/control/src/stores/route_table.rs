@@ -10,12 +10,11 @@ use std::hash::BuildHasherDefault;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use netlink::{Route, RouteNextHop, RouteTarget};
+use netlink::{Route, RouteNextHop, RouteTarget, network};
 use tables::hash::{TableHasher, TableMap};
 
 use crate::stores::epoch_map::Epoch;
 use crate::stores::intern::Shared;
-use crate::stores::prefix::network;
 
 /// `RT_TABLE_LOCAL`, `RT_TABLE_MAIN` and `RT_TABLE_DEFAULT`, in the order of the kernel's default
 /// rules (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`).

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use netlink::RuleSet;
 use tables::{Learned, VniIndex};
 use tokio::sync::oneshot;
 use wire::MacAddr;
@@ -10,7 +11,6 @@ use crate::change::Change;
 use crate::hosts::Host;
 use crate::settings::{Filters, Settings};
 use crate::stores::neighbours::Adjacency;
-use crate::stores::packet_filters::PacketFilters;
 
 /// A request to the control task.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub enum Request {
     /// Which packet filters see bridged frames has changed.
     Filters(Filters),
     /// The rules of packet filters have changed.
-    PacketFilters(PacketFilters),
+    PacketFilters(RuleSet),
     /// A worker received a frame from this MAC address.
     Learn(Learned),
     /// A worker needs this neighbour's MAC address.

@@ -7,13 +7,13 @@ use fabric::super_frames::cut_super_frames;
 use frame::{Checksum, Frame};
 use ports::{PacketSocket, RingSize};
 use roce::{
-    Address, Connection, End, Endpoint, Frames, Group, Operation, Pattern, Place, Psn, Settings,
+    Address, Connection, End, Endpoint, Frames, Group, Operation, Pattern, Place, Settings,
     SourcePort, WorkRequest,
 };
 use root_test::root_test;
 use traffic::endpoint::Transmit;
 use wire::checksum::{self, Sum};
-use wire::{Ipv4Packet, MacAddr, QueuePair};
+use wire::{Ipv4Packet, MacAddr, Psn, QueuePair};
 
 const MTU: u32 = 1500;
 

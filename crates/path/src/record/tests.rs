@@ -2,6 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+const PSN: u32 = 0x00ff_ffff;
+const HALF: u32 = 1 << 23;
+
 const SEND: u8 = opcode::RC_SEND_ONLY;
 const READ: u8 = opcode::RC_READ_REQUEST;
 const ACKNOWLEDGE: u8 = opcode::RC_ACKNOWLEDGE;

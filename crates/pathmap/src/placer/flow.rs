@@ -73,7 +73,7 @@ pub struct Partner {
 pub struct Flow {
     /// Its path.
     pub path: PathId,
-    /// The path to which it moves after a gap.
+    /// The path to which it moves after a pause.
     pub wanted: Option<PathId>,
     /// Whether `qp-hash` chose its path, because none was known.
     pub hashed: bool,

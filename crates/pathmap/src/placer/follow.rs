@@ -85,7 +85,7 @@ impl Placer {
         if self.pairing.is_empty() {
             return false;
         }
-        let moves_at_all = self.options.moves == Moves::AfterGap;
+        let moves_at_all = self.options.moves == Moves::AfterPause;
         let mut moves = false;
         for counter in counters {
             let Some((id, flow)) = self.flows.at(counter) else { continue };

@@ -1,7 +1,7 @@
 //! Queue pairs that kernel VXLAN encapsulates ([`Target::by_kernel`](super::Target)).
 //!
 //! No worker asks for them when a frame is sent. Each first frame has left by the path of `qp-hash`.
-//! Programs move a queue pair at its first frame after a gap, and tell afterwards.
+//! Programs move a queue pair at its first frame after a pause, and tell afterwards.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{FlowId, Placer};
 pub struct Course {
     /// Its path.
     pub path: PathId,
-    /// The path to which it moves, and the gap that this needs.
+    /// The path to which it moves, and the pause that this needs.
     pub next: Option<(PathId, Duration)>,
 }
 
@@ -23,14 +23,14 @@ impl Placer {
     #[must_use]
     pub fn course(&self, id: &FlowId) -> Option<Course> {
         let flow = self.flows.get(id)?;
-        let gap = |next| self.targets.get(&id.target).map(|paths| paths.gap(flow.path, next));
+        let pause = |next| self.targets.get(&id.target).map(|paths| paths.pause(flow.path, next));
         Some(Course {
             path: flow.path,
-            next: flow.wanted.and_then(|next| Some((next, gap(next)?))),
+            next: flow.wanted.and_then(|next| Some((next, pause(next)?))),
         })
     }
 
-    /// A queue pair has moved after a gap. The first path after that of `qp-hash` is no move.
+    /// A queue pair has moved after a pause. The first path after that of `qp-hash` is no move.
     pub fn moved(&mut self, id: &FlowId, to: PathId) {
         let Some(is_first) = self.edit(id, |flow| {
             let is_first = flow.hashed;

@@ -8,11 +8,11 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use path::PathId;
+use spray::Random;
 
 use super::types::{LENGTH, Paths, Plan};
 use super::{Placer, Target};
 use crate::plan::Routes;
-use crate::random::Random;
 
 /// Routes for which plans are made at once, and more only for a single target. That takes half a
 /// millisecond.

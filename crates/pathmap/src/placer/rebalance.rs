@@ -93,7 +93,8 @@ impl Placer {
     /// while this leaf or another one wants to move. They then agree whose turn it is.
     #[must_use]
     pub fn wants_reports(&self, now: Duration) -> bool {
-        self.options.moves == Moves::AfterGap && (self.turn.gain > 0 || self.peers.has_claims(now))
+        self.options.moves == Moves::AfterPause
+            && (self.turn.gain > 0 || self.peers.has_claims(now))
     }
 
     fn gain(&self, target: &Target) -> f64 {

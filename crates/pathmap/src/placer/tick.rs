@@ -122,7 +122,7 @@ impl Placer {
                 self.window = window.end;
             }
             phases.push(Phase::Plan);
-            if self.options.moves == Moves::AfterGap {
+            if self.options.moves == Moves::AfterPause {
                 phases.extend([Phase::Decide, Phase::Gather]);
             }
             phases.push(Phase::Follow);
@@ -214,7 +214,7 @@ impl Placer {
             self.sums.waiting.range(next..).take(STEP).copied().collect();
         for counter in &counters {
             let Some((id, flow)) = self.flows.at(*counter) else { continue };
-            // Programs look for gaps themselves where the kernel encapsulates.
+            // Programs look for pauses themselves where the kernel encapsulates.
             if id.target.by_kernel {
                 continue;
             }

@@ -14,7 +14,7 @@ use crate::pairing::Channel;
 use crate::plan::Routes;
 use crate::way::{Common, Way};
 
-/// Added to the difference of delays for the gap that a move needs.
+/// Added to the difference of delays for the pause that a move needs.
 const MARGIN: Duration = Duration::from_micros(200);
 /// Queue pairs that a plan is made for.
 pub(super) const LENGTH: usize = 64;
@@ -64,9 +64,9 @@ impl FlowId {
 /// When queue pairs may move to another path although theirs is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Moves {
-    /// After a gap in the traffic that is long enough.
+    /// After a pause in the traffic that is long enough.
     #[default]
-    AfterGap,
+    AfterPause,
     /// Never.
     Never,
 }
@@ -245,7 +245,7 @@ impl Paths {
     }
 
     /// How long a flow must be silent before it moves from one path to the other.
-    pub(super) fn gap(&self, from: PathId, to: PathId) -> Duration {
+    pub(super) fn pause(&self, from: PathId, to: PathId) -> Duration {
         match (self.delay(from), self.delay(to)) {
             (Some(from), Some(to)) => from.abs_diff(to) + MARGIN,
             (_, to) => to.unwrap_or_default() + MARGIN,

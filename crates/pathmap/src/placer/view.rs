@@ -1,6 +1,5 @@
 //! What others see of the placement: paths with their loads, and the balance of tiers.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use path::{CounterId, PathId};
@@ -164,12 +163,5 @@ impl Placer {
     #[must_use]
     pub fn reported(&self) -> usize {
         self.peers.len()
-    }
-
-    /// Whether this address of a router is on a known path.
-    #[must_use]
-    pub fn knows_router(&self, address: Ipv4Addr) -> bool {
-        let link = Link::Router(address);
-        self.targets.values().any(|paths| paths.routes.links().contains(&link))
     }
 }

@@ -90,7 +90,7 @@ impl Prober {
             if self.ports.len() < most {
                 break;
             }
-            let index = self.random.below(self.ports.len());
+            let index = self.random.index(self.ports.len());
             let Some(port) = self.ports.get(index).copied() else { break };
             if self.used.iter().all(|path| path.source_port != port) {
                 self.ports.swap_remove(index);

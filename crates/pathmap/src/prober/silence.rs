@@ -65,7 +65,7 @@ impl Prober {
             .map(|(path, _)| *path)
             .take(64)
             .collect();
-        let start = self.random.below(others.len());
+        let start = self.random.index(others.len());
         for path in others.iter().cycle().skip(start).take(CONTROLS.min(others.len())) {
             self.schedule(*path, now, true);
         }

@@ -16,9 +16,6 @@ const ICMP: usize = 8;
 const EXPIRED: [u8; 2] = [11, 0];
 /// Hop limit exceeded in transit: type 3, code 0 (RFC 4443 section 3.3).
 const EXPIRED_IPV6: [u8; 2] = [3, 0];
-/// Where the identification and the checksum of the outer IPv4 header are, from the Ethernet header on.
-const IDENTIFICATION: usize = ETHERNET + 4;
-const CHECKSUM: usize = ETHERNET + 10;
 /// Where the message is in a UDP datagram: behind UDP, VXLAN and the inner Ethernet header.
 const MESSAGE: usize = 8 + 8 + ETHERNET;
 
@@ -41,15 +38,7 @@ pub struct Expired {
 /// identification, too. ICMPv6 errors quote all of the packet (RFC 4443 section 2.4).
 #[must_use]
 pub fn build(headers: &Headers, id: u16) -> Vec<u8> {
-    let mut packet = packet::build(headers, &id.to_be_bytes());
-    if headers.ends.0.is_ipv4() {
-        put(&mut packet, IDENTIFICATION, id);
-        put(&mut packet, CHECKSUM, 0);
-        let header = packet.get(ETHERNET..ETHERNET + IPV4).unwrap_or_default();
-        let checksum = Sum::new().bytes(header).checksum();
-        put(&mut packet, CHECKSUM, checksum);
-    }
-    packet
+    packet::build_with(headers, id, &id.to_be_bytes())
 }
 
 /// The header of an IPv4 packet that carries this protocol, and what is behind the header. `None` for

@@ -161,7 +161,7 @@ impl Fabric {
     }
 
     fn is_lost(&mut self) -> bool {
-        self.random.below(10_000) < (self.loss * 10_000.0) as usize
+        self.random.index(10_000) < (self.loss * 10_000.0) as usize
     }
 
     /// Has the other leaf take a packet that arrived, and returns its answer.

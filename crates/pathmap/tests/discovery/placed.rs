@@ -100,7 +100,7 @@ impl Placed {
         self.placer.update(TARGET, &weights, &found, &lost);
     }
 
-    /// Every queue pair sends and has a gap.
+    /// Every queue pair sends and has a pause.
     fn tick(&mut self) {
         let now = self.fabric.now;
         if self.fabric.prober.is_ready() {
@@ -158,9 +158,9 @@ impl Placed {
         let real = others.map(|(hop, spine)| load(middle(hop, spine)));
         let invented = (0..40).map(|_| random.next() as u32 | 0x8000_0000);
         let loads = real.chain(invented.map(|link| load(Ipv4Addr::from_bits(link)))).collect();
-        let first = random.below(self.flows as usize) as u32;
+        let first = random.index(self.flows as usize) as u32;
         let numbers = (0..MOST_FLOWS as u32).map(|n| (first + n) % self.flows + 1);
-        let gain = if random.below(2) == 0 { 0 } else { u32::MAX };
+        let gain = if random.index(2) == 0 { 0 } else { u32::MAX };
         let (flows, handshakes) = (numbers.map(flow).collect(), Vec::new());
         self.fabric.report = Report { gain, loads, flows, handshakes };
     }

@@ -20,10 +20,10 @@ fn queue_pairs_begin_on_the_hashed_path_and_are_even_once_they_have_moved() {
     for number in 1..=32 {
         let id = id(leaf.target, number);
         let course = leaf.placer.course(&id).unwrap();
-        let (next, gap) = course.next.unwrap();
+        let (next, pause) = course.next.unwrap();
         assert_eq!(course.path, HASHED);
         // The delay of the hashed path is not known.
-        assert!(gap > Duration::from_millis(1), "{gap:?}");
+        assert!(pause > Duration::from_millis(1), "{pause:?}");
         leaf.placer.moved(&id, next);
         assert_eq!(leaf.placer.course(&id).map(|now| (now.path, now.next)), Some((next, None)));
     }

@@ -83,10 +83,10 @@ fn sums_stay_right_whatever_happens_between_steps() {
         let mut now = Duration::from_secs(1);
         for round in 0..300 {
             let what = format!("seed {seed}, round {round}");
-            let number = 1 + random.below(300) as u32;
-            match random.below(8) {
+            let number = 1 + random.index(300) as u32;
+            match random.index(8) {
                 0 => {
-                    let is_known = |_: &Found| random.below(4) > 0;
+                    let is_known = |_: &Found| random.index(4) > 0;
                     let (found, lost): (Vec<Found>, Vec<Found>) =
                         paths.iter().cloned().partition(is_known);
                     leaf.know(&found, &lost.iter().map(|path| path.path).collect());
@@ -101,11 +101,11 @@ fn sums_stay_right_whatever_happens_between_steps() {
                 2 => {
                     leaf.rates.remove(&number);
                 }
-                3 => _ = leaf.send(number, 1 + random.below(2000) as u64, now),
+                3 => _ = leaf.send(number, 1 + random.index(2000) as u64, now),
                 _ => {
-                    now += super::TICK * (1 + random.below(3) as u32);
+                    now += super::TICK * (1 + random.index(3) as u32);
                     let mut tick = leaf.placer.begin_tick(now);
-                    let seen = now.saturating_sub(Duration::from_millis(random.below(1500) as u64));
+                    let seen = now.saturating_sub(Duration::from_millis(random.index(1500) as u64));
                     let read = |counter: CounterId| Reading {
                         bytes: now.as_millis() as u64 * u64::from(counter.get()),
                         frames: now.as_millis() as u64,
@@ -117,7 +117,7 @@ fn sums_stay_right_whatever_happens_between_steps() {
                         if !leaf.placer.step(&mut tick, &read) {
                             break;
                         }
-                        let number = 1 + random.below(300) as u32;
+                        let number = 1 + random.index(300) as u32;
                         leaf.send(number, 1000, now);
                         leaf.placer.drop_flow(&super::id(leaf.target, number / 2));
                         check(&leaf, &what);

@@ -55,7 +55,7 @@ fn equal_queue_pairs_are_at_the_integer_floor_on_every_tier() {
                 // Rates that differ by measuring errors move nothing.
                 let mut random = Random::new(seed);
                 for tick in 1..200 {
-                    leaf.rates.values_mut().for_each(|rate| *rate = 970 + random.below(60) as u64);
+                    leaf.rates.values_mut().for_each(|rate| *rate = 970 + random.index(60) as u64);
                     leaf.tick(Duration::from_secs(1) + TICK * tick);
                 }
                 assert_eq!(leaf.moved, 0, "{shape}, {number}, seed {seed}");
@@ -89,7 +89,7 @@ fn unequal_queue_pairs_are_within_5_percent_of_the_optimum() {
             let mut leaf = Leaf::new(1, seed, Options::default());
             leaf.know(&paths, &BTreeSet::new());
             let mut random = Random::new(seed + 77);
-            let heavy = random.below(10) as u32;
+            let heavy = random.index(10) as u32;
             for n in 1..=number {
                 leaf.send(n, if n % 10 == heavy { 10 } else { 1 }, Duration::from_secs(1));
             }

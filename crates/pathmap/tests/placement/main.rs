@@ -76,12 +76,12 @@ impl Leaf {
         self.placer.place(id(self.target, number), 0, hashed, read, now).unwrap().path
     }
 
-    /// Lets a tick pass, in which every queue pair sends and has a gap.
+    /// Lets a tick pass, in which every queue pair sends and has a pause.
     fn tick(&mut self, now: Duration) {
         for (number, rate) in self.rates.clone() {
             let counter = self.placer.peek(&id(self.target, number)).unwrap().counter;
             let reading = self.readings.entry(counter).or_default();
-            let share = self.noise.as_mut().map_or(1000, |noise| 950 + noise.below(101) as u64);
+            let share = self.noise.as_mut().map_or(1000, |noise| 950 + noise.index(101) as u64);
             reading.bytes += rate * TICK.as_millis() as u64 * share / 1000;
             reading.frames += 1;
             reading.last = Some(now.saturating_sub(Duration::from_millis(5)));
@@ -231,7 +231,7 @@ fn a_full_table_leaves_the_rest_to_the_hash_and_idle_ones_make_room() {
 
 #[test]
 fn queue_pairs_that_were_hashed_move_after_a_gap_or_never() {
-    for (moves, expected) in [(Moves::AfterGap, 32), (Moves::Never, 0)] {
+    for (moves, expected) in [(Moves::AfterPause, 32), (Moves::Never, 0)] {
         let mut leaf = Leaf::new(1, 1, Options { moves, ..Options::default() });
         let mut now = Duration::from_secs(1);
         (1..=32).for_each(|n| assert_eq!(leaf.send(n, 1000, now).source_port, 1));
@@ -245,7 +245,7 @@ fn queue_pairs_that_were_hashed_move_after_a_gap_or_never() {
         });
         let moved = leaf.placer.flows().filter(|(_, flow)| flow.path.source_port != 1).count();
         assert!(moved <= expected && moved >= expected.saturating_sub(2), "{moved}");
-        if moves == Moves::AfterGap {
+        if moves == Moves::AfterPause {
             for loads in tiers(&paths, &leaf.loads()) {
                 assert_eq!(balance::mmr(&loads), balance::floor(32, loads.len()), "{loads:?}");
             }

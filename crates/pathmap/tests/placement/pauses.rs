@@ -26,12 +26,12 @@ fn every_burst_is_at_the_floor_although_queue_pairs_of_earlier_ones_are_remember
                 let mmr = balance::mmr(&tiers(&paths, &loads)[0]);
                 assert_eq!(mmr, 1.0, "{number}, seed {seed}, burst {burst}: {loads:?}");
                 for _ in 0..6 {
-                    leaf.rates.values_mut().for_each(|r| *r = 700 + random.below(600) as u64);
+                    leaf.rates.values_mut().for_each(|r| *r = 700 + random.index(600) as u64);
                     now += TICK;
                     leaf.tick(now);
                 }
                 let rates = std::mem::take(&mut leaf.rates);
-                for _ in 0..random.below(20) {
+                for _ in 0..random.index(20) {
                     now += TICK;
                     leaf.tick(now);
                 }
@@ -66,7 +66,7 @@ fn queue_pairs_that_come_back_from_pauses_do_not_move() {
             }
             while !rates.is_empty() {
                 let numbers: Vec<u32> = rates.keys().copied().collect();
-                let number = numbers[random.below(numbers.len())];
+                let number = numbers[random.index(numbers.len())];
                 leaf.rates.extend(rates.remove_entry(&number));
                 if rates.len().is_multiple_of(4) {
                     now += TICK;

@@ -46,7 +46,7 @@ struct Fabric {
 }
 
 impl Fabric {
-    /// Leaves in paths whose paths share the middle tier. A part of them exchange traffic of their
+    /// Leaves in paths that share the middle tier. A part of them exchange traffic of their
     /// own, which uses other links.
     fn new(number: u32, seed: u64, lose: usize) -> Self {
         let mut random = Random::new(seed);
@@ -54,13 +54,13 @@ impl Fabric {
         let number = number as usize;
         let mut talks = vec![vec![false; number]; number];
         for (a, b) in (0..number).flat_map(|a| (0..a).map(move |b| (a, b))) {
-            let talk = random.below(4) == 0;
+            let talk = random.index(4) == 0;
             (talks[a][b], talks[b][a]) = (talk, talk);
         }
         let now = Duration::from_secs(1);
         let mut phase = |talks: bool| {
             let period = if talks { OFTEN } else { RARELY };
-            now + period * random.below(1000) as u32 / 1000
+            now + period * random.index(1000) as u32 / 1000
         };
         let asks = talks.iter().map(|of| of.iter().map(|talks| phase(*talks)).collect()).collect();
         Self {
@@ -104,7 +104,7 @@ impl Fabric {
                 let often = eager || self.talks[to][from];
                 self.asks[to][from] = now + if often { OFTEN } else { RARELY };
                 self.asked[to][from] += 1;
-                if self.random.below(self.lose) == 0 {
+                if self.random.index(self.lose) == 0 {
                     continue;
                 }
                 self.parts[from] += 1;

@@ -28,7 +28,7 @@ pub(crate) const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 /// The vxlan netdev's own MAC address.
 pub(crate) const NETDEV: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 /// IP addresses of a sender and a receiver.
-const HOSTS_4: ([u8; 4], [u8; 4]) = ([10, 1, 0, 1], [10, 1, 0, 2]);
+pub(crate) const HOSTS_4: ([u8; 4], [u8; 4]) = ([10, 1, 0, 1], [10, 1, 0, 2]);
 const HOSTS_6: ([u8; 16], [u8; 16]) = ([1; 16], [2; 16]);
 pub(crate) const UDP_AT: usize = 34;
 pub(crate) const OUTER: usize = 50;

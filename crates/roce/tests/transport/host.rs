@@ -3,11 +3,11 @@
 use std::net::Ipv4Addr;
 
 use roce::{
-    Address, Completion, Connection, End, Endpoint, Frames, Handle, Operation, Place, Psn, Receive,
+    Address, Completion, Connection, End, Endpoint, Frames, Handle, Operation, Place, Receive,
     Region, Settings, SourcePort, Status, WorkRequest,
 };
-use wire::MacAddr;
 use wire::roce::{Aeth, Bth, opcode};
+use wire::{MacAddr, Psn};
 
 /// The key of both memories.
 pub(crate) const KEY: u32 = 7;

@@ -6,11 +6,11 @@
 
 use roce::{
     Address, Completion, Connection, Counters, End, Endpoint, Frames, Handle, LENGTH_MAX,
-    Operation, Pattern, Place, Psn, SettingError, Settings, SourcePort, WorkRequest,
+    Operation, Pattern, Place, SettingError, Settings, SourcePort, WorkRequest,
 };
 use spray::{Entropy, Signal, Spray as _};
 use wire::roce::{Bth, opcode};
-use wire::{MacAddr, QueuePair, ecn};
+use wire::{MacAddr, Psn, QueuePair, ecn};
 
 use super::Engine;
 use crate::calendar::What;

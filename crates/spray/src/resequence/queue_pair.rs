@@ -1,11 +1,12 @@
 //! The order of one queue pair.
 
+use wire::Psn;
+
 use super::pool::{Pool, Waiting};
 use super::{Delivery, Outcome, Packet, WINDOW};
 use crate::signal::Nanos;
 
 const PSN: u32 = 0x00ff_ffff;
-const HALF: u32 = 1 << 23;
 /// How far packets may be behind the one that comes first.
 const BEFORE: u32 = WINDOW as u32 / 2;
 /// No packet waits at this place of the ring.
@@ -13,8 +14,7 @@ const NONE: u16 = u16::MAX;
 
 /// How far a PSN is behind `start`: −2²³ to 2²³ − 1.
 const fn since(psn: u32, start: u32) -> i32 {
-    let distance = psn.wrapping_sub(start) & PSN;
-    if distance < HALF { distance as i32 } else { distance as i32 - (1 << 24) }
+    Psn::new(psn).since(Psn::new(start))
 }
 
 /// The time, and how long a packet, a beginning and a gap last.

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use roce::{
-    Completion, Connection, Counters, End, EndpointError, Handle, Operation, Place, Psn, Receive,
+    Completion, Connection, Counters, End, EndpointError, Handle, Operation, Place, Receive,
     Settings, SourcePort, Status, WorkRequest,
 };
 use serde::Serialize;
-use wire::QueuePair;
+use wire::{Psn, QueuePair};
 
 use super::{Nic, NicError, pin};
 use fabric::netns::{Namespace, NetnsError, veth};

@@ -12,8 +12,7 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use roce::Psn;
-use wire::QueuePair;
+use wire::{Psn, QueuePair};
 
 use super::{Nic, NicError};
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use roce::{
     Completion, Connection, Counters, End, EndpointError, Handle, LENGTH_MAX, Operation, Place,
-    Psn, Receive, Settings, SourcePort, Status, WorkRequest,
+    Receive, Settings, SourcePort, Status, WorkRequest,
 };
 use serde::Serialize;
-use wire::QueuePair;
+use wire::{Psn, QueuePair};
 
 use super::perftest::{Control, ControlError, KEYS, Keys, NUMBER, VERSION, mtu_code, mtu_of};
 use super::{Nic, NicError};

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use roce::{Connection, End, EndpointError, Place, Psn, Receive, Status};
-use wire::QueuePair;
+use roce::{Connection, End, EndpointError, Place, Receive, Status};
+use wire::{Psn, QueuePair};
 
 use super::gate::Gate;
 use super::job::{Host, Job, JobError};

@@ -327,14 +327,10 @@ fn permutation(ranks: usize, bytes: u64, seed: u64) -> Vec<Vec<Transfer>> {
     vec![pairs.map(send).collect()]
 }
 
-/// The numbers below `count` in an order that the seed draws (Fisher and Yates).
+/// The numbers below `count` in an order that the seed draws.
 fn shuffled(count: usize, seed: u64) -> Vec<usize> {
-    let mut random = Random::new(seed);
     let mut order: Vec<usize> = (0..count).collect();
-    for last in (1..count).rev() {
-        let other = random.below(last as u64 + 1);
-        order.swap(last, usize::try_from(other).unwrap_or_default());
-    }
+    Random::new(seed).shuffle(&mut order);
     order
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use api::v1;
+use configuration::PortSummary;
 use control::{Datapath, LeftToKernel};
 use path::{Entropy, Key, Policy};
 use pathmap::placer::FlowId;
@@ -22,7 +23,6 @@ use crate::api::placement::{placement, placement_by_kernel};
 use crate::api::show::Uplinks;
 use crate::api::status;
 use crate::pinning::{Shared, target_by_kernel};
-use crate::standalone::PortSummary;
 
 /// What a leaf forwards by.
 #[derive(Clone, Copy)]
@@ -138,7 +138,8 @@ pub(super) fn encapsulated_by_kernel(
         own.unwrap_or(&choice.entropy)
     });
     let decided = |entropy: &Entropy| {
-        let path::Explanation { policy, key, reason, range, decision } = entropy.explain(&frame);
+        let explanation = entropy.explain(&frame);
+        let path::Explanation { policy, key, decision, .. } = explanation;
         let by_kernel = policy == Policy::FiveTuple || matches!(key, Key::Macs { .. });
         let id = choice.and_then(|choice| queue_pair(&frame, key, choice.ifindex, leaf.snapshot));
         let flow = id.zip(leaf.shared);
@@ -148,14 +149,8 @@ pub(super) fn encapsulated_by_kernel(
         v1::Copy {
             vtep: id.map_or_else(String::new, |id| id.target.address.to_string()),
             placement: flow.and_then(|(id, shared)| placement_by_kernel(shared, &names, id)),
-            policy: policy.to_string(),
-            key: key.to_string(),
-            reason: reason.to_string(),
-            hash: hexadecimal(decision.hash),
-            bin: decision.bin.map(Into::into),
-            source_ports: range.to_string(),
             source_port: if by_kernel { 0 } else { port.into() },
-            ..v1::Copy::default()
+            ..decided_by(&explanation)
         }
     };
     Ok(v1::Explanation {
@@ -223,9 +218,18 @@ pub(super) fn received(
 }
 
 fn copy(fate: &CopyFate, uplinks: &Uplinks) -> v1::Copy {
-    let path::Explanation { policy, key, reason, range, decision } = fate.entropy;
     v1::Copy {
         vtep: fate.remote.map_or_else(String::new, |vtep| vtep.to_string()),
+        dropped: fate.route.as_ref().err().map(|reason| dropped(*reason)),
+        route: fate.route.as_ref().ok().map(|way| route(way, uplinks)),
+        ..decided_by(&fate.entropy)
+    }
+}
+
+/// What a policy has decided about a copy.
+fn decided_by(explanation: &path::Explanation) -> v1::Copy {
+    let path::Explanation { policy, key, reason, range, decision } = explanation;
+    v1::Copy {
         policy: policy.to_string(),
         key: key.to_string(),
         reason: reason.to_string(),
@@ -233,9 +237,7 @@ fn copy(fate: &CopyFate, uplinks: &Uplinks) -> v1::Copy {
         bin: decision.bin.map(Into::into),
         source_ports: range.to_string(),
         source_port: decision.source_port.into(),
-        dropped: fate.route.as_ref().err().map(|reason| dropped(*reason)),
-        route: fate.route.as_ref().ok().map(|way| route(way, uplinks)),
-        placement: None,
+        ..v1::Copy::default()
     }
 }
 

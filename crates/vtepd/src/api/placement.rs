@@ -9,7 +9,7 @@ use super::pinned::{self, LoadedPath, Names};
 use crate::pinning::{Probed, Shared, SprayedTo};
 
 const NEW_BY_KERNEL: &str = "it is not placed yet; kernel VXLAN sends its first frame from the port of qp-hash, and \
-                             others, after a gap, by the path that adds least load to the links";
+                             others, after a pause, by the path that adds least load to the links";
 const NOT_TOLD: &str = "no known path is one by which the kernel sends; it does not tell with \
                         net.ipv4.fib_multipath_hash_policy 3 and net.ipv4.conf.lo.forwarding 0";
 const NEW: &str = "it is not placed yet; its first frame gets the path that adds least load to the \
@@ -77,7 +77,7 @@ fn placement_of(
             let state = pinned::state(flow);
             let reason = match state {
                 "hashed" => "no path was known when it was placed",
-                "moving" => "it moves after the next gap in its traffic",
+                "moving" => "it moves after the next pause in its traffic",
                 _ => "a known path was chosen for it",
             };
             of(state, reason, paths(&mut [flow.path].into_iter().chain(flow.wanted)))

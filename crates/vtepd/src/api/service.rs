@@ -190,6 +190,7 @@ impl Vtepd for Service {
     type ListPortsStream = Rows<v1::Port>;
     type ListPathsStream = Rows<v1::VtepPaths>;
     type ListQueuePairsStream = Rows<v1::QueuePair>;
+    type ListFlowsStream = Rows<v1::CachedFlow>;
     type WatchEventsStream = Rows<v1::Event>;
 
     async fn get_status(
@@ -306,6 +307,18 @@ impl Vtepd for Service {
             pinned::queue_pairs(shared, snapshot, uplinks, vni)
         };
         self.placement_rows(queue_pairs).await
+    }
+
+    async fn list_flows(
+        &self,
+        request: Request<v1::ListFlowsRequest>,
+    ) -> Result<Response<Self::ListFlowsStream>, Status> {
+        let vni = request.into_inner().vni;
+        let snapshot = self.handle.snapshot();
+        self.tables(&snapshot, vni)?;
+        let flows = self.handle.flows().await;
+        let uplinks = show::Uplinks::of(&self.handle.status.borrow());
+        Ok(rows(show::flows(flows, vni, &snapshot, &uplinks).into_iter()))
     }
 
     async fn get_counters(

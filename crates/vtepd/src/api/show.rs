@@ -5,13 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::v1;
+use configuration::PortSummary;
 use control::{Host, Status};
 use pipeline::counters::vtep_id;
-use pipeline::{Counters, Location, Station};
+use pipeline::{CachedFlow, Counters, Location, Station};
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
 use wire::MacAddr;
-
-use crate::standalone::PortSummary;
 
 /// Names of the uplinks, by interface index.
 pub(super) struct Uplinks(BTreeMap<u32, String>);
@@ -88,6 +87,39 @@ pub(super) fn stations(
         })
     };
     stations.into_iter().filter(wanted).filter_map(row).collect()
+}
+
+/// The flows that workers remember, of one VNI or of all.
+pub(super) fn flows(
+    workers: Vec<(usize, Vec<CachedFlow>)>,
+    vni: Option<u32>,
+    snapshot: &Snapshot,
+    uplinks: &Uplinks,
+) -> Vec<v1::CachedFlow> {
+    let row = |worker: usize, flow: CachedFlow| {
+        // A VNI may be gone, and its flows with the next frames.
+        let number = snapshot.vni(flow.slot)?.tunnel.vni.get();
+        vni.is_none_or(|vni| vni == number).then(|| v1::CachedFlow {
+            worker: worker as u32,
+            vni: number,
+            destination_mac: flow.destination_mac.to_string(),
+            source: flow.source.to_string(),
+            destination: flow.destination.to_string(),
+            queue_pair: flow.queue_pair.get(),
+            vtep: flow.vtep.to_string(),
+            uplink: uplinks.name(flow.ifindex),
+            source_port: flow.source_port.into(),
+            age_ms: u64::try_from(flow.age.as_millis()).unwrap_or(u64::MAX),
+            current: flow.is_current,
+        })
+    };
+    let of_worker = |(worker, flows): (usize, Vec<CachedFlow>)| {
+        flows.into_iter().filter_map(move |flow| row(worker, flow)).collect::<Vec<_>>()
+    };
+    let mut rows: Vec<_> = workers.into_iter().flat_map(of_worker).collect();
+    let addresses = |row: &v1::CachedFlow| (row.source.clone(), row.destination.clone());
+    rows.sort_by_cached_key(|row| (row.worker, row.vni, addresses(row), row.queue_pair));
+    rows
 }
 
 /// The flood lists of these VNIs.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::v1;
+use configuration::PortSummary;
 use control::{
     ByDefault, Datapath, FlowLabelSource, LeftToKernel, MoveCounts, NoNetdev, SourceState, Status,
 };
@@ -17,7 +18,6 @@ use worker::Features;
 use crate::api::show::{self, Uplinks};
 use crate::handle::Handle;
 use crate::metrics_view;
-use crate::standalone::PortSummary;
 
 /// The answer to `GetStatus`. `stations` are those that vtepd's own bridge has learned.
 pub(super) fn status(handle: &Handle, stations: &[Station]) -> v1::Status {
@@ -360,11 +360,14 @@ pub(super) fn counters(handle: &Handle) -> v1::Counters {
             .map(beyond)
             .collect(),
         workers: handle
-            .received()
-            .into_iter()
-            .map(|[received_underlay, received_bridge]| v1::WorkerCounters {
-                received_underlay,
-                received_bridge,
+            .workers()
+            .iter()
+            .map(|worker| v1::WorkerCounters {
+                received_underlay: worker.underlay_received.get(),
+                received_bridge: worker.bridge_received.get(),
+                flow_hits: worker.flow_cache.hits.get(),
+                flow_misses: worker.flow_cache.misses.get(),
+                flow_evictions: worker.flow_cache.evictions.get(),
             })
             .collect(),
     }

@@ -2,7 +2,7 @@
 //!
 //! A program tells of each first frame, which has left with the port of `qp-hash`. Then it gets the
 //! place of the queue pair, and moves it when the placement says so: at once from a dead path, and
-//! otherwise at the first frame after a gap.
+//! otherwise at the first frame after a pause.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -213,8 +213,9 @@ fn place(
 
 /// What the programs need of a course. They count microseconds.
 fn place_of(course: &Course) -> Place {
-    let whole = |gap: Duration| u64::try_from(gap.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
-    let next = course.next.map(|(to, gap)| (to.source_port, Duration::from_micros(whole(gap))));
+    let whole =
+        |pause: Duration| u64::try_from(pause.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
+    let next = course.next.map(|(to, pause)| (to.source_port, Duration::from_micros(whole(pause))));
     Place {
         port: course.path.source_port,
         next: next.filter(|(port, _)| *port != course.path.source_port),

@@ -39,7 +39,7 @@ pub(super) struct Versions {
 }
 
 impl Entry {
-    /// The paths whose paths are known: by probes or, without any answer to these, by traces.
+    /// The paths of which the routers are known: by probes or, without any answer to these, by traces.
     pub(super) fn known(&self) -> impl Iterator<Item = (PathId, &Known)> {
         self.prober.known().chain(self.traced.known())
     }

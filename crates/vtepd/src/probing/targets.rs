@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use configuration::Probing;
 use path::{PathId, Version};
 use pathmap::message::{Answer, Probe};
 use pathmap::placer::Target;
@@ -11,7 +12,6 @@ use pathmap::trace::packet::Expired;
 use pathmap::{Key, Prober, Random, trace};
 use tables::{FlowLabel, Snapshot};
 
-use super::Probing;
 use super::choices::Lookups;
 use super::entry::{Entry, Wanted, wanted};
 use super::spraying::Sprays;
@@ -237,14 +237,14 @@ impl Targets {
         let entry = self.entries.get(&target)?;
         let living: Vec<PathId> =
             entry.known().map(|(path, _)| path).filter(|path| path.hop == hop).collect();
-        living.get(random.below(living.len())).copied()
+        living.get(random.index(living.len())).copied()
     }
 
     /// Any living path.
     pub(super) fn any_living(&self, target: Target, random: &mut Random) -> Option<PathId> {
         let living: Vec<PathId> =
             self.entries.get(&target)?.known().map(|(path, _)| path).collect();
-        living.get(random.below(living.len())).copied()
+        living.get(random.index(living.len())).copied()
     }
 
     /// As [`Prober::head`].

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pathmap::next_multiple;
 
-/// How often gaps of queue pairs are looked for and paths are traced, at most.
+/// How often pauses of queue pairs are looked for and paths are traced, at most.
 pub(super) const TICK: Duration = Duration::from_millis(10);
 /// How often the placement is measured and made more even, and new queue pairs are looked for, if
 /// nothing needs [`TICK`]. A shorter interval of the probes counts here as well.

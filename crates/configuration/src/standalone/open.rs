@@ -20,7 +20,7 @@ impl Standalone {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub(crate) fn reopen(&self, number: u16) -> Result<AccessPort, AccessError> {
+    pub fn reopen(&self, number: u16) -> Result<AccessPort, AccessError> {
         self.ports.get(usize::from(number)).map_or(Ok(AccessPort::Gone), Port::open)
     }
 
@@ -33,7 +33,8 @@ impl Standalone {
 
     /// Why the standalone VNIs could not start now: addresses, UDP ports and interfaces that are
     /// missing or in use. Everything is released again. TAPs are not checked.
-    pub(crate) fn obstacles(&self) -> Vec<AccessError> {
+    #[must_use]
+    pub fn obstacles(&self) -> Vec<AccessError> {
         let claims = self.claims().filter_map(Result::err);
         let ports = self.ports.iter().filter_map(|port| match &port.kind {
             PortKind::Interface(name) => {
@@ -53,7 +54,7 @@ impl Standalone {
     ///
     /// # Errors
     /// When an interface or an address is missing or in use, or a privilege is missing.
-    pub(crate) fn open(&self, settings: &Settings, workers: usize) -> Result<Access, AccessError> {
+    pub fn open(&self, settings: &Settings, workers: usize) -> Result<Access, AccessError> {
         let workers = if self.is_empty() { workers } else { workers.min(self.vnis.len()) };
         let claims = self.claims().collect::<Result<_, _>>()?;
         let mut shares: Vec<_> = (0..workers).map(|_| WorkerPorts::default()).collect();
@@ -103,7 +104,7 @@ impl Port {
 
 /// An access port could not be opened, or a UDP port could not be claimed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum AccessError {
+pub enum AccessError {
     /// An access port could not be opened.
     #[error("standalone VNI {vni}: port {name}: {source}")]
     Port {
@@ -173,8 +174,8 @@ fn vacant(name: &str) -> io::Result<()> {
 
 /// Opened access ports and claimed UDP ports, for all workers.
 #[derive(Debug, Default)]
-pub(crate) struct Access {
-    /// The sockets of [`claim`].
+pub struct Access {
+    /// The sockets that reserve UDP ports.
     pub claims: Vec<UdpSocket>,
     /// One for each worker.
     pub shares: Vec<WorkerPorts>,

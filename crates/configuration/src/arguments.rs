@@ -29,7 +29,7 @@ kernel and end.";
 /// last counts.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "vtepd", version, after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     /// Configuration file (TOML); read again on SIGHUP
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -217,7 +217,7 @@ impl From<FlowLabelChoice> for FlowLabelSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum HookChoice {
+pub enum HookChoice {
     /// tcx links where the kernel has them (Linux 6.6), clsact filters elsewhere
     #[default]
     Auto,
@@ -229,7 +229,7 @@ pub(crate) enum HookChoice {
 
 /// Form of what is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
+pub enum Output {
     /// A table
     Table,
     /// JSON

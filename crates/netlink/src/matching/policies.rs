@@ -8,31 +8,17 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use netlink::{IpsecDirection, IpsecPolicy, Rule};
-
-use crate::stores::prefix::contains;
+use super::{Packets, contains};
+use crate::message::{IpsecDirection, IpsecPolicy, Rule};
 
 /// `RT_TABLE_LOCAL`.
 const LOCAL: u32 = 255;
 /// `IPPROTO_UDP`.
 const UDP: u8 = 17;
 
-/// The VXLAN packets of one VNI, by their outer headers.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Flow<'a> {
-    pub(crate) local: IpAddr,
-    /// In both directions.
-    pub(crate) destination_port: u16,
-    pub(crate) remotes: &'a [IpAddr],
-    /// Whether packets from other senders are dropped.
-    pub(crate) only_remotes: bool,
-    /// Whether an uplink is in a VRF.
-    pub(crate) vrf: bool,
-}
-
 /// The routing rules and IPsec policies of the namespace.
 #[derive(Debug, Default)]
-pub(crate) struct Policies {
+pub struct Policies {
     /// In the kernel's order; `None` until they were read.
     rules: Option<Vec<Rule>>,
     /// Whether the IPv4 rules are the default rules of a new namespace.
@@ -48,7 +34,7 @@ pub(crate) struct Policies {
 
 impl Policies {
     /// Sets the current rules. Returns whether any changed.
-    pub(crate) fn set_rules(&mut self, rules: Vec<Rule>) -> bool {
+    pub fn set_rules(&mut self, rules: Vec<Rule>) -> bool {
         let changed = self.rules.as_ref().is_none_or(|known| *known != rules);
         let (ipv4, ipv6): (Vec<&Rule>, Vec<&Rule>) =
             rules.iter().partition(|rule| rule.from.0.is_ipv4());
@@ -61,39 +47,42 @@ impl Policies {
     }
 
     /// Sets the current IPsec policies. Returns whether any changed.
-    pub(crate) fn set_ipsec(&mut self, policies: Vec<IpsecPolicy>, blocks: bool) -> bool {
+    pub fn set_ipsec(&mut self, policies: Vec<IpsecPolicy>, blocks: bool) -> bool {
         let changed = (&self.ipsec, self.ipsec_blocks) != (&policies, blocks);
         (self.ipsec, self.ipsec_blocks) = (policies, blocks);
         changed
     }
 
     /// Whether packets of interfaces that are in no VRF are looked up by the default IPv4 rules.
-    pub(crate) const fn has_default_rules(&self) -> bool {
+    #[must_use]
+    pub const fn has_default_rules(&self) -> bool {
         self.vrf_rules
     }
 
     /// Whether there is any rule or policy that may match a tunnel's packets.
-    pub(crate) const fn any(&self) -> bool {
+    #[must_use]
+    pub const fn any(&self) -> bool {
         let by_default = self.default_rules && self.default_ipv6_rules;
         !by_default && self.rules.is_some() || !self.ipsec.is_empty() || self.ipsec_blocks
     }
 
     /// Why the kernel may route these packets differently than the default rules do: those that may
     /// match have to be the default rules, in their order.
-    pub(crate) fn routing(&self, flow: &Flow<'_>) -> Option<String> {
+    #[must_use]
+    pub fn routing(&self, packets: &Packets<'_>) -> Option<String> {
         let rules = self.rules.as_ref()?;
         let (ipv4, ipv6) = (Rule::defaults(), Rule::ipv6_defaults());
-        let defaults: &[Rule] = if flow.local.is_ipv4() { &ipv4 } else { &ipv6 };
+        let defaults: &[Rule] = if packets.local.is_ipv4() { &ipv4 } else { &ipv6 };
         let mut missing = defaults.iter().peekable();
         let mut looked_up: Vec<u32> = Vec::new();
-        for rule in rules.iter().filter(|rule| is_of_family(rule, flow.local)) {
+        for rule in rules.iter().filter(|rule| is_of_family(rule, packets.local)) {
             if let Some(default) = missing.next_if(|default| looks_all_up(rule, default.table)) {
                 looked_up.push(default.table);
                 continue;
             }
             let again = looked_up.iter().any(|table| looks_all_up(rule, *table));
-            let received = !looked_up.contains(&LOCAL) && may_match_received(rule, flow);
-            if !again && (received || may_match(rule, flow)) {
+            let received = !looked_up.contains(&LOCAL) && may_match_received(rule, packets);
+            if !again && (received || may_match(rule, packets)) {
                 return Some(format!("the routing rule '{}' may match", Text(rule)));
             }
         }
@@ -101,11 +90,12 @@ impl Policies {
     }
 
     /// The IPsec policy that the kernel may apply to these packets.
-    pub(crate) fn ipsec(&self, flow: &Flow<'_>) -> Option<String> {
+    #[must_use]
+    pub fn ipsec(&self, packets: &Packets<'_>) -> Option<String> {
         if self.ipsec_blocks {
             return Some("the default IPsec policy is 'block'".to_owned());
         }
-        let policy = self.ipsec.iter().find(|policy| concerns(policy, flow))?;
+        let policy = self.ipsec.iter().find(|policy| concerns(policy, packets))?;
         let direction = match policy.direction {
             IpsecDirection::In => "in",
             IpsecDirection::Out => "out",
@@ -137,7 +127,7 @@ fn is_of_family(rule: &Rule, address: IpAddr) -> bool {
 }
 
 /// Whether a rule may match a packet that this host sends to a remote VTEP.
-fn may_match(rule: &Rule, flow: &Flow<'_>) -> bool {
+fn may_match(rule: &Rule, packets: &Packets<'_>) -> bool {
     if rule.inverted {
         return true;
     }
@@ -145,51 +135,51 @@ fn may_match(rule: &Rule, flow: &Flow<'_>) -> bool {
     let is_sent = rule.input.as_ref().is_none_or(|input| input == "lo");
     is_sent
         && !rule.l3mdev
-        && is_for_port(rule, flow)
-        && contains(rule.from, flow.local)
-        && flow.remotes.iter().any(|remote| contains(rule.to, *remote))
+        && is_for_port(rule, packets)
+        && contains(rule.from, packets.local)
+        && packets.remotes.iter().any(|remote| contains(rule.to, *remote))
 }
 
 /// Whether a rule may match a packet that this host receives at an uplink.
-fn may_match_received(rule: &Rule, flow: &Flow<'_>) -> bool {
+fn may_match_received(rule: &Rule, packets: &Packets<'_>) -> bool {
     if rule.inverted {
         return true;
     }
     let is_received = rule.input.as_ref().is_none_or(|input| input != "lo");
     is_received
-        && (!rule.l3mdev || flow.vrf)
-        && is_for_port(rule, flow)
-        && contains(rule.to, flow.local)
-        && (!flow.only_remotes || flow.remotes.iter().any(|remote| contains(rule.from, *remote)))
+        && (!rule.l3mdev || packets.vrf)
+        && is_for_port(rule, packets)
+        && contains(rule.to, packets.local)
+        && (!packets.only_remotes
+            || packets.remotes.iter().any(|remote| contains(rule.from, *remote)))
 }
 
-/// Whether a rule may match UDP packets with the flow's destination port, of a socket that is bound
+/// Whether a rule may match UDP packets with the packets' destination port, of a socket that is bound
 /// to no device.
-fn is_for_port(rule: &Rule, flow: &Flow<'_>) -> bool {
-    let port = rule
-        .destination_ports
-        .is_none_or(|(first, last)| (first..=last).contains(&flow.destination_port));
+fn is_for_port(rule: &Rule, packets: &Packets<'_>) -> bool {
+    let port =
+        rule.destination_ports.is_none_or(|(first, last)| (first..=last).contains(&packets.port));
     port && rule.output.is_none() && rule.protocol.is_none_or(|protocol| protocol == UDP)
 }
 
-/// Whether the kernel may transform or drop packets of this flow because of an IPsec policy.
-fn concerns(policy: &IpsecPolicy, flow: &Flow<'_>) -> bool {
+/// Whether the kernel may transform or drop these packets because of an IPsec policy.
+fn concerns(policy: &IpsecPolicy, packets: &Packets<'_>) -> bool {
     if !policy.block && !policy.transforms {
         return false;
     }
     let (port, mask) = policy.destination_port;
-    if !matches!(policy.protocol, 0 | UDP) || (port ^ flow.destination_port) & mask != 0 {
+    if !matches!(policy.protocol, 0 | UDP) || (port ^ packets.port) & mask != 0 {
         return false;
     }
     match policy.direction {
         IpsecDirection::Out => {
-            contains(policy.source, flow.local)
-                && flow.remotes.iter().any(|remote| contains(policy.destination, *remote))
+            contains(policy.source, packets.local)
+                && packets.remotes.iter().any(|remote| contains(policy.destination, *remote))
         }
         IpsecDirection::In => {
-            contains(policy.destination, flow.local)
-                && (!flow.only_remotes
-                    || flow.remotes.iter().any(|remote| contains(policy.source, *remote)))
+            contains(policy.destination, packets.local)
+                && (!packets.only_remotes
+                    || packets.remotes.iter().any(|remote| contains(policy.source, *remote)))
         }
     }
 }

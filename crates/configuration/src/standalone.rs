@@ -16,7 +16,7 @@ use wire::{MacAddr, Vni};
 
 mod open;
 
-pub(crate) use open::Access;
+pub use open::{Access, AccessError};
 
 /// The UDP port of VXLAN (RFC 7348 section 5).
 const UDP_PORT: u16 = 4789;
@@ -97,7 +97,7 @@ struct PortSection {
 #[derive(Debug, Clone, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
-pub(crate) enum Owner {
+pub enum Owner {
     /// The number.
     Id(u32),
     /// The name, as passwd(5) has it.
@@ -106,7 +106,7 @@ pub(crate) enum Owner {
 
 /// The standalone VNIs of the configuration file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Standalone {
+pub struct Standalone {
     /// The VNIs, for the control task.
     pub vnis: Vec<StandaloneVni>,
     ports: Vec<Port>,
@@ -121,7 +121,7 @@ struct Port {
 
 /// An access port, as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PortSummary {
+pub struct PortSummary {
     /// The VNI of the port.
     pub vni: Vni,
     /// How long silent stations of the VNI are kept; `None` means forever.
@@ -206,12 +206,14 @@ impl Standalone {
     }
 
     /// Whether the file describes no VNIs. Then vtepd takes over netdevs instead.
-    pub(crate) const fn is_empty(&self) -> bool {
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
         self.vnis.is_empty()
     }
 
     /// The ports in the order of their numbers.
-    pub(crate) fn port_summaries(&self) -> Vec<PortSummary> {
+    #[must_use]
+    pub fn port_summaries(&self) -> Vec<PortSummary> {
         let summary = |port: &Port| PortSummary {
             vni: port.vni,
             ageing: port.ageing,
@@ -310,7 +312,7 @@ fn is_station(address: Ipv4Addr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::load;
+    use crate::tests::load;
 
     const PORTS: &str =
         "ports = [{ interface = \"eth1\" }, { tap = \"tap0\", owner = 7, queues = 2 }]\n";

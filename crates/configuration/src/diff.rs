@@ -7,12 +7,11 @@ use control::VniSettings;
 use tables::Rebalance;
 use wire::Vni;
 
-use crate::config::Configuration;
-use crate::probing::Probing;
+use crate::{Configuration, Probing};
 
 /// A setting that changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Change {
+pub struct Change {
     /// The key, as in the file.
     pub key: String,
     /// Its old value.
@@ -33,7 +32,8 @@ impl fmt::Display for Change {
 
 /// The settings that differ, by key. Each VNI is compared with its effective values, whether they
 /// come from its own section or from the defaults.
-pub(crate) fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
+#[must_use]
+pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
     let vnis: BTreeSet<Vni> =
         old.settings.vnis.keys().chain(new.settings.vnis.keys()).copied().collect();
     let (old, new) = (values(old, &vnis), values(new, &vnis));
@@ -164,7 +164,7 @@ fn fpm_users(users: &fpm::Users) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::load;
+    use crate::tests::load;
 
     fn changes(old: &str, new: &str) -> Vec<String> {
         between(&load(old, &[]).unwrap(), &load(new, &[]).unwrap())

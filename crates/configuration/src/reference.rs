@@ -15,7 +15,7 @@ vtepd reads a TOML file: `vtepd --config FILE`. Every key has a default, and an 
 error. A [flag](cli.md) wins over the file. vtepd reads the file again on SIGHUP and logs what
 changed.
 
-This page is generated from the code (`crates/vtepd/src/config/file.rs`).
+This page is generated from the code (`crates/configuration/src/file.rs`).
 
 ## Example
 

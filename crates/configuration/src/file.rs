@@ -146,7 +146,7 @@ pub(super) struct ProbingSection {
     /// Seconds without a frame after which a queue pair is forgotten, 1 to 3600. In a full
     /// table, 1 second. Default: 30.
     pub(super) idle: Option<u64>,
-    /// Let a queue pair move to a less loaded path after a gap in its traffic. It leaves a dead path
+    /// Let a queue pair move to a less loaded path after a pause in its traffic. It leaves a dead path
     /// in any case. Default: `true`.
     pub(super) moves: Option<bool>,
 }

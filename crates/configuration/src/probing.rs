@@ -1,10 +1,10 @@
 //! The section `[probing]`.
 
-use std::fs;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
+use std::{fmt, fs};
 
 use path::{Scheme, SprayOptions};
 use pathmap::Key;
@@ -13,7 +13,35 @@ use pathmap::prober::Settings;
 
 use super::file::{File, MarksChoice, OrderChoice, ProbingSection, SprayingSection};
 use super::{ConfigurationError, VniSettings};
-use crate::probing::Probing;
+
+/// The configuration of probing and placement.
+#[derive(Debug, Clone)]
+pub struct Probing {
+    /// The key that all leaves share.
+    pub key: Key,
+    /// How to probe.
+    pub settings: Settings,
+    /// How to place.
+    pub options: Options,
+    /// Whether paths to VTEPs that answer no probes are traced by expired TTLs.
+    pub trace: bool,
+    /// How to spray packets; `None` if they cannot be.
+    pub spray: Option<SprayOptions>,
+}
+
+impl fmt::Display for Probing {
+    /// All but the key. A number stands for that.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, settings, options, trace, spray: _ } = self;
+        let Settings { interval, ports, most_ports, rate, .. } = settings;
+        let number = key.number([0; 3]);
+        write!(f, "key number {number:08x}, every {interval:?}, {ports} to {most_ports} ports, ")?;
+        write!(f, "{rate} probes/s, {} queue pairs, ", options.most)?;
+        write!(f, "idle after {:?}, moves {:?}, ", options.idle, options.moves)?;
+        let traces = if *trace { "traced" } else { "not traced" };
+        write!(f, "paths without answers {traces}")
+    }
+}
 
 /// A number of the section, if it is in its range.
 fn number<T: PartialOrd + std::fmt::Display>(
@@ -54,7 +82,7 @@ pub(super) fn probing(file: &File) -> Result<Option<Probing>, ConfigurationError
     let options = Options {
         most: number(file, "queue-pairs", *queue_pairs, 1..=1_000_000, places.most)?,
         idle: Duration::from_secs(number(file, "idle", *idle, 1..=3600, places.idle.as_secs())?),
-        moves: if moves.unwrap_or(true) { Moves::AfterGap } else { Moves::Never },
+        moves: if moves.unwrap_or(true) { Moves::AfterPause } else { Moves::Never },
         settle: settings.interval * 2 + Duration::from_millis(20),
     };
     let spray = spraying(file)?;

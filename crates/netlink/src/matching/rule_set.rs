@@ -5,39 +5,27 @@
 //! accepts or counts them. (Counters of such a rule do not count what vtepd forwards, and
 //! connection tracking does not see it.)
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::slice;
 
-use netlink::{BaseChain, Effect, Field, PacketRule, RuleChain, RuleHook, Test};
+use super::Packets;
+use crate::rules::{BaseChain, Effect, Field, PacketRule, RuleChain, RuleHook, Test};
 
 /// `IPPROTO_UDP`, `NFPROTO_IPV4` and `ETH_P_IP`.
 const UDP: u32 = 17;
 const IPV4: u32 = 2;
 const ETHERTYPE_IPV4: u32 = 0x0800;
 
-/// The packet filter rules of the namespace.
+/// The packet filter rules of a network namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PacketFilters {
+pub struct RuleSet {
     chains: Vec<RuleChain>,
     /// The index of each chain in `chains`, by family, table and name.
     index: HashMap<(&'static str, String, String), usize>,
     /// Why not all rules could be read. Unread rules might match.
     unread: Option<String>,
     may_read_marks: bool,
-}
-
-/// The VXLAN packets of a VNI.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Packets<'a> {
-    pub(crate) local: IpAddr,
-    /// The destination port, in both directions.
-    pub(crate) port: u16,
-    pub(crate) remotes: &'a [IpAddr],
-    /// Whether packets from other senders are dropped.
-    pub(crate) only_remotes: bool,
-    /// The uplinks, where packets are redirected and sent: interface indices and names.
-    pub(crate) uplinks: &'a BTreeMap<u32, String>,
 }
 
 /// Whether packets pass a test.
@@ -59,7 +47,7 @@ enum Outcome {
     Affected(String),
 }
 
-impl PacketFilters {
+impl RuleSet {
     /// The packet filters with these chains. `unread` is why not all rules could be read, as a
     /// clause.
     #[must_use]
@@ -79,17 +67,20 @@ impl PacketFilters {
     }
 
     /// Whether there are no rules that could match.
-    pub(crate) const fn is_empty(&self) -> bool {
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
         self.chains.is_empty() && self.unread.is_none()
     }
 
     /// Whether a rule may look at the mark of a VXLAN packet.
-    pub(crate) const fn may_read_marks(&self) -> bool {
+    #[must_use]
+    pub const fn may_read_marks(&self) -> bool {
         self.may_read_marks
     }
 
     /// The rule that could match the packets of a VNI, as a clause.
-    pub(crate) fn affects(&self, packets: &Packets<'_>) -> Option<String> {
+    #[must_use]
+    pub fn affects(&self, packets: &Packets<'_>) -> Option<String> {
         if let Some(unread) = &self.unread {
             return Some(unread.clone());
         }

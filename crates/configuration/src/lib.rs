@@ -1,8 +1,16 @@
-//! Configuration: a TOML file, and flags that override it.
+//! The configuration of vtepd: a TOML file, and flags that override it.
+//!
+//! - `arguments`, `file`: the command line and the file, as they are written
+//! - `probing`, `standalone`: parts of the configuration
+//! - [`diff`]: what differs between two configurations, for a reload
+//! - `words`: errors of the TOML reader in the words of this program
+
+pub mod diff;
 
 mod arguments;
 mod file;
 mod probing;
+mod standalone;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,15 +29,14 @@ use wire::Vni;
 use worker::WorkerOptions;
 
 use arguments::vni;
-pub(crate) use arguments::{Arguments, HookChoice, Output};
+pub use arguments::{Arguments, DatapathChoice, HookChoice, Output};
 use file::{File, LearningSection, VniSection};
-
-use crate::probing::Probing;
-use crate::standalone::{Owner, Standalone};
+pub use probing::Probing;
+pub use standalone::{Access, AccessError, Owner, PortSummary, Standalone};
 
 /// The complete configuration of a run of the daemon.
 #[derive(Debug, Clone)]
-pub(crate) struct Configuration {
+pub struct Configuration {
     /// Settings of the control task.
     pub settings: Settings,
     /// VNIs with access ports of their own.
@@ -56,7 +63,7 @@ pub(crate) struct Configuration {
 
 /// An error in the configuration.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigurationError {
+pub enum ConfigurationError {
     /// The file cannot be read.
     #[error("the configuration file {path} cannot be read: {source}")]
     Read {
@@ -105,7 +112,7 @@ impl Configuration {
     ///
     /// # Errors
     /// When the file cannot be read or has an invalid value.
-    pub(crate) fn load(arguments: &Arguments) -> Result<Self, ConfigurationError> {
+    pub fn load(arguments: &Arguments) -> Result<Self, ConfigurationError> {
         let file = arguments.config.as_deref().map_or_else(|| Ok(File::default()), read)?;
         let default = default_settings(&file, arguments)?;
         let learning = learning(&file)?;

@@ -1,9 +1,37 @@
-//! IP prefixes and addresses.
+//! Whether the kernel would apply rules and policies to the VXLAN packets of a VNI.
+//!
+//! - `rule_set`: rules of packet filters
+//! - `policies`: routing rules and IPsec policies
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+mod policies;
+mod rule_set;
+
+pub use policies::Policies;
+pub use rule_set::RuleSet;
+
+/// The VXLAN packets of a VNI, by their outer headers.
+#[derive(Debug, Clone, Copy)]
+pub struct Packets<'a> {
+    /// The address of the local VTEP.
+    pub local: IpAddr,
+    /// The UDP destination port, in both directions.
+    pub port: u16,
+    /// The addresses of the remote VTEPs.
+    pub remotes: &'a [IpAddr],
+    /// Whether packets from other senders are dropped.
+    pub only_remotes: bool,
+    /// The uplinks, where packets are redirected and sent: interface indices and names.
+    pub uplinks: &'a BTreeMap<u32, String>,
+    /// Whether an uplink is in a VRF.
+    pub vrf: bool,
+}
+
 /// The network of a prefix: the address without the bits behind `length`.
-pub(crate) fn network(address: IpAddr, length: u8) -> IpAddr {
+#[must_use]
+pub fn network(address: IpAddr, length: u8) -> IpAddr {
     let length = u32::from(length);
     match address {
         IpAddr::V4(address) => {
@@ -18,20 +46,9 @@ pub(crate) fn network(address: IpAddr, length: u8) -> IpAddr {
 }
 
 /// Whether a prefix contains an address.
-pub(crate) fn contains((prefix, length): (IpAddr, u8), address: IpAddr) -> bool {
+#[must_use]
+pub fn contains((prefix, length): (IpAddr, u8), address: IpAddr) -> bool {
     network(prefix, length) == network(address, length)
-}
-
-/// Whether an address can be a VTEP's. A link-local one is valid on one interface only, and the
-/// kernel drops received packets from an IPv4-mapped one (`ip6_rcv_core()`).
-pub(crate) const fn is_usable(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(_) => true,
-        IpAddr::V6(address) => {
-            // The upper half of IPv4-mapped addresses is zero, as that of ::1.
-            address.to_bits() >> 64 != 0 && !address.is_unicast_link_local()
-        }
-    }
 }
 
 #[cfg(test)]
