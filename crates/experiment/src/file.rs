@@ -86,6 +86,10 @@ pub struct Experiment {
     /// What others published, for the report.
     #[serde(default, rename = "published")]
     pub published: Vec<Published>,
+    /// What only `lab sim` needs to simulate the experiment: keys of the file of a simulation that do
+    /// not follow from this one, such as `seeds`, `end` and `fabric.delay`.
+    #[schemars(with = "Option<std::collections::BTreeMap<String, serde_json::Value>>")]
+    pub simulation: Option<toml::Table>,
 }
 
 /// A dataplane of the leaves.

@@ -143,7 +143,7 @@ pub(crate) enum Command {
     /// Join the parts of a simulation that ran with --shard, and write tables and a report
     #[command(after_help = "Example:\n  lab merge results")]
     Merge(crate::simulation_arguments::Merge),
-    /// Compare the results of two experiments: what changed, and is that more than noise?
+    /// Compare two experiments: what changed? Or one with its simulation: do they agree?
     #[command(after_help = "Example:\n  lab compare results/before results/after")]
     Compare(Compare),
     /// Check a running fabric of ContainerLab or lab: reachability, vtepd, load balance, failover

@@ -1,12 +1,14 @@
 //! Simulations: runs the cases, schemes and seeds of a file on all CPUs, and writes the results into
-//! a directory. A second call continues where the first was interrupted. A sweep can be split into
+//! a directory. The file may be an experiment's, too. A second call continues where the first was interrupted. A sweep can be split into
 //! shards, which several machines run; [`merge`] joins them.
 
+mod agreement;
 mod compare;
 mod directory;
 mod error;
 mod report;
 mod summary;
+mod translate;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,7 @@ use directory::Directory;
 use fabric::progress::{Interrupted, OnProgress};
 use fabric::topology::{Topology, Wire};
 
+pub use agreement::{Agreement, Balance, agreement};
 pub use compare::{Change, compare};
 pub use error::SimulationError;
 pub use summary::Row;
@@ -113,8 +116,12 @@ impl Plan {
     fn read(path: &Path) -> Result<Self, SimulationError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| SimulationError::File { path: path.to_owned(), source })?;
+        let own = path.parent().unwrap_or(Path::new("")).to_owned();
+        let (text, directory) = match translate::describe(path, &text)? {
+            Some(described) => (described.text, described.directory),
+            None => (text, own),
+        };
         let cases = cases(path, &text)?;
-        let directory = path.parent().unwrap_or(Path::new("")).to_owned();
         let plan = Self { text, cases, directory };
         // What is wrong with a case is said before the first run.
         for case in &plan.cases {

@@ -8,7 +8,7 @@ use lab::simulation::Shard;
 
 #[derive(Args)]
 pub(crate) struct Sim {
-    /// File of the simulation
+    /// File of the simulation, or of an experiment with [simulation]
     #[arg(required_unless_present = "schema")]
     pub(crate) file: Option<PathBuf>,
     /// Directory for the results

@@ -147,3 +147,73 @@ fn a_flow_that_does_not_finish_is_named() {
     assert!(place.read("out/report.html").contains("not finished"));
     assert!(Path::new(&outcome.report.unwrap()).exists());
 }
+
+const EXPERIMENT: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/experiments/spraying.toml");
+
+/// The shipped experiment, with few seeds, and a change, by `lab sim`.
+fn simulated(place: &Place, from: &str, to: &str) -> Result<Outcome, SimulationError> {
+    let text = fs::read_to_string(EXPERIMENT).unwrap();
+    assert!(text.contains(from), "{from}");
+    let folder = Path::new(EXPERIMENT).parent().unwrap().canonicalize().unwrap();
+    let topologies = folder.with_file_name("containerlab");
+    let text = text.replace("../containerlab", topologies.to_str().unwrap());
+    let text = text.replace("seeds = 100", "seeds = 4").replacen(from, to, 1);
+    let file = place.0.join("spraying.toml");
+    fs::write(&file, text).unwrap();
+    let settings = Settings {
+        file,
+        out: place.0.join("out"),
+        threads: 2,
+        shard: None,
+        command: String::new(),
+    };
+    run(&settings, &|_| Ok(()), &AtomicBool::new(false))
+}
+
+#[test]
+fn an_experiment_is_simulated_from_its_own_file() {
+    let place = Place::new("experiment");
+    let outcome = simulated(&place, "max = 100", "max = 100").unwrap();
+    assert_eq!((outcome.summary.len(), outcome.unfinished.len()), (3 * 7, 0));
+    let mmr = |queue_pairs: usize, dataplane: &str| {
+        let case = format!("spraying/traffic.0.flows={queue_pairs}");
+        let own = |row: &&lab::simulation::Row| row.case == case && row.scheme == dataplane;
+        outcome.summary.iter().find(own).unwrap().mmr["spine-spine"]
+    };
+    // One path for one queue pair; two and four queue pairs on as many of the four circuits.
+    assert_eq!([1, 2, 4].map(|number| mmr(number, "qp-pin").round()), [4.0, 2.0, 1.0]);
+    assert_eq!(mmr(1, "qp-hash"), 4.0);
+    for scheme in ["prime-like", "bitmap", "oblivious"] {
+        for number in [1, 2, 4] {
+            let sprayed = mmr(number, &format!("spray-{scheme}"));
+            assert!((1.0..1.02).contains(&sprayed), "{scheme}, {number}: {sprayed}");
+        }
+    }
+    // The copy in the results repeats the simulation.
+    let copy = place.0.join("out/simulation.toml");
+    let settings = Settings {
+        file: copy,
+        out: place.0.join("again"),
+        threads: 2,
+        shard: None,
+        command: String::new(),
+    };
+    let again = run(&settings, &|_| Ok(()), &AtomicBool::new(false)).unwrap();
+    assert_eq!(again.summary, outcome.summary);
+}
+
+#[test]
+fn what_cannot_be_simulated_is_said() {
+    let place = Place::new("refused");
+    for (from, to, problem) in [
+        ("policy = \"qp-pin\"", "policy = \"qp-bins\"", "qp-hash, qp-pin and spray, not qp-bins"),
+        ("from = \"host1\"", "", "set 'from' and 'to' in [traffic]"),
+        ("[sweep]", "[[variant]]\nname = \"a\"\n[sweep]", "simulates the stream of an experiment"),
+        ("end = \"60s\"", "name = \"x\"", "'name' of [simulation] follows from the experiment"),
+        ("end = \"60s\"", "ends = \"60s\"", "unknown field `ends`"),
+    ] {
+        let text = simulated(&place, from, to).expect_err(to).to_string();
+        assert!(text.contains(problem), "{text}");
+    }
+}

@@ -22,6 +22,7 @@ use crate::path_id::PathId;
 use crate::version::Version;
 
 mod arrivals;
+mod turns;
 
 pub use ::spray::Scheme;
 pub use arrivals::{Arrivals, Arrived};
@@ -325,18 +326,26 @@ impl Sprayed {
     #[cold]
     fn learn(&mut self, now: u64) {
         let Self { agreed, sprayer, known, .. } = self;
-        for ((known, fate), number) in known.iter_mut().zip(agreed.pool.fates()).zip(0..) {
+        let mut good = [0; MOST_PATHS];
+        let mut bad = [(0, 0); MOST_PATHS];
+        let news = good.iter_mut().zip(&mut bad);
+        for ((known, fate), (good, bad)) in known.iter_mut().zip(agreed.pool.fates()).zip(news) {
             let before = core::mem::replace(known, fate);
-            let new = |now: u64, before: u64| u16::try_from(now.wrapping_sub(before));
-            let mut tell = |packets: Result<u16, _>, signal: fn(u16) -> Signal| {
-                let packets = packets.unwrap_or(u16::MAX);
+            *good = fate.good.wrapping_sub(before.good);
+            *bad = (fate.marked.wrapping_sub(before.marked), fate.lost.wrapping_sub(before.lost));
+        }
+        for number in turns::turns(good.get(..known.len()).unwrap_or_default()) {
+            sprayer.feedback(now, Entropy(number), Signal::Good(1));
+        }
+        for (number, (marked, lost)) in (0..).zip(bad) {
+            let mut tell = |packets: u64, signal: fn(u16) -> Signal| {
                 if packets > 0 {
+                    let packets = u16::try_from(packets).unwrap_or(u16::MAX);
                     sprayer.feedback(now, Entropy(number), signal(packets));
                 }
             };
-            tell(new(fate.good, before.good), Signal::Good);
-            tell(new(fate.marked, before.marked), Signal::Marked);
-            tell(new(fate.lost, before.lost), Signal::Lost);
+            tell(marked, Signal::Marked);
+            tell(lost, Signal::Lost);
         }
     }
 }

@@ -62,6 +62,8 @@ struct Engine<'a> {
     unused: Vec<u32>,
     /// States of schemes that outlive flows, by the two hosts.
     pairs: BTreeMap<(u32, u32), u32>,
+    /// The flows so far between two hosts whose flows take the paths in turns.
+    placed: BTreeMap<(u32, u32), u16>,
     /// The flows that wait for each trigger.
     triggers: BTreeMap<u32, Vec<u32>>,
     counts: Counts,

@@ -227,6 +227,17 @@ pub enum Traffic {
         /// When the last one may begin.
         until: Time,
     },
+    /// Flows from one host to another, all from the start on: queue pairs.
+    Stream {
+        /// The sending host, such as `host0`.
+        from: String,
+        /// The receiving host.
+        to: String,
+        /// The number of flows.
+        flows: u32,
+        /// Bytes of a flow.
+        bytes: u64,
+    },
     /// A traffic matrix of htsim.
     Matrix {
         /// The file, relative to this one. It is the same for all seeds.
@@ -285,6 +296,10 @@ pub struct Variant {
     pub name: Option<String>,
     /// The scheme.
     pub scheme: SchemeName,
+    /// Whether flows between two hosts take the known paths in turns, one each, as with the policy
+    /// `qp-pin`. The scheme is `ecmp` then.
+    #[serde(default)]
+    pub placed: bool,
     /// The number of paths of a flow: numbers that switches hash. Default: the sender knows the paths
     /// of the fabric.
     pub values: Option<u32>,
@@ -339,6 +354,7 @@ impl Variant {
             (Some(name), _) => name.clone(),
             (None, Some(values)) if scheme != spray::Scheme::Ecmp => format!("{scheme}-{values}"),
             (None, Some(_)) => scheme.to_string(),
+            (None, None) if self.placed => "placed".to_owned(),
             (None, None) => format!("known-{scheme}"),
         }
     }

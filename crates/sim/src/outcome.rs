@@ -51,6 +51,8 @@ pub struct PortOutcome {
     pub ends: (String, String),
     /// The tiers of the nodes: 0 for hosts, 1 for leaves, and so on.
     pub tiers: (u8, u8),
+    /// Whether a shortest way of a flow leads over it.
+    pub on_way: bool,
     /// What it did.
     pub counters: Counters,
 }
@@ -93,13 +95,13 @@ impl Outcome {
         self.flows.iter().filter_map(|flow| flow.end).max().map(microseconds)
     }
 
-    /// The most loaded port between two tiers, as a multiple of the mean.
+    /// The most loaded port between two tiers, as a multiple of the mean of those on ways of flows.
     #[must_use]
     pub fn max_mean_ratio(&self, tiers: (u8, u8)) -> Option<f64> {
         let loads: Vec<u64> = self
             .ports
             .iter()
-            .filter(|port| port.tiers == tiers)
+            .filter(|port| port.tiers == tiers && port.on_way)
             .map(|port| port.counters.data_bytes)
             .collect();
         let sum: u64 = loads.iter().sum();

@@ -1,6 +1,6 @@
 //! Which ports lead to a host on a shortest way.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::table::Table;
 use crate::topology::Topology;
@@ -130,6 +130,28 @@ impl Routes {
         }
     }
 
+    /// The ports between switches on the shortest ways between these pairs of hosts.
+    pub(crate) fn ways(
+        &self,
+        topology: &Topology,
+        pairs: impl Iterator<Item = (u32, u32)>,
+    ) -> BTreeSet<u32> {
+        let leaves = pairs.filter_map(|(from, to)| Some((topology.leaf(from)?, self.leaf[to])));
+        let mut seen: BTreeSet<(u32, u32)> = leaves.collect();
+        let mut left: Vec<(u32, u32)> = seen.iter().copied().collect();
+        let mut ports = BTreeSet::new();
+        while let Some((switch, leaf)) = left.pop() {
+            let Set { start, len } =
+                self.sets[self.index[(switch - self.hosts) * self.leaves + leaf]];
+            for port in (start..start + len).map(|at| self.ports[at]) {
+                ports.insert(port);
+                let next = topology.port(port).map(|(_, to)| (to, leaf));
+                left.extend(next.filter(|next| seen.insert(*next)));
+            }
+        }
+        ports
+    }
+
     /// The port of a switch towards a host. `None` if no way is left.
     #[inline]
     pub(crate) fn port(&self, switch: u32, host: u32, flow: u32, entropy: u16) -> Option<u32> {
@@ -170,8 +192,6 @@ fn distances(leaf: u32, into: &[Vec<u32>]) -> Vec<Option<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::time::Rate;
     use crate::topology::{FatTree, LeafSpine, Lines};

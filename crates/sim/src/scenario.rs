@@ -25,19 +25,34 @@ pub struct Spraying {
     pub choice: Choice,
     /// What acknowledgements tell the scheme.
     pub feedback: Feedback,
+    /// Whether flows that take one path each take the paths in turns, and not a random one.
+    pub placed: bool,
 }
 
 impl Spraying {
     /// A scheme over so many numbers that switches hash.
     #[must_use]
     pub const fn hashed(scheme: Scheme, values: Values, feedback: Feedback) -> Self {
-        Self { scheme, tiers: Tiers::unknown(values), choice: Choice::Hashed, feedback }
+        Self {
+            scheme,
+            tiers: Tiers::unknown(values),
+            choice: Choice::Hashed,
+            feedback,
+            placed: false,
+        }
     }
 
     /// A scheme over known paths.
     #[must_use]
     pub const fn known(scheme: Scheme, tiers: Tiers, feedback: Feedback) -> Self {
-        Self { scheme, tiers, choice: Choice::Known, feedback }
+        Self { scheme, tiers, choice: Choice::Known, feedback, placed: false }
+    }
+
+    /// One known path for all packets of a flow. The flows between two hosts take the paths in turns.
+    #[must_use]
+    pub const fn placed(tiers: Tiers) -> Self {
+        let known = Self::known(Scheme::Ecmp, tiers, Feedback::Acknowledged);
+        Self { placed: true, ..known }
     }
 }
 

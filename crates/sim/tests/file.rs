@@ -201,3 +201,69 @@ fn a_fabric_can_be_a_list_of_links() {
     assert_eq!(scenario.faults[0].port, topology.find_port("s2", "l1").unwrap());
     assert_eq!(sim::run(&scenario, 1).unfinished, []);
 }
+
+/// A policy that hashes each queue pair draws a path for each, one that places them takes all paths
+/// in turns, and a scheme sprays each over all paths.
+#[test]
+fn a_stream_is_hashed_placed_or_sprayed() {
+    let text = r#"
+        name = "stream"
+        title = ""
+        question = ""
+        [fabric]
+        kind = "two-sites"
+        leaves = 1
+        hosts = 1
+        spines = 2
+        rate = "100Gbit/s"
+        delay = "1us"
+        circuit-rate = "100Gbit/s"
+        circuit-delay = "50us"
+        [[traffic]]
+        kind = "stream"
+        from = "host0"
+        to = "host1"
+        flows = 2
+        bytes = 4_000_000
+        [[variant]]
+        scheme = "ecmp"
+        placed = true
+        [[variant]]
+        scheme = "oblivious"
+        [[variant]]
+        scheme = "ecmp"
+        values = 64
+        [sweep]
+        "traffic.0.flows" = [1, 2, 4]
+    "#;
+    let cases = cases(Path::new("x.toml"), text).unwrap();
+    let no_file = |_: &Path| Err(String::new());
+    let mmr = |case: usize, variant: usize, seed: u64| {
+        let file = &cases[case].file;
+        let scenario = file.scenario(&file.variants[variant], seed, &no_file).unwrap();
+        let outcome = sim::run(&scenario, seed);
+        assert_eq!(outcome.unfinished, []);
+        outcome.max_mean_ratio((2, 2)).unwrap()
+    };
+    for seed in 1..=3 {
+        // 1, 2 and 4 flows on as many of the four circuits.
+        assert_eq!([0, 1, 2].map(|case| mmr(case, 0, seed).round()), [4.0, 2.0, 1.0]);
+        for case in 0..3 {
+            assert!((1.0..1.02).contains(&mmr(case, 1, seed)), "{}", mmr(case, 1, seed));
+        }
+        assert_eq!(mmr(0, 2, seed), 4.0);
+    }
+    let hashed = (1..=40).map(|seed| mmr(1, 2, seed)).sum::<f64>() / 40.0;
+    assert!((2.1..2.9).contains(&hashed), "two random circuits: {hashed}, expected 2.5");
+    for (from, to, problem) in [
+        ("to = \"host1\"", "to = \"host7\"", "'host7' is no host"),
+        ("to = \"host1\"", "to = \"host0\"", "a stream needs two hosts"),
+        ("placed = true", "name = \"x\"\nplaced = true\nvalues = 64", "'placed' is for the scheme"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let wrong = sim::file::cases(Path::new("x.toml"), &text.replacen(from, to, 1)).unwrap();
+        let file = &wrong[0].file;
+        let error = file.scenario(&file.variants[0], 1, &no_file).unwrap_err();
+        assert!(error.contains(problem), "{error}");
+    }
+}

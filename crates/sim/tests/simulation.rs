@@ -136,7 +136,9 @@ fn balance_is_counted_by_tier() {
     let loads: Vec<u64> = up.map(|port| port.counters.data_bytes).collect();
     assert_eq!(loads.iter().sum::<u64>(), 489 * 4150 + 2010);
     assert!(loads.iter().all(|load| (122 * 4150..=123 * 4150).contains(load)), "{loads:?}");
-    assert_eq!(outcome.max_mean_ratio((1, 2)).map(|ratio| ratio.round()), Some(32.0));
+    // Only the uplinks of this leaf are on the ways of the flow, and they are even.
+    let ratio = outcome.max_mean_ratio((1, 2)).unwrap();
+    assert!((1.0..1.01).contains(&ratio), "{ratio}");
 }
 
 #[test]

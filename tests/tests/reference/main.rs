@@ -1,9 +1,12 @@
 //! The pages, pictures and code that are generated: `docs/reference` from the code and from `--help` of the
 //! programs, `benches/RESULTS.md` from `benches/results/*.json`, and `docs/images/demo.svg` from the
-//! demo's committed figures, `crates/{api,fpm}/src/generated` from `proto`. `VTEPD_UPDATE_DOCS=1 cargo test -p vtepd-tests --test reference` writes
-//! them. `docs/reference/configuration.md` is generated in `crates/configuration/src/reference.rs`.
+//! demo's committed figures, `crates/{api,fpm}/src/generated` from `proto`, the report of
+//! `docs/guide/spraying.md` beside published claims from `benches/results/sim.json`.
+//! `VTEPD_UPDATE_DOCS=1 cargo test -p vtepd-tests --test reference` writes them.
+//! `docs/reference/configuration.md` is generated in `crates/configuration/src/reference.rs`.
 
 mod bpf_maps;
+mod claims;
 mod control_pages;
 mod drop_reasons;
 mod limits;

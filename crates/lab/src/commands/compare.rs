@@ -1,4 +1,5 @@
-//! `lab compare`: what changed between two directories of results.
+//! `lab compare`: what changed between two directories of results, or whether an experiment and its
+//! simulation agree.
 
 use std::process::ExitCode;
 
@@ -15,6 +16,14 @@ pub(super) fn run(arguments: &Compare, output: Output) -> Outcome {
         }
         changes.iter().try_for_each(print)?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(agreement) = simulation::agreement(&arguments.before, &arguments.after)? {
+        if output == Output::Json {
+            print_json(&agreement)?;
+        } else {
+            print(&agreement)?;
+        }
+        return Ok(if agreement.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let comparison = compare(run::load(&arguments.before)?, run::load(&arguments.after)?);
     if output == Output::Json {

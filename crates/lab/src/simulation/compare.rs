@@ -36,7 +36,7 @@ impl fmt::Display for Change {
 }
 
 /// Whether a directory has a simulation's results.
-fn is_simulation(path: &Path) -> bool {
+pub(super) fn is_simulation(path: &Path) -> bool {
     path.join(RESULTS).exists()
 }
 

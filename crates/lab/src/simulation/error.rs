@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use fabric::progress::Interrupted;
 
+use crate::run::RunError;
+
 /// The simulation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
@@ -13,6 +15,23 @@ pub enum SimulationError {
     /// The user interrupted the command.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
+    /// The experiment cannot be used, or its results cannot be read.
+    #[error(transparent)]
+    Experiment(#[from] Box<RunError>),
+    /// An experiment cannot be simulated.
+    #[error("{}: {problem}", path.display())]
+    Described {
+        /// The file.
+        path: PathBuf,
+        /// What is in the way, and what to do.
+        problem: String,
+    },
+    /// An experiment and a simulation have no case in common.
+    #[error(
+        "the experiment and the simulation have no case in common: run 'lab sim' with the file of \
+         the experiment"
+    )]
+    NothingInCommon,
     /// A case of the file cannot be used.
     #[error("{case}: {problem}")]
     Case {

@@ -39,7 +39,15 @@ impl Engine<'_> {
         }
         let network = self.scenario.transport.network;
         let times = (network.round_trip / 1000, network.packet_time() / 1000);
-        let state = Some(Sprayer::new(scheme, spraying.tiers, times, random));
+        let state = Some(match scheme {
+            spray::Scheme::Ecmp if spraying.placed => {
+                let turn = self.placed.entry(ends).or_default();
+                let path = *turn;
+                *turn = (path + 1) % spraying.tiers.paths();
+                Sprayer::Fixed(spray::Entropy(path))
+            }
+            _ => Sprayer::new(scheme, spraying.tiers, times, random),
+        });
         let number = match self.unused.pop() {
             Some(number) => {
                 self.sprayers[number] = state;

@@ -61,6 +61,7 @@ impl<'a> Engine<'a> {
             sprayers: Table::default(),
             unused: Vec::new(),
             pairs: std::collections::BTreeMap::new(),
+            placed: std::collections::BTreeMap::new(),
             triggers: std::collections::BTreeMap::new(),
             counts: Counts::default(),
             endpoints: None,
@@ -144,12 +145,15 @@ impl<'a> Engine<'a> {
             None => 0,
             Some(at) => topology.switches.get(at as usize).map_or(0, |switch| switch.tier + 1),
         };
+        let pairs = scenario.flows.iter().map(|flow| (flow.source, flow.target));
+        let on_way = self.routes.ways(topology, pairs);
         for (number, port) in (0..).zip(self.ports.iter()) {
             let (from, to) = topology.port(number).unwrap_or_default();
             self.outcome.lost += port.counters.lost;
             self.outcome.ports.push(PortOutcome {
                 ends: (topology.name(from), topology.name(to)),
                 tiers: (tier(from), tier(to)),
+                on_way: on_way.contains(&number),
                 counters: port.counters,
             });
         }

@@ -24,6 +24,9 @@ impl Variant {
             None if scheme == spray::Scheme::PrimeLike => Feedback::EachPacket,
             None => Feedback::Acknowledged,
         };
+        if self.placed && (scheme, self.values) != (spray::Scheme::Ecmp, None) {
+            return Err("'placed' is for the scheme ecmp without 'values'".to_owned());
+        }
         match self.values {
             Some(values) => {
                 let values = Values::new(values).map_err(|error| error.to_string())?;
@@ -33,7 +36,10 @@ impl Variant {
                 let tiers = Tiers::new(&topology.uplinks).map_err(|error| {
                     format!("{error}; or give the variant {} 'values'", self.label())
                 })?;
-                Ok(Spraying::known(scheme, tiers, feedback))
+                Ok(match self.placed {
+                    true => Spraying::placed(tiers),
+                    false => Spraying::known(scheme, tiers, feedback),
+                })
             }
         }
     }
@@ -105,10 +111,11 @@ impl Traffic {
     /// `rate`: of a host, in bits per second.
     fn flows(
         &self,
-        (hosts, rate): (u32, f64),
+        (topology, rate): (&Topology, f64),
         seed: u64,
         read: Read<'_>,
     ) -> Result<Vec<Flow>, String> {
+        let hosts = topology.hosts;
         Ok(match self {
             Self::Permutation { bytes, ordered } => {
                 traffic::permutation(hosts, seed, *bytes, *ordered)
@@ -135,6 +142,17 @@ impl Traffic {
                     ));
                 }
                 arrivals::poisson(hosts, seed, &sizes, gap, until.0)
+            }
+            Self::Stream { from, to, flows, bytes } => {
+                let host = |name: &String| {
+                    let found = (0..hosts).find(|host| topology.name(*host) == *name);
+                    found.ok_or_else(|| format!("'{name}' is no host: use names such as host0"))
+                };
+                let ends = (host(from)?, host(to)?);
+                if ends.0 == ends.1 || *flows == 0 {
+                    return Err("a stream needs two hosts, and at least 1 of 'flows'".to_owned());
+                }
+                (1..=*flows).map(|id| Flow::new(id, ends, *bytes)).collect()
             }
             Self::Matrix { file } => {
                 let named = |error: String| format!("{}: {error}", file.display());
@@ -206,7 +224,7 @@ impl File {
         limits.trim = self.queue.trim && roce.is_none();
         let mut flows = Vec::new();
         for (job, traffic) in (0..).zip(&self.traffic) {
-            let hosts = (topology.hosts, self.fabric.rate());
+            let hosts = (&topology, self.fabric.rate());
             flows.extend(renumbered(traffic.flows(hosts, seed, read)?, job, &flows));
         }
         if flows.len() >= FLOWS as usize {

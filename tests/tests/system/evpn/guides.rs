@@ -69,6 +69,8 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
             ("#!/bin/sh", File("throughput", "chmod +x throughput")),
             ("deploy/containerlab/up", Test("tests/containerlab")),
             ("[[failure]]", Test("crates/lab/tests/experiments.rs")),
+            ("[simulation]", Test("crates/lab/tests/simulation.rs")),
+            ("lab run deploy/experiments/spraying", Test("tests/tests/system/evpn/sprayed.rs")),
         ],
     ),
     (
