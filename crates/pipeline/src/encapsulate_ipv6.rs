@@ -7,6 +7,7 @@ use path::Flow;
 use tables::VtepIndex;
 
 use crate::Pipeline;
+use crate::dropped::Origin;
 use crate::lookup::{Decision, Path, uplink};
 use crate::outer::{Inherited, OVERHEAD_IPV6, OuterIpv6, UDP_AT_IPV6, UDP_CHECKSUM};
 use crate::policies::Policies;
@@ -33,7 +34,9 @@ impl Pipeline {
         if let Err(reason) = sent {
             let snapshot = run.snapshot;
             run.out.record(|| Step::copy(decision, to, flow, Err(reason), snapshot));
-            self.counters.drop_frames(reason, decision.vni.index.get(), 1);
+            let frame = run.batch.frame(body.0 as usize).map_or(&[][..], |frame| frame.data);
+            let dropped = (frame, Origin::Hosts, run.now);
+            self.counters.drop_frame(reason, decision.vni.index.get(), dropped);
         }
     }
 
