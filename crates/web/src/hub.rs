@@ -24,7 +24,7 @@ struct Latest {
     state: State,
     /// The number of the state.
     number: u64,
-    /// The change from the state with the number before, as JSON.
+    /// The change from the state with the number before, as a server-sent event.
     change: Option<Bytes>,
 }
 
@@ -93,8 +93,9 @@ impl Hub {
     }
 }
 
+/// A change as a server-sent event.
 fn text(change: Map<String, Value>) -> Bytes {
-    Value::Object(change).to_string().into()
+    format!("data: {}\n\n", Value::Object(change)).into()
 }
 
 /// An open page.
@@ -106,7 +107,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// The whole state at first, then the next change, as JSON. `None` if the server ends.
+    /// The whole state at first, then the next change, as events. `None` if the server ends.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.known.is_some() {
@@ -152,7 +153,8 @@ mod tests {
     use serde_json::json;
 
     async fn next(page: &mut Page) -> Value {
-        serde_json::from_slice(&page.next().await.unwrap()).unwrap()
+        let event = page.next().await.unwrap();
+        serde_json::from_slice(event.strip_prefix(b"data: ").unwrap()).unwrap()
     }
 
     fn links(rate: u32) -> [(&'static str, Value); 1] {
@@ -188,7 +190,7 @@ mod tests {
         hub.publish([("time", json!(1))].into_iter().chain(links(0)));
         let [first, second] = &mut pages;
         let (first, second) = (first.next().await.unwrap(), second.next().await.unwrap());
-        assert_eq!(&first[..], br#"{"time":1}"#, "what is as before is not sent");
+        assert_eq!(&first[..], b"data: {\"time\":1}\n\n", "what is as before is not sent");
         assert_eq!(first.as_ptr(), second.as_ptr());
     }
 

@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use futures_util::{StreamExt as _, stream};
+use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -258,10 +258,8 @@ async fn state(State(shared): State<Arc<Shared>>) -> Response {
             tokio::time::sleep(INTERVAL).await;
         }
         let change = page.next().await?;
-        let event = [Bytes::from_static(b"data: "), change, Bytes::from_static(b"\n\n")];
-        Some((stream::iter(event.map(Ok::<_, Infallible>)), (page, true)))
+        Some((Ok::<_, Infallible>(change), (page, true)))
     });
-    let changes = changes.flatten();
     ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(changes)).into_response()
 }
 
