@@ -1,7 +1,8 @@
 //! Interface counters of a namespace, as the kernel reports them.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _};
 
 use frame::SHARED_HEADERS;
 use serde::{Deserialize, Serialize};
@@ -56,46 +57,51 @@ const fn frames(bytes: u64, packets: u64, payload: u64) -> u64 {
     bytes.saturating_sub(SHARED_HEADERS as u64 * packets) / if payload == 0 { 1 } else { payload }
 }
 
+/// The table of counters of a namespace. It is read from any thread.
+#[derive(Debug)]
+pub(crate) struct Table {
+    file: File,
+    text: String,
+}
+
+impl Table {
+    /// Opens the table of the calling thread's namespace.
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Self { file: File::open("/proc/thread-self/net/dev")?, text: String::new() })
+    }
+
+    /// Reads the present counters of each interface.
+    pub(crate) fn read(&mut self) -> io::Result<impl Iterator<Item = (&str, Counters)>> {
+        self.file.rewind()?;
+        self.text.clear();
+        self.file.read_to_string(&mut self.text)?;
+        Ok(parse(&self.text))
+    }
+}
+
 /// Reads the counters of all interfaces of a namespace, by name.
 ///
 /// # Errors
 /// [`CountersError`].
 pub fn read(namespace: &Namespace) -> Result<BTreeMap<String, Counters>, CountersError> {
-    let table = namespace.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"))??;
-    Ok(parse(&table))
+    let mut table = namespace.enter(Table::open)??;
+    let counters = table.read()?;
+    Ok(counters.map(|(name, counters)| (name.to_owned(), counters)).collect())
 }
 
 /// Parses `/proc/net/dev` (Linux net/core/net-procfs.c).
-fn parse(table: &str) -> BTreeMap<String, Counters> {
-    table
-        .lines()
-        .filter_map(|line| {
-            let (name, numbers) = line.split_once(':')?;
-            let numbers: Vec<u64> =
-                numbers.split_ascii_whitespace().map_while(|number| number.parse().ok()).collect();
-            let &[
-                rx_bytes,
-                rx_packets,
-                _,
-                rx_dropped,
-                _,
-                _,
-                _,
-                _,
-                tx_bytes,
-                tx_packets,
-                _,
-                tx_dropped,
-                ..,
-            ] = numbers.as_slice()
-            else {
-                return None;
-            };
-            let counters =
-                Counters { rx_packets, rx_bytes, rx_dropped, tx_packets, tx_bytes, tx_dropped };
-            Some((name.trim().to_owned(), counters))
-        })
-        .collect()
+fn parse(table: &str) -> impl Iterator<Item = (&str, Counters)> {
+    table.lines().filter_map(|line| {
+        let (name, numbers) = line.split_once(':')?;
+        let mut numbers = numbers.split_ascii_whitespace();
+        // The number after `skipped` others.
+        let mut next = |skipped| numbers.nth(skipped)?.parse().ok();
+        let (rx_bytes, rx_packets, rx_dropped) = (next(0)?, next(0)?, next(1)?);
+        let (tx_bytes, tx_packets, tx_dropped) = (next(4)?, next(0)?, next(1)?);
+        let counters =
+            Counters { rx_packets, rx_bytes, rx_dropped, tx_packets, tx_bytes, tx_dropped };
+        Some((name.trim(), counters))
+    })
 }
 
 #[cfg(test)]
@@ -125,8 +131,8 @@ Inter-|   Receive                                                |  Transmit
     lo:       0       1    0    0    0     0          0         0        2       3    0    0    0     0       0          0
 up1.10: 1082000    1000    5    4    0     0          0         7     9100      13    6    8    0     0       0          0
 ";
-        let counters = parse(table);
-        assert_eq!(counters.keys().collect::<Vec<_>>(), ["lo", "up1.10"]);
+        let counters: BTreeMap<&str, Counters> = parse(table).collect();
+        assert_eq!(counters.keys().collect::<Vec<_>>(), [&"lo", &"up1.10"]);
         let expected = Counters {
             rx_packets: 1000,
             rx_bytes: 1_082_000,

@@ -9,6 +9,7 @@
 //! - [`netns`], [`process`]: namespaces, and processes with a defined end in them
 //! - [`rtnl`], [`counters`], [`super_frames`]: links, addresses, routes and neighbours, interface
 //!   counters, and offloads
+//! - [`watch`]: a namespace whose interfaces are read again and again
 //! - [`packet`], [`arp`]: frames of the lab's own on an interface
 //! - [`abstract_socket`]: who is at the other end of a socket
 //! - [`owner`]: files for the user who called sudo
@@ -42,6 +43,7 @@ pub mod rtnl;
 pub mod state;
 pub mod super_frames;
 pub mod topology;
+pub mod watch;
 
 pub use bring_up::own_program;
 pub use converge::STABLE_TIME;

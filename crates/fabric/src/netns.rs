@@ -167,6 +167,17 @@ impl Namespace {
         PathBuf::from(RUN_NETNS).join(&self.name)
     }
 
+    /// What tells this namespace from a later one of the same name: the number of its inode.
+    ///
+    /// # Errors
+    /// [`NetnsError::Open`] if there is no namespace of that name.
+    pub fn inode(&self) -> Result<u64, NetnsError> {
+        let metadata = std::fs::metadata(self.path());
+        let metadata =
+            metadata.map_err(|source| NetnsError::Open { name: self.name.clone(), source })?;
+        Ok(metadata.ino())
+    }
+
     fn file(&self) -> Result<File, NetnsError> {
         File::open(self.path())
             .map_err(|source| NetnsError::Open { name: self.name.clone(), source })
@@ -257,7 +268,7 @@ impl Namespace {
     /// [`NetnsError::Open`] if the namespace no longer exists.
     pub fn pids(&self) -> Result<Vec<i32>, NetnsError> {
         let io_error = |source| NetnsError::Open { name: self.name.clone(), source };
-        let inode = self.file()?.metadata().map_err(io_error)?.ino();
+        let inode = self.inode()?;
         let mut pids = Vec::new();
         for entry in std::fs::read_dir("/proc").map_err(io_error)?.flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {

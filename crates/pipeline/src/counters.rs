@@ -4,8 +4,12 @@
 //! counts the frames that replication and segmentation added.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
 use frame::{DropReason, VtepId};
 use tables::{Snapshot, VtepIndex};
+
+use crate::dropped::{DroppedFrame, DroppedFrames, Origin};
 
 /// A counter with a single writer. An addition therefore needs no locked instruction.
 #[derive(Debug, Default)]
@@ -202,6 +206,8 @@ pub struct Counters {
     pub learn_limited: Counter,
     /// Counters of the standalone bridge's learning.
     pub stations: StationCounters,
+    /// The last frames that were dropped.
+    pub dropped_frames: DroppedFrames,
 }
 
 impl Default for Counters {
@@ -260,6 +266,7 @@ impl Counters {
             stalls: Counter::default(),
             learn_limited: Counter::default(),
             stations: StationCounters::default(),
+            dropped_frames: DroppedFrames::default(),
         }
     }
 
@@ -285,7 +292,7 @@ impl Counters {
         sum
     }
 
-    /// Adds all counters except those of remote VTEPs.
+    /// Adds all counters except those of remote VTEPs. Frames are not counters.
     fn add(&self, other: &Self) {
         let Self {
             vnis,
@@ -306,6 +313,7 @@ impl Counters {
             stalls,
             learn_limited,
             stations: StationCounters { new, moved, too_many, flapping },
+            dropped_frames: _,
         } = self;
         for (all, one) in vnis.iter().zip(&other.vnis) {
             let VniCounters {
@@ -422,6 +430,18 @@ impl Counters {
     #[must_use]
     pub fn dropped_in_all(&self) -> u64 {
         self.drops.iter().map(Counter::get).sum()
+    }
+
+    /// Counts and remembers a dropped frame, as [`Self::drop_frames`].
+    #[cold]
+    pub(crate) fn drop_frame(
+        &self,
+        reason: DropReason,
+        slot: u16,
+        (data, origin, time): (&[u8], Origin, Instant),
+    ) {
+        self.drop_frames(reason, slot, 1);
+        self.dropped_frames.remember(reason, DroppedFrame::new(data, origin, slot, time));
     }
 
     /// Counts `n` dropped frames in the VNI with this slot (0: no VNI).

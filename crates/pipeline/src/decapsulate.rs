@@ -20,6 +20,7 @@ use crate::bridge::{Location, Way};
 use crate::counters::vtep_id;
 use crate::csum_offload::{Completed, is_sctp};
 use crate::cursor::Cursor;
+use crate::dropped::Origin;
 use crate::outer::{Inner, UDP_AT, UDP_AT_IPV6};
 use crate::received::{Outer, Pieces, vxlan};
 use crate::run::{Output, Run};
@@ -134,7 +135,7 @@ impl Pipeline {
             Ok(received) => received,
             Err(reason) => {
                 run.out.record(|| Step::Dropped(reason));
-                self.counters.drop_frames(reason, 0, 1);
+                self.counters.drop_frame(reason, 0, (frame.data, Origin::Underlay, run.now));
                 return;
             }
         };
@@ -163,7 +164,8 @@ impl Pipeline {
                 self.decapsulate_piece((index, frame, start..end), &outer, pieces.offload, run);
             if let Err((reason, vni_index)) = sent {
                 run.out.record(|| Step::Dropped(reason));
-                self.counters.drop_frames(reason, vni_index, 1);
+                let dropped = (frame.data, Origin::Underlay, run.now);
+                self.counters.drop_frame(reason, vni_index, dropped);
             }
         }
     }
@@ -236,7 +238,8 @@ impl Pipeline {
         for port in ports {
             let to = Destination::Port(*port);
             if let Err(reason) = piece.deliver((inner, id), table, to, run.out) {
-                self.counters.drop_frames(reason, vni_index, 1);
+                let dropped = (frame.data, Origin::Underlay, run.now);
+                self.counters.drop_frame(reason, vni_index, dropped);
             }
         }
         Ok(())

@@ -13,6 +13,7 @@ use wire::outer::{Address, OuterHeaders};
 
 use crate::Pipeline;
 use crate::cursor::Cursor;
+use crate::dropped::Origin;
 use crate::encap_cache::{HEADERS, Key, Versions};
 use crate::gso::Segmenter;
 use crate::lookup::{Decision, Path, uplink};
@@ -112,7 +113,8 @@ impl Pipeline {
                     Ok(next) => return next,
                     Err((reason, vni_index)) => {
                         run.out.record(|| Step::Dropped(reason));
-                        self.drop_rest(at, reason, vni_index);
+                        let dropped = (frame.data, Origin::Hosts, run.now);
+                        self.drop_rest(at, reason, vni_index, dropped);
                     }
                 }
                 at = Cursor::at(at.frame + 1);
@@ -140,9 +142,15 @@ impl Pipeline {
 
     /// Counts a frame as dropped. If some of its segments were sent, the rest counts as one copy.
     #[cold]
-    pub(crate) fn drop_rest(&self, at: Cursor, reason: DropReason, vni_index: u16) {
+    pub(crate) fn drop_rest(
+        &self,
+        at: Cursor,
+        reason: DropReason,
+        vni_index: u16,
+        dropped: (&[u8], Origin, Instant),
+    ) {
         self.counters.copies.add(u64::from(at.segment > 0));
-        self.counters.drop_frames(reason, vni_index, 1);
+        self.counters.drop_frame(reason, vni_index, dropped);
     }
 
     /// Counts the batch and prefetches the headers of its frames.

@@ -17,7 +17,7 @@
 //! - [`unresolved`]: frames that wait for the MAC address of their next hop
 //! - [`learn`]: data-plane learning of source addresses
 //! - [`grouping`]: frames of one flow that are sent as one super-frame
-//! - [`counters`]: accounting for every frame
+//! - [`counters`]: accounting for every frame; [`dropped`]: the last ones that were dropped
 
 // The fixtures of `tests/common` name the crate.
 #[cfg(test)]
@@ -26,6 +26,7 @@ extern crate self as pipeline;
 pub mod bridge;
 pub mod counters;
 pub mod decapsulate;
+pub mod dropped;
 pub mod encapsulate;
 pub mod engine;
 pub mod explain;

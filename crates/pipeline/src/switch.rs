@@ -13,6 +13,7 @@ use crate::csum_offload::{Completed, is_sctp};
 use crate::cursor::Cursor;
 use crate::decap_cache::DecapCache;
 use crate::decapsulate::{segments, station};
+use crate::dropped::Origin;
 use crate::lookup::Decision;
 use crate::policies::Policies;
 use crate::run::{Output, Run};
@@ -99,7 +100,8 @@ impl Pipeline {
                 Ok(rest) => next = rest,
                 Err((reason, slot)) => {
                     run.out.record(|| Step::Dropped(reason));
-                    self.drop_rest(at, reason, slot);
+                    let dropped = (frame.data, Origin::Hosts, run.now);
+                    self.drop_rest(at, reason, slot, dropped);
                 }
             }
             if next.is_none() && run.out.frames().is_part() && (index as usize) + 1 < batch.len() {
@@ -157,7 +159,10 @@ impl Pipeline {
             run.out.record(|| Step::Port(*other));
             match sent {
                 Ok(transmit) => run.out.frames().push(transmit),
-                Err(reason) => self.counters.drop_frames(reason, slot, 1),
+                Err(reason) => {
+                    let dropped = (frame.data, Origin::Hosts, run.now);
+                    self.counters.drop_frame(reason, slot, dropped);
+                }
             }
         }
         if remotes.is_empty() {

@@ -110,6 +110,12 @@ pub(crate) enum Command {
         /// Also reasons that no frame was dropped for; JSON always has them
         #[arg(long)]
         all: bool,
+        /// The last frames that workers dropped, with their headers: at most 32 for each reason and worker
+        #[arg(long, conflicts_with = "all")]
+        frames: bool,
+        /// Only frames of this reason
+        #[arg(long, value_name = "REASON", requires = "frames")]
+        reason: Option<String>,
     },
     /// All counters
     #[command(after_help = "Example: vtepctl counters")]
@@ -209,7 +215,11 @@ const DROPS: &str = "\
 Examples:
   vtepctl drops
   vtepctl drops --all                                       every reason that there is
-  vtepctl drops -o json | jq '.[] | select(.frames > 0)'";
+  vtepctl drops -o json | jq '.[] | select(.frames > 0)'
+  vtepctl drops --frames --reason no_route                  the last frames that had no route
+  vtepctl drops --frames -o json | jq -r '.[].headers'      their first 128 bytes, as hexadecimal digits
+
+Workers do not remember frames that a BPF program dropped, that no worker has read, that waited, or that a port refused.";
 
 const EXPLAIN: &str = "\
 Examples:

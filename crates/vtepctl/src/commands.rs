@@ -14,7 +14,7 @@ use crate::tables::{
     attached, detached, fdb, flood, flows, neighbours, peers, policies, policy_set, ports, routes,
     vnis,
 };
-use crate::{events, explain, pinned, status, top};
+use crate::{drops, events, explain, pinned, status, top};
 
 /// Sends the request of a command and prints the answer.
 ///
@@ -87,7 +87,8 @@ impl<W: Write> Session<'_, W> {
                 let rows = all(self.client.list_ports(v1::ListPortsRequest { vni }).await?).await?;
                 self.print(&rows, |out| ports(&rows).write(out, ""))
             }
-            Command::Drops { all } => {
+            Command::Drops { frames: true, reason, .. } => self.dropped_frames(reason).await,
+            Command::Drops { all, .. } => {
                 let drops =
                     self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner().drops;
                 self.print(&drops, |out| drops_so_far(out, &drops, all))
@@ -114,6 +115,14 @@ impl<W: Write> Session<'_, W> {
             Command::Explain(explain) => explain::print(&mut self, explain).await,
         }
     }
+
+    async fn dropped_frames(mut self, reason: Option<String>) -> Result<(), Failure> {
+        let request = v1::ListDroppedFramesRequest { reason };
+        let frames = all(self.client.list_dropped_frames(request).await?).await?;
+        let frames: Vec<drops::Shown> = frames.into_iter().map(Into::into).collect();
+        self.print(&frames, |out| drops::write(out, &frames))
+    }
+
     /// Commands that change how vtepd forwards a VNI.
     async fn change(mut self, command: Command) -> Result<(), Failure> {
         match command {

@@ -5,7 +5,7 @@
 //! - [`session`]: the connection to vtepd, and the output of its answers
 //! - [`tables`], [`counters`]: answers as tables
 //! - [`status`], [`explain_text`]: text output that is not a table
-//! - [`events`]: one line for each event
+//! - [`events`]: one line for each event; [`drops`]: one for each dropped frame, by its [`headers`]
 //! - [`explain`]: the frame to explain, from a description or from [`pcap`] (a capture)
 //! - [`top`]: figures and events on a terminal
 //! - [`output`]: tables, JSON and errors
@@ -13,9 +13,11 @@
 mod arguments;
 mod commands;
 mod counters;
+mod drops;
 mod events;
 mod explain;
 mod explain_text;
+mod headers;
 mod output;
 mod pcap;
 mod pinned;

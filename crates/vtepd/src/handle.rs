@@ -14,7 +14,8 @@ use control::{Status, Update};
 use netlink::Direction;
 use path::Version;
 use pipeline::counters::{Forwarded, Programs, vtep_id};
-use pipeline::{CachedFlow, Counters, Pins};
+use pipeline::dropped::DroppedFrame;
+use pipeline::{CachedFlow, Counters, DropReason, Pins};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff, SteeringPlan, VtepIndex};
 use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
@@ -124,6 +125,22 @@ impl Handle {
     /// The snapshot that was published last.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The last frames that workers dropped, the oldest first.
+    pub(crate) fn dropped_frames(
+        &self,
+        wanted: Option<DropReason>,
+    ) -> Vec<(DropReason, DroppedFrame)> {
+        let reasons = DropReason::ALL.iter().copied();
+        let reasons = reasons.filter(|reason| wanted.is_none_or(|wanted| wanted == *reason));
+        let of = |reason: DropReason| {
+            let frames = self.workers.iter().flat_map(move |one| one.dropped_frames.of(reason));
+            frames.map(move |frame| (reason, frame))
+        };
+        let mut frames: Vec<_> = reasons.flat_map(of).collect();
+        frames.sort_by_key(|(_, frame)| frame.time);
+        frames
     }
 
     /// The steering plan that was applied last.

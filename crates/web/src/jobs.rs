@@ -157,7 +157,7 @@ impl Jobs {
             })
             .collect();
         drop(list);
-        self.hub.publish("jobs", Value::Object(shown));
+        self.hub.publish([("jobs", Value::Object(shown))]);
     }
 }
 

@@ -2,16 +2,17 @@
 //!
 //! - [`model`]: what the caller tells about the fabric
 //! - [`Server`]: the server, on the loopback interface, with a secret in its address
-//! - `reader`: link counters of the nodes and answers of each leaf's vtepd (`leaf`), while a page
-//!   is open
-//! - `hub`: the state, and its changes for each page; `patch` computes them
+//! - `reader`: link counters of the nodes (`interfaces`) and answers of each leaf's vtepd (`leaf`),
+//!   while a page is open
+//! - `hub`: the state, and its changes for all pages; `patch` computes them
 //! - `action`: commands that a page asks for; `jobs` runs them
 //!
-//! A page gets the whole state, then JSON merge patches (RFC 7396) against what it has. The server
-//! keeps one state for each page and no queue: a slow reader gets fewer and larger changes.
+//! A page gets the whole state, then JSON merge patches (RFC 7396) against what it has. Each change is
+//! made text once. There is no queue: a slow reader gets fewer and larger changes.
 
 mod action;
 mod hub;
+mod interfaces;
 mod jobs;
 mod leaf;
 mod patch;

@@ -2,40 +2,27 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use fabric::counters::{self, Counters};
-use fabric::netns::Namespace;
+use fabric::counters::Counters;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 
 use crate::hub::Hub;
+use crate::interfaces::{self, Interfaces, Slow};
 use crate::leaf::{self, Reading};
-use crate::model::{Fabric, Link};
+use crate::model::Fabric;
 
-/// The time between two readings of the counters.
-const INTERVAL: Duration = Duration::from_millis(100);
 /// The readings over which a load is computed, so that single packets do not flicker.
 const WINDOW: usize = 10;
-/// Carriers and circuits are read once in so many readings of the counters.
-const SLOW: u64 = 10;
 /// Readings of leaves that wait.
 const QUEUE: usize = 64;
 /// The events that are kept.
 const EVENTS: usize = 200;
 
-/// The counters of all interfaces, as `NODE:INTERFACE`.
-type Table = BTreeMap<String, Counters>;
-
-/// The state of links that changes seldom.
-#[derive(Debug, Default, Clone)]
-struct Slow {
-    /// Whether each interface is up and has a carrier.
-    carriers: BTreeMap<String, bool>,
-    circuits: BTreeMap<String, [Value; 2]>,
-}
+/// The readings of the window, by the numbers of interfaces.
+type Window = VecDeque<(Instant, Vec<Counters>)>;
 
 /// Publishes the state of the fabric while a page is open.
 pub(crate) async fn run(fabric: Arc<Fabric>, hub: Arc<Hub>) {
@@ -57,73 +44,81 @@ async fn follow(fabric: &Arc<Fabric>, hub: &Hub) {
         tasks.spawn(leaf::follow(name.clone(), node.namespace.clone(), sender.clone()));
     }
     let mut leaves = Leaves::default();
-    let mut tables: VecDeque<(Instant, Table)> = VecDeque::new();
+    let numbers = Arc::new(Interfaces::of(fabric));
+    let ends = Ends::of(fabric, &numbers);
+    let (own, counted) = (Arc::clone(fabric), Arc::clone(&numbers));
+    // One waits while one is published.
+    let (counts, mut counters) = mpsc::channel(1);
+    // It ends when nobody receives.
+    tokio::task::spawn_blocking(move || interfaces::follow(&own, &counted, &counts));
+    let mut window = Window::new();
     let mut slow = Slow::default();
-    let mut ticks = tokio::time::interval(INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    for number in 0_u64.. {
-        ticks.tick().await;
-        let own = Arc::clone(fabric);
-        let slowly = number.is_multiple_of(SLOW);
-        let read = tokio::task::spawn_blocking(move || {
-            (read(&own), Instant::now(), slowly.then(|| read_slowly(&own)))
-        });
-        let Ok((table, at, new)) = read.await else { return };
-        slow = new.unwrap_or(slow);
-        tables.push_back((at, table));
-        if tables.len() > WINDOW + 1 {
-            tables.pop_front();
-        }
-        hub.publish("links", links(&fabric.links, &tables, &slow));
-        hub.publish("hosts", hosts(fabric, &tables));
-        let mut changed = false;
-        while let Ok(reading) = readings.try_recv() {
-            leaves.take(reading);
-            changed = true;
-        }
-        if changed {
-            leaves.publish(hub);
+    while let Some((at, reading)) = counters.recv().await {
+        slow = reading.slow.unwrap_or(slow);
+        window.push_back((at, reading.counters));
+        if window.len() > WINDOW + 1 {
+            window.pop_front();
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        hub.publish("time", json!(u64::try_from(now.as_millis()).unwrap_or_default()));
+        let now = u64::try_from(now.as_millis()).unwrap_or_default();
+        let mut parts = vec![
+            ("links", links(fabric, &ends, &window, &slow)),
+            ("hosts", hosts(&ends, &window)),
+            ("time", json!(now)),
+        ];
+        let mut changed = Changed::default();
+        while let Ok(reading) = readings.try_recv() {
+            leaves.take(reading, &mut changed);
+        }
+        parts.extend(leaves.parts(changed));
+        hub.publish(parts);
     }
 }
 
-fn read(fabric: &Fabric) -> Table {
-    let mut table = Table::new();
-    for (name, node) in &fabric.nodes {
-        // A node that is gone has no counters: its links are shown as down.
-        let of = Namespace::open(&node.namespace).ok().and_then(|of| counters::read(&of).ok());
-        let of = of.unwrap_or_default().into_iter();
-        table.extend(of.map(|(interface, counters)| (format!("{name}:{interface}"), counters)));
-    }
-    table
+/// The interfaces that are shown, by number.
+struct Ends {
+    links: Vec<LinkEnds>,
+    /// The interface of each host.
+    hosts: Vec<(String, usize)>,
 }
 
-fn read_slowly(fabric: &Fabric) -> Slow {
-    let mut carriers = BTreeMap::new();
-    for (name, node) in &fabric.nodes {
-        let links = Namespace::open(&node.namespace);
-        let links = links.and_then(|of| of.rtnl(|rtnl| rtnl.links())).unwrap_or_default();
-        let of = links.into_iter();
-        carriers.extend(of.map(|link| (format!("{name}:{}", link.name), link.up && link.carrier)));
+struct LinkEnds {
+    a: usize,
+    b: usize,
+    all: Vec<usize>,
+}
+
+impl Ends {
+    fn of(fabric: &Fabric, numbers: &Interfaces) -> Self {
+        // No interface has the number of one that is missing.
+        let number = |end: &String| numbers.number(end).unwrap_or(usize::MAX);
+        let links = fabric.links.iter().map(|link| LinkEnds {
+            a: number(&link.a),
+            b: number(&link.b),
+            all: link.interfaces.iter().map(number).collect(),
+        });
+        let ends = fabric.links.iter().flat_map(|link| [&link.a, &link.b]);
+        let hosts = ends.filter_map(|end| {
+            let (node, _) = end.split_once(':')?;
+            fabric.hosts.contains_key(node).then(|| (node.to_owned(), number(end)))
+        });
+        Self { links: links.collect(), hosts: hosts.collect() }
     }
-    Slow { carriers, circuits: (fabric.circuits)() }
 }
 
 /// The load of each direction over the window, in bits per second.
-fn links(all: &[Link], tables: &VecDeque<(Instant, Table)>, slow: &Slow) -> Value {
-    let load = |end: &str, count: fn(&Counters) -> u64| {
-        let ((start, first), (until, last)) = tables.front().zip(tables.back())?;
+fn links(fabric: &Fabric, ends: &Ends, window: &Window, slow: &Slow) -> Value {
+    let load = |end: usize, count: fn(&Counters) -> u64| {
+        let ((start, first), (until, last)) = window.front().zip(window.back())?;
         let seconds = until.saturating_duration_since(*start).as_secs_f64();
         let counted = count(last.get(end)?).saturating_sub(count(first.get(end)?));
         (seconds > 0.0).then(|| (counted as f64 / seconds).round() as u64)
     };
-    let bits = |end: &str, count| 8 * load(end, count).unwrap_or_default();
+    let bits = |end, count| 8 * load(end, count).unwrap_or_default();
     let mut shown = Map::new();
-    for link in all {
-        let up = link.interfaces.iter().all(|end| slow.carriers.get(end) == Some(&true));
-        let direction = |from: &str, to: &str, at: usize| {
+    for (link, numbers) in fabric.links.iter().zip(&ends.links) {
+        let up = numbers.all.iter().all(|end| slow.carriers.get(*end) == Some(&true));
+        let direction = |from, to, at: usize| {
             let mut fields = Map::new();
             fields.insert("sent".into(), json!(bits(from, |counters| counters.tx_bytes)));
             fields.insert("received".into(), json!(bits(to, |counters| counters.rx_bytes)));
@@ -134,25 +129,22 @@ fn links(all: &[Link], tables: &VecDeque<(Instant, Table)>, slow: &Slow) -> Valu
             fields.extend(circuit.map(|circuit| ("circuit".to_owned(), circuit.clone())));
             Value::Object(fields)
         };
-        let fields = json!({
-            "up": up, "ab": direction(&link.a, &link.b, 0), "ba": direction(&link.b, &link.a, 1),
-        });
-        shown.insert(link.a.clone(), fields);
+        let mut fields = Map::new();
+        fields.insert("up".into(), json!(up));
+        fields.insert("ab".into(), direction(numbers.a, numbers.b, 0));
+        fields.insert("ba".into(), direction(numbers.b, numbers.a, 1));
+        shown.insert(link.a.clone(), Value::Object(fields));
     }
     Value::Object(shown)
 }
 
 /// What each host has received, in bits per second, between each two readings of the window. Short
 /// pauses show here, which the mean of a second hides.
-fn hosts(fabric: &Fabric, tables: &VecDeque<(Instant, Table)>) -> Value {
-    let is_host = |end: &&String| {
-        end.split_once(':').is_some_and(|(node, _)| fabric.hosts.contains_key(node))
-    };
-    let ends = fabric.links.iter().flat_map(|link| [&link.a, &link.b]).filter(is_host);
+fn hosts(ends: &Ends, window: &Window) -> Value {
     let mut shown = Map::new();
-    for end in ends {
-        let bytes = |table: &Table| table.get(end).map_or(0, |counters| counters.rx_bytes);
-        let steps = tables.iter().zip(tables.iter().skip(1));
+    for (host, end) in &ends.hosts {
+        let bytes = |of: &Vec<Counters>| of.get(*end).map_or(0, |counters| counters.rx_bytes);
+        let steps = window.iter().zip(window.iter().skip(1));
         let rates: Vec<u64> = steps
             .map(|((start, first), (until, last))| {
                 let seconds = until.saturating_duration_since(*start).as_secs_f64();
@@ -160,10 +152,17 @@ fn hosts(fabric: &Fabric, tables: &VecDeque<(Instant, Table)>) -> Value {
                 if seconds > 0.0 { (bits as f64 / seconds).round() as u64 } else { 0 }
             })
             .collect();
-        let host = end.split(':').next().unwrap_or_default();
-        shown.insert(host.to_owned(), json!(rates));
+        shown.insert(host.clone(), json!(rates));
     }
     Value::Object(shown)
+}
+
+/// The parts of the state that readings of leaves have changed.
+#[derive(Default)]
+struct Changed {
+    states: bool,
+    pairs: bool,
+    events: bool,
 }
 
 /// What the leaves have answered.
@@ -176,7 +175,10 @@ struct Leaves {
 }
 
 impl Leaves {
-    fn take(&mut self, reading: Reading) {
+    fn take(&mut self, reading: Reading, changed: &mut Changed) {
+        changed.pairs |= self.pairs.get(&reading.leaf) != Some(&reading.pairs);
+        changed.states |= self.states.get(&reading.leaf) != Some(&reading.state);
+        changed.events |= !reading.events.is_empty();
         self.states.insert(reading.leaf.clone(), reading.state);
         self.pairs.insert(reading.leaf, reading.pairs);
         for event in reading.events {
@@ -188,12 +190,18 @@ impl Leaves {
         }
     }
 
-    fn publish(&self, hub: &Hub) {
-        hub.publish("leaves", Value::Object(self.states.clone()));
-        let pairs = self.pairs.values().flatten();
-        let pairs = pairs.map(|(name, pair)| (name.clone(), pair.clone())).collect();
-        hub.publish("pairs", Value::Object(pairs));
-        let events = self.events.iter().map(|(at, event)| (at.to_string(), event.clone()));
-        hub.publish("events", Value::Object(events.collect()));
+    fn parts(&self, changed: Changed) -> impl Iterator<Item = (&'static str, Value)> {
+        let Changed { states, pairs, events } = changed;
+        let states = states.then(|| ("leaves", Value::Object(self.states.clone())));
+        let pairs = pairs.then(|| {
+            let pairs = self.pairs.values().flatten();
+            let pairs = pairs.map(|(name, pair)| (name.clone(), pair.clone())).collect();
+            ("pairs", Value::Object(pairs))
+        });
+        let events = events.then(|| {
+            let events = self.events.iter().map(|(at, event)| (at.to_string(), event.clone()));
+            ("events", Value::Object(events.collect()))
+        });
+        states.into_iter().chain(pairs).chain(events)
     }
 }

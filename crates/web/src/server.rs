@@ -258,7 +258,7 @@ async fn state(State(shared): State<Arc<Shared>>) -> Response {
             tokio::time::sleep(INTERVAL).await;
         }
         let change = page.next().await?;
-        Some((Ok::<_, Infallible>(Bytes::from(format!("data: {change}\n\n"))), (page, true)))
+        Some((Ok::<_, Infallible>(change), (page, true)))
     });
     ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(changes)).into_response()
 }

@@ -13,6 +13,7 @@ mod control_hang;
 mod cycles;
 mod differential;
 mod drop_in;
+mod dropped_frames;
 mod entropy;
 mod equivalence;
 mod equivalence_bridge;

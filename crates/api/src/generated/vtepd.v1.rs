@@ -597,6 +597,40 @@ pub struct Drop {
     #[prost(string, tag = "3")]
     pub sentence: ::prost::alloc::string::String,
 }
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListDroppedFramesRequest {
+    /// Only those of this reason.
+    #[prost(string, optional, tag = "1")]
+    pub reason: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// At most 32 for each reason and worker are remembered. Not remembered are frames that were dropped
+/// by a BPF program, or that no worker has read, or that waited, or that a port refused.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DroppedFrame {
+    /// As in Drop.
+    #[prost(string, tag = "1")]
+    pub reason: ::prost::alloc::string::String,
+    /// RFC 3339, UTC.
+    #[prost(string, tag = "2")]
+    pub time: ::prost::alloc::string::String,
+    /// underlay or hosts.
+    #[prost(string, tag = "3")]
+    pub from: ::prost::alloc::string::String,
+    /// Absent where the VNI is not known, or is gone.
+    #[prost(uint32, optional, tag = "4")]
+    pub vni: ::core::option::Option<u32>,
+    /// vxlan netdev of that VNI.
+    #[prost(string, optional, tag = "5")]
+    pub netdev: ::core::option::Option<::prost::alloc::string::String>,
+    /// Bytes of the whole frame.
+    #[prost(uint32, tag = "6")]
+    pub length: u32,
+    /// Its first 128 bytes, or all of a shorter one, as hexadecimal digits.
+    #[prost(string, tag = "7")]
+    pub headers: ::prost::alloc::string::String,
+}
 /// Frames by decision of the BPF programs; a super-frame is one.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1549,6 +1583,31 @@ pub mod vtepd_client {
                 .insert(GrpcMethod::new("vtepd.v1.Vtepd", "GetCounters"));
             self.inner.unary(req, path, codec).await
         }
+        /// The last frames that workers dropped, with their headers.
+        pub async fn list_dropped_frames(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListDroppedFramesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::DroppedFrame>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/vtepd.v1.Vtepd/ListDroppedFrames",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("vtepd.v1.Vtepd", "ListDroppedFrames"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Events, from the oldest remembered one or from now on.
         pub async fn watch_events(
             &mut self,
@@ -1817,6 +1876,20 @@ pub mod vtepd_server {
             &self,
             request: tonic::Request<super::GetCountersRequest>,
         ) -> std::result::Result<tonic::Response<super::Counters>, tonic::Status>;
+        /// Server streaming response type for the ListDroppedFrames method.
+        type ListDroppedFramesStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::DroppedFrame, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The last frames that workers dropped, with their headers.
+        async fn list_dropped_frames(
+            &self,
+            request: tonic::Request<super::ListDroppedFramesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::ListDroppedFramesStream>,
+            tonic::Status,
+        >;
         /// Server streaming response type for the WatchEvents method.
         type WatchEventsStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::Event, tonic::Status>,
@@ -2479,6 +2552,53 @@ pub mod vtepd_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/vtepd.v1.Vtepd/ListDroppedFrames" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListDroppedFramesSvc<T: Vtepd>(pub Arc<T>);
+                    impl<
+                        T: Vtepd,
+                    > tonic::server::ServerStreamingService<
+                        super::ListDroppedFramesRequest,
+                    > for ListDroppedFramesSvc<T> {
+                        type Response = super::DroppedFrame;
+                        type ResponseStream = T::ListDroppedFramesStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListDroppedFramesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Vtepd>::list_dropped_frames(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListDroppedFramesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

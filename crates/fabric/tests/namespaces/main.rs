@@ -6,5 +6,6 @@ mod containers;
 mod netns;
 mod rtnl;
 mod settings;
+mod watch;
 
 root_test::main!();

@@ -35,7 +35,7 @@ fn message(read: &Read) -> v1::Event {
 }
 
 /// RFC 3339 with microseconds, which is precise enough and keeps lines short.
-fn rfc3339(time: SystemTime) -> String {
+pub(super) fn rfc3339(time: SystemTime) -> String {
     let Timestamp { seconds, nanos } = Timestamp::from(time);
     Timestamp { seconds, nanos: nanos / 1000 * 1000 }.to_string()
 }

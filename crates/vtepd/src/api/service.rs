@@ -9,6 +9,7 @@ use api::v1;
 use api::v1::vtepd_server::Vtepd;
 use control::{Change, Journal, LeftToKernel};
 use path::{Bins, Policy, SourcePortRange};
+use pipeline::DropReason;
 use tables::{PortChoice, Snapshot, VniTable};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -191,6 +192,7 @@ impl Vtepd for Service {
     type ListPathsStream = Rows<v1::VtepPaths>;
     type ListQueuePairsStream = Rows<v1::QueuePair>;
     type ListFlowsStream = Rows<v1::CachedFlow>;
+    type ListDroppedFramesStream = Rows<v1::DroppedFrame>;
     type WatchEventsStream = Rows<v1::Event>;
 
     async fn get_status(
@@ -296,6 +298,22 @@ impl Vtepd for Service {
             pinned::paths(shared, snapshot, uplinks, vtep)
         };
         self.placement_rows(paths).await
+    }
+
+    async fn list_dropped_frames(
+        &self,
+        request: Request<v1::ListDroppedFramesRequest>,
+    ) -> Result<Response<Self::ListDroppedFramesStream>, Status> {
+        let reason = request.into_inner().reason.map(|label| {
+            let reason = DropReason::ALL.iter().find(|reason| reason.label() == label);
+            reason.copied().ok_or_else(|| {
+                Status::invalid_argument(format!(
+                    "there is no reason {label:?}: `vtepctl drops --all` lists those there are"
+                ))
+            })
+        });
+        let frames = self.handle.dropped_frames(reason.transpose()?);
+        Ok(rows(status::dropped_frames(frames, &self.handle.snapshot()).into_iter()))
     }
 
     async fn list_queue_pairs(

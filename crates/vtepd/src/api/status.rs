@@ -1,7 +1,9 @@
 //! Converts status and counters to messages.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::net::IpAddr;
+use std::time::{Instant, SystemTime};
 
 use api::v1;
 use configuration::PortSummary;
@@ -9,12 +11,14 @@ use control::{
     ByDefault, Datapath, FlowLabelSource, LeftToKernel, MoveCounts, NoNetdev, SourceState, Status,
 };
 use path::Entropy;
+use pipeline::dropped::{DroppedFrame, Origin};
 use pipeline::{Counters, DropReason, Location, Station};
-use tables::{FlowLabel, PortChoice, Tunnel, VniTable};
+use tables::{FlowLabel, PortChoice, Snapshot, Tunnel, VniTable};
 use telemetry::{PortFrames, PortView};
 use wire::Vni;
 use worker::Features;
 
+use crate::api::events;
 use crate::api::show::{self, Uplinks};
 use crate::handle::Handle;
 use crate::metrics_view;
@@ -278,6 +282,40 @@ pub(super) fn drop(reason: DropReason, frames: u64) -> v1::Drop {
         frames,
         sentence: reason.sentence().trim().to_owned(),
     }
+}
+
+/// Frames that workers dropped, the oldest first.
+pub(super) fn dropped_frames(
+    frames: Vec<(DropReason, DroppedFrame)>,
+    snapshot: &Snapshot,
+) -> Vec<v1::DroppedFrame> {
+    let (now, clock) = (Instant::now(), SystemTime::now());
+    let shown = |(reason, frame): (DropReason, DroppedFrame)| {
+        let vni = snapshot.vnis().find(|table| table.index.get() == frame.slot);
+        let ago = now.saturating_duration_since(frame.time);
+        v1::DroppedFrame {
+            reason: reason.label().to_owned(),
+            time: events::rfc3339(clock.checked_sub(ago).unwrap_or(clock)),
+            from: match frame.origin {
+                Origin::Underlay => "underlay",
+                Origin::Hosts => "hosts",
+            }
+            .to_owned(),
+            vni: vni.map(|table| table.tunnel.vni.get()),
+            netdev: vni.map(|table| table.netdev.clone()).filter(|name| !name.is_empty()),
+            length: u32::try_from(frame.length).unwrap_or(u32::MAX),
+            headers: hexadecimal(&frame.headers),
+        }
+    };
+    frames.into_iter().map(shown).collect()
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// The counters of learning and of moves.

@@ -131,7 +131,7 @@ async fn a_page_that_does_not_read_holds_up_nobody() {
     let mut read = Vec::new();
     let large = "x".repeat(1 << 20);
     for number in 0..40 {
-        shared.hub.publish("large", json!(format!("{number}{large}")));
+        shared.hub.publish([("large", json!(format!("{number}{large}")))]);
         let wanted = format!("\"{number}xxx");
         let end = tokio::time::timeout(Duration::from_secs(5), async {
             let mut part = vec![0; 1 << 16];
@@ -148,7 +148,7 @@ async fn a_page_that_does_not_read_holds_up_nobody() {
     drop(slow);
     let gone = async {
         while shared.hub.pages() > 1 {
-            shared.hub.publish("large", json!(rand_text(shared.hub.pages())));
+            shared.hub.publish([("large", json!(rand_text(shared.hub.pages())))]);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };

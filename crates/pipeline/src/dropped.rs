@@ -1,0 +1,97 @@
+//! The last frames that a worker dropped for each reason, with their headers.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::Instant;
+
+use frame::DropReason;
+
+/// Frames of each reason that are remembered.
+pub const REMEMBERED: usize = 32;
+/// Bytes of a frame that are remembered.
+pub const HEADERS: usize = 128;
+
+/// Where a dropped frame came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// An uplink.
+    Underlay,
+    /// A bridge, a host port or an access port.
+    Hosts,
+}
+
+/// A frame that was dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DroppedFrame {
+    /// When its batch was received.
+    pub time: Instant,
+    /// Where it came from.
+    pub origin: Origin,
+    /// The slot of its VNI; 0 if it is not known.
+    pub slot: u16,
+    /// Bytes of the whole frame; of a super-frame, all its bytes.
+    pub length: usize,
+    /// Its first [`HEADERS`] bytes, or all of a shorter one.
+    pub headers: Box<[u8]>,
+}
+
+/// The frames that one worker dropped. Only the worker adds to them; any thread may read them.
+#[derive(Debug, Default)]
+pub struct DroppedFrames(Mutex<Vec<VecDeque<DroppedFrame>>>);
+
+impl DroppedFrames {
+    /// Remembers a frame, unless somebody reads at this moment: a worker does not wait.
+    #[cold]
+    pub(crate) fn remember(&self, reason: DropReason, frame: DroppedFrame) {
+        let mut all = match self.0.try_lock() {
+            Ok(all) => all,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if all.is_empty() {
+            all.resize_with(DropReason::ALL.len(), VecDeque::new);
+        }
+        let Some(frames) = all.get_mut(reason as usize) else { return };
+        if frames.len() == REMEMBERED {
+            frames.pop_front();
+        }
+        frames.push_back(frame);
+    }
+
+    /// The frames of a reason, the oldest first.
+    #[must_use]
+    pub fn of(&self, reason: DropReason) -> Vec<DroppedFrame> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(reason as usize).into_iter().flatten().cloned().collect()
+    }
+}
+
+impl DroppedFrame {
+    /// What is remembered of a frame.
+    pub(crate) fn new(data: &[u8], origin: Origin, slot: u16, time: Instant) -> Self {
+        let headers = data.get(..HEADERS).unwrap_or(data).into();
+        Self { time, origin, slot, length: data.len(), headers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_frames_of_each_reason_are_remembered() {
+        let all = DroppedFrames::default();
+        assert_eq!(all.of(DropReason::NoRoute), []);
+        let now = Instant::now();
+        let frame = |number: u8| DroppedFrame::new(&[number; 200], Origin::Underlay, 7, now);
+        for number in 0..100 {
+            all.remember(DropReason::NoRoute, frame(number));
+        }
+        all.remember(DropReason::SamePort, DroppedFrame::new(&[1; 60], Origin::Hosts, 0, now));
+        let kept = all.of(DropReason::NoRoute);
+        assert_eq!(kept, (68..100).map(frame).collect::<Vec<_>>());
+        assert!(kept.iter().all(|frame| frame.headers.len() == HEADERS && frame.length == 200));
+        assert_eq!(all.of(DropReason::SamePort).len(), 1);
+        assert_eq!(all.of(DropReason::Truncated), []);
+    }
+}

@@ -1,0 +1,88 @@
+//! `vtepctl drops --frames`: the last dropped frames, with their headers.
+
+use std::io::{self, Write};
+
+use api::v1;
+use serde::Serialize;
+
+use crate::headers;
+use crate::output::Table;
+
+/// A dropped frame, with its headers in words.
+#[derive(Debug, Serialize)]
+pub(crate) struct Shown {
+    #[serde(flatten)]
+    frame: v1::DroppedFrame,
+    decoded: String,
+}
+
+impl From<v1::DroppedFrame> for Shown {
+    fn from(frame: v1::DroppedFrame) -> Self {
+        let decoded = headers::line(&bytes(&frame.headers));
+        Self { frame, decoded }
+    }
+}
+
+/// Writes the frames as a table.
+///
+/// # Errors
+/// When the output cannot be written.
+pub(crate) fn write(out: &mut impl Write, rows: &[Shown]) -> io::Result<()> {
+    if rows.is_empty() {
+        return writeln!(out, "No worker remembers a dropped frame (`vtepctl drops` counts them)");
+    }
+    let mut table = Table::new(["time", "reason", "from", "vni", "bytes", "headers"]);
+    for Shown { frame, decoded } in rows {
+        table.row([
+            frame.time.clone(),
+            frame.reason.clone(),
+            frame
+                .netdev
+                .clone()
+                .filter(|_| frame.from == "hosts")
+                .unwrap_or_else(|| frame.from.clone()),
+            frame.vni.map(|vni| vni.to_string()).unwrap_or_default(),
+            frame.length.to_string(),
+            decoded.clone(),
+        ]);
+    }
+    table.write(out, "")
+}
+
+/// The bytes of hexadecimal digits, up to the first that is none.
+fn bytes(digits: &str) -> Vec<u8> {
+    let byte = |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok();
+    digits.as_bytes().chunks_exact(2).map_while(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_one_line_with_its_reason() {
+        let frame = v1::DroppedFrame {
+            reason: "same_port".to_owned(),
+            time: "2026-01-01T00:00:00Z".to_owned(),
+            from: "hosts".to_owned(),
+            vni: Some(10),
+            netdev: Some("vx10".to_owned()),
+            length: 60,
+            headers: "0200000000020200000000010806".to_owned(),
+        };
+        let rows = [Shown::from(frame)];
+        let mut text = Vec::new();
+        write(&mut text, &rows).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let line = text.lines().nth(1).unwrap();
+        for word in ["same_port", "vx10", " 10 ", " 60 ", "02:00:00:00:00:02, ARP"] {
+            assert!(line.contains(word), "{word}: {text}");
+        }
+        let json = serde_json::to_value(&rows).unwrap();
+        assert_eq!(json[0]["headers"], "0200000000020200000000010806");
+        assert!(json[0]["decoded"].as_str().unwrap().ends_with("ARP"));
+        let mut none = Vec::new();
+        write(&mut none, &[]).unwrap();
+        assert!(none.starts_with(b"No worker remembers"));
+    }
+}
