@@ -400,6 +400,33 @@ mod tests {
         }
     }
 
+    /// A link that is a little slower than stages compute delays messages more and more, until the
+    /// activations that are there do not hide it any more.
+    #[test]
+    fn messages_that_are_later_and_later_are_no_period() {
+        for order in crate::dispatch::orders(Schedule::UpDown(2), 2, 128, &[0, 1], [1.0; 3]) {
+            let sequence = Sequence::new(&order).unwrap();
+            for step in 1..40 {
+                let transfer = 1.0 + 0.002 * f64::from(step);
+                let hop = |link| Hop { transfer, latency: 0.0, link: Some(link) };
+                let chunk = |link| ChunkTimes {
+                    forward: 0.4,
+                    backward: 0.35,
+                    weight: 0.25,
+                    to_next: hop(link),
+                    to_previous: Hop { transfer: 0.01, ..hop(link) },
+                };
+                let chunks = vec![chunk(0), chunk(1)];
+                let times = Times { chunks, exchange: Exchange::Background };
+                let found = ends(&sequence, &times, f64::INFINITY).unwrap();
+                let every = run(&sequence, &times, f64::INFINITY, |_, _, _, _| ()).unwrap();
+                for (one, other) in found.iter().zip(&every) {
+                    assert!((one / other - 1.0).abs() < 1e-12, "{transfer}: {one} {other}");
+                }
+            }
+        }
+    }
+
     /// Every operation is there once, whatever the numbers of stages and micro-batches.
     #[test]
     fn orders_are_complete_and_can_be_run() {

@@ -98,7 +98,8 @@ fn vtrain(billions: &str) -> Vec<Row> {
         let iteration = evaluate(job, &plan(tensor, pipeline, data, micro_batch));
         let measured = fields["iteration_ms"].parse::<f64>().unwrap() / 1e3;
         let name = format!("t{tensor} p{pipeline} d{data} b{micro_batch}");
-        Row { fitted: true, ..row(name, measured, iteration.seconds) }
+        // The efficiencies of the A100 are fitted on the large model alone.
+        Row { fitted: billions == "39.1", ..row(name, measured, iteration.seconds) }
     })
     .collect()
 }
@@ -152,7 +153,8 @@ fn sailor() -> Vec<Row> {
                 "the file has 26 of 34 blocks, and the same value for the iteration and for its \
                  gradients",
             );
-            Row { fitted: true, excluded, ..row(name, measured, predicted) }
+            let fitted = number("gpus") == 16 && excluded.is_none();
+            Row { fitted, excluded, ..row(name, measured, predicted) }
         })
         .collect()
 }
@@ -249,21 +251,29 @@ pub(crate) fn tables() -> Vec<Table> {
         rows,
         misses: "",
     };
-    let fitted = "The A100's efficiencies are fitted on both tables of vTrain. Fitted on 3.6B alone, \
-                  the mean error of\n39.1B is 12.8 %, above the wanted 8 %.";
     vec![
         Table {
             misses: "With t8 and 64 sequences, 2 sequences, or t4 and 2 sequences, the measured \
                      times leave the line\nof the rows beside them by 20 to 100 %. Nothing in the \
                      configuration tells why.",
-            ..table("vTrain, 3.6B on 64 A100", "s", fitted, vtrain("3.6"))
+            ..table("vTrain, 3.6B on 64 A100", "s", "Nothing is fitted.", vtrain("3.6"))
         },
         Table {
             misses: "Rows with t2 and some with t4 took up to 60 % longer than rows beside them: \
                      t2 p8 takes longer with\n2 sequences than with 3. The planner expects the \
                      same law for all t. Even a factor fitted for each t\nreaches only a tau of \
-                     0.74; among the rows with t8 it is 0.85.",
-            ..table("vTrain, 39.1B on 512 A100", "s", fitted, vtrain("39.1"))
+                     0.74; among the rows with t8 it is above 0.8. Waves of tiles (NVIDIA's guide \
+                     to matrix\nproducts) and gradients in single precision make neither figure \
+                     better.",
+            ..table(
+                "vTrain, 39.1B on 512 A100",
+                "s",
+                "The A100's efficiency of products and overhead of a layer are fitted here. Fitted \
+                 on 3.6B instead, the\nmean errors are 6.9 % there and 8.3 % here. Memory is \
+                 assumed to reach 70 % of its peak. With 60 to 90 %,\nand a fit to that, 3.6B has \
+                 mean errors of 7.2 to 9.5 %.",
+                vtrain("39.1"),
+            )
         },
         table(
             "Megatron on A100",
@@ -273,12 +283,12 @@ pub(crate) fn tables() -> Vec<Table> {
         ),
         Table {
             misses: "The row of 8 GPUs is one iteration of one sequence; its 60 ms more are not \
-                     explained. Fitted on\nthe rows of 16 and 32 GPUs alone, the mean error of the \
-                     others is 9.1 %, and 5.1 % without that row.",
+                     explained.",
             ..table(
                 "Sailor, GPT-Neo 2.7B on GH200",
                 "s",
-                "The GH200's efficiency of products and overhead of a layer are fitted here.",
+                "The GH200's efficiency of products and overhead of a layer are fitted on the rows \
+                 of 16 GPUs.",
                 sailor(),
             )
         },
@@ -332,15 +342,21 @@ fn the_chosen_row_is_at_most_3_percent_slower_than_the_best() {
     }
 }
 
-/// Where Calculon was measured on the same rows: mean error 14.2 and 12.4 %, tau 0.84 and 0.35.
+/// Calculon (caa4b11f), its efficiencies fitted on the same 39.1B rows and left alone: factors of
+/// its curves for products, vectors and memory, the rates of both networks, the latency inside a
+/// node.
+/// A ring over two nodes has all eight of their links.
 #[test]
 fn errors_are_smaller_than_calculon_s() {
-    for (billions, error, tau) in [("3.6", 0.142, 0.84), ("39.1", 0.124, 0.35)] {
-        let mut table = tables().swap_remove(0);
-        table.rows = vtrain(billions);
-        let own = table.mean_error(true).unwrap();
+    for (at, billions, error, tau, choice) in
+        [(0, "3.6", 0.1487, 0.883, 1.0), (1, "39.1", 0.0963, 0.456, 1.0)]
+    {
+        let table = tables().swap_remove(at);
+        assert!(table.title.contains(billions));
+        let own = table.mean_error(billions == "39.1").unwrap();
         assert!(own < error, "{billions}: {own}");
         assert!(table.tau() > tau, "{billions}: {}", table.tau());
+        assert!(table.choice() <= choice, "{billions}: {}", table.choice());
     }
 }
 

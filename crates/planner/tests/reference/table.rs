@@ -202,7 +202,7 @@ fn page_is_up_to_date() {
         std::fs::write(page(), &text).unwrap();
     }
     let found = std::fs::read_to_string(page()).unwrap_or_default();
-    assert!(found == text, "run VTEPD_UPDATE_DOCS=1 cargo test -p planner up_to_date");
+    assert!(found == text, "run VTEPD_UPDATE_DOCS=1 cargo test -p planner --test reference");
 }
 
 /// The guide has the table of all points as it is.
@@ -210,5 +210,12 @@ fn page_is_up_to_date() {
 fn guide_has_the_table_of_the_points() {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/planner.md");
     let found = std::fs::read_to_string(guide).unwrap();
-    assert!(found.contains(&overview()), "put this into {guide}:\n{}", overview());
+    let (before, rest) = found.split_once("| publication |").unwrap();
+    let (_, behind) = rest.split_once("\n- CrossPipe").unwrap();
+    let text = format!("{before}{}- CrossPipe{behind}", overview());
+    if std::env::var_os("VTEPD_UPDATE_DOCS").is_some() {
+        std::fs::write(guide, &text).unwrap();
+    }
+    let found = std::fs::read_to_string(guide).unwrap();
+    assert!(found == text, "run VTEPD_UPDATE_DOCS=1 cargo test -p planner --test reference");
 }
