@@ -213,10 +213,29 @@ fn ends_of_the_program(folder: &Folder) -> Vec<Run> {
     assert_eq!(lines("queue-pairs.csv"), 1 + runs.len() * 4);
     assert!(lines("timeline.csv") > runs.len() * 8, "200 frames at 2,000 a second take 0.1 s");
     plots(&results);
+    beside_reference(&folder.path.join("reference"), &results);
     for file in ["summary.csv", "runs.csv", "links.csv", "minimal-constant-leaf.svg"] {
         assert!(fs::metadata(results.join(file)).unwrap().len() > 100, "{file}");
     }
     runs
+}
+
+/// `lab compare` with reference results, which are a summary alone.
+fn beside_reference(reference: &Path, results: &Path) {
+    let summary = fs::read_to_string(results.join("summary.csv")).unwrap();
+    fs::create_dir(reference).unwrap();
+    fs::write(reference.join("summary.csv"), &summary).unwrap();
+    let compare = || {
+        let mut command = Command::new(lab_program());
+        let output = command.arg("compare").arg(reference).arg(results).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (same, text) = compare();
+    assert!(same && text.starts_with("0 of ") && text.contains(" figures are beyond"), "{text}");
+    let other = summary.replace(",qp-hash,", ",qp-pin,");
+    fs::write(reference.join("summary.csv"), other).unwrap();
+    let (same, text) = compare();
+    assert!(!same && text.contains("qp-pin leaf: not measured"), "{text}");
 }
 
 /// `lab plot` draws the results, as SVG, and as PDF where the converter is installed.
