@@ -1,14 +1,15 @@
--- Dissects the probes and answers of vtepd: EtherType 0x88b5 in VXLAN with VNI 16777215.
--- The format is that of version 4, in crates/pathmap/src/message.rs and message/connection.rs.
+-- Dissects the probes, answers and reports of arrivals of vtepd: EtherType 0x88b5 in VXLAN with
+-- VNI 16777215. The format is that of version 4, in crates/pathmap/src/message.rs,
+-- message/connection.rs and message/arrivals.rs.
 --
 -- Use: wireshark -X lua_script:vtepd_probe.lua, or copy the file into the folder of personal Lua
 -- plugins (Help > About Wireshark > Folders).
 
 local MAGIC, VERSION, TAG = 0x5650, 4, 16
-local PROBE, ANSWER = 1, 2
-local KINDS = { [PROBE] = "probe", [ANSWER] = "answer" }
+local PROBE, ANSWER, ARRIVALS = 1, 2, 3
+local KINDS = { [PROBE] = "probe", [ANSWER] = "answer", [ARRIVALS] = "report of arrivals" }
 
-local probe = Proto("vtepd", "vtepd probes and answers")
+local probe = Proto("vtepd", "vtepd probes, answers and reports")
 
 local function field(kind, name, text, ...)
   return ProtoField[kind]("vtepd." .. name, text, ...)
@@ -60,6 +61,13 @@ local f = {
   cm_destination4 = field("ipv4", "cm.destination", "Destination"),
   cm_source6 = field("ipv6", "cm.source6", "Source"),
   cm_destination6 = field("ipv6", "cm.destination6", "Destination"),
+  sprayed_vnis = field("uint8", "spray.vnis", "VNIs of which sprayed packets are taken"),
+  sprayed_paths = field("uint8", "spray.paths", "Paths with arrivals"),
+  sprayed_vni = field("uint32", "spray.vni", "VNI"),
+  path = field("none", "spray.path", "Arrivals by a path"),
+  path_port = field("uint16", "spray.port", "Outer source port"),
+  path_received = field("uint16", "spray.received", "Packets, modulo 65536"),
+  path_marked = field("uint16", "spray.marked", "ECN marks, modulo 65536"),
   tag = field("bytes", "tag", "Tag (keyed BLAKE2s; not verified)"),
 }
 for _, each in pairs(f) do
@@ -170,6 +178,24 @@ local function dissect_answer(reader, tree)
   return arrival
 end
 
+local function dissect_arrivals(reader, tree)
+  local vnis, paths = reader:add(tree, f.sprayed_vnis, 1), reader:add(tree, f.sprayed_paths, 1)
+  reader:take(2)
+  for _ = 1, vnis do
+    reader:add(tree, f.sprayed_vni, 4)
+  end
+  for _ = 1, paths do
+    local branch = tree:add(f.path, reader.buffer(reader.at, 0))
+    branch:set_len(6)
+    local port = reader:add(branch, f.path_port, 2)
+    local received = reader:add(branch, f.path_received, 2)
+    local marked = reader:add(branch, f.path_marked, 2)
+    branch:append_text(string.format(": source port %d, %d packets, %d marks", port, received,
+      marked))
+  end
+  return vnis, paths
+end
+
 local function dissect_message(reader, tree, info)
   reader:add(tree, f.magic, 2)
   local version = reader:add(tree, f.version, 1)
@@ -194,6 +220,8 @@ local function dissect_message(reader, tree, info)
     port)
   if kind == ANSWER then
     text = string.format("%s, arrived at uplink %d", text, dissect_answer(reader, tree))
+  elseif kind == ARRIVALS then
+    text = string.format("%s, %d VNIs, %d paths", text, dissect_arrivals(reader, tree))
   end
   info.cols.info = text
   tree:append_text(", " .. text)

@@ -1,4 +1,5 @@
-//! Checks the documents: columns, length of sentences, sizes, links, and the table of contents.
+//! Checks the documents: columns, length of sentences, sizes, links with their anchors, and the table
+//! of contents.
 
 use std::path::{Path, PathBuf};
 
@@ -100,6 +101,24 @@ fn the_first_pages_are_short() {
     }
 }
 
+/// The anchors of the headings of a page, as GitHub and mdBook make them.
+fn anchors(text: &str) -> Vec<String> {
+    let (mut all, mut heading) = (Vec::new(), None::<String>);
+    for event in parse(text) {
+        match (event, heading.as_mut()) {
+            (Event::Start(Tag::Heading { .. }), _) => heading = Some(String::new()),
+            (Event::End(TagEnd::Heading(_)), _) => {
+                let words = heading.take().unwrap().to_lowercase();
+                let is_kept = |c: &char| c.is_alphanumeric() || "-_ ".contains(*c);
+                all.push(words.chars().filter(is_kept).collect::<String>().replace(' ', "-"));
+            }
+            (Event::Text(text) | Event::Code(text), Some(heading)) => heading.push_str(&text),
+            _ => {}
+        }
+    }
+    all
+}
+
 #[test]
 fn links_lead_somewhere() {
     let mut broken = Vec::new();
@@ -110,17 +129,19 @@ fn links_lead_somewhere() {
             else {
                 continue;
             };
-            let file = dest_url.split('#').next().unwrap();
-            let elsewhere =
-                ["https://", "http://", "mailto:"].iter().any(|scheme| file.starts_with(scheme));
-            if file.is_empty() || elsewhere {
+            let (file, anchor) = dest_url.split_once('#').unwrap_or((&dest_url, ""));
+            if ["https://", "http://", "mailto:"].iter().any(|scheme| file.starts_with(scheme)) {
                 continue;
             }
+            let to = if file.is_empty() { root().join(&page) } else { folder.join(file) };
             // The site has nothing outside `docs`.
-            let to = folder.join(file).canonicalize();
             let docs = root().join("docs").canonicalize().unwrap();
             let is_on_site = |to: &PathBuf| to.starts_with(&docs) || !page.starts_with("docs/");
-            if !to.is_ok_and(|to| is_on_site(&to)) {
+            let has_anchor = |to: &PathBuf| {
+                let there = |text: String| anchors(&text).iter().any(|other| other == anchor);
+                anchor.is_empty() || std::fs::read_to_string(to).is_ok_and(there)
+            };
+            if !to.canonicalize().is_ok_and(|to| is_on_site(&to) && has_anchor(&to)) {
                 broken.push(format!("{page}: {dest_url}"));
             }
         }

@@ -92,7 +92,7 @@ pub struct Experiment {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Dataplane {
-    /// The name in the report. Default: `kernel`, or policy and datapath.
+    /// The name in the report. Default: `kernel`, or policy with bins or scheme, and datapath.
     pub name: Option<Name>,
     /// `kernel` for kernel VXLAN without vtepd, or a policy of vtepd.
     pub policy: Name,
@@ -100,12 +100,12 @@ pub struct Dataplane {
     pub datapath: Option<Name>,
     /// The number of ports of `qp-bins`. Default: 4.
     pub bins: Option<u16>,
+    /// The scheme of `spray`. Default: vtepd's.
+    pub scheme: Option<Name>,
 }
 
 /// The policy name of kernel VXLAN.
 pub const KERNEL: &str = "kernel";
-/// The policy that probes paths. Its first run begins when it knows them.
-const PROBING: &str = "qp-pin";
 /// The default number of ports of `qp-bins`. It is vtepd's and that of the ScaleAcross paper.
 pub const BINS: u16 = 4;
 
@@ -113,26 +113,13 @@ impl Dataplane {
     /// The name in the report.
     #[must_use]
     pub fn label(&self) -> String {
-        let datapath = self.datapath.as_ref().map(|datapath| format!(".{datapath}"));
-        match (&self.name, &self.bins) {
-            (Some(name), _) => name.to_string(),
-            (None, Some(bins)) => {
-                format!("{}-{bins}{}", self.policy, datapath.unwrap_or_default())
-            }
-            (None, None) => format!("{}{}", self.policy, datapath.unwrap_or_default()),
+        if let Some(name) = &self.name {
+            return name.to_string();
         }
-    }
-
-    /// Whether the policy first finds the paths.
-    #[must_use]
-    pub fn probes(&self) -> bool {
-        self.policy.as_str() == PROBING
-    }
-
-    /// Whether kernel VXLAN forwards, without vtepd.
-    #[must_use]
-    pub fn is_kernel(&self) -> bool {
-        self.policy.as_str() == KERNEL
+        let bins = self.bins.map(|bins| format!("-{bins}")).unwrap_or_default();
+        let scheme = self.scheme.as_ref().map(|scheme| format!("-{scheme}")).unwrap_or_default();
+        let datapath = self.datapath.as_ref().map(|datapath| format!(".{datapath}"));
+        format!("{}{bins}{scheme}{}", self.policy, datapath.unwrap_or_default())
     }
 }
 

@@ -11,8 +11,8 @@ use nix::errno::Errno;
 use crate::frr;
 use crate::lifecycle::{Fabric, FabricError, HASH_SEED, sysctl_path};
 use crate::netns::{self, Namespace};
-use crate::node::{Node, NodeError};
-use crate::process::{Process, ProcessError, wait_until};
+use crate::node::{Node, NodeError, View};
+use crate::process::{ProcessError, wait_until};
 use crate::progress::OnProgress;
 use crate::rtnl::VethEnd;
 use crate::stage_tracker::StageTracker;
@@ -92,6 +92,7 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
 
 /// Takes a node through its stages, up to the last one that is required.
 fn run_stages(node: &Node, index: usize, tracker: &StageTracker) -> Result<(), NodeError> {
+    node.start_init()?;
     let (name, settings) = (node.name(), &node.settings);
     let run = |commands: &[Vec<String>]| {
         commands.iter().try_for_each(|words| {
@@ -200,7 +201,7 @@ fn await_health(
     loop {
         let mut command = node.command(&check.test)?;
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut test = node.enter(|| Process::spawn(&mut command))??;
+        let mut test = node.start(View::Inside, &mut command)?;
         match test.wait(check.timeout) {
             Ok(status) if status.success() => return Ok(true),
             Ok(_) | Err(ProcessError::StillRuns { .. }) => {}

@@ -4,6 +4,7 @@
 //! - [`Fabric`], [`node`], [`state`]: a fabric that is up; `stage_tracker` and `bring_up` build it,
 //!   `frr` starts routers, `converge` waits until it forwards, on notifications of `changes`, for
 //!   [`entries`]
+//! - [`node_init`]: the first process of each node
 //! - [`deployed`]: namespaces, hosts and tunnels of a fabric that is up
 //! - [`netns`], [`process`]: namespaces, and processes with a defined end in them
 //! - [`rtnl`], [`counters`], [`super_frames`]: links, addresses, routes and neighbours, interface
@@ -32,6 +33,7 @@ pub mod metrics;
 pub mod netns;
 pub mod new;
 pub mod node;
+pub mod node_init;
 pub mod owner;
 pub mod packet;
 pub mod process;

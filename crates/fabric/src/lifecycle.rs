@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use experiment::units::Name;
 use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 
 use crate::deployed::{Deployed, DeployedError};
 use crate::frr_root;
 use crate::netns::{self, Namespace, NetnsError};
-use crate::node::{Node, NodeError};
+use crate::node::{INIT, Node, NodeError};
 use crate::node_root;
 use crate::process::{ancestry, command_line, wait_until};
 use crate::progress::{Interrupted, OnProgress};
@@ -281,13 +283,14 @@ impl Fabric {
         self.topology.nodes.keys().filter_map(|name| self.node(name).ok()).collect()
     }
 
-    /// The processes that the lab started and that are still running.
+    /// The processes that the lab started and that are still running, without the first one of each
+    /// node.
     ///
     /// # Errors
     /// If the state on disk is damaged.
     pub fn processes(&self) -> Result<Vec<Record>, FabricError> {
         let mut records = self.state.records()?;
-        records.retain(|record| record.identity.alive());
+        records.retain(|record| record.name != INIT && record.identity.alive());
         Ok(records)
     }
 
@@ -375,12 +378,20 @@ fn remove(name: &str, state: &State, topology: &Topology) -> Result<(), FabricEr
     if !foreign.is_empty() {
         return Err(FabricError::Occupied { fabric: name.to_owned(), foreign });
     }
-    for record in &records {
+    let (first, others): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.name == INIT);
+    for record in &others {
         // `stop` below reports processes that cannot be ended.
         let _ = record.identity.signal(Signal::SIGTERM);
     }
-    for record in &records {
+    for record in others {
         record.identity.stop(GRACE).map_err(NodeError::from)?;
+        // It may be a child of this process.
+        let _ = waitpid(Pid::from_raw(record.identity.pid), Some(WaitPidFlag::WNOHANG));
+    }
+    for record in first {
+        // The kernel kills the node's other processes with it. It waits for their parents to reap
+        // them, which process 1 of a container may never do.
+        let _ = record.identity.signal(Signal::SIGKILL);
     }
     for node in topology.nodes.keys() {
         // Otherwise the state on disk would be removed with the machine's files in it.

@@ -3,23 +3,21 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 
-use nix::fcntl::OFlag;
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
-use nix::sys::stat::Mode;
 use nix::unistd::User;
 
-use crate::frr_root::{self, PROGRAMS, VTYSH};
+pub(crate) use self::view::{INIT, View};
+use crate::frr_root::{self, VTYSH};
 use crate::netns::{Namespace, NetnsError};
 use crate::node_root;
-use crate::process::{Process, ProcessError};
+use crate::process::ProcessError;
 use crate::state::{Record, State, StateError};
 use crate::topology;
+
+mod view;
 
 /// Private directories of a node with FRR: the name in the node's state directory, and the path
 /// where it is mounted.
@@ -173,7 +171,7 @@ impl Node {
     /// If the command could not be started.
     pub fn output(&self, command: &mut Command) -> Result<Output, NodeError> {
         let text = format!("{command:?}");
-        self.enter(|| command.output())?
+        self.enter(View::Inside, || command.output())?
             .map_err(|source| NetnsError::Start { command: text, source }.into())
     }
 
@@ -185,7 +183,7 @@ impl Node {
         let mut command = self.command(words)?;
         command.stdin(Stdio::inherit());
         let text = format!("{command:?}");
-        self.enter(|| command.status())?
+        self.enter(View::Inside, || command.status())?
             .map_err(|source| NetnsError::Start { command: text, source }.into())
     }
 
@@ -195,13 +193,31 @@ impl Node {
     /// # Errors
     /// If the program cannot be started or recorded.
     pub fn spawn(&self, name: &str, command: &mut Command) -> Result<Record, NodeError> {
+        self.spawn_with(View::Inside, name, command)
+    }
+
+    /// As [`Node::spawn`], for a program beside the node, as in a container of its own that shares
+    /// the network namespace. It sees the machine's processes, so that it can check who asks it.
+    ///
+    /// # Errors
+    /// As [`Node::spawn`].
+    pub fn spawn_beside(&self, name: &str, command: &mut Command) -> Result<Record, NodeError> {
+        self.spawn_with(View::Beside, name, command)
+    }
+
+    fn spawn_with(
+        &self,
+        view: View,
+        name: &str,
+        command: &mut Command,
+    ) -> Result<Record, NodeError> {
         let path = self.log(name);
         let file_error =
             |source| NodeError::File { node: self.name.clone(), path: path.clone(), source };
         let log = File::options().append(true).create(true).open(&path).map_err(file_error)?;
         let errors = log.try_clone().map_err(file_error)?;
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
-        let process = self.enter(|| Process::spawn(command))??;
+        let process = self.start(view, command)?;
         let record =
             Record { node: self.name.clone(), name: name.to_owned(), identity: process.identity() };
         self.state.record(&record)?;
@@ -225,97 +241,6 @@ impl Node {
         let mut command = Command::new(program);
         command.args(arguments).envs(&self.settings.env).stdin(Stdio::null());
         Ok(command)
-    }
-
-    /// Runs `f` in a new thread that sees the same namespaces and mounts as the node's processes.
-    pub(crate) fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, NodeError> {
-        self.namespace()?.enter(|| {
-            self.mount_view()?;
-            Ok(f())
-        })?
-    }
-
-    /// Gives the calling thread its own mount namespace with the node's mounts. It is made anew for
-    /// each process, so no mount has to be kept or removed.
-    fn mount_view(&self) -> Result<(), NodeError> {
-        let attach = |source: Option<&Path>, target: &Path, kind: Option<&str>, flags| {
-            mount(source, target, kind, flags, None::<&str>).map_err(|errno| NodeError::Mount {
-                node: self.name.clone(),
-                target: target.to_owned(),
-                source: errno.into(),
-            })
-        };
-        let root = Path::new("/");
-        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)
-            .map_err(|errno| attach_error(&self.name, root, errno.into()))?;
-        attach(None, root, None, MsFlags::MS_REC | MsFlags::MS_SLAVE)?;
-        if self.container.is_some() {
-            return attach(
-                Some(Path::new("sysfs")),
-                Path::new("/sys"),
-                Some("sysfs"),
-                MsFlags::empty(),
-            );
-        }
-        // The node's own root has none of the sources.
-        let open = |source: PathBuf| {
-            let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
-            let file = nix::fcntl::open(&source, flags, Mode::empty());
-            file.map_err(|errno| self.file_error(&source, errno.into()))
-        };
-        let mut outside = Vec::new();
-        for (name, target) in self.private() {
-            outside.push((open(self.directory().join(name))?, PathBuf::from(target), false));
-        }
-        for bind in &self.settings.binds {
-            outside.push((open(bind.source.clone())?, bind.target.clone(), bind.read_only));
-        }
-        let mut wrappers = Vec::new();
-        if self.frr_root().is_some() {
-            for (wrapper, program) in [("programs", PROGRAMS), ("vtysh", VTYSH)] {
-                wrappers.push((
-                    open(self.directory().join(wrapper))?,
-                    PathBuf::from(program),
-                    false,
-                ));
-            }
-        }
-        let mounted =
-            |(target, source): node_root::Failed| attach_error(&self.name, &target, source);
-        let here = node_root::enter(&self.directory()).map_err(mounted)?;
-        // Of the thread's UTS namespace.
-        let path = Path::new("/proc/sys/kernel/hostname");
-        fs::write(path, self.hostname()).map_err(|error| self.file_error(path, error))?;
-        let attach_all = |sources: Vec<(OwnedFd, PathBuf, bool)>| {
-            sources.iter().try_for_each(|(source, target, read_only)| {
-                let source = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
-                attach(Some(&source), target, None, MsFlags::MS_BIND | MsFlags::MS_REC)?;
-                if *read_only {
-                    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
-                    attach(None, target, None, flags)?;
-                }
-                Ok::<_, NodeError>(())
-            })
-        };
-        attach_all(outside)?;
-        let Some(frr_root) = self.frr_root() else {
-            return node_root::leave(&here).map_err(mounted);
-        };
-        for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys")] {
-            attach(
-                Some(Path::new(kind)),
-                &frr_root::below(frr_root, target),
-                Some(kind),
-                MsFlags::empty(),
-            )?;
-        }
-        let shared = self.private().map(|(_, target)| target).chain(["/dev"]);
-        for path in shared {
-            let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-            attach(Some(Path::new(path)), &frr_root::below(frr_root, path), None, flags)?;
-        }
-        attach_all(wrappers)?;
-        node_root::leave(&here).map_err(mounted)
     }
 
     /// Creates the node's directories, and the mount points of binds in them.
@@ -349,10 +274,26 @@ impl Node {
             frr_root::write_wrappers(root, &self.directory())
                 .map_err(|(path, source)| self.file_error(&path, source))?;
         }
+        for (target, options) in &self.settings.tmpfs {
+            self.make_target(target, true)?;
+            node_root::mount_tmpfs(&self.directory(), target, options)
+                .map_err(|(target, source)| attach_error(&self.name, &target, source))?;
+        }
         for bind in &self.settings.binds {
             self.prepare_bind(bind)?;
         }
-        Ok(())
+        self.settings.resolver.as_ref().map_or(Ok(()), |text| self.write_resolver(text))
+    }
+
+    fn write_resolver(&self, text: &str) -> Result<(), NodeError> {
+        let write = || {
+            let path = Path::new("/etc/resolv.conf");
+            // The file of the machine may be a link.
+            let _ = fs::remove_file(path);
+            fs::write(path, text).map_err(|error| (path.to_owned(), error))
+        };
+        node_root::within(&self.directory(), write)
+            .map_err(|(path, source)| self.file_error(&path, source))
     }
 
     fn prepare_bind(&self, bind: &topology::Bind) -> Result<(), NodeError> {

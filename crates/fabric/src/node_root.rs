@@ -15,6 +15,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{chdir, chroot, pivot_root};
 
+use crate::topology::Tmpfs;
+
 /// What failed: the path, and the cause.
 pub(crate) type Failed = (PathBuf, io::Error);
 
@@ -22,6 +24,10 @@ pub(crate) type Failed = (PathBuf, io::Error);
 const BASE: &str = "root";
 /// The root itself, in the tmpfs.
 const MERGED: &str = "merged";
+/// The `/proc` of the node's processes, in the tmpfs.
+const PROC: &str = "proc";
+/// Their PID namespace, in the tmpfs.
+const PIDS: &str = "pids";
 
 /// Mount points that are not the machine's files, or are a node's own.
 const OWN: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
@@ -38,6 +44,35 @@ fn own_directory(directory: &Path) -> PathBuf {
     path(directory).join(directory.strip_prefix("/").unwrap_or(directory))
 }
 
+/// Where the node's first process mounts its `/proc`.
+pub(crate) fn proc(directory: &Path) -> PathBuf {
+    directory.join(BASE).join(PROC)
+}
+
+/// The node's PID namespace, once [`keep_pids`] has put it there.
+pub(crate) fn pids(directory: &Path) -> PathBuf {
+    directory.join(BASE).join(PIDS)
+}
+
+/// Mounts the PID namespace of a process where [`pids`] says.
+pub(crate) fn keep_pids(directory: &Path, pid: i32) -> Result<(), Failed> {
+    try_at(&pids(directory), |path| {
+        fs::File::create_new(path)?;
+        let source = format!("/proc/{pid}/ns/pid");
+        Ok(mount(Some(source.as_str()), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
+    })
+}
+
+/// Mounts a tmpfs at a path in the node's root, which exists.
+pub(crate) fn mount_tmpfs(directory: &Path, target: &Path, options: &Tmpfs) -> Result<(), Failed> {
+    within(directory, || {
+        try_at(target, |target| {
+            let flags = MsFlags::from_bits_truncate(options.flags);
+            Ok(mount(Some("tmpfs"), target, Some("tmpfs"), flags, Some(options.data.as_str()))?)
+        })
+    })
+}
+
 /// Makes the root of a node with this host name.
 ///
 /// # Errors
@@ -50,6 +85,7 @@ pub(crate) fn create(directory: &Path, hostname: &str) -> Result<(), Failed> {
         Ok(mount(Some("lab"), base, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?)
     })?;
     try_at(&root, |path| fs::create_dir(path))?;
+    try_at(&proc(directory), |path| fs::create_dir(path))?;
     overlay(Path::new("/"), &base.join("0"), &root)?;
     for (index, point) in mount_points().iter().enumerate() {
         let below = point.strip_prefix("/").unwrap_or(point);

@@ -173,6 +173,15 @@ pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
     }
 }
 
+/// Starts the command in a process group of its own.
+pub(crate) fn start(command: &mut Command) -> Result<Child, ProcessError> {
+    use std::os::unix::process::CommandExt;
+    command
+        .process_group(0)
+        .spawn()
+        .map_err(|source| ProcessError::Start { command: format!("{command:?}"), source })
+}
+
 /// A guard for a child process. Dropping it kills and reaps the child, unless it was
 /// [`Process::detach`]ed.
 #[derive(Debug)]
@@ -187,15 +196,15 @@ impl Process {
     /// # Errors
     /// [`ProcessError::Start`] if the program cannot be started.
     pub fn spawn(command: &mut Command) -> Result<Self, ProcessError> {
-        use std::os::unix::process::CommandExt;
-        let child = command
-            .process_group(0)
-            .spawn()
-            .map_err(|source| ProcessError::Start { command: format!("{command:?}"), source })?;
+        Ok(Self::of(start(command)?))
+    }
+
+    /// Guards a child. The caller sees the machine's `/proc`.
+    pub(crate) fn of(child: Child) -> Self {
         let pid = child.id().cast_signed();
         // A child that has ended stays a zombie until it is reaped, so its id cannot be reused yet.
         let identity = Identity { pid, start_time: start_time(pid).unwrap_or_default() };
-        Ok(Self { child: Some(child), identity })
+        Self { child: Some(child), identity }
     }
 
     /// The process id.

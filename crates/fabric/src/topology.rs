@@ -19,6 +19,6 @@ pub use error::TopologyError;
 pub(crate) use model::is_lab;
 pub use model::{
     Bind, Dummy, EndSettings, Endpoint, Healthcheck, Kind, LINK_MTU, Link, Node, Stage,
-    StageSettings, Topology,
+    StageSettings, Tmpfs, Topology,
 };
 pub use wire::Wire;

@@ -1,12 +1,9 @@
 //! The command line.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use experiment::units::Name;
-
-use crate::quantities::{circuit_rate, duration, percent};
 
 /// Runs ContainerLab topologies in network namespaces, with FRR, hosts and RoCE traffic
 #[derive(Parser)]
@@ -54,6 +51,12 @@ pub(crate) enum Command {
     /// Run a command on a node
     #[command(after_help = "Example:\n  lab exec leaf1 -- vtysh -c 'show bgp l2vpn evpn summary'")]
     Exec(Exec),
+    /// The first process of a node, which lab up starts
+    #[command(hide = true)]
+    Init {
+        /// Where to mount its /proc
+        proc: PathBuf,
+    },
     /// Show the packet counters of each link
     #[command(after_help = "Example:\n  lab counters --node spine1 --node spine2")]
     Counters(Counters),
@@ -87,7 +90,7 @@ pub(crate) enum Command {
     Status(Status),
     /// Make all leaves forward with a policy of vtepd, or with kernel VXLAN
     #[command(
-        after_help = "Example:\n  lab policy qp-hash\n  lab policy kernel\n\nvtepd is started where it does not run."
+        after_help = "Example:\n  lab policy qp-hash\n  lab policy spray --scheme bitmap\n  lab policy kernel\n\nvtepd is started where it does not run, and again where it has another scheme."
     )]
     Policy(Policy),
     /// Change a link of a running fabric: down, up, or the properties of a circuit of lab wan
@@ -163,7 +166,7 @@ pub(crate) enum Command {
     #[command(
         after_help = "Example:\n  lab wan a1:b1 a2:b2 --delay 5ms --jitter 1ms\n\n--delay, --jitter, --loss and --rate are those of `containerlab tools netem set`."
     )]
-    Wan(Wan),
+    Wan(crate::fabric_arguments::Wan),
     /// Run a collective operation of distributed training between hosts, over RoCE connections
     ///
     /// Each host is a rank. All ranks begin an iteration together. The result of each iteration is
@@ -347,6 +350,9 @@ pub(crate) struct Policy {
     /// Number of source ports of qp-bins
     #[arg(long, default_value_t = lab::daemon::BINS)]
     pub(crate) bins: usize,
+    /// Scheme of spray: prime-like, bitmap, mixed, reps or oblivious
+    #[arg(long, value_parser = lab::daemon::scheme, default_value_t = lab::daemon::SCHEME)]
+    pub(crate) scheme: lab::daemon::Scheme,
     /// Seed of the hashes
     #[arg(long, default_value_t = experiment::random::SEED)]
     pub(crate) seed: u64,
@@ -417,36 +423,4 @@ pub(crate) struct Verify {
     /// Maximum seconds until all hosts and leaves are known
     #[arg(long, default_value_t = 120)]
     pub(crate) timeout: u64,
-}
-
-#[derive(Args)]
-pub(crate) struct Wan {
-    /// The two interfaces of each circuit
-    #[arg(required = true, value_name = "A:B")]
-    pub(crate) circuits: Vec<fabric::topology::Circuit>,
-    /// Delay in each direction: 5ms, 300us, 1s
-    #[arg(long, default_value = "0ms", value_parser = duration)]
-    pub(crate) delay: Duration,
-    /// Maximum deviation from the delay, in both directions
-    #[arg(long, default_value = "0ms", value_parser = duration)]
-    pub(crate) jitter: Duration,
-    /// Frame loss in percent: 1, 0.1%
-    #[arg(long, default_value = "0", value_parser = percent)]
-    pub(crate) loss: f64,
-    /// Rate limit: 200mbit, 1gbit, or a number of kilobits per second; 0 for none
-    #[arg(long, default_value = "0", value_parser = circuit_rate)]
-    pub(crate) rate: u64,
-    /// Queue length of the rate limit in bytes
-    #[arg(long, default_value_t = 1 << 20)]
-    pub(crate) queue: u64,
-    /// Set the ECN mark of ECN-capable frames while more than so many bytes are in that queue
-    #[arg(long, value_name = "BYTES", requires = "rate")]
-    pub(crate) ecn: Option<u64>,
-    /// Seed of the random jitter and loss
-    #[arg(long, default_value_t = experiment::random::SEED)]
-    pub(crate) seed: u64,
-    /// Propagate a lost carrier to the other end, as a wavelength does; a carrier's Ethernet
-    /// service does not
-    #[arg(long)]
-    pub(crate) carrier: bool,
 }

@@ -62,6 +62,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::List => list(cli.output),
         Command::Inspect(which) => inspect(&which, cli.output),
         Command::Exec(arguments) => exec(&arguments),
+        Command::Init { proc } => match fabric::node_init::run(&proc)? {},
         Command::Counters(arguments) => show_counters(&arguments, cli.output),
         Command::Roce(Roce::Send(arguments)) => roce::send(&arguments, cli.output),
         Command::Roce(Roce::Receive(arguments)) => roce::receive(&arguments, cli.output),

@@ -1,6 +1,5 @@
 //! vtepd on a node: start, change of policy at run time, and metrics.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +9,8 @@ use experiment::random::SEED;
 use fabric::metrics;
 use fabric::node::{Node, NodeError};
 use fabric::process::{Identity, wait_until};
+
+pub use path::{Policy, Scheme};
 
 /// vtepd could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -39,63 +40,57 @@ pub enum DaemonError {
     },
 }
 
-/// The policy by which vtepd chooses the outer UDP source port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
-    /// A hash of the inner flow, as in the kernel.
-    FiveTuple,
-    /// Queue pairs are distributed over [`BINS`] fixed ports.
-    QpBins,
-    /// A hash of the queue pair.
-    QpHash,
-    /// A known path with the least load.
-    QpPin,
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::FiveTuple => "five-tuple",
-            Self::QpBins => "qp-bins",
-            Self::QpHash => "qp-hash",
-            Self::QpPin => "qp-pin",
-        })
-    }
+/// A scheme of the policy `spray`, by its name.
+///
+/// # Errors
+/// A message with the names.
+pub fn scheme(name: &str) -> Result<Scheme, String> {
+    let all = Scheme::ALL.into_iter().filter(|scheme| *scheme != Scheme::Ecmp);
+    let names: Vec<&str> = all.clone().map(Scheme::name).collect();
+    let mut named = all.filter(|scheme| scheme.name() == name);
+    named.next().ok_or_else(|| format!("'{name}' is no scheme: expected {}", names.join(", ")))
 }
 
 /// The number of ports of `qp-bins`. It is vtepd's default and that of the ScaleAcross paper.
 pub const BINS: usize = 4;
+/// The scheme of `spray`. It is vtepd's default.
+pub const SCHEME: Scheme = Scheme::PrimeLike;
 
 /// The key of all probes in a fabric. Everybody who reads this knows it.
 const KEY: &str = "key-of-this-emulated-fabric";
 
+/// The line of the configuration file before the name of the scheme.
+const SCHEME_KEY: &str = "[spraying]\nscheme = ";
+
 /// The settings of vtepd that measurements compare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The name of the policy.
-    pub policy: String,
+    /// The policy.
+    pub policy: Policy,
     /// The name of the datapath; `None` for vtepd's default.
     pub datapath: Option<String>,
     /// The number of ports of `qp-bins`.
     pub bins: usize,
+    /// The scheme of `spray`. vtepd reads it at its start only.
+    pub scheme: Scheme,
     /// The seed of the hashes.
     pub seed: u64,
 }
 
 impl From<Policy> for Settings {
     fn from(policy: Policy) -> Self {
-        Self { policy: policy.to_string(), datapath: None, bins: BINS, seed: SEED }
+        Self { policy, datapath: None, bins: BINS, scheme: SCHEME, seed: SEED }
     }
 }
 
 impl Settings {
     /// The text of the configuration file.
     fn text(&self) -> String {
-        let Self { policy, datapath, bins, seed } = self;
+        let Self { policy, datapath, bins, scheme, seed } = self;
         let datapath = datapath.as_ref().map(|datapath| format!("datapath = \"{datapath}\"\n"));
         format!(
             "[takeover]\n{}\n[entropy]\npolicy = \"{policy}\"\nbins = {bins}\nseed = {seed}\n\n\
-             [probing]\nkey = \"{KEY}\"\n\n[metrics]\nlisten = \"{}\"\n",
+             [probing]\nkey = \"{KEY}\"\n\n{SCHEME_KEY}\"{scheme}\"\n\n[metrics]\nlisten = \"{}\"\n",
             datapath.unwrap_or_default(),
             metrics::ADDRESS
         )
@@ -127,7 +122,7 @@ impl Daemon {
             command.arg("--config").arg(configuration(node));
         }
         command.args(arguments);
-        let identity = node.spawn("vtepd", &mut command)?.identity;
+        let identity = node.spawn_beside("vtepd", &mut command)?.identity;
         Ok(Self { node: node.clone(), identity })
     }
 
@@ -144,6 +139,14 @@ impl Daemon {
     pub fn reload(&self, settings: impl Into<Settings>) -> Result<(), DaemonError> {
         configure(&self.node, &settings.into())?;
         self.identity.signal(Signal::SIGHUP).map_err(|_| self.ended())
+    }
+
+    /// The scheme with which it was started, if `lab` did that.
+    #[must_use]
+    pub(crate) fn scheme(&self) -> Option<Scheme> {
+        let text = std::fs::read_to_string(configuration(&self.node)).ok()?;
+        let (_, name) = text.split_once(SCHEME_KEY)?;
+        name.split('"').nth(1)?.parse().ok()
     }
 
     /// How often vtepd has read its configuration and published its tables. Both increase when a
@@ -170,7 +173,7 @@ impl Daemon {
     ) -> Result<(), DaemonError> {
         let settings = settings.into();
         let ready = |metrics: &str| forwards(metrics, &settings, vnis);
-        self.wait_for(&settings.policy, limit, ready)
+        self.wait_for(settings.policy.name(), limit, ready)
     }
 
     /// Waits until vtepd redirects frames, whatever its settings are.
@@ -265,7 +268,7 @@ fn forwards(metrics: &str, settings: &Settings, vnis: usize) -> Result<(), Strin
             }
     };
     let wanted = all.iter().filter(is_wanted).count();
-    if settings.policy == Policy::QpPin.to_string() {
+    if settings.policy.places_queue_pairs() {
         let probed: Vec<&str> =
             metrics.lines().filter(|line| line.starts_with("vtepd_probing_ready{")).collect();
         let ready = probed.iter().filter(|line| line.ends_with(" 1")).count();

@@ -140,7 +140,7 @@ pub fn run(
             daemon.wait(policy, VNIS, ATTACH_LIMIT)?;
         }
         if policy == Policy::QpPin {
-            leaves::await_paths(&fabric, report)?;
+            leaves::await_paths(&fabric, policy, report)?;
         }
         report(&format!("{policy}: vtepd forwards on all {} leaves", daemons.len()))?;
         policies.push(traffic.measure_on_stable_routes(Some(policy))?);
@@ -175,7 +175,7 @@ impl Traffic<'_> {
             ))?;
             self.stable = self.fabric.settle(CONVERGENCE_LIMIT, self.report, || {
                 if policy == Some(Policy::QpPin) {
-                    leaves::await_moves(self.fabric, self.report)?;
+                    leaves::await_moves(self.fabric, Policy::QpPin, self.report)?;
                 }
                 Ok::<_, DemoError>(())
             })?;

@@ -184,3 +184,35 @@ pub(crate) fn number(text: &str) -> Result<u32, String> {
     };
     parsed.map_err(|_| format!("'{text}' is no number"))
 }
+
+#[derive(Args)]
+pub(crate) struct Wan {
+    /// The two interfaces of each circuit
+    #[arg(required = true, value_name = "A:B")]
+    pub(crate) circuits: Vec<fabric::topology::Circuit>,
+    /// Delay in each direction: 5ms, 300us, 1s
+    #[arg(long, default_value = "0ms", value_parser = duration)]
+    pub(crate) delay: Duration,
+    /// Maximum deviation from the delay, in both directions
+    #[arg(long, default_value = "0ms", value_parser = duration)]
+    pub(crate) jitter: Duration,
+    /// Frame loss in percent: 1, 0.1%
+    #[arg(long, default_value = "0", value_parser = percent)]
+    pub(crate) loss: f64,
+    /// Rate limit: 200mbit, 1gbit, or a number of kilobits per second; 0 for none
+    #[arg(long, default_value = "0", value_parser = circuit_rate)]
+    pub(crate) rate: u64,
+    /// Queue length of the rate limit in bytes
+    #[arg(long, default_value_t = 1 << 20)]
+    pub(crate) queue: u64,
+    /// Set the ECN mark of ECN-capable frames while more than so many bytes are in that queue
+    #[arg(long, value_name = "BYTES", requires = "rate")]
+    pub(crate) ecn: Option<u64>,
+    /// Seed of the random jitter and loss
+    #[arg(long, default_value_t = experiment::random::SEED)]
+    pub(crate) seed: u64,
+    /// Propagate a lost carrier to the other end, as a wavelength does; a carrier's Ethernet
+    /// service does not
+    #[arg(long)]
+    pub(crate) carrier: bool,
+}

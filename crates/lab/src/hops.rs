@@ -117,11 +117,14 @@ pub struct Hop {
     pub circuit: Option<String>,
 }
 
-/// A path that a queue pair can get.
+/// A path that a queue pair can get, or one over which its packets are sprayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Candidate {
     /// The outer source port.
     pub outer_port: u32,
+    /// The packets that were sprayed over it, of all queue pairs to the VTEP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sprayed: Option<v1::SprayedPath>,
     /// The routers in their order, with both leaves.
     pub hops: Vec<Hop>,
 }
@@ -141,13 +144,15 @@ pub struct Hops {
     pub vtep: Ipv4Addr,
     /// Whether the path is decided. `qp-pin` places a queue pair when it sends its first frame.
     pub placed: bool,
-    /// The outer source port; `None` if both hosts are at one leaf, or the path is not decided.
+    /// Whether the queue pair's sends and writes take all of [`Self::paths`] in turns.
+    pub sprayed: bool,
+    /// The outer source port; `None` if both hosts are at one leaf, or there is no single path.
     pub outer_port: Option<u32>,
     /// The policy that chose it, and the fields that it looked at.
     pub decision: Option<String>,
-    /// The routers in their order, with both leaves; empty if the path is not decided.
+    /// The routers in their order, with both leaves; empty if there is no single path.
     pub hops: Vec<Hop>,
-    /// The paths that a queue pair can get that is not placed.
+    /// The paths that a queue pair can get that is not placed, or over which it is sprayed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<Candidate>,
     /// vtepd's explanation.
@@ -186,6 +191,7 @@ pub fn follow(deployed: &Deployed, flow: &Flow) -> Result<Hops, HopsError> {
         local: from.vtep,
         vtep: to.vtep,
         placed: true,
+        sprayed: false,
         outer_port: None,
         decision: None,
         hops: Vec::new(),
@@ -203,11 +209,16 @@ pub fn follow(deployed: &Deployed, flow: &Flow) -> Result<Hops, HopsError> {
             Chosen::Port(port, route) => (port, route.map(Answer::from)),
             Chosen::OneOf(paths) => {
                 hops.placed = false;
-                for v1::Path { uplink, source_ports, .. } in paths {
-                    let Some(outer_port) = source_ports.first().copied() else { continue };
-                    let first = Answer { kind: None, gateway: None, via: None, dev: uplink };
-                    let hops_of = trace.through(outer_port, &near, first, &far)?;
-                    hops.paths.push(Candidate { outer_port, hops: hops_of });
+                hops.paths = trace.candidates(paths, &near, &far)?;
+                return Ok(hops);
+            }
+            Chosen::All(paths) => {
+                hops.sprayed = true;
+                hops.paths = trace.candidates(paths, &near, &far)?;
+                let counted = trace.sprayed()?;
+                for path in &mut hops.paths {
+                    let is_own = |of: &&v1::SprayedPath| of.source_port == path.outer_port;
+                    path.sprayed = counted.iter().find(is_own).cloned();
                 }
                 return Ok(hops);
             }
@@ -225,6 +236,8 @@ enum Chosen {
     Port(u32, Option<v1::CopyRoute>),
     /// Nothing yet. The queue pair gets one of these paths.
     OneOf(Vec<v1::Path>),
+    /// These paths in turns for the packets of the queue pair.
+    All(Vec<v1::Path>),
 }
 
 impl From<v1::CopyRoute> for Answer {
@@ -313,6 +326,40 @@ impl Trace<'_> {
         Ok(chosen)
     }
 
+    /// Follows each of these paths.
+    fn candidates(
+        &self,
+        paths: Vec<v1::Path>,
+        near: &str,
+        far: &str,
+    ) -> Result<Vec<Candidate>, HopsError> {
+        let mut candidates = Vec::new();
+        for v1::Path { uplink, source_ports, .. } in paths {
+            let Some(outer_port) = source_ports.first().copied() else { continue };
+            let first = Answer { kind: None, gateway: None, via: None, dev: uplink };
+            let hops = self.through(outer_port, near, first, far)?;
+            candidates.push(Candidate { outer_port, sprayed: None, hops });
+        }
+        Ok(candidates)
+    }
+
+    /// Asks the sending leaf's vtepd what became of the packets on each path.
+    fn sprayed(&self) -> Result<Vec<v1::SprayedPath>, HopsError> {
+        let Self { from, to, .. } = self;
+        let request = v1::ListPathsRequest { vtep: Some(to.vtep.to_string()) };
+        let local = from.vtep.to_string();
+        let asked = ask(&self.deployed.namespace(&from.leaf)?, async |mut vtepd| {
+            let mut vteps = vtepd.list_paths(request).await?.into_inner();
+            while let Some(of) = vteps.message().await? {
+                if of.local == local {
+                    return Ok(of.sprayed);
+                }
+            }
+            Ok(Vec::new())
+        });
+        asked.map_err(|source| HopsError::NoAnswer { leaf: from.leaf.clone(), source })
+    }
+
     /// Asks a router for its next hop. `arrives` is the interface by which the packet arrives;
     /// `None` at the sending leaf.
     fn ask(&self, node: &str, arrives: Option<&str>, port: u32) -> Result<Answer, HopsError> {
@@ -378,6 +425,9 @@ fn chosen(copy: v1::Copy) -> (String, Chosen) {
     match placement {
         Some(v1::Placement { state, paths, .. }) if state == "new" => {
             (decision, Chosen::OneOf(paths))
+        }
+        Some(v1::Placement { state, paths, .. }) if state == "sprayed" => {
+            (decision, Chosen::All(paths))
         }
         Some(v1::Placement { state, reason, .. }) if state == "hashed" => {
             let decision = format!("{decision}, as qp-hash: {reason}");

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::daemon::{self, Daemon, DaemonError};
+use crate::daemon::{self, Daemon, DaemonError, Policy};
 use fabric::counters::CountersError;
 use fabric::deployed::DeployedError;
 use fabric::process::{ProcessError, wait_until};
@@ -47,13 +47,22 @@ pub enum LeavesError {
     Counters(#[from] CountersError),
     /// A leaf does not find its paths.
     #[error(
-        "qp-pin has not probed {missing} VTEPs after {limit:?}: see 'vtepctl path' on the leaves"
+        "probes have not reached {missing} VTEPs after {limit:?}: see 'vtepctl path' on the leaves"
     )]
     Paths {
         /// The time limit.
         limit: Duration,
         /// The number of VTEPs, of all leaves.
         missing: usize,
+    },
+    /// No two leaves spray.
+    #[error(
+        "no leaf sprays packets after {limit:?}: two leaves need two routes between them; see \
+         'vtepctl path' on the leaves"
+    )]
+    NotSprayed {
+        /// The time limit.
+        limit: Duration,
     },
     /// The fabric has no such leaf.
     #[error("the fabric has no leaf '{0}': 'lab status' lists them")]
@@ -94,7 +103,7 @@ pub fn start_sidecars(fabric: &Fabric, program: &Path) -> Result<Vec<Daemon>, Le
         let Some(flags) = &settings.vtepd else { continue };
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let node = fabric.node(name)?;
-        daemons.push(Daemon::start(&node, program, daemon::Policy::QpHash, &flags)?);
+        daemons.push(Daemon::start(&node, program, Policy::QpHash, &flags)?);
     }
     Ok(daemons)
 }
@@ -133,7 +142,7 @@ pub(crate) fn taken_over(fabric: &Fabric) -> Result<Vec<String>, LeavesError> {
 }
 
 /// Makes vtepd forward with these settings on the leaves in `only`, or on all if that is empty. It is
-/// started where it does not run. `None`: vtepd is ended, and kernel VXLAN forwards.
+/// started where it does not run, and started again where it has another scheme of `spray`. `None`: vtepd is ended, and kernel VXLAN forwards.
 ///
 /// # Errors
 /// [`LeavesError`].
@@ -156,10 +165,20 @@ pub fn set(
             (None, None) => {}
             (None, Some(record)) => record.identity.stop(STOP_LIMIT)?,
             (Some(settings), Some(record)) => {
-                let daemon = Daemon::running(&fabric.node(&record.node)?, record.identity);
-                let before = daemon.generations();
-                daemon.reload(settings.clone())?;
-                daemons.push((daemon, vnis.len(), before));
+                let node = fabric.node(&record.node)?;
+                let daemon = Daemon::running(&node, record.identity);
+                if daemon.scheme() == Some(settings.scheme) {
+                    let before = daemon.generations();
+                    daemon.reload(settings.clone())?;
+                    daemons.push((daemon, vnis.len(), before));
+                    continue;
+                }
+                record.identity.stop(STOP_LIMIT)?;
+                let own = fabric.topology().nodes.get(&record.node);
+                let flags = own.and_then(|node| node.vtepd.as_deref()).unwrap_or_default();
+                let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+                let daemon = Daemon::start(&node, program, settings.clone(), &flags)?;
+                daemons.push((daemon, vnis.len(), [0, 0]));
             }
             (Some(settings), None) => {
                 let daemon = Daemon::start(&node, program, settings.clone(), &[])?;
@@ -187,14 +206,21 @@ struct Probed {
     known: u64,
     /// Pairs without.
     without: u64,
+    /// VTEPs to which packets are sprayed.
+    sprayed: usize,
 }
 
-/// Waits until qp-pin knows its paths on all leaves: every VTEP is probed, and no pair of next hop
-/// and source port is without a path, or nothing has changed for a while.
+/// Waits until a policy that probes knows its paths on all leaves: every VTEP is probed, and no pair
+/// of next hop and source port is without a path, or nothing has changed for a while. With `spray`,
+/// also until all leaves spray, or some do and nothing has changed for a while.
 ///
 /// # Errors
 /// [`LeavesError`].
-pub(crate) fn await_paths(fabric: &Fabric, report: OnProgress) -> Result<(), LeavesError> {
+pub(crate) fn await_paths(
+    fabric: &Fabric,
+    policy: Policy,
+    report: OnProgress,
+) -> Result<(), LeavesError> {
     let deployed = fabric.deployed();
     let overlay = deployed.overlay()?;
     let leaves: BTreeSet<&String> = overlay.tunnels.iter().map(|tunnel| &tunnel.node).collect();
@@ -202,11 +228,12 @@ pub(crate) fn await_paths(fabric: &Fabric, report: OnProgress) -> Result<(), Lea
     let (mut since, mut before): (Instant, Vec<Probed>) = (start, Vec::new());
     loop {
         let mut now = Vec::new();
-        let mut missing = 0;
+        let (mut missing, mut remote) = (0, 0);
         for leaf in &leaves {
             let namespace = deployed.namespace(leaf).map_err(DeployedError::from)?;
             let of = probed(&fabric::metrics::read(&namespace).unwrap_or_default());
-            missing += overlay.remote_vteps(leaf).saturating_sub(of.ready);
+            let vteps = overlay.remote_vteps(leaf);
+            (missing, remote) = (missing + vteps.saturating_sub(of.ready), remote + vteps);
             now.push(of);
         }
         if now != before {
@@ -215,23 +242,37 @@ pub(crate) fn await_paths(fabric: &Fabric, report: OnProgress) -> Result<(), Lea
         let without: u64 = before.iter().map(|of| of.without).sum();
         let known: u64 = before.iter().map(|of| of.known).sum();
         report(&format!("{known} paths are known, {without} are not"))?;
-        if missing == 0 && (without == 0 || since.elapsed() >= UNCHANGED) {
+        let sprayed: usize = before.iter().map(|of| of.sprayed).sum();
+        let (sprays, all_spray) = match policy {
+            Policy::Spray => (sprayed > 0, sprayed == remote),
+            _ => (true, true),
+        };
+        let is_still = since.elapsed() >= UNCHANGED;
+        if missing == 0 && sprays && (without == 0 && all_spray || is_still) {
             return Ok(());
         }
         if start.elapsed() >= PATHS_LIMIT {
-            return Err(LeavesError::Paths { limit: PATHS_LIMIT, missing });
+            let limit = PATHS_LIMIT;
+            return Err(match missing {
+                0 => LeavesError::NotSprayed { limit },
+                _ => LeavesError::Paths { limit, missing },
+            });
         }
         std::thread::sleep(POLL);
     }
 }
 
-/// As [`await_paths`], and gives qp-pin the time to follow paths that have moved.
+/// As [`await_paths`], and gives the policy the time to follow paths that have moved.
 ///
 /// # Errors
 /// [`LeavesError`].
-pub(crate) fn await_moves(fabric: &Fabric, report: OnProgress) -> Result<(), LeavesError> {
-    await_paths(fabric, report)?;
-    report("qp-pin follows paths that have moved")?;
+pub(crate) fn await_moves(
+    fabric: &Fabric,
+    policy: Policy,
+    report: OnProgress,
+) -> Result<(), LeavesError> {
+    await_paths(fabric, policy, report)?;
+    report(&format!("{policy} follows paths that have moved"))?;
     std::thread::sleep(FOLLOWED);
     Ok(())
 }
@@ -248,7 +289,8 @@ fn probed(metrics: &str) -> Probed {
         pairs.iter().filter(|(line, _)| is_known(line) == known).map(|(_, n)| n).sum()
     };
     let ready = of("vtepd_probing_ready{").iter().filter(|(_, ready)| *ready == 1).count();
-    Probed { ready, known: sum(true), without: sum(false) }
+    let sprayed = of("vtepd_spray_paths{").iter().filter(|(_, paths)| *paths > 0).count();
+    Probed { ready, known: sum(true), without: sum(false), sprayed }
 }
 
 #[cfg(test)]
@@ -261,8 +303,9 @@ mod tests {
             vtepd_probing_ready{vtep=\"10.0.0.3\"} 1\n\
             vtepd_probed_pairs{vtep=\"10.0.0.2\",state=\"known\"} 120\n\
             vtepd_probed_pairs{vtep=\"10.0.0.2\",state=\"dead\"} 3\n\
-            vtepd_probed_pairs{vtep=\"10.0.0.3\",state=\"unknown\"} 5\n";
-        assert_eq!(probed(metrics), Probed { ready: 2, known: 120, without: 8 });
+            vtepd_probed_pairs{vtep=\"10.0.0.3\",state=\"unknown\"} 5\n\
+            vtepd_spray_paths{vtep=\"10.0.0.2\"} 4\nvtepd_spray_paths{vtep=\"10.0.0.3\"} 0\n";
+        assert_eq!(probed(metrics), Probed { ready: 2, known: 120, without: 8, sprayed: 1 });
         assert_eq!(probed(&metrics.replace("0.3\"} 1", "0.3\"} 0")).ready, 1);
         assert_eq!(probed(""), Probed::default(), "it has not begun");
     }

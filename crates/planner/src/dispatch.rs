@@ -57,6 +57,26 @@ struct Candidate {
     is_first: bool,
 }
 
+/// Operations that a stage could run: two for each of its chunks, which are two at most.
+#[derive(Debug, Default)]
+struct Candidates {
+    found: [Option<Candidate>; 4],
+    count: usize,
+}
+
+impl Candidates {
+    fn add(&mut self, candidate: Option<Candidate>) {
+        if let Some(free) = self.found.get_mut(self.count).filter(|_| candidate.is_some()) {
+            *free = candidate;
+            self.count += 1;
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Candidate> {
+        self.found.iter().flatten()
+    }
+}
+
 /// Nominal times of an operation of a stage: forward, backward, gradient of weights.
 pub type Nominal = [f64; 3];
 
@@ -126,24 +146,21 @@ impl<'a> Dispatcher<'a> {
         Some(Candidate { time: stage.time.max(*arrival), kind, chunk, is_first })
     }
 
-    fn candidates(&self, at: usize) -> Vec<Candidate> {
-        let Some(stage) = self.stages.get(at) else { return Vec::new() };
+    /// The operations that a stage could run next.
+    fn candidates(&self, at: usize, stage: &Stage) -> Candidates {
+        let mut found = Candidates::default();
         if self.rule == Rule::Fixed {
             let next = stage.planned.front();
-            return next
-                .and_then(|next| self.candidate(stage, next.kind, usize::from(next.chunk)))
-                .into_iter()
-                .collect();
+            found.add(next.and_then(|next| self.candidate(stage, next.kind, next.chunk.into())));
+            return found;
         }
-        let chunks = (0..self.shape.chunks).map(|row| {
-            let column = if row % 2 == 1 { self.shape.stages - 1 - at } else { at };
-            row * self.shape.stages + column
-        });
-        let kinds = [Kind::Forward, Kind::Backward];
-        chunks
-            .flat_map(|chunk| kinds.map(|kind| self.candidate(stage, kind, chunk)))
-            .flatten()
-            .collect()
+        for row in 0..self.shape.chunks {
+            let chunk = self.shape.chunk(at, row);
+            for kind in [Kind::Forward, Kind::Backward] {
+                found.add(self.candidate(stage, kind, chunk));
+            }
+        }
+        found
     }
 
     /// How much later a candidate should run than others that are ready.
@@ -161,9 +178,9 @@ impl<'a> Dispatcher<'a> {
     /// What a stage would run next, and when.
     fn choose(&self, at: usize) -> Option<(f64, Candidate)> {
         let stage = self.stages.get(at)?;
-        let candidates = self.candidates(at);
-        let earliest =
-            candidates.iter().map(|candidate| candidate.time).fold(f64::INFINITY, f64::min);
+        let candidates = self.candidates(at, stage);
+        let times = candidates.iter().map(|candidate| candidate.time);
+        let earliest = times.fold(f64::INFINITY, f64::min);
         // A gradient of weights runs if nothing else would be ready before it ends.
         let patience = stage.time + self.duration(Kind::Weight) - EQUAL;
         if let Some((chunk, _)) = stage.weights.front()
@@ -177,9 +194,9 @@ impl<'a> Dispatcher<'a> {
             };
             return Some((stage.time, weight));
         }
-        let ready = candidates.into_iter().filter(|candidate| candidate.time <= earliest + EQUAL);
+        let ready = candidates.iter().filter(|candidate| candidate.time <= earliest + EQUAL);
         let best = ready.min_by_key(|candidate| self.rank(stage, candidate))?;
-        Some((best.time, best))
+        Some((best.time, *best))
     }
 
     /// When a message between two stages arrives.
@@ -245,19 +262,27 @@ impl<'a> Dispatcher<'a> {
     }
 
     fn order(mut self) -> Order {
-        let mut next: Vec<_> = (0..self.shape.stages).map(|at| self.choose(at)).collect();
+        // What each stage runs next, and when; never, if it waits.
+        let mut next = vec![None; self.shape.stages];
+        let mut times = vec![f64::INFINITY; self.shape.stages];
+        let mut changed = Vec::from_iter(0..self.shape.stages);
         loop {
-            let starts = next.iter().map(|next| next.map_or(f64::INFINITY, |(time, _)| time));
-            let first = starts.enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
-            let chosen = first.and_then(|(at, _)| Some((at, (*next.get(at)?)?)));
-            let Some((at, (_, candidate))) = chosen else { break };
-            let receiver = self.start(at, candidate);
-            for changed in [Some(at), receiver].into_iter().flatten() {
-                let choice = self.choose(changed);
-                if let Some(next) = next.get_mut(changed) {
-                    *next = choice;
+            for at in changed.drain(..) {
+                let choice = self.choose(at);
+                if let (Some(next), Some(time)) = (next.get_mut(at), times.get_mut(at)) {
+                    *time = choice.map_or(f64::INFINITY, |(time, _)| time);
+                    *next = choice.map(|(_, candidate)| candidate);
                 }
             }
+            let mut first = (0, f64::INFINITY);
+            for (at, time) in times.iter().enumerate() {
+                if *time < first.1 {
+                    first = (at, *time);
+                }
+            }
+            let Some(candidate) = next.get(first.0).copied().flatten() else { break };
+            changed.push(first.0);
+            changed.extend(self.start(first.0, candidate));
         }
         let stages = self.stages.into_iter().map(|stage| stage.operations).collect();
         Order { shape: self.shape, stages }
@@ -286,7 +311,10 @@ pub fn orders(
         Schedule::UpDown(memory) | Schedule::Wave(memory) => {
             let limit = memory as usize * stages * fixed.shape.chunks;
             let rules = [Rule::Alternate, Rule::BackwardFirst];
-            let made = DELAYS.iter().flat_map(|delay| {
+            // At one site, no message is late.
+            let at_one_site = sites.iter().all(|site| Some(site) == sites.first());
+            let delays = if at_one_site { &[0.0][..] } else { &DELAYS };
+            let made = delays.iter().flat_map(|delay| {
                 rules.map(|rule| {
                     Dispatcher::new(fixed.shape, nominal, sites, *delay, limit, rule).order()
                 })

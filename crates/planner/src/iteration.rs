@@ -10,11 +10,12 @@ use crate::job::Job;
 use crate::memory::{self, Memory, Parameters};
 use crate::model::HALF;
 use crate::network::Wire;
-use crate::order::{Operation, Order};
+use crate::order::Operation;
 use crate::placement::{Infeasible, Placement};
 use crate::plan::Plan;
 use crate::prepared::{Orders, Prepared};
-use crate::timeline::{self, ChunkTimes, Hop, Times, Unfinished};
+use crate::sequence::Sequence;
+use crate::timeline::{self, ChunkTimes, Hop, Late, Times};
 
 /// Bytes that the optimizer reads and writes for each parameter.
 const OPTIMIZER_TRAFFIC: f64 = 30.0;
@@ -195,10 +196,10 @@ impl Costs {
         &self,
         job: &Job,
         plan: &Plan,
-        order: &Order,
+        sequence: &Sequence,
         limit: f64,
-    ) -> Result<Vec<f64>, Unfinished> {
-        let ends = timeline::run(order, &self.times, limit - self.start, |_, _, _, _| ())?;
+    ) -> Result<Vec<f64>, Late> {
+        let ends = timeline::ends(sequence, &self.times, limit - self.start)?;
         let done = self.synchronised(job, plan, &ends);
         let optimizer =
             |(parameters, _): &(Parameters, u32)| self.optimizer(job, plan, *parameters);
@@ -249,7 +250,7 @@ impl<'a> Evaluator<'a> {
         prepared: &Prepared,
     ) -> Memory {
         let layers = placement.layers.iter().copied().max().unwrap_or_default();
-        let shape = prepared.order.shape;
+        let shape = prepared.sequence.shape;
         let last = shape.stage(shape.total().saturating_sub(1));
         let each = costs.stages.iter().zip(&prepared.held).enumerate();
         each.map(|(stage, ((parameters, _), held))| {
@@ -278,12 +279,9 @@ impl<'a> Evaluator<'a> {
                 continue;
             }
             let limit = best.as_ref().map_or(limit, |best| best.seconds);
-            let finished = match costs.finished(self.job, plan, &one.order, limit) {
-                Ok(finished) => finished,
-                Err(reason) => {
-                    late |= reason == Unfinished::Late;
-                    continue;
-                }
+            let Ok(finished) = costs.finished(self.job, plan, &one.sequence, limit) else {
+                late = true;
+                continue;
             };
             let seconds = longest(&finished);
             if best.as_ref().is_none_or(|best| seconds < best.seconds) {
@@ -418,7 +416,7 @@ impl<'a> Evaluator<'a> {
                 spans.push(Span { stage, operation, start, end });
             };
             // It has been run before.
-            let _ = timeline::run(&one.order, &costs.times, f64::INFINITY, visit);
+            let _ = timeline::run(&one.sequence, &costs.times, f64::INFINITY, visit);
         }
         spans.sort_by(|a, b| a.stage.cmp(&b.stage).then(a.start.total_cmp(&b.start)));
         Ok(spans)

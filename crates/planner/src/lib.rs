@@ -3,7 +3,7 @@
 //!
 //! - [`job`]: what is planned for: [`model`], [`machine`], [`network`]; [`check`]: its numbers
 //! - [`plan`]: degrees of parallelism, schedule, sharding, placement
-//! - [`order`], [`timeline`]: the order of operations, and list scheduling
+//! - [`order`], [`sequence`], [`timeline`]: the order of operations, and list scheduling
 //! - [`collective`]: bytes and times of collective operations
 //! - [`iteration`]: the time of a plan and its parts, with [`memory`]
 //! - [`mod@search`]: the fastest plans; [`traffic`]: what they send between sites
@@ -27,6 +27,7 @@ mod placement;
 pub mod plan;
 mod prepared;
 pub mod search;
+pub mod sequence;
 pub mod timeline;
 pub mod traffic;
 

@@ -67,7 +67,7 @@ impl Shape {
     }
 
     /// A chunk of a stage, by its row.
-    fn chunk(&self, stage: usize, row: usize) -> usize {
+    pub(crate) fn chunk(&self, stage: usize, row: usize) -> usize {
         let column = if self.wave && row % 2 == 1 { self.stages - 1 - stage } else { stage };
         row * self.stages + column
     }

@@ -5,7 +5,7 @@
 //! the fastest of them never gets slower with a better link.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::cost;
 use crate::dispatch::{self, Nominal};
@@ -14,16 +14,19 @@ use crate::network::Wire;
 use crate::order::{Kind, Operation, Order};
 use crate::placement::Placement;
 use crate::plan::{Plan, Schedule};
+use crate::sequence::Sequence;
 
-/// An order, and the most chunks times micro-batches under way on each stage.
+/// The sequence of an order, and the most chunks times micro-batches under way on each stage.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    pub order: Order,
+    pub sequence: Sequence,
     pub held: Vec<usize>,
 }
 
 impl Prepared {
-    fn new(order: Order) -> Self {
+    /// `None` if the order cannot be run.
+    fn new(order: &Order) -> Option<Self> {
+        let sequence = Sequence::new(order)?;
         let last = if order.stages.iter().flatten().any(|operation| operation.kind == Kind::Weight)
         {
             Kind::Weight
@@ -43,7 +46,7 @@ impl Prepared {
             most
         };
         let held = order.stages.iter().map(held).collect();
-        Self { order, held }
+        Some(Self { sequence, held })
     }
 }
 
@@ -54,9 +57,12 @@ type Key = (Schedule, Vec<usize>, u32, [u32; 2]);
 /// Operations of orders that are kept at most: 8 bytes each.
 const KEPT: usize = 2_000_000;
 
+/// Orders that one thread makes, and others wait for.
+type Once = Arc<OnceLock<Arc<[Prepared]>>>;
+
 #[derive(Debug, Default)]
 struct Kept {
-    orders: BTreeMap<Key, Arc<[Prepared]>>,
+    orders: BTreeMap<Key, Once>,
     /// Operations of all orders.
     operations: usize,
 }
@@ -87,23 +93,25 @@ impl Orders {
             (vec![0; plan.pipeline as usize], [4, 4])
         };
         let key = (plan.schedule, sites, placement.micro_batches, ratios);
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().orders.get(&key) {
-            return Arc::clone(known);
-        }
-        let nominal: Nominal = [1.0, f64::from(ratios[0]) / 4.0, f64::from(ratios[1]) / 4.0];
-        let micro_batches = placement.micro_batches as usize;
-        let stages = plan.pipeline as usize;
-        let made = dispatch::orders(plan.schedule, stages, micro_batches, &key.1, nominal);
-        let prepared: Arc<[Prepared]> = made.into_iter().map(Prepared::new).collect();
-        let operations = prepared.iter().flat_map(|one| &one.order.stages).map(Vec::len);
-        let count = operations.sum::<usize>();
-        let mut kept = lock();
-        if kept.operations + count > KEPT {
-            *kept = Kept::default();
-        }
-        kept.operations += count;
-        kept.orders.insert(key, Arc::clone(&prepared));
-        prepared
+        let once = self.lock().orders.entry(key.clone()).or_default().clone();
+        let make = || {
+            let nominal: Nominal = [1.0, f64::from(ratios[0]) / 4.0, f64::from(ratios[1]) / 4.0];
+            let micro_batches = placement.micro_batches as usize;
+            let stages = plan.pipeline as usize;
+            let made = dispatch::orders(plan.schedule, stages, micro_batches, &key.1, nominal);
+            let prepared: Arc<[Prepared]> = made.iter().filter_map(Prepared::new).collect();
+            let count: usize = prepared.iter().map(|one| one.sequence.operations.len()).sum();
+            let mut kept = self.lock();
+            if kept.operations + count > KEPT {
+                *kept = Kept::default();
+            }
+            kept.operations += count;
+            prepared
+        };
+        Arc::clone(once.get_or_init(make))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

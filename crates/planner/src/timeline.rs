@@ -7,8 +7,9 @@
 //! The order in which messages take a link depends on the order of operations alone. So a faster
 //! operation or message never makes any other end later.
 
-use crate::order::{Kind, Operation, Order};
+use crate::order::{Kind, Operation};
 use crate::plan::Exchange;
+use crate::sequence::{Sequence, Steady};
 
 /// The way of a message to another chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -60,49 +61,113 @@ impl Times {
     }
 }
 
-/// The inputs of the operations of one kind: when they arrive. Infinity before that is known.
-struct Arrivals {
-    micro_batches: usize,
-    times: Vec<f64>,
+/// An order ends later than it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Late;
+
+/// When an operation runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Run {
+    start: f64,
+    end: f64,
+    /// When its result is where it is needed. The end, if nothing is sent.
+    arrival: f64,
 }
 
-impl Arrivals {
-    fn new(chunks: usize, micro_batches: usize) -> Self {
-        Self { micro_batches, times: vec![f64::INFINITY; chunks * micro_batches] }
-    }
+/// What the operations of a kind in a chunk need, take and leave.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    seconds: f64,
+    hop: Hop,
+    stage: usize,
+    /// Where the arrival of the input is among those of a micro-batch, and that of the result.
+    input: usize,
+    output: usize,
+}
 
-    fn get(&self, operation: Operation) -> f64 {
-        let at = usize::from(operation.chunk) * self.micro_batches + operation.micro_batch as usize;
-        self.times.get(at).copied().unwrap_or(f64::INFINITY)
-    }
-
-    fn set(&mut self, chunk: usize, micro_batch: usize, time: f64) {
-        if let Some(arrival) = self.times.get_mut(chunk * self.micro_batches + micro_batch) {
-            *arrival = time;
-        }
-    }
+/// A stage while its operations run.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stage {
+    /// When it can go on.
+    free: f64,
+    /// What it has still to compute.
+    left: f64,
+    /// What it computes for a micro-batch.
+    once: f64,
 }
 
 /// The state of a list scheduling.
-struct Scheduler<'a> {
-    times: &'a Times,
-    forward: Arrivals,
-    backward: Arrivals,
+struct Scheduler {
+    blocks: bool,
+    chunks: usize,
+    /// Of each kind and chunk.
+    steps: Vec<Step>,
+    stages: Vec<Stage>,
+    /// When inputs arrive: of forward passes of each chunk, of gradients, then 0 for operations
+    /// that need none, and a place for what nobody needs. So for each micro-batch of the window.
+    arrivals: Vec<f64>,
+    width: usize,
+    window: usize,
     /// When each link is free.
     links: Vec<f64>,
+    /// Micro-batches that are skipped, and how long they take.
+    skipped: u32,
+    delay: f64,
+    limit: f64,
 }
 
-impl Scheduler<'_> {
-    fn arrival(&self, operation: Operation) -> f64 {
-        match operation.kind {
-            Kind::Forward if operation.chunk == 0 => 0.0,
-            Kind::Forward => self.forward.get(operation),
-            Kind::Backward => self.backward.get(operation),
-            Kind::Weight => 0.0,
+impl Scheduler {
+    fn new(sequence: &Sequence, times: &Times, limit: f64) -> Self {
+        let shape = sequence.shape;
+        let chunks = shape.total();
+        let hops = times.chunks.iter().flat_map(|chunk| [chunk.to_next, chunk.to_previous]);
+        let links = hops.filter_map(|hop| hop.link).max().map_or(0, |link| link + 1);
+        let mut stages = vec![Stage::default(); shape.stages];
+        let mut steps = Vec::with_capacity(3 * chunks);
+        let (none, nobody) = (2 * chunks, 2 * chunks + 1);
+        for kind in [Kind::Forward, Kind::Backward, Kind::Weight] {
+            for (chunk, times) in times.chunks.iter().enumerate() {
+                let last = chunk + 1 == chunks;
+                let (seconds, hop, input, output) = match kind {
+                    Kind::Forward if last => (times.forward, Hop::default(), chunk, 2 * chunks - 1),
+                    Kind::Forward => (times.forward, times.to_next, chunk, chunk + 1),
+                    Kind::Backward if chunk == 0 => {
+                        (times.backward, Hop::default(), chunks, nobody)
+                    }
+                    Kind::Backward => {
+                        (times.backward, times.to_previous, chunks + chunk, chunks + chunk - 1)
+                    }
+                    Kind::Weight => (times.weight, Hop::default(), none, nobody),
+                };
+                let at = shape.stage(chunk);
+                if let Some(stage) = stages.get_mut(at) {
+                    stage.once += seconds;
+                }
+                steps.push(Step { seconds, hop, stage: at, input, output });
+            }
+        }
+        for stage in &mut stages {
+            stage.left = shape.micro_batches as f64 * stage.once;
+        }
+        let (width, window) = (2 * chunks + 2, sequence.window);
+        Self {
+            blocks: times.exchange == Exchange::Blocking,
+            chunks,
+            steps,
+            stages,
+            arrivals: vec![0.0; width * window],
+            width,
+            window,
+            links: vec![0.0; links],
+            skipped: 0,
+            delay: 0.0,
+            // Sums that differ by rounding are not late.
+            limit: limit * (1.0 + 1e-9),
         }
     }
 
     /// When a message that is ready now arrives.
+    #[inline]
     fn send(&mut self, hop: Hop, now: f64) -> f64 {
         let free = hop.link.and_then(|link| self.links.get_mut(link));
         let Some(free) = free else { return now + hop.transfer + hop.latency };
@@ -110,108 +175,123 @@ impl Scheduler<'_> {
         *free + hop.latency
     }
 
-    /// Runs an operation. Returns when it ends, and when its stage may go on.
-    fn run(&mut self, operation: Operation, start: f64) -> (f64, f64) {
+    /// Runs an operation, behind those it depends on. `None` if its stage cannot end in time.
+    #[inline]
+    fn run(&mut self, operation: Operation) -> Option<Run> {
         let Operation { kind, chunk, micro_batch } = operation;
-        let (chunk, micro_batch) = (usize::from(chunk), micro_batch as usize);
-        let costs = self.times.chunks.get(chunk).copied().unwrap_or_default();
-        let (end, to, hop) = match kind {
-            Kind::Forward => (start + costs.forward, chunk.checked_add(1), costs.to_next),
-            Kind::Backward => (start + costs.backward, chunk.checked_sub(1), costs.to_previous),
-            Kind::Weight => return (start + costs.weight, start + costs.weight),
-        };
-        let last = self.times.chunks.len();
-        let arrival = match to {
-            Some(to) if to == last => {
-                self.backward.set(chunk, micro_batch, end);
-                return (end, end);
-            }
-            Some(to) => {
-                let arrival = self.send(hop, end);
-                let arrivals =
-                    if kind == Kind::Forward { &mut self.forward } else { &mut self.backward };
-                arrivals.set(to, micro_batch, arrival);
-                arrival
-            }
-            None => return (end, end),
-        };
-        (end, if self.times.exchange == Exchange::Blocking { arrival } else { end })
+        let at = kind as usize * self.chunks + usize::from(chunk);
+        let Step { seconds, hop, stage, input, output } = *self.steps.get(at)?;
+        let row = (micro_batch - self.skipped) as usize & (self.window - 1);
+        let row = row * self.width;
+        let start = self.stages.get(stage)?.free.max(*self.arrivals.get(row + input)?);
+        let end = start + seconds;
+        let arrival = self.send(hop, end);
+        *self.arrivals.get_mut(row + output)? = arrival;
+        let next = if self.blocks { arrival } else { end };
+        let stage = self.stages.get_mut(stage)?;
+        stage.left -= seconds;
+        stage.free = next;
+        (next + self.delay + stage.left <= self.limit).then_some(Run { start, end, arrival })
+    }
+
+    fn run_all(&mut self, operations: &[Operation]) -> Result<(), Late> {
+        for operation in operations {
+            self.run(*operation).ok_or(Late)?;
+        }
+        Ok(())
+    }
+
+    /// Skips as many periods, each of which takes so many seconds.
+    fn skip(&mut self, periods: usize, steady: Steady, seconds: f64) {
+        let micro_batches = periods * steady.micro_batches;
+        self.skipped = micro_batches as u32;
+        self.delay = periods as f64 * seconds;
+        for stage in &mut self.stages {
+            stage.left -= micro_batches as f64 * stage.once;
+        }
+    }
+
+    fn ends(self) -> Vec<f64> {
+        self.stages.iter().map(|stage| stage.free + self.delay).collect()
     }
 }
 
-/// Why an order has no end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unfinished {
-    /// Operations wait for each other in a circle, so that the order cannot be run.
-    Circle,
-    /// It ends later than it may.
-    Late,
-}
-
-/// A stage while its operations run.
-struct Stage<'a> {
-    rest: &'a [Operation],
-    /// When it can go on.
-    free: f64,
-    /// What it has still to compute.
-    left: f64,
-}
-
-/// When each stage ends. `visit` is called with each stage, operation, start and end.
+/// Runs all operations of a sequence. `visit` is called with each stage, operation, start and end.
+/// Returns when each stage ends.
 ///
 /// # Errors
 ///
-/// [`Unfinished`]. With a `limit`, it is given up as soon as some stage cannot end by then.
+/// [`Late`], as soon as some stage cannot end by the limit.
 pub fn run(
-    order: &Order,
+    sequence: &Sequence,
     times: &Times,
     limit: f64,
     mut visit: impl FnMut(usize, Operation, f64, f64),
-) -> Result<Vec<f64>, Unfinished> {
-    let (chunks, micro_batches) = (order.shape.total(), order.shape.micro_batches);
-    let hops = times.chunks.iter().flat_map(|chunk| [chunk.to_next, chunk.to_previous]);
-    let links = hops.filter_map(|hop| hop.link).max().map_or(0, |link| link + 1);
-    let mut scheduler = Scheduler {
-        times,
-        forward: Arrivals::new(chunks, micro_batches),
-        backward: Arrivals::new(chunks, micro_batches),
-        links: vec![0.0; links],
-    };
-    let operations = order.stages.iter();
-    let mut stages: Vec<Stage<'_>> =
-        operations.map(|rest| Stage { rest, free: 0.0, left: 0.0 }).collect();
-    for (at, chunk) in times.chunks.iter().enumerate() {
-        if let Some(stage) = stages.get_mut(order.shape.stage(at)) {
-            let once = chunk.forward + chunk.backward + chunk.weight;
-            stage.left += micro_batches as f64 * once;
-        }
+) -> Result<Vec<f64>, Late> {
+    let mut scheduler = Scheduler::new(sequence, times, limit);
+    for operation in &sequence.operations {
+        let Run { start, end, .. } = scheduler.run(*operation).ok_or(Late)?;
+        let stage = sequence.shape.stage(usize::from(operation.chunk));
+        visit(stage, *operation, start, end);
     }
-    // Sums that differ by rounding are not late.
-    let limit = limit * (1.0 + 1e-9);
-    loop {
-        let (mut waits, mut moved) = (false, false);
-        for (at, stage) in stages.iter_mut().enumerate() {
-            let Some((operation, tail)) = stage.rest.split_first() else { continue };
-            waits = true;
-            let arrival = scheduler.arrival(*operation);
-            if arrival.is_finite() {
-                let start = stage.free.max(arrival);
-                let (end, next) = scheduler.run(*operation, start);
-                visit(at, *operation, start, end);
-                stage.left -= end - start;
-                if next + stage.left > limit {
-                    return Err(Unfinished::Late);
-                }
-                (stage.rest, stage.free, moved) = (tail, next, true);
+    Ok(scheduler.ends())
+}
+
+/// Two differences of times are the same if they differ by less than this share of the time: what
+/// rounding leaves.
+const ROUNDING: f64 = 16.0 * f64::EPSILON;
+
+/// The seconds of a period, if all times of as many operations as one can depend on are those of a
+/// period before and the same constant. `runs` are those operations, behind those of a period.
+fn period(runs: &[Run], steady: Steady) -> Option<f64> {
+    let (before, now) = (runs, runs.get(steady.length..)?);
+    let last = now.last()?;
+    let seconds = last.end - before.get(now.len() - 1)?.end;
+    let tolerance = ROUNDING * last.arrival.max(last.end);
+    let is_same = |now: f64, before: f64| (now - before - seconds).abs() <= tolerance;
+    let mut each = now.iter().zip(before);
+    let all = each
+        .all(|(now, before)| is_same(now.end, before.end) && is_same(now.arrival, before.arrival));
+    all.then_some(seconds)
+}
+
+/// When each stage ends, as [`run`] finds it. Of periods that only repeat, one is run.
+///
+/// # Errors
+///
+/// [`Late`], as soon as some stage cannot end by the limit.
+pub fn ends(sequence: &Sequence, times: &Times, limit: f64) -> Result<Vec<f64>, Late> {
+    Ok(run_once(sequence, times, limit)?.ends())
+}
+
+fn run_once(sequence: &Sequence, times: &Times, limit: f64) -> Result<Scheduler, Late> {
+    let mut scheduler = Scheduler::new(sequence, times, limit);
+    let operations = sequence.operations.as_slice();
+    let mut done = 0;
+    if let Some(steady) = sequence.steady {
+        // What is compared: as many operations as one can depend on, and a period before them.
+        let compared = steady.length + steady.reach;
+        let mut runs = Vec::with_capacity(compared);
+        let mut next = steady.start;
+        while next + compared + steady.length <= steady.end {
+            scheduler.run_all(operations.get(done..next).unwrap_or_default())?;
+            runs.clear();
+            for operation in operations.get(next..next + compared).unwrap_or_default() {
+                runs.push(scheduler.run(*operation).ok_or(Late)?);
             }
-        }
-        if !waits {
-            return Ok(stages.into_iter().map(|stage| stage.free).collect());
-        }
-        if !moved {
-            return Err(Unfinished::Circle);
+            done = next + compared;
+            if let Some(seconds) = period(&runs, steady) {
+                let periods = (steady.end - done) / steady.length;
+                scheduler.skip(periods, steady, seconds);
+                done += periods * steady.length;
+                break;
+            }
+            // The next try is behind half as many again.
+            next = done + (done - steady.start) / 2;
         }
     }
+    scheduler.run_all(operations.get(done..).unwrap_or_default())?;
+    Ok(scheduler)
 }
 
 #[cfg(test)]
@@ -228,7 +308,7 @@ mod tests {
 
     fn end(schedule: Schedule, times: &Times, micro_batches: usize) -> Option<f64> {
         let order = order::of(schedule, times.chunks.len(), micro_batches);
-        let ends = run(&order, times, f64::INFINITY, |_, _, _, _| ()).ok()?;
+        let ends = ends(&Sequence::new(&order)?, times, f64::INFINITY).ok()?;
         Some(ends.into_iter().fold(0.0, f64::max))
     }
 
@@ -251,14 +331,11 @@ mod tests {
     /// Two messages in one direction, ready at once.
     #[test]
     fn messages_wait_for_their_link() {
-        let times =
-            times(2, Hop { transfer: 5.0, latency: 0.0, link: Some(1) }, Exchange::Background);
-        let mut scheduler = Scheduler {
-            times: &times,
-            forward: Arrivals::new(2, 2),
-            backward: Arrivals::new(2, 2),
-            links: vec![0.0; 2],
-        };
+        let hop = Hop { transfer: 5.0, latency: 0.0, link: Some(1) };
+        let times = times(2, hop, Exchange::Background);
+        let order = order::of(Schedule::OneForwardOneBackward, 2, 2);
+        let sequence = Sequence::new(&order).unwrap();
+        let mut scheduler = Scheduler::new(&sequence, &times, f64::INFINITY);
         let hop = Hop { transfer: 5.0, latency: 1.0, link: Some(1) };
         assert_eq!(scheduler.send(hop, 2.0), 8.0);
         assert_eq!(scheduler.send(hop, 2.0), 13.0);
@@ -268,13 +345,59 @@ mod tests {
 
     #[test]
     fn a_circle_is_no_timeline() {
-        let times = times(2, Hop::default(), Exchange::Blocking);
         let mut order = order::of(Schedule::OneForwardOneBackward, 2, 2);
         for stage in &mut order.stages {
             stage.reverse();
         }
-        let ends = run(&order, &times, f64::INFINITY, |_, _, _, _| ());
-        assert_eq!(ends, Err(Unfinished::Circle));
+        assert_eq!(Sequence::new(&order), None);
+    }
+
+    /// Whatever stages compute and links carry, skipped periods take as long as if they were run.
+    #[test]
+    fn periods_are_skipped_and_take_as_long() {
+        let schedules = [
+            Schedule::OneForwardOneBackward,
+            Schedule::ZbH1,
+            Schedule::Zbv,
+            Schedule::VHalf,
+            Schedule::UpDown(1),
+            Schedule::UpDown(2),
+            Schedule::Wave(1),
+            Schedule::Interleaved(2),
+        ];
+        let stages = 4;
+        for schedule in schedules {
+            let (mut skipped, mut all) = (0, 0);
+            let sites: Vec<usize> = (0..stages).map(|stage| stage / 2).collect();
+            for order in crate::dispatch::orders(schedule, stages, 128, &sites, [1.0; 3]) {
+                let sequence = Sequence::new(&order).unwrap();
+                for case in 0..60 {
+                    let exchange = [Exchange::Blocking, Exchange::Background][case % 2];
+                    let [transfer, latency] = [case / 2 % 5, case / 10].map(|n| 0.37 * n as f64);
+                    let hop = Hop { transfer, latency, link: None };
+                    let mut times = times(order.shape.total(), hop, exchange);
+                    let mut before = None;
+                    for (at, chunk) in times.chunks.iter_mut().enumerate() {
+                        let stage = order.shape.stage(at);
+                        let part = 0.7 + 0.1 * ((7 * at + case) % 5) as f64;
+                        (chunk.forward, chunk.backward) = (part, 1.3 * part);
+                        chunk.weight = if schedule.splits_backward() { 0.8 * part } else { 0.0 };
+                        chunk.to_previous.link = before.map(|before| sites[stage] * 2 + before);
+                        before = Some(sites[stage]);
+                        let next = order.shape.stage((at + 1) % order.shape.total());
+                        chunk.to_next.link = Some(sites[stage] * 2 + sites[next]);
+                    }
+                    let found = run_once(&sequence, &times, f64::INFINITY).unwrap();
+                    (skipped, all) = (skipped + found.skipped, all + 128);
+                    let every = run(&sequence, &times, f64::INFINITY, |_, _, _, _| ()).unwrap();
+                    for (one, other) in found.ends().iter().zip(&every) {
+                        let difference = (one / other - 1.0).abs();
+                        assert!(difference < 1e-12, "{schedule} {case}: {one} {other}");
+                    }
+                }
+            }
+            assert!(2 * skipped > all, "{schedule}: {skipped} of {all}");
+        }
     }
 
     /// Every operation is there once, whatever the numbers of stages and micro-batches.
@@ -304,13 +427,14 @@ mod tests {
                     all.dedup();
                     assert_eq!(all.len(), count, "{name}");
                     let times = times(order.shape.total(), Hop::default(), Exchange::Background);
-                    let ends = |limit| run(order, &times, limit, |_, _, _, _| ());
+                    let sequence = Sequence::new(order).unwrap_or_else(|| panic!("{name}"));
+                    let ends = |limit| run(&sequence, &times, limit, |_, _, _, _| ());
                     let found =
                         ends(f64::INFINITY).unwrap_or_else(|error| panic!("{name}: {error:?}"));
                     // It is given up if it ends later, and only then.
                     let last = found.iter().copied().fold(0.0, f64::max);
                     assert_eq!(ends(last), Ok(found), "{name}");
-                    assert_eq!(ends(0.99 * last), Err(Unfinished::Late), "{name}");
+                    assert_eq!(ends(0.99 * last), Err(Late), "{name}");
                 }
             }
         }

@@ -58,6 +58,7 @@ const MAY_USE: [(&str, &[&str]); 29] = [
         &[
             "api",
             "wire",
+            "path",
             "roce",
             "experiment",
             "planner",

@@ -6,10 +6,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use root_test::root_test;
+use vtepd_tests::lab::VNI;
 use vtepd_tests::stream::{Rate, Stream};
-use vtepd_tests::{Lab, wait_for};
+use vtepd_tests::{Lab, Vtepd, wait_for};
 
-use crate::qp_pin::{QUEUE_PAIRS, RATE, placed, start, two_paths};
+use crate::qp_pin::{CONFIGURATION, QUEUE_PAIRS, RATE, placed, start, two_paths};
 
 /// A capture, read by tshark with both dissectors.
 struct Reader {
@@ -40,13 +41,55 @@ impl Reader {
     }
 }
 
+/// Packets that are captured on each uplink.
+const PACKETS: &str = "3000";
+
+/// A folder for captures. Drop deletes it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    /// Captures on both uplinks of the leaf, and keeps what its vtepd knows of queue pairs.
+    fn capture(&self, lab: &Lab, leaf: &Vtepd) -> [Reader; 2] {
+        let uplinks = ["up1", "up2"];
+        let capture = |uplink: &str| {
+            let mut command = Command::new("tcpdump");
+            command.args(["-Z", "root", "-i", uplink, "-c", PACKETS, "-w"]);
+            command.arg(self.0.join(uplink)).arg("udp port 4789").stderr(Stdio::null());
+            lab.leaf.spawn(&mut command).unwrap()
+        };
+        for mut capture in uplinks.map(capture) {
+            capture.wait(Duration::from_secs(60)).unwrap();
+        }
+        let queue_pairs = self.0.join("qp.json");
+        std::fs::write(&queue_pairs, leaf.ctl(&["qp", "-o", "json"]).stdout).unwrap();
+        uplinks
+            .map(|uplink| Reader { capture: self.0.join(uplink), queue_pairs: queue_pairs.clone() })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn need_tshark() {
+    if let Err(error) = Command::new("tshark").arg("--version").output() {
+        root_test::ignore(format!("tshark: {error}"));
+    }
+}
+
 /// Both uplinks are captured while queue pairs send. Their paths are those that vtepd shows, and
 /// probes and answers are dissected to their last byte.
 #[root_test]
 fn tshark_shows_probes_and_the_path_of_each_queue_pair() {
-    if let Err(error) = Command::new("tshark").arg("--version").output() {
-        root_test::ignore(format!("tshark: {error}"));
-    }
+    need_tshark();
     let lab = Lab::new("wireshark");
     let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
     let known = two_paths(&leaf, "10.0.0.2");
@@ -55,30 +98,71 @@ fn tshark_shows_probes_and_the_path_of_each_queue_pair() {
     wait_for("all queue pairs to be placed", || placed(&leaf).len() == QUEUE_PAIRS);
     stream.pass(1000);
 
-    let folder = std::env::temp_dir().join(format!("vtepd-wireshark-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let file = |name: &str| folder.join(name);
-    let capture = |uplink: &str| {
-        let mut command = Command::new("tcpdump");
-        command.args(["-Z", "root", "-i", uplink, "-c", "3000", "-w"]).arg(file(uplink));
-        command.arg("udp port 4789").stderr(Stdio::null());
-        lab.leaf.spawn(&mut command).unwrap()
-    };
-    for mut capture in ["up1", "up2"].map(capture) {
-        capture.wait(Duration::from_secs(60)).unwrap();
-    }
-    std::fs::write(file("qp.json"), leaf.ctl(&["qp", "-o", "json"]).stdout).unwrap();
+    let folder = Folder::new("vtepd-wireshark");
+    let readers = folder.capture(&lab, &leaf);
     stream.finish_whole();
     let uplinks: BTreeMap<u64, String> =
         placed(&leaf).into_iter().map(|(number, (uplink, _))| (number, uplink)).collect();
 
     let links = links(&known);
-    for uplink in ["up1", "up2"] {
-        let reader = Reader { capture: file(uplink), queue_pairs: file("qp.json") };
-        queue_pairs_are_on(&reader, uplink, &uplinks);
-        messages_are_dissected(&reader, &links);
+    for (reader, uplink) in readers.iter().zip(["up1", "up2"]) {
+        queue_pairs_are_on(reader, uplink, &uplinks);
+        messages_are_dissected(reader, &links);
     }
-    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Both leaves spray. Their reports name the VNI, and what arrived by each path that vtepd shows.
+#[root_test]
+fn tshark_shows_what_arrived_by_each_sprayed_path() {
+    need_tshark();
+    let lab = Lab::new("wireshark-spray");
+    let configuration = CONFIGURATION.replace("qp-pin", "spray");
+    let [leaf, peer] =
+        [&lab.leaf, &lab.peer].map(|leaf| Vtepd::start_configured(leaf, &configuration, &[]));
+    for (leaf, vtep) in [(&leaf, "10.0.0.2"), (&peer, "10.0.0.1")] {
+        leaf.wait_for("two paths to spray over", |metrics| {
+            metrics.find(&format!("vtepd_spray_paths{{vtep=\"{vtep}\"}}")) == Some(2)
+        });
+    }
+    let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 64 };
+    let stream = Stream::start(&lab.host, &lab.far, rate, 0x5a4d);
+    stream.pass(1000);
+    let folder = Folder::new("vtepd-wireshark-spray");
+    let readers = folder.capture(&lab, &leaf);
+    stream.finish_whole();
+    let path = leaf.ask(&["path"]);
+    let sprayed = path[0]["sprayed"].as_array().unwrap().iter();
+    let ports: BTreeSet<String> = sprayed.map(|of| of["source_port"].to_string()).collect();
+    assert_eq!(ports.len(), 2, "{path}");
+
+    let about_ours = "vtepd.kind == 3 && ip.dst == 10.0.0.1";
+    let fields = ["vni", "vnis", "paths", "port", "received", "marked"];
+    let names = fields.map(|field| format!("vtepd.spray.{field}"));
+    let names = names.each_ref().map(String::as_str);
+    let mut received = BTreeMap::<String, Vec<u16>>::new();
+    for reader in &readers {
+        assert_eq!(reader.count("vtepd.bad_length || vtepd.bad_version || _ws.malformed"), 0);
+        for row in reader.fields(about_ours, &names) {
+            let [vni, vnis, paths, port, arrived, marked] = row.as_slice() else {
+                panic!("{row:?}")
+            };
+            assert_eq!((vni, vnis.as_str()), (&VNI.to_string(), "1"), "{row:?}");
+            let split = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
+            let (port, arrived) = (split(port), split(arrived));
+            assert_eq!(port.iter().cloned().collect::<BTreeSet<_>>(), ports, "{row:?}");
+            assert_eq!((paths.as_str(), marked.as_str()), ("2", "0,0"), "{row:?}");
+            for (port, arrived) in port.into_iter().zip(arrived) {
+                received.entry(port).or_default().push(arrived.parse().unwrap());
+            }
+        }
+        // The far leaf has nothing to report but which VNIs it takes; this one tells it the same.
+        let theirs = reader.fields("vtepd.kind == 3 && ip.dst == 10.0.0.2", &["vtepd.spray.vni"]);
+        assert!(theirs.iter().all(|row| row == &[VNI.to_string()]), "{theirs:?}");
+    }
+    // Totals, and each path has its turn.
+    let span = |of: &Vec<u16>| of.iter().max().unwrap() - of.iter().min().unwrap();
+    let spans: Vec<u16> = received.values().map(span).collect();
+    assert!(spans.len() == 2 && spans.iter().all(|packets| *packets > 500), "{spans:?}");
 }
 
 /// Addresses of the routers' interfaces towards the far leaf.

@@ -10,9 +10,12 @@ use wire::Vni;
 use crate::error::SteeringError;
 use crate::maps::{absent, map};
 
-/// The mark of frames for which kernel VXLAN looks up the route each time: "vtep" in ASCII, plus
-/// one.
-pub const ROUTE_PER_FRAME_MARK: u32 = 0x7674_6571;
+/// The mark of frames for which kernel VXLAN looks up the route each time. A rule of legacy iptables
+/// that looks at marks is seen within a second, and connection tracking remembers what NAT did to a
+/// flow until then. So the mark has none of the bits that programs with such rules test by default:
+/// kube-proxy (0xc000), the portmap plugin of CNI (0x2000), Cilium (0xf00), Calico and Tailscale
+/// (the upper half).
+pub const ROUTE_PER_FRAME_MARK: u32 = 0x1000;
 
 /// `struct port_key` of the programs.
 #[derive(Debug, Clone, Copy)]

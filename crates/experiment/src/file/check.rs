@@ -10,6 +10,8 @@ use crate::units::Name;
 
 /// The policy that has a number of ports.
 const BINS_POLICY: &str = "qp-bins";
+/// The policy that has a scheme.
+const SCHEME_POLICY: &str = "spray";
 
 /// Names the first value that contradicts another one.
 pub(super) fn check(experiment: &Experiment, source: Source<'_>) -> Result<(), FileError> {
@@ -81,6 +83,10 @@ fn dataplanes(experiment: &Experiment, source: Source<'_>) -> Result<(), FileErr
         if dataplane.bins.is_some() && policy != BINS_POLICY {
             let message = format!("'bins' is for the policy {BINS_POLICY}, not {policy}");
             return Err(source.error_at(&format!("dataplane.{at}.bins"), message));
+        }
+        if dataplane.scheme.is_some() && policy != SCHEME_POLICY {
+            let message = format!("'scheme' is for the policy {SCHEME_POLICY}, not {policy}");
+            return Err(source.error_at(&format!("dataplane.{at}.scheme"), message));
         }
         if dataplane.datapath.is_some() && policy == KERNEL {
             let message = "'datapath' is vtepd's, and the policy kernel runs without vtepd";

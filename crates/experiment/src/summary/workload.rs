@@ -50,7 +50,7 @@ impl WorkloadRow {
         };
         let each: Vec<&Iteration> = results.iter().flat_map(|result| &result.each).collect();
         let all = each.iter().filter(|of| !of.counters.is_empty()).count();
-        let timeouts = |of: &Iteration| of.counters.get(Completion::TIMEOUTS).is_some();
+        let timeouts = |of: &Iteration| of.counters.contains_key(Completion::TIMEOUTS);
         let untimed: Vec<f64> = each
             .iter()
             .filter(|of| !of.counters.is_empty() && !timeouts(of))

@@ -85,9 +85,24 @@ pub struct Node {
     pub env: BTreeMap<String, String>,
     /// Kernel parameters (sysctls) of the namespace. All of them start with `net.`.
     pub sysctls: BTreeMap<String, String>,
+    /// File systems in memory (`tmpfs:`), by their mount points.
+    pub tmpfs: BTreeMap<PathBuf, Tmpfs>,
+    /// The text of `/etc/resolv.conf`, if the node has `dns:`.
+    pub resolver: Option<String>,
+    /// Whether the node sees the machine's processes (`pid-mode: host`).
+    pub machine_pids: bool,
     /// The root file system that FRR runs from: `LAB_FRR_ROOT` at the time the fabric was made.
     /// `None` is the machine's own root.
     pub frr_root: Option<PathBuf>,
+}
+
+/// How a file system in memory is mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tmpfs {
+    /// Flags of mount(2).
+    pub flags: u64,
+    /// Options of the file system, separated by commas (tmpfs(5)).
+    pub data: String,
 }
 
 /// A bind mount: `source:target[:ro]`.

@@ -1,6 +1,7 @@
 //! Converts YAML into a [`Topology`]. Each key is used, ignored because it has no effect on
 //! namespaces, or refused with its place.
 
+mod container;
 mod link;
 mod node;
 mod placeholders;
@@ -75,15 +76,25 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
         notes.push(format!("mgmt-ipv4, mgmt-ipv6: not given to {}", managed.join(", ")));
     }
     let lab = name.to_string();
+    let mut missed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let nodes = nodes
         .into_iter()
         .map(|(name, own)| {
+            let kind = own.kind.as_ref().or(defaults.kind.as_ref());
+            let above = [Some(&defaults), kind.and_then(|kind| kinds.get(kind))];
+            for key in above.into_iter().flatten().chain([&own]).flat_map(|level| &level.missed) {
+                missed.entry(key).or_default().push(name.clone());
+            }
             let node = inherit(&name, own, &defaults, &kinds, &groups)?;
             let node = placeholders::replaced(&lab, &name, node)?;
             bridge_is_where_it_is_named(&name, &node)?;
             Ok((name, node))
         })
         .collect::<Result<_>>()?;
+    notes.extend(missed.into_iter().map(|(key, mut nodes)| {
+        nodes.dedup();
+        format!("{key}: has no effect on {}", nodes.join(", "))
+    }));
     Ok(Topology { name, nodes, links, dummies, notes })
 }
 
@@ -176,6 +187,9 @@ fn inherit(
         node.healthcheck = level.healthcheck.or(node.healthcheck);
         node.binds.retain(|bind| level.binds.iter().all(|newer| newer.target != bind.target));
         node.binds.extend(level.binds);
+        node.tmpfs.extend(level.tmpfs);
+        node.resolver = level.resolver.or(node.resolver);
+        node.machine_pids |= level.machine_pids;
     }
     node.group = group_name;
     let mut env = environment(&env_files)?;

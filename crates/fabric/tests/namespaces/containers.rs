@@ -2,9 +2,11 @@
 //! do there.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use experiment::units::Name;
 use fabric::Fabric;
+use fabric::process::{Identity, wait_until};
 use fabric::topology::Topology;
 use root_test::root_test;
 
@@ -125,4 +127,65 @@ fn dummy_links_and_bridges_are_in_their_node() {
     lab.run("one", "ip addr add 198.51.100.1/24 dev lan");
     lab.run("three", "ping -c 1 -W 5 198.51.100.1");
     lab.down();
+}
+
+const PROCESSES: &str = "
+name: processes
+topology:
+  defaults: {kind: linux}
+  nodes:
+    r1:
+      tmpfs: ['/scratch:size=1m,exec', /run/own]
+      dns: {servers: [192.0.2.53], search: [fabric.test]}
+      memory: 1Gb
+      exec:
+        - sh -c 'for i in 1 2; do sleep 1000 > /dev/null 2>&1 & done'
+        - sh -c 'pkill -o sleep; ps -e -o comm= > /processes'
+    r2: {cmd: sleep 1000}
+    r3: {pid-mode: host}
+  links:
+    - endpoints: ['r1:eth1', 'r2:eth1']
+    - endpoints: ['r1:eth2', 'r3:eth1']
+";
+
+#[root_test]
+fn a_node_has_its_own_processes_which_end_with_it() {
+    let name: Name = format!("processes{}", std::process::id()).parse().unwrap();
+    let topology = Topology::parse(PROCESSES, Path::new("/"), |_| None).unwrap();
+    assert_eq!(topology.notes, ["memory: has no effect on r1"]);
+    let fabric = Fabric::up(topology, Some(&name), &|_| Ok(())).unwrap();
+    let node = |name: &str| fabric.node(name).unwrap();
+
+    // pkill in r1 has ended one of r1's, and not the program of r2.
+    let seen = node("r1").run(&["cat", "/processes"]).unwrap();
+    assert_eq!(seen.lines().filter(|line| *line == "sleep").count(), 1, "{seen}");
+    assert!(seen.starts_with("lab\n") && !seen.contains("vtepd"), "{seen}");
+    let records = fabric.processes().unwrap();
+    let program = records.iter().find(|record| record.name == "sleep").unwrap();
+    assert!(program.identity.alive(), "{records:?}");
+    assert_eq!(node("r2").run(&["sh", "-c", "pgrep -c sleep"]).unwrap(), "1\n");
+    assert_eq!(node("r3").run(&["cat", "/proc/1/comm"]).unwrap(), machine("/proc/1/comm"));
+    // Orphans do not stay as zombies.
+    node("r1").run(&["sh", "-c", "sh -c 'sleep 0.01 > /dev/null 2>&1 &'"]).unwrap();
+    let states = || node("r1").run(&["ps", "-e", "-o", "stat="]).unwrap();
+    assert!(wait_until(Duration::from_secs(5), || !states().contains('Z')), "{}", states());
+
+    let mounts = node("r1").run(&["cat", "/proc/self/mounts"]).unwrap();
+    let scratch = mounts.lines().find(|line| line.starts_with("tmpfs /scratch tmpfs")).unwrap();
+    assert!(scratch.contains("size=1024k") && !scratch.contains("noexec"), "{scratch}");
+    let own = mounts.lines().find(|line| line.starts_with("tmpfs /run/own tmpfs")).unwrap();
+    assert!(own.contains("noexec"), "{own}");
+    assert!(!Path::new("/scratch").exists() && !Path::new("/run/own").exists());
+    let resolver = node("r1").run(&["cat", "/etc/resolv.conf"]).unwrap();
+    assert_eq!(resolver, "nameserver 192.0.2.53\nsearch fabric.test\n");
+
+    let pids: Vec<i32> = node("r1").namespace().unwrap().pids().unwrap();
+    assert!(!pids.is_empty(), "the sleep that is left");
+    fabric.down().unwrap();
+    let gone = || pids.iter().all(|pid| Identity::of(*pid).is_err());
+    assert!(wait_until(Duration::from_secs(5), gone), "a node's processes end with it");
+}
+
+fn machine(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap()
 }

@@ -96,12 +96,16 @@ pub(super) fn policy(arguments: &Policy, output: Output) -> Outcome {
     let fabric = open(arguments.which.name.as_ref())?;
     let own = std::env::current_exe()?;
     let vtepd = arguments.vtepd.clone().unwrap_or_else(|| own.with_file_name("vtepd"));
-    let settings = (arguments.policy != experiment::file::KERNEL).then(|| daemon::Settings {
-        policy: arguments.policy.clone(),
-        datapath: arguments.datapath.clone(),
-        bins: arguments.bins,
-        seed: arguments.seed,
-    });
+    let settings = match arguments.policy.as_str() {
+        experiment::file::KERNEL => None,
+        policy => Some(daemon::Settings {
+            policy: policy.parse()?,
+            datapath: arguments.datapath.clone(),
+            bins: arguments.bins,
+            scheme: arguments.scheme,
+            seed: arguments.seed,
+        }),
+    };
     let vtepd = std::path::absolute(vtepd)?;
     leaves::set(&fabric, &vtepd, settings.as_ref(), &arguments.leaf)?;
     show(&arguments.which, None, output)

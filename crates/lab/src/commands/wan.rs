@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use wan::{self, Impairment, Settings};
 
-use crate::arguments::{Output, Wan};
+use crate::arguments::Output;
+use crate::fabric_arguments::Wan;
 use crate::output::{Outcome, interrupted, note, print, print_json};
 
 pub(super) fn run(arguments: &Wan, output: Output) -> Outcome {

@@ -74,7 +74,7 @@ struct Conditions {
 /// What fabrics need of the machine.
 #[derive(Debug, Clone)]
 struct Abilities {
-    /// The limit on neighbour entries.
+    /// The limit on neighbour entries; 0 in a network namespace that does not show it.
     neighbours: u64,
     kernel: String,
     /// Indices in [`FEATURES`], or why they could not be tried.
@@ -133,7 +133,7 @@ impl Abilities {
     }
 
     fn judge(&self) -> Vec<Finding> {
-        let mut findings = vec![neighbours(self.neighbours)];
+        let mut findings: Vec<Finding> = neighbours(self.neighbours).into_iter().collect();
         match &self.missing {
             Ok(missing) => {
                 let feature = |(index, feature)| self.feature(feature, missing.contains(&index));
@@ -239,18 +239,20 @@ fn disk(conditions: &Conditions) -> Finding {
 
 /// The kernel bounds the neighbour tables of all namespaces together (`neigh_alloc()` in
 /// net/core/neighbour.c).
-fn neighbours(most: u64) -> Finding {
+fn neighbours(most: u64) -> Option<Finding> {
     let text = format!("{most} entries in all namespaces together");
     // Enough for 64 leaves and 8 spines, with an entry for each end of a link.
     if most >= 2 * 64 * (8 + 1) {
-        return Finding::ok(MACHINE, "neighbours", text);
+        return Some(Finding::ok(MACHINE, "neighbours", text));
     }
-    Finding::limit(
-        MACHINE,
-        "neighbours",
-        format!("{text}: fabrics with more than about {} links lose packets", most / 2),
-        "sysctl -w net.ipv4.neigh.default.gc_thresh3=16384",
-    )
+    (most > 0).then(|| {
+        Finding::limit(
+            MACHINE,
+            "neighbours",
+            format!("{text}: fabrics with more than about {} links lose packets", most / 2),
+            "sysctl -w net.ipv4.neigh.default.gc_thresh3=16384",
+        )
+    })
 }
 
 fn frr(abilities: &Abilities) -> Vec<Finding> {
@@ -328,6 +330,9 @@ mod tests {
             change(&mut facts);
             assert_eq!(found(&facts), [(check, state)]);
         }
+        let mut unknown = good();
+        unknown.1.neighbours = 0;
+        assert_eq!(found(&unknown), []);
         let mut without = good();
         (without.1.frr, without.1.fpm_module) = (String::new(), false);
         assert_eq!(found(&without), [("FRR", State::Fault)]);

@@ -129,9 +129,9 @@ fn paths(router: &Router) -> Vec<Finding> {
     findings
 }
 
-/// Routers one behind the other with one seed make the same choice.
+/// Routers one behind the other with one seed make the same choice, whatever ports they hash.
 fn seeds(routers: &[Router]) -> Option<Finding> {
-    let several = routers.iter().filter(|router| router.paths > 1 && router.hash_policy == 1);
+    let several = routers.iter().filter(|router| router.paths > 1 && router.hash_policy > 0);
     let seeds: Vec<u32> = several.filter_map(|router| router.hash_seed).collect();
     let different: BTreeSet<u32> = seeds.iter().copied().collect();
     (seeds.len() > 1 && different.len() < seeds.len()).then(|| {
@@ -223,6 +223,16 @@ mod tests {
             let found: Vec<_> = all.iter().map(|finding| (finding.check, finding.state)).collect();
             assert_eq!(found, [(check, state)]);
             assert!(!all[0].remedy.is_empty());
+        }
+    }
+
+    /// Of the policies that hash ports, the fabrics of `lab` have 3.
+    #[test]
+    fn one_seed_counts_with_each_policy() {
+        for hash_policy in 1..=3 {
+            let same = ["leaf1", "leaf2"].map(|node| Router { hash_policy, ..good(node, 1) });
+            let all = judge(&same);
+            assert!(matches!(all.as_slice(), [one] if one.check == "hash seeds"), "{all:?}");
         }
     }
 

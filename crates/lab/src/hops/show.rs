@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Candidate, Hop, Hops, PORT_VXLAN};
+use api::v1;
 
 impl fmt::Display for Hops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -13,8 +14,17 @@ impl fmt::Display for Hops {
         if !self.placed {
             writeln!(f, "not placed yet: one of {} paths{decision}", paths.len())?;
         }
-        for Candidate { outer_port, hops } in paths {
+        let counts = || paths.iter().filter_map(|path| path.sprayed.as_ref());
+        let sent: u64 = counts().map(|path| path.sent).sum();
+        if self.sprayed {
+            writeln!(f, "sprayed over {} paths{decision}: {sent} packets so far", paths.len())?;
+        }
+        for Candidate { outer_port, sprayed, hops } in paths {
             writeln!(f)?;
+            if let Some(v1::SprayedPath { sent: own, marked, lost, .. }) = sprayed {
+                let share = *own as f64 * 100.0 / sent.max(1) as f64;
+                writeln!(f, "  {share:.1} % of them, {marked} with ECN marks, {lost} lost")?;
+            }
             self.write(f, hops, Some(*outer_port), "")?;
         }
         self.write(f, hops, self.outer_port, &decision)

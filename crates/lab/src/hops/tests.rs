@@ -57,6 +57,8 @@ fn a_queue_pair_that_is_not_placed_has_no_port() {
     assert_eq!(decision, "qp-pin by queue pair 0x13");
     let paths: Vec<_> = paths.iter().map(|of| (&*of.uplink, of.source_ports[0])).collect();
     assert_eq!(paths, [("up1", 50_001), ("up2", 50_002)]);
+    let (_, Chosen::All(paths)) = chosen("sprayed") else { panic!("it has one path") };
+    assert_eq!(paths.len(), 2);
     for (state, said) in [("pinned", ""), ("moving", ""), ("hashed", ", as qp-hash: BECAUSE")] {
         let (decision, chosen) = chosen(state);
         assert!(matches!(chosen, Chosen::Port(61_170, Some(_))), "{state}");
@@ -67,7 +69,11 @@ fn a_queue_pair_that_is_not_placed_has_no_port() {
 #[test]
 fn what_is_not_decided_is_not_shown_as_a_path() {
     let hop = |node: &str| Hop::new(node, "a".into(), "b".into());
-    let candidate = |outer_port| Candidate { outer_port, hops: vec![hop("leaf1"), hop("spine1")] };
+    let candidate = |outer_port| Candidate {
+        outer_port,
+        sprayed: None,
+        hops: vec![hop("leaf1"), hop("spine1")],
+    };
     let hops = Hops {
         from: "host1:eth1".into(),
         to: "host4:eth1".into(),
@@ -75,6 +81,7 @@ fn what_is_not_decided_is_not_shown_as_a_path() {
         local: Ipv4Addr::new(10, 0, 1, 1),
         vtep: Ipv4Addr::new(10, 0, 1, 4),
         placed: false,
+        sprayed: false,
         outer_port: None,
         decision: Some("qp-pin by queue pair 0x13".into()),
         hops: Vec::new(),
@@ -88,4 +95,33 @@ fn what_is_not_decided_is_not_shown_as_a_path() {
     assert_eq!(lines.len(), 2 + 2 * 4, "{text}");
     let json = serde_json::to_value(&hops).unwrap();
     assert_eq!((&json["placed"], &json["outer_port"]), (&false.into(), &serde_json::Value::Null));
+}
+
+#[test]
+fn sprayed_paths_have_what_became_of_their_packets() {
+    let candidate = |outer_port, sent, lost| Candidate {
+        outer_port,
+        sprayed: Some(v1::SprayedPath { sent, marked: 2, lost, ..v1::SprayedPath::default() }),
+        hops: vec![Hop::new("leaf1", "a".into(), "b".into())],
+    };
+    let hops = Hops {
+        from: "host1:eth1".into(),
+        to: "host4:eth1".into(),
+        vni: 10,
+        local: Ipv4Addr::new(10, 0, 1, 1),
+        vtep: Ipv4Addr::new(10, 0, 1, 4),
+        placed: true,
+        sprayed: true,
+        outer_port: None,
+        decision: Some("spray by queue pair 0x13".into()),
+        hops: Vec::new(),
+        paths: vec![candidate(50_001, 75, 0), candidate(50_002, 25, 1)],
+        explanation: None,
+    };
+    let text = hops.to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[1], "sprayed over 2 paths, spray by queue pair 0x13: 100 packets so far");
+    assert_eq!(lines[3], "  75.0 % of them, 2 with ECN marks, 0 lost");
+    assert_eq!(lines[5], "         10.0.1.1:50001 > 10.0.1.4:4789");
+    assert_eq!(lines[7], "  25.0 % of them, 2 with ECN marks, 1 lost");
 }

@@ -159,7 +159,7 @@ impl LeafStatus {
             sources.filter_map(|line| Some((text(line, "source")?, text(line, "state")?)));
         let drops = lines().filter(|line| line.starts_with("vtepd_dropped_frames_total{"));
         let drops = drops.filter_map(|line| Some((text(line, "reason")?, value(line)?)));
-        let pinned = vnis.iter().any(|vni| vni.policy == Policy::QpPin.to_string());
+        let pinned = vnis.iter().any(|vni| vni.policy == Policy::QpPin.name());
         let placed = || lines().find(|line| line.starts_with("vtepd_placed_queue_pairs "));
         let placed = pinned.then(|| placed().and_then(value)).flatten().filter(|pairs| *pairs > 0);
         let flows = placed.and_then(|pairs| usize::try_from(pairs).ok());

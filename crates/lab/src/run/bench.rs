@@ -24,7 +24,7 @@ use roce::SourcePort;
 use serde::Deserialize;
 
 use super::{RunError, Settings};
-use crate::daemon;
+use crate::daemon::{self, Policy};
 use crate::leaves;
 use crate::machine;
 use circuits::Undo;
@@ -45,7 +45,7 @@ use traffic::stream::{INNER_PORT, Stream};
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 /// The processes that get real-time priority if a failure is measured.
 const REAL_TIME: [&str; 2] = ["bfdd", "lab"];
-/// Time between runs. For 0.1 s after its last frame, qp-pin takes a queue pair for one that sends.
+/// Time between runs. For 0.1 s after its last frame, a policy that probes takes a queue pair for one that sends.
 const ENDED: Duration = Duration::from_millis(250);
 
 /// The field of `show bfd peers json` that is used.
@@ -143,13 +143,14 @@ impl<'a> Bench<'a> {
         report: OnProgress,
     ) -> Result<(), RunError> {
         // After a change, a policy that probes finds its paths again, so it keeps one seed.
-        let seed = if dataplane.probes() { self.experiment.seed } else { seed };
-        let wanted = (!dataplane.is_kernel()).then(|| wanted(dataplane, seed));
+        let probing = probing(dataplane);
+        let seed = if probing.is_some() { self.experiment.seed } else { seed };
+        let wanted = wanted(dataplane, seed);
         if self.current != Some(wanted.clone()) {
             (self.current, self.subjects) = (None, None);
             leaves::set(&self.fabric, &self.settings.vtepd, wanted.as_ref(), &[])?;
-            if dataplane.probes() {
-                leaves::await_paths(&self.fabric, report)?;
+            if let Some(policy) = probing {
+                leaves::await_paths(&self.fabric, policy, report)?;
             }
             self.current = Some(wanted);
         }
@@ -186,8 +187,8 @@ impl<'a> Bench<'a> {
         }
         self.fabric.converge(CONVERGENCE_LIMIT, report)?;
         self.await_bfd(report)?;
-        if self.probes(key) {
-            leaves::await_moves(&self.fabric, report)?;
+        if let Some(policy) = self.probes(key) {
+            leaves::await_moves(&self.fabric, policy, report)?;
         }
         self.variant = Some(index);
         Ok(())
@@ -223,7 +224,7 @@ impl<'a> Bench<'a> {
         report: OnProgress,
         interrupted: &AtomicBool,
     ) -> Result<Attempt, RunError> {
-        if self.probes(key) {
+        if self.probes(key).is_some() {
             std::thread::sleep(ENDED);
         }
         let before = self.deployed.routes()?;
@@ -235,18 +236,18 @@ impl<'a> Bench<'a> {
             return Ok(Ok(run));
         }
         self.fabric.settle(CONVERGENCE_LIMIT, report, || {
-            if self.probes(key) {
-                leaves::await_moves(&self.fabric, report)?;
+            if let Some(policy) = self.probes(key) {
+                leaves::await_moves(&self.fabric, policy, report)?;
             }
             Ok::<_, RunError>(())
         })?;
         Ok(Err(Discarded { reason: "routes changed".to_owned(), failed: false }))
     }
 
-    /// Whether the policy of a run finds paths by probes.
-    fn probes(&self, key: &Key) -> bool {
+    /// The policy of a run, if it finds paths by probes.
+    fn probes(&self, key: &Key) -> Option<Policy> {
         let mut dataplanes = self.experiment.dataplanes.iter();
-        dataplanes.any(|dataplane| dataplane.label() == key.dataplane && dataplane.probes())
+        probing(dataplanes.find(|dataplane| dataplane.label() == key.dataplane)?)
     }
 
     /// The stream of a run.
@@ -402,14 +403,21 @@ pub(super) fn deployed_frr(
     Ok(version)
 }
 
-/// The settings of vtepd for a dataplane.
-fn wanted(dataplane: &Dataplane, seed: u64) -> daemon::Settings {
-    daemon::Settings {
-        policy: dataplane.policy.to_string(),
+/// The policy of a dataplane, if it finds paths by probes.
+fn probing(dataplane: &Dataplane) -> Option<Policy> {
+    dataplane.policy.as_str().parse().ok().filter(|policy: &Policy| policy.places_queue_pairs())
+}
+
+/// The settings of vtepd for a dataplane; `None` for kernel VXLAN. The names have been checked.
+fn wanted(dataplane: &Dataplane, seed: u64) -> Option<daemon::Settings> {
+    let scheme = dataplane.scheme.as_ref().and_then(|name| name.as_str().parse().ok());
+    Some(daemon::Settings {
+        policy: dataplane.policy.as_str().parse().ok()?,
         datapath: dataplane.datapath.as_ref().map(ToString::to_string),
         bins: dataplane.bins.unwrap_or(BINS).into(),
+        scheme: scheme.unwrap_or(daemon::SCHEME),
         seed,
-    }
+    })
 }
 
 /// The inner source ports of a run.

@@ -11,12 +11,10 @@ use serde::de::DeserializeOwned;
 
 use super::RunError;
 use super::program::Program;
-use crate::daemon::Policy;
+use crate::daemon::{self, Policy};
 use fabric::topology::{Kind, Node, Topology};
 use traffic::workload::{Host, Job, JobError, Workload};
 
-/// The policies of vtepd.
-const POLICIES: [Policy; 4] = [Policy::FiveTuple, Policy::QpBins, Policy::QpHash, Policy::QpPin];
 /// The datapaths of vtepd: `datapath` of its configuration file.
 const DATAPATHS: [&str; 4] = ["auto", "kernel", "offload", "userspace"];
 /// Keys of a workload that the experiment sets, and where.
@@ -110,13 +108,12 @@ fn check(experiment: &Experiment, source: Source<'_>) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Names of policies and datapaths.
+/// Names of policies, datapaths and schemes.
 fn names(experiment: &Experiment, source: Source<'_>) -> Result<(), FileError> {
-    let policies: Vec<String> =
-        POLICIES.iter().map(ToString::to_string).chain([KERNEL.to_owned()]).collect();
+    let policies: Vec<&str> = Policy::ALL.map(Policy::name).into_iter().chain([KERNEL]).collect();
     for (at, dataplane) in experiment.dataplanes.iter().enumerate() {
         let policy = dataplane.policy.as_str();
-        if !policies.iter().any(|name| name == policy) {
+        if !policies.contains(&policy) {
             let message = format!("'{policy}' is no policy: expected {}", policies.join(", "));
             return Err(source.error_at(&format!("dataplane.{at}.policy"), message));
         }
@@ -124,6 +121,14 @@ fn names(experiment: &Experiment, source: Source<'_>) -> Result<(), FileError> {
         if let Some(datapath) = datapath.filter(|name| !DATAPATHS.contains(name)) {
             let expected = DATAPATHS.join(", ");
             let message = format!("'{datapath}' is no datapath: expected {expected}");
+            return Err(source.error_at(&format!("dataplane.{at}.datapath"), message));
+        }
+        if let Some(name) = &dataplane.scheme {
+            daemon::scheme(name.as_str())
+                .map_err(|error| source.error_at(&format!("dataplane.{at}.scheme"), error))?;
+        }
+        if policy == Policy::Spray.name() && datapath == Some("kernel") {
+            let message = "kernel VXLAN cannot spray: 'spray' is 'qp-pin' in the datapath kernel";
             return Err(source.error_at(&format!("dataplane.{at}.datapath"), message));
         }
     }
@@ -409,13 +414,31 @@ mod tests {
                 "wan.toml",
                 "policy = \"qp-hash\"",
                 "policy = \"qp-hsh\"\nname = \"qp-hash\"",
-                "no policy: expected five-tuple, qp-bins, qp-hash, qp-pin, kernel",
+                "no policy: expected five-tuple, qp-hash, qp-bins, qp-pin, spray, kernel",
             ),
             (
                 "wan.toml",
                 "policy = \"qp-hash\"",
                 "policy = \"qp-hash\"\nname = \"qp-hash\"\ndatapath = \"user\"",
                 "expected auto, kernel, offload, userspace",
+            ),
+            (
+                "wan.toml",
+                "policy = \"qp-hash\"",
+                "policy = \"spray\"\nname = \"qp-hash\"\nscheme = \"ecmp\"",
+                "'ecmp' is no scheme: expected oblivious, reps, bitmap, mixed, prime-like",
+            ),
+            (
+                "wan.toml",
+                "policy = \"qp-hash\"",
+                "policy = \"spray\"\nname = \"qp-hash\"\ndatapath = \"kernel\"",
+                "kernel VXLAN cannot spray",
+            ),
+            (
+                "wan.toml",
+                "policy = \"qp-hash\"",
+                "policy = \"qp-hash\"\nscheme = \"bitmap\"",
+                "'scheme' is for the policy spray, not qp-hash",
             ),
             (
                 "wan.toml",

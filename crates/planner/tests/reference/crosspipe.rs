@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use planner::dispatch;
 use planner::plan::{Exchange, Schedule};
+use planner::sequence::Sequence;
 use planner::timeline::{self, ChunkTimes, Hop, Times};
 
 use super::table::{csv, tenth};
@@ -55,7 +56,7 @@ fn predict(schedule: Schedule, micro_batches: usize, latency: f64, transfer: f64
     let nominal = [1.0, BACKWARD / FORWARD, WEIGHT / FORWARD];
     let orders = dispatch::orders(schedule, STAGES, micro_batches, &sites, nominal);
     let ends = orders.iter().map(|order| {
-        timeline::run(order, &times, f64::INFINITY, |_, _, _, _| ())
+        timeline::ends(&Sequence::new(order).unwrap(), &times, f64::INFINITY)
             .unwrap()
             .into_iter()
             .fold(0.0, f64::max)

@@ -4,6 +4,7 @@ use planner::collective::{ddp, fsdp, hsdp};
 use planner::dispatch;
 use planner::order::Kind;
 use planner::plan::{Exchange, Schedule};
+use planner::sequence::Sequence;
 use planner::timeline::{self, ChunkTimes, Times};
 
 /// The share of a stage's time, from its first operation to its last, in which it is idle: the
@@ -21,9 +22,14 @@ fn bubble(schedule: Schedule, stages: usize, micro_batches: usize) -> f64 {
     };
     let times = Times { chunks: vec![chunk; order.shape.total()], exchange: Exchange::Background };
     let mut first = vec![f64::INFINITY; stages];
-    let ends = timeline::run(order, &times, f64::INFINITY, |stage, _, start, _| {
-        first[stage] = first[stage].min(start);
-    })
+    let ends = timeline::run(
+        &Sequence::new(order).unwrap(),
+        &times,
+        f64::INFINITY,
+        |stage, _, start, _| {
+            first[stage] = first[stage].min(start);
+        },
+    )
     .unwrap();
     let spans = ends.iter().zip(&first).map(|(end, start)| end - start);
     1.0 - 3.0 * micro_batches as f64 / spans.fold(0.0, f64::max)

@@ -33,7 +33,7 @@ enum Use {
 }
 
 /// The examples of each page, by their first lines.
-const PAGES: [(&str, &[(&str, Use)]); 15] = [
+const PAGES: &[(&str, &[(&str, Use)])] = &[
     (
         "artifact",
         &[
@@ -47,6 +47,19 @@ const PAGES: [(&str, &[(&str, Use)]); 15] = [
             ("    vtepd-leaf1:", Test("tests/containerlab")),
             ("docker run -d --rm", Test("tests/containerlab")),
             ("cargo build", Run),
+        ],
+    ),
+    (
+        "datapaths",
+        &[
+            ("lab new", Run),
+            ("lab status", Run),
+            ("  vni  netdev", Output),
+            ("lab exec leaf1 -- ip rule add", Run),
+            ("  vni  netdev", Output),
+            ("lab exec leaf1 -- ip rule del", Run),
+            ("lab exec leaf1 -- vtepctl counters", Run),
+            ("lab policy qp-hash --datapath userspace", Run),
         ],
     ),
     (
@@ -140,11 +153,26 @@ const PAGES: [(&str, &[(&str, Use)]); 15] = [
         &[
             ("[entropy]", Test("tests/tests/system/spraying.rs")),
             ("vtepctl policy set", Test("tests/tests/system/spraying.rs")),
+            ("lab policy spray", Test("tests/tests/system/evpn/sprayed.rs")),
             ("[spraying]", Test("crates/vtepd/src/config/tests.rs")),
             ("[spraying]", Test("crates/vtepd/src/config/tests.rs")),
         ],
     ),
     ("standalone", &[("ip netns add peer", Run), ("kill %1", Run)]),
+    ("troubleshooting", &[]),
+    (
+        "tutorial",
+        &[
+            ("sudo apt-get", Run),
+            ("lab new", Run),
+            ("name = \"first\"", File("first.toml", "")),
+            ("lab run first.toml", Run),
+            ("✓ qp-hash", Output),
+            ("name = \"ports\"", File("ports.toml", "")),
+            ("lab run ports.toml", Run),
+            ("lab up", Run),
+        ],
+    ),
     ("web", &[("lab web fabric", Test("tests/tests/system/evpn/web.rs"))]),
     (
         "wireshark",
@@ -168,7 +196,7 @@ const PAGES: [(&str, &[(&str, Use)]); 15] = [
     ),
 ];
 
-fn root() -> &'static Path {
+pub(super) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
@@ -246,7 +274,7 @@ mount -t tmpfs tmpfs /run
 mkdir /run/netns
 ip link set lo up
 cargo() { :; }
-sudo() { [ "$1" = -s ]; }
+sudo() { [ "$1" = -s ] || [ "$1" = apt-get ]; }
 export PATH="$PWD/target/release:$PATH"
 # A leaf, for pages without a fabric.
 leaf() {
@@ -268,7 +296,7 @@ set -x
 "#;
 
 /// Runs a script for at most so many seconds. `story`: a name of this test alone.
-fn run(story: &str, seconds: u32, script: &str) {
+pub(super) fn run(story: &str, seconds: u32, script: &str) {
     let place = std::env::temp_dir().join(format!("guide-{story}-{}", std::process::id()));
     fs::create_dir_all(place.join("target/release")).unwrap();
     symlink(root().join("deploy"), place.join("deploy")).unwrap();
@@ -288,6 +316,25 @@ fn run(story: &str, seconds: u32, script: &str) {
     let said = String::from_utf8_lossy(&fs::read(place.join("log")).unwrap()).into_owned();
     fs::remove_dir_all(&place).unwrap();
     assert!(ended.success(), "{story}: {ended}\n{said}");
+}
+
+/// The figure is where the page says, and the experiments measure what it says of `qp-pin`: field 9
+/// of `summary.csv` is the mean MMR.
+#[root_test(needs = frr)]
+fn the_tutorial_works() {
+    let figure = "
+[ -e results/first/report.html ] && [ -e results/first/fabric-constant-leaf.svg ]
+for name in first ports; do
+  awk -F, '$5 == \"qp-pin\" && $6 == \"leaf\" { n++; if ($9 > 1.2) bad++ }
+    END { exit n != 2 || bad }' results/$name/summary.csv
+done
+";
+    run("tutorial", 400, &[&script("tutorial"), figure].concat());
+}
+
+#[root_test(needs = frr)]
+fn the_commands_of_the_page_on_datapaths_work() {
+    run("datapaths", 200, &script("datapaths"));
 }
 
 #[root_test(needs = frr)]

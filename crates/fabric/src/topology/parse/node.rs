@@ -1,10 +1,11 @@
 //! Parses the settings of a node at one level: defaults, kind, group or node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use serde_norway::Value;
 
+use super::container;
 use super::stages::{healthcheck, stages};
 use super::value::{
     Result, entries, expected, mapping, number, sequence, string, strings, unsupported, words,
@@ -13,31 +14,25 @@ use crate::topology::error::TopologyError;
 use crate::topology::model::{Bind, Node};
 
 /// Keys that describe a container and have no effect on a namespace.
-const HARMLESS: [&str; 23] = [
-    "aliases",
+const HARMLESS: [&str; 13] = [
     "auto-remove",
     "cap-add",
     "cgroup-parent",
     "cgroupns-mode",
-    "cpu",
-    "cpu-set",
     "credentials",
-    "devices",
-    "dns",
     "image-pull-policy",
     "labels",
-    "memory",
-    "pid-mode",
     "privileged",
-    "restart-policy",
     "runtime",
     "security-opts",
-    "shm-size",
     "suppress-startup-config",
     "enforce-startup-config",
-    "tmpfs",
     "type",
 ];
+
+/// Keys whose effect a program in the node might miss. A note names them.
+const MISSED: [&str; 7] =
+    ["aliases", "cpu", "cpu-set", "devices", "memory", "restart-policy", "shm-size"];
 
 /// Keys that namespaces cannot support, with advice for the user.
 const REFUSED: [(&str, &str); 8] = [
@@ -70,6 +65,8 @@ pub(super) struct Settings {
     pub(super) startup_delay: Option<u64>,
     pub(super) env_files: Vec<PathBuf>,
     pub(super) management: bool,
+    /// Keys of [`MISSED`].
+    pub(super) missed: BTreeSet<&'static str>,
 }
 
 pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<Settings> {
@@ -120,9 +117,19 @@ pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<S
             "user" => return Err(unsupported(&place, "commands are run as root")),
             "stages" => node.stages = stages(&place, value)?,
             "healthcheck" => node.healthcheck = Some(healthcheck(&place, value)?),
+            "tmpfs" => node.tmpfs = container::tmpfs(&place, value)?,
+            "dns" => node.resolver = Some(container::resolver(&place, value)?),
+            "pid-mode" => match string(&place, value)?.as_str() {
+                "host" => node.machine_pids = true,
+                _ => return Err(unsupported(&place, "host is; without it, a node has its own")),
+            },
             "mgmt-ipv4" | "mgmt-ipv6" => settings.management = true,
             key if HARMLESS.contains(&key) => {}
             key => {
+                if let Some(key) = MISSED.iter().find(|missed| **missed == key) {
+                    settings.missed.insert(key);
+                    continue;
+                }
                 let why = REFUSED.iter().find(|(name, _)| *name == key).map_or("", |(_, why)| why);
                 return Err(unsupported(&place, why));
             }

@@ -321,4 +321,32 @@ topology:
             (9, 1, 2)
         );
     }
+
+    #[test]
+    fn settings_of_a_container_are_carried_out_named_or_refused() {
+        let of = |setting: &str| {
+            let node = format!("{{kind: linux, {setting}}}");
+            parsed(&format!("{{name: x, topology: {{nodes: {{r1: {node}}}}}}}"))
+        };
+        let topology =
+            of("tmpfs: {/run: 'size=64m,exec', /tmp/x: }, cpu: 2, pid-mode: host").unwrap();
+        let node = &topology.nodes["r1"];
+        assert_eq!(topology.notes, ["cpu: has no effect on r1"]);
+        assert!(node.machine_pids);
+        let (run, other) = (&node.tmpfs[Path::new("/run")], &node.tmpfs[Path::new("/tmp/x")]);
+        // MS_NOSUID, MS_NODEV and MS_NOEXEC are 2, 4 and 8.
+        assert_eq!((run.flags, run.data.as_str(), other.flags), (6, "size=64m", 14));
+        for (wrong, message) in [
+            ("tmpfs: ['run']", "absolute paths"),
+            ("tmpfs: ['/run/../etc']", "absolute paths"),
+            ("tmpfs: ['/']", "absolute paths"),
+            ("tmpfs: ['/run:huge=always']", "options of tmpfs(5)"),
+            ("pid-mode: 'container:r2'", "host is"),
+            ("dns: {servers: ['192.0.2.1\\nx']}", "single words"),
+            ("dns: {server: [192.0.2.1]}", "servers, search or options"),
+        ] {
+            let error = of(wrong).unwrap_err();
+            assert!(error.contains(message), "{wrong}: {error}");
+        }
+    }
 }

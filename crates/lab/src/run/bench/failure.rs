@@ -96,8 +96,8 @@ fn job(bench: &Bench<'_>, key: &Key) -> Result<Option<Job>, RunError> {
 fn recover(bench: &Bench<'_>, key: &Key, report: OnProgress) -> Result<(), RunError> {
     run_before_others(&bench.fabric)?;
     bench.fabric.converge(super::CONVERGENCE_LIMIT, report)?;
-    if bench.probes(key) {
-        leaves::await_paths(&bench.fabric, report)?;
+    if let Some(policy) = bench.probes(key) {
+        leaves::await_paths(&bench.fabric, policy, report)?;
     }
     Ok(())
 }

@@ -1,0 +1,97 @@
+//! Policy `spray` in a fabric of the laboratory: any scheme, over all paths, and what `lab` shows.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use fabric::process::wait_until;
+use fabric::{Fabric, Namespace};
+use root_test::root_test;
+use serde_json::Value;
+
+use super::fixture::{TIMEOUT, frr};
+use super::lab_command::{NewFabric, ask, lab, said};
+
+const FABRIC: &str = "evpn-spray";
+/// Spines of each of two sites: each leaf has a path over each pair of them.
+const SPINES: usize = 2;
+const PATHS: usize = SPINES * SPINES;
+const FRAMES: u64 = 400;
+/// VTEPs agree again every half second.
+const AGREED: Duration = Duration::from_secs(30);
+
+fn node(name: &str) -> Namespace {
+    Namespace::open(format!("lab-{FABRIC}-{name}")).unwrap()
+}
+
+/// Whether a leaf sprays over all paths.
+fn sprays(leaf: &str) -> bool {
+    let metrics = fabric::metrics::read(&node(leaf)).unwrap_or_default();
+    metrics
+        .lines()
+        .any(|line| line.starts_with("vtepd_spray_paths{") && line.ends_with(&format!(" {PATHS}")))
+}
+
+/// Has all leaves spray, and returns the process of each vtepd.
+fn spray(options: &[&str]) -> Vec<String> {
+    let leaves = ask(&[&["policy", "spray", "--name", FABRIC], options].concat());
+    let has_spray = |leaf: &Value| leaf["vnis"][0]["policy"] == "spray";
+    assert!(leaves.as_array().unwrap().iter().all(has_spray), "{leaves}");
+    let all_spray = || ["leaf1", "leaf2"].into_iter().all(sprays);
+    assert!(wait_until(AGREED, all_spray), "no agreement with {options:?}");
+    let all = Fabric::open(&FABRIC.parse().unwrap()).unwrap().processes().unwrap();
+    let vtepd = all.into_iter().filter(|of| of.name == "vtepd");
+    vtepd.map(|of| format!("{:?}", of.identity)).collect()
+}
+
+#[root_test(needs = frr)]
+fn lab_sprays_by_any_scheme_and_shows_paths_with_shares() {
+    let spines = SPINES.to_string();
+    let sites = ["--sites", "2", "--delay", "0ms", "--jitter", "0ms"];
+    let size = ["--leaves", "1", "--spines", &spines, "--bfd", "500ms"];
+    let files = NewFabric::new(FABRIC, &[&sites[..], &size].concat());
+    ask(&["up", &files.topology()]);
+
+    let default = spray(&[]);
+    let bitmap = spray(&["--scheme", "bitmap"]);
+    assert_eq!((default.len(), bitmap.len()), (2, 2), "{bitmap:?}");
+    assert!(default.iter().zip(&bitmap).all(|(default, bitmap)| default != bitmap), "{bitmap:?}");
+    assert_eq!(spray(&["--scheme", "bitmap"]), bitmap, "vtepd was started again for nothing");
+    for (wrong, message) in [
+        (&["spray", "--scheme", "ecmp"], "'ecmp' is no scheme: expected oblivious, reps, bitmap"),
+        (&["sprays", "--scheme", "reps"], "'sprays' is no policy"),
+    ] {
+        let refused = lab(&[&["policy", "--name", FABRIC], &wrong[..]].concat());
+        assert!(!refused.status.success() && said(&refused).contains(message), "{refused:?}");
+    }
+
+    let queue_pair = traffic::roce::connections(101, 1)[0].remote.get().to_string();
+    let flow = ["path", "--name", FABRIC, "--from", "host1", "--to", "host2", "--qp", &queue_pair];
+    let before = ask(&flow);
+    let send = ["roce", "send", "--name", FABRIC, "--node", "host1", "--to", "192.168.10.2"];
+    let frames = FRAMES.to_string();
+    let options = ["--queue-pairs", "1", "--seed", "101", "--frames", &frames, "--rate", "2000"];
+    ask(&[&send[..], &options].concat());
+    let mut after = Value::Null;
+    let sent = |said: &Value| {
+        let paths = said["paths"].as_array().unwrap();
+        assert_eq!((paths.len(), &said["sprayed"]), (PATHS, &true.into()), "{said}");
+        let sent = |path: &Value| path["sprayed"]["sent"].as_u64().unwrap();
+        paths.iter().map(sent).collect::<Vec<_>>()
+    };
+    let all_are_there = wait_until(TIMEOUT, || {
+        after = ask(&flow);
+        sent(&after).iter().sum::<u64>() == sent(&before).iter().sum::<u64>() + FRAMES
+    });
+    assert!(all_are_there, "{after}");
+    // One queue pair, evenly over all paths.
+    for (after, before) in sent(&after).into_iter().zip(sent(&before)) {
+        let own = after - before;
+        assert!(own.abs_diff(FRAMES / PATHS as u64) <= 2, "{own} of {FRAMES}");
+    }
+    let text = String::from_utf8(lab(&flow).stdout).unwrap();
+    assert!(text.contains("sprayed over 4 paths, spray by queue pair"), "{text}");
+    assert_eq!(text.matches(" with ECN marks, 0 lost").count(), PATHS, "{text}");
+    let spines = |path: &Value| [1, 2].map(|hop| path["hops"][hop]["node"].to_string());
+    let spines: BTreeSet<_> = after["paths"].as_array().unwrap().iter().map(spines).collect();
+    assert_eq!(spines.len(), PATHS, "{after}");
+}
