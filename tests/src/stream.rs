@@ -74,7 +74,10 @@ impl Stream {
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (ending, progress) = (Arc::clone(&stop), Arc::clone(&sent));
         let forever = Limit::Time(Duration::from_secs(3600));
-        let sender = from.ns.thread(move || source.run(forever, &ending, &progress)).unwrap();
+        let count = move |frames| {
+            progress.fetch_add(frames, Ordering::Relaxed);
+        };
+        let sender = from.ns.thread(move || source.run(forever, &ending, count)).unwrap();
         Self { stop, sent, sender, reports, sink, connections }
     }
 

@@ -6,23 +6,28 @@
 //! - [`record`]: what is known about a run, and about the machine and the programs
 //! - [`balance`], [`statistics`], [`random`]: measures, their expected values, and random numbers
 //! - [`summary`]: the runs of each point; [`verdict`]: what follows from them
-//! - [`compare`]: what changed between two directories of results
-//! - [`table`]: CSV; [`plot`]: SVG; [`report`]: one HTML page
+//! - [`compare`]: what changed between two directories of results; [`reference`](mod@reference): beside a
+//!   summary
+//! - [`table`]: CSV; [`plot`]: SVG, of columns with [`figure`]; [`report`]: one HTML page
+//! - [`swept`]: the numbers in the names of variants
 
 pub mod balance;
 pub mod circuits;
 pub mod compare;
 pub mod failure;
+pub mod figure;
 pub mod file;
 pub mod job;
 pub mod plan;
 pub mod plot;
 pub mod random;
 pub mod record;
+pub mod reference;
 pub mod report;
 pub mod role;
 pub mod statistics;
 pub mod summary;
+pub mod swept;
 pub mod table;
 pub mod units;
 pub mod verdict;

@@ -1,5 +1,6 @@
 //! The order of the runs.
 
+use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -48,7 +49,32 @@ pub struct Key {
     pub repetition: u32,
     /// The seed of the queue pair numbers and of the hashes of vtepd. It is the same for all
     /// dataplanes and points of a repetition.
+    #[serde(with = "text")]
     pub seed: u64,
+}
+
+/// A number of 64 bits as text: JSON readers that know only doubles would round it.
+mod text {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Results of earlier versions have numbers.
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Number(u64),
+        Text(String),
+    }
+
+    pub(super) fn serialize<S: Serializer>(seed: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(seed)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        match Either::deserialize(from)? {
+            Either::Number(seed) => Ok(seed),
+            Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
 }
 
 impl Key {
@@ -132,6 +158,85 @@ impl Plan {
     #[must_use]
     pub fn runs(&self) -> usize {
         self.turns.iter().map(|turn| turn.runs.len()).sum()
+    }
+}
+
+/// How many runs an experiment has, and how long they take.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Estimate {
+    /// The smallest and the largest number of runs.
+    pub runs: [usize; 2],
+    /// The same in seconds, from the rates and times of the file.
+    pub seconds: [f64; 2],
+    /// Whether the time of a workload is a guess: the file does not tell how fast it is.
+    pub guessed: bool,
+}
+
+/// Seconds until a fabric forwards, and until its routers follow a variant.
+const START: f64 = 15.0;
+const VARY: f64 = 3.0;
+/// Seconds of a run beside its traffic: counters are read, and vtepd gets another seed.
+const AROUND: f64 = 0.3;
+/// Seconds of traffic before a failure, and after traffic has returned.
+const FAILURE: f64 = 6.0;
+/// Seconds of a run of a workload, of which nothing is known.
+const WORKLOAD: f64 = 3.0;
+
+impl Estimate {
+    /// The estimate of an experiment.
+    #[must_use]
+    pub fn of(experiment: &Experiment) -> Self {
+        let traffic = &experiment.traffic;
+        let run = |point: &Point| {
+            let failures = experiment.failures(point.index());
+            let last = failures.iter().map(|of| of.until().unwrap_or_else(|| of.at()));
+            let last = last.max().map(|time| time.as_secs_f64() + FAILURE);
+            let frames = traffic.frames.get() as f64 * point.queue_pairs.get() as f64;
+            let stream = frames / f64::from(traffic.rate.get());
+            let workload = experiment.workload.as_ref().map(|_| WORKLOAD);
+            AROUND + last.or(workload).unwrap_or(stream)
+        };
+        let points = points(experiment);
+        let round = points.iter().map(run).sum::<f64>();
+        let sets = experiment.topologies.len() * experiment.dataplanes.len();
+        let repetitions = [experiment.repetitions.min, experiment.repetitions.max];
+        let turn = experiment.repetitions.turn.get();
+        let with = |repetitions: u32| {
+            let turns = f64::from(repetitions.div_ceil(turn)) * sets as f64;
+            let varied = experiment.variants.len() as f64 * VARY * turns;
+            let fabrics = experiment.topologies.len() as f64 * START;
+            fabrics + varied + round * f64::from(repetitions) * sets as f64
+        };
+        let repetitions = repetitions.map(std::num::NonZeroU32::get);
+        Self {
+            runs: repetitions.map(|number| number as usize * points.len() * sets),
+            seconds: repetitions.map(with),
+            guessed: experiment.workload.is_some(),
+        }
+    }
+}
+
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = |seconds: f64| match seconds {
+            seconds if seconds < 90.0 => format!("{seconds:.0} s"),
+            seconds if seconds < 5400.0 => format!("{:.0} min", seconds / 60.0),
+            seconds => format!("{:.1} h", seconds / 3600.0),
+        };
+        let [[least, most], [short, long]] = [self.runs.map(|runs| runs as f64), self.seconds];
+        match least == most {
+            true => write!(f, "{most} runs, about {}", time(long))?,
+            false => write!(
+                f,
+                "{least} to {most} runs, about {} to {}, until the figures are precise",
+                time(short),
+                time(long)
+            )?,
+        }
+        match self.guessed {
+            true => write!(f, "; a run of the workload is taken for {WORKLOAD} s"),
+            false => Ok(()),
+        }
     }
 }
 
@@ -224,6 +329,30 @@ mod tests {
         let seeds: BTreeSet<u64> =
             turns.iter().flat_map(|turn| &turn.runs).map(Key::numbers_seed).collect();
         assert_eq!(seeds.len(), 2 * 3 * 2);
+    }
+
+    #[test]
+    fn an_estimate_of_runs_and_time() {
+        let text = |rest: &str| {
+            let text = format!(
+                "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['a.clab.yml']
+                 dataplane = [{{policy = 'kernel'}}, {{policy = 'qp-hash'}}]
+                 traffic = {{ frames = 100, rate = 1000 }}
+                 sweep = {{ queue-pairs = [10, 20] }}\n{rest}"
+            );
+            Estimate::of(&Experiment::parse("x.toml".as_ref(), &text).unwrap())
+        };
+        let stream = text("repetitions = { min = 10, max = 1000, turn = 10 }");
+        assert_eq!(stream.runs, [40, 4000]);
+        // A second, or two, and 0.3 s for each run; and the start of the fabric.
+        assert!((stream.seconds[0] - (15.0 + 20.0 * (1.3 + 2.3))).abs() < 1e-6, "{stream:?}");
+        assert_eq!(
+            stream.to_string(),
+            "40 to 4000 runs, about 87 s to 2.0 h, until the figures are precise"
+        );
+        let one = "repetitions = { min = 5, max = 5, turn = 5 }\n[[failure]]\nkind = 'carrier'
+            at = '2s'\nfor = '10s'";
+        assert_eq!(text(one).to_string(), "20 runs, about 6 min");
     }
 
     #[test]

@@ -41,6 +41,12 @@ pub struct Run {
     /// How numbered frames arrived; absent if none were sent, as in a workload without a failure.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub arrival: Option<Arrival>,
+    /// Each queue pair of the numbered frames; empty if none were sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pairs: Vec<QueuePair>,
+    /// The numbered frames over time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
     /// The duration of sending in seconds.
     pub seconds: f64,
     /// The busy share of all CPUs during the run, 0 to 1.
@@ -101,6 +107,58 @@ impl Sum for Arrival {
             lost: sum.lost + of.lost,
             reordered: sum.reordered + of.reordered,
             duplicated: sum.duplicated + of.duplicated,
+        })
+    }
+}
+
+/// The numbered frames of a queue pair in a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct QueuePair {
+    /// The destination queue pair.
+    pub number: u32,
+    /// Where its frames went at the end of the run: the uplink of the sending leaf, and the routers
+    /// after it; absent if the dataplane keeps no record of queue pairs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Frames that were sent.
+    pub sent: u64,
+    /// Frames that did not arrive, or arrived damaged.
+    pub lost: u64,
+    /// Frames that arrived after a later one.
+    pub reordered: u64,
+    /// The longest time without traffic in milliseconds: the frames in a row that did not arrive,
+    /// times the interval of the frames.
+    pub outage: f64,
+    /// Bytes of the frames that arrived, without those of the tunnel.
+    pub bytes: u64,
+    /// How often it was moved to another path; absent as `path`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moves: Option<u32>,
+}
+
+/// Frames over time, in bins of [`Timeline::BIN`] milliseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// Frames that were sent in each bin.
+    pub sent: Vec<u64>,
+    /// Frames that arrived in each bin. It may be longer: the last frames arrive later.
+    pub arrived: Vec<u64>,
+    /// When the first failure began, in milliseconds since the beginning of the first bin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<f64>,
+}
+
+impl Timeline {
+    /// The width of a bin in milliseconds.
+    pub const BIN: u32 = 10;
+
+    /// The beginning of each bin in milliseconds, with the frames that were sent and that arrived in
+    /// it. Bin 0 is that of the first failure, or else the first one.
+    pub fn bins(&self) -> impl Iterator<Item = (i64, u64, u64)> {
+        let at = |of: &[u64], bin: usize| of.get(bin).copied().unwrap_or_default();
+        let failure = (self.failure.unwrap_or_default() / f64::from(Self::BIN)).floor() as i64;
+        (0..self.sent.len().max(self.arrived.len())).zip(-failure..).map(move |(bin, number)| {
+            (number * i64::from(Self::BIN), at(&self.sent, bin), at(&self.arrived, bin))
         })
     }
 }
@@ -171,6 +229,19 @@ pub struct Iteration {
     /// The counters of all hosts. Those that are 0 are absent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
+}
+
+impl Completion {
+    /// The timeouts of the local ACK timer.
+    pub const TIMEOUTS: &str = "local_ack_timeout_err";
+    /// The negative acknowledgements for packets out of sequence.
+    pub const NAKS: &str = "packet_seq_err";
+
+    /// A counter of all hosts; `None` if nothing was counted, as for a program of the user.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        (!self.counters.is_empty()).then(|| self.counters.get(name).copied().unwrap_or_default())
+    }
 }
 
 impl Run {
@@ -335,6 +406,8 @@ pub(crate) mod tests {
             ],
             sent: loads.iter().sum(),
             arrival: Some(Arrival::default()),
+            pairs: Vec::new(),
+            timeline: None,
             seconds: 0.1,
             busy: 0.4,
             full: None,
@@ -380,6 +453,13 @@ pub(crate) mod tests {
         assert_eq!(Run::parse_lines(&text).unwrap(), (runs.to_vec(), text.len()));
         let (found, whole) = Run::parse_lines(&text[..text.len() - 5]).unwrap();
         assert_eq!((found.as_slice(), whole), (&runs[..1], line(&runs[0]).len()));
+        let exact = Key { seed: 13_849_476_782_667_956_992, ..runs[0].key.clone() };
+        let text = serde_json::to_string(&exact).unwrap();
+        assert!(
+            text.contains("\"seed\":\"13849476782667956992\""),
+            "doubles would round it: {text}"
+        );
+        assert_eq!(serde_json::from_str::<Key>(&text).unwrap(), exact);
         assert_eq!(Run::parse_lines("").unwrap(), (Vec::new(), 0));
         assert_eq!(Run::parse_lines("{}\n").unwrap_err().0, 1);
         assert!((runs[0].mmr() - 1.6).abs() < 1e-9);

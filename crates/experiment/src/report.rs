@@ -7,13 +7,14 @@ mod tables;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::file::Experiment;
-use crate::plot;
+use crate::plot::{self, Kind};
 use crate::record::{Discarded, Manifest};
 use crate::summary::Summary;
-use crate::verdict::{Grade, Verdict, verdicts};
+use crate::verdict::{Grade, Verdict, headline, verdicts};
 
 use charts::Group;
 pub use charts::NamedChart;
+pub(crate) use charts::distribution;
 
 /// The style of a page.
 pub const STYLE: &str = include_str!("report/style.css");
@@ -70,7 +71,11 @@ impl Report<'_> {
                 p { b { "The experiment is not complete: " } "it was interrupted, or runs "
                     "failed. The same command continues it." }
             }
+            @if let Some(headline) = headline(experiment, self.summary) {
+                p class="headline" { b { (headline) } }
+            }
             h2 { "What follows" }
+            p class="soft" { "✓ as expected, or better; ✗ not as expected, or worse; ○ neither" }
             (verdict_list(&verdicts(experiment, self.summary)))
             @if !experiment.published.is_empty() {
                 h2 { "What was published" }
@@ -147,7 +152,7 @@ impl Report<'_> {
                 dt { "Programs" }
                 dd {
                     @for (name, sum) in &manifest.programs { (name) " " code { (sum) } " " }
-                    "(CRC-32)"
+                    "(SHA-256)"
                 }
                 dt { "Seed" }
                 dd { (experiment.seed) " for queue pair numbers, the seeds of vtepd's hashes and the "
@@ -156,8 +161,15 @@ impl Report<'_> {
                     dt { "Workload" } dd { code { (workload.get_ref()) } }
                 } @else {
                     dt { "Traffic" }
-                    dd { (experiment.traffic.frames) " frames of 1,024 bytes for each queue pair and "
-                    "run, " (experiment.traffic.rate) " frames a second in all" }
+                    dd {
+                        @if experiment.has_failures() {
+                            "frames of 1,024 bytes until traffic flows again after the failure"
+                        } @else {
+                            (experiment.traffic.frames) " frames of 1,024 bytes for each queue "
+                            "pair and run"
+                        }
+                        ", " (experiment.traffic.rate) " frames a second in all"
+                    }
                 }
                 dt { "CPU" }
                 dd { (format!("{:.0}", summary.busy * 100.0)) " % busy on average; "
@@ -192,7 +204,12 @@ fn figure(NamedChart { chart, .. }: &NamedChart) -> Markup {
     html! {
         figure {
             (chart.element())
-            figcaption { (chart.title) ". Bars: confidence interval of the mean." }
+            figcaption {
+                (chart.title) "."
+                @if chart.kind != Kind::Curves {
+                    " Thin lines: confidence interval of the mean."
+                }
+            }
         }
     }
 }
@@ -240,6 +257,7 @@ pub fn verdict_list(verdicts: &[Verdict]) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plot::Axis;
     use crate::record::tests::{manifest, run};
 
     /// A complete report, without the date and the command that made it.
@@ -381,15 +399,15 @@ mod tests {
         let [chart] = charts(&runs).try_into().unwrap();
         assert_eq!(
             (chart.file.as_str(), chart.chart.x),
-            ("paths-constant-mmr.svg", vec!["4".into(), "8".into()])
+            ("paths-constant-mmr.svg", Axis::Names(vec!["4".into(), "8".into()]))
         );
         // Of 8 queue pairs; there are no runs of kernel VXLAN.
-        let points: Vec<Vec<Option<f64>>> = chart
+        let points: Vec<Vec<(f64, f64)>> = chart
             .chart
             .series
             .iter()
-            .map(|series| series.points.iter().map(|point| point.map(|(mean, _)| mean)).collect())
+            .map(|series| series.points.iter().map(|mark| (mark.x, mark.y)).collect())
             .collect();
-        assert_eq!(points, [[None, None], [Some(4.0), Some(2.0)]]);
+        assert_eq!(points, [vec![], vec![(0.0, 4.0), (1.0, 2.0)]]);
     }
 }

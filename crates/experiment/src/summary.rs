@@ -1,5 +1,8 @@
 //! The runs of each point and dataplane together.
 
+mod failure;
+mod workload;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
@@ -13,6 +16,8 @@ use crate::record::{Arrival, Completion, Discarded, Run};
 use crate::role::Role;
 use crate::statistics::Statistics;
 use crate::units::InnerPort;
+
+pub use workload::WorkloadRow;
 
 /// Runs with less than this share of the required rate count as slow.
 const SLOW: f64 = 0.95;
@@ -70,6 +75,14 @@ pub struct Row {
     pub outage_longest: Option<Statistics>,
     /// The largest interval of the frames of a queue pair, in milliseconds.
     pub outage_resolution: Option<f64>,
+    /// The times without traffic of the queue pairs of all runs with a failure in milliseconds, from
+    /// the shortest.
+    #[serde(skip)]
+    pub outages: Vec<f64>,
+    /// The frames that arrived in a second around a failure, the mean of the runs, by time in
+    /// milliseconds after the failure.
+    #[serde(skip)]
+    pub timeline: Vec<(i64, f64)>,
     /// The communication time of the iteration that a failure hit, in milliseconds.
     pub hit: Option<Statistics>,
     /// That of the iterations before it.
@@ -78,49 +91,6 @@ pub struct Row {
     pub workload: Option<WorkloadRow>,
     /// The results of the jobs beside it, by name.
     pub jobs: BTreeMap<String, WorkloadRow>,
-}
-
-/// The results of a workload.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct WorkloadRow {
-    /// The mean communication time of an iteration in milliseconds.
-    pub completion: Statistics,
-    /// The longest communication time of a run in milliseconds.
-    pub worst: Statistics,
-    /// The bus bandwidth in Mbit/s.
-    pub bus_bandwidth: Statistics,
-    /// The 99th percentile of the completion times of messages in milliseconds.
-    pub message_p99: Statistics,
-    /// Packets that were sent again, in a run.
-    pub retransmitted: Statistics,
-    /// The largest busy share of an endpoint's thread.
-    pub busy: Statistics,
-    /// The time at the rate of the roofline divided by the communication time.
-    pub roofline_ratio: Option<Statistics>,
-    /// How long the last host ended after the median one, in milliseconds.
-    pub straggler: Statistics,
-}
-
-impl WorkloadRow {
-    fn of(results: &[&Completion], confidence: f64) -> Option<Self> {
-        let of = |read: fn(&Completion) -> f64| {
-            let values = results.iter().map(|result| read(result));
-            Statistics::of(&values.collect::<Vec<f64>>(), confidence)
-        };
-        Some(Self {
-            completion: of(|result| result.milliseconds)?,
-            worst: of(|result| result.worst)?,
-            bus_bandwidth: of(|result| result.bus_bandwidth)?,
-            message_p99: of(|result| result.message_p99)?,
-            retransmitted: of(|result| result.retransmitted as f64)?,
-            busy: of(|result| result.busy)?,
-            roofline_ratio: Statistics::of(
-                &results.iter().filter_map(|result| result.roofline_ratio).collect::<Vec<f64>>(),
-                confidence,
-            ),
-            straggler: of(|result| result.straggler)?,
-        })
-    }
 }
 
 /// A tier of a row.
@@ -313,6 +283,8 @@ fn row(
         outage,
         outage_longest: of(|run| run.outage_longest),
         outage_resolution: runs.iter().filter_map(|run| run.outage_resolution).reduce(f64::max),
+        outages: failure::outages(runs),
+        timeline: failure::timeline(runs),
         hit: of(|run| Some(run.hit?.milliseconds)),
         hit_usual: of(|run| Some(run.hit?.usual)),
         workload,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Arrival, Completion, Iteration, Run};
+use crate::record::{Arrival, Completion, Iteration, QueuePair, Run};
 use crate::role::Role;
 use crate::summary::{Row, Summary, TierRow};
 
@@ -58,8 +58,12 @@ fn counters<T>(read: fn(&T, &str) -> String) -> [Column<T>; 5] {
     .map(|name| (name, read))
 }
 
+/// A counter; empty if nothing was counted.
 fn counter(of: &BTreeMap<String, u64>, name: &str) -> String {
-    of.get(name).copied().unwrap_or_default().to_string()
+    match of.is_empty() {
+        true => String::new(),
+        false => of.get(name).copied().unwrap_or_default().to_string(),
+    }
 }
 
 /// Milliseconds or a ratio; empty if it was not measured.
@@ -92,6 +96,39 @@ pub fn links(runs: &[Run]) -> String {
     keyed(&columns, rows)
 }
 
+/// One line for each queue pair of the numbered frames of each run: `queue-pairs.csv`. What was not
+/// counted is empty.
+#[must_use]
+pub fn queue_pairs(runs: &[Run]) -> String {
+    let columns: [Column<Of<'_, &QueuePair>>; 9] = [
+        ("queue_pair", |(_, pair), _| format!("{:#x}", pair.number)),
+        ("path", |(_, pair), _| pair.path.clone().unwrap_or_default()),
+        ("sent", |(_, pair), _| pair.sent.to_string()),
+        ("lost", |(_, pair), _| pair.lost.to_string()),
+        ("reordered", |(_, pair), _| pair.reordered.to_string()),
+        ("outage_ms", |(_, pair), _| thousandths(pair.outage)),
+        ("outage_resolution_ms", |(run, pair), _| {
+            thousandths((pair.sent > 0).then_some(run.seconds * 1e3 / pair.sent as f64))
+        }),
+        ("bytes", |(_, pair), _| pair.bytes.to_string()),
+        ("moves", |(_, pair), _| pair.moves.map(|moves| moves.to_string()).unwrap_or_default()),
+    ];
+    keyed(&columns, runs.iter().flat_map(|run| run.pairs.iter().map(move |pair| (run, pair))))
+}
+
+/// One line for each 10 ms of each run: `timeline.csv`. A failure begins in the bin at 0; without
+/// one, that is the first.
+#[must_use]
+pub fn timeline(runs: &[Run]) -> String {
+    let columns: [Column<Of<'_, (i64, u64, u64)>>; 3] = [
+        ("ms", |(_, (time, ..)), _| time.to_string()),
+        ("sent", |(_, (_, sent, _)), _| sent.to_string()),
+        ("arrived", |(_, (.., arrived)), _| arrived.to_string()),
+    ];
+    let bins = |run: &'_ Run| run.timeline.iter().flat_map(|of| of.bins()).collect::<Vec<_>>();
+    keyed(&columns, runs.iter().flat_map(|run| bins(run).into_iter().map(move |bin| (run, bin))))
+}
+
 /// One line for each run: `runs.csv`.
 #[must_use]
 pub fn runs(runs: &[Run]) -> String {
@@ -121,7 +158,8 @@ pub fn runs(runs: &[Run]) -> String {
         ("roofline_ratio", |(_, of), _| thousandths(of.and_then(|of| of.roofline_ratio))),
         ("fullest_circuit", |(run, _), _| thousandths(run.full)),
         ("retransmitted", |(_, of), _| {
-            of.map(|of| of.retransmitted.to_string()).unwrap_or_default()
+            let counted = of.filter(|of| !of.counters.is_empty());
+            counted.map(|of| of.retransmitted.to_string()).unwrap_or_default()
         }),
     ];
     let counters = counters(|(_, of): &Of<'_, Option<&Completion>>, name| {
@@ -176,7 +214,7 @@ pub fn jobs(runs: &[Run]) -> String {
 /// confidence interval of the mean.
 #[must_use]
 pub fn summary(summary: &Summary) -> String {
-    let columns: [Column<(&Row, usize, &TierRow)>; 37] = [
+    let columns: [Column<(&Row, usize, &TierRow)>; 39] = [
         ("fabric", |(row, ..), _| row.fabric.clone()),
         ("queue_pairs", |(row, ..), _| row.point.queue_pairs.get().to_string()),
         ("inner_port", |(row, ..), _| row.point.inner_port.to_string()),
@@ -228,7 +266,13 @@ pub fn summary(summary: &Summary) -> String {
             mean(row.workload.as_ref().map(|of| of.message_p99.mean))
         }),
         ("retransmitted_mean", |(row, ..), _| {
-            mean(row.workload.as_ref().map(|of| of.retransmitted.mean))
+            mean(row.workload.as_ref().and_then(|of| Some(of.retransmitted?.mean)))
+        }),
+        ("timeouts_mean", |(row, ..), _| {
+            mean(row.workload.as_ref().and_then(|of| Some(of.timeouts?.mean)))
+        }),
+        ("naks_mean", |(row, ..), _| {
+            mean(row.workload.as_ref().and_then(|of| Some(of.naks?.mean)))
         }),
     ];
     let rows = summary.rows.iter();
@@ -280,6 +324,32 @@ mod tests {
         let counted = |line: usize| runs(&all).lines().nth(line).unwrap().to_owned();
         assert!(counted(1).contains(",8,,,,0.1000,"), "{}", counted(1));
         assert!(counted(2).contains(",8,0,0,0,0.1000,"), "{}", counted(2));
+        all[1].seconds = 0.2;
+        let pair = QueuePair {
+            number: 0x11,
+            path: Some("up1 10.1.0.25".into()),
+            sent: 100,
+            lost: 3,
+            reordered: 1,
+            outage: 4.0,
+            bytes: 104_954,
+            moves: Some(1),
+        };
+        let unknown = QueuePair { number: 0x12, path: None, moves: None, ..pair.clone() };
+        all[1].pairs = vec![pair, unknown];
+        all[1].timeline = Some(crate::record::Timeline {
+            sent: vec![50, 50],
+            arrived: vec![48, 0, 49],
+            failure: Some(12.0),
+        });
+        let pairs = queue_pairs(&all);
+        assert_eq!(pairs.lines().count(), 3, "the first run has none: {pairs}");
+        assert!(pairs.contains(",0x11,up1 10.1.0.25,100,3,1,4.000,2.000,104954,1\n"), "{pairs}");
+        assert!(pairs.contains(",0x12,,100,3,1,4.000,2.000,104954,\n"), "{pairs}");
+        let bins = timeline(&all);
+        let line = |end: &str| bins.lines().any(|line| line.ends_with(end));
+        assert!(bins.lines().count() == 4 && line(",-10,50,48"), "{bins}");
+        assert!(line(",0,50,0") && line(",10,0,49"), "{bins}");
         let summarised = summary(&Summary::new(&experiment, &all));
         assert!(summarised.contains(",1.5000,0.8750,"), "{summarised}");
         for (table, count) in [(runs(&all), 3), (summarised.clone(), 5), (each, 3)] {

@@ -1,42 +1,22 @@
 //! What follows from the figures, in sentences.
 
+mod completions;
+mod gains;
+mod headline;
 mod ports;
 mod times;
-
-use std::collections::BTreeSet;
-
-use serde::Serialize;
+mod words;
 
 use crate::file::{Dataplane, Experiment, KERNEL, Measured, Quantity};
 use crate::record::Arrival;
 use crate::role::Role;
 use crate::statistics::Statistics;
 use crate::summary::{RandomTest, Row, Summary};
-use crate::units::InnerPort;
 
-/// Smaller differences, as a share of the peak, do not count. Routing packets use all links.
-const ROUTING: f64 = 0.015;
+use words::{ROUTING, change, outage};
 
-/// Whether a sentence is good news.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Grade {
-    /// As expected, or better than the baseline.
-    Good,
-    /// Not as expected.
-    Bad,
-    /// Neither.
-    Note,
-}
-
-/// A sentence that follows from the figures.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verdict {
-    /// Whether it is good news.
-    pub grade: Grade,
-    /// The sentence.
-    pub text: String,
-}
+pub use headline::headline;
+pub use words::{Grade, Verdict, milliseconds, title};
 
 /// What follows from the figures.
 #[must_use]
@@ -44,19 +24,27 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
     let limited = summary.machine_is_the_limit();
     let mut verdicts = if limited { Vec::new() } else { outages(summary) };
     let baseline = experiment.baseline();
-    for label in experiment.dataplanes.iter().map(Dataplane::label) {
-        let rows: Vec<&Row> = summary.rows.iter().filter(|row| row.dataplane == label).collect();
+    let labels: Vec<String> = experiment.dataplanes.iter().map(Dataplane::label).collect();
+    let has_plain = labels.iter().any(|label| label == gains::PLAIN);
+    for label in &labels {
+        let rows: Vec<&Row> = summary.rows.iter().filter(|row| row.dataplane == *label).collect();
         if experiment.has_failures() {
             continue;
         }
-        if experiment.workload.is_some() && label != baseline && !limited {
-            verdicts.extend(completions(&label, &baseline, &rows, summary));
+        if experiment.workload.is_some() && *label != baseline && !limited {
+            verdicts.extend(completions::completions(label, &baseline, &rows, summary));
         }
-        if label != baseline {
-            verdicts.extend(gains(&label, &baseline, &rows));
+        if *label != baseline {
+            verdicts.extend(gains::gains(label, &baseline, &rows, summary));
         }
-        verdicts.extend(placement(&label, &rows));
-        verdicts.extend(ports::ports(&label, &rows));
+        if baseline == KERNEL && has_plain && ![KERNEL, gains::PLAIN].contains(&label.as_str()) {
+            verdicts.extend(gains::gains(label, gains::PLAIN, &rows, summary));
+        }
+        verdicts.extend(placement(label, &rows));
+        verdicts.extend(ports::ports(label, &rows));
+    }
+    if !experiment.has_failures() {
+        verdicts.extend(gains::route_cache(&labels, summary));
     }
     if !experiment.has_failures() && experiment.workload.is_none() {
         verdicts.extend(frames(summary));
@@ -87,73 +75,6 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
         });
     }
     verdicts
-}
-
-/// The difference to the baseline, at the leaf and between the spines, for each fabric and way to
-/// choose inner ports.
-fn gains(label: &str, baseline: &str, rows: &[&Row]) -> Vec<Verdict> {
-    let mut groups: Vec<(&str, InnerPort)> = Vec::new();
-    for row in rows {
-        let group = (row.fabric.as_str(), row.point.inner_port);
-        if !groups.contains(&group) {
-            groups.push(group);
-        }
-    }
-    let fabrics: BTreeSet<&str> = groups.iter().map(|(fabric, _)| *fabric).collect();
-    let verdict = |(fabric, port): &(&str, InnerPort)| {
-        let own: Vec<&Row> = rows
-            .iter()
-            .copied()
-            .filter(|row| row.fabric == *fabric && row.point.inner_port == *port)
-            .collect();
-        let found: Vec<(Grade, String)> =
-            [Role::Leaf, Role::Spine].iter().filter_map(|role| at_tier(&own, *role)).collect();
-        let grades: Vec<Grade> = found.iter().map(|(grade, _)| *grade).collect();
-        let grade = [Grade::Bad, Grade::Good].into_iter().find(|grade| grades.contains(grade));
-        let places: Vec<String> = found.into_iter().map(|(_, text)| text).collect();
-        let port = port.title();
-        let fabric = if fabrics.len() > 1 { format!(", {fabric}") } else { String::new() };
-        (!places.is_empty()).then(|| Verdict {
-            grade: grade.unwrap_or(Grade::Note),
-            text: format!(
-                "{label}{fabric}, {port}: compared with {}, the peak load is {}.",
-                title(baseline),
-                places.join(", and ")
-            ),
-        })
-    };
-    groups.iter().filter_map(verdict).collect()
-}
-
-/// The difference to the baseline at one tier.
-fn at_tier(rows: &[&Row], role: Role) -> Option<(Grade, String)> {
-    let tier = |row: &&Row| row.tiers.iter().find(|tier| tier.role == role)?.gain;
-    let gains: Vec<(f64, f64)> = rows.iter().filter_map(tier).collect();
-    let least = gains.iter().map(|(gain, _)| *gain).reduce(f64::min)?;
-    let most = gains.iter().map(|(gain, _)| *gain).fold(least, f64::max);
-    let beyond =
-        |sign: f64| gains.iter().filter(|(gain, half)| sign * gain > half.max(ROUTING)).count();
-    let (better, worse, all) = (beyond(1.0), beyond(-1.0), gains.len());
-    let place = match role {
-        Role::Leaf => "at the leaf",
-        Role::Spine => "between the spines",
-        Role::FarLeaf => "at the receiving leaf",
-    };
-    if better + worse == 0 {
-        return Some((Grade::Note, format!("the same within noise {place}")));
-    }
-    let grade = if worse == 0 { Grade::Good } else { Grade::Bad };
-    let noise = match all - better - worse {
-        0 => String::new(),
-        same => format!(" (within noise at {same} of {all} points)"),
-    };
-    Some((grade, format!("{} {place}{noise}", change(least, most))))
-}
-
-/// The title of a dataplane.
-#[must_use]
-pub fn title(label: &str) -> &str {
-    if label == KERNEL { "kernel VXLAN" } else { label }
 }
 
 /// The figures that are shown beside a published one, in words.
@@ -189,7 +110,9 @@ pub fn measured(wanted: &Measured, summary: &Summary) -> String {
         Quantity::Outage if least < shortest => {
             format!("less than {}", milliseconds(most.max(shortest)))
         }
-        Quantity::PeakGain => change(least, most),
+        Quantity::PeakGain => {
+            gain_of(&summary.rows.iter().filter(is_wanted).collect::<Vec<_>>(), *tier)
+        }
         Quantity::BusBandwidth if most - least < 0.5 => format!("{most:.0} Mbit/s"),
         Quantity::BusBandwidth => format!("{least:.0} to {most:.0} Mbit/s"),
         Quantity::Outage | Quantity::HitCompletion | Quantity::Completion if most - least < 0.5 => {
@@ -203,25 +126,20 @@ pub fn measured(wanted: &Measured, summary: &Summary) -> String {
     }
 }
 
-/// A time with a suitable number of digits.
-#[must_use]
-pub fn milliseconds(value: f64) -> String {
-    if value >= 10_000.0 {
-        format!("{:.1} s", value / 1000.0)
-    } else if value >= 100.0 {
-        format!("{value:.0} ms")
-    } else {
-        format!("{value:.1} ms")
-    }
-}
-
-/// A time without traffic in words. Below two intervals of a queue pair, none is told.
-fn outage(row: &Row, time: f64) -> String {
-    let shortest = row.shortest_outage();
-    match time < shortest {
-        true => format!("less than {}", milliseconds(shortest)),
-        false => milliseconds(time),
-    }
+/// How much lower the peak loads of rows are, with the interval, in words.
+fn gain_of(rows: &[&Row], role: Role) -> String {
+    let tier = |row: &&Row| row.tiers.iter().find(|tier| tier.role == role)?.gain;
+    let gains: Vec<(f64, f64)> = rows.iter().filter_map(tier).collect();
+    let least = gains.iter().map(|(gain, _)| *gain).fold(f64::INFINITY, f64::min);
+    let most = gains.iter().map(|(gain, _)| *gain).fold(f64::NEG_INFINITY, f64::max);
+    let widest = gains.iter().map(|(_, half)| *half).fold(0.0, f64::max);
+    let interval = match widest.is_finite() {
+        true => format!(" (±{:.1} %)", widest * 100.0),
+        false => String::new(),
+    };
+    let beyond = gains.iter().any(|(gain, half)| gain.abs() > half.max(ROUTING));
+    let same = if beyond { "" } else { "the same within noise: " };
+    format!("{same}{}{interval}", change(least, most))
 }
 
 /// How long traffic stops after the failure: a sentence for each point, with all dataplanes.
@@ -265,49 +183,6 @@ fn outages(summary: &Summary) -> Vec<Verdict> {
         });
     }
     verdicts
-}
-
-/// How much sooner the workload completes than with the baseline.
-fn completions(label: &str, baseline: &str, rows: &[&Row], summary: &Summary) -> Option<Verdict> {
-    let mut gains = Vec::new();
-    for row in rows {
-        let same = |other: &&Row| {
-            other.dataplane == baseline
-                && (&other.fabric, &other.point) == (&row.fabric, &row.point)
-        };
-        let base = summary.rows.iter().find(same)?.workload.as_ref()?.completion;
-        let own = row.workload.as_ref()?.completion;
-        let half = own.half_width.hypot(base.half_width) / base.mean;
-        gains.push((1.0 - own.mean / base.mean, half));
-    }
-    let least = gains.iter().map(|(gain, _)| *gain).reduce(f64::min)?;
-    let most = gains.iter().map(|(gain, _)| *gain).fold(least, f64::max);
-    let beyond = |sign: f64| gains.iter().filter(|(gain, half)| sign * gain > *half).count();
-    let (better, worse, all) = (beyond(1.0), beyond(-1.0), gains.len());
-    let grade = match (better, worse) {
-        (0, 0) => Grade::Note,
-        (_, 0) => Grade::Good,
-        _ => Grade::Bad,
-    };
-    let text = format!(
-        "{label}: compared with {}, the completion time is {} (beyond noise at {} of {all} points).",
-        title(baseline),
-        change(least, most),
-        better + worse
-    );
-    Some(Verdict { grade, text })
-}
-
-/// A range of gains in words.
-fn change(least: f64, most: f64) -> String {
-    let [least, most] = [least, most].map(|gain| (gain * 100.0).round() as i64);
-    match (least >= 0, most >= 0) {
-        (true, _) if least == most => format!("{most} % lower"),
-        (true, _) => format!("{least} % to {most} % lower"),
-        (false, true) => format!("{} % higher to {most} % lower", -least),
-        (false, false) if least == most => format!("{} % higher", -least),
-        (false, false) => format!("{} % to {} % higher", -most, -least),
-    }
 }
 
 /// How a dataplane places queue pairs: at random, or as evenly as possible.

@@ -28,6 +28,7 @@ pub fn read(namespace: &Namespace) -> Result<String, String> {
     };
     namespace.enter(get).map_err(|error| error.to_string())?.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock => format!("no metrics: vtepd has not answered for {TIMEOUT:?}"),
+        ErrorKind::ConnectionRefused => format!("no vtepd listens at {ADDRESS}"),
         _ => format!("no metrics: {error}"),
     })
 }

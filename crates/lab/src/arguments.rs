@@ -145,7 +145,12 @@ pub(crate) enum Command {
     Merge(crate::simulation_arguments::Merge),
     /// Compare two experiments: what changed? Or one with its simulation: do they agree?
     #[command(after_help = "Example:\n  lab compare results/before results/after")]
-    Compare(Compare),
+    Compare(crate::results_arguments::Compare),
+    /// Draw columns of the tables of results, as wide as a column of a paper
+    #[command(
+        after_help = "Examples:\n  lab plot results --x delay --y completion_ms --pdf figure.pdf\n  lab plot results --x outage_ms --y cdf --where variant=silent --log-x --svg figure.svg"
+    )]
+    Plot(crate::results_arguments::Plot),
     /// Check a running fabric of ContainerLab or lab: reachability, vtepd, load balance, failover
     #[command(
         after_help = "Example:\n  containerlab deploy -t minimal.clab.yml && lab verify minimal.clab.yml --json result.json\n\nThe exit status is 1 if a check fails."
@@ -251,11 +256,11 @@ pub(crate) enum Roce {
     #[command(
         after_help = "Example:\n  lab roce send --node host1 --to 192.168.10.4 --queue-pairs 32 --rate 20000 --seconds 5"
     )]
-    Send(Send),
+    Send(crate::stream_arguments::Send),
     /// Receive frames and count lost, reordered, duplicated and corrupted ones, until Ctrl-C or a
     /// pause
     #[command(after_help = "Example:\n  lab roce receive --node host4 --quiet-seconds 3 -o json")]
-    Receive(Receive),
+    Receive(crate::stream_arguments::Receive),
     /// Measure two RoCE endpoints over a veth pair on one CPU: frames per second, goodput
     #[command(
         after_help = "Example:\n  lab roce bench --mtu 1024 --message 1MiB --seconds 5 -o json"
@@ -286,48 +291,6 @@ pub(crate) struct Where {
     /// Number in each frame that identifies the stream
     #[arg(long, default_value_t = 1)]
     pub(crate) mark: u64,
-}
-
-#[derive(Args)]
-pub(crate) struct Send {
-    #[command(flatten)]
-    pub(crate) place: Where,
-    /// Destination IPv4 address
-    #[arg(long)]
-    pub(crate) to: std::net::Ipv4Addr,
-    /// Number of queue pairs
-    #[arg(long, default_value_t = 32)]
-    pub(crate) queue_pairs: usize,
-    /// Seed of the random queue pair numbers
-    #[arg(long, default_value_t = experiment::random::SEED)]
-    pub(crate) seed: u64,
-    /// UDP source port of all frames [default: one for each queue pair, by rdma-core's formula]
-    #[arg(long)]
-    pub(crate) inner_port: Option<u16>,
-    /// Payload in bytes, a multiple of 4
-    #[arg(long, default_value_t = 1024)]
-    pub(crate) payload: usize,
-    /// Frames per second
-    #[arg(long, default_value_t = 10_000)]
-    pub(crate) rate: u32,
-    /// Number of frames to send
-    #[arg(long, conflicts_with = "seconds")]
-    pub(crate) frames: Option<u64>,
-    /// Seconds to send for
-    #[arg(long, default_value_t = 5)]
-    pub(crate) seconds: u64,
-    /// CPU on which the sender runs
-    #[arg(long)]
-    pub(crate) cpu: Option<usize>,
-}
-
-#[derive(Args)]
-pub(crate) struct Receive {
-    #[command(flatten)]
-    pub(crate) place: Where,
-    /// End after so many seconds without a frame, once the first has arrived
-    #[arg(long, default_value_t = 2)]
-    pub(crate) quiet_seconds: u64,
 }
 
 #[derive(Args)]
@@ -427,14 +390,6 @@ pub(crate) struct Run {
     /// The command that the report names to repeat the experiment
     #[arg(long, hide = true)]
     pub(crate) command: Option<String>,
-}
-
-#[derive(Args)]
-pub(crate) struct Compare {
-    /// Directory of the earlier results
-    pub(crate) before: PathBuf,
-    /// Directory of the later results
-    pub(crate) after: PathBuf,
 }
 
 #[derive(Args)]

@@ -12,6 +12,7 @@ mod new;
 mod open;
 mod path;
 mod plan;
+mod plot;
 mod roce;
 mod run;
 mod sim;
@@ -46,7 +47,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
     // What uses no namespace needs no privileges.
     let reads = match &cli.command {
         Command::Run(run) => run.schema || run.plan,
-        Command::Compare(_) | Command::New(_) | Command::Plan(_) => true,
+        Command::Compare(_) | Command::New(_) | Command::Plan(_) | Command::Plot(_) => true,
         Command::Sim(_) | Command::Merge(_) => true,
         Command::Web(web) => web.replay.is_some(),
         _ => false,
@@ -82,6 +83,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Sim(arguments) => sim::run(&arguments, cli.output),
         Command::Merge(arguments) => sim::merge(&arguments, cli.output),
         Command::Compare(arguments) => compare::run(&arguments, cli.output),
+        Command::Plot(arguments) => plot::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments, cli.output),
         Command::Wan(arguments) => wan::run(&arguments, cli.output),
         Command::Workload(arguments) => workload::run(&arguments, cli.output),

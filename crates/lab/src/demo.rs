@@ -19,7 +19,7 @@ use fabric::topology::{Topology, TopologyError};
 use fabric::{Fabric, FabricError};
 use traffic::roce::{Limit, RoceError};
 use traffic::spread::{self, Paths};
-use traffic::stream::Stream;
+use traffic::stream::{Stream, Streamed};
 
 pub use figures::{Figures, FiguresError};
 pub use report::{Outcome, PolicyOutcome};
@@ -193,7 +193,7 @@ impl Traffic<'_> {
         let before = paths.loads(deployed)?;
         report(&format!("{name}: sending {} frames", settings.frames))?;
         let mut reported = Instant::now();
-        let (_, arrived) = stream.run(interrupted, |progress| {
+        let Streamed { arrived, .. } = stream.run(interrupted, |progress| {
             if reported.elapsed() < REPORT_INTERVAL {
                 return Ok(());
             }

@@ -176,7 +176,8 @@ impl Web {
     }
 }
 
-fn number(text: &str) -> Result<u32, String> {
+/// Parses a queue pair number, decimal or hexadecimal.
+pub(crate) fn number(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => text.parse(),

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use sha2::{Digest as _, Sha256};
+
 /// The first line of a file.
 fn first_line(path: &str) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -62,9 +64,9 @@ pub(crate) fn id() -> String {
     checksum(first_line("/etc/machine-id").as_bytes())
 }
 
-/// The CRC-32 of bytes.
+/// The SHA-256 of bytes, as `sha256sum` prints it.
 pub(crate) fn checksum(bytes: &[u8]) -> String {
-    format!("{:08x}", crc32fast::hash(bytes))
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The commit of the checkout that a program was built in, with `-dirty` after changes.
@@ -101,7 +103,9 @@ mod tests {
         assert!(cpus() > 0 && memory_mib() > 100 && kernel().contains('.'));
         let (busy, total) = cpu_time();
         assert!(busy > 0 && total > busy);
-        assert_eq!(checksum(b"123456789"), "cbf43926");
+        // FIPS 180-2, appendix B.1.
+        let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(checksum(b"abc"), known);
         assert_eq!(commit(Path::new("/no/such/program")), "unknown");
     }
 }

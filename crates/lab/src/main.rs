@@ -6,7 +6,9 @@ mod fabric_arguments;
 mod output;
 mod plan_arguments;
 mod quantities;
+mod results_arguments;
 mod simulation_arguments;
+mod stream_arguments;
 mod workload_arguments;
 
 use std::io::Write as _;

@@ -18,7 +18,7 @@ use experiment::file::{Repetitions, Source};
 use experiment::plan::{Key, Turn, fabric_name};
 use experiment::record::Manifest;
 use experiment::statistics::Statistics;
-use experiment::verdict::{Verdict, verdicts};
+use experiment::verdict::{Verdict, headline, verdicts};
 use experiment::{Experiment, Plan, Run, Summary};
 
 use crate::machine;
@@ -40,6 +40,8 @@ pub use settings::Settings;
 pub struct Outcome {
     /// The runs, summarised.
     pub summary: Summary,
+    /// It in one sentence.
+    pub headline: Option<String>,
     /// What follows.
     pub verdicts: Vec<Verdict>,
     /// The page with the results.
@@ -76,7 +78,8 @@ pub fn run(
     result?;
     let (summary, report) = written?;
     let verdicts = verdicts(&experiment, &summary);
-    Ok(Outcome { summary, verdicts, report })
+    let headline = headline(&experiment, &summary);
+    Ok(Outcome { summary, headline, verdicts, report })
 }
 
 /// What must be the same for all runs of a directory.

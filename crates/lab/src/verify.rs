@@ -25,7 +25,7 @@ use fabric::rtnl::Route;
 use fabric::topology::Endpoint;
 use traffic::roce::{Limit, Sent};
 use traffic::spread::{self, Paths, Spread};
-use traffic::stream::Stream;
+use traffic::stream::{Stream, Streamed};
 
 pub use error::VerifyError;
 pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach, WideAreaFailover};
@@ -142,7 +142,7 @@ fn send_undisturbed(
     loop {
         let (before, routes) = (paths.loads(deployed)?, deployed.routes()?);
         let (mut same, mut looked) = (true, Instant::now());
-        let (sent, arrived) = stream.run(interrupted, |_| {
+        let Streamed { sent, arrived, .. } = stream.run(interrupted, |_| {
             if looked.elapsed() >= LOOK {
                 (same, looked) = (same && deployed.routes()? == routes, Instant::now());
             }

@@ -3,10 +3,12 @@
 //! - [`endpoint`]: a RoCE endpoint with reliable connections on an interface
 //! - [`roce`], [`stream`]: numbered frames of many queue pairs, checked at the receiver
 //! - [`spread`]: how a stream is distributed over the links of a fabric
+//! - [`timeline`]: what was sent and what arrived, over time
 //! - [`workload`]: collective operations of distributed training between hosts
 
 pub mod endpoint;
 pub mod roce;
 pub mod spread;
 pub mod stream;
+pub mod timeline;
 pub mod workload;

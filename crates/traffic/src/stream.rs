@@ -2,11 +2,12 @@
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::roce::{
     Connection, Limit, Report, RoceError, Sent, Sink, Source, SourcePort, connections,
 };
+use crate::timeline::{Bins, Timeline};
 use experiment::random::SEED;
 use fabric::arp::announce;
 use fabric::deployed::{Deployed, Host};
@@ -16,9 +17,10 @@ use fabric::netns::{Namespace, NetnsError};
 const QUIET: Duration = Duration::from_secs(1);
 /// The payload of a frame in bytes: a path MTU of 1024.
 pub const PAYLOAD: usize = 1024;
-/// The UDP payload of a frame between leaves in bytes: the VXLAN header and the inner frame with
-/// headers and ICRC.
-pub const CARRIED: u64 = 8 + 58 + PAYLOAD as u64;
+/// A frame in bytes, with headers and ICRC, without the Ethernet FCS.
+pub const FRAME: u64 = 58 + PAYLOAD as u64;
+/// The UDP payload of a frame between leaves in bytes: the VXLAN header and the inner frame.
+pub const CARRIED: u64 = 8 + FRAME;
 /// One inner UDP source port for all queue pairs, as older NICs and many traffic generators use.
 pub const INNER_PORT: u16 = 49152;
 
@@ -36,6 +38,17 @@ pub struct Progress {
     pub sent: u64,
     /// Frames that arrived.
     pub received: u64,
+}
+
+/// A stream that has ended.
+#[derive(Debug)]
+pub struct Streamed {
+    /// What was sent.
+    pub sent: Sent,
+    /// How it arrived. The queue pairs have the order of the turns in which they send.
+    pub arrived: Report,
+    /// Both over time.
+    pub timeline: Timeline,
 }
 
 /// Frames of many queue pairs from one host to another, by default with the same inner source port.
@@ -89,7 +102,7 @@ impl Stream {
         &self,
         stop: &AtomicBool,
         mut meanwhile: impl FnMut(Progress) -> Result<(), E>,
-    ) -> Result<(Sent, Report), E> {
+    ) -> Result<Streamed, E> {
         // The receiver sends nothing else, so its leaf's bridge entry would age out.
         self.to.namespace.enter(|| announce(&self.to.interface))?.map_err(RoceError::from)?;
         let source = Source {
@@ -103,14 +116,19 @@ impl Stream {
             cpu: Some(0),
         };
         let mut sink = self.to.namespace.enter(|| Sink::open(&self.to.interface, SEED))??;
-        let progress = AtomicU64::new(0);
+        let (progress, origin) = (AtomicU64::new(0), sink.opened());
+        let mut sending = Bins::since(origin);
         // Also set when `meanwhile` fails, so that the sender stops.
         let ended = AtomicBool::new(false);
         let sent = std::thread::scope(|scope| {
-            let sending = scope
-                .spawn(|| self.from.namespace.enter(|| source.run(self.limit, &ended, &progress)));
+            let count = |frames| {
+                progress.fetch_add(frames, Ordering::Relaxed);
+                sending.add(Instant::now(), frames);
+            };
+            let sender =
+                scope.spawn(|| self.from.namespace.enter(|| source.run(self.limit, &ended, count)));
             let mut result = Ok(());
-            while !sending.is_finished() {
+            while !sender.is_finished() {
                 result = result.and_then(|()| {
                     sink.receive()?;
                     let sent = progress.load(Ordering::Relaxed);
@@ -118,11 +136,12 @@ impl Stream {
                 });
                 ended.fetch_or(result.is_err() || stop.load(Ordering::Relaxed), Ordering::Relaxed);
             }
-            let sent =
-                sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))??;
+            let sent = sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))??;
             result.map(|()| sent)
         })?;
         sink.drain(&sent, QUIET)?;
-        Ok((sent, sink.report_of(&sent, &source.connections)))
+        let arrived = sink.report_of(&sent, &source.connections);
+        let timeline = Timeline::new(origin, sending, sink.into_arrivals());
+        Ok(Streamed { sent, arrived, timeline })
     }
 }

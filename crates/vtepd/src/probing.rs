@@ -1,11 +1,11 @@
 //! The thread that probes the paths to remote VTEPs and answers the probes of others.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use std::io;
 
 use bpf::{Offload, RouteLookup};
 use path::{NextHop, PathId, Version};

@@ -27,7 +27,13 @@ pub(super) fn check(experiment: &Experiment, source: Source<'_>) -> Result<(), F
         let message = "a workload needs hosts: set sites = [[\"host1\"], [\"host2\"]] in [traffic]";
         return Err(source.error_at("workload", message));
     }
+    sites("traffic.sites", &experiment.traffic.sites, source)?;
     for (at, variant) in experiment.variants.iter().enumerate() {
+        sites(
+            &format!("variant.{at}.sites"),
+            variant.sites.as_deref().unwrap_or_default(),
+            source,
+        )?;
         if experiment.workload.is_none() && !variant.workload.is_empty() {
             let message = "a variant changes keys of [workload], which is missing";
             return Err(source.error_at(&format!("variant.{at}.workload"), message));
@@ -90,6 +96,15 @@ fn dataplanes(experiment: &Experiment, source: Source<'_>) -> Result<(), FileErr
     Ok(())
 }
 
+/// A host is at one site, once.
+fn sites(place: &str, sites: &[Vec<Name>], source: Source<'_>) -> Result<(), FileError> {
+    let hosts: Vec<&Name> = sites.iter().flatten().collect();
+    match twice(&hosts) {
+        Some((_, host)) => Err(source.error_at(place, format!("the host '{host}' is there twice"))),
+        None => Ok(()),
+    }
+}
+
 /// Results name a fabric by its file.
 fn topologies(experiment: &Experiment, source: Source<'_>) -> Result<(), FileError> {
     let quick = experiment.quick.topologies.iter();
@@ -145,7 +160,7 @@ fn published(experiment: &Experiment, source: Source<'_>) -> Result<(), FileErro
 }
 
 /// The first value that is there a second time, and its index.
-fn twice<T: Ord>(values: &[T]) -> Option<(usize, &T)> {
+pub(super) fn twice<T: Ord>(values: &[T]) -> Option<(usize, &T)> {
     let mut seen = BTreeSet::new();
     values.iter().enumerate().find(|(_, value)| !seen.insert(*value))
 }

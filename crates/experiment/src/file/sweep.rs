@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::check::twice;
 use super::{Experiment, FileError, Source, Variant, some};
 use crate::units::{InnerPort, Name, Percent, QueuePairs, Time};
 
@@ -173,6 +174,21 @@ impl Sweep {
                 let name = &variant.name;
                 let message = format!("the variant '{name}' sets '{key}', too: remove one of them");
                 return Err(source.error_at(&place, message));
+            }
+        }
+        let again = |key: &str, value: &dyn std::fmt::Display| {
+            source.error_at(&format!("{place}.{key}"), format!("{value} is there twice"))
+        };
+        if let Some((_, number)) = twice(&self.queue_pairs) {
+            return Err(again("queue-pairs", &number.get()));
+        }
+        if let Some((_, port)) = twice(&self.inner_port) {
+            return Err(again("inner-port", &format!("'{port}'")));
+        }
+        for Axis { key, values, .. } in self.axes() {
+            let values: Vec<&String> = values.iter().map(|(text, _)| text).collect();
+            if let Some((_, value)) = twice(&values) {
+                return Err(again(key, &format!("'{value}'")));
             }
         }
         let all = self.variants(&experiment.variants);

@@ -48,6 +48,19 @@ fn a_file_has_defaults_and_a_quick_form() {
 fn an_error_names_line_and_column() {
     for (from, to, place, message) in [
         ("[4, 8]", "[4, 0]", "line 19, column 15", "0 queue pairs: expected 1 to 1000"),
+        ("[4, 8]", "[4, 4]", "line 19, column 15", "4 is there twice"),
+        (
+            "[4, 8]",
+            "[4]\ndelay = [\"1ms\", \"5ms\", \"1ms\"]",
+            "line 20, column 9",
+            "'1ms' is there twice",
+        ),
+        (
+            "[sweep]",
+            "[traffic]\nsites = [[\"a\"], [\"b\", \"a\"]]\n\n[sweep]",
+            "line 19, column 9",
+            "the host 'a' is there twice",
+        ),
         ("[4, 8]", "[]", "line 19, column 15", "the list is empty"),
         ("queue-pairs", "queue-pears", "line 19, column 1", "unknown field `queue-pears`"),
         ("\"sample\"", "\"a b\"", "line 1, column 8", "'a b' is no name"),

@@ -6,10 +6,11 @@ use super::Report;
 use crate::balance::expected_mmr;
 use crate::file::Dataplane;
 use crate::plan::Point;
-use crate::plot::{Chart, Series};
+use crate::plot::{Axis, Chart, Kind, Mark, Series};
 use crate::role::Role;
 use crate::statistics::Statistics;
 use crate::summary::{Row, Summary, WorkloadRow};
+use crate::swept;
 use crate::units::InnerPort;
 use crate::verdict;
 
@@ -95,28 +96,104 @@ impl<'a> Group<'a> {
 
     fn chart(&self, labels: &[String], title: &str, y_title: &str, value: Value<'_>) -> Chart {
         let points = self.points();
+        let (x_title, x, places) = self.axis();
         let line = |label: &String| {
-            let of = |point: &&Point| {
+            let of = |(point, x): (&&Point, &f64)| {
                 let same = |row: &&&Row| row.dataplane == *label && row.point == **point;
-                value(self.rows.iter().find(same)?)
+                let (y, half) = value(self.rows.iter().find(same)?)?;
+                Some(Mark { x: *x, y, half })
             };
-            let points = points.iter().map(of).collect();
+            let mut points: Vec<Mark> = points.iter().zip(&places).filter_map(of).collect();
+            points.sort_by(|a, b| a.x.total_cmp(&b.x));
             Series { name: verdict::title(label).to_owned(), points, reference: false }
         };
-        let x = |point: &&Point| match self.by_queue_pairs {
-            true => point.queue_pairs.get().to_string(),
-            false => point.variant().to_owned(),
-        };
+        let ordered = x == Axis::Numbers || self.by_queue_pairs && points.len() > 1;
         Chart {
             title: format!("{title}, {}", self.title()),
-            x_title: if self.by_queue_pairs { "queue pairs" } else { "variant" }.to_owned(),
+            x_title,
             y_title: y_title.to_owned(),
-            x: points.iter().map(x).collect(),
+            x,
             bottom: 0.0,
             logarithmic: false,
-            joined: self.by_queue_pairs && points.len() > 1,
+            kind: if ordered { Kind::Lines } else { Kind::Bars },
             series: labels.iter().map(line).collect(),
         }
+    }
+
+    /// The horizontal axis, with the place of each point: to scale if a property of the circuits or
+    /// of the workload is varied.
+    fn axis(&self) -> (String, Axis, Vec<f64>) {
+        let points = self.points();
+        let names = |names: Vec<String>| {
+            let places = (0..names.len()).map(|at| at as f64).collect();
+            (Axis::Names(names), places)
+        };
+        if self.by_queue_pairs {
+            let numbers = points.iter().map(|point| point.queue_pairs.get().to_string());
+            let (axis, places) = names(numbers.collect());
+            return ("queue pairs".to_owned(), axis, places);
+        }
+        let variants: Vec<&str> = points.iter().map(|point| point.variant()).collect();
+        if let Some((key, unit, values)) = swept::axis(&variants) {
+            return (format!("{key} ({unit})"), Axis::Numbers, values);
+        }
+        let (axis, places) = names(variants.into_iter().map(str::to_owned).collect());
+        ("variant".to_owned(), axis, places)
+    }
+
+    /// A chart for each point, with a curve for each dataplane.
+    fn curves(
+        &self,
+        file: &str,
+        (title, x_title, y_title): (&str, &str, &str),
+        x: &Axis,
+        of: fn(&Row) -> Vec<Mark>,
+    ) -> Vec<NamedChart> {
+        let several = self.points().len() > 1;
+        let chart = |point: &&Point| {
+            let curve = |row: &&Row| Series {
+                name: verdict::title(&row.dataplane).to_owned(),
+                points: of(row),
+                reference: false,
+            };
+            let own = self.rows.iter().filter(|row| row.point == **point);
+            let series: Vec<Series> =
+                own.map(curve).filter(|series| !series.points.is_empty()).collect();
+            let which = match self.by_queue_pairs {
+                true => point.queue_pairs.get().to_string(),
+                false => point.variant().to_owned(),
+            };
+            let which = if several { which } else { String::new() };
+            let [comma, dash] = if several { [", ", "-"] } else { [""; 2] };
+            let chart = Chart {
+                title: format!("{title}{comma}{which}, {}", self.title()),
+                x_title: x_title.to_owned(),
+                y_title: y_title.to_owned(),
+                x: x.clone(),
+                bottom: 0.0,
+                logarithmic: false,
+                kind: Kind::Curves,
+                series,
+            };
+            self.named(&format!("{which}{dash}{file}"), chart)
+        };
+        let charts = self.points().iter().map(chart).collect::<Vec<_>>();
+        charts.into_iter().filter(|named| !named.chart.series.is_empty()).collect()
+    }
+
+    /// What a failure did to each queue pair, and to the traffic over time.
+    fn of_queue_pairs(&self) -> Vec<NamedChart> {
+        let titles =
+            ("Time without traffic of each queue pair", "milliseconds", "share of queue pairs");
+        let of = |row: &Row| distribution(&row.outages);
+        let mut charts = self.curves("queue-pairs", titles, &Axis::Logarithmic, of);
+        let titles = ("Frames that arrive", "milliseconds after the failure", "frames per second");
+        let rates = |row: &Row| {
+            let mark = |(at, rate): &(i64, f64)| Mark { x: *at as f64, y: *rate, half: 0.0 };
+            row.timeline.iter().map(mark).collect()
+        };
+        charts.extend(self.curves("timeline", titles, &Axis::Numbers, rates));
+        charts
     }
 
     /// The peak load of a tier.
@@ -127,11 +204,14 @@ impl<'a> Group<'a> {
         chart.bottom = 1.0;
         let is_stream = self.rows.iter().all(|row| row.workload.is_none());
         if widest && is_stream {
-            let random = |point: &Point| {
-                let paths = self.rows.first()?.paths()?.links;
-                Some((expected_mmr(point.queue_pairs.get(), paths), 0.0))
+            let paths = self.rows.first().and_then(|row| row.paths()).map(|tier| tier.links);
+            let random = |(point, x): (&Point, f64)| {
+                Some(Mark { x, y: expected_mmr(point.queue_pairs.get(), paths?), half: 0.0 })
             };
-            let points = self.points().into_iter().map(random).collect();
+            let (.., places) = self.axis();
+            let mut points: Vec<Mark> =
+                self.points().into_iter().zip(places).filter_map(random).collect();
+            points.sort_by(|a, b| a.x.total_cmp(&b.x));
             chart.series.push(Series { name: "a random hash".to_owned(), points, reference: true });
         }
         chart
@@ -163,6 +243,7 @@ impl<'a> Group<'a> {
                 let hit = Chart { bottom: 1.0, logarithmic: true, ..chart };
                 charts.push(self.named("hit", hit));
             }
+            charts.extend(self.of_queue_pairs());
             return charts;
         }
         let mut charts = Vec::new();
@@ -234,7 +315,7 @@ impl Report<'_> {
                     };
                     value(rows.iter().find(same)?)
                 };
-                let points = x.iter().map(of).collect();
+                let points = Mark::at_names(x.iter().map(of));
                 Series { name: verdict::title(&label).to_owned(), points, reference: false }
             });
             let (port, variant) = (point.inner_port, point.variant());
@@ -249,10 +330,10 @@ impl Report<'_> {
                 ),
                 x_title: "paths".to_owned(),
                 y_title: y_title.to_owned(),
-                x: x.iter().map(ToString::to_string).collect(),
+                x: Axis::Names(x.iter().map(ToString::to_string).collect()),
                 bottom: if is_stream { 1.0 } else { 0.0 },
                 logarithmic: false,
-                joined: true,
+                kind: Kind::Lines,
                 series: series.collect(),
             };
             let group = (String::new(), port, variant.to_owned());
@@ -260,6 +341,22 @@ impl Report<'_> {
         };
         points.into_iter().filter(|point| Some(point.queue_pairs) == most).map(chart).collect()
     }
+}
+
+/// The share of the values that are not larger than each of them, as steps. `sorted`: from the
+/// smallest.
+pub(crate) fn distribution(sorted: &[f64]) -> Vec<Mark> {
+    let all = sorted.len() as f64;
+    let mut marks = Vec::new();
+    let mut below = 0.0;
+    for equal in sorted.chunk_by(|a, b| a == b) {
+        let share = below + equal.len() as f64 / all;
+        for y in [below, share] {
+            marks.extend(equal.first().map(|value| Mark { x: *value, y, half: 0.0 }));
+        }
+        below = share;
+    }
+    marks
 }
 
 /// A mean and half the width of its interval.

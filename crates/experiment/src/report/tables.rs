@@ -29,6 +29,8 @@ pub(super) fn explanation(experiment: &Experiment) -> Markup {
                 dt { "straggler" } dd { "how long the last host ends after the median host" }
                 dt { "message p99" } dd { "the 99th percentile of the completion times of messages" }
                 dt { "resent" } dd { "packets that were sent again, in a run" }
+                dt { "timeouts" } dd { "of the local ACK timer, in an iteration of all hosts" }
+                dt { "NAK" } dd { "negative acknowledgements, in an iteration of all hosts" }
                 dt { "busy" } dd { "the largest busy share of a host's thread: near 1, the machine "
                     "is the limit, not the fabric" }
             }
@@ -76,7 +78,7 @@ pub(super) fn workload(rows: &[&Row], program: bool) -> Markup {
                     th { "bus bandwidth (Mbit/s)" } @if roofline { th { "of roofline" } }
                     @if !program {
                         th { "straggler (ms)" } th { "message p99 (ms)" } th { "resent" }
-                        th { "busy" }
+                        th { "timeouts" } th { "NAK" } th { "busy" }
                     }
                     th { "runs" }
                 } }
@@ -100,7 +102,9 @@ pub(super) fn workload(rows: &[&Row], program: bool) -> Markup {
                                 @if !program {
                                     td { (format!("{:.1}", result.straggler.mean)) }
                                     td { (format!("{:.1}", result.message_p99.mean)) }
-                                    td { (format!("{:.0}", result.retransmitted.mean)) }
+                                    td { (counted(result.retransmitted, 0)) }
+                                    td { (counted(result.timeouts, 1)) }
+                                    td { (counted(result.naks, 1)) }
                                     td { (format!("{:.2}", result.busy.mean)) }
                                 }
                                 td { (result.completion.count) }
@@ -111,6 +115,11 @@ pub(super) fn workload(rows: &[&Row], program: bool) -> Markup {
             }
         }
     }
+}
+
+/// A mean with this number of digits; empty if it was not counted.
+fn counted(of: Option<Statistics>, digits: usize) -> String {
+    of.map(|of| format!("{:.digits$}", of.mean)).unwrap_or_default()
 }
 
 pub(super) fn published(published: &[Published], summary: &Summary) -> Markup {
@@ -163,6 +172,8 @@ pub(super) fn outage(rows: &[&Row]) -> Markup {
             table {
                 caption { "Time without traffic after the failure, by run: the mean of all queue "
                     "pairs of the failed link; “longest” is the queue pair that waited longest. "
+                    "“Median”, “min” and “max” are over the runs, all other times are means over "
+                    "them. "
                     "“Resolution” is the interval of the frames of a queue pair: a queue pair that "
                     "lost one frame counts with it. Frames are those of a run."
                     @if hits { " “Hit iteration” is the iteration of the collective operation "

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Grade, ROUTING, Verdict, change, title};
+use super::words::{Grade, ROUTING, Verdict, change, title};
 use crate::summary::Row;
 use crate::units::InnerPort;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Grade, Verdict, milliseconds};
+use super::words::{Grade, Verdict, milliseconds};
 use crate::summary::{Row, Summary};
 use crate::units::Name;
 

@@ -1,13 +1,18 @@
 //! `lab compare`: what changed between two directories of results, or whether an experiment and its
 //! simulation agree.
 
+use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
 
 use experiment::compare::compare;
+use experiment::figure::Csv;
+use experiment::reference;
 use lab::{run, simulation};
 
-use crate::arguments::{Compare, Output};
+use crate::arguments::Output;
 use crate::output::{Outcome, print, print_json};
+use crate::results_arguments::Compare;
 
 pub(super) fn run(arguments: &Compare, output: Output) -> Outcome {
     if let Some(changes) = simulation::compare(&arguments.before, &arguments.after)? {
@@ -25,10 +30,36 @@ pub(super) fn run(arguments: &Compare, output: Output) -> Outcome {
         }
         return Ok(if agreement.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
+    if let Some(reference) = summary(&arguments.before, true)? {
+        let here =
+            summary(&arguments.after, false)?.ok_or("the later results have no summary.csv")?;
+        let comparison = reference::compare(&reference, &here);
+        if output == Output::Json {
+            print_json(&comparison)?;
+        } else {
+            print(&comparison)?;
+        }
+        let same = comparison.differences.is_empty() && comparison.missing.is_empty();
+        return Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
     let comparison = compare(run::load(&arguments.before)?, run::load(&arguments.after)?);
+    if comparison.figures.is_empty() {
+        return Err("the two results have no point in common: compare two of one experiment".into());
+    }
     if output == Output::Json {
         return print_json(&comparison);
     }
     print(comparison)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The summary of a directory; `None` without one. `only`: also `None` if it has the runs, too.
+fn summary(directory: &Path, only: bool) -> Result<Option<Csv>, Box<dyn Error>> {
+    let path = directory.join("summary.csv");
+    if only && directory.join("runs.jsonl").exists() || !path.exists() {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(&path).map_err(|of| format!("{}: {of}", path.display()))?;
+    let table = Csv::parse("summary.csv", &text);
+    Ok(Some(table.ok_or_else(|| format!("{} is no table", path.display()))?))
 }

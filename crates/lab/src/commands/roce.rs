@@ -2,14 +2,15 @@
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use traffic::roce::{Limit, Sink, Source, SourcePort, connections};
+use traffic::roce::{Connection, Limit, Sink, Source, SourcePort, connections};
+use wire::QueuePair;
 
 use super::open::open;
-use crate::arguments::{Output, Receive, Send, Where};
+use crate::arguments::{Output, Where};
 use crate::output::{Outcome, interrupt, interrupted, print, print_json};
+use crate::stream_arguments::{Receive, Send};
 use crate::workload_arguments::Bench;
 
 /// Runs `f` in the namespace of the given node, or in the current one.
@@ -25,7 +26,10 @@ pub(super) fn send(arguments: &Send, output: Output) -> Outcome {
     let source = Source {
         interface: arguments.place.interface.clone(),
         destination: arguments.to,
-        connections: connections(arguments.seed, arguments.queue_pairs),
+        connections: match arguments.qp.as_slice() {
+            [] => connections(arguments.seed, arguments.queue_pairs),
+            named => to(named, arguments.seed)?,
+        },
         inner_port: arguments.inner_port.map_or(SourcePort::PerQueuePair, SourcePort::Constant),
         payload: arguments.payload,
         rate: arguments.rate,
@@ -36,7 +40,7 @@ pub(super) fn send(arguments: &Send, output: Output) -> Outcome {
         Some(frames) => Limit::Frames(frames),
         None => Limit::Time(Duration::from_secs(arguments.seconds)),
     };
-    let sent = at(&arguments.place, || source.run(limit, interrupt(), &AtomicU64::new(0)))??;
+    let sent = at(&arguments.place, || source.run(limit, interrupt(), |_| {}))??;
     if output == Output::Json {
         return print_json(&sent);
     }
@@ -46,6 +50,15 @@ pub(super) fn send(arguments: &Send, output: Output) -> Outcome {
         sent.frames, sent.queue_pairs
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Connections to these queue pairs, from random ones.
+fn to(numbers: &[u32], seed: u64) -> Result<Vec<Connection>, Box<dyn Error>> {
+    let drawn = connections(seed, numbers.len());
+    let named = |(drawn, number): (&Connection, &u32)| {
+        Ok(Connection { remote: QueuePair::try_from(*number)?, ..*drawn })
+    };
+    drawn.iter().zip(numbers).map(named).collect()
 }
 
 pub(super) fn receive(arguments: &Receive, output: Output) -> Outcome {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use experiment::Plan;
+use experiment::plan::Estimate;
 use experiment::verdict::Grade;
 use lab::run;
 
@@ -15,7 +16,7 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
     }
     let file = arguments.file.clone().ok_or("the experiment file is missing")?;
     if arguments.plan {
-        return show_plan(&file, arguments.quick);
+        return show_plan(&file, arguments.quick, output);
     }
     let own = std::env::current_exe()?;
     let vtepd = arguments.vtepd.clone().unwrap_or_else(|| own.with_file_name("vtepd"));
@@ -49,9 +50,13 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
     if output == Output::Json {
         return print_json(&serde_json::json!({
             "summary": outcome.summary,
+            "headline": outcome.headline,
             "verdicts": outcome.verdicts,
             "report": outcome.report,
         }));
+    }
+    if let Some(headline) = &outcome.headline {
+        print(headline)?;
     }
     for verdict in &outcome.verdicts {
         let sign = match verdict.grade {
@@ -65,9 +70,14 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the runs in their order, one JSON object a line.
-fn show_plan(file: &std::path::Path, quick: bool) -> Outcome {
+/// Prints how many runs there are and how long they take, or, as JSON, the runs in their order, one
+/// a line.
+fn show_plan(file: &std::path::Path, quick: bool, output: Output) -> Outcome {
     let (experiment, _) = run::read(file, quick)?;
+    if output == Output::Table {
+        print(Estimate::of(&experiment))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     for key in Plan::new(&experiment).turns.iter().flat_map(|turn| &turn.runs) {
         print(serde_json::to_string(key)?)?;
     }

@@ -3,6 +3,7 @@
 mod attempts;
 mod circuits;
 mod failure;
+mod pairs;
 mod subjects;
 mod workload;
 
@@ -16,7 +17,7 @@ use experiment::Run;
 use experiment::circuits::Circuits;
 use experiment::file::{BINS, Dataplane};
 use experiment::plan::Key;
-use experiment::record::{Arrival, Discarded, Tier};
+use experiment::record::{Discarded, Tier};
 use experiment::role::Role;
 use experiment::units::{InnerPort, Name};
 use roce::SourcePort;
@@ -35,8 +36,9 @@ use fabric::node::Node;
 use fabric::process::wait_until;
 use fabric::progress::OnProgress;
 use fabric::topology::{Endpoint, Topology};
+use pairs::Placed;
 use subjects::Subjects;
-use traffic::roce::{Limit, Report};
+use traffic::roce::Limit;
 use traffic::spread::{self, Paths};
 use traffic::stream::{INNER_PORT, Stream};
 
@@ -262,12 +264,18 @@ impl<'a> Bench<'a> {
         let frames = u64::from(traffic.frames.get()) * key.point.queue_pairs.get() as u64;
         let stream = self.stream(key, Limit::Frames(frames))?;
         self.observe(key, |run| {
-            let (sent, arrived) = stream.run(interrupted, |_| Ok::<_, RunError>(()))?;
-            run.sent = sent.frames;
-            run.arrival = Some(arrival(&arrived));
-            run.seconds = sent.nanoseconds as f64 / 1e9;
+            let streamed = stream.run(interrupted, |_| Ok::<_, RunError>(()))?;
+            pairs::fill(run, &streamed, &self.placed(), None);
             Ok(Duration::try_from_secs_f64(run.seconds).unwrap_or_default())
         })
+    }
+
+    /// Where the sending leaf has placed queue pairs, if it knows.
+    fn placed(&self) -> Placed {
+        match self.has_vtepd() {
+            true => pairs::placed(&self.deployed, &self.from),
+            false => Placed::new(),
+        }
     }
 
     /// Reads the load of each link and of the CPUs while `work` fills in the rest of a run and returns
@@ -287,6 +295,8 @@ impl<'a> Bench<'a> {
             tiers: Vec::new(),
             sent: 0,
             arrival: None,
+            pairs: Vec::new(),
+            timeline: None,
             seconds: 0.0,
             busy: 0.0,
             full: None,
@@ -391,15 +401,6 @@ pub(super) fn deployed_frr(
         }
     }
     Ok(version)
-}
-
-/// How the frames of a run arrived.
-fn arrival(arrived: &Report) -> Arrival {
-    Arrival {
-        lost: arrived.lost(),
-        reordered: arrived.reordered(),
-        duplicated: arrived.duplicated(),
-    }
 }
 
 /// The policy of a dataplane, if it finds paths by probes.

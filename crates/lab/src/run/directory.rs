@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use experiment::compare::Results;
 use experiment::plan::Key;
+use experiment::plot::Size;
 use experiment::record::{Manifest, date};
 use experiment::report::Report;
 use experiment::{Experiment, Run, Summary, table};
@@ -140,6 +141,10 @@ impl Directory {
         put("summary.csv", table::summary(&summary))?;
         put("runs.csv", table::runs(&self.runs))?;
         put("links.csv", table::links(&self.runs))?;
+        if self.runs.iter().any(|run| !run.pairs.is_empty()) {
+            put("queue-pairs.csv", table::queue_pairs(&self.runs))?;
+            put("timeline.csv", table::timeline(&self.runs))?;
+        }
         if self.runs.iter().any(|run| run.workload.is_some()) {
             put("iterations.csv", table::iterations(&self.runs))?;
         }
@@ -147,7 +152,7 @@ impl Directory {
             put("jobs.csv", table::jobs(&self.runs))?;
         }
         for chart in report.charts() {
-            put(&chart.file, chart.chart.file())?;
+            put(&chart.file, chart.chart.file(Size::Page))?;
         }
         put(REPORT, report.page())?;
         Ok((summary, page))

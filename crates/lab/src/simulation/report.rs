@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use experiment::plot::{self, Chart, Series};
+use experiment::plot::{self, Axis, Chart, Kind, Mark, Series};
 use experiment::report::{STYLE, document, verdict_list};
 use experiment::verdict::Verdict;
 use maud::{Markup, html};
@@ -88,7 +88,7 @@ impl Report<'_> {
         };
         let series = |scheme: &&str| Series {
             name: (*scheme).to_owned(),
-            points: cases.iter().map(|case| point(scheme, case)).collect(),
+            points: Mark::at_names(cases.iter().map(|case| point(scheme, case))),
             reference: false,
         };
         // What all cases have in common says nothing.
@@ -98,10 +98,10 @@ impl Report<'_> {
             title: "End of the last flow, by scheme".to_owned(),
             x_title: "case".to_owned(),
             y_title: "µs".to_owned(),
-            x: cases.iter().map(shown).collect(),
+            x: Axis::Names(cases.iter().map(shown).collect()),
             bottom: 0.0,
             logarithmic: false,
-            joined: false,
+            kind: Kind::Bars,
             series: schemes.iter().map(series).collect(),
         }
     }

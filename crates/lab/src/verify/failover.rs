@@ -12,8 +12,8 @@ use fabric::counters;
 use fabric::deployed::Deployed;
 use fabric::netns::NetnsError;
 use fabric::topology::Endpoint;
-use traffic::roce::{Limit, Report, Sent};
-use traffic::stream::{CARRIED, Stream};
+use traffic::roce::Limit;
+use traffic::stream::{CARRIED, Stream, Streamed};
 
 /// The duration of traffic before a link fails, and before it returns.
 const BEFORE: Duration = Duration::from_secs(1);
@@ -143,7 +143,7 @@ impl Traffic<'_> {
         frames as f64 > (f64::from(self.rate) * USED * time.as_secs_f64()).max(20.0)
     }
 
-    fn outage(&self, share: f64, (sent, arrived): &(Sent, Report)) -> Outage {
+    fn outage(&self, share: f64, Streamed { sent, arrived, .. }: &Streamed) -> Outage {
         let on_affected = f64::from(self.rate) * share;
         Outage {
             frames: sent.frames,

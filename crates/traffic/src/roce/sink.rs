@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -10,6 +10,7 @@ use super::connection::Connection;
 use super::error::RoceError;
 use super::frame::{Seen, see};
 use super::source::Sent;
+use crate::timeline::Bins;
 use fabric::packet::{BATCH, Interface, PacketSocket};
 
 /// The timeout of a receive call.
@@ -30,6 +31,8 @@ pub struct Sink {
     buffer: Vec<u8>,
     queue_pairs: BTreeMap<u32, Track>,
     foreign: u64,
+    opened: Instant,
+    arrivals: Bins,
 }
 
 /// The state of one queue pair.
@@ -117,6 +120,7 @@ impl Sink {
         let socket = PacketSocket::receiver(&interface, RECEIVE_TIMEOUT)?;
         let listener = UdpSocket::bind(("0.0.0.0", wire::number::PORT_ROCE)).ok();
         let buffer = vec![0; FRAME_SIZE * BATCH];
+        let opened = Instant::now();
         Ok(Self {
             socket,
             _listener: listener,
@@ -124,6 +128,8 @@ impl Sink {
             buffer,
             queue_pairs: BTreeMap::new(),
             foreign: 0,
+            opened,
+            arrivals: Bins::since(opened),
         })
     }
 
@@ -132,9 +138,12 @@ impl Sink {
     /// # Errors
     /// [`RoceError::Packet`] if the interface no longer exists.
     pub fn receive(&mut self) -> Result<usize, RoceError> {
+        let before = self.received();
         let Self { socket, mark, buffer, queue_pairs, foreign, .. } = self;
-        Ok(socket
-            .receive(buffer, FRAME_SIZE, |frame| count(see(frame, *mark), queue_pairs, foreign))?)
+        let seen = socket
+            .receive(buffer, FRAME_SIZE, |frame| count(see(frame, *mark), queue_pairs, foreign))?;
+        self.arrivals.add(Instant::now(), self.received() - before);
+        Ok(seen)
     }
 
     /// Receives until all frames of `sent` have arrived, or no frame of this stream has arrived for
@@ -143,15 +152,25 @@ impl Sink {
     /// # Errors
     /// As [`Sink::receive`].
     pub fn drain(&mut self, sent: &Sent, quiet: Duration) -> Result<(), RoceError> {
-        let mut last = std::time::Instant::now();
+        let mut last = Instant::now();
         while last.elapsed() < quiet && self.received() < sent.frames {
             let before = self.received();
             self.receive()?;
             if self.received() > before {
-                last = std::time::Instant::now();
+                last = Instant::now();
             }
         }
         Ok(())
+    }
+
+    /// When it was opened.
+    pub(crate) const fn opened(&self) -> Instant {
+        self.opened
+    }
+
+    /// The frames of [`Sink::received`] over time, since it was opened.
+    pub(crate) fn into_arrivals(self) -> Bins {
+        self.arrivals
     }
 
     /// Undamaged frames that have arrived so far, without duplicates.

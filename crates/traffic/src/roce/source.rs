@@ -1,7 +1,7 @@
 //! The sender: queue pairs take turns at a constant rate.
 
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -77,8 +77,8 @@ impl Sent {
 }
 
 impl Source {
-    /// Sends until `limit` is reached or `stop` is set. `progress` is set to the number of frames
-    /// sent so far.
+    /// Sends until `limit` is reached or `stop` is set. `progress` is called with the number of frames
+    /// of each batch, when it has been sent.
     ///
     /// # Errors
     /// [`RoceError`] if a setting is out of range, the destination does not answer or the interface
@@ -87,7 +87,7 @@ impl Source {
         &self,
         limit: Limit,
         stop: &AtomicBool,
-        progress: &AtomicU64,
+        progress: impl FnMut(u64),
     ) -> Result<Sent, RoceError> {
         if self.rate == 0 || self.connections.is_empty() {
             return Err(RoceError::Setting(
@@ -122,7 +122,7 @@ impl Source {
         socket: &PacketSocket,
         limit: Limit,
         stop: &AtomicBool,
-        progress: &AtomicU64,
+        mut progress: impl FnMut(u64),
     ) -> Result<Sent, RoceError> {
         let mut turns =
             (0_u64..).flat_map(|number| templates.iter().map(move |template| (template, number)));
@@ -164,7 +164,7 @@ impl Source {
             }
             pace.sent(due);
             sent += due;
-            progress.store(sent, Ordering::Relaxed);
+            progress(due);
         }
         let nanoseconds = start.elapsed().as_nanos();
         Ok(Sent { frames: sent, queue_pairs: templates.len() as u64, nanoseconds })

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use experiment::record::Arrival;
+use experiment::record::{Arrival, QueuePair};
 use experiment::{Experiment, Plan, Run};
 use fabric::Fabric;
 use fabric::metrics;
@@ -16,13 +16,14 @@ use fabric::process::{Process, wait_until};
 use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
 use root_test::root_test;
+use traffic::stream::FRAME;
 use vtepd_tests::daemon::{Metrics, lab_program, program};
 
 use super::fixture::{CONVERGENCE, frr};
 
 const REPETITIONS: usize = 8;
-/// 13 pages: nine of the topology and its files, three other files, and some runs.
-const SMALL: &str = "size=52k";
+/// 14 pages: nine of the topology and its files, three other files, and some runs.
+const SMALL: &str = "size=56k";
 
 /// An AllReduce, and in one of two variants another job between the same hosts, which takes a part of
 /// the circuit's rate.
@@ -205,12 +206,75 @@ fn ends_of_the_program(folder: &Folder) -> Vec<Run> {
     assert_eq!((runs.len(), flows(&runs).len()), (2 * REPETITIONS, 2 * REPETITIONS));
     let arrival: Arrival = runs.iter().map(|run| run.arrival.unwrap()).sum();
     assert_eq!(arrival.lost + arrival.reordered, 0);
+    runs.iter().for_each(queue_pairs_are_those_of_the_run);
     let page = fs::read_to_string(results.join("report.html")).unwrap();
     assert!(!page.contains("is not complete") && page.contains("qp-hash"), "{page}");
+    let lines = |file: &str| fs::read_to_string(results.join(file)).unwrap().lines().count();
+    assert_eq!(lines("queue-pairs.csv"), 1 + runs.len() * 4);
+    assert!(lines("timeline.csv") > runs.len() * 8, "200 frames at 2,000 a second take 0.1 s");
+    plots(&results);
+    beside_reference(&folder.path.join("reference"), &results);
     for file in ["summary.csv", "runs.csv", "links.csv", "minimal-constant-leaf.svg"] {
         assert!(fs::metadata(results.join(file)).unwrap().len() > 100, "{file}");
     }
     runs
+}
+
+/// `lab compare` with reference results, which are a summary alone.
+fn beside_reference(reference: &Path, results: &Path) {
+    let summary = fs::read_to_string(results.join("summary.csv")).unwrap();
+    fs::create_dir(reference).unwrap();
+    fs::write(reference.join("summary.csv"), &summary).unwrap();
+    let compare = || {
+        let mut command = Command::new(lab_program());
+        let output = command.arg("compare").arg(reference).arg(results).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (same, text) = compare();
+    assert!(same && text.starts_with("0 of ") && text.contains(" figures are beyond"), "{text}");
+    let other = summary.replace(",qp-hash,", ",qp-pin,");
+    fs::write(reference.join("summary.csv"), other).unwrap();
+    let (same, text) = compare();
+    assert!(!same && text.contains("qp-pin leaf: not measured"), "{text}");
+}
+
+/// `lab plot` draws the results, as SVG, and as PDF where the converter is installed.
+fn plots(results: &Path) {
+    let plot = |options: &[&str]| {
+        let mut command = Command::new(lab_program());
+        let output = command.arg("plot").arg(results).args(options).output().unwrap();
+        (output.status.success(), said(&output))
+    };
+    let (svg, pdf) = (results.join("mmr.svg"), results.join("mmr.pdf"));
+    let [svg_name, pdf_name] = [&svg, &pdf].map(|path| path.to_str().unwrap());
+    let of = ["--x", "queue_pairs", "--y", "mmr"];
+    let (done, text) = plot(&[&of[..], &["--svg", svg_name]].concat());
+    assert!(done, "{text}");
+    let drawn = fs::read_to_string(&svg).unwrap();
+    assert!(drawn.contains(">MMR</text>") && drawn.contains("kernel VXLAN"), "{drawn}");
+    let (done, text) = plot(&[&of[..], &["--pdf", pdf_name]].concat());
+    let installed = !text.contains("librsvg2-bin");
+    assert_eq!(done, installed, "{text}");
+    assert!(!installed || fs::read(&pdf).unwrap().starts_with(b"%PDF"), "{text}");
+    let (done, text) = plot(&["--x", "outrage", "--y", "mmr", "--svg", svg_name]);
+    assert!(!done && text.contains("no table has the columns outrage, mmr, dataplane"), "{text}");
+    for file in [svg, pdf] {
+        let _ = fs::remove_file(file);
+    }
+}
+
+/// The records of queue pairs and bins add up to the run.
+fn queue_pairs_are_those_of_the_run(run: &Run) {
+    let sum = |of: fn(&QueuePair) -> u64| run.pairs.iter().map(of).sum::<u64>();
+    assert_eq!((run.pairs.len(), sum(|pair| pair.sent)), (4, run.sent), "{run:?}");
+    let arrived = run.sent - sum(|pair| pair.lost);
+    assert_eq!(sum(|pair| pair.bytes), arrived * FRAME, "{run:?}");
+    let unknown = |pair: &QueuePair| (&pair.path, pair.moves) == (&None, None);
+    assert!(run.pairs.iter().all(unknown), "neither dataplane keeps records: {run:?}");
+    let timeline = run.timeline.as_ref().unwrap();
+    assert_eq!(timeline.sent.iter().sum::<u64>(), run.sent, "{timeline:?}");
+    assert_eq!(timeline.arrived.iter().sum::<u64>(), arrived, "{timeline:?}");
+    assert_eq!(timeline.failure, None);
 }
 
 /// Returns the runs that fit on the disk.

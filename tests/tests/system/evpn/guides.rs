@@ -35,6 +35,13 @@ enum Use {
 /// The examples of each page, by their first lines.
 const PAGES: &[(&str, &[(&str, Use)])] = &[
     (
+        "artifact",
+        &[
+            ("deploy/experiments/run --all", Needs("half an hour")),
+            ("lab run deploy/experiments", Needs("the repository and hours")),
+        ],
+    ),
+    (
         "containerlab",
         &[
             ("    vtepd-leaf1:", Test("tests/containerlab")),
@@ -60,6 +67,7 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
         &[
             ("deploy/experiments/run   ", First(1)),
             ("lab run results/NAME", Test("tests/tests/system/evpn/guides.rs")),
+            ("lab plot again", Test("tests/tests/system/evpn/experiment.rs")),
             ("name = \"mine\"", File("mine.toml", "")),
             ("name = \"allreduce\"", Test("crates/lab/tests/experiments.rs")),
             ("lab run mine.toml --plan", First(1)),

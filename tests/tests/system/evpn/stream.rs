@@ -59,11 +59,8 @@ impl Stream {
         let (tell, told) = std::sync::mpsc::channel();
         let source = from
             .thread(move || {
-                let sent = source.run(
-                    Limit::Time(Duration::from_secs(3600)),
-                    &stopped,
-                    &AtomicU64::new(0),
-                );
+                let limit = Limit::Time(Duration::from_secs(3600));
+                let sent = source.run(limit, &stopped, |_| {});
                 if let Ok(sent) = &sent {
                     tell.send(*sent).unwrap();
                 }

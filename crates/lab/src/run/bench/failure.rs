@@ -14,12 +14,13 @@ use experiment::plan::Key;
 use experiment::record::{Discarded, Hit};
 use experiment::statistics::Statistics;
 
-use super::{Attempt, Bench, RunError, arrival, run_before_others, workload};
+use super::{Attempt, Bench, RunError, pairs, run_before_others, workload};
 use crate::leaves;
 use action::{Action, Effect};
 use fabric::progress::{Interrupted, OnProgress};
 use fabric::topology::Endpoint;
 use traffic::roce::{Limit, Report, Sent};
+use traffic::stream::Streamed;
 use traffic::workload::{Iteration, Job, WorkloadError, run};
 
 /// How often the progress of the traffic is looked at.
@@ -66,16 +67,16 @@ pub(super) fn attempt(
             subjects.forget(|node, program| action.restarts(node, program));
         }
     }
-    let Outcome { sent, arrived, hit } = result?;
-    let outage = Outage::of(&sent, &arrived, share(bench, &run, &failures, &fullest));
+    let Outcome { streamed, first, hit } = result?;
+    let outage =
+        Outage::of(&streamed.sent, &streamed.arrived, share(bench, &run, &failures, &fullest));
     // BFD may have taken the link down before, on a busy machine.
     let is_silent = |failure: &&Failure| failure.kind == FailureKind::Silent;
     if outage.longest == 0.0 && failures.iter().any(is_silent) {
         let reason = "the failure hit no traffic, because routes had changed".to_owned();
         return Ok(Err(Discarded { reason, failed: false }));
     }
-    (run.sent, run.arrival) = (sent.frames, Some(arrival(&arrived)));
-    run.seconds = sent.nanoseconds as f64 / 1e9;
+    pairs::fill(&mut run, &streamed, &bench.placed(), first);
     (run.outage, run.outage_longest) = (Some(outage.mean), Some(outage.longest));
     (run.outage_resolution, run.hit) = (Some(outage.resolution), hit);
     Ok(Ok(run))
@@ -126,8 +127,7 @@ impl Outage {
     /// Of a run of which this share of the queue pairs used the failed link.
     fn of(sent: &Sent, arrived: &Report, share: f64) -> Self {
         let queue_pairs = sent.queue_pairs.max(1) as f64;
-        let resolution =
-            sent.nanoseconds as f64 / 1e6 * queue_pairs / (sent.frames as f64).max(1.0);
+        let resolution = pairs::interval(sent);
         let rows: Vec<f64> =
             arrived.queue_pairs.iter().map(|of| of.lost_in_a_row as f64 * resolution).collect();
         let longest = rows.iter().copied().fold(0.0, f64::max);
@@ -170,8 +170,9 @@ fn share(bench: &Bench<'_>, run: &Run, failures: &[&Failure], fullest: &Endpoint
 
 /// What the traffic of a run gives.
 struct Outcome {
-    sent: Sent,
-    arrived: Report,
+    streamed: Streamed,
+    /// When the first failure began.
+    first: Option<Instant>,
     hit: Option<Hit>,
 }
 
@@ -249,8 +250,8 @@ impl Traffic<'_, '_> {
             {
                 return Err(error.into());
             }
-            let (sent, arrived, first) = measured?;
-            Ok(Outcome { sent, arrived, hit: first.and_then(|at| shared.hit(at)) })
+            let (streamed, first) = measured?;
+            Ok(Outcome { streamed, first, hit: first.and_then(|at| shared.hit(at)) })
         })
     }
 
@@ -261,7 +262,7 @@ impl Traffic<'_, '_> {
         actions: &mut [Action],
         limit: Duration,
         (shared, loading): (&Shared, &dyn Fn() -> bool),
-    ) -> Result<(Sent, Report, Option<Instant>), RunError> {
+    ) -> Result<(Streamed, Option<Instant>), RunError> {
         if self.job.is_some() {
             self.wait(FIRST_LIMIT, || !loading() || !shared.iterations().is_empty())?;
         }
@@ -278,8 +279,7 @@ impl Traffic<'_, '_> {
             let first = Timeline::new(failures, limit).run(self, actions, shared, &goes_on);
             shared.stop.store(true, Ordering::Relaxed);
             let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let (sent, arrived) = sent?;
-            Ok((sent, arrived, first?))
+            Ok((sent?, first?))
         })
     }
 

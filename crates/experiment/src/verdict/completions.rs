@@ -1,0 +1,88 @@
+//! How soon a workload completes, compared with another dataplane.
+
+use super::words::{Grade, Verdict, change, title};
+use crate::summary::{Row, Summary, WorkloadRow};
+
+/// More iterations with timeouts than this share, with one of two dataplanes, are told.
+const TIMED_OUT: f64 = 0.05;
+
+/// How much sooner the workload completes than with the baseline.
+pub(super) fn completions(
+    label: &str,
+    baseline: &str,
+    rows: &[&Row],
+    summary: &Summary,
+) -> Option<Verdict> {
+    let mut pairs: Vec<(&WorkloadRow, &WorkloadRow)> = Vec::new();
+    for row in rows {
+        let same = |other: &&Row| {
+            other.dataplane == baseline
+                && (&other.fabric, &other.point) == (&row.fabric, &row.point)
+        };
+        let base = summary.rows.iter().find(same)?.workload.as_ref()?;
+        pairs.push((row.workload.as_ref()?, base));
+    }
+    let gain = |(own, base): &(&WorkloadRow, &WorkloadRow)| {
+        let (own, base) = (own.completion, base.completion);
+        (1.0 - own.mean / base.mean, own.half_width.hypot(base.half_width) / base.mean)
+    };
+    let gains: Vec<(f64, f64)> = pairs.iter().map(gain).collect();
+    let least = gains.iter().map(|(gain, _)| *gain).reduce(f64::min)?;
+    let most = gains.iter().map(|(gain, _)| *gain).fold(least, f64::max);
+    let beyond = |sign: f64| gains.iter().filter(|(gain, half)| sign * gain > *half).count();
+    let (better, worse, all) = (beyond(1.0), beyond(-1.0), gains.len());
+    let what = match better + worse {
+        0 => "the same within noise".to_owned(),
+        beyond => format!("{} (beyond noise at {beyond} of {all} points)", change(least, most)),
+    };
+    let timeouts = if better + worse == 0 { None } else { timeouts((label, baseline), &pairs) };
+    let grade = match (better, worse) {
+        (0, 0) => Grade::Note,
+        // It may be the timer's.
+        (_, 0) if timeouts.is_some() => Grade::Note,
+        (_, 0) => Grade::Good,
+        _ => Grade::Bad,
+    };
+    let text = format!(
+        "{label}: compared with {}, the completion time is {what}.{}",
+        title(baseline),
+        timeouts.unwrap_or_default()
+    );
+    Some(Verdict { grade, text })
+}
+
+/// What timeouts did to the difference, if there were any.
+fn timeouts(
+    (label, baseline): (&str, &str),
+    pairs: &[(&WorkloadRow, &WorkloadRow)],
+) -> Option<String> {
+    let share = |of: &WorkloadRow| of.timed_out;
+    let most = pairs.iter().flat_map(|(own, base)| [share(own), share(base)]).fold(0.0, f64::max);
+    if most <= TIMED_OUT {
+        return None;
+    }
+    let mean = |of: &dyn Fn(&(&WorkloadRow, &WorkloadRow)) -> Option<f64>| {
+        let values: Vec<f64> = pairs.iter().filter_map(of).collect();
+        values.iter().sum::<f64>() / values.len().max(1) as f64
+    };
+    let own = mean(&|(own, _)| Some(own.timeouts?.mean));
+    let base = mean(&|(_, base)| Some(base.timeouts?.mean));
+    let counted = format!(
+        " Timeouts are in these times: {own:.1} in an iteration with {}, {base:.1} with {}.",
+        title(label),
+        title(baseline)
+    );
+    let without = |(own, base): &(&WorkloadRow, &WorkloadRow)| {
+        Some(1.0 - own.untimed?.mean / base.untimed?.mean)
+    };
+    let without: Vec<f64> = pairs.iter().filter_map(without).collect();
+    let least = without.iter().copied().reduce(f64::min);
+    let rest = match least {
+        Some(least) if without.len() == pairs.len() => {
+            let most = without.iter().copied().fold(least, f64::max);
+            format!(" In iterations without them, the time is {}.", change(least, most))
+        }
+        _ => " Too few iterations are without them to tell the difference that remains.".to_owned(),
+    };
+    Some(counted + &rest)
+}

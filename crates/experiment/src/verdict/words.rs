@@ -1,0 +1,69 @@
+//! Verdicts, and figures in words.
+
+use serde::Serialize;
+
+use crate::file::KERNEL;
+use crate::summary::Row;
+
+/// Smaller differences, as a share of the peak, do not count. Routing packets use all links.
+pub(super) const ROUTING: f64 = 0.015;
+
+/// Whether a sentence is good news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Grade {
+    /// As expected, or better than the baseline.
+    Good,
+    /// Not as expected.
+    Bad,
+    /// Neither.
+    Note,
+}
+
+/// A sentence that follows from the figures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// Whether it is good news.
+    pub grade: Grade,
+    /// The sentence.
+    pub text: String,
+}
+
+/// The title of a dataplane.
+#[must_use]
+pub fn title(label: &str) -> &str {
+    if label == KERNEL { "kernel VXLAN" } else { label }
+}
+
+/// A time with a suitable number of digits.
+#[must_use]
+pub fn milliseconds(value: f64) -> String {
+    if value >= 10_000.0 {
+        format!("{:.1} s", value / 1000.0)
+    } else if value >= 100.0 {
+        format!("{value:.0} ms")
+    } else {
+        format!("{value:.1} ms")
+    }
+}
+
+/// A time without traffic in words. Below two intervals of a queue pair, none is told.
+pub(super) fn outage(row: &Row, time: f64) -> String {
+    let shortest = row.shortest_outage();
+    match time < shortest {
+        true => format!("less than {}", milliseconds(shortest)),
+        false => milliseconds(time),
+    }
+}
+
+/// A range of gains in words.
+pub(super) fn change(least: f64, most: f64) -> String {
+    let [least, most] = [least, most].map(|gain| (gain * 100.0).round() as i64);
+    match (least >= 0, most >= 0) {
+        (true, _) if least == most => format!("{most} % lower"),
+        (true, _) => format!("{least} % to {most} % lower"),
+        (false, true) => format!("{} % higher to {most} % lower", -least),
+        (false, false) if least == most => format!("{} % higher", -least),
+        (false, false) => format!("{} % to {} % higher", -most, -least),
+    }
+}

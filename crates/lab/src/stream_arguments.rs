@@ -1,0 +1,51 @@
+//! The arguments of commands that send and receive numbered frames.
+
+use clap::Args;
+
+use crate::arguments::Where;
+use crate::fabric_arguments::number;
+
+#[derive(Args)]
+pub(crate) struct Send {
+    #[command(flatten)]
+    pub(crate) place: Where,
+    /// Destination IPv4 address
+    #[arg(long)]
+    pub(crate) to: std::net::Ipv4Addr,
+    /// Number of queue pairs
+    #[arg(long, default_value_t = 32)]
+    pub(crate) queue_pairs: usize,
+    /// Destination queue pairs, decimal or 0x…, instead of random ones
+    #[arg(long, value_name = "NUMBER", value_parser = number, conflicts_with = "queue_pairs")]
+    pub(crate) qp: Vec<u32>,
+    /// Seed of the random queue pair numbers
+    #[arg(long, default_value_t = experiment::random::SEED)]
+    pub(crate) seed: u64,
+    /// UDP source port of all frames [default: one for each queue pair, by rdma-core's formula]
+    #[arg(long)]
+    pub(crate) inner_port: Option<u16>,
+    /// Payload in bytes, a multiple of 4
+    #[arg(long, default_value_t = 1024)]
+    pub(crate) payload: usize,
+    /// Frames per second
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) rate: u32,
+    /// Number of frames to send
+    #[arg(long, conflicts_with = "seconds")]
+    pub(crate) frames: Option<u64>,
+    /// Seconds to send for
+    #[arg(long, default_value_t = 5)]
+    pub(crate) seconds: u64,
+    /// CPU on which the sender runs
+    #[arg(long)]
+    pub(crate) cpu: Option<usize>,
+}
+
+#[derive(Args)]
+pub(crate) struct Receive {
+    #[command(flatten)]
+    pub(crate) place: Where,
+    /// End after so many seconds without a frame, once the first has arrived
+    #[arg(long, default_value_t = 2)]
+    pub(crate) quiet_seconds: u64,
+}
