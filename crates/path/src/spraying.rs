@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ::spray::order::Tiers;
 use ::spray::{Entropy, Random, Signal, Spray as _, Sprayer};
 use wire::Vni;
 use wire::roce::opcode;
@@ -22,9 +21,14 @@ use crate::path_id::PathId;
 use crate::version::Version;
 
 mod arrivals;
+mod pool;
+mod waits;
+
+use waits::Waits;
 
 pub use ::spray::Scheme;
 pub use arrivals::{Arrivals, Arrived};
+pub use pool::{Backlog, Fate, Pool};
 
 /// The most paths over which packets between two VTEPs are sprayed.
 pub const MOST_PATHS: usize = 64;
@@ -145,95 +149,6 @@ pub struct Agreed {
     pub vnis: BTreeSet<Vni>,
 }
 
-/// The paths between two VTEPs, by the numbers that a scheme gives them, and what is known of them.
-#[derive(Debug)]
-pub struct Pool {
-    paths: Box<[PathId]>,
-    tiers: Tiers,
-    /// In nanoseconds.
-    round_trip: u64,
-    /// How often there was feedback.
-    version: AtomicU64,
-    counts: Box<[PathCounts]>,
-}
-
-/// What became of the packets on one path. The numbers never decrease.
-#[derive(Debug, Default)]
-struct PathCounts {
-    sent: AtomicU64,
-    good: AtomicU64,
-    marked: AtomicU64,
-    lost: AtomicU64,
-}
-
-/// Packets on a path: without a mark, with one, and lost.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Fate {
-    /// They arrived without an ECN mark.
-    pub good: u64,
-    /// They arrived with an ECN mark.
-    pub marked: u64,
-    /// They did not arrive.
-    pub lost: u64,
-}
-
-impl Pool {
-    /// A pool of as many paths as the tiers have, each with a source port of its own. `round_trip` is
-    /// the time until feedback, in nanoseconds. `None` if the numbers of paths differ.
-    #[must_use]
-    pub fn new(paths: Vec<PathId>, tiers: Tiers, round_trip: u64) -> Option<Self> {
-        let counts = paths.iter().map(|_| PathCounts::default()).collect();
-        (paths.len() == usize::from(tiers.paths())).then(|| Self {
-            paths: paths.into(),
-            tiers,
-            round_trip,
-            version: AtomicU64::new(Version::<Self>::NONE.number()),
-            counts,
-        })
-    }
-
-    /// The paths.
-    #[must_use]
-    pub fn paths(&self) -> &[PathId] {
-        &self.paths
-    }
-
-    /// The packets that were sent on each path.
-    pub fn sent(&self) -> impl Iterator<Item = u64> {
-        self.counts.iter().map(|counts| counts.sent.load(Ordering::Relaxed))
-    }
-
-    /// Counts packets that are sent on the path with this number.
-    pub fn count_sent(&self, number: usize, packets: u64) {
-        if let Some(counts) = self.counts.get(number) {
-            counts.sent.fetch_add(packets, Ordering::Relaxed);
-        }
-    }
-
-    /// What became of the packets on each path.
-    pub fn fates(&self) -> impl Iterator<Item = Fate> {
-        self.counts.iter().map(PathCounts::fate)
-    }
-
-    /// Adds what became of packets on each path. One thread calls this.
-    pub fn add_feedback(&self, fates: impl IntoIterator<Item = Fate>) {
-        for (counts, fate) in self.counts.iter().zip(fates) {
-            counts.good.fetch_add(fate.good, Ordering::Relaxed);
-            counts.marked.fetch_add(fate.marked, Ordering::Relaxed);
-            counts.lost.fetch_add(fate.lost, Ordering::Relaxed);
-        }
-        self.version.fetch_add(1, Ordering::Release);
-    }
-}
-
-impl PathCounts {
-    fn fate(&self) -> Fate {
-        let [good, marked, lost] =
-            [&self.good, &self.marked, &self.lost].map(|count| count.load(Ordering::Relaxed));
-        Fate { good, marked, lost }
-    }
-}
-
 /// The state of a worker: a scheme for each pool.
 #[derive(Debug, Clone, Default)]
 pub struct Sprays {
@@ -253,6 +168,8 @@ struct Sprayed {
     seen: Version<Pool>,
     /// What the scheme knows of each path.
     known: Box<[Fate]>,
+    /// How long packets wait on each path; `None` if the scheme takes no feedback.
+    waits: Option<Waits>,
 }
 
 impl Sprays {
@@ -300,43 +217,57 @@ impl Sprays {
 impl Sprayed {
     fn new(agreed: Agreed, scheme: Scheme, random: &mut Random) -> Self {
         let pool = &agreed.pool;
-        // Feedback is older than a round of packets. A path is avoided for as long as it takes to see
-        // what that does.
-        let times = (pool.round_trip, pool.round_trip / u64::from(pool.tiers.paths()).max(1));
-        let sprayer = Sprayer::new(scheme, pool.tiers, times, random);
+        let sprayer = Sprayer::new(scheme, pool.tiers, pool.times(), random);
         // What happened before is nothing to a scheme that begins.
-        let (seen, known) = (pool.version.load(Ordering::Acquire), pool.fates().collect());
-        Self { agreed, sprayer, seen: Version::of(seen), known }
+        let (seen, known) = (pool.version(), pool.fates().collect());
+        let takes_feedback = !matches!(scheme, Scheme::Ecmp | Scheme::Oblivious);
+        let waits = takes_feedback.then(|| Waits::of(pool));
+        Self { agreed, sprayer, seen, known, waits }
     }
 
     fn next(&mut self, now: u64, random: &mut Random) -> Option<PathId> {
-        let seen = Version::of(self.agreed.pool.version.load(Ordering::Acquire));
+        let seen = self.agreed.pool.version();
         if seen != self.seen {
             self.seen = seen;
             self.learn(now);
         }
-        let number = self.sprayer.next(now, random).index();
-        let pool = &self.agreed.pool;
-        pool.count_sent(number, 1);
-        pool.paths.get(number).copied()
+        let Self { agreed, sprayer, waits, .. } = self;
+        let mut number = sprayer.next(now, random).index();
+        if let Some(waits) = waits {
+            let next = || sprayer.next(now, random).index();
+            number = waits.admit(number, next);
+        }
+        agreed.pool.count_sent(number, 1);
+        agreed.pool.paths().get(number).copied()
     }
 
     /// Tells the scheme what became of packets since the last time.
     #[cold]
     fn learn(&mut self, now: u64) {
-        let Self { agreed, sprayer, known, .. } = self;
+        let Self { agreed, sprayer, known, waits, .. } = self;
+        let mut marked = [0_usize; 2];
+        for (known, fate) in known.iter().zip(agreed.pool.fates()) {
+            let [good, marks] = [fate.good - known.good, fate.marked - known.marked];
+            marked[0] += usize::from(good + marks > 0);
+            marked[1] += usize::from(marks > 0);
+        }
+        // Marks on most paths say nothing about one: they are for the hosts.
+        let tells_marks = marked[1] * 2 <= marked[0];
         for ((known, fate), number) in known.iter_mut().zip(agreed.pool.fates()).zip(0..) {
             let before = core::mem::replace(known, fate);
-            let new = |now: u64, before: u64| u16::try_from(now.wrapping_sub(before));
-            let mut tell = |packets: Result<u16, _>, signal: fn(u16) -> Signal| {
-                let packets = packets.unwrap_or(u16::MAX);
+            let mut tell = |packets: u64, signal: fn(u16) -> Signal| {
                 if packets > 0 {
+                    let packets = u16::try_from(packets).unwrap_or(u16::MAX);
                     sprayer.feedback(now, Entropy(number), signal(packets));
                 }
             };
-            tell(new(fate.good, before.good), Signal::Good);
-            tell(new(fate.marked, before.marked), Signal::Marked);
-            tell(new(fate.lost, before.lost), Signal::Lost);
+            tell(fate.good - before.good, Signal::Good);
+            let signal = if tells_marks { Signal::Marked } else { Signal::Good };
+            tell(fate.marked - before.marked, signal);
+            tell(fate.lost - before.lost, Signal::Lost);
+        }
+        if let Some(waits) = waits {
+            waits.learn(&agreed.pool);
         }
     }
 }
