@@ -94,7 +94,7 @@ fn placement_of(
 /// The paths over which the sends and writes of a queue pair are sprayed, if they are.
 fn sprayed(shared: &Shared, names: &Names, flow: &FlowId) -> Option<v1::Placement> {
     let probed = shared.probed().into_iter().find(|probed| probed.target == flow.target)?;
-    let SprayedTo { vnis, paths } = probed.sprayed;
+    let SprayedTo { vnis, paths, .. } = probed.sprayed;
     let path = |(path, ..): &(PathId, u64, Fate)| v1::Path {
         uplink: names.of_path(*path),
         source_ports: vec![path.source_port.into()],
@@ -278,6 +278,7 @@ mod tests {
             heard: None,
             counts: [0; 3],
             sprayed: SprayedTo {
+                up: 2,
                 vnis,
                 paths: [KNOWN, BLIND].map(|path| (path, 0, Fate::default())).into(),
             },

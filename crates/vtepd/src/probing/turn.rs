@@ -160,6 +160,7 @@ impl Thread {
         if now.saturating_sub(self.published) >= PUBLISH {
             self.published = now;
             self.targets.tell_delays(&self.shared);
+            self.targets.tell_spray_delays(&mut self.sprays);
             let probed = self.targets.probed(&self.sprays);
             self.shared.set_probed(probed, (self.responder.counts, self.sockets.refused()));
         }
