@@ -101,7 +101,7 @@ fn sprayed(shared: &Shared, names: &Names, flow: &FlowId) -> Option<v1::Placemen
         ..v1::Path::default()
     };
     vnis.contains(&flow.vni).then(|| v1::Placement {
-        state: "sprayed".to_owned(),
+        state: pinned::SPRAYED.to_owned(),
         reason: "packets of its sends and writes take these paths in turns, and others one path"
             .to_owned(),
         paths: paths.iter().map(path).collect(),

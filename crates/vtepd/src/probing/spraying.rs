@@ -151,10 +151,7 @@ impl Sprays {
     /// How packets to a VTEP are sprayed.
     pub(super) fn of(&self, target: &Target) -> SprayedTo {
         let Some(peer) = self.peers.get(target) else { return SprayedTo::default() };
-        let own = self.own.get(&(target.local, target.port));
-        let vnis = own.zip(peer.heard.as_ref()).map_or_else(Vec::new, |(own, (_, theirs))| {
-            own.intersection(theirs).map(|vni| vni.get()).collect()
-        });
+        let vnis = self.vnis(target, peer).collect();
         let paths = peer
             .pool
             .iter()
@@ -162,6 +159,22 @@ impl Sprays {
         let up = peer.pool.as_ref().map_or(0, |(pool, _)| pool.up());
         let paths = paths.map(|(path, (sent, fate))| (*path, sent, fate)).collect();
         SprayedTo { vnis, up, paths }
+    }
+
+    /// The VNIs of which both VTEPs spray.
+    fn vnis(&self, target: &Target, peer: &Peer) -> impl Iterator<Item = u32> {
+        let own = self.own.get(&(target.local, target.port)).into_iter().flatten();
+        let theirs = peer.heard.as_ref();
+        let both = own.filter(move |vni| theirs.is_some_and(|(_, theirs)| theirs.contains(*vni)));
+        both.map(|vni| vni.get())
+    }
+
+    /// Each VTEP, with the VNIs whose packets are sprayed to it.
+    pub(super) fn agreed(&self) -> impl Iterator<Item = (Target, BTreeSet<u32>)> {
+        self.peers.iter().map(|(target, peer)| {
+            let vnis = peer.pool.iter().flat_map(|_| self.vnis(target, peer));
+            (*target, vnis.collect())
+        })
     }
 
     /// The paths over which packets to a VTEP are sprayed.

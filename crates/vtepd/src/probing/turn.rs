@@ -108,6 +108,9 @@ impl Thread {
         self.targets.tell_sprays(&mut self.sprays);
         if self.sprays.publish(now) {
             self.watched = Version::NEVER;
+            for (target, vnis) in self.sprays.agreed() {
+                self.shared.change(|placer| placer.set_sprayed(target, vnis));
+            }
         }
         for (target, report) in self.sprays.due(now) {
             self.report_arrivals(now, target, report);
