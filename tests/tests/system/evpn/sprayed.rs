@@ -98,7 +98,7 @@ fn lab_sprays_by_any_scheme_and_shows_paths_with_shares() {
     let is_counted = wait_until(TIMEOUT, || {
         said = node("leaf1").run(&[&ctl, "-o", "json", "qp"]).unwrap();
         let rows: Value = serde_json::from_str(&said).unwrap();
-        let is_own = |row: &&Value| row["queue_pair"].to_string() == queue_pair;
+        let is_own = |row: &&Value| row["queue_pair"].as_u64() == queue_pair.parse().ok();
         rows.as_array().unwrap().iter().find(is_own).is_some_and(|row| {
             let figures = ["state", "paths", "frames", "psn_gaps", "exact"];
             serde_json::json!(figures.map(|name| row[name].clone())) == expected
