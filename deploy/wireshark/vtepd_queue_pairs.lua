@@ -196,6 +196,11 @@ function qp.dissector(buffer, _, root)
   for _, router in ipairs(row.routers or {}) do
     path = path .. " > " .. router
   end
+  -- Its packets take all paths in turns: another source port is no other path than its own.
+  local sprayed = row.state == "sprayed"
+  if sprayed then
+    path = string.format("sprayed over %d paths", row.paths)
+  end
   for _, pair in ipairs({
     { f.path, path },
     { f.uplink, row.uplink },
@@ -206,7 +211,7 @@ function qp.dissector(buffer, _, root)
   }) do
     tree:add(pair[1], pair[2]):set_generated()
   end
-  if is_outer then
+  if is_outer and not sprayed then
     local port = ports()
     tree:add(f.off_path, port.value ~= row.source_port):set_generated()
   end

@@ -207,7 +207,12 @@ impl Entropy {
         let path = path.filter(|path| self.range.contains(path.source_port));
         if let Some((path, hop)) = path.and_then(|path| Some((path, to.group.find(path.hop)?))) {
             let choice = Choice::hashed(path.source_port, to, self.seed)?;
-            return Some(Choice { hop, is_pinned: true, is_cacheable: false, ..choice });
+            let hashed = || Some(self.qp_hash().choose(flow, to, &mut ())?.path());
+            let counter = match flow.key.is_management() {
+                true => None,
+                false => pins.counter(flow, to, hashed),
+            };
+            return Some(Choice { hop, is_pinned: true, counter, is_cacheable: false, ..choice });
         }
         // The next packet of the queue pair may be sprayed.
         let is_cacheable = flow.reason != Reason::Roce;

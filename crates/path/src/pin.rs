@@ -134,6 +134,21 @@ impl Pins {
         self.known.get_or((flow, to), (version, pinning.usage()), ask)
     }
 
+    /// Where the packets of a sprayed queue pair are counted, as those of a placed one. `None` if they
+    /// are not.
+    #[inline]
+    pub(crate) fn counter(
+        &mut self,
+        flow: &Flow,
+        to: &Remote<'_>,
+        hashed: impl FnOnce() -> Option<PathId>,
+    ) -> Option<CounterId> {
+        let pinning = self.pinning.as_ref()?;
+        let ask =
+            |before| hashed().map_or(Answer::Busy, |hashed| pinning.pin(flow, to, hashed, before));
+        self.known.counter((flow, to), (pinning.version(), pinning.usage()), ask)
+    }
+
     /// As [`Pinning::version`].
     #[inline]
     #[must_use]

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ::spray::order::Tiers;
 use ::spray::{Entropy, Random, Signal, Spray as _, Sprayer};
 use wire::Vni;
 use wire::roce::opcode;
@@ -22,10 +21,15 @@ use crate::path_id::PathId;
 use crate::version::Version;
 
 mod arrivals;
+mod pool;
 mod turns;
+mod waits;
+
+use waits::Waits;
 
 pub use ::spray::Scheme;
 pub use arrivals::{Arrivals, Arrived};
+pub use pool::{Backlog, Fate, Pool};
 
 /// The most paths over which packets between two VTEPs are sprayed.
 pub const MOST_PATHS: usize = 64;
@@ -146,95 +150,6 @@ pub struct Agreed {
     pub vnis: BTreeSet<Vni>,
 }
 
-/// The paths between two VTEPs, by the numbers that a scheme gives them, and what is known of them.
-#[derive(Debug)]
-pub struct Pool {
-    paths: Box<[PathId]>,
-    tiers: Tiers,
-    /// In nanoseconds.
-    round_trip: u64,
-    /// How often there was feedback.
-    version: AtomicU64,
-    counts: Box<[PathCounts]>,
-}
-
-/// What became of the packets on one path. The numbers never decrease.
-#[derive(Debug, Default)]
-struct PathCounts {
-    sent: AtomicU64,
-    good: AtomicU64,
-    marked: AtomicU64,
-    lost: AtomicU64,
-}
-
-/// Packets on a path: without a mark, with one, and lost.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Fate {
-    /// They arrived without an ECN mark.
-    pub good: u64,
-    /// They arrived with an ECN mark.
-    pub marked: u64,
-    /// They did not arrive.
-    pub lost: u64,
-}
-
-impl Pool {
-    /// A pool of as many paths as the tiers have, each with a source port of its own. `round_trip` is
-    /// the time until feedback, in nanoseconds. `None` if the numbers of paths differ.
-    #[must_use]
-    pub fn new(paths: Vec<PathId>, tiers: Tiers, round_trip: u64) -> Option<Self> {
-        let counts = paths.iter().map(|_| PathCounts::default()).collect();
-        (paths.len() == usize::from(tiers.paths())).then(|| Self {
-            paths: paths.into(),
-            tiers,
-            round_trip,
-            version: AtomicU64::new(Version::<Self>::NONE.number()),
-            counts,
-        })
-    }
-
-    /// The paths.
-    #[must_use]
-    pub fn paths(&self) -> &[PathId] {
-        &self.paths
-    }
-
-    /// The packets that were sent on each path.
-    pub fn sent(&self) -> impl Iterator<Item = u64> {
-        self.counts.iter().map(|counts| counts.sent.load(Ordering::Relaxed))
-    }
-
-    /// Counts packets that are sent on the path with this number.
-    pub fn count_sent(&self, number: usize, packets: u64) {
-        if let Some(counts) = self.counts.get(number) {
-            counts.sent.fetch_add(packets, Ordering::Relaxed);
-        }
-    }
-
-    /// What became of the packets on each path.
-    pub fn fates(&self) -> impl Iterator<Item = Fate> {
-        self.counts.iter().map(PathCounts::fate)
-    }
-
-    /// Adds what became of packets on each path. One thread calls this.
-    pub fn add_feedback(&self, fates: impl IntoIterator<Item = Fate>) {
-        for (counts, fate) in self.counts.iter().zip(fates) {
-            counts.good.fetch_add(fate.good, Ordering::Relaxed);
-            counts.marked.fetch_add(fate.marked, Ordering::Relaxed);
-            counts.lost.fetch_add(fate.lost, Ordering::Relaxed);
-        }
-        self.version.fetch_add(1, Ordering::Release);
-    }
-}
-
-impl PathCounts {
-    fn fate(&self) -> Fate {
-        let [good, marked, lost] =
-            [&self.good, &self.marked, &self.lost].map(|count| count.load(Ordering::Relaxed));
-        Fate { good, marked, lost }
-    }
-}
-
 /// The state of a worker: a scheme for each pool.
 #[derive(Debug, Clone, Default)]
 pub struct Sprays {
@@ -254,6 +169,8 @@ struct Sprayed {
     seen: Version<Pool>,
     /// What the scheme knows of each path.
     known: Box<[Fate]>,
+    /// How long packets wait on each path; `None` if the scheme takes no feedback.
+    waits: Option<Waits>,
 }
 
 impl Sprays {
@@ -301,43 +218,53 @@ impl Sprays {
 impl Sprayed {
     fn new(agreed: Agreed, scheme: Scheme, random: &mut Random) -> Self {
         let pool = &agreed.pool;
-        // Feedback is older than a round of packets. A path is avoided for as long as it takes to see
-        // what that does.
-        let times = (pool.round_trip, pool.round_trip / u64::from(pool.tiers.paths()).max(1));
-        let sprayer = Sprayer::new(scheme, pool.tiers, times, random);
+        let sprayer = Sprayer::new(scheme, pool.tiers, pool.times(), random);
         // What happened before is nothing to a scheme that begins.
-        let (seen, known) = (pool.version.load(Ordering::Acquire), pool.fates().collect());
-        Self { agreed, sprayer, seen: Version::of(seen), known }
+        let (seen, known) = (pool.version(), pool.fates().collect());
+        let takes_feedback = !matches!(scheme, Scheme::Ecmp | Scheme::Oblivious);
+        let waits = takes_feedback.then(|| Waits::of(pool));
+        Self { agreed, sprayer, seen, known, waits }
     }
 
     fn next(&mut self, now: u64, random: &mut Random) -> Option<PathId> {
-        let seen = Version::of(self.agreed.pool.version.load(Ordering::Acquire));
+        let seen = self.agreed.pool.version();
         if seen != self.seen {
             self.seen = seen;
             self.learn(now);
         }
-        let number = self.sprayer.next(now, random).index();
-        let pool = &self.agreed.pool;
-        pool.count_sent(number, 1);
-        pool.paths.get(number).copied()
+        let Self { agreed, sprayer, waits, .. } = self;
+        let mut number = sprayer.next(now, random).index();
+        if let Some(waits) = waits {
+            let next = || sprayer.next(now, random).index();
+            number = waits.admit(number, next);
+        }
+        agreed.pool.count_sent(number, 1);
+        agreed.pool.paths().get(number).copied()
     }
 
     /// Tells the scheme what became of packets since the last time.
     #[cold]
     fn learn(&mut self, now: u64) {
-        let Self { agreed, sprayer, known, .. } = self;
-        let mut good = [0; MOST_PATHS];
-        let mut bad = [(0, 0); MOST_PATHS];
-        let news = good.iter_mut().zip(&mut bad);
-        for ((known, fate), (good, bad)) in known.iter_mut().zip(agreed.pool.fates()).zip(news) {
+        let Self { agreed, sprayer, known, waits, .. } = self;
+        let mut news = [Fate::default(); MOST_PATHS];
+        for ((known, fate), news) in known.iter_mut().zip(agreed.pool.fates()).zip(&mut news) {
             let before = core::mem::replace(known, fate);
-            *good = fate.good.wrapping_sub(before.good);
-            *bad = (fate.marked.wrapping_sub(before.marked), fate.lost.wrapping_sub(before.lost));
+            *news = Fate {
+                good: fate.good - before.good,
+                marked: fate.marked - before.marked,
+                lost: fate.lost - before.lost,
+            };
         }
+        let heard = news.iter().filter(|news| news.good + news.marked > 0).count();
+        // Marks on most paths say nothing about one: they are for the hosts.
+        if news.iter().filter(|news| news.marked > 0).count() * 2 > heard {
+            news.iter_mut().for_each(|news| news.good += core::mem::take(&mut news.marked));
+        }
+        let good = news.map(|news| news.good);
         for number in turns::turns(good.get(..known.len()).unwrap_or_default()) {
             sprayer.feedback(now, Entropy(number), Signal::Good(1));
         }
-        for (number, (marked, lost)) in (0..).zip(bad) {
+        for (number, Fate { marked, lost, .. }) in (0..).zip(news) {
             let mut tell = |packets: u64, signal: fn(u16) -> Signal| {
                 if packets > 0 {
                     let packets = u16::try_from(packets).unwrap_or(u16::MAX);
@@ -346,6 +273,9 @@ impl Sprayed {
             };
             tell(marked, Signal::Marked);
             tell(lost, Signal::Lost);
+        }
+        if let Some(waits) = waits {
+            waits.learn(&agreed.pool);
         }
     }
 }

@@ -72,6 +72,8 @@ pub struct Placer {
     turn: Turn,
     peers: PeerLoads,
     pairing: Pairing,
+    /// The VNIs whose packets are sprayed, by target.
+    sprayed: BTreeMap<Target, BTreeSet<u32>>,
     /// What is to be reported to each VTEP.
     telling: BTreeMap<Target, Telling>,
     measured: Duration,
@@ -106,6 +108,7 @@ impl Placer {
             turn: Turn::default(),
             peers: PeerLoads::default(),
             pairing: Pairing::default(),
+            sprayed: BTreeMap::new(),
             telling: BTreeMap::new(),
             measured: Duration::ZERO,
             rebalanced: Duration::ZERO,
@@ -201,7 +204,10 @@ impl Placer {
     /// Brings the sums up to date with a queue pair.
     fn account(&mut self, id: &FlowId) {
         let Some(flow) = self.flows.get_mut(id) else { return };
-        let (counter, now) = (flow.counter, flow.to_count());
+        let (counter, mut now) = (flow.counter, flow.to_count());
+        if self.sprayed.get(&id.target).is_some_and(|vnis| vnis.contains(&id.vni)) {
+            now.load = now.load.sprayed();
+        }
         let before = flow.counted.replace(now);
         if before == Some(now) {
             return;
@@ -422,7 +428,20 @@ impl Placer {
     pub fn remove(&mut self, target: Target) {
         self.set_paths(target, None);
         self.telling.remove(&target);
+        self.sprayed.remove(&target);
         self.gone.insert(target);
+    }
+
+    /// Sets the VNIs whose packets to a target are sprayed. Their queue pairs load no path more than
+    /// others, which counts from the next measurement of each.
+    pub fn set_sprayed(&mut self, target: Target, vnis: BTreeSet<u32>) {
+        self.sprayed.insert(target, vnis);
+    }
+
+    /// Whether sends and writes of a queue pair are sprayed.
+    #[must_use]
+    pub fn is_sprayed(&self, id: &FlowId) -> bool {
+        self.sprayed.get(&id.target).is_some_and(|vnis| vnis.contains(&id.vni))
     }
 
     /// Takes a step of what is left to do: has queue pairs leave dead paths, and forgets those of

@@ -1,13 +1,17 @@
 //! Sprayed packets between two VTEPs: over which paths they go ([`pool`]), what became of them
 //! ([`Ledger`]), and when the other end is told what arrived ([`Reporter`]).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use path::{Arrived, Fate, MOST_PATHS, PathId, Pool};
+use path::{Arrived, MOST_PATHS, PathId, Pool};
 use spray::order::Tiers;
 
 use crate::prober::Known;
+
+mod ledger;
+
+pub use ledger::Ledger;
 
 /// A VTEP that has reported no arrivals for this long takes no sprayed packets.
 pub const SILENT: Duration = Duration::from_secs(1);
@@ -21,10 +25,6 @@ const SHARE: u64 = 200;
 const SAVED: u64 = 1600;
 /// Bytes of a report in front of its message, and of its tag: Ethernet, IPv6, UDP, VXLAN and Ethernet.
 const AROUND: u64 = 14 + 40 + 8 + 8 + 14 + 16;
-/// Reports that wait until what was sent before them must have arrived.
-const MOST_WAITING: usize = 64;
-/// How much longer than the longest path a packet may wait in queues until it counts as lost.
-const QUEUES: Duration = Duration::from_millis(20);
 /// The shortest and the longest time that a packet waits for the one before it.
 const TIMER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
@@ -60,18 +60,18 @@ pub fn pool<'k>(known: impl Iterator<Item = (PathId, &'k Known)>) -> Option<Pool
     Pool::new(chosen, tiers, u64::try_from(feedback.as_nanos()).ok()?)
 }
 
-/// Whether a pool still has a path on each route, only known ones, and as many as another pool would
-/// have.
+/// Whether a pool still has paths on each route, and on each about as many. Those on a dead route do
+/// not count: it may come back.
 #[must_use]
 pub fn still_fits<'k, K>(of: &Pool, known: impl Fn() -> K) -> bool
 where
     K: Iterator<Item = (PathId, &'k Known)>,
 {
-    let own = || known().filter(|(path, _)| of.paths().contains(path));
-    let number = of.paths().len();
-    own().count() == number
-        && routes(own()).len() == routes(known()).len()
-        && pool(known()).is_some_and(|pool| pool.paths().len() == number)
+    let own = routes(known().filter(|(path, _)| of.paths().contains(path)));
+    let numbers = || own.iter().map(|(.., paths)| paths.len());
+    let (Some(least), Some(most)) = (numbers().min(), numbers().max()) else { return false };
+    let is_even = least == most || most == least + 1 && of.paths().len() == MOST_PATHS;
+    own.len() > 1 && own.len() == routes(known()).len() && is_even
 }
 
 /// The paths on each route: a next hop, and where probes by it lead.
@@ -129,88 +129,6 @@ pub fn is_congested(before: &[Arrived], now: &[Arrived]) -> bool {
     });
     let used: Vec<bool> = new.filter(|(received, _)| *received > 0).map(|(_, m)| m > 0).collect();
     !used.is_empty() && used.iter().filter(|is_marked| **is_marked).count() * 2 >= used.len()
-}
-
-/// What became of the packets on the paths of a pool, from the reports of the other end.
-///
-/// A packet is lost if a report does not count it that was written when it must have arrived. Nobody
-/// can report more arrivals than there were packets.
-#[derive(Debug)]
-pub struct Ledger {
-    paths: Vec<Account>,
-    /// The packets that were sent on each path at the time of earlier reports.
-    sent: VecDeque<(Duration, Vec<u64>)>,
-    /// The packets of which those that have not arrived are lost.
-    due: Vec<u64>,
-}
-
-/// A path of the pool. Numbers count from the first report on.
-#[derive(Debug, Clone, Copy, Default)]
-struct Account {
-    /// The totals of the last report; `None` before the first one.
-    totals: Option<(u16, u16)>,
-    /// Packets that were sent before the first report.
-    before: u64,
-    received: u64,
-    missing: u64,
-}
-
-impl Ledger {
-    /// Nothing was reported yet.
-    #[must_use]
-    pub fn new(pool: &Pool) -> Self {
-        let paths = vec![Account::default(); pool.paths().len()];
-        Self { paths, sent: VecDeque::new(), due: Vec::new() }
-    }
-
-    /// Takes a report, and adds what it tells to the pool. `slowest` is the delay of the slowest path.
-    pub fn report(&mut self, now: Duration, pool: &Pool, report: &[Arrived], slowest: Duration) {
-        let sent: Vec<u64> = pool.sent().collect();
-        let late = now.saturating_sub(slowest * 2 + QUEUES);
-        while self.sent.front().is_some_and(|(at, _)| *at <= late)
-            && let Some((_, due)) = self.sent.pop_front()
-        {
-            self.due = due;
-        }
-        let fates: Vec<Fate> = self
-            .paths
-            .iter_mut()
-            .zip(pool.paths())
-            .zip(&sent)
-            .enumerate()
-            .map(|(number, ((account, path), sent))| {
-                let arrived = report.iter().find(|arrived| arrived.port == path.source_port);
-                let due = self.due.get(number).copied().unwrap_or(0);
-                account.take(arrived.copied(), *sent, due)
-            })
-            .collect();
-        pool.add_feedback(fates);
-        if self.sent.len() < MOST_WAITING {
-            self.sent.push_back((now, sent));
-        }
-    }
-}
-
-impl Account {
-    /// What a report tells about a path on which `sent` packets were sent, `due` of them so long ago
-    /// that they must have arrived.
-    fn take(&mut self, arrived: Option<Arrived>, sent: u64, due: u64) -> Fate {
-        // A port that nothing arrived with is in no report.
-        let (received, marked) = arrived.map_or((0, 0), |of| (of.received, of.marked));
-        let Some(before) = self.totals.replace((received, marked)) else {
-            self.before = sent;
-            return Fate::default();
-        };
-        // The other end may have begun anew, or say what cannot be.
-        let possible = sent.saturating_sub(self.before).saturating_sub(self.received);
-        let new = u64::from(received.wrapping_sub(before.0)).min(possible);
-        let marked = u64::from(marked.wrapping_sub(before.1)).min(new);
-        self.received += new;
-        let missing = due.saturating_sub(self.before).saturating_sub(self.received);
-        let lost = missing.saturating_sub(self.missing);
-        self.missing = missing;
-        Fate { good: new - marked, marked, lost }
-    }
 }
 
 /// When a VTEP is told what arrived from it. Reports take at most a 200th of what arrives, besides

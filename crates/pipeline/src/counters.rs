@@ -78,6 +78,8 @@ pub struct Resequenced {
     pub by_timer: Counter,
     /// Gaps that did not close within the limits of a queue pair or of the worker.
     pub by_bound: Counter,
+    /// Gaps that did not close within the share of a host.
+    pub by_share: Counter,
     /// Frames of queue pairs for which there was no room.
     pub crowded: Counter,
     /// The longest time that a frame waited, in nanoseconds.
@@ -309,7 +311,7 @@ impl Counters {
             by_default,
             held,
             flow_cache: FlowCache { hits, misses, evictions },
-            resequenced: Resequenced { waited, by_timer, by_bound, crowded, longest_wait },
+            resequenced: Resequenced { waited, by_timer, by_bound, by_share, crowded, longest_wait },
             stalls,
             learn_limited,
             stations: StationCounters { new, moved, too_many, flapping },
@@ -349,6 +351,7 @@ impl Counters {
             (waited, &other.resequenced.waited),
             (by_timer, &other.resequenced.by_timer),
             (by_bound, &other.resequenced.by_bound),
+            (by_share, &other.resequenced.by_share),
             (crowded, &other.resequenced.crowded),
             (stalls, &other.stalls),
             (learn_limited, &other.learn_limited),

@@ -92,7 +92,11 @@ impl Arrived {
 impl Sprayed {
     pub(crate) fn new(shared: Arc<Spraying>) -> Self {
         let secret = Secret(shared.seed());
-        let new = || Resequencer::new(Limits::default(), 0, secret);
+        let host = |secret: &Secret, (slot, key): &QueuePair| match key {
+            Key::QueuePair { source, .. } => secret.hash_one((slot, source)),
+            _ => 0,
+        };
+        let new = || Resequencer::new(Limits::default(), 0, secret).with_shares(host);
         let order = shared.options.restores_order.then(new);
         let (seen, arrivals, now) = Default::default();
         Self { shared, seen, arrivals, order, now }
@@ -159,6 +163,7 @@ impl Sprayed {
             (&shown.waited, counts.waited),
             (&shown.by_timer, counts.flushed_by_timer),
             (&shown.by_bound, counts.flushed_by_bound),
+            (&shown.by_share, counts.flushed_by_share),
             (&shown.crowded, counts.crowded),
             (&shown.longest_wait, counts.longest_wait),
         ] {

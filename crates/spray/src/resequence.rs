@@ -12,7 +12,7 @@
 //! | the first one, or before the next one (sent again) | waits for others before it; the sequence begins with the lowest |
 //! | ahead, and not there yet | waits |
 //! | ahead, and waits already | dropped |
-//! | further ahead than [`WINDOW`], or the pool is full | all are delivered |
+//! | further ahead than [`WINDOW`], or the pool or the share of its host is full | all are delivered |
 //! | a packet ahead waits longer than the timer | all are delivered |
 //!
 //! After a gap that did not close, packets that are ahead pass without waiting: the receiver drops
@@ -98,6 +98,8 @@ pub struct Counts {
     pub flushed_by_timer: u64,
     /// Gaps that did not close within [`WINDOW`] or the pool.
     pub flushed_by_bound: u64,
+    /// Gaps that did not close within the share of their host.
+    pub flushed_by_share: u64,
     /// Packets of queue pairs for which there was no room.
     pub crowded: u64,
     /// The longest time that a packet waited, in nanoseconds.
@@ -111,6 +113,8 @@ pub struct Resequencer<K, C, S> {
     /// Sets of [`SET`] queue pairs. The hash of a key chooses the set.
     queue_pairs: Box<[QueuePair<K>]>,
     hasher: S,
+    /// Tells the host that sends the packets of a queue pair, if hosts have shares.
+    host: Option<fn(&S, &K) -> u64>,
     pool: Pool<C>,
     /// Indices of queue pairs of which packets wait, or waited since the last call of `expire`.
     waiting: Vec<u32>,
@@ -130,6 +134,7 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
         Self {
             queue_pairs: (0..sets * SET).map(|_| QueuePair::default()).collect(),
             hasher,
+            host: None,
             pool: Pool::new(limits.packets.max(1)),
             waiting: Vec::with_capacity(sets * SET),
             earliest: Nanos::MAX,
@@ -137,6 +142,13 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
             settling: 0,
             recovery: limits.recovery,
         }
+    }
+
+    /// Shares the pool between hosts: `host` is a hash of the host that sends the packets of a queue pair.
+    /// One host has at most as much room as it leaves free, so at most half of the pool.
+    #[must_use]
+    pub fn with_shares(self, host: fn(&S, &K) -> u64) -> Self {
+        Self { host: Some(host), ..self }
     }
 
     /// Changes how long a packet waits for the one before it, in nanoseconds, and how long for others
@@ -168,7 +180,8 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
         let times = self.times(now);
         let Some(queue_pair) = self.queue_pairs.get_mut(index) else { return Outcome::Delivered };
         if queue_pair.key != Some(key) {
-            queue_pair.begin(key, packet, times);
+            let host = self.host.map(|host| (host(&self.hasher, &key) >> 56) as u8);
+            queue_pair.begin((key, host), packet, times);
         }
         queue_pair.last = now;
         let outcome = queue_pair.receive(times, packet, &mut self.pool, copy, &mut deliver);

@@ -98,6 +98,51 @@ fn a_duplicate_of_a_packet_that_waits_is_dropped_and_one_of_an_earlier_packet_is
     assert_eq!(egress.order.counts().duplicates, 1);
 }
 
+/// A path with a long queue delivers what others wait for, one packet after the other.
+#[test]
+fn each_gap_has_the_time_of_the_timer() {
+    let mut egress = egress();
+    for psn in [0, 2, 3, 5, 6, 8] {
+        egress.write(0, psn);
+    }
+    for (now, psn) in [(TIMER - 1, 1), (2 * TIMER - 2, 4), (3 * TIMER - 3, 7)] {
+        egress.expire(now);
+        egress.write(now, psn);
+    }
+    assert_eq!((egress.taken(), egress.order.held()), ((0..9).collect(), 0));
+    let counts = egress.order.counts();
+    assert_eq!((counts.flushed_by_timer, counts.longest_wait), (0, 3 * TIMER - 3));
+}
+
+/// Host 0 sends ahead in many queue pairs. The other one still has room.
+#[test]
+fn a_host_leaves_as_much_room_as_it_takes() {
+    let limits = Limits { queue_pairs: 64, packets: 16, recovery: RECOVERY };
+    let order = Resequencer::new(limits, TIMER, Hasher::default());
+    let host = |_: &Hasher, key: &u32| u64::from(key / 100) << 56;
+    let mut egress = Egress { order: order.with_shares(host), delivered: vec![] };
+    let mut ahead = |key: u32, psn: u32| egress.packet(0, key, Packet { psn, uses: Some(1) }, psn);
+    let mut held = [0, 0];
+    for key in (0..20).chain([100, 101, 102, 103, 104, 105]) {
+        ahead(key, 10);
+        held[key as usize / 100] += usize::from(ahead(key, 12) == Outcome::Waits);
+    }
+    // 8 = 16 - 8, then 4 = 8 - 4.
+    assert_eq!((held, egress.order.held()), ([8, 4], 12));
+    let counts = egress.order.counts();
+    assert_eq!((counts.flushed_by_share, counts.flushed_by_bound), (12 + 2, 0));
+    // What was held gives its room back.
+    egress.expire(TIMER);
+    assert_eq!(egress.order.held(), 0);
+    for key in 40..44 {
+        assert_eq!(
+            egress.packet(TIMER, key, Packet { psn: 1, uses: Some(1) }, 1),
+            Outcome::Delivered
+        );
+        assert_eq!(egress.packet(TIMER, key, Packet { psn: 3, uses: Some(1) }, 3), Outcome::Waits);
+    }
+}
+
 #[test]
 fn a_gap_ends_with_the_timer() {
     let mut egress = egress();
@@ -129,7 +174,7 @@ fn the_packet_that_comes_first_need_not_be_the_first_one() {
     egress.expire(SETTLING);
     assert_eq!(egress.taken(), [10, 11, 12]);
     // From now on there is an order.
-    assert_eq!(egress.order.deadline(), Some(1 + TIMER));
+    assert_eq!(egress.order.deadline(), Some(SETTLING + TIMER));
     egress.write(SETTLING + 1, 13);
     assert_eq!((egress.taken(), egress.order.held()), (vec![13, 14], 0));
     assert_eq!(egress.order.counts().flushed_by_timer, 0);

@@ -366,6 +366,7 @@ impl Everything {
             ("waited", order.waited.get()),
             ("gap_by_timer", order.by_timer.get()),
             ("gap_by_bound", order.by_bound.get()),
+            ("gap_by_share", order.by_share.get()),
             ("crowded", order.crowded.get()),
         ];
         counters(

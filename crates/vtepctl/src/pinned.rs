@@ -188,7 +188,16 @@ pub(crate) fn filled<T: Default, const N: usize>(mut cells: impl Iterator<Item =
 }
 
 /// One row for each queue pair.
-fn queue_pairs(rows: &[v1::QueuePair]) -> Table<23> {
+fn queue_pairs(rows: &[v1::QueuePair]) -> Table<25> {
+    // Of the bytes of all sprayed queue pairs to the same VTEP.
+    let share = |row: &v1::QueuePair| {
+        let others = rows.iter().filter(|other| other.paths > 0 && other.vtep == row.vtep);
+        let all: u64 = others.map(|other| other.bytes).sum();
+        format!("{:.1}", row.bytes as f64 * 100.0 / all.max(1) as f64)
+    };
+    let if_sprayed = |row: &v1::QueuePair, text: String| {
+        if row.paths > 0 { text } else { String::new() }
+    };
     let headings = [
         "vni",
         "source",
@@ -199,6 +208,8 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<23> {
         "port",
         "routers",
         "state",
+        "paths",
+        "share %",
         "other qp",
         "same links",
         "kB/s",
@@ -221,6 +232,8 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<23> {
             row.source_port.to_string(),
             routers(&row.routers),
             row.state.clone(),
+            if_sprayed(row, row.paths.to_string()),
+            if_sprayed(row, share(row)),
             row.partner.map_or_else(|| "unknown".to_owned(), |partner| format!("{partner:#x}")),
             row.same_links.clone(),
             row.kilobytes.to_string(),
@@ -326,6 +339,39 @@ mod tests {
         assert!(shown.contains(",10.9.0.1 10.2.1.0,") && shown.contains(",4,4096,"), "{shown}");
         let shown = text(|out| write_queue_pairs(out, &[v1::QueuePair::default()], false));
         assert!(shown.contains("routers") && shown.contains("unknown"), "{shown}");
+    }
+
+    #[test]
+    fn a_sprayed_queue_pair_has_its_paths_and_its_share() {
+        let row = |paths, bytes, vtep: &str| v1::QueuePair {
+            state: if paths > 0 { "sprayed" } else { "pinned" }.to_owned(),
+            paths,
+            bytes,
+            vtep: vtep.to_owned(),
+            ..v1::QueuePair::default()
+        };
+        let rows = [
+            row(4, 30, "10.0.0.2"),
+            row(4, 10, "10.0.0.2"),
+            row(0, 50, "10.0.0.2"),
+            row(2, 7, "10.0.0.3"),
+        ];
+        let shown = text(|out| write_queue_pairs(out, &rows, true));
+        let of = |line: &str| {
+            let cells: Vec<&str> = line.split(',').collect();
+            cells[8..11].join(" ")
+        };
+        let lines: Vec<String> = shown.lines().map(of).collect();
+        assert_eq!(
+            lines,
+            [
+                "state paths share %",
+                "sprayed 4 75.0",
+                "sprayed 4 25.0",
+                "pinned  ",
+                "sprayed 2 100.0"
+            ]
+        );
     }
 
     #[test]

@@ -59,11 +59,7 @@ pub(crate) fn probing(shared: &Shared) -> ProbingView {
             dead: of.lost as u64,
             unknown: of.paths.saturating_sub(of.known + of.lost) as u64,
             tiers: tiers.iter().map(tier).collect(),
-            spray_paths: if !of.sprayed.vnis.is_empty() {
-                of.sprayed.paths.len() as u64
-            } else {
-                0
-            },
+            spray_paths: if of.sprayed.vnis.is_empty() { 0 } else { of.sprayed.up as u64 },
             sprayed: sprayed(&of.sprayed),
         }
     };

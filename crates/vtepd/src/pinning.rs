@@ -66,6 +66,8 @@ pub(crate) struct Probed {
 pub(crate) struct SprayedTo {
     /// The VNIs of which both VTEPs spray.
     pub vnis: Vec<u32>,
+    /// The number of paths that are not dead.
+    pub up: usize,
     /// The paths, the packets that were sent on each, and what became of them.
     pub paths: Vec<(PathId, u64, Fate)>,
 }

@@ -311,9 +311,14 @@ impl Thread {
         self.send(path, target, probe.records, &bytes);
     }
 
-    /// Sends a report of arrivals by a living path, another one each time.
+    /// Sends a report of arrivals by the quickest living path, and every fourth one by any: the
+    /// quickest one may be dead in this direction.
     fn report_arrivals(&mut self, now: Duration, target: Target, report: ArrivalReport) {
-        let Some(path) = self.targets.any_living(target, &mut self.random) else { return };
+        let path = match self.random.below(4) {
+            0 => self.targets.any_living(target, &mut self.random),
+            _ => self.targets.quickest(target),
+        };
+        let Some(path) = path else { return };
         let Some(mut head) = self.targets.head(now, target, path) else { return };
         let hop = self.hops(target.address).iter().find(|hop| hop.identity == path.hop);
         head.uplink = hop.map_or(0, |hop| hop.ifindex);

@@ -177,7 +177,7 @@ impl Exchange {
             Some(Message::Arrivals(report)) => {
                 if let Some(pool) = spraying::pool(self.prober.known()) {
                     let slowest = Duration::from_millis(1);
-                    Ledger::new(&pool).report(self.now, &pool, &report.paths, slowest);
+                    Ledger::new(&pool, None).report(self.now, &pool, &report.paths, slowest);
                 }
             }
             None => {}

@@ -21,7 +21,7 @@ use fabric::topology::Circuit;
 use roce::{SourcePort, timeout};
 use root_test::root_test;
 use traffic::endpoint::{Kind, Requests, Session, Side, connect, serve};
-use vtepd_tests::lab::{ETH, Host, VNI, ip, namespace_name};
+use vtepd_tests::lab::{ETH, Host, Lab, VNI, ip, namespace_name};
 use vtepd_tests::{Vtepd, wait_for};
 use wan::{Change, Impairment, Settings, Wan, change};
 
@@ -132,64 +132,114 @@ impl Circuits {
         });
         change(&self.site, &changes).unwrap();
     }
+}
 
-    /// Starts vtepd on both leaves, has them spray, and waits until both do over four paths.
-    fn start(&self) -> [Vtepd; 2] {
-        let lab = &self.routed.lab;
-        let leaves =
-            [&lab.leaf, &lab.peer].map(|leaf| Vtepd::start_configured(leaf, CONFIGURATION, &[]));
-        for leaf in &leaves {
-            let set = leaf.ctl(&["policy", "set", &VNI.to_string(), "spray"]);
-            assert!(set.status.success(), "{set:?}");
-        }
-        for (leaf, vtep) in leaves.iter().zip(["10.0.0.2", "10.0.0.1"]) {
-            leaf.wait_for("four paths to spray over", |metrics| {
-                metrics.find(&format!("vtepd_spray_paths{{vtep=\"{vtep}\"}}")) == Some(4)
-            });
-        }
-        leaves
+/// Starts vtepd on both leaves, has them spray, and waits until both do over four paths.
+fn start(lab: &Lab, vteps: [&str; 2]) -> [Vtepd; 2] {
+    let leaves =
+        [&lab.leaf, &lab.peer].map(|leaf| Vtepd::start_configured(leaf, CONFIGURATION, &[]));
+    for leaf in &leaves {
+        let set = leaf.ctl(&["policy", "set", &VNI.to_string(), "spray"]);
+        assert!(set.status.success(), "{set:?}");
     }
-
-    /// Writes from `host` to `far` by one queue pair for about so many seconds at this rate of payload
-    /// in bits per second. Returns what both sides say, or nothing if that takes four times as long.
-    fn write(&self, rate: f64, seconds: f64) -> Option<[Session; 2]> {
-        const MESSAGE: u32 = 64 << 10;
-        const PORT: u16 = 18_515;
-        let side = Side {
-            interface: ETH.into(),
-            settings: roce::Settings {
-                mtu: MTU,
-                window: WINDOW,
-                timeout: timeout(16),
-                ..roce::Settings::default()
-            },
-            source_port: SourcePort::PerQueuePair,
-            seed: 1,
-        };
-        let Host { ns: near, .. } = &self.routed.lab.host;
-        let Host { ns: far, .. } = &self.routed.lab.far;
-        for host in [near, far] {
-            host.enter(|| cut_super_frames(ETH).unwrap()).unwrap();
-        }
-        let server = self.routed.lab.far.ip();
-        let listener = far.enter(|| TcpListener::bind((server, PORT)).unwrap()).unwrap();
-        let other = side.clone();
-        let served = far
-            .thread(move || serve(&listener, &other, &AtomicBool::new(false)).ok().flatten())
-            .unwrap();
-        let count = (rate * seconds / 8.0 / f64::from(MESSAGE)) as u64;
-        let requests =
-            Requests { kind: Kind::Write, message: MESSAGE, count, depth: 16, queue_pairs: 1 };
-        let stop = Arc::new(AtomicBool::new(false));
-        let late = Arc::clone(&stop);
-        std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_secs_f64(4.0 * seconds));
-            late.store(true, Ordering::Relaxed);
+    for (leaf, vtep) in leaves.iter().zip(vteps) {
+        leaf.wait_for("four paths to spray over", |metrics| {
+            metrics.find(&format!("vtepd_spray_paths{{vtep=\"{vtep}\"}}")) == Some(4)
         });
-        let sent = near.enter(|| connect((server, PORT), &side, requests, &stop).ok()).unwrap();
-        let served = served.join().unwrap().unwrap();
-        (!stop.load(Ordering::Relaxed)).then_some([sent?, served?])
     }
+    leaves
+}
+
+/// Writes so many bits of payload from `host` to `far` by one queue pair, which should take about so
+/// many seconds. Returns what both sides say, or nothing if that takes four times as long.
+fn write(lab: &Lab, bits: f64, seconds: f64) -> Option<[Session; 2]> {
+    const MESSAGE: u32 = 64 << 10;
+    const PORT: u16 = 18_515;
+    let side = Side {
+        interface: ETH.into(),
+        settings: roce::Settings {
+            mtu: MTU,
+            window: WINDOW,
+            timeout: timeout(16),
+            ..roce::Settings::default()
+        },
+        source_port: SourcePort::PerQueuePair,
+        seed: 1,
+    };
+    let Host { ns: near, .. } = &lab.host;
+    let Host { ns: far, .. } = &lab.far;
+    for host in [near, far] {
+        host.enter(|| cut_super_frames(ETH).unwrap()).unwrap();
+    }
+    let server = lab.far.ip();
+    let listener = far.enter(|| TcpListener::bind((server, PORT)).unwrap()).unwrap();
+    let other = side.clone();
+    let served = far
+        .thread(move || serve(&listener, &other, &AtomicBool::new(false)).ok().flatten())
+        .unwrap();
+    let count = (bits / 8.0 / f64::from(MESSAGE)) as u64;
+    let requests =
+        Requests { kind: Kind::Write, message: MESSAGE, count, depth: 16, queue_pairs: 1 };
+    let stop = Arc::new(AtomicBool::new(false));
+    let late = Arc::clone(&stop);
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs_f64(4.0 * seconds));
+        late.store(true, Ordering::Relaxed);
+    });
+    let sent = near.enter(|| connect((server, PORT), &side, requests, &stop).ok()).unwrap();
+    let served = served.join().unwrap().unwrap();
+    (!stop.load(Ordering::Relaxed)).then_some([sent?, served?])
+}
+
+/// A circuit has a quarter of its rate from the second second on. `pathmap` tests how soon that is known.
+/// This counts once in three times, as above.
+#[root_test(alone)]
+fn s2_a_circuit_that_becomes_slow_costs_its_own_share() {
+    let circuits = Circuits::new("sprayslow");
+    let [near, far] = start(&circuits.routed.lab, ["10.0.0.2", "10.0.0.1"]);
+    let sum = goodput_of(4 * RATE);
+    let left = goodput_of(3 * RATE + RATE / 4);
+    let fills = || {
+        circuits.set(0, |change| change.rate = Some(RATE));
+        let total = sum + left * 4.0;
+        let written = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_secs(1));
+                circuits.set(0, |change| change.rate = Some(RATE / 4));
+            });
+            write(&circuits.routed.lab, total, 5.0)
+        });
+        let Some([sent, served]) = written else { return false };
+        // At most what the circuits carry was written before.
+        let after = (total - sum) / (total / sent.goodput - 1.0);
+        let naks = served.counters.out_of_sequence;
+        println!("s2: {:.1} of {:.1} Mbit/s, {naks} NAKs", after / 1e6, left / 1e6);
+        println!("{}", gaps(&far));
+        after > 0.9 * left
+    };
+    assert!((0..3).any(|_| fills()), "see the output");
+    drop(near);
+}
+
+/// Over IPv6, routers hash the flow label. A path then has the label of its source port.
+#[root_test]
+fn s3_spraying_over_ipv6_uses_all_paths_and_keeps_the_order() {
+    let routed = Routed::over_ipv6("sprayv6");
+    let [near, far] = start(&routed.lab, ["fd00::2", "fd00::1"]);
+    const BITS: f64 = 64e6;
+    let [sent, served] = write(&routed.lab, BITS, 10.0).expect("it ends");
+    let counters = &served.counters;
+    println!("s3: {:.1} Mbit/s, {counters:?}\n{}", sent.goodput / 1e6, gaps(&far));
+    let shown = near.ctl(&["path", "--json"]);
+    println!("{}", String::from_utf8_lossy(&shown.stdout));
+    let packets = (BITS / 8.0 / f64::from(MTU)) as u64;
+    near.wait_for("all packets to be sprayed", |metrics| {
+        let of = |what: &str| {
+            let name = format!("vtepd_sprayed_packets_total{{vtep=\"fd00::2\",what=\"{what}\"}}");
+            metrics.find(&name).unwrap_or(0)
+        };
+        of("sent") > packets * 9 / 10 && of("unmarked") > packets * 9 / 10
+    });
 }
 
 /// What the far end says about the order of packets.
@@ -214,10 +264,12 @@ impl Drop for Circuits {
 #[root_test(alone)]
 fn s1_one_queue_pair_fills_four_circuits_of_different_delay() {
     let circuits = Circuits::new("spray");
-    let [near, far] = circuits.start();
+    let [near, far] = start(&circuits.routed.lab, ["10.0.0.2", "10.0.0.1"]);
     let sum = goodput_of(4 * RATE);
     let fills = || {
-        let Some([sent, served]) = circuits.write(sum, 5.0) else { return false };
+        let Some([sent, served]) = write(&circuits.routed.lab, sum * 5.0, 5.0) else {
+            return false;
+        };
         let naks = served.counters.out_of_sequence;
         println!("s1: {:.1} of {:.1} Mbit/s, {naks} NAKs", sent.goodput / 1e6, sum / 1e6);
         println!("{}", gaps(&far));

@@ -159,6 +159,14 @@ fn tshark_shows_what_arrived_by_each_sprayed_path() {
         let theirs = reader.fields("vtepd.kind == 3 && ip.dst == 10.0.0.2", &["vtepd.spray.vni"]);
         assert!(theirs.iter().all(|row| row == &[VNI.to_string()]), "{theirs:?}");
     }
+    let rows = readers.each_ref().map(|reader| {
+        let fields = ["vtepd_qp.path", "vtepd_qp.state", "vtepd_qp.off_path"];
+        reader.fields("vxlan.vni == 10 && infiniband && ip.dst == 10.0.0.2", &fields)
+    });
+    for row in rows.iter().flatten() {
+        assert_eq!(row, &["sprayed over 2 paths", "sprayed", ""]);
+    }
+    assert!(rows.iter().all(|rows| rows.len() > 1000), "{}", rows[0].len());
     // Totals, and each path has its turn.
     let span = |of: &Vec<u16>| of.iter().max().unwrap() - of.iter().min().unwrap();
     let spans: Vec<u16> = received.values().map(span).collect();

@@ -1176,7 +1176,9 @@ pub struct QueuePair {
     pub uplink: ::prost::alloc::string::String,
     #[prost(uint32, tag = "7")]
     pub source_port: u32,
-    /// pinned, hashed (placed by qp-hash because no path was known) or moving (after the next pause).
+    /// pinned, hashed (placed by qp-hash because no path was known), moving (after the next pause) or
+    /// sprayed: its sends and writes take all paths in turns, and uplink, port and routers are those of
+    /// its other packets.
     #[prost(string, tag = "8")]
     pub state: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "9")]
@@ -1202,6 +1204,9 @@ pub struct QueuePair {
     /// Whether both directions use the same links: yes, no or unknown.
     #[prost(string, tag = "23")]
     pub same_links: ::prost::alloc::string::String,
+    /// The paths over which it is sprayed; otherwise 0.
+    #[prost(uint32, tag = "24")]
+    pub paths: u32,
     /// Packet sequence numbers that requests skipped. Lost or reordered before they came to the leaf.
     #[prost(uint64, tag = "16")]
     pub psn_gaps: u64,

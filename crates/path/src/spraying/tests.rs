@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ::spray::Values;
+use ::spray::order::Tiers;
 
 use super::*;
 use crate::group::Paths;
@@ -86,6 +87,54 @@ fn feedback_reaches_the_scheme_of_each_worker_once() {
         }
     }
     assert_eq!(pool.fates().nth(1), Some(of(0, 2, 0)));
+}
+
+/// Paths 0 and 1 have queues, on which a packet takes 1 and 4 ms. Path 2 is down, path 3 has no queue.
+#[test]
+fn packets_go_where_they_wait_least() {
+    let shared = Arc::new(Spraying::new(SprayOptions::default(), 7));
+    let pool = pool(4);
+    publish(&shared, &pool, &[10]);
+    let mut sprays = Sprays::new(Some(Arc::clone(&shared)));
+    sprays.begin(Instant::now());
+    let backlog = |service| Backlog { answered: 0, service, base: 1_000_000 };
+    pool.set_backlogs([1_000_000, 4_000_000, 0, 0].map(backlog));
+    pool.set_down(|path| path.source_port == 50_002);
+    let mut sent = [0; 4];
+    for port in ports(&mut sprays, 10, 40) {
+        sent[usize::from(port.unwrap() - 50_000)] += 1;
+    }
+    // The first packets take the delay, and others may wait for 2 ms more than on the best path.
+    assert!((3..=4).contains(&sent[0]) && (1..=2).contains(&sent[1]), "{sent:?}");
+    assert_eq!((sent[2], sent.iter().sum::<i32>()), (0, 40));
+    // All have queues now: shares are those of the rates.
+    pool.set_backlogs([1_000_000, 4_000_000, 1_000_000, 1_000_000].map(backlog));
+    pool.set_down(|_| false);
+    let before: Vec<u64> = pool.sent().collect();
+    let _ = ports(&mut sprays, 10, 1300);
+    let sent: Vec<u64> = pool.sent().zip(before).map(|(sent, before)| sent - before).collect();
+    let share = |number: usize| sent[number] as f64 / 1300.0;
+    assert!((0.07..0.085).contains(&share(1)), "{sent:?}");
+    assert!([0, 2, 3].iter().all(|number| (0.28..0.33).contains(&share(*number))), "{sent:?}");
+    // With all down, none is better than the others.
+    pool.set_down(|_| true);
+    assert_eq!(ports(&mut sprays, 10, 8).len(), 8);
+    assert_eq!(pool.up(), 0);
+}
+
+/// Half of the paths with marks are few, more are many.
+#[test]
+fn marks_on_most_paths_are_left_to_hosts() {
+    for (marked, avoided) in [(1, 1), (2, 2), (3, 0)] {
+        let shared = Arc::new(Spraying::new(SprayOptions::default(), 7));
+        let pool = pool(4);
+        publish(&shared, &pool, &[10]);
+        let mut sprays = Sprays::new(Some(Arc::clone(&shared)));
+        sprays.begin(Instant::now());
+        let fate = |number| Fate { good: 1, marked: u64::from(number < marked), lost: 0 };
+        pool.add_feedback((0..4).map(fate));
+        assert_eq!(set(ports(&mut sprays, 10, 8)).len(), 4 - avoided);
+    }
 }
 
 #[test]

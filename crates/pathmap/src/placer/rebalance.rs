@@ -137,7 +137,7 @@ impl Placer {
             let Some(candidate) = index.ok().and_then(|at| search.candidates.get_mut(at)) else {
                 continue;
             };
-            if flow.follows || !flow.may_balance(now, HOLD) {
+            if flow.follows || self.is_sprayed(id) || !flow.may_balance(now, HOLD) {
                 continue;
             }
             candidate.flows.extend(self.movable(id.target, flow));

@@ -57,6 +57,14 @@ pub(super) struct Load {
     pub(super) measured: Option<(u64, u64)>,
 }
 
+impl Load {
+    /// The load on its path of a queue pair whose packets take all paths. New ones are still dealt by
+    /// it, so that the packets that are not sprayed do not share one path.
+    pub(super) const fn sprayed(self) -> Self {
+        Self { for_moves: 0, rate_now: 0, ..self }
+    }
+}
+
 /// The queue pairs on a path.
 #[derive(Debug, Default)]
 struct OnPath {

@@ -1,6 +1,8 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use path::Fate;
+
 use super::*;
 
 const fn ms(ms: u64) -> Duration {
@@ -74,8 +76,17 @@ fn a_pool_stays_while_its_paths_are_known_and_no_route_is_new() {
     new.push((PathId { hop: 0, source_port: 99 }, known(7, &[7], 1)));
     assert!(!fits(&new), "another route");
     let gone = chosen.paths()[2];
-    let without: Vec<_> = all.into_iter().filter(|(path, _)| *path != gone).collect();
-    assert!(!fits(&without), "a dead path");
+    let other = all.iter().find(|(path, _)| *path == gone).unwrap().1.clone();
+    let without = |number: usize| -> Vec<_> {
+        all.iter().filter(|(path, _)| path != &chosen.paths()[number]).cloned().collect()
+    };
+    assert!(!fits(&without(2)), "other ports still have the route");
+    let alive: Vec<_> =
+        all.iter().filter(|(_, known)| !known.is_route_of(&other)).cloned().collect();
+    assert!(fits(&alive), "a dead route may come back");
+    let mut moved = alive;
+    moved.push((gone, moved.iter().find(|(path, _)| path.hop == gone.hop).unwrap().1.clone()));
+    assert!(!fits(&moved), "two paths on one route");
 }
 
 #[test]
@@ -102,7 +113,7 @@ impl Ends {
     fn new() -> Self {
         let path = |port| PathId { hop: 1, source_port: port };
         let pool = Pool::new(vec![path(1), path(2)], Tiers::new(&[2]).unwrap(), 1000).unwrap();
-        let ledger = Ledger::new(&pool);
+        let ledger = Ledger::new(&pool, None);
         Self { pool: Arc::new(pool), ledger, counted: [(65_500, 9); 2], sent: [0; 2] }
     }
 
@@ -213,4 +224,14 @@ fn half_of_the_paths_in_use_are_many() {
     let congested = marks.map(|marks| is_congested(&before, &after(marks)));
     assert_eq!(congested, [false, false, true, true]);
     assert!(!is_congested(&before, &before), "nothing arrived");
+}
+
+#[test]
+fn a_report_before_the_pool_makes_the_first_one_of_it_count() {
+    let mut ends = Ends::new();
+    let last = [(1, 65_500, 9), (2, 65_500, 9)];
+    let last = last.map(|(port, received, marked)| Arrived { port, received, marked });
+    ends.ledger = Ledger::new(&ends.pool, Some(&last));
+    ends.send([100, 50]);
+    assert_eq!(ends.report(2, [(60, 10), (50, 0)]), [fate(50, 10, 0), fate(50, 0, 0)]);
 }

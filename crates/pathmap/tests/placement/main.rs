@@ -20,6 +20,7 @@ mod crowded;
 mod even;
 mod pauses;
 mod shared;
+mod sprayed;
 
 const TICK: Duration = Duration::from_millis(50);
 

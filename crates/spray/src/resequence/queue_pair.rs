@@ -43,6 +43,8 @@ enum Mode {
 #[derive(Debug)]
 pub(super) struct QueuePair<K> {
     pub(super) key: Option<K>,
+    /// The number of its host; `None` if hosts are not told apart.
+    host: Option<u8>,
     /// When its last packet came.
     pub(super) last: Nanos,
     /// When its packets stop waiting, if any does.
@@ -59,7 +61,17 @@ pub(super) struct QueuePair<K> {
 impl<K> Default for QueuePair<K> {
     fn default() -> Self {
         let (key, mode, ring) = (None, Mode::Ordered, [NONE; WINDOW as usize]);
-        Self { key, last: 0, deadline: 0, is_listed: false, next: 0, mode, held: 0, ring }
+        Self {
+            key,
+            host: None,
+            last: 0,
+            deadline: 0,
+            is_listed: false,
+            next: 0,
+            mode,
+            held: 0,
+            ring,
+        }
     }
 }
 
@@ -69,8 +81,8 @@ impl<K> QueuePair<K> {
     }
 
     /// Begins with the first packet of a queue pair. No packet waits here.
-    pub(super) fn begin(&mut self, key: K, first: Packet, times: Times) {
-        self.key = Some(key);
+    pub(super) fn begin(&mut self, (key, host): (K, Option<u8>), first: Packet, times: Times) {
+        (self.key, self.host) = (Some(key), host);
         self.begin_anew(first.psn & PSN, times);
     }
 
@@ -120,7 +132,8 @@ impl<K> QueuePair<K> {
     ) -> Outcome {
         let psn = packet.psn & PSN;
         if self.mode == Mode::Settling
-            && (!(0..i32::from(WINDOW)).contains(&since(psn, self.next)) || pool.is_full())
+            && (!(0..i32::from(WINDOW)).contains(&since(psn, self.next))
+                || !pool.has_room(self.host))
         {
             self.settle(times, pool, deliver);
         }
@@ -142,7 +155,7 @@ impl<K> QueuePair<K> {
             Mode::Gap { .. } if since(psn, self.next) >= 0 => self.mode = Mode::Ordered,
             Mode::Gap { .. } => {}
         }
-        if since(psn, self.next) < 0 && times.settling > 0 && !pool.is_full() {
+        if since(psn, self.next) < 0 && times.settling > 0 && pool.has_room(self.host) {
             // Sent again. Packets before it may have been, too, and take longer.
             self.flush(times, pool, deliver);
             self.begin_anew(psn, times);
@@ -168,14 +181,16 @@ impl<K> QueuePair<K> {
             pool.counts.duplicates += 1;
             return Outcome::Duplicate;
         }
-        if !is_near || pool.is_full() {
-            pool.counts.flushed_by_bound += 1;
+        if !is_near || !pool.has_room(self.host) {
+            let is_share = is_near && !pool.is_full();
+            pool.counts.flushed_by_share += u64::from(is_share);
+            pool.counts.flushed_by_bound += u64::from(!is_share);
             let arrived = (psn, packet.uses.unwrap_or(1));
             self.flush_around(times, Some(arrived), pool, deliver);
             return Outcome::Delivered;
         }
         let waiting = Waiting { copy: copy(), since: times.now, uses: packet.uses };
-        let (Some(index), Some(place)) = (pool.put(waiting), self.place(psn)) else {
+        let (Some(index), Some(place)) = (pool.put(self.host, waiting), self.place(psn)) else {
             return Outcome::Waits;
         };
         *place = index;
@@ -244,9 +259,9 @@ impl<K> QueuePair<K> {
             deliver(Delivery::Waited(waiting.copy));
             self.advance(times.now, psn, waiting.uses, pool, deliver);
         }
-        // The gap is another one now. What is missing was sent before the packet behind it.
-        if let Some(since) = self.lowest().and_then(|psn| pool.since(self.at(psn))) {
-            self.deadline = since.saturating_add(times.timer);
+        // The gap is another one now. A path with a long queue closes one after the other.
+        if self.held != 0 {
+            self.deadline = times.now.saturating_add(times.timer);
         }
     }
 
@@ -289,7 +304,7 @@ impl<K> QueuePair<K> {
 
     fn take<C>(&mut self, now: Nanos, psn: u32, pool: &mut Pool<C>) -> Option<Waiting<C>> {
         let index = core::mem::replace(self.place(psn)?, NONE);
-        let waiting = pool.take(now, index)?;
+        let waiting = pool.take(now, self.host, index)?;
         self.held -= 1;
         Some(waiting)
     }

@@ -167,11 +167,18 @@ pub(super) fn queue_pairs(
 ) -> Vec<v1::QueuePair> {
     let names = Names::of(snapshot, uplinks);
     let now = shared.now();
+    let probed = shared.probed().into_iter();
+    let sprayed: BTreeMap<Target, SprayedTo> =
+        probed.map(|probed| (probed.target, probed.sprayed)).collect();
     let mut rows = shared.read_all(|placer, (id, flow)| {
         let is_wanted = vni.is_none_or(|vni| vni == id.vni);
         let row = || {
             let links = placer.links(id.target, flow.path);
-            queue_pair(id, flow, names.of_path(flow.path), routers(&links), now)
+            let row = queue_pair(id, flow, names.of_path(flow.path), routers(&links), now);
+            match sprayed.get(&id.target).filter(|to| to.vnis.contains(&id.vni)) {
+                Some(to) => v1::QueuePair { state: SPRAYED.to_owned(), paths: to.up as u32, ..row },
+                None => row,
+            }
         };
         is_wanted.then(row)
     });
@@ -205,6 +212,7 @@ fn queue_pair(
         uplink,
         source_port: flow.path.source_port.into(),
         state: state(flow).to_owned(),
+        paths: 0,
         routers,
         frames: flow.frames,
         bytes: flow.bytes,
@@ -223,7 +231,10 @@ fn queue_pair(
     }
 }
 
-/// The state of a queue pair.
+/// The state of a queue pair whose sends and writes take all paths.
+pub(super) const SPRAYED: &str = "sprayed";
+
+/// The state of a queue pair that is not sprayed.
 pub(super) const fn state(flow: &Flow) -> &'static str {
     match (flow.wanted, flow.hashed) {
         (Some(_), _) => "moving",

@@ -94,14 +94,14 @@ fn placement_of(
 /// The paths over which the sends and writes of a queue pair are sprayed, if they are.
 fn sprayed(shared: &Shared, names: &Names, flow: &FlowId) -> Option<v1::Placement> {
     let probed = shared.probed().into_iter().find(|probed| probed.target == flow.target)?;
-    let SprayedTo { vnis, paths } = probed.sprayed;
+    let SprayedTo { vnis, paths, .. } = probed.sprayed;
     let path = |(path, ..): &(PathId, u64, Fate)| v1::Path {
         uplink: names.of_path(*path),
         source_ports: vec![path.source_port.into()],
         ..v1::Path::default()
     };
     vnis.contains(&flow.vni).then(|| v1::Placement {
-        state: "sprayed".to_owned(),
+        state: pinned::SPRAYED.to_owned(),
         reason: "packets of its sends and writes take these paths in turns, and others one path"
             .to_owned(),
         paths: paths.iter().map(path).collect(),
@@ -278,6 +278,7 @@ mod tests {
             heard: None,
             counts: [0; 3],
             sprayed: SprayedTo {
+                up: 2,
                 vnis,
                 paths: [KNOWN, BLIND].map(|path| (path, 0, Fate::default())).into(),
             },

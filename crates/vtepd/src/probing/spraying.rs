@@ -34,6 +34,8 @@ struct Peer {
     /// The VNIs of which it takes sprayed packets, and when it said so.
     heard: Option<(Duration, BTreeSet<Vni>)>,
     pool: Option<(Arc<Pool>, Ledger)>,
+    /// The last report: the epoch and the number of its sender, and what had arrived.
+    last: Option<(u32, u32, Vec<Arrived>)>,
     /// What is known of the paths, as of the pool.
     known: Versions,
     /// The delay of the slowest path.
@@ -96,12 +98,23 @@ impl Sprays {
         self.changed.0 |= peer.follow_paths(|| entry.probed());
     }
 
+    /// Follows the delays of the paths to a VTEP, which change without a change of paths.
+    pub(super) fn follow_delays(&mut self, target: &Target, entry: &Entry) {
+        if let Some(peer) = self.peers.get_mut(target) {
+            peer.follow_delays(|| entry.probed());
+        }
+    }
+
     /// Takes a report of arrivals.
     pub(super) fn take(&mut self, now: Duration, target: &Target, report: ArrivalReport) {
         let Some(peer) = self.peers.get_mut(target) else { return };
+        if peer.is_overtaken(&report.head) {
+            return;
+        }
         if let Some((pool, ledger)) = &mut peer.pool {
             ledger.report(now, pool, &report.paths, peer.slowest);
         }
+        peer.last = Some((report.head.epoch, report.head.id, report.paths));
         let vnis: BTreeSet<Vni> = report.vnis.into_iter().collect();
         let before = peer.heard.replace((now, vnis));
         let is_same = before
@@ -138,15 +151,30 @@ impl Sprays {
     /// How packets to a VTEP are sprayed.
     pub(super) fn of(&self, target: &Target) -> SprayedTo {
         let Some(peer) = self.peers.get(target) else { return SprayedTo::default() };
-        let own = self.own.get(&(target.local, target.port));
-        let vnis = own.zip(peer.heard.as_ref()).map_or_else(Vec::new, |(own, (_, theirs))| {
-            own.intersection(theirs).map(|vni| vni.get()).collect()
-        });
+        let vnis = self.vnis(target, peer).collect();
         let paths = peer
             .pool
             .iter()
             .flat_map(|(pool, _)| pool.paths().iter().zip(pool.sent().zip(pool.fates())));
-        SprayedTo { vnis, paths: paths.map(|(path, (sent, fate))| (*path, sent, fate)).collect() }
+        let up = peer.pool.as_ref().map_or(0, |(pool, _)| pool.up());
+        let paths = paths.map(|(path, (sent, fate))| (*path, sent, fate)).collect();
+        SprayedTo { vnis, up, paths }
+    }
+
+    /// The VNIs of which both VTEPs spray.
+    fn vnis(&self, target: &Target, peer: &Peer) -> impl Iterator<Item = u32> {
+        let own = self.own.get(&(target.local, target.port)).into_iter().flatten();
+        let theirs = peer.heard.as_ref();
+        let both = own.filter(move |vni| theirs.is_some_and(|(_, theirs)| theirs.contains(*vni)));
+        both.map(|vni| vni.get())
+    }
+
+    /// Each VTEP, with the VNIs whose packets are sprayed to it.
+    pub(super) fn agreed(&self) -> impl Iterator<Item = (Target, BTreeSet<u32>)> {
+        self.peers.iter().map(|(target, peer)| {
+            let vnis = peer.pool.iter().flat_map(|_| self.vnis(target, peer));
+            (*target, vnis.collect())
+        })
     }
 
     /// The paths over which packets to a VTEP are sprayed.
@@ -191,6 +219,7 @@ impl Peer {
         Self {
             heard: None,
             pool: None,
+            last: None,
             known: Versions::default(),
             slowest: Duration::ZERO,
             arrivals: Arc::new(Arrivals::new(spraying::timer(std::iter::empty()))),
@@ -204,19 +233,44 @@ impl Peer {
     where
         K: Iterator<Item = (PathId, &'e Known)>,
     {
+        let before = self.pool.as_ref().map(|(pool, _)| pool);
+        let mut changed = false;
+        if !before.is_some_and(|pool| spraying::still_fits(pool, &known)) {
+            let pool = spraying::pool(known()).map(Arc::new);
+            changed = pool.is_some() || self.pool.is_some();
+            let last = self.last.as_ref().map(|(.., arrived)| &**arrived);
+            self.pool = pool.map(|pool| {
+                let ledger = Ledger::new(&pool, last);
+                (pool, ledger)
+            });
+        }
+        if let Some((pool, _)) = &self.pool {
+            let alive: BTreeSet<PathId> = known().map(|(path, _)| path).collect();
+            pool.set_down(|path| !alive.contains(&path));
+        }
+        self.follow_delays(known);
+        changed
+    }
+
+    fn follow_delays<'e, K>(&mut self, known: impl Fn() -> K)
+    where
+        K: Iterator<Item = (PathId, &'e Known)>,
+    {
         self.arrivals.set_timer(spraying::timer(known().map(|(_, known)| known)));
         self.slowest = known().map(|(_, known)| known.delay).max().unwrap_or_default();
-        let before = self.pool.as_ref().map(|(pool, _)| pool);
-        if before.is_some_and(|pool| spraying::still_fits(pool, &known)) {
-            return false;
+        if let Some((pool, ledger)) = &mut self.pool {
+            let delays: BTreeMap<PathId, Duration> =
+                known().map(|(path, known)| (path, known.delay)).collect();
+            ledger.follow_delays(pool.paths().iter().map(|path| delays.get(path).copied()));
         }
-        let pool = spraying::pool(known()).map(Arc::new);
-        let changed = pool.is_some() || self.pool.is_some();
-        self.pool = pool.map(|pool| {
-            let ledger = Ledger::new(&pool);
-            (pool, ledger)
-        });
-        changed
+    }
+
+    /// Whether a later report has arrived before one with this head.
+    fn is_overtaken(&self, head: &Probe) -> bool {
+        let last = self.last.as_ref();
+        last.is_some_and(|(epoch, id, _)| {
+            *epoch == head.epoch && (head.id.wrapping_sub(*id) as i32) < 0
+        })
     }
 }
 
@@ -264,6 +318,23 @@ mod tests {
         let stranger = Target { port: 4790, ..TARGET };
         sprays.take(ms(2002), &stranger, report(&[10]));
         assert!(!sprays.publish(ms(2002)) && sprays.of(&stranger).vnis.is_empty());
+    }
+
+    /// Reports take different paths. One that comes late is older than what is known.
+    #[test]
+    fn a_report_that_was_overtaken_says_nothing() {
+        let mut sprays = Sprays::new(Some(Arc::new(Spraying::new(SprayOptions::default(), 1))));
+        sprays.peers.insert(TARGET, Peer::new());
+        let report = |epoch, id| ArrivalReport {
+            head: Probe { epoch, id, ..Probe::default() },
+            vnis: vnis(&[id]),
+            paths: Vec::new(),
+        };
+        for (epoch, id, heard) in [(7, 5, 5), (7, 4, 5), (7, 6, 6), (8, 1, 1), (8, 2, 2)] {
+            sprays.take(Duration::ZERO, &TARGET, report(epoch, id));
+            let said = sprays.peers[&TARGET].heard.as_ref().unwrap().1.clone();
+            assert_eq!(said, vnis(&[heard]));
+        }
     }
 
     #[test]

@@ -240,6 +240,12 @@ impl Targets {
         living.get(random.index(living.len())).copied()
     }
 
+    /// The living path with the shortest delay.
+    pub(super) fn quickest(&self, target: Target) -> Option<PathId> {
+        let known = self.entries.get(&target)?.known();
+        known.min_by_key(|(_, known)| known.delay).map(|(path, _)| path)
+    }
+
     /// Any living path.
     pub(super) fn any_living(&self, target: Target, random: &mut Random) -> Option<PathId> {
         let living: Vec<PathId> =
@@ -260,6 +266,11 @@ impl Targets {
     /// Tells what is known of the paths.
     pub(super) fn tell_sprays(&self, sprays: &mut Sprays) {
         self.entries.iter().for_each(|(target, entry)| sprays.learn(target, entry));
+    }
+
+    /// Tells the delays of the paths.
+    pub(super) fn tell_spray_delays(&self, sprays: &mut Sprays) {
+        self.entries.iter().for_each(|(target, entry)| sprays.follow_delays(target, entry));
     }
 
     /// Looks up by which next hops kernel VXLAN sends.

@@ -108,6 +108,9 @@ impl Thread {
         self.targets.tell_sprays(&mut self.sprays);
         if self.sprays.publish(now) {
             self.watched = Version::NEVER;
+            for (target, vnis) in self.sprays.agreed() {
+                self.shared.change(|placer| placer.set_sprayed(target, vnis));
+            }
         }
         for (target, report) in self.sprays.due(now) {
             self.report_arrivals(now, target, report);
@@ -160,6 +163,7 @@ impl Thread {
         if now.saturating_sub(self.published) >= PUBLISH {
             self.published = now;
             self.targets.tell_delays(&self.shared);
+            self.targets.tell_spray_delays(&mut self.sprays);
             let probed = self.targets.probed(&self.sprays);
             self.shared.set_probed(probed, (self.responder.counts, self.sockets.refused()));
         }

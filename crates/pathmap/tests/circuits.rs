@@ -1,0 +1,334 @@
+//! One queue pair over four circuits, in simulated time: the paths that workers choose, the reports of
+//! the far end, and the order of packets there, between hosts with go-back-N.
+
+#![cfg(test)]
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use path::{
+    Agreed, Answer, Arrivals, Before, Entropy, Flow, Key, NextHop, PathId, PathPolicy as _, Paths,
+    Pinning, Pins, Policy, Pool, Reason, Remote, Settings, SprayOptions, Spraying, Usage, Version,
+};
+use pathmap::spraying::{Ledger, Reporter};
+use spray::order::Tiers;
+use spray::resequence::{Delivery, Limits, Packet, Resequencer};
+use wire::{MacAddr, Vni};
+
+/// Bytes of a packet on a circuit: the payload, the inner frame around it, and the outer headers.
+const PACKET: u64 = 1024 + 58 + 50;
+/// Packets that the host has on its way.
+const WINDOW: u32 = 192;
+const RATE: u64 = 25_000_000;
+const DELAYS: [u64; 4] = [1, 2, 3, 5];
+const QUEUE: usize = (128 << 10) / PACKET as usize;
+const MARKS: usize = (8 << 10) / PACKET as usize;
+/// The time of a step of the simulation, in microseconds.
+const STEP: u64 = 20;
+/// How long acknowledgements take, in microseconds.
+const BACK: u64 = 2000;
+
+#[derive(Debug)]
+struct Only(Arc<Spraying>, Usage);
+
+impl Pinning for Only {
+    fn pin(&self, _: &Flow, _: &Remote<'_>, _: PathId, _: Before) -> Answer {
+        Answer::Hashed
+    }
+
+    fn version(&self) -> Version<Policy> {
+        Version::NONE
+    }
+
+    fn usage(&self) -> &Usage {
+        &self.1
+    }
+
+    fn spraying(&self) -> Option<Arc<Spraying>> {
+        Some(Arc::clone(&self.0))
+    }
+}
+
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+fn group() -> Paths {
+    let hop = |number: u8| NextHop {
+        ifindex: number.into(),
+        gateway: IpAddr::V4(Ipv4Addr::new(192, 168, number, 1)),
+        identity: number.into(),
+        source_mac: MacAddr::default(),
+        destination_mac: Some(MacAddr::default()),
+        mtu: 9000,
+        weight: 1,
+        path: number.into(),
+        by_default: false,
+        impaired: false,
+    };
+    Paths::new(vec![hop(0), hop(1)])
+}
+
+/// A circuit: packets by PSN, whether they have a mark, and those on their way with their arrival.
+struct Circuit {
+    rate: u64,
+    queue: VecDeque<(u32, bool)>,
+    /// Bits that the circuit could have sent since its queue began.
+    credit: u64,
+    way: VecDeque<(u64, u32, bool)>,
+    delay: u64,
+    sent: u64,
+}
+
+impl Circuit {
+    fn send(&mut self, psn: u32) {
+        self.sent += 1;
+        if self.queue.len() < QUEUE {
+            self.queue.push_back((psn, self.queue.len() >= MARKS));
+        }
+    }
+
+    /// Goes on to a time in microseconds.
+    fn step(&mut self, now: u64) {
+        self.credit += self.rate * STEP / 1_000_000;
+        while self.credit >= PACKET * 8
+            && let Some((psn, mark)) = self.queue.pop_front()
+        {
+            self.credit -= PACKET * 8;
+            self.way.push_back((now + self.delay, psn, mark));
+        }
+        if self.queue.is_empty() {
+            self.credit = 0;
+        }
+    }
+
+    fn arrived(&mut self, now: u64) -> Option<(u32, bool)> {
+        self.way.pop_front_if(|(at, ..)| *at <= now).map(|(_, psn, mark)| (psn, mark))
+    }
+}
+
+/// All ends.
+struct Circuits {
+    now: u64,
+    start: Instant,
+    group: Paths,
+    entropy: Entropy,
+    pins: Pins,
+    circuits: [Circuit; 4],
+    pool: Arc<Pool>,
+    ledger: Ledger,
+    arrivals: Arrivals,
+    reporter: Reporter,
+    reports: VecDeque<(u64, Vec<path::Arrived>)>,
+    order: Resequencer<u8, u32, BuildHasherDefault<DefaultHasher>>,
+    /// What the host acknowledged, and whether it is a NAK, with the time of arrival.
+    answers: VecDeque<(u64, u32, bool)>,
+    next: u32,
+    acknowledged: u32,
+    expected: u32,
+    is_waiting: bool,
+    naks: u32,
+    count: u32,
+    /// The delays that probes have measured, in microseconds.
+    known: [u64; 4],
+}
+
+impl Circuits {
+    fn new() -> Self {
+        let spraying = Arc::new(Spraying::new(SprayOptions::default(), 7));
+        let start = Instant::now();
+        let path =
+            |number: u16| PathId { hop: u64::from(number % 2), source_port: 50_000 + number };
+        let tiers = Tiers::new(&[2, 2]).unwrap();
+        let round_trip = (5000 + BACK) * 1000 + 4_000_000;
+        let pool = Arc::new(Pool::new((0..4).map(path).collect(), tiers, round_trip).unwrap());
+        let vnis = [Vni::try_from(10).unwrap()].into();
+        let agreed = Agreed { pool: Arc::clone(&pool), vnis };
+        spraying.set_pools([((LOCAL, FAR, 4789), agreed)].into());
+        let pins = Pins::new(Some(Arc::new(Only(spraying, Usage::new(0, start)))));
+        let settings = Settings { policy: Policy::Spray, ..Settings::default() };
+        let circuit = |delay| Circuit {
+            rate: RATE,
+            queue: VecDeque::new(),
+            credit: 0,
+            way: VecDeque::new(),
+            delay: delay * 1000,
+            sent: 0,
+        };
+        Self {
+            now: 0,
+            start,
+            group: group(),
+            entropy: Entropy::new(settings).unwrap(),
+            pins,
+            circuits: DELAYS.map(circuit),
+            ledger: Ledger::new(&pool, Some(&[])),
+            pool,
+            arrivals: Arrivals::new(8_000_000),
+            reporter: Reporter::default(),
+            reports: VecDeque::new(),
+            order: Resequencer::new(Limits::default(), 8_000_000, BuildHasherDefault::default()),
+            answers: VecDeque::new(),
+            next: 0,
+            acknowledged: 0,
+            expected: 0,
+            is_waiting: false,
+            naks: 0,
+            count: 0,
+            known: DELAYS.map(|delay| delay * 1000 + BACK),
+        }
+    }
+
+    fn send(&mut self) {
+        self.pins.begin(self.start + Duration::from_micros(self.now));
+        let to = Remote {
+            vni: Vni::try_from(10).unwrap(),
+            local: LOCAL,
+            address: FAR,
+            destination_port: 4789,
+            group: &self.group,
+        };
+        let queue_pair = wire::QueuePair::try_from(17).unwrap();
+        let key = Key::QueuePair { source: LOCAL, destination: FAR, queue_pair };
+        let flow = Flow { key, reason: Reason::Roce, hash: 5, roce_port: 0, is_sprayed: true };
+        while self.next < self.acknowledged + WINDOW {
+            let choice = self.entropy.choose(&flow, &to, &mut self.pins).unwrap();
+            let number = usize::from(choice.source_port - 50_000);
+            self.circuits[number].send(self.next);
+            self.next += 1;
+        }
+    }
+
+    /// The host gets a packet.
+    fn deliver(
+        psn: u32,
+        now: u64,
+        (expected, is_waiting, naks): (&mut u32, &mut bool, &mut u32),
+        answers: &mut VecDeque<(u64, u32, bool)>,
+    ) {
+        if psn == *expected {
+            *expected += 1;
+            *is_waiting = false;
+            if *expected % 16 == 0 {
+                answers.push_back((now + BACK, *expected, false));
+            }
+        } else if psn > *expected && !*is_waiting {
+            *is_waiting = true;
+            *naks += 1;
+            answers.push_back((now + BACK, *expected, true));
+        }
+    }
+
+    fn receive(&mut self) {
+        let Self { order, expected, is_waiting, naks, answers, now, .. } = self;
+        let now = *now;
+        let host = (expected, is_waiting, naks);
+        let (expected, is_waiting, naks) = host;
+        order.set_times(self.arrivals.timer(), self.arrivals.timer() / 2);
+        order.expire(now * 1000, |_, psn| {
+            Self::deliver(psn, now, (expected, is_waiting, naks), answers);
+        });
+        for (circuit, port) in self.circuits.iter_mut().zip(50_000..) {
+            circuit.step(now);
+            while let Some((psn, mark)) = circuit.arrived(now) {
+                self.arrivals.count(port, mark, 1082);
+                let packet = Packet { psn, uses: Some(1) };
+                order.receive(
+                    now * 1000,
+                    1,
+                    packet,
+                    || psn,
+                    |delivery| {
+                        let psn = if let Delivery::Waited(psn) = delivery { psn } else { psn };
+                        Self::deliver(
+                            psn,
+                            now,
+                            (&mut *expected, &mut *is_waiting, &mut *naks),
+                            answers,
+                        );
+                    },
+                );
+            }
+        }
+    }
+
+    fn feedback(&mut self) {
+        let now = self.now;
+        let time = Duration::from_micros(now);
+        if self.reporter.is_due(time, self.arrivals.bytes(), 60) {
+            // By another path each time.
+            let back =
+                if self.count % 4 == 0 { DELAYS[(now / 2000 % 4) as usize] } else { 1 } * 1000;
+            self.count += 1;
+            self.reports.push_back((now + back, self.arrivals.read().collect()));
+        }
+        if now % 10_000 == 0 {
+            for (known, circuit) in self.known.iter_mut().zip(&self.circuits) {
+                let queue = circuit.queue.len() as u64 * PACKET * 8 * 1_000_000 / circuit.rate;
+                let delay = queue + circuit.delay + BACK;
+                *known = if delay > *known { *known + (delay - *known) / 16 } else { delay };
+            }
+        }
+        if now % 100_000 == 0 {
+            let known = self.known.map(|micros| Some(Duration::from_micros(micros)));
+            self.ledger.follow_delays(known);
+            let spread = self.known.iter().max().unwrap() - self.known.iter().min().unwrap();
+            self.arrivals.set_timer((spread * 2).clamp(1000, 50_000) * 1000);
+        }
+        while let Some((_, report)) = self.reports.pop_front_if(|(at, _)| *at <= now) {
+            let slowest = Duration::from_micros(*self.known.iter().max().unwrap());
+            self.ledger.report(time, &self.pool, &report, slowest);
+        }
+        while let Some((_, psn, is_nak)) = self.answers.pop_front_if(|(at, ..)| *at <= now) {
+            self.acknowledged = self.acknowledged.max(psn);
+            if is_nak {
+                self.next = psn;
+            }
+            self.next = self.next.max(self.acknowledged);
+        }
+    }
+
+    /// Runs for so many milliseconds. Returns the share of the circuits' rate that hosts used.
+    fn run(&mut self, ms: u64) -> f64 {
+        let (end, before) = (self.now + ms * 1000, self.expected);
+        while self.now < end {
+            self.send();
+            self.receive();
+            self.feedback();
+            self.now += STEP;
+        }
+        let rate: u64 = self.circuits.iter().map(|circuit| circuit.rate).sum();
+        let bits = u64::from(self.expected - before) * PACKET * 8;
+        bits as f64 * 1000.0 / (rate * ms) as f64
+    }
+}
+
+/// Hosts send more than the circuits carry. Then one of these has a quarter of its rate for three
+/// seconds.
+#[test]
+fn a_circuit_that_becomes_slow_gets_what_it_carries_and_the_host_sees_no_gap() {
+    for (number, delay) in DELAYS.into_iter().enumerate() {
+        for turn in 0..4 {
+            let mut circuits = Circuits::new();
+            let healthy = circuits.run(1000 + turn * 7);
+            circuits.circuits[number].rate /= 4;
+            // Its reports are on their way for its delay and that of the quickest circuit.
+            let moves = circuits.run(5 + delay) * (5 + delay) as f64;
+            let before = circuits.circuits[number].sent;
+            let drains = circuits.run(20) * 20.0;
+            let sent = circuits.circuits[number].sent - before;
+            let rest = 975 - delay;
+            let first = (moves + drains + circuits.run(rest) * rest as f64) / 1000.0;
+            let second = circuits.run(2000);
+            circuits.circuits[number].rate *= 4;
+            let [returns, after] = [100, 400].map(|ms| circuits.run(ms));
+            let shares = [healthy, first, second, returns, after];
+            println!("circuit {number}: {shares:.3?}, {sent} packets, {} NAKs", circuits.naks);
+            assert!(sent <= 20 * RATE / 4 / (PACKET * 8 * 1000), "{sent} after it was known");
+            assert!(shares.iter().all(|share| *share > 0.9) && second > 0.98 && after > 0.98);
+            assert_eq!(circuits.naks, 0);
+        }
+    }
+}
