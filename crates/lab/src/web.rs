@@ -8,13 +8,15 @@ use serde_json::json;
 use web::{Fabric, Link, Node};
 
 use crate::{graph, link};
-use fabric::deployed::{Deployed, DeployedError};
+use fabric::deployed::DeployedError;
 
 /// Describes a fabric that is up. `program` is the path of `lab`.
 ///
 /// # Errors
 /// If the overlay cannot be read.
-pub fn describe(name: &str, deployed: Deployed, program: PathBuf) -> Result<Fabric, DeployedError> {
+pub fn describe(fabric: &fabric::Fabric, program: PathBuf) -> Result<Fabric, DeployedError> {
+    let (name, deployed) = (fabric.name().to_string(), fabric.deployed());
+    let containers = fabric.has_containers();
     let overlay = deployed.overlay()?;
     let leaves: BTreeSet<&String> = overlay.tunnels.iter().map(|tunnel| &tunnel.node).collect();
     let wires = deployed.topology().wires();
@@ -31,7 +33,7 @@ pub fn describe(name: &str, deployed: Deployed, program: PathBuf) -> Result<Fabr
         interfaces: wire.interfaces().map(ToString::to_string).collect(),
     });
     let links = links.collect();
-    let picture = graph::outline(name, deployed.topology());
+    let picture = graph::outline(&name, deployed.topology());
     let hosts = overlay.hosts.iter().map(|host| (host.end.node.clone(), host.address)).collect();
     let circuits = Arc::new(move || {
         let circuits = wires.iter().filter(|wire| wire.circuit.is_some());
@@ -42,5 +44,5 @@ pub fn describe(name: &str, deployed: Deployed, program: PathBuf) -> Result<Fabr
         });
         answered.collect()
     });
-    Ok(Fabric { name: name.to_owned(), picture, nodes, links, hosts, program, circuits })
+    Ok(Fabric { name, picture, nodes, links, hosts, program, containers, circuits })
 }

@@ -18,6 +18,11 @@ use spray::order::Tiers;
 use spray::resequence::{Delivery, Limits, Packet, Resequencer};
 use wire::{MacAddr, Vni};
 
+/// Takes the first one if it is due.
+fn pop_due<T>(queue: &mut VecDeque<T>, is_due: impl FnOnce(&T) -> bool) -> Option<T> {
+    if queue.front().is_some_and(is_due) { queue.pop_front() } else { None }
+}
+
 /// Bytes of a packet on a circuit: the payload, the inner frame around it, and the outer headers.
 const PACKET: u64 = 1024 + 58 + 50;
 /// Packets that the host has on its way.
@@ -105,7 +110,7 @@ impl Circuit {
     }
 
     fn arrived(&mut self, now: u64) -> Option<(u32, bool)> {
-        self.way.pop_front_if(|(at, ..)| *at <= now).map(|(_, psn, mark)| (psn, mark))
+        pop_due(&mut self.way, |(at, ..)| *at <= now).map(|(_, psn, mark)| (psn, mark))
     }
 }
 
@@ -260,28 +265,29 @@ impl Circuits {
         if self.reporter.is_due(time, self.arrivals.bytes(), 60) {
             // By another path each time.
             let back =
-                if self.count % 4 == 0 { DELAYS[(now / 2000 % 4) as usize] } else { 1 } * 1000;
+                if self.count.is_multiple_of(4) { DELAYS[(now / 2000 % 4) as usize] } else { 1 }
+                    * 1000;
             self.count += 1;
             self.reports.push_back((now + back, self.arrivals.read().collect()));
         }
-        if now % 10_000 == 0 {
+        if now.is_multiple_of(10_000) {
             for (known, circuit) in self.known.iter_mut().zip(&self.circuits) {
                 let queue = circuit.queue.len() as u64 * PACKET * 8 * 1_000_000 / circuit.rate;
                 let delay = queue + circuit.delay + BACK;
                 *known = if delay > *known { *known + (delay - *known) / 16 } else { delay };
             }
         }
-        if now % 100_000 == 0 {
+        if now.is_multiple_of(100_000) {
             let known = self.known.map(|micros| Some(Duration::from_micros(micros)));
             self.ledger.follow_delays(known);
             let spread = self.known.iter().max().unwrap() - self.known.iter().min().unwrap();
             self.arrivals.set_timer((spread * 2).clamp(1000, 50_000) * 1000);
         }
-        while let Some((_, report)) = self.reports.pop_front_if(|(at, _)| *at <= now) {
+        while let Some((_, report)) = pop_due(&mut self.reports, |(at, _)| *at <= now) {
             let slowest = Duration::from_micros(*self.known.iter().max().unwrap());
             self.ledger.report(time, &self.pool, &report, slowest);
         }
-        while let Some((_, psn, is_nak)) = self.answers.pop_front_if(|(at, ..)| *at <= now) {
+        while let Some((_, psn, is_nak)) = pop_due(&mut self.answers, |(at, ..)| *at <= now) {
             self.acknowledged = self.acknowledged.max(psn);
             if is_nak {
                 self.next = psn;

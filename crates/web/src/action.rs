@@ -139,8 +139,13 @@ impl Action {
                 let leaf = known("leaf", leaf, is_leaf(fabric, leaf))?;
                 let pid = leaves.and_then(|all| all.get(leaf)?.get("pid")?.as_u64());
                 let pid = pid.ok_or_else(|| ActionError::NoVtepd(leaf.to_owned()))?;
+                let kill = ["kill", "-9", &pid.to_string()].map(str::to_owned);
+                if !fabric.containers {
+                    return Ok(kill.into());
+                }
                 let mut words = Words::new(fabric, &["exec"]).plain(leaf)?;
-                words.extend(["--", "kill", "-9", &pid.to_string()].map(str::to_owned));
+                words.push("--".to_owned());
+                words.extend(kill);
                 words
             }
             Self::Path { from, to, queue_pair } => {
@@ -265,6 +270,7 @@ mod tests {
                 ("host1".to_owned(), [192, 168, 10, 1].into()),
                 ("host2".to_owned(), [192, 168, 10, 2].into()),
             ]),
+            containers: false,
             program: "/bin/lab".into(),
             circuits: Arc::new(BTreeMap::new),
         }
@@ -302,10 +308,7 @@ mod tests {
                 json!({"action": "vni-policy", "leaf": "leaf1", "vni": 10, "policy": "qp-hash"}),
                 "/bin/lab exec --name x leaf1 -- /bin/vtepctl policy set 10 qp-hash",
             ),
-            (
-                json!({"action": "kill", "leaf": "leaf1"}),
-                "/bin/lab exec --name x leaf1 -- kill -9 77",
-            ),
+            (json!({"action": "kill", "leaf": "leaf1"}), "kill -9 77"),
             (
                 json!({"action": "send", "from": "host1", "to": "host2", "queue_pairs": 4,
                        "rate": 100, "seconds": 9}),

@@ -25,7 +25,7 @@ pub(super) fn run(arguments: &Web) -> Outcome {
 /// Serves the page of a fabric until a signal.
 pub(super) fn serve(fabric: &Fabric, access: Access, port: u16) -> Outcome {
     let program = std::env::current_exe()?;
-    let described = lab::web::describe(fabric.name(), fabric.deployed(), program)?;
+    let described = lab::web::describe(fabric, program)?;
     let runtime = runtime()?;
     let server = runtime.block_on(Server::bind(described, access, port))?;
     until_signal(&runtime, server)
