@@ -136,10 +136,7 @@ impl Action {
                 words.hosts(fabric, hosts)?
             }
             Self::Kill { leaf } => {
-                let leaf = known("leaf", leaf, is_leaf(fabric, leaf))?;
-                let pid = leaves.and_then(|all| all.get(leaf)?.get("pid")?.as_u64());
-                let pid = pid.ok_or_else(|| ActionError::NoVtepd(leaf.to_owned()))?;
-                let kill = ["kill", "-9", &pid.to_string()].map(str::to_owned);
+                let kill = kill(leaves, known("leaf", leaf, is_leaf(fabric, leaf))?)?;
                 if !fabric.containers {
                     return Ok(kill.into());
                 }
@@ -160,6 +157,13 @@ impl Action {
         });
         Ok(words)
     }
+}
+
+/// The command that kills the vtepd of a leaf.
+fn kill(leaves: Option<&Value>, leaf: &str) -> Result<[String; 3], ActionError> {
+    let pid = leaves.and_then(|all| all.get(leaf)?.get("pid")?.as_u64());
+    let pid = pid.ok_or_else(|| ActionError::NoVtepd(leaf.to_owned()))?;
+    Ok(["kill", "-9", &pid.to_string()].map(str::to_owned))
 }
 
 /// The words of a command of `lab`.

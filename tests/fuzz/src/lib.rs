@@ -59,6 +59,6 @@ mod vtepd {
 }
 // The modules refer to each other by these paths.
 use vtepd::{
-    api, guard, handle, link_watch, log, metrics_view, own_links, pinning, privilege, probing,
-    takeover, wakeups,
+    api, guard, handle, link_watch, log, metrics_view, own_links, pinning, privilege, takeover,
+    wakeups,
 };

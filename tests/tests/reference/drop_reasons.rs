@@ -15,9 +15,9 @@ reason as its label.
 
 `vtepctl drops --frames` shows the headers of the last frames: at most 32 for each reason and
 worker, 128 bytes of each. Not remembered are frames that a BPF program dropped (`program_failed`),
-that no worker has read (`receive_overrun`, `waited_too_long`), that were held (`shutdown`, and those
-for an unknown next hop or of a sprayed queue pair), that a port refused to send, or of which several
-copies or segments were dropped.
+that no worker has read (`receive_overrun`, `waited_too_long`), that were held (`shutdown`, and
+those for an unknown next hop or of a sprayed queue pair), that a port refused to send, or of which
+several copies or segments were dropped.
 
 This page is generated from the code (`crates/frame/src/drop_reason.rs`).
 

@@ -262,8 +262,8 @@ pub(crate) fn tables() -> Vec<Table> {
             misses: "Rows with t2 and some with t4 took up to 60 % longer than rows beside them: \
                      t2 p8 takes longer with\n2 sequences than with 3. The planner expects the \
                      same law for all t. Even a factor fitted for each t\nreaches only a tau of \
-                     0.74; among the rows with t8 it is above 0.8. Waves of tiles (NVIDIA's guide \
-                     to\nmatrix products) and gradients in single precision make neither figure \
+                     0.74; among the rows with t8 it is above 0.8. Waves of tiles (NVIDIA's\nguide \
+                     to matrix products) and gradients in single precision make neither figure \
                      better.",
             ..table(
                 "vTrain, 39.1B on 512 A100",
@@ -284,7 +284,7 @@ pub(crate) fn tables() -> Vec<Table> {
         Table {
             misses: "The row of 8 GPUs is one iteration of one sequence; its 60 ms more are not \
                      explained.\nThe mean error depends on which rows are fitted: 3.3 to 15 %, \
-                     and 8.1 % with those of 16 and 32 GPUs.",
+                     and 8.1 % with\nthose of 16 and 32 GPUs.",
             ..table(
                 "Sailor, GPT-Neo 2.7B on GH200",
                 "s",
