@@ -57,7 +57,7 @@ messages! {
     VtepPaths: "age_ms answers complete dead destination_port known local pairs paths probes ready routers_max routers_min sprayed sprayed_vnis tiers traced vtep",
     Path: "arrival delay_us kilobytes others_kilobytes queue_pairs router_count routers source_ports uplink",
     Tier: "arrival floor jain links mmr",
-    QueuePair: "age_ms bytes cnps destination ecn_marks exact frames idle_ms kilobytes moves naks partner psn_gaps psn_repeats queue_pair routers same_links source source_port state uplink vni vtep",
+    QueuePair: "age_ms bytes cnps destination ecn_marks exact frames idle_ms kilobytes moves naks partner paths psn_gaps psn_repeats queue_pair routers same_links source source_port state uplink vni vtep",
     CachedFlow: "age_ms current destination destination_mac queue_pair source source_port uplink vni vtep worker",
     CopyRoute: "bucket choices default_route destination_mac destination_port dont_fragment flow_label gateway length local path_hash source_mac tos ttl uplink weight weights",
 }

@@ -21,7 +21,7 @@ fn block(with: &str) -> String {
 #[test]
 fn the_example_is_an_experiment() {
     let experiment = Experiment::parse("mine.toml".as_ref(), &block("name = \"mine\"")).unwrap();
-    assert_eq!((experiment.name.as_str(), experiment.dataplanes.len()), ("mine", 3));
+    assert_eq!((experiment.name.as_str(), experiment.dataplanes.len()), ("mine", 4));
 }
 
 #[test]

@@ -31,8 +31,8 @@ pub struct DroppedFrame {
     pub slot: u16,
     /// Bytes of the whole frame; of a super-frame, all its bytes.
     pub length: usize,
-    /// Its first [`HEADERS`] bytes, or all of a shorter one.
-    pub headers: Box<[u8]>,
+    /// Its first bytes. Behind the end of a shorter frame they are 0.
+    headers: [u8; HEADERS],
 }
 
 /// The frames that one worker dropped. Only the worker adds to them; any thread may read them.
@@ -52,6 +52,9 @@ impl DroppedFrames {
             all.resize_with(DropReason::ALL.len(), VecDeque::new);
         }
         let Some(frames) = all.get_mut(reason as usize) else { return };
+        if frames.is_empty() {
+            frames.reserve_exact(REMEMBERED);
+        }
         if frames.len() == REMEMBERED {
             frames.pop_front();
         }
@@ -69,8 +72,17 @@ impl DroppedFrames {
 impl DroppedFrame {
     /// What is remembered of a frame.
     pub(crate) fn new(data: &[u8], origin: Origin, slot: u16, time: Instant) -> Self {
-        let headers = data.get(..HEADERS).unwrap_or(data).into();
+        let mut headers = [0; HEADERS];
+        for (kept, byte) in headers.iter_mut().zip(data) {
+            *kept = *byte;
+        }
         Self { time, origin, slot, length: data.len(), headers }
+    }
+
+    /// Its first [`HEADERS`] bytes, or all of a shorter one.
+    #[must_use]
+    pub fn headers(&self) -> &[u8] {
+        self.headers.get(..self.length).unwrap_or(&self.headers)
     }
 }
 
@@ -90,7 +102,7 @@ mod tests {
         all.remember(DropReason::SamePort, DroppedFrame::new(&[1; 60], Origin::Hosts, 0, now));
         let kept = all.of(DropReason::NoRoute);
         assert_eq!(kept, (68..100).map(frame).collect::<Vec<_>>());
-        assert!(kept.iter().all(|frame| frame.headers.len() == HEADERS && frame.length == 200));
+        assert!(kept.iter().all(|frame| frame.headers().len() == HEADERS && frame.length == 200));
         assert_eq!(all.of(DropReason::SamePort).len(), 1);
         assert_eq!(all.of(DropReason::Truncated), []);
     }

@@ -15,7 +15,7 @@ const BINS_MAX: usize = 360_000;
 pub struct Timeline {
     /// When the first bin began.
     pub origin: Instant,
-    /// Frames that were sent in each bin. The first one is not 0.
+    /// Frames that were sent in each bin. In the first bin, a frame was sent or has arrived.
     pub sent: Vec<u64>,
     /// Frames that arrived in each bin. It may be longer: the last frames arrive later.
     pub arrived: Vec<u64>,
@@ -23,10 +23,12 @@ pub struct Timeline {
 
 impl Timeline {
     /// Joins what both ends have counted since `origin`. Bins before the first frame are left out.
+    /// That may be an arrival: the sender reads the time after the kernel has the frame.
     pub(crate) fn new(origin: Instant, sent: Bins, arrived: Bins) -> Self {
         let (mut sent, mut arrived) = (sent.frames, arrived.frames);
-        let empty = sent.iter().take_while(|frames| **frames == 0).count();
-        sent.drain(..empty);
+        let before = |frames: &[u64]| frames.iter().position(|frames| *frames > 0);
+        let empty = before(&sent).into_iter().chain(before(&arrived)).min().unwrap_or_default();
+        sent.drain(..empty.min(sent.len()));
         arrived.drain(..empty.min(arrived.len()));
         let skipped = BIN.saturating_mul(u32::try_from(empty).unwrap_or_default());
         Self { origin: origin + skipped, sent, arrived }
@@ -82,5 +84,7 @@ mod tests {
         assert_eq!(timeline.sent, [5, 5, 0, 0, 5]);
         assert_eq!(timeline.arrived, [3, 2, 5, 0, 0, 0, 4]);
         assert_eq!(Timeline::new(origin, bins(&[]), bins(&[])).sent, [0; 0]);
+        let early = Timeline::new(origin, bins(&[(30, 1)]), bins(&[(29, 1)]));
+        assert_eq!((early.sent, early.arrived), (vec![0, 1], vec![1]), "the sender was late");
     }
 }

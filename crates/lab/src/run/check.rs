@@ -437,7 +437,7 @@ mod tests {
             (
                 "wan.toml",
                 "policy = \"qp-hash\"",
-                "policy = \"qp-hash\"\nscheme = \"bitmap\"",
+                "policy = \"qp-hash\"\nname = \"qp-hash\"\nscheme = \"bitmap\"",
                 "'scheme' is for the policy spray, not qp-hash",
             ),
             (

@@ -304,7 +304,7 @@ pub(super) fn dropped_frames(
             vni: vni.map(|table| table.tunnel.vni.get()),
             netdev: vni.map(|table| table.netdev.clone()).filter(|name| !name.is_empty()),
             length: u32::try_from(frame.length).unwrap_or(u32::MAX),
-            headers: hexadecimal(&frame.headers),
+            headers: hexadecimal(frame.headers()),
         }
     };
     frames.into_iter().map(shown).collect()

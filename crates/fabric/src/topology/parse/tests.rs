@@ -342,7 +342,7 @@ topology:
             ("tmpfs: ['/']", "absolute paths"),
             ("tmpfs: ['/run:huge=always']", "options of tmpfs(5)"),
             ("pid-mode: 'container:r2'", "host is"),
-            ("dns: {servers: ['192.0.2.1\\nx']}", "single words"),
+            ("dns: {servers: ['192.0.2.1 x']}", "single words"),
             ("dns: {server: [192.0.2.1]}", "servers, search or options"),
         ] {
             let error = of(wrong).unwrap_err();
