@@ -4,11 +4,13 @@
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, UnixCredentials,
-    bind, recvmsg, sendto, setsockopt, socket, sockopt,
+    bind, getsockopt, recvmsg, sendto, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
@@ -23,9 +25,25 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// The process id in this process's PID namespace; `None` if it is not visible from there.
+    pub fn pid(self) -> Option<i32> {
+        Some(self.pid).filter(|pid| *pid > 0)
+    }
+
     /// Whether it runs as root or as the user of this process.
     pub fn is_trusted(self) -> bool {
         [0, geteuid().as_raw()].contains(&self.uid)
+    }
+
+    /// The process that listens at an abstract name in the network namespace of the calling thread
+    /// (`SO_PEERCRED`).
+    ///
+    /// # Errors
+    /// As connect(2).
+    pub fn listening(name: &str) -> io::Result<Self> {
+        let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+        let peer = getsockopt(&stream, sockopt::PeerCredentials)?;
+        Ok(Self { pid: peer.pid(), uid: peer.uid() })
     }
 
     /// The process that has bound an abstract name in the network namespace of the calling thread;

@@ -16,7 +16,6 @@ use fabric::deployed::DeployedError;
 /// If the overlay cannot be read.
 pub fn describe(fabric: &fabric::Fabric, program: PathBuf) -> Result<Fabric, DeployedError> {
     let (name, deployed) = (fabric.name().to_string(), fabric.deployed());
-    let containers = fabric.has_containers();
     let overlay = deployed.overlay()?;
     let leaves: BTreeSet<&String> = overlay.tunnels.iter().map(|tunnel| &tunnel.node).collect();
     let wires = deployed.topology().wires();
@@ -44,5 +43,5 @@ pub fn describe(fabric: &fabric::Fabric, program: PathBuf) -> Result<Fabric, Dep
         });
         answered.collect()
     });
-    Ok(Fabric { name, picture, nodes, links, hosts, program, containers, circuits })
+    Ok(Fabric { name, picture, nodes, links, hosts, program, circuits })
 }

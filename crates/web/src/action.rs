@@ -136,14 +136,7 @@ impl Action {
                 words.hosts(fabric, hosts)?
             }
             Self::Kill { leaf } => {
-                let kill = kill(leaves, known("leaf", leaf, is_leaf(fabric, leaf))?)?;
-                if !fabric.containers {
-                    return Ok(kill.into());
-                }
-                let mut words = Words::new(fabric, &["exec"]).plain(leaf)?;
-                words.push("--".to_owned());
-                words.extend(kill);
-                words
+                return kill(leaves, known("leaf", leaf, is_leaf(fabric, leaf))?);
             }
             Self::Path { from, to, queue_pair } => {
                 let mut words = Words::new(fabric, &["path", "-o", "json"]);
@@ -160,10 +153,10 @@ impl Action {
 }
 
 /// The command that kills the vtepd of a leaf.
-fn kill(leaves: Option<&Value>, leaf: &str) -> Result<[String; 3], ActionError> {
+fn kill(leaves: Option<&Value>, leaf: &str) -> Result<Vec<String>, ActionError> {
     let pid = leaves.and_then(|all| all.get(leaf)?.get("pid")?.as_u64());
     let pid = pid.ok_or_else(|| ActionError::NoVtepd(leaf.to_owned()))?;
-    Ok(["kill", "-9", &pid.to_string()].map(str::to_owned))
+    Ok(["kill", "-9", &pid.to_string()].map(str::to_owned).into())
 }
 
 /// The words of a command of `lab`.
@@ -274,7 +267,6 @@ mod tests {
                 ("host1".to_owned(), [192, 168, 10, 1].into()),
                 ("host2".to_owned(), [192, 168, 10, 2].into()),
             ]),
-            containers: false,
             program: "/bin/lab".into(),
             circuits: Arc::new(BTreeMap::new),
         }

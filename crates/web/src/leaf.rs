@@ -6,6 +6,7 @@ use api::Address;
 use api::v1::{
     GetCountersRequest, GetStatusRequest, ListQueuePairsRequest, QueuePair, WatchEventsRequest,
 };
+use fabric::abstract_socket::Peer;
 use fabric::netns::Namespace;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -46,14 +47,14 @@ enum LeafError {
 
 /// Reads a leaf once a second and sends what it reads, until nobody receives it.
 pub(crate) async fn follow(leaf: String, namespace: String, readings: mpsc::Sender<Reading>) {
-    let mut client = None;
+    let mut vtepd = None;
     // None: events from now on.
     let mut after = None;
     loop {
-        let reading = match read(&leaf, &namespace, &mut client, &mut after).await {
+        let reading = match read(&leaf, &namespace, &mut vtepd, &mut after).await {
             Ok(reading) => reading,
             Err(error) => {
-                (client, after) = (None, None);
+                (vtepd, after) = (None, None);
                 let state = json!({"vtepd": false, "why": error.to_string()});
                 Reading { leaf: leaf.clone(), state, ..Reading::default() }
             }
@@ -65,17 +66,28 @@ pub(crate) async fn follow(leaf: String, namespace: String, readings: mpsc::Send
     }
 }
 
-async fn connect(namespace: &str) -> Result<api::Client, LeafError> {
+/// A connection, and the process at its other end, if it is visible from here.
+type Connected = (api::Client, Option<i32>);
+
+async fn connect(namespace: &str) -> Result<Connected, LeafError> {
     let (name, handle) = (namespace.to_owned(), tokio::runtime::Handle::current());
     // Sockets that are opened in the namespace stay there.
     let connected = tokio::task::spawn_blocking(move || {
         let namespace = Namespace::open(name)?;
-        let connect =
-            async { tokio::time::timeout(TIMEOUT, api::connect(&Address::default())).await };
-        namespace.enter(|| handle.block_on(connect)).map_err(LeafError::from)
+        let address = Address::default();
+        let connected = namespace.enter(|| {
+            let connect = async { tokio::time::timeout(TIMEOUT, api::connect(&address)).await };
+            let client = handle.block_on(connect)??;
+            // vtepd tells its id in a PID namespace that may be its own.
+            let peer = match &address {
+                Address::Abstract(name) => Peer::listening(name).ok(),
+                Address::Path(_) => None,
+            };
+            Ok((client, peer.and_then(Peer::pid)))
+        });
+        connected?
     });
-    let connected = connected.await??;
-    Ok(connected??)
+    connected.await?
 }
 
 fn answer(status: impl std::fmt::Display) -> LeafError {
@@ -85,21 +97,21 @@ fn answer(status: impl std::fmt::Display) -> LeafError {
 async fn read(
     leaf: &str,
     namespace: &str,
-    client: &mut Option<api::Client>,
+    known: &mut Option<Connected>,
     after: &mut Option<u64>,
 ) -> Result<Reading, LeafError> {
-    let mut vtepd = match client.take() {
-        Some(client) => client,
+    let mut vtepd = match known.take() {
+        Some(known) => known,
         None => connect(namespace).await?,
     };
     let reading = tokio::time::timeout(TIMEOUT, ask(leaf, &mut vtepd, after)).await??;
-    *client = Some(vtepd);
+    *known = Some(vtepd);
     Ok(reading)
 }
 
 async fn ask(
     leaf: &str,
-    vtepd: &mut api::Client,
+    (vtepd, pid): &mut Connected,
     after: &mut Option<u64>,
 ) -> Result<Reading, LeafError> {
     let status = vtepd.get_status(GetStatusRequest {}).await.map_err(answer)?.into_inner();
@@ -117,7 +129,7 @@ async fn ask(
     let sources: Map<String, Value> =
         status.sources.iter().map(|source| (source.name.clone(), json!(source.state))).collect();
     let state = json!({
-        "vtepd": true, "pid": status.pid, "vnis": vnis, "sources": sources, "drops": drops,
+        "vtepd": true, "pid": pid, "vnis": vnis, "sources": sources, "drops": drops,
         "dropped": counters.dropped, "sent": counters.sent,
     });
     let mut pairs = Map::new();

@@ -29,9 +29,6 @@ pub struct Fabric {
     /// The program `lab`, which performs actions. `vtepctl` is in the same folder.
     #[serde(skip)]
     pub program: PathBuf,
-    /// Whether each vtepd is in a container, with process ids of its own.
-    #[serde(skip)]
-    pub containers: bool,
     /// The properties of circuits.
     #[serde(skip)]
     pub circuits: ReadCircuits,
@@ -46,7 +43,6 @@ impl Default for Fabric {
             links: Vec::new(),
             hosts: BTreeMap::new(),
             program: PathBuf::new(),
-            containers: false,
             circuits: Arc::new(BTreeMap::new),
         }
     }
