@@ -18,8 +18,8 @@ use crate::frr_root::{self, PROGRAMS, VTYSH};
 use crate::node_root;
 use crate::process::{self, Process, wait_until};
 
-/// The name of a node's first process in records.
-pub(crate) const INIT: &str = "init";
+/// The name of a node's first process in records. Programs of a topology file are called otherwise.
+pub(crate) const INIT: &str = "lab init";
 /// How long the first process of a node may take.
 const INIT_LIMIT: Duration = Duration::from_secs(10);
 

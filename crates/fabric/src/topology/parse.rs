@@ -8,7 +8,7 @@ mod placeholders;
 mod stages;
 mod value;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use experiment::units::Name;
@@ -80,21 +80,17 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
     let nodes = nodes
         .into_iter()
         .map(|(name, own)| {
-            let kind = own.kind.as_ref().or(defaults.kind.as_ref());
-            let above = [Some(&defaults), kind.and_then(|kind| kinds.get(kind))];
-            for key in above.into_iter().flatten().chain([&own]).flat_map(|level| &level.missed) {
+            let (node, keys) = inherit(&name, own, &defaults, &kinds, &groups)?;
+            for key in keys {
                 missed.entry(key).or_default().push(name.clone());
             }
-            let node = inherit(&name, own, &defaults, &kinds, &groups)?;
             let node = placeholders::replaced(&lab, &name, node)?;
             bridge_is_where_it_is_named(&name, &node)?;
             Ok((name, node))
         })
         .collect::<Result<_>>()?;
-    notes.extend(missed.into_iter().map(|(key, mut nodes)| {
-        nodes.dedup();
-        format!("{key}: has no effect on {}", nodes.join(", "))
-    }));
+    let missed = missed.into_iter();
+    notes.extend(missed.map(|(key, of)| format!("{key}: has no effect on {}", of.join(", "))));
     Ok(Topology { name, nodes, links, dummies, notes })
 }
 
@@ -143,14 +139,14 @@ fn levels(place: &str, value: &Value, directory: &Path) -> Result<BTreeMap<Strin
 }
 
 /// Merges a node's own settings with those of its group, its kind and the defaults. Lists and maps
-/// are joined, single values replaced.
+/// are joined, single values replaced. Also returns the keys that have no effect.
 fn inherit(
     name: &str,
     own: Settings,
     defaults: &Settings,
     kinds: &BTreeMap<String, Settings>,
     groups: &BTreeMap<String, Settings>,
-) -> Result<Node> {
+) -> Result<(Node, BTreeSet<&'static str>)> {
     let group_name = own.node.group.clone().or(defaults.node.group.clone());
     let group = group_name.as_ref().and_then(|name| groups.get(name));
     let kind_name = own
@@ -168,7 +164,7 @@ fn inherit(
 
     let mut node = Node { kind, ..Node::default() };
     let (mut entrypoint, mut cmd, mut env_files) = (None, None, Vec::new());
-    let mut image = None;
+    let (mut image, mut missed) = (None, BTreeSet::new());
     let kind_settings = kind_name.as_ref().and_then(|name| kinds.get(name));
     for level in [Some(defaults), kind_settings, group, Some(&own)].into_iter().flatten() {
         let level = level.clone();
@@ -178,6 +174,7 @@ fn inherit(
         image = level.image.or(image);
         node.startup_delay = level.startup_delay.unwrap_or(node.startup_delay);
         env_files.extend(level.env_files);
+        missed.extend(level.missed);
         let level = level.node;
         node.hostname = level.hostname.or(node.hostname);
         node.exec.extend(level.exec);
@@ -201,7 +198,7 @@ fn inherit(
     if node.vtepd.is_none() {
         node.program = program(name, &node, entrypoint, cmd)?;
     }
-    Ok(node)
+    Ok((node, missed))
 }
 
 /// The flags of vtepd, if the node runs it beside another node. `words` are its entry point and its

@@ -332,6 +332,11 @@ topology:
             of("tmpfs: {/run: 'size=64m,exec', /tmp/x: }, cpu: 2, pid-mode: host").unwrap();
         let node = &topology.nodes["r1"];
         assert_eq!(topology.notes, ["cpu: has no effect on r1"]);
+        let of_group = parsed(
+            "{name: x, topology: {groups: {g: {memory: 1Gb}}, defaults: {memory: 2Gb}, nodes: \
+             {r1: {kind: linux, group: g}, r2: {kind: linux}}}}",
+        );
+        assert_eq!(of_group.unwrap().notes, ["memory: has no effect on r1, r2"]);
         assert!(node.machine_pids);
         let (run, other) = (&node.tmpfs[Path::new("/run")], &node.tmpfs[Path::new("/tmp/x")]);
         // MS_NOSUID, MS_NODEV and MS_NOEXEC are 2, 4 and 8.
