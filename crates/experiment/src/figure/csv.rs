@@ -41,12 +41,14 @@ impl Csv {
     }
 
     /// The lines after the header.
-    pub(crate) fn lines(&self) -> &[Vec<String>] {
+    #[must_use]
+    pub fn lines(&self) -> &[Vec<String>] {
         &self.lines
     }
 
-    /// The field of a line.
-    pub(crate) fn field(&self, line: &[String], name: &str) -> Option<String> {
+    /// The field of a line; `None` if there is no such column.
+    #[must_use]
+    pub fn field(&self, line: &[String], name: &str) -> Option<String> {
         let column = self.columns.iter().position(|column| column == name);
         column.and_then(|at| line.get(at).cloned()).or_else(|| self.swept(line, name))
     }

@@ -14,6 +14,8 @@ use crate::arguments::Output;
 use crate::output::{Outcome, print, print_json};
 use crate::results_arguments::Compare;
 
+const UNRELATED: &str = "the two results have no point in common: compare two of one experiment";
+
 pub(super) fn run(arguments: &Compare, output: Output) -> Outcome {
     if let Some(changes) = simulation::compare(&arguments.before, &arguments.after)? {
         if output == Output::Json {
@@ -34,6 +36,9 @@ pub(super) fn run(arguments: &Compare, output: Output) -> Outcome {
         let here =
             summary(&arguments.after, false)?.ok_or("the later results have no summary.csv")?;
         let comparison = reference::compare(&reference, &here);
+        if comparison.compared == 0 {
+            return Err(UNRELATED.into());
+        }
         if output == Output::Json {
             print_json(&comparison)?;
         } else {
@@ -44,7 +49,7 @@ pub(super) fn run(arguments: &Compare, output: Output) -> Outcome {
     }
     let comparison = compare(run::load(&arguments.before)?, run::load(&arguments.after)?);
     if comparison.figures.is_empty() {
-        return Err("the two results have no point in common: compare two of one experiment".into());
+        return Err(UNRELATED.into());
     }
     if output == Output::Json {
         return print_json(&comparison);

@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use experiment::figure::{CDF, Csv, Figure};
 use experiment::plot::Size;
+use fabric::owner::write_for_user;
 
 use crate::output::Outcome;
 use crate::results_arguments::Plot;
@@ -35,10 +36,10 @@ pub(super) fn run(arguments: &Plot) -> Outcome {
     let chart = figure.chart(&tables)?;
     let svg = chart.file(if arguments.wide { Size::Page } else { Size::Column });
     if let Some(path) = &arguments.svg {
-        std::fs::write(path, &svg).map_err(|error| format!("{}: {error}", path.display()))?;
+        write(path, svg.as_bytes())?;
     }
     if let Some(path) = &arguments.pdf {
-        write_pdf(path, &svg)?;
+        write(path, &pdf(&svg)?)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -73,13 +74,17 @@ fn tables(directory: &Path, only: Option<&str>) -> Result<Vec<Csv>, Box<dyn Erro
     Ok(tables)
 }
 
+fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    write_for_user(path, bytes).map_err(|error| format!("{}: {error}", path.display()))
+}
+
 /// Converts the chart. The fonts are in the file then, as publishers require.
-fn write_pdf(path: &Path, svg: &str) -> Result<(), Box<dyn Error>> {
+fn pdf(svg: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     let (program, package) = CONVERTER;
     let started = Command::new(program)
-        .args(["--format", "pdf", "--output"])
-        .arg(path)
+        .args(["--format", "pdf"])
         .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
     let mut child = started.map_err(|error| {
@@ -88,12 +93,13 @@ fn write_pdf(path: &Path, svg: &str) -> Result<(), Box<dyn Error>> {
         )
     })?;
     if let Some(mut input) = child.stdin.take() {
+        // It reads all of it before it writes.
         input.write_all(svg.as_bytes())?;
     }
     let output = child.wait_with_output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{program} cannot write {}: {}", path.display(), said.trim()).into());
+        return Err(format!("{program} cannot make the PDF: {}", said.trim()).into());
     }
-    Ok(())
+    Ok(output.stdout)
 }

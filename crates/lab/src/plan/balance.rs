@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use experiment::figure::Csv;
 use planner::network::{Balance, Policy, Technology};
 use serde::Deserialize;
 
@@ -44,17 +45,15 @@ fn policy(dataplane: &str) -> Option<Policy> {
 /// The MMR of each policy and number of queue pairs in `summary.csv` of an experiment: that of the
 /// least even tier, in the mean of the runs.
 fn parse(text: &str) -> Vec<Balance> {
-    let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    let header = lines.next().unwrap_or_default();
-    let column = |name: &str| header.iter().position(|known| *known == name);
-    let columns = ["dataplane", "queue_pairs", "mmr_mean"].map(column);
-    let [Some(dataplane), Some(queue_pairs), Some(mmr)] = columns else { return Vec::new() };
+    let Some(table) = Csv::parse("summary.csv", text) else { return Vec::new() };
     let mut found: Vec<Balance> = Vec::new();
-    for line in lines {
-        let field = |at: usize| line.get(at).copied().unwrap_or_default();
-        let (Some(policy), Ok(queue_pairs), Ok(imbalance)) =
-            (policy(field(dataplane)), field(queue_pairs).parse(), field(mmr).parse::<f64>())
-        else {
+    for line in table.lines() {
+        let field = |name: &str| table.field(line, name).unwrap_or_default();
+        let (Some(policy), Ok(queue_pairs), Ok(imbalance)) = (
+            policy(&field("dataplane")),
+            field("queue_pairs").parse(),
+            field("mmr_mean").parse::<f64>(),
+        ) else {
             continue;
         };
         let new = balance(policy, queue_pairs, Some(imbalance.max(1.0)));
