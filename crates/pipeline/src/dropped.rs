@@ -73,8 +73,9 @@ impl DroppedFrame {
     /// What is remembered of a frame.
     pub(crate) fn new(data: &[u8], origin: Origin, slot: u16, time: Instant) -> Self {
         let mut headers = [0; HEADERS];
-        for (kept, byte) in headers.iter_mut().zip(data) {
-            *kept = *byte;
+        let first = data.get(..HEADERS).unwrap_or(data);
+        if let Some(kept) = headers.get_mut(..first.len()) {
+            kept.copy_from_slice(first);
         }
         Self { time, origin, slot, length: data.len(), headers }
     }

@@ -14,8 +14,7 @@ use control::{Status, Update};
 use netlink::Direction;
 use path::Version;
 use pipeline::counters::{Forwarded, Programs, vtep_id};
-use pipeline::dropped::DroppedFrame;
-use pipeline::{CachedFlow, Counters, DropReason, Pins};
+use pipeline::{CachedFlow, Counters, Pins};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff, SteeringPlan, VtepIndex};
 use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
@@ -52,6 +51,8 @@ pub(crate) struct Handle {
     gone_ports: Mutex<BTreeSet<u16>>,
     /// The counters of each worker.
     workers: Vec<Arc<Counters>>,
+    /// Whoever asks workers holds this, so that each has one question at a time.
+    asking: tokio::sync::Mutex<()>,
     /// The status that the control task publishes.
     pub status: watch::Receiver<Status>,
     /// How programs are attached.
@@ -81,6 +82,7 @@ impl Handle {
     ) -> Self {
         Self {
             workers: takeover.counters(),
+            asking: tokio::sync::Mutex::default(),
             takeover: Mutex::new(Some(takeover)),
             snapshot: Mutex::default(),
             plan: Mutex::default(),
@@ -125,22 +127,6 @@ impl Handle {
     /// The snapshot that was published last.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The last frames that workers dropped, the oldest first.
-    pub(crate) fn dropped_frames(
-        &self,
-        wanted: Option<DropReason>,
-    ) -> Vec<(DropReason, DroppedFrame)> {
-        let reasons = DropReason::ALL.iter().copied();
-        let reasons = reasons.filter(|reason| wanted.is_none_or(|wanted| wanted == *reason));
-        let of = |reason: DropReason| {
-            let frames = self.workers.iter().flat_map(move |one| one.dropped_frames.of(reason));
-            frames.map(move |frame| (reason, frame))
-        };
-        let mut frames: Vec<_> = reasons.flat_map(of).collect();
-        frames.sort_by_key(|(_, frame)| frame.time);
-        frames
     }
 
     /// The steering plan that was applied last.
@@ -228,6 +214,7 @@ impl Handle {
     /// Asks each worker. Returns the answers with the workers' numbers. There is none if the worker
     /// ends or hangs.
     async fn ask<T>(&self, query: impl Fn(&Worker, oneshot::Sender<T>)) -> Vec<(usize, T)> {
+        let _one = self.asking.lock().await;
         let asked = self.takeover().as_ref().map(|takeover| takeover.ask(query));
         let mut answers = Vec::new();
         for (worker, answer) in asked.into_iter().flatten().enumerate() {

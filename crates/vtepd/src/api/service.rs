@@ -312,8 +312,7 @@ impl Vtepd for Service {
                 ))
             })
         });
-        let frames = self.handle.dropped_frames(reason.transpose()?);
-        Ok(rows(status::dropped_frames(frames, &self.handle.snapshot()).into_iter()))
+        Ok(rows(status::dropped_frames(&self.handle, reason.transpose()?).into_iter()))
     }
 
     async fn list_queue_pairs(

@@ -13,7 +13,7 @@ use control::{
 use path::Entropy;
 use pipeline::dropped::{DroppedFrame, Origin};
 use pipeline::{Counters, DropReason, Location, Station};
-use tables::{FlowLabel, PortChoice, Snapshot, Tunnel, VniTable};
+use tables::{FlowLabel, PortChoice, Tunnel, VniTable};
 use telemetry::{PortFrames, PortView};
 use wire::Vni;
 use worker::Features;
@@ -284,11 +284,17 @@ pub(super) fn drop(reason: DropReason, frames: u64) -> v1::Drop {
     }
 }
 
-/// Frames that workers dropped, the oldest first.
-pub(super) fn dropped_frames(
-    frames: Vec<(DropReason, DroppedFrame)>,
-    snapshot: &Snapshot,
-) -> Vec<v1::DroppedFrame> {
+/// The last frames that workers dropped for one reason or for any, the oldest first.
+pub(super) fn dropped_frames(handle: &Handle, wanted: Option<DropReason>) -> Vec<v1::DroppedFrame> {
+    let reasons = DropReason::ALL.iter().copied();
+    let reasons = reasons.filter(|reason| wanted.is_none_or(|wanted| wanted == *reason));
+    let of = |reason: DropReason| {
+        let frames = handle.workers().iter().flat_map(move |one| one.dropped_frames.of(reason));
+        frames.map(move |frame| (reason, frame))
+    };
+    let mut frames: Vec<_> = reasons.flat_map(of).collect();
+    frames.sort_by_key(|(_, frame)| frame.time);
+    let snapshot = handle.snapshot();
     let (now, clock) = (Instant::now(), SystemTime::now());
     let shown = |(reason, frame): (DropReason, DroppedFrame)| {
         let vni = snapshot.vnis().find(|table| table.index.get() == frame.slot);
