@@ -312,6 +312,18 @@ mod tests {
         Some(ends.into_iter().fold(0.0, f64::max))
     }
 
+    const SCHEDULES: [Schedule; 9] = [
+        Schedule::OneForwardOneBackward,
+        Schedule::ZbH1,
+        Schedule::Zbv,
+        Schedule::VHalf,
+        Schedule::UpDown(1),
+        Schedule::UpDown(2),
+        Schedule::Wave(1),
+        Schedule::Interleaved(2),
+        Schedule::Interleaved(3),
+    ];
+
     #[test]
     fn micro_batches_follow_each_other() {
         let times = times(4, Hop::default(), Exchange::Blocking);
@@ -355,18 +367,8 @@ mod tests {
     /// Whatever stages compute and links carry, skipped periods take as long as if they were run.
     #[test]
     fn periods_are_skipped_and_take_as_long() {
-        let schedules = [
-            Schedule::OneForwardOneBackward,
-            Schedule::ZbH1,
-            Schedule::Zbv,
-            Schedule::VHalf,
-            Schedule::UpDown(1),
-            Schedule::UpDown(2),
-            Schedule::Wave(1),
-            Schedule::Interleaved(2),
-        ];
         let stages = 4;
-        for schedule in schedules {
+        for schedule in SCHEDULES {
             let (mut skipped, mut all) = (0, 0);
             let sites: Vec<usize> = (0..stages).map(|stage| stage / 2).collect();
             for order in crate::dispatch::orders(schedule, stages, 128, &sites, [1.0; 3]) {
@@ -430,17 +432,7 @@ mod tests {
     /// Every operation is there once, whatever the numbers of stages and micro-batches.
     #[test]
     fn orders_are_complete_and_can_be_run() {
-        let schedules = [
-            Schedule::OneForwardOneBackward,
-            Schedule::ZbH1,
-            Schedule::Zbv,
-            Schedule::VHalf,
-            Schedule::UpDown(1),
-            Schedule::UpDown(2),
-            Schedule::Wave(1),
-            Schedule::Interleaved(3),
-        ];
-        for schedule in schedules {
+        for schedule in SCHEDULES {
             for (stages, micro_batches) in [(2, 1), (2, 2), (3, 7), (4, 4), (8, 3), (4, 32)] {
                 let sites: Vec<usize> = (0..stages).map(|stage| stage * 2 / stages).collect();
                 let orders =

@@ -1,5 +1,6 @@
 //! The tables of `vtepctl path` and `vtepctl qp`.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use api::v1;
@@ -190,9 +191,12 @@ pub(crate) fn filled<T: Default, const N: usize>(mut cells: impl Iterator<Item =
 /// One row for each queue pair.
 fn queue_pairs(rows: &[v1::QueuePair]) -> Table<25> {
     // Of the bytes of all sprayed queue pairs to the same VTEP.
+    let mut sprayed: BTreeMap<&str, u64> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.paths > 0) {
+        *sprayed.entry(&row.vtep).or_default() += row.bytes;
+    }
     let share = |row: &v1::QueuePair| {
-        let others = rows.iter().filter(|other| other.paths > 0 && other.vtep == row.vtep);
-        let all: u64 = others.map(|other| other.bytes).sum();
+        let all = sprayed.get(row.vtep.as_str()).copied().unwrap_or_default();
         format!("{:.1}", row.bytes as f64 * 100.0 / all.max(1) as f64)
     };
     let if_sprayed = |row: &v1::QueuePair, text: String| {
