@@ -10,6 +10,7 @@ use fabric::abstract_socket::Peer;
 use fabric::netns::Namespace;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
+use tonic::{Code, Status};
 
 /// The time between two readings.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -132,17 +133,25 @@ async fn ask(
         "vtepd": true, "pid": pid, "vnis": vnis, "sources": sources, "drops": drops,
         "dropped": counters.dropped, "sent": counters.sent,
     });
+    let pairs = match pairs(leaf, vtepd).await {
+        // Without probing it places none.
+        Err(error) if error.code() == Code::FailedPrecondition => Map::new(),
+        pairs => pairs.map_err(answer)?,
+    };
+    let events = events(leaf, vtepd, after).await?;
+    Ok(Reading { leaf: leaf.to_owned(), state, pairs, events })
+}
+
+async fn pairs(leaf: &str, vtepd: &mut api::Client) -> Result<Map<String, Value>, Status> {
     let mut pairs = Map::new();
-    let listed = vtepd.list_queue_pairs(ListQueuePairsRequest::default()).await;
-    let mut listed = listed.map_err(answer)?.into_inner();
-    while let Some(pair) = listed.message().await.map_err(answer)? {
+    let mut listed = vtepd.list_queue_pairs(ListQueuePairsRequest::default()).await?.into_inner();
+    while let Some(pair) = listed.message().await? {
         if pairs.len() < MOST_PAIRS {
             let (name, pair) = shown(leaf, &pair);
             pairs.insert(name, pair);
         }
     }
-    let events = events(leaf, vtepd, after).await?;
-    Ok(Reading { leaf: leaf.to_owned(), state, pairs, events })
+    Ok(pairs)
 }
 
 fn shown(leaf: &str, pair: &QueuePair) -> (String, Value) {

@@ -124,6 +124,21 @@ fn round_trip() -> f64 {
     times.map(|(time, _)| time.parse::<f64>().unwrap()).fold(f64::INFINITY, f64::min)
 }
 
+/// A vtepd that was started inside the node has process ids of its own, and does not probe paths.
+fn kills_a_vtepd_with_other_ids(server: &Server, page: &mut impl Iterator<Item = Value>) {
+    let mut shows = |vtepd: bool| {
+        page.by_ref().take(200).any(|state| state["leaves"]["leaf1"]["vtepd"] == vtepd)
+    };
+    assert!(shows(false), "the page shows the vtepd that was killed");
+    let program = lab_program().with_file_name("vtepd");
+    let mut vtepd = Command::new(lab_program());
+    vtepd.args(["exec", "--name", FABRIC, "leaf1", "--"]).arg(program);
+    let mut vtepd = vtepd.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    assert!(shows(true), "the page does not show it");
+    server.run(&json!({"action": "kill", "leaf": "leaf1"}));
+    assert!(!vtepd.wait().unwrap().success());
+}
+
 #[root_test(needs = frr)]
 fn actions_of_the_page_change_the_fabric() {
     let options = ["--sites", "2", "--leaves", "1", "--spines", "1", "--no-bfd"];
@@ -176,6 +191,7 @@ fn actions_of_the_page_change_the_fabric() {
     assert!(sent() >= first + 900 * 1024, "{} bytes", sent() - first);
     server.run(&json!({"action": "kill", "leaf": "leaf1"}));
     assert!(wait_until(TIMEOUT, || metrics("leaf1").is_empty()), "vtepd answers");
+    kills_a_vtepd_with_other_ids(&server, &mut page);
     server.run(&json!({"action": "policy", "policy": "qp-bins", "leaf": "leaf1"}));
     assert!(metrics("leaf1").contains("policy=\"qp-bins\""), "vtepd was not started");
     assert!(metrics("leaf2").contains("policy=\"qp-hash\""), "another leaf was changed");
