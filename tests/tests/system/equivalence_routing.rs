@@ -86,6 +86,16 @@ fn wait_until_left(vtepd: &Vtepd, slug: &str) {
     });
 }
 
+/// Waits until vtepd has taken over the VNI, and knows a way to the peer. An address exists before
+/// the routes that have it as their source.
+fn wait_until_taken(vtepd: &Vtepd) {
+    vtepd.wait_for("the VNI", |metrics| metrics.has_vni(VNI));
+    wait_for("a route over an uplink", || {
+        let routes = String::from_utf8(vtepd.ctl(&["route"]).stdout).unwrap();
+        routes.contains("up1") || routes.contains("up2")
+    });
+}
+
 /// Compares kernel VXLAN and vtepd while the setting of `add` is in force, and after `remove`.
 fn as_the_kernel(
     lab: &Lab,
@@ -105,7 +115,7 @@ fn as_the_kernel(
     wait_until_left(&vtepd, slug);
     check(lab, expected, "vtepd, started afterwards");
     remove(lab);
-    vtepd.wait_for("the VNI", |metrics| metrics.has_vni(VNI));
+    wait_until_taken(&vtepd);
     // It is shown before all of its programs are attached. The kernel forwards until then.
     wait_for("all frames by vtepd", || {
         let frames = || vtepd.metrics().vni_frames(VNI, "encapsulated");
@@ -120,7 +130,7 @@ fn as_the_kernel(
     let status = String::from_utf8(vtepd.ctl(&["status"]).stdout).unwrap();
     assert!(status.contains(&format!("[{slug}]")), "{status}");
     remove(lab);
-    vtepd.wait_for("the VNI again", |metrics| metrics.has_vni(VNI));
+    wait_until_taken(&vtepd);
     check(lab, &ALL, "vtepd, once it is gone again");
 }
 
