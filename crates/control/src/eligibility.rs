@@ -126,7 +126,7 @@ impl EligibilityCheck<'_> {
             netdev_range: Some(SourcePortRange::of_netdev(
                 vxlan.source_ports.0,
                 vxlan.source_ports.1,
-                self.namespace.local_ports,
+                self.namespace.defaults.local_ports,
             )),
         })?;
         let tunnel = self.tunnel(vni, vxlan, local, default_ttl)?;
@@ -309,7 +309,7 @@ impl EligibilityCheck<'_> {
             let Some(route) = &known.route else { continue };
             let hop_limit = route
                 .hop_limit
-                .filter(|limit| default_ttl && *limit != u32::from(self.namespace.default_ttl));
+                .filter(|limit| default_ttl && *limit != u32::from(self.namespace.defaults.ttl));
             let obstacle = route
                 .obstacle
                 .clone()
@@ -330,7 +330,7 @@ impl EligibilityCheck<'_> {
                 limit = limit.min(mtu.saturating_sub(OVERHEAD));
             }
         }
-        left.map_or(Ok((limit, self.namespace.default_ttl)), Err)
+        left.map_or(Ok((limit, self.namespace.defaults.ttl)), Err)
     }
 }
 

@@ -84,7 +84,7 @@ impl Publication {
             plan::build(&mut self.last, stores, settings, decisions, next_hops, decided);
         }
         self.build_bypass(stores, configuration, changes.bypass, changes.all);
-        snapshot::build(&mut self.last, stores, &mut self.decisions);
+        snapshot::build(&mut self.last, stores, configuration, &mut self.decisions);
     }
 
     /// Applies what was reported for overlays to their tables. Returns those whose FDB or flood

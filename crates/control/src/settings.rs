@@ -213,12 +213,10 @@ impl Default for VniSettings {
 ///
 /// The kernel sends no notification when they change. They are read at start and on reload, and
 /// [`Defaults`] once a second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Namespace {
-    /// `net.ipv4.ip_default_ttl`, 1 to 255.
-    pub default_ttl: u8,
-    /// `net.ipv4.ip_local_port_range`.
-    pub local_ports: SourcePortRange,
+    /// Default values.
+    pub defaults: Defaults,
     /// Packet filters that see bridged frames.
     pub filters: Filters,
 }
@@ -263,13 +261,16 @@ impl Filters {
     }
 }
 
-/// What the kernel puts into packets where a netdev has no value of its own.
+/// What the kernel puts into packets where a netdev has no value of its own, and accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {
     /// `net.ipv4.ip_default_ttl`, 1 to 255.
     pub ttl: u8,
     /// `net.ipv4.ip_local_port_range`.
     pub local_ports: SourcePortRange,
+    /// `net.ipv4.conf.all.accept_local`: packets of others may have this host's own addresses as
+    /// their source.
+    pub accept_local: bool,
 }
 
 impl Defaults {
@@ -281,47 +282,23 @@ impl Defaults {
         let ports = read("ip_local_port_range")?;
         let mut bounds = ports.split_whitespace().map(str::parse);
         let (low, high) = (bounds.next()?.ok()?, bounds.next()?.ok()?);
-        Some(Self { ttl, local_ports: SourcePortRange::try_from((low, high)).ok()? })
+        let accept_local = read("conf/all/accept_local")?.trim() != "0";
+        Some(Self { ttl, local_ports: SourcePortRange::try_from((low, high)).ok()?, accept_local })
+    }
+}
+
+impl Default for Defaults {
+    /// Linux's own.
+    fn default() -> Self {
+        Self { ttl: 64, local_ports: SourcePortRange::KERNEL_DEFAULT, accept_local: false }
     }
 }
 
 impl Namespace {
-    pub(crate) const fn defaults(&self) -> Defaults {
-        Defaults { ttl: self.default_ttl, local_ports: self.local_ports }
-    }
-
-    pub(crate) const fn set_defaults(&mut self, Defaults { ttl, local_ports }: Defaults) {
-        (self.default_ttl, self.local_ports) = (ttl, local_ports);
-    }
-
-    /// Reads them in the network namespace of the calling thread. A value that cannot be read is
-    /// replaced by Linux's default.
+    /// Reads them in the network namespace of the calling thread. Default values that cannot be
+    /// read are replaced by Linux's own.
     #[must_use]
     pub fn read() -> Self {
-        let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok();
-        let ttl =
-            read("ip_default_ttl").and_then(|text| text.trim().parse().ok()).filter(|ttl| *ttl > 0);
-        let ports = read("ip_local_port_range").and_then(|text| {
-            let mut bounds = text.split_whitespace().map(str::parse);
-            let (low, high) = (bounds.next()?.ok()?, bounds.next()?.ok()?);
-            SourcePortRange::try_from((low, high)).ok()
-        });
-        let default = Self::default();
-        Self {
-            default_ttl: ttl.unwrap_or(default.default_ttl),
-            local_ports: ports.unwrap_or(default.local_ports),
-            filters: Filters::read(),
-        }
-    }
-}
-
-impl Default for Namespace {
-    /// Linux's defaults.
-    fn default() -> Self {
-        Self {
-            default_ttl: 64,
-            local_ports: SourcePortRange::KERNEL_DEFAULT,
-            filters: Filters::default(),
-        }
+        Self { defaults: Defaults::read().unwrap_or_default(), filters: Filters::read() }
     }
 }

@@ -121,8 +121,8 @@ impl State {
     /// Sets the current default values of the namespace. The kernel sends no notification when they
     /// change.
     pub fn set_defaults(&mut self, defaults: Defaults) {
-        if self.namespace.defaults() != defaults {
-            self.namespace.set_defaults(defaults);
+        if self.namespace.defaults != defaults {
+            self.namespace.defaults = defaults;
             self.stores.changes.decisions = true;
         }
     }

@@ -440,10 +440,15 @@ fn a_locked_mtu_matters_to_tunnels_with_df() {
 fn defaults_are_followed() {
     let mut state = leaf_and_vtep();
     assert_eq!(table(&state.build()).unwrap().tunnel.ttl, tables::Ttl::Fixed(64));
-    let defaults =
-        control::Defaults { ttl: 99, local_ports: path::SourcePortRange::KERNEL_DEFAULT };
+    let defaults = control::Defaults { ttl: 99, ..control::Defaults::default() };
     state.set_defaults(defaults);
     assert_eq!(table(&state.build()).unwrap().tunnel.ttl, tables::Ttl::Fixed(99));
+    let is_martian = |state: &mut State| state.build().snapshot.is_martian_source(LOCAL);
+    assert!(is_martian(&mut state));
+    state.set_defaults(control::Defaults { accept_local: true, ..defaults });
+    assert!(!is_martian(&mut state));
+    state.set_defaults(defaults);
+    assert!(is_martian(&mut state));
 }
 
 #[test]

@@ -85,8 +85,8 @@ fn the_namespaces_defaults_and_the_netdevs_ports_are_those_of_five_tuple() {
     let five_tuple = VniSettings { policy: Policy::FiveTuple, ..VniSettings::default() };
     let settings = Settings { default: five_tuple, ..Settings::default() };
     let local_ports = SourcePortRange::try_from((40_000, 50_000)).unwrap();
-    let mut state =
-        State::new(settings, Namespace { default_ttl: 99, local_ports, ..Namespace::default() });
+    let defaults = control::Defaults { ttl: 99, local_ports, ..control::Defaults::default() };
+    let mut state = State::new(settings, Namespace { defaults, ..Namespace::default() });
     apply(&mut state, leaf());
     let update = state.build();
     assert_eq!(table(&update).unwrap().tunnel.ttl, Ttl::Fixed(99));

@@ -103,7 +103,7 @@ pub struct Snapshot {
     /// The number of the last assignment.
     assigned: u32,
     addresses: Arc<TableMap<IpAddr, VtepIndex>>,
-    /// The leaf's own addresses.
+    /// The leaf's own addresses, as far as they are refused as sources.
     own: Arc<BTreeSet<IpAddr>>,
     /// By the interface index of their netdevs.
     kernel: Arc<BTreeMap<u32, Arc<KernelVni>>>,

@@ -33,7 +33,10 @@ impl EligibilityCheck<'_> {
         let external = vxlan.external || vxlan.vni_filter;
         let kernel_ports = match vxlan.source_ports {
             (low, high) if low < high => (low, high),
-            _ => (self.namespace.local_ports.min(), self.namespace.local_ports.max()),
+            _ => {
+                let ports = self.namespace.defaults.local_ports;
+                (ports.min(), ports.max())
+            }
         };
         let of = |settings: &VniSettings| self.entropy_of_kernel(settings, kernel_ports);
         let vni = Vni::try_from(vxlan.id).ok().filter(|_| !external);

@@ -6,13 +6,18 @@ use std::sync::Arc;
 
 use tables::{SnapshotBuilder, Vtep};
 
-use crate::publish::decisions::Decisions;
+use crate::publish::decisions::{Configuration, Decisions};
 use crate::publish::update::Update;
 use crate::stores::Stores;
 use crate::stores::vteps::Known;
 
 /// Builds the next snapshot of `update`.
-pub(crate) fn build(update: &mut Update, stores: &Stores, decisions: &mut Decisions) {
+pub(crate) fn build(
+    update: &mut Update,
+    stores: &Stores,
+    configuration: Configuration<'_>,
+    decisions: &mut Decisions,
+) {
     let before = Arc::clone(&update.snapshot);
     let mut snapshot = SnapshotBuilder::after(&before);
     for (index, table) in decisions.take_changed_tables() {
@@ -24,7 +29,9 @@ pub(crate) fn build(update: &mut Update, stores: &Stores, decisions: &mut Decisi
     if let Some(vnis) = decisions.take_changed_kernel_vnis() {
         snapshot.kernel_vnis(vnis);
     }
-    snapshot.own(stores.addresses.own().iter().copied().filter(IpAddr::is_ipv4));
+    let is_refused =
+        |source: &IpAddr| source.is_ipv4() && !configuration.namespace.defaults.accept_local;
+    snapshot.own(stores.addresses.own().iter().copied().filter(is_refused));
     // VTEPs that are or were reached by a default route only.
     let mut news = Vec::new();
     for (index, known) in stores.vteps.entries() {

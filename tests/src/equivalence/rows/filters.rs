@@ -1,5 +1,7 @@
 //! Rows about packet filters, reverse path filters and programs that do not belong to vtepd.
 
+use std::net::Ipv4Addr;
+
 use crate::equivalence::stimulus::{Inner, PEER, Stimulus, Tunnel};
 use crate::equivalence::table::Row;
 use crate::equivalence::wires::Wire;
@@ -191,6 +193,13 @@ const WRONG_UPLINK: &[Stimulus] = &[
     Stimulus::Tunnel(Tunnel::from(Wire::U2, PEER), Inner::udp(3, 2)),
 ];
 
+/// Frames in packets whose source is the leaf's own address.
+const OWN_SOURCE: &[Stimulus] = &[
+    Stimulus::Tunnel(Tunnel::from(Wire::U1, OWN), Inner::udp(5, 1)),
+    Stimulus::Tunnel(Tunnel::from(Wire::U1, OWN), Inner { tags: &[0x8100], ..Inner::udp(5, 1) }),
+];
+const OWN: Ipv4Addr = Ipv4Addr::new(10, 1, 1, 1);
+
 /// Settings of rp_filter and accept_local.
 pub const REVERSE_PATH: &[Row] = &[
     Row::new(
@@ -218,11 +227,12 @@ pub const REVERSE_PATH: &[Row] = &[
         "sysctl -qw net.ipv4.conf.all.rp_filter=0; underlay",
     ),
     Row::new(
-        "no local addresses are accepted as sources",
+        "local addresses are accepted as sources",
         "sysctl -qw net.ipv4.conf.all.accept_local=1",
-        "sysctl -qw net.ipv4.conf.all.accept_local=0",
+        // An entry with an own address, which kernel VXLAN learns, keeps the VNI with the kernel.
+        "sysctl -qw net.ipv4.conf.all.accept_local=0; bridge fdb del 02:00:00:00:0a:05 dev vx10 2>&1 || :",
     )
-    .harmless(),
+    .also(OWN_SOURCE),
 ];
 
 /// Classic BPF programs at a clsact hook. Return value 2 drops the frame, -1 continues with the
