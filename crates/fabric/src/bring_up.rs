@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use experiment::units::Name;
-use nix::errno::Errno;
 
 use crate::frr;
+use crate::half_links;
 use crate::lifecycle::{Fabric, FabricError, HASH_SEED, sysctl_path};
 use crate::netns::{self, Namespace};
 use crate::node::{Node, NodeError, View};
@@ -19,7 +19,7 @@ use crate::stage_tracker::StageTracker;
 use crate::state::Record;
 use crate::super_frames::cut_super_frames;
 use crate::topology::order::must_reach;
-use crate::topology::{Dummy, EndSettings, Healthcheck, Kind, Link, Stage, Topology, is_lab};
+use crate::topology::{EndSettings, Healthcheck, Kind, Link, Stage, Topology, is_lab};
 
 /// Whether a node forwards IPv4 packets.
 const IP_FORWARD: &str = "net.ipv4.ip_forward";
@@ -57,8 +57,8 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
             node.namespace()?.rtnl(|rtnl| rtnl.add_bridge(node.bridge(), true))?;
         }
     }
-    for (index, dummy) in fabric.topology().dummies.iter().enumerate() {
-        add_dummy(fabric, index, dummy)?;
+    for (index, link) in fabric.topology().half_links.iter().enumerate() {
+        half_links::add(fabric, index, link)?;
     }
     let tracker = StageTracker::new(fabric.topology());
     thread::scope(|scope| {
@@ -246,27 +246,6 @@ fn set_sysctls(node: &Node) -> Result<(), FabricError> {
         Ok(())
     };
     node.namespace()?.enter(set)?
-}
-
-/// Creates the interface of a dummy link, with its settings. A kernel without dummy interfaces gets
-/// a veth pair, whose other end is called `dummyN` and stays in the namespace.
-fn add_dummy(fabric: &Fabric, index: usize, dummy: &Dummy) -> Result<(), FabricError> {
-    let Dummy { end, settings, mtu } = dummy;
-    let other = format!("dummy{index}");
-    // The topology file has only valid MAC addresses.
-    let mac = settings.mac.as_ref().and_then(|mac| mac.parse().ok());
-    let new = || VethEnd { name: &end.interface, mac, mtu: *mtu };
-    fabric.node(&end.node)?.namespace()?.rtnl(|rtnl| {
-        match rtnl.add_dummy(new()) {
-            Err(error) if error.errno() == Some(Errno::EOPNOTSUPP as i32) => {
-                rtnl.add_veth(new(), VethEnd { name: &other, mac: None, mtu: *mtu }, None)?;
-                rtnl.set_up(&other, true)
-            }
-            result => result,
-        }?;
-        settings.addresses.iter().try_for_each(|address| rtnl.add_address(&end.interface, address))
-    })?;
-    Ok(())
 }
 
 /// Creates a link and applies the settings of its ends.

@@ -20,6 +20,7 @@ mod changes;
 mod converge;
 mod frr;
 mod frr_root;
+mod half_links;
 mod lifecycle;
 mod node_root;
 mod settings;
@@ -47,6 +48,7 @@ pub mod watch;
 
 pub use bring_up::own_program;
 pub use converge::STABLE_TIME;
+pub use half_links::TunnelError;
 pub use lifecycle::{Fabric, FabricError};
 pub use netns::Namespace;
 pub use process::Process;

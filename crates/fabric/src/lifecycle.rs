@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 
 use crate::deployed::{Deployed, DeployedError};
 use crate::frr_root;
+use crate::half_links::TunnelError;
 use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{INIT, Node, NodeError};
 use crate::node_root;
@@ -66,6 +67,14 @@ pub enum FabricError {
         value: String,
         /// The cause.
         source: io::Error,
+    },
+    /// A link to another machine could not be made.
+    #[error("the link of {end}: {error}")]
+    Tunnel {
+        /// Its end, as `node:interface`.
+        end: String,
+        /// The cause.
+        error: TunnelError,
     },
     /// The output of a command could not be parsed.
     #[error("cannot parse the output of '{command}'")]
@@ -277,6 +286,21 @@ impl Fabric {
         })
     }
 
+    /// The namespace between nodes and tunnels. The first such link creates it.
+    pub(crate) fn stitches(&self) -> Result<Namespace, FabricError> {
+        let name = stitches(&self.name);
+        if let Ok(there) = Namespace::open(&name) {
+            return Ok(there);
+        }
+        let new = Namespace::create(&name)?.keep();
+        // The kernel's own packets do not belong into tunnels.
+        let setting = "net.ipv6.conf.default.disable_ipv6";
+        new.enter(|| std::fs::write(sysctl_path(setting), "1"))?.map_err(|source| {
+            FabricError::Sysctl { node: name, name: setting.into(), value: "1".into(), source }
+        })?;
+        Ok(new)
+    }
+
     /// All nodes, sorted by name.
     #[must_use]
     pub fn nodes(&self) -> Vec<Node> {
@@ -313,6 +337,12 @@ impl Drop for Fabric {
             eprintln!("lab: {error}");
         }
     }
+}
+
+/// The namespace between nodes and the tunnels of `vxlan-stitch` links. No node has its name, which
+/// begins with a full stop.
+fn stitches(name: &str) -> String {
+    format!("{}.stitch", prefix(name))
 }
 
 fn prefix(name: &str) -> String {
@@ -403,6 +433,9 @@ fn remove(name: &str, state: &State, topology: &Topology) -> Result<(), FabricEr
         // The node shares a namespace, or its namespace does not exist yet.
         let Ok(namespace) = Namespace::open(format!("{}{node}", prefix(name))) else { continue };
         netns::delete(namespace.name())?;
+    }
+    if let Ok(between) = Namespace::open(stitches(name)) {
+        netns::delete(between.name())?;
     }
     Ok(state.remove()?)
 }

@@ -178,7 +178,7 @@ impl Namespace {
         Ok(metadata.ino())
     }
 
-    fn file(&self) -> Result<File, NetnsError> {
+    pub(crate) fn file(&self) -> Result<File, NetnsError> {
         File::open(self.path())
             .map_err(|source| NetnsError::Open { name: self.name.clone(), source })
     }

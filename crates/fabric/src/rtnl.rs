@@ -5,6 +5,7 @@
 //! answer.
 
 mod message;
+mod tunnel;
 
 use std::fs::File;
 use std::future::Future;

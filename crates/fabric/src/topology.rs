@@ -18,7 +18,7 @@ pub use circuit::Circuit;
 pub use error::TopologyError;
 pub(crate) use model::is_lab;
 pub use model::{
-    Bind, Dummy, EndSettings, Endpoint, Healthcheck, Kind, LINK_MTU, Link, Node, Stage,
-    StageSettings, Tmpfs, Topology,
+    Bind, EndSettings, Endpoint, FarEnd, HalfLink, Healthcheck, Kind, LINK_MTU, Link, Node, Stage,
+    StageSettings, Tmpfs, Topology, Tunnel,
 };
 pub use wire::Wire;

@@ -29,6 +29,7 @@ mod hung;
 mod ipv6_underlay;
 mod kernel_datapath;
 mod learning;
+mod machines;
 mod marks;
 mod martian;
 mod mobility;

@@ -116,11 +116,11 @@ fn check(topology: &Topology) -> Result<(), TopologyError> {
     let mut ends = BTreeSet::new();
     let links = topology.links.iter().enumerate();
     let links = links.map(|(index, link)| (format!("topology.links[{index}]"), &link.ends[..]));
-    let dummies = topology
-        .dummies
+    let half_links = topology
+        .half_links
         .iter()
-        .map(|dummy| (format!("the dummy link {}", dummy.end), std::slice::from_ref(&dummy.end)));
-    for (place, own) in links.chain(dummies) {
+        .map(|link| (format!("the link of {}", link.end), std::slice::from_ref(&link.end)));
+    for (place, own) in links.chain(half_links) {
         for end in own {
             let place = place.clone();
             if !topology.nodes.contains_key(&end.node) {

@@ -1,6 +1,7 @@
 //! A fabric as described by its ContainerLab file.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,9 +35,9 @@ pub struct Topology {
     pub nodes: BTreeMap<String, Node>,
     /// The links in the order of the file.
     pub links: Vec<Link>,
-    /// The links of type `dummy` in the order of the file.
+    /// The links with one end in the fabric, in the order of the file.
     #[serde(default)]
-    pub dummies: Vec<Dummy>,
+    pub half_links: Vec<HalfLink>,
     /// Settings of the file that the lab ignores, as messages for the user.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -206,15 +207,47 @@ pub struct Link {
     pub mtu: u32,
 }
 
-/// A link of type `dummy`: an interface that leads nowhere.
+/// A link with one end in the fabric.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dummy {
-    /// Its only end.
+pub struct HalfLink {
+    /// Its end.
     pub end: Endpoint,
     /// The settings of the end.
     pub settings: EndSettings,
-    /// The MTU in bytes.
-    pub mtu: u32,
+    /// The MTU in bytes; `None` for [`LINK_MTU`], or what fits into the tunnel.
+    pub mtu: Option<u32>,
+    /// Where it leads to.
+    pub to: FarEnd,
+}
+
+/// Where a link leads to that has one end in the fabric.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FarEnd {
+    /// `dummy`: nowhere.
+    Dummy,
+    /// `vxlan`: another machine. The interface is a VXLAN netdev, whose packets this machine sends.
+    Vxlan(Tunnel),
+    /// `vxlan-stitch`: another machine. The interface is one end of a veth pair, whose other end is
+    /// joined with a VXLAN netdev.
+    Stitched(Tunnel),
+}
+
+/// The tunnel of a link to another machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tunnel {
+    /// The other machine.
+    pub remote: IpAddr,
+    /// 1 to 2^24 - 1.
+    pub vni: u32,
+    /// UDP destination port.
+    pub port: u16,
+    /// The interface of this machine that sends; `None` for that of the route to `remote`.
+    pub parent: Option<String>,
+}
+
+impl Tunnel {
+    /// The port of a link without `udp-port:`. ContainerLab has the same.
+    pub const PORT: u16 = 14789;
 }
 
 /// The settings of one end of a link.

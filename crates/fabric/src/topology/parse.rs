@@ -40,7 +40,7 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
 
     kinds_are_supported(body)?;
     let mut nodes = None;
-    let (mut links, mut dummies) = (Vec::new(), Vec::new());
+    let (mut links, mut half_links) = (Vec::new(), Vec::new());
     let mut defaults = Settings::default();
     let mut kinds = BTreeMap::new();
     let mut groups = BTreeMap::new();
@@ -61,8 +61,8 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
             "links" => {
                 for (index, value) in sequence(&place, value)?.iter().enumerate() {
                     match link::link(&format!("{place}[{index}]"), value)? {
-                        link::Parsed::Veth(link) => links.push(link),
-                        link::Parsed::Dummy(dummy) => dummies.push(dummy),
+                        link::Parsed::Whole(link) => links.push(link),
+                        link::Parsed::Half(link) => half_links.push(link),
                     }
                 }
             }
@@ -91,7 +91,7 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
         .collect::<Result<_>>()?;
     let missed = missed.into_iter();
     notes.extend(missed.map(|(key, of)| format!("{key}: has no effect on {}", of.join(", "))));
-    Ok(Topology { name, nodes, links, dummies, notes })
+    Ok(Topology { name, nodes, links, half_links, notes })
 }
 
 /// Refuses nodes of other kinds first: their keys have another meaning.

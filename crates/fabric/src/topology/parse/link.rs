@@ -1,93 +1,188 @@
 //! Parses `links` in the brief and the extended form.
 
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
 use serde_norway::Value;
 use wire::MacAddr;
 
 use super::value::{Result, entries, expected, mapping, sequence, string, unsupported};
-use crate::topology::model::{Dummy, EndSettings, Endpoint, LINK_MTU, Link};
+use crate::topology::TopologyError;
+use crate::topology::model::{EndSettings, Endpoint, FarEnd, HalfLink, LINK_MTU, Link, Tunnel};
 
 /// A link of the file.
 pub(super) enum Parsed {
-    Veth(Link),
-    Dummy(Dummy),
+    Whole(Link),
+    Half(HalfLink),
+}
+
+/// The keys of a link.
+#[derive(Default)]
+struct Keys {
+    kind: Option<String>,
+    ends: Vec<(Endpoint, EndSettings)>,
+    addresses: [Vec<String>; 2],
+    mtu: Option<u32>,
+    tunnel: TunnelKeys,
+}
+
+/// The keys of the links to other machines.
+#[derive(Default)]
+struct TunnelKeys {
+    remote: Option<IpAddr>,
+    vni: Option<u32>,
+    port: Option<u16>,
+    parent: Option<String>,
+    /// The place of one of them.
+    place: Option<String>,
 }
 
 pub(super) fn link(place: &str, value: &Value) -> Result<Parsed> {
-    let mut ends = Vec::new();
-    let mut is_dummy = false;
-    let mut addresses: [Vec<String>; 2] = Default::default();
-    let mut mtu = LINK_MTU;
+    let mut keys = Keys::default();
     for (key, value) in entries(place, mapping(place, value)?)? {
-        let place = format!("{place}.{key}");
+        keys.read(&format!("{place}.{key}"), key, value)?;
+    }
+    let Keys { kind, mut ends, addresses, mtu, tunnel } = keys;
+    // In the brief form, the other end is a word.
+    let named = ends.len();
+    ends.retain(|(end, _)| end.node != DUMMY);
+    let kind = kind.unwrap_or_else(|| if ends.len() < named { DUMMY } else { VETH }.to_owned());
+    if let Some(place) = tunnel.place.as_ref().filter(|_| !TUNNELS.contains(&kind.as_str())) {
+        return Err(unsupported(place, "only links of type vxlan and vxlan-stitch have it"));
+    }
+    let to = match kind.as_str() {
+        VETH => return whole(place, ends, addresses, mtu).map(Parsed::Whole),
+        DUMMY => FarEnd::Dummy,
+        kind => {
+            // netlab names the machine as the other end.
+            ends.retain(|(end, _)| end.node != HOST);
+            let tunnel = tunnel.tunnel(place)?;
+            if kind == VXLAN { FarEnd::Vxlan(tunnel) } else { FarEnd::Stitched(tunnel) }
+        }
+    };
+    let one = |_| expected(&format!("{place}.endpoint"), "one endpoint");
+    let [(end, mut settings)]: [(Endpoint, EndSettings); 1] = ends.try_into().map_err(one)?;
+    joins_nodes(place, &end)?;
+    let [addresses, _] = addresses;
+    settings.addresses.extend(addresses.into_iter().filter(|address| !address.is_empty()));
+    Ok(Parsed::Half(HalfLink { end, settings, mtu, to }))
+}
+
+impl Keys {
+    fn read(&mut self, place: &str, key: &str, value: &Value) -> Result<()> {
         match key {
-            "type" if string(&place, value)? == "veth" => {}
-            "type" if string(&place, value)? == DUMMY => is_dummy = true,
             "type" => {
-                let why = "only veth and dummy are; a link to this machine or to another has no namespace at its end";
-                return Err(unsupported(&format!("{place}: {}", string(&place, value)?), why));
+                let kind = string(place, value)?;
+                if ![VETH, DUMMY].iter().chain(&TUNNELS).any(|known| *known == kind) {
+                    let why = "only veth, dummy, vxlan and vxlan-stitch are; a link to this machine has no namespace at its end";
+                    return Err(unsupported(&format!("{place}: {kind}"), why));
+                }
+                self.kind = Some(kind);
             }
-            "endpoint" => ends.push(endpoint(&place, value)?),
+            "endpoint" => self.ends.push(endpoint(place, value)?),
             "endpoints" => {
-                for value in sequence(&place, value)? {
-                    ends.push(endpoint(&place, value)?);
+                for value in sequence(place, value)? {
+                    self.ends.push(endpoint(place, value)?);
                 }
             }
-            "mtu" => {
-                mtu = value
-                    .as_u64()
-                    .and_then(|mtu| u32::try_from(mtu).ok())
-                    .filter(|mtu| (68..=65535).contains(mtu))
-                    .ok_or_else(|| expected(&place, "68 to 65535"))?;
-            }
+            "mtu" => self.mtu = Some(number(place, value, 68..=65535, "68 to 65535")?),
             // One address for each end, in the order of the ends; an empty string for none.
             "ipv4" | "ipv6" => {
-                let values = sequence(&place, value)?;
+                let values = sequence(place, value)?;
                 if values.len() > 2 {
-                    return Err(expected(&place, "an address for each endpoint"));
+                    return Err(expected(place, "an address for each endpoint"));
                 }
-                for (own, value) in addresses.iter_mut().zip(values) {
-                    own.push(string(&place, value)?);
+                for (own, value) in self.addresses.iter_mut().zip(values) {
+                    own.push(string(place, value)?);
                 }
             }
             "labels" => {}
             "vars" => {
                 return Err(unsupported(
-                    &place,
+                    place,
                     "there is no configuration engine; write what it would make",
                 ));
             }
-            _ => return Err(unsupported(&place, "")),
+            _ => return self.tunnel.read(place, key, value),
         }
+        Ok(())
     }
-    // In the brief form, the other end is the word.
-    let named = ends.len();
-    ends.retain(|(end, _)| end.node != DUMMY);
-    if is_dummy || ends.len() < named {
-        return dummy(place, ends, addresses, mtu).map(Parsed::Dummy);
+}
+
+impl TunnelKeys {
+    fn read(&mut self, place: &str, key: &str, value: &Value) -> Result<()> {
+        match key {
+            "remote" => {
+                let address = string(place, value)?.parse();
+                self.remote = Some(address.map_err(|_| expected(place, "an IP address"))?);
+            }
+            "vni" => self.vni = Some(number(place, value, 1..=0x00ff_ffff, "1 to 16777215")?),
+            // `dst-port` is written by editors of topologies.
+            "udp-port" | "dst-port" => {
+                self.port = Some(number(place, value, 1..=65535, "1 to 65535")?);
+            }
+            "parent-interface" => self.parent = Some(string(place, value)?),
+            _ => return Err(unsupported(place, "")),
+        }
+        self.place = Some(place.to_owned());
+        Ok(())
     }
+
+    fn tunnel(self, place: &str) -> Result<Tunnel> {
+        let missing = |key: &str| TopologyError::Missing { place: format!("{place}.{key}") };
+        Ok(Tunnel {
+            remote: self.remote.ok_or_else(|| missing("remote"))?,
+            vni: self.vni.ok_or_else(|| missing("vni"))?,
+            port: self.port.unwrap_or(Tunnel::PORT),
+            parent: self.parent,
+        })
+    }
+}
+
+/// A link between two nodes.
+fn whole(
+    place: &str,
+    ends: Vec<(Endpoint, EndSettings)>,
+    addresses: [Vec<String>; 2],
+    mtu: Option<u32>,
+) -> Result<Link> {
     let two = |_| expected(&format!("{place}.endpoints"), "two endpoints");
     let [(a, mut of_a), (b, mut of_b)]: [(Endpoint, EndSettings); 2] =
         ends.try_into().map_err(two)?;
+    joins_nodes(place, &a)?;
+    joins_nodes(place, &b)?;
     for (settings, more) in [&mut of_a, &mut of_b].into_iter().zip(addresses) {
         settings.addresses.extend(more.into_iter().filter(|address| !address.is_empty()));
     }
-    Ok(Parsed::Veth(Link { ends: [a, b], settings: [of_a, of_b], mtu }))
+    Ok(Link { ends: [a, b], settings: [of_a, of_b], mtu: mtu.unwrap_or(LINK_MTU) })
 }
 
-fn dummy(
+/// Refuses the words that ContainerLab has for ends which are no nodes.
+fn joins_nodes(place: &str, end: &Endpoint) -> Result<()> {
+    if matches!(end.node.as_str(), HOST | "mgmt-net" | "macvlan" | "vxlan" | "vxlan-stitch") {
+        let why = "a link joins two nodes of the file; put a node where it would end";
+        return Err(unsupported(&format!("{place}.endpoints: {end}"), why));
+    }
+    Ok(())
+}
+
+fn number<T: TryFrom<u64> + PartialOrd>(
     place: &str,
-    ends: Vec<(Endpoint, EndSettings)>,
-    [addresses, _]: [Vec<String>; 2],
-    mtu: u32,
-) -> Result<Dummy> {
-    let one = |_| expected(&format!("{place}.endpoint"), "one endpoint");
-    let [(end, mut settings)]: [(Endpoint, EndSettings); 1] = ends.try_into().map_err(one)?;
-    settings.addresses.extend(addresses.into_iter().filter(|address| !address.is_empty()));
-    Ok(Dummy { end, settings, mtu })
+    value: &Value,
+    range: RangeInclusive<T>,
+    text: &'static str,
+) -> Result<T> {
+    let number = value.as_u64().and_then(|number| T::try_from(number).ok());
+    number.filter(|number| range.contains(number)).ok_or_else(|| expected(place, text))
 }
 
-/// The type of a link with one end, and the word for the other end in the brief form.
+/// The types of a link. `dummy` is also the word for the other end in the brief form.
+const VETH: &str = "veth";
 const DUMMY: &str = "dummy";
+const VXLAN: &str = "vxlan";
+const TUNNELS: [&str; 2] = [VXLAN, "vxlan-stitch"];
+/// The word for this machine.
+const HOST: &str = "host";
 
 /// A MAC address, as text.
 fn mac(place: &str, value: &Value) -> Result<String> {
@@ -120,9 +215,5 @@ fn endpoint(place: &str, value: &Value) -> Result<(Endpoint, EndSettings)> {
     }
     let (node, interface) =
         node.zip(interface).ok_or_else(|| expected(place, "node and interface"))?;
-    if matches!(node.as_str(), "host" | "mgmt-net" | "macvlan" | "vxlan" | "vxlan-stitch") {
-        let why = "a link joins two nodes of the file; put a node where it would end";
-        return Err(unsupported(&format!("{place}: {node}:{interface}"), why));
-    }
     Ok((Endpoint { node, interface }, settings))
 }

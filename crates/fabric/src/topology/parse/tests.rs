@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::topology::model::{Bind, Endpoint, LINK_MTU};
+use crate::topology::model::{FarEnd, Tunnel};
 
 fn parsed(text: &str) -> core::result::Result<Topology, String> {
     Topology::parse(text, Path::new("/labs"), |_| None).map_err(|error| error.to_string())
@@ -132,7 +133,7 @@ fn a_refusal_names_what_stands_in_the_way() {
         ),
         (
             "topology:\n  nodes: {a: {kind: linux}}\n  links: [{endpoints: ['b:x', 'dummy']}]",
-            "the dummy link b:x: no node 'b'",
+            "the link of b:x: no node 'b'",
         ),
     ] {
         let error = parsed(&format!("name: x\n{text}\n")).unwrap_err();
@@ -159,6 +160,14 @@ fn links_that_lead_nowhere_are_refused() {
         ("type: mgmt-net", "topology.links[0].type: mgmt-net: not supported"),
         ("mtu: 9", "topology.links[0].mtu: expected 68 to 65535"),
         ("vars: {}", "topology.links[0].vars: not supported"),
+        ("endpoint: 'r1:a', type: vxlan, vni: 1", "topology.links[0].remote: missing"),
+        ("endpoint: 'r1:a', type: vxlan, remote: 10.0.0.1", "topology.links[0].vni: missing"),
+        ("remote: server1", "topology.links[0].remote: expected an IP address"),
+        ("vni: 16777216", "topology.links[0].vni: expected 1 to 16777215"),
+        (
+            "endpoints: ['r1:a', 'r1:b'], vni: 1",
+            "topology.links[0].vni: not supported by lab (only",
+        ),
     ] {
         let text = format!(
             "{{name: x, topology: {{nodes: {{r1: {{kind: linux}}}}, links: [{{{link}}}]}}}}"
@@ -166,6 +175,18 @@ fn links_that_lead_nowhere_are_refused() {
         let error = parsed(&text).unwrap_err();
         assert!(error.starts_with(named), "{link}: {error}");
     }
+}
+
+#[test]
+fn links_lead_to_other_machines() {
+    let link = "endpoint: 'r1:a', type: vxlan, remote: 'fd00::1', vni: 9";
+    let text =
+        format!("{{name: x, topology: {{nodes: {{r1: {{kind: linux}}}}, links: [{{{link}}}]}}}}");
+    let topology = parsed(&text).unwrap();
+    let remote = "fd00::1".parse().unwrap();
+    let tunnel = Tunnel { remote, vni: 9, port: 14789, parent: None };
+    assert_eq!(topology.half_links[0].to, FarEnd::Vxlan(tunnel));
+    assert!(topology.links.is_empty() && topology.half_links[0].mtu.is_none());
 }
 
 /// Forms that public FRR labs use. ContainerLab accepts all of them.
