@@ -176,7 +176,7 @@ fn take_over(
         },
     )?;
     if let Some(shared) = pinning {
-        shared.add_offloaded(takeover.pinned_usage().map_err(TakeoverError::Steering)?);
+        shared.add_offloaded(takeover.steering().pinned_usage().map_err(TakeoverError::Steering)?);
     }
     Ok(takeover)
 }

@@ -105,6 +105,11 @@ impl Handle {
         self.takeover.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What `act` returns of the takeover; `None` after [`Self::stop`].
+    fn with<T>(&self, act: impl FnOnce(&mut Takeover) -> T) -> Option<T> {
+        self.takeover().as_mut().map(act)
+    }
+
     /// Applies an update: publishes its snapshot and changes what is steered by `diff`.
     ///
     /// # Errors
@@ -113,15 +118,12 @@ impl Handle {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) =
             Arc::clone(&update.snapshot);
         *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.plan);
-        match self.takeover().as_mut() {
-            Some(takeover) => takeover.apply(update, diff),
-            None => Ok(()),
-        }
+        self.with(|takeover| takeover.apply(update, diff)).unwrap_or(Ok(()))
     }
 
-    /// As [`Takeover::open_ports`].
+    /// The host ports to which workers may send frames past the bridge.
     pub(crate) fn open_ports(&self) -> Vec<OpenPort> {
-        self.takeover().as_ref().map(Takeover::open_ports).unwrap_or_default()
+        self.with(|takeover| takeover.steering().delivering_ports()).unwrap_or_default()
     }
 
     /// The snapshot that was published last.
@@ -179,12 +181,13 @@ impl Handle {
             Err(TryLockError::WouldBlock) => return Ok(None),
         };
         let Some(takeover) = takeover.as_mut() else { return Ok(None) };
-        let version = takeover.offload_version();
+        let steering = takeover.steering_mut();
+        let version = steering.offload_version();
         if version != written {
             pinning.rewrite_all();
         }
         let changes = pinning.unwritten(PINNED_AT_ONCE);
-        let pinned = takeover.pin(&changes);
+        let pinned = steering.pin(&changes);
         if pinned.is_err() {
             pinning.rewrite(changes.iter().map(|(counter, _)| *counter));
         }
@@ -196,14 +199,13 @@ impl Handle {
     /// # Errors
     /// When the kernel refuses.
     pub(crate) fn take_placed(&self) -> Result<Option<PlacedPorts>, SteeringError> {
-        self.takeover().as_mut().map(Takeover::take_placed).transpose()
+        self.with(|takeover| takeover.steering_mut().take_placed()).transpose()
     }
 
     /// The counters of the `offload` datapath; empty if they cannot be read.
     fn offload_counts(&self, snapshot: &Snapshot) -> OffloadCounts {
-        let takeover = self.takeover();
-        let counts = takeover.as_ref().and_then(|takeover| takeover.offload_counts(snapshot).ok());
-        counts.unwrap_or_default()
+        let counts = self.with(|takeover| takeover.steering().offload_counts(snapshot));
+        counts.and_then(Result::ok).unwrap_or_default()
     }
 
     /// The counters of each worker.
@@ -215,7 +217,7 @@ impl Handle {
     /// ends or hangs.
     async fn ask<T>(&self, query: impl Fn(&Worker, oneshot::Sender<T>)) -> Vec<(usize, T)> {
         let _one = self.asking.lock().await;
-        let asked = self.takeover().as_ref().map(|takeover| takeover.ask(query));
+        let asked = self.with(|takeover| takeover.ask(query));
         let mut answers = Vec::new();
         for (worker, answer) in asked.into_iter().flatten().enumerate() {
             if let Ok(Ok(answer)) = timeout(ANSWER, answer).await {
@@ -244,7 +246,7 @@ impl Handle {
 
     /// As [`Takeover::own_links`].
     pub(crate) fn own_links(&self) -> Vec<String> {
-        self.takeover().as_ref().map(Takeover::own_links).unwrap_or_default()
+        self.with(|takeover| takeover.own_links()).unwrap_or_default()
     }
 
     /// As [`Takeover::repair`].
@@ -252,7 +254,7 @@ impl Handle {
     /// # Errors
     /// As there.
     pub(crate) fn repair(&self) -> Result<Vec<String>, OwnLinkError> {
-        self.takeover().as_mut().map_or_else(|| Ok(Vec::new()), Takeover::repair)
+        self.with(Takeover::repair).unwrap_or_else(|| Ok(Vec::new()))
     }
 
     /// As [`Takeover::replace_port`].
@@ -264,7 +266,7 @@ impl Handle {
         number: u16,
         port: ports::AccessPort,
     ) -> Result<(), bpf::SteeringError> {
-        self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.replace_port(number, port))
+        self.with(|takeover| takeover.replace_port(number, port)).unwrap_or(Ok(()))
     }
 
     /// Records whether the interface of an access port is gone.
@@ -289,7 +291,7 @@ impl Handle {
 
     /// Whether frames are redirected.
     pub(crate) fn is_engaged(&self) -> bool {
-        self.takeover().as_ref().is_some_and(Takeover::is_engaged)
+        self.with(|takeover| takeover.is_engaged()).unwrap_or(false)
     }
 
     /// Whether frames are redirected, and the status tells which: it follows the first publication,
@@ -300,7 +302,7 @@ impl Handle {
 
     /// The kill switch; `None` after [`Self::stop`].
     pub(crate) fn kill_switch(&self) -> Option<KillSwitch> {
-        self.takeover().as_ref().map(Takeover::kill_switch)
+        self.with(|takeover| takeover.steering().kill_switch())
     }
 
     /// Gives everything back to the kernel, and notifies the guard once nothing is redirected any
@@ -315,14 +317,14 @@ impl Handle {
 
     /// The counters of the steering programs; zeros if the kernel refuses.
     pub(crate) fn steering_counts(&self) -> SteeringCounts {
-        let counts = self.takeover().as_ref().and_then(|takeover| takeover.steering_counts().ok());
-        counts.unwrap_or_default()
+        let counts = self.with(|takeover| takeover.steering().counts());
+        counts.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// As [`Takeover::bypass`]; empty if the kernel refuses.
+    /// The ports that use the bypass, and its counters; empty if the kernel refuses.
     pub(crate) fn bypass(&self) -> BypassState {
-        let state = self.takeover().as_ref().and_then(|takeover| takeover.bypass().ok());
-        state.unwrap_or_default()
+        let state = self.with(|takeover| takeover.steering().bypass());
+        state.and_then(Result::ok).unwrap_or_default()
     }
 
     /// Checks again whether programs of other software prevent the bypass: at these interfaces or,
@@ -335,8 +337,7 @@ impl Handle {
         &self,
         interfaces: Option<BTreeSet<u32>>,
     ) -> Result<(), SteeringError> {
-        let ports =
-            self.takeover().as_mut().map(|takeover| takeover.bypass_ports(interfaces.as_ref()));
+        let ports = self.with(|takeover| takeover.bypass_ports(interfaces.as_ref()));
         let ports = ports.unwrap_or_default();
         if ports.is_empty() {
             return Ok(());
@@ -348,7 +349,7 @@ impl Handle {
         let found = spawn_blocking(move || ports.into_iter().map(look).collect()).await;
         // An error is possible only when the runtime shuts down.
         let Ok(found) = found else { return Ok(()) };
-        self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.review(found))
+        self.with(|takeover| takeover.review(found)).unwrap_or(Ok(()))
     }
 
     /// Moves vtepd's programs at these interfaces behind filters of other software that were added,
@@ -360,7 +361,7 @@ impl Handle {
         &self,
         interfaces: &BTreeSet<u32>,
     ) -> Result<(), SteeringError> {
-        let placed = self.takeover().as_ref().map(|takeover| takeover.placed_at(interfaces));
+        let placed = self.with(|takeover| takeover.steering().placed_at(interfaces));
         let (hook, placed) = (self.hook, placed.unwrap_or_default());
         if placed.is_empty() {
             return Ok(());
@@ -371,7 +372,7 @@ impl Handle {
         let found = spawn_blocking(move || placed.into_iter().map(look).collect()).await;
         // An error is possible only when the runtime shuts down.
         let Ok(found) = found else { return Ok(()) };
-        self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.place_behind(found))
+        self.with(|takeover| takeover.steering_mut().place_behind(found)).unwrap_or(Ok(()))
     }
 
     /// Attaches vtepd's clsact filters at these interfaces again if other software has deleted them.
@@ -382,7 +383,7 @@ impl Handle {
         &self,
         interfaces: &BTreeSet<u32>,
     ) -> Result<(), SteeringError> {
-        let filters = self.takeover().as_ref().map(|takeover| takeover.filters_at(interfaces));
+        let filters = self.with(|takeover| takeover.steering().filters_at(interfaces));
         let Some(filters) = filters.filter(|filters| !filters.is_empty()) else { return Ok(()) };
         let look = move || bpf::foreign_programs::without_own(filters);
         // An error is possible only when the runtime shuts down.
@@ -394,7 +395,7 @@ impl Handle {
                 "other software has deleted vtepd's clsact filter on {name}, or the qdisc: it is attached again"
             );
         }
-        self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.attach_again(&lost))
+        self.with(|takeover| takeover.steering_mut().attach_again(&lost)).unwrap_or(Ok(()))
     }
 
     /// Records that a new configuration was accepted.

@@ -7,18 +7,13 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bpf::{
-    BypassState, Hook, KillSwitch, Offload, OffloadCounts, OffloadUsage, PinnedFlow, PlacedPorts,
-    Steering, SteeringCounts, SteeringError, stale_filters,
-};
+use bpf::{Hook, Steering, SteeringError, stale_filters};
 use configuration::Access;
 use control::{Adjacency, Request, Update};
-use netlink::Direction;
 use netlink::PrivateNamespace;
-use path::{CounterId, Version};
 use pipeline::{Counters, Identifications, Pins};
 use ports::{AccessPort, PacketSocket, RingSize};
-use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff};
+use tables::{BypassPort, SteeringDiff};
 use tokio::sync::{mpsc, oneshot};
 use worker::{
     Features, Ports, PrivateLink, PuntError, PuntPairs, Report, Reports, Sockets, Worker,
@@ -279,14 +274,19 @@ impl Takeover {
         Ok(down)
     }
 
-    /// The host ports to which workers may send frames past the bridge.
+    /// The steering programs, their maps and counters.
     #[must_use]
-    pub(crate) fn open_ports(&self) -> Vec<OpenPort> {
-        self.steering.delivering_ports()
+    pub(crate) const fn steering(&self) -> &Steering {
+        &self.steering
+    }
+
+    /// As [`Self::steering`], to change what does not concern the workers.
+    pub(crate) const fn steering_mut(&mut self) -> &mut Steering {
+        &mut self.steering
     }
 
     fn open(&self) {
-        let ports = self.open_ports();
+        let ports = self.steering.delivering_ports();
         self.workers.iter().for_each(|worker| worker.open(&ports));
     }
 
@@ -294,12 +294,6 @@ impl Takeover {
     #[must_use]
     pub(crate) fn is_engaged(&self) -> bool {
         self.engaged && !self.steering.kill_switch().is_suspended()
-    }
-
-    /// As [`Steering::kill_switch`].
-    #[must_use]
-    pub(crate) fn kill_switch(&self) -> KillSwitch {
-        self.steering.kill_switch()
     }
 
     /// Ports at these interfaces that may use the bypass. With `None`, a few of all such ports: the
@@ -325,14 +319,6 @@ impl Takeover {
         reviewed
     }
 
-    /// The ports that use the bypass, and its counters.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn bypass(&self) -> Result<BypassState, SteeringError> {
-        self.steering.bypass()
-    }
-
     /// The counters of each worker.
     #[must_use]
     pub(crate) fn counters(&self) -> Vec<Arc<Counters>> {
@@ -350,87 +336,6 @@ impl Takeover {
             answer
         };
         self.workers.iter().map(ask).collect()
-    }
-
-    /// As [`Steering::placed_at`].
-    pub(crate) fn placed_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
-        self.steering.placed_at(interfaces)
-    }
-
-    /// As [`Steering::place_behind`].
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn place_behind(
-        &mut self,
-        found: Vec<(u32, Direction, Hook)>,
-    ) -> Result<(), SteeringError> {
-        self.steering.place_behind(found)
-    }
-
-    /// As [`Steering::filters_at`].
-    pub(crate) fn filters_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
-        self.steering.filters_at(interfaces)
-    }
-
-    /// As [`Steering::attach_again`].
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn attach_again(&mut self, lost: &[(u32, Direction)]) -> Result<(), SteeringError> {
-        self.steering.attach_again(lost)
-    }
-
-    /// As [`Steering::pin`].
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn pin(
-        &mut self,
-        changes: &[(CounterId, Option<PinnedFlow>)],
-    ) -> Result<(), SteeringError> {
-        self.steering.pin(changes)
-    }
-
-    /// As [`Steering::offload_version`].
-    #[must_use]
-    pub(crate) const fn offload_version(&self) -> Version<Offload> {
-        self.steering.offload_version()
-    }
-
-    /// As [`Steering::pinned_usage`].
-    ///
-    /// # Errors
-    /// When the map cannot be mapped into memory.
-    pub(crate) fn pinned_usage(&self) -> Result<OffloadUsage, SteeringError> {
-        self.steering.pinned_usage()
-    }
-
-    /// As [`Steering::take_placed`].
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn take_placed(&mut self) -> Result<PlacedPorts, SteeringError> {
-        self.steering.take_placed()
-    }
-
-    /// As [`Steering::offload_counts`].
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn offload_counts(
-        &self,
-        snapshot: &Snapshot,
-    ) -> Result<OffloadCounts, SteeringError> {
-        self.steering.offload_counts(snapshot)
-    }
-
-    /// The counters of the steering programs.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn steering_counts(&self) -> Result<SteeringCounts, SteeringError> {
-        self.steering.counts()
     }
 }
 
