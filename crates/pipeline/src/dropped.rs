@@ -1,6 +1,7 @@
 //! The last frames that a worker dropped for each reason, with their headers.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Instant;
 
@@ -37,21 +38,37 @@ pub struct DroppedFrame {
 
 /// The frames that one worker dropped. Only the worker adds to them; any thread may read them.
 #[derive(Debug, Default)]
-pub struct DroppedFrames(Mutex<Vec<VecDeque<DroppedFrame>>>);
+pub struct DroppedFrames {
+    last: Mutex<Vec<Last>>,
+    /// How many were dropped while somebody read.
+    missed: AtomicU64,
+}
+
+/// The last frames of a reason.
+#[derive(Debug, Default)]
+struct Last {
+    frames: VecDeque<DroppedFrame>,
+    /// How many were remembered so far.
+    count: u64,
+}
 
 impl DroppedFrames {
     /// Remembers a frame, unless somebody reads at this moment: a worker does not wait.
     #[cold]
     pub(crate) fn remember(&self, reason: DropReason, frame: DroppedFrame) {
-        let mut all = match self.0.try_lock() {
+        let mut all = match self.last.try_lock() {
             Ok(all) => all,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::WouldBlock) => {
+                self.missed.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
         };
         if all.is_empty() {
-            all.resize_with(DropReason::ALL.len(), VecDeque::new);
+            all.resize_with(DropReason::ALL.len(), Last::default);
         }
-        let Some(frames) = all.get_mut(reason as usize) else { return };
+        let Some(Last { frames, count }) = all.get_mut(reason as usize) else { return };
+        *count += 1;
         if frames.is_empty() {
             frames.reserve_exact(REMEMBERED);
         }
@@ -64,8 +81,24 @@ impl DroppedFrames {
     /// The frames of a reason, the oldest first.
     #[must_use]
     pub fn of(&self, reason: DropReason) -> Vec<DroppedFrame> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(reason as usize).into_iter().flatten().cloned().collect()
+        self.since(reason, 0).0
+    }
+
+    /// The frames of a reason that are still remembered, the oldest first, without the first `seen` of
+    /// all. Also returns the number of all.
+    #[must_use]
+    pub fn since(&self, reason: DropReason, seen: u64) -> (Vec<DroppedFrame>, u64) {
+        let all = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Last { frames, count }) = all.get(reason as usize) else { return (Vec::new(), 0) };
+        let new = usize::try_from(count.saturating_sub(seen)).unwrap_or(usize::MAX);
+        let old = frames.len().saturating_sub(new);
+        (frames.iter().skip(old).cloned().collect(), *count)
+    }
+
+    /// How many frames of all reasons were not remembered, because somebody read at that moment.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Relaxed)
     }
 }
 
@@ -105,6 +138,14 @@ mod tests {
         assert_eq!(kept, (68..100).map(frame).collect::<Vec<_>>());
         assert!(kept.iter().all(|frame| frame.headers().len() == HEADERS && frame.length == 200));
         assert_eq!(all.of(DropReason::SamePort).len(), 1);
+        let (new, count) = all.since(DropReason::NoRoute, 98);
+        assert_eq!((new, count), ((98..100).map(frame).collect(), 100));
+        assert_eq!(all.since(DropReason::NoRoute, 100), (Vec::new(), 100));
+        assert_eq!(all.since(DropReason::NoRoute, 3).0.len(), REMEMBERED);
+        let reader = all.last.lock().unwrap();
+        all.remember(DropReason::NoRoute, frame(0));
+        drop(reader);
+        assert_eq!((all.missed(), all.since(DropReason::NoRoute, 100).1), (1, 100));
         assert_eq!(all.of(DropReason::Truncated), []);
     }
 }

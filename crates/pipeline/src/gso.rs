@@ -4,7 +4,7 @@
 
 use core::ops::Range;
 
-use frame::{Checksum, DropReason, Gso, GsoKind};
+use frame::{Checksum, DropReason, Frame, Gso, GsoKind, Offload};
 use wire::checksum::{Sum, checksum};
 use wire::number::{PROTOCOL_TCP, PROTOCOL_UDP};
 use wire::roce::Bth;
@@ -240,6 +240,26 @@ impl<'a> Segmenter<'a> {
         tcp.set_flags(flags);
         Some(())
     }
+}
+
+/// The packets that a frame is on the wire, with their checksums. A super-frame that cannot be cut is
+/// one packet.
+#[must_use]
+pub fn packets(frame: &Frame<'_>) -> Vec<Vec<u8>> {
+    let Frame { data, offload: Offload { checksum, gso }, .. } = *frame;
+    let cut = || -> Option<Vec<_>> {
+        let dissection = wire::dissect(data)?;
+        let segmenter = Segmenter::new(data, &dissection, gso?, checksum).ok()?;
+        (0..segmenter.count()).map(|index| segmenter.frame(index).ok()).collect()
+    };
+    cut().unwrap_or_else(|| {
+        let mut whole = data.to_vec();
+        if let Checksum::Partial { start, offset } = checksum {
+            // Offsets behind the frame's end change nothing.
+            let _ = wire::checksum::complete(&mut whole, start.into(), offset.into());
+        }
+        vec![whole]
+    })
 }
 
 /// Finds the Ethernet frame inside a UDP tunnel by the start of its transport header. Returns its

@@ -6,11 +6,13 @@
 //! - [`memory`], [`pcap`]: ports in memory, and ports that replay and write capture files
 //! - `ring`, `tx`: the receive ring and the transmit queue of such a socket
 //! - [`probe_socket`]: sends and receives probes between VTEPs
+//! - [`capture`]: captures what interfaces receive and send
 //! - [`poller`]: sleeps until a descriptor is readable
 //! - [`ethtool`]: offload features of an interface
 //! - [`thread_policy`]: scheduling policy of the calling thread
 
 pub mod access;
+pub mod capture;
 #[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
 pub mod ethtool;
 pub mod memory;
@@ -32,6 +34,7 @@ pub mod thread_policy;
 mod tx;
 
 pub use access::AccessPort;
+pub use capture::{CaptureFilter, CaptureSocket};
 pub use memory::{MemoryPort, SentFrame};
 pub use packet::PacketSocket;
 pub use pcap::{PcapFrames, PcapPort, PcapWriter};

@@ -101,16 +101,8 @@ impl PacketSocket {
         let on: libc::c_int = 1;
         set_option(&socket.fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &on)?;
         socket.ring = Some(Ring::attach(&socket.fd, room)?);
-        let address = socket.address(ifindex, (libc::ETH_P_ALL as u16).to_be());
-        // SAFETY: `address` is a whole sockaddr_ll and its length is given.
-        let bound = unsafe {
-            libc::bind(
-                socket.fd.as_raw_fd(),
-                (&raw const address).cast(),
-                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-            )
-        };
-        if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+        bind(&socket.fd, ifindex, (libc::ETH_P_ALL as u16).to_be())?;
+        Ok(socket)
     }
 
     /// Makes the interface receive frames for other addresses too (`PACKET_MR_PROMISC`).
@@ -150,15 +142,6 @@ impl PacketSocket {
         Ok(Self { fd, ifindex, ring: None, tx: Box::new(TxQueue::new()) })
     }
 
-    fn address(&self, ifindex: u32, protocol: u16) -> libc::sockaddr_ll {
-        // SAFETY: sockaddr_ll is plain data for which zero bytes are a valid value.
-        let mut address: libc::sockaddr_ll = unsafe { zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = protocol;
-        address.sll_ifindex = ifindex as i32;
-        address
-    }
-
     /// Interface index that the socket is bound to; 0 for none.
     #[must_use]
     pub const fn ifindex(&self) -> u32 {
@@ -171,22 +154,7 @@ impl PacketSocket {
     /// # Errors
     /// As getsockopt(2), or when a ring that was stuck could not be replaced.
     pub fn overruns(&mut self) -> io::Result<u64> {
-        let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
-        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
-        // SAFETY: pointer and length describe `statistics`.
-        let got = unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_STATISTICS,
-                (&raw mut statistics).cast(),
-                &raw mut length,
-            )
-        };
-        if got < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let mut dropped = u64::from(statistics.tp_drops);
+        let mut dropped = drops(&self.fd)?;
         if let Some(ring) = self.ring.take() {
             let mut ring = ring.check(&self.fd, dropped)?;
             dropped += ring.take_cut();
@@ -313,6 +281,43 @@ pub(crate) fn raw_socket() -> io::Result<OwnedFd> {
         let fd = libc::socket(libc::AF_PACKET, kind, 0);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
     }
+}
+
+/// Binds a packet socket to an interface, or to all with index 0, and to a protocol in network byte
+/// order.
+pub(crate) fn bind(socket: &OwnedFd, ifindex: u32, protocol: u16) -> io::Result<()> {
+    let address = address(ifindex, protocol);
+    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: `address` is a whole sockaddr_ll and its length is given.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The address of an interface, for a protocol in network byte order.
+pub(crate) fn address(ifindex: u32, protocol: u16) -> libc::sockaddr_ll {
+    // SAFETY: sockaddr_ll is plain data for which zero bytes are a valid value.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol;
+    address.sll_ifindex = ifindex as i32;
+    address
+}
+
+/// How many packets found no room in the socket since the last call (`PACKET_STATISTICS`).
+pub(crate) fn drops(socket: &OwnedFd) -> io::Result<u64> {
+    let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+    let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+    // SAFETY: pointer and length describe `statistics`.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            (&raw mut statistics).cast(),
+            &raw mut length,
+        )
+    };
+    if got < 0 { Err(io::Error::last_os_error()) } else { Ok(statistics.tp_drops.into()) }
 }
 
 pub(crate) fn set_option<T>(

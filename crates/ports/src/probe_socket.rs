@@ -2,10 +2,10 @@
 //! on any.
 
 use std::io;
-use std::mem::{size_of, zeroed};
+use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::packet::{raw_socket, set_option};
+use crate::packet::{address, bind, raw_socket, set_option};
 
 /// Room for packets that wait to be read, and for those that wait to be sent, in bytes.
 const ROOM: libc::c_int = 8 << 20;
@@ -58,12 +58,8 @@ impl ProbeSocket {
         set_filter(fd.as_fd())?;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &ROOM)?;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &ROOM)?;
-        let address = address(0, underlay.protocol());
-        // SAFETY: `address` is a whole sockaddr_ll and its length is given.
-        let bound = unsafe {
-            libc::bind(fd.as_raw_fd(), (&raw const address).cast(), LENGTH as libc::socklen_t)
-        };
-        if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(Self { fd, underlay }) }
+        bind(&fd, 0, underlay.protocol())?;
+        Ok(Self { fd, underlay })
     }
 
     /// Sends a packet, from its Ethernet header on, without waiting.
@@ -114,12 +110,3 @@ impl ProbeSocket {
 }
 
 const LENGTH: usize = size_of::<libc::sockaddr_ll>();
-
-fn address(ifindex: u32, protocol: u16) -> libc::sockaddr_ll {
-    // SAFETY: sockaddr_ll is plain data for which zero bytes are a valid value.
-    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = protocol;
-    address.sll_ifindex = ifindex as i32;
-    address
-}

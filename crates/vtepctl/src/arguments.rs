@@ -116,7 +116,13 @@ pub(crate) enum Command {
         /// Only frames of this reason
         #[arg(long, value_name = "REASON", requires = "frames")]
         reason: Option<String>,
+        /// Write the frames as pcapng, for Wireshark; - for the standard output
+        #[arg(short, long, value_name = "FILE", requires = "frames")]
+        write: Option<PathBuf>,
     },
+    /// Captures packets of the uplinks and the frames in them, with what was decided about each
+    #[command(after_help = CAPTURE)]
+    Capture(Capture),
     /// All counters
     #[command(after_help = "Example: vtepctl counters")]
     Counters {
@@ -218,8 +224,21 @@ Examples:
   vtepctl drops -o json | jq '.[] | select(.frames > 0)'
   vtepctl drops --frames --reason no_route                  the last frames that had no route
   vtepctl drops --frames -o json | jq -r '.[].headers'      their first 128 bytes, as hexadecimal digits
+  vtepctl drops --frames -w drops.pcapng                    for Wireshark, with the reasons as comments
 
 Workers do not remember frames that a BPF program dropped, that no worker has read, that waited, or that a port refused.";
+
+const CAPTURE: &str = "\
+Examples:
+  vtepctl capture                                one line for each packet, until Ctrl-C
+  vtepctl capture --qp 0x11 -w qp.pcapng -c 100  100 packets of one queue pair, for Wireshark
+  vtepctl capture -w - | wireshark -k -i -       live
+
+Each uplink is an interface of the capture, inner is one for the frames in their packets, and dropped one for frames that workers
+drop, up to 128 bytes of each. Comments say who sent a packet, by which path, or what became of it: by the tables that forward.
+A super-frame is as many packets as it is on the wire. Without --vni, --qp and --mac, probes are there, too.
+A slow reader slows nothing down: packets that find no room are counted and named at the end. While nobody captures, it costs nothing.
+Not captured are frames between local ports, and frames that a BPF program or a queue of the kernel drops. It needs CAP_NET_ADMIN.";
 
 const EXPLAIN: &str = "\
 Examples:
@@ -268,6 +287,29 @@ pub(crate) struct OfVni {
     /// Only this VNI
     #[arg(long, value_name = "VNI")]
     pub vni: Option<u32>,
+}
+
+/// What is captured, and where it goes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Capture {
+    /// Only packets of this VNI
+    #[arg(long, value_name = "VNI")]
+    pub vni: Option<u32>,
+    /// Only packets to this inner destination queue pair, decimal or 0x…
+    #[arg(long, value_name = "NUMBER", value_parser = number)]
+    pub qp: Option<u32>,
+    /// Only packets from or to this inner MAC address
+    #[arg(long, value_name = "MAC")]
+    pub mac: Option<MacAddr>,
+    /// Write pcapng into this file; - for the standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+    /// End after so many packets, of all interfaces together
+    #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// The most bytes of each packet [default: all]
+    #[arg(short, long, value_name = "BYTES", default_value_t = 0, hide_default_value = true)]
+    pub snap_length: u32,
 }
 
 /// A frame from a host behind this leaf.

@@ -1,6 +1,7 @@
 //! The request and the output of each command.
 
 use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 
 use api::v1;
 use clap::CommandFactory;
@@ -14,7 +15,7 @@ use crate::tables::{
     attached, detached, fdb, flood, flows, neighbours, peers, policies, policy_set, ports, routes,
     vnis,
 };
-use crate::{drops, events, explain, pinned, status, top};
+use crate::{capture, drops, events, explain, pinned, status, top};
 
 /// Sends the request of a command and prints the answer.
 ///
@@ -87,15 +88,14 @@ impl<W: Write> Session<'_, W> {
                 let rows = all(self.client.list_ports(v1::ListPortsRequest { vni }).await?).await?;
                 self.print(&rows, |out| ports(&rows).write(out, ""))
             }
-            Command::Drops { frames: true, reason, .. } => self.dropped_frames(reason).await,
+            Command::Drops { frames: true, reason, write, .. } => self.dropped(reason, write).await,
+            Command::Capture(of) => capture::run(&mut self, of).await,
             Command::Drops { all, .. } => {
-                let drops =
-                    self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner().drops;
+                let drops = self.counters().await?.drops;
                 self.print(&drops, |out| drops_so_far(out, &drops, all))
             }
             Command::Counters { all } => {
-                let answer =
-                    self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner();
+                let answer = self.counters().await?;
                 self.print(&answer, |out| counters(out, &answer, all))
             }
             Command::Events { follow, new, after } => {
@@ -116,9 +116,20 @@ impl<W: Write> Session<'_, W> {
         }
     }
 
-    async fn dropped_frames(mut self, reason: Option<String>) -> Result<(), Failure> {
+    async fn counters(&mut self) -> Result<v1::Counters, Failure> {
+        Ok(self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner())
+    }
+
+    async fn dropped(
+        mut self,
+        reason: Option<String>,
+        write: Option<PathBuf>,
+    ) -> Result<(), Failure> {
         let request = v1::ListDroppedFramesRequest { reason };
         let frames = all(self.client.list_dropped_frames(request).await?).await?;
+        if let Some(path) = write {
+            return drops::save(&frames, &path);
+        }
         let frames: Vec<drops::Shown> = frames.into_iter().map(Into::into).collect();
         self.print(&frames, |out| drops::write(out, &frames))
     }

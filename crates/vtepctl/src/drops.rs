@@ -1,12 +1,15 @@
 //! `vtepctl drops --frames`: the last dropped frames, with their headers.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use api::v1;
+use pcapng::{Direction, Packet};
+use prost_types::Timestamp;
 use serde::Serialize;
 
-use crate::headers;
-use crate::output::Table;
+use crate::output::{Failure, Table};
+use crate::{capture, headers};
 
 /// A dropped frame, with its headers in words.
 #[derive(Debug, Serialize)]
@@ -47,6 +50,32 @@ pub(crate) fn write(out: &mut impl Write, rows: &[Shown]) -> io::Result<()> {
         ]);
     }
     table.write(out, "")
+}
+
+/// Writes the frames as pcapng into a file.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn save(frames: &[v1::DroppedFrame], path: &Path) -> Result<(), Failure> {
+    let mut file = capture::file(path)?;
+    write_frames(frames, &mut file).map_err(|error| capture::unwritable(path, &error))
+}
+
+fn write_frames(frames: &[v1::DroppedFrame], file: &mut capture::File) -> io::Result<()> {
+    for frame in frames {
+        let time: Timestamp = frame.time.parse().unwrap_or_default();
+        let seconds = u64::try_from(time.seconds).unwrap_or_default();
+        let vni = frame.vni.map(|vni| format!(", VNI {vni}")).unwrap_or_default();
+        file.packet(&Packet {
+            interface: &frame.from,
+            time: seconds * 1_000_000_000 + u64::try_from(time.nanos).unwrap_or_default(),
+            data: &bytes(&frame.headers),
+            length: frame.length,
+            direction: Some(Direction::In),
+            comment: &format!("dropped: {}{vni}", frame.reason),
+        })?;
+    }
+    file.flush()
 }
 
 /// The bytes of hexadecimal digits, up to the first that is none.

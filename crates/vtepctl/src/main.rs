@@ -6,11 +6,13 @@
 //! - [`tables`], [`counters`]: answers as tables
 //! - [`status`], [`explain_text`]: text output that is not a table
 //! - [`events`]: one line for each event; [`drops`]: one for each dropped frame, by its [`headers`]
+//! - [`capture`]: packets as lines, or as a file for Wireshark
 //! - [`explain`]: the frame to explain, from a description or from [`pcap`] (a capture)
 //! - [`top`]: figures and events on a terminal
 //! - [`output`]: tables, JSON and errors
 
 mod arguments;
+mod capture;
 mod commands;
 mod counters;
 mod drops;

@@ -2,12 +2,15 @@
 //!
 //! - [`connection`]: a connection and the process that made it
 //! - [`service`]: one method for each request
+//! - [`capture`]: captures packets; [`captured`] says what was decided about them
 //! - [`show`]: converts forwarding tables to messages
 //! - [`status`]: converts status and counters to messages
 //! - [`events`]: converts events to messages
 //! - [`explain`]: explains what happens to a given frame; [`flow`] builds the frame of a flow
 //! - [`pinned`]: converts known paths and placed queue pairs; [`placement`] explains those of a flow
 
+mod capture;
+mod captured;
 mod connection;
 mod events;
 mod explain;

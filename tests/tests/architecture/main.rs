@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
-const MAY_USE: [(&str, &[&str]); 30] = [
+const MAY_USE: [(&str, &[&str]); 31] = [
     ("wire", &[]),
     ("path", &["wire", "spray"]),
     ("pathmap", &["wire", "path", "spray"]),
@@ -58,7 +58,8 @@ const MAY_USE: [(&str, &[&str]); 30] = [
             "terminal",
         ],
     ),
-    ("vtepctl", &["wire", "api", "manual", "terminal"]),
+    ("vtepctl", &["wire", "api", "manual", "pcapng", "terminal"]),
+    ("pcapng", &[]),
     ("experiment", &["spray"]),
     ("planner", &[]),
     (

@@ -9,6 +9,7 @@ mod both_directions;
 mod burst;
 mod busy_poll;
 mod bypass;
+mod capture;
 mod control_hang;
 mod cycles;
 mod differential;

@@ -118,8 +118,9 @@ fn a_change_needs_a_capability_and_not_only_user_0() {
         lab.leaf.enter(run).unwrap()
     };
     assert!(ask(&["status"]).status.success(), "who may read may go on reading");
-    for change in [&["detach", "10"][..], &["attach", "10"], &["policy", "set", "10", "five-tuple"]]
-    {
+    let changes =
+        [&["detach", "10"][..], &["attach", "10"], &["policy", "set", "10", "five-tuple"]];
+    for change in changes.into_iter().chain([&["capture", "-c", "1"][..]]) {
         let output = ask(change);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(

@@ -79,7 +79,8 @@ impl Drop for Folder {
     }
 }
 
-fn need_tshark() {
+/// Ignores the test where tshark is missing.
+pub(crate) fn need_tshark() {
     if let Err(error) = Command::new("tshark").arg("--version").output() {
         root_test::ignore(format!("tshark: {error}"));
     }

@@ -631,6 +631,57 @@ pub struct DroppedFrame {
     #[prost(string, tag = "7")]
     pub headers: ::prost::alloc::string::String,
 }
+/// Without fields: every VXLAN packet.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CaptureRequest {
+    #[prost(uint32, optional, tag = "1")]
+    pub vni: ::core::option::Option<u32>,
+    /// Destination queue pair of the inner frame.
+    #[prost(uint32, optional, tag = "2")]
+    pub queue_pair: ::core::option::Option<u32>,
+    /// Inner source or destination.
+    #[prost(string, optional, tag = "3")]
+    pub mac: ::core::option::Option<::prost::alloc::string::String>,
+    /// The most bytes of each packet; 0 for all of them.
+    #[prost(uint32, tag = "4")]
+    pub snap_length: u32,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Captured {
+    #[prost(message, repeated, tag = "1")]
+    pub packets: ::prost::alloc::vec::Vec<CapturedPacket>,
+    /// Packets that were lost so far, because the reader was too slow; a super-frame counts as one. Also
+    /// dropped frames that were not read in time, of any VNI.
+    #[prost(uint64, tag = "2")]
+    pub lost: u64,
+}
+/// A super-frame is as many packets as it is on the wire.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CapturedPacket {
+    /// An uplink; inner: the frame in a packet of an uplink; dropped: a frame that a worker dropped, up
+    /// to 128 bytes of it.
+    #[prost(string, tag = "1")]
+    pub interface: ::prost::alloc::string::String,
+    /// in or out, as the leaf sees it: a host's frame is in, and its VXLAN packet is out. Empty for
+    /// dropped.
+    #[prost(string, tag = "2")]
+    pub direction: ::prost::alloc::string::String,
+    /// Since 1970, UTC.
+    #[prost(uint64, tag = "3")]
+    pub time_ns: u64,
+    /// Bytes of the whole packet.
+    #[prost(uint32, tag = "4")]
+    pub length: u32,
+    /// Its bytes from the Ethernet header on.
+    #[prost(bytes = "vec", tag = "5")]
+    pub data: ::prost::alloc::vec::Vec<u8>,
+    /// What was decided about it, in words.
+    #[prost(string, tag = "6")]
+    pub comment: ::prost::alloc::string::String,
+}
 /// Frames by decision of the BPF programs; a super-frame is one.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1613,6 +1664,29 @@ pub mod vtepd_client {
                 .insert(GrpcMethod::new("vtepd.v1.Vtepd", "ListDroppedFrames"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Packets on the uplinks, the frames in them, and frames that workers drop, from now on. It needs
+        /// CAP_NET_ADMIN, as changes do.
+        pub async fn capture(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CaptureRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::Captured>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/vtepd.v1.Vtepd/Capture");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("vtepd.v1.Vtepd", "Capture"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Events, from the oldest remembered one or from now on.
         pub async fn watch_events(
             &mut self,
@@ -1895,6 +1969,18 @@ pub mod vtepd_server {
             tonic::Response<Self::ListDroppedFramesStream>,
             tonic::Status,
         >;
+        /// Server streaming response type for the Capture method.
+        type CaptureStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::Captured, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Packets on the uplinks, the frames in them, and frames that workers drop, from now on. It needs
+        /// CAP_NET_ADMIN, as changes do.
+        async fn capture(
+            &self,
+            request: tonic::Request<super::CaptureRequest>,
+        ) -> std::result::Result<tonic::Response<Self::CaptureStream>, tonic::Status>;
         /// Server streaming response type for the WatchEvents method.
         type WatchEventsStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::Event, tonic::Status>,
@@ -2593,6 +2679,52 @@ pub mod vtepd_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListDroppedFramesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/vtepd.v1.Vtepd/Capture" => {
+                    #[allow(non_camel_case_types)]
+                    struct CaptureSvc<T: Vtepd>(pub Arc<T>);
+                    impl<
+                        T: Vtepd,
+                    > tonic::server::ServerStreamingService<super::CaptureRequest>
+                    for CaptureSvc<T> {
+                        type Response = super::Captured;
+                        type ResponseStream = T::CaptureStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CaptureRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Vtepd>::capture(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CaptureSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

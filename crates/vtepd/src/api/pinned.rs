@@ -46,7 +46,8 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn routers(links: &[Link]) -> Vec<String> {
+/// The addresses of the routers on a path.
+pub(super) fn routers(links: &[Link]) -> Vec<String> {
     let router = |link: &Link| match link {
         Link::Router(address) => Some(address.to_string()),
         Link::Between(address, _) => Some(address.to_string()),

@@ -11,12 +11,15 @@ use control::{Change, Journal, LeftToKernel};
 use path::{Bins, Policy, SourcePortRange};
 use pipeline::DropReason;
 use tables::{PortChoice, Snapshot, VniTable};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use wire::{MacAddr, Vni};
 
+use crate::api::capture::{self, Capture};
+use crate::api::captured::Wanted;
 use crate::api::flow::Flow;
 use crate::api::{events, explain, pinned, show, status};
 use crate::handle::Handle;
@@ -30,6 +33,8 @@ pub(crate) struct Service {
     handle: Arc<Handle>,
     requests: mpsc::Sender<control::Request>,
     journal: Journal,
+    /// A place for each capture.
+    captures: Arc<Semaphore>,
 }
 
 /// A streamed list with one message for each row, so that long lists never lie in one buffer.
@@ -52,24 +57,25 @@ fn parse<T: FromStr<Err: std::fmt::Display>>(
     parsed.map_err(|error| Status::invalid_argument(format!("{field}: {error}")))
 }
 
-/// Refuses callers that may not change vtepd's state.
-fn privileged<T>(request: &Request<T>) -> Result<(), Status> {
+/// Refuses callers that may not change vtepd's state. `what` they ask for is a noun.
+fn privileged<T>(request: &Request<T>, what: &str) -> Result<(), Status> {
     let unknown = || Err("the process that asks is unknown".to_owned());
     let checked = request.extensions().get::<Arc<Peer>>().map_or_else(unknown, |peer| peer.check());
     checked.map_err(|reason| {
-        Status::permission_denied(format!("a change needs CAP_NET_ADMIN, and {reason}"))
+        Status::permission_denied(format!("{what} needs CAP_NET_ADMIN, and {reason}"))
     })
 }
 
 impl Service {
     /// A service that answers from the handle and the journal, and asks the control task for the
     /// rest.
-    pub(crate) const fn new(
+    pub(crate) fn new(
         handle: Arc<Handle>,
         requests: mpsc::Sender<control::Request>,
         journal: Journal,
     ) -> Self {
-        Self { handle, requests, journal }
+        let captures = Arc::new(Semaphore::new(capture::MOST));
+        Self { handle, requests, journal, captures }
     }
 
     /// Sends a request to the control task and waits for the answer.
@@ -193,6 +199,7 @@ impl Vtepd for Service {
     type ListQueuePairsStream = Rows<v1::QueuePair>;
     type ListFlowsStream = Rows<v1::CachedFlow>;
     type ListDroppedFramesStream = Rows<v1::DroppedFrame>;
+    type CaptureStream = Rows<v1::Captured>;
     type WatchEventsStream = Rows<v1::Event>;
 
     async fn get_status(
@@ -315,6 +322,20 @@ impl Vtepd for Service {
         Ok(rows(status::dropped_frames(&self.handle, reason.transpose()?).into_iter()))
     }
 
+    async fn capture(
+        &self,
+        request: Request<v1::CaptureRequest>,
+    ) -> Result<Response<Self::CaptureStream>, Status> {
+        privileged(&request, "a capture")?;
+        let request = request.into_inner();
+        let wanted = Wanted::try_from(&request)?;
+        let place =
+            Arc::clone(&self.captures).try_acquire_owned().map_err(|_| capture::too_many())?;
+        let capture = Capture::open(Arc::clone(&self.handle), wanted, request.snap_length as usize);
+        let packets = capture.and_then(|capture| capture.start(place)).map_err(capture::failed)?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(packets))))
+    }
+
     async fn list_queue_pairs(
         &self,
         request: Request<v1::ListQueuePairsRequest>,
@@ -402,7 +423,7 @@ impl Vtepd for Service {
         &self,
         request: Request<v1::SetPolicyRequest>,
     ) -> Result<Response<v1::Vni>, Status> {
-        privileged(&request)?;
+        privileged(&request, "a change")?;
         let v1::SetPolicyRequest { vni: number, policy, bins, source_ports } = request.into_inner();
         let vni = vni(number)?;
         let policy = parse::<Policy>("policy", policy.as_deref())?;
@@ -447,7 +468,7 @@ impl Vtepd for Service {
         &self,
         request: Request<v1::AttachVniRequest>,
     ) -> Result<Response<v1::Vni>, Status> {
-        privileged(&request)?;
+        privileged(&request, "a change")?;
         let row = self.change(Change::Attach(vni(request.into_inner().vni)?)).await?;
         // The VNI is configured to be taken over, but may not be eligible.
         match &row.left {
@@ -463,7 +484,7 @@ impl Vtepd for Service {
         &self,
         request: Request<v1::DetachVniRequest>,
     ) -> Result<Response<v1::Vni>, Status> {
-        privileged(&request)?;
+        privileged(&request, "a change")?;
         let row = self.change(Change::Detach(vni(request.into_inner().vni)?)).await?;
         Ok(Response::new(row))
     }

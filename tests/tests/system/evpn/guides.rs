@@ -179,6 +179,8 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
     (
         "wireshark",
         &[
+            ("ip netns exec leaf1 vtepctl capture", Test("tests/tests/system/capture.rs")),
+            ("sent by vtepd", Output),
             ("ip netns exec leaf1 tcpdump", Test("tests/tests/system/wireshark.rs")),
             ("tshark -r leaf1.pcap", Test("tests/tests/system/wireshark.rs")),
         ],
