@@ -164,7 +164,7 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
     (
         "training",
         &[
-            ("deploy/training/run --install", Needs("PyTorch")),
+            ("sudo deploy/training/run --install", Needs("PyTorch and Ray")),
             (" host1 ", Output),
             ("[workload]", Test("deploy/experiments/scaleacross-ddp.toml")),
             ("truncate", Test("crates/lab/tests/namespaces/allreduce.rs")),
