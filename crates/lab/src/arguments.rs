@@ -175,6 +175,18 @@ pub(crate) enum Command {
         after_help = "Example:\n  lab workload host1 host2 host3 host4 --collective all-reduce-ring --bytes 64MiB --rate 1Gbit"
     )]
     Workload(Box<crate::workload_arguments::Workload>),
+    /// Add vectors of several hosts over RoCE connections, for a program that trains
+    ///
+    /// One runs on each host, in its network namespace. It prints 'ready', and then reads requests
+    /// from standard input: a line with a number of bytes. It replaces the float32 numbers at the
+    /// beginning of the file by the sums over all hosts, and prints 'done'. All hosts must ask for
+    /// the same lengths, and have the same addresses, seed and queue pairs. The order of summation is
+    /// that of Gloo's ring. It ends with its standard input.
+    #[command(
+        name = "allreduce",
+        after_help = "Example, on the first of two hosts:\n  truncate -s 1M /dev/shm/vector\n  lab allreduce --memory /dev/shm/vector --rank 0 --addresses 192.168.10.1,192.168.10.4"
+    )]
+    AllReduce(Box<crate::workload_arguments::AllReduce>),
 }
 
 /// The fabric.

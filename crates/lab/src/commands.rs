@@ -1,5 +1,6 @@
 //! Implements the subcommands: calls the library and prints the results.
 
+mod allreduce;
 mod bench;
 mod compare;
 mod connection;
@@ -87,6 +88,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Verify(arguments) => verify::run(&arguments, cli.output),
         Command::Wan(arguments) => wan::run(&arguments, cli.output),
         Command::Workload(arguments) => workload::run(&arguments, cli.output),
+        Command::AllReduce(arguments) => allreduce::run(&arguments),
     }
 }
 

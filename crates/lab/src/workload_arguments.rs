@@ -177,6 +177,27 @@ pub(crate) struct Workload {
 }
 
 #[derive(Args)]
+pub(crate) struct AllReduce {
+    /// File that the program shares: the vectors are at its beginning
+    #[arg(long, value_name = "FILE")]
+    pub(crate) memory: std::path::PathBuf,
+    /// Rank of this host, from 0
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: usize,
+    /// IPv4 addresses of all hosts, by rank
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub(crate) addresses: Vec<std::net::Ipv4Addr>,
+    /// Interface of this host
+    #[arg(long, default_value = "eth1")]
+    pub(crate) interface: String,
+    /// Maximum seconds of a sum
+    #[arg(long, default_value_t = 300.0)]
+    pub(crate) limit: f64,
+    #[command(flatten)]
+    pub(crate) transport: Transport,
+}
+
+#[derive(Args)]
 pub(crate) struct Bench {
     /// Bytes of a message
     #[arg(long, default_value = "1MiB", value_parser = size)]

@@ -16,7 +16,7 @@ use netlink::Discard;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use ports::{PacketSocket, Poller, RingSize};
-use roce::{Address, Endpoint, Frames, OVERHEAD, Pattern, SettingError, Settings};
+use roce::{Address, Endpoint, Frames, Memory, OVERHEAD, Pattern, SettingError, Settings};
 use wire::number::PORT_ROCE;
 
 pub use bench::{Bench, BenchError, bench};
@@ -70,13 +70,13 @@ pub enum NicError {
     },
 }
 
-/// An endpoint on an interface of the namespace in which it was opened. Its memory is a pattern:
-/// each byte that is sent or received is known by its address, and checked.
-pub struct Nic {
+/// An endpoint on an interface of the namespace in which it was opened. Usually, its memory is a
+/// pattern: each byte that is sent or received is known by its address, and checked.
+pub struct Nic<M = Pattern> {
     /// The protocol.
     pub endpoint: Endpoint,
     /// The memory.
-    pub memory: Pattern,
+    pub memory: M,
     address: Address,
     interface: String,
     socket: PacketSocket,
@@ -95,11 +95,21 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Opens an endpoint without queue pairs on an interface of the calling thread's namespace.
+    /// Opens an endpoint whose memory is a pattern of this seed: [`Nic::with_memory`].
     ///
     /// # Errors
     /// [`NicError`], for example without `CAP_NET_RAW`.
     pub fn open(interface: &str, settings: Settings, seed: u64) -> Result<Self, NicError> {
+        Self::with_memory(interface, settings, Pattern::new(seed))
+    }
+}
+
+impl<M: Memory> Nic<M> {
+    /// Opens an endpoint without queue pairs on an interface of the calling thread's namespace.
+    ///
+    /// # Errors
+    /// [`NicError`], for example without `CAP_NET_RAW`.
+    pub fn with_memory(interface: &str, settings: Settings, memory: M) -> Result<Self, NicError> {
         let found = Interface::find(interface)?;
         let io_error = |action| {
             move |source: io::Error| NicError::Io {
@@ -117,7 +127,7 @@ impl Nic {
         let listener = UdpSocket::bind(("0.0.0.0", PORT_ROCE)).ok();
         Ok(Self {
             endpoint,
-            memory: Pattern::new(seed),
+            memory,
             address: Address { mac: found.mac, ip },
             socket: socket.map_err(io_error("open a packet socket"))?,
             transmit: Transmit::new(interface, longest),

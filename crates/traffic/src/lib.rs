@@ -1,12 +1,15 @@
 //! Traffic between hosts: RoCE endpoints on interfaces, streams, and collective operations.
 //!
+//! - [`allreduce`]: sums of real vectors, for a program that trains
 //! - [`endpoint`]: a RoCE endpoint with reliable connections on an interface
 //! - [`roce`], [`stream`]: numbered frames of many queue pairs, checked at the receiver
 //! - [`spread`]: how a stream is distributed over the links of a fabric
 //! - [`timeline`]: what was sent and what arrived, over time
 //! - [`workload`]: collective operations of distributed training between hosts
 
+pub mod allreduce;
 pub mod endpoint;
+mod numbers;
 pub mod roce;
 pub mod spread;
 pub mod stream;

@@ -131,6 +131,8 @@ pub(super) struct Host {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Given {
     pub(super) queue_pairs: usize,
+    /// How inner source ports are chosen, as `--source-port` says it.
+    pub(super) source_port: &'static str,
     pub(super) seed: u64,
 }
 
@@ -257,7 +259,10 @@ impl Program {
         command.env("LAB_ADDRESSES", list(&|host| host.address.clone()));
         command.env("LAB_SITES", list(&|host| host.site.to_string()));
         command.env("LAB_QUEUE_PAIRS", given.queue_pairs.to_string());
+        command.env("LAB_SOURCE_PORT", given.source_port);
         command.env("LAB_SEED", given.seed.to_string());
+        // The program may start commands of this lab.
+        std::env::current_exe().map(|lab| command.env("LAB", lab)).ok();
         if let Some(own) = hosts.get(rank) {
             command.env("LAB_HOST", &own.name).env("LAB_INTERFACE", &own.interface);
             command.env("LAB_NAMESPACE", own.namespace.name());

@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod allreduce;
 mod command_line;
 mod fabric;
 mod names;

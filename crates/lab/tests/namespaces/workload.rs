@@ -17,7 +17,7 @@ const MTU: u32 = 9000;
 
 /// Four hosts: two on each switch.
 pub(crate) struct Sites {
-    hosts: Vec<Namespace>,
+    pub(crate) hosts: Vec<Namespace>,
     switches: Namespace,
 }
 
@@ -83,7 +83,7 @@ impl Sites {
     }
 }
 
-fn impairment(loss: f64) -> Impairment {
+pub(crate) fn impairment(loss: f64) -> Impairment {
     let delay = Duration::from_millis(1);
     Impairment { delay, jitter: Duration::ZERO, loss, rate: None, queue: 1 << 20, ecn: None }
 }

@@ -161,6 +161,15 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
         ],
     ),
     ("standalone", &[("ip netns add peer", Run), ("kill %1", Run)]),
+    (
+        "training",
+        &[
+            ("sudo deploy/training/run --install", Needs("PyTorch and Ray")),
+            (" host1 ", Output),
+            ("[workload]", Test("deploy/experiments/scaleacross-ddp.toml")),
+            ("truncate", Test("crates/lab/tests/namespaces/allreduce.rs")),
+        ],
+    ),
     ("troubleshooting", &[]),
     (
         "tutorial",

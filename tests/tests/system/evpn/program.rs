@@ -21,7 +21,7 @@ const PROGRAM: &str = r#"#!/bin/sh
 [ "$LAB_RANK" = 0 ] || exec sleep 4321
 ping -c 1 -W 5 "${LAB_ADDRESSES#*,}" >/dev/null || exit 7
 ip link show "$LAB_INTERFACE" >/dev/null || exit 8
-echo "$1 $LAB_HOSTS $LAB_SITES $LAB_HOST $LAB_NAMESPACE $LAB_BYTES $LAB_QUEUE_PAIRS" >"$0.out"
+echo "$1 $LAB_HOSTS $LAB_SITES $LAB_HOST $LAB_NAMESPACE $LAB_BYTES $LAB_QUEUE_PAIRS $LAB_SOURCE_PORT ${LAB##*/}" >"$0.out"
 echo starting
 echo '{"seconds": 9}'
 echo '{"seconds": 0.25, "bus_bandwidth": 8e6}'
@@ -84,7 +84,7 @@ fn a_program_says_how_long_its_iterations_take_and_leaves_nothing_behind() {
         assert_eq!((result.iterations, result.milliseconds, result.worst), (2, 500.0, 750.0));
         assert!((result.bus_bandwidth - 6.0).abs() < 1e-9, "{result:?}");
     }
-    let given = format!("argument host1,host2 0,1 host1 lab-{FABRIC}-host1 70 4\n");
+    let given = format!("argument host1,host2 0,1 host1 lab-{FABRIC}-host1 70 4 constant lab\n");
     assert_eq!(story.read("program.out"), given);
     assert_eq!(story.read("good/iterations.csv").lines().count(), 1 + 2 * 2);
     assert!(story.read("good/report.html").contains("starts a program on hosts"));

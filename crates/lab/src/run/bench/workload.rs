@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use experiment::plan::Key;
 use experiment::record::{self, Completion};
-use experiment::units::Name;
+use experiment::units::{InnerPort, Name};
 use experiment::{Experiment, Run};
 use serde::de::DeserializeOwned;
 
@@ -104,7 +104,12 @@ impl Work {
             }
             Self::Program(program, hosts) => {
                 let queue_pairs = key.point.queue_pairs.get();
-                let given = program::Given { queue_pairs, seed: key.seed };
+                let source_port = match key.point.inner_port {
+                    InnerPort::Constant => "constant",
+                    InnerPort::PerQueuePair => "queue-pair",
+                    InnerPort::SoftRoce => "soft-roce",
+                };
+                let given = program::Given { queue_pairs, source_port, seed: key.seed };
                 let (completion, all) = program.run(&bench.settings.file, hosts, given, stop)?;
                 let seconds = completion.each.iter().map(|each| each.milliseconds).sum::<f64>();
                 Ok(Done { completion, sent: 0, seconds: seconds / 1e3, all })
