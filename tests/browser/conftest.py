@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 TARGET = pathlib.Path(os.environ["TARGET"])
-LAB = str(TARGET / "debug" / "lab")
+PROFILE = os.environ.get("PROFILE", "debug")
+LAB = str(TARGET / PROFILE / "lab")
 PICTURES = TARGET / "browser" / "pictures"
 TIMEOUT = 20
 
@@ -56,7 +57,7 @@ class Fabric:
         return done.stdout
 
     def vtepctl(self, leaf, *arguments, check=True):
-        text = self.on(leaf, str(TARGET / "debug" / "vtepctl"), *arguments, "-o", "json",
+        text = self.on(leaf, str(TARGET / PROFILE / "vtepctl"), *arguments, "-o", "json",
                        check=check)
         return json.loads(text) if text else None
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from conftest import LAB, Server, wait
-from test_actions import choose, done
+from test_actions import act, choose, done
 
 
 @pytest.fixture
@@ -139,6 +139,42 @@ def test_how_long_traffic_stopped_can_be_read_from_the_chart(fabric, page):
     finally:
         stream.terminate()
         stream.wait()
+
+
+def test_somebody_finds_queue_pair_0x11_and_cuts_its_link(fabric, page):
+    """With the page alone: from a stream to the answer how long its traffic stopped."""
+    fabric.lab("policy", "qp-pin")
+    act(page, "Send", **{"from": "host1", "to": "host2", "numbers": "0x11", "rate": "1000",
+                         "seconds": "60"})
+    page.get_by_role("link", name="queue pair").click()
+    page.fill("#filter", "0x11")
+    rows = page.locator("#pairs tbody tr")
+    wait(lambda: rows.count() == 1, "the filter finds it")
+    rows.first.click()
+    assert page.locator("#panel h2").inner_text() == "Queue pair 0x11"
+    wait(lambda: marked(page, "path"), "its path is marked")
+    box = page.locator("#picture").bounding_box()
+    assert 40 < box["y"] < 200, "the map is in view"
+    links = page.locator("#hops ol").first.locator("button")
+    uplink = links.nth(1).inner_text().split(" ")[0]
+    assert re.fullmatch(r"leaf1:up\d", uplink)
+    links.nth(1).click()
+    note = page.locator(".chart", has_text="Received by hosts").locator(".key span", has_text="host2")
+    wait(lambda: "no pause" in note.first.inner_text(), "traffic does not stop")
+    watch = Watch(fabric, "host2")
+    time.sleep(1)
+    act(page, "Cut", time="4s")
+    wait(lambda: not fabric.carrier(uplink), "the link is down")
+    time.sleep(3)
+    stopped = watch.stop()
+    shown = re.search(r"longest pause ([\d.]+) s|no pause of 0.3 s", note.first.inner_text())
+    if shown[1]:
+        assert abs(float(shown[1]) - stopped) <= 0.25, (shown[0], stopped)
+    else:
+        assert stopped < 0.5, stopped
+    wait(lambda: fabric.carrier(uplink), "the link is up again")
+    page.locator("#commands tr", has_text="--qp 0x11").get_by_role("button", name="Stop").click()
+    wait(lambda: not fabric.processes("host1", "lab"), "the stream has ended")
 
 
 def test_ten_minutes_are_scrubbed_saved_and_replayed(fabric, page, context, pairs, tmp_path):

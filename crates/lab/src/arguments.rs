@@ -399,6 +399,9 @@ pub(crate) struct Run {
     /// Name of the fabric [default: the name of the experiment; with --deployed, of the topology]
     #[arg(long)]
     pub(crate) name: Option<Name>,
+    /// Serve a live page of the experiment; an open page takes CPU time from what is measured
+    #[arg(long)]
+    pub(crate) web: bool,
     /// The command that the report names to repeat the experiment
     #[arg(long, hide = true)]
     pub(crate) command: Option<String>,

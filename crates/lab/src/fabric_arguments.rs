@@ -165,9 +165,14 @@ pub(crate) struct Web {
     /// Only show the fabric: the page has no actions
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Show a file that the page has saved; no fabric and no privileges are needed
+    /// Show a file that the page has saved, or the directory with the results of lab run or lab sim;
+    /// no fabric and no privileges are needed
     #[arg(long, value_name = "FILE", conflicts_with = "name")]
     pub(crate) replay: Option<PathBuf>,
+    /// With results of several fabrics: the one to show, or a case of a simulation [default: the
+    /// first]
+    #[arg(long, value_name = "NAME", requires = "replay")]
+    pub(crate) fabric: Option<String>,
 }
 
 impl Web {

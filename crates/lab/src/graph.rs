@@ -135,18 +135,25 @@ pub fn measure(
 /// and the legend have the class `frame`.
 #[must_use]
 pub fn outline(fabric: &str, topology: &Topology) -> String {
-    let load = Load { sent_bits_per_second: WIDEST, ..Load::default() };
-    let links = topology.wires().into_iter().map(|wire| GraphLink {
-        a: wire.ends[0].to_string(),
-        b: wire.ends[1].to_string(),
-        circuit: wire.circuit_name(),
-        up: true,
-        a_to_b: load,
-        b_to_a: load,
+    let links = topology.wires().into_iter().map(|wire| {
+        let [a, b] = &wire.ends;
+        GraphLink::outline(&a.to_string(), &b.to_string(), wire.circuit_name())
     });
-    let links = links.collect();
     let nodes = tiers::of(topology).into_iter().map(|(name, tier)| GraphNode { name, tier });
-    Graph { fabric: fabric.to_owned(), seconds: 1.0, nodes: nodes.collect(), links }.svg()
+    picture(fabric, nodes.collect(), links.collect())
+}
+
+/// The same of these nodes and links.
+pub(crate) fn picture(fabric: &str, nodes: Vec<GraphNode>, links: Vec<GraphLink>) -> String {
+    Graph { fabric: fabric.to_owned(), seconds: 1.0, nodes, links }.svg()
+}
+
+impl GraphLink {
+    /// A link in a picture without figures.
+    pub(crate) fn outline(a: &str, b: &str, circuit: Option<String>) -> Self {
+        let load = Load { sent_bits_per_second: WIDEST, ..Load::default() };
+        Self { a: a.to_owned(), b: b.to_owned(), circuit, up: true, a_to_b: load, b_to_a: load }
+    }
 }
 
 /// The nodes at the ends of wires.

@@ -4,6 +4,7 @@
 mod bench;
 mod check;
 mod directory;
+mod event;
 mod inputs;
 mod program;
 mod schema;
@@ -30,6 +31,7 @@ use inputs::Inputs;
 
 pub use check::read;
 pub use directory::load;
+pub use event::{Event, OnEvent};
 pub use program::ProgramError;
 pub use schema::schema;
 pub use settings::Settings;
@@ -55,6 +57,7 @@ pub struct Outcome {
 pub fn run(
     settings: &Settings,
     report: OnProgress,
+    on_event: OnEvent,
     interrupted: &AtomicBool,
 ) -> Result<Outcome, RunError> {
     let (whole, text) = check::whole(&settings.file)?;
@@ -63,7 +66,7 @@ pub fn run(
     let inputs = Inputs::read(&whole, Source { path: &settings.file, text: &text })?;
     let manifest = manifest(settings, &experiment, &inputs)?;
     let mut directory = Directory::open(&settings.out, &manifest, &inputs)?;
-    let mut session = Session { settings, experiment: &experiment, report, interrupted };
+    let mut session = Session { settings, experiment: &experiment, report, on_event, interrupted };
     let result = session.run(&mut directory);
     let runs = directory.runs();
     if runs.is_empty() {
@@ -122,6 +125,7 @@ struct Session<'a> {
     settings: &'a Settings,
     experiment: &'a Experiment,
     report: OnProgress<'a>,
+    on_event: OnEvent<'a>,
     interrupted: &'a AtomicBool,
 }
 
@@ -143,6 +147,7 @@ impl Session<'_> {
             (self.report)(&format!("{verb} the fabric {}", fabric_name(topology)))?;
             let mut bench =
                 Bench::up(self.settings, self.experiment, topology, &name, self.report)?;
+            (self.on_event)(Event::Fabric(bench.fabric()));
             let later = plan.turns.iter().filter(|turn| turn.fabric > at).collect();
             let result = self.turns((&turns, later), &mut bench, directory);
             let down = bench.down();
@@ -176,7 +181,9 @@ impl Session<'_> {
                 keys.len(),
                 dataplane.label()
             ))?;
-            for key in keys {
+            for (key, left) in keys.into_iter().zip((1..=left).rev()) {
+                let (experiment, runs) = (self.experiment, directory.runs());
+                (self.on_event)(Event::Run { experiment, runs, left, key: &key });
                 let run = bench.measure(dataplane, &key, self.report, self.interrupted)?;
                 directory.append(run)?;
                 done += 1;

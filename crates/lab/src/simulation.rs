@@ -6,6 +6,7 @@ mod agreement;
 mod compare;
 mod directory;
 mod error;
+mod repeat;
 mod report;
 mod summary;
 mod translate;
@@ -23,13 +24,14 @@ use nix::time::{ClockId, clock_gettime};
 use sim::file::{Case, Fabric, Traffic, Variant, cases};
 use sim::result::Line;
 
-use directory::Directory;
+use directory::{Directory, name};
 use fabric::progress::{Interrupted, OnProgress};
 use fabric::topology::{Topology, Wire};
 
 pub use agreement::{Agreement, Balance, agreement};
 pub use compare::{Change, compare};
 pub use error::SimulationError;
+pub(crate) use repeat::{Recorded, is_directory, recorded_cases, repeat};
 pub use summary::Row;
 
 /// A part of the runs of a file: those whose hash gives this remainder.

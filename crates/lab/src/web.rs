@@ -1,5 +1,8 @@
 //! What the live page (crate `web`) shows of a fabric.
 
+mod replay;
+mod results;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,6 +12,10 @@ use web::{Fabric, Link, Node};
 
 use crate::{graph, link};
 use fabric::deployed::DeployedError;
+use fabric::topology::Topology;
+
+pub use replay::{Replay, ReplayError, replay};
+pub use results::experiment;
 
 /// Describes a fabric that is up. `program` is the path of `lab`.
 ///
@@ -25,13 +32,7 @@ pub fn describe(fabric: &fabric::Fabric, program: PathBuf) -> Result<Fabric, Dep
         let leaf = leaves.contains(&end.node);
         nodes.insert(end.node.clone(), Node { namespace, leaf });
     }
-    let links = wires.iter().map(|wire| Link {
-        a: wire.ends[0].to_string(),
-        b: wire.ends[1].to_string(),
-        circuit: wire.circuit_name(),
-        interfaces: wire.interfaces().map(ToString::to_string).collect(),
-    });
-    let links = links.collect();
+    let links = links(deployed.topology());
     let picture = graph::outline(&name, deployed.topology());
     let hosts = overlay.hosts.iter().map(|host| (host.end.node.clone(), host.address)).collect();
     let circuits = Arc::new(move || {
@@ -44,4 +45,15 @@ pub fn describe(fabric: &fabric::Fabric, program: PathBuf) -> Result<Fabric, Dep
         answered.collect()
     });
     Ok(Fabric { name, picture, nodes, links, hosts, program, circuits })
+}
+
+/// The links of a topology; a circuit is one.
+fn links(topology: &Topology) -> Vec<Link> {
+    let link = |wire: fabric::topology::Wire| Link {
+        a: wire.ends[0].to_string(),
+        b: wire.ends[1].to_string(),
+        circuit: wire.circuit_name(),
+        interfaces: wire.interfaces().map(ToString::to_string).collect(),
+    };
+    topology.wires().into_iter().map(link).collect()
 }

@@ -1,6 +1,6 @@
 // The panel of the selected node, link or queue pair, with its actions.
 
-import { ask, h, rate, shell } from "./state.js";
+import { ask, h, rate, shell, unit } from "./state.js";
 import { circuit } from "./map.js";
 
 const POLICIES = ["qp-pin", "qp-hash", "qp-bins", "five-tuple"];
@@ -56,7 +56,7 @@ function figures(fabric, state, chosen) {
     const link = fabric.links.find((of) => of.a === chosen.link);
     const now = state.links?.[link?.a];
     if (!link || !now) return [];
-    const way = (name, from, to) => [[`${from} → ${to}`, `${rate(now[name].sent)} bit/s sent, ${rate(now[name].received)} received, ${now[name].dropped} dropped/s`],
+    const way = (name, from, to) => [[`${from} → ${to}`, `${rate(now[name].sent)} ${unit} sent, ${rate(now[name].received)} received, ${now[name].dropped} dropped/s`],
       ...link.circuit ? [["circuit", circuit(now[name].circuit)]] : []];
     return [["link", now.up ? "up" : "down"], ...link.circuit ? [["name", link.circuit]] : [],
       ...way("ab", link.a, link.b), ...way("ba", link.b, link.a)];
@@ -64,11 +64,12 @@ function figures(fabric, state, chosen) {
   if (chosen.pair) {
     const pair = state.pairs?.[chosen.pair];
     if (!pair) return [["queue pair", "is no longer placed"]];
-    return [["queue pair", `0x${pair.qp.toString(16)}`], ["from", pair.source], ["to", pair.destination],
+    return [["from", pair.source], ["to", pair.destination],
       ["leaf", `${pair.leaf}, uplink ${pair.uplink}, source port ${pair.port}`],
       ["rate", `${rate(pair.rate)} bit/s`], ["state", `${pair.state}, ${pair.moves} moves`],
       ["other direction", pair.partner === undefined ? "unknown" : `0x${pair.partner.toString(16)}, same links: ${pair.same}`]];
   }
+  if (!chosen.node && state.run) return state.run.facts;
   if (chosen.node && fabric.hosts[chosen.node]) return [["address", fabric.hosts[chosen.node]]];
   const leaf = state.leaves?.[chosen.node];
   if (!leaf) return [];
@@ -86,12 +87,13 @@ function kindOf(state, chosen) {
 /** The panel of a selection, made once; the result brings it up to date with a state. */
 export function panel(fabric, start, chosen, actions) {
   const place = document.getElementById("panel");
-  const name = chosen.link ? `Link ${chosen.link}` : chosen.node ? `Node ${chosen.node}` : chosen.pair ? "Queue pair" : `Fabric ${fabric.name}`;
+  const name = chosen.link ? `Link ${chosen.link}` : chosen.node ? `Node ${chosen.node}` : chosen.pair ? `Queue pair 0x${chosen.pair.split("0x").at(-1)}` : `Fabric ${fabric.name}`;
   const list = h("dl", { class: "facts" });
   const does = h("div", {});
   place.replaceChildren(h("h2", {}, name), list, h("div", { id: "hops" }), does);
   if (!chosen.link && !chosen.node && !chosen.pair) {
-    list.after(h("p", { class: "dim" }, "Select a link, a node or a queue pair. Escape comes back."));
+    list.after(h("p", { class: "dim" }, "Select a link or a node in the map",
+      ...fabric.runs ? [". "] : [", or a ", h("a", { href: "#pairs" }, "queue pair"), " below. "], "Escape comes back."));
   }
   let shown;
   let kind;
@@ -148,7 +150,7 @@ function forms(fabric, state, chosen) {
   const from = chosen.node ? [chosen.node] : hosts;
   const others = hosts.filter((host) => host !== chosen.node);
   const stream = [h("h3", {}, "RoCE stream"), action("Send", { action: "send" }, [choice("from", from),
-    choice("to", others, others.at(-1)), field("queue_pairs", "queue pairs", "32", "", "number"),
+    choice("to", others, others.at(-1)), field("queue_pairs", "queue pairs", "32", "", "number"), field("numbers", "or by number", "", "0x11 0x12"),
     field("rate", "frames/s", "10000", "", "number"), field("seconds", "seconds", "60", "", "number")])];
   if (chosen.node) return stream;
   return [h("h3", {}, "Policy of all leaves; starts vtepd, or ends it for kernel"),

@@ -1,6 +1,6 @@
 // Charts of the last minutes, with events and commands on the same axis.
 
-import { h, rate } from "./state.js";
+import { h, rate, unit } from "./state.js";
 import { mmr } from "./tables.js";
 
 const NS = "http://www.w3.org/2000/svg";
@@ -10,6 +10,8 @@ const SHADES = ["l2", "l4", "l1", "l3", "l0"];
 const STEP = 100;
 /** Nothing is known of a longer time between two samples: no page was open. */
 const GAP = 8000;
+/** Hosts that never receive so many bit/s have no pauses. */
+const LITTLE = 5e5;
 const STEPS = [1, 2, 5, 10];
 
 function svg(tag, attributes, text) {
@@ -102,7 +104,7 @@ let pointed;
 
 class Chart {
   /** `series`: { name, shade, times, values, note }; undefined values are gaps. */
-  constructor(title, series, write, floor, { start, end, now, marks }) {
+  constructor(title, series, write, floor, { start, end, now, marks, ends }) {
     Object.assign(this, { series, write, start, end, now });
     const visible = series.flatMap(({ times, values }) =>
       values.filter((value, at) => value !== undefined && times[at] >= start && times[at] <= end));
@@ -136,10 +138,8 @@ class Chart {
       }
       draw();
     }
-    const ago = (end - start) / 1000;
-    const left = ago < 120 ? `${Math.round(ago)} s` : `${Math.round(ago / 60)} min`;
-    picture.append(svg("text", { x: LEFT, y: HEIGHT - 2 }, `−${left}`),
-      svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 2, "text-anchor": "end" }, new Date(end).toISOString().slice(11, 19)));
+    picture.append(svg("text", { x: LEFT, y: HEIGHT - 2 }, ends[0]),
+      svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 2, "text-anchor": "end" }, ends[1]));
     this.values = series.map(() => h("output", {}));
     this.place = h("div", { class: "chart" }, h("h2", {}, title), picture, h("div", { class: "key" },
       series.map(({ name, shade, note }, at) => h("span", {}, h("span", { class: shade }, "▬ "), `${name} `,
@@ -201,43 +201,81 @@ function marksOf(sample) {
   return [...events, ...jobs];
 }
 
+/** What the ends of the axis are: times, or the numbers of runs. */
+function endsOf(fabric, start, end) {
+  if (fabric.runs) return [start, end].map((at) => `run ${Math.max(1, Math.round(at / 1000))}`);
+  const ago = (end - start) / 1000;
+  return [`−${ago < 120 ? `${Math.round(ago)} s` : `${Math.round(ago / 60)} min`}`, new Date(end).toISOString().slice(11, 19)];
+}
+
+const digits = (value) => `${+value.toPrecision(3)}`;
+
+/** The charts of results: a sample is a run. */
+function ofRuns(some, link, times) {
+  const all = (of) => [...new Set(some.flatMap((sample) => Object.keys(of(sample.run) ?? {})))].slice(0, SHADES.length);
+  // Between its runs, a series keeps its last value.
+  const kept = (name, at, value) => {
+    let last;
+    return { name, shade: SHADES[at], times, values: some.map(({ run }) => (last = value(run) ?? last)) };
+  };
+  return [
+    [some.at(-1).experiment?.measure ?? "", all((run) => ({ [run.series]: 0 })).map((name, at) =>
+      kept(name, at, (run) => (run.series === name ? run.value : undefined))), digits, 0.001],
+    link,
+    ["Balance of links (MMR)", all((run) => run.mmr).map((name, at) => kept(name, at, (run) => run.mmr[name])), digits, 2],
+    ["Frames lost in a run", [kept("lost", 1, (run) => run.lost)], digits, 10],
+  ];
+}
+
 /** Draws the charts: what hosts receive, loads of the chosen or the fullest link, balance, losses. */
 export function charts(fabric, samples, chosen, now, span) {
   const place = document.getElementById("plots");
   const newest = samples.at(-1);
-  if (samples.length < 2) return place.replaceChildren(h("div", {}, "Charts begin after two seconds."));
+  if (samples.length < 2 || !fabric.links.length) {
+    return place.replaceChildren(h("div", {}, fabric.runs ? "Charts need two runs." : "Charts begin after two seconds."));
+  }
   const end = now === undefined ? newest.time : Math.min(newest.time, Math.max(now + span / 2, samples[0].time + span));
-  const frame = { start: end - span, end, now, marks: marksOf(newest) };
+  // The axis of a few runs is not mostly empty.
+  const start = fabric.runs ? Math.max(samples[0].time, end - span) : end - span;
+  const frame = { start, end, now, marks: marksOf(newest), ends: endsOf(fabric, start, end) };
   const some = samples.filter((sample) => sample.time >= frame.start - 2000 && sample.time <= end);
   const last = some.at(-1) ?? newest;
   const times = some.map((sample) => sample.time);
   const line = (name, shade, value) => ({ name, shade, times, values: some.map(value) });
 
+  const load = (link) => Math.max(last.links?.[link]?.ab.sent ?? 0, last.links?.[link]?.ba.sent ?? 0);
+  const link = chosen.link ?? fabric.links.map((of) => of.a).reduce((best, a) => load(a) > load(best) ? a : best);
+  const { a, b } = fabric.links.find((other) => other.a === link);
+  const ofLink = [`${a} – ${b}, ${unit}`, [line(`from ${a}`, "l2", (sample) => sample.links?.[link]?.ab.sent),
+    line(`from ${b}`, "l4", (sample) => sample.links?.[link]?.ba.sent)], rate, unit === "bit/s" ? 1e6 : 1e3];
+  const all = fabric.runs ? ofRuns(some, ofLink, times) : ofTime(fabric, some, chosen, last, line, ofLink);
+  drawn = all.map((parts) => new Chart(...parts, frame));
+  place.replaceChildren(...drawn.map((chart) => chart.place));
+  drawn.forEach((chart) => chart.point(pointed));
+}
+
+function ofTime(fabric, some, chosen, last, line, ofLink) {
   const hosts = Object.keys(fabric.hosts).map((name) => ({ name, ...received(some, name) }));
   const sum = (host) => host.values.reduce((all, value) => all + value, 0) + (host.name === chosen.node ? Infinity : 0);
   hosts.sort((a, b) => sum(b) - sum(a) || (a.name < b.name ? -1 : 1));
   const most = hosts.slice(0, 3).map((host, at) => {
+    // ARP and the like pause all the time.
+    if (Math.max(0, ...host.values) < LITTLE) return { ...host, shade: SHADES[at] };
     const longest = pause(host);
-    return { ...host, shade: SHADES[at], note: longest >= 3 * STEP ? `longest pause ${(longest / 1000).toFixed(1)} s` : undefined };
+    const note = longest >= 3 * STEP ? `longest pause ${(longest / 1000).toFixed(1)} s` : `no pause of ${3 * STEP / 1000} s`;
+    return { ...host, shade: SHADES[at], note };
   });
-
-  const load = (link) => Math.max(last.links?.[link]?.ab.sent ?? 0, last.links?.[link]?.ba.sent ?? 0);
-  const link = chosen.link ?? fabric.links.map((of) => of.a).reduce((best, a) => load(a) > load(best) ? a : best);
-  const { a, b } = fabric.links.find((other) => other.a === link);
   const names = Object.keys(last.leaves ?? {}).sort().slice(0, SHADES.length);
   const lost = (field) => (sample, at) => at ? Math.max(0, of(fabric, sample)[field] - of(fabric, some[at - 1])[field])
     * 1000 / (sample.time - some[at - 1].time) : 0;
   const pair = chosen.pair && [`Queue pair 0x${chosen.pair.split("0x").at(-1)}, bit/s`,
     [line("at its leaf", "l2", (sample) => sample.pairs?.[chosen.pair]?.rate)], rate, 1e6];
-  drawn = [
+  return [
     ["Received by hosts, bit/s", most, rate, 1e6],
-    pair || [`${a} – ${b}, bit/s`, [line(`from ${a}`, "l2", (sample) => sample.links?.[link]?.ab.sent),
-      line(`from ${b}`, "l4", (sample) => sample.links?.[link]?.ba.sent)], rate, 1e6],
+    pair || ofLink,
     ["Balance of uplinks (MMR)", names.map((name, at) => line(name, SHADES[at],
       (sample) => of(fabric, sample).balance[name])), (value) => +value.toFixed(2), 2],
     ["Frames lost a second", [line("dropped by vtepd", "l4", lost("dropped")),
       line("dropped at interfaces", "l2", (sample) => of(fabric, sample).queues)], (value) => value.toFixed(0), 10],
-  ].map((parts) => new Chart(...parts, frame));
-  place.replaceChildren(...drawn.map((chart) => chart.place));
-  drawn.forEach((chart) => chart.point(pointed));
+  ];
 }

@@ -1,16 +1,24 @@
 // The page: joins the state, the map, the tables and the panel.
 
 import { charts, follow as followPointer } from "./chart.js";
-import { History, ask, follow } from "./state.js";
+import { History, ask, follow, measureIn } from "./state.js";
 import { Map_ } from "./map.js";
 import { Pairs, commands, events, leaves } from "./tables.js";
+import { experiment } from "./results.js";
 import { hops, panel } from "./actions.js";
 
 const start = await (await fetch("fabric")).json();
 const { fabric } = start;
 const element = (id) => document.getElementById(id);
-element("name").textContent = `Fabric ${fabric.name}`;
-document.title = `${fabric.name} – lab web`;
+element("name").textContent = fabric.name ? `Fabric ${fabric.name}` : "No fabric";
+document.title = `${fabric.name || "no fabric"} – lab web`;
+measureIn(fabric.unit);
+if (fabric.runs) {
+  // Each sample is a run, and nothing is known of its queue pairs and events.
+  for (const section of ["leaves", "pairs", "events", "commands"]) element(section).hidden = true;
+  element("when").firstChild.textContent = "Run ";
+  [...element("span").options].forEach((option) => { option.textContent = `${option.value * 60} runs`; });
+}
 
 let history = new History();
 let live = {};
@@ -20,7 +28,11 @@ let refresh = () => {};
 const paths = new Map();
 
 const map = new Map_(fabric, select);
-const pairs = new Pairs(fabric, (key) => select({ pair: key }), (key) => hover(key), all);
+const pairs = new Pairs(fabric, (key) => {
+  select({ pair: key });
+  // Its path is marked there.
+  element("map").scrollIntoView({ block: "start" });
+}, (key) => hover(key), all);
 const shown = () => (past === undefined ? live : history.samples[past] ?? live);
 
 function select(next) {
@@ -76,6 +88,8 @@ async function mark(key) {
 }
 
 const slow = [
+  () => map.texts(shown()),
+  () => experiment(start.replay ? shown() : live),
   () => pairs.update(shown()),
   () => leaves(fabric, shown(), select),
   () => { events(shown()); commands(live); },
@@ -86,9 +100,9 @@ const slow = [
 function time() {
   const scrub = element("scrub");
   scrub.max = Math.max(0, history.samples.length - 1);
-  if (past === undefined) scrub.value = scrub.max;
+  scrub.value = past ?? scrub.max;
   const ago = Math.round(((history.samples.at(-1)?.time ?? 0) - (shown().time ?? 0)) / 1000);
-  element("shown").textContent = past === undefined ? "live" : `${ago} s ago`;
+  element("shown").textContent = past === undefined ? "live" : fabric.runs ? `${past + 1} of ${history.samples.length}: ${shown().run.name}` : `${ago} s ago`;
   scrub.setAttribute("aria-valuetext", element("shown").textContent);
   element("live").disabled = past === undefined;
 }
@@ -154,19 +168,26 @@ if (start.replay) {
   past = history.samples.length - 1;
   element("status").textContent = "replay";
   element("live").hidden = true;
+  element("save").hidden = true;
   all();
 } else {
-  follow((state) => {
+  const source = follow((state) => {
+    // Another fabric is shown, as by an experiment.
+    if ((state.fabric ?? start.number) !== start.number) return location.reload();
     live = state;
     history.add(state);
     if (past !== undefined && past >= history.samples.length) past = history.samples.length - 1;
     fresh ||= past === undefined;
     const now = Math.floor((state.time ?? 0) / 1000);
-    if (now !== second && !parts.length) parts = past === undefined ? [...slow] : [() => commands(live), () => time()];
+    if ((now !== second || state.experiment?.ended) && !parts.length) {
+      parts = past === undefined ? [...slow] : [() => experiment(live), () => commands(live), () => time()];
+    }
     second = now;
-    soon();
+    return soon();
   }, (answers) => {
-    element("status").textContent = answers ? "" : "lab web does not answer; trying again";
-    element("status").className = answers ? "" : "bad";
+    const ended = live.experiment?.ended;
+    if (ended) source.close();
+    element("status").textContent = answers ? "" : ended ? "ended" : "lab web does not answer; trying again";
+    element("status").className = answers || ended ? "" : "bad";
   });
 }

@@ -1,13 +1,13 @@
 // The map: the picture of `lab graph`, whose lines and numbers change in place.
 
-import { h, rate } from "./state.js";
+import { h, rate, unit } from "./state.js";
 
 const SCALES = [1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10];
 const HEIGHTS = ["h2", "h3", "h5", "h7", "h8"];
 
 /** The first round rate that is not below the highest load, as `lab graph` has it. */
 function scaleOf(highest) {
-  const least = Math.max(highest, 1e6);
+  const least = Math.max(highest, unit === "bit/s" ? 1e6 : 1e3);
   const power = 10 ** Math.floor(Math.log10(least));
   return SCALES.map((step) => step * power).find((step) => step >= least * 0.999999) ?? least;
 }
@@ -20,13 +20,15 @@ export class Map_ {
 
   constructor(fabric, onselect) {
     this.fabric = fabric;
+    const place = document.getElementById("picture");
+    if (!fabric.links.length) return place.replaceChildren(h("p", { class: "dim" }, "No fabric is up yet. The page shows the next one."));
     // The page has its own style.
     const plain = fabric.picture.replace(/<style>[^<]*<\/style>/, "");
     const parsed = new DOMParser().parseFromString(plain, "image/svg+xml");
     parsed.querySelectorAll("style, script, foreignObject").forEach((element) => element.remove());
     const svg = document.importNode(parsed.documentElement, true);
     const body = svg.querySelector("g[transform]:not(.frame)");
-    document.getElementById("picture").replaceChildren(svg);
+    place.replaceChildren(svg);
     const drawn = body.getBBox();
     const [, left, top] = /translate\(([-\d.]+) ([-\d.]+)\)/.exec(body.getAttribute("transform"));
     svg.setAttribute("viewBox", [+left + drawn.x - 12, +top + drawn.y - 12, drawn.width + 24, drawn.height + 24].join(" "));
@@ -78,11 +80,18 @@ export class Map_ {
   }
 
   update(state) {
+    if (!this.halves.size) return;
     const links = state.links ?? {};
     const loads = Object.values(links).flatMap((link) => [link.ab.sent, link.ba.sent]);
     const scale = scaleOf(Math.max(0, ...loads));
     if (scale !== this.#scale) this.#legend(scale);
-    for (const [from, half] of this.halves) this.#half(from, half, links[half.link.a], scale);
+    for (const half of this.halves.values()) this.#half(half, links[half.link.a], scale);
+  }
+
+  /** Writes all texts. Nobody reads numbers that change ten times a second, and laying them out is slow. */
+  texts(state) {
+    const links = state.links ?? {};
+    for (const [from, half] of this.halves) this.#text(from, half, links[half.link.a]);
     for (const [name, node] of this.nodes) this.#node(name, node, state.leaves?.[name]);
     for (const [a, group] of this.circuits) {
       const texts = ["ab", "ba"].map((way) => circuit(links[a]?.[way]?.circuit));
@@ -104,14 +113,14 @@ export class Map_ {
       ? `${name}: ${policy}, datapath ${all((vni) => vni.datapath)}, ${leaf.dropped} frames dropped` : `${name}: no vtepd`;
   }
 
-  #half(from, half, link, scale) {
+  #half(half, link, scale) {
     if (!link) return;
-    const { sent, received } = link[half.way];
+    const { sent } = link[half.way];
     const share = Math.min(1, sent / scale);
     const level = share < 0.01 ? 0 : Math.max(1, Math.ceil(share * 4 - 1e-9));
     const width = 1.5 + 6.5 * share;
     // Only what differs is written, so that nothing is laid out without need.
-    const shown = `${level} ${width.toFixed(1)} ${link.up} ${rate(sent)}`;
+    const shown = `${level} ${width.toFixed(1)} ${link.up}`;
     if (shown === half.shown) return;
     half.shown = shown;
     for (let at = 0; at <= 4; at += 1) half.group.classList.toggle(`l${at}`, at === level);
@@ -124,16 +133,22 @@ export class Map_ {
       return (middle + (corner[axis] - middle) * wide).toFixed(1);
     });
     half.tip.setAttribute("points", [point, side(one), side(other)].join(" "));
-    if (half.text) half.text.textContent = link.up ? rate(sent) : "down";
-    half.title.textContent =
-      `${from} to ${half.to}: ${rate(sent)} bit/s sent, ${rate(received)} bit/s received`;
+  }
+
+  #text(from, half, link) {
+    if (!link) return;
+    const { sent, received } = link[half.way];
+    const title = `${from} to ${half.to}: ${rate(sent)} ${unit} sent, ${rate(received)} ${unit} received`;
+    const text = link.up ? rate(sent) : "down";
+    if (half.text && half.text.textContent !== text) half.text.textContent = text;
+    if (half.title.textContent !== title) half.title.textContent = title;
   }
 
   #legend(scale) {
     this.#scale = scale;
     const entries = [0, 1, 2, 3, 4].map((level) => h("span", {},
       h("span", { class: `swatch l${level} ${HEIGHTS[level]}` }),
-      level ? `up to ${rate(scale * level / 4)} bit/s` : `below ${rate(scale / 100)} bit/s`));
+      level ? `up to ${rate(scale * level / 4)} ${unit}` : `below ${rate(scale / 100)} ${unit}`));
     document.getElementById("legend").replaceChildren(...entries, "each half: what its end sends");
   }
 

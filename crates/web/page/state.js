@@ -73,7 +73,7 @@ export class History {
   }
 }
 
-/** Follows the server. `onstate` gets each state, `onstatus` whether it answers. */
+/** Follows the server. `onstate` gets each state, `onstatus` whether it answers. Returns the source. */
 export function follow(onstate, onstatus) {
   let state = {};
   const source = new EventSource("state");
@@ -86,6 +86,15 @@ export function follow(onstate, onstatus) {
     fresh = false;
     onstate(state);
   };
+  return source;
+}
+
+/** The unit of loads of links. */
+export let unit = "bit/s";
+
+/** Loads are in this unit. */
+export function measureIn(other) {
+  unit = other ?? unit;
 }
 
 /** A rate in bits per second with three digits: 12.3M. */

@@ -6,42 +6,84 @@ function head(heads) {
   return h("thead", {}, h("tr", {}, heads.map((head) => head instanceof Node ? head : h("th", {}, head))));
 }
 
-/** A table whose rows are reused in their places. */
-class Rows {
-  #rows = [];
+/** The height of a row and of the part of a table that is seen, in pixels, as the style has them. */
+const [ROW, SEEN] = [28, 330];
+/** Rows above and below those that are seen, so that Tab finds the next one. */
+const MARGIN = 6;
 
-  constructor(section, heads) {
-    this.place = document.querySelector(`#${section} .wide`);
+/** A table with elements only for the rows that are seen. Only what differs is written. */
+export class Rows {
+  #shown = new Map();
+  #keys = [];
+  #top = 0;
+
+  /** `make` adds listeners to a new row. */
+  constructor(section, heads, make = () => {}) {
+    this.make = make;
+    const place = document.querySelector(`#${section} .wide`);
     this.body = h("tbody", {});
     this.head = head(heads);
-    this.numbers = [...this.head.querySelectorAll("th")].map((cell) => cell.className === "number");
-    this.place.replaceChildren(h("table", {}, this.head, this.body));
+    this.heads = [...this.head.querySelectorAll("th")];
+    this.columns = this.heads.map((cell) => ({ cell, width: 0, shade: cell.className || undefined }));
+    this.table = h("table", {}, this.head, this.body);
+    place.replaceChildren(this.table);
+    place.addEventListener("scroll", () => {
+      this.#top = place.scrollTop;
+      this.#draw();
+    }, { passive: true });
   }
 
-  /** `rows`: [key, cells, class]. `make` adds listeners to a new row. */
-  show(rows, make = () => {}) {
-    while (this.#rows.length > rows.length) this.#rows.pop().element.remove();
-    rows.forEach(([key, cells, shade = ""], at) => {
-      if (!this.#rows[at]) {
-        const row = { element: h("tr", {}), cells: cells.map((_, column) =>
-          h("td", { class: this.numbers[column] ? "number" : undefined })), texts: [] };
-        row.element.append(...row.cells);
-        make(row);
-        this.body.append(row.element);
-        this.#rows.push(row);
+  /** `cells` gives the cells and the class of a key. */
+  show(keys, cells) {
+    this.#keys = keys;
+    this.cells = cells;
+    this.#draw();
+  }
+
+  #draw() {
+    const all = this.#keys.length;
+    const end = Math.min(all, Math.ceil((this.#top + SEEN) / ROW) + MARGIN);
+    const first = Math.max(0, Math.min(Math.floor(this.#top / ROW), end - SEEN / ROW) - MARGIN | 0);
+    for (const [at, row] of this.#shown) {
+      if (at >= first && at < end) continue;
+      row.element.remove();
+      this.#shown.delete(at);
+    }
+    let next = null;
+    for (let at = end - 1; at >= first; at -= 1) {
+      if (!this.#shown.has(at)) this.#shown.set(at, this.#new(at, next));
+      const row = this.#shown.get(at);
+      this.#write(row, this.#keys[at]);
+      next = row.element;
+    }
+    const space = `${first * ROW}px 0 ${(all - end) * ROW}px`;
+    if (space !== this.space) this.table.style.margin = this.space = space;
+    if (all !== this.all) this.table.setAttribute("aria-rowcount", this.all = all);
+  }
+
+  #new(at, next) {
+    const row = { element: h("tr", { "aria-rowindex": at + 1 }), texts: [],
+      cells: this.columns.map(({ shade }) => h("td", { class: shade })) };
+    row.element.append(...row.cells);
+    this.make(row);
+    this.body.insertBefore(row.element, next);
+    return row;
+  }
+
+  #write(row, key) {
+    const [cells, shade = ""] = this.cells(key);
+    if (row.key !== key) row.element.dataset.key = row.key = key;
+    if (row.shade !== shade) row.element.className = row.shade = shade;
+    cells.forEach((cell, at) => {
+      const text = `${cell}`;
+      if (text === row.texts[at]) return;
+      row.cells[at].textContent = row.texts[at] = text;
+      // Columns only grow, so that they do not jump while rows come and go.
+      const column = this.columns[at];
+      if (text.length > column.width) {
+        column.width = text.length;
+        column.cell.style.minWidth = `${text.length}ch`;
       }
-      const row = this.#rows[at];
-      if (row.key !== key) {
-        row.key = key;
-        row.element.dataset.key = key;
-      }
-      if (row.shade !== shade) row.element.className = row.shade = shade;
-      cells.forEach((cell, column) => {
-        if (cell === row.texts[column]) return;
-        row.texts[column] = cell;
-        if (cell instanceof Node) row.cells[column].replaceChildren(cell);
-        else row.cells[column].textContent = `${cell}`;
-      });
     });
   }
 }
@@ -85,15 +127,17 @@ export function mmr(fabric, state, leaf) {
 let leafRows;
 export function leaves(fabric, state, onselect) {
   const number = (name) => h("th", { class: "number" }, name);
-  leafRows ??= new Rows("leaves", ["leaf", "VNI", "datapath", "policy", "sources", number("dropped"), number("MMR of uplinks")]);
-  leafRows.show(Object.entries(state.leaves ?? {}).sort().map(([name, leaf]) => {
+  leafRows ??= new Rows("leaves", ["leaf", "VNI", "datapath", "policy", "sources", number("dropped"), number("MMR of uplinks")],
+    selectable((name) => onselect({ node: name })));
+  leafRows.show(Object.keys(state.leaves ?? {}).sort(), (name) => {
+    const leaf = state.leaves[name];
     const vnis = Object.entries(leaf.vnis ?? {});
     const even = mmr(fabric, state, name);
-    return [name, [name, leaf.vtepd ? vnis.map(([vni]) => vni).join(", ") : "no vtepd: kernel VXLAN forwards",
+    return [[name, leaf.vtepd ? vnis.map(([vni]) => vni).join(", ") : "no vtepd: kernel VXLAN forwards",
       vnis.map(([, vni]) => vni.datapath).join(", "), vnis.map(([, vni]) => vni.policy).join(", "),
       Object.entries(leaf.sources ?? {}).map(([source, is]) => `${source} ${is}`).join(", "),
       leaf.dropped ?? 0, even ? +even.toFixed(2) : "–"]];
-  }), selectable((name) => onselect({ node: name })));
+  });
 }
 
 const COLUMNS = [
@@ -104,7 +148,7 @@ const COLUMNS = [
   ["moves", (pair) => pair.moves], ["PSN gaps", (pair) => pair.gaps], ["same links", (pair) => pair.same],
 ];
 const NUMBERS = ["source port", "bit/s", "moves", "PSN gaps"];
-const [RATE, MOST_ROWS] = [7, 200];
+const RATE = 7;
 
 /** The queue pairs that qp-pin has placed. */
 export class Pairs {
@@ -118,8 +162,7 @@ export class Pairs {
     this.names = new Map(Object.entries(fabric.hosts).map(([name, address]) => [address, name]));
     this.filter = document.getElementById("filter");
     this.rows = new Rows("pairs", COLUMNS.map(([name], at) => h("th", { class: NUMBERS.includes(name) ? "number" : undefined },
-      h("button", { type: "button", onclick: () => this.#sorted(at) }, name))));
-    this.make = selectable(onselect, onhover);
+      h("button", { type: "button", onclick: () => this.#sorted(at) }, name))), selectable(onselect, onhover));
     this.#heads();
   }
 
@@ -151,18 +194,18 @@ export class Pairs {
       const order = a < b ? -1 : a > b ? 1 : first < second ? -1 : 1;
       return this.#down ? -order : order;
     });
-    this.#order = [...kept, ...sorted.map(([key]) => key)].slice(0, MOST_ROWS);
-    this.rows.show(this.#order.map((key) => {
-      const pair = all.get(key);
-      const moved = pair.moves > (this.moves?.get(key) ?? pair.moves);
-      return [key, COLUMNS.map(([, value, text]) => (text ?? value)(pair)),
-        `${key === this.chosen ? "chosen" : ""} ${moved ? "moved" : ""}`.trim()];
-    }), this.make);
+    this.#order = [...kept, ...sorted.map(([key]) => key)];
+    const before = this.moves;
     this.moves = new Map([...all].map(([key, pair]) => [key, pair.moves]));
-    const more = all.size > MOST_ROWS ? `, ${MOST_ROWS} are shown` : "";
+    this.rows.show(this.#order, (key) => {
+      const pair = all.get(key);
+      const moved = pair.moves > (before?.get(key) ?? pair.moves);
+      return [COLUMNS.map(([, value, text]) => (text ?? value)(pair)),
+        `${key === this.chosen ? "chosen" : ""} ${moved ? "moved" : ""}`.trim()];
+    });
     document.querySelector("#pairs h2").textContent = all.size
-      ? `Queue pairs: ${all.size}${more}`
-      : words.length ? "Queue pairs: none matches the filter" : "Queue pairs: none is placed (policy qp-pin lists them)";
+      ? `Queue pairs: ${all.size}`
+      : words.length ? "Queue pairs: none matches the filter" : "Queue pairs: none is placed. With the policy qp-pin, a RoCE stream (panel: Send) makes some";
   }
 
   #heads() {
@@ -189,8 +232,9 @@ export function events(state) {
   if (state.events === shownEvents) return;
   shownEvents = state.events;
   eventRows ??= new Rows("events", ["time (UTC)", "leaf", "kind", "event"]);
-  const all = Object.entries(state.events ?? {}).sort(([a], [b]) => b - a).slice(0, 100);
-  eventRows.show(all.map(([at, event]) => [at, [event.time.slice(11, 19), event.leaf, event.kind, event.text]]));
+  const all = state.events ?? {};
+  eventRows.show(Object.keys(all).sort((a, b) => b - a), (at) =>
+    [[all[at].time.slice(11, 19), all[at].leaf, all[at].kind, all[at].text]]);
 }
 
 let shownJobs;

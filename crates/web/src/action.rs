@@ -33,8 +33,17 @@ pub(crate) enum Action {
     Policy { policy: String, datapath: Option<String>, leaf: Option<String> },
     /// Changes the policy of a VNI on one leaf.
     VniPolicy { leaf: String, vni: u32, policy: String },
-    /// Starts a stream of numbered RoCE frames.
-    Send { from: String, to: String, queue_pairs: u32, rate: u32, seconds: u32 },
+    /// Starts a stream of numbered RoCE frames, to as many queue pairs, or to those with these
+    /// numbers.
+    Send {
+        from: String,
+        to: String,
+        queue_pairs: u32,
+        #[serde(default)]
+        numbers: String,
+        rate: u32,
+        seconds: u32,
+    },
     /// Runs a collective operation between hosts.
     Workload {
         hosts: Vec<String>,
@@ -120,9 +129,17 @@ impl Action {
                 words.extend([vni.to_string(), checked(policy)?]);
                 words
             }
-            Self::Send { from, to, queue_pairs, rate, seconds } => {
-                let numbers = [queue_pairs, rate, seconds].map(ToString::to_string);
-                send(fabric, from, to, &numbers)?
+            Self::Send { from, to, queue_pairs, numbers, rate, seconds } => {
+                let mut words = stream(fabric, from, to)?;
+                if numbers.is_empty() {
+                    words.option("--queue-pairs", &queue_pairs.to_string())?;
+                }
+                for number in numbers.split_whitespace() {
+                    words.option("--qp", number)?;
+                }
+                let [rate, seconds] = [rate, seconds].map(ToString::to_string);
+                words.options([("--rate", &rate), ("--seconds", &seconds)])?;
+                words.0
             }
             Self::Workload { hosts, collective, bytes, queue_pairs, rate, iterations } => {
                 let mut words = Words::new(fabric, &["workload"]);
@@ -211,24 +228,14 @@ fn known_link<'a>(fabric: &Fabric, name: &'a str) -> Result<&'a str, ActionError
 }
 
 /// A stream between two hosts.
-fn send(
-    fabric: &Fabric,
-    from: &str,
-    to: &str,
-    [queue_pairs, rate, seconds]: &[String; 3],
-) -> Result<Vec<String>, ActionError> {
+fn stream(fabric: &Fabric, from: &str, to: &str) -> Result<Words, ActionError> {
     let from = known("host", from, fabric.hosts.contains_key(from))?;
     let address = fabric.hosts.get(to);
     known("host", to, address.is_some())?;
+    let to = address.map_or_else(String::new, ToString::to_string);
     let mut words = Words::new(fabric, &["roce", "send"]);
-    words.options([
-        ("--node", from),
-        ("--to", &address.map_or_else(String::new, ToString::to_string)),
-        ("--queue-pairs", queue_pairs),
-        ("--rate", rate),
-        ("--seconds", seconds),
-    ])?;
-    Ok(words.0)
+    words.options([("--node", from), ("--to", &to)])?;
+    Ok(words)
 }
 
 fn is_link(fabric: &Fabric, name: &str) -> bool {
@@ -311,6 +318,12 @@ mod tests {
                 "/bin/lab roce send --name x --node host1 --to 192.168.10.2 --queue-pairs 4 \
                  --rate 100 --seconds 9",
             ),
+            (
+                json!({"action": "send", "from": "host1", "to": "host2", "queue_pairs": 4,
+                       "numbers": "0x11 0x12", "rate": 100, "seconds": 9}),
+                "/bin/lab roce send --name x --node host1 --to 192.168.10.2 --qp 0x11 --qp 0x12 \
+                 --rate 100 --seconds 9",
+            ),
         ];
         for (action, words) in cases {
             assert_eq!(command(&action).unwrap(), words);
@@ -325,6 +338,8 @@ mod tests {
             json!({"action": "policy", "policy": "--vtepd=/tmp/evil"}),
             json!({"action": "vni-policy", "leaf": "leaf1", "vni": 1, "policy": "-x"}),
             json!({"action": "down", "link": "leaf1:up1", "time": "-1"}),
+            json!({"action": "send", "from": "host1", "to": "host2", "queue_pairs": 4,
+                   "numbers": "0x11 --node=leaf1", "rate": 100, "seconds": 9}),
         ] {
             assert!(matches!(command(&action), Err(ActionError::Option(_))), "{action}");
         }

@@ -12,6 +12,9 @@ use crate::patch;
 /// The parts of the state. A part that did not change is the same `Arc`, and is not compared.
 pub(crate) type State = BTreeMap<&'static str, Arc<Value>>;
 
+/// The parts that do not come from the fabric.
+const KEPT: [&str; 4] = ["jobs", "fabric", "experiment", "progress"];
+
 /// The latest state, for all pages.
 #[derive(Debug)]
 pub(crate) struct Hub {
@@ -61,10 +64,10 @@ impl Hub {
         self.latest.borrow().state.get(part).cloned()
     }
 
-    /// Forgets what is only true while it is read. The commands of pages stay.
+    /// Forgets what is only true while it is read.
     pub(crate) fn forget(&self) {
         self.latest.send_modify(|latest| {
-            latest.state.retain(|part, _| *part == "jobs");
+            latest.state.retain(|part, _| KEPT.contains(part));
             latest.number += 1;
             latest.change = None;
         });

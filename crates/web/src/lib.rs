@@ -2,6 +2,7 @@
 //!
 //! - [`model`]: what the caller tells about the fabric
 //! - [`Server`]: the server, on the loopback interface, with a secret in its address
+//! - [`Stage`]: what it shows, for a program whose fabrics come and go
 //! - `reader`: link counters of the nodes (`interfaces`) and answers of each leaf's vtepd (`leaf`),
 //!   while a page is open
 //! - `hub`: the state, and its changes for all pages; `patch` computes them
@@ -18,8 +19,10 @@ mod leaf;
 mod patch;
 mod reader;
 mod server;
+mod stage;
 
 pub mod model;
 
 pub use model::{Fabric, Link, Node};
-pub use server::{Access, ServeError, Server};
+pub use server::{Access, FORMAT, ServeError, Server};
+pub use stage::Stage;

@@ -6,13 +6,14 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use fabric::counters::Counters;
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::hub::Hub;
 use crate::interfaces::{self, Interfaces, Slow};
 use crate::leaf::{self, Reading};
 use crate::model::Fabric;
+use crate::stage::Shown;
 
 /// The readings over which a load is computed, so that single packets do not flicker.
 const WINDOW: usize = 10;
@@ -24,12 +25,14 @@ const EVENTS: usize = 200;
 /// The readings of the window, by the numbers of interfaces.
 type Window = VecDeque<(Instant, Vec<Counters>)>;
 
-/// Publishes the state of the fabric while a page is open.
-pub(crate) async fn run(fabric: Arc<Fabric>, hub: Arc<Hub>) {
+/// Publishes the state of the fabric that is shown while a page is open.
+pub(crate) async fn run(mut shown: watch::Receiver<Shown>, hub: Arc<Hub>) {
     loop {
         hub.opened().await;
+        let fabric = Arc::clone(&shown.borrow_and_update().1);
         tokio::select! {
             () = hub.closed() => {}
+            _ = shown.changed() => {}
             () = follow(&fabric, &hub) => {}
         }
         hub.forget();

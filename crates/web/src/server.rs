@@ -17,13 +17,17 @@ use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::action::Action;
 use crate::hub::Hub;
 use crate::jobs::{self, Jobs};
 use crate::model::Fabric;
 use crate::reader;
+use crate::stage::{Shown, Stage};
 
+/// The format of a file that a page has saved, or that it can show.
+pub const FORMAT: &str = "lab-web-1";
 /// The most pages at once.
 const PAGES: usize = 16;
 /// The least time between two changes for a page.
@@ -38,7 +42,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The files of the page.
-const FILES: [(&str, &str, &str); 8] = [
+const FILES: [(&str, &str, &str); 9] = [
     ("", "text/html; charset=utf-8", include_str!("../page/index.html")),
     ("style.css", "text/css; charset=utf-8", include_str!("../page/style.css")),
     ("main.js", "text/javascript; charset=utf-8", include_str!("../page/main.js")),
@@ -46,6 +50,7 @@ const FILES: [(&str, &str, &str); 8] = [
     ("tables.js", "text/javascript; charset=utf-8", include_str!("../page/tables.js")),
     ("actions.js", "text/javascript; charset=utf-8", include_str!("../page/actions.js")),
     ("chart.js", "text/javascript; charset=utf-8", include_str!("../page/chart.js")),
+    ("results.js", "text/javascript; charset=utf-8", include_str!("../page/results.js")),
     ("state.js", "text/javascript; charset=utf-8", include_str!("../page/state.js")),
 ];
 
@@ -89,7 +94,7 @@ pub struct Server {
 
 #[derive(Debug)]
 struct Shared {
-    fabric: Arc<Fabric>,
+    shown: watch::Sender<Shown>,
     access: Access,
     token: String,
     address: SocketAddr,
@@ -119,10 +124,10 @@ impl Server {
         let address = listener.local_addr()?;
         let hub = Arc::new(Hub::new());
         let jobs = Jobs::new(Arc::clone(&hub));
-        let fabric = Arc::new(fabric);
+        let shown = watch::Sender::new((0, Arc::new(fabric)));
         Ok(Self {
             listener,
-            shared: Arc::new(Shared { fabric, access, token, address, hub, jobs, replay: None }),
+            shared: Arc::new(Shared { shown, access, token, address, hub, jobs, replay: None }),
         })
     }
 
@@ -131,7 +136,7 @@ impl Server {
     /// # Errors
     /// [`ServeError`]; [`ServeError::Replay`] if the file is of another kind.
     pub async fn replay(file: Value, port: u16) -> Result<Self, ServeError> {
-        if file.get("format").and_then(Value::as_str) != Some("lab-web-1") {
+        if file.get("format").and_then(Value::as_str) != Some(FORMAT) {
             return Err(ServeError::Replay);
         }
         let mut server = Self::bind(Fabric::default(), Access::ReadOnly, port).await?;
@@ -139,6 +144,12 @@ impl Server {
             shared.replay = Some(file);
         }
         Ok(server)
+    }
+
+    /// What is shown, for a program that changes it while the server runs.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        Stage::new(self.shared.shown.clone(), Arc::clone(&self.shared.hub))
     }
 
     /// The address of the page, with its secret.
@@ -164,7 +175,7 @@ impl Server {
             .layer(DefaultBodyLimit::max(REQUEST))
             .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard))
             .with_state(Arc::clone(&shared));
-        let reads = reader::run(Arc::clone(&shared.fabric), Arc::clone(&shared.hub));
+        let reads = reader::run(shared.shown.subscribe(), Arc::clone(&shared.hub));
         let served = tokio::select! {
             served = axum::serve(listener, app) => served,
             () = reads => Ok(()),
@@ -244,7 +255,8 @@ async fn fabric(State(shared): State<Arc<Shared>>) -> Response {
         let answered = json!({"fabric": file.get("fabric"), "readOnly": true, "replay": file});
         return answer(StatusCode::OK, &answered);
     }
-    answer(StatusCode::OK, &json!({"fabric": *shared.fabric, "readOnly": read_only}))
+    let (number, fabric) = shared.shown.borrow().clone();
+    answer(StatusCode::OK, &json!({"fabric": *fabric, "number": number, "readOnly": read_only}))
 }
 
 /// Server-sent events: the state, then changes.
@@ -275,7 +287,8 @@ fn words(shared: &Shared, body: &Bytes) -> Result<(Action, Vec<String>), Respons
         return Err(refused(StatusCode::FORBIDDEN, &"the page was started with --read-only"));
     }
     let leaves = shared.hub.part("leaves");
-    let words = action.command(&shared.fabric, leaves.as_deref()).map_err(|error| bad(&error))?;
+    let (_, fabric) = shared.shown.borrow().clone();
+    let words = action.command(&fabric, leaves.as_deref()).map_err(|error| bad(&error))?;
     Ok((action, words))
 }
 

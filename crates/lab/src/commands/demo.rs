@@ -85,6 +85,7 @@ fn print_tour(fabric: &Fabric, own: &Path) -> Result<(), Box<dyn Error>> {
     let _ = writeln!(
         io::stderr(),
         "The fabric is still running, with vtepd on every leaf. As root:
+  {lab} web {name}                                                         see it live in a browser
   {lab} inspect --name {name}                                              nodes and processes
   {lab} exec --name {name} leaf1 -- vtysh -c 'show bgp l2vpn evpn'         EVPN routes of FRR
   {lab} exec --name {name} host1 -- ping -c 3 192.168.10.4                 ping between two hosts

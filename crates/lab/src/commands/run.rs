@@ -6,6 +6,7 @@ use experiment::Plan;
 use experiment::plan::Estimate;
 use lab::run;
 
+use super::web::RunPage;
 use crate::arguments::{Output, Run};
 use crate::output::{Outcome, Progress, built_vtepd, interrupt, print, print_json};
 
@@ -34,9 +35,16 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
         fabric: arguments.name.clone(),
     };
     super::doctor::before(&settings.out, settings.fabric.as_ref());
+    let page = arguments.web.then(RunPage::start).transpose()?;
     let progress = Progress::new();
-    let outcome = run::run(&settings, &|text| progress.report(text), interrupt());
+    let report = |text: &str| {
+        page.iter().for_each(|page| page.progress(text));
+        progress.report(text)
+    };
+    let on_event = |event: run::Event<'_>| page.iter().for_each(|page| page.event(&event));
+    let outcome = run::run(&settings, &report, &on_event, interrupt());
     drop(progress);
+    page.into_iter().for_each(|page| page.end(&settings.out, &outcome));
     let outcome = outcome?;
     if output == Output::Json {
         return print_json(&serde_json::json!({

@@ -1,23 +1,32 @@
 //! `lab web`: the live page of a fabric.
 
-use std::path::Path;
+use std::error::Error;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fabric::Fabric;
+use lab::run::{Event, RunError};
+use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
-use web::{Access, Server};
+use tokio::sync::oneshot;
+use web::{Access, Server, Stage};
 
 use super::open::open;
 use crate::fabric_arguments::Web;
-use crate::output::{Outcome, interrupted, print};
+use crate::output::{Outcome, Progress, interrupted, note, print};
 
 /// The interval at which a signal is noticed.
 const POLL: Duration = Duration::from_millis(50);
+/// The time in which open pages learn how an experiment ended: three changes.
+const LAST: Duration = Duration::from_millis(300);
 
 pub(super) fn run(arguments: &Web) -> Outcome {
     match &arguments.replay {
-        Some(file) => replay(file, arguments.port),
+        Some(path) => replay(path, arguments),
         None => serve(&open(arguments.name.as_ref())?, arguments.access(), arguments.port),
     }
 }
@@ -31,14 +40,103 @@ pub(super) fn serve(fabric: &Fabric, access: Access, port: u16) -> Outcome {
     until_signal(&runtime, server)
 }
 
-fn replay(file: &Path, port: u16) -> Outcome {
-    let unreadable = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
-    let text = std::fs::read_to_string(file).map_err(|error| unreadable(&error))?;
-    let saved = serde_json::from_str(&text).map_err(|error| unreadable(&error))?;
+/// Shows a file of the page, or a directory of results.
+fn replay(path: &Path, arguments: &Web) -> Outcome {
+    let unreadable = |error: &dyn Display| format!("{}: {error}", path.display());
+    let name = arguments.fabric.as_deref();
+    let file = if path.is_dir() {
+        let progress = Progress::new();
+        let replay = lab::web::replay(path, name, &|text| progress.report(text))?;
+        drop(progress);
+        if !replay.others.is_empty() {
+            let others = replay.others.join(", ");
+            note(format_args!("results of one fabric are shown; --fabric shows those of {others}"));
+        }
+        replay.file
+    } else {
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(&error))?;
+        serde_json::from_str(&text).map_err(|error| unreadable(&error))?
+    };
     let runtime = runtime()?;
-    let server =
-        runtime.block_on(Server::replay(saved, port)).map_err(|error| unreadable(&error))?;
+    let server = runtime
+        .block_on(Server::replay(file, arguments.port))
+        .map_err(|error| unreadable(&error))?;
     until_signal(&runtime, server)
+}
+
+/// The page of an experiment, which a thread of its own serves.
+#[derive(Debug)]
+pub(super) struct RunPage {
+    stage: Stage,
+    program: PathBuf,
+    /// The experiment as it is shown.
+    shown: Mutex<Value>,
+    /// Dropping it ends the server.
+    running: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl RunPage {
+    /// Serves the page, and prints its address on standard error.
+    pub(super) fn start() -> Result<Self, Box<dyn Error>> {
+        let program = std::env::current_exe()?;
+        let runtime = runtime()?;
+        let server = runtime.block_on(Server::bind(Default::default(), Access::ReadOnly, 0))?;
+        let (stage, (running, ended)) = (server.stage(), oneshot::channel());
+        note(format_args!("live page: {}", server.address()));
+        let serve = move || {
+            let end = async {
+                // It is never sent, only dropped.
+                let _ = ended.await;
+            };
+            if let Err(error) = runtime.block_on(server.run(end)) {
+                note(format_args!("the live page: {error}"));
+            }
+        };
+        let thread = thread::Builder::new().name("web".to_owned()).spawn(serve)?;
+        Ok(Self { stage, program, shown: Mutex::default(), running, thread })
+    }
+
+    pub(super) fn progress(&self, text: &str) {
+        self.stage.progress(text);
+    }
+
+    /// Shows what happens. A fabric that cannot be described is not shown: the runs count more.
+    pub(super) fn event(&self, event: &Event<'_>) {
+        match event {
+            Event::Fabric(fabric) => match lab::web::describe(fabric, self.program.clone()) {
+                Ok(described) => self.stage.fabric(described),
+                Err(error) => note(format_args!("the live page: {error}")),
+            },
+            Event::Run { experiment, runs, left, key } => {
+                let shown = lab::web::experiment(experiment, runs, Some((*left, key)));
+                self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&shown);
+                self.stage.experiment(shown);
+                // How far it is says the same.
+                self.stage.progress("");
+            }
+        }
+    }
+
+    /// Tells open pages how the experiment ended, and ends the server.
+    pub(super) fn end(self, out: &Path, outcome: &Result<lab::run::Outcome, RunError>) {
+        let results = lab::run::load(out).ok();
+        let shown = results.map(|of| lab::web::experiment(&of.experiment, &of.runs, None));
+        let kept = self.shown.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = shown.unwrap_or(kept);
+        let text = match outcome {
+            Ok(outcome) => format!("Report: {}", outcome.report.display()),
+            Err(error) => error.to_string(),
+        };
+        if let Some(shown) = shown.as_object_mut() {
+            shown.insert("ended".to_owned(), json!({"ok": outcome.is_ok(), "text": text}));
+        }
+        self.stage.experiment(shown);
+        thread::sleep(LAST);
+        drop(self.running);
+        // A thread that has panicked has said so.
+        let _ = self.thread.join();
+    }
 }
 
 fn runtime() -> std::io::Result<Runtime> {

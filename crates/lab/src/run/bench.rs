@@ -117,6 +117,11 @@ impl<'a> Bench<'a> {
         })
     }
 
+    /// The fabric.
+    pub(super) const fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
     /// A host of the workload.
     fn host(&self, name: &Name) -> Result<&Host, RunError> {
         let host = self.hosts.iter().find(|host| host.end.node == name.as_str());

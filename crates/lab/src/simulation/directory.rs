@@ -193,6 +193,7 @@ fn copy_inputs(folder: &Folder, plan: &Plan) -> Result<(), SimulationError> {
     folder.write(Path::new(FILE), plan.text.as_bytes()).map_err(error(Path::new(FILE)))
 }
 
-fn name(key: &Key) -> String {
+/// A run in words.
+pub(super) fn name(key: &Key) -> String {
     format!("{} {} seed {}", key.case, key.scheme, key.seed)
 }

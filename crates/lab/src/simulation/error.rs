@@ -70,6 +70,12 @@ pub enum SimulationError {
         /// The run.
         run: String,
     },
+    /// A run gives another result now.
+    #[error("{run} has another result now: run 'lab sim' again with this lab, in a new directory")]
+    Changed {
+        /// The run.
+        run: String,
+    },
     /// Runs are missing.
     #[error("{number} runs are missing, first {run}: run their shards again")]
     Missing {

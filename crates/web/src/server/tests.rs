@@ -158,3 +158,29 @@ async fn a_page_that_does_not_read_holds_up_nobody() {
 fn rand_text(of: usize) -> String {
     format!("{of}{:?}", std::time::Instant::now())
 }
+
+#[tokio::test]
+async fn a_stage_shows_one_fabric_after_the_other() {
+    let (shared, path) = server(Access::ReadOnly).await;
+    let stage = Stage::new(shared.shown.clone(), Arc::clone(&shared.hub));
+    let host = format!("Host: {}\r\n", shared.address);
+    let mut page = shared.hub.subscribe();
+    stage.experiment(json!({"left": 2}));
+    stage.fabric(Fabric { name: "second".into(), ..Fabric::default() });
+    let answer = get(&shared, &format!("{path}fabric"), &host).await;
+    assert!(answer.contains("\"second\"") && answer.contains("\"number\":1"), "{answer}");
+    let mut events = String::new();
+    let both = async {
+        // The page learns that there is another fabric, and of the experiment.
+        while !events.contains("\"fabric\":1") || !events.contains("{\"left\":2}") {
+            let event = page.next().await.unwrap();
+            events.push_str(&String::from_utf8_lossy(&event));
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), both).await.unwrap();
+    // What does not come from the fabric stays when the last page closes.
+    drop(page);
+    shared.hub.forget();
+    assert_eq!(shared.hub.part("experiment").as_deref(), Some(&json!({"left": 2})));
+    assert_eq!(shared.hub.part("fabric").as_deref(), Some(&json!(1)));
+}

@@ -1,0 +1,85 @@
+//! Runs of a simulation again, for what their results do not hold: the load of each link.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use sim::Outcome;
+use sim::result::Line;
+
+use super::directory::{self, FILE, RESULTS};
+use super::{Plan, SimulationError, name, summary};
+use fabric::progress::OnProgress;
+
+/// A run that was repeated.
+#[derive(Debug)]
+pub(crate) struct Repeated {
+    pub(crate) line: Line,
+    pub(crate) outcome: Outcome,
+}
+
+/// Runs of a directory.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    /// The first seed of each case and scheme, with one fabric.
+    pub(crate) runs: Vec<Repeated>,
+    /// The cases with other fabrics.
+    pub(crate) others: Vec<String>,
+    /// The title of the file.
+    pub(crate) title: String,
+    /// All results, summarised, for the page.
+    pub(crate) rows: Vec<Value>,
+}
+
+/// Whether a directory has the results of a simulation.
+pub(crate) fn is_directory(path: &Path) -> bool {
+    path.join(FILE).is_file() && path.join(RESULTS).is_file()
+}
+
+/// The cases with results, in their order.
+pub(crate) fn recorded_cases(path: &Path) -> Result<Vec<String>, SimulationError> {
+    let mut cases: Vec<String> =
+        directory::results(path)?.into_iter().map(|line| line.case).collect();
+    cases.dedup();
+    Ok(cases)
+}
+
+/// Runs the first seed of each case and scheme again whose fabric is that of this case. The results
+/// must be those of the directory.
+pub(crate) fn repeat(
+    path: &Path,
+    case: &str,
+    report: OnProgress,
+) -> Result<Recorded, SimulationError> {
+    let plan = Plan::read(&path.join(FILE))?;
+    let lines = directory::results(path)?;
+    let of = plan.cases.iter().find(|of| of.name == case);
+    let fabric = of.map(|of| format!("{:?}", of.file.fabric)).unwrap_or_default();
+    let mut others = BTreeSet::new();
+    let mut runs = Vec::new();
+    let wanted: Vec<_> = plan.runs().filter(|(.., key)| key.seed == 1).collect();
+    for (number, (case, variant, key)) in (1..).zip(&wanted) {
+        if format!("{:?}", case.file.fabric) != fabric {
+            others.insert(case.name.clone());
+            continue;
+        }
+        let Some(line) = lines.iter().find(|line| super::Key::of(line) == *key) else { continue };
+        report(&format!("{}: repeating run {number} of {}", name(key), wanted.len()))?;
+        let scenario = plan.scenario(case, variant, key.seed)?;
+        let outcome = sim::run(&scenario, key.seed);
+        let again = Line::new(&key.case, &key.scheme, key.seed, &scenario, &outcome);
+        if !line.agrees(&again) {
+            return Err(SimulationError::Changed { run: name(key) });
+        }
+        runs.push(Repeated { line: again, outcome });
+    }
+    let rows = summary::rows(&lines).into_iter().map(|row| {
+        json!({
+            "fabric": "", "point": row.case, "dataplane": row.scheme, "runs": row.seeds,
+            "mean": row.completion_us.map(|time| time.mean),
+            "half": row.completion_us.map(|time| time.half_width),
+        })
+    });
+    let title = of.map(|of| of.file.title.clone()).unwrap_or_default();
+    Ok(Recorded { runs, others: others.into_iter().collect(), title, rows: rows.collect() })
+}
