@@ -9,7 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fabric::Fabric;
-use lab::run::{Event, RunError};
+use lab::RunError;
+use lab::run::Event;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;

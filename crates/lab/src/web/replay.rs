@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use experiment::Run;
+use experiment::compare::Results;
 use experiment::plan::fabric_name;
 use experiment::role::Role;
 use fabric::progress::OnProgress;
@@ -12,8 +13,9 @@ use serde_json::{Map, Value, json};
 use web::Link;
 
 use super::results;
+use crate::error::RunError;
 use crate::graph::{self, GraphLink, GraphNode};
-use crate::run::{self, RunError};
+use crate::run;
 use crate::simulation::{self, Recorded, SimulationError};
 
 /// Time between two runs on the axis of the page, in milliseconds: its samples are one a second.
@@ -100,7 +102,7 @@ fn loads(links: &[Link], sent: &BTreeMap<String, u64>) -> Value {
 }
 
 fn measured(path: &Path, name: Option<&str>) -> Result<Replay, ReplayError> {
-    let run::Results { experiment, runs, .. } = run::load(path)?;
+    let Results { experiment, runs, .. } = run::load(path)?;
     let mut fabrics: Vec<String> = runs.iter().map(|run| run.key.fabric.clone()).collect();
     fabrics.dedup();
     let fabric = chosen(name, fabrics.clone(), path)?;
