@@ -58,7 +58,9 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
         }
     }
     for (index, link) in fabric.topology().half_links.iter().enumerate() {
-        half_links::add(fabric, index, link)?;
+        let namespace = fabric.node(&link.end.node)?.namespace()?;
+        half_links::add(&namespace, &fabric.stitches(), index, link)
+            .map_err(|error| FabricError::HalfLink { end: link.end.to_string(), error })?;
     }
     let tracker = StageTracker::new(fabric.topology());
     thread::scope(|scope| {

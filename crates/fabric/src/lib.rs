@@ -48,7 +48,7 @@ pub mod watch;
 
 pub use bring_up::own_program;
 pub use converge::STABLE_TIME;
-pub use half_links::TunnelError;
+pub use half_links::HalfLinkError;
 pub use lifecycle::{Fabric, FabricError};
 pub use netns::Namespace;
 pub use process::Process;

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use crate::deployed::{Deployed, DeployedError};
 use crate::frr_root;
-use crate::half_links::TunnelError;
+use crate::half_links::HalfLinkError;
 use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{INIT, Node, NodeError};
 use crate::node_root;
@@ -68,13 +68,13 @@ pub enum FabricError {
         /// The cause.
         source: io::Error,
     },
-    /// A link to another machine could not be made.
+    /// A link with one end in the fabric could not be made.
     #[error("the link of {end}: {error}")]
-    Tunnel {
+    HalfLink {
         /// Its end, as `node:interface`.
         end: String,
         /// The cause.
-        error: TunnelError,
+        error: HalfLinkError,
     },
     /// The output of a command could not be parsed.
     #[error("cannot parse the output of '{command}'")]
@@ -286,19 +286,9 @@ impl Fabric {
         })
     }
 
-    /// The namespace between nodes and tunnels. The first such link creates it.
-    pub(crate) fn stitches(&self) -> Result<Namespace, FabricError> {
-        let name = stitches(&self.name);
-        if let Ok(there) = Namespace::open(&name) {
-            return Ok(there);
-        }
-        let new = Namespace::create(&name)?.keep();
-        // The kernel's own packets do not belong into tunnels.
-        let setting = "net.ipv6.conf.default.disable_ipv6";
-        new.enter(|| std::fs::write(sysctl_path(setting), "1"))?.map_err(|source| {
-            FabricError::Sysctl { node: name, name: setting.into(), value: "1".into(), source }
-        })?;
-        Ok(new)
+    /// The name of the namespace between nodes and the tunnels of `vxlan-stitch` links.
+    pub(crate) fn stitches(&self) -> String {
+        stitches(&self.name)
     }
 
     /// All nodes, sorted by name.
@@ -339,8 +329,7 @@ impl Drop for Fabric {
     }
 }
 
-/// The namespace between nodes and the tunnels of `vxlan-stitch` links. No node has its name, which
-/// begins with a full stop.
+/// No node has this name, because it begins with a full stop.
 fn stitches(name: &str) -> String {
     format!("{}.stitch", prefix(name))
 }
