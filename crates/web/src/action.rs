@@ -131,12 +131,7 @@ impl Action {
             }
             Self::Send { from, to, queue_pairs, numbers, rate, seconds } => {
                 let mut words = stream(fabric, from, to)?;
-                if numbers.is_empty() {
-                    words.option("--queue-pairs", &queue_pairs.to_string())?;
-                }
-                for number in numbers.split_whitespace() {
-                    words.option("--qp", number)?;
-                }
+                words.queue_pairs(*queue_pairs, numbers)?;
                 let [rate, seconds] = [rate, seconds].map(ToString::to_string);
                 words.options([("--rate", &rate), ("--seconds", &seconds)])?;
                 words.0
@@ -196,6 +191,14 @@ impl Words {
 
     fn options<const N: usize>(&mut self, all: [(&str, &str); N]) -> Result<(), ActionError> {
         all.into_iter().try_for_each(|(name, value)| self.option(name, value))
+    }
+
+    /// As many queue pairs, or those with these numbers.
+    fn queue_pairs(&mut self, count: u32, numbers: &str) -> Result<(), ActionError> {
+        if numbers.is_empty() {
+            return self.option("--queue-pairs", &count.to_string());
+        }
+        numbers.split_whitespace().try_for_each(|number| self.option("--qp", number))
     }
 
     fn hosts(mut self, fabric: &Fabric, hosts: &[String]) -> Result<Vec<String>, ActionError> {
