@@ -4,8 +4,8 @@ use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
-use etherparse::{ArpEthIpv4Packet, ArpOperation, ArpPacket, EtherType, Ethernet2Header};
-use wire::MacAddr;
+use wire::number::ETHERTYPE_ARP;
+use wire::{Arp, Ethernet, MacAddr};
 
 use crate::packet::{Interface, PacketError, PacketSocket};
 use crate::process::wait_until;
@@ -72,32 +72,34 @@ pub fn announce(interface: &str) -> Result<(), ArpError> {
 
 /// An ARP request for the sender's own address.
 fn gratuitous_arp(mac: MacAddr, address: Ipv4Addr) -> Vec<u8> {
-    let ethernet = Ethernet2Header {
-        source: mac.0,
-        destination: MacAddr::BROADCAST.0,
-        ether_type: EtherType::ARP,
-    };
-    let request = ArpEthIpv4Packet {
-        operation: ArpOperation::REQUEST,
-        sender_mac: mac.0,
-        sender_ipv4: address.octets(),
-        target_mac: [0; 6],
-        target_ipv4: address.octets(),
-    };
-    [&ethernet.to_bytes()[..], &ArpPacket::from(request).to_bytes()].concat()
+    let ethernet = Ethernet::new(MacAddr::BROADCAST, mac, ETHERTYPE_ARP);
+    let mut request = Arp::new(Arp::REQUEST);
+    request.set_sender_mac(mac).set_sender(address).set_target(address);
+    [&ethernet.as_bytes()[..], request.as_bytes()].concat()
 }
 
 #[cfg(test)]
 mod tests {
+    use etherparse::{
+        ArpHardwareId, ArpOperation, ArpPacketSlice, EtherType, Ethernet2HeaderSlice,
+    };
+
     use super::*;
 
     #[test]
     fn an_announcement_asks_for_its_own_address() {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let frame = gratuitous_arp(mac, Ipv4Addr::new(10, 0, 0, 7));
-        let (ethernet, rest) = wire::Ethernet::parse(&frame).unwrap();
-        assert_eq!((ethernet.destination(), ethernet.source()), (MacAddr::BROADCAST, mac));
-        let (arp, _) = wire::Arp::parse(rest).unwrap();
-        assert_eq!((arp.sender_mac(), arp.sender()), (mac, arp.target()));
+        let ethernet = Ethernet2HeaderSlice::from_slice(&frame).unwrap();
+        assert_eq!((ethernet.destination(), ethernet.source()), ([0xff; 6], mac.0));
+        assert_eq!(ethernet.ether_type(), EtherType::ARP);
+        let request = ArpPacketSlice::from_slice(&frame[14..]).unwrap();
+        assert_eq!(
+            (request.operation(), request.hw_addr_type()),
+            (ArpOperation(1), ArpHardwareId(1))
+        );
+        assert_eq!((request.sender_hw_addr(), request.target_hw_addr()), (&mac.0[..], &[0; 6][..]));
+        assert_eq!(request.sender_protocol_addr(), [10, 0, 0, 7]);
+        assert_eq!(request.target_protocol_addr(), [10, 0, 0, 7]);
     }
 }

@@ -246,7 +246,6 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::icmp::{Icmp, Icmpv6};
-    use crate::nd::{LinkLayerOption, Neighbor};
     use crate::roce::{Aeth, Bth, Cnp, Deth, ImmDt, Reth};
     use crate::{
         Arp, Ethernet, Ipv4, Ipv6, Ipv6Extension, Ipv6Fragment, Tcp, Udp, Vlan, Vxlan, WireError,
@@ -296,8 +295,6 @@ mod tests {
         Ethernet: ethernet,
         Vlan: vlan,
         Arp: arp,
-        Neighbor: neighbor,
-        LinkLayerOption: link_layer_option,
         Ipv4: ipv4,
         Ipv6: ipv6,
         Ipv6Fragment: ipv6_fragment,

@@ -1,4 +1,4 @@
-//! Headers as checked views and builders: Ethernet, VLAN, ARP, ND, IP, TCP, UDP, VXLAN, RoCEv2,
+//! Headers as checked views and builders: Ethernet, VLAN, ARP, IP, TCP, UDP, VXLAN, RoCEv2,
 //! ICMP and checksums.
 //!
 //! [`dissect()`] reads a whole frame in one pass; the datapath uses it for every frame. Other code
@@ -10,7 +10,6 @@ pub mod checksum;
 pub mod ecn;
 pub mod icmp;
 pub mod icrc;
-pub mod nd;
 pub mod number;
 pub mod outer;
 pub mod roce;

@@ -2,15 +2,13 @@
 //! written by hand.
 #![cfg(test)]
 
-use etherparse::icmpv6::{Icmpv6PayloadSlice, NdpOptionSlice};
 use etherparse::{
-    ArpEthIpv4Packet, ArpPacket, Ethernet2HeaderSlice, Icmpv4Slice, Icmpv4Type, Icmpv6Slice,
-    Icmpv6Type, Ipv4HeaderSlice, Ipv6FragmentHeaderSlice, Ipv6HeaderSlice, SingleVlanHeaderSlice,
-    TcpHeaderSlice, UdpHeaderSlice,
+    ArpEthIpv4Packet, ArpPacket, Ethernet2HeaderSlice, Icmpv4Slice, Icmpv6Slice, Ipv4HeaderSlice,
+    Ipv6FragmentHeaderSlice, Ipv6HeaderSlice, SingleVlanHeaderSlice, TcpHeaderSlice,
+    UdpHeaderSlice,
 };
 use proptest::prelude::*;
-use wire::icmp::{Icmp, Icmpv6, Problem, write_error, write_error_v6};
-use wire::nd::{LinkLayerOption, Neighbor, NeighborMessage, message};
+use wire::icmp::{Icmp, Icmpv6};
 use wire::roce::{Aeth, Bth, Cnp, Deth, Reth, opcode};
 use wire::{
     Arp, Ethernet, Ipv4, Ipv4Packet, Ipv6, Ipv6Fragment, Ipv6Packet, MacAddr, QueuePair, Tcp,
@@ -214,126 +212,20 @@ proptest! {
     }
 
     #[test]
-    fn icmp_errors(offending in prop::collection::vec(any::<u8>(), 0..700), mtu: u32, kind in 0u8..3) {
-        let problem = [Problem::HostUnreachable, Problem::PortUnreachable, Problem::TooBig { mtu }][usize::from(kind)];
-        let mut out = [0; 600];
-        let length = write_error(&mut out, problem, &offending).unwrap();
-        prop_assert_eq!(length, 8 + offending.len().min(548));
-        let theirs = Icmpv4Slice::from_slice(&out[..length]).unwrap();
-        let expected = match problem {
-            Problem::HostUnreachable => etherparse::icmpv4::DestUnreachableHeader::Host,
-            Problem::PortUnreachable => etherparse::icmpv4::DestUnreachableHeader::Port,
-            Problem::TooBig { mtu } => etherparse::icmpv4::DestUnreachableHeader::FragmentationNeeded {
-                next_hop_mtu: mtu.min(65535) as u16,
-            },
-        };
-        prop_assert_eq!(theirs.icmp_type(), Icmpv4Type::DestinationUnreachable(expected));
-        prop_assert_eq!(theirs.checksum(), theirs.icmp_type().calc_checksum(theirs.payload()));
-        prop_assert_eq!(theirs.payload(), &offending[..length - 8]);
-        let (ours, _) = Icmp::parse(&out).unwrap();
+    fn icmp_and_icmpv6(bytes: [u8; 20]) {
+        let (ours, _) = Icmp::parse(&bytes).unwrap();
+        let theirs = Icmpv4Slice::from_slice(&bytes).unwrap();
         prop_assert_eq!((ours.kind(), ours.code()), (theirs.type_u8(), theirs.code_u8()));
         prop_assert_eq!(ours.checksum(), theirs.checksum());
-        for short in 0..length {
-            prop_assert!(write_error(&mut out[..short], problem, &offending).is_err());
-        }
-    }
+        let (identifier, sequence_or_mtu) = (ours.identifier(), ours.sequence_or_mtu());
+        let last = u32::from(identifier) << 16 | u32::from(sequence_or_mtu);
+        prop_assert_eq!(last.to_be_bytes(), theirs.bytes5to8());
 
-    #[test]
-    fn icmpv6_errors(
-        offending in prop::collection::vec(any::<u8>(), 0..1400), mtu: u32, kind in 0u8..3, source: u128, destination: u128,
-    ) {
-        let problem = [Problem::HostUnreachable, Problem::PortUnreachable, Problem::TooBig { mtu }][usize::from(kind)];
-        let mut out = [0; 1280];
-        let length = write_error_v6(&mut out, problem, source.into(), destination.into(), &offending).unwrap();
-        prop_assert_eq!(length, 8 + offending.len().min(1232));
-        let theirs = Icmpv6Slice::from_slice(&out[..length]).unwrap();
-        let expected = match problem {
-            Problem::HostUnreachable => {
-                Icmpv6Type::DestinationUnreachable(etherparse::icmpv6::DestUnreachableCode::Address)
-            }
-            Problem::PortUnreachable => {
-                Icmpv6Type::DestinationUnreachable(etherparse::icmpv6::DestUnreachableCode::Port)
-            }
-            Problem::TooBig { mtu } => Icmpv6Type::PacketTooBig { mtu },
-        };
-        prop_assert_eq!(theirs.icmp_type(), expected);
-        prop_assert!(theirs.is_checksum_valid(source.to_be_bytes(), destination.to_be_bytes()));
-        prop_assert_eq!(theirs.payload(), &offending[..length - 8]);
-        let (ours, _) = Icmpv6::parse(&out).unwrap();
-        prop_assert_eq!((ours.kind(), ours.code()), (theirs.type_u8(), theirs.code_u8()));
-        prop_assert_eq!(ours.parameter().to_be_bytes(), theirs.bytes5to8());
-    }
-
-    #[test]
-    fn neighbor_discovery(target: u128, mac: [u8; 6], flags in 0u8..8, source: u128, destination: u128, ask: bool) {
-        let target = target & !(0xff << 120); // No multicast address.
-        let mut neighbor = Neighbor::zeroed();
-        neighbor.set_target(target.into());
-        let kind = if ask {
-            neighbor.set_kind(Neighbor::SOLICITATION);
-            LinkLayerOption::SOURCE
-        } else {
-            neighbor.set_kind(Neighbor::ADVERTISEMENT).set_router(flags & 1 != 0).set_solicited(flags & 2 != 0);
-            neighbor.set_override_known(flags & 4 != 0);
-            LinkLayerOption::TARGET
-        };
-        let bytes = message(neighbor, LinkLayerOption::new(kind, MacAddr(mac)), source.into(), destination.into());
+        let (ours, _) = Icmpv6::parse(&bytes).unwrap();
         let theirs = Icmpv6Slice::from_slice(&bytes).unwrap();
-        prop_assert!(theirs.is_checksum_valid(source.to_be_bytes(), destination.to_be_bytes()));
-        let mut options = match (theirs.icmp_type(), theirs.payload_slice().unwrap()) {
-            (Icmpv6Type::NeighborSolicitation, Icmpv6PayloadSlice::NeighborSolicitation(payload)) if ask => {
-                prop_assert_eq!(payload.target_address().to_bits(), target);
-                payload.options_iterator()
-            }
-            (Icmpv6Type::NeighborAdvertisement(header), Icmpv6PayloadSlice::NeighborAdvertisement(payload)) if !ask => {
-                prop_assert_eq!(payload.target_address().to_bits(), target);
-                prop_assert_eq!(header.router, flags & 1 != 0);
-                prop_assert_eq!(header.solicited, flags & 2 != 0);
-                prop_assert_eq!(header.r#override, flags & 4 != 0);
-                payload.options_iterator()
-            }
-            other => return Err(TestCaseError::fail(format!("{other:?}"))),
-        };
-        match options.next().unwrap().unwrap() {
-            NdpOptionSlice::SourceLinkLayerAddress(option) if ask => prop_assert_eq!(option.link_layer_address(), mac),
-            NdpOptionSlice::TargetLinkLayerAddress(option) if !ask => prop_assert_eq!(option.link_layer_address(), mac),
-            other => return Err(TestCaseError::fail(format!("{other:?}"))),
-        }
-        prop_assert!(options.next().is_none());
-
-        let ours = NeighborMessage::parse(&bytes).unwrap();
-        prop_assert_eq!(ours.header.target().to_bits(), target);
-        prop_assert_eq!(ours.link_layer_address(kind), Some(MacAddr(mac)));
-        prop_assert_eq!(ours.link_layer_address(3 - kind), None);
-        for length in 0..bytes.len() {
-            // Without any option, it is a complete message again.
-            prop_assert_eq!(NeighborMessage::parse(&bytes[..length]).is_ok(), length == 24);
-        }
-    }
-
-    #[test]
-    fn neighbor_options_of_any_kind(bytes in prop::collection::vec(any::<u8>(), 24..80), units in 0u8..4) {
-        let mut bytes = bytes;
-        bytes[..2].copy_from_slice(&[Neighbor::SOLICITATION, 0]);
-        bytes[8] = 0xfe;
-        if let Some(length) = bytes.get_mut(25) {
-            *length = units;
-        }
-        let theirs = etherparse::icmpv6::NdpOptionsIterator::from_slice(&bytes[24..]);
-        let whole = theirs.clone().all(|option| option.is_ok());
-        let ours = NeighborMessage::parse(&bytes);
-        // etherparse also checks the contents of prefix information and MTU options.
-        prop_assert!(ours.is_ok() || !whole);
-        if let Ok(ours) = ours
-            && whole
-        {
-            let expected = theirs.filter_map(Result::ok).find_map(|option| match option {
-                NdpOptionSlice::SourceLinkLayerAddress(option) => option.link_layer_address().try_into().ok(),
-                _ => None,
-            });
-            let expected = expected.map(MacAddr);
-            prop_assert_eq!(ours.link_layer_address(LinkLayerOption::SOURCE), expected);
-        }
+        prop_assert_eq!((ours.kind(), ours.code()), (theirs.type_u8(), theirs.code_u8()));
+        prop_assert_eq!(ours.checksum(), theirs.checksum());
+        prop_assert_eq!(ours.parameter().to_be_bytes(), theirs.bytes5to8());
     }
 
     #[test]
@@ -343,7 +235,6 @@ proptest! {
         let _ = Ipv6Packet::parse(&bytes).map(|packet| packet.upper_layer().is_ok());
         let _ = UdpDatagram::parse(&bytes);
         let _ = TcpSegment::parse(&bytes);
-        let _ = NeighborMessage::parse(&bytes).map(|message| message.link_layer_address(1));
         let _ = wire::icrc::is_right(&bytes);
         let _ = wire::icrc::fill(&mut bytes.clone());
         let _ = Vxlan::parse(&bytes).map(|(vxlan, _)| vxlan.vni().is_ok());
@@ -413,29 +304,4 @@ fn roce_headers_by_hand() {
     cnp.set_becn(true);
     assert_eq!((cnp.as_bytes()[0], cnp.as_bytes()[4]), (0x81, 0x40));
     assert_eq!(Cnp::zeroed().as_bytes(), &[0; 16]);
-}
-
-#[test]
-fn neighbor_messages_that_are_none() {
-    let mut bytes = [0; 32];
-    bytes[..2].copy_from_slice(&[Neighbor::SOLICITATION, 0]);
-    bytes[8] = 0xfe;
-    bytes[24..26].copy_from_slice(&[1, 1]);
-    assert!(NeighborMessage::parse(&bytes).is_ok());
-    let refused = |at: usize, value, field| {
-        let mut bytes = bytes;
-        bytes[at] = value;
-        match NeighborMessage::parse(&bytes).unwrap_err() {
-            WireError::Invalid { field: found, .. } => assert_eq!(found, field),
-            other => assert_eq!(
-                other,
-                WireError::Truncated { header: "Neighbor option", needed: 16, available: 8 }
-            ),
-        }
-    };
-    refused(0, 133, "type");
-    refused(1, 1, "code");
-    refused(8, 0xff, "target");
-    refused(25, 0, "length");
-    refused(25, 2, "");
 }

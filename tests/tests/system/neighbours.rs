@@ -9,7 +9,6 @@ use vtepd_tests::frames::inject;
 use vtepd_tests::lab::{ETH, VNI, ip, run, sysctl};
 use vtepd_tests::{Capture, Host, Lab, Vtepd, quiet, sockets};
 use wire::checksum::Sum;
-use wire::nd::{LinkLayerOption, Neighbor};
 use wire::{Arp, Ethernet, Ipv6, MacAddr, number};
 
 /// Whether a frame is a broadcast ARP request or a multicast neighbour solicitation (RFC 4861
@@ -163,19 +162,17 @@ fn question(kind: Question, from: &Host, whom: &Host) -> Vec<u8> {
         Solicitation => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, whom.number.into()),
         _ => address(whom),
     };
+    // A solicitation, and its option with the MAC address of the sender (RFC 4861 section 4.3).
     let mut message =
-        *Neighbor::zeroed().set_kind(Neighbor::SOLICITATION).set_target(address(whom));
-    let option = LinkLayerOption::new(LinkLayerOption::SOURCE, from.mac());
-    let length = message.as_bytes().len() + option.as_bytes().len();
-    let sum = Sum::new()
-        .pseudo_ipv6(address(from), target, number::PROTOCOL_ICMPV6, length as u32)
-        .bytes(message.as_bytes())
-        .bytes(option.as_bytes());
-    message.set_checksum(sum.checksum());
+        [&[135, 0, 0, 0, 0, 0, 0, 0][..], &address(whom).octets(), &[1, 1], &from.mac().0].concat();
+    let length = message.len();
+    let sum = Sum::new().pseudo_ipv6(address(from), target, number::PROTOCOL_ICMPV6, length as u32);
+    let checksum = sum.bytes(&message).checksum().to_be_bytes();
+    message[2..4].copy_from_slice(&checksum);
     let mut ip = Ipv6::new(address(from), target, number::PROTOCOL_ICMPV6, length).unwrap();
     ip.set_hop_limit(255);
     let ethernet = Ethernet::new(everybody, from.mac(), number::ETHERTYPE_IPV6);
-    [&ethernet.as_bytes()[..], ip.as_bytes(), message.as_bytes(), option.as_bytes()].concat()
+    [&ethernet.as_bytes()[..], ip.as_bytes(), &message].concat()
 }
 
 /// Whether a frame is an ARP request or a neighbour solicitation.

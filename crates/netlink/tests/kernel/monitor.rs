@@ -12,7 +12,8 @@ use netlink::{
 };
 use root_test::root_test;
 use socket2::{Domain, Protocol, Socket, Type};
-use wire::icmp::{Problem, write_error};
+use wire::checksum::checksum;
+use wire::icmp::Icmp;
 use wire::{Ipv4, Ipv6, MacAddr};
 
 /// An FDB entry without its state, which may age.
@@ -136,19 +137,19 @@ fn reports_of_path_mtus_are_events() {
         header.set_source(to).set_destination(destination);
         [header.as_bytes().as_slice(), &[0; 8]].concat()
     };
-    let error = |problem: Problem, protocol: u8| {
-        let mut message = vec![0; 100];
-        let length = write_error(&mut message, problem, &quoted(protocol)).unwrap();
-        message.truncate(length);
-        message
+    let error = |code: u8, mtu: u16, protocol: u8| {
+        let mut header = *Icmp::zeroed().set_kind(Icmp::UNREACHABLE).set_code(code);
+        header.set_sequence_or_mtu(mtu);
+        let sum = checksum(&[header.as_bytes().as_slice(), &quoted(protocol)].concat());
+        [header.set_checksum(sum).as_bytes().as_slice(), &quoted(protocol)].concat()
     };
     let mut header = Ipv6::zeroed();
     header.set_version(6).set_next_header(17).set_destination("fd00::12".parse().unwrap());
     let too_big_v6 = [[2, 0, 0, 0, 0, 0, 5, 120].as_slice(), header.as_bytes(), &[0; 8]].concat();
     let none = [
         vec![8, 0, 0xf7, 0xff, 0, 0, 0, 0],
-        error(Problem::PortUnreachable, 17),
-        error(Problem::TooBig { mtu: 1400 }, 6),
+        error(Icmp::PORT, 0, 17),
+        error(Icmp::FRAGMENTATION_NEEDED, 1400, 6),
     ];
     namespace.block_on(async {
         let mut kernel = Kernel::open().unwrap();
@@ -158,7 +159,7 @@ fn reports_of_path_mtus_are_events() {
         for message in &none {
             send_v4(message).unwrap();
         }
-        send_v4(&error(Problem::TooBig { mtu: 1400 }, 17)).unwrap();
+        send_v4(&error(Icmp::FRAGMENTATION_NEEDED, 1400, 17)).unwrap();
         let reported = async |kernel: &mut Kernel| {
             loop {
                 if let Event::TooLong(destinations) = kernel.next().await.unwrap() {
