@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::checksum::{self, Sum};
 use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTOCOL_UDP};
 use wire::outer::{Address, OuterHeaders};
-use wire::{Ipv6Packet, MacAddr, Vni, Vxlan};
+use wire::{Ipv4Packet, Ipv6Packet, MacAddr, Vni, Vxlan};
 
 use crate::key::as_ipv6;
 use crate::message::MOST_RECORDED;
@@ -197,26 +197,15 @@ fn parse_udp(packet: &[u8]) -> Option<Received<'_>> {
 
 /// Reads an IPv4 packet. The message is the UDP datagram.
 fn over_ipv4(ip: &[u8]) -> Option<Received<'_>> {
-    let first = *ip.first()?;
-    let header = usize::from(first & 0x0f) * 4;
-    if first >> 4 != 4 || header < IPV4 {
+    let packet = Ipv4Packet::parse(ip).ok()?;
+    let Ipv4Packet { header, options, payload } = packet;
+    let is_fragment = header.more_fragments() || header.fragment_offset() != 0;
+    if is_fragment || header.protocol() != PROTOCOL_UDP || !packet.checksum_is_right() {
         return None;
     }
-    let total = usize::from(half(ip, 2)?);
-    let ip = ip.get(..total)?;
-    let headers = ip.get(..header)?;
-    let is_fragment = half(ip, 6)? & 0x3fff != 0;
-    if is_fragment || *ip.get(9)? != PROTOCOL_UDP || Sum::new().bytes(headers).checksum() != 0 {
-        return None;
-    }
-    let (ports, message) = datagram(ip.get(header..)?)?;
-    Some(Received {
-        ends: (address(ip, 12)?.into(), address(ip, 16)?.into()),
-        ports,
-        ttl: *ip.get(8)?,
-        recorded: recorded(headers.get(IPV4..)?),
-        message,
-    })
+    let (ports, message) = datagram(payload)?;
+    let ends = (header.source().into(), header.destination().into());
+    Some(Received { ends, ports, ttl: header.ttl(), recorded: recorded(options), message })
 }
 
 /// Reads an IPv6 packet. It needs a UDP checksum: a sender of messages always computes it.
