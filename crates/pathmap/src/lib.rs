@@ -10,7 +10,7 @@
 //! - [`placer`]: the queue pairs and their paths
 //! - [`cm`], [`pairing`]: which two queue pairs are the directions of a connection
 //! - [`way`]: whether two opposite paths use the same links
-//! - [`load`]: the load of links; [`plan`]: which path is next
+//! - [`load`]: the load of links; [`routes`]: which path is next
 //! - [`spraying`]: packets that are sprayed over all known paths
 //! - [`trace`]: paths to a VTEP that answers no probes, by expired TTLs
 //! - [`balance`]: maximum over mean, Jain's index, and the integer floor
@@ -24,10 +24,10 @@ pub mod message;
 pub mod packet;
 pub mod pairing;
 pub mod placer;
-pub mod plan;
 pub mod prober;
 pub mod replay;
 pub mod responder;
+pub mod routes;
 pub mod spraying;
 pub mod trace;
 pub mod way;

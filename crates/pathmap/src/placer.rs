@@ -1,6 +1,6 @@
 //! Places queue pairs on known paths, and moves them if they must or may.
 //!
-//! A new queue pair goes to the path that is next in the plan of its VTEP ([`crate::plan`]). It
+//! A new queue pair goes to the path that is next in the plan of its VTEP ([`Routes::sequence`]). It
 //! stays there until the path dies. It moves for balance only after a pause in its traffic that is
 //! longer than the difference of both paths' delays, so that no frame overtakes another one. While
 //! no path is known, queue pairs keep the path of `qp-hash`. Where both ends of a connection have a
@@ -19,7 +19,7 @@ use spray::Random;
 
 use crate::load::{Link, PeerLoads};
 use crate::pairing::Pairing;
-use crate::plan::Routes;
+use crate::routes::Routes;
 
 mod flow;
 mod follow;
@@ -212,7 +212,7 @@ impl Placer {
         if before == Some(now) {
             return;
         }
-        if before.is_none_or(|before| before.place != now.place) {
+        if before.is_none_or(|before| before.position != now.position) {
             self.revision = self.revision.next();
             self.unwritten.insert(counter);
         }

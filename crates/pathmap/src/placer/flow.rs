@@ -6,7 +6,7 @@ use path::record::Counts;
 use path::{CounterId, PathId};
 use wire::QueuePair;
 
-use super::sums::{Counted, Load, Place};
+use super::sums::{Counted, Load, Position};
 
 /// Time without a frame after which a queue pair hardly counts for new ones.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -77,7 +77,7 @@ pub struct Flow {
     pub wanted: Option<PathId>,
     /// Whether `qp-hash` chose its path, because none was known.
     pub hashed: bool,
-    /// Its place in the table of counts.
+    /// Its index in the table of counts.
     pub counter: CounterId,
     /// What it counts for, in 1000 bytes a second.
     pub load: u64,
@@ -239,7 +239,7 @@ impl Flow {
     /// What the sums are to include of it.
     pub(super) fn to_count(&self) -> Counted {
         Counted {
-            place: Place {
+            position: Position {
                 path: self.path,
                 wanted: self.wanted,
                 is_idle: self.is_idle(),

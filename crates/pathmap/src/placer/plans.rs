@@ -1,7 +1,7 @@
 //! Plans: the routes of the next queue pairs to each target, made before these begin.
 //!
 //! A plan keeps every tier even after each of its queue pairs, which taking the cheapest route for
-//! one after the other does not ([`crate::plan::Routes::sequence`]).
+//! one after the other does not ([`crate::routes::Routes::sequence`]).
 
 use std::collections::VecDeque;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -12,7 +12,7 @@ use spray::Random;
 
 use super::types::{LENGTH, Paths, Plan};
 use super::{Placer, Target};
-use crate::plan::Routes;
+use crate::routes::Routes;
 
 /// Routes for which plans are made at once, and more only for a single target. That takes half a
 /// millisecond.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use path::CounterId;
 
 use super::{Flow, Moves, Placer, Target};
-use crate::plan::{self, Routes};
+use crate::routes::{self, Routes};
 
 /// How long a queue pair stays after a move for balance.
 pub(super) const HOLD: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn best(&self) -> Option<plan::Moves> {
+    fn best(&self) -> Option<routes::Moves> {
         let flows: Vec<(usize, u64)> = self.flows.iter().map(|(_, flow)| *flow).collect();
         self.routes.improve(&self.loads, &flows)
     }

@@ -174,7 +174,7 @@ impl Shares {
         }
     }
 
-    /// Takes a place in the table for a new queue pair, if there is any, and if its host and VNI may
+    /// Takes an entry of the table for a new queue pair, if there is any, and if its host and VNI may
     /// have one more.
     pub(super) fn take(
         &mut self,
@@ -208,7 +208,7 @@ impl Shares {
         Ok(())
     }
 
-    /// Gives the place of a queue pair back.
+    /// Gives the entry of a queue pair back.
     pub(super) fn give_back(&mut self, id: &FlowId, now: Duration) {
         let host = host(id);
         if let Some(share) = self.hosts.get_mut(&host) {

@@ -24,7 +24,7 @@ pub(super) fn links_of(paths: Option<&Paths>, path: PathId) -> Vec<Link> {
 /// What the sums include of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counted {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) load: Load,
     /// Whether both directions of the connection use the same links, if that is known.
     pub(super) same_links: Option<bool>,
@@ -32,7 +32,7 @@ pub(super) struct Counted {
 
 /// Where a queue pair is, and where it is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) path: PathId,
     pub(super) wanted: Option<PathId>,
     pub(super) is_idle: bool,
@@ -41,7 +41,7 @@ pub(super) struct Place {
     pub(super) stays_hashed: bool,
 }
 
-impl Place {
+impl Position {
     fn goal(&self) -> PathId {
         self.wanted.unwrap_or(self.path)
     }
@@ -133,15 +133,15 @@ impl Sums {
         paths: Option<&Paths>,
         at: Duration,
     ) {
-        let has_moved = before.map(|of| of.place) != now.map(|of| of.place);
+        let has_moved = before.map(|of| of.position) != now.map(|of| of.position);
         for (of, adds) in [(before, false), (now, true)] {
-            let Some(Counted { place, load, same_links }) = of else { continue };
+            let Some(Counted { position, load, same_links }) = of else { continue };
             if has_moved {
-                self.place((target, counter), &place, adds);
+                self.count((target, counter), &position, adds);
             }
             if has_moved || before.map(|of| of.load) != now.map(|of| of.load) {
-                self.load(target, (&place, &load), adds);
-                self.links(&links_of(paths, place.goal()), (&load, adds), at);
+                self.load(target, (&position, &load), adds);
+                self.links(&links_of(paths, position.goal()), (&load, adds), at);
             }
             let [yes, no, unknown] = &mut self.same_links;
             let same = match same_links {
@@ -158,14 +158,14 @@ impl Sums {
                 self.of_target.remove(&target);
             }
         }
-        for place in [before, now].into_iter().flatten().map(|of| of.place) {
-            self.tidy(target, place.path);
-            self.tidy(target, place.goal());
+        for position in [before, now].into_iter().flatten().map(|of| of.position) {
+            self.tidy(target, position.path);
+            self.tidy(target, position.goal());
         }
     }
 
-    fn place(&mut self, (target, counter): (Target, CounterId), place: &Place, adds: bool) {
-        let Place { path, wanted, is_idle, is_hashed, stays_hashed } = *place;
+    fn count(&mut self, (target, counter): (Target, CounterId), position: &Position, adds: bool) {
+        let Position { path, wanted, is_idle, is_hashed, stays_hashed } = *position;
         let on = self.on.entry((target, path)).or_default();
         change_set(&mut on.here, counter, adds);
         change_number(&mut on.pinned, !is_idle && !is_hashed, adds);
@@ -179,11 +179,11 @@ impl Sums {
         }
     }
 
-    fn load(&mut self, target: Target, (place, load): (&Place, &Load), adds: bool) {
-        let on = self.on.entry((target, place.goal())).or_default();
+    fn load(&mut self, target: Target, (position, load): (&Position, &Load), adds: bool) {
+        let on = self.on.entry((target, position.goal())).or_default();
         change(&mut on.for_moves, load.for_moves, adds);
         change(&mut on.for_new, load.for_new, adds);
-        let on = self.on.entry((target, place.path)).or_default();
+        let on = self.on.entry((target, position.path)).or_default();
         change(&mut on.rate_now, load.rate_now, adds);
         if let Some((rate, load)) = load.measured {
             let (number, rates, loads) = &mut self.measured;

@@ -73,8 +73,8 @@ impl Table {
         self.counters.insert(id, counter);
         let flow = Some(Box::new((id, flow)));
         match self.flows.get_mut(counter.index()) {
-            Some(place) => {
-                *place = flow;
+            Some(free) => {
+                *free = flow;
                 self.free.pop();
             }
             None => self.flows.push(flow),

@@ -11,7 +11,7 @@ use wire::QueuePair;
 
 use crate::load::Link;
 use crate::pairing::Channel;
-use crate::plan::Routes;
+use crate::routes::Routes;
 use crate::way::{Common, Way};
 
 /// Added to the difference of delays for the pause that a move needs.
@@ -100,7 +100,7 @@ impl Default for Options {
 pub struct Placement {
     /// Next hop and port.
     pub path: PathId,
-    /// Its place in the table of counts, from 1.
+    /// Its index in the table of counts, from 1.
     pub counter: CounterId,
 }
 
@@ -157,8 +157,8 @@ impl Plan {
         self.made_for = None;
         let rest = number - (LENGTH - self.routes.len()).checked_rem(number)?;
         let mut round = self.routes.iter().take(rest);
-        let place = current.and_then(|current| round.position(|route| *route == current));
-        self.routes.remove(place.unwrap_or(0))
+        let at = current.and_then(|current| round.position(|route| *route == current));
+        self.routes.remove(at.unwrap_or(0))
     }
 }
 
