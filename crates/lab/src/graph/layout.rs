@@ -13,9 +13,12 @@ const GAPS: [f64; 3] = [24.0, 56.0, 90.0];
 /// The distance between the lowest two tiers, and between others.
 const HOST_DISTANCE: f64 = 96.0;
 const TIER_DISTANCE: f64 = 170.0;
-/// The height of an arc between neighbours, and what each further node adds.
-const ARC: f64 = 44.0;
-const ARC_STEP: f64 = 36.0;
+/// The height of an arc as a share of the distance between its nodes, and what each further arc
+/// between the same nodes adds.
+const ARC: f64 = 0.25;
+const PARALLEL: f64 = 22.0;
+/// The space above an arc.
+const ABOVE: f64 = 18.0;
 /// The distance between two links at a node.
 const PORT: f64 = 15.0;
 
@@ -65,8 +68,6 @@ pub(super) struct Place {
     pub(super) top: f64,
     pub(super) width: f64,
     tier: usize,
-    /// The place within the tier, from the left.
-    order: usize,
 }
 
 /// The places of all nodes and links. The upper left corner is (0, 0).
@@ -82,16 +83,16 @@ impl Layout {
     /// Places nodes, given by name and tier, and links between them by index. `stretch` of 1 or more
     /// scales the distances between tiers and between nodes.
     pub(super) fn new(nodes: &[(&str, usize)], links: &[[usize; 2]], stretch: f64) -> Self {
-        let mut places: Vec<Place> = nodes
-            .iter()
-            .map(|(name, tier)| {
-                let width = (8.2 * name.chars().count() as f64 + 22.0).max(72.0);
-                Place { x: 0.0, top: 0.0, width, tier: *tier, order: 0 }
-            })
-            .collect();
-        place_columns(nodes, links, &mut places, stretch);
-        let height = place_rows(links, &mut places, stretch);
-        let curves = curves(links, &places);
+        let place = |(name, tier): &(&str, usize)| {
+            let width = (8.2 * name.chars().count() as f64 + 22.0).max(72.0);
+            Place { x: 0.0, top: 0.0, width, tier: *tier }
+        };
+        let mut places: Vec<Place> = nodes.iter().map(place).collect();
+        let tiers = nodes.iter().map(|(_, tier)| tier + 1).max().unwrap_or_default();
+        place_columns(nodes, links, &mut places, (tiers, stretch));
+        let arcs = arcs(links, &places);
+        let height = place_rows(links, &arcs, &mut places, (tiers, stretch));
+        let curves = curves(links, &arcs, &places);
         let right = places.iter().map(|place| place.x + place.width / 2.0).fold(0.0, f64::max);
         Self { nodes: places, links: curves, width: right, height }
     }
@@ -107,25 +108,21 @@ pub(super) fn natural(a: &str, b: &str) -> Ordering {
     split(a).cmp(&split(b))
 }
 
-/// Sets the order of the nodes in each tier, and their horizontal places.
+/// Sets the horizontal places of the nodes.
 fn place_columns(
     nodes: &[(&str, usize)],
     links: &[[usize; 2]],
     places: &mut [Place],
-    stretch: f64,
+    (tiers, stretch): (usize, f64),
 ) {
-    let tiers = places.iter().map(|place| place.tier).max().map_or(0, |top| top + 1);
-    let name = |at: usize| nodes.get(at).map_or("", |(name, _)| *name);
-    let of = |tier: usize| -> Vec<usize> {
-        let own = nodes.iter().enumerate().filter(|(_, (_, own))| *own == tier);
-        let mut own: Vec<usize> = own.map(|(at, _)| at).collect();
-        own.sort_by(|a, b| natural(name(*a), name(*b)));
-        own
-    };
-    let place_tier = |tier: usize, next: Option<usize>, places: &mut [Place]| {
+    let mut names: Vec<(usize, &str, usize)> =
+        nodes.iter().enumerate().map(|(at, (name, tier))| (*tier, *name, at)).collect();
+    names.sort_by(|a, b| natural(a.1, b.1));
+    let mut place_tier = |tier: usize, next: Option<usize>| {
+        let own = names.iter().filter(|(own, ..)| *own == tier);
         let middle = |node| mean_of_neighbours(node, next?, links, places);
         let mut wanted: Vec<(f64, usize)> =
-            of(tier).into_iter().map(|node| (middle(node).unwrap_or(0.0), node)).collect();
+            own.map(|(.., node)| (middle(*node).unwrap_or(0.0), *node)).collect();
         // The sort is stable: nodes with equal places stay in the order of their names.
         wanted.sort_by(|a, b| a.0.total_cmp(&b.0));
         spread(&wanted, GAPS.get(tier).or(GAPS.last()).unwrap_or(&0.0) * stretch, places);
@@ -133,13 +130,11 @@ fn place_columns(
     // The leaves get the order of their names, and the hosts that of their leaves. Each tier is then
     // placed above the one below, and at last the hosts below their leaves.
     if tiers > 1 {
-        place_tier(1, None, places);
-        place_tier(0, Some(1), places);
-        (1..tiers).for_each(|tier| place_tier(tier, Some(tier - 1), places));
-        place_tier(0, Some(1), places);
-    } else {
-        place_tier(0, None, places);
+        place_tier(1, None);
+        place_tier(0, Some(1));
+        (1..tiers).for_each(|tier| place_tier(tier, Some(tier - 1)));
     }
+    place_tier(0, Some(1));
     let left = places.iter().map(|place| place.x - place.width / 2.0).fold(f64::MAX, f64::min);
     places.iter_mut().for_each(|place| place.x -= left);
 }
@@ -161,68 +156,48 @@ fn mean_of_neighbours(
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// Places the nodes of a tier in this order, as near as possible to where they are wanted, but not
-/// nearer to each other than `gap`. Nodes that would overlap become a group with a common middle.
+/// Places the nodes of a tier in this order, `gap` apart: each in the middle between where it is if
+/// all make room to the right, and where it is if all make room to the left.
 fn spread(wanted: &[(f64, usize)], gap: f64, places: &mut [Place]) {
-    // Each group: the sum of what its nodes want, from the place of the first, and their number.
-    let (mut groups, mut offsets): (Vec<(f64, u32)>, Vec<f64>) = (Vec::new(), Vec::new());
-    let (mut offset, mut before) = (0.0, 0.0);
-    for (at, (x, node)) in wanted.iter().enumerate() {
-        let half = places.get(*node).map_or(0.0, |place| place.width / 2.0);
-        if at > 0 {
-            offset += before + gap + half;
-        }
-        before = half;
-        offsets.push(offset);
-        let mut group = (x - offset, 1);
-        while let Some(last) = groups.pop() {
-            if last.0 / f64::from(last.1) < group.0 / f64::from(group.1) {
-                groups.push(last);
-                break;
-            }
-            group = (last.0 + group.0, last.1 + group.1);
-        }
-        groups.push(group);
+    let mut end = f64::NEG_INFINITY;
+    for (x, node) in wanted {
+        let Some(place) = places.get_mut(*node) else { continue };
+        place.x = x.max(end + place.width / 2.0);
+        end = place.x + place.width / 2.0 + gap;
     }
-    let starts = groups.iter().flat_map(|(sum, count)| {
-        std::iter::repeat_n(sum / f64::from(*count), usize::try_from(*count).unwrap_or_default())
-    });
-    for (order, ((start, offset), (_, node))) in starts.zip(offsets).zip(wanted).enumerate() {
-        if let Some(place) = places.get_mut(*node) {
-            (place.x, place.order) = (start + offset, order);
-        }
+    let mut end = f64::INFINITY;
+    for (x, node) in wanted.iter().rev() {
+        let Some(place) = places.get_mut(*node) else { continue };
+        let left = x.min(end - place.width / 2.0);
+        end = left - place.width / 2.0 - gap;
+        place.x = f64::midpoint(place.x, left);
     }
 }
 
-/// The height of the arc of a link within a tier, above the nodes.
-fn arc(a: &Place, b: &Place, parallel: usize) -> f64 {
-    let steps = a.order.abs_diff(b.order).saturating_sub(1);
-    ARC + ARC_STEP * steps as f64 + ARC_STEP * 0.6 * parallel as f64
-}
-
-/// The number of earlier links between the same two nodes.
-fn parallel(links: &[[usize; 2]], at: usize) -> usize {
-    let ends = |link: &[usize; 2]| (link[0].min(link[1]), link[0].max(link[1]));
-    let own = links.get(at).map(ends);
-    links.iter().take(at).filter(|link| Some(ends(link)) == own).count()
+/// The height of each link within a tier; `None` for a link between two tiers.
+fn arcs(links: &[[usize; 2]], places: &[Place]) -> Vec<Option<f64>> {
+    let arc = |(at, &[a, b]): (usize, &[usize; 2])| {
+        let (from, to) = (places.get(a)?, places.get(b)?);
+        let same = |other: &&[usize; 2]| [[a, b], [b, a]].contains(other);
+        let earlier = links.iter().take(at).filter(same).count();
+        let height = ARC * (from.x - to.x).abs() + PARALLEL * earlier as f64;
+        (from.tier == to.tier).then_some(height)
+    };
+    links.iter().enumerate().map(arc).collect()
 }
 
 /// Sets the vertical places. Returns the height of the picture.
-fn place_rows(links: &[[usize; 2]], places: &mut [Place], stretch: f64) -> f64 {
-    let tiers = places.iter().map(|place| place.tier).max().map_or(0, |top| top + 1);
-    let mut above: BTreeMap<usize, f64> = BTreeMap::new();
-    for (at, [a, b]) in links.iter().enumerate() {
-        if let (Some(a), Some(b)) = (places.get(*a), places.get(*b))
-            && a.tier == b.tier
-        {
-            let height = arc(a, b, parallel(links, at)) + 18.0;
-            let highest = above.entry(a.tier).or_default();
-            *highest = highest.max(height);
-        }
-    }
+fn place_rows(
+    links: &[[usize; 2]],
+    arcs: &[Option<f64>],
+    places: &mut [Place],
+    (tiers, stretch): (usize, f64),
+) -> f64 {
     let mut y = 0.0;
     for tier in (0..tiers).rev() {
-        y += above.get(&tier).copied().unwrap_or_default();
+        let is_own = |node: usize| places.get(node).is_some_and(|place| place.tier == tier);
+        let own = links.iter().zip(arcs).filter(|(link, _)| is_own(link[0]));
+        y += own.filter_map(|(_, arc)| Some((*arc)? + ABOVE)).fold(0.0, f64::max);
         places.iter_mut().filter(|place| place.tier == tier).for_each(|place| place.top = y);
         y += NODE_HEIGHT;
         if tier > 0 {
@@ -234,48 +209,41 @@ fn place_rows(links: &[[usize; 2]], places: &mut [Place], stretch: f64) -> f64 {
 
 /// The curve of each link. Links leave a node beside each other, in the order of their far ends, so
 /// that they do not cross there.
-fn curves(links: &[[usize; 2]], places: &[Place]) -> Vec<Curve> {
-    let ports = ports(links, places);
+fn curves(links: &[[usize; 2]], arcs: &[Option<f64>], places: &[Place]) -> Vec<Curve> {
+    let ports = ports(links, arcs, places);
     let point = |link: usize, end: usize| ports.get(&(link, end)).copied().unwrap_or_default();
-    let curve = |(at, [a, b]): (usize, &[usize; 2])| {
+    let curve = |(at, arc): (usize, &Option<f64>)| {
         let (from, to) = (point(at, 0), point(at, 1));
-        let middle = ((from.0 + to.0) / 2.0, (from.1 + to.1) / 2.0);
-        match (places.get(*a), places.get(*b)) {
-            (Some(a), Some(b)) if a.tier == b.tier => {
-                // The curve reaches half the height of its control point.
-                let height = 2.0 * arc(a, b, parallel(links, at));
-                Curve([from, (middle.0, middle.1 - height), to])
-            }
-            _ => Curve([from, middle, to]),
-        }
+        // The curve reaches half the height of its control point.
+        let height = 2.0 * arc.unwrap_or_default();
+        Curve([from, ((from.0 + to.0) / 2.0, (from.1 + to.1) / 2.0 - height), to])
     };
-    links.iter().enumerate().map(curve).collect()
+    arcs.iter().enumerate().map(curve).collect()
 }
 
 /// A link at a node: what it is sorted by, its index, and its end.
-type Port = ((i32, f64), usize, usize);
+type Port = ([f64; 2], usize, usize);
 
 /// Where each link meets its nodes, by the index of the link and its end.
-fn ports(links: &[[usize; 2]], places: &[Place]) -> BTreeMap<(usize, usize), Point> {
+fn ports(
+    links: &[[usize; 2]],
+    arcs: &[Option<f64>],
+    places: &[Place],
+) -> BTreeMap<(usize, usize), Point> {
     // For each node and side (up or not).
     let mut sides: BTreeMap<(usize, bool), Vec<Port>> = BTreeMap::new();
-    for (at, link) in links.iter().enumerate() {
-        for (end, (near, far)) in [(link[0], link[1]), (link[1], link[0])].into_iter().enumerate() {
+    for (at, (&[a, b], arc)) in links.iter().zip(arcs).enumerate() {
+        for (end, (near, far)) in [(a, b), (b, a)].into_iter().enumerate() {
             let (Some(here), Some(there)) = (places.get(near), places.get(far)) else { continue };
-            // Arcs to the left, straight lines, arcs to the right. The longest arc is outside.
-            let across = there.x - here.x;
-            let parallel = parallel(links, at) as f64;
-            let key = match there.tier == here.tier {
-                true if across < 0.0 => (-1, -across + parallel),
-                true => (1, -across - parallel),
-                false => (0, there.x + parallel),
-            };
+            // Arcs to the left, straight lines, arcs to the right. The highest arc is outside.
+            let side = (there.x - here.x).signum();
+            let key = arc.map_or([0.0, there.x], |height| [side, side / height]);
             sides.entry((near, there.tier >= here.tier)).or_default().push((key, at, end));
         }
     }
     let mut ports = BTreeMap::new();
     for ((node, up), mut own) in sides {
-        own.sort_by(|a, b| a.0.0.cmp(&b.0.0).then(a.0.1.total_cmp(&b.0.1)));
+        own.sort_by(|(a, ..), (b, ..)| a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])));
         let Some(place) = places.get(node) else { continue };
         let last = own.len().saturating_sub(1) as f64;
         let step = if last > 0.0 { PORT.min((place.width - 16.0) / last) } else { 0.0 };
