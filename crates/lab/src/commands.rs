@@ -33,7 +33,7 @@ use fabric::{Fabric, FabricError};
 use serde::Serialize;
 
 use crate::arguments::{Cli, Command, Counters, Down, Exec, Output, Roce, Up, Which};
-use crate::output::{Outcome, Progress, interrupt, note, print, print_json};
+use crate::output::{Outcome, Progress, interrupt, note, print, print_json, vtepd};
 use open::open;
 
 pub(crate) fn run(cli: Cli) -> Outcome {
@@ -147,10 +147,7 @@ fn sidecar_program(
     if arguments.no_vtepd || topology.nodes.values().all(|node| node.vtepd.is_none()) {
         return Ok(None);
     }
-    let path = match &arguments.vtepd {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()?.with_file_name("vtepd"),
-    };
+    let path = vtepd(arguments.vtepd.as_ref())?;
     if !path.exists() {
         return Err(format!(
             "{} is missing, which the file's nodes with `network-mode: container:LEAF` run: build \
@@ -159,7 +156,7 @@ fn sidecar_program(
         )
         .into());
     }
-    Ok(Some(std::path::absolute(path)?))
+    Ok(Some(path))
 }
 
 fn down(arguments: &Down) -> Outcome {

@@ -4,15 +4,19 @@
 use std::error::Error;
 use std::fmt;
 use std::io::{self, IsTerminal, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use fabric::owner::write_for_user;
 use fabric::progress::Interrupted;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use terminal::{escape, escape_lines};
+
+use crate::arguments::Output;
 
 /// The result of a command.
 pub(crate) type Outcome = Result<ExitCode, Box<dyn Error>>;
@@ -77,6 +81,41 @@ pub(crate) fn print(line: impl fmt::Display) -> io::Result<()> {
 pub(crate) fn print_json(value: &impl Serialize) -> Outcome {
     print(serde_json::to_string_pretty(value)?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a result as JSON or as text.
+pub(crate) fn show(result: &(impl Serialize + fmt::Display), output: Output) -> Outcome {
+    if output == Output::Json {
+        return print_json(result);
+    }
+    print(result)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The exit status of a command whose result is good or not.
+pub(crate) fn status(good: bool) -> ExitCode {
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Writes a file for the user who called `sudo`.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    write_for_user(path, bytes).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// The path of vtepd: the one that is named, or the one in the folder of lab.
+pub(crate) fn vtepd(named: Option<&PathBuf>) -> io::Result<PathBuf> {
+    let beside = || std::env::current_exe().map(|own| own.with_file_name("vtepd"));
+    std::path::absolute(named.cloned().map_or_else(beside, Ok)?)
+}
+
+/// The same, if it is there.
+pub(crate) fn built_vtepd(named: Option<&PathBuf>) -> Result<PathBuf, Box<dyn Error>> {
+    let path = vtepd(named)?;
+    if path.exists() {
+        return Ok(path);
+    }
+    let missing = "is missing: build it with 'cargo build --release -p vtepd', or name it with";
+    Err(format!("{} {missing} --vtepd", path.display()).into())
 }
 
 /// Prints a note for the user on standard error.

@@ -1,5 +1,7 @@
 //! Verdicts, and figures in words.
 
+use std::fmt;
+
 use serde::Serialize;
 
 use crate::file::KERNEL;
@@ -27,6 +29,24 @@ pub struct Verdict {
     pub grade: Grade,
     /// The sentence.
     pub text: String,
+}
+
+impl Grade {
+    /// The sign before a sentence.
+    #[must_use]
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Self::Good => "✓",
+            Self::Bad => "✗",
+            Self::Note => "○",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.grade.sign(), self.text)
+    }
 }
 
 /// The title of a dataplane.

@@ -11,7 +11,7 @@ use experiment::reference;
 use lab::{run, simulation};
 
 use crate::arguments::Output;
-use crate::output::{Outcome, print, print_json};
+use crate::output::{Outcome, print, print_json, show, status};
 use crate::results_arguments::Compare;
 
 const UNRELATED: &str = "the two results have no point in common: compare two of one experiment";
@@ -25,12 +25,8 @@ pub(super) fn run(arguments: &Compare, output: Output) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(agreement) = simulation::agreement(&arguments.before, &arguments.after)? {
-        if output == Output::Json {
-            print_json(&agreement)?;
-        } else {
-            print(&agreement)?;
-        }
-        return Ok(if agreement.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        show(&agreement, output)?;
+        return Ok(status(agreement.holds()));
     }
     if let Some(reference) = summary(&arguments.before, true)? {
         let here =
@@ -39,23 +35,15 @@ pub(super) fn run(arguments: &Compare, output: Output) -> Outcome {
         if comparison.compared == 0 {
             return Err(UNRELATED.into());
         }
-        if output == Output::Json {
-            print_json(&comparison)?;
-        } else {
-            print(&comparison)?;
-        }
+        show(&comparison, output)?;
         let same = comparison.differences.is_empty() && comparison.missing.is_empty();
-        return Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        return Ok(status(same));
     }
     let comparison = compare(run::load(&arguments.before)?, run::load(&arguments.after)?);
     if comparison.figures.is_empty() {
         return Err(UNRELATED.into());
     }
-    if output == Output::Json {
-        return print_json(&comparison);
-    }
-    print(comparison)?;
-    Ok(ExitCode::SUCCESS)
+    show(&comparison, output)
 }
 
 /// The summary of a directory; `None` without one. `only`: also `None` if it has the runs, too.

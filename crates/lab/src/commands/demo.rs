@@ -3,15 +3,13 @@
 use std::error::Error;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use experiment::units::Name;
 use fabric::Fabric;
-use fabric::owner::write_for_user;
 use lab::{daemon, demo};
 
 use crate::arguments::{Demo, Output};
-use crate::output::{Outcome, Progress, interrupt, print, print_json};
+use crate::output::{Outcome, Progress, built_vtepd, interrupt, show, write};
 
 /// The path of the demo's topology: below the current directory, or in the checkout that the
 /// program was built in.
@@ -43,51 +41,34 @@ pub(super) fn run(arguments: &Demo, output: Output) -> Outcome {
         Some(file) => file.clone(),
         None => demo_topology(&own)?,
     };
-    let vtepd = arguments.vtepd.clone().unwrap_or_else(|| own.with_file_name("vtepd"));
-    if !vtepd.exists() {
-        return Err(format!(
-            "{} is missing: build it with 'cargo build --release -p vtepd'",
-            vtepd.display()
-        )
-        .into());
-    }
+    let vtepd = built_vtepd(arguments.vtepd.as_ref())?;
     let settings = demo::Settings {
         fabric,
         topology,
-        vtepd: std::path::absolute(vtepd)?,
+        vtepd,
         queue_pairs: arguments.queue_pairs.into(),
         rate: arguments.rate,
         frames: arguments.frames,
     };
-    let cannot_write = |path: &Path, error| format!("cannot write {}: {error}", path.display());
     if let Some(path) = &arguments.json {
         // Report an unwritable file before the measurement.
-        write_for_user(path, b"").map_err(|error| cannot_write(path, error))?;
+        write(path, b"")?;
     }
     let progress = Progress::new();
     let (fabric, outcome) = demo::run(&settings, &|text| progress.report(text), interrupt())?;
     if let Some(path) = &arguments.json {
-        write_for_user(path, &serde_json::to_vec_pretty(&outcome)?)
-            .map_err(|error| cannot_write(path, error))?;
+        write(path, &serde_json::to_vec_pretty(&outcome)?)?;
     }
     if !arguments.keep {
         progress.report("stopping the fabric")?;
         fabric.down()?;
         drop(progress);
-        return show_outcome(&outcome, output);
+        return show(&outcome, output);
     }
     drop(progress);
-    let code = show_outcome(&outcome, output)?;
+    let code = show(&outcome, output)?;
     print_tour(&fabric.keep()?, &own)?;
     Ok(code)
-}
-
-fn show_outcome(outcome: &demo::Outcome, output: Output) -> Outcome {
-    if output == Output::Json {
-        return print_json(outcome);
-    }
-    print(outcome)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// The path relative to the current directory if it is below it, otherwise the path itself.

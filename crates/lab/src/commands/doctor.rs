@@ -1,7 +1,6 @@
 //! `lab doctor`: what this machine and a fabric can and cannot do for an experiment.
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use experiment::units::Name;
 use fabric::Fabric;
@@ -12,7 +11,7 @@ use lab::doctor::{self, Finding, State};
 use super::open::open;
 use crate::arguments::Output;
 use crate::fabric_arguments::Doctor;
-use crate::output::{Outcome, note, print, print_json};
+use crate::output::{Outcome, note, print, print_json, status};
 
 pub(super) fn run(arguments: &Doctor, output: Output) -> Outcome {
     let (own, deployed) = match &arguments.file {
@@ -37,7 +36,7 @@ pub(super) fn run(arguments: &Doctor, output: Output) -> Outcome {
     } else {
         findings.iter().try_for_each(|finding| print(line(finding)))?;
     }
-    Ok(if has_fault { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(status(!has_fault))
 }
 
 /// Says what may disturb an experiment with the fabric `own`, before it starts.

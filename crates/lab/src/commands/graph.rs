@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fabric::owner::write_for_user;
 use lab::graph::{self, short_rate};
 
 use super::open::open;
 use crate::arguments::Output;
 use crate::fabric_arguments::Graph;
-use crate::output::{Outcome, interrupt, print, print_json};
+use crate::output::{Outcome, interrupt, print, print_json, write};
 
 /// The file if neither `--out` nor a redirection names another.
 const FILE: &str = "graph.svg";
@@ -26,8 +25,7 @@ pub(super) fn run(arguments: &Graph, output: Output) -> Outcome {
         (None, Output::Table) => std::io::stdout().is_terminal().then(|| PathBuf::from(FILE)),
     };
     if let Some(file) = &file {
-        let written = write_for_user(file, graph.svg().as_bytes());
-        written.map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        write(file, graph.svg().as_bytes())?;
     }
     if output == Output::Json {
         return print_json(&graph);

@@ -10,7 +10,7 @@ use lab::{daemon, leaves};
 
 use super::open::open;
 use crate::arguments::{Output, Policy, Status, Which};
-use crate::output::{Outcome, Progress, print, print_json};
+use crate::output::{Outcome, Progress, print, print_json, vtepd};
 
 /// The reasons of dropped frames that the table names.
 const REASONS: usize = 3;
@@ -94,8 +94,7 @@ fn of_leaf(leaf: &LeafStatus) -> [String; 7] {
 
 pub(super) fn policy(arguments: &Policy, output: Output) -> Outcome {
     let fabric = open(arguments.which.name.as_ref())?;
-    let own = std::env::current_exe()?;
-    let vtepd = arguments.vtepd.clone().unwrap_or_else(|| own.with_file_name("vtepd"));
+    let vtepd = vtepd(arguments.vtepd.as_ref())?;
     let settings = match arguments.policy.as_str() {
         experiment::file::KERNEL => None,
         policy => Some(daemon::Settings {
@@ -106,7 +105,6 @@ pub(super) fn policy(arguments: &Policy, output: Output) -> Outcome {
             seed: arguments.seed,
         }),
     };
-    let vtepd = std::path::absolute(vtepd)?;
     leaves::set(&fabric, &vtepd, settings.as_ref(), &arguments.leaf)?;
     show(&arguments.which, None, output)
 }

@@ -1,14 +1,12 @@
 //! `lab plan`: which plan of training is fastest between data centres.
 
-use std::path::Path;
 use std::process::ExitCode;
 
-use fabric::owner::write_for_user;
 use lab::plan::{self, PlanFile, Settings};
 use planner::Evaluator;
 
 use crate::arguments::Output;
-use crate::output::{Outcome, Progress, note, print, print_json};
+use crate::output::{Outcome, Progress, note, print, print_json, write};
 use crate::plan_arguments::Plan;
 
 pub(super) fn run(arguments: &Plan, output: Output) -> Outcome {
@@ -27,13 +25,12 @@ pub(super) fn run(arguments: &Plan, output: Output) -> Outcome {
     let outcome = outcome?;
     let best = outcome.found.plans.first().ok_or("no plan was found")?;
     if let Some(path) = &arguments.traffic {
-        write(path, &plan::traffic_file(path, &job, &best.plan)?)?;
+        write(path, plan::traffic_file(path, &job, &best.plan)?.as_bytes())?;
         note(format_args!("traffic between the sites: {}", path.display()));
     }
     if let Some(path) = &arguments.report {
         let spans = Evaluator::new(&job).spans(&best.plan)?;
-        let page = plan::page(&file, &job, &outcome, &spans);
-        write(path, &page)?;
+        write(path, plan::page(&file, &job, &outcome, &spans).as_bytes())?;
         note(format_args!("report: {}", path.display()));
     }
     if output == Output::Json {
@@ -44,9 +41,4 @@ pub(super) fn run(arguments: &Plan, output: Output) -> Outcome {
         print(plan::explanation(&job, &outcome))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    write_for_user(path, text.as_bytes())
-        .map_err(|error| format!("cannot write {}: {error}", path.display()))
 }

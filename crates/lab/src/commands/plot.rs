@@ -7,9 +7,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 use experiment::figure::{CDF, Csv, Figure};
 use experiment::plot::Size;
-use fabric::owner::write_for_user;
 
-use crate::output::Outcome;
+use crate::output::{Outcome, write};
 use crate::results_arguments::Plot;
 
 /// The tables that are looked at first, and last, for the columns.
@@ -72,10 +71,6 @@ fn tables(directory: &Path, only: Option<&str>) -> Result<Vec<Csv>, Box<dyn Erro
         tables.push(table);
     }
     Ok(tables)
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
-    write_for_user(path, bytes).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Converts the chart. The fonts are in the file then, as publishers require.

@@ -4,11 +4,10 @@ use std::process::ExitCode;
 
 use experiment::Plan;
 use experiment::plan::Estimate;
-use experiment::verdict::Grade;
 use lab::run;
 
 use crate::arguments::{Output, Run};
-use crate::output::{Outcome, Progress, interrupt, print, print_json};
+use crate::output::{Outcome, Progress, built_vtepd, interrupt, print, print_json};
 
 pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
     if arguments.schema {
@@ -18,15 +17,7 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
     if arguments.plan {
         return show_plan(&file, arguments.quick, output);
     }
-    let own = std::env::current_exe()?;
-    let vtepd = arguments.vtepd.clone().unwrap_or_else(|| own.with_file_name("vtepd"));
-    if !vtepd.exists() {
-        return Err(format!(
-            "{} is missing: build it with 'cargo build --release -p vtepd', or name it with --vtepd",
-            vtepd.display()
-        )
-        .into());
-    }
+    let vtepd = built_vtepd(arguments.vtepd.as_ref())?;
     let out = arguments.out.clone().ok_or("the directory for the results is missing: --out DIR")?;
     let quick = if arguments.quick { " --quick" } else { "" };
     let deployed = if arguments.deployed { " --deployed" } else { "" };
@@ -39,7 +30,7 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
         out,
         quick: arguments.quick,
         deployed: arguments.deployed,
-        vtepd: std::path::absolute(vtepd)?,
+        vtepd,
         fabric: arguments.name.clone(),
     };
     super::doctor::before(&settings.out, settings.fabric.as_ref());
@@ -58,14 +49,7 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
     if let Some(headline) = &outcome.headline {
         print(headline)?;
     }
-    for verdict in &outcome.verdicts {
-        let sign = match verdict.grade {
-            Grade::Good => "✓",
-            Grade::Bad => "✗",
-            Grade::Note => "○",
-        };
-        print(format_args!("{sign} {}", verdict.text))?;
-    }
+    outcome.verdicts.iter().try_for_each(print)?;
     print(format_args!("Report: {}", outcome.report.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,12 +1,9 @@
 //! `lab sim` and `lab merge`.
 
-use std::process::ExitCode;
-
-use experiment::verdict::Grade;
 use lab::simulation::{self, Settings};
 
 use crate::arguments::Output;
-use crate::output::{Outcome, Progress, interrupt, note, print, print_json};
+use crate::output::{Outcome, Progress, interrupt, note, print, print_json, status};
 use crate::simulation_arguments::{Merge, Sim};
 
 pub(super) fn run(arguments: &Sim, output: Output) -> Outcome {
@@ -43,18 +40,11 @@ fn show(outcome: &simulation::Outcome, output: Output) -> Outcome {
     if output == Output::Json {
         print_json(outcome)?;
     } else {
-        for verdict in &outcome.verdicts {
-            let sign = match verdict.grade {
-                Grade::Good => "✓",
-                Grade::Bad => "✗",
-                Grade::Note => "○",
-            };
-            print(format_args!("{sign} {}", verdict.text))?;
-        }
+        outcome.verdicts.iter().try_for_each(print)?;
         if let Some(report) = &outcome.report {
             print(format_args!("Report: {}", report.display()))?;
         }
     }
     outcome.unfinished.iter().for_each(note);
-    Ok(if outcome.unfinished.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(status(outcome.unfinished.is_empty()))
 }

@@ -1,15 +1,13 @@
 //! `lab verify`: checks a running fabric.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use fabric::deployed::Deployed;
-use fabric::owner::write_for_user;
 use fabric::topology::Topology;
 use lab::{demo, verify};
 
 use crate::arguments::{Output, Verify};
-use crate::output::{Outcome, Progress, interrupt, print, print_json};
+use crate::output::{Outcome, Progress, interrupt, show, status, write};
 
 pub(super) fn run(arguments: &Verify, output: Output) -> Outcome {
     let mut topology = Topology::load(&arguments.file)?;
@@ -30,13 +28,8 @@ pub(super) fn run(arguments: &Verify, output: Output) -> Outcome {
     let outcome = verify::run(&deployed, &settings, &|text| progress.report(text), interrupt())?;
     drop(progress);
     if let Some(path) = &arguments.json {
-        write_for_user(path, &serde_json::to_vec_pretty(&outcome)?)
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        write(path, &serde_json::to_vec_pretty(&outcome)?)?;
     }
-    if output == Output::Json {
-        print_json(&outcome)?;
-    } else {
-        print(&outcome)?;
-    }
-    Ok(if outcome.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    show(&outcome, output)?;
+    Ok(status(outcome.faults.is_empty()))
 }

@@ -7,7 +7,7 @@ use wan::{self, Impairment, Settings};
 
 use crate::arguments::Output;
 use crate::fabric_arguments::Wan;
-use crate::output::{Outcome, interrupted, note, print, print_json};
+use crate::output::{Outcome, interrupted, note, show};
 
 pub(super) fn run(arguments: &Wan, output: Output) -> Outcome {
     if arguments.jitter > arguments.delay {
@@ -41,18 +41,9 @@ pub(super) fn run(arguments: &Wan, output: Output) -> Outcome {
             missing = Some(now);
         }
         if report_wanted.swap(false, Ordering::Relaxed) {
-            show(&mut wan, output)?;
+            show(&wan.report(), output)?;
         }
         wan.poll()?;
     }
-    show(&mut wan, output)
-}
-
-fn show(wan: &mut wan::Wan, output: Output) -> Outcome {
-    let report = wan.report();
-    if output == Output::Json {
-        return print_json(&report);
-    }
-    print(report)?;
-    Ok(std::process::ExitCode::SUCCESS)
+    show(&wan.report(), output)
 }
