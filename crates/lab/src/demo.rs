@@ -8,16 +8,14 @@ mod setup;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::daemon::{Daemon, DaemonError, Policy};
-use crate::leaves::{self, LeavesError};
-use fabric::counters::CountersError;
-use fabric::deployed::{Deployed, DeployedError, Host};
-use fabric::netns::NetnsError;
-use fabric::node::NodeError;
-use fabric::progress::{Interrupted, OnProgress};
-use fabric::topology::{Topology, TopologyError};
-use fabric::{Fabric, FabricError};
-use traffic::roce::{Limit, RoceError};
+use crate::daemon::{Daemon, Policy};
+use crate::error::RunError;
+use crate::leaves;
+use fabric::Fabric;
+use fabric::deployed::{Deployed, Host};
+use fabric::progress::OnProgress;
+use fabric::topology::Topology;
+use traffic::roce::Limit;
 use traffic::spread::{self, Paths};
 use traffic::stream::{Stream, Streamed};
 
@@ -42,44 +40,6 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// The maximum number of measurements of a policy, if routes change meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// The demo could not be run.
-#[derive(Debug, thiserror::Error)]
-pub enum DemoError {
-    /// The topology file cannot be used.
-    #[error(transparent)]
-    Topology(#[from] TopologyError),
-    /// An operation on the fabric failed.
-    #[error(transparent)]
-    Fabric(#[from] FabricError),
-    /// The overlay could not be read.
-    #[error(transparent)]
-    Deployed(#[from] DeployedError),
-    /// vtepd does not find its paths.
-    #[error(transparent)]
-    Leaves(#[from] LeavesError),
-    /// The user interrupted the command.
-    #[error(transparent)]
-    Interrupted(#[from] Interrupted),
-    /// An operation on a node failed.
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    /// An operation on a namespace failed.
-    #[error(transparent)]
-    Netns(#[from] NetnsError),
-    /// vtepd could not be run.
-    #[error(transparent)]
-    Daemon(#[from] DaemonError),
-    /// The traffic could not be sent or received.
-    #[error(transparent)]
-    Roce(#[from] RoceError),
-    /// The interface counters could not be read.
-    #[error(transparent)]
-    Counters(#[from] CountersError),
-    /// The fabric has no two hosts that could exchange traffic.
-    #[error("the fabric has no two hosts of one VNI at different leaves")]
-    NoHosts,
-}
-
 /// The parameters of the measurements.
 struct Traffic<'a> {
     settings: &'a Settings,
@@ -98,19 +58,21 @@ struct Traffic<'a> {
 /// fabric.
 ///
 /// # Errors
-/// [`DemoError`]. The fabric has been taken down then.
+/// [`RunError`]. The fabric has been taken down then.
 pub fn run(
     settings: &Settings,
     report: OnProgress,
     interrupted: &AtomicBool,
-) -> Result<(Fabric, Outcome), DemoError> {
+) -> Result<(Fabric, Outcome), RunError> {
     let setup = Setup::of(settings);
     let fabric = Fabric::up(Topology::load(&settings.topology)?, Some(&settings.fabric), report)?;
     fabric.converge(CONVERGENCE_LIMIT, report)?;
     let stable = fabric.best_path_changes()?;
     let deployed = fabric.deployed();
     let overlay = deployed.overlay()?;
-    let (from, to) = spread::ends(fabric.topology(), &overlay).ok_or(DemoError::NoHosts)?;
+    let (from, to) = spread::ends(fabric.topology(), &overlay).ok_or_else(|| {
+        RunError::NoHosts("the fabric has no two hosts of one VNI at different leaves".to_owned())
+    })?;
     let paths = Paths::new(fabric.topology(), &from.leaf, &to.leaf);
     let mut traffic = Traffic {
         settings,
@@ -162,7 +124,7 @@ impl Traffic<'_> {
     fn measure_on_stable_routes(
         &mut self,
         policy: Option<Policy>,
-    ) -> Result<PolicyOutcome, DemoError> {
+    ) -> Result<PolicyOutcome, RunError> {
         let mut attempts = 1;
         loop {
             let outcome = PolicyOutcome { attempts, ..self.measure(policy)? };
@@ -177,14 +139,14 @@ impl Traffic<'_> {
                 if policy == Some(Policy::QpPin) {
                     leaves::await_moves(self.fabric, Policy::QpPin, self.report)?;
                 }
-                Ok::<_, DemoError>(())
+                Ok::<_, RunError>(())
             })?;
             attempts += 1;
         }
     }
 
     /// Sends the frames once and reads the load of each link.
-    fn measure(&self, policy: Option<Policy>) -> Result<PolicyOutcome, DemoError> {
+    fn measure(&self, policy: Option<Policy>) -> Result<PolicyOutcome, RunError> {
         let name = policy.map_or_else(|| KERNEL.to_owned(), |policy| policy.to_string());
         let Self { settings, report, interrupted, deployed, from, to, paths, .. } = self;
         let limit = Limit::Frames(settings.frames);
@@ -199,7 +161,7 @@ impl Traffic<'_> {
             }
             reported = Instant::now();
             let percent = progress.sent * 100 / settings.frames.max(1);
-            Ok::<_, DemoError>(report(&format!(
+            Ok::<_, RunError>(report(&format!(
                 "{name}: {percent} % of {} frames sent",
                 settings.frames
             ))?)

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::error::RunError;
 use crate::link::{self, Properties};
-use fabric::counters::{self, Counters, CountersError};
+use fabric::counters::{self, Counters};
 use fabric::deployed::Deployed;
-use fabric::netns::NetnsError;
 use fabric::progress::Interrupted;
 use fabric::topology::{Endpoint, Topology, Wire};
 
@@ -25,20 +25,6 @@ use fabric::topology::{Endpoint, Topology, Wire};
 const POLL: Duration = Duration::from_millis(50);
 /// A rate with the widest text, `888M`, in bits per second.
 const WIDEST: f64 = 888e6;
-
-/// The load could not be measured.
-#[derive(Debug, thiserror::Error)]
-pub enum GraphError {
-    /// A namespace cannot be entered, or its interfaces cannot be listed.
-    #[error(transparent)]
-    Netns(#[from] NetnsError),
-    /// Counters cannot be read.
-    #[error(transparent)]
-    Counters(#[from] CountersError),
-    /// The user interrupted the command.
-    #[error(transparent)]
-    Interrupted(#[from] Interrupted),
-}
 
 /// A fabric and the load on its links.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -103,13 +89,13 @@ struct Reading {
 /// Measures the load on all links over this time.
 ///
 /// # Errors
-/// [`GraphError`].
+/// [`RunError`].
 pub fn measure(
     fabric: &str,
     deployed: &Deployed,
     time: Duration,
     interrupt: &AtomicBool,
-) -> Result<Graph, GraphError> {
+) -> Result<Graph, RunError> {
     let topology = deployed.topology();
     let wires = topology.wires();
     let start = Instant::now();
@@ -172,7 +158,7 @@ fn nodes(wires: &[Wire]) -> impl Iterator<Item = &str> {
     names.into_iter()
 }
 
-fn read(deployed: &Deployed, wires: &[Wire]) -> Result<BTreeMap<String, Reading>, GraphError> {
+fn read(deployed: &Deployed, wires: &[Wire]) -> Result<BTreeMap<String, Reading>, RunError> {
     let reading = |node: &str| {
         let counters = counters::read(&deployed.namespace(node)?)?;
         Ok((node.to_owned(), Reading { at: Instant::now(), counters }))
@@ -181,7 +167,7 @@ fn read(deployed: &Deployed, wires: &[Wire]) -> Result<BTreeMap<String, Reading>
 }
 
 /// Whether each interface has a carrier. Interfaces that do not exist are missing.
-fn carriers(deployed: &Deployed, wires: &[Wire]) -> Result<BTreeMap<Endpoint, bool>, GraphError> {
+fn carriers(deployed: &Deployed, wires: &[Wire]) -> Result<BTreeMap<Endpoint, bool>, RunError> {
     let mut carriers = BTreeMap::new();
     let mut names: Vec<&str> =
         wires.iter().flat_map(Wire::interfaces).map(|end| end.node.as_str()).collect();

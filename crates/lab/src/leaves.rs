@@ -6,13 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::daemon::{self, Daemon, DaemonError, Policy};
-use fabric::counters::CountersError;
-use fabric::deployed::DeployedError;
-use fabric::process::{ProcessError, wait_until};
-use fabric::progress::{Interrupted, OnProgress};
+use crate::daemon::{self, Daemon, Policy};
+use crate::error::RunError;
+use fabric::Fabric;
+use fabric::process::wait_until;
+use fabric::progress::OnProgress;
 use fabric::state::Record;
-use fabric::{Fabric, FabricError};
 
 pub use status::{LeafStatus, UplinkBalance, VniStatus, status};
 
@@ -27,53 +26,8 @@ const POLL: Duration = Duration::from_millis(50);
 /// How long vtepd may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// The leaves could not be read or changed.
-#[derive(Debug, thiserror::Error)]
-pub enum LeavesError {
-    /// An operation on the fabric failed.
-    #[error(transparent)]
-    Fabric(#[from] FabricError),
-    /// The overlay could not be read.
-    #[error(transparent)]
-    Deployed(#[from] DeployedError),
-    /// vtepd could not be run.
-    #[error(transparent)]
-    Daemon(#[from] DaemonError),
-    /// vtepd could not be ended.
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    /// Interface counters could not be read.
-    #[error(transparent)]
-    Counters(#[from] CountersError),
-    /// A leaf does not find its paths.
-    #[error(
-        "probes have not reached {missing} VTEPs after {limit:?}: see 'vtepctl path' on the leaves"
-    )]
-    Paths {
-        /// The time limit.
-        limit: Duration,
-        /// The number of VTEPs, of all leaves.
-        missing: usize,
-    },
-    /// No two leaves spray.
-    #[error(
-        "no leaf sprays packets after {limit:?}: two leaves need two routes between them; see \
-         'vtepctl path' on the leaves"
-    )]
-    NotSprayed {
-        /// The time limit.
-        limit: Duration,
-    },
-    /// The fabric has no such leaf.
-    #[error("the fabric has no leaf '{0}': 'lab status' lists them")]
-    NoLeaf(String),
-    /// The user interrupted the command.
-    #[error(transparent)]
-    Interrupted(#[from] Interrupted),
-}
-
 /// The leaves of a fabric, with the VNIs of each.
-fn leaves(fabric: &Fabric) -> Result<BTreeMap<String, Vec<u32>>, LeavesError> {
+fn leaves(fabric: &Fabric) -> Result<BTreeMap<String, Vec<u32>>, RunError> {
     let mut leaves: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for tunnel in fabric.deployed().overlay()?.tunnels {
         leaves.entry(tunnel.node).or_default().push(tunnel.vni);
@@ -96,8 +50,8 @@ fn value(line: &str) -> Option<u64> {
 /// container:LEAF`), with the flags of that node. Returns the nodes.
 ///
 /// # Errors
-/// [`LeavesError`].
-pub fn start_sidecars(fabric: &Fabric, program: &Path) -> Result<Vec<Daemon>, LeavesError> {
+/// [`RunError`].
+pub fn start_sidecars(fabric: &Fabric, program: &Path) -> Result<Vec<Daemon>, RunError> {
     let mut daemons = Vec::new();
     for (name, settings) in &fabric.topology().nodes {
         let Some(flags) = &settings.vtepd else { continue };
@@ -111,8 +65,8 @@ pub fn start_sidecars(fabric: &Fabric, program: &Path) -> Result<Vec<Daemon>, Le
 /// Waits until all of them redirect frames.
 ///
 /// # Errors
-/// [`LeavesError::Daemon`].
-pub fn wait_for(daemons: &[Daemon]) -> Result<(), LeavesError> {
+/// [`RunError::Daemon`].
+pub fn wait_for(daemons: &[Daemon]) -> Result<(), RunError> {
     Ok(daemons.iter().try_for_each(|daemon| daemon.wait_until_ready(ATTACH_LIMIT))?)
 }
 
@@ -128,12 +82,12 @@ fn running<'a>(fabric: &Fabric, records: &'a [Record], leaf: &str) -> Option<&'a
 /// The leaves on which a vtepd answers, whoever started it.
 ///
 /// # Errors
-/// [`LeavesError`].
-pub(crate) fn taken_over(fabric: &Fabric) -> Result<Vec<String>, LeavesError> {
+/// [`RunError`].
+pub(crate) fn taken_over(fabric: &Fabric) -> Result<Vec<String>, RunError> {
     let deployed = fabric.deployed();
     let mut found = Vec::new();
     for leaf in leaves(fabric)?.into_keys() {
-        let namespace = deployed.namespace(&leaf).map_err(DeployedError::from)?;
+        let namespace = deployed.namespace(&leaf)?;
         if fabric::metrics::read(&namespace).is_ok() {
             found.push(leaf);
         }
@@ -145,17 +99,17 @@ pub(crate) fn taken_over(fabric: &Fabric) -> Result<Vec<String>, LeavesError> {
 /// started where it does not run, and started again where it has another scheme of `spray`. `None`: vtepd is ended, and kernel VXLAN forwards.
 ///
 /// # Errors
-/// [`LeavesError`].
+/// [`RunError`].
 pub fn set(
     fabric: &Fabric,
     program: &Path,
     settings: Option<&daemon::Settings>,
     only: &[String],
-) -> Result<(), LeavesError> {
+) -> Result<(), RunError> {
     let records = fabric.processes()?;
     let mut leaves = leaves(fabric)?;
     if let Some(name) = only.iter().find(|name| !leaves.contains_key(*name)) {
-        return Err(LeavesError::NoLeaf(name.clone()));
+        return Err(RunError::NoLeaf(name.clone()));
     }
     leaves.retain(|leaf, _| only.is_empty() || only.contains(leaf));
     let mut daemons = Vec::new();
@@ -215,12 +169,12 @@ struct Probed {
 /// also until all leaves spray, or some do and nothing has changed for a while.
 ///
 /// # Errors
-/// [`LeavesError`].
+/// [`RunError`].
 pub(crate) fn await_paths(
     fabric: &Fabric,
     policy: Policy,
     report: OnProgress,
-) -> Result<(), LeavesError> {
+) -> Result<(), RunError> {
     let deployed = fabric.deployed();
     let overlay = deployed.overlay()?;
     let leaves: BTreeSet<&String> = overlay.tunnels.iter().map(|tunnel| &tunnel.node).collect();
@@ -230,7 +184,7 @@ pub(crate) fn await_paths(
         let mut now = Vec::new();
         let (mut missing, mut remote) = (0, 0);
         for leaf in &leaves {
-            let namespace = deployed.namespace(leaf).map_err(DeployedError::from)?;
+            let namespace = deployed.namespace(leaf)?;
             let of = probed(&fabric::metrics::read(&namespace).unwrap_or_default());
             let vteps = overlay.remote_vteps(leaf);
             (missing, remote) = (missing + vteps.saturating_sub(of.ready), remote + vteps);
@@ -254,8 +208,8 @@ pub(crate) fn await_paths(
         if start.elapsed() >= PATHS_LIMIT {
             let limit = PATHS_LIMIT;
             return Err(match missing {
-                0 => LeavesError::NotSprayed { limit },
-                _ => LeavesError::Paths { limit, missing },
+                0 => RunError::NotSprayed { limit },
+                _ => RunError::Paths { limit, missing },
             });
         }
         std::thread::sleep(POLL);
@@ -265,12 +219,12 @@ pub(crate) fn await_paths(
 /// As [`await_paths`], and gives the policy the time to follow paths that have moved.
 ///
 /// # Errors
-/// [`LeavesError`].
+/// [`RunError`].
 pub(crate) fn await_moves(
     fabric: &Fabric,
     policy: Policy,
     report: OnProgress,
-) -> Result<(), LeavesError> {
+) -> Result<(), RunError> {
     await_paths(fabric, policy, report)?;
     report(&format!("{policy} follows paths that have moved"))?;
     std::thread::sleep(FOLLOWED);

@@ -10,9 +10,10 @@
 //! - [`plan`]: plans of training between data centres
 //! - [`simulation`]: `lab sim` and `lab merge`
 //! - [`demo`], [`run`], [`verify`]: the commands of the same names; `machine` describes where they
-//!   measured
+//!   measured; [`RunError`] is why they could not
 
 mod ask;
+mod error;
 mod machine;
 
 pub mod daemon;
@@ -27,3 +28,5 @@ pub mod run;
 pub mod simulation;
 pub mod verify;
 pub mod web;
+
+pub use error::RunError;

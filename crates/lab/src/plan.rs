@@ -78,7 +78,7 @@ pub enum PlanError {
     },
     /// The results cannot be read.
     #[error(transparent)]
-    Results(#[from] crate::run::RunError),
+    Results(#[from] crate::error::RunError),
     /// The user stopped the search.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

@@ -4,7 +4,6 @@
 mod bench;
 mod check;
 mod directory;
-mod error;
 mod inputs;
 mod program;
 mod schema;
@@ -21,6 +20,7 @@ use experiment::statistics::Statistics;
 use experiment::verdict::{Verdict, headline, verdicts};
 use experiment::{Experiment, Plan, Run, Summary};
 
+use crate::error::RunError;
 use crate::machine;
 use bench::Bench;
 use directory::Directory;
@@ -30,7 +30,6 @@ use inputs::Inputs;
 
 pub use check::read;
 pub use directory::load;
-pub use error::RunError;
 pub use program::ProgramError;
 pub use schema::schema;
 pub use settings::Settings;

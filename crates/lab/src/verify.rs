@@ -5,7 +5,6 @@
 //! It only uses the namespaces of the nodes, so the container images need no tools.
 
 mod bfd;
-mod error;
 pub(crate) mod failover;
 mod report;
 
@@ -16,6 +15,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::demo::{Figures, KERNEL};
+use crate::error::RunError;
 use experiment::balance::{self, RandomPlacement};
 use fabric::STABLE_TIME;
 use fabric::deployed::{Deployed, Overlay};
@@ -27,7 +27,6 @@ use traffic::roce::{Limit, Sent};
 use traffic::spread::{self, Paths, Spread};
 use traffic::stream::{Stream, Streamed};
 
-pub use error::VerifyError;
 pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach, WideAreaFailover};
 
 /// How long all routes must be unchanged if the sending leaf does not use one of its uplinks. FRR
@@ -61,13 +60,13 @@ pub struct Settings {
 /// Verifies the fabric. Deviations are in [`Outcome::faults`].
 ///
 /// # Errors
-/// [`VerifyError`] if the verification could not be carried out.
+/// [`RunError`] if the verification could not be carried out.
 pub fn run(
     deployed: &Deployed,
     settings: &Settings,
     report: OnProgress,
     interrupted: &AtomicBool,
-) -> Result<Outcome, VerifyError> {
+) -> Result<Outcome, RunError> {
     let (overlay, unused) = await_complete(deployed, settings, report)?;
     let reach = reach(deployed, &overlay)?;
     let reached = reach.iter().filter(|reach| reach.reached).count();
@@ -75,7 +74,7 @@ pub fn run(
     let leaves = leaves(deployed, &overlay)?;
 
     let (from, to) = spread::ends(deployed.topology(), &overlay).ok_or_else(|| {
-        VerifyError::Nothing("no two hosts of one VNI at different leaves were found".into())
+        RunError::NoHosts("no two hosts of one VNI at different leaves were found".into())
     })?;
     report(&format!(
         "{} queue pairs from {} to {}",
@@ -137,7 +136,7 @@ fn send_undisturbed(
     (deployed, settings): (&Deployed, &Settings),
     report: OnProgress,
     interrupted: &AtomicBool,
-) -> Result<(Sent, Spread), VerifyError> {
+) -> Result<(Sent, Spread), RunError> {
     let mut attempt = 1;
     loop {
         let (before, routes) = (paths.loads(deployed)?, deployed.routes()?);
@@ -146,7 +145,7 @@ fn send_undisturbed(
             if looked.elapsed() >= LOOK {
                 (same, looked) = (same && deployed.routes()? == routes, Instant::now());
             }
-            Ok::<_, VerifyError>(())
+            Ok::<_, RunError>(())
         })?;
         let spread = paths.spread(&before, &paths.loads(deployed)?, &arrived);
         if same && deployed.routes()? == routes || attempt == ATTEMPTS {
@@ -165,7 +164,7 @@ fn interrupt_links(
     paths: &Paths,
     spread: &Spread,
     report: OnProgress,
-) -> Result<(Option<Failover>, Option<WideAreaFailover>), VerifyError> {
+) -> Result<(Option<Failover>, Option<WideAreaFailover>), RunError> {
     let busiest = |links: &[Endpoint]| {
         let names: Vec<String> = links.iter().map(Endpoint::to_string).collect();
         let shares =
@@ -183,7 +182,7 @@ fn interrupt_links(
     let Some(port) = circuits.get(&near) else { return Ok((failover, None)) };
     report(&format!("the circuit at {port} fails silently and recovers"))?;
     let wide_area = match traffic.lose_circuit(&near, port, share) {
-        Err(VerifyError::Netns(NetnsError::Rtnl { error, .. }))
+        Err(RunError::Netns(NetnsError::Rtnl { error, .. }))
             if error.errno() == Some(Errno::EBUSY as i32) =>
         {
             report("skipped: only Linux 6.2 and later can rename an interface that is up")?;
@@ -200,7 +199,7 @@ fn await_complete(
     deployed: &Deployed,
     settings: &Settings,
     report: OnProgress,
-) -> Result<(Overlay, Vec<String>), VerifyError> {
+) -> Result<(Overlay, Vec<String>), RunError> {
     let start = Instant::now();
     let mut stable = (start, Vec::new());
     loop {
@@ -252,7 +251,7 @@ fn await_complete(
 
 /// The sending leaf's uplinks on the shortest paths that are not used. If its vtepd forwards, they
 /// are not among vtepd's next hops; otherwise they are not in the kernel's route.
-fn unused_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<String>, VerifyError> {
+fn unused_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<String>, RunError> {
     let Some((from, to)) = spread::ends(deployed.topology(), overlay) else {
         return Ok(Vec::new());
     };
@@ -281,7 +280,7 @@ fn uplinks_of(metrics: &str) -> BTreeSet<String> {
 }
 
 /// Pings from every host to every other host of its VNI, all in parallel.
-fn reach(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Reach>, VerifyError> {
+fn reach(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Reach>, RunError> {
     let pairs = overlay.hosts.iter().flat_map(|from| {
         let others = overlay.hosts.iter().filter(|to| to.vni == from.vni && to.end != from.end);
         others.map(move |to| (from, to))
@@ -310,7 +309,7 @@ fn reach(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Reach>, VerifyErr
 }
 
 /// Reads the metrics of vtepd on each leaf.
-fn leaves(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Leaf>, VerifyError> {
+fn leaves(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Leaf>, RunError> {
     let names: BTreeSet<&str> = overlay.tunnels.iter().map(|tunnel| tunnel.node.as_str()).collect();
     names
         .into_iter()

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{LeavesError, label, leaves, value};
+use super::{label, leaves, value};
 use crate::daemon::Policy;
+use crate::error::RunError;
 use experiment::balance::{floor, mmr};
 use fabric::Fabric;
 use fabric::counters;
-use fabric::deployed::{Deployed, DeployedError};
+use fabric::deployed::Deployed;
 use fabric::netns::Namespace;
 use fabric::progress::OnProgress;
 
@@ -63,16 +64,16 @@ pub struct UplinkBalance {
 /// without it, of all bytes since the links were created.
 ///
 /// # Errors
-/// [`LeavesError`]; [`LeavesError::Interrupted`] if `report` says so during the wait.
+/// [`RunError`]; [`RunError::Interrupted`] if `report` says so during the wait.
 pub fn status(
     fabric: &Fabric,
     over: Option<Duration>,
     report: OnProgress,
-) -> Result<Vec<LeafStatus>, LeavesError> {
+) -> Result<Vec<LeafStatus>, RunError> {
     let deployed = fabric.deployed();
     let mut readings = Vec::new();
     for (leaf, vnis) in leaves(fabric)? {
-        let namespace = deployed.namespace(&leaf).map_err(DeployedError::from)?;
+        let namespace = deployed.namespace(&leaf)?;
         let uplinks = uplinks(&deployed, &leaf, &namespace)?;
         let before = match over {
             Some(_) => sent(&namespace, &uplinks)?,
@@ -98,7 +99,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn finish(self) -> Result<LeafStatus, LeavesError> {
+    fn finish(self) -> Result<LeafStatus, RunError> {
         let mut sent = sent(&self.namespace, &self.uplinks)?;
         for (name, bytes) in &mut sent {
             *bytes = bytes.saturating_sub(self.before.get(name).copied().unwrap_or_default());
@@ -113,8 +114,8 @@ fn uplinks(
     deployed: &Deployed,
     leaf: &str,
     namespace: &Namespace,
-) -> Result<BTreeSet<String>, LeavesError> {
-    let links = namespace.rtnl(|rtnl| rtnl.links()).map_err(DeployedError::from)?;
+) -> Result<BTreeSet<String>, RunError> {
+    let links = namespace.rtnl(|rtnl| rtnl.links())?;
     let vxlan = links.iter().filter(|link| link.vxlan.is_some());
     let bridges: BTreeSet<u32> = vxlan.filter_map(|link| link.master).collect();
     let is_port = |name: &str| {
@@ -130,7 +131,7 @@ fn uplinks(
 fn sent(
     namespace: &Namespace,
     uplinks: &BTreeSet<String>,
-) -> Result<BTreeMap<String, u64>, LeavesError> {
+) -> Result<BTreeMap<String, u64>, RunError> {
     let counters = counters::read(namespace)?;
     let of = counters.into_iter().filter(|(name, _)| uplinks.contains(name));
     Ok(of.map(|(name, counters)| (name, counters.tx_bytes)).collect())

@@ -23,8 +23,9 @@ use experiment::units::{InnerPort, Name};
 use roce::SourcePort;
 use serde::Deserialize;
 
-use super::{RunError, Settings};
+use super::Settings;
 use crate::daemon::{self, Policy};
+use crate::error::RunError;
 use crate::leaves;
 use crate::machine;
 use circuits::Undo;

@@ -9,9 +9,9 @@ use experiment::units::Name;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::RunError;
 use super::program::Program;
 use crate::daemon::{self, Policy};
+use crate::error::RunError;
 use fabric::topology::{Kind, Node, Topology};
 use traffic::workload::{Host, Job, JobError, Workload};
 

@@ -13,7 +13,7 @@ use experiment::record::{Manifest, date};
 use experiment::report::Report;
 use experiment::{Experiment, Run, Summary, table};
 
-use super::RunError;
+use crate::error::RunError;
 use super::inputs::Inputs;
 use fabric::owner::Folder;
 

@@ -9,8 +9,8 @@ use experiment::Experiment;
 use experiment::file::Source;
 use experiment::plan::fabric_name;
 
-use super::RunError;
 use super::program::beside;
+use crate::error::RunError;
 use crate::machine;
 use fabric::topology::Topology;
 

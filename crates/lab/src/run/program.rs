@@ -14,7 +14,7 @@ use nix::unistd::mkdtemp;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::RunError;
+use crate::error::RunError;
 use fabric::netns::Namespace;
 use fabric::process::Process;
 use fabric::progress::Interrupted;

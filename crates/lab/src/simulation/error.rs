@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use fabric::progress::Interrupted;
 
-use crate::run::RunError;
+use crate::error::RunError;
 
 /// The simulation failed.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use etherparse::{LaxSlicedPacket, TransportSlice};
 
-use super::error::VerifyError;
+use crate::error::RunError;
 use fabric::netns::{Namespace, NetnsError};
 use fabric::packet::{BATCH, Interface, PacketError, PacketSocket};
 
@@ -35,7 +35,7 @@ pub(super) struct Bfd {
 }
 
 impl Bfd {
-    pub(super) fn observe(namespace: &Namespace, interface: &str) -> Result<Self, VerifyError> {
+    pub(super) fn observe(namespace: &Namespace, interface: &str) -> Result<Self, RunError> {
         let open = || PacketSocket::receiver(&Interface::find(interface)?, RECEIVE_TIMEOUT);
         let socket = namespace.enter(open)?.map_err(traffic::roce::RoceError::from)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -58,7 +58,7 @@ impl Bfd {
     }
 
     /// Stops the thread. Returns when the router's session first left the state Up, if it did.
-    pub(super) fn down(self) -> Result<Option<Instant>, VerifyError> {
+    pub(super) fn down(self) -> Result<Option<Instant>, RunError> {
         self.stop.store(true, Ordering::Relaxed);
         let result = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         Ok(result.map_err(traffic::roce::RoceError::from)?)

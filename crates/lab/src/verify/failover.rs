@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::bfd::Bfd;
-use super::error::VerifyError;
 use super::report::{Failover, Outage, WideAreaFailover};
+use crate::error::RunError;
 use fabric::counters;
 use fabric::deployed::Deployed;
 use fabric::netns::NetnsError;
@@ -42,12 +42,12 @@ pub(super) struct Traffic<'a> {
 
 /// A link that can be interrupted. Dropping the value restores it.
 struct Link<'a> {
-    set: &'a dyn Fn(bool) -> Result<(), VerifyError>,
+    set: &'a dyn Fn(bool) -> Result<(), RunError>,
     whole: bool,
 }
 
 impl Link<'_> {
-    fn set(&mut self, whole: bool) -> Result<(), VerifyError> {
+    fn set(&mut self, whole: bool) -> Result<(), RunError> {
         if self.whole != whole {
             (self.set)(whole)?;
             self.whole = whole;
@@ -68,19 +68,15 @@ impl Drop for Link<'_> {
 
 impl Traffic<'_> {
     /// Sets the far end of an uplink down and up again; of a circuit, both its interfaces.
-    pub(super) fn lose_uplink(
-        &self,
-        uplink: &Endpoint,
-        share: f64,
-    ) -> Result<Failover, VerifyError> {
+    pub(super) fn lose_uplink(&self, uplink: &Endpoint, share: f64) -> Result<Failover, RunError> {
         self.with_uplink(uplink, |link| self.lose(uplink, share, link))
     }
 
     fn with_uplink<T>(
         &self,
         uplink: &Endpoint,
-        measure: impl FnOnce(Link<'_>) -> Result<T, VerifyError>,
-    ) -> Result<T, VerifyError> {
+        measure: impl FnOnce(Link<'_>) -> Result<T, RunError>,
+    ) -> Result<T, RunError> {
         let wire = self.deployed.topology().wire_at(uplink);
         let ends = wire.as_ref().map_or_else(|| vec![uplink], |wire| wire.cut_at(uplink));
         let set = |whole| {
@@ -99,7 +95,7 @@ impl Traffic<'_> {
         near: &Endpoint,
         port: &Endpoint,
         share: f64,
-    ) -> Result<WideAreaFailover, VerifyError> {
+    ) -> Result<WideAreaFailover, RunError> {
         let bfd = Bfd::observe(&self.deployed.namespace(&port.node)?, &port.interface)?;
         let (failover, cut) = self.with_circuit(port, |link| self.lose(near, share, link))?;
         let down = bfd.down()?.zip(cut);
@@ -117,8 +113,8 @@ impl Traffic<'_> {
     fn with_circuit<T>(
         &self,
         port: &Endpoint,
-        measure: impl FnOnce(Link<'_>) -> Result<T, VerifyError>,
-    ) -> Result<(T, Option<Instant>), VerifyError> {
+        measure: impl FnOnce(Link<'_>) -> Result<T, RunError>,
+    ) -> Result<(T, Option<Instant>), RunError> {
         let namespace = self.deployed.namespace(&port.node)?;
         let cut = Cell::new(None);
         let set = |whole| {
@@ -133,7 +129,7 @@ impl Traffic<'_> {
     }
 
     /// The number of frames that `near` has sent.
-    fn sent(&self, near: &Endpoint) -> Result<u64, VerifyError> {
+    fn sent(&self, near: &Endpoint) -> Result<u64, RunError> {
         let counters = counters::read(&self.deployed.namespace(&near.node)?)?;
         Ok(counters.get(&near.interface).map_or(0, |counters| counters.frames_sent(CARRIED)))
     }
@@ -162,12 +158,7 @@ impl Traffic<'_> {
     }
 
     /// Interrupts a link that `near` sends to, under traffic, until the traffic has moved.
-    fn down(
-        &self,
-        near: &Endpoint,
-        share: f64,
-        link: &mut Link<'_>,
-    ) -> Result<Outage, VerifyError> {
+    fn down(&self, near: &Endpoint, share: f64, link: &mut Link<'_>) -> Result<Outage, RunError> {
         let stop = AtomicBool::new(false);
         let start = Instant::now();
         let mut quiet = (start, self.sent(near)?);
@@ -183,18 +174,13 @@ impl Traffic<'_> {
                 moved = !used && start.elapsed() >= BEFORE + DOWN;
             }
             stop.fetch_or(moved || self.is_interrupted(), Ordering::Relaxed);
-            Ok::<_, VerifyError>(())
+            Ok::<_, RunError>(())
         })?;
         Ok(self.outage(share, &lost))
     }
 
     /// Interrupts and restores a link that `near` sends to, under traffic.
-    fn lose(
-        &self,
-        near: &Endpoint,
-        share: f64,
-        mut link: Link<'_>,
-    ) -> Result<Failover, VerifyError> {
+    fn lose(&self, near: &Endpoint, share: f64, mut link: Link<'_>) -> Result<Failover, RunError> {
         let lost = self.down(near, share, &mut link)?;
         let stop = AtomicBool::new(false);
         let (start, begin) = (Instant::now(), self.sent(near)?);
@@ -213,7 +199,7 @@ impl Traffic<'_> {
             // Traffic continues for a while, to detect losses after the return.
             let done = ended.is_some_and(|at: Instant| at.elapsed() >= BEFORE);
             stop.fetch_or(done || self.is_interrupted(), Ordering::Relaxed);
-            Ok::<_, VerifyError>(())
+            Ok::<_, RunError>(())
         })?;
         Ok(Failover {
             uplink: near.to_string(),

@@ -11,7 +11,6 @@ use nix::sys::signal::Signal;
 use super::subjects::{Change, Subjects};
 use super::{Attempt, Bench, CONVERGENCE_LIMIT, RunError, failure, run_before_others};
 use crate::daemon::DaemonError;
-use crate::leaves::LeavesError;
 use fabric::progress::OnProgress;
 
 /// The maximum number of attempts of a run.
@@ -35,7 +34,7 @@ impl Bench<'_> {
         while discarded.len() < ATTEMPTS {
             match self.switch(dataplane, key.seed, report).and_then(|()| self.vary(key, report)) {
                 // It has ended while it was configured. It is started again.
-                Err(error @ RunError::Leaves(LeavesError::Daemon(DaemonError::Ended { .. }))) => {
+                Err(error @ RunError::Daemon(DaemonError::Ended { .. })) => {
                     (self.current, self.subjects) = (None, None);
                     discarded.push(Discarded { reason: error.to_string(), failed: true });
                     continue;

@@ -7,7 +7,7 @@ use experiment::Experiment;
 use experiment::circuits::{Circuits, Direction};
 use experiment::units::Time;
 
-use crate::run::RunError;
+use crate::error::RunError;
 use fabric::Fabric;
 use fabric::deployed::Deployed;
 use fabric::netns::Namespace;

@@ -159,8 +159,7 @@ impl Action {
             }
             What::Vtepd(node) => {
                 if let Some(Some(settings)) = &bench.current {
-                    Daemon::start(node, &bench.settings.vtepd, settings.clone(), &[])
-                        .map_err(crate::leaves::LeavesError::from)?;
+                    Daemon::start(node, &bench.settings.vtepd, settings.clone(), &[])?;
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! Why an experiment could not be run.
+//! Why a command on a fabric could not be carried out.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use super::program::ProgramError;
-use crate::leaves::LeavesError;
-use crate::verify::VerifyError;
+use crate::daemon::DaemonError;
+use crate::run::ProgramError;
 use fabric::FabricError;
 use fabric::counters::CountersError;
 use fabric::deployed::DeployedError;
@@ -17,7 +17,7 @@ use traffic::roce::RoceError;
 use traffic::workload::WorkloadError;
 use wan::ChangeError;
 
-/// The experiment could not be run.
+/// A command on a fabric could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The experiment file cannot be used.
@@ -44,18 +44,37 @@ pub enum RunError {
     /// An operation on a namespace failed.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// vtepd could not be run on a leaf.
+    /// vtepd could not be run on a node.
     #[error(transparent)]
-    Leaves(#[from] LeavesError),
+    Daemon(#[from] DaemonError),
     /// The traffic could not be sent or received.
     #[error(transparent)]
     Roce(#[from] RoceError),
     /// The interface counters could not be read.
     #[error(transparent)]
     Counters(#[from] CountersError),
-    /// The failure could not be measured.
-    #[error(transparent)]
-    Failure(#[from] VerifyError),
+    /// A leaf does not find its paths.
+    #[error(
+        "probes have not reached {missing} VTEPs after {limit:?}: see 'vtepctl path' on the leaves"
+    )]
+    Paths {
+        /// The time limit.
+        limit: Duration,
+        /// The number of VTEPs, of all leaves.
+        missing: usize,
+    },
+    /// No two leaves spray.
+    #[error(
+        "no leaf sprays packets after {limit:?}: two leaves need two routes between them; see \
+         'vtepctl path' on the leaves"
+    )]
+    NotSprayed {
+        /// The time limit.
+        limit: Duration,
+    },
+    /// The fabric has no such leaf.
+    #[error("the fabric has no leaf '{0}': 'lab status' lists them")]
+    NoLeaf(String),
     /// The fabric has no link for the failure.
     #[error(
         "the traffic uses no circuit of 'lab wan': use the failure 'carrier', or another topology"
@@ -142,7 +161,7 @@ pub enum RunError {
          containers: leave --deployed out, or use the fabric of 'lab up'"
     )]
     NeedsLab(&'static str),
-    /// The hosts of the experiment are not in the fabric.
+    /// The fabric has no hosts for the traffic.
     #[error("{0}")]
     NoHosts(String),
     /// No attempt of a run counts.
