@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Sum;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Key;
@@ -263,20 +264,21 @@ impl Run {
         let completion = self.workload.as_ref().map(|workload| workload.milliseconds);
         self.outage.or(completion).unwrap_or_else(|| self.mmr())
     }
+}
 
-    /// Parses the lines of `runs.jsonl`. A last line without an end is left out: the program was
-    /// ended while it wrote. Returns the runs and the number of bytes that they take.
-    ///
-    /// # Errors
-    /// The number of a line that is not a run, from 1, and what is wrong.
-    pub fn parse_lines(text: &str) -> Result<(Vec<Self>, usize), (usize, serde_json::Error)> {
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        let lines = text.get(..whole).unwrap_or_default().lines().enumerate();
-        let runs = lines
-            .map(|(at, line)| serde_json::from_str(line).map_err(|error| (at + 1, error)))
-            .collect::<Result<_, _>>()?;
-        Ok((runs, whole))
-    }
+/// Parses the lines of a file of results, such as `runs.jsonl`. A last line without an end is left
+/// out: the program was ended while it wrote. Returns the results and the number of bytes that they
+/// take.
+///
+/// # Errors
+/// The number of a line that is not a result, from 1, and what is wrong.
+pub fn parse_lines<T: DeserializeOwned>(
+    text: &str,
+) -> Result<(Vec<T>, usize), (usize, serde_json::Error)> {
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    let lines = text.get(..whole).unwrap_or_default().lines().zip(1..);
+    let parse = |(line, number)| serde_json::from_str(line).map_err(|error| (number, error));
+    Ok((lines.map(parse).collect::<Result<_, _>>()?, whole))
 }
 
 /// What must be the same for all runs of a directory. `manifest.json`.
@@ -450,8 +452,8 @@ pub(crate) mod tests {
         let runs = [run("a", 4, 0, &[1, 2, 3, 4]), run("b", 4, 1, &[4, 4, 4, 4])];
         let line = |run: &Run| serde_json::to_string(run).unwrap() + "\n";
         let text: String = runs.iter().map(line).collect();
-        assert_eq!(Run::parse_lines(&text).unwrap(), (runs.to_vec(), text.len()));
-        let (found, whole) = Run::parse_lines(&text[..text.len() - 5]).unwrap();
+        assert_eq!(parse_lines::<Run>(&text).unwrap(), (runs.to_vec(), text.len()));
+        let (found, whole) = parse_lines::<Run>(&text[..text.len() - 5]).unwrap();
         assert_eq!((found.as_slice(), whole), (&runs[..1], line(&runs[0]).len()));
         let exact = Key { seed: 13_849_476_782_667_956_992, ..runs[0].key.clone() };
         let text = serde_json::to_string(&exact).unwrap();
@@ -460,8 +462,8 @@ pub(crate) mod tests {
             "doubles would round it: {text}"
         );
         assert_eq!(serde_json::from_str::<Key>(&text).unwrap(), exact);
-        assert_eq!(Run::parse_lines("").unwrap(), (Vec::new(), 0));
-        assert_eq!(Run::parse_lines("{}\n").unwrap_err().0, 1);
+        assert_eq!(parse_lines::<Run>("").unwrap(), (Vec::new(), 0));
+        assert_eq!(parse_lines::<Run>("{}\n").unwrap_err().0, 1);
         assert!((runs[0].mmr() - 1.6).abs() < 1e-9);
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::record::{Arrival, Completion, Iteration, QueuePair, Run};
 use crate::role::Role;
-use crate::summary::{Row, Summary, TierRow};
+use crate::summary::{Row, Summary, TierRow, WorkloadRow};
 
 /// A column: its name, and its field in a row. The field is also given the name.
 type Column<T> = (&'static str, fn(&T, &str) -> String);
@@ -74,6 +74,11 @@ fn thousandths(value: impl Into<Option<f64>>) -> String {
 /// As [`thousandths`], for the summary.
 fn mean(value: impl Into<Option<f64>>) -> String {
     value.into().map(|value| format!("{value:.4}")).unwrap_or_default()
+}
+
+/// A mean of the row's workload.
+fn workload(row: &Row, read: fn(&WorkloadRow) -> Option<f64>) -> String {
+    mean(row.workload.as_ref().and_then(read))
 }
 
 /// How many frames arrived like this; empty if they were not counted.
@@ -244,36 +249,20 @@ pub fn summary(summary: &Summary) -> String {
         ("hit_ms_mean", |(row, ..), _| mean(row.hit.map(|of| of.mean))),
         ("hit_ms_half_width", |(row, ..), _| mean(row.hit.map(|of| of.half_width))),
         ("usual_ms_mean", |(row, ..), _| mean(row.hit_usual.map(|of| of.mean))),
-        ("completion_ms_mean", |(row, ..), _| {
-            mean(row.workload.as_ref().map(|of| of.completion.mean))
-        }),
+        ("completion_ms_mean", |(row, ..), _| workload(row, |of| Some(of.completion.mean))),
         ("completion_ms_half_width", |(row, ..), _| {
-            mean(row.workload.as_ref().map(|of| of.completion.half_width))
+            workload(row, |of| Some(of.completion.half_width))
         }),
-        ("bus_mbps_mean", |(row, ..), _| {
-            mean(row.workload.as_ref().map(|of| of.bus_bandwidth.mean))
-        }),
+        ("bus_mbps_mean", |(row, ..), _| workload(row, |of| Some(of.bus_bandwidth.mean))),
         ("bus_mbps_half_width", |(row, ..), _| {
-            mean(row.workload.as_ref().map(|of| of.bus_bandwidth.half_width))
+            workload(row, |of| Some(of.bus_bandwidth.half_width))
         }),
-        ("straggler_ms_mean", |(row, ..), _| {
-            mean(row.workload.as_ref().map(|of| of.straggler.mean))
-        }),
-        ("roofline_ratio_mean", |(row, ..), _| {
-            mean(row.workload.as_ref().and_then(|of| Some(of.roofline_ratio?.mean)))
-        }),
-        ("message_p99_ms_mean", |(row, ..), _| {
-            mean(row.workload.as_ref().map(|of| of.message_p99.mean))
-        }),
-        ("retransmitted_mean", |(row, ..), _| {
-            mean(row.workload.as_ref().and_then(|of| Some(of.retransmitted?.mean)))
-        }),
-        ("timeouts_mean", |(row, ..), _| {
-            mean(row.workload.as_ref().and_then(|of| Some(of.timeouts?.mean)))
-        }),
-        ("naks_mean", |(row, ..), _| {
-            mean(row.workload.as_ref().and_then(|of| Some(of.naks?.mean)))
-        }),
+        ("straggler_ms_mean", |(row, ..), _| workload(row, |of| Some(of.straggler.mean))),
+        ("roofline_ratio_mean", |(row, ..), _| workload(row, |of| Some(of.roofline_ratio?.mean))),
+        ("message_p99_ms_mean", |(row, ..), _| workload(row, |of| Some(of.message_p99.mean))),
+        ("retransmitted_mean", |(row, ..), _| workload(row, |of| Some(of.retransmitted?.mean))),
+        ("timeouts_mean", |(row, ..), _| workload(row, |of| Some(of.timeouts?.mean))),
+        ("naks_mean", |(row, ..), _| workload(row, |of| Some(of.naks?.mean))),
     ];
     let rows = summary.rows.iter();
     table(

@@ -387,7 +387,11 @@ fn output<S: AsRef<OsStr>>(command: &[S]) -> Result<Output, NetnsError> {
     Command::new(program).args(arguments).stdin(Stdio::null()).output().map_err(start_error)
 }
 
-fn succeeded<S: AsRef<OsStr>>(
+/// The standard output of a command in a namespace or node.
+///
+/// # Errors
+/// [`NetnsError::Failed`] if the exit status is not 0.
+pub(crate) fn succeeded<S: AsRef<OsStr>>(
     namespace: &str,
     command: &[S],
     output: &Output,

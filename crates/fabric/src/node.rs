@@ -11,7 +11,7 @@ use nix::unistd::User;
 
 pub(crate) use self::view::{INIT, View};
 use crate::frr_root::{self, VTYSH};
-use crate::netns::{Namespace, NetnsError};
+use crate::netns::{Namespace, NetnsError, succeeded};
 use crate::node_root;
 use crate::process::ProcessError;
 use crate::state::{Record, State, StateError};
@@ -140,17 +140,7 @@ impl Node {
     /// If the exit status is not 0; with the standard error, or the standard output if that is
     /// empty.
     pub fn run(&self, words: &[&str]) -> Result<String, NodeError> {
-        let output = self.output_of(words)?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        let message = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
-        Err(NodeError::Netns(NetnsError::Failed {
-            namespace: self.name.clone(),
-            command: words.join(" "),
-            status: output.status.to_string(),
-            stderr: String::from_utf8_lossy(message).trim().to_owned(),
-        }))
+        Ok(succeeded(&self.name, words, &self.output_of(words)?)?)
     }
 
     /// The output of a command that runs with the node's files: in its container if it has one.

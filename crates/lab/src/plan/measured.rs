@@ -131,6 +131,8 @@ pub(super) fn read(directory: &Path, job: &Job, plan: &Plan) -> Result<Vec<Measu
 
 #[cfg(test)]
 mod tests {
+    use experiment::record::parse_lines;
+
     use super::*;
     use crate::plan::tests::shipped;
 
@@ -153,14 +155,14 @@ mod tests {
         let own = format!("{}-out", plan.boundary);
         let text =
             [line(Some(&own), 3.0, 2), line(Some(&own), 3.2, 2), line(Some("other"), 9.0, 2)];
-        let (runs, _) = Run::parse_lines(&text.concat()).unwrap();
+        let (runs, _) = parse_lines::<Run>(&text.concat()).unwrap();
         let found = of(&runs, plan);
         let [one] = &found[..] else { panic!("{found:?}") };
         assert_eq!((one.seconds, one.runs, one.queue_pairs), (1.55, 2, 4));
         assert!(one.half_width.is_some_and(|half_width| half_width > 0.1));
         let other = of(&runs[2..], plan);
         assert_eq!((other[0].seconds, other[0].half_width), (4.5, None));
-        let (runs, _) = Run::parse_lines(&line(None, 9.0, 0)).unwrap();
+        let (runs, _) = parse_lines::<Run>(&line(None, 9.0, 0)).unwrap();
         assert_eq!(of(&runs, plan), []);
     }
 

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use experiment::compare::Results;
 use experiment::plan::Key;
 use experiment::plot::Size;
-use experiment::record::{Manifest, date};
+use experiment::record::{Manifest, date, parse_lines};
 use experiment::report::Report;
 use experiment::{Experiment, Run, Summary, table};
 
-use crate::error::RunError;
 use super::inputs::Inputs;
+use crate::error::RunError;
 use fabric::owner::Folder;
 
 const RUNS: &str = "runs.jsonl";
@@ -37,11 +37,8 @@ pub fn load(path: &Path) -> Result<Results, RunError> {
     let experiment = experiment.form(manifest.quick);
     let file = path.join(RUNS);
     let text = read(RUNS)?;
-    let (runs, _) = Run::parse_lines(&text).map_err(|(line, source)| RunError::Line {
-        path: file,
-        line,
-        source,
-    })?;
+    let (runs, _) =
+        parse_lines(&text).map_err(|(line, source)| RunError::Line { path: file, line, source })?;
     Ok(Results { experiment, manifest, runs })
 }
 
@@ -86,7 +83,7 @@ impl Directory {
         let mut lines = folder.append(RUNS).map_err(error(&file))?;
         let mut text = String::new();
         lines.read_to_string(&mut text).map_err(error(&file))?;
-        let (runs, whole) = Run::parse_lines(&text).map_err(|(line, source)| RunError::Line {
+        let (runs, whole) = parse_lines::<Run>(&text).map_err(|(line, source)| RunError::Line {
             path: file.clone(),
             line,
             source,
@@ -279,7 +276,7 @@ mod tests {
         assert_eq!(again.runs(), [run(0, 2)]);
         again.append(run(1, 2)).unwrap();
         let runs = fs::read_to_string(&file).unwrap();
-        assert_eq!(Run::parse_lines(&runs).unwrap().0, [run(0, 2), run(1, 2)]);
+        assert_eq!(parse_lines::<Run>(&runs).unwrap().0, [run(0, 2), run(1, 2)]);
 
         fs::write(&file, format!("{whole}no run\n{whole}")).unwrap();
         let damaged = Directory::open(&place.0, &manifest(), &inputs()).unwrap_err();

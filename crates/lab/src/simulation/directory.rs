@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use experiment::record::parse_lines;
 use sim::result::Line;
 
 use super::{Key, Plan, Row, Shard, SimulationError};
@@ -48,16 +49,7 @@ fn read(folder: &Folder, path: &Path, name: &str) -> Result<(Vec<Line>, usize), 
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => String::new(),
         result => result.map_err(error(&path))?,
     };
-    let whole = text.rfind('\n').map_or(0, |at| at + 1);
-    let lines = text.get(..whole).unwrap_or_default().lines().zip(1..);
-    let line = |(text, line): (&str, usize)| {
-        serde_json::from_str::<Line>(text).map_err(|source| SimulationError::Line {
-            path: path.clone(),
-            line,
-            source,
-        })
-    };
-    Ok((lines.map(line).collect::<Result<_, _>>()?, whole))
+    parse_lines(&text).map_err(|(line, source)| SimulationError::Line { path, line, source })
 }
 
 impl Directory {

@@ -91,7 +91,7 @@ impl Story {
     fn assert_whole(&self, out: &str, output: &Output) {
         assert!(output.status.success(), "{}", said(output));
         let text = fs::read_to_string(self.0.join(out).join("runs.jsonl")).unwrap();
-        let (runs, _) = Run::parse_lines(&text).unwrap();
+        let (runs, _) = experiment::record::parse_lines::<Run>(&text).unwrap();
         assert_eq!(runs.len(), 4);
         assert!(
             runs.iter().all(|run| run.sent == 80 && run.arrival.is_some_and(|of| of.lost == 0)),

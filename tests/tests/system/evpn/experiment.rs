@@ -93,7 +93,7 @@ impl Folder {
 
     fn runs(&self, out: &str) -> Vec<Run> {
         let text = fs::read_to_string(self.path.join(out).join("runs.jsonl")).unwrap_or_default();
-        Run::parse_lines(&text).unwrap().0
+        experiment::record::parse_lines::<Run>(&text).unwrap().0
     }
 
     /// Starts the experiment, and ends it by `end` once it has this number of runs. Returns what it

@@ -59,7 +59,7 @@ fn failures_come_at_their_times_and_the_fabric_recovers() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let text = fs::read_to_string(out.join("runs.jsonl")).unwrap();
-    let (runs, _) = Run::parse_lines(&text).unwrap();
+    let (runs, _) = experiment::record::parse_lines::<Run>(&text).unwrap();
     assert_eq!(runs.len(), 3, "{text}");
     for run in &runs {
         let (outage, longest) = (run.outage.unwrap(), run.outage_longest.unwrap());

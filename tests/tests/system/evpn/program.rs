@@ -77,7 +77,7 @@ fn a_program_says_how_long_its_iterations_take_and_leaves_nothing_behind() {
     let good = "command = ['./program', 'argument']\nwarm-up = 1\nbytes = 70";
     let output = story.run("good", good);
     assert!(output.status.success(), "{}", said(&output));
-    let (runs, _) = Run::parse_lines(&story.read("good/runs.jsonl")).unwrap();
+    let (runs, _) = experiment::record::parse_lines::<Run>(&story.read("good/runs.jsonl")).unwrap();
     assert_eq!(runs.len(), 2);
     for run in &runs {
         let result = run.workload.as_ref().unwrap();
