@@ -69,7 +69,8 @@ fn schema_and_parser_refuse_the_same() {
 
 /// Whether `lab run` accepts a file, with its error.
 fn parse(text: &str) -> Result<(), String> {
-    let path = std::env::temp_dir().join(format!("lab-schema-{}.toml", std::process::id()));
+    let name = format!("lab-schema-{}-{:?}.toml", std::process::id(), std::thread::current().id());
+    let path = std::env::temp_dir().join(name);
     let own = format!("{}/../", folder().display());
     fs::write(&path, text.replace("\"../", &format!("\"{own}"))).unwrap();
     let read = run::read(&path, false);
