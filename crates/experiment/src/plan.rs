@@ -10,7 +10,7 @@ use crate::random::Random;
 use crate::units::{InnerPort, Name, QueuePairs};
 
 /// The varied values of a run.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Point {
     /// The number of queue pairs.
     pub queue_pairs: QueuePairs,
@@ -36,7 +36,7 @@ impl Point {
 }
 
 /// What identifies a run: a fabric, a dataplane, a point and a repetition.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// The name of the fabric ([`fabric_name`]).
     pub fabric: String,

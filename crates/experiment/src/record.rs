@@ -28,7 +28,7 @@ impl Tier {
 }
 
 /// A run that is complete. A line of `runs.jsonl`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// What was run.
     #[serde(flatten)]
@@ -408,18 +408,9 @@ pub(crate) mod tests {
             ],
             sent: loads.iter().sum(),
             arrival: Some(Arrival::default()),
-            pairs: Vec::new(),
-            timeline: None,
             seconds: 0.1,
             busy: 0.4,
-            full: None,
-            discarded: Vec::new(),
-            outage: None,
-            outage_longest: None,
-            outage_resolution: None,
-            hit: None,
-            workload: None,
-            jobs: BTreeMap::new(),
+            ..Run::default()
         }
     }
 

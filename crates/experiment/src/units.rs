@@ -291,11 +291,23 @@ impl From<Time> for String {
 
 /// How the inner UDP source port is chosen.
 #[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    Default,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum InnerPort {
     /// One port for all queue pairs, as older NICs and many traffic generators do.
+    #[default]
     Constant,
     /// A port for each queue pair, by rdma-core's formula.
     PerQueuePair,

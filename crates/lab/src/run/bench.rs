@@ -295,25 +295,7 @@ impl<'a> Bench<'a> {
         let (busy, total) = machine::cpu_time();
         let before = self.paths.loads(&self.deployed)?;
         let bytes = self.circuit_bytes()?;
-        let mut run = Run {
-            key: key.clone(),
-            unix_time,
-            tiers: Vec::new(),
-            sent: 0,
-            arrival: None,
-            pairs: Vec::new(),
-            timeline: None,
-            seconds: 0.0,
-            busy: 0.0,
-            full: None,
-            discarded: Vec::new(),
-            outage: None,
-            outage_longest: None,
-            outage_resolution: None,
-            hit: None,
-            workload: None,
-            jobs: BTreeMap::new(),
-        };
+        let mut run = Run { key: key.clone(), unix_time, ..Run::default() };
         let time = work(&mut run)?;
         run.full = self.full(&bytes, time)?;
         let mut loads = self.paths.loads(&self.deployed)?;
