@@ -4,10 +4,16 @@ use std::error::Error;
 
 use frames::counting::allocations;
 use frames::leaf::{BATCH, LENGTHS, Leaf};
-use frames::stage::Stage;
+use frames::stage::{ORDERED, Stage};
 
-use crate::clock::{Cold, hot};
+use crate::clock::{Cold, hot, in_turn, median};
 use crate::table::Row;
+
+/// A stage with the policy `spray`, and what it is with `qp-pin`.
+const SPRAYED: [(Stage, Stage); 2] = [
+    (Stage::EncapsulateSprayed, Stage::EncapsulatePinned),
+    (Stage::DecapsulateSprayed, Stage::Decapsulate),
+];
 
 /// The number of batches whose frames are in no cache.
 const COLD: usize = 64;
@@ -52,7 +58,32 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
         }
         rows.push(row(stage.name(), "any", "allocations/frame", made, Some(0.0)));
     }
+    for (stage, beside) in SPRAYED {
+        for length in LENGTHS {
+            rows.push(sprayed((stage, beside), &leaf, length, hot_samples)?);
+        }
+    }
     Ok(rows)
+}
+
+/// A sprayed frame beside one of `qp-pin`, measured in turns.
+fn sprayed(
+    (stage, beside): (Stage, Stage),
+    leaf: &Leaf,
+    length: usize,
+    samples: usize,
+) -> Result<Row, Box<dyn Error>> {
+    let turns = 10;
+    // Packets in order need many batches, so both have them.
+    let prepare = |of: Stage| of.prepare(leaf, length, ORDERED);
+    let mut runs = [prepare(stage)?, prepare(beside)?];
+    let each = samples / turns + 1;
+    let figures = (0..turns).map(|_| runs.each_mut().map(|run| in_turn(run, ORDERED, each)));
+    let (figures, with): (Vec<_>, Vec<_>) = figures.map(|[of, with]| (of, with)).unzip();
+    let ratios = figures.iter().zip(&with).map(|(of, with)| of / with).collect();
+    let case = format!("{length} B, spray / qp-pin");
+    let row = row(stage.name(), &case, "ns/frame", median(figures), None);
+    Ok(Row { ratio: Some(median(ratios)), ..row })
 }
 
 fn target(stage: Stage, length: usize, cold: bool) -> Option<f64> {

@@ -1,5 +1,6 @@
 //! A leaf with two uplinks, and the RoCE frames that it receives from its hosts and peers.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -154,11 +155,14 @@ impl Leaf {
         length: usize,
         batches: usize,
     ) -> Result<Vec<Batch<'static>>, Failure> {
-        let mut numbers = shuffled(self.macs).zip(shuffled(self.queue_pairs).skip(7)).zip(0..);
+        let mut numbers = shuffled(self.macs).zip(shuffled(self.queue_pairs).skip(7));
+        let mut sequences = BTreeMap::new();
         let mut batch_of = || -> Result<Batch<'static>, Failure> {
             let mut batch = Batch::new(BATCH);
-            for ((to, queue_pair), sequence) in numbers.by_ref().take(BATCH) {
-                let data = roce_to(host(to), length, 0x100 + queue_pair, sequence)?;
+            for (to, queue_pair) in numbers.by_ref().take(BATCH) {
+                let sequence = sequences.entry(queue_pair).or_insert(0);
+                let data = roce_to(host(to), length, 0x100 + queue_pair, *sequence)?;
+                *sequence += 1;
                 let vlan = Some(VlanTag {
                     tpid: ETHERTYPE_SERVICE_VLAN,
                     tci: (to % self.vnis) as u16 + 1,

@@ -8,4 +8,5 @@
 pub mod clock;
 pub mod counting;
 pub mod leaf;
+mod placed;
 pub mod stage;

@@ -10,6 +10,10 @@ use pipeline::{Batch, Checksum, Counters, Grouper, Identifications, Pipeline, Tx
 use tables::SnapshotBuilder;
 
 use crate::leaf::Leaf;
+use crate::placed::pins;
+
+/// Batches of packets in order, before they begin anew.
+pub const ORDERED: usize = 40;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -36,11 +40,17 @@ pub enum Stage {
     DecapsulateCopied,
     /// Counting a frame that was sent.
     Account,
+    /// [`Self::Encapsulate`] with the policy `qp-pin`.
+    EncapsulatePinned,
+    /// [`Self::Encapsulate`] with the policy `spray`, over four paths.
+    EncapsulateSprayed,
+    /// [`Self::Decapsulate`] with the policy `spray`. All packets arrive in order.
+    DecapsulateSprayed,
 }
 
 impl Stage {
     /// All stages.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::Parse,
         Self::Key,
         Self::Decide(Policy::FiveTuple),
@@ -53,6 +63,9 @@ impl Stage {
         Self::Decapsulate,
         Self::DecapsulateCopied,
         Self::Account,
+        Self::EncapsulatePinned,
+        Self::EncapsulateSprayed,
+        Self::DecapsulateSprayed,
     ];
 
     /// The name as one word.
@@ -69,6 +82,9 @@ impl Stage {
             Self::Decapsulate => "decapsulate",
             Self::DecapsulateCopied => "decapsulate-copied",
             Self::Account => "account",
+            Self::EncapsulatePinned => "encapsulate-pinned",
+            Self::EncapsulateSprayed => "encapsulate-sprayed",
+            Self::DecapsulateSprayed => "decapsulate-sprayed",
         }
     }
 
@@ -76,6 +92,17 @@ impl Stage {
     #[must_use]
     pub const fn reads_frames(self) -> bool {
         !matches!(self, Self::Key | Self::Decide(_) | Self::Aggregate | Self::Account)
+    }
+
+    /// The leaf, with the policy of the stage.
+    fn leaf(self, leaf: &Leaf) -> Leaf {
+        match self {
+            Self::EncapsulatePinned => Leaf { policy: Policy::QpPin, ..*leaf },
+            Self::EncapsulateSprayed => Leaf { policy: Policy::Spray, ..*leaf },
+            // Each has more packets in all batches than may come again.
+            Self::DecapsulateSprayed => Leaf { policy: Policy::Spray, queue_pairs: 8, ..*leaf },
+            _ => *leaf,
+        }
     }
 
     /// Prepares batches of a leaf's frames. The returned function runs this stage for the batch
@@ -89,9 +116,15 @@ impl Stage {
         length: usize,
         batches: usize,
     ) -> Result<Box<dyn FnMut(usize)>, Failure> {
+        let leaf = &self.leaf(leaf);
         let snapshot = leaf.snapshot()?;
         let mut pipeline = Pipeline::new(Arc::new(Counters::new()));
-        let inwards = matches!(self, Self::Decapsulate | Self::DecapsulateCopied);
+        if leaf.policy.places_queue_pairs() {
+            pipeline.set_pins(pins(&snapshot, Instant::now()).ok_or("no paths")?);
+        }
+        let is_ordered = self == Self::DecapsulateSprayed;
+        let batches = if is_ordered { batches.max(ORDERED) } else { batches };
+        let inwards = is_ordered || matches!(self, Self::Decapsulate | Self::DecapsulateCopied);
         let frames = if inwards {
             leaf.from_underlay(length, batches)?
         } else {
@@ -149,9 +182,11 @@ impl Stage {
             }
             builder.build()
         });
-        let mut turn = 0;
+        let (mut turn, mut next) = (0, 0);
         Ok(Box::new(move |number| {
-            let Some(batch) = frames.get(number % batches) else { return };
+            let number = if is_ordered { next } else { number % batches };
+            next = (number + 1) % batches;
+            let Some(batch) = frames.get(number) else { return };
             let batch = black_box(batch);
             out.clear();
             match self {
@@ -161,10 +196,13 @@ impl Stage {
                     let Some(another) = others.get(turn) else { return };
                     pipeline.encapsulate(batch, another, now, &mut out);
                 }
-                Self::Encapsulate | Self::EncapsulateCopied => {
+                Self::Encapsulate
+                | Self::EncapsulateCopied
+                | Self::EncapsulatePinned
+                | Self::EncapsulateSprayed => {
                     pipeline.encapsulate(batch, &snapshot, now, &mut out);
                 }
-                Self::Decapsulate | Self::DecapsulateCopied => {
+                Self::Decapsulate | Self::DecapsulateCopied | Self::DecapsulateSprayed => {
                     pipeline.decapsulate(batch, &snapshot, now, &mut out);
                 }
                 _ => {

@@ -9,6 +9,7 @@ use crate::key::{Key, Reason};
 use crate::path_hash::path_hash;
 use crate::path_id::{CounterId, PathId};
 use crate::policy::Policy;
+use crate::spraying::PoolNumber;
 use crate::version::Version;
 
 /// Chooses the outer source port and the next hop of frames.
@@ -100,6 +101,9 @@ pub struct Choice<'g> {
     pub is_cacheable: bool,
     /// Where frames of the flow are counted ([`crate::Usage`]), if they are.
     pub counter: Option<CounterId>,
+    /// The pool that each frame of the flow has its source port and next hop from. The others of the
+    /// choice are those of this frame.
+    pub pool: Option<PoolNumber>,
 }
 
 impl<'g> Choice<'g> {
@@ -116,6 +120,7 @@ impl<'g> Choice<'g> {
     pub fn hashed(source_port: u16, to: &Remote<'g>, seed: u64) -> Option<Self> {
         let hash = path_hash(seed, to.local, to.address, source_port, to.destination_port);
         let hop = to.group.choose(hash)?;
-        Some(Self { source_port, hop, hash, is_pinned: false, is_cacheable: true, counter: None })
+        let (is_pinned, is_cacheable, counter, pool) = (false, true, None, None);
+        Some(Self { source_port, hop, hash, is_pinned, is_cacheable, counter, pool })
     }
 }

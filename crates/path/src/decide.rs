@@ -203,20 +203,19 @@ impl Entropy {
     /// The next path of a packet that is sprayed, or that of the queue pair.
     #[inline(never)]
     fn sprayed<'g>(&self, flow: &Flow, to: &Remote<'g>, pins: &mut Pins) -> Option<Choice<'g>> {
-        let path = flow.is_sprayed.then(|| pins.spray(to)).flatten();
-        let path = path.filter(|path| self.range.contains(path.source_port));
-        if let Some((path, hop)) = path.and_then(|path| Some((path, to.group.find(path.hop)?))) {
-            let choice = Choice::hashed(path.source_port, to, self.seed)?;
-            let hashed = || Some(self.qp_hash().choose(flow, to, &mut ())?.path());
-            let counter = match flow.key.is_management() {
-                true => None,
-                false => pins.counter(flow, to, hashed),
-            };
-            return Some(Choice { hop, is_pinned: true, counter, is_cacheable: false, ..choice });
-        }
-        // The next packet of the queue pair may be sprayed.
-        let is_cacheable = flow.reason != Reason::Roce;
-        self.pinned(flow, to, pins).map(|choice| Choice { is_cacheable, ..choice })
+        let placed = self.pinned(flow, to, pins)?;
+        let pool = flow.is_sprayed.then(|| pins.pool(to, self.range)).flatten();
+        let Some((pool, path)) = pool.and_then(|pool| Some((pool, pins.sprays().next(pool)?)))
+        else {
+            return Some(placed);
+        };
+        // Tables may not have the next hop any more.
+        let Some(hop) = to.group.find(path.hop) else {
+            return Some(Choice { is_cacheable: false, ..placed });
+        };
+        let sprayed = Choice::hashed(path.source_port, to, self.seed)?;
+        let Choice { counter, is_cacheable, .. } = placed;
+        Some(Choice { hop, is_pinned: true, counter, is_cacheable, pool: Some(pool), ..sprayed })
     }
 }
 

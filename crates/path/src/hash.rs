@@ -37,10 +37,20 @@ pub const fn begin(seed: u64) -> u64 {
 #[inline(always)]
 #[must_use]
 pub fn hash<const N: usize>(seed: u64, words: [u64; N]) -> u64 {
-    let mut state = begin(seed);
-    for word in words {
-        state = fold(state ^ word, K2).wrapping_add(K1);
-    }
+    finish(words.into_iter().fold(begin(seed), with))
+}
+
+/// The state of the hash after another word.
+#[inline(always)]
+#[must_use]
+pub const fn with(state: u64, word: u64) -> u64 {
+    fold(state ^ word, K2).wrapping_add(K1)
+}
+
+/// The hash with this state.
+#[inline(always)]
+#[must_use]
+pub const fn finish(mut state: u64) -> u64 {
     state ^= state >> 32;
     state = state.wrapping_mul(K3);
     state ^= state >> 29;

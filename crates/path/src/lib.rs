@@ -40,8 +40,8 @@ pub use policy::{Bins, BinsError, Policy, UnknownPolicy};
 pub use range::{RangeError, SourcePortRange};
 pub use record::is_request;
 pub use spraying::{
-    Agreed, Arrivals, Arrived, Backlog, Counted, Ends, Fate, MOST_PATHS, Pool, Scheme,
-    SprayOptions, Spraying, is_sprayed,
+    Agreed, Arrivals, Arrived, Backlog, Counted, Ends, Fate, MOST_PATHS, Pool, PoolNumber, Scheme,
+    SprayOptions, Spraying, Sprays, is_sprayed,
 };
 pub use stateless::{FiveTuple, QpBins, QpHash};
 pub use version::Version;

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use crate::choice::{Flow, Remote};
 use crate::path_id::{CounterId, PathId};
 use crate::policy::Policy;
+use crate::range::SourcePortRange;
 use crate::record::{self, Counts, Packet, Record, Records};
-use crate::spraying::{Spraying, Sprays};
+use crate::spraying::{PoolNumber, Spraying, Sprays};
 use crate::version::Version;
 
 mod known;
@@ -104,9 +105,14 @@ impl Pins {
         self.sprays.begin(now);
     }
 
-    /// The path of a packet that is sprayed. `None` if packets to this VTEP are not.
-    pub(crate) fn spray(&mut self, to: &Remote<'_>) -> Option<PathId> {
-        self.sprays.next(to)
+    /// As [`Sprays::pool`].
+    pub(crate) fn pool(&self, to: &Remote<'_>, range: SourcePortRange) -> Option<PoolNumber> {
+        self.sprays.pool(to, range)
+    }
+
+    /// What knows the paths of sprayed packets.
+    pub(crate) const fn sprays(&mut self) -> &mut Sprays {
+        &mut self.sprays
     }
 
     /// The most queue pairs that are counted; 0 if nothing places queue pairs.
@@ -134,26 +140,12 @@ impl Pins {
         self.known.get_or((flow, to), (version, pinning.usage()), ask)
     }
 
-    /// Where the packets of a sprayed queue pair are counted, as those of a placed one. `None` if they
-    /// are not.
-    #[inline]
-    pub(crate) fn counter(
-        &mut self,
-        flow: &Flow,
-        to: &Remote<'_>,
-        hashed: impl FnOnce() -> Option<PathId>,
-    ) -> Option<CounterId> {
-        let pinning = self.pinning.as_ref()?;
-        let ask =
-            |before| hashed().map_or(Answer::Busy, |hashed| pinning.pin(flow, to, hashed, before));
-        self.known.counter((flow, to), (pinning.version(), pinning.usage()), ask)
-    }
-
-    /// As [`Pinning::version`].
+    /// Changes with [`Pinning::version`] and with the pools: the sum of two numbers that only grow.
     #[inline]
     #[must_use]
     pub fn version(&self) -> Version<Policy> {
-        self.pinning.as_ref().map_or(Version::NONE, |pinning| pinning.version())
+        let placed = self.pinning.as_ref().map_or(Version::NONE, |pinning| pinning.version());
+        Version::of(placed.number() + self.sprays.version())
     }
 
     /// As [`Pinning::observe`].
@@ -167,8 +159,13 @@ impl Pins {
     #[inline]
     #[must_use]
     pub fn counting(&self, now: Instant) -> Counting<'_> {
-        let usage = self.pinning.as_ref().map(|pinning| pinning.usage());
-        Counting { usage, now: usage.map_or(0, |usage| usage.nanoseconds(now)) }
+        Counting::of(self.pinning.as_deref(), now)
+    }
+
+    /// As [`Self::counting`], with what knows the paths of sprayed packets.
+    #[inline]
+    pub fn sending(&mut self, now: Instant) -> (Counting<'_>, &mut Sprays) {
+        (Counting::of(self.pinning.as_deref(), now), &mut self.sprays)
     }
 }
 
@@ -272,9 +269,15 @@ pub struct Counting<'u> {
     now: u64,
 }
 
-impl Counting<'_> {
+impl<'u> Counting<'u> {
     /// Counts nothing.
     pub const NONE: Self = Self { usage: None, now: 0 };
+
+    #[inline]
+    fn of(pinning: Option<&'u dyn Pinning>, now: Instant) -> Self {
+        let usage = pinning.map(Pinning::usage);
+        Self { usage, now: usage.map_or(0, |usage| usage.nanoseconds(now)) }
+    }
 
     /// Counts a frame of `bytes` bytes, and records what its headers tell.
     #[inline]

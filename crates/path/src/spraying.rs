@@ -7,8 +7,9 @@
 //! queue and no lock.
 
 use core::net::IpAddr;
+use core::num::NonZeroU16;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -18,6 +19,7 @@ use wire::roce::opcode;
 
 use crate::choice::Remote;
 use crate::path_id::PathId;
+use crate::range::SourcePortRange;
 use crate::version::Version;
 
 mod arrivals;
@@ -157,8 +159,23 @@ pub struct Sprays {
     seen: Version<BTreeMap<Ends, Agreed>>,
     /// The time of the batch, in nanoseconds since the start.
     now: u64,
-    pools: HashMap<Ends, Sprayed>,
+    /// In the order of their ends.
+    pools: Vec<(Ends, Sprayed)>,
     random: Random,
+}
+
+/// The number of a pool of a worker, as long as its pools are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolNumber(NonZeroU16);
+
+impl PoolNumber {
+    fn new(index: usize) -> Option<Self> {
+        Some(Self(NonZeroU16::MIN.checked_add(u16::try_from(index).ok()?)?))
+    }
+
+    const fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
 }
 
 /// A pool, and the scheme of this worker.
@@ -194,7 +211,7 @@ impl Sprays {
     /// Takes over other pools. Those that stay keep what their schemes know.
     #[cold]
     fn follow(&mut self, pools: &BTreeMap<Ends, Agreed>) {
-        let mut before = core::mem::take(&mut self.pools);
+        let mut before: BTreeMap<_, _> = core::mem::take(&mut self.pools).into_iter().collect();
         let scheme = self.shared.as_ref().map_or(Scheme::PrimeLike, |shared| shared.options.scheme);
         for (ends, agreed) in pools {
             let same = |known: &Sprayed| Arc::ptr_eq(&known.agreed.pool, &agreed.pool);
@@ -202,16 +219,31 @@ impl Sprays {
                 Some(known) => Sprayed { agreed: agreed.clone(), ..known },
                 None => Sprayed::new(agreed.clone(), scheme, &mut self.random),
             };
-            self.pools.insert(*ends, sprayed);
+            self.pools.push((*ends, sprayed));
         }
     }
 
-    /// The path of a packet. It counts as sent. `None` if packets of this VNI are not sprayed to this
-    /// VTEP.
-    pub(crate) fn next(&mut self, to: &Remote<'_>) -> Option<PathId> {
+    /// Changes with the pools.
+    #[inline]
+    pub(crate) const fn version(&self) -> u64 {
+        self.seen.number()
+    }
+
+    /// The pool for packets to a VTEP. `None` if those of this VNI are not sprayed, or if a path has a
+    /// source port that the VNI does not use.
+    pub(crate) fn pool(&self, to: &Remote<'_>, range: SourcePortRange) -> Option<PoolNumber> {
         let ends = (to.local, to.address, to.destination_port);
-        let sprayed = self.pools.get_mut(&ends)?;
-        sprayed.agreed.vnis.contains(&to.vni).then(|| sprayed.next(self.now, &mut self.random))?
+        let index = self.pools.binary_search_by_key(&ends, |(ends, _)| *ends).ok()?;
+        let Agreed { pool, vnis } = &self.pools.get(index)?.1.agreed;
+        let is_usable = pool.paths().iter().all(|path| range.contains(path.source_port));
+        PoolNumber::new(index).filter(|_| is_usable && vnis.contains(&to.vni))
+    }
+
+    /// The path of a packet. It counts as sent.
+    #[inline]
+    pub fn next(&mut self, pool: PoolNumber) -> Option<PathId> {
+        let (_, sprayed) = self.pools.get_mut(pool.index())?;
+        sprayed.next(self.now, &mut self.random)
     }
 }
 
@@ -226,6 +258,7 @@ impl Sprayed {
         Self { agreed, sprayer, seen, known, waits }
     }
 
+    #[inline]
     fn next(&mut self, now: u64, random: &mut Random) -> Option<PathId> {
         let seen = self.agreed.pool.version();
         if seen != self.seen {

@@ -109,10 +109,10 @@ fn with_own_ports(routes: &[&Vec<PathId>], wanted: usize) -> Vec<PathId> {
 
 /// Most nanoseconds that a packet waits for the one before it: twice the spread of the paths' delays.
 #[must_use]
-pub fn timer<'k>(known: impl Iterator<Item = &'k Known>) -> u64 {
+pub fn timer(delays: impl Iterator<Item = Duration>) -> u64 {
     let (mut least, mut most) = (Duration::MAX, Duration::ZERO);
-    for known in known {
-        (least, most) = (least.min(known.delay), most.max(known.delay));
+    for delay in delays {
+        (least, most) = (least.min(delay), most.max(delay));
     }
     let (shortest, longest) = TIMER;
     let timer = (most.saturating_sub(least) * 2).clamp(shortest, longest);

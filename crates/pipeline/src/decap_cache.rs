@@ -21,7 +21,7 @@ const HEADERS: usize = 8 + ETHERNET + 20;
 
 /// A remote VTEP, and what the tables hold about the VNI that it sends to.
 #[derive(Debug, Clone, Copy)]
-struct Sender {
+pub(crate) struct Sender {
     /// [`Snapshot::reception_version`].
     version: Version<Reception>,
     /// The vxlan netdev's own MAC address; `u64::MAX` if it has none.
@@ -29,9 +29,11 @@ struct Sender {
     source: IpAddr,
     destination: IpAddr,
     vni: u32,
-    vtep: VtepId,
+    pub(crate) vtep: VtepId,
     port: u16,
-    slot: u16,
+    pub(crate) slot: u16,
+    /// Its number in [`Sprayed`](crate::sprayed), if it sprays.
+    pub(crate) sprays: Option<u16>,
     accepts_no_checksum: bool,
 }
 
@@ -46,6 +48,7 @@ impl Sender {
         vtep: VtepId { index: 0, assignment: 0 },
         port: 0,
         slot: 0,
+        sprays: None,
         accepts_no_checksum: false,
     };
 }
@@ -77,36 +80,49 @@ fn place(source: IpAddr, vni: u32) -> usize {
     (mixed >> (32 - PLACES.ilog2())) as usize
 }
 
+/// The inner frame of a VXLAN packet from a known sender. It needs no change.
+pub(crate) struct Known<'a> {
+    pub(crate) sender: &'a Sender,
+    pub(crate) inner: &'a [u8],
+    /// The number of the received frame, and the end of the packet in it.
+    at: (u32, usize),
+    addresses: &'a [u8; MACS],
+    ethertype: [u8; 2],
+}
+
 impl DecapCache {
-    /// Sends the inner frame of a VXLAN packet to the bridge punt pair or a host port. This
-    /// requires a known sender, no change to the frame and no offloads. `end` is the end of the
-    /// packet in the received frame, and `UDP` the offset of its UDP header. Returns whether the
-    /// frame was sent.
+    /// Forgets all senders.
+    pub(crate) fn forget(&mut self) {
+        self.0.fill(Sender::NONE);
+    }
+
+    /// The inner frame of a VXLAN packet, if its sender is known, if the frame needs no change, and if
+    /// it may be sent on. `end` is the end of the packet in the received frame, and `UDP` the offset of
+    /// its UDP header.
     #[inline(always)]
-    pub(crate) fn pass<const UDP: usize>(
-        &self,
-        (index, end, packet): (u32, usize, &[u8]),
+    pub(crate) fn find<'a, const UDP: usize>(
+        &'a self,
+        (index, end, packet): (u32, usize, &'a [u8]),
         outer: &Outer,
         snapshot: &Snapshot,
-        (hosts, out): (&mut HostDelivery, &mut TxBatch),
-    ) -> bool {
-        let Some(headers) = packet.first_chunk::<HEADERS>() else { return false };
-        let Some((&[0x08, 0, 0, 0, v0, v1, v2, 0], inner)) = headers.split_first_chunk() else {
-            return false;
+    ) -> Option<Known<'a>> {
+        let headers = packet.first_chunk::<HEADERS>()?;
+        let (&[0x08, 0, 0, 0, v0, v1, v2, 0], inner) = headers.split_first_chunk()? else {
+            return None;
         };
         let vni = u32::from_be_bytes([0, v0, v1, v2]);
-        let Some(known) = self.0.get(place(outer.source, vni)) else { return false };
+        let known = self.0.get(place(outer.source, vni))?;
         if known.version != snapshot.reception_version()
             || known.source != outer.source
             || known.destination != outer.destination
             || (known.vni, known.port) != (vni, outer.port)
             || UDP != UDP_AT && outer.lacks_checksum && !known.accepts_no_checksum
         {
-            return false;
+            return None;
         }
-        let Some((addresses, behind)) = inner.split_first_chunk::<MACS>() else { return false };
+        let (addresses, behind) = inner.split_first_chunk::<MACS>()?;
         let [_, _, _, _, _, _, s0, s1, s2, s3, s4, s5] = *addresses;
-        let Some(&[e0, e1, first, second]) = behind.first_chunk() else { return false };
+        let &[e0, e1, first, second] = behind.first_chunk()?;
         let header = match [e0, e1] {
             [0x08, 0x00] => 20,
             [0x86, 0xdd] => 40,
@@ -114,57 +130,34 @@ impl DecapCache {
         };
         // The full path drops these, as the kernel does.
         if packet.len() < 8 + ETHERNET + header {
-            return false;
+            return None;
         }
         let station = number([s0, s1, s2, s3, s4, s5]);
         if s0 & 1 == 1 || station == 0 || station == known.own {
-            return false;
+            return None;
         }
         if outer.tos & 3 != 0 {
             let inner = match ([e0, e1], first) {
                 ([0x08, 0x00], 0x45..=0x4f) => second,
                 ([0x86, 0xdd], 0x60..=0x6f) => first << 4 | second >> 4,
-                _ => return false,
+                _ => return None,
             };
             if !matches!(
                 wire::ecn::decapsulate(outer.tos, inner),
                 Egress::Keep | Egress::KeepSuspicious
             ) {
-                return false;
+                return None;
             }
         }
-        let behind_vxlan = end - packet.len() + 8;
-        if let Some(to) = packet
-            .get(8..)
-            .and_then(|inner| hosts.way(inner, known.slot, snapshot, Offload::default()))
-        {
-            let body = Payload::Received { frame: index, range: behind_vxlan as u32..end as u32 };
-            let Some(transmit) = out.append(to, known.slot, body, Offload::default()) else {
-                return false;
-            };
-            transmit.vtep = Some(known.vtep);
-            return true;
-        }
-        let start = behind_vxlan + ETHERNET;
-        let body = Payload::Received { frame: index, range: start as u32..end as u32 };
-        let Some(transmit) = out.append(Destination::Bridge, known.slot, body, Offload::default())
-        else {
-            return false;
-        };
-        transmit.vtep = Some(known.vtep);
-        let head = transmit.start_head::<{ ETHERNET + PUNT_TAG }>();
-        let ([a, b], [c, d]) = (PUNT_TPID.to_be_bytes(), known.slot.to_be_bytes());
-        let (place, rest) = head.split_at_mut(MACS);
-        place.copy_from_slice(addresses);
-        rest.copy_from_slice(&[a, b, c, d, e0, e1]);
-        true
+        let (inner, at) = (packet.get(8..)?, (index, end));
+        Some(Known { sender: known, inner, at, addresses, ethertype: [e0, e1] })
     }
 
-    /// Remembers the sender of a frame.
+    /// Remembers the sender of a frame, with its number if it sprays.
     pub(crate) fn remember(
         &mut self,
         outer: &Outer,
-        (table, vtep): (&VniTable, VtepId),
+        (table, vtep, sprays): (&VniTable, VtepId, Option<u16>),
         of: &Snapshot,
     ) {
         let Outer { source, destination, port, .. } = *outer;
@@ -180,9 +173,44 @@ impl DecapCache {
                 vtep,
                 port,
                 slot,
+                sprays,
                 accepts_no_checksum: table.tunnel.accepts_no_checksum,
             };
         }
+    }
+}
+
+impl Known<'_> {
+    /// Sends the frame to the bridge punt pair or a host port. Returns whether it was sent.
+    #[inline(always)]
+    pub(crate) fn deliver(
+        &self,
+        snapshot: &Snapshot,
+        (hosts, out): (&mut HostDelivery, &mut TxBatch),
+    ) -> bool {
+        let Self { sender, inner, at: (index, end), addresses, ethertype: [e0, e1] } = *self;
+        let start = end - inner.len();
+        if let Some(to) = hosts.way(inner, sender.slot, snapshot, Offload::default()) {
+            let body = Payload::Received { frame: index, range: start as u32..end as u32 };
+            let Some(transmit) = out.append(to, sender.slot, body, Offload::default()) else {
+                return false;
+            };
+            transmit.vtep = Some(sender.vtep);
+            return true;
+        }
+        let behind = start + ETHERNET;
+        let body = Payload::Received { frame: index, range: behind as u32..end as u32 };
+        let Some(transmit) = out.append(Destination::Bridge, sender.slot, body, Offload::default())
+        else {
+            return false;
+        };
+        transmit.vtep = Some(sender.vtep);
+        let head = transmit.start_head::<{ ETHERNET + PUNT_TAG }>();
+        let ([a, b], [c, d]) = (PUNT_TPID.to_be_bytes(), sender.slot.to_be_bytes());
+        let (place, rest) = head.split_at_mut(MACS);
+        place.copy_from_slice(addresses);
+        rest.copy_from_slice(&[a, b, c, d, e0, e1]);
+        true
     }
 }
 
@@ -209,10 +237,11 @@ mod tests {
         let mut cache = DecapCache::default();
         let first = Leaf::two().snapshot();
         let table = first.vni(SLOT).unwrap();
-        cache.remember(&outer, (table, VtepId { index: 0, assignment: 1 }), &first);
+        cache.remember(&outer, (table, VtepId { index: 0, assignment: 1 }, None), &first);
         let mut knows = |snapshot: &Snapshot| {
             let received = (0, packet.data.len(), &packet.data[42..]);
-            cache.pass::<UDP_AT>(received, &outer, snapshot, (&mut hosts, &mut out))
+            let known = cache.find::<UDP_AT>(received, &outer, snapshot);
+            known.is_some_and(|known| known.deliver(snapshot, (&mut hosts, &mut out)))
         };
         assert!(knows(&first));
         let with = |change: &dyn Fn(&mut VniTable)| {

@@ -75,8 +75,10 @@ impl Pipeline {
     ) -> Option<Cursor> {
         let batch = run.batch;
         self.set_time(run.now);
-        if let Some(sprayed) = &mut self.sprayed {
-            sprayed.begin(run.now);
+        if let Some(sprayed) = &mut self.sprayed
+            && sprayed.begin(run.now)
+        {
+            self.decap_cache.forget();
         }
         if from == Cursor::default() {
             self.counters.underlay_received.add(batch.len() as u64);
@@ -151,14 +153,22 @@ impl Pipeline {
             next = end;
             if plain
                 && let Some(packet) = frame.data.get(start..end)
-                && self.decap_cache.pass::<UDP>(
-                    (index, end, packet),
-                    &outer,
-                    snapshot,
-                    (&mut self.host_delivery, run.out.frames()),
-                )
+                && let Some(known) =
+                    self.decap_cache.find::<UDP>((index, end, packet), &outer, snapshot)
             {
-                continue;
+                let Self { host_delivery: hosts, sprayed, counters, .. } = self;
+                let is_sent = match (known.sender.sprays, sprayed) {
+                    (Some(_), Some(sprayed)) => {
+                        let port = outer.source_port(run.batch, index).unwrap_or(0);
+                        let (of, frame) =
+                            ((sprayed.as_mut(), hosts, &**counters), (frame.data, run.now));
+                        Self::pass_sprayed(of, known, (&outer, port), frame, (snapshot, run.out))
+                    }
+                    _ => known.deliver(snapshot, (hosts, run.out.frames())),
+                };
+                if is_sent {
+                    continue;
+                }
             }
             let sent =
                 self.decapsulate_piece((index, frame, start..end), &outer, pieces.offload, run);
@@ -197,9 +207,10 @@ impl Pipeline {
         if let Some(vtep) = vtep
             && table.learning.is_none()
             && self.bridge.is_none()
-            && !table.sprays()
         {
-            self.decap_cache.remember(outer, (table, vtep_id(vtep, snapshot)), snapshot);
+            let sprayed = self.sprayed.as_ref().filter(|_| table.sprays());
+            let sprays = sprayed.and_then(|sprayed| sprayed.number(outer));
+            self.decap_cache.remember(outer, (table, vtep_id(vtep, snapshot), sprays), snapshot);
         }
         let source = station(inner, table).map_err(whole)?;
         run.out.record(|| Step::Decapsulation(Decapsulation::stations(inner)));
@@ -320,9 +331,21 @@ impl Piece<'_> {
     ) -> Result<(), DropReason> {
         let dissection = wire::dissect(inner);
         let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
+        let ecn = congestion(self.outer.tos, inner)?;
+        self.deliver_known((inner, vtep), (dissection, ecn), table, to, out)
+    }
+
+    /// As [`Self::deliver`], with what is known of the inner frame and its ECN field.
+    pub(crate) fn deliver_known<O: Output>(
+        &self,
+        (inner, vtep): (&[u8], Option<VtepId>),
+        (dissection, ecn): (&Dissection, Option<Egress>),
+        table: &VniTable,
+        to: Destination,
+        out: &mut O,
+    ) -> Result<(), DropReason> {
         let l3 = usize::from(dissection.l3_offset);
         // The head holds the inner headers up to the last modified byte, or up to the tag.
-        let ecn = congestion(self.outer.tos, inner)?;
         let (mut copied, codepoint) = match ecn {
             Some(Egress::Set(codepoint)) => match dissection.network {
                 Network::Ipv6(_) => (l3 + 40, Some(codepoint)),

@@ -2,7 +2,8 @@
 //! of the flow's outer headers and five patched words. See docs/adr/0012-remembered-flows.md.
 //!
 //! The key holds everything of the frame that the decision depends on: VNI, MAC addresses, the IPv4
-//! header without length, identification and checksum, UDP ports, and queue pair. Any other frame
+//! header without length, identification and checksum, UDP ports, queue pair, and whether `spray` may
+//! send it by any path. Any other frame
 //! takes the full path of [`Pipeline::encapsulate`](crate::Pipeline), and the result is remembered.
 //! This applies only if the result is a single frame to a known VTEP with a resolved next hop, and
 //! if the policy allows it.
@@ -15,28 +16,26 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use frame::{Checksum, Destination, Frame, Offload, PUNT_TPID, Payload, TxBatch, TxFrame, VtepId};
+use frame::{Checksum, Destination, Frame, Offload, Payload, TxBatch, TxFrame, VtepId};
 use path::record::Packet;
-use path::{CounterId, Counting, Paths, Policy, Version};
-use tables::{Snapshot, VniIndex, VniTable, VtepIndex};
+use path::{Choice, CounterId, Counting, Paths, Policy, PoolNumber, Sprays, Version};
+use tables::{NextHop, Snapshot, VniIndex, VniTable, VtepIndex};
 use wire::checksum::Sum;
-use wire::number::PORT_ROCE;
-use wire::{Dissection, Ethernet, Ipv4, MacAddr, Network, QueuePair, Udp};
+use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp};
 
 use crate::identification::Block;
+use crate::lookup::uplink;
 use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
+
+mod key;
+
+pub(crate) use key::Key;
 
 /// Length of Ethernet, IPv4 (without options), UDP and base transport header in bytes.
 pub(crate) const HEADERS: usize = 14 + 20 + 8 + 12;
 const SETS: usize = 2048;
 /// Flows per cache set. A direct-mapped cache would evict too many flows.
 const WAYS: usize = 2;
-/// The bytes of a frame on which the decision depends, and the epoch in which it is known to hold.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Key {
-    words: [u64; 5],
-    epoch: Version<EncapCache>,
-}
 
 /// The versions of what the decision about a flow depends on, apart from the FDB entry.
 #[derive(Debug, Clone, Copy, Default)]
@@ -85,6 +84,9 @@ struct Flow {
     pseudo: Option<u16>,
     /// Where frames of the flow are counted, if they are.
     counter: Option<CounterId>,
+    /// Where each frame has its next hop and source port from, if it is sprayed. Those of the frame
+    /// that was remembered then say nothing.
+    pool: Option<PoolNumber>,
     by_default: bool,
     impaired: bool,
     /// The outer headers of the frame that was remembered.
@@ -106,10 +108,8 @@ pub struct CachedFlow {
     pub queue_pair: QueuePair,
     /// The VTEP that its frames are sent to.
     pub vtep: Ipv4Addr,
-    /// The uplink.
-    pub ifindex: u32,
-    /// The outer UDP source port.
-    pub source_port: u16,
+    /// The uplink and the outer UDP source port. `None` if each frame has its own.
+    pub path: Option<(u32, u16)>,
     /// How long ago the decision was made.
     pub age: Duration,
     /// Whether it was used since tables or policies last changed.
@@ -129,108 +129,6 @@ pub(crate) struct EncapCache {
     current: Option<(Version<Snapshot>, Version<Policy>)>,
 }
 
-fn word(headers: &[u8; HEADERS], at: usize) -> u64 {
-    u64::from_le_bytes(
-        headers.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default(),
-    )
-}
-
-fn half(headers: &[u8; HEADERS], at: usize) -> u32 {
-    u32::from_le_bytes(
-        headers.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default(),
-    )
-}
-
-fn length(headers: &[u8; HEADERS], at: usize) -> usize {
-    let bytes = headers.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default();
-    usize::from(u16::from_be_bytes(bytes))
-}
-
-impl Key {
-    /// The key of a frame whose lengths fit a RoCE frame over IPv4. Other frames can have such a
-    /// key too, but it is never remembered for them; see [`Self::is_of`].
-    #[inline(always)]
-    pub(crate) fn of(frame: &Frame<'_>, epoch: Version<EncapCache>) -> Option<Self> {
-        let finished = frame.offload.gso.is_none()
-            && !matches!(frame.offload.checksum, Checksum::Partial { .. });
-        let tag = frame.vlan.filter(|tag| tag.tpid == PUNT_TPID && finished)?;
-        let headers = frame.data.first_chunk::<HEADERS>()?;
-        let (ip, udp) = (length(headers, 16), length(headers, 38));
-        if ip + 14 > frame.data.len() || udp + 20 > ip || udp < 8 + 12 {
-            return None;
-        }
-        let words = [
-            word(headers, 0),
-            word(headers, 8),
-            u64::from(half(headers, 20)) | u64::from(half(headers, 34)) << 32,
-            word(headers, 26),
-            u64::from(half(headers, 46) & 0xffff_ff00) | u64::from(tag.tci & 0x0fff) << 32,
-        ];
-        Some(Self { words, epoch })
-    }
-
-    /// The key of a frame that is sent to the RoCE port.
-    #[inline]
-    pub(crate) fn of_roce(frame: &Frame<'_>, epoch: Version<EncapCache>) -> Option<Self> {
-        let headers = frame.data.first_chunk::<HEADERS>()?;
-        (length(headers, 36) == usize::from(PORT_ROCE)).then(|| Self::of(frame, epoch))?
-    }
-
-    /// Whether the key of a frame with this dissection may be remembered: a complete RoCE frame
-    /// without tags and IPv4 options.
-    #[inline]
-    pub(crate) fn is_of(dissection: &Dissection) -> bool {
-        let plain = matches!(&dissection.network, Network::Ipv4(ip) if ip.header_length == 20);
-        plain && dissection.vlan_tags == 0 && dissection.roce.is_some()
-    }
-
-    /// The epoch.
-    pub(crate) const fn epoch(&self) -> Version<EncapCache> {
-        self.epoch
-    }
-
-    /// The slot of the frame's VNI.
-    #[inline(always)]
-    const fn slot(&self) -> u16 {
-        let [.., last] = self.words;
-        (last >> 32) as u16
-    }
-
-    /// The destination MAC address of the frame.
-    const fn destination(&self) -> MacAddr {
-        let [first, ..] = self.words;
-        let [a, b, c, d, e, f, ..] = first.to_le_bytes();
-        MacAddr([a, b, c, d, e, f])
-    }
-
-    /// The bits in which the flows differ. Compares in registers; `==` on arrays would go through
-    /// memory.
-    #[inline(always)]
-    const fn difference(&self, other: &Self) -> u64 {
-        let ([a, b, c, d, e], [f, g, h, i, j]) = (self.words, other.words);
-        (a ^ f) | (b ^ g) | (c ^ h) | (d ^ i) | (e ^ j)
-    }
-
-    #[inline(always)]
-    const fn is(&self, other: &Self) -> bool {
-        self.difference(other) | (self.epoch.number() ^ other.epoch.number()) == 0
-    }
-
-    /// Whether the keys are those of one flow, in whatever epochs.
-    #[inline(always)]
-    const fn is_same_flow(&self, other: &Self) -> bool {
-        self.difference(other) == 0
-    }
-
-    #[inline(always)]
-    fn set(&self) -> usize {
-        let [a, b, c, d, e] = self.words;
-        let mixed = (a ^ d.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            ^ (b ^ c.rotate_left(32) ^ e.rotate_left(16)).wrapping_mul(0xa54f_f53a_5f1d_36f1);
-        (mixed >> (64 - SETS.ilog2())) as usize
-    }
-}
-
 impl Flow {
     const NONE: Self = Self {
         key: Key { words: [0; 5], epoch: Version::NEVER },
@@ -241,13 +139,14 @@ impl Flow {
         header: 0,
         pseudo: None,
         counter: None,
+        pool: None,
         by_default: false,
         impaired: false,
         outer: [0; OVERHEAD],
     };
 
     /// Takes the decision from the frame that was sent; `None` if it cannot be reused.
-    fn of(key: Key, sent: &TxFrame, counter: Option<CounterId>) -> Option<Self> {
+    fn of(key: Key, sent: &TxFrame, choice: &Choice<'_>) -> Option<Self> {
         let Destination::Uplink { ifindex, path, by_default, impaired } = sent.to else {
             return None;
         };
@@ -264,6 +163,7 @@ impl Flow {
         let checksum = matches!(sent.offload.checksum, Checksum::Partial { .. });
         let pseudo = Sum::of_partial(word(40)?).word(!udp_length).fold();
         let pseudo = checksum.then_some(pseudo);
+        let Choice { counter, pool, .. } = *choice;
         Some(Self {
             key,
             ifindex,
@@ -273,10 +173,99 @@ impl Flow {
             header,
             pseudo,
             counter,
+            pool,
             by_default,
             impaired,
             outer,
         })
+    }
+
+    /// Sends a frame to an uplink, with a change to the outer headers that are remembered. Returns
+    /// whether it was sent.
+    #[inline(always)]
+    fn send(
+        &self,
+        to: Destination,
+        (index, frame): (u32, &Frame<'_>),
+        with: &mut Sending<'_>,
+        change: impl FnOnce(&mut [u8; OVERHEAD]),
+    ) -> bool {
+        let inner = frame.data.len();
+        let body = Payload::Received { frame: index, range: 0..inner as u32 };
+        let Some(transmit) = with.out.append(to, self.key.slot(), body, Offload::default()) else {
+            return false;
+        };
+        transmit.vtep = Some(self.vtep);
+        let outer = transmit.start_head::<OVERHEAD>();
+        let identification = with.identifications.next();
+        let l3_length = (inner + OVERHEAD - 14) as u16;
+        let udp_length = l3_length - 20;
+        *outer = self.outer;
+        change(outer);
+        [outer[16], outer[17]] = l3_length.to_be_bytes();
+        [outer[18], outer[19]] = identification.to_be_bytes();
+        let header = Sum::of_partial(self.header).word(l3_length).word(identification);
+        [outer[24], outer[25]] = header.checksum().to_be_bytes();
+        [outer[38], outer[39]] = udp_length.to_be_bytes();
+        if let Some(pseudo) = self.pseudo {
+            [outer[40], outer[41]] = Sum::of_partial(pseudo).word(udp_length).fold().to_be_bytes();
+            transmit.offload.checksum =
+                Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
+        }
+        if let Some(counter) = self.counter {
+            // The key is one of plain RoCE over IPv4.
+            let (tos, transport) = (frame.data.get(15), frame.data.get(42..));
+            let packet = tos.zip(transport).and_then(|(tos, rest)| Packet::of(*tos, rest));
+            with.counting.count(counter, inner, packet);
+        }
+        true
+    }
+
+    /// Sends a frame by the next path of a pool. Returns whether it was sent.
+    #[inline(never)]
+    fn send_sprayed(
+        &self,
+        pool: PoolNumber,
+        (index, frame): (u32, &Frame<'_>),
+        with: &mut Sending<'_>,
+    ) -> bool {
+        let Some((hop, gateway, port)) = with.way(pool, self.vtep, frame.data.len()) else {
+            return false;
+        };
+        self.send(uplink(hop), (index, frame), with, |outer| {
+            let (destination, rest) = outer.split_at_mut(6);
+            destination.copy_from_slice(&gateway.0);
+            rest.iter_mut().zip(hop.source_mac.0).for_each(|(to, from)| *to = from);
+            [outer[34], outer[35]] = port.to_be_bytes();
+        })
+    }
+}
+
+/// What frames of known flows are sent with.
+pub(crate) struct Sending<'a> {
+    pub(crate) out: &'a mut TxBatch,
+    pub(crate) identifications: &'a mut Block,
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) counting: Counting<'a>,
+    pub(crate) sprays: Option<&'a mut Sprays>,
+}
+
+impl<'a> Sending<'a> {
+    /// The next hop, its MAC address and the source port of a sprayed frame. `None` if it has to take
+    /// the full path.
+    #[inline]
+    fn way(
+        &mut self,
+        pool: PoolNumber,
+        vtep: VtepId,
+        inner: usize,
+    ) -> Option<(&'a NextHop, &'a MacAddr, u16)> {
+        let l3_length = u16::try_from(inner + OVERHEAD - 14).ok()?;
+        let path = self.sprays.as_mut()?.next(pool)?;
+        let hop = self.snapshot.vtep(VtepIndex(vtep.index))?.paths.find(path.hop)?;
+        let fits = u32::from(l3_length) <= hop.mtu;
+        let gateway = hop.destination_mac.as_ref().filter(|_| fits)?;
+        Some((hop, gateway, path.source_port))
     }
 }
 
@@ -288,11 +277,10 @@ impl EncapCache {
         &self,
         (frames, first): (&[Frame<'_>], u32),
         epoch: Version<EncapCache>,
-        identifications: &mut Block,
-        (out, counting): (&mut TxBatch, Counting<'_>),
+        mut with: Sending<'_>,
     ) -> usize {
         for (frame, index) in frames.iter().zip(first..) {
-            let send = |key: Key| self.send(&key, (index, frame), identifications, (out, counting));
+            let send = |key: Key| self.send(&key, (index, frame), &mut with);
             if !Key::of(frame, epoch).is_some_and(send) {
                 return (index - first) as usize;
             }
@@ -302,13 +290,7 @@ impl EncapCache {
 
     /// Sends a frame if its flow is known. Returns whether it was sent.
     #[inline(always)]
-    fn send(
-        &self,
-        key: &Key,
-        (index, frame): (u32, &Frame<'_>),
-        identifications: &mut Block,
-        (out, counting): (&mut TxBatch, Counting<'_>),
-    ) -> bool {
+    fn send(&self, key: &Key, (index, frame): (u32, &Frame<'_>), with: &mut Sending<'_>) -> bool {
         let Some([one, other]) = self.sets.get(key.set()) else { return false };
         let flow = if one.key.is(key) {
             one
@@ -317,39 +299,15 @@ impl EncapCache {
         } else {
             return false;
         };
-        let inner = frame.data.len();
-        if inner + OVERHEAD - 14 > usize::from(flow.longest) {
+        if let Some(pool) = flow.pool {
+            return flow.send_sprayed(pool, (index, frame), with);
+        }
+        if frame.data.len() + OVERHEAD - 14 > usize::from(flow.longest) {
             return false;
         }
         let Flow { ifindex, path, by_default, impaired, .. } = *flow;
         let to = Destination::Uplink { ifindex, path, by_default, impaired };
-        let body = Payload::Received { frame: index, range: 0..inner as u32 };
-        let Some(transmit) = out.append(to, flow.key.slot(), body, Offload::default()) else {
-            return false;
-        };
-        transmit.vtep = Some(flow.vtep);
-        let outer = transmit.start_head::<OVERHEAD>();
-        let identification = identifications.next();
-        let l3_length = (inner + OVERHEAD - 14) as u16;
-        let udp_length = l3_length - 20;
-        *outer = flow.outer;
-        [outer[16], outer[17]] = l3_length.to_be_bytes();
-        [outer[18], outer[19]] = identification.to_be_bytes();
-        let header = Sum::of_partial(flow.header).word(l3_length).word(identification);
-        [outer[24], outer[25]] = header.checksum().to_be_bytes();
-        [outer[38], outer[39]] = udp_length.to_be_bytes();
-        if let Some(pseudo) = flow.pseudo {
-            [outer[40], outer[41]] = Sum::of_partial(pseudo).word(udp_length).fold().to_be_bytes();
-            transmit.offload.checksum =
-                Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
-        }
-        if let Some(counter) = flow.counter {
-            // The key is one of plain RoCE over IPv4.
-            let (tos, transport) = (frame.data.get(15), frame.data.get(42..));
-            let packet = tos.zip(transport).and_then(|(tos, rest)| Packet::of(*tos, rest));
-            counting.count(counter, inner, packet);
-        }
-        true
+        flow.send(to, (index, frame), with, |_| {})
     }
 
     /// The epoch of a batch. It is a new one if the snapshot or the policies' version has changed
@@ -410,7 +368,7 @@ impl EncapCache {
         &mut self,
         key: &Key,
         versions: Versions,
-        (sent, counter): (&TxFrame, Option<CounterId>),
+        (sent, choice): (&TxFrame, &Choice<'_>),
         now: Instant,
     ) -> bool {
         if self.sets.is_empty() {
@@ -431,7 +389,7 @@ impl EncapCache {
             None if identification % 16 < WAYS => identification % 16,
             None => return false,
         };
-        let Some(flow) = Flow::of(*key, sent, counter) else { return false };
+        let Some(flow) = Flow::of(*key, sent, choice) else { return false };
         if let Some(known) = set.get_mut(way) {
             *known = flow;
         }
@@ -457,8 +415,7 @@ impl EncapCache {
                 destination: [d0, d1, d2, d3].into(),
                 queue_pair: QueuePair::from_be_bytes([q0, q1, q2]),
                 vtep: ip.destination(),
-                ifindex: flow.ifindex,
-                source_port: udp.source_port(),
+                path: flow.pool.is_none().then(|| (flow.ifindex, udp.source_port())),
                 age: now.saturating_duration_since(origin.time?),
                 is_current: flow.key.epoch == self.epoch,
             })

@@ -14,8 +14,9 @@ use wire::outer::{Address, OuterHeaders};
 use crate::Pipeline;
 use crate::cursor::Cursor;
 use crate::dropped::Origin;
-use crate::encap_cache::{HEADERS, Key, Versions};
+use crate::encap_cache::{HEADERS, Key, Sending, Versions};
 use crate::gso::Segmenter;
+use crate::identification::Block;
 use crate::lookup::{Decision, Path, uplink};
 use crate::outer::{Inherited, UDP_CHECKSUM};
 use crate::policies::Policies;
@@ -87,11 +88,9 @@ impl Pipeline {
         let epoch = self.encap_cache.epoch(run.snapshot, run.policies.version());
         let mut at = from;
         loop {
-            let (received, identifications) =
-                ((batch.frames_from(at.frame), at.frame), &mut self.identifications);
-            let counting = run.policies.counting(run.now);
-            let out = (run.out.frames(), counting);
-            let known = self.encap_cache.send_all(received, epoch, identifications, out);
+            let received = (batch.frames_from(at.frame), at.frame);
+            let sending = sending(&mut self.identifications, run);
+            let known = self.encap_cache.send_all(received, epoch, sending);
             if known > 0 {
                 self.counters.flow_cache.hits.add(known as u64);
                 at = Cursor::at(at.frame + known as u32);
@@ -133,11 +132,12 @@ impl Pipeline {
         (index, frame): (u32, &Frame<'_>),
         run: &mut Run<'_, '_, P, O>,
     ) -> bool {
-        let (frames, epoch) = (std::slice::from_ref(frame), key.epoch());
-        let counting = run.policies.counting(run.now);
-        let (identifications, out) = (&mut self.identifications, (run.out.frames(), counting));
-        self.encap_cache.confirm(key, run.snapshot, run.policies.version())
-            && self.encap_cache.send_all((frames, index), epoch, identifications, out) > 0
+        if !self.encap_cache.confirm(key, run.snapshot, run.policies.version()) {
+            return false;
+        }
+        let (frames, sending) =
+            (std::slice::from_ref(frame), sending(&mut self.identifications, run));
+        self.encap_cache.send_all((frames, index), key.epoch(), sending) > 0
     }
 
     /// Counts a frame as dropped. If some of its segments were sent, the rest counts as one copy.
@@ -195,7 +195,7 @@ impl Pipeline {
                 Versions::of(decision.vni.index, *remote, run.snapshot, run.policies.version())
             && let Some(sent) = run.out.frames().last()
         {
-            let evicts = self.encap_cache.remember(key, of, (sent, choice.counter), run.now);
+            let evicts = self.encap_cache.remember(key, of, (sent, &choice), run.now);
             self.counters.flow_cache.evictions.add(u64::from(evicts));
         }
         Ok(next)
@@ -405,6 +405,16 @@ pub(crate) struct Tunnelled<'a> {
     /// The choice of the last copy, which is the last frame of `out`. `None` if it was not sent whole
     /// and over IPv4.
     pub(crate) choice: Option<Choice<'a>>,
+}
+
+/// What frames of known flows are sent with.
+#[inline(always)]
+fn sending<'r, P: Policies, O: Output>(
+    identifications: &'r mut Block,
+    run: &'r mut Run<'_, '_, P, O>,
+) -> Sending<'r> {
+    let (counting, sprays) = run.policies.sending(run.now);
+    Sending { out: run.out.frames(), identifications, snapshot: run.snapshot, counting, sprays }
 }
 
 /// Shows a frame for a management queue pair to the policy.

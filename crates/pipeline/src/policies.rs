@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use path::{Counting, Entropy, PathPolicy, Pins, Policy, Remote, Version};
+use path::{Counting, Entropy, PathPolicy, Pins, Policy, Remote, Sprays, Version};
 use tables::VniTable;
 
 /// The state of a pipeline's path policy.
@@ -30,6 +30,11 @@ pub trait Policies {
     /// Counts frames of pinned queue pairs that are sent at `now`.
     fn counting(&self, _: Instant) -> Counting<'_> {
         Counting::NONE
+    }
+
+    /// As [`Self::counting`], with what knows the paths of sprayed packets, if anything does.
+    fn sending(&mut self, _: Instant) -> (Counting<'_>, Option<&mut Sprays>) {
+        (Counting::NONE, None)
     }
 }
 
@@ -74,5 +79,11 @@ impl Policies for Configured {
     #[inline(always)]
     fn counting(&self, now: Instant) -> Counting<'_> {
         self.state.counting(now)
+    }
+
+    #[inline(always)]
+    fn sending(&mut self, now: Instant) -> (Counting<'_>, Option<&mut Sprays>) {
+        let (counting, sprays) = self.state.sending(now);
+        (counting, Some(sprays))
     }
 }

@@ -3,27 +3,32 @@
 //! The order is that of the requests of each queue pair ([`spray::resequence`]). A frame that must
 //! wait is copied, because the ring of a port needs its slot back.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, DefaultHasher, Hasher};
+use std::hash::{BuildHasher, Hasher};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use frame::{
-    Destination, DropReason, MACS, Offload, PUNT_TPID, Payload, Queue, TxBatch, TxFrame, VtepId,
+    Destination, DropReason, ETHERNET, MACS, Offload, PUNT_TPID, Payload, Queue, TxBatch, TxFrame,
+    VtepId,
 };
-use path::{Arrivals, Counted, Ends, Key, Spraying, Version, is_request, is_sprayed};
+use path::{Arrivals, Counted, Ends, Spraying, Version, hash, is_request, is_sprayed};
 use spray::resequence::{Delivery, Limits, Outcome, Packet, Resequencer};
 use tables::{Snapshot, VniTable};
+use wire::Dissection;
 use wire::ecn::Egress;
+use wire::number::{PORT_ROCE, PROTOCOL_UDP};
 use wire::roce::opcode;
-use wire::{Dissection, Roce};
 
 use crate::Pipeline;
 use crate::counters::Counters;
+use crate::decap_cache::Known;
 use crate::decapsulate::{Piece, congestion};
+use crate::dropped::Origin;
 use crate::host_delivery::HostDelivery;
 use crate::received::Outer;
 use crate::run::{Output, Run};
+use crate::steps::Step;
 
 /// ECN codepoints "congestion experienced" and ECT(0) (RFC 3168 section 5).
 const CE: u8 = 3;
@@ -34,17 +39,61 @@ const ECT_0: u8 = 2;
 struct Secret(u64);
 
 impl BuildHasher for Secret {
-    type Hasher = DefaultHasher;
+    type Hasher = Self;
 
-    fn build_hasher(&self) -> DefaultHasher {
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u64(self.0);
-        hasher
+    fn build_hasher(&self) -> Self {
+        self.clone()
     }
 }
 
-/// A queue pair of a VNI, by its slot.
-type QueuePair = (u16, Key);
+impl Hasher for Secret {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        self.0 = hash::with(self.0, word);
+    }
+
+    #[inline]
+    fn write_u128(&mut self, word: u128) {
+        self.write_u64(word as u64);
+        self.write_u64((word >> 64) as u64);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        hash::finish(self.0)
+    }
+}
+
+/// A queue pair of a VNI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct QueuePair {
+    /// The number of the queue pair, and the slot of the VNI above it.
+    number: u64,
+    /// The inner addresses. Those of IPv4 are as in IPv6 (RFC 4291 section 2.5.5.2).
+    source: u128,
+    destination: u128,
+}
+
+impl QueuePair {
+    #[inline]
+    fn new(slot: u16, number: wire::QueuePair, [source, destination]: [IpAddr; 2]) -> Self {
+        let bits = |address| match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let number = u64::from(number.get()) | u64::from(slot) << 32;
+        Self { number, source: bits(source), destination: bits(destination) }
+    }
+
+    /// The slot of its VNI.
+    const fn slot(&self) -> u16 {
+        (self.number >> 32) as u16
+    }
+}
 
 /// A frame that waits: its bytes as the host gets them.
 #[derive(Debug)]
@@ -58,7 +107,8 @@ pub(crate) struct Held {
 pub(crate) struct Sprayed {
     shared: Arc<Spraying>,
     seen: Version<Counted>,
-    arrivals: HashMap<Ends, Arc<Arrivals>>,
+    /// In the order of their ends.
+    arrivals: Vec<(Ends, Arc<Arrivals>)>,
     /// `None`: hosts get packets as they arrive.
     order: Option<Resequencer<QueuePair, Held, Secret>>,
     /// Nanoseconds since the start.
@@ -67,56 +117,102 @@ pub(crate) struct Sprayed {
 
 /// A packet of a request, as it arrived.
 pub(crate) struct Arrived {
-    /// Its VTEPs.
-    pub(crate) ends: Ends,
+    /// The number of its VTEPs ([`Sprayed::number`]).
+    pub(crate) from: Option<u16>,
     /// Its outer source port.
     pub(crate) port: u16,
     /// Whether the outer header has the ECN mark "congestion experienced".
     pub(crate) is_marked: bool,
     /// Bytes of the inner frame.
     pub(crate) bytes: usize,
-    pub(crate) roce: Roce,
-    pub(crate) queue_pair: QueuePair,
+    pub(crate) request: Request,
 }
 
-impl Arrived {
-    /// The queue pair and the header of a frame that has a place in the order of requests.
-    pub(crate) fn request(dissection: &Dissection, slot: u16) -> Option<(QueuePair, Roce)> {
+/// A packet that has a place in the order of requests.
+pub(crate) struct Request {
+    queue_pair: QueuePair,
+    opcode: u8,
+    psn: u32,
+}
+
+impl Request {
+    /// The request of a frame, if it is one.
+    fn of(dissection: &Dissection, slot: u16) -> Option<Self> {
         let roce = dissection.roce.filter(|roce| is_request(roce.opcode))?;
         let (source, destination) = dissection.network.addresses()?;
-        let queue_pair = roce.destination;
-        Some(((slot, Key::QueuePair { source, destination, queue_pair }), roce))
+        let queue_pair = QueuePair::new(slot, roce.destination, [source, destination]);
+        Some(Self { queue_pair, opcode: roce.opcode, psn: roce.sequence })
+    }
+
+    /// As [`Self::of`], for an untagged frame over IPv4 without options. The outer `None` is for any
+    /// other frame.
+    #[inline]
+    fn of_plain(inner: &[u8], slot: u16) -> Option<Option<Self>> {
+        let (ethernet, rest) = inner.split_first_chunk::<ETHERNET>()?;
+        let (ip, rest) = rest.split_first_chunk::<20>()?;
+        let (udp, rest) = rest.split_first_chunk::<8>()?;
+        let [opcode, _, _, _, _, n0, n1, n2, _, p0, p1, p2] = *rest.first_chunk()?;
+        let [.., e0, e1] = *ethernet;
+        let [first, _, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
+            *ip;
+        let [_, _, to0, to1, u0, u1, _, _] = *udp;
+        let number = |high, low| usize::from(u16::from_be_bytes([high, low]));
+        let (total, datagram) = (number(l0, l1), number(u0, u1));
+        let is_plain = [e0, e1] == [0x08, 0] && first == 0x45 && [f0 & 0x3f, f1] == [0, 0];
+        if !is_plain || total + ETHERNET > inner.len() {
+            return None;
+        }
+        if protocol != PROTOCOL_UDP || number(to0, to1) != usize::from(PORT_ROCE) {
+            return Some(None);
+        }
+        if datagram + 20 > total || datagram < 8 + 12 {
+            return None;
+        }
+        if !is_request(opcode) {
+            return Some(None);
+        }
+        let addresses = [[s0, s1, s2, s3].into(), [d0, d1, d2, d3].into()];
+        let queue_pair = wire::QueuePair::from_be_bytes([n0, n1, n2]);
+        let queue_pair = QueuePair::new(slot, queue_pair, addresses);
+        Some(Some(Self { queue_pair, opcode, psn: u32::from_be_bytes([0, p0, p1, p2]) }))
     }
 }
 
 impl Sprayed {
     pub(crate) fn new(shared: Arc<Spraying>) -> Self {
-        let secret = Secret(shared.seed());
-        let host = |secret: &Secret, (slot, key): &QueuePair| match key {
-            Key::QueuePair { source, .. } => secret.hash_one((slot, source)),
-            _ => 0,
-        };
+        let secret = Secret(hash::begin(shared.seed()));
+        let host = |secret: &Secret, of: &QueuePair| secret.hash_one((of.slot(), of.source));
         let new = || Resequencer::new(Limits::default(), 0, secret).with_shares(host);
         let order = shared.options.restores_order.then(new);
         let (seen, arrivals, now) = Default::default();
         Self { shared, seen, arrivals, order, now }
     }
 
-    /// Begins a batch at this time.
+    /// Begins a batch at this time. Returns whether VTEPs have other numbers than before.
     #[inline(never)]
-    pub(crate) fn begin(&mut self, now: Instant) {
+    pub(crate) fn begin(&mut self, now: Instant) -> bool {
         self.now = self.shared.nanoseconds(now);
-        if let Some(arrivals) = self.shared.newer_arrivals(&mut self.seen) {
-            self.arrivals = arrivals.iter().map(|(ends, of)| (*ends, Arc::clone(of))).collect();
-        }
+        let Some(arrivals) = self.shared.newer_arrivals(&mut self.seen) else { return false };
+        self.arrivals = arrivals.iter().map(|(ends, of)| (*ends, Arc::clone(of))).collect();
+        true
+    }
+
+    /// The number of the VTEPs of a packet. `None` if they have not agreed about spraying.
+    pub(crate) fn number(&self, outer: &Outer) -> Option<u16> {
+        let ends = (outer.destination, outer.source, outer.port);
+        let number = self.arrivals.binary_search_by_key(&ends, |(ends, _)| *ends).ok()?;
+        u16::try_from(number).ok()
+    }
+
+    fn arrivals(&self, from: Option<u16>) -> Option<&Arrivals> {
+        self.arrivals.get(usize::from(from?)).map(|(_, arrivals)| &**arrivals)
     }
 
     /// The outer headers, without a mark if that is one of few paths.
-    fn as_host_sees(&self, outer: &Outer) -> Outer {
-        let hides = self.shared.options.hides_marks && outer.tos & CE == CE && {
-            let of = self.arrivals.get(&(outer.destination, outer.source, outer.port));
-            of.is_some_and(|arrivals| !arrivals.is_congested())
-        };
+    fn as_host_sees(&self, outer: &Outer, from: Option<u16>) -> Outer {
+        let hides = self.shared.options.hides_marks
+            && outer.tos & CE == CE
+            && self.arrivals(from).is_some_and(|arrivals| !arrivals.is_congested());
         Outer { tos: if hides { outer.tos ^ CE ^ ECT_0 } else { outer.tos }, ..*outer }
     }
 
@@ -128,8 +224,9 @@ impl Sprayed {
         copy: impl FnOnce() -> Held,
         mut deliver: impl FnMut(Delivery<Held>),
     ) -> Outcome {
-        let of = self.arrivals.get(&arrived.ends);
-        if let Some(arrivals) = of.filter(|_| is_sprayed(arrived.roce.opcode)) {
+        let of = arrived.from.and_then(|from| self.arrivals.get(usize::from(from)));
+        let (of, request) = (of.map(|(_, of)| of), &arrived.request);
+        if let Some(arrivals) = of.filter(|_| is_sprayed(request.opcode)) {
             arrivals.count(arrived.port, arrived.is_marked, arrived.bytes);
         }
         // Only a VTEP with which this one has agreed sprays.
@@ -139,9 +236,9 @@ impl Sprayed {
         };
         let timer = arrivals.timer();
         order.set_times(timer, timer / 2);
-        let uses = (arrived.roce.opcode != opcode::RC_READ_REQUEST).then_some(1);
-        let packet = Packet { psn: arrived.roce.sequence, uses };
-        order.receive(self.now, arrived.queue_pair, packet, copy, deliver)
+        let uses = (request.opcode != opcode::RC_READ_REQUEST).then_some(1);
+        let packet = Packet { psn: request.psn, uses };
+        order.receive(self.now, request.queue_pair, packet, copy, deliver)
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -218,21 +315,21 @@ impl Pipeline {
         let sprayed = sprayed.as_mut().filter(|_| piece.offload == Offload::default())?;
         let dissection = wire::dissect(inner)?;
         let slot = table.index.get();
-        let (queue_pair, roce) = Arrived::request(&dissection, slot)?;
+        let request = Request::of(&dissection, slot)?;
         let is_marked = piece.outer.tos & CE == CE;
-        let outer = sprayed.as_host_sees(piece.outer);
+        let from = sprayed.number(piece.outer);
+        let outer = sprayed.as_host_sees(piece.outer, from);
         let piece = &Piece { outer: &outer, ..*piece };
         let ecn = match congestion(outer.tos, inner) {
             Ok(ecn) => ecn,
             Err(reason) => return Some(Err(reason)),
         };
         let arrived = Arrived {
-            ends: (outer.destination, outer.source, outer.port),
+            from,
             port: outer.source_port(run.batch, piece.index)?,
             is_marked,
             bytes: inner.len(),
-            roce,
-            queue_pair,
+            request,
         };
         let copy = || {
             let mut bytes: Box<[u8]> = inner.into();
@@ -250,13 +347,49 @@ impl Pipeline {
             Delivery::Arrived => {
                 let host = host_delivery.way(inner, slot, run.snapshot, piece.offload);
                 let to = host.unwrap_or(Destination::Bridge);
-                sent = piece.deliver((inner, vtep), table, to, run.out);
+                let known = (&dissection, ecn);
+                sent = piece.deliver_known((inner, vtep), known, table, to, run.out);
             }
         });
         if outcome == Outcome::Duplicate {
             sent = Err(DropReason::WaitsAlready);
         }
         Some(sent)
+    }
+
+    /// Delivers a frame of a known VTEP that sprays, as [`DecapCache::pass`](crate::decap_cache). If it
+    /// is a packet of a request, it gets its place in the order. Returns whether that was possible.
+    #[inline(never)]
+    pub(crate) fn pass_sprayed<O: Output>(
+        (sprayed, hosts, counters): (&mut Sprayed, &mut HostDelivery, &Counters),
+        known: Known<'_>,
+        outer: (&Outer, u16),
+        (frame, now): (&[u8], Instant),
+        (snapshot, out): (&Snapshot, &mut O),
+    ) -> bool {
+        let slot = known.sender.slot;
+        let Some(request) = Request::of_plain(known.inner, slot) else { return false };
+        let Some(request) = request else {
+            return known.deliver(snapshot, (hosts, out.frames()));
+        };
+        let (outer, port) = outer;
+        let (from, bytes) = (known.sender.sprays, known.inner.len());
+        let arrived = Arrived { from, port, is_marked: outer.tos & CE == CE, bytes, request };
+        let copy = || Held { bytes: known.inner.into(), vtep: Some(known.sender.vtep) };
+        let mut is_sent = true;
+        let outcome = sprayed.receive(&arrived, copy, |delivery| match delivery {
+            Delivery::Waited(held) => held.deliver(slot, (hosts, counters), snapshot, out.frames()),
+            Delivery::Arrived => is_sent = known.deliver(snapshot, (hosts, out.frames())),
+        });
+        let reason = match outcome {
+            Outcome::Duplicate => Some(DropReason::WaitsAlready),
+            _ => (!is_sent).then_some(DropReason::TooBig),
+        };
+        if let Some(reason) = reason {
+            out.record(|| Step::Dropped(reason));
+            counters.drop_frame(reason, slot, (frame, Origin::Underlay, now));
+        }
+        true
     }
 
     /// Received frames that wait for the ones before them.
@@ -267,6 +400,7 @@ impl Pipeline {
     /// Has sprayed packets counted and put in order.
     pub(crate) fn set_spraying(&mut self, shared: Option<Arc<Spraying>>) {
         self.sprayed = shared.map(|shared| Box::new(Sprayed::new(shared)));
+        self.decap_cache.forget();
     }
 
     /// When [`Self::expire`] has something to do, as time from the last batch. `None` if no received
@@ -283,8 +417,8 @@ impl Pipeline {
         if let Some(sprayed) = sprayed {
             sprayed.now = sprayed.shared.nanoseconds(now);
             if let Some(order) = &mut sprayed.order {
-                order.expire(sprayed.now, |(slot, _), held| {
-                    held.deliver(slot, (host_delivery, counters), snapshot, out);
+                order.expire(sprayed.now, |of, held| {
+                    held.deliver(of.slot(), (host_delivery, counters), snapshot, out);
                 });
             }
         }
@@ -306,6 +440,6 @@ impl Pipeline {
         let Self { sprayed, counters, .. } = self;
         let order = sprayed.as_mut().and_then(|sprayed| sprayed.order.as_mut());
         let Some(order) = order else { return };
-        order.expire(u64::MAX, |(slot, _), _| counters.drop_frames(reason, slot, 1));
+        order.expire(u64::MAX, |of, _| counters.drop_frames(reason, of.slot(), 1));
     }
 }

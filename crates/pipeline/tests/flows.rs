@@ -362,7 +362,7 @@ fn remembered_flows_are_counted_and_listed() {
     flows.sort_by_key(|flow| std::cmp::Reverse(flow.queue_pair.get()));
     for (flow, sent) in flows.iter().zip(&sent) {
         let outer = common::open(sent);
-        assert_eq!(flow.source_port, outer.udp.source_port);
+        assert_eq!(flow.path.unwrap().1, outer.udp.source_port);
         assert_eq!(flow.vtep.octets(), outer.ip.destination);
         assert_eq!((flow.slot, flow.destination_mac.0), (common::SLOT, HOST));
         let hosts = (flow.source.octets(), flow.destination.octets());

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,9 +78,17 @@ struct Leaves {
     far: Worker,
     here: Snapshot,
     there: Snapshot,
+    spraying: [Arc<Spraying>; 2],
     pool: Arc<Pool>,
     arrivals: Arc<Arrivals>,
     start: Instant,
+}
+
+/// The pool of four paths from this port on, over two uplinks.
+fn pool_from(first: u16) -> Arc<Pool> {
+    let path = |n: u16| PathId { hop: hop(3 + u32::from(n % 2)).identity, source_port: first + n };
+    let tiers = Tiers::new(&[2, 2]).unwrap();
+    Arc::new(Pool::new((0..4).map(path).collect(), tiers, 1_000_000).unwrap())
 }
 
 /// Most milliseconds that a packet waits.
@@ -91,18 +99,22 @@ impl Leaves {
         let spraying = [(); 2].map(|()| Arc::new(Spraying::new(options, 3)));
         let (here, there) = (sprayed(Leaf::one()), sprayed(Leaf::two()));
         let ends = |from: IpAddr, to: IpAddr| (from, to, 4789);
-        let path =
-            |n: u16| PathId { hop: hop(3 + u32::from(n % 2)).identity, source_port: 50_000 + n };
-        let paths = (0..4).map(path).collect();
-        let pool = Arc::new(Pool::new(paths, Tiers::new(&[2, 2]).unwrap(), 1_000_000).unwrap());
-        let vnis = here.vnis().map(|table| table.tunnel.vni).collect();
-        let agreed = Agreed { pool: Arc::clone(&pool), vnis };
-        spraying[0].set_pools([(ends(LEAF_1.into(), LEAF_2.into()), agreed)].into());
         let arrivals = Arc::new(Arrivals::new(TIMER * 1_000_000));
         let counted = Arc::clone(&arrivals);
         spraying[1].set_arrivals([(ends(LEAF_2.into(), LEAF_1.into()), counted)].into());
         let [near, far] = spraying.each_ref().map(worker);
-        Self { near, far, here, there, pool, arrivals, start: Instant::now() }
+        let (pool, start) = (pool_from(50_000), Instant::now());
+        let leaves = Self { near, far, here, there, spraying, pool, arrivals, start };
+        leaves.agree(&leaves.pool);
+        leaves
+    }
+
+    /// Has the near leaf spray over a pool.
+    fn agree(&self, pool: &Arc<Pool>) {
+        let vnis = self.here.vnis().map(|table| table.tunnel.vni).collect();
+        let agreed = Agreed { pool: Arc::clone(pool), vnis };
+        let ends: (IpAddr, IpAddr, u16) = (LEAF_1.into(), LEAF_2.into(), 4789);
+        self.spraying[0].set_pools([(ends, agreed)].into());
     }
 
     /// The same, after a first packet, whose number is −1.
@@ -170,6 +182,38 @@ fn packets_take_all_paths_in_turns_and_hosts_get_them_in_order() {
     assert_eq!(arrived, leaves.pool.sent().collect::<Vec<_>>());
     let counters = leaves.far.pipeline.counters();
     assert_eq!((counters.resequenced.waited.get(), counters.held.get()), (5, 0));
+}
+
+/// The worker remembers the flow, and asks for the path of each packet.
+#[test]
+fn a_known_flow_takes_all_paths_of_the_pool_that_is_current() {
+    let mut leaves = Leaves::new(SprayOptions::default());
+    let frames: Vec<_> = (0..8).map(write).collect();
+    for first in [50_000, 51_000] {
+        let pool = pool_from(first);
+        leaves.agree(&pool);
+        leaves.send(&frames[..1]);
+        let hits = leaves.near.pipeline.counters().flow_cache.hits.get();
+        let sent = leaves.send(&frames);
+        assert_eq!(leaves.near.pipeline.counters().flow_cache.hits.get(), hits + 8);
+        for (packet, frame) in sent.iter().zip(&frames) {
+            let uplink = hop(3 + u32::from(port(packet) % 2));
+            let macs = [uplink.destination_mac.unwrap().0, uplink.source_mac.0].concat();
+            assert_eq!((&packet[..12], &packet[50..]), (&macs[..], &frame[..]));
+        }
+        let ports: BTreeSet<u16> = sent.iter().map(|packet| port(packet)).collect();
+        assert_eq!(ports, (first..first + 4).collect());
+        assert_eq!(pool.sent().sum::<u64>(), 9);
+    }
+    // What is not sprayed is another flow.
+    let acknowledgement = packet(opcode::RC_ACKNOWLEDGE, 9);
+    let sent = leaves.send(&vec![acknowledgement; 3]);
+    let ports: BTreeSet<u16> = sent.iter().map(|packet| port(packet)).collect();
+    assert_eq!(ports.len(), 1);
+    // Nobody agrees any more.
+    leaves.spraying[0].set_pools(BTreeMap::new());
+    let ports: BTreeSet<u16> = leaves.send(&frames).iter().map(|packet| port(packet)).collect();
+    assert_eq!(ports.len(), 1);
 }
 
 #[test]

@@ -64,49 +64,63 @@ impl Tiers {
 /// The state of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    tiers: Tiers,
+    /// The bits of the digit of each tier.
+    digits: [u16; TIERS],
+    /// The bits of all digits: the highest number of a path.
+    last: u16,
     /// How often a path was given in this round.
     given: u16,
-    masks: [u16; TIERS],
+    /// The masks of all digits.
+    mask: u16,
 }
 
 impl Order {
     /// An order that starts with drawn masks.
     #[must_use]
     pub fn new(tiers: Tiers, random: &mut Random) -> Self {
-        let mut own = Self { tiers, given: 0, masks: [0; TIERS] };
-        own.draw(random, |_| true);
+        let mut own = Self::at_zero(tiers);
+        own.draw(random, own.last);
         own
+    }
+
+    fn at_zero(tiers: Tiers) -> Self {
+        let mut shift = 0;
+        let digits = tiers.uplinks.map(|uplinks| {
+            let digit = (uplinks - 1) << shift;
+            shift += uplinks.trailing_zeros();
+            digit
+        });
+        Self { digits, last: tiers.paths() - 1, given: 0, mask: 0 }
     }
 
     /// The number of paths.
     #[must_use]
-    pub fn paths(&self) -> u16 {
-        self.tiers.paths()
+    pub const fn paths(&self) -> u16 {
+        self.last + 1
     }
 
     /// The next path.
+    #[inline]
     pub fn next(&mut self, random: &mut Random) -> Entropy {
-        let (mut path, mut shift) = (0, 0);
-        for (uplinks, mask) in self.tiers.uplinks().iter().zip(self.masks) {
-            let digit = (self.given >> shift) & (uplinks - 1);
-            path |= (digit ^ mask) << shift;
-            shift += uplinks.trailing_zeros();
+        let (path, before) = (self.given ^ self.mask, self.given);
+        self.given = (before + 1) & self.last;
+        // The lowest digit wraps first.
+        if before & 1 == 1 {
+            self.draw(random, before);
         }
-        let before = self.given;
-        self.given = (before + 1) & (self.paths() - 1);
-        // A digit wraps if it and all below it are at their end.
-        self.draw(random, |bits| before & (bits - 1) == bits - 1);
         Entropy(path)
     }
 
-    /// Draws the masks of the tiers that `wraps` wants, by the number of paths up to that tier.
-    fn draw(&mut self, random: &mut Random, wraps: impl Fn(u16) -> bool) {
-        let mut paths = 1;
-        for (uplinks, mask) in self.tiers.uplinks.iter().zip(&mut self.masks) {
-            paths *= uplinks;
-            if *uplinks > 1 && wraps(paths) {
-                *mask = random.below_u16(*uplinks);
+    /// Draws the mask of each digit that wraps behind `before`: it and all below it are at their end.
+    fn draw(&mut self, random: &mut Random, before: u16) {
+        for digit in self.digits {
+            if before & digit != digit {
+                break;
+            }
+            if digit > 0 {
+                let shift = digit.trailing_zeros();
+                let drawn = random.below_u16((digit >> shift) + 1);
+                self.mask = self.mask & !digit | drawn << shift;
             }
         }
     }
@@ -122,11 +136,8 @@ mod tests {
 
     #[test]
     fn one_tier_by_hand() {
-        let mut order = Order {
-            tiers: Tiers::unknown(Values::new(8).unwrap()),
-            given: 0,
-            masks: [0b101, 0, 0, 0],
-        };
+        let tiers = Tiers::unknown(Values::new(8).unwrap());
+        let mut order = Order { mask: 0b101, ..Order::at_zero(tiers) };
         let mut random = Random::new(1);
         let round: Vec<u16> = (0..8).map(|_| order.next(&mut random).0).collect();
         assert_eq!(round, [5, 4, 7, 6, 1, 0, 3, 2]);
@@ -138,7 +149,7 @@ mod tests {
     #[test]
     fn two_tiers_by_hand() {
         let tiers = Tiers::new(&[4, 2]).unwrap();
-        let mut order = Order { tiers, given: 0, masks: [2, 1, 0, 0] };
+        let mut order = Order { mask: 0b1_10, ..Order::at_zero(tiers) };
         let mut random = Random::new(9);
         let mask = Random::new(9).below_u16(4);
         // The first digit is in the two low bits; the second starts at 0 ^ 1.

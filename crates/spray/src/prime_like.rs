@@ -79,29 +79,32 @@ impl PrimeLike {
         Self { order: Order::new(tiers, random), times, paths, frozen_until: 0 }
     }
 
+    #[inline]
     fn is_clean(&self, entropy: Entropy, now: Nanos) -> bool {
         let Some(path) = self.paths.get(entropy.index()) else { return false };
         let enough = if now < self.frozen_until { 1 } else { SUSPECT };
-        let owes_for = now.saturating_sub(path.owes_since);
-        let suspect =
-            path.owes >= enough && (self.times.patience..self.times.silence).contains(&owes_for);
-        path.avoided_until <= now && !suspect
+        let is_suspect = || {
+            let owes_for = now.saturating_sub(path.owes_since);
+            (self.times.patience..self.times.silence).contains(&owes_for)
+        };
+        path.avoided_until <= now && (path.owes < enough || !is_suspect())
     }
 }
 
 impl Spray for PrimeLike {
+    #[inline]
     fn next(&mut self, now: Nanos, random: &mut Random) -> Entropy {
         let first = self.order.next(random);
         let mut entropy = first;
         // A whole round is among two.
-        for _ in 1..2 * self.order.paths() {
-            if self.is_clean(entropy, now) {
+        let mut left = 2 * self.order.paths() - 1;
+        while !self.is_clean(entropy, now) {
+            if left == 0 {
+                entropy = first;
                 break;
             }
             entropy = self.order.next(random);
-        }
-        if !self.is_clean(entropy, now) {
-            entropy = first;
+            left -= 1;
         }
         if let Some(path) = self.paths.get_mut(entropy.index()) {
             if path.owes == 0 || now.saturating_sub(path.owes_since) >= self.times.silence {

@@ -9,7 +9,8 @@
 //! | PSN | what happens |
 //! |---|---|
 //! | the next one | delivered, and all that follow it |
-//! | the first one, or before the next one (sent again) | waits for others before it; the sequence begins with the lowest |
+//! | the first one, or before the next one after a silence or the fourth in a row (sent again) | waits for others before it; the sequence begins with the lowest |
+//! | before the next one, alone | delivered: it was overtaken by its repetition |
 //! | ahead, and not there yet | waits |
 //! | ahead, and waits already | dropped |
 //! | further ahead than [`WINDOW`], or the pool or the share of its host is full | all are delivered |
@@ -17,8 +18,9 @@
 //!
 //! After a gap that did not close, packets that are ahead pass without waiting: the receiver drops
 //! them until it has the missing one. The first packet that is sent again restores the order from
-//! the gap on, because a receiver of go-back-N waits for exactly that. If none is for
-//! [`Limits::recovery`], the order goes on behind the gap.
+//! the gap on, because a receiver of go-back-N waits for exactly that. Packets then wait longer than the
+//! timer: all from the gap on are sent again, and some paths still have queues. If the gap does not close
+//! for [`Limits::recovery`], the order goes on behind it.
 //!
 //! Packets that are sent again take different paths, too, and so do the first ones of a connection. So
 //! the one that comes first need not be the first one.
@@ -183,8 +185,8 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
             let host = self.host.map(|host| (host(&self.hasher, &key) >> 56) as u8);
             queue_pair.begin((key, host), packet, times);
         }
-        queue_pair.last = now;
         let outcome = queue_pair.receive(times, packet, &mut self.pool, copy, &mut deliver);
+        queue_pair.last = now;
         if queue_pair.is_waiting() {
             self.earliest = self.earliest.min(queue_pair.deadline);
             if !core::mem::replace(&mut queue_pair.is_listed, true) {

@@ -118,6 +118,7 @@ impl Sprayer {
 }
 
 impl Spray for Sprayer {
+    #[inline]
     fn next(&mut self, now: Nanos, random: &mut Random) -> Entropy {
         match self {
             Self::Fixed(entropy) => *entropy,

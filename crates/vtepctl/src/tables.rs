@@ -263,6 +263,7 @@ pub(crate) fn flows(rows: &[v1::CachedFlow]) -> Table<10> {
         "current",
     ]);
     for row in rows {
+        let is_sprayed = row.source_port == 0;
         table.row([
             row.worker.to_string(),
             row.vni.to_string(),
@@ -270,8 +271,8 @@ pub(crate) fn flows(rows: &[v1::CachedFlow]) -> Table<10> {
             row.destination.clone(),
             format!("{:#x}", row.queue_pair),
             row.vtep.clone(),
-            row.uplink.clone(),
-            row.source_port.to_string(),
+            if is_sprayed { "sprayed".to_owned() } else { row.uplink.clone() },
+            if is_sprayed { "-".to_owned() } else { row.source_port.to_string() },
             (row.age_ms / 1000).to_string(),
             if row.current { "yes" } else { "no" }.to_owned(),
         ]);

@@ -8,11 +8,13 @@ use spray::resequence::{Delivery, Limits, Outcome, Packet, Resequencer};
 /// Most packets that wait, and for how long.
 const PACKETS: u16 = 32;
 const TIMER: u64 = 100;
+/// How long a sender may take to send all from a gap on again.
+const RECOVERY: u64 = 1000;
 
 /// What goes in comes out once, unless it is a duplicate of what waits. No gap is
-/// waited for longer than the timer. Without a gap that stays open, each queue pair's packets come out in order.
+/// waited for longer than a sender may take to close it. Without a gap that stays open, each queue pair's packets come out in order.
 pub fn resequence(data: &[u8]) {
-    let limits = Limits { queue_pairs: 64, packets: PACKETS, recovery: 1000 };
+    let limits = Limits { queue_pairs: 64, packets: PACKETS, recovery: RECOVERY };
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     let mut order = Resequencer::<u8, usize, _>::new(limits, TIMER, hasher);
     let mut now = 0;
@@ -52,7 +54,7 @@ pub fn resequence(data: &[u8]) {
         }
         let deadline = order.deadline();
         assert!(order.held() <= usize::from(PACKETS) && (order.held() > 0) == deadline.is_some());
-        assert!(deadline.is_none_or(|deadline| deadline <= now + TIMER));
+        assert!(deadline.is_none_or(|deadline| deadline <= now + RECOVERY));
     }
     order.expire(u64::MAX, |_, number| assert!(out.insert(number, now).is_none()));
     assert_eq!((order.held(), out.len() + duplicates), (0, sent.len()));

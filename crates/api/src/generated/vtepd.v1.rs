@@ -1189,9 +1189,10 @@ pub struct CachedFlow {
     pub queue_pair: u32,
     #[prost(string, tag = "7")]
     pub vtep: ::prost::alloc::string::String,
+    /// Empty if its frames are sprayed.
     #[prost(string, tag = "8")]
     pub uplink: ::prost::alloc::string::String,
-    /// The outer UDP source port.
+    /// The outer UDP source port; 0 if its frames are sprayed.
     #[prost(uint32, tag = "9")]
     pub source_port: u32,
     /// Since its path was decided.

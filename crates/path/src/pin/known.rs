@@ -11,14 +11,10 @@ use wire::Vni;
 use super::{Answer, Before, Pin, Usage};
 use crate::choice::{Flow, Remote};
 use crate::key::Key;
-use crate::path_id::CounterId;
 
 /// Number of entries for queue pairs on the path of `qp-hash`. One whose entry another one has taken
 /// is asked about again.
 const HASHED: usize = 4096;
-
-/// Number of entries for queue pairs whose packets are sprayed.
-const SPRAYED: usize = 1024;
 
 /// A queue pair towards a remote VTEP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,44 +51,12 @@ pub(super) struct KnownPins {
     /// The queue pairs on the path of `qp-hash` that were asked about last, and for which version;
     /// `None`: there was no answer. One place for each hash. Empty until there is one.
     hashed: Box<[Option<Hashed>]>,
-    /// Where packets of sprayed queue pairs were counted last, and for which version. Each of these
-    /// packets looks here first: it takes no path from here. One place for each hash.
-    sprayed: Box<[Option<Sprayed>]>,
 }
-
-/// A queue pair, the version of the answer, and where its packets are counted.
-type Sprayed = (Question, Version<Policy>, Option<CounterId>);
 
 /// A queue pair on the path of `qp-hash`, and the version of the answer.
 type Hashed = (Question, Option<Version<Policy>>);
 
 impl KnownPins {
-    /// Where packets of a sprayed queue pair are counted; `None` if they are not. `ask` as below.
-    #[inline]
-    pub(super) fn counter(
-        &mut self,
-        (flow, to): (&Flow, &Remote<'_>),
-        (version, usage): (Version<Policy>, &Usage),
-        ask: impl FnOnce(Before) -> Answer,
-    ) -> Option<CounterId> {
-        let question = Question::of(flow, to);
-        let at = flow.hash as usize % SPRAYED;
-        if let Some(Some((known, of, counter))) = self.sprayed.get(at)
-            && (known, of) == (&question, &version)
-        {
-            return *counter;
-        }
-        let (pin, holds) = self.get_or((flow, to), (version, usage), ask);
-        if self.sprayed.is_empty() {
-            self.sprayed = vec![None; SPRAYED].into();
-        }
-        let counter = pin.map(|pin| pin.counter);
-        if let Some(entry) = self.sprayed.get_mut(at).filter(|_| holds) {
-            *entry = Some((question, version, counter));
-        }
-        counter
-    }
-
     /// The path of a queue pair, if it is to have a certain one, and whether the next frame has it
     /// too. `ask` is asked if it is not known, or may have changed.
     pub(super) fn get_or(
@@ -168,7 +132,7 @@ mod tests {
     use super::*;
     use crate::group::Paths;
     use crate::key::Reason;
-    use crate::path_id::PathId;
+    use crate::path_id::{CounterId, PathId};
 
     /// What is asked, and who asks.
     struct Asking {
@@ -224,35 +188,6 @@ mod tests {
     }
 
     const TO: fn() -> (u32, (IpAddr, IpAddr), u16) = || (100, (host(3), host(4)), 4789);
-
-    #[test]
-    fn packets_of_a_sprayed_queue_pair_are_counted_where_its_others_are() {
-        let mut asking = Asking::new();
-        let mut count = |flow: &Flow, version: u64, answer: Answer| {
-            let ((vni, ends, destination_port), group) = (TO(), &asking.group);
-            let vni = Vni::try_from(vni).unwrap();
-            let to = Remote { vni, local: ends.0, address: ends.1, destination_port, group };
-            let mut asked = false;
-            let of = (Version::of(version), &asking.usage);
-            let counter = asking.known.counter((flow, &to), of, |_| {
-                asked = true;
-                answer
-            });
-            (counter, asked)
-        };
-        assert_eq!(count(&flow(17), 1, Answer::Busy), (None, true));
-        let told = Answer::Pinned(pin(1, 0));
-        assert_eq!(count(&flow(17), 1, told), (Some(counter(1)), true), "it asks until it is told");
-        assert_eq!(count(&flow(17), 1, Answer::Busy), (Some(counter(1)), false));
-        // Another one with the same hash takes its place, and both stay known.
-        let other = Flow { hash: flow(17).hash, ..flow(18) };
-        assert_eq!(count(&other, 1, Answer::Pinned(pin(2, 0))), (Some(counter(2)), true));
-        assert_eq!(count(&flow(17), 1, Answer::Busy), (Some(counter(1)), false));
-        assert_eq!(count(&flow(17), 2, Answer::Busy), (Some(counter(1)), false), "nothing changed");
-        // One that is not placed is not counted.
-        assert_eq!(count(&flow(19), 2, Answer::Hashed), (None, true));
-        assert_eq!(count(&flow(19), 2, Answer::Busy), (None, false));
-    }
 
     #[test]
     fn each_question_is_asked_once() {

@@ -32,7 +32,9 @@ fn ports(sprays: &mut Sprays, number: u32, packets: usize) -> Vec<Option<u16>> {
     let group = Paths::default();
     let (local, address, destination_port) = (LOCAL, FAR, 4789);
     let to = Remote { vni: vni(number), local, address, destination_port, group: &group };
-    (0..packets).map(|_| sprays.next(&to).map(|path| path.source_port)).collect()
+    let range = SourcePortRange::default();
+    let mut next = || Some(sprays.next(sprays.pool(&to, range)?)?.source_port);
+    (0..packets).map(|_| next()).collect()
 }
 
 fn set(ports: Vec<Option<u16>>) -> BTreeSet<u16> {

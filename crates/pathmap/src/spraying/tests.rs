@@ -91,10 +91,7 @@ fn a_pool_stays_while_its_paths_are_known_and_no_route_is_new() {
 
 #[test]
 fn packets_wait_for_twice_the_spread_of_the_delays() {
-    let of = |delays: &[u64]| {
-        let known: Vec<Known> = delays.iter().map(|delay| known(1, &[1], *delay)).collect();
-        timer(known.iter())
-    };
+    let of = |delays: &[u64]| timer(delays.iter().map(|delay| ms(*delay)));
     assert_eq!(
         [of(&[]), of(&[3]), of(&[2, 6, 3]), of(&[1, 900])],
         [1, 1, 8, 50].map(|ms| ms * 1_000_000)

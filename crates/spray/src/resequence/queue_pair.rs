@@ -9,6 +9,9 @@ use crate::signal::Nanos;
 const PSN: u32 = 0x00ff_ffff;
 /// How far packets may be behind the one that comes first.
 const BEFORE: u32 = WINDOW as u32 / 2;
+/// So many packets in a row before the next one are sent again, and so is the first one after a silence.
+/// Others may come late: they were sent before a NAK, and overtaken by their repetition.
+const AGAIN: u8 = 4;
 /// No packet waits at this place of the ring.
 const NONE: u16 = u16::MAX;
 
@@ -37,6 +40,9 @@ enum Mode {
     Settling,
     /// The gap at `next` did not close. Packets from `after` on pass, until a time.
     Gap { after: u32, until: Nanos },
+    /// Packets from that gap to `after` come again: the receiver has dropped them. It waits for `next`,
+    /// so nothing is gained by delivering others before that time.
+    Again { after: u32, until: Nanos },
 }
 
 /// The order of one queue pair.
@@ -53,6 +59,10 @@ pub(super) struct QueuePair<K> {
     pub(super) is_listed: bool,
     next: u32,
     mode: Mode,
+    /// Packets in a row that are before the next one.
+    behind: u8,
+    /// Where the order goes on if packets before it, that seemed to be sent again, are not.
+    resume: Option<u32>,
     held: u16,
     /// Places in the pool, by PSN.
     ring: [u16; WINDOW as usize],
@@ -69,6 +79,8 @@ impl<K> Default for QueuePair<K> {
             is_listed: false,
             next: 0,
             mode,
+            behind: 0,
+            resume: None,
             held: 0,
             ring,
         }
@@ -88,9 +100,19 @@ impl<K> QueuePair<K> {
 
     /// Begins with a packet in front of which others may still come. No packet waits.
     fn begin_anew(&mut self, psn: u32, times: Times) {
-        (self.next, self.mode) = (psn, Mode::Ordered);
+        (self.next, self.mode, self.resume) = (psn, Mode::Ordered, None);
         if times.settling > 0 {
             (self.next, self.mode) = (psn.wrapping_sub(BEFORE) & PSN, Mode::Settling);
+        }
+    }
+
+    /// When a packet that arrives now stops waiting.
+    fn end(&self, times: Times) -> Nanos {
+        let now = times.now;
+        match self.mode {
+            Mode::Settling => now.saturating_add(times.settling),
+            Mode::Again { until, .. } => now.saturating_add(times.timer).max(until),
+            _ => now.saturating_add(times.timer),
         }
     }
 
@@ -118,6 +140,19 @@ impl<K> QueuePair<K> {
             self.settle(times, pool, deliver);
             return false;
         }
+        if let Some(resume) = self.resume.take() {
+            // What seemed to be sent again was only late.
+            let next = self.next;
+            let before = u32::try_from(since(resume, next)).unwrap_or(0).min(WINDOW.into());
+            for psn in (0..before).map(|ahead| next.wrapping_add(ahead) & PSN) {
+                if let Some(waiting) = self.take(times.now, psn, pool) {
+                    deliver(Delivery::Waited(waiting.copy));
+                }
+            }
+            (self.next, self.mode) = (resume, Mode::Ordered);
+            self.drain(times, pool, deliver);
+            return false;
+        }
         self.flush(times, pool, deliver);
         true
     }
@@ -131,6 +166,13 @@ impl<K> QueuePair<K> {
         deliver: &mut impl FnMut(Delivery<C>),
     ) -> Outcome {
         let psn = packet.psn & PSN;
+        // Almost all packets, if paths are alike.
+        let is_next = psn == self.next && self.mode == Mode::Ordered;
+        if is_next && self.held == 0 && self.resume.is_none() && packet.uses == Some(1) {
+            (self.next, self.behind) = (psn.wrapping_add(1) & PSN, 0);
+            deliver(Delivery::Arrived);
+            return Outcome::Delivered;
+        }
         if self.mode == Mode::Settling
             && (!(0..i32::from(WINDOW)).contains(&since(psn, self.next))
                 || !pool.has_room(self.host))
@@ -138,7 +180,7 @@ impl<K> QueuePair<K> {
             self.settle(times, pool, deliver);
         }
         match self.mode {
-            Mode::Ordered | Mode::Settling => {}
+            Mode::Ordered | Mode::Settling | Mode::Again { .. } => {}
             Mode::Open if since(psn, self.next) >= 0 => {
                 (self.next, self.mode) = (psn, Mode::Ordered);
             }
@@ -152,14 +194,12 @@ impl<K> QueuePair<K> {
                 deliver(Delivery::Arrived);
                 return Outcome::Delivered;
             }
-            Mode::Gap { .. } if since(psn, self.next) >= 0 => self.mode = Mode::Ordered,
+            Mode::Gap { after, until } if since(psn, self.next) >= 0 => {
+                self.mode = Mode::Again { after, until };
+            }
             Mode::Gap { .. } => {}
         }
-        if since(psn, self.next) < 0 && times.settling > 0 && pool.has_room(self.host) {
-            // Sent again. Packets before it may have been, too, and take longer.
-            self.flush(times, pool, deliver);
-            self.begin_anew(psn, times);
-        }
+        self.set_back(times, psn, pool, deliver);
         let distance = since(psn, self.next);
         if distance == 0 && self.mode != Mode::Settling {
             deliver(Delivery::Arrived);
@@ -182,11 +222,7 @@ impl<K> QueuePair<K> {
             return Outcome::Duplicate;
         }
         if !is_near || !pool.has_room(self.host) {
-            let is_share = is_near && !pool.is_full();
-            pool.counts.flushed_by_share += u64::from(is_share);
-            pool.counts.flushed_by_bound += u64::from(!is_share);
-            let arrived = (psn, packet.uses.unwrap_or(1));
-            self.flush_around(times, Some(arrived), pool, deliver);
+            self.exceed(times, packet, is_near, pool, deliver);
             return Outcome::Delivered;
         }
         let waiting = Waiting { copy: copy(), since: times.now, uses: packet.uses };
@@ -194,12 +230,61 @@ impl<K> QueuePair<K> {
             return Outcome::Waits;
         };
         *place = index;
-        let is_settling = self.mode == Mode::Settling;
-        let time = if is_settling { times.settling } else { times.timer };
-        let deadline = times.now.saturating_add(time);
+        let deadline = self.end(times);
         self.deadline = if self.held == 0 { deadline } else { self.deadline.min(deadline) };
         self.held += 1;
         Outcome::Waits
+    }
+
+    /// Begins anew with a packet before the next one, if that is sent again and not only late.
+    fn set_back<C>(
+        &mut self,
+        times: Times,
+        psn: u32,
+        pool: &mut Pool<C>,
+        deliver: &mut impl FnMut(Delivery<C>),
+    ) {
+        let distance = since(psn, self.next);
+        self.behind = if distance < 0 { self.behind.saturating_add(1) } else { 0 };
+        let is_far = distance < -i32::from(WINDOW);
+        let was_silent = times.now.saturating_sub(self.last) >= times.timer;
+        let is_again = is_far || self.behind >= AGAIN || distance < 0 && was_silent;
+        if !is_again || times.settling == 0 || !pool.has_room(self.host) {
+            return;
+        }
+        // Packets before it may have been sent again, too, and take longer.
+        let resume = self.resume.unwrap_or(self.next);
+        let resume = match self.mode {
+            Mode::Gap { after, .. } | Mode::Again { after, .. } if since(after, resume) > 0 => {
+                after
+            }
+            _ => resume,
+        };
+        self.flush(times, pool, deliver);
+        self.begin_anew(psn, times);
+        self.resume = Some(resume).filter(|_| !is_far);
+    }
+
+    /// Delivers all packets that wait, and one that may not: it is too far ahead, or there is no room.
+    fn exceed<C>(
+        &mut self,
+        times: Times,
+        packet: Packet,
+        is_near: bool,
+        pool: &mut Pool<C>,
+        deliver: &mut impl FnMut(Delivery<C>),
+    ) {
+        let is_share = is_near && !pool.is_full();
+        pool.counts.flushed_by_share += u64::from(is_share);
+        pool.counts.flushed_by_bound += u64::from(!is_share);
+        let arrived = (packet.psn & PSN, packet.uses.unwrap_or(1));
+        self.flush_around(times, Some(arrived), pool, deliver);
+        // No sender has so much on its way: what is missing is not missed any more.
+        if let Mode::Gap { after, .. } = self.mode
+            && !is_near
+        {
+            (self.next, self.mode, self.resume) = (after, Mode::Ordered, None);
+        }
     }
 
     /// Delivers all packets that wait, in order. The gap at `next` stays open.
@@ -261,7 +346,7 @@ impl<K> QueuePair<K> {
         }
         // The gap is another one now. A path with a long queue closes one after the other.
         if self.held != 0 {
-            self.deadline = times.now.saturating_add(times.timer);
+            self.deadline = self.end(times);
         }
     }
 
@@ -276,9 +361,15 @@ impl<K> QueuePair<K> {
     ) {
         let uses_known = uses.unwrap_or(1);
         self.next = psn.wrapping_add(uses_known) & PSN;
-        if uses.is_none() {
-            self.mode = Mode::Open;
+        let is_over = |after| since(self.next, after) >= 0;
+        if self.resume.is_some_and(is_over) {
+            self.resume = None;
         }
+        self.mode = match self.mode {
+            _ if uses.is_none() => Mode::Open,
+            Mode::Again { after, .. } if is_over(after) => Mode::Ordered,
+            mode => mode,
+        };
         let between = 1..uses_known.min(u32::from(WINDOW));
         for waiting in between.filter_map(|ahead| self.take(now, psn.wrapping_add(ahead), pool)) {
             deliver(Delivery::Waited(waiting.copy));

@@ -107,8 +107,8 @@ pub(super) fn flows(
             destination: flow.destination.to_string(),
             queue_pair: flow.queue_pair.get(),
             vtep: flow.vtep.to_string(),
-            uplink: uplinks.name(flow.ifindex),
-            source_port: flow.source_port.into(),
+            uplink: flow.path.map(|(ifindex, _)| uplinks.name(ifindex)).unwrap_or_default(),
+            source_port: flow.path.map_or(0, |(_, port)| port.into()),
             age_ms: u64::try_from(flow.age.as_millis()).unwrap_or(u64::MAX),
             current: flow.is_current,
         })

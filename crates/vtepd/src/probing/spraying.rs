@@ -40,6 +40,8 @@ struct Peer {
     known: Versions,
     /// The delay of the slowest path.
     slowest: Duration,
+    /// The shortest delay of each path.
+    least: BTreeMap<PathId, Duration>,
     arrivals: Arc<Arrivals>,
     reporter: Reporter,
     /// What was reported last.
@@ -222,6 +224,7 @@ impl Peer {
             last: None,
             known: Versions::default(),
             slowest: Duration::ZERO,
+            least: BTreeMap::new(),
             arrivals: Arc::new(Arrivals::new(spraying::timer(std::iter::empty()))),
             reporter: Reporter::default(),
             reported: Vec::new(),
@@ -256,12 +259,19 @@ impl Peer {
     where
         K: Iterator<Item = (PathId, &'e Known)>,
     {
-        self.arrivals.set_timer(spraying::timer(known().map(|(_, known)| known)));
+        let now: BTreeMap<PathId, Duration> =
+            known().map(|(path, known)| (path, known.delay)).collect();
+        // Queues may make all paths alike. Without them, the delays differ as before.
+        self.least.retain(|path, _| now.contains_key(path));
+        for (path, delay) in &now {
+            let least = self.least.entry(*path).or_insert(*delay);
+            *least = (*least).min(*delay);
+        }
+        let timers = [&now, &self.least].map(|of| spraying::timer(of.values().copied()));
+        self.arrivals.set_timer(timers.into_iter().max().unwrap_or_default());
         self.slowest = known().map(|(_, known)| known.delay).max().unwrap_or_default();
         if let Some((pool, ledger)) = &mut self.pool {
-            let delays: BTreeMap<PathId, Duration> =
-                known().map(|(path, known)| (path, known.delay)).collect();
-            ledger.follow_delays(pool.paths().iter().map(|path| delays.get(path).copied()));
+            ledger.follow_delays(pool.paths().iter().map(|path| now.get(path).copied()));
         }
     }
 
