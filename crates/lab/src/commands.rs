@@ -1,6 +1,7 @@
 //! Implements the subcommands: calls the library and prints the results.
 
 mod bench;
+mod capture;
 mod compare;
 mod connection;
 mod demo;
@@ -75,6 +76,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Status(arguments) => leaves::status(&arguments, cli.output),
         Command::Policy(arguments) => leaves::policy(&arguments, cli.output),
         Command::Link(arguments) => link::run(&arguments, cli.output),
+        Command::Capture(arguments) => capture::run(&arguments),
         Command::Graph(arguments) => graph::run(&arguments, cli.output),
         Command::Web(arguments) => web::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments, cli.output),

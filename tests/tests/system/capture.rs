@@ -93,7 +93,7 @@ impl Drop for Running {
 }
 
 /// The fields of each packet that a filter shows, as tshark reads them. It checks checksums.
-fn rows(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<Vec<String>>, String> {
+pub(crate) fn rows(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<Vec<String>>, String> {
     let mut command = Command::new("tshark");
     command.arg("-r").arg(file).args(["-Y", filter, "-T", "fields"]);
     for protocol in ["ip", "udp", "tcp"] {
