@@ -91,10 +91,11 @@ enum Message {
     Begun,
     /// Packets of the source with this number, and how many it has lost so far.
     Captured(usize, v1::Captured),
+    /// It ends, and the capture with it.
+    Ended,
 }
 
 /// A source that is a thread.
-#[derive(Clone)]
 struct Source {
     number: usize,
     node: String,
@@ -127,11 +128,17 @@ pub fn capture(
     };
     for leaf in &wanted.leaves {
         let (source, request) = (source(leaf, threads.len()), wanted.request.clone());
-        threads.push(deployed.namespace(leaf)?.thread(move || source.leaf(request))?);
+        threads.push(
+            deployed.namespace(leaf)?.thread(move || source.run(|source| source.leaf(request)))?,
+        );
     }
     for end in &wanted.interfaces {
         let (source, end) = (source(&end.node, threads.len()), end.clone());
-        threads.push(deployed.namespace(&end.node)?.thread(move || source.interface(&end))?);
+        threads.push(
+            deployed
+                .namespace(&end.node)?
+                .thread(move || source.run(|source| source.interface(&end)))?,
+        );
     }
     drop(sender);
     let mut merged = Merged::new(file, wanted.count, threads.len())?;
@@ -151,6 +158,17 @@ fn join(thread: Thread) -> Result<(), CaptureError> {
 }
 
 impl Source {
+    /// Captures, and tells of the end.
+    fn run(
+        self,
+        capture: impl FnOnce(&Self) -> Result<(), CaptureError>,
+    ) -> Result<(), CaptureError> {
+        let ended = capture(&self);
+        // Nobody waits for it at the end of the capture.
+        let _ = self.sender.send(Message::Ended);
+        ended
+    }
+
     /// Hands packets over. Returns `false` at the end of the capture.
     fn tell(&self, captured: v1::Captured) -> bool {
         let told = self.sender.send(Message::Captured(self.number, captured));
@@ -158,7 +176,7 @@ impl Source {
     }
 
     /// Asks the vtepd of this thread's namespace for packets.
-    fn leaf(self, request: v1::CaptureRequest) -> Result<(), CaptureError> {
+    fn leaf(&self, request: v1::CaptureRequest) -> Result<(), CaptureError> {
         let node = self.node.clone();
         let failed = |error: AskError| CaptureError::Leaf { leaf: node.clone(), error };
         let refused =
@@ -186,11 +204,11 @@ impl Source {
     }
 
     /// Captures on an interface of this thread's namespace.
-    fn interface(self, end: &Endpoint) -> Result<(), CaptureError> {
+    fn interface(&self, end: &Endpoint) -> Result<(), CaptureError> {
         self.socket(end).map_err(|error| CaptureError::Interface { end: end.clone(), error })
     }
 
-    fn socket(self, end: &Endpoint) -> io::Result<()> {
+    fn socket(&self, end: &Endpoint) -> io::Result<()> {
         let mut socket =
             CaptureSocket::open(if_nametoindex(end.interface.as_str())?, &CaptureFilter::All)?;
         let (mut poller, mut lost, name) = (Poller::default(), 0, format!("link {end}"));
@@ -267,10 +285,10 @@ impl<W: Write> Merged<W> {
         let mut begun = Some(begun);
         while !is_over() && self.packets < self.most {
             match messages.recv_timeout(PAUSE) {
+                // Its result says why.
+                Ok(Message::Ended) | Err(RecvTimeoutError::Disconnected) => break,
                 Ok(message) => self.add(message),
                 Err(RecvTimeoutError::Timeout) => {}
-                // All sources have ended, and their results say why.
-                Err(RecvTimeoutError::Disconnected) => break,
             }
             if self.silent == 0
                 && let Some(begun) = begun.take()
@@ -284,9 +302,13 @@ impl<W: Write> Merged<W> {
     }
 
     fn add(&mut self, message: Message) {
-        let Message::Captured(source, captured) = message else {
-            self.silent = self.silent.saturating_sub(1);
-            return;
+        let (source, captured) = match message {
+            Message::Captured(source, captured) => (source, captured),
+            Message::Begun => {
+                self.silent = self.silent.saturating_sub(1);
+                return;
+            }
+            Message::Ended => return,
         };
         if let Some(lost) = self.lost.get_mut(source) {
             *lost = captured.lost;

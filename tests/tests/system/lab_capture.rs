@@ -129,7 +129,7 @@ fn lab_capture_merges_leaves_and_links_by_time() {
         );
     }
     let unknown = Command::new(lab_program())
-        .args(["capture", "--name", &up.name, "--link", "leaf1:none"])
+        .args(["capture", "--name", &up.name, "--leaf", "leaf1", "--link", "leaf1:none"])
         .args(["-w", "/dev/null"])
         .output()
         .unwrap();
