@@ -36,25 +36,32 @@ fn give_to_user(file: impl AsFd) -> io::Result<()> {
 /// # Errors
 /// If it cannot be written, or is a link.
 pub fn write_for_user(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = match File::create_new(path) {
+    create_for_user(path)?.write_all(bytes)
+}
+
+/// Opens an empty file for [`write_for_user`], or for what is written little by little.
+///
+/// # Errors
+/// As [`write_for_user`].
+pub fn create_for_user(path: &Path) -> io::Result<File> {
+    match File::create_new(path) {
         Ok(file) => {
             give_to_user(&file)?;
-            file
+            Ok(file)
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             if OF_THE_KERNEL.iter().any(|of| path.starts_with(of)) {
-                File::options().write(true).truncate(true).open(path)?
+                File::options().write(true).truncate(true).open(path)
             } else {
                 let flags = OFlag::O_WRONLY | SAFELY;
                 let file = File::from(open(path, flags, Mode::empty()).map_err(refused)?);
                 the_only_name(&file)?;
                 file.set_len(0)?;
-                file
+                Ok(file)
             }
         }
-        Err(error) => return Err(error),
-    };
-    file.write_all(bytes)
+        Err(error) => Err(error),
+    }
 }
 
 /// An open directory. What is created in it belongs to the user who called sudo.

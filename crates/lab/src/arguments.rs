@@ -99,6 +99,15 @@ pub(crate) enum Command {
         after_help = "Example:\n  lab link down spine1:dn1 --for 10s\n  lab link impair spine1:dci1 --delay 20ms --loss 1%"
     )]
     Link(crate::fabric_arguments::Link),
+    /// Capture packets of leaves and links in one file for Wireshark, in the order of their times
+    ///
+    /// Each leaf's vtepd captures as for 'vtepctl capture': its uplinks, the frames in their packets,
+    /// and what it dropped, with what was decided. A link is captured at the interface that is named,
+    /// with all its packets. Names in the file begin with the node.
+    #[command(
+        after_help = "Examples:\n  lab capture -w fabric.pcapng                     all leaves, until Ctrl-C\n  lab capture --leaf leaf1 --link spine1:dn1 --for 10s -w - | wireshark -k -i -\n  lab capture --qp 0x11 -c 100 -w qp.pcapng"
+    )]
+    Capture(crate::fabric_arguments::Capture),
     /// Draw the fabric as SVG, with the load on each link
     ///
     /// Each half of a line shows what its end sends. The SVG goes to --out, or to standard output if

@@ -2,6 +2,7 @@
 
 mod allreduce;
 mod bench;
+mod capture;
 mod compare;
 mod connection;
 mod demo;
@@ -76,6 +77,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Status(arguments) => leaves::status(&arguments, cli.output),
         Command::Policy(arguments) => leaves::policy(&arguments, cli.output),
         Command::Link(arguments) => link::run(&arguments, cli.output),
+        Command::Capture(arguments) => capture::run(&arguments),
         Command::Graph(arguments) => graph::run(&arguments, cli.output),
         Command::Web(arguments) => web::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments, cli.output),

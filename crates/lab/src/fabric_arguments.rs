@@ -181,6 +181,46 @@ impl Web {
     }
 }
 
+#[derive(Args)]
+pub(crate) struct Capture {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Leaves [default: all with vtepd, without --link]
+    #[arg(long, value_name = "NODE")]
+    pub(crate) leaf: Vec<String>,
+    /// Interfaces of links, NODE:INTERFACE
+    #[arg(long, value_name = "NODE:INTERFACE", value_parser = end)]
+    pub(crate) link: Vec<fabric::topology::Endpoint>,
+    /// Of leaves only packets of this VNI
+    #[arg(long, value_name = "VNI")]
+    pub(crate) vni: Option<u32>,
+    /// Of leaves only packets to this inner destination queue pair, decimal or 0x…
+    #[arg(long, value_name = "NUMBER", value_parser = number)]
+    pub(crate) qp: Option<u32>,
+    /// Of leaves only packets from or to this inner MAC address
+    #[arg(long, value_name = "MAC")]
+    pub(crate) mac: Option<wire::MacAddr>,
+    /// The file; - for the standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) write: PathBuf,
+    /// End after so many packets
+    #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// End after this time
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) time: Option<Duration>,
+    /// The most bytes of each packet of a leaf [default: all]
+    #[arg(short, long, value_name = "BYTES", default_value_t = 0, hide_default_value = true)]
+    pub(crate) snap_length: u32,
+}
+
+/// Parses an interface of a node.
+fn end(text: &str) -> Result<fabric::topology::Endpoint, String> {
+    let parts = text.split_once(':').filter(|(node, name)| !node.is_empty() && !name.is_empty());
+    let (node, interface) = parts.ok_or_else(|| format!("'{text}' is not NODE:INTERFACE"))?;
+    Ok(fabric::topology::Endpoint { node: node.to_owned(), interface: interface.to_owned() })
+}
+
 /// Parses a queue pair number, decimal or hexadecimal.
 pub(crate) fn number(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x") {

@@ -35,6 +35,22 @@ fn leaves(fabric: &Fabric) -> Result<BTreeMap<String, Vec<u32>>, RunError> {
     Ok(leaves)
 }
 
+/// The leaves of a fabric where vtepd answers.
+///
+/// # Errors
+/// [`LeavesError`].
+pub fn with_vtepd(fabric: &Fabric) -> Result<Vec<String>, LeavesError> {
+    let deployed = fabric.deployed();
+    let mut names = Vec::new();
+    for (leaf, _) in leaves(fabric)? {
+        let namespace = deployed.namespace(&leaf).map_err(DeployedError::from)?;
+        if crate::ask::ask(&namespace, async |_| Ok(())).is_ok() {
+            names.push(leaf);
+        }
+    }
+    Ok(names)
+}
+
 /// The value of a label in a line of metrics.
 fn label<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = line.split_once(&format!("{name}=\""))?;

@@ -4,6 +4,7 @@
 //!
 //! - [`hops`]: the path of a flow, router by router
 //! - [`link`]: changes of links while the fabric runs
+//! - [`capture`]: packets of leaves and links in one file
 //! - [`graph`]: a picture of the fabric with the load on its links; [`mod@web`]: the live page
 //! - [`daemon`]: vtepd on a node; [`leaves`]: on all leaves; `ask` sends it requests
 //! - [`doctor`]: what a machine and a fabric can do for an experiment
@@ -16,6 +17,7 @@ mod ask;
 mod error;
 mod machine;
 
+pub mod capture;
 pub mod daemon;
 pub mod demo;
 pub mod doctor;

@@ -93,7 +93,7 @@ impl Drop for Running {
 }
 
 /// The fields of each packet that a filter shows, as tshark reads them. It checks checksums.
-fn rows(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<Vec<String>>, String> {
+pub(crate) fn rows(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<Vec<String>>, String> {
     let mut command = Command::new("tshark");
     command.arg("-r").arg(file).args(["-Y", filter, "-T", "fields"]);
     for protocol in ["ip", "udp", "tcp"] {
@@ -286,4 +286,40 @@ fn threads(vtepd: &Vtepd) -> usize {
         std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()
     };
     tasks.map(name).filter(|name| name.trim() == "capture").count()
+}
+
+/// Wireshark lists the leaf as an interface, and captures there.
+#[root_test]
+fn wireshark_lists_leaves_as_interfaces() {
+    need_tshark();
+    let lab = Lab::new("capture-extcap");
+    let _vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
+    let home = std::env::temp_dir().join(format!("capture-extcap-{}", std::process::id()));
+    let personal = home.join("wireshark/extcap");
+    std::fs::create_dir_all(&personal).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/wireshark/vtepd-extcap");
+    std::fs::copy(script, personal.join("vtepd-extcap")).unwrap();
+    let tshark = |arguments: &[&str]| {
+        let programs = ctl_program().parent().unwrap().display().to_string();
+        let mut command = Command::new("tshark");
+        command.env("XDG_CONFIG_HOME", &home).args(arguments);
+        command.env("PATH", format!("{programs}:{}", std::env::var("PATH").unwrap()));
+        command
+    };
+    let interface = format!("vtepd-{}", lab.leaf.name());
+    let list = tshark(&["-D"]).output().unwrap();
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    let row = format!("{interface} (vtepd in {})", lab.leaf.name());
+    assert!(list.lines().any(|line| line.ends_with(&row)), "{list}");
+    let rate = Rate { frames: 1000, queue_pairs: 2, payload: 64 };
+    let stream = Stream::start(&lab.host, &lab.far, rate, 0x5a63);
+    let fields = ["-T", "fields", "-e", "frame.interface_name", "-e", "vxlan.vni"];
+    let filter = ["-i", &interface, "-c", "100"];
+    let seen = tshark(&[&filter[..], &fields].concat()).output().unwrap();
+    stream.finish_whole();
+    std::fs::remove_dir_all(&home).unwrap();
+    let text = String::from_utf8_lossy(&seen.stdout).into_owned();
+    let packets = |row: &str| text.lines().filter(|line| *line == row).count();
+    let [inner, first, second] = ["inner\t", "up1\t10", "up2\t10"].map(packets);
+    assert_eq!((inner, first + second), (50, 50), "{text}{seen:?}");
 }

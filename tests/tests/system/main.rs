@@ -29,6 +29,7 @@ mod headers;
 mod hung;
 mod ipv6_underlay;
 mod kernel_datapath;
+mod lab_capture;
 mod learning;
 mod machines;
 mod marks;

@@ -190,6 +190,7 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
         &[
             ("ip netns exec leaf1 vtepctl capture", Test("tests/tests/system/capture.rs")),
             ("sent by vtepd", Output),
+            ("lab capture -w", Test("tests/tests/system/lab_capture.rs")),
             ("ip netns exec leaf1 tcpdump", Test("tests/tests/system/wireshark.rs")),
             ("tshark -r leaf1.pcap", Test("tests/tests/system/wireshark.rs")),
         ],
