@@ -38,12 +38,12 @@ fn leaves(fabric: &Fabric) -> Result<BTreeMap<String, Vec<u32>>, RunError> {
 /// The leaves of a fabric where vtepd answers.
 ///
 /// # Errors
-/// [`LeavesError`].
-pub fn with_vtepd(fabric: &Fabric) -> Result<Vec<String>, LeavesError> {
+/// [`RunError`].
+pub fn with_vtepd(fabric: &Fabric) -> Result<Vec<String>, RunError> {
     let deployed = fabric.deployed();
     let mut names = Vec::new();
     for (leaf, _) in leaves(fabric)? {
-        let namespace = deployed.namespace(&leaf).map_err(DeployedError::from)?;
+        let namespace = deployed.namespace(&leaf)?;
         if crate::ask::ask(&namespace, async |_| Ok(())).is_ok() {
             names.push(leaf);
         }
