@@ -96,6 +96,7 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
             ("lab policy qp-pin", Run),
             ("leaf     VNI", Output),
             ("lab link down", Run),
+            ("  links:\n    - type: vxlan-stitch", Test("tests/tests/system/machines.rs")),
             ("lab workload", Run),
             ("lab path", Run),
             ("host1:eth1 to host4:eth1", Output),
