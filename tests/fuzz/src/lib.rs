@@ -47,6 +47,8 @@ mod vtepd {
     pub mod wakeups;
 
     pub mod api {
+        pub mod capture;
+        pub mod captured;
         pub mod events;
         pub mod explain;
         pub mod flow;

@@ -7,10 +7,9 @@ use ::api::v1;
 use ::api::v1::vtepd_server::Vtepd as _;
 use bpf::Hook;
 use configuration::Standalone;
-use control::{Change, Filters, Journal, Namespace, Settings, State, Status, Update};
+use control::{Change, Journal, Namespace, Settings, State, Status, Update};
 use futures_util::StreamExt as _;
 use nix::sched::{CloneFlags, unshare};
-use path::SourcePortRange;
 use prost::Message;
 use tables::SteeringDiff;
 use tokio::runtime::Runtime;
@@ -147,12 +146,7 @@ pub fn api_request(data: &[u8]) {
 
 /// Answers requests as the control task does.
 async fn control_room(requests: &mut mpsc::Receiver<control::Request>) {
-    let namespace = Namespace {
-        default_ttl: 64,
-        local_ports: SourcePortRange::KERNEL_DEFAULT,
-        filters: Filters::default(),
-    };
-    let mut state = State::new(Settings::default(), namespace);
+    let mut state = State::new(Settings::default(), Namespace::default());
     while let Some(request) = requests.recv().await {
         match request {
             control::Request::Change(change, answer) => {
