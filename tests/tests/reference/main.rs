@@ -107,9 +107,10 @@ fn the_tables_of_measurements_are_up_to_date() {
              without outer checksums, and super-frames that programs forward",
         ),
         ("roce", "`benches/run roce`: RoCE endpoints of `lab`"),
-        ("micro", "`benches/run micro`: one frame, in memory"),
+        ("micro", "`benches/run micro --quick`: one frame, in memory"),
         ("scale", "`benches/run scale`: as tables grow"),
         ("planner", "`benches/run planner`: an evaluation of a plan, and a search"),
+        ("web", "`benches/run web`: the live page"),
         ("sim", "`benches/run sim`: the simulator. The peer is htsim, by figures recorded once"),
     ] {
         let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
