@@ -337,11 +337,7 @@ impl<W: Write> Merged<W> {
                 time,
                 data: &packet.data,
                 length: packet.length,
-                direction: match packet.direction.as_str() {
-                    "in" => Some(Direction::In),
-                    "out" => Some(Direction::Out),
-                    _ => None,
-                },
+                direction: Direction::named(&packet.direction),
                 comment: &packet.comment,
             })?;
         }

@@ -39,6 +39,18 @@ pub enum Direction {
     Out,
 }
 
+impl Direction {
+    /// The direction of this name in vtepd's API: `in` or `out`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "in" => Some(Self::In),
+            "out" => Some(Self::Out),
+            _ => None,
+        }
+    }
+}
+
 /// A packet of a capture file.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<'a> {

@@ -124,11 +124,7 @@ fn write(file: &mut File, packets: &[v1::CapturedPacket]) -> io::Result<()> {
             time: packet.time_ns,
             data: &packet.data,
             length: packet.length,
-            direction: match packet.direction.as_str() {
-                "in" => Some(Direction::In),
-                "out" => Some(Direction::Out),
-                _ => None,
-            },
+            direction: Direction::named(&packet.direction),
             comment: &packet.comment,
         })?;
     }
