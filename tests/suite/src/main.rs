@@ -108,6 +108,7 @@ fn run(arguments: &Arguments) -> Result<bool, Error> {
     let rest = std::thread::scope(|scope| {
         let idle = scope.spawn(|| schedule::run(idle, 1, &folder, &signals));
         let mut rest = schedule::run(alone, 1, &folder, &signals)?;
+        signals.raise()?;
         rest.extend(schedule::run(after, 1, &folder, &signals)?);
         rest.extend(idle.join().unwrap_or(Err(Error::Interrupted))?);
         Ok::<_, Error>(rest)

@@ -3,6 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -70,6 +71,19 @@ impl Signals {
     fn is_interrupted(&self) -> bool {
         lock(&self.0).is_interrupted
     }
+
+    /// Gives the running jobs an ordinary priority: on a busy machine, what runs when a core is idle
+    /// would never end. A process that is being forked meanwhile is found by the second turn.
+    pub(crate) fn raise(&self) -> Result<(), Error> {
+        const GROUP: &str = "for turn in 1 2; do pgrep -g \"$0\" | xargs -rn 1 chrt --all-tasks --other --pid 0; done";
+        for process in &lock(&self.0).processes {
+            // timeout(1) leads a group of its own. Processes may end at any time.
+            let mut command = Command::new("bash");
+            command.args(["-c", GROUP, &process.to_string()]).stderr(Stdio::null());
+            command.status()?;
+        }
+        Ok(())
+    }
 }
 
 /// Runs the jobs, in their order, and prints a line when one ends. The results have no order.
@@ -108,7 +122,7 @@ fn process(job: &Job, folder: &Path, signals: &Signals) -> Result<Outcome, Error
     let path = folder.join("logs").join(file);
     let log = File::create(&path)?;
     let mut command = job.process();
-    command.stdin(std::process::Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let start = Instant::now();
     let mut child = {
         // A signal finds it in the list, or it does not start.

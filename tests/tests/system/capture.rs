@@ -273,7 +273,7 @@ fn a_slow_reader_of_a_capture_loses_only_its_own_packets() {
     // Nothing stays of them, and there may be four.
     wait_for("the threads to end", || threads(&vtepd) == 0);
     let _four: Vec<_> = (0..4).map(|_| Running::through(&lab.leaf, &[], |_, _| {})).collect();
-    assert_eq!(threads(&vtepd), 4);
+    wait_for("four captures", || threads(&vtepd) == 4);
     let refused = vtepd.ctl(&["capture"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("4 captures run already"), "{said}");

@@ -116,7 +116,10 @@ pub(crate) fn two_paths(leaf: &Vtepd, vtep: &str) -> serde_json::Value {
         metrics.find(&format!("vtepd_probing_ready{{vtep=\"{vtep}\"}}")) == Some(1)
             && metrics.find(&known) == Some(128)
     });
-    let known = leaf.ask(&["path", "--vtep", vtep])[0].clone();
+    // A VTEP that starts later than this leaf is traced until it answers.
+    let path = || leaf.ask(&["path", "--vtep", vtep])[0].clone();
+    wait_for("the paths to be probed", || path()["traced"] == false);
+    let known = path();
     assert_eq!(known["paths"].as_array().unwrap().len(), 2, "{known}");
     assert_eq!(known["routers_max"], 1, "{known}");
     known
