@@ -300,8 +300,12 @@ fn a_path_mtu_that_shrinks_is_no_black_hole() {
         "shrink",
         Setup { overlay_mtu: 8000, vxlan: "df set", peers: "df set", ..Setup::default() },
     );
-    // Over IPv6, no router fragments.
-    for lab in [over_ipv4, over_ipv6("shrink6", "")] {
+    // Over IPv6, no router fragments. The kernel keeps a path MTU for one next hop of an IPv6 route,
+    // which it chooses by the message and not by the ports of the packet (`ip6_update_pmtu`). With
+    // two next hops this is another one at some hash seeds, and then kernel VXLAN loses everything.
+    let one_way = over_ipv6("shrink6", "");
+    ip(&one_way.leaf, "route replace fd00::2/128 via fd01:1:1::2");
+    for lab in [over_ipv4, one_way] {
         for router in &lab.routers {
             ip(router, "link set peer mtu 1500");
         }
