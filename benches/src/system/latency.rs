@@ -179,7 +179,7 @@ fn keep_in_use(sender: &mut Sender) -> u64 {
 fn await_paths(daemon: &Daemon) -> Result<(), Failure> {
     let start = Instant::now();
     while daemon.metric_sum("vtepd_probing_ready{")? < 1.0
-        || daemon.metric_sum("vtepd_probed_pairs{")? < 1.0
+        || daemon.metric_sum("vtepd_probed_path_ids{")? < 1.0
     {
         if start.elapsed() > PROBED {
             return Err("vtepd finds no path to the peer".into());

@@ -54,7 +54,7 @@ messages! {
     ReceivedExplanation: "destination destination_port ecn fate known_vtep learning local netdev port previous_vtep reason source vni vtep",
     Copy: "bin dropped hash key placement policy reason route source_port source_ports vtep",
     Placement: "paths reason state",
-    VtepPaths: "age_ms answers complete dead destination_port known local pairs paths probes ready routers_max routers_min sprayed sprayed_vnis tiers traced vtep",
+    VtepPaths: "age_ms answers complete dead destination_port known local path_ids paths probes ready routers_max routers_min sprayed sprayed_vnis tiers traced vtep",
     Path: "arrival delay_us kilobytes others_kilobytes queue_pairs router_count routers source_ports uplink",
     Tier: "arrival floor jain links mmr",
     QueuePair: "age_ms bytes cnps destination ecn_marks exact frames idle_ms kilobytes moves naks partner paths psn_gaps psn_repeats queue_pair routers same_links source source_port state uplink vni vtep",

@@ -180,9 +180,9 @@ struct Probed {
     sprayed: usize,
 }
 
-/// Waits until a policy that probes knows its paths on all leaves: every VTEP is probed, and no pair
-/// of next hop and source port is without a path, or nothing has changed for a while. With `spray`,
-/// also until all leaves spray, or some do and nothing has changed for a while.
+/// Waits until a policy that probes knows its paths on all leaves: every VTEP is probed, and no path
+/// id is without a path, or nothing has changed for a while. With `spray`, also until all leaves
+/// spray, or some do and nothing has changed for a while.
 ///
 /// # Errors
 /// [`RunError`].
@@ -253,10 +253,10 @@ fn probed(metrics: &str) -> Probed {
         let own = metrics.lines().filter(|line| line.starts_with(name));
         own.filter_map(|line| Some((line, value(line)?))).collect()
     };
-    let pairs = of("vtepd_probed_pairs{");
+    let path_ids = of("vtepd_probed_path_ids{");
     let sum = |known: bool| {
         let is_known = |line: &str| label(line, "state") == Some("known");
-        pairs.iter().filter(|(line, _)| is_known(line) == known).map(|(_, n)| n).sum()
+        path_ids.iter().filter(|(line, _)| is_known(line) == known).map(|(_, n)| n).sum()
     };
     let ready = of("vtepd_probing_ready{").iter().filter(|(_, ready)| *ready == 1).count();
     let sprayed = of("vtepd_spray_paths{").iter().filter(|(_, paths)| *paths > 0).count();
@@ -271,9 +271,9 @@ mod tests {
     fn the_state_of_the_paths() {
         let metrics = "vtepd_probing_ready{vtep=\"10.0.0.2\"} 1\n\
             vtepd_probing_ready{vtep=\"10.0.0.3\"} 1\n\
-            vtepd_probed_pairs{vtep=\"10.0.0.2\",state=\"known\"} 120\n\
-            vtepd_probed_pairs{vtep=\"10.0.0.2\",state=\"dead\"} 3\n\
-            vtepd_probed_pairs{vtep=\"10.0.0.3\",state=\"unknown\"} 5\n\
+            vtepd_probed_path_ids{vtep=\"10.0.0.2\",state=\"known\"} 120\n\
+            vtepd_probed_path_ids{vtep=\"10.0.0.2\",state=\"dead\"} 3\n\
+            vtepd_probed_path_ids{vtep=\"10.0.0.3\",state=\"unknown\"} 5\n\
             vtepd_spray_paths{vtep=\"10.0.0.2\"} 4\nvtepd_spray_paths{vtep=\"10.0.0.3\"} 0\n";
         assert_eq!(probed(metrics), Probed { ready: 2, known: 120, without: 8, sprayed: 1 });
         assert_eq!(probed(&metrics.replace("0.3\"} 1", "0.3\"} 0")).ready, 1);

@@ -19,11 +19,11 @@ fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
         if number > 0 {
             writeln!(out)?;
         }
-        let v1::VtepPaths { vtep, local, pairs, known, dead, .. } = row;
+        let v1::VtepPaths { vtep, local, path_ids, known, dead, .. } = row;
         let age = row.age_ms.map_or_else(|| "never".to_owned(), |ms| format!("{ms} ms ago"));
         writeln!(
             out,
-            "{local} to VTEP {vtep}: {known} of {pairs} pairs of uplink and port known, {dead} dead, last answer {age}"
+            "{local} to VTEP {vtep}: {known} of {path_ids} path ids known, {dead} dead, last answer {age}"
         )?;
         let unknown = match (row.complete || *known == 0, row.traced) {
             (true, false) => "",

@@ -112,7 +112,7 @@ fn p1_queue_pairs_are_even_and_leave_a_path_that_dies_silently() {
 /// Waits until both paths to a VTEP behind one router are known, and returns what is known.
 pub(crate) fn two_paths(leaf: &Vtepd, vtep: &str) -> serde_json::Value {
     leaf.wait_for("the paths to be known", |metrics| {
-        let known = format!("vtepd_probed_pairs{{vtep=\"{vtep}\",state=\"known\"}}");
+        let known = format!("vtepd_probed_path_ids{{vtep=\"{vtep}\",state=\"known\"}}");
         metrics.find(&format!("vtepd_probing_ready{{vtep=\"{vtep}\"}}")) == Some(1)
             && metrics.find(&known) == Some(128)
     });

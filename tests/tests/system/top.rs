@@ -35,7 +35,7 @@ fn a_screen_has_the_rates_of_the_traffic() {
     let start = |namespace: &Namespace| Vtepd::start_configured(namespace, CONFIGURATION, &[]);
     let (leaf, _peer) = (start(&lab.leaf), start(&lab.peer));
     leaf.wait_for("the paths to be known", |metrics| {
-        metrics.find("vtepd_probed_pairs{vtep=\"10.0.0.2\",state=\"known\"}") == Some(128)
+        metrics.find("vtepd_probed_path_ids{vtep=\"10.0.0.2\",state=\"known\"}") == Some(128)
     });
     let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload: 256 };
     let stream = Stream::start(&lab.host, &lab.far, rate, 0x7201);

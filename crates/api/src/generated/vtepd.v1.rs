@@ -1050,9 +1050,9 @@ pub struct VtepPaths {
     /// Whether the source ports were probed at the start. Until then qp-pin is qp-hash.
     #[prost(bool, tag = "4")]
     pub ready: bool,
-    /// Pairs of next hop and source port: probed, with a known path, dead.
+    /// Path ids, each a next hop and a source port: probed, with a known path, dead.
     #[prost(uint32, tag = "5")]
-    pub pairs: u32,
+    pub path_ids: u32,
     #[prost(uint32, tag = "6")]
     pub known: u32,
     #[prost(uint32, tag = "7")]

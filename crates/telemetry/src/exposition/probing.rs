@@ -73,15 +73,15 @@ fn of_vteps(view: &ProbingView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Res
         "Whether paths to a VTEP are traced by expired TTLs, because it answers no probes",
         view.vteps.iter().map(|of| (vec![vtep(&of.address)], u64::from(of.traced))),
     )?;
-    let pairs = view.vteps.iter().flat_map(|of| {
+    let path_ids = view.vteps.iter().flat_map(|of| {
         [("known", of.known), ("dead", of.dead), ("unknown", of.unknown)]
             .map(|(state, number)| (vec![vtep(&of.address), ("state", state.to_owned())], number))
     });
     gauges(
         encoder,
-        "vtepd_probed_pairs",
-        "Pairs of next hop and source port to a VTEP, by what is known of their paths",
-        pairs,
+        "vtepd_probed_path_ids",
+        "Path ids (next hop and source port) to a VTEP, by what is known of their paths",
+        path_ids,
     )?;
     gauges(
         encoder,

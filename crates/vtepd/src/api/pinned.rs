@@ -129,7 +129,7 @@ fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1
         local: target.local.to_string(),
         destination_port: target.port.into(),
         ready: probed.ready,
-        pairs: probed.paths as u32,
+        path_ids: probed.paths as u32,
         known: probed.known as u32,
         dead: probed.lost as u32,
         routers_min: probed.routers.0.into(),
