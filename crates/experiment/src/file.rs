@@ -332,7 +332,7 @@ impl Experiment {
     /// # Errors
     /// [`FileError`].
     pub fn load(path: &Path) -> Result<(Self, String), FileError> {
-        let text = std::fs::read_to_string(path)
+        let text = crate::input::read_text(path)
             .map_err(|source| FileError::Read { path: path.to_owned(), source })?;
         Ok((Self::parse(path, &text)?, text))
     }

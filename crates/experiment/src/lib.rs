@@ -2,6 +2,7 @@
 //! the report. Nothing here uses namespaces, processes or a clock; `lab run` does.
 //!
 //! - [`mod@file`]: the experiment file, with [`failure`] and [`circuits`]; [`units`]: its values
+//! - [`input`]: reading of files that a user names
 //! - [`plan`]: the order of the runs
 //! - [`record`]: what is known about a run, and about the machine and the programs
 //! - [`balance`], [`statistics`], [`random`]: measures, their expected values, and random numbers
@@ -17,6 +18,7 @@ pub mod compare;
 pub mod failure;
 pub mod figure;
 pub mod file;
+pub mod input;
 pub mod job;
 pub mod plan;
 pub mod plot;

@@ -195,7 +195,8 @@ fn enabled(node: &Node) -> Result<Vec<Daemon>, NodeError> {
     let Some(path) = node.daemons_file() else {
         return daemons("", &programs(node)).map_err(|reason| failed(node, reason));
     };
-    let text = fs::read_to_string(&path).map_err(|source| node.file_error(&path, source))?;
+    let text =
+        experiment::input::read_text(&path).map_err(|source| node.file_error(&path, source))?;
     daemons(&text, &programs(node)).map_err(|reason| failed(node, reason))
 }
 

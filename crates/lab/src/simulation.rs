@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use experiment::input;
 use experiment::verdict::Verdict;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_gettime};
@@ -116,7 +117,7 @@ struct Plan {
 
 impl Plan {
     fn read(path: &Path) -> Result<Self, SimulationError> {
-        let text = std::fs::read_to_string(path)
+        let text = input::read_text(path)
             .map_err(|source| SimulationError::File { path: path.to_owned(), source })?;
         let own = path.parent().unwrap_or(Path::new("")).to_owned();
         let (text, directory) = match translate::describe(path, &text)? {
@@ -155,7 +156,7 @@ impl Plan {
             let path = self.directory.join(file);
             match file.extension().is_some_and(|kind| kind == "yml" || kind == "yaml") {
                 true => links(&path),
-                false => std::fs::read_to_string(path).map_err(|error| error.to_string()),
+                false => input::read_text(&path).map_err(|error| error.to_string()),
             }
         };
         case.file

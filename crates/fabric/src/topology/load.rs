@@ -20,7 +20,7 @@ impl Topology {
     /// [`TopologyError`], with the place in the file.
     pub fn load(path: &Path) -> Result<Self, TopologyError> {
         let read_error = |source| TopologyError::Read { path: path.to_owned(), source };
-        let text = std::fs::read_to_string(path).map_err(read_error)?;
+        let text = experiment::input::read_text(path).map_err(read_error)?;
         let absolute = path.canonicalize().map_err(read_error)?;
         Self::parse(&text, absolute.parent().unwrap_or(Path::new("/")), |name| {
             std::env::var(name).ok()

@@ -52,7 +52,8 @@ fn summary(directory: &Path, only: bool) -> Result<Option<Csv>, Box<dyn Error>> 
     if only && directory.join("runs.jsonl").exists() || !path.exists() {
         return Ok(None);
     }
-    let text = std::fs::read_to_string(&path).map_err(|of| format!("{}: {of}", path.display()))?;
+    let text =
+        experiment::input::read_text(&path).map_err(|of| format!("{}: {of}", path.display()))?;
     let table = Csv::parse("summary.csv", &text);
     Ok(Some(table.ok_or_else(|| format!("{} is no table", path.display()))?))
 }

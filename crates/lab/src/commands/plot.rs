@@ -65,7 +65,7 @@ fn tables(directory: &Path, only: Option<&str>) -> Result<Vec<Csv>, Box<dyn Erro
     let mut tables = Vec::new();
     for name in names {
         let path = directory.join(&name);
-        let text = std::fs::read_to_string(&path).map_err(|error| failed(&path, &error))?;
+        let text = experiment::input::read_text(&path).map_err(|error| failed(&path, &error))?;
         let table = Csv::parse(&name, &text)
             .ok_or_else(|| format!("{} is no table of comma-separated values", path.display()))?;
         tables.push(table);

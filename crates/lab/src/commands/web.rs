@@ -55,7 +55,7 @@ fn replay(path: &Path, arguments: &Web) -> Outcome {
         }
         replay.file
     } else {
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(&error))?;
+        let text = experiment::input::read_text(path).map_err(|error| unreadable(&error))?;
         serde_json::from_str(&text).map_err(|error| unreadable(&error))?
     };
     let runtime = runtime()?;

@@ -71,7 +71,7 @@ fn row(result: &Iteration, output: Output) -> io::Result<()> {
 
 fn jobs(arguments: &Arguments) -> Result<Vec<Job>, Box<dyn Error>> {
     if let Some(path) = &arguments.file {
-        let text = std::fs::read_to_string(path)
+        let text = experiment::input::read_text(path)
             .map_err(|error| format!("cannot read '{}': {error}", path.display()))?;
         let mut jobs: Vec<Job> = serde_json::from_str(&text)
             .map_err(|error| format!("'{}' is not a list of jobs: {error}", path.display()))?;

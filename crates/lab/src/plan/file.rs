@@ -231,7 +231,7 @@ impl PlanFile {
     /// # Errors
     /// [`FileError`], with the line and the column.
     pub fn load(path: &Path) -> Result<(Self, Job), FileError> {
-        let text = std::fs::read_to_string(path)
+        let text = experiment::input::read_text(path)
             .map_err(|source| FileError::Read { path: path.to_owned(), source })?;
         Self::parse(path, &text)
     }

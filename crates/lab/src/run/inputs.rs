@@ -114,7 +114,7 @@ fn workloads(experiment: &Experiment) -> impl Iterator<Item = (String, &toml::Ta
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, RunError> {
-    std::fs::read(path).map_err(error(path))
+    experiment::input::read(path).map_err(error(path))
 }
 
 fn error(path: &Path) -> impl Fn(std::io::Error) -> RunError {

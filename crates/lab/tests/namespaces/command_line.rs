@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use root_test::root_test;
 
@@ -18,6 +19,45 @@ fn a_reader_that_has_gone_is_no_error() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.is_empty(), "{}: {said}", output.status);
+}
+
+fn wait_for(what: &str, mut happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !happened() {
+        assert!(Instant::now() < deadline, "waited 20 s for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A pipe in place of a file, whose writer writes nothing.
+#[root_test]
+fn a_signal_ends_the_wait_for_a_file() {
+    for command in [&["plan"][..], &["up"], &["run", "--plan"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut lab = Command::new(env!("CARGO_BIN_EXE_lab"))
+            .args(command)
+            .arg("/dev/stdin")
+            .stdin(reader)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The pipe is standard input, and then also the file that `lab` opens.
+        let opened = || {
+            let files = std::fs::read_dir(format!("/proc/{}/fd", lab.id())).unwrap();
+            let files = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+            let pipe = std::fs::read_link(format!("/proc/{}/fd/0", lab.id())).unwrap();
+            files.filter(|file| *file == pipe).count() == 2
+        };
+        wait_for("the file to be opened", opened);
+        std::thread::sleep(Duration::from_millis(20));
+        let pid = nix::unistd::Pid::from_raw(lab.id().try_into().unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        wait_for("the end", || lab.try_wait().unwrap().is_some());
+        let output = lab.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("interrupted"), "{command:?}: {}: {said}", output.status);
+        drop(writer);
+    }
 }
 
 const TOPOLOGY: &str = "

@@ -191,7 +191,7 @@ fn hostname(place: &str, name: &str) -> Result<String> {
 pub(super) fn environment(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     let mut environment = BTreeMap::new();
     for path in files {
-        let text = std::fs::read_to_string(path)
+        let text = experiment::input::read_text(path)
             .map_err(|source| TopologyError::Read { path: path.clone(), source })?;
         for line in
             text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
