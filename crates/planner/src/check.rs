@@ -119,6 +119,8 @@ fn sites(sites: &Sites) -> Result<(), Invalid> {
             ("oversubscription", link.oversubscription, 1.0, 1e6),
             ("latency", link.latency, 0.0, 3600.0),
             ("paths", f64::from(link.paths), 1.0, 4096.0),
+            ("packet", f64::from(link.packet), 64.0, 65_536.0),
+            ("headers", f64::from(link.headers), 0.0, 1024.0),
         ],
     )?;
     loss("sites.loss", link.loss)

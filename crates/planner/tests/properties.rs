@@ -47,6 +47,8 @@ fn job(gpus: u32) -> Job {
         loss: 1e-4,
         recovery: Recovery::GoBackN,
         paths: 4,
+        packet: 4096,
+        headers: 132,
     };
     Job {
         model,

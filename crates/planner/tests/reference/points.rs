@@ -33,6 +33,8 @@ fn job(kind: &str, model: Model, gpus: u32, batch: u32) -> Job {
         loss: 0.0,
         recovery: Recovery::Selective,
         paths: 4,
+        packet: 4096,
+        headers: 132,
     };
     let sites = Sites { gpus: vec![gpus], link };
     Job { model, machine: machine(kind), sites, batch, overlap: false, balance: Vec::new() }
