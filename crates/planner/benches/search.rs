@@ -44,6 +44,7 @@ fn job() -> Option<Job> {
             attention: Attention::Flash,
             precision: Precision::Half,
             gradient_bytes: 2,
+            gather_bytes: 2,
             experts: None,
         },
         machine: toml::from_str(text).ok()?,

@@ -3,7 +3,7 @@
 use crate::Plan;
 use crate::job::Job;
 use crate::machine::Machine;
-use crate::model::Model;
+use crate::model::{Model, Precision};
 use crate::network::Sites;
 use crate::search::Space;
 
@@ -67,6 +67,10 @@ fn model(model: &Model) -> Result<(), Invalid> {
     )?;
     if ![2, 4].contains(&model.gradient_bytes) {
         return Err(Invalid::new("model.gradient-bytes", "2 or 4"));
+    }
+    let least = if model.precision == Precision::Fp8 { 1 } else { 2 };
+    if !(least..=2).contains(&model.gather_bytes) {
+        return Err(Invalid::new("model.gather-bytes", "2, or 1 with precision = \"fp8\""));
     }
     match model.experts {
         Some(experts) if experts.active == 0 || experts.active > experts.count => {

@@ -24,6 +24,7 @@ fn errors_name_the_place_and_what_to_write() {
         ("\"400gbit\"", "\"400\"", "line 16, column 13", "such as 400gbit"),
         ("gpus = [256, 256]", "gpus = []", "line 15, column 8", "[256, 256]"),
         ("paths = 4", "paths = 5000", "line 19, column 9", "1 to 4096"),
+        ("hidden = 12288", "gather-bytes = 1\nhidden = 12288", "line 9, column 16", "or 1 with"),
         ("paths = 4", "packet = 32", "line 19, column 10", "64 to 65536"),
         ("paths = 4", "headers = 1025", "line 19, column 11", "0 to 1024"),
         ("paths = 4", "packet = \"4kB\"", "line 19, column 10", "expected u32"),
