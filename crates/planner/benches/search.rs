@@ -20,6 +20,8 @@ fn job() -> Option<Job> {
         loss: 1e-5,
         recovery: Recovery::GoBackN,
         paths: 4,
+        packet: 4096,
+        headers: 132,
     };
     let queue_pairs = [1, 2, 4, 8, 16, 32];
     let balance = |policy, queue_pairs| Balance {
@@ -42,6 +44,7 @@ fn job() -> Option<Job> {
             attention: Attention::Flash,
             precision: Precision::Half,
             gradient_bytes: 2,
+            gather_bytes: 2,
             experts: None,
         },
         machine: toml::from_str(text).ok()?,

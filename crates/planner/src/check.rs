@@ -3,7 +3,7 @@
 use crate::Plan;
 use crate::job::Job;
 use crate::machine::Machine;
-use crate::model::Model;
+use crate::model::{Model, Precision};
 use crate::network::Sites;
 use crate::search::Space;
 
@@ -68,6 +68,10 @@ fn model(model: &Model) -> Result<(), Invalid> {
     if ![2, 4].contains(&model.gradient_bytes) {
         return Err(Invalid::new("model.gradient-bytes", "2 or 4"));
     }
+    let least = if model.precision == Precision::Fp8 { 1 } else { 2 };
+    if !(least..=2).contains(&model.gather_bytes) {
+        return Err(Invalid::new("model.gather-bytes", "2, or 1 with precision = \"fp8\""));
+    }
     match model.experts {
         Some(experts) if experts.active == 0 || experts.active > experts.count => {
             Err(Invalid::new("model.experts.active", "1 to 'count' experts"))
@@ -119,6 +123,8 @@ fn sites(sites: &Sites) -> Result<(), Invalid> {
             ("oversubscription", link.oversubscription, 1.0, 1e6),
             ("latency", link.latency, 0.0, 3600.0),
             ("paths", f64::from(link.paths), 1.0, 4096.0),
+            ("packet", f64::from(link.packet), 64.0, 65_536.0),
+            ("headers", f64::from(link.headers), 0.0, 1024.0),
         ],
     )?;
     loss("sites.loss", link.loss)

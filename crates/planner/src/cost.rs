@@ -108,7 +108,13 @@ fn exchange(job: &Job, plan: &Plan, wire: Wire, scores: f64, products: f64) -> f
     if plan.tensor > 1 {
         let sites = spanned(job, plan, Boundary::Tensor);
         let group = Group::new(machine, plan.tensor, 1, sites, replicas * plan.context);
-        let all = 2.0 * group.all_reduce(machine, wire, stream).total();
+        let all = if plan.sequence_parallel {
+            let gathered = stream / HALF * f64::from(model.gather_bytes);
+            let half = |bytes| group.half(machine, wire, bytes).total();
+            2.0 * (half(gathered) + half(stream))
+        } else {
+            2.0 * group.all_reduce(machine, wire, stream).total()
+        };
         // The first of as many steps as there are parts has no product beside it.
         let steps = f64::from(plan.tensor);
         let beside = if plan.async_tensor { all * (steps - 1.0) / steps } else { 0.0 };

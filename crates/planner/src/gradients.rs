@@ -4,7 +4,6 @@ use crate::collective::{Group, Seconds};
 use crate::cost::{self, Cost};
 use crate::job::Job;
 use crate::memory::Parameters;
-use crate::model::HALF;
 use crate::network::Wire;
 use crate::plan::{Boundary, Plan, Sharding};
 
@@ -48,7 +47,8 @@ impl Replicas {
         wire: Wire,
         parameters: Parameters,
     ) -> Seconds {
-        self.both(HALF, parameters, |group, bytes| match plan.sharding {
+        let each = f64::from(job.model.gather_bytes);
+        self.both(each, parameters, |group, bytes| match plan.sharding {
             Sharding::Ddp => Seconds::default(),
             Sharding::Hsdp => {
                 Seconds { inside: group.inside(&job.machine, bytes), ..Seconds::default() }
@@ -59,7 +59,7 @@ impl Replicas {
 
     /// The scatter of gradients after each micro-batch, without a pipeline.
     fn scatter(&self, job: &Job, plan: &Plan, wire: Wire, parameters: Parameters) -> Seconds {
-        let scale = f64::from(job.model.gradient_bytes) / HALF;
+        let scale = f64::from(job.model.gradient_bytes) / f64::from(job.model.gather_bytes);
         let gather = self.gather(job, plan, wire, parameters);
         Seconds {
             inside: gather.inside * scale,

@@ -68,6 +68,10 @@ pub struct Model {
     /// Bytes of a gradient that is exchanged: 2 or 4.
     #[serde(default = "half_precision")]
     pub gradient_bytes: u32,
+    /// Bytes of each element of a layer's weights, and of inputs of its products with sequence
+    /// parallelism, that is gathered from other GPUs: 2, or 1 with FP8.
+    #[serde(default = "half_precision")]
+    pub gather_bytes: u32,
     /// The experts of a mixture.
     pub experts: Option<Experts>,
 }

@@ -6,9 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::normal;
 
-/// Bytes of a RoCE packet's payload.
-const PACKET: f64 = 4096.0;
-
 /// How packets are placed on the paths between sites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -124,7 +121,7 @@ fn fullest_of_few(queue_pairs: f64, paths: f64) -> f64 {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Link {
-    /// Bytes in a second, in each direction, of all paths together.
+    /// Bytes in a second on the wire, in each direction, of all paths together.
     pub bandwidth: f64,
     /// By how much the hosts' rates exceed it. 1 if `bandwidth` is what hosts can use.
     #[serde(default = "one")]
@@ -140,10 +137,30 @@ pub struct Link {
     /// Paths that share the bandwidth equally.
     #[serde(default = "four")]
     pub paths: u32,
+    /// Bytes of payload of a packet.
+    #[serde(default = "packet")]
+    pub packet: u32,
+    /// Bytes that a packet occupies on the link in addition.
+    #[serde(default = "headers")]
+    pub headers: u32,
 }
 
 fn four() -> u32 {
     4
+}
+
+/// The largest payload of a RoCE packet.
+#[must_use]
+pub fn packet() -> u32 {
+    4096
+}
+
+/// The headers of a RoCE packet in VXLAN over Ethernet: preamble, frame check sequence and gap of
+/// the link 24, outer Ethernet, IPv4 and UDP 42, VXLAN 8, inner Ethernet, IPv4 and UDP 42, base
+/// transport header 12, invariant CRC 4.
+#[must_use]
+pub fn headers() -> u32 {
+    24 + 42 + 8 + 42 + 12 + 4
 }
 
 fn one() -> f64 {
@@ -153,7 +170,7 @@ fn one() -> f64 {
 /// What messages meet on the way to another site.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wire {
-    /// Bytes in a second of all messages together.
+    /// Bytes of payload in a second of all messages together.
     pub bandwidth: f64,
     /// Seconds from the last byte sent to its arrival.
     pub latency: f64,
@@ -169,8 +186,9 @@ impl Link {
     /// is a GPU's rate to other nodes.
     ///
     /// Bandwidth / oversubscription / imbalance: the fullest path ends last. All queue pairs that
-    /// share the paths count for the imbalance. Loss p leaves 1 − p of the bandwidth; with go-back-N,
-    /// each loss also repeats what a queue pair has under way (its rate × the round-trip time).
+    /// share the paths count for the imbalance. Packets are payload and headers. Loss p leaves 1 − p
+    /// of the bandwidth; with go-back-N, each loss also repeats what a queue pair has under way (its
+    /// rate × the round-trip time).
     #[must_use]
     pub fn wire(&self, balance: &Balance, pairs: f64, rate: f64) -> Wire {
         let technology = balance.technology;
@@ -178,12 +196,14 @@ impl Link {
         let expected = || technology.imbalance(pairs.max(1.0) * queue_pairs, self.paths);
         let shared = self.bandwidth / self.oversubscription.max(1.0);
         let even = shared / balance.imbalance.unwrap_or_else(expected).max(1.0);
+        let (payload, headers) = (f64::from(self.packet.max(1)), f64::from(self.headers));
+        let packet = payload + headers;
         let under_way = match self.recovery {
-            Recovery::GoBackN => rate / queue_pairs * 2.0 * self.latency / PACKET,
+            Recovery::GoBackN => rate / queue_pairs * 2.0 * self.latency / packet,
             Recovery::Selective => 0.0,
         };
         let goodput = (1.0 - self.loss) / (1.0 + self.loss * under_way);
-        Wire { bandwidth: even * goodput, latency: self.latency }
+        Wire { bandwidth: even * goodput * (payload / packet), latency: self.latency }
     }
 }
 
@@ -217,6 +237,8 @@ mod tests {
             loss: 0.01,
             recovery: Recovery::GoBackN,
             paths: 4,
+            packet: 4096,
+            headers: 0,
         }
     }
 
@@ -237,6 +259,23 @@ mod tests {
         let selective = Link { recovery: Recovery::Selective, ..link };
         is(selective.wire(&balance(Policy::Ecmp, 10), 1.0, 40.96e9), 9.9e9);
         is(selective.wire(&balance(Policy::Spray, 1), 1.0, 40.96e9), 9.9e9);
+    }
+
+    /// Headers take their part of the link, and of what is under way.
+    #[test]
+    fn a_packet_is_payload_and_headers() {
+        let technology = Technology { policy: Policy::Spray, queue_pairs: 1 };
+        let even = Balance { technology, imbalance: None };
+        let link = Link { oversubscription: 1.0, loss: 0.0, packet: 1024, headers: 256, ..link() };
+        let wire = link.wire(&even, 1.0, 40e9);
+        assert!((wire.bandwidth / (40e9 * 0.8) - 1.0).abs() < 1e-12, "{wire:?}");
+        // 12.8 GB/s over 10 ms: 100,000 packets of 1280 bytes, each of which a loss repeats.
+        let lossy = Link { loss: 1e-5, ..link.clone() }.wire(&even, 1.0, 12.8e9);
+        let expected = 40e9 * 0.8 * (1.0 - 1e-5) / 2.0;
+        assert!((lossy.bandwidth / expected - 1.0).abs() < 1e-9, "{lossy:?} {expected}");
+        // RoCE's largest packet in VXLAN: 97 % of the wire is payload.
+        let share = f64::from(packet()) / f64::from(packet() + headers());
+        assert_eq!((headers(), (1000.0 * share).round()), (132, 969.0));
     }
 
     /// One queue pair is on one of four paths; those of 256 pairs of GPUs fill all of them.

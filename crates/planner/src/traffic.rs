@@ -126,7 +126,10 @@ fn synchronisation(job: &Job, plan: &Plan, placement: &Placement) -> Vec<Flow> {
             }
             Sharding::Fsdp => {
                 let gathers = if plan.pipeline == 1 { 2.0 } else { 1.0 };
-                let moved = all * (gathers * HALF + gradient) * times;
+                // Embedding and output stay in half precision.
+                let ends = Parameters::new(&job.model, plan, 0, ends).total();
+                let gathered = (all - ends) * f64::from(job.model.gather_bytes) + ends * HALF;
+                let moved = (gathers * gathered + all * gradient) * times;
                 (vec![each - 1], moved * (replicas - 1.0) / replicas / f64::from(plan.context))
             }
         };

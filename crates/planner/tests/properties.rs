@@ -38,6 +38,7 @@ fn job(gpus: u32) -> Job {
         attention: Attention::Flash,
         precision: Precision::Half,
         gradient_bytes: 2,
+        gather_bytes: 2,
         experts: None,
     };
     let link = Link {
@@ -47,6 +48,8 @@ fn job(gpus: u32) -> Job {
         loss: 1e-4,
         recovery: Recovery::GoBackN,
         paths: 4,
+        packet: 4096,
+        headers: 132,
     };
     Job {
         model,
@@ -416,4 +419,31 @@ fn traffic_has_the_volumes_of_the_formulas() {
         assert_eq!(matrix.lines().count(), 2 + flows.len());
     }
     assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+}
+
+/// FSDP gathers layers in as many bytes as the model says, embedding and output in two, and scatters
+/// gradients of two bytes.
+#[test]
+fn gathers_in_fp8_send_half_as_much() {
+    let mut job = job(16);
+    (job.model.precision, job.model.gather_bytes) = (Precision::Fp8, 1);
+    let plan = Plan { sharding: Sharding::Fsdp, ..plan_of(&job, 1) };
+    let plan = Plan { pipeline: 1, data: 16, ..plan };
+    let flows = traffic::flows(&job, &plan).unwrap();
+    let ends = 2.0 * f64::from(job.model.hidden) * f64::from(job.model.vocabulary);
+    let layers = job.model.parameters() - ends;
+    // Each of four micro-batches: two gathers, one scatter.
+    let moved = 4.0 * (2.0 * (layers + 2.0 * ends) + 2.0 * (layers + ends)) * 15.0 / 16.0;
+    assert_eq!(flows.len(), 2);
+    for flow in flows {
+        assert!((flow.bytes as f64 / moved - 1.0).abs() < 1e-9, "{flow:?} {moved}");
+    }
+    let seconds = |job: &planner::Job| Evaluator::new(job).evaluate(&plan).unwrap();
+    let fp8 = seconds(&job);
+    job.model.gather_bytes = 2;
+    let half = seconds(&job);
+    // Nothing but the exchanges is different, and the link is what the time depends on.
+    let share = (4.0 * layers + 6.0 * ends) / (6.0 * layers + 6.0 * ends);
+    assert_eq!(fp8.compute, half.compute);
+    assert!((0.6..0.75).contains(&share) && fp8.across < 0.75 * half.across, "{fp8:?} {half:?}");
 }

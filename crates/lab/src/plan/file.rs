@@ -9,7 +9,7 @@ use experiment::units::{Name, Percent, Time};
 use planner::check::{self, Invalid};
 use planner::machine::{Machine, SHIPPED};
 use planner::model::Model;
-use planner::network::{Balance, Link, Recovery, Sites};
+use planner::network::{self, Balance, Link, Recovery, Sites};
 use planner::plan::Plan;
 use planner::{Job, Space};
 use serde::de::value::MapAccessDeserializer;
@@ -90,7 +90,7 @@ impl<'de> Visitor<'de> for MachineVisitor {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct SitesTable {
     gpus: Vec<u32>,
-    /// Of all paths together, in each direction.
+    /// Of all paths together, in each direction, on the wire.
     #[serde(default = "unlimited")]
     bandwidth: Rate,
     #[serde(default = "one")]
@@ -103,6 +103,11 @@ struct SitesTable {
     /// Paths between two sites.
     #[serde(default = "four")]
     paths: u16,
+    /// Bytes of a packet's payload, and of its headers.
+    #[serde(default = "network::packet")]
+    packet: u32,
+    #[serde(default = "network::headers")]
+    headers: u32,
 }
 
 fn one() -> f64 {
@@ -290,15 +295,17 @@ impl PlanFile {
     }
 
     fn job(&self, machine: Machine) -> Job {
-        let SitesTable { gpus, bandwidth, oversubscription, latency, loss, recovery, paths } =
-            &self.sites;
+        let SitesTable { gpus, bandwidth, latency, loss, .. } = &self.sites;
+        let SitesTable { oversubscription, recovery, paths, packet, headers, .. } = self.sites;
         let link = Link {
             bandwidth: bandwidth.bytes,
-            oversubscription: *oversubscription,
+            oversubscription,
             latency: latency.as_ref().map_or(0.0, |time| time.duration().as_secs_f64()),
             loss: loss.map_or(0.0, |loss| loss.get() / 100.0),
-            recovery: *recovery,
-            paths: u32::from(*paths),
+            recovery,
+            paths: u32::from(paths),
+            packet,
+            headers,
         };
         let default = balance::expected();
         Job {

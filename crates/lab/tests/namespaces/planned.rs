@@ -34,14 +34,16 @@ fn an_iteration_takes_as_long_as_planned() {
         let both = "boundary = [\"data\", \"pipeline\"]";
         assert!(JOB.contains(both), "{JOB}");
         let one = format!("boundary = [\"{boundary}\"]\npipeline = [{stages}]");
-        let text = JOB.replace(both, &one);
+        // Packets of 4096 bytes, and no VXLAN.
+        let packets = "packet = 1024\nheaders = 108";
+        assert!(JOB.contains(packets), "{JOB}");
+        let text = JOB.replace(both, &one).replace(packets, "packet = 4096\nheaders = 58");
         let (file, job) = PlanFile::parse(Path::new("job.toml"), &text).unwrap();
         let settings =
             Settings { top: 1, threads: 1, explain: false, sweep: false, measured: None };
         let best = plan(&file, &job, &settings, &|_| Ok(())).unwrap().found.plans.remove(0);
         let text = traffic_file(Path::new("run.toml"), &job, &best.plan).unwrap();
         let Emulation { workload } = toml::from_str(&text).unwrap();
-        // Packets of 4096 bytes: headers take 2 % of the circuit, which are not in the plan.
         let transport = roce::Settings { mtu: 4096, ..workload.transport };
         let queue_pairs = best.plan.technology.queue_pairs;
         let workload = Workload { iterations: 3, queue_pairs, transport, ..workload };

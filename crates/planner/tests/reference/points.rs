@@ -21,6 +21,7 @@ fn model(hidden: u32, heads: u32, layers: u32) -> Model {
         attention: Attention::Unfused,
         precision: Precision::Half,
         gradient_bytes: 2,
+        gather_bytes: 2,
         experts: None,
     }
 }
@@ -33,6 +34,8 @@ fn job(kind: &str, model: Model, gpus: u32, batch: u32) -> Job {
         loss: 0.0,
         recovery: Recovery::Selective,
         paths: 4,
+        packet: 4096,
+        headers: 132,
     };
     let sites = Sites { gpus: vec![gpus], link };
     Job { model, machine: machine(kind), sites, batch, overlap: false, balance: Vec::new() }
@@ -174,7 +177,9 @@ fn llama(hidden: u32, heads: u32, layers: u32, feed_forward: u32) -> Model {
 /// Gradients are exchanged in single precision, torchtitan's default.
 fn torchtitan() -> Vec<Row> {
     let job = |model: Model, gpus, batch| {
-        let model = Model { gradient_bytes: 4, ..model };
+        // FP8: weights, inputs and gradients are gathered so (torchtitan's docs/float8.md).
+        let gather_bytes = if model.precision == Precision::Fp8 { 1 } else { 2 };
+        let model = Model { gradient_bytes: 4, gather_bytes, ..model };
         Job { overlap: true, ..job("h100-500w", model, gpus, batch) }
     };
     let small = |gpus: u32, precision: Precision, measured| {
@@ -294,8 +299,9 @@ pub(crate) fn tables() -> Vec<Table> {
             )
         },
         Table {
-            misses: "Asynchronous tensor parallelism brings 6 % in the 70B rows as measured, and 24 % \
-                     as predicted: the\nexchanges without it are too long here.",
+            misses: "Asynchronous tensor parallelism brings 6 % in the 70B rows as measured, and 18 % \
+                     as predicted: the\nexchanges without it are too long here. With half precision \
+                     in place of FP8 for what is gathered, it\nwould be 24 %.",
             ..table(
                 "torchtitan on H100, 500 W",
                 "tokens/s/GPU",
@@ -372,7 +378,8 @@ fn ratios_within_tables_are_as_measured() {
     assert!((0.0..=0.05).contains(&lost), "{lost}");
     let interleaved = torchtitan[7].predicted / torchtitan[6].predicted;
     let asynchronous = torchtitan[5].predicted / torchtitan[4].predicted;
-    assert!(asynchronous > 1.0, "{asynchronous}");
+    // 1.06 is measured. 1.24 if inputs and weights were gathered in half precision.
+    assert!((1.0..1.19).contains(&asynchronous), "{asynchronous}");
     assert!((1.10..=1.35).contains(&interleaved), "{interleaved}");
     let llama = llama3();
     let lost = 1.0 - llama[1].predicted / llama[0].predicted;
