@@ -9,7 +9,8 @@
 //! - [`netns`], [`process`]: namespaces, and processes with a defined end in them
 //! - [`rtnl`], [`counters`], [`super_frames`]: links, addresses, routes and neighbours, interface
 //!   counters, and offloads
-//! - [`watch`]: a namespace whose interfaces are read again and again
+//! - [`watch`]: a namespace whose interfaces are read again and again; [`queue_pair`]: the packets of
+//!   a queue pair at one of them
 //! - [`packet`], [`arp`]: frames of the lab's own on an interface
 //! - [`abstract_socket`]: who is at the other end of a socket
 //! - [`owner`]: files for the user who called sudo
@@ -40,6 +41,7 @@ pub mod owner;
 pub mod packet;
 pub mod process;
 pub mod progress;
+pub mod queue_pair;
 pub mod rtnl;
 pub mod state;
 pub mod super_frames;

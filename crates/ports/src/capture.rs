@@ -14,6 +14,10 @@ use nix::sys::time::TimeSpec;
 use wire::Vni;
 use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTOCOL_UDP};
 
+use crate::filter::{
+    ETHERNET, HEADER_LENGTH, IF_ANY_BIT, IF_EQUAL, LOAD_BYTE, LOAD_HALF, LOAD_HALF_BEHIND,
+    LOAD_WORD, LOAD_WORD_BEHIND, RETURN, SHIFT_RIGHT, attach, skip_if, skip_unless, step,
+};
 use crate::packet::{VnetHeader, bind, drops, offload, raw_socket, set_option};
 
 /// Room for packets that wait to be read, in bytes of memory. The kernel doubles it.
@@ -83,10 +87,7 @@ impl CaptureSocket {
         set_option(&fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &on)?;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &ROOM)?;
         if let CaptureFilter::Vxlan { ports, vni } = filter {
-            let program = vxlan(ports.get(..MOST_PORTS).unwrap_or(ports), *vni);
-            let length = u16::try_from(program.len()).map_err(io::Error::other)?;
-            let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
-            set_option(&fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+            attach(&fd, &vxlan(ports.get(..MOST_PORTS).unwrap_or(ports), *vni))?;
         }
         bind(&fd, ifindex, (libc::ETH_P_ALL as u16).to_be())?;
         let control = nix::cmsg_space!(TimeSpec, [u8; AUXILIARY]);
@@ -180,40 +181,11 @@ pub fn with_tag(data: &[u8], tag: VlanTag) -> Vec<u8> {
     [addresses, &tag.tpid.to_be_bytes(), &tag.tci.to_be_bytes(), rest].concat()
 }
 
-/// Instructions of a socket filter (`include/uapi/linux/bpf_common.h`).
-const LOAD_WORD: u16 = 0x20;
-const LOAD_HALF: u16 = 0x28;
-const LOAD_BYTE: u16 = 0x30;
-/// At an offset from the end of the IPv4 header.
-const LOAD_WORD_BEHIND: u16 = 0x40;
-const LOAD_HALF_BEHIND: u16 = 0x48;
-/// Takes the length of the IPv4 header.
-const HEADER_LENGTH: u16 = 0xb1;
-const SHIFT_RIGHT: u16 = 0x74;
-const IF_EQUAL: u16 = 0x15;
-const IF_ANY_BIT: u16 = 0x45;
-const RETURN: u16 = 0x06;
-
 /// Lengths and offsets in bytes.
-const ETHERNET: u32 = 14;
 const IPV6: u32 = 40;
 /// From the UDP header.
 const DESTINATION_PORT: u32 = 2;
 const VNI: u32 = 8 + 4;
-
-const fn step(code: u16, k: u32) -> libc::sock_filter {
-    libc::sock_filter { code, jt: 0, jf: 0, k }
-}
-
-/// Skips `then` instructions if the condition holds, and otherwise goes on.
-const fn skip_if(code: u16, k: u32, then: u8) -> libc::sock_filter {
-    libc::sock_filter { code, jt: then, jf: 0, k }
-}
-
-/// The reverse of [`skip_if`].
-const fn skip_unless(code: u16, k: u32, otherwise: u8) -> libc::sock_filter {
-    libc::sock_filter { code, jt: 0, jf: otherwise, k }
-}
 
 /// A filter that takes UDP packets to these ports, and of a VNI, and no others.
 fn vxlan(ports: &[u16], vni: Option<Vni>) -> Vec<libc::sock_filter> {
@@ -255,43 +227,7 @@ fn vxlan(ports: &[u16], vni: Option<Vni>) -> Vec<libc::sock_filter> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What the kernel would do with a packet; bytes behind its end end the filter.
-    fn is_taken(program: &[libc::sock_filter], packet: &[u8]) -> bool {
-        let (mut at, mut a, mut x) = (0, 0u32, 0);
-        let load = |from: usize, length: usize| -> Option<u32> {
-            let bytes = packet.get(from..from + length)?;
-            Some(bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)))
-        };
-        loop {
-            let libc::sock_filter { code, jt, jf, k } = program[at];
-            at += 1;
-            let from = k as usize;
-            let loaded = match code {
-                LOAD_WORD => load(from, 4),
-                LOAD_HALF => load(from, 2),
-                LOAD_BYTE => load(from, 1),
-                LOAD_WORD_BEHIND => load(from + x, 4),
-                LOAD_HALF_BEHIND => load(from + x, 2),
-                HEADER_LENGTH => {
-                    x = 4 * (packet[from] & 15) as usize;
-                    Some(a)
-                }
-                SHIFT_RIGHT => Some(a >> k),
-                IF_EQUAL | IF_ANY_BIT => {
-                    let holds = if code == IF_EQUAL { a == k } else { a & k != 0 };
-                    at += usize::from(if holds { jt } else { jf });
-                    Some(a)
-                }
-                RETURN => return k > 0,
-                other => panic!("{other:#x}"),
-            };
-            match loaded {
-                Some(loaded) => a = loaded,
-                None => return false,
-            }
-        }
-    }
+    use crate::filter::is_taken;
 
     /// A packet with an IP header of so many bytes.
     fn packet(ipv6: bool, header: usize, port: u16, vni: u32) -> Vec<u8> {

@@ -6,7 +6,8 @@
 //! - [`memory`], [`pcap`]: ports in memory, and ports that replay and write capture files
 //! - `ring`, `tx`: the receive ring and the transmit queue of such a socket
 //! - [`probe_socket`]: sends and receives probes between VTEPs
-//! - [`capture`]: captures what interfaces receive and send
+//! - [`capture`]: captures what interfaces receive and send; [`queue_pair_counter`] counts packets of
+//!   a queue pair; `filter` holds what the filters of both are made of
 //! - [`poller`]: sleeps until a descriptor is readable
 //! - [`ethtool`]: offload features of an interface
 //! - [`thread_policy`]: scheduling policy of the calling thread
@@ -15,6 +16,7 @@ pub mod access;
 pub mod capture;
 #[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
 pub mod ethtool;
+mod filter;
 pub mod memory;
 #[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
 pub mod packet;
@@ -24,6 +26,7 @@ pub mod poller;
 pub mod port;
 #[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
 pub mod probe_socket;
+pub mod queue_pair_counter;
 #[allow(unsafe_code, reason = "memory shared with the kernel; every block says why it is sound")]
 mod ring;
 #[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
@@ -41,5 +44,6 @@ pub use pcap::{PcapFrames, PcapPort, PcapWriter};
 pub use poller::Poller;
 pub use port::Port;
 pub use probe_socket::ProbeSocket;
+pub use queue_pair_counter::{QueuePairCounter, QueuePairFilter};
 pub use ring::RingSize;
 pub use tap::TapSettings;

@@ -305,6 +305,12 @@ pub(crate) fn address(ifindex: u32, protocol: u16) -> libc::sockaddr_ll {
 
 /// How many packets found no room in the socket since the last call (`PACKET_STATISTICS`).
 pub(crate) fn drops(socket: &OwnedFd) -> io::Result<u64> {
+    Ok(statistics(socket)?.tp_drops.into())
+}
+
+/// What the kernel has counted since the last call; packets that found no room are among the packets
+/// (`packet_getsockopt()` in net/packet/af_packet.c).
+pub(crate) fn statistics(socket: &OwnedFd) -> io::Result<libc::tpacket_stats> {
     let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
     // SAFETY: pointer and length describe `statistics`.
@@ -317,7 +323,7 @@ pub(crate) fn drops(socket: &OwnedFd) -> io::Result<u64> {
             &raw mut length,
         )
     };
-    if got < 0 { Err(io::Error::last_os_error()) } else { Ok(statistics.tp_drops.into()) }
+    if got < 0 { Err(io::Error::last_os_error()) } else { Ok(statistics) }
 }
 
 pub(crate) fn set_option<T>(

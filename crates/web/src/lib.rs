@@ -4,7 +4,7 @@
 //! - [`Server`]: the server, on the loopback interface, with a secret in its address
 //! - [`Stage`]: what it shows, for a program whose fabrics come and go
 //! - `reader`: link counters of the nodes (`interfaces`) and answers of each leaf's vtepd (`leaf`),
-//!   while a page is open
+//!   while a page is open; `watched` counts the packets of queue pairs that pages look at
 //! - `hub`: the state, and its changes for all pages; `patch` computes them
 //! - `action`: commands that a page asks for; `jobs` runs them
 //!
@@ -20,6 +20,7 @@ mod patch;
 mod reader;
 mod server;
 mod stage;
+mod watched;
 
 pub mod model;
 

@@ -14,6 +14,7 @@ use crate::interfaces::{self, Interfaces, Slow};
 use crate::leaf::{self, Reading};
 use crate::model::Fabric;
 use crate::stage::Shown;
+use crate::watched::Watched;
 
 /// The readings over which a load is computed, so that single packets do not flicker.
 const WINDOW: usize = 10;
@@ -26,20 +27,20 @@ const EVENTS: usize = 200;
 type Window = VecDeque<(Instant, Vec<Counters>)>;
 
 /// Publishes the state of the fabric that is shown while a page is open.
-pub(crate) async fn run(mut shown: watch::Receiver<Shown>, hub: Arc<Hub>) {
+pub(crate) async fn run(mut shown: watch::Receiver<Shown>, hub: Arc<Hub>, watched: Arc<Watched>) {
     loop {
         hub.opened().await;
         let fabric = Arc::clone(&shown.borrow_and_update().1);
         tokio::select! {
             () = hub.closed() => {}
             _ = shown.changed() => {}
-            () = follow(&fabric, &hub) => {}
+            () = follow(&fabric, &hub, &watched) => {}
         }
         hub.forget();
     }
 }
 
-async fn follow(fabric: &Arc<Fabric>, hub: &Hub) {
+async fn follow(fabric: &Arc<Fabric>, hub: &Hub, watched: &Arc<Watched>) {
     // Dropping the set ends its tasks.
     let mut tasks = JoinSet::new();
     let (sender, mut readings) = mpsc::channel(QUEUE);
@@ -54,6 +55,7 @@ async fn follow(fabric: &Arc<Fabric>, hub: &Hub) {
     let (counts, mut counters) = mpsc::channel(1);
     // It ends when nobody receives.
     tokio::task::spawn_blocking(move || interfaces::follow(&own, &counted, &counts));
+    let _counting = watched.count(fabric);
     let mut window = Window::new();
     let mut slow = Slow::default();
     while let Some((at, reading)) = counters.recv().await {
@@ -67,6 +69,7 @@ async fn follow(fabric: &Arc<Fabric>, hub: &Hub) {
         let mut parts = vec![
             ("links", links(fabric, &ends, &window, &slow)),
             ("hosts", hosts(&ends, &window)),
+            ("watched", watched.step(now)),
             ("time", json!(now)),
         ];
         let mut changed = Changed::default();

@@ -25,6 +25,7 @@ use crate::jobs::{self, Jobs};
 use crate::model::Fabric;
 use crate::reader;
 use crate::stage::{Shown, Stage};
+use crate::watched::{Look, Watched};
 
 /// The format of a file that a page has saved, or that it can show.
 pub const FORMAT: &str = "lab-web-1";
@@ -100,6 +101,7 @@ struct Shared {
     address: SocketAddr,
     hub: Arc<Hub>,
     jobs: Jobs,
+    watched: Arc<Watched>,
     /// The file that is shown instead of a fabric.
     replay: Option<Value>,
 }
@@ -125,10 +127,9 @@ impl Server {
         let hub = Arc::new(Hub::new());
         let jobs = Jobs::new(Arc::clone(&hub));
         let shown = watch::Sender::new((0, Arc::new(fabric)));
-        Ok(Self {
-            listener,
-            shared: Arc::new(Shared { shown, access, token, address, hub, jobs, replay: None }),
-        })
+        let (watched, replay) = (Arc::default(), None);
+        let shared = Shared { shown, access, token, address, hub, jobs, watched, replay };
+        Ok(Self { listener, shared: Arc::new(shared) })
     }
 
     /// Listens as [`Server::bind`] does, to show a file that a page has saved.
@@ -167,7 +168,8 @@ impl Server {
         let app = Router::new()
             .route("/{token}/", get(page))
             .route("/{token}/fabric", get(fabric))
-            .route("/{token}/state", get(state))
+            .route("/{token}/state/{page}", get(state))
+            .route("/{token}/look", post(look))
             .route("/{token}/run", post(run))
             .route("/{token}/command", post(command))
             .route("/{token}/stop", post(stop))
@@ -175,7 +177,8 @@ impl Server {
             .layer(DefaultBodyLimit::max(REQUEST))
             .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard))
             .with_state(Arc::clone(&shared));
-        let reads = reader::run(shared.shown.subscribe(), Arc::clone(&shared.hub));
+        let (hub, watched) = (Arc::clone(&shared.hub), Arc::clone(&shared.watched));
+        let reads = reader::run(shared.shown.subscribe(), hub, watched);
         let served = tokio::select! {
             served = axum::serve(listener, app) => served,
             () = reads => Ok(()),
@@ -259,18 +262,22 @@ async fn fabric(State(shared): State<Arc<Shared>>) -> Response {
     answer(StatusCode::OK, &json!({"fabric": *fabric, "number": number, "readOnly": read_only}))
 }
 
-/// Server-sent events: the state, then changes.
-async fn state(State(shared): State<Arc<Shared>>) -> Response {
+/// Server-sent events: the state, then changes. A page chooses a number for itself.
+async fn state(
+    State(shared): State<Arc<Shared>>,
+    Path((_, number)): Path<(String, u64)>,
+) -> Response {
     if shared.hub.pages() >= PAGES {
         return answer(StatusCode::TOO_MANY_REQUESTS, &json!({"error": "too many pages are open"}));
     }
-    let page = shared.hub.subscribe();
-    let changes = stream::unfold((page, false), |(mut page, sent)| async move {
+    // Both are dropped when the page closes.
+    let page = (shared.hub.subscribe(), shared.watched.open(number));
+    let changes = stream::unfold((page, false), |((mut page, viewer), sent)| async move {
         if sent {
             tokio::time::sleep(INTERVAL).await;
         }
         let change = page.next().await?;
-        Some((Ok::<_, Infallible>(change), (page, true)))
+        Some((Ok::<_, Infallible>(change), ((page, viewer), true)))
     });
     ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(changes)).into_response()
 }
@@ -320,6 +327,25 @@ async fn run(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     match tokio::time::timeout(WAIT, &mut task).await {
         Ok(Ok(outcome)) => answer(StatusCode::OK, &ended(&command, outcome)),
         _ => answer(StatusCode::OK, &json!({"command": command, "running": true})),
+    }
+}
+
+#[derive(Deserialize)]
+struct Looks {
+    page: u64,
+    at: Option<Look>,
+}
+
+/// A page looks at a queue pair, or at none. Nothing else is counted.
+async fn look(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
+    let looks: Looks = match serde_json::from_slice(&body) {
+        Ok(looks) => looks,
+        Err(error) => return refused(StatusCode::BAD_REQUEST, &error),
+    };
+    if shared.watched.look(looks.page, looks.at) {
+        answer(StatusCode::OK, &json!({}))
+    } else {
+        refused(StatusCode::CONFLICT, &"the page is not open")
     }
 }
 

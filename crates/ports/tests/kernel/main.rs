@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod queue_pair_counter;
 mod ring;
 mod tap;
 

@@ -9,7 +9,7 @@ use ports::{PacketSocket, RingSize};
 use root_test::root_test;
 
 /// The two ends of a link.
-fn ends(tag: &str) -> [Namespace; 2] {
+pub(crate) fn ends(tag: &str) -> [Namespace; 2] {
     let name = |end: &str| format!("vtp-{tag}-{end}-{}", std::process::id());
     let [near, far] = ["near", "far"].map(|end| Namespace::create(name(end)).unwrap());
     veth((&near, "eth0"), (&far, "eth0"), 9000).unwrap();
@@ -21,12 +21,12 @@ fn ends(tag: &str) -> [Namespace; 2] {
     [near, far]
 }
 
-fn open(namespace: &Namespace, room: RingSize) -> PacketSocket {
+pub(crate) fn open(namespace: &Namespace, room: RingSize) -> PacketSocket {
     let index = || nix::net::if_::if_nametoindex("eth0").unwrap();
     namespace.enter(|| PacketSocket::open(index(), room).unwrap()).unwrap()
 }
 
-fn send(sender: &mut PacketSocket, frame: &[u8]) {
+pub(crate) fn send(sender: &mut PacketSocket, frame: &[u8]) {
     let transmit =
         TxFrame::new(Destination::Bridge, 0, Payload::Owned(frame.into()), Offload::default());
     let mut out = TxBatch::of([transmit]);

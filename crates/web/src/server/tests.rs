@@ -48,7 +48,8 @@ async fn only_who_knows_the_secret_gets_an_answer() {
     let host = format!("Host: {}\r\n", shared.address);
     assert_eq!(status(&get(&shared, &path, &host).await), "200");
     let wrong = format!("/{}/", "0".repeat(shared.token.len()));
-    for other in ["/", "//", "/state", "/fabric", &path[..path.len() - 2], &wrong, "/index.html"] {
+    for other in ["/", "//", "/state/1", "/fabric", &path[..path.len() - 2], &wrong, "/index.html"]
+    {
         assert_eq!(status(&get(&shared, other, &host).await), "403", "{other}");
     }
     let wrong = format!("{wrong}run");
@@ -123,7 +124,7 @@ async fn answers_forbid_scripts_and_content_of_others() {
 #[tokio::test]
 async fn a_page_that_does_not_read_holds_up_nobody() {
     let (shared, path) = server(Access::Full).await;
-    let request = format!("GET {path}state HTTP/1.1\r\nHost: {}\r\n\r\n", shared.address);
+    let request = format!("GET {path}state/1 HTTP/1.1\r\nHost: {}\r\n\r\n", shared.address);
     let mut slow = TcpStream::connect(shared.address).await.unwrap();
     slow.write_all(request.as_bytes()).await.unwrap();
     let mut other = TcpStream::connect(shared.address).await.unwrap();
@@ -183,4 +184,21 @@ async fn a_stage_shows_one_fabric_after_the_other() {
     shared.hub.forget();
     assert_eq!(shared.hub.part("experiment").as_deref(), Some(&json!({"left": 2})));
     assert_eq!(shared.hub.part("fabric").as_deref(), Some(&json!(1)));
+}
+
+/// A page can look at a queue pair while it is open, whatever its rights are.
+#[tokio::test]
+async fn only_open_pages_look_at_queue_pairs() {
+    let (shared, path) = server(Access::ReadOnly).await;
+    let headers = format!("Host: {0}\r\nOrigin: http://{0}\r\n", shared.address);
+    let look = r#"{"page": 7, "at": {"from": "host1", "to": "host2", "queue_pair": 17}}"#;
+    let place = format!("{path}look");
+    assert_eq!(status(&post(&shared, &place, &headers, look).await), "409");
+    let mut page = TcpStream::connect(shared.address).await.unwrap();
+    let request = format!("GET {path}state/7 HTTP/1.1\r\nHost: {}\r\n\r\n", shared.address);
+    page.write_all(request.as_bytes()).await.unwrap();
+    page.read_u8().await.unwrap();
+    assert_eq!(status(&post(&shared, &place, &headers, look).await), "200");
+    assert_eq!(status(&post(&shared, &place, &headers, r#"{"page": 7, "at": {}}"#).await), "400");
+    assert_eq!(status(&post(&shared, &place, "", look).await), "403");
 }

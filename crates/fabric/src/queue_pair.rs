@@ -1,0 +1,65 @@
+//! The packets of a queue pair that arrive at an interface of a namespace.
+
+use std::io;
+
+use nix::net::if_::if_nametoindex;
+use ports::QueuePairCounter;
+
+use crate::counters::CountersError;
+use crate::netns::Namespace;
+
+pub use ports::QueuePairFilter;
+pub use wire::QueuePair;
+
+/// Counts the packets of a queue pair at an interface. If the namespace is replaced by one of the
+/// same name, it counts there.
+#[derive(Debug)]
+pub struct QueuePairWatch {
+    namespace: String,
+    interface: String,
+    filter: QueuePairFilter,
+    open: Option<Open>,
+}
+
+/// What counts in the namespace, which exists at least as long.
+#[derive(Debug)]
+struct Open {
+    namespace: Namespace,
+    inode: u64,
+    counter: QueuePairCounter,
+}
+
+impl QueuePairWatch {
+    /// Watches an interface, whether it exists already or not.
+    #[must_use]
+    pub fn new(
+        namespace: impl Into<String>,
+        interface: impl Into<String>,
+        filter: QueuePairFilter,
+    ) -> Self {
+        Self { namespace: namespace.into(), interface: interface.into(), filter, open: None }
+    }
+
+    /// How many packets have arrived since the last call. A super-frame is one. The first call
+    /// begins to count, and so does the one after an error.
+    ///
+    /// # Errors
+    /// [`CountersError`], for example if there is no such namespace or interface now.
+    pub fn count(&mut self) -> Result<u64, CountersError> {
+        // What is open would keep a namespace that was deleted, and not see a new one.
+        let open = self.open.take().filter(|open| open.namespace.inode().ok() == Some(open.inode));
+        let open = open.map_or_else(|| self.begin(), Ok)?;
+        Ok(self.open.insert(open).counter.count()?)
+    }
+
+    fn begin(&self) -> Result<Open, CountersError> {
+        let namespace = Namespace::open(&self.namespace)?;
+        let inode = namespace.inode()?;
+        let open = || {
+            let ifindex = if_nametoindex(self.interface.as_str()).map_err(io::Error::from)?;
+            QueuePairCounter::open(ifindex, &self.filter)
+        };
+        let counter = namespace.enter(open)??;
+        Ok(Open { namespace, inode, counter })
+    }
+}
