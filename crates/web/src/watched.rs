@@ -319,8 +319,7 @@ mod tests {
 
     /// What is wanted at present; somebody who waited would get it.
     fn wanted(watched: &Watched) -> Vec<Look> {
-        let looks = watched.lock().pages.values().filter_map(|(_, at)| at.clone()).collect();
-        looks
+        watched.lock().pages.values().filter_map(|(_, at)| at.clone()).collect()
     }
 
     #[test]
