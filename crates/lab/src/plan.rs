@@ -6,6 +6,7 @@ mod emulation;
 mod file;
 mod measured;
 mod report;
+mod simulated;
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ use serde::Serialize;
 use fabric::progress::{Interrupted, OnProgress};
 
 pub use file::{PlanFile, Sweep};
-pub use measured::Measured;
+pub use measured::{Measured, Source, What};
 pub use report::{explanation, page, table};
 
 /// The plan could not be made.
@@ -76,9 +77,19 @@ pub enum PlanError {
         /// Its value in the plan.
         planned: String,
     },
+    /// The simulation sends something else.
+    #[error(
+        "{}: no case sends what the fastest plan does: simulate the matrix that lab plan --traffic \
+         FILE.cm writes, as the one [[traffic]]",
+        .0.display()
+    )]
+    OtherTraffic(PathBuf),
     /// The results cannot be read.
     #[error(transparent)]
     Results(#[from] crate::error::RunError),
+    /// The results of a simulation cannot be read.
+    #[error(transparent)]
+    Simulation(#[from] crate::simulation::SimulationError),
     /// The user stopped the search.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
@@ -161,8 +172,8 @@ pub struct Settings {
     pub explain: bool,
     /// Whether the sweep of the file is searched.
     pub sweep: bool,
-    /// Results of `lab run`, measured with the fastest plan.
-    pub measured: Option<PathBuf>,
+    /// Results of `lab run` or `lab sim` with the fastest plan.
+    pub measured: Vec<PathBuf>,
 }
 
 /// Searches, and says how far it is.
@@ -219,11 +230,12 @@ pub fn plan(
         if explain { alternatives(&searcher, job, &file.search)? } else { Vec::new() };
     let sweep = file.sweep.as_ref().filter(|_| sweep);
     let sweep = sweep.map(|sweep| sweep.points(&searcher, job, &file.search)).transpose()?;
-    let measured = match (measured, found.plans.first()) {
-        (Some(directory), Some(best)) => measured::read(directory, job, &best.plan)?,
-        _ => Vec::new(),
+    let measured = match found.plans.first() {
+        Some(best) => measured::read_all(measured, job, best)?,
+        None => Vec::new(),
     };
-    Ok(Outcome { found, baseline, alternatives, sweep: sweep.unwrap_or_default(), measured })
+    let sweep = sweep.unwrap_or_default();
+    Ok(Outcome { found, baseline, alternatives, sweep, measured })
 }
 
 /// The fastest plan of each placement with each sharding.
@@ -252,7 +264,7 @@ fn alternatives(
 pub fn traffic_file(path: &Path, job: &Job, plan: &Plan) -> Result<String, PlanError> {
     let flows = traffic::flows(job, plan)?;
     if path.extension().is_some_and(|end| end == "cm") {
-        return Ok(traffic::connection_matrix(job, &flows));
+        return Ok(traffic::connection_matrix(job, plan, &flows));
     }
     if path.extension().is_some_and(|end| end == "toml") {
         return emulation::workload(job, plan, &flows);

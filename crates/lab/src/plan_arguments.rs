@@ -21,9 +21,10 @@ pub(crate) struct Plan {
     /// Take the balance of paths from the results of lab run or lab sim in this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) network: Option<PathBuf>,
-    /// Show what lab run has measured of the fastest plan, beside the prediction
+    /// Show what lab run has measured of the fastest plan, or lab sim simulated of its traffic, beside
+    /// the prediction; can be repeated
     #[arg(long, value_name = "DIR")]
-    pub(crate) measured: Option<PathBuf>,
+    pub(crate) measured: Vec<PathBuf>,
     /// Write a report with charts and the timeline of the fastest plan: one HTML file
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,

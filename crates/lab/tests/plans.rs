@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
-use lab::plan::{Outcome, PlanFile, Settings, plan};
+use lab::plan::{Outcome, PlanError, PlanFile, Settings, Source, What, plan, traffic_file};
+use lab::simulation;
 use planner::plan::Boundary;
 
 const EXAMPLE: &str = include_str!("../../../deploy/plans/gpt3-two-sites.toml");
+const EMULATED: &str = include_str!("../../../deploy/plans/emulated.toml");
 const PLACEMENT: &str = include_str!("../../../deploy/plans/placement.toml");
 
 fn outcome(text: &str, settings: &Settings) -> Outcome {
@@ -18,7 +21,7 @@ fn outcome(text: &str, settings: &Settings) -> Outcome {
 }
 
 fn settings(top: usize) -> Settings {
-    Settings { top, threads: 2, explain: true, sweep: false, measured: None }
+    Settings { top, threads: 2, explain: true, sweep: false, measured: Vec::new() }
 }
 
 /// The three fastest plans of the example, and the fastest with replicas at both sites.
@@ -168,4 +171,40 @@ fn the_tables_of_the_guide_are_up_to_date() {
         return;
     }
     assert!(found == page, "run VTEPD_UPDATE_DOCS=1 cargo test -p lab --test plans; now: {page}");
+}
+
+/// The shipped simulation sends what the plans of `emulated.toml` do, and takes as long as predicted
+/// where packets are spread evenly.
+#[test]
+fn simulated_traffic_of_a_plan_takes_as_long_as_predicted() {
+    let simulations = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/simulations"));
+    let out = std::env::temp_dir().join(format!("lab-planned-{}", std::process::id()));
+    let run = simulation::Settings {
+        file: simulations.join("planned.toml"),
+        out: out.clone(),
+        threads: 2,
+        shard: None,
+        command: String::new(),
+    };
+    simulation::run(&run, &|_| Ok(()), &AtomicBool::new(false)).unwrap();
+    let both = "boundary = [\"data\", \"pipeline\"]";
+    for boundary in ["data", "pipeline"] {
+        let text = EMULATED.replace(both, &format!("boundary = [\"{boundary}\"]"));
+        let (file, job) = PlanFile::parse(Path::new("job.toml"), &text).unwrap();
+        let settings = Settings { explain: false, measured: vec![out.clone()], ..settings(1) };
+        let outcome = plan(&file, &job, &settings, &|_| Ok(())).unwrap();
+        let matrix = simulations.join(format!("planned-{boundary}.cm"));
+        let written = traffic_file(&matrix, &job, &outcome.found.plans[0].plan).unwrap();
+        assert_eq!(fs::read_to_string(&matrix).unwrap(), written);
+        let [even, .., random] = &outcome.measured[..] else { panic!("{:?}", outcome.measured) };
+        assert_eq!((even.source, even.what, even.runs), (Source::Simulation, What::Traffic, 5));
+        assert!(even.variant.ends_with(&format!("planned-{boundary}.cm")), "{even:?}");
+        assert!(even.error().abs() < 0.02, "{even:?}");
+        assert!(random.dataplane == "ecmp" && random.seconds > 3.0 * even.seconds, "{random:?}");
+        let other = text.replace("hidden = 512", "hidden = 1024");
+        let (file, job) = PlanFile::parse(Path::new("job.toml"), &other).unwrap();
+        let error = plan(&file, &job, &settings, &|_| Ok(())).unwrap_err();
+        assert!(matches!(error, PlanError::OtherTraffic(_)), "{error}");
+    }
+    fs::remove_dir_all(out).unwrap();
 }

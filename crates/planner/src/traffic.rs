@@ -1,5 +1,6 @@
 //! What a plan sends between sites in an iteration.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -56,6 +57,19 @@ impl Ranks<'_> {
     fn within(&self) -> u32 {
         self.plan.tensor * self.plan.context * self.plan.data
     }
+}
+
+/// The number of a GPU if those of the first site come first. Of replicas at different sites, each
+/// stage has some at each site.
+fn host(job: &Job, plan: &Plan, rank: u32) -> u32 {
+    let sites = (job.sites.gpus.len() as u32).max(1);
+    if plan.boundary != Boundary::Data || !plan.data.is_multiple_of(sites) {
+        return rank;
+    }
+    let (each, part) = (plan.data / sites, plan.tensor * plan.context);
+    let (stage, replica) = (rank / part / plan.data, rank / part % plan.data);
+    let of_site = stage * each + replica % each;
+    (replica / each * plan.pipeline * each + of_site) * part + rank % part
 }
 
 /// What a plan sends between sites. Exchanges inside layers, whose groups span sites only in plans
@@ -152,15 +166,44 @@ fn synchronisation(job: &Job, plan: &Plan, placement: &Placement) -> Vec<Flow> {
     flows
 }
 
+/// Seconds until the last of some flows ends, if all start at once and nothing is computed: those
+/// from a site to another share the link, and a GPU sends at most at its own rate. 0 without flows.
+///
+/// # Errors
+///
+/// If the balance of the plan's technology is not known.
+pub fn seconds(job: &Job, plan: &Plan, flows: &[Flow]) -> Result<f64, Infeasible> {
+    let wire = job.wire(plan).ok_or(Infeasible::Technology(plan.technology))?;
+    let site = |rank: u32| {
+        let host = host(job, plan, rank);
+        let mut ends = job.sites.gpus.iter().scan(0_u32, |end, gpus| {
+            *end = end.saturating_add(*gpus);
+            Some(*end)
+        });
+        ends.position(|end| host < end)
+    };
+    let mut links = BTreeMap::<_, f64>::new();
+    let mut senders = BTreeMap::<_, f64>::new();
+    for flow in flows {
+        let bytes = flow.bytes as f64 * f64::from(flow.messages);
+        *links.entry((site(flow.from), site(flow.to))).or_default() += bytes;
+        *senders.entry(flow.from).or_default() += bytes;
+    }
+    let own = senders.into_values().fold(0.0, f64::max) / job.machine.ring_rate(1.0, false);
+    let link = links.into_values().fold(0.0, f64::max) / wire.bandwidth;
+    Ok(if flows.is_empty() { 0.0 } else { own.max(link) + wire.latency })
+}
+
 /// Flows as a connection matrix, the text that packet-level simulators of the htsim family read:
-/// one connection for each flow, which starts at once.
+/// one connection for each flow, which starts at once. GPUs of the first site come first.
 #[must_use]
-pub fn connection_matrix(job: &Job, flows: &[Flow]) -> String {
+pub fn connection_matrix(job: &Job, plan: &Plan, flows: &[Flow]) -> String {
     let mut text = format!("Nodes {}\nConnections {}\n", job.sites.total(), flows.len());
     for (at, flow) in flows.iter().enumerate() {
         let size = flow.bytes * u64::from(flow.messages);
+        let [from, to] = [flow.from, flow.to].map(|rank| host(job, plan, rank));
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{}->{} id {} start 0 size {size}", flow.from, flow.to, at + 1);
+        let _ = writeln!(text, "{from}->{to} id {} start 0 size {size}", at + 1);
     }
     text
 }

@@ -414,9 +414,21 @@ fn traffic_has_the_volumes_of_the_formulas() {
         seen[usize::from(plan.boundary == Boundary::Pipeline)] += 1;
         assert!((total / expected - 1.0).abs() < 1e-6, "{plan}: {total} instead of {expected}");
         assert!(flows.iter().all(|flow| flow.from < 2 * half && flow.to < 2 * half), "{plan}");
-        let matrix = traffic::connection_matrix(&job, &flows);
+        // All replicas and stages share the link: half of the bytes in each direction.
+        let wire = job.wire(&plan).unwrap();
+        let link = total / 2.0 / wire.bandwidth + wire.latency;
+        let alone = traffic::seconds(&job, &plan, &flows).unwrap();
+        assert!((alone / link - 1.0).abs() < 1e-9, "{plan}: {alone} instead of {link}");
+        assert_eq!(traffic::seconds(&job, &plan, &[]), Ok(0.0));
+        let matrix = traffic::connection_matrix(&job, &plan, &flows);
         assert!(matrix.starts_with(&format!("Nodes 16\nConnections {}\n", flows.len())));
         assert_eq!(matrix.lines().count(), 2 + flows.len());
+        // Hosts of the first site come first, so each flow goes to the other half.
+        for line in matrix.lines().skip(2) {
+            let (from, to) = line.split_once(' ').unwrap().0.split_once("->").unwrap();
+            let [from, to] = [from, to].map(|host| host.parse::<u32>().unwrap() < half);
+            assert_ne!(from, to, "{plan}: {line}");
+        }
     }
     assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
 }

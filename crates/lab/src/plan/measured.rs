@@ -1,64 +1,143 @@
-//! What `lab run` has measured of a plan.
+//! What `lab run` has measured of a plan, and `lab sim` simulated.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 use experiment::Run;
 use experiment::compare::Results;
 use experiment::statistics::Statistics;
 use planner::Job;
-use planner::plan::Plan;
+use planner::plan::{Boundary, Plan};
+use planner::search::Ranked;
 use serde::Serialize;
+use sim::matrix::Matrix;
 
-use super::{PlanError, traffic_file};
+use super::{PlanError, simulated, traffic_file};
 use crate::run;
+use crate::simulation::{self, Row};
 
 /// The confidence of the intervals.
 const CONFIDENCE: f64 = 0.95;
 
-/// The mean time of an iteration, as `lab run` measured it, with what hosts compute before they send.
+/// Where a time comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// `lab run`.
+    Run,
+    /// `lab sim`.
+    Simulation,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Run => "lab run",
+            Self::Simulation => "lab sim",
+        })
+    }
+}
+
+/// What a time is that of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// An iteration, with what hosts compute.
+    Iteration,
+    /// What is sent between sites in an iteration, from the start of the first message to the end of
+    /// the last one.
+    Traffic,
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Iteration => "iteration",
+            Self::Traffic => "traffic alone",
+        })
+    }
+}
+
+/// A mean time, as `lab run` measured or `lab sim` simulated it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Measured {
-    /// The variant of the experiment.
+    /// Where it comes from.
+    pub source: Source,
+    /// What it is the time of.
+    pub what: What,
+    /// The variant of the experiment, or the case of the simulation.
     pub variant: String,
-    /// The dataplane.
+    /// The dataplane, or the scheme.
     pub dataplane: String,
-    /// Queue pairs between two hosts.
-    pub queue_pairs: usize,
-    /// The number of runs.
+    /// Queue pairs between two hosts, in an experiment.
+    pub queue_pairs: Option<usize>,
+    /// The number of runs, or of seeds.
     pub runs: usize,
-    /// Seconds of an iteration.
+    /// Seconds.
     pub seconds: f64,
     /// The 95 % confidence interval of the mean is so wide to each side, in seconds. Absent with one
     /// run.
     pub half_width: Option<f64>,
+    /// Seconds as they are predicted.
+    pub predicted: f64,
 }
 
-/// Iterations of a plan. If variants have names of placements, such as `data-out`, those of the
-/// plan's placement count.
-fn of(runs: &[Run], plan: &Plan) -> Vec<Measured> {
-    let mut times = BTreeMap::<(String, String, usize), Vec<f64>>::new();
+impl Measured {
+    /// By how much the prediction is above the time, as a share of the time.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        self.predicted / self.seconds - 1.0
+    }
+}
+
+/// Predicted seconds of the fastest plan.
+#[derive(Debug, Clone, Copy)]
+struct Predicted {
+    iteration: f64,
+    /// Its traffic, if all of it starts at once.
+    traffic: f64,
+}
+
+/// Iterations of a plan, and with replicas at both sites also their traffic alone. If variants have
+/// names of placements, such as `data-out`, those of the plan's placement count.
+fn of(runs: &[Run], plan: &Plan, predicted: Predicted) -> Vec<Measured> {
+    let mut times = BTreeMap::<(String, String, usize), Vec<[f64; 2]>>::new();
     for run in runs {
-        let iterations = run.workload.as_ref().map_or(0, |workload| workload.iterations);
-        if iterations > 0 {
-            let Run { key, .. } = run;
-            let queue_pairs = key.point.queue_pairs.get();
-            let name = (key.point.variant().to_owned(), key.dataplane.clone(), queue_pairs);
-            times.entry(name).or_default().push(run.seconds / f64::from(iterations));
-        }
+        let Some(workload) = run.workload.as_ref().filter(|of| of.iterations > 0) else { continue };
+        let Run { key, .. } = run;
+        let queue_pairs = key.point.queue_pairs.get();
+        let name = (key.point.variant().to_owned(), key.dataplane.clone(), queue_pairs);
+        let iteration = run.seconds / f64::from(workload.iterations);
+        times.entry(name).or_default().push([iteration, workload.milliseconds / 1e3]);
     }
     let placement = format!("{}-out", plan.boundary);
     if times.keys().any(|(variant, ..)| *variant == placement) {
         times.retain(|(variant, ..), _| *variant == placement);
     }
-    let measured = |((variant, dataplane, queue_pairs), times): ((_, _, _), Vec<f64>)| {
-        let statistics = Statistics::of(&times, CONFIDENCE)?;
-        let half_width = Some(statistics.half_width).filter(|half_width| half_width.is_finite());
-        let (runs, seconds) = (statistics.count, statistics.mean);
-        Some(Measured { variant, dataplane, queue_pairs, runs, seconds, half_width })
-    };
-    times.into_iter().filter_map(measured).collect()
+    // Stages send between operations: their traffic is never alone.
+    let parts = [(What::Iteration, predicted.iteration), (What::Traffic, predicted.traffic)];
+    let parts = if plan.boundary == Boundary::Data { &parts[..] } else { &parts[..1] };
+    let mut found = Vec::new();
+    for (at, (what, predicted)) in parts.iter().enumerate() {
+        for ((variant, dataplane, queue_pairs), times) in &times {
+            let own: Vec<f64> = times.iter().filter_map(|of| of.get(at).copied()).collect();
+            let Some(statistics) = Statistics::of(&own, CONFIDENCE) else { continue };
+            found.push(Measured {
+                source: Source::Run,
+                what: *what,
+                variant: variant.clone(),
+                dataplane: dataplane.clone(),
+                queue_pairs: Some(*queue_pairs),
+                runs: statistics.count,
+                seconds: statistics.mean,
+                half_width: Some(statistics.half_width).filter(|width| width.is_finite()),
+                predicted: *predicted,
+            });
+        }
+    }
+    found
 }
 
 /// Shares by which numbers of a workload may differ from those of a plan.
@@ -107,13 +186,69 @@ fn compare(path: &Path, found: &toml::Table, planned: &toml::Table) -> Result<()
     Ok(())
 }
 
-/// Reads the iterations of a plan from the results of an experiment.
+/// Reads what was measured or simulated of a plan: iterations first, then traffic alone.
 ///
 /// # Errors
-/// [`PlanError`], if the directory has none, or those of another workload.
-pub(super) fn read(directory: &Path, job: &Job, plan: &Plan) -> Result<Vec<Measured>, PlanError> {
+/// [`PlanError`], if a directory has nothing of it, or something of another plan.
+pub(super) fn read_all(
+    directories: &[PathBuf],
+    job: &Job,
+    best: &Ranked,
+) -> Result<Vec<Measured>, PlanError> {
+    let plan = &best.plan;
+    let flows = planner::traffic::flows(job, plan)?;
+    let traffic = planner::traffic::seconds(job, plan, &flows)?;
+    let predicted = Predicted { iteration: best.iteration.seconds, traffic };
+    let mut all = Vec::new();
+    for directory in directories {
+        all.extend(if simulation::is_directory(directory) {
+            of_simulation(directory, job, plan, traffic)?
+        } else {
+            read(directory, job, plan, predicted)?
+        });
+    }
+    all.sort_by_key(|one| one.what == What::Traffic);
+    Ok(all)
+}
+
+/// Reads the end of a plan's traffic from the results of a simulation, by case and scheme.
+fn of_simulation(
+    directory: &Path,
+    job: &Job,
+    plan: &Plan,
+    predicted: f64,
+) -> Result<Vec<Measured>, PlanError> {
+    let other = || PlanError::OtherTraffic(directory.to_owned());
+    let text = traffic_file(Path::new("traffic.cm"), job, plan)?;
+    let planned = Matrix::parse(&text).map_err(|_| other())?;
+    let measured = |row: Row| {
+        let end = row.completion_us?;
+        Some(Measured {
+            source: Source::Simulation,
+            what: What::Traffic,
+            variant: row.case,
+            dataplane: row.scheme,
+            queue_pairs: None,
+            runs: row.seeds,
+            seconds: end.mean * 1e-6,
+            half_width: Some(end.half_width * 1e-6).filter(|width| width.is_finite()),
+            predicted,
+        })
+    };
+    let rows = simulated::rows(directory, &planned)?;
+    let found: Vec<Measured> = rows.into_iter().filter_map(measured).collect();
+    if found.is_empty() { Err(other()) } else { Ok(found) }
+}
+
+/// Reads the iterations of a plan from the results of an experiment.
+fn read(
+    directory: &Path,
+    job: &Job,
+    plan: &Plan,
+    predicted: Predicted,
+) -> Result<Vec<Measured>, PlanError> {
     let Results { experiment, runs, .. } = run::load(directory)?;
-    let found = of(&runs, plan);
+    let found = of(&runs, plan, predicted);
     if found.is_empty() {
         return Err(PlanError::NoIterations(directory.to_owned()));
     }
@@ -156,14 +291,21 @@ mod tests {
         let text =
             [line(Some(&own), 3.0, 2), line(Some(&own), 3.2, 2), line(Some("other"), 9.0, 2)];
         let (runs, _) = parse_lines::<Run>(&text.concat()).unwrap();
-        let found = of(&runs, plan);
+        let predicted = Predicted { iteration: 1.24, traffic: 0.002 };
+        let found = of(&runs, plan, predicted);
         let [one] = &found[..] else { panic!("{found:?}") };
-        assert_eq!((one.seconds, one.runs, one.queue_pairs), (1.55, 2, 4));
+        assert_eq!((one.seconds, one.runs, one.queue_pairs), (1.55, 2, Some(4)));
         assert!(one.half_width.is_some_and(|half_width| half_width > 0.1));
-        let other = of(&runs[2..], plan);
+        assert!((one.error() + 0.2).abs() < 1e-12, "{one:?}");
+        let other = of(&runs[2..], plan, predicted);
         assert_eq!((other[0].seconds, other[0].half_width), (4.5, None));
+        // Replicas compute, and then send: the communication time of the runs, 1 ms.
+        let replicas = Plan { boundary: Boundary::Data, ..plan.clone() };
+        let both = of(&runs[2..], &replicas, predicted);
+        let times: Vec<_> = both.iter().map(|one| (one.what, one.seconds, one.predicted)).collect();
+        assert_eq!(times, [(What::Iteration, 4.5, 1.24), (What::Traffic, 0.001, 0.002)]);
         let (runs, _) = parse_lines::<Run>(&line(None, 9.0, 0)).unwrap();
-        assert_eq!(of(&runs, plan), []);
+        assert_eq!(of(&runs, plan, predicted), []);
     }
 
     #[test]

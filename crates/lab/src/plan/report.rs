@@ -8,7 +8,8 @@ use planner::iteration::Span;
 use planner::search::Ranked;
 use planner::{Iteration, Job, traffic};
 
-use super::{Measured, Outcome, PlanFile, draw};
+use super::measured::{Measured, Source};
+use super::{Outcome, PlanFile, draw};
 
 /// The parts of an iteration, with their names.
 pub(super) fn parts(iteration: &Iteration) -> [(&'static str, f64); 6] {
@@ -66,21 +67,60 @@ pub fn table(outcome: &Outcome) -> String {
     text
 }
 
-/// What was measured, beside the prediction.
+/// What was measured or simulated, beside the prediction.
 fn measured(outcome: &Outcome) -> Vec<String> {
-    let Some(best) = outcome.found.plans.first() else { return Vec::new() };
-    let predicted = best.iteration.seconds;
     let line = |one: &Measured| {
-        let Measured { variant, dataplane, queue_pairs, runs, seconds, half_width } = one;
+        let Measured { source, what, seconds, half_width, predicted, .. } = one;
         let width = half_width.map_or(String::new(), |width| format!(" ± {width:.3} s"));
-        let variant = if variant.is_empty() { String::new() } else { format!(", {variant}") };
         format!(
-            "measured: {seconds:.3} s{width} with {dataplane}, {queue_pairs} queue pairs{variant} \
-             ({runs} runs); predicted: {predicted:.3} s, {:+.1} %",
-            tenth(100.0 * (predicted / seconds - 1.0))
+            "{what}, {source}: {seconds:.3} s{width} with {}; predicted: {predicted:.3} s, {:+.1} %",
+            conditions(one),
+            tenth(100.0 * one.error())
         )
     };
     outcome.measured.iter().map(line).collect()
+}
+
+/// Under which conditions something was measured.
+fn conditions(one: &Measured) -> String {
+    let Measured { source, variant, dataplane, queue_pairs, runs, .. } = one;
+    let queue_pairs = queue_pairs.map(|number| format!(", {number} queue pairs"));
+    let variant = Some(variant).filter(|name| !name.is_empty()).map(|name| format!(", {name}"));
+    let runs = match source {
+        Source::Run => format!(" ({runs} runs)"),
+        Source::Simulation => format!(" ({runs} seeds)"),
+    };
+    [Some(dataplane.clone()), queue_pairs, variant, Some(runs)].into_iter().flatten().collect()
+}
+
+/// The same as a table.
+fn measured_rows(outcome: &Outcome) -> Markup {
+    html! {
+        table {
+            tr {
+                th { "time of" } th { "by" } th { "with" } th { "s" } th { "predicted, s" }
+                th { "difference" }
+            }
+            @for one in &outcome.measured {
+                tr {
+                    td { (one.what) }
+                    td { (one.source) }
+                    td { (conditions(one)) }
+                    td {
+                        (format!("{:.3}", one.seconds))
+                        @if let Some(width) = one.half_width { (format!(" ± {width:.3}")) }
+                    }
+                    td { (format!("{:.3}", one.predicted)) }
+                    td { (format!("{:+.1} %", tenth(100.0 * one.error()))) }
+                }
+            }
+        }
+    }
+}
+
+/// Bytes with a unit.
+fn bytes(number: f64) -> String {
+    if number < 1e8 { format!("{:.1} MB", number / 1e6) } else { format!("{:.1} GB", number / 1e9) }
 }
 
 /// Why the fastest plan is the fastest.
@@ -108,18 +148,19 @@ pub fn explanation(job: &Job, outcome: &Outcome) -> String {
     if let Some(wire) = job.wire(plan).filter(|_| job.sites.gpus.len() > 1) {
         let _ = writeln!(
             text,
-            "  link between sites: {:.1} of {:.1} GB/s with {}, {:.1} ms",
-            gigabytes(wire.bandwidth),
-            gigabytes(job.sites.link.bandwidth),
+            "  link between sites: {} of {} a second with {}, {:.1} ms",
+            bytes(wire.bandwidth),
+            bytes(job.sites.link.bandwidth),
             plan.technology,
             1e3 * wire.latency
         );
         let flows = traffic::flows(job, plan).unwrap_or_default();
+        let seconds = traffic::seconds(job, plan, &flows).unwrap_or_default();
         let sent: f64 = flows.iter().map(|flow| flow.bytes as f64 * f64::from(flow.messages)).sum();
         let _ = writeln!(
             text,
-            "  sent between sites in an iteration: {:.1} GB in {} flows",
-            gigabytes(sent),
+            "  sent between sites in an iteration: {} in {} flows, {seconds:.3} s if all start at once",
+            bytes(sent),
             flows.len()
         );
     }
@@ -169,7 +210,9 @@ pub fn page(file: &PlanFile, job: &Job, outcome: &Outcome, spans: &[Span]) -> St
         (rows(outcome))
         @if !outcome.measured.is_empty() {
             h2 { "Predicted and measured" }
-            pre { (measured(outcome).join("\n")) }
+            p { "An iteration computes and sends. Traffic alone: all that it sends between sites, \
+                 from the first byte to the last." }
+            (measured_rows(outcome))
         }
         h2 { "What is fastest, and why" }
         pre { (explanation(job, outcome)) }

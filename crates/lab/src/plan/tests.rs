@@ -103,7 +103,7 @@ pub(super) fn shipped(sweep: bool) -> (PlanFile, planner::Job, Outcome) {
                schedule = [\"1f1b\"]\nsharding = [\"ddp\"]\nrecompute = [\"full\"]\n";
     let text = format!("{SHIPPED}{few}");
     let (file, job) = PlanFile::parse(Path::new("job.toml"), &text).unwrap();
-    let settings = Settings { top: 3, threads: 1, explain: true, sweep, measured: None };
+    let settings = Settings { top: 3, threads: 1, explain: true, sweep, measured: Vec::new() };
     let outcome = plan(&file, &job, &settings, &|_| Ok(())).unwrap();
     (file, job, outcome)
 }

@@ -5,10 +5,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use sim::Outcome;
+use sim::file::Traffic;
+use sim::matrix::{Matrix, MatrixError};
 use sim::result::Line;
 
 use super::directory::{self, FILE, RESULTS};
-use super::{Plan, SimulationError, name, summary};
+use super::{Plan, Row, SimulationError, name, summary};
 use fabric::progress::OnProgress;
 
 /// A run that was repeated.
@@ -42,6 +44,28 @@ pub(crate) fn recorded_cases(path: &Path) -> Result<Vec<String>, SimulationError
         directory::results(path)?.into_iter().map(|line| line.case).collect();
     cases.dedup();
     Ok(cases)
+}
+
+/// The rows of cases that send a traffic matrix and nothing else, each with its matrix.
+pub(crate) fn recorded_matrices(path: &Path) -> Result<Vec<(Row, Matrix)>, SimulationError> {
+    let plan = Plan::read(&path.join(FILE))?;
+    let mut found = Vec::new();
+    for row in summary::rows(&directory::results(path)?) {
+        let of = plan.cases.iter().find(|case| case.name == row.case);
+        let Some([Traffic::Matrix { file }]) = of.map(|case| &case.file.traffic[..]) else {
+            continue;
+        };
+        let place = path.join(file);
+        let text = std::fs::read_to_string(&place)
+            .map_err(|source| SimulationError::File { path: place, source })?;
+        let wrong = |error: MatrixError| SimulationError::Case {
+            case: row.case.clone(),
+            problem: error.to_string(),
+        };
+        let matrix = Matrix::parse(&text).map_err(wrong)?;
+        found.push((row, matrix));
+    }
+    Ok(found)
 }
 
 /// Runs the first seed of each case and scheme again whose fabric is that of this case. The results

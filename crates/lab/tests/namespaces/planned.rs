@@ -40,7 +40,7 @@ fn an_iteration_takes_as_long_as_planned() {
         let text = JOB.replace(both, &one).replace(packets, "packet = 4096\nheaders = 58");
         let (file, job) = PlanFile::parse(Path::new("job.toml"), &text).unwrap();
         let settings =
-            Settings { top: 1, threads: 1, explain: false, sweep: false, measured: None };
+            Settings { top: 1, threads: 1, explain: false, sweep: false, measured: Vec::new() };
         let best = plan(&file, &job, &settings, &|_| Ok(())).unwrap().found.plans.remove(0);
         let text = traffic_file(Path::new("run.toml"), &job, &best.plan).unwrap();
         let Emulation { workload } = toml::from_str(&text).unwrap();
