@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use netlink::{NotificationKind, Notifications};
 
+use crate::at_once::at_once;
 use crate::deployed::{Deployed, DeployedError};
 
 /// Sockets in the namespaces of a fabric that the kernel notifies.
@@ -43,7 +44,7 @@ impl Changes {
             };
             deployed.namespace(node)?.enter(open)?.map_err(|source| not_watched(node, source))
         };
-        deployed.namespaces().map(watch).collect::<Result<_, _>>().map(Self)
+        at_once(&deployed.namespaces().collect::<Vec<_>>(), |node| watch(node)).map(Self)
     }
 
     /// What may have changed since the last call. Does not wait.

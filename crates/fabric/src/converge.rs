@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use crate::at_once::at_once;
 use crate::changes::Changes;
 use crate::deployed::{Databases, Deployed, Overlay};
 use crate::entries::{self, Entries};
@@ -72,17 +73,42 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::NotConverged`] after `limit`, with what is missing.
     pub fn converge(&self, limit: Duration, report: OnProgress) -> Result<(), FabricError> {
-        let start = Instant::now();
+        self.converge_with(limit, report, || Ok(()))
+    }
+
+    /// As [`Self::converge`]. Calls `beside` as soon as all flood lists are complete, and then waits
+    /// until the fabric forwards with what it has started. The start of vtepd on many leaves takes
+    /// time from FRR, and zebra's connections to it make zebra lose routes that it is installing.
+    ///
+    /// # Errors
+    /// As [`Self::converge`], and those of `beside`.
+    pub fn converge_with<E: From<FabricError>>(
+        &self,
+        limit: Duration,
+        report: OnProgress,
+        beside: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut start = Instant::now();
+        report("reading the overlay").map_err(FabricError::from)?;
         let mut convergence = Convergence::begin(self)?;
+        let mut beside = Some(beside);
         loop {
             let text = convergence.text();
-            report(&text)?;
-            if convergence.step(report)? {
+            report(&text).map_err(FabricError::from)?;
+            if convergence.floods.complete()
+                && let Some(beside) = beside.take()
+            {
+                let began = Instant::now();
+                beside()?;
+                // It has a limit of its own.
+                start += began.elapsed();
+                convergence.disturbed();
+            } else if convergence.step(report)? {
                 return Ok(());
             }
             if start.elapsed() >= limit {
                 let missing = convergence.missing()?;
-                return Err(FabricError::NotConverged { limit, missing });
+                return Err(FabricError::NotConverged { limit, missing }.into());
             }
             std::thread::sleep(TICK);
             convergence.update()?;
@@ -122,11 +148,9 @@ impl Fabric {
     /// # Errors
     /// If a node does not answer.
     pub fn best_path_changes(&self) -> Result<Vec<u64>, FabricError> {
-        let mut versions = Vec::new();
-        for node in &self.speakers()? {
-            versions.extend(summary(node)?.values().map(|family| family.table_version));
-        }
-        Ok(versions)
+        let summaries = at_once(&self.speakers()?, summary)?;
+        let families = summaries.iter().flat_map(BTreeMap::values);
+        Ok(families.map(|family| family.table_version).collect())
     }
 
     /// The nodes that run bgpd.
@@ -178,19 +202,26 @@ impl Convergence {
         self.deployed.read_again(&self.overlay, &changed.databases, &mut self.databases)?;
         let (floods, addresses) = self.overlay.entries(&self.databases);
         if changed.routes || (&floods, &addresses) != (&self.floods, &self.addresses) {
-            self.changed = Instant::now();
-            self.unconfirmed.clone_from(&self.speakers);
+            self.disturbed();
         }
         (self.floods, self.addresses) = (floods, addresses);
         Ok(())
+    }
+
+    /// Nothing that was seen before counts any longer.
+    fn disturbed(&mut self) {
+        self.changed = Instant::now();
+        self.unconfirmed.clone_from(&self.speakers);
     }
 
     /// Does what is due. Returns whether the fabric forwards.
     fn step(&mut self, report: OnProgress) -> Result<bool, FabricError> {
         if !self.floods.complete() {
             if self.changed.elapsed() >= STUCK_TIME {
-                for route in self.deployed.reinstall_routes(&self.floods.missing)? {
-                    report(&format!("zebra installs a route again: {route}"))?;
+                let routes = self.deployed.reinstall_routes(&self.floods.missing)?;
+                if !routes.is_empty() {
+                    let routes = entries::first(routes);
+                    report(&format!("zebra installs routes again: {routes}"))?;
                 }
                 self.changed = Instant::now();
             }
@@ -256,9 +287,9 @@ fn summary(node: &Node) -> Result<BTreeMap<String, AddressFamily>, FabricError> 
 /// The sessions that are not established, and the nodes that have such sessions.
 fn unestablished(nodes: &[Node]) -> Result<(BTreeSet<String>, Vec<Node>), FabricError> {
     let (mut away, mut incomplete) = (BTreeSet::new(), Vec::new());
-    for node in nodes {
+    for (node, summary) in nodes.iter().zip(at_once(nodes, summary)?) {
         let before = away.len();
-        for (name, peer) in summary(node)?.values().flat_map(|family| &family.peers) {
+        for (name, peer) in summary.values().flat_map(|family| &family.peers) {
             if peer.state != "Established" {
                 away.insert(format!("{} to {name} is {}", node.name(), peer.state));
             }

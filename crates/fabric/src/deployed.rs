@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use wire::MacAddr;
 
 use crate::arp::announce;
+use crate::at_once::at_once;
 use crate::entries::{Entries, Entry};
 use crate::netns::{self, Namespace, NetnsError};
 use crate::packet::Interface;
@@ -143,27 +144,43 @@ impl Deployed {
 
     /// Reads the VXLAN netdevs of all nodes and the hosts on their bridges.
     pub fn overlay(&self) -> Result<Overlay, DeployedError> {
+        let far_ends = self.topology.far_ends();
+        let nodes: Vec<&String> = self.namespaces().collect();
+        let parts = at_once(&nodes, |node| self.overlay_at(node, &far_ends))?;
         let mut overlay = Overlay::default();
-        for node in self.namespaces() {
-            let links = self.namespace(node)?.rtnl(|rtnl| rtnl.links())?;
-            for link in &links {
-                let Some((vni, vtep)) = link.vxlan else { continue };
-                let tunnel = Tunnel { node: node.clone(), index: link.index, vni, vtep };
-                let ports =
-                    links.iter().filter(|port| port.master.is_some() && port.master == link.master);
-                for port in ports {
-                    overlay.hosts.extend(self.host_at(&port.name, &tunnel)?);
-                }
-                overlay.tunnels.push(tunnel);
-            }
+        for Overlay { tunnels, hosts } in parts {
+            overlay.tunnels.extend(tunnels);
+            overlay.hosts.extend(hosts);
         }
         Ok(overlay)
     }
 
-    /// The host at a bridge port of the tunnel's node, if it has an IPv4 address.
-    fn host_at(&self, port: &str, tunnel: &Tunnel) -> Result<Option<Host>, NetnsError> {
-        let near = Endpoint { node: tunnel.node.clone(), interface: port.to_owned() };
-        let Some(end) = self.topology.far_end(&near) else { return Ok(None) };
+    /// The VXLAN netdevs of one node and the hosts on their bridges.
+    fn overlay_at(
+        &self,
+        node: &str,
+        far_ends: &BTreeMap<Endpoint, Endpoint>,
+    ) -> Result<Overlay, NetnsError> {
+        let mut overlay = Overlay::default();
+        let links = self.namespace(node)?.rtnl(|rtnl| rtnl.links())?;
+        for link in &links {
+            let Some((vni, vtep)) = link.vxlan else { continue };
+            let tunnel = Tunnel { node: node.to_owned(), index: link.index, vni, vtep };
+            let ports =
+                links.iter().filter(|port| port.master.is_some() && port.master == link.master);
+            for port in ports {
+                let near = Endpoint { node: node.to_owned(), interface: port.name.clone() };
+                if let Some(end) = far_ends.get(&near) {
+                    overlay.hosts.extend(self.host_at(end.clone(), &tunnel)?);
+                }
+            }
+            overlay.tunnels.push(tunnel);
+        }
+        Ok(overlay)
+    }
+
+    /// The host that has this interface, if it has an IPv4 address. Its leaf has the tunnel.
+    fn host_at(&self, end: Endpoint, tunnel: &Tunnel) -> Result<Option<Host>, NetnsError> {
         let Ok(interface) = self.namespace(&end.node)?.enter(|| Interface::find(&end.interface))?
         else {
             return Ok(None);
@@ -175,10 +192,11 @@ impl Deployed {
 
     /// Makes every host send a gratuitous ARP, so that bridges learn its port.
     pub fn announce(&self, hosts: &[Host]) -> Result<(), DeployedError> {
-        for host in hosts {
+        at_once(hosts, |host| {
             // A host without an IPv4 address is not announced.
             let _ = self.namespace(&host.end.node)?.enter(|| announce(&host.end.interface))?;
-        }
+            Ok::<_, DeployedError>(())
+        })?;
         Ok(())
     }
 
@@ -229,8 +247,8 @@ impl Deployed {
         for entry in missing {
             vteps.entry(&entry.node).or_default().insert(entry.vtep);
         }
-        let mut reinstalled = Vec::new();
-        for (node, vteps) in vteps {
+        let reinstall = |(node, vteps): &(&str, BTreeSet<Ipv4Addr>)| {
+            let mut reinstalled = Vec::new();
             let delete = |rtnl: &Rtnl| {
                 let routes = rtnl.routes()?;
                 for route in routes.iter().filter(|route| route.is_from_frr()) {
@@ -247,8 +265,10 @@ impl Deployed {
                 Ok(())
             };
             self.namespace(node)?.rtnl(delete)?;
-        }
-        Ok(reinstalled)
+            Ok::<_, NetnsError>(reinstalled)
+        };
+        let reinstalled = at_once(&Vec::from_iter(vteps), reinstall)?;
+        Ok(reinstalled.into_iter().flatten().collect())
     }
 
     /// Reads the forwarding databases of all nodes with a VXLAN netdev.
@@ -269,12 +289,10 @@ impl Deployed {
         nodes: &BTreeSet<String>,
         databases: &mut Databases,
     ) -> Result<(), DeployedError> {
-        for node in nodes {
-            if overlay.tunnels.iter().any(|tunnel| tunnel.node == *node) {
-                let fdb = self.namespace(node)?.rtnl(|rtnl| rtnl.fdb())?;
-                databases.0.insert(node.clone(), fdb);
-            }
-        }
+        let has_tunnel = |node: &&String| overlay.tunnels.iter().any(|of| of.node == **node);
+        let nodes: Vec<&String> = nodes.iter().filter(has_tunnel).collect();
+        let read = at_once(&nodes, |node| self.namespace(node)?.rtnl(|rtnl| rtnl.fdb()))?;
+        databases.0.extend(nodes.into_iter().cloned().zip(read));
         Ok(())
     }
 }

@@ -70,7 +70,7 @@ pub(crate) fn list<'a>(missing: impl IntoIterator<Item = &'a Entry>) -> String {
 }
 
 /// Joins the first items, and says how many there are beyond.
-fn first(mut items: Vec<String>) -> String {
+pub(crate) fn first(mut items: Vec<String>) -> String {
     let more = items.len().saturating_sub(NAMED);
     items.truncate(NAMED);
     let mut text = items.join(", ");

@@ -13,9 +13,11 @@
 //!   a queue pair at one of them
 //! - [`packet`], [`arp`]: frames of the lab's own on an interface
 //! - [`abstract_socket`]: who is at the other end of a socket
+//! - [`at_once`]: work on many nodes at once
 //! - [`owner`]: files for the user who called sudo
 //! - [`metrics`]: the metrics of a vtepd in a namespace
 
+mod at_once;
 mod bring_up;
 mod changes;
 mod converge;
@@ -48,6 +50,7 @@ pub mod super_frames;
 pub mod topology;
 pub mod watch;
 
+pub use at_once::{at_once, few_at_once};
 pub use bring_up::own_program;
 pub use converge::STABLE_TIME;
 pub use half_links::HalfLinkError;

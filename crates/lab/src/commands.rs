@@ -105,14 +105,17 @@ fn up(arguments: &Up, output: Output) -> Outcome {
     let progress = Progress::new();
     let report = |text: &str| progress.report(text);
     let fabric = Fabric::up(topology, arguments.name.as_ref(), &report)?;
-    let started = match &vtepd {
-        Some(program) => lab::leaves::start_sidecars(&fabric, program)?,
-        None => Vec::new(),
+    let mut started = 0;
+    let mut start = || {
+        let Some(program) = &vtepd else { return Ok(()) };
+        started = lab::leaves::start_sidecars(&fabric, program, !arguments.no_wait, &report)?;
+        Ok::<_, lab::RunError>(())
     };
-    if !arguments.no_wait {
-        fabric.converge(Duration::from_secs(arguments.timeout), &report)?;
-        report("waiting for vtepd")?;
-        lab::leaves::wait_for(&started)?;
+    match arguments.no_wait {
+        true => start()?,
+        false => {
+            fabric.converge_with(Duration::from_secs(arguments.timeout), &report, start)?;
+        }
     }
     drop(progress);
     let fabric = fabric.keep()?;
@@ -130,7 +133,7 @@ fn up(arguments: &Up, output: Output) -> Outcome {
                 "fabric '{}' is running, {}: 'lab exec NODE -- COMMAND' runs a command, 'lab down {0}' \
                  stops the fabric",
                 fabric.name(),
-                match started.len() {
+                match started {
                     0 => "kernel VXLAN forwards".to_owned(),
                     number => format!("vtepd on {number} leaves"),
                 }

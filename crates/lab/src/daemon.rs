@@ -62,6 +62,9 @@ const KEY: &str = "key-of-this-emulated-fabric";
 /// The line of the configuration file before the name of the scheme.
 const SCHEME_KEY: &str = "[spraying]\nscheme = ";
 
+/// The time between two questions to a vtepd that starts. An answer takes time from the start.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
 /// The settings of vtepd that measurements compare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -193,6 +196,9 @@ impl Daemon {
         let mut state = Err(String::new());
         wait_until(limit, || {
             state = self.metrics().and_then(|metrics| ready(&metrics));
+            if state.is_err() {
+                std::thread::sleep(ASK_AGAIN);
+            }
             state.is_ok() || !self.identity.alive()
         });
         match state {

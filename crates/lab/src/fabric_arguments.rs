@@ -25,9 +25,10 @@ pub(crate) struct New {
     /// Hosts at each leaf
     #[arg(long, default_value_t = 1)]
     pub(crate) hosts: usize,
-    /// Interval of BFD packets, 10ms to 60s; a session ends after three intervals
-    #[arg(long, default_value = "300ms", value_parser = duration, conflicts_with = "no_bfd")]
-    pub(crate) bfd: Duration,
+    /// Interval of BFD packets, 10ms to 60s; a session ends after three intervals [default: 300ms, or
+    /// 1s with more than 200 links between routers]
+    #[arg(long, value_parser = duration, conflicts_with = "no_bfd")]
+    pub(crate) bfd: Option<Duration>,
     /// Without BFD: BGP notices a link without carrier at once, and a silent failure after 9 s
     #[arg(long)]
     pub(crate) no_bfd: bool,

@@ -4,18 +4,21 @@ mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::daemon::{self, Daemon, Policy};
 use crate::error::RunError;
-use fabric::Fabric;
 use fabric::process::wait_until;
 use fabric::progress::OnProgress;
 use fabric::state::Record;
+use fabric::{Fabric, few_at_once};
 
 pub use status::{LeafStatus, UplinkBalance, VniStatus, status};
 
 const ATTACH_LIMIT: Duration = Duration::from_secs(30);
+/// How many vtepd are started at once while their fabric runs.
+const START_AT_ONCE: usize = 4;
 /// Paths are found within this time, or not at all.
 const UNCHANGED: Duration = Duration::from_secs(3);
 const PATHS_LIMIT: Duration = Duration::from_secs(60);
@@ -63,27 +66,33 @@ fn value(line: &str) -> Option<u64> {
 }
 
 /// Starts vtepd beside each leaf where the topology has a node for it (`network-mode:
-/// container:LEAF`), with the flags of that node. Returns the nodes.
+/// container:LEAF`), with the flags of that node. With `wait`, waits until all redirect frames, and
+/// starts a few at once only, so that the routers keep their sessions meanwhile. Returns how many
+/// there are.
 ///
 /// # Errors
 /// [`RunError`].
-pub fn start_sidecars(fabric: &Fabric, program: &Path) -> Result<Vec<Daemon>, RunError> {
-    let mut daemons = Vec::new();
-    for (name, settings) in &fabric.topology().nodes {
-        let Some(flags) = &settings.vtepd else { continue };
+pub fn start_sidecars(
+    fabric: &Fabric,
+    program: &Path,
+    wait: bool,
+    report: OnProgress,
+) -> Result<usize, RunError> {
+    let nodes = &fabric.topology().nodes;
+    let beside: Vec<_> =
+        nodes.iter().filter_map(|(name, node)| Some((name, node.vtepd.as_ref()?))).collect();
+    let (most, ready) = (beside.len(), AtomicUsize::new(0));
+    few_at_once(if wait { START_AT_ONCE } else { most }, &beside, |(name, flags)| {
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let node = fabric.node(name)?;
-        daemons.push(Daemon::start(&node, program, Policy::QpHash, &flags)?);
-    }
-    Ok(daemons)
-}
-
-/// Waits until all of them redirect frames.
-///
-/// # Errors
-/// [`RunError::Daemon`].
-pub fn wait_for(daemons: &[Daemon]) -> Result<(), RunError> {
-    Ok(daemons.iter().try_for_each(|daemon| daemon.wait_until_ready(ATTACH_LIMIT))?)
+        let daemon = Daemon::start(&fabric.node(name)?, program, Policy::QpHash, &flags)?;
+        if wait {
+            daemon.wait_until_ready(ATTACH_LIMIT)?;
+            let ready = ready.fetch_add(1, Ordering::Relaxed) + 1;
+            report(&format!("vtepd forwards on {ready} of {most} leaves"))?;
+        }
+        Ok(())
+    })
+    .map(|all: Vec<()>| all.len())
 }
 
 /// The vtepd that runs on a leaf, or beside it, with its node.

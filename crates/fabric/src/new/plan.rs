@@ -32,7 +32,26 @@ pub struct Plan {
     pub vtepd: bool,
 }
 
+/// The most links between routers of a fabric with [`USUAL_BFD`]. Each has a BFD session at both
+/// ends.
+const MOST_USUAL: usize = 200;
+/// The interval of BFD packets that is usual here.
+const USUAL_BFD: Duration = Duration::from_millis(300);
+/// That of fabrics with more links. With the usual one, 500 links need two thirds of two processors,
+/// and sessions end because their packets are late.
+const SLOW_BFD: Duration = Duration::from_secs(1);
+
 impl Plan {
+    /// The interval of BFD packets of a fabric of this size, unless another is asked for: 300 ms, or
+    /// 1 s if there are more than 200 links between routers.
+    #[must_use]
+    pub const fn usual_bfd(sites: usize, leaves: usize, spines: usize) -> Duration {
+        let inside = sites.saturating_mul(leaves).saturating_mul(spines);
+        let pairs = sites.saturating_mul(sites.saturating_sub(1)) / 2;
+        let between = pairs.saturating_mul(spines).saturating_mul(spines);
+        if inside.saturating_add(between) > MOST_USUAL { SLOW_BFD } else { USUAL_BFD }
+    }
+
     /// Whether links between sites pass circuits of `lab wan`.
     pub(super) fn has_circuits(&self) -> bool {
         self.sites > 1 && !self.circuit.0.is_zero()

@@ -129,3 +129,11 @@ fn a_directory_with_files_is_left_alone() {
     assert!(matches!(again, NewError::NotEmpty(_)), "{again}");
     std::fs::remove_dir_all(directory).unwrap();
 }
+
+#[test]
+fn large_fabrics_have_slower_bfd() {
+    let of = |sites, leaves, spines| Plan::usual_bfd(sites, leaves, spines).as_millis();
+    assert_eq!((of(1, 4, 4), of(1, 25, 8), of(1, 26, 8)), (300, 300, 1000));
+    // 2 x 8 x 8 links in the sites, and 8 x 8 between them.
+    assert_eq!((of(2, 8, 8), of(3, 4, 8)), (300, 1000));
+}

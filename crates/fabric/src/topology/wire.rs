@@ -1,7 +1,7 @@
 //! Wires: the links of a fabric as its nodes see them. A circuit of `lab wan` and the links at its
 //! two ends are one wire.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::model::{Endpoint, Topology};
@@ -98,6 +98,14 @@ impl Topology {
         self.wire_at(end)?.far(end).cloned()
     }
 
+    /// The other ends of all wires, by their near ends. To ask for many, this is faster than
+    /// [`Self::far_end`].
+    #[must_use]
+    pub fn far_ends(&self) -> BTreeMap<Endpoint, Endpoint> {
+        let both = |Wire { ends: [a, b], .. }| [(a.clone(), b.clone()), (b, a)];
+        self.wires().into_iter().flat_map(both).collect()
+    }
+
     /// The wire of this name: an interface as `NODE:INTERFACE`, or a circuit as `A:B` or `NODE A:B`.
     /// `None` also if the name fits several.
     #[must_use]
@@ -137,6 +145,11 @@ mod tests {
         assert_eq!(names(plain.cut_at(&end("leaf1:up2"))), ["spine2:dn1"]);
         assert_eq!(topology.far_end(&end("spine4:dci1")), Some(end("spine1:dci2")));
         assert_eq!(topology.far_end(&end("wan:a1")), None, "it is inside of a wire");
+        let far_ends = topology.far_ends();
+        assert_eq!(far_ends.len(), 2 * wires.len());
+        for (near, far) in &far_ends {
+            assert_eq!(topology.far_end(near).as_ref(), Some(far));
+        }
     }
 
     #[test]

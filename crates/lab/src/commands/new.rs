@@ -10,7 +10,8 @@ use crate::fabric_arguments::New;
 use crate::output::{Outcome, print, print_json};
 
 pub(super) fn run(arguments: &New, output: Output) -> Outcome {
-    let bfd = (!arguments.no_bfd).then_some(arguments.bfd);
+    let usual = Plan::usual_bfd(arguments.sites, arguments.leaves, arguments.spines);
+    let bfd = (!arguments.no_bfd).then_some(arguments.bfd.unwrap_or(usual));
     let range = Duration::from_millis(10)..=Duration::from_secs(60);
     if bfd.is_some_and(|bfd| !range.contains(&bfd)) {
         return Err("--bfd is 10ms to 60s; --no-bfd leaves BFD out".into());
