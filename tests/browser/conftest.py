@@ -85,6 +85,12 @@ class Fabric:
         self.folder.cleanup()
 
 
+def used(pid):
+    """CPU time of a process in seconds, without that of its children."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Server:
     """`lab web`."""
 
@@ -94,8 +100,7 @@ class Server:
 
     def cpu(self):
         """CPU time in seconds, without that of commands."""
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return used(self.process.pid)
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)

@@ -15,13 +15,19 @@ import time
 
 import pytest
 
-from conftest import LAB, PROFILE, Server, Fabric, wait
+from conftest import LAB, PROFILE, Fabric, Server, used, wait
 
+BENCH = "200 links, 1,000 queue pairs"
 SECONDS = 10
 # CPU time of the server for each update: a fifth of a core at ten updates a second.
 MOST = 0.02
 # CPU time of the page's main thread in ms: of a frame, that 95 of 100 are below, and for an update.
 MOST_FRAME, MOST_USUAL, MOST_UPDATE = 50, 20, 25
+# CPU time that an open page costs a vtepd with 500 queue pairs, in percent of a core. It is asked
+# once a second.
+MOST_OF_LEAF = 1
+# So often, seconds without a page are followed by as many with one.
+TURNS, TURN = 5, 4
 # Counts messages of the server, and notes frames of more than 50 ms with what ran in them.
 OBSERVE = """
 window.messages = 0;
@@ -90,14 +96,20 @@ class Tasks:
         return statistics.quantiles(self.work, n=20)[-1]
 
 
+WRITTEN = []
+
+
 def write(rows):
-    """Writes figures as benches/run does."""
+    """Writes figures as benches/run does, if they are wanted: these, and those before them."""
+    if "FIGURES" not in os.environ:
+        return
+    WRITTEN.extend(rows)
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     model = next(line.split(": ")[1] for line in lines if line.startswith("model name"))
     commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"],
                             capture_output=True, text=True, check=False).stdout.strip()
     rows = [{"bench": bench, "case": case, "unit": unit, "vtepd": figure, "kernel": None,
-             "ratio": None} for bench, case, unit, figure in rows]
+             "ratio": None} for bench, case, unit, figure in WRITTEN]
     machine = f"{model}, {os.cpu_count()} CPUs, Linux {platform.release()}"
     pathlib.Path(os.environ["FIGURES"]).write_text(
         json.dumps({"machine": machine, "commit": commit, "rows": rows}, indent=2) + "\n")
@@ -173,14 +185,12 @@ def test_200_links_and_1000_queue_pairs(large, server, browser, full):
     # CPU time depends little on what else the machine does.
     assert cpu / messages < MOST
     assert tasks.cpu[-1] < MOST_FRAME and tasks.usual() < MOST_USUAL and of_update < MOST_UPDATE
-    if "FIGURES" in os.environ:
-        bench = "200 links, 1,000 queue pairs"
-        write([(bench, "server", "updates/s", updates), (bench, "server", "CPU, % of a core", share),
-               (bench, "page", "CPU for an update, ms", of_update),
-               (bench, "page", "CPU of a task, 95th percentile, ms", tasks.usual()),
-               (bench, "page", "CPU of a task, most, ms", tasks.cpu[-1]),
-               (bench, "page", "longest task, ms", tasks.wall),
-               (bench, "page", "frames above 50 ms in 10 s", len(slow))])
+    write([(BENCH, "server", "updates/s", updates), (BENCH, "server", "CPU, % of a core", share),
+           (BENCH, "page", "CPU for an update, ms", of_update),
+           (BENCH, "page", "CPU of a task, 95th percentile, ms", tasks.usual()),
+           (BENCH, "page", "CPU of a task, most, ms", tasks.cpu[-1]),
+           (BENCH, "page", "longest task, ms", tasks.wall),
+           (BENCH, "page", "frames above 50 ms in 10 s", len(slow))])
     if PROFILE == "release":
         assert updates > 9.5 and share < 20 and not slow, (updates, share, slow)
 
@@ -189,3 +199,35 @@ def test_200_links_and_1000_queue_pairs(large, server, browser, full):
     before = server.cpu()
     time.sleep(5)
     assert server.cpu() - before < 0.02, "it works although no page is open"
+
+
+def answering(pid):
+    """CPU time in seconds of a vtepd's threads but the probing one. That answers no client, takes
+    the same with a page, and differs more from time to time than a page costs."""
+    seconds = 0
+    for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        if (thread / "comm").read_text().strip() != "probing":
+            seconds += used(f"{pid}/task/{thread.name}")
+    return seconds
+
+
+def test_a_page_costs_a_leaf_little(large, server, browser):
+    wait(lambda: placed(large) == 1000, "queue pairs are placed", 120)
+    (pid,) = large.processes("leaf1", "vtepd")
+    page = browser.new_page()
+    shares = {False: [], True: []}
+    for turn in range(2 * TURNS):
+        opened = turn % 2 == 1
+        page.goto(server.url if opened else "about:blank")
+        if opened:
+            wait(lambda: "1000" in page.locator("#pairs h2").inner_text(), "it has them all", 120)
+        # What it costs to open or to close is not counted.
+        time.sleep(1)
+        before, start = answering(pid), time.monotonic()
+        time.sleep(TURN)
+        shares[opened].append(100 * (answering(pid) - before) / (time.monotonic() - start))
+    page.close()
+    without, beside = (statistics.median(shares[opened]) for opened in (False, True))
+    print(f"\nvtepd: {without:.2f} % of a core without a page, {beside:.2f} % with one: {shares}")
+    write([(BENCH, "leaf", "CPU more with a page, % of a core", beside - without)])
+    assert beside - without < MOST_OF_LEAF, shares

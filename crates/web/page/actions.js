@@ -1,6 +1,6 @@
 // The panel of the selected node, link or queue pair, with its actions.
 
-import { ask, h, rate, shell, unit } from "./state.js";
+import { ask, h, nameOf, rate, shell, unit } from "./state.js";
 import { circuit } from "./map.js";
 
 const POLICIES = ["qp-pin", "qp-hash", "qp-bins", "five-tuple"];
@@ -66,7 +66,7 @@ function figures(fabric, state, chosen) {
     if (!pair) return [["queue pair", "is no longer placed"]];
     return [["from", pair.source], ["to", pair.destination],
       ["leaf", `${pair.leaf}, uplink ${pair.uplink}, source port ${pair.port}`],
-      ["rate", `${rate(pair.rate)} bit/s`], ["state", `${pair.state}, ${pair.moves} moves`],
+      ["rate", `${rate(pair.rate)} bit/s`], ["arrive", arrival(state, chosen.flow)], ["state", `${pair.state}, ${pair.moves} moves`],
       ["other direction", pair.partner === undefined ? "unknown" : `0x${pair.partner.toString(16)}, same links: ${pair.same}`]];
   }
   if (!chosen.node && state.run) return state.run.facts;
@@ -79,18 +79,33 @@ function figures(fabric, state, chosen) {
     ...Object.entries(leaf.drops).map(([reason, frames]) => [`drops: ${reason}`, `${frames}`])];
 }
 
+/** How many packets of a queue pair arrive now. */
+function arrival(state, flow) {
+  const of = flow && state.watched?.[nameOf(flow)];
+  const [, packets, pause] = of?.steps?.at(-1) ?? [];
+  if (packets === undefined) return of?.why ?? "not counted";
+  return packets ? `${rate(packets)} packets/s at ${flow.to}` : pause ? `no packet at ${flow.to} for ${(pause / 1000).toFixed(1)} s`
+    : `no packet at ${flow.to} yet`;
+}
+
 /** What decides which actions there are. */
 function kindOf(state, chosen) {
   return JSON.stringify(Object.keys(state.leaves?.[chosen.node]?.vnis ?? {}));
 }
 
 /** The panel of a selection, made once; the result brings it up to date with a state. */
-export function panel(fabric, start, chosen, actions) {
+export function panel(fabric, start, chosen, actions, onselect) {
   const place = document.getElementById("panel");
   const name = chosen.link ? `Link ${chosen.link}` : chosen.node ? `Node ${chosen.node}` : chosen.pair ? `Queue pair 0x${chosen.pair.split("0x").at(-1)}` : `Fabric ${fabric.name}`;
   const list = h("dl", { class: "facts" });
   const does = h("div", {});
   place.replaceChildren(h("h2", {}, name), list, h("div", { id: "hops" }), does);
+  const { flow } = chosen;
+  if (flow && !chosen.pair) {
+    const stop = h("button", { type: "button", class: "small", onclick: () => onselect({ ...chosen, alone: true }) }, "Stop");
+    list.before(h("p", { class: "follows" }, "Follows ", h("button", { type: "button", class: "link", onclick: () => onselect({ pair: flow.key }) },
+      `queue pair 0x${flow.qp.toString(16)}`), ` from ${flow.from} to ${flow.to}: see the first chart `, stop));
+  }
   if (!chosen.link && !chosen.node && !chosen.pair) {
     list.after(h("p", { class: "dim" }, "Select a link or a node in the map",
       ...fabric.runs ? [". "] : [", or a ", h("a", { href: "#pairs" }, "queue pair"), " below. "], "Escape comes back."));

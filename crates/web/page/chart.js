@@ -1,6 +1,6 @@
 // Charts of the last minutes, with events and commands on the same axis.
 
-import { h, rate, unit } from "./state.js";
+import { h, nameOf, rate, unit } from "./state.js";
 import { mmr } from "./tables.js";
 
 const NS = "http://www.w3.org/2000/svg";
@@ -69,6 +69,24 @@ function pause({ times, values }) {
   return longest;
 }
 
+/** The packets of a queue pair that a page looked at, and the longest pause that has ended. */
+function arrived(samples, name) {
+  const [times, values] = [[], []];
+  let pause = { length: 0 };
+  for (const sample of samples) {
+    for (const [time, packets, without] of sample.watched?.[name]?.steps ?? []) {
+      if (time <= (times.at(-1) ?? 0)) continue;
+      times.push(time);
+      values.push(packets);
+      if (packets && without > pause.length) pause = { length: without, end: time };
+    }
+  }
+  return { times, values, pause };
+}
+
+/** A time in ms as text. */
+const seconds = (time) => `${(time / 1000).toFixed(2)} s`;
+
 /** The lowest and the highest value of each two pixels, so that no short pause disappears. */
 function reduced(times, values, start, end) {
   const width = (end - start) / ((WIDTH - LEFT - RIGHT) / 2);
@@ -103,7 +121,7 @@ let drawn = [];
 let pointed;
 
 class Chart {
-  /** `series`: { name, shade, times, values, note }; undefined values are gaps. */
+  /** `series`: { name, shade, times, values, note, pause }; undefined values are gaps. */
   constructor(title, series, write, floor, { start, end, now, marks, ends }) {
     Object.assign(this, { series, write, start, end, now });
     const visible = series.flatMap(({ times, values }) =>
@@ -124,6 +142,7 @@ class Chart {
       picture.append(line);
     }
     if (now) picture.append(this.#line("now", now));
+    for (const { pause } of series) if (pause?.length && pause.end >= start) picture.append(this.#pause(pause));
     this.pointer = this.#line("pointer", start);
     picture.append(this.pointer);
     for (const { shade, times, values } of series) {
@@ -153,6 +172,14 @@ class Chart {
 
   #line(kind, time) {
     return svg("line", { class: kind, x1: this.#x(time), x2: this.#x(time), y1: 0, y2: HEIGHT - BOTTOM });
+  }
+
+  /** A pause, which is wide enough to be seen. */
+  #pause({ length, end }) {
+    const width = Math.max(3, this.#x(end) - this.#x(end - length));
+    const band = svg("rect", { class: "pause", x: this.#x(end) - width, width, y: 4, height: HEIGHT - BOTTOM - 4 });
+    band.append(svg("title", {}, `no packet for ${seconds(length)}`));
+    return band;
   }
 
   /** The time below the pointer. */
@@ -254,6 +281,16 @@ export function charts(fabric, samples, chosen, now, span) {
   drawn.forEach((chart) => chart.point(pointed));
 }
 
+/** The packets of a queue pair where they arrive, and how long they stopped. */
+function ofFlow(some, flow, last) {
+  const { pause, ...series } = arrived(some, nameOf(flow));
+  const now = last.watched?.[nameOf(flow)]?.steps?.at(-1);
+  const notes = [series.values.some(Boolean) ? `longest pause ${seconds(pause.length)}` : "no packet yet",
+    ...now && !now[1] && now[2] ? [`now none for ${seconds(now[2])}`] : []];
+  return [`Queue pair 0x${flow.qp.toString(16)} from ${flow.from}, packets/s`,
+    [{ ...series, name: `arrive at ${flow.to}`, shade: "l2", pause, note: notes.join(", ") }], rate, 10];
+}
+
 function ofTime(fabric, some, chosen, last, line, ofLink) {
   const hosts = Object.keys(fabric.hosts).map((name) => ({ name, ...received(some, name) }));
   const sum = (host) => host.values.reduce((all, value) => all + value, 0) + (host.name === chosen.node ? Infinity : 0);
@@ -268,11 +305,10 @@ function ofTime(fabric, some, chosen, last, line, ofLink) {
   const names = Object.keys(last.leaves ?? {}).sort().slice(0, SHADES.length);
   const lost = (field) => (sample, at) => at ? Math.max(0, of(fabric, sample)[field] - of(fabric, some[at - 1])[field])
     * 1000 / (sample.time - some[at - 1].time) : 0;
-  const pair = chosen.pair && [`Queue pair 0x${chosen.pair.split("0x").at(-1)}, bit/s`,
-    [line("at its leaf", "l2", (sample) => sample.pairs?.[chosen.pair]?.rate)], rate, 1e6];
   return [
+    ...chosen.flow ? [ofFlow(some, chosen.flow, last)] : [],
     ["Received by hosts, bit/s", most, rate, 1e6],
-    pair || ofLink,
+    ofLink,
     ["Balance of uplinks (MMR)", names.map((name, at) => line(name, SHADES[at],
       (sample) => of(fabric, sample).balance[name])), (value) => +value.toFixed(2), 2],
     ["Frames lost a second", [line("dropped by vtepd", "l4", lost("dropped")),

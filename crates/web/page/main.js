@@ -1,7 +1,7 @@
 // The page: joins the state, the map, the tables and the panel.
 
 import { charts, follow as followPointer } from "./chart.js";
-import { History, ask, follow, measureIn } from "./state.js";
+import { History, ask, follow, lookAt, measureIn } from "./state.js";
 import { Map_ } from "./map.js";
 import { Pairs, commands, events, leaves } from "./tables.js";
 import { experiment } from "./results.js";
@@ -24,6 +24,9 @@ let history = new History();
 let live = {};
 let past;
 let chosen = {};
+/** The queue pair that was selected last. It is followed while links of its path are selected. */
+let followed;
+let connected = false;
 let refresh = () => {};
 const paths = new Map();
 
@@ -36,19 +39,28 @@ const pairs = new Pairs(fabric, (key) => {
 const shown = () => (past === undefined ? live : history.samples[past] ?? live);
 
 function select(next) {
-  chosen = next;
-  pairs.chosen = next.pair;
+  const pair = shown().pairs?.[next.pair];
+  if (pair) watch({ ...pairs.named(pair), key: next.pair });
+  else if (next.pair ? next.pair !== followed?.key : next.alone || !(next.link || next.node)) watch(undefined);
+  chosen = { ...next, flow: followed };
+  pairs.chosen = followed?.key;
   map.select(next);
-  refresh = panel(fabric, shown(), next, !start.readOnly && !start.replay);
-  mark(next.pair);
+  refresh = panel(fabric, shown(), chosen, !start.readOnly && !start.replay, select);
+  mark(followed?.key);
   all();
+}
+
+/** Follows a queue pair: the server counts its packets from now on. */
+function watch(flow) {
+  followed = flow;
+  if (connected) lookAt(flow && flow.from in fabric.hosts && flow.to in fabric.hosts ? flow : undefined);
 }
 
 let hovered;
 function hover(key) {
   hovered = key;
   // A pointer that only passes asks for nothing.
-  setTimeout(() => { if (hovered === key) mark(key ?? chosen.pair); }, 120);
+  setTimeout(() => { if (hovered === key) mark(key ?? followed?.key); }, 120);
 }
 
 let marked;
@@ -126,7 +138,7 @@ function frame() {
     map.update(state);
     refresh(state);
     // A queue pair that has moved has another path.
-    const key = hovered ?? chosen.pair;
+    const key = hovered ?? followed?.key;
     const pair = state.pairs?.[key];
     if (pair && marked && marked !== `${key} ${pair.port} ${pair.uplink}` && marked.startsWith(`${key} `)) mark(key);
   } else parts.shift()?.();
@@ -187,6 +199,8 @@ if (start.replay) {
   }, (answers) => {
     const ended = live.experiment?.ended;
     if (ended) source.close();
+    connected = answers;
+    if (answers) watch(followed);
     element("status").textContent = answers ? "" : ended ? "ended" : "lab web does not answer; trying again";
     element("status").className = answers || ended ? "" : "bad";
   });

@@ -73,10 +73,22 @@ export class History {
   }
 }
 
+/** The number of this page, for the server. */
+const own = crypto.getRandomValues(new Uint32Array(1))[0];
+
+/** Tells the server which queue pair this page looks at, so that it counts its packets; undefined: none. */
+export function lookAt(flow) {
+  const at = flow && { from: flow.from, to: flow.to, queue_pair: flow.qp };
+  return fetch("look", { method: "POST", body: JSON.stringify({ page: own, at }) }).catch(() => {});
+}
+
+/** What the server calls a queue pair that is looked at. */
+export const nameOf = ({ from, to, qp }) => `${from} ${to} 0x${qp.toString(16)}`;
+
 /** Follows the server. `onstate` gets each state, `onstatus` whether it answers. Returns the source. */
 export function follow(onstate, onstatus) {
   let state = {};
-  const source = new EventSource("state");
+  const source = new EventSource(`state/${own}`);
   // The first message after each connection is the whole state.
   let fresh = true;
   source.onopen = () => { fresh = true; onstatus(true); };

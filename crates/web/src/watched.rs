@@ -2,7 +2,7 @@
 //! they stop. A thread counts every 10 ms. While no page looks at a queue pair, nothing is counted,
 //! and the thread sleeps.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -110,15 +110,17 @@ impl Watched {
         let mut counters: BTreeMap<Look, Counter> = BTreeMap::new();
         while let Some(looks) = self.wanted(number) {
             counters.retain(|look, _| looks.contains(look));
+            if looks.is_empty() {
+                self.wait(number);
+                continue;
+            }
             let began = Instant::now();
             for look in looks {
                 let new = || Counter::new(watch(fabric, &look));
                 let counted = counters.entry(look.clone()).or_insert_with(new).read();
                 let mut state = self.lock();
                 // Nobody may look at it any more.
-                if state.counting == number
-                    && state.pages.values().any(|(_, at)| at.as_ref() == Some(&look))
-                {
+                if state.counting == number && state.looks().any(|at| *at == look) {
                     state.meters.entry(look).or_default().read(counted);
                 }
             }
@@ -126,30 +128,29 @@ impl Watched {
         }
     }
 
-    /// Waits until a page looks at a queue pair. Returns all; `None` if somebody else counts.
-    fn wanted(&self, number: u64) -> Option<Vec<Look>> {
-        let mut state = self.lock();
-        loop {
-            if state.counting != number {
-                return None;
-            }
-            let mut looks: Vec<Look> =
-                state.pages.values().filter_map(|(_, at)| at.clone()).collect();
-            looks.sort();
-            looks.dedup();
-            if !looks.is_empty() {
-                return Some(looks);
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+    /// What pages look at; `None` if somebody else counts.
+    fn wanted(&self, number: u64) -> Option<BTreeSet<Look>> {
+        let state = self.lock();
+        (state.counting == number).then(|| state.looks().cloned().collect())
+    }
+
+    /// Waits until a page looks at a queue pair, or somebody else counts.
+    fn wait(&self, number: u64) {
+        let idle = |state: &mut State| state.counting == number && state.looks().next().is_none();
+        drop(self.changed.wait_while(self.lock(), idle));
     }
 }
 
 impl State {
+    /// What pages look at, once for each page.
+    fn looks(&self) -> impl Iterator<Item = &Look> {
+        self.pages.values().filter_map(|(_, at)| at.as_ref())
+    }
+
     /// Forgets what nobody looks at.
     fn tidy(&mut self) {
-        let Self { pages, meters, .. } = self;
-        meters.retain(|look, _| pages.values().any(|(_, at)| at.as_ref() == Some(look)));
+        let wanted: BTreeSet<Look> = self.looks().cloned().collect();
+        self.meters.retain(|look, _| wanted.contains(look));
     }
 }
 
@@ -317,9 +318,8 @@ mod tests {
         Look { from: "host1".to_owned(), to: "host2".to_owned(), queue_pair }
     }
 
-    /// What is wanted at present; somebody who waited would get it.
     fn wanted(watched: &Watched) -> Vec<Look> {
-        watched.lock().pages.values().filter_map(|(_, at)| at.clone()).collect()
+        watched.wanted(0).unwrap().into_iter().collect()
     }
 
     #[test]

@@ -16,7 +16,7 @@ const AS_IT_IS: &str = ":";
 
 /// How each symptom of the page comes about, what its command then shows (an extended regular
 /// expression), and what ends it. The fabric has no BFD.
-const SYMPTOMS: [(&str, &str, &str, &str); 22] = [
+const SYMPTOMS: [(&str, &str, &str, &str); 23] = [
     (
         "One path behind the leaf",
         "policy_of_hash 0",
@@ -98,11 +98,18 @@ const SYMPTOMS: [(&str, &str, &str, &str); 22] = [
     ),
     ("The same, or `lab up` waits", AS_IT_IS, "Active|Connect|Idle", "uplinks up"),
     ("Traffic stops for seconds", AS_IT_IS, "Session count: 0", ":"),
+    (
+        "BFD sessions end",
+        // As on a machine without CPU time, bfdd of a neighbour does not run.
+        "bfd leaf1 spine1 'no shutdown'; shows 'up events: [1-9]' bfd_counters; signal spine1 bfdd STOP",
+        "Session down events: [1-9]",
+        "signal spine1 bfdd CONT; bfd leaf1 spine1 shutdown",
+    ),
     ("RoCE ends with", AS_IT_IS, "not sent +dropped", ":"),
     ("Drops have another reason", AS_IT_IS, "no_route +There is no live route", ":"),
     (
         "`lab status` shows FPM",
-        "kill_zebra",
+        "signal leaf1 zebra TERM",
         "zebra's FPM connection is gone|zebra has not connected by FPM",
         ":",
     ),
@@ -152,11 +159,18 @@ seeds() {
   sysctl spine2 fib_multipath_hash_seed="$3"
 }
 mtu() { for end in leaf1:up1 spine1:dn1; do lab exec "${end%:*}" -- ip link set "${end#*:}" mtu "$1"; done; }
-kill_zebra() {
-  for pid in $(ip netns pids lab-fabric-leaf1); do
-    [ "$(cat /proc/$pid/comm)" != zebra ] || kill "$pid"
+signal() {
+  for pid in $(ip netns pids "lab-fabric-$1"); do
+    [ "$(cat /proc/$pid/comm)" != "$2" ] || kill "-$3" "$pid"
   done
 }
+# A session between a leaf and a spine, by their first link.
+peer() {
+  local of; of=$(lab exec "$2" -- ip -4 -br addr show "$3" | grep -Eo '[0-9.]+/')
+  lab exec "$1" -- vtysh -c 'configure terminal' -c bfd -c "peer ${of%/}" -c "$4"
+}
+bfd() { peer "$1" "$2" dn1 "$3"; peer "$2" "$1" up1 "$3"; }
+bfd_counters() { vtysh -c 'show bfd peers counters'; }
 uplinks() { lab link "$1" leaf1:up1; lab link "$1" leaf1:up2; }
 known_paths() { shows '([1-9][0-9]*) of \1 pairs .* known' vtepctl path; }
 # An expected error.
