@@ -289,6 +289,24 @@ impl<'a> Dispatcher<'a> {
     }
 }
 
+/// The order of one greedy rule, backward first, for one delay: the transfer time and the latency of
+/// a message between sites, in units of a stage's forward time. Up-down and wave only: `None` for
+/// other schedules. It may be slower on a better network, so no plan takes it.
+#[must_use]
+pub fn greedy(
+    schedule: Schedule,
+    stages: usize,
+    micro_batches: usize,
+    sites: &[usize],
+    nominal: Nominal,
+    delay: f64,
+) -> Option<Order> {
+    let (Schedule::UpDown(memory) | Schedule::Wave(memory)) = schedule else { return None };
+    let shape = Shape::new(schedule, stages, micro_batches);
+    let limit = memory as usize * stages * shape.chunks;
+    Some(Dispatcher::new(shape, nominal, sites, delay, limit, Rule::BackwardFirst).order())
+}
+
 /// The orders among which a schedule takes the fastest. They do not depend on the network, so that
 /// a better network never leads to a slower choice. `sites` is the site of each stage.
 pub fn orders(

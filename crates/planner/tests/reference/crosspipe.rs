@@ -30,8 +30,14 @@ impl Value {
     }
 }
 
-/// Seconds for each micro-batch.
-fn predict(schedule: Schedule, micro_batches: usize, latency: f64, transfer: f64) -> f64 {
+/// Seconds for each micro-batch. `greedy`: with the order of one rule, made for this delay.
+fn predict(
+    schedule: Schedule,
+    greedy: bool,
+    micro_batches: usize,
+    latency: f64,
+    transfer: f64,
+) -> f64 {
     let sites: Vec<usize> = (0..STAGES).map(|stage| stage / (STAGES / 2)).collect();
     let shape = planner::order::Shape::new(schedule, STAGES, micro_batches);
     let (parts, total) = (shape.chunks as f64, shape.total());
@@ -54,7 +60,14 @@ fn predict(schedule: Schedule, micro_batches: usize, latency: f64, transfer: f64
         times.interfere(20.0 / 132.0);
     }
     let nominal = [1.0, BACKWARD / FORWARD, WEIGHT / FORWARD];
-    let orders = dispatch::orders(schedule, STAGES, micro_batches, &sites, nominal);
+    let orders = if greedy {
+        let delay = transfer / FORWARD;
+        let order =
+            dispatch::greedy(schedule, STAGES, micro_batches, &sites, nominal, delay).unwrap();
+        vec![order]
+    } else {
+        dispatch::orders(schedule, STAGES, micro_batches, &sites, nominal)
+    };
     let ends = orders.iter().map(|order| {
         timeline::ends(&Sequence::new(order).unwrap(), &times, f64::INFINITY)
             .unwrap()
@@ -76,13 +89,15 @@ fn values() -> Vec<Value> {
                 "zb-h1" => (Schedule::ZbH1, "zb-h1"),
                 "zbv" => (Schedule::Zbv, "zbv"),
                 "crossud" => (Schedule::UpDown(memory), "up-down"),
-                // The same schedule here: CrossPipe finds one by a solver and one by a rule.
+                // CrossPipe finds one by a solver and one by a rule.
                 "crossudsub" => (Schedule::UpDown(memory), "up-down (greedy)"),
                 "crosswave" => (Schedule::Wave(memory), "wave"),
                 other => panic!("{other}"),
             };
             let delay = (number("latency_per_forward"), number("transfer_per_forward"));
-            let predicted = predict(schedule, micro_batches, delay.0 * FORWARD, delay.1 * FORWARD);
+            let [latency, transfer] = [delay.0, delay.1].map(|part| part * FORWARD);
+            let greedy = row["schedule"] == "crossudsub";
+            let predicted = predict(schedule, greedy, micro_batches, latency, transfer);
             let measured = number("seconds_per_microbatch");
             Value { case, delay, schedule: name, measured, predicted }
         })
@@ -94,7 +109,8 @@ pub(crate) fn markdown() -> String {
         "## CrossPipe, two sites with a delay between them\n\nThe time of a backward pass is fitted \
          on the values of 1F1B and ZB-H1 without delay. Latency and\ntransfer are in units of a \
          stage's forward time. Case 1: 16 micro-batches; case 3: 32, and twice\nthe \
-         activations.\n\nCrossPipe's own schedules come from a solver; those here from a rule. With \
+         activations.\n\nCrossPipe's own schedules come from a solver; those here are the fastest of \
+         several orders, and\nup-down (greedy) is that of one rule for the delay of the column. With \
          latency but little\ntransfer, which its Table 5 has in rows that are not here, the \
          solver's wave is up to 33 % faster.\n\n| case | latency | transfer | schedule | measured, \
          s | predicted, s | error |\n|---|---|---|---|---|---|---|\n",
@@ -120,22 +136,25 @@ fn static_schedules_are_within_3_percent_and_the_others_within_10() {
 }
 
 /// In each column, schedules whose measured values differ by more than 2 % have the measured order.
-/// Both orders of up-down are one here: a tie, which is no order.
 #[test]
 fn schedules_are_in_the_measured_order() {
     let values = values();
-    let mut ties = Vec::new();
     for a in &values {
         for b in values.iter().filter(|b| (b.case, b.delay) == (a.case, a.delay)) {
-            if a.measured <= 1.02 * b.measured {
-                continue;
-            }
-            if [a, b].iter().all(|of| of.schedule.starts_with("up-down")) {
-                ties.push((a.case, a.delay));
-            } else {
-                assert!(a.predicted > b.predicted, "{a:?} {b:?}");
-            }
+            let is_slower = a.measured > 1.02 * b.measured;
+            assert!(!is_slower || a.predicted > b.predicted, "{a:?} {b:?}");
         }
     }
-    assert_eq!(ties, [(3, (0.0, 0.0)), (1, (0.25, 0.25))], "name them in the guide");
+}
+
+#[test]
+fn only_up_down_and_wave_have_a_greedy_order() {
+    let sites = [0, 0, 1, 1];
+    let greedy = |schedule| dispatch::greedy(schedule, 4, 8, &sites, [1.0; 3], 1.0);
+    assert!(greedy(Schedule::Zbv).is_none());
+    for schedule in [Schedule::UpDown(2), Schedule::Wave(1)] {
+        let order = greedy(schedule).unwrap();
+        let all = 3 * 8 * order.shape.chunks;
+        assert!(order.stages.iter().all(|stage| stage.len() == all), "{schedule}");
+    }
 }

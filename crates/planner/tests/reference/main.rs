@@ -4,5 +4,6 @@
 
 mod crosspipe;
 mod formulas;
+mod limit;
 mod points;
 mod table;
