@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use path::{Entropy, Policy, Settings};
 use pipeline::{Batch, Counters, Frame, Offload, Pipeline, TxBatch, VlanTag};
@@ -15,11 +15,17 @@ use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_SERVICE_VLAN, PORT_ROCE, PORT_VXLAN
 use wire::roce::Bth;
 use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp, Vni};
 
+use crate::placed::pins;
+use crate::stage::ORDERED;
+
 /// Inner frame lengths in bytes: the shortest, a medium one, and RoCE with a payload of 1,024 and
 /// 4,096 bytes.
 pub const LENGTHS: [usize; 4] = [64, 256, 1082, 4154];
 /// The number of frames in a batch.
 pub const BATCH: usize = 64;
+
+/// The time from one batch to the next one, if the rate counts: a million frames a second.
+pub const PACE: Duration = Duration::from_micros(BATCH as u64);
 
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const ETHERNET_TO_BTH: usize = 14 + 20 + 8;
@@ -186,11 +192,23 @@ impl Leaf {
     ) -> Result<Vec<Batch<'static>>, Failure> {
         let (peer, mut vteps) = (self.peer()?, shuffled(self.vteps));
         let mut pipeline = Pipeline::new(Arc::new(Counters::new()));
-        let mut out = TxBatch::new();
+        let (mut out, mut now) = (TxBatch::new(), Instant::now());
         let mut received = Vec::new();
-        for batch in self.from_bridge(length, batches)? {
+        let batches = self.from_bridge(length, batches)?;
+        if self.policy == Policy::Spray {
+            pipeline.set_pins(pins(&peer, now).ok_or("no paths")?);
+            now = Instant::now();
+            // The peer has sent at its rate for a while.
+            for batch in batches.iter().cycle().take(ORDERED) {
+                now += PACE;
+                out.clear();
+                pipeline.encapsulate(batch, &peer, now, &mut out);
+            }
+        }
+        for batch in batches {
+            now += PACE;
             out.clear();
-            pipeline.encapsulate(&batch, &peer, Instant::now(), &mut out);
+            pipeline.encapsulate(&batch, &peer, now, &mut out);
             let mut encapsulated = Batch::new(BATCH);
             for transmit in &out {
                 let mut data = transmit.to_vec(&batch);

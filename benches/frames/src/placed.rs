@@ -19,7 +19,7 @@ const QUEUE_PAIRS: u32 = 64;
 const FIRST_PORT: u16 = 50_000;
 const PATHS: u16 = 4;
 /// The time until feedback, in nanoseconds.
-const FEEDBACK: u64 = 1_000_000;
+const FEEDBACK: u64 = 1_000_000_000;
 
 #[derive(Debug)]
 struct Placed {

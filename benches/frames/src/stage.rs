@@ -9,7 +9,7 @@ use pipeline::{Batch, Checksum, Counters, Grouper, Identifications, Pipeline, Tx
 
 use tables::SnapshotBuilder;
 
-use crate::leaf::Leaf;
+use crate::leaf::{Leaf, PACE};
 use crate::placed::pins;
 
 /// Batches of packets in order, before they begin anew.
@@ -130,7 +130,7 @@ impl Stage {
         } else {
             leaf.from_bridge(length, batches)?
         };
-        let (mut out, now, mut room) = (TxBatch::new(), Instant::now(), Vec::new());
+        let (mut out, mut now, mut room) = (TxBatch::new(), Instant::now(), Vec::new());
         if let Self::Key | Self::Decide(_) = self {
             let policy = if let Self::Decide(policy) = self { policy } else { Policy::QpHash };
             let entropy = Entropy::new(Settings { policy, ..Settings::default() })?;
@@ -189,6 +189,9 @@ impl Stage {
             let Some(batch) = frames.get(number) else { return };
             let batch = black_box(batch);
             out.clear();
+            if self == Self::EncapsulateSprayed {
+                now += PACE;
+            }
             match self {
                 Self::EncapsulateNew => {
                     // The settings have another version in each snapshot, so no known flow holds.

@@ -105,6 +105,12 @@ impl Pins {
         self.sprays.begin(now);
     }
 
+    /// Ends a batch.
+    #[inline]
+    pub fn end(&mut self) {
+        self.sprays.end();
+    }
+
     /// As [`Sprays::pool`].
     pub(crate) fn pool(&self, to: &Remote<'_>, range: SourcePortRange) -> Option<PoolNumber> {
         self.sprays.pool(to, range)

@@ -23,10 +23,12 @@ use crate::range::SourcePortRange;
 use crate::version::Version;
 
 mod arrivals;
+mod bundle;
 mod pool;
 mod turns;
 mod waits;
 
+use bundle::Bundle;
 use waits::Waits;
 
 pub use ::spray::Scheme;
@@ -161,6 +163,8 @@ pub struct Sprays {
     now: u64,
     /// In the order of their ends.
     pools: Vec<(Ends, Sprayed)>,
+    /// The pools with a bundle of this batch, whose packets are yet to be counted.
+    uncounted: Vec<PoolNumber>,
     random: Random,
 }
 
@@ -183,6 +187,7 @@ impl PoolNumber {
 struct Sprayed {
     agreed: Agreed,
     sprayer: Sprayer,
+    bundle: Bundle,
     seen: Version<Pool>,
     /// What the scheme knows of each path.
     known: Box<[Fate]>,
@@ -201,6 +206,10 @@ impl Sprays {
     /// Begins a batch at this time.
     #[inline]
     pub(crate) fn begin(&mut self, now: Instant) {
+        if self.shared.is_none() {
+            return;
+        }
+        self.end();
         let Some(shared) = &self.shared else { return };
         self.now = shared.nanoseconds(now);
         if let Some(pools) = shared.pools.newer(&mut self.seen) {
@@ -239,11 +248,34 @@ impl Sprays {
         PoolNumber::new(index).filter(|_| is_usable && vnis.contains(&to.vni))
     }
 
-    /// The path of a packet. It counts as sent.
+    /// Ends a batch: all its packets count as sent.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        for pool in self.uncounted.drain(..) {
+            if let Some((_, sprayed)) = self.pools.get_mut(pool.index()) {
+                sprayed.count();
+            }
+        }
+    }
+
+    /// The path of a packet. It counts as sent by the end of the batch.
     #[inline]
     pub fn next(&mut self, pool: PoolNumber) -> Option<PathId> {
         let (_, sprayed) = self.pools.get_mut(pool.index())?;
-        sprayed.next(self.now, &mut self.random)
+        if !sprayed.bundle.again(self.now) {
+            let size = sprayed.begin_bundle(self.now, &mut self.random);
+            if size > 1 && self.uncounted.last() != Some(&pool) {
+                self.uncounted.push(pool);
+            }
+        }
+        sprayed.bundle.path()
+    }
+
+    /// Whether the next packet has the path of the last one of this pool. If so, it counts as sent.
+    #[inline]
+    pub fn again(&mut self, pool: PoolNumber) -> bool {
+        let sprayed = self.pools.get_mut(pool.index());
+        sprayed.is_some_and(|(_, sprayed)| sprayed.bundle.again(self.now))
     }
 }
 
@@ -255,24 +287,39 @@ impl Sprayed {
         let (seen, known) = (pool.version(), pool.fates().collect());
         let takes_feedback = !matches!(scheme, Scheme::Ecmp | Scheme::Oblivious);
         let waits = takes_feedback.then(|| Waits::of(pool));
-        Self { agreed, sprayer, seen, known, waits }
+        Self { agreed, sprayer, bundle: Bundle::default(), seen, known, waits }
     }
 
+    /// Counts the packets of the bundle.
     #[inline]
-    fn next(&mut self, now: u64, random: &mut Random) -> Option<PathId> {
+    fn count(&mut self) {
+        if let Some((number, packets)) = self.bundle.take_uncounted() {
+            self.agreed.pool.count_sent(number, packets);
+        }
+    }
+
+    /// Chooses a path for the next packets, and returns how many may take it. One counts as sent at
+    /// once.
+    fn begin_bundle(&mut self, now: u64, random: &mut Random) -> u16 {
+        self.count();
         let seen = self.agreed.pool.version();
         if seen != self.seen {
             self.seen = seen;
             self.learn(now);
         }
-        let Self { agreed, sprayer, waits, .. } = self;
+        let Self { agreed, sprayer, waits, bundle, .. } = self;
+        let size = bundle.size(now, agreed.pool.paths().len());
         let mut number = sprayer.next(now, random).index();
         if let Some(waits) = waits {
             let next = || sprayer.next(now, random).index();
-            number = waits.admit(number, next);
+            number = waits.admit(number, size, next);
         }
-        agreed.pool.count_sent(number, 1);
-        agreed.pool.paths().get(number).copied()
+        let Some(path) = agreed.pool.paths().get(number) else { return 0 };
+        bundle.begin(now, size, (number, *path));
+        if size == 1 {
+            self.count();
+        }
+        size
     }
 
     /// Tells the scheme what became of packets since the last time.

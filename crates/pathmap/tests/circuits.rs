@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use path::{
-    Agreed, Answer, Arrivals, Before, Entropy, Flow, Key, NextHop, PathId, PathPolicy as _, Paths,
-    Pinning, Pins, Policy, Pool, Reason, Remote, Settings, SprayOptions, Spraying, Usage, Version,
+    Agreed, Answer, Arrivals, Arrived, Before, Entropy, Flow, Key, NextHop, PathId,
+    PathPolicy as _, Paths, Pinning, Pins, Policy, Pool, Reason, Remote, Settings, SprayOptions,
+    Spraying, Usage, Version,
 };
 use pathmap::spraying::{Ledger, Reporter};
 use spray::order::Tiers;
@@ -126,7 +127,7 @@ struct Circuits {
     ledger: Ledger,
     arrivals: Arrivals,
     reporter: Reporter,
-    reports: VecDeque<(u64, Vec<path::Arrived>)>,
+    reports: VecDeque<(u64, Vec<Arrived>)>,
     order: Resequencer<u8, u32, BuildHasherDefault<DefaultHasher>>,
     /// What the host acknowledged, and whether it is a NAK, with the time of arrival.
     answers: VecDeque<(u64, u32, bool)>,
@@ -238,7 +239,7 @@ impl Circuits {
         for (circuit, port) in self.circuits.iter_mut().zip(50_000..) {
             circuit.step(now);
             while let Some((psn, mark)) = circuit.arrived(now) {
-                self.arrivals.count(port, mark, 1082);
+                self.arrivals.count(Arrived::one(port, mark), 1082);
                 let packet = Packet { psn, uses: Some(1) };
                 order.receive(
                     now * 1000,

@@ -24,6 +24,7 @@ use crate::dropped::Origin;
 use crate::outer::{Inner, UDP_AT, UDP_AT_IPV6};
 use crate::received::{Outer, Pieces, vxlan};
 use crate::run::{Output, Run};
+use crate::sprayed::Admission;
 use crate::steps::{Decapsulation, Step};
 
 /// Shortest inner frame in bytes that workers take: an Ethernet header, a tag and its EtherType.
@@ -87,6 +88,7 @@ impl Pipeline {
         let replicates = self.bridge.is_some();
         for (frame, index) in batch.frames_from(from.frame).iter().zip(from.frame..) {
             if replicates && index > from.frame && run.out.frames().is_part() {
+                self.end_sprayed();
                 return Some(Cursor::at(index));
             }
             match Outer::parse_ipv4(frame) {
@@ -94,9 +96,7 @@ impl Pipeline {
                 outer => self.decapsulate_packet::<UDP_AT, P, O>((index, frame), outer, run),
             }
         }
-        if self.sprayed.is_some() {
-            self.count_held_back();
-        }
+        self.end_sprayed();
         None
     }
 
@@ -157,14 +157,21 @@ impl Pipeline {
                     self.decap_cache.find::<UDP>((index, end, packet), &outer, snapshot)
             {
                 let Self { host_delivery: hosts, sprayed, counters, .. } = self;
-                let is_sent = match (known.sender.sprays, sprayed) {
-                    (Some(_), Some(sprayed)) => {
-                        let port = outer.source_port(run.batch, index).unwrap_or(0);
-                        let (of, frame) =
-                            ((sprayed.as_mut(), hosts, &**counters), (frame.data, run.now));
-                        Self::pass_sprayed(of, known, (&outer, port), frame, (snapshot, run.out))
+                let sprayed = sprayed.as_deref_mut().filter(|_| known.sender.sprays.is_some());
+                let is_sent = match sprayed {
+                    None => known.deliver(snapshot, (hosts, run.out.frames())),
+                    Some(sprayed) => {
+                        let from = (&outer, outer_port::<UDP>(frame.data));
+                        match sprayed.admit(&known, from) {
+                            Admission::Passes => known.deliver(snapshot, (hosts, run.out.frames())),
+                            Admission::Ordered => {
+                                let of = (sprayed, hosts, &**counters);
+                                let frame = (frame.data, run.now);
+                                Self::pass_sprayed(of, &known, from, frame, (snapshot, run.out))
+                            }
+                            Admission::Unknown => false,
+                        }
                     }
-                    _ => known.deliver(snapshot, (hosts, run.out.frames())),
                 };
                 if is_sent {
                     continue;
@@ -255,6 +262,13 @@ impl Pipeline {
         }
         Ok(())
     }
+}
+
+/// The source port of the UDP header at this offset.
+#[inline(always)]
+fn outer_port<const UDP: usize>(frame: &[u8]) -> u16 {
+    let port = frame.get(UDP..).and_then(<[u8]>::first_chunk).copied();
+    u16::from_be_bytes(port.unwrap_or_default())
 }
 
 /// A VXLAN header of a received frame, and the inner frame behind it.

@@ -16,10 +16,10 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use frame::{Checksum, Destination, Frame, Offload, Payload, TxBatch, TxFrame, VtepId};
+use frame::{Checksum, Destination, Frame, MACS, Offload, Payload, TxBatch, TxFrame, VtepId};
 use path::record::Packet;
-use path::{Choice, CounterId, Counting, Paths, Policy, PoolNumber, Sprays, Version};
-use tables::{NextHop, Snapshot, VniIndex, VniTable, VtepIndex};
+use path::{Choice, CounterId, Counting, PathId, Paths, Policy, PoolNumber, Sprays, Version};
+use tables::{Snapshot, VniIndex, VniTable, VtepIndex};
 use wire::checksum::Sum;
 use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp};
 
@@ -188,7 +188,7 @@ impl Flow {
         to: Destination,
         (index, frame): (u32, &Frame<'_>),
         with: &mut Sending<'_>,
-        change: impl FnOnce(&mut [u8; OVERHEAD]),
+        change: impl FnOnce(&mut [u8; OVERHEAD], &Way),
     ) -> bool {
         let inner = frame.data.len();
         let body = Payload::Received { frame: index, range: 0..inner as u32 };
@@ -201,7 +201,7 @@ impl Flow {
         let l3_length = (inner + OVERHEAD - 14) as u16;
         let udp_length = l3_length - 20;
         *outer = self.outer;
-        change(outer);
+        change(outer, &with.last);
         [outer[16], outer[17]] = l3_length.to_be_bytes();
         [outer[18], outer[19]] = identification.to_be_bytes();
         let header = Sum::of_partial(self.header).word(l3_length).word(identification);
@@ -229,15 +229,11 @@ impl Flow {
         (index, frame): (u32, &Frame<'_>),
         with: &mut Sending<'_>,
     ) -> bool {
-        let Some((hop, gateway, port)) = with.way(pool, self.vtep, frame.data.len()) else {
-            return false;
-        };
-        self.send(uplink(hop), (index, frame), with, |outer| {
-            let (destination, rest) = outer.split_at_mut(6);
-            destination.copy_from_slice(&gateway.0);
-            rest.iter_mut().zip(hop.source_mac.0).for_each(|(to, from)| *to = from);
-            [outer[34], outer[35]] = port.to_be_bytes();
-        })
+        with.find_way(pool, self.vtep, frame.data.len())
+            && self.send(with.last.to, (index, frame), with, |outer, way| {
+                outer.split_at_mut(MACS).0.copy_from_slice(&way.macs);
+                [outer[34], outer[35]] = way.source_port;
+            })
     }
 }
 
@@ -248,24 +244,71 @@ pub(crate) struct Sending<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) counting: Counting<'a>,
     pub(crate) sprays: Option<&'a mut Sprays>,
+    /// The way of the last sprayed frame.
+    pub(crate) last: Way,
 }
 
-impl<'a> Sending<'a> {
-    /// The next hop, its MAC address and the source port of a sprayed frame. `None` if it has to take
-    /// the full path.
-    #[inline]
-    fn way(
-        &mut self,
-        pool: PoolNumber,
-        vtep: VtepId,
-        inner: usize,
-    ) -> Option<(&'a NextHop, &'a MacAddr, u16)> {
-        let l3_length = u16::try_from(inner + OVERHEAD - 14).ok()?;
-        let path = self.sprays.as_mut()?.next(pool)?;
-        let hop = self.snapshot.vtep(VtepIndex(vtep.index))?.paths.find(path.hop)?;
-        let fits = u32::from(l3_length) <= hop.mtu;
-        let gateway = hop.destination_mac.as_ref().filter(|_| fits)?;
-        Some((hop, gateway, path.source_port))
+/// The way of sprayed frames of a pool to a VTEP.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    /// `None` at first.
+    pool: Option<PoolNumber>,
+    vtep: u32,
+    to: Destination,
+    /// The longest outer packet that fits the uplink.
+    mtu: u32,
+    /// The outer MAC addresses and the UDP source port.
+    macs: [u8; MACS],
+    source_port: [u8; 2],
+}
+
+impl Way {
+    /// No way.
+    pub(crate) const NONE: Self = Self {
+        pool: None,
+        vtep: 0,
+        to: Destination::Bridge,
+        mtu: 0,
+        macs: [0; MACS],
+        source_port: [0; 2],
+    };
+}
+
+impl Sending<'_> {
+    /// Has `last` be the way of a sprayed frame. Returns whether that was possible: otherwise, the frame
+    /// has to take the full path.
+    #[inline(always)]
+    fn find_way(&mut self, pool: PoolNumber, vtep: VtepId, inner: usize) -> bool {
+        let length = (inner + OVERHEAD - 14) as u64;
+        let last = &self.last;
+        let goes_on = last.pool == Some(pool)
+            && last.vtep == vtep.index
+            && length <= last.mtu.into()
+            && self.sprays.as_mut().is_some_and(|sprays| sprays.again(pool));
+        if !goes_on {
+            self.last = self.next_way(pool, vtep).unwrap_or(Way::NONE);
+        }
+        length <= self.last.mtu.into()
+    }
+
+    /// The way of the next bundle.
+    #[inline(never)]
+    fn next_way(&mut self, pool: PoolNumber, vtep: VtepId) -> Option<Way> {
+        let PathId { hop, source_port } = self.sprays.as_mut()?.next(pool)?;
+        let hop = self.snapshot.vtep(VtepIndex(vtep.index))?.paths.find(hop)?;
+        let mut macs = [0; MACS];
+        let (to, from) = macs.split_at_mut(MACS / 2);
+        to.copy_from_slice(&hop.destination_mac.as_ref()?.0);
+        from.copy_from_slice(&hop.source_mac.0);
+        Some(Way {
+            pool: Some(pool),
+            vtep: vtep.index,
+            to: uplink(hop),
+            // The length of an IPv4 packet has 16 bits.
+            mtu: hop.mtu.min(u16::MAX.into()),
+            macs,
+            source_port: source_port.to_be_bytes(),
+        })
     }
 }
 
@@ -307,7 +350,7 @@ impl EncapCache {
         }
         let Flow { ifindex, path, by_default, impaired, .. } = *flow;
         let to = Destination::Uplink { ifindex, path, by_default, impaired };
-        flow.send(to, (index, frame), with, |_| {})
+        flow.send(to, (index, frame), with, |_, _| {})
     }
 
     /// The epoch of a batch. It is a new one if the snapshot or the policies' version has changed

@@ -14,7 +14,7 @@ use wire::outer::{Address, OuterHeaders};
 use crate::Pipeline;
 use crate::cursor::Cursor;
 use crate::dropped::Origin;
-use crate::encap_cache::{HEADERS, Key, Sending, Versions};
+use crate::encap_cache::{HEADERS, Key, Sending, Versions, Way};
 use crate::gso::Segmenter;
 use crate::identification::Block;
 use crate::lookup::{Decision, Path, uplink};
@@ -414,7 +414,8 @@ fn sending<'r, P: Policies, O: Output>(
     run: &'r mut Run<'_, '_, P, O>,
 ) -> Sending<'r> {
     let (counting, sprays) = run.policies.sending(run.now);
-    Sending { out: run.out.frames(), identifications, snapshot: run.snapshot, counting, sprays }
+    let (out, snapshot) = (run.out.frames(), run.snapshot);
+    Sending { out, identifications, snapshot, counting, sprays, last: Way::NONE }
 }
 
 /// Shows a frame for a management queue pair to the policy.

@@ -252,6 +252,7 @@ impl Pipeline {
         policies.begin(now);
         let mut run = Run { batch, snapshot, now, policies: &mut policies, out };
         let result = frames(self, &mut run);
+        policies.end();
         self.policies = policies;
         result
     }

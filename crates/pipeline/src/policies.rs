@@ -24,6 +24,9 @@ pub trait Policies {
     /// Begins a batch at this time.
     fn begin(&mut self, _: Instant) {}
 
+    /// Ends a batch.
+    fn end(&mut self) {}
+
     /// Takes a RoCE frame of this VNI for a management queue pair ([`path::Pinning::observe`]).
     fn observe(&self, _: &VniTable, _: (IpAddr, IpAddr), _: &Remote<'_>, _: &[u8]) {}
 
@@ -68,6 +71,11 @@ impl Policies for Configured {
     #[inline]
     fn begin(&mut self, now: Instant) {
         self.state.begin(now);
+    }
+
+    #[inline]
+    fn end(&mut self) {
+        self.state.end();
     }
 
     fn observe(&self, vni: &VniTable, hosts: (IpAddr, IpAddr), to: &Remote<'_>, packet: &[u8]) {

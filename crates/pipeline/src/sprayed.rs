@@ -3,21 +3,19 @@
 //! The order is that of the requests of each queue pair ([`spray::resequence`]). A frame that must
 //! wait is copied, because the ring of a port needs its slot back.
 
-use std::hash::{BuildHasher, Hasher};
-use std::net::IpAddr;
+use std::hash::BuildHasher as _;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use frame::{
-    Destination, DropReason, ETHERNET, MACS, Offload, PUNT_TPID, Payload, Queue, TxBatch, TxFrame,
-    VtepId,
+    Destination, DropReason, MACS, Offload, PUNT_TPID, Payload, Queue, TxBatch, TxFrame, VtepId,
 };
 use path::{Arrivals, Counted, Ends, Spraying, Version, hash, is_request, is_sprayed};
 use spray::resequence::{Delivery, Limits, Outcome, Packet, Resequencer};
 use tables::{Snapshot, VniTable};
 use wire::Dissection;
 use wire::ecn::Egress;
-use wire::number::{PORT_ROCE, PROTOCOL_UDP};
 use wire::roce::opcode;
 
 use crate::Pipeline;
@@ -30,43 +28,16 @@ use crate::received::Outer;
 use crate::run::{Output, Run};
 use crate::steps::Step;
 
+mod plain;
+mod secret;
+
+pub(crate) use plain::Admission;
+use plain::{Places, Plain};
+use secret::Secret;
+
 /// ECN codepoints "congestion experienced" and ECT(0) (RFC 3168 section 5).
 const CE: u8 = 3;
 const ECT_0: u8 = 2;
-
-/// The hash of queue pairs. Hosts choose their numbers, so it has a secret.
-#[derive(Debug, Clone)]
-struct Secret(u64);
-
-impl BuildHasher for Secret {
-    type Hasher = Self;
-
-    fn build_hasher(&self) -> Self {
-        self.clone()
-    }
-}
-
-impl Hasher for Secret {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
-    }
-
-    #[inline]
-    fn write_u64(&mut self, word: u64) {
-        self.0 = hash::with(self.0, word);
-    }
-
-    #[inline]
-    fn write_u128(&mut self, word: u128) {
-        self.write_u64(word as u64);
-        self.write_u64((word >> 64) as u64);
-    }
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        hash::finish(self.0)
-    }
-}
 
 /// A queue pair of a VNI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -113,6 +84,19 @@ pub(crate) struct Sprayed {
     order: Option<Resequencer<QueuePair, Held, Secret>>,
     /// Nanoseconds since the start.
     now: u64,
+    /// Packets that came one after the other by one path, and are yet to be counted.
+    uncounted: Uncounted,
+    /// Where queue pairs are in `order`.
+    places: Places,
+}
+
+/// Packets that came one after the other by one path.
+#[derive(Debug, Default)]
+struct Uncounted {
+    /// The number of their VTEPs.
+    from: u16,
+    arrived: path::Arrived,
+    bytes: u64,
 }
 
 /// A packet of a request, as it arrived.
@@ -144,37 +128,11 @@ impl Request {
         Some(Self { queue_pair, opcode: roce.opcode, psn: roce.sequence })
     }
 
-    /// As [`Self::of`], for an untagged frame over IPv4 without options. The outer `None` is for any
-    /// other frame.
-    #[inline]
-    fn of_plain(inner: &[u8], slot: u16) -> Option<Option<Self>> {
-        let (ethernet, rest) = inner.split_first_chunk::<ETHERNET>()?;
-        let (ip, rest) = rest.split_first_chunk::<20>()?;
-        let (udp, rest) = rest.split_first_chunk::<8>()?;
-        let [opcode, _, _, _, _, n0, n1, n2, _, p0, p1, p2] = *rest.first_chunk()?;
-        let [.., e0, e1] = *ethernet;
-        let [first, _, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
-            *ip;
-        let [_, _, to0, to1, u0, u1, _, _] = *udp;
-        let number = |high, low| usize::from(u16::from_be_bytes([high, low]));
-        let (total, datagram) = (number(l0, l1), number(u0, u1));
-        let is_plain = [e0, e1] == [0x08, 0] && first == 0x45 && [f0 & 0x3f, f1] == [0, 0];
-        if !is_plain || total + ETHERNET > inner.len() {
-            return None;
-        }
-        if protocol != PROTOCOL_UDP || number(to0, to1) != usize::from(PORT_ROCE) {
-            return Some(None);
-        }
-        if datagram + 20 > total || datagram < 8 + 12 {
-            return None;
-        }
-        if !is_request(opcode) {
-            return Some(None);
-        }
-        let addresses = [[s0, s1, s2, s3].into(), [d0, d1, d2, d3].into()];
-        let queue_pair = wire::QueuePair::from_be_bytes([n0, n1, n2]);
-        let queue_pair = QueuePair::new(slot, queue_pair, addresses);
-        Some(Some(Self { queue_pair, opcode, psn: u32::from_be_bytes([0, p0, p1, p2]) }))
+    fn of_plain(plain: &Plain) -> Self {
+        let Plain { hosts: [s0, s1, s2, s3, d0, d1, d2, d3], number, opcode, psn } = *plain;
+        let bits = |address: [u8; 4]| Ipv4Addr::from(address).to_ipv6_mapped().to_bits();
+        let (source, destination) = (bits([s0, s1, s2, s3]), bits([d0, d1, d2, d3]));
+        Self { queue_pair: QueuePair { number, source, destination }, opcode, psn }
     }
 }
 
@@ -184,8 +142,8 @@ impl Sprayed {
         let host = |secret: &Secret, of: &QueuePair| secret.hash_one((of.slot(), of.source));
         let new = || Resequencer::new(Limits::default(), 0, secret).with_shares(host);
         let order = shared.options.restores_order.then(new);
-        let (seen, arrivals, now) = Default::default();
-        Self { shared, seen, arrivals, order, now }
+        let (seen, arrivals, now, uncounted) = Default::default();
+        Self { shared, seen, arrivals, order, now, uncounted, places: Places::default() }
     }
 
     /// Begins a batch at this time. Returns whether VTEPs have other numbers than before.
@@ -216,6 +174,38 @@ impl Sprayed {
         Outer { tos: if hides { outer.tos ^ CE ^ ECT_0 } else { outer.tos }, ..*outer }
     }
 
+    /// Counts a packet that came from these VTEPs by this outer source port.
+    #[inline(always)]
+    fn count_packet(&mut self, from: u16, port: u16, (is_marked, bytes): (bool, usize)) {
+        if self.uncounted.from != from || self.uncounted.arrived.port != port {
+            self.begin_bundle(from, port);
+        }
+        let Uncounted { arrived: new, bytes: all, .. } = &mut self.uncounted;
+        // Totals are modulo 2¹⁶, too.
+        new.received = new.received.wrapping_add(1);
+        new.marked = new.marked.wrapping_add(is_marked.into());
+        *all += bytes as u64;
+    }
+
+    /// What to do with a frame of a known VTEP that sprays.
+    #[inline(always)]
+    pub(crate) fn admit(&mut self, known: &Known<'_>, (outer, port): (&Outer, u16)) -> Admission {
+        let (inner, slot) = (known.inner, known.sender.slot);
+        let plain = match Plain::of(inner, slot) {
+            Ok(plain) => plain,
+            Err(admission) => return admission,
+        };
+        let (Some(from), Some(order)) = (known.sender.sprays, &mut self.order) else {
+            return Admission::Ordered;
+        };
+        let at = self.places.find(&plain);
+        if !is_sprayed(plain.opcode) || !order.is_next(self.now, at, plain.psn) {
+            return Admission::Ordered;
+        }
+        self.count_packet(from, port, (outer.tos & CE == CE, inner.len()));
+        Admission::Passes
+    }
+
     /// A packet of a request arrived. `copy` is called if it must wait, `deliver` for each frame that
     /// the host gets now.
     pub(crate) fn receive(
@@ -224,21 +214,50 @@ impl Sprayed {
         copy: impl FnOnce() -> Held,
         mut deliver: impl FnMut(Delivery<Held>),
     ) -> Outcome {
-        let of = arrived.from.and_then(|from| self.arrivals.get(usize::from(from)));
-        let (of, request) = (of.map(|(_, of)| of), &arrived.request);
-        if let Some(arrivals) = of.filter(|_| is_sprayed(request.opcode)) {
-            arrivals.count(arrived.port, arrived.is_marked, arrived.bytes);
-        }
+        let request = &arrived.request;
         // Only a VTEP with which this one has agreed sprays.
-        let (Some(order), Some(arrivals)) = (&mut self.order, of) else {
+        let Some(from) = arrived.from else {
             deliver(Delivery::Arrived);
             return Outcome::Delivered;
         };
-        let timer = arrivals.timer();
-        order.set_times(timer, timer / 2);
+        if is_sprayed(request.opcode) {
+            self.count_packet(from, arrived.port, (arrived.is_marked, arrived.bytes));
+        }
+        if let Some((_, of)) = self.arrivals.get(usize::from(from))
+            && let Some(order) = &mut self.order
+        {
+            order.set_times(of.timer(), of.timer() / 2);
+        }
+        let Some(order) = &mut self.order else {
+            deliver(Delivery::Arrived);
+            return Outcome::Delivered;
+        };
         let uses = (request.opcode != opcode::RC_READ_REQUEST).then_some(1);
         let packet = Packet { psn: request.psn, uses };
         order.receive(self.now, request.queue_pair, packet, copy, deliver)
+    }
+
+    /// Remembers where a queue pair is.
+    fn remember(&mut self, plain: &Plain, queue_pair: &QueuePair) {
+        if let Some(at) = self.order.as_ref().and_then(|order| order.find(queue_pair)) {
+            self.places.remember(plain, at);
+        }
+    }
+
+    /// Begins to count packets from other VTEPs, or by another path.
+    #[inline(never)]
+    fn begin_bundle(&mut self, from: u16, port: u16) {
+        self.end();
+        self.uncounted = Uncounted { from, ..Uncounted::default() };
+        self.uncounted.arrived.port = port;
+    }
+
+    /// Ends a batch: all its packets are counted.
+    pub(crate) fn end(&mut self) {
+        let Uncounted { from, arrived, bytes } = core::mem::take(&mut self.uncounted);
+        if let Some((_, of)) = self.arrivals.get(usize::from(from)).filter(|_| bytes > 0) {
+            of.count(arrived, bytes);
+        }
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -357,22 +376,20 @@ impl Pipeline {
         Some(sent)
     }
 
-    /// Delivers a frame of a known VTEP that sprays, as [`DecapCache::pass`](crate::decap_cache). If it
-    /// is a packet of a request, it gets its place in the order. Returns whether that was possible.
+    /// Delivers a packet of a request from a known VTEP that sprays, in its order. Returns whether that
+    /// was possible.
     #[inline(never)]
     pub(crate) fn pass_sprayed<O: Output>(
         (sprayed, hosts, counters): (&mut Sprayed, &mut HostDelivery, &Counters),
-        known: Known<'_>,
-        outer: (&Outer, u16),
+        known: &Known<'_>,
+        (outer, port): (&Outer, u16),
         (frame, now): (&[u8], Instant),
         (snapshot, out): (&Snapshot, &mut O),
     ) -> bool {
         let slot = known.sender.slot;
-        let Some(request) = Request::of_plain(known.inner, slot) else { return false };
-        let Some(request) = request else {
-            return known.deliver(snapshot, (hosts, out.frames()));
-        };
-        let (outer, port) = outer;
+        let Ok(plain) = Plain::of(known.inner, slot) else { return false };
+        let request = Request::of_plain(&plain);
+        let queue_pair = request.queue_pair;
         let (from, bytes) = (known.sender.sprays, known.inner.len());
         let arrived = Arrived { from, port, is_marked: outer.tos & CE == CE, bytes, request };
         let copy = || Held { bytes: known.inner.into(), vtep: Some(known.sender.vtep) };
@@ -381,6 +398,7 @@ impl Pipeline {
             Delivery::Waited(held) => held.deliver(slot, (hosts, counters), snapshot, out.frames()),
             Delivery::Arrived => is_sent = known.deliver(snapshot, (hosts, out.frames())),
         });
+        sprayed.remember(&plain, &queue_pair);
         let reason = match outcome {
             Outcome::Duplicate => Some(DropReason::WaitsAlready),
             _ => (!is_sent).then_some(DropReason::TooBig),
@@ -424,6 +442,14 @@ impl Pipeline {
         }
         self.count_held_back();
         self.finish(out, &[Queue::Hosts, Queue::Bridge]);
+    }
+
+    /// Ends a batch of received packets.
+    pub(crate) fn end_sprayed(&mut self) {
+        if let Some(sprayed) = &mut self.sprayed {
+            sprayed.end();
+            self.count_held_back();
+        }
     }
 
     /// Shows what the order of received packets has cost.

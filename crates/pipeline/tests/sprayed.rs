@@ -216,6 +216,65 @@ fn a_known_flow_takes_all_paths_of_the_pool_that_is_current() {
     assert_eq!(ports.len(), 1);
 }
 
+/// At a million packets a second over four paths, one path gets 12 in 50 µs.
+#[test]
+fn packets_of_a_high_rate_take_a_path_in_bundles_and_each_is_counted() {
+    let mut leaves = Leaves::begun(SprayOptions::default());
+    let frames: Vec<Owned> = (0..64).map(|psn| Owned::tagged(write(psn))).collect();
+    let mut sent = Vec::new();
+    for batch in 1..=40 {
+        let now = leaves.start + Duration::from_micros(64 * batch);
+        sent = leaves.near.encapsulate_at(&frames, &leaves.here, now);
+        assert_eq!(leaves.pool.sent().sum::<u64>(), 1 + 64 * batch, "by the end of the batch");
+    }
+    let ports: Vec<u16> = sent.iter().map(|packet| port(packet)).collect();
+    let bundles: Vec<usize> = ports.chunk_by(|one, next| one == next).map(<[u16]>::len).collect();
+    assert_eq!(bundles.iter().sum::<usize>(), 64);
+    assert!(bundles.iter().all(|packets| [4, 12, 24].contains(packets)), "{bundles:?}");
+    assert!(ports.iter().collect::<BTreeSet<_>>().len() > 2, "{ports:?}");
+    let uplinks = sent.iter().zip(&ports).all(|(packet, port)| {
+        let uplink = hop(3 + u32::from(port % 2));
+        packet[..6] == uplink.destination_mac.unwrap().0
+    });
+    assert!(uplinks, "each bundle leaves by its next hop");
+    // They come in two batches. All are counted by the end of each.
+    let (first, second): (Vec<_>, Vec<_>) =
+        (sent[..40].iter().collect(), sent[40..].iter().collect());
+    assert_eq!(leaves.receive(0, &first).len(), 40);
+    let received = |leaves: &Leaves| leaves.arrivals.read().map(|a| a.received).sum::<u16>();
+    assert_eq!(
+        (received(&leaves), leaves.arrivals.bytes()),
+        (41, 41 * frames[0].data.len() as u64)
+    );
+    assert_eq!(leaves.receive(0, &second).len(), 24);
+    let count = |of: u16| ports.iter().filter(|port| **port == of).count() as u16;
+    let first = leaves.arrivals.read().map(|arrived| arrived.received - count(arrived.port));
+    assert_eq!((received(&leaves), first.sum::<u16>()), (65, 1));
+}
+
+#[test]
+fn each_queue_pair_has_its_place_in_the_order() {
+    let mut leaves = Leaves::begun(SprayOptions::default());
+    let of = |queue_pair: u8, psn: u32| {
+        let mut frame = write(psn);
+        frame[49] = queue_pair;
+        frame
+    };
+    let frames: Vec<_> = (0..20).flat_map(|psn| [1, 2, 3].map(|number| of(number, psn))).collect();
+    let sent = leaves.send(&frames);
+    let first: Vec<_> = sent[..30].iter().collect();
+    assert_eq!(leaves.receive(0, &first).len(), 0, "others may be before each");
+    assert_eq!(leaves.expire(TIMER / 2).len(), 30);
+    let rest: Vec<_> = sent[30..].iter().collect();
+    assert_eq!(leaves.receive(TIMER, &rest), frames[30..]);
+    // A gap of one holds none of the others.
+    let more: Vec<_> = [21, 22].into_iter().flat_map(|psn| [1, 2, 3].map(|n| of(n, psn))).collect();
+    let gap = leaves.send(&[vec![of(1, 20), of(3, 20)], more.clone()].concat());
+    let got = leaves.receive(TIMER, &gap.iter().collect::<Vec<_>>());
+    assert_eq!(got.iter().filter(|frame| frame[49] == 2).count(), 0);
+    assert_eq!(got.len(), 6);
+}
+
 #[test]
 fn a_packet_that_is_lost_holds_others_for_the_timer() {
     let mut leaves = Leaves::begun(SprayOptions::default());

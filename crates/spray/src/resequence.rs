@@ -43,6 +43,18 @@ pub const WINDOW: u16 = 256;
 /// Queue pairs among which the one that was silent longest makes room for a new one.
 const SET: usize = 8;
 
+/// Where a queue pair is, as long as no other one takes its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    index: u32,
+    begun: u32,
+}
+
+impl Place {
+    /// No queue pair is there.
+    pub const NONE: Self = Self { index: u32::MAX, begun: 0 };
+}
+
 /// The PSN and what it tells about the packet behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
@@ -162,6 +174,28 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
 
     const fn times(&self, now: Nanos) -> Times {
         Times { now, timer: self.timer, settling: self.settling, recovery: self.recovery }
+    }
+
+    /// Where a queue pair is, if it is remembered.
+    #[must_use]
+    pub fn find(&self, key: &K) -> Option<Place> {
+        let index = self.place(*key)?;
+        let known = self.queue_pairs.get(index).filter(|known| known.key.as_ref() == Some(key))?;
+        Some(Place { index: index as u32, begun: known.begun })
+    }
+
+    /// Whether a packet that uses one PSN is the next one of the queue pair that is found there, and none
+    /// waits. If so, it is delivered with that. Otherwise nothing has changed, and [`Self::receive`] is to
+    /// be called. It saves the search for the queue pair.
+    #[inline(always)]
+    pub fn is_next(&mut self, now: Nanos, at: Place, psn: u32) -> bool {
+        let known = self.queue_pairs.get_mut(at.index as usize);
+        let Some(known) = known.filter(|known| known.begun == at.begun) else { return false };
+        let is_next = known.advance_plainly(psn);
+        if is_next {
+            known.last = now;
+        }
+        is_next
     }
 
     /// A packet of a queue pair has arrived. If it must wait, `copy` is called. `deliver` gets what

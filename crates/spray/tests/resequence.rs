@@ -7,7 +7,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use frames::counting::{Counting, allocations};
 use proptest::prelude::*;
-use spray::resequence::{Delivery, Limits, Outcome, Packet, Resequencer, WINDOW};
+use spray::resequence::{Delivery, Limits, Outcome, Packet, Place, Resequencer, WINDOW};
 use spray::{Nanos, Random};
 
 #[global_allocator]
@@ -22,15 +22,30 @@ const RECOVERY: Nanos = 50_000;
 struct Egress {
     order: Resequencer<u32, u32, Hasher>,
     delivered: Vec<u32>,
+    /// Where queue pairs were when their last packet came, as workers remember it.
+    places: BTreeMap<u32, Place>,
 }
 
 impl Egress {
     fn new(queue_pairs: u32, packets: u16) -> Self {
         let limits = Limits { queue_pairs, packets, recovery: RECOVERY };
-        Self { order: Resequencer::new(limits, TIMER, Hasher::default()), delivered: vec![] }
+        let order = Resequencer::new(limits, TIMER, Hasher::default());
+        Self { order, delivered: vec![], places: BTreeMap::new() }
     }
 
     fn packet(&mut self, now: Nanos, key: u32, packet: Packet, name: u32) -> Outcome {
+        let at = self.places.get(&key).copied().unwrap_or(Place::NONE);
+        if packet.uses == Some(1) && self.order.is_next(now, at, packet.psn) {
+            self.delivered.push(name);
+            return Outcome::Delivered;
+        }
+        let outcome = self.receive(now, key, packet, name);
+        let at = self.order.find(&key);
+        self.places.extend(at.map(|at| (key, at)));
+        outcome
+    }
+
+    fn receive(&mut self, now: Nanos, key: u32, packet: Packet, name: u32) -> Outcome {
         let delivered = &mut self.delivered;
         self.order.receive(
             now,
@@ -120,7 +135,8 @@ fn a_host_leaves_as_much_room_as_it_takes() {
     let limits = Limits { queue_pairs: 64, packets: 16, recovery: RECOVERY };
     let order = Resequencer::new(limits, TIMER, Hasher::default());
     let host = |_: &Hasher, key: &u32| u64::from(key / 100) << 56;
-    let mut egress = Egress { order: order.with_shares(host), delivered: vec![] };
+    let (order, delivered, places) = (order.with_shares(host), vec![], BTreeMap::new());
+    let mut egress = Egress { order, delivered, places };
     let mut ahead = |key: u32, psn: u32| egress.packet(0, key, Packet { psn, uses: Some(1) }, psn);
     let mut held = [0, 0];
     for key in (0..20).chain([100, 101, 102, 103, 104, 105]) {
@@ -388,6 +404,21 @@ fn more_queue_pairs_than_there_is_room_for() {
     assert_eq!(egress.order.counts().crowded, 1);
     egress.expire(8 + TIMER);
     assert_eq!(egress.taken(), [103, 203, 303, 503, 603, 703, 803]);
+}
+
+/// A set has eight queue pairs. The ninth one takes the place of the first one.
+#[test]
+fn a_place_is_that_of_one_queue_pair() {
+    let mut egress = Egress::new(8, 16);
+    let one = |psn| Packet { psn, uses: Some(1) };
+    egress.receive(0, 1, one(5), 5);
+    let place = egress.order.find(&1).unwrap();
+    assert!(egress.order.is_next(1, place, 6) && !egress.order.is_next(1, place, 8));
+    assert!(!egress.order.is_next(1, Place::NONE, 7));
+    (2..=9).for_each(|key| _ = egress.receive(u64::from(key), key, one(6), 6));
+    assert_eq!(egress.order.find(&1), None);
+    let another = egress.order.find(&9).unwrap();
+    assert!(!egress.order.is_next(10, place, 7) && egress.order.is_next(10, another, 7));
 }
 
 #[test]

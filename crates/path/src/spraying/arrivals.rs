@@ -29,7 +29,7 @@ struct Place {
 }
 
 /// Packets that arrived by one path, modulo 2¹⁶.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Arrived {
     /// Outer UDP source port; not 0.
     pub port: u16,
@@ -37,6 +37,14 @@ pub struct Arrived {
     pub received: u16,
     /// Those among them with the ECN mark "congestion experienced".
     pub marked: u16,
+}
+
+impl Arrived {
+    /// A packet with this outer source port.
+    #[must_use]
+    pub const fn one(port: u16, is_marked: bool) -> Self {
+        Self { port, received: 1, marked: is_marked as u16 }
+    }
 }
 
 impl Arrivals {
@@ -48,13 +56,13 @@ impl Arrivals {
         Self { places, bytes, timer, is_congested: AtomicBool::new(false) }
     }
 
-    /// Counts a packet of `bytes` bytes with this outer source port.
-    pub fn count(&self, port: u16, is_marked: bool, bytes: usize) {
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        let Some(place) = self.place(port) else { return };
-        place.received.fetch_add(1, Ordering::Relaxed);
-        if is_marked {
-            place.marked.fetch_add(1, Ordering::Relaxed);
+    /// Counts packets of `bytes` bytes in all.
+    pub fn count(&self, new: Arrived, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let Some(place) = self.place(new.port) else { return };
+        place.received.fetch_add(new.received, Ordering::Relaxed);
+        if new.marked > 0 {
+            place.marked.fetch_add(new.marked, Ordering::Relaxed);
         }
     }
 
@@ -128,14 +136,14 @@ mod tests {
     #[test]
     fn packets_are_counted_by_port_and_a_stranger_takes_no_place_of_others() {
         let arrivals = Arrivals::new(7);
-        arrivals.count(50_000, false, 100);
-        arrivals.count(50_001, true, 200);
-        arrivals.count(50_000, true, 300);
+        arrivals.count(Arrived::one(50_000, false), 100);
+        arrivals.count(Arrived::one(50_001, true), 200);
+        arrivals.count(Arrived::one(50_000, true), 300);
         let mut read: Vec<Arrived> = arrivals.read().collect();
         read.sort_by_key(|arrived| arrived.port);
         let of = |port, received, marked| Arrived { port, received, marked };
         assert_eq!((read, arrivals.bytes()), (vec![of(50_000, 2, 1), of(50_001, 1, 1)], 600));
-        (1..=u16::MAX).for_each(|port| arrivals.count(port, false, 1));
+        (1..=u16::MAX).for_each(|port| arrivals.count(Arrived::one(port, false), 1));
         let known = arrivals.read().find(|arrived| arrived.port == 50_000);
         assert_eq!((known, arrivals.read().count()), (Some(of(50_000, 3, 1)), PLACES));
         arrivals.clear();
@@ -149,7 +157,7 @@ mod tests {
                 let ports: Vec<u16> =
                     (0..64u16).filter_map(|n| first.checked_add(n.checked_mul(step)?)).collect();
                 let arrivals = Arrivals::new(0);
-                ports.iter().for_each(|port| arrivals.count(*port, false, 1));
+                ports.iter().for_each(|port| arrivals.count(Arrived::one(*port, false), 1));
                 assert_eq!(arrivals.read().count(), ports.len(), "from {first} by {step}");
             }
         }

@@ -71,16 +71,21 @@ impl Waits {
         least
     }
 
-    /// The path for a packet: `first` or, if packets wait too long there, another one of the `next`
+    /// The path for some packets: `first` or, if packets wait too long there, another one of the `next`
     /// that the scheme gives.
     #[inline]
-    pub(super) fn admit(&mut self, first: usize, next: impl FnMut() -> usize) -> usize {
+    pub(super) fn admit(
+        &mut self,
+        first: usize,
+        packets: u16,
+        next: impl FnMut() -> usize,
+    ) -> usize {
         if self.are_even {
             return first;
         }
         let number = self.choose(first, next);
         if let Some(queue) = self.queues.get_mut(number) {
-            queue.packets += 1;
+            queue.packets += u64::from(packets);
         }
         number
     }

@@ -49,6 +49,8 @@ enum Mode {
 #[derive(Debug)]
 pub(super) struct QueuePair<K> {
     pub(super) key: Option<K>,
+    /// How many queue pairs have begun at this place.
+    pub(super) begun: u32,
     /// The number of its host; `None` if hosts are not told apart.
     host: Option<u8>,
     /// When its last packet came.
@@ -73,6 +75,7 @@ impl<K> Default for QueuePair<K> {
         let (key, mode, ring) = (None, Mode::Ordered, [NONE; WINDOW as usize]);
         Self {
             key,
+            begun: 0,
             host: None,
             last: 0,
             deadline: 0,
@@ -94,7 +97,7 @@ impl<K> QueuePair<K> {
 
     /// Begins with the first packet of a queue pair. No packet waits here.
     pub(super) fn begin(&mut self, (key, host): (K, Option<u8>), first: Packet, times: Times) {
-        (self.key, self.host) = (Some(key), host);
+        (self.key, self.host, self.begun) = (Some(key), host, self.begun.wrapping_add(1));
         self.begin_anew(first.psn & PSN, times);
     }
 
@@ -157,6 +160,18 @@ impl<K> QueuePair<K> {
         true
     }
 
+    /// Goes on behind a packet that uses one PSN, if it is the next one and none waits: almost all, if
+    /// paths are alike.
+    #[inline(always)]
+    pub(super) fn advance_plainly(&mut self, psn: u32) -> bool {
+        let is_plain = matches!(self.mode, Mode::Ordered) && self.held == 0;
+        let is_next = psn & PSN == self.next && is_plain && self.resume.is_none();
+        if is_next {
+            (self.next, self.behind) = (psn.wrapping_add(1) & PSN, 0);
+        }
+        is_next
+    }
+
     pub(super) fn receive<C>(
         &mut self,
         times: Times,
@@ -166,10 +181,7 @@ impl<K> QueuePair<K> {
         deliver: &mut impl FnMut(Delivery<C>),
     ) -> Outcome {
         let psn = packet.psn & PSN;
-        // Almost all packets, if paths are alike.
-        let is_next = psn == self.next && self.mode == Mode::Ordered;
-        if is_next && self.held == 0 && self.resume.is_none() && packet.uses == Some(1) {
-            (self.next, self.behind) = (psn.wrapping_add(1) & PSN, 0);
+        if packet.uses == Some(1) && self.advance_plainly(psn) {
             deliver(Delivery::Arrived);
             return Outcome::Delivered;
         }

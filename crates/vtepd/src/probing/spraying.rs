@@ -354,7 +354,9 @@ mod tests {
         sprays.peers.insert(TARGET, Peer::new());
         let ms = Duration::from_millis;
         let arrive = |sprays: &Sprays, ports: std::ops::Range<u16>| {
-            ports.for_each(|port| sprays.peers[&TARGET].arrivals.count(port, false, 60_000));
+            ports.for_each(|port| {
+                sprays.peers[&TARGET].arrivals.count(Arrived::one(port, false), 60_000)
+            });
         };
         assert_eq!(sprays.due(ms(0)).len(), 1, "the VNIs, at once");
         assert_eq!(sprays.due(ms(10)).len(), 0);
