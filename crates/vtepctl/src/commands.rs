@@ -91,8 +91,8 @@ impl<W: Write> Session<'_, W> {
             Command::Drops { frames: true, reason, write, .. } => self.dropped(reason, write).await,
             Command::Capture(of) => capture::run(&mut self, of).await,
             Command::Drops { all, .. } => {
-                let drops = self.counters().await?.drops;
-                self.print(&drops, |out| drops_so_far(out, &drops, all))
+                let counters = self.counters().await?;
+                self.print(&counters.drops, |out| drops_so_far(out, &counters, all))
             }
             Command::Counters { all } => {
                 let answer = self.counters().await?;
@@ -125,13 +125,15 @@ impl<W: Write> Session<'_, W> {
         reason: Option<String>,
         write: Option<PathBuf>,
     ) -> Result<(), Failure> {
-        let request = v1::ListDroppedFramesRequest { reason };
+        let request = v1::ListDroppedFramesRequest { reason: reason.clone() };
         let frames = all(self.client.list_dropped_frames(request).await?).await?;
         if let Some(path) = write {
             return drops::save(&frames, &path);
         }
         let frames: Vec<drops::Shown> = frames.into_iter().map(Into::into).collect();
-        self.print(&frames, |out| drops::write(out, &frames))
+        let mut counted = self.counters().await?.drops;
+        counted.retain(|drop| reason.as_ref().is_none_or(|reason| *reason == drop.reason));
+        self.print(&frames, |out| drops::write(out, &frames, &counted))
     }
 
     /// Commands that change how vtepd forwards a VNI.

@@ -6,13 +6,28 @@ use api::v1;
 
 use crate::output::Table;
 
-/// The drop reasons with a count, or with `all` every drop reason.
-pub(crate) fn drops_so_far(out: &mut impl Write, rows: &[v1::Drop], all: bool) -> io::Result<()> {
-    let some: Vec<v1::Drop> = rows.iter().filter(|row| all || row.frames > 0).cloned().collect();
-    if some.is_empty() {
-        return writeln!(out, "No frame has been dropped (--all lists the reasons that there are)");
+/// The drop reasons with a count, or with `all` every drop reason. Below them, what BPF programs
+/// dropped of the frames that workers had sent, which have no reason.
+pub(crate) fn drops_so_far(
+    out: &mut impl Write,
+    counters: &v1::Counters,
+    all: bool,
+) -> io::Result<()> {
+    let rows = counters.drops.iter();
+    let some: Vec<v1::Drop> = rows.filter(|row| all || row.frames > 0).cloned().collect();
+    let late = counters.steering.map_or(0, |steering| steering.punt_unknown_slot);
+    if !some.is_empty() {
+        dropped(&some).write(out, "")?;
+    } else if late == 0 {
+        writeln!(out, "No frame has been dropped (--all lists the reasons that there are)")?;
     }
-    dropped(&some).write(out, "")
+    if late > 0 {
+        writeln!(
+            out,
+            "BPF programs dropped {late} more, which workers had sent for a VNI that was given back"
+        )?;
+    }
+    Ok(())
 }
 
 fn dropped(rows: &[v1::Drop]) -> Table<3> {
@@ -185,10 +200,13 @@ mod tests {
             frames,
             ..v1::Drop::default()
         };
-        let said = |rows: &[v1::Drop], all| {
+        let said_of = |counters: &v1::Counters, all| {
             let mut text = Vec::new();
-            drops_so_far(&mut text, rows, all).unwrap();
+            drops_so_far(&mut text, counters, all).unwrap();
             String::from_utf8(text).unwrap()
+        };
+        let said = |rows: &[v1::Drop], all| {
+            said_of(&v1::Counters { drops: rows.to_vec(), ..v1::Counters::default() }, all)
         };
         let rows = [drop("no_route", 0), drop("too_big", 3)];
         let lines = |all| said(&rows, all).lines().map(str::to_owned).collect::<Vec<_>>();
@@ -200,5 +218,8 @@ mod tests {
         assert_eq!(lines(true).len(), 3);
         assert!(said(&rows[..1], false).starts_with("No frame has been dropped"));
         assert!(said(&rows[..1], true).contains("no_route"));
+        let steering = v1::SteeringCounters { punt_unknown_slot: 5, ..Default::default() };
+        let programs = v1::Counters { steering: Some(steering), ..v1::Counters::default() };
+        assert!(said_of(&programs, false).starts_with("BPF programs dropped 5 more"));
     }
 }

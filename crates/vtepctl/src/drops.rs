@@ -26,14 +26,28 @@ impl From<v1::DroppedFrame> for Shown {
     }
 }
 
-/// Writes the frames as a table.
+/// Writes the frames as a table, and the reasons of which frames were counted but none is remembered.
 ///
 /// # Errors
 /// When the output cannot be written.
-pub(crate) fn write(out: &mut impl Write, rows: &[Shown]) -> io::Result<()> {
+pub(crate) fn write(out: &mut impl Write, rows: &[Shown], counted: &[v1::Drop]) -> io::Result<()> {
     if rows.is_empty() {
-        return writeln!(out, "No worker remembers a dropped frame (`vtepctl drops` counts them)");
+        writeln!(out, "No worker remembers a dropped frame (`vtepctl drops` counts them)")?;
+    } else {
+        table(rows).write(out, "")?;
     }
+    let is_remembered = |drop: &v1::Drop| rows.iter().any(|row| row.frame.reason == drop.reason);
+    for drop in counted.iter().filter(|drop| drop.frames > 0 && !is_remembered(drop)) {
+        let why = if drop.reason == OF_PROGRAMS { ": BPF programs keep no frames" } else { "" };
+        writeln!(out, "None is remembered of {} frames with {}{why}", drop.frames, drop.reason)?;
+    }
+    Ok(())
+}
+
+/// The reason of frames that a BPF program dropped.
+const OF_PROGRAMS: &str = "program_failed";
+
+fn table(rows: &[Shown]) -> Table<6> {
     let mut table = Table::new(["time", "reason", "from", "vni", "bytes", "headers"]);
     for Shown { frame, decoded } in rows {
         table.row([
@@ -49,7 +63,7 @@ pub(crate) fn write(out: &mut impl Write, rows: &[Shown]) -> io::Result<()> {
             decoded.clone(),
         ]);
     }
-    table.write(out, "")
+    table
 }
 
 /// Writes the frames as pcapng into a file.
@@ -88,6 +102,10 @@ fn bytes(digits: &str) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    fn counted(reason: &str) -> v1::Drop {
+        v1::Drop { reason: reason.to_owned(), frames: 3, ..v1::Drop::default() }
+    }
+
     #[test]
     fn a_frame_is_one_line_with_its_reason() {
         let frame = v1::DroppedFrame {
@@ -101,17 +119,20 @@ mod tests {
         };
         let rows = [Shown::from(frame)];
         let mut text = Vec::new();
-        write(&mut text, &rows).unwrap();
+        write(&mut text, &rows, &[counted("same_port"), counted("program_failed")]).unwrap();
         let text = String::from_utf8(text).unwrap();
         let line = text.lines().nth(1).unwrap();
         for word in ["same_port", "vx10", " 10 ", " 60 ", "02:00:00:00:00:02, ARP"] {
             assert!(line.contains(word), "{word}: {text}");
         }
+        let last =
+            "None is remembered of 3 frames with program_failed: BPF programs keep no frames";
+        assert_eq!(text.lines().skip(2).collect::<Vec<_>>(), [last]);
         let json = serde_json::to_value(&rows).unwrap();
         assert_eq!(json[0]["headers"], "0200000000020200000000010806");
         assert!(json[0]["decoded"].as_str().unwrap().ends_with("ARP"));
         let mut none = Vec::new();
-        write(&mut none, &[]).unwrap();
+        write(&mut none, &[], &[]).unwrap();
         assert!(none.starts_with(b"No worker remembers"));
     }
 }
