@@ -13,7 +13,7 @@
 //!   a queue pair at one of them
 //! - [`packet`], [`arp`]: frames of the lab's own on an interface
 //! - [`abstract_socket`]: who is at the other end of a socket
-//! - [`at_once`]: work on many nodes at once
+//! - [`mod@at_once`]: work on many nodes at once
 //! - [`owner`]: files for the user who called sudo
 //! - [`metrics`]: the metrics of a vtepd in a namespace
 
