@@ -93,7 +93,7 @@ def test_a_reader_that_stands_still_holds_up_no_page(page, server):
     parts = urlsplit(server.url)
     with socket.create_connection((parts.hostname, parts.port)) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.sendall(f"GET {parts.path}state HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+        slow.sendall(f"GET {parts.path}state/1 HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
         end = time.monotonic() + 5
         memory = resident(server)
         while time.monotonic() < end:

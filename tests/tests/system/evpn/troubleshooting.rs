@@ -172,7 +172,7 @@ peer() {
 bfd() { peer "$1" "$2" dn1 "$3"; peer "$2" "$1" up1 "$3"; }
 bfd_counters() { vtysh -c 'show bfd peers counters'; }
 uplinks() { lab link "$1" leaf1:up1; lab link "$1" leaf1:up2; }
-known_paths() { shows '([1-9][0-9]*) of \1 pairs .* known' vtepctl path; }
+known_paths() { shows '([1-9][0-9]*) of \1 path ids known' vtepctl path; }
 # An expected error.
 said() { local words=$1; shift; ! "$@" 2>errors; grep "$words" errors; }
 # Runs a command until it shows something. `lab doctor` fails where it finds faults.

@@ -76,7 +76,7 @@ impl Server {
     /// Opens a page: each line is a state, or a change of it.
     fn page(&self) -> impl Iterator<Item = Value> + use<> {
         let Self { host, path, .. } = self;
-        let stream = self.connect(&format!("GET {path}state HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        let stream = self.connect(&format!("GET {path}state/1 HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         BufReader::new(stream).lines().map_while(Result::ok).filter_map(|line| {
             let text = line.strip_prefix("data: ")?.to_owned();
             Some(serde_json::from_str(&text).unwrap())
