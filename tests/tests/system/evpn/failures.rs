@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use root_test::root_test;
 use serde_json::Value;
 
-use super::fixture::{ScaleAcross, TIMEOUT, frr};
+use super::fixture::{CONVERGENCE, ScaleAcross, TIMEOUT, frr};
 use super::hosts::{host, tcp_both_ways};
 use super::stream::Stream;
 
@@ -176,4 +176,21 @@ fn vteps_and_uplinks_fail_and_return() {
     let fabric = ScaleAcross::up("evpn-failures");
     vtep_death_and_return(&fabric);
     uplink_failure_and_return(&fabric);
+}
+
+/// Uplinks go down and return, one after the other. The leaf uses both again, and knows all remote
+/// hosts: zebra 8.4.4 could say so while the kernel had no route over both.
+#[root_test(needs = frr)]
+fn an_uplink_that_returns_is_used_again() {
+    let fabric = ScaleAcross::up("evpn-returns");
+    let route = || fabric.run("leaf1", "ip route show 10.0.0.14");
+    for uplink in ["up1", "up2", "up1", "up2"] {
+        fabric.run("leaf1", &format!("ip link set {uplink} down"));
+        let by_the_other = || !route().is_empty() && !route().contains(uplink);
+        assert!(wait_until(TIMEOUT, by_the_other), "{uplink} is down: {}", route());
+        fabric.run("leaf1", &format!("ip link set {uplink} up"));
+        let by_both = || ["up1", "up2"].iter().all(|uplink| route().contains(uplink));
+        assert!(wait_until(CONVERGENCE, by_both), "{uplink} has returned: {}", route());
+    }
+    fabric.converge();
 }
