@@ -61,6 +61,10 @@ function figures(fabric, state, chosen) {
     return [["link", now.up ? "up" : "down"], ...link.circuit ? [["name", link.circuit]] : [],
       ...way("ab", link.a, link.b), ...way("ba", link.b, link.a)];
   }
+  if (chosen.flow && !chosen.node && !chosen.pair) {
+    return [["from", chosen.flow.from], ["to", chosen.flow.to], ["arrive", arrival(state, chosen.flow)],
+      ["placed", "not by qp-pin: its path is that of its hash"]];
+  }
   if (chosen.pair) {
     const pair = state.pairs?.[chosen.pair];
     if (!pair) return [["queue pair", "is no longer placed"]];
@@ -96,17 +100,17 @@ function kindOf(state, chosen) {
 /** The panel of a selection, made once; the result brings it up to date with a state. */
 export function panel(fabric, start, chosen, actions, onselect) {
   const place = document.getElementById("panel");
-  const name = chosen.link ? `Link ${chosen.link}` : chosen.node ? `Node ${chosen.node}` : chosen.pair ? `Queue pair 0x${chosen.pair.split("0x").at(-1)}` : `Fabric ${fabric.name}`;
+  const name = chosen.link ? `Link ${chosen.link}` : chosen.node ? `Node ${chosen.node}` : chosen.pair ? `Queue pair 0x${chosen.pair.split("0x").at(-1)}` : chosen.flow ? `Queue pair 0x${chosen.flow.qp.toString(16)}` : `Fabric ${fabric.name}`;
   const list = h("dl", { class: "facts" });
   const does = h("div", {});
   place.replaceChildren(h("h2", {}, name), list, h("div", { id: "hops" }), does);
   const { flow } = chosen;
-  if (flow && !chosen.pair) {
+  if (flow && (chosen.link || chosen.node)) {
     const stop = h("button", { type: "button", class: "small", onclick: () => onselect({ ...chosen, alone: true }) }, "Stop");
-    list.before(h("p", { class: "follows" }, "Follows ", h("button", { type: "button", class: "link", onclick: () => onselect({ pair: flow.key }) },
+    list.before(h("p", { class: "follows" }, "Follows ", h("button", { type: "button", class: "link", onclick: () => onselect({ flow }) },
       `queue pair 0x${flow.qp.toString(16)}`), ` from ${flow.from} to ${flow.to}: see the first chart `, stop));
   }
-  if (!chosen.link && !chosen.node && !chosen.pair) {
+  if (!chosen.link && !chosen.node && !flow) {
     list.after(h("p", { class: "dim" }, "Select a link or a node in the map",
       ...fabric.runs ? [". "] : [", or a ", h("a", { href: "#pairs" }, "queue pair"), " below. "], "Escape comes back."));
   }
@@ -120,24 +124,37 @@ export function panel(fabric, start, chosen, actions, onselect) {
     const now = kindOf(state, chosen);
     if (actions && now !== kind && !does.contains(document.activeElement)) {
       kind = now;
-      does.replaceChildren(...forms(fabric, state, chosen));
+      does.replaceChildren(...forms(fabric, state, chosen, onselect));
     }
   };
 }
 
 /** Lists the links of a queue pair's path, in the panel. */
-export function hops(fabric, [there, back], command, onselect) {
+export function hops(fabric, [there, back], command, onselect, why) {
   const other = new Map(fabric.links.flatMap((link) => [[link.a, [link.b, link]], [link.b, [link.a, link]]]));
   const list = (ends) => h("ol", {}, ends.filter((end) => other.has(end)).map((end) => {
     const [to, link] = other.get(end);
     return h("li", {}, h("button", { type: "button", class: "link", onclick: () => onselect({ link: link.a }) }, `${end} → ${to}`));
   }));
-  document.getElementById("hops")?.replaceChildren(h("h3", {}, "Path"), list(there),
+  document.getElementById("hops")?.replaceChildren(h("h3", {}, "Path"), there.length ? list(there) : h("p", { class: "dim" }, "not known"),
+    ...why ? [h("p", { class: "dim" }, why)] : [],
     ...back.length ? [h("h3", {}, "Path of the other direction"), list(back)] : [],
     ...command ? [shell(command)] : []);
 }
 
-function forms(fabric, state, chosen) {
+/** A form that follows a queue pair by hosts and number, whoever forwards it. */
+function byNumber(from, others, onselect) {
+  const form = h("form", { onsubmit: (event) => {
+    event.preventDefault();
+    const of = Object.fromEntries(new FormData(form));
+    onselect({ flow: { from: of.from, to: of.to, qp: Number(of.number) } });
+  } }, choice("from", from), choice("to", others, others.at(-1)),
+  h("label", {}, h("span", { class: "dim" }, "number "), h("input", { name: "number", value: "0x11",
+    pattern: "0[xX][0-9a-fA-F]{1,6}|[0-9]{1,8}", required: true, autocomplete: "off" })), h("button", { type: "submit" }, "Follow"));
+  return [h("h3", {}, "Path and pauses of a queue pair, also without qp-pin"), form];
+}
+
+function forms(fabric, state, chosen, onselect) {
   const time = () => field("time", "for", "10s", "for good");
   if (chosen.link) {
     const link = fabric.links.find((of) => of.a === chosen.link);
@@ -161,12 +178,13 @@ function forms(fabric, state, chosen) {
         [choice("policy", POLICIES)])) : [],
       ...vnis.length ? [action("Kill vtepd", { action: "kill", leaf }, [])] : []];
   }
-  if (chosen.pair || (chosen.node && !hosts.includes(chosen.node))) return [];
+  if ((chosen.flow && !chosen.node) || (chosen.node && !hosts.includes(chosen.node))) return [];
   const from = chosen.node ? [chosen.node] : hosts;
   const others = hosts.filter((host) => host !== chosen.node);
   const stream = [h("h3", {}, "RoCE stream"), action("Send", { action: "send" }, [choice("from", from),
     choice("to", others, others.at(-1)), field("queue_pairs", "queue pairs", "32", "", "number"), field("numbers", "or by number", "", "0x11 0x12"),
     field("rate", "frames/s", "10000", "", "number"), field("seconds", "seconds", "60", "", "number")])];
+  stream.push(...byNumber(from, others, onselect));
   if (chosen.node) return stream;
   return [h("h3", {}, "Policy of all leaves; starts vtepd, or ends it for kernel"),
     action("Set policy", { action: "policy" }, policy()), ...stream,

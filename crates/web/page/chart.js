@@ -287,8 +287,8 @@ function ofFlow(some, flow, last) {
   const now = last.watched?.[nameOf(flow)]?.steps?.at(-1);
   const notes = [series.values.some(Boolean) ? `longest pause ${seconds(pause.length)}` : "no packet yet",
     ...now && !now[1] && now[2] ? [`now none for ${seconds(now[2])}`] : []];
-  return [`Queue pair 0x${flow.qp.toString(16)} from ${flow.from}, packets/s`,
-    [{ ...series, name: `arrive at ${flow.to}`, shade: "l2", pause, note: notes.join(", ") }], rate, 10];
+  return [`Queue pair 0x${flow.qp.toString(16)}, packets/s`,
+    [{ ...series, name: `${flow.from} to ${flow.to}`, shade: "l2", pause, note: notes.join(", ") }], rate, 10];
 }
 
 function ofTime(fabric, some, chosen, last, line, ofLink) {

@@ -1,7 +1,7 @@
 // The page: joins the state, the map, the tables and the panel.
 
 import { charts, follow as followPointer } from "./chart.js";
-import { History, ask, follow, lookAt, measureIn } from "./state.js";
+import { History, ask, follow, lookAt, measureIn, nameOf } from "./state.js";
 import { Map_ } from "./map.js";
 import { Pairs, commands, events, leaves } from "./tables.js";
 import { experiment } from "./results.js";
@@ -39,10 +39,24 @@ const pairs = new Pairs(fabric, (key) => {
 const shown = () => (past === undefined ? live : history.samples[past] ?? live);
 
 function select(next) {
+  if (next.flow && !next.link && !next.node && !next.pair) return selectFlow(next.flow);
   const pair = shown().pairs?.[next.pair];
   if (pair) watch({ ...pairs.named(pair), key: next.pair });
   else if (next.pair ? next.pair !== followed?.key : next.alone || !(next.link || next.node)) watch(undefined);
-  chosen = { ...next, flow: followed };
+  choose({ ...next, flow: followed });
+}
+
+/** Follows a queue pair by hosts and number, whether `qp-pin` has placed it or not. */
+function selectFlow({ from, to, qp }) {
+  const placed = Object.entries(shown().pairs ?? {}).map(([key, pair]) => ({ ...pairs.named(pair), key }))
+    .find((pair) => pair.from === from && pair.to === to && pair.qp === qp);
+  if (placed) return select({ pair: placed.key });
+  watch({ from, to, qp });
+  return choose({ flow: followed });
+}
+
+function choose(next) {
+  chosen = next;
   pairs.chosen = followed?.key;
   map.select(next);
   refresh = panel(fabric, shown(), chosen, !start.readOnly && !start.replay, select);
@@ -64,30 +78,40 @@ function hover(key) {
 }
 
 let marked;
+/** Names a path. It changes with the source port and the uplink, and if nothing is known of these, with links. */
+function pathOf(key) {
+  const pair = key && shown().pairs?.[key];
+  if (pair) return `${key} ${pair.port} ${pair.uplink}`;
+  if (key || !followed || followed.key) return undefined;
+  const links = shown().links ?? {};
+  return `${nameOf(followed)} ${Object.keys(links).filter((link) => !links[link].up).join(" ")}`;
+}
+
 /** Marks the path of a queue pair, both directions: its uplink at once, the rest when routers have answered. */
 async function mark(key) {
-  const pair = key && shown().pairs?.[key];
-  marked = pair && `${key} ${pair.port} ${pair.uplink}`;
-  if (!pair) return map.path();
-  const name = marked;
-  const own = [[`${pair.leaf}:${pair.uplink}`], []];
+  const name = pathOf(key);
+  marked = name;
+  if (!name) return map.path();
+  const pair = key && shown().pairs[key];
+  const own = pair ? [[`${pair.leaf}:${pair.uplink}`], []] : [[], []];
+  const isShown = pair ? key === chosen.pair : !chosen.link && !chosen.node;
   if (start.replay) {
     map.path(...own);
-    return key === chosen.pair ? hops(fabric, own, undefined, select) : undefined;
+    return isShown ? hops(fabric, own, undefined, select) : undefined;
   }
   if (!paths.has(name)) {
     map.path(...own);
-    const named = pairs.named(pair);
+    const named = pair ? pairs.named(pair) : followed;
     const path = async (from, to, queue_pair) => {
       if (queue_pair === undefined) return { ends: [] };
       const answer = await ask("run", { action: "path", from, to, queue_pair });
-      if (!answer.ok) return { ends: [] };
+      if (!answer.ok) return { ends: [], why: answer.error ?? answer.output };
       const { from: end, hops: routers, placed } = JSON.parse(answer.output);
       const ends = placed === false ? [] : [end, ...routers.map((hop) => `${hop.node}:${hop.leaves}`)];
       return { ends, command: answer.command };
     };
-    const both = [path(named.from, named.to, pair.qp), path(named.to, named.from, pair.partner)];
-    paths.set(name, Promise.all(both).catch(() => [{ ends: [] }, { ends: [] }]));
+    const both = [path(named.from, named.to, named.qp), path(named.to, named.from, named.partner)];
+    paths.set(name, Promise.all(both).catch((error) => [{ ends: [], why: error.message }, { ends: [] }]));
   }
   const [there, back] = await paths.get(name);
   // What is not known now is asked for again.
@@ -95,7 +119,7 @@ async function mark(key) {
   if (name !== marked) return undefined;
   const ends = there.ends.length ? [there.ends, back.ends] : own;
   map.path(...ends);
-  if (key === chosen.pair) hops(fabric, ends, there.command, select);
+  if (isShown) hops(fabric, ends, there.command, select, there.why);
   return undefined;
 }
 
@@ -139,8 +163,8 @@ function frame() {
     refresh(state);
     // A queue pair that has moved has another path.
     const key = hovered ?? followed?.key;
-    const pair = state.pairs?.[key];
-    if (pair && marked && marked !== `${key} ${pair.port} ${pair.uplink}` && marked.startsWith(`${key} `)) mark(key);
+    const path = pathOf(key);
+    if (path && marked && path !== marked) mark(key);
   } else parts.shift()?.();
   if (fresh || parts.length) soon();
 }
