@@ -17,6 +17,7 @@ struct Watched {
     node: String,
     databases: Notifications,
     routes: Notifications,
+    ipv6_routes: Notifications,
 }
 
 /// What may have changed.
@@ -26,6 +27,9 @@ pub(crate) struct Changed {
     pub(crate) databases: BTreeSet<String>,
     /// Whether an IPv4 route of some node has changed.
     pub(crate) routes: bool,
+    /// Whether an IPv6 route of some node has changed. Hosts and switches without an IPv6 underlay
+    /// have such routes, too.
+    pub(crate) ipv6_routes: bool,
 }
 
 impl Changes {
@@ -40,6 +44,7 @@ impl Changes {
                     node: node.clone(),
                     databases: Notifications::open(NotificationKind::Neighbours)?,
                     routes: Notifications::open(NotificationKind::Ipv4Routes)?,
+                    ipv6_routes: Notifications::open(NotificationKind::Ipv6Routes)?,
                 })
             };
             deployed.namespace(node)?.enter(open)?.map_err(|source| not_watched(node, source))
@@ -53,12 +58,13 @@ impl Changes {
     /// [`DeployedError`] if a socket fails.
     pub(crate) fn take(&self) -> Result<Changed, DeployedError> {
         let mut changed = Changed::default();
-        for Watched { node, databases, routes } in &self.0 {
+        for Watched { node, databases, routes, ipv6_routes } in &self.0 {
             let failed = |source| not_watched(node, source);
             if databases.changed().map_err(failed)? {
                 changed.databases.insert(node.clone());
             }
             changed.routes |= routes.changed().map_err(failed)?;
+            changed.ipv6_routes |= ipv6_routes.changed().map_err(failed)?;
         }
         Ok(changed)
     }

@@ -201,7 +201,8 @@ impl Convergence {
         let changed = self.changes.take()?;
         self.deployed.read_again(&self.overlay, &changed.databases, &mut self.databases)?;
         let (floods, addresses) = self.overlay.entries(&self.databases);
-        if changed.routes || (&floods, &addresses) != (&self.floods, &self.addresses) {
+        let routes = changed.routes || changed.ipv6_routes && self.overlay.is_over_ipv6();
+        if routes || (&floods, &addresses) != (&self.floods, &self.addresses) {
             self.disturbed();
         }
         (self.floods, self.addresses) = (floods, addresses);

@@ -1,8 +1,10 @@
 //! The overlay of a fabric that is up: VXLAN netdevs and the hosts on their bridges, as the kernel
 //! reports them.
 
+mod interfaces;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use nix::errno::Errno;
 use wire::MacAddr;
@@ -14,6 +16,7 @@ use crate::netns::{self, Namespace, NetnsError};
 use crate::packet::Interface;
 use crate::rtnl::{FdbEntry, Route, Rtnl};
 use crate::topology::{Endpoint, Topology};
+use interfaces::{Interfaces, Port};
 
 /// The MAC address of entries in the flood list of a VXLAN netdev.
 const FLOOD: MacAddr = MacAddr([0; 6]);
@@ -35,10 +38,11 @@ pub struct Tunnel {
     index: u32,
     /// The VNI.
     pub vni: u32,
-    vtep: Ipv4Addr,
+    vtep: IpAddr,
+    udp_port: u16,
 }
 
-/// A host on a bridge with a VXLAN netdev.
+/// A host on a bridge with a VXLAN netdev, or on one behind it.
 #[derive(Debug, Clone)]
 pub struct Host {
     /// The interface of the host.
@@ -50,9 +54,13 @@ pub struct Host {
     /// The VNI of the bridge.
     pub vni: u32,
     /// The VTEP address of the host's leaf.
-    pub vtep: Ipv4Addr,
-    /// The node with the bridge.
+    pub vtep: IpAddr,
+    /// The UDP destination port of VXLAN packets from that leaf.
+    pub udp_port: u16,
+    /// The node with the VXLAN netdev.
     pub leaf: String,
+    /// The port of the leaf's bridge towards the host.
+    pub port: String,
 }
 
 /// The VXLAN netdevs and hosts of a fabric.
@@ -131,7 +139,7 @@ impl Deployed {
         Namespace::open(format!("{}{}", self.prefix, shared.unwrap_or(node)))
     }
 
-    /// The IPv4 routes of each node.
+    /// The routes of each node.
     pub fn routes(&self) -> Result<Vec<Vec<Route>>, NetnsError> {
         self.namespaces().map(|name| self.namespace(name)?.rtnl(|rtnl| rtnl.routes())).collect()
     }
@@ -144,50 +152,36 @@ impl Deployed {
 
     /// Reads the VXLAN netdevs of all nodes and the hosts on their bridges.
     pub fn overlay(&self) -> Result<Overlay, DeployedError> {
-        let far_ends = self.topology.far_ends();
         let nodes: Vec<&String> = self.namespaces().collect();
-        let parts = at_once(&nodes, |node| self.overlay_at(node, &far_ends))?;
-        let mut overlay = Overlay::default();
-        for Overlay { tunnels, hosts } in parts {
-            overlay.tunnels.extend(tunnels);
-            overlay.hosts.extend(hosts);
-        }
-        Ok(overlay)
-    }
-
-    /// The VXLAN netdevs of one node and the hosts on their bridges.
-    fn overlay_at(
-        &self,
-        node: &str,
-        far_ends: &BTreeMap<Endpoint, Endpoint>,
-    ) -> Result<Overlay, NetnsError> {
-        let mut overlay = Overlay::default();
-        let links = self.namespace(node)?.rtnl(|rtnl| rtnl.links())?;
-        for link in &links {
-            let Some((vni, vtep)) = link.vxlan else { continue };
-            let tunnel = Tunnel { node: node.to_owned(), index: link.index, vni, vtep };
-            let ports =
-                links.iter().filter(|port| port.master.is_some() && port.master == link.master);
-            for port in ports {
-                let near = Endpoint { node: node.to_owned(), interface: port.name.clone() };
-                if let Some(end) = far_ends.get(&near) {
-                    overlay.hosts.extend(self.host_at(end.clone(), &tunnel)?);
-                }
-            }
-            overlay.tunnels.push(tunnel);
-        }
-        Ok(overlay)
+        let links = at_once(&nodes, |node| self.namespace(node)?.rtnl(|rtnl| rtnl.links()))?;
+        let links = nodes.into_iter().cloned().zip(links).collect();
+        let interfaces = Interfaces::new(&self.topology, links);
+        let tunnels = interfaces.tunnels();
+        let ends: Vec<(&Tunnel, Port)> = tunnels
+            .iter()
+            .flat_map(|tunnel| {
+                interfaces
+                    .behind(&tunnel.node, tunnel.index)
+                    .into_iter()
+                    .map(move |at| (tunnel, at))
+            })
+            .collect();
+        let hosts = at_once(&ends, |(tunnel, at)| self.host_at(at, tunnel))?;
+        let hosts = hosts.into_iter().flatten().collect();
+        Ok(Overlay { tunnels, hosts })
     }
 
     /// The host that has this interface, if it has an IPv4 address. Its leaf has the tunnel.
-    fn host_at(&self, end: Endpoint, tunnel: &Tunnel) -> Result<Option<Host>, NetnsError> {
+    fn host_at(&self, at: &Port, tunnel: &Tunnel) -> Result<Option<Host>, NetnsError> {
+        let end = &at.end;
         let Ok(interface) = self.namespace(&end.node)?.enter(|| Interface::find(&end.interface))?
         else {
             return Ok(None);
         };
-        let Tunnel { node: leaf, vni, vtep, .. } = tunnel.clone();
-        let mac = interface.mac;
-        Ok(interface.ipv4.map(|address| Host { end, address, mac, vni, vtep, leaf }))
+        let Tunnel { node: leaf, vni, vtep, udp_port, .. } = tunnel.clone();
+        let (end, port, mac) = (end.clone(), at.port.clone(), interface.mac);
+        let host = |address| Host { end, address, mac, vni, vtep, udp_port, leaf, port };
+        Ok(interface.ipv4.map(host))
     }
 
     /// Makes every host send a gratuitous ARP, so that bridges learn its port.
@@ -243,11 +237,11 @@ impl Deployed {
     /// use such a route, so bgpd regards the EVPN routes of that VTEP as invalid until the route
     /// changes. zebra installs a route again that another process has deleted.
     pub(crate) fn reinstall_routes(&self, missing: &[Entry]) -> Result<Vec<String>, DeployedError> {
-        let mut vteps: BTreeMap<&str, BTreeSet<Ipv4Addr>> = BTreeMap::new();
+        let mut vteps: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
         for entry in missing {
             vteps.entry(&entry.node).or_default().insert(entry.vtep);
         }
-        let reinstall = |(node, vteps): &(&str, BTreeSet<Ipv4Addr>)| {
+        let reinstall = |(node, vteps): &(&str, BTreeSet<IpAddr>)| {
             let mut reinstalled = Vec::new();
             let delete = |rtnl: &Rtnl| {
                 let routes = rtnl.routes()?;
@@ -298,6 +292,12 @@ impl Deployed {
 }
 
 impl Overlay {
+    /// Whether some VTEP has an IPv6 address.
+    #[must_use]
+    pub fn is_over_ipv6(&self) -> bool {
+        self.tunnels.iter().any(|tunnel| tunnel.vtep.is_ipv6())
+    }
+
     /// The number of other VTEPs of a node's VNIs.
     pub fn remote_vteps(&self, node: &str) -> usize {
         let own = self.tunnels.iter().filter(|here| here.node == node);
@@ -325,7 +325,7 @@ impl Overlay {
     }
 
     /// The VXLAN netdevs of this VNI at other VTEPs.
-    fn far_from(&self, vni: u32, vtep: Ipv4Addr) -> impl Iterator<Item = &Tunnel> {
+    fn far_from(&self, vni: u32, vtep: IpAddr) -> impl Iterator<Item = &Tunnel> {
         self.tunnels.iter().filter(move |there| there.vni == vni && there.vtep != vtep)
     }
 }
@@ -341,7 +341,7 @@ impl Databases {
     }
 
     /// Whether a tunnel's netdev has a MAC address with this remote VTEP.
-    fn has(&self, tunnel: &Tunnel, mac: MacAddr, vtep: Ipv4Addr) -> bool {
+    fn has(&self, tunnel: &Tunnel, mac: MacAddr, vtep: IpAddr) -> bool {
         let wanted = FdbEntry { index: tunnel.index, mac, remote: Some(vtep) };
         self.of(tunnel).contains(&wanted)
     }

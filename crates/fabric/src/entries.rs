@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use wire::MacAddr;
 
@@ -19,7 +19,7 @@ pub struct Entry {
     /// The MAC address; `None` in the flood list.
     pub mac: Option<MacAddr>,
     /// The remote VTEP.
-    pub vtep: Ipv4Addr,
+    pub vtep: IpAddr,
 }
 
 /// The entries of one kind that a fabric needs.
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     fn flood(node: &str, vtep: u8) -> Entry {
-        let vtep = Ipv4Addr::new(10, 0, 1, vtep);
+        let vtep = IpAddr::from([10, 0, 1, vtep]);
         Entry { node: node.to_owned(), vni: 10, mac: None, vtep }
     }
 

@@ -10,7 +10,7 @@ mod tunnel;
 use std::fs::File;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
 use futures_util::TryStreamExt;
@@ -27,7 +27,7 @@ use rtnetlink::{
 use tokio::runtime::{Builder, Runtime};
 use wire::MacAddr;
 
-pub use message::{FdbEntry, Link, Route};
+pub use message::{FdbEntry, Link, Route, Vxlan as VxlanSettings};
 
 /// `NUD_NOARP | NUD_REACHABLE`: an entry that does not age, as `bridge fdb add … static` makes it.
 const STATIC: NeighbourState = NeighbourState::Other(0x42);
@@ -375,15 +375,19 @@ impl Rtnl {
         Ok(all.iter().filter_map(message::fdb_entry_of).collect())
     }
 
-    /// The IPv4 routes of the main table.
+    /// The IPv4 and IPv6 routes of the main table.
     ///
     /// # Errors
     /// [`RtnlError::Rejected`].
     pub fn routes(&self) -> Result<Vec<Route>> {
-        let all = RouteMessageBuilder::<Ipv4Addr>::new().build();
-        let routes = self.handle.route().get(all).execute().try_collect::<Vec<_>>();
-        let routes = self.wait(|| "list routes".to_owned(), routes)?;
-        Ok(routes.into_iter().filter_map(message::main_route_of).collect())
+        let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+        let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+        let mut all = Vec::new();
+        for family in [v4, v6] {
+            let routes = self.handle.route().get(family).execute().try_collect::<Vec<_>>();
+            all.extend(self.wait(|| "list routes".to_owned(), routes)?);
+        }
+        Ok(all.into_iter().filter_map(message::main_route_of).collect())
     }
 }
 

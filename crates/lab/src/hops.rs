@@ -3,7 +3,7 @@
 
 mod show;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +13,6 @@ use fabric::deployed::{Deployed, DeployedError, Host, Overlay};
 use fabric::netns::NetnsError;
 use fabric::topology::{Endpoint, Topology};
 
-/// UDP port of VXLAN (RFC 7348).
-const PORT_VXLAN: u32 = 4789;
 /// UDP in an IP header, the discard port (RFC 863), and payload bytes of a frame that is asked about.
 const PROTOCOL_UDP: u32 = 17;
 const PORT_DISCARD: u32 = 9;
@@ -139,9 +137,11 @@ pub struct Hops {
     /// The VNI.
     pub vni: u32,
     /// The addresses of the two VTEPs.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// The receiving leaf's VTEP.
-    pub vtep: Ipv4Addr,
+    pub vtep: IpAddr,
+    /// The outer UDP destination port, that of the sending leaf's netdev.
+    pub udp_port: u16,
     /// Whether the path is decided. `qp-pin` places a queue pair when it sends its first frame.
     pub placed: bool,
     /// Whether the queue pair's sends and writes take all of [`Self::paths`] in turns.
@@ -182,14 +182,14 @@ pub fn follow(deployed: &Deployed, flow: &Flow) -> Result<Hops, HopsError> {
     let overlay = deployed.overlay()?;
     let (from, to) = hosts(&overlay, flow)?;
     let trace = Trace { deployed, flow, from, to };
-    let port = |host: &Host| deployed.topology().far_end(&host.end).map(|end| end.interface);
-    let (near, far) = (port(from).unwrap_or_default(), port(to).unwrap_or_default());
+    let (near, far) = (from.port.clone(), to.port.clone());
     let mut hops = Hops {
         from: from.end.to_string(),
         to: to.end.to_string(),
         vni: from.vni,
         local: from.vtep,
         vtep: to.vtep,
+        udp_port: from.udp_port,
         placed: true,
         sprayed: false,
         outer_port: None,
@@ -363,10 +363,10 @@ impl Trace<'_> {
     /// Asks a router for its next hop. `arrives` is the interface by which the packet arrives;
     /// `None` at the sending leaf.
     fn ask(&self, node: &str, arrives: Option<&str>, port: u32) -> Result<Answer, HopsError> {
-        let (vtep, local) = (self.to.vtep, self.from.vtep);
+        let (vtep, local, udp_port) = (self.to.vtep, self.from.vtep, self.from.udp_port);
         let arrives = arrives.map_or_else(String::new, |name| format!(" iif {name}"));
         let command = format!(
-            "ip -j route get {vtep} from {local}{arrives} ipproto udp sport {port} dport {PORT_VXLAN}"
+            "ip -j route get {vtep} from {local}{arrives} ipproto udp sport {port} dport {udp_port}"
         );
         let words: Vec<&str> = command.split_ascii_whitespace().collect();
         let output = self.deployed.namespace(node)?.output(&words)?;

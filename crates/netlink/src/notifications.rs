@@ -19,6 +19,8 @@ pub enum NotificationKind {
     Neighbours = 3,
     /// `RTNLGRP_IPV4_ROUTE`.
     Ipv4Routes = 7,
+    /// `RTNLGRP_IPV6_ROUTE`.
+    Ipv6Routes = 11,
 }
 
 /// A socket that becomes readable when an object of its kind changes.

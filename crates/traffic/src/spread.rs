@@ -219,7 +219,9 @@ mod tests {
             address: std::net::Ipv4Addr::UNSPECIFIED,
             mac: wire::MacAddr([0; 6]),
             vni,
-            vtep: std::net::Ipv4Addr::UNSPECIFIED,
+            vtep: std::net::Ipv4Addr::UNSPECIFIED.into(),
+            udp_port: 4789,
+            port: String::new(),
             leaf: leaf.into(),
         }
     }

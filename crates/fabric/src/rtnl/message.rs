@@ -1,6 +1,6 @@
 //! Interfaces, forwarding database entries and routes, from the kernel's messages.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rtnetlink::packet_route::link::{
     InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
@@ -24,8 +24,21 @@ pub struct Link {
     pub mtu: u32,
     /// The index of its bridge, bond or VRF.
     pub master: Option<u32>,
-    /// The VNI and the local VTEP address of a VXLAN netdev that has both.
-    pub vxlan: Option<(u32, Ipv4Addr)>,
+    /// Whether it is a bridge.
+    pub bridge: bool,
+    /// The settings of a VXLAN netdev that has a VNI and a local VTEP address.
+    pub vxlan: Option<Vxlan>,
+}
+
+/// The settings of a VXLAN netdev.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vxlan {
+    /// The VNI.
+    pub vni: u32,
+    /// The local VTEP address.
+    pub local: IpAddr,
+    /// The UDP destination port of what it sends.
+    pub port: u16,
 }
 
 /// An entry of a forwarding database of a bridge or a VXLAN netdev.
@@ -36,19 +49,24 @@ pub struct FdbEntry {
     /// The MAC address.
     pub mac: MacAddr,
     /// The remote VTEP, for entries of a VXLAN netdev.
-    pub remote: Option<Ipv4Addr>,
+    pub remote: Option<IpAddr>,
 }
 
-/// An IPv4 route. Two values are equal if all attributes are.
+/// An IPv4 or IPv6 route. Two values are equal if all attributes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route(RouteMessage);
 
 impl Route {
-    /// Whether the route is to exactly this address (a prefix of 32 bits).
+    /// Whether the route is to exactly this address (a prefix of 32 or 128 bits).
     #[must_use]
-    pub fn is_to(&self, address: Ipv4Addr) -> bool {
-        let destination = RouteAttribute::Destination(RouteAddress::Inet(address));
-        self.0.header.destination_prefix_length == 32 && self.0.attributes.contains(&destination)
+    pub fn is_to(&self, address: IpAddr) -> bool {
+        let (length, destination) = match address {
+            IpAddr::V4(address) => (32, RouteAddress::Inet(address)),
+            IpAddr::V6(address) => (128, RouteAddress::Inet6(address)),
+        };
+        let destination = RouteAttribute::Destination(destination);
+        self.0.header.destination_prefix_length == length
+            && self.0.attributes.contains(&destination)
     }
 
     /// Whether a daemon of FRR owns the route, so that zebra installs it again if it is deleted
@@ -86,7 +104,9 @@ impl Route {
 }
 
 /// The route of a message, if it is in the main table.
-pub(super) fn main_route_of(message: RouteMessage) -> Option<Route> {
+pub(super) fn main_route_of(mut message: RouteMessage) -> Option<Route> {
+    // Ages and uses change while the route does not.
+    message.attributes.retain(|attribute| !matches!(attribute, RouteAttribute::CacheInfo(_)));
     (message.header.table == RouteHeader::RT_TABLE_MAIN).then_some(Route(message))
 }
 
@@ -99,6 +119,7 @@ pub(super) fn link_of(message: LinkMessage) -> Link {
         carrier: flags.contains(LinkFlags::LowerUp),
         mtu: 0,
         master: None,
+        bridge: false,
         vxlan: None,
     };
     for attribute in message.attributes {
@@ -109,23 +130,38 @@ pub(super) fn link_of(message: LinkMessage) -> Link {
             LinkAttribute::LinkInfo(infos) if infos.contains(&LinkInfo::Kind(InfoKind::Vxlan)) => {
                 link.vxlan = infos.iter().find_map(vxlan_of);
             }
+            LinkAttribute::LinkInfo(infos) => {
+                link.bridge = infos.contains(&LinkInfo::Kind(InfoKind::Bridge));
+            }
             _ => {}
         }
     }
     link
 }
 
-fn vxlan_of(info: &LinkInfo) -> Option<(u32, Ipv4Addr)> {
+fn vxlan_of(info: &LinkInfo) -> Option<Vxlan> {
     let LinkInfo::Data(InfoData::Vxlan(settings)) = info else { return None };
     let vni = settings.iter().find_map(|setting| match setting {
         InfoVxlan::Id(vni) => Some(*vni),
         _ => None,
     });
     let local = settings.iter().find_map(|setting| match setting {
-        InfoVxlan::Local(local) => Some(*local),
+        InfoVxlan::Local(local) => Some(IpAddr::V4(*local)),
+        InfoVxlan::Local6(local) => Some(IpAddr::V6(*local)),
         _ => None,
     });
-    vni.zip(local)
+    let port = settings.iter().find_map(|setting| match setting {
+        InfoVxlan::Port(port) => Some(*port),
+        _ => None,
+    });
+    Some(Vxlan { vni: vni?, local: local?, port: port? })
+}
+
+/// An address by its bytes.
+fn address_of(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(bytes).ok().map(|bytes| Ipv4Addr::from(bytes).into());
+    let v6 = || <[u8; 16]>::try_from(bytes).ok().map(|bytes| Ipv6Addr::from(bytes).into());
+    v4().or_else(v6)
 }
 
 pub(super) fn fdb_entry_of(message: &NeighbourMessage) -> Option<FdbEntry> {
@@ -137,7 +173,7 @@ pub(super) fn fdb_entry_of(message: &NeighbourMessage) -> Option<FdbEntry> {
             }
             // The library decodes the address by the family of the message, here AF_BRIDGE.
             NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
-                remote = <[u8; 4]>::try_from(bytes.as_slice()).ok().map(Ipv4Addr::from);
+                remote = address_of(bytes);
             }
             _ => {}
         }

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use fabric::netns::{Namespace, veth};
-use fabric::rtnl::{FdbEntry, Vxlan};
+use fabric::rtnl::{FdbEntry, Vxlan, VxlanSettings};
 use root_test::root_test;
 use wire::MacAddr;
 
@@ -17,7 +17,7 @@ fn what_was_requested_is_listed() {
     let mac = MacAddr([2, 0, 0, 0, 0, 7]);
     leaf.rtnl(|rtnl| {
         rtnl.add_bridge("br0", false)?;
-        rtnl.add_vxlan(Vxlan { name: "vx0", vni: 10, local: vtep, port: 4789, mtu: 1500 })?;
+        rtnl.add_vxlan(Vxlan { name: "vx0", vni: 10, local: vtep, port: 8472, mtu: 1500 })?;
         for port in ["vx0", "hp"] {
             rtnl.set_master(port, Some("br0"))?;
             rtnl.set_up(port, true)?;
@@ -30,14 +30,16 @@ fn what_was_requested_is_listed() {
 
         let links = rtnl.links()?;
         let link = |name: &str| links.iter().find(|link| link.name == name).unwrap();
-        assert_eq!(link("vx0").vxlan, Some((10, vtep)));
+        let settings = VxlanSettings { vni: 10, local: vtep.into(), port: 8472 };
+        assert_eq!((link("vx0").vxlan, link("br0").bridge), (Some(settings), true));
         assert_eq!(link("hp").master, Some(link("br0").index));
         let index = link("vx0").index;
-        let entry = |remote| FdbEntry { index, mac, remote };
+        let entry =
+            |remote: Option<Ipv4Addr>| FdbEntry { index, mac, remote: remote.map(Into::into) };
         let fdb = rtnl.fdb()?;
         assert!(fdb.contains(&entry(Some(remote))) && fdb.contains(&entry(None)), "{fdb:?}");
         let routes = rtnl.routes()?;
-        let route = routes.iter().find(|route| route.is_to(remote)).unwrap();
+        let route = routes.iter().find(|route| route.is_to(remote.into())).unwrap();
         assert_eq!(route.interfaces(), [link("br0").index]);
 
         rtnl.delete_port_mac(index, mac)?;
@@ -69,7 +71,7 @@ fn a_route_is_deleted_whatever_its_next_hops() {
     ] {
         router.run(&command.split(' ').collect::<Vec<_>>()).unwrap();
     }
-    let to = |last| Ipv4Addr::new(10, 0, 0, last);
+    let to = |last| [10, 0, 0, last].into();
     let left = router.rtnl(|rtnl| {
         for route in rtnl.routes()?.iter().filter(|route| route.is_from_frr()) {
             rtnl.delete_route(route)?;

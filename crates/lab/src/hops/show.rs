@@ -1,8 +1,9 @@
 //! A path as text.
 
 use std::fmt;
+use std::net::IpAddr;
 
-use super::{Candidate, Hop, Hops, PORT_VXLAN};
+use super::{Candidate, Hop, Hops};
 use api::v1;
 
 impl fmt::Display for Hops {
@@ -40,7 +41,7 @@ impl Hops {
         outer_port: Option<u32>,
         decision: &str,
     ) -> fmt::Result {
-        let Self { local, vtep, .. } = self;
+        let Self { local, vtep, udp_port, .. } = self;
         let width = hops.iter().map(|hop| hop.node.len()).max().unwrap_or_default();
         for (index, Hop { node, arrives, leaves, gateway, circuit }) in hops.iter().enumerate() {
             write!(f, "  {node:width$}  {arrives} to {leaves}")?;
@@ -51,10 +52,20 @@ impl Hops {
                 write!(f, ", circuit {circuit}")?;
             }
             if let (0, Some(port)) = (index, outer_port) {
-                write!(f, "\n  {:width$}  {local}:{port} > {vtep}:{PORT_VXLAN}{decision}", "")?;
+                let source = with_port(local, port);
+                let vtep = with_port(vtep, *udp_port);
+                write!(f, "\n  {:width$}  {source} > {vtep}{decision}", "")?;
             }
             writeln!(f)?;
         }
         Ok(())
+    }
+}
+
+/// An address with a UDP port; an IPv6 address in brackets.
+fn with_port(address: &IpAddr, port: impl fmt::Display) -> String {
+    match address {
+        IpAddr::V4(address) => format!("{address}:{port}"),
+        IpAddr::V6(address) => format!("[{address}]:{port}"),
     }
 }

@@ -78,8 +78,9 @@ fn what_is_not_decided_is_not_shown_as_a_path() {
         from: "host1:eth1".into(),
         to: "host4:eth1".into(),
         vni: 10,
-        local: Ipv4Addr::new(10, 0, 1, 1),
-        vtep: Ipv4Addr::new(10, 0, 1, 4),
+        local: [10, 0, 1, 1].into(),
+        vtep: [10, 0, 1, 4].into(),
+        udp_port: 4789,
         placed: false,
         sprayed: false,
         outer_port: None,
@@ -108,8 +109,9 @@ fn sprayed_paths_have_what_became_of_their_packets() {
         from: "host1:eth1".into(),
         to: "host4:eth1".into(),
         vni: 10,
-        local: Ipv4Addr::new(10, 0, 1, 1),
-        vtep: Ipv4Addr::new(10, 0, 1, 4),
+        local: [10, 0, 1, 1].into(),
+        vtep: [10, 0, 1, 4].into(),
+        udp_port: 4789,
         placed: true,
         sprayed: true,
         outer_port: None,
@@ -123,5 +125,8 @@ fn sprayed_paths_have_what_became_of_their_packets() {
     assert_eq!(lines[1], "sprayed over 2 paths, spray by queue pair 0x13: 100 packets so far");
     assert_eq!(lines[3], "  75.0 % of them, 2 with ECN marks, 0 lost");
     assert_eq!(lines[5], "         10.0.1.1:50001 > 10.0.1.4:4789");
+    let [local, vtep] = ["fd00::1", "fd00::4"].map(|address| address.parse().unwrap());
+    let text = Hops { local, vtep, udp_port: 8472, ..hops }.to_string();
+    assert!(text.contains("  [fd00::1]:50001 > [fd00::4]:8472\n"), "{text}");
     assert_eq!(lines[7], "  25.0 % of them, 2 with ECN marks, 1 lost");
 }

@@ -18,6 +18,7 @@ mod live_links;
 mod mobility;
 mod new_fabric;
 mod other_lab;
+mod other_overlay;
 mod placement;
 mod program;
 mod reach;
