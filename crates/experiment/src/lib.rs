@@ -1,7 +1,8 @@
 //! Experiments on load balance: the file that describes one, the plan of its runs, statistics, and
 //! the report. Nothing here uses namespaces, processes or a clock; `lab run` does.
 //!
-//! - [`mod@file`]: the experiment file, with [`failure`] and [`circuits`]; [`units`]: its values
+//! - [`mod@file`]: the experiment file, with [`failure`] and [`circuits`]; [`units`], [`quantity`]: its
+//!   values
 //! - [`plan`]: the order of the runs
 //! - [`record`]: what is known about a run, and about the machine and the programs
 //! - [`balance`], [`statistics`], [`random`]: measures, their expected values, and random numbers
@@ -20,6 +21,7 @@ pub mod file;
 pub mod job;
 pub mod plan;
 pub mod plot;
+pub mod quantity;
 pub mod random;
 pub mod record;
 pub mod reference;
