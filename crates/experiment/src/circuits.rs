@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::quantity::{self, NumberOrText};
 use crate::units::{LinkEnd, Percent, Time};
 
 /// The circuits of `lab wan`. What is missing is as in the topology.
@@ -15,9 +16,13 @@ pub struct Circuits {
     pub jitter: Option<Time>,
     /// The loss in percent, 0 to 100.
     pub loss: Option<Percent>,
-    /// The rate in kilobits per second; 0 for no limit.
+    /// The rate in kilobits per second, or with its unit (`"25Mbit"`); 0 for no limit.
+    #[serde(deserialize_with = "quantity::some_kilobits")]
+    #[schemars(with = "Option<NumberOrText>")]
     pub rate: Option<u64>,
-    /// The queue of the rate limit in bytes.
+    /// The queue of the rate limit in bytes, or with its unit (`"64KiB"`).
+    #[serde(deserialize_with = "quantity::some_bytes")]
+    #[schemars(with = "Option<NumberOrText>")]
     pub queue: Option<u64>,
 }
 

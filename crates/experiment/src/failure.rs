@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::circuits::{Circuits, Direction};
+use crate::quantity::{self, NumberOrText};
 use crate::units::{LinkEnd, Name, Time};
 
 /// When a failure begins by default, after the start of the traffic.
@@ -25,10 +26,10 @@ pub struct Failure {
     /// started again at once by default.
     #[serde(rename = "for")]
     pub lasts: Option<Time>,
-    /// The maximum number of seconds from the last failure, or its end, until traffic must flow
-    /// again. Default: 60.
-    #[serde(default = "limit")]
-    #[schemars(range(min = 1, max = 600))]
+    /// The maximum number of seconds, or time with its unit, from the last failure, or its end, until
+    /// traffic must flow again. Default: 60.
+    #[serde(default = "limit", deserialize_with = "quantity::whole_seconds")]
+    #[schemars(with = "NumberOrText", extend("minimum" = 1, "maximum" = 600))]
     pub limit: u32,
     /// An end of the link of `silent`, `carrier` and `circuits`, as `NODE:INTERFACE`. Default: of
     /// the tier with the most links, the link with the highest load; all circuits for `circuits`.

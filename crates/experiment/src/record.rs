@@ -1,5 +1,7 @@
 //! What is known about a run, and about the machine and the programs of all runs.
 
+mod dropped;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Sum;
 
@@ -8,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Key;
 use crate::role::Role;
+
+pub use dropped::{CircuitDrops, Dropped};
 
 /// A tier: the parallel links between two groups of nodes that the traffic passes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +60,9 @@ pub struct Run {
     /// circuits that have a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full: Option<f64>,
+    /// Where frames were dropped; absent if it could not be counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<Dropped>,
     /// The earlier attempts of the run, which do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub discarded: Vec<Discarded>,

@@ -50,6 +50,7 @@ fn find<'a>(variant: &'a str, key: &str) -> Option<(&'a str, f64, &'a str)> {
         "us" => 1e-3,
         "ms" | "" => 1.0,
         "s" => 1e3,
+        "min" => 60e3,
         _ => return None,
     };
     let number: f64 = digits.trim_end_matches('.').parse().ok()?;

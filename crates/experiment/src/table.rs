@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Arrival, Completion, Iteration, QueuePair, Run};
+use crate::record::{Arrival, CircuitDrops, Completion, Iteration, QueuePair, Run};
 use crate::role::Role;
 use crate::summary::{Row, Summary, TierRow, WorkloadRow};
 
@@ -86,6 +86,12 @@ fn arrived(of: Option<Arrival>, read: fn(Arrival) -> u64) -> String {
     of.map(|of| read(of).to_string()).unwrap_or_default()
 }
 
+/// How many frames circuits dropped like this; empty if they were not counted.
+fn circuits(run: &Run, read: fn(CircuitDrops) -> u64) -> String {
+    let counted = run.dropped.and_then(|of| of.circuits);
+    counted.map(|of| read(of).to_string()).unwrap_or_default()
+}
+
 /// One line for each link of each run: `links.csv`.
 #[must_use]
 pub fn links(runs: &[Run]) -> String {
@@ -137,7 +143,7 @@ pub fn timeline(runs: &[Run]) -> String {
 /// One line for each run: `runs.csv`.
 #[must_use]
 pub fn runs(runs: &[Run]) -> String {
-    let columns: [Column<Of<'_, Option<&Completion>>>; 23] = [
+    let columns: [Column<Of<'_, Option<&Completion>>>; 26] = [
         ("unix_time", |(run, _), _| run.unix_time.to_string()),
         ("mmr", |(run, _), _| mean(run.mmr())),
         ("sent", |(run, _), _| run.sent.to_string()),
@@ -162,6 +168,11 @@ pub fn runs(runs: &[Run]) -> String {
         ("straggler_ms", |(_, of), _| thousandths(of.map(|of| of.straggler))),
         ("roofline_ratio", |(_, of), _| thousandths(of.and_then(|of| of.roofline_ratio))),
         ("fullest_circuit", |(run, _), _| thousandths(run.full)),
+        ("circuit_lost", |(run, _), _| circuits(run, |of| of.lost)),
+        ("circuit_queue_full", |(run, _), _| circuits(run, |of| of.queue_full)),
+        ("link_dropped", |(run, _), _| {
+            run.dropped.map(|of| of.links.to_string()).unwrap_or_default()
+        }),
         ("retransmitted", |(_, of), _| {
             let counted = of.filter(|of| !of.counters.is_empty());
             counted.map(|of| of.retransmitted.to_string()).unwrap_or_default()
@@ -276,7 +287,7 @@ mod tests {
     use super::*;
     use crate::Experiment;
     use crate::record::tests::run;
-    use crate::record::{Completion, Iteration};
+    use crate::record::{Completion, Dropped, Iteration};
 
     #[test]
     fn every_line_has_the_fields_of_the_header() {
@@ -304,15 +315,20 @@ mod tests {
             ..Completion::default()
         });
         all[0].arrival = None;
+        let drops = |circuits| Some(Dropped { circuits, links: 5 });
+        all[0].dropped = drops(Some(CircuitDrops { lost: 3, queue_full: 4 }));
+        all[1].dropped = drops(None);
         let each = iterations(&all);
         assert_eq!(each.lines().count(), 3, "{each}");
         let first = ",0,2.000,host2,0.000,0,0.000,0.000,0.250,0.000,9,0,7,0,0,0\n";
         assert!(each.contains(first), "{each}");
-        assert!(runs(&all).contains(",1.500,0.875,,0,0,7,0,0,0\n"), "{}", runs(&all));
+        assert!(runs(&all).contains(",1.500,0.875,,3,4,5,0,0,7,0,0,0\n"), "{}", runs(&all));
         // Of the first, no losses were counted; of the second, none was lost.
         let counted = |line: usize| runs(&all).lines().nth(line).unwrap().to_owned();
         assert!(counted(1).contains(",8,,,,0.1000,"), "{}", counted(1));
         assert!(counted(2).contains(",8,0,0,0,0.1000,"), "{}", counted(2));
+        // There, circuits counted nothing.
+        assert!(counted(2).ends_with(",,,,5,,,,,,"), "{}", counted(2));
         all[1].seconds = 0.2;
         let pair = QueuePair {
             number: 0x11,

@@ -12,6 +12,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::quantity;
+
 /// A name of a fabric, node, experiment, variant, job, policy or datapath: 1 to 63 letters, digits,
 /// `-`, `_` and `.`, with a letter or digit first. It is therefore one component of a path, never
 /// `.` or `..`, and never an option of a command. The default is the empty name of a variant that
@@ -237,10 +239,10 @@ impl From<Share> for f64 {
     }
 }
 
-/// A time from 0 s to 3600 s with its unit, such as `5ms`: `ns`, `us`, `ms` or `s`.
+/// A time from 0 s to 3600 s with its unit, such as `5ms`: `ns`, `us`, `ms`, `s` or `min`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(with = "String", extend("pattern" = "^[0-9.]+(ns|us|ms|s)$"))]
+#[schemars(with = "String", extend("pattern" = "^[0-9.]+(ns|us|ms|s|min)$"))]
 pub struct Time {
     text: String,
     duration: Duration,
@@ -264,22 +266,8 @@ impl TryFrom<String> for Time {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-        let (number, unit) = text.split_at(split);
-        let scale = match unit {
-            "ns" => Some(1e-9),
-            "us" => Some(1e-6),
-            "ms" => Some(1e-3),
-            "s" => Some(1.0),
-            _ => None,
-        };
-        let seconds = scale.zip(number.parse::<f64>().ok()).map(|(scale, number)| scale * number);
-        match seconds {
-            Some(seconds) if (0.0..=3600.0).contains(&seconds) => {
-                Ok(Self { text, duration: Duration::from_secs_f64(seconds) })
-            }
-            _ => Err(format!("'{text}': expected 0 s to 3600 s with its unit, such as 5ms")),
-        }
+        let duration = quantity::time(&text).map_err(|error| format!("'{text}': {error}"))?;
+        Ok(Self { text, duration })
     }
 }
 

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 use experiment::Experiment;
+use experiment::quantity::Kind;
 
 /// The code blocks of the page, without their indentation.
 fn blocks() -> Vec<String> {
@@ -32,4 +33,18 @@ fn the_example_of_a_job_runs_beside_a_workload() {
     let jobs =
         |variant: usize| experiment.jobs(experiment.variants.get(variant).map(|of| &of.name));
     assert_eq!((jobs(0).count(), jobs(1).count()), (0, 1));
+}
+
+#[test]
+fn the_page_of_units_has_all_units() {
+    let page = include_str!("../../../docs/reference/units.md");
+    let row = |kind: &str| {
+        let mut rows = page.lines().filter(|line| line.starts_with(&format!("| {kind} |")));
+        rows.next().unwrap_or_else(|| panic!("no row for {kind}"))
+    };
+    for (name, kind) in [("time", Kind::TIME), ("size", Kind::SIZE), ("rate", Kind::RATE)] {
+        for unit in kind.units() {
+            assert!(row(name).contains(&format!("`{unit}`")), "{unit}: {}", row(name));
+        }
+    }
 }

@@ -6,7 +6,7 @@ use roce::{Order, Settings, SourcePort, dcqcn, nscc};
 use traffic::endpoint::Kind;
 use traffic::workload::{Collective, Compute, Dealing};
 
-use crate::quantities::{number, rate, size};
+use crate::quantities::{duration, rate, size};
 
 /// How inner UDP source ports are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -264,8 +264,7 @@ pub(crate) struct Connect {
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    const UNITS: [(&str, f64); 4] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0)];
-    number(text, &UNITS, "5ms")
+    duration(text).map(|time| time.as_secs_f64())
 }
 
 fn compute(text: &str) -> Result<Compute, String> {

@@ -1,21 +1,25 @@
 //! Changes circuits while they run. `lab wan` listens on a socket with an abstract name, which
 //! belongs to its network namespace. A message is a JSON list of [`Change`]s. The answer is the list
-//! of what they replaced, or an error as a JSON text. Both ends believe only root and their own user.
+//! of what they replaced, or an error as a JSON text. The answer to the JSON text `counts` is a
+//! [`Report`]. Both ends believe only root and their own user.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::sys::socket::UnixAddr;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::schedule::Impairment;
-use super::{Direction, POLL_INTERVAL, Wan};
+use super::{Direction, POLL_INTERVAL, Report, Wan};
 use fabric::abstract_socket::{Datagrams, Message, Peer};
 use fabric::netns::{Namespace, NetnsError};
 
 /// The abstract name of the socket.
 const NAME: &str = "lab-wan";
+/// The message that asks for the counters.
+const COUNTS: &[u8] = b"\"counts\"";
 /// How long `lab wan` may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The largest message in bytes.
@@ -146,9 +150,23 @@ pub enum ChangeError {
 /// # Errors
 /// [`ChangeError`]. Nothing has changed then.
 pub fn change(namespace: &Namespace, changes: &[Change]) -> Result<Vec<Change>, ChangeError> {
+    // Changes always have a form in JSON.
+    exchange(namespace, &serde_json::to_vec(changes).unwrap_or_default())
+}
+
+/// The counters of the circuits of the `lab wan` that runs in a namespace, since its start.
+///
+/// # Errors
+/// [`ChangeError`].
+pub fn counts(namespace: &Namespace) -> Result<Report, ChangeError> {
+    exchange(namespace, COUNTS)
+}
+
+/// Sends a message to `lab wan`, and reads its answer.
+fn exchange<T: DeserializeOwned>(namespace: &Namespace, message: &[u8]) -> Result<T, ChangeError> {
     let name = || namespace.name().to_owned();
     let foreign = |peer: Peer| ChangeError::Foreign { namespace: name(), peer: peer.to_string() };
-    let (answer, holder) = namespace.enter(|| match ask(changes) {
+    let (answer, holder) = namespace.enter(|| match ask(message) {
         Ok(answer) => (Ok(answer), None),
         Err(error) => (Err(error), Peer::holding(NAME)),
     })?;
@@ -165,11 +183,10 @@ pub fn change(namespace: &Namespace, changes: &[Change]) -> Result<Vec<Change>, 
     })
 }
 
-fn ask(changes: &[Change]) -> io::Result<Message> {
+fn ask(message: &[u8]) -> io::Result<Message> {
     let socket = Datagrams::open()?;
     socket.set_timeout(TIMEOUT)?;
-    let message = serde_json::to_vec(changes)?;
-    socket.send(&message, &UnixAddr::new_abstract(NAME.as_bytes())?)?;
+    socket.send(message, &UnixAddr::new_abstract(NAME.as_bytes())?)?;
     socket.receive(MESSAGE)
 }
 
@@ -229,10 +246,23 @@ impl Wan {
         Ok(before)
     }
 
+    /// The answer to a message, in JSON.
+    fn answer(&mut self, message: &Message) -> Vec<u8> {
+        let answer = if message.from.is_trusted() && message.bytes == COUNTS {
+            serde_json::to_vec(&self.report())
+        } else {
+            match changes(message).and_then(|changes| self.change(&changes)) {
+                Ok(before) => serde_json::to_vec(&before),
+                Err(error) => serde_json::to_vec(&error),
+            }
+        };
+        answer.unwrap_or_default()
+    }
+
     /// Follows the messages of other processes.
     pub(super) fn follow(&mut self) {
         while let Some(message) = self.control.as_ref().and_then(Control::receive) {
-            let answer = changes(&message).and_then(|changes| self.change(&changes));
+            let answer = self.answer(&message);
             if let (Some(control), Some(address)) = (&self.control, &message.address) {
                 control.answer(address, &answer);
             }
@@ -280,11 +310,7 @@ impl Control {
     }
 
     /// Answers a message. A sender that is gone gets none.
-    pub(super) fn answer(&self, to: &UnixAddr, answer: &Result<Vec<Change>, String>) {
-        let bytes = match answer {
-            Ok(before) => serde_json::to_vec(before),
-            Err(error) => serde_json::to_vec(error),
-        };
-        let _ = self.0.send(&bytes.unwrap_or_default(), to);
+    pub(super) fn answer(&self, to: &UnixAddr, answer: &[u8]) {
+        let _ = self.0.send(answer, to);
     }
 }

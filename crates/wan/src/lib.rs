@@ -35,7 +35,7 @@ use schedule::{Fate, Schedule};
 use socket::{Sending, Socket};
 use temporary::Temporary;
 
-pub use control::{Change, ChangeError, change};
+pub use control::{Change, ChangeError, change, counts};
 pub use report::{Counts, DirectionReport, Report};
 pub use schedule::Impairment;
 

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The counters of one direction of a circuit. `frames` is the sum of `sent`, `lost`, `queue_full`,
 /// `buffer_full`, `refused` and `waiting`. It does not include `unreadable` and `overruns`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Received frames. A TCP super-frame is one frame. UDP super-frames and those inside VXLAN are
     /// split first.
@@ -72,7 +72,7 @@ impl Lateness {
 }
 
 /// The report on one direction of a circuit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionReport {
     /// The interface where frames arrive.
     pub from: String,
@@ -88,7 +88,7 @@ pub struct DirectionReport {
 }
 
 /// The report on all directions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Report(pub Vec<DirectionReport>);
 

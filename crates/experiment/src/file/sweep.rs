@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use super::check::twice;
 use super::{Experiment, FileError, Source, Variant, some};
+use crate::quantity::{self, NumberOrText};
 use crate::units::{InnerPort, Name, Percent, QueuePairs, Time};
 
 /// The values that are varied. Every combination is a point of the experiment. All keys but
@@ -20,8 +21,12 @@ pub struct Sweep {
     #[serde(deserialize_with = "some")]
     pub inner_port: Vec<InnerPort>,
     /// Bytes of a rank's buffer: `bytes` of the workload.
+    #[serde(deserialize_with = "quantity::many_bytes")]
+    #[schemars(with = "Vec<NumberOrText>")]
     pub bytes: Vec<u64>,
     /// Maximum bytes of a message: `message` of the workload.
+    #[serde(deserialize_with = "quantity::many_short_bytes")]
+    #[schemars(with = "Vec<NumberOrText>")]
     pub message: Vec<u32>,
     /// Delays of the circuits in each direction.
     pub delay: Vec<Time>,
@@ -30,6 +35,8 @@ pub struct Sweep {
     /// Losses of the circuits in percent, 0 to 100.
     pub loss: Vec<Percent>,
     /// Rates of the circuits in kilobits per second; 0 for no limit.
+    #[serde(deserialize_with = "quantity::many_kilobits")]
+    #[schemars(with = "Vec<NumberOrText>")]
     pub rate: Vec<u64>,
 }
 

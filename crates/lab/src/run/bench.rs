@@ -2,6 +2,7 @@
 
 mod attempts;
 mod circuits;
+mod drops;
 mod failure;
 mod pairs;
 mod subjects;
@@ -295,9 +296,11 @@ impl<'a> Bench<'a> {
         let (busy, total) = machine::cpu_time();
         let before = self.paths.loads(&self.deployed)?;
         let bytes = self.circuit_bytes()?;
+        let drops = drops::read(&self.deployed)?;
         let mut run = Run { key: key.clone(), unix_time, ..Run::default() };
         let time = work(&mut run)?;
         run.full = self.full(&bytes, time)?;
+        run.dropped = drops::read(&self.deployed)?.since(&drops);
         let mut loads = self.paths.loads(&self.deployed)?;
         for (name, load) in &mut loads {
             *load = load.saturating_sub(before.get(name).copied().unwrap_or_default());

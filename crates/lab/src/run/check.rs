@@ -383,7 +383,7 @@ mod tests {
         for (file, from, to, message) in [
             ("wan.toml", "bytes = 4000000", "byte = 4000000", "unknown field `byte`, expected one"),
             ("wan.toml", "\"permutation\"", "\"permutate\"", "unknown variant `permutate`"),
-            ("wan.toml", "bytes = 4000000", "bytes = \"4 MB\"", "expected u64"),
+            ("wan.toml", "bytes = 4000000", "bytes = \"4Mbit\"", "with B, kB, MB"),
             ("wan.toml", "bytes = 4000000", "bytes = 0", "use 1 byte to 1 TiB"),
             ("wan.toml", "retries = 1000", "retry = 1000", "unknown field `retry`"),
             ("wan.toml", "retries = 1000", "mtu = 1500", "256, 512, 1024"),

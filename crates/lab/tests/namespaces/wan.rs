@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use root_test::root_test;
 use serde_json::Value;
 use traffic::roce::{Limit, Sink, Source, SourcePort, connections};
-use wan::{Change, change};
+use wan::{Change, change, counts};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -270,7 +270,9 @@ fn frames_are_lost_and_wait_as_asked() {
         .unwrap();
     }
     a.output(&["ping", "-q", "-c", "1000", "-i", "0.002", "-W", "1", "192.0.2.2"]).unwrap();
+    let counted = counts(&site.between).unwrap().0[0].counts;
     let [there, _] = site.end();
+    assert!(there["lost"] == counted.lost && there["frames"] == counted.frames, "{counted:?}");
     // Within five standard deviations.
     assert!(
         (228..372).contains(&there["lost"].as_u64().unwrap()) && there["frames"] == 1000,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pipeline::Pipeline;
 use super::schedule::{Collective, Schedule, ScheduleError};
+use experiment::quantity::{self, NumberOrText};
 use experiment::random::{Random, SEED};
 
 /// A host that takes part.
@@ -87,11 +88,14 @@ impl Compute {
 pub struct Workload {
     /// The collective operation.
     pub collective: Collective,
-    /// Bytes of a rank's buffer. Of a pipeline: of an activation of one micro-batch.
-    #[schemars(range(min = 1, max = 1_099_511_627_776_u64))]
+    /// Bytes of a rank's buffer, or a size with its unit (`"2MB"`). Of a pipeline: of an activation
+    /// of one micro-batch.
+    #[serde(deserialize_with = "quantity::bytes")]
+    #[schemars(with = "NumberOrText", extend("minimum" = 1, "maximum" = 1_099_511_627_776_u64))]
     pub bytes: u64,
-    /// Maximum bytes of a message.
-    #[schemars(range(min = 8, max = 1_073_741_824))]
+    /// Maximum bytes of a message, or a size with its unit.
+    #[serde(deserialize_with = "quantity::short_bytes")]
+    #[schemars(with = "NumberOrText", extend("minimum" = 8, "maximum" = 1_073_741_824))]
     pub message: u32,
     /// Queue pairs between two hosts.
     #[schemars(range(min = 1, max = 4096))]
@@ -116,10 +120,14 @@ pub struct Workload {
     /// Seed of queue pair numbers, sequence numbers, skew, pairs and compute times.
     #[schemars(skip)]
     pub seed: u64,
-    /// Maximum seconds of an iteration.
+    /// Maximum seconds of an iteration, or a time with its unit (`"30s"`).
+    #[serde(deserialize_with = "quantity::seconds")]
+    #[schemars(with = "NumberOrText")]
     pub limit: f64,
-    /// The rate in bits per second with which the result is compared. 0 for the rate in
-    /// `transport`.
+    /// The rate in bits per second, or with its unit (`"1Gbit"`), with which the result is compared.
+    /// 0 for the rate in `transport`.
+    #[serde(deserialize_with = "quantity::bits")]
+    #[schemars(with = "NumberOrText")]
     pub roofline: u64,
     /// Settings of the connections.
     pub transport: Settings,

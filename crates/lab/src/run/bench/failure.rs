@@ -14,7 +14,7 @@ use experiment::plan::Key;
 use experiment::record::{Discarded, Hit};
 use experiment::statistics::Statistics;
 
-use super::{Attempt, Bench, RunError, pairs, run_before_others, workload};
+use super::{Attempt, Bench, RunError, drops, pairs, run_before_others, workload};
 use crate::leaves;
 use action::{Action, Effect};
 use fabric::progress::{Interrupted, OnProgress};
@@ -55,7 +55,10 @@ pub(super) fn attempt(
         actions.push(Action::new(bench, failure, &fullest)?);
     }
     let traffic = Traffic { bench, key, job: job(bench, key)?, interrupted };
+    let drops = drops::read(&bench.deployed)?;
     let result = traffic.run(&failures, &mut actions);
+    // Before circuits are started again.
+    run.dropped = drops::read(&bench.deployed)?.since(&drops);
     for action in &mut actions {
         action.end(bench)?;
         match action.effect() {

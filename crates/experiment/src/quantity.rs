@@ -1,0 +1,326 @@
+//! Quantities with units: one grammar for experiment files and for command lines. A number, and one
+//! of the units of its kind right after it: `10ms`, `25Mbit`, `1GB`.
+
+use std::fmt;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, Unexpected, Visitor};
+
+/// A kind of quantity.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Kind {
+    /// What is expected, such as `a time`.
+    what: &'static str,
+    /// The units with their values in the base unit. The empty name is that of a plain number.
+    units: &'static [(&'static str, f64)],
+    /// The largest value in the base unit.
+    most: f64,
+    example: &'static str,
+    /// Whether capitals do not matter.
+    any_case: bool,
+}
+
+impl Kind {
+    /// A time in seconds, 0 to 3600.
+    pub const TIME: Self = Self {
+        what: "0 s to 3600 s",
+        units: &[("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0)],
+        most: 3600.0,
+        example: "5ms",
+        any_case: false,
+    };
+    /// A size in bytes, below 10^15. A plain number is one of bytes.
+    pub const SIZE: Self = Self {
+        what: "a number",
+        units: &[
+            ("", 1.0),
+            ("B", 1.0),
+            ("kB", 1e3),
+            ("MB", 1e6),
+            ("GB", 1e9),
+            ("KiB", 1024.0),
+            ("MiB", 1_048_576.0),
+            ("GiB", 1_073_741_824.0),
+        ],
+        most: 1e15,
+        example: "16MiB",
+        any_case: false,
+    };
+    /// A rate in bits per second, below 10^15. A plain number is one of bits per second.
+    pub const RATE: Self = Self {
+        what: "a number",
+        units: &[("", 1.0), ("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)],
+        most: 1e15,
+        example: "1gbit",
+        any_case: true,
+    };
+
+    /// The names of the units.
+    pub fn units(self) -> impl Iterator<Item = &'static str> {
+        self.units.iter().map(|(name, _)| *name).filter(|name| !name.is_empty())
+    }
+
+    /// The value of a text in the base unit.
+    ///
+    /// # Errors
+    /// A message that names the units.
+    pub fn parse(self, text: &str) -> Result<f64, String> {
+        let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(split);
+        let is_named = |name: &str| match self.any_case {
+            true => name.eq_ignore_ascii_case(unit),
+            false => name == unit,
+        };
+        let scale = self.units.iter().find(|(name, _)| is_named(name)).map(|(_, scale)| scale);
+        let value = scale.zip(number.parse::<f64>().ok()).map(|(scale, number)| number * scale);
+        value.filter(|value| (0.0..=self.most).contains(value)).ok_or_else(|| self.to_string())
+    }
+}
+
+impl fmt::Display for Kind {
+    /// What is expected.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = Vec::from_iter(self.units()).join(", ");
+        write!(f, "expected {} with {units}, such as {}", self.what, self.example)
+    }
+}
+
+/// Parses a time from 0 s to 3600 s, such as `5ms`.
+///
+/// # Errors
+/// A message that names the units.
+pub fn time(text: &str) -> Result<Duration, String> {
+    Kind::TIME.parse(text).map(Duration::from_secs_f64)
+}
+
+/// Parses a number of bytes, such as `16MiB`.
+///
+/// # Errors
+/// A message that names the units.
+pub fn size(text: &str) -> Result<u64, String> {
+    Kind::SIZE.parse(text).map(|bytes| bytes as u64)
+}
+
+/// Parses a rate in bits per second, such as `25Mbit`. Units may be written in capitals.
+///
+/// # Errors
+/// A message that names the units.
+pub fn rate(text: &str) -> Result<u64, String> {
+    Kind::RATE.parse(text).map(|rate| rate as u64)
+}
+
+/// The schema of a quantity in a file: a plain number, or a text with a unit.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+pub enum NumberOrText {
+    /// In the unit that the setting documents.
+    Number(f64),
+    /// With its unit.
+    Text(String),
+}
+
+/// Reads a number in a setting's own unit, or a text with a unit. `unit` is that unit in the base
+/// unit of the kind.
+struct Reader {
+    kind: Kind,
+    unit: f64,
+}
+
+impl Visitor<'_> for Reader {
+    type Value = f64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, .. } = self;
+        let units = Vec::from_iter(kind.units()).join(", ");
+        write!(f, "a number, or a text with {units}, such as \"{}\"", kind.example)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<f64, E> {
+        let fault = E::invalid_value(Unexpected::Signed(number), &"a number of at least 0");
+        u64::try_from(number).map(|number| number as f64).map_err(|_| fault)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<f64, E> {
+        Ok(number as f64)
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<f64, E> {
+        let fault = E::invalid_value(Unexpected::Float(number), &"a number of at least 0");
+        if number >= 0.0 { Ok(number) } else { Err(fault) }
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<f64, E> {
+        let value =
+            self.kind.parse(text).map_err(|error| E::custom(format!("'{text}': {error}")))?;
+        Ok(value / self.unit)
+    }
+}
+
+/// A whole number of the setting's unit.
+fn whole<'de, D: Deserializer<'de>>(from: D, kind: Kind, unit: f64) -> Result<u64, D::Error> {
+    let value = from.deserialize_any(Reader { kind, unit })?;
+    // A quotient of equal units may be a little too small, such as 0.3 s in ms.
+    let whole = value.round();
+    if (value - whole).abs() > 1e-9 * whole.max(1.0) {
+        return Err(D::Error::custom(format!("{value}: expected a whole number")));
+    }
+    Ok(whole as u64)
+}
+
+/// Bytes in a file: a number, or a text such as `"2MB"`.
+///
+/// # Errors
+/// If it is neither.
+pub fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    whole(from, Kind::SIZE, 1.0)
+}
+
+/// As [`bytes`], at most 4 GiB - 1.
+///
+/// # Errors
+/// If it is neither, or larger.
+pub fn short_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    let bytes = bytes(from)?;
+    bytes.try_into().map_err(|_| D::Error::custom(format!("{bytes}: expected below 4GiB")))
+}
+
+/// As [`bytes`], for a list.
+///
+/// # Errors
+/// If one of them is neither.
+pub fn many_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u64>, D::Error> {
+    #[derive(Deserialize)]
+    struct One(#[serde(deserialize_with = "bytes")] u64);
+    Ok(Vec::<One>::deserialize(from)?.into_iter().map(|One(bytes)| bytes).collect())
+}
+
+/// As [`short_bytes`], for a list.
+///
+/// # Errors
+/// If one of them is neither, or larger.
+pub fn many_short_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u32>, D::Error> {
+    #[derive(Deserialize)]
+    struct One(#[serde(deserialize_with = "short_bytes")] u32);
+    Ok(Vec::<One>::deserialize(from)?.into_iter().map(|One(bytes)| bytes).collect())
+}
+
+/// As [`some_kilobits`], for a list.
+///
+/// # Errors
+/// If one of them is neither.
+pub fn many_kilobits<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u64>, D::Error> {
+    #[derive(Deserialize)]
+    struct One(#[serde(deserialize_with = "some_kilobits")] Option<u64>);
+    Ok(Vec::<One>::deserialize(from)?.into_iter().filter_map(|One(rate)| rate).collect())
+}
+
+/// As [`bytes`], for a setting that may be missing.
+///
+/// # Errors
+/// If it is neither.
+pub fn some_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    bytes(from).map(Some)
+}
+
+/// Bits per second in a file: a number, or a text such as `"25Mbit"`.
+///
+/// # Errors
+/// If it is neither.
+pub fn bits<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    whole(from, Kind::RATE, 1.0)
+}
+
+/// Kilobits per second in a file, which may be missing: a number, or a text such as `"25Mbit"`.
+///
+/// # Errors
+/// If it is neither, or no whole number of kilobits.
+pub fn some_kilobits<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    whole(from, Kind::RATE, 1e3).map(Some)
+}
+
+/// Seconds in a file: a number, or a text such as `"30s"`.
+///
+/// # Errors
+/// If it is neither.
+pub fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    from.deserialize_any(Reader { kind: Kind::TIME, unit: 1.0 })
+}
+
+/// Whole seconds in a file: a number, or a text such as `"30s"`.
+///
+/// # Errors
+/// If it is neither, or no whole number of seconds.
+pub fn whole_seconds<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    let seconds = whole(from, Kind::TIME, 1.0)?;
+    seconds.try_into().map_err(|_| D::Error::custom(format!("{seconds}: expected below 2^32")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_rates_and_times_have_units() {
+        let sizes = ["312MB", "16MiB", "7", "1.5KiB"].map(|text| size(text).unwrap());
+        assert_eq!(sizes, [312_000_000, 16 << 20, 7, 1536]);
+        let rates = ["1Gbit", "2.5Mbit", "0"].map(|text| rate(text).unwrap());
+        assert_eq!(rates, [1_000_000_000, 2_500_000, 0]);
+        assert_eq!(time("5ms"), Ok(Duration::from_millis(5)));
+        for text in ["", "MB", "12XB", "-1MB", "1e99", "1mb"] {
+            let error = size(text).unwrap_err();
+            assert!(error.contains("kB, MB, GB, KiB, MiB, GiB, such as 16MiB"), "{error}");
+        }
+        assert!(time("5").unwrap_err().contains("ns, us, ms, s, min, such as 5ms"));
+        time("3601s").unwrap_err();
+        assert!(rate("1GB").unwrap_err().contains("kbit, mbit, gbit"));
+    }
+
+    #[derive(Debug, Default, PartialEq, Deserialize)]
+    #[serde(default)]
+    struct Settings {
+        #[serde(deserialize_with = "bytes")]
+        bytes: u64,
+        #[serde(deserialize_with = "short_bytes")]
+        message: u32,
+        #[serde(deserialize_with = "some_bytes")]
+        queue: Option<u64>,
+        #[serde(deserialize_with = "bits")]
+        bits: u64,
+        #[serde(deserialize_with = "some_kilobits")]
+        rate: Option<u64>,
+        #[serde(deserialize_with = "seconds")]
+        limit: f64,
+        #[serde(deserialize_with = "whole_seconds")]
+        whole: u32,
+        #[serde(deserialize_with = "many_bytes")]
+        many: Vec<u64>,
+        #[serde(deserialize_with = "many_kilobits")]
+        rates: Vec<u64>,
+    }
+
+    #[test]
+    fn files_have_plain_numbers_or_texts_with_units() {
+        let parse = |text: &str| toml::from_str::<Settings>(text);
+        let plain = "bytes = 2000000\nmessage = 1024\nqueue = 9000\nbits = 1000\nrate = 25000\n\
+                     limit = 0.5\nwhole = 30\nmany = [1, 2000]\nrates = [25000]";
+        let units = "bytes = '2MB'\nmessage = '1KiB'\nqueue = '9kB'\nbits = '1kbit'\n\
+                     rate = '25Mbit'\nlimit = '500ms'\nwhole = '30s'\nmany = [1, '2kB']\nrates = ['25Mbit']";
+        assert_eq!(parse(plain).unwrap(), parse(units).unwrap());
+        assert_eq!(parse("").unwrap(), Settings::default());
+        for (text, said) in [
+            ("bytes = '2Mbit'", "'2Mbit': expected a number with B, kB, MB"),
+            ("bytes = -1", "a number of at least 0"),
+            ("limit = -0.5", "a number of at least 0"),
+            ("bytes = true", "a number, or a text with B, kB"),
+            ("message = '8GB'", "expected below 4GiB"),
+            ("rate = '25'", "expected a whole number"),
+            ("limit = '30'", "expected 0 s to 3600 s with ns, us, ms, s, min, such as 5ms"),
+            ("whole = '500ms'", "0.5: expected a whole number"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}
