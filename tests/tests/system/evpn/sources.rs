@@ -60,7 +60,8 @@ fn sources_are_as_the_leaf_is_configured(fabric: &ScaleAcross) {
 }
 
 /// F13: zebra's replay to an FPM client equals its `show ip route`, next hop by next hop. leaf5 has
-/// FRR's default for next-hop objects; without them in the kernel, zebra sends routes whose group it never sent.
+/// FRR's default for next-hop objects; without them in the kernel, zebra sends routes with groups
+/// that it never sent.
 fn the_replay_is_show_ip_route(fabric: &ScaleAcross) {
     for (change, groups) in
         [("fpm use-next-hop-groups", true), ("no fpm use-next-hop-groups", false)]
