@@ -8,6 +8,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 
+/// The largest whole number below 10^15, which a float holds exactly.
+const MOST_BELOW: f64 = 999_999_999_999_999.0;
+
 /// A kind of quantity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Kind {
@@ -44,7 +47,7 @@ impl Kind {
             ("MiB", 1_048_576.0),
             ("GiB", 1_073_741_824.0),
         ],
-        most: 1e15,
+        most: MOST_BELOW,
         example: "16MiB",
         any_case: false,
     };
@@ -52,7 +55,7 @@ impl Kind {
     pub const RATE: Self = Self {
         what: "a number",
         units: &[("", 1.0), ("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)],
-        most: 1e15,
+        most: MOST_BELOW,
         example: "1gbit",
         any_case: true,
     };
@@ -206,14 +209,14 @@ pub fn many_short_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u32>, 
     Ok(Vec::<One>::deserialize(from)?.into_iter().map(|One(bytes)| bytes).collect())
 }
 
-/// As [`some_kilobits`], for a list.
+/// As [`kilobits`], for a list.
 ///
 /// # Errors
-/// If one of them is neither.
+/// If one of them is neither, or no whole number of kilobits.
 pub fn many_kilobits<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u64>, D::Error> {
     #[derive(Deserialize)]
-    struct One(#[serde(deserialize_with = "some_kilobits")] Option<u64>);
-    Ok(Vec::<One>::deserialize(from)?.into_iter().filter_map(|One(rate)| rate).collect())
+    struct One(#[serde(deserialize_with = "kilobits")] u64);
+    Ok(Vec::<One>::deserialize(from)?.into_iter().map(|One(rate)| rate).collect())
 }
 
 /// As [`bytes`], for a setting that may be missing.
@@ -232,12 +235,20 @@ pub fn bits<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     whole(from, Kind::RATE, 1.0)
 }
 
-/// Kilobits per second in a file, which may be missing: a number, or a text such as `"25Mbit"`.
+/// Kilobits per second in a file: a number, or a text such as `"25Mbit"`.
+///
+/// # Errors
+/// If it is neither, or no whole number of kilobits.
+pub fn kilobits<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    whole(from, Kind::RATE, 1e3)
+}
+
+/// As [`kilobits`], for a setting that may be missing.
 ///
 /// # Errors
 /// If it is neither, or no whole number of kilobits.
 pub fn some_kilobits<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    whole(from, Kind::RATE, 1e3).map(Some)
+    kilobits(from).map(Some)
 }
 
 /// Seconds in a file: a number, or a text such as `"30s"`.
@@ -274,6 +285,8 @@ mod tests {
         }
         assert!(time("5").unwrap_err().contains("ns, us, ms, s, min, such as 5ms"));
         time("3601s").unwrap_err();
+        assert_eq!(size("999999999999999"), Ok(999_999_999_999_999));
+        size("1000000000000000").unwrap_err();
         assert!(rate("1GB").unwrap_err().contains("kbit, mbit, gbit"));
     }
 

@@ -90,9 +90,9 @@ pub fn start_sidecars(
             let ready = ready.fetch_add(1, Ordering::Relaxed) + 1;
             report(&format!("vtepd forwards on {ready} of {most} leaves"))?;
         }
-        Ok(())
-    })
-    .map(|all: Vec<()>| all.len())
+        Ok::<_, RunError>(())
+    })?;
+    Ok(most)
 }
 
 /// The vtepd that runs on a leaf, or beside it, with its node.

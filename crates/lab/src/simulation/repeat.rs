@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use experiment::input;
 use serde_json::{Value, json};
 use sim::Outcome;
 use sim::file::Traffic;
@@ -56,7 +57,7 @@ pub(crate) fn recorded_matrices(path: &Path) -> Result<Vec<(Row, Matrix)>, Simul
             continue;
         };
         let place = path.join(file);
-        let text = std::fs::read_to_string(&place)
+        let text = input::read_text(&place)
             .map_err(|source| SimulationError::File { path: place, source })?;
         let wrong = |error: MatrixError| SimulationError::Case {
             case: row.case.clone(),
