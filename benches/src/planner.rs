@@ -5,11 +5,11 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lab::plan::PlanFile;
 use nix::time::{ClockId, clock_gettime};
 use planner::plan::{Boundary, Exchange, Plan, Recompute, Schedule, Sharding};
 use planner::search::{plans, search};
 use planner::{Evaluator, Job, Space};
+use study::plan::PlanFile;
 
 use crate::table::{Better, Figure, Row};
 

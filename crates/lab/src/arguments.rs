@@ -369,11 +369,11 @@ pub(crate) struct Policy {
     #[arg(long)]
     pub(crate) datapath: Option<String>,
     /// Number of source ports of qp-bins
-    #[arg(long, default_value_t = lab::daemon::BINS)]
+    #[arg(long, default_value_t = study::daemon::BINS)]
     pub(crate) bins: usize,
     /// Scheme of spray: prime-like, bitmap, mixed, reps or oblivious
-    #[arg(long, value_parser = lab::daemon::scheme, default_value_t = lab::daemon::SCHEME)]
-    pub(crate) scheme: lab::daemon::Scheme,
+    #[arg(long, value_parser = study::daemon::scheme, default_value_t = study::daemon::SCHEME)]
+    pub(crate) scheme: study::daemon::Scheme,
     /// Seed of the hashes
     #[arg(long, default_value_t = experiment::random::SEED)]
     pub(crate) seed: u64,

@@ -23,7 +23,7 @@ use pipeline::gso;
 use ports::capture::{CapturedFrame, with_tag};
 use ports::{CaptureFilter, CaptureSocket, Poller};
 
-use crate::ask::AskError;
+use study::ask::AskError;
 
 /// Messages of all sources that wait for the file.
 const WAITING: usize = 32;

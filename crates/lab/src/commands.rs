@@ -108,8 +108,8 @@ fn up(arguments: &Up, output: Output) -> Outcome {
     let mut started = 0;
     let mut start = || {
         let Some(program) = &vtepd else { return Ok(()) };
-        started = lab::leaves::start_sidecars(&fabric, program, !arguments.no_wait, &report)?;
-        Ok::<_, lab::RunError>(())
+        started = study::leaves::start_sidecars(&fabric, program, !arguments.no_wait, &report)?;
+        Ok::<_, study::RunError>(())
     };
     match arguments.no_wait {
         true => start()?,

@@ -8,13 +8,13 @@ mod setup;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::daemon::{Daemon, Policy};
-use crate::error::RunError;
-use crate::leaves;
 use fabric::Fabric;
 use fabric::deployed::{Deployed, Host};
 use fabric::progress::OnProgress;
 use fabric::topology::Topology;
+use study::RunError;
+use study::daemon::{Daemon, Policy};
+use study::leaves;
 use traffic::roce::Limit;
 use traffic::spread::{self, Paths};
 use traffic::stream::{Stream, Streamed};

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::error::RunError;
 use crate::link::{self, Properties};
 use fabric::counters::{self, Counters};
 use fabric::deployed::Deployed;
 use fabric::progress::Interrupted;
 use fabric::topology::{Endpoint, Topology, Wire};
+use study::RunError;
 
 /// The interval at which a signal is noticed.
 const POLL: Duration = Duration::from_millis(50);

@@ -7,11 +7,11 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ask::{AskError, ask};
 use api::v1;
 use fabric::deployed::{Deployed, DeployedError, Host, Overlay};
 use fabric::netns::NetnsError;
 use fabric::topology::{Endpoint, Topology};
+use study::ask::{AskError, ask};
 
 /// UDP in an IP header, the discard port (RFC 863), and payload bytes of a frame that is asked about.
 const PROTOCOL_UDP: u32 = 17;

@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use clap::Args;
-use lab::simulation::Shard;
+use study::simulation::Shard;
 
 #[derive(Args)]
 pub(crate) struct Sim {

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::demo::{Figures, KERNEL};
-use crate::error::RunError;
 use experiment::balance::{self, RandomPlacement};
 use fabric::STABLE_TIME;
 use fabric::deployed::{Deployed, Overlay};
@@ -23,6 +22,7 @@ use fabric::netns::NetnsError;
 use fabric::progress::{Interrupted, OnProgress};
 use fabric::rtnl::Route;
 use fabric::topology::Endpoint;
+use study::RunError;
 use traffic::roce::{Limit, Sent};
 use traffic::spread::{self, Paths, Spread};
 use traffic::stream::{Stream, Streamed};

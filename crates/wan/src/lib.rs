@@ -39,6 +39,9 @@ pub use control::{Change, ChangeError, change, counts};
 pub use report::{Counts, DirectionReport, Report};
 pub use schedule::Impairment;
 
+/// The temporary name of a circuit's interface while the circuit is cut.
+pub const CUT: &str = "lab-cut";
+
 /// The maximum number of bytes in transit in one direction.
 const IN_TRANSIT_LIMIT: usize = 64 << 20;
 /// The shortest sleep. Frames that become due during it leave together, so a frame may be this

@@ -52,7 +52,7 @@ pub fn experiment(data: &[u8]) {
     file.write_all(data).unwrap();
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     for quick in [false, true] {
-        match lab::run::read(Path::new(&path), quick) {
+        match study::run::read(Path::new(&path), quick) {
             Ok((experiment, text)) => {
                 assert_eq!(text.as_bytes(), data);
                 let name = &experiment.name;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
-const MAY_USE: [(&str, &[&str]); 31] = [
+const MAY_USE: [(&str, &[&str]); 32] = [
     ("wire", &[]),
     ("path", &["wire", "spray"]),
     ("pathmap", &["wire", "path", "spray"]),
@@ -62,6 +62,7 @@ const MAY_USE: [(&str, &[&str]); 31] = [
     ("pcapng", &[]),
     ("experiment", &["spray"]),
     ("planner", &[]),
+    ("study", &["path", "api", "roce", "experiment", "planner", "fabric", "traffic", "wan", "sim"]),
     (
         "lab",
         &[
@@ -78,6 +79,7 @@ const MAY_USE: [(&str, &[&str]); 31] = [
             "traffic",
             "wan",
             "sim",
+            "study",
             "terminal",
             "testbed",
             "web",

@@ -10,6 +10,9 @@ const FILE: usize = 500;
 /// Lines of the longest function, from its name to its closing brace.
 const FUNCTION: usize = 80;
 
+/// Lines of the largest crate, with the tests inside its files: what a reader can keep in mind.
+const CRATE: usize = 10_000;
+
 /// Files, and functions as `FILE FUNCTION`, that may be longer, each with its reason.
 const LONG: [(&str, &str); 0] = [];
 
@@ -77,4 +80,21 @@ fn no_file_or_function_is_too_long() {
         assert!(long.iter().any(|(what, _)| what == named), "{named} is in the list for nothing");
     }
     assert!(LONG.len() <= 5);
+}
+
+#[test]
+fn no_crate_is_too_large() {
+    let mut lines: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
+    for (path, text) in sources(&["rs"]) {
+        let Some((name, "src", _)) = path.strip_prefix("crates/").and_then(|rest| {
+            let (name, rest) = rest.split_once('/')?;
+            let (folder, file) = rest.split_once('/')?;
+            Some((name, folder, file))
+        }) else {
+            continue;
+        };
+        *lines.entry(name.to_owned()).or_default() += text.lines().count();
+    }
+    lines.retain(|_, lines| *lines > CRATE);
+    assert!(lines.is_empty(), "more than {CRATE} lines: split the crates {lines:#?}");
 }

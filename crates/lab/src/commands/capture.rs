@@ -8,7 +8,7 @@ use std::time::Instant;
 use api::v1::CaptureRequest;
 use fabric::owner::create_for_user;
 use lab::capture::{self, Wanted};
-use lab::leaves;
+use study::leaves;
 
 use super::open::open;
 use crate::fabric_arguments::Capture;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use experiment::compare::compare;
 use experiment::figure::Csv;
 use experiment::reference;
-use lab::{run, simulation};
+use study::{run, simulation};
 
 use crate::arguments::Output;
 use crate::output::{Outcome, print, print_json, show, status};

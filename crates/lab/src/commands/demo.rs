@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use experiment::units::Name;
 use fabric::Fabric;
-use lab::{daemon, demo};
+use lab::demo;
+use study::daemon;
 
 use crate::arguments::{Demo, Output};
 use crate::output::{Outcome, Progress, built_vtepd, interrupt, show, write};

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lab::graph::short_rate;
-use lab::leaves::{LeafStatus, VniStatus};
-use lab::{daemon, leaves};
+use study::leaves::{LeafStatus, VniStatus};
+use study::{daemon, leaves};
 
 use super::open::open;
 use crate::arguments::{Output, Policy, Status, Which};

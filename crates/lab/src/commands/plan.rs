@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use lab::plan::{self, PlanFile, Settings};
 use planner::Evaluator;
+use study::plan::{self, PlanFile, Settings};
 
 use crate::arguments::Output;
 use crate::output::{Outcome, Progress, note, print, print_json, write};

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use experiment::Plan;
 use experiment::plan::Estimate;
-use lab::run;
+use study::run;
 
 use super::web::RunPage;
 use crate::arguments::{Output, Run};

@@ -1,6 +1,6 @@
 //! `lab sim` and `lab merge`.
 
-use lab::simulation::{self, Settings};
+use study::simulation::{self, Settings};
 
 use crate::arguments::Output;
 use crate::output::{Outcome, Progress, interrupt, note, print, print_json, status};

@@ -9,9 +9,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fabric::Fabric;
-use lab::RunError;
-use lab::run::Event;
 use serde_json::{Value, json};
+use study::RunError;
+use study::run::Event;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use web::{Access, Server, Stage};
@@ -120,8 +120,8 @@ impl RunPage {
     }
 
     /// Tells open pages how the experiment ended, and ends the server.
-    pub(super) fn end(self, out: &Path, outcome: &Result<lab::run::Outcome, RunError>) {
-        let results = lab::run::load(out).ok();
+    pub(super) fn end(self, out: &Path, outcome: &Result<study::run::Outcome, RunError>) {
+        let results = study::run::load(out).ok();
         let shown = results.map(|of| lab::web::experiment(&of.experiment, &of.runs, None));
         let kept = self.shown.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut shown = shown.unwrap_or(kept);

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::BINS;
 use experiment::balance::{self, RandomPlacement, expected_mmr_of_bins};
+use study::daemon::BINS;
 use traffic::spread::Spread;
 
 use super::setup::Setup;

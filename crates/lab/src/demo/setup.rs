@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use experiment::units::Name;
 use serde::{Deserialize, Serialize};
 
-use crate::machine;
 use experiment::random::SEED;
+use study::machine;
 use traffic::stream::PAYLOAD;
 
 /// The settings of the demo.

@@ -8,7 +8,7 @@ use fabric::{Fabric, Namespace};
 use nix::sys::statvfs::statvfs;
 
 use super::Finding;
-use crate::machine;
+use study::machine;
 
 const MACHINE: &str = "machine";
 /// The seed of the routers' hash (Linux 6.11).

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use etherparse::{LaxSlicedPacket, TransportSlice};
 
-use crate::error::RunError;
 use fabric::netns::{Namespace, NetnsError};
 use fabric::packet::{BATCH, Interface, PacketError, PacketSocket};
+use study::RunError;
 
 /// The number of bytes of a frame that are examined.
 const LENGTH: usize = 128;

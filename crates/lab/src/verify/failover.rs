@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use super::bfd::Bfd;
 use super::report::{Failover, Outage, WideAreaFailover};
-use crate::error::RunError;
 use fabric::counters;
 use fabric::deployed::Deployed;
 use fabric::netns::NetnsError;
 use fabric::topology::Endpoint;
+use study::RunError;
 use traffic::roce::Limit;
 use traffic::stream::{CARRIED, Stream, Streamed};
+use wan::CUT;
 
 /// The duration of traffic before a link fails, and before it returns.
 const BEFORE: Duration = Duration::from_secs(1);
@@ -26,8 +27,6 @@ const QUIET: Duration = Duration::from_millis(500);
 const RETURN: Duration = Duration::from_secs(20);
 /// The minimum share of the frames on a link that is in use.
 const USED: f64 = 0.02;
-/// The temporary name of a circuit's interface while the circuit is cut.
-pub(crate) const CUT: &str = "lab-cut";
 
 /// The traffic during a failure.
 pub(super) struct Traffic<'a> {

@@ -13,10 +13,10 @@ use serde_json::{Map, Value, json};
 use web::Link;
 
 use super::results;
-use crate::error::RunError;
 use crate::graph::{self, GraphLink, GraphNode};
-use crate::run;
-use crate::simulation::{self, Recorded, SimulationError};
+use study::RunError;
+use study::run;
+use study::simulation::{self, Recorded, SimulationError};
 
 /// Time between two runs on the axis of the page, in milliseconds: its samples are one a second.
 const STEP: usize = 1000;

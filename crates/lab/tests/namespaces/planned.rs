@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use lab::plan::{PlanFile, Settings, plan, traffic_file};
 use root_test::root_test;
 use serde::Deserialize;
+use study::plan::{PlanFile, Settings, plan, traffic_file};
 use traffic::workload::{Job, Workload};
 use wan::Impairment;
 

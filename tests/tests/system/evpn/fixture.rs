@@ -8,8 +8,8 @@ use fabric::Namespace;
 use fabric::node::Node;
 use fabric::process::{Identity, wait_until};
 use fabric::{Fabric, Topology};
-use lab::daemon::{Daemon, Policy, configuration};
 use nix::sys::signal::Signal;
+use study::daemon::{Daemon, Policy, configuration};
 use vtepd_tests::daemon::{ctl_program, program};
 
 /// How long a test waits for an expected event.

@@ -6,12 +6,11 @@ use nix::sys::signal::Signal;
 use super::super::circuits::{apply, changes, end_of, far_end};
 use super::super::{Bench, RunError, run_before_others};
 use crate::daemon::Daemon;
-use crate::verify::failover::CUT;
 use fabric::deployed::Deployed;
 use fabric::netns::Namespace;
 use fabric::node::Node;
 use fabric::topology::Endpoint;
-use wan::Change;
+use wan::{CUT, Change};
 
 /// What is no longer as it was before a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,29 +12,29 @@ fn first_line(path: &str) -> String {
 }
 
 /// The kernel release.
-pub(crate) fn kernel() -> String {
+pub fn kernel() -> String {
     first_line("/proc/sys/kernel/osrelease")
 }
 
 /// The CPU model.
-pub(crate) fn cpu_model() -> String {
+pub fn cpu_model() -> String {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     model.map_or_else(String::new, |(_, name)| name.trim().to_owned())
 }
 
 /// The number of CPUs that this process may use.
-pub(crate) fn cpus() -> usize {
+pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(0, Into::into)
 }
 
 /// The version of zebra.
-pub(crate) fn frr() -> String {
+pub fn frr() -> String {
     version(Path::new("/usr/lib/frr/zebra"))
 }
 
 /// The last word of the first line of `--version`, as in `zebra version 8.4.4` or `vtepd 0.1.0`.
-pub(crate) fn version(program: &Path) -> String {
+pub fn version(program: &Path) -> String {
     let output = Command::new(program).arg("--version").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     let text = text.unwrap_or_default();
@@ -43,12 +43,12 @@ pub(crate) fn version(program: &Path) -> String {
 }
 
 /// The memory in MiB.
-pub(crate) fn memory_mib() -> u64 {
+pub fn memory_mib() -> u64 {
     meminfo_mib("MemTotal:")
 }
 
 /// The memory in MiB that programs can have without swapping.
-pub(crate) fn memory_available_mib() -> u64 {
+pub fn memory_available_mib() -> u64 {
     meminfo_mib("MemAvailable:")
 }
 
@@ -60,17 +60,17 @@ fn meminfo_mib(name: &str) -> u64 {
 }
 
 /// A checksum of the machine's id, which tells equal machines apart and does not reveal the id.
-pub(crate) fn id() -> String {
+pub fn id() -> String {
     checksum(first_line("/etc/machine-id").as_bytes())
 }
 
 /// The SHA-256 of bytes, as `sha256sum` prints it.
-pub(crate) fn checksum(bytes: &[u8]) -> String {
+pub fn checksum(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The commit of the checkout that a program was built in, with `-dirty` after changes.
-pub(crate) fn commit(program: &Path) -> String {
+pub fn commit(program: &Path) -> String {
     let folder = program.parent().unwrap_or(Path::new("/"));
     // Root may read a checkout of another user.
     let output = Command::new("git")
@@ -84,7 +84,7 @@ pub(crate) fn commit(program: &Path) -> String {
 }
 
 /// The busy and the total time of all CPUs since boot, in clock ticks.
-pub(crate) fn cpu_time() -> (u64, u64) {
+pub fn cpu_time() -> (u64, u64) {
     let line = first_line("/proc/stat");
     let numbers = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
     // user, nice, system, idle, iowait, irq, softirq, steal; guest time is part of user time.

@@ -26,7 +26,7 @@ pub enum AskError {
 ///
 /// # Errors
 /// [`AskError`].
-pub(crate) fn ask<T: Send>(
+pub fn ask<T: Send>(
     namespace: &Namespace,
     request: impl AsyncFnOnce(Client) -> Result<T, tonic::Status> + Send,
 ) -> Result<T, AskError> {

@@ -32,7 +32,8 @@ use fabric::topology::{Topology, Wire};
 pub use agreement::{Agreement, Balance, agreement};
 pub use compare::{Change, compare};
 pub use error::SimulationError;
-pub(crate) use repeat::{Recorded, is_directory, recorded_cases, recorded_matrices, repeat};
+pub(crate) use repeat::recorded_matrices;
+pub use repeat::{Recorded, Repeated, is_directory, recorded_cases, repeat};
 pub use summary::Row;
 
 /// A part of the runs of a file: those whose hash gives this remainder.

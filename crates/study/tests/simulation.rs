@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use lab::simulation::{Outcome, Settings, Shard, SimulationError, compare, merge, run};
+use study::simulation::{Outcome, Settings, Shard, SimulationError, compare, merge, run};
 
 const FILE: &str = r#"
 name = "small"
@@ -178,7 +178,7 @@ fn an_experiment_is_simulated_from_its_own_file() {
     assert_eq!((outcome.summary.len(), outcome.unfinished.len()), (3 * 7, 0));
     let mmr = |queue_pairs: usize, dataplane: &str| {
         let case = format!("spraying/traffic.0.flows={queue_pairs}");
-        let own = |row: &&lab::simulation::Row| row.case == case && row.scheme == dataplane;
+        let own = |row: &&study::simulation::Row| row.case == case && row.scheme == dataplane;
         outcome.summary.iter().find(own).unwrap().mmr["spine-spine"]
     };
     // One path for one queue pair; two and four queue pairs on as many of the four circuits.

@@ -16,31 +16,37 @@ use fabric::progress::OnProgress;
 
 /// A run that was repeated.
 #[derive(Debug)]
-pub(crate) struct Repeated {
-    pub(crate) line: Line,
-    pub(crate) outcome: Outcome,
+pub struct Repeated {
+    /// Its line in the results.
+    pub line: Line,
+    /// What the simulator says of it.
+    pub outcome: Outcome,
 }
 
 /// Runs of a directory.
 #[derive(Debug)]
-pub(crate) struct Recorded {
+pub struct Recorded {
     /// The first seed of each case and scheme, with one fabric.
-    pub(crate) runs: Vec<Repeated>,
+    pub runs: Vec<Repeated>,
     /// The cases with other fabrics.
-    pub(crate) others: Vec<String>,
+    pub others: Vec<String>,
     /// The title of the file.
-    pub(crate) title: String,
+    pub title: String,
     /// All results, summarised, for the page.
-    pub(crate) rows: Vec<Value>,
+    pub rows: Vec<Value>,
 }
 
 /// Whether a directory has the results of a simulation.
-pub(crate) fn is_directory(path: &Path) -> bool {
+pub fn is_directory(path: &Path) -> bool {
     path.join(FILE).is_file() && path.join(RESULTS).is_file()
 }
 
 /// The cases with results, in their order.
-pub(crate) fn recorded_cases(path: &Path) -> Result<Vec<String>, SimulationError> {
+///
+/// # Errors
+///
+/// The results cannot be read.
+pub fn recorded_cases(path: &Path) -> Result<Vec<String>, SimulationError> {
     let mut cases: Vec<String> =
         directory::results(path)?.into_iter().map(|line| line.case).collect();
     cases.dedup();
@@ -71,11 +77,11 @@ pub(crate) fn recorded_matrices(path: &Path) -> Result<Vec<(Row, Matrix)>, Simul
 
 /// Runs the first seed of each case and scheme again whose fabric is that of this case. The results
 /// must be those of the directory.
-pub(crate) fn repeat(
-    path: &Path,
-    case: &str,
-    report: OnProgress,
-) -> Result<Recorded, SimulationError> {
+///
+/// # Errors
+///
+/// A file cannot be read, or a result differs.
+pub fn repeat(path: &Path, case: &str, report: OnProgress) -> Result<Recorded, SimulationError> {
     let plan = Plan::read(&path.join(FILE))?;
     let lines = directory::results(path)?;
     let of = plan.cases.iter().find(|of| of.name == case);

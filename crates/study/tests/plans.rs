@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use lab::plan::{Outcome, PlanError, PlanFile, Settings, Source, What, plan, traffic_file};
-use lab::simulation;
 use planner::plan::Boundary;
+use study::plan::{Outcome, PlanError, PlanFile, Settings, Source, What, plan, traffic_file};
+use study::simulation;
 
 const EXAMPLE: &str = include_str!("../../../deploy/plans/gpt3-two-sites.toml");
 const EMULATED: &str = include_str!("../../../deploy/plans/emulated.toml");
@@ -48,7 +48,7 @@ fn example() -> String {
             ranked.plan,
         );
     }
-    let at_both = |one: &&lab::plan::Alternative| one.name.starts_with("data-out");
+    let at_both = |one: &&study::plan::Alternative| one.name.starts_with("data-out");
     let mut others: Vec<_> =
         outcome.alternatives.iter().filter(at_both).map(|one| &one.best).collect();
     others.sort_by(|a, b| a.iteration.seconds.total_cmp(&b.iteration.seconds));
@@ -84,7 +84,7 @@ const RATES: &str = "bandwidth = [\"12.5gbit\", \"50gbit\", \"200gbit\", \"800gb
 /// The times of replicas and of stages at both sites, by batch and bandwidth.
 fn times(text: &str) -> BTreeMap<(String, String), [f64; 2]> {
     let points = outcome(text, &Settings { sweep: true, explain: false, ..settings(1) }).sweep;
-    let of = |point: lab::plan::Point| {
+    let of = |point: study::plan::Point| {
         let time = |boundary| {
             let found = point.placements.iter().find(|(known, _)| *known == boundary);
             found.unwrap().1

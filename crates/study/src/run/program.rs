@@ -426,7 +426,7 @@ mod tests {
             let program = Program { command: vec![name.to_owned()], ..Program::default() };
             program.path(&folder.join("x.toml"))
         };
-        assert!(path("src/lib.rs").unwrap().ends_with("crates/lab/src/lib.rs"));
+        assert!(path("src/lib.rs").unwrap().ends_with("crates/study/src/lib.rs"));
         assert!(path("sh").unwrap().ends_with("sh"));
         for name in ["no-such-program", "src/no-such-program"] {
             assert!(path(name).unwrap_err().to_string().contains(name));

@@ -108,7 +108,7 @@ fn running<'a>(fabric: &Fabric, records: &'a [Record], leaf: &str) -> Option<&'a
 ///
 /// # Errors
 /// [`RunError`].
-pub(crate) fn taken_over(fabric: &Fabric) -> Result<Vec<String>, RunError> {
+pub fn taken_over(fabric: &Fabric) -> Result<Vec<String>, RunError> {
     let deployed = fabric.deployed();
     let mut found = Vec::new();
     for leaf in leaves(fabric)?.into_keys() {
@@ -195,11 +195,7 @@ struct Probed {
 ///
 /// # Errors
 /// [`RunError`].
-pub(crate) fn await_paths(
-    fabric: &Fabric,
-    policy: Policy,
-    report: OnProgress,
-) -> Result<(), RunError> {
+pub fn await_paths(fabric: &Fabric, policy: Policy, report: OnProgress) -> Result<(), RunError> {
     let deployed = fabric.deployed();
     let overlay = deployed.overlay()?;
     let leaves: BTreeSet<&String> = overlay.tunnels.iter().map(|tunnel| &tunnel.node).collect();
@@ -245,11 +241,7 @@ pub(crate) fn await_paths(
 ///
 /// # Errors
 /// [`RunError`].
-pub(crate) fn await_moves(
-    fabric: &Fabric,
-    policy: Policy,
-    report: OnProgress,
-) -> Result<(), RunError> {
+pub fn await_moves(fabric: &Fabric, policy: Policy, report: OnProgress) -> Result<(), RunError> {
     await_paths(fabric, policy, report)?;
     report(&format!("{policy} follows paths that have moved"))?;
     std::thread::sleep(FOLLOWED);
