@@ -10,7 +10,7 @@ use experiment::units::Name;
 use crate::frr;
 use crate::half_links;
 use crate::lifecycle::{Fabric, FabricError, HASH_SEED, sysctl_path};
-use crate::netns::{self, Namespace};
+use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{Node, NodeError, View};
 use crate::process::{ProcessError, wait_until};
 use crate::progress::OnProgress;
@@ -67,7 +67,7 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
         let tracker = &tracker;
         let start = |(index, node)| {
             scope.spawn(move || {
-                let result = run_stages(node, index, tracker);
+                let result = run_stages(node, index, tracker, report);
                 if result.is_err() {
                     tracker.stop();
                 }
@@ -93,13 +93,30 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
 }
 
 /// Takes a node through its stages, up to the last one that is required.
-fn run_stages(node: &Node, index: usize, tracker: &StageTracker) -> Result<(), NodeError> {
+///
+/// A command of the file that fails is reported and ends nothing, as in ContainerLab: public files
+/// have `ip route del default`, for instance, which needs a management network.
+fn run_stages(
+    node: &Node,
+    index: usize,
+    tracker: &StageTracker,
+    report: OnProgress,
+) -> Result<(), NodeError> {
     node.start_init()?;
     let (name, settings) = (node.name(), &node.settings);
     let run = |commands: &[Vec<String>]| {
         commands.iter().try_for_each(|words| {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            node.run(&words).map(drop)
+            let cause = match node.run(&words) {
+                Err(NodeError::Netns(NetnsError::Failed { status, stderr, .. })) => {
+                    format!("{status}: {stderr}")
+                }
+                Err(NodeError::Netns(NetnsError::Start { source, .. })) => source.to_string(),
+                other => return other.map(drop),
+            };
+            // An interrupt is noticed by the thread that makes the links.
+            let _ = report(&format!("warning: {name}: '{}' failed ({cause})", words.join(" ")));
+            Ok(())
         })
     };
     let enter = |stage: Stage| {

@@ -50,7 +50,7 @@ impl Topology {
         }
         let mut file: serde_norway::Value = serde_norway::from_str(text)?;
         file.apply_merge()?;
-        let topology = parse::topology(&file, directory)?;
+        let topology = parse::topology(text, &file, directory)?;
         check(&topology)?;
         Ok(topology)
     }

@@ -166,6 +166,19 @@ pub struct StageSettings {
     pub on_exit: Vec<Vec<String>>,
 }
 
+impl StageSettings {
+    /// Adds the settings of a more specific level, as ContainerLab does.
+    pub(crate) fn add(&mut self, other: Self) {
+        for wait in other.wait_for {
+            if !self.wait_for.contains(&wait) {
+                self.wait_for.push(wait);
+            }
+        }
+        self.on_enter.extend(other.on_enter);
+        self.on_exit.extend(other.on_exit);
+    }
+}
+
 /// How to test whether a node is healthy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Healthcheck {

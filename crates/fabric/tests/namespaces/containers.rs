@@ -99,7 +99,8 @@ fn targets_of_binds_are_made_in_the_node() {
 
 #[root_test]
 fn commands_keep_their_dollars_and_get_magic_variables() {
-    let nodes = "    one: {exec: ['sh -c \"for i in 4 5; do ip addr add 192.0.2.$i/32 dev lo; done\"', \
+    // As in ContainerLab, a command that fails ends nothing.
+    let nodes = "    one: {exec: ['ip route del default', 'no-such-program', 'sh -c \"for i in 4 5; do ip addr add 192.0.2.$i/32 dev lo; done\"', \
                  'ip link set eth1 alias on-__clabNodeName__-of-__clabLabName__']}\n    two:\n";
     let lab = Lab::up("text", nodes, "", &[]);
     let addresses = lab.run("one", "ip -br addr show lo");
@@ -107,7 +108,7 @@ fn commands_keep_their_dollars_and_get_magic_variables() {
         addresses.contains("192.0.2.4/32") && addresses.contains("192.0.2.5/32"),
         "{addresses}"
     );
-    assert!(lab.run("one", "ip link show eth1").contains("alias on-one-of-like"));
+    assert!(lab.run("one", "ip link show eth1").contains("alias on-one-of-clab-like"));
     lab.down();
 }
 

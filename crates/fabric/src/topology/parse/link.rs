@@ -72,7 +72,9 @@ impl Keys {
     fn read(&mut self, place: &str, key: &str, value: &Value) -> Result<()> {
         match key {
             "type" => {
-                let kind = string(place, value)?;
+                let kind = string(place, value)?.trim().to_ascii_lowercase();
+                // Its stitch passes all frames.
+                let kind = if kind == "veth-stitch" { VETH.to_owned() } else { kind };
                 if ![VETH, DUMMY].iter().chain(&TUNNELS).any(|known| *known == kind) {
                     let why = "only veth, dummy, vxlan and vxlan-stitch are; a link to this machine has no namespace at its end";
                     return Err(unsupported(&format!("{place}: {kind}"), why));

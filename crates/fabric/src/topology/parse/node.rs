@@ -7,27 +7,30 @@ use serde_norway::Value;
 
 use super::container;
 use super::stages::{healthcheck, stages};
+use super::texts::Texts;
 use super::value::{
     Result, entries, expected, mapping, number, sequence, string, strings, unsupported, words,
 };
-use crate::topology::error::TopologyError;
 use crate::topology::model::{Bind, Node};
 
 /// Keys that describe a container and have no effect on a namespace.
-const HARMLESS: [&str; 13] = [
+const HARMLESS: [&str; 16] = [
     "auto-remove",
     "cap-add",
     "cgroup-parent",
     "cgroupns-mode",
     "credentials",
     "image-pull-policy",
-    "labels",
+    "link-apply-mode",
+    "password",
+    "position",
     "privileged",
     "runtime",
     "security-opts",
     "suppress-startup-config",
     "enforce-startup-config",
     "type",
+    "username",
 ];
 
 /// Keys whose effect a program in the node might miss. A note names them.
@@ -64,12 +67,18 @@ pub(super) struct Settings {
     pub(super) cmd: Option<Vec<String>>,
     pub(super) startup_delay: Option<u64>,
     pub(super) env_files: Vec<PathBuf>,
+    pub(super) labels: BTreeMap<String, String>,
     pub(super) management: bool,
     /// Keys of [`MISSED`].
     pub(super) missed: BTreeSet<&'static str>,
 }
 
-pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<Settings> {
+/// Settings of one level. Relative paths begin at `directory`.
+pub(super) fn settings(
+    place: &str,
+    value: &Value,
+    (directory, texts): (&Path, &Texts),
+) -> Result<Settings> {
     let mut settings = Settings::default();
     if value.is_null() {
         return Ok(settings);
@@ -87,14 +96,15 @@ pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<S
             "entrypoint" => settings.entrypoint = Some(words(&place, &string(&place, value)?)?),
             "cmd" => settings.cmd = Some(words(&place, &string(&place, value)?)?),
             "startup-delay" => settings.startup_delay = Some(number(&place, value)?),
-            "env" => node.env = strings(&place, value)?,
+            "env" => node.env = imported(strings(&place, value, texts)?, std::env::vars()),
+            "labels" => settings.labels = strings(&place, value, texts)?,
             "env-files" => {
                 for value in sequence(&place, value)? {
                     settings.env_files.push(directory.join(string(&place, value)?));
                 }
             }
             "sysctls" => {
-                node.sysctls = strings(&place, value)?;
+                node.sysctls = strings(&place, value, texts)?;
                 if let Some(name) = node.sysctls.keys().find(|name| !name.starts_with("net.")) {
                     return Err(unsupported(
                         &format!("{place}.{name}"),
@@ -186,21 +196,46 @@ fn hostname(place: &str, name: &str) -> Result<String> {
     }
 }
 
-/// Reads files with lines `NAME=value`, with Docker's rules: `#` starts a comment line, and quotes
-/// are part of the value.
-pub(super) fn environment(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
-    let mut environment = BTreeMap::new();
-    for path in files {
-        let text = experiment::input::read_text(path)
-            .map_err(|source| TopologyError::Read { path: path.clone(), source })?;
-        for line in
-            text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
-        {
-            let (name, value) = line
-                .split_once('=')
-                .ok_or_else(|| expected(&path.display().to_string(), "lines of NAME=value"))?;
-            environment.insert(name.to_owned(), value.to_owned());
+/// The environment of a level; with `__IMPORT_ENVS: true` also what it lacks of the machine's.
+fn imported(
+    mut own: BTreeMap<String, String>,
+    of_machine: impl Iterator<Item = (String, String)>,
+) -> BTreeMap<String, String> {
+    if own.get("__IMPORT_ENVS").is_some_and(|value| value == "true") {
+        for (name, value) in of_machine {
+            own.entry(name).or_insert(value);
         }
     }
-    Ok(environment)
+    own
+}
+
+/// The environment variables of labels: `CLAB_LABEL_` and the name in capital letters, with `_` for
+/// `-`, `+`, `.` and `/`, and without other characters.
+pub(super) fn of_labels(
+    labels: BTreeMap<String, String>,
+) -> impl Iterator<Item = (String, String)> {
+    let letter = |c: char| match c {
+        '-' | '+' | '.' | '/' => Some('_'),
+        c if c.is_ascii_alphanumeric() || c == '_' => Some(c.to_ascii_uppercase()),
+        _ => None,
+    };
+    labels.into_iter().map(move |(name, value)| {
+        let name: String = name.chars().filter_map(letter).collect();
+        (format!("CLAB_LABEL_{name}"), value)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_of_the_machine_fills_gaps_if_asked() {
+        let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let machine = || [("A", "machine"), ("B", "machine")].map(text).into_iter();
+        let own = BTreeMap::from([("A", "own"), ("__IMPORT_ENVS", "true")].map(text));
+        let all = imported(own, machine());
+        assert_eq!((all["A"].as_str(), all["B"].as_str()), ("own", "machine"));
+        assert!(imported(BTreeMap::new(), machine()).is_empty());
+    }
 }

@@ -5,14 +5,17 @@ use std::path::PathBuf;
 use super::value::{Result, unsupported};
 use crate::topology::model::Node;
 
-/// Replaces `__clabNodeName__` and `__clabLabName__` in the binds, the commands and the health
+/// Replaces `__clabNodeName__`, and `__clabLabName__` by `clab-` and the name of the topology, in the
+/// binds, the commands and the health
 /// check of a node.
 ///
 /// # Errors
 /// For a directory of the deployed lab, which does not exist here.
 pub(super) fn replaced(lab: &str, name: &str, mut node: Node) -> Result<Node> {
     let replace = |key: &str, text: &str| -> Result<String> {
-        let new = text.replace("__clabNodeName__", name).replace("__clabLabName__", lab);
+        let new = text
+            .replace("__clabNodeName__", name)
+            .replace("__clabLabName__", &format!("clab-{lab}"));
         match ["__clabDir__", "__clabNodeDir__"].iter().any(|place| new.contains(place)) {
             true => Err(unsupported(
                 &format!("topology.nodes.{name}.{key}: {text}"),

@@ -77,9 +77,8 @@ fn exec(place: &str, value: &Value, settings: &mut StageSettings) -> Result<()> 
                     _ => return Err(unsupported(&format!("{place}.{key}"), "")),
                 }
             }
-            let (command, phase) =
-                command.zip(phase).ok_or_else(|| expected(place, "command and phase"))?;
-            push(place, &phase, &command)?;
+            let command = command.ok_or_else(|| expected(place, "a command"))?;
+            push(place, phase.as_deref().unwrap_or("on-enter"), &command)?;
         }
         return Ok(());
     }

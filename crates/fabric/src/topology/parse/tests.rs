@@ -4,6 +4,8 @@ use super::*;
 use crate::topology::model::{Bind, Endpoint, LINK_MTU};
 use crate::topology::model::{FarEnd, Tunnel};
 
+mod containers;
+
 fn parsed(text: &str) -> core::result::Result<Topology, String> {
     Topology::parse(text, Path::new("/labs"), |_| None).map_err(|error| error.to_string())
 }
@@ -48,7 +50,18 @@ topology:
         topology.nodes["h1"],
         Node {
             exec: vec![vec!["first".into()]],
-            env: [("A", "1"), ("B", "1")].map(|(a, b)| (a.into(), b.into())).into(),
+            env: [
+                ("A", "1"),
+                ("B", "1"),
+                ("CLAB_INTFS", "2"),
+                ("CLAB_LABEL_CLAB_NODE_GROUP", ""),
+                ("CLAB_LABEL_CLAB_NODE_KIND", "linux"),
+                ("CLAB_LABEL_CLAB_NODE_LONGNAME", "h1"),
+                ("CLAB_LABEL_CLAB_NODE_NAME", "h1"),
+                ("CLAB_LABEL_CONTAINERLAB", "x"),
+            ]
+            .map(|(a, b)| (a.into(), b.into()))
+            .into(),
             ..Node::default()
         }
     );
@@ -96,9 +109,9 @@ fn what_namespaces_cannot_do_is_refused_by_name() {
         "topology.nodes.r1.kind: missing"
     );
     assert!(
-        parsed("{name: x, settings: {}, topology: {nodes: {}}}")
+        parsed("{name: x, setting: {}, topology: {nodes: {}}}")
             .unwrap_err()
-            .starts_with("settings:")
+            .starts_with("setting:")
     );
     assert_eq!(parsed("{topology: {nodes: {}}}").unwrap_err(), "name: missing");
 }

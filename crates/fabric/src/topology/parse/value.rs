@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_norway::{Mapping, Value};
 
+use super::texts::Texts;
 use crate::topology::error::TopologyError;
 
 pub(super) type Result<T> = core::result::Result<T, TopologyError>;
@@ -44,10 +45,25 @@ pub(super) fn string(place: &str, value: &Value) -> Result<String> {
     }
 }
 
-pub(super) fn strings(place: &str, value: &Value) -> Result<BTreeMap<String, String>> {
-    entries(place, mapping(place, value)?)?
-        .map(|(key, value)| Ok((key.to_owned(), string(&format!("{place}.{key}"), value)?)))
-        .collect()
+/// Texts by their names, as the file has them; nothing is the empty text.
+pub(super) fn strings(
+    place: &str,
+    value: &Value,
+    texts: &Texts,
+) -> Result<BTreeMap<String, String>> {
+    if value.is_null() {
+        return Ok(BTreeMap::new());
+    }
+    let text = |(key, value): (&str, &Value)| {
+        let place = format!("{place}.{key}");
+        let text = match texts.at(&place) {
+            Some(text) => text.to_owned(),
+            None if value.is_null() => String::new(),
+            None => string(&place, value)?,
+        };
+        Ok((key.to_owned(), text))
+    };
+    entries(place, mapping(place, value)?)?.map(text).collect()
 }
 
 /// A non-negative integer.

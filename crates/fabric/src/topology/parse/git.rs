@@ -1,0 +1,79 @@
+//! ContainerLab's variables in the name of a topology: branch and commit of its repository.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const BRANCH: &str = "__gitBranch__";
+const COMMIT: &str = "__gitHash__";
+/// What stands for a branch or commit that there is not.
+const NONE: &str = "none";
+/// Characters of a commit.
+const SHORT: usize = 7;
+
+/// Replaces `__gitBranch__` and `__gitHash__` by the branch, with `-` for `/`, and the first seven
+/// characters of the commit of the repository whose top is `directory`; by `none` elsewhere.
+pub(super) fn named(name: String, directory: &Path) -> String {
+    if !name.contains(BRANCH) && !name.contains(COMMIT) {
+        return name;
+    }
+    let (branch, commit) = head(directory).unwrap_or((None, None));
+    let branch = branch.map_or_else(|| NONE.to_owned(), |branch| branch.replace('/', "-"));
+    let commit = commit.as_deref().and_then(|commit| commit.get(..SHORT)).unwrap_or(NONE);
+    name.replace(BRANCH, &branch).replace(COMMIT, commit)
+}
+
+/// The branch, or `HEAD` without one, and the commit.
+fn head(directory: &Path) -> Option<(Option<String>, Option<String>)> {
+    let git = git_directory(directory)?;
+    let head = fs::read_to_string(git.join("HEAD")).ok()?;
+    let head = head.trim();
+    let Some(reference) = head.strip_prefix("ref: ") else {
+        return Some((Some("HEAD".to_owned()), Some(head.to_owned())));
+    };
+    // A work tree has the references of its repository.
+    let common = fs::read_to_string(git.join("commondir"))
+        .map_or_else(|_| git.clone(), |path| git.join(path.trim()));
+    let loose = fs::read_to_string(common.join(reference)).ok().map(|text| text.trim().to_owned());
+    let packed = || {
+        let all = fs::read_to_string(common.join("packed-refs")).ok()?;
+        let line = all.lines().find(|line| line.split(' ').nth(1) == Some(reference))?;
+        line.split(' ').next().map(str::to_owned)
+    };
+    let branch = reference.strip_prefix("refs/heads/").unwrap_or(reference);
+    Some((Some(branch.to_owned()), loose.or_else(packed)))
+}
+
+/// `.git`, or where a file of this name says that it is.
+fn git_directory(directory: &Path) -> Option<PathBuf> {
+    let git = directory.join(".git");
+    if git.is_dir() {
+        return Some(git);
+    }
+    let text = fs::read_to_string(git).ok()?;
+    Some(directory.join(text.strip_prefix("gitdir: ")?.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_branch_and_commit() {
+        let top = std::env::temp_dir().join(format!("lab-git-{}", std::process::id()));
+        let git = top.join(".git");
+        fs::create_dir_all(git.join("refs/heads/feature")).unwrap();
+        let name = || named("x-__gitBranch__-__gitHash__".to_owned(), &top);
+        assert_eq!(name(), "x-none-none");
+        fs::write(git.join("HEAD"), "ref: refs/heads/feature/test\n").unwrap();
+        assert_eq!(name(), "x-feature-test-none");
+        fs::write(git.join("packed-refs"), "# pack-refs\nabcdef0123 refs/heads/feature/test\n")
+            .unwrap();
+        assert_eq!(name(), "x-feature-test-abcdef0");
+        fs::write(git.join("refs/heads/feature/test"), "0123456789\n").unwrap();
+        assert_eq!(name(), "x-feature-test-0123456");
+        fs::write(git.join("HEAD"), "fedcba9876\n").unwrap();
+        assert_eq!(name(), "x-HEAD-fedcba9");
+        fs::remove_dir_all(&top).unwrap();
+        assert_eq!(named("plain".to_owned(), &top), "plain");
+    }
+}

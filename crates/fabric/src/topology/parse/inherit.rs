@@ -1,0 +1,154 @@
+//! Merges the settings of a node with those of its group, its kind and the defaults.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::node::{Settings, of_labels};
+use super::value::{Result, unsupported};
+use super::{KINDS, env_file, supported};
+use crate::topology::error::TopologyError;
+use crate::topology::model::{Node, is_vtepd};
+
+/// What all nodes of a file have in common.
+#[derive(Debug, Default)]
+pub(super) struct Levels {
+    /// The name of the fabric.
+    pub(super) lab: String,
+    /// What ContainerLab's names of containers begin with.
+    pub(super) prefix: String,
+    pub(super) defaults: Settings,
+    pub(super) kinds: BTreeMap<String, Settings>,
+    pub(super) groups: BTreeMap<String, Settings>,
+}
+
+impl Levels {
+    /// The name of a node's kind, and that of its group. As in ContainerLab, a group may have the
+    /// kind, and a kind the group.
+    fn kind_and_group(&self, own: &Settings) -> (Option<String>, Option<String>) {
+        let of_group = |name: &Option<String>| self.groups.get(name.as_ref()?)?.kind.clone();
+        let kind = own.kind.clone();
+        let kind = kind.or_else(|| of_group(&own.node.group));
+        let kind = kind.or_else(|| of_group(&self.defaults.node.group));
+        let kind = kind.or_else(|| self.defaults.kind.clone());
+        let of_kind = kind.as_ref().and_then(|kind| self.kinds.get(kind)?.node.group.clone());
+        let group = own.node.group.clone().or(of_kind);
+        (kind, group.or_else(|| self.defaults.node.group.clone()))
+    }
+
+    /// The labels that ContainerLab gives to each container.
+    fn labels(&self, name: &str, kind: &str, group: Option<&str>) -> BTreeMap<String, String> {
+        let container = match self.prefix.as_str() {
+            "" => name.to_owned(),
+            "__lab-name" => format!("{}-{name}", self.lab),
+            prefix => format!("{prefix}-{}-{name}", self.lab),
+        };
+        [
+            ("containerlab", self.lab.as_str()),
+            ("clab-node-name", name),
+            ("clab-node-longname", &container),
+            ("clab-node-kind", &kind.to_ascii_lowercase()),
+            ("clab-node-group", group.unwrap_or_default()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+    }
+
+    /// The settings of a node with `links` ends of links: lists and maps are joined, single values
+    /// replaced. Also returns the keys that have no effect.
+    pub(super) fn inherit(
+        &self,
+        name: &str,
+        own: Settings,
+        links: usize,
+    ) -> Result<(Node, BTreeSet<&'static str>)> {
+        let place = format!("topology.nodes.{name}.kind");
+        let (kind_name, group_name) = self.kind_and_group(&own);
+        let Some(kind_name) = kind_name else { return Err(TopologyError::Missing { place }) };
+        let kind = supported(&kind_name).ok_or_else(|| unsupported(&place, KINDS))?;
+        let group = group_name.as_ref().and_then(|name| self.groups.get(name));
+
+        let mut node = Node { kind, ..Node::default() };
+        let (mut entrypoint, mut cmd, mut env_files) = (None, None, Vec::new());
+        let mut labels = BTreeMap::new();
+        let (mut image, mut missed) = (None, BTreeSet::new());
+        let levels = [Some(&self.defaults), self.kinds.get(&kind_name), group, Some(&own)];
+        for level in levels.into_iter().flatten() {
+            let level = level.clone();
+            node.shares = level.network.unwrap_or(node.shares);
+            entrypoint = level.entrypoint.or(entrypoint);
+            cmd = level.cmd.or(cmd);
+            image = level.image.or(image);
+            node.startup_delay = level.startup_delay.unwrap_or(node.startup_delay);
+            env_files.extend(level.env_files);
+            labels.extend(level.labels);
+            missed.extend(level.missed);
+            let level = level.node;
+            node.hostname = level.hostname.or(node.hostname);
+            for command in level.exec {
+                // A command that two levels have runs once, as in ContainerLab.
+                if !node.exec.contains(&command) {
+                    node.exec.push(command);
+                }
+            }
+            node.env.extend(level.env);
+            node.sysctls.extend(level.sysctls);
+            for (stage, settings) in level.stages {
+                node.stages.entry(stage).or_default().add(settings);
+            }
+            node.healthcheck = level.healthcheck.or(node.healthcheck);
+            node.binds.retain(|bind| level.binds.iter().all(|newer| newer.target != bind.target));
+            node.binds.extend(level.binds);
+            node.tmpfs.extend(level.tmpfs);
+            node.resolver = level.resolver.or(node.resolver);
+            node.machine_pids |= level.machine_pids;
+        }
+        labels.append(&mut self.labels(name, &kind_name, group_name.as_deref()));
+        node.group = group_name;
+        let mut env = env_file::read(&env_files)?;
+        env.append(&mut node.env);
+        env.extend(of_labels(labels));
+        env.insert("CLAB_INTFS".to_owned(), links.to_string());
+        node.env = env;
+        let words: Vec<String> =
+            entrypoint.iter().chain(&cmd).flatten().map(String::to_owned).collect();
+        node.vtepd = sidecar(name, &node, image.as_deref(), &words);
+        if node.vtepd.is_none() {
+            node.program = program(name, &node, entrypoint, cmd)?;
+        }
+        Ok((node, missed))
+    }
+}
+
+/// The flags of vtepd, if the node runs it beside another node. `words` are its entry point and its
+/// command.
+fn sidecar(name: &str, node: &Node, image: Option<&str>, words: &[String]) -> Option<Vec<String>> {
+    node.shares.as_ref()?;
+    let named = image.is_some_and(is_vtepd)
+        || name.starts_with("vtepd")
+        || node.group.as_deref() == Some("vtepd");
+    match words.split_first() {
+        Some((program, flags)) if is_vtepd(program) => Some(flags.to_vec()),
+        Some((first, _)) if !first.starts_with('-') => None,
+        _ => named.then(|| words.to_vec()),
+    }
+}
+
+/// The program of the node, from `entrypoint` and `cmd`.
+fn program(
+    name: &str,
+    node: &Node,
+    entrypoint: Option<Vec<String>>,
+    cmd: Option<Vec<String>>,
+) -> Result<Vec<String>> {
+    let options_only =
+        cmd.as_ref().and_then(|words| words.first()).is_some_and(|word| word.starts_with('-'));
+    if entrypoint.is_none() && options_only {
+        // A node that shares a namespace needs no program of its own.
+        if node.shares.is_some() {
+            return Ok(Vec::new());
+        }
+        let why =
+            "options of the program in the image, which lab does not know; name it as entrypoint";
+        return Err(unsupported(&format!("topology.nodes.{name}.cmd"), why));
+    }
+    Ok(entrypoint.into_iter().chain(cmd).flatten().collect())
+}
