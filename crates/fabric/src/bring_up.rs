@@ -93,9 +93,6 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
 }
 
 /// Takes a node through its stages, up to the last one that is required.
-///
-/// A command of the file that fails is reported and ends nothing, as in ContainerLab: public files
-/// have `ip route del default`, for instance, which needs a management network.
 fn run_stages(
     node: &Node,
     index: usize,
@@ -104,21 +101,7 @@ fn run_stages(
 ) -> Result<(), NodeError> {
     node.start_init()?;
     let (name, settings) = (node.name(), &node.settings);
-    let run = |commands: &[Vec<String>]| {
-        commands.iter().try_for_each(|words| {
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let cause = match node.run(&words) {
-                Err(NodeError::Netns(NetnsError::Failed { status, stderr, .. })) => {
-                    format!("{status}: {stderr}")
-                }
-                Err(NodeError::Netns(NetnsError::Start { source, .. })) => source.to_string(),
-                other => return other.map(drop),
-            };
-            // An interrupt is noticed by the thread that makes the links.
-            let _ = report(&format!("warning: {name}: '{}' failed ({cause})", words.join(" ")));
-            Ok(())
-        })
-    };
+    let run = |commands: &[Vec<String>]| run_commands(node, commands, report);
     let enter = |stage: Stage| {
         let goes_on = tracker.enter(name, stage);
         match settings.stages.get(&stage).filter(|_| goes_on) {
@@ -173,6 +156,30 @@ fn run_stages(
         }
     }
     leave(Stage::Exit)
+}
+
+/// Runs commands of the file. One that fails is reported and ends nothing, as in ContainerLab: public
+/// files have `ip route del default`, for instance, which needs a management network.
+fn run_commands(
+    node: &Node,
+    commands: &[Vec<String>],
+    report: OnProgress,
+) -> Result<(), NodeError> {
+    for words in commands {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let cause = match node.run(&words) {
+            Ok(_) => continue,
+            Err(NodeError::Netns(NetnsError::Failed { status, stderr, .. })) => {
+                format!("{status}: {stderr}")
+            }
+            Err(NodeError::Netns(NetnsError::Start { source, .. })) => source.to_string(),
+            Err(error) => return Err(error),
+        };
+        // An interrupt is noticed by the thread that makes the links.
+        let _ =
+            report(&format!("warning: {}: '{}' failed ({cause})", node.name(), words.join(" ")));
+    }
+    Ok(())
 }
 
 /// Starts the program of `entrypoint` and `cmd`.

@@ -50,23 +50,59 @@ pub(crate) fn topology(text: &str, file: &Value, directory: &Path) -> Result<Top
     let body = body.ok_or(TopologyError::Missing { place: "topology".into() })?;
 
     kinds_are_supported(body)?;
+    let levels = Levels { lab: name.to_string(), prefix, ..Levels::default() };
+    let Body { nodes, levels, links, half_links } = self::body(body, levels, context)?;
+    let managed: Vec<&str> =
+        nodes.iter().filter(|(_, node)| node.management).map(|(name, _)| name.as_str()).collect();
+    if !managed.is_empty() {
+        notes.push(format!("mgmt-ipv4, mgmt-ipv6: not given to {}", managed.join(", ")));
+    }
+    let of_links = links.iter().flat_map(|link| &link.ends);
+    let ends: Vec<&Endpoint> = of_links.chain(half_links.iter().map(|link| &link.end)).collect();
+    let mut missed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let nodes = nodes
+        .into_iter()
+        .map(|(name, own)| {
+            let links = ends.iter().filter(|end| end.node == name).count();
+            let (node, keys) = levels.inherit(&name, own, links)?;
+            for key in keys {
+                missed.entry(key).or_default().push(name.clone());
+            }
+            let node = placeholders::replaced(&levels.lab, &name, node)?;
+            bridge_is_where_it_is_named(&name, &node)?;
+            Ok((name, node))
+        })
+        .collect::<Result<_>>()?;
+    let missed = missed.into_iter();
+    notes.extend(missed.map(|(key, of)| format!("{key}: has no effect on {}", of.join(", "))));
+    Ok(Topology { name, nodes, links, half_links, notes })
+}
+
+/// What is below the key `topology`.
+struct Body {
+    nodes: BTreeMap<String, Settings>,
+    levels: Levels,
+    links: Vec<Link>,
+    half_links: Vec<HalfLink>,
+}
+
+fn body(value: &Value, mut levels: Levels, context: (&Path, &Texts)) -> Result<Body> {
     let mut nodes = None;
     let (mut links, mut half_links) = (Vec::new(), Vec::new());
-    let mut shared = Levels { lab: name.to_string(), prefix, ..Levels::default() };
-    for (key, value) in entries("topology", mapping("topology", body)?)? {
+    for (key, value) in entries("topology", mapping("topology", value)?)? {
         let place = format!("topology.{key}");
         match key {
             "nodes" => {
-                let all = levels(&place, value, context)?;
+                let all = named(&place, value, context)?;
                 // Names of nodes are parts of paths, too.
                 // `BRIDGE|NODE` is a bridge in the namespace of a node.
                 let mut parts = all.keys().flat_map(|name| name.splitn(2, '|'));
                 parts.try_for_each(|part| checked(&place, part).map(drop))?;
                 nodes = Some(all);
             }
-            "defaults" => shared.defaults = settings(&place, value, context)?,
-            "kinds" => shared.kinds = levels(&place, value, context)?,
-            "groups" => shared.groups = levels(&place, value, context)?,
+            "defaults" => levels.defaults = settings(&place, value, context)?,
+            "kinds" => levels.kinds = named(&place, value, context)?,
+            "groups" => levels.groups = named(&place, value, context)?,
             "links" => {
                 for (index, value) in sequence(&place, value)?.iter().enumerate() {
                     match link::link(&format!("{place}[{index}]"), value)? {
@@ -79,33 +115,7 @@ pub(crate) fn topology(text: &str, file: &Value, directory: &Path) -> Result<Top
         }
     }
     let nodes = nodes.ok_or(TopologyError::Missing { place: "topology.nodes".into() })?;
-    let managed: Vec<&str> =
-        nodes.iter().filter(|(_, node)| node.management).map(|(name, _)| name.as_str()).collect();
-    if !managed.is_empty() {
-        notes.push(format!("mgmt-ipv4, mgmt-ipv6: not given to {}", managed.join(", ")));
-    }
-    let of_links = links.iter().flat_map(|link: &Link| &link.ends);
-    let of_half_links = half_links.iter().map(|link: &HalfLink| &link.end);
-    let ends: Vec<&Endpoint> = of_links.chain(of_half_links).collect();
-    let mut missed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    let nodes = nodes
-        .into_iter()
-        .map(|(name, own)| {
-            let (node, keys) = {
-                let links = ends.iter().filter(|end| end.node == name).count();
-                shared.inherit(&name, own, links)?
-            };
-            for key in keys {
-                missed.entry(key).or_default().push(name.clone());
-            }
-            let node = placeholders::replaced(&shared.lab, &name, node)?;
-            bridge_is_where_it_is_named(&name, &node)?;
-            Ok((name, node))
-        })
-        .collect::<Result<_>>()?;
-    let missed = missed.into_iter();
-    notes.extend(missed.map(|(key, of)| format!("{key}: has no effect on {}", of.join(", "))));
-    Ok(Topology { name, nodes, links, half_links, notes })
+    Ok(Body { nodes, levels, links, half_links })
 }
 
 /// Refuses nodes of other kinds first: their keys have another meaning.
@@ -153,7 +163,8 @@ fn checked(place: &str, name: &str) -> Result<Name> {
     name.parse().map_err(|error| TopologyError::Name { place: place.to_owned(), error })
 }
 
-fn levels(
+/// Settings by the names of nodes, kinds or groups.
+fn named(
     place: &str,
     value: &Value,
     context: (&Path, &Texts),
