@@ -6,7 +6,7 @@ use super::node::{Settings, of_labels};
 use super::value::{Result, unsupported};
 use super::{KINDS, env_file, supported};
 use crate::topology::error::TopologyError;
-use crate::topology::model::{Node, is_vtepd};
+use crate::topology::model::{Kind, Node, is_vtepd};
 
 /// What all nodes of a file have in common.
 #[derive(Debug, Default)]
@@ -113,9 +113,38 @@ impl Levels {
         node.vtepd = sidecar(name, &node, image.as_deref(), &words);
         if node.vtepd.is_none() {
             node.program = program(name, &node, entrypoint, cmd)?;
+            if node.program.is_empty() && brings_program(&node, image.as_deref()) {
+                missed.insert("image (lab starts no program of images; name it as cmd)");
+            }
         }
         Ok((node, missed))
     }
+}
+
+/// Images of systems and tools, of which a node of `lab` needs no program; `any` stands for them.
+const SYSTEMS: [&str; 14] = [
+    "alpine",
+    "almalinux",
+    "any",
+    "archlinux",
+    "busybox",
+    "centos",
+    "debian",
+    "fedora",
+    "frr",
+    "multitool",
+    "netshoot",
+    "network-multitool",
+    "rockylinux",
+    "ubuntu",
+];
+
+/// Whether the image of a node that is no router probably starts a program by itself.
+fn brings_program(node: &Node, image: Option<&str>) -> bool {
+    let is_router = node.binds.iter().any(|bind| bind.target.starts_with("/etc/frr"));
+    let name = image.and_then(|image| image.rsplit('/').next()?.split([':', '@']).next());
+    let is_own = node.kind == Kind::Linux && node.shares.is_none() && !is_router;
+    is_own && name.is_some_and(|name| !name.is_empty() && !SYSTEMS.contains(&name))
 }
 
 /// The flags of vtepd, if the node runs it beside another node. `words` are its entry point and its

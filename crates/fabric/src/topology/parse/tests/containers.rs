@@ -39,6 +39,17 @@ topology:
 }
 
 #[test]
+fn a_program_that_only_an_image_has_is_missed() {
+    let topology = parsed(
+        "{name: x, topology: {defaults: {kind: linux, image: 'docker.io/alpine:3'}, nodes: {h1: , \
+         r1: {image: 'quay.io/frrouting/frr:10', binds: ['a:/etc/frr/daemons']}, \
+         web1: {image: 'nginx@sha256:0'}, web2: {image: nginx, cmd: nginx}}}}",
+    );
+    let note = "image (lab starts no program of images; name it as cmd): has no effect on web1";
+    assert_eq!(topology.unwrap().notes, [note]);
+}
+
+#[test]
 fn a_group_may_have_the_kind_and_a_kind_the_group() {
     let topology = parsed(
         "{name: x, prefix: __lab-name, topology: {defaults: {kind: linux}, kinds: {linux: {group: all}}, \
