@@ -11,7 +11,7 @@ use crate::frr;
 use crate::half_links;
 use crate::lifecycle::{Fabric, FabricError, HASH_SEED, sysctl_path};
 use crate::netns::{self, Namespace, NetnsError};
-use crate::node::{Node, NodeError, View};
+use crate::node::{Node, NodeError, TOP, View};
 use crate::process::{ProcessError, wait_until};
 use crate::progress::OnProgress;
 use crate::rtnl::VethEnd;
@@ -193,7 +193,7 @@ fn start_program(node: &Node) -> Result<Option<Record>, NodeError> {
     let name = Path::new(program)
         .file_name()
         .map_or(program.as_str().into(), |name| name.to_string_lossy());
-    node.spawn(&name, node.command(&[path])?.args(arguments)).map(Some)
+    node.spawn_main(&name, node.command(&[path])?.args(arguments)).map(Some)
 }
 
 /// The path of `lab`: the current executable, or the one beside a test executable.
@@ -226,7 +226,7 @@ fn await_health(
     let mut failures = 0;
     loop {
         let mut command = node.command(&check.test)?;
-        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.current_dir(TOP).stdout(Stdio::null()).stderr(Stdio::null());
         let mut test = node.start(View::Inside, &mut command)?;
         match test.wait(check.timeout) {
             Ok(status) if status.success() => return Ok(true),

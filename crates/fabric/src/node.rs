@@ -7,7 +7,8 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 
-use nix::unistd::User;
+use nix::sys::stat::Mode;
+use nix::unistd::{User, mkfifo};
 
 pub(crate) use self::view::{INIT, View};
 use crate::frr_root::{self, VTYSH};
@@ -18,6 +19,9 @@ use crate::state::{Record, State, StateError};
 use crate::topology;
 
 mod view;
+
+/// Where commands of a topology file run.
+pub(crate) const TOP: &str = "/";
 
 /// Private directories of a node with FRR: the name in the node's state directory, and the path
 /// where it is mounted.
@@ -134,7 +138,7 @@ impl Node {
         self.state.node(&self.name)
     }
 
-    /// Runs a command, waits for it and returns its standard output.
+    /// Runs a command in `/`, waits for it and returns its standard output.
     ///
     /// # Errors
     /// If the exit status is not 0; with the standard error, or the standard output if that is
@@ -146,7 +150,7 @@ impl Node {
     /// The output of a command that runs with the node's files: in its container if it has one.
     fn output_of(&self, words: &[&str]) -> Result<Output, NodeError> {
         let Some(container) = &self.container else {
-            return self.output(&mut self.command(words)?);
+            return self.output(self.command(words)?.current_dir(TOP));
         };
         let mut command = Command::new("docker");
         command.args(["exec", container]).args(words).stdin(Stdio::null());
@@ -183,7 +187,25 @@ impl Node {
     /// # Errors
     /// If the program cannot be started or recorded.
     pub fn spawn(&self, name: &str, command: &mut Command) -> Result<Record, NodeError> {
-        self.spawn_with(View::Inside, name, command)
+        self.spawn_with((View::Inside, Stdio::null()), name, command)
+    }
+
+    /// As [`Node::spawn`], for the program of a container: it runs in `/`, and waits when it reads its
+    /// standard input, which is a terminal that nobody types on in ContainerLab. A shell stays.
+    pub(crate) fn spawn_main(
+        &self,
+        name: &str,
+        command: &mut Command,
+    ) -> Result<Record, NodeError> {
+        let path = self.directory().join("input");
+        let open = || {
+            mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+            // As long as it is open for writing, too, it has no end.
+            let input = File::options().read(true).write(true).open(&path)?;
+            fs::remove_file(&path).map(|()| input)
+        };
+        let input = open().map_err(|source| self.file_error(&path, source))?;
+        self.spawn_with((View::Inside, input.into()), name, command.current_dir(TOP))
     }
 
     /// As [`Node::spawn`], for a program beside the node, as in a container of its own that shares
@@ -192,12 +214,12 @@ impl Node {
     /// # Errors
     /// As [`Node::spawn`].
     pub fn spawn_beside(&self, name: &str, command: &mut Command) -> Result<Record, NodeError> {
-        self.spawn_with(View::Beside, name, command)
+        self.spawn_with((View::Beside, Stdio::null()), name, command)
     }
 
     fn spawn_with(
         &self,
-        view: View,
+        (view, input): (View, Stdio),
         name: &str,
         command: &mut Command,
     ) -> Result<Record, NodeError> {
@@ -206,7 +228,7 @@ impl Node {
             |source| NodeError::File { node: self.name.clone(), path: path.clone(), source };
         let log = File::options().append(true).create(true).open(&path).map_err(file_error)?;
         let errors = log.try_clone().map_err(file_error)?;
-        command.stdin(Stdio::null()).stdout(log).stderr(errors);
+        command.stdin(input).stdout(log).stderr(errors);
         let process = self.start(view, command)?;
         let record =
             Record { node: self.name.clone(), name: name.to_owned(), identity: process.identity() };

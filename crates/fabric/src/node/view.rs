@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ impl Node {
     pub(crate) fn start_init(&self) -> Result<(), NodeError> {
         let proc = node_root::proc(&self.directory());
         let mut command = Command::new(own_program()?);
-        let record = self.spawn_with(View::First, INIT, command.arg("init").arg(&proc))?;
+        let record =
+            self.spawn_with((View::First, Stdio::null()), INIT, command.arg("init").arg(&proc))?;
         let is_mounted = || proc.join("1").exists();
         wait_until(INIT_LIMIT, || is_mounted() || !record.identity.alive());
         if !is_mounted() {

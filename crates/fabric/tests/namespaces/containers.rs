@@ -112,6 +112,23 @@ fn commands_keep_their_dollars_and_get_magic_variables() {
     lab.down();
 }
 
+/// Many public labs start FRR like this. The machine's own file stays as it is.
+#[root_test]
+fn commands_start_frr_as_in_its_image() {
+    const DAEMONS: &str = "/etc/frr/daemons";
+    let before = std::fs::read(DAEMONS).unwrap();
+    let nodes = "    one: {cmd: bash, exec: ['sed -i s/bgpd=no/bgpd=yes/ /etc/frr/daemons', \
+                 'touch /etc/frr/vtysh.conf', 'usr/lib/frr/frrinit.sh start', \
+                 'vtysh -c \"conf t\" -c \"router bgp 65001\"']}\n    two:\n";
+    let lab = Lab::up("image", nodes, "", &[]);
+    let running = lab.run("one", "vtysh -c 'show running-config'");
+    assert!(running.contains("router bgp 65001"), "{running}");
+    let processes = lab.run("one", "ps -eo comm");
+    assert!(processes.lines().any(|name| name == "bash"), "it waits for input: {processes}");
+    lab.down();
+    assert!(std::fs::read(DAEMONS).unwrap() == before);
+}
+
 #[root_test]
 fn dummy_links_and_bridges_are_in_their_node() {
     let nodes = "    one: {exec: ['ip addr add 192.0.2.9/24 dev stub']}\n    two:\n    \
