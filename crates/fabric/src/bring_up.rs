@@ -123,6 +123,10 @@ fn run_stages(
         return Ok(());
     }
     frr::start(node)?;
+    if node.has_frr() {
+        // As in FRR's image, what a daemon refuses does not keep it from running.
+        run(&[["vtysh", "-b"].map(str::to_owned).to_vec()])?;
+    }
     let program = start_program(node)?;
     leave(Stage::CreateLinks)?;
     if !enter(Stage::Configure)? {
@@ -170,7 +174,8 @@ fn run_commands(
         let cause = match node.run(&words) {
             Ok(_) => continue,
             Err(NodeError::Netns(NetnsError::Failed { status, stderr, .. })) => {
-                format!("{status}: {stderr}")
+                let lines = stderr.lines().filter(|line| !line.is_empty());
+                format!("{status}: {}", lines.collect::<Vec<_>>().join("; "))
             }
             Err(NodeError::Netns(NetnsError::Start { source, .. })) => source.to_string(),
             Err(error) => return Err(error),

@@ -76,12 +76,9 @@ fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
     Ok(daemons)
 }
 
-/// Starts the daemons that the node's `daemons` file enables and loads its `frr.conf`.
+/// Starts the daemons that the node's `daemons` file enables.
 pub(crate) fn start(node: &Node) -> Result<(), NodeError> {
-    for daemon in enabled(node)? {
-        launch(node, &daemon)?;
-    }
-    if node.has_frr() { node.run(&["vtysh", "-b"]).map(drop) } else { Ok(()) }
+    enabled(node)?.iter().try_for_each(|daemon| launch(node, daemon))
 }
 
 /// The first two bytes of the addresses that ContainerLab gives to `eth0`.

@@ -14,7 +14,7 @@ pub(crate) use self::view::{INIT, View};
 use crate::frr_root::{self, VTYSH};
 use crate::netns::{Namespace, NetnsError, succeeded};
 use crate::node_root;
-use crate::process::ProcessError;
+use crate::process::{ProcessError, words_of};
 use crate::state::{Record, State, StateError};
 use crate::topology;
 
@@ -154,7 +154,7 @@ impl Node {
         };
         let mut command = Command::new("docker");
         command.args(["exec", container]).args(words).stdin(Stdio::null());
-        let text = format!("{command:?}");
+        let text = words_of(&command);
         command.output().map_err(|source| NetnsError::Start { command: text, source }.into())
     }
 
@@ -164,7 +164,7 @@ impl Node {
     /// # Errors
     /// If the command could not be started.
     pub fn output(&self, command: &mut Command) -> Result<Output, NodeError> {
-        let text = format!("{command:?}");
+        let text = words_of(command);
         self.enter(View::Inside, || command.output())?
             .map_err(|source| NetnsError::Start { command: text, source }.into())
     }
@@ -176,7 +176,7 @@ impl Node {
     pub fn status<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Result<ExitStatus, NodeError> {
         let mut command = self.command(words)?;
         command.stdin(Stdio::inherit());
-        let text = format!("{command:?}");
+        let text = words_of(&command);
         self.enter(View::Inside, || command.status())?
             .map_err(|source| NetnsError::Start { command: text, source }.into())
     }

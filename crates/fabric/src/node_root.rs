@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -94,6 +94,10 @@ pub(crate) fn create(directory: &Path, hostname: &str) -> Result<(), Failed> {
         if overlay(point, &base.join(format!("{}", index + 1)), &target).is_err() {
             try_at(&target, |target| read_only(point, target))?;
         }
+    }
+    // What BusyBox, as in Alpine's images, calls the shell.
+    if !root.join("bin/ash").exists() {
+        try_at(&root.join("bin/ash"), |path| symlink("sh", path))?;
     }
     let run = base.join("run");
     try_at(&run, |path| fs::create_dir(path))?;

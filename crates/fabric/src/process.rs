@@ -173,13 +173,19 @@ pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
     }
 }
 
+/// A command as a user would write it, without its environment.
+pub(crate) fn words_of(command: &Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
 /// Starts the command in a process group of its own.
 pub(crate) fn start(command: &mut Command) -> Result<Child, ProcessError> {
     use std::os::unix::process::CommandExt;
     command
         .process_group(0)
         .spawn()
-        .map_err(|source| ProcessError::Start { command: format!("{command:?}"), source })
+        .map_err(|source| ProcessError::Start { command: words_of(command), source })
 }
 
 /// A guard for a child process. Dropping it kills and reaps the child, unless it was

@@ -76,8 +76,16 @@ fn levels(text: &str) -> usize {
     most
 }
 
-/// The first line with an action of Go templates, `{{ … }}`, outside of quotes and comments.
+/// The first line with an action of Go templates, `{{ … }}`, outside of quotes and comments, or with
+/// one that no format of a command has.
 fn template_line(text: &str) -> Option<usize> {
+    const CONTROL: [&str; 6] = ["if ", "else", "end", "range ", "with ", "define "];
+    let is_control = |line: &str| {
+        let mut actions =
+            line.split("{{").skip(1).map(|action| action.trim_start_matches(['-', ' ']));
+        let is_comment = line.trim_start().starts_with('#');
+        !is_comment && actions.any(|action| CONTROL.iter().any(|word| action.starts_with(word)))
+    };
     let has_action = |line: &str| {
         let mut quote = None;
         let mut before = ' ';
@@ -93,7 +101,7 @@ fn template_line(text: &str) -> Option<usize> {
         }
         false
     };
-    text.lines().position(has_action).map(|index| index + 1)
+    text.lines().position(|line| has_action(line) || is_control(line)).map(|index| index + 1)
 }
 
 /// Checks that links, shared namespaces and stages refer to existing nodes.

@@ -117,16 +117,29 @@ fn commands_keep_their_dollars_and_get_magic_variables() {
 fn commands_start_frr_as_in_its_image() {
     const DAEMONS: &str = "/etc/frr/daemons";
     let before = std::fs::read(DAEMONS).unwrap();
-    let nodes = "    one: {cmd: bash, exec: ['sed -i s/bgpd=no/bgpd=yes/ /etc/frr/daemons', \
+    let nodes = "    one: {cmd: bash, exec: ['ash -c \"echo started >/started\"', 'sed -i s/bgpd=no/bgpd=yes/ /etc/frr/daemons', \
                  'touch /etc/frr/vtysh.conf', 'usr/lib/frr/frrinit.sh start', \
                  'vtysh -c \"conf t\" -c \"router bgp 65001\"']}\n    two:\n";
     let lab = Lab::up("image", nodes, "", &[]);
     let running = lab.run("one", "vtysh -c 'show running-config'");
     assert!(running.contains("router bgp 65001"), "{running}");
+    assert_eq!(lab.run("one", "cat /started"), "started", "ash is the shell where there is none");
     let processes = lab.run("one", "ps -eo comm");
     assert!(processes.lines().any(|name| name == "bash"), "it waits for input: {processes}");
     lab.down();
     assert!(std::fs::read(DAEMONS).unwrap() == before);
+}
+
+/// As in FRR's image: the daemons run with all that they understood.
+#[root_test]
+fn a_refused_line_of_frr_conf_keeps_nothing_from_running() {
+    let conf =
+        "log file /no/such/directory/frr.log\nhostname changed\nip route 192.0.2.7/32 blackhole\n";
+    let nodes = "    one: {binds: ['frr.conf:/etc/frr/frr.conf']}\n    two:\n";
+    let lab = Lab::up("refused", nodes, "", &[("frr.conf", conf)]);
+    wait_until(Duration::from_secs(5), || lab.run("one", "ip route").contains("192.0.2.7"));
+    assert!(lab.run("one", "ip route").contains("blackhole 192.0.2.7"));
+    lab.down();
 }
 
 #[root_test]

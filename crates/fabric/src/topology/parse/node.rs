@@ -34,19 +34,15 @@ const HARMLESS: [&str; 16] = [
 ];
 
 /// Keys whose effect a program in the node might miss. A note names them.
-const MISSED: [&str; 7] =
-    ["aliases", "cpu", "cpu-set", "devices", "memory", "restart-policy", "shm-size"];
+const MISSED: [&str; 8] =
+    ["aliases", "cpu", "cpu-set", "devices", "memory", "ports", "restart-policy", "shm-size"];
 
 /// Keys that namespaces cannot support, with advice for the user.
-const REFUSED: [(&str, &str); 8] = [
+const REFUSED: [(&str, &str); 7] = [
     ("startup-config", "a linux node has none; bind the file where its program looks for it"),
     ("config", "there is no configuration engine; write what it would make"),
     ("license", "only nodes of kind linux and bridge are supported, and they need none"),
     ("certificate", "make it beforehand and bind it"),
-    (
-        "ports",
-        "nodes are reached by 'lab exec NODE -- …', not by ports of this machine; take it out",
-    ),
     ("volumes", "give them as binds, source:target"),
     ("extras", "a linux node has none"),
     (

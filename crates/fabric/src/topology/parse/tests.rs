@@ -77,7 +77,6 @@ fn what_namespaces_cannot_do_is_refused_by_name() {
         ("startup-config: a.cfg", "topology.nodes.r1.startup-config: not supported"),
         ("cmd: --metrics-listen 0.0.0.0:9472", "topology.nodes.r1.cmd: not supported"),
         ("impairments: {delay: 5ms}", "topology.nodes.r1.impairments: not supported"),
-        ("ports: ['80:80']", "topology.nodes.r1.ports: not supported"),
         ("stages: {started: {}}", "topology.nodes.r1.stages.started: expected create"),
         (
             "stages: {create: {exec: [{command: ls, target: host, phase: on-enter}]}}",
@@ -130,6 +129,10 @@ fn a_refusal_names_what_stands_in_the_way() {
         (
             "topology:\n  nodes:\n{{- range $i := seq 1 2 }}\n    r{{ $i }}: {kind: linux}\n{{- end }}",
             "line 4: the file is a Go template",
+        ),
+        (
+            "topology:\n  nodes: {a: {kind: linux}}\n  links:\n    - endpoints: ['a:{{ if .x }}e1{{ end }}', 'b:x']",
+            "line 5: the file is a Go template",
         ),
         (
             "topology:\n  nodes: {r1: {kind: linux, exec: [ls __clabDir__]}}",
@@ -366,6 +369,7 @@ topology:
             of("tmpfs: {/run: 'size=64m,exec', /tmp/x: }, cpu: 2, pid-mode: host").unwrap();
         let node = &topology.nodes["r1"];
         assert_eq!(topology.notes, ["cpu: has no effect on r1"]);
+        assert_eq!(of("ports: ['80:80']").unwrap().notes, ["ports: has no effect on r1"]);
         let of_group = parsed(
             "{name: x, topology: {groups: {g: {memory: 1Gb}}, defaults: {memory: 2Gb}, nodes: \
              {r1: {kind: linux, group: g}, r2: {kind: linux}}}}",
