@@ -12,7 +12,7 @@ use tables::SnapshotBuilder;
 use crate::leaf::{Leaf, PACE};
 use crate::placed::pins;
 
-/// Batches of packets in order, before they begin anew.
+/// Batches of packets in order, at least, before they begin anew.
 pub const ORDERED: usize = 40;
 
 type Failure = Box<dyn std::error::Error>;

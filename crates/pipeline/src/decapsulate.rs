@@ -157,21 +157,20 @@ impl Pipeline {
                     self.decap_cache.find::<UDP>((index, end, packet), &outer, snapshot)
             {
                 let Self { host_delivery: hosts, sprayed, counters, .. } = self;
-                let sprayed = sprayed.as_deref_mut().filter(|_| known.sender.sprays.is_some());
-                let is_sent = match sprayed {
-                    None => known.deliver(snapshot, (hosts, run.out.frames())),
-                    Some(sprayed) => {
-                        let from = (&outer, outer_port::<UDP>(frame.data));
-                        match sprayed.admit(&known, from) {
-                            Admission::Passes => known.deliver(snapshot, (hosts, run.out.frames())),
-                            Admission::Ordered => {
-                                let of = (sprayed, hosts, &**counters);
-                                let frame = (frame.data, run.now);
-                                Self::pass_sprayed(of, &known, from, frame, (snapshot, run.out))
-                            }
-                            Admission::Unknown => false,
-                        }
-                    }
+                let admission = match (known.sender.sprays, &mut *sprayed) {
+                    (Some(from), Some(sprayed)) => sprayed.admit(&known, from, &outer),
+                    _ => Admission::Passes,
+                };
+                let is_sent = match admission {
+                    Admission::Passes => known.deliver(snapshot, (hosts, run.out.frames())),
+                    Admission::Ordered => Self::pass_sprayed(
+                        (sprayed, hosts, &**counters),
+                        known,
+                        &outer,
+                        (frame.data, run.now),
+                        (snapshot, run.out),
+                    ),
+                    Admission::Unknown => false,
                 };
                 if is_sent {
                     continue;
@@ -262,13 +261,6 @@ impl Pipeline {
         }
         Ok(())
     }
-}
-
-/// The source port of the UDP header at this offset.
-#[inline(always)]
-fn outer_port<const UDP: usize>(frame: &[u8]) -> u16 {
-    let port = frame.get(UDP..).and_then(<[u8]>::first_chunk).copied();
-    u16::from_be_bytes(port.unwrap_or_default())
 }
 
 /// A VXLAN header of a received frame, and the inner frame behind it.

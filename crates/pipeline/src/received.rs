@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use frame::{Batch, Checksum, DropReason, ETHERNET, Frame, Gso, GsoKind, Offload};
+use frame::{Checksum, DropReason, ETHERNET, Frame, Gso, GsoKind, Offload};
 use wire::Vni;
 use wire::checksum::Sum;
 use wire::number::PROTOCOL_UDP;
@@ -14,7 +14,9 @@ use crate::outer::{OVERHEAD, OVERHEAD_IPV6, UDP_AT, UDP_AT_IPV6, UDP_CHECKSUM};
 pub(crate) struct Outer {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
+    /// The UDP destination port.
     pub(crate) port: u16,
+    pub(crate) source_port: u16,
     pub(crate) tos: u8,
     /// Whether it is an IPv6 packet without UDP checksum.
     pub(crate) lacks_checksum: bool,
@@ -56,7 +58,7 @@ impl Outer {
         let [.., e0, e1] = *ethernet;
         let [version, tos, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
             *ip;
-        let [_, _, p0, p1, u0, u1, _, _] = *udp;
+        let [q0, q1, p0, p1, u0, u1, _, _] = *udp;
         let fragment = u16::from_be_bytes([f0, f1]) & 0x3fff;
         // The steering program redirects only untagged packets: of IPv4 those without options, of
         // IPv6 those without extension headers.
@@ -73,8 +75,9 @@ impl Outer {
         }
         let source = IpAddr::V4(Ipv4Addr::new(s0, s1, s2, s3));
         let destination = IpAddr::V4(Ipv4Addr::new(d0, d1, d2, d3));
-        let port = u16::from_be_bytes([p0, p1]);
-        Ok(Self { source, destination, port, tos, lacks_checksum: false, udp_at: UDP_AT, end })
+        let (source_port, port) = (u16::from_be_bytes([q0, q1]), u16::from_be_bytes([p0, p1]));
+        let (lacks_checksum, udp_at) = (false, UDP_AT);
+        Ok(Self { source, destination, port, source_port, tos, lacks_checksum, udp_at, end })
     }
 
     /// As [`Self::parse`]; [`DropReason::NotVxlan`] if it is not IPv6 without extension headers.
@@ -89,7 +92,7 @@ impl Outer {
             .get(ETHERNET..)
             .and_then(<[u8]>::split_first_chunk::<40>)
             .ok_or(DropReason::Truncated)?;
-        let &[_, _, p0, p1, u0, u1, k0, k1] = rest.first_chunk().ok_or(DropReason::Truncated)?;
+        let &[q0, q1, p0, p1, u0, u1, k0, k1] = rest.first_chunk().ok_or(DropReason::Truncated)?;
         let &[v0, v1, _, _, l0, l1, next, _, ref addresses @ ..] = ip;
         if v0 >> 4 != 6 || next != PROTOCOL_UDP {
             return Err(DropReason::NotVxlan);
@@ -109,17 +112,12 @@ impl Outer {
             source: address(source),
             destination: address(destination),
             port: u16::from_be_bytes([p0, p1]),
+            source_port: u16::from_be_bytes([q0, q1]),
             tos: v0 << 4 | v1 >> 4,
             lacks_checksum: [k0, k1] == [0, 0],
             udp_at: UDP_AT_IPV6,
             end,
         })
-    }
-
-    /// The UDP source port of the packet with this index.
-    pub(crate) fn source_port(&self, batch: &Batch<'_>, index: u32) -> Option<u16> {
-        let udp = batch.frames_from(index).first()?.data.get(self.udp_at..)?;
-        udp.first_chunk().map(|port| u16::from_be_bytes(*port))
     }
 
     /// Verifies the IPv4 header checksum, and the UDP checksum if it is present and not yet

@@ -129,7 +129,8 @@ impl Request {
     }
 
     fn of_plain(plain: &Plain) -> Self {
-        let Plain { hosts: [s0, s1, s2, s3, d0, d1, d2, d3], number, opcode, psn } = *plain;
+        let Plain { hosts: [s0, s1, s2, s3, d0, d1, d2, d3], number, slot, opcode, psn } = *plain;
+        let number = u64::from(number) | u64::from(slot) << 32;
         let bits = |address: [u8; 4]| Ipv4Addr::from(address).to_ipv6_mapped().to_bits();
         let (source, destination) = (bits([s0, s1, s2, s3]), bits([d0, d1, d2, d3]));
         Self { queue_pair: QueuePair { number, source, destination }, opcode, psn }
@@ -178,32 +179,41 @@ impl Sprayed {
     #[inline(always)]
     fn count_packet(&mut self, from: u16, port: u16, (is_marked, bytes): (bool, usize)) {
         if self.uncounted.from != from || self.uncounted.arrived.port != port {
-            self.begin_bundle(from, port);
+            return self.begin_bundle(from, port, (is_marked, bytes));
         }
         let Uncounted { arrived: new, bytes: all, .. } = &mut self.uncounted;
         // Totals are modulo 2¹⁶, too.
         new.received = new.received.wrapping_add(1);
-        new.marked = new.marked.wrapping_add(is_marked.into());
+        if is_marked {
+            new.marked = new.marked.wrapping_add(1);
+        }
         *all += bytes as u64;
     }
 
-    /// What to do with a frame of a known VTEP that sprays.
+    /// What to do with a frame of a known VTEP that sprays, and that has this number.
     #[inline(always)]
-    pub(crate) fn admit(&mut self, known: &Known<'_>, (outer, port): (&Outer, u16)) -> Admission {
-        let (inner, slot) = (known.inner, known.sender.slot);
-        let plain = match Plain::of(inner, slot) {
+    pub(crate) fn admit(
+        &mut self,
+        Known { inner, sender, .. }: &Known<'_>,
+        from: u16,
+        outer: &Outer,
+    ) -> Admission {
+        let plain = match Plain::of(inner, sender.slot) {
             Ok(plain) => plain,
             Err(admission) => return admission,
         };
-        let (Some(from), Some(order)) = (known.sender.sprays, &mut self.order) else {
-            return Admission::Ordered;
-        };
-        let at = self.places.find(&plain);
-        if !is_sprayed(plain.opcode) || !order.is_next(self.now, at, plain.psn) {
-            return Admission::Ordered;
+        if !is_sprayed(plain.opcode) {
+            let is_ordered = is_request(plain.opcode);
+            return if is_ordered { Admission::Ordered } else { Admission::Passes };
         }
-        self.count_packet(from, port, (outer.tos & CE == CE, inner.len()));
-        Admission::Passes
+        if let Some(at) = self.places.find(&plain)
+            && let Some(order) = &mut self.order
+            && order.is_next(self.now, at, plain.psn)
+        {
+            self.count_packet(from, outer.source_port, (outer.tos & CE == CE, inner.len()));
+            return Admission::Passes;
+        }
+        Admission::Ordered
     }
 
     /// A packet of a request arrived. `copy` is called if it must wait, `deliver` for each frame that
@@ -246,10 +256,10 @@ impl Sprayed {
 
     /// Begins to count packets from other VTEPs, or by another path.
     #[inline(never)]
-    fn begin_bundle(&mut self, from: u16, port: u16) {
+    fn begin_bundle(&mut self, from: u16, port: u16, (is_marked, bytes): (bool, usize)) {
         self.end();
-        self.uncounted = Uncounted { from, ..Uncounted::default() };
-        self.uncounted.arrived.port = port;
+        let arrived = path::Arrived { port, received: 1, marked: is_marked.into() };
+        self.uncounted = Uncounted { from, arrived, bytes: bytes as u64 };
     }
 
     /// Ends a batch: all its packets are counted.
@@ -343,13 +353,8 @@ impl Pipeline {
             Ok(ecn) => ecn,
             Err(reason) => return Some(Err(reason)),
         };
-        let arrived = Arrived {
-            from,
-            port: outer.source_port(run.batch, piece.index)?,
-            is_marked,
-            bytes: inner.len(),
-            request,
-        };
+        let arrived =
+            Arrived { from, port: outer.source_port, is_marked, bytes: inner.len(), request };
         let copy = || {
             let mut bytes: Box<[u8]> = inner.into();
             let packet = bytes.get_mut(usize::from(dissection.l3_offset)..);
@@ -380,18 +385,21 @@ impl Pipeline {
     /// was possible.
     #[inline(never)]
     pub(crate) fn pass_sprayed<O: Output>(
-        (sprayed, hosts, counters): (&mut Sprayed, &mut HostDelivery, &Counters),
-        known: &Known<'_>,
-        (outer, port): (&Outer, u16),
+        (sprayed, hosts, counters): (&mut Option<Box<Sprayed>>, &mut HostDelivery, &Counters),
+        known: Known<'_>,
+        outer: &Outer,
         (frame, now): (&[u8], Instant),
         (snapshot, out): (&Snapshot, &mut O),
     ) -> bool {
         let slot = known.sender.slot;
-        let Ok(plain) = Plain::of(known.inner, slot) else { return false };
+        let (Some(sprayed), Ok(plain)) = (sprayed, Plain::of(known.inner, slot)) else {
+            return false;
+        };
         let request = Request::of_plain(&plain);
         let queue_pair = request.queue_pair;
         let (from, bytes) = (known.sender.sprays, known.inner.len());
-        let arrived = Arrived { from, port, is_marked: outer.tos & CE == CE, bytes, request };
+        let (port, is_marked) = (outer.source_port, outer.tos & CE == CE);
+        let arrived = Arrived { from, port, is_marked, bytes, request };
         let copy = || Held { bytes: known.inner.into(), vtep: Some(known.sender.vtep) };
         let mut is_sent = true;
         let outcome = sprayed.receive(&arrived, copy, |delivery| match delivery {

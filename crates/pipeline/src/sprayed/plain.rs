@@ -5,7 +5,6 @@
 //! are searched for as before.
 
 use frame::ETHERNET;
-use path::is_request;
 use spray::resequence::Place;
 use wire::number::{PORT_ROCE, PROTOCOL_UDP};
 
@@ -25,81 +24,82 @@ pub(crate) enum Admission {
     Unknown,
 }
 
-/// A packet of a request in an untagged frame over IPv4 without options.
+/// A RoCE packet in an untagged frame over IPv4 without options.
 pub(super) struct Plain {
     /// The inner addresses, as they are in the frame.
     pub(super) hosts: [u8; 8],
-    /// The number of the queue pair, and the slot of the VNI above it.
-    pub(super) number: u64,
+    /// The number of the queue pair.
+    pub(super) number: u32,
+    pub(super) slot: u16,
     pub(super) opcode: u8,
     pub(super) psn: u32,
 }
 
 impl Plain {
-    /// The packet in this frame of a VNI, or what to do with it otherwise.
+    /// The RoCE packet in this frame of a VNI, or what to do with the frame otherwise.
     #[inline(always)]
     pub(super) fn of(inner: &[u8], slot: u16) -> Result<Self, Admission> {
         let headers = inner.first_chunk::<HEADERS>().ok_or(Admission::Unknown)?;
-        let half = |at: usize| match headers.get(at..).and_then(<[u8]>::first_chunk) {
-            Some(half) => u16::from_be_bytes(*half),
-            None => 0,
-        };
-        let word = |at: usize| match headers.get(at..).and_then(<[u8]>::first_chunk) {
-            Some(word) => u32::from_be_bytes(*word),
-            None => 0,
-        };
-        let (total, datagram) = (usize::from(half(16)), usize::from(half(38)));
-        // The EtherType and the first byte of the IP header; the fragment.
-        let is_plain = word(12) >> 8 == 0x08_0045 && half(20) & 0x3fff == 0;
-        if !is_plain || total + ETHERNET > inner.len() {
+        let word = |at| u32::from_be_bytes(field(headers, at));
+        // The EtherType, the version and the length of the IP header.
+        if word(12) & 0xffff_ff00 != 0x0800_4500 {
             return Err(Admission::Unknown);
         }
-        if headers[23] != PROTOCOL_UDP || half(36) != PORT_ROCE {
+        // The fragment, the time to live and the protocol. A fragment is no request.
+        if word(20) & 0x3fff_00ff != PROTOCOL_UDP.into()
+            || field(headers, 36) != PORT_ROCE.to_be_bytes()
+        {
             return Err(Admission::Passes);
         }
-        if datagram + 20 > total || datagram < 8 + 12 {
+        // The datagram fills the frame, so it has all headers. If the IP header has another length, the
+        // host drops the packet.
+        if field(headers, 38) != ((inner.len() - ETHERNET - 20) as u16).to_be_bytes() {
             return Err(Admission::Unknown);
         }
-        let opcode = headers[42];
-        if !is_request(opcode) {
-            return Err(Admission::Passes);
-        }
-        let hosts = headers.get(26..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
-        let number = u64::from(word(46) & 0x00ff_ffff) | u64::from(slot) << 32;
-        Ok(Self { hosts, number, opcode, psn: word(50) & 0x00ff_ffff })
+        let (opcode, number, psn) = (headers[42], word(46) & 0x00ff_ffff, word(50) & 0x00ff_ffff);
+        Ok(Self { hosts: field(headers, 26), number, slot, opcode, psn })
     }
+}
+
+/// Bytes of the headers, from this offset on.
+#[inline(always)]
+fn field<const N: usize>(headers: &[u8; HEADERS], at: usize) -> [u8; N] {
+    headers.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
 }
 
 /// Where queue pairs are.
 #[derive(Debug)]
-pub(super) struct Places(Box<[([u8; 8], u64, Place); PLACES]>);
+pub(super) struct Places(Box<[(Key, Place); PLACES]>);
+
+/// The inner addresses, and the number of a queue pair with the slot of its VNI.
+type Key = [u64; 2];
 
 impl Default for Places {
     fn default() -> Self {
-        Self(Box::new([([0; 8], 0, Place::NONE); PLACES]))
+        Self(Box::new([([0; 2], Place::NONE); PLACES]))
     }
 }
 
 impl Places {
     #[inline(always)]
-    fn number(of: &Plain) -> usize {
-        let mixed = (u64::from_le_bytes(of.hosts) ^ of.number.rotate_left(24))
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> (64 - PLACES.ilog2())) as usize
+    fn key(of: &Plain) -> (Key, usize) {
+        let hosts = u64::from_ne_bytes(of.hosts);
+        let pair = u64::from(of.number.to_be()) << 16 | u64::from(of.slot);
+        let mixed = (hosts ^ pair).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ([hosts, pair], (mixed >> (64 - PLACES.ilog2())) as usize)
     }
 
     /// Where the queue pair of a packet is.
     #[inline(always)]
-    pub(super) fn find(&self, of: &Plain) -> Place {
-        match self.0.get(Self::number(of)) {
-            Some((hosts, number, at)) if *hosts == of.hosts && *number == of.number => *at,
-            _ => Place::NONE,
-        }
+    pub(super) fn find(&self, of: &Plain) -> Option<Place> {
+        let (key, number) = Self::key(of);
+        self.0.get(number).filter(|(known, _)| *known == key).map(|(_, at)| *at)
     }
 
     pub(super) fn remember(&mut self, of: &Plain, at: Place) {
-        if let Some(place) = self.0.get_mut(Self::number(of)) {
-            *place = (of.hosts, of.number, at);
+        let (key, number) = Self::key(of);
+        if let Some(place) = self.0.get_mut(number) {
+            *place = (key, at);
         }
     }
 }
@@ -121,16 +121,20 @@ mod tests {
         );
         order.receive(0, 1, Packet { psn: 1, uses: Some(1) }, || (), |_| ());
         let at = order.find(&1).unwrap();
-        let plain = |host, number| Plain { hosts: [host; 8], number, opcode: 0, psn: 0 };
-        let first = plain(1, 1);
+        let plain = |host, number, slot| {
+            let hosts = [host; 8];
+            Plain { hosts, number, slot, opcode: 0, psn: 0 }
+        };
+        let first = plain(1, 1, 0);
         let mut places = Places::default();
         places.remember(&first, at);
-        assert_eq!(places.find(&first), at);
+        assert_eq!(places.find(&first), Some(at));
         // Some of these have the same number, and none is the same.
-        let others = (2..4000).flat_map(|of| [plain(1, of), plain(1, 1 | of << 32), plain(2, of)]);
-        let same: Vec<_> =
-            others.filter(|of| Places::number(of) == Places::number(&first)).collect();
-        assert!(same.len() > 10 && same.iter().all(|of| places.find(of) == Place::NONE));
-        assert_eq!(places.find(&plain(2, 1)), Place::NONE);
+        let others =
+            (2..4000).flat_map(|of| [plain(1, of, 0), plain(1, 1, of as u16), plain(2, of, 0)]);
+        let place = |of: &Plain| Places::key(of).1;
+        let same: Vec<_> = others.filter(|of| place(of) == place(&first)).collect();
+        assert!(same.len() > 10 && same.iter().all(|of| places.find(of).is_none()));
+        assert_eq!(places.find(&plain(2, 1, 0)), None);
     }
 }

@@ -61,6 +61,9 @@ pub(super) struct QueuePair<K> {
     pub(super) is_listed: bool,
     next: u32,
     mode: Mode,
+    /// Whether there is nothing to do for the next packet but to deliver it: the mode is
+    /// [`Mode::Ordered`], nothing waits, the last one was not behind, and there is no `resume`.
+    is_plain: bool,
     /// Packets in a row that are before the next one.
     behind: u8,
     /// Where the order goes on if packets before it, that seemed to be sent again, are not.
@@ -82,6 +85,7 @@ impl<K> Default for QueuePair<K> {
             is_listed: false,
             next: 0,
             mode,
+            is_plain: true,
             behind: 0,
             resume: None,
             held: 0,
@@ -99,6 +103,7 @@ impl<K> QueuePair<K> {
     pub(super) fn begin(&mut self, (key, host): (K, Option<u8>), first: Packet, times: Times) {
         (self.key, self.host, self.begun) = (Some(key), host, self.begun.wrapping_add(1));
         self.begin_anew(first.psn & PSN, times);
+        self.note_if_plain();
     }
 
     /// Begins with a packet in front of which others may still come. No packet waits.
@@ -139,6 +144,17 @@ impl<K> QueuePair<K> {
         pool: &mut Pool<C>,
         deliver: &mut impl FnMut(Delivery<C>),
     ) -> bool {
+        let is_gap = self.stop_waiting(times, pool, deliver);
+        self.note_if_plain();
+        is_gap
+    }
+
+    fn stop_waiting<C>(
+        &mut self,
+        times: Times,
+        pool: &mut Pool<C>,
+        deliver: &mut impl FnMut(Delivery<C>),
+    ) -> bool {
         if self.mode == Mode::Settling {
             self.settle(times, pool, deliver);
             return false;
@@ -161,13 +177,12 @@ impl<K> QueuePair<K> {
     }
 
     /// Goes on behind a packet that uses one PSN, if it is the next one and none waits: almost all, if
-    /// paths are alike.
+    /// paths are alike. The PSN has 24 bits.
     #[inline(always)]
     pub(super) fn advance_plainly(&mut self, psn: u32) -> bool {
-        let is_plain = matches!(self.mode, Mode::Ordered) && self.held == 0;
-        let is_next = psn & PSN == self.next && is_plain && self.resume.is_none();
+        let is_next = self.is_plain && psn == self.next;
         if is_next {
-            (self.next, self.behind) = (psn.wrapping_add(1) & PSN, 0);
+            self.next = psn.wrapping_add(1) & PSN;
         }
         is_next
     }
@@ -180,11 +195,29 @@ impl<K> QueuePair<K> {
         copy: impl FnOnce() -> C,
         deliver: &mut impl FnMut(Delivery<C>),
     ) -> Outcome {
-        let psn = packet.psn & PSN;
-        if packet.uses == Some(1) && self.advance_plainly(psn) {
+        if packet.uses == Some(1) && self.advance_plainly(packet.psn & PSN) {
             deliver(Delivery::Arrived);
             return Outcome::Delivered;
         }
+        let outcome = self.put_in_order(times, packet, pool, copy, deliver);
+        self.note_if_plain();
+        outcome
+    }
+
+    fn note_if_plain(&mut self) {
+        let is_ordered = self.mode == Mode::Ordered && self.resume.is_none();
+        self.is_plain = is_ordered && self.held == 0 && self.behind == 0;
+    }
+
+    fn put_in_order<C>(
+        &mut self,
+        times: Times,
+        packet: Packet,
+        pool: &mut Pool<C>,
+        copy: impl FnOnce() -> C,
+        deliver: &mut impl FnMut(Delivery<C>),
+    ) -> Outcome {
+        let psn = packet.psn & PSN;
         if self.mode == Mode::Settling
             && (!(0..i32::from(WINDOW)).contains(&since(psn, self.next))
                 || !pool.has_room(self.host))
