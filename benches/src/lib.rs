@@ -1,5 +1,6 @@
 //! The benchmarks, and their reports.
 
+pub mod htsim;
 pub mod micro;
 pub mod planner;
 pub mod plot;

@@ -73,6 +73,9 @@ enum Bench {
         /// No fabric of 8,192 hosts.
         #[arg(long)]
         quick: bool,
+        /// A program `htsim_uec` of yours: also run it on the same traffic, in turns with `lab sim`.
+        #[arg(long, value_name = "PATH")]
+        htsim: Option<PathBuf>,
         /// Also write the figures to this file, and a drawing of them beside it.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
@@ -119,6 +122,14 @@ enum Error {
     Bench(Box<dyn std::error::Error>),
 }
 
+/// The simulator, first beside a program of the user, if there is one.
+fn simulator(quick: bool, htsim: Option<&Path>) -> Result<Vec<Row>, Error> {
+    let beside = htsim.map(|program| vtepd_benches::htsim::run(program, quick));
+    let mut rows = beside.transpose().map_err(Error::Bench)?.unwrap_or_default();
+    rows.extend(vtepd_benches::sim::run(quick).map_err(Error::Bench)?);
+    Ok(rows)
+}
+
 fn main() -> ExitCode {
     let (rows, json) = match Arguments::parse().bench {
         Bench::Micro { quick, json } => {
@@ -133,7 +144,7 @@ fn main() -> ExitCode {
         Bench::Roce { quick, json } => {
             (vtepd_benches::roce::run(quick).map_err(Error::Bench), json)
         }
-        Bench::Sim { quick, json } => (vtepd_benches::sim::run(quick).map_err(Error::Bench), json),
+        Bench::Sim { quick, htsim, json } => (simulator(quick, htsim.as_deref()), json),
         Bench::Planner { quick, json } => {
             (vtepd_benches::planner::run(quick).map_err(Error::Bench), json)
         }

@@ -4,7 +4,7 @@
 //! - [`mod@file`]: the experiment file, with [`failure`] and [`circuits`]; [`units`], [`quantity`]: its
 //!   values
 //! - [`input`]: reading of files that a user names
-//! - [`plan`]: the order of the runs
+//! - [`plan`]: the order of the runs; [`shard`]: a part of them
 //! - [`record`]: what is known about a run, and about the machine and the programs
 //! - [`balance`], [`statistics`], [`random`]: measures, their expected values, and random numbers
 //! - [`summary`]: the runs of each point; [`verdict`]: what follows from them
@@ -29,6 +29,7 @@ pub mod record;
 pub mod reference;
 pub mod report;
 pub mod role;
+pub mod shard;
 pub mod statistics;
 pub mod summary;
 pub mod swept;

@@ -1,8 +1,9 @@
 //! What is known about a run, and about the machine and the programs of all runs.
 
 mod dropped;
+mod manifest;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::iter::Sum;
 
 use serde::de::DeserializeOwned;
@@ -12,6 +13,7 @@ use crate::plan::Key;
 use crate::role::Role;
 
 pub use dropped::{CircuitDrops, Dropped};
+pub use manifest::{Machine, Manifest};
 
 /// A tier: the parallel links between two groups of nodes that the traffic passes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -288,87 +290,6 @@ pub fn parse_lines<T: DeserializeOwned>(
     Ok((lines.map(parse).collect::<Result<_, _>>()?, whole))
 }
 
-/// What must be the same for all runs of a directory. `manifest.json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
-    /// The name of the experiment.
-    pub experiment: String,
-    /// Whether it is the short form, `--quick`.
-    pub quick: bool,
-    /// Whether the fabric was already up, `--deployed`.
-    #[serde(default)]
-    pub deployed: bool,
-    /// The checksum of the experiment file in the directory.
-    pub file: String,
-    /// The checksums of the topologies and of the files that they bind, by name.
-    #[serde(default)]
-    pub files: BTreeMap<String, String>,
-    /// The commit of the sources, with `-dirty` after changes that are not committed.
-    pub commit: String,
-    /// The checksums of the programs `lab` and `vtepd`.
-    pub programs: BTreeMap<String, String>,
-    /// The machine.
-    pub machine: Machine,
-    /// The version of FRR.
-    pub frr: String,
-    /// The version of vtepd.
-    pub vtepd: String,
-}
-
-/// A machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
-    /// The kernel release.
-    pub kernel: String,
-    /// The CPU model.
-    pub cpu_model: String,
-    /// The number of CPUs that the programs may use.
-    pub cpus: usize,
-    /// The memory in MiB.
-    pub memory_mib: u64,
-    /// A checksum of the machine's id, which tells equal machines apart.
-    pub id: String,
-}
-
-impl Manifest {
-    /// What differs from another manifest, as messages.
-    #[must_use]
-    pub fn differences(&self, other: &Self) -> Vec<String> {
-        let values = |manifest: &Self| match serde_json::to_value(manifest) {
-            Ok(serde_json::Value::Object(values)) => values,
-            _ => serde_json::Map::new(),
-        };
-        let mut found = Vec::new();
-        differ("", &values(self), &values(other), &mut found);
-        found
-    }
-}
-
-/// Finds the values that differ, also in maps.
-fn differ(
-    place: &str,
-    own: &serde_json::Map<String, serde_json::Value>,
-    other: &serde_json::Map<String, serde_json::Value>,
-    found: &mut Vec<String>,
-) {
-    let keys: BTreeSet<&String> = own.keys().chain(other.keys()).collect();
-    for key in keys {
-        let pair = (own.get(key), other.get(key));
-        let name = format!("{place}{key}");
-        match pair {
-            (Some(serde_json::Value::Object(own)), Some(serde_json::Value::Object(other))) => {
-                differ(&format!("{name} "), own, other, found);
-            }
-            (own, other) if own != other => {
-                let [own, other] = [own, other]
-                    .map(|value| value.map_or("nothing".to_owned(), ToString::to_string));
-                found.push(format!("{name}: {own} there, {other} now"));
-            }
-            _ => {}
-        }
-    }
-}
-
 /// The date (UTC) of a time in seconds since 1970, such as `2026-01-31`. Counts days from March of
 /// year 0, so that the leap day is the last of a year.
 #[must_use]
@@ -442,6 +363,8 @@ pub(crate) mod tests {
             },
             frr: "8.4.4".into(),
             vtepd: "0.1.0".into(),
+            shard: None,
+            others: Vec::new(),
         }
     }
 
@@ -471,23 +394,5 @@ pub(crate) mod tests {
         let expected =
             ["1970-01-01", "2000-02-28", "2000-02-29", "2000-03-01", "2027-01-15", "2100-03-01"];
         assert_eq!(dates.map(date), expected);
-    }
-
-    #[test]
-    fn a_manifest_tells_what_differs() {
-        let (one, mut other) = (manifest(), manifest());
-        assert_eq!(one.differences(&other), [""; 0]);
-        other.commit = "def".into();
-        other.machine.cpus = 4;
-        other.files.insert("a.clab.yml".into(), "6".into());
-        other.files.remove("b.conf");
-        let found = one.differences(&other);
-        let expected = [
-            "commit: \"abc\" there, \"def\" now",
-            "files a.clab.yml: \"4\" there, \"6\" now",
-            "files b.conf: \"5\" there, nothing now",
-            "machine cpus: 2 there, 4 now",
-        ];
-        assert_eq!(found, expected);
     }
 }

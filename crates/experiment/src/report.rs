@@ -145,6 +145,15 @@ impl Report<'_> {
                 dt { "Machine" }
                 dd { (machine.cpu_model) ", " (machine.cpus) " CPUs, " (format!("{gib:.0}"))
                     " GiB; Linux " (machine.kernel) "; FRR " (manifest.frr) }
+                @if !manifest.others.is_empty() {
+                    dt { "Other machines" }
+                    dd {
+                        @for other in &manifest.others {
+                            (other.cpu_model) ", " (other.cpus) " CPUs; Linux " (other.kernel) ". "
+                        }
+                        "Each ran all dataplanes of its repetitions (--shard)."
+                    }
+                }
                 @if manifest.deployed {
                     dt { "Fabric" } dd { "already up before (--deployed), and left up" }
                 }

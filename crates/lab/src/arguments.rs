@@ -149,8 +149,11 @@ pub(crate) enum Command {
     /// exit status is 1 if a flow did not finish.
     #[command(after_help = "Example:\n  lab sim deploy/simulations/spraying.toml --out results")]
     Sim(crate::simulation_arguments::Sim),
-    /// Join the parts of a simulation that ran with --shard, and write tables and a report
-    #[command(after_help = "Example:\n  lab merge results")]
+    /// Join the parts of a simulation or of an experiment that ran with --shard, and write tables and a
+    /// report
+    #[command(
+        after_help = "Examples:\n  lab merge simulated\n  lab merge part0 part1 --out results"
+    )]
     Merge(crate::simulation_arguments::Merge),
     /// Compare two experiments: what changed? Or one with its simulation: do they agree?
     #[command(after_help = "Example:\n  lab compare results/before results/after")]
@@ -408,6 +411,9 @@ pub(crate) struct Run {
     /// Name of the fabric [default: the name of the experiment; with --deployed, of the topology]
     #[arg(long)]
     pub(crate) name: Option<Name>,
+    /// Only a part of the repetitions: INDEX/COUNT, from 0/COUNT. 'lab merge' joins all parts
+    #[arg(long, value_name = "INDEX/COUNT", conflicts_with_all = ["schema", "plan"])]
+    pub(crate) shard: Option<experiment::shard::Shard>,
     /// Serve a live page of the experiment; an open page takes CPU time from what is measured
     #[arg(long)]
     pub(crate) web: bool,

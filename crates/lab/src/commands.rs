@@ -84,7 +84,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Run(arguments) => run::run(&arguments, cli.output),
         Command::Plan(arguments) => plan::run(&arguments, cli.output),
         Command::Sim(arguments) => sim::run(&arguments, cli.output),
-        Command::Merge(arguments) => sim::merge(&arguments, cli.output),
+        Command::Merge(arguments) => run::merge(&arguments, cli.output),
         Command::Compare(arguments) => compare::run(&arguments, cli.output),
         Command::Plot(arguments) => plot::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments, cli.output),

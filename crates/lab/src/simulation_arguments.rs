@@ -27,6 +27,11 @@ pub(crate) struct Sim {
 
 #[derive(Args)]
 pub(crate) struct Merge {
-    /// Directory with the results of all parts
-    pub(crate) directory: PathBuf,
+    /// Directory with the results of all parts of a simulation, or directories with one part of an
+    /// experiment each
+    #[arg(required = true)]
+    pub(crate) directories: Vec<PathBuf>,
+    /// Directory for the joined results of an experiment
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
 }

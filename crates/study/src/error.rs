@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use experiment::shard::Shard;
+
 use crate::daemon::DaemonError;
 use crate::run::ProgramError;
 use fabric::FabricError;
@@ -173,6 +175,24 @@ pub enum RunError {
     /// A circuit has ended during a run, or a process in ContainerLab's containers.
     #[error("{0} during a run: see its log, and start the same command again, which continues")]
     Changed(String),
+    /// An experiment has fewer repetitions than parts.
+    #[error(
+        "--shard {shard}: the experiment has {repetitions} repetitions: use at most as many parts"
+    )]
+    Shards {
+        /// The part.
+        shard: Shard,
+        /// Repetitions of the experiment.
+        repetitions: u32,
+    },
+    /// Results cannot be joined.
+    #[error("{}: {problem}", .path.display())]
+    Merge {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
     /// There are no runs.
     #[error("the experiment has no runs")]
     Nothing,

@@ -6,20 +6,22 @@ mod check;
 mod directory;
 mod event;
 mod inputs;
+mod merge;
+mod outcome;
 mod program;
 mod schema;
 mod settings;
+mod stop;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use experiment::file::{Repetitions, Source};
+use experiment::file::Source;
 use experiment::plan::{Key, Turn, fabric_name};
 use experiment::record::Manifest;
-use experiment::statistics::Statistics;
-use experiment::verdict::{Verdict, headline, verdicts};
-use experiment::{Experiment, Plan, Run, Summary};
+use experiment::verdict::{headline, verdicts};
+use experiment::{Experiment, Plan};
 
 use crate::error::RunError;
 use crate::machine;
@@ -28,26 +30,16 @@ use directory::Directory;
 use fabric::Fabric;
 use fabric::progress::OnProgress;
 use inputs::Inputs;
+use stop::is_precise;
 
 pub use check::read;
 pub use directory::load;
 pub use event::{Event, OnEvent};
+pub use merge::merge;
+pub use outcome::Outcome;
 pub use program::ProgramError;
 pub use schema::schema;
 pub use settings::Settings;
-
-/// The result of an experiment.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    /// The runs, summarised.
-    pub summary: Summary,
-    /// It in one sentence.
-    pub headline: Option<String>,
-    /// What follows.
-    pub verdicts: Vec<Verdict>,
-    /// The page with the results.
-    pub report: PathBuf,
-}
 
 /// Runs an experiment and writes its results. If it fails or is interrupted, the results of the
 /// complete runs are written, too.
@@ -63,6 +55,12 @@ pub fn run(
     let (whole, text) = check::whole(&settings.file)?;
     let experiment = whole.clone().form(settings.quick);
     program::find(&experiment, &settings.file)?;
+    if let Some(shard) = settings.shard {
+        let repetitions = experiment.repetitions.max.get();
+        if shard.count() > u64::from(repetitions) {
+            return Err(RunError::Shards { shard, repetitions });
+        }
+    }
     let inputs = Inputs::read(&whole, Source { path: &settings.file, text: &text })?;
     let manifest = manifest(settings, &experiment, &inputs)?;
     let mut directory = Directory::open(&settings.out, &manifest, &inputs)?;
@@ -117,6 +115,8 @@ fn manifest(
             false => machine::frr(),
         },
         vtepd: machine::version(&settings.vtepd),
+        shard: settings.shard,
+        others: Vec::new(),
     })
 }
 
@@ -195,25 +195,12 @@ impl Session<'_> {
     /// The runs of a turn that are not complete and that the stop rule still wants.
     fn missing(&self, turn: &Turn, directory: &Directory) -> Vec<Key> {
         let rule = &self.experiment.repetitions;
-        let wanted = |key: &&Key| !directory.has(key) && !is_precise(rule, key, directory.runs());
+        let is_own = |key: &Key| self.settings.shard.is_none_or(|shard| shard.has_run(key));
+        let wanted = |key: &&Key| {
+            is_own(key) && !directory.has(key) && !is_precise(rule, key, directory.runs())
+        };
         turn.runs.iter().filter(wanted).cloned().collect()
     }
-}
-
-/// Whether the runs before a run give the mean MMR with the required precision. Only complete turns
-/// count, so that the decision does not depend on where a session was interrupted.
-fn is_precise(repetitions: &Repetitions, key: &Key, runs: &[Run]) -> bool {
-    let turn = repetitions.turn.get();
-    let before = key.repetition / turn * turn;
-    let same = |run: &&Run| {
-        let Key { fabric, dataplane, point, repetition, .. } = &run.key;
-        (fabric, dataplane, point) == (&key.fabric, &key.dataplane, &key.point)
-            && *repetition < before
-    };
-    let values: Vec<f64> = runs.iter().filter(same).map(Run::value).collect();
-    values.len() >= repetitions.min.get() as usize
-        && Statistics::of(&values, repetitions.confidence.get())
-            .is_some_and(|statistics| statistics.is_precise(repetitions.precision.get()))
 }
 
 /// The time left in words, from the mean duration of the runs so far.
@@ -231,6 +218,8 @@ fn time_left(elapsed: Duration, done: usize, left: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use experiment::Run;
+
     use super::*;
 
     /// A run of 4 queue pairs on two links, with this load on the first link and 2 on the second.
@@ -242,36 +231,6 @@ mod tests {
             "tiers": [{ "role": "spine", "links": { "a": load, "b": 2 } }],
         }))
         .unwrap()
-    }
-
-    fn rule(min: u32, turn: u32) -> Repetitions {
-        let number = |n| std::num::NonZeroU32::new(n).unwrap();
-        Repetitions { min: number(min), turn: number(turn), ..Repetitions::default() }
-    }
-
-    #[test]
-    fn a_point_is_measured_until_its_mean_is_precise() {
-        let same: Vec<Run> = (0..6).map(|at| run(at, 2)).collect();
-        assert!(is_precise(&rule(4, 2), &run(4, 2).key, &same));
-        assert!(!is_precise(&rule(7, 2), &run(4, 2).key, &same), "fewer than the least number");
-        let uneven: Vec<Run> = (0..6).map(|at| run(at, u64::from(2 + 6 * (at % 2)))).collect();
-        assert!(!is_precise(&rule(4, 2), &run(4, 2).key, &uneven));
-        let of_another = Key { dataplane: "other".into(), ..run(4, 2).key };
-        assert!(!is_precise(&rule(4, 2), &of_another, &same));
-    }
-
-    #[test]
-    fn the_decision_to_stop_looks_at_complete_turns_only() {
-        // The first three are alike, and the fourth is not.
-        let runs: Vec<Run> = (0..4).map(|at| run(at, if at == 3 { 20 } else { 2 })).collect();
-        let decided = |repetition, known| {
-            is_precise(&rule(3, 3), &run(repetition, 2).key, runs.get(..known).unwrap())
-        };
-        assert!(!decided(2, 2), "within the first turn, nothing is left out");
-        // Repetitions 3 to 5 are one turn: none of them decides about the others, so that a session
-        // that was interrupted between them goes on with the same runs.
-        assert_eq!([decided(3, 3), decided(4, 4), decided(5, 4)], [true; 3]);
-        assert!(!decided(6, 4));
     }
 
     #[test]

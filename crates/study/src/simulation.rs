@@ -13,7 +13,6 @@ mod translate;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -32,31 +31,10 @@ use fabric::topology::{Topology, Wire};
 pub use agreement::{Agreement, Balance, agreement};
 pub use compare::{Change, compare};
 pub use error::SimulationError;
+pub use experiment::shard::Shard;
 pub(crate) use repeat::recorded_matrices;
 pub use repeat::{Recorded, Repeated, is_directory, recorded_cases, repeat};
 pub use summary::Row;
-
-/// A part of the runs of a file: those whose hash gives this remainder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shard {
-    /// The remainder, from 0.
-    index: u64,
-    /// The number of parts.
-    count: u64,
-}
-
-impl FromStr for Shard {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let numbers = text.split_once('/').and_then(|(index, count)| {
-            Some(Self { index: index.parse().ok()?, count: count.parse().ok()? })
-        });
-        numbers
-            .filter(|shard| shard.index < shard.count)
-            .ok_or_else(|| format!("'{text}': use INDEX/COUNT, such as 0/4 to 3/4"))
-    }
-}
 
 /// A run: a case, a scheme and a seed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,7 +55,7 @@ impl Key {
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-        hash % shard.count == shard.index
+        shard.has(hash)
     }
 }
 
@@ -90,7 +68,7 @@ pub struct Settings {
     pub out: PathBuf,
     /// Threads. Results do not depend on them.
     pub threads: usize,
-    /// The part of the runs. `None`: all.
+    /// The part of the runs, by their hash. `None`: all.
     pub shard: Option<Shard>,
     /// The command that repeats the simulation, for the report.
     pub command: String,
@@ -356,15 +334,12 @@ mod tests {
         let keys: Vec<Key> = (1..=300)
             .map(|seed| Key { case: "a".into(), scheme: "reps-64".into(), seed })
             .collect();
-        let shards: Vec<Shard> = (0..4).map(|index| Shard { index, count: 4 }).collect();
+        let shards: Vec<Shard> = "0/4".parse::<Shard>().unwrap().all().collect();
         for key in &keys {
             assert_eq!(shards.iter().filter(|shard| key.is_in(**shard)).count(), 1);
         }
         for shard in shards {
             assert!(keys.iter().filter(|key| key.is_in(shard)).count() > 40);
-        }
-        for wrong in ["4/4", "1", "a/b", "-1/3", "0/0"] {
-            assert!(wrong.parse::<Shard>().is_err(), "{wrong}");
         }
     }
 

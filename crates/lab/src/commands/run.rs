@@ -1,4 +1,4 @@
-//! `lab run`: runs an experiment.
+//! `lab run`: runs an experiment; `lab merge` joins its parts.
 
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ use study::run;
 use super::web::RunPage;
 use crate::arguments::{Output, Run};
 use crate::output::{Outcome, Progress, built_vtepd, interrupt, print, print_json};
+use crate::simulation_arguments::Merge;
 
 pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
     if arguments.schema {
@@ -33,6 +34,7 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
         deployed: arguments.deployed,
         vtepd,
         fabric: arguments.name.clone(),
+        shard: arguments.shard,
     };
     super::doctor::before(&settings.out, settings.fabric.as_ref());
     let page = arguments.web.then(RunPage::start).transpose()?;
@@ -45,7 +47,24 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
     let outcome = run::run(&settings, &report, &on_event, interrupt());
     drop(progress);
     page.into_iter().for_each(|page| page.end(&settings.out, &outcome));
-    let outcome = outcome?;
+    show(&outcome?, output)
+}
+
+/// Joins the parts of an experiment, or of a simulation.
+pub(super) fn merge(arguments: &Merge, output: Output) -> Outcome {
+    let Merge { directories, out } = arguments;
+    match (&directories[..], out) {
+        ([directory], None) => super::sim::merge(directory, output),
+        (_, None) => {
+            Err("the directory for the joined results of an experiment is missing: --out DIR"
+                .into())
+        }
+        (_, Some(out)) => show(&run::merge(directories, out)?, output),
+    }
+}
+
+/// Prints the results.
+fn show(outcome: &run::Outcome, output: Output) -> Outcome {
     if output == Output::Json {
         return print_json(&serde_json::json!({
             "summary": outcome.summary,

@@ -1,10 +1,12 @@
-//! `lab sim` and `lab merge`.
+//! `lab sim`.
+
+use std::path::Path;
 
 use study::simulation::{self, Settings};
 
 use crate::arguments::Output;
 use crate::output::{Outcome, Progress, interrupt, note, print, print_json, status};
-use crate::simulation_arguments::{Merge, Sim};
+use crate::simulation_arguments::Sim;
 
 pub(super) fn run(arguments: &Sim, output: Output) -> Outcome {
     if arguments.schema {
@@ -29,10 +31,10 @@ pub(super) fn run(arguments: &Sim, output: Output) -> Outcome {
     show(&outcome?, output)
 }
 
-pub(super) fn merge(arguments: &Merge, output: Output) -> Outcome {
-    let command =
-        format!("lab sim {} --out DIR", arguments.directory.join("simulation.toml").display());
-    show(&simulation::merge(&arguments.directory, &command)?, output)
+/// Joins the parts of a simulation.
+pub(super) fn merge(directory: &Path, output: Output) -> Outcome {
+    let command = format!("lab sim {} --out DIR", directory.join("simulation.toml").display());
+    show(&simulation::merge(directory, &command)?, output)
 }
 
 /// Prints the results. The exit status is 1 if flows did not finish.

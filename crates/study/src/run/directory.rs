@@ -19,7 +19,7 @@ use fabric::owner::Folder;
 
 const RUNS: &str = "runs.jsonl";
 const MANIFEST: &str = "manifest.json";
-const EXPERIMENT: &str = "experiment.toml";
+pub(super) const EXPERIMENT: &str = "experiment.toml";
 const REPORT: &str = "report.html";
 
 /// Reads the results of an experiment.
@@ -40,6 +40,23 @@ pub fn load(path: &Path) -> Result<Results, RunError> {
     let (runs, _) =
         parse_lines(&text).map_err(|(line, source)| RunError::Line { path: file, line, source })?;
     Ok(Results { experiment, manifest, runs })
+}
+
+/// The files of a directory that repeat its experiment.
+pub(super) fn inputs(path: &Path, manifest: &Manifest) -> Result<Inputs, RunError> {
+    let folder = Folder::existing(path).map_err(error(path))?;
+    let text = folder.read_text(EXPERIMENT).map_err(error(&path.join(EXPERIMENT)))?;
+    let mut inputs = Inputs { text, ..Inputs::default() };
+    for (name, sum) in &manifest.files {
+        // Others are programs and files of the machine.
+        let is_own = Path::new(name).is_relative();
+        let found = if is_own { read(&folder, path, name)? } else { None };
+        match found {
+            Some(bytes) => _ = inputs.files.insert(name.clone(), bytes),
+            None => _ = inputs.outside.insert(name.clone(), sum.clone()),
+        }
+    }
+    Ok(inputs)
 }
 
 /// The directory of an experiment.

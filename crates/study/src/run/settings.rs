@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use experiment::shard::Shard;
 use experiment::units::Name;
 
 /// The settings of an experiment.
@@ -19,6 +20,8 @@ pub struct Settings {
     pub vtepd: PathBuf,
     /// The name of the fabric; `None` for the name of the experiment.
     pub fabric: Option<Name>,
+    /// The part of the runs; `None` for all.
+    pub shard: Option<Shard>,
     /// The command that repeats the experiment, for the report.
     pub command: String,
 }

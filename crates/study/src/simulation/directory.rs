@@ -62,7 +62,7 @@ impl Directory {
         let folder = Folder::open(path).map_err(error(path))?;
         put_inputs(&folder, path, plan)?;
         let name = match shard {
-            Some(Shard { index, count }) => format!("results-{index}-of-{count}.jsonl"),
+            Some(of) => format!("results-{}-of-{}.jsonl", of.index(), of.count()),
             None => RESULTS.to_owned(),
         };
         let place = path.join(&name);

@@ -355,3 +355,36 @@ fn a_job_beside_the_workload_has_results_of_its_own() {
     assert!(read("report.html").contains(title), "{title}");
     assert!(read("minimal-constant-job-neighbour.svg").contains(title), "{title}");
 }
+
+/// Two parts, as two machines would run them, are all runs; one of them alone is not.
+#[root_test(needs = frr)]
+fn parts_of_an_experiment_are_joined() {
+    let traffic = "[traffic]\nframes = 50\nrate = 2000";
+    let folder = Folder::new("evpn-parts", "{policy = 'kernel'}, {policy = 'qp-hash'}", traffic);
+    let parts = [("out", "0/2"), ("small", "1/2")].map(|(out, shard)| {
+        let output = folder.command(out).args(["--shard", shard]).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        let repetitions = folder.runs(out).into_iter().map(|run| run.key.repetition % 2);
+        let index: u32 = shard[..1].parse().unwrap();
+        assert_eq!(repetitions.collect::<Vec<_>>(), vec![index; REPETITIONS], "{shard}");
+        folder.path.join(out)
+    });
+    let merge = |parts: &[PathBuf]| {
+        let mut command = Command::new(lab_program());
+        command.arg("merge").args(parts).arg("--out").arg(folder.path.join("all")).output().unwrap()
+    };
+    let refused = merge(&parts[..1]);
+    assert!(said(&refused).contains("part 1/2 is missing"), "{}", said(&refused));
+    let output = merge(&parts);
+    assert!(output.status.success(), "{}", said(&output));
+    let (experiment, _) = Experiment::load(&folder.file()).unwrap();
+    let planned = Plan::new(&experiment).turns.into_iter().flat_map(|turn| turn.runs);
+    assert!(folder.runs("all").into_iter().map(|run| run.key).eq(planned));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("all/report.html"), "{text}");
+    // Parts do not continue what has all runs.
+    let again = folder.command("all").args(["--shard", "0/2"]).output().unwrap();
+    assert!(said(&again).contains("cannot be continued"), "{}", said(&again));
+    let many = folder.command("none").args(["--shard", "0/9"]).output().unwrap();
+    assert!(said(&many).contains("has 8 repetitions"), "{}", said(&many));
+}

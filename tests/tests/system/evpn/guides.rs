@@ -79,6 +79,7 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
             ("[[failure]]", Test("crates/study/tests/experiments.rs")),
             ("[simulation]", Test("crates/study/tests/simulation.rs")),
             ("lab run deploy/experiments/spraying", Test("tests/tests/system/evpn/sprayed.rs")),
+            ("lab run FILE --shard", Test("tests/tests/system/evpn/experiment.rs")),
         ],
     ),
     (
