@@ -81,6 +81,17 @@ fn workload(row: &Row, read: fn(&WorkloadRow) -> Option<f64>) -> String {
     mean(row.workload.as_ref().and_then(read))
 }
 
+/// A time or rate of a workload that a program of the user did not tell.
+fn told<'a>(of: Option<&'a Completion>, read: fn(&Completion) -> f64) -> String {
+    let is_told = |value: &f64| *value != 0.0 || of.is_some_and(|of| !of.counters.is_empty());
+    thousandths(of.map(read).filter(is_told))
+}
+
+/// As [`told`], of an iteration.
+fn told_of(of: &Iteration, read: fn(&Iteration) -> f64) -> String {
+    thousandths(Some(read(of)).filter(|_| !of.counters.is_empty()))
+}
+
 /// How many frames arrived like this; empty if they were not counted.
 fn arrived(of: Option<Arrival>, read: fn(Arrival) -> u64) -> String {
     of.map(|of| read(of).to_string()).unwrap_or_default()
@@ -90,6 +101,14 @@ fn arrived(of: Option<Arrival>, read: fn(Arrival) -> u64) -> String {
 fn circuits(run: &Run, read: fn(CircuitDrops) -> u64) -> String {
     let counted = run.dropped.and_then(|of| of.circuits);
     counted.map(|of| read(of).to_string()).unwrap_or_default()
+}
+
+/// Packets that were sent again; empty if they were not counted.
+fn resent(of: &Completion) -> String {
+    match of.counters.is_empty() {
+        true => String::new(),
+        false => of.retransmitted.to_string(),
+    }
 }
 
 /// One line for each link of each run: `links.csv`.
@@ -146,7 +165,13 @@ pub fn runs(runs: &[Run]) -> String {
     let columns: [Column<Of<'_, Option<&Completion>>>; 26] = [
         ("unix_time", |(run, _), _| run.unix_time.to_string()),
         ("mmr", |(run, _), _| mean(run.mmr())),
-        ("sent", |(run, _), _| run.sent.to_string()),
+        // A program does not tell what it sent.
+        ("sent", |(run, of), _| {
+            match of.is_some_and(|of| of.counters.is_empty()) && run.sent == 0 {
+                true => String::new(),
+                false => run.sent.to_string(),
+            }
+        }),
         ("lost", |(run, _), _| arrived(run.arrival, |of| of.lost)),
         ("reordered", |(run, _), _| arrived(run.arrival, |of| of.reordered)),
         ("duplicated", |(run, _), _| arrived(run.arrival, |of| of.duplicated)),
@@ -163,9 +188,9 @@ pub fn runs(runs: &[Run]) -> String {
         ("usual_ms", |(run, _), _| thousandths(run.hit.map(|hit| hit.usual))),
         ("completion_ms", |(_, of), _| thousandths(of.map(|of| of.milliseconds))),
         ("worst_ms", |(_, of), _| thousandths(of.map(|of| of.worst))),
-        ("bus_mbps", |(_, of), _| thousandths(of.map(|of| of.bus_bandwidth))),
-        ("message_p99_ms", |(_, of), _| thousandths(of.map(|of| of.message_p99))),
-        ("straggler_ms", |(_, of), _| thousandths(of.map(|of| of.straggler))),
+        ("bus_mbps", |(_, of), _| told(*of, |of| of.bus_bandwidth)),
+        ("message_p99_ms", |(_, of), _| told(*of, |of| of.message_p99)),
+        ("straggler_ms", |(_, of), _| told(*of, |of| of.straggler)),
         ("roofline_ratio", |(_, of), _| thousandths(of.and_then(|of| of.roofline_ratio))),
         ("fullest_circuit", |(run, _), _| thousandths(run.full)),
         ("circuit_lost", |(run, _), _| circuits(run, |of| of.lost)),
@@ -173,10 +198,7 @@ pub fn runs(runs: &[Run]) -> String {
         ("link_dropped", |(run, _), _| {
             run.dropped.map(|of| of.links.to_string()).unwrap_or_default()
         }),
-        ("retransmitted", |(_, of), _| {
-            let counted = of.filter(|of| !of.counters.is_empty());
-            counted.map(|of| of.retransmitted.to_string()).unwrap_or_default()
-        }),
+        ("retransmitted", |(_, of), _| of.map(resent).unwrap_or_default()),
     ];
     let counters = counters(|(_, of): &Of<'_, Option<&Completion>>, name| {
         of.map(|of| counter(&of.counters, name)).unwrap_or_default()
@@ -192,12 +214,15 @@ pub fn iterations(runs: &[Run]) -> String {
         ("iteration", |(_, (at, _)), _| at.to_string()),
         ("completion_ms", |(_, (_, of)), _| thousandths(of.milliseconds)),
         ("straggler", |(_, (_, of)), _| of.straggler.clone()),
-        ("straggler_ms", |(_, (_, of)), _| thousandths(of.behind)),
-        ("messages", |(_, (_, of)), _| of.messages.to_string()),
-        ("message_p50_ms", |(_, (_, of)), _| thousandths(of.p50)),
-        ("message_p99_ms", |(_, (_, of)), _| thousandths(of.p99)),
-        ("message_p999_ms", |(_, (_, of)), _| thousandths(of.p999)),
-        ("message_max_ms", |(_, (_, of)), _| thousandths(of.max)),
+        ("straggler_ms", |(_, (_, of)), _| told_of(of, |of| of.behind)),
+        ("messages", |(_, (_, of)), _| match of.counters.is_empty() {
+            true => String::new(),
+            false => of.messages.to_string(),
+        }),
+        ("message_p50_ms", |(_, (_, of)), _| told_of(of, |of| of.p50)),
+        ("message_p99_ms", |(_, (_, of)), _| told_of(of, |of| of.p99)),
+        ("message_p999_ms", |(_, (_, of)), _| told_of(of, |of| of.p999)),
+        ("message_max_ms", |(_, (_, of)), _| told_of(of, |of| of.max)),
         ("retransmitted", |(_, (_, of)), _| counter(&of.counters, "retransmitted_packets")),
     ];
     let counters =
@@ -221,7 +246,7 @@ pub fn jobs(runs: &[Run]) -> String {
         ("message_p99_ms", |(_, (_, of)), _| thousandths(of.message_p99)),
         ("straggler_ms", |(_, (_, of)), _| thousandths(of.straggler)),
         ("roofline_ratio", |(_, (_, of)), _| thousandths(of.roofline_ratio)),
-        ("retransmitted", |(_, (_, of)), _| of.retransmitted.to_string()),
+        ("retransmitted", |(_, (_, of)), _| resent(of)),
     ];
     keyed(&columns, runs.iter().flat_map(|run| run.jobs.iter().map(move |job| (run, job))))
 }
@@ -230,7 +255,7 @@ pub fn jobs(runs: &[Run]) -> String {
 /// confidence interval of the mean.
 #[must_use]
 pub fn summary(summary: &Summary) -> String {
-    let columns: [Column<(&Row, usize, &TierRow)>; 39] = [
+    let columns: [Column<(&Row, usize, &TierRow)>; 42] = [
         ("fabric", |(row, ..), _| row.fabric.clone()),
         ("queue_pairs", |(row, ..), _| row.point.queue_pairs.get().to_string()),
         ("inner_port", |(row, ..), _| row.point.inner_port.to_string()),
@@ -264,16 +289,21 @@ pub fn summary(summary: &Summary) -> String {
         ("completion_ms_half_width", |(row, ..), _| {
             workload(row, |of| Some(of.completion.half_width))
         }),
-        ("bus_mbps_mean", |(row, ..), _| workload(row, |of| Some(of.bus_bandwidth.mean))),
+        ("bus_mbps_mean", |(row, ..), _| workload(row, |of| Some(of.told(of.bus_bandwidth)?.mean))),
         ("bus_mbps_half_width", |(row, ..), _| {
-            workload(row, |of| Some(of.bus_bandwidth.half_width))
+            workload(row, |of| Some(of.told(of.bus_bandwidth)?.half_width))
         }),
-        ("straggler_ms_mean", |(row, ..), _| workload(row, |of| Some(of.straggler.mean))),
+        ("straggler_ms_mean", |(row, ..), _| workload(row, |of| Some(of.told(of.straggler)?.mean))),
         ("roofline_ratio_mean", |(row, ..), _| workload(row, |of| Some(of.roofline_ratio?.mean))),
-        ("message_p99_ms_mean", |(row, ..), _| workload(row, |of| Some(of.message_p99.mean))),
+        ("message_p99_ms_mean", |(row, ..), _| {
+            workload(row, |of| Some(of.told(of.message_p99)?.mean))
+        }),
         ("retransmitted_mean", |(row, ..), _| workload(row, |of| Some(of.retransmitted?.mean))),
         ("timeouts_mean", |(row, ..), _| workload(row, |of| Some(of.timeouts?.mean))),
         ("naks_mean", |(row, ..), _| workload(row, |of| Some(of.naks?.mean))),
+        ("circuit_lost_mean", |(row, ..), _| mean(row.dropped.circuit_lost)),
+        ("circuit_queue_full_mean", |(row, ..), _| mean(row.dropped.circuit_queue_full)),
+        ("link_dropped_mean", |(row, ..), _| mean(row.dropped.link_dropped)),
     ];
     let rows = summary.rows.iter();
     table(
@@ -323,6 +353,17 @@ mod tests {
         let first = ",0,2.000,host2,0.000,0,0.000,0.000,0.250,0.000,9,0,7,0,0,0\n";
         assert!(each.contains(first), "{each}");
         assert!(runs(&all).contains(",1.500,0.875,,3,4,5,0,0,7,0,0,0\n"), "{}", runs(&all));
+        // A program tells its times only.
+        assert!(each.contains(",1,3.000,host2,,,,,,,,,,,,\n"), "{each}");
+        let program = Completion { milliseconds: 2.5, ..Completion::default() };
+        let (jobs_of, workload) = ([("a".to_owned(), program.clone())].into(), Some(program));
+        let told = Run { workload, jobs: jobs_of, arrival: None, sent: 0, ..all[0].clone() };
+        let line = runs(std::slice::from_ref(&told));
+        assert!(line.contains(",2.500,0.000,,,,,,") && line.contains(",4.0000,,,,,"), "{line}");
+        let beside = jobs(std::slice::from_ref(&told));
+        assert!(beside.ends_with(",a,0,2.500,0.000,0.000,0.000,0.000,,\n"), "{beside}");
+        let row = summary(&Summary::new(&experiment, &[told]));
+        assert!(row.contains(",2.5000,inf,,,,,,,,,3.0000,4.0000,5.0000\n"), "{row}");
         // Of the first, no losses were counted; of the second, none was lost.
         let counted = |line: usize| runs(&all).lines().nth(line).unwrap().to_owned();
         assert!(counted(1).contains(",8,,,,0.1000,"), "{}", counted(1));

@@ -23,6 +23,7 @@ use crate::routes::Routes;
 
 mod flow;
 mod follow;
+mod gone;
 mod kernel;
 mod plans;
 mod rebalance;
@@ -37,12 +38,14 @@ mod types;
 mod view;
 
 pub use flow::{Flow, Partner, Reading};
+pub use gone::Gone;
 pub use kernel::Course;
 pub use shares::Beyond;
 pub use tick::Tick;
 pub use types::{Counts, FlowId, Found, Moves, Options, Placement, Target};
 pub use view::{PathView, TierView};
 
+use gone::Remembered;
 use shares::Shares;
 use sums::Sums;
 use table::Table;
@@ -66,6 +69,7 @@ pub struct Placer {
     leaving: BTreeMap<(Target, PathId), Option<CounterId>>,
     /// Targets that are gone, but whose queue pairs are not yet forgotten.
     gone: BTreeSet<Target>,
+    gone_pairs: Remembered,
     /// The counters of queue pairs about which programs and workers are to be told.
     unwritten: BTreeSet<CounterId>,
     recalled: Vec<CounterId>,
@@ -103,6 +107,7 @@ impl Placer {
             sums: Sums::default(),
             leaving: BTreeMap::new(),
             gone: BTreeSet::new(),
+            gone_pairs: Remembered::default(),
             unwritten: BTreeSet::new(),
             recalled: Vec::new(),
             turn: Turn::default(),
@@ -329,21 +334,6 @@ impl Placer {
     /// The path for a route: one that is in use, so that few paths must be watched.
     fn path_of(&self, target: Target, route: usize) -> Option<PathId> {
         self.targets.get(&target)?.of_route.get(route)?.first().map(|(path, _)| *path)
-    }
-
-    fn forget(&mut self, id: &FlowId, now: Duration) {
-        let Some(flow) = self.flows.remove(id) else { return };
-        let paths = self.targets.get(&id.target);
-        self.sums.change((id.target, flow.counter), (flow.counted, None), paths, self.measured);
-        self.shares.give_back(id, now);
-        if let Some((channel, queue_pair)) = id.channel() {
-            self.pairing.remove(channel, queue_pair, flow.port);
-        }
-        self.untell(id, flow.counter);
-        self.counts.forgotten += 1;
-        self.revision = self.revision.next();
-        self.unwritten.insert(flow.counter);
-        self.recall(flow.counter);
     }
 
     /// Sets what is known of the paths to a target: the weights of its next hops, the paths found

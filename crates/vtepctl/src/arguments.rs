@@ -89,8 +89,14 @@ pub(crate) enum Command {
     /// Queue pairs that the policy qp-pin has placed, with their paths, rates, and what their headers told
     #[command(after_help = QP)]
     Qp {
+        /// Only queue pairs of this number, decimal or 0x…, also those that have gone
+        #[arg(value_name = "NUMBER", value_parser = number)]
+        number: Option<u32>,
         #[command(flatten)]
         of: OfVni,
+        /// Also the last 4,096 that have gone in the last hour, with the path that they had last
+        #[arg(long)]
+        gone: bool,
         /// Comma-separated values
         #[arg(long)]
         csv: bool,
@@ -131,9 +137,7 @@ pub(crate) enum Command {
         all: bool,
     },
     /// What happened: VNIs, MAC addresses, next hops, sources, warnings
-    #[command(
-        after_help = "Example: vtepctl events -f -o json | jq 'select(.kind == \"mac-moved\")'"
-    )]
+    #[command(after_help = EVENTS)]
     Events {
         /// Wait for further events
         #[arg(short, long)]
@@ -144,6 +148,9 @@ pub(crate) enum Command {
         /// Only events after the one of this number
         #[arg(long, value_name = "SEQUENCE", default_value_t = 0, hide_default_value = true)]
         after: u64,
+        /// Only events of this time before now, and later ones: a number and s, m (or min) or h
+        #[arg(long, value_name = "TIME", conflicts_with = "new", value_parser = time)]
+        since: Option<Duration>,
     },
     /// Shows or changes the source port policy of a VNI
     #[command(subcommand, after_help = POLICY)]
@@ -184,7 +191,19 @@ What frames of a queue pair told when the leaf sent them:
 age s and idle s are the seconds since it was first and last seen. Bytes are those of inner frames. Routers are unknown if not all
 on the path are known.
 
-Example: vtepctl qp --vni 10010 --csv > queue-pairs.csv";
+Examples:
+  vtepctl qp --vni 10010 --csv > queue-pairs.csv
+  vtepctl qp 0x11           where it is, or where it went, if it has gone in the last hour
+  vtepctl qp --gone
+
+A queue pair has gone (state gone) when it was idle for long enough, its connection ended, or its VTEP is gone. The uplink is not known
+(-) if the next hop is gone, too.";
+
+const EVENTS: &str = "\
+Examples:
+  vtepctl events --since 10m
+  vtepctl events --after 120         what happened after the event of number 120
+  vtepctl events -f -o json | jq 'select(.kind == \"mac-moved\")'";
 
 const PATH: &str = "\
 Examples:
@@ -393,6 +412,21 @@ fn seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| format!("'{text}' is no number of seconds from 0.2 to 3600"))
 }
 
+/// A time before now, such as `10m`.
+fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let second = match &text[digits.len()..] {
+        "s" => Some(1),
+        "m" | "min" => Some(60),
+        "h" => Some(3600),
+        _ => None,
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let seconds = number.zip(second).and_then(|(number, second)| number.checked_mul(second));
+    let seconds = seconds.filter(|seconds| *seconds < u64::MAX / 1000).map(Duration::from_secs);
+    seconds.ok_or_else(|| format!("'{text}' is no time: write a number and s, m, min or h: 10m"))
+}
+
 fn number(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),
@@ -440,6 +474,15 @@ mod tests {
         assert!(number("x").unwrap_err().contains("'x'"));
         assert_eq!((protocol("tcp"), protocol("47")), (Ok(6), Ok(47)));
         assert!(protocol("sctpx").unwrap_err().contains("tcp"));
+    }
+
+    #[test]
+    fn a_time_before_now_has_a_unit() {
+        assert_eq!([time("30s"), time("10m")], [30, 600].map(Duration::from_secs).map(Ok));
+        assert_eq!([time("10min"), time("2h")], [600, 7200].map(Duration::from_secs).map(Ok));
+        for text in ["", "10", "m", "1d", "-1s", "1.5h", "1 s", "9999999999999999999h", "5µs"] {
+            assert!(time(text).unwrap_err().contains("10m"), "{text}");
+        }
     }
 
     #[test]

@@ -71,10 +71,10 @@ impl<W: Write> Session<'_, W> {
                 let rows = all(self.client.list_paths(request).await?).await?;
                 self.print(&rows, |out| pinned::write_paths(out, &rows, csv))
             }
-            Command::Qp { of: OfVni { vni }, csv } => {
-                let request = v1::ListQueuePairsRequest { vni };
-                let rows = all(self.client.list_queue_pairs(request).await?).await?;
-                self.print(&rows, |out| pinned::write_queue_pairs(out, &rows, csv))
+            Command::Qp { number, of: OfVni { vni }, gone, csv } => {
+                let gone = gone || number.is_some();
+                let request = v1::ListQueuePairsRequest { vni, gone, queue_pair: number };
+                self.queue_pairs(request, csv).await
             }
             Command::Flow(OfVni { vni }) => {
                 let rows = all(self.client.list_flows(v1::ListFlowsRequest { vni }).await?).await?;
@@ -98,8 +98,9 @@ impl<W: Write> Session<'_, W> {
                 let answer = self.counters().await?;
                 self.print(&answer, |out| counters(out, &answer, all))
             }
-            Command::Events { follow, new, after } => {
-                let request = v1::WatchEventsRequest { follow, after, skip: new };
+            Command::Events { follow, new, after, since } => {
+                let since_ms = since.map(|since| since.as_millis() as u64);
+                let request = v1::WatchEventsRequest { follow, after, skip: new, since_ms };
                 events::print(&mut self, request).await
             }
             Command::Policy(PolicyCommand::Show(OfVni { vni })) => {
@@ -118,6 +119,20 @@ impl<W: Write> Session<'_, W> {
 
     async fn counters(&mut self) -> Result<v1::Counters, Failure> {
         Ok(self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner())
+    }
+
+    async fn queue_pairs(
+        mut self,
+        request: v1::ListQueuePairsRequest,
+        csv: bool,
+    ) -> Result<(), Failure> {
+        let rows = all(self.client.list_queue_pairs(request).await?).await?;
+        if let Some(number) = request.queue_pair.filter(|_| rows.is_empty()) {
+            return Err(Failure::Input(format!(
+                "queue pair {number:#x} is not placed here, and none of this number has gone in the last hour"
+            )));
+        }
+        self.print(&rows, |out| pinned::write_queue_pairs(out, &rows, csv))
     }
 
     async fn dropped(

@@ -20,6 +20,7 @@ use pathmap::{Placement, Placer, Random};
 use tables::{KernelVni, Snapshot};
 use wire::{MacAddr, Vni};
 
+mod listed;
 mod refused;
 
 use refused::Refused;
@@ -187,23 +188,6 @@ impl Shared {
     /// Reads the placement, in a step that is short whatever it contains.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Placer) -> T) -> T {
         read(&self.lock())
-    }
-
-    /// Reads all queue pairs, in short steps.
-    pub(crate) fn read_all<T>(
-        &self,
-        mut read: impl FnMut(&Placer, (&FlowId, &pathmap::placer::Flow)) -> Option<T>,
-    ) -> Vec<T> {
-        const STEP: usize = 8;
-        let counters: Vec<CounterId> = self.read(|placer| placer.counters()).collect();
-        let mut all = Vec::new();
-        for some in counters.chunks(STEP) {
-            self.read(|placer| {
-                let flows = some.iter().filter_map(|counter| placer.at(*counter));
-                all.extend(flows.filter_map(|flow| read(placer, flow)));
-            });
-        }
-        all
     }
 
     /// Sets what is known of the paths to a target: [`Placer::update`] in short steps.

@@ -174,7 +174,7 @@ async fn events(
     vtepd: &mut api::Client,
     after: &mut Option<u64>,
 ) -> Result<Vec<Value>, LeafError> {
-    let request = WatchEventsRequest { follow: false, after: after.unwrap_or(0), skip: false };
+    let request = WatchEventsRequest { after: after.unwrap_or(0), ..Default::default() };
     let mut stream = vtepd.watch_events(request).await.map_err(answer)?.into_inner();
     let mut events = Vec::new();
     while let Some(event) = stream.message().await.map_err(answer)? {

@@ -47,9 +47,9 @@ fn the_page_of_reasons_is_up_to_date() {
 const EVENTS: &str = "\
 # Events
 
-`vtepctl events` shows what happened, `vtepctl events -f` follows. Events are numbered from 1
-without gaps. The last 8,192 are remembered. A reader that is too slow gets one event of kind `lost`
-with the number of events that it missed.
+`vtepctl events` shows what happened, `vtepctl events -f` follows, `--since 10m` and `--after N`
+choose. Events are numbered from 1 without gaps. The last 8,192 are remembered. A reader that is too
+slow gets one event of kind `lost` with the number of events that it missed.
 
 This page is generated from the code (`crates/control/src/events/event.rs`).
 

@@ -206,6 +206,12 @@ fn events_tell_what_the_kernel_adds_moves_and_removes() {
     let text = String::from_utf8(vtepd.ctl(&["events", &after]).stdout).unwrap();
     assert!(text.lines().count() >= last.len(), "{text}");
     assert_eq!(last, (before - 1..=before - 2 + last.len() as u64).collect::<Vec<_>>());
+
+    assert!(listed(&["--since", "1h"]).len() >= all.len());
+    assert!(listed(&["--since", "0s"]).len() < all.len());
+    let early = vtepd.ctl(&["events", "--after", "99999"]);
+    let said = String::from_utf8(early.stderr).unwrap();
+    assert!(!early.status.success() && said.contains("there is no event 99999 yet"), "{said}");
 }
 
 /// No frame is lost under traffic. SIGHUP restores the configured settings, but does not attach a

@@ -148,3 +148,50 @@ fn p7_explain_and_metrics_tell_where_queue_pairs_are() {
     let three = expected(on);
     leaf.wait_for("three queue pairs", |metrics| are_near(&tiers(metrics), &three));
 }
+
+/// A queue pair ends. Who asks where it went gets the path that it had.
+#[root_test]
+fn p3_a_queue_pair_that_has_gone_is_remembered_with_its_path() {
+    let lab = Lab::new("qpgone");
+    let configuration = format!("{CONFIGURATION}idle = 1\n");
+    let leaf = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
+    let _peer = Vtepd::start_configured(&lab.peer, &configuration, &[]);
+    wait_for("both paths to be known", || {
+        let map = leaf.ask(&["path", "--vtep", "10.0.0.2"])[0].take();
+        map["ready"] == true && map["paths"].as_array().unwrap().len() == 2
+    });
+    let rows = |words: &[&str]| leaf.ask(words).as_array().unwrap().clone();
+    let keep_sending = || {
+        [0x61, 0x62].iter().for_each(|queue_pair| begin(&lab, *queue_pair));
+        rows(&["qp"])
+    };
+    let mut placed = Vec::new();
+    wait_for("two queue pairs that are pinned", || {
+        placed = keep_sending();
+        placed.len() == 2 && placed.iter().all(|row| row["state"] == "pinned")
+    });
+    wait_for("both to have gone", || rows(&["qp"]).is_empty());
+    let gone = rows(&["qp", "--gone"]);
+    assert_eq!(gone.len(), 2, "{gone:?}");
+    for (row, before) in gone.iter().zip(&placed) {
+        assert_eq!(row["state"], "gone", "{row}");
+        for field in ["vni", "queue_pair", "source", "vtep", "uplink", "source_port", "routers"] {
+            assert_eq!(row[field], before[field], "{field}: {row} {before}");
+        }
+        assert!(row["frames"].as_u64() >= before["frames"].as_u64(), "{row} {before}");
+    }
+    // By its number, which finds it wherever it is.
+    let [by_number] = &rows(&["qp", "0x62"])[..] else { panic!("one has this number") };
+    assert_eq!(
+        (&by_number["state"], &by_number["uplink"]),
+        (&gone[1]["state"], &gone[1]["uplink"])
+    );
+    begin(&lab, 0x62);
+    wait_for("it to be placed again", || {
+        let both = rows(&["qp", "0x62"]);
+        both.len() == 2 && both[0]["state"] != "gone" && both[1]["state"] == "gone"
+    });
+    let unknown = leaf.ctl(&["qp", "0x63"]);
+    let said = String::from_utf8(unknown.stderr).unwrap();
+    assert!(!unknown.status.success() && said.contains("0x63 is not placed"), "{said}");
+}

@@ -740,6 +740,9 @@ pub struct WatchEventsRequest {
     /// Skip the remembered events.
     #[prost(bool, tag = "3")]
     pub skip: bool,
+    /// Only events of the last so many milliseconds before the request, and later ones. Absent: all.
+    #[prost(uint64, optional, tag = "4")]
+    pub since_ms: ::core::option::Option<u64>,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1208,6 +1211,13 @@ pub struct ListQueuePairsRequest {
     /// Absent: of all VNIs.
     #[prost(uint32, optional, tag = "1")]
     pub vni: ::core::option::Option<u32>,
+    /// Also those that were forgotten in the last hour, with the path that they had last: the state is
+    /// gone. At most 4,096 are remembered.
+    #[prost(bool, tag = "2")]
+    pub gone: bool,
+    /// Only those with this number. Absent: all.
+    #[prost(uint32, optional, tag = "3")]
+    pub queue_pair: ::core::option::Option<u32>,
 }
 /// A queue pair that qp-pin has placed.
 #[derive(serde::Serialize)]
@@ -1228,9 +1238,9 @@ pub struct QueuePair {
     pub uplink: ::prost::alloc::string::String,
     #[prost(uint32, tag = "7")]
     pub source_port: u32,
-    /// pinned, hashed (placed by qp-hash because no path was known), moving (after the next pause) or
-    /// sprayed: its sends and writes take all paths in turns, and uplink, port and routers are those of
-    /// its other packets.
+    /// pinned, hashed (placed by qp-hash because no path was known), moving (after the next pause),
+    /// gone (forgotten: it was idle, its connection ended or its VTEP is gone) or sprayed: its sends
+    /// and writes take all paths in turns, and uplink, port and routers are those of its other packets.
     #[prost(string, tag = "8")]
     pub state: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "9")]

@@ -71,7 +71,8 @@ async fn connected(
         *seen = Seen { pid: first.status.pid, sequence: 0 };
     }
     let _ = updates.send(Update::Sample(Box::new(first)));
-    let request = v1::WatchEventsRequest { follow: true, after: seen.sequence, skip: false };
+    let request =
+        v1::WatchEventsRequest { follow: true, after: seen.sequence, ..Default::default() };
     let mut events = client.watch_events(request).await?.into_inner();
     let mut ticks = interval_at(tokio::time::Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -114,7 +115,7 @@ async fn ask(client: &mut Client) -> Result<Sample, tonic::Status> {
     let status = client.get_status(v1::GetStatusRequest {}).await?.into_inner();
     let paths = client.list_paths(v1::ListPathsRequest { vtep: None }).await;
     let paths = probed(paths).await?;
-    let queue_pairs = client.list_queue_pairs(v1::ListQueuePairsRequest { vni: None }).await;
+    let queue_pairs = client.list_queue_pairs(v1::ListQueuePairsRequest::default()).await;
     let queue_pairs = probed(queue_pairs).await?;
     let counters = client.get_counters(v1::GetCountersRequest {}).await?.into_inner();
     Ok(Sample { at: Instant::now(), status, counters, paths, queue_pairs })

@@ -1,6 +1,6 @@
 //! Converts events to messages.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use api::v1;
 use control::Event;
@@ -9,16 +9,42 @@ use prost_types::Timestamp;
 use tokio_stream::Stream;
 use tonic::Status;
 
-/// The events in the journal. Ends after the last one.
-pub(super) fn so_far(mut reader: Reader) -> impl Stream<Item = Result<v1::Event, Status>> {
-    tokio_stream::iter(std::iter::from_fn(move || reader.try_next().map(|read| Ok(message(&read)))))
+/// The time so many milliseconds ago. `None` if that is before all times.
+pub(super) fn before_now(milliseconds: u64) -> Option<SystemTime> {
+    SystemTime::now().checked_sub(Duration::from_millis(milliseconds))
 }
 
-/// The events in the journal, and then new ones as they happen.
-pub(super) fn follow(reader: Reader) -> impl Stream<Item = Result<v1::Event, Status>> {
-    futures_util::stream::unfold(reader, |mut reader| async move {
-        let read = reader.next().await;
-        Some((Ok(message(&read)), reader))
+/// Whether what was read happened at this time or later. Nobody knows when lost events did.
+fn is_since(read: &Read, since: Option<SystemTime>) -> bool {
+    match (read, since) {
+        (Read::Event(stamped), Some(since)) => stamped.time >= since,
+        (_, None) => true,
+        (Read::Lost(_), Some(_)) => false,
+    }
+}
+
+/// The events in the journal since a time. Ends after the last one.
+pub(super) fn so_far(
+    mut reader: Reader,
+    since: Option<SystemTime>,
+) -> impl Stream<Item = Result<v1::Event, Status>> {
+    let all = std::iter::from_fn(move || reader.try_next());
+    let wanted = all.filter(move |read| is_since(read, since));
+    tokio_stream::iter(wanted.map(|read| Ok(message(&read))))
+}
+
+/// The events in the journal since a time, and then new ones as they happen.
+pub(super) fn follow(
+    reader: Reader,
+    since: Option<SystemTime>,
+) -> impl Stream<Item = Result<v1::Event, Status>> {
+    futures_util::stream::unfold(reader, move |mut reader| async move {
+        loop {
+            let read = reader.next().await;
+            if is_since(&read, since) {
+                return Some((Ok(message(&read)), reader));
+            }
+        }
     })
 }
 
@@ -102,8 +128,6 @@ fn event(Stamped { sequence, time, event }: &Stamped) -> v1::Event {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use control::SourceState;
 
     use super::*;

@@ -8,7 +8,7 @@ use api::v1;
 use path::{Fate, Key, PathId};
 use pathmap::Placer;
 use pathmap::load::Link;
-use pathmap::placer::{Flow, FlowId, PathView, Target, TierView};
+use pathmap::placer::{Flow, FlowId, Gone, PathView, Target, TierView};
 use tables::Snapshot;
 
 use super::show::Uplinks;
@@ -159,12 +159,12 @@ fn sprayed(names: &Names, to: &SprayedTo) -> Vec<v1::SprayedPath> {
     to.paths.iter().filter(|_| !to.vnis.is_empty()).map(path).collect()
 }
 
-/// The queue pairs of each VNI, or of one.
+/// The queue pairs that are wanted, with those that are gone last of each number.
 pub(super) fn queue_pairs(
     shared: &Shared,
     snapshot: &Snapshot,
     uplinks: &Uplinks,
-    vni: Option<u32>,
+    wanted: v1::ListQueuePairsRequest,
 ) -> Vec<v1::QueuePair> {
     let names = Names::of(snapshot, uplinks);
     let now = shared.now();
@@ -172,7 +172,6 @@ pub(super) fn queue_pairs(
     let sprayed: BTreeMap<Target, SprayedTo> =
         probed.map(|probed| (probed.target, probed.sprayed)).collect();
     let mut rows = shared.read_all(|placer, (id, flow)| {
-        let is_wanted = vni.is_none_or(|vni| vni == id.vni);
         let row = || {
             let links = placer.links(id.target, flow.path);
             let row = queue_pair(id, flow, names.of_path(flow.path), routers(&links), now);
@@ -181,13 +180,27 @@ pub(super) fn queue_pairs(
                 None => row,
             }
         };
-        is_wanted.then(row)
+        is_wanted(id, wanted).then(row)
     });
+    if wanted.gone {
+        let row = |Gone { id, flow, links, .. }: &Gone| {
+            let row = queue_pair(id, flow, names.of_path(flow.path), routers(links), now);
+            is_wanted(id, wanted).then(|| v1::QueuePair { state: GONE.to_owned(), ..row })
+        };
+        rows.extend(shared.gone().iter().filter_map(row));
+    }
     let order = |row: &v1::QueuePair| {
         (row.vni, row.source.clone(), row.destination.clone(), row.queue_pair)
     };
     rows.sort_by_cached_key(order);
     rows
+}
+
+/// Whether a queue pair has the VNI and the number that are wanted.
+fn is_wanted(id: &FlowId, wanted: v1::ListQueuePairsRequest) -> bool {
+    let has_number =
+        |number| matches!(id.key, Key::QueuePair { queue_pair, .. } if queue_pair.get() == number);
+    wanted.vni.is_none_or(|vni| vni == id.vni) && wanted.queue_pair.is_none_or(has_number)
 }
 
 fn queue_pair(
@@ -234,6 +247,9 @@ fn queue_pair(
 
 /// The state of a queue pair whose sends and writes take all paths.
 pub(super) const SPRAYED: &str = "sprayed";
+
+/// The state of a queue pair that was forgotten.
+const GONE: &str = "gone";
 
 /// The state of a queue pair that is not sprayed.
 pub(super) const fn state(flow: &Flow) -> &'static str {

@@ -340,9 +340,9 @@ impl Vtepd for Service {
         &self,
         request: Request<v1::ListQueuePairsRequest>,
     ) -> Result<Response<Self::ListQueuePairsStream>, Status> {
-        let vni = request.into_inner().vni;
+        let wanted = request.into_inner();
         let queue_pairs = move |shared: &Shared, snapshot: &Snapshot, uplinks: &show::Uplinks| {
-            pinned::queue_pairs(shared, snapshot, uplinks, vni)
+            pinned::queue_pairs(shared, snapshot, uplinks, wanted)
         };
         self.placement_rows(queue_pairs).await
     }
@@ -410,12 +410,13 @@ impl Vtepd for Service {
         &self,
         request: Request<v1::WatchEventsRequest>,
     ) -> Result<Response<Self::WatchEventsStream>, Status> {
-        let v1::WatchEventsRequest { follow, after, skip } = request.into_inner();
+        let v1::WatchEventsRequest { follow, after, skip, since_ms } = request.into_inner();
         let reader = self.journal.read_after(if skip { self.journal.last() } else { after });
+        let since = since_ms.and_then(events::before_now);
         Ok(Response::new(if follow {
-            Box::pin(events::follow(reader))
+            Box::pin(events::follow(reader, since))
         } else {
-            Box::pin(events::so_far(reader))
+            Box::pin(events::so_far(reader, since))
         }))
     }
 

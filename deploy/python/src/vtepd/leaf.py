@@ -105,9 +105,12 @@ class Leaf:
         """What probes know about the paths to remote VTEPs."""
         return list(self.stub.ListPaths(v1.ListPathsRequest(vtep=vtep), timeout=self._timeout))
 
-    def queue_pairs(self, vni: int | None = None) -> list[v1.QueuePair]:
-        """Queue pairs that qp-pin has placed."""
-        request = v1.ListQueuePairsRequest(vni=vni)
+    def queue_pairs(
+        self, vni: int | None = None, *, number: int | None = None, gone: bool = False
+    ) -> list[v1.QueuePair]:
+        """Queue pairs that qp-pin has placed; with ``gone`` also those of the last hour that it has
+        forgotten, with their last path."""
+        request = v1.ListQueuePairsRequest(vni=vni, queue_pair=number, gone=gone)
         return list(self.stub.ListQueuePairs(request, timeout=self._timeout))
 
     def counters(self) -> v1.Counters:

@@ -61,7 +61,7 @@ pub(super) type Placed = BTreeMap<u32, (String, u32)>;
 
 /// The records of the leaf of the sending host; empty where nothing keeps any.
 pub(super) fn placed(deployed: &Deployed, from: &Host) -> Placed {
-    let request = v1::ListQueuePairsRequest { vni: Some(from.vni) };
+    let request = v1::ListQueuePairsRequest { vni: Some(from.vni), ..Default::default() };
     let rows = deployed.namespace(&from.leaf).ok().and_then(|namespace| {
         let asked = ask(&namespace, async |mut vtepd| {
             let mut rows = vtepd.list_queue_pairs(request).await?.into_inner();
