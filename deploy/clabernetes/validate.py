@@ -96,9 +96,10 @@ names = sorted(path.name.removesuffix(".clab.yml") for path in generate.FOLDER.g
 fabrics = [name for name in names if name != "monitoring"]
 for name in fabrics:
     manifests(name, generate.generate(name))
-daemonset = here / "leaf-daemonset.yaml"
-manifests(daemonset.name, yaml.safe_load_all(daemonset.read_text()))
+others = sorted(here.glob("*.yaml"))
+for other in others:
+    manifests(other.name, yaml.safe_load_all(other.read_text()))
 for fault in faults:
     print(f"FAULT {fault}")
-print(f"test result: {'FAILED' if faults else 'ok'}. {len(fabrics) + 1 if not faults else 0} passed; {len(faults)} failed")
+print(f"test result: {'FAILED' if faults else 'ok'}. {len(fabrics) + len(others) if not faults else 0} passed; {len(faults)} failed")
 sys.exit(bool(faults))
