@@ -82,7 +82,7 @@ fn workload(row: &Row, read: fn(&WorkloadRow) -> Option<f64>) -> String {
 }
 
 /// A time or rate of a workload that a program of the user did not tell.
-fn told<'a>(of: Option<&'a Completion>, read: fn(&Completion) -> f64) -> String {
+fn told(of: Option<&Completion>, read: fn(&Completion) -> f64) -> String {
     let is_told = |value: &f64| *value != 0.0 || of.is_some_and(|of| !of.counters.is_empty());
     thousandths(of.map(read).filter(is_told))
 }
@@ -319,13 +319,10 @@ mod tests {
     use crate::record::tests::run;
     use crate::record::{Completion, Dropped, Iteration};
 
-    #[test]
-    fn every_line_has_the_fields_of_the_header() {
+    /// A run with a workload and no numbered frames, and one with these.
+    fn runs_of_two() -> Vec<Run> {
         let mut all = vec![run("kernel", 8, 0, &[8, 0, 0, 0]), run("b", 8, 1, &[2, 2, 2, 2])];
         all[1].tiers[0].links.insert("a,\"b\"".into(), 4);
-        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-            dataplane = [{policy = 'kernel'}, {policy = 'b'}]\n[sweep]\nqueue-pairs = [8]";
-        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
         let counters = BTreeMap::from([
             ("packet_seq_err".to_owned(), 7),
             ("retransmitted_packets".to_owned(), 9),
@@ -348,6 +345,15 @@ mod tests {
         let drops = |circuits| Some(Dropped { circuits, links: 5 });
         all[0].dropped = drops(Some(CircuitDrops { lost: 3, queue_full: 4 }));
         all[1].dropped = drops(None);
+        all
+    }
+
+    #[test]
+    fn every_line_has_the_fields_of_the_header() {
+        let mut all = runs_of_two();
+        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+            dataplane = [{policy = 'kernel'}, {policy = 'b'}]\n[sweep]\nqueue-pairs = [8]";
+        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
         let each = iterations(&all);
         assert_eq!(each.lines().count(), 3, "{each}");
         let first = ",0,2.000,host2,0.000,0,0.000,0.000,0.250,0.000,9,0,7,0,0,0\n";
