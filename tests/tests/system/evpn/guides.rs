@@ -149,6 +149,7 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
             ("[transport.roce]", Test("crates/sim/tests/endpoints.rs")),
             ("[fabric]\nkind = \"topology\"", Test("crates/sim/tests/file.rs")),
             ("lab sim FILE --shard", Test("crates/study/tests/simulation.rs")),
+            ("deploy/slurm/submit", Test("tests/slurm")),
             ("parallel lab sim", Needs("GNU parallel")),
         ],
     ),
