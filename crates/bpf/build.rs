@@ -25,6 +25,8 @@ fn compile(name: &str) -> Result<(), String> {
     let status = Command::new(&clang)
         .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Werror", "-mcpu=v3", "-c", source, "-o"])
         .arg(&out)
+        // Headers are copied in halves of words (`read_front()`).
+        .arg("-fno-strict-aliasing")
         .arg(format!("-ffile-prefix-map={}=.", here.display()))
         // Debian has <asm/types.h> in a directory for each architecture.
         .arg(format!("-I/usr/include/{architecture}-linux-gnu"))

@@ -163,16 +163,18 @@ impl Tunnelled {
 
 /// Sends frames out of an interface unchanged.
 pub fn inject(namespace: &Namespace, interface: &str, frames: &[Vec<u8>]) {
-    let send = || {
-        let interface = Interface::find(interface).unwrap();
-        let socket = PacketSocket::sender(&interface).unwrap();
-        for chunk in frames.chunks(BATCH) {
-            let mut rest: Vec<&[u8]> = chunk.iter().map(Vec::as_slice).collect();
-            while !rest.is_empty() {
-                let taken = socket.send(&rest).unwrap();
-                rest.drain(..taken);
-            }
+    namespace.enter(|| inject_here(interface, frames)).unwrap();
+}
+
+/// As [`inject`], in the namespace of the calling thread.
+pub fn inject_here(interface: &str, frames: &[Vec<u8>]) {
+    let interface = Interface::find(interface).unwrap();
+    let socket = PacketSocket::sender(&interface).unwrap();
+    for chunk in frames.chunks(BATCH) {
+        let mut rest: Vec<&[u8]> = chunk.iter().map(Vec::as_slice).collect();
+        while !rest.is_empty() {
+            let taken = socket.send(&rest).unwrap();
+            rest.drain(..taken);
         }
-    };
-    namespace.enter(send).unwrap();
+    }
 }

@@ -183,7 +183,7 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	}
 	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), port->slot)) {
 		count(COUNT_OFFLOAD_FAILED);
-		return DROP;
+		return drop_frame(skb, DROPPED_FAILED, DROPPED_OF_HOST, port->slot);
 	}
 	counts->bypass += 1;
 	backlog = backlog_of(TO_PUNT);

@@ -50,7 +50,6 @@ struct tx_decision {
 #define IDENTIFICATIONS 0x8000
 #define IDENTIFICATION_BLOCK 16
 #define SEQUENCES 4096 // a VTEP has that of its index modulo this number
-#define SECOND_SHIFT 30
 
 struct {
 	UINT(type, BPF_MAP_TYPE_ARRAY);
@@ -270,7 +269,7 @@ static ALWAYS_INLINE int prepend(struct __sk_buff *skb, const struct tx_decision
 	return 0;
 failed:
 	count(COUNT_OFFLOAD_FAILED);
-	return DROP;
+	return drop_encapsulated(skb, (const __u8 *)headers + length, d->inherited.tag, length, d->slot);
 }
 
 // Writes the outer headers over IPv4. Returns the sum of the UDP pseudo header.

@@ -10,6 +10,12 @@ static inline __attribute__((always_inline)) long noted(__u32 ifindex, __u64 fla
 
 #define bpf_redirect(ifindex, flags) noted(ifindex, flags)
 #define bpf_redirect_peer(ifindex, flags) noted(ifindex, flags)
+// Whether changes of headers fail.
+static volatile __u32 fails;
+
+#define bpf_skb_vlan_pop(skb) (fails ? -1 : (bpf_skb_vlan_pop)(skb))
+#define bpf_l3_csum_replace(...) (fails ? -1 : (bpf_l3_csum_replace)(__VA_ARGS__))
+#define bpf_skb_store_bytes(...) (fails ? -1 : (bpf_skb_store_bytes)(__VA_ARGS__))
 #include "steering.bpf.c"
 
 // Where the last frame was redirected to.
@@ -77,4 +83,27 @@ SEC("classifier") int test_split(struct __sk_buff *skb)
 SEC("classifier") __attribute__((flatten)) int test_uplink(struct __sk_buff *skb)
 {
 	return finished(skb, steer_uplink(skb));
+}
+
+// A host's tagged frame whose headers cannot be changed.
+SEC("classifier") int test_failing(struct __sk_buff *skb)
+{
+	int result;
+
+	bpf_skb_vlan_push(skb, htons(ETH_P_8021Q), 5);
+	fails = 1;
+	result = encapsulate(skb, TESTED_SLOT, skb->cb[0], bpf_ktime_get_coarse_ns());
+	fails = 0;
+	return result;
+}
+
+// The same with a packet from the underlay.
+SEC("classifier") __attribute__((flatten)) int test_failing_uplink(struct __sk_buff *skb)
+{
+	int result;
+
+	fails = 1;
+	result = steer_uplink(skb);
+	fails = 0;
+	return result;
 }

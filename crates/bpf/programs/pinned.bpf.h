@@ -40,7 +40,6 @@ struct {
 	TYPE(value, struct pinned_usage);
 } offload_usage SEC(".maps");
 
-static __u64 (*bpf_ktime_get_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
 
 // The path of a queue pair; 0 if it is not placed.
 static FUNCTION struct pinned *pinned_path(__u32 slot, __u32 vtep, __u64 hash)

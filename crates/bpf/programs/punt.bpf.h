@@ -17,10 +17,12 @@ SEC("classifier") int steer_punt(struct __sk_buff *skb)
 
 	if (!skb->vlan_present || skb->vlan_proto != htons(ETH_P_8021AD) || !ifindex || !*ifindex) {
 		count(COUNT_PUNT_UNKNOWN_SLOT);
-		return DROP;
+		return drop_frame(skb, DROPPED_UNKNOWN_SLOT, DROPPED_OF_WORKER, slot);
 	}
-	if (bpf_skb_vlan_pop(skb))
-		return DROP;
+	if (bpf_skb_vlan_pop(skb)) {
+		count(COUNT_OFFLOAD_FAILED);
+		return drop_frame(skb, DROPPED_FAILED, DROPPED_OF_WORKER, slot);
+	}
 	count(COUNT_PUNT_RETURNED);
 	return bpf_redirect(*ifindex, BPF_F_INGRESS);
 }

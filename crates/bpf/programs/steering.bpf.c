@@ -33,6 +33,7 @@ static long (*bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_
 static long (*bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)BPF_FUNC_skb_load_bytes;
 static long (*bpf_skb_store_bytes)(void *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)BPF_FUNC_skb_store_bytes;
 static long (*bpf_skb_vlan_push)(void *skb, __u16 proto, __u16 tci) = (void *)BPF_FUNC_skb_vlan_push;
+static __u64 (*bpf_ktime_get_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
 static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coarse_ns;
 static long (*bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_output;
 static void *(*bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_reserve;
@@ -350,6 +351,9 @@ static ALWAYS_INLINE int source_passes(struct __sk_buff *skb, __u32 source)
 	return source && bpf_map_lookup_elem(&checked_sources, &checked) != 0;
 }
 
+#define SECOND_SHIFT 30 // of CLOCK_MONOTONIC in nanoseconds to seconds, of 2^30 ns
+
+#include "dropped.bpf.h"
 #include "segments.bpf.h"
 #include "chosen_port.bpf.h"
 #include "offload.bpf.h"
@@ -442,7 +446,7 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 	}
 	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), taken->slot)) {
 		count(COUNT_OFFLOAD_FAILED);
-		return DROP;
+		return drop_frame(skb, DROPPED_FAILED, DROPPED_OF_HOST, taken->slot);
 	}
 	count(COUNT_VXLAN_REDIRECTED);
 	return redirect_by_backlog(skb, worker, backlog_of(TO_PUNT));

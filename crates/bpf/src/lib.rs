@@ -7,6 +7,7 @@
 //!   counters for each port
 //! - `kill_switch`: the map that all attached programs call through
 //! - `offload`: the tables and counters of the `offload` datapath
+//! - `dropped`: the frames that the programs drop
 //! - `placed`: queue pairs that are placed in the `kernel` datapath
 //! - [`route_lookup`]: asks the kernel by which next hop it sends a packet
 //! - [`probe_filter`]: the filter in front of the probing thread
@@ -25,6 +26,7 @@
 mod attach;
 mod bypass;
 pub mod confine;
+mod dropped;
 mod error;
 pub mod foreign_programs;
 mod hook;
@@ -48,6 +50,7 @@ mod system_calls;
 pub mod watchdog;
 
 pub use bypass::BypassState;
+pub use dropped::{DropCause, ProgramDrop, ProgramDrops, Sender, Untold};
 pub use error::SteeringError;
 pub use foreign_programs::bypass_obstacle;
 pub use hook::{Hook, has_tcx};

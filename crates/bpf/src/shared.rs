@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{offset_of, size_of};
 
 use crate::bypass::PortEntry;
+use crate::dropped::{self, DropCause, Sender};
 use crate::mac_locations;
 use crate::offload::entries::{self, AddressEntry, GroupEntry, HopEntry, VniEntry};
 use crate::offload::pinned::{PINNED, PinnedEntry, PinnedKey, PinnedUsage};
@@ -19,9 +20,10 @@ use crate::steering::counts::Count;
 use crate::steering::sources::CheckedSource;
 use crate::watchdog::{CALLED, HEARTBEAT_WORD, IDLE, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 17] = [
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/headers.bpf.h"),
+    include_str!("../programs/dropped.bpf.h"),
     include_str!("../programs/bypass.bpf.h"),
     include_str!("../programs/watchdog.bpf.h"),
     include_str!("../programs/workers.bpf.h"),
@@ -264,6 +266,14 @@ fn constants_are_the_same() {
         ("SHORTEST_INNER", pipeline::SHORTEST_INNER as u64),
         ("PORT_ROCE", wire::number::PORT_ROCE.into()),
         ("COUNTS", Count::ALL.len() as u64),
+        ("DROPPED_HEADERS", dropped::HEADERS as u64),
+        ("DROPPED_A_SECOND", dropped::A_SECOND),
+        ("DROPPED_REASONS", dropped::REASONS as u64),
+        ("DROPPED_FAILED", DropCause::Failed as u64),
+        ("DROPPED_UNKNOWN_SLOT", DropCause::UnknownSlot as u64),
+        ("DROPPED_OF_UPLINK", Sender::Uplink as u64),
+        ("DROPPED_OF_HOST", Sender::Host as u64),
+        ("DROPPED_OF_WORKER", Sender::Worker as u64),
     ]);
     let counts: Vec<String> = Count::ALL.iter().map(|count| name_of(*count)).collect();
     expected
@@ -273,7 +283,9 @@ fn constants_are_the_same() {
     }
     // None of these is left out.
     let of_kind = |name: &&str| {
-        ["HOOK_", "COUNT_", "LOCATION_", "OFFLOAD_"].iter().any(|start| name.starts_with(start))
+        ["HOOK_", "COUNT_", "LOCATION_", "OFFLOAD_", "DROPPED_"]
+            .iter()
+            .any(|start| name.starts_with(start))
     };
     let all: BTreeSet<&str> = constants.keys().map(String::as_str).filter(of_kind).collect();
     assert_eq!(all, expected.keys().copied().filter(of_kind).collect());

@@ -13,6 +13,7 @@ use wire::Vni;
 
 use crate::attach::{attach, attach_by_index};
 use crate::bypass::{Bypass, BypassState};
+use crate::dropped::ProgramDrops;
 use crate::error::SteeringError;
 use crate::foreign_programs::remember_own;
 use crate::hook::Hook;
@@ -59,6 +60,7 @@ pub struct Steering {
     hook: Hook,
     kill_switch: KillSwitch,
     watch: Option<(Vec<Watchdog>, Wakeups)>,
+    drops: Option<ProgramDrops>,
     /// What workers and programs tell each other.
     shared_words: Arc<MappedWords>,
     workers: usize,
@@ -152,11 +154,13 @@ impl Steering {
         let offload = Offload::new(&ebpf, most_pinned)?;
         let shared_words = Arc::new(mapped(&ebpf, "waiting_since")?);
         let watch = Some(watch(&mut ebpf, &shared_words, workers, stall_limit)?);
+        let drops = Some(ProgramDrops::take(&mut ebpf)?);
         trim_heap();
         Ok(Self {
             ebpf,
             hook,
             watch,
+            drops,
             shared_words,
             workers,
             worker_of_vni: BTreeMap::new(),
@@ -190,6 +194,11 @@ impl Steering {
     /// first call.
     pub const fn take_watch(&mut self) -> Option<(Vec<Watchdog>, Wakeups)> {
         self.watch.take()
+    }
+
+    /// The frames that the programs drop. `None` after the first call.
+    pub const fn take_drops(&mut self) -> Option<ProgramDrops> {
+        self.drops.take()
     }
 
     /// Assigns all frames of a VNI to the worker with this number, from the next time that the VNI

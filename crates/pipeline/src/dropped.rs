@@ -1,4 +1,4 @@
-//! The last frames that a worker dropped for each reason, with their headers.
+//! The last frames that a worker, or the BPF programs, dropped for each reason, with their headers.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +19,10 @@ pub enum Origin {
     Underlay,
     /// A bridge, a host port or an access port.
     Hosts,
+    /// An uplink; a BPF program has removed its outer headers.
+    Decapsulated,
+    /// A worker, on its way into a bridge.
+    Worker,
 }
 
 /// A frame that was dropped.
@@ -36,7 +40,8 @@ pub struct DroppedFrame {
     headers: [u8; HEADERS],
 }
 
-/// The frames that one worker dropped. Only the worker adds to them; any thread may read them.
+/// The frames that one worker dropped, or all BPF programs. One thread adds to them; any thread may
+/// read them.
 #[derive(Debug, Default)]
 pub struct DroppedFrames {
     last: Mutex<Vec<Last>>,
@@ -55,7 +60,7 @@ struct Last {
 impl DroppedFrames {
     /// Remembers a frame, unless somebody reads at this moment: a worker does not wait.
     #[cold]
-    pub(crate) fn remember(&self, reason: DropReason, frame: DroppedFrame) {
+    pub fn remember(&self, reason: DropReason, frame: DroppedFrame) {
         let mut all = match self.last.try_lock() {
             Ok(all) => all,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -105,12 +110,24 @@ impl DroppedFrames {
 impl DroppedFrame {
     /// What is remembered of a frame.
     pub(crate) fn new(data: &[u8], origin: Origin, slot: u16, time: Instant) -> Self {
+        Self::of_headers(data, data.len(), origin, slot, time)
+    }
+
+    /// What is remembered of a frame of this length in bytes, of which the first ones are known.
+    #[must_use]
+    pub fn of_headers(
+        data: &[u8],
+        length: usize,
+        origin: Origin,
+        slot: u16,
+        time: Instant,
+    ) -> Self {
         let mut headers = [0; HEADERS];
         let first = data.get(..HEADERS).unwrap_or(data);
         if let Some(kept) = headers.get_mut(..first.len()) {
             kept.copy_from_slice(first);
         }
-        Self { time, origin, slot, length: data.len(), headers }
+        Self { time, origin, slot, length, headers }
     }
 
     /// Its first [`HEADERS`] bytes, or all of a shorter one.

@@ -116,7 +116,7 @@ pub(crate) enum Command {
         /// Also reasons that no frame was dropped for; JSON always has them
         #[arg(long)]
         all: bool,
-        /// The last frames that workers dropped, with their headers: at most 32 for each reason and worker
+        /// The last dropped frames, with their headers: at most 32 for each reason and worker, and 32 that BPF programs dropped
         #[arg(long, conflicts_with = "all")]
         frames: bool,
         /// Only frames of this reason

@@ -32,20 +32,16 @@ impl From<v1::DroppedFrame> for Shown {
 /// When the output cannot be written.
 pub(crate) fn write(out: &mut impl Write, rows: &[Shown], counted: &[v1::Drop]) -> io::Result<()> {
     if rows.is_empty() {
-        writeln!(out, "No worker remembers a dropped frame (`vtepctl drops` counts them)")?;
+        writeln!(out, "No dropped frame is remembered (`vtepctl drops` counts them)")?;
     } else {
         table(rows).write(out, "")?;
     }
     let is_remembered = |drop: &v1::Drop| rows.iter().any(|row| row.frame.reason == drop.reason);
     for drop in counted.iter().filter(|drop| drop.frames > 0 && !is_remembered(drop)) {
-        let why = if drop.reason == OF_PROGRAMS { ": BPF programs keep no frames" } else { "" };
-        writeln!(out, "None is remembered of {} frames with {}{why}", drop.frames, drop.reason)?;
+        writeln!(out, "None is remembered of {} frames with {}", drop.frames, drop.reason)?;
     }
     Ok(())
 }
-
-/// The reason of frames that a BPF program dropped.
-const OF_PROGRAMS: &str = "program_failed";
 
 fn table(rows: &[Shown]) -> Table<6> {
     let mut table = Table::new(["time", "reason", "from", "vni", "bytes", "headers"]);
@@ -119,20 +115,19 @@ mod tests {
         };
         let rows = [Shown::from(frame)];
         let mut text = Vec::new();
-        write(&mut text, &rows, &[counted("same_port"), counted("program_failed")]).unwrap();
+        write(&mut text, &rows, &[counted("same_port"), counted("shutdown")]).unwrap();
         let text = String::from_utf8(text).unwrap();
         let line = text.lines().nth(1).unwrap();
         for word in ["same_port", "vx10", " 10 ", " 60 ", "02:00:00:00:00:02, ARP"] {
             assert!(line.contains(word), "{word}: {text}");
         }
-        let last =
-            "None is remembered of 3 frames with program_failed: BPF programs keep no frames";
+        let last = "None is remembered of 3 frames with shutdown";
         assert_eq!(text.lines().skip(2).collect::<Vec<_>>(), [last]);
         let json = serde_json::to_value(&rows).unwrap();
         assert_eq!(json[0]["headers"], "0200000000020200000000010806");
         assert!(json[0]["decoded"].as_str().unwrap().ends_with("ARP"));
         let mut none = Vec::new();
         write(&mut none, &[], &[]).unwrap();
-        assert!(none.starts_with(b"No worker remembers"));
+        assert!(none.starts_with(b"No dropped frame is"));
     }
 }

@@ -24,6 +24,7 @@ use worker::{Features, Stations, Worker};
 use crate::guard::Guarded;
 use crate::own_links::OwnLinkError;
 use crate::pinning::{Known, Shared};
+use crate::program_drops::ProgramDrops;
 use crate::takeover::{Takeover, TakeoverError};
 use crate::{log, metrics_view};
 
@@ -51,6 +52,8 @@ pub(crate) struct Handle {
     gone_ports: Mutex<BTreeSet<u16>>,
     /// The counters of each worker.
     workers: Vec<Arc<Counters>>,
+    /// What the programs drop.
+    pub program_drops: Arc<ProgramDrops>,
     /// Whoever asks workers holds this, so that each has one question at a time.
     asking: tokio::sync::Mutex<()>,
     /// The status that the control task publishes.
@@ -82,6 +85,7 @@ impl Handle {
     ) -> Self {
         Self {
             workers: takeover.counters(),
+            program_drops: takeover.program_drops(),
             asking: tokio::sync::Mutex::default(),
             takeover: Mutex::new(Some(takeover)),
             snapshot: Mutex::default(),

@@ -19,6 +19,7 @@ mod packet_rules;
 mod pinning;
 mod privilege;
 mod probing;
+mod program_drops;
 mod takeover;
 mod wakeups;
 

@@ -22,6 +22,7 @@ use worker::{
 
 use crate::guard::Guarded;
 use crate::own_links::OwnLinkError;
+use crate::program_drops::ProgramDrops;
 use crate::wakeups;
 
 /// Punt pairs, splitter, steering programs and workers of one network namespace. [`Takeover::stop`]
@@ -33,6 +34,8 @@ pub(crate) struct Takeover {
     engaged: bool,
     /// Whether the last difference was not applied completely.
     incomplete: bool,
+    /// What the programs drop.
+    drops: Arc<ProgramDrops>,
     /// Standalone: bound sockets that reserve the VXLAN UDP ports until all workers have ended.
     _claims: Vec<UdpSocket>,
     /// Splits super-frames for the programs.
@@ -146,13 +149,15 @@ impl Takeover {
             let worker = Worker::start(number, sockets, share, reports(requests), stopped.clone());
             workers.push(worker.map_err(TakeoverError::Worker)?);
         }
-        wakeups::serve(wakeups, workers.iter().map(Worker::waker).collect())
-            .map_err(TakeoverError::Worker)?;
+        let dropped = steering.take_drops().ok_or_else(taken)?;
+        let wakers = workers.iter().map(Worker::waker).collect();
+        let drops = wakeups::serve(wakeups, wakers, dropped).map_err(TakeoverError::Worker)?;
         Ok(Self {
             steering,
             workers,
             engaged: false,
             incomplete: false,
+            drops,
             _claims: claims,
             splitter,
             punts,
@@ -317,6 +322,12 @@ impl Takeover {
         let reviewed = self.steering.review(found);
         self.open();
         reviewed
+    }
+
+    /// The last frames that the programs dropped.
+    #[must_use]
+    pub(crate) fn program_drops(&self) -> Arc<ProgramDrops> {
+        Arc::clone(&self.drops)
     }
 
     /// The counters of each worker.

@@ -13,11 +13,14 @@ Every frame that a worker drops is counted with one reason. `vtepctl drops` show
 occurred, `vtepctl drops --all` shows every one. The metric `vtepd_dropped_frames_total` has the
 reason as its label.
 
-`vtepctl drops --frames` shows the headers of the last frames: at most 32 for each reason and
-worker, 128 bytes of each. Not remembered are frames that a BPF program dropped (`program_failed`),
-that no worker has read (`receive_overrun`, `waited_too_long`), that were held (`shutdown`, and
-those for an unknown next hop or of a sprayed queue pair), that a port refused to send, or of which
-several copies or segments were dropped.
+`vtepctl drops --frames` shows the headers of the last frames, 128 bytes of each: at most 32 for
+each reason and worker, and 32 that BPF programs dropped. These are `program_failed`, and with
+`unknown_slot` those that a worker had sent into a bridge whose VNI was given back. The programs
+tell at most 128 frames of a reason in a second, so that a flood of them costs little.
+
+Not remembered are frames that no worker has read (`receive_overrun`, `waited_too_long`), that were
+held (`shutdown`, and those for an unknown next hop or of a sprayed queue pair), that a port refused
+to send, or of which several copies or segments were dropped.
 
 This page is generated from the code (`crates/frame/src/drop_reason.rs`).
 

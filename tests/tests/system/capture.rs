@@ -24,7 +24,7 @@ use crate::wireshark::need_tshark;
 const LONG: Duration = Duration::from_secs(60);
 
 /// A capture that runs, and its files. Drop deletes them.
-struct Running {
+pub(crate) struct Running {
     process: Option<Process>,
     file: PathBuf,
     said: PathBuf,
@@ -32,7 +32,7 @@ struct Running {
 
 impl Running {
     /// Starts `vtepctl capture` with these arguments, and waits until it captures.
-    fn start(leaf: &Namespace, arguments: &[&str]) -> Self {
+    pub(crate) fn start(leaf: &Namespace, arguments: &[&str]) -> Self {
         Self::through(leaf, arguments, |command, file| {
             command.args(["-w".as_ref(), file]);
         })
@@ -63,7 +63,7 @@ impl Running {
     }
 
     /// Ends it by Ctrl-C. Returns how many packets it captured, and how many it lost.
-    fn end(&mut self) -> [u64; 2] {
+    pub(crate) fn end(&mut self) -> [u64; 2] {
         let mut process = self.process.take().unwrap();
         process.signal(Signal::SIGINT).unwrap();
         let status = process.wait(LONG).unwrap();
@@ -79,7 +79,7 @@ impl Running {
     }
 
     /// How many packets a filter shows; 0 while the end of the file is being written.
-    fn count(&self, filter: &str) -> usize {
+    pub(crate) fn count(&self, filter: &str) -> usize {
         rows(&self.file, filter, &["frame.number"]).map_or(0, |rows| rows.len())
     }
 }

@@ -5,10 +5,13 @@ use std::net::Ipv4Addr;
 use root_test::root_test;
 use serde_json::Value;
 use vtepd_tests::experiments::experiments;
-use vtepd_tests::frames::{Pair, Tunnelled, inject};
+use vtepd_tests::frames::{Pair, Tunnelled, inject, inject_here};
 use vtepd_tests::lab::{LEAF, PEER, mac_of};
-use vtepd_tests::{Lab, Setup, Vtepd};
+use vtepd_tests::{Lab, Setup, Vtepd, wait_for};
 use wire::MacAddr;
+
+use crate::capture::Running;
+use crate::wireshark::need_tshark;
 
 const FRAMES: u8 = 40;
 const REMEMBERED: usize = 32;
@@ -76,4 +79,61 @@ fn the_last_dropped_frames_of_each_reason_are_shown() {
     assert!(!refused.status.success());
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(said.contains("vtepctl drops --all"), "{said}");
+}
+
+/// Runs a closure in the private namespace of vtepd, which holds it open.
+fn in_private<T: Send>(vtepd: &Vtepd, act: impl FnOnce() -> T + Send) -> T {
+    let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+    let own_of_vtepd = std::fs::read_link(format!("/proc/{}/ns/net", vtepd.pid())).unwrap();
+    let files = std::fs::read_dir(format!("/proc/{}/fd", vtepd.pid())).unwrap();
+    let private = files.map(|file| file.unwrap().path()).find(|file| {
+        std::fs::read_link(file).is_ok_and(|to| {
+            to.to_string_lossy().starts_with("net:[") && to != own && to != own_of_vtepd
+        })
+    });
+    let private = std::fs::File::open(private.unwrap()).unwrap();
+    std::thread::scope(|scope| {
+        let entered = scope.spawn(|| {
+            nix::sched::setns(&private, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            act()
+        });
+        entered.join().unwrap()
+    })
+}
+
+/// A worker sends frames for a VNI that is gone, and the program at the punt pair drops them. However
+/// many there are, they are counted, and the last ones are shown and captured.
+#[root_test]
+fn frames_that_programs_drop_are_shown_and_captured() {
+    const FLOOD: u64 = 5000;
+    need_tshark();
+    let lab = Lab::with("dropped-programs", Setup::default());
+    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
+    let sent = experiments(Pair::of(&lab.far, &lab.host), FRAMES);
+    let mut capture = Running::start(&lab.leaf, &[]);
+    let send = |frames: &[Vec<u8>]| {
+        in_private(&vtepd, || inject_here("vtepd-bridge", frames));
+    };
+    send(&sent);
+    let counted = || vtepd.ask(&["counters"])["steering"]["punt_unknown_slot"].as_u64().unwrap();
+    wait_for("the drops", || counted() == u64::from(FRAMES));
+    let shown = || vtepd.ask(&["drops", "--frames"]).as_array().unwrap().clone();
+    let last = sent.iter().skip(usize::from(FRAMES) - REMEMBERED);
+    let expected: Vec<_> = last.map(|frame| hexadecimal(&frame[..frame.len().min(128)])).collect();
+    wait_for("the last frames", || {
+        shown().iter().map(|frame| frame["headers"].as_str().unwrap()).eq(&expected)
+    });
+    let first = &shown()[0];
+    assert_eq!((&first["reason"], &first["from"]), (&"unknown_slot".into(), &"worker".into()));
+    assert_eq!(first["length"], sent[0].len());
+
+    // A flood of them.
+    let flood: Vec<_> = sent.iter().cycle().take(FLOOD as usize).cloned().collect();
+    send(&flood);
+    wait_for("the flood", || counted() == FLOOD + u64::from(FRAMES));
+    let dropped = "frame.interface_name == \"dropped\" && frame.comment contains \"unknown_slot\"";
+    wait_for("the captured ones", || capture.count(dropped) >= REMEMBERED);
+    let [captured, lost] = capture.end();
+    assert_eq!(captured + lost, FLOOD + u64::from(FRAMES), "{captured} captured, {lost} lost");
+    assert_eq!(capture.count(dropped) as u64, captured);
 }

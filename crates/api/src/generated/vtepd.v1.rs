@@ -604,8 +604,9 @@ pub struct ListDroppedFramesRequest {
     #[prost(string, optional, tag = "1")]
     pub reason: ::core::option::Option<::prost::alloc::string::String>,
 }
-/// At most 32 for each reason and worker are remembered. Not remembered are frames that were dropped
-/// by a BPF program, or that no worker has read, or that waited, or that a port refused.
+/// At most 32 for each reason and worker are remembered, and as many that BPF programs dropped. Not
+/// remembered are frames that no worker has read, or that waited, or that a port refused, and more
+/// than 128 of a reason that BPF programs dropped in a second.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DroppedFrame {
@@ -615,7 +616,8 @@ pub struct DroppedFrame {
     /// RFC 3339, UTC.
     #[prost(string, tag = "2")]
     pub time: ::prost::alloc::string::String,
-    /// underlay or hosts.
+    /// Who sent it: underlay, hosts, decapsulated (the underlay; headers are the inner ones), or worker
+    /// (into a bridge).
     #[prost(string, tag = "3")]
     pub from: ::prost::alloc::string::String,
     /// Absent where the VNI is not known, or is gone.
@@ -661,7 +663,7 @@ pub struct Captured {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CapturedPacket {
-    /// An uplink; inner: the frame in a packet of an uplink; dropped: a frame that a worker dropped, up
+    /// An uplink; inner: the frame in a packet of an uplink; dropped: a dropped frame, up
     /// to 128 bytes of it.
     #[prost(string, tag = "1")]
     pub interface: ::prost::alloc::string::String,
@@ -1650,7 +1652,7 @@ pub mod vtepd_client {
                 .insert(GrpcMethod::new("vtepd.v1.Vtepd", "GetCounters"));
             self.inner.unary(req, path, codec).await
         }
-        /// The last frames that workers dropped, with their headers.
+        /// The last frames that workers and BPF programs dropped, with their headers.
         pub async fn list_dropped_frames(
             &mut self,
             request: impl tonic::IntoRequest<super::ListDroppedFramesRequest>,
@@ -1675,7 +1677,7 @@ pub mod vtepd_client {
                 .insert(GrpcMethod::new("vtepd.v1.Vtepd", "ListDroppedFrames"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Packets on the uplinks, the frames in them, and frames that workers drop, from now on. It needs
+        /// Packets on the uplinks, the frames in them, and dropped frames, from now on. It needs
         /// CAP_NET_ADMIN, as changes do.
         pub async fn capture(
             &mut self,
@@ -1972,7 +1974,7 @@ pub mod vtepd_server {
             >
             + std::marker::Send
             + 'static;
-        /// The last frames that workers dropped, with their headers.
+        /// The last frames that workers and BPF programs dropped, with their headers.
         async fn list_dropped_frames(
             &self,
             request: tonic::Request<super::ListDroppedFramesRequest>,
@@ -1986,7 +1988,7 @@ pub mod vtepd_server {
             >
             + std::marker::Send
             + 'static;
-        /// Packets on the uplinks, the frames in them, and frames that workers drop, from now on. It needs
+        /// Packets on the uplinks, the frames in them, and dropped frames, from now on. It needs
         /// CAP_NET_ADMIN, as changes do.
         async fn capture(
             &self,

@@ -1,4 +1,4 @@
-//! A capture: packets of the uplinks, the frames in them, and frames that workers drop.
+//! A capture: packets of the uplinks, the frames in them, and frames that workers and programs drop.
 //!
 //! Packet sockets on the uplinks see what programs, workers and the kernel send and receive alike,
 //! so nothing that forwards knows of a capture. Each capture is a thread. If its reader is slow, the
@@ -59,9 +59,9 @@ pub(super) struct Capture {
     uplinks: BTreeMap<u32, (String, CaptureSocket)>,
     looked: Instant,
     words: Words,
-    /// For each worker and each reason, how many dropped frames were read.
+    /// For each worker and for the programs, and for each reason, how many dropped frames were read.
     dropped: Vec<Vec<u64>>,
-    /// For each worker, how many were missed.
+    /// The same, how many were missed.
     missed: Vec<u64>,
     lost: u64,
 }
@@ -76,12 +76,11 @@ impl Capture {
         wanted: Wanted,
         snap_length: usize,
     ) -> io::Result<Self> {
-        let workers = || handle.workers().iter().map(|worker| &worker.dropped_frames);
         let seen = |reason: &DropReason, frames: &DroppedFrames| frames.since(*reason, u64::MAX).1;
-        let dropped = workers()
-            .map(|frames| DropReason::ALL.iter().map(|reason| seen(reason, frames)).collect())
+        let dropped = droppers(&handle)
+            .map(|(frames, _)| DropReason::ALL.iter().map(|reason| seen(reason, frames)).collect())
             .collect();
-        let missed = workers().map(DroppedFrames::missed).collect();
+        let missed = droppers(&handle).map(|(_, missed)| missed).collect();
         let mut capture = Self {
             wanted,
             snap_length: if snap_length == 0 { usize::MAX } else { snap_length },
@@ -207,15 +206,14 @@ impl Capture {
         Ok(())
     }
 
-    /// The frames that workers have dropped since the last call.
+    /// The frames that workers and programs have dropped since the last call.
     fn dropped(&mut self) -> Vec<v1::CapturedPacket> {
         let Self { handle, wanted, dropped, missed, lost, ports, .. } = self;
         let snapshot = handle.snapshot();
         let (now, clock) = (Instant::now(), SystemTime::now());
         let clock = clock.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut packets = Vec::new();
-        for ((worker, seen), missed) in handle.workers().iter().zip(dropped).zip(missed) {
-            let frames = &worker.dropped_frames;
+        for (((frames, all_missed), seen), missed) in droppers(handle).zip(dropped).zip(missed) {
             for (reason, seen) in DropReason::ALL.iter().zip(seen) {
                 let (new, count) = frames.since(*reason, *seen);
                 *lost += count.saturating_sub(*seen).saturating_sub(new.len() as u64);
@@ -227,8 +225,9 @@ impl Capture {
                         let ago = now.saturating_duration_since(frame.time);
                         let of = vni.map(|vni| format!(", VNI {vni}")).unwrap_or_default();
                         let from = match frame.origin {
-                            Origin::Underlay => "an uplink",
+                            Origin::Underlay | Origin::Decapsulated => "an uplink",
                             Origin::Hosts => "hosts",
+                            Origin::Worker => "a worker",
                         };
                         let comment = format!("dropped, from {from}{of}: {}", because(*reason));
                         let data = (frame.headers(), frame.length);
@@ -242,17 +241,23 @@ impl Capture {
                     }
                 }
             }
-            let all = frames.missed();
-            *lost += all.saturating_sub(std::mem::replace(missed, all));
+            *lost += all_missed.saturating_sub(std::mem::replace(missed, all_missed));
         }
         packets
     }
 }
 
+/// The dropped frames of each worker and of the programs, and how many of them are not remembered.
+fn droppers(handle: &Handle) -> impl Iterator<Item = (&DroppedFrames, u64)> {
+    let workers = handle.workers().iter().map(|worker| &worker.dropped_frames);
+    let workers = workers.map(|frames| (frames, frames.missed()));
+    workers.chain([(&handle.program_drops.frames, handle.program_drops.missed())])
+}
+
 /// Whether a dropped frame is wanted.
 fn is_wanted(wanted: &Wanted, frame: &DroppedFrame, vni: Option<Vni>, ports: &[u16]) -> bool {
     match frame.origin {
-        Origin::Hosts => wanted.has(vni, frame.headers()),
+        Origin::Hosts | Origin::Decapsulated | Origin::Worker => wanted.has(vni, frame.headers()),
         Origin::Underlay => Tunnelled::parse(frame.headers(), ports)
             .is_some_and(|packet| wanted.has_packet(&packet)),
     }

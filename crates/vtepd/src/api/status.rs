@@ -284,12 +284,14 @@ pub(super) fn drop(reason: DropReason, frames: u64) -> v1::Drop {
     }
 }
 
-/// The last frames that workers dropped for one reason or for any, the oldest first.
+/// The last frames that workers and programs dropped for one reason or for any, the oldest first.
 pub(super) fn dropped_frames(handle: &Handle, wanted: Option<DropReason>) -> Vec<v1::DroppedFrame> {
     let reasons = DropReason::ALL.iter().copied();
     let reasons = reasons.filter(|reason| wanted.is_none_or(|wanted| wanted == *reason));
     let of = |reason: DropReason| {
-        let frames = handle.workers().iter().flat_map(move |one| one.dropped_frames.of(reason));
+        let workers = handle.workers().iter().map(|worker| &worker.dropped_frames);
+        let all = workers.chain([&handle.program_drops.frames]);
+        let frames = all.flat_map(move |one| one.of(reason));
         frames.map(move |frame| (reason, frame))
     };
     let mut frames: Vec<_> = reasons.flat_map(of).collect();
@@ -305,6 +307,8 @@ pub(super) fn dropped_frames(handle: &Handle, wanted: Option<DropReason>) -> Vec
             from: match frame.origin {
                 Origin::Underlay => "underlay",
                 Origin::Hosts => "hosts",
+                Origin::Decapsulated => "decapsulated",
+                Origin::Worker => "worker",
             }
             .to_owned(),
             vni: vni.map(|table| table.tunnel.vni.get()),

@@ -27,10 +27,11 @@ const PUNT: u32 = 71;
 pub(super) const OUTER: usize = 50;
 /// The same over IPv6.
 const OUTER_IPV6: usize = 70;
-/// `TC_ACT_REDIRECT` and `TC_ACT_UNSPEC` (`include/uapi/linux/pkt_cls.h`), `TO_WORKER` of the
-/// programs.
+/// `TC_ACT_REDIRECT`, `TC_ACT_UNSPEC` and `TC_ACT_SHOT` (`include/uapi/linux/pkt_cls.h`), `TO_WORKER`
+/// of the programs.
 const REDIRECT: u32 = 7;
 const PASS: u32 = u32::MAX;
+const DROP: u32 = 2;
 const TO_WORKER: u32 = -2i32 as u32;
 /// Queue pairs that can be counted.
 pub(super) const PINNED: u32 = 64;
@@ -110,7 +111,8 @@ impl Both {
         let splitter =
             ["vtepd_split", "vtepd_split_far", "test_split", "vtepd_uplink", "steer_uplink"];
         let tested = ["test_encapsulate", "test_uplink", "test_port", "test_tag"];
-        for name in tested.into_iter().chain(splitter) {
+        let failing = ["test_failing", "test_failing_uplink"];
+        for name in tested.into_iter().chain(failing).chain(splitter) {
             let program: &mut SchedClassifier = ebpf.program_mut(name).unwrap().try_into().unwrap();
             program.load().unwrap();
         }
@@ -298,6 +300,11 @@ impl Both {
             assert_same_packet(&ran.frame, sent.to_vec(&batch), has_checksum);
         }
         (Outcome::Offloaded, ran.frame)
+    }
+
+    /// Runs a program that drops this frame because its headers cannot be changed.
+    pub(super) fn fail(&self, name: &str, frame: &[u8]) {
+        assert_eq!(self.run(name, frame, 0).unwrap().returned, DROP, "{frame:02x?}");
     }
 
     fn is_ipv6(&self) -> bool {

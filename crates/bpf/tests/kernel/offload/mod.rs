@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 mod both;
+mod dropped;
 mod leaf;
 mod learning;
 mod order;
