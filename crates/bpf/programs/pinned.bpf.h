@@ -40,7 +40,6 @@ struct {
 	TYPE(value, struct pinned_usage);
 } offload_usage SEC(".maps");
 
-
 // The path of a queue pair; 0 if it is not placed.
 static FUNCTION struct pinned *pinned_path(__u32 slot, __u32 vtep, __u64 hash)
 {
