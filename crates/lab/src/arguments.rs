@@ -220,7 +220,7 @@ pub(crate) struct Status {
 
 #[derive(Args)]
 pub(crate) struct Up {
-    /// ContainerLab topology file
+    /// ContainerLab topology file, or a directory with one
     pub(crate) file: PathBuf,
     /// Name of the fabric, instead of the name in the file
     #[arg(long)]
@@ -424,7 +424,7 @@ pub(crate) struct Run {
 
 #[derive(Args)]
 pub(crate) struct Verify {
-    /// ContainerLab topology file
+    /// ContainerLab topology file, or a directory with one
     pub(crate) file: PathBuf,
     /// Name of the fabric [default: the name in the file]
     #[arg(long)]

@@ -184,9 +184,9 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
         Some(Place { index: index as u32, begun: known.begun })
     }
 
-    /// Whether a packet that uses one PSN (of 24 bits) is the next one of the queue pair that is found
-    /// there, and none waits. If so, it is delivered with that. Otherwise nothing has changed, and [`Self::receive`] is to
-    /// be called. It saves the search for the queue pair.
+    /// Whether a packet that uses one PSN (of 24 bits) is the next one of the queue pair that is
+    /// found there, and none waits. If so, it is delivered with that. Otherwise nothing has
+    /// changed, and [`Self::receive`] is to be called. It saves the search for the queue pair.
     #[inline(always)]
     pub fn is_next(&mut self, now: Nanos, at: Place, psn: u32) -> bool {
         let known = self.queue_pairs.get_mut(at.index as usize);

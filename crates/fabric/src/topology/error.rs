@@ -14,6 +14,14 @@ pub enum TopologyError {
         /// The cause.
         source: io::Error,
     },
+    /// A directory has no topology file, or several.
+    #[error("{} has {count} files *.clab.yml: name one", .directory.display())]
+    NotOne {
+        /// The directory.
+        directory: PathBuf,
+        /// How many it has.
+        count: usize,
+    },
     /// The file is not valid YAML.
     #[error("invalid YAML")]
     Yaml(#[from] serde_norway::Error),

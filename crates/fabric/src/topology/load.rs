@@ -1,7 +1,7 @@
 //! Reads a topology file and checks it.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::TopologyError;
 use super::expand::expand;
@@ -14,12 +14,14 @@ const INTERFACE_NAME_MAX: usize = 15;
 const MOST_LEVELS: usize = 256;
 
 impl Topology {
-    /// Reads a ContainerLab file. Variables are replaced from the environment.
+    /// Reads a ContainerLab file, or the only one of a directory (`*.clab.yml`, `*.clab.yaml`).
+    /// Variables are replaced from the environment.
     ///
     /// # Errors
     /// [`TopologyError`], with the place in the file.
     pub fn load(path: &Path) -> Result<Self, TopologyError> {
         let read_error = |source| TopologyError::Read { path: path.to_owned(), source };
+        let path = &if path.is_dir() { only_file(path)? } else { path.to_owned() };
         let text = experiment::input::read_text(path).map_err(read_error)?;
         let absolute = path.canonicalize().map_err(read_error)?;
         Self::parse(&text, absolute.parent().unwrap_or(Path::new("/")), |name| {
@@ -53,6 +55,26 @@ impl Topology {
         let topology = parse::topology(text, &file, directory)?;
         check(&topology)?;
         Ok(topology)
+    }
+}
+
+/// The topology file of a directory.
+fn only_file(directory: &Path) -> Result<PathBuf, TopologyError> {
+    let read_error = |source| TopologyError::Read { path: directory.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(read_error)? {
+        let name = entry.map_err(read_error)?.file_name();
+        let text = name.to_string_lossy();
+        if text.ends_with(".clab.yml") || text.ends_with(".clab.yaml") {
+            found.push(directory.join(&name));
+        }
+    }
+    match found.pop() {
+        Some(only) if found.is_empty() => Ok(only),
+        other => Err(TopologyError::NotOne {
+            directory: directory.to_owned(),
+            count: found.len() + usize::from(other.is_some()),
+        }),
     }
 }
 

@@ -39,6 +39,22 @@ topology:
 }
 
 #[test]
+fn the_only_file_of_a_directory_is_taken() {
+    let directory = std::env::temp_dir().join(format!("lab-only-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let load = || Topology::load(&directory).map(|topology| topology.name.to_string());
+    let error = || load().unwrap_err().to_string();
+    assert!(error().ends_with("has 0 files *.clab.yml: name one"), "{}", error());
+    let text = "{name: x, topology: {nodes: {r1: {kind: linux}}}}";
+    std::fs::write(directory.join("one.clab.yaml"), text).unwrap();
+    std::fs::write(directory.join("other.yml"), "").unwrap();
+    assert_eq!(load().unwrap(), "x");
+    std::fs::write(directory.join("two.clab.yml"), text).unwrap();
+    assert!(error().ends_with("has 2 files *.clab.yml: name one"), "{}", error());
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn a_program_that_only_an_image_has_is_missed() {
     let topology = parsed(
         "{name: x, topology: {defaults: {kind: linux, image: 'docker.io/alpine:3'}, nodes: {h1: , \
