@@ -34,10 +34,10 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
             times.entry(plan.schedule.to_string()).or_default().push(time);
         }
     }
-    let all = Figure::of(times.values().flatten().copied());
-    rows.push(row(GPT3, "all", EVALUATION, all));
+    let all: Vec<f64> = times.values().flatten().copied().collect();
+    rows.extend(evaluations("all", &all));
     for (schedule, times) in times {
-        rows.push(row(GPT3, &schedule, EVALUATION, Figure::of(times)));
+        rows.extend(evaluations(&schedule, &times));
     }
     let mut found = None;
     for threads in [1, 2] {
@@ -62,6 +62,18 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
 }
 
 const EVALUATION: &str = "CPU of an evaluation, µs";
+/// In microseconds: an evaluation should take no longer.
+const WANTED: f64 = 50.0;
+
+/// The times of the evaluations with a schedule, and how many are too long.
+fn evaluations(schedule: &str, times: &[f64]) -> [Row; 2] {
+    let long = times.iter().filter(|time| **time > WANTED).count();
+    let share = Figure::of([100.0 * long as f64 / times.len().max(1) as f64]);
+    [
+        row(GPT3, schedule, EVALUATION, Figure::of(times.iter().copied())),
+        row(GPT3, schedule, "evaluations above 50 µs, %", share),
+    ]
+}
 
 /// The CPU time of an evaluation in microseconds. `None` if the plan cannot be laid out.
 fn evaluation(evaluator: &Evaluator<'_>, plan: &Plan) -> Result<Option<f64>, Box<dyn Error>> {

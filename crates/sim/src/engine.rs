@@ -23,6 +23,7 @@ use crate::scenario::{Damage, Scenario};
 use crate::sender::{Counts, Sender};
 use crate::table::Table;
 use crate::time::Picos;
+use crate::vtep::Vteps;
 
 /// A flow while it runs.
 #[derive(Debug, Default)]
@@ -71,6 +72,8 @@ struct Engine<'a> {
     endpoints: Option<Box<endpoints::Endpoints>>,
     unfinished: u32,
     outcome: Outcome,
+    /// What chooses the paths of sprayed packets instead of a scheme of the simulator.
+    vteps: Option<&'a mut dyn Vteps>,
 }
 
 /// Runs a scenario. The same seed gives the same outcome.
@@ -79,10 +82,20 @@ struct Engine<'a> {
 /// in [`Outcome::unfinished`], each with what it waits for.
 #[must_use]
 pub fn run(scenario: &Scenario, seed: u64) -> Outcome {
-    let mut engine = Engine::new(scenario, seed);
+    run_engine(Engine::new(scenario, seed))
+}
+
+/// The same with real VTEPs. They choose the paths of sprayed packets, and not the scheme of the
+/// scenario.
+#[must_use]
+pub fn run_with(scenario: &Scenario, seed: u64, vteps: &mut dyn Vteps) -> Outcome {
+    run_engine(Engine { vteps: Some(vteps), ..Engine::new(scenario, seed) })
+}
+
+fn run_engine(mut engine: Engine<'_>) -> Outcome {
     while engine.unfinished > 0
         && let Some(event) = engine.calendar.pop()
-        && event.at <= scenario.end
+        && event.at <= engine.scenario.end
     {
         engine.now = event.at;
         engine.outcome.events += 1;

@@ -46,6 +46,9 @@ pub struct File {
     /// The transport.
     #[serde(default)]
     pub transport: TransportSettings,
+    /// The hosts.
+    #[serde(default)]
+    pub hosts: Hosts,
     /// The traffic. Several jobs run at the same time.
     pub traffic: Vec<Traffic>,
     /// What fails.
@@ -177,6 +180,17 @@ impl Default for TransportSettings {
     fn default() -> Self {
         Self { packet: 4150, acknowledge: 16_384, timeout: None, roce: None }
     }
+}
+
+/// The hosts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
+pub enum Hosts {
+    /// A record stands for a packet, and the host itself chooses its path.
+    #[default]
+    Abstract,
+    /// Each has a VTEP, which encapsulates frames with bytes and chooses their paths. At most 16.
+    Real,
 }
 
 /// A job.

@@ -8,6 +8,7 @@
 //! - `calendar`, `engine`: events; `port`: queues, ECN and trimming; `routes`: next hops
 //! - [`mod@reference`]: cases that another simulator ran, and its figures
 //! - `sender`, `receiver`: the transport; its window is [`roce::nscc`]
+//! - [`vtep`]: real VTEPs, which handle frames
 //! - [`mod@file`]: the file of a simulation
 //! - [`result`]: the line of a run in a file of results
 //! - [`time`]: picoseconds and rates
@@ -31,10 +32,12 @@ mod table;
 pub mod time;
 pub mod topology;
 pub mod traffic;
+pub mod vtep;
 
-pub use engine::run;
+pub use engine::{run, run_with};
 pub use outcome::Outcome;
 pub use port::{Counters, Limits};
 pub use routes::Choice;
 pub use scenario::Scenario;
 pub use sender::Feedback;
+pub use vtep::Vteps;

@@ -188,6 +188,13 @@ impl Sender {
         Some(packet)
     }
 
+    /// A packet that was sent takes another path than the scheme said.
+    pub(crate) fn takes_path(&mut self, packet: &Packet) {
+        if let Some(record) = self.record_mut(packet.number) {
+            record.entropy = packet.entropy;
+        }
+    }
+
     /// A packet without data that makes the receiver tell what it has.
     fn probe(&mut self, now: Picos, sprayer: &mut Sprayer) -> Packet {
         let entropy = sprayer.next(nanos(now), &mut self.random);

@@ -21,7 +21,8 @@ use experiment::input;
 use experiment::verdict::Verdict;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_gettime};
-use sim::file::{Case, Fabric, Traffic, Variant, cases};
+use sim::Scenario;
+use sim::file::{Case, Fabric, Hosts, Traffic, Variant, cases};
 use sim::result::Line;
 
 use directory::{Directory, name};
@@ -130,7 +131,7 @@ impl Plan {
         case: &Case,
         variant: &Variant,
         seed: u64,
-    ) -> Result<sim::Scenario, SimulationError> {
+    ) -> Result<Scenario, SimulationError> {
         let read = |file: &Path| {
             let path = self.directory.join(file);
             match file.extension().is_some_and(|kind| kind == "yml" || kind == "yaml") {
@@ -296,13 +297,27 @@ impl Pool<'_> {
             Ok(scenario) => scenario,
             Err(error) => return Some(Err(error)),
         };
-        let outcome = sim::run(&scenario, key.seed);
+        let outcome = match outcome(case, &scenario, key.seed) {
+            Ok(outcome) => outcome,
+            Err(error) => return Some(Err(error)),
+        };
         let mut line = Line::new(&key.case, &key.scheme, key.seed, &scenario, &outcome);
         line.user_s = milliseconds(thread_time().saturating_sub(cpu));
         line.wall_s = milliseconds(start.elapsed());
         line.peak_kib =
             getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.max_rss().unsigned_abs());
         Some(Ok(line))
+    }
+}
+
+/// Runs a scenario with the hosts of its file.
+fn outcome(case: &Case, scenario: &Scenario, seed: u64) -> Result<sim::Outcome, SimulationError> {
+    match case.file.hosts {
+        Hosts::Abstract => Ok(sim::run(scenario, seed)),
+        Hosts::Real => vteps::run(scenario, seed).map_err(|unfit| SimulationError::Case {
+            case: case.name.clone(),
+            problem: unfit.to_string(),
+        }),
     }
 }
 

@@ -111,7 +111,7 @@ fn the_tables_of_measurements_are_up_to_date() {
         ("scale", "`benches/run scale`: as tables grow"),
         ("planner", "`benches/run planner`: an evaluation of a plan, and a search"),
         ("web", "`benches/run web`: the live page"),
-        ("sim", "`benches/run sim`: the simulator. The peer is htsim, by figures recorded once"),
+        ("sim", "`benches/run sim`: the simulator. The peer is htsim"),
     ] {
         let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -148,6 +148,20 @@ pub(crate) fn tau(pairs: &[(f64, f64)]) -> f64 {
     sum / (pairs.len() * (pairs.len() - 1)) as f64 * 2.0
 }
 
+/// Kendall's tau-b of pairs, and Goodman and Kruskal's gamma: measured values that differ by at most
+/// this share are tied. Gamma leaves tied pairs out.
+pub(crate) fn tau_with_ties(pairs: &[(f64, f64)], share: f64) -> (f64, f64) {
+    let (mut sum, mut untied) = (0.0, 0.0);
+    for (at, a) in pairs.iter().enumerate() {
+        for b in pairs[..at].iter().filter(|b| a.0.max(b.0) > (1.0 + share) * a.0.min(b.0)) {
+            sum += ((a.0 - b.0) * (a.1 - b.1)).signum();
+            untied += 1.0;
+        }
+    }
+    let all = (pairs.len() * (pairs.len() - 1)) as f64 / 2.0;
+    (sum / (all * untied).sqrt(), sum / untied)
+}
+
 /// A kind of machine that is shipped.
 pub(crate) fn machine(name: &str) -> Machine {
     let (_, text) = SHIPPED.iter().find(|(known, _)| *known == name).unwrap();

@@ -4,10 +4,17 @@ use spray::Sprayer;
 
 use super::{Engine, start::FLOW};
 use crate::calendar::What;
-use crate::packet::{Kind, Packet};
+use crate::packet::{Kind, Packet, flag};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::time::Picos;
+use crate::vtep::{Data, Fate};
+
+/// A packet between two hosts, as VTEPs see it.
+const fn data((source, target): (u32, u32), packet: &Packet) -> Data {
+    let (flow, number, size) = (packet.flow(), packet.number, packet.size);
+    Data { source, target, flow, number, size }
+}
 
 impl Engine<'_> {
     /// A flow starts.
@@ -87,7 +94,14 @@ impl Engine<'_> {
             if !sender.can_send() {
                 continue;
             }
-            let Some(packet) = sender.send(at, sprayer) else { continue };
+            let Some(mut packet) = sender.send(at, sprayer) else { continue };
+            let own = self.scenario.flows.get(flow as usize).filter(|own| !own.ordered);
+            if let (Some(vteps), Some(own)) = (&mut self.vteps, own)
+                && packet.is_data()
+            {
+                packet.entropy = vteps.send(at, data((own.source, own.target), &packet));
+                sender.takes_path(&packet);
+            }
             if sender.can_send() {
                 sender.listed = true;
                 self.hosts[host].turns.push_back(flow);
@@ -115,6 +129,7 @@ impl Engine<'_> {
     }
 
     fn receive(&mut self, packet: &Packet) {
+        self.show_vtep(packet);
         let running = &mut self.flows[packet.flow()];
         let host = running.target;
         let every = self.scenario.transport.acknowledge;
@@ -125,6 +140,22 @@ impl Engine<'_> {
         if let Some(answer) = answer {
             let id = self.packets.add(answer);
             self.enqueue(id, 2 * host);
+        }
+    }
+
+    /// A packet has reached the VTEP of its target, if there is one.
+    fn show_vtep(&mut self, packet: &Packet) {
+        let Some(vteps) = &mut self.vteps else { return };
+        let own = self.scenario.flows.get(packet.flow() as usize).filter(|own| !own.ordered);
+        let fate = match (packet.kind(), packet.has(flag::MARKED)) {
+            (Kind::Data, false) => Fate::Good,
+            (Kind::Data, true) => Fate::Marked,
+            (Kind::Trimmed, _) => Fate::Trimmed,
+            _ => return,
+        };
+        if let Some(own) = own {
+            let packet_of = data((own.source, own.target), packet);
+            vteps.receive(self.now, packet_of, packet.entropy, fate);
         }
     }
 

@@ -67,6 +67,7 @@ impl<'a> Engine<'a> {
             endpoints: None,
             unfinished: scenario.flows.len() as u32,
             outcome: Outcome::default(),
+            vteps: None,
         };
         // Settings out of range are an error of the file: see `File::scenario`.
         engine.endpoints = scenario.roce.as_ref().and_then(|settings| {

@@ -15,6 +15,8 @@ const LEFT: f64 = 60.0;
 const ROW: f64 = 22.0;
 /// More operations than this are not drawn: a browser would be slow.
 const MOST: usize = 20_000;
+/// So many operations of a stage are still wide enough to be told apart.
+const WIDE: usize = 60;
 
 fn round(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
@@ -72,14 +74,28 @@ pub(super) fn parts(outcome: &Outcome) -> Markup {
     frame("Parts of an iteration", height, &content)
 }
 
-/// The operations of each stage over time.
+/// The operations of each stage over time: all, and if they are narrow, the first and the last ones
+/// again.
 pub(super) fn timeline(spans: &[Span]) -> Markup {
     if spans.len() > MOST {
         return html! { p { (spans.len()) " operations are too many to draw." } };
     }
     let stages = spans.iter().map(|span| span.stage + 1).max().unwrap_or_default();
     let end = spans.iter().map(|span| span.end).fold(f64::MIN_POSITIVE, f64::max);
-    let scale = (WIDTH - LEFT - 10.0) / end;
+    let part = end * (WIDE * stages) as f64 / spans.len().max(1) as f64;
+    html! {
+        (window("Timeline of the stages", spans, 0.0, end))
+        @if part < end / 2.0 {
+            (window("The beginning", spans, 0.0, part))
+            (window("The end", spans, end - part, end))
+        }
+    }
+}
+
+/// What of the operations is between two times.
+fn window(title: &str, spans: &[Span], from: f64, to: f64) -> Markup {
+    let stages = spans.iter().map(|span| span.stage + 1).max().unwrap_or_default();
+    let scale = (WIDTH - LEFT - 10.0) / (to - from);
     let height = ROW * (stages as f64 + 2.5);
     let class = |kind| match kind {
         Kind::Forward => "s0",
@@ -90,19 +106,24 @@ pub(super) fn timeline(spans: &[Span]) -> Markup {
         @for stage in 0..stages {
             text x="4" y=(ROW * stage as f64 + 15.0) { "stage " (stage) }
         }
-        @for span in spans {
-            rect class=(class(span.operation.kind)) x=(round(LEFT + scale * span.start))
+        @for span in spans.iter().filter(|span| span.end > from && span.start < to) {
+            @let (start, end) = (span.start.max(from), span.end.min(to));
+            rect class=(class(span.operation.kind)) x=(round(LEFT + scale * (start - from)))
                 y=(ROW * span.stage as f64 + 2.0)
-                width=(round((scale * (span.end - span.start) - 0.3).max(0.2))) height=(ROW - 4.0) {
+                width=(round((scale * (end - start) - 0.3).max(0.2))) height=(ROW - 4.0) {
                 title { "micro-batch " (span.operation.micro_batch) ", chunk "
                     (span.operation.chunk) }
             }
         }
-        text x=(LEFT) y=(ROW * stages as f64 + 16.0) { "0 s" }
-        text x=(WIDTH - 60.0) y=(ROW * stages as f64 + 16.0) { (format!("{end:.3} s")) }
+        text x=(LEFT) y=(ROW * stages as f64 + 16.0) { (seconds(from)) }
+        text x=(WIDTH - 10.0) y=(ROW * stages as f64 + 16.0) text-anchor="end" { (seconds(to)) }
         (legend(&["forward", "backward", "weights"], height - 6.0))
     };
-    frame("Timeline of the stages", height, &content)
+    frame(title, height, &content)
+}
+
+fn seconds(time: f64) -> String {
+    if time > 0.0 { format!("{time:.3} s") } else { "0 s".into() }
 }
 
 /// The class of a placement. The colours of those that are compared most are far apart.

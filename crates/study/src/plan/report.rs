@@ -217,6 +217,7 @@ pub fn page(file: &PlanFile, job: &Job, outcome: &Outcome, spans: &[Span]) -> St
         h2 { "What is fastest, and why" }
         pre { (explanation(job, outcome)) }
         h2 { "Timeline of the fastest plan" }
+        p { "Without what follows the last operation: exchanges of gradients and the optimizer." }
         (draw::timeline(spans))
         @if let Some(sweep) = &file.sweep {
             h2 { "Which placement is fastest" }
