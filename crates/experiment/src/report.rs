@@ -99,6 +99,7 @@ impl Report<'_> {
                     @let program = experiment.is_program();
                     (tables::balance(&group.rows, &experiment.baseline(), program))
                 }
+                (tables::dropped(&group.rows))
             }
             @if !experiment.has_failures() {
                 h3 { "Columns" }
@@ -322,6 +323,29 @@ mod tests {
         }
         assert!(!page(None).contains("<th>of roofline</th>"));
         assert!(!with.contains("<th>lost</th>"), "no losses were counted");
+    }
+
+    #[test]
+    fn drops_are_shown_where_they_were_counted() {
+        use crate::record::{CircuitDrops, Dropped, Run};
+        let text = "name = 'x'\ntitle = 't'\nquestion = 'Why?'\n
+            topologies = ['scaleacross.clab.yml']\ndataplane = [{policy = 'kernel'}]
+            [sweep]\nqueue-pairs = [8]";
+        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+        let page = |dropped| {
+            let run = Run { dropped, ..run("kernel", 8, 0, &[8, 0, 0, 0]) };
+            let (summary, manifest) = (Summary::new(&experiment, &[run]), manifest());
+            report_on(&experiment, &summary, &manifest).page()
+        };
+        let circuits = |lost| Some(CircuitDrops { lost, queue_full: 0 });
+        let with = page(Some(Dropped { circuits: circuits(3), links: 0 }));
+        assert!(with.contains("<td>3.0</td><td>0.0</td><td>0.0</td>"), "{with}");
+        let links = page(Some(Dropped { circuits: None, links: 2 }));
+        assert!(links.contains("<td>2.0</td>") && !links.contains("circuits, queue"), "{links}");
+        let none = page(Some(Dropped { circuits: circuits(0), links: 0 }));
+        assert!(none.contains("circuits and links say that no frame was dropped"), "{none}");
+        let unknown = page(None);
+        assert!(!unknown.contains("was dropped") && !unknown.contains("were dropped"), "{unknown}");
     }
 
     #[test]

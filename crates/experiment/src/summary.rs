@@ -1,5 +1,6 @@
 //! The runs of each point and dataplane together.
 
+mod dropped;
 mod failure;
 mod workload;
 
@@ -17,6 +18,7 @@ use crate::role::Role;
 use crate::statistics::Statistics;
 use crate::units::InnerPort;
 
+pub use dropped::DroppedRow;
 pub use workload::WorkloadRow;
 
 /// Runs with less than this share of the required rate count as slow.
@@ -62,6 +64,8 @@ pub struct Row {
     pub arrival: Option<Arrival>,
     /// Frames that were sent, of all runs.
     pub sent: u64,
+    /// Frames that were dropped in a run, where they were counted.
+    pub dropped: DroppedRow,
     /// The expected MMR of the widest tier, if it is known.
     pub expected: Option<f64>,
     /// The smallest possible MMR of the widest tier: queue pairs are whole.
@@ -271,6 +275,7 @@ fn row(
         widest,
         arrival: runs.iter().map(|run| run.arrival).sum(),
         sent: runs.iter().map(|run| run.sent).sum(),
+        dropped: DroppedRow::of(runs),
         expected: expected.filter(|_| workload.is_none()),
         // The flows of a program are not known.
         floor: if experiment.is_program() { 1.0 } else { balance::floor(flows, paths) },

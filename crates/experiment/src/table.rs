@@ -81,6 +81,17 @@ fn workload(row: &Row, read: fn(&WorkloadRow) -> Option<f64>) -> String {
     mean(row.workload.as_ref().and_then(read))
 }
 
+/// A time or rate of a workload that a program of the user did not tell.
+fn told(of: Option<&Completion>, read: fn(&Completion) -> f64) -> String {
+    let is_told = |value: &f64| *value != 0.0 || of.is_some_and(|of| !of.counters.is_empty());
+    thousandths(of.map(read).filter(is_told))
+}
+
+/// As [`told`], of an iteration.
+fn told_of(of: &Iteration, read: fn(&Iteration) -> f64) -> String {
+    thousandths(Some(read(of)).filter(|_| !of.counters.is_empty()))
+}
+
 /// How many frames arrived like this; empty if they were not counted.
 fn arrived(of: Option<Arrival>, read: fn(Arrival) -> u64) -> String {
     of.map(|of| read(of).to_string()).unwrap_or_default()
@@ -90,6 +101,14 @@ fn arrived(of: Option<Arrival>, read: fn(Arrival) -> u64) -> String {
 fn circuits(run: &Run, read: fn(CircuitDrops) -> u64) -> String {
     let counted = run.dropped.and_then(|of| of.circuits);
     counted.map(|of| read(of).to_string()).unwrap_or_default()
+}
+
+/// Packets that were sent again; empty if they were not counted.
+fn resent(of: &Completion) -> String {
+    match of.counters.is_empty() {
+        true => String::new(),
+        false => of.retransmitted.to_string(),
+    }
 }
 
 /// One line for each link of each run: `links.csv`.
@@ -146,7 +165,13 @@ pub fn runs(runs: &[Run]) -> String {
     let columns: [Column<Of<'_, Option<&Completion>>>; 26] = [
         ("unix_time", |(run, _), _| run.unix_time.to_string()),
         ("mmr", |(run, _), _| mean(run.mmr())),
-        ("sent", |(run, _), _| run.sent.to_string()),
+        // A program does not tell what it sent.
+        ("sent", |(run, of), _| {
+            match of.is_some_and(|of| of.counters.is_empty()) && run.sent == 0 {
+                true => String::new(),
+                false => run.sent.to_string(),
+            }
+        }),
         ("lost", |(run, _), _| arrived(run.arrival, |of| of.lost)),
         ("reordered", |(run, _), _| arrived(run.arrival, |of| of.reordered)),
         ("duplicated", |(run, _), _| arrived(run.arrival, |of| of.duplicated)),
@@ -163,9 +188,9 @@ pub fn runs(runs: &[Run]) -> String {
         ("usual_ms", |(run, _), _| thousandths(run.hit.map(|hit| hit.usual))),
         ("completion_ms", |(_, of), _| thousandths(of.map(|of| of.milliseconds))),
         ("worst_ms", |(_, of), _| thousandths(of.map(|of| of.worst))),
-        ("bus_mbps", |(_, of), _| thousandths(of.map(|of| of.bus_bandwidth))),
-        ("message_p99_ms", |(_, of), _| thousandths(of.map(|of| of.message_p99))),
-        ("straggler_ms", |(_, of), _| thousandths(of.map(|of| of.straggler))),
+        ("bus_mbps", |(_, of), _| told(*of, |of| of.bus_bandwidth)),
+        ("message_p99_ms", |(_, of), _| told(*of, |of| of.message_p99)),
+        ("straggler_ms", |(_, of), _| told(*of, |of| of.straggler)),
         ("roofline_ratio", |(_, of), _| thousandths(of.and_then(|of| of.roofline_ratio))),
         ("fullest_circuit", |(run, _), _| thousandths(run.full)),
         ("circuit_lost", |(run, _), _| circuits(run, |of| of.lost)),
@@ -173,10 +198,7 @@ pub fn runs(runs: &[Run]) -> String {
         ("link_dropped", |(run, _), _| {
             run.dropped.map(|of| of.links.to_string()).unwrap_or_default()
         }),
-        ("retransmitted", |(_, of), _| {
-            let counted = of.filter(|of| !of.counters.is_empty());
-            counted.map(|of| of.retransmitted.to_string()).unwrap_or_default()
-        }),
+        ("retransmitted", |(_, of), _| of.map(resent).unwrap_or_default()),
     ];
     let counters = counters(|(_, of): &Of<'_, Option<&Completion>>, name| {
         of.map(|of| counter(&of.counters, name)).unwrap_or_default()
@@ -192,12 +214,15 @@ pub fn iterations(runs: &[Run]) -> String {
         ("iteration", |(_, (at, _)), _| at.to_string()),
         ("completion_ms", |(_, (_, of)), _| thousandths(of.milliseconds)),
         ("straggler", |(_, (_, of)), _| of.straggler.clone()),
-        ("straggler_ms", |(_, (_, of)), _| thousandths(of.behind)),
-        ("messages", |(_, (_, of)), _| of.messages.to_string()),
-        ("message_p50_ms", |(_, (_, of)), _| thousandths(of.p50)),
-        ("message_p99_ms", |(_, (_, of)), _| thousandths(of.p99)),
-        ("message_p999_ms", |(_, (_, of)), _| thousandths(of.p999)),
-        ("message_max_ms", |(_, (_, of)), _| thousandths(of.max)),
+        ("straggler_ms", |(_, (_, of)), _| told_of(of, |of| of.behind)),
+        ("messages", |(_, (_, of)), _| match of.counters.is_empty() {
+            true => String::new(),
+            false => of.messages.to_string(),
+        }),
+        ("message_p50_ms", |(_, (_, of)), _| told_of(of, |of| of.p50)),
+        ("message_p99_ms", |(_, (_, of)), _| told_of(of, |of| of.p99)),
+        ("message_p999_ms", |(_, (_, of)), _| told_of(of, |of| of.p999)),
+        ("message_max_ms", |(_, (_, of)), _| told_of(of, |of| of.max)),
         ("retransmitted", |(_, (_, of)), _| counter(&of.counters, "retransmitted_packets")),
     ];
     let counters =
@@ -221,7 +246,7 @@ pub fn jobs(runs: &[Run]) -> String {
         ("message_p99_ms", |(_, (_, of)), _| thousandths(of.message_p99)),
         ("straggler_ms", |(_, (_, of)), _| thousandths(of.straggler)),
         ("roofline_ratio", |(_, (_, of)), _| thousandths(of.roofline_ratio)),
-        ("retransmitted", |(_, (_, of)), _| of.retransmitted.to_string()),
+        ("retransmitted", |(_, (_, of)), _| resent(of)),
     ];
     keyed(&columns, runs.iter().flat_map(|run| run.jobs.iter().map(move |job| (run, job))))
 }
@@ -230,7 +255,7 @@ pub fn jobs(runs: &[Run]) -> String {
 /// confidence interval of the mean.
 #[must_use]
 pub fn summary(summary: &Summary) -> String {
-    let columns: [Column<(&Row, usize, &TierRow)>; 39] = [
+    let columns: [Column<(&Row, usize, &TierRow)>; 42] = [
         ("fabric", |(row, ..), _| row.fabric.clone()),
         ("queue_pairs", |(row, ..), _| row.point.queue_pairs.get().to_string()),
         ("inner_port", |(row, ..), _| row.point.inner_port.to_string()),
@@ -264,16 +289,21 @@ pub fn summary(summary: &Summary) -> String {
         ("completion_ms_half_width", |(row, ..), _| {
             workload(row, |of| Some(of.completion.half_width))
         }),
-        ("bus_mbps_mean", |(row, ..), _| workload(row, |of| Some(of.bus_bandwidth.mean))),
+        ("bus_mbps_mean", |(row, ..), _| workload(row, |of| Some(of.told(of.bus_bandwidth)?.mean))),
         ("bus_mbps_half_width", |(row, ..), _| {
-            workload(row, |of| Some(of.bus_bandwidth.half_width))
+            workload(row, |of| Some(of.told(of.bus_bandwidth)?.half_width))
         }),
-        ("straggler_ms_mean", |(row, ..), _| workload(row, |of| Some(of.straggler.mean))),
+        ("straggler_ms_mean", |(row, ..), _| workload(row, |of| Some(of.told(of.straggler)?.mean))),
         ("roofline_ratio_mean", |(row, ..), _| workload(row, |of| Some(of.roofline_ratio?.mean))),
-        ("message_p99_ms_mean", |(row, ..), _| workload(row, |of| Some(of.message_p99.mean))),
+        ("message_p99_ms_mean", |(row, ..), _| {
+            workload(row, |of| Some(of.told(of.message_p99)?.mean))
+        }),
         ("retransmitted_mean", |(row, ..), _| workload(row, |of| Some(of.retransmitted?.mean))),
         ("timeouts_mean", |(row, ..), _| workload(row, |of| Some(of.timeouts?.mean))),
         ("naks_mean", |(row, ..), _| workload(row, |of| Some(of.naks?.mean))),
+        ("circuit_lost_mean", |(row, ..), _| mean(row.dropped.circuit_lost)),
+        ("circuit_queue_full_mean", |(row, ..), _| mean(row.dropped.circuit_queue_full)),
+        ("link_dropped_mean", |(row, ..), _| mean(row.dropped.link_dropped)),
     ];
     let rows = summary.rows.iter();
     table(
@@ -289,13 +319,37 @@ mod tests {
     use crate::record::tests::run;
     use crate::record::{Completion, Dropped, Iteration};
 
+    fn experiment() -> Experiment {
+        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+            dataplane = [{policy = 'kernel'}, {policy = 'b'}]\n[sweep]\nqueue-pairs = [8]";
+        Experiment::parse("x.toml".as_ref(), text).unwrap()
+    }
+
+    #[test]
+    fn what_a_program_does_not_tell_is_empty() {
+        let iteration = Iteration { milliseconds: 3.0, ..Iteration::default() };
+        let each = vec![iteration];
+        let program = Completion { milliseconds: 2.5, each, ..Completion::default() };
+        let (beside, workload) = ([("a".to_owned(), program.clone())].into(), Some(program));
+        let circuits = Some(CircuitDrops { lost: 3, queue_full: 4 });
+        let dropped = Some(Dropped { circuits, links: 5 });
+        let run = run("kernel", 8, 0, &[8, 0, 0, 0]);
+        let all = [Run { workload, jobs: beside, arrival: None, sent: 0, dropped, ..run }];
+        assert!(iterations(&all).ends_with(",0,3.000,,,,,,,,,,,,,\n"), "{}", iterations(&all));
+        let line = runs(&all);
+        assert!(
+            line.contains(",2.500,0.000,,,,,,3,4,5,") && line.contains(",4.0000,,,,,"),
+            "{line}"
+        );
+        assert!(jobs(&all).ends_with(",a,0,2.500,0.000,0.000,0.000,0.000,,\n"), "{}", jobs(&all));
+        let row = summary(&Summary::new(&experiment(), &all));
+        assert!(row.contains(",2.5000,inf,,,,,,,,,3.0000,4.0000,5.0000\n"), "{row}");
+    }
+
     #[test]
     fn every_line_has_the_fields_of_the_header() {
         let mut all = vec![run("kernel", 8, 0, &[8, 0, 0, 0]), run("b", 8, 1, &[2, 2, 2, 2])];
         all[1].tiers[0].links.insert("a,\"b\"".into(), 4);
-        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-            dataplane = [{policy = 'kernel'}, {policy = 'b'}]\n[sweep]\nqueue-pairs = [8]";
-        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
         let counters = BTreeMap::from([
             ("packet_seq_err".to_owned(), 7),
             ("retransmitted_packets".to_owned(), 9),
@@ -355,7 +409,7 @@ mod tests {
         let line = |end: &str| bins.lines().any(|line| line.ends_with(end));
         assert!(bins.lines().count() == 4 && line(",-10,50,48"), "{bins}");
         assert!(line(",0,50,0") && line(",10,0,49"), "{bins}");
-        let summarised = summary(&Summary::new(&experiment, &all));
+        let summarised = summary(&Summary::new(&experiment(), &all));
         assert!(summarised.contains(",1.5000,0.8750,"), "{summarised}");
         for (table, count) in [(runs(&all), 3), (summarised.clone(), 5), (each, 3)] {
             let fields: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();

@@ -221,6 +221,53 @@ fn arrived(row: &Row, read: impl Fn(Arrival) -> u64) -> String {
     row.arrival.map(|of| read(of).to_string()).unwrap_or_default()
 }
 
+/// Where the fabric dropped frames; nothing if it counted none.
+pub(super) fn dropped(rows: &[&Row]) -> Markup {
+    let counted = || rows.iter().flat_map(|row| row.dropped.counted());
+    let circuits = rows.iter().any(|row| row.dropped.circuit_lost.is_some());
+    html! {
+        @if counted().all(|frames| frames == 0.0) {
+            @if counted().next().is_some() {
+                p class="soft" { "The counters of " @if circuits { "circuits and " }
+                    "links say that no frame was dropped there." }
+            }
+        } @else {
+            div class="wide" {
+                table {
+                    caption { "Where frames were dropped: frames in a run, of all kinds, also of "
+                        "routing protocols; means of the runs in which they were counted. Empty: "
+                        "not counted." }
+                    thead { tr {
+                        th { "queue pairs" } th class="name" { "variant" }
+                        th class="name" { "dataplane" }
+                        @if circuits { th { "circuits, at random" } th { "circuits, queue full" } }
+                        th { "links" }
+                    } }
+                    tbody {
+                        @for row in rows {
+                            tr {
+                                td { (row.point.queue_pairs.get()) }
+                                td class="name" { (row.point.variant()) }
+                                td class="name" { (title(&row.dataplane)) }
+                                @if circuits {
+                                    td { (frames(row.dropped.circuit_lost)) }
+                                    td { (frames(row.dropped.circuit_queue_full)) }
+                                }
+                                td { (frames(row.dropped.link_dropped)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A mean number of frames; empty if they were not counted.
+fn frames(of: Option<f64>) -> String {
+    of.map(|of| format!("{of:.1}")).unwrap_or_default()
+}
+
 /// How even the load is. `program`: as for [`workload`].
 pub(super) fn balance(rows: &[&Row], baseline: &str, program: bool) -> Markup {
     let queue_pairs = has_queue_pairs(rows, program);

@@ -36,6 +36,12 @@ pub struct WorkloadRow {
 }
 
 impl WorkloadRow {
+    /// A figure; `None` if it is 0 because nothing was counted, as for a program of the user.
+    #[must_use]
+    pub fn told(&self, of: Statistics) -> Option<Statistics> {
+        (of.mean != 0.0 || self.retransmitted.is_some()).then_some(of)
+    }
+
     pub(super) fn of(results: &[&Completion], confidence: f64) -> Option<Self> {
         let of = |read: fn(&Completion) -> f64| {
             let values = results.iter().map(|result| read(result));
