@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Arrival, CircuitDrops, Completion, Iteration, QueuePair, Run};
+use crate::record::{Arrival, CircuitDrops, Completion, Iteration, Moved, QueuePair, Run};
 use crate::role::Role;
 use crate::summary::{Row, Summary, TierRow, WorkloadRow};
 
@@ -144,6 +144,22 @@ pub fn queue_pairs(runs: &[Run]) -> String {
         ("moves", |(_, pair), _| pair.moves.map(|moves| moves.to_string()).unwrap_or_default()),
     ];
     keyed(&columns, runs.iter().flat_map(|run| run.pairs.iter().map(move |pair| (run, pair))))
+}
+
+/// One line for each move of a queue pair to another link: `moves.csv`. Times are those of
+/// [`timeline`].
+#[must_use]
+pub fn moves(runs: &[Run]) -> String {
+    let columns: [Column<Of<'_, &Moved>>; 4] = [
+        ("queue_pair", |(_, of), _| format!("{:#x}", of.queue_pair)),
+        ("ms", |(run, of), _| {
+            let failure = run.timeline.as_ref().and_then(|of| of.failure);
+            thousandths(of.at - failure.unwrap_or_default())
+        }),
+        ("from", |(_, of), _| of.from.clone()),
+        ("to", |(_, of), _| of.to.clone()),
+    ];
+    keyed(&columns, runs.iter().flat_map(|run| run.moved.iter().map(move |of| (run, of))))
 }
 
 /// One line for each 10 ms of each run: `timeline.csv`. A failure begins in the bin at 0; without
@@ -405,6 +421,10 @@ mod tests {
         assert_eq!(pairs.lines().count(), 3, "the first run has none: {pairs}");
         assert!(pairs.contains(",0x11,up1 10.1.0.25,100,3,1,4.000,2.000,104954,1\n"), "{pairs}");
         assert!(pairs.contains(",0x12,,100,3,1,4.000,2.000,104954,\n"), "{pairs}");
+        let (from, to) = ("leaf1:up1".to_owned(), "leaf1:up2".to_owned());
+        all[1].moved = vec![Moved { queue_pair: 0x11, at: 14.5, from, to }];
+        let moves = moves(&all);
+        assert!(moves.ends_with(",0x11,2.500,leaf1:up1,leaf1:up2\n"), "{moves}");
         let bins = timeline(&all);
         let line = |end: &str| bins.lines().any(|line| line.ends_with(end));
         assert!(bins.lines().count() == 4 && line(",-10,50,48"), "{bins}");
