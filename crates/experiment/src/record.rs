@@ -51,6 +51,9 @@ pub struct Run {
     /// Each queue pair of the numbered frames; empty if none were sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pairs: Vec<QueuePair>,
+    /// The first 1,000 moves of these queue pairs between links.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moved: Vec<Moved>,
     /// The numbered frames over time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
@@ -126,8 +129,8 @@ impl Sum for Arrival {
 pub struct QueuePair {
     /// The destination queue pair.
     pub number: u32,
-    /// Where its frames went at the end of the run: the uplink of the sending leaf, and the routers
-    /// after it; absent if the dataplane keeps no record of queue pairs.
+    /// Where its last frame went: the sending ends of the links between leaves, in order; absent if
+    /// packets of a queue pair take all paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Frames that were sent.
@@ -141,9 +144,24 @@ pub struct QueuePair {
     pub outage: f64,
     /// Bytes of the frames that arrived, without those of the tunnel.
     pub bytes: u64,
-    /// How often it was moved to another path; absent as `path`.
+    /// How often its next frame took another link than the one before, in the tier of links where
+    /// that happened most; absent as `path`, or if not every frame was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moves: Option<u32>,
+}
+
+/// A queue pair takes another link than before.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Moved {
+    /// The destination queue pair.
+    pub queue_pair: u32,
+    /// When the first frame took it, in milliseconds since the beginning of the first bin of the
+    /// [timeline](Run::timeline).
+    pub at: f64,
+    /// The sending end of the link before.
+    pub from: String,
+    /// That of the new one.
+    pub to: String,
 }
 
 /// Frames over time, in bins of [`Timeline::BIN`] milliseconds.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Arrival, CircuitDrops, Completion, Iteration, QueuePair, Run};
+use crate::record::{Arrival, CircuitDrops, Completion, Iteration, Moved, QueuePair, Run};
 use crate::role::Role;
 use crate::summary::{Row, Summary, TierRow, WorkloadRow};
 
@@ -144,6 +144,22 @@ pub fn queue_pairs(runs: &[Run]) -> String {
         ("moves", |(_, pair), _| pair.moves.map(|moves| moves.to_string()).unwrap_or_default()),
     ];
     keyed(&columns, runs.iter().flat_map(|run| run.pairs.iter().map(move |pair| (run, pair))))
+}
+
+/// One line for each move of a queue pair to another link: `moves.csv`. Times are those of
+/// [`timeline`].
+#[must_use]
+pub fn moves(runs: &[Run]) -> String {
+    let columns: [Column<Of<'_, &Moved>>; 4] = [
+        ("queue_pair", |(_, of), _| format!("{:#x}", of.queue_pair)),
+        ("ms", |(run, of), _| {
+            let failure = run.timeline.as_ref().and_then(|of| of.failure);
+            thousandths(of.at - failure.unwrap_or_default())
+        }),
+        ("from", |(_, of), _| of.from.clone()),
+        ("to", |(_, of), _| of.to.clone()),
+    ];
+    keyed(&columns, runs.iter().flat_map(|run| run.moved.iter().map(move |of| (run, of))))
 }
 
 /// One line for each 10 ms of each run: `timeline.csv`. A failure begins in the bin at 0; without
@@ -319,8 +335,35 @@ mod tests {
     use crate::record::tests::run;
     use crate::record::{Completion, Dropped, Iteration};
 
-    /// A run with a workload and no numbered frames, and one with these.
-    fn runs_of_two() -> Vec<Run> {
+    fn experiment() -> Experiment {
+        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+            dataplane = [{policy = 'kernel'}, {policy = 'b'}]\n[sweep]\nqueue-pairs = [8]";
+        Experiment::parse("x.toml".as_ref(), text).unwrap()
+    }
+
+    #[test]
+    fn what_a_program_does_not_tell_is_empty() {
+        let iteration = Iteration { milliseconds: 3.0, ..Iteration::default() };
+        let each = vec![iteration];
+        let program = Completion { milliseconds: 2.5, each, ..Completion::default() };
+        let (beside, workload) = ([("a".to_owned(), program.clone())].into(), Some(program));
+        let circuits = Some(CircuitDrops { lost: 3, queue_full: 4 });
+        let dropped = Some(Dropped { circuits, links: 5 });
+        let run = run("kernel", 8, 0, &[8, 0, 0, 0]);
+        let all = [Run { workload, jobs: beside, arrival: None, sent: 0, dropped, ..run }];
+        assert!(iterations(&all).ends_with(",0,3.000,,,,,,,,,,,,,\n"), "{}", iterations(&all));
+        let line = runs(&all);
+        assert!(
+            line.contains(",2.500,0.000,,,,,,3,4,5,") && line.contains(",4.0000,,,,,"),
+            "{line}"
+        );
+        assert!(jobs(&all).ends_with(",a,0,2.500,0.000,0.000,0.000,0.000,,\n"), "{}", jobs(&all));
+        let row = summary(&Summary::new(&experiment(), &all));
+        assert!(row.contains(",2.5000,inf,,,,,,,,,3.0000,4.0000,5.0000\n"), "{row}");
+    }
+
+    #[test]
+    fn every_line_has_the_fields_of_the_header() {
         let mut all = vec![run("kernel", 8, 0, &[8, 0, 0, 0]), run("b", 8, 1, &[2, 2, 2, 2])];
         all[1].tiers[0].links.insert("a,\"b\"".into(), 4);
         let counters = BTreeMap::from([
@@ -345,31 +388,11 @@ mod tests {
         let drops = |circuits| Some(Dropped { circuits, links: 5 });
         all[0].dropped = drops(Some(CircuitDrops { lost: 3, queue_full: 4 }));
         all[1].dropped = drops(None);
-        all
-    }
-
-    #[test]
-    fn every_line_has_the_fields_of_the_header() {
-        let mut all = runs_of_two();
-        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-            dataplane = [{policy = 'kernel'}, {policy = 'b'}]\n[sweep]\nqueue-pairs = [8]";
-        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
         let each = iterations(&all);
         assert_eq!(each.lines().count(), 3, "{each}");
         let first = ",0,2.000,host2,0.000,0,0.000,0.000,0.250,0.000,9,0,7,0,0,0\n";
         assert!(each.contains(first), "{each}");
         assert!(runs(&all).contains(",1.500,0.875,,3,4,5,0,0,7,0,0,0\n"), "{}", runs(&all));
-        // A program tells its times only.
-        assert!(each.contains(",1,3.000,host2,,,,,,,,,,,,\n"), "{each}");
-        let program = Completion { milliseconds: 2.5, ..Completion::default() };
-        let (jobs_of, workload) = ([("a".to_owned(), program.clone())].into(), Some(program));
-        let told = Run { workload, jobs: jobs_of, arrival: None, sent: 0, ..all[0].clone() };
-        let line = runs(std::slice::from_ref(&told));
-        assert!(line.contains(",2.500,0.000,,,,,,") && line.contains(",4.0000,,,,,"), "{line}");
-        let beside = jobs(std::slice::from_ref(&told));
-        assert!(beside.ends_with(",a,0,2.500,0.000,0.000,0.000,0.000,,\n"), "{beside}");
-        let row = summary(&Summary::new(&experiment, &[told]));
-        assert!(row.contains(",2.5000,inf,,,,,,,,,3.0000,4.0000,5.0000\n"), "{row}");
         // Of the first, no losses were counted; of the second, none was lost.
         let counted = |line: usize| runs(&all).lines().nth(line).unwrap().to_owned();
         assert!(counted(1).contains(",8,,,,0.1000,"), "{}", counted(1));
@@ -398,11 +421,15 @@ mod tests {
         assert_eq!(pairs.lines().count(), 3, "the first run has none: {pairs}");
         assert!(pairs.contains(",0x11,up1 10.1.0.25,100,3,1,4.000,2.000,104954,1\n"), "{pairs}");
         assert!(pairs.contains(",0x12,,100,3,1,4.000,2.000,104954,\n"), "{pairs}");
+        let (from, to) = ("leaf1:up1".to_owned(), "leaf1:up2".to_owned());
+        all[1].moved = vec![Moved { queue_pair: 0x11, at: 14.5, from, to }];
+        let moves = moves(&all);
+        assert!(moves.ends_with(",0x11,2.500,leaf1:up1,leaf1:up2\n"), "{moves}");
         let bins = timeline(&all);
         let line = |end: &str| bins.lines().any(|line| line.ends_with(end));
         assert!(bins.lines().count() == 4 && line(",-10,50,48"), "{bins}");
         assert!(line(",0,50,0") && line(",10,0,49"), "{bins}");
-        let summarised = summary(&Summary::new(&experiment, &all));
+        let summarised = summary(&Summary::new(&experiment(), &all));
         assert!(summarised.contains(",1.5000,0.8750,"), "{summarised}");
         for (table, count) in [(runs(&all), 3), (summarised.clone(), 5), (each, 3)] {
             let fields: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();

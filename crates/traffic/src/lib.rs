@@ -5,6 +5,7 @@
 //! - [`roce`], [`stream`]: numbered frames of many queue pairs, checked at the receiver
 //! - [`spread`]: how a stream is distributed over the links of a fabric
 //! - [`timeline`]: what was sent and what arrived, over time
+//! - [`trace`]: where the frames of each queue pair go
 //! - [`workload`]: collective operations of distributed training between hosts
 
 pub mod allreduce;
@@ -14,4 +15,5 @@ pub mod roce;
 pub mod spread;
 pub mod stream;
 pub mod timeline;
+pub mod trace;
 pub mod workload;

@@ -107,6 +107,12 @@ impl Paths {
         self.tiers.iter().flatten().find(named).map(|counter| &counter.near)
     }
 
+    /// The sending ends of the links by tier.
+    pub fn senders(&self) -> Vec<Vec<Endpoint>> {
+        let near = |tier: &Vec<Counter>| tier.iter().map(|counter| counter.near.clone()).collect();
+        self.tiers.iter().map(near).collect()
+    }
+
     /// The share of the traffic that passes the links with these sending ends, 0 to 1; the largest of
     /// the tiers.
     pub fn share(&self, loads: &BTreeMap<String, u64>, is_one: impl Fn(&Endpoint) -> bool) -> f64 {

@@ -38,11 +38,11 @@ use fabric::node::Node;
 use fabric::process::wait_until;
 use fabric::progress::OnProgress;
 use fabric::topology::{Endpoint, Topology};
-use pairs::Placed;
 use subjects::Subjects;
 use traffic::roce::Limit;
 use traffic::spread::{self, Paths};
 use traffic::stream::{INNER_PORT, Stream};
+use traffic::trace::Trace;
 
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 /// The processes that get real-time priority if a failure is measured.
@@ -271,18 +271,22 @@ impl<'a> Bench<'a> {
         let frames = u64::from(traffic.frames.get()) * key.point.queue_pairs.get() as u64;
         let stream = self.stream(key, Limit::Frames(frames))?;
         self.observe(key, |run| {
-            let streamed = stream.run(interrupted, |_| Ok::<_, RunError>(()))?;
-            pairs::fill(run, &streamed, &self.placed(), None);
+            let (streamed, traced) = pairs::traced(self.trace(key)?, || {
+                stream.run(interrupted, |_| Ok::<_, RunError>(()))
+            })?;
+            pairs::fill(run, &streamed, traced.as_ref(), None);
             Ok(Duration::try_from_secs_f64(run.seconds).unwrap_or_default())
         })
     }
 
-    /// Where the sending leaf has placed queue pairs, if it knows.
-    fn placed(&self) -> Placed {
-        match self.has_vtepd() {
-            true => pairs::placed(&self.deployed, &self.from),
-            false => Placed::new(),
+    /// What follows the frames of a run. `None` if packets of a queue pair take all paths.
+    fn trace(&self, key: &Key) -> Result<Option<Trace>, RunError> {
+        let mut dataplanes = self.experiment.dataplanes.iter();
+        let dataplane = dataplanes.find(|dataplane| dataplane.label() == key.dataplane);
+        if dataplane.is_some_and(|dataplane| dataplane.policy.as_str() == "spray") {
+            return Ok(None);
         }
+        Ok(Some(Trace::open(&self.deployed, &self.from, &self.paths.senders())?))
     }
 
     /// Reads the load of each link and of the CPUs while `work` fills in the rest of a run and returns

@@ -157,6 +157,7 @@ impl Directory {
         put("links.csv", table::links(&self.runs))?;
         if self.runs.iter().any(|run| !run.pairs.is_empty()) {
             put("queue-pairs.csv", table::queue_pairs(&self.runs))?;
+            put("moves.csv", table::moves(&self.runs))?;
             put("timeline.csv", table::timeline(&self.runs))?;
         }
         if self.runs.iter().any(|run| run.workload.is_some()) {

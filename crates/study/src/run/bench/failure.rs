@@ -56,7 +56,8 @@ pub(super) fn attempt(
     }
     let traffic = Traffic { bench, key, job: job(bench, key)?, interrupted };
     let drops = drops::read(&bench.deployed)?;
-    let result = traffic.run(&failures, &mut actions);
+    let trace = bench.trace(key)?;
+    let result = pairs::traced(trace, || traffic.run(&failures, &mut actions));
     // Before circuits are started again.
     run.dropped = drops::read(&bench.deployed)?.since(&drops);
     for action in &mut actions {
@@ -70,7 +71,7 @@ pub(super) fn attempt(
             subjects.forget(|node, program| action.restarts(node, program));
         }
     }
-    let Outcome { streamed, first, hit } = result?;
+    let (Outcome { streamed, first, hit }, traced) = result?;
     let outage =
         Outage::of(&streamed.sent, &streamed.arrived, share(bench, &run, &failures, &fullest));
     // BFD may have taken the link down before, on a busy machine.
@@ -79,7 +80,7 @@ pub(super) fn attempt(
         let reason = "the failure hit no traffic, because routes had changed".to_owned();
         return Ok(Err(Discarded { reason, failed: false }));
     }
-    pairs::fill(&mut run, &streamed, &bench.placed(), first);
+    pairs::fill(&mut run, &streamed, traced.as_ref(), first);
     (run.outage, run.outage_longest) = (Some(outage.mean), Some(outage.longest));
     (run.outage_resolution, run.hit) = (Some(outage.resolution), hit);
     Ok(Ok(run))

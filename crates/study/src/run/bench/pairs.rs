@@ -1,20 +1,23 @@
 //! What the numbered frames of a run tell about each queue pair.
 
-use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use api::v1;
 use experiment::Run;
-use experiment::record::{Arrival, QueuePair, Timeline};
+use experiment::record::{Arrival, Moved, QueuePair, Timeline};
 
-use crate::ask::ask;
-use fabric::deployed::{Deployed, Host};
 use traffic::roce::{Report, Sent};
 use traffic::stream::{FRAME, Streamed};
+use traffic::trace::{Change, Trace, Traced};
 
-/// Fills in what the frames of a stream tell. `placed`: what the sending leaf knows. `failure`: when
-/// the first failure began.
-pub(super) fn fill(run: &mut Run, of: &Streamed, placed: &Placed, failure: Option<Instant>) {
+/// Fills in what the frames of a stream tell. `traced`: where they went. `failure`: when the first
+/// failure began.
+pub(super) fn fill(
+    run: &mut Run,
+    of: &Streamed,
+    traced: Option<&Traced>,
+    failure: Option<Instant>,
+) {
     let Streamed { sent, arrived, timeline } = of;
     run.sent = sent.frames;
     run.arrival = Some(Arrival {
@@ -23,8 +26,15 @@ pub(super) fn fill(run: &mut Run, of: &Streamed, placed: &Placed, failure: Optio
         duplicated: arrived.duplicated(),
     });
     run.seconds = sent.nanoseconds as f64 / 1e9;
-    run.pairs = pairs(sent, arrived, placed);
+    run.pairs = pairs(sent, arrived, traced);
     let since = |at: Instant| at.saturating_duration_since(timeline.origin).as_secs_f64() * 1e3;
+    let moved = |of: &Change| Moved {
+        queue_pair: of.queue_pair,
+        at: since(of.at),
+        from: of.from.clone(),
+        to: of.to.clone(),
+    };
+    run.moved = traced.iter().flat_map(|of| &of.changes).map(moved).collect();
     run.timeline = Some(Timeline {
         sent: timeline.sent.clone(),
         arrived: timeline.arrived.clone(),
@@ -38,57 +48,57 @@ pub(super) fn interval(sent: &Sent) -> f64 {
     sent.nanoseconds as f64 / 1e6 / each.max(1.0)
 }
 
-fn pairs(sent: &Sent, arrived: &Report, placed: &Placed) -> Vec<QueuePair> {
+fn pairs(sent: &Sent, arrived: &Report, traced: Option<&Traced>) -> Vec<QueuePair> {
     let interval = interval(sent);
     let pair = |(index, of): (u64, &traffic::roce::QueuePairReport)| {
-        let placed = placed.get(&of.queue_pair);
+        let way = traced.and_then(|traced| traced.queue_pairs.get(&of.queue_pair));
+        let is_whole = traced.is_some_and(|traced| traced.missed == 0);
         QueuePair {
             number: of.queue_pair,
-            path: placed.map(|(path, _)| path.clone()),
+            path: way.map(|way| way.links.join(" ")),
             sent: sent.to(index),
             lost: of.lost,
             reordered: of.reordered,
             outage: of.lost_in_a_row as f64 * interval,
             bytes: of.received * FRAME,
-            moves: placed.map(|(_, moves)| *moves),
+            moves: way.filter(|_| is_whole).map(|way| way.moves),
         }
     };
     (0..).zip(&arrived.queue_pairs).map(pair).collect()
 }
 
-/// The path and the moves of queue pairs, by destination queue pair.
-pub(super) type Placed = BTreeMap<u32, (String, u32)>;
-
-/// The records of the leaf of the sending host; empty where nothing keeps any.
-pub(super) fn placed(deployed: &Deployed, from: &Host) -> Placed {
-    let request = v1::ListQueuePairsRequest { vni: Some(from.vni), ..Default::default() };
-    let rows = deployed.namespace(&from.leaf).ok().and_then(|namespace| {
-        let asked = ask(&namespace, async |mut vtepd| {
-            let mut rows = vtepd.list_queue_pairs(request).await?.into_inner();
-            let mut all = Vec::new();
-            while let Some(row) = rows.message().await? {
-                all.push(row);
-            }
-            Ok(all)
-        });
-        // Kernel VXLAN forwards, or a failure has ended vtepd.
-        asked.ok()
-    });
-    let source = from.address.to_string();
-    let own = rows.unwrap_or_default().into_iter().filter(|row| row.source == source);
-    own.map(|row| (row.queue_pair, (path(&row), row.moves))).collect()
-}
-
-/// The uplink and the routers after it.
-fn path(row: &v1::QueuePair) -> String {
-    let words = std::iter::once(&row.uplink).chain(&row.routers);
-    words.map(String::as_str).collect::<Vec<_>>().join(" ")
+/// Follows queue pairs while `work` is done.
+///
+/// # Errors
+/// Those of `work`.
+pub(super) fn traced<T, E>(
+    trace: Option<Trace>,
+    work: impl FnOnce() -> Result<T, E>,
+) -> Result<(T, Option<Traced>), E> {
+    /// Also ends the trace if the work panics.
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let following = trace.map(|trace| scope.spawn(|| trace.run(&stop)));
+        let ends = Ends(&stop);
+        let result = work();
+        drop(ends);
+        let traced = following
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        Ok((result?, traced))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use traffic::roce::QueuePairReport;
+    use traffic::trace::Way;
 
     #[test]
     fn each_queue_pair_has_its_own_figures() {
@@ -103,13 +113,19 @@ mod tests {
         };
         let sent = Sent { frames: 1001, queue_pairs: 2, nanoseconds: 1_001_000_000 };
         let report = Report { queue_pairs: vec![of(7, 441, 60, 50), of(8, 500, 0, 0)], foreign: 0 };
-        let placed = Placed::from([(7, ("up1 10.1.0.25".to_owned(), 2))]);
-        let found = pairs(&sent, &report, &placed);
+        let way = Way { links: vec!["leaf1:up1".into(), "spine1:dci2".into()], moves: 2 };
+        let mut traced = Traced { queue_pairs: [(7, way)].into(), ..Traced::default() };
+        let found = pairs(&sent, &report, Some(&traced));
         let figures =
             |pair: &QueuePair| (pair.number, pair.sent, pair.lost, pair.bytes, pair.moves);
         assert_eq!(figures(&found[0]), (7, 501, 60, 441 * 1082, Some(2)));
         assert_eq!(figures(&found[1]), (8, 500, 0, 500 * 1082, None));
         assert!((found[0].outage - 100.0).abs() < 1e-9 && found[1].outage == 0.0, "{found:?}");
-        assert_eq!([&found[0].path, &found[1].path], [&Some("up1 10.1.0.25".to_owned()), &None]);
+        let path = Some("leaf1:up1 spine1:dci2".to_owned());
+        assert_eq!([&found[0].path, &found[1].path], [&path, &None]);
+        // Moves may be among the frames that were not seen.
+        traced.missed = 1;
+        let found = pairs(&sent, &report, Some(&traced));
+        assert_eq!((&found[0].path, found[0].moves), (&path, None));
     }
 }
