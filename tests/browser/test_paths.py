@@ -51,13 +51,16 @@ def marked(page, shade):
 def test_the_path_of_a_queue_pair_is_marked_as_its_frames_go(fabric, page, pairs):
     rows = page.locator("#pairs tbody tr")
     wait(lambda: rows.count() >= 4, "queue pairs are listed")
-    number = fabric.vtepctl("leaf1", "qp")[0]["queue_pair"]
+    # Earlier tests may have left some that are idle.
+    busy = lambda: next((pair for pair in fabric.vtepctl("leaf1", "qp")
+                         if pair["idle_ms"] < 1000 and pair.get("partner")), None)
+    pair = wait(busy, "a queue pair with its other direction")
+    number, partner = pair["queue_pair"], pair["partner"]
     page.fill("#filter", f"{number:#x} leaf1")
     wait(lambda: rows.count() == 1, "the filter finds it")
     rows.first.focus()
     page.keyboard.press("Enter")
     wait(lambda: marked(page, "path"), "a path is marked")
-    partner = fabric.vtepctl("leaf1", "qp")[0]["partner"]
     for shade, of in (("path", number), ("back", partner)):
         # qp-pin may move the queue pair while its frames are captured.
         for attempt in range(5):
@@ -89,7 +92,7 @@ def test_a_sprayed_queue_pair_has_its_shares(fabric, page):
         wait(lambda: "sprayed" in page.locator("#panel").inner_text(), "it is sprayed", 60)
         paths = page.locator("#panel dd", has_text="% of the packets")
         wait(lambda: paths.count() >= 2, "its paths are shown")
-        vtep = next(row for row in fabric.vtepctl("leaf1", "paths") if row["sprayed"])
+        vtep = next(row for row in fabric.vtepctl("leaf1", "path") if row["sprayed"])
         assert paths.count() == len(vtep["sprayed"])
         shares = [float(text.split(" %")[0]) for text in paths.all_inner_texts()]
         assert abs(sum(shares) - 100) < 1 and max(shares) < 90, shares
