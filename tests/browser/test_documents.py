@@ -1,5 +1,6 @@
 """The pictures of the page and of a report in docs/. VTEPD_UPDATE_DOCS=1 makes them anew."""
 
+import json
 import os
 import pathlib
 import re
@@ -9,7 +10,8 @@ import subprocess
 import pytest
 
 import png
-from conftest import LAB, PICTURES, lab, wait
+import wireshark
+from conftest import LAB, PICTURES, PROFILE, TARGET, lab, wait
 from test_paths import marked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -46,7 +48,6 @@ def traffic(fabric):
 
 def keep(page, name, last):
     """The page down to an element, as a picture of the documents."""
-    picture, image = PICTURES / name, ROOT / "docs" / "images" / name
     page.evaluate("scrollTo(0, 0)")
     box = last.bounding_box()
     width = page.viewport_size["width"]
@@ -54,7 +55,13 @@ def keep(page, name, last):
         "x": 0, "y": 0, "width": width, "height": box["y"] + box["height"] + 2})
     packed = png.smaller(shot)
     assert len(packed) < len(shot) and png.lines(packed)[1] == png.lines(shot)[1]
-    picture.write_bytes(packed)
+    save(packed, name)
+
+
+def save(data, name):
+    """Keeps a picture, for the documents if they are updated."""
+    picture, image = PICTURES / name, ROOT / "docs" / "images" / name
+    picture.write_bytes(data)
     assert picture.stat().st_size < BYTES, f"{name} has {picture.stat().st_size} bytes"
     if os.environ.get("VTEPD_UPDATE_DOCS"):
         shutil.copyfile(picture, image)
@@ -84,3 +91,18 @@ def test_the_picture_of_a_report(view, tmp_path):
     lab("run", str(tmp_path / "first.toml"), "--out", str(tmp_path / "first"))
     view.goto((tmp_path / "first" / "report.html").as_uri())
     keep(view, "report.png", view.locator("svg.chart"))
+
+
+def test_the_picture_of_wireshark(fabric, traffic, tmp_path):
+    """A capture of a leaf with its decisions, and packets in the colours of their queue pairs."""
+    if not (shutil.which("wireshark") and shutil.which("Xvfb")):
+        pytest.skip("apt-get install wireshark xvfb")
+    wait(lambda: len(fabric.vtepctl("leaf1", "qp")) == 16, "queue pairs are placed")
+    wait(lambda: all(pair["state"] == "pinned" for pair in fabric.vtepctl("leaf1", "qp")),
+         "their paths are known")
+    capture, pairs = tmp_path / "leaf1.pcapng", tmp_path / "qp.json"
+    pairs.write_text(json.dumps(fabric.vtepctl("leaf1", "qp")))
+    program = str(TARGET / PROFILE / "vtepctl")
+    fabric.on("leaf1", program, "capture", "-c", "200", "-w", str(capture))
+    wireshark.configure(tmp_path, ROOT / "deploy" / "wireshark", pairs)
+    save(wireshark.shot(capture, tmp_path, "vtepd_qp || vtepd"), "wireshark.png")

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from conftest import LAB, Server, wait
+from test_actions import choose, done
 
 
 @pytest.fixture
@@ -50,13 +51,16 @@ def marked(page, shade):
 def test_the_path_of_a_queue_pair_is_marked_as_its_frames_go(fabric, page, pairs):
     rows = page.locator("#pairs tbody tr")
     wait(lambda: rows.count() >= 4, "queue pairs are listed")
-    number = fabric.vtepctl("leaf1", "qp")[0]["queue_pair"]
+    # Earlier tests may have left some that are idle.
+    busy = lambda: next((pair for pair in fabric.vtepctl("leaf1", "qp")
+                         if pair["idle_ms"] < 1000 and pair.get("partner")), None)
+    pair = wait(busy, "a queue pair with its other direction")
+    number, partner = pair["queue_pair"], pair["partner"]
     page.fill("#filter", f"{number:#x} leaf1")
     wait(lambda: rows.count() == 1, "the filter finds it")
     rows.first.focus()
     page.keyboard.press("Enter")
     wait(lambda: marked(page, "path"), "a path is marked")
-    partner = fabric.vtepctl("leaf1", "qp")[0]["partner"]
     for shade, of in (("path", number), ("back", partner)):
         # qp-pin may move the queue pair while its frames are captured.
         for attempt in range(5):
@@ -70,6 +74,34 @@ def test_the_path_of_a_queue_pair_is_marked_as_its_frames_go(fabric, page, pairs
     assert len(links.all_inner_texts()) == 5
     links.nth(2).click()
     assert "Link spine" in page.locator("#panel h2").inner_text()
+
+
+def test_a_sprayed_queue_pair_has_its_shares(fabric, page):
+    choose(page, "node", "leaf1")
+    page.keyboard.press("Escape")
+    done(page, "Set policy", policy="spray")
+    sender = subprocess.Popen(
+        [LAB, "roce", "send", "--name", fabric.name, "--node", "host1", "--to", "192.168.10.2",
+         "--qp", "0x51", "--rate", "500", "--seconds", "120"], stdout=subprocess.DEVNULL)
+    try:
+        page.fill("#filter", "0x51 leaf1")
+        rows = page.locator("#pairs tbody tr")
+        wait(lambda: rows.count() == 1, "the filter finds it", 60)
+        rows.first.focus()
+        page.keyboard.press("Enter")
+        wait(lambda: "sprayed" in page.locator("#panel").inner_text(), "it is sprayed", 60)
+        paths = page.locator("#panel dd", has_text="% of the packets")
+        wait(lambda: paths.count() >= 2, "its paths are shown")
+        vtep = next(row for row in fabric.vtepctl("leaf1", "path") if row["sprayed"])
+        assert paths.count() == len(vtep["sprayed"])
+        shares = [float(text.split(" %")[0]) for text in paths.all_inner_texts()]
+        assert abs(sum(shares) - 100) < 1 and max(shares) < 90, shares
+    finally:
+        sender.terminate()
+        sender.wait()
+        page.fill("#filter", "")
+        page.keyboard.press("Escape")
+        done(page, "Set policy", policy="qp-hash")
 
 
 def test_ten_minutes_are_scrubbed_saved_and_replayed(fabric, page, context, pairs, tmp_path):

@@ -79,6 +79,28 @@ def test_how_long_traffic_stopped_can_be_read_from_the_chart(fabric, page):
         stream.wait()
 
 
+def test_what_a_busy_browser_misses_is_no_pause(fabric, page):
+    """The page stands still again and again, for longer than its samples are apart."""
+    fabric.lab("policy", "qp-hash")
+    process = sender(fabric, "0x41", "1000")
+    try:
+        note = page.locator(".chart", has_text="Received by hosts").locator(".key span", has_text="host2")
+        wait(lambda: "no pause" in note.first.inner_text(), "the host receives")
+        for busy in (700, 900, 1600, 2500, 800):
+            page.evaluate("(time) => { const end = Date.now() + time; while (Date.now() < end); }", busy)
+            time.sleep(1.3)
+            assert "no pause" in note.first.inner_text(), (busy, note.first.inner_text())
+        # A pause is seen although the page stands still meanwhile.
+        process.send_signal(signal.SIGSTOP)
+        page.evaluate("(time) => { const end = Date.now() + time; while (Date.now() < end); }", 1200)
+        process.send_signal(signal.SIGCONT)
+        found = wait(lambda: re.search(r"longest pause ([\d.]+) s", note.first.inner_text()), "the pause")
+        assert 1 <= float(found[1]) <= 2, found[0]
+    finally:
+        process.terminate()
+        process.wait()
+
+
 class Arrivals(threading.Thread):
     """When packets of a queue pair arrive at a host, by tcpdump, while it is a context."""
 
@@ -176,10 +198,10 @@ def test_somebody_finds_queue_pair_0x11_and_cuts_its_link(fabric, page, stream):
     assert chart(page, "Queue pair").locator("rect.pause").count() == (shown > 0)
 
 
-def sender(fabric, number):
+def sender(fabric, number, rate="500"):
     return subprocess.Popen(
         [LAB, "roce", "send", "--name", fabric.name, "--node", "host1", "--to", "192.168.10.2",
-         "--qp", number, "--rate", "500", "--seconds", "120"], stdout=subprocess.DEVNULL)
+         "--qp", number, "--rate", rate, "--seconds", "120"], stdout=subprocess.DEVNULL)
 
 
 def test_a_pause_of_one_queue_pair_is_not_one_of_its_host(fabric, page):

@@ -201,13 +201,12 @@ def test_200_links_and_1000_queue_pairs(large, server, browser, full):
     assert server.cpu() - before < 0.02, "it works although no page is open"
 
 
-def answering(pid):
-    """CPU time in seconds of a vtepd's threads but the probing one. That answers no client, takes
-    the same with a page, and differs more from time to time than a page costs."""
-    seconds = 0
+def of_threads(pid):
+    """CPU time in seconds of a vtepd's threads: of all but the probing one, and of that one."""
+    seconds = [0, 0]
     for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        if (thread / "comm").read_text().strip() != "probing":
-            seconds += used(f"{pid}/task/{thread.name}")
+        probes = (thread / "comm").read_text().strip() == "probing"
+        seconds[probes] += used(f"{pid}/task/{thread.name}")
     return seconds
 
 
@@ -223,11 +222,21 @@ def test_a_page_costs_a_leaf_little(large, server, browser):
             wait(lambda: "1000" in page.locator("#pairs h2").inner_text(), "it has them all", 120)
         # What it costs to open or to close is not counted.
         time.sleep(1)
-        before, start = answering(pid), time.monotonic()
+        before, start = of_threads(pid), time.monotonic()
         time.sleep(TURN)
-        shares[opened].append(100 * (answering(pid) - before) / (time.monotonic() - start))
+        elapsed = time.monotonic() - start
+        shares[opened].append([100 * (now - then) / elapsed
+                               for now, then in zip(of_threads(pid), before)])
     page.close()
-    without, beside = (statistics.median(shares[opened]) for opened in (False, True))
-    print(f"\nvtepd: {without:.2f} % of a core without a page, {beside:.2f} % with one: {shares}")
-    write([(BENCH, "leaf", "CPU more with a page, % of a core", beside - without)])
-    assert beside - without < MOST_OF_LEAF, shares
+    others, probing = ([statistics.median(share[at] for share in shares[opened])
+                        for opened in (False, True)] for at in (0, 1))
+    print(f"\nvtepd: {others[0]:.2f} % of a core without a page, {others[1]:.2f} % with one; "
+          f"its probing thread: {probing[0]:.2f} %, {probing[1]:.2f} %: {shares}")
+    more, more_probing = others[1] - others[0], probing[1] - probing[0]
+    write([(BENCH, "leaf", "CPU more with a page, % of a core", more),
+           (BENCH, "leaf", "CPU more of the probing thread with a page, % of a core", more_probing)])
+    assert more < MOST_OF_LEAF, shares
+    # That answers no client. What it takes differs more from time to time than a page costs, so the
+    # limit is above what was seen without a page at all.
+    spread = [share[1] for share in shares[False]]
+    assert more_probing < MOST_OF_LEAF + max(spread) - min(spread), shares

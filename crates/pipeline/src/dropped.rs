@@ -2,13 +2,15 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 use frame::DropReason;
 
 /// Frames of each reason that are remembered.
 pub const REMEMBERED: usize = 32;
+/// Frames that are kept aside while somebody reads.
+const WAITING: usize = 512;
 /// Bytes of a frame that are remembered.
 pub const HEADERS: usize = 128;
 
@@ -45,7 +47,10 @@ pub struct DroppedFrame {
 #[derive(Debug, Default)]
 pub struct DroppedFrames {
     last: Mutex<Vec<Last>>,
-    /// How many were dropped while somebody read.
+    /// What was dropped while somebody read `last`. The next drop or the next reader moves it there.
+    /// Readers hold both, and this one only for a moment.
+    waiting: Mutex<Vec<(DropReason, DroppedFrame)>>,
+    /// How many found no room meanwhile.
     missed: AtomicU64,
 }
 
@@ -58,29 +63,30 @@ struct Last {
 }
 
 impl DroppedFrames {
-    /// Remembers a frame, unless somebody reads at this moment: a worker does not wait.
+    /// Remembers a frame. A worker does not wait for those who read, which may be interrupted for long:
+    /// then at most [`WAITING`] frames are kept aside, and more are only counted.
     #[cold]
     pub fn remember(&self, reason: DropReason, frame: DroppedFrame) {
-        let mut all = match self.last.try_lock() {
-            Ok(all) => all,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
+        if let Some(mut all) = lock_at_once(&self.last) {
+            self.collect(&mut all);
+            add(&mut all, reason, frame);
+            return;
+        }
+        match lock_at_once(&self.waiting) {
+            Some(mut waiting) if waiting.len() < WAITING => waiting.push((reason, frame)),
+            _ => {
                 self.missed.fetch_add(1, Ordering::Relaxed);
-                return;
             }
-        };
-        if all.is_empty() {
-            all.resize_with(DropReason::ALL.len(), Last::default);
         }
-        let Some(Last { frames, count }) = all.get_mut(reason as usize) else { return };
-        *count += 1;
-        if frames.is_empty() {
-            frames.reserve_exact(REMEMBERED);
+    }
+
+    /// Moves what was kept aside to the others.
+    fn collect(&self, all: &mut Vec<Last>) {
+        let mut kept = Vec::new();
+        kept.append(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        for (reason, frame) in kept {
+            add(all, reason, frame);
         }
-        if frames.len() == REMEMBERED {
-            frames.pop_front();
-        }
-        frames.push_back(frame);
     }
 
     /// The frames of a reason, the oldest first.
@@ -93,18 +99,43 @@ impl DroppedFrames {
     /// all. Also returns the number of all.
     #[must_use]
     pub fn since(&self, reason: DropReason, seen: u64) -> (Vec<DroppedFrame>, u64) {
-        let all = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        self.collect(&mut all);
         let Some(Last { frames, count }) = all.get(reason as usize) else { return (Vec::new(), 0) };
         let new = usize::try_from(count.saturating_sub(seen)).unwrap_or(usize::MAX);
         let old = frames.len().saturating_sub(new);
         (frames.iter().skip(old).cloned().collect(), *count)
     }
 
-    /// How many frames of all reasons were not remembered, because somebody read at that moment.
+    /// How many frames of all reasons were not remembered, because somebody read for too long.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed.load(Ordering::Relaxed)
     }
+}
+
+/// Locks, unless somebody else has locked it.
+fn lock_at_once<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+fn add(all: &mut Vec<Last>, reason: DropReason, frame: DroppedFrame) {
+    if all.is_empty() {
+        all.resize_with(DropReason::ALL.len(), Last::default);
+    }
+    let Some(Last { frames, count }) = all.get_mut(reason as usize) else { return };
+    *count += 1;
+    if frames.is_empty() {
+        frames.reserve_exact(REMEMBERED);
+    }
+    if frames.len() == REMEMBERED {
+        frames.pop_front();
+    }
+    frames.push_back(frame);
 }
 
 impl DroppedFrame {
@@ -159,10 +190,28 @@ mod tests {
         assert_eq!((new, count), ((98..100).map(frame).collect(), 100));
         assert_eq!(all.since(DropReason::NoRoute, 100), (Vec::new(), 100));
         assert_eq!(all.since(DropReason::NoRoute, 3).0.len(), REMEMBERED);
-        let reader = all.last.lock().unwrap();
-        all.remember(DropReason::NoRoute, frame(0));
-        drop(reader);
-        assert_eq!((all.missed(), all.since(DropReason::NoRoute, 100).1), (1, 100));
         assert_eq!(all.of(DropReason::Truncated), []);
+    }
+
+    /// A reader is interrupted while it reads. The worker goes on, and what it drops is not lost.
+    #[test]
+    fn frames_that_are_dropped_while_somebody_reads_are_remembered_later() {
+        let all = DroppedFrames::default();
+        let now = Instant::now();
+        let frame =
+            |number: usize| DroppedFrame::new(&number.to_ne_bytes(), Origin::Underlay, 7, now);
+        let reason = DropReason::NoRoute;
+        let reader = all.last.lock().unwrap();
+        (0..40).for_each(|number| all.remember(reason, frame(number)));
+        drop(reader);
+        assert_eq!(all.since(reason, 0), ((8..40).map(frame).collect(), 40));
+        let reader = all.last.lock().unwrap();
+        (40..45 + WAITING).for_each(|number| all.remember(reason, frame(number)));
+        drop(reader);
+        // The next one comes behind them.
+        all.remember(reason, frame(7));
+        let (last, count) = all.since(reason, 0);
+        assert_eq!((last.last(), count), (Some(&frame(7)), 41 + WAITING as u64));
+        assert_eq!(all.missed(), 5);
     }
 }

@@ -3,7 +3,7 @@
 import { ask, h, nameOf, rate, shell, unit } from "./state.js";
 import { circuit } from "./map.js";
 
-const POLICIES = ["qp-pin", "qp-hash", "qp-bins", "five-tuple"];
+const POLICIES = ["qp-pin", "spray", "qp-hash", "qp-bins", "five-tuple"];
 const DATAPATHS = ["", "auto", "offload", "userspace", "kernel"];
 const COLLECTIVES = ["all-reduce-ring", "all-reduce-halving-doubling", "reduce-scatter", "all-gather",
   "all-to-all", "parameter-server", "permutation"];
@@ -70,7 +70,7 @@ function figures(fabric, state, chosen) {
     if (!pair) return [["queue pair", "is no longer placed"]];
     return [["from", pair.source], ["to", pair.destination],
       ["leaf", `${pair.leaf}, uplink ${pair.uplink}, source port ${pair.port}`],
-      ["rate", `${rate(pair.rate)} bit/s`], ["arrive", arrival(state, chosen.flow)], ["state", `${pair.state}, ${pair.moves} moves`],
+      ...sprayed(state, pair), ["rate", `${rate(pair.rate)} bit/s`], ["arrive", arrival(state, chosen.flow)], ["state", `${pair.state}, ${pair.moves} moves`],
       ["other direction", pair.partner === undefined ? "unknown" : `0x${pair.partner.toString(16)}, same links: ${pair.same}`]];
   }
   if (!chosen.node && state.run) return state.run.facts;
@@ -81,6 +81,14 @@ function figures(fabric, state, chosen) {
   return [["vtepd", `process ${leaf.pid}`],
     ...Object.entries(leaf.vnis).map(([vni, of]) => [`VNI ${vni}`, `${of.datapath}, ${of.policy}`]),
     ...Object.entries(leaf.drops).map(([reason, frames]) => [`drops: ${reason}`, `${frames}`])];
+}
+
+/** The paths of a sprayed queue pair: the share of each among all that go to its VTEP, and what became of the packets. */
+function sprayed(state, pair) {
+  const paths = pair.paths ? state.leaves?.[pair.leaf]?.sprayed?.[pair.vtep] ?? [] : [];
+  const all = paths.reduce((sum, [, , sent]) => sum + sent, 0);
+  return paths.map(([uplink, port, sent, marked, lost]) => [`path ${uplink}, ${port}`,
+    `${(sent * 100 / Math.max(1, all)).toFixed(1)} % of the packets, ${marked} marked, ${lost} lost`]);
 }
 
 /** How many packets of a queue pair arrive now. */

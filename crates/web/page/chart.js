@@ -6,8 +6,8 @@ import { mmr } from "./tables.js";
 const NS = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM] = [300, 120, 36, 4, 14];
 const SHADES = ["l2", "l4", "l1", "l3", "l0"];
-/** Milliseconds between two values of what hosts receive. */
-const STEP = 100;
+/** A shorter pause of a host in ms is not told: the server reads ten times a second. */
+const SHORTEST = 300;
 /** Nothing is known of a longer time between two samples: no page was open. */
 const GAP = 8000;
 /** Hosts that never receive so many bit/s have no pauses. */
@@ -41,30 +41,37 @@ function of(fabric, sample) {
   return known.get(sample);
 }
 
-/** What a host received, one value for each `STEP`. */
+/** What a host received in steps, by the server's times: when each ended, its length in ms, and its rate. */
 function received(samples, host) {
-  const [times, values] = [[], []];
+  const [times, lengths, values] = [[], [], []];
   for (const sample of samples) {
-    const steps = sample.hosts?.[host] ?? [];
+    const [steps, ends] = [sample.hosts?.[host] ?? [], sample.steps ?? []];
     steps.forEach((value, at) => {
-      const time = sample.time - (steps.length - 1 - at) * STEP;
-      if (time <= (times.at(-1) ?? 0) + STEP / 2) return;
-      times.push(time);
+      if (ends[at + 1] <= (times.at(-1) ?? 0)) return;
+      times.push(ends[at + 1]);
+      lengths.push(ends[at + 1] - ends[at]);
       values.push(value);
     });
   }
-  return { times, values };
+  return { times, lengths, values };
 }
 
-/** The longest time in ms between traffic and traffic with less than a tenth of the highest rate. */
-function pause({ times, values }) {
+/**
+ * The longest time in ms between traffic and traffic with less than a tenth of the highest rate. What
+ * this page has not got of the server is no part of a pause.
+ */
+function pause({ times, lengths, values }) {
   const little = Math.max(0, ...values) / 10;
-  let [longest, since] = [0, undefined];
+  let [longest, idle] = [0, undefined];
   values.forEach((value, at) => {
-    if (at && times[at] - times[at - 1] > 10 * STEP) since = undefined;
-    if (value <= little) return;
-    if (since !== undefined) longest = Math.max(longest, times[at] - since - STEP);
-    since = times[at];
+    // A step before this one is missing.
+    if (at && times[at] - lengths[at] > times[at - 1]) idle = undefined;
+    if (value > little) {
+      longest = Math.max(longest, idle ?? 0);
+      idle = 0;
+    } else if (idle !== undefined) {
+      idle += lengths[at];
+    }
   });
   return longest;
 }
@@ -299,7 +306,7 @@ function ofTime(fabric, some, chosen, last, line, ofLink) {
     // ARP and the like pause all the time.
     if (Math.max(0, ...host.values) < LITTLE) return { ...host, shade: SHADES[at] };
     const longest = pause(host);
-    const note = longest >= 3 * STEP ? `longest pause ${(longest / 1000).toFixed(1)} s` : `no pause of ${3 * STEP / 1000} s`;
+    const note = longest >= SHORTEST ? `longest pause ${(longest / 1000).toFixed(1)} s` : `no pause of ${SHORTEST / 1000} s`;
     return { ...host, shade: SHADES[at], note };
   });
   const names = Object.keys(last.leaves ?? {}).sort().slice(0, SHADES.length);

@@ -77,11 +77,22 @@ function hover(key) {
   setTimeout(() => { if (hovered === key) mark(key ?? followed?.key); }, 120);
 }
 
+/** The keys of the other directions of queue pairs, which were found. */
+const partners = new Map();
+function partnerOf(key, pair) {
+  const all = shown().pairs;
+  const is = (other) => other?.qp === pair.partner && other.source === pair.destination
+    && other.destination === pair.source && other.vni === pair.vni;
+  if (pair.partner !== undefined && !is(all[partners.get(key)])) partners.set(key, Object.keys(all).find((other) => is(all[other])));
+  return pair.partner === undefined ? undefined : all[partners.get(key)];
+}
+
 let marked;
-/** Names a path. It changes with the source port and the uplink, and if nothing is known of these, with links. */
+/** Names a path. It changes with the source ports and uplinks of both directions, and if nothing is known of these, with links. */
 function pathOf(key) {
   const pair = key && shown().pairs?.[key];
-  if (pair) return `${key} ${pair.port} ${pair.uplink}`;
+  const place = (of) => `${of?.port} ${of?.uplink}`;
+  if (pair) return `${key} ${place(pair)} ${place(partnerOf(key, pair))}`;
   if (key || !followed || followed.key) return undefined;
   const links = shown().links ?? {};
   return `${nameOf(followed)} ${Object.keys(links).filter((link) => !links[link].up).join(" ")}`;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use api::Address;
 use api::v1::{
-    GetCountersRequest, GetStatusRequest, ListQueuePairsRequest, QueuePair, WatchEventsRequest,
+    GetCountersRequest, GetStatusRequest, ListPathsRequest, ListQueuePairsRequest, QueuePair,
+    SprayedPath, WatchEventsRequest,
 };
 use fabric::abstract_socket::Peer;
 use fabric::netns::Namespace;
@@ -129,7 +130,7 @@ async fn ask(
         drops.map(|drop| (drop.reason.clone(), json!(drop.frames))).collect();
     let sources: Map<String, Value> =
         status.sources.iter().map(|source| (source.name.clone(), json!(source.state))).collect();
-    let state = json!({
+    let mut state = json!({
         "vtepd": true, "pid": pid, "vnis": vnis, "sources": sources, "drops": drops,
         "dropped": counters.dropped, "sent": counters.sent,
     });
@@ -138,6 +139,10 @@ async fn ask(
         Err(error) if error.code() == Code::FailedPrecondition => Map::new(),
         pairs => pairs.map_err(answer)?,
     };
+    if pairs.values().any(|pair| pair.get("paths").is_some()) {
+        let sprayed = sprayed(vtepd).await.map_err(answer)?;
+        state.as_object_mut().map(|state| state.insert("sprayed".to_owned(), sprayed));
+    }
     let events = events(leaf, vtepd, after).await?;
     Ok(Reading { leaf: leaf.to_owned(), state, pairs, events })
 }
@@ -154,6 +159,20 @@ async fn pairs(leaf: &str, vtepd: &mut api::Client) -> Result<Map<String, Value>
     Ok(pairs)
 }
 
+/// The paths over which packets are sprayed, by VTEP: uplink, source port, and packets that were sent,
+/// arrived with an ECN mark, and were lost.
+async fn sprayed(vtepd: &mut api::Client) -> Result<Value, Status> {
+    let mut all = Map::new();
+    let mut listed = vtepd.list_paths(ListPathsRequest::default()).await?.into_inner();
+    while let Some(paths) = listed.message().await? {
+        let of = |path: SprayedPath| {
+            json!([path.uplink, path.source_port, path.sent, path.marked, path.lost])
+        };
+        all.insert(paths.vtep, paths.sprayed.into_iter().map(of).collect());
+    }
+    Ok(Value::Object(all))
+}
+
 fn shown(leaf: &str, pair: &QueuePair) -> (String, Value) {
     let name =
         format!("{leaf} {} {} {} {:#x}", pair.vni, pair.source, pair.destination, pair.queue_pair);
@@ -165,6 +184,10 @@ fn shown(leaf: &str, pair: &QueuePair) -> (String, Value) {
     });
     if let (Some(partner), Some(fields)) = (pair.partner, value.as_object_mut()) {
         fields.insert("partner".to_owned(), json!(partner));
+    }
+    if let Some(fields) = value.as_object_mut().filter(|_| pair.paths > 0) {
+        fields.insert("paths".to_owned(), json!(pair.paths));
+        fields.insert("vtep".to_owned(), json!(pair.vtep));
     }
     (name, value)
 }

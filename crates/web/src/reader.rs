@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fabric::counters::Counters;
 use serde_json::{Map, Value, json};
@@ -18,13 +18,25 @@ use crate::watched::Watched;
 
 /// The readings over which a load is computed, so that single packets do not flicker.
 const WINDOW: usize = 10;
+/// The steps of what hosts receive that a page is told, each between two readings. They last for
+/// longer than a busy browser stands still.
+const STEPS: usize = 30;
 /// Readings of leaves that wait.
 const QUEUE: usize = 64;
 /// The events that are kept.
 const EVENTS: usize = 200;
 
-/// The readings of the window, by the numbers of interfaces.
-type Window = VecDeque<(Instant, Vec<Counters>)>;
+/// One reading of all interfaces.
+struct Counted {
+    at: Instant,
+    /// The same in milliseconds since 1970.
+    time: u64,
+    /// By the numbers of interfaces.
+    counters: Vec<Counters>,
+}
+
+/// The last readings, at most one more than [`STEPS`].
+type Window = VecDeque<Counted>;
 
 /// Publishes the state of the fabric that is shown while a page is open.
 pub(crate) async fn run(mut shown: watch::Receiver<Shown>, hub: Arc<Hub>, watched: Arc<Watched>) {
@@ -60,15 +72,17 @@ async fn follow(fabric: &Arc<Fabric>, hub: &Hub, watched: &Arc<Watched>) {
     let mut slow = Slow::default();
     while let Some((at, reading)) = counters.recv().await {
         slow = reading.slow.unwrap_or(slow);
-        window.push_back((at, reading.counters));
-        if window.len() > WINDOW + 1 {
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or_default();
+        let (now, time) = (milliseconds(clock), milliseconds(clock.saturating_sub(at.elapsed())));
+        window.push_back(Counted { at, time, counters: reading.counters });
+        if window.len() > STEPS + 1 {
             window.pop_front();
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = u64::try_from(now.as_millis()).unwrap_or_default();
         let mut parts = vec![
             ("links", links(fabric, &ends, &window, &slow)),
             ("hosts", hosts(&ends, &window)),
+            ("steps", json!(window.iter().map(|one| one.time).collect::<Vec<_>>())),
             ("watched", watched.step(now)),
             ("time", json!(now)),
         ];
@@ -112,12 +126,14 @@ impl Ends {
     }
 }
 
-/// The load of each direction over the window, in bits per second.
+/// The load of each direction over the last [`WINDOW`] steps, in bits per second.
 fn links(fabric: &Fabric, ends: &Ends, window: &Window, slow: &Slow) -> Value {
     let load = |end: usize, count: fn(&Counters) -> u64| {
-        let ((start, first), (until, last)) = window.front().zip(window.back())?;
-        let seconds = until.saturating_duration_since(*start).as_secs_f64();
-        let counted = count(last.get(end)?).saturating_sub(count(first.get(end)?));
+        let first = window.get(window.len().saturating_sub(WINDOW + 1))?;
+        let last = window.back()?;
+        let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
+        let counted = count(last.counters.get(end)?);
+        let counted = counted.saturating_sub(count(first.counters.get(end)?));
         (seconds > 0.0).then(|| (counted as f64 / seconds).round() as u64)
     };
     let bits = |end, count| 8 * load(end, count).unwrap_or_default();
@@ -144,16 +160,16 @@ fn links(fabric: &Fabric, ends: &Ends, window: &Window, slow: &Slow) -> Value {
     Value::Object(shown)
 }
 
-/// What each host has received, in bits per second, between each two readings of the window. Short
-/// pauses show here, which the mean of a second hides.
+/// What each host has received, in bits per second, between each two readings. Short pauses show here,
+/// which the mean of a second hides.
 fn hosts(ends: &Ends, window: &Window) -> Value {
     let mut shown = Map::new();
     for (host, end) in &ends.hosts {
-        let bytes = |of: &Vec<Counters>| of.get(*end).map_or(0, |counters| counters.rx_bytes);
+        let bytes = |of: &Counted| of.counters.get(*end).map_or(0, |counters| counters.rx_bytes);
         let steps = window.iter().zip(window.iter().skip(1));
         let rates: Vec<u64> = steps
-            .map(|((start, first), (until, last))| {
-                let seconds = until.saturating_duration_since(*start).as_secs_f64();
+            .map(|(first, last)| {
+                let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
                 let bits = 8 * bytes(last).saturating_sub(bytes(first));
                 if seconds > 0.0 { (bits as f64 / seconds).round() as u64 } else { 0 }
             })

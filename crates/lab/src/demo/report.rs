@@ -11,11 +11,13 @@ use traffic::spread::Spread;
 use super::setup::Setup;
 
 /// The width of a full bar in characters.
-const BAR: usize = 10;
-/// The width of a policy's column in characters.
-const COLUMN: usize = 18;
+const BAR: usize = 7;
+/// The width of a policy's column in characters. All lines have less than 100.
+const COLUMN: usize = 14;
 /// The width of the column of names in characters.
 const NAMES: usize = 26;
+const TITLE: &str =
+    "Load of each link in the traffic's direction, by kernel VXLAN and by each policy of vtepd";
 /// Links with a smaller share count as unused, because BGP and BFD use all links.
 const USED: f64 = 0.01;
 
@@ -153,13 +155,10 @@ impl Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\nLoad of each link in the traffic's direction (counters of the links)\n")?;
-        self.row(f, "", |policy| {
-            if policy.name == "kernel" {
-                "kernel VXLAN".into()
-            } else {
-                format!("vtepd {}", policy.name)
-            }
+        writeln!(f, "\n{TITLE}\n")?;
+        self.row(f, "", |policy| match policy.name.as_str() {
+            "kernel" => "kernel VXLAN".into(),
+            name => name.into(),
         })?;
         let groups = [
             ("uplinks of the sending leaf", self.tiers.first()),
@@ -288,6 +287,40 @@ mod tests {
         assert!(disturbed.to_string().contains("five-tuple was measured 2 times"), "{disturbed}");
         let polarised = Outcome { hash_seeds: false, ..outcome([1, 1, 1, 1], 0) }.to_string();
         assert!(polarised.contains("polarise"), "{polarised}");
+    }
+
+    /// The excerpt in the README is the table of the committed figures.
+    #[test]
+    fn the_excerpt_in_the_readme_is_up_to_date() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let figures = root.join("deploy/containerlab/scaleacross/figures.json");
+        let figures = crate::demo::figures::Figures::load(&figures).unwrap();
+        let links = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let between = links(&["spine1:dci1", "spine1:dci2", "spine2:dci1", "spine2:dci2"]);
+        let outcome = Outcome {
+            setup: figures.setup,
+            policies: figures.policies,
+            tiers: vec![
+                links(&["leaf1:up1", "leaf1:up2"]),
+                Vec::clone(&between),
+                links(&["leaf4:up1", "leaf4:up2"]),
+            ],
+            between,
+            hash_seeds: true,
+        };
+        let text = outcome.to_string();
+        let table = text.trim_start().split_once("\n\nKernel").unwrap().0;
+        let widest = table.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(100), "{widest:?}");
+        let readme = root.join("README.md");
+        let page = std::fs::read_to_string(&readme).unwrap();
+        let (start, rest) = page.split_once("\n```\nLoad of each link").unwrap();
+        let (_, end) = rest.split_once("```\n").unwrap();
+        let expected = format!("{start}\n```\n{table}\n```\n{end}");
+        if std::env::var_os("VTEPD_UPDATE_DOCS").is_some() {
+            std::fs::write(&readme, &expected).unwrap();
+        }
+        assert_eq!(page, expected, "VTEPD_UPDATE_DOCS=1 writes it");
     }
 
     #[test]
