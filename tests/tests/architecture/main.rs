@@ -63,7 +63,21 @@ const MAY_USE: [(&str, &[&str]); 33] = [
     ("pcapng", &[]),
     ("experiment", &["spray"]),
     ("planner", &[]),
-    ("study", &["path", "api", "roce", "experiment", "planner", "fabric", "traffic", "wan", "sim"]),
+    (
+        "study",
+        &[
+            "path",
+            "api",
+            "roce",
+            "experiment",
+            "planner",
+            "fabric",
+            "traffic",
+            "wan",
+            "sim",
+            "vteps",
+        ],
+    ),
     (
         "lab",
         &[
