@@ -217,3 +217,24 @@ fn what_cannot_be_simulated_is_said() {
         assert!(text.contains(problem), "{text}");
     }
 }
+
+/// Threads do not change them either. What they cannot simulate names the case.
+#[test]
+fn hosts_can_have_real_vteps() {
+    let place = Place::new("real");
+    let file = FILE.replace("[sweep]", "[hosts]\nkind = \"real\"\n\n[sweep]");
+    let problem = |text: &str, out: &str| {
+        fs::write(place.0.join("small.toml"), text).unwrap();
+        place.run(out, 1, None).unwrap_err().to_string()
+    };
+    let says = problem(&file, "hashed");
+    assert!(says.contains("small/") && says.contains("over known paths"), "{says}");
+    let known = file.replace("scheme = \"ecmp\"\nvalues = 1", "scheme = \"bitmap\"");
+    let says = problem(&known.replace("leaves = 4", "leaves = 9"), "many");
+    assert!(says.contains("18 hosts are too many"), "{says}");
+    fs::write(place.0.join("small.toml"), &known).unwrap();
+    place.run("one", 1, None).unwrap();
+    place.run("two", 2, None).unwrap();
+    assert_eq!(place.lines("one").len(), 2 * 2 * 3);
+    assert_eq!(place.lines("one"), place.lines("two"));
+}

@@ -111,14 +111,15 @@ fn the_tables_of_measurements_are_up_to_date() {
         ("scale", "`benches/run scale`: as tables grow"),
         ("planner", "`benches/run planner`: an evaluation of a plan, and a search"),
         ("web", "`benches/run web`: the live page"),
-        ("sim", "`benches/run sim`: the simulator. The peer is htsim"),
+        ("sim", "`benches/run sim`: the simulator. The peer is htsim, by figures recorded once"),
+        ("htsim", "`benches/run sim --htsim PATH`: `lab sim` and htsim as programs, in turns"),
     ] {
         let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
         let machine = report["machine"].as_str().unwrap();
         let commit = report["commit"].as_str().unwrap_or("before commits were recorded");
         write!(page, "\n## {what}\n\nMachine: {machine}. Commit: {commit}.\n\n").unwrap();
-        let peer = if name == "sim" { "htsim" } else { "kernel VXLAN" };
+        let peer = if name.ends_with("sim") { "htsim" } else { "kernel VXLAN" };
         writeln!(page, "| measurement | case | unit | vtepd | {peer} | ratio |").unwrap();
         page.push_str("|---|---|---|---|---|---|\n");
         for row in report["rows"].as_array().unwrap() {
