@@ -16,7 +16,7 @@ function choice(name, values, chosen = values[0]) {
 
 function field(name, label, value, hint = "", type = "text") {
   return h("label", {}, h("span", { class: "dim" }, `${label} `), h("input", { name, type, placeholder: hint, value,
-    min: type === "number" ? "1" : undefined, class: name === "hosts" ? "wider" : undefined, autocomplete: "off" }));
+    min: type === "number" ? "1" : undefined, class: name === "hosts" || name === "numbers" ? "wider" : undefined, autocomplete: "off" }));
 }
 
 /** A form whose fields, with `fixed`, are an action. */
@@ -151,15 +151,21 @@ export function hops(fabric, [there, back], command, onselect, why) {
 }
 
 /** A form that follows a queue pair by hosts and number, whoever forwards it. */
-function byNumber(from, others, onselect) {
+function byNumber(from, others, first, onselect) {
   const form = h("form", { onsubmit: (event) => {
     event.preventDefault();
     const of = Object.fromEntries(new FormData(form));
     onselect({ flow: { from: of.from, to: of.to, qp: Number(of.number) } });
-  } }, choice("from", from), choice("to", others, others.at(-1)),
+  } }, choice("from", from), choice("to", others, first),
   h("label", {}, h("span", { class: "dim" }, "number "), h("input", { name: "number", value: "0x11",
     pattern: "0[xX][0-9a-fA-F]{1,6}|[0-9]{1,8}", required: true, autocomplete: "off" })), h("button", { type: "submit" }, "Follow"));
   return [h("h3", {}, "Path and pauses of a queue pair, also without qp-pin"), form];
+}
+
+/** The hosts in the network of a host, taken as one of 256 addresses: others may not be reachable without a router. */
+function near(fabric, host) {
+  const of = (name) => fabric.hosts[name]?.replace(/\.[0-9]+$/, "");
+  return Object.keys(fabric.hosts).filter((other) => of(other) === of(host));
 }
 
 function forms(fabric, state, chosen, onselect) {
@@ -189,15 +195,19 @@ function forms(fabric, state, chosen, onselect) {
   if ((chosen.flow && !chosen.node) || (chosen.node && !hosts.includes(chosen.node))) return [];
   const from = chosen.node ? [chosen.node] : hosts;
   const others = hosts.filter((host) => host !== chosen.node);
+  const [first] = from;
+  const to = near(fabric, first).filter((host) => host !== first).at(-1) ?? others.at(-1);
   const stream = [h("h3", {}, "RoCE stream"), action("Send", { action: "send" }, [choice("from", from),
-    choice("to", others, others.at(-1)), field("queue_pairs", "queue pairs", "32", "", "number"), field("numbers", "or by number", "", "0x11 0x12"),
+    choice("to", others, to), field("numbers", "queue pairs", "0x11 0x12 0x13 0x14", "0x11 0x12"),
+    field("queue_pairs", "or, if empty, so many", "32", "", "number"),
     field("rate", "frames/s", "10000", "", "number"), field("seconds", "seconds", "60", "", "number")])];
-  stream.push(...byNumber(from, others, onselect));
+  stream.push(...byNumber(from, others, to, onselect));
   if (chosen.node) return stream;
+  const most = hosts.map((host) => near(fabric, host)).reduce((all, some) => (some.length > all.length ? some : all), []);
   return [h("h3", {}, "Policy of all leaves; starts vtepd, or ends it for kernel"),
     action("Set policy", { action: "policy" }, policy()), ...stream,
     h("h3", {}, "Collective operation"), action("Run", { action: "workload" }, [choice("collective", COLLECTIVES),
-      field("hosts", "hosts", hosts.join(" ")), field("bytes", "bytes", "16MiB"),
+      field("hosts", "hosts", most.join(" ")), field("bytes", "bytes", "16MiB"),
       field("queue_pairs", "queue pairs", "4", "", "number"), field("rate", "rate", "100Mbit", "no limit"),
       field("iterations", "iterations", "20", "", "number")])];
 }
