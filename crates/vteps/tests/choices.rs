@@ -121,22 +121,22 @@ fn runs_with_real_vteps_are_like_those_of_abstract_hosts() {
 #[test]
 fn a_path_that_loses_all_in_silence_is_found() {
     let fault = format!(
-        "{FABRIC}\n[[fault]]\nkind = \"silent\"\nfrom = \"leaf0\"\nto = \"spine0\"\nboth = false"
+        "{FABRIC}\n[[fault]]\nkind = \"silent\"\nfrom = \"leaf0\"\nto = \"spine0\"\nboth = false\n\
+         [[traffic]]\nkind = \"permutation\"\nbytes = 4_000_000"
     );
-    let scenario = scenario_of(&fault, "scheme = \"prime-like\"", 1);
-    let mut vteps = Vteps::new(&scenario, 1).unwrap();
-    let outcome = sim::run_with(&scenario, 1, &mut vteps);
-    assert!(outcome.unfinished.is_empty(), "{:?}", outcome.unfinished);
-    // The first hosts are those of the first leaf.
-    let (source, target) = scenario
-        .flows
-        .iter()
-        .map(|flow| (flow.source, flow.target))
-        .find(|(source, target)| *source < 4 && *target >= 4)
-        .unwrap();
-    let sent = vteps.pair(source, target).unwrap().sent();
-    let most = sent[1..].iter().max().unwrap();
-    assert!(3 * sent[0] < 2 * most, "{sent:?}");
+    for scheme in [Scheme::Bitmap, Scheme::PrimeLike] {
+        let scenario = scenario_of(&fault, &format!("scheme = \"{scheme}\""), 1);
+        let mut vteps = Vteps::new(&scenario, 1).unwrap();
+        let outcome = sim::run_with(&scenario, 1, &mut vteps);
+        assert!(outcome.unfinished.is_empty(), "{:?}", outcome.unfinished);
+        // The first hosts are those of the first leaf.
+        let ends = scenario.flows.iter().map(|flow| (flow.source, flow.target));
+        let (source, target) = ends.clone().find(|(from, to)| *from < 4 && *to >= 4).unwrap();
+        let sent = vteps.pair(source, target).unwrap().sent();
+        println!("{scheme}: {sent:?}");
+        let most = sent[1..].iter().max().unwrap();
+        assert!(3 * sent[0] < 2 * most, "{scheme}: {sent:?}");
+    }
 }
 
 /// A wrong byte is seen.
