@@ -71,6 +71,7 @@ const MAY_USE: [(&str, &[&str]); 32] = [
             "path",
             "roce",
             "experiment",
+            "manual",
             "pcapng",
             "pipeline",
             "planner",
