@@ -11,7 +11,7 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     for name in ["steering", "chosen_port_test", "offload_test"] {
         let status = Command::new(&clang)
-            .args(["-target", "bpf", "-O2", "-g", "-mcpu=v3", "-c"])
+            .args(["-target", "bpf", "-O2", "-g", "-mcpu=v3", "-fno-strict-aliasing", "-c"])
             .arg(format!("../../crates/bpf/programs/{name}.bpf.c"))
             .arg("-o")
             .arg(out.join(format!("{name}.bpf.o")))

@@ -16,6 +16,22 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
+/// `deploy/experiments/run` without a name: a line for each experiment, without those of variants.
+#[test]
+fn the_list_of_experiments_has_each_once() {
+    let folder = root().join("deploy/experiments");
+    let output = std::process::Command::new(folder.join("run")).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let listed: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    let files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|end| end == "toml"));
+    let mut names: Vec<String> =
+        files.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    assert_eq!(listed, names, "{text}");
+    assert!(text.lines().all(|line| line.split_whitespace().count() > 2), "no title: {text}");
+}
+
 /// All Markdown files with their paths from the root.
 fn pages() -> Vec<(String, String)> {
     let mut folders = vec![root()];

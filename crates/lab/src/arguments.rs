@@ -122,6 +122,20 @@ pub(crate) enum Command {
     /// open.
     #[command(after_help = "Example:\n  lab web --port 8080 --read-only")]
     Web(crate::fabric_arguments::Web),
+    /// Let a Prometheus outside the namespaces read the metrics of every vtepd of the fabric
+    ///
+    /// It serves the metrics of each leaf at a path of its own, on the loopback interface and until
+    /// Ctrl-C, and writes a discovery file for file_sd_configs.
+    #[command(
+        after_help = "Example:\n  lab prometheus --out targets.json\n\nIn prometheus.yml:\n  scrape_configs:\n    - job_name: vtepd\n      file_sd_configs: [{files: [targets.json]}]"
+    )]
+    Prometheus(crate::fabric_arguments::Prometheus),
+    /// Write lab's man pages and shell completions into a folder
+    #[command(after_help = "Example:\n  lab manual /tmp/manual && man /tmp/manual/lab-up.1")]
+    Manual {
+        /// The folder
+        folder: PathBuf,
+    },
     /// Show what this machine and a fabric can and cannot do for an experiment, and what mends it
     ///
     /// ✗ is what makes experiments fail or measure something else, ○ what limits them. The exit
@@ -372,7 +386,7 @@ pub(crate) struct Policy {
     #[arg(long)]
     pub(crate) datapath: Option<String>,
     /// Number of source ports of qp-bins
-    #[arg(long, default_value_t = study::daemon::BINS)]
+    #[arg(long, default_value_t = study::daemon::BINS, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65535))]
     pub(crate) bins: usize,
     /// Scheme of spray: prime-like, bitmap, mixed, reps or oblivious
     #[arg(long, value_parser = study::daemon::scheme, default_value_t = study::daemon::SCHEME)]

@@ -15,27 +15,27 @@ mod open;
 mod path;
 mod plan;
 mod plot;
+mod prometheus;
 mod roce;
 mod run;
 mod sim;
+mod up;
 mod verify;
 mod wan;
 mod web;
 mod workload;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
+use clap::CommandFactory as _;
 use fabric::counters;
-use fabric::topology::Topology;
 use fabric::{Fabric, FabricError};
 use serde::Serialize;
 
-use crate::arguments::{Cli, Command, Counters, Down, Exec, Output, Roce, Up, Which};
-use crate::output::{Outcome, Progress, interrupt, note, print, print_json, vtepd};
+use crate::arguments::{Cli, Command, Counters, Down, Exec, Output, Roce, Which};
+use crate::output::{Outcome, interrupt, print, print_json};
 use open::open;
 
 pub(crate) fn run(cli: Cli) -> Outcome {
@@ -52,6 +52,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Compare(_) | Command::New(_) | Command::Plan(_) | Command::Plot(_) => true,
         Command::Sim(_) | Command::Merge(_) => true,
         Command::Web(web) => web.replay.is_some(),
+        Command::Manual { .. } => true,
         _ => false,
     };
     if !reads && !nix::unistd::geteuid().is_root() {
@@ -59,7 +60,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
     }
     match cli.command {
         Command::New(arguments) => new::run(&arguments, cli.output),
-        Command::Up(arguments) => up(&arguments, cli.output),
+        Command::Up(arguments) => up::run(&arguments, cli.output),
         Command::Down(arguments) => down(&arguments),
         Command::List => list(cli.output),
         Command::Inspect(which) => inspect(&which, cli.output),
@@ -80,6 +81,11 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Graph(arguments) => graph::run(&arguments, cli.output),
         Command::Web(arguments) => web::run(&arguments),
+        Command::Prometheus(arguments) => prometheus::run(&arguments),
+        Command::Manual { folder } => {
+            manual::write(Cli::command(), &folder)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Doctor(arguments) => doctor::run(&arguments, cli.output),
         Command::Run(arguments) => run::run(&arguments, cli.output),
         Command::Plan(arguments) => plan::run(&arguments, cli.output),
@@ -92,78 +98,6 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Workload(arguments) => workload::run(&arguments, cli.output),
         Command::AllReduce(arguments) => allreduce::run(&arguments),
     }
-}
-
-fn up(arguments: &Up, output: Output) -> Outcome {
-    let topology = Topology::load(&arguments.file)?;
-    let name = arguments.name.as_ref().unwrap_or(&topology.name);
-    if Fabric::is_kept(name) && arguments.rebuild {
-        Fabric::open(name)?.down()?;
-    }
-    let vtepd = sidecar_program(arguments, &topology)?;
-    topology.notes.iter().for_each(note);
-    let progress = Progress::new();
-    let report = |text: &str| progress.report(text);
-    let fabric = Fabric::up(topology, arguments.name.as_ref(), &report)?;
-    let mut started = 0;
-    let mut start = || {
-        let Some(program) = &vtepd else { return Ok(()) };
-        started = study::leaves::start_sidecars(&fabric, program, !arguments.no_wait, &report)?;
-        Ok::<_, study::RunError>(())
-    };
-    match arguments.no_wait {
-        true => start()?,
-        false => {
-            fabric.converge_with(Duration::from_secs(arguments.timeout), &report, start)?;
-        }
-    }
-    drop(progress);
-    let fabric = fabric.keep()?;
-    if !fabric.hash_seeds() {
-        note(
-            "this kernel lacks net.ipv4.fib_multipath_hash_seed (Linux 6.11): all routers compute \
-             the same hash, so each tier repeats the choice of the previous one and some paths stay \
-             unused",
-        );
-    }
-    match output {
-        Output::Json => inspect_fabric(&fabric, output),
-        Output::Table => {
-            print(format_args!(
-                "fabric '{}' is running, {}: 'lab exec NODE -- COMMAND' runs a command, 'lab down {0}' \
-                 stops the fabric",
-                fabric.name(),
-                match started {
-                    0 => "kernel VXLAN forwards".to_owned(),
-                    number => format!("vtepd on {number} leaves"),
-                }
-            ))?;
-            if arguments.web {
-                return web::serve(&fabric, ::web::Access::Full, 0);
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-    }
-}
-
-/// The path of vtepd, if nodes of the topology run it beside leaves.
-fn sidecar_program(
-    arguments: &Up,
-    topology: &Topology,
-) -> Result<Option<PathBuf>, Box<dyn std::error::Error>> {
-    if arguments.no_vtepd || topology.nodes.values().all(|node| node.vtepd.is_none()) {
-        return Ok(None);
-    }
-    let path = vtepd(arguments.vtepd.as_ref())?;
-    if !path.exists() {
-        return Err(format!(
-            "{} is missing, which the file's nodes with `network-mode: container:LEAF` run: build \
-             it with 'cargo build -p vtepd', name it with --vtepd, or leave them out with --no-vtepd",
-            path.display()
-        )
-        .into());
-    }
-    Ok(Some(path))
 }
 
 fn down(arguments: &Down) -> Outcome {
@@ -236,6 +170,8 @@ fn exec(arguments: &Exec) -> Outcome {
 
 fn show_counters(arguments: &Counters, output: Output) -> Outcome {
     let fabric = open(arguments.which.name.as_ref())?;
+    // An empty table would say that it has no links.
+    arguments.node.iter().try_for_each(|name| fabric.node(name).map(|_| ()))?;
     let mut all = BTreeMap::new();
     for node in fabric.nodes() {
         let own = fabric

@@ -9,7 +9,8 @@ mod routers;
 use fabric::deployed::{Deployed, DeployedError};
 use serde::Serialize;
 
-pub use machine::{abilities, conditions};
+pub use machine::{abilities, conditions, neighbours_beyond};
+pub(crate) use routers::fpm;
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -262,3 +262,15 @@ pub(crate) struct Wan {
     #[arg(long)]
     pub(crate) carrier: bool,
 }
+
+#[derive(Args)]
+pub(crate) struct Prometheus {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Discovery file to write [default: it is printed]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Port on the loopback interface [default: a free one]
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    pub(crate) port: u16,
+}

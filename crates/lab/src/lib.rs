@@ -7,6 +7,7 @@
 //! - [`capture`]: packets of leaves and links in one file
 //! - [`graph`]: a picture of the fabric with the load on its links; [`mod@web`]: the live page
 //! - [`doctor`]: what a machine and a fabric can do for an experiment
+//! - [`zebra`]: whether vtepd hears it; [`prometheus`]: metrics of all leaves at one address
 //! - [`demo`], [`verify`]: the commands of the same names
 
 pub mod capture;
@@ -15,5 +16,7 @@ pub mod doctor;
 pub mod graph;
 pub mod hops;
 pub mod link;
+pub mod prometheus;
 pub mod verify;
 pub mod web;
+pub mod zebra;

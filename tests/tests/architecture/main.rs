@@ -86,6 +86,7 @@ const MAY_USE: [(&str, &[&str]); 33] = [
             "path",
             "roce",
             "experiment",
+            "manual",
             "pcapng",
             "pipeline",
             "planner",

@@ -15,6 +15,8 @@ const MACHINE: &str = "machine";
 const HASH_SEED: &str = "/proc/sys/net/ipv4/fib_multipath_hash_seed";
 /// The most entries that the neighbour tables of all namespaces have together.
 const NEIGHBOURS: &str = "/proc/sys/net/ipv4/neigh/default/gc_thresh3";
+/// The command that makes room in them.
+const MORE: &str = "sysctl -w net.ipv4.neigh.default.gc_thresh3=16384";
 /// zebra's module for FPM, where Debian and FRR's own packages install it.
 const FPM_MODULES: [&str; 3] = [
     "/usr/lib/frr/modules/dplane_fpm_nl.so",
@@ -237,6 +239,32 @@ fn disk(conditions: &Conditions) -> Finding {
     Finding::fault(MACHINE, "disk", text, "free space, or results elsewhere (--out)")
 }
 
+/// What to do before a fabric with so many links is started, if it could fill the machine's
+/// neighbour table. `None`: there is room.
+#[must_use]
+pub fn neighbours_beyond(links: usize) -> Option<String> {
+    let used = std::fs::read_to_string("/proc/net/stat/arp_cache").unwrap_or_default();
+    beyond(links as u64, entries(&used), first_word(NEIGHBOURS))
+}
+
+/// The number of entries in `/proc/net/stat/arp_cache`: the first word of each line behind the
+/// heading is that of all namespaces, as a hexadecimal number.
+fn entries(statistics: &str) -> u64 {
+    let word = statistics.lines().nth(1).and_then(|line| line.split_whitespace().next());
+    word.and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or_default()
+}
+
+fn beyond(links: u64, used: u64, most: u64) -> Option<String> {
+    let needed = 2 * links;
+    (most > 0 && used + needed > most).then(|| {
+        format!(
+            "this fabric needs about {needed} neighbour entries, and the machine has room for {most} \
+             in all namespaces together, of which {used} are used: packets may get lost. '{MORE}' \
+             makes room"
+        )
+    })
+}
+
 /// The kernel bounds the neighbour tables of all namespaces together (`neigh_alloc()` in
 /// net/core/neighbour.c).
 fn neighbours(most: u64) -> Option<Finding> {
@@ -250,7 +278,7 @@ fn neighbours(most: u64) -> Option<Finding> {
             MACHINE,
             "neighbours",
             format!("{text}: fabrics with more than about {} links lose packets", most / 2),
-            "sysctl -w net.ipv4.neigh.default.gc_thresh3=16384",
+            MORE,
         )
     })
 }

@@ -82,7 +82,8 @@ fn number(path: &str) -> Option<u32> {
     std::fs::read_to_string(format!("/proc/sys/{path}")).ok()?.trim().parse().ok()
 }
 
-fn fpm(namespace: &Namespace) -> Result<Option<bool>, NetnsError> {
+/// Whether the zebra of a namespace has the module for FPM; `None` if there is no zebra.
+pub(crate) fn fpm(namespace: &Namespace) -> Result<Option<bool>, NetnsError> {
     let lines = namespace.pids()?.into_iter().filter_map(command_line);
     let zebra = lines.filter(|line| {
         let program = line.split_whitespace().next().unwrap_or_default();

@@ -30,5 +30,6 @@ mod sprayed;
 mod stream;
 mod stuck_route;
 mod tables;
+mod topologies;
 mod troubleshooting;
 mod web;
