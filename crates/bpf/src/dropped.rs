@@ -1,6 +1,6 @@
 //! The frames that the programs drop (`programs/dropped.bpf.h`).
 //!
-//! A program writes what is remembered of a frame into a ring buffer, at most [`A_SECOND`] frames of
+//! A program writes what is remembered of a frame into a ring buffer, at most 128 frames of
 //! each cause in a second. It counts the others.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
