@@ -43,6 +43,7 @@ mod vtepd {
     pub mod pinning;
     pub mod privilege;
     pub mod probing;
+    pub mod program_drops;
     pub mod takeover;
     pub mod wakeups;
 
@@ -61,6 +62,6 @@ mod vtepd {
 }
 // The modules refer to each other by these paths.
 use vtepd::{
-    api, guard, handle, link_watch, log, metrics_view, own_links, pinning, privilege, takeover,
-    wakeups,
+    api, guard, handle, link_watch, log, metrics_view, own_links, pinning, privilege,
+    program_drops, takeover, wakeups,
 };

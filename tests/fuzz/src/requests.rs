@@ -87,7 +87,8 @@ fn requests() -> Vec<Vec<u8>> {
         v1::ListPortsRequest { vni: some }.encode_to_vec(),
         v1::ExplainRequest { vni, frame, flow: None }.encode_to_vec(),
         v1::ExplainReceivedRequest { frame: outer }.encode_to_vec(),
-        v1::WatchEventsRequest { follow: false, after: 3, skip: true, since_ms: Some(u64::MAX) }.encode_to_vec(),
+        v1::WatchEventsRequest { follow: false, after: 3, skip: true, since_ms: Some(u64::MAX) }
+            .encode_to_vec(),
         v1::SetPolicyRequest {
             vni,
             policy: Some("qp-bins".to_owned()),
