@@ -12,6 +12,8 @@ use fabric::super_frames::cut_super_frames;
 use root_test::root_test;
 use traffic::endpoint::{Kind, PORT, Requests, Session, Side, connect, serve};
 
+mod sprayed;
+
 /// Soft-RoCE's address, and that of the endpoint.
 const RXE: &str = "192.0.2.1";
 const ENDPOINT: &str = "192.0.2.2";
@@ -52,32 +54,77 @@ impl Site {
         peer.run(&["ip", "link", "set", "eth1", "up"]).unwrap();
         peer.run(&["ip", "address", "add", "192.0.2.2/24", "dev", "eth1"]).unwrap();
         run(&["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "rxeth0"]).unwrap();
-        let mut gid = None;
-        wait_until(Duration::from_secs(20), || {
-            gid = (0..16).map(|number| number.to_string()).find(|number| {
-                let path = format!("/sys/class/infiniband/rxe0/ports/1/gids/{number}");
-                std::fs::read_to_string(path)
-                    .is_ok_and(|text| text.trim().ends_with("ffff:c000:0201"))
-            });
-            gid.is_some()
-        });
-        Self { peer, gid: gid.expect("Soft-RoCE has a GID of its address") }
+        Self { peer, gid: gid_of("c000:0201") }
     }
 
     /// Starts perftest at Soft-RoCE.
-    fn perftest(&self, kind: Kind, server: Option<&str>) -> Child {
-        let program = match kind {
-            Kind::Write => "ib_write_bw",
-            Kind::Send => "ib_send_bw",
-            Kind::Read => "ib_read_bw",
-        };
-        let numbers = [COUNT.to_string(), MESSAGE.to_string(), PAIRS.to_string()];
-        let [count, message, pairs] = numbers.each_ref().map(String::as_str);
-        let mut command = Command::new(program);
-        command.args(["-d", "rxe0", "-F", "-x", &self.gid, "-n", count, "-s", message]);
-        command.args(["-q", pairs]).args(server);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    fn perftest(&self, kind: Kind, server: Option<&str>) -> Perftest {
+        start_perftest(kind, (&self.gid, &[]), PAIRS, server)
     }
+}
+
+/// The number of Soft-RoCE's GID with this IPv4 address, in hexadecimal digits.
+fn gid_of(address: &str) -> String {
+    let mut gid = None;
+    wait_until(Duration::from_secs(20), || {
+        gid = (0..16).map(|number| number.to_string()).find(|number| {
+            let path = format!("/sys/class/infiniband/rxe0/ports/1/gids/{number}");
+            std::fs::read_to_string(path)
+                .is_ok_and(|text| text.trim().ends_with(&format!("ffff:{address}")))
+        });
+        gid.is_some()
+    });
+    gid.expect("Soft-RoCE has a GID of its address")
+}
+
+/// Starts perftest at Soft-RoCE, with options and so many queue pairs.
+fn start_perftest(
+    kind: Kind,
+    (gid, options): (&str, &[String]),
+    pairs: u32,
+    server: Option<&str>,
+) -> Perftest {
+    let program = match kind {
+        Kind::Write => "ib_write_bw",
+        Kind::Send => "ib_send_bw",
+        Kind::Read => "ib_read_bw",
+    };
+    let numbers = [COUNT.to_string(), MESSAGE.to_string(), pairs.to_string()];
+    let [count, message, pairs] = numbers.each_ref().map(String::as_str);
+    let mut command = Command::new(program);
+    command.args(["-d", "rxe0", "-F", "-x", gid, "-n", count, "-s", message]);
+    command.args(["-q", pairs]).args(options).args(server);
+    Perftest(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
+}
+
+/// A running perftest. While it runs, its device cannot be deleted.
+struct Perftest(Option<Child>);
+
+impl Perftest {
+    fn is_running(&mut self) -> bool {
+        self.0.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+}
+
+impl Drop for Perftest {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Whether perftest listens in this namespace.
+fn listens() -> bool {
+    let read = |file| std::fs::read_to_string(file).unwrap_or_default();
+    let sockets = read("/proc/net/tcp6") + &read("/proc/net/tcp");
+    let is_ours = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // The local address, the remote one, and TCP_LISTEN.
+        matches!(fields[..], [_, local, _, "0A", ..] if local.ends_with(&format!(":{PORT:04X}")))
+    };
+    sockets.lines().any(is_ours)
 }
 
 impl Drop for Site {
@@ -103,7 +150,8 @@ fn side() -> Side {
 }
 
 /// perftest reports its result, and nothing else went wrong.
-fn succeeded(child: Child) {
+fn succeeded(mut perftest: Perftest) {
+    let child = perftest.0.take().unwrap();
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     let [out, err] = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(status.success(), "{status}: {out}{err}");
@@ -150,14 +198,7 @@ fn perftest_is_the_server() {
     let site = Site::new();
     for kind in ALL {
         let mut server = site.perftest(kind, None);
-        let listens = || {
-            let sockets = std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default()
-                + &std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-            sockets.contains(&format!(":{PORT:04X} "))
-        };
-        let up = wait_until(Duration::from_secs(30), || {
-            listens() || server.try_wait().unwrap().is_some()
-        });
+        let up = wait_until(Duration::from_secs(30), || listens() || !server.is_running());
         assert!(up, "perftest does not listen");
         let requests =
             Requests { kind, message: MESSAGE, count: COUNT, depth: 16, queue_pairs: PAIRS };
