@@ -75,7 +75,7 @@ impl Verbs {
     }
 
     /// perftest sends to the endpoint, or reads from it.
-    fn from_soft_roce(&self, kind: Kind, pairs: u32) -> Session {
+    fn requests_of_soft_roce(&self, kind: Kind, pairs: u32) -> Session {
         let far = &self.routed.lab.far;
         let listener = far.ns.enter(|| TcpListener::bind((far.ip(), PORT)).unwrap()).unwrap();
         let client =
@@ -173,7 +173,7 @@ fn verbs_over_sprayed_packets_see_no_gap_and_use_all_paths() {
             let of = |way: &str| format!("{kind:?} {way} Soft-RoCE, {pairs} queue pairs");
             // Answers to reads are not sprayed.
             let sprays = kind != Kind::Read;
-            let from = || in_order(&verbs.from_soft_roce(kind, pairs), &of("from"));
+            let from = || in_order(&verbs.requests_of_soft_roce(kind, pairs), &of("from"));
             let to = || in_order(&verbs.to_soft_roce(kind, pairs), &of("to"));
             if sprays {
                 let mmr = [verbs.mmr(0, from), verbs.mmr(1, to)];
@@ -193,7 +193,7 @@ fn verbs_in_both_directions_at_once_see_no_gap() {
     let verbs = Verbs::new();
     for pairs in [1, 4] {
         let sessions = std::thread::scope(|scope| {
-            let from = scope.spawn(|| verbs.from_soft_roce(Kind::Write, pairs));
+            let from = scope.spawn(|| verbs.requests_of_soft_roce(Kind::Write, pairs));
             let to = verbs.to_soft_roce(Kind::Write, pairs);
             [from.join().unwrap(), to]
         });
