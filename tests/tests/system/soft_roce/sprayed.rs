@@ -1,5 +1,5 @@
-//! Real verbs over sprayed packets: Soft-RoCE behind one leaf, an endpoint of `lab` behind the other,
-//! and four paths between them.
+//! Real verbs over sprayed packets: Soft-RoCE behind one leaf, an endpoint of `lab` behind the
+//! other, and four paths between them.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::AtomicBool;
@@ -27,9 +27,9 @@ const REPEATS: [&str; 6] = [
     "retry_rnr_exceeded_err",
 ];
 
-/// Options of perftest for so many queue pairs: after 8.6 s it sends again, because an emulated machine
-/// needs longer than the default, 67 ms, for what is on its way. Few messages are, so that the queues of
-/// the kernel do not overflow.
+/// Options of perftest for so many queue pairs: after 8.6 s it sends again, because an emulated
+/// machine needs longer than the default, 67 ms, for what is on its way. Few messages are, so that
+/// the queues of the kernel do not overflow.
 fn options(pairs: u32) -> [String; 4] {
     ["-u", "21", "-t", &(32 / pairs).max(2).to_string()].map(str::to_owned)
 }
@@ -118,8 +118,8 @@ impl Verbs {
         paths.map(|path| path["sent"].as_u64().unwrap()).collect()
     }
 
-    /// Does something, and returns the highest share of a path of what a leaf has sprayed meanwhile, as
-    /// a multiple of the mean (MMR).
+    /// Does something, and returns the highest share of a path of what a leaf has sprayed meanwhile,
+    /// as a multiple of the mean (MMR).
     fn mmr(&self, leaf: usize, during: impl FnOnce()) -> f64 {
         spraying::wait_until_agreed(&self.leaves, VTEPS);
         let before = self.sent(leaf);
