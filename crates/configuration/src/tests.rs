@@ -163,7 +163,9 @@ fn flags_and_keys_go_by_their_names() {
 
 #[test]
 fn help_shows_the_defaults() {
-    let help = <Arguments as clap::CommandFactory>::command().render_help().to_string();
+    // Wider than any line.
+    let mut command = <Arguments as clap::CommandFactory>::command().term_width(1000);
+    let help = command.render_help().to_string();
     let configuration = load("", &[]).unwrap();
     let VniSettings { policy, bins, source_ports, .. } = configuration.settings.default;
     for (flag, default) in [

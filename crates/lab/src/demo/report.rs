@@ -344,6 +344,7 @@ mod tests {
         for share in [0.0, 0.004, 0.0124, 0.5, 0.999, 1.0] {
             assert_eq!(bar(share).chars().count(), BAR + 6, "{share}");
         }
-        assert!(bar(1.0).starts_with("██████████") && bar(0.0).starts_with("          "));
+        let (full, empty) = ("█".repeat(BAR), " ".repeat(BAR));
+        assert!(bar(1.0).starts_with(&full) && bar(0.0).starts_with(&empty));
     }
 }

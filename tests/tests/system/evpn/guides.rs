@@ -148,6 +148,7 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
             ("name = \"example\"", File("example.toml", "lab sim example.toml --out results")),
             ("[transport.roce]", Test("crates/sim/tests/endpoints.rs")),
             ("[fabric]\nkind = \"topology\"", Test("crates/sim/tests/file.rs")),
+            ("[hosts]\nkind = \"real\"", Test("crates/vteps/tests/choices.rs")),
             ("lab sim FILE --shard", Test("crates/study/tests/simulation.rs")),
             ("deploy/slurm/submit", Test("tests/slurm")),
             ("parallel lab sim", Needs("GNU parallel")),
