@@ -122,10 +122,8 @@ fn run_stages(
     if !enter(Stage::CreateLinks)? || !tracker.await_links(name) {
         return Ok(());
     }
-    frr::start(node)?;
-    if node.has_frr() {
-        // As in FRR's image, what a daemon refuses does not keep it from running.
-        run(&[["vtysh", "-b"].map(str::to_owned).to_vec()])?;
+    if let Some(refused) = frr::start(node)? {
+        let _ = report(&format!("warning: {name}: refused of frr.conf: {}", in_one_line(&refused)));
     }
     let program = start_program(node)?;
     leave(Stage::CreateLinks)?;
@@ -162,6 +160,10 @@ fn run_stages(
     leave(Stage::Exit)
 }
 
+fn in_one_line(text: &str) -> String {
+    text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
 /// Runs commands of the file. One that fails is reported and ends nothing, as in ContainerLab: public
 /// files have `ip route del default`, for instance, which needs a management network.
 fn run_commands(
@@ -174,8 +176,7 @@ fn run_commands(
         let cause = match node.run(&words) {
             Ok(_) => continue,
             Err(NodeError::Netns(NetnsError::Failed { status, stderr, .. })) => {
-                let lines = stderr.lines().filter(|line| !line.is_empty());
-                format!("{status}: {}", lines.collect::<Vec<_>>().join("; "))
+                format!("{status}: {}", in_one_line(&stderr))
             }
             Err(NodeError::Netns(NetnsError::Start { source, .. })) => source.to_string(),
             Err(error) => return Err(error),

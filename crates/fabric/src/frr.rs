@@ -9,6 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::frr_root::{self, PROGRAMS};
+use crate::netns::NetnsError;
 use crate::node::{Node, NodeError};
 use crate::process::wait_until;
 use crate::state::Record;
@@ -76,9 +77,20 @@ fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
     Ok(daemons)
 }
 
-/// Starts the daemons that the node's `daemons` file enables.
-pub(crate) fn start(node: &Node) -> Result<(), NodeError> {
-    enabled(node)?.iter().try_for_each(|daemon| launch(node, daemon))
+/// Starts the daemons that the node's `daemons` file enables and loads its `frr.conf`. Returns what
+/// they refused of it: as in FRR's image, that does not keep them from running.
+pub(crate) fn start(node: &Node) -> Result<Option<String>, NodeError> {
+    enabled(node)?.iter().try_for_each(|daemon| launch(node, daemon))?;
+    if node.has_frr() { load(node, &["vtysh", "-b"]) } else { Ok(None) }
+}
+
+/// Loads `frr.conf`. Returns what was refused of it.
+fn load(node: &Node, words: &[&str]) -> Result<Option<String>, NodeError> {
+    match node.run(words) {
+        Ok(_) => Ok(None),
+        Err(NodeError::Netns(NetnsError::Failed { stderr, .. })) => Ok(Some(stderr)),
+        Err(error) => Err(error),
+    }
 }
 
 /// The first two bytes of the addresses that ContainerLab gives to `eth0`.
@@ -142,7 +154,7 @@ impl Node {
     /// # Errors
     /// If a daemon does not start.
     pub fn start_frr(&self) -> Result<(), NodeError> {
-        start(self)
+        start(self).map(drop)
     }
 
     /// Ends one of the node's FRR daemons with a signal, waits for its end, and starts it again
@@ -166,7 +178,7 @@ impl Node {
         // A killed daemon leaves its socket behind.
         let _ = fs::remove_file(socket(self, daemon.name));
         launch(self, &daemon)?;
-        self.run(&["vtysh", "-b", "-d", name]).map(drop)
+        load(self, &["vtysh", "-b", "-d", name]).map(drop)
     }
 }
 
