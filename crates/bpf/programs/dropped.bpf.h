@@ -81,20 +81,22 @@ static ALWAYS_INLINE struct dropped_frame *new_dropped(__u32 reason, __u32 origi
 // Copies the frame from `offset` on, behind the first `from` bytes of the headers, which are constant.
 static ALWAYS_INLINE void copy_headers(struct __sk_buff *skb, struct dropped_frame *dropped, __u32 from, __u32 offset)
 {
-	__u32 length = skb->len - offset;
+	const __u32 most = DROPPED_HEADERS - from - 1;
+	__u32 last = skb->len - offset - 1;
 
 	if (skb->len <= offset)
 		return;
-	if (length > DROPPED_HEADERS - from)
-		length = DROPPED_HEADERS - from;
-	// The verifier has to see the bounds of this very register.
-	asm volatile("" : "+r"(length));
-	if (length > 0 && length <= DROPPED_HEADERS - from)
-		bpf_skb_load_bytes(skb, offset, dropped->headers + from, length);
+	if (last > most)
+		last = most;
+	// The verifier has to see the bounds of this very register. Before Linux 6.8, it learns from no
+	// comparison that a length is not 0.
+	asm volatile("" : "+r"(last));
+	if (last <= most)
+		bpf_skb_load_bytes(skb, offset, dropped->headers + from, last + 1);
 }
 
-// Drops a frame that has not been changed.
-static FUNCTION int drop_frame(struct __sk_buff *skb, __u32 reason, __u32 origin, __u32 slot)
+// Drops a frame that has not been changed. Not static, so that it is verified once.
+FUNCTION int drop_frame(struct __sk_buff *skb, __u32 reason, __u32 origin, __u32 slot)
 {
 	struct dropped_frame *dropped = new_dropped(reason, origin, slot, skb->len);
 
