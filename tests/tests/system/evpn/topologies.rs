@@ -41,6 +41,7 @@ impl Drop for Up {
 }
 
 #[root_test(needs = frr)]
+#[ignore = "takes a minute and a half: tests/run --all"]
 fn topologies_of_many_kinds_come_up_and_forward() {
     for file in FILES {
         let kind = file.rsplit('/').next().and_then(|name| name.split('.').next()).unwrap();
