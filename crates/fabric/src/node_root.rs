@@ -95,10 +95,11 @@ pub(crate) fn create(directory: &Path, hostname: &str) -> Result<(), Failed> {
             try_at(&target, |target| read_only(point, target))?;
         }
     }
-    // What BusyBox, as in Alpine's images, calls the shell.
-    if !root.join("bin/ash").exists() {
-        try_at(&root.join("bin/ash"), |path| symlink("sh", path))?;
-    }
+    // What BusyBox, as in Alpine's images, calls the shell. `/bin` may be a link.
+    within(directory, || match Path::new("/bin/ash") {
+        ash if ash.exists() => Ok(()),
+        ash => try_at(ash, |path| symlink("sh", path)),
+    })?;
     let run = base.join("run");
     try_at(&run, |path| fs::create_dir(path))?;
     let flags = MsFlags::MS_BIND;

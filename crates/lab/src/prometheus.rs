@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fabric::{Fabric, Namespace, metrics};
@@ -15,6 +15,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long a client may take to ask, and how many bytes it may send.
 const CLIENT: Duration = Duration::from_secs(5);
 const MOST_ASKED: u64 = 8192;
+/// The most clients at once; the connections of others are closed.
+const MOST_CLIENTS: usize = 16;
 
 /// Answers `/LEAF/metrics` on the loopback interface.
 #[derive(Debug)]
@@ -65,11 +67,19 @@ impl Server {
     /// # Errors
     /// As accept(2).
     pub fn run(&self, stop: &AtomicBool) -> io::Result<()> {
+        let clients = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             while !stop.load(Ordering::Relaxed) {
                 match self.listener.accept() {
-                    // A client that goes away is no error.
-                    Ok((stream, _)) => _ = scope.spawn(|| self.answer(stream)),
+                    Ok(_) if clients.load(Ordering::Relaxed) >= MOST_CLIENTS => {}
+                    Ok((stream, _)) => {
+                        clients.fetch_add(1, Ordering::Relaxed);
+                        scope.spawn(|| {
+                            // A client that goes away is no error.
+                            let _ = self.answer(stream);
+                            clients.fetch_sub(1, Ordering::Relaxed);
+                        });
+                    }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(LOOK),
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(error) => return Err(error),

@@ -1,7 +1,8 @@
 //! ContainerLab's variables in the name of a topology: branch and commit of its repository.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+
+use experiment::input::read_text;
 
 const BRANCH: &str = "__gitBranch__";
 const COMMIT: &str = "__gitHash__";
@@ -18,24 +19,31 @@ pub(super) fn named(name: String, directory: &Path) -> String {
     }
     let (branch, commit) = head(directory).unwrap_or((None, None));
     let branch = branch.map_or_else(|| NONE.to_owned(), |branch| branch.replace('/', "-"));
-    let commit = commit.as_deref().and_then(|commit| commit.get(..SHORT)).unwrap_or(NONE);
+    let is_commit = |commit: &&str| commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let commit = commit.as_deref().filter(is_commit).and_then(|commit| commit.get(..SHORT));
+    let commit = commit.unwrap_or(NONE);
     name.replace(BRANCH, &branch).replace(COMMIT, commit)
 }
 
 /// The branch, or `HEAD` without one, and the commit.
 fn head(directory: &Path) -> Option<(Option<String>, Option<String>)> {
     let git = git_directory(directory)?;
-    let head = fs::read_to_string(git.join("HEAD")).ok()?;
+    let head = read_text(&git.join("HEAD")).ok()?;
     let head = head.trim();
     let Some(reference) = head.strip_prefix("ref: ") else {
         return Some((Some("HEAD".to_owned()), Some(head.to_owned())));
     };
     // A work tree has the references of its repository.
-    let common = fs::read_to_string(git.join("commondir"))
+    let common = read_text(&git.join("commondir"))
         .map_or_else(|_| git.clone(), |path| git.join(path.trim()));
-    let loose = fs::read_to_string(common.join(reference)).ok().map(|text| text.trim().to_owned());
+    // A stranger's repository names no other files.
+    let is_plain = |part| matches!(part, Component::Normal(_));
+    if !reference.starts_with("refs/") || !Path::new(reference).components().all(is_plain) {
+        return None;
+    }
+    let loose = read_text(&common.join(reference)).ok().map(|text| text.trim().to_owned());
     let packed = || {
-        let all = fs::read_to_string(common.join("packed-refs")).ok()?;
+        let all = read_text(&common.join("packed-refs")).ok()?;
         let line = all.lines().find(|line| line.split(' ').nth(1) == Some(reference))?;
         line.split(' ').next().map(str::to_owned)
     };
@@ -49,12 +57,14 @@ fn git_directory(directory: &Path) -> Option<PathBuf> {
     if git.is_dir() {
         return Some(git);
     }
-    let text = fs::read_to_string(git).ok()?;
+    let text = read_text(&git).ok()?;
     Some(directory.join(text.strip_prefix("gitdir: ")?.trim()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -73,6 +83,14 @@ mod tests {
         assert_eq!(name(), "x-feature-test-0123456");
         fs::write(git.join("HEAD"), "fedcba9876\n").unwrap();
         assert_eq!(name(), "x-HEAD-fedcba9");
+        // No other file is read, and nothing else than a commit is told of one.
+        fs::write(top.join("secret"), "0123456789\n").unwrap();
+        for reference in ["refs/../../secret", "../secret", "/etc/hostname"] {
+            fs::write(git.join("HEAD"), format!("ref: {reference}\n")).unwrap();
+            assert_eq!(name(), "x-none-none", "{reference}");
+        }
+        fs::write(git.join("HEAD"), "no commit\n").unwrap();
+        assert_eq!(name(), "x-HEAD-none");
         fs::remove_dir_all(&top).unwrap();
         assert_eq!(named("plain".to_owned(), &top), "plain");
     }
