@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
-use crate::process::{Process, ProcessError};
+use crate::process::{Process, ProcessError, in_words};
 use crate::rtnl::{Rtnl, RtnlError, VethEnd};
 use crate::settings;
 
@@ -381,7 +381,7 @@ pub fn run<S: AsRef<OsStr>>(command: &[S]) -> Result<String, NetnsError> {
 }
 
 fn output<S: AsRef<OsStr>>(command: &[S]) -> Result<Output, NetnsError> {
-    let start_error = |source| NetnsError::Start { command: text(command), source };
+    let start_error = |source| NetnsError::Start { command: in_words(command), source };
     let (program, arguments) =
         command.split_first().ok_or_else(|| start_error(io::ErrorKind::NotFound.into()))?;
     Command::new(program).args(arguments).stdin(Stdio::null()).output().map_err(start_error)
@@ -402,14 +402,10 @@ pub(crate) fn succeeded<S: AsRef<OsStr>>(
     let message = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
     Err(NetnsError::Failed {
         namespace: namespace.to_owned(),
-        command: text(command),
+        command: in_words(command),
         status: output.status.to_string(),
         stderr: String::from_utf8_lossy(message).trim().to_owned(),
     })
-}
-
-fn text<S: AsRef<OsStr>>(command: &[S]) -> String {
-    command.iter().map(|part| part.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

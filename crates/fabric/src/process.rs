@@ -1,6 +1,7 @@
 //! Processes with a defined end. They are identified by id and start time, so a signal never
 //! reaches another process with a reused id.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::process::{Child, Command, ExitStatus};
@@ -175,8 +176,13 @@ pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
 
 /// A command as a user would write it, without its environment.
 pub(crate) fn words_of(command: &Command) -> String {
-    let words = [command.get_program()].into_iter().chain(command.get_args());
-    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    in_words([command.get_program()].into_iter().chain(command.get_args()))
+}
+
+/// The words of a command in a line.
+pub(crate) fn in_words<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> String {
+    let words = words.into_iter().map(|word| word.as_ref().to_string_lossy().into_owned());
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Starts the command in a process group of its own.
