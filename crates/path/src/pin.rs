@@ -15,6 +15,7 @@ use crate::spraying::{PoolNumber, Spraying, Sprays};
 use crate::version::Version;
 
 mod known;
+mod only_sprays;
 
 use known::KnownPins;
 

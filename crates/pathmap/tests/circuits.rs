@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use path::{
-    Agreed, Answer, Arrivals, Arrived, Before, Entropy, Flow, Key, NextHop, PathId,
-    PathPolicy as _, Paths, Pinning, Pins, Policy, Pool, Reason, Remote, Settings, SprayOptions,
-    Spraying, Usage, Version,
+    Agreed, Arrivals, Arrived, Entropy, Flow, Key, NextHop, PathId, PathPolicy as _, Paths, Pins,
+    Policy, Pool, Reason, Remote, Settings, SprayOptions, Spraying,
 };
 use pathmap::spraying::{Ledger, Reporter};
 use spray::order::Tiers;
@@ -36,27 +35,6 @@ const MARKS: usize = (8 << 10) / PACKET as usize;
 const STEP: u64 = 20;
 /// How long acknowledgements take, in microseconds.
 const BACK: u64 = 2000;
-
-#[derive(Debug)]
-struct Only(Arc<Spraying>, Usage);
-
-impl Pinning for Only {
-    fn pin(&self, _: &Flow, _: &Remote<'_>, _: PathId, _: Before) -> Answer {
-        Answer::Hashed
-    }
-
-    fn version(&self) -> Version<Policy> {
-        Version::NONE
-    }
-
-    fn usage(&self) -> &Usage {
-        &self.1
-    }
-
-    fn spraying(&self) -> Option<Arc<Spraying>> {
-        Some(Arc::clone(&self.0))
-    }
-}
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -153,7 +131,7 @@ impl Circuits {
         let vnis = [Vni::try_from(10).unwrap()].into();
         let agreed = Agreed { pool: Arc::clone(&pool), vnis };
         spraying.set_pools([((LOCAL, FAR, 4789), agreed)].into());
-        let pins = Pins::new(Some(Arc::new(Only(spraying, Usage::new(0, start)))));
+        let pins = Pins::only_spraying(spraying, start);
         let settings = Settings { policy: Policy::Spray, ..Settings::default() };
         let circuit = |delay| Circuit {
             rate: RATE,

@@ -9,44 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{LEAF_1, LEAF_2, Leaf, Owned, Worker, hop, udp4, untagged};
-use path::{
-    Agreed, Answer, Arrivals, Before, Flow, PathId, Pinning, Pins, Policy, Pool, Remote,
-    SprayOptions, Spraying, Usage, Version,
-};
+use path::{Agreed, Arrivals, PathId, Pins, Policy, Pool, SprayOptions, Spraying};
 use pipeline::DropReason;
 use spray::order::Tiers;
 use tables::Snapshot;
 use wire::roce::opcode;
 
-/// Places nothing, and sprays.
-#[derive(Debug)]
-struct Only {
-    spraying: Arc<Spraying>,
-    usage: Usage,
-}
-
-impl Pinning for Only {
-    fn pin(&self, _: &Flow, _: &Remote<'_>, _: PathId, _: Before) -> Answer {
-        Answer::Hashed
-    }
-
-    fn version(&self) -> Version<Policy> {
-        Version::NONE
-    }
-
-    fn usage(&self) -> &Usage {
-        &self.usage
-    }
-
-    fn spraying(&self) -> Option<Arc<Spraying>> {
-        Some(Arc::clone(&self.spraying))
-    }
-}
-
 fn worker(spraying: &Arc<Spraying>) -> Worker {
     let mut worker = Worker::new();
-    let only = Only { spraying: Arc::clone(spraying), usage: Usage::new(0, Instant::now()) };
-    worker.pipeline.set_pins(Pins::new(Some(Arc::new(only))));
+    worker.pipeline.set_pins(Pins::only_spraying(Arc::clone(spraying), Instant::now()));
     worker
 }
 

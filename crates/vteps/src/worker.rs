@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use frame::{Frame, Offload, TxBatch, VlanTag};
-use path::{Answer, Before, Flow, PathId, Pinning, Pins, Policy, Remote, Spraying, Usage, Version};
+use path::{Pins, Spraying};
 use pipeline::{Counters, Cursor, Pipeline};
 use ports::MemoryPort;
 use ports::Port as _;
@@ -12,31 +12,6 @@ use tables::Snapshot;
 
 /// The slot of the one VNI.
 pub(crate) const SLOT: u16 = 7;
-
-/// Sprays, and places no queue pair.
-#[derive(Debug)]
-struct Sprays {
-    spraying: Arc<Spraying>,
-    usage: Usage,
-}
-
-impl Pinning for Sprays {
-    fn pin(&self, _: &Flow, _: &Remote<'_>, _: PathId, _: Before) -> Answer {
-        Answer::Hashed
-    }
-
-    fn version(&self) -> Version<Policy> {
-        Version::NONE
-    }
-
-    fn usage(&self) -> &Usage {
-        &self.usage
-    }
-
-    fn spraying(&self) -> Option<Arc<Spraying>> {
-        Some(Arc::clone(&self.spraying))
-    }
-}
 
 /// A VTEP.
 #[derive(Debug)]
@@ -56,8 +31,7 @@ impl Worker {
         let now = Instant::now();
         // Times of schemes begin with 0, so that a run is the same again.
         let start = now - Duration::from_nanos(spraying.nanoseconds(now));
-        let sprays = Sprays { spraying: Arc::clone(&spraying), usage: Usage::new(0, start) };
-        pipeline.set_pins(Pins::new(Some(Arc::new(sprays))));
+        pipeline.set_pins(Pins::only_spraying(Arc::clone(&spraying), start));
         Self { pipeline, out: TxBatch::new(), snapshot, start, spraying }
     }
 
