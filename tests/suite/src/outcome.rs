@@ -16,6 +16,8 @@ pub(crate) struct Outcome {
     pub(crate) is_success: bool,
     /// How long it took, in seconds.
     pub(crate) seconds: f64,
+    /// How long it used a core, in seconds, if that is known.
+    pub(crate) cpu: Option<f64>,
     /// What it printed.
     pub(crate) log: String,
     /// The first try, if this was the second.
@@ -85,7 +87,7 @@ impl Outcome {
         let skipped = log.lines().filter_map(|line| line.strip_prefix("SKIPPED "));
         let skipped = skipped.map(str::to_owned).collect();
         let log = log.to_owned();
-        Self { tests, unnamed, skipped, is_success, seconds, log, first: None }
+        Self { tests, unnamed, skipped, is_success, seconds, log, ..Self::default() }
     }
 
     /// Whether nothing failed.

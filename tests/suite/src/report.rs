@@ -12,7 +12,7 @@ use crate::Error;
 use crate::job::Job;
 use crate::outcome::{Outcome, Test, Verdict};
 
-/// How many slow tests are named.
+/// How many slow tests, and how many that use the CPU for long, are named.
 const SLOWEST: usize = 30;
 /// How much of a failed test's log the end repeats, in lines.
 const EXCERPT: usize = 12;
@@ -28,6 +28,8 @@ pub(crate) struct Report {
     second_tries: Vec<String>,
     /// All tests that have a name; the slowest first.
     tests: Vec<Test>,
+    /// What ran as one process; what used a core for longest first.
+    jobs: Vec<Cost>,
     /// What did not run, each as `NAME: REASON`.
     not_run: Vec<String>,
     /// What failed, with the end of its log.
@@ -36,6 +38,16 @@ pub(crate) struct Report {
     /// The same for a first try.
     #[serde(skip)]
     first_failures: Vec<(String, String)>,
+}
+
+/// What a job took.
+#[derive(Debug, Serialize)]
+struct Cost {
+    name: String,
+    /// From start to end.
+    seconds: f64,
+    /// How long it used a core.
+    cpu_seconds: f64,
 }
 
 /// A line of `history.jsonl`.
@@ -58,6 +70,7 @@ impl Report {
             ignored: 0,
             second_tries: Vec::new(),
             tests: Vec::new(),
+            jobs: Vec::new(),
             not_run: Vec::new(),
             failures: Vec::new(),
             first_failures: Vec::new(),
@@ -66,6 +79,7 @@ impl Report {
             report.add(job, outcome);
         }
         report.tests.sort_by(|a, b| b.seconds.unwrap_or(0.0).total_cmp(&a.seconds.unwrap_or(0.0)));
+        report.jobs.sort_by(|a, b| b.cpu_seconds.total_cmp(&a.cpu_seconds));
         report.not_run.sort();
         report
     }
@@ -99,6 +113,9 @@ impl Report {
             let result = if outcome.is_passed() { Verdict::Passed } else { Verdict::Failed };
             self.tests.push(Test { name, seconds, result });
         }
+        if let Some(cpu_seconds) = outcome.cpu {
+            self.jobs.push(Cost { name: job.name.clone(), seconds: outcome.seconds, cpu_seconds });
+        }
         if !outcome.is_passed() {
             self.failures.push((job.name.clone(), excerpt(&outcome.log)));
         }
@@ -119,6 +136,11 @@ impl Report {
         println!("\nThe slowest:");
         for test in self.tests.iter().take(SLOWEST) {
             println!("  {:6.1} s  {}", test.seconds.unwrap_or(0.0), test.name);
+        }
+        let sum: f64 = self.jobs.iter().map(|job| job.cpu_seconds).sum();
+        println!("\nThe most of {sum:.0} s of CPU:");
+        for job in self.jobs.iter().take(SLOWEST) {
+            println!("  {:6.1} s  {}", job.cpu_seconds, job.name);
         }
         println!();
         for line in &self.not_run {

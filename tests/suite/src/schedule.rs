@@ -3,12 +3,13 @@
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::{Pid, SysconfVar, sysconf};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::Error;
@@ -134,10 +135,25 @@ fn process(job: &Job, folder: &Path, signals: &Signals) -> Result<Outcome, Error
         running.processes.insert(child.id().cast_signed());
         child
     };
+    let cpu = cpu(&child);
     let status = child.wait()?;
     lock(&signals.0).processes.remove(&child.id().cast_signed());
     let log = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
-    Ok(job.outcome(status.success(), &log, start.elapsed().as_secs_f64()))
+    let outcome = job.outcome(status.success(), &log, start.elapsed().as_secs_f64());
+    Ok(Outcome { cpu, ..outcome })
+}
+
+/// Waits for the end of a process, and reads how long it and the children that it waited for used a
+/// core, in seconds: proc_pid_stat(5), fields 14 to 17. Daemons that leave their parent are missing.
+fn cpu(child: &Child) -> Option<f64> {
+    let id = Pid::from_raw(child.id().cast_signed());
+    waitid(Id::Pid(id), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).ok()?;
+    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The name of the program may have spaces.
+    let (_, fields) = text.rsplit_once(") ")?;
+    let ticks: u64 = fields.split(' ').skip(11).take(4).filter_map(|f| f.parse::<u64>().ok()).sum();
+    let rate = sysconf(SysconfVar::CLK_TCK).ok()??;
+    Some(ticks as f64 / rate as f64)
 }
 
 fn tell(job: &Job, outcome: &Outcome) {
