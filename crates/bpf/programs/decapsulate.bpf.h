@@ -277,7 +277,7 @@ static ALWAYS_INLINE int decapsulate(struct __sk_buff *skb, const struct headers
 	if (!write_front(skb, inner.destination, 14) ||
 	    (code != CODE_POINT_KEPT && !write_code_point(skb, &inner, code))) {
 		count(COUNT_OFFLOAD_FAILED);
-		return drop_decapsulated(skb, inner.destination, slot);
+		return drop_decapsulated(skb, (const struct kept_ethernet *)inner.destination, slot);
 	}
 	count(COUNT_OFFLOAD_DECAPSULATED);
 	count_received(slot, *vtep, length, segments, port != 0);

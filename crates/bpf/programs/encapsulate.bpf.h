@@ -269,7 +269,11 @@ static ALWAYS_INLINE int prepend(struct __sk_buff *skb, const struct tx_decision
 	return 0;
 failed:
 	count(COUNT_OFFLOAD_FAILED);
-	return drop_encapsulated(skb, (const __u8 *)headers + length, d->inherited.tag, length, d->slot);
+	struct kept_ethernet ethernet = {};
+	__builtin_memcpy(ethernet.bytes, headers + length, 14);
+	if (d->inherited.tag)
+		__builtin_memcpy(ethernet.bytes + 14, headers + length + 14, 4);
+	return drop_encapsulated(skb, &ethernet, d->inherited.tag, length, d->slot);
 }
 
 // Writes the outer headers over IPv4. Returns the sum of the UDP pseudo header.

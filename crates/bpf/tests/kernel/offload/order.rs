@@ -35,10 +35,10 @@ fn tcp(port: u16) -> Vec<u8> {
 fn others_stay_offloaded(table: VniTable, super_frame: &[u8], own: &[Vec<u8>], others: &[Vec<u8>]) {
     let mut both = Both::new();
     both.set(table);
-    let outcome = |both: &Both, frame: &[u8]| both.encapsulate_segments(frame, 0, 0).0;
+    let outcome = |both: &mut Both, frame: &[u8]| both.encapsulate_segments(frame, 0, 0).0;
     // The first frames set the flows free from the worker.
     for frame in own.iter().chain(others) {
-        assert_eq!(outcome(&both, frame), Outcome::Offloaded);
+        assert_eq!(outcome(&mut both, frame), Outcome::Offloaded);
     }
     for _ in 0..3 {
         both.worker_is(Busy);
@@ -46,15 +46,15 @@ fn others_stay_offloaded(table: VniTable, super_frame: &[u8], own: &[Vec<u8>], o
         assert_eq!(left, (Outcome::Worker, super_frame.to_vec()));
         for _ in 0..2 {
             for frame in own {
-                assert_eq!(outcome(&both, frame), Outcome::Worker, "not past the super-frame");
+                assert_eq!(outcome(&mut both, frame), Outcome::Worker, "not past the super-frame");
             }
             for frame in others {
-                assert_eq!(outcome(&both, frame), Outcome::Offloaded, "another flow");
+                assert_eq!(outcome(&mut both, frame), Outcome::Offloaded, "another flow");
             }
         }
         both.worker_is(Idle);
         for frame in own.iter().chain(others) {
-            assert_eq!(outcome(&both, frame), Outcome::Offloaded);
+            assert_eq!(outcome(&mut both, frame), Outcome::Offloaded);
         }
     }
 }
@@ -79,7 +79,7 @@ fn a_super_frame_of_udp_that_needs_a_checksum_over_ipv6_is_left_to_the_kernel() 
     let mut both = Both::new();
     both.set(table);
     let whole = frame(1, UDP, &udp((0xc000, 8472), &[0; 400]));
-    let outcome = |frame: &[u8], size| both.encapsulate_segments(frame, 0, size);
+    let mut outcome = |frame: &[u8], size| both.encapsulate_segments(frame, 0, size);
     for frame in [&whole, &tcp(1)] {
         assert_eq!(outcome(frame, 0).0, Outcome::Offloaded);
     }

@@ -1,7 +1,7 @@
 //! Hosts with tunnels of their own. The programs cannot encapsulate what the device has to complete
 //! deep inside, so the kernel gets it, unchanged.
 
-use aya::programs::{SchedClassifier, TcAttachType};
+use aya::programs::TcAttachType;
 use fabric::netns::veth;
 use frame::{Checksum, Frame, Offload, VlanTag};
 use ports::PacketSocket;
@@ -11,6 +11,7 @@ use test_frames::{IPV4, Ipv4, TCP, UDP, ethernet, ipv4, udp, vxlan};
 use worker::Features;
 
 use super::SOURCE;
+use super::both::program;
 use super::leaf::{HOST, VTEPS, tables};
 use super::super_frames::{Side, open, partial, send, sides};
 
@@ -91,8 +92,7 @@ fn leaves_tunnels_of_the_kernel(number: usize, has_tag: bool) {
     let mut own = open(&leaf.side.host, "own");
     if has_tag {
         let attach = || {
-            let program = leaf.side.both.ebpf.program_mut("test_tag").unwrap();
-            let program: &mut SchedClassifier = program.try_into().unwrap();
+            let program = program(&mut leaf.side.both.ebpf, "test_tag");
             program.attach("eth0", TcAttachType::Egress).unwrap();
         };
         leaf.side.host.enter(attach).unwrap();

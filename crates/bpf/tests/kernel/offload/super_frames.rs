@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use aya::maps::{MapData, ProgramArray};
-use aya::programs::{SchedClassifier, TcAttachType};
+use aya::programs::TcAttachType;
 use fabric::counters;
 use fabric::netns::{Namespace, veth};
 use frame::{
@@ -28,7 +28,7 @@ use wire::checksum::Sum;
 use worker::{Features, PrivateLink};
 
 use super::SOURCE;
-use super::both::{Both, OUTER, open_host_port};
+use super::both::{Both, OUTER, open_host_port, program};
 use super::leaf::{HOST, SLOT, VTEPS, hop, local_of, remote, tables};
 
 const SEGMENT: u16 = 1000;
@@ -60,9 +60,8 @@ pub(super) fn far(table: &VniTable) -> VniTable {
     far
 }
 
-fn attach(ebpf: &mut Ebpf, program: &str, interface: &str) {
-    let program: &mut SchedClassifier = ebpf.program_mut(program).unwrap().try_into().unwrap();
-    program.attach(interface, TcAttachType::Ingress).unwrap();
+fn attach(ebpf: &mut Ebpf, name: &str, interface: &str) {
+    program(ebpf, name).attach(interface, TcAttachType::Ingress).unwrap();
 }
 
 impl Side {
@@ -81,8 +80,7 @@ impl Side {
             link.up(&private).unwrap();
             let mut kill_switch: ProgramArray<_> =
                 both.ebpf.take_map("kill_switch").unwrap().try_into().unwrap();
-            let uplink: &SchedClassifier =
-                both.ebpf.program("steer_uplink").unwrap().try_into().unwrap();
+            let uplink = program(&mut both.ebpf, "steer_uplink");
             kill_switch.set(0, uplink.fd().unwrap(), 0).unwrap(); // HOOK_UPLINK
             (both, kill_switch, (link, private))
         };
