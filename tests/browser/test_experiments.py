@@ -127,6 +127,10 @@ def results(tmp_path_factory, browser):
             seen["loads"][spines] = wait(lambda: [load for end, load in Loads(page, "bit/s").sent.items()
                                                   if load > 1e5], "its load is on the map", 60)
             assert page.locator("#panel form").count() == 0
+            # Each run is a stream, which the page hears of.
+            streams = page.locator(".chart", has_text="Completion time of streams")
+            wait(lambda: streams.locator(".lasting").count(), "the end of a run", 60)
+            assert "stream, kernel" in streams.inner_text()
         page.set_viewport_size({"width": 1100, "height": 640})
         keep(page, "run.png", page.locator("#map"))
         seen["half"] = table(page)

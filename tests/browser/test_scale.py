@@ -233,8 +233,11 @@ def test_a_page_costs_a_leaf_little(large, server, browser):
     print(f"\nvtepd: {others[0]:.2f} % of a core without a page, {others[1]:.2f} % with one; "
           f"its probing thread: {probing[0]:.2f} %, {probing[1]:.2f} %: {shares}")
     more, more_probing = others[1] - others[0], probing[1] - probing[0]
+    whole = [statistics.median(map(sum, shares[opened])) for opened in (False, True)]
+    print(f"all its threads: {whole[0]:.2f} % of a core, {whole[1]:.2f} %")
     write([(BENCH, "leaf", "CPU more with a page, % of a core", more),
-           (BENCH, "leaf", "CPU more of the probing thread with a page, % of a core", more_probing)])
+           (BENCH, "leaf", "CPU more of the probing thread with a page, % of a core", more_probing),
+           (BENCH, "leaf", "CPU more of all threads with a page, % of a core", whole[1] - whole[0])])
     assert more < MOST_OF_LEAF, shares
     # That answers no client. What it takes differs more from time to time than a page costs, so the
     # limit is above what was seen without a page at all.

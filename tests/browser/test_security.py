@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+import zlib
 from urllib.parse import urlsplit
 
 import pytest
@@ -36,6 +37,19 @@ def other_origin():
 
 def jobs(page):
     return page.locator("#commands tbody tr").count()
+
+
+def test_the_page_is_small_and_asks_nobody_else(context, server, fabric):
+    page, answers = context.new_page(), []
+    page.on("response", lambda answer: answers.append(answer))
+    page.goto(server.url)
+    page.wait_for_selector("#leaves tbody tr")
+    assert all(answer.url.startswith((server.url, "data:")) for answer in answers), answers
+    kinds = ("html", "css", "javascript")
+    files = [answer.body() for answer in answers
+             if any(kind in answer.headers.get("content-type", "") for kind in kinds)]
+    assert len(files) >= 8
+    assert len(zlib.compress(b"".join(files), 9)) < 60_000
 
 
 def test_without_the_secret_there_is_nothing(context, server):

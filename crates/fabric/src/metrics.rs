@@ -9,6 +9,9 @@ use crate::netns::Namespace;
 /// The address of vtepd's metrics endpoint inside its namespace.
 pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9472);
 
+/// The content type of the metrics.
+pub const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
 /// On a busy machine, the answer has taken more than two seconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -24,7 +27,11 @@ pub fn read(namespace: &Namespace) -> Result<String, String> {
             .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
-        Ok(answer)
+        // vtepd answers in one piece.
+        match answer.split_once("\r\n\r\n") {
+            Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
     };
     namespace.enter(get).map_err(|error| error.to_string())?.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock => format!("no metrics: vtepd has not answered for {TIMEOUT:?}"),

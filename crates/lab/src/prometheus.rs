@@ -1,29 +1,28 @@
 //! The metrics of all vtepd of a fabric, for a Prometheus outside their namespaces.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
 use fabric::{Fabric, Namespace, metrics};
 use serde_json::json;
 use study::RunError;
 
-/// How often an interruption is looked for.
-const LOOK: Duration = Duration::from_millis(100);
-/// How long a client may take to ask, and how many bytes it may send.
-const CLIENT: Duration = Duration::from_secs(5);
-const MOST_ASKED: u64 = 8192;
-/// The most clients at once; the connections of others are closed.
-const MOST_CLIENTS: usize = 16;
+/// The namespace of each leaf.
+type Leaves = BTreeMap<String, Namespace>;
 
 /// Answers `/LEAF/metrics` on the loopback interface.
 #[derive(Debug)]
 pub struct Server {
     name: String,
     listener: TcpListener,
-    leaves: BTreeMap<String, Namespace>,
+    leaves: Leaves,
 }
 
 impl Server {
@@ -32,7 +31,7 @@ impl Server {
     /// # Errors
     /// [`RunError`] if no leaf has a vtepd that answers, or the port cannot be had.
     pub fn open(fabric: &Fabric, port: u16) -> Result<Self, Box<dyn std::error::Error>> {
-        let mut leaves = BTreeMap::new();
+        let mut leaves = Leaves::new();
         for leaf in study::leaves::taken_over(fabric)? {
             let namespace = fabric.deployed().namespace(&leaf).map_err(RunError::from)?;
             leaves.insert(leaf, namespace);
@@ -43,6 +42,7 @@ impl Server {
             );
         }
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+        // As tokio wants it.
         listener.set_nonblocking(true)?;
         Ok(Self { name: fabric.name().to_string(), listener, leaves })
     }
@@ -62,66 +62,29 @@ impl Server {
         serde_json::to_string_pretty(&targets(&self.name, self.address(), leaves))
     }
 
-    /// Answers until `stop` is set.
+    /// Answers until `end`, in a tokio runtime. Clients do not wait for each other.
     ///
     /// # Errors
-    /// As accept(2).
-    pub fn run(&self, stop: &AtomicBool) -> io::Result<()> {
-        let clients = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            while !stop.load(Ordering::Relaxed) {
-                match self.listener.accept() {
-                    Ok(_) if clients.load(Ordering::Relaxed) >= MOST_CLIENTS => {}
-                    Ok((stream, _)) => {
-                        clients.fetch_add(1, Ordering::Relaxed);
-                        scope.spawn(|| {
-                            // A client that goes away is no error.
-                            let _ = self.answer(stream);
-                            clients.fetch_sub(1, Ordering::Relaxed);
-                        });
-                    }
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(LOOK),
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(())
-        })
-    }
-
-    fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(CLIENT))?;
-        stream.set_write_timeout(Some(CLIENT))?;
-        let mut line = String::new();
-        let mut reader = BufReader::new(stream.try_clone()?.take(MOST_ASKED));
-        reader.read_line(&mut line)?;
-        // What is not read would reset the connection before the client has the answer.
-        let mut header = String::new();
-        while reader.read_line(&mut header)? > 2 {
-            header.clear();
+    /// If the listener fails.
+    pub async fn run(self, end: impl Future<Output = ()>) -> io::Result<()> {
+        let app =
+            Router::new().route("/{leaf}/metrics", get(answer)).with_state(self.leaves.into());
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        tokio::select! {
+            served = axum::serve(listener, app) => served,
+            () = end => Ok(()),
         }
-        let namespace = leaf(&line).and_then(|leaf| self.leaves.get(leaf));
-        let answer = match namespace.map(metrics::read) {
-            Some(Ok(answer)) => answer,
-            Some(Err(error)) => refusal("503 Service Unavailable", &error),
-            None => refusal("404 Not Found", "/LEAF/metrics has the metrics of a leaf"),
-        };
-        stream.write_all(answer.as_bytes())
     }
 }
 
-/// The leaf of a request's first line.
-fn leaf(line: &str) -> Option<&str> {
-    line.strip_prefix("GET /")?.split_once("/metrics ").map(|(leaf, _)| leaf)
-}
-
-fn refusal(status: &str, text: &str) -> String {
-    let length = text.len() + 1;
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\
-         Connection: close\r\n\r\n{text}\n"
-    )
+async fn answer(State(leaves): State<Arc<Leaves>>, Path(leaf): Path<String>) -> Response {
+    let read = move || leaves.get(&leaf).map(metrics::read);
+    match tokio::task::spawn_blocking(read).await {
+        Ok(Some(Ok(text))) => ([(header::CONTENT_TYPE, metrics::FORMAT)], text).into_response(),
+        Ok(None) => (StatusCode::NOT_FOUND, "the fabric has no such leaf\n").into_response(),
+        Ok(Some(Err(error))) => (StatusCode::SERVICE_UNAVAILABLE, error + "\n").into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
 }
 
 fn targets<'a>(
@@ -139,6 +102,10 @@ fn targets<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -152,15 +119,28 @@ mod tests {
         assert_eq!((&found[1]["labels"], found.as_array().unwrap().len()), (&labels, 2));
     }
 
-    #[test]
-    fn the_path_of_a_request_names_the_leaf() {
-        assert_eq!(leaf("GET /leaf1/metrics HTTP/1.1\r\n"), Some("leaf1"));
-        for other in ["GET /metrics HTTP/1.1", "POST /leaf1/metrics HTTP/1.1", "GET /leaf1/", ""] {
-            assert_eq!(leaf(other), None, "{other}");
-        }
-        assert!(
-            refusal("404 Not Found", "no")
-                .ends_with("Content-Length: 3\r\nConnection: close\r\n\r\nno\n")
-        );
+    #[tokio::test]
+    async fn clients_that_ask_for_nothing_delay_no_other() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let server = Server { name: "four".to_owned(), listener, leaves: Leaves::new() };
+        let address = server.address();
+        let asked = tokio::task::spawn_blocking(move || {
+            let ask = |text: &str| {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.write_all(text.as_bytes()).unwrap();
+                stream
+            };
+            let slow: Vec<TcpStream> = (0..40).map(|_| ask("GET /leaf1/")).collect();
+            let mut answer = String::new();
+            let mut stream =
+                ask("GET /leaf1/metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            stream.read_to_string(&mut answer).unwrap();
+            drop(slow);
+            answer
+        });
+        let end = async { assert!(asked.await.unwrap().starts_with("HTTP/1.1 404 ")) };
+        server.run(end).await.unwrap();
     }
 }

@@ -1,6 +1,7 @@
 //! Traffic between hosts: RoCE endpoints on interfaces, streams, and collective operations.
 //!
 //! - [`allreduce`]: sums of real vectors, for a program that trains
+//! - [`completions`]: tells live pages how long operations took
 //! - [`endpoint`]: a RoCE endpoint with reliable connections on an interface
 //! - [`roce`], [`stream`]: numbered frames of many queue pairs, checked at the receiver
 //! - [`spread`]: how a stream is distributed over the links of a fabric
@@ -9,6 +10,7 @@
 //! - [`workload`]: collective operations of distributed training between hosts
 
 pub mod allreduce;
+pub mod completions;
 pub mod endpoint;
 mod numbers;
 pub mod roce;

@@ -83,7 +83,7 @@ fn write_sprayed(out: &mut impl Write, row: &v1::VtepPaths) -> io::Result<()> {
         row.sprayed.len(),
         vnis.join(" ")
     )?;
-    let mut table = Table::new(["uplink", "port", "share %", "marked", "lost"]);
+    let mut table = Table::new(["uplink", "port", "share %", "marked", "lost", "wait ms"]);
     for path in &row.sprayed {
         let share = path.sent as f64 * 100.0 / sent.max(1) as f64;
         table.row([
@@ -92,9 +92,21 @@ fn write_sprayed(out: &mut impl Write, row: &v1::VtepPaths) -> io::Result<()> {
             format!("{share:.1}"),
             path.marked.to_string(),
             path.lost.to_string(),
+            wait(path),
         ]);
     }
     table.write(out, "  ")
+}
+
+/// How long a packet would wait on a path, and whether packets pass it over.
+fn wait(path: &v1::SprayedPath) -> String {
+    match (path.wait_us, path.passed_over) {
+        (None, _) => "down".to_owned(),
+        (Some(wait), passed_over) => {
+            let over = if passed_over { " (passed over)" } else { "" };
+            format!("{:.1}{over}", wait as f64 / 1e3)
+        }
+    }
 }
 
 /// The paths, as text or as comma-separated values.
@@ -306,19 +318,26 @@ mod tests {
 
     #[test]
     fn sprayed_paths_have_shares() {
-        let path = |uplink: &str, sent, lost| v1::SprayedPath {
+        let path = |uplink: &str, sent, lost, wait_us, passed_over| v1::SprayedPath {
             uplink: uplink.to_owned(),
             source_port: 50_001,
             sent,
             unmarked: 0,
             marked: 2,
             lost,
+            wait_us,
+            passed_over,
         };
-        let sprayed = vec![path("up1", 75, 0), path("up2", 25, 1)];
+        let sprayed = vec![
+            path("up1", 75, 0, Some(0), false),
+            path("up2", 25, 1, Some(12_300), true),
+            path("up3", 0, 1, None, true),
+        ];
         let row = v1::VtepPaths { sprayed, sprayed_vnis: vec![10, 12], ..vtep() };
         let shown = text(|out| write_paths(out, &[row], false));
-        assert!(shown.contains("sprayed over 2 paths, VNI 10 12: 100 packets"), "{shown}");
+        assert!(shown.contains("sprayed over 3 paths, VNI 10 12: 100 packets"), "{shown}");
         assert!(shown.contains("75.0") && shown.contains("25.0"), "{shown}");
+        assert!(shown.contains("12.3 (passed over)") && shown.contains("down"), "{shown}");
         assert!(!text(|out| write_paths(out, &[vtep()], false)).contains("sprayed"));
     }
 

@@ -71,6 +71,9 @@ pub(crate) struct SprayedTo {
     pub up: usize,
     /// The paths, the packets that were sent on each, and what became of them.
     pub paths: Vec<(PathId, u64, Fate)>,
+    /// How long one more packet would wait on each of these, in nanoseconds, and whether packets pass
+    /// it over; `None` if it is down.
+    pub waits: Vec<Option<(u64, bool)>>,
 }
 
 /// A message of the communication manager that a host has sent.

@@ -68,7 +68,11 @@ function figures(fabric, state, chosen) {
   if (chosen.pair) {
     const pair = state.pairs?.[chosen.pair];
     if (!pair) return [["queue pair", "is no longer placed"]];
-    return [["from", pair.source], ["to", pair.destination],
+    const [from, to] = [pair.source, pair.destination].map((address) => {
+      const host = Object.keys(fabric.hosts).find((name) => fabric.hosts[name] === address);
+      return host ? `${host}, ${address}` : address;
+    });
+    return [["from", from], ["to", to],
       ["leaf", `${pair.leaf}, uplink ${pair.uplink}, source port ${pair.port}`],
       ...sprayed(state, pair), ["rate", `${rate(pair.rate)} bit/s`], ["arrive", arrival(state, chosen.flow)], ["state", `${pair.state}, ${pair.moves} moves`],
       ["other direction", pair.partner === undefined ? "unknown" : `0x${pair.partner.toString(16)}, same links: ${pair.same}`]];
@@ -83,12 +87,50 @@ function figures(fabric, state, chosen) {
     ...Object.entries(leaf.drops).map(([reason, frames]) => [`drops: ${reason}`, `${frames}`])];
 }
 
-/** The paths of a sprayed queue pair: the share of each among all that go to its VTEP, and what became of the packets. */
+/** More paths of a sprayed queue pair are shown by uplink. */
+const MOST_PATHS = 16;
+/** By VTEP, the packets of its paths as its leaf answered last, and the time before. */
+const answers = new Map();
+
+/**
+ * The paths of a sprayed queue pair: the share of each among all packets to its VTEP since the last answer of the
+ * leaf, and in all; what became of them; and the penalty.
+ */
 function sprayed(state, pair) {
   const paths = pair.paths ? state.leaves?.[pair.leaf]?.sprayed?.[pair.vtep] ?? [] : [];
-  const all = paths.reduce((sum, [, , sent]) => sum + sent, 0);
-  return paths.map(([uplink, port, sent, marked, lost]) => [`path ${uplink}, ${port}`,
-    `${(sent * 100 / Math.max(1, all)).toFixed(1)} % of the packets, ${marked} marked, ${lost} lost`]);
+  const key = `${pair.leaf} ${pair.vtep}`;
+  if (answers.get(key)?.now !== paths) answers.set(key, { now: paths, before: answers.get(key)?.now });
+  const before = new Map(answers.get(key).before?.map(([uplink, port, ...counts]) => [`${uplink} ${port}`, counts]));
+  const rows = paths.map(([uplink, port, sent, marked, lost, wait, over]) => {
+    const counts = [sent, marked, lost];
+    const newly = counts.map((count, at) => count - (before.get(`${uplink} ${port}`)?.[at] ?? NaN));
+    return { uplink, ports: [port], counts, newly, down: +(wait === null), over: +over, wait: wait ?? 0 };
+  });
+  // Source ports have the routes in turns if there are more.
+  const shown = rows.length > MOST_PATHS ? byUplink(rows) : rows;
+  const sum = (of) => rows.reduce((all, row) => all + of(row)[0], 0);
+  const [all, recent] = [sum((row) => row.counts), sum((row) => row.newly)];
+  return shown.map(({ uplink, ports, counts, newly, down, over, wait }) => {
+    const share = (part, whole) => `${(part * 100 / Math.max(1, whole)).toFixed(1)} %`;
+    const now = recent > 0 ? `${share(newly[0], recent)} of the packets now, ${share(counts[0], all)} in all` : `${share(counts[0], all)} of the packets`;
+    const [marked, lost] = [1, 2].map((at) => `${counts[at]}${newly[at] > 0 ? ` (+${newly[at]})` : ""}`);
+    const some = (number) => (ports.length > 1 ? `${number} of them ` : "");
+    const waits = wait ? `packets would wait ${(wait / 1000).toFixed(1)} ms` : "no penalty";
+    const penalty = down ? `${some(down)}down: probes are lost` : over ? `${some(over)}passed over: ${waits}` : waits;
+    return [`path ${uplink}, ${ports.length > 1 ? `${ports.length} source ports` : ports[0]}`, `${now}; ${marked} marked, ${lost} lost; ${penalty}`];
+  });
+}
+
+/** The paths of each uplink as one. */
+function byUplink(rows) {
+  const all = new Map();
+  for (const row of rows) {
+    const of = all.get(row.uplink);
+    const add = (name) => row[name].map((count, at) => count + of[name][at]);
+    all.set(row.uplink, of ? { ...of, ports: [...of.ports, ...row.ports], counts: add("counts"), newly: add("newly"),
+      down: of.down + row.down, over: of.over + row.over, wait: Math.max(of.wait, row.wait) } : row);
+  }
+  return [...all.values()];
 }
 
 /** How many packets of a queue pair arrive now. */
@@ -116,7 +158,7 @@ export function panel(fabric, start, chosen, actions, onselect) {
   if (flow && (chosen.link || chosen.node)) {
     const stop = h("button", { type: "button", class: "small", onclick: () => onselect({ ...chosen, alone: true }) }, "Stop");
     list.before(h("p", { class: "follows" }, "Follows ", h("button", { type: "button", class: "link", onclick: () => onselect({ flow }) },
-      `queue pair 0x${flow.qp.toString(16)}`), ` from ${flow.from} to ${flow.to}: see the first chart `, stop));
+      `queue pair 0x${flow.qp.toString(16)}`), ` from ${flow.from} to ${flow.to}: see `, h("a", { href: "#charts" }, "the first chart"), " ", stop));
   }
   if (!chosen.link && !chosen.node && !flow) {
     list.after(h("p", { class: "dim" }, "Select a link or a node in the map",

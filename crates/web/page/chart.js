@@ -4,7 +4,7 @@ import { h, nameOf, rate, unit } from "./state.js";
 import { mmr } from "./tables.js";
 
 const NS = "http://www.w3.org/2000/svg";
-const [WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM] = [300, 120, 36, 4, 14];
+const [WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM] = [306, 120, 42, 4, 16];
 const SHADES = ["l2", "l4", "l1", "l3", "l0"];
 /** A shorter pause of a host in ms is not told: the server reads ten times a second. */
 const SHORTEST = 300;
@@ -91,6 +91,24 @@ function arrived(samples, name) {
   return { times, values, pause };
 }
 
+/** The operations of a kind, by series: when each ended, and how long it took, in ms. */
+function completed(samples, kind) {
+  const all = new Map();
+  for (const sample of samples) {
+    for (const [name, of] of Object.entries(sample.completions ?? {})) {
+      if (of.kind !== kind) continue;
+      if (!all.has(name)) all.set(name, { name, times: [], values: [] });
+      const { times, values } = all.get(name);
+      for (const [ended, took] of of.points) {
+        if (ended <= (times.at(-1) ?? 0)) continue;
+        times.push(ended);
+        values.push(took / 1000);
+      }
+    }
+  }
+  return all;
+}
+
 /** A time in ms as text. */
 const seconds = (time) => `${(time / 1000).toFixed(2)} s`;
 
@@ -128,7 +146,10 @@ let drawn = [];
 let pointed;
 
 class Chart {
-  /** `series`: { name, shade, times, values, note, pause }; undefined values are gaps. */
+  /**
+   * `series`: { name, shade, times, values, note, pause, lasts }; undefined values are gaps. With `lasts`, each
+   * value is how long something took that ended then.
+   */
   constructor(title, series, write, floor, { start, end, now, marks, ends }) {
     Object.assign(this, { series, write, start, end, now });
     const visible = series.flatMap(({ times, values }) =>
@@ -152,15 +173,19 @@ class Chart {
     for (const { pause } of series) if (pause?.length && pause.end >= start) picture.append(this.#pause(pause));
     this.pointer = this.#line("pointer", start);
     picture.append(this.pointer);
-    for (const { shade, times, values } of series) {
+    for (const { shade, times, values, lasts } of series) {
       let part = [];
       const draw = () => {
-        if (part.length > 1) picture.append(svg("polyline", { class: shade, points: part.join(" ") }));
+        if (part.length > 1) picture.append(svg("polyline", { class: lasts ? `${shade} thin` : shade, points: part.join(" ") }));
         part = [];
       };
       for (const point of reduced(times, values, start, end)) {
-        if (!point) draw();
-        else part.push(`${this.#x(point[0]).toFixed(1)},${y(point[1]).toFixed(1)}`);
+        if (!point) {
+          draw();
+          continue;
+        }
+        part.push(`${this.#x(point[0]).toFixed(1)},${y(point[1]).toFixed(1)}`);
+        if (lasts) picture.append(this.#lasting(point, shade, y(point[1])));
       }
       draw();
     }
@@ -187,6 +212,13 @@ class Chart {
     const band = svg("rect", { class: "pause", x: this.#x(end) - width, width, y: 4, height: HEIGHT - BOTTOM - 4 });
     band.append(svg("title", {}, `no packet for ${seconds(length)}`));
     return band;
+  }
+
+  /** From the beginning of something to its end, wide enough to be seen. */
+  #lasting([end, took], shade, y) {
+    const to = this.#x(end);
+    const from = Math.max(LEFT, Math.min(to - 2, this.#x(end - took)));
+    return svg("line", { class: `lasting ${shade}`, x1: from.toFixed(1), x2: to.toFixed(1), y1: y.toFixed(1), y2: y.toFixed(1) });
   }
 
   /** The time below the pointer. */
@@ -261,7 +293,7 @@ function ofRuns(some, link, times) {
   ];
 }
 
-/** Draws the charts: what hosts receive, loads of the chosen or the fullest link, balance, losses. */
+/** Draws the charts: what hosts receive, loads of the chosen or the fullest link, completion times, balance, losses. */
 export function charts(fabric, samples, chosen, now, span) {
   const place = document.getElementById("plots");
   const newest = samples.at(-1);
@@ -298,6 +330,28 @@ function ofFlow(some, flow, last) {
     [{ ...series, name: `${flow.from} to ${flow.to}`, shade: "l2", pause, note: notes.join(", ") }], rate, 10];
 }
 
+/** How long operations of a kind took: nothing if there were none. */
+function ofKind(some, kind, title) {
+  const all = [...completed(some, kind).values()].sort((a, b) => b.times.at(-1) - a.times.at(-1)).slice(0, SHADES.length);
+  all.sort((a, b) => (a.name < b.name ? -1 : 1));
+  const series = all.map((of, at) => ({ ...of, shade: SHADES[at], lasts: true,
+    note: `longest ${took(of.values.reduce((most, value) => Math.max(most, value), 0))}` }));
+  return all.length ? [[title, series, took, 1]] : [];
+}
+
+/** A time in ms as short text. */
+const took = (time) => time >= 1000 ? `${digits(time / 1000)} s` : `${digits(time)} ms`;
+
+/** What a leaf's vtepd sends and drops. It is asked once a second, so that a mean of three samples is smooth. */
+function ofLeaf(some, leaf, line) {
+  const rateOf = (field) => (sample, at) => {
+    const before = some[Math.max(0, at - 3)];
+    const [now, then] = [sample, before].map((of) => of.leaves?.[leaf]?.[field]);
+    return at && now !== undefined && then !== undefined ? Math.max(0, now - then) * 1000 / (sample.time - before.time) : undefined;
+  };
+  return [`${leaf}, frames/s`, [line("sent by vtepd", "l2", rateOf("sent")), line("dropped", "l4", rateOf("dropped"))], rate, 10];
+}
+
 function ofTime(fabric, some, chosen, last, line, ofLink) {
   const hosts = Object.keys(fabric.hosts).map((name) => ({ name, ...received(some, name) }));
   const sum = (host) => host.values.reduce((all, value) => all + value, 0) + (host.name === chosen.node ? Infinity : 0);
@@ -314,8 +368,11 @@ function ofTime(fabric, some, chosen, last, line, ofLink) {
     * 1000 / (sample.time - some[at - 1].time) : 0;
   return [
     ...chosen.flow ? [ofFlow(some, chosen.flow, last)] : [],
+    ...fabric.nodes[chosen.node]?.leaf ? [ofLeaf(some, chosen.node, line)] : [],
     ["Received by hosts, bit/s", most, rate, 1e6],
     ofLink,
+    ...ofKind(some, "iteration", "Completion time of iterations"),
+    ...ofKind(some, "stream", "Completion time of streams"),
     ["Balance of uplinks (MMR)", names.map((name, at) => line(name, SHADES[at],
       (sample) => of(fabric, sample).balance[name])), (value) => +value.toFixed(2), 2],
     ["Frames lost a second", [line("dropped by vtepd", "l4", lost("dropped")),

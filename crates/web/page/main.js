@@ -199,7 +199,11 @@ followPointer((time) => {
   const at = history.samples.findIndex((sample) => sample.time >= time);
   if (at >= 0) goto(at);
 });
-element("filter").addEventListener("input", all);
+element("filter").addEventListener("input", () => {
+  // At once: a row that is clicked next is one that matches.
+  pairs.update(shown());
+  all();
+});
 element("save").addEventListener("click", () => {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([history.file(fabric)], { type: "application/json" }));

@@ -12,6 +12,13 @@ function scaleOf(highest) {
   return SCALES.map((step) => step * power).find((step) => step >= least * 0.999999) ?? least;
 }
 
+/** Writes a text, if it differs. */
+function write(element, text) {
+  if (element.textContent === text) return false;
+  element.textContent = text;
+  return true;
+}
+
 export class Map_ {
   halves = new Map();
   nodes = new Map();
@@ -62,19 +69,32 @@ export class Map_ {
       const name = group.dataset.node;
       const node = { group, title: group.querySelector("title") };
       if (fabric.nodes[name]?.leaf) {
-        // A second line, for the policy.
-        const text = group.querySelector("text");
-        node.text = text.cloneNode();
-        node.text.classList.add("policy");
-        node.text.setAttribute("y", Number(text.getAttribute("y")) + 7.5);
-        text.setAttribute("y", Number(text.getAttribute("y")) - 5);
-        group.append(node.text);
+        // Two more lines, for the policy, and for datapath and drops.
+        const [text, box] = [group.querySelector("text"), group.querySelector("rect")];
+        const move = (element, name, by) => element.setAttribute(name, Number(element.getAttribute(name)) + by);
+        node.box = { box, width: Number(box.getAttribute("width")), middle: Number(text.getAttribute("x")) };
+        node.lines = ["policy", "datapath"].map((shade, at) => {
+          const line = text.cloneNode();
+          line.classList.add(shade);
+          move(line, "y", 2 + at * 11);
+          group.append(line);
+          return line;
+        });
+        move(text, "y", -10.5);
+        move(box, "y", -7);
+        move(box, "height", 14);
       }
       this.nodes.set(name, node);
       choose(group, { node: name }, `node ${name}`);
     }
     for (const group of svg.querySelectorAll("[data-circuit]")) {
-      this.circuits.set(group.dataset.circuit, group);
+      const circle = group.querySelector("circle");
+      // Below it, where lines rarely are, what it does to packets.
+      const text = document.createElementNS(svg.namespaceURI, "text");
+      for (const [name, value] of [["class", "properties"], ["data-properties", group.dataset.circuit], ["text-anchor", "middle"], ["x", circle.getAttribute("cx")],
+        ["y", Number(circle.getAttribute("cy")) + 16]]) text.setAttribute(name, value);
+      body.append(text);
+      this.circuits.set(group.dataset.circuit, { title: group.querySelector("title"), text });
       group.addEventListener("click", () => onselect({ link: group.dataset.circuit }));
     }
   }
@@ -93,11 +113,10 @@ export class Map_ {
     const links = state.links ?? {};
     for (const [from, half] of this.halves) this.#text(from, half, links[half.link.a]);
     for (const [name, node] of this.nodes) this.#node(name, node, state.leaves?.[name]);
-    for (const [a, group] of this.circuits) {
-      const texts = ["ab", "ba"].map((way) => circuit(links[a]?.[way]?.circuit));
-      const title = `circuit: ${texts.join("; back: ")}`;
-      const place = group.querySelector("title");
-      if (place.textContent !== title) place.textContent = title;
+    for (const [a, { title, text }] of this.circuits) {
+      const both = ["ab", "ba"].map((way) => links[a]?.[way]?.circuit);
+      write(title, `circuit: ${both.map(circuit).join("; back: ")}`);
+      write(text, brief(both));
     }
   }
 
@@ -107,10 +126,15 @@ export class Map_ {
     node.group.classList.toggle("lost", !leaf.vtepd);
     const vnis = Object.values(leaf.vnis ?? {});
     const all = (of) => [...new Set(vnis.map(of))].join(", ");
-    const policy = leaf.vtepd ? all((vni) => vni.policy) : "kernel VXLAN";
-    if (node.text) node.text.textContent = policy;
-    node.title.textContent = leaf.vtepd
-      ? `${name}: ${policy}, datapath ${all((vni) => vni.datapath)}, ${leaf.dropped} frames dropped` : `${name}: no vtepd`;
+    const [policy, datapath] = leaf.vtepd ? [all((vni) => vni.policy), all((vni) => vni.datapath)] : ["kernel VXLAN", "no vtepd"];
+    write(node.title, leaf.vtepd ? `${name}: ${policy}, datapath ${datapath}, ${leaf.dropped} frames dropped` : `${name}: no vtepd`);
+    if (!node.lines) return;
+    const texts = [policy, `${datapath}${leaf.dropped ? `, ${rate(leaf.dropped)} dropped` : ""}`];
+    if (!node.lines.map((line, at) => write(line, texts[at])).some(Boolean)) return;
+    const { box, width, middle } = node.box;
+    const wide = Math.max(width, ...node.lines.map((line) => line.getComputedTextLength() + 10));
+    box.setAttribute("width", wide);
+    box.setAttribute("x", middle - wide / 2);
   }
 
   #half(half, link, scale) {
@@ -140,8 +164,8 @@ export class Map_ {
     const { sent, received } = link[half.way];
     const title = `${from} to ${half.to}: ${rate(sent)} ${unit} sent, ${rate(received)} ${unit} received`;
     const text = link.up ? rate(sent) : "down";
-    if (half.text && half.text.textContent !== text) half.text.textContent = text;
-    if (half.title.textContent !== title) half.title.textContent = title;
+    if (half.text) write(half.text, text);
+    write(half.title, title);
   }
 
   #legend(scale) {
@@ -173,4 +197,15 @@ export function circuit(of) {
   if (!of) return "no answer";
   const limit = of.rate_kilobits ? `${rate(of.rate_kilobits * 1000)} bit/s` : "no rate limit";
   return `${of.delay_milliseconds} ms ± ${of.jitter_milliseconds} ms, loss ${of.loss_percent} %, ${limit}`;
+}
+
+/** The properties of both directions of a circuit in a few characters. Two values are those of the directions. */
+function brief(both) {
+  if (both.some((of) => !of)) return "no answer";
+  const of = (value, unit, none) => {
+    const values = [...new Set(both.map(value))];
+    return values.every((each) => each === none) ? [] : [`${values.join("/")}${unit}`];
+  };
+  return [...of((way) => way.delay_milliseconds, " ms", 0), ...of((way) => way.loss_percent, " % loss", 0),
+    ...of((way) => (way.rate_kilobits ? rate(way.rate_kilobits * 1000) : "∞"), " bit/s", "∞")].join(", ");
 }

@@ -17,15 +17,15 @@ export class Rows {
   #keys = [];
   #top = 0;
 
-  /** `make` adds listeners to a new row. */
-  constructor(section, heads, make = () => {}) {
-    this.make = make;
+  /** `make` adds listeners to a new row. With `wraps`, rows have any height, and all have elements. */
+  constructor(section, heads, make = () => {}, wraps = false) {
+    Object.assign(this, { make, wraps });
     const place = document.querySelector(`#${section} .wide`);
     this.body = h("tbody", {});
     this.head = head(heads);
     this.heads = [...this.head.querySelectorAll("th")];
     this.columns = this.heads.map((cell) => ({ cell, width: 0, shade: cell.className || undefined }));
-    this.table = h("table", {}, this.head, this.body);
+    this.table = h("table", { class: wraps ? "wraps" : undefined }, this.head, this.body);
     place.replaceChildren(this.table);
     place.addEventListener("scroll", () => {
       this.#top = place.scrollTop;
@@ -42,8 +42,8 @@ export class Rows {
 
   #draw() {
     const all = this.#keys.length;
-    const end = Math.min(all, Math.ceil((this.#top + SEEN) / ROW) + MARGIN);
-    const first = Math.max(0, Math.min(Math.floor(this.#top / ROW), end - SEEN / ROW) - MARGIN | 0);
+    const end = this.wraps ? all : Math.min(all, Math.ceil((this.#top + SEEN) / ROW) + MARGIN);
+    const first = this.wraps ? 0 : Math.max(0, Math.min(Math.floor(this.#top / ROW), end - SEEN / ROW) - MARGIN | 0);
     for (const [at, row] of this.#shown) {
       if (at >= first && at < end) continue;
       row.element.remove();
@@ -80,7 +80,7 @@ export class Rows {
       row.cells[at].textContent = row.texts[at] = text;
       // Columns only grow, so that they do not jump while rows come and go.
       const column = this.columns[at];
-      if (text.length > column.width) {
+      if (text.length > column.width && !this.wraps) {
         column.width = text.length;
         column.cell.style.minWidth = `${text.length}ch`;
       }
@@ -172,40 +172,45 @@ export class Pairs {
   }
 
   update(state) {
-    const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const all = new Map();
+    const all = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    // >1M and <500k are rates in bit/s.
+    const rates = all.map((word) => /^([<>])([\d.]+)([kmg]?)$/.exec(word)).filter(Boolean)
+      .map(([, sign, number, unit]) => [sign, number * { "": 1, k: 1e3, m: 1e6, g: 1e9 }[unit]]);
+    const words = all.filter((word) => !/^[<>]/.test(word));
+    const found = new Map();
     for (const [key, pair] of Object.entries(state.pairs ?? {})) {
       const named = this.named(pair);
+      if (!rates.every(([sign, rate]) => (sign === ">" ? pair.rate > rate : pair.rate < rate))) continue;
       if (words.length) {
         const text = [named.from, named.to, pair.leaf, pair.uplink, pair.port, pair.state, pair.qp,
           `0x${pair.qp.toString(16)}`, ...pair.routers].join(" ").toLowerCase();
         if (!words.every((word) => text.includes(word))) continue;
       }
-      all.set(key, named);
+      found.set(key, named);
     }
     // Rows keep their places while the pointer or the focus is on them.
     const held = this.rows.body.matches(":hover, :focus-within") && !this.resort;
     this.resort = false;
-    const kept = held ? this.#order.filter((key) => all.has(key)) : [];
-    const rest = new Set(all.keys());
+    const kept = held ? this.#order.filter((key) => found.has(key)) : [];
+    const rest = new Set(found.keys());
     kept.forEach((key) => rest.delete(key));
     const value = COLUMNS[this.#sort][1];
-    const sorted = [...rest].map((key) => [key, value(all.get(key))]).sort(([first, a], [second, b]) => {
+    const sorted = [...rest].map((key) => [key, value(found.get(key))]).sort(([first, a], [second, b]) => {
       const order = a < b ? -1 : a > b ? 1 : first < second ? -1 : 1;
       return this.#down ? -order : order;
     });
     this.#order = [...kept, ...sorted.map(([key]) => key)];
     const before = this.moves;
-    this.moves = new Map([...all].map(([key, pair]) => [key, pair.moves]));
+    this.moves = new Map([...found].map(([key, pair]) => [key, pair.moves]));
     this.rows.show(this.#order, (key) => {
-      const pair = all.get(key);
+      const pair = found.get(key);
       const moved = pair.moves > (before?.get(key) ?? pair.moves);
       return [COLUMNS.map(([, value, text]) => (text ?? value)(pair)),
         `${key === this.chosen ? "chosen" : ""} ${moved ? "moved" : ""}`.trim()];
     });
-    document.querySelector("#pairs h2").textContent = all.size
-      ? `Queue pairs: ${all.size}`
-      : words.length ? "Queue pairs: none matches the filter" : "Queue pairs: none is placed. With the policy qp-pin, a RoCE stream (panel: Send) makes some";
+    document.querySelector("#pairs h2").textContent = found.size
+      ? `Queue pairs: ${found.size}`
+      : all.length ? "Queue pairs: none matches the filter" : "Queue pairs: none is placed. With the policy qp-pin, a RoCE stream (panel: Send) makes some";
   }
 
   #heads() {
@@ -231,9 +236,11 @@ let shownEvents;
 export function events(state) {
   if (state.events === shownEvents) return;
   shownEvents = state.events;
-  eventRows ??= new Rows("events", ["time (UTC)", "leaf", "kind", "event"]);
+  eventRows ??= new Rows("events", ["time (UTC)", "leaf", "kind", "event"], undefined, true);
   const all = state.events ?? {};
-  eventRows.show(Object.keys(all).sort((a, b) => b - a), (at) =>
+  // Leaves are asked in turns, so those of one may come after later ones of another.
+  const time = (at) => Date.parse(all[at].time);
+  eventRows.show(Object.keys(all).sort((a, b) => time(b) - time(a) || b - a), (at) =>
     [[all[at].time.slice(11, 19), all[at].leaf, all[at].kind, all[at].text]]);
 }
 

@@ -160,13 +160,22 @@ async fn pairs(leaf: &str, vtepd: &mut api::Client) -> Result<Map<String, Value>
 }
 
 /// The paths over which packets are sprayed, by VTEP: uplink, source port, and packets that were sent,
-/// arrived with an ECN mark, and were lost.
+/// arrived with an ECN mark, and were lost; how long a packet would wait in µs, null if the path is
+/// down, and whether packets pass it over.
 async fn sprayed(vtepd: &mut api::Client) -> Result<Value, Status> {
     let mut all = Map::new();
     let mut listed = vtepd.list_paths(ListPathsRequest::default()).await?.into_inner();
     while let Some(paths) = listed.message().await? {
         let of = |path: SprayedPath| {
-            json!([path.uplink, path.source_port, path.sent, path.marked, path.lost])
+            json!([
+                path.uplink,
+                path.source_port,
+                path.sent,
+                path.marked,
+                path.lost,
+                path.wait_us,
+                path.passed_over,
+            ])
         };
         all.insert(paths.vtep, paths.sprayed.into_iter().map(of).collect());
     }

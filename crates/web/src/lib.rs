@@ -4,7 +4,8 @@
 //! - [`Server`]: the server, on the loopback interface, with a secret in its address
 //! - [`Stage`]: what it shows, for a program whose fabrics come and go
 //! - `reader`: link counters of the nodes (`interfaces`) and answers of each leaf's vtepd (`leaf`),
-//!   while a page is open; `watched` counts the packets of queue pairs that pages look at
+//!   while a page is open; `watched` counts the packets of queue pairs that pages look at;
+//!   `completions` has how long operations took, which `listener` hears
 //! - `hub`: the state, and its changes for all pages; `patch` computes them
 //! - `action`: commands that a page asks for; `jobs` runs them
 //!
@@ -12,10 +13,12 @@
 //! made text once. There is no queue: a slow reader gets fewer and larger changes.
 
 mod action;
+mod completions;
 mod hub;
 mod interfaces;
 mod jobs;
 mod leaf;
+mod listener;
 mod patch;
 mod reader;
 mod server;

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::completions::Completions;
 use crate::hub::Hub;
 use crate::interfaces::{self, Interfaces, Slow};
 use crate::leaf::{self, Reading};
@@ -59,6 +60,8 @@ async fn follow(fabric: &Arc<Fabric>, hub: &Hub, watched: &Arc<Watched>) {
     for (name, node) in fabric.nodes.iter().filter(|(_, node)| node.leaf) {
         tasks.spawn(leaf::follow(name.clone(), node.namespace.clone(), sender.clone()));
     }
+    let completions = Arc::new(Completions::default());
+    tasks.spawn(Arc::clone(&completions).listen(fabric.name.clone()));
     let mut leaves = Leaves::default();
     let numbers = Arc::new(Interfaces::of(fabric));
     let ends = Ends::of(fabric, &numbers);
@@ -84,6 +87,7 @@ async fn follow(fabric: &Arc<Fabric>, hub: &Hub, watched: &Arc<Watched>) {
             ("hosts", hosts(&ends, &window)),
             ("steps", json!(window.iter().map(|one| one.time).collect::<Vec<_>>())),
             ("watched", watched.step(now)),
+            ("completions", completions.step()),
             ("time", json!(now)),
         ];
         let mut changed = Changed::default();

@@ -101,7 +101,7 @@ const MAY_USE: [(&str, &[&str]); 33] = [
             "web",
         ],
     ),
-    ("web", &["api", "fabric"]),
+    ("web", &["api", "experiment", "fabric", "traffic"]),
     ("testbed", &["wire", "frame", "pipeline", "ports", "fabric"]),
     ("fabric", &["wire", "frame", "netlink", "ports", "experiment"]),
     ("traffic", &["wire", "frame", "netlink", "ports", "roce", "experiment", "fabric"]),

@@ -1112,6 +1112,14 @@ pub struct SprayedPath {
     pub marked: u64,
     #[prost(uint64, tag = "6")]
     pub lost: u64,
+    /// How long one more packet would wait there, in microseconds, as vtepd estimates it. Absent if the
+    /// path is down: its probes are lost.
+    #[prost(uint64, optional, tag = "7")]
+    pub wait_us: ::core::option::Option<u64>,
+    /// Whether packets pass it over: it is down, or they would wait there for much longer than on the
+    /// best path.
+    #[prost(bool, tag = "8")]
+    pub passed_over: bool,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -3,10 +3,14 @@
 use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::ExitCode;
+use std::time::Duration;
 
+use clap::ValueEnum as _;
+use clap::builder::PossibleValue;
+use traffic::completions::Kind;
 use traffic::endpoint::{self, ControlError, Requests, Session, SessionError, Side};
 
-use super::open::open;
+use super::open::{open, teller};
 use crate::arguments::Output;
 use crate::output::{Outcome, interrupt, note, print, print_json};
 use crate::workload_arguments::{Connect, Place, Serve, Transport};
@@ -60,6 +64,14 @@ pub(super) fn connect(arguments: &Connect, output: Output) -> Outcome {
     let to = (arguments.to, arguments.place.port);
     let run = || endpoint::connect(to, &side, requests, interrupt());
     let session = at(&arguments.place, run)??;
+    let Place { name, node, .. } = &arguments.place;
+    if let (Some(node), Some(teller)) = (node, teller(node.as_ref(), name.as_ref())) {
+        let operation = arguments.operation.to_possible_value();
+        let operation = operation.as_ref().map_or("requests", PossibleValue::get_name);
+        let series = format!("{operation}, {node} to {}", arguments.to);
+        let took = Duration::try_from_secs_f64(session.seconds).unwrap_or_default();
+        teller.tell(Kind::Stream, &series, took);
+    }
     show(&session, output)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,7 @@ use std::error::Error;
 
 use experiment::units::Name;
 use fabric::Fabric;
+use traffic::completions::Teller;
 
 /// Opens the fabric of this name; without a name, the only one that is running.
 pub(super) fn open(name: Option<&Name>) -> Result<Fabric, Box<dyn Error>> {
@@ -19,4 +20,10 @@ pub(super) fn open(name: Option<&Name>) -> Result<Fabric, Box<dyn Error>> {
                 .into())
         }
     }
+}
+
+/// What tells live pages how long traffic from a node of the fabric took.
+pub(super) fn teller(node: Option<&String>, name: Option<&Name>) -> Option<Teller> {
+    let fabric = node.and_then(|_| open(name).ok())?;
+    Some(Teller::of(fabric.name()))
 }

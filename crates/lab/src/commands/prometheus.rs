@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use lab::prometheus::Server;
 
 use super::open::open;
+use super::web::{runtime, signal};
 use crate::fabric_arguments::Prometheus;
-use crate::output::{Outcome, interrupt, note, print};
+use crate::output::{Outcome, note, print};
 
 /// Serves until an interruption.
 pub(super) fn run(arguments: &Prometheus) -> Outcome {
@@ -19,7 +20,7 @@ pub(super) fn run(arguments: &Prometheus) -> Outcome {
         None => print(&targets)?,
     }
     note(format_args!("serving at http://{}, until Ctrl-C", server.address()));
-    server.run(interrupt())?;
+    runtime()?.block_on(server.run(signal()))?;
     if let Some(path) = &arguments.out {
         // Nobody answers any more.
         let _ = fs::remove_file(path);

@@ -4,10 +4,11 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use traffic::completions::Kind;
 use traffic::roce::{Connection, Limit, Sink, Source, SourcePort, connections};
 use wire::QueuePair;
 
-use super::open::open;
+use super::open::{open, teller};
 use crate::arguments::{Output, Where};
 use crate::output::{Outcome, interrupt, interrupted, print, print_json};
 use crate::stream_arguments::{Receive, Send};
@@ -41,6 +42,12 @@ pub(super) fn send(arguments: &Send, output: Output) -> Outcome {
         None => Limit::Time(Duration::from_secs(arguments.seconds)),
     };
     let sent = at(&arguments.place, || source.run(limit, interrupt(), |_| {}))??;
+    let Where { which, node, .. } = &arguments.place;
+    if let (Some(node), Some(teller)) = (node, teller(node.as_ref(), which.name.as_ref())) {
+        let series = format!("frames, {node} to {}", arguments.to);
+        let took = u64::try_from(sent.nanoseconds).unwrap_or(u64::MAX);
+        teller.tell(Kind::Stream, &series, Duration::from_nanos(took));
+    }
     if output == Output::Json {
         return print_json(&sent);
     }

@@ -140,17 +140,20 @@ impl RunPage {
     }
 }
 
-fn runtime() -> std::io::Result<Runtime> {
+/// The runtime of a server.
+pub(super) fn runtime() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
 fn until_signal(runtime: &Runtime, server: Server) -> Outcome {
     print(server.address())?;
-    let end = async {
-        while !interrupted() {
-            tokio::time::sleep(POLL).await;
-        }
-    };
-    runtime.block_on(server.run(end))?;
+    runtime.block_on(server.run(signal()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for a signal that ends the program.
+pub(super) async fn signal() {
+    while !interrupted() {
+        tokio::time::sleep(POLL).await;
+    }
 }

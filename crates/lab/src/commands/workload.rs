@@ -4,7 +4,11 @@ use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::time::Duration;
 
+use clap::ValueEnum as _;
+use fabric::Fabric;
+use traffic::completions::{Kind, Teller};
 use traffic::workload::{Host, Iteration, Job, Pipeline, Workload, run as run_jobs};
 
 use super::open::open;
@@ -12,10 +16,18 @@ use crate::arguments::Output;
 use crate::output::{Outcome, interrupt, print};
 use crate::workload_arguments::Workload as Arguments;
 
+/// The name of a job without a file.
+const UNNAMED: &str = "job";
+
 pub(super) fn run(arguments: &Arguments, output: Output) -> Outcome {
-    let jobs = jobs(arguments)?;
+    let (jobs, fabric) = jobs(arguments)?;
+    let teller = fabric.map(|fabric| Teller::of(fabric.name()));
     let failed = Mutex::new(None::<io::Error>);
     let show = |iteration: &Iteration| {
+        if let Some(teller) = &teller {
+            let took = Duration::from_nanos(iteration.nanoseconds);
+            teller.tell(Kind::Iteration, &series(&jobs, &iteration.job), took);
+        }
         if let Err(error) = row(iteration, output)
             && let Ok(mut failed) = failed.lock()
         {
@@ -45,6 +57,21 @@ pub(super) fn run(arguments: &Arguments, output: Output) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a live page calls the iterations of a job.
+fn series(jobs: &[Job], name: &str) -> String {
+    let job = jobs.iter().find(|job| job.name == name);
+    let collective = job.and_then(|job| job.workload.collective.to_possible_value());
+    let collective = collective.map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let hosts: Vec<&str> =
+        job.map_or(&[][..], |job| &job.hosts).iter().map(|host| &*host.name).collect();
+    let hosts = match &hosts[..] {
+        [first, _, .., last] => format!("{first} … {last}"),
+        few => few.join(", "),
+    };
+    let name = if name == UNNAMED { String::new() } else { format!("{name}: ") };
+    format!("{name}{collective}, {hosts}")
+}
+
 /// Prints a result: a line of JSON, or a row.
 fn row(result: &Iteration, output: Output) -> io::Result<()> {
     if output == Output::Json {
@@ -69,15 +96,17 @@ fn row(result: &Iteration, output: Output) -> io::Result<()> {
     ))
 }
 
-fn jobs(arguments: &Arguments) -> Result<Vec<Job>, Box<dyn Error>> {
+/// The jobs, and the fabric that has their hosts.
+fn jobs(arguments: &Arguments) -> Result<(Vec<Job>, Option<Fabric>), Box<dyn Error>> {
     if let Some(path) = &arguments.file {
         let text = experiment::input::read_text(path)
             .map_err(|error| format!("cannot read '{}': {error}", path.display()))?;
         let mut jobs: Vec<Job> = serde_json::from_str(&text)
             .map_err(|error| format!("'{}' is not a list of jobs: {error}", path.display()))?;
         let hosts = jobs.iter_mut().flat_map(|job| &mut job.hosts);
-        name_namespaces(arguments, hosts.filter(|host| host.namespace.is_none()))?;
-        return Ok(jobs);
+        let hosts = hosts.filter(|host| host.namespace.is_none());
+        let fabric = name_namespaces(arguments, hosts)?;
+        return Ok((jobs, fabric));
     }
     if !arguments.sites.is_empty() && arguments.sites.len() != arguments.hosts.len() {
         return Err("--sites needs a site for each host, such as 0,0,1,1".into());
@@ -89,7 +118,7 @@ fn jobs(arguments: &Arguments) -> Result<Vec<Job>, Box<dyn Error>> {
         site: arguments.sites.get(at).copied().unwrap_or_default(),
     };
     let mut hosts: Vec<Host> = arguments.hosts.iter().enumerate().map(host).collect();
-    name_namespaces(arguments, hosts.iter_mut())?;
+    let fabric = name_namespaces(arguments, hosts.iter_mut())?;
     let workload = Workload {
         collective: arguments.collective,
         bytes: arguments.bytes,
@@ -111,18 +140,18 @@ fn jobs(arguments: &Arguments) -> Result<Vec<Job>, Box<dyn Error>> {
         roofline: arguments.roofline,
         transport: arguments.transport.settings(),
     };
-    Ok(vec![Job { name: "job".to_owned(), hosts, workload }])
+    Ok((vec![Job { name: UNNAMED.to_owned(), hosts, workload }], fabric))
 }
 
 /// Fills in the namespaces of hosts: each has the name of a node of the fabric, or with
-/// `--namespaces` that of its namespace.
+/// `--namespaces` that of its namespace. Returns the fabric.
 fn name_namespaces<'a>(
     arguments: &Arguments,
     hosts: impl Iterator<Item = &'a mut Host>,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<Option<Fabric>, Box<dyn Error>> {
     let mut hosts = hosts.peekable();
     if hosts.peek().is_none() {
-        return Ok(());
+        return Ok(None);
     }
     let fabric = match arguments.namespaces {
         true => None,
@@ -135,5 +164,5 @@ fn name_namespaces<'a>(
         };
         host.namespace = Some(namespace);
     }
-    Ok(())
+    Ok(fabric)
 }

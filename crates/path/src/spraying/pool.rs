@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ::spray::order::Tiers;
 
+use super::waits::SLACK;
 use crate::path_id::PathId;
 use crate::version::Version;
 
@@ -41,6 +42,14 @@ pub struct Backlog {
     pub service: u64,
     /// The time until feedback while no packet waits, in nanoseconds.
     pub base: u64,
+}
+
+impl Backlog {
+    /// How long one more packet waits, in nanoseconds, if so many are on their way. One packet can
+    /// always be.
+    pub(super) const fn wait(&self, packets: u64) -> u64 {
+        packets.saturating_mul(self.service).saturating_sub(self.base)
+    }
 }
 
 /// Packets on a path: without a mark, with one, and lost.
@@ -115,6 +124,18 @@ impl Pool {
             let on_their_way = load(&counts.sent).saturating_sub(backlog.answered);
             (!counts.is_down.load(Ordering::Relaxed)).then_some((backlog, on_their_way))
         })
+    }
+
+    /// How long one more packet would wait on each path, in nanoseconds, as of now, and whether packets
+    /// pass it over; `None` if it is down.
+    pub fn waits(&self) -> impl Iterator<Item = Option<(u64, bool)>> {
+        let waits: Vec<Option<u64>> = self
+            .backlogs()
+            .map(|known| known.map(|(backlog, packets)| backlog.wait(packets)))
+            .collect();
+        let most =
+            waits.iter().flatten().min().map_or(u64::MAX, |least| least.saturating_add(SLACK));
+        waits.into_iter().map(move |wait| wait.map(|wait| (wait, wait > most)))
     }
 
     /// Sets what is known of the queue of each path. It counts from the next feedback on.

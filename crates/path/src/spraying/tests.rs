@@ -169,3 +169,18 @@ fn sends_and_writes_are_sprayed() {
     assert!(!is_sprayed(opcode::RC_READ_REQUEST) && !is_sprayed(opcode::RC_ACKNOWLEDGE));
     assert!(!is_sprayed(opcode::UD_SEND_ONLY) && !is_sprayed(opcode::CONGESTION_NOTIFICATION));
 }
+
+#[test]
+fn a_path_is_passed_over_while_packets_wait_much_longer_there_or_probes_are_lost() {
+    let pool = pool(4);
+    assert!(pool.waits().eq([Some((0, false)); 4]));
+    for number in 0..4 {
+        pool.count_sent(number, 10);
+    }
+    let backlog = |service, answered| Backlog { answered, service, base: 1_000_000 };
+    pool.set_backlogs([backlog(0, 10), backlog(250_000, 0), backlog(400_000, 0), backlog(0, 0)]);
+    pool.set_down(|path| path.source_port == 50_003);
+    let waits: Vec<_> = pool.waits().collect();
+    // Ten packets that take 0.25 ms each, of which 1 ms is the way itself.
+    assert_eq!(waits, [Some((0, false)), Some((1_500_000, false)), Some((3_000_000, true)), None]);
+}

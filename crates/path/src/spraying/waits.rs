@@ -5,11 +5,11 @@
 //! all paths carry, all queues are long. Then the shares of the paths must follow their rates, or all
 //! that hosts have on its way ends up in the queue of the slowest one.
 
-use super::pool::Pool;
+use super::pool::{Backlog, Pool};
 
 /// How much longer packets may wait on one path than on another, in nanoseconds. It is about the time
 /// between two reports: differences that are smaller cannot be known.
-const SLACK: u64 = 2_000_000;
+pub(super) const SLACK: u64 = 2_000_000;
 
 /// The queue of a path.
 #[derive(Debug, Clone, Copy)]
@@ -17,9 +17,8 @@ struct Queue {
     is_down: bool,
     /// Packets on their way.
     packets: u64,
-    /// As [`super::Backlog`].
-    service: u64,
-    base: u64,
+    /// What is known of it.
+    backlog: Backlog,
 }
 
 impl Queue {
@@ -28,8 +27,7 @@ impl Queue {
         if self.is_down {
             return u64::MAX;
         }
-        // One packet can always be on its way.
-        (self.packets * self.service).saturating_sub(self.base)
+        self.backlog.wait(self.packets)
     }
 }
 
@@ -53,14 +51,12 @@ impl Waits {
     /// Follows the feedback of a pool.
     pub(super) fn learn(&mut self, pool: &Pool) {
         let queue = |known| match known {
-            None => Queue { is_down: true, packets: 0, service: 0, base: 0 },
-            Some((backlog, packets)) => {
-                let super::Backlog { service, base, .. } = backlog;
-                Queue { is_down: false, packets, service, base }
-            }
+            None => Queue { is_down: true, packets: 0, backlog: Backlog::default() },
+            Some((backlog, packets)) => Queue { is_down: false, packets, backlog },
         };
         self.queues = pool.backlogs().map(queue).collect();
-        self.are_even = self.queues.iter().all(|queue| !queue.is_down && queue.service == 0);
+        self.are_even =
+            self.queues.iter().all(|queue| !queue.is_down && queue.backlog.service == 0);
         self.limit();
     }
 

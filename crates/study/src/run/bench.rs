@@ -39,6 +39,7 @@ use fabric::process::wait_until;
 use fabric::progress::OnProgress;
 use fabric::topology::{Endpoint, Topology};
 use subjects::Subjects;
+use traffic::completions::{Kind, Teller};
 use traffic::roce::Limit;
 use traffic::spread::{self, Paths};
 use traffic::stream::{INNER_PORT, Stream};
@@ -61,6 +62,8 @@ pub(super) struct Bench<'a> {
     settings: &'a Settings,
     experiment: &'a Experiment,
     fabric: Fabric,
+    /// Live pages are told how long operations took.
+    teller: Teller,
     deployed: Deployed,
     from: Host,
     to: Host,
@@ -104,6 +107,7 @@ impl<'a> Bench<'a> {
         Ok(Self {
             settings,
             experiment,
+            teller: Teller::of(fabric.name()),
             fabric,
             deployed,
             from,
@@ -275,8 +279,15 @@ impl<'a> Bench<'a> {
                 stream.run(interrupted, |_| Ok::<_, RunError>(()))
             })?;
             pairs::fill(run, &streamed, traced.as_ref(), None);
+            self.tell(Kind::Stream, (key, "stream"), run.seconds * 1e9);
             Ok(Duration::try_from_secs_f64(run.seconds).unwrap_or_default())
         })
+    }
+
+    /// Tells live pages how many nanoseconds an operation of a run took that has ended now.
+    fn tell(&self, kind: Kind, (key, name): (&Key, &str), nanoseconds: f64) {
+        let took = Duration::try_from_secs_f64(nanoseconds / 1e9).unwrap_or_default();
+        self.teller.tell(kind, &format!("{name}, {}", key.dataplane), took);
     }
 
     /// What follows the frames of a run. `None` if packets of a queue pair take all paths.

@@ -150,6 +150,8 @@ struct Started {
     process: Process,
     status: Option<ExitStatus>,
     output: Receiver<String>,
+    /// What was read of the output while it ran.
+    read: Vec<String>,
     errors: Receiver<String>,
     /// Removed after the process has ended.
     _scratch: Scratch,
@@ -201,8 +203,8 @@ impl Program {
     }
 
     /// Runs the program on its hosts, until that on the first one ends. The others, which may be
-    /// servers, are then killed. Returns the result of the iterations that count, and the seconds of
-    /// all.
+    /// servers, are then killed. `tell` hears the seconds of each iteration of the first one at once.
+    /// Returns the result of the iterations that count, and the seconds of all.
     ///
     /// # Errors
     /// [`ProgramError`]; [`Interrupted`] if `stop` is set.
@@ -211,7 +213,7 @@ impl Program {
         file: &Path,
         hosts: &[Host],
         given: Given,
-        stop: &AtomicBool,
+        (stop, tell): (&AtomicBool, &dyn Fn(f64)),
     ) -> Result<(Completion, f64), RunError> {
         let path = self.path(file)?;
         let number = if self.on == On::All { hosts.len() } else { 1 };
@@ -231,6 +233,7 @@ impl Program {
                 }
             }
             let Some((host, first)) = all.first_mut() else { return Err(RunError::Nothing) };
+            first.tell(&host.name, tell);
             if first.status.is_some() {
                 return Ok(self.result(&host.name, first)?);
             }
@@ -279,8 +282,10 @@ impl Program {
     /// The result, from what the program on the first host wrote.
     fn result(&self, host: &str, first: &Started) -> Result<(Completion, f64), ProgramError> {
         let all: Vec<Line> = first
-            .output
+            .read
             .iter()
+            .cloned()
+            .chain(first.output.iter())
             .filter_map(|line| parse(host, &line).transpose())
             .collect::<Result<_, _>>()?;
         let counted = all.get(self.warm_up as usize..).unwrap_or_default();
@@ -361,7 +366,18 @@ impl Started {
             None => (None, None),
         };
         let (output, errors) = (lines(output), lines(errors));
-        Ok(Self { process, status: None, output, errors, _scratch: scratch })
+        Ok(Self { process, status: None, output, read: Vec::new(), errors, _scratch: scratch })
+    }
+
+    /// Tells of the iterations in the output since the last time.
+    fn tell(&mut self, host: &str, tell: &dyn Fn(f64)) {
+        for line in self.output.try_iter() {
+            // What is wrong with a line is told at the end.
+            if let Ok(Some(line)) = parse(host, &line) {
+                tell(line.seconds);
+            }
+            self.read.push(line);
+        }
     }
 
     /// The last lines of the standard error.

@@ -148,15 +148,20 @@ fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1
 
 /// The paths over which packets are sprayed. Empty while the VTEP does not agree.
 fn sprayed(names: &Names, to: &SprayedTo) -> Vec<v1::SprayedPath> {
-    let path = |(path, sent, fate): &(PathId, u64, Fate)| v1::SprayedPath {
-        uplink: names.of_path(*path),
-        source_port: path.source_port.into(),
-        sent: *sent,
-        unmarked: fate.good,
-        marked: fate.marked,
-        lost: fate.lost,
+    let path = |((path, sent, fate), wait): (&(PathId, u64, Fate), &Option<(u64, bool)>)| {
+        v1::SprayedPath {
+            uplink: names.of_path(*path),
+            source_port: path.source_port.into(),
+            sent: *sent,
+            unmarked: fate.good,
+            marked: fate.marked,
+            lost: fate.lost,
+            wait_us: wait.map(|(nanoseconds, _)| nanoseconds / 1000),
+            passed_over: wait.is_none_or(|(_, passed_over)| passed_over),
+        }
     };
-    to.paths.iter().filter(|_| !to.vnis.is_empty()).map(path).collect()
+    let agreed = to.paths.iter().filter(|_| !to.vnis.is_empty());
+    agreed.zip(&to.waits).map(path).collect()
 }
 
 /// The queue pairs that are wanted, with those that are gone last of each number.

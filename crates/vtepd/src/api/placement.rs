@@ -281,6 +281,7 @@ mod tests {
                 up: 2,
                 vnis,
                 paths: [KNOWN, BLIND].map(|path| (path, 0, Fate::default())).into(),
+                waits: vec![Some((0, false)); 2],
             },
         };
         let said =

@@ -160,7 +160,8 @@ impl Sprays {
             .flat_map(|(pool, _)| pool.paths().iter().zip(pool.sent().zip(pool.fates())));
         let up = peer.pool.as_ref().map_or(0, |(pool, _)| pool.up());
         let paths = paths.map(|(path, (sent, fate))| (*path, sent, fate)).collect();
-        SprayedTo { vnis, up, paths }
+        let waits = peer.pool.iter().flat_map(|(pool, _)| pool.waits()).collect();
+        SprayedTo { vnis, up, paths, waits }
     }
 
     /// The VNIs of which both VTEPs spray.

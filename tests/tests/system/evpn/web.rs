@@ -8,7 +8,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fabric::counters;
 use fabric::netns::Namespace;
@@ -73,7 +73,7 @@ impl Server {
         assert_eq!(answer["ok"], true, "{action}: {answer}");
     }
 
-    /// Opens a page: each line is a state, or a change of it.
+    /// Opens a page: each item is a state, or a change of it. What is not read waits in the socket.
     fn page(&self) -> impl Iterator<Item = Value> + use<> {
         let Self { host, path, .. } = self;
         let stream = self.connect(&format!("GET {path}state/1 HTTP/1.1\r\nHost: {host}\r\n\r\n"));
@@ -124,11 +124,18 @@ fn round_trip() -> f64 {
     times.map(|(time, _)| time.parse::<f64>().unwrap()).fold(f64::INFINITY, f64::min)
 }
 
+/// Whether a page shows something in time.
+fn shows(page: &mut impl Iterator<Item = Value>, what: impl Fn(&Value) -> bool) -> bool {
+    let start = Instant::now();
+    page.by_ref().take_while(|_| start.elapsed() < TIMEOUT).any(|state| what(&state))
+}
+
 /// A vtepd that was started inside the node has process ids of its own, and does not probe paths.
-fn kills_a_vtepd_with_other_ids(server: &Server, page: &mut impl Iterator<Item = Value>) {
-    let mut shows = |vtepd: bool| {
-        page.by_ref().take(200).any(|state| state["leaves"]["leaf1"]["vtepd"] == vtepd)
-    };
+fn kills_a_vtepd_with_other_ids(server: &Server) {
+    // A page that was open before has all changes since then to come.
+    let mut page = server.page();
+    let mut shows =
+        |vtepd: bool| shows(&mut page, |state| state["leaves"]["leaf1"]["vtepd"] == vtepd);
     assert!(shows(false), "the page shows the vtepd that was killed");
     let program = lab_program().with_file_name("vtepd");
     let mut vtepd = Command::new(lab_program());
@@ -150,7 +157,7 @@ fn actions_of_the_page_change_the_fabric() {
     assert!(server.ticks() <= before + 1, "it works although no page is open");
 
     let mut page = server.page();
-    let answers = page.by_ref().take(100).any(|state| state["leaves"]["leaf1"]["vtepd"] == true);
+    let answers = shows(&mut page, |state| state["leaves"]["leaf1"]["vtepd"] == true);
     assert!(answers, "the state has no vtepd on leaf1");
 
     // A cut until it is stopped. The page follows.
@@ -158,7 +165,7 @@ fn actions_of_the_page_change_the_fabric() {
     let started = std::thread::scope(|scope| {
         let asked = scope.spawn(|| server.post("run", &down));
         assert!(wait_until(TIMEOUT, || !has_carrier("spine1", "dci1")), "the link is up");
-        assert!(page.by_ref().take(200).any(|state| state["links"]["spine1:dci1"]["up"] == false));
+        assert!(shows(&mut page, |state| state["links"]["spine1:dci1"]["up"] == false));
         server.post("stop", &json!({"job": 1}));
         assert!(wait_until(TIMEOUT, || has_carrier("spine1", "dci1")), "the link stays down");
         asked.join().unwrap()
@@ -191,7 +198,7 @@ fn actions_of_the_page_change_the_fabric() {
     assert!(sent() >= first + 900 * 1024, "{} bytes", sent() - first);
     server.run(&json!({"action": "kill", "leaf": "leaf1"}));
     assert!(wait_until(TIMEOUT, || metrics("leaf1").is_empty()), "vtepd answers");
-    kills_a_vtepd_with_other_ids(&server, &mut page);
+    kills_a_vtepd_with_other_ids(&server);
     server.run(&json!({"action": "policy", "policy": "qp-bins", "leaf": "leaf1"}));
     assert!(metrics("leaf1").contains("policy=\"qp-bins\""), "vtepd was not started");
     assert!(metrics("leaf2").contains("policy=\"qp-hash\""), "another leaf was changed");

@@ -237,6 +237,7 @@ impl Traffic<'_, '_> {
         std::thread::scope(|scope| {
             let load = self.job.as_ref().map(|job| {
                 let keep = |iteration: &Iteration| {
+                    self.bench.told(self.key, iteration);
                     let all = shared.iterations.lock();
                     let mut all = all.unwrap_or_else(PoisonError::into_inner);
                     all.push((Instant::now(), iteration.clone()));

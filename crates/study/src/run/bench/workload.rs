@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Bench, RunError, source_port};
 use crate::run::program::{self, Program};
+use traffic::completions::Kind;
 use traffic::workload::{Host, Iteration, Job, Latencies, Workload, WorkloadError, run};
 
 /// Iterations of a job that runs until it is stopped.
@@ -60,7 +61,10 @@ pub(super) fn measure(
         let done = std::thread::scope(|scope| {
             let running = scope.spawn(|| match others.is_empty() {
                 true => Ok(()),
-                false => run(&others, &stop, &|iteration| beside.keep(iteration)),
+                false => run(&others, &stop, &|iteration| {
+                    bench.told(key, iteration);
+                    beside.keep(iteration);
+                }),
             });
             let start = Instant::now();
             while !running.is_finished()
@@ -94,12 +98,22 @@ pub(super) fn measure(
     })
 }
 
+impl Bench<'_> {
+    /// Tells live pages of an iteration of a run.
+    pub(super) fn told(&self, key: &Key, iteration: &Iteration) {
+        self.tell(Kind::Iteration, (key, &iteration.job), iteration.nanoseconds as f64);
+    }
+}
+
 impl Work {
     fn run(&self, bench: &Bench<'_>, key: &Key, stop: &AtomicBool) -> Result<Done, RunError> {
         match self {
             Self::Collective(job) => {
                 let own = Results::default();
-                run(std::slice::from_ref(&**job), stop, &|iteration| own.keep(iteration))?;
+                run(std::slice::from_ref(&**job), stop, &|iteration| {
+                    bench.told(key, iteration);
+                    own.keep(iteration);
+                })?;
                 Ok(Done::new(&own.all()))
             }
             Self::Program(program, hosts) => {
@@ -110,7 +124,10 @@ impl Work {
                     InnerPort::SoftRoce => "soft-roce",
                 };
                 let given = program::Given { queue_pairs, source_port, seed: key.seed };
-                let (completion, all) = program.run(&bench.settings.file, hosts, given, stop)?;
+                let name = bench.experiment.name.as_str();
+                let tell = |seconds| bench.tell(Kind::Iteration, (key, name), seconds * 1e9);
+                let file = &bench.settings.file;
+                let (completion, all) = program.run(file, hosts, given, (stop, &tell))?;
                 let seconds = completion.each.iter().map(|each| each.milliseconds).sum::<f64>();
                 Ok(Done { completion, sent: 0, seconds: seconds / 1e3, all })
             }
