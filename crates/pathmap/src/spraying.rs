@@ -10,8 +10,10 @@ use spray::order::Tiers;
 use crate::prober::Known;
 
 mod ledger;
+mod reporter;
 
 pub use ledger::Ledger;
+pub use reporter::{Due, LOOK, Reporter};
 
 /// A VTEP that has reported no arrivals for this long takes no sprayed packets.
 pub const SILENT: Duration = Duration::from_secs(1);
@@ -19,12 +21,6 @@ pub const SILENT: Duration = Duration::from_secs(1);
 pub const KEEPALIVE: Duration = Duration::from_millis(250);
 /// The shortest time between two reports.
 pub const PACE: Duration = Duration::from_millis(2);
-/// Reports take one byte of so many that arrive.
-const SHARE: u64 = 200;
-/// Reports that may be saved up, in bytes: two of the longest ones.
-const SAVED: u64 = 1600;
-/// Bytes of a report in front of its message, and of its tag: Ethernet, IPv6, UDP, VXLAN and Ethernet.
-const AROUND: u64 = 14 + 40 + 8 + 8 + 14 + 16;
 /// The shortest and the longest time that a packet waits for the one before it.
 const TIMER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
@@ -129,50 +125,6 @@ pub fn is_congested(before: &[Arrived], now: &[Arrived]) -> bool {
     });
     let used: Vec<bool> = new.filter(|(received, _)| *received > 0).map(|(_, m)| m > 0).collect();
     !used.is_empty() && used.iter().filter(|is_marked| **is_marked).count() * 2 >= used.len()
-}
-
-/// When a VTEP is told what arrived from it. Reports take at most a 200th of what arrives, besides
-/// those that only show that this VTEP lives.
-#[derive(Debug, Default)]
-pub struct Reporter {
-    sent: Option<Duration>,
-    bytes: u64,
-    /// In 200ths of a byte.
-    saved: u64,
-    /// The bytes that had arrived at the last report.
-    reported: u64,
-    /// When more had arrived.
-    active: Duration,
-}
-
-impl Reporter {
-    /// Whether to send a report now, if it has a message of this length in bytes and so many bytes
-    /// have arrived in all.
-    pub fn is_due(&mut self, now: Duration, bytes: u64, message: usize) -> bool {
-        let new = bytes.saturating_sub(std::mem::replace(&mut self.bytes, bytes));
-        self.saved = self.saved.saturating_add(new).min(SAVED * SHARE);
-        if new > 0 {
-            self.active = now;
-        }
-        let since = self.sent.map(|at| now.saturating_sub(at));
-        if since.is_none_or(|since| since >= KEEPALIVE) {
-            (self.sent, self.reported) = (Some(now), bytes);
-            return true;
-        }
-        let cost = (message as u64 + AROUND) * SHARE;
-        if bytes == self.reported || since.is_none_or(|since| since < PACE) || self.saved < cost {
-            return false;
-        }
-        self.saved -= cost;
-        (self.sent, self.reported) = (Some(now), bytes);
-        true
-    }
-
-    /// Whether anything arrived a short time ago.
-    #[must_use]
-    pub fn is_active(&self, now: Duration) -> bool {
-        now.saturating_sub(self.active) < KEEPALIVE
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 #![cfg(test)]
 
+use std::array;
 use std::collections::VecDeque;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,7 +14,8 @@ use path::{
     Agreed, Arrivals, Arrived, Entropy, Flow, Key, NextHop, PathId, PathPolicy as _, Paths, Pins,
     Policy, Pool, Reason, Remote, Settings, SprayOptions, Spraying,
 };
-use pathmap::spraying::{Ledger, Reporter};
+use pathmap::spraying::{Due, LOOK, Ledger, Reporter};
+use spray::Random;
 use spray::order::Tiers;
 use spray::resequence::{Delivery, Limits, Packet, Resequencer};
 use wire::{MacAddr, Vni};
@@ -117,6 +119,28 @@ struct Circuits {
     count: u32,
     /// The delays that probes have measured, in microseconds.
     known: [u64; 4],
+    window: u32,
+    /// Of the sender and of the far worker.
+    stalls: [Stalls; 2],
+}
+
+/// When something else has the processor.
+#[derive(Default)]
+struct Stalls {
+    random: Option<Random>,
+    /// The beginning and the end of one, in microseconds.
+    one: [u64; 2],
+}
+
+impl Stalls {
+    /// Every 20 ms on average, and as long at most.
+    fn is_stalled(&mut self, now: u64) -> bool {
+        if let Some(random) = self.random.as_mut().filter(|_| now >= self.one[1]) {
+            let start = now + random.below(40_000);
+            self.one = [start, start + random.below(40_000)];
+        }
+        (self.one[0]..self.one[1]).contains(&now)
+    }
 }
 
 impl Circuits {
@@ -162,7 +186,22 @@ impl Circuits {
             naks: 0,
             count: 0,
             known: DELAYS.map(|delay| delay * 1000 + BACK),
+            window: WINDOW,
+            stalls: Default::default(),
         }
+    }
+
+    /// Paths that are all alike and quick, between machines that often do something else.
+    fn alike(seed: u64) -> Self {
+        let mut own = Self::new();
+        for (number, circuit) in own.circuits.iter_mut().enumerate() {
+            (circuit.rate, circuit.delay) = (RATE * 40, 100);
+            own.known[number] = 100 + BACK;
+        }
+        own.window = 32;
+        own.stalls = [0, 1]
+            .map(|of| Stalls { random: Some(Random::new(seed * 2 + of)), ..Stalls::default() });
+        own
     }
 
     fn send(&mut self) {
@@ -177,7 +216,7 @@ impl Circuits {
         let queue_pair = wire::QueuePair::try_from(17).unwrap();
         let key = Key::QueuePair { source: LOCAL, destination: FAR, queue_pair };
         let flow = Flow { key, reason: Reason::Roce, hash: 5, roce_port: 0, is_sprayed: true };
-        while self.next < self.acknowledged + WINDOW {
+        while self.next < self.acknowledged + self.window {
             let choice = self.entropy.choose(&flow, &to, &mut self.pins).unwrap();
             let number = usize::from(choice.source_port - 50_000);
             self.circuits[number].send(self.next);
@@ -215,7 +254,6 @@ impl Circuits {
             Self::deliver(psn, now, (expected, is_waiting, naks), answers);
         });
         for (circuit, port) in self.circuits.iter_mut().zip(50_000..) {
-            circuit.step(now);
             while let Some((psn, mark)) = circuit.arrived(now) {
                 self.arrivals.count(Arrived::one(port, mark), 1082);
                 let packet = Packet { psn, uses: Some(1) };
@@ -241,13 +279,15 @@ impl Circuits {
     fn feedback(&mut self) {
         let now = self.now;
         let time = Duration::from_micros(now);
-        if self.reporter.is_due(time, self.arrivals.bytes(), 60) {
-            // By another path each time.
-            let back =
-                if self.count.is_multiple_of(4) { DELAYS[(now / 2000 % 4) as usize] } else { 1 }
-                    * 1000;
+        let arrived: Vec<Arrived> = self.arrivals.read().collect();
+        if now.is_multiple_of(LOOK.as_micros() as u64)
+            && let Some(due) = self.reporter.due(time, self.arrivals.bytes(), &arrived, 60)
+        {
+            // Every eighth one by any path.
+            let any = due == Due::Regular && self.count.is_multiple_of(8);
+            let number = if any { (now / 2000 % 4) as usize } else { 0 };
             self.count += 1;
-            self.reports.push_back((now + back, self.arrivals.read().collect()));
+            self.reports.push_back((now + self.circuits[number].delay, arrived));
         }
         if now.is_multiple_of(10_000) {
             for (known, circuit) in self.known.iter_mut().zip(&self.circuits) {
@@ -279,8 +319,14 @@ impl Circuits {
     fn run(&mut self, ms: u64) -> f64 {
         let (end, before) = (self.now + ms * 1000, self.expected);
         while self.now < end {
-            self.send();
-            self.receive();
+            let [near, far] = self.stalls.each_mut().map(|of| of.is_stalled(self.now));
+            if !near {
+                self.send();
+            }
+            self.circuits.iter_mut().for_each(|circuit| circuit.step(self.now));
+            if !far {
+                self.receive();
+            }
             self.feedback();
             self.now += STEP;
         }
@@ -309,7 +355,8 @@ fn a_circuit_that_becomes_slow_gets_what_it_carries_and_the_host_sees_no_gap() {
             let known = &sent[5 + delay as usize..25 + delay as usize];
             let carries = 20 * RATE / 4 / (PACKET * 8 * 1000);
             assert!(known.iter().sum::<u64>() <= carries, "after it was known: {sent:?}");
-            let moves = 1 + sent[..20].iter().rposition(|sent| *sent > 0).unwrap();
+            let moves = 1 + sent[..20].iter().rposition(|sent| *sent > 0).unwrap() as u64;
+            assert!(moves <= delay + 4, "until its queue is shorter: {sent:?}");
             let first = (shares.iter().sum::<f64>() + circuits.run(960) * 960.0) / 1000.0;
             let second = circuits.run(2000);
             circuits.circuits[number].rate *= 4;
@@ -319,6 +366,22 @@ fn a_circuit_that_becomes_slow_gets_what_it_carries_and_the_host_sees_no_gap() {
             assert!(shares.iter().all(|share| *share > 0.9) && second > 0.98 && after > 0.98);
             assert_eq!(circuits.naks, 0);
         }
+    }
+}
+
+/// Paths that are alike have the same number of packets, also where machines stop now and then, so that
+/// nobody answers for a while.
+#[test]
+fn machines_that_stall_do_not_tell_paths_apart() {
+    for seed in 0..16 {
+        let mut circuits = Circuits::alike(seed);
+        circuits.run(1000);
+        let before = circuits.circuits.each_ref().map(|circuit| circuit.sent);
+        circuits.run(3000);
+        let sent: [u64; 4] = array::from_fn(|at| circuits.circuits[at].sent - before[at]);
+        let mmr = *sent.iter().max().unwrap() as f64 * 4.0 / sent.iter().sum::<u64>() as f64;
+        println!("{sent:?}, MMR {mmr:.3}, {} NAKs", circuits.naks);
+        assert!(mmr <= 1.02 && circuits.naks == 0, "{sent:?}");
     }
 }
 

@@ -12,6 +12,8 @@ use crate::time::Picos;
 /// The time of all buckets together, as a power of two of picoseconds: 4.2 µs. It is longer than
 /// most links.
 const SPAN: u32 = 22;
+/// Events for which a bucket keeps room. Few have more, and each of them at some time.
+const KEPT: usize = 16;
 
 /// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,6 +122,7 @@ impl Calendar {
         let bucket = self.buckets.get_mut((self.today & mask) as usize)?;
         self.near -= bucket.len();
         self.current.append(bucket);
+        bucket.shrink_to(KEPT);
         // The sort is stable.
         self.current.sort_by_key(|event| event.at);
         Some(())
@@ -156,6 +159,18 @@ mod tests {
             now = first.map_or(now, |(at, _)| at);
         }
         assert!(number > 15_000);
+    }
+
+    /// Bursts of events, in each bucket in turn, leave no room behind.
+    #[test]
+    fn a_burst_takes_memory_while_it_lasts() {
+        let mut calendar = Calendar::new(64);
+        for day in 1..200 {
+            (0..100).for_each(|number| calendar.push(day << calendar.width, What::Start(number)));
+            (0..100).for_each(|_| assert!(calendar.pop().is_some()));
+        }
+        let room: usize = calendar.buckets.iter().map(Vec::capacity).sum();
+        assert!(room <= 64 * KEPT, "{room} events");
     }
 
     #[test]

@@ -207,6 +207,10 @@ impl Sender {
     }
 
     fn remember(&mut self, packet: &Packet, now: Picos) {
+        if self.log.len() == self.log.capacity() {
+            // What was answered makes room.
+            let _ = self.oldest();
+        }
         self.log.push_back((now, packet.number));
         let probe = packet.kind() == Kind::Probe;
         let (entropy, size) = (packet.entropy, packet.size);
@@ -389,4 +393,33 @@ impl Sender {
 /// The bytes that a packet takes of the window. A probe takes none.
 fn in_window(record: &Record) -> i64 {
     if record.probe { 0 } else { record.size.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use spray::Scheme;
+    use spray::order::Tiers;
+
+    use super::*;
+
+    /// What is remembered of packets is what is under way, and not the whole flow.
+    #[test]
+    fn answered_packets_take_no_memory() {
+        let mut random = Random::new(1);
+        let tiers = Tiers::new(&[4]).unwrap();
+        let mut sprayer = Sprayer::new(Scheme::Oblivious, tiers, (10_000, 100), &mut random);
+        let (packet, header, target) = (4160, HEADER, 5_000_000);
+        let network = Network { round_trip: 10_000_000, product: 125e3, packet, header, target };
+        let mut sender = Sender::new(0, 4_000_000, network, random);
+        let mut received = 0_u32;
+        for number in 0..900 {
+            let now = u64::from(number) * 1000;
+            let sent = sender.send(now, &mut sprayer).unwrap();
+            received += u32::from(sent.size);
+            let mut ack = Packet::new(Kind::Ack, flag::ANSWER, 0, number);
+            (ack.below, ack.received) = (number + 1, received);
+            sender.on_ack(now + 500, &ack, &mut sprayer, Feedback::Acknowledged);
+        }
+        assert!(sender.log.capacity() + sender.records.capacity() <= 16, "{:?}", sender.log);
+    }
 }

@@ -14,6 +14,7 @@ use pathmap::message::arrivals::ArrivalReport;
 use pathmap::packet::{self, Headers, Received};
 use pathmap::placer::{Target, Tick};
 use pathmap::prober::{TTL, Transmit};
+use pathmap::spraying::Due;
 use pathmap::trace::packet as trace_packet;
 use pathmap::{Key, Placer, Random, Responder, trace};
 use ports::Poller;
@@ -311,11 +312,11 @@ impl Thread {
         self.send(path, target, probe.records, &bytes);
     }
 
-    /// Sends a report of arrivals by the quickest living path, and every fourth one by any: the
-    /// quickest one may be dead in this direction.
-    fn report_arrivals(&mut self, now: Duration, target: Target, report: ArrivalReport) {
-        let path = match self.random.below(4) {
-            0 => self.targets.any_living(target, &mut self.random),
+    /// Sends a report of arrivals by the quickest living path, and every eighth regular one by any:
+    /// the quickest one may be dead in this direction.
+    fn report_arrivals(&mut self, now: Duration, target: Target, due: Due, report: ArrivalReport) {
+        let path = match self.random.below(8) {
+            0 if due == Due::Regular => self.targets.any_living(target, &mut self.random),
             _ => self.targets.quickest(target),
         };
         let Some(path) = path else { return };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use path::{Arrived, Backlog, Fate, PathId, Pool};
 
 use super::PACE;
+use super::reporter::is_behind;
 
 /// Reports that wait until what was sent before them must have arrived.
 const MOST_WAITING: usize = 64;
@@ -50,6 +51,8 @@ struct Account {
     /// As [`Backlog`].
     service: u64,
     base: u64,
+    /// The report after which it fell behind other paths.
+    slower: Option<Duration>,
 }
 
 impl Ledger {
@@ -94,19 +97,41 @@ impl Ledger {
             let (at, of) = earlier.iter().rev().find(|(at, _)| *at + window <= now)?;
             Some((now - *at, *of.get(number)?))
         };
-        let fates: Vec<Fate> = self
-            .paths
-            .iter_mut()
-            .zip(pool.paths())
-            .zip(&sent)
-            .enumerate()
+        let paths = self.paths.iter_mut().zip(pool.paths()).zip(&sent).enumerate();
+        let fates: Vec<Fate> = paths
             .map(|(number, ((account, path), sent))| {
                 let due = self.due.get(number).copied().unwrap_or(0);
-                let fate = account.take(totals(report, *path), *sent, due);
-                account.measure(before(account.base, number), before(longest, number));
-                fate
+                account.take(totals(report, *path), *sent, due)
             })
             .collect();
+        let last = earlier.back().map(|(at, of)| (*at, of.iter().map(|of| of.answered)));
+        if let Some((at, last)) = last {
+            // What was answered since the last report, and in a longer time before it.
+            let answered = last.enumerate().map(|(number, last)| {
+                let then = before(longest, number).map_or(last, |(_, then)| then.answered);
+                (last - then.min(last), last)
+            });
+            let counts: Vec<(u64, u64)> = answered
+                .zip(&self.paths)
+                .map(|((before, last), now)| (before, now.answered().saturating_sub(last)))
+                .collect();
+            for (number, account) in self.paths.iter_mut().enumerate() {
+                if is_behind(&counts, number) {
+                    account.slower = Some(at);
+                }
+            }
+        }
+        for (number, account) in self.paths.iter_mut().enumerate() {
+            let since = before(longest, number);
+            // How quick the path was before says nothing about now.
+            let slower =
+                account.slower.filter(|at| since.is_some_and(|(time, _)| *at + time > now));
+            let slower = slower.and_then(|slower| {
+                let (at, of) = earlier.iter().rev().find(|(at, _)| *at == slower)?;
+                Some((now - *at, *of.get(number)?))
+            });
+            account.measure(before(account.base, number), [since, slower]);
+        }
         let backlogs = self.paths.iter().map(|account| Backlog {
             answered: account.answered(),
             service: account.service,
@@ -147,15 +172,21 @@ impl Account {
     }
 
     /// Measures how long the path takes for a packet, from what was sent and answered so long ago that
-    /// all has arrived `if_empty`, and some time ago. If it has not, there is a queue.
+    /// all has arrived `if_empty`, and some time ago. If it has not, there is a queue. Of two times, the
+    /// longer one counts: reports may come one right after the other.
     fn measure(
         &mut self,
         if_empty: Option<(Duration, Earlier)>,
-        since: Option<(Duration, Earlier)>,
+        since: [Option<(Duration, Earlier)>; 2],
     ) {
-        let Some(((_, due), (time, then))) = if_empty.zip(since) else { return };
-        self.service = if due.sent > self.answered() {
-            nanoseconds(time) / self.answered().saturating_sub(then.answered).max(1)
+        let answered = self.answered();
+        let service = |(time, then): (Duration, Earlier)| {
+            nanoseconds(time) / answered.saturating_sub(then.answered).max(1)
+        };
+        let longest = since.into_iter().flatten().map(service).max();
+        let Some(((_, due), longest)) = if_empty.zip(longest) else { return };
+        self.service = if due.sent > answered {
+            longest
         } else {
             self.service - self.service.div_ceil(FORGETS)
         };

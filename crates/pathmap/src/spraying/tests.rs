@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use path::Fate;
 
+use super::reporter::{AROUND, SAVED, SHARE};
 use super::*;
 
 const fn ms(ms: u64) -> Duration {
@@ -195,7 +196,7 @@ fn reports_take_a_200th_of_what_arrives() {
     for at in 0..10_000 {
         // 12.5 MB/s.
         bytes += 12_500;
-        if reporter.is_due(ms(at), bytes, length) {
+        if reporter.due(ms(at), bytes, &[], length).is_some() {
             reports += 1;
         }
         assert!(reporter.is_active(ms(at)));
@@ -204,10 +205,77 @@ fn reports_take_a_200th_of_what_arrives() {
     assert!(taken * SHARE <= bytes + SAVED * SHARE, "{taken} of {bytes}");
     assert!(reports > 3000, "{reports}: every {PACE:?} at most");
     // Without arrivals, it only shows that it lives.
-    let due = |at, reporter: &mut Reporter| reporter.is_due(ms(at), bytes, length);
+    let due = |at, reporter: &mut Reporter| reporter.due(ms(at), bytes, &[], length).is_some();
     let after = (10_000..11_000).filter(|at| due(*at, &mut reporter)).count();
     assert!((4..=5).contains(&after), "{after}");
     assert!(!reporter.is_active(ms(11_000)));
+}
+
+/// Packets that come by two paths, of 1,000 bytes each, and the reports about them.
+#[derive(Default)]
+struct Arriving {
+    reporter: Reporter,
+    now: Duration,
+    received: [u16; 2],
+    bytes: u64,
+}
+
+impl Arriving {
+    /// After half a millisecond, so many have come by each path.
+    fn look(&mut self, new: [u16; 2]) -> Option<Due> {
+        self.now += LOOK;
+        for (received, new) in self.received.iter_mut().zip(new) {
+            *received = received.wrapping_add(new);
+            self.bytes += 1000 * u64::from(new);
+        }
+        let of = |(port, received)| Arrived { port, received, marked: 0 };
+        let arrived: Vec<Arrived> = (1..).zip(self.received).map(of).collect();
+        self.reporter.due(self.now, self.bytes, &arrived, 60)
+    }
+
+    /// Regular arrivals until just after a regular report.
+    fn begin(&mut self, new: [u16; 2]) {
+        (0..40).for_each(|_| assert_ne!(self.look(new), Some(Due::Early)));
+        assert!((0..8).any(|_| self.look(new) == Some(Due::Regular)));
+    }
+}
+
+#[test]
+fn a_path_that_falls_behind_is_reported_at_once_and_later_reports_pay() {
+    // 16 MB/s: a report every 2 ms is paid.
+    let mut arriving = Arriving::default();
+    arriving.begin([4, 4]);
+    assert_eq!([[4, 4], [4, 1]].map(|new| arriving.look(new)), [None, Some(Due::Early)]);
+    // It is told once more how much less it is. Then that is the share of the path.
+    let early = (0..40).filter(|_| arriving.look([6, 1]) == Some(Due::Early)).count();
+    assert!(early <= 1, "{early}");
+    // A path that had less before is not behind, nor are all after a pause.
+    let mut arriving = Arriving::default();
+    arriving.begin([6, 1]);
+    assert!((0..3).all(|_| arriving.look([6, 1]).is_none()));
+    assert!((0..3).all(|_| arriving.look([0, 0]) != Some(Due::Early)));
+    // Two packets may be late by chance.
+    let mut arriving = Arriving::default();
+    arriving.begin([4, 4]);
+    assert_eq!([[4, 3], [4, 3], [4, 4]].map(|new| arriving.look(new)), [None; 3]);
+}
+
+/// Whatever paths do, reports take no more than their share and one report.
+#[test]
+fn paths_that_fall_behind_again_and_again_buy_no_reports() {
+    for period in 1..12 {
+        let mut arriving = Arriving::default();
+        let (mut early, mut all) = (0, 0);
+        for look in 0..20_000 {
+            let new = if look / period % 2 == 0 { [4, 0] } else { [0, 4] };
+            let due = arriving.look(new);
+            early += u64::from(due == Some(Due::Early));
+            all += u64::from(due.is_some());
+        }
+        let taken = (all - 1) * (60 + AROUND) * SHARE;
+        assert!(taken <= arriving.bytes + SAVED * SHARE, "{period}: {taken} of {}", arriving.bytes);
+        assert!(early > 100, "{period}: {early} of {all}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use pathmap::message::Probe;
 use pathmap::message::arrivals::{ArrivalReport, MOST_VNIS};
 use pathmap::placer::Target;
 use pathmap::prober::Known;
-use pathmap::spraying::{self, KEEPALIVE, Ledger, PACE, Reporter, SILENT};
+use pathmap::spraying::{self, Due, KEEPALIVE, LOOK, Ledger, PACE, Reporter, SILENT};
 use tables::Snapshot;
 use wire::Vni;
 
@@ -187,10 +187,13 @@ impl Sprays {
     }
 
     /// The reports of arrivals to send now, with an empty head.
-    pub(super) fn due(&mut self, now: Duration) -> Vec<(Target, ArrivalReport)> {
+    pub(super) fn due(&mut self, now: Duration) -> Vec<(Target, Due, ArrivalReport)> {
         let mut due = Vec::new();
         for (target, peer) in &mut self.peers {
             let Some(own) = self.own.get(&(target.local, target.port)) else { continue };
+            if !peer.reporter.is_worth_a_look(now, peer.arrivals.bytes()) {
+                continue;
+            }
             let mut paths: Vec<_> = peer.arrivals.read().collect();
             if paths.len() > MOST_PATHS {
                 // Others than the paths of a pool: the numbers begin anew.
@@ -199,21 +202,30 @@ impl Sprays {
             }
             let vnis = own.iter().copied().collect();
             let report = ArrivalReport { head: Probe::default(), vnis, paths };
-            if peer.reporter.is_due(now, peer.arrivals.bytes(), report.length()) {
+            let (bytes, length) = (peer.arrivals.bytes(), report.length());
+            if let Some(reason) = peer.reporter.due(now, bytes, &report.paths, length) {
                 let congested = spraying::is_congested(&peer.reported, &report.paths);
                 peer.arrivals.set_congested(congested);
                 peer.reported.clone_from(&report.paths);
-                due.push((*target, report));
+                due.push((*target, reason, report));
             }
         }
         due
     }
 
-    /// When to look for arrivals.
+    /// When to take a turn at the latest.
     pub(super) fn next(&self, now: Duration) -> Option<Duration> {
-        let is_active = self.peers.values().any(|peer| peer.reporter.is_active(now));
-        let wait = if is_active { PACE } else { KEEPALIVE / 8 };
+        let wait = if self.is_active(now) { PACE } else { KEEPALIVE / 8 };
         (!self.peers.is_empty()).then(|| now + wait)
+    }
+
+    /// When to look for arrivals, also in the middle of a turn.
+    pub(super) fn next_look(&self, now: Duration) -> Option<Duration> {
+        self.is_active(now).then(|| now + LOOK)
+    }
+
+    fn is_active(&self, now: Duration) -> bool {
+        self.peers.values().any(|peer| peer.reporter.is_active(now))
     }
 }
 
@@ -362,9 +374,10 @@ mod tests {
         assert_eq!(sprays.due(ms(0)).len(), 1, "the VNIs, at once");
         assert_eq!(sprays.due(ms(10)).len(), 0);
         arrive(&sprays, 1..3);
-        let [(target, report)] = sprays.due(ms(20)).try_into().unwrap();
-        assert_eq!((target, report.vnis, report.paths.len()), (TARGET, vnis(&[10]), 2));
+        let [(target, Due::Regular, report)] = &sprays.due(ms(20))[..] else { panic!("one") };
+        assert_eq!((target, report.paths.len()), (&TARGET, 2));
+        assert_eq!(report.vnis, vnis::<Vec<Vni>>(&[10]));
         arrive(&sprays, 1..MOST_PATHS as u16 + 2);
-        assert_eq!(sprays.due(ms(30))[0].1.paths, []);
+        assert_eq!(sprays.due(ms(30))[0].2.paths, []);
     }
 }

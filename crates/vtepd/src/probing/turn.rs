@@ -54,13 +54,32 @@ impl Thread {
         let wait = next.into_iter().flatten().min().map(|at| at.saturating_sub(now));
         let has_more = self.tick.is_some() || self.pinned.1;
         let wait = if has_more { Some(Duration::ZERO) } else { wait };
-        let sockets = self.sockets.fds().into_iter().chain(self.by_kernel.fd());
-        self.scheduling.rest(Instant::now());
-        let ready = self.poller.wait(sockets, wait)?;
-        self.scheduling.work(Instant::now(), 0);
-        let is_ready = |number| ready.iter().any(|ready| ready.number == number);
-        let ready = [(Underlay::Ipv4, is_ready(0)), (Underlay::Ipv6, is_ready(1))];
-        Ok(Woken { ready, next_tick })
+        let until = wait.map(|wait| now + wait);
+        loop {
+            let now = self.shared.now();
+            // A path that falls behind others is reported before the next turn.
+            let wait = until.into_iter().chain(self.sprays.next_look(now)).min();
+            let wait = wait.map(|at| at.saturating_sub(now));
+            let sockets = self.sockets.fds().into_iter().chain(self.by_kernel.fd());
+            self.scheduling.rest(Instant::now());
+            let ready = self.poller.wait(sockets, wait)?;
+            self.scheduling.work(Instant::now(), 0);
+            let now = self.shared.now();
+            if ready.is_empty() && until.is_some_and(|until| now < until) {
+                self.report_all(now);
+                continue;
+            }
+            let is_ready = |number| ready.iter().any(|ready| ready.number == number);
+            let ready = [(Underlay::Ipv4, is_ready(0)), (Underlay::Ipv6, is_ready(1))];
+            return Ok(Woken { ready, next_tick });
+        }
+    }
+
+    /// Tells other VTEPs what arrived from them, as far as that is due.
+    fn report_all(&mut self, now: Duration) {
+        for (target, due, report) in self.sprays.due(now) {
+            self.report_arrivals(now, target, due, report);
+        }
     }
 
     /// Follows the published snapshot and plan. Returns whether the snapshot is a new one.
@@ -112,9 +131,7 @@ impl Thread {
                 self.shared.change(|placer| placer.set_sprayed(target, vnis));
             }
         }
-        for (target, report) in self.sprays.due(now) {
-            self.report_arrivals(now, target, report);
-        }
+        self.report_all(now);
     }
 
     /// Follows what kernel VXLAN sends, then tells the placement what probes have found. Moves that
