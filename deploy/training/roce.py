@@ -28,7 +28,7 @@ class Endpoint:
             ("--addresses", "LAB_ADDRESSES"),
             ("--interface", "LAB_INTERFACE"),
             ("--queue-pairs", "LAB_QUEUE_PAIRS"),
-            ("--source-port", "LAB_SOURCE_PORT"),
+            ("--inner-port", "LAB_SOURCE_PORT"),
             ("--seed", "LAB_SEED"),
         ]:
             command += [option, own[name]]

@@ -55,9 +55,9 @@ messages! {
     Copy: "bin dropped hash key placement policy reason route source_port source_ports vtep",
     Placement: "paths reason state",
     VtepPaths: "age_ms answers complete dead destination_port known local path_ids paths probes ready routers_max routers_min sprayed sprayed_vnis tiers traced vtep",
-    Path: "arrival delay_us kilobytes others_kilobytes queue_pairs router_count routers source_ports uplink",
+    Path: "arrival delay_us kilobytes_per_second others_kilobytes_per_second queue_pairs router_count routers source_ports uplink",
     Tier: "arrival floor jain links mmr",
-    QueuePair: "age_ms bytes cnps destination ecn_marks exact frames idle_ms kilobytes moves naks partner paths psn_gaps psn_repeats queue_pair routers same_links source source_port state uplink vni vtep",
+    QueuePair: "age_ms bytes cnps destination ecn_marks exact frames idle_ms kilobytes_per_second moves naks partner paths psn_gaps psn_repeats queue_pair routers same_links source source_port state uplink vni vtep",
     CachedFlow: "age_ms current destination destination_mac queue_pair source source_port uplink vni vtep worker",
     CopyRoute: "bucket choices default_route destination_mac destination_port dont_fragment flow_label gateway length local path_hash source_mac tos ttl uplink weight weights",
 }

@@ -1,9 +1,9 @@
 //! The properties of the circuits of `lab wan`.
 
+use quantity::NumberOrText;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::quantity::{self, NumberOrText};
 use crate::units::{LinkEnd, Percent, Time};
 
 /// The circuits of `lab wan`. What is missing is as in the topology.

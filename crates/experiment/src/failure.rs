@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use quantity::NumberOrText;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::circuits::{Circuits, Direction};
-use crate::quantity::{self, NumberOrText};
 use crate::units::{LinkEnd, Name, Time};
 
 /// When a failure begins by default, after the start of the traffic.

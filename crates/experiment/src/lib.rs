@@ -1,7 +1,7 @@
 //! Experiments on load balance: the file that describes one, the plan of its runs, statistics, and
 //! the report. Nothing here uses namespaces, processes or a clock; `lab run` does.
 //!
-//! - [`mod@file`]: the experiment file, with [`failure`] and [`circuits`]; [`units`], [`quantity`]: its
+//! - [`mod@file`]: the experiment file, with [`failure`] and [`circuits`]; [`units`]: its
 //!   values
 //! - [`input`]: reading of files that a user names
 //! - [`plan`]: the order of the runs; [`shard`]: a part of them
@@ -23,7 +23,6 @@ pub mod input;
 pub mod job;
 pub mod plan;
 pub mod plot;
-pub mod quantity;
 pub mod random;
 pub mod record;
 pub mod reference;

@@ -363,6 +363,24 @@ mod tests {
     }
 
     #[test]
+    fn the_page_of_results_has_all_columns() {
+        let page = include_str!("../../../docs/reference/results.md");
+        let all = [run("kernel", 8, 0, &[8, 0, 0, 0])];
+        let of = [links(&[]), queue_pairs(&[]), moves(&[]), timeline(&[]), runs(&[])];
+        let more = [iterations(&[]), jobs(&[]), summary(&Summary::new(&experiment(), &all))];
+        for header in of.iter().chain(&more).filter_map(|table| table.lines().next()) {
+            for column in header.split(',') {
+                let ends = ["_mean", "_half_width"];
+                let stem = ends.iter().find_map(|end| column.strip_suffix(end)).unwrap_or(column);
+                let is_there = [format!("`{column}`"), format!("`{stem}_…`"), format!("`{stem}`")]
+                    .iter()
+                    .any(|name| page.contains(name));
+                assert!(is_there, "docs/reference/results.md lacks {column}");
+            }
+        }
+    }
+
+    #[test]
     fn every_line_has_the_fields_of_the_header() {
         let mut all = vec![run("kernel", 8, 0, &[8, 0, 0, 0]), run("b", 8, 1, &[2, 2, 2, 2])];
         all[1].tiers[0].links.insert("a,\"b\"".into(), 4);

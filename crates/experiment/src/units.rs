@@ -10,9 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use crate::quantity;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A name of a fabric, node, experiment, variant, job, policy or datapath: 1 to 63 letters, digits,
 /// `-`, `_` and `.`, with a letter or digit first. It is therefore one component of a path, never
@@ -130,10 +128,16 @@ impl From<LinkEnd> for String {
 }
 
 /// A number of percent, 0 to 100.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "f64", into = "f64")]
-#[schemars(extend("minimum" = 0, "maximum" = 100))]
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, JsonSchema)]
+#[serde(into = "f64")]
+#[schemars(with = "quantity::NumberOrText", extend("minimum" = 0, "maximum" = 100))]
 pub struct Percent(f64);
+
+impl<'de> Deserialize<'de> for Percent {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        quantity::percent(from)?.try_into().map_err(serde::de::Error::custom)
+    }
+}
 
 impl Percent {
     /// The number.
@@ -242,7 +246,7 @@ impl From<Share> for f64 {
 /// A time from 0 s to 3600 s with its unit, such as `5ms`: `ns`, `us`, `ms`, `s` or `min`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(with = "String", extend("pattern" = "^[0-9.]+(ns|us|ms|s|min)$"))]
+#[schemars(with = "String", extend("pattern" = "^[0-9.]+ *(ns|us|ms|s|min)$"))]
 pub struct Time {
     text: String,
     duration: Duration,

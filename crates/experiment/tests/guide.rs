@@ -2,7 +2,7 @@
 #![cfg(test)]
 
 use experiment::Experiment;
-use experiment::quantity::Kind;
+use quantity::Kind;
 
 /// The code blocks of the page, without their indentation.
 fn blocks() -> Vec<String> {
@@ -42,7 +42,9 @@ fn the_page_of_units_has_all_units() {
         let mut rows = page.lines().filter(|line| line.starts_with(&format!("| {kind} |")));
         rows.next().unwrap_or_else(|| panic!("no row for {kind}"))
     };
-    for (name, kind) in [("time", Kind::TIME), ("size", Kind::SIZE), ("rate", Kind::RATE)] {
+    for (name, kind) in
+        [("time", Kind::TIME), ("size", Kind::SIZE), ("rate", Kind::RATE), ("share", Kind::SHARE)]
+    {
         for unit in kind.units() {
             assert!(row(name).contains(&format!("`{unit}`")), "{unit}: {}", row(name));
         }

@@ -10,6 +10,7 @@ use experiment::units::Name;
 use crate::frr;
 use crate::half_links;
 use crate::lifecycle::{Fabric, FabricError, HASH_SEED, sysctl_path};
+use crate::management;
 use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{Node, NodeError, TOP, View};
 use crate::process::{ProcessError, wait_until};
@@ -51,15 +52,16 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
     }
     report("namespaces created")?;
     for node in &nodes {
-        node.prepare()?;
+        node.prepare(&management::hosts(fabric.topology(), fabric.name(), node))?;
         set_sysctls(node)?;
         if node.settings.kind == Kind::Bridge {
             node.namespace()?.rtnl(|rtnl| rtnl.add_bridge(node.bridge(), true))?;
         }
     }
+    management::connect(fabric.topology(), &fabric.between("mgmt"), &nodes)?;
     for (index, link) in fabric.topology().half_links.iter().enumerate() {
         let namespace = fabric.node(&link.end.node)?.namespace()?;
-        half_links::add(&namespace, &fabric.stitches(), index, link)
+        half_links::add(&namespace, &fabric.between("stitch"), index, link)
             .map_err(|error| FabricError::HalfLink { end: link.end.to_string(), error })?;
     }
     let tracker = StageTracker::new(fabric.topology());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::at_once::at_once;
 use crate::changes::Changes;
@@ -168,6 +168,36 @@ impl Fabric {
             }
         }
         Ok(speakers)
+    }
+}
+
+/// The BGP sessions of a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Sessions {
+    /// Those that are established.
+    pub established: usize,
+    /// All peers of the configuration; 0 if bgpd does not answer.
+    pub configured: usize,
+}
+
+impl Node {
+    /// The BGP sessions; `None` if the node's `daemons` file does not enable bgpd.
+    ///
+    /// # Errors
+    /// If that file cannot be read.
+    pub fn sessions(&self) -> Result<Option<Sessions>, FabricError> {
+        if !self.enables("bgpd")? {
+            return Ok(None);
+        }
+        let families = summary(self).unwrap_or_default();
+        // A session has a peer in each of its address families.
+        let peers: BTreeMap<&String, bool> = families
+            .values()
+            .flat_map(|family| &family.peers)
+            .map(|(name, peer)| (name, peer.state == "Established"))
+            .collect();
+        let established = peers.values().filter(|established| **established).count();
+        Ok(Some(Sessions { established, configured: peers.len() }))
     }
 }
 

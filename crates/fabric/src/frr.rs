@@ -96,10 +96,10 @@ fn load(node: &Node, words: &[&str]) -> Result<Option<String>, NodeError> {
 /// The first two bytes of the addresses that ContainerLab gives to `eth0`.
 const MANAGEMENT: [u8; 2] = [172, 20];
 
-/// Gives zebra the router identifier that a container's `eth0` would give it, if the node has no
-/// IPv4 address. `index` numbers the nodes.
+/// Gives zebra the router identifier that a container's `eth0` would give it, if the node has
+/// neither that nor another IPv4 address. `index` numbers the nodes.
 pub(crate) fn identify(node: &Node, index: usize) -> Result<(), NodeError> {
-    if !node.has_frr() {
+    if !node.has_frr() || node.settings.management.is_some() {
         return Ok(());
     }
     // FRR 8 says nothing without an identifier, later versions 0.0.0.0.

@@ -1,8 +1,8 @@
 //! Fabrics in network namespaces: from a ContainerLab file to nodes that forward.
 //!
-//! - [`topology`]: the ContainerLab file; [`new`] writes one
+//! - [`topology`], a crate of its own: the ContainerLab file; [`new`] writes one
 //! - [`Fabric`], [`node`], [`state`]: a fabric that is up; `stage_tracker` and `bring_up` build it,
-//!   `frr` starts routers, `converge` waits until it forwards, on notifications of `changes`, for
+//!   `frr` starts routers, `management` joins their `eth0`, `converge` waits until it forwards, on notifications of `changes`, for
 //!   [`entries`]
 //! - [`node_init`]: the first process of each node
 //! - [`deployed`]: namespaces, hosts and tunnels of a fabric that is up
@@ -25,6 +25,7 @@ mod frr;
 mod frr_root;
 mod half_links;
 mod lifecycle;
+mod management;
 mod node_root;
 mod settings;
 mod stage_tracker;
@@ -47,14 +48,13 @@ pub mod queue_pair;
 pub mod rtnl;
 pub mod state;
 pub mod super_frames;
-pub mod topology;
 pub mod watch;
 
 pub use at_once::{at_once, few_at_once};
 pub use bring_up::own_program;
-pub use converge::STABLE_TIME;
+pub use converge::{STABLE_TIME, Sessions};
 pub use half_links::HalfLinkError;
 pub use lifecycle::{Fabric, FabricError};
 pub use netns::Namespace;
 pub use process::Process;
-pub use topology::Topology;
+pub use topology::{self, Topology};

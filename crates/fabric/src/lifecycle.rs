@@ -286,9 +286,9 @@ impl Fabric {
         })
     }
 
-    /// The name of the namespace between nodes and the tunnels of `vxlan-stitch` links.
-    pub(crate) fn stitches(&self) -> String {
-        stitches(&self.name)
+    /// The name of a namespace between nodes: one of [`BETWEEN`].
+    pub(crate) fn between(&self, what: &str) -> String {
+        between(&self.name, what)
     }
 
     /// All nodes, sorted by name.
@@ -329,9 +329,12 @@ impl Drop for Fabric {
     }
 }
 
+/// Namespaces between nodes: for the tunnels of `vxlan-stitch` links, and the management network.
+const BETWEEN: [&str; 2] = ["stitch", "mgmt"];
+
 /// No node has this name, because it begins with a full stop.
-fn stitches(name: &str) -> String {
-    format!("{}.stitch", prefix(name))
+fn between(name: &str, what: &str) -> String {
+    format!("{}.{what}", prefix(name))
 }
 
 fn prefix(name: &str) -> String {
@@ -423,8 +426,10 @@ fn remove(name: &str, state: &State, topology: &Topology) -> Result<(), FabricEr
         let Ok(namespace) = Namespace::open(format!("{}{node}", prefix(name))) else { continue };
         netns::delete(namespace.name())?;
     }
-    if let Ok(between) = Namespace::open(stitches(name)) {
-        netns::delete(between.name())?;
+    for what in BETWEEN {
+        if let Ok(between) = Namespace::open(between(name, what)) {
+            netns::delete(between.name())?;
+        }
     }
     Ok(state.remove()?)
 }

@@ -20,6 +20,9 @@ use crate::topology;
 
 mod view;
 
+/// Variables of the caller's environment that commands of a node have, too.
+const KEPT: [&str; 3] = ["PATH", "HOME", "TERM"];
+
 /// Where commands of a topology file run.
 pub(crate) const TOP: &str = "/";
 
@@ -243,7 +246,8 @@ impl Node {
         self.directory().join(format!("{name}.log"))
     }
 
-    /// Builds a command from a list of words, with the node's environment.
+    /// Builds a command from a list of words, with the node's environment: that of the file and, as
+    /// in a container, nothing of the caller's but [`KEPT`].
     ///
     /// # Errors
     /// If the list is empty.
@@ -251,12 +255,15 @@ impl Node {
         let (program, arguments) =
             words.split_first().ok_or_else(|| NodeError::NotInstalled(String::new()))?;
         let mut command = Command::new(program);
-        command.args(arguments).envs(&self.settings.env).stdin(Stdio::null());
+        let kept = KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+        command.args(arguments).env_clear().envs(kept).envs(&self.settings.env);
+        command.stdin(Stdio::null());
         Ok(command)
     }
 
-    /// Creates the node's directories, and the mount points of binds in them.
-    pub(crate) fn prepare(&self) -> Result<(), NodeError> {
+    /// Creates the node's directories, and the mount points of binds in them. `hosts` are lines of
+    /// `/etc/hosts`.
+    pub(crate) fn prepare(&self, hosts: &str) -> Result<(), NodeError> {
         self.state.make(&self.directory())?;
         let frr = match self.frr_root() {
             Some(root) => frr_root::user(root),
@@ -268,7 +275,7 @@ impl Node {
         if self.has_frr() && (frr.is_none() || !Path::new(VTYSH).exists()) {
             return Err(NodeError::NotInstalled("FRR (Debian package frr)".into()));
         }
-        node_root::create(&self.directory(), self.hostname())
+        node_root::create(&self.directory(), self.hostname(), hosts)
             .map_err(|(target, source)| attach_error(&self.name, &target, source))?;
         for (name, target) in self.private() {
             let directory = self.directory().join(name);

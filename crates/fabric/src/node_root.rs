@@ -73,11 +73,11 @@ pub(crate) fn mount_tmpfs(directory: &Path, target: &Path, options: &Tmpfs) -> R
     })
 }
 
-/// Makes the root of a node with this host name.
+/// Makes the root of a node with this host name and these lines of `/etc/hosts`.
 ///
 /// # Errors
 /// If the kernel has no overlays, or the caller may not mount.
-pub(crate) fn create(directory: &Path, hostname: &str) -> Result<(), Failed> {
+pub(crate) fn create(directory: &Path, hostname: &str, hosts: &str) -> Result<(), Failed> {
     let base = directory.join(BASE);
     let root = path(directory);
     try_at(&base, |base| {
@@ -107,9 +107,7 @@ pub(crate) fn create(directory: &Path, hostname: &str) -> Result<(), Failed> {
         Ok(mount(Some(&run), target, None::<&str>, flags, None::<&str>)?)
     })?;
     try_at(&own_directory(directory), |path| fs::create_dir_all(path))?;
-    let hosts = format!(
-        "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {hostname}\n"
-    );
+    let hosts = format!("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{hosts}");
     for (name, text) in [("etc/hostname", format!("{hostname}\n")), ("etc/hosts", hosts)] {
         // The file of the machine may be a link.
         let _ = fs::remove_file(root.join(name));

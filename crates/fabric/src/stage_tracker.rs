@@ -191,14 +191,12 @@ impl<'a> StageTracker<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::order::tests::parsed;
 
     #[test]
     fn links_wait_for_both_ends_and_nodes_for_each_other() {
-        let mut topology = parsed(
-            "{a: , b: {stages: {create-links: {wait-for: [{node: c, stage: configure}]}}}, c: }",
-        )
-        .unwrap();
+        let text = "{name: x, topology: {defaults: {kind: linux}, nodes: {a: , c: , b: {stages: \
+                    {create-links: {wait-for: [{node: c, stage: configure}]}}}}}}";
+        let mut topology = Topology::parse(text, "/labs".as_ref(), |_| None).unwrap();
         let end = |node: &str, interface: &str| crate::topology::Endpoint {
             node: node.into(),
             interface: interface.into(),

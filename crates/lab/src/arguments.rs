@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use experiment::units::Name;
+
+use crate::quantities::whole_seconds;
 
 /// Runs ContainerLab topologies in network namespaces, with FRR, hosts and RoCE traffic
 #[derive(Parser)]
@@ -227,8 +230,9 @@ pub(crate) struct Which {
 pub(crate) struct Status {
     #[command(flatten)]
     pub(crate) which: Which,
-    /// Seconds over which the balance is measured [default: since the links were created]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    /// Time over which the balance is measured: seconds, or with a unit [default: since the links
+    /// were created]
+    #[arg(long, value_parser = whole_seconds)]
     pub(crate) seconds: Option<u64>,
 }
 
@@ -254,8 +258,8 @@ pub(crate) struct Up {
     /// Path of vtepd [default: in the folder of lab]
     #[arg(long)]
     pub(crate) vtepd: Option<PathBuf>,
-    /// Maximum seconds to wait
-    #[arg(long, default_value_t = 90)]
+    /// Maximum time to wait: seconds, or with a unit, such as 2min
+    #[arg(long, default_value = "90", value_parser = whole_seconds)]
     pub(crate) timeout: u64,
 }
 
@@ -373,24 +377,31 @@ pub(crate) struct Bench {
     pub(crate) brief: bool,
 }
 
+/// The names of vtepd's policies, and of kernel VXLAN.
+fn policies() -> PossibleValuesParser {
+    let own = study::daemon::Policy::ALL.map(study::daemon::Policy::name).into_iter();
+    PossibleValuesParser::new(own.chain([experiment::file::KERNEL]))
+}
+
 #[derive(Args)]
 pub(crate) struct Policy {
     #[command(flatten)]
     pub(crate) which: Which,
     /// A policy of vtepd, or `kernel` for kernel VXLAN without vtepd
+    #[arg(value_parser = policies())]
     pub(crate) policy: String,
     /// Only on this leaf; may be repeated [default: all leaves]
     #[arg(long, value_name = "LEAF")]
     pub(crate) leaf: Vec<String>,
     /// Datapath of vtepd [default: vtepd's own]
-    #[arg(long)]
+    #[arg(long, value_parser = PossibleValuesParser::new(study::daemon::DATAPATHS))]
     pub(crate) datapath: Option<String>,
-    /// Number of source ports of qp-bins
-    #[arg(long, default_value_t = study::daemon::BINS, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65535))]
-    pub(crate) bins: usize,
-    /// Scheme of spray: prime-like, bitmap, mixed, reps or oblivious
-    #[arg(long, value_parser = study::daemon::scheme, default_value_t = study::daemon::SCHEME)]
-    pub(crate) scheme: study::daemon::Scheme,
+    /// Number of source ports of qp-bins [default: 4]
+    #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65535))]
+    pub(crate) bins: Option<usize>,
+    /// Scheme of spray: prime-like (the default), bitmap, mixed, reps or oblivious
+    #[arg(long, value_parser = study::daemon::scheme)]
+    pub(crate) scheme: Option<study::daemon::Scheme>,
     /// Seed of the hashes
     #[arg(long, default_value_t = experiment::random::SEED)]
     pub(crate) seed: u64,
@@ -464,7 +475,7 @@ pub(crate) struct Verify {
     /// Compare the load balance with the demo's figures in this file (lab demo --json)
     #[arg(long, value_name = "FILE")]
     pub(crate) figures: Option<PathBuf>,
-    /// Maximum seconds until all hosts and leaves are known
-    #[arg(long, default_value_t = 120)]
+    /// Maximum time until all hosts and leaves are known: seconds, or with a unit
+    #[arg(long, default_value = "120", value_parser = whole_seconds)]
     pub(crate) timeout: u64,
 }

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use experiment::units::Name;
 
 use crate::arguments::Which;
-use crate::quantities::{circuit_rate, duration, percent};
+use crate::quantities::{circuit_rate, duration, percent, size, whole_seconds};
 
 #[derive(Args)]
 pub(crate) struct New {
@@ -59,9 +59,9 @@ pub(crate) struct Path {
     /// Destination queue pair, decimal or 0x…: RoCE traffic [default: a UDP flow]
     #[arg(long, value_name = "NUMBER", value_parser = number)]
     pub(crate) qp: Option<u32>,
-    /// Inner source port
-    #[arg(long, value_name = "PORT", default_value_t = 49_152)]
-    pub(crate) sport: u16,
+    /// Inner UDP source port
+    #[arg(long, alias = "sport", value_name = "PORT", default_value_t = 49_152)]
+    pub(crate) inner_port: u16,
     /// Outer source port, where vtepd does not choose it
     #[arg(long, value_name = "PORT")]
     pub(crate) outer_port: Option<u16>,
@@ -127,8 +127,8 @@ pub(crate) struct Impair {
     /// Rate limit: 200mbit, 1gbit, or a number of kilobits per second; 0 for none
     #[arg(long, value_parser = circuit_rate)]
     pub(crate) rate: Option<u64>,
-    /// Queue length of the rate limit in bytes
-    #[arg(long)]
+    /// Queue length of the rate limit in bytes, or with a unit: 64KiB
+    #[arg(long, value_parser = size)]
     pub(crate) queue: Option<u64>,
     /// Directions of the circuit A:B
     #[arg(long, value_enum, default_value_t = Direction::Both)]
@@ -142,8 +142,8 @@ pub(crate) struct Graph {
     /// File for the SVG
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Seconds over which the load is measured
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    /// Time over which the load is measured: seconds, or with a unit
+    #[arg(long, default_value = "1", value_parser = whole_seconds)]
     pub(crate) seconds: u64,
 }
 
@@ -248,11 +248,11 @@ pub(crate) struct Wan {
     /// Rate limit: 200mbit, 1gbit, or a number of kilobits per second; 0 for none
     #[arg(long, default_value = "0", value_parser = circuit_rate)]
     pub(crate) rate: u64,
-    /// Queue length of the rate limit in bytes
-    #[arg(long, default_value_t = 1 << 20)]
+    /// Queue length of the rate limit in bytes, or with a unit: 64KiB
+    #[arg(long, default_value = "1MiB", value_parser = size)]
     pub(crate) queue: u64,
     /// Set the ECN mark of ECN-capable frames while more than so many bytes are in that queue
-    #[arg(long, value_name = "BYTES", requires = "rate")]
+    #[arg(long, value_name = "BYTES", requires = "rate", value_parser = size)]
     pub(crate) ecn: Option<u64>,
     /// Seed of the random jitter and loss
     #[arg(long, default_value_t = experiment::random::SEED)]

@@ -4,6 +4,7 @@ use clap::Args;
 
 use crate::arguments::Where;
 use crate::fabric_arguments::number;
+use crate::quantities::{size, whole_seconds};
 
 #[derive(Args)]
 pub(crate) struct Send {
@@ -24,17 +25,17 @@ pub(crate) struct Send {
     /// UDP source port of all frames [default: one for each queue pair, by rdma-core's formula]
     #[arg(long)]
     pub(crate) inner_port: Option<u16>,
-    /// Payload in bytes, a multiple of 4
-    #[arg(long, default_value_t = 1024)]
-    pub(crate) payload: usize,
+    /// Payload in bytes, a multiple of 4, or with a unit: 4KiB
+    #[arg(long, default_value = "1024", value_parser = size)]
+    pub(crate) payload: u64,
     /// Frames per second
     #[arg(long, default_value_t = 10_000)]
     pub(crate) rate: u32,
     /// Number of frames to send
     #[arg(long, conflicts_with = "seconds")]
     pub(crate) frames: Option<u64>,
-    /// Seconds to send for
-    #[arg(long, default_value_t = 5)]
+    /// Time to send for: seconds, or with a unit
+    #[arg(long, default_value = "5", value_parser = whole_seconds)]
     pub(crate) seconds: u64,
     /// CPU on which the sender runs
     #[arg(long)]
@@ -45,7 +46,7 @@ pub(crate) struct Send {
 pub(crate) struct Receive {
     #[command(flatten)]
     pub(crate) place: Where,
-    /// End after so many seconds without a frame, once the first has arrived
-    #[arg(long, default_value_t = 2)]
+    /// End after this time without a frame, once the first has arrived: seconds, or with a unit
+    #[arg(long, default_value = "2", value_parser = whole_seconds)]
     pub(crate) quiet_seconds: u64,
 }

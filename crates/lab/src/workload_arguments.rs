@@ -6,7 +6,7 @@ use roce::{Order, Settings, SourcePort, dcqcn, nscc};
 use traffic::endpoint::Kind;
 use traffic::workload::{Collective, Compute, Dealing};
 
-use crate::quantities::{duration, rate, size};
+use crate::quantities::{duration, rate, retransmission, seconds, size};
 
 /// How inner UDP source ports are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -14,7 +14,8 @@ pub(crate) enum PortFormula {
     /// One port for all queue pairs: 49152
     Constant,
     /// rdma-core's formula, from both queue pair numbers
-    QueuePair,
+    #[value(alias = "queue-pair")]
+    PerQueuePair,
     /// Soft-RoCE's formula, from the local queue pair number
     SoftRoce,
 }
@@ -44,14 +45,14 @@ pub(crate) struct Transport {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) queue_pairs: u32,
     /// Path MTU in bytes of payload: 256, 512, 1024, 2048 or 4096
-    #[arg(long, default_value_t = 1024)]
-    pub(crate) mtu: u32,
+    #[arg(long, default_value = "1024", value_parser = size)]
+    pub(crate) mtu: u64,
     /// Bytes of a queue pair that may be sent and not acknowledged
     #[arg(long, default_value = "256KiB", value_parser = size)]
     pub(crate) window: u64,
-    /// Retransmission timer: 4.096 µs × 2^N
-    #[arg(long, default_value_t = 14, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=31))]
-    pub(crate) timeout: u32,
+    /// Retransmission timer: a time such as 500us, or N for 4.096 µs × 2^N
+    #[arg(long, default_value = "14", value_name = "TIME|N", value_parser = retransmission)]
+    pub(crate) timeout: u64,
     /// Retransmissions without progress after which a connection fails
     #[arg(long, default_value_t = 7)]
     pub(crate) retries: u32,
@@ -71,8 +72,8 @@ pub(crate) struct Transport {
     #[arg(long, default_value_t = 16)]
     pub(crate) burst: u32,
     /// How inner UDP source ports are chosen
-    #[arg(long, value_enum, default_value_t = PortFormula::QueuePair)]
-    pub(crate) source_port: PortFormula,
+    #[arg(long, alias = "source-port", value_enum, default_value_t = PortFormula::PerQueuePair)]
+    pub(crate) inner_port: PortFormula,
     /// Seed of queue pair numbers and of everything else that is random
     #[arg(long, default_value_t = experiment::random::SEED)]
     pub(crate) seed: u64,
@@ -82,9 +83,9 @@ impl Transport {
     /// The settings of an endpoint.
     pub(crate) fn settings(&self) -> Settings {
         Settings {
-            mtu: self.mtu,
+            mtu: u32::try_from(self.mtu).unwrap_or(u32::MAX),
             window: u32::try_from(self.window).unwrap_or(u32::MAX),
-            timeout: roce::timeout(self.timeout),
+            timeout: self.timeout,
             retries: self.retries,
             rate: self.rate,
             dcqcn: self.controls(Congestion::Dcqcn).then(dcqcn::Parameters::default),
@@ -105,9 +106,9 @@ impl Transport {
     }
 
     pub(crate) fn source_port(&self) -> SourcePort {
-        match self.source_port {
+        match self.inner_port {
             PortFormula::Constant => SourcePort::Constant(0xc000),
-            PortFormula::QueuePair => SourcePort::PerQueuePair,
+            PortFormula::PerQueuePair => SourcePort::PerQueuePair,
             PortFormula::SoftRoce => SourcePort::SoftRoce,
         }
     }
@@ -158,10 +159,10 @@ pub(crate) struct Workload {
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub(crate) micro_batches: u32,
     /// Time of the forward pass of a micro-batch through a stage
-    #[arg(long, value_name = "TIME", value_parser = seconds, default_value = "10ms")]
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10ms")]
     pub(crate) forward: f64,
     /// Time of its backward pass
-    #[arg(long, value_name = "TIME", value_parser = seconds, default_value = "20ms")]
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "20ms")]
     pub(crate) backward: f64,
     /// Skew of an AllToAll: exponent of Zipf's law
     #[arg(long, default_value_t = 0.0)]
@@ -169,8 +170,8 @@ pub(crate) struct Workload {
     /// Rate to compare the result with [default: --rate]
     #[arg(long, default_value = "0", value_parser = rate)]
     pub(crate) roofline: u64,
-    /// Maximum seconds of an iteration
-    #[arg(long, default_value_t = 300.0)]
+    /// Maximum time of an iteration: seconds, or with a unit, such as 2min
+    #[arg(long, default_value = "300", value_parser = seconds)]
     pub(crate) limit: f64,
     #[command(flatten)]
     pub(crate) transport: Transport,
@@ -190,8 +191,8 @@ pub(crate) struct AllReduce {
     /// Interface of this host
     #[arg(long, default_value = "eth1")]
     pub(crate) interface: String,
-    /// Maximum seconds of a sum
-    #[arg(long, default_value_t = 300.0)]
+    /// Maximum time of a sum: seconds, or with a unit, such as 2min
+    #[arg(long, default_value = "300", value_parser = seconds)]
     pub(crate) limit: f64,
     #[command(flatten)]
     pub(crate) transport: Transport,
@@ -203,7 +204,7 @@ pub(crate) struct Bench {
     #[arg(long, default_value = "1MiB", value_parser = size)]
     pub(crate) message: u64,
     /// Seconds to measure
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value = "3", value_parser = seconds)]
     pub(crate) seconds: f64,
     /// CPU on which everything runs
     #[arg(long, default_value_t = 0)]
@@ -263,18 +264,19 @@ pub(crate) struct Connect {
     pub(crate) transport: Transport,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+/// A time in seconds, with its unit.
+fn time(text: &str) -> Result<f64, String> {
     duration(text).map(|time| time.as_secs_f64())
 }
 
 fn compute(text: &str) -> Result<Compute, String> {
     if let Some((min, max)) = text.split_once("..") {
-        return Ok(Compute::Uniform { min: seconds(min)?, max: seconds(max)? });
+        return Ok(Compute::Uniform { min: time(min)?, max: time(max)? });
     }
     if let Some(mean) = text.strip_prefix('~') {
-        return Ok(Compute::Exponential { mean: seconds(mean)? });
+        return Ok(Compute::Exponential { mean: time(mean)? });
     }
-    Ok(match seconds(text)? {
+    Ok(match time(text)? {
         0.0 => Compute::None,
         seconds => Compute::Fixed { seconds },
     })

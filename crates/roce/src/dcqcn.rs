@@ -13,21 +13,35 @@ pub struct Parameters {
     /// Weight of a new observation in α.
     pub g: f64,
     /// Time after which α decreases without a notification, in nanoseconds (the paper's K).
+    #[serde(deserialize_with = "quantity::nanoseconds")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub alpha_timer: u64,
     /// Time between two rate increases, in nanoseconds (the paper's T).
+    #[serde(deserialize_with = "quantity::nanoseconds")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub increase_timer: u64,
     /// Bytes between two rate increases (the paper's B).
+    #[serde(deserialize_with = "quantity::bytes")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub byte_counter: u64,
     /// Increases of each kind that belong to fast recovery (the paper's F).
     pub fast_recovery: u32,
     /// Step of additive increase in bits per second (the paper's R_AI).
+    #[serde(deserialize_with = "quantity::bit_rate")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub additive_increase: f64,
     /// Step of hyper increase in bits per second. The paper does not give it; NICs have ten times
     /// the step of additive increase.
+    #[serde(deserialize_with = "quantity::bit_rate")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub hyper_increase: f64,
     /// Minimum rate in bits per second. The paper does not give it.
+    #[serde(deserialize_with = "quantity::bit_rate")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub minimum_rate: f64,
     /// Time between two notifications of a connection, in nanoseconds (the paper's N).
+    #[serde(deserialize_with = "quantity::nanoseconds")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub notification_interval: u64,
 }
 

@@ -19,6 +19,8 @@ pub type Picos = u64;
 pub struct Parameters {
     /// Round trip time without load in nanoseconds; a shorter one that is measured replaces it. The
     /// queueing delay that is wanted is three quarters of this.
+    #[serde(deserialize_with = "quantity::nanoseconds")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub round_trip: u64,
 }
 

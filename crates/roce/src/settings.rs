@@ -18,18 +18,24 @@ pub enum Order {
     Place,
 }
 
-/// Settings of all connections of an endpoint.
+/// Settings of all connections of an endpoint. In a file, a quantity may have its unit: `"500us"`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Settings {
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096 bytes of payload in a packet.
+    #[serde(deserialize_with = "quantity::bytes")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub mtu: u32,
     /// Maximum bytes of a queue pair that are sent and not acknowledged; at least one MTU.
+    #[serde(deserialize_with = "quantity::bytes")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub window: u32,
     /// Packets after which an acknowledgement is requested within a message.
     pub acknowledge_every: u32,
     /// Retransmission timer in nanoseconds. The InfiniBand architecture (9.7.6.1.3) has 4.096 µs ×
     /// 2ⁿ.
+    #[serde(deserialize_with = "quantity::nanoseconds")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub timeout: u64,
     /// Retransmissions without progress after which a connection fails. NICs have 3 bits, 0 to 7.
     pub retries: u32,
@@ -41,6 +47,8 @@ pub struct Settings {
     /// Packets that a queue pair sends before the next one has its turn.
     pub burst: u32,
     /// Rate of the endpoint in bits per second, counting whole frames without FCS. 0 for no limit.
+    #[serde(deserialize_with = "quantity::bits")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub rate: u64,
     /// Congestion control by notifications. Without any congestion control, frames are Not-ECT, and
     /// notifications are only counted.
@@ -54,8 +62,12 @@ pub struct Settings {
     pub reth_in_each: bool,
     /// How much longer than packets that were sent after it a packet may take, in nanoseconds. Then
     /// it is lost. For `order = place`.
+    #[serde(deserialize_with = "quantity::nanoseconds")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub reordering: u64,
     /// Bytes of requests after which the responder acknowledges without being asked; 0 for never.
+    #[serde(deserialize_with = "quantity::bytes")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub acknowledge_bytes: u32,
     /// The responder acknowledges packets with the ECN mark at once.
     pub acknowledge_marked: bool,
@@ -195,6 +207,20 @@ mod tests {
         assert_eq!([timeout(0), timeout(14), timeout(31)], [4096, 67_108_864, 8_796_093_022_208]);
         let times = [0, 1, 12, 31].map(rnr_time);
         assert_eq!(times, [655_360_000, 10_000, 640_000, 491_520_000]);
+    }
+
+    #[test]
+    fn a_file_has_plain_numbers_or_texts_with_units() {
+        let parse = |text: &str| toml::from_str::<Settings>(text);
+        let plain = "mtu = 4096\nwindow = 65536\ntimeout = 500000\nrate = 1000000000\n\
+                     reordering = 50000\nacknowledge-bytes = 16000\nnscc.round-trip = 30000\n\
+                     [dcqcn]\nalpha-timer = 55000\nadditive-increase = 5e6\nbyte-counter = 1000000";
+        let units = "mtu = '4KiB'\nwindow = '64KiB'\ntimeout = '500us'\nrate = '1Gbit'\n\
+                     reordering = '50us'\nacknowledge-bytes = '16kB'\nnscc.round-trip = '30us'\n\
+                     [dcqcn]\nalpha-timer = '55us'\nadditive-increase = '5Mbit'\nbyte-counter = '1MB'";
+        assert_eq!(parse(plain).unwrap(), parse(units).unwrap());
+        let error = parse("timeout = '500kB'").unwrap_err().to_string();
+        assert!(error.contains("ns, us, ms, s, min, such as 5ms"), "{error}");
     }
 
     #[test]

@@ -6,10 +6,11 @@ pub mod units;
 
 use std::path::{Path, PathBuf};
 
+use quantity::NumberOrText;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use units::{BitRate, SchemeName, Time};
+use units::{BitRate, Bytes, SchemeName, Time};
 
 pub use sweep::{Case, cases};
 
@@ -147,6 +148,8 @@ pub enum Fabric {
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Queue {
     /// Bytes. Default: those that a host sends in a round trip time, in whole packets.
+    #[serde(deserialize_with = "quantity::some_bytes")]
+    #[schemars(with = "Option<NumberOrText>")]
     pub bytes: Option<u32>,
     /// ECN marks begin at the first share of the queue, and all packets have one from the second on.
     pub ecn: [f64; 2],
@@ -165,8 +168,12 @@ impl Default for Queue {
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct TransportSettings {
     /// Bytes of a packet, with a header of 64.
+    #[serde(deserialize_with = "quantity::bytes")]
+    #[schemars(with = "NumberOrText")]
     pub packet: u16,
     /// Data is acknowledged after so many bytes.
+    #[serde(deserialize_with = "quantity::bytes")]
+    #[schemars(with = "NumberOrText")]
     pub acknowledge: u32,
     /// A packet that is not acknowledged in this time seems lost. Default: 15 µs and the time of six
     /// full queues.
@@ -200,6 +207,8 @@ pub enum Traffic {
     /// Each host sends to one other host and receives from one.
     Permutation {
         /// Bytes of a flow.
+        #[serde(deserialize_with = "quantity::bytes")]
+        #[schemars(with = "NumberOrText")]
         bytes: u64,
         /// The share of flows whose packets must stay in order, and so take one path.
         #[serde(default)]
@@ -208,6 +217,8 @@ pub enum Traffic {
     /// Many hosts send to one.
     Incast {
         /// Bytes of a flow.
+        #[serde(deserialize_with = "quantity::bytes")]
+        #[schemars(with = "NumberOrText")]
         bytes: u64,
         /// The number of senders.
         senders: u32,
@@ -218,6 +229,8 @@ pub enum Traffic {
     /// AllReduce along rings.
     Ring {
         /// Bytes that each rank reduces.
+        #[serde(deserialize_with = "quantity::bytes")]
+        #[schemars(with = "NumberOrText")]
         bytes: u64,
         /// The ranks of a ring.
         group: u32,
@@ -225,6 +238,8 @@ pub enum Traffic {
     /// AllToAll within groups.
     AllToAll {
         /// Bytes that each rank sends to all others.
+        #[serde(deserialize_with = "quantity::bytes")]
+        #[schemars(with = "NumberOrText")]
         bytes: u64,
         /// The ranks of a group.
         group: u32,
@@ -235,7 +250,7 @@ pub enum Traffic {
     Random {
         /// The distribution of their bytes: pairs of bytes and the share of flows with at most so
         /// many.
-        sizes: Vec<(u64, f64)>,
+        sizes: Vec<(Bytes, f64)>,
         /// The share of the hosts' rate that they need, above 0.
         load: f64,
         /// When the last one may begin.
@@ -250,6 +265,8 @@ pub enum Traffic {
         /// The number of flows.
         flows: u32,
         /// Bytes of a flow.
+        #[serde(deserialize_with = "quantity::bytes")]
+        #[schemars(with = "NumberOrText")]
         bytes: u64,
     },
     /// A traffic matrix of htsim.

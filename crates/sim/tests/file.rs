@@ -93,6 +93,21 @@ fn each_combination_is_a_case() {
 }
 
 #[test]
+fn quantities_are_plain_numbers_or_have_units() {
+    let text = FILE
+        .replace("bytes = 100_000\n", "bytes = \"100kB\"\n")
+        .replace("[100_000, 200_000]", "[100_000, \"200kB\"]")
+        .replace("100Gbit/s", "100gbit")
+        + "[transport]\npacket = \"4KiB\"\nroce = { timeout = \"500us\", mtu = \"4KiB\" }\n";
+    let cases = cases(Path::new("x.toml"), &text).unwrap();
+    let transport = &cases[1].file.transport;
+    let roce = transport.roce.as_ref().unwrap();
+    assert_eq!((transport.packet, roce.timeout, roce.mtu), (4096, 500_000, 4096));
+    let scenario = cases[1].file.scenario(&cases[1].file.variants[0], 1, &read).unwrap();
+    assert_eq!(scenario.flows.iter().filter(|flow| flow.bytes == 200_000).count(), 8);
+}
+
+#[test]
 fn jobs_have_numbers_and_triggers_of_their_own() {
     let cases = cases(Path::new("x.toml"), FILE).unwrap();
     let file = &cases[0].file;
@@ -111,7 +126,8 @@ fn errors_say_what_to_do() {
         ("leaves = 4", "leaves = 0", "at least 1"),
         ("leaves = 4", "leafs = 4", "leafs"),
         ("leaves = 4", "leaves = 4000000", "4 million ports"),
-        ("\"1us\"", "\"1\"", "use ns, us, ms or s"),
+        ("\"1us\"", "\"1\"", "ns, us, ms, s, min, such as 5ms"),
+        ("\"100Gbit/s\"", "\"100GB\"", "kbit, mbit, gbit, tbit, such as 1gbit"),
         ("values = 64", "values = 63", "power of two"),
         ("spines = 2", "spines = 3", "power of two"),
         ("\"reps\"", "\"prime\"", "prime-like"),

@@ -51,6 +51,8 @@ pub fn scheme(name: &str) -> Result<Scheme, String> {
     named.next().ok_or_else(|| format!("'{name}' is no scheme: expected {}", names.join(", ")))
 }
 
+/// The datapaths of vtepd: `datapath` of its configuration file.
+pub const DATAPATHS: [&str; 4] = ["auto", "kernel", "offload", "userspace"];
 /// The number of ports of `qp-bins`. It is vtepd's default and that of the ScaleAcross paper.
 pub const BINS: usize = 4;
 /// The scheme of `spray`. It is vtepd's default.

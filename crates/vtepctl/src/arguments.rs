@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::Address;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wire::MacAddr;
 
@@ -213,7 +214,7 @@ Examples:
 A router's address is that of the interface by which it sends on. A tier is unknown if its routers do not record their addresses.
 Links with one address count as one, for example the members of a LAG. Links that no probed port leads to are not known.
 own kB/s is sent by this leaf, others kB/s by other leaves over that link of the path where it is most, as they report it: unknown if
-routers do not record their addresses. age s (--csv) are the seconds since the last answer of the VTEP.
+routers do not record their addresses. age_s (--csv) are the seconds since the last answer of the VTEP.
 MMR is the load of the fullest link over the mean, in queue pairs; the floor is the lowest that whole queue pairs allow.";
 
 const FLOW: &str = "\
@@ -272,11 +273,12 @@ the path of a queue pair that is placed, tier by tier. For another one, it shows
 why qp-hash gives its path.";
 
 const POLICY: &str = "\
-Examples:
-  vtepctl policy show
-  vtepctl policy set 10010 qp-bins --bins 8
+Example: vtepctl policy set 10010 qp-bins --bins 8
 
 A change is in force when the command returns, and until vtepd reads its configuration again (SIGHUP) or ends.";
+
+/// vtepd's policies, which completions offer. `tests/tests/reference` has the same.
+const POLICIES: [&str; 5] = ["five-tuple", "qp-hash", "qp-bins", "qp-pin", "spray"];
 
 /// What `vtepctl policy` does.
 #[derive(Debug, Subcommand)]
@@ -289,7 +291,8 @@ pub(crate) enum PolicyCommand {
     Set {
         /// The VNI
         vni: u32,
-        /// five-tuple, qp-hash, qp-bins or qp-pin; unchanged if absent
+        /// The policy; unchanged if absent
+        #[arg(value_parser = PossibleValuesParser::new(POLICIES))]
         policy: Option<String>,
         /// Number of source ports that qp-bins deals queue pairs over
         #[arg(long)]
@@ -374,7 +377,7 @@ pub(crate) struct Flow {
     #[arg(long, default_value = "udp", value_parser = protocol)]
     pub proto: u8,
     /// Inner source port
-    #[arg(long, value_name = "PORT", default_value_t = 49152)]
+    #[arg(long, alias = "inner-port", value_name = "PORT", default_value_t = 49152)]
     pub sport: u16,
     /// Inner destination port
     #[arg(long, value_name = "PORT", default_value_t = 9)]

@@ -75,12 +75,16 @@ impl<const N: usize> Table<N> {
     }
 
     /// Writes the table as comma-separated values (RFC 4180). No cell needs quotes unless it has a
-    /// comma.
+    /// comma. Names of columns are words for programs: `age_s`, `kB_per_s`.
     ///
     /// # Errors
     /// When the output cannot be written.
     pub(crate) fn write_csv(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "{}", self.headings.join(","))?;
+        let name = |heading: &str| {
+            let words = heading.replace('%', "percent").replace("/s", "_per_s");
+            words.replace(' ', "_")
+        };
+        writeln!(out, "{}", self.headings.map(name).join(","))?;
         for row in &self.rows {
             let cell = |cell: &String| match cell.as_str() {
                 "-" => String::new(),

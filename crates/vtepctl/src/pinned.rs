@@ -137,14 +137,14 @@ fn of_path(path: &v1::Path) -> [String; 7] {
         Some(arrival) => format!("unknown, arrives at {arrival}"),
         None => routers(&path.routers),
     };
-    let others = path.others_kilobytes.map_or_else(unknown, |kilobytes| kilobytes.to_string());
+    let others = path.others_kilobytes_per_second.map_or_else(unknown, |rate| rate.to_string());
     [
         path.uplink.clone(),
         routers,
         path.source_ports.len().to_string(),
         path.delay_us.to_string(),
         path.queue_pairs.to_string(),
-        path.kilobytes.to_string(),
+        path.kilobytes_per_second.to_string(),
         others,
     ]
 }
@@ -252,7 +252,7 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<25> {
             if_sprayed(row, share(row)),
             row.partner.map_or_else(|| "unknown".to_owned(), |partner| format!("{partner:#x}")),
             row.same_links.clone(),
-            row.kilobytes.to_string(),
+            row.kilobytes_per_second.to_string(),
             row.frames.to_string(),
             row.bytes.to_string(),
             row.moves.to_string(),
@@ -275,17 +275,18 @@ mod tests {
 
     /// A VTEP with a path that is known, and one of which only both ends are.
     fn vtep() -> v1::VtepPaths {
-        let path = |uplink: &str, routers: &[&str], arrival, others_kilobytes| v1::Path {
-            uplink: uplink.to_owned(),
-            routers: routers.iter().map(|&router| router.to_owned()).collect(),
-            arrival,
-            source_ports: vec![50_001, 50_002],
-            delay_us: 70,
-            queue_pairs: 3,
-            kilobytes: 8,
-            others_kilobytes,
-            router_count: None,
-        };
+        let path =
+            |uplink: &str, routers: &[&str], arrival, others_kilobytes_per_second| v1::Path {
+                uplink: uplink.to_owned(),
+                routers: routers.iter().map(|&router| router.to_owned()).collect(),
+                arrival,
+                source_ports: vec![50_001, 50_002],
+                delay_us: 70,
+                queue_pairs: 3,
+                kilobytes_per_second: 8,
+                others_kilobytes_per_second,
+                router_count: None,
+            };
         let tier = |arrival| v1::Tier { links: 2, mmr: 1.5, floor: 1.0, jain: 0.9, arrival };
         v1::VtepPaths {
             vtep: "10.0.0.2".to_owned(),
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "vtep,uplink,routers,ports,delay us,queue pairs,own kB/s,others kB/s,source ports,age s",
+                "vtep,uplink,routers,ports,delay_us,queue_pairs,own_kB_per_s,others_kB_per_s,source_ports,age_s",
                 "10.0.0.2,up1,10.9.0.1 10.2.1.0,2,70,3,8,77,50001 50002,1.234",
                 "10.0.0.2,up2,\"unknown, arrives at 4\",2,70,3,8,unknown,50001 50002,1.234",
             ]
@@ -388,7 +389,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "state paths share %",
+                "state paths share_percent",
                 "sprayed 4 75.0",
                 "sprayed 4 25.0",
                 "pinned  ",
@@ -426,7 +427,7 @@ mod tests {
         let rows = [v1::QueuePair { exact: true, ..row.clone() }, row];
         let text = text(|out| write_queue_pairs(out, &rows, true));
         let lines: Vec<_> = text.lines().collect();
-        assert!(lines[0].ends_with("gaps,repeats,naks,cnps,marks,figures,age s,idle s"), "{text}");
+        assert!(lines[0].ends_with("gaps,repeats,naks,cnps,marks,figures,age_s,idle_s"), "{text}");
         assert!(lines[1].ends_with("7,3,2,1,4,exact,12,1"), "{text}");
         assert!(lines[2].ends_with("7,3,2,1,4,approx.,12,1"), "{text}");
     }

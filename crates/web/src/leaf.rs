@@ -188,7 +188,7 @@ fn shown(leaf: &str, pair: &QueuePair) -> (String, Value) {
     let mut value = json!({
         "leaf": leaf, "vni": pair.vni, "source": pair.source, "destination": pair.destination,
         "qp": pair.queue_pair, "uplink": pair.uplink, "port": pair.source_port,
-        "state": pair.state, "routers": pair.routers, "rate": pair.kilobytes * 8000,
+        "state": pair.state, "routers": pair.routers, "rate": pair.kilobytes_per_second * 8000,
         "moves": pair.moves, "gaps": pair.psn_gaps, "same": pair.same_links,
     });
     if let (Some(partner), Some(fields)) = (pair.partner, value.as_object_mut()) {

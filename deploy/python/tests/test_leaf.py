@@ -57,8 +57,10 @@ def test_requests_and_their_answers(socket):
         assert [row.vni for row in leaf.vnis(30)] == [30]
         found = leaf.explain(10, source="10.0.0.1", destination="10.0.0.2", queue_pair=17)
         assert (found.vni, found.copies[0].source_port) == (10, 49169)
-        with pytest.raises(grpc.RpcError, match="no queue pair"):
-            leaf.explain(10)
+        for error in (grpc.RpcError, LeafError):
+            with pytest.raises(error, match="^no queue pair$"):
+                leaf.explain(10)
+        assert leaf.stub.GetStatus(v1.GetStatusRequest()).version == "test"
 
 
 def test_an_absent_field_is_not_zero(socket):
@@ -69,7 +71,7 @@ def test_an_absent_field_is_not_zero(socket):
 def test_errors_say_what_to_do(tmp_path):
     with pytest.raises(LeafError, match="no vtepd listens on @nobody in this namespace: start"):
         Leaf(socket="@nobody")
-    with pytest.raises(LeafError, match="no network namespace 'no-such-leaf'.*lab inspect"):
+    with pytest.raises(LeafError, match="no network namespace 'no-such-leaf'.*ip netns"):
         Leaf("no-such-leaf")
     with pytest.raises(LeafError, match="--api-listen"):
         Leaf(socket=str(tmp_path / "missing"))
@@ -87,6 +89,9 @@ def test_a_name_is_found_in_labs(tmp_path, monkeypatch):
     (tmp_path / "lab-b-leaf1").touch()
     with pytest.raises(LookupError, match="lab-a-leaf1, lab-b-leaf1"):
         namespace.find("leaf1")
+    assert namespace.find("leaf1", "b").name == "lab-b-leaf1"
+    with pytest.raises(LookupError, match="of the lab 'c'"):
+        namespace.find("leaf1", "c")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

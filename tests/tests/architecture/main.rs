@@ -11,17 +11,18 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
-const MAY_USE: [(&str, &[&str]); 33] = [
+const MAY_USE: [(&str, &[&str]); 35] = [
     ("wire", &[]),
     ("path", &["wire", "spray"]),
     ("pathmap", &["wire", "path", "spray"]),
     ("tables", &["wire", "path"]),
     ("frame", &[]),
     ("spray", &["wire"]),
-    ("sim", &["wire", "roce", "spray"]),
+    ("sim", &["wire", "quantity", "roce", "spray"]),
     ("vteps", &["wire", "path", "frame", "spray", "tables", "pipeline", "ports", "sim"]),
     ("pipeline", &["wire", "path", "frame", "tables", "spray"]),
-    ("roce", &["wire"]),
+    ("roce", &["wire", "quantity"]),
+    ("quantity", &[]),
     ("ports", &["wire", "frame", "netlink"]),
     ("bpf", &["wire", "path", "tables", "netlink"]),
     ("worker", &["wire", "frame", "tables", "pipeline", "ports", "bpf", "netlink"]),
@@ -61,7 +62,7 @@ const MAY_USE: [(&str, &[&str]); 33] = [
     ),
     ("vtepctl", &["wire", "api", "manual", "pcapng", "terminal"]),
     ("pcapng", &[]),
-    ("experiment", &["spray"]),
+    ("experiment", &["quantity", "spray"]),
     ("planner", &[]),
     (
         "study",
@@ -71,6 +72,7 @@ const MAY_USE: [(&str, &[&str]); 33] = [
             "roce",
             "experiment",
             "planner",
+            "quantity",
             "fabric",
             "traffic",
             "wan",
@@ -91,6 +93,7 @@ const MAY_USE: [(&str, &[&str]); 33] = [
             "pipeline",
             "planner",
             "ports",
+            "quantity",
             "fabric",
             "traffic",
             "wan",
@@ -103,8 +106,9 @@ const MAY_USE: [(&str, &[&str]); 33] = [
     ),
     ("web", &["api", "experiment", "fabric", "traffic"]),
     ("testbed", &["wire", "frame", "pipeline", "ports", "fabric"]),
-    ("fabric", &["wire", "frame", "netlink", "ports", "experiment"]),
-    ("traffic", &["wire", "frame", "netlink", "ports", "roce", "experiment", "fabric"]),
+    ("topology", &["wire", "experiment"]),
+    ("fabric", &["wire", "frame", "netlink", "ports", "experiment", "topology"]),
+    ("traffic", &["wire", "frame", "netlink", "ports", "quantity", "roce", "experiment", "fabric"]),
     ("wan", &["wire", "pipeline", "experiment", "fabric"]),
     ("terminal", &[]),
     ("manual", &[]),
@@ -112,8 +116,10 @@ const MAY_USE: [(&str, &[&str]); 33] = [
 
 /// Crates that access time, sockets or the system. The crates of the datapath may not use them.
 const SYSTEM: [&str; 8] = ["tokio", "nix", "libc", "socket2", "aya", "axum", "netlink-sys", "mio"];
-const PURE: [&str; 10] =
-    ["wire", "path", "pathmap", "frame", "spray", "sim", "tables", "pipeline", "roce", "planner"];
+const PURE: [&str; 11] = [
+    "wire", "path", "pathmap", "frame", "spray", "sim", "tables", "pipeline", "quantity", "roce",
+    "planner",
+];
 
 /// Members of the workspace outside `crates/`.
 const MEMBERS: [&str; 7] = [

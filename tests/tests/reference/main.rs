@@ -21,6 +21,16 @@ use std::process::Command;
 
 use vtepd_tests::daemon::{ctl_program, lab_program, program};
 
+#[test]
+fn both_programs_know_the_policies_of_vtepd() {
+    let names = path::Policy::ALL.map(path::Policy::name).join(", ");
+    let in_a_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let of_vtepctl = in_a_line(help(&ctl_program(), &["policy".to_owned(), "set".to_owned()]));
+    assert!(of_vtepctl.contains(&format!("[possible values: {names}]")), "{of_vtepctl}");
+    let of_lab = in_a_line(help(&lab_program(), &["policy".to_owned()]));
+    assert!(of_lab.contains(&format!("[possible values: {names}, kernel]")), "{of_lab}");
+}
+
 /// The output of `program COMMANDS --help`.
 fn help(program: &Path, commands: &[String]) -> String {
     let output =

@@ -407,7 +407,7 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
 
     // Invalid settings change nothing.
     for (arguments, says) in [
-        (&["qp-spray"][..], "'qp-spray' is no policy"),
+        (&["qp-hsah"][..], "a similar value exists: 'qp-hash'"),
         (&["qp-bins", "--bins", "101"], "101 bins do not fit"),
         (&["qp-bins", "--bins", "0"], "there cannot be 0 bins: expected a number from 1 to 65535"),
         (

@@ -1143,11 +1143,11 @@ pub struct Path {
     pub queue_pairs: u32,
     /// Of this leaf's queue pairs, in 1000 bytes a second.
     #[prost(uint64, tag = "7")]
-    pub kilobytes: u64,
+    pub kilobytes_per_second: u64,
     /// What other leaves say they send, on that link of the path where it is most, in 1000 bytes a
     /// second. Absent if it is unknown: leaves report load only by recorded addresses.
     #[prost(uint64, optional, tag = "8")]
-    pub others_kilobytes: ::core::option::Option<u64>,
+    pub others_kilobytes_per_second: ::core::option::Option<u64>,
     /// Number of routers on the path, with those that are not known. Absent if it is not known.
     #[prost(uint32, optional, tag = "9")]
     pub router_count: ::core::option::Option<u32>,
@@ -1262,7 +1262,7 @@ pub struct QueuePair {
     pub bytes: u64,
     /// In the last half second, in 1000 bytes a second.
     #[prost(uint64, tag = "12")]
-    pub kilobytes: u64,
+    pub kilobytes_per_second: u64,
     #[prost(uint32, tag = "13")]
     pub moves: u32,
     #[prost(uint64, tag = "14")]

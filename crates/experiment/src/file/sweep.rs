@@ -1,11 +1,11 @@
 //! The values that are varied.
 
+use quantity::NumberOrText;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::check::twice;
 use super::{Experiment, FileError, Source, Variant, some};
-use crate::quantity::{self, NumberOrText};
 use crate::units::{InnerPort, Name, Percent, QueuePairs, Time};
 
 /// The values that are varied. Every combination is a point of the experiment. All keys but
@@ -25,7 +25,7 @@ pub struct Sweep {
     #[schemars(with = "Vec<NumberOrText>")]
     pub bytes: Vec<u64>,
     /// Maximum bytes of a message: `message` of the workload.
-    #[serde(deserialize_with = "quantity::many_short_bytes")]
+    #[serde(deserialize_with = "quantity::many_bytes")]
     #[schemars(with = "Vec<NumberOrText>")]
     pub message: Vec<u32>,
     /// Delays of the circuits in each direction.

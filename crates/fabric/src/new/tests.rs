@@ -28,7 +28,7 @@ fn topology(plan: &Plan) -> Topology {
 
 #[test]
 fn the_topology_is_valid_against_containerlabs_schema() {
-    let schema = include_str!("../../tests/fixtures/clab.schema.json");
+    let schema = include_str!("../../../topology/tests/fixtures/clab.schema.json");
     let validator = jsonschema::validator_for(&serde_json::from_str(schema).unwrap()).unwrap();
     for plan in [plan(1, 4, 4), plan(2, 3, 2), plan(3, 1, 1)] {
         let files = plan.files().unwrap();

@@ -84,6 +84,53 @@ fn a_node_has_its_own_host_name() {
 }
 
 #[root_test]
+fn names_of_nodes_are_addresses_of_the_management_network() {
+    let nodes = "    one: {aliases: [first.example]}\n    two: {hostname: second}\n    \
+                 beside: {network-mode: 'container:one'}\n    alone: {network-mode: none}\n";
+    let lab = Lab::up("mgmt", nodes, "", &[]);
+    let own = |address: &str| format!("eth0 UP {address}/24");
+    let shown = "ip -4 -br address show dev eth0 | sed 's/@[^ ]*//; s/  */ /g; s/ $//'";
+    assert_eq!(lab.run("one", "hostname -i"), "172.20.20.2");
+    assert_eq!(lab.run("one", shown), own("172.20.20.2"));
+    assert_eq!(
+        lab.run("two", &format!("hostname -i; {shown}")),
+        format!("172.20.20.3\n{}", own("172.20.20.3"))
+    );
+    let long = format!("clab-{}-two", lab.fabric.name());
+    for name in ["two", &long] {
+        let command =
+            format!("getent hosts {name} | cut -d' ' -f1; ping -n -q -c 1 -w 5 {name} >/dev/null");
+        for node in ["one", "beside"] {
+            assert_eq!(lab.run(node, &command), "172.20.20.3", "{name} at {node}");
+        }
+    }
+    assert!(lab.run("two", "ping -n -c 1 -w 5 first.example").contains("(172.20.20.2)"));
+    // It leads nowhere else, and is quiet.
+    let routes = lab.run("one", "ip route; ip -6 address show dev eth0");
+    assert_eq!(routes, "172.20.20.0/24 dev eth0 proto kernel scope link src 172.20.20.2");
+    assert_eq!(lab.run("one", "cat /proc/sys/net/ipv6/conf/default/disable_ipv6"), "0");
+    let links = "ls /sys/class/net; getent hosts alone; getent hosts two || echo none";
+    assert_eq!(lab.run("alone", links), "lo\n127.0.1.1       alone\nnone");
+    let between = format!("lab-{}-.mgmt", lab.fabric.name());
+    assert!(fabric::Namespace::open(&between).is_ok());
+    lab.down();
+    assert!(fabric::Namespace::open(&between).is_err());
+}
+
+#[root_test]
+fn a_node_does_not_have_the_environment_of_the_caller() {
+    let lab = Lab::up("env", "    one: {env: {OWN: of the file}}\n    two:\n", "", &[]);
+    // Cargo's, of this test.
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+    let names = "env | sed 's/=.*//' | grep -vE '^(PWD|_|SHLVL|CLAB_.*)$' | sort";
+    let names = lab.run("one", names);
+    let names: Vec<&str> = names.lines().filter(|name| *name != "TERM").collect();
+    assert_eq!(names, ["HOME", "OWN", "PATH"]);
+    assert_eq!(lab.run("one", "echo $OWN"), "of the file");
+    lab.down();
+}
+
+#[root_test]
 fn targets_of_binds_are_made_in_the_node() {
     let nodes = "    one: {binds: ['up:/like/deep/up.sh:ro', '.:/like-files'], \
                  exec: ['sh /like/deep/up.sh']}\n    two:\n";

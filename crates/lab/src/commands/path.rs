@@ -15,7 +15,7 @@ pub(super) fn run(arguments: &Path, output: Output) -> Outcome {
         from: arguments.from.clone(),
         to: arguments.to.clone(),
         queue_pair: arguments.qp,
-        source_port: arguments.sport,
+        source_port: arguments.inner_port,
         outer_port: arguments.outer_port,
     };
     let hops = follow(&fabric.deployed(), &flow)?;

@@ -32,7 +32,7 @@ pub(super) fn send(arguments: &Send, output: Output) -> Outcome {
             named => to(named, arguments.seed)?,
         },
         inner_port: arguments.inner_port.map_or(SourcePort::PerQueuePair, SourcePort::Constant),
-        payload: arguments.payload,
+        payload: usize::try_from(arguments.payload)?,
         rate: arguments.rate,
         mark: arguments.place.mark,
         cpu: arguments.cpu,

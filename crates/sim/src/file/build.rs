@@ -128,7 +128,9 @@ impl Traffic {
                 traffic::all_to_all(hosts, seed, *bytes, *group, *window)
             }
             Self::Random { sizes, load, until } => {
-                let sizes = Sizes::new(sizes)?;
+                let sizes = Sizes::new(&Vec::from_iter(
+                    sizes.iter().map(|(bytes, share)| (bytes.0, *share)),
+                ))?;
                 let rate = load * rate * f64::from(hosts);
                 if !(*load > 0.0 && *load <= 1.0) {
                     return Err("'load' needs a share above 0, up to 1".to_owned());

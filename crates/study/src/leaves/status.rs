@@ -10,11 +10,12 @@ use super::{label, leaves, value};
 use crate::daemon::Policy;
 use crate::error::RunError;
 use experiment::balance::{floor, mmr};
-use fabric::Fabric;
 use fabric::counters;
 use fabric::deployed::Deployed;
 use fabric::netns::Namespace;
+use fabric::node::Node;
 use fabric::progress::OnProgress;
+use fabric::{Fabric, Sessions, at_once};
 
 /// The interval at which a signal is noticed.
 const POLL: Duration = Duration::from_millis(50);
@@ -31,6 +32,8 @@ pub struct LeafStatus {
     /// The sources of vtepd, `fpm` and `kernel` (rtnetlink): `live` (in sync), `syncing`, `stale`,
     /// `disconnected` or `off`.
     pub sources: BTreeMap<String, String>,
+    /// The BGP sessions of FRR; `None` if the leaf does not enable bgpd.
+    pub bgp: Option<Sessions>,
     /// Frames that vtepd has dropped since it started, by reason. Reasons without any are left out.
     pub drops: BTreeMap<String, u64>,
     /// How the leaf's traffic was distributed over its uplinks.
@@ -79,18 +82,20 @@ pub fn status(
             Some(_) => sent(&namespace, &uplinks)?,
             None => BTreeMap::new(),
         };
-        readings.push(Reading { leaf, vnis, namespace, uplinks, before });
+        let node = fabric.node(&leaf)?;
+        readings.push(Reading { node, leaf, vnis, namespace, uplinks, before });
     }
     let start = Instant::now();
     while let Some(left) = over.and_then(|over| over.checked_sub(start.elapsed())) {
         report(&format!("counting for {:.0} s more", left.as_secs_f64().ceil()))?;
         std::thread::sleep(POLL.min(left));
     }
-    readings.into_iter().map(Reading::finish).collect()
+    at_once(&readings, Reading::finish)
 }
 
 /// A leaf, and what its uplinks had sent at the start.
 struct Reading {
+    node: Node,
     leaf: String,
     vnis: Vec<u32>,
     namespace: Namespace,
@@ -99,13 +104,15 @@ struct Reading {
 }
 
 impl Reading {
-    fn finish(self) -> Result<LeafStatus, RunError> {
+    fn finish(&self) -> Result<LeafStatus, RunError> {
         let mut sent = sent(&self.namespace, &self.uplinks)?;
         for (name, bytes) in &mut sent {
             *bytes = bytes.saturating_sub(self.before.get(name).copied().unwrap_or_default());
         }
         let metrics = fabric::metrics::read(&self.namespace).ok();
-        Ok(LeafStatus::new(self.leaf, &self.vnis, metrics.as_deref(), sent))
+        let bgp = self.node.sessions()?;
+        let status = LeafStatus::new(self.leaf.clone(), &self.vnis, metrics.as_deref(), sent);
+        Ok(LeafStatus { bgp, ..status })
     }
 }
 
@@ -175,6 +182,7 @@ impl LeafStatus {
             vtepd: metrics.is_some(),
             vnis,
             sources: sources.collect(),
+            bgp: None,
             drops: drops.filter(|(_, frames)| *frames > 0).collect(),
             balance,
         }

@@ -12,6 +12,7 @@ use planner::model::Model;
 use planner::network::{self, Balance, Link, Recovery, Sites};
 use planner::plan::Plan;
 use planner::{Job, Space};
+use quantity::Kind;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -135,18 +136,10 @@ impl TryFrom<String> for Rate {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let units = [("mbit", 1e6), ("gbit", 1e9), ("tbit", 1e12)];
-        let value = units.iter().find_map(|(unit, scale)| {
-            let number = text.strip_suffix(unit)?.trim_end().parse::<f64>().ok()?;
-            let bytes = number * scale / 8.0;
-            (1e3..=1e18).contains(&bytes).then_some(bytes)
-        });
-        match value {
-            Some(bytes) => Ok(Self { text, bytes }),
-            None => {
-                Err("expected a rate of 0.01mbit or more with mbit, gbit or tbit, such as 400gbit"
-                    .into())
-            }
+        let bits = Kind::RATE.parse(&text).map_err(|error| format!("'{text}': {error}"))?;
+        match bits >= 8e3 {
+            true => Ok(Self { text, bytes: bits / 8.0 }),
+            false => Err(format!("'{text}': expected 8kbit or more, such as 400gbit")),
         }
     }
 }

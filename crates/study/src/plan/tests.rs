@@ -32,7 +32,7 @@ fn errors_name_the_place_and_what_to_write() {
         ("loss = 0.001", "oversubscription = inf", "line 18, column 20", "1 to 1000000"),
         ("gpus = [256, 256]", "gpus = [4294967295, 256]", "line 15, column 8", "1048576 in all"),
         ("tensor = 8", "tensor = 0", "line 23, column 10", "1 to 1048576"),
-        ("\"25gbit\"", "\"0mbit\"", "line 35, column 13", "0.01mbit"),
+        ("\"25gbit\"", "\"0mbit\"", "line 35, column 13", "8kbit"),
         ("\"a100\"", "{ gpus = 8, oprations = 1e15 }", "line 4, column 23", "oprations"),
         ("\"a100\"", "7", "line 4, column 11", "the name of a machine"),
         ("\"1f1b\"", "\"2f2b\"", "line 27, column 12", "write 1f1b"),

@@ -10,13 +10,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::program::Program;
-use crate::daemon::{self, Policy};
+use crate::daemon::{self, DATAPATHS, Policy};
 use crate::error::RunError;
 use fabric::topology::{Kind, Node, Topology};
 use traffic::workload::{Host, Job, JobError, Workload};
 
-/// The datapaths of vtepd: `datapath` of its configuration file.
-const DATAPATHS: [&str; 4] = ["auto", "kernel", "offload", "userspace"];
 /// Keys of a workload that the experiment sets, and where.
 const OF_RUN: [(&str, &str); 3] = [
     ("queue-pairs", "[sweep] has the numbers of queue pairs"),

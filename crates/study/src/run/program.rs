@@ -131,7 +131,7 @@ pub(super) struct Host {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Given {
     pub(super) queue_pairs: usize,
-    /// How inner source ports are chosen, as `--source-port` says it.
+    /// How inner source ports are chosen, as `--inner-port` says it.
     pub(super) source_port: &'static str,
     pub(super) seed: u64,
 }

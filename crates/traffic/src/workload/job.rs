@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use quantity::NumberOrText;
 use roce::{LENGTH_MAX, Settings, SourcePort};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::pipeline::Pipeline;
 use super::schedule::{Collective, Schedule, ScheduleError};
-use experiment::quantity::{self, NumberOrText};
 use experiment::random::{Random, SEED};
 
 /// A host that takes part.
@@ -48,19 +48,27 @@ pub enum Compute {
     None,
     /// The same time at every rank.
     Fixed {
-        /// Seconds.
+        /// Seconds, or a time with its unit (`"5ms"`).
+        #[serde(deserialize_with = "quantity::seconds")]
+        #[schemars(with = "NumberOrText")]
         seconds: f64,
     },
     /// A time between two bounds, drawn for each rank and iteration.
     Uniform {
-        /// Minimum in seconds.
+        /// Minimum in seconds, or with its unit.
+        #[serde(deserialize_with = "quantity::seconds")]
+        #[schemars(with = "NumberOrText")]
         min: f64,
-        /// Maximum in seconds.
+        /// Maximum in seconds, or with its unit.
+        #[serde(deserialize_with = "quantity::seconds")]
+        #[schemars(with = "NumberOrText")]
         max: f64,
     },
     /// An exponentially distributed time, drawn for each rank and iteration.
     Exponential {
-        /// Mean in seconds.
+        /// Mean in seconds, or with its unit.
+        #[serde(deserialize_with = "quantity::seconds")]
+        #[schemars(with = "NumberOrText")]
         mean: f64,
     },
 }
@@ -94,7 +102,7 @@ pub struct Workload {
     #[schemars(with = "NumberOrText", extend("minimum" = 1, "maximum" = 1_099_511_627_776_u64))]
     pub bytes: u64,
     /// Maximum bytes of a message, or a size with its unit.
-    #[serde(deserialize_with = "quantity::short_bytes")]
+    #[serde(deserialize_with = "quantity::bytes")]
     #[schemars(with = "NumberOrText", extend("minimum" = 8, "maximum" = 1_073_741_824))]
     pub message: u32,
     /// Queue pairs between two hosts.
@@ -102,7 +110,8 @@ pub struct Workload {
     pub queue_pairs: u32,
     /// How messages use them.
     pub dealing: Dealing,
-    /// How inner UDP source ports are chosen.
+    /// How inner UDP source ports are chosen: `inner-port` in a file, too.
+    #[serde(alias = "inner-port")]
     #[schemars(skip)]
     pub source_port: SourcePort,
     /// Iterations that count.
@@ -282,7 +291,7 @@ mod tests {
                       {"name": "host2", "namespace": "host2", "interface": "eth1"}],
             "workload": {"collective": "all-reduce-ring", "bytes": 312000000, "queue-pairs": 16,
                 "compute": {"distribution": "uniform", "min": 0.01, "max": 0.02},
-                "source-port": {"constant": 49152}, "dealing": "split",
+                "inner-port": {"constant": 49152}, "dealing": "split",
                 "transport": {"mtu": 1024, "rate": 1000000000, "acknowledge-every": 8,
                               "dcqcn": {"additive-increase": 5e6}}}}]"#;
         let jobs: Vec<Job> = serde_json::from_str(text).unwrap();

@@ -14,9 +14,13 @@ pub struct Pipeline {
     /// Micro-batches of an iteration.
     #[schemars(range(min = 1, max = 65536))]
     pub micro_batches: u32,
-    /// Seconds of the forward pass of a micro-batch through a stage.
+    /// Seconds of the forward pass of a micro-batch through a stage, or a time with its unit.
+    #[serde(deserialize_with = "quantity::seconds")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub forward: f64,
-    /// Seconds of its backward pass.
+    /// Seconds of its backward pass, or a time with its unit.
+    #[serde(deserialize_with = "quantity::seconds")]
+    #[schemars(with = "quantity::NumberOrText")]
     pub backward: f64,
 }
 

@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(values(&sample).lines().count(), 1, "nothing is probed");
         let path = v1::Path {
             uplink: "up1".to_owned(),
-            kilobytes: 3,
+            kilobytes_per_second: 3,
             queue_pairs: 2,
             ..v1::Path::default()
         };
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "kind,vtep,uplink,routers,bit/s,queue pairs,vni,source,destination,qp,port,state,gaps,repeats,naks,cnps,marks,figures",
+                "kind,vtep,uplink,routers,bit_per_s,queue_pairs,vni,source,destination,qp,port,state,gaps,repeats,naks,cnps,marks,figures",
                 "path,10.0.0.2,up1,unknown,24000,2,,,,,,,,,,,,",
                 "queue pair,10.0.0.2,up2,10.2.1.1,16000,,10,192.168.10.1,192.168.10.3,0x12,50018,pinned,411,0,422,0,433,approx.",
                 "queue pair,10.0.0.2,up1,10.2.1.1,8000,,10,192.168.10.1,192.168.10.3,0x11,50017,pinned,411,0,422,0,433,approx.",

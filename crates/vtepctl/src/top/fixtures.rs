@@ -38,7 +38,7 @@ pub(super) fn detached(number: u32) -> v1::Vni {
 }
 
 /// A queue pair on an uplink.
-pub(super) fn queue_pair(number: u32, uplink: &str, kilobytes: u64) -> v1::QueuePair {
+pub(super) fn queue_pair(number: u32, uplink: &str, kilobytes_per_second: u64) -> v1::QueuePair {
     v1::QueuePair {
         vni: 10,
         source: "192.168.10.1".to_owned(),
@@ -49,7 +49,7 @@ pub(super) fn queue_pair(number: u32, uplink: &str, kilobytes: u64) -> v1::Queue
         source_port: 50_000 + number,
         state: "pinned".to_owned(),
         routers: vec!["10.2.1.1".to_owned()],
-        kilobytes,
+        kilobytes_per_second,
         psn_gaps: 411,
         naks: 422,
         ecn_marks: 433,

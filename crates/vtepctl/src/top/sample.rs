@@ -302,7 +302,7 @@ fn paths(rows: &[v1::VtepPaths]) -> Vec<Path> {
             uplink: path.uplink.clone(),
             routers: path.routers.clone(),
             queue_pairs: path.queue_pairs,
-            bits_per_second: bits(path.kilobytes),
+            bits_per_second: bits(path.kilobytes_per_second),
         };
         row.paths.iter().map(path).collect::<Vec<_>>()
     };
@@ -321,7 +321,7 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Vec<QueuePair> {
         routers: row.routers.clone(),
         source_port: row.source_port,
         state: row.state.clone(),
-        bits_per_second: bits(row.kilobytes),
+        bits_per_second: bits(row.kilobytes_per_second),
         psn_gaps: row.psn_gaps,
         psn_repeats: row.psn_repeats,
         naks: row.naks,

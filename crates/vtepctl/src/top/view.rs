@@ -266,11 +266,11 @@ mod tests {
             let mut sample = sample(start + Duration::from_secs(seconds), frames);
             sample.status.taken.push(vni(20, "qp-hash"));
             sample.status.left.push(detached(30));
-            let path = |uplink: &str, router: &str, kilobytes| v1::Path {
+            let path = |uplink: &str, router: &str, kilobytes_per_second| v1::Path {
                 uplink: uplink.to_owned(),
                 routers: vec![router.to_owned()],
                 queue_pairs: 16,
-                kilobytes,
+                kilobytes_per_second,
                 ..v1::Path::default()
             };
             sample.paths = Some(vec![v1::VtepPaths {

@@ -93,8 +93,8 @@ pub(super) fn path(names: &Names, (view, others): &LoadedPath, counts: (u8, u8))
         source_ports: view.paths.iter().map(|path| u32::from(path.source_port)).collect(),
         delay_us: u64::try_from(view.delay.as_micros()).unwrap_or(u64::MAX),
         queue_pairs: view.flows as u32,
-        kilobytes: view.kilobytes,
-        others_kilobytes: *others,
+        kilobytes_per_second: view.kilobytes,
+        others_kilobytes_per_second: *others,
     }
 }
 
@@ -233,7 +233,7 @@ fn queue_pair(
         routers,
         frames: flow.frames,
         bytes: flow.bytes,
-        kilobytes: flow.rate_now,
+        kilobytes_per_second: flow.rate_now,
         moves: flow.moves,
         age_ms: milliseconds(now.saturating_sub(flow.first)),
         idle_ms: milliseconds(now.saturating_sub(flow.active)),

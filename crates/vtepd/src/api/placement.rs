@@ -349,7 +349,10 @@ mod tests {
             (&*said.state, &*path.uplink, &*path.routers),
             ("pinned", "up1", &["10.2.1.0".to_owned()][..])
         );
-        assert_eq!((&*path.source_ports, path.others_kilobytes), (&[50_001][..], Some(77)));
+        assert_eq!(
+            (&*path.source_ports, path.others_kilobytes_per_second),
+            (&[50_001][..], Some(77))
+        );
         // The path is there, but frames do not take it.
         let said = of(&shared, &copy(queue_pair, 50_009));
         assert_eq!((&*said.state, said.paths.len()), ("hashed", 0));

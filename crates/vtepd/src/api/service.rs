@@ -121,13 +121,19 @@ impl Service {
         };
         let hosts = self.ask(control::Request::Hosts).await?;
         let text = address.to_string();
-        let is_it = |row: &v1::Neighbour| row.vni == Some(vni) && row.address == text;
-        let host = hosts.into_iter().map(show::host).find(is_it);
-        match host.and_then(|host| host.mac?.parse().ok()) {
+        let mut known: Vec<v1::Neighbour> = hosts.into_iter().map(show::host).collect();
+        known.retain(|row| row.vni == Some(vni));
+        let host = known.iter().find(|row| row.address == text);
+        match host.and_then(|host| host.mac.as_ref()?.parse().ok()) {
             Some(mac) => flow.frame(mac),
-            None => Err(Status::not_found(format!(
-                "the kernel knows no host {address} in VNI {vni}: name its MAC address"
-            ))),
+            None => {
+                let some: Vec<&str> = known.iter().take(4).map(|row| &*row.address).collect();
+                Err(Status::not_found(format!(
+                    "the kernel knows no host {address} in VNI {vni}, but {} ({}): name its MAC address",
+                    known.len(),
+                    some.join(", ")
+                )))
+            }
         }
     }
 

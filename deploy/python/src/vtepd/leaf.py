@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any, cast
 
 import grpc
 
@@ -17,24 +18,70 @@ TIMEOUT = 30.0
 
 
 class LeafError(Exception):
-    """vtepd could not be reached. The message says what to do."""
+    """vtepd could not be reached, or refused a request. The message says what to do."""
+
+
+class RefusedError(LeafError, grpc.RpcError):
+    """vtepd refused a request, or its answer failed: the message is vtepd's."""
+
+    def __init__(self, error: Any) -> None:
+        super().__init__(error.details() or str(error))
+        self._error = error
+
+    def code(self) -> grpc.StatusCode:
+        """The status of gRPC."""
+        return self._error.code()
+
+    def details(self) -> str:
+        """The message."""
+        return str(self)
+
+
+class _Requests:
+    """A stub whose errors have a readable message."""
+
+    def __init__(self, stub: VtepdStub) -> None:
+        self._stub = stub
+
+    def __getattr__(self, name: str) -> Any:
+        request = getattr(self._stub, name)
+
+        def ask(*arguments: Any, **options: Any) -> Any:
+            try:
+                answer = request(*arguments, **options)
+            except grpc.RpcError as error:
+                raise RefusedError(error) from error
+            return _each(answer) if hasattr(answer, "__next__") else answer
+
+        return ask
+
+
+def _each(answers: Any) -> Iterator[Any]:
+    try:
+        yield from answers
+    except grpc.RpcError as error:
+        raise RefusedError(error) from error
+    finally:
+        answers.cancel()
 
 
 class Leaf:
     """A connection to the vtepd of a leaf.
 
-    ``Leaf("leaf1")`` is a network namespace of this name, or the node of a running lab.
+    ``Leaf("leaf1")`` is a network namespace of this name, or the node of a running lab. If several
+    labs have one, ``lab`` names the lab: ``Leaf("leaf1", lab="four")``.
     ``Leaf(pid=4711)`` is the namespace of a process, for example of a container. ``Leaf()`` is the
     caller's own namespace. ``socket`` is vtepd's ``[api] listen``: an abstract name with ``@``, or
     the path of a file, which needs no namespace.
 
-    A request that vtepd refuses raises ``grpc.RpcError``.
+    A request that vtepd refuses raises ``LeafError``, which is then a ``grpc.RpcError``, too.
     """
 
     def __init__(
         self,
         name: str | None = None,
         *,
+        lab: str | None = None,
         pid: int | None = None,
         socket: str = f"@{SOCKET}",
         timeout: float = TIMEOUT,
@@ -47,7 +94,7 @@ class Leaf:
                 raise LeafError("name the leaf by its name or by a process, not by both")
             try:
                 if name is not None:
-                    namespace = find(name)
+                    namespace = find(name, lab)
                 else:
                     namespace = Path(f"/proc/{'self' if pid is None else pid}/ns/net")
                 self._relay = Relay(namespace, socket[1:])
@@ -62,7 +109,7 @@ class Leaf:
         self._channel = grpc.insecure_channel(
             f"unix:{path}", options=[("grpc.default_authority", "vtepd")]
         )
-        self.stub = VtepdStub(self._channel)
+        self.stub = cast(VtepdStub, _Requests(VtepdStub(self._channel)))
 
     def close(self) -> None:
         self._channel.close()

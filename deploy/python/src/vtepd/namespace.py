@@ -22,26 +22,35 @@ PIECE = 1 << 16
 T = TypeVar("T")
 
 
-def find(name: str) -> Path:
-    """The namespace of a node: its own name, or that which lab or ContainerLab gave it.
+def find(name: str, lab: str | None = None) -> Path:
+    """The namespace of a node: its own name, or that which lab or ContainerLab gave it. ``lab`` is
+    the name of the fabric.
 
     Raises LookupError if there is none, or several.
     """
     names = sorted(entry.name for entry in RUN_NETNS.iterdir()) if RUN_NETNS.is_dir() else []
-    if name in names:
+    if lab is None and name in names:
         return RUN_NETNS / name
+    of_lab = [f"{prefix}-{lab}-{name}" for prefix in ("lab", "clab")]
     found = [
         other
         for other in names
-        if other.startswith(("lab-", "clab-")) and other.endswith(f"-{name}")
+        if (
+            other in of_lab
+            if lab is not None
+            else other.startswith(("lab-", "clab-")) and other.endswith(f"-{name}")
+        )
     ]
     match found:
         case [only]:
             return RUN_NETNS / only
         case []:
-            raise LookupError(f"no network namespace '{name}': 'ip netns' and 'lab inspect' list them")
+            where = f" of the lab '{lab}'" if lab else ""
+            raise LookupError(f"no network namespace '{name}'{where}: 'ip netns' lists all")
         case _:
-            raise LookupError(f"several network namespaces are named {name}: {', '.join(found)}")
+            raise LookupError(
+                f"several network namespaces are named {name} ({', '.join(found)}): name the lab"
+            )
 
 
 def _set_namespace(descriptor: int) -> None:

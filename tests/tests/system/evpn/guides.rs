@@ -38,7 +38,8 @@ const PAGES: &[(&str, &[(&str, Use)])] = &[
         "artifact",
         &[
             ("deploy/experiments/run --all", Needs("half an hour")),
-            ("lab run deploy/experiments", Needs("the repository and hours")),
+            ("deploy/experiments/run --all --quick --record", Needs("half an hour")),
+            ("target/demo/lab run deploy/experiments", Needs("the repository and hours")),
         ],
     ),
     (

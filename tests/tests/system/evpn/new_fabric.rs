@@ -31,6 +31,8 @@ fn a_new_fabric_forwards_with_vtepd_and_is_not_overwritten() {
         assert_eq!(leaf["vnis"][0]["policy"], "qp-hash", "{leaf}");
         assert_eq!(leaf["vnis"][0]["datapath"], "offload", "{leaf}");
         assert_eq!(leaf["sources"]["kernel"], "live", "{leaf}");
+        let all = serde_json::json!({"established": SPINES, "configured": SPINES});
+        assert_eq!(leaf["bgp"], all, "{leaf}");
         assert_eq!(leaf["balance"]["sent"].as_object().unwrap().len(), 3, "{leaf}");
     }
     let verified = ask(&["verify", &topology, "--no-failover"]);

@@ -61,7 +61,8 @@ fn lab_sprays_by_any_scheme_and_shows_paths_with_shares() {
     assert_eq!(spray(&["--scheme", "bitmap"]), bitmap, "vtepd was started again for nothing");
     for (wrong, message) in [
         (&["spray", "--scheme", "ecmp"], "'ecmp' is no scheme: expected oblivious, reps, bitmap"),
-        (&["sprays", "--scheme", "reps"], "'sprays' is no policy"),
+        (&["sprays", "--scheme", "reps"], "a similar value exists: 'spray'"),
+        (&["qp-hash", "--scheme", "reps"], "only spray has --scheme"),
     ] {
         let refused = lab(&[&["policy", "--name", FABRIC], &wrong[..]].concat());
         assert!(!refused.status.success() && said(&refused).contains(message), "{refused:?}");

@@ -16,7 +16,7 @@ const AS_IT_IS: &str = ":";
 
 /// How each symptom of the page comes about, what its command then shows (an extended regular
 /// expression), and what ends it. The fabric has no BFD.
-const SYMPTOMS: [(&str, &str, &str, &str); 23] = [
+const SYMPTOMS: [(&str, &str, &str, &str); 24] = [
     (
         "One path behind the leaf",
         "policy_of_hash 0",
@@ -107,6 +107,7 @@ const SYMPTOMS: [(&str, &str, &str, &str); 23] = [
     ),
     ("RoCE ends with", AS_IT_IS, "not sent +dropped", ":"),
     ("Drops have another reason", AS_IT_IS, "no_route +There is no live route", ":"),
+    ("`lab status` shows BGP", "signal leaf1 bgpd KILL", "^leaf1 .* down ", ":"),
     (
         "`lab status` shows FPM",
         "signal leaf1 zebra TERM",

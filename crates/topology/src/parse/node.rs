@@ -5,13 +5,13 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_norway::Value;
 
-use super::container;
 use super::stages::{healthcheck, stages};
 use super::texts::Texts;
 use super::value::{
     Result, entries, expected, mapping, number, sequence, string, strings, unsupported, words,
 };
-use crate::topology::model::{Bind, Node};
+use super::{container, management};
+use crate::model::{Bind, Node};
 
 /// Keys that describe a container and have no effect on a namespace.
 const HARMLESS: [&str; 16] = [
@@ -35,7 +35,7 @@ const HARMLESS: [&str; 16] = [
 
 /// Keys whose effect a program in the node might miss. A note names them.
 const MISSED: [&str; 8] =
-    ["aliases", "cpu", "cpu-set", "devices", "memory", "ports", "restart-policy", "shm-size"];
+    ["cpu", "cpu-set", "devices", "memory", "mgmt-ipv6", "ports", "restart-policy", "shm-size"];
 
 /// Keys that namespaces cannot support, with advice for the user.
 const REFUSED: [(&str, &str); 7] = [
@@ -51,20 +51,29 @@ const REFUSED: [(&str, &str); 7] = [
     ),
 ];
 
+/// `network-mode:`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Network {
+    /// A namespace with `eth0` in the management network.
+    Bridge,
+    /// A namespace with the node's links only.
+    None,
+    /// The namespace of this node.
+    Container(String),
+}
+
 /// The settings of one level.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Settings {
     pub(super) kind: Option<String>,
     pub(super) image: Option<String>,
     pub(super) node: Node,
-    /// The value of `network-mode`, if it is given.
-    pub(super) network: Option<Option<String>>,
+    pub(super) network: Option<Network>,
     pub(super) entrypoint: Option<Vec<String>>,
     pub(super) cmd: Option<Vec<String>>,
     pub(super) startup_delay: Option<u64>,
     pub(super) env_files: Vec<PathBuf>,
     pub(super) labels: BTreeMap<String, String>,
-    pub(super) management: bool,
     /// Keys of [`MISSED`].
     pub(super) missed: BTreeSet<&'static str>,
 }
@@ -129,7 +138,12 @@ pub(super) fn settings(
                 "host" => node.machine_pids = true,
                 _ => return Err(unsupported(&place, "host is; without it, a node has its own")),
             },
-            "mgmt-ipv4" | "mgmt-ipv6" => settings.management = true,
+            "mgmt-ipv4" => node.management = Some(management::address(&place, value)?),
+            "aliases" => {
+                for value in sequence(&place, value)? {
+                    node.aliases.push(hostname(&place, &string(&place, value)?)?);
+                }
+            }
             key if HARMLESS.contains(&key) => {}
             key => {
                 if let Some(key) = MISSED.iter().find(|missed| **missed == key) {
@@ -144,10 +158,11 @@ pub(super) fn settings(
     Ok(settings)
 }
 
-fn network_mode(place: &str, mode: &str) -> Result<Option<String>> {
+fn network_mode(place: &str, mode: &str) -> Result<Network> {
     match mode.split_once(':') {
-        None if mode == "none" || mode == "bridge" => Ok(None),
-        Some(("container", node)) if !node.is_empty() => Ok(Some(node.to_owned())),
+        None if mode == "none" => Ok(Network::None),
+        None if mode == "bridge" => Ok(Network::Bridge),
+        Some(("container", node)) if !node.is_empty() => Ok(Network::Container(node.to_owned())),
         _ => Err(unsupported(place, "none and container:NODE are")),
     }
 }

@@ -1,8 +1,8 @@
 //! What the parser uses, ignores and refuses, and the error messages.
 
 use super::*;
-use crate::topology::model::{Bind, Endpoint, LINK_MTU};
-use crate::topology::model::{FarEnd, Tunnel};
+use crate::model::{Bind, Endpoint, LINK_MTU};
+use crate::model::{FarEnd, Tunnel};
 
 mod containers;
 
@@ -49,6 +49,7 @@ topology:
     assert_eq!(
         topology.nodes["h1"],
         Node {
+            management: Some([172, 20, 20, 2].into()),
             exec: vec![vec!["first".into()]],
             env: [
                 ("A", "1"),
@@ -208,7 +209,7 @@ fn links_lead_to_other_machines() {
 /// Forms that public FRR labs use. ContainerLab accepts all of them.
 mod labs_of_others {
     use super::*;
-    use crate::topology::model::{Kind, Stage};
+    use crate::model::{Kind, Stage};
 
     #[test]
     fn a_clos_with_a_management_network_kinds_and_binds_by_name() {
@@ -235,8 +236,46 @@ topology:
         let binds = &topology.nodes["leaf1"].binds;
         assert_eq!(binds[0].source, Path::new("/labs/conf/leaf1/frr.conf"));
         assert!(binds[0].read_only && !binds[1].read_only);
-        assert_eq!(topology.notes.len(), 2);
-        assert!(topology.notes[1].ends_with("leaf1, spine1"), "{:?}", topology.notes);
+        let address = |node: &str| topology.nodes[node].management.unwrap().to_string();
+        assert_eq!(["spine1", "leaf1"].map(address), ["172.20.20.11", "172.20.20.21"]);
+        assert!(topology.notes.is_empty(), "{:?}", topology.notes);
+    }
+
+    #[test]
+    fn nodes_have_addresses_in_the_management_network() {
+        let file = |mgmt: &str, of_a: &str| {
+            format!(
+                "name: m\nprefix: own\nmgmt: {{{mgmt}}}\ntopology:\n  defaults: {{kind: linux}}\n  nodes:\n    \
+                 a: {{{of_a}}}\n    b: {{aliases: [ntp.example]}}\n    c: {{network-mode: none}}\n    \
+                 d: {{network-mode: 'container:a'}}\n    e: {{kind: bridge}}\n    f:\n  links:\n    \
+                 - endpoints: ['f:eth0', 'b:eth1']\n"
+            )
+        };
+        let of = |mgmt: &str, of_a: &str| {
+            let topology = parsed(&file(mgmt, of_a)).unwrap();
+            let addresses = topology.nodes.values().filter_map(|node| node.management);
+            addresses.map(|address| address.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(of("", ""), ["172.20.20.2", "172.20.20.3"]);
+        assert_eq!(of("", "mgmt-ipv4: 172.20.20.2"), ["172.20.20.2", "172.20.20.3"]);
+        assert_eq!(of("ipv4-subnet: 10.9.0.0/16, ipv4-gw: 10.9.0.2", ""), ["10.9.0.1", "10.9.0.3"]);
+        let range = "ipv4-subnet: 10.9.0.0/16, ipv4-range: 10.9.7.0/24";
+        assert_eq!(of(range, "mgmt-ipv4: 10.9.0.9"), ["10.9.0.9", "10.9.7.0"]);
+        let topology = parsed(&file("ipv4-subnet: 10.9.0.0/30, ipv6-subnet: '::/64'", "")).unwrap();
+        assert_eq!(topology.nodes["a"].management.unwrap().to_string(), "10.9.0.2");
+        assert_eq!(topology.nodes["b"].management, None);
+        assert!(topology.notes[0].contains("ipv6-subnet"), "{:?}", topology.notes);
+        assert!(topology.notes[1].ends_with("no address for b"), "{:?}", topology.notes);
+        assert_eq!(topology.management.container("x", "b"), "own-x-b");
+        for (mgmt, of_a, place) in [
+            ("ipv4-subnet: 10.9.0.0", "", "mgmt.ipv4-subnet: expected a subnet"),
+            ("", "mgmt-ipv4: 10.0.0.1", "topology.nodes.a.mgmt-ipv4: expected an address of"),
+            ("", "mgmt-ipv4: 172.20.20.1", "topology.nodes.a.mgmt-ipv4: expected an address of"),
+            ("", "mgmt-ipv4: here", "topology.nodes.a.mgmt-ipv4: expected an IPv4 address"),
+        ] {
+            let error = parsed(&file(mgmt, of_a)).unwrap_err().to_string();
+            assert!(error.contains(place), "{error}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_norway::Value;
 use super::value::{
     Result, entries, expected, mapping, number, sequence, string, unsupported, words,
 };
-use crate::topology::model::{Healthcheck, Stage, StageSettings};
+use crate::model::{Healthcheck, Stage, StageSettings};
 
 pub(super) fn stages(place: &str, value: &Value) -> Result<BTreeMap<Stage, StageSettings>> {
     let mut stages = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! What nodes get as containers of ContainerLab do.
 
 use super::*;
-use crate::topology::model::Stage;
+use crate::model::Stage;
 
 #[test]
 fn env_labels_and_sysctls_are_text_as_the_file_has_it() {

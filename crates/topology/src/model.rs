@@ -1,7 +1,7 @@
 //! A fabric as described by its ContainerLab file.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,11 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use super::circuit::Circuit;
 
+/// The interface of nodes in the management network.
+pub const ETH0: &str = "eth0";
+
 /// MTU in bytes of a link without an `mtu:` key. ContainerLab has the same default.
 pub const LINK_MTU: u32 = 9500;
 
 /// Returns whether a program name refers to `lab`, in whatever directory it is.
-pub(crate) fn is_lab(program: &str) -> bool {
+#[must_use]
+pub fn is_lab(program: &str) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == "lab")
 }
 
@@ -38,9 +42,49 @@ pub struct Topology {
     /// The links with one end in the fabric, in the order of the file.
     #[serde(default)]
     pub half_links: Vec<HalfLink>,
+    /// The management network.
+    #[serde(default)]
+    pub management: Management,
     /// Settings of the file that the lab ignores, as messages for the user.
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// The network that joins the `eth0` of nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Management {
+    /// The address of its bridge. Nodes have no route through it.
+    pub gateway: Ipv4Addr,
+    /// The prefix length of its subnet, 1 to 30.
+    pub prefix_length: u8,
+    /// The MTU in bytes.
+    pub mtu: u32,
+    /// What ContainerLab's names of containers begin with.
+    pub prefix: String,
+}
+
+impl Default for Management {
+    fn default() -> Self {
+        Self {
+            gateway: Ipv4Addr::UNSPECIFIED,
+            prefix_length: 24,
+            mtu: 1500,
+            prefix: "clab".to_owned(),
+        }
+    }
+}
+
+impl Management {
+    /// ContainerLab's name of the container of a node.
+    #[must_use]
+    pub fn container(&self, fabric: &str, node: &str) -> String {
+        match self.prefix.as_str() {
+            "" => node.to_owned(),
+            "__lab-name" => format!("{fabric}-{node}"),
+            prefix => format!("{prefix}-{fabric}-{node}"),
+        }
+    }
 }
 
 /// The kind of a node.
@@ -63,6 +107,10 @@ pub struct Node {
     pub group: Option<String>,
     /// The node whose namespace this node uses (`network-mode: container:NODE`).
     pub shares: Option<String>,
+    /// The address of `eth0` in the management network; `None` without it (`network-mode: none`).
+    pub management: Option<Ipv4Addr>,
+    /// Further names of this address (`aliases:`).
+    pub aliases: Vec<String>,
     /// Files and directories that are bind-mounted in the node.
     pub binds: Vec<Bind>,
     /// `hostname:`; without it, the host name is the node's.

@@ -1,20 +1,21 @@
 //! Merges the settings of a node with those of its group, its kind and the defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 
-use super::node::{Settings, of_labels};
+use super::node::{Network, Settings, of_labels};
 use super::value::{Result, unsupported};
 use super::{KINDS, env_file, supported};
-use crate::topology::error::TopologyError;
-use crate::topology::model::{Kind, Node, is_vtepd};
+use crate::error::TopologyError;
+use crate::model::{Kind, Management, Node, is_vtepd};
 
 /// What all nodes of a file have in common.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
     /// The name of the fabric.
     pub(super) lab: String,
-    /// What ContainerLab's names of containers begin with.
-    pub(super) prefix: String,
+    /// The management network, for the names of containers.
+    pub(super) management: Management,
     pub(super) defaults: Settings,
     pub(super) kinds: BTreeMap<String, Settings>,
     pub(super) groups: BTreeMap<String, Settings>,
@@ -36,11 +37,7 @@ impl Levels {
 
     /// The labels that ContainerLab gives to each container.
     fn labels(&self, name: &str, kind: &str, group: Option<&str>) -> BTreeMap<String, String> {
-        let container = match self.prefix.as_str() {
-            "" => name.to_owned(),
-            "__lab-name" => format!("{}-{name}", self.lab),
-            prefix => format!("{prefix}-{}-{name}", self.lab),
-        };
+        let container = self.management.container(&self.lab, name);
         [
             ("containerlab", self.lab.as_str()),
             ("clab-node-name", name),
@@ -70,10 +67,11 @@ impl Levels {
         let (mut entrypoint, mut cmd, mut env_files) = (None, None, Vec::new());
         let mut labels = BTreeMap::new();
         let (mut image, mut missed) = (None, BTreeSet::new());
+        let mut network = Network::Bridge;
         let levels = [Some(&self.defaults), self.kinds.get(&kind_name), group, Some(&own)];
         for level in levels.into_iter().flatten() {
             let level = level.clone();
-            node.shares = level.network.unwrap_or(node.shares);
+            network = level.network.unwrap_or(network);
             entrypoint = level.entrypoint.or(entrypoint);
             cmd = level.cmd.or(cmd);
             image = level.image.or(image);
@@ -82,6 +80,8 @@ impl Levels {
             labels.extend(level.labels);
             missed.extend(level.missed);
             let level = level.node;
+            node.management = level.management.or(node.management);
+            node.aliases.extend(level.aliases);
             node.hostname = level.hostname.or(node.hostname);
             for command in level.exec {
                 // A command that two levels have runs once, as in ContainerLab.
@@ -100,6 +100,12 @@ impl Levels {
             node.tmpfs.extend(level.tmpfs);
             node.resolver = level.resolver.or(node.resolver);
             node.machine_pids |= level.machine_pids;
+        }
+        let own_eth0 = node.management.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        let has_eth0 = network == Network::Bridge && kind == Kind::Linux;
+        node.management = has_eth0.then_some(own_eth0);
+        if let Network::Container(owner) = network {
+            node.shares = Some(owner);
         }
         labels.append(&mut self.labels(name, &kind_name, group_name.as_deref()));
         node.group = group_name;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_norway::{Mapping, Value};
 
 use super::texts::Texts;
-use crate::topology::error::TopologyError;
+use crate::error::TopologyError;
 
 pub(super) type Result<T> = core::result::Result<T, TopologyError>;
 

@@ -1,5 +1,5 @@
-//! Quantities with units: one grammar for experiment files and for command lines. A number, and one
-//! of the units of its kind right after it: `10ms`, `25Mbit`, `1GB`.
+//! Quantities with units: one grammar for files and for command lines. A number, and one of the units
+//! of its kind: `10ms`, `25Mbit`, `1GB`. `docs/reference/units.md` is its page.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 
-/// The largest whole number below 10^15, which a float holds exactly.
-const MOST_BELOW: f64 = 999_999_999_999_999.0;
+/// A whole number that a float holds exactly.
+const MOST: f64 = 1e15;
 
 /// A kind of quantity.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,7 +34,7 @@ impl Kind {
         example: "5ms",
         any_case: false,
     };
-    /// A size in bytes, below 10^15. A plain number is one of bytes.
+    /// A size in bytes, up to 10^15. A plain number is one of bytes.
     pub const SIZE: Self = Self {
         what: "a number",
         units: &[
@@ -47,17 +47,33 @@ impl Kind {
             ("MiB", 1_048_576.0),
             ("GiB", 1_073_741_824.0),
         ],
-        most: MOST_BELOW,
+        most: MOST,
         example: "16MiB",
         any_case: false,
     };
-    /// A rate in bits per second, below 10^15. A plain number is one of bits per second.
+    /// A rate in bits per second, up to 10^15. A plain number is one of bits per second.
     pub const RATE: Self = Self {
         what: "a number",
-        units: &[("", 1.0), ("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)],
-        most: MOST_BELOW,
+        units: &[
+            ("", 1.0),
+            ("bit", 1.0),
+            ("kbit", 1e3),
+            ("mbit", 1e6),
+            ("gbit", 1e9),
+            ("tbit", 1e12),
+        ],
+        most: MOST,
         example: "1gbit",
         any_case: true,
+    };
+
+    /// A share in percent, 0 to 100. A plain number is one of percent.
+    pub const SHARE: Self = Self {
+        what: "0 to 100 percent",
+        units: &[("", 1.0), ("%", 1.0)],
+        most: 100.0,
+        example: "0.1%",
+        any_case: false,
     };
 
     /// The names of the units.
@@ -70,14 +86,16 @@ impl Kind {
     /// # Errors
     /// A message that names the units.
     pub fn parse(self, text: &str) -> Result<f64, String> {
-        let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-        let (number, unit) = text.split_at(split);
+        let starts_unit = |c: char| c.is_ascii_alphabetic() || c == '%';
+        let (number, unit) = text.split_at(text.find(starts_unit).unwrap_or(text.len()));
         let is_named = |name: &str| match self.any_case {
-            true => name.eq_ignore_ascii_case(unit),
+            // Rates: `25Mbit` and `25Mbit/s` are the same.
+            true => name.eq_ignore_ascii_case(unit.strip_suffix("/s").unwrap_or(unit)),
             false => name == unit,
         };
         let scale = self.units.iter().find(|(name, _)| is_named(name)).map(|(_, scale)| scale);
-        let value = scale.zip(number.parse::<f64>().ok()).map(|(scale, number)| number * scale);
+        let number = number.trim_end().parse::<f64>().ok();
+        let value = scale.zip(number).map(|(scale, number)| number * scale);
         value.filter(|value| (0.0..=self.most).contains(value)).ok_or_else(|| self.to_string())
     }
 }
@@ -172,41 +190,67 @@ fn whole<'de, D: Deserializer<'de>>(from: D, kind: Kind, unit: f64) -> Result<u6
     Ok(whole as u64)
 }
 
+/// A whole number of the setting's unit that fits its type.
+fn fitting<'de, D: Deserializer<'de>, T: TryFrom<u64>>(
+    from: D,
+    kind: Kind,
+    unit: f64,
+) -> Result<T, D::Error> {
+    let number = whole(from, kind, unit)?;
+    number.try_into().map_err(|_| D::Error::custom(format!("{number} is too large")))
+}
+
 /// Bytes in a file: a number, or a text such as `"2MB"`.
 ///
 /// # Errors
-/// If it is neither.
-pub fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    whole(from, Kind::SIZE, 1.0)
-}
-
-/// As [`bytes`], at most 4 GiB - 1.
-///
-/// # Errors
-/// If it is neither, or larger.
-pub fn short_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    let bytes = bytes(from)?;
-    bytes.try_into().map_err(|_| D::Error::custom(format!("{bytes}: expected below 4GiB")))
+/// If it is neither, or too large for the setting.
+pub fn bytes<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Result<T, D::Error> {
+    fitting(from, Kind::SIZE, 1.0)
 }
 
 /// As [`bytes`], for a list.
 ///
 /// # Errors
-/// If one of them is neither.
-pub fn many_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u64>, D::Error> {
+/// If one of them is neither, or too large for the setting.
+pub fn many_bytes<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Result<Vec<T>, D::Error> {
     #[derive(Deserialize)]
-    struct One(#[serde(deserialize_with = "bytes")] u64);
-    Ok(Vec::<One>::deserialize(from)?.into_iter().map(|One(bytes)| bytes).collect())
+    #[serde(bound = "T: TryFrom<u64>")]
+    struct One<T>(#[serde(deserialize_with = "bytes")] T);
+    Ok(Vec::<One<T>>::deserialize(from)?.into_iter().map(|One(bytes)| bytes).collect())
 }
 
-/// As [`short_bytes`], for a list.
+/// As [`bytes`], for a setting that may be missing.
 ///
 /// # Errors
-/// If one of them is neither, or larger.
-pub fn many_short_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u32>, D::Error> {
-    #[derive(Deserialize)]
-    struct One(#[serde(deserialize_with = "short_bytes")] u32);
-    Ok(Vec::<One>::deserialize(from)?.into_iter().map(|One(bytes)| bytes).collect())
+/// If it is neither, or too large for the setting.
+pub fn some_bytes<'de, D: Deserializer<'de>, T: TryFrom<u64>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
+    bytes(from).map(Some)
+}
+
+/// Bits per second in a file: a number, or a text such as `"25Mbit"`.
+///
+/// # Errors
+/// If it is neither.
+pub fn bits<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    fitting(from, Kind::RATE, 1.0)
+}
+
+/// As [`bits`], with a fraction.
+///
+/// # Errors
+/// If it is neither.
+pub fn bit_rate<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    from.deserialize_any(Reader { kind: Kind::RATE, unit: 1.0 })
+}
+
+/// Kilobits per second in a file: a number, or a text such as `"25Mbit"`.
+///
+/// # Errors
+/// If it is neither, or no whole number of kilobits.
+pub fn kilobits<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    fitting(from, Kind::RATE, 1e3)
 }
 
 /// As [`kilobits`], for a list.
@@ -219,36 +263,20 @@ pub fn many_kilobits<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u64>, D::
     Ok(Vec::<One>::deserialize(from)?.into_iter().map(|One(rate)| rate).collect())
 }
 
-/// As [`bytes`], for a setting that may be missing.
-///
-/// # Errors
-/// If it is neither.
-pub fn some_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    bytes(from).map(Some)
-}
-
-/// Bits per second in a file: a number, or a text such as `"25Mbit"`.
-///
-/// # Errors
-/// If it is neither.
-pub fn bits<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    whole(from, Kind::RATE, 1.0)
-}
-
-/// Kilobits per second in a file: a number, or a text such as `"25Mbit"`.
-///
-/// # Errors
-/// If it is neither, or no whole number of kilobits.
-pub fn kilobits<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    whole(from, Kind::RATE, 1e3)
-}
-
 /// As [`kilobits`], for a setting that may be missing.
 ///
 /// # Errors
 /// If it is neither, or no whole number of kilobits.
 pub fn some_kilobits<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     kilobits(from).map(Some)
+}
+
+/// Nanoseconds in a file: a number, or a text such as `"500us"`.
+///
+/// # Errors
+/// If it is neither, or no whole number of nanoseconds.
+pub fn nanoseconds<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    fitting(from, Kind::TIME, 1e-9)
 }
 
 /// Seconds in a file: a number, or a text such as `"30s"`.
@@ -264,8 +292,15 @@ pub fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
 /// # Errors
 /// If it is neither, or no whole number of seconds.
 pub fn whole_seconds<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    let seconds = whole(from, Kind::TIME, 1.0)?;
-    seconds.try_into().map_err(|_| D::Error::custom(format!("{seconds}: expected below 2^32")))
+    fitting(from, Kind::TIME, 1.0)
+}
+
+/// Percent in a file: a number, or a text such as `"0.1%"`.
+///
+/// # Errors
+/// If it is neither.
+pub fn percent<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    from.deserialize_any(Reader { kind: Kind::SHARE, unit: 1.0 })
 }
 
 #[cfg(test)]
@@ -285,8 +320,13 @@ mod tests {
         }
         assert!(time("5").unwrap_err().contains("ns, us, ms, s, min, such as 5ms"));
         time("3601s").unwrap_err();
-        assert_eq!(size("999999999999999"), Ok(999_999_999_999_999));
-        size("1000000000000000").unwrap_err();
+        assert_eq!(size("1000000000000000"), Ok(1_000_000_000_000_000));
+        size("1000000000000001").unwrap_err();
+        let same = ["25mbit", "25Mbit/s", "25 Mbit/s", "25000kbit"].map(rate);
+        assert_eq!(same, [const { Ok(25_000_000) }; 4]);
+        time("5ms/s").unwrap_err();
+        assert_eq!(["1", "1%", "1 %"].map(|text| Kind::SHARE.parse(text)), [const { Ok(1.0) }; 3]);
+        Kind::SHARE.parse("101%").unwrap_err();
         assert!(rate("1GB").unwrap_err().contains("kbit, mbit, gbit"));
     }
 
@@ -295,7 +335,7 @@ mod tests {
     struct Settings {
         #[serde(deserialize_with = "bytes")]
         bytes: u64,
-        #[serde(deserialize_with = "short_bytes")]
+        #[serde(deserialize_with = "bytes")]
         message: u32,
         #[serde(deserialize_with = "some_bytes")]
         queue: Option<u64>,
@@ -311,15 +351,23 @@ mod tests {
         many: Vec<u64>,
         #[serde(deserialize_with = "many_kilobits")]
         rates: Vec<u64>,
+        #[serde(deserialize_with = "nanoseconds")]
+        timer: u64,
+        #[serde(deserialize_with = "bit_rate")]
+        step: f64,
+        #[serde(deserialize_with = "percent")]
+        loss: f64,
     }
 
     #[test]
     fn files_have_plain_numbers_or_texts_with_units() {
         let parse = |text: &str| toml::from_str::<Settings>(text);
         let plain = "bytes = 2000000\nmessage = 1024\nqueue = 9000\nbits = 1000\nrate = 25000\n\
-                     limit = 0.5\nwhole = 30\nmany = [1, 2000]\nrates = [25000]";
+                     limit = 0.5\nwhole = 30\nmany = [1, 2000]\nrates = [25000]\ntimer = 500000\n\
+                     step = 5e6\nloss = 0.1";
         let units = "bytes = '2MB'\nmessage = '1KiB'\nqueue = '9kB'\nbits = '1kbit'\n\
-                     rate = '25Mbit'\nlimit = '500ms'\nwhole = '30s'\nmany = [1, '2kB']\nrates = ['25Mbit']";
+                     rate = '25Mbit'\nlimit = '500ms'\nwhole = '30s'\nmany = [1, '2kB']\nrates = ['25Mbit']\n\
+                     timer = '0.5ms'\nstep = '5Mbit'\nloss = '0.1%'";
         assert_eq!(parse(plain).unwrap(), parse(units).unwrap());
         assert_eq!(parse("").unwrap(), Settings::default());
         for (text, said) in [
@@ -327,7 +375,9 @@ mod tests {
             ("bytes = -1", "a number of at least 0"),
             ("limit = -0.5", "a number of at least 0"),
             ("bytes = true", "a number, or a text with B, kB"),
-            ("message = '8GB'", "expected below 4GiB"),
+            ("message = '8GB'", "8000000000 is too large"),
+            ("timer = '0.5ns'", "expected a whole number"),
+            ("loss = '5ms'", "expected 0 to 100 percent with %, such as 0.1%"),
             ("rate = '25'", "expected a whole number"),
             ("limit = '30'", "expected 0 s to 3600 s with ns, us, ms, s, min, such as 5ms"),
             ("whole = '500ms'", "0.5: expected a whole number"),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::value::{Result, unsupported};
-use crate::topology::model::Node;
+use crate::model::Node;
 
 /// Replaces `__clabNodeName__`, and `__clabLabName__` by `clab-` and the name of the topology, in the
 /// binds, the commands and the health

@@ -6,6 +6,7 @@ mod env_file;
 mod git;
 mod inherit;
 mod link;
+mod management;
 mod node;
 mod placeholders;
 mod stages;
@@ -19,8 +20,9 @@ use experiment::units::Name;
 use serde_norway::Value;
 
 use super::error::TopologyError;
-use super::model::{Endpoint, HalfLink, Kind, Link, Node, Topology};
+use super::model::{ETH0, Endpoint, HalfLink, Kind, Link, Node, Topology};
 use inherit::Levels;
+use management::Network;
 use node::{Settings, settings};
 use texts::Texts;
 use value::{Result, entries, expected, mapping, sequence, string, unsupported};
@@ -30,7 +32,8 @@ pub(crate) fn topology(text: &str, file: &Value, directory: &Path) -> Result<Top
     let file = mapping("the file", file)?;
     let texts = Texts::of(text);
     let context = (directory, &texts);
-    let mut prefix = "clab".to_owned();
+    let mut network = Network::default();
+    let mut prefix = network.management.prefix.clone();
     let mut name = None;
     let mut body = None;
     let mut notes = Vec::new();
@@ -38,11 +41,10 @@ pub(crate) fn topology(text: &str, file: &Value, directory: &Path) -> Result<Top
         match key {
             "name" => name = Some(checked("name", &git::named(string("name", value)?, directory))?),
             "topology" => body = Some(value),
-            "mgmt" => notes
-                .push("mgmt: nodes have no management network here, only their links".to_owned()),
+            "mgmt" if !value.is_null() => network = Network::parse(value)?,
             "prefix" if !value.is_null() => prefix = string("prefix", value)?,
             "settings" => notes.push("settings: lab makes no certificates".to_owned()),
-            "prefix" | "debug" => {}
+            "mgmt" | "prefix" | "debug" => {}
             _ => return Err(unsupported(key, "")),
         }
     }
@@ -50,21 +52,21 @@ pub(crate) fn topology(text: &str, file: &Value, directory: &Path) -> Result<Top
     let body = body.ok_or(TopologyError::Missing { place: "topology".into() })?;
 
     kinds_are_supported(body)?;
-    let levels = Levels { lab: name.to_string(), prefix, ..Levels::default() };
+    network.management.prefix = prefix;
+    notes.extend(network.note.clone());
+    let management = network.management.clone();
+    let levels = Levels { lab: name.to_string(), management, ..Levels::default() };
     let Body { nodes, levels, links, half_links } = self::body(body, levels, context)?;
-    let managed: Vec<&str> =
-        nodes.iter().filter(|(_, node)| node.management).map(|(name, _)| name.as_str()).collect();
-    if !managed.is_empty() {
-        notes.push(format!("mgmt-ipv4, mgmt-ipv6: not given to {}", managed.join(", ")));
-    }
     let of_links = links.iter().flat_map(|link| &link.ends);
     let ends: Vec<&Endpoint> = of_links.chain(half_links.iter().map(|link| &link.end)).collect();
     let mut missed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    let nodes = nodes
+    let mut nodes: BTreeMap<String, Node> = nodes
         .into_iter()
         .map(|(name, own)| {
-            let links = ends.iter().filter(|end| end.node == name).count();
-            let (node, keys) = levels.inherit(&name, own, links)?;
+            let own_ends = ends.iter().filter(|end| end.node == name);
+            let has_own_eth0 = own_ends.clone().any(|end| end.interface == ETH0);
+            let (mut node, keys) = levels.inherit(&name, own, own_ends.count())?;
+            node.management = node.management.filter(|_| !has_own_eth0);
             for key in keys {
                 missed.entry(key).or_default().push(name.clone());
             }
@@ -73,9 +75,10 @@ pub(crate) fn topology(text: &str, file: &Value, directory: &Path) -> Result<Top
             Ok((name, node))
         })
         .collect::<Result<_>>()?;
+    notes.extend(network.assign(&mut nodes)?);
     let missed = missed.into_iter();
     notes.extend(missed.map(|(key, of)| format!("{key}: has no effect on {}", of.join(", "))));
-    Ok(Topology { name, nodes, links, half_links, notes })
+    Ok(Topology { name, nodes, links, half_links, management: network.management, notes })
 }
 
 /// What is below the key `topology`.

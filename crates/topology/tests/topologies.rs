@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fabric::topology::Topology;
+use topology::Topology;
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../deploy/containerlab/{name}.clab.yml"))

@@ -1,4 +1,4 @@
-//! A fabric as described by its ContainerLab file.
+//! A fabric as described by its ContainerLab file. Nothing here makes one: the crate `fabric` does.
 //!
 //! - [`model`]: what the file says
 //! - [`load`]: reads and checks a file; [`expand`] replaces variables, [`parse`] converts the YAML
@@ -10,15 +10,14 @@ mod error;
 mod expand;
 mod load;
 mod model;
-pub(crate) mod order;
+pub mod order;
 mod parse;
 mod wire;
 
 pub use circuit::Circuit;
 pub use error::TopologyError;
-pub(crate) use model::is_lab;
 pub use model::{
-    Bind, EndSettings, Endpoint, FarEnd, HalfLink, Healthcheck, Kind, LINK_MTU, Link, Node, Stage,
-    StageSettings, Tmpfs, Topology, Tunnel,
+    Bind, ETH0, EndSettings, Endpoint, FarEnd, HalfLink, Healthcheck, Kind, LINK_MTU, Link,
+    Management, Node, Stage, StageSettings, Tmpfs, Topology, Tunnel, is_lab,
 };
 pub use wire::Wire;

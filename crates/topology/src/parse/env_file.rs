@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::value::{Result, expected};
-use crate::topology::error::TopologyError;
+use crate::error::TopologyError;
 
 /// What a line of an environment file must be.
 const FORM: &str = "lines of NAME=value, quotes closed";

@@ -7,7 +7,8 @@ use super::model::{Stage, Topology};
 
 /// Whether the node must reach this stage: another node waits for it, or the node has settings for
 /// this stage or a later one.
-pub(crate) fn must_reach(topology: &Topology, node: &str, stage: Stage) -> bool {
+#[must_use]
+pub fn must_reach(topology: &Topology, node: &str, stage: Stage) -> bool {
     let own =
         topology.nodes.get(node).is_some_and(|node| node.stages.keys().any(|own| *own >= stage));
     let waits = topology
@@ -107,13 +108,13 @@ fn before<'a>(topology: &'a Topology, name: &'a str, stage: Stage) -> Vec<(&'a s
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use std::path::Path;
 
     use super::*;
 
     /// A topology of these nodes, without links.
-    pub(crate) fn parsed(nodes: &str) -> Result<Topology, String> {
+    fn parsed(nodes: &str) -> Result<Topology, String> {
         let text = format!("{{name: x, topology: {{defaults: {{kind: linux}}, nodes: {nodes}}}}}");
         Topology::parse(&text, Path::new("/labs"), |_| None).map_err(|error| error.to_string())
     }

@@ -7,8 +7,8 @@ use serde_norway::Value;
 use wire::MacAddr;
 
 use super::value::{Result, entries, expected, mapping, sequence, string, unsupported};
-use crate::topology::TopologyError;
-use crate::topology::model::{EndSettings, Endpoint, FarEnd, HalfLink, LINK_MTU, Link, Tunnel};
+use crate::TopologyError;
+use crate::model::{EndSettings, Endpoint, FarEnd, HalfLink, LINK_MTU, Link, Tunnel};
 
 /// A link of the file.
 pub(super) enum Parsed {

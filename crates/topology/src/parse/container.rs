@@ -7,7 +7,7 @@ use nix::mount::MsFlags;
 use serde_norway::Value;
 
 use super::value::{Result, entries, expected, mapping, sequence, string};
-use crate::topology::model::Tmpfs;
+use crate::model::Tmpfs;
 
 /// Parses `tmpfs:`, a list of `PATH[:OPTIONS]` or a mapping of paths to options. The flags are
 /// Docker's unless the options say otherwise.
