@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use api::v1;
-use path::{Fate, Key, PathId};
+use path::{Key, PathId};
 use pathmap::Placer;
 use pathmap::load::Link;
 use pathmap::placer::{Flow, FlowId, Gone, PathView, Target, TierView};
@@ -148,20 +148,18 @@ fn of_vtep(shared: &Shared, names: &Names, probed: &Probed, now: Duration) -> v1
 
 /// The paths over which packets are sprayed. Empty while the VTEP does not agree.
 fn sprayed(names: &Names, to: &SprayedTo) -> Vec<v1::SprayedPath> {
-    let path = |((path, sent, fate), wait): (&(PathId, u64, Fate), &Option<(u64, bool)>)| {
-        v1::SprayedPath {
-            uplink: names.of_path(*path),
-            source_port: path.source_port.into(),
-            sent: *sent,
-            unmarked: fate.good,
-            marked: fate.marked,
-            lost: fate.lost,
-            wait_us: wait.map(|(nanoseconds, _)| nanoseconds / 1000),
-            passed_over: wait.is_none_or(|(_, passed_over)| passed_over),
-        }
-    };
     let agreed = to.paths.iter().filter(|_| !to.vnis.is_empty());
-    agreed.zip(&to.waits).map(path).collect()
+    let paths = agreed.zip(&to.waits).map(|((path, sent, fate), wait)| v1::SprayedPath {
+        uplink: names.of_path(*path),
+        source_port: path.source_port.into(),
+        sent: *sent,
+        unmarked: fate.good,
+        marked: fate.marked,
+        lost: fate.lost,
+        wait_us: wait.map(|(nanoseconds, _)| nanoseconds / 1000),
+        passed_over: wait.is_none_or(|(_, passed_over)| passed_over),
+    });
+    paths.collect()
 }
 
 /// The queue pairs that are wanted, with those that are gone last of each number.
