@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use study::RunError;
 use study::run::Event;
 use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::oneshot;
 use web::{Access, Server, Stage};
 
@@ -20,7 +21,7 @@ use super::open::open;
 use crate::fabric_arguments::Web;
 use crate::output::{Outcome, Progress, interrupted, note, print};
 
-/// The interval at which a signal is noticed.
+/// The interval at which a signal is noticed, if the system tells of none.
 const POLL: Duration = Duration::from_millis(50);
 /// The time in which open pages learn how an experiment ended: three changes.
 const LAST: Duration = Duration::from_millis(300);
@@ -151,9 +152,22 @@ fn until_signal(runtime: &Runtime, server: Server) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for a signal that ends the program.
+/// Waits for a signal that ends the program, without looking for it again and again: a server that
+/// nobody asks does nothing.
 pub(super) async fn signal() {
-    while !interrupted() {
-        tokio::time::sleep(POLL).await;
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(unix::signal) else {
+        while !interrupted() {
+            tokio::time::sleep(POLL).await;
+        }
+        return;
+    };
+    // One that came before is noted there.
+    if !interrupted() {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
     }
 }
