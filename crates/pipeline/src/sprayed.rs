@@ -80,8 +80,8 @@ pub(crate) struct Sprayed {
     seen: Version<Counted>,
     /// In the order of their ends.
     arrivals: Vec<(Ends, Arc<Arrivals>)>,
-    /// `None`: hosts get packets as they arrive.
-    order: Option<Resequencer<QueuePair, Held, Secret>>,
+    /// Unused if hosts get packets as they arrive.
+    order: Resequencer<QueuePair, Held, Secret>,
     /// Nanoseconds since the start.
     now: u64,
     /// Packets that came one after the other by one path, and are yet to be counted.
@@ -141,8 +141,9 @@ impl Sprayed {
     pub(crate) fn new(shared: Arc<Spraying>) -> Self {
         let secret = Secret(hash::begin(shared.seed()));
         let host = |secret: &Secret, of: &QueuePair| secret.hash_one((of.slot(), of.source));
-        let new = || Resequencer::new(Limits::default(), 0, secret).with_shares(host);
-        let order = shared.options.restores_order.then(new);
+        let unused = Limits { queue_pairs: 0, packets: 0, ..Limits::default() };
+        let limits = if shared.options.restores_order { Limits::default() } else { unused };
+        let order = Resequencer::new(limits, 0, secret).with_shares(host);
         let (seen, arrivals, now, uncounted) = Default::default();
         Self { shared, seen, arrivals, order, now, uncounted, places: Places::default() }
     }
@@ -207,8 +208,7 @@ impl Sprayed {
             return if is_ordered { Admission::Ordered } else { Admission::Passes };
         }
         if let Some(at) = self.places.find(&plain)
-            && let Some(order) = &mut self.order
-            && order.is_next(self.now, at, plain.psn)
+            && self.order.is_next(self.now, at, plain.psn)
         {
             self.count_packet(from, outer.source_port, (outer.tos & CE == CE, inner.len()));
             return Admission::Passes;
@@ -233,23 +233,21 @@ impl Sprayed {
         if is_sprayed(request.opcode) {
             self.count_packet(from, arrived.port, (arrived.is_marked, arrived.bytes));
         }
-        if let Some((_, of)) = self.arrivals.get(usize::from(from))
-            && let Some(order) = &mut self.order
-        {
-            order.set_times(of.timer(), of.timer() / 2);
-        }
-        let Some(order) = &mut self.order else {
+        if !self.shared.options.restores_order {
             deliver(Delivery::Arrived);
             return Outcome::Delivered;
-        };
+        }
+        if let Some((_, of)) = self.arrivals.get(usize::from(from)) {
+            self.order.set_times(of.timer(), of.timer() / 2);
+        }
         let uses = (request.opcode != opcode::RC_READ_REQUEST).then_some(1);
         let packet = Packet { psn: request.psn, uses };
-        order.receive(self.now, request.queue_pair, packet, copy, deliver)
+        self.order.receive(self.now, request.queue_pair, packet, copy, deliver)
     }
 
     /// Remembers where a queue pair is.
     fn remember(&mut self, plain: &Plain, queue_pair: &QueuePair) {
-        if let Some(at) = self.order.as_ref().and_then(|order| order.find(queue_pair)) {
+        if let Some(at) = self.order.find(queue_pair) {
             self.places.remember(plain, at);
         }
     }
@@ -271,19 +269,18 @@ impl Sprayed {
     }
 
     pub(crate) fn held(&self) -> usize {
-        self.order.as_ref().map_or(0, Resequencer::held)
+        self.order.held()
     }
 
     /// When a frame has waited long enough, as time from the last batch.
     fn deadline(&self) -> Option<Duration> {
-        let at = self.order.as_ref()?.deadline()?;
+        let at = self.order.deadline()?;
         Some(Duration::from_nanos(at.saturating_sub(self.now)))
     }
 
     /// Shows what happened.
     fn count(&self, counters: &Counters) {
-        let Some(order) = &self.order else { return };
-        let counts = order.counts();
+        let counts = self.order.counts();
         let shown = &counters.resequenced;
         for (shown, count) in [
             (&shown.waited, counts.waited),
@@ -442,11 +439,9 @@ impl Pipeline {
         let Self { sprayed, host_delivery, counters, .. } = self;
         if let Some(sprayed) = sprayed {
             sprayed.now = sprayed.shared.nanoseconds(now);
-            if let Some(order) = &mut sprayed.order {
-                order.expire(sprayed.now, |of, held| {
-                    held.deliver(of.slot(), (host_delivery, counters), snapshot, out);
-                });
-            }
+            sprayed.order.expire(sprayed.now, |of, held| {
+                held.deliver(of.slot(), (host_delivery, counters), snapshot, out);
+            });
         }
         self.count_held_back();
         self.finish(out, &[Queue::Hosts, Queue::Bridge]);
@@ -472,8 +467,7 @@ impl Pipeline {
     /// Drops the received frames that wait.
     pub(crate) fn drop_held_back(&mut self, reason: DropReason) {
         let Self { sprayed, counters, .. } = self;
-        let order = sprayed.as_mut().and_then(|sprayed| sprayed.order.as_mut());
-        let Some(order) = order else { return };
-        order.expire(u64::MAX, |of, _| counters.drop_frames(reason, of.slot(), 1));
+        let Some(sprayed) = sprayed else { return };
+        sprayed.order.expire(u64::MAX, |of, _| counters.drop_frames(reason, of.slot(), 1));
     }
 }

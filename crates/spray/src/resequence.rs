@@ -184,7 +184,7 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
         Some(Place { index: index as u32, begun: known.begun })
     }
 
-    /// Whether a packet that uses one PSN (of 24 bits) is the next one of the queue pair that is
+    /// Whether a packet that uses one PSN (the low 24 bits) is the next one of the queue pair that is
     /// found there, and none waits. If so, it is delivered with that. Otherwise nothing has
     /// changed, and [`Self::receive`] is to be called. It saves the search for the queue pair.
     #[inline(always)]

@@ -32,6 +32,7 @@ pub(super) struct Plain {
     pub(super) number: u32,
     pub(super) slot: u16,
     pub(super) opcode: u8,
+    /// The PSN in the low 24 bits, and what is before it in the frame.
     pub(super) psn: u32,
 }
 
@@ -56,7 +57,7 @@ impl Plain {
         if field(headers, 38) != ((inner.len() - ETHERNET - 20) as u16).to_be_bytes() {
             return Err(Admission::Unknown);
         }
-        let (opcode, number, psn) = (headers[42], word(46) & 0x00ff_ffff, word(50) & 0x00ff_ffff);
+        let (opcode, number, psn) = (headers[42], word(46) & 0x00ff_ffff, word(50));
         Ok(Self { hosts: field(headers, 26), number, slot, opcode, psn })
     }
 }
@@ -84,7 +85,7 @@ impl Places {
     #[inline(always)]
     fn key(of: &Plain) -> (Key, usize) {
         let hosts = u64::from_ne_bytes(of.hosts);
-        let pair = u64::from(of.number.to_be()) << 16 | u64::from(of.slot);
+        let pair = u64::from(of.number.to_be()) | u64::from(of.slot) << 32;
         let mixed = (hosts ^ pair).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ([hosts, pair], (mixed >> (64 - PLACES.ilog2())) as usize)
     }

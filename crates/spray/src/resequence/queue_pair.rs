@@ -12,6 +12,8 @@ const BEFORE: u32 = WINDOW as u32 / 2;
 /// So many packets in a row before the next one are sent again, and so is the first one after a silence.
 /// Others may come late: they were sent before a NAK, and overtaken by their repetition.
 const AGAIN: u8 = 4;
+/// No packet has this PSN.
+const NOT_PLAIN: u32 = u32::MAX;
 /// No packet waits at this place of the ring.
 const NONE: u16 = u16::MAX;
 
@@ -61,9 +63,11 @@ pub(super) struct QueuePair<K> {
     pub(super) is_listed: bool,
     next: u32,
     mode: Mode,
-    /// Whether there is nothing to do for the next packet but to deliver it: the mode is
+    /// The next PSN, if there is nothing to do for its packet but to deliver it: the mode is
     /// [`Mode::Ordered`], nothing waits, the last one was not behind, and there is no `resume`.
-    is_plain: bool,
+    /// It is in the upper 24 bits, where it wraps by itself. Otherwise [`NOT_PLAIN`]. Meanwhile, `next`
+    /// stays behind.
+    plain: u32,
     /// Packets in a row that are before the next one.
     behind: u8,
     /// Where the order goes on if packets before it, that seemed to be sent again, are not.
@@ -85,7 +89,7 @@ impl<K> Default for QueuePair<K> {
             is_listed: false,
             next: 0,
             mode,
-            is_plain: true,
+            plain: NOT_PLAIN,
             behind: 0,
             resume: None,
             held: 0,
@@ -177,12 +181,12 @@ impl<K> QueuePair<K> {
     }
 
     /// Goes on behind a packet that uses one PSN, if it is the next one and none waits: almost all, if
-    /// paths are alike. The PSN has 24 bits.
+    /// paths are alike. The low 24 bits of the PSN count.
     #[inline(always)]
     pub(super) fn advance_plainly(&mut self, psn: u32) -> bool {
-        let is_next = self.is_plain && psn == self.next;
+        let is_next = psn << 8 == self.plain;
         if is_next {
-            self.next = psn.wrapping_add(1) & PSN;
+            self.plain = self.plain.wrapping_add(1 << 8);
         }
         is_next
     }
@@ -199,6 +203,9 @@ impl<K> QueuePair<K> {
             deliver(Delivery::Arrived);
             return Outcome::Delivered;
         }
+        if self.plain != NOT_PLAIN {
+            self.next = self.plain >> 8;
+        }
         let outcome = self.put_in_order(times, packet, pool, copy, deliver);
         self.note_if_plain();
         outcome
@@ -206,7 +213,8 @@ impl<K> QueuePair<K> {
 
     fn note_if_plain(&mut self) {
         let is_ordered = self.mode == Mode::Ordered && self.resume.is_none();
-        self.is_plain = is_ordered && self.held == 0 && self.behind == 0;
+        let is_plain = is_ordered && self.held == 0 && self.behind == 0;
+        self.plain = if is_plain { self.next << 8 } else { NOT_PLAIN };
     }
 
     fn put_in_order<C>(
