@@ -69,7 +69,7 @@ pub(crate) fn hosts(topology: &Topology, fabric: &str, node: &Node) -> String {
         let container = topology.management.container(fabric, name);
         let aliases = topology.nodes.get(name).into_iter().flat_map(|node| &node.aliases);
         let all = [name, &container].into_iter().chain(aliases.map(String::as_str));
-        // `hostname -i` prints the address once for each time that the host name is there.
+        // Only one line has the host name: `hostname -i` prints the address of each that has it.
         let all = first.into_iter().chain(all.filter(|name| Some(*name) != first));
         format!("{address} {}\n", all.collect::<Vec<_>>().join(" "))
     };
