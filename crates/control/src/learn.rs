@@ -4,11 +4,12 @@
 //! notification brings it into the tables, as any other entry. The kernel ages the entry, and still
 //! has it if it forwards again itself.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use netlink::{FdbChange, FdbWrite};
 use tables::{Learned, VniSource};
-use wire::Vni;
+use wire::{MacAddr, Vni};
 
 use crate::mac_mobility::Flapping;
 use crate::resolve::link_local::LinkLocal;
@@ -52,11 +53,26 @@ pub(crate) struct Learning {
     pub(crate) counts: LearnCounts,
     /// Number of addresses of all netdevs that learn. Computed on demand.
     addresses: Option<usize>,
+    /// New addresses of netdevs, with their VTEPs, that the kernel is asked to write and has not told of.
+    asked: BTreeMap<(u32, MacAddr), IpAddr>,
 }
 
 impl Learning {
     /// Entries of netdevs may have changed.
     pub(crate) const fn entries_changed(&mut self) {
+        self.addresses = None;
+    }
+
+    /// The kernel tells of an entry.
+    pub(crate) fn told(&mut self, ifindex: u32, mac: MacAddr) {
+        if self.asked.remove(&(ifindex, mac)).is_some() {
+            self.addresses = None;
+        }
+    }
+
+    /// The kernel has told of all its entries.
+    pub(crate) fn told_all(&mut self) {
+        self.asked.clear();
         self.addresses = None;
     }
 
@@ -100,7 +116,11 @@ impl Learning {
         if change == FdbChange::New {
             let own = Vni::try_from(vxlan.id).map_or(0, |vni| settings.of(vni).addresses);
             let netdevs = usize::try_from(vxlan.limit).ok().filter(|limit| *limit > 0);
-            if overlay.addresses() >= own.min(netdevs.unwrap_or(own)) || in_all >= total {
+            // Many reports may come before the kernel tells of an entry.
+            let asked = || self.asked.keys().filter(|key| **key != (ifindex, mac));
+            let of_netdev = overlay.addresses() + asked().filter(|key| key.0 == ifindex).count();
+            let is_full = of_netdev >= own.min(netdevs.unwrap_or(own));
+            if is_full || in_all + asked().count() >= total {
                 self.counts.too_many_addresses += 1;
                 return None;
             }
@@ -108,7 +128,7 @@ impl Learning {
             self.counts.flapping += 1;
             return None;
         }
-        if stores.vteps.find(vtep).is_none() && stores.vteps.len() >= vteps {
+        if self.is_one_too_many(vtep, stores, vteps) {
             self.counts.too_many_vteps += 1;
             return None;
         }
@@ -117,7 +137,18 @@ impl Learning {
             self.counts.unreachable += 1;
             return None;
         }
+        if change == FdbChange::New {
+            self.asked.insert((ifindex, mac), vtep);
+        }
         write(change)
+    }
+
+    /// Whether this VTEP is a new one, and there are as many as may be.
+    fn is_one_too_many(&self, vtep: IpAddr, stores: &Stores, limit: usize) -> bool {
+        let is_new = |vtep: &&IpAddr| stores.vteps.find(**vtep).is_none();
+        let others = || self.asked.values().filter(|asked| **asked != vtep);
+        is_new(&&vtep)
+            && stores.vteps.len() + others().filter(is_new).collect::<BTreeSet<_>>().len() >= limit
     }
 
     /// Counts the result of a write: 0, or the error's number.
@@ -132,6 +163,7 @@ impl Learning {
         };
         *counter += 1;
         if outcome != 0 {
+            self.asked.remove(&(write.ifindex, write.mac));
             tracing::debug!(mac = %write.mac, vtep = %write.vtep, change = ?write.change, errno = outcome, "not learned");
         }
     }

@@ -129,12 +129,18 @@ impl State {
 
     /// Applies a message from the kernel.
     pub fn apply_kernel(&mut self, message: Message) {
+        if let Message::Fdb(_, entry) = &message {
+            self.learning.told(entry.ifindex, entry.mac);
+        }
         kernel::apply(&mut self.stores, message);
         self.follow_neighbours();
     }
 
     /// Applies a complete dump of one kind. Entries that it does not have are removed.
     pub fn resync(&mut self, what: Dump, dump: Vec<Message>) -> Resync {
+        if what == Dump::Fdb {
+            self.learning.told_all();
+        }
         let resync = resync::apply(&mut self.stores, what, dump, &self.settings.standalone);
         self.follow_neighbours();
         resync

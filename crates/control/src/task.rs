@@ -44,6 +44,8 @@ use status::Status;
 const PACE: Duration = Duration::from_millis(2);
 /// The longest delay of an event after a publication that took long.
 const LONGEST_PACE: Duration = Duration::from_millis(20);
+/// What is counted if the kernel cannot be asked to write an entry.
+const EIO: i32 = 5;
 /// Number of batches of events that are applied before a publication that is due, even if more are
 /// queued.
 const DRAIN: usize = 256;
@@ -353,7 +355,10 @@ impl<P: FnMut(&Update, &Diff)> Task<P> {
                 }
             }
             // The worker reports it again.
-            Err(error) => tracing::warn!(%error, "what was learned could not be written"),
+            Err(error) => {
+                tracing::warn!(%error, "what was learned could not be written");
+                writes.iter().for_each(|write| self.state.written(write, EIO));
+            }
         }
     }
 

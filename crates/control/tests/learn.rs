@@ -9,7 +9,9 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use control::mac_mobility::WINDOW;
-use control::{Flap, LearnCounts, LearnLimits, Settings, State, UnsupportedEntry, VniSettings};
+use control::{
+    Flap, LearnCounts, LearnLimits, Namespace, Settings, State, UnsupportedEntry, VniSettings,
+};
 use netlink::{FdbChange, FdbEntry, FdbWrite, Message, Vxlan};
 use tables::Learned;
 use wire::MacAddr;
@@ -339,6 +341,44 @@ fn made_up_vteps_are_limited_and_take_no_vni_along() {
     assert_eq!(known, LearnLimits::default().vteps);
     assert_eq!(state.learn_counts().too_many_vteps, 1);
     assert_eq!(change(state.learn(&heard(2, "10.0.0.12"))), Some(FdbChange::New), "a known one");
+}
+
+/// A burst of reports does not pass the limits while the kernel has not told of the first entries.
+#[test]
+fn a_burst_of_addresses_does_not_exceed_the_limits() {
+    let settings = |own, total, vteps| Settings {
+        default: VniSettings { addresses: own, ..VniSettings::default() },
+        learning: LearnLimits { total, vteps, ..LearnLimits::default() },
+        ..Settings::default()
+    };
+    let written = |settings, vtep: fn(u8) -> String| {
+        let mut state = learner(learning());
+        state.reload(settings, Namespace::default());
+        state.build();
+        let burst = (1..=20).filter(|last| state.learn(&heard(*last, &vtep(*last))).is_some());
+        burst.count()
+    };
+    let one = |_| "10.0.0.12".to_owned();
+    let others = |last| format!("10.0.0.{}", 100 + last);
+    // The flood list is one entry, and has one VTEP.
+    assert_eq!(written(settings(8, 100, 100), one), 7);
+    assert_eq!(written(settings(100, 8, 100), one), 7);
+    assert_eq!(written(settings(100, 100, 5), others), 4);
+    assert_eq!(written(settings(100, 100, 100), one), 20);
+    // What the kernel refuses takes no room. Nor does what it has told of, and forgotten.
+    let mut state = learner(learning());
+    state.reload(settings(2, 100, 100), Namespace::default());
+    let write = state.learn(&heard(1, "10.0.0.12")).unwrap();
+    assert_eq!(state.learn(&heard(2, "10.0.0.12")), None);
+    state.written(&write, 17);
+    let write = state.learn(&heard(2, "10.0.0.12")).unwrap();
+    state.written(&write, 0);
+    assert_eq!(state.learn(&heard(3, "10.0.0.12")), None);
+    for operation in [New, Delete] {
+        let entry = FdbEntry { state: 0x02, ..remote_of(VXLAN, mac(2), "10.0.0.12") };
+        apply(&mut state, [Message::Fdb(operation, entry)]);
+    }
+    assert!(state.learn(&heard(3, "10.0.0.12")).is_some());
 }
 
 #[test]

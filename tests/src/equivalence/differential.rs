@@ -424,11 +424,19 @@ pub struct Summary {
     pub unsteady: Vec<u64>,
 }
 
+/// Runs after which the state is printed.
+const PROGRESS: u64 = 50;
+
 /// Runs the cases of `runs` seeds, beginning with `first`, and prints what differs.
 #[must_use]
 pub fn run(first: u64, runs: u64, limits: &Limits) -> Summary {
     let mut summary = Summary::default();
     for seed in first..first.saturating_add(runs) {
+        let done = seed - first;
+        if done > 0 && done % PROGRESS == 0 {
+            let [differ, unsteady] = [summary.differences.len(), summary.unsteady.len()];
+            eprintln!("{done} of {runs} runs: {differ} differ, {unsteady} cannot be compared");
+        }
         let case = Case::draw(&mut Random::of(seed), limits);
         match case.difference() {
             Ok(None) => {}
