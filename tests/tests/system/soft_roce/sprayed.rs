@@ -168,7 +168,7 @@ fn in_order(session: &Session, of: &str) {
 #[ignore = "needs rdma_rxe and perftest: tests/linux-vm 6.1 soft_roce"]
 fn verbs_over_sprayed_packets_see_no_gap_and_use_all_paths() {
     let verbs = Verbs::new();
-    for pairs in [1, 4, 16] {
+    for pairs in [1, 4] {
         for kind in ALL {
             let of = |way: &str| format!("{kind:?} {way} Soft-RoCE, {pairs} queue pairs");
             // Answers to reads are not sprayed.
@@ -191,7 +191,7 @@ fn verbs_over_sprayed_packets_see_no_gap_and_use_all_paths() {
 #[ignore = "needs rdma_rxe and perftest: tests/linux-vm 6.1 soft_roce"]
 fn verbs_in_both_directions_at_once_see_no_gap() {
     let verbs = Verbs::new();
-    for pairs in [1, 4, 16] {
+    for pairs in [1, 4] {
         let sessions = std::thread::scope(|scope| {
             let from = scope.spawn(|| verbs.requests_of_soft_roce(Kind::Write, pairs));
             let to = verbs.to_soft_roce(Kind::Write, pairs);
