@@ -433,7 +433,7 @@ pub fn run(first: u64, runs: u64, limits: &Limits) -> Summary {
     let mut summary = Summary::default();
     for seed in first..first.saturating_add(runs) {
         let done = seed - first;
-        if done > 0 && done % PROGRESS == 0 {
+        if done > 0 && done.is_multiple_of(PROGRESS) {
             let [differ, unsteady] = [summary.differences.len(), summary.unsteady.len()];
             eprintln!("{done} of {runs} runs: {differ} differ, {unsteady} cannot be compared");
         }
