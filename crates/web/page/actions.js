@@ -164,6 +164,7 @@ export function panel(fabric, start, chosen, actions, onselect) {
     list.after(h("p", { class: "dim" }, "Select a link or a node in the map",
       ...fabric.runs ? [". "] : [", or a ", h("a", { href: "#pairs" }, "queue pair"), " below. "], "Escape comes back."));
   }
+  const kept = new Map();
   let shown;
   let kind;
   return (state) => {
@@ -174,7 +175,9 @@ export function panel(fabric, start, chosen, actions, onselect) {
     const now = kindOf(state, chosen);
     if (actions && now !== kind && !does.contains(document.activeElement)) {
       kind = now;
-      does.replaceChildren(...forms(fabric, state, chosen, onselect));
+      const all = forms(fabric, state, chosen, onselect, kept);
+      const told = [...kept.values()].filter((form) => form.querySelector("[role=status]").textContent && !all.includes(form));
+      does.replaceChildren(...all, ...told);
     }
   };
 }
@@ -210,14 +213,20 @@ function near(fabric, host) {
   return Object.keys(fabric.hosts).filter((other) => of(other) === of(host));
 }
 
-function forms(fabric, state, chosen, onselect) {
+/** The forms of a selection. Those in `kept` stay, with what was written in them and what is told of their commands. */
+function forms(fabric, state, chosen, onselect, kept) {
+  const form = (label, fixed, fields) => {
+    const key = JSON.stringify([label, fixed]);
+    if (!kept.has(key)) kept.set(key, action(label, fixed, fields));
+    return kept.get(key);
+  };
   const time = () => field("time", "for", "10s", "for good");
   if (chosen.link) {
     const link = fabric.links.find((of) => of.a === chosen.link);
     const own = { link: link.a };
-    const all = [h("h3", {}, "Actions"), action("Cut", { action: "down", ...own }, [time()]), action("Restore", { action: "up", ...own }, [])];
+    const all = [h("h3", {}, "Actions"), form("Cut", { action: "down", ...own }, [time()]), form("Restore", { action: "up", ...own }, [])];
     if (link.circuit) {
-      all.push(h("h3", {}, "Impair the circuit; what is empty stays"), action("Impair", { action: "impair", ...own }, [
+      all.push(h("h3", {}, "Impair the circuit; what is empty stays"), form("Impair", { action: "impair", ...own }, [
         field("delay", "delay", "", "20ms"), field("jitter", "jitter", "", "1ms"), field("loss", "loss", "", "1%"),
         field("rate", "rate", "", "100mbit"), choice("direction", ["both", "a-to-b", "b-to-a"]), time()]));
     }
@@ -229,17 +238,17 @@ function forms(fabric, state, chosen, onselect) {
     const leaf = chosen.node;
     const vnis = Object.keys(state.leaves?.[leaf]?.vnis ?? {});
     return [h("h3", {}, "Policy of this leaf; starts vtepd, or ends it for kernel"),
-      action("Set policy", { action: "policy", leaf }, policy()),
-      ...vnis.length > 1 ? vnis.map((vni) => action(`Policy of VNI ${vni}`, { action: "vni-policy", leaf, vni: Number(vni) },
+      form("Set policy", { action: "policy", leaf }, policy()),
+      ...vnis.length > 1 ? vnis.map((vni) => form(`Policy of VNI ${vni}`, { action: "vni-policy", leaf, vni: Number(vni) },
         [choice("policy", POLICIES)])) : [],
-      ...vnis.length ? [action("Kill vtepd", { action: "kill", leaf }, [])] : []];
+      ...vnis.length ? [form("Kill vtepd", { action: "kill", leaf }, [])] : []];
   }
   if ((chosen.flow && !chosen.node) || (chosen.node && !hosts.includes(chosen.node))) return [];
   const from = chosen.node ? [chosen.node] : hosts;
   const others = hosts.filter((host) => host !== chosen.node);
   const [first] = from;
   const to = near(fabric, first).filter((host) => host !== first).at(-1) ?? others.at(-1);
-  const stream = [h("h3", {}, "RoCE stream"), action("Send", { action: "send" }, [choice("from", from),
+  const stream = [h("h3", {}, "RoCE stream"), form("Send", { action: "send" }, [choice("from", from),
     choice("to", others, to), field("numbers", "queue pairs", "0x11 0x12 0x13 0x14", "0x11 0x12"),
     field("queue_pairs", "or, if empty, so many", "32", "", "number"),
     field("rate", "frames/s", "10000", "", "number"), field("seconds", "seconds", "60", "", "number")])];
@@ -247,8 +256,8 @@ function forms(fabric, state, chosen, onselect) {
   if (chosen.node) return stream;
   const most = hosts.map((host) => near(fabric, host)).reduce((all, some) => (some.length > all.length ? some : all), []);
   return [h("h3", {}, "Policy of all leaves; starts vtepd, or ends it for kernel"),
-    action("Set policy", { action: "policy" }, policy()), ...stream,
-    h("h3", {}, "Collective operation"), action("Run", { action: "workload" }, [choice("collective", COLLECTIVES),
+    form("Set policy", { action: "policy" }, policy()), ...stream,
+    h("h3", {}, "Collective operation"), form("Run", { action: "workload" }, [choice("collective", COLLECTIVES),
       field("hosts", "hosts", most.join(" ")), field("bytes", "bytes", "16MiB"),
       field("queue_pairs", "queue pairs", "4", "", "number"), field("rate", "rate", "100Mbit", "no limit"),
       field("iterations", "iterations", "20", "", "number")])];
