@@ -2,8 +2,8 @@
 //!
 //! - [`topology`], a crate of its own: the ContainerLab file; [`new`] writes one
 //! - [`Fabric`], [`node`], [`state`]: a fabric that is up; `stage_tracker` and `bring_up` build it,
-//!   `frr` starts routers, `management` joins their `eth0`, `converge` waits until it forwards, on notifications of `changes`, for
-//!   [`entries`]
+//!   `frr` starts routers, `management` joins their `eth0`, `converge` waits until it forwards, on
+//!   notifications of `changes`, for [`entries`]
 //! - [`node_init`]: the first process of each node
 //! - [`deployed`]: namespaces, hosts and tunnels of a fabric that is up
 //! - [`netns`], [`process`]: namespaces, and processes with a defined end in them

@@ -184,7 +184,8 @@ fn whole<'de, D: Deserializer<'de>>(from: D, kind: Kind, unit: f64) -> Result<u6
     let value = from.deserialize_any(Reader { kind, unit })?;
     // A quotient of equal units may be a little too small, such as 0.3 s in ms.
     let whole = value.round();
-    if (value - whole).abs() > 1e-9 * whole.max(1.0) {
+    let is_whole = (value - whole).abs() <= 1e-9 * whole.max(1.0);
+    if !is_whole || whole >= u64::MAX as f64 {
         return Err(D::Error::custom(format!("{value}: expected a whole number")));
     }
     Ok(whole as u64)
@@ -375,6 +376,8 @@ mod tests {
             ("bytes = -1", "a number of at least 0"),
             ("limit = -0.5", "a number of at least 0"),
             ("bytes = true", "a number, or a text with B, kB"),
+            ("bytes = inf", "inf: expected a whole number"),
+            ("bytes = 1e20", "expected a whole number"),
             ("message = '8GB'", "8000000000 is too large"),
             ("timer = '0.5ns'", "expected a whole number"),
             ("loss = '5ms'", "expected 0 to 100 percent with %, such as 0.1%"),

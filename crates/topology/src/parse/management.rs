@@ -59,7 +59,7 @@ impl Network {
                     network.management.gateway = Ipv4Addr::from(first + 1);
                     network.management.prefix_length = length;
                 }
-                "ipv4-gw" => gateway = Some(address(&place, value)?),
+                "ipv4-gw" => gateway = Some((place.clone(), address(&place, value)?)),
                 "ipv4-range" => {
                     let (first, last, _) = subnet(&place, &string(&place, value)?)?;
                     network.range = Some((first, last));
@@ -73,7 +73,14 @@ impl Network {
                 _ => without.push(key),
             }
         }
-        network.management.gateway = gateway.unwrap_or(network.management.gateway);
+        if let Some((place, gateway)) = gateway {
+            let Management { gateway: default, prefix_length, .. } = network.management;
+            let (first, last, _) = subnet(&place, &format!("{default}/{prefix_length}"))?;
+            if !(first < gateway.into() && u32::from(gateway) < last) {
+                return Err(expected(&place, "an address of the subnet"));
+            }
+            network.management.gateway = gateway;
+        }
         let keys = without.join(", ");
         network.note = (!without.is_empty()).then(|| {
             format!("mgmt: no effect of {keys}: eth0 has IPv4, and leads to nodes of this lab only")

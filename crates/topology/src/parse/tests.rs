@@ -269,6 +269,12 @@ topology:
         assert_eq!(topology.management.container("x", "b"), "own-x-b");
         for (mgmt, of_a, place) in [
             ("ipv4-subnet: 10.9.0.0", "", "mgmt.ipv4-subnet: expected a subnet"),
+            (
+                "ipv4-subnet: 10.9.0.0/24, ipv4-gw: 10.8.0.1",
+                "",
+                "mgmt.ipv4-gw: expected an address of",
+            ),
+            ("ipv4-gw: 172.20.20.255", "", "mgmt.ipv4-gw: expected an address of the subnet"),
             ("", "mgmt-ipv4: 10.0.0.1", "topology.nodes.a.mgmt-ipv4: expected an address of"),
             ("", "mgmt-ipv4: 172.20.20.1", "topology.nodes.a.mgmt-ipv4: expected an address of"),
             ("", "mgmt-ipv4: here", "topology.nodes.a.mgmt-ipv4: expected an IPv4 address"),
