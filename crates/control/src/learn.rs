@@ -53,19 +53,23 @@ pub(crate) struct Learning {
     pub(crate) counts: LearnCounts,
     /// Number of addresses of all netdevs that learn. Computed on demand.
     addresses: Option<usize>,
-    /// New addresses of netdevs, with their VTEPs, that the kernel is asked to write and has not told of.
-    asked: BTreeMap<(u32, MacAddr), IpAddr>,
+    /// Entries, new or with another VTEP, that the kernel is asked to write and has not told of.
+    asked: BTreeMap<(u32, MacAddr), FdbWrite>,
+    /// The VTEPs of entries that it has told of since the last build, which makes VTEPs known.
+    told: BTreeSet<IpAddr>,
 }
 
 impl Learning {
-    /// Entries of netdevs may have changed.
-    pub(crate) const fn entries_changed(&mut self) {
+    /// Entries of netdevs may have changed, and VTEPs are known.
+    pub(crate) fn entries_changed(&mut self) {
         self.addresses = None;
+        self.told.clear();
     }
 
     /// The kernel tells of an entry.
     pub(crate) fn told(&mut self, ifindex: u32, mac: MacAddr) {
-        if self.asked.remove(&(ifindex, mac)).is_some() {
+        if let Some(write) = self.asked.remove(&(ifindex, mac)) {
+            self.told.insert(write.vtep);
             self.addresses = None;
         }
     }
@@ -117,8 +121,11 @@ impl Learning {
             let own = Vni::try_from(vxlan.id).map_or(0, |vni| settings.of(vni).addresses);
             let netdevs = usize::try_from(vxlan.limit).ok().filter(|limit| *limit > 0);
             // Many reports may come before the kernel tells of an entry.
-            let asked = || self.asked.keys().filter(|key| **key != (ifindex, mac));
-            let of_netdev = overlay.addresses() + asked().filter(|key| key.0 == ifindex).count();
+            let is_other = |write: &&FdbWrite| (write.ifindex, write.mac) != (ifindex, mac);
+            let asked =
+                || self.asked.values().filter(|w| w.change == FdbChange::New).filter(is_other);
+            let in_netdev = asked().filter(|write| write.ifindex == ifindex).count();
+            let of_netdev = overlay.addresses() + in_netdev;
             let is_full = of_netdev >= own.min(netdevs.unwrap_or(own));
             if is_full || in_all + asked().count() >= total {
                 self.counts.too_many_addresses += 1;
@@ -137,18 +144,17 @@ impl Learning {
             self.counts.unreachable += 1;
             return None;
         }
-        if change == FdbChange::New {
-            self.asked.insert((ifindex, mac), vtep);
-        }
-        write(change)
+        let write = FdbWrite { ifindex, mac, vtep, change, flags };
+        self.asked.insert((ifindex, mac), write);
+        Some(write)
     }
 
     /// Whether this VTEP is a new one, and there are as many as may be.
     fn is_one_too_many(&self, vtep: IpAddr, stores: &Stores, limit: usize) -> bool {
-        let is_new = |vtep: &&IpAddr| stores.vteps.find(**vtep).is_none();
-        let others = || self.asked.values().filter(|asked| **asked != vtep);
-        is_new(&&vtep)
-            && stores.vteps.len() + others().filter(is_new).collect::<BTreeSet<_>>().len() >= limit
+        let is_new = |vtep: IpAddr| stores.vteps.find(vtep).is_none();
+        let asked = self.asked.values().map(|write| write.vtep).chain(self.told.iter().copied());
+        let others = asked.filter(|asked| *asked != vtep && is_new(*asked));
+        is_new(vtep) && stores.vteps.len() + others.collect::<BTreeSet<_>>().len() >= limit
     }
 
     /// Counts the result of a write: 0, or the error's number.

@@ -365,6 +365,22 @@ fn a_burst_of_addresses_does_not_exceed_the_limits() {
     assert_eq!(written(settings(100, 8, 100), one), 7);
     assert_eq!(written(settings(100, 100, 5), others), 4);
     assert_eq!(written(settings(100, 100, 100), one), 20);
+    // Known addresses that move.
+    let mut state = learner(learning());
+    apply(&mut state, (1..=20).map(|last| dynamic(last, "10.0.0.12")));
+    state.reload(settings(100, 100, 5), Namespace::default());
+    state.build();
+    let moves = (1..=20).filter(|last| state.learn(&heard(*last, &others(*last))).is_some());
+    assert_eq!(moves.count(), 4);
+    // The kernel has told of the entries, and VTEPs are counted in the next publication.
+    let mut state = learner(learning());
+    state.reload(settings(100, 100, 5), Namespace::default());
+    state.build();
+    let told = (1..=20).filter(|last| {
+        let write = state.learn(&heard(*last, &others(*last)));
+        write.inspect(|_| apply(&mut state, [dynamic(*last, &others(*last))])).is_some()
+    });
+    assert_eq!(told.count(), 4);
     // What the kernel refuses takes no room. Nor does what it has told of, and forgotten.
     let mut state = learner(learning());
     state.reload(settings(2, 100, 100), Namespace::default());
