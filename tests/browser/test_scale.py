@@ -22,7 +22,7 @@ SECONDS = 10
 # CPU time of the server for each update: a fifth of a core at ten updates a second.
 MOST = 0.02
 # CPU time of the page's main thread in ms: of a frame, that 95 of 100 are below, and for an update.
-MOST_FRAME, MOST_USUAL, MOST_UPDATE = 50, 20, 25
+MOST_FRAME, MOST_USUAL, MOST_UPDATE = 50, 30, 25
 # CPU time that an open page costs a vtepd with 500 queue pairs, in percent of a core. It is asked
 # once a second.
 MOST_OF_LEAF = 1

@@ -118,6 +118,8 @@ pub struct Comparison {
     pub figures: Vec<Change>,
     /// The number of rows that only one of them has.
     pub unmatched: usize,
+    /// The number of figures of the other rows that only one of them has.
+    pub gone: usize,
     /// Lost and reordered frames per million, before and after.
     pub disturbed: [f64; 2],
     /// Whether the machine was the limit in one of them, so that times do not count.
@@ -139,7 +141,7 @@ pub fn compare(mut before: Results, mut after: Results) -> Comparison {
     let (old, new) = (summarise(&mut before), summarise(&mut after));
     let limited = old.machine_is_the_limit() || new.machine_is_the_limit();
     let mut changes = Vec::new();
-    let mut matched = 0;
+    let (mut matched, mut gone) = (0, 0);
     for row in &old.rows {
         let same = |other: &&Row| {
             (&other.fabric, &other.point, &other.dataplane)
@@ -149,7 +151,10 @@ pub fn compare(mut before: Results, mut after: Results) -> Comparison {
         matched += 1;
         let mut others = figures(other);
         for ((figure, of), before) in figures(row) {
-            let Some(after) = others.remove(&(figure, of.clone())) else { continue };
+            let Some(after) = others.remove(&(figure, of.clone())) else {
+                gone += 1;
+                continue;
+            };
             let least = match figure {
                 Figure::Outage => row.shortest_outage().max(other.shortest_outage()),
                 _ => figure.least(),
@@ -168,6 +173,7 @@ pub fn compare(mut before: Results, mut after: Results) -> Comparison {
                 changed: counts && (after.mean - before.mean).abs() > noise,
             });
         }
+        gone += others.len();
     }
     let disturbed = [&old, &new].map(|summary| {
         let sum = |of: fn(&Row) -> u64| summary.rows.iter().map(of).sum::<u64>();
@@ -178,6 +184,7 @@ pub fn compare(mut before: Results, mut after: Results) -> Comparison {
     Comparison {
         conditions: before.manifest.differences(&after.manifest),
         unmatched: old.rows.len() + new.rows.len() - 2 * matched,
+        gone,
         figures: changes,
         disturbed,
         limited,
@@ -223,6 +230,13 @@ impl fmt::Display for Comparison {
         }
         if self.unmatched > 0 {
             writeln!(f, "{} points are in one directory only.", self.unmatched)?;
+        }
+        if self.gone > 0 {
+            writeln!(f, "{} figures of the other points are in one directory only.", self.gone)?;
+        }
+        let single = self.figures.iter().filter(|change| change.noise.is_infinite()).count();
+        if single > 0 {
+            writeln!(f, "{single} figures are of one run and have no noise to compare with.")?;
         }
         let [before, after] = self.disturbed;
         if before + after > 0.0 {

@@ -271,7 +271,8 @@ impl TryFrom<String> for Time {
 
     fn try_from(text: String) -> Result<Self, String> {
         let duration = quantity::time(&text).map_err(|error| format!("'{text}': {error}"))?;
-        Ok(Self { text, duration })
+        // A text without spaces can be a part of a name.
+        Ok(Self { text: text.split_whitespace().collect(), duration })
     }
 }
 
@@ -332,6 +333,12 @@ impl fmt::Display for InnerPort {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_a_part_of_a_name() {
+        let time = Time::try_from("5 ms".to_owned()).unwrap();
+        assert_eq!((time.as_str(), time.duration()), ("5ms", Duration::from_millis(5)));
+    }
 
     #[test]
     fn a_name_is_one_safe_component_of_a_path() {

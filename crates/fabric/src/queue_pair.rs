@@ -26,6 +26,7 @@ pub struct QueuePairWatch {
 struct Open {
     namespace: Namespace,
     inode: u64,
+    ifindex: u32,
     counter: QueuePairCounter,
 }
 
@@ -46,10 +47,18 @@ impl QueuePairWatch {
     /// # Errors
     /// [`CountersError`], for example if there is no such namespace or interface now.
     pub fn count(&mut self) -> Result<u64, CountersError> {
-        // What is open would keep a namespace that was deleted, and not see a new one.
-        let open = self.open.take().filter(|open| open.namespace.inode().ok() == Some(open.inode));
-        let open = open.map_or_else(|| self.begin(), Ok)?;
-        Ok(self.open.insert(open).counter.count()?)
+        // What is open would keep a namespace or an interface that was deleted, and not see a new one.
+        let open = self.open.take().filter(|open| self.is_current(open));
+        let mut open = open.map_or_else(|| self.begin(), Ok)?;
+        let count = open.counter.count()?;
+        self.open = Some(open);
+        Ok(count)
+    }
+
+    fn is_current(&self, open: &Open) -> bool {
+        let ifindex = open.namespace.enter(|| if_nametoindex(self.interface.as_str()));
+        open.namespace.inode().ok() == Some(open.inode)
+            && matches!(ifindex, Ok(Ok(ifindex)) if ifindex == open.ifindex)
     }
 
     fn begin(&self) -> Result<Open, CountersError> {
@@ -57,9 +66,9 @@ impl QueuePairWatch {
         let inode = namespace.inode()?;
         let open = || {
             let ifindex = if_nametoindex(self.interface.as_str()).map_err(io::Error::from)?;
-            QueuePairCounter::open(ifindex, &self.filter)
+            Ok::<_, io::Error>((ifindex, QueuePairCounter::open(ifindex, &self.filter)?))
         };
-        let counter = namespace.enter(open)??;
-        Ok(Open { namespace, inode, counter })
+        let (ifindex, counter) = namespace.enter(open)??;
+        Ok(Open { namespace, inode, ifindex, counter })
     }
 }

@@ -68,7 +68,7 @@ pub struct Properties {
     pub jitter_milliseconds: f64,
     /// The loss in percent.
     pub loss_percent: f64,
-    /// The rate in kilobits per second; 0 for no limit.
+    /// The rate in kilobits per second, rounded up; 0 for no limit.
     pub rate_kilobits: u64,
     /// The queue of the rate limit in bytes.
     pub queue_bytes: u64,
@@ -81,7 +81,8 @@ impl From<&Change> for Properties {
             delay_milliseconds: milliseconds(change.delay),
             jitter_milliseconds: milliseconds(change.jitter),
             loss_percent: change.loss.unwrap_or_default() * 100.0,
-            rate_kilobits: change.rate.unwrap_or_default() / 1000,
+            // A rate below 1 kbit/s is a limit, too.
+            rate_kilobits: change.rate.unwrap_or_default().div_ceil(1000),
             queue_bytes: change.queue.unwrap_or_default(),
         }
     }

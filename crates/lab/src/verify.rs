@@ -16,12 +16,12 @@ use nix::errno::Errno;
 
 use crate::demo::{Figures, KERNEL};
 use experiment::balance::{self, RandomPlacement};
-use fabric::STABLE_TIME;
 use fabric::deployed::{Deployed, Overlay};
 use fabric::netns::NetnsError;
 use fabric::progress::{Interrupted, OnProgress};
 use fabric::rtnl::Route;
 use fabric::topology::Endpoint;
+use fabric::{STABLE_TIME, few_at_once};
 use study::RunError;
 use traffic::roce::{Limit, Sent};
 use traffic::spread::{self, Paths, Spread};
@@ -33,9 +33,12 @@ pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach, WideAreaFailov
 /// that started before its links existed may take a minute to use them.
 const UNUSED_UPLINK_TIME: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(200);
-/// How often frames are sent, and how often routes are looked at meanwhile: a lost neighbour does not
-/// return in this time.
+/// Pings at the same time. More delay each other on a small machine.
+const PINGS: usize = 64;
+/// How many times frames are sent if routes change meanwhile.
 const ATTEMPTS: u32 = 3;
+/// The interval at which routes are looked at meanwhile. A lost neighbour does not return in this
+/// time.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The settings of a verification.
@@ -84,8 +87,9 @@ pub fn run(
     let sending =
         |limit| Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit);
     let stream = sending(Limit::Frames(settings.frames))?;
-    let (sent, spread) =
-        send_undisturbed(&stream, &paths, (deployed, settings), report, interrupted)?;
+    let attempt = send_undisturbed(&stream, &paths, (deployed, settings), report, interrupted)?;
+    let Attempt { sent, spread, is_disturbed, unused: later } = attempt;
+    let unused = later.unwrap_or(unused);
     let (uplinks, tier) = (paths.uplinks(), paths.widest());
     let names: Vec<String> = uplinks.iter().map(Endpoint::to_string).collect();
     let chance = RandomPlacement::new(settings.queue_pairs, tier.len());
@@ -121,23 +125,38 @@ pub fn run(
     });
     let mut outcome = Outcome::new(deployed, settings.vtepd, reach, leaves, balance, failures);
     outcome.faults.extend(differences);
+    if is_disturbed {
+        let fault =
+            format!("routes changed while frames were sent, in each of {ATTEMPTS} attempts");
+        outcome.faults.push(fault);
+    }
     outcome
         .faults
         .extend(unused.iter().map(|uplink| format!("no route to the other leaf uses {uplink}")));
     Ok(outcome)
 }
 
-/// Sends the frames of a stream. Returns what was sent, and what arrived on which links. If a router
-/// loses a neighbour meanwhile, as on a busy machine, the frames are not those of one set of routes:
-/// they are sent again, up to [`ATTEMPTS`] times in all.
+/// The frames of a stream that count.
+struct Attempt {
+    sent: Sent,
+    /// What arrived on which links.
+    spread: Spread,
+    /// Whether routes changed meanwhile.
+    is_disturbed: bool,
+    /// The sending leaf's uplinks that no route uses, if earlier attempts were disturbed.
+    unused: Option<Vec<String>>,
+}
+
+/// Sends the frames of a stream. If a router loses a neighbour meanwhile, as on a busy machine, the
+/// frames are not those of one set of routes: they are sent again, up to [`ATTEMPTS`] times in all.
 fn send_undisturbed(
     stream: &Stream,
     paths: &Paths,
     (deployed, settings): (&Deployed, &Settings),
     report: OnProgress,
     interrupted: &AtomicBool,
-) -> Result<(Sent, Spread), RunError> {
-    let mut attempt = 1;
+) -> Result<Attempt, RunError> {
+    let (mut attempt, mut unused) = (1, None);
     loop {
         let (before, routes) = (paths.loads(deployed)?, deployed.routes()?);
         let (mut same, mut looked) = (true, Instant::now());
@@ -148,12 +167,13 @@ fn send_undisturbed(
             Ok::<_, RunError>(())
         })?;
         let spread = paths.spread(&before, &paths.loads(deployed)?, &arrived);
-        if same && deployed.routes()? == routes || attempt == ATTEMPTS {
-            return Ok((sent, spread));
+        let is_disturbed = !same || deployed.routes()? != routes;
+        if !is_disturbed || attempt == ATTEMPTS {
+            return Ok(Attempt { sent, spread, is_disturbed, unused });
         }
         attempt += 1;
         report("routes changed while frames were sent: once more")?;
-        await_complete(deployed, settings, report)?;
+        unused = Some(await_complete(deployed, settings, report)?.1);
     }
 }
 
@@ -279,32 +299,23 @@ fn uplinks_of(metrics: &str) -> BTreeSet<String> {
     labels.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect()
 }
 
-/// Pings from every host to every other host of its VNI, all in parallel.
+/// Pings from every host to every other host of its VNI.
 fn reach(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Reach>, RunError> {
     let pairs = overlay.hosts.iter().flat_map(|from| {
         let others = overlay.hosts.iter().filter(|to| to.vni == from.vni && to.end != from.end);
         others.map(move |to| (from, to))
     });
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = pairs
-            .map(|(from, to)| {
-                scope.spawn(move || {
-                    let address = to.address.to_string();
-                    let ping = ["ping", "-q", "-c", "3", "-i", "0.2", "-W", "1", &address];
-                    let output = deployed.namespace(&from.end.node)?.output(&ping)?;
-                    Ok(Reach {
-                        from: from.end.node.clone(),
-                        to: to.end.node.clone(),
-                        vni: from.vni,
-                        reached: output.status.success(),
-                    })
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+    let pairs: Vec<_> = pairs.collect();
+    few_at_once(PINGS, &pairs, |(from, to)| {
+        let address = to.address.to_string();
+        let ping = ["ping", "-q", "-c", "3", "-i", "0.2", "-W", "1", &address];
+        let output = deployed.namespace(&from.end.node)?.output(&ping)?;
+        Ok(Reach {
+            from: from.end.node.clone(),
+            to: to.end.node.clone(),
+            vni: from.vni,
+            reached: output.status.success(),
+        })
     })
 }
 

@@ -87,7 +87,7 @@ pub struct Placer {
     /// For which target a plan was made last.
     planned: Option<Target>,
     /// The version of the loads for which plans are to be made.
-    loads: u64,
+    loads_version: u64,
     version: Version<Policy>,
     revision: Version<Self>,
     /// What happened so far.
@@ -119,7 +119,7 @@ impl Placer {
             rebalanced: Duration::ZERO,
             window: 1,
             planned: None,
-            loads: 0,
+            loads_version: 0,
             version: Version::NONE.next(),
             revision: Version::NONE.next(),
             counts: Counts::default(),

@@ -385,7 +385,7 @@ impl Prober {
             self.version = self.version.next();
         }
         for records in kinds.into_iter().flatten() {
-            let (epoch, id) = (self.ids.epoch, self.ids.next());
+            let (epoch, id) = self.ids.next();
             let nonce = self.key.number([epoch, id, u32::from(path.source_port)]);
             let probe = Probe {
                 epoch,
@@ -426,7 +426,7 @@ impl Prober {
     pub fn head(&mut self, now: Duration, path: PathId) -> Probe {
         let is_forgotten = now.saturating_sub(self.heard) >= FORGOTTEN;
         let token = if is_forgotten { self.opening_token } else { self.token };
-        let (epoch, id, port) = (self.ids.epoch, self.ids.next(), path.source_port);
+        let ((epoch, id), port) = (self.ids.next(), path.source_port);
         let nonce = self.key.number([epoch, id, port.into()]);
         Probe { epoch, id, nonce, port, ttl: TTL, token, ..Probe::default() }
     }

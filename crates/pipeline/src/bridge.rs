@@ -19,9 +19,11 @@ use wire::{MacAddr, Vni};
 
 use crate::counters::Counters;
 
-/// Aged stations are removed only when a limit is reached, and at most this often. Until then,
-/// lookups ignore them.
+/// Aged stations are removed when a limit is reached, but at most this often. Until then, lookups
+/// ignore them.
 const SWEEP: Duration = Duration::from_secs(1);
+/// They are also removed at this interval, to make room for bridges that share a limit.
+const AGE: Duration = Duration::from_secs(10);
 /// The interval over which the moves of a station are counted, in milliseconds.
 const SECOND: u64 = 1000;
 
@@ -256,6 +258,19 @@ impl Bridge {
             }
         }
         Ok(())
+    }
+
+    /// Removes aged stations if that is due, also in a bridge that sees no frames. Returns when to
+    /// call this again; `None` if there are no stations.
+    pub(crate) fn age(&mut self, now: Instant) -> Option<Duration> {
+        if self.segments.iter().all(|segment| segment.stations.is_empty()) {
+            return None;
+        }
+        self.set_time(now);
+        if self.now.saturating_sub(self.swept) >= AGE.as_millis() as u64 {
+            self.sweep();
+        }
+        Some(AGE)
     }
 
     /// Removes aged stations. Returns whether there were any.

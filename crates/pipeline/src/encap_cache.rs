@@ -423,8 +423,9 @@ impl EncapCache {
         let Some(set) = self.sets.get_mut(number) else { return false };
         let identification = sent.head().get(19).map_or(0, |low| usize::from(*low));
         // A flow that was not used in this epoch may be gone.
-        let free = |known: &Flow| known.key.epoch != key.epoch || known.key.is(key);
-        let free = set.iter().position(free);
+        let is_own = |known: &Flow| known.key.is_same_flow(key);
+        let is_free = |known: &Flow| known.key.epoch != key.epoch;
+        let free = set.iter().position(is_own).or_else(|| set.iter().position(is_free));
         let way = match free {
             Some(way) => way,
             // Only some frames evict another flow. With too many flows, writing entries would cost

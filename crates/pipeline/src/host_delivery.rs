@@ -51,7 +51,8 @@ pub(crate) struct HostDelivery {
     /// Origin of `now`. It is moved by the time that each batch takes to send. The age of a frame
     /// therefore counts from the end of its batch.
     start: Option<Instant>,
-    /// Milliseconds since `start`, plus [`PAUSE`].
+    /// Milliseconds since `start`, plus more than [`PAUSE`]: an address that is not known yet has not
+    /// gone through the bridge just now.
     now: u64,
     /// Frames sent through the bridge before this time have left it.
     settled: u64,
@@ -110,7 +111,7 @@ impl HostDelivery {
     /// Sets the time at the start of a batch.
     pub(crate) fn set_time(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(*self.start.get_or_insert(now));
-        self.now = (PAUSE + elapsed).as_millis() as u64;
+        self.now = (PAUSE + elapsed).as_millis() as u64 + 1;
     }
 
     /// As [`crate::Pipeline::handed_in`].
@@ -143,7 +144,7 @@ impl HostDelivery {
     }
 
     pub(crate) fn is_unsettled(&self) -> bool {
-        self.unsettled.is_some_and(|at| self.now.saturating_sub(at) < PAUSE.as_millis() as u64)
+        self.unsettled.is_some_and(|at| self.now.saturating_sub(at) <= PAUSE.as_millis() as u64)
     }
 
     pub(crate) const fn settle(&mut self) {
@@ -194,7 +195,8 @@ impl HostDelivery {
             known.frame_limit = open.map_or(0, |open| open.mtu.saturating_add(ETHERNET as u32));
         }
         let since = self.now.saturating_sub(known.bridged);
-        let recent = known.bridged >= self.settled && since < PAUSE.as_millis() as u64;
+        // Both times are cut off to milliseconds, so more than this many are at least the pause.
+        let recent = known.bridged >= self.settled && since <= PAUSE.as_millis() as u64;
         if known.port != 0 {
             // A frame that is too long for the port goes through the bridge, which fragments it
             // with br_netfilter and drops it otherwise.

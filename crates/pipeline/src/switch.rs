@@ -1,6 +1,6 @@
 //! Forwarding between access ports and VTEPs through the [`crate::bridge`].
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use frame::{
     Batch, Checksum, Destination, DropReason, Frame, Offload, Payload, Queue, TxBatch, TxFrame,
@@ -27,6 +27,12 @@ impl Pipeline {
     pub fn set_bridge(&mut self, bridge: Bridge) {
         self.bridge = Some(Box::new(bridge));
         self.decap_cache = DecapCache::default();
+    }
+
+    /// Has the bridge remove stations that have aged out, if that is due. Returns when to call this
+    /// again; `None` if the bridge knows no stations.
+    pub fn age(&mut self, now: Instant) -> Option<Duration> {
+        self.bridge.as_mut()?.age(now)
     }
 
     /// All stations that the bridge has learned and that have not aged out.

@@ -46,14 +46,18 @@ struct Switch {
 }
 
 impl Switch {
-    fn with(leaf: &Leaf, stations: usize, moves: u32) -> Self {
-        let settings = AccessPortSettings {
+    fn settings(stations: usize) -> AccessPortSettings {
+        AccessPortSettings {
             vni: Vni::try_from(VNI).unwrap(),
             local: LEAF_1.into(),
             destination_port: 4789,
             stations,
             ageing: Some(AGEING),
-        };
+        }
+    }
+
+    fn with(leaf: &Leaf, stations: usize, moves: u32) -> Self {
+        let settings = Self::settings(stations);
         let mut worker = Worker::new();
         worker
             .pipeline
@@ -288,4 +292,31 @@ proptest! {
             prop_assert!(switch.worker.pipeline.stations(switch.now).len() <= 4);
         }
     }
+}
+
+/// Two workers share a limit. The stations of one age out while it sees no frames.
+#[test]
+fn a_quiet_bridge_makes_room_for_the_stations_of_others() {
+    let all = std::sync::Arc::default();
+    let mut switches = [(); 2].map(|()| {
+        let mut switch = Switch::new();
+        let limits = BridgeLimits { total: 3, moves: 5 };
+        let bridge = Bridge::new(vec![Switch::settings(50); 3], limits).sharing(&all);
+        switch.worker.pipeline.set_bridge(bridge);
+        switch
+    });
+    let [quiet, busy] = &mut switches;
+    for host in 1..=3 {
+        quiet.port_sends(0, &[frame([2, 9, 9, 9, 9, 9], [2, 0, 0, 0, 0, host])]);
+    }
+    let host = [2, 0, 0, 0, 0, 4];
+    busy.port_sends(0, &[frame([2, 9, 9, 9, 9, 9], host)]);
+    assert_eq!(busy.location(host), None, "the limit is reached");
+    for switch in [&mut *quiet, &mut *busy] {
+        switch.now += AGEING + Duration::from_secs(10);
+    }
+    assert_eq!(quiet.worker.pipeline.age(quiet.now), Some(Duration::from_secs(10)));
+    assert_eq!(quiet.worker.pipeline.age(quiet.now), None, "all are gone");
+    busy.port_sends(0, &[frame([2, 9, 9, 9, 9, 9], host)]);
+    assert_eq!(busy.location(host), Some(Location::Port(0)));
 }

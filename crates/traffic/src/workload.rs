@@ -1,8 +1,8 @@
 //! Workloads of distributed training: collective operations between hosts, over reliable RoCE
 //! connections.
 //!
-//! [`run()`] runs [`Job`]s at the same time and returns an [`Iteration`] for each iteration of each
-//! job. Ranks start an iteration together, without traffic between them. Queue pair numbers,
+//! [`run()`] runs [`Job`]s at the same time, and calls a function with an [`Iteration`] for each
+//! iteration of each job. Ranks start an iteration together, without traffic between them. Queue pair numbers,
 //! sequence numbers, dealing and compute times follow from the seed.
 
 mod gate;

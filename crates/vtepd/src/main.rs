@@ -51,8 +51,10 @@ fn main() -> ExitCode {
         Ok(log) => log,
         Err(error) => return failed(&format!("no thread for the log: {error}")),
     };
+    end_with_any_thread(log.clone());
     start_log(&arguments, log.clone());
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = match runtime.enable_all().thread_name(BLOCKING).build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&format!("no runtime: {error}")),
     };
@@ -65,6 +67,23 @@ fn main() -> ExitCode {
     runtime.shutdown_background();
     log.finish();
     if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The name of the threads that run what would block the runtime.
+const BLOCKING: &str = "blocking";
+
+/// Has a panic of a thread end the process, as if it were killed: the kernel then forwards again.
+/// Without one of its threads, vtepd would forward by what nobody keeps up to date. A panic in a task
+/// of the runtime only ends the task, so that no request can end vtepd.
+fn end_with_any_thread(log: Log) {
+    std::panic::set_hook(Box::new(move |panic| {
+        // This cannot fail: lines that do not fit are counted.
+        let _ = writeln!(log.clone(), "vtepd: {}", terminal::escape_lines(&panic.to_string()));
+        if !matches!(std::thread::current().name(), Some("main" | BLOCKING)) {
+            log.finish();
+            std::process::abort();
+        }
+    }));
 }
 
 fn failed(reason: &str) -> ExitCode {
@@ -85,4 +104,38 @@ fn start_log(arguments: &Arguments, writer: Log) {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let log = log.with_ansi(std::io::stderr().is_terminal()).log_internal_errors(false);
     if arguments.log_json { log.json().init() } else { log.with_target(false).init() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::Command;
+
+    use super::*;
+
+    /// The variable with the name of the thread that is to panic.
+    const PANICS: &str = "VTEPD_TEST_PANICS";
+
+    /// The test runs itself again in a process of its own, in which a thread panics.
+    #[test]
+    fn a_panic_of_a_thread_ends_the_process_and_one_of_a_task_does_not() {
+        if let Some(name) = std::env::var_os(PANICS) {
+            end_with_any_thread(Log::start().unwrap());
+            let thread = std::thread::Builder::new().name(name.into_string().unwrap());
+            let ended = thread.spawn(|| panic!("on purpose")).unwrap().join();
+            assert!(ended.is_err());
+            return;
+        }
+        let status = |name: &str| {
+            let own = std::env::current_exe().unwrap();
+            let test = "tests::a_panic_of_a_thread_ends_the_process_and_one_of_a_task_does_not";
+            let mut command = Command::new(own);
+            let output = command.args(["--exact", test, "--nocapture"]).env(PANICS, name).output();
+            let output = output.unwrap();
+            assert!(String::from_utf8_lossy(&output.stderr).contains("on purpose"), "{output:?}");
+            output.status
+        };
+        assert_eq!(status("probing").signal(), Some(nix::libc::SIGABRT));
+        assert!(status(BLOCKING).success());
+    }
 }

@@ -51,8 +51,7 @@ pub(super) struct Watch(OwnedFd);
 
 impl Watch {
     pub(super) fn open() -> io::Result<Self> {
-        let group = u32::try_from(libc::RTMGRP_LINK).unwrap_or_default();
-        watch(group)
+        watch(libc::RTMGRP_LINK as u32)
     }
 
     /// Only tests do without.
@@ -60,14 +59,17 @@ impl Watch {
         watch(0)
     }
 
-    /// Whether there were notifications since the last call.
+    /// Whether there were notifications since the last call, or some may have been lost.
     pub(super) fn has_changes(&self) -> bool {
         let mut buffer = [0; 8192];
         let mut changed = false;
         loop {
             match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                Ok(_) | Err(Errno::EINTR | Errno::ENOBUFS) => changed = true,
-                Err(_) => return changed,
+                Ok(_) => changed = true,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return changed,
+                // ENOBUFS: the buffer was full.
+                Err(_) => return true,
             }
         }
     }

@@ -148,6 +148,7 @@ impl Engine {
                 self.forwarder.pipeline.stop();
                 return Ok(());
             }
+            let ages = self.forwarder.pipeline.age(now);
             let timeout = match (stopping, self.forwarder.pipeline.holds()) {
                 (true, _) => Some(QUIET),
                 (false, _) if busy_poll => Some(Duration::ZERO),
@@ -158,7 +159,7 @@ impl Engine {
                 (false, false) if self.forwarder.access.iter().any(AccessPort::may_stick) => {
                     Some(STUCK_INTERVAL)
                 }
-                (false, false) => None,
+                (false, false) => ages,
             };
             self.sleep(&mut poller, timeout)?;
         }

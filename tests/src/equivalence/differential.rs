@@ -115,6 +115,18 @@ impl Hosts {
     }
 }
 
+/// Whether this knob can be compared beside those of the steps before it.
+fn comparable(all: &[&Row], steps: &[Step], knob: usize) -> bool {
+    let depends_on_the_hash = |a: &Row, b: &Row| a.balanced && b.one_uplink;
+    steps.iter().all(|step| match step {
+        Step::Turn(other) => {
+            let (a, b) = (all[knob], all[*other]);
+            !depends_on_the_hash(a, b) && !depends_on_the_hash(b, a)
+        }
+        Step::Send(_) => true,
+    })
+}
+
 /// All rows that change something and undo it.
 fn knobs() -> Vec<&'static Row> {
     let rows = GROUPS.iter().flat_map(|group| group.rows);
@@ -159,10 +171,13 @@ impl Case {
                     Step::Turn(knob) => Some(*knob),
                     Step::Send(_) => None,
                 });
-                steps.push(Step::Turn(match turned {
+                let knob = match turned {
                     Some(knob) if random.one_in(3) => knob,
                     _ => random.pick(&allowed),
-                }));
+                };
+                if comparable(&all, &steps, knob) {
+                    steps.push(Step::Turn(knob));
+                }
             }
             let count = 2 + random.below(8);
             steps.push(Step::Send((0..count).map(|_| draw_frame(random, limits, hosts)).collect()));

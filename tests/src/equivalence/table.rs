@@ -23,6 +23,9 @@ pub struct Row {
     pub effect: Effect,
     /// Whether equal-cost next hops share the frames, so that both uplinks are treated as one.
     pub balanced: bool,
+    /// Whether frames fare otherwise by one uplink than by the other. Where next hops share the
+    /// frames, what arrives then depends on the hash.
+    pub one_uplink: bool,
     /// Whether the row is skipped if its script fails, because the kernel or a tool lacks a
     /// feature.
     pub optional: bool,
@@ -51,6 +54,7 @@ impl Row {
             also: &[],
             effect: Effect::Changes,
             balanced: false,
+            one_uplink: false,
             optional: false,
             refused: false,
         }
@@ -72,6 +76,12 @@ impl Row {
     #[must_use]
     pub const fn balanced(self) -> Self {
         Self { balanced: true, ..self }
+    }
+
+    /// Frames fare otherwise by one uplink.
+    #[must_use]
+    pub const fn one_uplink(self) -> Self {
+        Self { one_uplink: true, ..self }
     }
 
     /// The row is skipped if its script fails.

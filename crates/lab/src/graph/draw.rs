@@ -305,7 +305,7 @@ fn spaced(rate: f64) -> String {
     format!("{digits} {}", short.trim_start_matches(digits))
 }
 
-/// Whether the areas of nodes and rates of a picture are apart, for tests.
+/// The areas of nodes and rates of a picture that overlap, and the labels without room, for tests.
 #[cfg(test)]
 pub(super) fn overlaps(graph: &Graph) -> Vec<String> {
     let picture = Picture::new(graph);

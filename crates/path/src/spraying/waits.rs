@@ -37,7 +37,7 @@ pub(super) struct Waits {
     queues: Box<[Queue]>,
     /// Packets may wait so long.
     most: u64,
-    /// Whether no path has a queue.
+    /// Whether no path has a queue, and none is down.
     are_even: bool,
 }
 
@@ -96,14 +96,14 @@ impl Waits {
         // All may have longer queues since the last feedback.
         let least = self.limit();
         let mut number = first;
-        // A whole round is among two.
+        // `next` may begin in the middle of a round, so two rounds have a whole one.
         for _ in 0..2 * self.queues.len() {
             if is_short(self, number) {
                 return number;
             }
             number = next();
         }
-        // The scheme avoids those that are left.
+        // The scheme avoids all paths with room. This one has the shortest queue.
         self.queues.iter().position(|queue| queue.wait() == least).unwrap_or(first)
     }
 }

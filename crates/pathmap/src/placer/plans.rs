@@ -45,14 +45,14 @@ impl Placer {
 
     /// Has plans made anew, because loads have changed.
     pub(super) const fn renew_plans(&mut self) {
-        self.loads += 1;
+        self.loads_version += 1;
     }
 
     /// The targets whose plans are short, or for whose plans loads have changed.
     pub(super) fn unplanned(&self) -> Unplanned {
         let after = self.planned.map_or(Unbounded, Excluded);
         let needs = |paths: &Paths| {
-            let is_stale = paths.plan.version != self.loads;
+            let is_stale = paths.plan.version != self.loads_version;
             paths.routes.len() > 1 && (paths.plan.is_short() || is_stale)
         };
         let from_there = self.targets.range((after, Unbounded)).chain(&self.targets);
@@ -60,8 +60,8 @@ impl Placer {
         Unplanned { turn: turn.collect(), routes: 0 }
     }
 
-    /// What the next plan is to be made of. `None` if there is none to make now: the others are made
-    /// with the next ticks.
+    /// What the next plan is to be made of. `None` if there is none to make now: [`Self::unplanned`]
+    /// finds the others again in the next tick.
     pub(super) fn next_plan(&mut self, unplanned: &mut Unplanned) -> Option<NewPlan> {
         let load = self.typical_load();
         while let Some(target) = unplanned.turn.pop_front() {
@@ -70,29 +70,37 @@ impl Placer {
             let routes = Arc::clone(&paths.routes);
             if paths.plan.made_for.as_ref() == Some(&made_for) {
                 if let Some(paths) = self.targets.get_mut(&target) {
-                    paths.plan.version = self.loads;
+                    paths.plan.version = self.loads_version;
                 }
                 continue;
             }
+            let is_first = unplanned.routes == 0;
             unplanned.routes += routes.len();
-            if unplanned.routes > ROUTES && unplanned.routes > routes.len() {
+            if unplanned.routes > ROUTES && !is_first {
                 return None;
             }
             let random = Random::new(self.random.next());
             let made = Vec::new();
-            return Some(NewPlan { target, routes, made_for, version: self.loads, random, made });
+            let version = self.loads_version;
+            if let Some(paths) = self.targets.get_mut(&target) {
+                paths.plan.placed = 0;
+            }
+            return Some(NewPlan { target, routes, made_for, version, random, made });
         }
         None
     }
 
-    /// Takes a plan that was made.
+    /// Takes a plan that was made. Queue pairs that were placed meanwhile have had its first routes.
     pub(super) fn take_plan(&mut self, new: NewPlan) {
         let NewPlan { target, routes, made_for, version, made, .. } = new;
         self.planned = Some(target);
         // There may be other paths by now.
         let paths = self.targets.get_mut(&target);
         if let Some(paths) = paths.filter(|paths| Arc::ptr_eq(&paths.routes, &routes)) {
-            paths.plan = Plan { routes: made.into(), made_for: Some(made_for), version };
+            let placed = paths.plan.placed;
+            let made_for = (placed == 0).then_some(made_for);
+            let routes = made.into_iter().skip(placed).collect();
+            paths.plan = Plan { routes, made_for, version, placed: 0 };
         }
     }
 }

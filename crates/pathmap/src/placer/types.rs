@@ -144,6 +144,8 @@ pub(super) struct Plan {
     /// The [version](super::Placer::renew_plans) of the loads for which it was made. Until there is
     /// one for the current loads, it is used.
     pub(super) version: u64,
+    /// Queue pairs that were placed since the next plan was begun, which does not know them.
+    pub(super) placed: usize,
 }
 
 impl Plan {
@@ -154,7 +156,7 @@ impl Plan {
     /// Takes the next route out of the plan; `current`, if its turn comes in this round, in which each
     /// of the `number` routes has one.
     pub(super) fn take(&mut self, number: usize, current: Option<usize>) -> Option<usize> {
-        self.made_for = None;
+        (self.made_for, self.placed) = (None, self.placed + 1);
         let rest = number - (LENGTH - self.routes.len()).checked_rem(number)?;
         let mut round = self.routes.iter().take(rest);
         let at = current.and_then(|current| round.position(|route| *route == current));

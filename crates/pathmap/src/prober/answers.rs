@@ -16,7 +16,6 @@ impl Prober {
             sent.nonce == probe.nonce
                 && sent.path.source_port == probe.port
                 && sent.records == probe.records
-                && probe.epoch == self.ids.epoch
         };
         let in_time = self.outstanding.contains_key(&probe.id);
         let of = if in_time { &mut self.outstanding } else { &mut self.late };

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use path::{PathId, SourcePortRange};
@@ -42,28 +42,37 @@ impl Default for Settings {
 
 /// The numbers of probes: an epoch, and ids that are counted in it. The other end answers each of
 /// them once ([`crate::replay`]), so all probers of one VTEP count together, also one after another.
+///
+/// After the last id of an epoch comes the first one of the next epoch. At the highest rate of
+/// probes that takes 12 days, so a process that starts later has a higher epoch nevertheless.
 #[derive(Debug, Clone)]
-pub struct Ids {
-    pub(super) epoch: u32,
-    last: Arc<AtomicU32>,
-}
+pub struct Ids(
+    /// The number that was used last: the epoch in the upper half, the id in the lower one.
+    Arc<AtomicU64>,
+);
 
 impl Ids {
-    /// Counts from the id after `last`. `epoch` is higher than that of earlier processes.
+    /// Counts from the number after this epoch and id. The epoch is the time of the start in seconds
+    /// since 1970, so that it is higher than that of earlier processes.
     #[must_use]
-    pub fn new(epoch: u32, last: u32) -> Self {
-        Self { epoch, last: Arc::new(AtomicU32::new(last)) }
+    pub fn new((epoch, last): (u32, u32)) -> Self {
+        Self(Arc::new(AtomicU64::new(u64::from(epoch) << 32 | u64::from(last))))
     }
 
-    /// The id that was used last.
+    /// The epoch and the id that were used last.
     #[must_use]
-    pub fn last(&self) -> u32 {
-        self.last.load(Ordering::Relaxed)
+    pub fn last(&self) -> (u32, u32) {
+        halves(self.0.load(Ordering::Relaxed))
     }
 
-    pub(super) fn next(&self) -> u32 {
-        self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    /// The epoch and the id of the next probe.
+    pub(super) fn next(&self) -> (u32, u32) {
+        halves(self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
     }
+}
+
+const fn halves(number: u64) -> (u32, u32) {
+    ((number >> 32) as u32, number as u32)
 }
 
 /// Where a path leads.
@@ -79,9 +88,10 @@ pub struct Known {
     /// The address from which each router sends errors, in order, without routers that send none.
     /// `None` if the path was probed, and not traced.
     pub traced: Option<Arc<[IpAddr]>>,
-    /// Time from probe to answer.
+    /// The least time from a probe to its answer lately: a longer one raises it by 1/16 of the
+    /// difference.
     pub delay: Duration,
-    /// When the last answer arrived.
+    /// When the last answer arrived, by the clock of the prober.
     pub heard: Duration,
 }
 
@@ -126,3 +136,22 @@ pub struct Transmit {
 
 /// The TTL of a probe when it is sent.
 pub const TTL: u8 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::Window;
+
+    /// The other end answers the probes after the last id of an epoch, too.
+    #[test]
+    fn after_the_last_id_comes_the_next_epoch() {
+        let ids = Ids::new((7, u32::MAX - 1));
+        let (mut window, now) = (Window::new(7, 5, Duration::ZERO), Duration::ZERO);
+        for expected in [(7, u32::MAX), (8, 0), (8, 1)] {
+            let (epoch, id) = ids.next();
+            assert_eq!((epoch, id), expected);
+            assert!(window.accept(epoch, id, now), "{expected:?}");
+        }
+        assert_eq!(ids.last(), (8, 1));
+    }
+}

@@ -89,7 +89,7 @@ pub(crate) fn responder() -> Responder {
 impl Fabric {
     pub(crate) fn new(uplinks: u64, spines: u32, seed: u64, settings: Settings) -> Self {
         let secret = Key::new(b"secret-of-process").unwrap();
-        let mut prober = Prober::new(settings, secret, Ids::new(7, 0), Random::new(seed));
+        let mut prober = Prober::new(settings, secret, Ids::new((7, 0)), Random::new(seed));
         prober.set_hops(Duration::ZERO, &(0..uplinks).collect::<Vec<_>>());
         Self {
             spines,

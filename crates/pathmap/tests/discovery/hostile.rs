@@ -190,7 +190,7 @@ fn forged_probes_do_not_keep_a_leaf_from_its_answers() {
     // It starts again.
     fabric.dead.clear();
     let settings = Settings { interval: ms(10), ..Settings::default() };
-    fabric.prober = Prober::new(settings, key(), Ids::new(9, 0), Random::new(9));
+    fabric.prober = Prober::new(settings, key(), Ids::new((9, 0)), Random::new(9));
     fabric.prober.set_hops(fabric.now, &[0, 1, 2, 3]);
     for after in 0.. {
         forge(&mut fabric);
@@ -223,7 +223,7 @@ fn captured_probes_of_an_older_run_are_answered_as_those_without_a_token() {
         fabric.answers = false;
         fabric.run(ms(10));
         fabric.answers = true;
-        fabric.prober = Prober::new(settings, key(), Ids::new(epoch, 0), Random::new(9));
+        fabric.prober = Prober::new(settings, key(), Ids::new((epoch, 0)), Random::new(9));
         fabric.prober.set_hops(fabric.now, &[0, 1, 2, 3]);
         fabric.run(ms(5000));
         use_all(fabric);
@@ -254,7 +254,7 @@ fn captured_probes_of_an_older_run_are_answered_as_those_without_a_token() {
 fn probes_have_the_opening_token_until_there_is_an_answer_and_after_silence() {
     const OPENING: u32 = 7;
     let mut fabric = Fabric::new(2, 2, 12, Settings::default());
-    let prober = Prober::new(Settings::default(), key(), Ids::new(8, 0), Random::new(9));
+    let prober = Prober::new(Settings::default(), key(), Ids::new((8, 0)), Random::new(9));
     fabric.prober = prober.with_opening_token(OPENING);
     fabric.prober.set_hops(fabric.now, &[0, 1]);
     fabric.run(ms(1));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use path::PathId;
 use pathmap::balance;
 use pathmap::load::Link;
-use pathmap::placer::{Found, Options};
+use pathmap::placer::{Found, Moves, Options, Reading};
 use pathmap::{Random, Way};
 
 use super::{Leaf, TICK, mesh, tiers};
@@ -59,6 +59,40 @@ fn equal_queue_pairs_are_at_the_integer_floor_on_every_tier() {
                     leaf.tick(Duration::from_secs(1) + TICK * tick);
                 }
                 assert_eq!(leaf.moved, 0, "{shape}, {number}, seed {seed}");
+            }
+        }
+    }
+}
+
+/// A plan is made without the lock of the placement, so queue pairs may be placed meanwhile.
+#[test]
+fn queue_pairs_that_begin_while_a_plan_is_made_count_in_it() {
+    for (shape, paths) in shapes() {
+        for seed in 0..10 {
+            let options = Options { moves: Moves::Never, ..Options::default() };
+            let mut leaf = Leaf::new(1, seed, options);
+            leaf.know(&paths, &BTreeSet::new());
+            let (mut now, mut number) = (Duration::from_secs(1), 0);
+            leaf.tick(now);
+            while number < 256 {
+                now += TICK * 10;
+                let mut tick = leaf.placer.begin_tick(now);
+                loop {
+                    tick.compute();
+                    for _ in 0..8 {
+                        number += 1;
+                        leaf.send(number, 1000, now);
+                    }
+                    let last = Some(now);
+                    if !leaf.placer.step(&mut tick, &|_| Reading { last, ..Reading::default() }) {
+                        break;
+                    }
+                }
+            }
+            for loads in tiers(&paths, &leaf.loads()) {
+                let least = loads.iter().copied().fold(f64::MAX, f64::min);
+                let most = loads.iter().copied().fold(0.0, f64::max);
+                assert!(most - least <= 1000.0, "{shape}, seed {seed}: {loads:?}");
             }
         }
     }

@@ -45,7 +45,7 @@ pub struct LeafStatus {
 pub struct VniStatus {
     /// The VNI.
     pub vni: u32,
-    /// `userspace`, `offload` or `kernel`; `none` without vtepd.
+    /// `userspace`, `offload` or `kernel`; `none` without vtepd, or if vtepd does not report the VNI.
     pub datapath: String,
     /// The policy; empty without vtepd.
     pub policy: String,

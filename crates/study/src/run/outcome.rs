@@ -10,9 +10,9 @@ use experiment::verdict::Verdict;
 pub struct Outcome {
     /// The runs, summarised.
     pub summary: Summary,
-    /// It in one sentence.
+    /// The best and the worst dataplane in one sentence; `None` without runs.
     pub headline: Option<String>,
-    /// What follows.
+    /// What the runs show, each with whether it is beyond noise.
     pub verdicts: Vec<Verdict>,
     /// The page with the results.
     pub report: PathBuf,

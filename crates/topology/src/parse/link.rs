@@ -43,28 +43,34 @@ pub(super) fn link(place: &str, value: &Value) -> Result<Parsed> {
         keys.read(&format!("{place}.{key}"), key, value)?;
     }
     let Keys { kind, mut ends, addresses, mtu, tunnel } = keys;
+    for (at, own) in addresses.into_iter().enumerate() {
+        let mut own = own.into_iter().filter(|address| !address.is_empty()).peekable();
+        match ends.get_mut(at) {
+            Some((_, settings)) => settings.addresses.extend(own),
+            None if own.peek().is_none() => {}
+            None => return Err(expected(place, "no more addresses than endpoints")),
+        }
+    }
     // In the brief form, the other end is a word.
     let named = ends.len();
-    ends.retain(|(end, _)| end.node != DUMMY);
+    retain_nodes(place, &mut ends, DUMMY)?;
     let kind = kind.unwrap_or_else(|| if ends.len() < named { DUMMY } else { VETH }.to_owned());
     if let Some(place) = tunnel.place.as_ref().filter(|_| !TUNNELS.contains(&kind.as_str())) {
         return Err(unsupported(place, "only links of type vxlan and vxlan-stitch have it"));
     }
     let to = match kind.as_str() {
-        VETH => return whole(place, ends, addresses, mtu).map(Parsed::Whole),
+        VETH => return whole(place, ends, mtu).map(Parsed::Whole),
         DUMMY => FarEnd::Dummy,
         kind => {
             // netlab names the machine as the other end.
-            ends.retain(|(end, _)| end.node != HOST);
+            retain_nodes(place, &mut ends, HOST)?;
             let tunnel = tunnel.tunnel(place)?;
             if kind == VXLAN { FarEnd::Vxlan(tunnel) } else { FarEnd::Stitched(tunnel) }
         }
     };
     let one = |_| expected(&format!("{place}.endpoint"), "one endpoint");
-    let [(end, mut settings)]: [(Endpoint, EndSettings); 1] = ends.try_into().map_err(one)?;
+    let [(end, settings)]: [(Endpoint, EndSettings); 1] = ends.try_into().map_err(one)?;
     joins_nodes(place, &end)?;
-    let [addresses, _] = addresses;
-    settings.addresses.extend(addresses.into_iter().filter(|address| !address.is_empty()));
     Ok(Parsed::Half(HalfLink { end, settings, mtu, to }))
 }
 
@@ -142,21 +148,22 @@ impl TunnelKeys {
 }
 
 /// A link between two nodes.
-fn whole(
-    place: &str,
-    ends: Vec<(Endpoint, EndSettings)>,
-    addresses: [Vec<String>; 2],
-    mtu: Option<u32>,
-) -> Result<Link> {
+fn whole(place: &str, ends: Vec<(Endpoint, EndSettings)>, mtu: Option<u32>) -> Result<Link> {
     let two = |_| expected(&format!("{place}.endpoints"), "two endpoints");
-    let [(a, mut of_a), (b, mut of_b)]: [(Endpoint, EndSettings); 2] =
-        ends.try_into().map_err(two)?;
+    let [(a, of_a), (b, of_b)]: [(Endpoint, EndSettings); 2] = ends.try_into().map_err(two)?;
     joins_nodes(place, &a)?;
     joins_nodes(place, &b)?;
-    for (settings, more) in [&mut of_a, &mut of_b].into_iter().zip(addresses) {
-        settings.addresses.extend(more.into_iter().filter(|address| !address.is_empty()));
-    }
     Ok(Link { ends: [a, b], settings: [of_a, of_b], mtu: mtu.unwrap_or(LINK_MTU) })
+}
+
+/// Removes the ends that are this word and no node. They have no interface for an address.
+fn retain_nodes(place: &str, ends: &mut Vec<(Endpoint, EndSettings)>, word: &str) -> Result<()> {
+    let is_word = |end: &Endpoint| end.node == word;
+    if ends.iter().any(|(end, settings)| is_word(end) && !settings.addresses.is_empty()) {
+        return Err(unsupported(&format!("{place}: an address of {word}"), "it is no node"));
+    }
+    ends.retain(|(end, _)| !is_word(end));
+    Ok(())
 }
 
 /// Refuses the words that ContainerLab has for ends which are no nodes.

@@ -160,6 +160,30 @@ fn a_refusal_names_what_stands_in_the_way() {
     node("exec: ['docker ps --format \"{{.Names}}\"']\n      user: root").unwrap();
 }
 
+/// The brief form names ends in any order, and addresses follow that order.
+#[test]
+fn addresses_belong_to_the_end_in_their_place() {
+    let dummy = |link: &str| {
+        let nodes = "topology:\n  nodes: {r1: {kind: linux}}";
+        parsed(&format!("name: x\n{nodes}\n  links: [{{{link}}}]\n"))
+    };
+    for link in [
+        "endpoints: ['dummy', 'r1:a'], ipv4: ['', 10.0.0.1/24]",
+        "endpoints: ['r1:a', 'dummy'], ipv4: [10.0.0.1/24]",
+    ] {
+        let topology = dummy(link).unwrap();
+        assert_eq!(topology.half_links[0].settings.addresses, ["10.0.0.1/24"], "{link}");
+    }
+    let refused = [
+        "endpoints: ['dummy', 'r1:a'], ipv4: [10.0.0.1/24]",
+        "type: dummy, endpoint: 'r1:a', ipv4: [10.0.0.1/24, 10.0.0.2/24]",
+    ];
+    for (link, why) in refused.iter().zip(["an address of dummy", "no more addresses"]) {
+        let error = dummy(link).unwrap_err();
+        assert!(error.contains(why), "{link}: {error}");
+    }
+}
+
 #[test]
 fn links_that_lead_nowhere_are_refused() {
     for (link, named) in [

@@ -155,13 +155,14 @@ impl Source {
                 template.write(number, frame);
             }
             let mut rest: Vec<&[u8]> = frames.iter().take(count).map(Vec::as_slice).collect();
-            while !rest.is_empty() {
+            while !rest.is_empty() && !stop.load(Ordering::Relaxed) {
                 let taken = socket.send(&rest)?;
                 rest.drain(..taken);
                 if taken == 0 {
                     thread::sleep(TICK);
                 }
             }
+            let due = due - rest.len() as u64;
             pace.sent(due);
             sent += due;
             progress(due);

@@ -202,7 +202,8 @@ impl Job {
     /// # Errors
     /// [`JobError`] names the setting and its range.
     pub fn schedule(&self) -> Result<Schedule, JobError> {
-        let Workload { message, queue_pairs, iterations, bytes, skew, limit, .. } = self.workload;
+        let Workload { message, queue_pairs, iterations, warm_up, bytes, skew, limit, .. } =
+            self.workload;
         let range = |name, value: f64, valid: bool, range| {
             if valid { Ok(()) } else { Err(JobError::Setting { name, value, range }) }
         };
@@ -212,21 +213,20 @@ impl Job {
         let fits = (1..=4096).contains(&queue_pairs);
         range("queue-pairs", queue_pairs.into(), fits, "1 to 4096")?;
         range("iterations", iterations.into(), iterations > 0, "at least 1")?;
+        let fits = warm_up.checked_add(iterations).is_some();
+        range("iterations", iterations.into(), fits, "below 2^32 with those of the warm-up")?;
         range("skew", skew, (0.0..=10.0).contains(&skew), "0 to 10")?;
         range("limit", limit, limit > 0.0 && limit < 1e6, "a number of seconds above 0")?;
         let compute = match self.workload.compute {
             Compute::None => 0.0,
             Compute::Fixed { seconds } => seconds,
             Compute::Uniform { min, max } => {
-                if min <= max {
-                    min
-                } else {
-                    -1.0
-                }
+                range("compute.max", max, min <= max && max < 1e6, "min to 1,000,000 seconds")?;
+                min
             }
             Compute::Exponential { mean } => mean,
         };
-        range("compute", compute, (0.0..1e6).contains(&compute), "seconds from 0, min before max")?;
+        range("compute", compute, (0.0..1e6).contains(&compute), "0 to 1,000,000 seconds")?;
         let Pipeline { micro_batches, forward, backward } = self.workload.pipeline;
         let fits = (1..=65536).contains(&micro_batches);
         range("pipeline.micro-batches", micro_batches.into(), fits, "1 to 65536")?;
@@ -316,6 +316,8 @@ mod tests {
         assert_eq!(message, "message is 4: use 8 bytes to 1 GiB");
         let compute = Compute::Uniform { min: 2.0, max: 1.0 };
         assert!(refused(Workload { compute, ..Workload::default() }).starts_with("compute"));
+        let message = refused(Workload { iterations: u32::MAX, ..Workload::default() });
+        assert!(message.starts_with("iterations is 4294967295: use below 2^32"), "{message}");
         let mtu = Settings { mtu: 1500, ..Settings::default() };
         assert!(refused(Workload { transport: mtu, ..Workload::default() }).contains("path MTU"));
         for collective in [Collective::AllReduceHierarchical, Collective::AllReduceHalvingDoubling]

@@ -37,9 +37,9 @@ pub(super) struct Targets {
     lookups: Lookups,
     key: Key,
     secret: Key,
-    epoch: u32,
-    /// The highest id of the probers that are gone. A VTEP that comes back has heard of it.
-    last_id: u32,
+    /// The highest epoch and id of the probers that are gone. A VTEP that comes back has heard of
+    /// them.
+    last: (u32, u32),
     random: Random,
     entries: BTreeMap<Target, Entry>,
     /// Probes that wait because many were due at once.
@@ -61,15 +61,13 @@ impl Targets {
         let (settings, traces) = (probing.settings, probing.trace);
         let (entries, waiting, turn) = (BTreeMap::new(), Vec::new(), 0);
         let key = probing.key.clone();
-        let last_id = 0;
         Self {
             settings,
             traces,
             lookups,
             key,
             secret,
-            epoch,
-            last_id,
+            last: (epoch, 0),
             random,
             entries,
             waiting,
@@ -89,7 +87,7 @@ impl Targets {
         let gone: Vec<Target> = gone.map(|(target, _)| *target).collect();
         for target in gone {
             let removed = self.entries.remove(&target);
-            self.last_id = self.last_id.max(removed.map_or(0, |entry| entry.ids.last()));
+            self.last = removed.map_or(self.last, |entry| self.last.max(entry.ids.last()));
             shared.remove([target, Target { by_kernel: true, ..target }]);
         }
         let now = shared.now();
@@ -145,7 +143,7 @@ impl Targets {
         let with = |port| Target { port, ..target };
         let mut beside = self.entries.range(with(0)..=with(u16::MAX));
         let ids = beside.next().map(|(_, entry)| entry.ids.clone());
-        ids.unwrap_or_else(|| Ids::new(self.epoch, self.last_id))
+        ids.unwrap_or_else(|| Ids::new(self.last))
     }
 
     /// The next hop by which kernel VXLAN sends from this port, as the kernel tells now. `None` if it

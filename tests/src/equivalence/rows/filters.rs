@@ -271,7 +271,8 @@ pub const PROGRAMS: &[Row] = &[
         "up1",
         "egress",
         "4,48 0 0 23,21 0 1 17,6 0 0 2,6 0 0 4294967295"
-    ),
+    )
+    .one_uplink(),
     clsact!("clsact drops at the netdev's egress", "vx10", "egress", "1,6 0 0 2"),
     clsact!("clsact drops at the netdev's ingress", "vx10", "ingress", "1,6 0 0 2"),
     clsact!("clsact drops at a host port's ingress", "hp1", "ingress", "1,6 0 0 2"),

@@ -126,7 +126,8 @@ pub const FDB: &[Row] = &[
 pub const PATH_MTU: &[Row] = &[
     Row::new("a router that says 1,500", "true", "true").also(TOO_BIG).harmless(),
     Row::new("an uplink of 1,500 bytes", "ip link set up1 mtu 1500", "ip link set up1 mtu 9000")
-        .also(LONG),
+        .also(LONG)
+        .one_uplink(),
     Row::new(
         "a route with a locked MTU",
         "ip route replace 10.0.0.2 via 10.1.1.2 dev up1 mtu lock 1500",

@@ -237,7 +237,7 @@ pub const ADDRESSES: &[Row] = &[
         "ip -n $OUT link set u1 down; carrier up1 NO-CARRIER",
         "ip -n $OUT link set u1 up; carrier up1 LOWER_UP; underlay",
     ),
-    Row::new("an uplink of 1,500 bytes", "ip link set up1 mtu 1500", "ip link set up1 mtu 9000").also(LONG),
+    Row::new("an uplink of 1,500 bytes", "ip link set up1 mtu 1500", "ip link set up1 mtu 9000").also(LONG).one_uplink(),
     Row::new(
         "an uplink in a bridge",
         "ip link add brx type bridge mcast_snooping 0; ip link set up1 master brx; ip link set brx up

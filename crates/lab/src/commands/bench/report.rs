@@ -278,8 +278,7 @@ impl Compared {
             out,
             "\nMedians of {rounds} rounds, and their least and largest. TIMES KERNEL is vtepd's figure divided by the kernel's.\n\
              net CPU: nanoseconds of the core from one frame that arrives to the next, less those that the sender alone needs: what\n\
-             forwarding costs. frames/s: those that arrive of all that a sender can send; on 1 core the sender has its share of that.\n\
-             (README compares net CPU of 1 core, and frames/s of 2.)\n"
+             forwarding costs. frames/s: those that arrive of all that a sender can send; on 1 core the sender has its share of that.\n"
         )?;
         for LeftOut { bench, case, rounds: missing, reason } in &self.left_out {
             writeln!(out, "Left out in {missing} of {rounds} rounds: {bench}, {case}: {reason}")?;
@@ -352,12 +351,12 @@ fn verdict(rows: &[Row], name: &str) -> Option<Verdict> {
     let (mut counts, mut worst) = ([0; 3], None);
     for row in rows.iter().filter(|row| row.bench == name) {
         let Some(ratio) = row.ratio else { continue };
-        // How many times as good as the kernel.
+        // By how much it is better than the kernel, as a share of the kernel's figure.
         let gain = match row.better {
-            Better::Higher => ratio,
-            Better::Lower => 1.0 / ratio,
+            Better::Higher => ratio - 1.0,
+            Better::Lower => 1.0 - ratio,
         };
-        let place = if gain > 1.0 + ALIKE { 0 } else { 1 + usize::from(gain < 1.0 - ALIKE) };
+        let place = if gain > ALIKE { 0 } else { 1 + usize::from(gain < -ALIKE) };
         *counts.get_mut(place)? += 1;
         if worst.as_ref().is_none_or(|(least, _)| gain < *least) {
             worst = Some((gain, LeastGood { case: row.case.clone(), ratio, better: row.better }));
