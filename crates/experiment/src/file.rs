@@ -1,6 +1,7 @@
 //! The experiment file.
 
 mod check;
+mod message;
 mod place;
 mod sweep;
 
@@ -17,6 +18,7 @@ use crate::random::SEED;
 use crate::role::Role;
 use crate::units::{InnerPort, Name, QueuePairs, Share};
 
+pub use message::plain;
 pub use place::{FileError, Place, Source};
 pub use sweep::Sweep;
 

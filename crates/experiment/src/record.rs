@@ -377,6 +377,8 @@ pub(crate) mod tests {
                 cpu_model: "A <CPU>".into(),
                 cpus: 2,
                 memory_mib: 4096,
+                governor: String::new(),
+                command_line: String::new(),
                 id: "3".into(),
             },
             frr: "8.4.4".into(),

@@ -381,6 +381,44 @@ mod tests {
     }
 
     #[test]
+    fn a_swept_property_is_the_axis_also_with_several_numbers_of_queue_pairs() {
+        let text = "name = 'x'\ntitle = 't'\nquestion = 'Why?'
+            topologies = ['scaleacross.clab.yml']\ndataplane = [{policy = 'qp-hash'}]
+            [sweep]\nqueue-pairs = [8, 16]\ndelay = ['1ms', '5ms', '10ms']";
+        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap().form(false);
+        let runs: Vec<_> = crate::plan::points(&experiment)
+            .into_iter()
+            .map(|point| {
+                let mut run = run("qp-hash", point.queue_pairs.get() as u64, 0, &[3, 1, 2, 2]);
+                run.key.point = point;
+                run
+            })
+            .collect();
+        let (summary, manifest) = (Summary::new(&experiment, &runs), manifest());
+        let charts = report_on(&experiment, &summary, &manifest).charts();
+        let files: Vec<&str> = charts.iter().map(|chart| chart.file.as_str()).collect();
+        assert_eq!(
+            files,
+            [
+                "scaleacross-8-queue-pairs-constant-leaf.svg",
+                "scaleacross-8-queue-pairs-constant-spine.svg",
+                "scaleacross-16-queue-pairs-constant-leaf.svg",
+                "scaleacross-16-queue-pairs-constant-spine.svg",
+            ]
+        );
+        for NamedChart { chart, .. } in &charts {
+            assert_eq!((&chart.x, chart.x_title.as_str()), (&Axis::Numbers, "delay (ms)"));
+            let places: Vec<f64> = chart.series[0].points.iter().map(|mark| mark.x).collect();
+            assert_eq!(places, [1.0, 5.0, 10.0], "to scale");
+        }
+        let one = text.replace("[8, 16]", "[8]").replace("'1ms', '5ms', '10ms'", "'5ms'");
+        let experiment = Experiment::parse("x.toml".as_ref(), &one).unwrap().form(false);
+        let summary = Summary::new(&experiment, &[run("qp-hash", 8, 0, &[3, 1, 2, 2])]);
+        let charts = report_on(&experiment, &summary, &manifest).charts();
+        assert!(charts.iter().all(|named| named.chart.kind == Kind::Bars), "one value");
+    }
+
+    #[test]
     fn of_a_program_only_times_are_shown() {
         let text = "name = 'x'\ntitle = 't'\nquestion = 'Why?'\nworkload = { command = ['a'] }
             topologies = ['scaleacross.clab.yml']\ndataplane = [{policy = 'kernel'}]

@@ -4,6 +4,7 @@ mod completions;
 mod gains;
 mod headline;
 mod ports;
+mod published;
 mod times;
 mod words;
 
@@ -49,6 +50,7 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
     if !experiment.has_failures() && experiment.workload.is_none() {
         verdicts.extend(frames(summary));
     }
+    verdicts.extend(published::published(&experiment.published, summary));
     verdicts.extend(failed(summary));
     if experiment.dataplanes.len() == 1 && !limited {
         verdicts.extend(times::times(summary));
@@ -80,16 +82,11 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
 /// The figures that are shown beside a published one, in words.
 #[must_use]
 pub fn measured(wanted: &Measured, summary: &Summary) -> String {
-    let Measured { dataplane, tier, inner_port, variant, queue_pairs, quantity } = wanted;
+    let Measured { tier, quantity, .. } = wanted;
     if quantity.is_time() && summary.machine_is_the_limit() {
         return "– (the machine was the limit)".to_owned();
     }
-    let is_wanted = |row: &&Row| {
-        row.dataplane == dataplane.as_str()
-            && inner_port.is_none_or(|port| port == row.point.inner_port)
-            && variant.as_ref().is_none_or(|name| name.as_str() == row.point.variant())
-            && queue_pairs.is_none_or(|number| number == row.point.queue_pairs)
-    };
+    let is_wanted = |row: &&Row| is_wanted(wanted, row);
     let value = |row: &Row| {
         let tier = row.tiers.iter().find(|found| found.role == *tier)?;
         match quantity {
@@ -124,6 +121,15 @@ pub fn measured(wanted: &Measured, summary: &Summary) -> String {
         Quantity::Mmr if most - least < 0.005 => format!("{most:.2}"),
         Quantity::Mmr => format!("{least:.2} to {most:.2}"),
     }
+}
+
+/// Whether the figures of a row are those that are shown beside a published one.
+fn is_wanted(wanted: &Measured, row: &Row) -> bool {
+    let Measured { dataplane, inner_port, variant, queue_pairs, .. } = wanted;
+    row.dataplane == dataplane.as_str()
+        && inner_port.is_none_or(|port| port == row.point.inner_port)
+        && variant.as_ref().is_none_or(|name| name.as_str() == row.point.variant())
+        && queue_pairs.is_none_or(|number| number == row.point.queue_pairs)
 }
 
 /// How much lower the peak loads of rows are, with the interval, in words.

@@ -12,6 +12,9 @@ pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::L
 /// The content type of the metrics.
 pub const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+    Accept: application/openmetrics-text\r\n\r\n";
+
 /// On a busy machine, the answer has taken more than two seconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -23,8 +26,7 @@ pub fn read(namespace: &Namespace) -> Result<String, String> {
     let get = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&ADDRESS, TIMEOUT)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
-        stream
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        stream.write_all(REQUEST)?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         // vtepd answers in one piece.

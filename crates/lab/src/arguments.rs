@@ -42,8 +42,8 @@ pub(crate) enum Command {
         after_help = "Example:\n  lab up deploy/containerlab/scaleacross.clab.yml --name test\n\nLAB_FRR_ROOT names another root file system to run FRR from (see tests/frr-root)."
     )]
     Up(Up),
-    /// Stop a fabric: end its processes and delete its namespaces
-    #[command(after_help = "Example:\n  lab down scaleacross")]
+    /// Stop fabrics: end their processes and delete their namespaces
+    #[command(after_help = "Examples:\n  lab down scaleacross\n  lab down --all")]
     Down(Down),
     /// List the running fabrics
     #[command(after_help = "Example:\n  lab list -o json")]
@@ -54,6 +54,9 @@ pub(crate) enum Command {
     /// Run a command on a node
     #[command(after_help = "Example:\n  lab exec leaf1 -- vtysh -c 'show bgp l2vpn evpn summary'")]
     Exec(Exec),
+    /// Open a shell on a node
+    #[command(after_help = "Example:\n  lab shell leaf1")]
+    Shell(Shell),
     /// The first process of a node, which lab up starts
     #[command(hide = true)]
     Init {
@@ -265,10 +268,10 @@ pub(crate) struct Up {
 
 #[derive(Args)]
 pub(crate) struct Down {
-    /// Name of the fabric; required if several are running
-    pub(crate) name: Option<Name>,
+    /// Names of fabrics; required if several are running
+    pub(crate) names: Vec<Name>,
     /// Stop all fabrics
-    #[arg(long, conflicts_with = "name")]
+    #[arg(long, conflicts_with = "names")]
     pub(crate) all: bool,
 }
 
@@ -281,6 +284,14 @@ pub(crate) struct Exec {
     /// Command and its arguments
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Shell {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Node
+    pub(crate) node: String,
 }
 
 #[derive(Args)]
@@ -301,7 +312,9 @@ pub(crate) enum Roce {
     Send(crate::stream_arguments::Send),
     /// Receive frames and count lost, reordered, duplicated and corrupted ones, until Ctrl-C or a
     /// pause
-    #[command(after_help = "Example:\n  lab roce receive --node host4 --quiet-seconds 3 -o json")]
+    #[command(
+        after_help = "Example:\n  lab roce receive --node host4 --quiet-seconds 3 -o json\n\n'foreign' counts IPv4 frames of others."
+    )]
     Receive(crate::stream_arguments::Receive),
     /// Measure two RoCE endpoints over a veth pair on one CPU: frames per second, goodput
     #[command(

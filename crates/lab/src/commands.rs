@@ -8,6 +8,7 @@ mod connection;
 mod demo;
 mod doctor;
 mod graph;
+mod interval;
 mod leaves;
 mod link;
 mod new;
@@ -26,6 +27,7 @@ mod web;
 mod workload;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -34,12 +36,13 @@ use fabric::counters;
 use fabric::{Fabric, FabricError};
 use serde::Serialize;
 
-use crate::arguments::{Cli, Command, Counters, Down, Exec, Output, Roce, Which};
-use crate::output::{Outcome, interrupt, print, print_json};
+use crate::arguments::{Cli, Command, Counters, Down, Exec, Output, Roce, Shell, Which};
+use crate::output::{Outcome, interrupt, note, print, print_json};
 use open::open;
 
 pub(crate) fn run(cli: Cli) -> Outcome {
-    if !matches!(cli.command, Command::Exec(_)) {
+    // Ctrl-C is for the command on the node.
+    if !matches!(cli.command, Command::Exec(_) | Command::Shell(_)) {
         for signal in
             [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
         {
@@ -64,7 +67,8 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Down(arguments) => down(&arguments),
         Command::List => list(cli.output),
         Command::Inspect(which) => inspect(&which, cli.output),
-        Command::Exec(arguments) => exec(&arguments),
+        Command::Exec(Exec { which, node, command }) => exec(&which, &node, &command),
+        Command::Shell(arguments) => shell(&arguments),
         Command::Init { proc } => match fabric::node_init::run(&proc)? {},
         Command::Counters(arguments) => show_counters(&arguments, cli.output),
         Command::Roce(Roce::Send(arguments)) => roce::send(&arguments, cli.output),
@@ -101,18 +105,20 @@ pub(crate) fn run(cli: Cli) -> Outcome {
 }
 
 fn down(arguments: &Down) -> Outcome {
-    if arguments.all {
-        // Continue with the other fabrics after an error.
-        let mut first = Ok(ExitCode::SUCCESS);
-        for name in Fabric::list() {
-            if let Err(error) = Fabric::open(&name).and_then(Fabric::down) {
-                first = first.and(Err(error.into()));
-            }
-        }
-        return first;
+    let names = if arguments.all { Fabric::list() } else { arguments.names.clone() };
+    if names.is_empty() && !arguments.all {
+        open(None)?.down()?;
     }
-    open(arguments.name.as_ref())?.down()?;
-    Ok(ExitCode::SUCCESS)
+    // Continue with the other fabrics after an error.
+    let mut first = Ok(ExitCode::SUCCESS);
+    for name in names {
+        match (Fabric::open(&name).and_then(Fabric::down), &first) {
+            (Ok(()), _) => {}
+            (Err(error), Ok(_)) => first = Err(error.into()),
+            (Err(error), Err(_)) => note(error),
+        }
+    }
+    first
 }
 
 fn list(output: Output) -> Outcome {
@@ -162,9 +168,15 @@ fn inspect_fabric(fabric: &Fabric, output: Output) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn exec(arguments: &Exec) -> Outcome {
-    let node = open(arguments.which.name.as_ref())?.node(&arguments.node)?;
-    let status = node.status(&arguments.command)?;
+/// Runs bash on a node, or sh where it is missing.
+fn shell(Shell { which, node }: &Shell) -> Outcome {
+    let found = ["bash", "sh"].into_iter().find(|shell| Path::new("/bin").join(shell).exists());
+    exec(which, node, &[found.unwrap_or("sh").to_owned()])
+}
+
+fn exec(which: &Which, node: &str, command: &[String]) -> Outcome {
+    let node = open(which.name.as_ref())?.node(node)?;
+    let status = node.status(command)?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 

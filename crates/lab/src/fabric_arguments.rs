@@ -65,6 +65,17 @@ pub(crate) struct Path {
     /// Outer source port, where vtepd does not choose it
     #[arg(long, value_name = "PORT")]
     pub(crate) outer_port: Option<u16>,
+    /// Also show the way back, of this queue pair [default: the other one of the connection, if a
+    /// leaf knows it]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        value_parser = number,
+        num_args = 0..=1,
+        requires = "qp",
+        conflicts_with = "outer_port"
+    )]
+    pub(crate) reverse: Option<Option<u32>>,
 }
 
 #[derive(Subcommand)]

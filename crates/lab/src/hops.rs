@@ -1,6 +1,7 @@
 //! The path of a flow between two hosts, router by router, from the routers' own answers: vtepd's
 //! explanation on the leaf, and `ip route get` in each router's namespace.
 
+mod back;
 mod show;
 
 use std::net::IpAddr;
@@ -12,6 +13,8 @@ use fabric::deployed::{Deployed, DeployedError, Host, Overlay};
 use fabric::netns::NetnsError;
 use fabric::topology::{Endpoint, Topology};
 use study::ask::{AskError, ask};
+
+pub use back::partner;
 
 /// UDP in an IP header, the discard port (RFC 863), and payload bytes of a frame that is asked about.
 const PROTOCOL_UDP: u32 = 17;
@@ -73,6 +76,12 @@ pub enum HopsError {
         /// The answer.
         text: String,
     },
+    /// No leaf knows the other queue pair of the connection.
+    #[error(
+        "the other queue pair of the connection is not known: qp-pin learns it from traffic in both \
+         directions; name it: --reverse NUMBER"
+    )]
+    NoPartner,
     /// The frame is dropped, or there is no way on.
     #[error("the frame does not get past {node}: {reason}")]
     Ends {
@@ -157,6 +166,9 @@ pub struct Hops {
     pub paths: Vec<Candidate>,
     /// vtepd's explanation.
     pub explanation: Option<v1::Explanation>,
+    /// The way back, if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reverse: Option<Box<Hops>>,
 }
 
 /// The fields of `ip -j route get` that are used.
@@ -197,6 +209,7 @@ pub fn follow(deployed: &Deployed, flow: &Flow) -> Result<Hops, HopsError> {
         hops: Vec::new(),
         paths: Vec::new(),
         explanation: None,
+        reverse: None,
     };
     if from.leaf == to.leaf {
         // The leaf's bridge forwards it.

@@ -14,12 +14,10 @@ mod workload_arguments;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 use arguments::Cli;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = manual::parse::<Cli>();
     match commands::run(cli) {
         Ok(code) => code,
         Err(error) => {

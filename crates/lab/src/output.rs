@@ -118,8 +118,32 @@ pub(crate) fn built_vtepd(named: Option<&PathBuf>) -> Result<PathBuf, Box<dyn Er
     Err(format!("{} {missing} --vtepd", path.display()).into())
 }
 
+/// A path as a word of a shell's command.
+pub(crate) fn word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_alphanumeric() || "/._-+,:=@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
 /// Prints a note for the user on standard error.
 pub(crate) fn note(text: impl fmt::Display) {
     // A closed standard error is no error.
     let _ = writeln!(io::stderr(), "lab: {}", escape_lines(&text.to_string()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_can_be_copied_into_a_shell() {
+        let of = |text: &str| word(Path::new(text));
+        assert_eq!(of("a/b-c.clab.yml"), "a/b-c.clab.yml");
+        assert_eq!(of("d ir/ü.yml"), "'d ir/ü.yml'");
+        assert_eq!(of("it's"), "'it'\\''s'");
+        assert_eq!(of(""), "''");
+    }
 }

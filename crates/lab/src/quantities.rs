@@ -1,5 +1,7 @@
 //! Quantities on the command line: times, shares, sizes and rates, each with its unit.
 
+use std::time::Duration;
+
 use quantity::Kind;
 
 pub(crate) use quantity::{rate, size, time as duration};
@@ -22,6 +24,14 @@ pub(crate) fn whole_seconds(text: &str) -> Result<u64, String> {
     match seconds(text)? {
         whole if whole >= 1.0 && whole.fract() == 0.0 => Ok(whole as u64),
         _ => Err("expected whole seconds, such as 90 or 2min".to_owned()),
+    }
+}
+
+/// Parses an interval of reports: a number of seconds, or a time with its unit; at least 10 ms.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        time if time >= 0.01 => Ok(Duration::from_secs_f64(time)),
+        _ => Err("expected at least 10ms".to_owned()),
     }
 }
 
@@ -74,6 +84,9 @@ mod tests {
         for text in ["0", "1.5", "500ms", "-1", "nan", "2h"] {
             whole_seconds(text).unwrap_err();
         }
+        let every = ["1", "500ms"].map(|text| interval(text).unwrap().as_millis());
+        assert_eq!(every, [1000, 500]);
+        interval("0").unwrap_err();
         let timers = ["14", "500us"].map(|text| retransmission(text).unwrap());
         assert_eq!(timers, [67_108_864, 500_000]);
         retransmission("32").unwrap_err();

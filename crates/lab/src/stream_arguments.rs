@@ -1,10 +1,12 @@
 //! The arguments of commands that send and receive numbered frames.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use crate::arguments::Where;
 use crate::fabric_arguments::number;
-use crate::quantities::{size, whole_seconds};
+use crate::quantities::{interval, size, whole_seconds};
 
 #[derive(Args)]
 pub(crate) struct Send {
@@ -37,6 +39,9 @@ pub(crate) struct Send {
     /// Time to send for: seconds, or with a unit
     #[arg(long, default_value = "5", value_parser = whole_seconds)]
     pub(crate) seconds: u64,
+    /// Also print a row for each interval: seconds, or with a unit; not with -o json
+    #[arg(short, long, value_name = "TIME", value_parser = interval)]
+    pub(crate) interval: Option<Duration>,
     /// CPU on which the sender runs
     #[arg(long)]
     pub(crate) cpu: Option<usize>,
@@ -49,4 +54,7 @@ pub(crate) struct Receive {
     /// End after this time without a frame, once the first has arrived: seconds, or with a unit
     #[arg(long, default_value = "2", value_parser = whole_seconds)]
     pub(crate) quiet_seconds: u64,
+    /// Also print a row for each interval: seconds, or with a unit; not with -o json
+    #[arg(short, long, value_name = "TIME", value_parser = interval)]
+    pub(crate) interval: Option<Duration>,
 }

@@ -102,6 +102,7 @@ pub fn run(
         floor_mmr: balance::floor(settings.queue_pairs, tier.len()),
         random_mmr: chance.expected_mmr(),
         random_mmr_at_most: chance.quantile_mmr(0.999),
+        widest: tier.clone(),
         uplinks: names.iter().map(|name| (name.clone(), spread.share(name, &names))).collect(),
         spread,
     };

@@ -23,6 +23,16 @@ pub fn cpu_model() -> String {
     model.map_or_else(String::new, |(_, name)| name.trim().to_owned())
 }
 
+/// The governor of the frequency of the first CPU.
+pub fn governor() -> String {
+    first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+}
+
+/// The kernel's command line.
+pub fn command_line() -> String {
+    first_line("/proc/cmdline")
+}
+
 /// The number of CPUs that this process may use.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(0, Into::into)
@@ -33,13 +43,26 @@ pub fn frr() -> String {
     version(Path::new("/usr/lib/frr/zebra"))
 }
 
-/// The last word of the first line of `--version`, as in `zebra version 8.4.4` or `vtepd 0.1.0`.
+/// The commit in the first line of `--version`, as in `vtepd 0.1.0 (4b9582d5)`.
+fn commit_in(line: &str) -> Option<&str> {
+    line.split_once('(')?.1.split_once(')').map(|(commit, _)| commit)
+}
+
+/// The version in the first line of `--version`, as in `zebra version 8.4.4` or
+/// `vtepd 0.1.0 (4b9582d5)`: the last word that is not in parentheses.
 pub fn version(program: &Path) -> String {
+    version_in(&first_line_of(program))
+}
+
+fn first_line_of(program: &Path) -> String {
     let output = Command::new(program).arg("--version").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    let text = text.unwrap_or_default();
-    let word = text.lines().next().and_then(|line| line.split_whitespace().last());
-    word.unwrap_or_default().to_owned()
+    text.unwrap_or_default().lines().next().unwrap_or_default().to_owned()
+}
+
+fn version_in(line: &str) -> String {
+    let mut words = line.split_whitespace().filter(|word| !word.starts_with('('));
+    words.next_back().unwrap_or_default().to_owned()
 }
 
 /// The memory in MiB.
@@ -69,7 +92,8 @@ pub fn checksum(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The commit of the checkout that a program was built in, with `-dirty` after changes.
+/// The commit of the checkout that a program was built in, with `-dirty` after changes; elsewhere that
+/// of its `--version`.
 pub fn commit(program: &Path) -> String {
     let folder = program.parent().unwrap_or(Path::new("/"));
     // Root may read a checkout of another user.
@@ -80,7 +104,8 @@ pub fn commit(program: &Path) -> String {
         .output();
     let commit = output.ok().filter(|output| output.status.success());
     let commit = commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    commit.unwrap_or_else(|| "unknown".to_owned())
+    let own = || commit_in(&first_line_of(program)).map(str::to_owned);
+    commit.or_else(own).unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// The busy and the total time of all CPUs since boot, in clock ticks.
@@ -106,6 +131,10 @@ mod tests {
         // FIPS 180-2, appendix B.1.
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(checksum(b"abc"), known);
+        assert_eq!(version_in("vtepd 0.1.0 (4b9582d5)"), "0.1.0");
+        assert_eq!(commit_in("vtepd 0.1.0 (4b9582d5)"), Some("4b9582d5"));
+        assert_eq!(commit_in("vtepd 0.1.0"), None);
+        assert_eq!(version_in("zebra version 8.4.4"), "8.4.4");
         assert_eq!(commit(Path::new("/no/such/program")), "unknown");
     }
 }

@@ -32,7 +32,7 @@ use fabric::progress::OnProgress;
 use inputs::Inputs;
 use stop::is_precise;
 
-pub use check::read;
+pub use check::{read, read_to_run};
 pub use directory::load;
 pub use event::{Event, OnEvent};
 pub use merge::merge;
@@ -108,6 +108,8 @@ fn manifest(
             cpu_model: machine::cpu_model(),
             cpus: machine::cpus(),
             memory_mib: machine::memory_mib(),
+            governor: machine::governor(),
+            command_line: machine::command_line(),
             id: machine::id(),
         },
         frr: match settings.deployed {

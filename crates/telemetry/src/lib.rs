@@ -2,8 +2,10 @@
 //!
 //! - [`view`]: what is shown in addition to the workers' counters
 //! - [`exposition`]: both as OpenMetrics text
+//! - `classic`: the older text format
 //! - [`server`]: `GET /metrics`
 
+mod classic;
 pub mod exposition;
 pub mod server;
 pub mod view;

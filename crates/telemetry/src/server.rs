@@ -19,6 +19,8 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::classic;
+
 /// Maximum number of connections at a time.
 const CONNECTIONS: usize = 64;
 /// Maximum number of connections of one client.
@@ -220,24 +222,34 @@ async fn head(stream: &mut TcpStream) -> Option<Vec<u8>> {
     }
 }
 
+/// Whether a request accepts OpenMetrics by name (RFC 9110, section 12.5.1).
+fn asks_for_openmetrics(head: &[u8]) -> bool {
+    let head = String::from_utf8_lossy(head).to_ascii_lowercase();
+    head.lines()
+        .filter_map(|line| line.strip_prefix("accept:"))
+        .any(|types| types.contains("application/openmetrics-text"))
+}
+
 fn reply(head: &[u8], text: impl Fn() -> Result<String, fmt::Error>) -> Vec<u8> {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let line = String::from_utf8_lossy(line);
     let mut words = line.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = target.split('?').next().unwrap_or_default();
+    let openmetrics = asks_for_openmetrics(head);
     let (status, body) = match (method, path) {
         ("GET" | "HEAD", "/metrics") => match text() {
-            Ok(text) => ("200 OK", text),
+            Ok(text) if openmetrics => ("200 OK", text),
+            Ok(text) => ("200 OK", classic::classic(&text)),
             Err(_) => ("500 Internal Server Error", String::new()),
         },
         ("GET" | "HEAD", _) => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
         _ => ("405 Method Not Allowed", String::new()),
     };
-    let kind = if status.starts_with("200") {
-        "application/openmetrics-text; version=1.0.0; charset=utf-8"
-    } else {
-        "text/plain; charset=utf-8"
+    let kind = match status {
+        "200 OK" if openmetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        "200 OK" => classic::FORMAT,
+        _ => "text/plain; charset=utf-8",
     };
     let length = body.len();
     let head = format!(

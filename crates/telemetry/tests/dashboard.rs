@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use telemetry::{View, render};
+use telemetry::{ProbingView, View, render};
 
 /// The names of vtepd's metrics in a text, without the suffix of counters.
 fn names(text: &str) -> BTreeSet<String> {
@@ -21,7 +21,8 @@ fn names(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_metric_that_the_dashboard_asks_for_exists() {
-    let text = render(&Arc::default(), View::default()).unwrap();
+    let view = View { probing: Some(ProbingView::default()), ..View::default() };
+    let text = render(&Arc::default(), view).unwrap();
     let help =
         text.lines().filter(|line| line.starts_with("# HELP ")).collect::<Vec<_>>().join("\n");
     let existing = names(&help);
@@ -29,4 +30,19 @@ fn every_metric_that_the_dashboard_asks_for_exists() {
     let asked = names(include_str!("../../../deploy/monitoring/grafana-vtepd.json"));
     let missing: Vec<&String> = asked.difference(&existing).collect();
     assert!(asked.len() > 8 && missing.is_empty(), "no such metrics: {missing:?}");
+}
+
+/// Two fabrics may have leaves of the same name.
+#[test]
+fn every_question_of_the_dashboard_is_about_the_chosen_fabrics_and_leaves() {
+    let text = include_str!("../../../deploy/monitoring/grafana-vtepd.json");
+    let asked: Vec<&str> =
+        text.lines().filter(|line| line.trim().starts_with("\"expr\"")).collect();
+    assert!(asked.len() > 15, "{asked:?}");
+    let chosen = r#"{topology=~\"$topology\", instance=~\"$leaf\"}"#;
+    let others: Vec<&&str> = asked
+        .iter()
+        .filter(|line| line.matches("vtepd_").count() != line.matches(chosen).count())
+        .collect();
+    assert!(others.is_empty(), "{others:?}");
 }

@@ -63,6 +63,9 @@ fn requests_are_answered() {
         answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\ntext\n"),
         "{answer}"
     );
+    assert!(answer.contains("Content-Type: text/plain; version=0.0.4"), "{answer}");
+    let accept = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2";
+    let answer = ask(address, &GET.replace("Host: leaf", &format!("Host: leaf\r\n{accept}")));
     assert!(
         answer.contains("Content-Type: application/openmetrics-text; version=1.0.0"),
         "{answer}"

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use api::v1;
 use clap::CommandFactory;
 use terminal::Escaped;
+use wire::MacAddr;
 
-use crate::arguments::{Arguments, Command, OfVni, PolicyCommand};
+use crate::arguments::{Arguments, Command, OfVni, Output, PolicyCommand};
 use crate::counters::{counters, drops_so_far};
 use crate::output::Failure;
 use crate::session::{Session, all};
@@ -46,12 +47,7 @@ impl<W: Write> Session<'_, W> {
                 let rows = all(self.client.list_vnis(v1::ListVnisRequest { vni }).await?).await?;
                 self.print(&rows, |out| vnis(out, &rows))
             }
-            Command::Fdb { of: OfVni { vni }, mac } => {
-                let request = v1::ListFdbRequest { vni, mac: mac.map(|mac| mac.to_string()) };
-                let mut rows = all(self.client.list_fdb(request).await?).await?;
-                rows.sort_by(|a, b| (a.vni, &a.mac).cmp(&(b.vni, &b.mac)));
-                self.print(&rows, |out| fdb(&rows).write(out, ""))
-            }
+            Command::Fdb { of: OfVni { vni }, mac } => self.fdb(vni, mac).await,
             Command::Flood(OfVni { vni }) => {
                 let rows = all(self.client.list_flood(v1::ListFloodRequest { vni }).await?).await?;
                 self.print(&rows, |out| flood(&rows).write(out, ""))
@@ -115,6 +111,18 @@ impl<W: Write> Session<'_, W> {
             Command::Manual { .. } | Command::Top(_) => Ok(()),
             Command::Explain(explain) => explain::print(&mut self, explain).await,
         }
+    }
+
+    async fn fdb(mut self, vni: Option<u32>, mac: Option<MacAddr>) -> Result<(), Failure> {
+        let request = v1::ListFdbRequest { vni, mac: mac.map(|mac| mac.to_string()) };
+        let mut rows = all(self.client.list_fdb(request).await?).await?;
+        if let (Some(mac), true, Output::Table) = (mac, rows.is_empty(), self.output) {
+            return Err(Failure::Input(format!(
+                "{mac} is in no VNI that is taken over, as that of a remote host ('bridge fdb' lists all)"
+            )));
+        }
+        rows.sort_by(|a, b| (a.vni, &a.mac).cmp(&(b.vni, &b.mac)));
+        self.print(&rows, |out| fdb(&rows).write(out, ""))
     }
 
     async fn counters(&mut self) -> Result<v1::Counters, Failure> {

@@ -30,12 +30,10 @@ mod top;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use arguments::Arguments;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = manual::parse::<Arguments>();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -52,17 +52,30 @@ fn said(status: &tonic::Status) -> String {
 pub(crate) struct Table<const N: usize> {
     headings: [&'static str; N],
     rows: Vec<[String; N]>,
+    /// Columns that are left out.
+    hidden: [bool; N],
 }
 
 impl<const N: usize> Table<N> {
     /// A table without rows.
     pub(crate) const fn new(headings: [&'static str; N]) -> Self {
-        Self { headings, rows: Vec::new() }
+        Self { headings, rows: Vec::new(), hidden: [false; N] }
     }
 
     /// Whether it has no rows.
     pub(crate) const fn is_empty(&self) -> bool {
         self.rows.is_empty()
+    }
+
+    /// Leaves out the columns that say nothing of any row: those with these headings and nothing but
+    /// the cell that is named with each. Comma-separated values keep them.
+    pub(crate) fn leave_out(&mut self, empty: &[(&'static str, &str)]) {
+        for (hidden, (at, heading)) in self.hidden.iter_mut().zip(self.headings.iter().enumerate())
+        {
+            let nothing = empty.iter().find(|(name, _)| name == heading).map(|(_, cell)| *cell);
+            let cells = self.rows.iter().filter_map(|row| row.get(at));
+            *hidden = nothing.is_some_and(|nothing| cells.into_iter().all(|cell| cell == nothing));
+        }
     }
 
     /// Adds a row. Empty cells are shown as `-`.
@@ -112,7 +125,8 @@ impl<const N: usize> Table<N> {
         let headings = self.headings.map(str::to_owned);
         for row in std::iter::once(&headings).chain(&self.rows) {
             let mut line = indent.to_owned();
-            for ((cell, width), numeric) in row.iter().zip(widths).zip(numeric) {
+            let cells = row.iter().zip(widths).zip(numeric).zip(self.hidden);
+            for ((cell, width), numeric) in cells.filter(|(_, hidden)| !hidden).map(|(of, _)| of) {
                 line += &if numeric {
                     format!("{cell:>width$}  ")
                 } else {

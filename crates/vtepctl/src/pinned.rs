@@ -124,8 +124,12 @@ pub(crate) fn write_queue_pairs(
     rows: &[v1::QueuePair],
     csv: bool,
 ) -> io::Result<()> {
-    let table = queue_pairs(rows);
-    if csv { table.write_csv(out) } else { table.write(out, "") }
+    let mut table = queue_pairs(rows);
+    if csv {
+        return table.write_csv(out);
+    }
+    table.leave_out(&NOTHING);
+    table.write(out, "")
 }
 
 /// The columns that both tables of paths have.
@@ -184,6 +188,20 @@ fn path_csv(rows: &[v1::VtepPaths]) -> Table<10> {
     }
     table
 }
+
+/// The columns of queue pairs that are left out of the text if no row has another cell.
+const NOTHING: [(&str, &str); 10] = [
+    ("paths", "-"),
+    ("share %", "-"),
+    ("other qp", "unknown"),
+    ("same links", "unknown"),
+    ("gaps", "0"),
+    ("repeats", "0"),
+    ("naks", "0"),
+    ("cnps", "0"),
+    ("marks", "0"),
+    ("figures", "exact"),
+];
 
 /// The columns of what headers told.
 pub(crate) const RECORD: [&str; 6] = ["gaps", "repeats", "naks", "cnps", "marks", "figures"];
@@ -363,6 +381,14 @@ mod tests {
         assert!(shown.contains(",10.9.0.1 10.2.1.0,") && shown.contains(",4,4096,"), "{shown}");
         let shown = text(|out| write_queue_pairs(out, &[v1::QueuePair::default()], false));
         assert!(shown.contains("routers") && shown.contains("unknown"), "{shown}");
+        assert!(shown.contains("figures") && shown.contains("approx."), "{shown}");
+        // Columns that say nothing make the table wider than terminals.
+        for left_out in ["share %", "other qp", "same links", "naks", "marks"] {
+            assert!(!shown.contains(left_out), "{left_out}: {shown}");
+        }
+        let rows = [v1::QueuePair { naks: 7, exact: true, ..v1::QueuePair::default() }];
+        let shown = text(|out| write_queue_pairs(out, &rows, false));
+        assert!(shown.contains("naks") && !shown.contains("figures"), "{shown}");
     }
 
     #[test]

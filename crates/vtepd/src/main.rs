@@ -26,14 +26,14 @@ mod wakeups;
 use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use configuration::Arguments;
 use tracing_subscriber::EnvFilter;
 
 use log::Log;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = manual::parse::<Arguments>();
     if let Some(folder) = &arguments.manual {
         return match manual::write(Arguments::command(), folder) {
             Ok(()) => ExitCode::SUCCESS,

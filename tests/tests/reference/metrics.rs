@@ -19,7 +19,8 @@ const HEAD: &str = "\
 
 `GET /metrics` answers in the OpenMetrics format, by default at `http://127.0.0.1:9472/metrics` in
 the network namespace of the leaf (`[metrics] listen`, `--metrics-listen`). `deploy/monitoring` has
-a Prometheus configuration and a Grafana dashboard.
+a Prometheus configuration and a Grafana dashboard. Clients that do not accept
+`application/openmetrics-text`, such as `curl`, get Prometheus' older text format.
 
 Counters start at zero when vtepd starts. `vtepd_dropped_frames_total` has its reason as a label:
 see [drop reasons](drop-reasons.md). Reasons of `vtepd_left_to_kernel` are slugs:

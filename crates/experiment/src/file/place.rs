@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
+use super::message;
+
 /// The experiment file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
@@ -68,7 +70,9 @@ impl Source<'_> {
     /// An error of the TOML parser.
     #[must_use]
     pub fn parse_error(&self, error: &toml::de::Error) -> FileError {
-        self.error(error.span().map(|span| span.start), error.message().trim())
+        let offset = error.span().map(|span| span.start);
+        let rest = offset.and_then(|offset| self.text.get(offset..)).unwrap_or_default();
+        self.error(offset, message::plain(error.message().trim(), rest))
     }
 
     /// An error at a value, by its keys and indices, such as `variant.0.workload.bytes`. If there is

@@ -84,7 +84,8 @@ impl Sweep {
         let key = |variant: &mut Variant, key: &str, value: i64| {
             variant.workload.insert(key.to_owned(), value.into());
         };
-        let time = |time: &Time| time.as_str().to_owned();
+        // A name has no blanks.
+        let time = |time: &Time| time.as_str().replace(' ', "");
         let of_circuits = |key, has, values| Axis { key, of_workload: false, has, values };
         let of_workload = |key, has, values| Axis { key, of_workload: true, has, values };
         let all = vec![
@@ -196,6 +197,16 @@ impl Sweep {
             let values: Vec<&String> = values.iter().map(|(text, _)| text).collect();
             if let Some((_, value)) = twice(&values) {
                 return Err(again(key, &format!("'{value}'")));
+            }
+        }
+        for (key, times) in [("delay", &self.delay), ("jitter", &self.jitter)] {
+            let like = |(at, time): (usize, &Time)| {
+                let same = |other: &&Time| other.duration() == time.duration();
+                let first = times.iter().take(at).find(same)?;
+                Some(format!("'{}' is as long as '{}'", time.as_str(), first.as_str()))
+            };
+            if let Some(message) = times.iter().enumerate().find_map(like) {
+                return Err(source.error_at(&format!("{place}.{key}"), message));
             }
         }
         let all = self.variants(&experiment.variants);

@@ -56,6 +56,12 @@ fn an_error_names_line_and_column() {
             "'1ms' is there twice",
         ),
         (
+            "[4, 8]",
+            "[4]\njitter = [\"1ms\", \"1000 us\"]",
+            "line 20, column 10",
+            "'1000 us' is as long as '1ms'",
+        ),
+        (
             "[sweep]",
             "[traffic]\nsites = [[\"a\"], [\"b\", \"a\"]]\n\n[sweep]",
             "line 19, column 9",
@@ -71,6 +77,9 @@ fn an_error_names_line_and_column() {
             "is no dataplane: expected kernel",
         ),
         ("title", "# title", "line 1, column 1", "missing field `title`"),
+        ("queue-pairs", "queue-pair", "line 19, column 1", "did you mean `queue-pairs`?"),
+        ("max = 5", "max = 0", "line 22, column 7", "expected a whole number above 0"),
+        ("[sweep]", "[published]\n[sweep]", "line 18, column 1", "write [[published]], not"),
         ("[sweep]", "[sweep", "line 18, column 7", "unclosed table"),
     ] {
         let error = error(from, to);
@@ -281,7 +290,7 @@ fn values_of_a_sweep_make_variants() {
     assert_eq!(experiment.workload(Some(0))["message"].as_integer(), Some(8));
     assert_eq!(experiment.jobs(Some(&last.name)).count(), 1, "a job names the file's variant");
     assert_eq!(experiment.jobs(Some(&experiment.variants[0].name)).count(), 0);
-    let alone = GOOD.replace("[4, 8]", "[4]\ndelay = ['1ms', '2ms']");
+    let alone = GOOD.replace("[4, 8]", "[4]\ndelay = ['1 ms', '2ms']");
     let alone = Experiment::parse("x.toml".as_ref(), &alone).unwrap().form(true);
     let names: Vec<&str> = alone.variants.iter().map(|of| of.name.as_str()).collect();
     assert_eq!(names, ["delay-1ms", "delay-2ms"]);

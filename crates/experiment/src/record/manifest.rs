@@ -50,6 +50,12 @@ pub struct Machine {
     pub cpus: usize,
     /// The memory in MiB.
     pub memory_mib: u64,
+    /// The governor of the CPUs' frequencies; empty if the machine has none, as many virtual ones.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub governor: String,
+    /// The kernel's command line.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub command_line: String,
     /// A checksum of the machine's id, which tells equal machines apart.
     pub id: String,
 }

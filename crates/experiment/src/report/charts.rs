@@ -37,10 +37,12 @@ impl NamedChart {
     }
 }
 
-/// The rows that a chart and a table show. They differ by dataplane and by one axis: the number of
-/// queue pairs if it is varied, otherwise the variant.
+/// The rows that a chart and a table show. They differ by dataplane and by one axis: a swept property
+/// of the circuits or of the workload, otherwise the number of queue pairs if it is varied, otherwise
+/// the variant.
 pub(super) struct Group<'a> {
-    /// The fabric, the choice of inner ports, and the variant if it is not the axis.
+    /// The fabric, the choice of inner ports, and the variant or the number of queue pairs if it is
+    /// varied and not the axis.
     key: (String, InnerPort, String),
     /// Whether the number of queue pairs is the axis.
     by_queue_pairs: bool,
@@ -58,11 +60,17 @@ impl<'a> Group<'a> {
     pub(super) fn all(summary: &'a Summary) -> Vec<Self> {
         let numbers: BTreeSet<_> = summary.rows.iter().map(|row| row.point.queue_pairs).collect();
         let variants: BTreeSet<_> = summary.rows.iter().map(|row| row.point.variant()).collect();
-        let by_queue_pairs = numbers.len() > 1 || variants.len() < 2;
+        let swept = swept::axis(&variants.iter().copied().collect::<Vec<_>>()).is_some();
+        let by_queue_pairs = !swept && numbers.len() > 1 || variants.len() < 2;
         let mut groups: Vec<Self> = Vec::new();
         for row in &summary.rows {
-            let variant = if by_queue_pairs { row.point.variant() } else { "" };
-            let key = (row.fabric.clone(), row.point.inner_port, variant.to_owned());
+            let other = match row.point.queue_pairs.get() {
+                _ if by_queue_pairs => row.point.variant().to_owned(),
+                _ if numbers.len() < 2 => String::new(),
+                1 => "1 queue pair".to_owned(),
+                number => format!("{number} queue pairs"),
+            };
+            let key = (row.fabric.clone(), row.point.inner_port, other);
             match groups.iter_mut().find(|group| group.key == key) {
                 Some(group) => group.rows.push(row),
                 None => groups.push(Self { key, by_queue_pairs, rows: vec![row] }),
@@ -73,10 +81,10 @@ impl<'a> Group<'a> {
 
     /// The heading.
     pub(super) fn title(&self) -> String {
-        let (fabric, port, variant) = &self.key;
+        let (fabric, port, other) = &self.key;
         let port = port.title();
-        let variant = if variant.is_empty() { String::new() } else { format!(", {variant}") };
-        format!("fabric {fabric}{variant}, {port}")
+        let other = if other.is_empty() { String::new() } else { format!(", {other}") };
+        format!("fabric {fabric}{other}, {port}")
     }
 
     fn points(&self) -> BTreeSet<&Point> {
@@ -85,10 +93,11 @@ impl<'a> Group<'a> {
 
     /// The place and the name of the file of a chart.
     fn named(&self, what: &str, chart: Chart) -> NamedChart {
-        let (fabric, port, variant) = &self.key;
-        let variant = if variant.is_empty() { String::new() } else { format!("-{variant}") };
+        let (fabric, port, other) = &self.key;
+        let dash = if other.is_empty() { "" } else { "-" };
+        let other = other.replace(' ', "-");
         NamedChart {
-            file: format!("{fabric}{variant}-{port}-{what}.svg"),
+            file: format!("{fabric}{dash}{other}-{port}-{what}.svg"),
             chart,
             group: self.key.clone(),
         }

@@ -38,7 +38,8 @@ pub(super) fn explanation(experiment: &Experiment) -> Markup {
                 "the number of links is the worst" }
             dt { "expected" } dd { "the mean MMR of the placement that the policy aims at, "
                 "computed: a random hash, or a random hash into a few ports" }
-            dt { "floor" } dd { "the smallest possible MMR, because queue pairs are whole" }
+            dt { "floor" } dd { "the smallest possible MMR, because queue pairs are whole; what was measured \
+                may be below it, because acknowledgements and routing packets use all links" }
             dt { "Jain" } dd { "Jain's fairness index: 1 is even" }
             dt { "entropy" } dd { "−Σ p log p / log n of the shares p of n links: 1 is even" }
             dt { "range" } dd { "(max − min) / mean of the loads: 0 is even" }

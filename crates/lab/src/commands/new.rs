@@ -7,7 +7,7 @@ use fabric::new::{Plan, Written};
 
 use crate::arguments::Output;
 use crate::fabric_arguments::New;
-use crate::output::{Outcome, print, print_json};
+use crate::output::{Outcome, print, print_json, word};
 
 pub(super) fn run(arguments: &New, output: Output) -> Outcome {
     let usual = Plan::usual_bfd(arguments.sites, arguments.leaves, arguments.spines);
@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &New, output: Output) -> Outcome {
         "{} has {leaves} leaves, {spines} spines, {hosts} hosts, {links} links; {near} paths between \
          leaves of a site{far}\nNext: lab up {}",
         topology.display(),
-        topology.display()
+        word(&topology)
     ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use lab::hops::{Flow, follow};
+use lab::hops::{Flow, follow, partner};
 
 use super::open::open;
 use crate::arguments::Output;
@@ -18,7 +18,14 @@ pub(super) fn run(arguments: &Path, output: Output) -> Outcome {
         source_port: arguments.inner_port,
         outer_port: arguments.outer_port,
     };
-    let hops = follow(&fabric.deployed(), &flow)?;
+    let deployed = fabric.deployed();
+    let mut hops = follow(&deployed, &flow)?;
+    if let Some(named) = arguments.reverse {
+        let queue_pair = named.map_or_else(|| partner(&deployed, &flow), Ok)?;
+        let Flow { from, to, .. } = flow.clone();
+        let back = Flow { from: to, to: from, queue_pair: Some(queue_pair), ..flow };
+        hops.reverse = Some(Box::new(follow(&deployed, &back)?));
+    }
     if output == Output::Json {
         return print_json(&hops);
     }

@@ -8,11 +8,15 @@ use traffic::completions::Kind;
 use traffic::roce::{Connection, Limit, Sink, Source, SourcePort, connections};
 use wire::QueuePair;
 
+use super::interval::Intervals;
 use super::open::{open, teller};
 use crate::arguments::{Output, Where};
-use crate::output::{Outcome, interrupt, interrupted, print, print_json};
+use crate::output::{Outcome, interrupt, interrupted, note, print, print_json};
 use crate::stream_arguments::{Receive, Send};
 use crate::workload_arguments::Bench;
+
+/// A sender that sends less than this share of its frames is told of.
+const FULL: f64 = 0.98;
 
 /// Runs `f` in the namespace of the given node, or in the current one.
 fn at<T: core::marker::Send>(
@@ -41,7 +45,15 @@ pub(super) fn send(arguments: &Send, output: Output) -> Outcome {
         Some(frames) => Limit::Frames(frames),
         None => Limit::Time(Duration::from_secs(arguments.seconds)),
     };
-    let sent = at(&arguments.place, || source.run(limit, interrupt(), |_| {}))??;
+    let every = arguments.interval.filter(|_| output == Output::Table);
+    let mut rows = every.map(|every| Intervals::start(every, "")).transpose()?;
+    let mut frames = 0;
+    let show = |more| {
+        frames += more;
+        // Without a reader of the rows, the frames are sent all the same.
+        let _ = rows.as_mut().map(|rows| rows.look(frames, || ""));
+    };
+    let sent = at(&arguments.place, || source.run(limit, interrupt(), show))??;
     let Where { which, node, .. } = &arguments.place;
     if let (Some(node), Some(teller)) = (node, teller(node.as_ref(), which.name.as_ref())) {
         let series = format!("frames, {node} to {}", arguments.to);
@@ -56,6 +68,11 @@ pub(super) fn send(arguments: &Send, output: Output) -> Outcome {
         "{} frames of {} queue pairs in {seconds:.2} s",
         sent.frames, sent.queue_pairs
     ))?;
+    let wanted = f64::from(arguments.rate) * seconds;
+    if (sent.frames as f64) < wanted * FULL {
+        let share = sent.frames as f64 * 100.0 / wanted;
+        note(format_args!("this is {share:.0} % of --rate: the machine was the limit"));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -74,11 +91,16 @@ pub(super) fn receive(arguments: &Receive, output: Output) -> Outcome {
     let quiet = Duration::from_secs(arguments.quiet_seconds);
     let mut last = Instant::now();
     let mut before = 0;
+    let every = arguments.interval.filter(|_| output == Output::Table);
+    let mut rows = every.map(|every| Intervals::start(every, "       lost")).transpose()?;
     while !interrupted() && (before == 0 || last.elapsed() < quiet) {
         sink.receive()?;
         if sink.received() > before {
             before = sink.received();
             last = Instant::now();
+        }
+        if let Some(rows) = &mut rows {
+            rows.look(before, || format!(" {:>10}", sink.report().lost()))?;
         }
     }
     let report = sink.report();

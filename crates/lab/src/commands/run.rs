@@ -8,7 +8,7 @@ use study::run;
 
 use super::web::RunPage;
 use crate::arguments::{Output, Run};
-use crate::output::{Outcome, Progress, built_vtepd, interrupt, print, print_json};
+use crate::output::{Outcome, Progress, built_vtepd, interrupt, print, print_json, word};
 use crate::simulation_arguments::Merge;
 
 pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
@@ -27,7 +27,7 @@ pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
         command: arguments
             .command
             .clone()
-            .unwrap_or_else(|| format!("lab run {} --out DIR{quick}{deployed}", file.display())),
+            .unwrap_or_else(|| format!("lab run {} --out DIR{quick}{deployed}", word(&file))),
         file,
         out,
         quick: arguments.quick,
@@ -84,7 +84,7 @@ fn show(outcome: &run::Outcome, output: Output) -> Outcome {
 /// Prints how many runs there are and how long they take, or, as JSON, the runs in their order, one
 /// a line.
 fn show_plan(file: &std::path::Path, quick: bool, output: Output) -> Outcome {
-    let (experiment, _) = run::read(file, quick)?;
+    let experiment = run::read_to_run(file, quick)?;
     if output == Output::Table {
         print(Estimate::of(&experiment))?;
         return Ok(ExitCode::SUCCESS);

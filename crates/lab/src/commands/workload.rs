@@ -1,5 +1,6 @@
 //! `lab workload`: collective operations between hosts.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
@@ -23,10 +24,16 @@ pub(super) fn run(arguments: &Arguments, output: Output) -> Outcome {
     let (jobs, fabric) = jobs(arguments)?;
     let teller = fabric.map(|fabric| Teller::of(fabric.name()));
     let failed = Mutex::new(None::<io::Error>);
+    let bandwidths = Mutex::new(BTreeMap::<String, Vec<f64>>::new());
     let show = |iteration: &Iteration| {
         if let Some(teller) = &teller {
             let took = Duration::from_nanos(iteration.nanoseconds);
             teller.tell(Kind::Iteration, &series(&jobs, &iteration.job), took);
+        }
+        if let Ok(mut all) = bandwidths.lock()
+            && !iteration.warm_up
+        {
+            all.entry(iteration.job.clone()).or_default().push(iteration.bus_bandwidth);
         }
         if let Err(error) = row(iteration, output)
             && let Ok(mut failed) = failed.lock()
@@ -36,7 +43,7 @@ pub(super) fn run(arguments: &Arguments, output: Output) -> Outcome {
     };
     if output == Output::Table {
         print(format_args!(
-            "{:<10} {:>5} {:>12} {:>12} {:>12} {:>11} {:>14} {:>11} {:>11} {:>8} {:>5}",
+            "{:<10} {:>5} {:>12} {:>12} {:>12} {:>11} {:>14} {:>11} {:>11} {:>8} {:>5} {:>5}",
             "job",
             "iter",
             "time [ms]",
@@ -47,12 +54,20 @@ pub(super) fn run(arguments: &Arguments, output: Output) -> Outcome {
             "p50 [ms]",
             "p99.9 [ms]",
             "resent",
+            "wrong",
             "busy"
         ))?;
     }
     run_jobs(&jobs, interrupt(), &show)?;
     if let Some(error) = failed.into_inner().ok().flatten() {
         return Err(error.into());
+    }
+    if output == Output::Table {
+        for (job, all) in bandwidths.into_inner().unwrap_or_default() {
+            let mean = all.iter().sum::<f64>() / all.len().max(1) as f64 / 1e6;
+            let number = all.len();
+            print(format_args!("{job}: mean bus bandwidth of {number} iterations {mean:.1} Mb/s"))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -81,7 +96,7 @@ fn row(result: &Iteration, output: Output) -> io::Result<()> {
     let ratio = result.roofline_ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
     let warm_up = if result.warm_up { "w" } else { "" };
     print(format_args!(
-        "{:<10} {:>5} {:>12.3} {:>12.1} {:>12.1} {:>11} {:>14} {:>11.3} {:>11.3} {:>8} {:>5.2}",
+        "{:<10} {:>5} {:>12.3} {:>12.1} {:>12.1} {:>11} {:>14} {:>11.3} {:>11.3} {:>8} {:>5} {:>5.2}",
         result.job,
         format!("{}{warm_up}", result.iteration),
         ms(result.nanoseconds),
@@ -92,6 +107,7 @@ fn row(result: &Iteration, output: Output) -> io::Result<()> {
         ms(result.messages.p50),
         ms(result.messages.p999),
         result.counters.retransmitted_packets,
+        result.mismatches,
         result.busy
     ))
 }

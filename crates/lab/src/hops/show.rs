@@ -28,7 +28,11 @@ impl fmt::Display for Hops {
             }
             self.write(f, hops, Some(*outer_port), "")?;
         }
-        self.write(f, hops, self.outer_port, &decision)
+        self.write(f, hops, self.outer_port, &decision)?;
+        match &self.reverse {
+            Some(back) => write!(f, "\nback: {back}"),
+            None => Ok(()),
+        }
     }
 }
 

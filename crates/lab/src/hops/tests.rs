@@ -88,6 +88,7 @@ fn what_is_not_decided_is_not_shown_as_a_path() {
         hops: Vec::new(),
         paths: vec![candidate(50_001), candidate(50_002)],
         explanation: None,
+        reverse: None,
     };
     let text = hops.to_string();
     let lines: Vec<&str> = text.lines().collect();
@@ -119,6 +120,7 @@ fn sprayed_paths_have_what_became_of_their_packets() {
         hops: Vec::new(),
         paths: vec![candidate(50_001, 75, 0), candidate(50_002, 25, 1)],
         explanation: None,
+        reverse: None,
     };
     let text = hops.to_string();
     let lines: Vec<&str> = text.lines().collect();

@@ -86,6 +86,9 @@ pub struct Balance {
     pub frames: u64,
     /// The share of each uplink of the sending leaf, 0 to 1.
     pub uplinks: BTreeMap<String, f64>,
+    /// The links of the MMR, the tier with the most: the uplinks, or links between routers.
+    #[serde(skip)]
+    pub widest: Vec<String>,
     /// The loads of the links, and what arrived.
     #[serde(flatten)]
     pub spread: Spread,
@@ -98,6 +101,17 @@ pub struct Balance {
 }
 
 impl Balance {
+    /// A bar for each uplink, and for each link of the MMR if that is of others.
+    fn write_shares(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bar = |f: &mut fmt::Formatter<'_>, link: &str, share: f64| {
+            let bar = "█".repeat((share * 20.0).round() as usize);
+            writeln!(f, "            {link:<12} {bar:<20} {:>3.0} %", share * 100.0)
+        };
+        self.uplinks.iter().try_for_each(|(uplink, share)| bar(f, uplink, *share))?;
+        let others = self.widest.iter().filter(|link| !self.uplinks.contains_key(*link));
+        others.into_iter().try_for_each(|link| bar(f, link, self.spread.share(link, &self.widest)))
+    }
+
     /// The sending leaf.
     fn leaf(&self) -> &str {
         let uplink = self.uplinks.keys().next().map_or("", String::as_str);
@@ -304,13 +318,15 @@ impl fmt::Display for Outcome {
             "  balance   {queue_pairs} queue pairs from {from} to {to}, {frames} frames: {lost} lost, \
              {reordered} reordered"
         )?;
-        for (uplink, share) in &self.balance.uplinks {
-            let bar = "█".repeat((share * 20.0).round() as usize);
-            writeln!(f, "            {uplink:<12} {bar:<20} {:>3.0} %", share * 100.0)?;
-        }
+        self.balance.write_shares(f)?;
+        let last =
+            match self.balance.widest.iter().any(|link| self.balance.uplinks.contains_key(link)) {
+                true => String::new(),
+                false => format!(" of the last {} links", self.balance.widest.len()),
+            };
         writeln!(
             f,
-            "            MMR {mmr:.2} (at least {:.2}; a random hash gives {:.2} on average), Jain's \
+            "            MMR {mmr:.2}{last} (at least {:.2}; a random hash gives {:.2} on average), Jain's \
              index {jain:.2}",
             self.balance.floor_mmr, self.balance.random_mmr
         )?;
@@ -369,5 +385,54 @@ mod tests {
         assert_eq!((leaf.unprobed, Leaf::of("leaf1", Ok(probing)).unprobed), (0, 1));
         let silent = Leaf::of("leaf1", Err(&"no metrics".to_owned()));
         assert!(!silent.vtepd && silent.says.as_deref() == Some("no metrics"));
+    }
+
+    #[test]
+    fn the_links_of_the_mmr_are_shown() {
+        let of = |links: &[(&str, u64)]| -> BTreeMap<String, u64> {
+            links.iter().map(|(name, load)| ((*name).to_owned(), *load)).collect()
+        };
+        let balance = Balance {
+            from: "host1".into(),
+            to: "host4".into(),
+            policy: "qp-hash".into(),
+            queue_pairs: 4,
+            frames: 8,
+            uplinks: [("leaf1:up1".to_owned(), 0.5), ("leaf1:up2".to_owned(), 0.5)].into(),
+            widest: ["spine1:a", "spine1:b", "spine2:a"].map(str::to_owned).to_vec(),
+            spread: Spread {
+                links: of(&[("spine1:a", 2), ("spine1:b", 2), ("spine2:a", 4)]),
+                mmr: 1.5,
+                jain: 0.9,
+                reordered: 0,
+                lost: 0,
+                duplicated: 0,
+            },
+            floor_mmr: 1.0,
+            random_mmr: 1.5,
+            random_mmr_at_most: 3.0,
+        };
+        let outcome = Outcome {
+            topology: "t".into(),
+            runtime: "lab",
+            reach: Vec::new(),
+            leaves: Vec::new(),
+            balance,
+            failover: None,
+            wide_area: None,
+            faults: Vec::new(),
+        };
+        let text = outcome.to_string();
+        let shares = text.lines().filter(|line| line.ends_with(" %")).map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            (words[0].to_owned(), words[words.len() - 2].to_owned())
+        });
+        let expected =
+            ["leaf1:up1 50", "leaf1:up2 50", "spine1:a 25", "spine1:b 25", "spine2:a 50"];
+        assert_eq!(
+            shares.map(|(link, share)| format!("{link} {share}")).collect::<Vec<_>>(),
+            expected
+        );
+        assert!(text.contains("MMR 1.50 of the last 3 links"), "{text}");
     }
 }

@@ -27,7 +27,7 @@ fn errors_name_the_place_and_what_to_write() {
         ("hidden = 12288", "gather-bytes = 1\nhidden = 12288", "line 9, column 16", "or 1 with"),
         ("paths = 4", "packet = 32", "line 19, column 10", "64 to 65536"),
         ("paths = 4", "headers = 1025", "line 19, column 11", "0 to 1024"),
-        ("paths = 4", "packet = \"4kB\"", "line 19, column 10", "expected u32"),
+        ("paths = 4", "packet = \"4kB\"", "line 19, column 10", "a whole number"),
         ("loss = 0.001", "loss = 100", "line 18, column 8", "0 to 99 percent"),
         ("loss = 0.001", "oversubscription = inf", "line 18, column 20", "1 to 1000000"),
         ("gpus = [256, 256]", "gpus = [4294967295, 256]", "line 15, column 8", "1048576 in all"),

@@ -1,18 +1,20 @@
 //! What an experiment file may not say, found before a fabric is started: keys and values of
 //! workloads, names of policies and datapaths, and nodes and links that no topology has.
 
-use std::collections::BTreeSet;
+mod topology;
+
 use std::path::Path;
 
-use experiment::file::{Experiment, FileError, KERNEL, Source};
+use experiment::file::{Experiment, FileError, KERNEL, Source, plain};
 use experiment::units::Name;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::program::Program;
+use super::program::{self, Program};
 use crate::daemon::{self, DATAPATHS, Policy};
 use crate::error::RunError;
-use fabric::topology::{Kind, Node, Topology};
+use fabric::topology::Topology;
+use topology::Fabric;
 use traffic::workload::{Host, Job, JobError, Workload};
 
 /// Keys of a workload that the experiment sets, and where.
@@ -45,8 +47,6 @@ const OF_TRANSPORT: [(&str, &str); 9] = [
     ("the DSCP", "dscp"),
     ("the rate", "rate"),
 ];
-/// The target of the file that makes a node a router.
-const DAEMONS: &str = "/etc/frr/daemons";
 
 /// Reads an experiment file in its full or its short form, and checks everything that can be wrong
 /// in either of them. Returns the text of the file, too.
@@ -56,6 +56,16 @@ const DAEMONS: &str = "/etc/frr/daemons";
 pub fn read(path: &Path, quick: bool) -> Result<(Experiment, String), RunError> {
     let (experiment, text) = whole(path)?;
     Ok((experiment.form(quick), text))
+}
+
+/// Reads an experiment file as [`read`], and finds the programs that it runs.
+///
+/// # Errors
+/// As [`read`], and [`RunError::Program`].
+pub fn read_to_run(path: &Path, quick: bool) -> Result<Experiment, RunError> {
+    let (experiment, _) = read(path, quick)?;
+    program::find(&experiment, path)?;
+    Ok(experiment)
 }
 
 /// As [`read`], with both forms.
@@ -100,7 +110,7 @@ fn check(experiment: &Experiment, source: Source<'_>) -> Result<(), FileError> {
         for (at, file) in form.topologies.iter().enumerate() {
             let topology = Topology::load(file)
                 .map_err(|error| source.error_at(&format!("{place}.{at}"), error.to_string()))?;
-            Fabric::new(&topology).check(experiment, source)?;
+            Fabric::new(&topology).check(experiment, quick, source)?;
         }
     }
     Ok(())
@@ -201,7 +211,7 @@ fn at(places: &[String], source: Source<'_>, key: &str, message: String) -> File
 /// Checks a program of the user.
 fn program(table: toml::Table, places: &[String], source: Source<'_>) -> Result<(), FileError> {
     let program = Program::deserialize(table)
-        .map_err(|error| at(places, source, "command", error.message().to_owned()))?;
+        .map_err(|error| at(places, source, "command", plain(error.message(), "")))?;
     program.check().map_err(|(key, message)| at(places, source, key, message))
 }
 
@@ -214,7 +224,7 @@ fn job(
 ) -> Result<(), FileError> {
     let at = |key: &str, message: String| at(places, source, key, message);
     let workload = Workload::deserialize(table)
-        .map_err(|error| at("collective", error.message().to_owned()))?;
+        .map_err(|error| at("collective", plain(error.message(), "")))?;
     let host = |(site, name): (u32, &Name)| Host {
         name: name.to_string(),
         namespace: None,
@@ -233,109 +243,6 @@ fn job(
         JobError::Setting { name, .. } => (*name).to_owned(),
     };
     job.schedule().map(drop).map_err(|error| at(&key(&error), error.to_string()))
-}
-
-/// What names of nodes and links in an experiment file may be.
-struct Fabric<'a> {
-    name: &'a str,
-    hosts: BTreeSet<&'a str>,
-    routers: BTreeSet<&'a str>,
-    nodes: BTreeSet<&'a str>,
-    ends: BTreeSet<String>,
-}
-
-impl<'a> Fabric<'a> {
-    fn new(topology: &'a Topology) -> Self {
-        let own = || topology.nodes.iter().filter(|(_, node)| node.shares.is_none());
-        let is_router = |node: &Node| {
-            node.binds.iter().any(|bind| Path::new(DAEMONS).starts_with(&bind.target))
-        };
-        let is_host =
-            |node: &Node| !is_router(node) && node.program.is_empty() && node.kind == Kind::Linux;
-        let names = |is: &dyn Fn(&Node) -> bool| {
-            own().filter(|(_, node)| is(node)).map(|(name, _)| name.as_str()).collect()
-        };
-        let ends = topology.links.iter().flat_map(|link| &link.ends);
-        Self {
-            name: &topology.name,
-            hosts: names(&is_host),
-            routers: names(&is_router),
-            nodes: names(&|_| true),
-            ends: ends.map(ToString::to_string).collect(),
-        }
-    }
-
-    fn check(&self, experiment: &Experiment, source: Source<'_>) -> Result<(), FileError> {
-        let one = |place: &str, name: &str, what: &str, known: &BTreeSet<&str>| {
-            if known.contains(name) {
-                return Ok(());
-            }
-            let expected: Vec<&str> = known.iter().copied().collect();
-            let (fabric, expected) = (self.name, expected.join(", "));
-            let message = format!("'{name}' is no {what} of {fabric}: expected {expected}");
-            Err(source.error_at(place, message))
-        };
-        let sites = |place: &str, sites: &[Vec<Name>]| {
-            for (site, names) in sites.iter().enumerate() {
-                for (at, name) in names.iter().enumerate() {
-                    let place = format!("{place}.{site}.{at}");
-                    one(&place, name.as_str(), "host", &self.hosts)?;
-                }
-            }
-            Ok::<_, FileError>(())
-        };
-        let traffic = &experiment.traffic;
-        for (key, host) in [("from", &traffic.from), ("to", &traffic.to)] {
-            if let Some(host) = host {
-                one(&format!("traffic.{key}"), host.as_str(), "host", &self.hosts)?;
-            }
-        }
-        sites("traffic.sites", &traffic.sites)?;
-        for (at, job) in experiment.jobs.iter().enumerate() {
-            sites(&format!("job.{at}.sites"), &job.get_ref().sites)?;
-        }
-        for (at, variant) in experiment.variants.iter().enumerate() {
-            sites(&format!("variant.{at}.sites"), variant.sites.as_deref().unwrap_or_default())?;
-            for (index, router) in variant.routers.iter().enumerate() {
-                let place = format!("variant.{at}.routers.{index}");
-                one(&place, router.as_str(), "router", &self.routers)?;
-            }
-        }
-        let own = experiment.failures.iter().enumerate();
-        let own = own.map(|(at, failure)| (format!("failure.{at}"), failure));
-        let variants = experiment.variants.iter().enumerate().flat_map(|(variant, of)| {
-            let failures = of.failures.iter().flatten().enumerate();
-            failures.map(move |(at, failure)| (format!("variant.{variant}.failure.{at}"), failure))
-        });
-        for (place, failure) in own.chain(variants) {
-            let failure = failure.get_ref();
-            if let Some(node) = &failure.node {
-                one(&format!("{place}.node"), node.as_str(), "node", &self.nodes)?;
-            }
-            if let Some(link) = &failure.link {
-                self.end(&format!("{place}.link"), &link.to_string(), source)?;
-            }
-        }
-        for (at, circuit) in experiment.single_circuits.iter().enumerate() {
-            self.end(&format!("circuit.{at}.link"), &circuit.link.to_string(), source)?;
-        }
-        Ok(())
-    }
-
-    fn end(&self, place: &str, name: &str, source: Source<'_>) -> Result<(), FileError> {
-        if self.ends.contains(name) {
-            return Ok(());
-        }
-        let (node, _) = name.split_once(':').unwrap_or_default();
-        let near = self.ends.iter().filter(|end| end.split(':').next() == Some(node));
-        let near: Vec<&str> = near.map(String::as_str).collect();
-        let expected = match near.as_slice() {
-            [] => "the NODE:INTERFACE of a link, as 'lab counters' lists them".to_owned(),
-            near => near.join(", "),
-        };
-        let message = format!("no link of {} ends at '{name}': expected {expected}", self.name);
-        Err(source.error_at(place, message))
-    }
 }
 
 #[cfg(test)]
@@ -471,6 +378,14 @@ mod tests {
                 "expected spine1:dci1",
             ),
             ("wan.toml", "scaleacross.clab.yml", "scalecross.clab.yml", "scalecross.clab.yml"),
+            ("entropy.toml", "[sweep]", "[sweep]\nloss = [0, 1]", "no circuits of lab wan"),
+            ("entropy.toml", "[sweep]", "[circuits]\nrate = 9\n[sweep]", "no circuits of lab wan"),
+            (
+                "entropy.toml",
+                "[sweep]",
+                "[[failure]]\nkind = \"silent\"\n[sweep]",
+                "no circuits of",
+            ),
         ] {
             let error = refused(file, from, to);
             assert!(error.contains(message), "{message}: {error}");

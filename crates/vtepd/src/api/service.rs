@@ -128,10 +128,12 @@ impl Service {
             Some(mac) => flow.frame(mac),
             None => {
                 let some: Vec<&str> = known.iter().take(4).map(|row| &*row.address).collect();
+                let others = match some.len() {
+                    0 => "and no other".to_owned(),
+                    _ => format!("but {} ({})", known.len(), some.join(", ")),
+                };
                 Err(Status::not_found(format!(
-                    "the kernel knows no host {address} in VNI {vni}, but {} ({}): name its MAC address",
-                    known.len(),
-                    some.join(", ")
+                    "the kernel knows no host {address} in VNI {vni}, {others}: name its MAC address"
                 )))
             }
         }

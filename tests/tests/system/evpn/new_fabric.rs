@@ -2,6 +2,8 @@
 //! spreads over its paths.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 use fabric::Namespace;
 use fabric::Topology;
@@ -9,7 +11,7 @@ use fabric::process::wait_until;
 use fabric::topology::Endpoint;
 use root_test::root_test;
 use serde_json::Value;
-use vtepd_tests::daemon::ctl_program;
+use vtepd_tests::daemon::{ctl_program, lab_program};
 use vtepd_tests::lab::run;
 
 use super::fixture::{TIMEOUT, frr};
@@ -62,8 +64,10 @@ fn a_new_fabric_forwards_with_vtepd_and_is_not_overwritten() {
     assert!(figure("mmr") < figure("floor_mmr") + 0.05, "{balance}");
     path_map_is_that_of_the_routers(&topology);
     a_queue_pair_has_a_path_once_it_is_placed();
-    let down = lab(&["down", FABRIC]);
-    assert!(down.status.success(), "{}", said(&down));
+    a_shell_runs_on_the_node();
+    // The others are stopped all the same.
+    let down = lab(&["down", "evpn-not-there", FABRIC]);
+    assert!(said(&down).contains("'evpn-not-there' is not running"), "{}", said(&down));
     assert_eq!(fabric::netns::list(&format!("lab-{FABRIC}-")), Vec::<String>::new());
 }
 
@@ -156,6 +160,28 @@ fn a_queue_pair_has_a_path_once_it_is_placed() {
     let after = ask(&flow);
     assert_eq!(after["placed"], true, "{after}");
     assert!(paths.contains(&routers(&after["hops"])), "{after} is none of {before}");
+
+    // The way back is that of another queue pair, which nothing has told yet.
+    let unknown = lab(&[&flow[..], &["--reverse"]].concat());
+    assert!(
+        !unknown.status.success() && said(&unknown).contains("--reverse NUMBER"),
+        "{unknown:?}"
+    );
+    let both = ask(&[&flow[..], &["--reverse", "0x99"]].concat());
+    assert_eq!(both["hops"], after["hops"], "{both}");
+    let back = &both["reverse"];
+    assert_eq!((&back["from"], &back["to"]), (&both["to"], &both["from"]), "{both}");
+    assert_eq!(back["paths"][0]["hops"][0]["node"], "leaf2", "{both}");
+}
+
+/// A shell on a node, and the end of several fabrics of which one is not there.
+fn a_shell_runs_on_the_node() {
+    let mut shell = Command::new(lab_program());
+    shell.args(["shell", "--name", FABRIC, "leaf2"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    shell.stdin.take().unwrap().write_all(b"hostname\nexit 7\n").unwrap();
+    let ended = shell.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), said(&ended).trim()), (Some(7), "leaf2"));
 }
 
 /// Frames of a queue pair take the links that `lab path` names, and no others of their tier.
