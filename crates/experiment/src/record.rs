@@ -379,6 +379,7 @@ pub(crate) mod tests {
                 memory_mib: 4096,
                 governor: String::new(),
                 command_line: String::new(),
+                sysctls: std::collections::BTreeMap::new(),
                 id: "3".into(),
             },
             frr: "8.4.4".into(),

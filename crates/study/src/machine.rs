@@ -1,9 +1,20 @@
 //! The machine and the programs of a measurement. What cannot be determined is empty or 0.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
 use sha2::{Digest as _, Sha256};
+
+/// Queues of packets and of sockets, neighbours of all namespaces, and time for real-time processes.
+const SYSCTLS: [&str; 6] = [
+    "kernel.sched_rt_runtime_us",
+    "net.core.dev_weight",
+    "net.core.netdev_max_backlog",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.ipv4.neigh.default.gc_thresh3",
+];
 
 /// The first line of a file.
 fn first_line(path: &str) -> String {
@@ -31,6 +42,15 @@ pub fn governor() -> String {
 /// The kernel's command line.
 pub fn command_line() -> String {
     first_line("/proc/cmdline")
+}
+
+/// The settings that all namespaces share and that change what is measured, by name.
+pub fn sysctls() -> BTreeMap<String, String> {
+    let read = |name: &&str| {
+        let value = first_line(&format!("/proc/sys/{}", name.replace('.', "/")));
+        (!value.is_empty()).then(|| ((*name).to_owned(), value))
+    };
+    SYSCTLS.iter().filter_map(read).collect()
 }
 
 /// The number of CPUs that this process may use.
@@ -128,6 +148,8 @@ mod tests {
         assert!(cpus() > 0 && memory_mib() > 100 && kernel().contains('.'));
         let (busy, total) = cpu_time();
         assert!(busy > 0 && total > busy);
+        let backlog = sysctls().remove("net.core.netdev_max_backlog").unwrap_or_default();
+        assert!(backlog.parse::<u32>().is_ok(), "{backlog}");
         // FIPS 180-2, appendix B.1.
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(checksum(b"abc"), known);

@@ -110,6 +110,7 @@ fn manifest(
             memory_mib: machine::memory_mib(),
             governor: machine::governor(),
             command_line: machine::command_line(),
+            sysctls: machine::sysctls(),
             id: machine::id(),
         },
         frr: match settings.deployed {

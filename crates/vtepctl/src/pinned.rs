@@ -379,7 +379,9 @@ mod tests {
         let rows = [v1::QueuePair { routers, bytes, frames: 4, ..v1::QueuePair::default() }];
         let shown = text(|out| write_queue_pairs(out, &rows, true));
         assert!(shown.contains(",10.9.0.1 10.2.1.0,") && shown.contains(",4,4096,"), "{shown}");
-        let shown = text(|out| write_queue_pairs(out, &[v1::QueuePair::default()], false));
+        let same_links = "unknown".to_owned();
+        let one = v1::QueuePair { same_links, ..v1::QueuePair::default() };
+        let shown = text(|out| write_queue_pairs(out, &[one], false));
         assert!(shown.contains("routers") && shown.contains("unknown"), "{shown}");
         assert!(shown.contains("figures") && shown.contains("approx."), "{shown}");
         // Columns that say nothing make the table wider than terminals.

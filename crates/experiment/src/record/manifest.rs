@@ -56,6 +56,9 @@ pub struct Machine {
     /// The kernel's command line.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub command_line: String,
+    /// Settings of the machine that all namespaces share, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sysctls: BTreeMap<String, String>,
     /// A checksum of the machine's id, which tells equal machines apart.
     pub id: String,
 }
