@@ -371,7 +371,7 @@ fn repeats(sent: &Session, served: &Session) -> String {
 }
 
 /// What the far end says about the order of packets.
-fn gaps(far: &Vtepd) -> String {
+pub(crate) fn gaps(far: &Vtepd) -> String {
     let metrics = far.metrics();
     let lines =
         metrics.0.lines().filter(|line| line.contains("vtepd_reseq") && !line.starts_with('#'));

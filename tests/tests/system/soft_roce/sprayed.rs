@@ -27,12 +27,12 @@ const REPEATS: [&str; 6] = [
     "retry_rnr_exceeded_err",
 ];
 
-/// Options of perftest for so many queue pairs: it sends again after 137 s. Soft-RoCE's timer ends
+/// Options of perftest for so many queue pairs: it sends again after 275 s. Soft-RoCE's timer ends
 /// while answers come, too: an acknowledgement of all that is on its way does not begin it anew. So it
 /// must be longer than a run. Few messages are on their way, so that the queues of the kernel do not
 /// overflow.
 fn options(pairs: u32) -> [String; 4] {
-    ["-u", "25", "-t", &depth(pairs).to_string()].map(str::to_owned)
+    ["-u", "26", "-t", &depth(pairs).to_string()].map(str::to_owned)
 }
 
 /// Messages of a queue pair that are on their way.
@@ -154,6 +154,10 @@ impl Verbs {
 
 impl Drop for Verbs {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Whether a leaf waited for too little time, or a frame was lost elsewhere.
+            self.leaves.iter().for_each(|leaf| println!("{}", spraying::gaps(leaf)));
+        }
         let _ = run(&["ip", "link", "delete", ETH]);
     }
 }
