@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fabric::Namespace;
 use fabric::netns::NetnsError;
@@ -23,7 +23,7 @@ use roce::{SourcePort, timeout};
 use root_test::root_test;
 use traffic::endpoint::{Kind, Requests, Session, Side, connect, serve};
 use vtepd_tests::lab::{ETH, Host, Lab, VNI, ip, namespace_name};
-use vtepd_tests::{Vtepd, wait_for};
+use vtepd_tests::{Capture, Vtepd, wait_for};
 use wan::{Change, Impairment, Settings, Wan, change};
 
 use crate::both_directions::{LINKS, Routed};
@@ -140,11 +140,10 @@ fn start(lab: &Lab, vteps: [&str; 2], options: &[&str]) -> [Vtepd; 2] {
     start_configured(lab, vteps, options, CONFIGURATION)
 }
 
-/// As [`start`], for an emulated machine: with fewer probes, and a scheme that takes no feedback, because
-/// all paths are slow in turns.
+/// As [`start`], for an emulated machine: with fewer probes.
 pub(crate) fn start_on_slow_machine(lab: &Lab, vteps: [&str; 2]) -> [Vtepd; 2] {
     let configuration = CONFIGURATION.replace("interval-ms = 10\n", "interval-ms = 200\n");
-    start_configured(lab, vteps, &[], &(configuration + "scheme = \"oblivious\"\n"))
+    start_configured(lab, vteps, &[], &configuration)
 }
 
 fn start_configured(
@@ -222,8 +221,37 @@ fn write_by(
     (!stop.load(Ordering::Relaxed)).then_some([sent?, served?])
 }
 
-/// A circuit has a quarter of its rate from the second second on. `pathmap` tests how soon that is known.
-/// This counts once in three times, as above.
+/// Frames that a circuit gets, with the time.
+struct Load(Capture<Vec<Instant>>);
+
+impl Load {
+    fn of(circuits: &Circuits, number: usize) -> Self {
+        Self(Capture::fold(&circuits.site, &format!("a{number}"), Vec::new(), |seen, _| {
+            seen.push(Instant::now());
+        }))
+    }
+
+    /// The circuit has a quarter of its rate since then. Returns how many milliseconds later it got the
+    /// last frame before its queue has drained, and the frames of each millisecond.
+    fn moves(self, since: Instant) -> (f64, Vec<usize>) {
+        const SHOWN: usize = 30;
+        let later = |at: Instant| (at > since).then(|| (at - since).as_secs_f64() * 1e3);
+        let times: Vec<f64> = self.0.stop().into_iter().filter_map(later).collect();
+        let mut each = vec![0; SHOWN];
+        for at in &times {
+            if let Some(count) = each.get_mut(*at as usize) {
+                *count += 1;
+            }
+        }
+        // A frame takes the circuit 1.4 ms now, and took 0.4 ms.
+        let pause = times.windows(2).find(|two| two[1] - two[0] > 4.0);
+        (pause.map_or(f64::INFINITY, |two| two[0]), each)
+    }
+}
+
+/// A circuit has a quarter of its rate from the second second on. The test prints when its load has moved
+/// to the others, with the delay of the circuit: `pathmap` tests how soon, in simulated time. This counts
+/// once in three times, as above.
 #[root_test(alone)]
 fn s2_a_circuit_that_becomes_slow_costs_its_own_share() {
     let circuits = Circuits::new("sprayslow");
@@ -233,13 +261,18 @@ fn s2_a_circuit_that_becomes_slow_costs_its_own_share() {
     let fills = || {
         circuits.set(0, |change| change.rate = Some(RATE));
         let total = sum + left * 4.0;
-        let written = std::thread::scope(|scope| {
-            scope.spawn(|| {
+        let load = Load::of(&circuits, 0);
+        let (written, since) = std::thread::scope(|scope| {
+            let change = scope.spawn(|| {
                 std::thread::sleep(Duration::from_secs(1));
+                let before = Instant::now();
                 circuits.set(0, |change| change.rate = Some(RATE / 4));
+                before
             });
-            write(&circuits.routed.lab, total, 5.0)
+            (write(&circuits.routed.lab, total, 5.0), change.join().unwrap())
         });
+        let (moves, each) = load.moves(since);
+        println!("s2: after {moves:.1} ms, frames of each ms {each:?}");
         let Some([sent, served]) = written else { return false };
         // At most what the circuits carry was written before.
         let after = (total - sum) / (total / sent.goodput - 1.0);
@@ -338,7 +371,7 @@ fn repeats(sent: &Session, served: &Session) -> String {
 }
 
 /// What the far end says about the order of packets.
-fn gaps(far: &Vtepd) -> String {
+pub(crate) fn gaps(far: &Vtepd) -> String {
     let metrics = far.metrics();
     let lines =
         metrics.0.lines().filter(|line| line.contains("vtepd_reseq") && !line.starts_with('#'));
@@ -374,4 +407,40 @@ fn s1_one_queue_pair_fills_four_circuits_of_different_delay() {
     let waited = far.metrics().find("vtepd_resequenced_frames_total{what=\"waited\"}");
     assert!(waited > Some(0), "the paths do differ");
     drop(near);
+}
+
+/// The CPU time of both leaves with `spray` beside `qp-pin`: of a minute without traffic, and while one
+/// queue pair sends with a small window. The far leaf looks for arrivals every half millisecond.
+#[root_test(alone)]
+#[ignore = "prints what threads cost, and takes five minutes"]
+fn s6_looking_for_arrivals_costs_little() {
+    let routed = Routed::new("spraycpu");
+    let vteps = ["10.0.0.2", "10.0.0.1"];
+    let leaves = start(&routed.lab, vteps, &[]);
+    const THREADS: [&str; 2] = ["probing", "worker"];
+    let cost = |time: Duration, during: &dyn Fn()| {
+        let read = || leaves.each_ref().map(|leaf| THREADS.map(|thread| leaf.cpu_time(thread)));
+        let (before, start) = (read(), Instant::now());
+        during();
+        std::thread::sleep(time.saturating_sub(start.elapsed()));
+        let (after, elapsed) = (read(), start.elapsed().as_secs_f64());
+        let percent = |leaf: usize, thread: usize| {
+            (after[leaf][thread] - before[leaf][thread]).as_secs_f64() * 100.0 / elapsed
+        };
+        [0, 1].map(|leaf| [0, 1].map(|thread| percent(leaf, thread)))
+    };
+    for policy in ["qp-pin", "spray", "qp-pin", "spray"] {
+        for leaf in &leaves {
+            let set = leaf.ctl(&["policy", "set", &VNI.to_string(), policy]);
+            assert!(set.status.success(), "{set:?}");
+        }
+        std::thread::sleep(Duration::from_secs(3));
+        let idle = cost(Duration::from_secs(60), &|| ());
+        let busy = cost(Duration::from_secs(1), &|| {
+            let written = write_by(&routed.lab, (1, 4 << 10), 2e8, 20.0);
+            let [sent, _] = written.expect("it ends");
+            println!("{policy}: {:.1} Mbit/s", sent.goodput / 1e6);
+        });
+        println!("s6: {policy}: idle {idle:.3?}, busy {busy:.3?}: % of {THREADS:?} of both leaves");
+    }
 }
