@@ -105,8 +105,9 @@ export class Map_ {
     const links = state.links ?? {};
     const loads = Object.values(links).flatMap((link) => [link.ab.sent, link.ba.sent]);
     const scale = scaleOf(Math.max(0, ...loads));
-    if (scale !== this.#scale) this.#legend(scale);
-    for (const half of this.halves.values()) this.#half(half, links[half.link.a], scale);
+    const anew = scale !== this.#scale;
+    if (anew) this.#legend(scale);
+    for (const half of this.halves.values()) this.#half(half, links[half.link.a], scale, anew);
   }
 
   /** Writes all texts. Nobody reads numbers that change ten times a second, and laying them out is slow. */
@@ -138,7 +139,7 @@ export class Map_ {
     box.setAttribute("x", middle - wide / 2);
   }
 
-  #half(half, link, scale) {
+  #half(half, link, scale, anew) {
     if (!link) return;
     const { sent } = link[half.way];
     const share = Math.min(1, sent / scale);
@@ -147,7 +148,7 @@ export class Map_ {
     // Only what differs is written, so that nothing is laid out without need.
     const shown = `${level} ${width.toFixed(1)} ${link.up}`;
     // The number beside a colour or a panel is of the same time.
-    if (`${level} ${link.up}` !== half.colour || half.link.a === this.#chosen) this.#text(half.from, half, link);
+    if (anew || `${level} ${link.up}` !== half.colour || half.link.a === this.#chosen) this.#text(half.from, half, link);
     if (shown === half.shown) return;
     half.colour = `${level} ${link.up}`;
     half.shown = shown;
