@@ -128,8 +128,9 @@ def fabric():
     fabric.down()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def server(fabric):
+    """One for each test: a server shows what it has seen in the last ten minutes."""
     server = Server(fabric.name)
     yield server
     server.stop()

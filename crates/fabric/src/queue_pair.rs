@@ -1,4 +1,4 @@
-//! The packets of a queue pair that arrive at an interface of a namespace.
+//! The packets of a queue pair that pass an interface of a namespace.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use ports::QueuePairCounter;
 use crate::counters::CountersError;
 use crate::netns::Namespace;
 
-pub use ports::QueuePairFilter;
+pub use ports::{QueuePairFilter, Way};
 pub use wire::QueuePair;
 
 /// Counts the packets of a queue pair at an interface. If the namespace is replaced by one of the
@@ -18,6 +18,7 @@ pub struct QueuePairWatch {
     namespace: String,
     interface: String,
     filter: QueuePairFilter,
+    way: Way,
     open: Option<Open>,
 }
 
@@ -37,11 +38,12 @@ impl QueuePairWatch {
         namespace: impl Into<String>,
         interface: impl Into<String>,
         filter: QueuePairFilter,
+        way: Way,
     ) -> Self {
-        Self { namespace: namespace.into(), interface: interface.into(), filter, open: None }
+        Self { namespace: namespace.into(), interface: interface.into(), filter, way, open: None }
     }
 
-    /// How many packets have arrived since the last call. A super-frame is one. The first call
+    /// How many packets came since the last call. A super-frame is one. The first call
     /// begins to count, and so does the one after an error.
     ///
     /// # Errors
@@ -66,7 +68,8 @@ impl QueuePairWatch {
         let inode = namespace.inode()?;
         let open = || {
             let ifindex = if_nametoindex(self.interface.as_str()).map_err(io::Error::from)?;
-            Ok::<_, io::Error>((ifindex, QueuePairCounter::open(ifindex, &self.filter)?))
+            let counter = QueuePairCounter::open(ifindex, &self.filter, self.way)?;
+            Ok::<_, io::Error>((ifindex, counter))
         };
         let (ifindex, counter) = namespace.enter(open)??;
         Ok(Open { namespace, inode, ifindex, counter })

@@ -1,5 +1,9 @@
 //! A namespace whose interfaces are read again and again.
 
+use std::io;
+
+use netlink::{NotificationKind, Notifications};
+
 use crate::counters::{Counters, CountersError, Table};
 use crate::netns::{Namespace, NetnsError};
 use crate::rtnl::{Link, Rtnl};
@@ -19,6 +23,7 @@ struct Open {
     inode: u64,
     counters: Table,
     rtnl: Rtnl,
+    changes: Notifications,
 }
 
 impl Watch {
@@ -46,6 +51,17 @@ impl Watch {
         Ok(links.map_err(|error| NetnsError::Rtnl { name: open.namespace.name().into(), error })?)
     }
 
+    /// Whether an interface may have changed since the last call: the kernel tells.
+    ///
+    /// # Errors
+    /// As [`Self::counters`].
+    pub fn changed(&mut self) -> Result<bool, CountersError> {
+        let was_open = self.open.is_some();
+        let open = self.open()?;
+        let changed = open.changes.changed().map_err(io::Error::other)?;
+        Ok(changed || !was_open)
+    }
+
     fn open(&mut self) -> Result<&mut Open, CountersError> {
         // What is open would keep a namespace that was deleted, and not see a new one.
         let open = self.open.take().filter(|open| open.namespace.inode().ok() == Some(open.inode));
@@ -58,8 +74,11 @@ impl Open {
     fn new(name: &str) -> Result<Self, CountersError> {
         let namespace = Namespace::open(name)?;
         let inode = namespace.inode()?;
-        let (counters, rtnl) = namespace.enter(|| (Table::open(), Rtnl::open()))?;
+        let changes = || Notifications::open(NotificationKind::Links);
+        let open = || (Table::open(), Rtnl::open(), changes());
+        let (counters, rtnl, changes) = namespace.enter(open)?;
+        let changes = changes.map_err(io::Error::other)?;
         let rtnl = rtnl.map_err(|error| NetnsError::Rtnl { name: name.to_owned(), error })?;
-        Ok(Self { namespace, inode, counters: counters?, rtnl })
+        Ok(Self { namespace, inode, counters: counters?, rtnl, changes })
     }
 }

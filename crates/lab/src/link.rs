@@ -191,6 +191,20 @@ pub fn properties(deployed: &Deployed, wire: &Wire) -> Result<[Properties; 2], L
     Ok([Properties::from(&ab), Properties::from(&ba)])
 }
 
+/// The frames that a circuit has lost since the start of its `lab wan`, from `A` to `B`, and back.
+///
+/// # Errors
+/// As [`properties`].
+pub fn lost(deployed: &Deployed, wire: &Wire) -> Result<[u64; 2], LinkError> {
+    let ports = ports(wire)?;
+    let wan::Report(all) = wan::counts(&deployed.namespace(&ports[0].node)?)?;
+    Ok(ports.each_ref().map(|port| {
+        let of = all.iter().find(|direction| direction.from == port.interface);
+        let lost = |of: &wan::Counts| of.lost + of.queue_full + of.buffer_full + of.overruns;
+        of.map_or(0, |direction| lost(&direction.counts) + direction.counts.refused)
+    }))
+}
+
 fn ports(wire: &Wire) -> Result<&[Endpoint; 2], LinkError> {
     wire.circuit.as_ref().ok_or_else(|| LinkError::Plain(wire.clone()))
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use web::{Fabric, Link, Node};
 
 use crate::{graph, link};
@@ -40,7 +40,12 @@ pub fn describe(fabric: &fabric::Fabric, program: PathBuf) -> Result<Fabric, Dep
         let answered = circuits.filter_map(|wire| {
             // A circuit whose `lab wan` does not answer is shown without properties.
             let properties = link::properties(&deployed, wire).ok()?;
-            Some((wire.circuit_name()?, properties.map(|of| json!(of))))
+            let lost = link::lost(&deployed, wire).ok()?;
+            let mut both = properties.map(|of| json!(of));
+            for (way, lost) in both.iter_mut().filter_map(Value::as_object_mut).zip(lost) {
+                way.insert("lost_frames".to_owned(), json!(lost));
+            }
+            Some((wire.circuit_name()?, both))
         });
         answered.collect()
     });

@@ -15,6 +15,8 @@ use crate::socket::{Socket, failed};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum NotificationKind {
+    /// `RTNLGRP_LINK`: interfaces and their carriers.
+    Links = 1,
     /// `RTNLGRP_NEIGH`: neighbours and entries of forwarding databases.
     Neighbours = 3,
     /// `RTNLGRP_IPV4_ROUTE`.

@@ -44,6 +44,6 @@ pub use pcap::{PcapFrames, PcapPort, PcapWriter};
 pub use poller::Poller;
 pub use port::Port;
 pub use probe_socket::ProbeSocket;
-pub use queue_pair_counter::{QueuePairCounter, QueuePairFilter};
+pub use queue_pair_counter::{QueuePairCounter, QueuePairFilter, Way};
 pub use ring::RingSize;
 pub use tap::TapSettings;

@@ -1,4 +1,4 @@
-//! Counts the packets of a RoCE queue pair that an interface receives (packet(7)). The kernel counts
+//! Counts the packets of a RoCE queue pair that an interface receives or sends (packet(7)). The kernel counts
 //! those that a filter takes, and copies none: nobody reads the socket, whose room is full after a
 //! few. While no such socket is open, it costs nothing.
 
@@ -33,6 +33,15 @@ pub struct QueuePairFilter {
     pub queue_pair: QueuePair,
 }
 
+/// Which packets of an interface are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Those that it receives.
+    Received,
+    /// Those that it sends, too. An interface that sends packets of a queue pair receives none of it.
+    Sent,
+}
+
 /// A socket that counts on one interface.
 #[derive(Debug)]
 pub struct QueuePairCounter {
@@ -45,9 +54,9 @@ impl QueuePairCounter {
     /// # Errors
     /// As socket(2), setsockopt(2) and bind(2): without CAP_NET_RAW, or when the interface does not
     /// exist.
-    pub fn open(ifindex: u32, filter: &QueuePairFilter) -> io::Result<Self> {
+    pub fn open(ifindex: u32, filter: &QueuePairFilter, way: Way) -> io::Result<Self> {
         let fd = raw_socket()?;
-        let on: libc::c_int = 1;
+        let on = libc::c_int::from(way == Way::Received);
         set_option(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &on)?;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &ROOM)?;
         attach(&fd, &program(filter))?;
@@ -55,7 +64,7 @@ impl QueuePairCounter {
         Ok(Self { fd })
     }
 
-    /// How many packets have arrived since the last call. A super-frame is one.
+    /// How many packets came since the last call. A super-frame is one.
     ///
     /// # Errors
     /// As getsockopt(2).

@@ -2,6 +2,7 @@
 
 import { ask, h, nameOf, rate, shell, unit } from "./state.js";
 import { circuit } from "./map.js";
+import { stop } from "./tables.js";
 
 const POLICIES = ["qp-pin", "spray", "qp-hash", "qp-bins", "five-tuple"];
 const DATAPATHS = ["", "auto", "offload", "userspace", "kernel"];
@@ -19,8 +20,15 @@ function field(name, label, value, hint = "", type = "text") {
     min: type === "number" ? "1" : undefined, class: name === "hosts" || name === "numbers" ? "wider" : undefined, autocomplete: "off" }));
 }
 
-/** A form whose fields, with `fixed`, are an action. */
-function action(label, fixed, fields) {
+/** What of a failed command's output tells why: all of it is in the list of commands. */
+function short(output) {
+  const lines = output.trim().split("\n");
+  const error = lines.find((line) => /^(error|lab)\b.*:/.test(line)) ?? lines.at(-1);
+  return error || "failed: see Commands";
+}
+
+/** A form whose fields, with `fixed`, are an action. `lacks` tells what is missing in the fields. */
+function action(label, fixed, fields, lacks = () => undefined) {
   const result = h("div", { role: "status" });
   const wanted = () => {
     const values = Object.fromEntries(new FormData(form));
@@ -31,17 +39,22 @@ function action(label, fixed, fields) {
   };
   const say = (answer) => {
     const text = answer.error ?? (answer.ok === undefined ? (answer.running ? "goes on: see Commands" : "")
-      : answer.ok ? "done" : answer.output);
+      : answer.ok ? "done" : short(answer.output));
     const bad = answer.error || answer.ok === false;
     result.replaceChildren(h("span", { class: bad ? "bad" : "dim" }, `${text} `), ...answer.command ? [shell(answer.command)] : []);
   };
   const post = (place) => ask(place, wanted()).catch((error) => ({ error: error.message }));
   const form = h("form", { onsubmit: async (event) => {
     event.preventDefault();
+    const missing = lacks(wanted());
+    if (missing) return say({ error: missing });
     button.disabled = true;
     result.textContent = "running …";
+    const focused = document.activeElement === button;
     say(await post("run"));
     button.disabled = false;
+    if (focused && document.activeElement === document.body) button.focus();
+    return undefined;
   } });
   const button = h("button", { type: "submit" }, label);
   const show = h("button", { type: "button", class: "small", title: `Show the command of “${label}”`,
@@ -63,7 +76,7 @@ function figures(fabric, state, chosen) {
   }
   if (chosen.flow && !chosen.node && !chosen.pair) {
     return [["from", chosen.flow.from], ["to", chosen.flow.to], ["arrive", arrival(state, chosen.flow)],
-      ["placed", "not by qp-pin: its path is that of its hash"]];
+      ...lossOf(state, chosen.flow), ["placed", Object.keys(state.pairs ?? {}).length ? "not by qp-pin: its path is that of its hash" : "not yet: it has sent nothing through qp-pin"]];
   }
   if (chosen.pair) {
     const pair = state.pairs?.[chosen.pair];
@@ -74,7 +87,8 @@ function figures(fabric, state, chosen) {
     });
     return [["from", from], ["to", to],
       ["leaf", `${pair.leaf}, uplink ${pair.uplink}, source port ${pair.port}`],
-      ...sprayed(state, pair), ["rate", `${rate(pair.rate)} bit/s`], ["arrive", arrival(state, chosen.flow)], ["state", `${pair.state}, ${pair.moves} moves`],
+      ...sprayed(state, pair), ["rate", `${rate(pair.rate)} bit/s`], ["arrive", arrival(state, chosen.flow)], ...lossOf(state, chosen.flow), ["state", `${stateOf(pair)}; ${pair.moves} moves`],
+      ["PSN gaps", `${pair.gaps} on the way to its leaf; not what the fabric loses`],
       ["other direction", pair.partner === undefined ? "unknown" : `0x${pair.partner.toString(16)}, same links: ${pair.same}`]];
   }
   if (!chosen.node && state.run) return state.run.facts;
@@ -142,6 +156,18 @@ function arrival(state, flow) {
     : `no packet at ${flow.to} yet`;
 }
 
+/** The packets of a queue pair that did not arrive since it is followed. */
+function lossOf(state, flow) {
+  const [arrived, sent] = (flow && state.watched?.[nameOf(flow)]?.all) ?? [];
+  return sent ? [["lost", `about ${Math.max(0, sent - arrived)} of ${sent} packets, since it is followed`]] : [];
+}
+
+const STATES = {
+  hashed: "hashed: no path was known when it began, so its hash chose one. It moves if that makes the load more even",
+  moving: "moving: it takes a better path after the next pause in its traffic",
+};
+const stateOf = (pair) => STATES[pair.state] ?? pair.state;
+
 /** What decides which actions there are. */
 function kindOf(state, chosen) {
   return JSON.stringify(Object.keys(state.leaves?.[chosen.node]?.vnis ?? {}));
@@ -153,7 +179,9 @@ export function panel(fabric, start, chosen, actions, onselect) {
   const name = chosen.link ? `Link ${chosen.link}` : chosen.node ? `Node ${chosen.node}` : chosen.pair ? `Queue pair 0x${chosen.pair.split("0x").at(-1)}` : chosen.flow ? `Queue pair 0x${chosen.flow.qp.toString(16)}` : `Fabric ${fabric.name}`;
   const list = h("dl", { class: "facts" });
   const does = h("div", {});
-  place.replaceChildren(h("h2", {}, name), list, h("div", { id: "hops" }), does);
+  const note = h("p", { class: "panel-note", hidden: true, role: "status" }, "The page shows the past. Actions work after Live.");
+  const runs = h("ul", { class: "running", "aria-label": "Commands that run" });
+  place.replaceChildren(h("h2", {}, name), list, h("div", { id: "hops" }), note, runs, does);
   const { flow } = chosen;
   if (flow && (chosen.link || chosen.node)) {
     const stop = h("button", { type: "button", class: "small", onclick: () => onselect({ ...chosen, alone: true }) }, "Stop");
@@ -167,7 +195,13 @@ export function panel(fabric, start, chosen, actions, onselect) {
   const kept = new Map();
   let shown;
   let kind;
-  return (state) => {
+  let ran;
+  return (state, live = state, past = false) => {
+    if (actions) {
+      note.hidden = !past;
+      does.inert = past;
+      if (live.jobs !== ran) running(runs, ran = live.jobs);
+    }
     const pairs = figures(fabric, state, chosen);
     const text = JSON.stringify(pairs);
     if (text !== shown) list.replaceChildren(...pairs.flatMap(([of, value]) => [h("dt", {}, of), h("dd", {}, value)]));
@@ -182,6 +216,14 @@ export function panel(fabric, start, chosen, actions, onselect) {
   };
 }
 
+/** Lists the commands that run, with buttons that end them. */
+function running(place, jobs) {
+  const all = Object.entries(jobs ?? {}).filter(([, job]) => job.running);
+  place.replaceChildren(...all.map(([number, { command }]) => h("li", {},
+    h("button", { type: "button", class: "small", "aria-label": `End ${command}`, onclick: () => stop(number) }, "Stop"),
+    h("code", { title: command }, command.replace(/^\S*\/lab /, "lab ")))));
+}
+
 /** Lists the links of a queue pair's path, in the panel. */
 export function hops(fabric, [there, back], command, onselect, why) {
   const other = new Map(fabric.links.flatMap((link) => [[link.a, [link.b, link]], [link.b, [link.a, link]]]));
@@ -189,7 +231,12 @@ export function hops(fabric, [there, back], command, onselect, why) {
     const [to, link] = other.get(end);
     return h("li", {}, h("button", { type: "button", class: "link", onclick: () => onselect({ link: link.a }) }, `${end} → ${to}`));
   }));
-  document.getElementById("hops")?.replaceChildren(h("h3", {}, "Path"), there.length ? list(there) : h("p", { class: "dim" }, "not known"),
+  const place = document.getElementById("hops");
+  const text = JSON.stringify([there, back, command, why]);
+  // A button that somebody aims at stays.
+  if (!place || place.shown === text) return;
+  place.shown = text;
+  place.replaceChildren(h("h3", {}, "Path"), there.length ? list(there) : h("p", { class: "dim" }, "not known"),
     ...why ? [h("p", { class: "dim" }, why)] : [],
     ...back.length ? [h("h3", {}, "Path of the other direction"), list(back)] : [],
     ...command ? [shell(command)] : []);
@@ -213,11 +260,17 @@ function near(fabric, host) {
   return Object.keys(fabric.hosts).filter((other) => of(other) === of(host));
 }
 
+/** A rate of each host in bit/s that two CPU cores carry, and the slowest circuit if all hosts send through it. */
+function modest(state, hosts) {
+  const limits = Object.values(state.links ?? {}).flatMap(({ ab, ba }) => [ab, ba].map((way) => way.circuit?.rate_kilobits)).filter(Boolean);
+  return `${Math.max(1, Math.floor(Math.min(20000, ...limits.map((limit) => limit / Math.max(1, hosts))) / 1000))}Mbit`;
+}
+
 /** The forms of a selection. Those in `kept` stay, with what was written in them and what is told of their commands. */
 function forms(fabric, state, chosen, onselect, kept) {
-  const form = (label, fixed, fields) => {
+  const form = (label, fixed, fields, lacks) => {
     const key = JSON.stringify([label, fixed]);
-    if (!kept.has(key)) kept.set(key, action(label, fixed, fields));
+    if (!kept.has(key)) kept.set(key, action(label, fixed, fields, lacks));
     return kept.get(key);
   };
   const time = () => field("time", "for", "10s", "for good");
@@ -228,7 +281,8 @@ function forms(fabric, state, chosen, onselect, kept) {
     if (link.circuit) {
       all.push(h("h3", {}, "Impair the circuit; what is empty stays"), form("Impair", { action: "impair", ...own }, [
         field("delay", "delay", "", "20ms"), field("jitter", "jitter", "", "1ms"), field("loss", "loss", "", "1%"),
-        field("rate", "rate", "", "100mbit"), choice("direction", ["both", "a-to-b", "b-to-a"]), time()]));
+        field("rate", "rate", "", "100mbit"), choice("direction", ["both", "a-to-b", "b-to-a"]), time()],
+      ({ delay, jitter, loss, rate: most }) => (delay || jitter || loss || most ? undefined : "Give a delay, a jitter, a loss or a rate.")));
     }
     return all;
   }
@@ -258,7 +312,7 @@ function forms(fabric, state, chosen, onselect, kept) {
   return [h("h3", {}, "Policy of all leaves; starts vtepd, or ends it for kernel"),
     form("Set policy", { action: "policy" }, policy()), ...stream,
     h("h3", {}, "Collective operation"), form("Run", { action: "workload" }, [choice("collective", COLLECTIVES),
-      field("hosts", "hosts", most.join(" ")), field("bytes", "bytes", "16MiB"),
-      field("queue_pairs", "queue pairs", "4", "", "number"), field("rate", "rate", "100Mbit", "no limit"),
+      field("hosts", "hosts", most.join(" ")), field("bytes", "bytes", "1MiB"),
+      field("queue_pairs", "queue pairs", "4", "", "number"), field("rate", "rate", modest(state, most.length), "no limit"),
       field("iterations", "iterations", "20", "", "number")])];
 }

@@ -1,6 +1,7 @@
 // Charts of the last minutes, with events and commands on the same axis.
 
 import { h, nameOf, rate, unit } from "./state.js";
+import { arrived, causes, clock, listed, pauseOf, received, seconds } from "./pauses.js";
 import { mmr } from "./tables.js";
 
 const NS = "http://www.w3.org/2000/svg";
@@ -41,56 +42,6 @@ function of(fabric, sample) {
   return known.get(sample);
 }
 
-/** What a host received in steps, by the server's times: when each ended, its length in ms, and its rate. */
-function received(samples, host) {
-  const [times, lengths, values] = [[], [], []];
-  for (const sample of samples) {
-    const [steps, ends] = [sample.hosts?.[host] ?? [], sample.steps ?? []];
-    steps.forEach((value, at) => {
-      if (ends[at + 1] <= (times.at(-1) ?? 0)) return;
-      times.push(ends[at + 1]);
-      lengths.push(ends[at + 1] - ends[at]);
-      values.push(value);
-    });
-  }
-  return { times, lengths, values };
-}
-
-/**
- * The longest time in ms between traffic and traffic with less than a tenth of the highest rate. What
- * this page has not got of the server is no part of a pause.
- */
-function pause({ times, lengths, values }) {
-  const little = Math.max(0, ...values) / 10;
-  let [longest, idle] = [0, undefined];
-  values.forEach((value, at) => {
-    // A step before this one is missing.
-    if (at && times[at] - lengths[at] > times[at - 1]) idle = undefined;
-    if (value > little) {
-      longest = Math.max(longest, idle ?? 0);
-      idle = 0;
-    } else if (idle !== undefined) {
-      idle += lengths[at];
-    }
-  });
-  return longest;
-}
-
-/** The packets of a queue pair that a page looked at, and the longest pause that has ended. */
-function arrived(samples, name) {
-  const [times, values] = [[], []];
-  let pause = { length: 0 };
-  for (const sample of samples) {
-    for (const [time, packets, without] of sample.watched?.[name]?.steps ?? []) {
-      if (time <= (times.at(-1) ?? 0)) continue;
-      times.push(time);
-      values.push(packets);
-      if (packets && without > pause.length) pause = { length: without, end: time };
-    }
-  }
-  return { times, values, pause };
-}
-
 /** The operations of a kind, by series: when each ended, and how long it took, in ms. */
 function completed(samples, kind) {
   const all = new Map();
@@ -108,9 +59,6 @@ function completed(samples, kind) {
   }
   return all;
 }
-
-/** A time in ms as text. */
-const seconds = (time) => `${(time / 1000).toFixed(2)} s`;
 
 /** The lowest and the highest value of each two pixels, so that no short pause disappears. */
 function reduced(times, values, start, end) {
@@ -147,7 +95,7 @@ let pointed;
 
 class Chart {
   /**
-   * `series`: { name, shade, times, values, note, pause, lasts }; undefined values are gaps. With `lasts`, each
+   * `series`: { name, shade, times, values, note, pauses, lists, lasts }; undefined values are gaps. With `lasts`, each
    * value is how long something took that ended then.
    */
   constructor(title, series, write, floor, { start, end, now, marks, ends }) {
@@ -170,7 +118,7 @@ class Chart {
       picture.append(line);
     }
     if (now) picture.append(this.#line("now", now));
-    for (const { pause } of series) if (pause?.length && pause.end >= start) picture.append(this.#pause(pause));
+    for (const { pauses } of series) for (const pause of pauses ?? []) if (pause.end >= start) picture.append(this.#pause(pause));
     this.pointer = this.#line("pointer", start);
     picture.append(this.pointer);
     for (const { shade, times, values, lasts } of series) {
@@ -194,7 +142,9 @@ class Chart {
     this.values = series.map(() => h("output", {}));
     this.place = h("div", { class: "chart" }, h("h2", {}, title), picture, h("div", { class: "key" },
       series.map(({ name, shade, note }, at) => h("span", {}, h("span", { class: shade }, "▬ "), `${name} `,
-        this.values[at], note ? h("b", {}, ` ${note}`) : undefined))));
+        this.values[at], note ? h("b", {}, ` ${note}`) : undefined))),
+      ...series.filter(({ lists }) => lists?.length).map(({ lists }) => h("ol", { class: "pauses", "aria-label": "Pauses, the last one first" },
+        lists.map(({ text }) => h("li", {}, text)))));
     this.point();
   }
 
@@ -210,7 +160,7 @@ class Chart {
   #pause({ length, end }) {
     const width = Math.max(3, this.#x(end) - this.#x(end - length));
     const band = svg("rect", { class: "pause", x: this.#x(end) - width, width, y: 4, height: HEIGHT - BOTTOM - 4 });
-    band.append(svg("title", {}, `no packet for ${seconds(length)}`));
+    band.append(svg("title", {}, `no packet for ${seconds(length)} at ${clock(end - length)}`));
     return band;
   }
 
@@ -262,8 +212,8 @@ export function follow(goto) {
 
 function marksOf(sample) {
   const events = Object.values(sample.events ?? {}).map((event) =>
-    [Date.parse(event.time), `${event.leaf}: ${event.text}`, "event"]);
-  const jobs = Object.values(sample.jobs ?? {}).map((job) => [job.at, job.command, "action"]);
+    [+new Date(event.time), `${event.leaf}: ${event.text}`, "event"]);
+  const jobs = Object.values(sample.jobs ?? {}).map((job) => [job.at, job.ok === false ? `failed: ${job.command}` : job.command, job.ok === false ? "failed" : "action"]);
   return [...events, ...jobs];
 }
 
@@ -271,7 +221,7 @@ function marksOf(sample) {
 function endsOf(fabric, start, end) {
   if (fabric.runs) return [start, end].map((at) => `run ${Math.max(1, Math.round(at / 1000))}`);
   const ago = (end - start) / 1000;
-  return [`−${ago < 120 ? `${Math.round(ago)} s` : `${Math.round(ago / 60)} min`}`, new Date(end).toISOString().slice(11, 19)];
+  return [`−${ago < 120 ? `${Math.round(ago)} s` : `${Math.round(ago / 60)} min`}`, clock(end)];
 }
 
 const digits = (value) => `${+value.toPrecision(3)}`;
@@ -314,20 +264,23 @@ export function charts(fabric, samples, chosen, now, span) {
   const { a, b } = fabric.links.find((other) => other.a === link);
   const ofLink = [`${a} – ${b}, ${unit}`, [line(`from ${a}`, "l2", (sample) => sample.links?.[link]?.ab.sent),
     line(`from ${b}`, "l4", (sample) => sample.links?.[link]?.ba.sent)], rate, unit === "bit/s" ? 1e6 : 1e3];
-  const all = fabric.runs ? ofRuns(some, ofLink, times) : ofTime(fabric, some, chosen, last, line, ofLink);
+  const all = fabric.runs ? ofRuns(some, ofLink, times) : ofTime(fabric, some, chosen, { ...last, jobs: newest.jobs }, line, ofLink, frame);
   drawn = all.map((parts) => new Chart(...parts, frame));
   place.replaceChildren(...drawn.map((chart) => chart.place));
   drawn.forEach((chart) => chart.point(pointed));
 }
 
 /** The packets of a queue pair where they arrive, and how long they stopped. */
-function ofFlow(some, flow, last) {
-  const { pause, ...series } = arrived(some, nameOf(flow));
-  const now = last.watched?.[nameOf(flow)]?.steps?.at(-1);
-  const notes = [series.values.some(Boolean) ? `longest pause ${seconds(pause.length)}` : "no packet yet",
-    ...now && !now[1] && now[2] ? [`now none for ${seconds(now[2])}`] : []];
+function ofFlow(some, flow, last, frame) {
+  const { series, sent, pauses } = arrived(some, flow);
+  const { rows, result } = listed(pauses, causes(last), frame);
+  const [, packets, without, , out] = last.watched?.[nameOf(flow)]?.steps?.at(-1) ?? [];
+  const now = packets !== 0 ? [] : !out && series.values.some(Boolean) ? [`${flow.from} sends none now`]
+    : without ? [`now none for ${seconds(without)}`] : [];
+  const note = [series.values.some(Boolean) ? result : "no packet yet", ...now].join(", ");
   return [`Queue pair 0x${flow.qp.toString(16)}, packets/s`,
-    [{ ...series, name: `${flow.from} to ${flow.to}`, shade: "l2", pause, note: notes.join(", ") }], rate, 10];
+    [{ ...series, name: `arrive at ${flow.to}`, shade: "l2", pauses, note, lists: series.values.some(Boolean) ? rows : [] },
+      { ...sent, name: `sent by ${flow.from}`, shade: "l0" }], rate, 10];
 }
 
 /** How long operations of a kind took: nothing if there were none. */
@@ -352,22 +305,23 @@ function ofLeaf(some, leaf, line) {
   return [`${leaf}, frames/s`, [line("sent by vtepd", "l2", rateOf("sent")), line("dropped", "l4", rateOf("dropped"))], rate, 10];
 }
 
-function ofTime(fabric, some, chosen, last, line, ofLink) {
+function ofTime(fabric, some, chosen, last, line, ofLink, frame) {
   const hosts = Object.keys(fabric.hosts).map((name) => ({ name, ...received(some, name) }));
   const sum = (host) => host.values.reduce((all, value) => all + value, 0) + (host.name === chosen.node ? Infinity : 0);
   hosts.sort((a, b) => sum(b) - sum(a) || (a.name < b.name ? -1 : 1));
   const most = hosts.slice(0, 3).map((host, at) => {
     // ARP and the like pause all the time.
     if (Math.max(0, ...host.values) < LITTLE) return { ...host, shade: SHADES[at] };
-    const longest = pause(host);
-    const note = longest >= SHORTEST ? `longest pause ${(longest / 1000).toFixed(1)} s` : `no pause of ${SHORTEST / 1000} s`;
-    return { ...host, shade: SHADES[at], note };
+    const longest = pauseOf(host);
+    const is = longest.length >= SHORTEST;
+    const note = is ? `longest pause ${(longest.length / 1000).toFixed(1)} s at ${clock(longest.end - longest.length)}` : `no pause of ${SHORTEST / 1000} s`;
+    return { ...host, shade: SHADES[at], note, pauses: is ? [longest] : [] };
   });
   const names = Object.keys(last.leaves ?? {}).sort().slice(0, SHADES.length);
   const lost = (field) => (sample, at) => at ? Math.max(0, of(fabric, sample)[field] - of(fabric, some[at - 1])[field])
     * 1000 / (sample.time - some[at - 1].time) : 0;
   return [
-    ...chosen.flow ? [ofFlow(some, chosen.flow, last)] : [],
+    ...chosen.flow ? [ofFlow(some, chosen.flow, last, frame)] : [],
     ...fabric.nodes[chosen.node]?.leaf ? [ofLeaf(some, chosen.node, line)] : [],
     ["Received by hosts, bit/s", most, rate, 1e6],
     ofLink,

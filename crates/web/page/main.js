@@ -1,6 +1,7 @@
 // The page: joins the state, the map, the tables and the panel.
 
 import { charts, follow as followPointer } from "./chart.js";
+import { clock } from "./pauses.js";
 import { History, ask, follow, lookAt, measureIn, nameOf } from "./state.js";
 import { Map_ } from "./map.js";
 import { Pairs, commands, events, leaves } from "./tables.js";
@@ -61,11 +62,13 @@ function choose(next) {
   map.select(next);
   refresh = panel(fabric, shown(), chosen, !start.readOnly && !start.replay, select);
   mark(followed?.key);
+  remember();
   all();
 }
 
 /** Follows a queue pair: the server counts its packets from now on. */
 function watch(flow) {
+  if (flow !== followed) path = undefined;
   followed = flow;
   if (connected) lookAt(flow && flow.from in fabric.hosts && flow.to in fabric.hosts ? flow : undefined);
 }
@@ -88,50 +91,100 @@ function partnerOf(key, pair) {
 }
 
 let marked;
-/** Names a path. It changes with the source ports and uplinks of both directions, and if nothing is known of these, with links. */
+/** Names a path. It changes with the source ports and uplinks of both directions, and with links that go down or up. */
 function pathOf(key) {
   const pair = key && shown().pairs?.[key];
   const place = (of) => `${of?.port} ${of?.uplink}`;
-  if (pair) return `${key} ${place(pair)} ${place(partnerOf(key, pair))}`;
-  if (key || !followed || followed.key) return undefined;
   const links = shown().links ?? {};
-  return `${nameOf(followed)} ${Object.keys(links).filter((link) => !links[link].up).join(" ")}`;
+  const down = Object.keys(links).filter((link) => !links[link].up).join(" ");
+  if (pair) return `${key} ${place(pair)} ${place(partnerOf(key, pair))} ${down}`;
+  if (key || !followed || followed.key) return undefined;
+  return `${nameOf(followed)} ${down}`;
 }
 
-/** Marks the path of a queue pair, both directions: its uplink at once, the rest when routers have answered. */
+/** The path that is marked last, by queue pair: it is shown while the next one is asked for. */
+const before = new Map();
+/** Routers take some time to know that a link is down or up. So long after a change in ms, they are asked again. */
+const [SETTLES, AGAIN] = [12000, 1000];
+let changed = 0;
+
+/** Asks the routers for both directions of a path. */
+function route(pair) {
+  const named = pair ? pairs.named(pair) : followed;
+  const path = async (from, to, queue_pair) => {
+    if (queue_pair === undefined) return { ends: [] };
+    const answer = await ask("run", { action: "path", from, to, queue_pair });
+    if (!answer.ok) return { ends: [], why: answer.error ?? answer.output };
+    const { from: end, hops: routers, placed } = JSON.parse(answer.output);
+    const ends = placed === false ? [] : [end, ...routers.map((hop) => `${hop.node}:${hop.leaves}`)];
+    return { ends, command: answer.command };
+  };
+  const both = [path(named.from, named.to, named.qp), path(named.to, named.from, named.partner)];
+  return Promise.all(both).catch((error) => [{ ends: [], why: error.message }, { ends: [] }]);
+}
+
+/** Shows a path on the map, and in the panel of its queue pair. A path with a link that is down is one of the past. */
+function draw(key, [there, back], { command, why } = {}) {
+  const links = shown().links ?? {};
+  const down = fabric.links.find(({ a, b }) => links[a]?.up === false && [...there, ...back].some((end) => end === a || end === b));
+  map.path(there, back, down && "was");
+  const isShown = key ? key === chosen.pair : !chosen.link && !chosen.node;
+  const was = down && `This was its path. ${down.a} to ${down.b} is down now; the routers are asked again.`;
+  if (isShown) hops(fabric, [there, back], command, select, was ?? why);
+}
+
+/** Marks the path of a queue pair, both directions: what is known at once, the rest when routers have answered. */
 async function mark(key) {
   const name = pathOf(key);
   marked = name;
   if (!name) return map.path();
   const pair = key && shown().pairs[key];
+  const who = key ?? nameOf(followed);
   const own = pair ? [[`${pair.leaf}:${pair.uplink}`], []] : [[], []];
-  const isShown = pair ? key === chosen.pair : !chosen.link && !chosen.node;
-  if (start.replay) {
-    map.path(...own);
-    return isShown ? hops(fabric, own, undefined, select) : undefined;
+  if (start.replay || past !== undefined) {
+    const then = shown().path;
+    if (then?.who === who) return draw(key, then.ends);
+    return draw(key, own, { why: pair ? "Only its uplink is known: the page did not ask for its path then." : undefined });
   }
   if (!paths.has(name)) {
-    map.path(...own);
-    const named = pair ? pairs.named(pair) : followed;
-    const path = async (from, to, queue_pair) => {
-      if (queue_pair === undefined) return { ends: [] };
-      const answer = await ask("run", { action: "path", from, to, queue_pair });
-      if (!answer.ok) return { ends: [], why: answer.error ?? answer.output };
-      const { from: end, hops: routers, placed } = JSON.parse(answer.output);
-      const ends = placed === false ? [] : [end, ...routers.map((hop) => `${hop.node}:${hop.leaves}`)];
-      return { ends, command: answer.command };
-    };
-    const both = [path(named.from, named.to, named.qp), path(named.to, named.from, named.partner)];
-    paths.set(name, Promise.all(both).catch((error) => [{ ends: [], why: error.message }, { ends: [] }]));
+    const { ends, command } = before.get(who) ?? { ends: own };
+    draw(key, ends, { command, why: command ? undefined : "The routers are asked." });
+    paths.set(name, route(pair));
   }
   const [there, back] = await paths.get(name);
-  // What is not known now is asked for again.
-  if (!there.ends.length) paths.delete(name);
-  if (name !== marked) return undefined;
+  // What is not known now is asked for again, and what may change soon.
+  if (!there.ends.length || Date.now() - changed < SETTLES) paths.delete(name);
+  if (name !== marked || past !== undefined) return undefined;
   const ends = there.ends.length ? [there.ends, back.ends] : own;
-  map.path(...ends);
-  if (isShown) hops(fabric, ends, there.command, select, there.why);
+  before.set(who, { ends, command: there.command });
+  if (who === (followed?.key ?? (followed && nameOf(followed)))) path = { who, ends };
+  draw(key, ends, { command: there.command, why: there.why });
   return undefined;
+}
+
+/** The path of the queue pair that is followed, for samples. */
+let path;
+let asked = 0;
+let seen = {};
+/** Asks again for a path that may have changed. */
+function again() {
+  const key = hovered ?? followed?.key;
+  const name = pathOf(key);
+  const of = `${key ?? ""} ${name}`;
+  // It is not that another queue pair is marked.
+  if (of !== seen.of && key === seen.key) changed = Date.now();
+  seen = { of, key };
+  if (!name || !marked || past !== undefined) return;
+  const soon = Date.now() - changed < SETTLES && !paths.has(name) && Date.now() - asked >= AGAIN;
+  if (name === marked && !soon) return;
+  asked = Date.now();
+  mark(key);
+}
+
+/** What the user selects stays after a reload. */
+function remember() {
+  if (start.replay) return;
+  sessionStorage.setItem(location.pathname, JSON.stringify({ number: start.number, chosen, followed }));
 }
 
 const slow = [
@@ -149,7 +202,7 @@ function time() {
   scrub.max = Math.max(0, history.samples.length - 1);
   scrub.value = past ?? scrub.max;
   const ago = Math.round(((history.samples.at(-1)?.time ?? 0) - (shown().time ?? 0)) / 1000);
-  element("shown").textContent = past === undefined ? "live" : fabric.runs ? `${past + 1} of ${history.samples.length}: ${shown().run.name}` : `${ago} s ago`;
+  element("shown").textContent = past === undefined ? "live" : fabric.runs ? `${past + 1} of ${history.samples.length}: ${shown().run.name}` : `${ago} s ago, ${clock(shown().time ?? 0)}`;
   scrub.setAttribute("aria-valuetext", element("shown").textContent);
   element("live").disabled = past === undefined;
 }
@@ -171,11 +224,9 @@ function frame() {
     fresh = false;
     const state = shown();
     map.update(state);
-    refresh(state);
+    refresh(state, live, past !== undefined);
     // A queue pair that has moved has another path.
-    const key = hovered ?? followed?.key;
-    const path = pathOf(key);
-    if (path && marked && path !== marked) mark(key);
+    again();
   } else parts.shift()?.();
   if (fresh || parts.length) soon();
 }
@@ -190,10 +241,11 @@ function all() {
 function goto(at) {
   past = at >= history.samples.length - 1 && !start.replay ? undefined : Math.max(0, at);
   element("scrub").value = past ?? element("scrub").max;
+  mark(followed?.key);
   all();
 }
 element("scrub").addEventListener("input", (event) => goto(Number(event.target.value)));
-element("live").addEventListener("click", () => { past = undefined; all(); });
+element("live").addEventListener("click", () => { past = undefined; mark(followed?.key); all(); });
 element("span").addEventListener("change", all);
 followPointer((time) => {
   const at = history.samples.findIndex((sample) => sample.time >= time);
@@ -213,7 +265,17 @@ element("save").addEventListener("click", () => {
 });
 addEventListener("keydown", (event) => { if (event.key === "Escape") select({}); });
 
+if (!start.replay) {
+  // Before the page was loaded, or another one was open.
+  history = History.from({ changes: await (await fetch("history")).json() });
+  live = history.samples.at(-1) ?? live;
+}
+const kept = JSON.parse(sessionStorage.getItem(location.pathname) ?? "{}");
 select({});
+if (!start.replay && kept.number === start.number) {
+  followed = kept.followed;
+  choose(kept.chosen);
+}
 if (start.replay) {
   history = History.from(start.replay);
   past = history.samples.length - 1;
@@ -225,13 +287,13 @@ if (start.replay) {
   const source = follow((state) => {
     // Another fabric is shown, as by an experiment.
     if ((state.fabric ?? start.number) !== start.number) return location.reload();
-    live = state;
-    history.add(state);
+    live = path && followed ? { ...state, path } : state;
+    history.add(live);
     if (past !== undefined && past >= history.samples.length) past = history.samples.length - 1;
     fresh ||= past === undefined;
     const now = Math.floor((state.time ?? 0) / 1000);
     if ((now !== second || state.experiment?.ended) && !parts.length) {
-      parts = past === undefined ? [...slow] : [() => experiment(live), () => commands(live), () => time()];
+      parts = past === undefined ? [...slow] : [() => refresh(shown(), live, true), () => experiment(live), () => commands(live), () => time()];
     }
     second = now;
     return soon();

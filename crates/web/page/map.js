@@ -24,6 +24,7 @@ export class Map_ {
   nodes = new Map();
   circuits = new Map();
   #scale = 0;
+  #chosen;
 
   constructor(fabric, onselect) {
     this.fabric = fabric;
@@ -56,7 +57,7 @@ export class Map_ {
       const link = linkOf.get(from);
       const corners = group.querySelector(".tip").getAttribute("points").split(" ")
         .map((corner) => corner.split(",").map(Number));
-      this.halves.set(from, { group, link, corners, way: link.a === from ? "ab" : "ba",
+      this.halves.set(from, { from, group, link, corners, way: link.a === from ? "ab" : "ba",
         title: group.querySelector("title"), line: group.querySelector(".load"),
         tip: group.querySelector(".tip"), to });
       choose(group, { link: link.a }, `link ${from} to ${to}`);
@@ -104,8 +105,9 @@ export class Map_ {
     const links = state.links ?? {};
     const loads = Object.values(links).flatMap((link) => [link.ab.sent, link.ba.sent]);
     const scale = scaleOf(Math.max(0, ...loads));
-    if (scale !== this.#scale) this.#legend(scale);
-    for (const half of this.halves.values()) this.#half(half, links[half.link.a], scale);
+    const anew = scale !== this.#scale;
+    if (anew) this.#legend(scale);
+    for (const half of this.halves.values()) this.#half(half, links[half.link.a], scale, anew);
   }
 
   /** Writes all texts. Nobody reads numbers that change ten times a second, and laying them out is slow. */
@@ -137,7 +139,7 @@ export class Map_ {
     box.setAttribute("x", middle - wide / 2);
   }
 
-  #half(half, link, scale) {
+  #half(half, link, scale, anew) {
     if (!link) return;
     const { sent } = link[half.way];
     const share = Math.min(1, sent / scale);
@@ -145,7 +147,10 @@ export class Map_ {
     const width = 1.5 + 6.5 * share;
     // Only what differs is written, so that nothing is laid out without need.
     const shown = `${level} ${width.toFixed(1)} ${link.up}`;
+    // The number beside a colour or a panel is of the same time.
+    if (anew || `${level} ${link.up}` !== half.colour || half.link.a === this.#chosen) this.#text(half.from, half, link);
     if (shown === half.shown) return;
+    half.colour = `${level} ${link.up}`;
     half.shown = shown;
     for (let at = 0; at <= 4; at += 1) half.group.classList.toggle(`l${at}`, at === level);
     half.group.classList.toggle("broken", !link.up);
@@ -177,17 +182,19 @@ export class Map_ {
   }
 
   select(chosen) {
+    this.#chosen = chosen.link;
     for (const half of this.halves.values()) {
       half.group.classList.toggle("chosen", half.link.a === chosen.link);
     }
     for (const [name, node] of this.nodes) node.group.classList.toggle("chosen", name === chosen.node);
   }
 
-  /** Marks the directions that begin at these ends, and those of the way back. */
-  path(there = [], back = []) {
+  /** Marks the directions that begin at these ends, and those of the way back; as a path of the past if it `was` one. */
+  path(there = [], back = [], was = false) {
     for (const [from, half] of this.halves) {
       half.group.classList.toggle("path", there.includes(from));
       half.group.classList.toggle("back", back.includes(from));
+      half.group.classList.toggle("was", Boolean(was) && [...there, ...back].includes(from));
     }
   }
 }

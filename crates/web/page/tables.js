@@ -149,6 +149,8 @@ const COLUMNS = [
 ];
 const NUMBERS = ["source port", "bit/s", "moves", "PSN gaps"];
 const RATE = 7;
+const TITLES = { state: "hashed: its hash chose the path, before any was known. moving: after the next pause in its traffic",
+  "PSN gaps": "Packets that are missing on the way to the leaf; not what the fabric loses" };
 
 /** The queue pairs that qp-pin has placed. */
 export class Pairs {
@@ -162,7 +164,7 @@ export class Pairs {
     this.names = new Map(Object.entries(fabric.hosts).map(([name, address]) => [address, name]));
     this.filter = document.getElementById("filter");
     this.rows = new Rows("pairs", COLUMNS.map(([name], at) => h("th", { class: NUMBERS.includes(name) ? "number" : undefined },
-      h("button", { type: "button", onclick: () => this.#sorted(at) }, name))), selectable(onselect, onhover));
+      h("button", { type: "button", title: TITLES[name], onclick: () => this.#sorted(at) }, name))), selectable(onselect, onhover));
     this.#heads();
   }
 
@@ -239,10 +241,13 @@ export function events(state) {
   eventRows ??= new Rows("events", ["time (UTC)", "leaf", "kind", "event"], undefined, true);
   const all = state.events ?? {};
   // Leaves are asked in turns, so those of one may come after later ones of another.
-  const time = (at) => Date.parse(all[at].time);
+  const time = (at) => +new Date(all[at].time);
   eventRows.show(Object.keys(all).sort((a, b) => time(b) - time(a) || b - a), (at) =>
-    [[all[at].time.slice(11, 19), all[at].leaf, all[at].kind, all[at].text]]);
+    [[new Date(all[at].time).toISOString().slice(11, 19), all[at].leaf, all[at].kind, all[at].text]]);
 }
+
+/** Ends a command, as Ctrl-C does. */
+export const stop = (job) => fetch("stop", { method: "POST", body: JSON.stringify({ job: +job }) });
 
 let shownJobs;
 export function commands(state) {
@@ -250,7 +255,6 @@ export function commands(state) {
   shownJobs = state.jobs;
   const place = document.querySelector("#commands .wide");
   const all = Object.entries(state.jobs ?? {}).sort(([a], [b]) => b - a);
-  const stop = (job) => fetch("stop", { method: "POST", body: JSON.stringify({ job: +job }) });
   const rows = all.map(([number, job]) => h("tr", {}, h("td", {}, job.at ? new Date(job.at).toISOString().slice(11, 19) : ""),
     h("td", {}, job.running ? h("button", { type: "button", onclick: () => stop(number) }, "Stop")
       : job.ok ? "done" : h("span", { class: "bad" }, "failed")),

@@ -1,12 +1,13 @@
 //! The state of the fabric, and what each page does not know of it yet.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
 use serde_json::{Map, Value};
 use tokio::sync::{Notify, watch};
 
+use crate::history::History;
 use crate::patch;
 
 /// The parts of the state. A part that did not change is the same `Arc`, and is not compared.
@@ -20,6 +21,7 @@ const KEPT: [&str; 4] = ["jobs", "fabric", "experiment", "progress"];
 pub(crate) struct Hub {
     latest: watch::Sender<Latest>,
     opened: Notify,
+    history: Mutex<History>,
 }
 
 #[derive(Debug, Default)]
@@ -33,7 +35,11 @@ struct Latest {
 
 impl Hub {
     pub(crate) fn new() -> Self {
-        Self { latest: watch::Sender::new(Latest::default()), opened: Notify::new() }
+        Self {
+            latest: watch::Sender::new(Latest::default()),
+            opened: Notify::new(),
+            history: Mutex::default(),
+        }
     }
 
     /// A page opens.
@@ -57,6 +63,22 @@ impl Hub {
     /// Waits until no page is open.
     pub(crate) async fn closed(&self) {
         self.latest.closed().await;
+    }
+
+    /// Another fabric is shown, if its number is another one.
+    pub(crate) fn show(&self, fabric: u64) {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).show(fabric);
+    }
+
+    /// Keeps the present state for the last ten minutes, once a second. `now` is in ms since 1970.
+    pub(crate) fn keep(&self, now: u64) {
+        let state = self.latest.borrow().state.clone();
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).keep(&state, now);
+    }
+
+    /// The last ten minutes as JSON, like the changes of a file that a page saves.
+    pub(crate) fn history(&self) -> String {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).json()
     }
 
     /// The present value of one part.
@@ -137,7 +159,7 @@ impl Page {
     }
 }
 
-fn changes(before: &State, now: &State) -> Map<String, Value> {
+pub(crate) fn changes(before: &State, now: &State) -> Map<String, Value> {
     let mut all = Map::new();
     for (part, value) in now {
         let change = match before.get(part) {

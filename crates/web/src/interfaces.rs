@@ -14,7 +14,7 @@ use crate::model::Fabric;
 
 /// The time between two readings.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Carriers and circuits are read once in so many readings.
+/// Circuits are read once in so many readings, and carriers also when they change.
 const SLOW: u32 = 10;
 
 /// Numbers of the interfaces of all links, by `NODE:INTERFACE`.
@@ -41,17 +41,14 @@ impl Interfaces {
 pub(crate) struct Reading {
     /// By the number of the interface; zero if it is gone.
     pub(crate) counters: Vec<Counters>,
-    /// What changes seldom, once in `SLOW` readings.
-    pub(crate) slow: Option<Slow>,
+    /// Whether each interface is up and has a carrier, by its number, if that may have changed.
+    pub(crate) carriers: Option<Vec<bool>>,
+    /// The circuits, once in `SLOW` readings.
+    pub(crate) circuits: Option<Circuits>,
 }
 
-/// The state of links that changes seldom.
-#[derive(Debug, Default)]
-pub(crate) struct Slow {
-    /// Whether each interface is up and has a carrier, by its number.
-    pub(crate) carriers: Vec<bool>,
-    pub(crate) circuits: BTreeMap<String, [Value; 2]>,
-}
+/// The properties of both directions of each circuit.
+pub(crate) type Circuits = BTreeMap<String, [Value; 2]>;
 
 /// Reads all interfaces ten times a second until nobody receives it. It blocks.
 pub(crate) fn follow(
@@ -64,18 +61,26 @@ pub(crate) fn follow(
         .iter()
         .map(|(name, node)| Node::new(name, &node.namespace, interfaces))
         .collect();
+    let mut carriers = vec![false; interfaces.0.len()];
     for number in (0..SLOW).cycle() {
         let began = Instant::now();
-        let mut reading =
-            Reading { counters: vec![Counters::default(); interfaces.0.len()], slow: None };
+        let mut reading = Reading {
+            counters: vec![Counters::default(); interfaces.0.len()],
+            ..Reading::default()
+        };
         for node in &mut nodes {
             node.read(&mut reading.counters);
         }
         let at = Instant::now();
+        for node in &mut nodes {
+            // A node that is gone changes nothing more, and is looked at sometimes.
+            if node.watch.changed().unwrap_or_default() || number == 0 {
+                node.read_carriers(&mut carriers);
+                reading.carriers = Some(carriers.clone());
+            }
+        }
         if number == 0 {
-            let mut carriers = vec![false; interfaces.0.len()];
-            nodes.iter_mut().for_each(|node| node.read_carriers(&mut carriers));
-            reading.slow = Some(Slow { carriers, circuits: (fabric.circuits)() });
+            reading.circuits = Some((fabric.circuits)());
         }
         if readings.blocking_send((at, reading)).is_err() {
             return;
@@ -110,10 +115,11 @@ impl Node {
     }
 
     fn read_carriers(&mut self, carriers: &mut [bool]) {
-        for link in self.watch.links().unwrap_or_default() {
-            let number = self.numbers.get(&link.name);
-            if let Some(place) = number.and_then(|number| carriers.get_mut(*number)) {
-                *place = link.up && link.carrier;
+        let links = self.watch.links().unwrap_or_default();
+        for (name, number) in &self.numbers {
+            let link = links.iter().find(|link| link.name == *name);
+            if let Some(place) = carriers.get_mut(*number) {
+                *place = link.is_some_and(|link| link.up && link.carrier);
             }
         }
     }

@@ -6,7 +6,9 @@
 //! - `reader`: link counters of the nodes (`interfaces`) and answers of each leaf's vtepd (`leaf`),
 //!   while a page is open; `watched` counts the packets of queue pairs that pages look at;
 //!   `completions` has how long operations took, which `listener` hears
-//! - `hub`: the state, and its changes for all pages; `patch` computes them
+//! - `slow`: links that go down and up, and what circuits lose
+//! - `hub`: the state, and its changes for all pages; `patch` computes them;
+//!   `history` has the last ten minutes
 //! - `action`: commands that a page asks for; `jobs` runs them
 //!
 //! A page gets the whole state, then JSON merge patches (RFC 7396) against what it has. Each change is
@@ -14,6 +16,7 @@
 
 mod action;
 mod completions;
+mod history;
 mod hub;
 mod interfaces;
 mod jobs;
@@ -22,6 +25,7 @@ mod listener;
 mod patch;
 mod reader;
 mod server;
+mod slow;
 mod stage;
 mod watched;
 

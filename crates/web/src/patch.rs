@@ -21,6 +21,25 @@ pub(crate) fn between(before: &Value, after: &Value) -> Option<Value> {
     (!changes.is_empty()).then_some(Value::Object(changes))
 }
 
+/// Changes a value by a merge patch.
+pub(crate) fn apply(value: &mut Value, patch: Value) {
+    let Value::Object(changes) = patch else {
+        *value = patch;
+        return;
+    };
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    let Some(members) = value.as_object_mut() else { return };
+    for (name, change) in changes {
+        if change.is_null() {
+            members.remove(&name);
+        } else {
+            apply(members.entry(name).or_insert(Value::Null), change);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -32,6 +51,9 @@ mod tests {
         assert_eq!(between(&before, &before), None);
         let after = json!({"links": {"a": {"up": true, "rate": 6}, "c": {}}, "n": [1, 2]});
         let patch = json!({"links": {"a": {"rate": 6}, "b": null, "c": {}}, "n": [1, 2]});
-        assert_eq!(between(&before, &after), Some(patch));
+        assert_eq!(between(&before, &after), Some(patch.clone()));
+        let mut changed = before;
+        apply(&mut changed, patch);
+        assert_eq!(changed, after);
     }
 }

@@ -11,9 +11,10 @@ use tokio::task::JoinSet;
 
 use crate::completions::Completions;
 use crate::hub::Hub;
-use crate::interfaces::{self, Interfaces, Slow};
+use crate::interfaces::{self, Interfaces};
 use crate::leaf::{self, Reading};
 use crate::model::Fabric;
+use crate::slow::Slow;
 use crate::stage::Shown;
 use crate::watched::Watched;
 
@@ -24,6 +25,8 @@ const WINDOW: usize = 10;
 const STEPS: usize = 30;
 /// Readings of leaves that wait.
 const QUEUE: usize = 64;
+/// More moves of a leaf in a reading are told as one.
+const MOVES: usize = 8;
 /// The events that are kept.
 const EVENTS: usize = 200;
 
@@ -43,7 +46,8 @@ type Window = VecDeque<Counted>;
 pub(crate) async fn run(mut shown: watch::Receiver<Shown>, hub: Arc<Hub>, watched: Arc<Watched>) {
     loop {
         hub.opened().await;
-        let fabric = Arc::clone(&shown.borrow_and_update().1);
+        let (number, fabric) = shown.borrow_and_update().clone();
+        hub.show(number);
         tokio::select! {
             () = hub.closed() => {}
             _ = shown.changed() => {}
@@ -74,7 +78,6 @@ async fn follow(fabric: &Arc<Fabric>, hub: &Hub, watched: &Arc<Watched>) {
     let mut window = Window::new();
     let mut slow = Slow::default();
     while let Some((at, reading)) = counters.recv().await {
-        slow = reading.slow.unwrap_or(slow);
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or_default();
         let (now, time) = (milliseconds(clock), milliseconds(clock.saturating_sub(at.elapsed())));
@@ -82,20 +85,25 @@ async fn follow(fabric: &Arc<Fabric>, hub: &Hub, watched: &Arc<Watched>) {
         if window.len() > STEPS + 1 {
             window.pop_front();
         }
+        let interfaces = ends.links.iter().map(|link| link.all.as_slice());
+        let told = slow.take(fabric, interfaces, reading.carriers, reading.circuits);
+        let mut changed = Changed { events: !told.is_empty(), ..Changed::default() };
+        told.into_iter().for_each(|(node, text)| leaves.tell(&node, "link", &text, time));
         let mut parts = vec![
             ("links", links(fabric, &ends, &window, &slow)),
             ("hosts", hosts(&ends, &window)),
+            ("missing", missing(&ends, &window)),
             ("steps", json!(window.iter().map(|one| one.time).collect::<Vec<_>>())),
             ("watched", watched.step(now)),
             ("completions", completions.step()),
             ("time", json!(now)),
         ];
-        let mut changed = Changed::default();
         while let Ok(reading) = readings.try_recv() {
-            leaves.take(reading, &mut changed);
+            leaves.take(reading, now, &mut changed);
         }
         parts.extend(leaves.parts(changed));
         hub.publish(parts);
+        hub.keep(now);
     }
 }
 
@@ -143,14 +151,16 @@ fn links(fabric: &Fabric, ends: &Ends, window: &Window, slow: &Slow) -> Value {
     let bits = |end, count| 8 * load(end, count).unwrap_or_default();
     let mut shown = Map::new();
     for (link, numbers) in fabric.links.iter().zip(&ends.links) {
-        let up = numbers.all.iter().all(|end| slow.carriers.get(*end) == Some(&true));
+        let up = slow.is_up(&numbers.all);
         let direction = |from, to, at: usize| {
             let mut fields = Map::new();
             fields.insert("sent".into(), json!(bits(from, |counters| counters.tx_bytes)));
             fields.insert("received".into(), json!(bits(to, |counters| counters.rx_bytes)));
-            let dropped = load(from, |counters| counters.tx_dropped).unwrap_or_default();
-            fields.insert("dropped".into(), json!(dropped));
+            let mut dropped = load(from, |counters| counters.tx_dropped).unwrap_or_default();
             let circuit = link.circuit.as_ref().and_then(|name| slow.circuits.get(name));
+            let lost = link.circuit.as_ref().and_then(|name| slow.lost.get(name));
+            dropped += lost.and_then(|both| both.get(at)).copied().unwrap_or_default();
+            fields.insert("dropped".into(), json!(dropped));
             let circuit = circuit.and_then(|both| both.get(at));
             fields.extend(circuit.map(|circuit| ("circuit".to_owned(), circuit.clone())));
             Value::Object(fields)
@@ -183,6 +193,23 @@ fn hosts(ends: &Ends, window: &Window) -> Value {
     Value::Object(shown)
 }
 
+/// What the hosts have sent and no host has received, in bits per second, between each two readings.
+/// It is negative while more arrives than is sent.
+fn missing(ends: &Ends, window: &Window) -> Value {
+    let all = |of: &Counted| -> i64 {
+        let counters = ends.hosts.iter().filter_map(|(_, end)| of.counters.get(*end));
+        let bytes = counters.map(|of| of.tx_bytes.wrapping_sub(of.rx_bytes).cast_signed());
+        bytes.fold(0, i64::wrapping_add)
+    };
+    let steps = window.iter().zip(window.iter().skip(1));
+    let rates = steps.map(|(first, last)| {
+        let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
+        let bits = all(last).wrapping_sub(all(first)).saturating_mul(8);
+        if seconds > 0.0 { (bits as f64 / seconds).round() as i64 } else { 0 }
+    });
+    json!(rates.collect::<Vec<_>>())
+}
+
 /// The parts of the state that readings of leaves have changed.
 #[derive(Default)]
 struct Changed {
@@ -201,19 +228,54 @@ struct Leaves {
 }
 
 impl Leaves {
-    fn take(&mut self, reading: Reading, changed: &mut Changed) {
+    /// `now` is in ms since 1970.
+    fn take(&mut self, reading: Reading, now: u64, changed: &mut Changed) {
+        for text in self.moves(&reading) {
+            changed.events = true;
+            self.tell(&reading.leaf, "move", &text, now);
+        }
         changed.pairs |= self.pairs.get(&reading.leaf) != Some(&reading.pairs);
         changed.states |= self.states.get(&reading.leaf) != Some(&reading.state);
         changed.events |= !reading.events.is_empty();
         self.states.insert(reading.leaf.clone(), reading.state);
         self.pairs.insert(reading.leaf, reading.pairs);
-        for event in reading.events {
-            self.events.push_back((self.next, event));
-            self.next += 1;
-            if self.events.len() > EVENTS {
-                self.events.pop_front();
-            }
+        reading.events.into_iter().for_each(|event| self.push(event));
+    }
+
+    fn push(&mut self, event: Value) {
+        self.events.push_back((self.next, event));
+        self.next += 1;
+        if self.events.len() > EVENTS {
+            self.events.pop_front();
         }
+    }
+
+    /// Adds an event that no vtepd tells.
+    fn tell(&mut self, node: &str, kind: &str, text: &str, time: u64) {
+        self.push(json!({"leaf": node, "time": time, "kind": kind, "text": text}));
+    }
+
+    /// The queue pairs of a leaf that have moved since it answered last: a few each, many as one.
+    fn moves(&self, reading: &Reading) -> Vec<String> {
+        let before = self.pairs.get(&reading.leaf);
+        let moves = |pair: &Value| pair.get("moves").and_then(Value::as_u64);
+        let moved = reading.pairs.iter().filter_map(|(name, pair)| {
+            let old = before?.get(name)?;
+            (moves(pair) > moves(old)).then(|| {
+                let of = |name| pair.get(name).and_then(Value::as_str).unwrap_or_default();
+                let number = pair.get("qp").and_then(Value::as_u64).unwrap_or_default();
+                let (source, to, uplink) = (of("source"), of("destination"), of("uplink"));
+                let from = old.get("uplink").and_then(Value::as_str).unwrap_or_default();
+                let way = if from == uplink {
+                    format!("stays on {uplink}, by another path")
+                } else {
+                    format!("moved from {from} to {uplink}")
+                };
+                format!("queue pair {number:#x}, {source} to {to}, {way}")
+            })
+        });
+        let moved: Vec<String> = moved.collect();
+        if moved.len() > MOVES { vec![format!("{} queue pairs moved", moved.len())] } else { moved }
     }
 
     fn parts(&self, changed: Changed) -> impl Iterator<Item = (&'static str, Value)> {

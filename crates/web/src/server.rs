@@ -43,7 +43,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The files of the page.
-const FILES: [(&str, &str, &str); 9] = [
+const FILES: [(&str, &str, &str); 10] = [
     ("", "text/html; charset=utf-8", include_str!("../page/index.html")),
     ("style.css", "text/css; charset=utf-8", include_str!("../page/style.css")),
     ("main.js", "text/javascript; charset=utf-8", include_str!("../page/main.js")),
@@ -51,6 +51,7 @@ const FILES: [(&str, &str, &str); 9] = [
     ("tables.js", "text/javascript; charset=utf-8", include_str!("../page/tables.js")),
     ("actions.js", "text/javascript; charset=utf-8", include_str!("../page/actions.js")),
     ("chart.js", "text/javascript; charset=utf-8", include_str!("../page/chart.js")),
+    ("pauses.js", "text/javascript; charset=utf-8", include_str!("../page/pauses.js")),
     ("results.js", "text/javascript; charset=utf-8", include_str!("../page/results.js")),
     ("state.js", "text/javascript; charset=utf-8", include_str!("../page/state.js")),
 ];
@@ -169,6 +170,7 @@ impl Server {
             .route("/{token}/", get(page))
             .route("/{token}/fabric", get(fabric))
             .route("/{token}/state/{page}", get(state))
+            .route("/{token}/history", get(history))
             .route("/{token}/look", post(look))
             .route("/{token}/run", post(run))
             .route("/{token}/command", post(command))
@@ -260,6 +262,11 @@ async fn fabric(State(shared): State<Arc<Shared>>) -> Response {
     }
     let (number, fabric) = shared.shown.borrow().clone();
     answer(StatusCode::OK, &json!({"fabric": *fabric, "number": number, "readOnly": read_only}))
+}
+
+/// The last ten minutes, for a page that opens.
+async fn history(State(shared): State<Arc<Shared>>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], shared.hub.history()).into_response()
 }
 
 /// Server-sent events: the state, then changes. A page chooses a number for itself.

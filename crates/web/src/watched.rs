@@ -1,14 +1,14 @@
-//! The queue pairs that pages look at: how many packets arrive at the receiving host, and how long
-//! they stop. A thread counts every 10 ms. While no page looks at a queue pair, nothing is counted,
+//! The queue pairs that pages look at: how many packets their host sends, how many arrive at the
+//! receiving host, and how long they stop. A thread counts every 10 ms. While no page looks at a queue pair, nothing is counted,
 //! and the thread sleeps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fabric::queue_pair::{QueuePair, QueuePairFilter, QueuePairWatch};
+use fabric::queue_pair::{QueuePair, QueuePairFilter, QueuePairWatch, Way};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -18,6 +18,11 @@ use crate::model::Fabric;
 const INTERVAL: Duration = Duration::from_millis(10);
 /// After an error, the next attempt waits so long.
 const RETRY: Duration = Duration::from_secs(1);
+/// A shorter step is counted with the next one: what a page draws is then never zero where packets
+/// only come in bursts.
+const LEAST: Duration = Duration::from_millis(50);
+/// A host that sends nothing for longer has nothing to send: this is no part of a pause.
+const QUIET: Duration = Duration::from_secs(1);
 /// The steps that are published: more than the time between two samples of a page.
 const STEPS: usize = 15;
 
@@ -118,10 +123,12 @@ impl Watched {
             for look in looks {
                 let new = || Counter::new(watch(fabric, &look));
                 let counted = counters.entry(look.clone()).or_insert_with(new).read();
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let now = u64::try_from(now.as_millis()).unwrap_or_default();
                 let mut state = self.lock();
                 // Nobody may look at it any more.
                 if state.counting == number && state.looks().any(|at| *at == look) {
-                    state.meters.entry(look).or_default().read(counted);
+                    state.meters.entry(look).or_default().read(counted, now);
                 }
             }
             thread::sleep(INTERVAL.saturating_sub(began.elapsed()));
@@ -192,50 +199,60 @@ impl Drop for Counting {
     }
 }
 
-/// The counter of a queue pair at the port of its receiver.
-fn watch(fabric: &Fabric, look: &Look) -> Result<QueuePairWatch, String> {
+/// The counters of a queue pair: at the port of its receiver, and at that of its sender.
+fn watch(fabric: &Fabric, look: &Look) -> Result<[QueuePairWatch; 2], String> {
     let address = |host: &str| {
         let address: Option<Ipv4Addr> = fabric.hosts.get(host).copied();
         address.ok_or_else(|| format!("the fabric has no host '{host}'"))
     };
     let (source, destination) = (address(&look.from)?, address(&look.to)?);
     let queue_pair = QueuePair::try_from(look.queue_pair).map_err(|error| error.to_string())?;
-    let ends = fabric.links.iter().flat_map(|link| [&link.a, &link.b]);
-    let mut ports = ends.filter_map(|end| end.split_once(':'));
-    let port = ports.find(|(node, _)| *node == look.to);
-    let (_, interface) = port.ok_or_else(|| format!("{} has no link", look.to))?;
-    let node = fabric.nodes.get(&look.to).ok_or_else(|| format!("{} is no node", look.to))?;
     let filter = QueuePairFilter { source, destination, queue_pair };
-    Ok(QueuePairWatch::new(&node.namespace, interface, filter))
+    let at = |host: &str, way| {
+        let ends = fabric.links.iter().flat_map(|link| [&link.a, &link.b]);
+        let port = ends.filter_map(|end| end.split_once(':')).find(|(node, _)| *node == host);
+        let (_, interface) = port.ok_or_else(|| format!("{host} has no link"))?;
+        let node = fabric.nodes.get(host).ok_or_else(|| format!("{host} is no node"))?;
+        Ok::<_, String>(QueuePairWatch::new(&node.namespace, interface, filter, way))
+    };
+    Ok([at(&look.to, Way::Received)?, at(&look.from, Way::Sent)?])
 }
 
-/// Reads a counter again and again.
+/// Reads the counters of a queue pair again and again.
 struct Counter {
-    watch: Result<QueuePairWatch, String>,
-    /// When it was read last, without an error.
+    watch: Result<[QueuePairWatch; 2], String>,
+    /// When they were read last, without an error.
     last: Option<Instant>,
     failed: Option<(Instant, String)>,
 }
 
+/// The packets of some time.
+#[derive(Debug, Clone, Copy)]
+struct Count {
+    arrived: u64,
+    sent: u64,
+    time: Duration,
+}
+
 /// The packets of some time, or why they cannot be counted.
-type Counted = Result<(u64, Duration), String>;
+type Counted = Result<Count, String>;
 
 impl Counter {
-    const fn new(watch: Result<QueuePairWatch, String>) -> Self {
+    const fn new(watch: Result<[QueuePairWatch; 2], String>) -> Self {
         Self { watch, last: None, failed: None }
     }
 
     fn read(&mut self) -> Counted {
-        let watch = self.watch.as_mut().map_err(|error| error.clone())?;
+        let [to, from] = self.watch.as_mut().map_err(|error| error.clone())?;
         if let Some((_, error)) = self.failed.as_ref().filter(|(at, _)| at.elapsed() < RETRY) {
             return Err(error.clone());
         }
-        match watch.count() {
-            Ok(packets) => {
+        match to.count().and_then(|arrived| Ok((arrived, from.count()?))) {
+            Ok((arrived, sent)) => {
                 let now = Instant::now();
-                let since = self.last.replace(now).map_or(Duration::ZERO, |last| now - last);
+                let time = self.last.replace(now).map_or(Duration::ZERO, |last| now - last);
                 self.failed = None;
-                Ok((packets, since))
+                Ok(Count { arrived, sent, time })
             }
             Err(error) => {
                 let error = error.to_string();
@@ -249,23 +266,58 @@ impl Counter {
 /// The packets of a queue pair, in steps.
 #[derive(Debug, Default)]
 struct Meter {
-    /// Since the last step.
-    packets: u64,
-    /// The longest pause that has ended since the last step.
-    longest: Duration,
-    /// How long none has arrived. `None` before the first one.
-    idle: Option<Duration>,
-    /// The time that was counted since the last step.
+    /// Packets that arrived and were sent since the last step, and the time that was counted.
+    packets: [u64; 2],
     counted: Duration,
-    /// When each step ended, in ms since 1970; packets a second; ms without a packet: the longest
-    /// pause that ended in the step or, without packets, the one that goes on.
-    steps: VecDeque<[u64; 3]>,
+    /// The same of all the time.
+    all: [u64; 2],
+    /// The longest pause that has ended since the last step, and when.
+    longest: (Duration, u64),
+    idle: Idle,
+    steps: VecDeque<Step>,
     error: Option<String>,
 }
 
+/// When a step ended, in ms since 1970; packets a second that arrived; ms of a pause: the longest one
+/// that ended in the step or, without packets, the one that goes on; when it ended, or 0; packets a
+/// second that were sent.
+type Step = [u64; 5];
+
+/// How long no packet has arrived.
+#[derive(Debug, Default)]
+struct Idle {
+    /// Whether one has arrived before.
+    begun: bool,
+    /// Whether one was sent since the last one arrived.
+    sent: bool,
+    /// From that one to the last one that was sent.
+    waited: Duration,
+    /// Since the last one that was sent.
+    quiet: Duration,
+}
+
+impl Idle {
+    fn add(&mut self, sent: u64, time: Duration) {
+        self.sent |= sent > 0;
+        if !self.begun || !self.sent {
+            return;
+        }
+        self.quiet += time;
+        if sent > 0 {
+            // Whoever has waited for an answer in between has nothing else to send.
+            self.waited += if self.quiet > QUIET + time { time } else { self.quiet };
+            self.quiet = Duration::ZERO;
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        self.waited + if self.quiet > QUIET { Duration::ZERO } else { self.quiet }
+    }
+}
+
 impl Meter {
-    fn read(&mut self, counted: Counted) {
-        let (packets, since) = match counted {
+    fn read(&mut self, counted: Counted, now: u64) {
+        let Count { arrived, sent, time } = match counted {
             Ok(counted) => counted,
             Err(error) => {
                 *self = Self { error: Some(error), ..Self::default() };
@@ -273,30 +325,35 @@ impl Meter {
             }
         };
         self.error = None;
-        self.counted += since;
-        if packets == 0 {
+        self.counted += time;
+        for counts in [&mut self.packets, &mut self.all] {
+            counts[0] += arrived;
+            counts[1] += sent;
+        }
+        if arrived == 0 {
             // Only counts without a packet are added up, so a late count makes no pause longer.
-            self.idle = self.idle.map(|idle| idle + since);
+            self.idle.add(sent, time);
             return;
         }
-        self.packets += packets;
-        if let Some(idle) = self.idle.replace(Duration::ZERO).filter(|idle| !idle.is_zero()) {
+        let pause = std::mem::replace(&mut self.idle, Idle { begun: true, ..Idle::default() });
+        let pause = pause.pause();
+        if !pause.is_zero() {
             // Half of the count before it, and half of the one behind it.
-            self.longest = self.longest.max(idle + INTERVAL);
+            self.longest = self.longest.max((pause + INTERVAL, now));
         }
     }
 
     fn step(&mut self, now: u64) {
-        let counted = std::mem::take(&mut self.counted).as_secs_f64();
-        // No count was due.
-        if counted == 0.0 {
+        if self.counted < LEAST {
             return;
         }
-        let packets = std::mem::take(&mut self.packets);
-        let longest = std::mem::take(&mut self.longest);
-        let pause = if packets > 0 { longest } else { self.idle.unwrap_or_default() };
+        let counted = std::mem::take(&mut self.counted).as_secs_f64();
+        let [arrived, sent] = std::mem::take(&mut self.packets);
+        let (longest, ended) = std::mem::take(&mut self.longest);
+        let (pause, ended) = if arrived > 0 { (longest, ended) } else { (self.idle.pause(), 0) };
         let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-        self.steps.push_back([now, (packets as f64 / counted).round() as u64, pause]);
+        let [arrived, sent] = [arrived, sent].map(|count| (count as f64 / counted).round() as u64);
+        self.steps.push_back([now, arrived, pause, ended, sent]);
         if self.steps.len() > STEPS {
             self.steps.pop_front();
         }
@@ -305,7 +362,7 @@ impl Meter {
     fn shown(&self) -> Value {
         match &self.error {
             Some(error) => json!({"why": error}),
-            None => json!({"steps": self.steps}),
+            None => json!({"steps": self.steps, "all": self.all}),
         }
     }
 }
@@ -330,9 +387,14 @@ mod tests {
         let second = watched.open(2);
         assert!(watched.look(1, Some(look(0x11))) && watched.look(2, Some(look(0x12))));
         for at in [0x11, 0x12] {
-            watched.lock().meters.entry(look(at)).or_default().read(Ok((1, INTERVAL)));
+            watched
+                .lock()
+                .meters
+                .entry(look(at))
+                .or_default()
+                .read(Ok(Count { arrived: 1, sent: 1, time: LEAST }), 990);
         }
-        assert_eq!(watched.step(1000)["host1 host2 0x12"]["steps"], json!([[1000, 100, 0]]));
+        assert_eq!(watched.step(1000)["host1 host2 0x12"]["steps"], json!([[1000, 20, 0, 0, 20]]));
         drop(second);
         assert_eq!(wanted(&watched), [look(0x11)]);
         assert!(watched.step(1100).get("host1 host2 0x12").is_none());
@@ -364,21 +426,28 @@ mod tests {
         drop(page);
     }
 
+    /// Counts of 10 ms, five of which make a step: what arrives, and what is sent.
+    struct Steps(Meter, u64);
+
+    impl Steps {
+        /// Packets a second, and the pause of the step.
+        fn step(&mut self, arrived: [u64; 5], sent: [u64; 5], late: u32) -> (u64, u64) {
+            let Self(meter, now) = self;
+            for (arrived, sent) in arrived.into_iter().zip(sent) {
+                *now += 10;
+                meter.read(Ok(Count { arrived, sent, time: INTERVAL * late }), *now);
+            }
+            meter.step(*now);
+            let [at, rate, pause, ..] = *meter.steps.back().unwrap();
+            assert_eq!(at, *now);
+            (rate, pause)
+        }
+    }
+
     #[test]
     fn a_pause_is_the_time_without_a_packet() {
-        let mut meter = Meter::default();
-        let mut now = 0;
-        // Counts of 10 ms make a step of 50 ms.
-        let mut step = |packets: [u64; 5], late: u32| {
-            for packets in packets {
-                meter.read(Ok((packets, INTERVAL * late)));
-            }
-            now += 50;
-            meter.step(now);
-            let [at, rate, pause] = *meter.steps.back().unwrap();
-            assert_eq!(at, now);
-            (rate, pause)
-        };
+        let mut steps = Steps(Meter::default(), 0);
+        let mut step = |packets, late| steps.step(packets, [2; 5], late);
         assert_eq!(step([0; 5], 1), (0, 0), "there is no pause before the first packet");
         assert_eq!(step([2; 5], 1), (200, 0));
         assert_eq!(step([2, 0, 0, 2, 2], 1), (120, 30));
@@ -386,9 +455,29 @@ mod tests {
         assert_eq!(step([0; 5], 1), (0, 90), "so far");
         assert_eq!(step([0, 1, 1, 0, 1], 1), (60, 110), "the longer one");
         assert_eq!(step([1; 5], 30), (3, 0), "counts that are late are no pause");
-        meter.read(Err("gone".to_owned()));
+        let Steps(mut meter, _) = steps;
+        assert_eq!(meter.steps[5][2..], [110, 270, 200], "when it ended, and what was sent");
+        meter.read(Ok(Count { arrived: 0, sent: 0, time: INTERVAL }), 1000);
+        meter.step(1000);
+        assert_eq!(meter.steps.len(), 7, "a short step is counted with the next one");
+        meter.read(Err("gone".to_owned()), 0);
         assert_eq!(meter.shown(), json!({"why": "gone"}));
-        meter.read(Ok((0, INTERVAL)));
-        assert_eq!(meter.shown(), json!({"steps": []}));
+        meter.read(Ok(Count { arrived: 0, sent: 0, time: INTERVAL }), 0);
+        assert_eq!(meter.shown(), json!({"steps": [], "all": [0, 0]}));
+    }
+
+    #[test]
+    fn a_host_that_sends_nothing_makes_no_pause() {
+        let mut steps = Steps(Meter::default(), 0);
+        let (some, none) = ([1; 5], [0; 5]);
+        assert_eq!(steps.step(some, some, 1), (100, 0));
+        assert_eq!(steps.step(none, none, 1000), (0, 0), "its stream has ended");
+        // The next one takes 20 ms to arrive.
+        assert_eq!(steps.step([0, 0, 1, 1, 1], some, 1), (60, 30));
+        // What is lost, and then nothing for a minute.
+        assert_eq!(steps.step(none, [1, 1, 1, 0, 0], 1), (0, 50), "it may wait for an answer");
+        assert_eq!(steps.step(none, none, 1200), (0, 30), "it has not");
+        assert_eq!(steps.step(some, some, 1), (100, 40));
+        assert_eq!(steps.0.shown()["all"], json!([13, 18]), "five were lost or are on their way");
     }
 }

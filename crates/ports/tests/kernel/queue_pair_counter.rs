@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabric::netns::Namespace;
 use fabric::process::wait_until;
-use ports::{PacketSocket, QueuePairCounter, QueuePairFilter, RingSize};
+use ports::{PacketSocket, QueuePairCounter, QueuePairFilter, RingSize, Way};
 use root_test::root_test;
 use wire::QueuePair;
 
@@ -27,11 +27,11 @@ fn frame(source: Ipv4Addr, queue_pair: u8) -> Vec<u8> {
     frame
 }
 
-fn counter(namespace: &Namespace, queue_pair: u32) -> QueuePairCounter {
+fn counter(namespace: &Namespace, queue_pair: u32, way: Way) -> QueuePairCounter {
     let queue_pair = QueuePair::try_from(queue_pair).unwrap();
     let filter = QueuePairFilter { source: SOURCE, destination: DESTINATION, queue_pair };
     let index = || nix::net::if_::if_nametoindex("eth0").unwrap();
-    namespace.enter(|| QueuePairCounter::open(index(), &filter).unwrap()).unwrap()
+    namespace.enter(|| QueuePairCounter::open(index(), &filter, way).unwrap()).unwrap()
 }
 
 /// Far more than a socket has room for, which nobody reads.
@@ -39,8 +39,10 @@ fn counter(namespace: &Namespace, queue_pair: u32) -> QueuePairCounter {
 fn every_packet_of_a_queue_pair_is_counted_and_no_other() {
     let [near, far] = ends("count");
     let mut sender: PacketSocket = open(&near, RingSize::LITTLE);
-    let (mut counter, mut own) = (counter(&far, 0x11), counter(&near, 0x11));
-    let mut last = self::counter(&far, 0x12);
+    let mut own = counter(&near, 0x11, Way::Received);
+    let mut sent = counter(&near, 0x11, Way::Sent);
+    let mut last = counter(&far, 0x12, Way::Received);
+    let mut counter = counter(&far, 0x11, Way::Received);
     for _ in 0..5000 {
         send(&mut sender, &frame(SOURCE, 0x11));
         send(&mut sender, &frame(SOURCE, 0x13));
@@ -51,5 +53,6 @@ fn every_packet_of_a_queue_pair_is_counted_and_no_other() {
     assert!(wait_until(Duration::from_secs(20), arrived), "the last frame");
     assert_eq!(counter.count().unwrap(), 5000);
     assert_eq!(counter.count().unwrap(), 0, "each is counted once");
+    assert_eq!(sent.count().unwrap(), 5000, "the sender's interface has sent as many");
     assert_eq!(own.count().unwrap(), 0, "what an interface sends is not counted");
 }
