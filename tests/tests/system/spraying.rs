@@ -412,7 +412,7 @@ fn s1_one_queue_pair_fills_four_circuits_of_different_delay() {
 /// The CPU time of both leaves with `spray` beside `qp-pin`: of a minute without traffic, and while one
 /// queue pair sends with a small window. The far leaf looks for arrivals every half millisecond.
 #[root_test(alone)]
-#[ignore = "prints what threads cost, and takes five minutes"]
+#[ignore = "a measurement"]
 fn s6_looking_for_arrivals_costs_little() {
     let routed = Routed::new("spraycpu");
     let vteps = ["10.0.0.2", "10.0.0.1"];
