@@ -178,6 +178,7 @@ def test_ten_minutes_are_scrubbed_saved_and_replayed(fabric, page, context, pair
 def test_a_pointer_on_a_chart_shows_values_and_a_click_goes_there(page):
     picture = page.locator(".chart svg").first
     page.wait_for_timeout(4000)
+    picture.scroll_into_view_if_needed()
     box = picture.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.99, box["y"] + 20)
     wait(lambda: page.locator(".chart .pointer[visibility=visible]").count()
