@@ -43,8 +43,8 @@ impl QueuePairWatch {
         Self { namespace: namespace.into(), interface: interface.into(), filter, way, open: None }
     }
 
-    /// How many packets came since the last call. A super-frame is one. The first call
-    /// begins to count, and so does the one after an error.
+    /// How many packets came since the last call. A super-frame is one. The first call begins to
+    /// count, and so does the one after an error.
     ///
     /// # Errors
     /// [`CountersError`], for example if there is no such namespace or interface now.

@@ -1,6 +1,6 @@
 //! The queue pairs that pages look at: how many packets their host sends, how many arrive at the
-//! receiving host, and how long they stop. A thread counts every 10 ms. While no page looks at a queue pair, nothing is counted,
-//! and the thread sleeps.
+//! receiving host, and how long they stop. A thread counts every 10 ms. While no page looks at a
+//! queue pair, nothing is counted, and the thread sleeps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
