@@ -126,7 +126,7 @@ impl Exchange {
     fn new() -> Option<Self> {
         let key = |byte: u8| Key::new(&[byte; 16]).ok();
         let settings = Settings { ports: 4, most_ports: 8, ..Settings::default() };
-        let mut prober = Prober::new(settings, key(2)?, Ids::new(1, 0), Random::new(1));
+        let mut prober = Prober::new(settings, key(2)?, Ids::new((1, 0)), Random::new(1));
         prober.set_hops(Duration::ZERO, &[1, 2]);
         let responder = Responder::new(key(1)?, key(3)?, settings.rate);
         let (peers, now) = (PeerLoads::default(), Duration::from_secs(1));

@@ -59,7 +59,7 @@ fn an_error_names_line_and_column() {
             "[4, 8]",
             "[4]\njitter = [\"1ms\", \"1000 us\"]",
             "line 20, column 10",
-            "'1000 us' is as long as '1ms'",
+            "'1000us' is as long as '1ms'",
         ),
         (
             "[sweep]",
