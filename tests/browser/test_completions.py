@@ -28,6 +28,8 @@ def key(page, title, series):
 
 def test_iterations_of_a_collective_operation_and_one_that_a_cut_makes_longer(fabric, page):
     fabric.lab("policy", "qp-hash")
+    wait(lambda: page.locator(".chart").count(), "the charts")
+    assert chart(page, ITERATIONS).count() == 0, "charts without operations are not there"
     # An iteration takes 0.8 s. Connections bear a cut of seven timeouts of a second.
     workload = subprocess.Popen(
         [LAB, "workload", "--name", fabric.name, "host1", "host2", "--collective", "permutation",
@@ -57,8 +59,7 @@ def test_iterations_of_a_collective_operation_and_one_that_a_cut_makes_longer(fa
     assert milliseconds(key(page, ITERATIONS, SERIES).inner_text()) == pytest.approx(max(told), rel=0.006)
     page.reload()
     page.wait_for_selector("#leaves tbody tr")
-    wait(lambda: page.locator(".chart").count(), "the charts")
-    assert chart(page, ITERATIONS).count() == 0, "charts without operations are not there"
+    wait(lambda: chart(page, ITERATIONS).count(), "the chart of what the server has seen")
 
 
 def test_streams_and_requests_of_connections(fabric, page):

@@ -37,16 +37,18 @@ impl History {
         if !["time", "links", "leaves"].iter().all(|part| state.contains_key(part)) {
             return;
         }
-        let change = Value::Object(changes(&self.last, state));
         let last = self.changes.back().map(|(time, _)| *time);
-        match last.or(self.first.as_ref().map(|(time, _)| *time)) {
-            None => self.first = Some((now, change)),
-            Some(last) if now < last + INTERVAL => return,
-            Some(_) => {
-                let change = change.to_string();
-                self.bytes += change.len();
-                self.changes.push_back((now, change));
-            }
+        let last = last.or(self.first.as_ref().map(|(time, _)| *time));
+        if last.is_some_and(|last| now < last + INTERVAL) {
+            return;
+        }
+        let change = Value::Object(changes(&self.last, state));
+        if self.first.is_none() {
+            self.first = Some((now, change));
+        } else {
+            let change = change.to_string();
+            self.bytes += change.len();
+            self.changes.push_back((now, change));
         }
         self.last.clone_from(state);
         while self.is_long(now) && self.forget().is_some() {}
