@@ -335,19 +335,10 @@ impl Sprayed {
                 lost: fate.lost - before.lost,
             };
         }
-        // Marks on most paths say nothing about one: they are for the hosts. Nor do losses: where a
-        // machine is slow, packets of all paths are late, and seem to be lost.
         let heard = news.iter().filter(|news| news.good + news.marked > 0).count();
-        let number = |has: fn(&Fate) -> u64| news.iter().filter(|news| has(news) > 0).count();
-        let are_marked = number(|news| news.marked) * 2 > heard;
-        let are_lossy = number(|news| news.lost) * 2 > known.len();
-        for news in &mut news {
-            if are_marked {
-                news.good += core::mem::take(&mut news.marked);
-            }
-            if are_lossy {
-                news.lost = 0;
-            }
+        // Marks on most paths say nothing about one: they are for the hosts.
+        if news.iter().filter(|news| news.marked > 0).count() * 2 > heard {
+            news.iter_mut().for_each(|news| news.good += core::mem::take(&mut news.marked));
         }
         let good = news.map(|news| news.good);
         for number in turns::turns(good.get(..known.len()).unwrap_or_default()) {

@@ -66,15 +66,13 @@ struct Circuit {
     way: VecDeque<(u64, u32, bool)>,
     delay: u64,
     sent: u64,
-    /// Packets have a mark if so many are before them.
-    marks: usize,
 }
 
 impl Circuit {
     fn send(&mut self, psn: u32) {
         self.sent += 1;
         if self.queue.len() < QUEUE {
-            self.queue.push_back((psn, self.queue.len() >= self.marks));
+            self.queue.push_back((psn, self.queue.len() >= MARKS));
         }
     }
 
@@ -122,16 +120,8 @@ struct Circuits {
     /// The delays that probes have measured, in microseconds.
     known: [u64; 4],
     window: u32,
-    /// How long acknowledgements take, in microseconds.
-    back: u64,
-    /// The host sends at most one packet in this time, in microseconds.
-    pace: u64,
-    /// What has arrived at the far end, by source port, PSN and mark.
-    ring: VecDeque<(u16, u32, bool)>,
-    /// The far end handles at most one packet in this time, in microseconds.
-    far_pace: u64,
-    /// Of the sender, of the far worker, and of what reports.
-    stalls: [Stalls; 3],
+    /// Of the sender and of the far worker.
+    stalls: [Stalls; 2],
 }
 
 /// When something else has the processor.
@@ -174,7 +164,6 @@ impl Circuits {
             way: VecDeque::new(),
             delay: delay * 1000,
             sent: 0,
-            marks: MARKS,
         };
         Self {
             now: 0,
@@ -198,10 +187,6 @@ impl Circuits {
             count: 0,
             known: DELAYS.map(|delay| delay * 1000 + BACK),
             window: WINDOW,
-            back: BACK,
-            pace: 0,
-            ring: VecDeque::new(),
-            far_pace: 0,
             stalls: Default::default(),
         }
     }
@@ -214,17 +199,8 @@ impl Circuits {
             own.known[number] = 100 + BACK;
         }
         own.window = 32;
-        let stalls = |of| Stalls { random: Some(Random::new(seed * 3 + of)), ..Stalls::default() };
-        own.stalls = [0, 1, 2].map(stalls);
-        own
-    }
-
-    /// The same, with a host that sends at most one packet in `pace` microseconds, or a far end that
-    /// handles one in `far_pace` microseconds; 0 for any number.
-    fn slow(seed: u64, pace: u64, far_pace: u64) -> Self {
-        let window = if far_pace == 0 { 48 } else { 200 };
-        let mut own = Self { pace, far_pace, window, ..Self::alike(seed) };
-        own.circuits.iter_mut().for_each(|circuit| circuit.marks = usize::MAX);
+        own.stalls = [0, 1]
+            .map(|of| Stalls { random: Some(Random::new(seed * 2 + of)), ..Stalls::default() });
         own
     }
 
@@ -240,23 +216,18 @@ impl Circuits {
         let queue_pair = wire::QueuePair::try_from(17).unwrap();
         let key = Key::QueuePair { source: LOCAL, destination: FAR, queue_pair };
         let flow = Flow { key, reason: Reason::Roce, hash: 5, roce_port: 0, is_sprayed: true };
-        while self.next < self.acknowledged + self.window
-            && (self.pace == 0 || self.now.is_multiple_of(self.pace))
-        {
+        while self.next < self.acknowledged + self.window {
             let choice = self.entropy.choose(&flow, &to, &mut self.pins).unwrap();
             let number = usize::from(choice.source_port - 50_000);
             self.circuits[number].send(self.next);
             self.next += 1;
-            if self.pace != 0 {
-                break;
-            }
         }
     }
 
     /// The host gets a packet.
     fn deliver(
         psn: u32,
-        answered: u64,
+        now: u64,
         (expected, is_waiting, naks): (&mut u32, &mut bool, &mut u32),
         answers: &mut VecDeque<(u64, u32, bool)>,
     ) {
@@ -264,55 +235,44 @@ impl Circuits {
             *expected += 1;
             *is_waiting = false;
             if *expected % 16 == 0 {
-                answers.push_back((answered, *expected, false));
+                answers.push_back((now + BACK, *expected, false));
             }
         } else if psn > *expected && !*is_waiting {
             *is_waiting = true;
             *naks += 1;
-            answers.push_back((answered, *expected, true));
+            answers.push_back((now + BACK, *expected, true));
         }
     }
 
     fn receive(&mut self) {
         let Self { order, expected, is_waiting, naks, answers, now, .. } = self;
-        let (now, answered) = (*now, *now + self.back);
+        let now = *now;
         let host = (expected, is_waiting, naks);
         let (expected, is_waiting, naks) = host;
         order.set_times(self.arrivals.timer(), self.arrivals.timer() / 2);
+        order.expire(now * 1000, |_, psn| {
+            Self::deliver(psn, now, (expected, is_waiting, naks), answers);
+        });
         for (circuit, port) in self.circuits.iter_mut().zip(50_000..) {
             while let Some((psn, mark)) = circuit.arrived(now) {
-                self.ring.push_back((port, psn, mark));
-            }
-        }
-        let has_time = self.far_pace == 0 || now.is_multiple_of(self.far_pace);
-        while has_time && let Some((port, psn, mark)) = self.ring.pop_front() {
-            self.arrivals.count(Arrived::one(port, mark), 1082);
-            let packet = Packet { psn, uses: Some(1) };
-            order.receive(
-                now * 1000,
-                1,
-                packet,
-                || psn,
-                |delivery| {
-                    let psn = if let Delivery::Waited(psn) = delivery { psn } else { psn };
-                    let host = (&mut *expected, &mut *is_waiting, &mut *naks);
-                    Self::deliver(psn, answered, host, answers);
-                },
-            );
-            if self.far_pace != 0 {
-                break;
-            }
-        }
-        // As a worker: what it has not read yet may close the gap.
-        if self.ring.is_empty() {
-            order.expire(now * 1000, |_, psn| {
-                Self::deliver(
-                    psn,
-                    answered,
-                    (&mut *expected, &mut *is_waiting, &mut *naks),
-                    answers,
+                self.arrivals.count(Arrived::one(port, mark), 1082);
+                let packet = Packet { psn, uses: Some(1) };
+                order.receive(
+                    now * 1000,
+                    1,
+                    packet,
+                    || psn,
+                    |delivery| {
+                        let psn = if let Delivery::Waited(psn) = delivery { psn } else { psn };
+                        Self::deliver(
+                            psn,
+                            now,
+                            (&mut *expected, &mut *is_waiting, &mut *naks),
+                            answers,
+                        );
+                    },
                 );
-            });
+            }
         }
     }
 
@@ -346,11 +306,6 @@ impl Circuits {
             let slowest = Duration::from_micros(*self.known.iter().max().unwrap());
             self.ledger.report(time, &self.pool, &report, slowest);
         }
-    }
-
-    /// The host hears of what has arrived.
-    fn answers(&mut self) {
-        let now = self.now;
         while let Some((_, psn, is_nak)) = pop_due(&mut self.answers, |(at, ..)| *at <= now) {
             self.acknowledged = self.acknowledged.max(psn);
             if is_nak {
@@ -364,7 +319,7 @@ impl Circuits {
     fn run(&mut self, ms: u64) -> f64 {
         let (end, before) = (self.now + ms * 1000, self.expected);
         while self.now < end {
-            let [near, far, reports] = self.stalls.each_mut().map(|of| of.is_stalled(self.now));
+            let [near, far] = self.stalls.each_mut().map(|of| of.is_stalled(self.now));
             if !near {
                 self.send();
             }
@@ -372,10 +327,7 @@ impl Circuits {
             if !far {
                 self.receive();
             }
-            if !reports {
-                self.feedback();
-            }
-            self.answers();
+            self.feedback();
             self.now += STEP;
         }
         let rate: u64 = self.circuits.iter().map(|circuit| circuit.rate).sum();
@@ -417,21 +369,6 @@ fn a_circuit_that_becomes_slow_gets_what_it_carries_and_the_host_sees_no_gap() {
     }
 }
 
-/// Routers that give no marks: then only packets that are late beside those of other paths tell of a
-/// queue.
-#[test]
-fn a_circuit_without_marks_gets_what_it_carries_soon() {
-    for (number, delay) in DELAYS.into_iter().enumerate() {
-        let mut circuits = Circuits::new();
-        circuits.circuits.iter_mut().for_each(|circuit| circuit.marks = usize::MAX);
-        let healthy = circuits.run(1000);
-        circuits.circuits[number].rate /= 4;
-        let shares = [healthy, circuits.run(300), circuits.run(1000)];
-        println!("circuit {number} of {delay} ms: {shares:.3?}, {} NAKs", circuits.naks);
-        assert!(shares.iter().all(|share| *share > 0.8) && shares[2] > 0.9, "{shares:?}");
-    }
-}
-
 /// Paths that are alike have the same number of packets, also where machines stop now and then, so that
 /// nobody answers for a while.
 #[test]
@@ -445,28 +382,6 @@ fn machines_that_stall_do_not_tell_paths_apart() {
         let mmr = *sent.iter().max().unwrap() as f64 * 4.0 / sent.iter().sum::<u64>() as f64;
         println!("{sent:?}, MMR {mmr:.3}, {} NAKs", circuits.naks);
         assert!(mmr <= 1.02 && circuits.naks == 0, "{sent:?}");
-    }
-}
-
-/// The same with a host that sends little: then reports are rare, and count few packets. And with a far
-/// end that handles little: then all packets wait there, and paths have nothing to do with it.
-#[test]
-fn slow_machines_do_not_tell_paths_apart() {
-    for (pace, far_pace) in [(200, 0), (1000, 0), (0, 200), (0, 1000)] {
-        for seed in 0..8 {
-            let mut circuits = Circuits::slow(seed, pace, far_pace);
-            circuits.run(1000);
-            let before = circuits.circuits.each_ref().map(|circuit| circuit.sent);
-            circuits.run(3000);
-            let sent: [u64; 4] = array::from_fn(|at| circuits.circuits[at].sent - before[at]);
-            let mmr = *sent.iter().max().unwrap() as f64 * 4.0 / sent.iter().sum::<u64>() as f64;
-            let lost: u64 = circuits.pool.fates().map(|fate| fate.lost).sum();
-            println!(
-                "{pace}, {far_pace}: {sent:?}, MMR {mmr:.3}, {lost} lost, {} NAKs",
-                circuits.naks
-            );
-            assert!(mmr <= 1.02, "{sent:?}");
-        }
     }
 }
 

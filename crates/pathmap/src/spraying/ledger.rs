@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use path::{Arrived, Backlog, Fate, PathId, Pool};
 
-use super::reporter::{FEWEST, is_behind};
-use super::{PACE, SILENT};
+use super::PACE;
+use super::reporter::is_behind;
 
 /// Reports that wait until what was sent before them must have arrived.
 const MOST_WAITING: usize = 64;
@@ -16,10 +16,6 @@ const QUEUES: Duration = Duration::from_millis(20);
 /// The time of a packet on a path is forgotten by one part of so many with each report while none
 /// wait.
 const FORGETS: u64 = 32;
-/// Packets of a path that are later than those of another one by so much are evidence of a queue.
-const LATE: Duration = Duration::from_millis(10);
-/// Evidence of a queue counts for so long.
-const EVIDENT: Duration = Duration::from_millis(100);
 /// A longer delay counts by one part of so many each time.
 const RISES: u64 = 256;
 
@@ -34,17 +30,6 @@ pub struct Ledger {
     earlier: VecDeque<(Duration, Vec<Earlier>)>,
     /// The packets of which those that have not arrived are lost.
     due: Vec<u64>,
-    /// Those that must have arrived, and of which other paths have not told yet.
-    waiting: Option<Waiting>,
-}
-
-/// Packets that must have arrived, by path, and the time of the report before which they were sent.
-#[derive(Debug)]
-struct Waiting {
-    packets: Vec<u64>,
-    at: Duration,
-    /// Since when packets wait.
-    since: Duration,
 }
 
 /// The packets of a path at the time of an earlier report.
@@ -68,10 +53,6 @@ struct Account {
     base: u64,
     /// The report after which it fell behind other paths.
     slower: Option<Duration>,
-    /// Whether its packets were late at the last report.
-    is_late: bool,
-    /// The last evidence that it has a queue: marks, or packets that are late beside others.
-    evident: Option<Duration>,
 }
 
 impl Ledger {
@@ -85,7 +66,7 @@ impl Ledger {
             ..Account::default()
         };
         let paths = pool.paths().iter().map(account).collect();
-        Self { paths, earlier: VecDeque::new(), due: Vec::new(), waiting: None }
+        Self { paths, earlier: VecDeque::new(), due: Vec::new() }
     }
 
     /// Follows the delays of the paths of the pool. What is longer than before may be a queue, or a path
@@ -103,11 +84,12 @@ impl Ledger {
     /// Takes a report, and adds what it tells to the pool. `slowest` is the delay of the slowest path.
     pub fn report(&mut self, now: Duration, pool: &Pool, report: &[Arrived], slowest: Duration) {
         let sent: Vec<u64> = pool.sent().collect();
-        self.take_due(now, now.saturating_sub(slowest * 2 + QUEUES));
-        let received: Vec<(u64, u64)> = (self.paths.iter_mut().zip(pool.paths()).zip(&sent))
-            .map(|((account, path), sent)| account.receive(totals(report, *path), *sent))
-            .collect();
-        self.confirm(now);
+        let late = now.saturating_sub(slowest * 2 + QUEUES);
+        while self.earlier.front().is_some_and(|(at, _)| *at <= late)
+            && let Some((_, due)) = self.earlier.pop_front()
+        {
+            self.due = due.iter().map(|of| of.sent).collect();
+        }
         let longest = self.paths.iter().map(|account| account.base).max().unwrap_or(0);
         let earlier = &self.earlier;
         let before = |base: u64, number: usize| {
@@ -115,9 +97,12 @@ impl Ledger {
             let (at, of) = earlier.iter().rev().find(|(at, _)| *at + window <= now)?;
             Some((now - *at, *of.get(number)?))
         };
-        let due = self.due.iter().copied().chain(std::iter::repeat(0));
-        let fates: Vec<Fate> = (self.paths.iter_mut().zip(received).zip(due))
-            .map(|((account, (good, marked)), due)| Fate { good, marked, lost: account.lose(due) })
+        let paths = self.paths.iter_mut().zip(pool.paths()).zip(&sent).enumerate();
+        let fates: Vec<Fate> = paths
+            .map(|(number, ((account, path), sent))| {
+                let due = self.due.get(number).copied().unwrap_or(0);
+                account.take(totals(report, *path), *sent, due)
+            })
             .collect();
         let last = earlier.back().map(|(at, of)| (*at, of.iter().map(|of| of.answered)));
         if let Some((at, last)) = last {
@@ -136,13 +121,6 @@ impl Ledger {
                 }
             }
         }
-        let late = lateness(&self.paths, earlier);
-        for ((account, fate), is_late) in self.paths.iter_mut().zip(&fates).zip(late) {
-            let was_late = std::mem::replace(&mut account.is_late, is_late);
-            if fate.marked > 0 || is_late && was_late {
-                account.evident = Some(now);
-            }
-        }
         for (number, account) in self.paths.iter_mut().enumerate() {
             let since = before(longest, number);
             // How quick the path was before says nothing about now.
@@ -152,10 +130,7 @@ impl Ledger {
                 let (at, of) = earlier.iter().rev().find(|(at, _)| *at == slower)?;
                 Some((now - *at, *of.get(number)?))
             });
-            // All packets are late where a machine is slow. That says nothing about one path.
-            let is_evident = account.evident.is_some_and(|at| now.saturating_sub(at) < EVIDENT);
-            let if_empty = before(account.base, number);
-            account.measure(if_empty, [since, slower], is_evident);
+            account.measure(before(account.base, number), [since, slower]);
         }
         let backlogs = self.paths.iter().map(|account| Backlog {
             answered: account.answered(),
@@ -172,58 +147,23 @@ impl Ledger {
     }
 }
 
-impl Ledger {
-    /// Notes the packets that were sent by the time `late`: they must have arrived.
-    fn take_due(&mut self, now: Duration, late: Duration) {
-        while self.earlier.front().is_some_and(|(at, _)| *at <= late)
-            && let Some((at, due)) = self.earlier.pop_front()
-        {
-            let packets = due.iter().map(|of| of.sent).collect();
-            let since = self.waiting.as_ref().map_or(now, |waiting| waiting.since);
-            self.waiting = Some(Waiting { packets, at, since });
-        }
-    }
-
-    /// Packets are lost if others arrived that were sent later, by another path. Where a machine is
-    /// slow, those of all paths are late.
-    fn confirm(&mut self, now: Duration) {
-        let Some(waiting) = &self.waiting else { return };
-        let later = self.earlier.iter().find(|(at, _)| *at >= waiting.at + LATE);
-        let mut paths = self.paths.iter().zip(&waiting.packets).enumerate();
-        let tells = paths.any(|(number, (account, packets))| {
-            let later = later.and_then(|(_, of)| of.get(number));
-            later.is_some_and(|of| of.sent > *packets && account.answered() >= of.sent)
-        });
-        if (tells || now.saturating_sub(waiting.since) >= SILENT)
-            && let Some(waiting) = self.waiting.take()
-        {
-            self.due = waiting.packets;
-        }
-    }
-}
-
 impl Account {
-    /// The packets without and with a mark that a report has as new on a path on which `sent` packets
-    /// were sent.
-    fn receive(&mut self, (received, marked): (u16, u16), sent: u64) -> (u64, u64) {
+    /// What a report tells about a path on which `sent` packets were sent, `due` of them so long ago
+    /// that they must have arrived.
+    fn take(&mut self, (received, marked): (u16, u16), sent: u64, due: u64) -> Fate {
         let Some(before) = self.totals.replace((received, marked)) else {
             self.before = sent;
-            return (0, 0);
+            return Fate::default();
         };
         // The other end may have begun anew, or say what cannot be.
         let possible = sent.saturating_sub(self.before).saturating_sub(self.received);
         let new = u64::from(received.wrapping_sub(before.0)).min(possible);
         let marked = u64::from(marked.wrapping_sub(before.1)).min(new);
         self.received += new;
-        (new - marked, marked)
-    }
-
-    /// The packets that are lost, if all of `due` must have arrived.
-    fn lose(&mut self, due: u64) -> u64 {
         let missing = due.saturating_sub(self.before).saturating_sub(self.received);
         let lost = missing.saturating_sub(self.missing);
         self.missing = missing;
-        lost
+        Fate { good: new - marked, marked, lost }
     }
 
     /// The packets of the pool that have arrived or are lost.
@@ -232,13 +172,12 @@ impl Account {
     }
 
     /// Measures how long the path takes for a packet, from what was sent and answered so long ago that
-    /// all has arrived `if_empty`, and some time ago. If it has not, and that is evident, there is a
-    /// queue. Of two times, the longer one counts: reports may come one right after the other.
+    /// all has arrived `if_empty`, and some time ago. If it has not, there is a queue. Of two times, the
+    /// longer one counts: reports may come one right after the other.
     fn measure(
         &mut self,
         if_empty: Option<(Duration, Earlier)>,
         since: [Option<(Duration, Earlier)>; 2],
-        is_evident: bool,
     ) {
         let answered = self.answered();
         let service = |(time, then): (Duration, Earlier)| {
@@ -246,32 +185,12 @@ impl Account {
         };
         let longest = since.into_iter().flatten().map(service).max();
         let Some(((_, due), longest)) = if_empty.zip(longest) else { return };
-        self.service = if due.sent > answered && is_evident {
+        self.service = if due.sent > answered {
             longest
         } else {
             self.service - self.service.div_ceil(FORGETS)
         };
     }
-}
-
-/// Whether packets of each path are late: others, that were sent later by another path, have arrived.
-fn lateness(paths: &[Account], earlier: &VecDeque<(Duration, Vec<Earlier>)>) -> Vec<bool> {
-    let base = |account: &Account| Duration::from_nanos(account.base);
-    // When the newest packet that arrived should have arrived.
-    let newest = |(number, account): (usize, &Account)| {
-        let is_before =
-            |of: &[Earlier]| of.get(number).is_some_and(|of| of.sent < account.answered());
-        let sent = earlier.iter().rev().find(|(_, of)| is_before(of));
-        sent.map(|(at, _)| *at + base(account))
-    };
-    let newest = paths.iter().enumerate().filter_map(newest).max().unwrap_or_default();
-    let is_late = |(number, account): (usize, &Account)| {
-        let expected = account.answered() + FEWEST;
-        let is_missing = |of: &[Earlier]| of.get(number).is_some_and(|of| of.sent >= expected);
-        let sent = earlier.iter().find(|(_, of)| is_missing(of));
-        sent.is_some_and(|(at, _)| newest >= *at + base(account) + LATE)
-    };
-    paths.iter().enumerate().map(is_late).collect()
 }
 
 /// The totals of a path. A port that nothing arrived with is in no report.

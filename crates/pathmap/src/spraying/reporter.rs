@@ -16,10 +16,8 @@ pub(super) const SHARE: u64 = 200;
 pub(super) const SAVED: u64 = 1600;
 /// Bytes of a report in front of its message, and of its tag: Ethernet, IPv6, UDP, VXLAN and Ethernet.
 pub(super) const AROUND: u64 = 14 + 40 + 8 + 8 + 14 + 16;
-/// A path is behind if so many packets are missing,
-pub(super) const FEWEST: u64 = 3;
-/// and one part of so many of what it should have.
-const PART: u64 = 4;
+/// A path is behind if so many packets are missing, and one part of so many of what it should have.
+const BEHIND: (u64, u64) = (3, 4);
 
 /// Why a report is sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +35,8 @@ pub(super) fn is_behind(counts: &[(u64, u64)], number: usize) -> bool {
     let others = (sum(|of| of.0) - before, sum(|of| of.1) - now);
     let expected = before * others.1 / others.0.max(1);
     let missing = expected.saturating_sub(*now);
-    missing >= FEWEST && missing * PART >= expected
+    let (fewest, part) = BEHIND;
+    missing >= fewest && missing * part >= expected
 }
 
 /// When a VTEP is told what arrived from it. Reports take at most a 200th of what arrives, besides

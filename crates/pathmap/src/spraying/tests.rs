@@ -153,23 +153,14 @@ fn packets_without_an_arrival_are_lost_once_they_must_have_arrived() {
     ends.send([100, 50]);
     assert_eq!(ends.report(2, [(60, 10), (50, 0)]), [fate(50, 10, 0), fate(50, 0, 0)]);
     // The others are on their way, or late by 30 ms.
-    ends.send([0, 5]);
     assert_eq!(ends.report(4, [(30, 0), (0, 0)]), [fate(30, 0, 0), fate(0, 0, 0)]);
-    ends.send([0, 1]);
-    assert_eq!(ends.report(31, [(0, 0), (6, 0)]), [fate(0, 0, 0), fate(6, 0, 0)]);
+    assert_eq!(ends.report(31, [(0, 0); 2]), [fate(0, 0, 0); 2]);
     assert_eq!(ends.report(33, [(0, 0); 2]), [fate(0, 0, 10), fate(0, 0, 0)]);
     assert_eq!(ends.report(63, [(0, 0); 2]), [fate(0, 0, 0); 2], "once");
     // A packet that comes after all is no loss that another one hides behind.
-    ends.send([3, 3]);
-    assert_eq!(ends.report(64, [(1, 0), (3, 0)]), [fate(1, 0, 0), fate(3, 0, 0)]);
-    ends.send([0, 1]);
-    ends.report(80, [(0, 0), (1, 0)]);
+    ends.send([3, 0]);
+    assert_eq!(ends.report(64, [(1, 0), (0, 0)]), [fate(1, 0, 0), fate(0, 0, 0)]);
     assert_eq!(ends.report(99, [(0, 0); 2])[0].lost, 3);
-    // Without another path by which later ones arrived, packets may only be late.
-    ends.send([5, 5]);
-    ends.report(100, [(0, 0); 2]);
-    assert!((1..20).all(|at| ends.report(100 + at * 50, [(0, 0); 2]) == [fate(0, 0, 0); 2]));
-    assert_eq!(ends.report(1200, [(0, 0); 2]).map(|fate| fate.lost), [5, 5]);
 }
 
 #[test]
