@@ -79,8 +79,9 @@ fn end_with_any_thread(log: Log) {
     std::panic::set_hook(Box::new(move |panic| {
         // This cannot fail: lines that do not fit are counted.
         let _ = writeln!(log.clone(), "vtepd: {}", terminal::escape_lines(&panic.to_string()));
+        // A panic of main ends the process, too, and with it the thread that writes the log.
+        log.finish();
         if !matches!(std::thread::current().name(), Some("main" | BLOCKING)) {
-            log.finish();
             std::process::abort();
         }
     }));
