@@ -33,9 +33,7 @@ def number(text):
 
 
 def follow(page, queue_pair):
-    place = form(page, "Follow")
-    place.locator("[name=number]").fill(queue_pair)
-    place.get_by_role("button", name="Follow").click()
+    act(page, "Follow", number=queue_pair)
     links = page.locator("#hops ol").first.locator("button")
     wait(lambda: links.count() == 5, "its path is listed")
     return links

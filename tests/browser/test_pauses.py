@@ -304,9 +304,7 @@ def test_a_pause_before_a_cut_is_not_its_result(fabric, page):
     fabric.lab("policy", "qp-hash")
     process = sender(fabric, "0x61")
     try:
-        place = page.locator("#panel form", has=page.get_by_role("button", name="Follow"))
-        place.locator("[name=number]").fill("0x61")
-        place.get_by_role("button", name="Follow").click()
+        act(page, "Follow", number="0x61")
         wait(lambda: of_pair(page)[0] is not None, "the chart shows its packets")
         with Lossy(fabric, process, 0x61):
             time.sleep(2)
@@ -349,9 +347,7 @@ def test_a_queue_pair_of_any_policy_is_followed_by_its_number(fabric, page):
     fabric.lab("policy", "qp-hash")
     process = sender(fabric, "0x31")
     try:
-        place = page.locator("#panel form", has=page.get_by_role("button", name="Follow"))
-        place.locator("[name=number]").fill("0x31")
-        place.get_by_role("button", name="Follow").click()
+        act(page, "Follow", number="0x31")
         assert page.locator("#panel h2").inner_text() == "Queue pair 0x31"
         wait(lambda: of_pair(page)[0] is not None, "the chart shows its packets")
         links = page.locator("#hops ol").first.locator("button")
@@ -370,5 +366,5 @@ def test_a_queue_pair_of_any_policy_is_followed_by_its_number(fabric, page):
     # Who forwards is not asked where no vtepd is.
     fabric.lab("policy", "kernel")
     page.keyboard.press("Escape")
-    place.get_by_role("button", name="Follow").click()
+    act(page, "Follow")
     wait(lambda: "not known" in page.locator("#hops").inner_text(), "it says that it is not known")
