@@ -380,3 +380,21 @@ fn remembered_flows_are_counted_and_listed() {
     };
     assert_eq!(current(&worker), [7]);
 }
+
+/// After the paths have changed, a flow takes the place of its own old entry.
+#[test]
+fn a_flow_is_remembered_once() {
+    let (snapshots, mut worker) = ([Leaf::one().snapshot(), Leaf::two().snapshot()], Worker::new());
+    for round in 0..6 {
+        for number in 0..4000_u32 {
+            // Another order in each round, so that entries of a set are used in another order.
+            let pair = (number * 1999 * (round + 1) + 7 * round) % 4001;
+            let frame = Owned::tagged(common::roce(pair, 1));
+            worker.encapsulate(&[frame], &snapshots[round as usize % 2]);
+        }
+        let flows = worker.pipeline.flows(Instant::now());
+        let pairs: std::collections::BTreeSet<u32> =
+            flows.iter().map(|flow| flow.queue_pair.get()).collect();
+        assert_eq!(pairs.len(), flows.len(), "round {round}: flows are there twice");
+    }
+}
