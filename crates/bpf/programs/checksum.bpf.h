@@ -103,15 +103,14 @@ static ALWAYS_INLINE int is_partial(struct __sk_buff *skb)
 	return 0;
 }
 
-// The sum of an even number of bytes. Fields that were just written in smaller units would be read
-// late as larger words.
+// The sum of a multiple of four bytes.
 static ALWAYS_INLINE __u64 sum_words(const void *from, __u32 length)
 {
 	__u64 sum = 0;
 
 #pragma unroll
-	for (int i = 0; i < length / 2; i++)
-		sum += ((const __u16 *)from)[i];
+	for (int i = 0; i < length / 4; i++)
+		sum += ((const __u32 *)from)[i];
 	return sum;
 }
 
@@ -133,7 +132,7 @@ static ALWAYS_INLINE __u64 sum_headers(struct __sk_buff *skb)
 	end = (const __u8 *)(long)skb->data_end;
 	if (frame + 14 + 20 > end)
 		return 0;
-	sum = sum_words(frame, 14);
+	sum = sum_words(frame, 12) + *(const __u16 *)(frame + 12);
 	if (frame[14] == 0x45) {
 		header = 20;
 		length = ntohs(*(const __u16 *)(frame + 14 + 2)) - header;
@@ -152,7 +151,9 @@ static ALWAYS_INLINE __u64 sum_headers(struct __sk_buff *skb)
 	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
 		return 0;
 	at = 14 + header + (protocol == IPPROTO_TCP ? 16 : 6);
-	if (bpf_skb_load_bytes(skb, at, &field, sizeof(field)))
+	if (frame + at + sizeof(field) <= end)
+		field = *(const __u16 *)(frame + at);
+	else if (bpf_skb_load_bytes(skb, at, &field, sizeof(field)))
 		return 0;
 	return fold_sum(pseudo + htons(protocol) + htons((__u16)length)) == field ? sum + (__u16)~field : 0;
 }
@@ -181,7 +182,9 @@ static ALWAYS_INLINE __u16 checksum_of(const struct tunnelled *o, __u32 tag, __u
 {
 	__u16 checksum;
 
-	sum += sum_words(o, 8 + 8);
+	// In the units in which they were just written. Other units would be read late.
+	sum += o->udp.source + o->udp.destination + o->udp.length;
+	sum += (__u64)o->vxlan_flags + o->vni_reserved;
 	if (tag)
 		sum += sum_words(o->ethernet + 12, 4);
 	checksum = ~fold_sum(sum);

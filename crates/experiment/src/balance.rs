@@ -63,7 +63,7 @@ impl RandomPlacement {
         self.at_most.iter().map(|probability| 1.0 - probability).sum::<f64>() / self.mean
     }
 
-    /// The probability of each number of flows on the fullest path, from 0 on.
+    /// The probability of each number of flows on the most loaded path, from 0 on.
     #[must_use]
     pub fn fullest(&self) -> Vec<f64> {
         let before = std::iter::once(&0.0).chain(&self.at_most);

@@ -120,7 +120,7 @@ pub struct TierRow {
 /// A χ² test against a random hash.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RandomTest {
-    /// The χ² value of the number of flows on the fullest link.
+    /// The χ² value of the number of flows on the most loaded link.
     pub fullest: f64,
     /// Its degrees of freedom.
     pub freedom: usize,
@@ -416,7 +416,7 @@ mod tests {
         assert!((row.expected.unwrap() - 1.75).abs() < 0.03 && row.floor == 1.0);
         let (bad, _) = test(3);
         assert!(!bad.fits(), "{bad:?}");
-        // Even on all links, but always two links at a time: only the fullest link tells.
+        // Even on all links, but always two links at a time: only the most loaded link tells.
         let pairs = |repetition: u32| {
             let mut loads = [0, 0, 0, 0];
             (0..2).for_each(|at| loads[(repetition as usize + at) % 4] = 400);

@@ -90,8 +90,8 @@ pub(crate) enum Command {
     Path(crate::fabric_arguments::Path),
     /// Show all leaves: VNIs and datapaths, sources and drops of vtepd, balance of uplinks
     ///
-    /// MMR is the load of the fullest uplink over the mean, in bytes that the leaf sent: 1 is even.
-    /// The floor is the lowest MMR of as many equal queue pairs as qp-pin has placed.
+    /// MMR is the load of the most loaded uplink over the mean, in bytes that the leaf sent: 1 is
+    /// even. The floor is the lowest MMR of as many equal queue pairs as qp-pin has placed.
     #[command(after_help = "Examples:\n  lab status\n  lab status --seconds 5")]
     Status(Status),
     /// Make all leaves forward with a policy of vtepd, or with kernel VXLAN

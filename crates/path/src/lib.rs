@@ -24,6 +24,7 @@ pub mod placement;
 mod policy;
 mod range;
 pub mod record;
+mod secret;
 pub mod spraying;
 mod stateless;
 mod version;
@@ -39,6 +40,7 @@ pub use pin::{Answer, Before, Counting, Pin, Pinning, Pins, Usage};
 pub use policy::{Bins, BinsError, Policy, UnknownPolicy};
 pub use range::{RangeError, SourcePortRange};
 pub use record::is_request;
+pub use secret::Secret;
 pub use spraying::{
     Agreed, Arrivals, Arrived, Backlog, Counted, Ends, Fate, MOST_PATHS, Pool, PoolNumber, Scheme,
     SprayOptions, Spraying, Sprays, is_sprayed,

@@ -3,9 +3,9 @@
 //! The measure is the potential: the sum of the eighth powers of the loads of all links. Each load is
 //! relative to the mean of its tier and to the capacity of its link. A tier is a position in the
 //! routes to a VTEP. With equal flows the potential is lowest where every tier is at the integer
-//! floor. With unequal ones, a high power makes the fullest links count, and not how even the others
-//! are. Every move that lowers the potential lowers it for all leaves together, so leaves that move
-//! in turns come to an end.
+//! floor. With unequal ones, a high power makes the most loaded links count, and not how even the
+//! others are. Every move that lowers the potential lowers it for all leaves together, so leaves
+//! that move in turns come to an end.
 
 use std::collections::BTreeMap;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use frame::{
     Destination, DropReason, MACS, Offload, PUNT_TPID, Payload, Queue, TxBatch, TxFrame, VtepId,
 };
-use path::{Arrivals, Counted, Ends, Spraying, Version, hash, is_request, is_sprayed};
+use path::{Arrivals, Counted, Ends, Secret, Spraying, Version, is_request, is_sprayed};
 use spray::resequence::{Delivery, Limits, Outcome, Packet, Resequencer};
 use tables::{Snapshot, VniTable};
 use wire::Dissection;
@@ -29,11 +29,9 @@ use crate::run::{Output, Run};
 use crate::steps::Step;
 
 mod plain;
-mod secret;
 
 pub(crate) use plain::Admission;
 use plain::{Places, Plain};
-use secret::Secret;
 
 /// ECN codepoints "congestion experienced" and ECT(0) (RFC 3168 section 5).
 const CE: u8 = 3;
@@ -139,7 +137,7 @@ impl Request {
 
 impl Sprayed {
     pub(crate) fn new(shared: Arc<Spraying>) -> Self {
-        let secret = Secret(hash::begin(shared.seed()));
+        let secret = Secret::new(shared.seed());
         let host = |secret: &Secret, of: &QueuePair| secret.hash_one((of.slot(), of.source));
         let unused = Limits { queue_pairs: 0, packets: 0, ..Limits::default() };
         let limits = if shared.options.restores_order { Limits::default() } else { unused };

@@ -67,8 +67,8 @@ pub struct Balance {
     /// The technology.
     #[serde(flatten)]
     pub technology: Technology,
-    /// The load of the fullest path over the mean (MMR), as measured: 1 is even. Default: what is
-    /// expected of the queue pairs that share the paths ([`Technology::imbalance`]).
+    /// The load of the most loaded path over the mean (MMR), as measured: 1 is even. Default: what
+    /// is expected of the queue pairs that share the paths ([`Technology::imbalance`]).
     pub imbalance: Option<f64>,
 }
 
@@ -96,13 +96,13 @@ impl Technology {
     }
 }
 
-/// The expected number of queue pairs on the fullest of random paths, from the binomial distribution
-/// of each, as if paths were independent.
+/// The expected number of queue pairs on the most loaded of random paths, from the binomial
+/// distribution of each, as if paths were independent.
 fn fullest_of_few(queue_pairs: f64, paths: f64) -> f64 {
     let share = 1.0 / paths;
     let mut exactly = (1.0 - share).powf(queue_pairs);
     let (mut at_most, mut on, mut expected) = (exactly, 0.0, 0.0);
-    // The fullest has at least the mean, and a whole number.
+    // The most loaded one has at least the mean, and a whole number.
     let least = (queue_pairs * share).ceil();
     while on < queue_pairs {
         let more = 1.0 - at_most.min(1.0).powf(paths);
@@ -185,10 +185,10 @@ impl Link {
     /// What a technology makes of the link, if so many pairs of GPUs send over it at a time. `rate`
     /// is a GPU's rate to other nodes.
     ///
-    /// Bandwidth / oversubscription / imbalance: the fullest path ends last. All queue pairs that
-    /// share the paths count for the imbalance. Packets are payload and headers. Loss p leaves 1 − p
-    /// of the bandwidth; with go-back-N, each loss also repeats what a queue pair has under way (its
-    /// rate × the round-trip time).
+    /// Bandwidth / oversubscription / imbalance: the most loaded path ends last. All queue pairs
+    /// that share the paths count for the imbalance. Packets are payload and headers. Loss p leaves
+    /// 1 − p of the bandwidth; with go-back-N, each loss also repeats what a queue pair has under
+    /// way (its rate × the round-trip time).
     #[must_use]
     pub fn wire(&self, balance: &Balance, pairs: f64, rate: f64) -> Wire {
         let technology = balance.technology;

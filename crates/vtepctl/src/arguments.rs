@@ -215,7 +215,7 @@ A router's address is that of the interface by which it sends on. A tier is unkn
 Links with one address count as one, for example the members of a LAG. Links that no probed port leads to are not known.
 own kB/s is sent by this leaf, others kB/s by other leaves over that link of the path where it is most, as they report it: unknown if
 routers do not record their addresses. age_s (--csv) are the seconds since the last answer of the VTEP.
-MMR is the load of the fullest link over the mean, in queue pairs; the floor is the lowest that whole queue pairs allow.";
+MMR is the load of the most loaded link over the mean, in queue pairs; the floor is the lowest that whole queue pairs allow.";
 
 const FLOW: &str = "\
 Examples:

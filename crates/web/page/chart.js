@@ -243,7 +243,7 @@ function ofRuns(some, link, times) {
   ];
 }
 
-/** Draws the charts: what hosts receive, loads of the chosen or the fullest link, completion times, balance, losses. */
+/** Draws the charts: what hosts receive, loads of the chosen or the most loaded link, completion times, balance, losses. */
 export function charts(fabric, samples, chosen, now, span) {
   const place = document.getElementById("plots");
   const newest = samples.at(-1);

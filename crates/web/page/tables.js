@@ -117,7 +117,7 @@ function uplinks(fabric, leaf) {
   return found.get(fabric).get(leaf) ?? [];
 }
 
-/** The load of the fullest uplink over the mean; undefined if nothing is sent. */
+/** The load of the most loaded uplink over the mean; undefined if nothing is sent. */
 export function mmr(fabric, state, leaf) {
   const loads = uplinks(fabric, leaf).map(([link, way]) => state.links?.[link]?.[way].sent ?? 0);
   const sum = loads.reduce((all, load) => all + load, 0);

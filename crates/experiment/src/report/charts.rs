@@ -15,7 +15,7 @@ use crate::units::InnerPort;
 use crate::verdict;
 
 /// The axis of peak loads.
-const MMR: &str = "fullest link / mean (MMR)";
+const MMR: &str = "most loaded link / mean (MMR)";
 /// The title and the axis of bus bandwidths.
 const BUS_BANDWIDTH: (&str, &str) = ("Bus bandwidth", "Mbit/s");
 

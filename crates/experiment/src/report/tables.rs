@@ -34,7 +34,7 @@ pub(super) fn explanation(experiment: &Experiment) -> Markup {
                 dt { "busy" } dd { "the largest busy share of a host's thread: near 1, the machine "
                     "is the limit, not the fabric" }
             }
-            dt { "MMR" } dd { "the load of the fullest link over the mean of its tier: 1 is even, "
+            dt { "MMR" } dd { "the load of the most loaded link over its tier's mean: 1 is even, "
                 "the number of links is the worst" }
             dt { "expected" } dd { "the mean MMR of the placement that the policy aims at, "
                 "computed: a random hash, or a random hash into a few ports" }

@@ -44,6 +44,6 @@ pub fn headline(experiment: &Experiment, summary: &Summary) -> Option<String> {
     } else if experiment.workload.is_some() {
         format!("An iteration takes {range}{worst}.")
     } else {
-        format!("The fullest path carries this multiple of the mean: {range}{worst}.")
+        format!("The most loaded path carries this multiple of the mean: {range}{worst}.")
     })
 }

@@ -84,7 +84,7 @@ fn the_gain_of_a_policy_is_that_over_a_route_for_each_frame() {
     assert!(has("compared with five-tuple, the peak load is the same within noise at the leaf"));
     assert!(has("Compare the policies with five-tuple"), "{texts:?}");
     let headline = headline(&experiment, &summary).unwrap();
-    let expected = "The fullest path carries this multiple of the mean: 2.00 with five-tuple, 4.00 \
+    let expected = "The most loaded path carries this multiple of the mean: 2.00 with five-tuple, 4.00 \
                     with kernel VXLAN.";
     assert_eq!(headline, expected);
 }

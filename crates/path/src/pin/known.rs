@@ -1,10 +1,12 @@
 //! Remembers what [`Pinning::pin`](super::Pinning::pin) said, because asking takes a lock that all
 //! workers share.
 
+use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 use std::collections::HashMap;
 
 use crate::policy::Policy;
+use crate::secret::Secret;
 use crate::version::Version;
 use wire::Vni;
 
@@ -17,7 +19,7 @@ use crate::key::Key;
 const HASHED: usize = 4096;
 
 /// A queue pair towards a remote VTEP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Question {
     key: Key,
     roce_port: u16,
@@ -34,6 +36,39 @@ impl Question {
     }
 }
 
+/// In few words, because each frame that no cache knows is looked up.
+impl Hash for Question {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { key, roce_port, vni, ends, destination_port } = *self;
+        let ports = u64::from(roce_port) << 16 | u64::from(destination_port);
+        match key {
+            Key::QueuePair { source, destination, queue_pair } => {
+                hash_pair((source, destination), state);
+                state.write_u64(u64::from(queue_pair.get()) << 32 | ports);
+            }
+            _ => (key, ports).hash(state),
+        }
+        hash_pair(ends, state);
+        state.write_u64(vni.get().into());
+    }
+}
+
+fn hash_pair<H: Hasher>(pair: (IpAddr, IpAddr), state: &mut H) {
+    match pair {
+        (IpAddr::V4(one), IpAddr::V4(other)) => {
+            state.write_u64(u64::from(one.to_bits()) << 32 | u64::from(other.to_bits()));
+        }
+        (one, other) => [one, other].map(bits).into_iter().for_each(|word| state.write_u128(word)),
+    }
+}
+
+const fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
 /// A path, and the version for which it was told.
 #[derive(Debug, Clone, Copy)]
 struct Known {
@@ -45,7 +80,7 @@ struct Known {
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownPins {
     /// All queue pairs of this worker with a path: as many as can be counted, whatever others send.
-    pinned: HashMap<Question, Known>,
+    pinned: HashMap<Question, Known, Secret>,
     /// Which of them has counters.
     by_counter: Vec<Option<Question>>,
     /// The queue pairs on the path of `qp-hash` that were asked about last, and for which version;

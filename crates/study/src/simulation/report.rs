@@ -54,7 +54,7 @@ impl Report<'_> {
                 dt { "resent" } dd { "packets that were sent again, in a run" }
                 dt { "ACKs, NACKs" } dd { "acknowledgements, and answers to trimmed packets" }
                 dt { "probes" } dd { "questions after a timeout while the window was full" }
-                dt { "MMR" } dd { "the load of the fullest link over the mean of its tier: 1 is even" }
+                dt { "MMR" } dd { "the load of the most loaded link over its tier's mean: 1 is even" }
             }
             @if !file.limits.is_empty() {
                 h2 { "Limits" }

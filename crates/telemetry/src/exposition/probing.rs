@@ -99,7 +99,9 @@ fn of_vteps(view: &ProbingView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Res
         sprayed,
     )?;
     let figures: [Figure; 3] = [
-        ("vtepd_tier_mmr", "Queue pairs on the fullest link of a tier over the mean", |of| of.mmr),
+        ("vtepd_tier_mmr", "Queue pairs on the most loaded link of a tier over the mean", |of| {
+            of.mmr
+        }),
         ("vtepd_tier_mmr_floor", "The lowest MMR that whole queue pairs allow", |of| of.floor),
         ("vtepd_tier_jain", "Jain's index of the queue pairs on the links of a tier", |of| of.jain),
     ];

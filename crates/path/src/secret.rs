@@ -1,12 +1,28 @@
-//! The hash of queue pairs.
+//! The hash of tables of queue pairs.
 
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
-use path::hash;
+use crate::hash;
 
-/// The hash of queue pairs. Hosts choose their numbers, so it has a secret.
+/// The hash of tables of queue pairs, in a few nanoseconds. Hosts choose their numbers, so its seed is
+/// a secret.
 #[derive(Debug, Clone)]
-pub(super) struct Secret(pub(super) u64);
+pub struct Secret(u64);
+
+impl Secret {
+    /// With this seed, which no host may know.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(hash::begin(seed))
+    }
+}
+
+/// With a seed of its own.
+impl Default for Secret {
+    fn default() -> Self {
+        Self::new(RandomState::new().build_hasher().finish())
+    }
+}
 
 impl BuildHasher for Secret {
     type Hasher = Self;
