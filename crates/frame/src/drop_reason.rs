@@ -46,7 +46,8 @@ drop_reasons! {
     /// The sending VTEP is in no table, and `strict-vtep` is set.
     UnknownVtep => "unknown_vtep",
     /// The outer source is 0.0.0.0, loopback, multicast, broadcast, class E, or an address of this
-    /// leaf without `net.ipv4.conf.all.accept_local`.
+    /// leaf without `net.ipv4.conf.all.accept_local`. Once there were other routing rules than the
+    /// default ones, also the broadcast address of a subnet of this leaf.
     MartianSource => "martian_source",
     /// The inner frame is shorter than 20 bytes (an Ethernet header, a tag and its EtherType), or
     /// ends inside its IP header.

@@ -79,6 +79,8 @@ impl Key {
     /// A number that nobody without the key can predict, from others.
     #[must_use]
     pub fn number<const N: usize>(&self, of: [u32; N]) -> u32 {
+        // Messages begin with 32 bytes of addresses.
+        const { assert!(N < 8) };
         let mut tag = self.0.clone();
         of.iter().for_each(|number| tag.update(&number.to_be_bytes()));
         let bytes = tag.finalize().into_bytes();

@@ -91,3 +91,28 @@ fn martian_sources_are_dropped_and_not_learned() {
         });
     }
 }
+
+/// The broadcast address of a subnet of the leaf is a martian as soon as there were other routing rules
+/// than the default ones, and for ever: the kernel looks up the route to it then.
+#[root_test]
+fn broadcast_sources_are_martians_where_there_were_rules() {
+    const SOURCE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 255);
+    for rules in [false, true] {
+        let lab = Lab::with("martianrules", Setup::default());
+        run(&lab.leaf, "ip address add 10.88.0.1/24 dev up1");
+        if rules {
+            run(&lab.leaf, "ip rule add to 203.0.113.0/24 lookup main pref 100");
+        }
+        let expected = if rules { 0 } else { usize::from(FRAMES) };
+        assert_eq!(arrive(&lab, SOURCE), expected, "the kernel alone, rules: {rules}");
+        let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
+        assert_eq!(arrive(&lab, SOURCE), expected, "with vtepd, rules: {rules}");
+        if rules {
+            assert_eq!(vtepd.metrics().dropped("martian_source"), u64::from(FRAMES));
+            run(&lab.leaf, "ip rule del pref 100");
+            assert_eq!(arrive(&lab, SOURCE), 0, "without the rule again");
+            drop(vtepd);
+            assert_eq!(arrive(&lab, SOURCE), 0, "without the rule, the kernel alone");
+        }
+    }
+}

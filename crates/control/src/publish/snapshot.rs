@@ -31,7 +31,12 @@ pub(crate) fn build(
     }
     let is_refused =
         |source: &IpAddr| source.is_ipv4() && !configuration.namespace.defaults.accept_local;
-    snapshot.own(stores.addresses.own().iter().copied().filter(is_refused));
+    let own = stores.addresses.own().iter().copied().filter(is_refused);
+    // The kernel looks up the route to a source, which may not be one for broadcast, as soon as there
+    // were other rules than the default ones (`fib_validate_source()`).
+    let broadcasts = stores.policies.had_other_rules().then(|| stores.addresses.broadcasts());
+    let broadcasts: Vec<IpAddr> = broadcasts.into_iter().flatten().collect();
+    snapshot.own(own.chain(broadcasts.iter().copied()));
     // VTEPs that are or were reached by a default route only.
     let mut news = Vec::new();
     for (index, known) in stores.vteps.entries() {

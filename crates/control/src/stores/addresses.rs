@@ -1,7 +1,7 @@
 //! IP addresses: the leaf's own, and those that VTEPs can have.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::stores::epoch_map::{Epoch, EpochMap};
 
@@ -56,6 +56,17 @@ impl Addresses {
     /// All addresses.
     pub(crate) const fn own(&self) -> &BTreeSet<IpAddr> {
         &self.own
+    }
+
+    /// The broadcast addresses of the subnets that the leaf's own addresses are in
+    /// (`fib_add_ifaddr()`, net/ipv4/fib_frontend.c).
+    pub(crate) fn broadcasts(&self) -> impl Iterator<Item = IpAddr> {
+        self.entries.iter().filter_map(|((_, address), length)| match address {
+            IpAddr::V4(address) if *length < 31 => {
+                Some(Ipv4Addr::from_bits(address.to_bits() | u32::MAX >> length).into())
+            }
+            _ => None,
+        })
     }
 
     /// The interfaces that have an address.

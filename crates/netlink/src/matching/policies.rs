@@ -27,6 +27,9 @@ pub struct Policies {
     default_ipv6_rules: bool,
     /// Whether the IPv4 rules are the default rules, in any place, and those for VRFs.
     vrf_rules: bool,
+    /// Whether there were other IPv4 rules than the default ones. The kernel never forgets that
+    /// (`fib_has_custom_rules`, net/ipv4/fib_rules.c).
+    had_other_rules: bool,
     ipsec: Vec<IpsecPolicy>,
     /// Whether IPsec drops packets that no policy matches.
     ipsec_blocks: bool,
@@ -39,6 +42,7 @@ impl Policies {
         let (ipv4, ipv6): (Vec<&Rule>, Vec<&Rule>) =
             rules.iter().partition(|rule| rule.from.0.is_ipv4());
         self.default_rules = ipv4.into_iter().eq(&Rule::defaults());
+        self.had_other_rules |= !self.default_rules;
         self.default_ipv6_rules = ipv6.is_empty() || ipv6.into_iter().eq(&Rule::ipv6_defaults());
         let tables: Vec<Option<u32>> = ipv4_lookups(&rules).collect();
         self.vrf_rules = tables == Rule::defaults().map(|default| Some(default.table));
@@ -57,6 +61,12 @@ impl Policies {
     #[must_use]
     pub const fn has_default_rules(&self) -> bool {
         self.vrf_rules
+    }
+
+    /// Whether there were other IPv4 rules than the default ones at any time.
+    #[must_use]
+    pub const fn had_other_rules(&self) -> bool {
+        self.had_other_rules
     }
 
     /// Whether there is any rule or policy that may match a tunnel's packets.
