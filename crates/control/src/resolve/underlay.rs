@@ -71,8 +71,8 @@ enum Verdict {
     Reached(ResolvedRoute),
     /// All its next hops are gone: try the next route.
     Dead,
-    /// All next hops that are left lack carrier.
-    Down,
+    /// All next hops that are left lack carrier. The smallest of their MTUs.
+    Down(u32),
     /// A `throw` route: continue with the next table.
     Throw,
 }
@@ -231,7 +231,7 @@ impl Lookup<'_> {
             if routes.first().is_some_and(|first| thrown == Some(first.table)) {
                 continue;
             }
-            let mut down = false;
+            let mut down_mtu = None;
             for Candidate { table, length, source, route } in routes {
                 let Some(source) = self.underlay.sources.get(*source) else { continue };
                 match self.follow(source, route) {
@@ -239,7 +239,7 @@ impl Lookup<'_> {
                         found.hops.iter_mut().for_each(|hop| hop.by_default |= *length == 0);
                         return found;
                     }
-                    Verdict::Down => down = true,
+                    Verdict::Down(mtu) => down_mtu = down_mtu.or(Some(mtu)),
                     Verdict::Dead => {}
                     Verdict::Throw => {
                         thrown = Some(*table);
@@ -247,8 +247,8 @@ impl Lookup<'_> {
                     }
                 }
             }
-            if down {
-                break;
+            if down_mtu.is_some() {
+                return ResolvedRoute { down_mtu, ..ResolvedRoute::default() };
             }
         }
         ResolvedRoute::default()
@@ -276,7 +276,7 @@ impl Lookup<'_> {
         let FibRoute { hop_limit, mtu_locked, .. } = *route;
         let mut found = ResolvedRoute { hop_limit, mtu_locked, ..ResolvedRoute::default() };
         let mut weighted = Vec::new();
-        let mut down = false;
+        let mut down_mtu: Option<u32> = None;
         for (hop, weight) in hops {
             if hop.ifindex == 0 {
                 let via = self.gateway_route(hop);
@@ -294,14 +294,14 @@ impl Lookup<'_> {
                 continue;
             }
             if !link.is_operational() || hop.flags & RTNH_F_LINKDOWN != 0 {
-                down = true;
+                down_mtu = Some(down_mtu.unwrap_or(u32::MAX).min(mtu(link, route.mtu)));
                 continue;
             }
             found.obstacle = found.obstacle.or(obstacle);
             weighted.push((weight, self.live_hop(hop, link, route.mtu)));
         }
         if weighted.is_empty() && found.obstacle.is_none() {
-            return if down { Verdict::Down } else { Verdict::Dead };
+            return down_mtu.map_or(Verdict::Dead, Verdict::Down);
         }
         found.hops = weights::balance(weighted);
         // By name, because indices change when links are created again.
@@ -341,11 +341,16 @@ impl Lookup<'_> {
             ifindex: hop.ifindex,
             gateway: self.underlay.link_local.canonical(hop.ifindex, gateway),
             weight: 1,
-            mtu: route_mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)),
+            mtu: mtu(link, route_mtu),
             by_default: false,
             impaired: impairs(link),
         }
     }
+}
+
+/// The MTU of a next hop: that of its interface, or of the route if it is smaller.
+fn mtu(link: &Link, of_route: Option<u32>) -> u32 {
+    of_route.unwrap_or(u32::MAX).min(link.mtu)
 }
 
 #[cfg(test)]

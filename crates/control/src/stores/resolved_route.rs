@@ -11,6 +11,9 @@ pub(crate) struct ResolvedRoute {
     /// The live next hops, sorted by interface name and gateway. If there are none, frames are
     /// dropped, by the kernel as well.
     pub(crate) hops: Vec<Hop>,
+    /// If all next hops lack carrier: the smallest of their MTUs. The kernel tells hosts of it, and
+    /// loses what fits.
+    pub(crate) down_mtu: Option<u32>,
     /// The Ethernet interfaces of all next hops, also of those without carrier.
     pub(crate) uplinks: BTreeSet<u32>,
     /// Why vtepd cannot use this route.
@@ -33,7 +36,7 @@ impl ResolvedRoute {
 
     /// The smallest MTU of the next hops.
     pub(crate) fn mtu(&self) -> Option<u32> {
-        self.hops.iter().map(|hop| hop.mtu).min()
+        self.hops.iter().map(|hop| hop.mtu).min().or(self.down_mtu)
     }
 
     /// The part on which eligibility and the configuration of VNIs depend.
