@@ -68,6 +68,23 @@ fn losing_a_link_moves_only_its_flows_and_its_return_brings_them_back() {
     assert_eq!(carrier(&mut state, true), before);
 }
 
+/// The kernel tells hosts of the route's MTU, and loses what fits.
+#[test]
+fn a_route_whose_links_lack_carrier_still_limits_frames() {
+    let mut state = three_uplinks(Settings::default(), &[]);
+    let limit = |state: &mut State| state.build().plan.vnis[&Netdev(VXLAN)].frame_limit;
+    assert_eq!(limit(&mut state), 1500 - 36);
+    let one = netlink::Route {
+        replace: true,
+        mtu: Some(1400),
+        ..route("10.0.0.0/24", &[via(UP1, "10.1.0.1")])
+    };
+    apply(&mut state, [Message::Route(New, one)]);
+    assert_eq!(limit(&mut state), 1400 - 36);
+    assert!(carrier(&mut state, false).iter().all(|ifindex| *ifindex == 0));
+    assert_eq!(limit(&mut state), 1400 - 36);
+}
+
 #[test]
 fn without_rebalancing_a_link_that_returns_gets_nothing_until_another_is_lost() {
     let mut state =
