@@ -436,6 +436,31 @@ fn a_locked_mtu_matters_to_tunnels_with_df() {
     }
 }
 
+/// A publication that has nothing to do with sources says so, because workers forget what they know of
+/// flows otherwise.
+#[test]
+fn broadcast_addresses_are_martians_once_there_were_other_rules() {
+    let mut state = leaf_and_vtep();
+    // Two are in one subnet, and one is behind its broadcast address in their order.
+    for (ifindex, own) in [(UP1, "10.88.0.1"), (UP2, "10.88.0.2"), (UP2, "10.99.0.1")] {
+        let own = netlink::Address { ifindex, address: ip(own), prefix_length: 24 };
+        apply(&mut state, [Message::Address(New, own)]);
+    }
+    let is_martian =
+        |state: &mut State| state.build().snapshot.is_martian_source(ip("10.88.0.255"));
+    set_rules(&mut state, &Rule::defaults());
+    assert!(!is_martian(&mut state));
+    for rules in [with_rule(&rule()), Rule::defaults().to_vec()] {
+        set_rules(&mut state, &rules);
+        assert!(is_martian(&mut state));
+    }
+    let before = state.build().snapshot.reception_version();
+    apply(&mut state, [remote(New, mac(77), "10.0.0.12")]);
+    let update = state.build();
+    assert_eq!(behind(&update, mac(77)), Some(ip("10.0.0.12")));
+    assert_eq!(update.snapshot.reception_version(), before);
+}
+
 #[test]
 fn defaults_are_followed() {
     let mut state = leaf_and_vtep();

@@ -29,14 +29,14 @@ pub(crate) fn build(
     if let Some(vnis) = decisions.take_changed_kernel_vnis() {
         snapshot.kernel_vnis(vnis);
     }
-    let is_refused =
-        |source: &IpAddr| source.is_ipv4() && !configuration.namespace.defaults.accept_local;
-    let own = stores.addresses.own().iter().copied().filter(is_refused);
     // The kernel looks up the route to a source, which may not be one for broadcast, as soon as there
     // were other rules than the default ones (`fib_validate_source()`).
-    let broadcasts = stores.policies.had_other_rules().then(|| stores.addresses.broadcasts());
-    let broadcasts: Vec<IpAddr> = broadcasts.into_iter().flatten().collect();
-    snapshot.own(own.chain(broadcasts.iter().copied()));
+    let (none, had_rules) = (BTreeSet::new(), stores.policies.had_other_rules());
+    let broadcasts = if had_rules { stores.addresses.broadcasts() } else { &none };
+    let refuses_own = !configuration.namespace.defaults.accept_local;
+    let is_refused =
+        |source: &IpAddr| source.is_ipv4() && refuses_own || broadcasts.contains(source);
+    snapshot.own(stores.addresses.own().union(broadcasts).copied().filter(is_refused));
     // VTEPs that are or were reached by a default route only.
     let mut news = Vec::new();
     for (index, known) in stores.vteps.entries() {

@@ -12,6 +12,8 @@ pub(crate) struct Addresses {
     entries: EpochMap<(u32, IpAddr), u8>,
     /// The addresses of `entries`.
     own: BTreeSet<IpAddr>,
+    /// The broadcast addresses of their subnets.
+    broadcasts: BTreeSet<IpAddr>,
 }
 
 impl Addresses {
@@ -49,6 +51,9 @@ impl Addresses {
     fn update(&mut self, changed: bool) -> bool {
         if changed {
             self.own = self.entries.keys().map(|(_, address)| address).collect();
+            let entries = self.entries.iter();
+            let broadcasts = entries.filter_map(|((_, own), length)| broadcast(own, *length));
+            self.broadcasts = broadcasts.collect();
         }
         changed
     }
@@ -58,21 +63,25 @@ impl Addresses {
         &self.own
     }
 
-    /// The broadcast addresses of the subnets that the leaf's own addresses are in
-    /// (`fib_add_ifaddr()`, net/ipv4/fib_frontend.c).
-    pub(crate) fn broadcasts(&self) -> impl Iterator<Item = IpAddr> {
-        self.entries.iter().filter_map(|((_, address), length)| match address {
-            IpAddr::V4(address) if *length < 31 => {
-                Some(Ipv4Addr::from_bits(address.to_bits() | u32::MAX >> length).into())
-            }
-            _ => None,
-        })
+    /// The broadcast addresses of the subnets that the leaf's own addresses are in.
+    pub(crate) const fn broadcasts(&self) -> &BTreeSet<IpAddr> {
+        &self.broadcasts
     }
 
     /// The interfaces that have an address.
     pub(crate) fn interfaces_with(&self, address: IpAddr) -> impl Iterator<Item = u32> {
         let all = self.entries.keys().filter(move |(_, own)| *own == address);
         all.map(|(ifindex, _)| ifindex)
+    }
+}
+
+/// The broadcast address of an address' subnet (`fib_add_ifaddr()`, net/ipv4/fib_frontend.c).
+fn broadcast(own: IpAddr, length: u8) -> Option<IpAddr> {
+    match own {
+        IpAddr::V4(own) if length < 31 => {
+            Some(Ipv4Addr::from_bits(own.to_bits() | u32::MAX >> length).into())
+        }
+        _ => None,
     }
 }
 

@@ -93,7 +93,7 @@ impl SnapshotBuilder {
         }
     }
 
-    /// Sets the own addresses of the leaf that it refuses as sources.
+    /// Sets the addresses of the leaf that it refuses as sources, in ascending order.
     pub fn own(&mut self, addresses: impl Iterator<Item = IpAddr> + Clone) {
         if !addresses.clone().eq(self.snapshot.own.iter().copied()) {
             self.snapshot.own = Arc::new(addresses.collect());
