@@ -16,7 +16,7 @@
 //! |---|---|---|
 //! | there never was one, or zebra removed it | the default route | the same |
 //! | its interfaces are down or gone: the kernel flushes it, or marks its next hops dead | the default route | the same |
-//! | it exists, and no interface has carrier | sent there and lost | `no_route` |
+//! | it exists, and no interface has carrier | sent there and lost, but for ICMP errors about its MTU | `no_route`, and the same errors |
 //! | the same, with `ignore_routes_with_linkdown` | the default route | `no_route` |
 //!
 //! Only the last line differs, on purpose. zebra removes the route a moment later if there is no

@@ -12,7 +12,7 @@ use wire::Vni;
 
 use super::{Answer, Before, Pin, Usage};
 use crate::choice::{Flow, Remote};
-use crate::key::Key;
+use crate::key::{Key, mapped};
 
 /// Number of entries for queue pairs on the path of `qp-hash`. One whose entry another one has taken
 /// is asked about again.
@@ -58,14 +58,9 @@ fn hash_pair<H: Hasher>(pair: (IpAddr, IpAddr), state: &mut H) {
         (IpAddr::V4(one), IpAddr::V4(other)) => {
             state.write_u64(u64::from(one.to_bits()) << 32 | u64::from(other.to_bits()));
         }
-        (one, other) => [one, other].map(bits).into_iter().for_each(|word| state.write_u128(word)),
-    }
-}
-
-const fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(address) => address.to_bits(),
+        (one, other) => {
+            [one, other].into_iter().for_each(|of| state.write_u128(mapped(of).to_bits()));
+        }
     }
 }
 
