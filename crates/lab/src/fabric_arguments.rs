@@ -91,8 +91,9 @@ pub(crate) enum Link {
     Up(LinkState),
     /// Change delay, jitter, loss or rate of a circuit of lab wan while it runs
     ///
-    /// What is not named stays, but a jitter above the new delay becomes that delay. Frames in
-    /// transit keep their time. The properties are printed afterwards.
+    /// What is not named stays, but a jitter above the new delay becomes that delay. Frames that
+    /// wait for the rate limit get a new rate; others in transit keep their time. The properties
+    /// are printed afterwards.
     #[command(
         after_help = "Example:\n  lab link impair spine1:dci1 --delay 20ms --loss 1% --for 10s\n  lab link impair a1:b1 --rate 100mbit --direction a-to-b"
     )]

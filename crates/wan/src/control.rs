@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schedule::Impairment;
 use super::{Direction, POLL_INTERVAL, Report, Wan};
-use fabric::abstract_socket::{Datagrams, Message, Peer};
+use fabric::abstract_socket::{Datagrams, LONGEST, Message, Peer};
 use fabric::netns::{Namespace, NetnsError};
 
 /// The abstract name of the socket.
@@ -22,8 +22,6 @@ const NAME: &str = "lab-wan";
 const COUNTS: &[u8] = b"\"counts\"";
 /// How long `lab wan` may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The largest message in bytes.
-const MESSAGE: usize = 64 << 10;
 
 /// New properties of one direction of a circuit, or of all. What is missing stays.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -187,7 +185,7 @@ fn ask(message: &[u8]) -> io::Result<Message> {
     let socket = Datagrams::open()?;
     socket.set_timeout(TIMEOUT)?;
     socket.send(message, &UnixAddr::new_abstract(NAME.as_bytes())?)?;
-    socket.receive(MESSAGE)
+    socket.receive(LONGEST)
 }
 
 impl Wan {
@@ -199,17 +197,19 @@ impl Wan {
 
     /// Ends the changes whose time has passed.
     pub(super) fn end_changes(&mut self) {
-        let ended = self.temporary.ended(self.start.elapsed());
+        let now = self.start.elapsed();
+        let ended = self.temporary.ended(now);
         for (index, undo) in &ended {
             let Some(direction) = self.directions.get_mut(*index) else { continue };
-            direction.schedule.set(undo.apply(direction.schedule.impairment()));
+            direction.set(now, undo.apply(direction.schedule.impairment()));
         }
         if !ended.is_empty() {
             self.set_poll_interval();
         }
     }
 
-    /// Changes directions, and returns what they were. Frames in transit keep their time.
+    /// Changes directions, and returns what they were. Frames that wait for the rate limiter get a
+    /// new rate; others in transit keep their time.
     ///
     /// # Errors
     /// A message if no circuit has such an interface. Nothing has changed then.
@@ -236,7 +236,7 @@ impl Wan {
                 let after = change.apply(impairment);
                 // A question alone must not draw a new delay.
                 if after != *impairment {
-                    direction.schedule.set(after);
+                    direction.set(now, after);
                 }
             }
         }
@@ -306,7 +306,7 @@ impl Control {
 
     /// Takes a message, if there is one.
     pub(super) fn receive(&self) -> Option<Message> {
-        self.0.receive(MESSAGE).ok()
+        self.0.receive(LONGEST).ok()
     }
 
     /// Answers a message. A sender that is gone gets none.

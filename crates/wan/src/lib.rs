@@ -31,7 +31,7 @@ use fabric::topology::Circuit;
 use frame::Frame;
 use links::{Link, Watch};
 use report::Lateness;
-use schedule::{Fate, Schedule};
+use schedule::{Fate, Schedule, Times};
 use socket::{Sending, Socket};
 use temporary::Temporary;
 
@@ -120,8 +120,8 @@ struct Direction {
     from: usize,
     to: usize,
     schedule: Schedule,
-    /// Frames in transit in the order of their departure, each with its time.
-    waiting: VecDeque<(Duration, Frame)>,
+    /// Frames in transit in the order of their departure.
+    waiting: VecDeque<(Times, Frame)>,
     held: usize,
     counts: Counts,
     lateness: Lateness,
@@ -259,7 +259,7 @@ impl Wan {
             .directions
             .iter()
             .filter_map(|direction| direction.waiting.front())
-            .map(|(at, _)| *at)
+            .map(|(times, _)| times.leaves)
             .min();
         let mut until =
             due.map_or(now + WAIT_LIMIT, |due| due.max(now + TICK).min(now + WAIT_LIMIT));
@@ -318,9 +318,9 @@ impl Wan {
                 let due = direction
                     .waiting
                     .iter()
-                    .take_while(|(at, _)| *at <= now)
+                    .take_while(|(times, _)| times.leaves <= now)
                     .map(|(_, frame)| frame);
-                if direction.waiting.front().is_none_or(|(at, _)| *at > now) {
+                if direction.waiting.front().is_none_or(|(times, _)| times.leaves > now) {
                     break;
                 }
                 let sent =
@@ -442,6 +442,11 @@ impl Port {
 }
 
 impl Direction {
+    fn set(&mut self, now: Duration, impairment: Impairment) {
+        let frames = self.waiting.iter_mut().map(|(times, frame)| (frame.wire_bytes(), times));
+        self.schedule.set(now, impairment, frames);
+    }
+
     fn take(&mut self, mut frame: Frame, arrived: Duration) {
         let bytes = frame.wire_bytes();
         self.counts.frames += 1;
@@ -452,10 +457,10 @@ impl Direction {
         }
         let marked = self.schedule.marks(arrived);
         match self.schedule.fate(arrived, bytes) {
-            Fate::Leaves(at) => {
+            Fate::Leaves(times) => {
                 self.counts.marked += u64::from(marked && frame.mark());
                 self.held += frame.size();
-                self.waiting.push_back((at, frame));
+                self.waiting.push_back((times, frame));
             }
             Fate::Lost => self.counts.lost += 1,
             Fate::QueueFull => self.counts.queue_full += 1,
@@ -464,11 +469,11 @@ impl Direction {
 
     /// Removes the first `count` frames from the queue: they were sent or refused.
     fn gone(&mut self, count: usize, now: Duration, sent: bool) {
-        for (at, frame) in self.waiting.drain(..count.min(self.waiting.len())) {
+        for (times, frame) in self.waiting.drain(..count.min(self.waiting.len())) {
             self.held -= frame.size();
             if sent {
                 self.counts.sent += 1;
-                self.lateness.see(now.saturating_sub(at));
+                self.lateness.see(now.saturating_sub(times.leaves));
             } else {
                 self.counts.refused += 1;
             }

@@ -34,11 +34,27 @@ pub struct Impairment {
     pub ecn: Option<u64>,
 }
 
+impl Impairment {
+    /// The rate limit; 0 is none.
+    fn limit(&self) -> Option<u64> {
+        self.rate.filter(|rate| *rate > 0)
+    }
+}
+
+/// The times of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Times {
+    /// When the rate limiter has transmitted it.
+    pub(super) transmitted: Duration,
+    /// When it leaves the circuit.
+    pub(super) leaves: Duration,
+}
+
 /// The result for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The frame leaves at this time.
-    Leaves(Duration),
+    /// The frame leaves the circuit.
+    Leaves(Times),
     /// The frame is lost ([`Impairment::loss`]).
     Lost,
     /// The queue of the rate limiter is full ([`Impairment::queue`]).
@@ -81,11 +97,31 @@ impl Schedule {
         &self.impairment
     }
 
-    /// Changes the properties. No frame overtakes one from before.
-    pub(super) fn set(&mut self, impairment: Impairment) {
-        self.impairment = impairment;
+    /// Changes the properties. `frames` are those on the circuit in their order, each with its bytes.
+    /// Where the rate changes, frames that wait for the rate limiter get the new rate and delay.
+    /// Others keep their times, and no frame overtakes another.
+    pub(super) fn set<'a>(
+        &mut self,
+        now: Duration,
+        impairment: Impairment,
+        frames: impl Iterator<Item = (u64, &'a mut Times)>,
+    ) {
+        let before = std::mem::replace(&mut self.impairment, impairment);
         self.to = self.draw();
         self.until = Duration::ZERO;
+        let Some(rate) = before.limit().filter(|_| before.rate != impairment.rate) else { return };
+        (self.free, self.last) = (self.free.min(now), self.last.min(now));
+        for (bytes, times) in frames {
+            if times.transmitted > now {
+                // The rate limiter has transmitted a part of the first one.
+                let rest = bytes.min(bytes_in(times.transmitted - now, rate));
+                let start = self.free.max(now);
+                self.free =
+                    start + impairment.limit().map_or(Duration::ZERO, |rate| time_of(rest, rate));
+                *times = self.times(self.free);
+            }
+            self.last = times.leaves;
+        }
     }
 
     /// Decides about a frame of `bytes` bytes that arrives at `now`. `now` must not be before that
@@ -95,7 +131,7 @@ impl Schedule {
             return Fate::Lost;
         }
         let mut sent = now;
-        if let Some(rate) = self.impairment.rate.filter(|rate| *rate > 0) {
+        if let Some(rate) = self.impairment.limit() {
             let start = now.max(self.free);
             let waiting = bytes_in(start.saturating_sub(now), rate);
             // If no frame waits, a frame of any size is accepted.
@@ -105,8 +141,15 @@ impl Schedule {
             sent = start + time_of(bytes, rate);
             self.free = sent;
         }
-        self.last = self.last.max(sent + self.delay(sent));
-        Fate::Leaves(self.last)
+        let times = self.times(sent);
+        self.last = times.leaves;
+        Fate::Leaves(times)
+    }
+
+    /// The times of the next frame, by when it is transmitted.
+    fn times(&mut self, transmitted: Duration) -> Times {
+        let leaves = self.last.max(transmitted + self.delay(transmitted));
+        Times { transmitted, leaves }
     }
 
     /// Whether a frame that arrives at `now` is to be marked.
@@ -181,7 +224,7 @@ mod tests {
 
     fn leaves(fate: Fate) -> Duration {
         match fate {
-            Fate::Leaves(at) => at,
+            Fate::Leaves(times) => times.leaves,
             other => panic!("{other:?}"),
         }
     }
@@ -257,16 +300,55 @@ mod tests {
             ..WAN
         };
         let mut schedule = schedule(impairment);
-        assert_eq!(schedule.fate(Duration::ZERO, 1000), Fate::Leaves(3 * MS));
-        assert_eq!(schedule.fate(Duration::ZERO, 1000), Fate::Leaves(4 * MS));
-        assert_eq!(schedule.fate(Duration::ZERO, 1000), Fate::Leaves(5 * MS));
+        let mut at = |now| leaves(schedule.fate(now, 1000));
+        assert_eq!(
+            [at(Duration::ZERO), at(Duration::ZERO), at(Duration::ZERO)],
+            [3 * MS, 4 * MS, 5 * MS]
+        );
         // Three frames, 3,000 bytes, are in the rate limiter.
         assert_eq!(schedule.fate(Duration::ZERO, 1000), Fate::QueueFull);
-        assert_eq!(schedule.fate(MS, 1000), Fate::Leaves(6 * MS));
+        let mut at = |now, bytes| leaves(schedule.fate(now, bytes));
+        assert_eq!(at(MS, 1000), 6 * MS);
         // After a pause, the rate limiter allows no burst.
-        assert_eq!(schedule.fate(100 * MS, 1000), Fate::Leaves(103 * MS));
+        assert_eq!(at(100 * MS, 1000), 103 * MS);
         // The frame is larger than the queue, but the queue is empty.
-        assert_eq!(schedule.fate(200 * MS, 9000), Fate::Leaves(211 * MS));
+        assert_eq!(at(200 * MS, 9000), 211 * MS);
+    }
+
+    #[test]
+    fn frames_that_wait_get_a_new_rate() {
+        // 1,000 bytes take a millisecond.
+        let fast = Impairment {
+            delay: 2 * MS,
+            jitter: Duration::ZERO,
+            rate: Some(8_000_000),
+            queue: 4000,
+            ecn: Some(2500),
+            ..WAN
+        };
+        let changed = |rate| {
+            let mut schedule = schedule(fast);
+            let mut frames: Vec<Times> = (0..4)
+                .map(|_| match schedule.fate(Duration::ZERO, 1000) {
+                    Fate::Leaves(times) => times,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            // The first frame is on the circuit, and half of the second one.
+            let now = MS * 3 / 2;
+            let slow = Impairment { rate, ..fast };
+            schedule.set(now, slow, frames.iter_mut().map(|times| (1000, times)));
+            (schedule, frames.iter().map(|times| times.leaves).collect::<Vec<_>>(), now)
+        };
+        let (mut slow, frames, now) = changed(Some(2_000_000));
+        assert_eq!(frames, [3 * MS, MS * 11 / 2, MS * 19 / 2, MS * 27 / 2]);
+        // 2,500 bytes wait, as before the change.
+        assert!(!slow.marks(now) && slow.marks(now - MS / 100));
+        assert_eq!(leaves(slow.fate(now, 1000)), MS * 35 / 2);
+        assert_eq!(slow.fate(now, 1000), Fate::QueueFull);
+        // Without a rate, none waits; with the same rate, nothing changes.
+        assert_eq!(changed(None).1, [3 * MS, MS * 7 / 2, MS * 7 / 2, MS * 7 / 2]);
+        assert_eq!(changed(fast.rate).1, [3 * MS, 4 * MS, 5 * MS, 6 * MS]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use fabric::Namespace;
 use fabric::netns::NetnsError;
 use fabric::super_frames::cut_super_frames;
 use fabric::topology::Circuit;
+use pipeline::Frame;
 use roce::{SourcePort, timeout};
 use root_test::root_test;
 use traffic::endpoint::{Kind, Requests, Session, Side, connect, serve};
@@ -222,37 +223,43 @@ fn write_by(
     (!stop.load(Ordering::Relaxed)).then_some([sent?, served?])
 }
 
-/// Frames that a circuit gets, with the time.
-struct Load(Capture<Vec<Instant>>);
+/// When a circuit gets packets, and how many: those of one super-frame are one frame here.
+struct Load(Capture<Vec<(Instant, usize)>>);
 
 impl Load {
     fn of(circuits: &Circuits, number: usize) -> Self {
-        Self(Capture::fold(&circuits.site, &format!("a{number}"), Vec::new(), |seen, _| {
-            seen.push(Instant::now());
-        }))
+        // Ethernet, IPv4 and UDP, and behind these the VXLAN header and an inner frame each time.
+        const HEADERS: u32 = OUTER - 8;
+        const SEGMENT: u32 = 8 + INNER + MTU;
+        let add = |seen: &mut Vec<_>, frame: &Frame<'_>| {
+            let packets = frame.data.len().saturating_sub(HEADERS as usize) / SEGMENT as usize;
+            seen.push((Instant::now(), packets));
+        };
+        Self(Capture::fold(&circuits.site, &format!("a{number}"), Vec::new(), add))
     }
 
-    /// The circuit has a quarter of its rate since then. Returns how many milliseconds later it got the
-    /// last frame before its queue has drained, and the frames of each millisecond.
-    fn moves(self, since: Instant) -> (f64, Vec<usize>) {
-        const SHOWN: usize = 30;
-        let later = |at: Instant| (at > since).then(|| (at - since).as_secs_f64() * 1e3);
-        let times: Vec<f64> = self.0.stop().into_iter().filter_map(later).collect();
-        let mut each = vec![0; SHOWN];
-        for at in &times {
+    /// The packets of each millisecond since then, and when the circuit gets the last one before a
+    /// pause of 10 ms, in milliseconds.
+    fn since(self, since: Instant) -> (Vec<usize>, f64) {
+        // Probes are smaller than a packet.
+        let later = |(at, packets): (Instant, usize)| {
+            (at > since && packets > 0).then(|| ((at - since).as_secs_f64() * 1e3, packets))
+        };
+        let seen: Vec<(f64, usize)> = self.0.stop().into_iter().filter_map(later).collect();
+        let mut each = vec![0; 20];
+        for (at, packets) in &seen {
             if let Some(count) = each.get_mut(*at as usize) {
-                *count += 1;
+                *count += packets;
             }
         }
-        // A frame takes the circuit 1.4 ms now, and took 0.4 ms.
-        let pause = times.windows(2).find(|two| two[1] - two[0] > 4.0);
-        (pause.map_or(f64::INFINITY, |two| two[0]), each)
+        let pause = seen.windows(2).find(|two| two[1].0 - two[0].0 > 10.0);
+        (each, pause.map_or(f64::INFINITY, |two| two[0].0))
     }
 }
 
-/// A circuit has a quarter of its rate from the second second on. The test prints when its load has moved
-/// to the others, with the delay of the circuit: `pathmap` tests how soon, in simulated time. This counts
-/// once in three times, as above.
+/// A circuit has a quarter of its rate from the second second on. The test prints when it gets its last
+/// packet until its queue has drained: `pathmap` tests that in simulated time. This counts once in three
+/// times, as above.
 #[root_test(alone)]
 fn s2_a_circuit_that_becomes_slow_costs_its_own_share() {
     let circuits = Circuits::new("sprayslow");
@@ -262,7 +269,7 @@ fn s2_a_circuit_that_becomes_slow_costs_its_own_share() {
     let fills = || {
         circuits.set(0, |change| change.rate = Some(RATE));
         let total = sum + left * 4.0;
-        let load = Load::of(&circuits, 0);
+        let loads = [0, 1, 2, 3].map(|number| Load::of(&circuits, number));
         let (written, since) = std::thread::scope(|scope| {
             let change = scope.spawn(|| {
                 std::thread::sleep(Duration::from_secs(1));
@@ -272,8 +279,9 @@ fn s2_a_circuit_that_becomes_slow_costs_its_own_share() {
             });
             (write(&circuits.routed.lab, total, 5.0), change.join().unwrap())
         });
-        let (moves, each) = load.moves(since);
-        println!("s2: after {moves:.1} ms, frames of each ms {each:?}");
+        let [(slow, moved), others @ ..] = loads.map(|load| load.since(since));
+        let others = others.map(|(each, _)| each);
+        println!("s2: after {moved:.1} ms, packets of each ms {slow:?}, by others {others:?}");
         let Some([sent, served]) = written else { return false };
         // At most what the circuits carry was written before.
         let after = (total - sum) / (total / sent.goodput - 1.0);

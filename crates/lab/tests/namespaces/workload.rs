@@ -395,8 +395,9 @@ fn dcqcn_loses_fewer_packets_at_a_slow_circuit() {
         };
         let workload = Workload {
             collective: Collective::Permutation,
-            // Long enough for the queue that the first windows fill to matter little.
-            bytes: 4 << 20,
+            // Long enough for the queue that the first windows fill, or a busy machine, to matter
+            // little.
+            bytes: 16 << 20,
             message: 64 << 10,
             queue_pairs: 1,
             iterations: 1,
