@@ -104,7 +104,8 @@ fn figures(row: &Row) -> BTreeMap<(Figure, String), Statistics> {
     let own = row.workload.iter().map(|of| (String::new(), of));
     for (name, of) in own.chain(row.jobs.iter().map(|(name, of)| (name.clone(), of))) {
         all.insert((Figure::Completion, name.clone()), of.completion);
-        all.insert((Figure::BusBandwidth, name), of.bus_bandwidth);
+        let told = of.told(of.bus_bandwidth);
+        all.extend(told.map(|of| ((Figure::BusBandwidth, name), of)));
     }
     all
 }
@@ -229,10 +230,10 @@ impl fmt::Display for Comparison {
             )?;
         }
         if self.unmatched > 0 {
-            writeln!(f, "{} points are in one directory only.", self.unmatched)?;
+            writeln!(f, "{} rows are in one directory only.", self.unmatched)?;
         }
         if self.gone > 0 {
-            writeln!(f, "{} figures of the other points are in one directory only.", self.gone)?;
+            writeln!(f, "{} figures of the other rows are in one directory only.", self.gone)?;
         }
         let single = self.figures.iter().filter(|change| change.noise.is_infinite()).count();
         if single > 0 {

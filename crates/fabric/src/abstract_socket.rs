@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, UnixCredentials,
-    bind, getsockopt, recvmsg, sendto, setsockopt, socket, sockopt,
+    bind, getsockopt, recv, recvmsg, sendto, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
@@ -89,6 +89,9 @@ impl fmt::Display for Peer {
     }
 }
 
+/// The most bytes of a message.
+pub const LONGEST: usize = 1 << 20;
+
 /// A datagram socket that learns from whom each message is.
 #[derive(Debug)]
 pub struct Datagrams(OwnedFd);
@@ -105,7 +108,7 @@ pub struct Message {
 }
 
 impl Datagrams {
-    /// Opens a socket. It gets an address of the kernel's choice when it sends.
+    /// Opens a socket that sends messages of at most [`LONGEST`] bytes. It gets an address of the kernel's choice when it sends.
     ///
     /// # Errors
     /// As socket(2).
@@ -114,6 +117,8 @@ impl Datagrams {
         let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
         // Before it has a name, so that no message comes without credentials.
         setsockopt(&socket, sockopt::PassCred, &true)?;
+        // Room for a long message. Without the privilege, there is the room that all sockets have.
+        let _ = setsockopt(&socket, sockopt::SndBufForce, &(2 * LONGEST));
         Ok(Self(socket))
     }
 
@@ -128,21 +133,28 @@ impl Datagrams {
         Ok(opened)
     }
 
-    /// Limits the time that [`Datagrams::receive`] waits.
+    /// Limits the time that [`Datagrams::receive`] and [`Datagrams::send`] wait.
     ///
     /// # Errors
     /// As setsockopt(2).
     pub fn set_timeout(&self, limit: Duration) -> io::Result<()> {
         let limit = TimeVal::new(limit.as_secs().cast_signed(), limit.subsec_micros().into());
+        setsockopt(&self.0, sockopt::SendTimeout, &limit)?;
         Ok(setsockopt(&self.0, sockopt::ReceiveTimeout, &limit)?)
     }
 
     /// Receives a message of at most `most` bytes.
     ///
     /// # Errors
-    /// As recvmsg(2).
+    /// As recvmsg(2). A longer message is an error, and is gone.
     pub fn receive(&self, most: usize) -> io::Result<Message> {
-        let mut bytes = vec![0; most];
+        let length = recv(self.0.as_raw_fd(), &mut [], MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC)?;
+        if length > most {
+            recv(self.0.as_raw_fd(), &mut [], MsgFlags::MSG_TRUNC)?;
+            let text = format!("a message of {length} bytes: {most} at most are expected");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        let mut bytes = vec![0; length];
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let mut space = nix::cmsg_space!(UnixCredentials);
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
@@ -155,8 +167,7 @@ impl Datagrams {
             _ => None,
         });
         let from = from.ok_or_else(|| io::Error::other("a message without credentials"))?;
-        let (length, address) = (received.bytes, received.address);
-        bytes.truncate(length);
+        let address = received.address;
         Ok(Message { bytes, from, address })
     }
 
@@ -193,10 +204,28 @@ mod tests {
         sender.send(b"question", &UnixAddr::new_abstract(name.as_bytes()).unwrap()).unwrap();
         let message = bound.receive(64).unwrap();
         assert_eq!((message.bytes.as_slice(), message.from), (b"question".as_slice(), own));
-        bound.send(b"answer", &message.address.unwrap()).unwrap();
+        let address = message.address.unwrap();
+        bound.send(b"answer", &address).unwrap();
         assert_eq!(sender.receive(64).unwrap().bytes, b"answer");
+        let long = vec![7; 400_000];
+        bound.send(&long, &address).unwrap();
+        bound.send(&long, &address).unwrap();
+        let error = sender.receive(399_999).map(|message| message.bytes.len()).unwrap_err();
+        assert!(error.to_string().starts_with("a message of 400000 bytes"), "{error}");
+        assert_eq!(sender.receive(LONGEST).unwrap().bytes, long);
         drop(bound);
         assert_eq!(Peer::holding(&name), None);
+    }
+
+    #[test]
+    fn nobody_waits_for_one_that_does_not_read() {
+        let name = format!("lab-abstract-full-{}", std::process::id());
+        let _bound = Datagrams::bound(&name).unwrap();
+        let sender = Datagrams::open().unwrap();
+        sender.set_timeout(Duration::from_millis(20)).unwrap();
+        let to = UnixAddr::new_abstract(name.as_bytes()).unwrap();
+        let errors = (0..10_000).find_map(|_| sender.send(b"question", &to).err());
+        assert_eq!(errors.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
     }
 
     /// A name with a line break plants a line of another socket.

@@ -28,7 +28,7 @@ pub struct Counters {
     pub rx_packets: u64,
     /// Bytes received, without the Ethernet FCS.
     pub rx_bytes: u64,
-    /// Received packets that were dropped because a queue was full.
+    /// Received packets that the kernel dropped: a queue was full, or no protocol takes them.
     pub rx_dropped: u64,
     /// Packets sent.
     pub tx_packets: u64,

@@ -50,7 +50,8 @@ pub(crate) fn user(root: &Path) -> Option<(u32, u32)> {
 pub(crate) fn write_wrappers(root: &Path, directory: &Path) -> Result<(), (PathBuf, io::Error)> {
     let programs = directory.join("programs");
     let make = |path: &Path, program: &str| {
-        let script = format!("#!/bin/sh\nexec chroot '{}' {program} \"$@\"\n", root.display());
+        let quoted = root.display().to_string().replace('\'', "'\\''");
+        let script = format!("#!/bin/sh\nexec chroot '{quoted}' {program} \"$@\"\n");
         fs::write(path, script)
             .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o755)))
             .map_err(|error| (path.to_owned(), error))
@@ -58,7 +59,9 @@ pub(crate) fn write_wrappers(root: &Path, directory: &Path) -> Result<(), (PathB
     let source = below(root, PROGRAMS);
     let entries = fs::read_dir(&source).map_err(|error| (source.clone(), error))?;
     fs::create_dir_all(&programs).map_err(|error| (programs.clone(), error))?;
-    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+    for entry in entries {
+        let entry = entry.map_err(|error| (source.clone(), error))?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
         make(&programs.join(&name), &format!("{PROGRAMS}/{name}"))?;
     }
     make(&directory.join("vtysh"), VTYSH)

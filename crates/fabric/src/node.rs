@@ -61,8 +61,8 @@ pub enum NodeError {
         /// The cause.
         source: io::Error,
     },
-    /// A file of the node could not be written.
-    #[error("{node}: cannot write {}", .path.display())]
+    /// A file of the node cannot be read or written.
+    #[error("{node}: cannot use {}", .path.display())]
     File {
         /// The node.
         node: String,

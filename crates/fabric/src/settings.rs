@@ -5,7 +5,7 @@
 //! `net.core.devconf_inherit_init_net` is 1 (Documentation/admin-guide/sysctl/net.rst). Here they
 //! get the kernel's defaults (`net/ipv4/devinet.c`, `net/ipv6/addrconf.c`), so that nodes are the
 //! same on all machines. Other settings of a new namespace have their defaults already, but for
-//! those of TCP.
+//! those of TCP and those of neighbours (`net.ipv4.neigh`, `net.ipv6.neigh`), which are the machine's.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,6 +41,7 @@ const IPV4: &[Setting] = &[
     ("secure_redirects", "1"),
     ("send_redirects", "1"),
     ("shared_media", "1"),
+    // The kernel's default for one interface is 1. Both must be 1, and that of all is 0.
     ("accept_source_route", "0"),
     ("log_martians", "0"),
     // Routes of links without a carrier count, as in the kernel's own default.

@@ -299,21 +299,25 @@ impl Report<'_> {
     }
 
     /// Bus bandwidth, or the peak load without a workload, by the number of paths, with the most
-    /// queue pairs; nothing if all fabrics have the same number.
+    /// queue pairs; nothing if two fabrics have the same number, or if no run has the figure.
     pub(super) fn by_paths(&self) -> Vec<NamedChart> {
         let rows = &self.summary.rows;
         let paths = |row: &Row| row.paths().map_or(0, |tier| tier.links);
         let x: BTreeSet<usize> = rows.iter().map(paths).collect();
+        let fabrics = rows.iter().map(|row| (&row.fabric, paths(row))).collect::<BTreeSet<_>>();
         let most = rows.iter().map(|row| row.point.queue_pairs).max();
-        if x.len() < 2 || self.experiment.has_failures() {
+        if x.len() < 2 || x.len() < fabrics.len() || self.experiment.has_failures() {
             return Vec::new();
         }
         let is_stream = rows.iter().all(|row| row.workload.is_none());
         let (title, y_title) = if is_stream { ("Peak load", MMR) } else { BUS_BANDWIDTH };
         let value = |row: &Row| match &row.workload {
-            Some(workload) => interval(workload.bus_bandwidth),
+            Some(workload) => interval(workload.told(workload.bus_bandwidth)?),
             None => interval(row.paths()?.mmr),
         };
+        if rows.iter().all(|row| value(row).is_none()) {
+            return Vec::new();
+        }
         let points: BTreeSet<&Point> = rows.iter().map(|row| &row.point).collect();
         let chart = |point: &Point| {
             let series = self.experiment.dataplanes.iter().map(|dataplane| {

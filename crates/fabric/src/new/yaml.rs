@@ -1,6 +1,7 @@
 //! The ContainerLab topology file.
 
 use std::fmt::{Result, Write as _};
+use std::time::Duration;
 
 use super::layout::{Layout, Role, Router};
 use super::plan::{HOST_MTU, Plan, VNI};
@@ -76,7 +77,7 @@ fn nodes(text: &mut String, plan: &Plan, layout: &Layout) -> Result {
     }
     if plan.has_circuits() {
         let circuits = (1..=layout.between_sites.len()).map(|n| format!(" a{n}:b{n}"));
-        let [delay, jitter] = [plan.circuit.0, plan.circuit.1].map(|time| time.as_micros());
+        let [delay, jitter] = [plan.circuit.0, plan.circuit.1].map(time);
         writeln!(
             text,
             "    # The circuits between the sites.
@@ -86,7 +87,7 @@ fn nodes(text: &mut String, plan: &Plan, layout: &Layout) -> Result {
       sysctls:
         net.ipv6.conf.all.disable_ipv6: \"1\"
         net.ipv6.conf.default.disable_ipv6: \"1\"
-      cmd: lab wan{} --delay {delay}us --jitter {jitter}us",
+      cmd: lab wan{} --delay {delay} --jitter {jitter}",
             circuits.collect::<String>()
         )?;
     }
@@ -164,4 +165,13 @@ fn links(text: &mut String, plan: &Plan, layout: &Layout) -> Result {
         link(&format!("{}:{}", host.leaf, host.port), &format!("{}:eth1", host.name))?;
     }
     Ok(())
+}
+
+/// A time in the largest unit of which it is a whole number.
+fn time(time: Duration) -> String {
+    let nanoseconds = time.as_nanos();
+    let units = [(1_000_000, "ms"), (1000, "us")];
+    let unit = units.into_iter().find(|(scale, _)| nanoseconds.is_multiple_of(*scale));
+    let (scale, unit) = unit.unwrap_or((1, "ns"));
+    format!("{}{unit}", nanoseconds / scale)
 }

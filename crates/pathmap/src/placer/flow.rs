@@ -10,9 +10,9 @@ use super::sums::{Counted, Load, Position};
 
 /// Time without a frame after which a queue pair hardly counts for new ones.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time without a frame after which it does not count at all. It is at most `rebalance::HOLD`, the
-/// time for which a new queue pair does not move for balance. Otherwise queue pairs that have ended
-/// would make new ones move.
+/// Time without a frame after which it does not count at all, unless it has had longer pauses. It is
+/// at most `rebalance::HOLD`, the time for which a new queue pair does not move for balance. Otherwise
+/// queue pairs that have ended would make new ones move; those with longer pauses still do.
 const IDLE: Duration = Duration::from_secs(1);
 /// The longest pause from which a queue pair is expected to come back. After a longer one, it is
 /// taken to belong to another job.

@@ -27,7 +27,7 @@ pub(super) fn read(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
 /// Parses a file:
 ///
 /// - `NAME=value`, `export NAME=value`, `NAME: value`; white space around the value is not part of it
-/// - ` #` begins a comment, and so does `#` at the beginning of a line
+/// - the last ` #` of a line begins a comment, and so does `#` at its beginning
 /// - `'value'` is taken as it is; `"value"` has `\n`, `\r` and `\"`; both may have several lines
 /// - outside of `'`, `$NAME` and `${NAME}` are variables of this file, with names of capital letters,
 ///   digits and `_`; one that is not set is empty

@@ -117,8 +117,10 @@ impl Rank<'_> {
             let bell = self.gate.bell(self.rank);
             let others: Vec<_> = bell.iter().map(|bell| bell.as_fd()).collect();
             self.nic.wait(wake, LOOK, &others)?;
+            // It may have rung late, for a gate that this rank saw open. The gate opens before it rings,
+            // so that no opening is missed.
+            self.gate.silence(self.rank);
         }
-        self.gate.silence(self.rank);
         Ok(true)
     }
 
@@ -142,11 +144,14 @@ impl Rank<'_> {
         let before = (self.nic.endpoint.counters(), self.nic.slept(), self.nic.overruns()?);
         let mismatches = self.nic.memory.mismatches;
         self.nic.endpoint.latencies().clear();
-        while !self.progress(&mut state)? {
+        loop {
+            let now = self.nic.now();
+            if self.progress(&mut state, now)? {
+                break;
+            }
             if self.gate.is_stopped() {
                 return Ok(None);
             }
-            let now = self.nic.now();
             if now > limit {
                 return Err(self.too_late(&state));
             }
@@ -178,7 +183,7 @@ impl Rank<'_> {
 
     /// Handles completions, and posts the steps whose data have arrived. Returns whether the
     /// iteration is complete.
-    fn progress(&mut self, state: &mut State) -> Result<bool, WorkloadError> {
+    fn progress(&mut self, state: &mut State, now: u64) -> Result<bool, WorkloadError> {
         while let Some(completion) = self.nic.endpoint.completion() {
             match completion {
                 Completion::Request { status: Status::Success, .. } => state.pending -= 1,
@@ -195,7 +200,6 @@ impl Rank<'_> {
             }
         }
         while let Some(step) = self.steps.get(state.step) {
-            let now = self.nic.now();
             if now < state.computed || !step.after.is_none_or(|after| self.arrived(state, after)) {
                 return Ok(false);
             }
