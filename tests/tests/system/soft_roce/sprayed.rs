@@ -155,8 +155,20 @@ impl Verbs {
 impl Drop for Verbs {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Whether a leaf waited for too little time, or a frame was lost elsewhere.
-            self.leaves.iter().for_each(|leaf| println!("{}", spraying::gaps(leaf)));
+            // Whether a leaf waited for too little time, or a frame was lost or overtaken elsewhere.
+            for leaf in &self.leaves {
+                println!("{}", spraying::gaps(leaf));
+                let metrics = leaf.metrics();
+                let tells = |line: &&str| {
+                    ["drop", "lost", "overrun", "moved", "taken_for_dead", "refused"]
+                        .iter()
+                        .any(|what| line.contains(what))
+                        && !line.starts_with('#')
+                        && !line.ends_with(" 0")
+                };
+                metrics.0.lines().filter(tells).for_each(|line| println!("{line}"));
+            }
+            println!("{}", std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default());
         }
         let _ = run(&["ip", "link", "delete", ETH]);
     }
@@ -221,6 +233,7 @@ fn verbs_in_both_directions_at_once_see_no_gap() {
             let to = verbs.to_soft_roce(Kind::Write, pairs);
             [from.join().unwrap(), to]
         });
+        println!("{:?}", sessions.each_ref().map(|session| session.counters));
         for (session, way) in sessions.iter().zip(["from", "to"]) {
             in_order(session, &format!("write {way} Soft-RoCE at once, {pairs} queue pairs"));
         }
