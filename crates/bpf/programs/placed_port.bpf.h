@@ -83,7 +83,7 @@ static FUNCTION __u32 placed_port(struct __sk_buff *skb, __u64 hash)
 	struct placed_key key = {.hash = hash, .ifindex = skb->ifindex};
 	__u32 *found = bpf_map_lookup_elem(&placed_indices, &key), index;
 	struct pinned_usage *usage;
-	__u64 *word, place, next;
+	__u64 *word, place, next, last, now;
 
 	if (!found) {
 		tell_new(skb, &key);
@@ -98,8 +98,11 @@ static FUNCTION __u32 placed_port(struct __sk_buff *skb, __u64 hash)
 		return 0;
 	place = *(volatile __u64 *)word;
 	next = place >> 16 & 0xffff;
+	// Another CPU may have written a later time meanwhile.
+	last = *(volatile __u64 *)&usage->last;
+	now = bpf_ktime_get_ns();
 	// User space may be changing the word. Then the frame keeps the port.
-	if (next && bpf_ktime_get_ns() - *(volatile __u64 *)&usage->last > (place >> 32) * 1000 &&
+	if (next && now > last && now - last > (place >> 32) * 1000 &&
 	    __sync_bool_compare_and_swap(word, place, next))
 		place = next;
 	count_pinned(skb, index, skb->len + (skb->vlan_present ? 4 : 0), 0);

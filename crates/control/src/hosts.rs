@@ -22,7 +22,8 @@ pub struct Host {
     pub mac: MacAddr,
 }
 
-/// The host port behind which the bridge of the VNI in this index has an address.
+/// The host port behind which the bridge of the VNI in this index has an address; the bridge itself for
+/// an address of its own.
 pub(crate) fn port_of(
     stores: &Stores,
     plan: &SteeringPlan,
@@ -32,7 +33,8 @@ pub(crate) fn port_of(
     let vxlan = plan.vnis.values().find(|vni| vni.index == index)?.source.netdev()?;
     let bridge = stores.links.get(vxlan)?.master?;
     let port = stores.bridges.get(bridge, mac)?;
-    (port.ifindex != vxlan).then(|| stores.links.name(port.ifindex))
+    let at = if port.permanent { bridge } else { port.ifindex };
+    (port.ifindex != vxlan).then(|| stores.links.name(at))
 }
 
 /// All known hosts.

@@ -110,7 +110,11 @@ fn send_all(
     loop {
         let length = recording.read(&mut buffer).map_err(ReplayError::Read)?;
         framer.push(buffer.get(..length).unwrap_or_default());
-        while let Some(frame) = framer.next_frame()? {
+        let next = loop {
+            let frame = match framer.next_frame() {
+                Ok(Some(frame)) => frame,
+                other => break other,
+            };
             frame.write(&mut out);
             frames += 1;
             if let Some(rate) = frames_per_second {
@@ -119,8 +123,9 @@ fn send_all(
                 thread::sleep(due.saturating_duration_since(Instant::now()));
                 send(stream, &mut out, frames, bytes)?;
             }
-        }
+        };
         send(stream, &mut out, frames, bytes)?;
+        next?;
         if length == 0 {
             break;
         }

@@ -38,6 +38,8 @@ const NO_SOCKET: u32 = 2u32.wrapping_neg();
 /// # Errors
 /// When the request fails.
 pub fn socket_owner(own: SocketAddr, other: SocketAddr) -> Result<Option<u32>, Error> {
+    // The kernel answers for IPv4 addresses in IPv6 sockets as for IPv4.
+    let [own, other] = [own, other].map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
     let request = request(own, other);
     let ends = request.get(REQUESTED_ENDS..REQUESTED_ENDS + ENDS_LENGTH);
     let answer = ask(&request)?;

@@ -422,10 +422,10 @@ impl Placer {
         self.gone.insert(target);
     }
 
-    /// Sets the VNIs whose packets to a target are sprayed. Their queue pairs load no path more than
+    /// Sets the VNIs whose packets are sprayed, by target. Their queue pairs load no path more than
     /// others, which counts from the next measurement of each.
-    pub fn set_sprayed(&mut self, target: Target, vnis: BTreeSet<u32>) {
-        self.sprayed.insert(target, vnis);
+    pub fn set_sprayed(&mut self, vnis: BTreeMap<Target, BTreeSet<u32>>) {
+        self.sprayed = vnis;
     }
 
     /// Whether sends and writes of a queue pair are sprayed.

@@ -201,24 +201,34 @@ impl Engine<'_> {
         }
     }
 
-    /// A fault begins or ends. Even numbers begin.
+    /// A fault begins or ends: two numbers each.
     fn fault(&mut self, number: u32) {
         let Some(fault) = self.scenario.faults.get(number as usize / 2) else { return };
-        let begins = number.is_multiple_of(2);
         self.advance(fault.port);
+        // Others may last at this port.
+        let now = self.now;
+        let lasting = self.scenario.faults.iter().filter(|other| {
+            other.port == fault.port && other.at <= now && other.until.is_none_or(|end| now < end)
+        });
+        let (mut share, mut silent) = (1.0_f64, false);
+        for other in lasting {
+            match other.damage {
+                Damage::Slow(own) => share = share.min(own),
+                Damage::Silent | Damage::Dead => silent = true,
+            }
+        }
         let healthy = self.scenario.topology.links.get(fault.port as usize / 2);
         let port = &mut self.ports[fault.port];
         match fault.damage {
-            Damage::Slow(share) => {
-                let share = if begins { share } else { 1.0 };
+            Damage::Slow(_) => {
                 port.rate = healthy.map_or(port.rate, |link| link.rate.times(share));
                 if !Self::is_host_port(fault.port, self.scenario.topology.hosts) {
                     port.limits = self.scenario.limits.times(share);
                 }
             }
-            Damage::Silent => port.silent = begins,
+            Damage::Silent => port.silent = silent,
             Damage::Dead => {
-                port.silent = begins;
+                port.silent = silent;
                 self.routes = self.find_routes();
             }
         }

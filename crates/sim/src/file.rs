@@ -15,7 +15,9 @@ use units::{BitRate, Bytes, SchemeName, Time};
 pub use sweep::{Case, cases};
 
 /// The most ports of a fabric.
-const PORTS: u64 = 1 << 22;
+const PORTS: u128 = 1 << 22;
+/// The most routes, from each switch to each leaf.
+const ROUTES: u128 = 1 << 26;
 
 /// Reads a file that is named in the file of a simulation. An error is a sentence.
 pub type Read<'a> = &'a dyn Fn(&Path) -> Result<String, String>;
@@ -396,7 +398,8 @@ impl File {
     fn problem(&self) -> Option<String> {
         let labels: std::collections::BTreeSet<String> =
             self.variants.iter().map(Variant::label).collect();
-        let (ports, positive) = self.fabric.size();
+        let size = self.fabric.size();
+        let is_above = |at: usize, most: u128| size.is_some_and(|size| size.get(at) > Some(&most));
         let [from, all] = self.queue.ecn;
         let is_share = |share: f64| (0.0..=1.0).contains(&share);
         let shares = self.traffic.iter().all(|job| match job {
@@ -416,8 +419,11 @@ impl File {
             () if self.variants.is_empty() => "there is no [[variant]]",
             () if labels.len() < self.variants.len() => "two variants have the same name",
             () if self.traffic.is_empty() => "there is no [[traffic]]",
-            () if !positive => "'fabric': each number must be at least 1",
-            () if ports > PORTS => "'fabric' is too large: it may have 4 million ports",
+            () if size == Some([0; 2]) => "'fabric': each number must be at least 1",
+            () if is_above(0, PORTS) => "'fabric' is too large: it may have 4 million ports",
+            () if is_above(1, ROUTES) => {
+                "'fabric' is too large: switches times leaves may be 64 million"
+            }
             () if !(is_share(from) && is_share(all) && from <= all) => {
                 "'queue.ecn': use two shares from 0 to 1, the smaller one first"
             }

@@ -72,13 +72,17 @@ impl Topology {
     /// # Errors
     /// A sentence.
     pub fn of_links(text: &str, lines: Lines, circuits: Lines) -> Result<Self, String> {
-        let (mut links, mut long) = (Names::new(), Vec::new());
+        // In the same order: the names at the ends of each link, and whether it is a circuit.
+        let (mut links, mut are_circuits) = (Names::new(), Vec::new());
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
             match line.split_whitespace().collect::<Vec<_>>()[..] {
-                [a, b] => links.push([a, b]),
+                [a, b] => {
+                    links.push([a, b]);
+                    are_circuits.push(false);
+                }
                 [a, b, "circuit"] => {
                     links.push([a, b]);
-                    long.push([a, b]);
+                    are_circuits.push(true);
                 }
                 _ => return Err(format!("'{line}' is no link: use the names of two nodes")),
             }
@@ -92,6 +96,10 @@ impl Topology {
         if tiers.len() + hosts.len() < all.len() || tiers.is_empty() {
             return Err("it has nodes that no host reaches: connect them, or remove them".into());
         }
+        let is_host = |name: &str| hosts.contains_key(name);
+        if let Some([a, b]) = links.iter().find(|ends| ends.iter().all(|name| is_host(name))) {
+            return Err(format!("'{a}' and '{b}' have no other link: connect them to a switch"));
+        }
         let mut switches: Vec<(&str, u8)> =
             tiers.iter().map(|(name, tier)| (*name, *tier)).collect();
         switches.sort_by_key(|(name, tier)| (*tier, natural(name)));
@@ -99,8 +107,8 @@ impl Topology {
         let switch_numbers = switches.iter().map(|(name, _)| *name).zip(hosts.len() as u32..);
         let numbers: BTreeMap<&str, u32> = numbers.chain(switch_numbers).collect();
         let mut found = Vec::new();
-        for [a, b] in links {
-            let Lines { rate, delay } = if long.contains(&[a, b]) { circuits } else { lines };
+        for ([a, b], is_circuit) in links.into_iter().zip(are_circuits) {
+            let Lines { rate, delay } = if is_circuit { circuits } else { lines };
             let mut ends = [a, b].map(|name| numbers.get(name).copied().unwrap_or_default());
             // The links of hosts are first, in their order.
             ends.sort_unstable();
@@ -157,5 +165,14 @@ mod tests {
         assert!(refused("a b c").contains("'a b c' is no link"));
         assert!(refused("").contains("no host reaches"));
         assert!(refused("a b\nx y\ny z\nz x").contains("no host reaches"));
+        assert!(refused("h1 l\nh2 l\na1 a2").contains("'a1' and 'a2' have no other link"));
+    }
+
+    #[test]
+    fn a_line_beside_a_circuit_stays_a_line() {
+        let text = "h1 s1\nh2 s2\ns1 s2\ns1 s2 circuit";
+        let found = Topology::of_links(text, LINES, Lines { delay: 9, ..LINES }).unwrap();
+        let delays: Vec<_> = found.links.iter().map(|link| link.delay).collect();
+        assert_eq!(delays.iter().filter(|delay| **delay == 9).count(), 1, "{delays:?}");
     }
 }

@@ -102,7 +102,16 @@ impl Matrix {
                 (_, Some(ends)) => matrix.flows.push(flow(text, ends).map_err(error)?),
                 ("Nodes", _) => matrix.nodes = number(first, words.next()).map_err(error)?,
                 // The lines tell their number; a trigger is what flows name.
-                ("Connections" | "Triggers" | "trigger", _) => {}
+                ("Connections" | "Triggers", _) => {}
+                ("trigger", _) => match words.nth(2) {
+                    Some("oneshot") => {}
+                    kind => {
+                        let kind = kind.unwrap_or_default();
+                        return Err(error(format!(
+                            "a trigger '{kind}' is not supported: use 'trigger id N oneshot'"
+                        )));
+                    }
+                },
                 _ if first.starts_with('#') => {}
                 _ => {
                     return Err(error(format!(

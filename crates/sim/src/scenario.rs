@@ -151,10 +151,15 @@ impl Transport {
             header: HEADER,
             target: (round_trip as f64 * 0.75) as Picos,
         };
-        let queue = f64::from(Limits::of_product(&network).bytes);
-        // 15 µs and six full queues.
-        let timeout = 15_000_000 + (queue * 6.0 * 8e12 / rate.max(1.0)) as Picos;
+        let timeout = Self::default_timeout(topology, Limits::of_product(&network).bytes);
         Self { network, acknowledge: 16_384, timeout }
+    }
+
+    /// 15 µs, and the time of six full queues of so many bytes at the rate of the hosts.
+    #[must_use]
+    pub fn default_timeout(topology: &Topology, queue: u32) -> Picos {
+        let rate = topology.links.first().map_or(0.0, |link| link.rate.bits_per_second());
+        15_000_000 + (f64::from(queue) * 6.0 * 8e12 / rate.max(1.0)) as Picos
     }
 }
 

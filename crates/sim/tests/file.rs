@@ -136,12 +136,40 @@ fn errors_say_what_to_do() {
         ("seeds = 2", "seeds = 0", "'seeds'"),
         ("name = \"small\"", "name = \"a b\"", "'name'"),
         ("hosts = 2", "hosts = 1", "8 nodes"),
+        ("leaves = 4\nhosts = 2", "leaves = 70000\nhosts = 1", "switches times leaves"),
+        (
+            "\"leaf-spine\"\nleaves = 4\nhosts = 2\nspines = 2",
+            "\"two-sites\"\ncircuit-rate = \"1gbit\"\ncircuit-delay = \"1ms\"\n\
+             leaves = 1073741824\nhosts = 4294967295\nspines = 1",
+            "4 million ports",
+        ),
+        ("kind = \"permutation\"", "kind = \"ring\"\ngroup = 9", "there are 8 hosts"),
+        ("kind = \"permutation\"", "kind = \"incast\"\nsenders = 8", "use 1 to 7"),
+        (
+            "kind = \"permutation\"",
+            "kind = \"stream\"\nfrom = \"host0\"\nto = \"host1\"\nflows = 4000000000",
+            "are too many",
+        ),
+        ("both = false", "both = false\nat = \"100us\"\nuntil = \"50us\"", "after 'at'"),
+        ("[fabric]", "[transport]\ntimeout = \"1us\"\n\n[fabric]", "round trip time"),
     ] {
         let error = error(from, to);
         assert!(error.contains(words), "{to}: {error}");
     }
     let error = cases(Path::new("x.toml"), "name = 3").unwrap_err();
     assert!(matches!(error, FileError::Toml { .. }) && error.to_string().contains("line 1"));
+}
+
+/// 15 µs and six full queues of 80 µs.
+#[test]
+fn the_default_timeout_is_that_of_the_queues() {
+    let timeout = |text: &str| {
+        let all = cases(Path::new("x.toml"), text).unwrap();
+        all[0].file.scenario(&all[0].file.variants[0], 1, &read).unwrap().transport.timeout
+    };
+    let large = FILE.replacen("[fabric]", "[queue]\nbytes = \"1MB\"\n\n[fabric]", 1);
+    assert_eq!(timeout(&large), 495_000_000);
+    assert!(timeout(FILE) < 200_000_000);
 }
 
 #[test]

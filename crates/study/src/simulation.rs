@@ -270,8 +270,20 @@ impl Pool<'_> {
                 });
             }
             drop(sender);
-            for (done, line) in (1..).zip(receiver) {
-                let line = line?;
+            // Runs that have begun are kept, also after an error or a signal.
+            let mut result = Ok(());
+            let mut done = 0;
+            for line in receiver {
+                let stop = || self.next.store(all, Ordering::Relaxed);
+                let line = match line {
+                    Ok(line) => line,
+                    Err(error) => {
+                        stop();
+                        result = result.and(Err(error));
+                        continue;
+                    }
+                };
+                done += 1;
                 let text = format!(
                     "{} {} seed {}: {done} of {all} runs{}",
                     line.case,
@@ -279,10 +291,13 @@ impl Pool<'_> {
                     line.seed,
                     time_left(start.elapsed(), done, all - done)
                 );
-                directory.append(line)?;
-                report(&text).inspect_err(|_| self.next.store(all, Ordering::Relaxed))?;
+                let kept = directory.append(line).and_then(|()| Ok(report(&text)?));
+                if let Err(error) = kept {
+                    stop();
+                    result = result.and(Err(error));
+                }
             }
-            Ok(())
+            result
         })
     }
 

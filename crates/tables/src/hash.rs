@@ -1,11 +1,12 @@
 //! The hasher of all tables here: each word is multiplied, and the halves of the product are
 //! folded.
 //!
-//! Keys are MAC addresses, IP addresses and VNIs. They come from the operator's control plane, so
-//! collision attacks do not justify the cost of SipHash for every frame.
+//! Keys are MAC addresses, IP addresses and VNIs. Hosts choose MAC addresses, so the hash has a
+//! secret: otherwise they could choose 100,000 that collide. SipHash costs too much for every frame.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A hash map with this module's hasher.
 pub type TableMap<K, V> = HashMap<K, V, BuildHasherDefault<TableHasher>>;
@@ -13,24 +14,46 @@ pub type TableMap<K, V> = HashMap<K, V, BuildHasherDefault<TableHasher>>;
 /// Odd constant with well-spread bits: the fractional part of the golden ratio.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A fast hasher without protection against collision attacks.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct TableHasher(u64);
+/// The first state and the multiplier of this process.
+static KEY: [AtomicU64; 2] = [AtomicU64::new(MULTIPLIER), AtomicU64::new(MULTIPLIER)];
+
+/// Makes the hash one of this process, by two secret numbers. To be called before there is a table:
+/// tables do not find what they hold after a change. Without a call, the hash is known to everybody.
+pub fn set_key([state, multiplier]: [u64; 2]) {
+    let [first, second] = &KEY;
+    first.store(state, Ordering::Relaxed);
+    second.store(multiplier | 1, Ordering::Relaxed);
+}
+
+/// A fast hasher. Who does not know its key cannot choose keys of a table that collide.
+#[derive(Debug, Clone, Copy)]
+pub struct TableHasher {
+    state: u64,
+    multiplier: u64,
+}
+
+impl Default for TableHasher {
+    #[inline]
+    fn default() -> Self {
+        let [state, multiplier] = KEY.each_ref().map(|word| word.load(Ordering::Relaxed));
+        Self { state, multiplier }
+    }
+}
 
 impl TableHasher {
     #[inline]
     fn mix(&mut self, word: u64) {
-        let product = u128::from(self.0 ^ word ^ MULTIPLIER) * u128::from(MULTIPLIER);
+        let product = u128::from(self.state ^ word) * u128::from(self.multiplier);
         // Without the folding, high input bits would not reach the low output bits, which are the
         // table index.
-        self.0 = (product as u64) ^ ((product >> 64) as u64);
+        self.state = (product as u64) ^ ((product >> 64) as u64);
     }
 }
 
 impl Hasher for TableHasher {
     #[inline]
     fn finish(&self) -> u64 {
-        self.0
+        self.state
     }
 
     #[inline]
@@ -80,6 +103,24 @@ impl Hasher for TableHasher {
 mod tests {
     use super::*;
     use std::hash::BuildHasher;
+
+    /// Addresses that collide with one key do not with another.
+    #[test]
+    fn hosts_cannot_choose_addresses_that_collide() {
+        let low = |key: [u64; 2], mac: u64| {
+            let mut hasher = TableHasher { state: key[0], multiplier: key[1] | 1 };
+            hasher.write_u64(mac);
+            hasher.finish() & 0xffff
+        };
+        let known = [MULTIPLIER, MULTIPLIER];
+        let chosen: Vec<u64> =
+            (0..1 << 23).filter(|mac| low(known, *mac) == 0x1234).take(64).collect();
+        assert_eq!(chosen.len(), 64);
+        let secret = [0x0123_4567_89ab_cdef, 0xd1b5_4a32_d192_ed03];
+        let apart: std::collections::BTreeSet<u64> =
+            chosen.iter().map(|mac| low(secret, *mac)).collect();
+        assert!(apart.len() >= 60, "{}", apart.len());
+    }
 
     #[test]
     fn neighbouring_macs_fill_the_low_bits_evenly() {

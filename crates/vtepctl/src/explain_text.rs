@@ -85,6 +85,11 @@ fn is_pinned(placement: &v1::Placement) -> bool {
     matches!(placement.state.as_str(), "pinned" | "moving")
 }
 
+/// Whether packets that are not sprayed have a place.
+fn is_placed(placement: &v1::Placement) -> bool {
+    is_pinned(placement) || placement.state == "sprayed"
+}
+
 /// Where qp-pin has placed the queue pair, or will place it.
 fn write_placement(
     out: &mut impl Write,
@@ -147,10 +152,13 @@ fn tiers(path: &v1::Path) -> String {
 
 fn write_route(out: &mut impl Write, copy: &v1::Copy, route: &v1::CopyRoute) -> io::Result<()> {
     let mac = route.destination_mac.as_deref().unwrap_or("not resolved yet: it waits");
+    if copy.placement.as_ref().is_some_and(|placement| placement.state == "sprayed") {
+        write!(out, "what is not sprayed ")?;
+    }
     write!(out, "leaves by {}, gateway {} ({mac}), ", route.uplink, route.gateway)?;
     match route.choices {
         1 => writeln!(out, "the only next hop")?,
-        choices if copy.placement.as_ref().is_some_and(is_pinned) => {
+        choices if copy.placement.as_ref().is_some_and(is_placed) => {
             writeln!(out, "one of {choices} next hops, by its place")?;
         }
         choices => {

@@ -56,7 +56,8 @@ fn ipv4(packet: &[u8], text: &mut String) -> Option<()> {
         *text += &format!(", fragment at {}", 8 * offset);
         return Some(());
     }
-    upper(protocol, packet.get(4 * usize::from(version & 15)..)?, text)
+    let length = 4 * usize::from(version & 15);
+    upper(protocol, packet.get(length..).filter(|_| length >= 20)?, text)
 }
 
 fn ipv6(packet: &[u8], text: &mut String) -> Option<()> {

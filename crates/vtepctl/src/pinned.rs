@@ -12,7 +12,7 @@ fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
     if rows.is_empty() {
         return writeln!(
             out,
-            "no VTEP is probed: no VNI that is taken over has the policy qp-pin or spray"
+            "no VTEP is probed: no VNI has the policy qp-pin or spray, or none has a remote VTEP"
         );
     }
     for (number, row) in rows.iter().enumerate() {

@@ -58,6 +58,7 @@ async fn run_until_replaced(
     let (features, untried) = probe(arguments.dry_run)?;
     let hook = hook(configuration.hook, features)?;
     let kernel = Kernel::open()?;
+    hide_hash()?;
     let mut state = State::new(configuration.settings.clone(), Namespace::read());
     let rules = PacketRules::read();
     state.set_packet_filters(rules.filters());
@@ -68,6 +69,16 @@ async fn run_until_replaced(
     lacks(features).for_each(|lack| tracing::warn!("{lack}"));
     let sources = Sources { kernel, state, rules };
     forward(arguments, configuration, (hook, features), sources, successor).await
+}
+
+/// Hosts choose keys of tables, so their hash has a secret.
+fn hide_hash() -> Result<(), Failure> {
+    let random = || {
+        getrandom::u64()
+            .map_err(|error| format!("the kernel has no random numbers for tables: {error}"))
+    };
+    tables::hash::set_key([random()?, random()?]);
+    Ok(())
 }
 
 /// The features of the kernel. In a dry run without privileges, all features and a note.

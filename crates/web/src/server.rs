@@ -35,7 +35,7 @@ const PAGES: usize = 16;
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The largest request in bytes.
 const REQUEST: usize = 16 << 10;
-/// How long a request waits for its command. A longer one goes on.
+/// How long a request waits for its command. A longer one goes on, unless it only reads.
 const WAIT: Duration = Duration::from_secs(20);
 
 /// Nothing may be loaded from elsewhere, and no other page may show this one.
@@ -324,7 +324,10 @@ async fn run(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
         return match tokio::time::timeout(WAIT, shared.jobs.read(&words)).await {
             Ok(Ok((command, outcome))) => answer(StatusCode::OK, &ended(&command, outcome)),
             Ok(Err(error)) => refused(StatusCode::SERVICE_UNAVAILABLE, &error),
-            Err(error) => refused(StatusCode::GATEWAY_TIMEOUT, &error),
+            Err(_) => {
+                let text = format!("no answer in {} s: ask again", WAIT.as_secs());
+                refused(StatusCode::GATEWAY_TIMEOUT, &text)
+            }
         };
     }
     let (command, mut task) = match shared.jobs.start(&words) {

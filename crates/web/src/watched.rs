@@ -335,7 +335,9 @@ impl Meter {
             self.idle.add(sent, time);
             return;
         }
-        let pause = std::mem::replace(&mut self.idle, Idle { begun: true, ..Idle::default() });
+        // What was sent in this interval and has not arrived may be lost.
+        let next = Idle { begun: true, sent: sent > arrived, ..Idle::default() };
+        let pause = std::mem::replace(&mut self.idle, next);
         let pause = pause.pause();
         if !pause.is_zero() {
             // Half of the count before it, and half of the one behind it.
@@ -424,6 +426,15 @@ mod tests {
         assert_eq!(shown(), None);
         assert_eq!(watched.wanted(number), None, "the thread ends");
         drop(page);
+    }
+
+    #[test]
+    fn a_window_that_is_lost_with_the_last_packet_is_a_pause() {
+        let mut steps = Steps(Meter::default(), 0);
+        steps.step([1; 5], [1; 5], 1);
+        steps.step([1; 5], [1, 1, 1, 1, 9], 1);
+        assert_eq!(steps.step([0; 5], [0; 5], 1), (0, 50));
+        assert_eq!(steps.step([0, 1, 1, 1, 1], [0, 1, 1, 1, 1], 1).1, 70);
     }
 
     /// Counts of 10 ms, five of which make a step: what arrives, and what is sent.

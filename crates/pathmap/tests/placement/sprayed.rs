@@ -13,7 +13,7 @@ fn a_sprayed_queue_pair_loads_no_path_and_does_not_move() {
     let paths = mesh(1, PATHS, 1);
     let mut leaf = Leaf::new(1, 3, Options::default());
     leaf.know(&paths, &BTreeSet::new());
-    leaf.placer.set_sprayed(leaf.target, [10].into());
+    leaf.placer.set_sprayed([(leaf.target, [10].into())].into());
     let mut now = Duration::from_secs(1);
     let mut places = BTreeMap::<_, Vec<u32>>::new();
     for number in 1..=2 * PATHS {
@@ -35,7 +35,7 @@ fn a_sprayed_queue_pair_loads_no_path_and_does_not_move() {
     assert_eq!((pass(&mut leaf), leaf.moved), (0, 0));
     assert!(leaf.placer.paths(leaf.target).iter().all(|path| path.kilobytes == 0));
     // When the VTEP no longer agrees, they load their paths, and move as others.
-    leaf.placer.set_sprayed(leaf.target, BTreeSet::new());
+    leaf.placer.set_sprayed(BTreeMap::new());
     assert!(pass(&mut leaf) > 0);
     assert!(leaf.moved > 0);
 }

@@ -108,7 +108,9 @@ impl Engine<'_> {
             }
             if !sender.timed {
                 sender.timed = true;
-                self.calendar.push(at + self.scenario.transport.timeout, What::Timer(flow));
+                // `at` may be before now, by the delay of the host's link.
+                let timeout = self.now.max(at + self.scenario.transport.timeout);
+                self.calendar.push(timeout, What::Timer(flow));
             }
             self.ports[2 * host].count_in(&packet);
             return Some(self.packets.add(packet));

@@ -81,33 +81,65 @@ impl Fabric {
         rate.bits()
     }
 
-    /// The number of ports, and whether no number is 0.
-    pub(super) fn size(&self) -> (u64, bool) {
-        let all = |numbers: &[u32]| numbers.iter().map(|&number| u64::from(number)).product();
-        match *self {
+    /// The numbers of ports and of routes, which are those of each switch to each leaf. 0 if a number
+    /// is 0; nothing if a file says how many there are. No product of three numbers overflows.
+    pub(super) fn size(&self) -> Option<[u128; 2]> {
+        let wide = |numbers: &[u32]| numbers.iter().map(|&number| u128::from(number)).product();
+        let (positive, links, switches, all_leaves): (u128, u128, u128, u128) = match *self {
             Self::FatTree { pods, leaves, hosts, aggregations, cores, .. } => {
-                let own = u64::from(hosts) + u64::from(aggregations);
-                let up: u64 = all(&[pods, aggregations, cores]);
-                let down: u64 = all(&[pods, leaves]);
-                (2 * down.saturating_mul(own).saturating_add(up), down * up * own > 0 && hosts > 0)
+                let [down, up] = [wide(&[pods, leaves]), wide(&[pods, aggregations])];
+                let links = wide(&[pods, leaves, hosts])
+                    + wide(&[pods, leaves, aggregations])
+                    + wide(&[pods, aggregations, cores]);
+                let core_switches = wide(&[aggregations, cores]);
+                let positive = [pods, leaves, hosts, aggregations, cores].into_iter().min();
+                (positive.unwrap_or(0).into(), links, down + up + core_switches, down)
             }
             Self::LeafSpine { leaves, hosts, spines, .. } => {
-                let own = u64::from(hosts) + u64::from(spines);
-                (2 * own.saturating_mul(leaves.into()), all(&[leaves, hosts, spines]) > 0)
+                let links = wide(&[leaves, hosts]) + wide(&[leaves, spines]);
+                let switches = u128::from(leaves) + u128::from(spines);
+                (leaves.min(hosts).min(spines).into(), links, switches, leaves.into())
             }
             Self::TwoSites { leaves, hosts, spines, .. } => {
-                let own = u64::from(hosts) + u64::from(spines);
-                let circuits: u64 = all(&[spines, spines]);
-                let ports = 4 * own.saturating_mul(leaves.into()).saturating_add(circuits);
-                (ports, all(&[leaves, hosts, spines]) > 0)
+                let site = wide(&[leaves, hosts]) + wide(&[leaves, spines]);
+                let links = 2 * site + wide(&[spines, spines]);
+                let switches = 2 * (u128::from(leaves) + u128::from(spines));
+                (leaves.min(hosts).min(spines).into(), links, switches, 2 * u128::from(leaves))
             }
-            // It has as many as the file has lines.
-            Self::Topology { .. } => (0, true),
-        }
+            Self::Topology { .. } => return None,
+        };
+        if positive == 0 { Some([0; 2]) } else { Some([2 * links, switches * all_leaves]) }
     }
 }
 
 impl Traffic {
+    /// Whether the traffic suits so many hosts, and has no more flows than may be.
+    fn fits(&self, hosts: u32) -> Result<(), String> {
+        let in_groups = |group: u32, each: u64| {
+            u64::from(hosts / group.max(1)).saturating_mul(group.into()).saturating_mul(each)
+        };
+        let number = match *self {
+            Self::Ring { group, .. } | Self::AllToAll { group, .. } if group > hosts => {
+                return Err(format!("'group' is {group}: there are {hosts} hosts"));
+            }
+            Self::Permutation { .. } if hosts < 2 => {
+                return Err("a permutation needs two hosts".to_owned());
+            }
+            Self::Incast { senders, .. } if senders == 0 || senders >= hosts => {
+                let most = hosts.saturating_sub(1);
+                return Err(format!("'senders' is {senders}: use 1 to {most}, of {hosts} hosts"));
+            }
+            Self::Incast { senders, background: true, .. } if hosts - 1 - senders == 1 => {
+                return Err("'background' has one host, and needs two or none".to_owned());
+            }
+            Self::Ring { group, .. } => in_groups(group, 2 * u64::from(group.saturating_sub(1))),
+            Self::AllToAll { group, .. } => in_groups(group, u64::from(group.saturating_sub(1))),
+            Self::Stream { flows, .. } => flows.into(),
+            _ => 0,
+        };
+        if number < FLOWS.into() { Ok(()) } else { Err(too_many(number)) }
+    }
+
     /// `rate`: of a host, in bits per second.
     fn flows(
         &self,
@@ -116,6 +148,7 @@ impl Traffic {
         read: Read<'_>,
     ) -> Result<Vec<Flow>, String> {
         let hosts = topology.hosts;
+        self.fits(hosts)?;
         Ok(match self {
             Self::Permutation { bytes, ordered } => {
                 traffic::permutation(hosts, seed, *bytes, *ordered)
@@ -125,7 +158,7 @@ impl Traffic {
             }
             Self::Ring { bytes, group } => traffic::ring(hosts, seed, *bytes, *group),
             Self::AllToAll { bytes, group, window } => {
-                traffic::all_to_all(hosts, seed, *bytes, *group, *window)
+                traffic::all_to_all(hosts, seed, *bytes, *group, (*window).min(*group))
             }
             Self::Random { sizes, load, until } => {
                 let sizes = Sizes::new(&Vec::from_iter(
@@ -173,6 +206,9 @@ impl Traffic {
 impl FaultSettings {
     /// The faults of the ports.
     fn faults(&self, topology: &Topology) -> Result<Vec<scenario::Fault>, String> {
+        if self.until.is_some_and(|until| until.0 <= self.at.0) {
+            return Err("'until' of a fault is a time after 'at'".to_owned());
+        }
         let damage = match self.kind {
             FaultKind::Slow => Damage::Slow(self.share),
             FaultKind::Dead => Damage::Dead,
@@ -206,9 +242,6 @@ impl File {
         let topology = self.fabric.topology(read)?;
         let mut transport = Transport::new(&topology, self.transport.packet);
         transport.acknowledge = self.transport.acknowledge;
-        if let Some(timeout) = self.transport.timeout {
-            transport.timeout = timeout.0;
-        }
         let mut limits = Limits::of_product(&transport.network);
         if self.queue.bytes.is_some() || self.queue.ecn != Queue::default().ecn {
             let bytes = self.queue.bytes.unwrap_or(limits.bytes);
@@ -216,6 +249,16 @@ impl File {
             let [from, all] = self.queue.ecn;
             (limits.bytes, limits.mark_from, limits.mark_all) = (bytes, share(from), share(all));
         }
+        transport.timeout = match self.transport.timeout {
+            Some(Time(timeout)) if timeout <= transport.network.round_trip => {
+                let least = transport.network.round_trip as f64 / 1e6;
+                return Err(format!(
+                    "'transport.timeout': use more than the round trip time, {least:.2}us"
+                ));
+            }
+            Some(timeout) => timeout.0,
+            None => Transport::default_timeout(&topology, limits.bytes),
+        };
         let mut roce = self.transport.roce.clone();
         if let Some(roce) = &mut roce {
             if roce.rate == 0 {
@@ -227,10 +270,10 @@ impl File {
         let mut flows = Vec::new();
         for (job, traffic) in (0..).zip(&self.traffic) {
             let hosts = (&topology, self.fabric.rate());
-            flows.extend(renumbered(traffic.flows(hosts, seed, read)?, job, &flows));
-        }
-        if flows.len() >= FLOWS as usize {
-            return Err(format!("{} flows are too many: use fewer than {FLOWS}", flows.len()));
+            flows.extend(renumbered(traffic.flows(hosts, seed, read)?, job, &flows)?);
+            if flows.len() >= FLOWS as usize {
+                return Err(too_many(flows.len() as u64));
+            }
         }
         // A connection has two of the 2²⁴ numbers of queue pairs.
         if roce.is_some() && flows.len() >= FLOWS as usize / 2 - 1 {
@@ -245,17 +288,24 @@ impl File {
     }
 }
 
+fn too_many(flows: u64) -> String {
+    format!("{flows} flows are too many: use fewer than {FLOWS}")
+}
+
 /// The flows of a job with numbers and triggers that no earlier one has.
-fn renumbered(mut flows: Vec<Flow>, job: u32, earlier: &[Flow]) -> Vec<Flow> {
+fn renumbered(mut flows: Vec<Flow>, job: u32, earlier: &[Flow]) -> Result<Vec<Flow>, String> {
+    let too_large =
+        || "the numbers of flows and triggers are too large: use smaller ones".to_owned();
+    let add = |own: u32, first: u32| own.checked_add(first).ok_or_else(too_large);
     let id = earlier.iter().map(|flow| flow.id).max().unwrap_or_default();
     let trigger = earlier.iter().filter_map(|flow| flow.fires).max().unwrap_or_default();
     for flow in &mut flows {
         flow.job = job;
-        flow.id += id;
-        flow.fires = flow.fires.map(|own| own + trigger);
+        flow.id = add(flow.id, id)?;
+        flow.fires = flow.fires.map(|own| add(own, trigger)).transpose()?;
         if let traffic::Start::On(own) = &mut flow.start {
-            *own += trigger;
+            *own = add(*own, trigger)?;
         }
     }
-    flows
+    Ok(flows)
 }

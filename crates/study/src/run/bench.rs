@@ -31,6 +31,7 @@ use crate::leaves;
 use crate::machine;
 use circuits::Undo;
 use fabric::Fabric;
+use fabric::FabricError;
 use fabric::counters;
 use fabric::deployed::{Deployed, Host, Overlay};
 use fabric::netns::{self, NetnsError};
@@ -209,16 +210,26 @@ impl<'a> Bench<'a> {
     fn await_bfd(&self, report: OnProgress) -> Result<(), RunError> {
         let speakers = self.fabric.speakers()?;
         let is_up = |node: &Node| {
+            if !node.enables("bfdd").ok()? {
+                return Some(true);
+            }
             let peers = node.run(&["vtysh", "-c", "show bfd peers json"]).ok()?;
             let peers: Vec<BfdPeer> = serde_json::from_str(&peers).ok()?;
             Some(peers.iter().all(|peer| peer.status == "up"))
         };
         let mut interrupted = Ok(());
-        wait_until(CONVERGENCE_LIMIT, || {
+        let are_up = wait_until(CONVERGENCE_LIMIT, || {
             interrupted = report("waiting for BFD");
             interrupted.is_err() || speakers.iter().all(|node| is_up(node) == Some(true))
         });
-        Ok(interrupted?)
+        interrupted?;
+        if are_up {
+            return Ok(());
+        }
+        let down = speakers.iter().filter(|node| is_up(node) != Some(true));
+        let names: Vec<&str> = down.map(|node| node.name()).collect();
+        let missing = format!("BFD sessions of {} ('show bfd peers')", names.join(", "));
+        Err(FabricError::NotConverged { limit: CONVERGENCE_LIMIT, missing }.into())
     }
 
     /// Whether vtepd is to forward.

@@ -41,16 +41,16 @@ pub fn is_directory(path: &Path) -> bool {
     path.join(FILE).is_file() && path.join(RESULTS).is_file()
 }
 
-/// The cases with results, in their order.
+/// The cases with results, in the order of the file.
 ///
 /// # Errors
 ///
 /// The results cannot be read.
 pub fn recorded_cases(path: &Path) -> Result<Vec<String>, SimulationError> {
-    let mut cases: Vec<String> =
+    let have: BTreeSet<String> =
         directory::results(path)?.into_iter().map(|line| line.case).collect();
-    cases.dedup();
-    Ok(cases)
+    let cases = Plan::read(&path.join(FILE))?.cases.into_iter().map(|case| case.name);
+    Ok(cases.filter(|name| have.contains(name)).collect())
 }
 
 /// The rows of cases that send a traffic matrix and nothing else, each with its matrix.

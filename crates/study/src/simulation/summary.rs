@@ -1,6 +1,6 @@
 //! The runs of each case and scheme, and what follows from them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use experiment::statistics::Statistics;
 use experiment::verdict::{Grade, Verdict};
@@ -56,22 +56,26 @@ fn row(lines: &[&Line]) -> Option<Row> {
         let figures = [mean(|of| of.mean), mean(|of| of.p99), mean(|of| of.max)];
         (group.clone(), figures)
     };
+    // Seeds without traffic on a tier say nothing about it.
     let of_tier = |tier: &String| {
-        (tier.clone(), mean(lines, |line| line.mmr.get(tier).copied().unwrap_or_default()))
+        let found: Vec<f64> = lines.iter().filter_map(|line| line.mmr.get(tier).copied()).collect();
+        (tier.clone(), found.iter().sum::<f64>() / found.len() as f64)
     };
+    let groups: BTreeSet<&String> = lines.iter().flat_map(|line| line.fct.keys()).collect();
+    let tiers: BTreeSet<&String> = lines.iter().flat_map(|line| line.mmr.keys()).collect();
     Some(Row {
         case: first.case.clone(),
         scheme: first.scheme.clone(),
         seeds: lines.len(),
         all_finished,
         completion_us: Statistics::of(&ends, CONFIDENCE).filter(|_| all_finished),
-        times_us: first.fct.keys().map(of_group).collect(),
+        times_us: groups.into_iter().map(of_group).collect(),
         packets: mean(lines, |line| line.packets as f64),
         retransmitted: mean(lines, |line| line.retransmitted as f64),
         acks: mean(lines, |line| line.acks as f64),
         nacks: mean(lines, |line| line.nacks as f64),
         timeouts_rts: mean(lines, |line| line.timeouts_rts as f64),
-        mmr: first.mmr.keys().map(of_tier).collect(),
+        mmr: tiers.into_iter().map(of_tier).collect(),
     })
 }
 
@@ -140,6 +144,15 @@ pub(super) mod tests {
             "user-s": 0.1, "wall-s": 0.1, "peak-kib": 1
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn seeds_without_traffic_on_a_tier_do_not_count_there() {
+        let full = line("x", 1, 5.0);
+        let empty = Line { mmr: BTreeMap::new(), ..line("x", 2, 5.0) };
+        for lines in [[full.clone(), empty.clone()], [empty, full]] {
+            assert_eq!(rows(&lines)[0].mmr["leaf-spine"], 1.5);
+        }
     }
 
     #[test]

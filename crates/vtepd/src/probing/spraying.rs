@@ -85,9 +85,9 @@ impl Sprays {
         self.changed = (true, true);
     }
 
-    /// Whether there is nobody to spray to.
-    pub(super) fn is_empty(&self) -> bool {
-        self.peers.is_empty()
+    /// Whether there is nobody to spray to, and workers know.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.peers.is_empty() && self.changed == (false, false)
     }
 
     /// Follows what probes have found on the paths to a VTEP.
@@ -337,6 +337,11 @@ mod tests {
         sprays.take(ms(2000), &TARGET, report(&[11]));
         sprays.take(ms(2001), &TARGET, report(&[]));
         assert!(sprays.publish(ms(2001)) && sprays.of(&TARGET).vnis.is_empty());
+        sprays.take(ms(2001), &TARGET, report(&[10]));
+        assert!(sprays.publish(ms(2001)));
+        sprays.follow(&Snapshot::default(), std::iter::empty());
+        assert!(!sprays.is_at_rest() && sprays.publish(ms(2001)), "workers hear of the end");
+        assert!(sprays.is_at_rest() && sprays.agreed().next().is_none());
         // Nobody asked this one.
         let stranger = Target { port: 4790, ..TARGET };
         sprays.take(ms(2002), &stranger, report(&[10]));

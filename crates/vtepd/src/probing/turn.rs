@@ -120,16 +120,15 @@ impl Thread {
 
     /// Tells workers over which paths to spray, and other VTEPs what arrived from them.
     fn spray(&mut self) {
-        if self.sprays.is_empty() {
+        if self.sprays.is_at_rest() {
             return;
         }
         let now = self.shared.now();
         self.targets.tell_sprays(&mut self.sprays);
         if self.sprays.publish(now) {
             self.watched = Version::NEVER;
-            for (target, vnis) in self.sprays.agreed() {
-                self.shared.change(|placer| placer.set_sprayed(target, vnis));
-            }
+            let agreed = self.sprays.agreed().collect();
+            self.shared.change(|placer| placer.set_sprayed(agreed));
         }
         self.report_all(now);
     }

@@ -1,5 +1,6 @@
 //! A run, repeated until nothing under test changes meanwhile.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use experiment::Run;
@@ -29,7 +30,7 @@ impl Bench<'_> {
         // Something may have ended after the run before.
         let changes = self.changes()?;
         if !changes.is_empty() {
-            discarded.push(self.repair(&changes)?);
+            discarded.push(self.repair(&changes, report)?);
         }
         while discarded.len() < ATTEMPTS {
             match self.switch(dataplane, key.seed, report).and_then(|()| self.vary(key, report)) {
@@ -47,7 +48,7 @@ impl Bench<'_> {
             }
             let changes = self.changes()?;
             let attempt = match result {
-                _ if !changes.is_empty() => self.repair(&changes)?,
+                _ if !changes.is_empty() => self.repair(&changes, report)?,
                 Ok(Ok(run)) => return Ok(Run { discarded, ..run }),
                 Ok(Err(attempt)) => attempt,
                 // On a busy machine, BFD may take sessions down again and again.
@@ -92,7 +93,7 @@ impl Bench<'_> {
     ///
     /// # Errors
     /// [`RunError::Changed`] if a circuit has ended.
-    fn repair(&mut self, changes: &[Change]) -> Result<Discarded, RunError> {
+    fn repair(&mut self, changes: &[Change], report: OnProgress) -> Result<Discarded, RunError> {
         let texts: Vec<String> = changes.iter().map(ToString::to_string).collect();
         let reason = texts.join(", ");
         if self.fabric.has_containers() && !changes.iter().all(Change::is_vtepd)
@@ -100,8 +101,9 @@ impl Bench<'_> {
         {
             return Err(RunError::Changed(reason));
         }
-        for change in changes.iter().filter(|change| !change.is_vtepd()) {
-            let node = self.fabric.node(&change.node)?;
+        let others = changes.iter().filter(|change| !change.is_vtepd());
+        for name in others.map(|change| &change.node).collect::<BTreeSet<_>>() {
+            let node = self.fabric.node(name)?;
             node.end_frr(Signal::SIGTERM)?;
             node.start_frr()?;
             // Its configuration is that of its file.
@@ -110,7 +112,7 @@ impl Bench<'_> {
         if self.experiment.has_failures() {
             run_before_others(&self.fabric)?;
         }
-        self.fabric.converge(CONVERGENCE_LIMIT, &|_| Ok(()))?;
+        self.fabric.converge(CONVERGENCE_LIMIT, report)?;
         // The dataplane is set again on all leaves, where it runs or not.
         (self.current, self.subjects) = (None, None);
         Ok(Discarded { reason, failed: true })
