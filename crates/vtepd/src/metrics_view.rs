@@ -41,8 +41,7 @@ pub(crate) fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
 /// Known paths and placed queue pairs.
 pub(crate) fn probing(shared: &Shared) -> ProbingView {
     let probed = shared.probed();
-    let sum = |number: usize| probed.iter().filter_map(|of| of.counts.get(number)).sum();
-    let (sent, answered, unexpected) = (sum(0), sum(1), sum(2));
+    let [sent, answered, unexpected] = shared.probe_messages();
     let (responded, ignored) = shared.responded();
     let vtep = |of: &Probed| {
         let tiers = shared.read(|placer| placer.balance(of.target));

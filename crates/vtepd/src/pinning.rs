@@ -113,6 +113,8 @@ pub(crate) struct Shared {
     /// What the programs send, and the time of the start on their clock.
     offloaded: OnceLock<(Arc<OffloadUsage>, Duration)>,
     probed: Mutex<(Vec<Probed>, (Counts, ProbesRefused))>,
+    /// As [`Probed::counts`], of VTEPs that are no longer probed.
+    gone: [AtomicU64; 3],
     /// Over which paths packets are sprayed; `None` if they cannot be.
     pub(crate) spraying: Option<Arc<Spraying>>,
 }
@@ -135,6 +137,7 @@ impl Shared {
             usage: Usage::new(options.most, start),
             offloaded: OnceLock::new(),
             probed: Mutex::default(),
+            gone: Default::default(),
             spraying: None,
         }
     }
@@ -366,9 +369,27 @@ impl Shared {
         self.probed.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 
-    /// Sets what probing knows.
+    /// As [`Probed::counts`], of all VTEPs that are or were probed.
+    pub(crate) fn probe_messages(&self) -> [u64; 3] {
+        let probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = self.gone.each_ref().map(|gone| gone.load(Ordering::Relaxed));
+        let counts = probed.0.iter().map(|of| of.counts);
+        counts.fold(gone, |[a, b, c], [x, y, z]| [a + x, b + y, c + z])
+    }
+
+    /// Sets what probing knows, in the order of the targets.
     pub(crate) fn set_probed(&self, probed: Vec<Probed>, responded: (Counts, ProbesRefused)) {
-        *self.probed.lock().unwrap_or_else(PoisonError::into_inner) = (probed, responded);
+        let mut known = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
+        let goes_on = |before: &Probed| {
+            let at = probed.binary_search_by_key(&before.target, |now| now.target).ok();
+            at.and_then(|at| probed.get(at)).is_some_and(|now| now.counts[0] >= before.counts[0])
+        };
+        for before in known.0.iter().filter(|before| !goes_on(before)) {
+            for (gone, count) in self.gone.iter().zip(before.counts) {
+                gone.fetch_add(count, Ordering::Relaxed);
+            }
+        }
+        *known = (probed, responded);
     }
 }
 

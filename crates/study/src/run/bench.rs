@@ -1,6 +1,7 @@
 //! A fabric with a dataplane on its leaves, and the measurement of one run.
 
 mod attempts;
+mod bfd;
 mod circuits;
 mod drops;
 mod failure;
@@ -22,7 +23,6 @@ use experiment::record::{Discarded, Tier};
 use experiment::role::Role;
 use experiment::units::{InnerPort, Name};
 use roce::SourcePort;
-use serde::Deserialize;
 
 use super::Settings;
 use crate::daemon::{self, Policy};
@@ -31,12 +31,9 @@ use crate::leaves;
 use crate::machine;
 use circuits::Undo;
 use fabric::Fabric;
-use fabric::FabricError;
 use fabric::counters;
 use fabric::deployed::{Deployed, Host, Overlay};
 use fabric::netns::{self, NetnsError};
-use fabric::node::Node;
-use fabric::process::wait_until;
 use fabric::progress::OnProgress;
 use fabric::topology::{Endpoint, Topology};
 use subjects::Subjects;
@@ -51,12 +48,6 @@ const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 const REAL_TIME: [&str; 2] = ["bfdd", "lab"];
 /// Time between runs. For 0.1 s after its last frame, a policy that probes takes a queue pair for one that sends.
 const ENDED: Duration = Duration::from_millis(250);
-
-/// The field of `show bfd peers json` that is used.
-#[derive(Deserialize)]
-struct BfdPeer {
-    status: String,
-}
 
 /// A fabric that is up.
 pub(super) struct Bench<'a> {
@@ -198,38 +189,12 @@ impl<'a> Bench<'a> {
             return Ok(());
         }
         self.fabric.converge(CONVERGENCE_LIMIT, report)?;
-        self.await_bfd(report)?;
+        bfd::wait(&self.fabric, report)?;
         if let Some(policy) = self.probes(key) {
             leaves::await_moves(&self.fabric, policy, report)?;
         }
         self.variant = Some(index);
         Ok(())
-    }
-
-    /// Waits until all BFD sessions are up. BGP establishes its sessions without them.
-    fn await_bfd(&self, report: OnProgress) -> Result<(), RunError> {
-        let speakers = self.fabric.speakers()?;
-        let is_up = |node: &Node| {
-            if !node.enables("bfdd").ok()? {
-                return Some(true);
-            }
-            let peers = node.run(&["vtysh", "-c", "show bfd peers json"]).ok()?;
-            let peers: Vec<BfdPeer> = serde_json::from_str(&peers).ok()?;
-            Some(peers.iter().all(|peer| peer.status == "up"))
-        };
-        let mut interrupted = Ok(());
-        let are_up = wait_until(CONVERGENCE_LIMIT, || {
-            interrupted = report("waiting for BFD");
-            interrupted.is_err() || speakers.iter().all(|node| is_up(node) == Some(true))
-        });
-        interrupted?;
-        if are_up {
-            return Ok(());
-        }
-        let down = speakers.iter().filter(|node| is_up(node) != Some(true));
-        let names: Vec<&str> = down.map(|node| node.name()).collect();
-        let missing = format!("BFD sessions of {} ('show bfd peers')", names.join(", "));
-        Err(FabricError::NotConverged { limit: CONVERGENCE_LIMIT, missing }.into())
     }
 
     /// Whether vtepd is to forward.
