@@ -189,7 +189,7 @@ impl<'a> Bench<'a> {
             return Ok(());
         }
         self.fabric.converge(CONVERGENCE_LIMIT, report)?;
-        bfd::wait(&self.fabric, report)?;
+        bfd::wait(&self.fabric, CONVERGENCE_LIMIT, report)?;
         if let Some(policy) = self.probes(key) {
             leaves::await_moves(&self.fabric, policy, report)?;
         }

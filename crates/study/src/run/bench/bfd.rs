@@ -1,8 +1,9 @@
 //! Waits for BFD sessions. BGP establishes its sessions without them.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 
-use super::CONVERGENCE_LIMIT;
 use crate::error::RunError;
 use fabric::node::Node;
 use fabric::process::wait_until;
@@ -19,10 +20,10 @@ struct Peer {
 ///
 /// # Errors
 /// [`FabricError::NotConverged`] with the routers whose sessions are not.
-pub(super) fn wait(fabric: &Fabric, report: OnProgress) -> Result<(), RunError> {
+pub(super) fn wait(fabric: &Fabric, limit: Duration, report: OnProgress) -> Result<(), RunError> {
     let speakers = fabric.speakers()?;
     let mut interrupted = Ok(());
-    let are_up = wait_until(CONVERGENCE_LIMIT, || {
+    let are_up = wait_until(limit, || {
         interrupted = report("waiting for BFD");
         interrupted.is_err() || speakers.iter().all(is_up)
     });
@@ -33,7 +34,7 @@ pub(super) fn wait(fabric: &Fabric, report: OnProgress) -> Result<(), RunError> 
     let down = speakers.iter().filter(|node| !is_up(node)).map(|node| node.name());
     let missing =
         format!("BFD sessions of {} (vtysh: show bfd peers)", down.collect::<Vec<_>>().join(", "));
-    Err(FabricError::NotConverged { limit: CONVERGENCE_LIMIT, missing }.into())
+    Err(FabricError::NotConverged { limit, missing }.into())
 }
 
 /// Whether all sessions of a router are up. One without bfdd has none.
