@@ -211,10 +211,14 @@ fn placement(label: &str, rows: &[&Row]) -> Vec<Verdict> {
     let even = |row: &&Row| {
         row.paths().is_some_and(|tier| tier.links > 1 && tier.mmr.mean <= row.floor * 1.01)
     };
-    if !rows.is_empty() && rows.iter().all(even) {
+    // The floor is that of whole queue pairs. One of them has one path, wherever it is placed.
+    let mut several = rows.iter().filter(|row| row.point.queue_pairs.get() > 1).peekable();
+    if several.peek().is_some() && !label.starts_with("spray") && several.all(even) {
         verdicts.push(Verdict {
             grade: Grade::Good,
-            text: format!("{label} is at the floor at every point: no placement is more even."),
+            text: format!(
+                "{label} is at the floor at every point: no placement of whole queue pairs is more even."
+            ),
         });
     }
     verdicts

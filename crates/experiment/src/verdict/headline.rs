@@ -1,7 +1,8 @@
 //! The one sentence at the beginning of a report.
 
 use super::words::{milliseconds, outage, title};
-use crate::file::{Dataplane, Experiment};
+use crate::file::Experiment;
+use crate::plan::Point;
 use crate::summary::{Row, Summary};
 
 /// What the experiment shows, in one sentence: the best and the worst dataplane. `None` without runs.
@@ -16,29 +17,42 @@ pub fn headline(experiment: &Experiment, summary: &Summary) -> Option<String> {
         () if experiment.workload.is_some() => Some(row.workload.as_ref()?.completion.mean),
         () => Some(row.paths()?.mmr.mean),
     };
-    // Each dataplane at its worst point, with the value as text.
-    let at_worst = |label: String| {
-        let own = summary.rows.iter().filter(|row| row.dataplane == label);
-        let worst = own
-            .max_by(|a, b| value(a).partial_cmp(&value(b)).unwrap_or(std::cmp::Ordering::Equal))?;
-        let text = match value(worst)? {
-            time if experiment.has_failures() => outage(worst, time),
-            time if experiment.workload.is_some() => milliseconds(time),
-            mmr => format!("{mmr:.2}"),
-        };
-        Some((value(worst)?, format!("{text} with {}", title(&label))))
+    let text = |row: &Row, value: f64| match () {
+        () if experiment.has_failures() => outage(row, value),
+        () if experiment.workload.is_some() => milliseconds(value),
+        () => format!("{value:.2}"),
     };
-    let labels = experiment.dataplanes.iter().map(Dataplane::label);
-    let mut all: Vec<(f64, String)> = labels.filter_map(at_worst).collect();
-    all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-    let (_, best) = all.first()?;
-    let points = summary
-        .rows
-        .iter()
-        .any(|row| Some(&row.point) != summary.rows.first().map(|row| &row.point));
-    let worst = if points { ", at the worst point of each" } else { "" };
-    let last = all.last().filter(|_| all.len() > 1);
-    let range = last.map_or_else(|| best.clone(), |(_, last)| format!("{best}, {last}"));
+    // Dataplanes are compared at one point: that at which they differ most. A single one is shown at its
+    // worst point.
+    let mut points: Vec<(&str, &Point)> = Vec::new();
+    for row in &summary.rows {
+        let point = (row.fabric.as_str(), &row.point);
+        if !points.contains(&point) {
+            points.push(point);
+        }
+    }
+    let at = |(fabric, point): &(&str, &Point)| {
+        let own = summary.rows.iter().filter(|row| row.fabric == *fabric && row.point == **point);
+        let mut all: Vec<(f64, &Row)> = own.filter_map(|row| Some((value(row)?, row))).collect();
+        all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        all
+    };
+    let several = experiment.dataplanes.len() > 1;
+    let rank = |all: &Vec<(f64, &Row)>| match (all.first(), all.last()) {
+        (Some((least, _)), Some((most, _))) if several => most / least.max(f64::MIN_POSITIVE),
+        (_, most) => most.map_or(0.0, |(most, _)| *most),
+    };
+    let shown = points.iter().map(at).reduce(|a, b| if rank(&b) > rank(&a) { b } else { a })?;
+    let name = |(value, row): &(f64, &Row)| {
+        format!("{} with {}", text(row, *value), title(&row.dataplane))
+    };
+    let (best, last) = (name(shown.first()?), shown.last().filter(|_| shown.len() > 1));
+    let range = last.map_or_else(|| best.clone(), |last| format!("{best}, {}", name(last)));
+    let worst = match (points.len() > 1, several) {
+        (false, _) => "",
+        (true, true) => ", where they differ most",
+        (true, false) => ", at the worst point",
+    };
     Some(if experiment.has_failures() {
         format!("Traffic that a failure hits stops for {range}{worst}.")
     } else if experiment.workload.is_some() {

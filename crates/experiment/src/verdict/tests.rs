@@ -32,7 +32,7 @@ fn good_and_bad_news() {
         [
             "Good: qp-pin, one inner source port for all queue pairs: compared with kernel VXLAN, \
              the peak load is 50 % lower at the leaf, and 75 % lower between the spines.",
-            "Good: qp-pin is at the floor at every point: no placement is more even.",
+            "Good: qp-pin is at the floor at every point: no placement of whole queue pairs is more even.",
             "Note: Kernel VXLAN keeps the route to a VTEP for each CPU: the CPU of the sender chooses \
              the uplink of the leaf, whatever the source port. So a gain over kernel VXLAN at the \
              leaf is not that of a policy alone. Add the dataplane five-tuple, which gets a route for \
@@ -302,4 +302,24 @@ fn inner_ports_change_what_hashes_them() {
     ] {
         assert!(found.contains(&expected.to_owned()), "{found:?}");
     }
+}
+
+/// The worst point of one dataplane says nothing about that of another.
+#[test]
+fn the_headline_compares_at_one_point() {
+    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+        dataplane = [{policy = 'kernel'}, {policy = 'five-tuple'}]
+        [traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [1, 8]";
+    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let of = |at| {
+        let one = [("kernel", 1, [800, 0, 0, 0]), ("five-tuple", 1, [799, 1, 0, 0])];
+        let many = [("kernel", 8, [600, 200, 0, 0]), ("five-tuple", 8, [200, 200, 200, 200])];
+        one.into_iter()
+            .chain(many)
+            .map(move |(dataplane, pairs, loads)| run(dataplane, pairs, at, &loads))
+    };
+    let runs: Vec<Run> = (0..5).flat_map(of).collect();
+    let headline = headline(&experiment, &Summary::new(&experiment, &runs)).unwrap();
+    let expected = "1.00 with five-tuple, 3.00 with kernel VXLAN, where they differ most.";
+    assert!(headline.ends_with(expected), "{headline}");
 }
