@@ -453,8 +453,10 @@ impl Handle {
     /// As [`telemetry::render`].
     pub(crate) fn render(&self) -> Result<String, std::fmt::Error> {
         let counters = self.counters();
+        // The control task must not wait for what follows.
+        let status = self.status.borrow().clone();
         let mut view = metrics_view::view(
-            &self.status.borrow(),
+            &status,
             &self.snapshot(),
             self.steering_counts(),
             &self.bypass(),
