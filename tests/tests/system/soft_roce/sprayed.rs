@@ -160,7 +160,7 @@ impl Drop for Verbs {
                 println!("{}", spraying::gaps(leaf));
                 let metrics = leaf.metrics();
                 let tells = |line: &&str| {
-                    ["drop", "lost", "overrun", "moved", "taken_for_dead", "refused"]
+                    ["drop", "lost", "overrun", "moved", "beyond", "refused"]
                         .iter()
                         .any(|what| line.contains(what))
                         && !line.starts_with('#')
