@@ -98,13 +98,15 @@ static FUNCTION __u32 placed_port(struct __sk_buff *skb, __u64 hash)
 		return 0;
 	place = *(volatile __u64 *)word;
 	next = place >> 16 & 0xffff;
-	// Another CPU may have written a later time meanwhile.
-	last = *(volatile __u64 *)&usage->last;
-	now = bpf_ktime_get_ns();
-	// User space may be changing the word. Then the frame keeps the port.
-	if (next && now > last && now - last > (place >> 32) * 1000 &&
-	    __sync_bool_compare_and_swap(word, place, next))
-		place = next;
+	if (next) {
+		// Another CPU may write a later time meanwhile.
+		last = *(volatile __u64 *)&usage->last;
+		now = bpf_ktime_get_ns();
+		// User space may be changing the word. Then the frame keeps the port.
+		if (now > last && now - last > (place >> 32) * 1000 &&
+		    __sync_bool_compare_and_swap(word, place, next))
+			place = next;
+	}
 	count_pinned(skb, index, skb->len + (skb->vlan_present ? 4 : 0), 0);
 	return place & 0xffff;
 }
