@@ -14,7 +14,7 @@ use telemetry::{
     VniView,
 };
 
-use crate::pinning::{Probed, Shared, SprayedTo};
+use crate::pinning::{Messages, Probed, Shared, SprayedTo};
 
 /// The bridge ports: the decision of the control task, errors of steering, and its counters.
 pub(crate) fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
@@ -41,8 +41,7 @@ pub(crate) fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
 /// Known paths and placed queue pairs.
 pub(crate) fn probing(shared: &Shared) -> ProbingView {
     let probed = shared.probed();
-    let [sent, answered, unexpected] = shared.probe_messages();
-    let (responded, ignored) = shared.responded();
+    let Messages { probes: [sent, answered, unexpected], responded, refused } = shared.messages();
     let vtep = |of: &Probed| {
         let tiers = shared.read(|placer| placer.balance(of.target));
         let tier = |tier: &pathmap::placer::TierView| TierView {
@@ -79,9 +78,9 @@ pub(crate) fn probing(shared: &Shared) -> ProbingView {
             ("refused", responded.refused),
             ("replayed", responded.replayed),
             ("limited", responded.limited),
-            ("not_from_uplink", ignored.not_from_uplink),
-            ("not_from_vtep", ignored.not_from_vtep),
-            ("over_limit", ignored.over_limit),
+            ("not_from_uplink", refused.not_from_uplink),
+            ("not_from_vtep", refused.not_from_vtep),
+            ("over_limit", refused.over_limit),
         ],
     }
 }

@@ -35,6 +35,17 @@ const MOST_MESSAGES: usize = 4096;
 /// Messages that are handled before others can use the placement.
 const MESSAGES: usize = 64;
 
+/// What became of messages of probing since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Messages {
+    /// As [`Probed::counts`], of all VTEPs that are or were probed.
+    pub probes: [u64; 3],
+    /// Received messages.
+    pub responded: Counts,
+    /// Those that were not received.
+    pub refused: ProbesRefused,
+}
+
 /// What probing knows about one remote VTEP.
 #[derive(Debug, Clone)]
 pub(crate) struct Probed {
@@ -112,9 +123,7 @@ pub(crate) struct Shared {
     usage: Usage,
     /// What the programs send, and the time of the start on their clock.
     offloaded: OnceLock<(Arc<OffloadUsage>, Duration)>,
-    probed: Mutex<(Vec<Probed>, (Counts, ProbesRefused))>,
-    /// As [`Probed::counts`], of VTEPs that are no longer probed.
-    gone: [AtomicU64; 3],
+    probed: Mutex<(Vec<Probed>, Messages)>,
     /// Over which paths packets are sprayed; `None` if they cannot be.
     pub(crate) spraying: Option<Arc<Spraying>>,
 }
@@ -137,7 +146,6 @@ impl Shared {
             usage: Usage::new(options.most, start),
             offloaded: OnceLock::new(),
             probed: Mutex::default(),
-            gone: Default::default(),
             spraying: None,
         }
     }
@@ -363,33 +371,15 @@ impl Shared {
         self.probed.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
-    /// What became of received messages, and which were not received.
+    /// What became of all messages.
     #[must_use]
-    pub(crate) fn responded(&self) -> (Counts, ProbesRefused) {
+    pub(crate) fn messages(&self) -> Messages {
         self.probed.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 
-    /// As [`Probed::counts`], of all VTEPs that are or were probed.
-    pub(crate) fn probe_messages(&self) -> [u64; 3] {
-        let probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = self.gone.each_ref().map(|gone| gone.load(Ordering::Relaxed));
-        let counts = probed.0.iter().map(|of| of.counts);
-        counts.fold(gone, |[a, b, c], [x, y, z]| [a + x, b + y, c + z])
-    }
-
-    /// Sets what probing knows, in the order of the targets.
-    pub(crate) fn set_probed(&self, probed: Vec<Probed>, responded: (Counts, ProbesRefused)) {
-        let mut known = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
-        let goes_on = |before: &Probed| {
-            let at = probed.binary_search_by_key(&before.target, |now| now.target).ok();
-            at.and_then(|at| probed.get(at)).is_some_and(|now| now.counts[0] >= before.counts[0])
-        };
-        for before in known.0.iter().filter(|before| !goes_on(before)) {
-            for (gone, count) in self.gone.iter().zip(before.counts) {
-                gone.fetch_add(count, Ordering::Relaxed);
-            }
-        }
-        *known = (probed, responded);
+    /// Sets what probing knows.
+    pub(crate) fn set_probed(&self, probed: Vec<Probed>, messages: Messages) {
+        *self.probed.lock().unwrap_or_else(PoisonError::into_inner) = (probed, messages);
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Targets {
     /// The highest epoch and id of the probers that are gone. A VTEP that comes back has heard of
     /// them.
     last: (u32, u32),
+    /// The counts of the probers that are gone.
+    gone: [u64; 3],
     random: Random,
     entries: BTreeMap<Target, Entry>,
     /// Probes that wait because many were due at once.
@@ -68,6 +70,7 @@ impl Targets {
             key,
             secret,
             last: (epoch, 0),
+            gone: [0; 3],
             random,
             entries,
             waiting,
@@ -86,8 +89,10 @@ impl Targets {
         let gone = self.entries.iter().filter(|(target, entry)| !is_same(target, entry));
         let gone: Vec<Target> = gone.map(|(target, _)| *target).collect();
         for target in gone {
-            let removed = self.entries.remove(&target);
-            self.last = removed.map_or(self.last, |entry| self.last.max(entry.ids.last()));
+            if let Some(entry) = self.entries.remove(&target) {
+                self.last = self.last.max(entry.ids.last());
+                self.gone = added(self.gone, entry.prober.counts);
+            }
             shared.remove([target, Target { by_kernel: true, ..target }]);
         }
         let now = shared.now();
@@ -324,6 +329,11 @@ impl Targets {
         }
     }
 
+    /// The probes that were sent, the answers that were accepted, and those that fitted no probe.
+    pub(super) fn messages(&self) -> [u64; 3] {
+        self.entries.values().map(|entry| entry.prober.counts).fold(self.gone, added)
+    }
+
     /// What is known about each VTEP.
     pub(super) fn probed(&self, sprays: &Sprays) -> Vec<Probed> {
         let probed = |(target, entry): (&Target, &Entry)| {
@@ -346,6 +356,10 @@ impl Targets {
         };
         self.entries.iter().map(probed).collect()
     }
+}
+
+const fn added([a, b, c]: [u64; 3], [x, y, z]: [u64; 3]) -> [u64; 3] {
+    [a + x, b + y, c + z]
 }
 
 #[cfg(test)]
@@ -434,5 +448,10 @@ mod tests {
         targets.follow(&snapshot(FlowLabel::SourcePort), &shared);
         assert_eq!(applied(&targets), [7, 0]);
         assert_eq!(targets.label(target(2, 3), 50_001), 50_001);
+        // What was counted of those that are gone stays.
+        targets.entries.get_mut(&target(0, 1)).unwrap().prober.counts = [3, 2, 1];
+        assert_eq!(targets.messages(), [3, 2, 1]);
+        targets.follow(&Snapshot::default(), &shared);
+        assert_eq!((targets.entries.len(), targets.messages()), (0, [3, 2, 1]));
     }
 }

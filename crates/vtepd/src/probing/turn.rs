@@ -10,6 +10,7 @@ use ports::probe_socket::Underlay;
 
 use super::Thread;
 use super::ticks::{RESTLESS, TICK, next_tick};
+use crate::pinning::Messages;
 
 /// How often what is known is published for the API, and delays are told to the placement.
 const PUBLISH: Duration = Duration::from_millis(250);
@@ -181,7 +182,12 @@ impl Thread {
             self.targets.tell_delays(&self.shared);
             self.targets.tell_spray_delays(&mut self.sprays);
             let probed = self.targets.probed(&self.sprays);
-            self.shared.set_probed(probed, (self.responder.counts, self.sockets.refused()));
+            let messages = Messages {
+                probes: self.targets.messages(),
+                responded: self.responder.counts,
+                refused: self.sockets.refused(),
+            };
+            self.shared.set_probed(probed, messages);
         }
     }
 
