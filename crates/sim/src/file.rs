@@ -10,6 +10,7 @@ use quantity::NumberOrText;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use build::Size;
 use units::{BitRate, Bytes, SchemeName, Time};
 
 pub use sweep::{Case, cases};
@@ -399,7 +400,7 @@ impl File {
         let labels: std::collections::BTreeSet<String> =
             self.variants.iter().map(Variant::label).collect();
         let size = self.fabric.size();
-        let is_above = |at: usize, most: u128| size.is_some_and(|size| size.get(at) > Some(&most));
+        let is_larger = |of: fn(Size) -> u128, most: u128| size.is_some_and(|size| of(size) > most);
         let [from, all] = self.queue.ecn;
         let is_share = |share: f64| (0.0..=1.0).contains(&share);
         let shares = self.traffic.iter().all(|job| match job {
@@ -419,9 +420,11 @@ impl File {
             () if self.variants.is_empty() => "there is no [[variant]]",
             () if labels.len() < self.variants.len() => "two variants have the same name",
             () if self.traffic.is_empty() => "there is no [[traffic]]",
-            () if size == Some([0; 2]) => "'fabric': each number must be at least 1",
-            () if is_above(0, PORTS) => "'fabric' is too large: it may have 4 million ports",
-            () if is_above(1, ROUTES) => {
+            () if size.is_none() => "'fabric': each number must be at least 1",
+            () if is_larger(|size| size.ports, PORTS) => {
+                "'fabric' is too large: it may have 4 million ports"
+            }
+            () if is_larger(|size| size.routes, ROUTES) => {
                 "'fabric' is too large: switches times leaves may be 64 million"
             }
             () if !(is_share(from) && is_share(all) && from <= all) => {

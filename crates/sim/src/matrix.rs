@@ -201,6 +201,8 @@ mod tests {
             ("Nodes 4\n0->1 id 1 colour 3 size 5", 2, "colour"),
             ("Nodes x", 1, "whole number"),
             ("failure switch_id 3", 1, "failure"),
+            ("Nodes 4\ntrigger id 1 barrier", 2, "'barrier' is not supported"),
+            ("Nodes 4\ntrigger id 1", 2, "oneshot"),
         ] {
             let error = Matrix::parse(text).unwrap_err();
             assert_eq!(error.line, line, "{text}");

@@ -133,15 +133,17 @@ pub fn ring(hosts: u32, seed: u64, bytes: u64, group: u32) -> Vec<Flow> {
 #[must_use]
 pub fn all_to_all(hosts: u32, seed: u64, bytes: u64, group: u32, window: u32) -> Vec<Flow> {
     let part = bytes.div_ceil(group.max(1).into());
+    // No rank sends to more than the others of its group.
+    let window = window.min(group).max(1);
     let (mut flows, mut triggers) = (Vec::new(), 0);
     for ranks in groups(hosts, seed, group) {
         for (rank, &from) in ranks.iter().enumerate() {
-            let mut chains = vec![None; window.max(1) as usize];
+            let mut chains = vec![None; window as usize];
             for distance in 1..group {
-                let lane = (distance - 1) % window.max(1);
+                let lane = (distance - 1) % window;
                 let Some(chain) = chains.get_mut(lane as usize) else { continue };
                 let start = chain.map_or(Start::At(0), Start::On);
-                let fires = (distance + window.max(1) < group).then(|| {
+                let fires = (distance + window < group).then(|| {
                     triggers += 1;
                     triggers
                 });

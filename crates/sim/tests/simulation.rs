@@ -89,6 +89,27 @@ fn all_schemes_repeat_what_a_fault_loses() {
     }
 }
 
+/// The end of one fault of a port ends no other one.
+#[test]
+fn faults_of_one_port_last_as_long_as_each_of_them() {
+    let ends = |faults: &[(f64, u64, Option<u64>)]| {
+        let mut scenario = with_flows("ecmp", vec![flow(1, 0, 127, 4_000_000)]);
+        let port = 0;
+        let fault = |&(share, at, until): &(f64, u64, Option<u64>)| Fault {
+            port,
+            damage: Damage::Slow(share),
+            at: at * MICROSECOND,
+            until: until.map(|until| until * MICROSECOND),
+        };
+        scenario.faults = faults.iter().map(fault).collect();
+        run(&scenario, 1).completion().unwrap()
+    };
+    let one = ends(&[(0.5, 0, None)]);
+    let both = ends(&[(0.5, 0, None), (0.25, 10, Some(20))]);
+    // A quarter for 10 µs instead of a half costs 5 µs.
+    assert!((both - one - 5.0).abs() < 1.0, "{one} {both}");
+}
+
 #[test]
 fn a_dead_link_costs_only_what_was_under_way() {
     let flows = || vec![flow(1, 0, 127, 4_000_000)];

@@ -45,6 +45,14 @@ impl Variant {
     }
 }
 
+/// What a fabric takes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Size {
+    pub(super) ports: u128,
+    /// From each switch to each leaf.
+    pub(super) routes: u128,
+}
+
 impl Fabric {
     /// `read` gives the links of a topology file, a line for each.
     fn topology(&self, read: Read<'_>) -> Result<Topology, String> {
@@ -81,34 +89,37 @@ impl Fabric {
         rate.bits()
     }
 
-    /// The numbers of ports and of routes, which are those of each switch to each leaf. 0 if a number
-    /// is 0; nothing if a file says how many there are. No product of three numbers overflows.
-    pub(super) fn size(&self) -> Option<[u128; 2]> {
+    /// How large the fabric is; `None` if a number is 0. Products of three numbers do not overflow.
+    pub(super) fn size(&self) -> Option<Size> {
         let wide = |numbers: &[u32]| numbers.iter().map(|&number| u128::from(number)).product();
-        let (positive, links, switches, all_leaves): (u128, u128, u128, u128) = match *self {
+        let size = |links: [u128; 3], switches: [u128; 3], leaves: u128| Size {
+            ports: 2 * links.iter().sum::<u128>(),
+            routes: switches.iter().sum::<u128>() * leaves,
+        };
+        let (least, size) = match *self {
             Self::FatTree { pods, leaves, hosts, aggregations, cores, .. } => {
-                let [down, up] = [wide(&[pods, leaves]), wide(&[pods, aggregations])];
-                let links = wide(&[pods, leaves, hosts])
-                    + wide(&[pods, leaves, aggregations])
-                    + wide(&[pods, aggregations, cores]);
-                let core_switches = wide(&[aggregations, cores]);
-                let positive = [pods, leaves, hosts, aggregations, cores].into_iter().min();
-                (positive.unwrap_or(0).into(), links, down + up + core_switches, down)
+                let own = [&[pods, leaves, hosts], &[pods, leaves, aggregations]];
+                let [down, across] = own.map(|numbers| wide(numbers));
+                let links = [down, across, wide(&[pods, aggregations, cores])];
+                let (all, upper) = (wide(&[pods, leaves]), wide(&[pods, aggregations]));
+                let least = pods.min(leaves).min(hosts).min(aggregations).min(cores);
+                (least, size(links, [all, upper, wide(&[aggregations, cores])], all))
             }
             Self::LeafSpine { leaves, hosts, spines, .. } => {
-                let links = wide(&[leaves, hosts]) + wide(&[leaves, spines]);
-                let switches = u128::from(leaves) + u128::from(spines);
-                (leaves.min(hosts).min(spines).into(), links, switches, leaves.into())
+                let links = [wide(&[leaves, hosts]), wide(&[leaves, spines]), 0];
+                let switches = [leaves.into(), spines.into(), 0];
+                (leaves.min(hosts).min(spines), size(links, switches, leaves.into()))
             }
             Self::TwoSites { leaves, hosts, spines, .. } => {
-                let site = wide(&[leaves, hosts]) + wide(&[leaves, spines]);
-                let links = 2 * site + wide(&[spines, spines]);
-                let switches = 2 * (u128::from(leaves) + u128::from(spines));
-                (leaves.min(hosts).min(spines).into(), links, switches, 2 * u128::from(leaves))
+                let site = [wide(&[2, leaves, hosts]), wide(&[2, leaves, spines])];
+                let links = [site[0], site[1], wide(&[spines, spines])];
+                let switches = [wide(&[2, leaves]), wide(&[2, spines]), 0];
+                (leaves.min(hosts).min(spines), size(links, switches, wide(&[2, leaves])))
             }
-            Self::Topology { .. } => return None,
+            // The file says how large it is.
+            Self::Topology { .. } => return Some(Size::default()),
         };
-        if positive == 0 { Some([0; 2]) } else { Some([2 * links, switches * all_leaves]) }
+        (least > 0).then_some(size)
     }
 }
 
@@ -158,7 +169,7 @@ impl Traffic {
             }
             Self::Ring { bytes, group } => traffic::ring(hosts, seed, *bytes, *group),
             Self::AllToAll { bytes, group, window } => {
-                traffic::all_to_all(hosts, seed, *bytes, *group, (*window).min(*group))
+                traffic::all_to_all(hosts, seed, *bytes, *group, *window)
             }
             Self::Random { sizes, load, until } => {
                 let sizes = Sizes::new(&Vec::from_iter(
