@@ -36,7 +36,8 @@ pub struct Difference {
 pub struct Comparison {
     /// The number of figures that both have. Times are in the lines of all tiers, and are one figure.
     pub compared: usize,
-    /// Those of which an interval is wider than the tolerance, so that they can hardly differ.
+    /// Those of which an interval is wider than the tolerance, so that they can hardly differ, or not
+    /// known, because there is one run.
     pub vague: usize,
     /// Those that differ by more than is allowed.
     pub differences: Vec<Difference>,
@@ -76,11 +77,12 @@ pub fn compare(reference: &Csv, here: &Csv) -> Comparison {
             };
             let halves = [number(reference, line, half), number(here, own, half)];
             // Of one run, no interval is known.
-            let halves = halves.map(|half| half.filter(|half| half.is_finite()).unwrap_or(0.0));
-            let (tolerance, both) = (share * reference_mean.abs(), halves[0].hypot(halves[1]));
+            let halves = halves.map(|half| half.filter(|half| half.is_finite()));
+            let both = halves[0].unwrap_or(0.0).hypot(halves[1].unwrap_or(0.0));
+            let tolerance = share * reference_mean.abs();
             let allowed = tolerance + both;
             found.compared += 1;
-            found.vague += usize::from(both > tolerance);
+            found.vague += usize::from(both > tolerance || halves.contains(&None));
             if (here_mean - reference_mean).abs() > allowed {
                 found.differences.push(Difference {
                     what: format!("{} {mean}", name.join(" ")),
@@ -134,7 +136,7 @@ mod tests {
             of("a,8,constant,v,qp-hash,leaf,2.5,0.4,149,inf\na,8,constant,,kernel,leaf,4.3,0,,\n");
         assert_eq!(
             (same.compared, same.vague, same.differences.len(), same.missing.len()),
-            (3, 1, 0, 0),
+            (3, 2, 0, 0),
             "{same}"
         );
         let other = of("a,8,constant,v,qp-hash,leaf,3,0.3,151,inf\n");
@@ -143,7 +145,7 @@ mod tests {
             "a 8 constant v qp-hash leaf mmr_mean: 3.00 instead of 2.00 (allowed ±0.62)\n\
              a 8 constant v qp-hash leaf completion_ms_mean: 151.00 instead of 100.00 (allowed \
              ±50.00)\na 8 constant kernel leaf: not measured\n2 of 2 figures are beyond the \
-             tolerance; 1 are known worse than that; 1 of the reference were not measured"
+             tolerance; 2 are known worse than that; 1 of the reference were not measured"
         );
     }
 

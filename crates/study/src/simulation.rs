@@ -270,32 +270,25 @@ impl Pool<'_> {
                 });
             }
             drop(sender);
-            // Runs that have begun are kept, also after an error or a signal.
-            let mut result = Ok(());
-            let mut done = 0;
+            let (mut done, mut result) = (0, Ok(()));
             for line in receiver {
-                let stop = || self.next.store(all, Ordering::Relaxed);
-                let line = match line {
-                    Ok(line) => line,
-                    Err(error) => {
-                        stop();
-                        result = result.and(Err(error));
-                        continue;
-                    }
-                };
-                done += 1;
-                let text = format!(
-                    "{} {} seed {}: {done} of {all} runs{}",
-                    line.case,
-                    line.scheme,
-                    line.seed,
-                    time_left(start.elapsed(), done, all - done)
-                );
-                let kept = directory.append(line).and_then(|()| Ok(report(&text)?));
-                if let Err(error) = kept {
-                    stop();
-                    result = result.and(Err(error));
+                let kept = line.and_then(|line| {
+                    done += 1;
+                    let text = format!(
+                        "{} {} seed {}: {done} of {all} runs{}",
+                        line.case,
+                        line.scheme,
+                        line.seed,
+                        time_left(start.elapsed(), done, all - done)
+                    );
+                    directory.append(line)?;
+                    Ok(report(&text)?)
+                });
+                // Runs that have begun are kept, also after an error or a signal.
+                if kept.is_err() {
+                    self.next.store(all, Ordering::Relaxed);
                 }
+                result = result.and(kept);
             }
             result
         })

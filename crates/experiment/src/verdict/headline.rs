@@ -1,5 +1,7 @@
 //! The one sentence at the beginning of a report.
 
+use std::collections::BTreeSet;
+
 use super::words::{milliseconds, outage, title};
 use crate::file::Experiment;
 use crate::plan::Point;
@@ -22,15 +24,10 @@ pub fn headline(experiment: &Experiment, summary: &Summary) -> Option<String> {
         () if experiment.workload.is_some() => milliseconds(value),
         () => format!("{value:.2}"),
     };
-    // Dataplanes are compared at one point: that at which they differ most. A single one is shown at its
-    // worst point.
-    let mut points: Vec<(&str, &Point)> = Vec::new();
-    for row in &summary.rows {
-        let point = (row.fabric.as_str(), &row.point);
-        if !points.contains(&point) {
-            points.push(point);
-        }
-    }
+    // Dataplanes are compared at one point: that at which they differ most. A single one is shown at
+    // its worst point.
+    let points: BTreeSet<(&str, &Point)> =
+        summary.rows.iter().map(|row| (row.fabric.as_str(), &row.point)).collect();
     let at = |(fabric, point): &(&str, &Point)| {
         let own = summary.rows.iter().filter(|row| row.fabric == *fabric && row.point == **point);
         let mut all: Vec<(f64, &Row)> = own.filter_map(|row| Some((value(row)?, row))).collect();
@@ -48,16 +45,16 @@ pub fn headline(experiment: &Experiment, summary: &Summary) -> Option<String> {
     };
     let (best, last) = (name(shown.first()?), shown.last().filter(|_| shown.len() > 1));
     let range = last.map_or_else(|| best.clone(), |last| format!("{best}, {}", name(last)));
-    let worst = match (points.len() > 1, several) {
+    let place = match (points.len() > 1, several) {
         (false, _) => "",
         (true, true) => ", where they differ most",
         (true, false) => ", at the worst point",
     };
     Some(if experiment.has_failures() {
-        format!("Traffic that a failure hits stops for {range}{worst}.")
+        format!("Traffic that a failure hits stops for {range}{place}.")
     } else if experiment.workload.is_some() {
-        format!("An iteration takes {range}{worst}.")
+        format!("An iteration takes {range}{place}.")
     } else {
-        format!("The most loaded path carries this multiple of the mean: {range}{worst}.")
+        format!("The most loaded path carries this multiple of the mean: {range}{place}.")
     })
 }
