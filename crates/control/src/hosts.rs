@@ -22,8 +22,8 @@ pub struct Host {
     pub mac: MacAddr,
 }
 
-/// The host port behind which the bridge of the VNI in this index has an address; the bridge itself for
-/// an address of its own.
+/// The host port behind which the bridge of the VNI in this index has an address; the bridge itself
+/// for an address of its own.
 pub(crate) fn port_of(
     stores: &Stores,
     plan: &SteeringPlan,

@@ -6,7 +6,8 @@
 //! - [`input`]: reading of files that a user names; [`job`]: other jobs of a run
 //! - [`plan`]: the order of the runs; [`shard`]: a part of them
 //! - [`record`]: what is known about a run, and about the machine and the programs
-//! - [`role`]: the tiers of links; [`balance`], [`statistics`], [`random`]: measures, their expected values, and random numbers
+//! - [`role`]: the tiers of links; [`balance`], [`statistics`], [`random`]: measures, their expected
+//!   values, and random numbers
 //! - [`summary`]: the runs of each point; [`verdict`]: what follows from them
 //! - [`compare`]: what changed between two directories of results; [`reference`](mod@reference): beside a
 //!   summary

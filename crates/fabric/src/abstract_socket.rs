@@ -108,7 +108,8 @@ pub struct Message {
 }
 
 impl Datagrams {
-    /// Opens a socket that sends messages of at most [`LONGEST`] bytes. It gets an address of the kernel's choice when it sends.
+    /// Opens a socket that sends messages of at most [`LONGEST`] bytes. It gets an address of the
+    /// kernel's choice when it sends.
     ///
     /// # Errors
     /// As socket(2).

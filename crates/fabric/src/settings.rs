@@ -5,7 +5,8 @@
 //! `net.core.devconf_inherit_init_net` is 1 (Documentation/admin-guide/sysctl/net.rst). Here they
 //! get the kernel's defaults (`net/ipv4/devinet.c`, `net/ipv6/addrconf.c`), so that nodes are the
 //! same on all machines. Other settings of a new namespace have their defaults already, but for
-//! those of TCP and those of neighbours (`net.ipv4.neigh`, `net.ipv6.neigh`), which are the machine's.
+//! those of TCP and those of neighbours (`net.ipv4.neigh`, `net.ipv6.neigh`), which are the
+//! machine's.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -14,8 +14,7 @@
 //! (docs/adr/0003-own-netlink-decoder.md explains why it is not `netlink-packet-route`).
 //!
 //! What the types of [`crate::Message`] cannot represent becomes [`Message::Other`]: MPLS label
-//! routes, multicast routes, and messages that are neither `RTM_NEW*`
-//! nor `RTM_DEL*`.
+//! routes, multicast routes, and messages that are neither `RTM_NEW*` nor `RTM_DEL*`.
 
 pub(crate) mod ipsec;
 mod link;

@@ -86,8 +86,8 @@ impl Pipeline {
     }
 
     /// Sends the held frames whose next hop is resolved now, and drops those that waited too long.
-    /// Finishes `out`. Must be called after each new snapshot and before the next batch. Held frames then stay
-    /// ahead of later frames.
+    /// Finishes `out`. Must be called after each new snapshot and before the next batch. Held frames
+    /// then stay ahead of later frames.
     pub fn release(&mut self, snapshot: &Snapshot, now: Instant, out: &mut TxBatch) {
         let counters = &self.counters;
         self.unresolved
@@ -214,7 +214,7 @@ impl Pipeline {
                     peer.inspect(|peer| peer.by_default.add(segments));
                 }
             }
-            // VNIs with access ports know the VTEP of all that is decapsulated: unknown ones are refused.
+            // VNIs with access ports know the VTEP of all that is decapsulated: others are refused.
             Destination::Port(_) if transmit.vtep.is_none() => {
                 self.counters.sent.add(1);
                 self.counters.vni(transmit.vni).inspect(|vni| vni.switched.add(segments, bytes));

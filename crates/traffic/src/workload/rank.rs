@@ -117,8 +117,8 @@ impl Rank<'_> {
             let bell = self.gate.bell(self.rank);
             let others: Vec<_> = bell.iter().map(|bell| bell.as_fd()).collect();
             self.nic.wait(wake, LOOK, &others)?;
-            // It may have rung late, for a gate that this rank saw open. The gate opens before it rings,
-            // so that no opening is missed.
+            // It may have rung late, for a gate that this rank saw open. The gate opens before it
+            // rings, so that no opening is missed.
             self.gate.silence(self.rank);
         }
         Ok(true)
