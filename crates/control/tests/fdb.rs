@@ -131,7 +131,10 @@ fn own_addresses_of_bridge_and_ports_hide_no_remote_mac() {
     let mut state = state_after(leaf());
     let own = FdbEntry { state: 0x80, ..bridged_of(HOST, mac(1)) };
     apply(&mut state, [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, own)]);
-    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
+    let update = state.build();
+    assert_eq!(behind(&update, mac(1)), Some(ip("10.0.0.12")));
+    let index = update.plan.vnis[&Netdev(VXLAN)].index;
+    assert_eq!(state.port_of(index, mac(1)).as_deref(), Some("br10010"), "it is the bridge's own");
 }
 
 #[test]

@@ -71,6 +71,9 @@ async fn what_is_whole_of_a_damaged_recording_is_sent_and_the_rest_is_named() {
     let (result, heard) = played(cut, None).await;
     assert!(matches!(result, Err(ReplayError::Cut { pending: 10, frames: 2 })), "{result:?}");
     assert_eq!(heard, [4000, 4001]);
+    let (result, heard) = played([recording(4000..4003), vec![9; 100]].concat(), None).await;
+    assert!(result.unwrap_err().to_string().contains("FPM version 9"));
+    assert_eq!(heard, [4000, 4001, 4002]);
     let (result, _) = played(vec![9; 100], None).await;
     assert!(result.unwrap_err().to_string().contains("byte 0: FPM version 9"));
 }

@@ -143,6 +143,16 @@ mod tests {
         }
     }
 
+    /// An IPv6 listener that also takes IPv4 connections names both ends as mapped addresses.
+    #[test]
+    fn an_ipv4_connection_to_an_ipv6_listener_has_an_owner() {
+        let Ok(listener) = TcpListener::bind("[::]:0") else { return };
+        let port = listener.local_addr().unwrap().port();
+        let _client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let (server, peer) = listener.accept().unwrap();
+        assert_eq!(socket_owner(peer, server.local_addr().unwrap()).unwrap(), Some(own_user()));
+    }
+
     /// A connection from the port of a listener, which the kernel names when the connection is gone.
     #[test]
     fn a_listener_does_not_stand_for_a_connection_that_is_gone() {

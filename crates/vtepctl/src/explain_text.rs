@@ -359,6 +359,8 @@ mod tests {
         let lines = said("sprayed", vec![path("up1", &[], None), path("up2", &[], None)]);
         assert!(lines[0].starts_with("sprayed: "), "{lines:?}");
         assert!(lines[1].starts_with("one path: port ") && lines[2].contains("up2"), "{lines:?}");
+        assert!(lines[3].starts_with("what is not sprayed leaves by up2, "), "{lines:?}");
+        assert!(lines[3].ends_with("next hops, by its place"), "{lines:?}");
         let lines = said("hashed", Vec::new());
         assert_eq!(lines[0], "by qp-hash: BECAUSE");
         assert!(lines[1].starts_with("hash 0x123 gives outer source port 50001"), "{lines:?}");

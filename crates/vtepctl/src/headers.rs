@@ -154,5 +154,9 @@ mod tests {
             "020000000002 020000000001 0800 45000040 00000010 4011 0000 0a010001 0a010002",
         ));
         assert!(fragment.ends_with(", fragment at 128"), "{fragment}");
+        let short = line(&bytes(
+            "020000000002 020000000001 0800 40000040 00000000 4011 0000 0a010001 0a010002",
+        ));
+        assert!(short.ends_with("10.1.0.1 > 10.1.0.2, TTL 64 … cut"), "{short}");
     }
 }
