@@ -232,13 +232,14 @@ impl Responder {
     }
 
     /// Acknowledges what has arrived if `packet` is a reason: it asks for that, closes a gap, has a
-    /// mark, or completes a number of bytes.
+    /// mark, or completes a number of bytes. The answer to a read acknowledges it (9.7.5.1.2).
     fn acknowledge(&mut self, packet: &Packet<'_>, closes: bool, context: &Context<'_>) {
         let settings = context.settings;
         let length = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
         self.unacknowledged = self.unacknowledged.saturating_add(length);
         let many = settings.acknowledge_bytes;
-        if packet.header.acknowledge
+        let is_read = packet.header.opcode == opcode::RC_READ_REQUEST;
+        if packet.header.acknowledge && !is_read
             || closes
             || packet.congested && settings.acknowledge_marked
             || many > 0 && self.unacknowledged >= many

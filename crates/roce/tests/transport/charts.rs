@@ -167,6 +167,23 @@ fn a_read_is_answered_in_order_with_an_acknowledgement_of_what_was_before() {
     assert_eq!(a.memory.bytes[..600], b.memory.bytes[..600]);
 }
 
+/// As Soft-RoCE does (`rxe_requester()` in drivers/infiniband/sw/rxe/rxe_req.c).
+#[test]
+fn a_read_that_asks_for_an_acknowledgement_gets_its_response_only() {
+    let [mut a, mut b] = two();
+    a.read(1, 600);
+    a.read(2, 0);
+    for mut frame in a.transmit(0).0 {
+        // The bit of the base transport header, and the ICRC over it.
+        frame[42 + 8] |= 0x80;
+        wire::icrc::fill(&mut frame[14..]).unwrap();
+        b.receive(0, &frame);
+    }
+    let answers = ["response 0", "response 1", "response 2", "response 3"];
+    assert_eq!(pass(&mut b, &mut a, 0, NONE), answers);
+    assert_eq!(a.completed(), [1, 2].map(|id| (id, Status::Success)));
+}
+
 #[test]
 fn a_lost_read_response_is_an_implied_nak() {
     let [mut a, mut b] = two();

@@ -22,6 +22,8 @@ pub struct Transmit {
     out: TxBatch,
     /// Whether super-frames may be sent.
     groups: bool,
+    /// Whether the kernel has taken one.
+    is_taken: bool,
 }
 
 impl Transmit {
@@ -36,7 +38,7 @@ impl Transmit {
             .flatten()
             .is_some_and(|link| link.qdisc == "noqueue" && longest <= link.mtu as usize + ETHERNET);
         let groups = fits && ethtool::is_off(interface, SEGMENTATION).unwrap_or(false);
-        Self { out: TxBatch::new(), groups }
+        Self { out: TxBatch::new(), groups, is_taken: false }
     }
 
     /// Whether super-frames are sent.
@@ -50,6 +52,33 @@ impl Transmit {
     /// # Errors
     /// Why the first frame that could not be sent was refused.
     pub fn send(&mut self, socket: &mut PacketSocket, frames: &Frames) -> Result<(), DropReason> {
+        let mut batch = self.fill(frames);
+        let mut sent = 0;
+        let mut groups = self.out.split_mut().1.list.iter();
+        if !self.is_taken
+            && let Some(first) = groups.position(|group| group.frames > 1)
+        {
+            // Linux before 6.2 takes no UDP super-frames. Nothing may overtake the first one.
+            socket.transmit(&batch, &mut self.out, 0..first + 1);
+            let outcome = self.out.split_mut().1.list.get(first).map(|group| group.outcome);
+            self.is_taken = outcome == Some(Ok(()));
+            sent = first + 1;
+            if outcome == Some(Err(DropReason::TransmitError)) {
+                self.groups = false;
+                batch = self.fill(frames);
+                sent = first;
+            }
+        }
+        let all = self.out.split_mut().1.list.len();
+        socket.transmit(&batch, &mut self.out, sent..all);
+        match self.out.outcome() {
+            Err(DropReason::TransmitBusy) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Makes groups of the frames. Those before the first super-frame have one frame each.
+    fn fill<'a>(&mut self, frames: &'a Frames) -> Batch<'a> {
         let mut batch = Batch::new(frames.len());
         self.out.clear();
         for group in frames.groups() {
@@ -59,16 +88,7 @@ impl Transmit {
         let (_, groups) = self.out.split_mut();
         groups.next.extend(1..=count);
         groups.set_queue(Queue::Ports, 0);
-        let all = 0..groups.list.len();
-        socket.transmit(&batch, &mut self.out, all);
-        match self.out.outcome() {
-            // Linux before 6.2 takes no UDP super-frames. The peer ignores what arrives twice.
-            Err(DropReason::TransmitError) if std::mem::take(&mut self.groups) => {
-                self.send(socket, frames)
-            }
-            Err(DropReason::TransmitBusy) => Ok(()),
-            outcome => outcome,
-        }
+        batch
     }
 
     /// Adds a group as one super-frame, or its frames one by one.
