@@ -8,10 +8,10 @@ use frames::stage::Stage;
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let (name, turns) = (arguments.next().unwrap_or_default(), arguments.next());
-    let macs = arguments.next().and_then(|macs| macs.parse().ok());
+    let macs = arguments.next().map(|macs| macs.parse()).transpose();
     let stage = Stage::ALL.into_iter().find(|stage| stage.name() == name);
     let turns = turns.and_then(|turns| turns.parse::<usize>().ok());
-    let (Some(stage), Some(turns)) = (stage, turns) else {
+    let (Some(stage), Some(turns), Ok(macs)) = (stage, turns, macs) else {
         eprintln!(
             "usage: stage NAME BATCHES [MACS]   (batches of {BATCH} frames; with MACS, 512 batches to so many hosts in turn)"
         );

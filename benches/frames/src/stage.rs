@@ -106,7 +106,8 @@ impl Stage {
     }
 
     /// Prepares batches of a leaf's frames. The returned function runs this stage for the batch
-    /// with the given number, modulo `batches`.
+    /// with the given number, modulo `batches`. Those of [`Self::DecapsulateSprayed`] run in their
+    /// order, whatever the number: their sequence numbers must rise.
     ///
     /// # Errors
     /// If the length is too small.

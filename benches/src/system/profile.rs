@@ -158,6 +158,8 @@ impl Samples {
 
     /// Starts to record samples of the first `cores` cores for `time`.
     fn record(&self, time: Duration, cores: usize) -> Result<Recording<'_>, Failure> {
+        // perf would keep the recording before under another name.
+        let _ = std::fs::remove_file(&self.0);
         let child = Command::new("perf")
             .args(["record", "--quiet", "--all-cpus", "--cpu", &format!("0-{}", cores - 1)])
             .args(["--event", "cpu-clock", "--freq", FREQUENCY, "--output"])

@@ -3,8 +3,11 @@
 use std::io;
 
 use aya::Ebpf;
+use aya::programs::TcAttachType;
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
+
+use netlink::Requests;
 
 use crate::error::SteeringError;
 use crate::hook::{CLSACT_PRIORITY, Hook};
@@ -38,7 +41,7 @@ pub(crate) fn attach(
     let options = match hook {
         Hook::Tcx => TcAttachOptions::TcxOrder(LinkOrder::last()),
         Hook::Clsact => {
-            add_clsact(interface)?;
+            add_clsact(interface, entry.direction)?;
             TcAttachOptions::Netlink(NlOptions {
                 priority: CLSACT_PRIORITY,
                 handle: TcHandle::new(0, 1),
@@ -51,12 +54,24 @@ pub(crate) fn attach(
     program.take_link(id).map_err(failed)
 }
 
-/// Adds the clsact qdisc, unless there is one.
-fn add_clsact(interface: &str) -> Result<(), SteeringError> {
+/// Adds the clsact qdisc, unless there is one. A qdisc `ingress` in its place suffices for ingress. For
+/// egress it would attach the program there, too, without an error.
+fn add_clsact(interface: &str, direction: TcAttachType) -> Result<(), SteeringError> {
+    let failed = |source| SteeringError::Clsact { interface: interface.to_owned(), source };
     match aya::programs::tc::qdisc_add_clsact(interface) {
-        Ok(()) | Err(TcError::AlreadyAttached) => Ok(()),
-        Err(error) if already_there(&error) => Ok(()),
-        Err(source) => Err(SteeringError::Clsact { interface: interface.to_owned(), source }),
+        Ok(()) => return Ok(()),
+        Err(TcError::AlreadyAttached) => {}
+        Err(error) if already_there(&error) => {}
+        Err(source) => return Err(failed(source)),
+    }
+    let ifindex = nix::net::if_::if_nametoindex(interface).unwrap_or_default();
+    let has_clsact = || {
+        let with_clsact = Requests::open().and_then(|mut requests| requests.with_clsact());
+        with_clsact.is_ok_and(|with| with.contains(&ifindex))
+    };
+    match direction {
+        TcAttachType::Egress if !has_clsact() => Err(SteeringError::NoEgress(interface.to_owned())),
+        _ => Ok(()),
     }
 }
 

@@ -38,6 +38,12 @@ pub enum SteeringError {
         /// The cause.
         source: TcError,
     },
+    /// An interface has another qdisc in the place of clsact.
+    #[error(
+        "{0} has the qdisc 'ingress', which has no filters of sent frames: use 'clsact' instead, as in \
+         tc qdisc del dev {0} ingress; tc qdisc add dev {0} clsact"
+    )]
+    NoEgress(String),
     /// A program could not be loaded, or is not of the expected type.
     #[error("steering program {0} was not loaded: {1}")]
     Program(&'static str, ProgramError),

@@ -98,6 +98,20 @@ fn tcx_programs(ifindex: u32, direction: Direction) -> Vec<u32> {
     ids
 }
 
+/// The programs of others among those of a hook, in the order in which they run, and whether each runs
+/// behind vtepd's.
+fn around<T>(
+    programs: impl Iterator<Item = T>,
+    is_own: impl Fn(&T) -> bool,
+) -> impl Iterator<Item = (T, bool)> {
+    let mut behind = false;
+    programs.filter_map(move |program| {
+        let own = is_own(&program);
+        behind |= own;
+        (!own).then_some((program, behind))
+    })
+}
+
 /// Programs of other tools on an interface's ingress or egress, and whether they run before or
 /// after vtepd's. Hooks that cannot be read (no tcx, no clsact) count as empty.
 #[must_use]
@@ -110,23 +124,25 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
     };
     let mut found = Vec::new();
     if let Ok((_, programs)) = SchedClassifier::query_tcx(&interface, attach_type) {
-        let names =
-            programs.iter().map(|p| p.name_as_str().unwrap_or("a nameless program").to_owned());
-        found.extend(names.filter(|name| !is_own(name)).map(|program| Foreign {
+        let names = programs.iter().map(|program| {
+            let name = program.name_as_str().filter(|name| !name.is_empty());
+            name.unwrap_or("a nameless program").to_owned()
+        });
+        found.extend(around(names, |name| is_own(name)).map(|(program, behind)| Foreign {
             interface: interface.clone(),
             hook: tcx,
             program,
-            behind: false,
+            behind,
         }));
     } else {
         // Without CAP_SYS_ADMIN the kernel returns identifiers of programs, but no names.
-        let foreign =
-            tcx_programs(ifindex, direction).into_iter().filter(|id| !own_ids().contains(id));
-        found.extend(foreign.map(|id| Foreign {
+        let own = own_ids();
+        let ids = tcx_programs(ifindex, direction).into_iter();
+        found.extend(around(ids, |id| own.contains(id)).map(|(id, behind)| Foreign {
             interface: interface.clone(),
             hook: tcx,
             program: format!("BPF program {id} (`bpftool prog show id {id}`)"),
-            behind: false,
+            behind,
         }));
     }
     let Ok(mut requests) = Requests::open() else { return found };
@@ -174,8 +190,13 @@ pub(crate) fn has_own(ifindex: u32, direction: Direction, hook: Hook) -> bool {
 /// requests, which may wait for the RTNL lock.
 #[must_use]
 pub fn without_own(filters: Vec<(u32, Direction)>) -> Vec<(u32, Direction)> {
-    let is_lost =
-        |(ifindex, direction): &(u32, Direction)| !has_own(*ifindex, *direction, Hook::Clsact);
+    let Ok(mut requests) = Requests::open() else { return filters };
+    let with_clsact = requests.with_clsact().unwrap_or_default();
+    let is_lost = |(ifindex, direction): &(u32, Direction)| {
+        let there = requests.filters_at(*ifindex, *direction).unwrap_or_default();
+        let has_hook = *direction == Direction::Ingress || with_clsact.contains(ifindex);
+        !has_hook || !there.into_iter().any(|of| of.name.is_some_and(|name| is_own(&name)))
+    };
     filters.into_iter().filter(is_lost).collect()
 }
 

@@ -1,5 +1,5 @@
-//! Checks that the programs (`programs/`) and the Rust code mean the same: the layout of structs in
-//! maps, and constants. The C text is the source of what is expected.
+//! Checks that the forwarding programs (`programs/steering.bpf.c`) and the Rust code mean the same:
+//! the layout of structs in maps, and constants. The C text is the source of what is expected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{offset_of, size_of};
@@ -20,7 +20,7 @@ use crate::steering::counts::Count;
 use crate::steering::sources::CheckedSource;
 use crate::watchdog::{CALLED, HEARTBEAT_WORD, IDLE, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 17] = [
+const SOURCES: [&str; 18] = [
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/headers.bpf.h"),
     include_str!("../programs/dropped.bpf.h"),
@@ -37,10 +37,11 @@ const SOURCES: [&str; 17] = [
     include_str!("../programs/encapsulate.bpf.h"),
     include_str!("../programs/decapsulate.bpf.h"),
     include_str!("../programs/uplink_ipv6.bpf.h"),
+    include_str!("../programs/segments.bpf.h"),
     include_str!("../programs/split.bpf.h"),
 ];
 
-/// All sources, without comments.
+/// All sources of these programs, without comments.
 fn code() -> String {
     let lines = SOURCES.iter().flat_map(|source| source.lines());
     lines.map(|line| line.split("//").next().unwrap().trim_end().to_owned() + "\n").collect()

@@ -11,7 +11,7 @@ use path::{CounterId, Version};
 use tables::{BypassPort, OpenPort, Snapshot, SteeringPlan};
 use wire::Vni;
 
-use crate::attach::{attach, attach_by_index};
+use crate::attach::{attach, attach_by_index, exists};
 use crate::bypass::{Bypass, BypassState};
 use crate::dropped::ProgramDrops;
 use crate::error::SteeringError;
@@ -177,12 +177,6 @@ impl Steering {
         })
     }
 
-    /// How the programs are attached.
-    #[must_use]
-    pub const fn hook(&self) -> Hook {
-        self.hook
-    }
-
     /// Allows steering to set the machine's switch `rcu_expedited` while it attaches or detaches
     /// many programs.
     pub const fn allow_expedited_rcu(&mut self) {
@@ -266,6 +260,7 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn shut(&mut self, ifindex: u32) -> Result<(), SteeringError> {
+        self.punts.retain(|ifindex, _| exists(*ifindex));
         let link = attach_by_index(&mut self.ebpf, self.hook, ifindex, ACCESS)?;
         self.punts.insert(ifindex, Placed::new(self.hook, ACCESS, link));
         Ok(())
@@ -314,6 +309,7 @@ impl Steering {
             if self.arrivals.contains_key(&ifindex) {
                 continue;
             }
+            self.arrivals.retain(|ifindex, _| exists(*ifindex));
             let _expedited = self.grace_periods.for_hooks(1);
             let link = attach_by_index(&mut self.ebpf, self.hook, ifindex, ARRIVED)?;
             self.arrivals.insert(ifindex, Placed::new(self.hook, ARRIVED, link));

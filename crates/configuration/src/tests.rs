@@ -7,8 +7,8 @@ use super::*;
 
 /// Loads a configuration from this text and these flags.
 pub(crate) fn load(text: &str, flags: &[&str]) -> Result<Configuration, ConfigurationError> {
-    let path =
-        std::env::temp_dir().join(format!("vtepd-config-{:?}.toml", std::thread::current().id()));
+    let (process, thread) = (std::process::id(), std::thread::current().id());
+    let path = std::env::temp_dir().join(format!("vtepd-config-{process}-{thread:?}.toml"));
     std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
     let path_text = path.to_string_lossy().into_owned();
     let arguments = ["vtepd", "--config", &path_text].into_iter().chain(flags.iter().copied());

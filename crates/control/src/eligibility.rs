@@ -178,6 +178,7 @@ impl EligibilityCheck<'_> {
         })
     }
 
+    /// Whether the user wants a VNI to be taken over.
     fn wanted(&self, vni: Vni) -> Result<(), KernelOnlyReason> {
         if self.settings.detached.contains(&vni) {
             return Err(KernelOnlyReason::Detached);

@@ -149,8 +149,13 @@ impl Publication {
 fn find_missing(update: &mut Update, settings: &Settings, stores: &Stores) {
     let Settings { include, exclude, vnis, .. } = settings;
     // VNIs with settings of their own are expected to exist as well, unless they stay with the
-    // kernel in any case.
-    let configured = vnis.keys().filter(|vni| include.is_none() && !exclude.contains(vni));
+    // kernel in any case. A netdev that carries many has those settings, too.
+    let has_many = || {
+        let mut vxlans = stores.links.vxlans().filter_map(|index| stores.links.vxlan(index));
+        vxlans.any(|vxlan| vxlan.external || vxlan.vni_filter)
+    };
+    let is_expected = include.is_none() && !vnis.is_empty() && !has_many();
+    let configured = vnis.keys().filter(|vni| is_expected && !exclude.contains(vni));
     let named = include.iter().flatten().chain(configured);
     let missing = named.filter(|vni| stores.sources_of(vni.get()).next().is_none());
     let missing: BTreeSet<_> = missing.copied().collect();

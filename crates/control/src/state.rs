@@ -379,10 +379,15 @@ impl State {
     }
 
     /// The paths to read from the kernel, because their MTU may be smaller than that of their
-    /// interface.
+    /// interface: all of them, or those to some VTEPs.
     #[must_use]
-    pub fn paths(&self) -> BTreeSet<Path> {
-        path_mtu::paths(&self.stores, self.publication.decisions.tunnels())
+    pub fn paths(&self, vteps: Option<&BTreeSet<IpAddr>>) -> BTreeSet<Path> {
+        path_mtu::paths(&self.stores, self.publication.decisions.tunnels(), vteps)
+    }
+
+    /// Whether an address is one of a remote VTEP.
+    pub(crate) fn knows_vtep(&self, address: IpAddr) -> bool {
+        self.stores.vteps.find(address).is_some()
     }
 
     /// Sets the path MTUs of the kernel's route cache. VTEPs that are absent have none.

@@ -198,7 +198,11 @@ impl<P: FnMut(&Update, &Diff)> Task<P> {
             netlink::Event::Messages(messages) => {
                 messages.into_iter().for_each(|message| self.state.apply_kernel(message));
             }
-            netlink::Event::TooLong(vteps) => self.polled.report(vteps),
+            netlink::Event::TooLong(addresses) => {
+                // Anybody can report any.
+                let is_vtep = |address: &std::net::IpAddr| self.state.knows_vtep(*address);
+                self.polled.report(addresses.into_iter().filter(is_vtep));
+            }
             netlink::Event::Overrun => {
                 tracing::warn!(
                     "the kernel's events came faster than they were read: everything is dumped again"

@@ -487,7 +487,10 @@ fn path_mtu_limits_frames(df: u8) {
     let limit = |state: &mut State| state.build().plan.vnis[&Netdev(VXLAN)].frame_limit;
     assert_eq!(limit(&mut state), 1500 - 36);
     let path = |ifindex| Path { vtep: ip("10.0.0.12"), local: LOCAL, ifindex };
-    assert_eq!(state.paths(), BTreeSet::from([path(UP1), path(UP2)]));
+    let all = BTreeSet::from([path(UP1), path(UP2)]);
+    assert_eq!(state.paths(None), all);
+    assert_eq!(state.paths(Some(&BTreeSet::from([ip("10.0.0.12")]))), all);
+    assert!(state.paths(Some(&BTreeSet::from([ip("10.0.0.99")]))).is_empty(), "no VTEP");
     state.set_path_mtus(&BTreeMap::from([(ip("10.0.0.12"), 1400), (ip("10.0.0.99"), 600)]));
     assert_eq!(limit(&mut state), 1400 - 36);
     state.set_path_mtus(&BTreeMap::from([(ip("10.0.0.12"), 9000)]));

@@ -89,7 +89,13 @@ fn the_worker_is_told_what_to_learn_by() {
         apply(state, [link(vxlan(VXLAN, BRIDGE, attributes))]);
         table(&state.build()).unwrap().learning.clone()
     };
+    let version = |state: &mut State| {
+        let update = state.build();
+        update.snapshot.settings_version(table(&update).unwrap().index)
+    };
+    let before = version(&mut state);
     assert_eq!(set(&mut state, Vxlan { ageing: 0, ..learning() }).unwrap().ageing, None);
+    assert_ne!(version(&mut state), before, "programs follow the ageing time");
     assert_eq!(set(&mut state, vxlan_of(VNI)), None);
     // Static entries appear again when it learns again.
     apply(&mut state, [Message::Fdb(New, static_entry)]);

@@ -5,11 +5,14 @@
 
 mod world;
 
-use control::{Datapath, Namespace, Settings, State, VniSettings};
+use std::collections::{BTreeMap, BTreeSet};
+
+use control::{Change, Datapath, Namespace, Settings, StandaloneVni, State, VniSettings};
 use netlink::{
     BaseChain, Dump, Effect, Link, LinkKind, Message, PacketRule, Rule, RuleChain, RuleHook,
     RuleSet, Test, Vxlan,
 };
+use path::Policy;
 use world::*;
 
 /// A leaf with a remote VTEP behind two next hops, whose kernel has reported rules and IPsec
@@ -85,6 +88,46 @@ fn leaves_with_marks() -> Vec<(&'static str, State)> {
         ("local-address-missing", changed(vec![local_address(Delete)])),
         ("duplicate", changed(vec![link(bridge(78, "br78")), link(twin)])),
     ]
+}
+
+/// Of a netdev with many VNIs, the kernel chooses the ports of those that the user left to it, and of
+/// all if vtepd has VNIs of its own.
+#[test]
+fn a_netdev_with_many_vnis_gets_ports_for_those_that_are_wanted() {
+    let policies_after = |settings: Settings, change: Option<Change>| {
+        let mut state = leaf_and_vtep_of(Vxlan { external: true, id: 0, ..vxlan_of(VNI) });
+        state.reload(settings, Namespace::default());
+        state.build();
+        change.into_iter().for_each(|change| state.change(&change).unwrap());
+        let update = state.build();
+        let choice = update.plan.choices.get(&VXLAN)?;
+        let of = |number| choice.vnis.get(&vni(number)).unwrap_or(&choice.entropy).policy();
+        Some([10, 20, 30].map(of))
+    };
+    let policies = |settings| policies_after(settings, None);
+    let one = |number| BTreeSet::from([vni(number)]);
+    let own = BTreeMap::from([10, 20].map(|number| {
+        (vni(number), VniSettings { policy: Policy::QpBins, ..VniSettings::default() })
+    }));
+    let settings = Settings { vnis: own, ..Settings::default() };
+    let [bins, hash, kernel] = [Policy::QpBins, Policy::QpHash, Policy::FiveTuple];
+    assert_eq!(policies(settings.clone()), Some([bins, bins, hash]));
+    let detached = policies_after(settings.clone(), Some(Change::Detach(vni(30))));
+    assert_eq!(detached, Some([bins, bins, kernel]));
+    let excluded = Settings { exclude: one(20), ..settings.clone() };
+    assert_eq!(policies(excluded), Some([bins, kernel, hash]));
+    let included = Settings { include: Some(one(10)), ..settings.clone() };
+    assert_eq!(policies(included), Some([bins, kernel, kernel]));
+    let standalone = vec![StandaloneVni {
+        vni: vni(40),
+        local: ip("10.0.0.1"),
+        destination_port: 4789,
+        remotes: BTreeSet::new(),
+        macs: BTreeMap::new(),
+    }];
+    let mut state = state_with(Settings { standalone, ..settings });
+    apply(&mut state, leaf_with(Vxlan { external: true, id: 0, ..vxlan_of(VNI) }));
+    assert!(state.build().plan.choices.is_empty());
 }
 
 /// No mark is set if a packet filter may match on it, whatever the reason is why the kernel forwards.

@@ -419,6 +419,15 @@ fn a_vni_that_no_netdev_has_is_missed_until_one_comes() {
     apply(&mut state, [link(vxlan(77, BRIDGE, vxlan_of(10099)))]);
     let update = state.build();
     assert!(update.missing.is_empty() && update.plan.vnis.contains_key(&Netdev(77)), "{update:?}");
+    // A netdev that carries many VNIs may carry those that have settings of their own.
+    let own = BTreeMap::from([(vni(10096), VniSettings::default())]);
+    state.reload(Settings { vnis: own, ..Settings::default() }, Namespace::default());
+    assert_eq!(*state.build().missing, BTreeSet::from([vni(10096)]));
+    let many = vxlan(78, BRIDGE, Vxlan { external: true, id: 0, ..vxlan_of(VNI) });
+    apply(&mut state, [link(many.clone())]);
+    assert!(state.build().missing.is_empty());
+    apply(&mut state, [Message::Link(Delete, many)]);
+    assert_eq!(*state.build().missing, BTreeSet::from([vni(10096)]));
     state.reload(named(&[VNI, 10098]), Namespace::default());
     assert_eq!(*state.build().missing, BTreeSet::from([vni(10098)]));
     state.reload(named(&[VNI, 10097]), Namespace::default());

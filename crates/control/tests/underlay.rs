@@ -379,6 +379,23 @@ fn weights_keep_their_proportions() {
     ];
     apply(&mut state, nested);
     assert_eq!(weights(&mut state), [255, 256], "65026 to 65280");
+    // Only FPM can have such a group.
+    let itself = std::iter::repeat_n((5, 1), 8000).chain([(1, 1)]).collect();
+    let by = |id| {
+        let via = RouteTarget::Object(id);
+        Message::Route(New, Route { replace: true, via, ..route("10.0.0.0/24", &[]) })
+    };
+    apply(&mut state, [object(5, NextHopKind::Group(itself)), by(5)]);
+    assert!(weights(&mut state).len() <= 1);
+    // The kernel drops what a group with a blackhole gets, and does not look for another route.
+    let blackhole = [
+        object(6, NextHopKind::Blackhole),
+        object(7, NextHopKind::Group(vec![(6, 1)])),
+        by(7),
+        add_route("0.0.0.0/0", &[hop(UP1, "10.1.0.1", 1)]),
+    ];
+    apply(&mut state, blackhole);
+    assert!(weights(&mut state).is_empty());
 }
 
 #[test]

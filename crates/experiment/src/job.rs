@@ -14,8 +14,8 @@ pub struct Job {
     pub name: Name,
     /// The hosts, by site. They may be those of the workload or of another job, too.
     pub sites: Vec<Vec<Name>>,
-    /// The keys of a job of `lab workload`, without `iterations`, `source-port` and `seed`. Default
-    /// of `queue-pairs`: those of the run.
+    /// The keys of a job of `lab workload`, without `iterations`, `warm-up`, `source-port` and `seed`.
+    /// Default of `queue-pairs`: those of the run.
     #[serde(default)]
     #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     pub workload: toml::Table,

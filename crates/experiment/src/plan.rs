@@ -199,7 +199,8 @@ impl Estimate {
         let points = points(experiment);
         let round = points.iter().map(run).sum::<f64>();
         let sets = experiment.topologies.len() * experiment.dataplanes.len();
-        let repetitions = [experiment.repetitions.min, experiment.repetitions.max];
+        let [min, max] = [experiment.repetitions.min, experiment.repetitions.max];
+        let repetitions = [min.min(max), max];
         let turn = experiment.repetitions.turn.get();
         let with = |repetitions: u32| {
             let turns = f64::from(repetitions.div_ceil(turn)) * sets as f64;

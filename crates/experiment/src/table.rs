@@ -146,8 +146,8 @@ pub fn queue_pairs(runs: &[Run]) -> String {
     keyed(&columns, runs.iter().flat_map(|run| run.pairs.iter().map(move |pair| (run, pair))))
 }
 
-/// One line for each move of a queue pair to another link: `moves.csv`. Times are those of
-/// [`timeline`].
+/// One line for each move of a queue pair to another link: `moves.csv`. Times are those since
+/// the failure, or since the first frame.
 #[must_use]
 pub fn moves(runs: &[Run]) -> String {
     let columns: [Column<Of<'_, &Moved>>; 4] = [

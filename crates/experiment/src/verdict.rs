@@ -35,6 +35,9 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
         if experiment.workload.is_some() && *label != baseline && !limited {
             verdicts.extend(completions::completions(label, &baseline, &rows, summary));
         }
+        if !limited {
+            verdicts.extend(times::beside(experiment, label, &rows));
+        }
         if *label != baseline {
             verdicts.extend(gains::gains(label, &baseline, &rows, summary));
         }

@@ -89,17 +89,19 @@ impl Plan {
             ("sites", self.sites, 1),
             ("spines", self.spines, 1),
             ("hosts at each leaf", self.hosts, 1),
-            ("leaves", self.leaves * self.sites, 2),
+            ("leaves", self.leaves.saturating_mul(self.sites), 2),
         ];
         for (what, number, least) in least {
             if number < least {
                 return Err(NewError::TooSmall { what, least });
             }
         }
+        let routers = self.leaves.saturating_add(self.spines).saturating_mul(self.sites);
+        let hosts = self.leaves.saturating_mul(self.sites).saturating_mul(self.hosts);
         let most = [
             ("sites", self.sites, MOST_SITES),
-            ("leaves and spines", self.sites * (self.leaves + self.spines), MOST_ROUTERS),
-            ("hosts", self.sites * self.leaves * self.hosts, MOST),
+            ("leaves and spines", routers, MOST_ROUTERS),
+            ("hosts", hosts, MOST),
         ];
         for (what, number, most) in most {
             if number > most {

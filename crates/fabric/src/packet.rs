@@ -29,7 +29,7 @@ const RECEIVE_BUFFER: usize = 64 << 20;
 /// An interface could not be found, opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketError {
-    /// There is no interface of that name, or it is not Ethernet.
+    /// There is no interface of that name, or it has no Ethernet header.
     #[error("no Ethernet interface '{0}'")]
     NoInterface(String),
     /// A system call failed.
@@ -72,7 +72,9 @@ impl Interface {
             link = link.or(address.as_link_addr().copied());
             ipv4 = ipv4.or(address.as_sockaddr_in().map(|address| address.ip()));
         }
-        let link = link.ok_or_else(missing)?;
+        // Other interfaces have link-layer addresses, too, such as those of tunnels.
+        let is_ethernet = |link: &LinkAddr| link.hatype() == nix::libc::ARPHRD_ETHER;
+        let link = link.filter(is_ethernet).ok_or_else(missing)?;
         let mac = MacAddr(link.addr().ok_or_else(missing)?);
         Ok(Self { name: name.to_owned(), mac, ipv4, link })
     }
@@ -161,7 +163,7 @@ impl PacketSocket {
     /// timeout.
     ///
     /// # Errors
-    /// [`PacketError::Io`] if the interface no longer exists.
+    /// [`PacketError::Io`] if the interface was set down, or no longer exists.
     pub fn receive(
         &self,
         buffer: &mut [u8],

@@ -35,19 +35,18 @@ use clap::CommandFactory as _;
 use fabric::counters;
 use fabric::{Fabric, FabricError};
 use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::arguments::{Cli, Command, Counters, Down, Exec, Output, Roce, Shell, Which};
 use crate::output::{Outcome, interrupt, note, print, print_json};
 use open::open;
 
 pub(crate) fn run(cli: Cli) -> Outcome {
-    // Ctrl-C is for the command on the node.
-    if !matches!(cli.command, Command::Exec(_) | Command::Shell(_)) {
-        for signal in
-            [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
-        {
-            signal_hook::flag::register(signal, Arc::clone(interrupt()))?;
-        }
+    // On a node, Ctrl-C is for the command, and lab waits for its end.
+    let is_on_node = matches!(cli.command, Command::Exec(_) | Command::Shell(_));
+    let signals: &[_] = if is_on_node { &[SIGINT] } else { &[SIGINT, SIGTERM, SIGHUP] };
+    for signal in signals {
+        signal_hook::flag::register(*signal, Arc::clone(interrupt()))?;
     }
     // What uses no namespace needs no privileges.
     let reads = match &cli.command {

@@ -1,11 +1,15 @@
 //! The traffic control filters of a clsact qdisc (`include/uapi/linux/rtnetlink.h`, `struct tcmsg`;
 //! `pkt_sched.h`, `pkt_cls.h`).
 
+use std::collections::BTreeSet;
+
 use crate::attribute::Attributes;
 use crate::encode::{DUMP, REQUEST, Request};
 use crate::error::Error;
 use crate::request::Requests;
 
+const RTM_NEWQDISC: u16 = 36;
+const RTM_GETQDISC: u16 = 38;
 const RTM_NEWTFILTER: u16 = 44;
 const RTM_GETTFILTER: u16 = 46;
 /// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)` and `…_EGRESS`.
@@ -33,11 +37,45 @@ pub struct Filter {
 }
 
 impl Requests {
+    /// The interfaces with a clsact qdisc. A qdisc `ingress` is in the same place, and has no egress.
+    ///
+    /// All qdiscs are dumped: the kernel would tell everybody about a single one that is asked for
+    /// (`qdisc_notify()` in net/sched/sch_api.c).
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn with_clsact(&mut self) -> Result<BTreeSet<u32>, Error> {
+        let request = Request::new(RTM_GETQDISC, REQUEST | DUMP, &tcmsg(0, 0));
+        let mut found = BTreeSet::new();
+        self.collect("read qdiscs", &request, |envelope| {
+            let parts = envelope.payload.split_first_chunk::<20>();
+            let Some(([_, _, _, _, i0, i1, i2, i3, ..], attributes)) = parts else { return };
+            let mut attributes = Attributes::new(attributes, 0).map_while(Result::ok);
+            if envelope.kind == RTM_NEWQDISC
+                && attributes.any(|of| of.kind == 1 && of.string() == "clsact")
+            {
+                found.insert(u32::from_ne_bytes([*i0, *i1, *i2, *i3]));
+            }
+        })?;
+        Ok(found)
+    }
+
     /// The filters on an interface's clsact qdisc; empty if there is no such qdisc.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub fn filters(&mut self, ifindex: u32, direction: Direction) -> Result<Vec<Filter>, Error> {
+        let filters = self.filters_at(ifindex, direction)?;
+        let is_certain = direction == Direction::Ingress || filters.is_empty();
+        Ok(if is_certain || self.with_clsact()?.contains(&ifindex) { filters } else { Vec::new() })
+    }
+
+    /// The same, but those of a qdisc `ingress` for both directions: it takes the parent of sent frames for
+    /// its own (`ingress_tcf_block()` in net/sched/sch_ingress.c).
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn filters_at(&mut self, ifindex: u32, direction: Direction) -> Result<Vec<Filter>, Error> {
         let parent = match direction {
             Direction::Ingress => INGRESS,
             Direction::Egress => EGRESS,
@@ -76,5 +114,7 @@ fn filter(payload: &[u8]) -> Option<Filter> {
             _ => {}
         }
     }
+    // The number means something else for other kinds.
+    let name = name.filter(|_| kind.as_deref() == Some("bpf"));
     if options { kind.map(|kind| Filter { priority, kind, name }) } else { None }
 }

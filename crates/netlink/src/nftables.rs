@@ -223,7 +223,8 @@ impl Reader {
             "range" => self.range(&of),
             "immediate" => return self.immediate(&of),
             // These expressions load values that are not tracked, so a later comparison is not
-            // understood. `ct` and `exthdr` can also write. The attribute for the destination
+            // understood. `ct` can also write, and so can
+            // `exthdr`, which is not among them. The attribute for the destination
             // register differs between expressions, so all registers are cleared.
             "rt" | "fib" | "socket" | "osf" | "hash" | "numgen" | "byteorder" => {
                 self.registers.clear()

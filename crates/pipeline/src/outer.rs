@@ -4,7 +4,6 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use frame::{DropReason, ETHERNET, MACS};
 use tables::{DontFragment, Tos, Ttl, Tunnel};
-use wire::ecn::Ingress;
 use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN};
 use wire::outer::Address;
 
@@ -113,7 +112,7 @@ impl Inherited {
             DontFragment::Set => true,
             DontFragment::Inherit => inner_df,
         };
-        let tos = wire::ecn::encapsulate(Ingress::Linux, tos, inner_tos.unwrap_or(0));
+        let tos = wire::ecn::encapsulate(tos, inner_tos.unwrap_or(0));
         Self { tos, ttl, dont_fragment }
     }
 }

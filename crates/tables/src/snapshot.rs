@@ -266,8 +266,9 @@ impl VniTable {
 
     /// Whether both tables have the same settings: all but MAC addresses and flood list.
     fn has_settings_of(&self, other: &Self) -> bool {
-        let Self { index, netdev, mac, tunnel, entropy, strict_vtep, offload, learning, .. } = self;
-        (index, netdev, mac, tunnel, entropy, strict_vtep, offload, learning.is_some())
+        let Self { index, netdev, mac, tunnel, entropy, strict_vtep, offload, .. } = self;
+        let learning = |of: &Self| of.learning.as_ref().map(|of| (of.ifindex, of.ageing));
+        (index, netdev, mac, tunnel, entropy, strict_vtep, offload, learning(self))
             == (
                 &other.index,
                 &other.netdev,
@@ -276,7 +277,7 @@ impl VniTable {
                 &other.entropy,
                 &other.strict_vtep,
                 &other.offload,
-                other.learning.is_some(),
+                learning(other),
             )
     }
 }

@@ -78,7 +78,7 @@ pub struct ProbingView {
 }
 
 /// A VTEP that is probed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ProbedView {
     /// Its address.
     pub address: IpAddr,
@@ -100,8 +100,31 @@ pub struct ProbedView {
     pub sprayed: [(&'static str, u64); 4],
 }
 
+impl ProbedView {
+    /// Adds what is known of other paths to the same VTEP: those of a tunnel with another local address
+    /// or UDP port. Of two tiers, the one with the higher MMR is shown.
+    pub fn join(&mut self, other: Self) {
+        self.ready &= other.ready;
+        self.traced |= other.traced;
+        self.known += other.known;
+        self.dead += other.dead;
+        self.unknown += other.unknown;
+        self.spray_paths += other.spray_paths;
+        for ((_, own), (_, other)) in self.sprayed.iter_mut().zip(other.sprayed) {
+            *own += other;
+        }
+        for (number, other) in other.tiers.into_iter().enumerate() {
+            match self.tiers.get_mut(number) {
+                Some(own) if own.mmr < other.mmr => *own = other,
+                Some(_) => {}
+                None => self.tiers.push(other),
+            }
+        }
+    }
+}
+
 /// How evenly queue pairs use the links of a tier.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TierView {
     /// Maximum over mean.
     pub mmr: f64,
@@ -191,4 +214,32 @@ pub struct SourceView {
     pub state: String,
     /// Entries removed since the start because a dump or replay did not confirm them.
     pub swept: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_tunnels_to_one_vtep_are_one_row() {
+        let of = |numbers: [u64; 3], mmr| ProbedView {
+            address: IpAddr::from([10, 0, 0, 2]),
+            ready: true,
+            traced: false,
+            known: numbers[0],
+            dead: numbers[1],
+            unknown: numbers[2],
+            tiers: vec![TierView { mmr, floor: 1.0, jain: 1.0 }],
+            spray_paths: 4,
+            sprayed: [("sent", 10), ("unmarked", 7), ("marked", 2), ("lost", 1)],
+        };
+        let mut joined = of([1, 2, 3], 1.5);
+        let other = of([10, 20, 30], 1.2);
+        joined.join(ProbedView { ready: false, tiers: [&other.tiers[..]; 2].concat(), ..other });
+        let mut expected = of([11, 22, 33], 1.5);
+        expected.tiers.push(TierView { mmr: 1.2, floor: 1.0, jain: 1.0 });
+        (expected.ready, expected.spray_paths) = (false, 8);
+        expected.sprayed = [("sent", 20), ("unmarked", 14), ("marked", 4), ("lost", 2)];
+        assert_eq!(joined, expected);
+    }
 }

@@ -9,7 +9,7 @@ use terminal::Escaped;
 use wire::MacAddr;
 
 use crate::arguments::{Arguments, Command, OfVni, Output, PolicyCommand};
-use crate::counters::{counters, drops_so_far};
+use crate::counters::{all_drops, counters, drops_so_far};
 use crate::output::Failure;
 use crate::session::{Session, all};
 use crate::tables::{
@@ -87,8 +87,8 @@ impl<W: Write> Session<'_, W> {
             Command::Drops { frames: true, reason, write, .. } => self.dropped(reason, write).await,
             Command::Capture(of) => capture::run(&mut self, of).await,
             Command::Drops { all, .. } => {
-                let counters = self.counters().await?;
-                self.print(&counters.drops, |out| drops_so_far(out, &counters, all))
+                let drops = all_drops(&self.counters().await?);
+                self.print(&drops, |out| drops_so_far(out, &drops, all))
             }
             Command::Counters { all } => {
                 let answer = self.counters().await?;

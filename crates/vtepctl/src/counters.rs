@@ -6,28 +6,25 @@ use api::v1;
 
 use crate::output::Table;
 
-/// The drop reasons with a count, or with `all` every drop reason. Below them, what BPF programs
-/// dropped of the frames that workers had sent, which have no reason.
-pub(crate) fn drops_so_far(
-    out: &mut impl Write,
-    counters: &v1::Counters,
-    all: bool,
-) -> io::Result<()> {
-    let rows = counters.drops.iter();
+/// The drop reasons, and what BPF programs dropped of the frames that workers had sent.
+pub(crate) fn all_drops(counters: &v1::Counters) -> Vec<v1::Drop> {
+    let late = v1::Drop {
+        reason: "punt_unknown_slot".to_owned(),
+        frames: counters.steering.map_or(0, |steering| steering.punt_unknown_slot),
+        sentence: "A worker had sent it, and the VNI was given back: a BPF program dropped it."
+            .to_owned(),
+    };
+    counters.drops.iter().cloned().chain([late]).collect()
+}
+
+/// The drop reasons with a count, or with `all` every drop reason.
+pub(crate) fn drops_so_far(out: &mut impl Write, drops: &[v1::Drop], all: bool) -> io::Result<()> {
+    let rows = drops.iter();
     let some: Vec<v1::Drop> = rows.filter(|row| all || row.frames > 0).cloned().collect();
-    let late = counters.steering.map_or(0, |steering| steering.punt_unknown_slot);
-    if !some.is_empty() {
-        dropped(&some).write(out, "")?;
-    } else if late == 0 {
-        writeln!(out, "No frame has been dropped (--all lists the reasons that there are)")?;
+    if some.is_empty() {
+        return writeln!(out, "No frame has been dropped (--all lists the reasons that there are)");
     }
-    if late > 0 {
-        writeln!(
-            out,
-            "BPF programs dropped {late} more, which workers had sent for a VNI that was given back"
-        )?;
-    }
-    Ok(())
+    dropped(&some).write(out, "")
 }
 
 fn dropped(rows: &[v1::Drop]) -> Table<3> {
@@ -202,7 +199,7 @@ mod tests {
         };
         let said_of = |counters: &v1::Counters, all| {
             let mut text = Vec::new();
-            drops_so_far(&mut text, counters, all).unwrap();
+            drops_so_far(&mut text, &all_drops(counters), all).unwrap();
             String::from_utf8(text).unwrap()
         };
         let said = |rows: &[v1::Drop], all| {
@@ -215,11 +212,11 @@ mod tests {
             "{:?}",
             lines(false)
         );
-        assert_eq!(lines(true).len(), 3);
+        assert_eq!(lines(true).len(), 4);
         assert!(said(&rows[..1], false).starts_with("No frame has been dropped"));
         assert!(said(&rows[..1], true).contains("no_route"));
         let steering = v1::SteeringCounters { punt_unknown_slot: 5, ..Default::default() };
         let programs = v1::Counters { steering: Some(steering), ..v1::Counters::default() };
-        assert!(said_of(&programs, false).starts_with("BPF programs dropped 5 more"));
+        assert!(said_of(&programs, false).contains("punt_unknown_slot"));
     }
 }

@@ -175,15 +175,19 @@ fn path_table(row: &v1::VtepPaths) -> Table<8> {
 }
 
 /// One row for each path, with all its ports.
-fn path_csv(rows: &[v1::VtepPaths]) -> Table<10> {
+fn path_csv(rows: &[v1::VtepPaths]) -> Table<12> {
     let [a, b, c, d, e, f, g] = OF_PATH;
-    let mut table = Table::new(["vtep", a, b, c, d, e, f, g, "source ports", "age s"]);
+    let mut table =
+        Table::new(["vtep", "local", "port", a, b, c, d, e, f, g, "source ports", "age s"]);
     for row in rows {
         let age = row.age_ms.map_or_else(String::new, |ms| format!("{:.3}", ms as f64 / 1000.0));
         for path in &row.paths {
             let ports: Vec<String> = path.source_ports.iter().map(u32::to_string).collect();
             let [a, b, c, d, e, f, g] = of_path(path);
-            table.row([row.vtep.clone(), a, b, c, d, e, f, g, ports.join(" "), age.clone()]);
+            let (vtep, local) = (row.vtep.clone(), row.local.clone());
+            let [ports, age] = [ports.join(" "), age.clone()];
+            let port = row.destination_port.to_string();
+            table.row([vtep, local, port, a, b, c, d, e, f, g, ports, age]);
         }
     }
     table
@@ -328,9 +332,9 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "vtep,uplink,routers,ports,delay_us,queue_pairs,own_kB_per_s,others_kB_per_s,source_ports,age_s",
-                "10.0.0.2,up1,10.9.0.1 10.2.1.0,2,70,3,8,77,50001 50002,1.234",
-                "10.0.0.2,up2,\"unknown, arrives at 4\",2,70,3,8,unknown,50001 50002,1.234",
+                "vtep,local,port,uplink,routers,ports,delay_us,queue_pairs,own_kB_per_s,others_kB_per_s,source_ports,age_s",
+                "10.0.0.2,,0,up1,10.9.0.1 10.2.1.0,2,70,3,8,77,50001 50002,1.234",
+                "10.0.0.2,,0,up2,\"unknown, arrives at 4\",2,70,3,8,unknown,50001 50002,1.234",
             ]
         );
     }

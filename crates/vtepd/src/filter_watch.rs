@@ -14,7 +14,7 @@ use std::future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control::{Filters, NoBypass, PortDecision, Request};
+use control::{Filters, Request};
 use netlink::{FilterChanges, FilterMonitor};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -43,7 +43,7 @@ pub(crate) async fn watch(
         .ok();
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut status, mut known) = (handle.status.clone(), None);
+    let mut known = None;
     // Rules may have changed before the monitor was opened.
     let mut read_all = true;
     let mut touched = Touched::default();
@@ -59,12 +59,9 @@ pub(crate) async fn watch(
                 continue;
             }
         };
-        // `NoBypass::Off` applies to all ports or to none.
-        let on = |port: &PortDecision| port.reason != Some(NoBypass::Off);
-        let used = status.borrow_and_update().ports.first().is_some_and(on);
         let said = changes.as_ref().is_some_and(|changes| changes.rules);
         let start = Instant::now();
-        if said || (used && changes.is_none()) {
+        if said || changes.is_none() {
             // The kernel answers under a lock that others may hold for long. An error is possible
             // only when the runtime shuts down.
             let Ok(filters) = spawn_blocking(Filters::read).await else { continue };
@@ -91,9 +88,7 @@ pub(crate) async fn watch(
         // The pause is as long as reading took, so reading uses at most half of the time.
         let pace = start.elapsed().clamp(PACE, INTERVAL);
         let Some(FilterChanges { interfaces, anywhere, .. }) = changes else {
-            if used {
-                review(&handle, None).await;
-            }
+            review(&handle, None).await;
             continue;
         };
         let anywhere = anywhere.then(|| attached(&handle));
@@ -115,8 +110,7 @@ fn attached(handle: &Handle) -> BTreeSet<u32> {
     let status = handle.status.borrow();
     let ports = status.ports.iter().map(|port| port.ifindex);
     let uplinks = status.plan.uplinks.iter().map(|uplink| uplink.ifindex);
-    let netdevs = status.plan.vnis.keys().filter_map(|source| source.netdev());
-    ports.chain(uplinks).chain(netdevs).collect()
+    ports.chain(uplinks).chain(status.plan.hooked()).collect()
 }
 
 /// Interfaces at which filters or qdiscs have changed, and when to look for vtepd's own.

@@ -1,6 +1,7 @@
 //! What the metrics show in addition to the workers' counters.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 
 use bpf::{BypassState, PortCounts, SteeringCounts};
@@ -61,10 +62,17 @@ pub(crate) fn probing(shared: &Shared) -> ProbingView {
             sprayed: sprayed(&of.sprayed),
         }
     };
+    let mut vteps = BTreeMap::<IpAddr, ProbedView>::new();
+    for of in probed.iter().map(vtep) {
+        match vteps.entry(of.address) {
+            Entry::Vacant(place) => _ = place.insert(of),
+            Entry::Occupied(known) => known.into_mut().join(of),
+        }
+    }
     let (counts, queue_pairs) = shared.read(|placer| (placer.counts, placer.len() as u64));
     let same = shared.read(Placer::same_links);
     ProbingView {
-        vteps: probed.iter().map(vtep).collect(),
+        vteps: vteps.into_values().collect(),
         queue_pairs,
         same_links: [("yes", same[0]), ("no", same[1]), ("unknown", same[2])],
         moves: vec![("dead", counts.moved_dead), ("balance", counts.moved_balance)],

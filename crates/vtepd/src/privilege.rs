@@ -36,12 +36,13 @@ impl Peer {
     /// is another one.
     ///
     /// # Errors
-    /// As getsockopt(2) for `SO_PEERCRED`.
+    /// As getsockopt(2) for `SO_PEERCRED`, or too few descriptors are left (`EMFILE`).
     pub(crate) fn of(socket: &impl AsFd) -> nix::Result<Self> {
         let pid = getsockopt(socket, PeerCredentials)?.pid();
         let process = match getsockopt(socket, PeerPidfd) {
             Ok(process) => Process::Held(process),
             Err(Errno::ENOPROTOOPT) => Process::Unknown,
+            Err(error @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)) => return Err(error),
             Err(_) => Process::Ended,
         };
         Ok(Self { pid, process })

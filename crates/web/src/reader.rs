@@ -110,8 +110,8 @@ async fn follow(fabric: &Arc<Fabric>, hub: &Hub, watched: &Arc<Watched>) {
 /// The interfaces that are shown, by number.
 struct Ends {
     links: Vec<LinkEnds>,
-    /// The interface of each host.
-    hosts: Vec<(String, usize)>,
+    /// The interfaces of each host.
+    hosts: BTreeMap<String, Vec<usize>>,
 }
 
 struct LinkEnds {
@@ -130,11 +130,15 @@ impl Ends {
             all: link.interfaces.iter().map(number).collect(),
         });
         let ends = fabric.links.iter().flat_map(|link| [&link.a, &link.b]);
-        let hosts = ends.filter_map(|end| {
-            let (node, _) = end.split_once(':')?;
-            fabric.hosts.contains_key(node).then(|| (node.to_owned(), number(end)))
-        });
-        Self { links: links.collect(), hosts: hosts.collect() }
+        let mut hosts = BTreeMap::<String, Vec<usize>>::new();
+        for end in ends {
+            if let Some((node, _)) = end.split_once(':')
+                && fabric.hosts.contains_key(node)
+            {
+                hosts.entry(node.to_owned()).or_default().push(number(end));
+            }
+        }
+        Self { links: links.collect(), hosts }
     }
 }
 
@@ -178,8 +182,11 @@ fn links(fabric: &Fabric, ends: &Ends, window: &Window, slow: &Slow) -> Value {
 /// which the mean of a second hides.
 fn hosts(ends: &Ends, window: &Window) -> Value {
     let mut shown = Map::new();
-    for (host, end) in &ends.hosts {
-        let bytes = |of: &Counted| of.counters.get(*end).map_or(0, |counters| counters.rx_bytes);
+    for (host, own) in &ends.hosts {
+        let bytes = |of: &Counted| -> u64 {
+            let counters = own.iter().filter_map(|end| of.counters.get(*end));
+            counters.map(|counters| counters.rx_bytes).sum()
+        };
         let steps = window.iter().zip(window.iter().skip(1));
         let rates: Vec<u64> = steps
             .map(|(first, last)| {
@@ -197,7 +204,7 @@ fn hosts(ends: &Ends, window: &Window) -> Value {
 /// It is negative while more arrives than is sent.
 fn missing(ends: &Ends, window: &Window) -> Value {
     let all = |of: &Counted| -> i64 {
-        let counters = ends.hosts.iter().filter_map(|(_, end)| of.counters.get(*end));
+        let counters = ends.hosts.values().flatten().filter_map(|end| of.counters.get(*end));
         let bytes = counters.map(|of| of.tx_bytes.wrapping_sub(of.rx_bytes).cast_signed());
         bytes.fold(0, i64::wrapping_add)
     };

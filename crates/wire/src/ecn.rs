@@ -57,25 +57,15 @@ impl Codepoint {
     }
 }
 
-/// How a tunnel's ingress selects the outer code point.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Ingress {
-    /// `INET_ECN_encapsulate()`: the inner code point, but ECT(0) instead of CE. The outer header
-    /// then reports congestion of the underlay only.
-    #[default]
-    Linux,
-    /// RFC 6040 section 4.1, normal mode: the inner code point.
-    Normal,
-}
-
-/// The outer traffic class: DSCP of `outer`, and the code point that follows from `inner` and
-/// `mode`.
+/// The outer traffic class: DSCP of `outer`, and the inner code point, but ECT(0) instead of CE, as
+/// `INET_ECN_encapsulate()` does. The outer header then reports congestion of the underlay only. (The
+/// normal mode of RFC 6040 section 4.1 copies CE, too.)
 #[inline]
 #[must_use]
-pub const fn encapsulate(mode: Ingress, outer: u8, inner: u8) -> u8 {
-    match (mode, Codepoint::of(inner)) {
-        (Ingress::Linux, Codepoint::Ce) => Codepoint::Ect0.put(outer),
-        (_, codepoint) => codepoint.put(outer),
+pub const fn encapsulate(outer: u8, inner: u8) -> u8 {
+    match Codepoint::of(inner) {
+        Codepoint::Ce => Codepoint::Ect0.put(outer),
+        codepoint => codepoint.put(outer),
     }
 }
 
@@ -147,15 +137,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn l6_encapsulate_in_both_modes() {
-        for (inner, linux, normal) in [(0, 0, 0), (1, 1, 1), (2, 2, 2), (3, 2, 3)] {
+    fn l6_encapsulate_as_linux_does() {
+        for (inner, linux) in [(0, 0), (1, 1), (2, 2), (3, 2)] {
             for dscp in [0, 0x14, 0xb8, 0xfc] {
                 for old in 0..4 {
-                    assert_eq!(encapsulate(Ingress::Linux, dscp | old, 0xa8 | inner), dscp | linux);
-                    assert_eq!(
-                        encapsulate(Ingress::Normal, dscp | old, 0xa8 | inner),
-                        dscp | normal
-                    );
+                    assert_eq!(encapsulate(dscp | old, 0xa8 | inner), dscp | linux);
                 }
             }
         }

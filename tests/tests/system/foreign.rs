@@ -86,6 +86,25 @@ fn foreign_clsact_filters_that_come_later_keep_working() {
     }
 }
 
+/// A qdisc `ingress` is in the place of clsact, and has no egress. The kernel lists its filters for both
+/// directions, and would attach a program for sent frames to received ones.
+#[root_test]
+fn a_qdisc_for_received_frames_only_is_not_taken_for_clsact() {
+    let lab = Lab::new("ingress");
+    ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
+    let vtepd = Vtepd::start(&lab.leaf, &["--hook", "tcx"]);
+    run(&lab.leaf, "tc qdisc add dev vx10 ingress");
+    let command = "tc filter add dev vx10 parent ffff: prio 10 protocol all bpf da bytecode";
+    let mut words: Vec<&str> = command.split(' ').collect();
+    words.push("4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295");
+    lab.leaf.run(&words).unwrap();
+    vtepd.wait_for_log("bpf is on clsact ingress of vx10");
+    sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+    let filters = run(&lab.leaf, "tc filter show dev vx10 parent ffff:");
+    assert!(filters.contains("bytecode") && !filters.contains("vtepd"), "{filters}");
+    assert!(!vtepd.log().contains("(clsact egress)"), "{}", vtepd.log());
+}
+
 /// tcx and XDP programs that do not belong to vtepd see received frames first. vtepd does not get
 /// what they drop.
 #[root_test]

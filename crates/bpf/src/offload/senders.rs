@@ -59,14 +59,16 @@ fn write<K: Pod + Ord>(
 ) -> Result<(), SteeringError> {
     let failed = |error| SteeringError::Map(name, error);
     let mut senders: HashMap<&mut MapData, K, u32> = map(ebpf, name)?;
-    for gone in known.keys().filter(|address| !wanted.contains_key(address)) {
-        senders.remove(gone).or_else(absent).map_err(failed)?;
+    let gone: Vec<K> = known.keys().filter(|of| !wanted.contains_key(of)).copied().collect();
+    for address in gone {
+        senders.remove(&address).or_else(absent).map_err(failed)?;
+        known.remove(&address);
     }
-    for (address, index) in &wanted {
-        if known.get(address) != Some(index) {
+    for (address, index) in wanted {
+        if known.get(&address) != Some(&index) {
             senders.insert(address, index, 0).map_err(failed)?;
+            known.insert(address, index);
         }
     }
-    *known = wanted;
     Ok(())
 }

@@ -73,8 +73,10 @@ impl PortChoiceEntry {
     }
 
     fn of(entropy: &Entropy, choice: &PortChoice) -> Self {
+        // Of a netdev with many VNIs, the kernel may decide about some.
+        let is_marked = choice.route_per_frame && entropy.policy() != Policy::FiveTuple;
         Self {
-            mark: if choice.route_per_frame { ROUTE_PER_FRAME_MARK } else { 0 },
+            mark: if is_marked { ROUTE_PER_FRAME_MARK } else { 0 },
             external: choice.external.into(),
             pins: choice.pins.is_some().into(),
             ..Self::new(entropy, choice.kernel_ports)

@@ -10,11 +10,9 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::error::SteeringError;
 
-/// Limit of descriptors for 4,094 hooks and everything else.
-const DESCRIPTORS: u64 = 8192;
-/// Descriptors that may be opened below the kill switch's, where the limit allows as many: hooks of
-/// netdevs, uplinks and ports.
-const ROOM: u64 = 4 * DESCRIPTORS;
+/// Descriptors that may be opened below the kill switch's, where the limit allows as many: two hooks of
+/// each of 4,094 netdevs, those of 4,096 ports, and everything else.
+const ROOM: u64 = 32_768;
 
 /// Takes the kill switch map out of the object and gives it a descriptor above all others.
 ///
@@ -64,14 +62,13 @@ fn highest_descriptor() -> u64 {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).max().unwrap_or(1024)
 }
 
-/// Raises the limit of descriptors. Each hook has one, there may be 4,094 VNIs, and many systems
-/// start with a limit of 1,024.
+/// Raises the limit of descriptors. Many systems start with a limit of 1,024.
 pub(super) fn allow_descriptors() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < DESCRIPTORS
+        && soft < ROOM
     {
         // If this fails, attaching reports which hook failed.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS.min(hard), hard);
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, ROOM.min(hard), hard);
     }
 }
 
@@ -86,7 +83,7 @@ mod tests {
             (20, 1 << 30, 20 + ROOM),
             (20, u64::MAX, 20 + ROOM),
             (70_000, 1 << 20, 70_000 + ROOM),
-            (20, 8192, 8184),
+            (20, ROOM, ROOM - 8),
             (20, 64, 64),
         ] {
             assert_eq!(

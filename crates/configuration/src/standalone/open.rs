@@ -157,7 +157,9 @@ fn claim(local: IpAddr, port: u16) -> Result<UdpSocket, AccessError> {
 fn vacant(name: &str) -> io::Result<()> {
     let addresses = getifaddrs()?;
     let of = |found: nix::ifaddrs::InterfaceAddress| {
-        let address = found.address.filter(|_| found.interface_name == name)?;
+        // An IPv4 address has its label here, such as eth1:0 (IFA_LABEL), and no name has a colon.
+        let of = found.interface_name.split(':').next();
+        let address = found.address.filter(|_| of == Some(name))?;
         let v4 = address.as_sockaddr_in().map(|v4| v4.ip()).filter(|v4| !v4.is_unspecified());
         let v6 = address.as_sockaddr_in6().map(|v6| v6.ip());
         let v6 = v6.filter(|v6| !v6.is_unicast_link_local());

@@ -10,11 +10,16 @@ use wire::Vni;
 
 use crate::eligibility::ineligible::KernelOnlyReason;
 use crate::eligibility::{Candidate, EligibilityCheck, supported};
-use crate::settings::{RoutePerFrame, VniSettings};
+use crate::settings::{RoutePerFrame, Settings, VniSettings};
 use crate::stores::overlay::Overlay;
 
 /// `ARPHRD_ETHER` (`include/uapi/linux/if_arp.h`).
 const ARPHRD_ETHER: u16 = 1;
+
+/// The same, but the kernel chooses the source ports.
+fn by_kernel(settings: VniSettings) -> VniSettings {
+    VniSettings { policy: Policy::FiveTuple, ..settings }
+}
 
 impl EligibilityCheck<'_> {
     /// The source port policy for frames of a netdev that the kernel encapsulates; `None` if the
@@ -27,7 +32,9 @@ impl EligibilityCheck<'_> {
     ) -> Option<PortChoice> {
         // The BPF program cannot parse frames of a netdev without Ethernet headers (GPE).
         let link = link.filter(|link| link.hardware_type == ARPHRD_ETHER)?;
-        if left.is_some_and(|reason| !reason.chooses_ports()) {
+        // The reason for a netdev with many VNIs is always that.
+        let is_standalone = !self.settings.standalone.is_empty();
+        if is_standalone || left.is_some_and(|reason| !reason.chooses_ports()) {
             return None;
         }
         let external = vxlan.external || vxlan.vni_filter;
@@ -40,15 +47,12 @@ impl EligibilityCheck<'_> {
         };
         let of = |settings: &VniSettings| self.entropy_of_kernel(settings, kernel_ports);
         let vni = Vni::try_from(vxlan.id).ok().filter(|_| !external);
-        let entropy = of(vni.map_or(&self.settings.default, |vni| self.settings.of(vni)))?;
-        let vnis: BTreeMap<Vni, Entropy> = if external {
-            self.settings
-                .vnis
-                .iter()
-                .filter_map(|(vni, settings)| Some((*vni, of(settings)?)))
-                .collect()
-        } else {
-            BTreeMap::new()
+        let (entropy, vnis) = match external {
+            true => (of(&self.default_of_many())?, self.of_many(of)),
+            false => {
+                let settings = vni.map_or(&self.settings.default, |vni| self.settings.of(vni));
+                (of(settings)?, BTreeMap::new())
+            }
         };
         // On netdevs with 'gbp', the mark that disables the route cache would be sent as the group
         // policy (vxlan_build_gbp_hdr(), drivers/net/vxlan/vxlan_core.c).
@@ -82,6 +86,24 @@ impl EligibilityCheck<'_> {
             route_per_frame,
             pins,
         })
+    }
+
+    /// The settings of VNIs of one netdev that are not in [`Self::of_many`].
+    fn default_of_many(&self) -> VniSettings {
+        let default = self.settings.default.clone();
+        if self.settings.include.is_some() { by_kernel(default) } else { default }
+    }
+
+    /// The policies of single VNIs of a netdev that has many. The kernel decides about those that the
+    /// user left to it.
+    fn of_many(&self, of: impl Fn(&VniSettings) -> Option<Entropy>) -> BTreeMap<Vni, Entropy> {
+        let Settings { vnis, exclude, detached, include, .. } = self.settings;
+        let named = vnis.keys().chain(exclude).chain(detached).chain(include.iter().flatten());
+        let settings = |vni: &Vni| {
+            let own = self.settings.of(*vni).clone();
+            if self.wanted(*vni).is_ok() { own } else { by_kernel(own) }
+        };
+        named.filter_map(|vni| Some((*vni, of(&settings(vni))?))).collect()
     }
 
     /// Whether a routing rule, an IPsec policy or a packet filter may look at the mark of frames that

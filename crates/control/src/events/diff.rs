@@ -78,7 +78,7 @@ fn next_hops(before: &Update, after: &Update, diff: &Diff, write: &mut impl FnMu
         write(Event::Placement { buckets, vtep, vteps, reduced });
     }
     for ifindex in &diff.impaired.removed {
-        write(Event::Impaired { uplink: name(*ifindex, after), begins: false });
+        write(Event::Impaired { uplink: name(*ifindex, before), begins: false });
     }
     for ifindex in &diff.impaired.added {
         write(Event::Impaired { uplink: name(*ifindex, after), begins: true });

@@ -97,6 +97,11 @@ impl Diff {
         let ((old, old_uplinks), (new, uplinks)) = (next_hops(before), next_hops(after));
         self.next_hops = Difference::of_sets(&old, &new);
         self.placements = placements(before, after);
+        // One that is gone is impaired no more.
+        let is_gone = |of: &(&u32, &bool)| *of.1 && !uplinks.contains_key(of.0);
+        self.impaired
+            .removed
+            .extend(old_uplinks.iter().filter(is_gone).map(|(ifindex, _)| *ifindex));
         for (ifindex, impaired) in uplinks {
             // An uplink that was not used before counts as not impaired.
             if impaired != old_uplinks.get(&ifindex).copied().unwrap_or_default() {

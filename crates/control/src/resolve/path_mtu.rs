@@ -4,10 +4,10 @@
 //! need not be VXLAN. For example, BGP sessions with a VTEP's address have DF. The kernel then
 //! fragments VXLAN packets without DF.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 
-use tables::{Tunnel, VniSource};
+use tables::{Tunnel, VniSource, VtepIndex};
 
 use crate::stores::Stores;
 use crate::stores::overlay::Overlay;
@@ -24,21 +24,27 @@ pub struct Path {
 }
 
 /// The paths of these tunnels to read from the kernel, because their MTU may be smaller than that
-/// of their interface. Each tunnel comes with the source of its VNI.
+/// of their interface: all, or those to some VTEPs. Each tunnel comes with the source of its VNI.
 pub(crate) fn paths<'a>(
     stores: &Stores,
     tunnels: impl Iterator<Item = (VniSource, &'a Tunnel)>,
+    vteps: Option<&BTreeSet<IpAddr>>,
 ) -> BTreeSet<Path> {
-    let mut paths = BTreeSet::new();
+    let wanted: Option<BTreeSet<VtepIndex>> =
+        vteps.map(|vteps| vteps.iter().filter_map(|vtep| stores.vteps.find(*vtep)).collect());
+    // Many VNIs have the same VTEPs.
+    let mut ends = HashSet::new();
     for (source, tunnel) in tunnels {
         let remotes = stores.overlays.get(&source).into_iter().flat_map(Overlay::remotes);
-        for known in remotes.filter_map(|index| stores.vteps.get(index)) {
-            let hops = known.route.iter().flat_map(|route| &route.hops);
-            let (vtep, local) = (known.address, tunnel.local);
-            paths.extend(hops.map(|hop| Path { vtep, local, ifindex: hop.ifindex }));
-        }
+        let wanted = remotes.filter(|at| wanted.as_ref().is_none_or(|of| of.contains(at)));
+        ends.extend(wanted.map(|index| (index, tunnel.local)));
     }
-    paths
+    let path = |(index, local)| {
+        let known = stores.vteps.get(index)?;
+        let hops = known.route.iter().flat_map(|route| &route.hops);
+        Some(hops.map(move |hop| Path { vtep: known.address, local, ifindex: hop.ifindex }))
+    };
+    ends.into_iter().filter_map(path).flatten().collect()
 }
 
 /// Sets the path MTUs of the kernel's route cache. VTEPs that are absent have none.

@@ -10,6 +10,9 @@ use crate::stores::routes::Routes;
 
 /// How deep groups of next-hop objects may contain groups.
 const NESTING: usize = 4;
+/// The most objects of a route, with those of groups in groups. The kernel refuses such groups, but FPM
+/// does not, and a group may be in itself.
+const MOST: usize = 4096;
 /// The largest weight of a next hop (`rtnh_hops` has eight bits and counts from 0).
 const WEIGHT: u64 = 256;
 
@@ -23,30 +26,34 @@ pub(crate) fn next_hops<'a>(
             Some(hops.iter().map(|hop| (hop, u32::from(hop.weight))).collect())
         }
         RouteTarget::Object(id) => {
-            let mut hops = Vec::new();
-            let other = expand(source, *id, 1, NESTING, &mut hops);
+            let (mut hops, mut left) = (Vec::new(), MOST);
+            let other = expand(source, (*id, 1), NESTING, &mut left, &mut hops);
             (other != Some(NextHopKind::Blackhole)).then_some(hops)
         }
     }
 }
 
-/// Collects the next hops of an object with their weights. Returns the object itself if it has
-/// none.
+/// Collects the next hops of an object with their weights, while objects are `left`. Returns what it is
+/// instead if it has none. A group may have a blackhole as its only member (`valid_group_nh()` in
+/// net/ipv4/nexthop.c).
 fn expand<'a>(
     source: &'a Routes,
-    id: u32,
-    weight: u32,
+    (id, weight): (u32, u32),
     depth: usize,
+    left: &mut usize,
     into: &mut Vec<(&'a RouteNextHop, u32)>,
 ) -> Option<NextHopKind> {
+    *left = left.checked_sub(1)?;
     match source.next_hops.get(&id)? {
         NextHopKind::Single(hop) => into.push((hop, weight)),
         NextHopKind::Group(members) => {
             let depth = depth.checked_sub(1)?;
+            let mut other = None;
             for (member, share) in members {
                 let weight = weight.saturating_mul(u32::from(*share));
-                expand(source, *member, weight, depth, into);
+                other = expand(source, (*member, weight), depth, left, into).or(other);
             }
+            return other.filter(|_| into.is_empty());
         }
         other => return Some(other.clone()),
     }

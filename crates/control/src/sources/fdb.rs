@@ -8,6 +8,7 @@ use crate::stores::Stores;
 use crate::stores::addresses::is_usable;
 use crate::stores::bridges::MOST;
 use crate::stores::epoch_map::Epoch;
+use crate::stores::overlay::Overlay;
 
 /// Applies an entry from the kernel.
 pub(crate) fn apply_kernel(stores: &mut Stores, operation: Operation, entry: &FdbEntry) {
@@ -188,8 +189,14 @@ pub(crate) fn sweep_kernel(stores: &mut Stores, epoch: Epoch) -> usize {
     fill_room(stores);
     let links = &stores.links;
     let has_link = |ifindex| links.get(ifindex).is_some();
-    stores
-        .overlays
-        .retain(|source, overlay| source.netdev().is_none_or(has_link) || !overlay.is_empty());
+    let is_unused = |source: &VniSource, overlay: &Overlay| {
+        !source.netdev().is_none_or(has_link) && overlay.is_empty()
+    };
+    let of = stores.overlays.iter().filter(|(source, overlay)| is_unused(source, overlay));
+    for source in of.map(|(source, _)| *source).collect::<Vec<_>>() {
+        if let Some(overlay) = stores.overlays.remove(&source) {
+            overlay.release(&mut stores.vteps);
+        }
+    }
     swept
 }

@@ -119,9 +119,8 @@ impl Overlay {
                 }
             }
             Err(reason) => {
-                if self.unsupported.insert(key, reason, epoch)
-                    || self.kernel.remove(&entry.mac).is_some()
-                {
+                let was_supported = self.kernel.remove(&entry.mac).is_some();
+                if self.unsupported.insert(key, reason, epoch) || was_supported {
                     self.marked.push(entry.mac);
                 }
             }

@@ -72,8 +72,8 @@ impl Polled {
         self.reported.due().map_or(self.at, |reported| reported.min(self.at))
     }
 
-    /// Has the paths to these addresses read soon, as far as they are VTEPs.
-    pub(crate) fn report(&mut self, vteps: BTreeSet<IpAddr>) {
+    /// Has the paths to these VTEPs read soon.
+    pub(crate) fn report(&mut self, vteps: impl IntoIterator<Item = IpAddr>) {
         let room = REPORTED_AT_ONCE.saturating_sub(self.reported.new.len());
         self.reported.new.extend(vteps.into_iter().take(room));
     }
@@ -82,18 +82,17 @@ impl Polled {
     pub(crate) async fn ask(&mut self, state: &mut State, kernel: &Kernel, now: Instant) {
         let reported = self.reported.take(now);
         let all = now >= self.at;
-        if reported.is_empty() && !all {
-            return;
-        }
-        let wanted = state.paths();
-        self.paths.retain(|path, _| wanted.contains(path));
-        let is_reported = |path: &&Path| reported.contains(&path.vtep);
-        let mut requested: Vec<Path> =
-            wanted.iter().filter(is_reported).copied().take(REPORTED_AT_ONCE).collect();
+        let of_reported =
+            if reported.is_empty() { BTreeSet::new() } else { state.paths(Some(&reported)) };
+        let mut requested: Vec<Path> = of_reported.into_iter().take(REPORTED_AT_ONCE).collect();
         if all {
             self.at = now + INTERVAL;
             read_defaults(state);
+            let wanted = state.paths(None);
+            self.paths.retain(|path, _| wanted.contains(path));
             requested.extend(self.next_turn(&wanted));
+        } else if requested.is_empty() {
+            return;
         }
         if !requested.is_empty() {
             let answers = kernel.request(move |kernel| {
@@ -165,11 +164,11 @@ mod tests {
         let start = Instant::now();
         let mut polled = Polled::new(start);
         polled.at = start + INTERVAL;
-        polled.report(BTreeSet::from([vtep(1)]));
+        polled.report([vtep(1)]);
         assert_eq!(polled.at(), start, "immediately");
         assert_eq!(polled.reported.take(start), BTreeSet::from([vtep(1)]));
         assert_eq!(polled.at(), start + PACE);
-        polled.report((2..1000).map(vtep).collect());
+        polled.report((2..1000).map(vtep));
         assert_eq!(polled.reported.take(start + PACE / 2), BTreeSet::new());
         let second = polled.reported.take(start + PACE);
         assert_eq!(second.len(), 1 + REPORTED_AT_ONCE, "the first one again, and new ones");

@@ -43,13 +43,20 @@ pub(super) fn check(experiment: &Experiment, source: Source<'_>) -> Result<(), F
             return Err(source.error_at(&format!("variant.{at}.sites"), message));
         }
     }
+    for (at, job) in experiment.jobs.iter().enumerate() {
+        sites(&format!("job.{at}.sites"), &job.get_ref().sites, source)?;
+    }
+    if experiment.workload.is_none() && !experiment.quick.workload.is_empty() {
+        let message = "the short form changes keys of [workload], which is missing";
+        return Err(source.error_at("quick.workload", message));
+    }
     for (place, of) in [
         ("repetitions", Some(&experiment.repetitions)),
         ("quick.repetitions", experiment.quick.repetitions.as_ref()),
     ] {
-        let [min, max] = ["min", "max"].map(|key| source.has(&format!("{place}.{key}")));
-        if min && max && of.is_some_and(|repetitions| repetitions.min > repetitions.max) {
-            let message = "'min' is larger than 'max'";
+        let has_min = source.has(&format!("{place}.min"));
+        if has_min && of.is_some_and(|repetitions| repetitions.min > repetitions.max) {
+            let message = "'min' is larger than 'max', which is 100 by default";
             return Err(source.error_at(&format!("{place}.min"), message));
         }
     }
@@ -129,6 +136,10 @@ fn variants(experiment: &Experiment, source: Source<'_>) -> Result<(), FileError
     if let Some((at, name)) = twice(&names) {
         let message = format!("two variants are called '{name}': give one another name");
         return Err(source.error_at(&format!("variant.{at}.name"), message));
+    }
+    if experiment.quick.variants.as_ref().is_some_and(Vec::is_empty) {
+        let message = "the list is empty: leave it out for all variants";
+        return Err(source.error_at("quick.variants", message));
     }
     let wanted = experiment.quick.variants.iter().flatten();
     match wanted.enumerate().find(|(_, name)| !names.contains(name)) {

@@ -1,6 +1,6 @@
 //! How soon a workload completes, compared with another dataplane.
 
-use super::words::{Grade, Verdict, change, title};
+use super::words::{Grade, Verdict, change, range, title};
 use crate::summary::{Row, Summary, WorkloadRow};
 
 /// More iterations with timeouts than this share, with one of two dataplanes, are told.
@@ -27,21 +27,29 @@ pub(super) fn completions(
         (1.0 - own.mean / base.mean, own.half_width.hypot(base.half_width) / base.mean)
     };
     let gains: Vec<(f64, f64)> = pairs.iter().map(gain).collect();
-    let least = gains.iter().map(|(gain, _)| *gain).reduce(f64::min)?;
-    let most = gains.iter().map(|(gain, _)| *gain).fold(least, f64::max);
-    let beyond = |sign: f64| gains.iter().filter(|(gain, half)| sign * gain > *half).count();
-    let (better, worse, all) = (beyond(1.0), beyond(-1.0), gains.len());
-    let what = match better + worse {
-        0 => "the same within noise".to_owned(),
-        beyond => format!("{} (beyond noise at {beyond} of {all} points)", change(least, most)),
-    };
-    let timeouts = if better + worse == 0 { None } else { timeouts((label, baseline), &pairs) };
-    let grade = match (better, worse) {
-        (0, 0) => Grade::Note,
-        // It may be the timer's.
-        (_, 0) if timeouts.is_some() => Grade::Note,
-        (_, 0) => Grade::Good,
-        _ => Grade::Bad,
+    if gains.is_empty() {
+        return None;
+    }
+    let beyond: Vec<f64> =
+        gains.iter().filter(|(gain, half)| gain.abs() > *half).map(|(gain, _)| *gain).collect();
+    let (what, grade, timeouts) = match range(&beyond) {
+        None => ("the same within noise".to_owned(), Grade::Note, None),
+        Some((least, most)) => {
+            let what = format!(
+                "{} (beyond noise at {} of {} points)",
+                change(least, most),
+                beyond.len(),
+                gains.len()
+            );
+            let timeouts = timeouts((label, baseline), &pairs);
+            let grade = match least > 0.0 {
+                // It may be the timer's.
+                true if timeouts.is_some() => Grade::Note,
+                true => Grade::Good,
+                false => Grade::Bad,
+            };
+            (what, grade, timeouts)
+        }
     };
     let text = format!(
         "{label}: compared with {}, the completion time is {what}.{}",
@@ -76,10 +84,8 @@ fn timeouts(
         Some(1.0 - own.untimed?.mean / base.untimed?.mean)
     };
     let without: Vec<f64> = pairs.iter().filter_map(without).collect();
-    let least = without.iter().copied().reduce(f64::min);
-    let rest = match least {
-        Some(least) if without.len() == pairs.len() => {
-            let most = without.iter().copied().fold(least, f64::max);
+    let rest = match range(&without) {
+        Some((least, most)) if without.len() == pairs.len() => {
             format!(" In iterations without them, the time is {}.", change(least, most))
         }
         _ => " Too few iterations are without them to tell the difference that remains.".to_owned(),

@@ -1,6 +1,6 @@
 //! How even the load is, compared with another dataplane.
 
-use super::words::{Grade, ROUTING, Verdict, change, title};
+use super::words::{Grade, ROUTING, Verdict, change, range, title};
 use crate::file::KERNEL;
 use crate::role::Role;
 use crate::summary::{Row, Summary};
@@ -67,23 +67,26 @@ fn at_tier(rows: &[&Row], base: &str, summary: &Summary, role: Role) -> Option<(
         tier(row)?.gain_over(&tier(summary.rows.iter().find(same)?)?)
     };
     let gains: Vec<(f64, f64)> = rows.iter().filter_map(gain).collect();
-    let least = gains.iter().map(|(gain, _)| *gain).reduce(f64::min)?;
-    let most = gains.iter().map(|(gain, _)| *gain).fold(least, f64::max);
-    let beyond =
-        |sign: f64| gains.iter().filter(|(gain, half)| sign * gain > half.max(ROUTING)).count();
-    let (better, worse, all) = (beyond(1.0), beyond(-1.0), gains.len());
+    if gains.is_empty() {
+        return None;
+    }
+    let beyond: Vec<f64> = gains
+        .iter()
+        .filter(|(gain, half)| gain.abs() > half.max(ROUTING))
+        .map(|(gain, _)| *gain)
+        .collect();
     let place = match role {
         Role::Leaf => "at the leaf",
         Role::Spine => "between the spines",
         Role::FarLeaf => "at the receiving leaf",
     };
-    if better + worse == 0 {
+    let Some((least, most)) = range(&beyond) else {
         return Some((Grade::Note, format!("the same within noise {place}")));
-    }
-    let grade = if worse == 0 { Grade::Good } else { Grade::Bad };
-    let noise = match all - better - worse {
+    };
+    let grade = if least > 0.0 { Grade::Good } else { Grade::Bad };
+    let noise = match gains.len() - beyond.len() {
         0 => String::new(),
-        same => format!(" (within noise at {same} of {all} points)"),
+        same => format!(" (within noise at {same} of {} points)", gains.len()),
     };
     Some((grade, format!("{} {place}{noise}", change(least, most))))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::words::{Grade, ROUTING, Verdict, change, title};
+use super::words::{Grade, ROUTING, Verdict, change, range, title};
 use crate::summary::Row;
 use crate::units::InnerPort;
 
@@ -26,19 +26,22 @@ pub(super) fn ports(label: &str, rows: &[&Row]) -> Vec<Verdict> {
             .filter_map(|(own, base)| own.gain_over(&base))
             .map(|(gain, half)| (gain, half.max(ROUTING)))
             .collect();
-        let Some(least) = gains.iter().map(|(gain, _)| *gain).reduce(f64::min) else { continue };
-        let most = gains.iter().map(|(gain, _)| *gain).fold(least, f64::max);
-        let beyond = gains.iter().filter(|(gain, noise)| gain.abs() > *noise).count();
-        let what = match beyond {
-            0 => "the same within noise".to_owned(),
-            _ => format!(
-                "{} (beyond noise at {beyond} of {} points)",
+        if gains.is_empty() {
+            continue;
+        }
+        let known = gains.iter().filter(|(gain, noise)| gain.abs() > *noise);
+        let beyond: Vec<f64> = known.map(|(gain, _)| *gain).collect();
+        let what = match range(&beyond) {
+            None => "the same within noise".to_owned(),
+            Some((least, most)) => format!(
+                "{} (beyond noise at {} of {} points)",
                 change(least, most),
+                beyond.len(),
                 gains.len()
             ),
         };
         verdicts.push(Verdict {
-            grade: if beyond == 0 { Grade::Good } else { Grade::Note },
+            grade: if beyond.is_empty() { Grade::Good } else { Grade::Note },
             text: format!(
                 "{}: with {} instead of {}, the peak load is {what}.",
                 title(label),

@@ -89,6 +89,30 @@ fn the_gain_of_a_policy_is_that_over_a_route_for_each_frame() {
     assert_eq!(headline, expected);
 }
 
+/// Points within noise have no part in the range, on whichever side they are.
+#[test]
+fn a_range_of_gains_is_that_of_the_points_beyond_noise() {
+    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+        dataplane = [{policy = 'kernel'}, {policy = 'qp-hash'}]
+        [traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8, 16]";
+    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let of = |at| {
+        let noisy = if at == 0 { [800, 0, 0, 0] } else { [400, 0, 400, 0] };
+        [
+            run("kernel", 8, at, &[800, 0, 0, 0]),
+            run("qp-hash", 8, at, &[400, 0, 400, 0]),
+            run("kernel", 16, at, &[400, 0, 400, 0]),
+            run("qp-hash", 16, at, &noisy),
+        ]
+    };
+    let runs: Vec<Run> = (0..5).flat_map(of).collect();
+    let summary = Summary::new(&experiment, &runs);
+    let found = verdicts(&experiment, &summary);
+    let gain = found.iter().find(|of| of.text.contains("compared with kernel")).unwrap();
+    let expected = "the peak load is 50 % lower at the leaf (within noise at 1 of 2 points)";
+    assert!(gain.grade == Grade::Good && gain.text.contains(expected), "{}", gain.text);
+}
+
 /// The same can be said of all inner source ports: it is said once.
 #[test]
 fn verdicts_that_say_the_same_are_one() {
@@ -156,6 +180,27 @@ fn timeouts_are_said_where_they_made_the_difference() {
     let (grade, text) = verdict(&[(800.0, 0), (800.0, 0)]);
     let same = "qp-pin: compared with kernel VXLAN, the completion time is the same within noise.";
     assert_eq!((grade, text.as_str()), (Grade::Note, same));
+}
+
+#[test]
+fn it_is_said_how_much_longer_a_workload_takes_beside_other_jobs() {
+    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+        dataplane = [{policy = 'kernel'}]\nworkload = { bytes = 1000 }
+        variant = [{name = 'alone'}, {name = 'beside'}]
+        job = [{name = 'other', sites = [['c'], ['d']], variants = ['beside']}]
+        [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [8]";
+    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let of = |index: usize, name: &str, milliseconds| {
+        let workload = Completion { iterations: 1, milliseconds, ..Completion::default() };
+        let mut run = run("kernel", 8, 0, &[8, 8, 8, 8]);
+        run.key.point.variant = Some((index, name.parse().unwrap()));
+        Run { workload: Some(workload), seconds: 1.0, ..run }
+    };
+    let runs = [of(0, "alone", 200.0), of(1, "beside", 500.0)];
+    let found = verdicts(&experiment, &Summary::new(&experiment, &runs));
+    let expected =
+        "kernel VXLAN: beside other jobs, an iteration takes 2.5 times as long as without";
+    assert!(found.iter().any(|of| of.text.contains(expected)), "{found:?}");
 }
 
 #[test]

@@ -76,6 +76,12 @@ pub(super) fn outage(row: &Row, time: f64) -> String {
     }
 }
 
+/// The least and the greatest of some values, of which there may be none.
+pub(super) fn range(values: &[f64]) -> Option<(f64, f64)> {
+    let least = values.iter().copied().reduce(f64::min)?;
+    Some((least, values.iter().copied().fold(least, f64::max)))
+}
+
 /// A range of gains in words.
 pub(super) fn change(least: f64, most: f64) -> String {
     let [least, most] = [least, most].map(|gain| (gain * 100.0).round() as i64);

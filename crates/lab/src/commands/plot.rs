@@ -88,8 +88,8 @@ fn pdf(svg: &str) -> Result<Vec<u8>, Box<dyn Error>> {
         )
     })?;
     if let Some(mut input) = child.stdin.take() {
-        // It reads all of it before it writes.
-        input.write_all(svg.as_bytes())?;
+        // It reads all of it before it writes. If it ends before, it says why.
+        let _ = input.write_all(svg.as_bytes());
     }
     let output = child.wait_with_output()?;
     if !output.status.success() {

@@ -1,6 +1,7 @@
 //! The machine: processors, memory, the kernel's features, FRR, and what else runs.
 
 use std::path::Path;
+use std::time::Duration;
 
 use experiment::units::Name;
 use fabric::netns::NetnsError;
@@ -11,6 +12,11 @@ use super::Finding;
 use study::machine;
 
 const MACHINE: &str = "machine";
+/// Processors that are busier than this before a measurement disturb it.
+const BUSY: f64 = 0.25;
+/// How long their load is measured. The average load of the kernel is that of a minute, in which what
+/// ended before counts, such as the build of these programs.
+const MEASURED: Duration = Duration::from_millis(500);
 /// The seed of the routers' hash (Linux 6.11).
 const HASH_SEED: &str = "/proc/sys/net/ipv4/fib_multipath_hash_seed";
 /// The most entries that the neighbour tables of all namespaces have together.
@@ -64,8 +70,8 @@ const FEATURES: [Feature; 5] = [
 #[derive(Debug, Clone)]
 struct Conditions {
     cpus: usize,
-    /// Processes that ran or waited to run, on average over the last minute.
-    load: f64,
+    /// The busy share of all CPUs, 0 to 1.
+    busy: f64,
     memory_mib: u64,
     disk_mib: u64,
     hash_seed: bool,
@@ -103,6 +109,14 @@ fn first_word<T: std::str::FromStr + Default>(path: &str) -> T {
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default()
 }
 
+/// The busy share of all CPUs, 0 to 1, in [`MEASURED`].
+fn busy() -> f64 {
+    let (busy, total) = machine::cpu_time();
+    std::thread::sleep(MEASURED);
+    let (busy_after, total_after) = machine::cpu_time();
+    busy_after.saturating_sub(busy) as f64 / total_after.saturating_sub(total).max(1) as f64
+}
+
 impl Conditions {
     fn read(results: &Path, own: Option<&Name>) -> Self {
         let there = std::path::absolute(results).unwrap_or_default();
@@ -110,7 +124,7 @@ impl Conditions {
         let free = statvfs(there).map(|disk| disk.blocks_available() * disk.fragment_size());
         Self {
             cpus: machine::cpus(),
-            load: first_word("/proc/loadavg"),
+            busy: busy(),
             memory_mib: machine::memory_available_mib(),
             disk_mib: free.unwrap_or(0) >> 20,
             hash_seed: Path::new(HASH_SEED).exists(),
@@ -209,14 +223,14 @@ fn cores(conditions: &Conditions) -> Finding {
 }
 
 fn load(conditions: &Conditions) -> Finding {
-    let text = format!("{:.1} processes on average over the last minute", conditions.load);
-    if conditions.load < 0.5 * conditions.cpus as f64 {
+    let text = format!("{:.0} % of the processors busy", conditions.busy * 100.0);
+    if conditions.busy < BUSY {
         return Finding::ok(MACHINE, "load", text);
     }
     Finding::limit(
         MACHINE,
         "load",
-        format!("{text}: they disturb what is measured"),
+        format!("{text}: that disturbs what is measured"),
         "wait, or stop what 'top' shows",
     )
 }
@@ -313,7 +327,7 @@ mod tests {
     fn good() -> (Conditions, Abilities) {
         let conditions = Conditions {
             cpus: 4,
-            load: 0.1,
+            busy: 0.1,
             memory_mib: 8000,
             disk_mib: 8000,
             hash_seed: true,
@@ -343,7 +357,7 @@ mod tests {
         assert_eq!(found(&good()), []);
         let cases: [Case; 10] = [
             (|(of, _)| of.cpus = 1, "processors", State::Limit),
-            (|(of, _)| of.load = 2.5, "load", State::Limit),
+            (|(of, _)| of.busy = 0.4, "load", State::Limit),
             (|(of, _)| of.memory_mib = 900, "memory", State::Limit),
             (|(of, _)| of.disk_mib = 20, "disk", State::Fault),
             (|(of, _)| of.hash_seed = false, "hash seeds", State::Limit),

@@ -1,5 +1,7 @@
 //! Tests of the `lab` executable.
 
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -77,6 +79,17 @@ struct Up {
 }
 
 impl Up {
+    /// Two hosts and a link between them.
+    fn pair(kind: &str) -> Self {
+        let name = format!("{kind}{}", std::process::id());
+        let up = Self { folder: std::env::temp_dir().join(&name), name };
+        std::fs::create_dir_all(&up.folder).unwrap();
+        let topology = up.file("pair.clab.yml", TOPOLOGY);
+        let started = lab(&["up", &topology, "--name", &up.name, "--no-wait"]);
+        assert!(started.status.success(), "{started:?}");
+        up
+    }
+
     fn file(&self, name: &str, text: &str) -> String {
         let file = self.folder.join(name);
         std::fs::write(&file, text).unwrap();
@@ -97,12 +110,7 @@ fn lab(arguments: &[&str]) -> Output {
 
 #[root_test]
 fn hosts_of_a_job_file_are_nodes_of_the_fabric() {
-    let name = format!("pair{}", std::process::id());
-    let up = Up { folder: std::env::temp_dir().join(&name), name };
-    std::fs::create_dir_all(&up.folder).unwrap();
-    let topology = up.file("pair.clab.yml", TOPOLOGY);
-    let started = lab(&["up", &topology, "--name", &up.name, "--no-wait"]);
-    assert!(started.status.success(), "{started:?}");
+    let up = Up::pair("pair");
     // One host by its name, one by its namespace.
     let jobs = format!(
         r#"[{{"name": "training", "hosts": [{{"name": "h1", "interface": "eth1"}},
@@ -118,6 +126,25 @@ fn hosts_of_a_job_file_are_nodes_of_the_fabric() {
     let unknown = run(&up.file("unknown.json", &jobs.replace("\"h1\"", "\"h9\"")));
     let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
     assert!(!unknown.status.success() && said.contains("h9"), "{said}");
+}
+
+/// As at a terminal, the interrupt goes to the whole process group.
+#[root_test]
+fn an_interrupt_is_for_the_command_on_the_node() {
+    let up = Up::pair("exec");
+    let script = "trap 'sleep 0.2; exit 7' INT; echo ready; while :; do sleep 0.05; done";
+    let mut exec = Command::new(env!("CARGO_BIN_EXE_lab"))
+        .args(["exec", "--name", &up.name, "h1", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(exec.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let group = nix::unistd::Pid::from_raw(exec.id().try_into().unwrap());
+    nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGINT).unwrap();
+    assert_eq!(exec.wait().unwrap().code(), Some(7), "lab waits for the command");
 }
 
 /// A leaf with a VXLAN netdev and two paths, by commands instead of FRR.

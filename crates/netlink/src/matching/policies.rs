@@ -201,7 +201,7 @@ impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             (_, 0) => f.write_str("all"),
-            (address, 32) => write!(f, "{address}"),
+            (address @ IpAddr::V4(_), 32) | (address, 128) => write!(f, "{address}"),
             (address, length) => write!(f, "{address}/{length}"),
         }
     }

@@ -71,7 +71,7 @@ pub struct Handshake {
 }
 
 impl Reader<'_> {
-    /// Two bytes of which the first are flags, and 24 bits.
+    /// A byte of flags, and 24 bits.
     fn flagged(&mut self) -> Option<(u8, u32)> {
         self.word().map(|word| ((word >> 24) as u8, word & QueuePair::MAX))
     }

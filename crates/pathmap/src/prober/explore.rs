@@ -87,7 +87,7 @@ impl Prober {
     fn explore(&mut self, now: Duration) {
         let most = usize::from(self.settings.most_ports);
         for _ in 0..FRESH {
-            if self.ports.len() < most {
+            if self.ports.len() + FRESH <= most {
                 break;
             }
             let index = self.random.index(self.ports.len());

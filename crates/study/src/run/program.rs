@@ -1,11 +1,13 @@
 //! A program of the user as the workload of a run: it starts on hosts, and says on its standard
 //! output how long each of its iterations took.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use experiment::Experiment;
@@ -152,7 +154,8 @@ struct Started {
     output: Receiver<String>,
     /// What was read of the output while it ran.
     read: Vec<String>,
-    errors: Receiver<String>,
+    /// The last lines of the standard error, when all processes that write to it have ended.
+    errors: Option<JoinHandle<VecDeque<String>>>,
     /// Removed after the process has ended.
     _scratch: Scratch,
 }
@@ -181,7 +184,10 @@ impl Program {
             return Err(("command", "the program is missing: command = [\"PROGRAM\", ...]".into()));
         }
         if !(self.limit > 0.0 && self.limit < 1e6) {
-            let message = format!("limit is {}: use a number of seconds above 0", self.limit);
+            let message = format!(
+                "limit is {}: use a number of seconds above 0 and below a million",
+                self.limit
+            );
             return Err(("limit", message));
         }
         Ok(())
@@ -225,11 +231,15 @@ impl Program {
         let start = Instant::now();
         let limit = Duration::try_from_secs_f64(self.limit).unwrap_or(Duration::MAX);
         loop {
-            for (host, started) in &mut all {
+            for (rank, (host, started)) in all.iter_mut().enumerate() {
                 started.status = started.process.try_wait()?;
                 if let Some(status) = started.status.filter(|status| !status.success()) {
                     let (host, said) = (host.name.clone(), started.said());
                     return Err(ProgramError::Failed { host, status, said }.into());
+                }
+                // The others may notice that it has ended, and fail.
+                if rank == 0 && started.status.is_some() {
+                    break;
                 }
             }
             let Some((host, first)) = all.first_mut() else { return Err(RunError::Nothing) };
@@ -275,12 +285,14 @@ impl Program {
         {
             value.map(|value| command.env(name, value.to_string()));
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Only the first one tells times.
+        let output = if rank == 0 { Stdio::piped() } else { Stdio::null() };
+        command.stdin(Stdio::null()).stdout(output).stderr(Stdio::piped());
         command
     }
 
     /// The result, from what the program on the first host wrote.
-    fn result(&self, host: &str, first: &Started) -> Result<(Completion, f64), ProgramError> {
+    fn result(&self, host: &str, first: &mut Started) -> Result<(Completion, f64), ProgramError> {
         let all: Vec<Line> = first
             .read
             .iter()
@@ -294,14 +306,15 @@ impl Program {
             return Err(ProgramError::Silent { host, warm_up, said: first.said() });
         }
         let number = counted.len() as f64;
-        let bandwidth: f64 = counted.iter().filter_map(|line| line.bus_bandwidth).sum();
+        let bandwidths: Vec<f64> = counted.iter().filter_map(|line| line.bus_bandwidth).collect();
+        let bandwidth = bandwidths.iter().sum::<f64>() / bandwidths.len().max(1) as f64;
         let each =
             |line: &Line| Iteration { milliseconds: line.seconds * 1e3, ..Iteration::default() };
         let completion = Completion {
             iterations: u32::try_from(counted.len()).unwrap_or(u32::MAX),
             milliseconds: counted.iter().map(|line| line.seconds).sum::<f64>() / number * 1e3,
             worst: counted.iter().map(|line| line.seconds).fold(0.0, f64::max) * 1e3,
-            bus_bandwidth: bandwidth / number / 1e6,
+            bus_bandwidth: bandwidth / 1e6,
             each: counted.iter().map(each).collect(),
             ..Completion::default()
         };
@@ -317,7 +330,9 @@ pub(super) fn find(experiment: &Experiment, file: &Path) -> Result<(), ProgramEr
     if !experiment.is_program() {
         return Ok(());
     }
-    let variants = (0..experiment.variants.len()).map(Some).chain([None]);
+    // Without variants, the command is that of the file.
+    let own = experiment.variants.is_empty().then_some(None);
+    let variants = (0..experiment.variants.len()).map(Some).chain(own);
     for variant in variants {
         // The file has been checked.
         let program = Program::deserialize(experiment.workload(variant)).unwrap_or_default();
@@ -365,7 +380,7 @@ impl Started {
             Some(child) => (child.stdout.take(), child.stderr.take()),
             None => (None, None),
         };
-        let (output, errors) = (lines(output), lines(errors));
+        let (output, errors) = (lines(output), errors.map(last_lines));
         Ok(Self { process, status: None, output, read: Vec::new(), errors, _scratch: scratch })
     }
 
@@ -381,9 +396,8 @@ impl Started {
     }
 
     /// The last lines of the standard error.
-    fn said(&self) -> String {
-        let lines: Vec<String> = self.errors.iter().collect();
-        let last = lines.get(lines.len().saturating_sub(SAID)..).unwrap_or_default();
+    fn said(&mut self) -> String {
+        let last = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
         last.iter().map(|line| format!("\n  {line}")).collect()
     }
 }
@@ -400,6 +414,20 @@ fn lines(from: Option<impl Read + Send + 'static>) -> Receiver<String> {
         }
     });
     receiver
+}
+
+/// Keeps the last lines of an output, until all processes that write to it have ended.
+fn last_lines(from: impl Read + Send + 'static) -> JoinHandle<VecDeque<String>> {
+    std::thread::spawn(move || {
+        let mut last = VecDeque::new();
+        for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+            if last.len() == SAID {
+                last.pop_front();
+            }
+            last.push_back(String::from_utf8_lossy(&line).into_owned());
+        }
+        last
+    })
 }
 
 #[cfg(test)]

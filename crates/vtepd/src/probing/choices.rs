@@ -12,6 +12,7 @@ use std::time::Duration;
 use bpf::RouteLookup;
 use netlink::{Requests, SentPacket};
 use path::{PathId, SourcePortRange, Version};
+use pathmap::Prober;
 use pathmap::placer::Target;
 
 /// Lookups at once. They take a few milliseconds.
@@ -132,8 +133,8 @@ pub(super) struct Choices {
     /// What told the choices.
     by: By,
     looked: Duration,
-    /// How many paths were probed when new ports were looked for.
-    probed: usize,
+    /// What the prober knew when new ports were looked for.
+    probed: Option<Version<Prober>>,
     /// The port that was looked up last without being in use.
     turn: u16,
     version: Version<Self>,
@@ -213,17 +214,16 @@ impl Choices {
         }
     }
 
-    /// Looks up what is not known of the ports that are `probed`, and from time to time what may have
+    /// Looks up what is not known of the ports that are probed, and from time to time what may have
     /// changed, as far as `lookups` allow. Resilient groups change choices without a new route.
     pub(super) fn follow(
         &mut self,
         lookups: &mut Lookups,
         target: Target,
-        probed: impl ExactSizeIterator<Item = PathId>,
-        used: &BTreeSet<PathId>,
+        prober: &Prober,
         now: Duration,
     ) {
-        let used = || used.iter().map(|path| path.source_port);
+        let used = || prober.used().iter().map(|path| path.source_port);
         if std::mem::replace(&mut self.by, lookups.by(target)) != self.by {
             self.stale.extend(self.by_port.keys());
         }
@@ -236,12 +236,15 @@ impl Choices {
             self.stale.extend(next.map(|(port, _)| *port));
         }
         let mut new = BTreeSet::new();
-        if self.probed != probed.len() {
-            let number = probed.len();
-            let ports = probed.map(|path| path.source_port);
-            new.extend(ports.filter(|port| !self.by_port.contains_key(port)));
+        if self.probed != Some(prober.version()) {
+            // At most as many ports as may be probed are known: others are probed in place of some.
+            let probed: BTreeSet<u16> = prober.paths().map(|path| path.source_port).collect();
+            let in_use: BTreeSet<u16> = used().collect();
+            self.by_port.retain(|port, _| probed.contains(port) || in_use.contains(port));
+            self.stale.retain(|port| self.by_port.contains_key(port));
+            new.extend(probed.into_iter().filter(|port| !self.by_port.contains_key(port)));
             // Otherwise it is done again.
-            self.probed = if new.len() <= lookups.left { number } else { 0 };
+            self.probed = (new.len() <= lookups.left).then(|| prober.version());
         }
         if new.is_empty() && self.stale.is_empty() {
             return;

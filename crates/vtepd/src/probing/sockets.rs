@@ -88,10 +88,15 @@ impl Sockets {
             self.senders.remove(&ends);
             report("a VTEP whose probes end", self.filter.remove_sender(ends));
         }
+        let number = wanted.len();
         for ends in wanted {
             if !self.senders.contains_key(&ends) {
                 self.set(ends, [opening(ends); 4]);
             }
+        }
+        if self.senders.len() < number {
+            // The next snapshot tries those again that the filter did not take.
+            self.vteps.clear();
         }
     }
 

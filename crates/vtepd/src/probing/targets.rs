@@ -282,7 +282,7 @@ impl Targets {
         for (target, entry) in &mut self.entries {
             let Some(choices) = &mut entry.choices else { continue };
             let Entry { prober, .. } = entry;
-            choices.follow(&mut self.lookups, *target, prober.paths(), prober.used(), now);
+            choices.follow(&mut self.lookups, *target, prober, now);
         }
     }
 

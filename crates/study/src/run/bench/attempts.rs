@@ -16,6 +16,9 @@ use fabric::progress::OnProgress;
 
 /// The maximum number of attempts of a run.
 const ATTEMPTS: usize = 5;
+/// Whatever is written here ends the validity of all cached routes of a namespace
+/// (`ipv4_sysctl_rtcache_flush()` in net/ipv4/route.c).
+const FLUSH: &str = "/proc/sys/net/ipv4/route/flush";
 
 impl Bench<'_> {
     /// Measures a run with a dataplane. It is repeated if it does not count.
@@ -77,10 +80,25 @@ impl Bench<'_> {
             }
             self.subjects = Some(subjects);
         }
+        if !self.has_vtepd() {
+            self.forget_routes()?;
+        }
         match self.experiment.failures(key.point.index()).is_empty() {
             true => self.undisturbed(key, report, interrupted),
             false => failure::attempt(self, key, report, interrupted),
         }
+    }
+
+    /// Makes kernel VXLAN look up the routes to IPv4 VTEPs anew. For each CPU it keeps the next hop
+    /// that the first packet got (`dst_cache`), until routes change. Otherwise, all runs would share it.
+    fn forget_routes(&self) -> Result<(), RunError> {
+        for leaf in &self.leaves {
+            self.deployed
+                .namespace(leaf)?
+                .enter(|| std::fs::write(FLUSH, "1"))?
+                .map_err(|source| RunError::File { path: FLUSH.into(), source })?;
+        }
+        Ok(())
     }
 
     /// What has changed under test since the switch to the dataplane.

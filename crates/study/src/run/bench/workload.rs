@@ -87,9 +87,11 @@ pub(super) fn measure(
         let beside = beside.all();
         let of = |job: &Job| {
             let own = beside.iter().filter(|iteration| iteration.job == job.name);
-            (job.name.clone(), completion(&own.collect::<Vec<_>>()))
+            let own: Vec<_> = own.collect();
+            // One that completed no iteration has no time.
+            (!own.is_empty()).then(|| (job.name.clone(), completion(&own)))
         };
-        record.jobs = others.iter().map(of).collect();
+        record.jobs = others.iter().filter_map(of).collect();
         // Alone, nothing is sent between iterations.
         Ok(match others.is_empty() {
             true => Duration::try_from_secs_f64(done.all).unwrap_or_default(),
