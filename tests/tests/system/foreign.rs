@@ -98,7 +98,8 @@ fn a_qdisc_for_received_frames_only_is_not_taken_for_clsact() {
     let mut words: Vec<&str> = command.split(' ').collect();
     words.push("4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295");
     lab.leaf.run(&words).unwrap();
-    vtepd.wait_for_log("bpf is on clsact ingress of vx10");
+    let has_ended = || vtepd.ask(&["port"]).to_string().contains("is on clsact ingress of vx10");
+    wait_for("the bypass to end", has_ended);
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
     let filters = run(&lab.leaf, "tc filter show dev vx10 parent ffff:");
     assert!(filters.contains("bytecode") && !filters.contains("vtepd"), "{filters}");
