@@ -389,6 +389,9 @@ fn a_far_host_that_comes_to_a_new_port_is_reached_there_from_its_first_frame_on(
                     if listens { "link set mv10 up" } else { "link set mv10 master br10" },
                 );
                 here.wait(500);
+                // A busy machine may be slow to run the thread that listens.
+                wait_for("the host to hear", || heard.load(Ordering::Relaxed));
+                here.wait(here.count() + 100);
             }));
             ended.store(true, Ordering::Relaxed);
             failed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
