@@ -112,18 +112,27 @@ pub fn checksum(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The results of experiments that are kept. A change of them changes no program.
+const REFERENCE: &str = ":(top,exclude)deploy/experiments/reference";
+
 /// The commit of the checkout that a program was built in, with `-dirty` after changes; elsewhere that
 /// of its `--version`.
 pub fn commit(program: &Path) -> String {
     let folder = program.parent().unwrap_or(Path::new("/"));
-    // Root may read a checkout of another user.
-    let output = Command::new("git")
-        .args(["-c", "safe.directory=*", "-C"])
-        .arg(folder)
-        .args(["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"])
-        .output();
-    let commit = output.ok().filter(|output| output.status.success());
-    let commit = commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let git = |arguments: &[&str]| {
+        // Root may read a checkout of another user.
+        let mut command = Command::new("git");
+        command.args(["-c", "safe.directory=*", "-C"]).arg(folder).args(arguments).output().ok()
+    };
+    let commit = git(&["rev-parse", "HEAD"]).filter(|output| output.status.success());
+    let is_dirty = || {
+        let same = git(&["diff", "--quiet", "HEAD", "--", ":/", REFERENCE]);
+        same.is_none_or(|output| !output.status.success())
+    };
+    let commit = commit.map(|output| {
+        let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if is_dirty() { name + "-dirty" } else { name }
+    });
     let own = || commit_in(&first_line_of(program)).map(str::to_owned);
     commit.or_else(own).unwrap_or_else(|| "unknown".to_owned())
 }
