@@ -260,10 +260,14 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn shut(&mut self, ifindex: u32) -> Result<(), SteeringError> {
-        self.punts.retain(|ifindex, _| exists(*ifindex));
         let link = attach_by_index(&mut self.ebpf, self.hook, ifindex, ACCESS)?;
         self.punts.insert(ifindex, Placed::new(self.hook, ACCESS, link));
         Ok(())
+    }
+
+    /// Forgets access ports whose interfaces are gone. Each holds a descriptor.
+    pub fn forget_gone_ports(&mut self) {
+        self.punts.retain(|ifindex, _| exists(*ifindex));
     }
 
     /// Fills the kill switch: from now on the programs redirect frames according to the plan.
@@ -302,14 +306,15 @@ impl Steering {
     /// Attaches the program that tells when frames have left the backlog before the bridge. Without
     /// it, all decapsulated frames pass the bridge.
     fn attach_arrivals(&mut self, snapshot: &Snapshot) -> Result<(), SteeringError> {
-        for table in snapshot.vnis().filter(|table| table.offload) {
-            let Ok(ifindex) = nix::net::if_::if_nametoindex(table.netdev.as_str()) else {
-                continue;
-            };
-            if self.arrivals.contains_key(&ifindex) {
-                continue;
-            }
-            self.arrivals.retain(|ifindex, _| exists(*ifindex));
+        let offloaded = snapshot.vnis().filter(|table| table.offload);
+        let netdevs =
+            offloaded.filter_map(|table| nix::net::if_::if_nametoindex(table.netdev.as_str()).ok());
+        let new: Vec<u32> = netdevs.filter(|netdev| !self.arrivals.contains_key(netdev)).collect();
+        if !new.is_empty() {
+            // Those of netdevs that are gone hold descriptors.
+            self.arrivals.retain(|netdev, _| exists(*netdev));
+        }
+        for ifindex in new {
             let _expedited = self.grace_periods.for_hooks(1);
             let link = attach_by_index(&mut self.ebpf, self.hook, ifindex, ARRIVED)?;
             self.arrivals.insert(ifindex, Placed::new(self.hook, ARRIVED, link));

@@ -223,9 +223,9 @@ impl Reader {
             "range" => self.range(&of),
             "immediate" => return self.immediate(&of),
             // These expressions load values that are not tracked, so a later comparison is not
-            // understood. `ct` can also write, and so can
-            // `exthdr`, which is not among them. The attribute for the destination
-            // register differs between expressions, so all registers are cleared.
+            // understood. `ct` can also write, and so can `exthdr`, which is not among them. The
+            // attribute for the destination register differs between expressions, so all registers
+            // are cleared.
             "rt" | "fib" | "socket" | "osf" | "hash" | "numgen" | "byteorder" => {
                 self.registers.clear()
             }

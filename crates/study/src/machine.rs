@@ -137,15 +137,31 @@ pub fn commit(program: &Path) -> String {
     commit.or_else(own).unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// The busy and the total time of all CPUs since boot, in clock ticks.
-pub fn cpu_time() -> (u64, u64) {
+/// The time of all CPUs since boot.
+#[derive(Debug, Clone, Copy)]
+pub struct CpuTime {
+    /// In clock ticks, as `all`.
+    busy: u64,
+    all: u64,
+}
+
+impl CpuTime {
+    /// The busy share since an earlier time, 0 to 1.
+    pub fn busy_since(&self, before: &Self) -> f64 {
+        let all = self.all.saturating_sub(before.all).max(1);
+        self.busy.saturating_sub(before.busy) as f64 / all as f64
+    }
+}
+
+/// The time of all CPUs now.
+pub fn cpu_time() -> CpuTime {
     let line = first_line("/proc/stat");
     let numbers = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
     // user, nice, system, idle, iowait, irq, softirq, steal; guest time is part of user time.
     let times: Vec<u64> = numbers.take(8).collect();
-    let total: u64 = times.iter().sum();
+    let all: u64 = times.iter().sum();
     let idle: u64 = times.iter().skip(3).take(2).sum();
-    (total - idle, total)
+    CpuTime { busy: all - idle, all }
 }
 
 #[cfg(test)]
@@ -155,8 +171,10 @@ mod tests {
     #[test]
     fn this_machine_is_described() {
         assert!(cpus() > 0 && memory_mib() > 100 && kernel().contains('.'));
-        let (busy, total) = cpu_time();
-        assert!(busy > 0 && total > busy);
+        let CpuTime { busy, all } = cpu_time();
+        assert!(busy > 0 && all > busy);
+        let [before, after] = [(100, 1000), (150, 1200)].map(|(busy, all)| CpuTime { busy, all });
+        assert!((after.busy_since(&before) - 0.25).abs() < 1e-9);
         let backlog = sysctls().remove("net.core.netdev_max_backlog").unwrap_or_default();
         assert!(backlog.parse::<u32>().is_ok(), "{backlog}");
         // FIPS 180-2, appendix B.1.

@@ -207,6 +207,7 @@ impl Takeover {
         number: u16,
         port: AccessPort,
     ) -> Result<(), SteeringError> {
+        self.steering.forget_gone_ports();
         if let Some(ifindex) = port.shared_interface() {
             self.steering.shut(ifindex)?;
         }

@@ -1,6 +1,6 @@
 //! How soon a workload completes, compared with another dataplane.
 
-use super::words::{Grade, Verdict, change, range, title};
+use super::words::{Grade, Verdict, beyond_noise, change, range, title};
 use crate::summary::{Row, Summary, WorkloadRow};
 
 /// More iterations with timeouts than this share, with one of two dataplanes, are told.
@@ -30,15 +30,12 @@ pub(super) fn completions(
     if gains.is_empty() {
         return None;
     }
-    let beyond: Vec<f64> =
-        gains.iter().filter(|(gain, half)| gain.abs() > *half).map(|(gain, _)| *gain).collect();
-    let (what, grade, timeouts) = match range(&beyond) {
+    let (what, grade, timeouts) = match beyond_noise(&gains, 0.0) {
         None => ("the same within noise".to_owned(), Grade::Note, None),
-        Some((least, most)) => {
+        Some(((least, most), beyond)) => {
             let what = format!(
-                "{} (beyond noise at {} of {} points)",
+                "{} (beyond noise at {beyond} of {} points)",
                 change(least, most),
-                beyond.len(),
                 gains.len()
             );
             let timeouts = timeouts((label, baseline), &pairs);

@@ -1,6 +1,6 @@
 //! How even the load is, compared with another dataplane.
 
-use super::words::{Grade, ROUTING, Verdict, change, range, title};
+use super::words::{Grade, ROUTING, Verdict, beyond_noise, change, title};
 use crate::file::KERNEL;
 use crate::role::Role;
 use crate::summary::{Row, Summary};
@@ -70,21 +70,16 @@ fn at_tier(rows: &[&Row], base: &str, summary: &Summary, role: Role) -> Option<(
     if gains.is_empty() {
         return None;
     }
-    let beyond: Vec<f64> = gains
-        .iter()
-        .filter(|(gain, half)| gain.abs() > half.max(ROUTING))
-        .map(|(gain, _)| *gain)
-        .collect();
     let place = match role {
         Role::Leaf => "at the leaf",
         Role::Spine => "between the spines",
         Role::FarLeaf => "at the receiving leaf",
     };
-    let Some((least, most)) = range(&beyond) else {
+    let Some(((least, most), beyond)) = beyond_noise(&gains, ROUTING) else {
         return Some((Grade::Note, format!("the same within noise {place}")));
     };
     let grade = if least > 0.0 { Grade::Good } else { Grade::Bad };
-    let noise = match gains.len() - beyond.len() {
+    let noise = match gains.len() - beyond {
         0 => String::new(),
         same => format!(" (within noise at {same} of {} points)", gains.len()),
     };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::words::{Grade, ROUTING, Verdict, change, range, title};
+use super::words::{Grade, ROUTING, Verdict, beyond_noise, change, title};
 use crate::summary::Row;
 use crate::units::InnerPort;
 
@@ -22,26 +22,20 @@ pub(super) fn ports(label: &str, rows: &[&Row]) -> Vec<Verdict> {
             };
             Some((row.paths()?.mmr, of(*first).find(same)?.paths()?.mmr))
         });
-        let gains: Vec<(f64, f64)> = pairs
-            .filter_map(|(own, base)| own.gain_over(&base))
-            .map(|(gain, half)| (gain, half.max(ROUTING)))
-            .collect();
+        let gains: Vec<(f64, f64)> = pairs.filter_map(|(own, base)| own.gain_over(&base)).collect();
         if gains.is_empty() {
             continue;
         }
-        let known = gains.iter().filter(|(gain, noise)| gain.abs() > *noise);
-        let beyond: Vec<f64> = known.map(|(gain, _)| *gain).collect();
-        let what = match range(&beyond) {
-            None => "the same within noise".to_owned(),
-            Some((least, most)) => format!(
-                "{} (beyond noise at {} of {} points)",
-                change(least, most),
-                beyond.len(),
-                gains.len()
-            ),
+        let (what, grade) = match beyond_noise(&gains, ROUTING) {
+            None => ("the same within noise".to_owned(), Grade::Good),
+            Some(((least, most), beyond)) => {
+                let change = change(least, most);
+                let of = gains.len();
+                (format!("{change} (beyond noise at {beyond} of {of} points)"), Grade::Note)
+            }
         };
         verdicts.push(Verdict {
-            grade: if beyond.is_empty() { Grade::Good } else { Grade::Note },
+            grade,
             text: format!(
                 "{}: with {} instead of {}, the peak load is {what}.",
                 title(label),

@@ -82,6 +82,14 @@ pub(super) fn range(values: &[f64]) -> Option<(f64, f64)> {
     Some((least, values.iter().copied().fold(least, f64::max)))
 }
 
+/// The range of gains beyond noise, and how many there are. Each comes with half the width of its
+/// interval; nothing below `least` is known.
+pub(super) fn beyond_noise(gains: &[(f64, f64)], least: f64) -> Option<((f64, f64), usize)> {
+    let known = gains.iter().filter(|(gain, half)| gain.abs() > half.max(least));
+    let beyond: Vec<f64> = known.map(|(gain, _)| *gain).collect();
+    Some((range(&beyond)?, beyond.len()))
+}
+
 /// A range of gains in words.
 pub(super) fn change(least: f64, most: f64) -> String {
     let [least, most] = [least, most].map(|gain| (gain * 100.0).round() as i64);

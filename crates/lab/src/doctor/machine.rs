@@ -111,10 +111,9 @@ fn first_word<T: std::str::FromStr + Default>(path: &str) -> T {
 
 /// The busy share of all CPUs, 0 to 1, in [`MEASURED`].
 fn busy() -> f64 {
-    let (busy, total) = machine::cpu_time();
+    let before = machine::cpu_time();
     std::thread::sleep(MEASURED);
-    let (busy_after, total_after) = machine::cpu_time();
-    busy_after.saturating_sub(busy) as f64 / total_after.saturating_sub(total).max(1) as f64
+    machine::cpu_time().busy_since(&before)
 }
 
 impl Conditions {

@@ -284,7 +284,7 @@ impl<'a> Bench<'a> {
         work: impl FnOnce(&mut Run) -> Result<Duration, RunError>,
     ) -> Result<Run, RunError> {
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
-        let (busy, total) = machine::cpu_time();
+        let cpus = machine::cpu_time();
         let before = self.paths.loads(&self.deployed)?;
         let bytes = self.circuit_bytes()?;
         let drops = drops::read(&self.deployed)?;
@@ -296,9 +296,7 @@ impl<'a> Bench<'a> {
         for (name, load) in &mut loads {
             *load = load.saturating_sub(before.get(name).copied().unwrap_or_default());
         }
-        let (busy_after, total_after) = machine::cpu_time();
-        let ticks = total_after.saturating_sub(total).max(1);
-        run.busy = busy_after.saturating_sub(busy) as f64 / ticks as f64;
+        run.busy = machine::cpu_time().busy_since(&cpus);
         run.tiers = tiers(&self.paths, &loads);
         Ok(run)
     }

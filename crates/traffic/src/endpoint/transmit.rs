@@ -55,7 +55,8 @@ impl Transmit {
         let mut batch = self.fill(frames);
         let mut sent = 0;
         let mut groups = self.out.split_mut().1.list.iter();
-        if !self.is_taken
+        if self.groups
+            && !self.is_taken
             && let Some(first) = groups.position(|group| group.frames > 1)
         {
             // Linux before 6.2 takes no UDP super-frames. Nothing may overtake the first one.
