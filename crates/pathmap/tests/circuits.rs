@@ -302,7 +302,10 @@ impl Circuits {
             let spread = self.known.iter().max().unwrap() - self.known.iter().min().unwrap();
             self.arrivals.set_timer((spread * 2).clamp(8000, 50_000) * 1000);
         }
-        while let Some((_, report)) = pop_due(&mut self.reports, |(at, _)| *at <= now) {
+        // One that was overtaken says nothing.
+        if let Some(newest) = self.reports.iter().rposition(|(at, _)| *at <= now)
+            && let Some((_, report)) = self.reports.drain(..=newest).next_back()
+        {
             let slowest = Duration::from_micros(*self.known.iter().max().unwrap());
             self.ledger.report(time, &self.pool, &report, slowest);
         }
@@ -340,8 +343,10 @@ impl Circuits {
 /// seconds.
 #[test]
 fn a_circuit_that_becomes_slow_gets_what_it_carries_and_the_host_sees_no_gap() {
+    const TURNS: u64 = 10;
     for (number, delay) in DELAYS.into_iter().enumerate() {
-        for turn in 0..4 {
+        let mut all = 0;
+        for turn in 0..TURNS {
             let mut circuits = Circuits::new();
             let healthy = circuits.run(1000 + turn * 7);
             circuits.circuits[number].rate /= 4;
@@ -356,7 +361,8 @@ fn a_circuit_that_becomes_slow_gets_what_it_carries_and_the_host_sees_no_gap() {
             let carries = 20 * RATE / 4 / (PACKET * 8 * 1000);
             assert!(known.iter().sum::<u64>() <= carries, "after it was known: {sent:?}");
             let moves = 1 + sent[..20].iter().rposition(|sent| *sent > 0).unwrap() as u64;
-            assert!(moves <= delay + 4, "until its queue is shorter: {sent:?}");
+            assert!(moves <= delay + 7, "until its queue is shorter: {sent:?}");
+            all += moves;
             let first = (shares.iter().sum::<f64>() + circuits.run(960) * 960.0) / 1000.0;
             let second = circuits.run(2000);
             circuits.circuits[number].rate *= 4;
@@ -366,6 +372,9 @@ fn a_circuit_that_becomes_slow_gets_what_it_carries_and_the_host_sees_no_gap() {
             assert!(shares.iter().all(|share| *share > 0.9) && second > 0.98 && after > 0.98);
             assert_eq!(circuits.naks, 0);
         }
+        let mean = all as f64 / TURNS as f64;
+        println!("circuit {number}: after {mean:.1} ms");
+        assert!(mean <= delay as f64 + 3.0, "{mean}");
     }
 }
 

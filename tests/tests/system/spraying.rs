@@ -10,8 +10,9 @@
 
 use std::net::TcpListener;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use fabric::netns::NetnsError;
 use fabric::super_frames::cut_super_frames;
 use fabric::topology::Circuit;
 use pipeline::Frame;
+use ports::thread_policy::ThreadPolicy;
 use roce::{SourcePort, timeout};
 use root_test::root_test;
 use traffic::endpoint::{Kind, Requests, Session, Side, connect, serve};
@@ -68,6 +70,8 @@ struct Circuits {
     routed: Routed,
     site: Namespace,
     stop: Arc<AtomicBool>,
+    changes: Sender<Vec<Change>>,
+    changed: Mutex<Receiver<Instant>>,
     wan: Option<JoinHandle<Result<(), NetnsError>>>,
 }
 
@@ -110,14 +114,23 @@ impl Circuits {
         };
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let (changes, wanted) = channel::<Vec<Change>>();
+        let (answer, changed) = channel();
         let run = move || {
+            // Circuits of hardware do not wait for other work, either.
+            ThreadPolicy::Fifo.set().expect("real-time priority");
             let mut wan = Wan::new(&settings).expect("the circuits");
             while !stopped.load(Ordering::Relaxed) {
+                if let Ok(changes) = wanted.try_recv() {
+                    wan.change(&changes).expect("the circuits are there");
+                    answer.send(Instant::now()).expect("somebody waits");
+                }
                 wan.poll().expect("the circuits run");
             }
         };
         let wan = Some(site.thread(run).unwrap());
-        let circuits = Self { routed, site, stop, wan };
+        let changed = Mutex::new(changed);
+        let circuits = Self { routed, site, stop, changes, changed, wan };
         wait_for("the circuits", || change(&circuits.site, &[]).is_ok());
         for (number, delay) in DELAYS.into_iter().enumerate() {
             circuits.set(number, |change| change.delay = Some(delay * 1_000_000));
@@ -125,14 +138,17 @@ impl Circuits {
         circuits
     }
 
-    /// Changes both directions of a circuit.
-    fn set(&self, number: usize, with: impl Fn(&mut Change)) {
+    /// Changes both directions of a circuit. Returns when that was.
+    fn set(&self, number: usize, with: impl Fn(&mut Change)) -> Instant {
         let changes = ["a", "b"].map(|side| {
             let mut change = Change { from: Some(format!("{side}{number}")), ..Change::default() };
             with(&mut change);
             change
         });
-        change(&self.site, &changes).unwrap();
+        self.changes.send(changes.into()).expect("the circuits run");
+        // Wakes the circuits, which may have no packets.
+        change(&self.site, &[]).expect("the circuits answer");
+        self.changed.lock().unwrap().recv().expect("the circuits run")
     }
 }
 
@@ -257,9 +273,8 @@ impl Load {
     }
 }
 
-/// A circuit has a quarter of its rate from the second second on. The test prints when it gets its last
-/// packet until its queue has drained: `pathmap` tests that in simulated time. This counts once in three
-/// times, as above.
+/// A circuit has a quarter of its rate from the second second on. Within 5 ms, it gets its last packet
+/// until its queue has drained. This counts once in three times, as below.
 #[root_test(alone)]
 fn s2_a_circuit_that_becomes_slow_costs_its_own_share() {
     let circuits = Circuits::new("sprayslow");
@@ -273,9 +288,7 @@ fn s2_a_circuit_that_becomes_slow_costs_its_own_share() {
         let (written, since) = std::thread::scope(|scope| {
             let change = scope.spawn(|| {
                 std::thread::sleep(Duration::from_secs(1));
-                let before = Instant::now();
-                circuits.set(0, |change| change.rate = Some(RATE / 4));
-                before
+                circuits.set(0, |change| change.rate = Some(RATE / 4))
             });
             (write(&circuits.routed.lab, total, 5.0), change.join().unwrap())
         });
@@ -288,7 +301,7 @@ fn s2_a_circuit_that_becomes_slow_costs_its_own_share() {
         let repeats = repeats(&sent, &served);
         println!("s2: {:.1} of {:.1} Mbit/s, {repeats}", after / 1e6, left / 1e6);
         println!("{}", gaps(&far));
-        after > 0.9 * left
+        after > 0.9 * left && moved <= 5.0
     };
     assert!((0..3).any(|_| fills()), "see the output");
     drop(near);

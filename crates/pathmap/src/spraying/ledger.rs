@@ -104,20 +104,20 @@ impl Ledger {
                 account.take(totals(report, *path), *sent, due)
             })
             .collect();
-        let last = earlier.back().map(|(at, of)| (*at, of.iter().map(|of| of.answered)));
-        if let Some((at, last)) = last {
-            // What was answered since the last report, and in a longer time before it.
-            let answered = last.enumerate().map(|(number, last)| {
-                let then = before(longest, number).map_or(last, |(_, then)| then.answered);
-                (last - then.min(last), last)
+        // A path may have become slow just before the last report, so the one before it counts, too.
+        for (at, then) in earlier.iter().rev().take(2) {
+            // What was answered since that report, and in a longer time before it.
+            let answered = then.iter().map(|of| of.answered).enumerate().map(|(number, then)| {
+                let before = before(longest, number).map_or(then, |(_, before)| before.answered);
+                (then - before.min(then), then)
             });
             let counts: Vec<(u64, u64)> = answered
                 .zip(&self.paths)
-                .map(|((before, last), now)| (before, now.answered().saturating_sub(last)))
+                .map(|((before, then), now)| (before, now.answered().saturating_sub(then)))
                 .collect();
             for (number, account) in self.paths.iter_mut().enumerate() {
                 if is_behind(&counts, number) {
-                    account.slower = Some(at);
+                    account.slower = account.slower.max(Some(*at));
                 }
             }
         }

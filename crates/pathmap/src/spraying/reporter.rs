@@ -55,10 +55,8 @@ pub struct Reporter {
     reported: u64,
     /// When more had arrived.
     active: Duration,
-    /// What the last report said.
-    last: Vec<Arrived>,
-    /// What had arrived between that one and the one before it.
-    between: Vec<Arrived>,
+    /// What the last reports said, the newest first.
+    said: [Vec<Arrived>; 3],
 }
 
 impl Reporter {
@@ -107,33 +105,25 @@ impl Reporter {
     /// A report is sent.
     fn note(&mut self, now: Duration, bytes: u64, arrived: &[Arrived]) {
         (self.sent, self.reported) = (Some(now), bytes);
-        self.between = self.since_last(arrived).collect();
-        arrived.clone_into(&mut self.last);
+        self.said.rotate_right(1);
+        arrived.clone_into(&mut self.said[0]);
     }
 
-    /// What arrived since the last report.
-    fn since_last<'a>(&'a self, arrived: &'a [Arrived]) -> impl Iterator<Item = Arrived> {
-        arrived.iter().map(|now| {
-            let last = self.last.iter().find(|last| last.port == now.port);
-            let (received, marked) = last.map_or((0, 0), |last| (last.received, last.marked));
-            Arrived {
-                port: now.port,
-                received: now.received.wrapping_sub(received),
-                marked: now.marked.wrapping_sub(marked),
-            }
-        })
-    }
-
-    /// Whether fewer packets came by a path since the last report than before that, beside those by
-    /// the other paths.
+    /// Whether fewer packets came by a path since the last report, or the one before it, than until
+    /// then, beside those by the other paths. A path may have become slow just before a report.
     fn is_one_behind(&self, arrived: &[Arrived]) -> bool {
-        let before = |port| self.between.iter().find(|before| before.port == port);
-        let counts = self.since_last(arrived).map(|new| {
-            let before = before(new.port).map_or(0, |before| before.received);
-            (before.into(), new.received.into())
-        });
-        let counts: Vec<(u64, u64)> = counts.collect();
-        (0..counts.len()).any(|number| is_behind(&counts, number))
+        let received = |said: &[Arrived], port| {
+            said.iter().find(|said| said.port == port).map_or(0, |said| said.received)
+        };
+        self.said.windows(2).any(|reports| {
+            let [since, before] = reports else { return false };
+            let counts = arrived.iter().map(|now| {
+                let [since, before] = [since, before].map(|said| received(said, now.port));
+                (since.wrapping_sub(before).into(), now.received.wrapping_sub(since).into())
+            });
+            let counts: Vec<(u64, u64)> = counts.collect();
+            (0..counts.len()).any(|number| is_behind(&counts, number))
+        })
     }
 
     /// Whether anything arrived a short time ago.

@@ -19,6 +19,7 @@ use experiment::Run;
 use experiment::circuits::Circuits;
 use experiment::file::{BINS, Dataplane};
 use experiment::plan::Key;
+use experiment::random::Random;
 use experiment::record::{Discarded, Tier};
 use experiment::role::Role;
 use experiment::units::{InnerPort, Name};
@@ -400,10 +401,14 @@ fn wanted(dataplane: &Dataplane, seed: u64) -> Option<daemon::Settings> {
     })
 }
 
-/// The inner source ports of a run.
-const fn source_port(key: &Key) -> SourcePort {
+/// The inner source ports of a run. Kernel VXLAN takes the path of one port for all queue pairs, so
+/// each repetition draws another one, of the 2¹⁴ that RoCE uses.
+fn source_port(key: &Key) -> SourcePort {
     match key.point.inner_port {
-        InnerPort::Constant => SourcePort::Constant(INNER_PORT),
+        InnerPort::Constant => {
+            let drawn = Random::new(key.numbers_seed()).below(1 << 14);
+            SourcePort::Constant(INNER_PORT | drawn as u16)
+        }
         InnerPort::PerQueuePair => SourcePort::PerQueuePair,
         InnerPort::SoftRoce => SourcePort::SoftRoce,
     }
