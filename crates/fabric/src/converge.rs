@@ -43,6 +43,9 @@ struct Peer {
     state: String,
 }
 
+/// The state of a session that the configuration keeps down.
+const SHUT_DOWN: &str = "Idle (Admin)";
+
 /// What is known about a fabric while it converges.
 struct Convergence {
     deployed: Deployed,
@@ -68,7 +71,7 @@ impl Fabric {
     /// - every VTEP has every other VTEP of its VNIs in the flood list (type-3 routes),
     /// - every VTEP has every host's MAC address (type-2 routes),
     /// - no route has changed for a second,
-    /// - all BGP sessions are established.
+    /// - all BGP sessions are established that are not shut down.
     ///
     /// # Errors
     /// [`FabricError::NotConverged`] after `limit`, with what is missing.
@@ -107,8 +110,7 @@ impl Fabric {
                 return Ok(());
             }
             if start.elapsed() >= limit {
-                let missing = convergence.missing()?;
-                return Err(FabricError::NotConverged { limit, missing }.into());
+                return Err(convergence.missing(limit)?.into());
             }
             std::thread::sleep(TICK);
             convergence.update()?;
@@ -137,7 +139,7 @@ impl Fabric {
             }
             if start.elapsed() >= limit {
                 let missing = "BGP changes its best paths again and again".to_owned();
-                return Err(FabricError::NotConverged { limit, missing }.into());
+                return Err(FabricError::NotConverged { limit, missing, forwards: true }.into());
             }
         }
     }
@@ -292,19 +294,23 @@ impl Convergence {
         text
     }
 
-    /// Names what is missing.
-    fn missing(&self) -> Result<String, FabricError> {
+    /// Names what is missing after `limit`.
+    fn missing(&self, limit: Duration) -> Result<FabricError, FabricError> {
         let away = unestablished(&self.speakers)?.0;
         let sessions = match away.len() {
             0 => "all BGP sessions are established".to_owned(),
             count => format!("{count} BGP sessions are not established{}", few(&away)),
         };
         let missing = entries::list(self.floods.missing.iter().chain(&self.addresses.missing));
-        let missing = match missing.is_empty() {
-            true => "routes change again and again".to_owned(),
-            false => missing,
+        let is_stable = self.changed.elapsed() >= STABLE_TIME;
+        let forwards = missing.is_empty() && is_stable;
+        let rest = match (missing.is_empty(), is_stable) {
+            (true, true) => String::new(),
+            (true, false) => "; routes change again and again".to_owned(),
+            (false, _) => format!("; {missing}"),
         };
-        Ok(format!("{}; {sessions}; {missing}", self.text()))
+        let missing = format!("{}; {sessions}{rest}", self.text());
+        Ok(FabricError::NotConverged { limit, missing, forwards })
     }
 }
 
@@ -315,13 +321,14 @@ fn summary(node: &Node) -> Result<BTreeMap<String, AddressFamily>, FabricError> 
         .map_err(|source| FabricError::Answer { command: command.to_owned(), source })
 }
 
-/// The sessions that are not established, and the nodes that have such sessions.
+/// The sessions that are not established although they are not shut down, and the nodes that have
+/// such sessions.
 fn unestablished(nodes: &[Node]) -> Result<(BTreeSet<String>, Vec<Node>), FabricError> {
     let (mut away, mut incomplete) = (BTreeSet::new(), Vec::new());
     for (node, summary) in nodes.iter().zip(at_once(nodes, summary)?) {
         let before = away.len();
         for (name, peer) in summary.values().flat_map(|family| &family.peers) {
-            if peer.state != "Established" {
+            if peer.state != "Established" && peer.state != SHUT_DOWN {
                 away.insert(format!("{} to {name} is {}", node.name(), peer.state));
             }
         }

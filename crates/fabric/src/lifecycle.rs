@@ -1,5 +1,6 @@
 //! Brings a topology up in network namespaces, and takes it down again.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
@@ -91,6 +92,9 @@ pub enum FabricError {
         limit: Duration,
         /// What is missing.
         missing: String,
+        /// Whether no entry is missing, and no route has changed for a second: only BGP sessions are
+        /// not established.
+        forwards: bool,
     },
     /// Processes that the lab did not start run in its namespaces. The namespaces are not deleted,
     /// because these processes could not be found without the names.
@@ -277,10 +281,16 @@ impl Fabric {
             .get(name)
             .ok_or_else(|| FabricError::NoSuchNode(name.to_owned()))?;
         let owner = settings.shares.as_deref().unwrap_or(name);
+        let mut settings = settings.clone();
+        if let Some(of) = settings.shares.as_ref().and_then(|owner| self.topology.nodes.get(owner))
+        {
+            // As in Docker, they share the host name, too.
+            settings.hostname = of.hostname.clone().or_else(|| settings.shares.clone());
+        }
         Ok(Node {
             name: name.to_owned(),
             namespace: format!("{}{owner}", self.prefix()),
-            settings: settings.clone(),
+            settings,
             state: self.state.clone(),
             container: self.containers.then(|| format!("{}{name}", self.prefix())),
         })
@@ -370,9 +380,18 @@ fn foreign_processes(
     records: &[Record],
     topology: &Topology,
 ) -> Result<Vec<ForeignProcess>, FabricError> {
+    let processes = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let machine = processes(std::process::id().cast_signed());
+    let first = records.iter().filter(|record| record.name == INIT && record.identity.alive());
+    // What runs in the PID namespace of a node ends with its first process.
+    let of_nodes: BTreeSet<_> = first
+        .filter_map(|record| processes(record.identity.pid))
+        .filter(|of| Some(of) != machine.as_ref())
+        .collect();
     let known = |pid: i32| {
         pid == std::process::id().cast_signed()
             || ancestry(pid).any(|pid| records.iter().any(|record| record.identity.pid == pid))
+            || processes(pid).is_some_and(|of| of_nodes.contains(&of))
     };
     let mut foreign = Vec::new();
     for node in topology.nodes.keys() {

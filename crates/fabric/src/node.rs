@@ -11,7 +11,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{User, mkfifo};
 
 pub(crate) use self::view::{INIT, View};
-use crate::frr_root::{self, VTYSH};
+use crate::frr_root::{self, PROGRAMS, VTYSH};
 use crate::netns::{Namespace, NetnsError, succeeded};
 use crate::node_root;
 use crate::process::{ProcessError, words_of};
@@ -20,8 +20,9 @@ use crate::topology;
 
 mod view;
 
-/// Variables of the caller's environment that commands of a node have, too.
-const KEPT: [&str; 3] = ["PATH", "HOME", "TERM"];
+/// Variables that commands of a node have as the caller has them, and otherwise as in a container.
+const KEPT: [(&str, &str); 2] =
+    [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("HOME", "/root")];
 
 /// Where commands of a topology file run.
 pub(crate) const TOP: &str = "/";
@@ -84,14 +85,6 @@ pub enum NodeError {
         /// The last line of its log.
         last_line: String,
     },
-    /// The health check has failed `retries` times.
-    #[error("{node}: is not healthy: '{test}' fails")]
-    Sick {
-        /// The node.
-        node: String,
-        /// The test.
-        test: String,
-    },
     /// FRR refused its configuration, or a daemon did not start.
     #[error("{node}: FRR did not start: {reason}")]
     Frr {
@@ -100,6 +93,12 @@ pub enum NodeError {
         /// The reason, usually from the daemon's log.
         reason: String,
     },
+}
+
+/// What is mounted in a node's root: a tmpfs, or a path of the machine that may be read-only.
+enum Mount<'a> {
+    Tmpfs(&'a topology::Tmpfs),
+    Bind(PathBuf, bool),
 }
 
 /// A node of a fabric that is up.
@@ -147,13 +146,22 @@ impl Node {
     /// If the exit status is not 0; with the standard error, or the standard output if that is
     /// empty.
     pub fn run(&self, words: &[&str]) -> Result<String, NodeError> {
-        Ok(succeeded(&self.name, words, &self.output_of(words)?)?)
+        self.run_while(words, &|| true)
+    }
+
+    /// As [`Node::run`]. The command is killed when `go_on` returns false.
+    pub(crate) fn run_while(
+        &self,
+        words: &[&str],
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<String, NodeError> {
+        Ok(succeeded(&self.name, words, &self.output_of(words, go_on)?)?)
     }
 
     /// The output of a command that runs with the node's files: in its container if it has one.
-    fn output_of(&self, words: &[&str]) -> Result<Output, NodeError> {
+    fn output_of(&self, words: &[&str], go_on: &dyn Fn() -> bool) -> Result<Output, NodeError> {
         let Some(container) = &self.container else {
-            return self.output(self.command(words)?.current_dir(TOP));
+            return self.output(self.command(words)?.current_dir(TOP), go_on);
         };
         let mut command = Command::new("docker");
         command.args(["exec", container]).args(words).stdin(Stdio::null());
@@ -161,15 +169,20 @@ impl Node {
         command.output().map_err(|source| NetnsError::Start { command: text, source }.into())
     }
 
-    /// Runs a command and waits for it, whatever its exit status. Standard output and error are
-    /// captured unless `command` redirects them.
+    /// Runs a command and waits for its end, whatever its exit status. What it leaves running writes
+    /// to nobody.
     ///
     /// # Errors
     /// If the command could not be started.
-    pub fn output(&self, command: &mut Command) -> Result<Output, NodeError> {
-        let text = words_of(command);
-        self.enter(View::Inside, || command.output())?
-            .map_err(|source| NetnsError::Start { command: text, source }.into())
+    fn output(&self, command: &mut Command, go_on: &dyn Fn() -> bool) -> Result<Output, NodeError> {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let process = match self.start(View::Inside, command) {
+            Err(NodeError::Process(ProcessError::Start { command, source })) => {
+                return Err(NetnsError::Start { command, source }.into());
+            }
+            started => started?,
+        };
+        Ok(process.output(go_on)?)
     }
 
     /// Runs a command on the caller's terminal and waits for it.
@@ -247,7 +260,7 @@ impl Node {
     }
 
     /// Builds a command from a list of words, with the node's environment: that of the file and, as
-    /// in a container, nothing of the caller's but [`KEPT`].
+    /// in a container, nothing of the caller's but [`KEPT`] and its terminal.
     ///
     /// # Errors
     /// If the list is empty.
@@ -255,8 +268,11 @@ impl Node {
         let (program, arguments) =
             words.split_first().ok_or_else(|| NodeError::NotInstalled(String::new()))?;
         let mut command = Command::new(program);
-        let kept = KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-        command.args(arguments).env_clear().envs(kept).envs(&self.settings.env);
+        let kept = KEPT
+            .map(|(name, usual)| (name, std::env::var_os(name).unwrap_or_else(|| usual.into())));
+        let terminal = std::env::var_os("TERM").map(|terminal| ("TERM", terminal));
+        command.args(arguments).env_clear().envs(kept).envs(terminal);
+        command.env("HOSTNAME", self.hostname()).envs(&self.settings.env);
         command.stdin(Stdio::null());
         Ok(command)
     }
@@ -275,33 +291,66 @@ impl Node {
         if self.has_frr() && (frr.is_none() || !Path::new(VTYSH).exists()) {
             return Err(NodeError::NotInstalled("FRR (Debian package frr)".into()));
         }
-        node_root::create(&self.directory(), self.hostname(), hosts)
-            .map_err(|(target, source)| attach_error(&self.name, &target, source))?;
+        self.namespace()?
+            .enter(|| node_root::create(&self.directory(), self.hostname(), hosts))?
+            .map_err(|failed| self.mount_error(failed))?;
+        self.settings.resolver.as_ref().map_or(Ok(()), |text| self.write_resolver(text))?;
+        let mut mounts = Vec::new();
         for (name, target) in self.private() {
             let directory = self.directory().join(name);
             self.state.make(&directory)?;
-            self.make_target(Path::new(target), true)?;
             if let Some((user, group)) = frr {
                 chown(&directory, Some(user), Some(group))
                     .map_err(|source| self.file_error(&directory, source))?;
             }
+            mounts.push((PathBuf::from(target), Mount::Bind(directory, false)));
         }
+        let tmpfs = self.settings.tmpfs.iter();
+        mounts.extend(tmpfs.map(|(target, options)| (target.clone(), Mount::Tmpfs(options))));
+        let binds = self.settings.binds.iter();
+        mounts.extend(
+            binds.map(|bind| {
+                (bind.target.clone(), Mount::Bind(bind.source.clone(), bind.read_only))
+            }),
+        );
+        // As Docker does: none hides another one below it.
+        mounts.sort_by_key(|(target, _)| target.components().count());
         if let Some(root) = self.frr_root() {
             for (_, target) in self.private() {
                 self.make_target(&frr_root::below(root, target), true)?;
             }
             frr_root::write_wrappers(root, &self.directory())
                 .map_err(|(path, source)| self.file_error(&path, source))?;
+            for (name, target) in [("programs", PROGRAMS), ("vtysh", VTYSH)] {
+                mounts.push((target.into(), Mount::Bind(self.directory().join(name), false)));
+            }
         }
-        for (target, options) in &self.settings.tmpfs {
-            self.make_target(target, true)?;
-            node_root::mount_tmpfs(&self.directory(), target, options)
-                .map_err(|(target, source)| attach_error(&self.name, &target, source))?;
-        }
-        for bind in &self.settings.binds {
-            self.prepare_bind(bind)?;
-        }
-        self.settings.resolver.as_ref().map_or(Ok(()), |text| self.write_resolver(text))
+        mounts.iter().try_for_each(|(target, mount)| self.mount(target, mount))
+    }
+
+    /// Mounts something in the node's root.
+    fn mount(&self, target: &Path, mount: &Mount<'_>) -> Result<(), NodeError> {
+        let directory = self.directory();
+        let is_directory = match mount {
+            Mount::Tmpfs(_) => true,
+            Mount::Bind(source, _) if source.exists() => source.is_dir(),
+            Mount::Bind(source, _) => {
+                let (node, path) = (self.name.clone(), source.clone());
+                return Err(NodeError::BindSource { node, path });
+            }
+        };
+        self.make_target(target, is_directory)?;
+        let mounted = match mount {
+            Mount::Tmpfs(options) => node_root::mount_tmpfs(&directory, target, options),
+            Mount::Bind(source, is_read_only) => {
+                node_root::bind(&directory, source, target, *is_read_only)
+            }
+        };
+        mounted.map_err(|failed| self.mount_error(failed))
+    }
+
+    fn mount_error(&self, (target, source): node_root::Failed) -> NodeError {
+        attach_error(&self.name, &target, source)
     }
 
     fn write_resolver(&self, text: &str) -> Result<(), NodeError> {
@@ -313,27 +362,6 @@ impl Node {
         };
         node_root::within(&self.directory(), write)
             .map_err(|(path, source)| self.file_error(&path, source))
-    }
-
-    fn prepare_bind(&self, bind: &topology::Bind) -> Result<(), NodeError> {
-        let node = || self.name.clone();
-        if !bind.source.exists() {
-            return Err(NodeError::BindSource { node: node(), path: bind.source.clone() });
-        }
-        let private = self.private().find_map(|(name, target)| {
-            let below = bind.target.strip_prefix(target).ok()?;
-            Some(self.directory().join(name).join(below))
-        });
-        let Some(cover) = private else {
-            return self.make_target(&bind.target, bind.source.is_dir());
-        };
-        if bind.source.is_dir() {
-            return Ok(self.state.make(&cover)?);
-        }
-        if let Some(parent) = cover.parent() {
-            self.state.make(parent)?;
-        }
-        fs::write(&cover, []).map_err(|source| self.file_error(&cover, source))
     }
 
     /// Makes the target of a bind in the node's root, unless it exists.

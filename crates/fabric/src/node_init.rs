@@ -1,26 +1,30 @@
-//! The first process of a node: it keeps the node's PID namespace, as the init process of a
-//! container does.
+//! The first process of a node: it keeps the node's namespaces, as the init process of a container
+//! does.
 //!
-//! It mounts the `/proc` of the namespace, and reaps processes whose parents have ended. With it,
+//! It mounts the `/proc` of its PID namespace, and reaps processes whose parents have ended. With it,
 //! the kernel ends all processes of the node (`pid_namespaces(7)`).
 
 use std::convert::Infallible;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 
 use nix::mount::{MsFlags, mount};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
-/// Mounts `/proc` of the calling process's PID namespace at `proc`. Then reaps processes for ever.
+/// Waits for the end of standard input: the caller's root is the node's then. Mounts `/proc` of the
+/// calling process's PID namespace at these paths. Then reaps processes for ever.
 ///
 /// # Errors
-/// As mount(2) and sigwait(3).
-pub fn run(proc: &Path) -> io::Result<Infallible> {
+/// As read(2), mount(2) and sigwait(3).
+pub fn run(procs: &[PathBuf]) -> io::Result<Infallible> {
     let children: SigSet = [Signal::SIGCHLD].into_iter().collect();
     children.thread_block()?;
+    io::copy(&mut io::stdin(), &mut io::sink())?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("proc"), proc, Some("proc"), flags, None::<&str>)?;
+    for proc in procs {
+        mount(Some("proc"), proc, Some("proc"), flags, None::<&str>)?;
+    }
     loop {
         children.wait()?;
         // One signal may stand for several children.

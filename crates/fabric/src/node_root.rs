@@ -1,20 +1,22 @@
 //! A node's own root file system, as a container has: overlays over the machine's file systems. What
 //! the node writes stays in a tmpfs, and is gone with the node.
 //!
-//! The mounts are made once for each node, below its directory. Each process of the node gets a
-//! mount namespace of its own in which they are the root.
+//! The mounts are made once for each node, below its directory. They are the root in the mount
+//! namespace of the node's first process, which all others share.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::{Mode, SFlag, mknod};
 use nix::unistd::{chdir, chroot, pivot_root};
 
+use crate::process::Identity;
 use crate::topology::Tmpfs;
 
 /// What failed: the path, and the cause.
@@ -24,13 +26,13 @@ pub(crate) type Failed = (PathBuf, io::Error);
 const BASE: &str = "root";
 /// The root itself, in the tmpfs.
 const MERGED: &str = "merged";
-/// The `/proc` of the node's processes, in the tmpfs.
-const PROC: &str = "proc";
-/// Their PID namespace, in the tmpfs.
-const PIDS: &str = "pids";
+/// The file in the tmpfs that identifies the node's first process.
+const INIT: &str = "init";
 
 /// Mount points that are not the machine's files, or are a node's own.
 const OWN: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
+/// Parts of `/dev` that are no devices: those of the machine's processes, and file systems.
+const NO_DEVICES: [&str; 5] = ["shm", "mqueue", "pts", "hugepages", "log"];
 /// Kinds of file systems without files of the machine, and those of its containers.
 const WITHOUT_FILES: [&str; 6] = ["autofs", "binfmt_misc", "fusectl", "nsfs", "overlay", "proc"];
 
@@ -44,36 +46,54 @@ fn own_directory(directory: &Path) -> PathBuf {
     path(directory).join(directory.strip_prefix("/").unwrap_or(directory))
 }
 
-/// Where the node's first process mounts its `/proc`.
-pub(crate) fn proc(directory: &Path) -> PathBuf {
-    directory.join(BASE).join(PROC)
+/// Writes down the node's first process.
+pub(crate) fn set_init(directory: &Path, init: Identity) -> Result<(), Failed> {
+    let text = format!("{} {}", init.pid, init.start_time);
+    try_at(&directory.join(BASE).join(INIT), |path| fs::write(path, text))
 }
 
-/// The node's PID namespace, once [`keep_pids`] has put it there.
-pub(crate) fn pids(directory: &Path) -> PathBuf {
-    directory.join(BASE).join(PIDS)
-}
-
-/// Mounts the PID namespace of a process where [`pids`] says.
-pub(crate) fn keep_pids(directory: &Path, pid: i32) -> Result<(), Failed> {
-    try_at(&pids(directory), |path| {
-        fs::File::create_new(path)?;
-        let source = format!("/proc/{pid}/ns/pid");
-        Ok(mount(Some(source.as_str()), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
+/// The node's first process.
+pub(crate) fn init(directory: &Path) -> Result<Identity, Failed> {
+    try_at(&directory.join(BASE).join(INIT), |path| {
+        let text = fs::read_to_string(path)?;
+        let read = text.split_once(' ').and_then(|(pid, start_time)| {
+            Some(Identity { pid: pid.parse().ok()?, start_time: start_time.parse().ok()? })
+        });
+        read.filter(|init| init.alive()).ok_or_else(|| io::ErrorKind::NotFound.into())
     })
 }
 
 /// Mounts a tmpfs at a path in the node's root, which exists.
 pub(crate) fn mount_tmpfs(directory: &Path, target: &Path, options: &Tmpfs) -> Result<(), Failed> {
-    within(directory, || {
-        try_at(target, |target| {
-            let flags = MsFlags::from_bits_truncate(options.flags);
-            Ok(mount(Some("tmpfs"), target, Some("tmpfs"), flags, Some(options.data.as_str()))?)
-        })
+    try_at(&resolved(directory, target)?, |target| {
+        let flags = MsFlags::from_bits_truncate(options.flags);
+        Ok(mount(Some("tmpfs"), target, Some("tmpfs"), flags, Some(options.data.as_str()))?)
     })
 }
 
-/// Makes the root of a node with this host name and these lines of `/etc/hosts`.
+/// Mounts a file or directory of the machine, with all below it, at a path in the node's root, which
+/// exists.
+pub(crate) fn bind(
+    directory: &Path,
+    source: &Path,
+    target: &Path,
+    is_read_only: bool,
+) -> Result<(), Failed> {
+    try_at(&resolved(directory, target)?, |target| {
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+        mount(Some(source), target, None::<&str>, flags, None::<&str>)?;
+        if is_read_only { set_read_only(target) } else { Ok(()) }
+    })
+}
+
+/// The path on the machine of a path in the node's root. Links lead to where they do in the node.
+fn resolved(directory: &Path, target: &Path) -> Result<PathBuf, Failed> {
+    let target = within(directory, || try_at(target, |target| fs::canonicalize(target)))?;
+    Ok(path(directory).join(target.strip_prefix("/").unwrap_or(&target)))
+}
+
+/// Makes the root of a node with this host name and these lines of `/etc/hosts`. The caller is in the
+/// node's network namespace.
 ///
 /// # Errors
 /// If the kernel has no overlays, or the caller may not mount.
@@ -85,7 +105,6 @@ pub(crate) fn create(directory: &Path, hostname: &str, hosts: &str) -> Result<()
         Ok(mount(Some("lab"), base, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?)
     })?;
     try_at(&root, |path| fs::create_dir(path))?;
-    try_at(&proc(directory), |path| fs::create_dir(path))?;
     overlay(Path::new("/"), &base.join("0"), &root)?;
     for (index, point) in mount_points().iter().enumerate() {
         let below = point.strip_prefix("/").unwrap_or(point);
@@ -106,12 +125,68 @@ pub(crate) fn create(directory: &Path, hostname: &str, hosts: &str) -> Result<()
     try_at(&root.join("run"), |target| {
         Ok(mount(Some(&run), target, None::<&str>, flags, None::<&str>)?)
     })?;
-    try_at(&own_directory(directory), |path| fs::create_dir_all(path))?;
+    // Files that the lab writes for the node, such as vtepd's configuration. Not its root again.
+    try_at(&own_directory(directory), |target| {
+        fs::create_dir_all(target)?;
+        mount(Some(directory), target, None::<&str>, flags, None::<&str>)?;
+        set_read_only(target)
+    })?;
+    try_at(&root.join("sys"), |target| {
+        Ok(mount(Some("sysfs"), target, Some("sysfs"), MsFlags::empty(), None::<&str>)?)
+    })?;
+    make_devices(&root.join("dev"))?;
     let hosts = format!("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{hosts}");
     for (name, text) in [("etc/hostname", format!("{hostname}\n")), ("etc/hosts", hosts)] {
         // The file of the machine may be a link.
         let _ = fs::remove_file(root.join(name));
         try_at(&root.join(name), |path| fs::write(path, &text))?;
+    }
+    Ok(())
+}
+
+/// Makes `/dev` of a node: with the machine's devices, as in a privileged container, and shared memory
+/// of its own.
+fn make_devices(target: &Path) -> Result<(), Failed> {
+    let tmpfs = |target: &Path, options: &str| {
+        Ok(mount(Some("tmpfs"), target, Some("tmpfs"), MsFlags::MS_NOSUID, Some(options))?)
+    };
+    try_at(target, |target| tmpfs(target, "mode=755"))?;
+    copy_devices(Path::new("/dev"), target)?;
+    try_at(&target.join("shm"), |target| {
+        fs::create_dir(target)?;
+        tmpfs(target, "mode=1777,size=64m")
+    })?;
+    try_at(&target.join("mqueue"), |target| fs::create_dir(target))?;
+    // The terminals are the machine's: that of a user of `lab exec` has its name.
+    try_at(&target.join("pts"), |target| {
+        fs::create_dir(target)?;
+        Ok(mount(Some("/dev/pts"), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
+    })
+}
+
+/// Makes the devices and links of a directory in another one.
+fn copy_devices(from: &Path, to: &Path) -> Result<(), Failed> {
+    for entry in try_at(from, |from| fs::read_dir(from))?.flatten() {
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        // It may just have gone.
+        let Ok(found) = source.symlink_metadata() else { continue };
+        let kind = found.file_type();
+        let is_other = NO_DEVICES.iter().any(|name| source == Path::new("/dev").join(name));
+        if is_other {
+            continue;
+        } else if kind.is_dir() {
+            try_at(&target, |target| fs::create_dir(target))?;
+            copy_devices(&source, &target)?;
+        } else if kind.is_symlink() {
+            try_at(&target, |target| symlink(fs::read_link(&source)?, target))?;
+        } else if kind.is_char_device() || kind.is_block_device() {
+            let flag = if kind.is_char_device() { SFlag::S_IFCHR } else { SFlag::S_IFBLK };
+            try_at(&target, |target| {
+                mknod(target, flag, Mode::empty(), found.rdev())?;
+                chown(target, Some(found.uid()), Some(found.gid()))?;
+                fs::set_permissions(target, fs::Permissions::from_mode(found.mode() & 0o7777))
+            })?;
+        }
     }
     Ok(())
 }
@@ -146,42 +221,19 @@ pub(crate) fn within<T: Send>(
     })
 }
 
-/// Makes the node's root that of the calling thread, which has a mount namespace of its own. Until
-/// [`leave`], open files of the machine can still be mounted, and the working directory must not
-/// change. Returns where it was.
-pub(crate) fn enter(directory: &Path) -> Result<PathBuf, Failed> {
-    let root = path(directory);
-    let here = std::env::current_dir().unwrap_or_default();
-    for path in ["/proc", "/dev"] {
-        let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-        try_at(&root.join(path.trim_start_matches('/')), |target| {
-            Ok(mount(Some(path), target, None::<&str>, flags, None::<&str>)?)
-        })?;
-    }
-    // Files that the lab writes for the node, such as vtepd's configuration. Not its root again.
-    try_at(&own_directory(directory), |target| {
-        Ok(mount(Some(directory), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
+/// Makes the node's root that of all processes of the calling thread's mount namespace, which is not
+/// the machine's.
+pub(crate) fn enter(directory: &Path) -> Result<(), Failed> {
+    try_at(&path(directory).join("dev/mqueue"), |target| {
+        Ok(mount(Some("mqueue"), target, Some("mqueue"), MsFlags::empty(), None::<&str>)?)
     })?;
-    try_at(&root.join("sys"), |target| {
-        Ok(mount(Some("sysfs"), target, Some("sysfs"), MsFlags::empty(), None::<&str>)?)
-    })?;
-    try_at(&root, |root| {
+    try_at(&path(directory), |root| {
         chdir(root)?;
         // The machine's root is now mounted over the node's, where no path from `/` leads.
-        Ok(pivot_root(".", ".")?)
-    })?;
-    Ok(here)
-}
-
-/// Unmounts the machine's root, and returns to the working directory.
-pub(crate) fn leave(here: &Path) -> Result<(), Failed> {
-    try_at(Path::new("/"), |root| {
+        pivot_root(".", ".")?;
         umount2(".", MntFlags::MNT_DETACH)?;
-        Ok(chdir(root)?)
-    })?;
-    // It may be one that only the machine has, for example in /run.
-    let _ = chdir(here);
-    Ok(())
+        Ok(chdir("/")?)
+    })
 }
 
 /// Mounts `lower` at `target` so that writes go to `base`.
@@ -206,6 +258,10 @@ fn overlay(lower: &Path, base: &Path, target: &Path) -> Result<(), Failed> {
 
 fn read_only(source: &Path, target: &Path) -> io::Result<()> {
     mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    set_read_only(target)
+}
+
+fn set_read_only(target: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     Ok(mount(None::<&str>, target, None::<&str>, flags, None::<&str>)?)
 }

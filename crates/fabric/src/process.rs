@@ -3,14 +3,17 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io;
-use std::process::{Child, Command, ExitStatus};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::{Child, Command, ExitStatus, Output};
 use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
@@ -271,6 +274,35 @@ impl Process {
         }
     }
 
+    /// Waits until the process ends, and returns what it wrote to its pipes until then. Its children may
+    /// keep these open. It is killed with its children when `go_on` returns false.
+    ///
+    /// # Errors
+    /// [`ProcessError::Wait`] if a system call fails.
+    pub fn output(mut self, go_on: &dyn Fn() -> bool) -> Result<Output, ProcessError> {
+        let pid = self.identity.pid;
+        let failed = |source| ProcessError::Wait { pid, source };
+        let child = self.child.as_mut().ok_or(ProcessError::Gone(pid))?;
+        let out = child.stdout.take().map(OwnedFd::from);
+        let err = child.stderr.take().map(OwnedFd::from);
+        let mut streams = [out, err].map(|pipe| (pipe.map(File::from), Vec::new()));
+        loop {
+            // What it wrote before its end is read after that.
+            let ended = self.try_wait()?;
+            for (pipe, read) in &mut streams {
+                drain(pipe, read).map_err(failed)?;
+            }
+            if let Some(status) = ended {
+                let [stdout, stderr] = streams.map(|(_, read)| read);
+                return Ok(Output { status, stdout, stderr });
+            }
+            if !go_on() {
+                let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+            wait_for_input(&streams).map_err(failed)?;
+        }
+    }
+
     /// Ends the process with SIGTERM, then with SIGKILL if it still runs after `grace`. Returns its
     /// exit status.
     ///
@@ -323,10 +355,43 @@ impl Drop for Process {
     }
 }
 
+/// Reads all that is in a pipe now. One that has ended is closed.
+fn drain(pipe: &mut Option<File>, read: &mut Vec<u8>) -> io::Result<()> {
+    let Some(file) = pipe else { return Ok(()) };
+    let mut buffer = [0; 1 << 12];
+    while has_input(file)? {
+        match file.read(&mut buffer)? {
+            0 => {
+                *pipe = None;
+                return Ok(());
+            }
+            length => read.extend(buffer.iter().take(length)),
+        }
+    }
+    Ok(())
+}
+
+fn has_input(file: &File) -> io::Result<bool> {
+    let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+    Ok(poll(&mut polled, PollTimeout::ZERO)? > 0)
+}
+
+/// Waits a moment, or until there is something to read.
+fn wait_for_input(streams: &[(Option<File>, Vec<u8>)]) -> io::Result<()> {
+    let open = streams.iter().filter_map(|(pipe, _)| pipe.as_ref());
+    let mut polled: Vec<PollFd> =
+        open.map(|file| PollFd::new(file.as_fd(), PollFlags::POLLIN)).collect();
+    match poll(&mut polled, POLL.try_into().unwrap_or(PollTimeout::ZERO)) {
+        Err(Errno::EINTR) => Ok(()),
+        polled => Ok(polled.map(drop)?),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
+    use std::process::Stdio;
 
     #[test]
     fn dropped_means_killed_and_detached_means_not() {
@@ -365,6 +430,25 @@ mod tests {
         io::Read::read_exact(ignoring.child_mut().unwrap().stdout.as_mut().unwrap(), &mut ready)
             .unwrap();
         assert_eq!(ignoring.stop(Duration::from_millis(50)).unwrap().signal(), Some(9));
+    }
+
+    #[test]
+    fn the_output_ends_with_the_process_and_not_with_its_children() {
+        let run = |script: &str, go_on: &dyn Fn() -> bool| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let start = Instant::now();
+            let output = Process::spawn(&mut command).unwrap().output(go_on).unwrap();
+            assert!(start.elapsed() < Duration::from_secs(30), "{script}");
+            output
+        };
+        let output = run("sleep 60 & seq 20000; echo no >&2; kill -9 $!; exit 3", &|| true);
+        assert_eq!((output.status.code(), output.stderr), (Some(3), b"no\n".to_vec()));
+        assert!(output.stdout.ends_with(b"\n19999\n20000\n"));
+        let pid = run("sleep 60 & echo $!", &|| true).stdout;
+        let pid = String::from_utf8(pid).unwrap().trim().parse().unwrap();
+        Identity::of(pid).unwrap().stop(Duration::ZERO).unwrap();
+        assert_eq!(run("sleep 60 & sleep 60", &|| false).status.signal(), Some(9));
     }
 
     #[test]

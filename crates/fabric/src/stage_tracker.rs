@@ -79,6 +79,11 @@ impl<'a> StageTracker<'a> {
         }
     }
 
+    /// Whether the work was not stopped.
+    pub(crate) fn goes_on(&self) -> bool {
+        !self.lock().stopped
+    }
+
     /// Waits for the nodes that this stage depends on. Returns `false` if the work was stopped.
     pub(crate) fn enter(&self, node: &str, stage: Stage) -> bool {
         let waits = self.topology.nodes.get(node).and_then(|node| node.stages.get(&stage));

@@ -61,7 +61,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Init {
         /// Where to mount its /proc
-        proc: PathBuf,
+        procs: Vec<PathBuf>,
     },
     /// Show the packet counters of each link
     #[command(after_help = "Example:\n  lab counters --node spine1 --node spine2")]

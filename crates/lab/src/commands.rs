@@ -68,7 +68,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Inspect(which) => inspect(&which, cli.output),
         Command::Exec(Exec { which, node, command }) => exec(&which, &node, &command),
         Command::Shell(arguments) => shell(&arguments),
-        Command::Init { proc } => match fabric::node_init::run(&proc)? {},
+        Command::Init { procs } => match fabric::node_init::run(&procs)? {},
         Command::Counters(arguments) => show_counters(&arguments, cli.output),
         Command::Roce(Roce::Send(arguments)) => roce::send(&arguments, cli.output),
         Command::Roce(Roce::Receive(arguments)) => roce::receive(&arguments, cli.output),

@@ -1,37 +1,35 @@
 //! What a process of a node sees: its namespaces, its root and its mounts.
 
-use std::fs;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use nix::fcntl::OFlag;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, umask};
 
 use super::{Node, NodeError, attach_error};
 use crate::bring_up::own_program;
-use crate::frr_root::{self, PROGRAMS, VTYSH};
+use crate::frr_root;
 use crate::node_root;
 use crate::process::{self, Process, wait_until};
+use crate::state::Record;
 
 /// The name of a node's first process in records. Programs of a topology file are called otherwise.
 pub(crate) const INIT: &str = "lab init";
 /// How long the first process of a node may take.
 const INIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Which namespaces and files a process has.
+/// Which namespaces a process has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum View {
-    /// The node's.
+    /// Those of the node.
     Inside,
-    /// The node's but for process ids, which are the machine's.
+    /// Those of the node but for processes and System V IPC, which are the machine's.
     Beside,
-    /// The machine's, and a new PID namespace.
-    First,
 }
 
 impl Node {
@@ -41,142 +39,166 @@ impl Node {
         Ok(Process::of(child))
     }
 
-    /// Starts the first process of the node, which keeps its PID namespace.
+    /// Starts the first process of the node. Its namespaces are those of all others.
     pub(crate) fn start_init(&self) -> Result<(), NodeError> {
-        let proc = node_root::proc(&self.directory());
+        let directory = self.directory();
+        let path = self.log(INIT);
+        let log = || File::options().append(true).create(true).open(&path);
+        let file_error = |source| self.file_error(&path, source);
+        let (input, ready) = io::pipe().map_err(file_error)?;
         let mut command = Command::new(own_program()?);
-        let record =
-            self.spawn_with((View::First, Stdio::null()), INIT, command.arg("init").arg(&proc))?;
-        let is_mounted = || proc.join("1").exists();
-        wait_until(INIT_LIMIT, || is_mounted() || !record.identity.alive());
-        if !is_mounted() {
-            let log = fs::read_to_string(self.log(INIT)).unwrap_or_default();
-            return Err(NodeError::Ended {
-                node: self.name.clone(),
-                program: INIT.into(),
-                last_line: log.lines().last().unwrap_or("no message").to_owned(),
-            });
+        command.arg("init").args(self.procs()).stdin(input);
+        command.stdout(log().map_err(file_error)?).stderr(log().map_err(file_error)?);
+        let failed =
+            |(target, source): node_root::Failed| attach_error(&self.name, &target, source);
+        let started = self.namespace()?.enter(move || {
+            let spaces = CloneFlags::CLONE_NEWNS
+                | CloneFlags::CLONE_NEWUTS
+                | CloneFlags::CLONE_NEWIPC
+                | CloneFlags::CLONE_NEWPID;
+            unshare(spaces).map_err(|errno| failed(("/".into(), errno.into())))?;
+            attach(None, Path::new("/"), None, MsFlags::MS_REC | MsFlags::MS_SLAVE)
+                .map_err(failed)?;
+            // Of the thread's UTS namespace.
+            let path = Path::new("/proc/sys/kernel/hostname");
+            fs::write(path, self.hostname()).map_err(|error| self.file_error(path, error))?;
+            // Its root will be the node's, too. It finds its program before that.
+            let child = process::start(&mut command)?;
+            let result = self.mount_rest().map_err(failed);
+            // It waits for this.
+            drop(ready);
+            Ok::<_, NodeError>((child, result))
+        })?;
+        let (child, mounted) = started?;
+        let init = Process::of(child);
+        mounted?;
+        let identity = init.identity();
+        self.state.record(&Record { node: self.name.clone(), name: INIT.into(), identity })?;
+        node_root::set_init(&directory, identity).map_err(failed)?;
+        init.detach();
+        let proc = PathBuf::from(format!("/proc/{}/root/proc/1", identity.pid));
+        let is_ready = || self.settings.machine_pids || proc.exists();
+        wait_until(INIT_LIMIT, || is_ready() || !identity.alive());
+        if is_ready() {
+            return Ok(());
         }
-        node_root::keep_pids(&self.directory(), record.identity.pid)
-            .map_err(|(target, source)| attach_error(&self.name, &target, source))
+        let log = fs::read_to_string(self.log(INIT)).unwrap_or_default();
+        Err(NodeError::Ended {
+            node: self.name.clone(),
+            program: INIT.into(),
+            last_line: log.lines().last().unwrap_or("no message").to_owned(),
+        })
     }
 
-    /// Runs `f` in a new thread that sees the same namespaces and mounts as the node's processes,
-    /// but for the PID namespace: only processes that it starts are in it.
+    /// Where the first process mounts its `/proc`.
+    fn procs(&self) -> Vec<PathBuf> {
+        if self.settings.machine_pids {
+            return Vec::new();
+        }
+        let root = self.frr_root().map(|root| frr_root::below(root, "/proc"));
+        root.into_iter().chain([PathBuf::from("/proc")]).collect()
+    }
+
+    /// Mounts what the node's root lacks, and makes it that of the mount namespace.
+    fn mount_rest(&self) -> Result<(), node_root::Failed> {
+        let directory = self.directory();
+        let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
+        let proc = Path::new("/proc");
+        if self.settings.machine_pids {
+            attach(Some(proc), &node_root::path(&directory).join("proc"), None, bind)?;
+        }
+        node_root::enter(&directory)?;
+        let Some(root) = self.frr_root() else { return Ok(()) };
+        let shared = self.private().map(|(_, target)| target).chain(["/dev", "/sys"]);
+        let proc = self.settings.machine_pids.then_some("/proc");
+        for path in shared.chain(proc) {
+            attach(Some(Path::new(path)), &frr_root::below(root, path), None, bind)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `f` in a new thread with the namespaces and mounts of the node's processes. It stays in
+    /// its PID namespace: only processes that it starts are in the node's.
     pub(super) fn enter<T: Send>(
         &self,
         view: View,
         f: impl FnOnce() -> T + Send,
     ) -> Result<T, NodeError> {
-        if view == View::First {
-            return thread::scope(|scope| {
-                let first = || {
-                    unshare(CloneFlags::CLONE_NEWPID)
-                        .map_err(|errno| attach_error(&self.name, Path::new("/"), errno.into()))?;
-                    Ok(f())
-                };
-                scope.spawn(first).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-        }
-        let inside =
-            view == View::Inside && self.container.is_none() && !self.settings.machine_pids;
-        let directory = self.directory();
-        let pids = inside.then(|| self.open(&node_root::pids(&directory), OFlag::O_RDONLY));
-        let pids = pids.transpose()?;
-        self.namespace()?.enter(|| {
-            self.mount_view(inside.then(|| node_root::proc(&directory)).as_deref())?;
-            if let Some(pids) = pids {
-                setns(pids, CloneFlags::CLONE_NEWPID)
-                    .map_err(|errno| self.file_error(&node_root::pids(&directory), errno.into()))?;
-            }
-            Ok(f())
-        })?
-    }
-
-    fn open(&self, path: &Path, flags: OFlag) -> Result<OwnedFd, NodeError> {
-        nix::fcntl::open(path, flags | OFlag::O_CLOEXEC, Mode::empty())
-            .map_err(|errno| self.file_error(path, errno.into()))
-    }
-
-    /// Gives the calling thread its own mount namespace with the node's mounts. It is made anew for
-    /// each process, so no mount has to be kept or removed. `proc` is the node's `/proc`; without
-    /// it, the machine's stays.
-    fn mount_view(&self, proc: Option<&Path>) -> Result<(), NodeError> {
-        let attach = |source: Option<&Path>, target: &Path, kind: Option<&str>, flags| {
-            mount(source, target, kind, flags, None::<&str>).map_err(|errno| NodeError::Mount {
-                node: self.name.clone(),
-                target: target.to_owned(),
-                source: errno.into(),
-            })
-        };
-        let root = Path::new("/");
-        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)
-            .map_err(|errno| attach_error(&self.name, root, errno.into()))?;
-        attach(None, root, None, MsFlags::MS_REC | MsFlags::MS_SLAVE)?;
-        if self.container.is_some() {
-            return attach(
-                Some(Path::new("sysfs")),
-                Path::new("/sys"),
-                Some("sysfs"),
-                MsFlags::empty(),
-            );
-        }
-        // The node's own root has none of the sources.
-        let open = |source: PathBuf| self.open(&source, OFlag::O_PATH);
-        let mut outside = Vec::new();
-        for (name, target) in self.private() {
-            outside.push((open(self.directory().join(name))?, PathBuf::from(target), false));
-        }
-        for bind in &self.settings.binds {
-            outside.push((open(bind.source.clone())?, bind.target.clone(), bind.read_only));
-        }
-        let last = self.last_mounts(proc)?;
-        let mounted =
+        let failed =
             |(target, source): node_root::Failed| attach_error(&self.name, &target, source);
-        let here = node_root::enter(&self.directory()).map_err(mounted)?;
-        // Of the thread's UTS namespace.
-        let path = Path::new("/proc/sys/kernel/hostname");
-        fs::write(path, self.hostname()).map_err(|error| self.file_error(path, error))?;
-        let attach_all = |sources: Vec<(OwnedFd, PathBuf, bool)>| {
-            sources.iter().try_for_each(|(source, target, read_only)| {
-                let source = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
-                attach(Some(&source), target, None, MsFlags::MS_BIND | MsFlags::MS_REC)?;
-                if *read_only {
-                    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
-                    attach(None, target, None, flags)?;
-                }
-                Ok::<_, NodeError>(())
-            })
-        };
-        attach_all(outside)?;
-        if let Some(frr_root) = self.frr_root() {
-            let shared = self.private().map(|(_, target)| target).chain(["/dev", "/proc", "/sys"]);
-            for path in shared {
-                let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-                attach(Some(Path::new(path)), &frr_root::below(frr_root, path), None, flags)?;
-            }
+        if self.container.is_some() {
+            return self.namespace()?.enter(|| {
+                unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)
+                    .map_err(|errno| failed(("/".into(), errno.into())))?;
+                let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+                attach(None, Path::new("/"), None, slave).map_err(failed)?;
+                attach(Some(Path::new("sysfs")), Path::new("/sys"), Some("sysfs"), NONE)
+                    .map_err(failed)?;
+                Ok(f())
+            })?;
         }
-        attach_all(last)?;
-        node_root::leave(&here).map_err(mounted)
+        let spaces = self.spaces(view)?;
+        let here = std::env::current_dir().unwrap_or_default();
+        thread::scope(|scope| {
+            let inside = || {
+                join(&spaces, view).map_err(failed)?;
+                // It may be a directory that only the machine has, for example in /run.
+                let _ = nix::unistd::chdir(&here);
+                if view == View::Inside {
+                    umask(Mode::S_IWGRP | Mode::S_IWOTH);
+                }
+                Ok(f())
+            };
+            scope.spawn(inside).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 
-    /// Sources and targets of the last mounts: those below other ones, and `/proc`, through which
-    /// descriptors are mounted.
-    fn last_mounts(&self, proc: Option<&Path>) -> Result<Vec<(OwnedFd, PathBuf, bool)>, NodeError> {
-        let mut mounts = Vec::new();
-        let mut add = |source: &Path, target| {
-            mounts.push((self.open(source, OFlag::O_PATH)?, target, false));
-            Ok::<_, NodeError>(())
+    /// The namespaces of the first process. That of mounts is the last one: `/proc` changes with it.
+    fn spaces(&self, view: View) -> Result<Vec<(File, CloneFlags)>, NodeError> {
+        let init =
+            || node_root::init(&self.directory()).map_err(|(at, why)| self.file_error(&at, why));
+        let pid = init()?.pid;
+        let inside = [("pid", CloneFlags::CLONE_NEWPID), ("ipc", CloneFlags::CLONE_NEWIPC)];
+        let all = [
+            ("net", CloneFlags::CLONE_NEWNET),
+            ("uts", CloneFlags::CLONE_NEWUTS),
+            ("mnt", CloneFlags::CLONE_NEWNS),
+        ];
+        let inside = inside.into_iter().filter(|_| view == View::Inside);
+        let open = |(name, flag)| {
+            let path = PathBuf::from(format!("/proc/{pid}/ns/{name}"));
+            let file = File::open(&path).map_err(|source| self.file_error(&path, source))?;
+            Ok((file, flag))
         };
-        let frr_root = self.frr_root();
-        if frr_root.is_some() {
-            add(&self.directory().join("programs"), PathBuf::from(PROGRAMS))?;
-            add(&self.directory().join("vtysh"), PathBuf::from(VTYSH))?;
-        }
-        if let Some(proc) = proc {
-            frr_root.map_or(Ok(()), |root| add(proc, frr_root::below(root, "/proc")))?;
-            add(proc, PathBuf::from("/proc"))?;
-        }
-        Ok(mounts)
+        let spaces = inside.chain(all).map(open).collect::<Result<_, NodeError>>()?;
+        // No other process has its number meanwhile.
+        init().map(|_| spaces)
     }
+}
+
+const NONE: MsFlags = MsFlags::empty();
+
+/// Gives these namespaces to the calling thread.
+fn join(spaces: &[(File, CloneFlags)], view: View) -> Result<(), node_root::Failed> {
+    let root = Path::new("/");
+    let at_root = |errno: nix::Error| (root.to_owned(), errno.into());
+    // A thread that changes its root shares none with others.
+    unshare(CloneFlags::CLONE_FS).map_err(at_root)?;
+    spaces.iter().try_for_each(|(file, flag)| setns(file, *flag)).map_err(at_root)?;
+    if view == View::Inside {
+        return Ok(());
+    }
+    unshare(CloneFlags::CLONE_NEWNS).map_err(at_root)?;
+    attach(None, root, None, MsFlags::MS_REC | MsFlags::MS_SLAVE)?;
+    attach(Some(Path::new("proc")), Path::new("/proc"), Some("proc"), NONE)
+}
+
+fn attach(
+    source: Option<&Path>,
+    target: &Path,
+    kind: Option<&str>,
+    flags: MsFlags,
+) -> Result<(), node_root::Failed> {
+    mount(source, target, kind, flags, None::<&str>)
+        .map_err(|errno| (target.to_owned(), errno.into()))
 }

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fabric::Fabric;
 use fabric::topology::Topology;
+use fabric::{Fabric, FabricError};
 use lab::zebra;
+use study::RunError;
 
 use crate::arguments::{Output, Up};
 use crate::output::{Outcome, Progress, note, print, vtepd};
@@ -30,12 +31,22 @@ pub(super) fn run(arguments: &Up, output: Output) -> Outcome {
     let mut start = || {
         let Some(program) = &vtepd else { return Ok(()) };
         started = study::leaves::start_sidecars(&fabric, program, !arguments.no_wait, &report)?;
-        Ok::<_, study::RunError>(())
+        Ok::<_, RunError>(())
     };
     match arguments.no_wait {
         true => start()?,
         false => {
-            fabric.converge_with(Duration::from_secs(arguments.timeout), &report, start)?;
+            let limit = Duration::from_secs(arguments.timeout);
+            match fabric.converge_with(limit, &report, start) {
+                Err(RunError::Fabric(FabricError::NotConverged {
+                    missing,
+                    forwards: true,
+                    ..
+                })) => {
+                    note(format_args!("after {limit:?}: {missing}"));
+                }
+                converged => converged?,
+            }
         }
     }
     let silent = match arguments.no_wait || vtepd.is_none() {

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
 
 use experiment::units::Name;
 use fabric::netns;
+use fabric::progress::Interrupted;
 use fabric::state::StateError;
 use fabric::topology::Topology;
 use fabric::{Fabric, FabricError};
@@ -152,18 +154,26 @@ fn nodes_wait_for_each_other_and_a_circuit_runs_through_one() {
     assert_eq!(running, ["lab", "sh"]);
     fabric.down().unwrap();
 
-    // A program that cannot run or a failing health check ends the whole fabric.
+    // A program that cannot run ends the whole fabric. A health check that fails is told, and the
+    // others wait until somebody interrupts that.
+    let told = Mutex::new(String::new());
+    let until_sick = |said: &str| {
+        *told.lock().unwrap() += said;
+        if told.lock().unwrap().contains("is not healthy") { Err(Interrupted) } else { Ok(()) }
+    };
     for (old, new, named) in [
         ("--delay 5ms", "--delay five", "near: lab has ended"),
-        ("touch $READY;", "", "first: is not healthy"),
+        ("touch $READY;", "", "interrupted"),
     ] {
         let _ = std::fs::remove_file(directory.join("ready"));
         let text = text.replace("retries: 20", "retries: 2");
         let topology =
             Topology::parse(&text.replace(old, new), &directory, |name| Some(format!("${name}")));
-        let error = Fabric::up(topology.unwrap(), Some(&name), &report).unwrap_err().to_string();
+        let up = Fabric::up(topology.unwrap(), Some(&name), &until_sick);
+        let error = up.unwrap_err().to_string();
         assert!(error.starts_with(named), "{error}");
         assert_eq!(netns::list(&format!("lab-{name}-")), Vec::<String>::new());
     }
+    assert!(told.into_inner().unwrap().contains("first is not healthy"));
     std::fs::remove_dir_all(directory).unwrap();
 }
