@@ -50,9 +50,9 @@ impl Topology {
         if levels(text) > MOST_LEVELS {
             return Err(TopologyError::Levels { most: MOST_LEVELS });
         }
-        let mut file: serde_norway::Value = serde_norway::from_str(text)?;
+        let mut file = parse::read(text)?;
         file.apply_merge()?;
-        let topology = parse::topology(text, &file, directory)?;
+        let topology = parse::topology(&file, directory)?;
         check(&topology)?;
         Ok(topology)
     }

@@ -24,27 +24,24 @@ use super::model::{ETH0, Endpoint, HalfLink, Kind, Link, Node, Topology};
 use inherit::Levels;
 use management::Network;
 use node::{Settings, settings};
-use texts::Texts;
-use value::{Result, entries, expected, mapping, sequence, string, unsupported};
+pub(crate) use texts::read;
+use value::{Result, entries, expected, fields, sequence, string, unsupported};
 
-/// Converts a file, of which this is the text. Relative paths begin at `directory`.
-pub(crate) fn topology(text: &str, file: &Value, directory: &Path) -> Result<Topology> {
-    let file = mapping("the file", file)?;
-    let texts = Texts::of(text);
-    let context = (directory, &texts);
+/// Converts a file as [`read`] gives it. Relative paths begin at `directory`.
+pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
     let mut network = Network::default();
     let mut prefix = network.management.prefix.clone();
     let mut name = None;
     let mut body = None;
     let mut notes = Vec::new();
-    for (key, value) in entries("the file", file)? {
+    for (key, value) in entries("the file", file)?.filter(|(_, value)| !value.is_null()) {
         match key {
             "name" => name = Some(checked("name", &git::named(string("name", value)?, directory))?),
             "topology" => body = Some(value),
-            "mgmt" if !value.is_null() => network = Network::parse(value)?,
-            "prefix" if !value.is_null() => prefix = string("prefix", value)?,
+            "mgmt" => network = Network::parse(value)?,
+            "prefix" => prefix = string("prefix", value)?,
             "settings" => notes.push("settings: lab makes no certificates".to_owned()),
-            "mgmt" | "prefix" | "debug" => {}
+            "debug" => {}
             _ => return Err(unsupported(key, "")),
         }
     }
@@ -56,7 +53,7 @@ pub(crate) fn topology(text: &str, file: &Value, directory: &Path) -> Result<Top
     notes.extend(network.note.clone());
     let management = network.management.clone();
     let levels = Levels { lab: name.to_string(), management, ..Levels::default() };
-    let Body { nodes, levels, links, half_links } = self::body(body, levels, context)?;
+    let Body { nodes, levels, links, half_links } = self::body(body, levels, directory)?;
     let of_links = links.iter().flat_map(|link| &link.ends);
     let ends: Vec<&Endpoint> = of_links.chain(half_links.iter().map(|link| &link.end)).collect();
     let mut missed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -89,23 +86,23 @@ struct Body {
     half_links: Vec<HalfLink>,
 }
 
-fn body(value: &Value, mut levels: Levels, context: (&Path, &Texts)) -> Result<Body> {
+fn body(value: &Value, mut levels: Levels, directory: &Path) -> Result<Body> {
     let mut nodes = None;
     let (mut links, mut half_links) = (Vec::new(), Vec::new());
-    for (key, value) in entries("topology", mapping("topology", value)?)? {
+    for (key, value) in fields("topology", value)? {
         let place = format!("topology.{key}");
         match key {
             "nodes" => {
-                let all = named(&place, value, context)?;
+                let all = named(&place, value, directory)?;
                 // Names of nodes are parts of paths, too.
                 // `BRIDGE|NODE` is a bridge in the namespace of a node.
                 let mut parts = all.keys().flat_map(|name| name.splitn(2, '|'));
                 parts.try_for_each(|part| checked(&place, part).map(drop))?;
                 nodes = Some(all);
             }
-            "defaults" => levels.defaults = settings(&place, value, context)?,
-            "kinds" => levels.kinds = named(&place, value, context)?,
-            "groups" => levels.groups = named(&place, value, context)?,
+            "defaults" => levels.defaults = settings(&place, value, directory)?,
+            "kinds" => levels.kinds = named(&place, value, directory)?,
+            "groups" => levels.groups = named(&place, value, directory)?,
             "links" => {
                 for (index, value) in sequence(&place, value)?.iter().enumerate() {
                     match link::link(&format!("{place}[{index}]"), value)? {
@@ -167,14 +164,10 @@ fn checked(place: &str, name: &str) -> Result<Name> {
 }
 
 /// Settings by the names of nodes, kinds or groups.
-fn named(
-    place: &str,
-    value: &Value,
-    context: (&Path, &Texts),
-) -> Result<BTreeMap<String, Settings>> {
-    entries(place, mapping(place, value)?)?
+fn named(place: &str, value: &Value, directory: &Path) -> Result<BTreeMap<String, Settings>> {
+    entries(place, value)?
         .map(|(name, value)| {
-            Ok((name.to_owned(), settings(&format!("{place}.{name}"), value, context)?))
+            Ok((name.to_owned(), settings(&format!("{place}.{name}"), value, directory)?))
         })
         .collect()
 }

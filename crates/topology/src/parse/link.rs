@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use serde_norway::Value;
 use wire::MacAddr;
 
-use super::value::{Result, entries, expected, mapping, sequence, string, unsupported};
+use super::value::{Result, expected, fields, sequence, string, typed, unsupported};
 use crate::TopologyError;
 use crate::model::{EndSettings, Endpoint, FarEnd, HalfLink, LINK_MTU, Link, Tunnel};
 
@@ -39,7 +39,7 @@ struct TunnelKeys {
 
 pub(super) fn link(place: &str, value: &Value) -> Result<Parsed> {
     let mut keys = Keys::default();
-    for (key, value) in entries(place, mapping(place, value)?)? {
+    for (key, value) in fields(place, value)? {
         keys.read(&format!("{place}.{key}"), key, value)?;
     }
     let Keys { kind, mut ends, addresses, mtu, tunnel } = keys;
@@ -181,7 +181,7 @@ fn number<T: TryFrom<u64> + PartialOrd>(
     range: RangeInclusive<T>,
     text: &'static str,
 ) -> Result<T> {
-    let number = value.as_u64().and_then(|number| T::try_from(number).ok());
+    let number = typed::<u64>(value).and_then(|number| T::try_from(number).ok());
     number.filter(|number| range.contains(number)).ok_or_else(|| expected(place, text))
 }
 
@@ -211,7 +211,7 @@ fn endpoint(place: &str, value: &Value) -> Result<(Endpoint, EndSettings)> {
         let (first, second) = halves.ok_or_else(|| expected(place, "node:interface"))?;
         (node, interface) = (Some(first.to_owned()), Some(second.to_owned()));
     } else {
-        for (key, value) in entries(place, mapping(place, value)?)? {
+        for (key, value) in fields(place, value)? {
             let place = format!("{place}.{key}");
             match key {
                 "node" => node = Some(string(&place, value)?),

@@ -6,9 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use serde_norway::Value;
 
 use super::stages::{healthcheck, stages};
-use super::texts::Texts;
 use super::value::{
-    Result, entries, expected, mapping, number, sequence, string, strings, unsupported, words,
+    Result, expected, fields, number, sequence, string, strings, unsupported, words,
 };
 use super::{container, management};
 use crate::model::{Bind, Node};
@@ -79,16 +78,9 @@ pub(super) struct Settings {
 }
 
 /// Settings of one level. Relative paths begin at `directory`.
-pub(super) fn settings(
-    place: &str,
-    value: &Value,
-    (directory, texts): (&Path, &Texts),
-) -> Result<Settings> {
+pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<Settings> {
     let mut settings = Settings::default();
-    if value.is_null() {
-        return Ok(settings);
-    }
-    for (key, value) in entries(place, mapping(place, value)?)? {
+    for (key, value) in fields(place, value)? {
         let place = format!("{place}.{key}");
         let node = &mut settings.node;
         match key {
@@ -100,16 +92,18 @@ pub(super) fn settings(
             }
             "entrypoint" => settings.entrypoint = Some(words(&place, &string(&place, value)?)?),
             "cmd" => settings.cmd = Some(words(&place, &string(&place, value)?)?),
-            "startup-delay" => settings.startup_delay = Some(number(&place, value)?),
-            "env" => node.env = imported(strings(&place, value, texts)?, std::env::vars()),
-            "labels" => settings.labels = strings(&place, value, texts)?,
+            "startup-delay" => {
+                settings.startup_delay = Some(number(&place, value)?).filter(|delay| *delay > 0);
+            }
+            "env" => node.env = imported(strings(&place, value)?, std::env::vars()),
+            "labels" => settings.labels = strings(&place, value)?,
             "env-files" => {
                 for value in sequence(&place, value)? {
                     settings.env_files.push(directory.join(string(&place, value)?));
                 }
             }
             "sysctls" => {
-                node.sysctls = strings(&place, value, texts)?;
+                node.sysctls = strings(&place, value)?;
                 if let Some(name) = node.sysctls.keys().find(|name| !name.starts_with("net.")) {
                     return Err(unsupported(
                         &format!("{place}.{name}"),
