@@ -13,7 +13,7 @@ mod stages;
 mod texts;
 mod value;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use experiment::units::Name;
@@ -89,6 +89,8 @@ struct Body {
 fn body(value: &Value, mut levels: Levels, directory: &Path) -> Result<Body> {
     let mut nodes = None;
     let (mut links, mut half_links) = (Vec::new(), Vec::new());
+    let names = value.get("nodes").and_then(Value::as_mapping).into_iter().flatten();
+    let names: BTreeSet<&str> = names.filter_map(|(name, _)| name.as_str()).collect();
     for (key, value) in fields("topology", value)? {
         let place = format!("topology.{key}");
         match key {
@@ -105,7 +107,7 @@ fn body(value: &Value, mut levels: Levels, directory: &Path) -> Result<Body> {
             "groups" => levels.groups = named(&place, value, directory)?,
             "links" => {
                 for (index, value) in sequence(&place, value)?.iter().enumerate() {
-                    match link::link(&format!("{place}[{index}]"), value)? {
+                    match link::link(&format!("{place}[{index}]"), value, &names)? {
                         link::Parsed::Whole(link) => links.push(link),
                         link::Parsed::Half(link) => half_links.push(link),
                     }

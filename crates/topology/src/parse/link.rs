@@ -1,5 +1,6 @@
 //! Parses `links` in the brief and the extended form.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -37,7 +38,8 @@ struct TunnelKeys {
     place: Option<String>,
 }
 
-pub(super) fn link(place: &str, value: &Value) -> Result<Parsed> {
+/// Parses a link. In the brief form, words stand for ends that are none of the nodes of this file.
+pub(super) fn link(place: &str, value: &Value, nodes: &BTreeSet<&str>) -> Result<Parsed> {
     let mut keys = Keys::default();
     for (key, value) in fields(place, value)? {
         keys.read(&format!("{place}.{key}"), key, value)?;
@@ -53,24 +55,24 @@ pub(super) fn link(place: &str, value: &Value) -> Result<Parsed> {
     }
     // In the brief form, the other end is a word.
     let named = ends.len();
-    retain_nodes(place, &mut ends, DUMMY)?;
+    retain_nodes(place, &mut ends, DUMMY, nodes)?;
     let kind = kind.unwrap_or_else(|| if ends.len() < named { DUMMY } else { VETH }.to_owned());
     if let Some(place) = tunnel.place.as_ref().filter(|_| !TUNNELS.contains(&kind.as_str())) {
         return Err(unsupported(place, "only links of type vxlan and vxlan-stitch have it"));
     }
     let to = match kind.as_str() {
-        VETH => return whole(place, ends, mtu).map(Parsed::Whole),
+        VETH => return whole(place, ends, mtu, nodes).map(Parsed::Whole),
         DUMMY => FarEnd::Dummy,
         kind => {
             // netlab names the machine as the other end.
-            retain_nodes(place, &mut ends, HOST)?;
+            retain_nodes(place, &mut ends, HOST, nodes)?;
             let tunnel = tunnel.tunnel(place)?;
             if kind == VXLAN { FarEnd::Vxlan(tunnel) } else { FarEnd::Stitched(tunnel) }
         }
     };
     let one = |_| expected(&format!("{place}.endpoint"), "one endpoint");
     let [(end, settings)]: [(Endpoint, EndSettings); 1] = ends.try_into().map_err(one)?;
-    joins_nodes(place, &end)?;
+    joins_nodes(place, &end, nodes)?;
     Ok(Parsed::Half(HalfLink { end, settings, mtu, to }))
 }
 
@@ -148,17 +150,27 @@ impl TunnelKeys {
 }
 
 /// A link between two nodes.
-fn whole(place: &str, ends: Vec<(Endpoint, EndSettings)>, mtu: Option<u32>) -> Result<Link> {
+fn whole(
+    place: &str,
+    ends: Vec<(Endpoint, EndSettings)>,
+    mtu: Option<u32>,
+    nodes: &BTreeSet<&str>,
+) -> Result<Link> {
     let two = |_| expected(&format!("{place}.endpoints"), "two endpoints");
     let [(a, of_a), (b, of_b)]: [(Endpoint, EndSettings); 2] = ends.try_into().map_err(two)?;
-    joins_nodes(place, &a)?;
-    joins_nodes(place, &b)?;
+    joins_nodes(place, &a, nodes)?;
+    joins_nodes(place, &b, nodes)?;
     Ok(Link { ends: [a, b], settings: [of_a, of_b], mtu: mtu.unwrap_or(LINK_MTU) })
 }
 
 /// Removes the ends that are this word and no node. They have no interface for an address.
-fn retain_nodes(place: &str, ends: &mut Vec<(Endpoint, EndSettings)>, word: &str) -> Result<()> {
-    let is_word = |end: &Endpoint| end.node == word;
+fn retain_nodes(
+    place: &str,
+    ends: &mut Vec<(Endpoint, EndSettings)>,
+    word: &str,
+    nodes: &BTreeSet<&str>,
+) -> Result<()> {
+    let is_word = |end: &Endpoint| end.node == word && !nodes.contains(word);
     if ends.iter().any(|(end, settings)| is_word(end) && !settings.addresses.is_empty()) {
         return Err(unsupported(&format!("{place}: an address of {word}"), "it is no node"));
     }
@@ -167,8 +179,9 @@ fn retain_nodes(place: &str, ends: &mut Vec<(Endpoint, EndSettings)>, word: &str
 }
 
 /// Refuses the words that ContainerLab has for ends which are no nodes.
-fn joins_nodes(place: &str, end: &Endpoint) -> Result<()> {
-    if matches!(end.node.as_str(), HOST | "mgmt-net" | "macvlan" | "vxlan" | "vxlan-stitch") {
+fn joins_nodes(place: &str, end: &Endpoint, nodes: &BTreeSet<&str>) -> Result<()> {
+    let words = [HOST, "mgmt-net", "macvlan", "vxlan", "vxlan-stitch"];
+    if words.contains(&end.node.as_str()) && !nodes.contains(end.node.as_str()) {
         let why = "a link joins two nodes of the file; put a node where it would end";
         return Err(unsupported(&format!("{place}.endpoints: {end}"), why));
     }

@@ -185,6 +185,19 @@ fn addresses_belong_to_the_end_in_their_place() {
 }
 
 #[test]
+fn a_node_may_have_the_name_of_a_word() {
+    for word in ["dummy", "vxlan", "vxlan-stitch", "host", "mgmt-net", "macvlan"] {
+        let text = format!(
+            "{{name: x, topology: {{links: [{{endpoints: ['r1:eth1', '{word}:eth1']}}], \
+             defaults: {{kind: linux}}, nodes: {{r1: , {word}: }}}}}}"
+        );
+        let topology = parsed(&text).unwrap();
+        assert!(topology.half_links.is_empty(), "{word}");
+        assert_eq!(topology.links[0].ends[1].to_string(), format!("{word}:eth1"));
+    }
+}
+
+#[test]
 fn links_that_lead_nowhere_are_refused() {
     for (link, named) in [
         ("endpoints: ['r1:a']", "topology.links[0].endpoints: expected two endpoints"),
