@@ -66,7 +66,7 @@ impl Levels {
         let mut node = Node { kind, ..Node::default() };
         let (mut entrypoint, mut cmd, mut env_files) = (None, None, Vec::new());
         let mut labels = BTreeMap::new();
-        let (mut image, mut missed) = (None, BTreeSet::new());
+        let (mut image, mut privileged, mut missed) = (None, true, BTreeSet::new());
         let mut network = Network::Bridge;
         let levels = [Some(&self.defaults), self.kinds.get(&kind_name), group, Some(&own)];
         for level in levels.into_iter().flatten() {
@@ -75,6 +75,7 @@ impl Levels {
             entrypoint = level.entrypoint.or(entrypoint);
             cmd = level.cmd.or(cmd);
             image = level.image.or(image);
+            privileged = level.privileged.unwrap_or(privileged);
             node.startup_delay = level.startup_delay.unwrap_or(node.startup_delay);
             env_files.extend(level.env_files);
             labels.extend(level.labels);
@@ -100,6 +101,9 @@ impl Levels {
             node.tmpfs.extend(level.tmpfs);
             node.resolver = level.resolver.or(node.resolver);
             node.machine_pids |= level.machine_pids;
+        }
+        if !privileged {
+            missed.insert("privileged: false");
         }
         let own_eth0 = node.management.unwrap_or(Ipv4Addr::UNSPECIFIED);
         let has_eth0 = network == Network::Bridge && kind == Kind::Linux;

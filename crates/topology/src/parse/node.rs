@@ -7,13 +7,13 @@ use serde_norway::Value;
 
 use super::stages::{healthcheck, stages};
 use super::value::{
-    Result, expected, fields, number, sequence, string, strings, unsupported, words,
+    Result, expected, fields, number, sequence, string, strings, truth, unsupported, words,
 };
 use super::{container, management};
 use crate::model::{Bind, Node};
 
 /// Keys that describe a container and have no effect on a namespace.
-const HARMLESS: [&str; 16] = [
+const HARMLESS: [&str; 15] = [
     "auto-remove",
     "cap-add",
     "cgroup-parent",
@@ -23,7 +23,6 @@ const HARMLESS: [&str; 16] = [
     "link-apply-mode",
     "password",
     "position",
-    "privileged",
     "runtime",
     "security-opts",
     "suppress-startup-config",
@@ -73,6 +72,7 @@ pub(super) struct Settings {
     pub(super) startup_delay: Option<u64>,
     pub(super) env_files: Vec<PathBuf>,
     pub(super) labels: BTreeMap<String, String>,
+    pub(super) privileged: Option<bool>,
     /// Keys of [`MISSED`].
     pub(super) missed: BTreeSet<&'static str>,
 }
@@ -132,6 +132,7 @@ pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<S
                 "host" => node.machine_pids = true,
                 _ => return Err(unsupported(&place, "host is; without it, a node has its own")),
             },
+            "privileged" => settings.privileged = Some(truth(&place, value)?),
             "mgmt-ipv4" => node.management = Some(management::address(&place, value)?),
             "aliases" => {
                 for value in sequence(&place, value)? {

@@ -457,6 +457,9 @@ topology:
              {r1: {kind: linux, group: g}, r2: {kind: linux}}}}",
         );
         assert_eq!(of_group.unwrap().notes, ["memory: has no effect on r1, r2"]);
+        let note = "privileged: false: has no effect on r1";
+        assert_eq!(of("privileged: No").unwrap().notes, [note]);
+        assert!(of("privileged: true").unwrap().notes.is_empty());
         assert!(node.machine_pids);
         let (run, other) = (&node.tmpfs[Path::new("/run")], &node.tmpfs[Path::new("/tmp/x")]);
         // MS_NOSUID, MS_NODEV and MS_NOEXEC are 2, 4 and 8.

@@ -71,6 +71,15 @@ pub(super) fn number(place: &str, value: &Value) -> Result<u64> {
     typed(value).ok_or_else(|| expected(place, "a number, 0 or more"))
 }
 
+/// A Boolean, as YAML 1.1 writes it.
+pub(super) fn truth(place: &str, value: &Value) -> Result<bool> {
+    match string(place, value)?.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "y" => Ok(true),
+        "false" | "no" | "off" | "n" => Ok(false),
+        _ => Err(expected(place, "true or false")),
+    }
+}
+
 /// A command, split into words as a shell does.
 pub(super) fn words(place: &str, text: &str) -> Result<Vec<String>> {
     shlex::split(text)
