@@ -27,8 +27,20 @@ use node::{Settings, settings};
 pub(crate) use texts::read;
 use value::{Result, entries, expected, fields, sequence, string, unsupported};
 
-/// Converts a file as [`read`] gives it. Relative paths begin at `directory`.
-pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
+/// Where a topology comes from.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    /// Relative paths begin here.
+    pub(crate) directory: &'a Path,
+    /// The file.
+    pub(crate) path: Option<&'a Path>,
+    /// What replaces the name that the file gives.
+    pub(crate) name: Option<&'a Name>,
+}
+
+/// Converts a file as [`read`] gives it.
+pub(crate) fn topology(file: &Value, origin: Origin) -> Result<Topology> {
+    let directory = origin.directory;
     let mut network = Network::default();
     let mut prefix = network.management.prefix.clone();
     let mut name = None;
@@ -45,14 +57,17 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
             _ => return Err(unsupported(key, "")),
         }
     }
-    let name = name.ok_or(TopologyError::Missing { place: "name".into() })?;
+    let name =
+        origin.name.cloned().or(name).ok_or(TopologyError::Missing { place: "name".into() })?;
     let body = body.ok_or(TopologyError::Missing { place: "topology".into() })?;
 
     kinds_are_supported(body)?;
     network.management.prefix = prefix;
     notes.extend(network.note.clone());
     let management = network.management.clone();
-    let levels = Levels { lab: name.to_string(), management, ..Levels::default() };
+    let base = std::env::var("CLAB_LABDIR_BASE").ok();
+    let lab = placeholders::lab_directory(directory, base.as_deref(), name.as_str());
+    let levels = Levels::new(&name, origin.path, lab, management);
     let Body { nodes, levels, links, half_links } = self::body(body, levels, directory)?;
     let of_links = links.iter().flat_map(|link| &link.ends);
     let ends: Vec<&Endpoint> = of_links.chain(half_links.iter().map(|link| &link.end)).collect();
@@ -67,7 +82,7 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
             for key in keys {
                 missed.entry(key).or_default().push(name.clone());
             }
-            let node = placeholders::replaced(&levels.lab, &name, node)?;
+            let node = placeholders::replaced(directory, &levels.directory, &name, node);
             bridge_is_where_it_is_named(&name, &node)?;
             Ok((name, node))
         })

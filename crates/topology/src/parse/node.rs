@@ -13,7 +13,7 @@ use super::{container, management};
 use crate::model::{Bind, Node};
 
 /// Keys that describe a container and have no effect on a namespace.
-const HARMLESS: [&str; 15] = [
+const HARMLESS: [&str; 14] = [
     "auto-remove",
     "cap-add",
     "cgroup-parent",
@@ -27,7 +27,6 @@ const HARMLESS: [&str; 15] = [
     "security-opts",
     "suppress-startup-config",
     "enforce-startup-config",
-    "type",
     "username",
 ];
 
@@ -64,6 +63,8 @@ pub(super) enum Network {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Settings {
     pub(super) kind: Option<String>,
+    /// `type:`.
+    pub(super) variant: Option<String>,
     pub(super) image: Option<String>,
     pub(super) node: Node,
     pub(super) network: Option<Network>,
@@ -85,6 +86,7 @@ pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<S
         let node = &mut settings.node;
         match key {
             "kind" => settings.kind = Some(string(&place, value)?),
+            "type" => settings.variant = Some(string(&place, value)?),
             "image" => settings.image = Some(string(&place, value)?),
             "group" => node.group = Some(string(&place, value)?),
             "network-mode" => {
@@ -118,7 +120,7 @@ pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<S
             }
             "binds" => {
                 for value in sequence(&place, value)? {
-                    node.binds.push(bind(&place, &string(&place, value)?, directory)?);
+                    node.binds.push(bind(&place, &string(&place, value)?)?);
                 }
             }
             "hostname" => node.hostname = Some(hostname(&place, &string(&place, value)?)?),
@@ -163,7 +165,7 @@ fn network_mode(place: &str, mode: &str) -> Result<Network> {
 }
 
 /// Parses `source:target[:options]`. Of the options, only `ro` has an effect.
-fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
+fn bind(place: &str, text: &str) -> Result<Bind> {
     const FORM: &str = "source:target[:ro]";
     let mut parts = text.split(':');
     let (Some(source), Some(target), options, None) =
@@ -188,7 +190,8 @@ fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
     }
     let source = match (source.strip_prefix("~/"), std::env::home_dir()) {
         (Some(below), Some(home)) => home.join(below),
-        _ => directory.join(source),
+        // `placeholders` may make it an absolute path.
+        _ => source.into(),
     };
     Ok(Bind { source, target: target.into(), read_only })
 }

@@ -105,9 +105,13 @@ fn the_only_file_of_a_directory_is_taken() {
     let error = || load().unwrap_err().to_string();
     assert!(error().ends_with("has 0 files *.clab.yml: name one"), "{}", error());
     let text = "{name: x, topology: {nodes: {r1: {kind: linux}}}}";
-    std::fs::write(directory.join("one.clab.yaml"), text).unwrap();
+    let file = directory.join("one.clab.yaml");
+    std::fs::write(&file, text).unwrap();
     std::fs::write(directory.join("other.yml"), "").unwrap();
     assert_eq!(load().unwrap(), "x");
+    let of_file =
+        Topology::load(&directory).unwrap().nodes["r1"].env["CLAB_LABEL_CLAB_TOPO_FILE"].clone();
+    assert_eq!(Path::new(&of_file), file.canonicalize().unwrap());
     std::fs::write(directory.join("two.clab.yml"), text).unwrap();
     assert!(error().ends_with("has 2 files *.clab.yml: name one"), "{}", error());
     std::fs::remove_dir_all(directory).unwrap();
@@ -166,4 +170,41 @@ topology:
     );
     assert_eq!(stage.wait_for, [("r2".to_owned(), Stage::Create)]);
     assert_eq!(topology.nodes["r2"].stages[&Stage::Configure].on_enter, [["ls", "r2"]]);
+}
+
+#[test]
+fn directories_of_the_lab_are_beside_the_file() {
+    let text = "
+name: x
+prefix: other
+topology:
+  nodes:
+    r1: {kind: linux, type: a1, exec: [ls __clabNodeDir__ __clabDir__/b], binds: ['__clabNodeDir__/a:/a', '__clabDir__/b:/b']}
+";
+    let topology = parsed(text).unwrap();
+    let r1 = &topology.nodes["r1"];
+    let sources = r1.binds.iter().map(|bind| &bind.source);
+    assert!(sources.eq([Path::new("/labs/clab-x/r1/a"), Path::new("/labs/clab-x/b")]));
+    assert_eq!(r1.exec, [["ls", "/labs/clab-x/r1", "/labs/clab-x/b"]]);
+    assert_eq!(r1.env["CLAB_LABEL_CLAB_NODE_TYPE"], "a1");
+    for (base, directory) in [("/srv", "/srv/clab-x"), ("sub", "/labs/sub/clab-x")] {
+        let lab = placeholders::lab_directory(Path::new("/labs"), Some(base), "x");
+        assert_eq!(lab, Path::new(directory));
+    }
+}
+
+#[test]
+fn another_name_replaces_that_of_the_file_everywhere() {
+    let file = std::env::temp_dir().join(format!("lab-named-{}.clab.yml", std::process::id()));
+    let name = "other".parse().unwrap();
+    for own in ["name: x, ", ""] {
+        let node = "{kind: linux, exec: [echo __clabLabName__]}";
+        std::fs::write(&file, format!("{{{own}topology: {{nodes: {{r1: {node}}}}}}}")).unwrap();
+        let topology = Topology::load_as(&file, Some(&name)).unwrap();
+        let r1 = &topology.nodes["r1"];
+        assert_eq!((&topology.name, &r1.exec[0][1][..]), (&name, "clab-other"));
+        assert_eq!(r1.env["CLAB_LABEL_CONTAINERLAB"], "other");
+        assert_eq!(r1.env["CLAB_LABEL_CLAB_NODE_LONGNAME"], "clab-other-r1");
+    }
+    std::fs::remove_file(file).unwrap();
 }
