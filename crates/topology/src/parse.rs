@@ -12,6 +12,7 @@ mod placeholders;
 mod stages;
 mod texts;
 mod value;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use serde_norway::Value;
 
+use super::words::split;
 use crate::error::TopologyError;
 
 pub(super) type Result<T> = core::result::Result<T, TopologyError>;
@@ -80,9 +81,9 @@ pub(super) fn truth(place: &str, value: &Value) -> Result<bool> {
     }
 }
 
-/// A command, split into words as a shell does.
+/// A command, split into words.
 pub(super) fn words(place: &str, text: &str) -> Result<Vec<String>> {
-    shlex::split(text)
+    split(text)
         .filter(|words| !words.is_empty())
         .ok_or_else(|| expected(place, "a command with closed quotes"))
 }
