@@ -21,8 +21,9 @@ use experiment::units::Name;
 use serde_norway::Value;
 
 use super::error::TopologyError;
-use super::model::{ETH0, Endpoint, HalfLink, Kind, Link, Node, Topology};
+use super::model::{ETH0, Endpoint, Kind, Node, Topology};
 use inherit::Levels;
+use link::Links;
 use management::Network;
 use node::{Settings, settings};
 pub(crate) use texts::read;
@@ -69,9 +70,13 @@ pub(crate) fn topology(file: &Value, origin: Origin) -> Result<Topology> {
     let base = std::env::var("CLAB_LABDIR_BASE").ok();
     let lab = placeholders::lab_directory(directory, base.as_deref(), name.as_str());
     let levels = Levels::new(&name, origin.path, lab, management);
-    let Body { nodes, levels, links, half_links } = self::body(body, levels, directory)?;
-    let of_links = links.iter().flat_map(|link| &link.ends);
-    let ends: Vec<&Endpoint> = of_links.chain(half_links.iter().map(|link| &link.end)).collect();
+    let Body { nodes, levels, links } = self::body(body, levels, directory)?;
+    if links.addresses {
+        let note = "links: ipv4 and ipv6 have no effect on linux nodes; set them by exec";
+        notes.push(note.to_owned());
+    }
+    let of_links = links.whole.iter().flat_map(|link| &link.ends);
+    let ends: Vec<&Endpoint> = of_links.chain(links.half.iter().map(|link| &link.end)).collect();
     let mut missed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut nodes: BTreeMap<String, Node> = nodes
         .into_iter()
@@ -91,6 +96,7 @@ pub(crate) fn topology(file: &Value, origin: Origin) -> Result<Topology> {
     notes.extend(network.assign(&mut nodes)?);
     let missed = missed.into_iter();
     notes.extend(missed.map(|(key, of)| format!("{key}: has no effect on {}", of.join(", "))));
+    let Links { whole: links, half: half_links, .. } = links;
     Ok(Topology { name, nodes, links, half_links, management: network.management, notes })
 }
 
@@ -98,13 +104,12 @@ pub(crate) fn topology(file: &Value, origin: Origin) -> Result<Topology> {
 struct Body {
     nodes: BTreeMap<String, Settings>,
     levels: Levels,
-    links: Vec<Link>,
-    half_links: Vec<HalfLink>,
+    links: Links,
 }
 
 fn body(value: &Value, mut levels: Levels, directory: &Path) -> Result<Body> {
     let mut nodes = None;
-    let (mut links, mut half_links) = (Vec::new(), Vec::new());
+    let mut links = Links::default();
     let names = value.get("nodes").and_then(Value::as_mapping).into_iter().flatten();
     let names: BTreeSet<&str> = names.filter_map(|(name, _)| name.as_str()).collect();
     for (key, value) in fields("topology", value)? {
@@ -123,17 +128,14 @@ fn body(value: &Value, mut levels: Levels, directory: &Path) -> Result<Body> {
             "groups" => levels.groups = named(&place, value, directory)?,
             "links" => {
                 for (index, value) in sequence(&place, value)?.iter().enumerate() {
-                    match link::link(&format!("{place}[{index}]"), value, &names)? {
-                        link::Parsed::Whole(link) => links.push(link),
-                        link::Parsed::Half(link) => half_links.push(link),
-                    }
+                    links.add(&format!("{place}[{index}]"), value, &names)?;
                 }
             }
             _ => return Err(unsupported(&place, "")),
         }
     }
     let nodes = nodes.ok_or(TopologyError::Missing { place: "topology.nodes".into() })?;
-    Ok(Body { nodes, levels, links, half_links })
+    Ok(Body { nodes, levels, links })
 }
 
 /// Refuses nodes of other kinds first: their keys have another meaning.

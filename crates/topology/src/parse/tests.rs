@@ -156,30 +156,6 @@ fn a_refusal_names_what_stands_in_the_way() {
     node("exec: ['docker ps --format \"{{.Names}}\"']\n      user: root").unwrap();
 }
 
-/// The brief form names ends in any order, and addresses follow that order.
-#[test]
-fn addresses_belong_to_the_end_in_their_place() {
-    let dummy = |link: &str| {
-        let nodes = "topology:\n  nodes: {r1: {kind: linux}}";
-        parsed(&format!("name: x\n{nodes}\n  links: [{{{link}}}]\n"))
-    };
-    for link in [
-        "endpoints: ['dummy', 'r1:a'], ipv4: ['', 10.0.0.1/24]",
-        "endpoints: ['r1:a', 'dummy'], ipv4: [10.0.0.1/24]",
-    ] {
-        let topology = dummy(link).unwrap();
-        assert_eq!(topology.half_links[0].settings.addresses, ["10.0.0.1/24"], "{link}");
-    }
-    let refused = [
-        "endpoints: ['dummy', 'r1:a'], ipv4: [10.0.0.1/24]",
-        "type: dummy, endpoint: 'r1:a', ipv4: [10.0.0.1/24, 10.0.0.2/24]",
-    ];
-    for (link, why) in refused.iter().zip(["an address of dummy", "no more addresses"]) {
-        let error = dummy(link).unwrap_err();
-        assert!(error.contains(why), "{link}: {error}");
-    }
-}
-
 #[test]
 fn a_node_may_have_the_name_of_a_word() {
     for word in ["dummy", "vxlan", "vxlan-stitch", "host", "mgmt-net", "macvlan"] {
@@ -318,7 +294,7 @@ topology:
     }
 
     #[test]
-    fn hosts_whose_container_only_stays_and_addresses_at_the_links() {
+    fn hosts_whose_container_only_stays_and_addresses_of_links_without_effect() {
         let topology = parsed(
             "
 name: hosts
@@ -343,10 +319,10 @@ topology:
         let script = "ip route add default via 10.0.0.1; sleep infinity";
         assert_eq!(topology.nodes["h1"].program, ["sh", "-c", script]);
         let [link, extended] = &topology.links[..] else { panic!("two links") };
-        assert_eq!(link.settings[0].addresses, ["10.0.0.1/24"]);
-        assert_eq!(link.settings[1].addresses, ["10.0.0.2/24", "2001:db8::2/64"]);
+        assert!(link.settings.iter().all(|settings| settings.mac.is_none()));
         assert_eq!(extended.settings[0].mac.as_deref(), Some("02:00:00:00:00:01"));
-        assert_eq!(extended.settings[0].addresses, ["10.0.1.1/31"]);
+        let note = "links: ipv4 and ipv6 have no effect on linux nodes; set them by exec";
+        assert_eq!(topology.notes[0], note);
     }
 
     /// The parser would be busy for minutes.
