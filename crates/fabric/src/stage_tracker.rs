@@ -249,7 +249,8 @@ mod tests {
 
         // b waits for a to be configured, so their link is made without b.
         let text = "{name: x, topology: {defaults: {kind: linux}, nodes: {a: , b: {stages: {create: \
-                    {wait-for: [{node: a, stage: configure}]}}}}, links: [{endpoints: ['a:x', 'b:x']}]}}";
+                    {wait-for: [{node: a, stage: configure}]}}}}, \
+                    links: [{endpoints: ['a:x', 'b:x']}]}}";
         let of_two = Topology::parse(text, "/labs".as_ref(), |_| None).unwrap();
         let tracker = StageTracker::new(&of_two);
         std::thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! The order in which nodes come up: which stages wait for which, and that none waits for itself.
 //!
-//! A link is made when both of its ends are ready for links. If one end waits for a later stage of the
-//! other, the other does not wait for it, as in ContainerLab: the link is made without it.
+//! A link is made when both of its ends are ready for links. If one end waits for a later stage of
+//! the other, the other does not wait for it, as in ContainerLab: the link is made without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,8 +68,8 @@ type Step<'a> = (&'a str, Stage);
 /// Which stages wait for which.
 struct Order<'a> {
     topology: &'a Topology,
-    /// The links of each node, by their index. A node that shares a namespace waits for the links of
-    /// its owner.
+    /// The links of each node, by their index. A node that shares a namespace waits for the links
+    /// of its owner.
     links: BTreeMap<&'a str, Vec<usize>>,
     not_awaited: BTreeSet<(usize, &'a str)>,
 }

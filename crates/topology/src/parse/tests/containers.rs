@@ -87,7 +87,8 @@ mgmt: {ipv4-subnet: , mtu: }
 topology:
   defaults: {kind: linux, cmd: ls, entrypoint: env, startup-delay: 3, exec: , labels: {a: }}
   nodes:
-    r1: {cmd: '', entrypoint: '', startup-delay: 0, exec: [id], stages: {create: {wait-for: , exec: }}}
+    r1:
+      {cmd: '', entrypoint: '', startup-delay: 0, exec: [id], stages: {create: {wait-for: , exec: }}}
     r2: {stages: {create: , configure: {exec: {on-enter: }}}, dns: {servers: }, tmpfs: {/x: }}
   links: [{endpoints: ['r1:a', 'r2:a'], mtu: , ipv4: , labels: , type: }]
 ";
@@ -179,7 +180,11 @@ name: x
 prefix: other
 topology:
   nodes:
-    r1: {kind: linux, type: a1, exec: [ls __clabNodeDir__ __clabDir__/b], binds: ['__clabNodeDir__/a:/a', '__clabDir__/b:/b']}
+    r1:
+      kind: linux
+      type: a1
+      exec: [ls __clabNodeDir__ __clabDir__/b]
+      binds: ['__clabNodeDir__/a:/a', '__clabDir__/b:/b']
 ";
     let topology = parsed(text).unwrap();
     let r1 = &topology.nodes["r1"];
