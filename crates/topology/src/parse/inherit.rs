@@ -93,8 +93,8 @@ impl Levels {
 
         let mut node = Node { kind, ..Node::default() };
         let (mut entrypoint, mut cmd, mut env_files) = (None, None, Vec::new());
-        let (mut labels, mut variant) = (BTreeMap::new(), None);
-        let (mut image, mut privileged, mut missed) = (None, true, BTreeSet::new());
+        let (mut labels, mut variant, mut image) = (BTreeMap::new(), None, None);
+        let (mut privileged, mut capabilities, mut missed) = (true, false, BTreeSet::new());
         let mut network = Network::Bridge;
         let levels = [Some(&self.defaults), self.kinds.get(&kind_name), group, Some(&own)];
         for level in levels.into_iter().flatten() {
@@ -104,6 +104,7 @@ impl Levels {
             cmd = level.cmd.or(cmd);
             image = level.image.or(image);
             variant = level.variant.or(variant);
+            capabilities |= level.capabilities;
             privileged = level.privileged.unwrap_or(privileged);
             node.startup_delay = level.startup_delay.unwrap_or(node.startup_delay);
             env_files.extend(level.env_files);
@@ -131,12 +132,12 @@ impl Levels {
             node.resolver = level.resolver.or(node.resolver);
             node.machine_pids |= level.machine_pids;
         }
-        if !privileged {
+        // With `cap-add`, the file says what a container needs, and nothing is missed.
+        if !privileged && !capabilities {
             missed.insert("privileged: false");
         }
-        let own_eth0 = node.management.unwrap_or(Ipv4Addr::UNSPECIFIED);
         let has_eth0 = network == Network::Bridge && kind == Kind::Linux;
-        node.management = has_eth0.then_some(own_eth0);
+        node.management = has_eth0.then(|| node.management.unwrap_or(Ipv4Addr::UNSPECIFIED));
         if let Network::Container(owner) = network {
             node.shares = Some(owner);
         }
@@ -148,8 +149,7 @@ impl Levels {
         env.extend(of_labels(labels));
         env.insert("CLAB_INTFS".to_owned(), links.to_string());
         node.env = env;
-        let words: Vec<String> =
-            entrypoint.iter().chain(&cmd).flatten().map(String::to_owned).collect();
+        let words: Vec<_> = entrypoint.iter().chain(&cmd).flatten().cloned().collect();
         node.vtepd = sidecar(name, &node, image.as_deref(), &words);
         if node.vtepd.is_none() {
             node.program = program(name, &node, entrypoint, cmd)?;

@@ -13,9 +13,8 @@ use super::{container, management};
 use crate::model::{Bind, Node};
 
 /// Keys that describe a container and have no effect on a namespace.
-const HARMLESS: [&str; 14] = [
+const HARMLESS: [&str; 13] = [
     "auto-remove",
-    "cap-add",
     "cgroup-parent",
     "cgroupns-mode",
     "credentials",
@@ -74,6 +73,8 @@ pub(super) struct Settings {
     pub(super) env_files: Vec<PathBuf>,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) privileged: Option<bool>,
+    /// Whether there is `cap-add:`.
+    pub(super) capabilities: bool,
     /// Keys of [`MISSED`].
     pub(super) missed: BTreeSet<&'static str>,
 }
@@ -134,6 +135,7 @@ pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<S
                 "host" => node.machine_pids = true,
                 _ => return Err(unsupported(&place, "host is; without it, a node has its own")),
             },
+            "cap-add" => settings.capabilities = true,
             "privileged" => settings.privileged = Some(truth(&place, value)?),
             "mgmt-ipv4" => node.management = Some(management::address(&place, value)?),
             "aliases" => {

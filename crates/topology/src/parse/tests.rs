@@ -428,6 +428,7 @@ topology:
         let note = "privileged: false: has no effect on r1";
         assert_eq!(of("privileged: No").unwrap().notes, [note]);
         assert!(of("privileged: true").unwrap().notes.is_empty());
+        assert!(of("privileged: false, cap-add: [NET_ADMIN]").unwrap().notes.is_empty());
         assert!(node.machine_pids);
         let (run, other) = (&node.tmpfs[Path::new("/run")], &node.tmpfs[Path::new("/tmp/x")]);
         // MS_NOSUID, MS_NODEV and MS_NOEXEC are 2, 4 and 8.
