@@ -294,24 +294,15 @@ fn link(fabric: &Fabric, link: &Link) -> Result<(), FabricError> {
     let a_end = VethEnd { name: &a.interface, mac: mac(a_settings), mtu: link.mtu };
     let b_end = VethEnd { name: &b.interface, mac: mac(b_settings), mtu: link.mtu };
     netns::veth_pair((&a_space, a_end), (&b_space, b_end))?;
-    for (end, node, namespace, settings) in
-        [(a, a_node, a_space, a_settings), (b, b_node, b_space, b_settings)]
-    {
+    for (end, node, namespace) in [(a, a_node, a_space), (b, b_node, b_space)] {
         let is_port = node.settings.kind == Kind::Bridge;
         if !is_port && !node.has_frr() && node.settings.program.is_empty() {
             // A host. If the kernel refuses, its endpoints send frames one by one.
             let _ = namespace.enter(|| cut_super_frames(&end.interface))?;
         }
-        if !is_port && settings.addresses.is_empty() {
-            continue;
+        if is_port {
+            namespace.rtnl(|rtnl| rtnl.set_master(&end.interface, Some(node.bridge())))?;
         }
-        namespace.rtnl(|rtnl| {
-            if is_port {
-                rtnl.set_master(&end.interface, Some(node.bridge()))?;
-            }
-            let mut addresses = settings.addresses.iter();
-            addresses.try_for_each(|address| rtnl.add_address(&end.interface, address))
-        })?;
     }
     Ok(())
 }

@@ -40,9 +40,6 @@ pub(crate) fn add(
             between.rtnl(|rtnl| rtnl.stitch(&inner, &outer))?;
         }
     }
-    let mut addresses = settings.addresses.iter();
-    namespace
-        .rtnl(|rtnl| addresses.try_for_each(|address| rtnl.add_address(&end.interface, address)))?;
     Ok(())
 }
 

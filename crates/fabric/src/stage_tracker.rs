@@ -1,12 +1,12 @@
 //! Brings nodes up in parallel. Each node passes its stages, and waits for other nodes where the
 //! topology file requires it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::progress::{Interrupted, OnProgress};
-use crate::topology::{Stage, Topology};
+use crate::topology::{Stage, Topology, order};
 
 /// How often a waiting thread checks whether the work was stopped.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -30,6 +30,8 @@ struct Progress {
 #[derive(Debug)]
 pub(crate) struct StageTracker<'a> {
     topology: &'a Topology,
+    /// The ends, as the index of the link and the node, for which their link does not wait.
+    not_awaited: BTreeSet<(usize, &'a str)>,
     progress: Mutex<Progress>,
     changed: Condvar,
 }
@@ -48,7 +50,8 @@ impl<'a> StageTracker<'a> {
         let ready = topology.nodes.keys().map(|node| (node.clone(), at_once(node))).collect();
         let made = vec![false; topology.links.len()];
         let progress = Mutex::new(Progress { ready, made, ..Progress::default() });
-        Self { topology, progress, changed: Condvar::new() }
+        let not_awaited = order::not_awaited(topology);
+        Self { topology, not_awaited, progress, changed: Condvar::new() }
     }
 
     pub(crate) fn topology(&self) -> &'a Topology {
@@ -128,8 +131,8 @@ impl<'a> StageTracker<'a> {
         self.change(|progress| progress.stopped = true);
     }
 
-    /// Makes links in the order of the file as soon as both ends are ready, and reports progress.
-    /// Returns when `ended` returns true.
+    /// Makes links in the order of the file as soon as the ends that they wait for are ready, and
+    /// reports progress. Returns when `ended` returns true.
     pub(crate) fn make_links<E: From<Interrupted>>(
         &self,
         make: impl Fn(usize) -> Result<(), E>,
@@ -146,11 +149,16 @@ impl<'a> StageTracker<'a> {
         let mut reported = Instant::now();
         loop {
             let next = |progress: &Progress| {
-                let ready = |node: &str| progress.ready.get(node).is_some_and(|ready| *ready);
-                let links = self.topology.links.iter().zip(&progress.made);
+                let ready = |index: usize, node: &str| {
+                    let ready = progress.ready.get(node).is_some_and(|ready| *ready);
+                    ready || self.not_awaited.contains(&(index, node))
+                };
+                let mut links = self.topology.links.iter().zip(&progress.made).enumerate();
                 links
-                    .into_iter()
-                    .position(|(link, made)| !made && link.ends.iter().all(|end| ready(&end.node)))
+                    .find(|(index, (link, made))| {
+                        !**made && link.ends.iter().all(|end| ready(*index, &end.node))
+                    })
+                    .map(|(index, _)| index)
             };
             let reached = |progress: &Progress, stage: Option<Stage>| match stage {
                 None => progress.made.iter().all(|made| *made),
@@ -243,6 +251,24 @@ mod tests {
             "{events:?}"
         );
         assert!(at("link 0") < at("a has links") && at("link 0") < at("b has links"), "{events:?}");
+
+        // b waits for a to be configured, so their link is made without b.
+        let text = "{name: x, topology: {defaults: {kind: linux}, nodes: {a: , b: {stages: {create: \
+                    {wait-for: [{node: a, stage: configure}]}}}}, \
+                    links: [{endpoints: ['a:x', 'b:x']}]}}";
+        let of_two = Topology::parse(text, "/labs".as_ref(), |_| None).unwrap();
+        let tracker = StageTracker::new(&of_two);
+        std::thread::scope(|scope| {
+            let a = scope.spawn(|| {
+                assert!(tracker.await_links("a"));
+                tracker.done("a", Stage::Configure);
+            });
+            let b = scope.spawn(|| {
+                assert!(tracker.enter("b", Stage::Create) && tracker.await_links("b"));
+            });
+            let ended = || a.is_finished() && b.is_finished();
+            tracker.make_links(|_| Ok::<_, Interrupted>(()), ended, &|_| Ok(())).unwrap();
+        });
 
         // Once the work is stopped, waiting threads return.
         let tracker = StageTracker::new(&topology);

@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use experiment::units::Name;
+
 use super::error::TopologyError;
 use super::expand::expand;
 use super::model::Topology;
+use super::parse::Origin;
 use super::{order, parse};
 
 /// The longest interface name that the kernel accepts (`IFNAMSIZ` without the terminating zero).
@@ -20,13 +23,21 @@ impl Topology {
     /// # Errors
     /// [`TopologyError`], with the place in the file.
     pub fn load(path: &Path) -> Result<Self, TopologyError> {
+        Self::load_as(path, None)
+    }
+
+    /// [`Topology::load`] with another name of the lab than that of the file, if there is one.
+    ///
+    /// # Errors
+    /// [`TopologyError`], with the place in the file.
+    pub fn load_as(path: &Path, name: Option<&Name>) -> Result<Self, TopologyError> {
         let read_error = |source| TopologyError::Read { path: path.to_owned(), source };
         let path = &if path.is_dir() { only_file(path)? } else { path.to_owned() };
         let text = experiment::input::read_text(path).map_err(read_error)?;
         let absolute = path.canonicalize().map_err(read_error)?;
-        Self::parse(&text, absolute.parent().unwrap_or(Path::new("/")), |name| {
-            std::env::var(name).ok()
-        })
+        let directory = absolute.parent().unwrap_or(Path::new("/"));
+        let origin = Origin { directory, path: Some(&absolute), name };
+        Self::parse_from(&text, origin, |name| std::env::var(name).ok())
     }
 
     /// Parses the text of a ContainerLab file. Relative paths start at `directory`, and `lookup`
@@ -39,20 +50,28 @@ impl Topology {
         directory: &Path,
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, TopologyError> {
-        let parsed = Self::parse_expanded(&expand(text, lookup)?, directory);
+        Self::parse_from(text, Origin { directory, path: None, name: None }, lookup)
+    }
+
+    fn parse_from(
+        text: &str,
+        origin: Origin,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, TopologyError> {
+        let parsed = Self::parse_expanded(&expand(text, lookup)?, origin);
         parsed.map_err(|error| match template_line(text) {
             Some(line) => TopologyError::Template { line },
             None => error,
         })
     }
 
-    fn parse_expanded(text: &str, directory: &Path) -> Result<Self, TopologyError> {
+    fn parse_expanded(text: &str, origin: Origin) -> Result<Self, TopologyError> {
         if levels(text) > MOST_LEVELS {
             return Err(TopologyError::Levels { most: MOST_LEVELS });
         }
-        let mut file: serde_norway::Value = serde_norway::from_str(text)?;
+        let mut file = parse::read(text)?;
         file.apply_merge()?;
-        let topology = parse::topology(text, &file, directory)?;
+        let topology = parse::topology(&file, origin)?;
         check(&topology)?;
         Ok(topology)
     }

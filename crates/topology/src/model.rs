@@ -316,8 +316,6 @@ impl Tunnel {
 pub struct EndSettings {
     /// The MAC address; `None` for a random one.
     pub mac: Option<String>,
-    /// IPv4 and IPv6 addresses with prefix lengths.
-    pub addresses: Vec<String>,
 }
 
 /// One end of a link.

@@ -1,6 +1,9 @@
 //! The order in which nodes come up: which stages wait for which, and that none waits for itself.
+//!
+//! A link is made when both of its ends are ready for links. If one end waits for a later stage of
+//! the other, the other does not wait for it, as in ContainerLab: the link is made without it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::TopologyError;
 use super::model::{Stage, Topology};
@@ -45,66 +48,134 @@ pub(crate) fn check(topology: &Topology) -> Result<(), TopologyError> {
             }
         }
     }
-    let mut known = BTreeMap::new();
-    for name in topology.nodes.keys() {
-        follow(topology, (name, Stage::Exit), &mut Vec::new(), &mut known)?;
-    }
-    Ok(())
+    let mut order = Order::new(topology);
+    order.complete();
+    let mut known = BTreeSet::new();
+    topology.nodes.keys().try_for_each(|name| order.follow((name, Stage::Exit), &mut known))
 }
 
-/// Searches for dependency cycles, depth first. `known` has the stages that are already known to be
-/// in none.
-fn follow<'a>(
+/// The ends, as the index of the link and the node, for which their link does not wait.
+#[must_use]
+pub fn not_awaited(topology: &Topology) -> BTreeSet<(usize, &str)> {
+    let mut order = Order::new(topology);
+    order.complete();
+    order.not_awaited
+}
+
+/// A stage of a node.
+type Step<'a> = (&'a str, Stage);
+
+/// Which stages wait for which.
+struct Order<'a> {
     topology: &'a Topology,
-    at: (&'a str, Stage),
-    way: &mut Vec<(&'a str, Stage)>,
-    known: &mut BTreeMap<(&'a str, Stage), ()>,
-) -> Result<(), TopologyError> {
-    if known.contains_key(&at) {
-        return Ok(());
-    }
-    let (name, stage) = at;
-    if way.contains(&at) {
-        let circle: Vec<String> = way
-            .iter()
-            .chain([&at])
-            .skip_while(|step| **step != at)
-            .map(|(node, stage)| format!("{node} ({})", stage.name()))
-            .collect();
-        let place = format!("topology.nodes.{name}.stages");
-        return Err(TopologyError::Circle { place, circle: circle.join(" after ") });
-    }
-    way.push(at);
-    for before in before(topology, name, stage) {
-        follow(topology, before, way, known)?;
-    }
-    way.pop();
-    known.insert(at, ());
-    Ok(())
+    /// The links of each node, by their index. A node that shares a namespace waits for the links
+    /// of its owner.
+    links: BTreeMap<&'a str, Vec<usize>>,
+    not_awaited: BTreeSet<(usize, &'a str)>,
 }
 
-/// The stages that must be complete before this stage of the node can be.
-fn before<'a>(topology: &'a Topology, name: &'a str, stage: Stage) -> Vec<(&'a str, Stage)> {
-    let waits = |name: &str, stage: Stage| {
-        let settings = topology.nodes.get(name).and_then(|node| node.stages.get(&stage));
-        let waits = settings.map(|settings| settings.wait_for.as_slice()).unwrap_or_default();
-        waits.iter().map(|(node, stage)| (node.as_str(), *stage))
-    };
-    let previous = Stage::ALL.into_iter().rev().find(|earlier| *earlier < stage);
-    let mut all: Vec<(&str, Stage)> =
-        previous.map(|previous| (name, previous)).into_iter().chain(waits(name, stage)).collect();
-    if stage == Stage::CreateLinks {
-        // A link is made only when its other end is ready, too.
-        for link in
-            topology.links.iter().filter(|link| link.ends.iter().any(|end| end.node == name))
-        {
-            for end in link.ends.iter().filter(|end| end.node != name) {
-                all.push((&end.node, Stage::Create));
-                all.extend(waits(&end.node, Stage::CreateLinks));
+impl<'a> Order<'a> {
+    /// No link waits for its ends.
+    fn new(topology: &'a Topology) -> Self {
+        let mut links: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        let mut not_awaited = BTreeSet::new();
+        for (index, link) in topology.links.iter().enumerate() {
+            for end in &link.ends {
+                not_awaited.insert((index, end.node.as_str()));
+                links.entry(&end.node).or_default().push(index);
+            }
+        }
+        for (name, node) in &topology.nodes {
+            if let Some(of_owner) = node.shares.as_deref().and_then(|owner| links.get(owner)) {
+                links.insert(name, of_owner.clone());
+            }
+        }
+        Self { topology, links, not_awaited }
+    }
+
+    /// Lets links wait for their ends, one after the other, where nothing waits for itself then.
+    fn complete(&mut self) {
+        let nodes = self.topology.nodes.values();
+        let waits = nodes.flat_map(|node| node.stages.values()).flat_map(|stage| &stage.wait_for);
+        let waited: BTreeSet<&str> = waits
+            .filter(|(_, stage)| *stage >= Stage::CreateLinks)
+            .map(|(node, _)| node.as_str())
+            .collect();
+        // Only what is waited for can wait for itself.
+        let mut risky: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+        for (name, links) in self.links.iter().filter(|(name, _)| waited.contains(*name)) {
+            links.iter().for_each(|link| risky.entry(*link).or_default().push(name));
+        }
+        self.not_awaited.retain(|(link, _)| risky.contains_key(link));
+        for end in self.not_awaited.clone() {
+            self.not_awaited.remove(&end);
+            let mut waiting = risky.get(&end.0).into_iter().flatten();
+            let mut known = BTreeSet::new();
+            if waiting.any(|node| self.follow((node, Stage::CreateLinks), &mut known).is_err()) {
+                self.not_awaited.insert(end);
             }
         }
     }
-    all
+
+    /// Refuses a step that waits for itself, or for one that does. `known` has steps that do not.
+    fn follow(&self, step: Step<'a>, known: &mut BTreeSet<Step<'a>>) -> Result<(), TopologyError> {
+        self.walk(step, &mut Vec::new(), known)
+    }
+
+    /// Searches depth first.
+    fn walk(
+        &self,
+        at: Step<'a>,
+        way: &mut Vec<Step<'a>>,
+        known: &mut BTreeSet<Step<'a>>,
+    ) -> Result<(), TopologyError> {
+        if known.contains(&at) {
+            return Ok(());
+        }
+        if way.contains(&at) {
+            let circle: Vec<String> = way
+                .iter()
+                .chain([&at])
+                .skip_while(|step| **step != at)
+                .map(|(node, stage)| format!("{node} ({})", stage.name()))
+                .collect();
+            let place = format!("topology.nodes.{}.stages", at.0);
+            return Err(TopologyError::Circle { place, circle: circle.join(" after ") });
+        }
+        way.push(at);
+        for before in self.before(at) {
+            self.walk(before, way, known)?;
+        }
+        way.pop();
+        known.insert(at);
+        Ok(())
+    }
+
+    /// The steps that must be complete before this one can be.
+    fn before(&self, (name, stage): Step<'a>) -> Vec<Step<'a>> {
+        let previous = Stage::ALL.into_iter().rev().find(|earlier| *earlier < stage);
+        let previous = previous.map(|previous| (name, previous));
+        let mut all: Vec<_> = previous.into_iter().chain(self.waits((name, stage))).collect();
+        if stage == Stage::CreateLinks {
+            for index in self.links.get(name).into_iter().flatten() {
+                let ends = self.topology.links.get(*index).map(|link| &link.ends);
+                for end in ends.into_iter().flatten().map(|end| end.node.as_str()) {
+                    if end != name && !self.not_awaited.contains(&(*index, end)) {
+                        all.push((end, Stage::Create));
+                        all.extend(self.waits((end, Stage::CreateLinks)));
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// The steps that the file has this one wait for.
+    fn waits(&self, (name, stage): Step<'a>) -> impl Iterator<Item = Step<'a>> {
+        let settings = self.topology.nodes.get(name).and_then(|node| node.stages.get(&stage));
+        let waits = settings.into_iter().flat_map(|settings| &settings.wait_for);
+        waits.map(|(node, stage)| (node.as_str(), *stage))
+    }
 }
 
 #[cfg(test)]
@@ -150,5 +221,48 @@ mod tests {
         }
         parsed(&format!("{{a: , b: {{stages: {{create: {{{}}}}}}}}}", wait("a", "configure")))
             .unwrap();
+    }
+
+    /// The ends that their links do not wait for, of nodes that wait for stages of others.
+    fn not_awaited(links: &[&str], waits: &[(&str, &str, &str, &str)]) -> Vec<(usize, String)> {
+        let mut text = "name: x\ntopology:\n  defaults: {kind: linux}\n  nodes:\n".to_owned();
+        for name in ["a", "b", "c", "d"] {
+            text += &format!("    {name}:\n      stages:\n");
+            for (_, stage, node, waited) in waits.iter().filter(|wait| wait.0 == name) {
+                text += &format!(
+                    "        {stage}: {{wait-for: [{{node: {node}, stage: {waited}}}]}}\n"
+                );
+            }
+        }
+        text += "    s: {network-mode: 'container:a'}\n  links:\n";
+        for (index, link) in links.iter().enumerate() {
+            let (one, other) = link.split_at(1);
+            text += &format!("    - endpoints: ['{one}:e{index}', '{other}:e{index}']\n");
+        }
+        let topology = Topology::parse(&text, Path::new("/labs"), |_| None).unwrap();
+        let ends = super::not_awaited(&topology).into_iter();
+        ends.map(|(link, node)| (link, node.to_owned())).collect()
+    }
+
+    #[test]
+    fn a_link_does_not_wait_for_an_end_that_waits_for_the_other() {
+        let configured = |node, waited| (node, "create", waited, "configure");
+        for (links, waits, ends) in [
+            (&["ab"][..], &[][..], &[][..]),
+            (&["ab"], &[("b", "create", "a", "create")], &[]),
+            (&["ab"], &[configured("b", "a")], &[(0, "b")]),
+            (&["ba", "ac"], &[("b", "create-links", "a", "configure")], &[(0, "b")]),
+            // By another node, and by the link of another.
+            (&["ab"], &[configured("b", "c"), configured("c", "a")], &[(0, "b")]),
+            (&["ab", "cd"], &[configured("b", "c"), configured("d", "a")], &[(1, "d")]),
+            // A node beside an end waits for the links, too.
+            (&["ab"], &[configured("b", "s")], &[(0, "b")]),
+            (&["cd"], &[configured("b", "a")], &[]),
+        ] {
+            let found = not_awaited(links, waits);
+            let found: Vec<(usize, &str)> =
+                found.iter().map(|(link, node)| (*link, node.as_str())).collect();
+            assert_eq!(found, ends, "{links:?} {waits:?}");
+        }
     }
 }

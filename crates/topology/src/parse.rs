@@ -12,53 +12,71 @@ mod placeholders;
 mod stages;
 mod texts;
 mod value;
+mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use experiment::units::Name;
 use serde_norway::Value;
 
 use super::error::TopologyError;
-use super::model::{ETH0, Endpoint, HalfLink, Kind, Link, Node, Topology};
+use super::model::{ETH0, Endpoint, Kind, Node, Topology};
 use inherit::Levels;
+use link::Links;
 use management::Network;
 use node::{Settings, settings};
-use texts::Texts;
-use value::{Result, entries, expected, mapping, sequence, string, unsupported};
+pub(crate) use texts::read;
+use value::{Result, entries, expected, fields, sequence, string, unsupported};
 
-/// Converts a file, of which this is the text. Relative paths begin at `directory`.
-pub(crate) fn topology(text: &str, file: &Value, directory: &Path) -> Result<Topology> {
-    let file = mapping("the file", file)?;
-    let texts = Texts::of(text);
-    let context = (directory, &texts);
+/// Where a topology comes from.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    /// Relative paths begin here.
+    pub(crate) directory: &'a Path,
+    /// The file.
+    pub(crate) path: Option<&'a Path>,
+    /// What replaces the name that the file gives.
+    pub(crate) name: Option<&'a Name>,
+}
+
+/// Converts a file as [`read`] gives it.
+pub(crate) fn topology(file: &Value, origin: Origin) -> Result<Topology> {
+    let directory = origin.directory;
     let mut network = Network::default();
     let mut prefix = network.management.prefix.clone();
     let mut name = None;
     let mut body = None;
     let mut notes = Vec::new();
-    for (key, value) in entries("the file", file)? {
+    for (key, value) in entries("the file", file)?.filter(|(_, value)| !value.is_null()) {
         match key {
             "name" => name = Some(checked("name", &git::named(string("name", value)?, directory))?),
             "topology" => body = Some(value),
-            "mgmt" if !value.is_null() => network = Network::parse(value)?,
-            "prefix" if !value.is_null() => prefix = string("prefix", value)?,
+            "mgmt" => network = Network::parse(value)?,
+            "prefix" => prefix = string("prefix", value)?,
             "settings" => notes.push("settings: lab makes no certificates".to_owned()),
-            "mgmt" | "prefix" | "debug" => {}
+            "debug" => {}
             _ => return Err(unsupported(key, "")),
         }
     }
-    let name = name.ok_or(TopologyError::Missing { place: "name".into() })?;
+    let name =
+        origin.name.cloned().or(name).ok_or(TopologyError::Missing { place: "name".into() })?;
     let body = body.ok_or(TopologyError::Missing { place: "topology".into() })?;
 
     kinds_are_supported(body)?;
     network.management.prefix = prefix;
     notes.extend(network.note.clone());
     let management = network.management.clone();
-    let levels = Levels { lab: name.to_string(), management, ..Levels::default() };
-    let Body { nodes, levels, links, half_links } = self::body(body, levels, context)?;
-    let of_links = links.iter().flat_map(|link| &link.ends);
-    let ends: Vec<&Endpoint> = of_links.chain(half_links.iter().map(|link| &link.end)).collect();
+    let base = std::env::var("CLAB_LABDIR_BASE").ok();
+    let lab = placeholders::lab_directory(directory, base.as_deref(), name.as_str());
+    let levels = Levels::new(&name, origin.path, lab, management);
+    let Body { nodes, levels, links } = self::body(body, levels, directory)?;
+    if links.addresses {
+        let note = "links: ipv4 and ipv6 have no effect on linux nodes; set them by exec";
+        notes.push(note.to_owned());
+    }
+    let of_links = links.whole.iter().flat_map(|link| &link.ends);
+    let ends: Vec<&Endpoint> = of_links.chain(links.half.iter().map(|link| &link.end)).collect();
     let mut missed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut nodes: BTreeMap<String, Node> = nodes
         .into_iter()
@@ -70,7 +88,7 @@ pub(crate) fn topology(text: &str, file: &Value, directory: &Path) -> Result<Top
             for key in keys {
                 missed.entry(key).or_default().push(name.clone());
             }
-            let node = placeholders::replaced(&levels.lab, &name, node)?;
+            let node = placeholders::replaced(directory, &levels.directory, &name, node);
             bridge_is_where_it_is_named(&name, &node)?;
             Ok((name, node))
         })
@@ -78,6 +96,7 @@ pub(crate) fn topology(text: &str, file: &Value, directory: &Path) -> Result<Top
     notes.extend(network.assign(&mut nodes)?);
     let missed = missed.into_iter();
     notes.extend(missed.map(|(key, of)| format!("{key}: has no effect on {}", of.join(", "))));
+    let Links { whole: links, half: half_links, .. } = links;
     Ok(Topology { name, nodes, links, half_links, management: network.management, notes })
 }
 
@@ -85,40 +104,38 @@ pub(crate) fn topology(text: &str, file: &Value, directory: &Path) -> Result<Top
 struct Body {
     nodes: BTreeMap<String, Settings>,
     levels: Levels,
-    links: Vec<Link>,
-    half_links: Vec<HalfLink>,
+    links: Links,
 }
 
-fn body(value: &Value, mut levels: Levels, context: (&Path, &Texts)) -> Result<Body> {
+fn body(value: &Value, mut levels: Levels, directory: &Path) -> Result<Body> {
     let mut nodes = None;
-    let (mut links, mut half_links) = (Vec::new(), Vec::new());
-    for (key, value) in entries("topology", mapping("topology", value)?)? {
+    let mut links = Links::default();
+    let names = value.get("nodes").and_then(Value::as_mapping).into_iter().flatten();
+    let names: BTreeSet<&str> = names.filter_map(|(name, _)| name.as_str()).collect();
+    for (key, value) in fields("topology", value)? {
         let place = format!("topology.{key}");
         match key {
             "nodes" => {
-                let all = named(&place, value, context)?;
+                let all = named(&place, value, directory)?;
                 // Names of nodes are parts of paths, too.
                 // `BRIDGE|NODE` is a bridge in the namespace of a node.
                 let mut parts = all.keys().flat_map(|name| name.splitn(2, '|'));
                 parts.try_for_each(|part| checked(&place, part).map(drop))?;
                 nodes = Some(all);
             }
-            "defaults" => levels.defaults = settings(&place, value, context)?,
-            "kinds" => levels.kinds = named(&place, value, context)?,
-            "groups" => levels.groups = named(&place, value, context)?,
+            "defaults" => levels.defaults = settings(&place, value, directory)?,
+            "kinds" => levels.kinds = named(&place, value, directory)?,
+            "groups" => levels.groups = named(&place, value, directory)?,
             "links" => {
                 for (index, value) in sequence(&place, value)?.iter().enumerate() {
-                    match link::link(&format!("{place}[{index}]"), value)? {
-                        link::Parsed::Whole(link) => links.push(link),
-                        link::Parsed::Half(link) => half_links.push(link),
-                    }
+                    links.add(&format!("{place}[{index}]"), value, &names)?;
                 }
             }
             _ => return Err(unsupported(&place, "")),
         }
     }
     let nodes = nodes.ok_or(TopologyError::Missing { place: "topology.nodes".into() })?;
-    Ok(Body { nodes, levels, links, half_links })
+    Ok(Body { nodes, levels, links })
 }
 
 /// Refuses nodes of other kinds first: their keys have another meaning.
@@ -167,14 +184,10 @@ fn checked(place: &str, name: &str) -> Result<Name> {
 }
 
 /// Settings by the names of nodes, kinds or groups.
-fn named(
-    place: &str,
-    value: &Value,
-    context: (&Path, &Texts),
-) -> Result<BTreeMap<String, Settings>> {
-    entries(place, mapping(place, value)?)?
+fn named(place: &str, value: &Value, directory: &Path) -> Result<BTreeMap<String, Settings>> {
+    entries(place, value)?
         .map(|(name, value)| {
-            Ok((name.to_owned(), settings(&format!("{place}.{name}"), value, context)?))
+            Ok((name.to_owned(), settings(&format!("{place}.{name}"), value, directory)?))
         })
         .collect()
 }

@@ -41,6 +41,7 @@ fn each_has_a_sidecar_for_every_leaf_and_all_its_files() {
     for name in ALL {
         let topology = Topology::load(&file(name)).unwrap();
         assert_eq!(topology.name.as_str(), name);
+        assert!(topology.notes.is_empty(), "{:?}", topology.notes);
         for leaf in topology.nodes.keys().filter(|node| node.starts_with("leaf")) {
             let sidecar = &topology.nodes[&format!("vtepd-{leaf}")];
             assert_eq!(sidecar.shares.as_deref(), Some(leaf.as_str()), "{name}");

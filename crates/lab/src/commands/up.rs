@@ -14,10 +14,9 @@ use crate::output::{Outcome, Progress, note, print, vtepd};
 
 /// Brings a fabric up, and vtepd beside its leaves.
 pub(super) fn run(arguments: &Up, output: Output) -> Outcome {
-    let topology = Topology::load(&arguments.file)?;
-    let name = arguments.name.as_ref().unwrap_or(&topology.name);
-    if Fabric::is_kept(name) && arguments.rebuild {
-        Fabric::open(name)?.down()?;
+    let topology = Topology::load_as(&arguments.file, arguments.name.as_ref())?;
+    if Fabric::is_kept(&topology.name) && arguments.rebuild {
+        Fabric::open(&topology.name)?.down()?;
     }
     let vtepd = sidecar_program(arguments, &topology)?;
     topology.notes.iter().for_each(note);
@@ -26,7 +25,7 @@ pub(super) fn run(arguments: &Up, output: Output) -> Outcome {
     }
     let progress = Progress::new();
     let report = |text: &str| progress.report(text);
-    let fabric = Fabric::up(topology, arguments.name.as_ref(), &report)?;
+    let fabric = Fabric::up(topology, None, &report)?;
     let mut started = 0;
     let mut start = || {
         let Some(program) = &vtepd else { return Ok(()) };

@@ -10,10 +10,7 @@ use crate::arguments::{Output, Verify};
 use crate::output::{Outcome, Progress, interrupt, show, status, write};
 
 pub(super) fn run(arguments: &Verify, output: Output) -> Outcome {
-    let mut topology = Topology::load(&arguments.file)?;
-    if let Some(name) = &arguments.name {
-        topology.name.clone_from(name);
-    }
+    let topology = Topology::load_as(&arguments.file, arguments.name.as_ref())?;
     let deployed = Deployed::find(topology)?;
     let settings = verify::Settings {
         vtepd: !arguments.kernel,

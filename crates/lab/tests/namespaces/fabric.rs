@@ -109,18 +109,20 @@ topology:
   nodes:
     lan: {kind: bridge}
     first:
+      exec: ['ip addr add 192.0.2.1/24 dev eth1']
       entrypoint: sh -c
       cmd: '\"sleep 1; touch $READY; sleep 1000\"'
       env: {READY: DIRECTORY/ready}
       healthcheck: {test: [CMD, test, -e, DIRECTORY/ready], interval: 1, retries: 20}
     second:
+      exec: ['ip addr add 192.0.2.2/24 dev eth1']
       stages:
         create-links: {wait-for: [{node: first, stage: healthy}]}
         configure: {exec: {on-enter: ['ls DIRECTORY/ready'], on-exit: ['touch DIRECTORY/left']}}
     near: {entrypoint: /usr/bin/lab, cmd: 'wan a1:b1 --delay 5ms'}
   links:
-    - {endpoints: ['first:eth1', 'lan:p1'], ipv4: [192.0.2.1/24]}
-    - {endpoints: ['second:eth1', 'near:a1'], ipv4: [192.0.2.2/24]}
+    - endpoints: ['first:eth1', 'lan:p1']
+    - endpoints: ['second:eth1', 'near:a1']
     - endpoints: ['near:b1', 'lan:p2']
 ";
 

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::mount::MsFlags;
 use serde_norway::Value;
 
-use super::value::{Result, entries, expected, mapping, sequence, string};
+use super::value::{Result, entries, expected, sequence, string};
 use crate::model::Tmpfs;
 
 /// Parses `tmpfs:`, a list of `PATH[:OPTIONS]` or a mapping of paths to options. The flags are
@@ -23,7 +23,7 @@ pub(super) fn tmpfs(place: &str, value: &Value) -> Result<BTreeMap<PathBuf, Tmpf
         Ok(())
     };
     if value.is_mapping() {
-        for (path, options) in entries(place, mapping(place, value)?)? {
+        for (path, options) in entries(place, value)? {
             add(
                 path,
                 if options.is_null() { String::new() } else { string(place, options)? }.as_str(),
@@ -73,7 +73,7 @@ fn mount_options(place: &str, options: &str) -> Result<Tmpfs> {
 /// `options`.
 pub(super) fn resolver(place: &str, value: &Value) -> Result<String> {
     let mut text = String::new();
-    for (key, value) in entries(place, mapping(place, value)?)? {
+    for (key, value) in entries(place, value)? {
         let place = format!("{place}.{key}");
         let words = sequence(&place, value)?.iter().map(|value| string(&place, value));
         let words: Vec<String> = words.collect::<Result<_>>()?;

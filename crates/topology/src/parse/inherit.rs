@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use experiment::units::Name;
 
 use super::node::{Network, Settings, of_labels};
 use super::value::{Result, unsupported};
@@ -12,16 +15,39 @@ use crate::model::{Kind, Management, Node, is_vtepd};
 /// What all nodes of a file have in common.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
+    /// The labels that ContainerLab gives to all containers.
+    labels: BTreeMap<String, String>,
     /// The name of the fabric.
-    pub(super) lab: String,
+    lab: String,
+    /// The directory of the lab.
+    pub(super) directory: PathBuf,
     /// The management network, for the names of containers.
-    pub(super) management: Management,
+    management: Management,
     pub(super) defaults: Settings,
     pub(super) kinds: BTreeMap<String, Settings>,
     pub(super) groups: BTreeMap<String, Settings>,
 }
 
 impl Levels {
+    /// Without settings.
+    pub(super) fn new(
+        lab: &Name,
+        file: Option<&Path>,
+        directory: PathBuf,
+        management: Management,
+    ) -> Self {
+        let owner = ["SUDO_USER", "USER"].into_iter().find_map(|name| std::env::var(name).ok());
+        let file = file.map(|file| file.display().to_string());
+        let labels = [
+            ("containerlab", Some(lab.to_string())),
+            ("clab-owner", owner),
+            ("clab-topo-file", file),
+        ];
+        let labels = labels.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let (labels, lab) = (labels.collect(), lab.to_string());
+        Self { labels, lab, directory, management, ..Self::default() }
+    }
+
     /// The name of a node's kind, and that of its group. As in ContainerLab, a group may have the
     /// kind, and a kind the group.
     fn kind_and_group(&self, own: &Settings) -> (Option<String>, Option<String>) {
@@ -35,18 +61,20 @@ impl Levels {
         (kind, group.or_else(|| self.defaults.node.group.clone()))
     }
 
-    /// The labels that ContainerLab gives to each container.
-    fn labels(&self, name: &str, kind: &str, group: Option<&str>) -> BTreeMap<String, String> {
-        let container = self.management.container(&self.lab, name);
-        [
-            ("containerlab", self.lab.as_str()),
+    /// The labels that ContainerLab gives to the container of a node, by the names of its kind, its
+    /// type and its group.
+    fn labels(&self, name: &str, [kind, variant, group]: [&str; 3]) -> BTreeMap<String, String> {
+        let directory = self.directory.join(name);
+        let own = [
             ("clab-node-name", name),
-            ("clab-node-longname", &container),
+            ("clab-node-longname", &self.management.container(&self.lab, name)),
             ("clab-node-kind", &kind.to_ascii_lowercase()),
-            ("clab-node-group", group.unwrap_or_default()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into()
+            ("clab-node-type", variant),
+            ("clab-node-group", group),
+            ("clab-node-lab-dir", &directory.to_string_lossy()),
+        ];
+        let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        self.labels.clone().into_iter().chain(own).collect()
     }
 
     /// The settings of a node with `links` ends of links: lists and maps are joined, single values
@@ -65,8 +93,8 @@ impl Levels {
 
         let mut node = Node { kind, ..Node::default() };
         let (mut entrypoint, mut cmd, mut env_files) = (None, None, Vec::new());
-        let mut labels = BTreeMap::new();
-        let (mut image, mut missed) = (None, BTreeSet::new());
+        let (mut labels, mut variant, mut image) = (BTreeMap::new(), None, None);
+        let (mut privileged, mut capabilities, mut missed) = (true, false, BTreeSet::new());
         let mut network = Network::Bridge;
         let levels = [Some(&self.defaults), self.kinds.get(&kind_name), group, Some(&own)];
         for level in levels.into_iter().flatten() {
@@ -75,6 +103,9 @@ impl Levels {
             entrypoint = level.entrypoint.or(entrypoint);
             cmd = level.cmd.or(cmd);
             image = level.image.or(image);
+            variant = level.variant.or(variant);
+            capabilities |= level.capabilities;
+            privileged = level.privileged.unwrap_or(privileged);
             node.startup_delay = level.startup_delay.unwrap_or(node.startup_delay);
             env_files.extend(level.env_files);
             labels.extend(level.labels);
@@ -101,21 +132,24 @@ impl Levels {
             node.resolver = level.resolver.or(node.resolver);
             node.machine_pids |= level.machine_pids;
         }
-        let own_eth0 = node.management.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        // With `cap-add`, the file says what a container needs, and nothing is missed.
+        if !privileged && !capabilities {
+            missed.insert("privileged: false");
+        }
         let has_eth0 = network == Network::Bridge && kind == Kind::Linux;
-        node.management = has_eth0.then_some(own_eth0);
+        node.management = has_eth0.then(|| node.management.unwrap_or(Ipv4Addr::UNSPECIFIED));
         if let Network::Container(owner) = network {
             node.shares = Some(owner);
         }
-        labels.append(&mut self.labels(name, &kind_name, group_name.as_deref()));
+        let of_node = [Some(kind_name), variant, group_name.clone()].map(Option::unwrap_or_default);
+        labels.append(&mut self.labels(name, of_node.each_ref().map(String::as_str)));
         node.group = group_name;
         let mut env = env_file::read(&env_files)?;
         env.append(&mut node.env);
         env.extend(of_labels(labels));
         env.insert("CLAB_INTFS".to_owned(), links.to_string());
         node.env = env;
-        let words: Vec<String> =
-            entrypoint.iter().chain(&cmd).flatten().map(String::to_owned).collect();
+        let words: Vec<_> = entrypoint.iter().chain(&cmd).flatten().cloned().collect();
         node.vtepd = sidecar(name, &node, image.as_deref(), &words);
         if node.vtepd.is_none() {
             node.program = program(name, &node, entrypoint, cmd)?;

@@ -1,19 +1,23 @@
 //! Parses `links` in the brief and the extended form.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use serde_norway::Value;
 use wire::MacAddr;
 
-use super::value::{Result, entries, expected, mapping, sequence, string, unsupported};
+use super::value::{Result, expected, fields, sequence, string, typed, unsupported};
 use crate::TopologyError;
 use crate::model::{EndSettings, Endpoint, FarEnd, HalfLink, LINK_MTU, Link, Tunnel};
 
-/// A link of the file.
-pub(super) enum Parsed {
-    Whole(Link),
-    Half(HalfLink),
+/// The links of the file.
+#[derive(Default)]
+pub(super) struct Links {
+    pub(super) whole: Vec<Link>,
+    pub(super) half: Vec<HalfLink>,
+    /// Whether one has addresses. As in ContainerLab, they have no effect on linux nodes.
+    pub(super) addresses: bool,
 }
 
 /// The keys of a link.
@@ -21,7 +25,7 @@ pub(super) enum Parsed {
 struct Keys {
     kind: Option<String>,
     ends: Vec<(Endpoint, EndSettings)>,
-    addresses: [Vec<String>; 2],
+    addresses: bool,
     mtu: Option<u32>,
     tunnel: TunnelKeys,
 }
@@ -37,41 +41,41 @@ struct TunnelKeys {
     place: Option<String>,
 }
 
-pub(super) fn link(place: &str, value: &Value) -> Result<Parsed> {
-    let mut keys = Keys::default();
-    for (key, value) in entries(place, mapping(place, value)?)? {
-        keys.read(&format!("{place}.{key}"), key, value)?;
-    }
-    let Keys { kind, mut ends, addresses, mtu, tunnel } = keys;
-    for (at, own) in addresses.into_iter().enumerate() {
-        let mut own = own.into_iter().filter(|address| !address.is_empty()).peekable();
-        match ends.get_mut(at) {
-            Some((_, settings)) => settings.addresses.extend(own),
-            None if own.peek().is_none() => {}
-            None => return Err(expected(place, "no more addresses than endpoints")),
+impl Links {
+    /// Parses a link. In the brief form, words stand for ends that are no nodes of this file.
+    pub(super) fn add(&mut self, place: &str, value: &Value, nodes: &BTreeSet<&str>) -> Result<()> {
+        let mut keys = Keys::default();
+        for (key, value) in fields(place, value)? {
+            keys.read(&format!("{place}.{key}"), key, value)?;
         }
-    }
-    // In the brief form, the other end is a word.
-    let named = ends.len();
-    retain_nodes(place, &mut ends, DUMMY)?;
-    let kind = kind.unwrap_or_else(|| if ends.len() < named { DUMMY } else { VETH }.to_owned());
-    if let Some(place) = tunnel.place.as_ref().filter(|_| !TUNNELS.contains(&kind.as_str())) {
-        return Err(unsupported(place, "only links of type vxlan and vxlan-stitch have it"));
-    }
-    let to = match kind.as_str() {
-        VETH => return whole(place, ends, mtu).map(Parsed::Whole),
-        DUMMY => FarEnd::Dummy,
-        kind => {
-            // netlab names the machine as the other end.
-            retain_nodes(place, &mut ends, HOST)?;
-            let tunnel = tunnel.tunnel(place)?;
-            if kind == VXLAN { FarEnd::Vxlan(tunnel) } else { FarEnd::Stitched(tunnel) }
+        let Keys { kind, mut ends, addresses, mtu, tunnel } = keys;
+        self.addresses |= addresses;
+        // In the brief form, the other end is a word.
+        let named = ends.len();
+        retain_nodes(&mut ends, DUMMY, nodes);
+        let kind = kind.unwrap_or_else(|| if ends.len() < named { DUMMY } else { VETH }.to_owned());
+        if let Some(place) = tunnel.place.as_ref().filter(|_| !TUNNELS.contains(&kind.as_str())) {
+            return Err(unsupported(place, "only links of type vxlan and vxlan-stitch have it"));
         }
-    };
-    let one = |_| expected(&format!("{place}.endpoint"), "one endpoint");
-    let [(end, settings)]: [(Endpoint, EndSettings); 1] = ends.try_into().map_err(one)?;
-    joins_nodes(place, &end)?;
-    Ok(Parsed::Half(HalfLink { end, settings, mtu, to }))
+        let to = match kind.as_str() {
+            VETH => {
+                self.whole.push(whole(place, ends, mtu, nodes)?);
+                return Ok(());
+            }
+            DUMMY => FarEnd::Dummy,
+            kind => {
+                // netlab names the machine as the other end.
+                retain_nodes(&mut ends, HOST, nodes);
+                let tunnel = tunnel.tunnel(place)?;
+                if kind == VXLAN { FarEnd::Vxlan(tunnel) } else { FarEnd::Stitched(tunnel) }
+            }
+        };
+        let one = |_| expected(&format!("{place}.endpoint"), "one endpoint");
+        let [(end, settings)]: [(Endpoint, EndSettings); 1] = ends.try_into().map_err(one)?;
+        joins_nodes(place, &end, nodes)?;
+        self.half.push(HalfLink { end, settings, mtu, to });
+        Ok(())
+    }
 }
 
 impl Keys {
@@ -87,23 +91,14 @@ impl Keys {
                 }
                 self.kind = Some(kind);
             }
-            "endpoint" => self.ends.push(endpoint(place, value)?),
+            "endpoint" => self.endpoint(place, value)?,
             "endpoints" => {
                 for value in sequence(place, value)? {
-                    self.ends.push(endpoint(place, value)?);
+                    self.endpoint(place, value)?;
                 }
             }
             "mtu" => self.mtu = Some(number(place, value, 68..=65535, "68 to 65535")?),
-            // One address for each end, in the order of the ends; an empty string for none.
-            "ipv4" | "ipv6" => {
-                let values = sequence(place, value)?;
-                if values.len() > 2 {
-                    return Err(expected(place, "an address for each endpoint"));
-                }
-                for (own, value) in self.addresses.iter_mut().zip(values) {
-                    own.push(string(place, value)?);
-                }
-            }
+            "ipv4" | "ipv6" => self.addresses = true,
             "labels" => {}
             "vars" => {
                 return Err(unsupported(
@@ -113,6 +108,32 @@ impl Keys {
             }
             _ => return self.tunnel.read(place, key, value),
         }
+        Ok(())
+    }
+
+    /// Parses an endpoint: `node:interface`, or a mapping.
+    fn endpoint(&mut self, place: &str, value: &Value) -> Result<()> {
+        let mut settings = EndSettings::default();
+        let (mut node, mut interface) = (None, None);
+        if let Value::String(text) = value {
+            let halves = text.split_once(':').or((text == DUMMY).then_some((DUMMY, "")));
+            let (first, second) = halves.ok_or_else(|| expected(place, "node:interface"))?;
+            (node, interface) = (Some(first.to_owned()), Some(second.to_owned()));
+        } else {
+            for (key, value) in fields(place, value)? {
+                let place = format!("{place}.{key}");
+                match key {
+                    "node" => node = Some(string(&place, value)?),
+                    "interface" => interface = Some(string(&place, value)?),
+                    "mac" => settings.mac = Some(mac(&place, value)?),
+                    "ipv4" | "ipv6" => self.addresses = true,
+                    _ => return Err(unsupported(&place, "")),
+                }
+            }
+        }
+        let (node, interface) =
+            node.zip(interface).ok_or_else(|| expected(place, "node and interface"))?;
+        self.ends.push((Endpoint { node, interface }, settings));
         Ok(())
     }
 }
@@ -148,27 +169,28 @@ impl TunnelKeys {
 }
 
 /// A link between two nodes.
-fn whole(place: &str, ends: Vec<(Endpoint, EndSettings)>, mtu: Option<u32>) -> Result<Link> {
+fn whole(
+    place: &str,
+    ends: Vec<(Endpoint, EndSettings)>,
+    mtu: Option<u32>,
+    nodes: &BTreeSet<&str>,
+) -> Result<Link> {
     let two = |_| expected(&format!("{place}.endpoints"), "two endpoints");
     let [(a, of_a), (b, of_b)]: [(Endpoint, EndSettings); 2] = ends.try_into().map_err(two)?;
-    joins_nodes(place, &a)?;
-    joins_nodes(place, &b)?;
+    joins_nodes(place, &a, nodes)?;
+    joins_nodes(place, &b, nodes)?;
     Ok(Link { ends: [a, b], settings: [of_a, of_b], mtu: mtu.unwrap_or(LINK_MTU) })
 }
 
-/// Removes the ends that are this word and no node. They have no interface for an address.
-fn retain_nodes(place: &str, ends: &mut Vec<(Endpoint, EndSettings)>, word: &str) -> Result<()> {
-    let is_word = |end: &Endpoint| end.node == word;
-    if ends.iter().any(|(end, settings)| is_word(end) && !settings.addresses.is_empty()) {
-        return Err(unsupported(&format!("{place}: an address of {word}"), "it is no node"));
-    }
-    ends.retain(|(end, _)| !is_word(end));
-    Ok(())
+/// Removes the ends that are this word and no node.
+fn retain_nodes(ends: &mut Vec<(Endpoint, EndSettings)>, word: &str, nodes: &BTreeSet<&str>) {
+    ends.retain(|(end, _)| end.node != word || nodes.contains(word));
 }
 
 /// Refuses the words that ContainerLab has for ends which are no nodes.
-fn joins_nodes(place: &str, end: &Endpoint) -> Result<()> {
-    if matches!(end.node.as_str(), HOST | "mgmt-net" | "macvlan" | "vxlan" | "vxlan-stitch") {
+fn joins_nodes(place: &str, end: &Endpoint, nodes: &BTreeSet<&str>) -> Result<()> {
+    let words = [HOST, "mgmt-net", "macvlan", "vxlan", "vxlan-stitch"];
+    if words.contains(&end.node.as_str()) && !nodes.contains(end.node.as_str()) {
         let why = "a link joins two nodes of the file; put a node where it would end";
         return Err(unsupported(&format!("{place}.endpoints: {end}"), why));
     }
@@ -181,7 +203,7 @@ fn number<T: TryFrom<u64> + PartialOrd>(
     range: RangeInclusive<T>,
     text: &'static str,
 ) -> Result<T> {
-    let number = value.as_u64().and_then(|number| T::try_from(number).ok());
+    let number = typed::<u64>(value).and_then(|number| T::try_from(number).ok());
     number.filter(|number| range.contains(number)).ok_or_else(|| expected(place, text))
 }
 
@@ -200,29 +222,4 @@ fn mac(place: &str, value: &Value) -> Result<String> {
         Ok(_) => Ok(text),
         Err(_) => Err(expected(place, "a MAC address")),
     }
-}
-
-/// Parses an endpoint: `node:interface`, or a mapping.
-fn endpoint(place: &str, value: &Value) -> Result<(Endpoint, EndSettings)> {
-    let mut settings = EndSettings::default();
-    let (mut node, mut interface) = (None, None);
-    if let Value::String(text) = value {
-        let halves = text.split_once(':').or((text == DUMMY).then_some((DUMMY, "")));
-        let (first, second) = halves.ok_or_else(|| expected(place, "node:interface"))?;
-        (node, interface) = (Some(first.to_owned()), Some(second.to_owned()));
-    } else {
-        for (key, value) in entries(place, mapping(place, value)?)? {
-            let place = format!("{place}.{key}");
-            match key {
-                "node" => node = Some(string(&place, value)?),
-                "interface" => interface = Some(string(&place, value)?),
-                "mac" => settings.mac = Some(mac(&place, value)?),
-                "ipv4" | "ipv6" => settings.addresses.push(string(&place, value)?),
-                _ => return Err(unsupported(&place, "")),
-            }
-        }
-    }
-    let (node, interface) =
-        node.zip(interface).ok_or_else(|| expected(place, "node and interface"))?;
-    Ok((Endpoint { node, interface }, settings))
 }

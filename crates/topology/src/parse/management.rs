@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use serde_norway::Value;
 
-use super::value::{Result, entries, expected, mapping, number, string};
+use super::value::{Result, expected, fields, number, string};
 use crate::model::{Management, Node};
 
 const SUBNET: &str = "a subnet with room for nodes, such as 172.20.20.0/24";
@@ -50,7 +50,7 @@ impl Network {
     pub(super) fn parse(value: &Value) -> Result<Self> {
         let mut network = Self::default();
         let (mut gateway, mut without) = (None, Vec::new());
-        for (key, value) in entries("mgmt", mapping("mgmt", value)?)? {
+        for (key, value) in fields("mgmt", value)? {
             let place = format!("mgmt.{key}");
             match key {
                 "ipv4-subnet" if string(&place, value)? == "auto" => {}

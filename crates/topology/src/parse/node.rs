@@ -6,17 +6,15 @@ use std::path::{Component, Path, PathBuf};
 use serde_norway::Value;
 
 use super::stages::{healthcheck, stages};
-use super::texts::Texts;
 use super::value::{
-    Result, entries, expected, mapping, number, sequence, string, strings, unsupported, words,
+    Result, expected, fields, number, sequence, string, strings, truth, unsupported, words,
 };
 use super::{container, management};
 use crate::model::{Bind, Node};
 
 /// Keys that describe a container and have no effect on a namespace.
-const HARMLESS: [&str; 16] = [
+const HARMLESS: [&str; 13] = [
     "auto-remove",
-    "cap-add",
     "cgroup-parent",
     "cgroupns-mode",
     "credentials",
@@ -24,12 +22,10 @@ const HARMLESS: [&str; 16] = [
     "link-apply-mode",
     "password",
     "position",
-    "privileged",
     "runtime",
     "security-opts",
     "suppress-startup-config",
     "enforce-startup-config",
-    "type",
     "username",
 ];
 
@@ -66,6 +62,8 @@ pub(super) enum Network {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Settings {
     pub(super) kind: Option<String>,
+    /// `type:`.
+    pub(super) variant: Option<String>,
     pub(super) image: Option<String>,
     pub(super) node: Node,
     pub(super) network: Option<Network>,
@@ -74,25 +72,22 @@ pub(super) struct Settings {
     pub(super) startup_delay: Option<u64>,
     pub(super) env_files: Vec<PathBuf>,
     pub(super) labels: BTreeMap<String, String>,
+    pub(super) privileged: Option<bool>,
+    /// Whether there is `cap-add:`.
+    pub(super) capabilities: bool,
     /// Keys of [`MISSED`].
     pub(super) missed: BTreeSet<&'static str>,
 }
 
 /// Settings of one level. Relative paths begin at `directory`.
-pub(super) fn settings(
-    place: &str,
-    value: &Value,
-    (directory, texts): (&Path, &Texts),
-) -> Result<Settings> {
+pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<Settings> {
     let mut settings = Settings::default();
-    if value.is_null() {
-        return Ok(settings);
-    }
-    for (key, value) in entries(place, mapping(place, value)?)? {
+    for (key, value) in fields(place, value)? {
         let place = format!("{place}.{key}");
         let node = &mut settings.node;
         match key {
             "kind" => settings.kind = Some(string(&place, value)?),
+            "type" => settings.variant = Some(string(&place, value)?),
             "image" => settings.image = Some(string(&place, value)?),
             "group" => node.group = Some(string(&place, value)?),
             "network-mode" => {
@@ -100,16 +95,18 @@ pub(super) fn settings(
             }
             "entrypoint" => settings.entrypoint = Some(words(&place, &string(&place, value)?)?),
             "cmd" => settings.cmd = Some(words(&place, &string(&place, value)?)?),
-            "startup-delay" => settings.startup_delay = Some(number(&place, value)?),
-            "env" => node.env = imported(strings(&place, value, texts)?, std::env::vars()),
-            "labels" => settings.labels = strings(&place, value, texts)?,
+            "startup-delay" => {
+                settings.startup_delay = Some(number(&place, value)?).filter(|delay| *delay > 0);
+            }
+            "env" => node.env = imported(strings(&place, value)?, std::env::vars()),
+            "labels" => settings.labels = strings(&place, value)?,
             "env-files" => {
                 for value in sequence(&place, value)? {
                     settings.env_files.push(directory.join(string(&place, value)?));
                 }
             }
             "sysctls" => {
-                node.sysctls = strings(&place, value, texts)?;
+                node.sysctls = strings(&place, value)?;
                 if let Some(name) = node.sysctls.keys().find(|name| !name.starts_with("net.")) {
                     return Err(unsupported(
                         &format!("{place}.{name}"),
@@ -124,7 +121,7 @@ pub(super) fn settings(
             }
             "binds" => {
                 for value in sequence(&place, value)? {
-                    node.binds.push(bind(&place, &string(&place, value)?, directory)?);
+                    node.binds.push(bind(&place, &string(&place, value)?)?);
                 }
             }
             "hostname" => node.hostname = Some(hostname(&place, &string(&place, value)?)?),
@@ -138,6 +135,8 @@ pub(super) fn settings(
                 "host" => node.machine_pids = true,
                 _ => return Err(unsupported(&place, "host is; without it, a node has its own")),
             },
+            "cap-add" => settings.capabilities = true,
+            "privileged" => settings.privileged = Some(truth(&place, value)?),
             "mgmt-ipv4" => node.management = Some(management::address(&place, value)?),
             "aliases" => {
                 for value in sequence(&place, value)? {
@@ -168,7 +167,7 @@ fn network_mode(place: &str, mode: &str) -> Result<Network> {
 }
 
 /// Parses `source:target[:options]`. Of the options, only `ro` has an effect.
-fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
+fn bind(place: &str, text: &str) -> Result<Bind> {
     const FORM: &str = "source:target[:ro]";
     let mut parts = text.split(':');
     let (Some(source), Some(target), options, None) =
@@ -193,7 +192,8 @@ fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
     }
     let source = match (source.strip_prefix("~/"), std::env::home_dir()) {
         (Some(below), Some(home)) => home.join(below),
-        _ => directory.join(source),
+        // `placeholders` may make it an absolute path.
+        _ => source.into(),
     };
     Ok(Bind { source, target: target.into(), read_only })
 }

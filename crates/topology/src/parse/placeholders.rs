@@ -1,44 +1,39 @@
 //! Replaces ContainerLab's magic variables in binds and commands.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::value::{Result, unsupported};
 use crate::model::Node;
 
-/// Replaces `__clabNodeName__`, and `__clabLabName__` by `clab-` and the name of the topology, in the
-/// binds, the commands and the health
-/// check of a node.
+/// ContainerLab's directory of a lab, in the directory of its topology file, or in `base`
+/// (`CLAB_LABDIR_BASE`). Users put files of nodes there.
+pub(super) fn lab_directory(directory: &Path, base: Option<&str>, lab: &str) -> PathBuf {
+    directory.join(base.unwrap_or_default()).join(format!("clab-{lab}"))
+}
+
+/// Replaces in the binds, the commands and the health check of a node:
 ///
-/// # Errors
-/// For a directory of the deployed lab, which does not exist here.
-pub(super) fn replaced(lab: &str, name: &str, mut node: Node) -> Result<Node> {
-    let replace = |key: &str, text: &str| -> Result<String> {
-        let new = text
-            .replace("__clabNodeName__", name)
-            .replace("__clabLabName__", &format!("clab-{lab}"));
-        match ["__clabDir__", "__clabNodeDir__"].iter().any(|place| new.contains(place)) {
-            true => Err(unsupported(
-                &format!("topology.nodes.{name}.{key}: {text}"),
-                "there is no directory of the deployed lab",
-            )),
-            false => Ok(new),
-        }
+/// - `__clabNodeName__` by its name
+/// - `__clabDir__` by `lab`, the [directory](lab_directory) of the lab
+/// - `__clabLabName__` by the last component of that
+/// - `__clabNodeDir__` by the directory of the node there
+///
+/// Then makes the sources of binds absolute: relative ones begin at `directory`.
+pub(super) fn replaced(directory: &Path, lab: &Path, name: &str, mut node: Node) -> Node {
+    let last = lab.file_name().unwrap_or_default().to_string_lossy();
+    let replace = |text: &str| {
+        text.replace("__clabNodeName__", name)
+            .replace("__clabLabName__", &last)
+            .replace("__clabDir__", &lab.to_string_lossy())
+            .replace("__clabNodeDir__", &lab.join(name).to_string_lossy())
     };
     for bind in &mut node.binds {
-        for path in [&mut bind.source, &mut bind.target] {
-            *path = PathBuf::from(replace("binds", &path.to_string_lossy())?);
-        }
+        bind.source = directory.join(replace(&bind.source.to_string_lossy()));
+        bind.target = replace(&bind.target.to_string_lossy()).into();
     }
-    for word in node.exec.iter_mut().flatten() {
-        *word = replace("exec", word)?;
-    }
-    for stage in node.stages.values_mut() {
-        for word in stage.on_enter.iter_mut().chain(&mut stage.on_exit).flatten() {
-            *word = replace("stages", word)?;
-        }
-    }
-    for word in node.healthcheck.iter_mut().flat_map(|check| &mut check.test) {
-        *word = replace("healthcheck", word)?;
-    }
-    Ok(node)
+    let stages = node.stages.values_mut();
+    let commands = stages.flat_map(|stage| stage.on_enter.iter_mut().chain(&mut stage.on_exit));
+    let words = commands.chain(&mut node.exec).flatten();
+    let test = node.healthcheck.iter_mut().flat_map(|check| &mut check.test);
+    words.chain(test).for_each(|word| *word = replace(word));
+    node
 }

@@ -5,17 +5,15 @@ use std::time::Duration;
 
 use serde_norway::Value;
 
-use super::value::{
-    Result, entries, expected, mapping, number, sequence, string, unsupported, words,
-};
+use super::value::{Result, expected, fields, number, sequence, string, unsupported, words};
 use crate::model::{Healthcheck, Stage, StageSettings};
 
 pub(super) fn stages(place: &str, value: &Value) -> Result<BTreeMap<Stage, StageSettings>> {
     let mut stages = BTreeMap::new();
-    for (name, value) in entries(place, mapping(place, value)?)? {
+    for (name, value) in fields(place, value)? {
         let place = format!("{place}.{name}");
         let mut settings = StageSettings::default();
-        for (key, value) in entries(&place, mapping(&place, value)?)? {
+        for (key, value) in fields(&place, value)? {
             let place = format!("{place}.{key}");
             match key {
                 "wait-for" => {
@@ -39,7 +37,7 @@ fn stage(place: &str, name: &str) -> Result<Stage> {
 
 fn wait_for(place: &str, value: &Value) -> Result<(String, Stage)> {
     let (mut node, mut waited) = (None, None);
-    for (key, value) in entries(place, mapping(place, value)?)? {
+    for (key, value) in fields(place, value)? {
         let place = format!("{place}.{key}");
         match key {
             "node" => node = Some(string(&place, value)?),
@@ -64,7 +62,7 @@ fn exec(place: &str, value: &Value, settings: &mut StageSettings) -> Result<()> 
     if let Some(commands) = value.as_sequence() {
         for value in commands {
             let (mut command, mut phase) = (None, None);
-            for (key, value) in entries(place, mapping(place, value)?)? {
+            for (key, value) in fields(place, value)? {
                 let text = string(&format!("{place}.{key}"), value)?;
                 match (key, text.as_str()) {
                     ("command", _) => command = Some(text),
@@ -82,7 +80,7 @@ fn exec(place: &str, value: &Value, settings: &mut StageSettings) -> Result<()> 
         }
         return Ok(());
     }
-    for (phase, value) in entries(place, mapping(place, value)?)? {
+    for (phase, value) in fields(place, value)? {
         for value in sequence(place, value)? {
             push(place, phase, &string(place, value)?)?;
         }
@@ -93,7 +91,7 @@ fn exec(place: &str, value: &Value, settings: &mut StageSettings) -> Result<()> 
 /// Parses a health check. The format and the defaults are Docker's.
 pub(super) fn healthcheck(place: &str, value: &Value) -> Result<Healthcheck> {
     let mut check = Healthcheck::default();
-    for (key, value) in entries(place, mapping(place, value)?)? {
+    for (key, value) in fields(place, value)? {
         let place = format!("{place}.{key}");
         let seconds = || number(&place, value).map(Duration::from_secs);
         match key {

@@ -1,67 +1,63 @@
-//! The text of single values as the file has it. ContainerLab reads `env`, `labels` and `sysctls` as
-//! text: `1.10` and `yes` stay what they are.
+//! A file whose single values and keys are text as it has them. ContainerLab reads text into most
+//! keys: `1.10`, `0x1F` and `yes` stay what they are, and a node may be called `1`.
 
-use std::collections::BTreeMap;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_norway::{Error, Mapping, Value};
 
-use serde::Deserialize;
-
-/// Values by their names; nothing is the empty text.
-type Values = Option<BTreeMap<String, Option<String>>>;
-
-/// The file, as far as its values are text.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct File {
-    topology: Topology,
+/// The value of a file: only mappings, lists, text and nothing.
+///
+/// # Errors
+/// [`Error`] if the file is no YAML, or a key is no single value.
+pub(crate) fn read(text: &str) -> Result<Value, Error> {
+    let form = serde_norway::from_str(text)?;
+    Form(&form).deserialize(serde_norway::Deserializer::from_str(text))
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Topology {
-    defaults: Option<Level>,
-    kinds: Option<BTreeMap<String, Option<Level>>>,
-    groups: Option<BTreeMap<String, Option<Level>>>,
-    nodes: Option<BTreeMap<String, Option<Level>>>,
-}
+/// Reads a value that has this form.
+struct Form<'a>(&'a Value);
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Level {
-    env: Values,
-    labels: Values,
-    sysctls: Values,
-}
+impl<'de> DeserializeSeed<'de> for Form<'_> {
+    type Value = Value;
 
-/// The texts of a file.
-#[derive(Debug, Default)]
-pub(super) struct Texts(BTreeMap<String, String>);
-
-impl Texts {
-    /// Reads the texts. A file of another form has none, and what it is refused for is found later.
-    pub(super) fn of(text: &str) -> Self {
-        let File { topology } = serde_norway::from_str(text).unwrap_or_default();
-        let mut found = BTreeMap::new();
-        let groups =
-            [("kinds", topology.kinds), ("groups", topology.groups), ("nodes", topology.nodes)];
-        let levels = groups.into_iter().flat_map(|(group, levels)| {
-            let levels = levels.unwrap_or_default().into_iter();
-            levels.map(move |(name, level)| (format!("topology.{group}.{name}"), level))
-        });
-        let defaults = ("topology.defaults".to_owned(), topology.defaults);
-        for (place, level) in levels.chain([defaults]) {
-            let Level { env, labels, sysctls } = level.unwrap_or_default();
-            for (key, values) in [("env", env), ("labels", labels), ("sysctls", sysctls)] {
-                let values = values.unwrap_or_default().into_iter();
-                found.extend(values.map(|(name, text)| {
-                    (format!("{place}.{key}.{name}"), text.unwrap_or_default())
-                }));
-            }
+    fn deserialize<D: Deserializer<'de>>(self, of: D) -> Result<Value, D::Error> {
+        match self.0 {
+            Value::Mapping(_) => of.deserialize_map(self),
+            Value::Sequence(_) => of.deserialize_seq(self),
+            Value::Tagged(tagged) => Form(&tagged.value).deserialize(of),
+            Value::Null => of.deserialize_ignored_any(IgnoredAny).map(|_| Value::Null),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => of.deserialize_str(self),
         }
-        Self(found)
+    }
+}
+
+impl<'de> Visitor<'de> for Form<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the same value as before")
     }
 
-    /// The text at this place, unless a merge key (`<<`) has brought it.
-    pub(super) fn at(&self, place: &str) -> Option<&str> {
-        self.0.get(place).map(String::as_str)
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::String(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let mut all = Vec::new();
+        for form in self.0.as_sequence().into_iter().flatten() {
+            all.extend(list.next_element_seed(Form(form))?);
+        }
+        // The end.
+        list.next_element::<IgnoredAny>()?;
+        Ok(Value::Sequence(all))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut all = Mapping::new();
+        for form in self.0.as_mapping().into_iter().flat_map(Mapping::values) {
+            let Some(key) = map.next_key::<String>()? else { break };
+            all.insert(Value::String(key), map.next_value_seed(Form(form))?);
+        }
+        map.next_key::<IgnoredAny>()?;
+        Ok(Value::Mapping(all))
     }
 }

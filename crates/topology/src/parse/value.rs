@@ -1,10 +1,12 @@
-//! Conversions of YAML values to the expected types.
+//! Conversions of YAML values to the expected types. Single values are text ([`super::texts`]), and
+//! nothing is an empty list or mapping.
 
 use std::collections::BTreeMap;
 
-use serde_norway::{Mapping, Value};
+use serde::de::DeserializeOwned;
+use serde_norway::Value;
 
-use super::texts::Texts;
+use super::words::split;
 use crate::error::TopologyError;
 
 pub(super) type Result<T> = core::result::Result<T, TopologyError>;
@@ -17,63 +19,71 @@ pub(super) fn expected(place: &str, expected: &'static str) -> TopologyError {
     TopologyError::Expected { place: place.to_owned(), expected }
 }
 
-pub(super) fn mapping<'a>(place: &str, value: &'a Value) -> Result<&'a Mapping> {
-    value.as_mapping().ok_or_else(|| expected(place, "a mapping"))
-}
-
 pub(super) fn sequence<'a>(place: &str, value: &'a Value) -> Result<&'a [Value]> {
-    value.as_sequence().map(Vec::as_slice).ok_or_else(|| expected(place, "a list"))
+    match value {
+        Value::Null => Ok(&[]),
+        Value::Sequence(all) => Ok(all),
+        _ => Err(expected(place, "a list")),
+    }
 }
 
+/// The entries of a mapping.
 pub(super) fn entries<'a>(
     place: &str,
-    mapping: &'a Mapping,
+    value: &'a Value,
 ) -> Result<impl Iterator<Item = (&'a str, &'a Value)> + use<'a>> {
-    if mapping.keys().any(|key| !key.is_string()) {
-        return Err(expected(place, "keys that are text"));
+    if !value.is_null() && !value.is_mapping() {
+        return Err(expected(place, "a mapping"));
     }
-    Ok(mapping.iter().filter_map(|(key, value)| Some((key.as_str()?, value))))
+    let all = value.as_mapping().into_iter().flatten();
+    Ok(all.filter_map(|(key, value)| Some((key.as_str()?, value))))
 }
 
-/// Text. Numbers and Booleans are converted to text.
-pub(super) fn string(place: &str, value: &Value) -> Result<String> {
-    match value {
-        Value::String(text) => Ok(text.clone()),
-        Value::Number(number) => Ok(number.to_string()),
-        Value::Bool(truth) => Ok(truth.to_string()),
-        _ => Err(expected(place, "text")),
-    }
-}
-
-/// Texts by their names, as the file has them; nothing is the empty text.
-pub(super) fn strings(
+/// The settings of a mapping. As in ContainerLab, one without a value, or with the empty text, is
+/// not set.
+pub(super) fn fields<'a>(
     place: &str,
-    value: &Value,
-    texts: &Texts,
-) -> Result<BTreeMap<String, String>> {
-    if value.is_null() {
-        return Ok(BTreeMap::new());
-    }
-    let text = |(key, value): (&str, &Value)| {
-        let place = format!("{place}.{key}");
-        let text = match texts.at(&place) {
-            Some(text) => text.to_owned(),
-            None if value.is_null() => String::new(),
-            None => string(&place, value)?,
-        };
-        Ok((key.to_owned(), text))
+    value: &'a Value,
+) -> Result<impl Iterator<Item = (&'a str, &'a Value)> + use<'a>> {
+    let is_set = |value: &Value| !value.is_null() && value.as_str() != Some("");
+    Ok(entries(place, value)?.filter(move |(_, value)| is_set(value)))
+}
+
+pub(super) fn string(place: &str, value: &Value) -> Result<String> {
+    value.as_str().map(str::to_owned).ok_or_else(|| expected(place, "text"))
+}
+
+/// Texts by their names; nothing is the empty text.
+pub(super) fn strings(place: &str, value: &Value) -> Result<BTreeMap<String, String>> {
+    let text = |(key, value): (&str, &Value)| match value {
+        Value::Null => Ok((key.to_owned(), String::new())),
+        value => Ok((key.to_owned(), string(&format!("{place}.{key}"), value)?)),
     };
-    entries(place, mapping(place, value)?)?.map(text).collect()
+    entries(place, value)?.map(text).collect()
+}
+
+/// The value of this type that the text stands for in YAML.
+pub(super) fn typed<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    serde_norway::from_str(value.as_str()?).ok()
 }
 
 /// A non-negative integer.
 pub(super) fn number(place: &str, value: &Value) -> Result<u64> {
-    value.as_u64().ok_or_else(|| expected(place, "a number, 0 or more"))
+    typed(value).ok_or_else(|| expected(place, "a number, 0 or more"))
 }
 
-/// A command, split into words as a shell does.
+/// A Boolean, as YAML 1.1 writes it.
+pub(super) fn truth(place: &str, value: &Value) -> Result<bool> {
+    match string(place, value)?.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "y" => Ok(true),
+        "false" | "no" | "off" | "n" => Ok(false),
+        _ => Err(expected(place, "true or false")),
+    }
+}
+
+/// A command, split into words.
 pub(super) fn words(place: &str, text: &str) -> Result<Vec<String>> {
-    shlex::split(text)
+    split(text)
         .filter(|words| !words.is_empty())
         .ok_or_else(|| expected(place, "a command with closed quotes"))
 }

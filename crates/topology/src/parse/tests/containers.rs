@@ -8,10 +8,12 @@ fn env_labels_and_sysctls_are_text_as_the_file_has_it() {
     let text = "
 name: x
 topology:
-  defaults: &all {kind: Linux, env: {A: 1.10, B: yes, C: , D: 0x10, E: ~, F: '1'}}
+  defaults: &all {kind: Linux, env: &env {A: 1.10, B: yes, C: , D: 0x10, E: ~, F: '1'}}
   nodes:
     r1: {labels: {role.of-node/x: 010, 'a b': on}, sysctls: {net.ipv4.ip_forward: 01}}
     r2: {<<: *all, env: {A: 2.20}}
+    r3: {kind: linux, env: {<<: *env, A: 3.30, 1: one}, hostname: 0x1F, cmd: echo}
+    r4: {<<: {hostname: 010, cmd: ls 1.10, sysctls: {net.ipv4.ip_default_ttl: 0x40}}}
   links:
     - endpoints: ['r1:eth1', 'r2:eth1']
     - {type: Dummy, endpoint: {node: r1, interface: eth2}}
@@ -36,6 +38,64 @@ topology:
     assert_eq!(r1.sysctls["net.ipv4.ip_forward"], "01");
     let r2 = &topology.nodes["r2"];
     assert_eq!((r2.env["A"].as_str(), r2.env["B"].as_str()), ("2.20", "yes"));
+    // A merge key brings the text, too.
+    let (r3, r4) = (&topology.nodes["r3"], &topology.nodes["r4"]);
+    assert_eq!(["A", "B", "D", "1"].map(|name| &r3.env[name]), ["3.30", "yes", "0x10", "one"]);
+    assert_eq!([&r3.hostname, &r4.hostname].map(Option::as_deref), [Some("0x1F"), Some("010")]);
+    assert_eq!(r4.sysctls["net.ipv4.ip_default_ttl"], "0x40");
+}
+
+#[test]
+fn keys_are_text_also_if_they_are_numbers_or_truths() {
+    let text = "
+name: 7
+topology:
+  kinds: {linux: {labels: {1: one, true: two}}}
+  groups: {2: {exec: [ls]}}
+  nodes: {1: {kind: linux, group: 2}, 0x1F: {kind: linux}, yes: {kind: linux}}
+  links: [{endpoints: ['1:eth1', '0x1F:eth1']}, {endpoints: [{node: 1, interface: 2}, 'yes:a']}]
+";
+    let topology = parsed(text).unwrap();
+    assert_eq!(topology.nodes.keys().collect::<Vec<_>>(), ["0x1F", "1", "yes"]);
+    let first = &topology.nodes["1"];
+    assert_eq!(first.exec, [["ls"]]);
+    assert_eq!((&*first.env["CLAB_LABEL_1"], &*first.env["CLAB_LABEL_TRUE"]), ("one", "two"));
+    assert_eq!(topology.links[1].ends[0].to_string(), "1:2");
+    let error = parsed("{name: x, topology: {nodes: {1: {kind: srl}}}}").unwrap_err();
+    assert!(error.starts_with("topology.nodes.1.kind: not supported"), "{error}");
+}
+
+#[test]
+fn keys_without_a_value_are_not_set() {
+    let keys = "exec binds env env-files stages tmpfs dns healthcheck aliases labels ports sysctls \
+                startup-config startup-delay cmd entrypoint user hostname image group privileged \
+                network-mode pid-mode mgmt-ipv4 volumes cpu devices";
+    let keys: String = keys.split_whitespace().map(|key| format!(", {key}: ")).collect();
+    let text = format!(
+        "{{name: x, mgmt: , prefix: , settings: , topology: {{kinds: , groups: , links: , nodes: \
+         {{r1: {{kind: linux{keys}}}}}}}}}"
+    );
+    let plain = parsed("{name: x, topology: {nodes: {r1: {kind: linux}}}}").unwrap();
+    assert_eq!(parsed(&text).unwrap(), plain);
+
+    assert_eq!(parsed("# empty\n").unwrap_err(), "name: missing");
+
+    // The next level counts, also for the empty text and the delay 0.
+    let text = "
+name: x
+mgmt: {ipv4-subnet: , mtu: }
+topology:
+  defaults: {kind: linux, cmd: ls, entrypoint: env, startup-delay: 3, exec: , labels: {a: }}
+  nodes:
+    r1:
+      {cmd: '', entrypoint: '', startup-delay: 0, exec: [id], stages: {create: {wait-for: , exec: }}}
+    r2: {stages: {create: , configure: {exec: {on-enter: }}}, dns: {servers: }, tmpfs: {/x: }}
+  links: [{endpoints: ['r1:a', 'r2:a'], mtu: , ipv4: , labels: , type: }]
+";
+    let topology = parsed(text).unwrap();
+    let r1 = &topology.nodes["r1"];
+    assert_eq!((&r1.program[..], r1.startup_delay), (&["env", "ls"].map(String::from)[..], 3));
+    assert_eq!((&r1.exec[..], &*r1.env["CLAB_LABEL_A"]), (&[vec!["id".to_owned()]][..], ""));
 }
 
 #[test]
@@ -46,9 +106,13 @@ fn the_only_file_of_a_directory_is_taken() {
     let error = || load().unwrap_err().to_string();
     assert!(error().ends_with("has 0 files *.clab.yml: name one"), "{}", error());
     let text = "{name: x, topology: {nodes: {r1: {kind: linux}}}}";
-    std::fs::write(directory.join("one.clab.yaml"), text).unwrap();
+    let file = directory.join("one.clab.yaml");
+    std::fs::write(&file, text).unwrap();
     std::fs::write(directory.join("other.yml"), "").unwrap();
     assert_eq!(load().unwrap(), "x");
+    let of_file =
+        Topology::load(&directory).unwrap().nodes["r1"].env["CLAB_LABEL_CLAB_TOPO_FILE"].clone();
+    assert_eq!(Path::new(&of_file), file.canonicalize().unwrap());
     std::fs::write(directory.join("two.clab.yml"), text).unwrap();
     assert!(error().ends_with("has 2 files *.clab.yml: name one"), "{}", error());
     std::fs::remove_dir_all(directory).unwrap();
@@ -107,4 +171,45 @@ topology:
     );
     assert_eq!(stage.wait_for, [("r2".to_owned(), Stage::Create)]);
     assert_eq!(topology.nodes["r2"].stages[&Stage::Configure].on_enter, [["ls", "r2"]]);
+}
+
+#[test]
+fn directories_of_the_lab_are_beside_the_file() {
+    let text = "
+name: x
+prefix: other
+topology:
+  nodes:
+    r1:
+      kind: linux
+      type: a1
+      exec: [ls __clabNodeDir__ __clabDir__/b]
+      binds: ['__clabNodeDir__/a:/a', '__clabDir__/b:/b']
+";
+    let topology = parsed(text).unwrap();
+    let r1 = &topology.nodes["r1"];
+    let sources = r1.binds.iter().map(|bind| &bind.source);
+    assert!(sources.eq([Path::new("/labs/clab-x/r1/a"), Path::new("/labs/clab-x/b")]));
+    assert_eq!(r1.exec, [["ls", "/labs/clab-x/r1", "/labs/clab-x/b"]]);
+    assert_eq!(r1.env["CLAB_LABEL_CLAB_NODE_TYPE"], "a1");
+    for (base, directory) in [("/srv", "/srv/clab-x"), ("sub", "/labs/sub/clab-x")] {
+        let lab = placeholders::lab_directory(Path::new("/labs"), Some(base), "x");
+        assert_eq!(lab, Path::new(directory));
+    }
+}
+
+#[test]
+fn another_name_replaces_that_of_the_file_everywhere() {
+    let file = std::env::temp_dir().join(format!("lab-named-{}.clab.yml", std::process::id()));
+    let name = "other".parse().unwrap();
+    for own in ["name: x, ", ""] {
+        let node = "{kind: linux, exec: [echo __clabLabName__]}";
+        std::fs::write(&file, format!("{{{own}topology: {{nodes: {{r1: {node}}}}}}}")).unwrap();
+        let topology = Topology::load_as(&file, Some(&name)).unwrap();
+        let r1 = &topology.nodes["r1"];
+        assert_eq!((&topology.name, &r1.exec[0][1][..]), (&name, "clab-other"));
+        assert_eq!(r1.env["CLAB_LABEL_CONTAINERLAB"], "other");
+        assert_eq!(r1.env["CLAB_LABEL_CLAB_NODE_LONGNAME"], "clab-other-r1");
+    }
+    std::fs::remove_file(file).unwrap();
 }
