@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::progress::{Interrupted, OnProgress};
-use crate::topology::{Stage, Topology, order};
+use crate::topology::{Endpoint, Stage, Topology, order};
 
 /// How often a waiting thread checks whether the work was stopped.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -106,18 +106,16 @@ impl<'a> StageTracker<'a> {
     }
 
     /// Marks the node's links as ready to be made and waits until they exist. A node that shares a
-    /// namespace waits for the links of its owner. Returns `false` if the work was stopped.
+    /// namespace waits for the links of its owner, too. Returns `false` if the work was stopped.
     pub(crate) fn await_links(&self, node: &str) -> bool {
         self.change(|progress| {
             progress.ready.insert(node.to_owned(), true);
         });
         let shared = self.topology.nodes.get(node).and_then(|node| node.shares.as_deref());
-        let node = shared.unwrap_or(node);
+        let is_here = |end: &Endpoint| end.node == node || Some(end.node.as_str()) == shared;
         self.wait(None, |progress| {
-            let links = self.topology.links.iter().zip(&progress.made);
-            links
-                .into_iter()
-                .all(|(link, made)| *made || link.ends.iter().all(|end| end.node != node))
+            let mut links = self.topology.links.iter().zip(&progress.made);
+            links.all(|(link, made)| *made || !link.ends.iter().any(is_here))
         })
     }
 

@@ -125,8 +125,88 @@ fn a_node_does_not_have_the_environment_of_the_caller() {
     let names = "env | sed 's/=.*//' | grep -vE '^(PWD|_|SHLVL|CLAB_.*)$' | sort";
     let names = lab.run("one", names);
     let names: Vec<&str> = names.lines().filter(|name| *name != "TERM").collect();
-    assert_eq!(names, ["HOME", "OWN", "PATH"]);
-    assert_eq!(lab.run("one", "echo $OWN"), "of the file");
+    assert_eq!(names, ["HOME", "HOSTNAME", "OWN", "PATH"]);
+    assert_eq!(lab.run("one", "echo $OWN of $HOSTNAME; umask"), "of the file of one\n0022");
+    lab.down();
+}
+
+/// All commands of a node run in the same container.
+#[root_test]
+fn what_a_command_mounts_and_names_stays_for_the_next_one() {
+    let nodes = "    one: {exec: ['hostname renamed', 'mkdir /like-m', 'mount -t tmpfs like-mount /like-m', \
+                 'ip netns add inner', 'ip -n inner link add like0 type dummy', 'touch /like-m/file']}\n    \
+                 two:\n    beside: {network-mode: 'container:one'}\n";
+    let lab = Lab::up("stay", nodes, "", &[]);
+    let shown = "hostname; ls /like-m; ip netns exec inner hostname; mount | grep -c like-mount";
+    assert_eq!(lab.run("one", shown), "renamed\nfile\nrenamed\n1");
+    assert_eq!(
+        lab.run("two", "ls /like-m 2>/dev/null; ip netns list | grep inner || hostname"),
+        "two"
+    );
+    // As in Docker, a container has the name of the one whose network it shares.
+    assert_eq!(
+        lab.run("beside", "hostname; echo $HOSTNAME; ls -d /like-m 2>/dev/null || true"),
+        "one\none"
+    );
+    assert!(!Path::new("/run/netns/inner").exists());
+    lab.down();
+}
+
+#[root_test]
+fn devices_and_shared_memory_are_a_nodes_own() {
+    let nodes = "    one: {exec: ['sh -c \"echo one > /dev/shm/like; mkdir -p /dev/like; \
+                 mknod /dev/like/tun c 10 200\"', 'ipcmk -Q'], tmpfs: {/dev/shm: 'size=8m'}, \
+                 binds: ['file:/dev/like-bound']}\n    two:\n";
+    let lab = Lab::up("dev", nodes, "", &[("file", "bound")]);
+    let queues = "ipcs -q | grep -c '^0x' || true";
+    assert_eq!(
+        lab.run("one", &format!("cat /dev/shm/like /dev/like-bound; {queues}")),
+        "one\nbound1"
+    );
+    assert_eq!(lab.run("one", "df -k --output=size /dev/shm | tail -1"), "8192");
+    assert_eq!(
+        lab.run("one", "echo null > /dev/null; test -c /dev/like/tun && echo device"),
+        "device"
+    );
+    let nothing = format!("ls /dev/shm /dev/mqueue; test ! -e /dev/like && {queues}");
+    assert_eq!(lab.run("two", &nothing), "/dev/mqueue:\n\n/dev/shm:\n0");
+    for path in ["/dev/shm/like", "/dev/like", "/dev/like-bound"] {
+        assert!(!Path::new(path).exists(), "{path} is the machine's");
+    }
+    lab.down();
+}
+
+#[root_test]
+fn a_command_that_leaves_something_running_holds_nobody_up() {
+    let nodes = "    one: {exec: ['sh -c \"sleep 1000 &\"', 'touch /after']}\n    two:\n";
+    let start = std::time::Instant::now();
+    let lab = Lab::up("background", nodes, "", &[]);
+    assert!(start.elapsed() < Duration::from_secs(60));
+    assert_eq!(lab.run("one", "ls /after; pgrep -c sleep"), "/after\n1");
+    lab.down();
+}
+
+/// A process of the node, such as a wild `rm`, must not lose what `lab` needs.
+#[root_test]
+fn a_node_that_removes_all_it_can_still_answers() {
+    let nodes = "    one: {exec: ['sh -c \"rm -rf /run/* /tmp/* || true\"', \
+                 'ip link set eth1 alias after']}\n    two:\n";
+    let lab = Lab::up("wild", nodes, "", &[]);
+    assert!(lab.run("one", "ip link show eth1").contains("alias after"));
+    assert!(Path::new("/run/vtepd-lab").join(lab.fabric.name()).join("topology.json").exists());
+    lab.down();
+}
+
+#[root_test]
+fn a_bound_file_below_a_bound_directory_stays_visible() {
+    let nodes = "    one: {binds: ['upper:/like-cfg/file', '.:/like-cfg', '.:/like-cfg/own:ro']}\n    \
+                 two:\n";
+    let lab = Lab::up("order", nodes, "", &[("upper", "the file"), ("file", "hidden")]);
+    assert_eq!(lab.run("one", "cat /like-cfg/file /like-cfg/own/file"), "the filehidden");
+    assert_eq!(
+        lab.run("one", "echo x > /like-cfg/own/file 2>/dev/null || echo refused"),
+        "refused"
+    );
     lab.down();
 }
 
