@@ -171,9 +171,11 @@ fn route(decoded: &Map<String, Value>, attributes: &Map<String, Value>) -> Route
                 .collect(),
         ),
     };
+    let message_flags = flags(&decoded["nlmsg_flags"], &MESSAGE_FLAGS);
+    let destination = attributes.get("RTA_DST").map_or_else(|| unspecified.parse().unwrap(), ip);
     Route {
         table: number(&decoded["table"]),
-        destination: attributes.get("RTA_DST").map_or_else(|| unspecified.parse().unwrap(), ip),
+        destination,
         prefix_length: octet(&decoded["dst_len"]),
         priority: attributes.get("RTA_PRIORITY").map_or(0, number),
         tos: octet(&decoded["tos"]),
@@ -184,7 +186,8 @@ fn route(decoded: &Map<String, Value>, attributes: &Map<String, Value>) -> Route
             "bgp" => 186,
             other => panic!("protocol {other}"),
         },
-        replace: flags(&decoded["nlmsg_flags"], &MESSAGE_FLAGS) & 0x100 != 0,
+        replace: message_flags & 0x100 != 0,
+        prepend: destination.is_ipv4() && message_flags & 0x902 == 0,
         cloned: rtm_flags & 0x200 != 0,
         mtu: None,
         mtu_locked: false,

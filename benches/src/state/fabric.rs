@@ -100,23 +100,9 @@ pub fn route(number: u32, uplinks: u32) -> Message {
         vni: None,
         encapsulation: None,
     };
-    let route = Route {
-        table: 254,
-        destination: IpAddr::V4(vtep(number)),
-        prefix_length: 32,
-        priority: 20,
-        tos: 0,
-        source: None,
-        route_type: 1,
-        protocol: 186,
-        replace: true,
-        cloned: false,
-        mtu: None,
-        mtu_locked: false,
-        hop_limit: None,
-        via: RouteTarget::NextHops((0..uplinks).map(hop).collect()),
-    };
-    Message::Route(Operation::New, route)
+    let via = RouteTarget::NextHops((0..uplinks).map(hop).collect());
+    let route = Route::new(IpAddr::V4(vtep(number)), 32, via);
+    Message::Route(Operation::New, Route { priority: 20, replace: true, ..route })
 }
 
 impl Scale {

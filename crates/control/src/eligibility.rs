@@ -375,7 +375,9 @@ fn supported(vxlan: &Vxlan, links: &Links) -> Result<IpAddr, KernelOnlyReason> {
     }
     let local = match vxlan.local {
         None => return Err(KernelOnlyReason::NoLocalAddress),
-        Some(local) if local.is_unspecified() => return Err(KernelOnlyReason::NoLocalAddress),
+        Some(local) if local.is_unspecified() || local.is_loopback() => {
+            return Err(KernelOnlyReason::NoLocalAddress);
+        }
         Some(address) if !is_usable(address) => {
             return Err(KernelOnlyReason::Ipv6Underlay { address });
         }

@@ -103,9 +103,8 @@ impl Publication {
             let link = source.netdev().and_then(|ifindex| links.get(ifindex));
             let bridge = link.and_then(|link| link.master);
             let applied = overlay.apply(vteps, |mac| {
-                bridge
-                    .and_then(|bridge| bridges.get(bridge, mac))
-                    .is_some_and(|port| !port.permanent && links.vxlan(port.ifindex).is_none())
+                let port = bridge.and_then(|bridge| bridges.get(bridge, mac));
+                port.is_some_and(|port| !port.permanent && !links.leads_to_netdev(port.ifindex))
             });
             if applied.entries {
                 changed.insert(source);

@@ -55,6 +55,28 @@ fn s2_local_to_remote() {
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
+/// While the port lacks carrier, the bridge sends to the netdev what it has behind the port.
+#[test]
+fn an_address_behind_a_port_with_a_backup_keeps_its_vtep() {
+    let mut state = state_after(leaf());
+    let options = netlink::BridgePort { backup: true, ..FORWARDING };
+    apply(&mut state, [link(host_port_with(options)), bridged(New, HOST, mac(1))]);
+    apply(&mut state, [remote(New, mac(1), "10.0.0.12")]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
+}
+
+/// The kernel tells nothing of the entries that a netdev brings from another namespace.
+#[test]
+fn the_entries_of_a_new_netdev_are_read() {
+    let mut state = state_after(leaf());
+    state.take_wanted_dumps();
+    apply(&mut state, [Message::Link(Delete, vxlan(VXLAN, BRIDGE, vxlan_of(VNI)))]);
+    apply(&mut state, [link(vxlan(VXLAN, BRIDGE, vxlan_of(VNI)))]);
+    assert!(state.take_wanted_dumps().contains(&Dump::Fdb));
+    apply(&mut state, [link(vxlan(VXLAN, BRIDGE, vxlan_of(VNI)))]);
+    assert!(!state.take_wanted_dumps().contains(&Dump::Fdb));
+}
+
 #[test]
 fn q15_remote_to_local_without_delete() {
     // zebra sends nothing when a remote MAC becomes local: only the bridge reports it.
@@ -74,6 +96,7 @@ fn q14_fpm_connects_after_macs_exist() {
     // zebra never replays L2 MAC addresses. Earlier ones come from the kernel, which is dumped
     // after every connect.
     let mut state = state_after(leaf());
+    state.take_wanted_dumps();
     state.build();
     assert!(state.take_wanted_dumps().iter().all(|dump| *dump != Dump::Fdb));
     state.fpm_connected();

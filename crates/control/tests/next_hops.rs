@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use control::{Adjacency, Settings, State, Update};
-use netlink::{Dump, Message, RouteNextHop};
+use netlink::{Dump, Message, NextHop as Object, NextHopKind, RouteNextHop, RouteTarget};
 use tables::{NextHop, Rebalance};
 use world::*;
 
@@ -66,6 +66,40 @@ fn losing_a_link_moves_only_its_flows_and_its_return_brings_them_back() {
     assert_eq!(moved_then.len(), before.iter().filter(|ifindex| **ifindex == UP1).count());
     assert!(moved_then.iter().all(|(from, to)| *from == UP1 && [UP2, UP3].contains(to)));
     assert_eq!(carrier(&mut state, true), before);
+}
+
+/// A route by an object to one VTEP, and one to all.
+fn by_object(route_type: u8, kind: NextHopKind) -> State {
+    let mut state = three_uplinks(Settings::default(), &[]);
+    let via = RouteTarget::Object(7);
+    let one = netlink::Route { via, route_type, ..route("10.0.0.12/32", &[]) };
+    apply(&mut state, [object(7, kind), Message::Route(New, one)]);
+    state
+}
+
+/// The kernel removes such routes without a notification.
+#[test]
+fn a_next_hop_object_that_is_deleted_takes_its_routes_along() {
+    const BLACKHOLE: u8 = 6;
+    for (route_type, kind) in
+        [(BLACKHOLE, NextHopKind::Blackhole), (1, NextHopKind::Single(via(UP2, "10.2.0.1")))]
+    {
+        let mut state = by_object(route_type, kind.clone());
+        let before = dealt(&state.build());
+        let all = |update: &Update| dealt(update).contains(&UP1) && dealt(update).contains(&UP3);
+        assert!(!before.contains(&UP1), "{kind:?}");
+        let gone = Object { id: 7, kind: NextHopKind::Other };
+        apply(&mut state, [Message::NextHop(Delete, gone)]);
+        assert!(all(&state.build()), "{kind:?}");
+        // Another object gets the number.
+        apply(&mut state, [object(7, NextHopKind::Single(via(UP2, "10.2.0.1")))]);
+        assert!(all(&state.build()), "{kind:?}");
+    }
+    // With `nexthop_compat_mode` 0, routes are not told anew of an object that is replaced.
+    let mut state = by_object(BLACKHOLE, NextHopKind::Blackhole);
+    assert!(dealt(&state.build()).iter().all(|ifindex| *ifindex == 0));
+    apply(&mut state, [object(7, NextHopKind::Single(via(UP2, "10.2.0.1")))]);
+    assert!(dealt(&state.build()).iter().all(|ifindex| *ifindex == UP2));
 }
 
 /// The kernel tells hosts of the route's MTU, and loses what fits.

@@ -294,11 +294,14 @@ fn an_underlay_that_only_the_kernel_can_use_is_named() {
         (40, Some(UnusableRoute::NotEthernet { device: "wg0".into() })),
         (41, Some(UnusableRoute::Bridge { device: "svi".into(), bridge: "br10010".into() })),
         (42, None),
+        (44, Some(UnusableRoute::NoArp { device: "mute".into() })),
     ];
     for (ifindex, obstacle) in cases {
         let mut state = state_after(leaf());
         let tunnel = Link { master: None, ..vxlan(43, 0, vxlan_of(43)) };
-        apply(&mut state, [wireguard.clone(), tagged.clone(), on_uplink.clone(), tunnel].map(link));
+        let mute = Link { flags: 0x1_0043 | 0x80, ..ethernet(44, "mute") };
+        let all = [wireguard.clone(), tagged.clone(), on_uplink.clone(), tunnel, mute];
+        apply(&mut state, all.map(link));
         apply(
             &mut state,
             [

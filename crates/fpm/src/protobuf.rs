@@ -20,9 +20,6 @@ mod schema {
 use schema::message::Type;
 use schema::{AddressFamily, Nexthop, Protocol, RouteKey, RouteType, SubAddressFamily};
 
-/// `RT_TABLE_MAIN`.
-const MAIN: u32 = 254;
-
 /// A protobuf payload that does not follow FRR's schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
@@ -59,6 +56,7 @@ pub(crate) fn decode(payload: &[u8]) -> Result<Vec<Message>, ProtobufError> {
                 route_type,
                 protocol,
                 replace: true,
+                prepend: false,
                 via: RouteTarget::NextHops(hops),
                 ..scope.route(&add.key)?
             };
@@ -106,22 +104,8 @@ impl Scope {
         } else {
             IpAddr::V4(Ipv4Addr::new(a, b, c, d))
         };
-        Ok(Route {
-            table: MAIN,
-            destination,
-            prefix_length,
-            priority: 0,
-            tos: 0,
-            source: None,
-            route_type: 0,
-            protocol: 0,
-            replace: false,
-            cloned: false,
-            mtu: None,
-            mtu_locked: false,
-            hop_limit: None,
-            via: RouteTarget::NextHops(Vec::new()),
-        })
+        let via = RouteTarget::NextHops(Vec::new());
+        Ok(Route { route_type: 0, protocol: 0, ..Route::new(destination, prefix_length, via) })
     }
 }
 

@@ -43,22 +43,9 @@ fn delete(content: &[u8]) -> Vec<u8> {
 }
 
 fn route(destination: &str, prefix_length: u8) -> Route {
-    Route {
-        table: 254,
-        destination: destination.parse().unwrap(),
-        prefix_length,
-        priority: 0,
-        tos: 0,
-        source: None,
-        route_type: 0,
-        protocol: 0,
-        replace: false,
-        cloned: false,
-        mtu: None,
-        mtu_locked: false,
-        hop_limit: None,
-        via: RouteTarget::NextHops(vec![]),
-    }
+    let via = RouteTarget::NextHops(vec![]);
+    let new = Route::new(destination.parse().unwrap(), prefix_length, via);
+    Route { route_type: 0, protocol: 0, ..new }
 }
 
 fn hop(ifindex: u32, gateway: Option<&str>) -> RouteNextHop {

@@ -324,6 +324,8 @@ pub struct Route {
     pub protocol: u8,
     /// Whether `NLM_F_REPLACE` is set.
     pub replace: bool,
+    /// Whether the route comes before others of its metric (`ip route prepend`). Of IPv4 only.
+    pub prepend: bool,
     /// Whether `RTM_F_CLONED` is set: a cache entry, never a route of the FIB.
     pub cloned: bool,
     /// `RTA_METRICS` / `RTAX_MTU`, in bytes.

@@ -318,6 +318,7 @@ fn expected_route(via: RouteTarget) -> Route {
         route_type: 1,
         protocol: 186,
         replace: true,
+        prepend: false,
         cloned: false,
         mtu: Some(1400),
         mtu_locked: false,

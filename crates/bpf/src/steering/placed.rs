@@ -79,7 +79,8 @@ impl Steering {
     /// the frame, and the other does not see it.
     ///
     /// # Errors
-    /// When the kernel refuses. The remaining programs are still moved.
+    /// When the kernel refuses, as for a filter block that interfaces share. That program is detached:
+    /// what other tools filter comes first. The remaining programs are still moved.
     pub fn place_behind(
         &mut self,
         found: Vec<(u32, Direction, Hook)>,
@@ -94,15 +95,17 @@ impl Steering {
             if all.get(&ifindex).is_none_or(|placed| placed.hook == hook) {
                 continue;
             }
-            match self.attach_behind(ifindex, entry, Some(hook)) {
-                Ok(placed) => {
-                    let all = match direction {
-                        Direction::Ingress => &mut self.uplinks,
-                        Direction::Egress => &mut self.netdevs,
-                    };
-                    all.insert(ifindex, placed);
+            let moved = self.attach_behind(ifindex, entry, Some(hook));
+            let all = match direction {
+                Direction::Ingress => &mut self.uplinks,
+                Direction::Egress => &mut self.netdevs,
+            };
+            match moved {
+                Ok(placed) => drop(all.insert(ifindex, placed)),
+                Err(error) => {
+                    all.remove(&ifindex);
+                    first = first.and(Err(error));
                 }
-                Err(error) => first = first.and(Err(error)),
             }
         }
         first

@@ -119,8 +119,8 @@ pub enum KernelOnlyReason {
         /// The bridge's name.
         bridge: String,
     },
-    /// No `local`.
-    #[error("it has no 'local' address")]
+    /// No `local`, or one that no other host reaches.
+    #[error("it has no 'local' address, or a loopback one")]
     NoLocalAddress,
     /// An IPv6 address that only the kernel supports: link-local, IPv4-mapped, or of another family
     /// than the other addresses.
@@ -265,6 +265,12 @@ pub enum UnusableRoute {
     /// Through a device without Ethernet headers.
     #[error("is routed through {device}, which is no Ethernet interface")]
     NotEthernet {
+        /// The route's output interface.
+        device: String,
+    },
+    /// Through a device whose neighbours have no addresses of their own.
+    #[error("is routed through {device}, which asks for no neighbours (arp off)")]
+    NoArp {
         /// The route's output interface.
         device: String,
     },

@@ -36,7 +36,7 @@ slugs! {
     KernelOnlyReason::Down => "down", "the netdev is down";
     KernelOnlyReason::NotInBridge => "not-in-bridge", "the netdev is in no bridge";
     KernelOnlyReason::VlanAwareBridge { .. } => "vlan-aware-bridge", "the bridge is VLAN-aware";
-    KernelOnlyReason::NoLocalAddress => "no-local-address", "the netdev has no `local` address";
+    KernelOnlyReason::NoLocalAddress => "no-local-address", "the netdev has no `local` address, or a loopback one";
     KernelOnlyReason::Ipv6Underlay { .. } => "ipv6-underlay",
         "an IPv6 address is link-local or IPv4-mapped, or the families of the addresses differ";
     KernelOnlyReason::MulticastGroup { .. } => "multicast-group", "the netdev floods to a multicast group";
@@ -56,6 +56,8 @@ slugs! {
         "the route to a remote VTEP leads through a VXLAN tunnel";
     KernelOnlyReason::Underlay { obstacle: UnusableRoute::NotEthernet { .. }, .. } => "route-not-ethernet",
         "the route to a remote VTEP leads through an interface without Ethernet headers";
+    KernelOnlyReason::Underlay { obstacle: UnusableRoute::NoArp { .. }, .. } => "route-no-arp",
+        "the route to a remote VTEP leads through an interface with `arp off`";
     KernelOnlyReason::Underlay { obstacle: UnusableRoute::Ipv6Settings { .. }, .. } => "ipv6-settings",
         "the IPv6 hop limit and MTU of an uplink have not been read yet, or cannot be read";
     KernelOnlyReason::Underlay { obstacle: UnusableRoute::RouteType(_), .. } => "route-type",

@@ -261,6 +261,10 @@ impl Lookup<'_> {
         };
         match route.route_type {
             RTN_UNICAST => self.follow_unicast(source, route),
+            // The object may have another kind by now.
+            RTN_BLACKHOLE if matches!(*route.via, RouteTarget::Object(_)) => {
+                self.follow_unicast(source, route)
+            }
             RTN_LOCAL => unusable(UnusableRoute::OwnAddress),
             // The kernel drops.
             RTN_BLACKHOLE..=RTN_PROHIBIT => Verdict::Reached(ResolvedRoute::default()),
@@ -401,21 +405,12 @@ mod tests {
         let table = prop_oneof![5 => Just(254u32), 1 => Just(253), 1 => Just(255)];
         let via = prop::collection::vec(hop(), 0..3);
         (prefix, table, kind, 0u32..2, prop::option::of(1200u32..1203), via).prop_map(
-            |((last, prefix_length), table, route_type, priority, mtu, via)| Route {
+            |((last, length), table, route_type, priority, mtu, via)| Route {
                 table,
-                destination: address(last),
-                prefix_length,
                 priority,
-                tos: 0,
-                source: None,
                 route_type,
-                protocol: 3,
-                replace: false,
-                cloned: false,
                 mtu,
-                mtu_locked: false,
-                hop_limit: None,
-                via: RouteTarget::NextHops(via),
+                ..Route::new(address(last), length, RouteTarget::NextHops(via))
             },
         )
     }
@@ -435,22 +430,7 @@ mod tests {
             encapsulation: None,
         });
         let mut kernel = Routes::new(Identity::Metric);
-        let route = Route {
-            table: 254,
-            destination: address(1),
-            prefix_length: 32,
-            priority: 0,
-            tos: 0,
-            source: None,
-            route_type: 1,
-            protocol: 186,
-            replace: false,
-            cloned: false,
-            mtu: None,
-            mtu_locked: false,
-            hop_limit: None,
-            via: RouteTarget::NextHops(hops.into()),
-        };
+        let route = Route::new(address(1), 32, RouteTarget::NextHops(hops.into()));
         kernel.fib.insert(&route, epoch);
         let (own, fpm) = (BTreeSet::new(), Routes::new(Identity::Prefix));
         let neighbours = Neighbours::default();

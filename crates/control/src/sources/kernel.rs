@@ -1,6 +1,6 @@
 //! Applies messages of the kernel to the stores.
 
-use netlink::{Address, Dump, Link, Message, Operation, Route};
+use netlink::{Address, Dump, Link, Message, NextHop, Operation, Route};
 use tables::VniSource;
 
 use crate::sources::fdb;
@@ -17,10 +17,7 @@ pub(crate) fn apply(stores: &mut Stores, message: Message) {
             stores.neighbours.apply(operation, &neighbour, stores.epochs.neighbours);
         }
         Message::Route(operation, message) => route(stores, operation, &message),
-        Message::NextHop(operation, hop) => {
-            let epoch = stores.epochs.next_hops;
-            stores.changes.underlay |= stores.routes.kernel.apply_next_hop(operation, hop, epoch);
-        }
+        Message::NextHop(operation, hop) => next_hop(stores, operation, hop),
         Message::Qdisc(operation, qdisc) => {
             let kind = if operation == Operation::New { qdisc.kind } else { String::new() };
             root_qdisc(stores, qdisc.ifindex, kind);
@@ -34,6 +31,18 @@ pub(crate) fn apply(stores: &mut Stores, message: Message) {
         }
         // These appear in dumps only ([`super::resync`]).
         Message::IpsecPolicy(_) | Message::IpsecDefault { .. } | Message::Other(_) => {}
+    }
+}
+
+fn next_hop(stores: &mut Stores, operation: Operation, hop: NextHop) {
+    let (id, epoch) = (hop.id, stores.epochs.next_hops);
+    stores.changes.underlay |= stores.routes.kernel.apply_next_hop(operation, hop, epoch);
+    if operation == Operation::Delete {
+        // The kernel also removes the routes that use it, without a notification
+        // (`__remove_nexthop_fib()`, net/ipv4/nexthop.c).
+        let (removed, emptied) = stores.routes.kernel.fib.object_gone(id);
+        stores.changes.underlay |= removed;
+        stores.routes.withdraw(emptied);
     }
 }
 
@@ -79,6 +88,10 @@ fn link(stores: &mut Stores, operation: Operation, link: Link) {
         overlay.set_learns(learning);
         if old_master != master || old_vni.is_none() {
             overlay.mark_all();
+        }
+        if old_vni.is_none() {
+            // It may come from another namespace, with its entries.
+            stores.changes.want_dumps(&[Dump::Fdb]);
         }
     } else if let Some(mistaken) = stores.overlays.remove(&VniSource::Netdev(ifindex)) {
         mistaken.release(&mut stores.vteps);

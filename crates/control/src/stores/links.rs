@@ -9,6 +9,8 @@ use crate::stores::epoch_map::{Epoch, EpochMap};
 
 /// `IFF_UP` (`include/uapi/linux/if.h`).
 const IFF_UP: u32 = 0x1;
+/// `IFF_NOARP`.
+const IFF_NOARP: u32 = 0x80;
 /// `ARPHRD_ETHER` (`include/uapi/linux/if_arp.h`).
 const ARPHRD_ETHER: u16 = 1;
 /// How many devices may be stacked on one another. The kernel allows 8 (`MAX_NEST_DEV`,
@@ -53,6 +55,13 @@ impl Links {
             LinkKind::Vxlan(vxlan) => Some(vxlan),
             _ => None,
         }
+    }
+
+    /// Whether frames to this port of a bridge may leave by a vxlan netdev: it is one, or has a port
+    /// for the time without carrier (`backup_port`).
+    pub(crate) fn leads_to_netdev(&self, ifindex: u32) -> bool {
+        let has_backup = |link: &Link| link.bridge_port.is_some_and(|port| port.backup);
+        self.vxlan(ifindex).is_some() || self.get(ifindex).is_some_and(has_backup)
     }
 
     pub(crate) fn is_bridge(&self, ifindex: u32) -> bool {
@@ -211,6 +220,9 @@ impl Links {
         if link.hardware_type != ARPHRD_ETHER || link.mac.is_none() {
             return Some(UnusableRoute::NotEthernet { device: device() });
         }
+        if link.flags & IFF_NOARP != 0 {
+            return Some(UnusableRoute::NoArp { device: device() });
+        }
         None
     }
 }
@@ -241,6 +253,6 @@ fn forwarding(link: &Link) -> impl PartialEq + '_ {
     (
         (link.name.as_str(), link.hardware_type, is_up(link), link.is_operational(), link.mtu),
         (link.mac, link.master, link.link, &link.kind, link.bridge_port, impairs(link)),
-        (link.link_namespace, holds_back(link)),
+        (link.link_namespace, holds_back(link), link.flags & IFF_NOARP),
     )
 }

@@ -131,7 +131,11 @@ impl RouteTable {
         match replaced {
             Some(old) => *old = new,
             None => {
-                let place = routes.partition_point(|old| old.priority <= new.priority);
+                let goes_before = |old: &FibRoute| match route.prepend {
+                    true => old.priority < new.priority,
+                    false => old.priority <= new.priority,
+                };
+                let place = routes.partition_point(goes_before);
                 routes.insert(place, new);
             }
         }
@@ -222,6 +226,22 @@ impl RouteTable {
                 true
             }
         })
+    }
+
+    /// Removes the routes with this next-hop object. Returns whether there were any, and the prefixes
+    /// that have no route any more.
+    pub(crate) fn object_gone(&mut self, id: u32) -> (bool, Vec<Prefix>) {
+        let gone = RouteTarget::Object(id);
+        if !self.targets.iter().any(|target| **target == gone) {
+            return (false, Vec::new());
+        }
+        let mut removed = false;
+        let emptied = self.retain(|route| {
+            let stays = *route.via != gone;
+            removed |= !stays;
+            stays
+        });
+        (removed, emptied)
     }
 
     /// Removes the routes that `epoch` has not confirmed. Returns their number, and the prefixes
@@ -319,22 +339,8 @@ mod tests {
     }
 
     fn route(destination: &str, length: u8, priority: u32, ifindex: u32) -> Route {
-        Route {
-            table: 254,
-            destination: destination.parse().unwrap(),
-            prefix_length: length,
-            priority,
-            tos: 0,
-            source: None,
-            route_type: 1,
-            protocol: 3,
-            replace: false,
-            cloned: false,
-            mtu: None,
-            mtu_locked: false,
-            hop_limit: None,
-            via: RouteTarget::NextHops(vec![on_link(ifindex)]),
-        }
+        let via = RouteTarget::NextHops(vec![on_link(ifindex)]);
+        Route { priority, ..Route::new(destination.parse().unwrap(), length, via) }
     }
 
     fn interfaces(fib: &RouteTable, address: &str) -> Vec<(u8, Vec<u32>)> {
@@ -380,6 +386,10 @@ mod tests {
         kernel.insert(&route("10.0.0.0", 8, 20, 1), epoch);
         kernel.insert(&route("10.0.0.0", 8, 20, 2), epoch);
         assert_eq!(interfaces(&kernel, "10.0.0.1"), [(8, vec![1, 2])]);
+        let prepended = Route { prepend: true, ..route("10.0.0.0", 8, 20, 4) };
+        kernel.insert(&prepended, epoch);
+        assert_eq!(interfaces(&kernel, "10.0.0.1"), [(8, vec![4, 1, 2])]);
+        kernel.remove(&prepended);
         let replacing = Route { replace: true, ..route("10.0.0.0", 8, 20, 3) };
         kernel.insert(&replacing, epoch);
         assert_eq!(interfaces(&kernel, "10.0.0.1"), [(8, vec![3, 2])]);

@@ -120,22 +120,8 @@ pub(crate) fn via(ifindex: u32, gateway: &str) -> RouteNextHop {
 
 pub(crate) fn route(prefix: &str, hops: &[RouteNextHop]) -> Route {
     let (destination, length) = prefix.split_once('/').unwrap();
-    Route {
-        table: 254,
-        destination: ip(destination),
-        prefix_length: length.parse().unwrap(),
-        priority: 20,
-        tos: 0,
-        source: None,
-        route_type: 1,
-        protocol: 186,
-        replace: false,
-        cloned: false,
-        mtu: None,
-        mtu_locked: false,
-        hop_limit: None,
-        via: RouteTarget::NextHops(hops.to_vec()),
-    }
+    let via = RouteTarget::NextHops(hops.to_vec());
+    Route { priority: 20, ..Route::new(ip(destination), length.parse().unwrap(), via) }
 }
 
 pub(crate) fn add_route(prefix: &str, hops: &[RouteNextHop]) -> Message {

@@ -11,6 +11,10 @@ use crate::message::{NextHop, NextHopKind, Route, RouteNextHop, RouteTarget};
 
 /// `NLM_F_REPLACE`.
 const REPLACE: u16 = 0x100;
+/// `NLM_F_APPEND`.
+const APPEND: u16 = 0x800;
+/// `NLM_F_MULTI`: a part of a dump.
+const MULTI: u16 = 0x2;
 /// `RTM_F_CLONED`.
 const CLONED: u32 = 0x200;
 /// FRR's FPM encapsulation type for VXLAN (`zebra/rt_netlink.c`: `FPM_NH_ENCAP_VXLAN`). The kernel
@@ -22,6 +26,30 @@ const NO_ENCAPSULATION: u16 = 0;
 const DESTINATION: u16 = 1;
 /// `NHA_ID`.
 const ID: u16 = 1;
+
+impl Route {
+    /// A unicast route in table main, as BGP has it, without a metric.
+    #[must_use]
+    pub const fn new(destination: IpAddr, prefix_length: u8, via: RouteTarget) -> Self {
+        Self {
+            table: 254,
+            destination,
+            prefix_length,
+            priority: 0,
+            tos: 0,
+            source: None,
+            route_type: 1,
+            protocol: 186,
+            replace: false,
+            prepend: false,
+            cloned: false,
+            mtu: None,
+            mtu_locked: false,
+            hop_limit: None,
+            via,
+        }
+    }
+}
 
 /// A route. `None` for families other than IPv4 and IPv6.
 pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeError> {
@@ -94,6 +122,8 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
         route_type,
         protocol,
         replace: envelope.flags & REPLACE != 0,
+        // A dump has routes in the order of the kernel.
+        prepend: family == AF_INET && envelope.flags & (MULTI | REPLACE | APPEND) == 0,
         cloned: rtm_flags & CLONED != 0,
         mtu: metrics.mtu,
         mtu_locked: metrics.mtu_locked,
