@@ -63,6 +63,11 @@ fn an_address_behind_a_port_with_a_backup_keeps_its_vtep() {
     apply(&mut state, [link(host_port_with(options)), bridged(New, HOST, mac(1))]);
     apply(&mut state, [remote(New, mac(1), "10.0.0.12")]);
     assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
+    apply(&mut state, [link(host_port_with(FORWARDING))]);
+    assert_eq!(behind(&state.build(), mac(1)), None);
+    let only_port = netlink::Link { bridge_port_only: true, ..host_port_with(options) };
+    apply(&mut state, [link(only_port)]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(ip("10.0.0.12")));
 }
 
 /// The kernel tells nothing of the entries that a netdev brings from another namespace.

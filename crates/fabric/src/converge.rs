@@ -139,7 +139,7 @@ impl Fabric {
             }
             if start.elapsed() >= limit {
                 let missing = "BGP changes its best paths again and again".to_owned();
-                return Err(FabricError::NotConverged { limit, missing, forwards: true }.into());
+                return Err(FabricError::NotConverged { limit, missing, forwards: false }.into());
             }
         }
     }

@@ -295,16 +295,28 @@ impl Node {
             .enter(|| node_root::create(&self.directory(), self.hostname(), hosts))?
             .map_err(|failed| self.mount_error(failed))?;
         self.settings.resolver.as_ref().map_or(Ok(()), |text| self.write_resolver(text))?;
-        let mut mounts = Vec::new();
-        for (name, target) in self.private() {
+        for (name, _) in self.private() {
             let directory = self.directory().join(name);
             self.state.make(&directory)?;
             if let Some((user, group)) = frr {
                 chown(&directory, Some(user), Some(group))
                     .map_err(|source| self.file_error(&directory, source))?;
             }
-            mounts.push((PathBuf::from(target), Mount::Bind(directory, false)));
         }
+        let Some(root) = self.frr_root() else { return Ok(()) };
+        for (_, target) in self.private() {
+            self.make_target(&frr_root::below(root, target), true)?;
+        }
+        frr_root::write_wrappers(root, &self.directory())
+            .map_err(|(path, source)| self.file_error(&path, source))
+    }
+
+    /// Mounts in the node's root what it has of its own, and what the file says. The caller is in the
+    /// node's mount namespace.
+    fn mount_all(&self) -> Result<(), NodeError> {
+        let own = |name| Mount::Bind(self.directory().join(name), false);
+        let mut mounts: Vec<(PathBuf, Mount<'_>)> =
+            self.private().map(|(name, target)| (target.into(), own(name))).collect();
         let tmpfs = self.settings.tmpfs.iter();
         mounts.extend(tmpfs.map(|(target, options)| (target.clone(), Mount::Tmpfs(options))));
         let binds = self.settings.binds.iter();
@@ -315,15 +327,9 @@ impl Node {
         );
         // As Docker does: none hides another one below it.
         mounts.sort_by_key(|(target, _)| target.components().count());
-        if let Some(root) = self.frr_root() {
-            for (_, target) in self.private() {
-                self.make_target(&frr_root::below(root, target), true)?;
-            }
-            frr_root::write_wrappers(root, &self.directory())
-                .map_err(|(path, source)| self.file_error(&path, source))?;
-            for (name, target) in [("programs", PROGRAMS), ("vtysh", VTYSH)] {
-                mounts.push((target.into(), Mount::Bind(self.directory().join(name), false)));
-            }
+        if self.frr_root().is_some() {
+            mounts.push((PROGRAMS.into(), own("programs")));
+            mounts.push((VTYSH.into(), own("vtysh")));
         }
         mounts.iter().try_for_each(|(target, mount)| self.mount(target, mount))
     }
@@ -405,7 +411,10 @@ impl Node {
 
     /// The path on the machine of the node's `/etc/frr/daemons`.
     pub(crate) fn daemons_file(&self) -> Option<PathBuf> {
-        self.settings.binds.iter().rev().find_map(|bind| {
+        let mut binds: Vec<&topology::Bind> = self.settings.binds.iter().collect();
+        // The deepest one is above the others, and of two the later one.
+        binds.sort_by_key(|bind| bind.target.components().count());
+        binds.iter().rev().find_map(|bind| {
             let below = Path::new("/etc/frr/daemons").strip_prefix(&bind.target).ok()?;
             let path = if below.as_os_str().is_empty() {
                 bind.source.clone()
@@ -416,9 +425,14 @@ impl Node {
         })
     }
 
-    fn private(&self) -> impl Iterator<Item = (&'static str, &'static str)> + use<> {
+    fn private(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         let frr = self.has_frr() && self.container.is_none();
-        PRIVATE.into_iter().filter(move |_| frr)
+        // One below a bound directory is the file's.
+        let is_bound = |target: &str| {
+            let mut binds = self.settings.binds.iter().map(|bind| bind.target.as_path());
+            binds.any(|above| Path::new(target) != above && Path::new(target).starts_with(above))
+        };
+        PRIVATE.into_iter().filter(move |(_, target)| frr && !is_bound(target))
     }
 
     /// A file of the node cannot be used.

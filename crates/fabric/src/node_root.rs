@@ -72,7 +72,8 @@ pub(crate) fn mount_tmpfs(directory: &Path, target: &Path, options: &Tmpfs) -> R
 }
 
 /// Mounts a file or directory of the machine, with all below it, at a path in the node's root, which
-/// exists.
+/// exists. The caller is in a mount namespace from which nothing gets back to the machine's: otherwise,
+/// what is mounted or unmounted below the target would be so below the source.
 pub(crate) fn bind(
     directory: &Path,
     source: &Path,
@@ -125,12 +126,6 @@ pub(crate) fn create(directory: &Path, hostname: &str, hosts: &str) -> Result<()
     try_at(&root.join("run"), |target| {
         Ok(mount(Some(&run), target, None::<&str>, flags, None::<&str>)?)
     })?;
-    // Files that the lab writes for the node, such as vtepd's configuration. Not its root again.
-    try_at(&own_directory(directory), |target| {
-        fs::create_dir_all(target)?;
-        mount(Some(directory), target, None::<&str>, flags, None::<&str>)?;
-        set_read_only(target)
-    })?;
     try_at(&root.join("sys"), |target| {
         Ok(mount(Some("sysfs"), target, Some("sysfs"), MsFlags::empty(), None::<&str>)?)
     })?;
@@ -182,7 +177,15 @@ fn copy_devices(from: &Path, to: &Path) -> Result<(), Failed> {
         } else if kind.is_char_device() || kind.is_block_device() {
             let flag = if kind.is_char_device() { SFlag::S_IFCHR } else { SFlag::S_IFBLK };
             try_at(&target, |target| {
-                mknod(target, flag, Mode::empty(), found.rdev())?;
+                match mknod(target, flag, Mode::empty(), found.rdev()) {
+                    // Some containers may make no devices.
+                    Err(Errno::EPERM) => {
+                        fs::write(target, [])?;
+                        let bind = MsFlags::MS_BIND;
+                        mount(Some(&source), target, None::<&str>, bind, None::<&str>)?;
+                    }
+                    made => made?,
+                }
                 chown(target, Some(found.uid()), Some(found.gid()))?;
                 fs::set_permissions(target, fs::Permissions::from_mode(found.mode() & 0o7777))
             })?;
@@ -225,7 +228,17 @@ pub(crate) fn within<T: Send>(
 /// the machine's.
 pub(crate) fn enter(directory: &Path) -> Result<(), Failed> {
     try_at(&path(directory).join("dev/mqueue"), |target| {
-        Ok(mount(Some("mqueue"), target, Some("mqueue"), MsFlags::empty(), None::<&str>)?)
+        match mount(Some("mqueue"), target, Some("mqueue"), MsFlags::empty(), None::<&str>) {
+            // The kernel has none, or the file has another `/dev`.
+            Err(Errno::ENODEV | Errno::ENOENT) => Ok(()),
+            mounted => Ok(mounted?),
+        }
+    })?;
+    // Files that the lab writes for the node, such as vtepd's configuration. Not its root again.
+    try_at(&own_directory(directory), |target| {
+        fs::create_dir_all(target)?;
+        mount(Some(directory), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+        set_read_only(target)
     })?;
     try_at(&path(directory), |root| {
         chdir(root)?;

@@ -355,17 +355,21 @@ impl Drop for Process {
     }
 }
 
-/// Reads all that is in a pipe now. One that has ended is closed.
+/// Reads what is in a pipe now, which is at most its size: somebody may write on and on. One that has
+/// ended is closed.
 fn drain(pipe: &mut Option<File>, read: &mut Vec<u8>) -> io::Result<()> {
-    let Some(file) = pipe else { return Ok(()) };
-    let mut buffer = [0; 1 << 12];
-    while has_input(file)? {
+    const PIPE: usize = 1 << 16;
+    let (mut buffer, mut all) = ([0; 1 << 12], 0);
+    while let Some(file) = pipe
+        && all < PIPE
+        && has_input(file)?
+    {
         match file.read(&mut buffer)? {
-            0 => {
-                *pipe = None;
-                return Ok(());
+            0 => *pipe = None,
+            length => {
+                read.extend(buffer.iter().take(length));
+                all += length;
             }
-            length => read.extend(buffer.iter().take(length)),
         }
     }
     Ok(())
@@ -373,7 +377,10 @@ fn drain(pipe: &mut Option<File>, read: &mut Vec<u8>) -> io::Result<()> {
 
 fn has_input(file: &File) -> io::Result<bool> {
     let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
-    Ok(poll(&mut polled, PollTimeout::ZERO)? > 0)
+    match poll(&mut polled, PollTimeout::ZERO) {
+        Err(Errno::EINTR) => Ok(false),
+        ready => Ok(ready? > 0),
+    }
 }
 
 /// Waits a moment, or until there is something to read.
@@ -445,6 +452,9 @@ mod tests {
         let output = run("sleep 60 & seq 20000; echo no >&2; kill -9 $!; exit 3", &|| true);
         assert_eq!((output.status.code(), output.stderr), (Some(3), b"no\n".to_vec()));
         assert!(output.stdout.ends_with(b"\n19999\n20000\n"));
+        // What writes on and on has nobody to write to then.
+        assert!(run("yes &", &|| true).status.success());
+        assert_eq!(run("yes", &|| false).status.signal(), Some(9));
         let pid = run("sleep 60 & echo $!", &|| true).stdout;
         let pid = String::from_utf8(pid).unwrap().trim().parse().unwrap();
         Identity::of(pid).unwrap().stop(Duration::ZERO).unwrap();

@@ -86,9 +86,8 @@ impl<'a> Order<'a> {
             }
         }
         for (name, node) in &topology.nodes {
-            if let Some(of_owner) = node.shares.as_deref().and_then(|owner| links.get(owner)) {
-                links.insert(name, of_owner.clone());
-            }
+            let of_owner = node.shares.as_deref().and_then(|owner| links.get(owner)).cloned();
+            links.entry(name).or_default().extend(of_owner.unwrap_or_default());
         }
         Self { topology, links, not_awaited }
     }
@@ -257,6 +256,7 @@ mod tests {
             (&["ab", "cd"], &[configured("b", "c"), configured("d", "a")], &[(1, "d")]),
             // A node beside an end waits for the links, too.
             (&["ab"], &[configured("b", "s")], &[(0, "b")]),
+            (&["ac", "sb"], &[configured("b", "s")], &[(1, "b")]),
             (&["cd"], &[configured("b", "a")], &[]),
         ] {
             let found = not_awaited(links, waits);

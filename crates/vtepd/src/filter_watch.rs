@@ -96,7 +96,9 @@ pub(crate) async fn watch(
         for interface in anywhere.unwrap_or(interfaces) {
             let interface = BTreeSet::from([interface]);
             if let Err(error) = handle.place_behind(&interface).await {
-                tracing::error!("{error}; filters of others may not see what vtepd takes");
+                tracing::error!(
+                    "{error}; the kernel forwards there, unless the filters of others are gone"
+                );
             }
             review(&handle, Some(interface.clone())).await;
             touched.add(interface, OWN_AFTER);

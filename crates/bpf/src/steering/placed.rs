@@ -18,13 +18,14 @@ use crate::programs::{Entry, UPLINK, VXLAN};
 pub(super) struct Placed {
     hook: Hook,
     entry: Entry,
-    /// Detaches the program when dropped.
-    _link: SchedClassifierLink,
+    /// Detaches the program when dropped. `None` while filters that come first leave no room for it:
+    /// the kernel forwards then.
+    link: Option<SchedClassifierLink>,
 }
 
 impl Placed {
     pub(super) const fn new(hook: Hook, entry: Entry, link: SchedClassifierLink) -> Self {
-        Self { hook, entry, _link: link }
+        Self { hook, entry, link: Some(link) }
     }
 }
 
@@ -43,7 +44,7 @@ impl Steering {
 
     /// Attaches the program at a vxlan netdev's egress, unless it is attached already.
     pub(super) fn hook_netdev(&mut self, ifindex: u32) -> Result<(), SteeringError> {
-        if self.netdevs.contains_key(&ifindex) {
+        if self.netdevs.get(&ifindex).is_some_and(|placed| placed.link.is_some()) {
             return Ok(());
         }
         let hook = hook_behind(ifindex, Direction::Egress, self.hook);
@@ -79,8 +80,9 @@ impl Steering {
     /// the frame, and the other does not see it.
     ///
     /// # Errors
-    /// When the kernel refuses, as for a filter block that interfaces share. That program is detached:
-    /// what other tools filter comes first. The remaining programs are still moved.
+    /// When the kernel refuses, as for a filter block that interfaces share. A program that would then
+    /// come before filters of other tools is detached until there is room again. The remaining programs
+    /// are still moved.
     pub fn place_behind(
         &mut self,
         found: Vec<(u32, Direction, Hook)>,
@@ -92,7 +94,8 @@ impl Steering {
                 Direction::Egress => (VXLAN, &self.netdevs),
             };
             // It may have been detached meanwhile.
-            if all.get(&ifindex).is_none_or(|placed| placed.hook == hook) {
+            let is_right = |placed: &Placed| placed.link.is_some() && placed.hook == hook;
+            if all.get(&ifindex).is_none_or(is_right) {
                 continue;
             }
             let moved = self.attach_behind(ifindex, entry, Some(hook));
@@ -103,7 +106,9 @@ impl Steering {
             match moved {
                 Ok(placed) => drop(all.insert(ifindex, placed)),
                 Err(error) => {
-                    all.remove(&ifindex);
+                    if let Some(placed) = all.get_mut(&ifindex).filter(|_| hook == Hook::Clsact) {
+                        placed.link = None;
+                    }
                     first = first.and(Err(error));
                 }
             }
@@ -117,7 +122,8 @@ impl Steering {
     #[must_use]
     pub fn filters_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
         let all = [&self.uplinks, &self.netdevs, &self.arrivals, &self.punts].into_iter().flatten();
-        let filters = all.filter(|(_, placed)| placed.hook == Hook::Clsact);
+        let filters =
+            all.filter(|(_, placed)| placed.link.is_some() && placed.hook == Hook::Clsact);
         filters
             .map(|(ifindex, placed)| (*ifindex, direction(placed.entry)))
             .chain(self.bypass.filters())

@@ -38,13 +38,11 @@ use crate::stores::Stores;
 use crate::stores::intern::Shared;
 use crate::stores::links::{Links, impairs, is_up};
 use crate::stores::resolved_route::{Hop, ResolvedRoute};
-use crate::stores::route_table::{FibRoute, SELECTIVE, TABLES};
+use crate::stores::route_table::{FibRoute, RTN_BLACKHOLE, RTN_UNICAST, SELECTIVE, TABLES};
 use crate::stores::routes::Routes;
 
-/// `RTN_UNICAST` (`include/uapi/linux/rtnetlink.h`), and other types of routes.
-const RTN_UNICAST: u8 = 1;
+/// `RTN_LOCAL` (`include/uapi/linux/rtnetlink.h`), and other types of routes.
 const RTN_LOCAL: u8 = 2;
-const RTN_BLACKHOLE: u8 = 6;
 const RTN_PROHIBIT: u8 = 8;
 const RTN_THROW: u8 = 9;
 /// `RTNH_F_DEAD`.
@@ -261,10 +259,6 @@ impl Lookup<'_> {
         };
         match route.route_type {
             RTN_UNICAST => self.follow_unicast(source, route),
-            // The object may have another kind by now.
-            RTN_BLACKHOLE if matches!(*route.via, RouteTarget::Object(_)) => {
-                self.follow_unicast(source, route)
-            }
             RTN_LOCAL => unusable(UnusableRoute::OwnAddress),
             // The kernel drops.
             RTN_BLACKHOLE..=RTN_PROHIBIT => Verdict::Reached(ResolvedRoute::default()),

@@ -38,11 +38,13 @@ fn next_hop(stores: &mut Stores, operation: Operation, hop: NextHop) {
     let (id, epoch) = (hop.id, stores.epochs.next_hops);
     stores.changes.underlay |= stores.routes.kernel.apply_next_hop(operation, hop, epoch);
     if operation == Operation::Delete {
-        // The kernel also removes the routes that use it, without a notification
-        // (`__remove_nexthop_fib()`, net/ipv4/nexthop.c).
+        // The kernel also removes its routes, and says nothing (`__remove_nexthop_fib()`).
         let (removed, emptied) = stores.routes.kernel.fib.object_gone(id);
-        stores.changes.underlay |= removed;
         stores.routes.withdraw(emptied);
+        if removed {
+            stores.changes.underlay = true;
+            stores.changes.want_dumps(&[Dump::Routes]);
+        }
     }
 }
 
@@ -62,9 +64,11 @@ fn link(stores: &mut Stores, operation: Operation, link: Link) {
     if link.bridge_port_only {
         // For a port that leaves its bridge there is also an ordinary link message.
         let port = link.bridge_port.filter(|_| operation == Operation::New);
+        let leads = stores.links.leads_to_netdev(link.ifindex);
         let bridge =
             port.and_then(|port| stores.links.set_port(link.ifindex, port, stores.epochs.links));
         stores.changes.bypass.bridges.extend(bridge);
+        mark_behind(stores, link.ifindex, leads);
         return;
     }
     if operation == Operation::Delete {
@@ -74,10 +78,12 @@ fn link(stores: &mut Stores, operation: Operation, link: Link) {
     let ifindex = link.ifindex;
     let old_master = stores.links.get(ifindex).and_then(|link| link.master);
     let old_vni = stores.links.vxlan(ifindex).map(|vxlan| vxlan.id);
+    let leads = stores.links.leads_to_netdev(ifindex);
     let change = stores.links.insert(link, stores.epochs.links);
     if !change.relevant {
         return;
     }
+    mark_behind(stores, ifindex, leads);
     let master = stores.links.get(ifindex).and_then(|link| link.master);
     let bridges = [Some(ifindex), old_master, master];
     stores.changes.bypass.bridges.extend(bridges.into_iter().flatten());
@@ -91,12 +97,22 @@ fn link(stores: &mut Stores, operation: Operation, link: Link) {
         }
         if old_vni.is_none() {
             // It may come from another namespace, with its entries.
-            stores.changes.want_dumps(&[Dump::Fdb]);
+            stores.changes.want_dumps(&[Dump::Fdb, Dump::Mdb]);
         }
     } else if let Some(mistaken) = stores.overlays.remove(&VniSource::Netdev(ifindex)) {
         mistaken.release(&mut stores.vteps);
     }
     mark_affected(stores, ifindex, old_vni.or(vni), change);
+}
+
+/// Marks the addresses behind a port of a bridge if frames to it lead elsewhere than before.
+fn mark_behind(stores: &mut Stores, port: u32, led_to_netdev: bool) {
+    if stores.links.leads_to_netdev(port) != led_to_netdev
+        && let Some(bridge) = stores.links.get(port).and_then(|link| link.master)
+    {
+        let macs = stores.bridges.behind(bridge, port);
+        fdb::mark(stores, bridge, macs);
+    }
 }
 
 /// Removes an interface, with everything that the stores have for it.

@@ -156,6 +156,12 @@ impl Bridges {
         gone.into_iter().map(|(mac, _)| mac).collect()
     }
 
+    /// The addresses behind a port.
+    pub(crate) fn behind(&self, bridge: u32, ifindex: u32) -> Vec<MacAddr> {
+        let all = self.tables.get(&bridge).into_iter().flat_map(EpochMap::iter);
+        all.filter(|(_, port)| port.ifindex == ifindex).map(|(mac, _)| mac).collect()
+    }
+
     /// Removes the entries that the last dump did not have. Returns them with their bridges.
     pub(crate) fn sweep(&mut self, epoch: Epoch) -> Vec<(u32, MacAddr)> {
         let mut swept = Vec::new();

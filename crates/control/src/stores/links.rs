@@ -60,8 +60,8 @@ impl Links {
     /// Whether frames to this port of a bridge may leave by a vxlan netdev: it is one, or has a port
     /// for the time without carrier (`backup_port`).
     pub(crate) fn leads_to_netdev(&self, ifindex: u32) -> bool {
-        let has_backup = |link: &Link| link.bridge_port.is_some_and(|port| port.backup);
-        self.vxlan(ifindex).is_some() || self.get(ifindex).is_some_and(has_backup)
+        let port = self.get(ifindex).and_then(|link| link.bridge_port);
+        self.vxlan(ifindex).is_some() || port.is_some_and(|port| port.backup)
     }
 
     pub(crate) fn is_bridge(&self, ifindex: u32) -> bool {
@@ -220,7 +220,8 @@ impl Links {
         if link.hardware_type != ARPHRD_ETHER || link.mac.is_none() {
             return Some(UnusableRoute::NotEthernet { device: device() });
         }
-        if link.flags & IFF_NOARP != 0 {
+        let is_dummy = matches!(&link.kind, LinkKind::Other(kind) if kind == "dummy");
+        if link.flags & IFF_NOARP != 0 && !is_dummy {
             return Some(UnusableRoute::NoArp { device: device() });
         }
         None

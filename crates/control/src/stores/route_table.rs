@@ -24,6 +24,10 @@ pub(crate) const LOCAL: u32 = 255;
 /// Added to the number of a table for routes that match a certain TOS, or a source prefix, only.
 pub(crate) const SELECTIVE: u32 = 1 << 31;
 
+/// `RTN_UNICAST` and `RTN_BLACKHOLE` (`include/uapi/linux/rtnetlink.h`).
+pub(crate) const RTN_UNICAST: u8 = 1;
+pub(crate) const RTN_BLACKHOLE: u8 = 6;
+
 /// What identifies a route among those to the same prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Identity {
@@ -104,7 +108,11 @@ impl RouteTable {
             .or_default();
         let new = FibRoute {
             priority: route.priority,
-            route_type: route.route_type,
+            // A blackhole by an object may be replaced by another kind of object.
+            route_type: match (&route.via, route.route_type) {
+                (RouteTarget::Object(_), RTN_BLACKHOLE) => RTN_UNICAST,
+                (_, other) => other,
+            },
             mtu: route.mtu,
             mtu_locked: route.mtu_locked,
             hop_limit: route.hop_limit,
@@ -131,11 +139,9 @@ impl RouteTable {
         match replaced {
             Some(old) => *old = new,
             None => {
-                let goes_before = |old: &FibRoute| match route.prepend {
-                    true => old.priority < new.priority,
-                    false => old.priority <= new.priority,
-                };
-                let place = routes.partition_point(goes_before);
+                let is_before =
+                    |old: &FibRoute| (old.priority, route.prepend) < (new.priority, true);
+                let place = routes.partition_point(is_before);
                 routes.insert(place, new);
             }
         }
@@ -232,14 +238,14 @@ impl RouteTable {
     /// that have no route any more.
     pub(crate) fn object_gone(&mut self, id: u32) -> (bool, Vec<Prefix>) {
         let gone = RouteTarget::Object(id);
-        if !self.targets.iter().any(|target| **target == gone) {
+        let is_used = |target: &Arc<_>| **target == gone && Arc::strong_count(target) > 1;
+        if !self.targets.iter().any(is_used) {
             return (false, Vec::new());
         }
         let mut removed = false;
         let emptied = self.retain(|route| {
-            let stays = *route.via != gone;
-            removed |= !stays;
-            stays
+            removed |= *route.via == gone;
+            *route.via != gone
         });
         (removed, emptied)
     }

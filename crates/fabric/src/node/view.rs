@@ -11,7 +11,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{Mode, umask};
 
-use super::{Node, NodeError, attach_error};
+use super::{Node, NodeError, TOP, attach_error};
 use crate::bring_up::own_program;
 use crate::frr_root;
 use crate::node_root;
@@ -47,21 +47,25 @@ impl Node {
         let file_error = |source| self.file_error(&path, source);
         let (input, ready) = io::pipe().map_err(file_error)?;
         let mut command = Command::new(own_program()?);
-        command.arg("init").args(self.procs()).stdin(input);
+        // At the machine's root, and so at the node's later.
+        command.arg("init").args(self.procs()).stdin(input).current_dir(TOP);
         command.stdout(log().map_err(file_error)?).stderr(log().map_err(file_error)?);
         let failed =
             |(target, source): node_root::Failed| attach_error(&self.name, &target, source);
         let started = self.namespace()?.enter(move || {
-            let spaces = CloneFlags::CLONE_NEWNS
-                | CloneFlags::CLONE_NEWUTS
-                | CloneFlags::CLONE_NEWIPC
-                | CloneFlags::CLONE_NEWPID;
-            unshare(spaces).map_err(|errno| failed(("/".into(), errno.into())))?;
+            let split =
+                |spaces| unshare(spaces).map_err(|errno| failed(("/".into(), errno.into())));
+            split(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC)?;
             attach(None, Path::new("/"), None, MsFlags::MS_REC | MsFlags::MS_SLAVE)
                 .map_err(failed)?;
             // Of the thread's UTS namespace.
             let path = Path::new("/proc/sys/kernel/hostname");
             fs::write(path, self.hostname()).map_err(|error| self.file_error(path, error))?;
+            self.mount_all()?;
+            if !self.settings.machine_pids {
+                // From now on, this thread can start processes, and no threads.
+                split(CloneFlags::CLONE_NEWPID)?;
+            }
             // Its root will be the node's, too. It finds its program before that.
             let child = process::start(&mut command)?;
             let result = self.mount_rest().map_err(failed);

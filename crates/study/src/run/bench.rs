@@ -406,7 +406,7 @@ fn wanted(dataplane: &Dataplane, seed: u64) -> Option<daemon::Settings> {
 fn source_port(key: &Key) -> SourcePort {
     match key.point.inner_port {
         InnerPort::Constant => {
-            let drawn = Random::new(key.numbers_seed()).below(1 << 14);
+            let drawn = Random::new(key.seed).below(1 << 14);
             SourcePort::Constant(INNER_PORT | drawn as u16)
         }
         InnerPort::PerQueuePair => SourcePort::PerQueuePair,

@@ -94,6 +94,7 @@ pub(super) fn healthcheck(place: &str, value: &Value) -> Result<Healthcheck> {
     for (key, value) in fields(place, value)? {
         let place = format!("{place}.{key}");
         let seconds = || number(&place, value).map(Duration::from_secs);
+        let is_set = |time: &Duration| !time.is_zero();
         match key {
             "test" => {
                 let test: Vec<String> = sequence(&place, value)?
@@ -108,8 +109,11 @@ pub(super) fn healthcheck(place: &str, value: &Value) -> Result<Healthcheck> {
                     _ => return Err(expected(&place, "CMD and words, or CMD-SHELL and a line")),
                 };
             }
-            "interval" => check.interval = seconds()?,
-            "timeout" => check.timeout = seconds()?,
+            // 0 means Docker's own value.
+            "interval" => {
+                check.interval = Some(seconds()?).filter(is_set).unwrap_or(check.interval)
+            }
+            "timeout" => check.timeout = Some(seconds()?).filter(is_set).unwrap_or(check.timeout),
             "start-period" => check.start_period = seconds()?,
             "retries" => check.retries = number(&place, value)?,
             _ => return Err(unsupported(&place, "")),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use experiment::Run;
 use fabric::netns::Namespace;
-use fabric::process::wait_until;
+use fabric::process::{command_line, wait_until};
 use root_test::root_test;
 use vtepd_tests::daemon::{lab_program, program};
 
@@ -59,8 +59,13 @@ impl Story {
 fn assert_gone(what: &str) {
     for host in ["host1", "host2"] {
         let namespace = Namespace::open(format!("lab-{FABRIC}-{host}")).unwrap();
-        let gone = wait_until(Duration::from_secs(10), || namespace.pids().unwrap().is_empty());
-        assert!(gone, "{what}: {host} has {:?}", namespace.pids());
+        // The first process of the node stays.
+        let others = || {
+            let lines = namespace.pids().unwrap().into_iter().filter_map(command_line);
+            lines.filter(|line| !line.contains("lab init ")).collect::<Vec<_>>()
+        };
+        let gone = wait_until(Duration::from_secs(10), || others().is_empty());
+        assert!(gone, "{what}: {host} has {:?}", others());
     }
 }
 

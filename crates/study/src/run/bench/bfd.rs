@@ -34,7 +34,7 @@ pub(super) fn wait(fabric: &Fabric, limit: Duration, report: OnProgress) -> Resu
     let down = speakers.iter().filter(|node| !is_up(node)).map(|node| node.name());
     let missing =
         format!("BFD sessions of {} (vtysh: show bfd peers)", down.collect::<Vec<_>>().join(", "));
-    Err(FabricError::NotConverged { limit, missing, forwards: true }.into())
+    Err(FabricError::NotConverged { limit, missing, forwards: false }.into())
 }
 
 /// Whether all sessions of a router are up. One without bfdd has none.
