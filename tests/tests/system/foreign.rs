@@ -86,6 +86,40 @@ fn foreign_clsact_filters_that_come_later_keep_working() {
     }
 }
 
+/// The kernel refuses vtepd's program at an interface whose filters are in a block that others may
+/// share. It forwards there until the block is gone.
+#[root_test]
+fn a_filter_block_that_comes_later_keeps_working() {
+    for (interface, way, what) in
+        [("up1", "ingress", "decapsulated"), ("vx10", "egress", "encapsulated")]
+    {
+        let lab = Lab::with("block", Setup { peers: "tos inherit", ..Setup::default() });
+        ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
+        let vtepd = Vtepd::start(&lab.leaf, &["--hook", "tcx"]);
+        let dropped = || {
+            let said =
+                sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
+            said.contains("2 packets transmitted, 0 received")
+        };
+        let forwards = || {
+            let before = vtepd.metrics().vni_frames(VNI, what);
+            sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+            vtepd.metrics().vni_frames(VNI, what) >= before + 3
+        };
+        assert!(!dropped() && forwards());
+        run(&lab.leaf, &format!("tc qdisc add dev {interface} {way}_block 7 clsact"));
+        let command = "tc filter add block 7 prio 10 protocol all bpf da bytecode";
+        let mut words: Vec<&str> = command.split(' ').collect();
+        words.push("4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295");
+        lab.leaf.run(&words).unwrap();
+        wait_for("the block to drop", dropped);
+        assert!(!forwards(), "the kernel does");
+        run(&lab.leaf, &format!("tc qdisc del dev {interface} clsact"));
+        wait_for("vtepd to forward again", forwards);
+        assert!(!dropped());
+    }
+}
+
 /// A qdisc `ingress` is in the place of clsact, and has no egress. The kernel lists its filters for both
 /// directions, and would attach a program for sent frames to received ones.
 #[root_test]
