@@ -8,6 +8,22 @@ use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 
 const HOOKS: [&str; 2] = ["tcx", "clsact"];
 
+/// Adds a filter at a place of the leaf that drops IPv4 packets with TOS 0x48.
+fn drop_marked(lab: &Lab, place: &str) {
+    // If byte 15 is 0x48 drop (TC_ACT_SHOT), otherwise continue (TC_ACT_UNSPEC).
+    const PROGRAM: &str = "4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295";
+    let command = format!("tc filter add {place} prio 10 protocol all bpf da bytecode");
+    let words: Vec<&str> = command.split(' ').chain([PROGRAM]).collect();
+    lab.leaf.run(&words).unwrap();
+}
+
+/// Whether packets with TOS 0x48 to the far host are lost.
+fn loses_marked(lab: &Lab) -> bool {
+    let marked = ["-Q", "0x48", "-W", "1"];
+    let said = sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &marked);
+    said.contains("2 packets transmitted, 0 received")
+}
+
 /// A filter that does not belong to vtepd drops frames before vtepd sees them, and vtepd reports
 /// the filter.
 #[root_test]
@@ -15,18 +31,11 @@ fn foreign_clsact_filters_are_named_and_keep_working() {
     for hook in HOOKS {
         let lab = Lab::new("foreign");
         ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
-        // Filters that drop IPv4 with TOS 0x48.
         for command in ["tc qdisc add dev up1 clsact", "tc qdisc add dev vx10 clsact"] {
             run(&lab.leaf, command);
         }
         for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
-            // If byte 15 is 0x48 drop (TC_ACT_SHOT), otherwise continue (TC_ACT_UNSPEC).
-            let program = "4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295";
-            let command =
-                format!("tc filter add dev {interface} {way} prio 10 protocol all bpf da bytecode");
-            let mut words: Vec<&str> = command.split(' ').collect();
-            words.push(program);
-            lab.leaf.run(&words).unwrap();
+            drop_marked(&lab, &format!("dev {interface} {way}"));
         }
         let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
         vtepd.wait_for_log("a BPF program of another tool: bpf on up1 (clsact ingress)");
@@ -34,11 +43,7 @@ fn foreign_clsact_filters_are_named_and_keep_working() {
         let dry = Vtepd::output(&lab.leaf, &["--dry-run", "--hook", hook]);
         assert!(String::from_utf8_lossy(&dry.stdout).contains("Note: bpf on up1"));
         sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
-        let dropped = || {
-            let said =
-                sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
-            said.contains("2 packets transmitted, 0 received")
-        };
+        let dropped = || loses_marked(&lab);
         assert!(dropped(), "{hook}");
         assert!(vtepd.log().contains("runs before vtepd"), "{}", vtepd.log());
         let (status, log) = vtepd.terminate();
@@ -61,20 +66,12 @@ fn foreign_clsact_filters_that_come_later_keep_working() {
         let lab = Lab::with("later", Setup { peers: "tos inherit", ..Setup::default() });
         ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
         let vtepd = Vtepd::start(&lab.leaf, &["--hook", "tcx"]);
-        let dropped = || {
-            let said =
-                sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
-            said.contains("2 packets transmitted, 0 received")
-        };
+        let dropped = || loses_marked(&lab);
         let own =
             || run(&lab.leaf, &format!("tc filter show dev {interface} {way}")).contains("vtepd");
         assert!(!dropped() && !own());
         run(&lab.leaf, &format!("tc qdisc add dev {interface} clsact"));
-        let command =
-            format!("tc filter add dev {interface} {way} prio 10 protocol all bpf da bytecode");
-        let mut words: Vec<&str> = command.split(' ').collect();
-        words.push("4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295");
-        lab.leaf.run(&words).unwrap();
+        drop_marked(&lab, &format!("dev {interface} {way}"));
         wait_for("vtepd's program behind the filter", own);
         // vtepd detaches its program from tcx only after that.
         wait_for("the filter to drop", dropped);
@@ -96,11 +93,7 @@ fn a_filter_block_that_comes_later_keeps_working() {
         let lab = Lab::with("block", Setup { peers: "tos inherit", ..Setup::default() });
         ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
         let vtepd = Vtepd::start(&lab.leaf, &["--hook", "tcx"]);
-        let dropped = || {
-            let said =
-                sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
-            said.contains("2 packets transmitted, 0 received")
-        };
+        let dropped = || loses_marked(&lab);
         let forwards = || {
             let before = vtepd.metrics().vni_frames(VNI, what);
             sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
@@ -108,10 +101,7 @@ fn a_filter_block_that_comes_later_keeps_working() {
         };
         assert!(!dropped() && forwards());
         run(&lab.leaf, &format!("tc qdisc add dev {interface} {way}_block 7 clsact"));
-        let command = "tc filter add block 7 prio 10 protocol all bpf da bytecode";
-        let mut words: Vec<&str> = command.split(' ').collect();
-        words.push("4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295");
-        lab.leaf.run(&words).unwrap();
+        drop_marked(&lab, "block 7");
         wait_for("the block to drop", dropped);
         assert!(!forwards(), "the kernel does");
         run(&lab.leaf, &format!("tc qdisc del dev {interface} clsact"));
@@ -128,10 +118,7 @@ fn a_qdisc_for_received_frames_only_is_not_taken_for_clsact() {
     ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
     let vtepd = Vtepd::start(&lab.leaf, &["--hook", "tcx"]);
     run(&lab.leaf, "tc qdisc add dev vx10 ingress");
-    let command = "tc filter add dev vx10 parent ffff: prio 10 protocol all bpf da bytecode";
-    let mut words: Vec<&str> = command.split(' ').collect();
-    words.push("4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295");
-    lab.leaf.run(&words).unwrap();
+    drop_marked(&lab, "dev vx10 parent ffff:");
     let has_ended = || vtepd.ask(&["port"]).to_string().contains("is on clsact ingress of vx10");
     wait_for("the bypass to end", has_ended);
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
