@@ -59,19 +59,30 @@ const fn frames(bytes: u64, packets: u64, payload: u64) -> u64 {
 
 /// The table of counters of a namespace. It is read from any thread.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub struct Table {
     file: File,
     text: String,
 }
 
 impl Table {
+    /// Opens the table of a namespace.
+    ///
+    /// # Errors
+    /// [`CountersError`].
+    pub fn of(namespace: &Namespace) -> Result<Self, CountersError> {
+        Ok(namespace.enter(Self::open)??)
+    }
+
     /// Opens the table of the calling thread's namespace.
     pub(crate) fn open() -> io::Result<Self> {
         Ok(Self { file: File::open("/proc/thread-self/net/dev")?, text: String::new() })
     }
 
     /// Reads the present counters of each interface.
-    pub(crate) fn read(&mut self) -> io::Result<impl Iterator<Item = (&str, Counters)>> {
+    ///
+    /// # Errors
+    /// Those of read(2).
+    pub fn read(&mut self) -> io::Result<impl Iterator<Item = (&str, Counters)>> {
         self.file.rewind()?;
         self.text.clear();
         self.file.read_to_string(&mut self.text)?;
@@ -84,7 +95,7 @@ impl Table {
 /// # Errors
 /// [`CountersError`].
 pub fn read(namespace: &Namespace) -> Result<BTreeMap<String, Counters>, CountersError> {
-    let mut table = namespace.enter(Table::open)??;
+    let mut table = Table::of(namespace)?;
     let counters = table.read()?;
     Ok(counters.map(|(name, counters)| (name.to_owned(), counters)).collect())
 }

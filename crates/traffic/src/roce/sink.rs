@@ -146,16 +146,16 @@ impl Sink {
         Ok(seen)
     }
 
-    /// Receives until all frames of `sent` have arrived, or no frame of this stream has arrived for
-    /// `quiet`.
+    /// Receives until all frames of `sent` have arrived, or the socket is empty and no frame of this
+    /// stream has arrived for `quiet`.
     ///
     /// # Errors
     /// As [`Sink::receive`].
     pub fn drain(&mut self, sent: &Sent, quiet: Duration) -> Result<(), RoceError> {
-        let mut last = Instant::now();
-        while last.elapsed() < quiet && self.received() < sent.frames {
+        let (mut last, mut is_empty) = (Instant::now(), false);
+        while self.received() < sent.frames && !(is_empty && last.elapsed() >= quiet) {
             let before = self.received();
-            self.receive()?;
+            is_empty = self.receive()? < BATCH;
             if self.received() > before {
                 last = Instant::now();
             }
