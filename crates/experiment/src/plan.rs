@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::file::Experiment;
+use crate::file::{Dataplane, Experiment};
 use crate::random::Random;
 use crate::units::{InnerPort, Name, QueuePairs};
 
@@ -177,6 +177,8 @@ const START: f64 = 15.0;
 const VARY: f64 = 3.0;
 /// Seconds of a run beside its traffic: counters are read, and vtepd gets another seed.
 const AROUND: f64 = 0.3;
+/// Seconds until a vtepd that begins anew knows its paths.
+const ANEW: f64 = 3.0;
 /// Seconds of traffic before a failure, and after traffic has returned.
 const FAILURE: f64 = 6.0;
 /// Seconds of a run of a workload, of which nothing is known.
@@ -199,6 +201,11 @@ impl Estimate {
         let points = points(experiment);
         let round = points.iter().map(run).sum::<f64>();
         let sets = experiment.topologies.len() * experiment.dataplanes.len();
+        // A policy that places queue pairs begins anew with each repetition of a workload.
+        let places = |of: &&Dataplane| ["qp-pin", "spray"].contains(&of.policy.as_str());
+        let placing = experiment.dataplanes.iter().filter(places).count();
+        let placing = placing * usize::from(experiment.workload.is_some());
+        let anew = ANEW * (placing * experiment.topologies.len()) as f64;
         let [min, max] = [experiment.repetitions.min, experiment.repetitions.max];
         let repetitions = [min.min(max), max];
         let turn = experiment.repetitions.turn.get();
@@ -206,7 +213,8 @@ impl Estimate {
             let turns = f64::from(repetitions.div_ceil(turn)) * sets as f64;
             let varied = experiment.variants.len() as f64 * VARY * turns;
             let fabrics = experiment.topologies.len() as f64 * START;
-            fabrics + varied + round * f64::from(repetitions) * sets as f64
+            let vtepd = anew * f64::from(repetitions) * experiment.variants.len().max(1) as f64;
+            fabrics + varied + vtepd + round * f64::from(repetitions) * sets as f64
         };
         let repetitions = repetitions.map(std::num::NonZeroU32::get);
         Self {

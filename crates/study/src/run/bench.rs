@@ -146,12 +146,18 @@ impl<'a> Bench<'a> {
         seed: u64,
         report: OnProgress,
     ) -> Result<(), RunError> {
-        // After a change, a policy that probes finds its paths again, so it keeps one seed.
         let probing = probing(dataplane);
-        let seed = if probing.is_some() { self.experiment.seed } else { seed };
-        let wanted = wanted(dataplane, seed);
+        // The leaves of several senders place by what they know of each other, and would do so as in
+        // the repetition before. A vtepd that begins anew makes repetitions independent.
+        let begins_anew = self.experiment.workload.is_some() && !self.settings.deployed;
+        // After a change, a policy that probes finds its paths again, so it keeps one seed.
+        let keeps = probing.is_some() && !begins_anew;
+        let wanted = wanted(dataplane, if keeps { self.experiment.seed } else { seed });
         if self.current != Some(wanted.clone()) {
             (self.current, self.subjects) = (None, None);
+            if probing.is_some() && begins_anew {
+                leaves::set(&self.fabric, &self.settings.vtepd, None, &[])?;
+            }
             leaves::set(&self.fabric, &self.settings.vtepd, wanted.as_ref(), &[])?;
             if let Some(policy) = probing {
                 leaves::await_paths(&self.fabric, policy, report)?;
