@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::file::Experiment;
+use crate::file::{Experiment, Quantity};
 use crate::plan::Point;
 use crate::record::{Manifest, Run};
 use crate::statistics::Statistics;
@@ -38,7 +38,7 @@ pub struct Change {
     /// The label of the dataplane.
     pub dataplane: String,
     /// What was measured.
-    pub figure: Figure,
+    pub figure: Quantity,
     /// The tier of links, or the job; empty for the workload and for failures.
     pub of: String,
     /// The value in the first directory.
@@ -51,61 +51,31 @@ pub struct Change {
     pub changed: bool,
 }
 
-/// What is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Figure {
-    /// The mean MMR of a tier.
-    Mmr,
-    /// The time without traffic after a failure in milliseconds.
-    Outage,
-    /// The time of the iteration that a failure hit in milliseconds.
-    HitCompletion,
-    /// The time of an iteration of the workload or of a job in milliseconds.
-    Completion,
-    /// Its bus bandwidth in Mbit/s.
-    BusBandwidth,
-}
-
-impl Figure {
-    /// The name with its unit.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Mmr => "MMR",
-            Self::Outage => "outage (ms)",
-            Self::HitCompletion => "hit iteration (ms)",
-            Self::Completion => "iteration (ms)",
-            Self::BusBandwidth => "bus (Mbit/s)",
-        }
-    }
-
-    /// Smaller differences do not count.
-    const fn least(self) -> f64 {
-        match self {
-            Self::Mmr => ROUTING,
-            _ => 0.0,
-        }
-    }
-
-    /// Whether it depends on the speed of the machine.
-    fn is_time(self) -> bool {
-        self != Self::Mmr
+/// The name of a figure with its unit.
+const fn name(figure: Quantity) -> &'static str {
+    match figure {
+        Quantity::Mmr => "MMR",
+        Quantity::Outage => "outage (ms)",
+        Quantity::HitCompletion => "hit iteration (ms)",
+        Quantity::Completion => "iteration (ms)",
+        Quantity::BusBandwidth => "bus (Mbit/s)",
+        Quantity::PeakGain => "gain",
     }
 }
 
 /// The figures of a row by what and of what they are.
-fn figures(row: &Row) -> BTreeMap<(Figure, String), Statistics> {
+fn figures(row: &Row) -> BTreeMap<(Quantity, String), Statistics> {
     let mut all = BTreeMap::new();
     for tier in &row.tiers {
-        all.insert((Figure::Mmr, tier.role.name().to_owned()), tier.mmr);
+        all.insert((Quantity::Mmr, tier.role.name().to_owned()), tier.mmr);
     }
-    let failure = [(Figure::Outage, row.outage), (Figure::HitCompletion, row.hit)];
+    let failure = [(Quantity::Outage, row.outage), (Quantity::HitCompletion, row.hit)];
     all.extend(failure.into_iter().filter_map(|(of, value)| Some(((of, String::new()), value?))));
     let own = row.workload.iter().map(|of| (String::new(), of));
     for (name, of) in own.chain(row.jobs.iter().map(|(name, of)| (name.clone(), of))) {
-        all.insert((Figure::Completion, name.clone()), of.completion);
+        all.insert((Quantity::Completion, name.clone()), of.completion);
         let told = of.told(of.bus_bandwidth);
-        all.extend(told.map(|of| ((Figure::BusBandwidth, name), of)));
+        all.extend(told.map(|of| ((Quantity::BusBandwidth, name), of)));
     }
     all
 }
@@ -157,8 +127,9 @@ pub fn compare(mut before: Results, mut after: Results) -> Comparison {
                 continue;
             };
             let least = match figure {
-                Figure::Outage => row.shortest_outage().max(other.shortest_outage()),
-                _ => figure.least(),
+                Quantity::Outage => row.shortest_outage().max(other.shortest_outage()),
+                Quantity::Mmr => ROUTING,
+                _ => 0.0,
             };
             let noise = before.half_width.hypot(after.half_width).max(least);
             let counts = !(limited && figure.is_time());
@@ -223,7 +194,7 @@ impl fmt::Display for Comparison {
                 point.variant(),
                 point.queue_pairs.get(),
                 point.inner_port,
-                figure.name(),
+                name(*figure),
                 before.mean,
                 after.mean,
                 after.mean - before.mean
@@ -322,13 +293,13 @@ mod tests {
         // Two tiers, outage, hit iteration, and time and bandwidth of the workload and the job.
         assert_eq!(same.figures.len(), 2 + 2 + 2 + 2);
         assert!(same.figures.iter().all(|change| !change.changed), "{same}");
-        let found = |after: Results| -> Vec<(Figure, String)> {
+        let found = |after: Results| -> Vec<(Quantity, String)> {
             let all = compare(before(), after).figures.into_iter();
             all.filter(|of| of.changed).map(|of| (of.figure, of.of)).collect()
         };
-        assert_eq!(found(times(120.0, 50.0, 70.0, 0.1)), [(Figure::Outage, String::new())]);
-        assert_eq!(found(times(100.0, 60.0, 70.0, 0.1)), [(Figure::Completion, String::new())]);
-        assert_eq!(found(times(100.0, 50.0, 80.0, 0.1)), [(Figure::Completion, "other".into())]);
+        assert_eq!(found(times(120.0, 50.0, 70.0, 0.1)), [(Quantity::Outage, String::new())]);
+        assert_eq!(found(times(100.0, 60.0, 70.0, 0.1)), [(Quantity::Completion, String::new())]);
+        assert_eq!(found(times(100.0, 50.0, 80.0, 0.1)), [(Quantity::Completion, "other".into())]);
         let text = compare(before(), times(100.0, 60.0, 70.0, 0.1)).to_string();
         assert!(text.contains("variant ") && text.contains(" near "), "{text}");
         let busy = times(120.0, 60.0, 80.0, 0.99);

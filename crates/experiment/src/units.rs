@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 #[schemars(extend("pattern" = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"))]
 pub struct Name(String);
 
@@ -88,15 +88,9 @@ impl FromStr for Name {
     }
 }
 
-impl From<Name> for String {
-    fn from(name: Name) -> Self {
-        name.0
-    }
-}
-
 /// An end of a link, `NODE:INTERFACE`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 #[schemars(extend("pattern" = "^[^:]+:[^:]+$"))]
 pub struct LinkEnd(String);
 
@@ -121,15 +115,8 @@ impl TryFrom<String> for LinkEnd {
     }
 }
 
-impl From<LinkEnd> for String {
-    fn from(end: LinkEnd) -> Self {
-        end.0
-    }
-}
-
 /// A number of percent, 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, JsonSchema)]
-#[serde(into = "f64")]
 #[schemars(with = "quantity::NumberOrText", extend("minimum" = 0, "maximum" = 100))]
 pub struct Percent(f64);
 
@@ -159,17 +146,11 @@ impl TryFrom<f64> for Percent {
     }
 }
 
-impl From<Percent> for f64 {
-    fn from(percent: Percent) -> Self {
-        percent.0
-    }
-}
-
 /// A number of queue pairs, 1 to 1000.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
-#[serde(try_from = "u64", into = "u64")]
+#[serde(try_from = "u64")]
 #[schemars(extend("minimum" = 1, "maximum" = 1000))]
 pub struct QueuePairs(NonZeroU16);
 
@@ -200,15 +181,9 @@ impl TryFrom<u64> for QueuePairs {
     }
 }
 
-impl From<QueuePairs> for u64 {
-    fn from(number: QueuePairs) -> Self {
-        number.0.get().into()
-    }
-}
-
 /// A share of 1, above 0 and below 1.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "f64", into = "f64")]
+#[serde(try_from = "f64")]
 #[schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1))]
 pub struct Share(f64);
 
@@ -234,12 +209,6 @@ impl TryFrom<f64> for Share {
         } else {
             Err(format!("{number}: expected a number between 0 and 1"))
         }
-    }
-}
-
-impl From<Share> for f64 {
-    fn from(share: Share) -> Self {
-        share.0
     }
 }
 

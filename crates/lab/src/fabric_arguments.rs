@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use experiment::units::Name;
+use lab::link::Direction;
 
 use crate::arguments::Which;
 use crate::quantities::{circuit_rate, duration, percent, size, whole_seconds};
@@ -109,17 +110,6 @@ pub(crate) struct LinkState {
     /// Undo it after this time, such as 10s, or on Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) time: Option<Duration>,
-}
-
-/// The directions of a circuit.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Direction {
-    /// Frames that arrive at the circuit's first interface
-    AToB,
-    /// Frames that arrive at its second interface
-    BToA,
-    /// All frames
-    Both,
 }
 
 #[derive(Args)]

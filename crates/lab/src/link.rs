@@ -49,13 +49,13 @@ pub enum LinkError {
 }
 
 /// The directions of a circuit `A:B`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Direction {
-    /// Frames that arrive at `A`.
+    /// Frames that arrive at the circuit's first interface
     AToB,
-    /// Frames that arrive at `B`.
+    /// Frames that arrive at its second interface
     BToA,
-    /// All frames.
+    /// All frames
     Both,
 }
 

@@ -1,6 +1,5 @@
 //! Explains what encapsulation does with a frame: it is encapsulated, and the steps are recorded.
 
-use core::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -132,77 +131,4 @@ impl Explanation {
         }
         forwarded.map_or(Self::Dropped(DropReason::ReceiveUnreadable), Self::Forwarded)
     }
-}
-
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Dropped(reason) => write_drop(f, *reason),
-            Self::Forwarded(forwarded) => forwarded.fmt(f),
-        }
-    }
-}
-
-impl fmt::Display for Forwarded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { vni, netdev, destination, flooded, copies, ports: _ } = self;
-        write!(f, "VNI {vni} ({netdev}): {destination} ")?;
-        f.write_str(if *flooded {
-            "is in no table: a copy for each VTEP of the flood list"
-        } else {
-            "is behind a known VTEP"
-        })?;
-        let mut before = None;
-        for copy in copies {
-            // Most segments have the same result. Only those that differ get a line.
-            if before != Some(copy.entropy) {
-                write_entropy(f, copy)?;
-            }
-            if copy.segment == 0 || before != Some(copy.entropy) || copy.route.is_err() {
-                copy.fmt(f)?;
-            }
-            before = Some(copy.entropy);
-        }
-        Ok(())
-    }
-}
-
-fn write_entropy(f: &mut fmt::Formatter<'_>, copy: &CopyFate) -> fmt::Result {
-    let path::Explanation { policy, key, reason, range, decision } = copy.entropy;
-    write!(f, "\n  ")?;
-    if copy.segment > 0 {
-        write!(f, "from segment {} on, ", copy.segment)?;
-    }
-    write!(f, "{policy} looks at {key} ({reason}); hash {:#018x} ", decision.hash)?;
-    if let Some(bin) = decision.bin {
-        write!(f, "is bin {bin}, ")?;
-    }
-    write!(f, "gives outer source port {} of {range}", decision.source_port)
-}
-
-impl fmt::Display for CopyFate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.remote {
-            Some(remote) => write!(f, "\n    to VTEP {remote}: ")?,
-            None => write!(f, "\n    to a VTEP that is gone: ")?,
-        }
-        let route = match &self.route {
-            Ok(route) => route,
-            Err(reason) => return write_drop(f, *reason),
-        };
-        write!(f, "uplink {} by {} ", route.uplink, route.gateway)?;
-        match route.destination_mac {
-            Some(mac) => write!(f, "({mac})")?,
-            None => write!(f, "(MAC address not known yet: it waits)")?,
-        }
-        match route.choices {
-            1 => write!(f, ", the only next hop")?,
-            choices => write!(f, ", one of {choices} next hops by path hash {:#018x}", route.hash)?,
-        }
-        if route.by_default { f.write_str("; by the default route") } else { Ok(()) }
-    }
-}
-
-fn write_drop(f: &mut fmt::Formatter<'_>, reason: DropReason) -> fmt::Result {
-    write!(f, "dropped, {}: {}", reason.label(), reason.sentence().trim())
 }

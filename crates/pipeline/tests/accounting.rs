@@ -166,7 +166,7 @@ proptest! {
         let frames: Vec<_> = frames.into_iter().map(|(data, offload)| Owned { offload, ..Owned::tagged(data) }).collect();
         worker.encapsulate(&frames, &snapshot);
         for frame in &frames {
-            let _ = pipeline::explain(&frame.frame(), tables::VniIndex::new(SLOT).unwrap(), &snapshot, Instant::now(), &path::Pins::default()).to_string();
+            let _ = pipeline::explain(&frame.frame(), tables::VniIndex::new(SLOT).unwrap(), &snapshot, Instant::now(), &path::Pins::default());
         }
         let frames: Vec<_> = frames.into_iter().map(|frame| Owned { vlan: None, ..frame }).collect();
         worker.decapsulate(&frames, &snapshot);

@@ -12,7 +12,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
 use crate::view::{PortFrames, View};
-use family::{counter, counters, gauge, gauges};
+use family::Families;
 
 /// All metrics as text.
 ///
@@ -36,37 +36,35 @@ struct Everything {
 }
 
 impl Collector for Everything {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        self.daemon(&mut encoder)?;
-        self.vnis(&mut encoder)?;
-        self.vni_traffic(&mut encoder)?;
-        self.paths(&mut encoder)?;
-        self.peers(&mut encoder)?;
-        self.learning(&mut encoder)?;
-        self.bypass(&mut encoder)?;
-        probing::encode(self.view.probing.as_ref(), &mut encoder)?;
-        self.resequenced(&mut encoder)?;
-        self.frames(&mut encoder)
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let out = &mut Families(encoder);
+        self.daemon(out)?;
+        self.vnis(out)?;
+        self.vni_traffic(out)?;
+        self.paths(out)?;
+        self.peers(out)?;
+        self.learning(out)?;
+        self.bypass(out)?;
+        probing::encode(self.view.probing.as_ref(), out)?;
+        self.resequenced(out)?;
+        self.frames(out)
     }
 }
 
 impl Everything {
-    fn daemon(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn daemon(&self, out: &mut Families<'_>) -> fmt::Result {
         let view = &self.view;
-        gauge(
-            encoder,
+        out.gauge(
             "vtepd_ready",
             "1 while BPF programs redirect or forward frames",
             u64::from(view.ready),
         )?;
-        gauge(
-            encoder,
+        out.gauge(
             "vtepd_snapshot_generation",
             "How often the forwarding tables were published",
             view.generation,
         )?;
-        gauge(
-            encoder,
+        out.gauge(
             "vtepd_configuration_generation",
             "How often a configuration was read",
             view.configuration,
@@ -74,8 +72,7 @@ impl Everything {
         let sources = view.sources.iter().map(|source| {
             (vec![("source", source.name.to_owned()), ("state", source.state.clone())], 1)
         });
-        gauges(
-            encoder,
+        out.gauges(
             "vtepd_source_state",
             "State of each source of routes and addresses; always 1",
             sources,
@@ -84,32 +81,27 @@ impl Everything {
             .sources
             .iter()
             .map(|source| (vec![("source", source.name.to_owned())], source.swept));
-        counters(
-            encoder,
+        out.counters(
             "vtepd_swept_entries",
             "Entries removed because a source did not confirm them in a dump or replay",
             swept,
         )?;
-        counter(
-            encoder,
+        out.counter(
             "vtepd_netlink_overruns",
             "How often netlink messages were lost, so that everything was dumped again",
             view.overruns,
         )?;
-        counter(
-            encoder,
+        out.counter(
             "vtepd_control_stalls",
             "How often the control task hung, so that the kernel forwarded",
             view.control_stalls,
         )?;
-        counter(
-            encoder,
+        out.counter(
             "vtepd_fpm_refused_connections",
             "FPM connections that were refused because their user may not connect",
             view.fpm_refused,
         )?;
-        counter(
-            encoder,
+        out.counter(
             "vtepd_log_lines_lost",
             "Log lines lost because the log was not read in time",
             view.log_lines_lost,
@@ -123,15 +115,14 @@ impl Everything {
             ];
             (labels, 1)
         });
-        gauges(
-            encoder,
+        out.gauges(
             "vtepd_left_to_kernel",
             "vxlan netdevs that stay with the kernel, and why; always 1",
             left,
         )
     }
 
-    fn vnis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn vnis(&self, out: &mut Families<'_>) -> fmt::Result {
         let vnis = &self.view.vnis;
         let label = |vni: wire::Vni| ("vni", vni.to_string());
         let datapaths = vnis.iter().map(|v| (v.vni.to_string(), &v.netdev, &v.policy, v.datapath));
@@ -149,8 +140,7 @@ impl Everything {
             ];
             (labels, 1)
         };
-        gauges(
-            encoder,
+        out.gauges(
             "vtepd_vni_datapath",
             "Who forwards each VNI, and its source port policy; always 1",
             datapaths.chain(left).map(datapath),
@@ -158,19 +148,18 @@ impl Everything {
         let information = vnis.iter().map(|v| {
             (vec![label(v.vni), ("netdev", v.netdev.clone()), ("policy", v.policy.clone())], 1)
         });
-        gauges(
-            encoder,
+        out.gauges(
             "vtepd_vni_info",
             "VNIs taken over, with netdev and policy; always 1",
             information,
         )?;
         let macs = vnis.iter().map(|v| (vec![label(v.vni)], v.remote_macs as u64));
-        gauges(encoder, "vtepd_vni_remote_macs", "MAC addresses known behind remote VTEPs", macs)?;
+        out.gauges("vtepd_vni_remote_macs", "MAC addresses known behind remote VTEPs", macs)?;
         let flood = vnis.iter().map(|v| (vec![label(v.vni)], v.flood_vteps as u64));
-        gauges(encoder, "vtepd_vni_flood_vteps", "VTEPs in the flood list", flood)
+        out.gauges("vtepd_vni_flood_vteps", "VTEPs in the flood list", flood)
     }
 
-    fn vni_traffic(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn vni_traffic(&self, out: &mut Families<'_>) -> fmt::Result {
         let vnis = &self.view.vnis;
         let label = |vni: wire::Vni| ("vni", vni.to_string());
         let each = |read: fn(&pipeline::counters::VniCounters) -> [u64; 2]| {
@@ -183,46 +172,41 @@ impl Everything {
                 })
         };
         let frames = each(|c| [c.encapsulated.frames.get(), c.decapsulated.frames.get()]);
-        counters(
-            encoder,
+        out.counters(
             "vtepd_vni_frames",
             "Inner frames forwarded; each copy and segment counts",
             frames,
         )?;
         let bytes = each(|c| [c.encapsulated.bytes.get(), c.decapsulated.bytes.get()]);
-        counters(encoder, "vtepd_vni_bytes", "Bytes of the inner frames forwarded", bytes)?;
+        out.counters("vtepd_vni_bytes", "Bytes of the inner frames forwarded", bytes)?;
         let one = |read: fn(&pipeline::counters::VniCounters) -> u64| {
             vnis.iter()
                 .filter_map(move |v| Some((vec![label(v.vni)], read(self.counters.vni(v.slot)?))))
         };
-        counters(
-            encoder,
+        out.counters(
             "vtepd_vni_switched_frames",
             "Frames switched between access ports (standalone)",
             one(|c| c.switched.frames.get()),
         )?;
-        counters(
-            encoder,
+        out.counters(
             "vtepd_vni_flooded_frames",
             "Frames sent to the flood list",
             one(|c| c.flooded.get()),
         )?;
         let unknown = one(|c| c.unknown_vtep.get());
-        counters(
-            encoder,
+        out.counters(
             "vtepd_vni_unknown_vtep_frames",
             "Frames from VTEPs that are in no table",
             unknown,
         )?;
-        counters(
-            encoder,
+        out.counters(
             "vtepd_vni_dropped_frames",
             "Frames dropped, for any reason",
             one(|c| c.dropped.get()),
         )
     }
 
-    fn paths(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn paths(&self, out: &mut Families<'_>) -> fmt::Result {
         let each = |read: fn(&pipeline::counters::Traffic) -> u64| {
             self.view.paths.iter().filter_map(move |path| {
                 let labels =
@@ -230,21 +214,19 @@ impl Everything {
                 Some((labels, read(self.counters.path(path.path)?)))
             })
         };
-        counters(
-            encoder,
+        out.counters(
             "vtepd_path_frames",
             "Outer frames sent to each next hop",
             each(|t| t.frames.get()),
         )?;
-        counters(
-            encoder,
+        out.counters(
             "vtepd_path_bytes",
             "Bytes of the outer frames sent to each next hop",
             each(|t| t.bytes.get()),
         )
     }
 
-    fn peers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn peers(&self, out: &mut Families<'_>) -> fmt::Result {
         let each = |read: fn(&pipeline::counters::Traffic) -> u64| {
             self.view.peers.iter().flat_map(move |&(id, vtep)| {
                 let counted = self.counters.peer(id);
@@ -257,63 +239,55 @@ impl Everything {
                 })
             })
         };
-        counters(
-            encoder,
+        out.counters(
             "vtepd_peer_frames",
             "Inner frames sent to each VTEP and received from it",
             each(|t| t.frames.get()),
         )?;
-        counters(
-            encoder,
+        out.counters(
             "vtepd_peer_bytes",
             "Bytes of the inner frames sent to each VTEP and received from it",
             each(|t| t.bytes.get()),
         )?;
-        gauge(
-            encoder,
+        out.gauge(
             "vtepd_default_route_vteps",
             "VTEPs that only the default route leads to",
             self.view.by_default as u64,
         )?;
-        counter(
-            encoder,
+        out.counter(
             "vtepd_default_route_frames",
             "Inner frames sent to VTEPs that only the default route leads to",
             self.counters.by_default.get(),
         )
     }
 
-    fn learning(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn learning(&self, out: &mut Families<'_>) -> fmt::Result {
         let row =
             |name| move |(label, n): &(&'static str, u64)| (vec![(name, (*label).to_owned())], *n);
-        counters(
-            encoder,
+        out.counters(
             "vtepd_learned_addresses",
             "MAC addresses learned from received frames and written into the kernel's FDB",
             self.view.learned.iter().map(row("change")),
         )?;
-        counters(
-            encoder,
+        out.counters(
             "vtepd_mac_moves",
             "Moves of MAC addresses between VTEPs, followed or already superseded",
             self.view.moves.iter().map(row("moves")),
         )?;
-        counter(
-            encoder,
+        out.counter(
             "vtepd_flapping_addresses",
             "How often a MAC address started to move too often",
             self.view.flapping,
         )?;
         let limited = ("rate", self.counters.learn_limited.get());
-        counters(
-            encoder,
+        out.counters(
             "vtepd_not_learned_addresses",
             "Reports of MAC addresses that were not written into the kernel's FDB",
             self.view.not_learned.iter().chain(std::iter::once(&limited)).map(row("reason")),
         )
     }
 
-    fn bypass(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn bypass(&self, out: &mut Families<'_>) -> fmt::Result {
         let ports = self.view.ports.iter().map(|port| {
             let labels = vec![
                 ("port", port.port.clone()),
@@ -322,8 +296,7 @@ impl Everything {
             ];
             (labels, u64::from(port.reason.is_none()))
         });
-        gauges(
-            encoder,
+        out.gauges(
             "vtepd_port_bypass",
             "1 for bridge ports with the bridge bypass; 0 for others, with the reason",
             ports,
@@ -331,14 +304,12 @@ impl Everything {
         let [known, waiting] = self.view.bypass_addresses;
         let rows = [("known", known), ("no_room", waiting)]
             .map(|(state, n)| (vec![("state", state.to_owned())], n as u64));
-        gauges(
-            encoder,
+        out.gauges(
             "vtepd_bypass_addresses",
             "MAC addresses in the map of the bridge bypass",
             rows,
         )?;
-        counter(
-            encoder,
+        out.counter(
             "vtepd_bypass_no_room",
             "MAC addresses that did not fit into the map of the bridge bypass",
             self.view.bypass_no_room,
@@ -352,15 +323,14 @@ impl Everything {
                     (labels.map(|(name, value)| (name, value.to_owned())).to_vec(), n)
                 })
         });
-        counters(
-            encoder,
+        out.counters(
             "vtepd_port_frames",
             "Frames from hosts on ports with the bridge bypass, by their path",
             frames,
         )
     }
 
-    fn resequenced(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn resequenced(&self, out: &mut Families<'_>) -> fmt::Result {
         let order = &self.counters.resequenced;
         let resequenced = [
             ("waited", order.waited.get()),
@@ -369,15 +339,13 @@ impl Everything {
             ("gap_by_share", order.by_share.get()),
             ("crowded", order.crowded.get()),
         ];
-        counters(
-            encoder,
+        out.counters(
             "vtepd_resequenced_frames",
             "Frames of sprayed queue pairs that waited for the ones before them, and gaps that did \
              not close",
             resequenced.map(|(what, n)| (vec![("what", what.to_owned())], n)),
         )?;
-        gauge(
-            encoder,
+        out.gauge(
             "vtepd_resequencing_longest_wait_microseconds",
             "The longest time that such a frame waited",
             order.longest_wait.get() / 1000,

@@ -3,18 +3,14 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::links::{self, Watch};
+use super::links;
 use super::{Wan, WanError};
 
 #[doc(hidden)]
 impl Wan {
     /// The kernel notifies of no more changes.
-    ///
-    /// # Errors
-    /// As socket(2).
-    pub fn lose_notifications(&mut self) -> io::Result<()> {
-        self.watch = Watch::without_notifications()?;
-        Ok(())
+    pub fn lose_notifications(&mut self) {
+        self.watch = None;
     }
 
     /// Replaces the socket on an interface.

@@ -29,7 +29,8 @@ use fabric::packet::PacketError;
 use fabric::rtnl::RtnlError;
 use fabric::topology::Circuit;
 use frame::Frame;
-use links::{Link, Watch};
+use links::Link;
+use netlink::{NotificationKind, Notifications};
 use report::Lateness;
 use schedule::{Fate, Schedule, Times};
 use socket::{Sending, Socket};
@@ -66,6 +67,9 @@ pub enum WanError {
     /// An interface could not be set up or down.
     #[error(transparent)]
     Rtnl(#[from] RtnlError),
+    /// Notifications of changes are not to be had.
+    #[error(transparent)]
+    Netlink(#[from] netlink::Error),
     /// Interfaces could not be listed, or waiting failed.
     #[error("cannot {action}")]
     Io {
@@ -134,7 +138,8 @@ pub struct Wan {
     ports: Vec<Port>,
     directions: Vec<Direction>,
     carriers: Option<Vec<Carrier>>,
-    watch: Watch,
+    /// `None` only in tests.
+    watch: Option<Notifications>,
     control: Option<Control>,
     temporary: Temporary,
     /// When interfaces were last listed, and when to list them again without a notification.
@@ -183,7 +188,7 @@ impl Wan {
             directions: directions.collect(),
             ports,
             carriers: settings.carrier.then(|| vec![Carrier::Through; settings.circuits.len()]),
-            watch: Watch::open().map_err(io_error("watch interfaces"))?,
+            watch: Some(Notifications::open(NotificationKind::Links)?),
             temporary: Temporary::default(),
             control: Control::open().map_err(io_error("open the control socket"))?,
             listed: Duration::ZERO,
@@ -237,8 +242,9 @@ impl Wan {
         self.wait()?;
         self.follow();
         self.end_changes();
-        if self.watch.has_changes() || self.list_again.is_some_and(|at| self.start.elapsed() >= at)
-        {
+        // A socket that fails may have lost some.
+        let has_changes = self.watch.as_ref().is_some_and(|watch| watch.changed().unwrap_or(true));
+        if has_changes || self.list_again.is_some_and(|at| self.start.elapsed() >= at) {
             self.find_ports()?;
         }
         if self.start.elapsed() >= self.next_poll {
@@ -272,7 +278,7 @@ impl Wan {
             let sockets =
                 self.ports.iter().filter_map(|port| port.socket.as_ref().map(Socket::as_fd));
             let control = self.control.as_ref().map(Control::as_fd);
-            let all = sockets.chain([self.watch.as_fd()]).chain(control);
+            let all = sockets.chain(self.watch.as_ref().map(AsFd::as_fd)).chain(control);
             descriptors = all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         }
         match ppoll(&mut descriptors, Some(TimeSpec::from(until.saturating_sub(now))), None) {

@@ -1,17 +1,11 @@
-//! The interfaces of the namespace with their carrier state, and notifications of changes
-//! (rtnetlink(7)).
+//! The interfaces of the namespace with their carrier state.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::libc;
 use nix::net::if_::InterfaceFlags;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
-};
 
 use fabric::packet::Interface;
 use fabric::rtnl::{Rtnl, RtnlError};
@@ -44,51 +38,7 @@ pub(super) fn all() -> io::Result<BTreeMap<String, Link>> {
     Ok(links)
 }
 
-/// A socket that becomes readable when an interface appears, disappears or changes its carrier
-/// state. It is not `rtnetlink`'s, because `Wan` polls it together with its packet sockets.
-#[derive(Debug)]
-pub(super) struct Watch(OwnedFd);
-
-impl Watch {
-    pub(super) fn open() -> io::Result<Self> {
-        watch(libc::RTMGRP_LINK as u32)
-    }
-
-    /// Only tests do without.
-    pub(super) fn without_notifications() -> io::Result<Self> {
-        watch(0)
-    }
-
-    /// Whether there were notifications since the last call, or some may have been lost.
-    pub(super) fn has_changes(&self) -> bool {
-        let mut buffer = [0; 8192];
-        let mut changed = false;
-        loop {
-            match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                Ok(_) => changed = true,
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return changed,
-                // ENOBUFS: the buffer was full.
-                Err(_) => return true,
-            }
-        }
-    }
-}
-
-impl AsFd for Watch {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 /// Sets an interface up or down. The carrier of its peer follows.
 pub(super) fn set(interface: &Interface, up: bool) -> Result<(), RtnlError> {
     Rtnl::open()?.set_up(&interface.name, up)
-}
-
-fn watch(groups: u32) -> io::Result<Watch> {
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
-    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
-    Ok(Watch(socket))
 }

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use fabric::deployed::Deployed;
 use fabric::topology::Wire;
-use lab::link::{self, Direction, Properties, Undo};
+use lab::link::{self, Properties, Undo};
 use wan::Change;
 
 use super::open::open;
 use crate::arguments::Output;
-use crate::fabric_arguments::{self, Impair, Link, LinkState};
+use crate::fabric_arguments::{Impair, Link, LinkState};
 use crate::output::{Outcome, interrupted, print, print_json};
 
 /// The interval at which a signal is noticed.
@@ -33,11 +33,6 @@ fn impair(arguments: &Impair, output: Output) -> Outcome {
     let place = &arguments.place;
     let deployed = open(place.which.name.as_ref())?.deployed();
     let wire = link::find(&deployed, &place.link)?;
-    let direction = match arguments.direction {
-        fabric_arguments::Direction::AToB => Direction::AToB,
-        fabric_arguments::Direction::BToA => Direction::BToA,
-        fabric_arguments::Direction::Both => Direction::Both,
-    };
     let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let change = Change {
         from: None,
@@ -48,7 +43,7 @@ fn impair(arguments: &Impair, output: Output) -> Outcome {
         queue: arguments.queue,
         time: place.time.map(nanoseconds),
     };
-    let undo = link::impair(&deployed, &wire, direction, &change)?;
+    let undo = link::impair(&deployed, &wire, arguments.direction, &change)?;
     // The change is undone also if it cannot be shown.
     let shown = show(&deployed, &wire, output);
     let held = hold(undo, place.time);

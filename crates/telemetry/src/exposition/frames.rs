@@ -5,57 +5,49 @@ use std::fmt;
 use frame::DropReason;
 use pipeline::Counters;
 use pipeline::counters::Counter;
-use prometheus_client::encoding::DescriptorEncoder;
 
 use super::Everything;
-use super::family::{counter, counters, gauge};
+use super::family::Families;
 
 impl Everything {
-    pub(super) fn frames(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    pub(super) fn frames(&self, out: &mut Families<'_>) -> fmt::Result {
         let c = &self.counters;
         let received =
             [("underlay", c.underlay_received.get()), ("bridge", c.bridge_received.get())]
                 .map(|(from, n)| (vec![("from", from.to_owned())], n));
-        counters(
-            encoder,
+        out.counters(
             "vtepd_received_frames",
             "Frames that workers received (a super-frame is one)",
             received,
         )?;
-        self.by_worker(encoder)?;
-        counter(
-            encoder,
+        self.by_worker(out)?;
+        out.counter(
             "vtepd_copied_frames",
             "Frames added by replication and segmentation",
             c.copies.get(),
         )?;
-        counter(encoder, "vtepd_sent_frames", "Frames sent (a super-frame is one)", c.sent.get())?;
-        counter(
-            encoder,
+        out.counter("vtepd_sent_frames", "Frames sent (a super-frame is one)", c.sent.get())?;
+        out.counter(
             "vtepd_sent_super_frames",
             "UDP super-frames sent to uplinks",
             c.super_frames.get(),
         )?;
-        counter(
-            encoder,
+        out.counter(
             "vtepd_sent_in_super_frames",
             "Frames sent inside UDP super-frames",
             c.in_super_frames.get(),
         )?;
-        counter(
-            encoder,
+        out.counter(
             "vtepd_bypass_delivered_frames",
             "Decapsulated frames sent to host ports by the bridge bypass",
             c.past_bridge.get(),
         )?;
-        gauge(
-            encoder,
+        out.gauge(
             "vtepd_held_frames",
             "Frames that wait for their next hop to be resolved",
             c.held.get(),
         )?;
-        counter(
-            encoder,
+        out.counter(
             "vtepd_worker_stalls",
             "How often a worker hung, so that the kernel forwarded",
             c.stalls.get(),
@@ -63,11 +55,10 @@ impl Everything {
         let drops = DropReason::ALL
             .iter()
             .map(|&reason| (vec![("reason", reason.label().to_owned())], c.dropped(reason)));
-        counters(encoder, "vtepd_dropped_frames", "Frames dropped, by reason", drops)?;
+        out.counters("vtepd_dropped_frames", "Frames dropped, by reason", drops)?;
         let steering = self.view.steering.iter();
         let steering = steering.map(|&(decision, n)| (vec![("decision", decision.to_owned())], n));
-        counters(
-            encoder,
+        out.counters(
             "vtepd_steering_frames",
             "Frames by decision of the BPF programs (a super-frame is one)",
             steering,
@@ -75,7 +66,7 @@ impl Everything {
     }
 
     /// Frames of each worker.
-    fn by_worker(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn by_worker(&self, out: &mut Families<'_>) -> fmt::Result {
         let by_worker = |label: &'static str, of: fn(&Counters) -> Vec<(&str, &Counter)>| {
             let rows = self.view.workers.iter().zip(0u16..).flat_map(move |(counters, worker)| {
                 let row = move |(value, counter): (&str, &Counter)| {
@@ -86,17 +77,14 @@ impl Everything {
             });
             rows.collect::<Vec<_>>()
         };
-        counters(
-            encoder,
+        out.counters(
             "vtepd_worker_received_frames",
             "Frames that each worker received (a super-frame is one)",
             by_worker("from", |c| {
                 vec![("underlay", &c.underlay_received), ("bridge", &c.bridge_received)]
             }),
         )?;
-        counters(
-            encoder,
-            "vtepd_worker_flow_cache",
+        out.counters("vtepd_worker_flow_cache",
             "Frames of RoCE flows that a worker remembers (hit) or not (miss), and flows that it forgot for another (eviction)",
             by_worker("result", |c| {
                 let cache = &c.flow_cache;

@@ -39,6 +39,9 @@ pub(crate) struct Service {
 
 /// A streamed list with one message for each row, so that long lists never lie in one buffer.
 type Rows<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+/// What a method answers.
+type Answer<T> = Result<Response<T>, Status>;
+type Listing<T> = Answer<Rows<T>>;
 
 fn rows<T: Send + 'static>(rows: impl Iterator<Item = T> + Send + 'static) -> Response<Rows<T>> {
     Response::new(Box::pin(tokio_stream::iter(rows.map(Ok))))
@@ -210,18 +213,12 @@ impl Vtepd for Service {
     type CaptureStream = Rows<v1::Captured>;
     type WatchEventsStream = Rows<v1::Event>;
 
-    async fn get_status(
-        &self,
-        _: Request<v1::GetStatusRequest>,
-    ) -> Result<Response<v1::Status>, Status> {
+    async fn get_status(&self, _: Request<v1::GetStatusRequest>) -> Answer<v1::Status> {
         let stations = self.handle.stations().await;
         Ok(Response::new(status::status(&self.handle, &stations)))
     }
 
-    async fn list_vnis(
-        &self,
-        request: Request<v1::ListVnisRequest>,
-    ) -> Result<Response<Self::ListVnisStream>, Status> {
+    async fn list_vnis(&self, request: Request<v1::ListVnisRequest>) -> Listing<v1::Vni> {
         let stations = self.handle.stations().await;
         let mut vnis = status::vnis(&self.handle, &stations);
         if let Some(vni) = request.into_inner().vni {
@@ -233,10 +230,7 @@ impl Vtepd for Service {
         Ok(rows(vnis.into_iter()))
     }
 
-    async fn list_fdb(
-        &self,
-        request: Request<v1::ListFdbRequest>,
-    ) -> Result<Response<Self::ListFdbStream>, Status> {
+    async fn list_fdb(&self, request: Request<v1::ListFdbRequest>) -> Listing<v1::FdbEntry> {
         let v1::ListFdbRequest { vni, mac } = request.into_inner();
         let mac = parse::<MacAddr>("mac", mac.as_deref())?;
         let snapshot = self.handle.snapshot();
@@ -246,10 +240,7 @@ impl Vtepd for Service {
         Ok(rows(show::fdb(snapshot, tables, mac).chain(learned)))
     }
 
-    async fn list_flood(
-        &self,
-        request: Request<v1::ListFloodRequest>,
-    ) -> Result<Response<Self::ListFloodStream>, Status> {
+    async fn list_flood(&self, request: Request<v1::ListFloodRequest>) -> Listing<v1::FloodEntry> {
         let snapshot = self.handle.snapshot();
         let tables = self.tables(&snapshot, request.into_inner().vni)?;
         Ok(rows(show::flood(snapshot, tables)))
@@ -258,17 +249,14 @@ impl Vtepd for Service {
     async fn list_neighbours(
         &self,
         _: Request<v1::ListNeighboursRequest>,
-    ) -> Result<Response<Self::ListNeighboursStream>, Status> {
+    ) -> Listing<v1::Neighbour> {
         let uplinks = show::Uplinks::of(&self.handle.status.borrow());
         let hops = show::next_hops(&self.handle.snapshot(), &uplinks);
         let hosts = self.ask(control::Request::Hosts).await?;
         Ok(rows(hops.into_iter().chain(hosts.into_iter().map(show::host))))
     }
 
-    async fn list_routes(
-        &self,
-        request: Request<v1::ListRoutesRequest>,
-    ) -> Result<Response<Self::ListRoutesStream>, Status> {
+    async fn list_routes(&self, request: Request<v1::ListRoutesRequest>) -> Listing<v1::Route> {
         let vtep = parse::<IpAddr>("vtep", request.into_inner().vtep.as_deref())?;
         let snapshot = self.handle.snapshot();
         if let Some(vtep) = vtep.filter(|vtep| !snapshot.knows_vtep(*vtep)) {
@@ -282,20 +270,14 @@ impl Vtepd for Service {
         Ok(rows(routes.into_iter()))
     }
 
-    async fn list_peers(
-        &self,
-        _: Request<v1::ListPeersRequest>,
-    ) -> Result<Response<Self::ListPeersStream>, Status> {
+    async fn list_peers(&self, _: Request<v1::ListPeersRequest>) -> Listing<v1::Peer> {
         let stations = self.handle.stations().await;
         Ok(rows(
             show::peers(&self.handle.snapshot(), &stations, &self.handle.counters()).into_iter(),
         ))
     }
 
-    async fn list_ports(
-        &self,
-        request: Request<v1::ListPortsRequest>,
-    ) -> Result<Response<Self::ListPortsStream>, Status> {
+    async fn list_ports(&self, request: Request<v1::ListPortsRequest>) -> Listing<v1::Port> {
         let vni = request.into_inner().vni;
         // A VNI that is not taken over is an error. A VNI without ports is not.
         self.tables(&self.handle.snapshot(), vni)?;
@@ -304,10 +286,7 @@ impl Vtepd for Service {
         Ok(rows(ports.into_iter()))
     }
 
-    async fn list_paths(
-        &self,
-        request: Request<v1::ListPathsRequest>,
-    ) -> Result<Response<Self::ListPathsStream>, Status> {
+    async fn list_paths(&self, request: Request<v1::ListPathsRequest>) -> Listing<v1::VtepPaths> {
         let vtep = parse::<IpAddr>("vtep", request.into_inner().vtep.as_deref())?;
         let paths = move |shared: &Shared, snapshot: &Snapshot, uplinks: &show::Uplinks| {
             pinned::paths(shared, snapshot, uplinks, vtep)
@@ -318,7 +297,7 @@ impl Vtepd for Service {
     async fn list_dropped_frames(
         &self,
         request: Request<v1::ListDroppedFramesRequest>,
-    ) -> Result<Response<Self::ListDroppedFramesStream>, Status> {
+    ) -> Listing<v1::DroppedFrame> {
         let reason = request.into_inner().reason.map(|label| {
             let reason = DropReason::ALL.iter().find(|reason| reason.label() == label);
             reason.copied().ok_or_else(|| {
@@ -330,10 +309,7 @@ impl Vtepd for Service {
         Ok(rows(status::dropped_frames(&self.handle, reason.transpose()?).into_iter()))
     }
 
-    async fn capture(
-        &self,
-        request: Request<v1::CaptureRequest>,
-    ) -> Result<Response<Self::CaptureStream>, Status> {
+    async fn capture(&self, request: Request<v1::CaptureRequest>) -> Listing<v1::Captured> {
         privileged(&request, "a capture")?;
         let request = request.into_inner();
         let wanted = Wanted::try_from(&request)?;
@@ -347,7 +323,7 @@ impl Vtepd for Service {
     async fn list_queue_pairs(
         &self,
         request: Request<v1::ListQueuePairsRequest>,
-    ) -> Result<Response<Self::ListQueuePairsStream>, Status> {
+    ) -> Listing<v1::QueuePair> {
         let wanted = request.into_inner();
         let queue_pairs = move |shared: &Shared, snapshot: &Snapshot, uplinks: &show::Uplinks| {
             pinned::queue_pairs(shared, snapshot, uplinks, wanted)
@@ -355,10 +331,7 @@ impl Vtepd for Service {
         self.placement_rows(queue_pairs).await
     }
 
-    async fn list_flows(
-        &self,
-        request: Request<v1::ListFlowsRequest>,
-    ) -> Result<Response<Self::ListFlowsStream>, Status> {
+    async fn list_flows(&self, request: Request<v1::ListFlowsRequest>) -> Listing<v1::CachedFlow> {
         let vni = request.into_inner().vni;
         let snapshot = self.handle.snapshot();
         self.tables(&snapshot, vni)?;
@@ -367,17 +340,11 @@ impl Vtepd for Service {
         Ok(rows(show::flows(flows, vni, &snapshot, &uplinks).into_iter()))
     }
 
-    async fn get_counters(
-        &self,
-        _: Request<v1::GetCountersRequest>,
-    ) -> Result<Response<v1::Counters>, Status> {
+    async fn get_counters(&self, _: Request<v1::GetCountersRequest>) -> Answer<v1::Counters> {
         Ok(Response::new(status::counters(&self.handle)))
     }
 
-    async fn explain(
-        &self,
-        request: Request<v1::ExplainRequest>,
-    ) -> Result<Response<v1::Explanation>, Status> {
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::Explanation> {
         let v1::ExplainRequest { vni, frame, flow } = request.into_inner();
         let frame = match flow {
             Some(flow) if frame.is_empty() => self.frame(vni, &Flow::try_from(&flow)?).await?,
@@ -414,10 +381,7 @@ impl Vtepd for Service {
         }))
     }
 
-    async fn watch_events(
-        &self,
-        request: Request<v1::WatchEventsRequest>,
-    ) -> Result<Response<Self::WatchEventsStream>, Status> {
+    async fn watch_events(&self, request: Request<v1::WatchEventsRequest>) -> Listing<v1::Event> {
         let v1::WatchEventsRequest { follow, after, skip, since_ms } = request.into_inner();
         let reader = self.journal.read_after(if skip { self.journal.last() } else { after });
         let since = since_ms.and_then(events::before_now);
@@ -428,10 +392,7 @@ impl Vtepd for Service {
         }))
     }
 
-    async fn set_policy(
-        &self,
-        request: Request<v1::SetPolicyRequest>,
-    ) -> Result<Response<v1::Vni>, Status> {
+    async fn set_policy(&self, request: Request<v1::SetPolicyRequest>) -> Answer<v1::Vni> {
         privileged(&request, "a change")?;
         let v1::SetPolicyRequest { vni: number, policy, bins, source_ports } = request.into_inner();
         let vni = vni(number)?;
@@ -466,17 +427,14 @@ impl Vtepd for Service {
     async fn explain_received(
         &self,
         request: Request<v1::ExplainReceivedRequest>,
-    ) -> Result<Response<v1::ReceivedExplanation>, Status> {
+    ) -> Answer<v1::ReceivedExplanation> {
         let frame = request.into_inner().frame;
         let (snapshot, open) = (self.handle.snapshot(), self.handle.open_ports());
         let ports = &self.handle.status.borrow().plan.ports;
         Ok(Response::new(explain::received(&frame, &snapshot, &open, ports)))
     }
 
-    async fn attach_vni(
-        &self,
-        request: Request<v1::AttachVniRequest>,
-    ) -> Result<Response<v1::Vni>, Status> {
+    async fn attach_vni(&self, request: Request<v1::AttachVniRequest>) -> Answer<v1::Vni> {
         privileged(&request, "a change")?;
         let row = self.change(Change::Attach(vni(request.into_inner().vni)?)).await?;
         // The VNI is configured to be taken over, but may not be eligible.
@@ -489,10 +447,7 @@ impl Vtepd for Service {
         }
     }
 
-    async fn detach_vni(
-        &self,
-        request: Request<v1::DetachVniRequest>,
-    ) -> Result<Response<v1::Vni>, Status> {
+    async fn detach_vni(&self, request: Request<v1::DetachVniRequest>) -> Answer<v1::Vni> {
         privileged(&request, "a change")?;
         let row = self.change(Change::Detach(vni(request.into_inner().vni)?)).await?;
         Ok(Response::new(row))
