@@ -19,8 +19,10 @@ use crate::rtnl::VethEnd;
 use crate::stage_tracker::StageTracker;
 use crate::state::Record;
 use crate::super_frames::cut_super_frames;
-use crate::topology::order::must_reach;
-use crate::topology::{EndSettings, Healthcheck, Kind, Link, Stage, Topology, is_lab};
+use crate::topology::order::is_awaited;
+use crate::topology::{
+    EndSettings, Healthcheck, Kind, Link, Stage, StageSettings, Topology, is_lab,
+};
 
 /// Whether a node forwards IPv4 packets.
 const IP_FORWARD: &str = "net.ipv4.ip_forward";
@@ -132,25 +134,31 @@ fn run_stages(
     if !enter(Stage::Configure)? {
         return Ok(());
     }
-    run(&settings.exec)?;
-    frr::identify(node, index)?;
+    let is_awaited = |stage: Stage| is_awaited(tracker.topology(), name, stage);
     if let Some(program) = &program
-        && !must_reach(tracker.topology(), name, Stage::Exit)
+        && !is_awaited(Stage::Exit)
+        && !settings.stages.contains_key(&Stage::Exit)
         && wait_until(SETTLING, || !program.identity.alive())
     {
         return Err(ended(node, program));
     }
     leave(Stage::Configure)?;
-    if !must_reach(tracker.topology(), name, Stage::Healthy) || !enter(Stage::Healthy)? {
-        return Ok(());
+    run(&settings.exec)?;
+    frr::identify(node, index)?;
+    // As in ContainerLab, a node with commands for this stage enters it, too.
+    let healthy = settings.stages.get(&Stage::Healthy);
+    if is_awaited(Stage::Healthy) || healthy.is_some_and(StageSettings::has_commands) {
+        if !enter(Stage::Healthy)? {
+            return Ok(());
+        }
+        if let Some(check) = &settings.healthcheck {
+            if !await_health(node, check, tracker, report)? {
+                return Ok(());
+            }
+            leave(Stage::Healthy)?;
+        }
     }
-    if let Some(check) = &settings.healthcheck
-        && !await_health(node, check, tracker, report)?
-    {
-        return Ok(());
-    }
-    leave(Stage::Healthy)?;
-    if !must_reach(tracker.topology(), name, Stage::Exit) || !enter(Stage::Exit)? {
+    if !is_awaited(Stage::Exit) || !enter(Stage::Exit)? {
         return Ok(());
     }
     let runs = || program.as_ref().is_some_and(|program| program.identity.alive());
@@ -195,8 +203,7 @@ fn run_commands(
 fn start_program(node: &Node) -> Result<Option<Record>, NodeError> {
     let Some((program, arguments)) = node.settings.program.split_first() else { return Ok(None) };
     if node.has_frr() {
-        let reason = "lab starts FRR by its daemons file; remove entrypoint and cmd from the node";
-        return Err(NodeError::Frr { node: node.name().to_owned(), reason: reason.to_owned() });
+        return Ok(None);
     }
     let path = if is_lab(program) { own_program()? } else { PathBuf::from(program) };
     let name = Path::new(program)
@@ -294,7 +301,8 @@ fn link(fabric: &Fabric, link: &Link) -> Result<(), FabricError> {
     let a_end = VethEnd { name: &a.interface, mac: mac(a_settings), mtu: link.mtu };
     let b_end = VethEnd { name: &b.interface, mac: mac(b_settings), mtu: link.mtu };
     netns::veth_pair((&a_space, a_end), (&b_space, b_end))?;
-    for (end, node, namespace) in [(a, a_node, a_space), (b, b_node, b_space)] {
+    let ends = [(a, a_settings, a_node, a_space), (b, b_settings, b_node, b_space)];
+    for (end, settings, node, namespace) in ends {
         let is_port = node.settings.kind == Kind::Bridge;
         if !is_port && !node.has_frr() && node.settings.program.is_empty() {
             // A host. If the kernel refuses, its endpoints send frames one by one.
@@ -302,6 +310,9 @@ fn link(fabric: &Fabric, link: &Link) -> Result<(), FabricError> {
         }
         if is_port {
             namespace.rtnl(|rtnl| rtnl.set_master(&end.interface, Some(node.bridge())))?;
+        }
+        if let Some(name) = &settings.alternative {
+            namespace.rtnl(|rtnl| rtnl.add_name(&end.interface, name))?;
         }
     }
     Ok(())

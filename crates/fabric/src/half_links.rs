@@ -40,6 +40,9 @@ pub(crate) fn add(
             between.rtnl(|rtnl| rtnl.stitch(&inner, &outer))?;
         }
     }
+    if let Some(name) = &settings.alternative {
+        namespace.rtnl(|rtnl| rtnl.add_name(&end.interface, name))?;
+    }
     Ok(())
 }
 

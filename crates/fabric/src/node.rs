@@ -360,11 +360,17 @@ impl Node {
     }
 
     fn write_resolver(&self, text: &str) -> Result<(), NodeError> {
+        // Without servers of its own, a node has those of the machine.
+        let of_machine = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+        let is_server = |line: &&str| line.split_whitespace().next() == Some("nameserver");
+        let servers = of_machine.lines().filter(is_server);
+        let servers = servers.filter(|_| !text.lines().any(|line| is_server(&line)));
+        let servers: String = servers.map(|line| format!("{line}\n")).collect();
         let write = || {
             let path = Path::new("/etc/resolv.conf");
             // The file of the machine may be a link.
             let _ = fs::remove_file(path);
-            fs::write(path, text).map_err(|error| (path.to_owned(), error))
+            fs::write(path, format!("{text}{servers}")).map_err(|error| (path.to_owned(), error))
         };
         node_root::within(&self.directory(), write)
             .map_err(|(path, source)| self.file_error(&path, source))
@@ -395,13 +401,11 @@ impl Node {
         self.settings.hostname.as_deref().unwrap_or(&self.name)
     }
 
-    /// Whether FRR runs on this node: its `daemons` file, or a directory that has it, is bound; or
-    /// another file of FRR is, and the node has no program of its own.
+    /// Whether FRR runs on this node: a file of `/etc/frr`, or a directory that has its `daemons`, is
+    /// bound, and the node has no program of its own, or that of FRR's image.
     pub(crate) fn has_frr(&self) -> bool {
-        let settings = &self.settings;
-        let bound = settings.binds.iter().any(|bind| bind.target.starts_with("/etc/frr"));
-        self.daemons_file().is_some()
-            || bound && settings.program.is_empty() && settings.vtepd.is_none()
+        let bound = self.settings.binds.iter().any(|bind| bind.target.starts_with("/etc/frr"));
+        !self.settings.has_own_program() && (bound || self.daemons_file().is_some())
     }
 
     /// The root file system that FRR runs from on this node; `None` for the machine's own.

@@ -190,6 +190,15 @@ impl Rtnl {
         self.add(name, new)
     }
 
+    /// Gives an interface another name beside its own.
+    ///
+    /// # Errors
+    /// [`RtnlError::NoLink`]; [`RtnlError::Rejected`], with `EEXIST` if an interface has the name.
+    pub fn add_name(&self, link: &str, name: &str) -> Result<()> {
+        let request = self.handle.link().property_add(index(link)?).alt_ifname(&[name]);
+        self.wait(|| format!("name interface {link} '{name}', too"), request.execute())
+    }
+
     /// Deletes an interface.
     ///
     /// # Errors

@@ -41,6 +41,12 @@ pub enum TopologyError {
         /// The message in the file; may be empty.
         message: String,
     },
+    /// A line has `${` without a `}` behind it.
+    #[error("line {line}: '${{' without '}}': write '$${{' for a '${{' of a command")]
+    OpenBracket {
+        /// The line, from 1 on.
+        line: usize,
+    },
     /// The file has actions of Go templates. ContainerLab renders such a file first.
     #[error(
         "line {line}: the file is a Go template, which lab does not render; give it the rendered file"

@@ -1,6 +1,8 @@
 //! Reads a topology file and checks it.
 
 use std::collections::BTreeSet;
+use std::fs::DirEntry;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use experiment::units::Name;
@@ -8,11 +10,10 @@ use experiment::units::Name;
 use super::error::TopologyError;
 use super::expand::expand;
 use super::model::Topology;
+use super::parse::INTERFACE_NAME_MAX;
 use super::parse::Origin;
 use super::{order, parse};
 
-/// The longest interface name that the kernel accepts (`IFNAMSIZ` without the terminating zero).
-const INTERFACE_NAME_MAX: usize = 15;
 /// The most levels of a file. The parser's time grows with their square.
 const MOST_LEVELS: usize = 256;
 
@@ -58,11 +59,16 @@ impl Topology {
         origin: Origin,
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, TopologyError> {
+        let template = |line| TopologyError::Template { line };
+        let formats = match origin.path.is_some_and(has_template_variables) {
+            true => Formats::None,
+            false => Formats::All,
+        };
+        if let Some(line) = template_line(text, formats) {
+            return Err(template(line));
+        }
         let parsed = Self::parse_expanded(&expand(text, lookup)?, origin);
-        parsed.map_err(|error| match template_line(text) {
-            Some(line) => TopologyError::Template { line },
-            None => error,
-        })
+        parsed.map_err(|error| template_line(text, Formats::Quoted).map_or(error, template))
     }
 
     fn parse_expanded(text: &str, origin: Origin) -> Result<Self, TopologyError> {
@@ -117,32 +123,56 @@ fn levels(text: &str) -> usize {
     most
 }
 
-/// The first line with an action of Go templates, `{{ … }}`, outside of quotes and comments, or with
-/// one that no format of a command has.
-fn template_line(text: &str) -> Option<usize> {
-    const CONTROL: [&str; 6] = ["if ", "else", "end", "range ", "with ", "define "];
-    let is_control = |line: &str| {
-        let mut actions =
-            line.split("{{").skip(1).map(|action| action.trim_start_matches(['-', ' ']));
-        let is_comment = line.trim_start().starts_with('#');
-        !is_comment && actions.any(|action| CONTROL.iter().any(|word| action.starts_with(word)))
+/// Which actions like `{{.Names}}` and `{{json .}}` are rather formats for commands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Formats {
+    None,
+    Quoted,
+    All,
+}
+
+/// The first line with an action of Go templates, `{{ … }}`, outside of comments.
+fn template_line(text: &str, formats: Formats) -> Option<usize> {
+    let is_format = |action: &str| {
+        let action = action.trim_start_matches(['-', ' ']);
+        action.starts_with(['.', '}']) || action.starts_with("json ")
     };
     let has_action = |line: &str| {
-        let mut quote = None;
-        let mut before = ' ';
-        for c in line.chars() {
+        let (mut quote, mut before) = (None, ' ');
+        for (at, c) in line.char_indices() {
             match (quote, c) {
                 (None, '\'' | '"') => quote = Some(c),
                 (Some(open), c) if c == open => quote = None,
                 (None, '#') if before.is_whitespace() => return false,
-                (None, '{') if before == '{' => return true,
+                (_, '{') if before == '{' => {
+                    let may_be_one =
+                        formats == Formats::All || formats == Formats::Quoted && quote.is_some();
+                    if !(may_be_one && is_format(line.get(at + 1..).unwrap_or_default())) {
+                        return true;
+                    }
+                }
                 _ => {}
             }
             before = c;
         }
         false
     };
-    text.lines().position(|line| has_action(line) || is_control(line)).map(|index| index + 1)
+    text.lines().position(has_action).map(|index| index + 1)
+}
+
+/// Whether there is a file of variables for this one as a template, as `fabric.clab_vars.yml` for
+/// `fabric.clab.yml`.
+fn has_template_variables(file: &Path) -> bool {
+    let Some((directory, stem)) = file.parent().zip(file.file_stem()) else { return false };
+    let begin = format!("{}_vars.", stem.to_string_lossy());
+    let is_one = |entry: io::Result<DirEntry>| {
+        let name = entry.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        name.is_ok_and(|name| {
+            let ends = [".yml", ".yaml", ".json"];
+            name.starts_with(&begin) && ends.iter().any(|end| name.ends_with(end))
+        })
+    };
+    std::fs::read_dir(directory).is_ok_and(|mut entries| entries.any(is_one))
 }
 
 /// Checks that links, shared namespaces and stages refer to existing nodes.
@@ -175,8 +205,11 @@ fn check(topology: &Topology) -> Result<(), TopologyError> {
             if !topology.nodes.contains_key(&end.node) {
                 return Err(TopologyError::NoSuchNode { place, node: end.node.clone() });
             }
-            if end.interface.is_empty() || end.interface.len() > INTERFACE_NAME_MAX {
-                let expected = "an interface name of 1 to 15 characters";
+            let is_odd = |c: char| c.is_whitespace() || c == ':' || c == '/';
+            let is_odd =
+                end.interface.contains(is_odd) || matches!(&*end.interface, "" | "." | "..");
+            if is_odd || end.interface.len() > INTERFACE_NAME_MAX {
+                let expected = "an interface name of 1 to 127 characters";
                 return Err(TopologyError::Expected { place, expected });
             }
             if !ends.insert(end) {

@@ -215,6 +215,12 @@ pub struct StageSettings {
 }
 
 impl StageSettings {
+    /// Whether there are commands.
+    #[must_use]
+    pub fn has_commands(&self) -> bool {
+        !self.on_enter.is_empty() || !self.on_exit.is_empty()
+    }
+
     /// Adds the settings of a more specific level, as ContainerLab does.
     pub(crate) fn add(&mut self, other: Self) {
         for wait in other.wait_for {
@@ -253,6 +259,15 @@ impl Default for Healthcheck {
             retries: 3,
             start_period: Duration::ZERO,
         }
+    }
+}
+
+impl Node {
+    /// Whether a program takes the place of FRR: any but that of FRR's image.
+    #[must_use]
+    pub fn has_own_program(&self) -> bool {
+        let of_image = |last: &String| last.ends_with("/docker-start") && !last.contains(' ');
+        self.vtepd.is_some() || self.program.last().is_some_and(|last| !of_image(last))
     }
 }
 
@@ -316,6 +331,9 @@ impl Tunnel {
 pub struct EndSettings {
     /// The MAC address; `None` for a random one.
     pub mac: Option<String>,
+    /// The alternative name of the interface, if the kernel cannot have the file's as its name.
+    #[serde(default)]
+    pub alternative: Option<String>,
 }
 
 /// One end of a link.

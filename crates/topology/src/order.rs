@@ -8,18 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::error::TopologyError;
 use super::model::{Stage, Topology};
 
-/// Whether the node must reach this stage: another node waits for it, or the node has settings for
-/// this stage or a later one.
+/// Whether another node waits until this one has completed a stage.
 #[must_use]
-pub fn must_reach(topology: &Topology, node: &str, stage: Stage) -> bool {
-    let own =
-        topology.nodes.get(node).is_some_and(|node| node.stages.keys().any(|own| *own >= stage));
-    let waits = topology
-        .nodes
-        .values()
-        .flat_map(|node| node.stages.values())
-        .flat_map(|stage| &stage.wait_for);
-    own || waits.into_iter().any(|(waited, of)| waited == node && *of >= stage)
+pub fn is_awaited(topology: &Topology, node: &str, stage: Stage) -> bool {
+    let stages = topology.nodes.values().flat_map(|node| node.stages.values());
+    let mut waits = stages.flat_map(|stage| &stage.wait_for);
+    waits.any(|(waited, of)| waited == node && *of == stage)
 }
 
 /// Checks that every `wait-for` can be fulfilled.
@@ -37,11 +31,7 @@ pub(crate) fn check(topology: &Topology) -> Result<(), TopologyError> {
             (Stage::Healthy, "healthcheck", node.healthcheck.is_some()),
             (Stage::Exit, "cmd", !node.program.is_empty()),
         ] {
-            // A node without a health check may have the stage `exit`, although that is after
-            // `healthy`.
-            let required = must_reach(topology, name, stage)
-                && (stage == Stage::Exit || !must_reach(topology, name, Stage::Exit));
-            if required && !has {
+            if is_awaited(topology, name, stage) && !has {
                 return Err(TopologyError::Missing {
                     place: format!("topology.nodes.{name}.{place}"),
                 });

@@ -23,6 +23,7 @@ use serde_norway::Value;
 use super::error::TopologyError;
 use super::model::{ETH0, Endpoint, Kind, Node, Topology};
 use inherit::Levels;
+pub(crate) use link::INTERFACE_NAME_MAX;
 use link::Links;
 use management::Network;
 use node::{Settings, settings};
@@ -71,6 +72,10 @@ pub(crate) fn topology(file: &Value, origin: Origin) -> Result<Topology> {
     let lab = placeholders::lab_directory(directory, base.as_deref(), name.as_str());
     let levels = Levels::new(&name, origin.path, lab, management);
     let Body { nodes, levels, links } = self::body(body, levels, directory)?;
+    if links.variables {
+        let note = "links: vars have no effect: lab has no configuration engine";
+        notes.push(note.to_owned());
+    }
     if links.addresses {
         let note = "links: ipv4 and ipv6 have no effect on linux nodes; set them by exec";
         notes.push(note.to_owned());
@@ -110,13 +115,14 @@ struct Body {
 fn body(value: &Value, mut levels: Levels, directory: &Path) -> Result<Body> {
     let mut nodes = None;
     let mut links = Links::default();
+    let used = Used::of(value);
     let names = value.get("nodes").and_then(Value::as_mapping).into_iter().flatten();
     let names: BTreeSet<&str> = names.filter_map(|(name, _)| name.as_str()).collect();
     for (key, value) in fields("topology", value)? {
         let place = format!("topology.{key}");
         match key {
             "nodes" => {
-                let all = named(&place, value, directory)?;
+                let all = named(&place, value, directory, |_| true)?;
                 // Names of nodes are parts of paths, too.
                 // `BRIDGE|NODE` is a bridge in the namespace of a node.
                 let mut parts = all.keys().flat_map(|name| name.splitn(2, '|'));
@@ -124,8 +130,10 @@ fn body(value: &Value, mut levels: Levels, directory: &Path) -> Result<Body> {
                 nodes = Some(all);
             }
             "defaults" => levels.defaults = settings(&place, value, directory)?,
-            "kinds" => levels.kinds = named(&place, value, directory)?,
-            "groups" => levels.groups = named(&place, value, directory)?,
+            "kinds" => levels.kinds = named(&place, value, directory, |kind| used.kind(kind))?,
+            "groups" => {
+                levels.groups = named(&place, value, directory, |group| used.group(group))?;
+            }
             "links" => {
                 for (index, value) in sequence(&place, value)?.iter().enumerate() {
                     links.add(&format!("{place}[{index}]"), value, &names)?;
@@ -183,9 +191,51 @@ fn checked(place: &str, name: &str) -> Result<Name> {
     name.parse().map_err(|error| TopologyError::Name { place: place.to_owned(), error })
 }
 
-/// Settings by the names of nodes, kinds or groups.
-fn named(place: &str, value: &Value, directory: &Path) -> Result<BTreeMap<String, Settings>> {
+/// The kinds and groups that nodes have. Others are not checked: they may be for other kinds of
+/// machines.
+struct Used<'a> {
+    kinds: BTreeSet<&'a str>,
+    groups: BTreeSet<&'a str>,
+}
+
+impl<'a> Used<'a> {
+    fn of(body: &'a Value) -> Self {
+        let text = |level: Option<&'a Value>, key| level?.get(key)?.as_str();
+        let below = |key, name: Option<&str>| body.get(key)?.get(name?);
+        let (defaults, nodes) = (body.get("defaults"), body.get("nodes"));
+        let (mut kinds, mut groups) = (BTreeSet::new(), BTreeSet::new());
+        for (_, own) in nodes.and_then(Value::as_mapping).into_iter().flatten() {
+            let group = text(Some(own), "group");
+            let of_defaults = text(defaults, "group");
+            let of_group = |name| text(below("groups", name), "kind");
+            let kind = text(Some(own), "kind").or_else(|| of_group(group));
+            let kind = kind.or_else(|| of_group(of_defaults)).or_else(|| text(defaults, "kind"));
+            kinds.extend(kind);
+            // As in `Levels::kind_and_group`, a group may have the kind, and a kind the group.
+            groups
+                .extend([group, of_defaults, text(below("kinds", kind), "group")].iter().flatten());
+        }
+        Self { kinds, groups }
+    }
+
+    fn kind(&self, name: &str) -> bool {
+        self.kinds.contains(name)
+    }
+
+    fn group(&self, name: &str) -> bool {
+        self.groups.contains(name)
+    }
+}
+
+/// Settings by the names of nodes, kinds or groups, if they are used.
+fn named(
+    place: &str,
+    value: &Value,
+    directory: &Path,
+    is_used: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, Settings>> {
     entries(place, value)?
+        .filter(|(name, _)| is_used(name))
         .map(|(name, value)| {
             Ok((name.to_owned(), settings(&format!("{place}.{name}"), value, directory)?))
         })

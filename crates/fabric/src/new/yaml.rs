@@ -85,7 +85,6 @@ fn nodes(text: &mut String, plan: &Plan, layout: &Layout) -> Result {
       image: ${{LAB_IMAGE:-vtepd-lab}}
       cap-add: [NET_ADMIN, NET_RAW, SYS_NICE]
       sysctls:
-        net.ipv6.conf.all.disable_ipv6: \"1\"
         net.ipv6.conf.default.disable_ipv6: \"1\"
       cmd: lab wan{} --delay {delay} --jitter {jitter}",
             circuits.collect::<String>()

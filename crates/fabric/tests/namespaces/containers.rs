@@ -54,10 +54,8 @@ fn what_a_node_writes_is_its_own_and_goes_with_it() {
     let mark = format!("/var/tmp/like-{}", std::process::id());
     let temporary = std::env::temp_dir().join(format!("like-mark-{}", std::process::id()));
     let (here, temporary) = (Path::new(&mark), temporary.as_path());
-    let nodes = format!(
-        "    one: {{exec: ['sh -c \"echo one > {mark}; rm /etc/hosts\"']}}\n    \
-         two: {{stages: {{configure: {{wait-for: [{{node: one, stage: configure}}]}}}}}}\n"
-    );
+    let nodes =
+        format!("    one: {{exec: ['sh -c \"echo one > {mark}; rm /etc/hosts\"']}}\n    two:\n");
     let lab = Lab::up("own", &nodes, "", &[]);
     assert_eq!(lab.run("one", &format!("cat {mark}")), "one");
     // Another process of the node, `/run`, and a temporary file.
@@ -342,6 +340,40 @@ fn a_node_has_its_own_processes_which_end_with_it() {
     fabric.down().unwrap();
     let gone = || pids.iter().all(|pid| Identity::of(*pid).is_err());
     assert!(wait_until(Duration::from_secs(5), gone), "a node's processes end with it");
+}
+
+#[root_test]
+fn stages_names_and_programs_are_those_of_containers() {
+    let nodes = "    \
+    one:
+      exec: ['sh -c \"echo exec >>/log\"']
+      stages:
+        configure: {exec: {on-exit: ['sh -c \"echo configured >>/log\"']}}
+        healthy: {exec: {on-enter: ['sh -c \"echo entered >>/log\"'], on-exit: [touch /healthy]}}
+        exit: {exec: {on-enter: [touch /ended]}}
+    two:
+      binds: ['daemons:/etc/frr/daemons', 'frr.conf:/etc/frr/frr.conf']
+      cmd: sleep 1000
+    three: {binds: ['frr.conf:/etc/frr/frr.conf'], cmd: /usr/lib/frr/docker-start}
+    lan: {kind: bridge, exec: [touch /lan], binds: ['daemons:/etc/frr/daemons']}
+    'inner|one': {kind: bridge, network-mode: 'container:one', exec: ['ip link set lo alias wrong']}
+";
+    let links = "    - endpoints: ['one:to-spine1-rack12-a', 'two:eth1/1']\n";
+    let lab = Lab::up("stages", nodes, links, &[("daemons", "bgpd=yes\n"), ("frr.conf", "")]);
+    // Neither a health check nor anybody who waits: the stages after it are not for this node.
+    assert_eq!(
+        lab.run("one", "cat /log; ls /healthy /ended 2>&1 | wc -l"),
+        "configured\nexec\nentered\n2"
+    );
+    assert_eq!(lab.run("one", "ip link show lo | grep -c alias || :"), "0");
+    assert_eq!(lab.run("lan", "test -e /lan || echo none"), "none");
+    // A bridge and a node with another program run no FRR; that of FRR's image is lab's.
+    for (node, runs) in [("two", "0"), ("lan", "0"), ("three", "1")] {
+        assert_eq!(lab.run(node, "pgrep -c zebra || :"), runs, "{node}");
+    }
+    let far = |node: &str, name: &str| lab.run(node, &format!("ip -br link show {name} | wc -l"));
+    assert_eq!(far("one", "to-spine1-rack12-a") + &far("two", "eth1-1"), "11");
+    lab.down();
 }
 
 fn machine(path: &str) -> String {

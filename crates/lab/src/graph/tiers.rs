@@ -1,7 +1,6 @@
 //! The tiers of a topology: hosts, leaves, spines, and what is above them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use fabric::topology::{Kind, Topology};
 
@@ -19,9 +18,8 @@ pub(super) fn of(topology: &Topology) -> BTreeMap<String, usize> {
     }
     let is_host = |name: &str| {
         topology.nodes.get(name).is_some_and(|node| {
-            let has_frr =
-                node.binds.iter().any(|bind| bind.target.starts_with(Path::new("/etc/frr")));
-            node.kind == Kind::Linux && !has_frr
+            let bound = node.binds.iter().any(|bind| bind.target.starts_with("/etc/frr"));
+            node.kind == Kind::Linux && (!bound || node.has_own_program())
         })
     };
     let mut tiers = BTreeMap::new();

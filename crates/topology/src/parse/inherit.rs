@@ -10,7 +10,7 @@ use super::node::{Network, Settings, of_labels};
 use super::value::{Result, unsupported};
 use super::{KINDS, env_file, supported};
 use crate::error::TopologyError;
-use crate::model::{Kind, Management, Node, is_vtepd};
+use crate::model::{Kind, Management, Node, Stage, StageSettings, is_vtepd};
 
 /// What all nodes of a file have in common.
 #[derive(Debug, Default)]
@@ -77,8 +77,7 @@ impl Levels {
         self.labels.clone().into_iter().chain(own).collect()
     }
 
-    /// The settings of a node with `links` ends of links: lists and maps are joined, single values
-    /// replaced. Also returns the keys that have no effect.
+    /// The settings of a node with `links` ends of links. Also returns the keys that have no effect.
     pub(super) fn inherit(
         &self,
         name: &str,
@@ -91,73 +90,131 @@ impl Levels {
         let kind = supported(&kind_name).ok_or_else(|| unsupported(&place, KINDS))?;
         let group = group_name.as_ref().and_then(|name| self.groups.get(name));
 
-        let mut node = Node { kind, ..Node::default() };
-        let (mut entrypoint, mut cmd, mut env_files) = (None, None, Vec::new());
-        let (mut labels, mut variant, mut image) = (BTreeMap::new(), None, None);
-        let (mut privileged, mut capabilities, mut missed) = (true, false, BTreeSet::new());
-        let mut network = Network::Bridge;
-        let levels = [Some(&self.defaults), self.kinds.get(&kind_name), group, Some(&own)];
+        let mut all = Settings::default();
+        let levels = [Some(&self.defaults), self.kinds.get(&kind_name), group];
         for level in levels.into_iter().flatten() {
-            let level = level.clone();
-            network = level.network.unwrap_or(network);
-            entrypoint = level.entrypoint.or(entrypoint);
-            cmd = level.cmd.or(cmd);
-            image = level.image.or(image);
-            variant = level.variant.or(variant);
-            capabilities |= level.capabilities;
-            privileged = level.privileged.unwrap_or(privileged);
-            node.startup_delay = level.startup_delay.unwrap_or(node.startup_delay);
-            env_files.extend(level.env_files);
-            labels.extend(level.labels);
-            missed.extend(level.missed);
-            let level = level.node;
-            node.management = level.management.or(node.management);
-            node.aliases.extend(level.aliases);
-            node.hostname = level.hostname.or(node.hostname);
-            for command in level.exec {
-                // A command that two levels have runs once, as in ContainerLab.
-                if !node.exec.contains(&command) {
-                    node.exec.push(command);
-                }
+            // As in ContainerLab, only a node's own count.
+            if level.node.management.is_some() {
+                all.missed.insert("mgmt-ipv4 of a kind, a group or the defaults");
             }
-            node.env.extend(level.env);
-            node.sysctls.extend(level.sysctls);
-            for (stage, settings) in level.stages {
-                node.stages.entry(stage).or_default().add(settings);
+            if !level.node.aliases.is_empty() {
+                all.missed.insert("aliases of a kind, a group or the defaults");
             }
-            node.healthcheck = level.healthcheck.or(node.healthcheck);
-            node.binds.retain(|bind| level.binds.iter().all(|newer| newer.target != bind.target));
-            node.binds.extend(level.binds);
-            node.tmpfs.extend(level.tmpfs);
-            node.resolver = level.resolver.or(node.resolver);
-            node.machine_pids |= level.machine_pids;
+            all.add(level.clone());
         }
+        let (aliases, management) = (own.node.aliases.clone(), own.node.management);
+        if kind == Kind::Bridge {
+            all.missed.extend(own.of_containers());
+        }
+        all.add(own);
+        all.node.group = group_name;
+        if kind == Kind::Bridge {
+            return Ok((bridge(all.node, all.network, all.startup_delay), all.missed));
+        }
+        let Settings { mut node, mut missed, mut labels, network, .. } = all;
+        node.aliases = aliases;
+        node.startup_delay = all.startup_delay.unwrap_or_default();
         // With `cap-add`, the file says what a container needs, and nothing is missed.
-        if !privileged && !capabilities {
+        if !all.privileged.unwrap_or(true) && !all.capabilities {
             missed.insert("privileged: false");
         }
-        let has_eth0 = network == Network::Bridge && kind == Kind::Linux;
-        node.management = has_eth0.then(|| node.management.unwrap_or(Ipv4Addr::UNSPECIFIED));
-        if let Network::Container(owner) = network {
-            node.shares = Some(owner);
+        let has_eth0 = network.as_ref().is_none_or(|network| *network == Network::Bridge);
+        node.management = has_eth0.then(|| management.unwrap_or(Ipv4Addr::UNSPECIFIED));
+        if let Some(value) = node.sysctls.get_mut(NO_IPV6).filter(|value| *value != "0") {
+            // ContainerLab switches IPv6 on in all nodes of kind linux.
+            missed.insert("sysctls: net.ipv6.conf.all.disable_ipv6");
+            "0".clone_into(value);
         }
-        let of_node = [Some(kind_name), variant, group_name.clone()].map(Option::unwrap_or_default);
+        node.shares = network.and_then(Network::owner);
+        let of_node = [Some(kind_name), all.variant, node.group.clone()];
+        let of_node = of_node.map(Option::unwrap_or_default);
         labels.append(&mut self.labels(name, of_node.each_ref().map(String::as_str)));
-        node.group = group_name;
-        let mut env = env_file::read(&env_files)?;
+        let mut env = env_file::read(&all.env_files)?;
         env.append(&mut node.env);
         env.extend(of_labels(labels));
         env.insert("CLAB_INTFS".to_owned(), links.to_string());
         node.env = env;
-        let words: Vec<_> = entrypoint.iter().chain(&cmd).flatten().cloned().collect();
-        node.vtepd = sidecar(name, &node, image.as_deref(), &words);
+        let words: Vec<_> = all.entrypoint.iter().chain(&all.cmd).flatten().cloned().collect();
+        node.vtepd = sidecar(name, &node, all.image.as_deref(), &words);
         if node.vtepd.is_none() {
-            node.program = program(name, &node, entrypoint, cmd)?;
-            if node.program.is_empty() && brings_program(&node, image.as_deref()) {
+            node.program = program(name, &node, all.entrypoint, all.cmd)?;
+            if node.program.is_empty() && brings_program(&node, all.image.as_deref()) {
                 missed.insert("image (lab starts no program of images; name it as cmd)");
             }
         }
         Ok((node, missed))
+    }
+}
+
+/// IPv6 is off with the value 1.
+const NO_IPV6: &str = "net.ipv6.conf.all.disable_ipv6";
+
+impl Settings {
+    /// Adds the settings of the next level: lists and maps are joined, single values replaced.
+    fn add(&mut self, level: Self) {
+        self.network = level.network.or(self.network.take());
+        self.entrypoint = level.entrypoint.or(self.entrypoint.take());
+        self.cmd = level.cmd.or(self.cmd.take());
+        self.image = level.image.or(self.image.take());
+        self.variant = level.variant.or(self.variant.take());
+        self.capabilities |= level.capabilities;
+        self.privileged = level.privileged.or(self.privileged);
+        self.startup_delay = level.startup_delay.or(self.startup_delay);
+        self.env_files.extend(level.env_files);
+        self.labels.extend(level.labels);
+        self.missed.extend(level.missed);
+        let (node, level) = (&mut self.node, level.node);
+        node.hostname = level.hostname.or(node.hostname.take());
+        for command in level.exec {
+            // A command that two levels have runs once, as in ContainerLab.
+            if !node.exec.contains(&command) {
+                node.exec.push(command);
+            }
+        }
+        node.env.extend(level.env);
+        node.sysctls.extend(level.sysctls);
+        for (stage, settings) in level.stages {
+            node.stages.entry(stage).or_default().add(settings);
+        }
+        node.healthcheck = level.healthcheck.or(node.healthcheck.take());
+        node.binds.retain(|bind| level.binds.iter().all(|newer| newer.target != bind.target));
+        node.binds.extend(level.binds);
+        node.tmpfs.extend(level.tmpfs);
+        node.resolver = level.resolver.or(node.resolver.take());
+        node.machine_pids |= level.machine_pids;
+    }
+
+    /// The keys that have an effect on containers only, of those that are set.
+    fn of_containers(&self) -> impl Iterator<Item = &'static str> {
+        let Self { entrypoint, cmd, env_files, node, .. } = self;
+        let mut stages = node.stages.values();
+        let keys = [
+            ("entrypoint", entrypoint.is_some()),
+            ("cmd", cmd.is_some()),
+            ("env-files", !env_files.is_empty()),
+            ("exec", !node.exec.is_empty()),
+            ("binds", !node.binds.is_empty()),
+            ("sysctls", !node.sysctls.is_empty()),
+            ("tmpfs", !node.tmpfs.is_empty()),
+            ("healthcheck", node.healthcheck.is_some()),
+            ("stages (exec)", stages.any(StageSettings::has_commands)),
+        ];
+        keys.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key)
+    }
+}
+
+/// A bridge: what it inherits for containers is not for it.
+fn bridge(node: Node, network: Option<Network>, startup_delay: Option<u64>) -> Node {
+    let without_commands = |(stage, settings): (Stage, StageSettings)| {
+        (stage, StageSettings { wait_for: settings.wait_for, ..StageSettings::default() })
+    };
+    Node {
+        kind: Kind::Bridge,
+        group: node.group,
+        shares: network.and_then(Network::owner),
+        startup_delay: startup_delay.unwrap_or_default(),
+        stages: node.stages.into_iter().map(without_commands).collect(),
+        ..Node::default()
     }
 }
 

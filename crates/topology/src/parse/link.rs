@@ -18,6 +18,8 @@ pub(super) struct Links {
     pub(super) half: Vec<HalfLink>,
     /// Whether one has addresses. As in ContainerLab, they have no effect on linux nodes.
     pub(super) addresses: bool,
+    /// Whether one has variables for templates.
+    pub(super) variables: bool,
 }
 
 /// The keys of a link.
@@ -26,6 +28,7 @@ struct Keys {
     kind: Option<String>,
     ends: Vec<(Endpoint, EndSettings)>,
     addresses: bool,
+    variables: bool,
     mtu: Option<u32>,
     tunnel: TunnelKeys,
 }
@@ -48,8 +51,9 @@ impl Links {
         for (key, value) in fields(place, value)? {
             keys.read(&format!("{place}.{key}"), key, value)?;
         }
-        let Keys { kind, mut ends, addresses, mtu, tunnel } = keys;
+        let Keys { kind, mut ends, addresses, variables, mtu, tunnel } = keys;
         self.addresses |= addresses;
+        self.variables |= variables;
         // In the brief form, the other end is a word.
         let named = ends.len();
         retain_nodes(&mut ends, DUMMY, nodes);
@@ -97,15 +101,11 @@ impl Keys {
                     self.endpoint(place, value)?;
                 }
             }
+            "mtu" if value.as_str() == Some("0") => {}
             "mtu" => self.mtu = Some(number(place, value, 68..=65535, "68 to 65535")?),
             "ipv4" | "ipv6" => self.addresses = true,
             "labels" => {}
-            "vars" => {
-                return Err(unsupported(
-                    place,
-                    "there is no configuration engine; write what it would make",
-                ));
-            }
+            "vars" => self.variables = true,
             _ => return self.tunnel.read(place, key, value),
         }
         Ok(())
@@ -127,12 +127,15 @@ impl Keys {
                     "interface" => interface = Some(string(&place, value)?),
                     "mac" => settings.mac = Some(mac(&place, value)?),
                     "ipv4" | "ipv6" => self.addresses = true,
+                    "vars" => self.variables = true,
                     _ => return Err(unsupported(&place, "")),
                 }
             }
         }
         let (node, interface) =
             node.zip(interface).ok_or_else(|| expected(place, "node and interface"))?;
+        let (interface, alternative) = of_kernel(&node, interface);
+        settings.alternative = alternative;
         self.ends.push((Endpoint { node, interface }, settings));
         Ok(())
     }
@@ -215,9 +218,36 @@ const TUNNELS: [&str; 2] = [VXLAN, "vxlan-stitch"];
 /// The word for this machine.
 const HOST: &str = "host";
 
-/// A MAC address, as text.
+/// The longest interface name that the kernel accepts (`IFNAMSIZ` without the terminating zero).
+pub(crate) const INTERFACE_NAME_MAX: usize = 15;
+/// The longest alternative one (`ALTIFNAMSIZ`).
+const ALTERNATIVE_NAME_MAX: usize = 127;
+
+/// The name that the kernel has for an interface of a node. As in ContainerLab, one that is too long
+/// or has `/` or a blank is an alternative name, with `-` in their place.
+fn of_kernel(node: &str, interface: String) -> (String, Option<String>) {
+    let is_plain = interface.len() <= INTERFACE_NAME_MAX && !interface.contains([' ', '/']);
+    if is_plain || interface.len() > ALTERNATIVE_NAME_MAX {
+        return (interface, None);
+    }
+    // FNV-1a, so that each run of lab has the same name.
+    let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    let hash = node.bytes().chain([0]).chain(interface.bytes()).fold(0x811c_9dc5, mix);
+    (format!("clab-{hash:08x}"), Some(interface.replace([' ', '/'], "-")))
+}
+
+/// A MAC address, as text: `02:00:00:00:00:01`, with `-`, or as `0200.0000.0001`.
 fn mac(place: &str, value: &Value) -> Result<String> {
-    let text = string(place, value)?;
+    let text = string(place, value)?.replace('-', ":");
+    let groups: Vec<&str> = text.split('.').collect();
+    let has_dots = groups.len() == 3 && groups.iter().all(|group| group.len() == 4);
+    let text = match has_dots.then(|| groups.concat()).filter(|digits| digits.is_ascii()) {
+        Some(digits) => {
+            let pairs = digits.as_bytes().chunks(2).map(String::from_utf8_lossy);
+            pairs.collect::<Vec<_>>().join(":")
+        }
+        None => text,
+    };
     match text.parse::<MacAddr>() {
         Ok(_) => Ok(text),
         Err(_) => Err(expected(place, "a MAC address")),

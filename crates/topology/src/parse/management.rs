@@ -54,7 +54,8 @@ impl Network {
             let place = format!("mgmt.{key}");
             match key {
                 "ipv4-subnet" if string(&place, value)? == "auto" => {}
-                "ipv4-subnet" => {
+                // `ipv4_subnet` is its former name.
+                "ipv4-subnet" | "ipv4_subnet" => {
                     let (first, _, length) = subnet(&place, &string(&place, value)?)?;
                     network.management.gateway = Ipv4Addr::from(first + 1);
                     network.management.prefix_length = length;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
+use nix::unistd::{Uid, User};
 use serde_norway::Value;
 
 use super::stages::{healthcheck, stages};
@@ -30,14 +31,22 @@ const HARMLESS: [&str; 13] = [
 ];
 
 /// Keys whose effect a program in the node might miss. A note names them.
-const MISSED: [&str; 8] =
-    ["cpu", "cpu-set", "devices", "memory", "mgmt-ipv6", "ports", "restart-policy", "shm-size"];
+const MISSED: [&str; 11] = [
+    "config",
+    "cpu",
+    "cpu-set",
+    "devices",
+    "license",
+    "memory",
+    "mgmt-ipv6",
+    "ports",
+    "restart-policy",
+    "shm-size",
+    "startup-config",
+];
 
 /// Keys that namespaces cannot support, with advice for the user.
-const REFUSED: [(&str, &str); 7] = [
-    ("startup-config", "a linux node has none; bind the file where its program looks for it"),
-    ("config", "there is no configuration engine; write what it would make"),
-    ("license", "only nodes of kind linux and bridge are supported, and they need none"),
+const REFUSED: [(&str, &str); 4] = [
     ("certificate", "make it beforehand and bind it"),
     ("volumes", "give them as binds, source:target"),
     ("extras", "a linux node has none"),
@@ -46,6 +55,9 @@ const REFUSED: [(&str, &str); 7] = [
         "ContainerLab has no such key either; put a node between that runs 'lab wan' (see scaleacross.clab.yml)",
     ),
 ];
+
+/// The names of root.
+const ROOT: [&str; 4] = ["root", "0", "root:root", "0:0"];
 
 /// `network-mode:`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +68,16 @@ pub(super) enum Network {
     None,
     /// The namespace of this node.
     Container(String),
+}
+
+impl Network {
+    /// The node whose namespace it is, if it is another's.
+    pub(super) fn owner(self) -> Option<String> {
+        match self {
+            Self::Container(owner) => Some(owner),
+            Self::Bridge | Self::None => None,
+        }
+    }
 }
 
 /// The settings of one level.
@@ -102,7 +124,7 @@ pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<S
             "labels" => settings.labels = strings(&place, value)?,
             "env-files" => {
                 for value in sequence(&place, value)? {
-                    settings.env_files.push(directory.join(string(&place, value)?));
+                    settings.env_files.push(directory.join(in_home(&string(&place, value)?)));
                 }
             }
             "sysctls" => {
@@ -125,7 +147,7 @@ pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<S
                 }
             }
             "hostname" => node.hostname = Some(hostname(&place, &string(&place, value)?)?),
-            "user" if matches!(string(&place, value)?.as_str(), "root" | "0" | "root:root") => {}
+            "user" if ROOT.contains(&string(&place, value)?.as_str()) => {}
             "user" => return Err(unsupported(&place, "commands are run as root")),
             "stages" => node.stages = stages(&place, value)?,
             "healthcheck" => node.healthcheck = Some(healthcheck(&place, value)?),
@@ -190,12 +212,21 @@ fn bind(place: &str, text: &str) -> Result<Bind> {
     if !target.starts_with('/') || !Path::new(target).components().all(is_plain) {
         return Err(expected(place, "an absolute path without '..' behind the colon"));
     }
-    let source = match (source.strip_prefix("~/"), std::env::home_dir()) {
-        (Some(below), Some(home)) => home.join(below),
-        // `placeholders` may make it an absolute path.
-        _ => source.into(),
+    // `placeholders` may make it an absolute path.
+    Ok(Bind { source: in_home(source), target: target.into(), read_only })
+}
+
+/// A path whose `~` is the user's home directory; with sudo, that of who called it.
+fn in_home(path: &str) -> PathBuf {
+    let below = path.strip_prefix('~').filter(|below| below.is_empty() || below.starts_with('/'));
+    let caller = || {
+        let id = std::env::var("SUDO_UID").ok()?.parse().ok()?;
+        Some(User::from_uid(Uid::from_raw(id)).ok()??.dir)
     };
-    Ok(Bind { source, target: target.into(), read_only })
+    match below.zip(caller().or_else(std::env::home_dir)) {
+        Some((below, home)) => home.join(below.trim_start_matches('/')),
+        None => path.into(),
+    }
 }
 
 /// A host name: at most 64 bytes, as sethostname(2).

@@ -10,7 +10,7 @@ pub(super) fn lab_directory(directory: &Path, base: Option<&str>, lab: &str) -> 
     directory.join(base.unwrap_or_default()).join(format!("clab-{lab}"))
 }
 
-/// Replaces in the binds, the commands and the health check of a node:
+/// Replaces in the sources of binds and the commands of a node:
 ///
 /// - `__clabNodeName__` by its name
 /// - `__clabDir__` by `lab`, the [directory](lab_directory) of the lab
@@ -28,12 +28,9 @@ pub(super) fn replaced(directory: &Path, lab: &Path, name: &str, mut node: Node)
     };
     for bind in &mut node.binds {
         bind.source = directory.join(replace(&bind.source.to_string_lossy()));
-        bind.target = replace(&bind.target.to_string_lossy()).into();
     }
     let stages = node.stages.values_mut();
     let commands = stages.flat_map(|stage| stage.on_enter.iter_mut().chain(&mut stage.on_exit));
-    let words = commands.chain(&mut node.exec).flatten();
-    let test = node.healthcheck.iter_mut().flat_map(|check| &mut check.test);
-    words.chain(test).for_each(|word| *word = replace(word));
+    commands.chain(&mut node.exec).flatten().for_each(|word| *word = replace(word));
     node
 }

@@ -213,3 +213,127 @@ fn another_name_replaces_that_of_the_file_everywhere() {
     }
     std::fs::remove_file(file).unwrap();
 }
+
+#[test]
+fn a_file_with_variables_beside_it_is_a_template() {
+    let directory = std::env::temp_dir().join(format!("lab-vars-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = directory.join("x.clab.yml");
+    std::fs::write(
+        &file,
+        "name: x\ntopology:\n  nodes: {r1: {kind: linux, exec: ['ls {{ .ip }}']}}\n",
+    )
+    .unwrap();
+    let exec = Topology::load(&file).unwrap().nodes["r1"].exec.clone();
+    assert_eq!(exec, [["ls", "{{", ".ip", "}}"]]);
+    std::fs::write(directory.join("x.clab_vars.more.json"), "{}").unwrap();
+    let error = Topology::load(&file).unwrap_err().to_string();
+    assert!(error.starts_with("line 3: the file is a Go template"), "{error}");
+    std::fs::remove_dir_all(directory).unwrap();
+    // A format for a command is not why another line is wrong.
+    let error = parsed("name: x\nprefix: '{{.Names}}'\nother: 1\n").unwrap_err();
+    assert!(error.starts_with("other: not supported"), "{error}");
+}
+
+#[test]
+fn kinds_and_groups_without_nodes_may_say_anything() {
+    let text = "
+name: x
+topology:
+  kinds:
+    nokia_srlinux: {startup-delay: soon, extras: {}}
+    linux: {group: of-kind}
+  groups: {none: {kind: nokia_srlinux, volumes: [a]}, of-kind: {env: {A: 1}}}
+  nodes: {r1: {kind: linux}}
+";
+    assert_eq!(parsed(text).unwrap().nodes["r1"].env["A"], "1");
+    let used = text.replace("{r1: {", "{r1: {group: none, ");
+    let error = parsed(&used).unwrap_err();
+    assert!(error.starts_with("topology.groups.none.volumes: not supported"), "{error}");
+    let used = text.replace("{r1: {kind: linux", "{r1: {kind: nokia_srlinux");
+    let error = parsed(&used).unwrap_err();
+    assert!(error.starts_with("topology.nodes.r1.kind: not supported"), "{error}");
+}
+
+#[test]
+fn names_that_the_kernel_cannot_have_are_beside_one_of_lab() {
+    let text = "
+name: x
+topology:
+  defaults: {kind: linux}
+  nodes: {r1: , r2: }
+  links:
+    - endpoints: ['r1:to-spine1-rack12-a', 'r2:eth1/1 b']
+    - endpoints: ['r1:fifteen-letters', 'r2:to-spine1-rack12-a']
+";
+    let topology = parsed(text).unwrap();
+    let [first, second] = &topology.links[..] else { panic!("two links") };
+    let names = |link: &crate::model::Link| {
+        let both = link.ends.iter().zip(&link.settings);
+        both.map(|(end, settings)| (end.interface.clone(), settings.alternative.clone()))
+            .collect::<Vec<_>>()
+    };
+    let [(r1, long), (r2, slash)] = &names(first)[..] else { panic!("two ends") };
+    assert_eq!(long.as_deref(), Some("to-spine1-rack12-a"));
+    assert_eq!(slash.as_deref(), Some("eth1-1-b"));
+    assert_eq!(names(second)[0], ("fifteen-letters".to_owned(), None));
+    let all = [r1, r2, &names(second)[1].0];
+    assert!(all.iter().all(|name| name.len() == 13 && name.starts_with("clab-")), "{all:?}");
+    assert!(r1 != r2 && r2 != all[2] && r1 != all[2], "{all:?}");
+    let text = text.replace("to-spine1", &"x".repeat(128));
+    let error = parsed(&text).unwrap_err();
+    assert_eq!(error, "topology.links[0]: expected an interface name of 1 to 127 characters");
+}
+
+#[test]
+fn settings_without_effect_are_named() {
+    let text = "
+name: x
+topology:
+  defaults: {kind: linux, mgmt-ipv4: 172.20.20.9, aliases: [all]}
+  nodes:
+    r1: {config: {vars: {a: 1}}, startup-config: a.cfg, license: key}
+    r2: {aliases: [own], sysctls: {net.ipv6.conf.all.disable_ipv6: 1}}
+    b1: {kind: bridge, exec: [ls], cmd: sleep 1, binds: ['a:/etc/frr/daemons'], stages: {configure: {exec: {on-enter: [ls]}}}}
+  links: [{endpoints: [{node: r1, interface: a, mac: 0200.0000.0001, vars: {a: 1}}, {node: r2, interface: a, mac: 02-00-00-00-00-02}], mtu: 0}]
+";
+    let topology = parsed(text).unwrap();
+    let notes = [
+        "links: vars have no effect: lab has no configuration engine",
+        "aliases of a kind, a group or the defaults: has no effect on b1, r1, r2",
+        "binds: has no effect on b1",
+        "cmd: has no effect on b1",
+        "config: has no effect on r1",
+        "exec: has no effect on b1",
+        "license: has no effect on r1",
+        "mgmt-ipv4 of a kind, a group or the defaults: has no effect on b1, r1, r2",
+        "stages (exec): has no effect on b1",
+        "startup-config: has no effect on r1",
+        "sysctls: net.ipv6.conf.all.disable_ipv6: has no effect on r2",
+    ];
+    assert_eq!(topology.notes, notes);
+    let node = |name: &str| &topology.nodes[name];
+    assert_eq!(node("r2").sysctls["net.ipv6.conf.all.disable_ipv6"], "0");
+    assert_eq!(node("r2").aliases, ["own"]);
+    assert_eq!(node("r1").management.unwrap().to_string(), "172.20.20.2");
+    let bridge = node("b1");
+    assert!(bridge.exec.is_empty() && bridge.program.is_empty() && bridge.binds.is_empty());
+    assert!(bridge.stages[&Stage::Configure].on_enter.is_empty());
+    let macs = topology.links[0].settings.each_ref().map(|settings| settings.mac.clone().unwrap());
+    assert_eq!(macs, ["02:00:00:00:00:01", "02:00:00:00:00:02"]);
+    assert_eq!(topology.links[0].mtu, crate::model::LINK_MTU);
+}
+
+#[test]
+fn magic_variables_are_replaced_in_sources_of_binds_and_commands_only() {
+    let topology = node(
+        "binds: ['__clabNodeName__:/__clabNodeName__']\n      exec: [ls __clabNodeName__]\n      \
+         healthcheck: {test: [CMD, ls, __clabNodeName__]}",
+    );
+    let topology = topology.unwrap();
+    let r1 = &topology.nodes["r1"];
+    let bind = &r1.binds[0];
+    assert_eq!((&*bind.source, &*bind.target), ("/labs/r1".as_ref(), "/__clabNodeName__".as_ref()));
+    assert_eq!(r1.exec, [["ls", "r1"]]);
+    assert_eq!(r1.healthcheck.as_ref().unwrap().test, ["ls", "__clabNodeName__"]);
+}
