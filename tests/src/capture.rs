@@ -9,7 +9,7 @@ use ::fabric::Namespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::gso::Segmenter;
 use pipeline::{Checksum, Frame, GsoKind};
-use ports::{PacketSocket, RingSize};
+use ports::{PacketSocket, Port as _, RingSize};
 
 use crate::{Outer, wait_for};
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
+use aya::Ebpf;
 use aya::maps::{HashMap, MapData};
 use aya::programs::tc::SchedClassifierLink;
-use aya::{Ebpf, Pod};
 use netlink::Direction;
 use tables::{BypassPort, Difference, MacLocationChange, OpenPort, Slot, VniIndex};
 
@@ -32,8 +32,7 @@ pub(crate) struct PortEntry {
     pub(crate) zero: u32,
 }
 
-// SAFETY: plain integers without padding.
-unsafe impl Pod for PortEntry {}
+plain!(PortEntry);
 
 /// A port with an attached program. It has the bypass, or only watches for source addresses.
 struct Attached {

@@ -23,6 +23,16 @@
     reason = "raw system calls and their memory; every block says why it is sound"
 )]
 
+/// Types that keys and values of maps may be: of integers alone, and without padding.
+macro_rules! plain {
+    ($($of:ty),+) => {
+        $(
+            // SAFETY: plain integers without padding.
+            unsafe impl aya::Pod for $of {}
+        )+
+    };
+}
+
 mod attach;
 mod bypass;
 pub mod confine;

@@ -8,8 +8,8 @@
 
 use std::collections::BTreeMap;
 
+use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData, MapError};
-use aya::{Ebpf, Pod};
 use tables::{MacLocation, MacLocationChange, Slot};
 
 use crate::error::SteeringError;
@@ -24,8 +24,7 @@ pub(crate) struct Key {
     pub(crate) mac: [u8; 6],
 }
 
-// SAFETY: plain integers without padding.
-unsafe impl Pod for Key {}
+plain!(Key);
 
 /// `struct location_entry` of the programs.
 #[derive(Debug, Clone, Copy)]
@@ -36,8 +35,7 @@ pub(crate) struct Entry {
     pub(crate) learned: u32,
 }
 
-// SAFETY: plain integers without padding.
-unsafe impl Pod for Entry {}
+plain!(Entry);
 
 impl Key {
     /// Kinds of locations (`LOCATION_PORT` and so on in the programs).

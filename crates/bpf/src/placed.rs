@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData, RingBuf};
-use aya::{Ebpf, Pod};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::error::SteeringError;
@@ -35,8 +35,7 @@ pub struct PlacedKey {
     pub(crate) zero: u32,
 }
 
-// SAFETY: plain integers without padding.
-unsafe impl Pod for PlacedKey {}
+plain!(PlacedKey);
 
 impl PlacedKey {
     /// The hash of the flow, under the VNI's seed.

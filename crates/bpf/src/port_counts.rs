@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use aya::Ebpf;
 use aya::maps::PerCpuArray;
-use aya::{Ebpf, Pod};
 
 use crate::error::SteeringError;
 
@@ -25,8 +25,7 @@ pub struct PortCounts {
     pub stalled: u64,
 }
 
-// SAFETY: plain integers without padding.
-unsafe impl Pod for PortCounts {}
+plain!(PortCounts);
 
 impl PortCounts {
     /// Combines each count with that of `other`.

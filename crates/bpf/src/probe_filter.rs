@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use aya::programs::SocketFilter;
-use aya::{Ebpf, EbpfLoader, Pod};
+use aya::{Ebpf, EbpfLoader};
 
 use crate::error::SteeringError;
 use crate::maps::{absent, map};
@@ -24,8 +24,7 @@ struct Ends {
     to: [u8; 16],
 }
 
-// SAFETY: plain bytes without padding.
-unsafe impl Pod for Ends {}
+plain!(Ends);
 
 /// `struct sender` of the program.
 #[derive(Debug, Clone, Copy)]
@@ -38,8 +37,7 @@ struct Sender {
     tokens: [u32; 4],
 }
 
-// SAFETY: plain integers without padding.
-unsafe impl Pod for Sender {}
+plain!(Sender);
 
 /// Packets that were refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

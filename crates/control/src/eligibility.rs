@@ -12,7 +12,7 @@ use wire::{MacAddr, Vni};
 use crate::eligibility::ineligible::{KernelOnlyReason, UnusableRoute};
 use crate::settings::{Datapath, FlowLabelSource, Namespace, Settings};
 use crate::stores::Stores;
-use crate::stores::addresses::is_usable;
+use crate::stores::addresses::{is_group, is_usable};
 use crate::stores::links::{Links, holds_back};
 use crate::stores::overlay::Overlay;
 use crate::stores::vteps::Known;
@@ -21,7 +21,7 @@ pub mod ineligible;
 mod ipv6_underlay;
 pub(crate) mod local_address;
 mod port_choice;
-mod slug;
+pub(crate) mod slug;
 
 /// Bytes that the underlay adds to an inner Ethernet frame: IPv4, UDP and VXLAN headers.
 const OVERHEAD: u32 = 20 + 8 + 8;
@@ -365,7 +365,7 @@ fn same_family(known: &Known, local: IpAddr) -> Result<(), KernelOnlyReason> {
 /// The local address of a netdev, if all its attributes are supported.
 fn supported(vxlan: &Vxlan, links: &Links) -> Result<IpAddr, KernelOnlyReason> {
     match vxlan.remote {
-        Some(group) if group.is_multicast() => {
+        Some(group) if is_group(group) => {
             return Err(KernelOnlyReason::MulticastGroup { group });
         }
         Some(address) if !is_usable(address) => {

@@ -6,15 +6,10 @@ use std::collections::BTreeSet;
 
 use control::{Event, KernelOnlyReason};
 
-/// The table and the function `kind` have the same kinds of events.
 #[test]
-fn the_table_of_events_has_every_kind() {
-    let source = include_str!("../src/events/event.rs");
-    let (_, function) = source.split_once("pub const fn kind(").unwrap();
-    let (function, _) = function.split_once("\n    }\n").unwrap();
-    let named: BTreeSet<&str> = function.split('"').skip(1).step_by(2).collect();
-    let listed: BTreeSet<&str> = Event::KINDS.iter().map(|(kind, _)| *kind).collect();
-    assert_eq!(named, listed);
+fn kinds_of_events_are_unique() {
+    let kinds: BTreeSet<&str> = Event::KINDS.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds.len(), Event::KINDS.len());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use control::{
     KernelOnlyReason, Namespace, Settings, State, UnsupportedEntry, UnusableRoute, VniSettings,
 };
-use netlink::{Dump, FdbEntry, Link, LinkKind, Mdb, Message, Qdisc, Vxlan};
+use netlink::{Dump, FdbEntry, Link, LinkKind, Mdb, Message, NextHop, NextHopKind, Qdisc, Vxlan};
 use path::{Bins, Policy, SourcePortRange};
 use tables::{DontFragment, Tos, Ttl, VniIndex};
 use wire::MacAddr;
@@ -219,6 +219,10 @@ fn entries_that_only_the_kernel_can_follow_are_named() {
             FdbEntry { destination: Some(ip("239.1.1.1")), ..entry() },
             UnsupportedEntry::MulticastGroup(ip("239.1.1.1")),
         ),
+        (
+            FdbEntry { destination: Some(ip("255.255.255.255")), ..entry() },
+            UnsupportedEntry::MulticastGroup(ip("255.255.255.255")),
+        ),
         (FdbEntry { mac: group, ..entry() }, UnsupportedEntry::Group),
         (FdbEntry { mac: MacAddr::ZERO, vni: Some(7), ..entry() }, UnsupportedEntry::Vni(7)),
     ] {
@@ -230,6 +234,57 @@ fn entries_that_only_the_kernel_can_follow_are_named() {
         );
     }
     assert_eq!(left_by_entry(&entry()), None);
+}
+
+/// The kernel tells them apart by all of these.
+#[test]
+fn flood_entries_with_one_destination_are_several() {
+    let flood = || FdbEntry { mac: MacAddr::ZERO, ..remote_of(VXLAN, mac(1), "10.0.0.12") };
+    let all = [
+        FdbEntry { port: Some(4790), ..flood() },
+        FdbEntry { port: Some(4791), ..flood() },
+        FdbEntry { vni: Some(7), ..flood() },
+        FdbEntry { via: Some(UP1), ..flood() },
+    ];
+    let mut state = state_after(leaf());
+    apply(&mut state, all.iter().cloned().map(|entry| Message::Fdb(New, entry)));
+    for entry in all {
+        assert!(why_left(&state.build(), VXLAN).is_some(), "{entry:?}");
+        apply(&mut state, [Message::Fdb(Delete, entry)]);
+    }
+    assert_eq!(why_left(&state.build(), VXLAN), None);
+}
+
+/// The kernel removes them without a notification.
+#[test]
+fn entries_are_read_again_when_their_next_hop_object_is_deleted() {
+    let mut state = state_after(leaf());
+    let entry = remote_of(VXLAN, mac(1), "10.0.0.12");
+    let entry = FdbEntry { next_hop_id: Some(5), destination: None, ..entry };
+    apply(&mut state, [Message::Fdb(New, entry)]);
+    let wants = |state: &mut State, id| {
+        state.build();
+        state.take_wanted_dumps();
+        let gone = NextHop { id, kind: NextHopKind::Other };
+        apply(state, [Message::NextHop(Delete, gone)]);
+        state.take_wanted_dumps().contains(&Dump::Fdb)
+    };
+    assert!(!wants(&mut state, 6) && wants(&mut state, 5));
+}
+
+/// A macvlan interface makes its bridge promiscuous, of which the kernel says nothing.
+#[test]
+fn a_bridge_is_read_again_when_an_interface_on_it_changes() {
+    let mut state = state_after(leaf());
+    let wants = |state: &mut State, lower| {
+        state.build();
+        state.take_wanted_dumps();
+        let upper = Link { link: Some(lower), ..ethernet(77 + lower, "mv0") };
+        apply(state, [link(upper)]);
+        state.take_wanted_dumps().contains(&Dump::Links)
+    };
+    assert!(!wants(&mut state, UP1) && wants(&mut state, BRIDGE));
+    assert!(!wants(&mut state, BRIDGE), "nothing has changed");
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub struct Row {
     pub dropped: DroppedRow,
     /// The expected MMR of the widest tier, if it is known.
     pub expected: Option<f64>,
-    /// The smallest possible MMR of the widest tier: queue pairs are whole.
+    /// The smallest possible MMR of the widest tier: queue pairs are whole. 1 for workloads.
     pub floor: f64,
     /// Whether the numbers of flows on the links are those of a random hash, for policies that hash
     /// each queue pair.
@@ -277,8 +277,8 @@ fn row(
         sent: runs.iter().map(|run| run.sent).sum(),
         dropped: DroppedRow::of(runs),
         expected: expected.filter(|_| workload.is_none()),
-        // The flows of a program are not known.
-        floor: if experiment.is_program() { 1.0 } else { balance::floor(flows, paths) },
+        // A workload has several connections, whose flows are not known here.
+        floor: if experiment.workload.is_some() { 1.0 } else { balance::floor(flows, paths) },
         // A failure moves flows during a run, and the flows of a workload are not equal.
         random: if hashes && outage.is_none() && workload.is_none() {
             random_test(runs, widest, flows, paths)

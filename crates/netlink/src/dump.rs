@@ -46,7 +46,9 @@ impl Dump {
         Self::IpsecPolicies,
     ];
 
-    pub(crate) const fn name(self) -> &'static str {
+    /// What it does, for errors: `read links`.
+    #[must_use]
+    pub const fn operation(self) -> &'static str {
         match self {
             Self::Links => "read links",
             Self::Addresses => "read addresses",

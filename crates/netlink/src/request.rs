@@ -194,10 +194,10 @@ impl Requests {
         request: &Request,
         decode: Decode,
     ) -> Result<Vec<Message>, Error> {
-        let complete =
-            (0..ATTEMPTS).find_map(|_| self.exchange_by(what.name(), request, decode).transpose());
+        let complete = (0..ATTEMPTS)
+            .find_map(|_| self.exchange_by(what.operation(), request, decode).transpose());
         complete.ok_or_else(|| Error::Interrupted {
-            operation: what.name().into(),
+            operation: what.operation().into(),
             attempts: ATTEMPTS,
         })?
     }

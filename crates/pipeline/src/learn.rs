@@ -198,8 +198,9 @@ impl Learner {
         };
         let interval = milliseconds(ageing / Learning::REFRESHES);
         let due = match (cached, reported) {
-            // The age of the kernel's entry is unknown.
+            // The age of the kernel's entry is unknown, or the ageing time has become shorter.
             (false, _) => now,
+            (true, false) if place.due > now.saturating_add(interval) => now,
             // The kernel's entry is as old as the report.
             (true, true) => place.due.saturating_sub(milliseconds(AGAIN)).saturating_add(interval),
             (true, false) => place.due,

@@ -108,6 +108,12 @@ fn who_sends_is_reported_a_few_times_in_an_ageing_time() {
         reports += worker.learn(&frame).len();
     }
     assert_eq!(reports, Learning::REFRESHES as usize);
+    // A shorter time: the kernel's entry may be older.
+    worker.now += AGEING / 5;
+    assert_eq!(worker.learn(&frame), []);
+    worker.leaf.learning.as_mut().unwrap().ageing = Some(AGEING / 100);
+    worker.leaf.generation += 1;
+    assert_eq!(worker.learn(&frame), [learned(LEAF_1, mac(1))]);
     worker.leaf.learning.as_mut().unwrap().ageing = None;
     worker.leaf.generation += 1;
     for _ in 0..10 {

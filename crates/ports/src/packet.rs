@@ -4,9 +4,11 @@
 use core::ops::Range;
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use frame::{Batch, Checksum, Gso, GsoKind, Offload, TxBatch};
+use nix::sys::socket::sockopt::SocketError;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
 
 use crate::port::Port;
 use crate::ring::{Ring, RingSize};
@@ -148,29 +150,6 @@ impl PacketSocket {
         self.ifindex
     }
 
-    /// Returns how many frames the kernel dropped since the last call because they did not fit the
-    /// ring or the socket's queue (`PACKET_STATISTICS`). Replaces a ring that is stuck.
-    ///
-    /// # Errors
-    /// As getsockopt(2), or when a ring that was stuck could not be replaced.
-    pub fn overruns(&mut self) -> io::Result<u64> {
-        let mut dropped = drops(&self.fd)?;
-        if let Some(ring) = self.ring.take() {
-            let mut ring = ring.check(&self.fd, dropped)?;
-            dropped += ring.take_cut();
-            self.ring = Some(ring);
-        }
-        Ok(dropped)
-    }
-
-    /// Whether frames that did not fit the socket's queue are known to be lost and
-    /// [`Self::overruns`] has not returned them yet. Makes no system call, so it does not notice
-    /// that the ring was full.
-    #[must_use]
-    pub fn has_overruns(&self) -> bool {
-        self.ring.as_ref().is_some_and(Ring::has_cut)
-    }
-
     /// Frames that have arrived since the last call. Does not wait. A frame that could not be read
     /// is empty.
     pub fn receive(&mut self) -> &Batch<'_> {
@@ -178,42 +157,11 @@ impl PacketSocket {
         self.ring.as_mut().map_or(&NOTHING, |ring| ring.receive(socket))
     }
 
-    /// The batch that [`Self::receive`] returned last.
-    #[must_use]
-    pub fn batch(&self) -> &Batch<'_> {
-        self.ring.as_ref().map_or(&NOTHING, Ring::batch)
-    }
-
     /// Keeps VLAN tags in the bytes of received frames.
     pub const fn keep_tags(&mut self) {
         if let Some(ring) = &mut self.ring {
             ring.keep_tags();
         }
-    }
-
-    /// Clears a pending error of the socket (ENETDOWN). Otherwise the socket would stay ready.
-    pub fn clear_error(&self) {
-        let (mut error, mut length): (libc::c_int, _) =
-            (0, size_of::<libc::c_int>() as libc::socklen_t);
-        // SAFETY: pointer and length describe `error`.
-        let _ = unsafe {
-            let (level, name) = (libc::SOL_SOCKET, libc::SO_ERROR);
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                level,
-                name,
-                (&raw mut error).cast(),
-                &raw mut length,
-            )
-        };
-    }
-
-    /// Sends groups of a finished batch, by their indices, and writes their outcomes. A socket that
-    /// is bound to an interface sends [`Destination::Bridge`](frame::Destination::Bridge) and `Port`
-    /// there. `batch` must be the batch that the frames were made from.
-    /// Groups leave in their order.
-    pub fn transmit(&mut self, batch: &Batch<'_>, out: &mut TxBatch, groups: Range<usize>) {
-        self.tx.send((self.fd.as_fd(), self.ifindex), batch, out, groups);
     }
 }
 
@@ -223,19 +171,30 @@ impl Port for PacketSocket {
     }
 
     fn batch(&self) -> &Batch<'_> {
-        Self::batch(self)
+        self.ring.as_ref().map_or(&NOTHING, Ring::batch)
     }
 
+    /// A socket that is bound to an interface sends [`Destination::Bridge`](frame::Destination::Bridge)
+    /// and `Port` there.
     fn transmit(&mut self, batch: &Batch<'_>, out: &mut TxBatch, groups: Range<usize>) {
-        Self::transmit(self, batch, out, groups);
+        self.tx.send((self.fd.as_fd(), self.ifindex), batch, out, groups);
     }
 
+    /// Frames that did not fit the ring or the socket's queue (`PACKET_STATISTICS`). Replaces a ring
+    /// that is stuck.
     fn overruns(&mut self) -> io::Result<u64> {
-        Self::overruns(self)
+        let mut dropped = drops(&self.fd)?;
+        if let Some(ring) = self.ring.take() {
+            let mut ring = ring.check(&self.fd, dropped)?;
+            dropped += ring.take_cut();
+            self.ring = Some(ring);
+        }
+        Ok(dropped)
     }
 
+    /// Makes no system call, so it does not notice that the ring was full.
     fn has_overruns(&self) -> bool {
-        Self::has_overruns(self)
+        self.ring.as_ref().is_some_and(Ring::has_cut)
     }
 
     /// Super-frames that the kernel cannot describe can arrive on any interface but a punt pair.
@@ -243,8 +202,9 @@ impl Port for PacketSocket {
         true
     }
 
+    /// Clears ENETDOWN.
     fn clear_error(&self) {
-        Self::clear_error(self);
+        let _ = getsockopt(&self.fd, SocketError);
     }
 
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
@@ -274,13 +234,8 @@ pub(crate) fn offload(header: &VnetHeader) -> Option<Offload> {
 
 /// A packet socket that receives nothing before it is bound.
 pub(crate) fn raw_socket() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that has no other
-    // owner. Protocol 0: nothing is received.
-    unsafe {
-        let fd = libc::socket(libc::AF_PACKET, kind, 0);
-        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
-    }
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    Ok(socket(AddressFamily::Packet, SockType::Raw, flags, None)?)
 }
 
 /// Binds a packet socket to an interface, or to all with index 0, and to a protocol in network byte

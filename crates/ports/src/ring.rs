@@ -8,13 +8,14 @@
 //! `TPACKET_V2`.
 
 use core::ops::Range;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use frame::{Batch, Checksum, FRAME_CAPACITY, Frame, Offload, VlanTag};
+use nix::sys::socket::{MsgFlags, recvmsg};
 
 use crate::packet::{BATCH, VnetHeader, offload, set_option};
 
@@ -346,28 +347,16 @@ unsafe fn status<'a>(slot: NonNull<u8>) -> &'a AtomicU32 {
 /// Reads the next long frame from the socket's queue and returns its length. The queue has the
 /// order of the marked slots. `None` if it cannot be read or does not fit `room`.
 fn receive_long(socket: BorrowedFd<'_>, room: &mut [u8]) -> Option<usize> {
-    let mut header = VnetHeader::default();
+    let mut header = [0; size_of::<VnetHeader>()];
     // A pending error (ENETDOWN) is returned once, before the frame.
     for _ in 0..2 {
-        let mut vectors = [
-            libc::iovec { iov_base: (&raw mut header).cast(), iov_len: size_of::<VnetHeader>() },
-            libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() },
-        ];
-        // SAFETY: a message header is plain data for which zero bytes are a valid value; it points
-        // at memory that outlives the call.
-        let (length, flags) = unsafe {
-            let mut message: libc::msghdr = zeroed();
-            message.msg_iov = vectors.as_mut_ptr();
-            message.msg_iovlen = vectors.len();
-            (
-                libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT),
-                message.msg_flags,
-            )
+        let mut vectors = [IoSliceMut::new(&mut header), IoSliceMut::new(room)];
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let Ok(read) = recvmsg::<()>(socket.as_raw_fd(), &mut vectors, None, flags) else {
+            continue;
         };
-        if let Some(length) =
-            usize::try_from(length).ok().and_then(|all| all.checked_sub(size_of::<VnetHeader>()))
-        {
-            return (flags & libc::MSG_TRUNC == 0).then_some(length);
+        if let Some(length) = read.bytes.checked_sub(size_of::<VnetHeader>()) {
+            return (!read.flags.contains(MsgFlags::MSG_TRUNC)).then_some(length);
         }
     }
     None

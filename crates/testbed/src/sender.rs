@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use fabric::Namespace;
 use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame};
 use pipeline::grouping::patch_lengths;
+use ports::Port as _;
 use wire::number::{ETHERTYPE_IPV4, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
 use wire::outer::{Address as _, OuterHeaders};
 use wire::roce::Bth;

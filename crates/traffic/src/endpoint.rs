@@ -15,7 +15,7 @@ use frame::DropReason;
 use netlink::Discard;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use ports::{PacketSocket, Poller, RingSize};
+use ports::{PacketSocket, Poller, Port as _, RingSize};
 use roce::{Address, Endpoint, Frames, Memory, OVERHEAD, Pattern, SettingError, Settings};
 use wire::number::PORT_ROCE;
 

@@ -1,7 +1,6 @@
 //! The links that traffic between two hosts can take, and its distribution over them.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +59,7 @@ pub struct Paths {
 impl Paths {
     /// The paths between two leaves.
     pub fn new(topology: &Topology, from: &str, to: &str) -> Self {
-        let (after, before) = (distances(topology, from), distances(topology, to));
+        let (after, before) = (distances_from(topology, from), distances_from(topology, to));
         let length = after.get(to).copied().unwrap_or_default();
         let mut tiers = vec![Vec::new(); length];
         let links = links(topology);
@@ -178,7 +177,7 @@ impl Paths {
 /// VNI.
 pub fn ends<'a>(topology: &Topology, overlay: &'a Overlay) -> Option<(&'a Host, &'a Host)> {
     let from = overlay.hosts.first()?;
-    let distances = distances(topology, &from.leaf);
+    let distances = distances_from(topology, &from.leaf);
     let others = overlay.hosts.iter().rev().filter(|to| to.vni == from.vni && to.leaf != from.leaf);
     Some((from, others.max_by_key(|to| distances.get(to.leaf.as_str()))?))
 }
@@ -188,25 +187,35 @@ fn links(topology: &Topology) -> Vec<[Endpoint; 2]> {
     topology.wires().into_iter().map(|wire| wire.ends).collect()
 }
 
-/// The distance of each node in links.
-fn distances(topology: &Topology, from: &str) -> BTreeMap<String, usize> {
-    let links = links(topology);
-    let mut distances = BTreeMap::from([(from.to_owned(), 0)]);
-    let mut waiting = VecDeque::from([(from.to_owned(), 0)]);
-    while let Some((node, distance)) = waiting.pop_front() {
-        for ends in &links {
-            let far = match ends {
-                [a, b] if a.node == node => &b.node,
-                [a, b] if b.node == node => &a.node,
-                _ => continue,
-            };
-            if let Entry::Vacant(place) = distances.entry(far.clone()) {
-                place.insert(distance + 1);
-                waiting.push_back((far.clone(), distance + 1));
-            }
-        }
+/// The neighbours of each node, once for each link.
+pub type Neighbours = BTreeMap<String, Vec<String>>;
+
+/// The neighbours of all nodes with links. A circuit and the links at its ends are one link.
+pub fn neighbours(topology: &Topology) -> Neighbours {
+    let mut neighbours = Neighbours::new();
+    for [a, b] in links(topology) {
+        neighbours.entry(a.node.clone()).or_default().push(b.node.clone());
+        neighbours.entry(b.node).or_default().push(a.node);
     }
-    distances
+    neighbours
+}
+
+/// The distance of each node from the nearest of these, in links.
+pub fn distances(neighbours: &Neighbours, from: BTreeSet<String>) -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    let (mut next, mut distance) = (from, 0);
+    while !next.is_empty() {
+        found.extend(next.iter().map(|name| (name.clone(), distance)));
+        let around = next.iter().filter_map(|name| neighbours.get(name)).flatten();
+        next = around.filter(|name| !found.contains_key(*name)).cloned().collect();
+        distance += 1;
+    }
+    found
+}
+
+/// The distance of each node from this one, in links.
+fn distances_from(topology: &Topology, node: &str) -> BTreeMap<String, usize> {
+    distances(&neighbours(topology), BTreeSet::from([node.to_owned()]))
 }
 
 #[cfg(test)]

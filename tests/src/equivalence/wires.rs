@@ -8,7 +8,7 @@ use ::fabric::Namespace;
 use fabric::packet::{Interface, PacketSocket as Sender};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::{Batch, Checksum, Destination, Offload, Payload, TxBatch, TxFrame};
-use ports::{PacketSocket, RingSize};
+use ports::{PacketSocket, Port as _, RingSize};
 use wire::MacAddr;
 
 use super::observation::Observation;

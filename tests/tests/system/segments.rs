@@ -1,7 +1,7 @@
 //! A host that asks for segments of one byte takes the worker away from nobody.
 
 use pipeline::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame};
-use ports::{PacketSocket, RingSize};
+use ports::{PacketSocket, Port as _, RingSize};
 use root_test::root_test;
 use vtepd_tests::frames::{Ipv4, Pair, ipv4, tagged};
 use vtepd_tests::lab::{ETH, ifindex, run};

@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use aya::Pod;
 use path::{BUCKETS, NextHop, Policy};
 use tables::{DontFragment, FlowLabel, Learning, Tos, Ttl, VniTable};
 
@@ -53,14 +52,7 @@ pub(crate) struct GroupEntry {
     pub(crate) hops: [u16; BUCKETS],
 }
 
-// SAFETY: plain integers without padding.
-unsafe impl Pod for VniEntry {}
-// SAFETY: plain integers without padding.
-unsafe impl Pod for HopEntry {}
-// SAFETY: plain integers without padding.
-unsafe impl Pod for GroupEntry {}
-// SAFETY: plain integers without padding.
-unsafe impl Pod for AddressEntry {}
+plain!(VniEntry, HopEntry, GroupEntry, AddressEntry);
 
 /// Flags of a VNI (`OFFLOAD_FIVE_TUPLE` and so on in the programs).
 pub(crate) const FIVE_TUPLE: u16 = 1;

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use aya::Ebpf;
 use aya::maps::{HashMap as BpfHashMap, MapData};
-use aya::{Ebpf, Pod};
 use path::record::{Record, Records, WORDS};
 use path::{CounterId, PathId, Policy};
 use tables::{Slot, Snapshot, VniTable};
@@ -74,10 +74,7 @@ pub(crate) struct PinnedUsage {
     pub(crate) marks: u64,
 }
 
-// SAFETY: plain integers without padding.
-unsafe impl Pod for PinnedKey {}
-// SAFETY: plain integers without padding.
-unsafe impl Pod for PinnedEntry {}
+plain!(PinnedKey, PinnedEntry);
 
 /// What the programs have sent of each queue pair, and the records that the worker shares.
 #[derive(Debug)]

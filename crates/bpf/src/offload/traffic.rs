@@ -38,10 +38,7 @@ pub struct OffloadPathTraffic {
     pub bytes: u64,
 }
 
-// SAFETY: plain integers without padding.
-unsafe impl Pod for OffloadTraffic {}
-// SAFETY: plain integers without padding.
-unsafe impl Pod for OffloadPathTraffic {}
+plain!(OffloadTraffic, OffloadPathTraffic);
 
 /// Entries of the maps for VNIs and VTEPs.
 pub(crate) const COUNTED: u32 = 4096;

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aya::Pod;
 use aya::maps::{Array, HashMap, MapData};
 use tables::{
     MacLocation, MacLocationChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni,
@@ -60,12 +59,7 @@ pub struct TakenNetdev {
     pub(crate) drained: u32,
 }
 
-// SAFETY: plain integers without padding.
-unsafe impl Pod for TunnelEnd {}
-// SAFETY: plain integers without padding.
-unsafe impl Pod for TakenTunnel {}
-// SAFETY: plain integers without padding.
-unsafe impl Pod for TakenNetdev {}
+plain!(TunnelEnd, TakenTunnel, TakenNetdev);
 
 impl TunnelEnd {
     /// The tunnel of a VNI.

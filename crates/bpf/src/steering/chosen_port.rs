@@ -1,8 +1,8 @@
 //! The `kernel` datapath: writes the map by which `choose_port` (`programs/chosen_port.bpf.h`) chooses
 //! source ports.
 
+use aya::Ebpf;
 use aya::maps::{HashMap, MapData};
-use aya::{Ebpf, Pod};
 use path::{Entropy, Policy};
 use tables::PortChoice;
 use wire::Vni;
@@ -41,10 +41,7 @@ pub struct PortChoiceEntry {
     pub(crate) zero: [u16; 3],
 }
 
-// SAFETY: plain integers without padding.
-unsafe impl Pod for Key {}
-// SAFETY: plain integers without padding.
-unsafe impl Pod for PortChoiceEntry {}
+plain!(Key, PortChoiceEntry);
 
 impl PortChoiceEntry {
     /// The ports of a policy. `kernel_ports` is the range to which the kernel scales its hash

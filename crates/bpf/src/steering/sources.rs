@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError};
-use aya::{Ebpf, Pod};
 
 use crate::error::SteeringError;
 use crate::maps::{absent, map};
@@ -21,8 +21,7 @@ pub(crate) struct CheckedSource {
     pub(crate) source: u32,
 }
 
-// SAFETY: plain integers without padding.
-unsafe impl Pod for CheckedSource {}
+plain!(CheckedSource);
 
 const NAME: &str = "checked_sources";
 const ANY: &str = "sources_are_checked";

@@ -3,18 +3,18 @@
 
 use crate::eligibility::ineligible::{KernelOnlyReason, UnusableRoute};
 
-/// Gives each reason its slug and a general sentence. The match is exhaustive, so a new reason
-/// without a slug does not compile.
+/// Gives each value of a type its slug and a general sentence: a list of both, and a method. The
+/// match is exhaustive, so a new value without a slug does not compile.
 macro_rules! slugs {
-    ($($pattern:pat => $slug:literal, $sentence:literal;)+) => {
-        impl KernelOnlyReason {
-            /// All slugs, each with a general sentence for the documentation.
-            pub const ALL: &'static [(&'static str, &'static str)] = &[$(($slug, $sentence)),+];
+    ($of:ident: $(#[$of_list:meta])* $list:ident, $(#[$of_method:meta])* $method:ident;
+     $($pattern:pat => $slug:literal, $sentence:literal;)+) => {
+        impl $of {
+            $(#[$of_list])*
+            pub const $list: &'static [(&'static str, &'static str)] = &[$(($slug, $sentence)),+];
 
-            /// The reason's short name. It never contains names or addresses and does not change
-            /// between versions.
+            $(#[$of_method])*
             #[must_use]
-            pub const fn slug(&self) -> &'static str {
+            pub const fn $method(&self) -> &'static str {
                 match self {
                     $($pattern => $slug),+
                 }
@@ -23,7 +23,15 @@ macro_rules! slugs {
     };
 }
 
+pub(crate) use slugs;
+
 slugs! {
+    KernelOnlyReason:
+    /// All slugs, each with a general sentence for the documentation.
+    ALL,
+    /// The reason's short name. It never contains names or addresses and does not change between
+    /// versions.
+    slug;
     KernelOnlyReason::Standalone => "standalone",
         "vtepd runs standalone, on the VNIs that its configuration describes";
     KernelOnlyReason::NotIncluded => "not-included", "the configuration names other VNIs";
@@ -39,7 +47,7 @@ slugs! {
     KernelOnlyReason::NoLocalAddress => "no-local-address", "the netdev has no `local` address, or a loopback one";
     KernelOnlyReason::Ipv6Underlay { .. } => "ipv6-underlay",
         "an IPv6 address is link-local or IPv4-mapped, or the families of the addresses differ";
-    KernelOnlyReason::MulticastGroup { .. } => "multicast-group", "the netdev floods to a multicast group";
+    KernelOnlyReason::MulticastGroup { .. } => "multicast-group", "the netdev floods to a multicast group or to 255.255.255.255";
     KernelOnlyReason::LowerDevice { .. } => "lower-device", "the netdev is bound to a lower device (`dev`)";
     KernelOnlyReason::Options(_) => "options",
         "the netdev has options that change what is sent or accepted, such as `gbp` or `proxy`";

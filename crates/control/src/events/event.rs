@@ -7,6 +7,7 @@ use path::Entropy;
 use wire::{MacAddr, Vni};
 
 use crate::eligibility::ineligible::LeftToKernel;
+use crate::eligibility::slug::slugs;
 use crate::sources::SourceState;
 use crate::sources::fpm_session::FpmSweep;
 use crate::sources::resync::Resync;
@@ -132,69 +133,42 @@ pub enum Event {
     Warning(String),
 }
 
-impl Event {
+slugs! {
+    Event:
     /// Every kind of event, and when it happens.
-    pub const KINDS: &[(&str, &str)] = &[
-        ("attached", "A VNI is taken over: BPF programs or a worker forward its frames"),
-        ("detached", "A VNI is the kernel's again, or is gone"),
-        ("left", "A vxlan netdev stays with the kernel, for the reason given"),
-        ("source", "A source (`kernel`, `fpm`) has another state"),
-        ("resync", "The kernel's tables were read again"),
-        ("swept", "What zebra had said over an earlier FPM connection was removed"),
-        ("mac-added", "A MAC address is behind a remote VTEP"),
-        ("mac-removed", "A MAC address is behind no remote VTEP any more"),
-        ("mac-moved", "A MAC address is behind another remote VTEP"),
-        (
-            "mac-flapping",
-            "A MAC address moves too often; its moves are no longer reported one by one",
-        ),
-        ("mac-settled", "A MAC address that moved too often has stopped"),
-        ("flood-added", "A VTEP is new in a flood list"),
-        ("flood-removed", "A VTEP has left a flood list"),
-        ("policy", "The source port policy of a VNI has changed"),
-        ("next-hop-up", "A next hop is used"),
-        ("next-hop-down", "A next hop is no longer used"),
-        ("flows-moved", "Buckets of one or more VTEPs have another next hop, so flows moved"),
-        ("default-route", "Only the default route leads to a VTEP"),
-        ("own-route", "A VTEP has a route of its own again"),
-        (
-            "uplink-impaired",
-            "A queueing discipline acts on single packets of an uplink: frames leave one by one",
-        ),
-        ("uplink-restored", "Frames may leave together over an uplink again"),
-        ("worker-stalled", "A worker hung, and the kernel forwarded meanwhile"),
-        ("reload", "The configuration was read again"),
-        ("warning", "Something that the user should know"),
-    ];
-
+    KINDS,
     /// The kind of event, as one word.
-    #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Attached { .. } => "attached",
-            Self::Detached { .. } => "detached",
-            Self::Left(_) => "left",
-            Self::Source { .. } => "source",
-            Self::Resynced(_) => "resync",
-            Self::FpmSwept(_) => "swept",
-            Self::Mac { change: MacChange { from: None, .. }, .. } => "mac-added",
-            Self::Mac { change: MacChange { to: None, .. }, .. } => "mac-removed",
-            Self::Mac { .. } => "mac-moved",
-            Self::Flapping { over: None, .. } => "mac-flapping",
-            Self::Flapping { .. } => "mac-settled",
-            Self::Flood { added: true, .. } => "flood-added",
-            Self::Flood { added: false, .. } => "flood-removed",
-            Self::Policy { .. } => "policy",
-            Self::NextHop { up: true, .. } => "next-hop-up",
-            Self::NextHop { up: false, .. } => "next-hop-down",
-            Self::Placement { .. } => "flows-moved",
-            Self::ByDefault { begins: true, .. } => "default-route",
-            Self::ByDefault { begins: false, .. } => "own-route",
-            Self::Impaired { begins: true, .. } => "uplink-impaired",
-            Self::Impaired { begins: false, .. } => "uplink-restored",
-            Self::Stalled { .. } => "worker-stalled",
-            Self::Reloaded => "reload",
-            Self::Warning(_) => "warning",
-        }
-    }
+    kind;
+    Event::Attached { .. } => "attached",
+        "A VNI is taken over: BPF programs or a worker forward its frames";
+    Event::Detached { .. } => "detached", "A VNI is the kernel's again, or is gone";
+    Event::Left(_) => "left", "A vxlan netdev stays with the kernel, for the reason given";
+    Event::Source { .. } => "source", "A source (`kernel`, `fpm`) has another state";
+    Event::Resynced(_) => "resync", "The kernel's tables were read again";
+    Event::FpmSwept(_) => "swept", "What zebra had said over an earlier FPM connection was removed";
+    Event::Mac { change: MacChange { from: None, .. }, .. } => "mac-added",
+        "A MAC address is behind a remote VTEP";
+    Event::Mac { change: MacChange { to: None, .. }, .. } => "mac-removed",
+        "A MAC address is behind no remote VTEP any more";
+    Event::Mac { .. } => "mac-moved", "A MAC address is behind another remote VTEP";
+    Event::Flapping { over: None, .. } => "mac-flapping",
+        "A MAC address moves too often; its moves are no longer reported one by one";
+    Event::Flapping { .. } => "mac-settled", "A MAC address that moved too often has stopped";
+    Event::Flood { added: true, .. } => "flood-added", "A VTEP is new in a flood list";
+    Event::Flood { added: false, .. } => "flood-removed", "A VTEP has left a flood list";
+    Event::Policy { .. } => "policy", "The source port policy of a VNI has changed";
+    Event::NextHop { up: true, .. } => "next-hop-up", "A next hop is used";
+    Event::NextHop { up: false, .. } => "next-hop-down", "A next hop is no longer used";
+    Event::Placement { .. } => "flows-moved",
+        "Buckets of one or more VTEPs have another next hop, so flows moved";
+    Event::ByDefault { begins: true, .. } => "default-route",
+        "Only the default route leads to a VTEP";
+    Event::ByDefault { begins: false, .. } => "own-route", "A VTEP has a route of its own again";
+    Event::Impaired { begins: true, .. } => "uplink-impaired",
+        "A queueing discipline acts on single packets of an uplink: frames leave one by one";
+    Event::Impaired { begins: false, .. } => "uplink-restored",
+        "Frames may leave together over an uplink again";
+    Event::Stalled { .. } => "worker-stalled", "A worker hung, and the kernel forwarded meanwhile";
+    Event::Reloaded => "reload", "The configuration was read again";
+    Event::Warning(_) => "warning", "Something that the user should know";
 }

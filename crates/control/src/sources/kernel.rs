@@ -39,6 +39,10 @@ fn next_hop(stores: &mut Stores, operation: Operation, hop: NextHop) {
     stores.changes.underlay |= stores.routes.kernel.apply_next_hop(operation, hop, epoch);
     if operation == Operation::Delete {
         // The kernel also removes its routes, and says nothing (`__remove_nexthop_fib()`).
+        // The same for entries of FDBs (`vxlan_fdb_nh_flush()`).
+        if stores.overlays.values().any(|overlay| overlay.follows(id)) {
+            stores.changes.want_dumps(&[Dump::Fdb]);
+        }
         let (removed, emptied) = stores.routes.kernel.fib.object_gone(id);
         stores.routes.withdraw(emptied);
         if removed {
@@ -84,7 +88,9 @@ fn link(stores: &mut Stores, operation: Operation, link: Link) {
         return;
     }
     mark_behind(stores, ifindex, leads);
-    let master = stores.links.get(ifindex).and_then(|link| link.master);
+    let own = stores.links.get(ifindex);
+    let (lower, master) = own.map_or((None, None), |link| (link.link, link.master));
+    read_bridge_below(stores, lower);
     let bridges = [Some(ifindex), old_master, master];
     stores.changes.bypass.bridges.extend(bridges.into_iter().flatten());
     let vxlan = stores.links.vxlan(ifindex).map(|vxlan| (vxlan.id, vxlan.learning));
@@ -105,6 +111,14 @@ fn link(stores: &mut Stores, operation: Operation, link: Link) {
     mark_affected(stores, ifindex, old_vni.or(vni), change);
 }
 
+/// Reads a bridge again when an interface on it changes: it may have the bridge listen to all frames,
+/// of which the kernel says nothing.
+fn read_bridge_below(stores: &mut Stores, lower: Option<u32>) {
+    if lower.is_some_and(|lower| stores.links.is_bridge(lower)) {
+        stores.changes.want_dumps(&[Dump::Links]);
+    }
+}
+
 /// Marks the addresses behind a port of a bridge if frames to it lead elsewhere than before.
 fn mark_behind(stores: &mut Stores, port: u32, led_to_netdev: bool) {
     if stores.links.leads_to_netdev(port) != led_to_netdev
@@ -118,9 +132,8 @@ fn mark_behind(stores: &mut Stores, port: u32, led_to_netdev: bool) {
 /// Removes an interface, with everything that the stores have for it.
 pub(crate) fn remove_link(stores: &mut Stores, ifindex: u32) {
     let vni = stores.links.vxlan(ifindex).map(|vxlan| vxlan.id);
-    if stores.links.get(ifindex).is_none() {
-        return;
-    }
+    let Some(lower) = stores.links.get(ifindex).map(|link| link.link) else { return };
+    read_bridge_below(stores, lower);
     let change = LinkChange { relevant: true, went_down: true, state: true };
     mark_affected(stores, ifindex, vni, change);
     let master = stores.links.remove(ifindex).and_then(|link| link.master);

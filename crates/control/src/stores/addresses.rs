@@ -85,6 +85,12 @@ fn broadcast(own: IpAddr, length: u8) -> Option<IpAddr> {
     }
 }
 
+/// Whether packets to an address go to many: a multicast group, or 255.255.255.255, for which the
+/// kernel looks up no route (`ip_route_output_key_hash_rcu()`).
+pub(crate) fn is_group(address: IpAddr) -> bool {
+    address.is_multicast() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
 /// Whether an address can be a VTEP's. A link-local one is valid on one interface only, and the
 /// kernel drops received packets from an IPv4-mapped one (`ip6_rcv_core()`).
 pub(crate) const fn is_usable(address: IpAddr) -> bool {

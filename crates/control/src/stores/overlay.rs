@@ -14,7 +14,7 @@ use tables::{Fdb, VtepIndex};
 use wire::MacAddr;
 
 use crate::eligibility::ineligible::UnsupportedEntry;
-use crate::stores::addresses::is_usable;
+use crate::stores::addresses::{is_group, is_usable};
 use crate::stores::epoch_map::{Epoch, EpochMap};
 use crate::stores::vteps::Vteps;
 
@@ -31,6 +31,10 @@ pub(crate) struct Remote {
     pub(crate) flags: u32,
 }
 
+/// What tells entries of one address apart (`vxlan_fdb_find_rdst()`): destination, port, VNI and
+/// interface.
+type OneOfMany = (Option<IpAddr>, Option<u16>, Option<u32>, Option<u32>);
+
 /// The FDB and the flood list of one vxlan netdev.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
@@ -38,7 +42,7 @@ pub(crate) struct Overlay {
     fpm: EpochMap<MacAddr, IpAddr>,
     flood: EpochMap<IpAddr, ()>,
     /// Entries that only the kernel supports.
-    unsupported: EpochMap<(MacAddr, Option<IpAddr>), UnsupportedEntry>,
+    unsupported: EpochMap<(MacAddr, Option<OneOfMany>), UnsupportedEntry>,
     /// Addresses with changes since the last [`Overlay::apply`].
     marked: Vec<MacAddr>,
     flood_changed: bool,
@@ -246,6 +250,11 @@ impl Overlay {
         self.unsupported.iter().min_by_key(|(key, _)| *key).map(|((mac, _), reason)| (mac, *reason))
     }
 
+    /// Whether an entry leads to this next-hop object.
+    pub(crate) fn follows(&self, id: u32) -> bool {
+        self.unsupported.iter().any(|(_, reason)| *reason == UnsupportedEntry::NextHop(id))
+    }
+
     /// Whether a source reports this address behind this VTEP.
     pub(crate) fn says(&self, mac: MacAddr, vtep: IpAddr) -> bool {
         self.kernel.get(&mac).is_some_and(|remote| remote.vtep == vtep)
@@ -363,10 +372,10 @@ impl Overlay {
 }
 
 /// The key of an unsupported entry. Only the flood list and groups have several entries for one
-/// address, one for each destination.
-fn unsupported_key(entry: &FdbEntry) -> (MacAddr, Option<IpAddr>) {
+/// address.
+fn unsupported_key(entry: &FdbEntry) -> (MacAddr, Option<OneOfMany>) {
     let many = entry.mac == MacAddr::ZERO || entry.mac.is_group();
-    (entry.mac, entry.destination.filter(|_| many))
+    (entry.mac, many.then_some((entry.destination, entry.port, entry.vni, entry.via)))
 }
 
 /// The VTEP of an entry, unless only the kernel supports the entry.
@@ -389,13 +398,8 @@ fn destination(entry: &FdbEntry) -> Result<IpAddr, UnsupportedEntry> {
         return Err(UnsupportedEntry::Group);
     }
     match entry.destination {
-        Some(IpAddr::V4(vtep)) if vtep.is_multicast() => {
-            Err(UnsupportedEntry::MulticastGroup(IpAddr::V4(vtep)))
-        }
+        Some(vtep) if is_group(vtep) => Err(UnsupportedEntry::MulticastGroup(vtep)),
         Some(IpAddr::V4(vtep)) if !vtep.is_unspecified() => Ok(IpAddr::V4(vtep)),
-        Some(vtep @ IpAddr::V6(address)) if address.is_multicast() => {
-            Err(UnsupportedEntry::MulticastGroup(vtep))
-        }
         Some(vtep @ IpAddr::V6(address)) if is_usable(vtep) => Ok(IpAddr::V6(address)),
         Some(IpAddr::V6(address)) if !address.is_unspecified() => {
             Err(UnsupportedEntry::Ipv6(address))

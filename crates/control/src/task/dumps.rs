@@ -130,17 +130,6 @@ impl Dumps {
     }
 }
 
-const fn name(what: Dump) -> &'static str {
-    match what {
-        Dump::Links => "links",
-        Dump::Addresses => "addresses",
-        Dump::NextHops => "next hops",
-        Dump::Routes => "routes",
-        Dump::Neighbours => "neighbours",
-        Dump::Fdb => "FDB entries",
-        Dump::Rules => "routing rules",
-        Dump::IpsecPolicies => "IPsec policies",
-        Dump::Mdb => "multicast databases",
-        Dump::ReversePathFilters => "reverse path filters",
-    }
+fn name(what: Dump) -> &'static str {
+    what.operation().trim_start_matches("read ")
 }

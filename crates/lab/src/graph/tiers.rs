@@ -3,19 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fabric::topology::{Kind, Topology};
-
-/// The neighbours of each node, once for each wire.
-type Neighbours = BTreeMap<String, Vec<String>>;
+use traffic::spread::{self, Neighbours, distances};
 
 /// The tier of each node with wires: its distance from the nearest host. Nodes without a namespace
 /// of their own, and those that only emulate circuits, have none.
 pub(super) fn of(topology: &Topology) -> BTreeMap<String, usize> {
-    let mut neighbours = Neighbours::new();
-    for wire in topology.wires() {
-        let [a, b] = wire.ends.map(|end| end.node);
-        neighbours.entry(a.clone()).or_default().push(b.clone());
-        neighbours.entry(b).or_default().push(a);
-    }
+    let neighbours = spread::neighbours(topology);
     let is_host = |name: &str| {
         topology.nodes.get(name).is_some_and(|node| {
             let bound = node.binds.iter().any(|bind| bind.target.starts_with("/etc/frr"));
@@ -49,17 +42,4 @@ fn bottom(
     let wires = |name: &String| neighbours.get(name).map_or(0, Vec::len);
     let fewest = part.iter().map(wires).min().unwrap_or_default();
     part.iter().filter(|name| wires(name) == fewest).cloned().collect()
-}
-
-/// The distance of each node from the nearest of these.
-fn distances(neighbours: &Neighbours, from: BTreeSet<String>) -> BTreeMap<String, usize> {
-    let mut found: BTreeMap<String, usize> = BTreeMap::new();
-    let (mut next, mut distance) = (from, 0);
-    while !next.is_empty() {
-        found.extend(next.iter().map(|name| (name.clone(), distance)));
-        let around = next.iter().filter_map(|name| neighbours.get(name)).flatten();
-        next = around.filter(|name| !found.contains_key(*name)).cloned().collect();
-        distance += 1;
-    }
-    found
 }

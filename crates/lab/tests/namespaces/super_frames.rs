@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fabric::netns::{Namespace, veth};
 use fabric::super_frames::cut_super_frames;
 use frame::{Checksum, Frame};
-use ports::{PacketSocket, RingSize};
+use ports::{PacketSocket, Port as _, RingSize};
 use roce::{
     Address, Connection, End, Endpoint, Frames, Group, Operation, Pattern, Place, Settings,
     SourcePort, WorkRequest,

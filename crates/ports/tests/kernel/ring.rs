@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fabric::netns::{Namespace, veth};
 use fabric::process::wait_until;
 use frame::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
-use ports::{PacketSocket, RingSize};
+use ports::{PacketSocket, Port as _, RingSize};
 use root_test::root_test;
 
 /// The two ends of a link.

@@ -7,7 +7,7 @@ use frame::{
     Batch, Checksum, Destination, DropReason, ETHERNET, Frame, Gso, GsoGroup, GsoKind, Offload,
     Payload, Queue, SHARED_HEADERS, TxBatch,
 };
-use ports::{PacketSocket, ethtool};
+use ports::{PacketSocket, Port as _, ethtool};
 use roce::{Frames, Group};
 
 /// Where the UDP header is in a frame, and where the checksum is in it.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fabric::netns::Namespace;
 use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame};
 use netlink::PrivateNamespace;
-use ports::{PacketSocket, RingSize};
+use ports::{PacketSocket, Port as _, RingSize};
 use root_test::root_test;
 use test_frames::{IPV4, Ipv4, ROCE, UDP, ethernet, ipv4, udp};
 use worker::{Features, PuntPair};

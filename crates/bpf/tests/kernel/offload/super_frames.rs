@@ -19,7 +19,7 @@ use path::Paths;
 use pipeline::Frame;
 use pipeline::grouping::patch_lengths;
 use pipeline::gso::Segmenter;
-use ports::{PacketSocket, RingSize};
+use ports::{PacketSocket, Port as _, RingSize};
 use root_test::root_test;
 use tables::{NextHop, OpenPort, SnapshotBuilder, VniTable, Vtep, VtepIndex};
 use test_frames::{IPV4, IPV6, Ipv4, Ipv6, TCP, UDP, ethernet, ipv4, ipv6, udp};

@@ -10,7 +10,7 @@ use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatc
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use pipeline::grouping::patch_lengths;
-use ports::PacketSocket;
+use ports::{PacketSocket, Port as _};
 use root_test::root_test;
 use worker::Features;
 

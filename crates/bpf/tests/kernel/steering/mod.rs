@@ -14,7 +14,7 @@ use frame::{Batch, TxBatch};
 use netlink::Direction;
 use netlink::PrivateNamespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use ports::{PacketSocket, RingSize};
+use ports::{PacketSocket, Port as _, RingSize};
 use root_test::root_test;
 use tables::{SteeringPlan, TakenVni, Uplink, VniIndex, VniSource};
 use test_frames::{Ipv4, ethernet, tunnelled};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bpf::{Hook, PuntSide};
 use fabric::netns::Namespace;
 use frame::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
-use ports::PacketSocket;
+use ports::{PacketSocket, Port as _};
 use root_test::root_test;
 use test_frames::{Ipv4, Ipv6, tagged};
 use worker::PuntPairs;
