@@ -48,7 +48,7 @@ impl TxQueue {
         }
     }
 
-    /// As [`crate::PacketSocket::transmit`]. `bound` is the interface index of the socket, or 0.
+    /// As [`Port::transmit`](crate::Port::transmit). `bound` is the interface index of the socket, or 0.
     pub(crate) fn send(
         &mut self,
         (socket, bound): (BorrowedFd<'_>, u32),
