@@ -285,6 +285,12 @@ fn a_bridge_is_read_again_when_an_interface_on_it_changes() {
     };
     assert!(!wants(&mut state, UP1) && wants(&mut state, BRIDGE));
     assert!(!wants(&mut state, BRIDGE), "nothing has changed");
+    apply(&mut state, [Message::Link(Delete, ethernet(77 + BRIDGE, "mv0"))]);
+    assert!(state.take_wanted_dumps().contains(&Dump::Links), "it may listen no more");
+    // The index of the bridge is another interface in another namespace.
+    let elsewhere = Link { link: Some(BRIDGE), link_namespace: Some(0), ..ethernet(78, "veth0") };
+    apply(&mut state, [link(elsewhere)]);
+    assert!(!state.take_wanted_dumps().contains(&Dump::Links));
 }
 
 #[test]

@@ -107,7 +107,8 @@ impl fmt::Display for Comparison {
         let (beyond, all) = (self.differences.len(), self.compared);
         write!(f, "{beyond} of {all} figures are beyond the tolerance")?;
         if self.vague > 0 {
-            write!(f, "; {} are known worse than that", self.vague)?;
+            let wide = self.vague;
+            write!(f, "; {wide} have wider intervals than that, and can hardly differ")?;
         }
         match self.missing.len() {
             0 => Ok(()),
@@ -145,7 +146,8 @@ mod tests {
             "a 8 constant v qp-hash leaf mmr_mean: 3.00 instead of 2.00 (allowed ±0.62)\n\
              a 8 constant v qp-hash leaf completion_ms_mean: 151.00 instead of 100.00 (allowed \
              ±50.00)\na 8 constant kernel leaf: not measured\n2 of 2 figures are beyond the \
-             tolerance; 2 are known worse than that; 1 of the reference were not measured"
+             tolerance; 2 have wider intervals than that, and can hardly differ; 1 of the \
+             reference were not measured"
         );
     }
 

@@ -211,12 +211,28 @@ fn placement(label: &str, rows: &[&Row]) -> Vec<Verdict> {
             ),
         });
     }
-    let even = |row: &&Row| {
+    let even = |row: &Row| {
         row.paths().is_some_and(|tier| tier.links > 1 && tier.mmr.mean <= row.floor * 1.01)
     };
     // The floor is that of whole queue pairs. One of them has one path, wherever it is placed.
-    let mut several = rows.iter().filter(|row| row.point.queue_pairs.get() > 1).peekable();
-    if several.peek().is_some() && !label.starts_with("spray") && several.all(even) {
+    let several = || rows.iter().copied().filter(|row| row.point.queue_pairs.get() > 1);
+    let above: Vec<&Row> = several().filter(|row| !even(row)).collect();
+    if label.starts_with("qp-pin") && above.iter().any(|row| row.workload.is_none()) {
+        let over = |row: &&Row| Some((row.paths()?.mmr, row.floor));
+        let all = || above.iter().filter(|row| row.workload.is_none()).filter_map(over);
+        let is_sure = all().any(|(mmr, floor)| mmr.mean - mmr.half_width > floor * 1.01);
+        let most = all().map(|(mmr, floor)| mmr.mean / floor).fold(1.0, f64::max);
+        verdicts.push(Verdict {
+            grade: if is_sure { Grade::Bad } else { Grade::Note },
+            text: format!(
+                "{label} is above the floor of whole queue pairs at {} of {} points, by up to {:.0} %.",
+                all().count(),
+                several().count(),
+                100.0 * (most - 1.0)
+            ),
+        });
+    }
+    if several().next().is_some() && !label.starts_with("spray") && above.is_empty() {
         verdicts.push(Verdict {
             grade: Grade::Good,
             text: format!(

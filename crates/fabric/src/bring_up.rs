@@ -134,7 +134,11 @@ fn run_stages(
     if !enter(Stage::Configure)? {
         return Ok(());
     }
+    leave(Stage::Configure)?;
+    run(&settings.exec)?;
+    frr::identify(node, index)?;
     let is_awaited = |stage: Stage| is_awaited(tracker.topology(), name, stage);
+    // A program may need what the commands set.
     if let Some(program) = &program
         && !is_awaited(Stage::Exit)
         && !settings.stages.contains_key(&Stage::Exit)
@@ -142,9 +146,6 @@ fn run_stages(
     {
         return Err(ended(node, program));
     }
-    leave(Stage::Configure)?;
-    run(&settings.exec)?;
-    frr::identify(node, index)?;
     // As in ContainerLab, a node with commands for this stage enters it, too.
     let healthy = settings.stages.get(&Stage::Healthy);
     if is_awaited(Stage::Healthy) || healthy.is_some_and(StageSettings::has_commands) {

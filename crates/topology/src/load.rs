@@ -9,7 +9,7 @@ use experiment::units::Name;
 
 use super::error::TopologyError;
 use super::expand::expand;
-use super::model::Topology;
+use super::model::{Endpoint, Topology};
 use super::parse::INTERFACE_NAME_MAX;
 use super::parse::Origin;
 use super::{order, parse};
@@ -192,30 +192,46 @@ fn check(topology: &Topology) -> Result<(), TopologyError> {
         }
     }
     order::check(topology)?;
-    let mut ends = BTreeSet::new();
-    let links = topology.links.iter().enumerate();
-    let links = links.map(|(index, link)| (format!("topology.links[{index}]"), &link.ends[..]));
-    let half_links = topology
-        .half_links
-        .iter()
-        .map(|link| (format!("the link of {}", link.end), std::slice::from_ref(&link.end)));
-    for (place, own) in links.chain(half_links) {
-        for end in own {
-            let place = place.clone();
-            if !topology.nodes.contains_key(&end.node) {
-                return Err(TopologyError::NoSuchNode { place, node: end.node.clone() });
-            }
-            let is_odd = |c: char| c.is_whitespace() || c == ':' || c == '/';
-            let is_odd =
-                end.interface.contains(is_odd) || matches!(&*end.interface, "" | "." | "..");
-            if is_odd || end.interface.len() > INTERFACE_NAME_MAX {
-                let expected = "an interface name of 1 to 127 characters";
-                return Err(TopologyError::Expected { place, expected });
-            }
-            if !ends.insert(end) {
-                return Err(TopologyError::Twice { place, interface: end.to_string() });
+    check_names(topology)
+}
+
+/// Checks that links end at existing nodes, with names that the kernel accepts, each once.
+fn check_names(topology: &Topology) -> Result<(), TopologyError> {
+    let mut all = Vec::new();
+    for (index, link) in topology.links.iter().enumerate() {
+        let ends = link.ends.iter().zip(&link.settings);
+        all.extend(ends.map(|end| (format!("topology.links[{index}]"), end)));
+    }
+    let half_links = topology.half_links.iter();
+    all.extend(
+        half_links.map(|link| (format!("the link of {}", link.end), (&link.end, &link.settings))),
+    );
+    let mut names = BTreeSet::new();
+    for (place, (Endpoint { node, interface }, settings)) in all {
+        if !topology.nodes.contains_key(node) {
+            return Err(TopologyError::NoSuchNode { place, node: node.clone() });
+        }
+        if is_odd(interface) {
+            let expected = "an interface name of 1 to 127 characters";
+            return Err(TopologyError::Expected { place, expected });
+        }
+        for name in [Some(interface), settings.alternative.as_ref()].into_iter().flatten() {
+            if !names.insert((node, name)) {
+                return Err(TopologyError::Twice { place, interface: format!("{node}:{name}") });
             }
         }
     }
-    Ok(())
+    match topology.circuits().flatten().find(|end| is_odd(&end.interface)) {
+        Some(end) => Err(TopologyError::Unsupported {
+            place: format!("topology.nodes.{}.cmd: {}", end.node, end.interface),
+            why: "interfaces of lab wan have names of at most 15 characters, without '/'",
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Whether the kernel does not accept this name of an interface (`dev_valid_name()`).
+fn is_odd(name: &str) -> bool {
+    let is_odd = |c: char| c.is_whitespace() || c == ':' || c == '/';
+    name.contains(is_odd) || matches!(name, "" | "." | "..") || name.len() > INTERFACE_NAME_MAX
 }

@@ -115,7 +115,7 @@ pub struct Node {
     pub binds: Vec<Bind>,
     /// `hostname:`; without it, the host name is the node's.
     pub hostname: Option<String>,
-    /// Commands as lists of words. They run after all links are made and FRR has started.
+    /// Commands as lists of words. They run after the stage `configure`.
     pub exec: Vec<Vec<String>>,
     /// A program and its arguments (`entrypoint:` and `cmd:`); empty for none. It starts once the
     /// node's links exist and ends with the fabric. A program named `lab` is the running `lab`
@@ -128,7 +128,8 @@ pub struct Node {
     pub startup_delay: u64,
     /// `stages:`. Stages without settings are absent.
     pub stages: BTreeMap<Stage, StageSettings>,
-    /// `healthcheck:`. It runs if some node waits for this one to be healthy.
+    /// `healthcheck:`. It runs if some node waits for this one to be healthy, or that stage has
+    /// commands.
     pub healthcheck: Option<Healthcheck>,
     /// The environment of all commands of the node, from `env-files` and `env`.
     pub env: BTreeMap<String, String>,
@@ -173,7 +174,7 @@ pub enum Stage {
     Create,
     /// The links exist, and FRR and the node's program have started.
     CreateLinks,
-    /// The `exec` commands have finished.
+    /// The commands of this stage have finished; `exec` follows.
     Configure,
     /// The health check has passed.
     Healthy,

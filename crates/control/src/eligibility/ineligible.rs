@@ -129,8 +129,8 @@ pub enum KernelOnlyReason {
         /// That address.
         address: IpAddr,
     },
-    /// `group`.
-    #[error("it floods to multicast group {group}")]
+    /// `group`, or 255.255.255.255.
+    #[error("it floods to many by one address ({group})")]
     MulticastGroup {
         /// The group.
         group: IpAddr,
@@ -223,8 +223,8 @@ pub enum UnsupportedEntry {
     /// An IPv6 destination that is link-local or IPv4-mapped.
     #[error("a link-local or IPv4-mapped destination ({0})")]
     Ipv6(std::net::Ipv6Addr),
-    /// A multicast destination.
-    #[error("a multicast destination ({0})")]
+    /// A multicast destination, or 255.255.255.255.
+    #[error("a multicast or broadcast destination ({0})")]
     MulticastGroup(IpAddr),
     /// No destination at all.
     #[error("no destination")]

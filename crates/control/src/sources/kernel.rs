@@ -89,7 +89,7 @@ fn link(stores: &mut Stores, operation: Operation, link: Link) {
     }
     mark_behind(stores, ifindex, leads);
     let own = stores.links.get(ifindex);
-    let (lower, master) = own.map_or((None, None), |link| (link.link, link.master));
+    let (lower, master) = own.map_or((None, None), |link| (below(link), link.master));
     read_bridge_below(stores, lower);
     let bridges = [Some(ifindex), old_master, master];
     stores.changes.bypass.bridges.extend(bridges.into_iter().flatten());
@@ -109,6 +109,11 @@ fn link(stores: &mut Stores, operation: Operation, link: Link) {
         mistaken.release(&mut stores.vteps);
     }
     mark_affected(stores, ifindex, old_vni.or(vni), change);
+}
+
+/// The interface below, if it is in this namespace.
+fn below(link: &Link) -> Option<u32> {
+    link.link.filter(|_| link.link_namespace.is_none())
 }
 
 /// Reads a bridge again when an interface on it changes: it may have the bridge listen to all frames,
@@ -132,7 +137,7 @@ fn mark_behind(stores: &mut Stores, port: u32, led_to_netdev: bool) {
 /// Removes an interface, with everything that the stores have for it.
 pub(crate) fn remove_link(stores: &mut Stores, ifindex: u32) {
     let vni = stores.links.vxlan(ifindex).map(|vxlan| vxlan.id);
-    let Some(lower) = stores.links.get(ifindex).map(|link| link.link) else { return };
+    let Some(lower) = stores.links.get(ifindex).map(below) else { return };
     read_bridge_below(stores, lower);
     let change = LinkChange { relevant: true, went_down: true, state: true };
     mark_affected(stores, ifindex, vni, change);

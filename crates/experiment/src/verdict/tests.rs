@@ -54,7 +54,10 @@ fn good_and_bad_news() {
         "Bad: Runs did not count and were repeated: vtepd on leaf1 ended (1 of the runs).";
     assert!(bad.contains(&repeated.into()), "{bad:?}");
     assert!(bad.contains(&"Bad: Of 8000 frames, 7 were lost and 0 were reordered.".into()));
-    assert!(!bad.iter().any(|text| text.contains("floor")), "{bad:?}");
+    assert!(!bad.iter().any(|text| text.contains("at the floor")), "{bad:?}");
+    let above =
+        "Bad: qp-pin is above the floor of whole queue pairs at 1 of 1 points, by up to 300 %.";
+    assert!(bad.iter().any(|text| text == above), "{bad:?}");
     let mut busy = runs([200, 200, 200, 200]);
     busy.iter_mut().for_each(|run| (run.seconds, run.busy) = (8.0, 0.99));
     assert!(texts(&busy).last().unwrap().starts_with("Note: The machine was the limit"));

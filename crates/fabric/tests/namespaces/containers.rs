@@ -353,7 +353,8 @@ fn stages_names_and_programs_are_those_of_containers() {
         exit: {exec: {on-enter: [touch /ended]}}
     two:
       binds: ['daemons:/etc/frr/daemons', 'frr.conf:/etc/frr/frr.conf']
-      cmd: sleep 1000
+      exec: [ip addr add 192.0.2.2/32 dev lo]
+      cmd: 'sh -c \"sleep 0.2; ip -br addr show lo | grep -q 192.0.2.2 && exec sleep 1000\"'
     three: {binds: ['frr.conf:/etc/frr/frr.conf'], cmd: /usr/lib/frr/docker-start}
     lan: {kind: bridge, exec: [touch /lan], binds: ['daemons:/etc/frr/daemons']}
     'inner|one': {kind: bridge, network-mode: 'container:one', exec: ['ip link set lo alias wrong']}

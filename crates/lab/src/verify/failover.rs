@@ -23,7 +23,8 @@ use wan::CUT;
 
 /// The duration of traffic before a link fails, and before it returns.
 const BEFORE: Duration = Duration::from_secs(1);
-/// The minimum time that a link is down, and the maximum if frames are still sent to it.
+/// The minimum time that a link is down while traffic is measured, and the maximum if frames are
+/// still sent to it. It stays down until routes are stable.
 const DOWN: Duration = Duration::from_secs(2);
 const DOWN_AT_MOST: Duration = Duration::from_secs(10);
 /// A link is unused after this time without frames.

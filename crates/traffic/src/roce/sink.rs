@@ -146,14 +146,15 @@ impl Sink {
         Ok(seen)
     }
 
-    /// Receives until all frames of `sent` have arrived, or the socket is empty and no frame of this
-    /// stream has arrived for `quiet`.
+    /// Receives until all frames of `sent` have arrived, or no frame of this stream has arrived for
+    /// `quiet` and the socket is empty; at most for ten times `quiet` without such a frame.
     ///
     /// # Errors
     /// As [`Sink::receive`].
     pub fn drain(&mut self, sent: &Sent, quiet: Duration) -> Result<(), RoceError> {
         let (mut last, mut is_empty) = (Instant::now(), false);
-        while self.received() < sent.frames && !(is_empty && last.elapsed() >= quiet) {
+        let limit = |is_empty| if is_empty { quiet } else { 10 * quiet };
+        while self.received() < sent.frames && last.elapsed() < limit(is_empty) {
             let before = self.received();
             is_empty = self.receive()? < BATCH;
             if self.received() > before {

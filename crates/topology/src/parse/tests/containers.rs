@@ -283,6 +283,20 @@ topology:
     let text = text.replace("to-spine1", &"x".repeat(128));
     let error = parsed(&text).unwrap_err();
     assert_eq!(error, "topology.links[0]: expected an interface name of 1 to 127 characters");
+    let two = |links: &str, cmd: &str| {
+        let node = format!("{{kind: linux, cmd: '{cmd}'}}");
+        parsed(&format!(
+            "{{name: x, topology: {{nodes: {{a: {node}, b: {node}}}, links: [{links}]}}}}"
+        ))
+        .unwrap_err()
+    };
+    let links = "{endpoints: ['a:eth1/1', 'b:x']}, {endpoints: ['a:eth1 1', 'b:y']}";
+    assert_eq!(two(links, "ls"), "topology.links[1]: interface 'a:eth1-1' is used twice");
+    let error = two("", "lab wan dc1-circuit-port-a:b1");
+    assert!(
+        error.starts_with("topology.nodes.a.cmd: dc1-circuit-port-a: not supported"),
+        "{error}"
+    );
 }
 
 #[test]
