@@ -48,8 +48,8 @@ const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 /// The processes that get real-time priority if a failure is measured.
 const REAL_TIME: [&str; 2] = ["bfdd", "lab"];
 /// Time between runs. For 0.1 s after its last frame, a policy that probes takes a queue pair for one
-/// that sends, and would place those of the next run beside it. After 0.25 s, a machine that paused
-/// still did so in 3 of 90 runs.
+/// that sends, and would place those of the next run beside it. With 0.25 s, 3 of 90 short runs were
+/// off the floor, probably for this.
 const ENDED: Duration = Duration::from_millis(500);
 
 /// A fabric that is up.
