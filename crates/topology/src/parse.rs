@@ -22,7 +22,7 @@ use serde_norway::Value;
 
 use super::error::TopologyError;
 use super::model::{ETH0, Endpoint, Kind, Node, Topology};
-use inherit::Levels;
+use inherit::{Levels, kind_and_group};
 pub(crate) use link::INTERFACE_NAME_MAX;
 use link::Links;
 use management::Network;
@@ -64,14 +64,14 @@ pub(crate) fn topology(file: &Value, origin: Origin) -> Result<Topology> {
         origin.name.cloned().or(name).ok_or(TopologyError::Missing { place: "name".into() })?;
     let body = body.ok_or(TopologyError::Missing { place: "topology".into() })?;
 
-    kinds_are_supported(body)?;
+    let used = Used::of(body)?;
     network.management.prefix = prefix;
     notes.extend(network.note.clone());
     let management = network.management.clone();
     let base = std::env::var("CLAB_LABDIR_BASE").ok();
     let lab = placeholders::lab_directory(directory, base.as_deref(), name.as_str());
     let levels = Levels::new(&name, origin.path, lab, management);
-    let Body { nodes, levels, links } = self::body(body, levels, directory)?;
+    let Body { nodes, levels, links } = self::body(body, levels, &used, directory)?;
     if links.variables {
         let note = "links: vars have no effect: lab has no configuration engine";
         notes.push(note.to_owned());
@@ -112,10 +112,9 @@ struct Body {
     links: Links,
 }
 
-fn body(value: &Value, mut levels: Levels, directory: &Path) -> Result<Body> {
+fn body(value: &Value, mut levels: Levels, used: &Used, directory: &Path) -> Result<Body> {
     let mut nodes = None;
     let mut links = Links::default();
-    let used = Used::of(value);
     let names = value.get("nodes").and_then(Value::as_mapping).into_iter().flatten();
     let names: BTreeSet<&str> = names.filter_map(|(name, _)| name.as_str()).collect();
     for (key, value) in fields("topology", value)? {
@@ -130,9 +129,12 @@ fn body(value: &Value, mut levels: Levels, directory: &Path) -> Result<Body> {
                 nodes = Some(all);
             }
             "defaults" => levels.defaults = settings(&place, value, directory)?,
-            "kinds" => levels.kinds = named(&place, value, directory, |kind| used.kind(kind))?,
+            "kinds" => {
+                levels.kinds = named(&place, value, directory, |kind| used.kinds.contains(kind))?
+            }
             "groups" => {
-                levels.groups = named(&place, value, directory, |group| used.group(group))?;
+                levels.groups =
+                    named(&place, value, directory, |group| used.groups.contains(group))?;
             }
             "links" => {
                 for (index, value) in sequence(&place, value)?.iter().enumerate() {
@@ -144,24 +146,6 @@ fn body(value: &Value, mut levels: Levels, directory: &Path) -> Result<Body> {
     }
     let nodes = nodes.ok_or(TopologyError::Missing { place: "topology.nodes".into() })?;
     Ok(Body { nodes, levels, links })
-}
-
-/// Refuses nodes of other kinds first: their keys have another meaning.
-fn kinds_are_supported(body: &Value) -> Result<()> {
-    let text = |value: &Value, key| value.get(key).and_then(Value::as_str).map(str::to_owned);
-    let defaults = body.get("defaults").unwrap_or(&Value::Null);
-    let nodes = body.get("nodes").and_then(Value::as_mapping);
-    for (name, own) in nodes.into_iter().flatten() {
-        let group = text(own, "group").or_else(|| text(defaults, "group"));
-        let group = group.and_then(|group| body.get("groups")?.get(&group));
-        let levels = [Some(own), group, Some(defaults)];
-        let kind = levels.into_iter().flatten().find_map(|level| text(level, "kind"));
-        if kind.is_some_and(|kind| supported(&kind).is_none()) {
-            let place = format!("topology.nodes.{}.kind", name.as_str().unwrap_or_default());
-            return Err(unsupported(&place, KINDS));
-        }
-    }
-    Ok(())
 }
 
 /// The kind of this name. Capital letters are small ones.
@@ -193,37 +177,37 @@ fn checked(place: &str, name: &str) -> Result<Name> {
 
 /// The kinds and groups that nodes have. Others are not checked: they may be for other kinds of
 /// machines.
-struct Used<'a> {
-    kinds: BTreeSet<&'a str>,
-    groups: BTreeSet<&'a str>,
+#[derive(Default)]
+struct Used {
+    kinds: BTreeSet<String>,
+    groups: BTreeSet<String>,
 }
 
-impl<'a> Used<'a> {
-    fn of(body: &'a Value) -> Self {
-        let text = |level: Option<&'a Value>, key| level?.get(key)?.as_str();
-        let below = |key, name: Option<&str>| body.get(key)?.get(name?);
-        let (defaults, nodes) = (body.get("defaults"), body.get("nodes"));
-        let (mut kinds, mut groups) = (BTreeSet::new(), BTreeSet::new());
-        for (_, own) in nodes.and_then(Value::as_mapping).into_iter().flatten() {
-            let group = text(Some(own), "group");
-            let of_defaults = text(defaults, "group");
-            let of_group = |name| text(below("groups", name), "kind");
-            let kind = text(Some(own), "kind").or_else(|| of_group(group));
-            let kind = kind.or_else(|| of_group(of_defaults)).or_else(|| text(defaults, "kind"));
-            kinds.extend(kind);
-            // As in `Levels::kind_and_group`, a group may have the kind, and a kind the group.
-            groups
-                .extend([group, of_defaults, text(below("kinds", kind), "group")].iter().flatten());
+impl Used {
+    /// Refuses nodes of other kinds first: their keys have another meaning.
+    fn of(body: &Value) -> Result<Self> {
+        let text = |value: Option<&Value>, key| Some(value?.get(key)?.as_str()?.to_owned());
+        let of = |level| (text(level, "kind"), text(level, "group"));
+        let defaults = of(body.get("defaults"));
+        let mut used = Self::default();
+        let nodes = body.get("nodes").and_then(Value::as_mapping);
+        for (name, own) in nodes.into_iter().flatten() {
+            let own = of(Some(own));
+            let (kind, group) = kind_and_group(
+                own.clone(),
+                defaults.clone(),
+                |group| text(body.get("groups")?.get(group), "kind"),
+                |kind| text(body.get("kinds")?.get(kind), "group"),
+            );
+            if kind.as_ref().is_some_and(|kind| supported(kind).is_none()) {
+                let place = format!("topology.nodes.{}.kind", name.as_str().unwrap_or_default());
+                return Err(unsupported(&place, KINDS));
+            }
+            used.kinds.extend(kind);
+            // The kind may be that of a group which is not the node's.
+            used.groups.extend([own.1, defaults.1.clone(), group].into_iter().flatten());
         }
-        Self { kinds, groups }
-    }
-
-    fn kind(&self, name: &str) -> bool {
-        self.kinds.contains(name)
-    }
-
-    fn group(&self, name: &str) -> bool {
-        self.groups.contains(name)
+        Ok(used)
     }
 }
 

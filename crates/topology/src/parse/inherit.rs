@@ -48,17 +48,15 @@ impl Levels {
         Self { labels, lab, directory, management, ..Self::default() }
     }
 
-    /// The name of a node's kind, and that of its group. As in ContainerLab, a group may have the
-    /// kind, and a kind the group.
+    /// The name of a node's kind, and that of its group.
     fn kind_and_group(&self, own: &Settings) -> (Option<String>, Option<String>) {
-        let of_group = |name: &Option<String>| self.groups.get(name.as_ref()?)?.kind.clone();
-        let kind = own.kind.clone();
-        let kind = kind.or_else(|| of_group(&own.node.group));
-        let kind = kind.or_else(|| of_group(&self.defaults.node.group));
-        let kind = kind.or_else(|| self.defaults.kind.clone());
-        let of_kind = kind.as_ref().and_then(|kind| self.kinds.get(kind)?.node.group.clone());
-        let group = own.node.group.clone().or(of_kind);
-        (kind, group.or_else(|| self.defaults.node.group.clone()))
+        let of = |level: &Settings| (level.kind.clone(), level.node.group.clone());
+        kind_and_group(
+            of(own),
+            of(&self.defaults),
+            |group| self.groups.get(group)?.kind.clone(),
+            |kind| self.kinds.get(kind)?.node.group.clone(),
+        )
     }
 
     /// The labels that ContainerLab gives to the container of a node, by the names of its kind, its
@@ -144,6 +142,21 @@ impl Levels {
         }
         Ok((node, missed))
     }
+}
+
+/// The kind and the group of a node, from its own and from those of the defaults. As in ContainerLab, a
+/// group may have the kind, and a kind the group.
+pub(super) fn kind_and_group(
+    own: (Option<String>, Option<String>),
+    defaults: (Option<String>, Option<String>),
+    of_group: impl Fn(&str) -> Option<String>,
+    of_kind: impl Fn(&str) -> Option<String>,
+) -> (Option<String>, Option<String>) {
+    let of_group = |group: &Option<String>| of_group(group.as_ref()?);
+    let kind = own.0.or_else(|| of_group(&own.1)).or_else(|| of_group(&defaults.1));
+    let kind = kind.or(defaults.0);
+    let group = own.1.or_else(|| of_kind(kind.as_ref()?)).or(defaults.1);
+    (kind, group)
 }
 
 /// IPv6 is off with the value 1.
