@@ -223,7 +223,7 @@ impl fmt::Display for Comparison {
         write!(
             f,
             "{} of {} means changed by more than noise. Noise alone changes any of them with a \
-             probability of at most {:.0} %.",
+             probability of at most {:.0} %, if the repetitions of a point are independent.",
             changed.len(),
             self.figures.len(),
             FALSE_ALARM * 100.0

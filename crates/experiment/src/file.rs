@@ -355,6 +355,11 @@ impl Experiment {
         if let Some(all) = &mut self.workload {
             merge(all.get_mut(), &workload);
         }
+        if workload.contains_key("bytes") {
+            // Times of other messages than those that were published.
+            let times = |of: &mut Measured| of.quantity.is_time();
+            self.published.iter_mut().for_each(|of| drop(of.measured.take_if(times)));
+        }
         if let Some(names) = variants {
             self.variants.retain(|variant| names.contains(&variant.name));
         }

@@ -4,13 +4,15 @@
 mod charts;
 mod tables;
 
+use std::collections::BTreeSet;
+
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::file::Experiment;
 use crate::plot::{self, Kind};
 use crate::record::{Discarded, Manifest};
 use crate::summary::Summary;
-use crate::verdict::{Grade, Verdict, headline, verdicts};
+use crate::verdict::{self, Grade, Verdict, headline, verdicts};
 
 use charts::Group;
 pub use charts::NamedChart;
@@ -23,10 +25,12 @@ const STREAM: &str = "Each run sends frames of several queue pairs from one host
     counters of the links give the load of each link.";
 const WORKLOAD: &str = "Each run is several iterations of a collective operation between hosts, \
     over reliable RoCE connections with several queue pairs each. The counters of the links give \
-    the load of each link, of all hosts together.";
+    the load of each link, of all hosts together, in the direction from the first site to the \
+    second.";
 const PROGRAM: &str = "Each run starts a program on hosts, which says how long each of its \
     iterations took. It gets the number of queue pairs, and may use it. The counters of the links \
-    give the load of each link, of all hosts together.";
+    give the load of each link, of all hosts together, in the direction from the first site to the \
+    second.";
 const FAILURE: &str = "Each run sends numbered frames of several queue pairs from one host to \
     another. Something fails meanwhile. The numbers that are missing in a row give the time \
     without traffic of each queue pair.";
@@ -75,7 +79,8 @@ impl Report<'_> {
                 p class="headline" { b { (headline) } }
             }
             h2 { "What follows" }
-            p class="soft" { "✓ as expected, or better; ✗ not as expected, or worse; ○ neither" }
+            p class="soft" { "✓ as expected, or better; ✗ not as expected, or worse; ○ neither. "
+                (self.noise()) }
             (verdict_list(&verdicts(experiment, self.summary)))
             @if !experiment.published.is_empty() {
                 h2 { "What was published" }
@@ -137,6 +142,28 @@ impl Report<'_> {
         }
     }
 
+    /// What "noise" means in the verdicts.
+    fn noise(&self) -> String {
+        let confidence = self.experiment.repetitions.confidence.get() * 100.0;
+        let comparisons = verdict::comparisons(self.experiment, self.summary);
+        format!(
+            "A difference is beyond noise if the {comparisons} comparisons that the page may make \
+             show none like it by chance, with {confidence:.0} % confidence for all of them \
+             together. The intervals of tables and charts are those of one figure each."
+        )
+    }
+
+    /// What was varied.
+    fn points(&self) -> String {
+        let rows = &self.summary.rows;
+        let fabrics: BTreeSet<&str> = rows.iter().map(|row| row.fabric.as_str()).collect();
+        let numbers: BTreeSet<_> = rows.iter().map(|row| row.point.queue_pairs.get()).collect();
+        let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+        let form = if self.manifest.quick { "; the full form may have more" } else { "" };
+        let fabrics = Vec::from_iter(fabrics).join(", ");
+        format!("fabrics {fabrics}; queue pairs {}{form}", numbers.join(", "))
+    }
+
     fn conditions(&self) -> Markup {
         let Self { experiment, summary, manifest, .. } = self;
         let machine = &manifest.machine;
@@ -164,6 +191,8 @@ impl Report<'_> {
                     @for (name, sum) in &manifest.programs { (name) " " code { (sum) } " " }
                     "(SHA-256)"
                 }
+                dt { "Varied" }
+                dd { (self.points()) }
                 dt { "Seed" }
                 dd { (experiment.seed) " for queue pair numbers, the seeds of vtepd's hashes and the "
                     "order of the runs. A repetition has the same with every dataplane." }

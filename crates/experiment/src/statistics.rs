@@ -45,13 +45,26 @@ impl Statistics {
     }
 
     /// How much lower this mean is than another one, as a part of that, and half the width of the
-    /// interval. It follows from those of the two means, which are independent. `None` if the other mean
-    /// is 0.
+    /// interval. It follows from those of the two means, which are independent, and is not narrower
+    /// than that of their difference. `None` if the other mean is 0.
     #[must_use]
     pub fn gain_over(&self, base: &Self) -> Option<(f64, f64)> {
-        let half =
-            (self.half_width / base.mean).hypot(self.mean * base.half_width / base.mean.powi(2));
-        (base.mean > 0.0).then_some((1.0 - self.mean / base.mean, half))
+        let ratio = self.mean / base.mean;
+        let half = self.half_width.hypot(base.half_width * ratio.max(1.0)) / base.mean;
+        (base.mean > 0.0).then_some((1.0 - ratio, half))
+    }
+
+    /// The same with an interval that is one of several: all of them hold at once with the confidence
+    /// that each has now (Bonferroni).
+    #[must_use]
+    pub fn among(self, intervals: usize, confidence: f64) -> Self {
+        let quantile = |confidence: f64| {
+            let student = StudentsT::new(0.0, 1.0, self.count as f64 - 1.0).ok()?;
+            Some(student.inverse_cdf(0.5 + confidence / 2.0))
+        };
+        let all = 1.0 - (1.0 - confidence) / intervals.max(1) as f64;
+        let wider = quantile(all).zip(quantile(confidence)).map_or(1.0, |(all, one)| all / one);
+        Self { half_width: self.half_width * wider, ..self }
     }
 
     /// Whether the confidence interval is not wider than `share` of the mean to each side.
@@ -77,5 +90,31 @@ mod tests {
         assert_eq!(of(&[4.0, 4.0]).half_width, 0.0);
         assert!(of(&[4.0]).half_width.is_infinite() && !of(&[4.0]).is_precise(0.5));
         assert_eq!(Statistics::of(&[], 0.95), None);
+    }
+
+    #[test]
+    fn several_intervals_that_hold_at_once_are_wider() {
+        let of = |values: &[f64]| Statistics::of(values, 0.95).unwrap();
+        let five = of(&[1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(five.among(1, 0.95), five);
+        // t(0.9975, 4) = 5.598.
+        let ten = five.among(10, 0.95);
+        assert!((ten.half_width - 5.598 * 0.5_f64.sqrt()).abs() < 1e-2, "{ten:?}");
+        assert!(of(&[4.0]).among(10, 0.95).half_width.is_infinite());
+    }
+
+    #[test]
+    fn a_gain_is_within_noise_if_the_difference_is() {
+        let of = |mean, half_width| Statistics {
+            mean,
+            half_width,
+            ..Statistics::of(&[1.0], 0.95).unwrap()
+        };
+        // The difference of 1.69 is within √(2.43² + 0.51²) = 2.48.
+        let (gain, half) = of(1.38, 0.51).gain_over(&of(3.07, 2.43)).unwrap();
+        assert!((gain - 0.55).abs() < 0.01 && (half - 2.48 / 3.07).abs() < 0.01, "{gain} {half}");
+        let (loss, half) = of(2.0, 0.0).gain_over(&of(1.0, 0.1)).unwrap();
+        assert!(loss == -1.0 && (half - 0.2).abs() < 1e-9, "{half}");
+        assert_eq!(of(1.0, 0.1).gain_over(&of(0.0, 0.0)), None);
     }
 }

@@ -68,8 +68,9 @@ pub struct Row {
     pub dropped: DroppedRow,
     /// The expected MMR of the widest tier, if it is known.
     pub expected: Option<f64>,
-    /// The smallest possible MMR of the widest tier: queue pairs are whole. 1 for workloads.
-    pub floor: f64,
+    /// The smallest possible MMR of the widest tier with whole queue pairs. `None` for workloads,
+    /// whose connections are not known here, and for packets that are sprayed.
+    pub floor: Option<f64>,
     /// Whether the numbers of flows on the links are those of a random hash, for policies that hash
     /// each queue pair.
     pub random: Option<RandomTest>,
@@ -79,8 +80,8 @@ pub struct Row {
     pub outage_longest: Option<Statistics>,
     /// The largest interval of the frames of a queue pair, in milliseconds.
     pub outage_resolution: Option<f64>,
-    /// The times without traffic of the queue pairs of all runs with a failure in milliseconds, from
-    /// the shortest.
+    /// The times without traffic of the queue pairs that a failure hit, of all runs, in milliseconds,
+    /// from the shortest.
     #[serde(skip)]
     pub outages: Vec<f64>,
     /// The frames that arrived in a second around a failure, the mean of the runs, by time in
@@ -120,6 +121,8 @@ pub struct TierRow {
 /// A χ² test against a random hash.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RandomTest {
+    /// The number of runs.
+    pub runs: usize,
     /// The χ² value of the number of flows on the most loaded link.
     pub fullest: f64,
     /// Its degrees of freedom.
@@ -144,6 +147,13 @@ impl Row {
     pub fn value(&self) -> Option<Statistics> {
         let completion = || Some(self.workload.as_ref()?.completion);
         self.outage.or_else(completion).or_else(|| Some(self.paths()?.mmr))
+    }
+
+    /// The times of the row, those of other jobs and of the iteration that a failure hit, too; the MMR
+    /// without any.
+    pub(crate) fn means(&self) -> Vec<Statistics> {
+        let jobs = self.jobs.values().map(|of| of.completion);
+        self.value().into_iter().chain(self.hit).chain(jobs).collect()
     }
 
     /// Shorter times without traffic say nothing: two intervals of a queue pair, in milliseconds.
@@ -207,6 +217,26 @@ impl Summary {
         }
     }
 
+    /// The same with wider intervals: those of all comparisons between rows hold at once.
+    #[must_use]
+    pub fn among(&self, comparisons: usize, confidence: f64) -> Self {
+        let wide = |of: Statistics| of.among(comparisons, confidence);
+        let workload =
+            |of: &WorkloadRow| WorkloadRow { completion: wide(of.completion), ..of.clone() };
+        let row = |row: &Row| {
+            let tiers = row.tiers.iter();
+            let jobs = row.jobs.iter();
+            Row {
+                tiers: tiers.map(|tier| TierRow { mmr: wide(tier.mmr), ..tier.clone() }).collect(),
+                outage: row.outage.map(wide),
+                workload: row.workload.as_ref().map(workload),
+                jobs: jobs.map(|(name, of)| (name.clone(), workload(of))).collect(),
+                ..row.clone()
+            }
+        };
+        Self { rows: self.rows.iter().map(row).collect(), ..self.clone() }
+    }
+
     /// Whether the machine was too slow for the traffic, so that times say nothing. If most runs
     /// fill a circuit, the fabric is the limit, even if all CPUs are busy.
     #[must_use]
@@ -262,6 +292,7 @@ fn row(
         let results: Vec<&Completion> = runs.iter().filter_map(|run| run.jobs.get(name)).collect();
         Some((name.clone(), WorkloadRow::of(&results, confidence)?))
     };
+    let is_sprayed = dataplane.policy.as_str().starts_with("spray");
     let (expected, hashes) = expectation(dataplane, point.as_ref(), flows, paths);
     Row {
         fabric: key.as_ref().map(|key| key.fabric.clone()).unwrap_or_default(),
@@ -277,8 +308,7 @@ fn row(
         sent: runs.iter().map(|run| run.sent).sum(),
         dropped: DroppedRow::of(runs),
         expected: expected.filter(|_| workload.is_none()),
-        // A workload has several connections, whose flows are not known here.
-        floor: if experiment.workload.is_some() { 1.0 } else { balance::floor(flows, paths) },
+        floor: (workload.is_none() && !is_sprayed).then(|| balance::floor(flows, paths)),
         // A failure moves flows during a run, and the flows of a workload are not equal.
         random: if hashes && outage.is_none() && workload.is_none() {
             random_test(runs, widest, flows, paths)
@@ -331,7 +361,8 @@ fn gain(runs: &[&Run], baseline: &[&Run], tier: usize, confidence: f64) -> Optio
 
 /// Tests the numbers of flows on the links against a random hash.
 fn random_test(runs: &[&Run], tier: usize, flows: usize, paths: usize) -> Option<RandomTest> {
-    if paths < 2 {
+    // Below five expected flows, χ² says nothing.
+    if paths < 2 || ((runs.len() * flows) as f64) < CELL * paths as f64 {
         return None;
     }
     let mut totals = vec![0_u64; paths];
@@ -352,6 +383,7 @@ fn random_test(runs: &[&Run], tier: usize, flows: usize, paths: usize) -> Option
     let (value, freedom) =
         against(&fullest, &RandomPlacement::new(flows, paths).fullest(), runs.len());
     Some(RandomTest {
+        runs: runs.len(),
         fullest: value,
         freedom,
         fullest_chance: chance_of(value, freedom),
@@ -413,7 +445,7 @@ mod tests {
         assert!(fits.fits() && fits.freedom >= 3, "{fits:?}");
         let mmr = row.paths().unwrap().mmr;
         assert!((mmr.mean - row.expected.unwrap()).abs() < mmr.half_width * 1.5, "{mmr:?}");
-        assert!((row.expected.unwrap() - 1.75).abs() < 0.03 && row.floor == 1.0);
+        assert!((row.expected.unwrap() - 1.75).abs() < 0.03 && row.floor == Some(1.0));
         let (bad, _) = test(3);
         assert!(!bad.fits(), "{bad:?}");
         // Even on all links, but always two links at a time: only the most loaded link tells.

@@ -286,7 +286,7 @@ pub fn summary(summary: &Summary) -> String {
         ("mmr_min", |(.., tier), _| mean(tier.mmr.min)),
         ("mmr_max", |(.., tier), _| mean(tier.mmr.max)),
         ("mmr_expected", |(row, at, _), _| mean(row.expected.filter(|_| *at == row.widest))),
-        ("mmr_floor", |(row, at, _), _| mean((*at == row.widest).then_some(row.floor))),
+        ("mmr_floor", |(row, at, _), _| mean(row.floor.filter(|_| *at == row.widest))),
         ("jain_mean", |(.., tier), _| mean(tier.jain.mean)),
         ("entropy_mean", |(.., tier), _| mean(tier.entropy.mean)),
         ("range_mean", |(.., tier), _| mean(tier.range.mean)),

@@ -19,30 +19,46 @@ use words::{ROUTING, change, outage};
 pub use headline::headline;
 pub use words::{Grade, Verdict, milliseconds, title};
 
+/// How many differences verdicts may judge, at most: the peak load of two tiers and the time of each
+/// row, beside one baseline or two, and beside another inner source port.
+#[must_use]
+pub fn comparisons(experiment: &Experiment, summary: &Summary) -> usize {
+    let has = |label: &str| experiment.dataplanes.iter().any(|of| of.label() == label);
+    let baselines = 1 + usize::from(experiment.baseline() == KERNEL && has(gains::PLAIN));
+    let times = usize::from(experiment.workload.is_some());
+    summary.rows.len() * (gains::ROLES.len() * baselines + times + 1)
+}
+
+/// The summary with intervals that hold for all comparisons at once.
+fn compared(experiment: &Experiment, summary: &Summary) -> Summary {
+    summary.among(comparisons(experiment, summary), experiment.repetitions.confidence.get())
+}
+
 /// What follows from the figures.
 #[must_use]
 pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
+    let compared = compared(experiment, summary);
     let limited = summary.machine_is_the_limit();
     let mut verdicts = if limited { Vec::new() } else { outages(summary) };
     let baseline = experiment.baseline();
     let labels: Vec<String> = experiment.dataplanes.iter().map(Dataplane::label).collect();
     let has_plain = labels.iter().any(|label| label == gains::PLAIN);
     for label in &labels {
-        let rows: Vec<&Row> = summary.rows.iter().filter(|row| row.dataplane == *label).collect();
+        let rows: Vec<&Row> = compared.rows.iter().filter(|row| row.dataplane == *label).collect();
         if experiment.has_failures() {
             continue;
         }
         if experiment.workload.is_some() && *label != baseline && !limited {
-            verdicts.extend(completions::completions(label, &baseline, &rows, summary));
+            verdicts.extend(completions::completions(label, &baseline, &rows, &compared));
         }
         if !limited {
             verdicts.extend(times::beside(experiment, label, &rows));
         }
         if *label != baseline {
-            verdicts.extend(gains::gains(label, &baseline, &rows, summary));
+            verdicts.extend(gains::gains(label, &baseline, &rows, &compared));
         }
         if baseline == KERNEL && has_plain && ![KERNEL, gains::PLAIN].contains(&label.as_str()) {
-            verdicts.extend(gains::gains(label, gains::PLAIN, &rows, summary));
+            verdicts.extend(gains::gains(label, gains::PLAIN, &rows, &compared));
         }
         verdicts.extend(placement(label, &rows));
         verdicts.extend(ports::ports(label, &rows));
@@ -56,7 +72,7 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
     verdicts.extend(published::published(&experiment.published, summary));
     verdicts.extend(failed(summary));
     if experiment.dataplanes.len() == 1 && !limited {
-        verdicts.extend(times::times(summary));
+        verdicts.extend(times::times(&compared));
     }
     let of_times = experiment.has_failures() || experiment.workload.is_some();
     if !(limited && of_times) {
@@ -161,7 +177,7 @@ fn outages(summary: &Summary) -> Vec<Verdict> {
                 .filter_map(|row| Some(format!("{} with {}", of(row)?, title(&row.dataplane))));
             times.collect::<Vec<_>>().join(", ")
         };
-        let outages = with(|row| Some(outage(row, row.outage?.median)));
+        let outages = with(|row| Some(outage(row, row.outage?.mean)));
         if outages.is_empty() {
             continue;
         }
@@ -170,17 +186,15 @@ fn outages(summary: &Summary) -> Vec<Verdict> {
         let runs = rows.iter().filter_map(|row| row.outage).map(|outage| outage.count).max();
         let runs = match runs {
             Some(0 | 1) | None => "one run each".to_owned(),
-            Some(count) => format!("medians of up to {count} runs"),
+            Some(count) => format!("means of up to {count} runs"),
         };
         let resolution = rows.iter().filter_map(|row| row.outage_resolution).reduce(f64::max);
         let resolution = resolution.map(|time| format!("; resolution {}", milliseconds(time)));
-        let usual: Vec<f64> = rows.iter().filter_map(|row| Some(row.hit_usual?.median)).collect();
-        let hit = Statistics::of(&usual, 0.95).map(|usual| {
-            let hit = with(|row| Some(milliseconds(row.hit?.median)));
-            format!(
-                " The iteration that it hits takes {hit}, instead of {}.",
-                milliseconds(usual.median)
-            )
+        let usual: Vec<f64> = rows.iter().filter_map(|row| Some(row.hit_usual?.mean)).collect();
+        let hit = (!usual.is_empty()).then(|| {
+            let hit = with(|row| Some(milliseconds(row.hit?.mean)));
+            let usual = usual.iter().sum::<f64>() / usual.len() as f64;
+            format!(" The iteration that it hits takes {hit}, instead of {}.", milliseconds(usual))
         });
         verdicts.push(Verdict {
             grade: Grade::Note,
@@ -197,29 +211,38 @@ fn outages(summary: &Summary) -> Vec<Verdict> {
 /// How a dataplane places queue pairs: at random, or as evenly as possible.
 fn placement(label: &str, rows: &[&Row]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
-    let tests: Vec<_> = rows.iter().filter_map(|row| row.random).collect();
+    // A policy that does not look at inner source ports places the same with all of them: one sample.
+    let mut tests: Vec<RandomTest> = Vec::new();
+    for test in rows.iter().filter_map(|row| row.random) {
+        if !tests.contains(&test) {
+            tests.push(test);
+        }
+    }
     let chances = tests.iter().map(|test| test.fullest_chance.min(test.links_chance));
     if let Some(least) = chances.reduce(f64::min) {
         let fits = tests.iter().all(RandomTest::fits);
         verdicts.push(Verdict {
             grade: if fits { Grade::Good } else { Grade::Bad },
             text: format!(
-                "{label} {} queue pairs as a random hash does (χ² tests at {} points; the smallest \
-                 probability of such a deviation by chance is {least:.3}).",
+                "{label} {} queue pairs as a random hash does (χ² tests of {} sample{} of {} runs or \
+                 more; the smallest probability of such a deviation by chance is {least:.3}).",
                 if fits { "places" } else { "does NOT place" },
-                tests.len()
+                tests.len(),
+                if tests.len() == 1 { "" } else { "s" },
+                tests.iter().map(|test| test.runs).min().unwrap_or(0)
             ),
         });
     }
     let even = |row: &Row| {
-        row.paths().is_some_and(|tier| tier.links > 1 && tier.mmr.mean <= row.floor * 1.01)
+        let floor = row.floor.unwrap_or(1.0);
+        row.paths().is_some_and(|tier| tier.links > 1 && tier.mmr.mean <= floor * 1.01)
     };
     // The floor is that of whole queue pairs. One of them has one path, wherever it is placed.
     let several = || rows.iter().copied().filter(|row| row.point.queue_pairs.get() > 1);
     let above: Vec<&Row> = several().filter(|row| !even(row)).collect();
-    if label.starts_with("qp-pin") && above.iter().any(|row| row.workload.is_none()) {
-        let over = |row: &&Row| Some((row.paths()?.mmr, row.floor));
-        let all = || above.iter().filter(|row| row.workload.is_none()).filter_map(over);
+    if label.starts_with("qp-pin") && above.iter().any(|row| row.floor.is_some()) {
+        let over = |row: &&Row| Some((row.paths()?.mmr, row.floor?));
+        let all = || above.iter().filter_map(over);
         let is_sure = all().any(|(mmr, floor)| mmr.mean - mmr.half_width > floor * 1.01);
         let most = all().map(|(mmr, floor)| mmr.mean / floor).fold(1.0, f64::max);
         verdicts.push(Verdict {
@@ -273,8 +296,9 @@ fn precision(experiment: &Experiment, summary: &Summary) -> Verdict {
     let confidence = experiment.repetitions.confidence.get() * 100.0;
     let is_time = experiment.has_failures() || experiment.workload.is_some();
     let what = if is_time { "time" } else { "MMR" };
-    let wide = |row: &&Row| row.value().is_some_and(|value| !value.is_precise(share));
-    let (wide, all) = (summary.rows.iter().filter(wide).count(), summary.rows.len());
+    let means: Vec<Statistics> = summary.rows.iter().flat_map(Row::means).collect();
+    let wide = means.iter().filter(|mean| !mean.is_precise(share)).count();
+    let all = means.len();
     if wide == 0 {
         let text = format!(
             "Every mean {what} is known to ±{percent:.0} % or better ({confidence:.0} % confidence)."

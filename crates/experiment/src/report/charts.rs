@@ -192,8 +192,11 @@ impl<'a> Group<'a> {
 
     /// What a failure did to each queue pair, and to the traffic over time.
     fn of_queue_pairs(&self) -> Vec<NamedChart> {
-        let titles =
-            ("Time without traffic of each queue pair", "milliseconds", "share of queue pairs");
+        let titles = (
+            "Time without traffic of each queue pair that lost frames",
+            "milliseconds",
+            "share of them",
+        );
         let of = |row: &Row| distribution(&row.outages);
         let mut charts = self.curves("queue-pairs", titles, &Axis::Logarithmic, of);
         let titles = ("Frames that arrive", "milliseconds after the failure", "frames per second");
@@ -260,9 +263,12 @@ impl<'a> Group<'a> {
             let all: [OfWorkload; 3] = [
                 ("time", "Time of an iteration", "milliseconds", |row| row.completion),
                 ("bus-bandwidth", BUS_BANDWIDTH.0, BUS_BANDWIDTH.1, |row| row.bus_bandwidth),
-                ("tail", "99th percentile of the messages' times", "milliseconds", |row| {
-                    row.message_p99
-                }),
+                (
+                    "tail",
+                    "p99 of the messages' times in the worst iteration",
+                    "milliseconds",
+                    |row| row.message_p99,
+                ),
             ];
             for (file, title, unit, of) in all {
                 // A program may not know everything.

@@ -27,7 +27,9 @@ pub(super) fn explanation(experiment: &Experiment) -> Markup {
                 dt { "of roofline" } dd { "the time that the operation needs at the rate that "
                     "“roofline” in the workload states, divided by its time: 1 is the best" }
                 dt { "straggler" } dd { "how long the last host ends after the median host" }
-                dt { "message p99" } dd { "the 99th percentile of the completion times of messages" }
+                dt { "message p99" } dd { "the 99th percentile of the completion times of the "
+                    "messages of an iteration, in the worst iteration of a run; with less than 100 "
+                    "messages, that is the slowest one" }
                 dt { "resent" } dd { "packets that were sent again, in a run" }
                 dt { "timeouts" } dd { "of the local ACK timer, in an iteration of all hosts" }
                 dt { "NAK" } dd { "negative acknowledgements, in an iteration of all hosts" }
@@ -35,11 +37,14 @@ pub(super) fn explanation(experiment: &Experiment) -> Markup {
                     "is the limit, not the fabric" }
             }
             dt { "MMR" } dd { "the load of the most loaded link over its tier's mean: 1 is even, "
-                "the number of links is the worst" }
+                "the number of links is the worst; loads count all frames, those of routing "
+                "protocols and qp-pin's probes, too, so that little traffic looks more even" }
             dt { "expected" } dd { "the mean MMR of the placement that the policy aims at, "
-                "computed: a random hash, or a random hash into a few ports" }
-            dt { "floor" } dd { "the smallest possible MMR, because queue pairs are whole; what was measured \
-                may be below it, because acknowledgements and routing packets use all links" }
+                "computed: a random hash, or a random hash into a few ports; the mean over the seeds "
+                "of the routers' hashes, too, of which this fabric has one set" }
+            dt { "floor" } dd { "the smallest possible MMR, because queue pairs are whole; what was "
+                "measured may be below it, because acknowledgements and routing packets use all "
+                "links; – where queue pairs are not whole, or not known" }
             dt { "Jain" } dd { "Jain's fairness index: 1 is even" }
             dt { "entropy" } dd { "−Σ p log p / log n of the shares p of n links: 1 is even" }
             dt { "range" } dd { "(max − min) / mean of the loads: 0 is even" }
@@ -174,7 +179,7 @@ pub(super) fn outage(rows: &[&Row]) -> Markup {
                 caption { "Time without traffic after the failure, by run: the mean of all queue "
                     "pairs of the failed link; “longest” is the queue pair that waited longest. "
                     "“Median”, “min” and “max” are over the runs, all other times are means over "
-                    "them. "
+                    "them, with half of the confidence interval after ±. "
                     "“Resolution” is the interval of the frames of a queue pair: a queue pair that "
                     "lost one frame counts with it. Frames are those of a run."
                     @if hits { " “Hit iteration” is the iteration of the collective operation "
@@ -201,7 +206,10 @@ pub(super) fn outage(rows: &[&Row]) -> Markup {
                                 td { @if let Some(resolution) = row.outage_resolution {
                                     (time(resolution)) } }
                                 @if hits {
-                                    td { @if let Some(hit) = row.hit { (time(hit.mean)) } }
+                                    td { @if let Some(hit) = row.hit {
+                                        (time(hit.mean))
+                                        @if hit.half_width.is_finite() { " ± " (time(hit.half_width)) }
+                                    } }
                                     td { @if let Some(usual) = row.hit_usual {
                                         (time(usual.mean)) } }
                                 }
@@ -222,22 +230,27 @@ fn arrived(row: &Row, read: impl Fn(Arrival) -> u64) -> String {
     row.arrival.map(|of| read(of).to_string()).unwrap_or_default()
 }
 
-/// Where the fabric dropped frames; nothing if it counted none.
+/// Where the fabric dropped frames; nothing if it counted none. Nobody counts what a failed link or
+/// circuit swallows: the senders' numbers tell it.
 pub(super) fn dropped(rows: &[&Row]) -> Markup {
+    let failed = match rows.iter().any(|row| row.outage.is_some()) {
+        true => " What the failure itself swallowed is not among them: see “lost”.",
+        false => "",
+    };
     let counted = || rows.iter().flat_map(|row| row.dropped.counted());
     let circuits = rows.iter().any(|row| row.dropped.circuit_lost.is_some());
     html! {
         @if counted().all(|frames| frames == 0.0) {
             @if counted().next().is_some() {
                 p class="soft" { "The counters of " @if circuits { "circuits and " }
-                    "links say that no frame was dropped there." }
+                    "links say that no frame was dropped there." (failed) }
             }
         } @else {
             div class="wide" {
                 table {
                     caption { "Where frames were dropped: frames in a run, of all kinds, also of "
                         "routing protocols; means of the runs in which they were counted. Empty: "
-                        "not counted." }
+                        "not counted." (failed) }
                     thead { tr {
                         th { "queue pairs" } th class="name" { "variant" }
                         th class="name" { "dataplane" }
@@ -274,7 +287,8 @@ pub(super) fn balance(rows: &[&Row], baseline: &str, program: bool) -> Markup {
     let queue_pairs = has_queue_pairs(rows, program);
     let others = rows.iter().any(|row| row.paths().is_some_and(|tier| tier.role != Role::Leaf));
     let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.2}"));
-    let links = rows.first().and_then(|row| row.paths()).map_or(0, |tier| tier.links);
+    let tier = rows.first().and_then(|row| row.paths());
+    let (links, role) = tier.map_or((0, "links"), |tier| (tier.links, tier.role.title()));
     let leaf = |row: &Row| row.tiers.iter().find(|tier| tier.role == Role::Leaf).cloned();
     // A workload has no numbered frames.
     let counted = rows.iter().any(|row| row.arrival.is_some());
@@ -282,7 +296,7 @@ pub(super) fn balance(rows: &[&Row], baseline: &str, program: bool) -> Markup {
     html! {
         div class="wide" {
             table {
-                caption { "Balance over " (links) " links. Mean ± half of the confidence interval. "
+                caption { "Balance over the " (links) " " (role) ". Mean ± half of the confidence interval. "
                     "Gains are over " (title(baseline)) "." }
                 thead { tr {
                     th { (if queue_pairs { "queue pairs" } else { "variant" }) }
@@ -305,7 +319,7 @@ pub(super) fn balance(rows: &[&Row], baseline: &str, program: bool) -> Markup {
                                 td class="name" { (title(&row.dataplane)) }
                                 td { (plus_minus(&paths.mmr)) }
                                 td { (format!("{:.2}", paths.mmr.median)) }
-                                td { (number(row.expected)) } td { (format!("{:.2}", row.floor)) }
+                                td { (number(row.expected)) } td { (number(row.floor)) }
                                 td { (format!("{:.2}", paths.jain.mean)) }
                                 td { (format!("{:.2}", paths.entropy.mean)) }
                                 td { (format!("{:.2}", paths.range.mean)) }

@@ -8,10 +8,11 @@ use crate::record::{Run, Timeline};
 /// milliseconds.
 const AROUND: i64 = 500;
 
-/// The times without traffic of all queue pairs of runs with a failure.
+/// The times without traffic of the queue pairs that a failure hit, of all runs.
 pub(super) fn outages(runs: &[&Run]) -> Vec<f64> {
     let failed = runs.iter().filter(|run| run.outage.is_some());
-    let mut all: Vec<f64> = failed.flat_map(|run| &run.pairs).map(|pair| pair.outage).collect();
+    let times = failed.flat_map(|run| &run.pairs).map(|pair| pair.outage);
+    let mut all: Vec<f64> = times.filter(|time| *time > 0.0).collect();
     all.sort_by(f64::total_cmp);
     all
 }
@@ -68,7 +69,7 @@ mod tests {
             timeline.arrived[70] = 1;
         }
         let (calm, runs) = (run("kernel", 2, 2, &[1, 1]), [&one, &other]);
-        assert_eq!(outages(&[&one, &other, &calm]), [0.0, 10.0, 20.0, 40.0]);
+        assert_eq!(outages(&[&one, &other, &calm]), [10.0, 20.0, 40.0]);
         let found = timeline(&runs);
         let (first, last) = (found.first().unwrap(), found.last().unwrap());
         assert_eq!((first.0, last.0), (-500, 560), "{found:?}");

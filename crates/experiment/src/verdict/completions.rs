@@ -1,10 +1,7 @@
 //! How soon a workload completes, compared with another dataplane.
 
-use super::words::{Grade, Verdict, beyond_noise, change, range, title};
+use super::words::{Grade, TIMED_OUT, Verdict, beyond_noise, change, range, title, within_noise};
 use crate::summary::{Row, Summary, WorkloadRow};
-
-/// More iterations with timeouts than this share, with one of two dataplanes, are told.
-const TIMED_OUT: f64 = 0.05;
 
 /// How much sooner the workload completes than with the baseline.
 pub(super) fn completions(
@@ -22,16 +19,14 @@ pub(super) fn completions(
         let base = summary.rows.iter().find(same)?.workload.as_ref()?;
         pairs.push((row.workload.as_ref()?, base));
     }
-    let gain = |(own, base): &(&WorkloadRow, &WorkloadRow)| {
-        let (own, base) = (own.completion, base.completion);
-        (1.0 - own.mean / base.mean, own.half_width.hypot(base.half_width) / base.mean)
-    };
-    let gains: Vec<(f64, f64)> = pairs.iter().map(gain).collect();
+    let gain =
+        |(own, base): &(&WorkloadRow, &WorkloadRow)| own.completion.gain_over(&base.completion);
+    let gains: Vec<(f64, f64)> = pairs.iter().filter_map(gain).collect();
     if gains.is_empty() {
         return None;
     }
     let (what, grade, timeouts) = match beyond_noise(&gains, 0.0) {
-        None => ("the same within noise".to_owned(), Grade::Note, None),
+        None => (within_noise(&gains), Grade::Note, None),
         Some(((least, most), beyond)) => {
             let what = format!(
                 "{} (beyond noise at {beyond} of {} points)",
@@ -66,15 +61,18 @@ fn timeouts(
     if most <= TIMED_OUT {
         return None;
     }
-    let mean = |of: &dyn Fn(&(&WorkloadRow, &WorkloadRow)) -> Option<f64>| {
-        let values: Vec<f64> = pairs.iter().filter_map(of).collect();
-        values.iter().sum::<f64>() / values.len().max(1) as f64
+    let of = |timeouts: &dyn Fn(&(&WorkloadRow, &WorkloadRow)) -> Option<f64>| {
+        let values: Vec<f64> = pairs.iter().filter_map(timeouts).collect();
+        match range(&values) {
+            Some((least, most)) if most - least >= 0.05 => format!("{least:.1} to {most:.1}"),
+            of => format!("{:.1}", of.map_or(0.0, |(_, most)| most)),
+        }
     };
-    let own = mean(&|(own, _)| Some(own.timeouts?.mean));
-    let base = mean(&|(_, base)| Some(base.timeouts?.mean));
     let counted = format!(
-        " Timeouts are in these times: {own:.1} in an iteration with {}, {base:.1} with {}.",
+        " Timeouts are in these times: {} in an iteration with {}, {} with {}.",
+        of(&|(own, _)| Some(own.timeouts?.mean)),
         title(label),
+        of(&|(_, base)| Some(base.timeouts?.mean)),
         title(baseline)
     );
     let without = |(own, base): &(&WorkloadRow, &WorkloadRow)| {

@@ -1,6 +1,6 @@
 //! How even the load is, compared with another dataplane.
 
-use super::words::{Grade, ROUTING, Verdict, beyond_noise, change, title};
+use super::words::{Grade, ROUTING, Verdict, beyond_noise, change, title, within_noise};
 use crate::file::KERNEL;
 use crate::role::Role;
 use crate::summary::{Row, Summary};
@@ -9,7 +9,7 @@ use crate::summary::{Row, Summary};
 pub(super) const PLAIN: &str = "five-tuple";
 
 /// The tiers of a sentence.
-const ROLES: [Role; 2] = [Role::Leaf, Role::Spine];
+pub(super) const ROLES: [Role; 2] = [Role::Leaf, Role::Spine];
 
 /// The difference to another dataplane, at the leaf and between the spines. Inner source ports about
 /// which the same can be said share a sentence, for each fabric.
@@ -76,7 +76,7 @@ fn at_tier(rows: &[&Row], base: &str, summary: &Summary, role: Role) -> Option<(
         Role::FarLeaf => "at the receiving leaf",
     };
     let Some(((least, most), beyond)) = beyond_noise(&gains, ROUTING) else {
-        return Some((Grade::Note, format!("the same within noise {place}")));
+        return Some((Grade::Note, format!("{} {place}", within_noise(&gains))));
     };
     let grade = if least > 0.0 { Grade::Good } else { Grade::Bad };
     let noise = match gains.len() - beyond {
@@ -97,12 +97,19 @@ pub(super) fn route_cache(labels: &[String], summary: &Summary) -> Option<Verdic
         true => format!("Compare the policies with {PLAIN}, which gets a route for each frame."),
         false => format!("Add the dataplane {PLAIN}, which gets a route for each frame."),
     };
+    let alike = match summary.rows.iter().any(|row| row.workload.is_some()) {
+        true => {
+            " With several senders, its repetitions in one fabric are alike: the interval is that of \
+             this start of the fabric."
+        }
+        false => "",
+    };
     (compared && summary.rows.iter().any(uplinks)).then(|| Verdict {
         grade: Grade::Note,
         text: format!(
             "Kernel VXLAN keeps the route to a VTEP for each CPU: the CPU of the sender chooses the \
              uplink of the leaf, whatever the source port. So a gain over kernel VXLAN at the leaf is \
-             not that of a policy alone. {plain}"
+             not that of a policy alone. {plain}{alike}"
         ),
     })
 }

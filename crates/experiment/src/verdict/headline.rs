@@ -2,59 +2,99 @@
 
 use std::collections::BTreeSet;
 
-use super::words::{milliseconds, outage, title};
+use super::compared;
+use super::words::{ROUTING, TIMED_OUT, milliseconds, outage, queue_pairs, title};
 use crate::file::Experiment;
 use crate::plan::Point;
+use crate::statistics::Statistics;
 use crate::summary::{Row, Summary};
 
-/// What the experiment shows, in one sentence: the best and the worst dataplane. `None` without runs.
+/// The value of a dataplane at a point.
+type Shown<'a> = (Statistics, &'a Row);
+
+/// What the experiment shows, in one sentence: the best and the worst dataplane, at the point where they
+/// differ most, if they differ beyond noise anywhere. `None` without runs.
 #[must_use]
 pub fn headline(experiment: &Experiment, summary: &Summary) -> Option<String> {
     let of_times = experiment.has_failures() || experiment.workload.is_some();
     if of_times && summary.machine_is_the_limit() {
         return Some("No conclusion: the machine was the limit, not the fabric.".to_owned());
     }
+    let summary = compared(experiment, summary);
     let value = |row: &Row| match () {
-        () if experiment.has_failures() => row.outage.map(|of| of.median),
-        () if experiment.workload.is_some() => Some(row.workload.as_ref()?.completion.mean),
-        () => Some(row.paths()?.mmr.mean),
+        () if experiment.has_failures() => row.outage,
+        () if experiment.workload.is_some() => Some(row.workload.as_ref()?.completion),
+        () => Some(row.paths()?.mmr),
     };
-    let text = |row: &Row, value: f64| match () {
-        () if experiment.has_failures() => outage(row, value),
-        () if experiment.workload.is_some() => milliseconds(value),
-        () => format!("{value:.2}"),
-    };
-    // Dataplanes are compared at one point: that at which they differ most. A single one is shown at
-    // its worst point.
+    // Dataplanes are compared at one point. A single one is shown at its worst point.
     let points: BTreeSet<(&str, &Point)> =
         summary.rows.iter().map(|row| (row.fabric.as_str(), &row.point)).collect();
     let at = |(fabric, point): &(&str, &Point)| {
         let own = summary.rows.iter().filter(|row| row.fabric == *fabric && row.point == **point);
-        let mut all: Vec<(f64, &Row)> = own.filter_map(|row| Some((value(row)?, row))).collect();
-        all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let mut all: Vec<Shown<'_>> = own.filter_map(|row| Some((value(row)?, row))).collect();
+        all.sort_by(|(a, _), (b, _)| a.mean.total_cmp(&b.mean));
         all
     };
     let several = experiment.dataplanes.len() > 1;
-    let rank = |all: &Vec<(f64, &Row)>| match (all.first(), all.last()) {
-        (Some((least, _)), Some((most, _))) if several => most / least.max(f64::MIN_POSITIVE),
-        (_, most) => most.map_or(0.0, |(most, _)| *most),
+    let rank = |all: &Vec<Shown<'_>>| match (all.first(), all.last()) {
+        (Some((least, _)), Some((most, _))) if several => {
+            (differ(least, most), most.mean / least.mean.max(f64::MIN_POSITIVE))
+        }
+        (_, most) => (true, most.map_or(0.0, |(most, _)| most.mean)),
     };
     let shown = points.iter().map(at).reduce(|a, b| if rank(&b) > rank(&a) { b } else { a })?;
-    let name = |(value, row): &(f64, &Row)| {
-        format!("{} with {}", text(row, *value), title(&row.dataplane))
+    let text = |(value, row): &Shown<'_>| match () {
+        () if experiment.has_failures() => outage(row, value.mean),
+        () if experiment.workload.is_some() => milliseconds(value.mean),
+        () => format!("{:.2}", value.mean),
     };
-    let (best, last) = (name(shown.first()?), shown.last().filter(|_| shown.len() > 1));
-    let range = last.map_or_else(|| best.clone(), |last| format!("{best}, {}", name(last)));
-    let place = match (points.len() > 1, several) {
+    let first = text(shown.first()?);
+    let (best, others): (Vec<_>, Vec<_>) = shown.iter().partition(|one| text(one) == first);
+    let names: Vec<String> = best.iter().map(|(_, row)| named(row)).collect();
+    let mut range = format!("{first} with {}", names.join(" and "));
+    if let Some(last) = others.last() {
+        range = format!("{range}, {} with {}", text(last), named(last.1));
+    }
+    let place = place(&summary, shown.first()?.1);
+    let what = match () {
+        () if experiment.has_failures() => "Traffic that a failure hits stops for",
+        () if experiment.workload.is_some() => "An iteration takes",
+        () => "The most loaded path carries this multiple of the mean:",
+    };
+    let why = match (points.len() > 1, several) {
         (false, _) => "",
         (true, true) => ", where they differ most",
-        (true, false) => ", at the worst point",
+        (true, false) => ", the worst point",
     };
-    Some(if experiment.has_failures() {
-        format!("Traffic that a failure hits stops for {range}{place}.")
-    } else if experiment.workload.is_some() {
-        format!("An iteration takes {range}{place}.")
-    } else {
-        format!("The most loaded path carries this multiple of the mean: {range}{place}.")
-    })
+    let beyond = rank(&shown).0 || others.is_empty();
+    let no = if beyond { "" } else { "No dataplane differs from another beyond noise. " };
+    Some(format!("{no}{what} {range}{place}{why}."))
+}
+
+/// Whether two values differ beyond noise.
+fn differ(least: &Statistics, most: &Statistics) -> bool {
+    let noise = least.half_width.hypot(most.half_width).max(ROUTING * most.mean);
+    most.mean - least.mean > noise
+}
+
+/// The title of a dataplane, and whether timeouts are in its time.
+fn named(row: &Row) -> String {
+    let timed_out = row.workload.as_ref().is_some_and(|of| of.timed_out > TIMED_OUT);
+    format!("{}{}", title(&row.dataplane), if timed_out { " (with timeouts)" } else { "" })
+}
+
+/// Where a row is, in words: what is varied.
+fn place(summary: &Summary, row: &Row) -> String {
+    let varied = |of: &dyn Fn(&Row) -> String| {
+        let all: BTreeSet<String> = summary.rows.iter().map(of).collect();
+        (all.len() > 1).then(|| of(row))
+    };
+    let parts = [
+        varied(&|row| row.fabric.clone()),
+        varied(&|row| row.point.variant().to_owned()),
+        varied(&|row| queue_pairs(row.point.queue_pairs)),
+        varied(&|row| row.point.inner_port.title().to_owned()),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::words::{Grade, ROUTING, Verdict, beyond_noise, change, title};
+use super::words::{Grade, ROUTING, SAME, Verdict, beyond_noise, change, title, within_noise};
 use crate::summary::Row;
 use crate::units::InnerPort;
 
@@ -27,7 +27,10 @@ pub(super) fn ports(label: &str, rows: &[&Row]) -> Vec<Verdict> {
             continue;
         }
         let (what, grade) = match beyond_noise(&gains, ROUTING) {
-            None => ("the same within noise".to_owned(), Grade::Good),
+            None if gains.iter().all(|(_, half)| *half <= SAME) => {
+                (within_noise(&gains), Grade::Good)
+            }
+            None => (within_noise(&gains), Grade::Note),
             Some(((least, most), beyond)) => {
                 let change = change(least, most);
                 let of = gains.len();

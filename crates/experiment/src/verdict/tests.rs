@@ -87,8 +87,8 @@ fn the_gain_of_a_policy_is_that_over_a_route_for_each_frame() {
     assert!(has("compared with five-tuple, the peak load is the same within noise at the leaf"));
     assert!(has("Compare the policies with five-tuple"), "{texts:?}");
     let headline = headline(&experiment, &summary).unwrap();
-    let expected = "The most loaded path carries this multiple of the mean: 2.00 with five-tuple, 4.00 \
-                    with kernel VXLAN.";
+    let expected = "The most loaded path carries this multiple of the mean: 2.00 with five-tuple and \
+                    qp-hash, 4.00 with kernel VXLAN.";
     assert_eq!(headline, expected);
 }
 
@@ -201,9 +201,22 @@ fn it_is_said_how_much_longer_a_workload_takes_beside_other_jobs() {
     };
     let runs = [of(0, "alone", 200.0), of(1, "beside", 500.0)];
     let found = verdicts(&experiment, &Summary::new(&experiment, &runs));
-    let expected =
-        "kernel VXLAN: beside other jobs, an iteration takes 2.5 times as long as without";
-    assert!(found.iter().any(|of| of.text.contains(expected)), "{found:?}");
+    let expected = "kernel VXLAN: beside other jobs, an iteration takes 500 ms instead of 200 ms with 8 queue \
+         pairs (2.5 times as long).";
+    assert!(found.iter().any(|of| of.text == expected), "{found:?}");
+    let runs: Vec<Run> = (0..3)
+        .flat_map(|at| {
+            let own = |mut run: Run| {
+                run.key.repetition = at;
+                run
+            };
+            let more = f64::from(at) * 100.0;
+            [own(of(0, "alone", 200.0)), own(of(1, "beside", 300.0 + more))]
+        })
+        .collect();
+    let found = verdicts(&experiment, &Summary::new(&experiment, &runs));
+    let told = "400 ms instead of 200 ms with 8 queue pairs (not told apart, 2.0 ± ";
+    assert!(found.iter().any(|of| of.text.contains(told)), "{found:?}");
 }
 
 #[test]
@@ -280,7 +293,7 @@ fn a_failure_is_a_sentence_for_each_point() {
     let twice = [of(0, "kernel", 90.0, Some(300.0)), of(1, "kernel", 110.0, Some(500.0))];
     assert_eq!(
         outages(&summary(&twice))[0].text,
-        "traffic that the failure hits stops for 100 ms with kernel VXLAN (medians of up to 2 \
+        "traffic that the failure hits stops for 100 ms with kernel VXLAN (means of up to 2 \
          runs). The iteration that it hits takes 400 ms with kernel VXLAN, instead of 190 ms."
     );
 }
@@ -373,6 +386,50 @@ fn the_headline_compares_at_one_point() {
     let alone = verdicts(&experiment, &Summary::new(&experiment, &[one]));
     assert!(!alone.iter().any(|of| of.text.contains("at the floor")), "{alone:?}");
     let headline = headline(&experiment, &summary).unwrap();
-    let expected = "1.00 with five-tuple, 3.00 with kernel VXLAN, where they differ most.";
+    let expected =
+        "1.00 with five-tuple, 3.00 with kernel VXLAN (8 queue pairs), where they differ most.";
     assert!(headline.ends_with(expected), "{headline}");
+}
+
+#[test]
+fn a_headline_says_if_nothing_differs_beyond_noise() {
+    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+        dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]
+        [traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8]";
+    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let of = |at: u32| {
+        let loads = |more: u32| [300 + 100 * u64::from((at + more) % 3), 100, 200, 200];
+        [run("kernel", 8, at, &loads(0)), run("qp-pin", 8, at, &[310, 100, 190, 200])]
+    };
+    let runs: Vec<Run> = (0..3).flat_map(of).collect();
+    let summary = Summary::new(&experiment, &runs);
+    let headline = headline(&experiment, &summary).unwrap();
+    assert!(headline.starts_with("No dataplane differs from another beyond noise. "), "{headline}");
+    let texts: Vec<String> =
+        verdicts(&experiment, &summary).into_iter().map(|of| of.text).collect();
+    assert!(texts.iter().any(|text| text.contains("not told apart (noise ±")), "{texts:?}");
+}
+
+#[test]
+fn more_queue_pairs_are_faster_if_the_difference_is_beyond_noise() {
+    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
+        dataplane = [{policy = 'qp-hash'}]\nworkload = { bytes = 1000 }
+        [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [1, 16]";
+    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let verdict = |one: f64, swing: f64| {
+        let of = |at: u32, pairs, milliseconds: f64| {
+            let milliseconds = milliseconds + swing * f64::from(at);
+            let workload = Completion { iterations: 1, milliseconds, ..Completion::default() };
+            let run = run("qp-hash", pairs, at, &[8, 8, 8, 8]);
+            Run { workload: Some(workload), seconds: 1.0, ..run }
+        };
+        let runs: Vec<Run> = (0..4).flat_map(|at| [of(at, 1, one), of(at, 16, 100.0)]).collect();
+        times::times(&compared(&experiment, &Summary::new(&experiment, &runs))).remove(0)
+    };
+    let clear = verdict(400.0, 1.0);
+    assert_eq!(clear.grade, Grade::Good);
+    let expected = "an iteration takes 402 ms with 1 queue pair, 102 ms with 16 queue pairs: 75 ± ";
+    assert!(clear.text.starts_with(expected), "{}", clear.text);
+    let noisy = verdict(150.0, 100.0);
+    assert!(noisy.grade == Grade::Note && noisy.text.ends_with("not told apart."), "{noisy}");
 }

@@ -6,9 +6,16 @@ use serde::Serialize;
 
 use crate::file::KERNEL;
 use crate::summary::Row;
+use crate::units::QueuePairs;
 
 /// Smaller differences, as a share of the peak, do not count. Routing packets use all links.
 pub(super) const ROUTING: f64 = 0.015;
+
+/// Noise up to which two values are called the same, as a share of them.
+pub(super) const SAME: f64 = 0.05;
+
+/// More iterations with timeouts than this share are told.
+pub(super) const TIMED_OUT: f64 = 0.05;
 
 /// Whether a sentence is good news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -55,6 +62,12 @@ pub fn title(label: &str) -> &str {
     if label == KERNEL { "kernel VXLAN" } else { label }
 }
 
+/// A number of queue pairs.
+pub(super) fn queue_pairs(number: QueuePairs) -> String {
+    let number = number.get();
+    format!("{number} queue pair{}", if number == 1 { "" } else { "s" })
+}
+
 /// A time with a suitable number of digits.
 #[must_use]
 pub fn milliseconds(value: f64) -> String {
@@ -88,6 +101,17 @@ pub(super) fn beyond_noise(gains: &[(f64, f64)], least: f64) -> Option<((f64, f6
     let known = gains.iter().filter(|(gain, half)| gain.abs() > half.max(least));
     let beyond: Vec<f64> = known.map(|(gain, _)| *gain).collect();
     Some((range(&beyond)?, beyond.len()))
+}
+
+/// What is said if no gain is beyond noise: that they are the same, if the noise is small, or how
+/// large it is.
+pub(super) fn within_noise(gains: &[(f64, f64)]) -> String {
+    let widest = gains.iter().map(|(_, half)| *half).fold(0.0, f64::max);
+    match widest {
+        half if half <= SAME => "the same within noise".to_owned(),
+        half if half.is_finite() => format!("not told apart (noise ±{:.0} %)", half * 100.0),
+        _ => "not told apart (one run each)".to_owned(),
+    }
 }
 
 /// A range of gains in words.

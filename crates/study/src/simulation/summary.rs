@@ -97,6 +97,7 @@ pub(super) fn rows(lines: &[Line]) -> Vec<Row> {
 /// What follows: each scheme beside the first one of its case.
 pub(super) fn verdicts(rows: &[Row], lines: &[Line]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
+    let mut same = 0;
     for row in rows {
         if !row.all_finished {
             let own =
@@ -108,8 +109,14 @@ pub(super) fn verdicts(rows: &[Row], lines: &[Line]) -> Vec<Verdict> {
         }
         let base = rows.iter().find(|base| base.case == row.case);
         let Some(base) = base.filter(|base| base.scheme != row.scheme) else { continue };
-        let (Some(own), Some(other)) = (&row.completion_us, &base.completion_us) else { continue };
-        let Some((gain, half)) = own.gain_over(other) else { continue };
+        let (Some(own), Some(other)) = (row.completion_us, base.completion_us) else { continue };
+        if own == other {
+            // Nothing is in the way of a constant rate.
+            same += 1;
+            continue;
+        }
+        let [own, other] = [own, other].map(|of| of.among(rows.len(), CONFIDENCE));
+        let Some((gain, half)) = own.gain_over(&other) else { continue };
         let (grade, word) = match gain {
             _ if gain > half => (Grade::Good, "earlier than"),
             _ if -gain > half => (Grade::Bad, "later than"),
@@ -126,6 +133,10 @@ pub(super) fn verdicts(rows: &[Row], lines: &[Line]) -> Vec<Verdict> {
                 row.case, row.scheme, base.scheme, own.mean, other.mean
             ),
         });
+    }
+    if same > 0 {
+        let text = format!("{same} schemes end when the first one of their case does.");
+        verdicts.push(Verdict { grade: Grade::Note, text });
     }
     verdicts
 }
@@ -158,22 +169,27 @@ pub(super) mod tests {
     #[test]
     fn schemes_are_compared_with_the_first_one() {
         let mut lines: Vec<Line> = Vec::new();
-        for (scheme, ends) in
-            [("reps", [100.0, 102.0]), ("ours", [80.0, 80.5]), ("ecmp", [300.0, 310.0])]
-        {
+        for (scheme, ends) in [
+            ("reps", [100.0, 102.0, 101.0, 101.0]),
+            ("ours", [80.0, 80.5, 80.2, 80.3]),
+            ("ecmp", [300.0, 310.0, 305.0, 305.0]),
+            ("same", [100.0, 102.0, 101.0, 101.0]),
+        ] {
             lines.extend(ends.into_iter().zip(1..).map(|(end, seed)| line(scheme, seed, end)));
         }
         lines.push(Line { status: 1, finished: 1, ..line("stuck", 1, 5.0) });
         let rows = rows(&lines);
         let names: Vec<&str> = rows.iter().map(|row| row.scheme.as_str()).collect();
-        assert_eq!(names, ["reps", "ours", "ecmp", "stuck"]);
+        assert_eq!(names, ["reps", "ours", "ecmp", "same", "stuck"]);
         assert_eq!(rows[1].completion_us.unwrap().mean, 80.25);
-        assert_eq!(rows[3].completion_us, None);
+        assert_eq!(rows[4].completion_us, None);
         let texts: Vec<(Grade, String)> =
             verdicts(&rows, &lines).into_iter().map(|of| (of.grade, of.text)).collect();
         assert_eq!(texts[0].0, Grade::Good);
         assert!(texts[0].1.starts_with("x: ours ends 20.5 ± "), "{texts:?}");
         assert_eq!(texts[1].0, Grade::Bad);
         assert_eq!(texts[2], (Grade::Bad, "x: 1 flows of stuck did not finish.".into()));
+        let same = "1 schemes end when the first one of their case does.";
+        assert_eq!(texts[3], (Grade::Note, same.into()));
     }
 }
