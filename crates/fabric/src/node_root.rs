@@ -1,6 +1,9 @@
 //! A node's own root file system, as a container has: overlays over the machine's file systems. What
 //! the node writes stays in a tmpfs, and is gone with the node.
 //!
+//! Only root of the machine reaches the root by its path. Processes of the node need no path to it:
+//! they begin there.
+//!
 //! The mounts are made once for each node, below its directory. They are the root in the mount
 //! namespace of the node's first process, which all others share.
 
@@ -14,6 +17,7 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, mknod};
+use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{chdir, chroot, pivot_root};
 
 use crate::process::Identity;
@@ -103,7 +107,7 @@ pub(crate) fn create(directory: &Path, hostname: &str, hosts: &str) -> Result<()
     let root = path(directory);
     try_at(&base, |base| {
         fs::create_dir_all(base)?;
-        Ok(mount(Some("lab"), base, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?)
+        Ok(mount(Some("lab"), base, Some("tmpfs"), MsFlags::empty(), Some("mode=700"))?)
     })?;
     try_at(&root, |path| fs::create_dir(path))?;
     overlay(Path::new("/"), &base.join("0"), &root)?;
@@ -265,8 +269,20 @@ fn overlay(lower: &Path, base: &Path, target: &Path) -> Result<(), Failed> {
         let from = fs::metadata(lower)?;
         chown(&upper, Some(from.uid()), Some(from.gid()))?;
         fs::set_permissions(&upper, fs::Permissions::from_mode(from.mode() & 0o7777))?;
-        Ok(mount(Some("lab"), target, Some("overlay"), MsFlags::empty(), Some(options.as_str()))?)
+        Ok(mount(Some("lab"), target, Some("overlay"), limits(lower)?, Some(options.as_str()))?)
     })
+}
+
+/// What the mount at a path does not allow: set-user-ID programs, devices, any programs. Neither do
+/// those over it.
+fn limits(path: &Path) -> io::Result<MsFlags> {
+    let found = statvfs(path)?.flags();
+    let all = [
+        (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
+        (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
+        (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
+    ];
+    Ok(all.into_iter().filter(|(flag, _)| found.contains(*flag)).map(|(_, flag)| flag).collect())
 }
 
 fn read_only(source: &Path, target: &Path) -> io::Result<()> {
@@ -274,8 +290,9 @@ fn read_only(source: &Path, target: &Path) -> io::Result<()> {
     set_read_only(target)
 }
 
+/// Makes a bind mount read-only. A remount clears the flags that it does not name.
 fn set_read_only(target: &Path) -> io::Result<()> {
-    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | limits(target)?;
     Ok(mount(None::<&str>, target, None::<&str>, flags, None::<&str>)?)
 }
 

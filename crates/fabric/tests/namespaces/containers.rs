@@ -1,7 +1,9 @@
 //! Nodes are like containers: what they write is theirs, and files for ContainerLab come up as they
 //! do there.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use experiment::units::Name;
@@ -192,6 +194,47 @@ fn a_node_that_removes_all_it_can_still_answers() {
     let lab = Lab::up("wild", nodes, "", &[]);
     assert!(lab.run("one", "ip link show eth1").contains("alias after"));
     assert!(Path::new("/run/vtepd-lab").join(lab.fabric.name()).join("topology.json").exists());
+    lab.down();
+}
+
+/// A mount of the machine that allows little, until the test ends. Others may use it meanwhile.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("mounted-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        let mounted = Self(path);
+        let options = ["-t", "tmpfs", "-o", "nosuid,nodev,noexec", "lab"];
+        assert!(Command::new("mount").args(options).arg(&mounted.0).status().unwrap().success());
+        mounted
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[root_test]
+fn a_root_allows_no_more_than_the_machine_and_nobody_else_enters_it() {
+    let mounted = Mounted::new();
+    let path = mounted.0.display();
+    let nodes = format!("    one: {{binds: ['{path}:/like-ro:ro']}}\n    two:\n");
+    let lab = Lab::up("limits", &nodes, "", &[]);
+    for (path, also) in [(&*path.to_string(), "rw,"), ("/like-ro", "ro,")] {
+        let line = format!("grep ' {path} ' /proc/self/mountinfo | cut -d' ' -f6");
+        let options = lab.run("one", &line);
+        assert!(options.starts_with(&format!("{also}nosuid,nodev,noexec")), "{path}: {options}");
+    }
+    // `/tmp` of a node is open to all of its users, but to no user of the machine.
+    let root = lab.fabric.node("one").unwrap().directory().join("root/merged/tmp");
+    let list = |user: u32| Command::new("ls").arg(&root).uid(user).output().unwrap();
+    assert!(list(0).status.success());
+    let refused = String::from_utf8(list(65534).stderr).unwrap();
+    assert!(refused.contains("Permission denied"), "{refused}");
     lab.down();
 }
 
