@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Key;
 
+/// The most parts.
+const MOST: u64 = 10_000;
+
 /// A part of the runs: those whose number has this remainder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -22,7 +25,7 @@ impl Shard {
         self.index
     }
 
-    /// The number of parts, at least 1.
+    /// The number of parts, 1 to 10,000.
     #[must_use]
     pub const fn count(self) -> u64 {
         self.count
@@ -54,9 +57,9 @@ impl FromStr for Shard {
         let numbers = text.split_once('/').and_then(|(index, count)| {
             Some(Self { index: index.parse().ok()?, count: count.parse().ok()? })
         });
-        numbers
-            .filter(|shard| shard.index < shard.count)
-            .ok_or_else(|| format!("'{text}': use INDEX/COUNT, such as 0/4 to 3/4"))
+        numbers.filter(|shard| shard.index < shard.count && shard.count <= MOST).ok_or_else(|| {
+            format!("'{text}': use INDEX/COUNT, such as 0/4 to 3/4, of at most {MOST} parts")
+        })
     }
 }
 
@@ -96,8 +99,9 @@ mod tests {
             assert_eq!(shard.all().filter(|one| one.has_run(&key)).count(), 1);
             assert_eq!(shard.has_run(&key), repetition % 3 == 1);
         }
-        for wrong in ["4/4", "1", "a/b", "-1/3", "0/0"] {
+        for wrong in ["4/4", "1", "a/b", "-1/3", "0/0", "0/10001", "0/18446744073709551615"] {
             assert!(wrong.parse::<Shard>().is_err(), "{wrong}");
         }
+        assert_eq!("9999/10000".parse::<Shard>().unwrap().all().count(), 10_000);
     }
 }

@@ -18,6 +18,8 @@ const OF_THE_KERNEL: [&str; 5] =
     ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd", "/dev/null"];
 /// Flags that follow no link, and do not wait for the other end of a FIFO.
 const SAFELY: OFlag = OFlag::O_NOFOLLOW.union(OFlag::O_NONBLOCK).union(OFlag::O_CLOEXEC);
+/// Flags that open a directory and follow no link.
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 /// The longest file that is read, in bytes.
 const LONGEST: u64 = 1 << 30;
 
@@ -108,8 +110,7 @@ impl Folder {
             Err(Errno::EEXIST) => false,
             made => made.map(|()| true)?,
         };
-        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let fd = openat(&self.fd, name, flags, Mode::empty()).map_err(refused)?;
+        let fd = openat(&self.fd, name, DIRECTORY, Mode::empty()).map_err(refused)?;
         if made {
             give_to_user(&fd)?;
         }
@@ -179,10 +180,11 @@ impl Folder {
         }
     }
 
-    /// Reads a file.
+    /// Reads a file, also in directories below.
     ///
     /// # Errors
-    /// If it cannot be read, is a link, or has more than 1 GiB.
+    /// If it cannot be read, or has more than 1 GiB; if a component of the path is a link, or leads out
+    /// of the directory.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let file = self.file(name, OFlag::O_RDONLY)?;
         if file.metadata()?.len() > LONGEST {
@@ -201,9 +203,18 @@ impl Folder {
         String::from_utf8(self.read(name)?).map_err(io::Error::other)
     }
 
-    /// Opens a file that has one name, here.
-    fn file(&self, name: &str, flags: OFlag) -> io::Result<File> {
-        let opened = openat(&self.fd, name, flags | SAFELY, Mode::empty());
+    /// Opens a file that has one name, here or in directories below.
+    fn file(&self, path: &str, flags: OFlag) -> io::Result<File> {
+        let mut parts = Path::new(path).components();
+        let last = parts.next_back();
+        let mut folder = None::<OwnedFd>;
+        for part in parts {
+            let within = folder.as_ref().unwrap_or(&self.fd);
+            let opened = openat(within, plain(Some(part))?, DIRECTORY, Mode::empty());
+            folder = Some(opened.map_err(refused)?);
+        }
+        let within = folder.as_ref().unwrap_or(&self.fd);
+        let opened = openat(within, plain(last)?, flags | SAFELY, Mode::empty());
         let file = File::from(opened.map_err(refused)?);
         the_only_name(&file)?;
         Ok(file)
@@ -334,6 +345,27 @@ mod tests {
         assert!(folder.write(&absolute, b"new").is_err());
         folder.write(Path::new("a/b/x"), b"new").unwrap();
         assert_eq!(fs::read(place.0.join("results/a/b/x")).unwrap(), b"new");
+    }
+
+    #[test]
+    fn nothing_is_read_outside_of_the_directory() {
+        let place = Place::new("read");
+        let folder = place.folder();
+        folder.write(Path::new("a/b/x"), b"new").unwrap();
+        assert_eq!(folder.read("a/b/x").unwrap(), b"new");
+        assert_eq!(folder.read("a/c/x").unwrap_err().kind(), io::ErrorKind::NotFound);
+        let own = place.0.join("results");
+        symlink("..", own.join("up")).unwrap();
+        symlink(&place.0, own.join("a/up")).unwrap();
+        let absolute = place.0.join("precious");
+        for path in
+            ["up/precious", "a/up/precious", "../precious", "a/../../precious", "..", "", "/"]
+                .into_iter()
+                .chain(absolute.to_str())
+        {
+            assert!(folder.read(path).is_err(), "{path}");
+        }
+        assert!(folder.read("up/precious").unwrap_err().to_string().contains("it is a link"));
     }
 
     #[test]

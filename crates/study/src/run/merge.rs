@@ -315,6 +315,36 @@ mod tests {
         assert!(text.contains("programs vtepd"), "{text}");
     }
 
+    /// A part comes from another machine, and may be anybody's.
+    #[test]
+    fn a_part_leads_nowhere_else_and_has_not_any_number_of_others() {
+        let place = Place::new("stranger");
+        let first = place.whole("0/1");
+        let secret = place.0.join("secret");
+        fs::create_dir(&secret).unwrap();
+        fs::write(secret.join("f.clab.yml"), "secret").unwrap();
+        fs::remove_dir_all(first.join("topologies/f")).unwrap();
+        std::os::unix::fs::symlink(&secret, first.join("topologies/f")).unwrap();
+        let out = place.0.join("out");
+        let refused = |part: &Path| match merge(&[part.to_owned()], &out).unwrap_err() {
+            RunError::File { path, source } => format!("{}: {source}", path.display()),
+            other => panic!("{other}"),
+        };
+        let text = refused(&first);
+        assert!(text.contains("topologies/f/f.clab.yml: it is a link"), "{text}");
+        let manifest = first.join("manifest.json");
+        for (from, to, says) in [
+            ("topologies/f/f.clab.yml", "topologies/../../secret/f.clab.yml", "leads out"),
+            ("0/1", "0/18446744073709551615", "manifest.json: '0/18446744073709551615': use"),
+        ] {
+            let text = fs::read_to_string(&manifest).unwrap();
+            fs::write(&manifest, text.replace(from, to)).unwrap();
+            let text = refused(&first);
+            assert!(text.contains(says), "{text}");
+        }
+        assert!(!out.exists());
+    }
+
     #[test]
     fn what_is_missing_is_named() {
         let place = Place::new("missing");
