@@ -16,6 +16,10 @@ use fabric::topology::Topology;
 
 /// The folder of the topologies in the directory.
 const TOPOLOGIES: &str = "topologies";
+/// The most files that are copied.
+const MOST_FILES: usize = 10_000;
+/// The most bytes that these have together.
+const MOST_BYTES: usize = 256 << 20;
 
 /// The files that an experiment needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,7 +27,7 @@ pub(super) struct Inputs {
     /// The experiment file. Its topologies are in the folder `topologies` beside it. A program has an
     /// absolute path.
     pub(super) text: String,
-    /// The other files by their place beside it.
+    /// The other files by their place beside it: at most [`MOST_FILES`], of [`MOST_BYTES`].
     pub(super) files: BTreeMap<String, Vec<u8>>,
     /// The checksums of programs and of files outside the folders of the topologies, by their path.
     pub(super) outside: BTreeMap<String, String>,
@@ -69,8 +73,9 @@ impl Inputs {
         let binds = topology.nodes.values().flat_map(|node| &node.binds);
         let sources: BTreeSet<&PathBuf> = binds.map(|bind| &bind.source).collect();
         for bound in sources {
-            // '..' in a bind leads out of the folder.
-            let leads_out = bound.components().any(|part| part == Component::ParentDir);
+            // '..' in a bind, or a link, leads out of the folder.
+            let leads_out = bound.components().any(|part| part == Component::ParentDir)
+                || !is_below(bound, own);
             let Some(below) = bound.strip_prefix(own).ok().filter(|_| !leads_out) else {
                 if bound.is_file() {
                     let sum = machine::checksum(&read(bound)?);
@@ -78,21 +83,38 @@ impl Inputs {
                 }
                 continue;
             };
-            self.tree(bound, &format!("{folder}/{}", below.display()))?;
+            let found = bound.canonicalize().map_err(error(bound))?;
+            self.tree(own, &found, &format!("{folder}/{}", below.display()))?;
         }
         Ok(())
     }
 
-    /// A file, or all files of a folder.
-    fn tree(&mut self, path: &Path, copy: &str) -> Result<(), RunError> {
-        if path.is_file() {
-            self.files.insert(copy.to_owned(), read(path)?);
-        } else if path.is_dir() {
+    /// A file, or all files of a folder. `own` is the topology's: links are left out, but for those to
+    /// files in it. So nothing is copied that only root can read, and no folder twice.
+    fn tree(&mut self, own: &Path, path: &Path, copy: &str) -> Result<(), RunError> {
+        let kind = path.symlink_metadata().map_err(error(path))?.file_type();
+        if kind.is_file() || kind.is_symlink() && path.is_file() && is_below(path, own) {
+            return self.add(path, copy);
+        }
+        if kind.is_dir() {
             for entry in std::fs::read_dir(path).map_err(error(path))? {
                 let entry = entry.map_err(error(path))?;
                 let name = entry.file_name();
-                self.tree(&entry.path(), &format!("{copy}/{}", name.to_string_lossy()))?;
+                self.tree(own, &entry.path(), &format!("{copy}/{}", name.to_string_lossy()))?;
             }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, path: &Path, copy: &str) -> Result<(), RunError> {
+        self.files.insert(copy.to_owned(), read(path)?);
+        let size: usize = self.files.values().map(Vec::len).sum();
+        if self.files.len() > MOST_FILES || size > MOST_BYTES {
+            let text = format!(
+                "with it, the topologies bind more than {MOST_FILES} files or {} MiB: bind less",
+                MOST_BYTES >> 20
+            );
+            return Err(error(path)(std::io::Error::other(text)));
         }
         Ok(())
     }
@@ -113,6 +135,11 @@ fn workloads(experiment: &Experiment) -> impl Iterator<Item = (String, &toml::Ta
     own.chain(quick).chain(variants)
 }
 
+/// Whether a path leads to a place below a folder, whose path has no links.
+fn is_below(path: &Path, folder: &Path) -> bool {
+    path.canonicalize().is_ok_and(|found| found.starts_with(folder))
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, RunError> {
     experiment::input::read(path).map_err(error(path))
 }
@@ -123,7 +150,59 @@ fn error(path: &Path) -> impl Fn(std::io::Error) -> RunError {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
     use super::*;
+
+    #[test]
+    fn links_that_lead_out_of_the_folder_are_not_copied() {
+        let place = std::env::temp_dir().join(format!("lab-links-{}", std::process::id()));
+        fs::create_dir_all(place.join("own/bound/deep")).unwrap();
+        let place = place.canonicalize().unwrap();
+        let own = place.join("own");
+        let secret = place.join("secret");
+        fs::write(&secret, "secret").unwrap();
+        fs::write(own.join("bound/deep/file"), "own").unwrap();
+        for (target, link) in [
+            ("deep/file", "bound/link"),
+            ("../../secret", "bound/out"),
+            ("..", "bound/round"),
+            ("deep", "bound/folder"),
+            ("nothing", "bound/dangling"),
+            ("../secret", "out"),
+            ("bound/deep", "linked"),
+        ] {
+            symlink(target, own.join(link)).unwrap();
+        }
+        let binds = ["bound", "out", "linked", "none"];
+        let binds = binds.map(|source| format!("'{source}:/{source}'")).join(", ");
+        let file = own.join("f.clab.yml");
+        let text = format!(
+            "{{name: f, topology: {{defaults: {{kind: linux}}, nodes: {{a: {{binds: [{binds}]}}}}}}}}"
+        );
+        fs::write(&file, text).unwrap();
+        let mut inputs = Inputs::default();
+        inputs.topology(&file, "t", "t/f.clab.yml").unwrap();
+        let full = |files: BTreeMap<String, Vec<u8>>| {
+            let mut inputs = Inputs { files, ..Inputs::default() };
+            let refused = inputs.tree(&own, &own.join("bound/deep"), "deep").unwrap_err();
+            std::error::Error::source(&refused).unwrap().to_string()
+        };
+        let many = (0..MOST_FILES).map(|at| (at.to_string(), Vec::new())).collect();
+        let long = [("long".to_owned(), vec![0; MOST_BYTES])].into();
+        for text in [full(many), full(long)] {
+            assert!(text.ends_with("10000 files or 256 MiB: bind less"), "{text}");
+        }
+        fs::remove_dir_all(&place).unwrap();
+        let names: Vec<&String> = inputs.files.keys().collect();
+        assert_eq!(names, ["t/bound/deep/file", "t/bound/link", "t/f.clab.yml", "t/linked/file"]);
+        // Of a file elsewhere, there is a checksum, as of any other one that is bound.
+        assert_eq!(
+            inputs.outside.keys().collect::<Vec<_>>(),
+            [&own.join("out").display().to_string()]
+        );
+    }
 
     #[test]
     fn the_copies_are_an_experiment_that_repeats_itself() {
