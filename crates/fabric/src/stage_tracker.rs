@@ -67,7 +67,7 @@ impl<'a> StageTracker<'a> {
         self.changed.notify_all();
     }
 
-    /// Waits until `so` holds or `limit` has passed. Returns `false` if the work was stopped.
+    /// Waits until `so` holds or `limit`, if there is one, has passed. Returns `false` if the work was stopped.
     fn wait(&self, limit: Option<Instant>, so: impl Fn(&Progress) -> bool) -> bool {
         let mut progress = self.lock();
         loop {
@@ -121,7 +121,7 @@ impl<'a> StageTracker<'a> {
 
     /// Waits for the given time. Returns `false` if the work was stopped.
     pub(crate) fn pause(&self, time: Duration) -> bool {
-        self.wait(Some(Instant::now() + time), |_| false)
+        self.wait(Instant::now().checked_add(time), |_| false)
     }
 
     /// Stops the work of all nodes.

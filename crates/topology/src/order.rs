@@ -8,16 +8,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::error::TopologyError;
 use super::model::{Stage, Topology};
 
+/// The steps that nodes wait for.
+fn awaited(topology: &Topology) -> impl Iterator<Item = Step<'_>> {
+    let stages = topology.nodes.values().flat_map(|node| node.stages.values());
+    let waits = stages.flat_map(|stage| &stage.wait_for);
+    waits.map(|(node, stage)| (node.as_str(), *stage))
+}
+
 /// Whether another node waits until this one has completed a stage.
 #[must_use]
 pub fn is_awaited(topology: &Topology, node: &str, stage: Stage) -> bool {
-    let stages = topology.nodes.values().flat_map(|node| node.stages.values());
-    let mut waits = stages.flat_map(|stage| &stage.wait_for);
-    waits.any(|(waited, of)| waited == node && *of == stage)
+    awaited(topology).any(|step| step == (node, stage))
 }
 
 /// Checks that every `wait-for` can be fulfilled.
 pub(crate) fn check(topology: &Topology) -> Result<(), TopologyError> {
+    let awaited: BTreeSet<Step<'_>> = awaited(topology).collect();
     for (name, node) in &topology.nodes {
         for (stage, settings) in &node.stages {
             let place = format!("topology.nodes.{name}.stages.{}.wait-for", stage.name());
@@ -31,7 +37,7 @@ pub(crate) fn check(topology: &Topology) -> Result<(), TopologyError> {
             (Stage::Healthy, "healthcheck", node.healthcheck.is_some()),
             (Stage::Exit, "cmd", !node.program.is_empty()),
         ] {
-            if is_awaited(topology, name, stage) && !has {
+            if awaited.contains(&(name, stage)) && !has {
                 return Err(TopologyError::Missing {
                     place: format!("topology.nodes.{name}.{place}"),
                 });
@@ -84,12 +90,8 @@ impl<'a> Order<'a> {
 
     /// Lets links wait for their ends, one after the other, where nothing waits for itself then.
     fn complete(&mut self) {
-        let nodes = self.topology.nodes.values();
-        let waits = nodes.flat_map(|node| node.stages.values()).flat_map(|stage| &stage.wait_for);
-        let waited: BTreeSet<&str> = waits
-            .filter(|(_, stage)| *stage >= Stage::CreateLinks)
-            .map(|(node, _)| node.as_str())
-            .collect();
+        let late = awaited(self.topology).filter(|(_, stage)| *stage >= Stage::CreateLinks);
+        let waited: BTreeSet<&str> = late.map(|(node, _)| node).collect();
         // Only what is waited for can wait for itself.
         let mut risky: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
         for (name, links) in self.links.iter().filter(|(name, _)| waited.contains(*name)) {
@@ -107,37 +109,27 @@ impl<'a> Order<'a> {
     }
 
     /// Refuses a step that waits for itself, or for one that does. `known` has steps that do not.
+    /// Searches depth first. A file can have longer ways than a stack has room for calls.
     fn follow(&self, step: Step<'a>, known: &mut BTreeSet<Step<'a>>) -> Result<(), TopologyError> {
-        self.walk(step, &mut Vec::new(), known)
-    }
-
-    /// Searches depth first.
-    fn walk(
-        &self,
-        at: Step<'a>,
-        way: &mut Vec<Step<'a>>,
-        known: &mut BTreeSet<Step<'a>>,
-    ) -> Result<(), TopologyError> {
-        if known.contains(&at) {
-            return Ok(());
+        // Each step with those that it still waits for, and all of them.
+        let mut way: Vec<(Step<'a>, std::vec::IntoIter<Step<'a>>)> = Vec::new();
+        let mut on_way = BTreeSet::new();
+        let mut next = Some(step);
+        loop {
+            if let Some(at) = next.filter(|at| !known.contains(at)) {
+                if !on_way.insert(at) {
+                    return Err(circle(way.iter().map(|(step, _)| *step), at));
+                }
+                way.push((at, self.before(at).into_iter()));
+            }
+            let Some((at, before)) = way.last_mut() else { return Ok(()) };
+            next = before.next();
+            if next.is_none() {
+                on_way.remove(at);
+                known.insert(*at);
+                way.pop();
+            }
         }
-        if way.contains(&at) {
-            let circle: Vec<String> = way
-                .iter()
-                .chain([&at])
-                .skip_while(|step| **step != at)
-                .map(|(node, stage)| format!("{node} ({})", stage.name()))
-                .collect();
-            let place = format!("topology.nodes.{}.stages", at.0);
-            return Err(TopologyError::Circle { place, circle: circle.join(" after ") });
-        }
-        way.push(at);
-        for before in self.before(at) {
-            self.walk(before, way, known)?;
-        }
-        way.pop();
-        known.insert(at);
-        Ok(())
     }
 
     /// The steps that must be complete before this one can be.
@@ -165,6 +157,15 @@ impl<'a> Order<'a> {
         let waits = settings.into_iter().flat_map(|settings| &settings.wait_for);
         waits.map(|(node, stage)| (node.as_str(), *stage))
     }
+}
+
+/// The error of a way that comes to `at` again.
+fn circle<'a>(way: impl Iterator<Item = Step<'a>>, at: Step<'a>) -> TopologyError {
+    let steps = way.chain([at]).skip_while(|step| *step != at);
+    let steps: Vec<String> =
+        steps.map(|(node, stage)| format!("{node} ({})", stage.name())).collect();
+    let place = format!("topology.nodes.{}.stages", at.0);
+    TopologyError::Circle { place, circle: steps.join(" after ") }
 }
 
 #[cfg(test)]
@@ -210,6 +211,27 @@ mod tests {
         }
         parsed(&format!("{{a: , b: {{stages: {{create: {{{}}}}}}}}}", wait("a", "configure")))
             .unwrap();
+    }
+
+    #[test]
+    fn a_row_of_very_many_nodes_is_followed_to_its_end() {
+        const NODES: usize = 40_000;
+        let mut topology = parsed("{a: }").unwrap();
+        let node = topology.nodes.remove("a").unwrap();
+        let name = |at: usize| format!("n{at:05}");
+        let waits = |at: usize| {
+            let mut node = node.clone();
+            let stage = node.stages.entry(Stage::Create).or_default();
+            stage.wait_for.push((name(at), Stage::Configure));
+            node
+        };
+        topology.nodes.extend((0..NODES).map(|at| (name(at), waits(at + 1))));
+        topology.nodes.insert(name(NODES), node.clone());
+        check(&topology).unwrap();
+        topology.nodes.insert(name(NODES), waits(0));
+        let error = check(&topology).unwrap_err().to_string();
+        let begin = "topology.nodes.n00000.stages: waits for itself: n00000 (";
+        assert!(error.starts_with(begin), "{:.200}", error);
     }
 
     /// The ends that their links do not wait for, of nodes that wait for stages of others.

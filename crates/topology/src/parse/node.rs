@@ -8,7 +8,7 @@ use serde_norway::Value;
 
 use super::stages::{healthcheck, stages};
 use super::value::{
-    Result, expected, fields, number, sequence, string, strings, truth, unsupported, words,
+    Result, expected, fields, seconds, sequence, string, strings, truth, unsupported, words,
 };
 use super::{container, management};
 use crate::model::{Bind, Node};
@@ -118,7 +118,7 @@ pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<S
             "entrypoint" => settings.entrypoint = Some(words(&place, &string(&place, value)?)?),
             "cmd" => settings.cmd = Some(words(&place, &string(&place, value)?)?),
             "startup-delay" => {
-                settings.startup_delay = Some(number(&place, value)?).filter(|delay| *delay > 0);
+                settings.startup_delay = Some(seconds(&place, value)?).filter(|delay| *delay > 0);
             }
             "env" => node.env = imported(strings(&place, value)?, std::env::vars()),
             "labels" => settings.labels = strings(&place, value)?,

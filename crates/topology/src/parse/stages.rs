@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_norway::Value;
 
-use super::value::{Result, expected, fields, number, sequence, string, unsupported, words};
+use super::value::{
+    Result, expected, fields, number, seconds, sequence, string, unsupported, words,
+};
 use crate::model::{Healthcheck, Stage, StageSettings};
 
 pub(super) fn stages(place: &str, value: &Value) -> Result<BTreeMap<Stage, StageSettings>> {
@@ -93,7 +95,7 @@ pub(super) fn healthcheck(place: &str, value: &Value) -> Result<Healthcheck> {
     let mut check = Healthcheck::default();
     for (key, value) in fields(place, value)? {
         let place = format!("{place}.{key}");
-        let seconds = || number(&place, value).map(Duration::from_secs);
+        let time = || seconds(&place, value).map(Duration::from_secs);
         let is_set = |time: &Duration| !time.is_zero();
         match key {
             "test" => {
@@ -110,11 +112,9 @@ pub(super) fn healthcheck(place: &str, value: &Value) -> Result<Healthcheck> {
                 };
             }
             // 0 means Docker's own value.
-            "interval" => {
-                check.interval = Some(seconds()?).filter(is_set).unwrap_or(check.interval)
-            }
-            "timeout" => check.timeout = Some(seconds()?).filter(is_set).unwrap_or(check.timeout),
-            "start-period" => check.start_period = seconds()?,
+            "interval" => check.interval = Some(time()?).filter(is_set).unwrap_or(check.interval),
+            "timeout" => check.timeout = Some(time()?).filter(is_set).unwrap_or(check.timeout),
+            "start-period" => check.start_period = time()?,
             "retries" => check.retries = number(&place, value)?,
             _ => return Err(unsupported(&place, "")),
         }

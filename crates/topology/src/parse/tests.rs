@@ -90,6 +90,19 @@ fn what_namespaces_cannot_do_is_refused_by_name() {
         ("healthcheck: {interval: 5}", "topology.nodes.r1.healthcheck: expected a test"),
         ("healthcheck: {test: [ls]}", "topology.nodes.r1.healthcheck.test: expected CMD and words"),
         ("startup-delay: soon", "topology.nodes.r1.startup-delay: expected a number"),
+        ("startup-delay: 86401", "topology.nodes.r1.startup-delay: expected a number of seconds"),
+        (
+            "healthcheck: {test: [CMD, ls], interval: 18446744073709551615}",
+            "topology.nodes.r1.healthcheck.interval: expected a number of seconds, 0 to 86400",
+        ),
+        (
+            "healthcheck: {timeout: 86401}",
+            "topology.nodes.r1.healthcheck.timeout: expected a number",
+        ),
+        (
+            "healthcheck: {start-period: 86401}",
+            "topology.nodes.r1.healthcheck.start-period: expected a number",
+        ),
         ("env-files: [none]", "cannot read /labs/none"),
         ("nonsense: 1", "topology.nodes.r1.nonsense: not supported"),
         ("sysctls: {vm.swappiness: 1}", "topology.nodes.r1.sysctls.vm.swappiness: not supported"),

@@ -9,6 +9,9 @@ use serde_norway::Value;
 use super::words::split;
 use crate::error::TopologyError;
 
+/// Seconds of a day.
+const DAY: u64 = 86_400;
+
 pub(super) type Result<T> = core::result::Result<T, TopologyError>;
 
 pub(super) fn unsupported(place: &str, why: &'static str) -> TopologyError {
@@ -70,6 +73,12 @@ pub(super) fn typed<T: DeserializeOwned>(value: &Value) -> Option<T> {
 /// A non-negative integer.
 pub(super) fn number(place: &str, value: &Value) -> Result<u64> {
     typed(value).ok_or_else(|| expected(place, "a number, 0 or more"))
+}
+
+/// A time of at most a day, in whole seconds.
+pub(super) fn seconds(place: &str, value: &Value) -> Result<u64> {
+    let seconds = typed(value).filter(|seconds| *seconds <= DAY);
+    seconds.ok_or_else(|| expected(place, "a number of seconds, 0 to 86400, which is a day"))
 }
 
 /// A Boolean, as YAML 1.1 writes it.
