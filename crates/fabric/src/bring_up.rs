@@ -1,5 +1,6 @@
 //! Creates a fabric's namespaces, links and processes in the order that the topology file requires.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread;
@@ -207,9 +208,9 @@ fn start_program(node: &Node) -> Result<Option<Record>, NodeError> {
         return Ok(None);
     }
     let path = if is_lab(program) { own_program()? } else { PathBuf::from(program) };
-    let name = Path::new(program)
-        .file_name()
-        .map_or(program.as_str().into(), |name| name.to_string_lossy());
+    // The parser refuses others: the name is a part of the path of the log.
+    let name = Path::new(program).file_name().map(OsStr::to_string_lossy);
+    let name = name.ok_or_else(|| NodeError::NotInstalled(program.clone()))?;
     node.spawn_main(&name, node.command(&[path])?.args(arguments)).map(Some)
 }
 

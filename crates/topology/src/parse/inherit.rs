@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use experiment::units::Name;
 
 use super::node::{Network, Settings, of_labels};
-use super::value::{Result, unsupported};
+use super::value::{Result, expected, unsupported};
 use super::{KINDS, env_file, supported};
 use crate::error::TopologyError;
 use crate::model::{Kind, Management, Node, Stage, StageSettings, is_vtepd};
@@ -289,5 +289,12 @@ fn program(
             "options of the program in the image, which lab does not know; name it as entrypoint";
         return Err(unsupported(&format!("topology.nodes.{name}.cmd"), why));
     }
-    Ok(entrypoint.into_iter().chain(cmd).flatten().collect())
+    let key = if entrypoint.is_some() { "entrypoint" } else { "cmd" };
+    let words: Vec<String> = entrypoint.into_iter().chain(cmd).flatten().collect();
+    // Its log has the name of its file.
+    if words.first().is_some_and(|program| Path::new(program).file_name().is_none()) {
+        let place = format!("topology.nodes.{name}.{key}");
+        return Err(expected(&place, "a program, as the name or the path of its file"));
+    }
+    Ok(words)
 }
