@@ -16,7 +16,7 @@ use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{INIT, Node, NodeError};
 use crate::node_root;
 use crate::process::{ancestry, command_line, wait_until};
-use crate::progress::{Interrupted, OnProgress};
+use crate::progress::{Interrupted, OnProgress, note};
 use crate::state::{Lock, Record, State, StateError};
 use crate::topology::Topology;
 
@@ -334,7 +334,7 @@ impl Drop for Fabric {
         if self.lock.is_some()
             && let Err(error) = remove(&self.name, &self.state, &self.topology)
         {
-            eprintln!("lab: {error}");
+            note(error);
         }
     }
 }

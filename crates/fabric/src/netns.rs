@@ -16,6 +16,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::process::{Process, ProcessError, in_words};
+use crate::progress::note;
 use crate::rtnl::{Rtnl, RtnlError, VethEnd};
 use crate::settings;
 
@@ -287,7 +288,7 @@ impl Drop for Namespace {
         if self.owned
             && let Err(error) = delete(&self.name)
         {
-            eprintln!("lab: {error}");
+            note(error);
         }
     }
 }

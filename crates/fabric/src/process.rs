@@ -17,6 +17,8 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use crate::progress::note;
+
 const POLL: Duration = Duration::from_millis(2);
 
 /// A process could not be started, signalled or waited for.
@@ -350,7 +352,7 @@ impl Drop for Process {
         if self.child.is_some()
             && let Err(error) = self.kill_and_reap()
         {
-            eprintln!("lab: {error}");
+            note(error);
         }
     }
 }

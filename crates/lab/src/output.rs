@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use fabric::owner::write_for_user;
 use fabric::progress::Interrupted;
+pub(crate) use fabric::progress::note;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use terminal::{escape, escape_lines};
@@ -126,12 +127,6 @@ pub(crate) fn word(path: &Path) -> String {
         return text;
     }
     format!("'{}'", text.replace('\'', "'\\''"))
-}
-
-/// Prints a note for the user on standard error.
-pub(crate) fn note(text: impl fmt::Display) {
-    // A closed standard error is no error.
-    let _ = writeln!(io::stderr(), "lab: {}", escape_lines(&text.to_string()));
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use nix::sys::time::TimeSpec;
 use control::Control;
 use experiment::random::Random;
 use fabric::packet::PacketError;
+use fabric::progress::note;
 use fabric::rtnl::RtnlError;
 use fabric::topology::Circuit;
 use frame::Frame;
@@ -413,7 +414,7 @@ impl Drop for Wan {
             if let Some(Err(error)) =
                 links.get(&port.name).map(|link| links::set(&link.interface, true))
             {
-                eprintln!("lab: {} stays down: {error}", port.name);
+                note(format_args!("{} stays down: {error}", port.name));
             }
         }
     }

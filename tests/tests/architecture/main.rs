@@ -107,7 +107,7 @@ const MAY_USE: [(&str, &[&str]); 35] = [
     ("web", &["api", "experiment", "fabric", "traffic"]),
     ("testbed", &["wire", "frame", "pipeline", "ports", "fabric"]),
     ("topology", &["wire", "experiment"]),
-    ("fabric", &["wire", "frame", "netlink", "ports", "experiment", "topology"]),
+    ("fabric", &["wire", "frame", "netlink", "ports", "experiment", "terminal", "topology"]),
     ("traffic", &["wire", "frame", "netlink", "ports", "quantity", "roce", "experiment", "fabric"]),
     ("wan", &["wire", "netlink", "pipeline", "experiment", "fabric"]),
     ("terminal", &[]),
@@ -137,6 +137,12 @@ const UNSAFE: [(&str, &str); 1] = [(
     "benches/frames/src/counting.rs",
     "an allocator that counts; the trait is unsafe to implement",
 )];
+
+/// Files with `eprintln!`, each with its reason.
+const PRINTS: [(&str, &str); 2] = [
+    ("crates/vtepctl/src/capture.rs", "numbers"),
+    ("crates/vtepctl/src/main.rs", "errors, which it escapes"),
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -321,6 +327,18 @@ fn allows_panics(attribute: &str) -> bool {
         attribute.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':').collect();
     let takes_back = words.iter().any(|word| ["allow", "expect"].contains(word));
     takes_back && lints.iter().any(|lint| words.contains(&format!("clippy::{lint}").as_str()))
+}
+
+/// `eprintln!` escapes nothing, and panics where standard error is closed.
+#[test]
+fn what_terminals_show_is_escaped() {
+    let own = |path: &str| path.starts_with("crates/") && path.contains("/src/");
+    for (path, text) in sources(&["rs"]).into_iter().filter(|(path, _)| own(path)) {
+        let prints = text.contains("eprintln!") || text.contains("eprint!");
+        let listed = PRINTS.iter().any(|(named, _)| *named == path);
+        assert!(listed || !prints, "{path} prints what may control a terminal");
+        assert!(!listed || prints, "{path} is in the list for nothing");
+    }
 }
 
 /// What may panic says so in its manifest, or is `#[cfg(test)]`. Only the files in [`PANICS`] allow

@@ -14,6 +14,7 @@ use fabric::STABLE_TIME;
 use fabric::counters::{CountersError, Table};
 use fabric::deployed::Deployed;
 use fabric::netns::NetnsError;
+use fabric::progress::note;
 use fabric::rtnl::Route;
 use fabric::topology::Endpoint;
 use study::RunError;
@@ -85,7 +86,7 @@ impl Drop for Link<'_> {
         if !self.whole
             && let Err(error) = (self.set)(true)
         {
-            eprintln!("lab: a link that was broken stays so: {error}");
+            note(format_args!("a link that was broken stays so: {error}"));
         }
     }
 }

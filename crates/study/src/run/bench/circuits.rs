@@ -13,6 +13,7 @@ use fabric::deployed::Deployed;
 use fabric::netns::Namespace;
 use fabric::own_program;
 use fabric::process::wait_until;
+use fabric::progress::note;
 use fabric::topology::Endpoint;
 use wan::{self, Change, ChangeError};
 
@@ -40,7 +41,7 @@ impl Undo {
 impl Drop for Undo {
     fn drop(&mut self) {
         if let Err(error) = self.run() {
-            eprintln!("lab: {error}");
+            note(error);
         }
     }
 }
