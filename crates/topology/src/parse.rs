@@ -9,6 +9,7 @@ mod link;
 mod management;
 mod node;
 mod placeholders;
+mod size;
 mod stages;
 mod texts;
 mod value;
@@ -64,6 +65,7 @@ pub(crate) fn topology(file: &Value, origin: Origin) -> Result<Topology> {
         origin.name.cloned().or(name).ok_or(TopologyError::Missing { place: "name".into() })?;
     let body = body.ok_or(TopologyError::Missing { place: "topology".into() })?;
 
+    size::check_inherited(body)?;
     let used = Used::of(body)?;
     network.management.prefix = prefix;
     notes.extend(network.note.clone());
@@ -81,14 +83,17 @@ pub(crate) fn topology(file: &Value, origin: Origin) -> Result<Topology> {
         notes.push(note.to_owned());
     }
     let of_links = links.whole.iter().flat_map(|link| &link.ends);
-    let ends: Vec<&Endpoint> = of_links.chain(links.half.iter().map(|link| &link.end)).collect();
+    let mut interfaces: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for Endpoint { node, interface } in of_links.chain(links.half.iter().map(|link| &link.end)) {
+        interfaces.entry(node).or_default().push(interface);
+    }
     let mut missed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut nodes: BTreeMap<String, Node> = nodes
         .into_iter()
         .map(|(name, own)| {
-            let own_ends = ends.iter().filter(|end| end.node == name);
-            let has_own_eth0 = own_ends.clone().any(|end| end.interface == ETH0);
-            let (mut node, keys) = levels.inherit(&name, own, own_ends.count())?;
+            let own_ends = interfaces.get(name.as_str()).map_or(&[][..], Vec::as_slice);
+            let has_own_eth0 = own_ends.contains(&ETH0);
+            let (mut node, keys) = levels.inherit(&name, own, own_ends.len())?;
             node.management = node.management.filter(|_| !has_own_eth0);
             for key in keys {
                 missed.entry(key).or_default().push(name.clone());

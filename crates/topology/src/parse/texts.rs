@@ -4,11 +4,14 @@
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_norway::{Error, Mapping, Value};
 
+use super::size;
+
 /// The value of a file: only mappings, lists, text and nothing.
 ///
 /// # Errors
-/// [`Error`] if the file is no YAML, or a key is no single value.
+/// [`Error`] if the file is no YAML, has too many values ([`size`]), or a key is no single value.
 pub(crate) fn read(text: &str) -> Result<Value, Error> {
+    size::check(text)?;
     let form = serde_norway::from_str(text)?;
     Form(&form).deserialize(serde_norway::Deserializer::from_str(text))
 }

@@ -65,9 +65,14 @@ pub(super) fn strings(place: &str, value: &Value) -> Result<BTreeMap<String, Str
     entries(place, value)?.map(text).collect()
 }
 
-/// The value of this type that the text stands for in YAML.
+/// The most bytes of a number or another single value. The parser's time grows with the square of
+/// the levels of brackets, and escaped ones are seen here first.
+const MOST_BYTES: usize = 1024;
+
+/// The single value of this type that the text stands for in YAML.
 pub(super) fn typed<T: DeserializeOwned>(value: &Value) -> Option<T> {
-    serde_norway::from_str(value.as_str()?).ok()
+    let text = value.as_str().filter(|text| text.len() <= MOST_BYTES)?;
+    serde_norway::from_str(text).ok()
 }
 
 /// A non-negative integer.
