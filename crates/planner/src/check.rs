@@ -5,7 +5,7 @@ use crate::job::Job;
 use crate::machine::Machine;
 use crate::model::{Model, Precision};
 use crate::network::Sites;
-use crate::search::Space;
+use crate::search::{self, Space};
 
 /// A number that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +46,8 @@ fn short(number: f64) -> String {
 
 /// Most GPUs, layers, sequences and the like. Products of two fit into 64 bits.
 const MANY: f64 = 1_048_576.0;
+/// Most technologies. Each plan tries all.
+const BALANCES: usize = 256;
 /// Most sites.
 const SITES: usize = 64;
 
@@ -151,6 +153,9 @@ pub fn job(job: &Job) -> Result<(), Invalid> {
     model(&job.model)?;
     machine(&job.machine)?;
     sites(&job.sites)?;
+    if job.balance.len() > BALANCES {
+        return Err(Invalid::new("balance", format!("at most {BALANCES} technologies")));
+    }
     for (at, balance) in job.balance.iter().enumerate() {
         let queue_pairs = f64::from(balance.technology.queue_pairs);
         let of = [
@@ -162,12 +167,12 @@ pub fn job(job: &Job) -> Result<(), Invalid> {
     first("", &[("batch", f64::from(job.batch), 1.0, MANY)])
 }
 
-/// Whether all numbers of a space are in their ranges.
+/// Whether all numbers of a space are in their ranges, and not too many for a search.
 ///
 /// # Errors
 ///
 /// [`Invalid`] with the first number that is not.
-pub fn space(space: &Space) -> Result<(), Invalid> {
+pub fn space(job: &Job, space: &Space) -> Result<(), Invalid> {
     let lists = [
         ("tensor", &space.tensor),
         ("pipeline", &space.pipeline),
@@ -187,7 +192,14 @@ pub fn space(space: &Space) -> Result<(), Invalid> {
         let of = [("queue-pairs", queue_pairs, least, most)];
         first(&format!("search.technology.{at}."), &of)?;
     }
-    Ok(())
+    match search::combinations(job, space) {
+        ..=search::MOST_PLANS => Ok(()),
+        plans => {
+            let most = search::MOST_PLANS;
+            let expected = format!("at most {most} plans, and its lists make {plans}: shorten one");
+            Err(Invalid::new("search", expected))
+        }
+    }
 }
 
 /// Whether all numbers of a plan are in their ranges. `key` is that of the plan in the job file.

@@ -5,6 +5,7 @@
 //! times that are found. So the result is that of trying all. Threads take the next plan each, and
 //! share what they found.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,8 +20,13 @@ use crate::placement::Infeasible;
 use crate::plan::{Boundary, Exchange, Plan, Recompute, Schedule, Sharding};
 use crate::prepared::Orders;
 
-/// The plans that are tried: all combinations of these values. An empty list of degrees stands for
-/// powers of two.
+/// The most plans of a space, which are 100 MB.
+pub const MOST_PLANS: u64 = 1_000_000;
+/// Plans whose bounds are computed between two looks at whether a search goes on.
+const WATCHED: usize = 1024;
+
+/// The plans that are tried: all combinations of these values, each once. An empty list of degrees
+/// stands for powers of two.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Space {
@@ -106,8 +112,14 @@ fn powers(limit: u32) -> Vec<u32> {
     (0..=limit.max(1).ilog2()).map(|exponent| 1 << exponent).collect()
 }
 
+/// The values of a list, each once, in their order.
+fn each<T: Copy + Ord>(list: &[T]) -> Vec<T> {
+    let mut seen = BTreeSet::new();
+    list.iter().copied().filter(|value| seen.insert(*value)).collect()
+}
+
 fn or(given: &[u32], default: Vec<u32>) -> Vec<u32> {
-    if given.is_empty() { default } else { given.to_owned() }
+    if given.is_empty() { default } else { each(given) }
 }
 
 /// The technologies of a space.
@@ -125,29 +137,58 @@ fn technology(job: &Job, plan: &Plan, known: &[&Balance]) -> Technology {
     best.map_or(plan.technology, |(best, _)| best)
 }
 
-/// Degrees of parallelism and sizes of micro-batches: tensor, context, pipeline, data, expert,
-/// micro-batch.
-fn degrees(job: &Job, space: &Space) -> Vec<[u32; 6]> {
+/// Degrees of parallelism that use all GPUs: tensor, context, pipeline, data. They are factors of at
+/// most a million GPUs, so there are at most some ten thousand.
+fn degrees(job: &Job, space: &Space) -> Vec<[u32; 4]> {
     let gpus = job.sites.total();
-    let experts = job.model.experts.map_or(1, |experts| experts.count);
+    let factors = |given: &[u32], limit: u32| {
+        let is_factor = |degree: &u32| *degree > 0 && gpus.is_multiple_of(*degree);
+        or(given, powers(limit)).into_iter().filter(is_factor).collect::<Vec<u32>>()
+    };
+    let (contexts, pipelines) = (factors(&space.context, 16), factors(&space.pipeline, 64));
     let mut found = Vec::new();
-    for tensor in or(&space.tensor, powers(job.machine.gpus)) {
-        for context in or(&space.context, powers(16)) {
-            for pipeline in or(&space.pipeline, powers(64)) {
+    for tensor in factors(&space.tensor, job.machine.gpus) {
+        for &context in &contexts {
+            for &pipeline in &pipelines {
                 let part = u64::from(tensor) * u64::from(context) * u64::from(pipeline);
-                if part == 0 || !u64::from(gpus).is_multiple_of(part) {
-                    continue;
-                }
-                let data = (u64::from(gpus) / part) as u32;
-                for expert in or(&space.expert, powers(experts.min(data))) {
-                    for micro_batch in or(&space.micro_batch, powers(8)) {
-                        found.push([tensor, context, pipeline, data, expert, micro_batch]);
-                    }
+                if u64::from(gpus).is_multiple_of(part) {
+                    let data = (u64::from(gpus) / part) as u32;
+                    found.push([tensor, context, pipeline, data]);
                 }
             }
         }
     }
     found
+}
+
+/// Replicas that share the experts, of so many replicas.
+fn experts(job: &Job, space: &Space, data: u32) -> Vec<u32> {
+    let experts = job.model.experts.map_or(1, |experts| experts.count);
+    or(&space.expert, powers(experts.min(data)))
+}
+
+/// Sequences of a micro-batch.
+fn micro_batches(space: &Space) -> Vec<u32> {
+    or(&space.micro_batch, powers(8))
+}
+
+/// The number of all combinations of a space that use all GPUs. [`plans`] has no more.
+#[must_use]
+pub fn combinations(job: &Job, space: &Space) -> u64 {
+    let each_of = [
+        micro_batches(space).len(),
+        each(&space.schedule).len(),
+        each(&space.sharding).len(),
+        each(&space.recompute).len(),
+        each(&space.boundary).len(),
+    ];
+    let each_of = each_of.into_iter().fold(1, |all, number| number as u64 * all);
+    let given = each(&space.expert).len();
+    let number = |[.., data]: [u32; 4]| match given {
+        0 => experts(job, space, data).len() as u64,
+        given => given as u64,
+    };
+    degrees(job, space).into_iter().map(number).sum::<u64>().saturating_mul(each_of)
 }
 
 /// Whether a combination computes what another one of the space does, with another name, or does
@@ -186,12 +227,20 @@ fn is_redundant(job: &Job, space: &Space, plan: &Plan) -> bool {
 pub fn plans(job: &Job, space: &Space) -> Vec<Plan> {
     let known = technologies(job, space);
     let Some(first) = known.first() else { return Vec::new() };
+    let (micro_batches, schedules) = (micro_batches(space), each(&space.schedule));
+    let (shardings, recomputes) = (each(&space.sharding), each(&space.recompute));
+    let boundaries = each(&space.boundary);
+    let degrees = degrees(job, space).into_iter().flat_map(|degrees| {
+        let experts = experts(job, space, degrees[3]).into_iter();
+        let micro_batches = &micro_batches;
+        experts.flat_map(move |expert| micro_batches.iter().map(move |of| (degrees, expert, *of)))
+    });
     let mut found = Vec::new();
-    for [tensor, context, pipeline, data, expert, micro_batch] in degrees(job, space) {
-        for schedule in space.schedule.iter().copied() {
-            for sharding in space.sharding.iter().copied() {
-                for recompute in space.recompute.iter().copied() {
-                    for boundary in space.boundary.iter().copied() {
+    for ([tensor, context, pipeline, data], expert, micro_batch) in degrees {
+        for schedule in schedules.iter().copied() {
+            for sharding in shardings.iter().copied() {
+                for recompute in recomputes.iter().copied() {
+                    for boundary in boundaries.iter().copied() {
                         let dynamic = schedule.is_dynamic();
                         let exchange = if dynamic { Exchange::Background } else { space.exchange };
                         let mut plan = Plan {
@@ -264,22 +313,33 @@ impl Best {
     }
 }
 
-/// The plans that can be laid out, each with its bound, from the lowest on.
-fn bounded<'a>(job: &Job, plans: &'a [Plan], threads: usize) -> Vec<(f64, &'a Plan)> {
+/// The plans that can be laid out, each with its bound, from the lowest on. `None` if `watch` says
+/// that the search does not go on.
+fn bounded<'a>(
+    job: &Job,
+    plans: &'a [Plan],
+    threads: usize,
+    watch: &(dyn Fn(usize, usize) -> bool + Sync),
+) -> Option<Vec<(f64, &'a Plan)>> {
     let evaluator = &Evaluator::new(job);
     let size = plans.len().div_ceil(threads).max(1);
-    let mut all: Vec<(f64, &Plan)> = std::thread::scope(|scope| {
+    let parts: Option<Vec<Vec<(f64, &Plan)>>> = std::thread::scope(|scope| {
         let bound = |part: &'a [Plan]| {
             let with_bound = |plan| Some((evaluator.bound(plan)?, plan));
-            scope.spawn(move || part.iter().filter_map(with_bound).collect::<Vec<_>>())
+            let few = move |few: &'a [Plan]| {
+                watch(0, plans.len()).then(|| few.iter().filter_map(with_bound).collect::<Vec<_>>())
+            };
+            scope.spawn(move || {
+                part.chunks(WATCHED).map(few).collect::<Option<Vec<_>>>().map(|all| all.concat())
+            })
         };
         let running: Vec<_> = plans.chunks(size).map(bound).collect();
         let done = running.into_iter().map(std::thread::ScopedJoinHandle::join);
-        done.flat_map(|part| part.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+        done.map(|part| part.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
+    let mut all = parts?.concat();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
-    all
+    Some(all)
 }
 
 /// The `top` fastest plans of a space. The number of threads does not change the result.
@@ -299,7 +359,7 @@ pub fn search_watched(
 ) -> Option<Found> {
     let threads = threads.max(1);
     let plans = plans(job, space);
-    let bounded = bounded(job, &plans, threads);
+    let bounded = bounded(job, &plans, threads, watch)?;
     let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let best = Mutex::new(Best::new(top));
     let lock = || best.lock().unwrap_or_else(PoisonError::into_inner);

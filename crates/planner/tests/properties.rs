@@ -2,6 +2,7 @@
 //! iteration add up, and the search finds what trying all plans finds.
 #![cfg(test)]
 
+use planner::check;
 use planner::job::Job;
 use planner::machine::{Machine, SHIPPED};
 use planner::model::{Attention, Experts, Model, Precision};
@@ -73,6 +74,31 @@ fn small() -> Space {
 
 fn seconds(found: &Found) -> Vec<f64> {
     found.plans.iter().map(|ranked| ranked.iteration.seconds).collect()
+}
+
+#[test]
+fn a_space_has_a_bound_and_each_value_counts_once() {
+    let (job, small) = (job(16), small());
+    let repeated = Space {
+        micro_batch: small.micro_batch.repeat(3),
+        pipeline: small.pipeline.repeat(3),
+        schedule: small.schedule.repeat(3),
+        recompute: small.recompute.repeat(3),
+        boundary: small.boundary.repeat(3),
+        ..small.clone()
+    };
+    let plans = search::plans(&job, &small);
+    assert_eq!(search::plans(&job, &repeated), plans);
+    let number = search::combinations(&job, &small);
+    assert_eq!(number, search::combinations(&job, &repeated));
+    assert!(plans.len() as u64 <= number && number < 20_000, "{number}");
+    let many: Vec<u32> = (1..=1024).collect();
+    let error = check::space(&job, &Space { expert: many.clone(), micro_batch: many, ..small });
+    let expected = error.unwrap_err().to_string();
+    assert!(expected.starts_with("search: expected at most 1000000 plans"), "{expected}");
+    assert_eq!(check::space(&job, &Space::default()), Ok(()));
+    let stopped = |tried: usize, _: usize| tried > 0;
+    assert_eq!(search::search_watched(&job, &Space::default(), 1, 2, &stopped), None);
 }
 
 #[test]

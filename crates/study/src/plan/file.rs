@@ -266,7 +266,7 @@ impl PlanFile {
     fn check(&self, job: &Job) -> Result<(), Invalid> {
         // The balance of the file alone, so that numbers of its list are those of the file.
         check::job(&Job { balance: self.balance.clone(), ..job.clone() })?;
-        check::space(&self.search)?;
+        check::space(job, &self.search)?;
         if let Some(plan) = &self.baseline {
             check::plan("baseline", plan)?;
         }
