@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::file::{Dataplane, Experiment};
+use crate::file::{Dataplane, Experiment, Repetitions};
 use crate::random::Random;
 use crate::units::{InnerPort, Name, QueuePairs};
 
@@ -84,6 +84,27 @@ impl Key {
     pub fn numbers_seed(&self) -> u64 {
         let variant = self.point.index().map_or(0, |index| index as u64 + 1);
         self.seed.wrapping_add(self.point.queue_pairs.get() as u64).wrapping_add(variant << 16)
+    }
+}
+
+/// The most repetitions of a point.
+const REPETITIONS: u32 = 10_000;
+/// The most runs of a plan, which are some hundred megabytes, and days.
+const RUNS: u128 = 1_000_000;
+
+/// Checks that a plan of so many points and sets of a fabric and a dataplane has no more runs than
+/// fit into memory. An error is a sentence.
+pub(crate) fn check(points: usize, sets: usize, repetitions: &Repetitions) -> Result<(), String> {
+    let max = repetitions.max.get();
+    if max > REPETITIONS {
+        return Err(format!("{max} repetitions are too many: use at most {REPETITIONS}"));
+    }
+    match points as u128 * sets as u128 * u128::from(max) {
+        ..=RUNS => Ok(()),
+        runs => Err(format!(
+            "{runs} runs, of all points, dataplanes and topologies, are too many: use fewer \
+             repetitions or values, for at most {RUNS}"
+        )),
     }
 }
 
@@ -301,6 +322,32 @@ mod tests {
         assert_ne!(plan(5), plan(6));
         let seeds = |plan: &Plan| plan.turns[0].runs.iter().map(|run| run.seed).collect::<Vec<_>>();
         assert_ne!(seeds(&plan(5)), seeds(&plan(6)));
+    }
+
+    #[test]
+    fn what_makes_too_many_runs_is_refused_at_its_place() {
+        let list = |key: &str, number: u32| {
+            let values: Vec<String> = (1..=number).map(|value| value.to_string()).collect();
+            format!("{key} = [{}]\n", values.join(", "))
+        };
+        let losses = format!("[sweep]\n{}{}", list("rate", 200), list("loss", 100));
+        let points = format!("[repetitions]\nmax = 10000\n[sweep]\n{}", list("queue-pairs", 1000));
+        let quick = format!("[quick.repetitions]\nmax = 9000\n[sweep]\n{}", list("rate", 1000));
+        for (rest, line, says) in [
+            ("[repetitions]\nmax = 4000000000", 7, "4000000000 repetitions are too many"),
+            ("[quick.repetitions]\nmax = 10001", 7, "10001 repetitions are too many"),
+            (&losses, 6, "20000 variants are too many"),
+            (&points, 7, "10000000 runs, of all points"),
+            (&quick, 7, "9000000 runs, of all points"),
+        ] {
+            let text = format!(
+                "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['a.clab.yml']\n\
+                 dataplane = [{{policy = 'kernel'}}]\n{rest}"
+            );
+            let error = Experiment::parse("x.toml".as_ref(), &text).unwrap_err().to_string();
+            let at = format!("x.toml, line {line}, column ");
+            assert!(error.starts_with(&at) && error.contains(says), "{error}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::check::twice;
 use super::{Experiment, FileError, Source, Variant, some};
+use crate::plan;
 use crate::units::{InnerPort, Name, Percent, QueuePairs, Time};
 
 /// The values that are varied. Every combination is a point of the experiment. All keys but
@@ -55,6 +56,11 @@ impl Default for Sweep {
         }
     }
 }
+
+/// The most variants of an experiment, with the values of the sweep.
+const VARIANTS: usize = 10_000;
+/// The most bytes of the texts of all variants together, each as long as the file.
+const BYTES: usize = 64 << 20;
 
 /// Sets a value in a variant.
 type Set<'a> = Box<dyn Fn(&mut Variant) + 'a>;
@@ -209,7 +215,44 @@ impl Sweep {
                 return Err(source.error_at(&format!("{place}.{key}"), message));
             }
         }
+        self.check_numbers(experiment, place, source)
+    }
+
+    /// Checks that the sweep in the table `place` makes no more variants and runs than fit into
+    /// memory, and that their names are not too long.
+    fn check_numbers(
+        &self,
+        experiment: &Experiment,
+        place: &str,
+        source: Source<'_>,
+    ) -> Result<(), FileError> {
+        let most = VARIANTS.min(BYTES / source.text.len().max(1)).max(1);
+        let numbers = self.axes().into_iter().map(|axis| axis.values.len());
+        let number = numbers.fold(experiment.variants.len().max(1), usize::saturating_mul);
+        if number > most {
+            let message = format!("{number} variants are too many: use at most {most}");
+            return Err(source.error_at(place, message));
+        }
         let all = self.variants(&experiment.variants);
-        all.map(drop).map_err(|message| source.error_at(place, message))
+        let all = all.map_err(|message| source.error_at(place, message))?;
+        let points = all.len().max(1) * self.queue_pairs.len() * self.inner_port.len();
+        let (quick, is_quick) = (&experiment.quick, place != "sweep");
+        let full = ("repetitions", &experiment.repetitions, &experiment.topologies);
+        let short = (
+            "quick.repetitions",
+            quick.repetitions.as_ref().unwrap_or(full.1),
+            quick.topologies.as_ref().unwrap_or(full.2),
+        );
+        // The short form has the sweep of the full one, if it has none of its own.
+        let is_of_short = is_quick || quick.sweep.is_none();
+        let forms = [(!is_quick).then_some(full), is_of_short.then_some(short)];
+        for (table, repetitions, topologies) in forms.into_iter().flatten() {
+            let sets = topologies.len() * experiment.dataplanes.len();
+            plan::check(points, sets, repetitions).map_err(|message| match source.has(table) {
+                true => source.error_at(&format!("{table}.max"), message),
+                false => source.error_at(place, message),
+            })?;
+        }
+        Ok(())
     }
 }
