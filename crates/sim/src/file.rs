@@ -15,11 +15,6 @@ use units::{BitRate, Bytes, SchemeName, Time};
 
 pub use sweep::{Case, cases};
 
-/// The most ports of a fabric.
-const PORTS: u128 = 1 << 22;
-/// The most routes, from each switch to each leaf.
-const ROUTES: u128 = 1 << 26;
-
 /// Reads a file that is named in the file of a simulation. An error is a sentence.
 pub type Read<'a> = &'a dyn Fn(&Path) -> Result<String, String>;
 
@@ -400,7 +395,7 @@ impl File {
         let labels: std::collections::BTreeSet<String> =
             self.variants.iter().map(Variant::label).collect();
         let size = self.fabric.size();
-        let is_larger = |of: fn(Size) -> u128, most: u128| size.is_some_and(|size| of(size) > most);
+        let many = self.traffic.len().max(self.faults.len()) > 1000;
         let [from, all] = self.queue.ecn;
         let is_share = |share: f64| (0.0..=1.0).contains(&share);
         let shares = self.traffic.iter().all(|job| match job {
@@ -414,27 +409,23 @@ impl File {
         let slow = self.faults.iter().all(|fault| fault.share > 0.0 && fault.share <= 1.0);
         let named = !self.name.is_empty()
             && self.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
-        let problem = match () {
-            () if !named => "'name': use letters, digits, '-' and '.'",
-            () if self.seeds == 0 || self.seeds > 10_000 => "'seeds': use 1 to 10000",
-            () if self.variants.is_empty() => "there is no [[variant]]",
-            () if labels.len() < self.variants.len() => "two variants have the same name",
-            () if self.traffic.is_empty() => "there is no [[traffic]]",
-            () if size.is_none() => "'fabric': each number must be at least 1",
-            () if is_larger(|size| size.ports, PORTS) => {
-                "'fabric' is too large: it may have 4 million ports"
-            }
-            () if is_larger(|size| size.routes, ROUTES) => {
-                "'fabric' is too large: switches times leaves may be 64 million"
-            }
-            () if !(is_share(from) && is_share(all) && from <= all) => {
+        let problem = match size.and_then(Size::problem) {
+            _ if !named => "'name': use letters, digits, '-' and '.'",
+            _ if self.seeds == 0 || self.seeds > 10_000 => "'seeds': use 1 to 10000",
+            _ if self.variants.is_empty() => "there is no [[variant]]",
+            _ if labels.len() < self.variants.len() => "two variants have the same name",
+            _ if self.traffic.is_empty() => "there is no [[traffic]]",
+            _ if size.is_none() => "'fabric': each number must be at least 1",
+            Some(problem) => problem,
+            _ if many => "use at most 1000 [[traffic]] and as many [[fault]]",
+            _ if !(is_share(from) && is_share(all) && from <= all) => {
                 "'queue.ecn': use two shares from 0 to 1, the smaller one first"
             }
-            () if self.transport.packet < 128 => "'transport.packet': use at least 128",
-            () if !shares => "'ordered': use a share from 0 to 1",
-            () if !groups => "'group': use at least 2",
-            () if !slow => "'share' of a fault: use more than 0 and at most 1",
-            () => return None,
+            _ if self.transport.packet < 128 => "'transport.packet': use at least 128",
+            _ if !shares => "'ordered': use a share from 0 to 1",
+            _ if !groups => "'group': use at least 2",
+            _ if !slow => "'share' of a fault: use more than 0 and at most 1",
+            None => return None,
         };
         Some(problem.to_owned())
     }

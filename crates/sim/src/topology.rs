@@ -219,9 +219,23 @@ impl Topology {
     /// The port from one node to another, by their names.
     #[must_use]
     pub fn find_port(&self, from: &str, to: &str) -> Option<u32> {
-        (0..self.ports()).find(|&port| {
-            self.port(port).is_some_and(|(a, b)| self.name(a) == from && self.name(b) == to)
-        })
+        let switch = |name: &str| {
+            let at = self.switches.iter().position(|switch| switch.name == name)?;
+            Some(self.hosts + at as u32)
+        };
+        let node = |name: &str| self.find_host(name).or_else(|| switch(name));
+        let ends = (node(from)?, node(to)?);
+        (0..self.ports()).find(|&port| self.port(port) == Some(ends))
+    }
+
+    /// The host of this name.
+    #[must_use]
+    pub fn find_host(&self, name: &str) -> Option<u32> {
+        let host = match self.host_names.iter().position(|own| own == name) {
+            Some(at) => at as u32,
+            None => name.strip_prefix("host")?.parse().ok()?,
+        };
+        (host < self.hosts && self.name(host) == name).then_some(host)
     }
 }
 
@@ -246,6 +260,9 @@ mod tests {
         assert_eq!(topology.find_port("core5", "agg0"), None);
         let port = topology.find_port("leaf31", "host127").unwrap();
         assert_eq!((port, topology.port(port)), (255, Some((159, 127))));
+        let hosts = ["host0", "host127", "host128", "host07", "leaf0"];
+        let hosts = hosts.map(|name| topology.find_host(name));
+        assert_eq!(hosts, [Some(0), Some(127), None, None, None]);
     }
 
     #[test]

@@ -160,6 +160,55 @@ fn errors_say_what_to_do() {
     assert!(matches!(error, FileError::Toml { .. }) && error.to_string().contains("line 1"));
 }
 
+#[test]
+fn a_file_does_not_multiply_beyond_memory() {
+    let problem = |text: &str| cases(Path::new("x.toml"), text).unwrap_err().to_string();
+    let sweep = |lists: &[(&str, u32)]| {
+        let list = |(key, number): &(&str, u32)| {
+            let values: Vec<String> = (1..=*number).map(|value| value.to_string()).collect();
+            format!("\"{key}\" = [{}]\n", values.join(", "))
+        };
+        let lists: String = lists.iter().map(list).collect();
+        format!("{}\n[sweep]\n{lists}", FILE.split("[sweep]").next().unwrap())
+    };
+    // 10¹⁰ cases.
+    let keys = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+    let error = problem(&sweep(&keys.map(|key| (key, 10))));
+    assert!(error.contains("sweep.\"e\"") && error.contains("use at most 10000"), "{error}");
+    let two = [("traffic.0.bytes", 100), ("end", 100)];
+    assert!(!problem(&sweep(&two)).contains("too many"), "the end is no number");
+    // 100 cases with 2 variants and 10,000 seeds each.
+    let text = sweep(&two[..1]).replacen("seeds = 2", "seeds = 10000", 1);
+    assert!(problem(&text).contains("2000000 runs"), "{}", problem(&text));
+    let long = sweep(&two[..1]).replacen("\"?\"", &format!("\"{}\"", "?".repeat(1 << 20)), 1);
+    assert!(problem(&long).contains("use at most 63"), "{:.200}", problem(&long));
+    for (kind, rest) in [
+        ("traffic", "kind = 'permutation'\nbytes = 1"),
+        ("fault", "kind = 'dead'\nfrom = 'a'\nto = 'b'"),
+    ] {
+        let many = format!("\n[[{kind}]]\n{rest}").repeat(1001);
+        assert!(problem(&format!("{FILE}{many}")).contains("use at most 1000 [[traffic]]"));
+    }
+}
+
+#[test]
+fn a_fabric_of_a_topology_file_is_not_larger_than_others() {
+    let own = "[fabric]\nkind = \"topology\"\nfile = \"x.clab.yml\"\nrate = \"1gbit\"\n";
+    let (before, rest) = FILE.split_once("[fabric]").unwrap();
+    let (_, rest) = rest.split_once("delay").unwrap();
+    let cases = cases(Path::new("x.toml"), &format!("{before}{own}delay{rest}")).unwrap();
+    // A star of 8,192 leaves with a host each.
+    let link = |leaf: u32| format!("host{leaf} leaf{leaf}\nleaf{leaf} spine0\n");
+    let links: String = (0..8192).map(link).collect();
+    let read = |path: &Path| match path.extension() {
+        Some(own) if own == "yml" => Ok(links.clone()),
+        _ => read(path),
+    };
+    let error = cases[0].file.scenario(&cases[0].file.variants[0], 1, &read).unwrap_err();
+    let expected = "x.clab.yml: 'fabric' is too large: switches times leaves may be 64 million";
+    assert_eq!(error, expected);
+}
+
 /// 15 µs and six full queues of 80 µs.
 #[test]
 fn the_default_timeout_is_that_of_the_queues() {

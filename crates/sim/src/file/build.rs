@@ -1,5 +1,7 @@
 //! From the file to scenarios.
 
+use std::collections::BTreeSet;
+
 use spray::Values;
 use spray::order::Tiers;
 
@@ -45,12 +47,40 @@ impl Variant {
     }
 }
 
+/// The most ports of a fabric.
+const PORTS: u128 = 1 << 22;
+/// The most routes, from each switch to each leaf.
+const ROUTES: u128 = 1 << 26;
+
 /// What a fabric takes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Size {
     pub(super) ports: u128,
     /// From each switch to each leaf.
     pub(super) routes: u128,
+}
+
+impl Size {
+    /// What the fabric of a topology file takes.
+    fn of(fabric: &Topology) -> Self {
+        let leaves: BTreeSet<_> = (0..fabric.hosts).filter_map(|host| fabric.leaf(host)).collect();
+        let [links, switches, leaves] =
+            [fabric.links.len(), fabric.switches.len(), leaves.len()].map(|number| number as u128);
+        Self { ports: 2 * links, routes: switches * leaves }
+    }
+
+    /// Why the fabric is too large, if it is.
+    pub(super) const fn problem(self) -> Option<&'static str> {
+        match self {
+            Self { ports, .. } if ports > PORTS => {
+                Some("'fabric' is too large: it may have 4 million ports")
+            }
+            Self { routes, .. } if routes > ROUTES => {
+                Some("'fabric' is too large: switches times leaves may be 64 million")
+            }
+            _ => None,
+        }
+    }
 }
 
 impl Fabric {
@@ -75,7 +105,12 @@ impl Fabric {
                 let circuits = lines(circuit_rate.unwrap_or(rate), circuit_delay.unwrap_or(delay));
                 let named = |error: String| format!("{}: {error}", file.display());
                 let text = read(file).map_err(named)?;
-                Topology::of_links(&text, lines(rate, delay), circuits).map_err(named)?
+                let fabric = Topology::of_links(&text, lines(rate, delay), circuits);
+                let fabric = fabric.map_err(named)?;
+                match Size::of(&fabric).problem() {
+                    Some(problem) => return Err(named(problem.to_owned())),
+                    None => fabric,
+                }
             }
         })
     }
@@ -116,7 +151,7 @@ impl Fabric {
                 let switches = [wide(&[2, leaves]), wide(&[2, spines]), 0];
                 (leaves.min(hosts).min(spines), size(links, switches, wide(&[2, leaves])))
             }
-            // The file says how large it is.
+            // It is known when the file is read.
             Self::Topology { .. } => return Some(Size::default()),
         };
         (least > 0).then_some(size)
@@ -191,8 +226,9 @@ impl Traffic {
             }
             Self::Stream { from, to, flows, bytes } => {
                 let host = |name: &String| {
-                    let found = (0..hosts).find(|host| topology.name(*host) == *name);
-                    found.ok_or_else(|| format!("'{name}' is no host: use names such as host0"))
+                    topology
+                        .find_host(name)
+                        .ok_or_else(|| format!("'{name}' is no host: use names such as host0"))
                 };
                 let ends = (host(from)?, host(to)?);
                 if ends.0 == ends.1 || *flows == 0 {
@@ -278,10 +314,10 @@ impl File {
             roce.check().map_err(|error| format!("'transport.roce': {error}"))?;
         }
         limits.trim = self.queue.trim && roce.is_none();
-        let mut flows = Vec::new();
+        let (mut flows, mut numbers) = (Vec::new(), Numbers::default());
         for (job, traffic) in (0..).zip(&self.traffic) {
             let hosts = (&topology, self.fabric.rate());
-            flows.extend(renumbered(traffic.flows(hosts, seed, read)?, job, &flows)?);
+            flows.extend(numbers.after_earlier(traffic.flows(hosts, seed, read)?, job)?);
             if flows.len() >= FLOWS as usize {
                 return Err(too_many(flows.len() as u64));
             }
@@ -303,20 +339,30 @@ fn too_many(flows: u64) -> String {
     format!("{flows} flows are too many: use fewer than {FLOWS}")
 }
 
-/// The flows of a job with numbers and triggers that no earlier one has.
-fn renumbered(mut flows: Vec<Flow>, job: u32, earlier: &[Flow]) -> Result<Vec<Flow>, String> {
-    let too_large =
-        || "the numbers of flows and triggers are too large: use smaller ones".to_owned();
-    let add = |own: u32, first: u32| own.checked_add(first).ok_or_else(too_large);
-    let id = earlier.iter().map(|flow| flow.id).max().unwrap_or_default();
-    let trigger = earlier.iter().filter_map(|flow| flow.fires).max().unwrap_or_default();
-    for flow in &mut flows {
-        flow.job = job;
-        flow.id = add(flow.id, id)?;
-        flow.fires = flow.fires.map(|own| add(own, trigger)).transpose()?;
-        if let traffic::Start::On(own) = &mut flow.start {
-            *own = add(*own, trigger)?;
+/// The largest numbers of the flows and triggers of jobs so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Numbers {
+    flow: u32,
+    trigger: u32,
+}
+
+impl Numbers {
+    /// The flows of a job with numbers and triggers that no earlier one has.
+    fn after_earlier(&mut self, mut flows: Vec<Flow>, job: u32) -> Result<Vec<Flow>, String> {
+        let too_large =
+            || "the numbers of flows and triggers are too large: use smaller ones".to_owned();
+        let add = |own: u32, first: u32| own.checked_add(first).ok_or_else(too_large);
+        let before = *self;
+        for flow in &mut flows {
+            flow.job = job;
+            flow.id = add(flow.id, before.flow)?;
+            flow.fires = flow.fires.map(|own| add(own, before.trigger)).transpose()?;
+            if let traffic::Start::On(own) = &mut flow.start {
+                *own = add(*own, before.trigger)?;
+            }
+            self.flow = self.flow.max(flow.id);
+            self.trigger = self.trigger.max(flow.fires.unwrap_or_default());
         }
+        Ok(flows)
     }
-    Ok(flows)
 }

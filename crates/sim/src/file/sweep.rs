@@ -6,6 +6,13 @@ use toml::{Table, Value};
 
 use super::{File, FileError};
 
+/// The most cases of a file.
+const CASES: usize = 10_000;
+/// The most bytes of the texts of all cases together, each as long as the file.
+const BYTES: usize = 64 << 20;
+/// The most runs: each variant and seed of each case.
+const RUNS: u128 = 1_000_000;
+
 /// A case: the file with one value of each list of `[sweep]`.
 #[derive(Debug, Clone)]
 pub struct Case {
@@ -52,10 +59,7 @@ pub fn cases(path: &Path, text: &str) -> Result<Vec<Case>, FileError> {
     let whole: File = toml::from_str(text).map_err(toml)?;
     let table: Table = toml::from_str(text).map_err(toml)?;
     let mut tables = vec![(whole.name.clone(), table)];
-    for (key, values) in &whole.sweep {
-        let values = values.as_array().filter(|values| !values.is_empty());
-        let values =
-            values.ok_or_else(|| wrong(format!("sweep.\"{key}\": use a list of values")))?;
+    for (key, values) in lists(&whole, text).map_err(wrong)? {
         let mut next = Vec::new();
         for (name, table) in &tables {
             for value in values {
@@ -76,5 +80,32 @@ pub fn cases(path: &Path, text: &str) -> Result<Vec<Case>, FileError> {
             None => Ok(Case { name, file }),
         }
     };
-    tables.into_iter().map(case).collect()
+    let cases = tables.into_iter().map(case).collect::<Result<Vec<Case>, _>>()?;
+    let runs = |case: &Case| u128::from(case.file.seeds) * case.file.variants.len() as u128;
+    match cases.iter().map(runs).sum::<u128>() {
+        ..=RUNS => Ok(cases),
+        runs => Err(wrong(format!(
+            "{runs} runs, of all cases, variants and seeds, are too many: use at most {RUNS}"
+        ))),
+    }
+}
+
+/// The lists of the sweep, if they do not make too many cases of a file with this text.
+fn lists<'a>(file: &'a File, text: &str) -> Result<Vec<(&'a str, &'a [Value])>, String> {
+    let most = CASES.min(BYTES / text.len().max(1)).max(1);
+    let mut lists = Vec::new();
+    let mut number = 1_usize;
+    for (key, values) in &file.sweep {
+        let values = values.as_array().filter(|values| !values.is_empty());
+        let values = values.ok_or_else(|| format!("sweep.\"{key}\": use a list of values"))?;
+        number = number.saturating_mul(values.len());
+        if number > most {
+            return Err(format!(
+                "sweep.\"{key}\": all lists together make {number} cases or more, which are too \
+                 many: use at most {most}"
+            ));
+        }
+        lists.push((key.as_str(), values.as_slice()));
+    }
+    Ok(lists)
 }
