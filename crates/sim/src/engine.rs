@@ -25,6 +25,9 @@ use crate::table::Table;
 use crate::time::Picos;
 use crate::vtep::Vteps;
 
+/// Events between two looks at whether a run goes on: some tenths of a second.
+const WATCHED: u64 = 1 << 20;
+
 /// A flow while it runs.
 #[derive(Debug, Default)]
 struct Running {
@@ -82,21 +85,32 @@ struct Engine<'a> {
 /// in [`Outcome::unfinished`], each with what it waits for.
 #[must_use]
 pub fn run(scenario: &Scenario, seed: u64) -> Outcome {
-    run_engine(Engine::new(scenario, seed))
+    run_watched(scenario, seed, None, &|| true).unwrap_or_default()
 }
 
 /// The same with real VTEPs. They choose the paths of sprayed packets, and not the scheme of the
 /// scenario.
 #[must_use]
 pub fn run_with(scenario: &Scenario, seed: u64, vteps: &mut dyn Vteps) -> Outcome {
-    run_engine(Engine { vteps: Some(vteps), ..Engine::new(scenario, seed) })
+    run_watched(scenario, seed, Some(vteps), &|| true).unwrap_or_default()
 }
 
-fn run_engine(mut engine: Engine<'_>) -> Outcome {
+/// Runs as [`run`] does, or as [`run_with`]. `watch` is called every million events and for each
+/// fault, which may change all routes, and says whether the run goes on. `None` if it does not.
+pub fn run_watched<'a>(
+    scenario: &'a Scenario,
+    seed: u64,
+    vteps: Option<&'a mut dyn Vteps>,
+    watch: &dyn Fn() -> bool,
+) -> Option<Outcome> {
+    let mut engine = Engine { vteps, ..Engine::new(scenario, seed) };
     while engine.unfinished > 0
         && let Some(event) = engine.calendar.pop()
         && event.at <= engine.scenario.end
     {
+        if engine.outcome.events.is_multiple_of(WATCHED) && !watch() {
+            return None;
+        }
         engine.now = event.at;
         engine.outcome.events += 1;
         match event.what {
@@ -104,10 +118,11 @@ fn run_engine(mut engine: Engine<'_>) -> Outcome {
             What::Start(flow) => engine.start(flow),
             What::Timer(host) if engine.endpoints.is_some() => engine.wake_host(host),
             What::Timer(flow) => engine.timer(flow),
+            What::Fault(_) if !watch() => return None,
             What::Fault(fault) => engine.fault(fault),
         }
     }
-    engine.finish()
+    Some(engine.finish())
 }
 
 impl Engine<'_> {

@@ -34,7 +34,7 @@ pub mod topology;
 pub mod traffic;
 pub mod vtep;
 
-pub use engine::{run, run_with};
+pub use engine::{run, run_watched, run_with};
 pub use outcome::Outcome;
 pub use port::{Counters, Limits};
 pub use routes::Choice;

@@ -3,6 +3,9 @@
 use crate::port::Counters;
 use crate::time::{Picos, microseconds};
 
+/// The most flows of which a run says what they wait for.
+pub const MOST_WAITING: usize = 10;
+
 /// A flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowOutcome {
@@ -62,7 +65,7 @@ pub struct PortOutcome {
 pub struct Outcome {
     /// The flows, in the order of the traffic matrix.
     pub flows: Vec<FlowOutcome>,
-    /// The flows that did not finish.
+    /// The first flows that did not finish, at most [`MOST_WAITING`].
     pub unfinished: Vec<Waiting>,
     /// The ports.
     pub ports: Vec<PortOutcome>,

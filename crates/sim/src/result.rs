@@ -156,7 +156,7 @@ impl Line {
             nacks: outcome.nacks,
             events: outcome.events,
             mmr: balance(outcome),
-            waiting: outcome.unfinished.iter().take(10).map(ToString::to_string).collect(),
+            waiting: outcome.unfinished.iter().map(ToString::to_string).collect(),
             user_s: 0.0,
             wall_s: 0.0,
             peak_kib: 0,

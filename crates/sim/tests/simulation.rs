@@ -2,11 +2,14 @@
 
 #![cfg(test)]
 
+use std::cell::Cell;
+
+use sim::outcome::MOST_WAITING;
 use sim::reference::{fat_tree, scenario, spraying};
 use sim::scenario::{Damage, Fault};
 use sim::time::{MICROSECOND, MILLISECOND, microseconds};
-use sim::traffic::{Flow, Start};
-use sim::{Outcome, Scenario, run};
+use sim::traffic::{Flow, Start, permutation, ring};
+use sim::{Outcome, Scenario, run, run_watched};
 
 fn flow(id: u32, source: u32, target: u32, bytes: u64) -> Flow {
     let start = Start::At(0);
@@ -67,6 +70,38 @@ fn a_flow_that_does_not_finish_says_what_it_waits_for() {
     assert!(texts[0].contains(" packets are acknowledged; packet "), "{texts:?}");
     assert_eq!(texts[1], "flow 12 from host 127 to host 3: it waits for trigger 7 of flow 11");
     assert_eq!(outcome.completion(), None);
+}
+
+/// A text for each flow, which names what fires its trigger, takes time by the square of the flows.
+#[test]
+fn a_run_with_many_unfinished_flows_names_the_first_ones() {
+    let mut scenario = with_flows("oblivious-64", ring(128, 1, 128_000_000, 128));
+    scenario.flows.rotate_left(200);
+    scenario.end = 20 * MICROSECOND;
+    let outcome = run(&scenario, 1);
+    assert!(outcome.flows.iter().all(|flow| flow.end.is_none()));
+    assert_eq!((outcome.flows.len(), outcome.unfinished.len()), (128 * 254, MOST_WAITING));
+    let texts: Vec<String> = outcome.unfinished.iter().map(ToString::to_string).collect();
+    assert!(texts.iter().all(|text| text.contains(": it waits for trigger ")), "{texts:?}");
+    assert!(outcome.packets > 128, "those of flows without a text are counted");
+}
+
+#[test]
+fn a_run_ends_when_it_is_interrupted() {
+    let scenario = with_flows("reps-64", permutation(128, 1, 5_000_000, 0.0));
+    let looks = Cell::new(0);
+    let until = |most: u64| {
+        looks.set(0);
+        let goes_on = || {
+            looks.set(looks.get() + 1);
+            looks.get() <= most
+        };
+        run_watched(&scenario, 1, None, &goes_on)
+    };
+    let whole = until(u64::MAX).unwrap();
+    assert!(whole.events > 1 << 20, "{}", whole.events);
+    assert_eq!((looks.get(), &whole), (whole.events.div_ceil(1 << 20), &run(&scenario, 1)));
+    assert_eq!((until(1), looks.get()), (None, 2));
 }
 
 #[test]

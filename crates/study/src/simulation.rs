@@ -97,6 +97,11 @@ struct Plan {
 
 impl Plan {
     fn read(path: &Path) -> Result<Self, SimulationError> {
+        Self::read_while(path, &|| true)
+    }
+
+    /// Reads and checks a file, as long as `goes_on` says so.
+    fn read_while(path: &Path, goes_on: &dyn Fn() -> bool) -> Result<Self, SimulationError> {
         let text = input::read_text(path)
             .map_err(|source| SimulationError::File { path: path.to_owned(), source })?;
         let own = path.parent().unwrap_or(Path::new("")).to_owned();
@@ -109,6 +114,9 @@ impl Plan {
         // What is wrong with a case is said before the first run.
         for case in &plan.cases {
             for variant in &case.file.variants {
+                if !goes_on() {
+                    return Err(Interrupted.into());
+                }
                 plan.scenario(case, variant, 1)?;
             }
         }
@@ -184,7 +192,7 @@ pub fn run(
     report: OnProgress<'_>,
     interrupted: &AtomicBool,
 ) -> Result<Outcome, SimulationError> {
-    let plan = Plan::read(&settings.file)?;
+    let plan = Plan::read_while(&settings.file, &|| !interrupted.load(Ordering::Relaxed))?;
     let mut directory = Directory::open(&settings.out, &plan, settings.shard)?;
     let wanted = |key: &Key| settings.shard.is_none_or(|shard| key.is_in(shard));
     let done: BTreeSet<Key> = directory.lines().iter().map(Key::of).collect();
@@ -284,7 +292,7 @@ impl Pool<'_> {
                     directory.append(line)?;
                     Ok(report(&text)?)
                 });
-                // Runs that have begun are kept, also after an error or a signal.
+                // Runs that have begun are kept after an error. A signal ends them.
                 if kept.is_err() {
                     self.next.store(all, Ordering::Relaxed);
                 }
@@ -305,7 +313,8 @@ impl Pool<'_> {
             Ok(scenario) => scenario,
             Err(error) => return Some(Err(error)),
         };
-        let outcome = match outcome(case, &scenario, key.seed) {
+        let goes_on = || !self.interrupted.load(Ordering::Relaxed);
+        let outcome = match outcome(case, &scenario, key.seed, &goes_on) {
             Ok(outcome) => outcome,
             Err(error) => return Some(Err(error)),
         };
@@ -318,15 +327,20 @@ impl Pool<'_> {
     }
 }
 
-/// Runs a scenario with the hosts of its file.
-fn outcome(case: &Case, scenario: &Scenario, seed: u64) -> Result<sim::Outcome, SimulationError> {
-    match case.file.hosts {
-        Hosts::Abstract => Ok(sim::run(scenario, seed)),
-        Hosts::Real => vteps::run(scenario, seed).map_err(|unfit| SimulationError::Case {
-            case: case.name.clone(),
-            problem: unfit.to_string(),
-        }),
-    }
+/// Runs a scenario with the hosts of its file, as long as `goes_on` says so.
+fn outcome(
+    case: &Case,
+    scenario: &Scenario,
+    seed: u64,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<sim::Outcome, SimulationError> {
+    let outcome = match case.file.hosts {
+        Hosts::Abstract => sim::run_watched(scenario, seed, None, goes_on),
+        Hosts::Real => vteps::run_watched(scenario, seed, goes_on).map_err(|unfit| {
+            SimulationError::Case { case: case.name.clone(), problem: unfit.to_string() }
+        })?,
+    };
+    outcome.ok_or_else(|| Interrupted.into())
 }
 
 /// The CPU time of this thread.

@@ -23,8 +23,21 @@ pub use vteps::{Bytes, Unfit, Vteps, seed_of};
 /// # Errors
 /// [`Unfit`], if the scenario is none for VTEPs, or if a frame did not arrive as it was sent.
 pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Unfit> {
+    run_watched(scenario, seed, &|| true).map(Option::unwrap_or_default)
+}
+
+/// Runs as [`run`] does. `watch` says from time to time whether the run goes on
+/// ([`sim::run_watched`]). `None` if it does not.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn run_watched(
+    scenario: &Scenario,
+    seed: u64,
+    watch: &dyn Fn() -> bool,
+) -> Result<Option<Outcome>, Unfit> {
     let mut vteps = Vteps::new(scenario, seed)?;
-    let outcome = sim::run_with(scenario, seed, &mut vteps);
+    let outcome = sim::run_watched(scenario, seed, Some(&mut vteps), watch);
     match vteps.bytes() {
         Bytes { changed: 0, .. } => Ok(outcome),
         Bytes { changed, .. } => Err(Unfit::Changed(changed)),

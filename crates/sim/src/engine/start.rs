@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::endpoints::{Endpoints, Sums};
 use super::{Engine, Host, Running};
 use crate::calendar::{Calendar, What};
-use crate::outcome::{FlowOutcome, Outcome, PortOutcome, Waiting};
+use crate::outcome::{FlowOutcome, MOST_WAITING, Outcome, PortOutcome, Waiting};
 use crate::packet::Packets;
 use crate::port::{Limits, Port};
 use crate::routes::Routes;
@@ -13,7 +13,7 @@ use crate::scenario::{Damage, Scenario};
 use crate::sender::Counts;
 use crate::table::Table;
 use crate::time::microseconds;
-use crate::traffic::Start;
+use crate::traffic::{Flow, Start};
 
 /// Kinds of streams of random numbers. Other numbers give other draws: five seeds leave noise of 10 %
 /// and more in the end of the last flow where few flows share a link by chance, and these are near
@@ -111,32 +111,37 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// What a flow waits for that did not finish. Goes through all flows: for a few of them only.
+    fn waiting(&mut self, number: u32, flow: &Flow) -> Waiting {
+        let running = &mut self.flows[number];
+        let ends = (flow.source, flow.target);
+        let of_roce = self.endpoints.as_ref().filter(|_| running.start.is_some());
+        let of_roce = of_roce.map(|endpoints| endpoints.waits_for(number, flow.source));
+        let what = of_roce.unwrap_or_else(|| match (&mut running.sender, flow.start) {
+            (Some(sender), _) => sender.waits_for(ends, self.now),
+            (None, Start::On(trigger)) => {
+                let mut all = self.scenario.flows.iter();
+                let fires = all.find(|other| other.fires == Some(trigger));
+                let by = fires.map(|other| format!(" of flow {}", other.id));
+                format!("it waits for trigger {trigger}{}", by.unwrap_or_default())
+            }
+            (None, Start::At(time)) => format!("it starts at {} µs", microseconds(time)),
+        });
+        Waiting { id: flow.id, ends, what }
+    }
+
     /// What the run gives.
     pub(super) fn finish(mut self) -> Outcome {
         let scenario = self.scenario;
         for (number, flow) in (0..).zip(&scenario.flows) {
-            let running = &mut self.flows[number];
+            let running = &self.flows[number];
             let (start, end) = (running.start, running.end);
-            if end.is_none() {
-                let ends = (flow.source, flow.target);
-                let of_roce = self.endpoints.as_ref().filter(|_| start.is_some());
-                let of_roce = of_roce.map(|endpoints| endpoints.waits_for(number, flow.source));
-                let what = of_roce.unwrap_or_else(|| match (&mut running.sender, flow.start) {
-                    (Some(sender), _) => {
-                        self.counts.add(&sender.counts);
-                        sender.waits_for(ends, self.now)
-                    }
-                    (None, Start::On(trigger)) => {
-                        let fires =
-                            scenario.flows.iter().find(|other| other.fires == Some(trigger));
-                        let by = fires.map(|other| format!(" of flow {}", other.id));
-                        format!("it waits for trigger {trigger}{}", by.unwrap_or_default())
-                    }
-                    (None, Start::At(time)) => {
-                        format!("it starts at {} µs", microseconds(time))
-                    }
-                });
-                self.outcome.unfinished.push(Waiting { id: flow.id, ends, what });
+            if let Some(sender) = &running.sender {
+                self.counts.add(&sender.counts);
+            }
+            if end.is_none() && self.outcome.unfinished.len() < MOST_WAITING {
+                let waiting = self.waiting(number, flow);
+                self.outcome.unfinished.push(waiting);
             }
             let (id, ordered, job) = (flow.id, flow.ordered, flow.job);
             self.outcome.flows.push(FlowOutcome { id, start, end, ordered, job });
