@@ -466,6 +466,6 @@ impl Pipeline {
     pub(crate) fn drop_held_back(&mut self, reason: DropReason) {
         let Self { sprayed, counters, .. } = self;
         let Some(sprayed) = sprayed else { return };
-        sprayed.order.expire(u64::MAX, |of, _| counters.drop_frames(reason, of.slot(), 1));
+        sprayed.order.clear(sprayed.now, |of| counters.drop_frames(reason, of.slot(), 1));
     }
 }

@@ -274,6 +274,26 @@ fn what_waits_already_is_dropped_and_what_waits_at_the_end_too() {
     leaves.far.pipeline.stop();
     assert_eq!(leaves.far.dropped(DropReason::Shutdown), 2);
     leaves.far.assert_balance(0);
+
+    // Nobody knows which of the first packets of a queue pair comes first.
+    let mut leaves = Leaves::new(SprayOptions::default());
+    let sent = leaves.send(&[5, 7].map(write));
+    assert!(leaves.receive(0, &[&sent[0], &sent[1]]).is_empty());
+    leaves.far.pipeline.stop();
+    assert_eq!(leaves.far.dropped(DropReason::Shutdown), 2);
+    leaves.far.assert_balance(0);
+
+    // Packets are sent again, with gaps, and the order may go on behind them.
+    let mut leaves = Leaves::begun(SprayOptions::default());
+    let sent = leaves.send(&(0..13).map(write).collect::<Vec<_>>());
+    assert_eq!(leaves.receive(0, &sent[..10].iter().collect::<Vec<_>>()).len(), 10);
+    assert!(leaves.receive(30, &[&sent[2]]).is_empty());
+    assert_eq!(numbers(&leaves.expire(30 + TIMER / 2)), [2]);
+    assert!(leaves.receive(36, &[&sent[5], &sent[12]]).is_empty());
+    leaves.far.pipeline.stop();
+    assert_eq!(leaves.far.dropped(DropReason::Shutdown), 2);
+    leaves.far.assert_balance(0);
+    assert!(!leaves.far.pipeline.holds());
 }
 
 /// Sets bits of the ECN field of the first IPv4 header.

@@ -261,6 +261,18 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
         });
     }
 
+    /// Takes out all packets that wait, in no order: they are not delivered.
+    pub fn clear(&mut self, now: Nanos, mut taken: impl FnMut(&K)) {
+        for index in self.waiting.drain(..) {
+            let Some(queue_pair) = self.queue_pairs.get_mut(index as usize) else { continue };
+            queue_pair.is_listed = false;
+            if let Some(key) = queue_pair.key {
+                queue_pair.take_out(now, &mut self.pool, &mut |_| taken(&key));
+            }
+        }
+        self.earliest = Nanos::MAX;
+    }
+
     /// When [`Self::expire`] has something to do at the earliest. `None` if no packet waits.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {

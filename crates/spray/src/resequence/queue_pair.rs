@@ -438,6 +438,21 @@ impl<K> QueuePair<K> {
         ahead.find(|&psn| self.at(psn) != NONE)
     }
 
+    /// Takes out all packets that wait, whatever is known about the next one.
+    pub(super) fn take_out<C>(
+        &mut self,
+        now: Nanos,
+        pool: &mut Pool<C>,
+        taken: &mut impl FnMut(C),
+    ) {
+        // Each place of the ring once.
+        for place in 0..u32::from(WINDOW) {
+            if let Some(waiting) = self.take(now, place, pool) {
+                taken(waiting.copy);
+            }
+        }
+    }
+
     fn place(&mut self, psn: u32) -> Option<&mut u16> {
         self.ring.get_mut((psn % u32::from(WINDOW)) as usize)
     }
