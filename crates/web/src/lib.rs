@@ -2,6 +2,7 @@
 //!
 //! - [`model`]: what the caller tells about the fabric
 //! - [`Server`]: the server, on the loopback interface, with a secret in its address
+//!   (`door` has the bounds of its connections)
 //! - [`Stage`]: what it shows, for a program whose fabrics come and go
 //! - `reader`: link counters of the nodes (`interfaces`) and answers of each leaf's vtepd (`leaf`),
 //!   while a page is open; `watched` counts the packets of queue pairs that pages look at;
@@ -16,6 +17,7 @@
 
 mod action;
 mod completions;
+mod door;
 mod history;
 mod hub;
 mod interfaces;

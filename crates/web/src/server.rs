@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::action::Action;
+use crate::door::{Caller, Door};
 use crate::hub::Hub;
 use crate::jobs::{self, Jobs};
 use crate::model::Fabric;
@@ -178,11 +179,12 @@ impl Server {
             .route("/{token}/{file}", get(file))
             .layer(DefaultBodyLimit::max(REQUEST))
             .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard))
-            .with_state(Arc::clone(&shared));
+            .with_state(Arc::clone(&shared))
+            .into_make_service_with_connect_info::<Caller>();
         let (hub, watched) = (Arc::clone(&shared.hub), Arc::clone(&shared.watched));
         let reads = reader::run(shared.shown.subscribe(), hub, watched);
         let served = tokio::select! {
-            served = axum::serve(listener, app) => served,
+            served = axum::serve(Door::new(listener), app) => served,
             () = reads => Ok(()),
             () = end => Ok(()),
         };
@@ -193,11 +195,17 @@ impl Server {
 
 /// Refuses who does not know the secret, other names of this machine (DNS rebinding) and pages of
 /// other origins.
-async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+async fn guard(
+    State(shared): State<Arc<Shared>>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    request: Request,
+    next: Next,
+) -> Response {
     let path = request.uri().path();
     let token = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     let allowed = same(token, &shared.token) && shared.is_own(request.method(), request.headers());
     let mut response = if allowed {
+        caller.has_shown_secret();
         next.run(request).await
     } else {
         (StatusCode::FORBIDDEN, "open the address that lab printed\n").into_response()

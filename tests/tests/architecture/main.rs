@@ -104,7 +104,7 @@ const MAY_USE: [(&str, &[&str]); 35] = [
             "web",
         ],
     ),
-    ("web", &["api", "experiment", "fabric", "traffic"]),
+    ("web", &["api", "experiment", "fabric", "netlink", "traffic"]),
     ("testbed", &["wire", "frame", "pipeline", "ports", "fabric"]),
     ("topology", &["wire", "experiment"]),
     ("fabric", &["wire", "frame", "netlink", "ports", "experiment", "terminal", "topology"]),

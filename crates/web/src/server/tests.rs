@@ -156,6 +156,61 @@ async fn a_page_that_does_not_read_holds_up_nobody() {
     tokio::time::timeout(Duration::from_secs(5), gone).await.unwrap();
 }
 
+/// Whether the server has closed a connection.
+async fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut part = [0; 512];
+    let read = tokio::time::timeout(Duration::from_millis(1), stream.read(&mut part));
+    matches!(read.await, Ok(Ok(0) | Err(_)))
+}
+
+#[tokio::test]
+async fn strangers_take_no_page_away() {
+    let (shared, path) = server(Access::Full).await;
+    let own = format!("Host: {}\r\n", shared.address);
+    let mut page = TcpStream::connect(shared.address).await.unwrap();
+    let request = format!("GET {path}state/1 HTTP/1.1\r\n{own}\r\n");
+    page.write_all(request.as_bytes()).await.unwrap();
+    page.read_u8().await.unwrap();
+    let begun = std::time::Instant::now();
+    let mut strangers = Vec::new();
+    for number in 0..200 {
+        let mut stranger = TcpStream::connect(shared.address).await.unwrap();
+        // Some say nothing, others do not come to an end or have another secret.
+        let said = ["", "GET / HTTP/1.1\r\nX: ", "GET /x/ HTTP/1.1\r\n\r\n"][number % 3];
+        stranger.write_all(said.as_bytes()).await.unwrap();
+        strangers.push(stranger);
+    }
+    assert_eq!(status(&get(&shared, &path, &own).await), "200");
+    let is_over = || begun.elapsed() > Duration::from_secs(4);
+    let mut open = strangers.len();
+    while open > 8 && !is_over() {
+        open = 0;
+        for stranger in &mut strangers {
+            open += usize::from(!is_closed(stranger).await);
+        }
+    }
+    assert!(open <= 8, "{open} connections of strangers stay");
+    for stranger in &mut strangers {
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(8), stranger.read_to_end(&mut rest));
+        // It may be reset.
+        let _ = ended.await.unwrap();
+    }
+    // The page has been open for longer than a stranger may be.
+    assert!(begun.elapsed() > Duration::from_secs(4), "{:?}", begun.elapsed());
+    shared.hub.publish([("late", json!("late news"))]);
+    let mut news = String::new();
+    let heard = async {
+        while !news.contains("late news") {
+            let mut part = [0; 4096];
+            let length = page.read(&mut part).await.unwrap();
+            assert!(length > 0, "{news}");
+            news.push_str(&String::from_utf8_lossy(&part[..length]));
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), heard).await.unwrap();
+}
+
 fn rand_text(of: usize) -> String {
     format!("{of}{:?}", std::time::Instant::now())
 }
