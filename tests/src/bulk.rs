@@ -247,6 +247,7 @@ impl Datagrams {
 /// Sends `length` bytes over a TCP connection from each first host to its second, in parallel, and
 /// compares what arrives.
 pub fn tcp_streams(ways: &[(&Host, &Host)], length: u64) {
+    let pool = &bytes(SEED, POOL + CHUNK);
     std::thread::scope(|scope| {
         for (seed, (from, to)) in (SEED..).zip(ways) {
             let listener = to.ns.enter(|| TcpListener::bind((to.ip(), 0))).unwrap().unwrap();
@@ -257,19 +258,19 @@ pub fn tcp_streams(ways: &[(&Host, &Host)], length: u64) {
             sender.set_write_timeout(Some(TIMEOUT)).unwrap();
             receiver.set_read_timeout(Some(TIMEOUT)).unwrap();
             scope.spawn(move || {
-                for chunk in Chunks::new(seed, length) {
-                    sender.write_all(&chunk).expect("TCP takes every byte");
+                for chunk in chunks(pool, seed, length) {
+                    sender.write_all(chunk).expect("TCP takes every byte");
                 }
                 sender.shutdown(Shutdown::Write).unwrap();
             });
             scope.spawn(move || {
                 let mut received = vec![0; CHUNK];
-                for (expected, number) in Chunks::new(seed, length).zip(0..) {
+                for (expected, number) in chunks(pool, seed, length).zip(0..) {
                     let received = &mut received[..expected.len()];
                     receiver.read_exact(received).expect("TCP brings every byte");
-                    let same = received.iter().zip(&expected).take_while(|(a, b)| a == b);
+                    let same = received.iter().zip(expected).take_while(|(a, b)| a == b);
                     assert!(
-                        *received == expected,
+                        received == expected,
                         "byte {} is another",
                         number * CHUNK + same.count()
                     );
@@ -284,31 +285,13 @@ pub fn tcp_streams(ways: &[(&Host, &Host)], length: u64) {
     });
 }
 
-/// Pseudo-random bytes in chunks. The same seed gives the same bytes.
-struct Chunks {
-    random: Random,
-    left: u64,
-}
-
-impl Chunks {
-    const fn new(seed: u64, length: u64) -> Self {
-        Self { random: Random::new(seed), left: length }
-    }
-}
-
-impl Iterator for Chunks {
-    type Item = Vec<u8>;
-
-    fn next(&mut self) -> Option<Vec<u8>> {
-        let length = usize::try_from(self.left).unwrap().min(CHUNK);
-        self.left -= length as u64;
-        let mut chunk = vec![0; length.next_multiple_of(8)];
-        chunk
-            .chunks_exact_mut(8)
-            .for_each(|word| word.copy_from_slice(&self.random.next().to_le_bytes()));
-        chunk.truncate(length);
-        (length > 0).then_some(chunk)
-    }
+/// A stream of `length` bytes as slices of a pool. The same seed gives the same stream.
+fn chunks(pool: &[u8], seed: u64, length: u64) -> impl Iterator<Item = &[u8]> {
+    let mut random = Random::new(seed);
+    (0..length).step_by(CHUNK).map(move |at| {
+        let start = random.next() as usize % POOL;
+        &pool[start..][..CHUNK.min((length - at) as usize)]
+    })
 }
 
 /// A protocol's counter in a namespace, with its name in `/proc/net/snmp`.

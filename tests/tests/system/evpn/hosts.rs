@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use experiment::random::Random;
 use fabric::Namespace;
 use fabric::process::wait_until;
 use nix::sys::socket::{setsockopt, sockopt};
+use vtepd_tests::sockets::bytes;
 
 use super::fixture::{ScaleAcross, TIMEOUT};
 
@@ -82,12 +82,6 @@ pub(super) fn ping(from: &Host, to: &Host, size: &str) {
         said.contains("3 packets transmitted, 3 received, 0% packet loss"),
         "{size} bytes: {said}"
     );
-}
-
-/// Pseudo-random bytes. The same seed gives the same bytes.
-fn bytes(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = Random::new(seed);
-    (0..length.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(length).collect()
 }
 
 fn connect(client: &Host, server: &Host) -> (TcpStream, TcpStream) {
