@@ -275,9 +275,9 @@ fn a_reverse_path_filter_that_all_packets_pass_disturbs_no_frame() {
     for mode in ["1", "2", "0", "1"] {
         run(&lab.leaf, &format!("sysctl -qw net.ipv4.conf.all.rp_filter={mode}"));
         streams.iter().for_each(|stream| stream.pass(500));
-        let (before, received) = (decapsulated(), streams[1].report().received());
+        let (before, received) = (decapsulated(), streams[1].received());
         streams.iter().for_each(|stream| stream.pass(1000));
-        let (after, arrived) = (decapsulated(), streams[1].report().received());
+        let (after, arrived) = (decapsulated(), streams[1].received());
         let (taken, all) = (after - before, arrived - received);
         println!("rp_filter {mode}: {taken} of about {all} frames were decapsulated by vtepd");
         assert!(taken * 10 >= all * 8, "rp_filter {mode}: {taken} of {all}");

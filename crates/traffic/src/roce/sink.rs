@@ -12,6 +12,7 @@ use super::frame::{Seen, see};
 use super::source::Sent;
 use crate::timeline::Bins;
 use fabric::packet::{BATCH, Interface, PacketSocket};
+use wire::QueuePair;
 
 /// The timeout of a receive call.
 const RECEIVE_TIMEOUT: Duration = Duration::from_millis(20);
@@ -29,10 +30,18 @@ pub struct Sink {
     _listener: Option<UdpSocket>,
     mark: u64,
     buffer: Vec<u8>,
-    queue_pairs: BTreeMap<u32, Track>,
-    foreign: u64,
+    counts: Counts,
     opened: Instant,
     arrivals: Bins,
+}
+
+/// What has arrived of all queue pairs.
+#[derive(Debug, Default)]
+struct Counts {
+    queue_pairs: BTreeMap<u32, Track>,
+    /// The sum of all [`Track::received`].
+    received: u64,
+    foreign: u64,
 }
 
 /// The state of one queue pair.
@@ -126,8 +135,7 @@ impl Sink {
             _listener: listener,
             mark,
             buffer,
-            queue_pairs: BTreeMap::new(),
-            foreign: 0,
+            counts: Counts::default(),
             opened,
             arrivals: Bins::since(opened),
         })
@@ -139,9 +147,8 @@ impl Sink {
     /// [`RoceError::Packet`] if the interface no longer exists.
     pub fn receive(&mut self) -> Result<usize, RoceError> {
         let before = self.received();
-        let Self { socket, mark, buffer, queue_pairs, foreign, .. } = self;
-        let seen = socket
-            .receive(buffer, FRAME_SIZE, |frame| count(see(frame, *mark), queue_pairs, foreign))?;
+        let Self { socket, mark, buffer, counts, .. } = self;
+        let seen = socket.receive(buffer, FRAME_SIZE, |frame| counts.add(see(frame, *mark)))?;
         self.arrivals.add(Instant::now(), self.received() - before);
         Ok(seen)
     }
@@ -177,7 +184,7 @@ impl Sink {
     /// Undamaged frames that have arrived so far, without duplicates.
     #[must_use]
     pub fn received(&self) -> u64 {
-        self.queue_pairs.values().map(|track| track.received).sum()
+        self.counts.received
     }
 
     /// The report so far. `lost` counts the numbers missing below the highest one of each queue
@@ -185,49 +192,54 @@ impl Sink {
     #[must_use]
     pub fn report(&self) -> Report {
         let report = |(queue_pair, track): (&u32, &Track)| track.report(*queue_pair, track.next);
-        Report { queue_pairs: self.queue_pairs.iter().map(report).collect(), foreign: self.foreign }
+        let Counts { queue_pairs, foreign, .. } = &self.counts;
+        Report { queue_pairs: queue_pairs.iter().map(report).collect(), foreign: *foreign }
     }
 
     /// The report on a stream that was sent. Queue pairs of which nothing arrived are included.
     #[must_use]
     pub fn report_of(&self, sent: &Sent, connections: &[Connection]) -> Report {
+        let Counts { queue_pairs, foreign, .. } = &self.counts;
         let nothing = Track::default();
         let report = |(index, connection): (u64, &Connection)| {
             let queue_pair = connection.remote.get();
-            self.queue_pairs.get(&queue_pair).unwrap_or(&nothing).report(queue_pair, sent.to(index))
+            queue_pairs.get(&queue_pair).unwrap_or(&nothing).report(queue_pair, sent.to(index))
         };
-        Report { queue_pairs: (0..).zip(connections).map(report).collect(), foreign: self.foreign }
+        Report { queue_pairs: (0..).zip(connections).map(report).collect(), foreign: *foreign }
     }
 }
 
-fn count(seen: Seen, queue_pairs: &mut BTreeMap<u32, Track>, foreign: &mut u64) {
-    match seen {
-        Seen::Numbered { queue_pair, number, offset } => {
-            queue_pairs.entry(queue_pair.get()).or_default().see(number, offset);
+impl Counts {
+    fn add(&mut self, seen: Seen) {
+        let mut track =
+            |queue_pair: QueuePair| self.queue_pairs.entry(queue_pair.get()).or_default();
+        match seen {
+            Seen::Numbered { queue_pair, number, offset } => {
+                self.received += u64::from(track(queue_pair).see(number, offset));
+            }
+            Seen::Corrupted { queue_pair } => track(queue_pair).corrupted += 1,
+            Seen::Foreign => self.foreign += 1,
         }
-        Seen::Corrupted { queue_pair } => {
-            queue_pairs.entry(queue_pair.get()).or_default().corrupted += 1
-        }
-        Seen::Foreign => *foreign += 1,
     }
 }
 
 impl Track {
-    fn see(&mut self, number: u64, offset: u32) {
+    /// Counts a frame. Returns whether it is undamaged and has not arrived before.
+    fn see(&mut self, number: u64, offset: u32) -> bool {
         let expected = *self.offset.get_or_insert(offset);
         let word = usize::try_from(number / 64).unwrap_or(usize::MAX);
         if number > NUMBER_MAX || offset != expected {
             self.corrupted += 1;
-            return;
+            return false;
         }
         if self.arrived.len() <= word {
             self.arrived.resize(word + 1, 0);
         }
-        let Some(word) = self.arrived.get_mut(word) else { return };
+        let Some(word) = self.arrived.get_mut(word) else { return false };
         let bit = 1 << (number % 64);
         if *word & bit != 0 {
             self.duplicated += 1;
-            return;
+            return false;
         }
         *word |= bit;
         self.received += 1;
@@ -236,6 +248,7 @@ impl Track {
         } else {
             self.next = number + 1;
         }
+        true
     }
 
     fn report(&self, queue_pair: u32, sent: u64) -> QueuePairReport {
@@ -255,6 +268,10 @@ impl Track {
     fn lost_in_a_row(&self, sent: u64) -> u64 {
         let (mut most, mut row) = (0, 0);
         for (at, word) in (0_u64..).zip(&self.arrived) {
+            if *word == u64::MAX {
+                row = 0;
+                continue;
+            }
             let bits = sent.saturating_sub(at * 64).min(64);
             for bit in 0..bits {
                 row = if word >> bit & 1 == 0 { row + 1 } else { 0 };
@@ -272,7 +289,9 @@ mod tests {
 
     fn track(numbers: &[u64]) -> QueuePairReport {
         let mut track = Track::default();
-        numbers.iter().for_each(|number| track.see(*number, 5));
+        for number in numbers {
+            track.see(*number, 5);
+        }
         track.report(1, track.next)
     }
 
@@ -296,12 +315,18 @@ mod tests {
         assert_eq!(track(&[0, 1, 2, NUMBER_MAX + 1, 3]), QueuePairReport { corrupted: 1, ..clean });
         assert_eq!((track(&[0, 1, 2, 200]).lost, track(&[0, 1, 2, 200]).lost_in_a_row), (197, 197));
         assert_eq!(track(&[0, 3, 4, 130, 139, 140]).lost_in_a_row, 125);
+        // A word of the bitmap that is full ends a row, and the next one begins behind it.
+        let around = |last| [&[20], &(64..128).collect::<Vec<_>>()[..], &[last]].concat();
+        assert_eq!(track(&around(150)).lost_in_a_row, 43);
+        assert_eq!(track(&around(190)).lost_in_a_row, 62);
     }
 
     #[test]
     fn frames_that_are_missing_at_the_end_count_too() {
         let mut track = Track::default();
-        [0, 1, 5].into_iter().for_each(|number| track.see(number, 5));
+        for number in [0, 1, 5] {
+            track.see(number, 5);
+        }
         assert_eq!(track.report(1, 6).lost_in_a_row, 3);
         assert_eq!(track.report(1, 300).lost_in_a_row, 294);
         assert_eq!(Track::default().report(1, 7).lost_in_a_row, 7);

@@ -90,10 +90,10 @@ fn rules_drop_at_once_what_took_the_bypass() {
     for _ in 0..7 {
         stream.pass(500);
         nftables::drop_everything(&lab.leaf, BRIDGE);
-        let there = stream.report().received();
+        let there = stream.received();
         becomes(&vtepd, Err("nftables has rules"));
         quiet();
-        late.push(stream.report().received() - there);
+        late.push(stream.received() - there);
         nftables::delete_rules(&lab.leaf, BRIDGE);
         becomes(&vtepd, Ok(()));
     }
