@@ -314,34 +314,37 @@ fn s2_a_circuit_that_becomes_slow_costs_its_own_share() {
 fn s4_losses_with_full_queues_do_not_stop_hosts() {
     let circuits = Circuits::new("sprayloss");
     let leaves = start(&circuits.routed.lab, ["10.0.0.2", "10.0.0.1"], &[]);
-    // The time that each second of losses costs, in milliseconds.
-    let costs = |policy: &str, window: u32, rate: f64, lossy: fn(usize) -> Range<usize>| {
+    // The time that each of these losses costs, in milliseconds.
+    let costs = |policy: &str, window: u32, rate: f64, losses: &[Range<usize>]| {
+        let seconds = losses.len() as f64 + 1.0;
         let written = std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (loss, time) = (Some(1.0), Some(1_000_000));
-                for second in 0..4 {
+                for lossy in losses {
                     std::thread::sleep(Duration::from_secs(1));
-                    for number in lossy(second) {
+                    for number in lossy.clone() {
                         circuits.set(number, |change| (change.loss, change.time) = (loss, time));
                     }
                 }
             });
-            write_by(&circuits.routed.lab, (1, window), rate * 5.0, 5.0)
+            write_by(&circuits.routed.lab, (1, window), rate * seconds, seconds)
         });
         let [sent, served] = written?;
         let (reached, repeats) = (sent.goodput, repeats(&sent, &served));
         println!("s4, {policy}: {:.1} of {:.1} Mbit/s, {repeats}", reached / 1e6, rate / 1e6);
-        (sent.counters.packet_seq_err > 0).then(|| (rate / reached - 1.0) * 5e3 / 4.0)
+        (sent.counters.packet_seq_err > 0)
+            .then(|| (rate / reached - 1.0) * seconds * 1e3 / losses.len() as f64)
     };
     let sum = goodput_of(4 * RATE);
-    let sprayed = (0..3).find_map(|_| costs("spray", WINDOW, sum, |second| second..second + 1));
+    let each = [0..1, 1..2, 2..3, 3..4];
+    let sprayed = (0..3).find_map(|_| costs("spray", WINDOW, sum, &each));
     println!("{}", gaps(&leaves[1]));
     let sprayed = sprayed.expect("see the output");
     for leaf in &leaves {
         assert!(leaf.ctl(&["policy", "set", &VNI.to_string(), "qp-pin"]).status.success());
     }
-    // The queue of one circuit holds less than the window for four.
-    let pinned = (0..3).find_map(|_| costs("qp-pin", WINDOW / 2, goodput_of(RATE), |_| 0..4));
+    // To compare. The queue of one circuit holds less than the window for four.
+    let pinned = costs("qp-pin", WINDOW / 2, goodput_of(RATE), &[0..4]);
     println!("s4: a loss costs {sprayed:.0} ms, and {pinned:.0?} ms without spraying");
 }
 
