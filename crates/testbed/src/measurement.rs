@@ -6,7 +6,8 @@ use crate::cpu::{self, Busy, Pinned};
 use crate::sender::Input;
 use crate::{Daemon, Datapath, Error, Sender, Testbed, Traffic};
 
-/// Queues count as empty after this time without arrivals, and the maximum time to wait for that.
+/// Queues count as empty after this time without arrivals, or after the time of the measurement if
+/// that is shorter; and the maximum time to wait for that.
 const IDLE_TIME: Duration = Duration::from_millis(100);
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// The time until tables have learned a station that has sent a frame.
@@ -78,7 +79,7 @@ impl Measurement {
         // Wait until the queues are empty, for the next turn.
         let (ended, mut last) = (Instant::now(), after);
         let all = loop {
-            std::thread::sleep(IDLE_TIME);
+            std::thread::sleep(IDLE_TIME.min(time));
             let now = passed()?;
             if now.frames == last.frames || ended.elapsed() > DRAIN_LIMIT {
                 break (now.frames - first.frames) as f64;
