@@ -42,6 +42,42 @@ fn time_until(mut condition: impl FnMut() -> bool) -> Duration {
     start.elapsed()
 }
 
+/// Does all of this at once, because most of it is waiting.
+fn at_once<I: Send, T: Send>(
+    items: impl IntoIterator<Item = I>,
+    act: impl Fn(I) -> T + Sync,
+) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let act = &act;
+        let threads: Vec<_> =
+            items.into_iter().map(|item| scope.spawn(move || act(item))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// A lab with vtepd on its leaf, and maybe on the peer.
+struct Site {
+    peer: Option<Vtepd>,
+    leaf: Vtepd,
+    lab: Lab,
+}
+
+impl Site {
+    /// The sites of all cases of a test: the parameters of the lab, the arguments of the leaf's
+    /// vtepd, and whether the peer has one. Nothing is set up or torn down while frames pass.
+    fn of_all<'a>(
+        test: &str,
+        cases: impl IntoIterator<Item = (Setup, &'a [&'a str], bool)>,
+    ) -> Vec<Self> {
+        at_once(cases.into_iter().enumerate(), |(number, (setup, arguments, with_peer))| {
+            let lab = Lab::with(&format!("{test}{number}"), setup);
+            let leaf = Vtepd::start(&lab.leaf, arguments);
+            let peer = with_peer.then(|| Vtepd::start(&lab.peer, &[]));
+            Self { peer, leaf, lab }
+        })
+    }
+}
+
 fn frames() -> u64 {
     std::env::var("VTEPD_FRAMES")
         .ok()
@@ -51,16 +87,18 @@ fn frames() -> u64 {
 #[root_test(alone)]
 fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_counted() {
     // All work is on the sender's CPU, except vtepd, the sink and the hosts' stacks.
-    for (mark, (arguments, with_peer, payload)) in (0..).zip([
+    let cases = [
         (&[][..], false, 16),
         (&[][..], true, 1024),
         (&["--no-gso"][..], false, 1024),
         (&["--no-bridge-bypass"][..], false, 16),
         (&["--datapath", "userspace", "--workers", "2"][..], true, 16),
-    ]) {
-        let lab = Lab::new("rate");
-        let vtepd = Vtepd::start(&lab.leaf, arguments);
-        let peer = with_peer.then(|| Vtepd::start(&lab.peer, &[]));
+    ];
+    let sites =
+        Site::of_all("rate", cases.map(|(arguments, peer, _)| (Setup::default(), arguments, peer)));
+    for (mark, ((arguments, with_peer, payload), site)) in (0..).zip(cases.into_iter().zip(&sites))
+    {
+        let Site { peer, leaf: vtepd, lab } = site;
         let rate = Rate { frames: RATE, queue_pairs: QUEUE_PAIRS, payload };
         let before = vtepd.metrics();
         let start = Instant::now();
@@ -140,6 +178,7 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
             assert!(fate <= encapsulated && fate >= report.received(), "{}", metrics.0);
         }
     }
+    at_once(sites, drop);
 }
 
 /// Frames of a direction that the steering programs have redirected. A super-frame counts as one.
@@ -198,26 +237,29 @@ const SMALL: Setup = Setup {
 #[root_test(alone)]
 fn q16_datagrams_at_full_rate_arrive_as_they_were_sent_or_are_counted() {
     let jumbo = Setup::default();
-    for (setup, arguments, with_peer, towards_leaf, flows, size) in [
+    let cases = [
         (SMALL, &[][..], false, false, Flows::Sockets(16), 1472),
         (SMALL, &["--no-bridge-bypass"], false, true, Flows::Sockets(16), 1472),
         (jumbo, &[], false, true, Flows::QueuePairs(64), 1040),
         (jumbo, &[], true, false, Flows::QueuePairs(64), 1040),
         (jumbo, &[], true, true, Flows::Sockets(16), 256),
         (SMALL, &["--no-gso"], true, false, Flows::QueuePairs(7), 1040),
-    ] {
-        let lab = Lab::with("bulk", setup);
-        let leaf = Vtepd::start(&lab.leaf, arguments);
-        let peer = with_peer.then(|| Vtepd::start(&lab.peer, &[]));
-        let (mut way, mut vtepds) = ((&lab.host, &lab.far), (Some(&leaf), peer.as_ref()));
+    ];
+    let sites =
+        Site::of_all("bulk", cases.map(|(setup, arguments, peer, ..)| (setup, arguments, peer)));
+    for ((_, arguments, with_peer, towards_leaf, flows, size), site) in
+        cases.into_iter().zip(&sites)
+    {
+        let Site { peer, leaf, lab } = site;
+        let (mut way, mut vtepds) = ((&lab.host, &lab.far), (Some(leaf), peer.as_ref()));
         if towards_leaf {
             (way, vtepds) = ((way.1, way.0), (vtepds.1, vtepds.0));
         }
-        let before = dropped_on_links(&lab);
+        let before = dropped_on_links(lab);
         let start = Instant::now();
         let (sent, arrived) = Datagrams::new(flows, size).send(way.0, way.1, frames());
         let took = start.elapsed();
-        let on_links = dropped_on_links(&lab) - before;
+        let on_links = dropped_on_links(lab) - before;
         println!(
             "{flows:?} of {size} bytes, {arguments:?}, towards the leaf: {towards_leaf}, vtepd as the peer: {with_peer}: {} \
              datagrams in {took:.1?}, {} arrived; {on_links} lost on links",
@@ -258,32 +300,33 @@ fn q16_datagrams_at_full_rate_arrive_as_they_were_sent_or_are_counted() {
         assert_eq!(snmp(&way.1.ns, "Udp", "InCsumErrors"), 0);
         assert_counted(there - unread, arrived.whole, 0..=on_links);
     }
+    at_once(sites, drop);
 }
 
 #[root_test(alone)]
 fn q16_tcp_at_full_rate_brings_every_byte() {
-    for (setup, arguments, with_peer) in [
+    let cases = [
         (SMALL, &[][..], false),
         (SMALL, &["--no-bridge-bypass"], true),
         (Setup::default(), &[], true),
         (Setup::default(), &["--no-gso"], false),
-    ] {
-        let lab = Lab::with("bulk", setup);
-        let leaf = Vtepd::start(&lab.leaf, arguments);
-        let peer = with_peer.then(|| Vtepd::start(&lab.peer, &[]));
+    ];
+    let sites = Site::of_all("tcp", cases);
+    for ((setup, arguments, with_peer), site) in cases.into_iter().zip(&sites) {
+        let Site { peer, leaf, lab } = site;
         // Bytes of a segment with timestamps.
         let segment = u64::from(setup.overlay_mtu) - 52;
         let ways = [(&lab.host, &lab.far), (&lab.host, &lab.far), (&lab.far, &lab.host)];
-        let before = dropped_on_links(&lab);
+        let before = dropped_on_links(lab);
         let start = Instant::now();
         tcp_streams(&ways, frames() * segment / ways.len() as u64);
         let took = start.elapsed();
-        let on_links = dropped_on_links(&lab) - before;
+        let on_links = dropped_on_links(lab) - before;
         println!(
             "MTU {}, {arguments:?}, vtepd as the peer: {with_peer}: {took:.1?}; {on_links} lost on links",
             setup.overlay_mtu
         );
-        for vtepd in [Some(&leaf), peer.as_ref()].into_iter().flatten() {
+        for vtepd in std::iter::once(leaf).chain(peer) {
             let metrics = vtepd.wait_until_idle();
             let lost = accounted_for(&metrics);
             let [out, back] = ["encapsulated", "decapsulated"]
@@ -305,6 +348,7 @@ fn q16_tcp_at_full_rate_brings_every_byte() {
             assert_eq!(snmp(&host.ns, "Tcp", "InErrs"), 0, "damaged segments");
         }
     }
+    at_once(sites, drop);
 }
 
 /// All kinds of traffic in both directions: single RoCE frames, then super-frames of datagrams and
@@ -329,8 +373,9 @@ fn q19_at_full_rate_the_worker_allocates_nothing() {
     const FEW: u64 = 50;
     const MOST_PAGES: u64 = 4096;
     const MOST_BYTES: u64 = 16 << 20;
-    for arguments in [&[][..], &["--no-gso", "--no-bridge-bypass"]] {
-        let lab = Lab::new("alloc");
+    let cases = [&[][..], &["--no-gso", "--no-bridge-bypass"]];
+    let labs = at_once(0..cases.len(), |number| Lab::new(&format!("alloc{number}")));
+    for (arguments, lab) in cases.into_iter().zip(&labs) {
         let leaf = Counted::start(&lab.leaf, arguments);
         let state = || {
             let metrics = leaf.vtepd.wait_until_idle();
@@ -338,9 +383,9 @@ fn q19_at_full_rate_the_worker_allocates_nothing() {
             (metrics.sum("vtepd_sent_frames_total"), leaf.memory())
         };
         let begun = leaf.memory();
-        everything(&lab, 20_000, 1);
+        everything(lab, 20_000, 1);
         let (sent_before, before) = state();
-        everything(&lab, frames(), 2);
+        everything(lab, frames(), 2);
         let (sent, after) = state();
         println!(
             "{arguments:?}: {} frames more; {begun:?}, {before:?}, {after:?}",
@@ -358,4 +403,5 @@ fn q19_at_full_rate_the_worker_allocates_nothing() {
         let grown = after.resident.saturating_sub(begun.resident);
         assert!(grown < MOST_BYTES, "vtepd has grown by {grown} bytes");
     }
+    at_once(labs, drop);
 }
