@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use ::fabric::process::wait_until;
 use ::fabric::{Namespace, Process};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -304,19 +305,11 @@ impl Vtepd {
 
     /// Waits until `wanted` holds for the metrics, and returns them.
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&Metrics) -> bool) -> Metrics {
-        let start = Instant::now();
-        loop {
-            let metrics = self.metrics();
-            if wanted(&metrics) {
-                return metrics;
-            }
-            assert!(
-                start.elapsed() < TIMEOUT,
-                "waited in vain for {what}; metrics:\n{}",
-                metrics.0
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let mut last = None;
+        let came = wait_until(TIMEOUT, || wanted(last.insert(self.metrics())));
+        let metrics = last.expect("it asks at once");
+        assert!(came, "waited in vain for {what}; metrics:\n{}", metrics.0);
+        metrics
     }
 
     /// Waits until the worker's frame counters do not change for 20 ms.

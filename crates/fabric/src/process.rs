@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 use crate::progress::note;
 
 const POLL: Duration = Duration::from_millis(2);
+/// The longest pause of [`wait_until`].
+const POLL_MOST: Duration = Duration::from_millis(50);
 
 /// A process could not be started, signalled or waited for.
 #[derive(Debug, thiserror::Error)]
@@ -165,17 +167,19 @@ pub fn command_line(pid: i32) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Polls until `condition` holds. Returns whether it did within `limit`.
+/// Polls until `condition` holds. Returns whether it did within `limit`. It asks at once, and again
+/// after pauses that grow with the time that it has waited: from 2 ms to 50 ms.
 pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
         if condition() {
             return true;
         }
-        if start.elapsed() >= limit {
+        let waited = start.elapsed();
+        if waited >= limit {
             return false;
         }
-        thread::sleep(POLL);
+        thread::sleep((waited / 16).clamp(POLL, POLL_MOST).min(limit - waited));
     }
 }
 

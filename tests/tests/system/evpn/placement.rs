@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use api::v1;
 use fabric::process::wait_until;
@@ -69,10 +70,21 @@ fn next_hops(vtepd: &Vtepd) -> Vec<(String, String)> {
     hops.iter().map(|hop| (text(&hop["uplink"]), text(&hop["gateway"]))).collect()
 }
 
+/// Waits as long as FRR may take to converge. Each question starts programs, so it asks ten times a
+/// second.
+fn converges(mut condition: impl FnMut() -> bool) -> bool {
+    wait_until(CONVERGENCE, || {
+        condition() || {
+            std::thread::sleep(Duration::from_millis(100));
+            false
+        }
+    })
+}
+
 /// Waits until the route to the other leaf uses exactly these uplinks.
 fn wait_for_uplinks(vtepd: &Vtepd, wanted: &[&str]) {
     let mut hops = Vec::new();
-    let came = wait_until(CONVERGENCE, || {
+    let came = converges(|| {
         hops = next_hops(vtepd);
         let uplinks: Vec<&str> = hops.iter().map(|(uplink, _)| uplink.as_str()).collect();
         uplinks == wanted
@@ -109,9 +121,7 @@ fn flap(fabric: &ScaleAcross, vtepd: &Vtepd, uplink: &str, before: &Map) {
     fabric.run(LEAF, &format!("ip link set {uplink} up"));
     // zebra may remove the uplink once more, because its session with the spine was about to time
     // out.
-    let came = wait_until(CONVERGENCE, || {
-        next_hops(vtepd).len() == UPLINKS.len() && map(fabric) == *before
-    });
+    let came = converges(|| next_hops(vtepd).len() == UPLINKS.len() && map(fabric) == *before);
     assert!(came, "after a flap of {uplink}; the next hops are {:?}", next_hops(vtepd));
     let moved: Vec<_> =
         vtepd.events(seen).into_iter().filter(|event| event["kind"] == "flows-moved").collect();
