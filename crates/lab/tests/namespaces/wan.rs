@@ -56,9 +56,14 @@ impl Site {
 
     /// Round-trip times in ms.
     fn ping(&self, count: u32) -> Vec<f64> {
+        self.ping_for(count, "5")
+    }
+
+    /// Like [`Self::ping`], but waits for so many seconds only if no answer comes.
+    fn ping_for(&self, count: u32, seconds: &str) -> Vec<f64> {
         let count = count.to_string();
         let output = self.hosts[0]
-            .output(&["ping", "-n", "-c", &count, "-i", "0.01", "-W", "5", "192.0.2.2"])
+            .output(&["ping", "-n", "-c", &count, "-i", "0.01", "-W", seconds, "192.0.2.2"])
             .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let times = text.lines().filter_map(|line| line.split_once("time=")?.1.split_once(" ms"));
@@ -88,7 +93,11 @@ impl Site {
 fn transfer(from: &Namespace, to: &Namespace, address: &str, bytes: usize) {
     let listener = to.enter(|| TcpListener::bind((address, 0))).unwrap().unwrap();
     let port = listener.local_addr().unwrap().port();
-    let sent: Vec<u8> = (0..bytes).map(|index| (index * 7 + (index >> 8)) as u8).collect();
+    // The bytes begin again after 64 KiB.
+    let period: Vec<u8> =
+        (0..1_usize << 16).map(|index| (index * 7 + (index >> 8)) as u8).collect();
+    let mut sent = period.repeat(bytes.div_ceil(period.len()));
+    sent.truncate(bytes);
     let received = std::thread::scope(|scope| {
         let receiving = scope.spawn(|| {
             let mut received = Vec::new();
@@ -308,12 +317,12 @@ fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     let site = Site::new("quiet", &[]);
     let [a, b] = &site.hosts;
     set(a, "down");
-    assert!(site.ping(1).is_empty() && has_carrier(b));
+    assert!(site.ping_for(1, "1").is_empty() && has_carrier(b));
     // The interface is deleted and created again with the same name.
     a.run(&["ip", "link", "del", "eth1"]).unwrap();
     veth((a, "eth1"), (&site.between, "a1"), 9500).unwrap();
     a.run(&["ip", "addr", "add", "192.0.2.1/24", "dev", "eth1"]).unwrap();
-    assert!(wait_until(TIMEOUT, || !site.ping(1).is_empty()));
+    assert!(wait_until(TIMEOUT, || !site.ping_for(1, "1").is_empty()));
 
     // The same with the same interface index, while `lab wan` is stopped.
     let text = site.between.run(&["ip", "-o", "link", "show", "a1"]).unwrap();
@@ -327,7 +336,7 @@ fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     set(a, "up");
     a.run(&["ip", "addr", "add", "192.0.2.1/24", "dev", "eth1"]).unwrap();
     site.wan.signal(Signal::SIGCONT).unwrap();
-    assert!(wait_until(TIMEOUT, || !site.ping(1).is_empty()));
+    assert!(wait_until(TIMEOUT, || !site.ping_for(1, "1").is_empty()));
 }
 
 /// The properties of a direction change while the circuit runs. The other direction stays.
@@ -351,7 +360,7 @@ fn a_direction_changes_while_frames_pass() {
     near(35.0);
     let lossy = Change { loss: Some(1.0), ..Change::default() };
     let undo = change(&site.between, &[lossy]).unwrap();
-    assert_eq!((undo.len(), site.ping(3).len()), (2, 0));
+    assert_eq!((undo.len(), site.ping_for(3, "1").len()), (2, 0));
     assert_eq!(undo[0].loss, Some(0.0));
     change(&site.between, &undo).unwrap();
     near(35.0);
