@@ -98,7 +98,7 @@ fn frames_that_went_another_way_are_left_out_and_the_rest_is_told() {
     );
 }
 
-#[root_test(alone)]
+#[root_test]
 fn an_interrupted_bench_leaves_nothing() {
     let mut child = bench(&["--rounds", "100", "--time", "30"]);
     let id = child.id();

@@ -249,7 +249,7 @@ fn super_frames_pass_whole_and_those_in_vxlan_as_segments() {
     );
 }
 
-#[root_test(alone)]
+#[root_test]
 fn frames_are_lost_and_wait_as_asked() {
     // 98 bytes of a ping at 98 kbit/s take 8 ms in each direction.
     let site = Site::new("rate", &["--rate", "98", "--queue", "400"]);
@@ -289,7 +289,7 @@ fn frames_are_lost_and_wait_as_asked() {
     );
 }
 
-#[root_test(alone)]
+#[root_test]
 fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     let has_carrier = |host: &Namespace| {
         host.run(&["ip", "-o", "link", "show", "eth1"]).unwrap().contains(",LOWER_UP")

@@ -187,7 +187,7 @@ fn a_connection_that_breaks_is_named() {
     assert!(error.to_string().contains("host0"), "{error}");
 }
 
-#[root_test(alone)]
+#[root_test]
 fn a_host_that_cannot_be_reached_is_named() {
     let sites = Sites::new("gone");
     let job = sites.job(Workload::default());

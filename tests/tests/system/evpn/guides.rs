@@ -435,7 +435,7 @@ lab compare results/small again
 }
 
 /// The script of the page measures with the real iperf3, as the program of an experiment.
-#[root_test(alone, needs = iperf3)]
+#[root_test(needs = iperf3)]
 fn the_script_of_the_page_on_experiments_measures() {
     let throughput = format!(
         "cat > throughput.toml <<'END_OF_FILE'
