@@ -211,15 +211,18 @@ impl Sink {
 
 impl Counts {
     fn add(&mut self, seen: Seen) {
-        let mut track =
-            |queue_pair: QueuePair| self.queue_pairs.entry(queue_pair.get()).or_default();
         match seen {
             Seen::Numbered { queue_pair, number, offset } => {
-                self.received += u64::from(track(queue_pair).see(number, offset));
+                let is_new = self.track(queue_pair).see(number, offset);
+                self.received += u64::from(is_new);
             }
-            Seen::Corrupted { queue_pair } => track(queue_pair).corrupted += 1,
+            Seen::Corrupted { queue_pair } => self.track(queue_pair).corrupted += 1,
             Seen::Foreign => self.foreign += 1,
         }
+    }
+
+    fn track(&mut self, queue_pair: QueuePair) -> &mut Track {
+        self.queue_pairs.entry(queue_pair.get()).or_default()
     }
 }
 
