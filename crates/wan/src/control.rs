@@ -1,7 +1,7 @@
 //! Changes circuits while they run. `lab wan` listens on a socket with an abstract name, which
 //! belongs to its network namespace. A message is a JSON list of [`Change`]s. The answer is the list
 //! of what they replaced, or an error as a JSON text. The answer to the JSON text `counts` is a
-//! [`Report`]. Both ends believe only root and their own user.
+//! [`Report`]. Both ends believe only root and their own user. Others get no answer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,6 +20,8 @@ use fabric::netns::{Namespace, NetnsError};
 const NAME: &str = "lab-wan";
 /// The message that asks for the counters.
 const COUNTS: &[u8] = b"\"counts\"";
+/// The most messages that are read before frames are served again.
+const MESSAGES: usize = 16;
 /// How long `lab wan` may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -246,12 +248,14 @@ impl Wan {
         Ok(before)
     }
 
-    /// The answer to a message, in JSON.
-    fn answer(&mut self, message: &Message) -> Vec<u8> {
-        let answer = if message.from.is_trusted() && message.bytes == COUNTS {
+    /// The answer to a message of a process that may make changes, in JSON.
+    fn answer(&mut self, message: &[u8]) -> Vec<u8> {
+        let answer = if message == COUNTS {
             serde_json::to_vec(&self.report())
         } else {
-            match changes(message).and_then(|changes| self.change(&changes)) {
+            let changes = serde_json::from_slice::<Vec<Change>>(message);
+            let changes = changes.map_err(|error| error.to_string());
+            match changes.and_then(|changes| self.change(&changes)) {
                 Ok(before) => serde_json::to_vec(&before),
                 Err(error) => serde_json::to_vec(&error),
             }
@@ -259,23 +263,27 @@ impl Wan {
         answer.unwrap_or_default()
     }
 
-    /// Follows the messages of other processes.
+    /// The messages so far of users that may not change circuits.
+    #[must_use]
+    pub const fn strangers(&self) -> u64 {
+        self.strangers
+    }
+
+    /// Follows messages of other processes, [`MESSAGES`] at most: frames do not wait for those who
+    /// send without end.
     pub(super) fn follow(&mut self) {
-        while let Some(message) = self.control.as_ref().and_then(Control::receive) {
-            let answer = self.answer(&message);
+        for _ in 0..MESSAGES {
+            let Some(message) = self.control.as_ref().and_then(Control::receive) else { return };
+            if !message.from.is_trusted() {
+                self.strangers += 1;
+                continue;
+            }
+            let answer = self.answer(&message.bytes);
             if let (Some(control), Some(address)) = (&self.control, &message.address) {
                 control.answer(address, &answer);
             }
         }
     }
-}
-
-/// The changes in a message of a process that may make them.
-fn changes(message: &Message) -> Result<Vec<Change>, String> {
-    if !message.from.is_trusted() {
-        return Err(format!("circuits are not changed for {}", message.from));
-    }
-    serde_json::from_slice(&message.bytes).map_err(|error| error.to_string())
 }
 
 /// The socket of `lab wan`.

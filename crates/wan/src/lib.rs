@@ -142,6 +142,8 @@ pub struct Wan {
     /// `None` only in tests.
     watch: Option<Notifications>,
     control: Option<Control>,
+    /// Messages of users that may not change circuits.
+    strangers: u64,
     temporary: Temporary,
     /// When interfaces were last listed, and when to list them again without a notification.
     listed: Duration,
@@ -192,6 +194,7 @@ impl Wan {
             watch: Some(Notifications::open(NotificationKind::Links)?),
             temporary: Temporary::default(),
             control: Control::open().map_err(io_error("open the control socket"))?,
+            strangers: 0,
             listed: Duration::ZERO,
             list_again: None,
             poll_interval: POLL_INTERVAL,

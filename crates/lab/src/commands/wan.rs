@@ -45,5 +45,8 @@ pub(super) fn run(arguments: &Wan, output: Output) -> Outcome {
         }
         wan.poll()?;
     }
+    if wan.strangers() > 0 {
+        note(format_args!("{} messages of other users were ignored", wan.strangers()));
+    }
     show(&wan.report(), output)
 }

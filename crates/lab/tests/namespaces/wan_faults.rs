@@ -6,12 +6,16 @@ use fabric::netns::{self, Namespace, veth};
 use root_test::root_test;
 use wan::{Impairment, Settings, Wan};
 
-/// Runs `f` with a circuit whose interfaces both connect to the same host.
-fn with_a_circuit(story: &str, f: impl FnOnce(&mut Wan, &Namespace) + Send) {
+use crate::wan::as_nobody;
+
+/// Runs `f` with a circuit whose interfaces both connect to the same host, the namespace of that
+/// host and its own.
+fn with_a_circuit(story: &str, f: impl FnOnce(&mut Wan, [&Namespace; 2]) + Send) {
     let name = |end: &str| format!("lab-wan-{}-{story}-{end}", std::process::id());
     let [host, between] = ["h", "w"].map(|end| Namespace::create(name(end)).unwrap());
     for end in [&host, &between] {
         end.run(&["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"]).unwrap();
+        end.run(&["sysctl", "-qw", "net.unix.max_dgram_qlen=100"]).unwrap();
     }
     veth((&host, "eth1"), (&between, "a1"), 1500).unwrap();
     veth((&host, "eth2"), (&between, "b1"), 1500).unwrap();
@@ -31,7 +35,7 @@ fn with_a_circuit(story: &str, f: impl FnOnce(&mut Wan, &Namespace) + Send) {
         assert!(wan.is_bound("a1").unwrap(), "it would be opened again each time");
         // A failing socket must be detected without a notification of the kernel.
         wan.lose_notifications();
-        f(&mut wan, &host);
+        f(&mut wan, [&host, &between]);
     };
     between.enter(run).unwrap();
 }
@@ -60,7 +64,7 @@ fn a_read_error_costs_no_circuit() {
 
 #[root_test]
 fn an_interface_that_goes_while_it_is_opened_ends_nothing() {
-    with_a_circuit("goes", |wan, host| {
+    with_a_circuit("goes", |wan, [host, _]| {
         wan.find_ports_late(|| drop(host.run(&["ip", "link", "del", "eth2"]).unwrap())).unwrap();
         assert!(
             wan.missing()[0].starts_with("b1 (cannot open a packet socket: "),
@@ -70,5 +74,26 @@ fn an_interface_that_goes_while_it_is_opened_ends_nothing() {
         let add = format!("ip link add b1 type veth peer eth2 netns {}", host.name());
         netns::run(&add.split(' ').collect::<Vec<_>>()).unwrap();
         turn_until_whole(wan);
+    });
+}
+
+#[root_test]
+fn a_flood_of_messages_keeps_no_frame_waiting() {
+    with_a_circuit("flood", |wan, [host, between]| {
+        host.run(&["ip", "addr", "add", "192.0.2.1/24", "dev", "eth1"]).unwrap();
+        let (_nobody, said) = as_nobody(
+            between,
+            r#"socket(S, PF_UNIX, SOCK_DGRAM, 0) or die;
+            for (1..40) { send(S, '"counts"', 0, pack("Sa*", 1, "\0lab-wan")) or die }
+            print "sent\n"; sleep"#,
+        );
+        assert_eq!(said, "sent\n");
+        // Nobody answers, so it only asks for the address.
+        host.output(&["ping", "-c", "1", "-w", "1", "192.0.2.2"]).unwrap();
+        for read in [16, 32, 40] {
+            wan.poll().unwrap();
+            assert_eq!(wan.strangers(), read);
+            assert!(wan.report().0[0].counts.sent > 0, "{}", wan.report());
+        }
     });
 }
