@@ -192,10 +192,10 @@ mod tests {
             format!("n{number}: {{stages: {{create: {{{wait}}}}}}}")
         };
         let nodes = |last: &str| {
-            let chain: Vec<String> = (0..20_000).map(node).collect();
-            parsed(&format!("{{{}, n20000: {last}}}", chain.join(", ")))
+            let chain: Vec<String> = (0..8_000).map(node).collect();
+            parsed(&format!("{{{}, n8000: {last}}}", chain.join(", ")))
         };
-        assert_eq!(nodes("").unwrap().nodes.len(), 20_001);
+        assert_eq!(nodes("").unwrap().nodes.len(), 8_001);
         let last = "{stages: {create: {wait-for: [{node: n0, stage: create}]}}}";
         let error = nodes(last).unwrap_err();
         assert!(error.starts_with("topology.nodes.n0.stages: waits for itself"), "{error:.200}");

@@ -127,9 +127,9 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
             heard[0] = heard[0].max(time_until(|| vtepd.metrics().get(MACS) == known));
             let zebra =
                 lab.leaf.enter(|| TcpStream::connect(("127.0.0.1", 2620))).unwrap().unwrap();
-            heard[1] = heard[1].max(time_until(|| has_zebra(&vtepd)));
+            heard[1] = heard[1].max(time_until(|| has_zebra(vtepd)));
             drop(zebra);
-            wait_for("zebra to be gone", || !has_zebra(&vtepd));
+            wait_for("zebra to be gone", || !has_zebra(vtepd));
         }
         let took = start.elapsed();
         let (sent, report) = stream.finish();

@@ -344,7 +344,9 @@ fn s4_losses_with_full_queues_do_not_stop_hosts() {
         assert!(leaf.ctl(&["policy", "set", &VNI.to_string(), "qp-pin"]).status.success());
     }
     // To compare. The queue of one circuit holds less than the window for four.
-    let pinned = costs("qp-pin", WINDOW / 2, goodput_of(RATE), &[0..4]);
+    let together = 0..4;
+    let losses = std::slice::from_ref(&together);
+    let pinned = costs("qp-pin", WINDOW / 2, goodput_of(RATE), losses);
     println!("s4: a loss costs {sprayed:.0} ms, and {pinned:.0?} ms without spraying");
 }
 
