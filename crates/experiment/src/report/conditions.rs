@@ -15,9 +15,9 @@ impl Report<'_> {
         let confidence = self.experiment.repetitions.confidence.get() * 100.0;
         let comparisons = verdict::comparisons(self.experiment, self.summary);
         format!(
-            "A difference is beyond noise if the {comparisons} comparisons that the page may make \
-             show none like it by chance, with {confidence:.0} % confidence for all of them \
-             together. The intervals of tables and charts are those of one figure each."
+            "“Beyond noise” holds for the {comparisons} comparisons that this page may make, with \
+             {confidence:.0} % confidence for all of them together (Bonferroni). The intervals of \
+             tables and charts are those of one figure each."
         )
     }
 

@@ -80,7 +80,7 @@ fn differ(least: &Statistics, most: &Statistics) -> bool {
 /// The title of a dataplane, and whether timeouts are in its time.
 fn named(row: &Row) -> String {
     let timed_out = row.workload.as_ref().is_some_and(|of| of.timed_out > TIMED_OUT);
-    format!("{}{}", title(&row.dataplane), if timed_out { " (with timeouts)" } else { "" })
+    format!("{}{}", title(&row.dataplane), if timed_out { ", with timeouts" } else { "" })
 }
 
 /// Where a row is, in words: what is varied.
