@@ -19,6 +19,23 @@ pub struct Statistics {
     pub min: f64,
     /// The largest value.
     pub max: f64,
+    /// The standard error of the mean. Infinite with fewer than two values.
+    #[serde(skip)]
+    error: f64,
+    /// The confidence of the interval, such as 0.95.
+    #[serde(skip)]
+    confidence: f64,
+}
+
+/// Half the width of an interval, in standard errors: Student's t.
+fn quantile(freedom: f64, confidence: f64) -> f64 {
+    let student = StudentsT::new(0.0, 1.0, freedom);
+    student.map_or(f64::INFINITY, |student| student.inverse_cdf(0.5 + confidence / 2.0))
+}
+
+/// Half the width of an interval. Values that are all equal have none.
+fn half_width(error: f64, freedom: f64, confidence: f64) -> f64 {
+    if error == 0.0 { 0.0 } else { error * quantile(freedom, confidence) }
 }
 
 impl Statistics {
@@ -32,39 +49,47 @@ impl Statistics {
         let mean = sorted.iter().sum::<f64>() / count as f64;
         let middle = [sorted.get((count - 1) / 2)?, sorted.get(count / 2)?];
         let squares: f64 = sorted.iter().map(|value| (value - mean).powi(2)).sum();
-        let half_width = match StudentsT::new(0.0, 1.0, count as f64 - 1.0) {
-            _ if count > 1 && squares == 0.0 => 0.0,
-            Ok(student) => {
-                let error = (squares / (count as f64 - 1.0) / count as f64).sqrt();
-                student.inverse_cdf(0.5 + confidence / 2.0) * error
-            }
-            Err(_) => f64::INFINITY,
+        let freedom = count as f64 - 1.0;
+        let error = match count {
+            1 => f64::INFINITY,
+            _ => (squares / freedom / count as f64).sqrt(),
         };
+        let half_width = half_width(error, freedom, confidence);
         let median = (middle[0] + middle[1]) / 2.0;
-        Some(Self { count, mean, half_width, median, min, max })
+        Some(Self { count, mean, half_width, median, min, max, error, confidence })
     }
 
     /// How much lower this mean is than another one, as a part of that, and half the width of the
-    /// interval. It follows from those of the two means, which are independent, and is not narrower
-    /// than that of their difference. `None` if the other mean is 0.
+    /// interval, by Welch: the two means are independent and have variances of their own. It is not
+    /// narrower than that of their difference. `None` if the other mean is 0.
     #[must_use]
     pub fn gain_over(&self, base: &Self) -> Option<(f64, f64)> {
         let ratio = self.mean / base.mean;
-        let half = self.half_width.hypot(base.half_width * ratio.max(1.0)) / base.mean;
+        let half = self.noise(self.error.hypot(base.error * ratio.max(1.0)), base) / base.mean;
         (base.mean > 0.0).then_some((1.0 - ratio, half))
+    }
+
+    /// The difference to another mean that noise explains, by Welch.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> f64 {
+        self.noise(self.error.hypot(other.error), other)
+    }
+
+    /// Half the width of an interval with this error, whose degrees of freedom are those of the
+    /// difference of two means (Welch and Satterthwaite).
+    fn noise(&self, error: f64, other: &Self) -> f64 {
+        let [own, others] = [self, other].map(|of| of.error.powi(4) / (of.count as f64 - 1.0));
+        let freedom = (self.error.powi(2) + other.error.powi(2)).powi(2) / (own + others);
+        half_width(error, freedom, self.confidence)
     }
 
     /// The same with an interval that is one of several: all of them hold at once with the confidence
     /// that each has now (Bonferroni).
     #[must_use]
-    pub fn among(self, intervals: usize, confidence: f64) -> Self {
-        let quantile = |confidence: f64| {
-            let student = StudentsT::new(0.0, 1.0, self.count as f64 - 1.0).ok()?;
-            Some(student.inverse_cdf(0.5 + confidence / 2.0))
-        };
-        let all = 1.0 - (1.0 - confidence) / intervals.max(1) as f64;
-        let wider = quantile(all).zip(quantile(confidence)).map_or(1.0, |(all, one)| all / one);
-        Self { half_width: self.half_width * wider, ..self }
+    pub fn among(self, intervals: usize) -> Self {
+        let confidence = 1.0 - (1.0 - self.confidence) / intervals.max(1) as f64;
+        let half_width = half_width(self.error, self.count as f64 - 1.0, confidence);
+        Self { half_width, confidence, ..self }
     }
 
     /// Whether the confidence interval is not wider than `share` of the mean to each side.
@@ -96,25 +121,29 @@ mod tests {
     fn several_intervals_that_hold_at_once_are_wider() {
         let of = |values: &[f64]| Statistics::of(values, 0.95).unwrap();
         let five = of(&[1.0, 2.0, 3.0, 4.0, 5.0]);
-        assert_eq!(five.among(1, 0.95), five);
+        assert_eq!(five.among(1), five);
         // t(0.9975, 4) = 5.598.
-        let ten = five.among(10, 0.95);
+        let ten = five.among(10);
         assert!((ten.half_width - 5.598 * 0.5_f64.sqrt()).abs() < 1e-2, "{ten:?}");
-        assert!(of(&[4.0]).among(10, 0.95).half_width.is_infinite());
+        assert!(of(&[4.0]).among(10).half_width.is_infinite());
     }
 
+    /// The values are those of a run: the MMR with kernel VXLAN and with a policy.
     #[test]
     fn a_gain_is_within_noise_if_the_difference_is() {
-        let of = |mean, half_width| Statistics {
-            mean,
-            half_width,
-            ..Statistics::of(&[1.0], 0.95).unwrap()
-        };
-        // The difference of 1.69 is within √(2.43² + 0.51²) = 2.48.
-        let (gain, half) = of(1.38, 0.51).gain_over(&of(3.07, 2.43)).unwrap();
-        assert!((gain - 0.55).abs() < 0.01 && (half - 2.48 / 3.07).abs() < 0.01, "{gain} {half}");
-        let (loss, half) = of(2.0, 0.0).gain_over(&of(1.0, 0.1)).unwrap();
-        assert!(loss == -1.0 && (half - 0.2).abs() < 1e-9, "{half}");
-        assert_eq!(of(1.0, 0.1).gain_over(&of(0.0, 0.0)), None);
+        let of = |values: &[f64]| Statistics::of(values, 0.95).unwrap();
+        let (base, own) = (of(&[2.0, 3.31, 3.9]), of(&[1.2, 1.37, 1.57]));
+        // Student's t of 2.1 degrees of freedom is 4.1; the standard errors are 0.56 and 0.11.
+        let (gain, half) = own.gain_over(&base).unwrap();
+        assert!((gain - 0.55).abs() < 0.01 && (0.7..0.85).contains(&half), "{gain} {half}");
+        assert!((own.difference(&base) - half * base.mean).abs() < 1e-9);
+        // As many values with errors of the same size: 8 degrees of freedom, t = 2.306.
+        let [a, b] = [0.0, 10.0].map(|more| of(&[1.0, 2.0, 3.0, 4.0, 5.0].map(|of| of + more)));
+        assert!((a.difference(&b) - 2.306).abs() < 1e-3, "{}", a.difference(&b));
+        let (loss, half) = b.gain_over(&a).unwrap();
+        assert!(loss < -3.0 && half > a.difference(&b) / a.mean, "{half}");
+        assert_eq!(of(&[2.0, 2.0]).gain_over(&of(&[4.0, 4.0])), Some((0.5, 0.0)));
+        assert!(of(&[2.0]).difference(&a).is_infinite());
+        assert_eq!(a.gain_over(&of(&[0.0, 0.0])), None);
     }
 }

@@ -219,8 +219,8 @@ impl Summary {
 
     /// The same with wider intervals: those of all comparisons between rows hold at once.
     #[must_use]
-    pub fn among(&self, comparisons: usize, confidence: f64) -> Self {
-        let wide = |of: Statistics| of.among(comparisons, confidence);
+    pub fn among(&self, comparisons: usize) -> Self {
+        let wide = |of: Statistics| of.among(comparisons);
         let workload =
             |of: &WorkloadRow| WorkloadRow { completion: wide(of.completion), ..of.clone() };
         let row = |row: &Row| {

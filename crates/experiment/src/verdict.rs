@@ -31,7 +31,7 @@ pub fn comparisons(experiment: &Experiment, summary: &Summary) -> usize {
 
 /// The summary with intervals that hold for all comparisons at once.
 fn compared(experiment: &Experiment, summary: &Summary) -> Summary {
-    summary.among(comparisons(experiment, summary), experiment.repetitions.confidence.get())
+    summary.among(comparisons(experiment, summary))
 }
 
 /// What follows from the figures.

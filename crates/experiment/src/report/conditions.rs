@@ -16,7 +16,7 @@ impl Report<'_> {
         let comparisons = verdict::comparisons(self.experiment, self.summary);
         format!(
             "“Beyond noise” holds for the {comparisons} comparisons that this page may make, with \
-             {confidence:.0} % confidence for all of them together (Bonferroni). The intervals of \
+             {confidence:.0} % confidence for all of them together (Welch, Bonferroni). The intervals of \
              tables and charts are those of one figure each."
         )
     }

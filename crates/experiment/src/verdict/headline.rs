@@ -73,7 +73,7 @@ pub fn headline(experiment: &Experiment, summary: &Summary) -> Option<String> {
 
 /// Whether two values differ beyond noise.
 fn differ(least: &Statistics, most: &Statistics) -> bool {
-    let noise = least.half_width.hypot(most.half_width).max(ROUTING * most.mean);
+    let noise = least.difference(most).max(ROUTING * most.mean);
     most.mean - least.mean > noise
 }
 

@@ -115,7 +115,7 @@ pub(super) fn verdicts(rows: &[Row], lines: &[Line]) -> Vec<Verdict> {
             same += 1;
             continue;
         }
-        let [own, other] = [own, other].map(|of| of.among(rows.len(), CONFIDENCE));
+        let [own, other] = [own, other].map(|of| of.among(rows.len()));
         let Some((gain, half)) = own.gain_over(&other) else { continue };
         let (grade, word) = match gain {
             _ if gain > half => (Grade::Good, "earlier than"),
