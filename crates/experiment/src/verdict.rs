@@ -20,13 +20,21 @@ pub use headline::headline;
 pub use words::{Grade, Verdict, milliseconds, title};
 
 /// How many differences verdicts may judge, at most: the peak load of two tiers and the time of each
-/// row, beside one baseline or two, and beside another inner source port.
+/// row, beside one baseline or two, and its peak load beside another inner source port. Of a single
+/// dataplane, its rows are compared.
 #[must_use]
 pub fn comparisons(experiment: &Experiment, summary: &Summary) -> usize {
+    let (rows, baseline) = (&summary.rows, experiment.baseline());
+    if experiment.dataplanes.len() == 1 {
+        return rows.len();
+    }
     let has = |label: &str| experiment.dataplanes.iter().any(|of| of.label() == label);
-    let baselines = 1 + usize::from(experiment.baseline() == KERNEL && has(gains::PLAIN));
+    let baselines = 1 + usize::from(baseline == KERNEL && has(gains::PLAIN));
     let times = usize::from(experiment.workload.is_some());
-    summary.rows.len() * (gains::ROLES.len() * baselines + times + 1)
+    let others = rows.iter().filter(|row| row.dataplane != baseline).count();
+    let first = rows.iter().map(|row| row.point.inner_port).min();
+    let ports = rows.iter().filter(|row| Some(row.point.inner_port) != first).count();
+    others * (gains::ROLES.len() * baselines + times) + ports
 }
 
 /// The summary with intervals that hold for all comparisons at once.
