@@ -21,9 +21,9 @@ const PROBES: u32 = 0xff_ffff;
 /// VNIs, and the outer headers that routers may hash, with the number of packets.
 type Seen = BTreeMap<(u32, Vec<u8>), usize>;
 
-/// A queue pair is hashed as long as others are being placed, so that some packets may have the port
-/// of no probe. Those of a path are thousands.
-const HASHED: usize = 200;
+/// A queue pair whose first packet comes while another is placed is hashed for it: its port may be
+/// that of no probe.
+const HASHED: usize = 3;
 
 /// Only the uplinks at both ends of a path are known over IPv6. Probes have the outer headers of
 /// data.
