@@ -1,6 +1,6 @@
 //! The policy `qp-pin` over an IPv6 underlay.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use root_test::root_test;
 use vtepd_tests::lab::{VNI, sysctl};
@@ -18,12 +18,8 @@ const FAR: (&str, &str) = ("fd00::2", "fd01:2:1::1");
 /// The VNI of probes, answers and traces.
 const PROBES: u32 = 0xff_ffff;
 
-/// VNIs, and the outer headers that routers may hash, with the number of packets.
-type Seen = BTreeMap<(u32, Vec<u8>), usize>;
-
-/// A queue pair whose first packet comes while another is placed is hashed for it: its port may be
-/// that of no probe.
-const HASHED: usize = 3;
+/// VNIs, and the outer headers that routers may hash.
+type Seen = BTreeSet<(u32, Vec<u8>)>;
 
 /// Only the uplinks at both ends of a path are known over IPv6. Probes have the outer headers of
 /// data.
@@ -39,7 +35,7 @@ fn p6_queue_pairs_over_ipv6_are_even_and_leave_a_path_that_dies_silently() {
     }
     even_and_back(&lab, &leaf, FAR, "p6");
     for watch in watching {
-        let [probes, data] = headers(watch);
+        let [probes, data] = headers(watch, [PROBES, VNI]);
         assert!(!data.is_empty() && data.is_subset(&probes), "{data:x?} {probes:x?}");
     }
 }
@@ -56,7 +52,7 @@ fn p14_paths_to_kernel_vxlan_are_known_by_icmpv6_errors() {
     let watching = watch(&fabric.lab);
     traced(&fabric, FAR.0, "p14");
     for watch in watching {
-        let [traces, data] = headers(watch);
+        let [traces, data] = headers(watch, [PROBES, VNI]);
         assert!(!data.is_empty() && data.is_subset(&traces), "{data:x?} {traces:x?}");
     }
 }
@@ -98,21 +94,15 @@ fn p8_queue_pairs_are_even_behind_a_router_that_hashes_the_flow_label() {
 fn watch(lab: &Lab) -> [Capture<Seen>; 2] {
     lab.routers.each_ref().map(|router| {
         Capture::fold(router, "leaf", Seen::new(), |seen, frame| {
-            if let Some(of) = outer_ipv6(frame.data) {
-                *seen.entry(of).or_default() += 1;
-            }
+            seen.extend(outer_ipv6(frame.data))
         })
     })
 }
 
-/// The outer headers of probes and of data, without data of very few packets.
-fn headers(watch: Capture<Seen>) -> [BTreeSet<Vec<u8>>; 2] {
+/// The outer headers of the packets with each of these VNIs.
+fn headers(watch: Capture<Seen>, vnis: [u32; 2]) -> [BTreeSet<Vec<u8>>; 2] {
     let seen = watch.stop();
-    let of = |vni: u32, least: usize| {
-        let own = seen.iter().filter(|((of, _), number)| *of == vni && **number >= least);
-        own.map(|((_, header), _)| header.clone()).collect()
-    };
-    [of(PROBES, 1), of(VNI, HASHED + 1)]
+    vnis.map(|vni| seen.iter().filter(|(of, _)| *of == vni).map(|(_, h)| h.clone()).collect())
 }
 
 /// The VNI of a VXLAN packet over IPv6 with a UDP checksum, and what routers may hash: flow label,
