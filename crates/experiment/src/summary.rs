@@ -457,6 +457,12 @@ mod tests {
         let runs: Vec<Run> = (0..400).map(pairs).collect();
         let pairs = Summary::new(&experiment(), &runs).rows[0].random.unwrap();
         assert!(pairs.links_chance > 0.99 && pairs.fullest_chance < 1e-9, "{pairs:?}");
+        // Sixteen flows on four links are four for each, which tell nothing.
+        let few = |number| {
+            let runs: Vec<Run> = (0..number).map(|repetition| random(repetition, 4)).collect();
+            Summary::new(&experiment(), &runs).rows[0].random.map(|test| test.runs)
+        };
+        assert_eq!([few(2), few(3)], [None, Some(3)]);
     }
 
     #[test]

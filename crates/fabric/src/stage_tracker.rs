@@ -67,7 +67,8 @@ impl<'a> StageTracker<'a> {
         self.changed.notify_all();
     }
 
-    /// Waits until `so` holds or `limit`, if there is one, has passed. Returns `false` if the work was stopped.
+    /// Waits until `so` holds or `limit`, if there is one, has passed. Returns `false` if the work was
+    /// stopped.
     fn wait(&self, limit: Option<Instant>, so: impl Fn(&Progress) -> bool) -> bool {
         let mut progress = self.lock();
         loop {

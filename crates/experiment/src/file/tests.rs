@@ -298,3 +298,22 @@ fn values_of_a_sweep_make_variants() {
     let error = Experiment::parse("x.toml".as_ref(), &long).unwrap_err().to_string();
     assert!(error.contains("use 1 to 63 letters") && error.contains(", line "), "{error}");
 }
+
+/// Times of other messages are not compared with published ones; loads are.
+#[test]
+fn the_quick_form_with_other_bytes_has_no_published_times() {
+    let measured = |bytes: &str, quantity: &str| {
+        let text = format!(
+            "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['a.clab.yml']
+             dataplane = [{{policy = 'kernel'}}]\nworkload = {{ bytes = 1000 }}
+             [traffic]\nsites = [['a'], ['b']]\n[quick]\nworkload = {{ {bytes} }}
+             [[published]]\nwhat = ''\nvalue = '5 s'\nsource = ''
+             measured = {{ dataplane = 'kernel', tier = 'leaf', quantity = '{quantity}' }}"
+        );
+        let experiment = Experiment::parse("x.toml".as_ref(), &text).unwrap();
+        [false, true].map(|quick| experiment.clone().form(quick).published[0].measured.is_some())
+    };
+    assert_eq!(measured("bytes = 10", "completion"), [true, false]);
+    assert_eq!(measured("bytes = 10", "mmr"), [true, true]);
+    assert_eq!(measured("iterations = 1", "completion"), [true, true]);
+}
