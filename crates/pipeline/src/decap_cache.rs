@@ -215,7 +215,8 @@ impl Known<'_> {
 }
 
 #[cfg(test)]
-#[path = "../tests/common/mod.rs"]
+#[allow(dead_code, reason = "the tests use a part")]
+#[path = "../tests/frames/common.rs"]
 mod common;
 
 #[cfg(test)]

@@ -19,7 +19,7 @@
 //! - [`grouping`]: frames of one flow that are sent as one super-frame
 //! - [`counters`]: accounting for every frame; [`dropped`]: the last ones that were dropped
 
-// The fixtures of `tests/common` name the crate.
+// The fixtures of `tests/frames` name the crate.
 #[cfg(test)]
 extern crate self as pipeline;
 

@@ -64,7 +64,7 @@ fn flow(data: &[u8]) -> Option<Vec<u32>> {
 pub fn worker_of(data: &[u8], workers: u32) -> u32 {
     let Some(key) = flow(data) else { return 0 };
     let hash = mix(key.into_iter().fold(0, mix), 0);
-    (u64::from(hash) * u64::from(workers) >> 32) as u32
+    ((u64::from(hash) * u64::from(workers)) >> 32) as u32
 }
 
 /// Length of one segment of a super-frame. `None` if its headers cannot be parsed.

@@ -164,7 +164,7 @@ fn vxlan(hook: u8, frame: &[u8]) {
     };
     let fits = length.is_some_and(|length| length <= FRAME_LIMIT);
     let expected =
-        fits.then(|| (REDIRECT, Some(model::worker_of(frame, WORKERS)))).unwrap_or((PASS, None));
+        if fits { (REDIRECT, Some(model::worker_of(frame, WORKERS))) } else { (PASS, None) };
     assert_eq!((returned, worker), expected, "{length:?} {frame:02x?}");
 }
 

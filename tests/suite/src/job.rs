@@ -12,6 +12,8 @@ pub(crate) struct Job {
     pub(crate) name: String,
     /// How it runs.
     pub(crate) kind: Kind,
+    /// Whether it runs only when a core is idle: `SCHED_IDLE`.
+    is_idle: bool,
     words: Vec<String>,
     folder: PathBuf,
 }
@@ -33,13 +35,13 @@ impl Job {
     /// A shell command, which runs where this program does.
     pub(crate) fn command(name: &str, command: &str) -> Self {
         let words = ["bash", "-c", command].map(str::to_owned).to_vec();
-        Self { name: name.to_owned(), kind: Kind::Command, words, folder: PathBuf::from(".") }
+        let (name, folder) = (name.to_owned(), PathBuf::from("."));
+        Self { name, kind: Kind::Command, is_idle: false, words, folder }
     }
 
-    /// The same, only when a core is idle: `SCHED_IDLE`.
-    pub(crate) fn when_idle(mut self) -> Self {
-        self.words.splice(0..0, ["chrt", "--idle", "0"].map(str::to_owned));
-        self
+    /// The same, only when a core is idle.
+    pub(crate) fn when_idle(self) -> Self {
+        Self { is_idle: true, ..self }
     }
 
     /// Tests of a program.
@@ -52,7 +54,7 @@ impl Job {
     ) -> Self {
         let mut words = vec![program.to_string_lossy().into_owned()];
         words.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        Self { name, kind, words, folder: folder.to_owned() }
+        Self { name, kind, is_idle: false, words, folder: folder.to_owned() }
     }
 
     /// The time after which it is ended, in seconds: longer than any wait of a test, so that the test
@@ -61,8 +63,9 @@ impl Job {
         if self.kind == Kind::Command { 1800 } else { 600 }
     }
 
-    /// The process. timeout(1) ends its whole group, at the limit and on a signal.
-    pub(crate) fn process(&self) -> Command {
+    /// The process. timeout(1) ends its whole group, at the limit and on a signal. `may_idle`: one that
+    /// runs when a core is idle does so; otherwise it has an ordinary priority.
+    pub(crate) fn process(&self, may_idle: bool) -> Command {
         let mut words: Vec<String> = Vec::new();
         // Commands ask for the privilege themselves.
         if self.kind != Kind::Command && !nix::unistd::geteuid().is_root() {
@@ -70,9 +73,8 @@ impl Job {
         }
         let limit = self.limit().to_string();
         words.extend(["timeout", "--signal=INT", "--kill-after=20", &limit].map(str::to_owned));
-        // The stories wait for daemons; what only computes gives way to them.
-        if self.kind == Kind::Others {
-            words.extend(["nice", "-n", "5"].map(str::to_owned));
+        if self.is_idle && may_idle {
+            words.extend(["chrt", "--idle", "0"].map(str::to_owned));
         }
         words.extend(self.words.iter().cloned());
         let mut command = Command::new(words.remove(0));

@@ -1,11 +1,11 @@
 //! Runs the tests of the workspace. `tests/run` calls it when everything is built.
 //!
 //! Root tests run in a process each, as many at once as the machine allows: namespaces isolate
-//! them. Beside them run the other test targets, which only compute, and the commands of `--beside`.
+//! them. The commands of `--beside` run beside them. Together they keep all cores busy.
 //! Then the tests marked `#[root_test(alone)]` run, each alone, and at last the commands of `--after`.
-//! Those of `--idle` get the time that alone tests and these leave. A test that failed gets a second
-//! try with nothing beside it. It counts as passed then, but the end of the output and the history
-//! name it.
+//! These leave half of the time, which what only computes gets: the commands of `--idle` and the other
+//! test targets. A test that failed gets a second try with nothing beside it. It counts as passed
+//! then, but the end of the output and the history name it.
 //!
 //! Logs and reports are kept in `target/suite`.
 
@@ -77,36 +77,31 @@ fn run(arguments: &Arguments) -> Result<bool, Error> {
     };
     let commands: Vec<Job> = arguments.beside.iter().map(command).collect::<Result<_, Error>>()?;
     let after: Vec<Job> = arguments.after.iter().map(command).collect::<Result<_, Error>>()?;
-    let idle = arguments.idle.iter().map(|text| Ok(command(text)?.when_idle()));
-    let idle: Vec<Job> = idle.collect::<Result<_, Error>>()?;
-    let (mut together, mut others, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+    let mut idle: Vec<Job> = arguments.idle.iter().map(command).collect::<Result<_, Error>>()?;
+    let (mut together, mut alone) = (Vec::new(), Vec::new());
     for target in &targets {
         for job in target.jobs(arguments.filter.as_deref(), arguments.ignored)? {
             match job.kind {
                 Kind::Alone => alone.push(job),
-                Kind::Others => others.push(job),
+                Kind::Others => idle.push(job),
                 Kind::Root | Kind::Command => together.push(job),
             }
         }
     }
     let at_once = arguments.jobs.unwrap_or_else(schedule::at_once);
-    let (roots, computing) = (together.len(), others.len());
-    println!(
-        "{roots} jobs, {at_once} at once, {computing} beside them, then {} alone",
-        alone.len()
-    );
+    let [roots, alones, computing] = [&together, &alone, &idle].map(Vec::len);
+    println!("{roots} jobs, {at_once} at once, then {alones} alone and {computing} that compute");
     let signals = schedule::Signals::new()?;
     let _backlog = backlog::Backlog::raise();
     let mut done = std::thread::scope(|scope| {
         let commands = scope.spawn(|| schedule::run(commands, 1, &folder, &signals));
-        let others = scope.spawn(|| schedule::run(others, schedule::half(), &folder, &signals));
         let mut done = schedule::run(together, at_once, &folder, &signals)?;
-        done.extend(others.join().unwrap_or(Err(Error::Interrupted))?);
         done.extend(commands.join().unwrap_or(Err(Error::Interrupted))?);
         Ok::<_, Error>(done)
     })?;
     let rest = std::thread::scope(|scope| {
-        let idle = scope.spawn(|| schedule::run(idle, 1, &folder, &signals));
+        let idle = idle.into_iter().map(Job::when_idle).collect();
+        let idle = scope.spawn(|| schedule::run(idle, schedule::half(), &folder, &signals));
         let mut rest = schedule::run(alone, 1, &folder, &signals)?;
         signals.raise()?;
         rest.extend(schedule::run(after, 1, &folder, &signals)?);

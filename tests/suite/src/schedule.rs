@@ -20,7 +20,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// How many jobs that only compute run at once. They give way to the root tests.
+/// How many jobs that only compute run at once, when a core is idle.
 pub(crate) fn half() -> usize {
     (cores() / 2).max(1)
 }
@@ -44,6 +44,8 @@ pub(crate) struct Signals(Arc<Mutex<Running>>);
 struct Running {
     processes: HashSet<i32>,
     is_interrupted: bool,
+    /// Whether all jobs have an ordinary priority.
+    is_raised: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -73,11 +75,13 @@ impl Signals {
         lock(&self.0).is_interrupted
     }
 
-    /// Gives the running jobs an ordinary priority: on a busy machine, what runs when a core is idle
-    /// would never end. A process that is being forked meanwhile is found by the second turn.
+    /// Gives jobs an ordinary priority: on a busy machine, what runs when a core is idle would never
+    /// end. A process that is being forked meanwhile is found by the second turn.
     pub(crate) fn raise(&self) -> Result<(), Error> {
         const GROUP: &str = "for turn in 1 2; do pgrep -g \"$0\" | xargs -rn 1 chrt --all-tasks --other --pid 0; done";
-        for process in &lock(&self.0).processes {
+        let mut running = lock(&self.0);
+        running.is_raised = true;
+        for process in &running.processes {
             // timeout(1) leads a group of its own. Processes may end at any time.
             let mut command = Command::new("bash");
             command.args(["-c", GROUP, &process.to_string()]).stderr(Stdio::null());
@@ -122,8 +126,6 @@ fn process(job: &Job, folder: &Path, signals: &Signals) -> Result<Outcome, Error
     let file = job.name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
     let path = folder.join("logs").join(file);
     let log = File::create(&path)?;
-    let mut command = job.process();
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let start = Instant::now();
     let mut child = {
         // A signal finds it in the list, or it does not start.
@@ -131,6 +133,8 @@ fn process(job: &Job, folder: &Path, signals: &Signals) -> Result<Outcome, Error
         if running.is_interrupted {
             return Err(Error::Interrupted);
         }
+        let mut command = job.process(!running.is_raised);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn()?;
         running.processes.insert(child.id().cast_signed());
         child

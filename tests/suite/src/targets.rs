@@ -41,7 +41,7 @@ struct MessageProfile {
 /// All test targets of the workspace, or those with one of these names. Builds what is out of date.
 pub(crate) fn built(names: &[String]) -> Result<Vec<Target>, Error> {
     let output = Command::new("cargo")
-        .args(["test", "--no-run", "--locked", "--workspace", "--quiet"])
+        .args(["test", "--no-run", "--locked", "--quiet"])
         .args(["--message-format", "json-render-diagnostics"])
         .stderr(Stdio::inherit())
         .output()?;

@@ -156,7 +156,7 @@ fn manifest(folder: &Path) -> Table {
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every member of the workspace. The fuzz targets are not members.
+/// Every default member of the workspace: all but the fuzz targets.
 fn members() -> BTreeMap<String, (PathBuf, Table)> {
     let mut folders: Vec<PathBuf> = std::fs::read_dir(root().join("crates"))
         .unwrap()

@@ -8,8 +8,7 @@ use serde_json::Value;
 use super::{manifest, root};
 
 /// The places that name the oldest Rust, each with the text before it.
-const PLACES: [(&str, &str); 5] = [
-    ("tests/fuzz/Cargo.toml", "rust-version = \""),
+const PLACES: [(&str, &str); 4] = [
     ("README.md", "[Rust](https://rustup.rs) "),
     ("docs/guide/install.md", "[Rust](https://rustup.rs) "),
     ("deploy/prepare", "Rust is missing ("),

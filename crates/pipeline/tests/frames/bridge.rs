@@ -1,13 +1,10 @@
 //! The bridge of standalone mode: forwarding, learning, ageing and accounting.
-#![cfg(test)]
-
-mod common;
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use common::{
-    HOST, LEAF_1, LEAF_2, Leaf, Owned, UDP_AT, VNI, Worker, leaked, leave_to_card, open, tcp,
+use crate::common::{
+    self, HOST, LEAF_1, LEAF_2, Leaf, Owned, UDP_AT, VNI, Worker, leaked, leave_to_card, open, tcp,
 };
 use pipeline::{
     AccessPortSettings, Bridge, BridgeLimits, Destination, DropReason, Explanation, GsoKind,

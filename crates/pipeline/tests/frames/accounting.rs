@@ -1,13 +1,10 @@
 //! Every frame is accounted for, and frames that wait for a next hop leave in order.
-#![cfg(test)]
-
-mod common;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{HOST, Leaf, OUTER, Owned, SLOT, Worker, hop, open, roce, tcp, udp4};
+use crate::common::{self, HOST, Leaf, OUTER, Owned, SLOT, Worker, hop, open, roce, tcp, udp4};
 use pipeline::counters::{PEERS, Traffic};
 use pipeline::unresolved::{LONGEST_WAIT, PER_NEXT_HOP, REQUEST_INTERVAL};
 use pipeline::{Checksum, Destination, DropReason, Gso, GsoKind, Offload, VlanTag, VtepId};

@@ -1,13 +1,12 @@
 //! Encapsulation: frames from the bridge, as they leave towards VTEPs.
-#![cfg(test)]
-
-mod common;
 
 use std::collections::BTreeSet;
 
 use std::net::IpAddr;
 
-use common::{Leaf, OUTER, Owned, SLOT, VNI, Worker, bth, hop, open, roce, tcp, udp4, udp6};
+use crate::common::{
+    self, Leaf, OUTER, Owned, SLOT, VNI, Worker, bth, hop, open, roce, tcp, udp4, udp6,
+};
 use etherparse::PacketBuilder;
 use path::{Policy, Settings};
 use pipeline::{Destination, DropReason, Explanation, GsoKind, Offload, explain};

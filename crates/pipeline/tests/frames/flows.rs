@@ -1,12 +1,9 @@
 //! The caches of known flows and senders do not change any result.
-#![cfg(test)]
-
-mod common;
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use common::{HOST, Leaf, Owned, Worker, bth, hop, tcp, udp4, udp6};
+use crate::common::{self, HOST, Leaf, Owned, Worker, bth, hop, tcp, udp4, udp6};
 use path::{Policy, Settings};
 use pipeline::explain_received::Fate;
 use pipeline::{Destination, DropReason, Gso, GsoKind, TxFrame, explain_received};

@@ -1,12 +1,9 @@
 //! Frames that are flooded to many VTEPs are sent in parts. This bounds the number of copies and
 //! their memory.
-#![cfg(test)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{LEAF_1, Leaf, Owned, VNI, Worker, hop, leaked, roce, tcp};
+use crate::common::{self, LEAF_1, Leaf, Owned, VNI, Worker, hop, leaked, roce, tcp};
 use pipeline::{
     AccessPortSettings, Batch, Bridge, BridgeLimits, Cursor, DropReason, GsoKind, PART, TxBatch,
 };

@@ -1,14 +1,11 @@
 //! Sprayed packets, from one leaf to another.
-#![cfg(test)]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{LEAF_1, LEAF_2, Leaf, Owned, Worker, hop, udp4, untagged};
+use crate::common::{LEAF_1, LEAF_2, Leaf, Owned, Worker, hop, udp4, untagged};
 use path::{Agreed, Arrivals, PathId, Pins, Policy, Pool, SprayOptions, Spraying};
 use pipeline::DropReason;
 use spray::order::Tiers;

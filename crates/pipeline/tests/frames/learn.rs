@@ -1,13 +1,10 @@
 //! Which source addresses are reported to control.
-#![cfg(test)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use common::{HOST, LEAF_1, LEAF_2, Leaf, NETDEV, Owned, VNI, Worker, hop};
+use crate::common::{HOST, LEAF_1, LEAF_2, Leaf, NETDEV, Owned, VNI, Worker, hop};
 use pipeline::DropReason;
 use pipeline::learn::{AGAIN, BURST, PER_MILLISECOND};
 use proptest::prelude::*;

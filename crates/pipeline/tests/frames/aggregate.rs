@@ -1,14 +1,10 @@
 //! Frames that are sent together. No frame is lost, duplicated or overtaken, and splitting the
 //! groups yields the original frames.
 
-#![cfg(test)]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use common::{Leaf, Owned, Worker, roce};
+use crate::common::{Leaf, Owned, Worker, roce};
 use frame::{GsoGroup, SHARED_HEADERS};
 use pipeline::{
     Batch, Checksum, Cursor, Destination, Grouper, GsoKind, Identifications, Offload, Payload,

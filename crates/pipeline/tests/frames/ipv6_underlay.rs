@@ -1,12 +1,9 @@
 //! An IPv6 underlay: the outer headers, super-frames, and decapsulation.
-#![cfg(test)]
-
-mod common;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
 
-use common::{Leaf, Owned, SLOT, VNI, Worker, roce, udp4};
+use crate::common::{Leaf, Owned, SLOT, VNI, Worker, roce, udp4};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use pipeline::{
     Batch, Checksum, DropReason, Explanation, Grouper, Gso, GsoKind, Identifications, Offload,

@@ -1,6 +1,5 @@
 //! Leaves and frames for tests. etherparse builds the frames, so that the tests do not depend on
 //! the code under test.
-#![allow(dead_code, reason = "each test uses a part")]
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 //! Decapsulation: frames from the underlay, as they reach the bridge.
-#![cfg(test)]
 
-mod common;
-
-use common::{Leaf, OUTER, Owned, SLOT, UDP_AT, VNI, Worker, bth, roce, tcp, udp4, udp6, untagged};
+use crate::common::{
+    self, Leaf, OUTER, Owned, SLOT, UDP_AT, VNI, Worker, bth, roce, tcp, udp4, udp6, untagged,
+};
 use pipeline::explain_received::Fate;
 use pipeline::{Checksum, Destination, DropReason, Gso, GsoKind, Offload, explain_received};
 use test_frames::{Ipv4, tunnelled};

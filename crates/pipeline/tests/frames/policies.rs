@@ -1,15 +1,12 @@
 //! Path policies with state, and such whose choices must not be cached, through the whole pipeline.
 //! What a cached choice depends on, and what it does not.
-#![cfg(test)]
-
-mod common;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use common::{HOST, Leaf, Owned, SLOT, Worker, bth, hop, udp4};
+use crate::common::{HOST, Leaf, Owned, SLOT, Worker, bth, hop, udp4};
 use path::{Choice, Entropy, Flow, PathId, PathPolicy, Paths, Policy, Remote, Settings, Version};
 use pipeline::{Destination, Policies};
 use tables::{NextHop, Snapshot, SnapshotBuilder, Ttl, VniIndex, VniTable, Vtep, VtepIndex};

@@ -1,10 +1,7 @@
 //! Checksums and segmentation that senders left to their device, done by the pipeline.
-#![cfg(test)]
 
-mod common;
-
-use common::{
-    HOST, Leaf, OUTER, Owned, SOURCE, Worker, bth, open, roce, tcp, udp4, udp6, untagged,
+use crate::common::{
+    self, HOST, Leaf, OUTER, Owned, SOURCE, Worker, bth, open, roce, tcp, udp4, udp6, untagged,
 };
 use etherparse::PacketBuilder;
 use pipeline::{DropReason, Gso, GsoKind};

@@ -1,11 +1,8 @@
 //! No memory allocation per frame.
-#![cfg(test)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{HOST, Leaf, Owned, SOURCE, Worker, bth, roce, tcp, udp4, udp6};
+use crate::common::{self, HOST, Leaf, Owned, SOURCE, Worker, bth, roce, tcp, udp4, udp6};
 use frames::counting::{Counting, allocations};
 use pipeline::{Batch, Cursor, GsoKind, TxBatch};
 use tables::Learning;

@@ -1,11 +1,10 @@
 //! Decapsulated frames that bypass the bridge.
-#![cfg(test)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{HOST, Leaf, NETDEV, Owned, SOURCE, Worker, carried, roce, tcp, udp4, udp6, untagged};
+use crate::common::{
+    self, HOST, Leaf, NETDEV, Owned, SOURCE, Worker, carried, roce, tcp, udp4, udp6, untagged,
+};
 use pipeline::explain_received::Fate;
 use pipeline::{Checksum, Destination, GsoKind, PAUSE, explain_received};
 use proptest::prelude::*;
