@@ -33,7 +33,7 @@ impl Tiers {
     /// [`TiersError`] if a number is no power of two, or if there are too many.
     pub fn new(uplinks: &[u16]) -> Result<Self, TiersError> {
         let mut own = Self { uplinks: [1; TIERS], count: uplinks.len() };
-        let paths: u32 = uplinks.iter().map(|&number| u32::from(number)).product();
+        let paths = uplinks.iter().fold(1_u32, |paths, &number| paths.saturating_mul(number.into()));
         if own.count == 0 || Values::new(paths).is_err() {
             return Err(TiersError);
         }
@@ -161,7 +161,8 @@ mod tests {
 
     #[test]
     fn wrong_tiers() {
-        for uplinks in [&[][..], &[3], &[0], &[2; 5], &[4096, 2]] {
+        // The product of the last is 2³² + 4.
+        for uplinks in [&[][..], &[3], &[0], &[2; 5], &[4096, 2], &[33_025, 2501, 52]] {
             assert_eq!(Tiers::new(uplinks), Err(TiersError), "{uplinks:?}");
         }
     }

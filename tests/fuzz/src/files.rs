@@ -1,4 +1,4 @@
-//! Files of `lab`: topologies and experiments.
+//! Files of `lab`: topologies, experiments, simulations and plans.
 
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
@@ -8,6 +8,9 @@ use std::sync::{LazyLock, Mutex};
 
 use fabric::Topology;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use planner::Evaluator;
+use sim::matrix::Matrix;
+use study::plan::PlanFile;
 
 /// The experiment file, in memory.
 static FILE: LazyLock<Mutex<File>> = LazyLock::new(|| {
@@ -71,5 +74,48 @@ pub fn experiment(data: &[u8]) {
                 assert!(explained.contains("/proc/self/fd/"), "the file is named: {explained}");
             }
         }
+    }
+}
+
+/// The first cases of an accepted simulation are fabrics with flows that fit together, or say what
+/// does not. Every file that it names has the text of its comments.
+pub fn simulation(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let cases = match sim::file::cases(Path::new("simulation.toml"), text) {
+        Ok(cases) => cases,
+        Err(error) => return assert!(error.to_string().starts_with("simulation.toml: ")),
+    };
+    assert!(!cases.is_empty());
+    let comments: String = text.lines().filter_map(|line| line.strip_prefix('#')).collect();
+    for case in cases.iter().take(2) {
+        for variant in case.file.variants.iter().take(2) {
+            let scenario = case.file.scenario(variant, 1, &|_| Ok(comments.clone()));
+            assert!(scenario.err().is_none_or(|problem| !problem.is_empty()));
+        }
+    }
+}
+
+/// A traffic matrix that is accepted can be written and read again.
+pub fn matrix(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match Matrix::parse(text) {
+        Ok(matrix) => {
+            let again = Matrix::parse(&matrix.text()).unwrap();
+            assert_eq!((again.nodes, again.flows.len()), (matrix.nodes, matrix.flows.len()));
+        }
+        Err(error) => assert!(!error.problem.is_empty()),
+    }
+}
+
+/// The baseline of an accepted job takes a time, or says why it cannot be.
+pub fn plan(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match PlanFile::parse(Path::new("job.toml"), text) {
+        Ok((file, job)) => {
+            let baseline = file.baseline.as_ref().map(|plan| Evaluator::new(&job).evaluate(plan));
+            let Some(Ok(iteration)) = baseline else { return };
+            assert!(iteration.seconds > 0.0 && iteration.seconds.is_finite(), "{iteration:?}");
+        }
+        Err(error) => assert!(error.to_string().starts_with("job.toml"), "{error}"),
     }
 }

@@ -19,7 +19,7 @@ mod settings;
 mod spraying;
 mod streams;
 
-pub use files::{experiment, topology};
+pub use files::{experiment, matrix, plan, simulation, topology};
 pub use frames::{decapsulate, dissect, encapsulate};
 pub use offload::offload;
 pub use probes::{probe_exchange, probe_message};

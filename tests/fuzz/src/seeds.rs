@@ -48,6 +48,9 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         ]
         .concat(),
         "experiment" => [read_all("deploy/experiments", ".toml"), blocks("docs/guide")].concat(),
+        "simulation" => [read_all("deploy/simulations", ".toml"), blocks("docs/guide")].concat(),
+        "matrix" => read_all("crates/sim/tests/reference", ".cm"),
+        "plan" => [read_all("deploy/plans", ".toml"), blocks("docs/guide")].concat(),
         _ => panic!("no target has the name {target}"),
     }
 }
