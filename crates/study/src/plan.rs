@@ -6,7 +6,6 @@ mod emulation;
 mod file;
 mod measured;
 mod report;
-mod simulated;
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};

@@ -12,10 +12,11 @@ use planner::plan::{Boundary, Plan};
 use planner::search::Ranked;
 use serde::Serialize;
 use sim::matrix::Matrix;
+use sim::traffic::{Flow, Start};
 
-use super::{PlanError, simulated, traffic_file};
+use super::{PlanError, traffic_file};
 use crate::run;
-use crate::simulation::{self, Row};
+use crate::simulation::{self, Row, recorded_matrices};
 
 /// The confidence of the intervals.
 const CONFIDENCE: f64 = 0.95;
@@ -140,7 +141,7 @@ fn of(runs: &[Run], plan: &Plan, predicted: Predicted) -> Vec<Measured> {
     found
 }
 
-/// Shares by which numbers of a workload may differ from those of a plan.
+/// The share by which numbers of a workload, and bytes of a flow, may differ from those of a plan.
 const ROUNDING: f64 = 0.02;
 
 /// The values that make a workload that of a plan.
@@ -211,6 +212,25 @@ pub(super) fn read_all(
     Ok(all)
 }
 
+/// Whether a simulation sends from the start on what a plan does.
+fn is_same_traffic(found: &Matrix, planned: &Matrix) -> bool {
+    let ends = |flow: &Flow| (flow.source, flow.target);
+    let sorted = |matrix: &Matrix| {
+        let mut flows = matrix.flows.clone();
+        flows.sort_by_key(|flow| (ends(flow), flow.bytes));
+        flows
+    };
+    let near =
+        |found: u64, planned: u64| found.abs_diff(planned) as f64 <= ROUNDING * planned as f64;
+    let is_same = |(found, planned): (&Flow, &Flow)| {
+        ends(found) == ends(planned)
+            && near(found.bytes, planned.bytes)
+            && found.start == Start::At(0)
+    };
+    found.flows.len() == planned.flows.len()
+        && sorted(found).iter().zip(&sorted(planned)).all(is_same)
+}
+
 /// Reads the end of a plan's traffic from the results of a simulation, by case and scheme.
 fn of_simulation(
     directory: &Path,
@@ -235,8 +255,9 @@ fn of_simulation(
             predicted,
         })
     };
-    let rows = simulated::rows(directory, &planned)?;
-    let found: Vec<Measured> = rows.into_iter().filter_map(measured).collect();
+    let all = recorded_matrices(directory)?.into_iter();
+    let rows = all.filter(|(_, matrix)| is_same_traffic(matrix, &planned)).map(|(row, _)| row);
+    let found: Vec<Measured> = rows.filter_map(measured).collect();
     if found.is_empty() { Err(other()) } else { Ok(found) }
 }
 
@@ -328,6 +349,22 @@ mod tests {
         ] {
             let text = with(from, to).unwrap_err().to_string();
             assert!(text.contains(key) && text.contains("--traffic FILE.toml"), "{text}");
+        }
+    }
+
+    #[test]
+    fn traffic_is_the_same_in_any_order_and_apart_from_rounding() {
+        let matrix = |text: &str| Matrix::parse(&format!("Nodes 4\n{text}")).unwrap();
+        let planned = matrix("0->2 id 1 start 0 size 1000\n3->1 id 2 start 0 size 500\n");
+        let is = |text: &str| is_same_traffic(&matrix(text), &planned);
+        assert!(is("3->1 id 7 start 0 size 505\n0->2 id 9 start 0 size 990\n"));
+        for other in [
+            "0->2 id 1 start 0 size 1000\n",
+            "0->2 id 1 start 0 size 1000\n3->1 id 2 start 0 size 600\n",
+            "0->2 id 1 start 0 size 1000\n2->1 id 2 start 0 size 500\n",
+            "0->2 id 1 start 0 size 1000\n3->1 id 2 start 4 size 500\n",
+        ] {
+            assert!(!is(other), "{other}");
         }
     }
 }

@@ -10,6 +10,7 @@ use experiment::shard::Shard;
 use experiment::verdict::{headline, verdicts};
 use experiment::{Experiment, Plan};
 
+use super::Outcome;
 use super::directory::{self, Directory};
 use super::inputs::Inputs;
 use super::outcome::Outcome;
