@@ -83,11 +83,10 @@ mod tests {
         assert_eq!(read_text(Path::new(&path)).unwrap(), "name: a\n");
         writer.join().unwrap();
 
-        let fifo = std::env::temp_dir().join(format!("vtepd-input-{}", std::process::id()));
+        let place = tempfile::tempdir().unwrap();
+        let fifo = place.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let read_from_it = read(&fifo);
-        std::fs::remove_file(&fifo).unwrap();
-        assert_eq!(read_from_it.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(read(&fifo).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         let endless = read(Path::new("/dev/zero")).unwrap_err();
         assert_eq!(endless.to_string(), "the file has more than 256 MiB");
     }

@@ -255,36 +255,38 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     /// A directory, and a file outside of it that must stay as it is.
-    struct Place(PathBuf);
+    struct Place(tempfile::TempDir);
 
     impl Place {
-        fn new(story: &str) -> Self {
-            let path =
-                std::env::temp_dir().join(format!("lab-owner-{story}-{}", std::process::id()));
-            fs::create_dir_all(path.join("results")).unwrap();
-            fs::create_dir(path.join("outside")).unwrap();
-            fs::write(path.join("precious"), "x").unwrap();
-            Self(path)
+        fn new() -> Self {
+            let place = Self(tempfile::tempdir().unwrap());
+            fs::create_dir(place.join("results")).unwrap();
+            fs::create_dir(place.join("outside")).unwrap();
+            fs::write(place.join("precious"), "x").unwrap();
+            place
+        }
+
+        fn join(&self, name: &str) -> PathBuf {
+            self.0.path().join(name)
         }
 
         fn folder(&self) -> Folder {
-            Folder::open(&self.0.join("results")).unwrap()
+            Folder::open(&self.join("results")).unwrap()
         }
     }
 
     impl Drop for Place {
         fn drop(&mut self) {
-            let outside = fs::read_dir(self.0.join("outside")).unwrap().count();
-            assert_eq!((fs::read(self.0.join("precious")).unwrap(), outside), (b"x".to_vec(), 0));
-            fs::remove_dir_all(&self.0).unwrap();
+            let outside = fs::read_dir(self.join("outside")).unwrap().count();
+            assert_eq!((fs::read(self.join("precious")).unwrap(), outside), (b"x".to_vec(), 0));
         }
     }
 
     #[test]
     fn links_in_the_directory_are_not_followed() {
-        let place = Place::new("links");
+        let place = Place::new();
         let folder = place.folder();
-        let (precious, own) = (place.0.join("precious"), place.0.join("results"));
+        let (precious, own) = (place.join("precious"), place.join("results"));
         for name in ["report.html", "report.html.new", "runs.jsonl", "dangling.new"] {
             symlink(&precious, own.join(name)).unwrap();
         }
@@ -293,7 +295,7 @@ mod tests {
             folder.write(Path::new(name), b"new").unwrap();
             assert_eq!(folder.read(name).unwrap(), b"new");
         }
-        assert!(!place.0.join("new").exists());
+        assert!(!place.join("new").exists());
         for result in [folder.append("runs.jsonl").map(drop), folder.read("runs.jsonl").map(drop)] {
             assert!(result.unwrap_err().to_string().contains("it is a link"));
         }
@@ -308,8 +310,8 @@ mod tests {
 
     #[test]
     fn a_named_file_is_no_link_of_somebody_else() {
-        let place = Place::new("named");
-        let (precious, named) = (place.0.join("precious"), place.0.join("report.html"));
+        let place = Place::new();
+        let (precious, named) = (place.join("precious"), place.join("report.html"));
         symlink(&precious, &named).unwrap();
         assert!(write_for_user(&named, b"new").unwrap_err().to_string().contains("it is a link"));
         fs::remove_file(&named).unwrap();
@@ -333,31 +335,31 @@ mod tests {
 
     #[test]
     fn nothing_is_written_outside_of_the_directory() {
-        let place = Place::new("outside");
+        let place = Place::new();
         let folder = place.folder();
-        symlink("../outside", place.0.join("results/topologies")).unwrap();
+        symlink("../outside", place.join("results/topologies")).unwrap();
         for path in
             ["topologies/x", "topologies/a/x", "../outside/x", "a/../../outside/x", "..", ""]
         {
             assert!(folder.write(Path::new(path), b"new").is_err(), "{path}");
         }
-        let absolute = place.0.join("outside/x");
+        let absolute = place.join("outside/x");
         assert!(folder.write(&absolute, b"new").is_err());
         folder.write(Path::new("a/b/x"), b"new").unwrap();
-        assert_eq!(fs::read(place.0.join("results/a/b/x")).unwrap(), b"new");
+        assert_eq!(fs::read(place.join("results/a/b/x")).unwrap(), b"new");
     }
 
     #[test]
     fn nothing_is_read_outside_of_the_directory() {
-        let place = Place::new("read");
+        let place = Place::new();
         let folder = place.folder();
         folder.write(Path::new("a/b/x"), b"new").unwrap();
         assert_eq!(folder.read("a/b/x").unwrap(), b"new");
         assert_eq!(folder.read("a/c/x").unwrap_err().kind(), io::ErrorKind::NotFound);
-        let own = place.0.join("results");
+        let own = place.join("results");
         symlink("..", own.join("up")).unwrap();
-        symlink(&place.0, own.join("a/up")).unwrap();
-        let absolute = place.0.join("precious");
+        symlink(place.0.path(), own.join("a/up")).unwrap();
+        let absolute = place.join("precious");
         for path in
             ["up/precious", "a/up/precious", "../precious", "a/../../precious", "..", "", "/"]
                 .into_iter()
@@ -370,14 +372,14 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_not_there_is_created_and_a_named_link_is_followed() {
-        let place = Place::new("created");
-        let inner = place.0.join("one/two");
+        let place = Place::new();
+        let inner = place.join("one/two");
         Folder::open(&inner).unwrap().write(Path::new("x"), b"new").unwrap();
-        let link = place.0.join("link");
+        let link = place.join("link");
         symlink(&inner, &link).unwrap();
         assert_eq!(Folder::open(&link).unwrap().read("x").unwrap(), b"new");
-        let dangling = place.0.join("dangling");
-        symlink(place.0.join("outside/x"), &dangling).unwrap();
+        let dangling = place.join("dangling");
+        symlink(place.join("outside/x"), &dangling).unwrap();
         assert!(Folder::open(&dangling).is_err());
     }
 }

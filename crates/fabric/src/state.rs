@@ -248,24 +248,15 @@ mod tests {
         drop(State::lock(&name).unwrap());
     }
 
-    /// The state of a fabric `x` in a base directory of its own.
-    fn state(story: &str) -> State {
-        let base = format!("lab-state-{story}-{}", std::process::id());
-        State { directory: std::env::temp_dir().join(base).join("x") }
-    }
-
     fn topology() -> Topology {
         Topology::parse("name: x\ntopology: {nodes: {}}", "/".as_ref(), |_| None).unwrap()
     }
 
-    fn remove_base(state: &State) {
-        fs::remove_dir_all(state.directory.parent().unwrap()).unwrap();
-    }
-
     #[test]
     fn only_what_the_lab_made_is_used_and_removed() {
-        let state = state("foreign");
-        let base = state.directory.parent().unwrap();
+        let base = tempfile::tempdir().unwrap();
+        let base = base.path();
+        let state = State { directory: base.join("x") };
         let refused = |why: &str| {
             for result in [state.remove(), state.topology().map(drop), state.create(&topology())] {
                 let error = result.unwrap_err().to_string();
@@ -301,12 +292,12 @@ mod tests {
         }
         state.remove().unwrap();
         assert!(!state.directory.exists() && other.join("precious").exists());
-        remove_base(&state);
     }
 
     #[test]
     fn records_come_back() {
-        let state = state("records");
+        let base = tempfile::tempdir().unwrap();
+        let state = State { directory: base.path().join("x") };
         state.create(&topology()).unwrap();
         assert_eq!(state.records().unwrap(), []);
         let record = |name: &str, pid| Record {
@@ -319,6 +310,5 @@ mod tests {
         assert_eq!(state.records().unwrap(), [record("zebra", 10), record("bgpd", 11)]);
         state.remove().unwrap();
         state.remove().unwrap();
-        remove_base(&state);
     }
 }

@@ -69,14 +69,10 @@ fn schema_and_parser_refuse_the_same() {
 
 /// Whether `lab run` accepts a file, with its error.
 fn parse(text: &str) -> Result<(), String> {
-    // Tests of one process run beside each other.
-    let own = (std::process::id(), std::thread::current().id());
-    let path = std::env::temp_dir().join(format!("lab-schema-{own:?}.toml"));
+    let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
     let own = format!("{}/../", folder().display());
-    fs::write(&path, text.replace("\"../", &format!("\"{own}"))).unwrap();
-    let read = run::read(&path, false);
-    fs::remove_file(&path).unwrap();
-    read.map(drop).map_err(|error| error.to_string())
+    fs::write(file.path(), text.replace("\"../", &format!("\"{own}"))).unwrap();
+    run::read(file.path(), false).map(drop).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -194,15 +190,15 @@ fi
 fn the_script_of_the_guide_waits_for_its_server() {
     use std::os::unix::fs::PermissionsExt as _;
     let [script] = examples("#!/bin/sh\n").try_into().unwrap();
-    let place = std::env::temp_dir().join(format!("lab-guide-{}", std::process::id()));
-    fs::create_dir(&place).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
     for (name, text) in [("script", script.as_str()), ("iperf3", IPERF3)] {
         fs::write(place.join(name), text).unwrap();
         fs::set_permissions(place.join(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
     let run = |rank: &str| {
         let mut command = std::process::Command::new("timeout");
-        command.args(["20", "./script"]).current_dir(&place).env("CALLS", place.join("calls"));
+        command.args(["20", "./script"]).current_dir(place).env("CALLS", place.join("calls"));
         command.env("PATH", format!("{}:{}", place.display(), std::env::var("PATH").unwrap()));
         command.envs([
             ("LAB_RANK", rank),
@@ -216,7 +212,6 @@ fn the_script_of_the_guide_waits_for_its_server() {
     };
     let client = run("0");
     let server = run("1");
-    fs::remove_dir_all(&place).unwrap();
     let call = "-J -n 1000 -c 10.0.0.2\n";
     assert_eq!(client, ("{\"seconds\":0.25}\n".to_owned(), call.repeat(3), true));
     assert_eq!((server.1.as_str(), server.2), ("-s\n", true));

@@ -178,10 +178,10 @@ fn the_tables_of_the_guide_are_up_to_date() {
 #[test]
 fn simulated_traffic_of_a_plan_takes_as_long_as_predicted() {
     let simulations = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/simulations"));
-    let out = std::env::temp_dir().join(format!("lab-planned-{}", std::process::id()));
+    let out = tempfile::tempdir().unwrap();
     let run = simulation::Settings {
         file: simulations.join("planned.toml"),
-        out: out.clone(),
+        out: out.path().to_owned(),
         threads: 2,
         shard: None,
         command: String::new(),
@@ -191,7 +191,8 @@ fn simulated_traffic_of_a_plan_takes_as_long_as_predicted() {
     for boundary in ["data", "pipeline"] {
         let text = EMULATED.replace(both, &format!("boundary = [\"{boundary}\"]"));
         let (file, job) = PlanFile::parse(Path::new("job.toml"), &text).unwrap();
-        let settings = Settings { explain: false, measured: vec![out.clone()], ..settings(1) };
+        let settings =
+            Settings { explain: false, measured: vec![out.path().to_owned()], ..settings(1) };
         let outcome = plan(&file, &job, &settings, &|_| Ok(())).unwrap();
         let matrix = simulations.join(format!("planned-{boundary}.cm"));
         let written = traffic_file(&matrix, &job, &outcome.found.plans[0].plan).unwrap();
@@ -206,5 +207,4 @@ fn simulated_traffic_of_a_plan_takes_as_long_as_predicted() {
         let error = plan(&file, &job, &settings, &|_| Ok(())).unwrap_err();
         assert!(matches!(error, PlanError::OtherTraffic(_)), "{error}");
     }
-    fs::remove_dir_all(out).unwrap();
 }

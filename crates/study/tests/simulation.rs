@@ -39,16 +39,19 @@ scheme = "prime-like"
 const MATRIX: &str = "Nodes 8\n0->5 id 1 start 0 size 400000 send_done_trigger 1\n\
     1->6 id 2 start 0 size 400000\n5->0 id 3 trigger 1 size 400000\ntrigger id 1 oneshot\n";
 
-/// A directory that goes away with the test.
-struct Place(PathBuf);
+/// A directory with the file.
+struct Place(tempfile::TempDir);
 
 impl Place {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("lab-sim-{name}-{}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        fs::write(path.join("small.toml"), FILE).unwrap();
-        fs::write(path.join("own.cm"), MATRIX).unwrap();
-        Self(path)
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        fs::write(place.join("small.toml"), FILE).unwrap();
+        fs::write(place.join("own.cm"), MATRIX).unwrap();
+        place
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
     }
 
     fn run(
@@ -58,8 +61,8 @@ impl Place {
         shard: Option<&str>,
     ) -> Result<Outcome, SimulationError> {
         let settings = Settings {
-            file: self.0.join("small.toml"),
-            out: self.0.join(out),
+            file: self.join("small.toml"),
+            out: self.join(out),
             threads,
             shard: shard.map(|text| text.parse::<Shard>().unwrap()),
             command: "lab sim small.toml".into(),
@@ -68,7 +71,7 @@ impl Place {
     }
 
     fn read(&self, file: &str) -> String {
-        fs::read_to_string(self.0.join(file)).unwrap()
+        fs::read_to_string(self.join(file)).unwrap()
     }
 
     /// The lines without times of the machine.
@@ -79,15 +82,9 @@ impl Place {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn threads_and_interruptions_do_not_change_results() {
-    let place = Place::new("threads");
+    let place = Place::new();
     let one = place.run("one", 1, None).unwrap();
     assert_eq!((one.unfinished.len(), one.summary.len()), (0, 4));
     place.run("three", 3, None).unwrap();
@@ -100,46 +97,46 @@ fn threads_and_interruptions_do_not_change_results() {
     assert_eq!(place.read("one/own.cm"), MATRIX);
 
     // The program was killed while it wrote the seventh line.
-    let file = place.0.join("one/results.jsonl");
+    let file = place.join("one/results.jsonl");
     let text = place.read("one/results.jsonl");
     let whole: Vec<&str> = text.lines().collect();
     fs::write(&file, format!("{}\n{}", whole[..6].join("\n"), &whole[6][..50])).unwrap();
     place.run("one", 2, None).unwrap();
     assert_eq!(place.lines("one"), lines);
     let changes =
-        compare(&place.0.join("one"), &place.0.join("three")).unwrap().expect("two simulations");
+        compare(&place.join("one"), &place.join("three")).unwrap().expect("two simulations");
     assert!(changes.len() == 4 && changes.iter().all(|change| !change.changed), "{changes:?}");
 
-    fs::write(place.0.join("small.toml"), FILE.replace("seeds = 3", "seeds = 2")).unwrap();
+    fs::write(place.join("small.toml"), FILE.replace("seeds = 3", "seeds = 2")).unwrap();
     let other = place.run("one", 1, None).unwrap_err();
     assert!(matches!(other, SimulationError::Other { .. }), "{other}");
 }
 
 #[test]
 fn shards_give_together_what_one_machine_gives() {
-    let place = Place::new("shards");
+    let place = Place::new();
     place.run("one", 1, None).unwrap();
     for shard in ["0/3", "2/3"] {
         assert!(place.run("parts", 1, Some(shard)).unwrap().report.is_none());
     }
-    let missing = merge(&place.0.join("parts"), "").unwrap_err();
+    let missing = merge(&place.join("parts"), "").unwrap_err();
     assert!(matches!(missing, SimulationError::Missing { .. }), "{missing}");
     place.run("parts", 1, Some("1/3")).unwrap();
-    merge(&place.0.join("parts"), "").unwrap();
+    merge(&place.join("parts"), "").unwrap();
     assert_eq!(place.lines("parts"), place.lines("one"));
 
-    let shard = place.0.join("parts/results-1-of-3.jsonl");
+    let shard = place.join("parts/results-1-of-3.jsonl");
     let text = fs::read_to_string(&shard).unwrap();
     fs::write(&shard, text.replacen("\"acks\":", "\"acks\":1", 1)).unwrap();
-    let contradiction = merge(&place.0.join("parts"), "").unwrap_err();
+    let contradiction = merge(&place.join("parts"), "").unwrap_err();
     assert!(matches!(contradiction, SimulationError::Contradiction { .. }), "{contradiction}");
 }
 
 #[test]
 fn a_flow_that_does_not_finish_is_named() {
-    let place = Place::new("unfinished");
+    let place = Place::new();
     let stuck = format!("end = \"20us\"\n{FILE}");
-    fs::write(place.0.join("small.toml"), stuck).unwrap();
+    fs::write(place.join("small.toml"), stuck).unwrap();
     let outcome = place.run("out", 2, None).unwrap();
     let named = "small/transport.acknowledge=4150 ecmp seed 1: flow 3 from host 5 to host 0: it waits \
         for trigger 1 of flow 1";
@@ -159,21 +156,16 @@ fn simulated(place: &Place, from: &str, to: &str) -> Result<Outcome, SimulationE
     let topologies = folder.with_file_name("containerlab");
     let text = text.replace("../containerlab", topologies.to_str().unwrap());
     let text = text.replace("seeds = 100", "seeds = 4").replacen(from, to, 1);
-    let file = place.0.join("spraying.toml");
+    let file = place.join("spraying.toml");
     fs::write(&file, text).unwrap();
-    let settings = Settings {
-        file,
-        out: place.0.join("out"),
-        threads: 2,
-        shard: None,
-        command: String::new(),
-    };
+    let settings =
+        Settings { file, out: place.join("out"), threads: 2, shard: None, command: String::new() };
     run(&settings, &|_| Ok(()), &AtomicBool::new(false))
 }
 
 #[test]
 fn an_experiment_is_simulated_from_its_own_file() {
-    let place = Place::new("experiment");
+    let place = Place::new();
     let outcome = simulated(&place, "max = 100", "max = 100").unwrap();
     assert_eq!((outcome.summary.len(), outcome.unfinished.len()), (3 * 7, 0));
     let mmr = |queue_pairs: usize, dataplane: &str| {
@@ -191,10 +183,10 @@ fn an_experiment_is_simulated_from_its_own_file() {
         }
     }
     // The copy in the results repeats the simulation.
-    let copy = place.0.join("out/simulation.toml");
+    let copy = place.join("out/simulation.toml");
     let settings = Settings {
         file: copy,
-        out: place.0.join("again"),
+        out: place.join("again"),
         threads: 2,
         shard: None,
         command: String::new(),
@@ -205,7 +197,7 @@ fn an_experiment_is_simulated_from_its_own_file() {
 
 #[test]
 fn what_cannot_be_simulated_is_said() {
-    let place = Place::new("refused");
+    let place = Place::new();
     for (from, to, problem) in [
         ("policy = \"qp-pin\"", "policy = \"qp-bins\"", "qp-hash, qp-pin and spray, not qp-bins"),
         ("from = \"host1\"", "", "set 'from' and 'to' in [traffic]"),
@@ -221,10 +213,10 @@ fn what_cannot_be_simulated_is_said() {
 /// Threads do not change them either. What they cannot simulate names the case.
 #[test]
 fn hosts_can_have_real_vteps() {
-    let place = Place::new("real");
+    let place = Place::new();
     let file = FILE.replace("[sweep]", "[hosts]\nkind = \"real\"\n\n[sweep]");
     let problem = |text: &str, out: &str| {
-        fs::write(place.0.join("small.toml"), text).unwrap();
+        fs::write(place.join("small.toml"), text).unwrap();
         place.run(out, 1, None).unwrap_err().to_string()
     };
     let says = problem(&file, "hashed");
@@ -232,7 +224,7 @@ fn hosts_can_have_real_vteps() {
     let known = file.replace("scheme = \"ecmp\"\nvalues = 1", "scheme = \"bitmap\"");
     let says = problem(&known.replace("leaves = 4", "leaves = 9"), "many");
     assert!(says.contains("18 hosts are too many"), "{says}");
-    fs::write(place.0.join("small.toml"), &known).unwrap();
+    fs::write(place.join("small.toml"), &known).unwrap();
     place.run("one", 1, None).unwrap();
     place.run("two", 2, None).unwrap();
     assert_eq!(place.lines("one").len(), 2 * 2 * 3);

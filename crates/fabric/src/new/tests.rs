@@ -119,7 +119,8 @@ fn numbers_have_limits() {
 
 #[test]
 fn a_directory_with_files_is_left_alone() {
-    let directory = std::env::temp_dir().join(format!("lab-new-{}", std::process::id()));
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("new");
     let written = plan(2, 2, 3).write(&directory).unwrap();
     assert_eq!((written.leaves, written.spines, written.hosts), (4, 6, 4));
     assert_eq!((written.links, written.paths.clone()), (4 * 3 + 9 + 4, vec![3, 9]));
@@ -127,7 +128,6 @@ fn a_directory_with_files_is_left_alone() {
     assert!(topology.nodes.values().flat_map(|node| &node.binds).all(|bind| bind.source.is_file()));
     let again = plan(2, 2, 3).write(&directory).unwrap_err();
     assert!(matches!(again, NewError::NotEmpty(_)), "{again}");
-    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

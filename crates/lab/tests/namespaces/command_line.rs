@@ -2,11 +2,11 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use root_test::root_test;
+use tempfile::TempDir;
 
 #[root_test]
 fn a_reader_that_has_gone_is_no_error() {
@@ -72,18 +72,17 @@ topology:
   links: [{endpoints: ['h1:eth1', 'h2:eth1']}]
 ";
 
-/// A fabric of `lab up`. Drop stops it and deletes the folder.
+/// A fabric of `lab up`. Drop stops it.
 struct Up {
     name: String,
-    folder: PathBuf,
+    folder: TempDir,
 }
 
 impl Up {
     /// Two hosts and a link between them.
     fn pair(kind: &str) -> Self {
         let name = format!("{kind}{}", std::process::id());
-        let up = Self { folder: std::env::temp_dir().join(&name), name };
-        std::fs::create_dir_all(&up.folder).unwrap();
+        let up = Self { folder: tempfile::tempdir().unwrap(), name };
         let topology = up.file("pair.clab.yml", TOPOLOGY);
         let started = lab(&["up", &topology, "--name", &up.name, "--no-wait"]);
         assert!(started.status.success(), "{started:?}");
@@ -91,7 +90,7 @@ impl Up {
     }
 
     fn file(&self, name: &str, text: &str) -> String {
-        let file = self.folder.join(name);
+        let file = self.folder.path().join(name);
         std::fs::write(&file, text).unwrap();
         file.to_str().unwrap().to_owned()
     }
@@ -100,7 +99,6 @@ impl Up {
 impl Drop for Up {
     fn drop(&mut self) {
         let _ = lab(&["down", &self.name]);
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -167,9 +165,7 @@ topology:
 #[root_test]
 fn the_doctor_names_what_makes_a_fabric_measure_something_else() {
     let name = format!("leaf{}", std::process::id());
-    let folder = std::env::temp_dir().join(&name);
-    std::fs::create_dir_all(&folder).unwrap();
-    let up = Up { name: name.clone(), folder };
+    let up = Up { name: name.clone(), folder: tempfile::tempdir().unwrap() };
     let topology = up.file("leaf.clab.yml", LEAF);
     let output = lab(&["up", &topology, "--name", &name, "--no-wait"]);
     assert!(output.status.success(), "{output:?}");

@@ -31,10 +31,10 @@ topology:
 #[root_test]
 fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     let name: Name = format!("small{}", std::process::id()).parse().unwrap();
-    let directory = std::env::temp_dir().join(&name);
-    std::fs::create_dir_all(&directory).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
     std::fs::write(directory.join("greeting"), "bound").unwrap();
-    let topology = Topology::parse(FILE, &directory, |variable| {
+    let topology = Topology::parse(FILE, directory, |variable| {
         (variable == "GREETING").then(|| "$GREETING".into())
     });
     let topology = topology.unwrap();
@@ -98,7 +98,6 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     assert!(!process.identity.alive());
     assert_eq!(netns::list(&format!("lab-{name}-")), Vec::<String>::new());
     assert!(matches!(Fabric::open(&name), Err(FabricError::NotUp(_))));
-    std::fs::remove_dir_all(directory).unwrap();
     assert!(!std::path::Path::new("/run/vtepd-lab").join(&name).exists());
 }
 
@@ -129,11 +128,11 @@ topology:
 #[root_test]
 fn nodes_wait_for_each_other_and_a_circuit_runs_through_one() {
     let name: Name = format!("staged{}", std::process::id()).parse().unwrap();
-    let directory = std::env::temp_dir().join(&name);
-    std::fs::create_dir_all(&directory).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
     let text = STAGED.replace("DIRECTORY", directory.to_str().unwrap());
     let topology =
-        Topology::parse(&text, &directory, |variable| Some(format!("${variable}"))).unwrap();
+        Topology::parse(&text, directory, |variable| Some(format!("${variable}"))).unwrap();
     let report = |_: &str| Ok(());
     let fabric = Fabric::up(topology, Some(&name), &report).unwrap();
     assert!(directory.join("left").exists(), "the last stage's commands have run");
@@ -170,12 +169,11 @@ fn nodes_wait_for_each_other_and_a_circuit_runs_through_one() {
         let _ = std::fs::remove_file(directory.join("ready"));
         let text = text.replace("retries: 20", "retries: 2");
         let topology =
-            Topology::parse(&text.replace(old, new), &directory, |name| Some(format!("${name}")));
+            Topology::parse(&text.replace(old, new), directory, |name| Some(format!("${name}")));
         let up = Fabric::up(topology.unwrap(), Some(&name), &until_sick);
         let error = up.unwrap_err().to_string();
         assert!(error.starts_with(named), "{error}");
         assert_eq!(netns::list(&format!("lab-{name}-")), Vec::<String>::new());
     }
     assert!(told.into_inner().unwrap().contains("first is not healthy"));
-    std::fs::remove_dir_all(directory).unwrap();
 }

@@ -171,17 +171,10 @@ mod tests {
 
     #[test]
     fn a_balance_that_is_no_number_is_an_error() {
-        let directory = directory_of("inf");
+        let directory = tempfile::tempdir().unwrap();
         let text = "dataplane,queue_pairs,mmr_mean\nkernel,8,inf\n";
-        std::fs::write(directory.join("summary.csv"), text).unwrap();
-        let error = measured(&mut expected(), &directory).unwrap_err().to_string();
-        std::fs::remove_dir_all(&directory).unwrap();
+        std::fs::write(directory.path().join("summary.csv"), text).unwrap();
+        let error = measured(&mut expected(), directory.path()).unwrap_err().to_string();
         assert!(error.contains("ecmp Q8") && error.contains("measure again"), "{error}");
-    }
-
-    fn directory_of(name: &str) -> std::path::PathBuf {
-        let directory = std::env::temp_dir().join(format!("plan-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        directory
     }
 }

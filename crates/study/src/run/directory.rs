@@ -207,23 +207,6 @@ mod tests {
     use super::*;
     use crate::run::tests::run;
 
-    /// A directory that goes away with the test.
-    struct Place(PathBuf);
-
-    impl Place {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("lab-{name}-{}", std::process::id()));
-            assert!(!path.exists());
-            Self(path)
-        }
-    }
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     fn manifest() -> Manifest {
         serde_json::from_value(serde_json::json!({
             "experiment": "x", "quick": false, "file": "1", "commit": "abc", "frr": "8.4.4",
@@ -242,27 +225,28 @@ mod tests {
 
     #[test]
     fn a_directory_without_results_can_be_used_for_the_mended_file() {
-        let place = Place::new("mended");
-        drop(Directory::open(&place.0, &manifest(), &inputs()).unwrap());
+        let place = tempfile::tempdir().unwrap();
+        drop(Directory::open(place.path(), &manifest(), &inputs()).unwrap());
         let mended = Manifest { file: "2".into(), ..manifest() };
         let new = Inputs { text: "mended".into(), ..inputs() };
-        Directory::open(&place.0, &mended, &new).unwrap().append(run(0, 2)).unwrap();
-        let read = |name: &str| fs::read_to_string(place.0.join(name)).unwrap();
+        Directory::open(place.path(), &mended, &new).unwrap().append(run(0, 2)).unwrap();
+        let read = |name: &str| fs::read_to_string(place.path().join(name)).unwrap();
         assert_eq!(
             (read(EXPERIMENT).as_str(), read("topologies/a/x.conf").as_str()),
             ("mended", "hostname a")
         );
         assert!(read(MANIFEST).contains("\"file\": \"2\""));
         let third = Manifest { file: "3".into(), ..manifest() };
-        let refused = Directory::open(&place.0, &third, &inputs()).unwrap_err();
+        let refused = Directory::open(place.path(), &third, &inputs()).unwrap_err();
         assert!(matches!(refused, RunError::Other { .. }), "{refused}");
     }
 
     #[test]
     fn runs_of_another_commit_or_machine_do_not_mix() {
-        let place = Place::new("other");
-        Directory::open(&place.0, &manifest(), &inputs()).unwrap().append(run(0, 2)).unwrap();
-        let refused = |manifest: &Manifest| match Directory::open(&place.0, manifest, &inputs()) {
+        let place = tempfile::tempdir().unwrap();
+        Directory::open(place.path(), &manifest(), &inputs()).unwrap().append(run(0, 2)).unwrap();
+        let refused = |manifest: &Manifest| match Directory::open(place.path(), manifest, &inputs())
+        {
             Err(RunError::Other { differences, .. }) => differences.join(", "),
             other => panic!("{other:?}"),
         };
@@ -276,38 +260,37 @@ mod tests {
         assert!(refused(&other_machine).starts_with("machine id: "));
         assert!(refused(&Manifest { quick: true, ..manifest() }).starts_with("quick: "));
 
-        let again = Directory::open(&place.0, &manifest(), &inputs()).unwrap();
+        let again = Directory::open(place.path(), &manifest(), &inputs()).unwrap();
         assert_eq!(again.runs(), [run(0, 2)], "the results so far are kept");
         assert!(again.has(&run(0, 2).key) && !again.has(&run(1, 2).key));
     }
 
     #[test]
     fn a_run_that_was_cut_off_is_measured_again() {
-        let place = Place::new("cut");
-        Directory::open(&place.0, &manifest(), &inputs()).unwrap().append(run(0, 2)).unwrap();
-        let file = place.0.join(RUNS);
+        let place = tempfile::tempdir().unwrap();
+        Directory::open(place.path(), &manifest(), &inputs()).unwrap().append(run(0, 2)).unwrap();
+        let file = place.path().join(RUNS);
         let whole = fs::read_to_string(&file).unwrap();
         let cut = format!("{whole}{}", whole.get(..40).unwrap());
         fs::write(&file, cut).unwrap();
 
-        let mut again = Directory::open(&place.0, &manifest(), &inputs()).unwrap();
+        let mut again = Directory::open(place.path(), &manifest(), &inputs()).unwrap();
         assert_eq!(again.runs(), [run(0, 2)]);
         again.append(run(1, 2)).unwrap();
         let runs = fs::read_to_string(&file).unwrap();
         assert_eq!(parse_lines::<Run>(&runs).unwrap().0, [run(0, 2), run(1, 2)]);
 
         fs::write(&file, format!("{whole}no run\n{whole}")).unwrap();
-        let damaged = Directory::open(&place.0, &manifest(), &inputs()).unwrap_err();
+        let damaged = Directory::open(place.path(), &manifest(), &inputs()).unwrap_err();
         assert!(matches!(damaged, RunError::Line { line: 2, .. }), "{damaged}");
     }
 
     #[test]
     fn a_directory_with_other_files_is_left_alone() {
-        let place = Place::new("files");
-        fs::create_dir(&place.0).unwrap();
-        fs::write(place.0.join("thesis.tex"), "x").unwrap();
-        let refused = Directory::open(&place.0, &manifest(), &inputs()).unwrap_err();
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("thesis.tex"), "x").unwrap();
+        let refused = Directory::open(place.path(), &manifest(), &inputs()).unwrap_err();
         assert!(matches!(refused, RunError::NotEmpty(_)), "{refused}");
-        assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
     }
 }

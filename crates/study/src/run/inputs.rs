@@ -157,9 +157,9 @@ mod tests {
 
     #[test]
     fn links_that_lead_out_of_the_folder_are_not_copied() {
-        let place = std::env::temp_dir().join(format!("lab-links-{}", std::process::id()));
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().canonicalize().unwrap();
         fs::create_dir_all(place.join("own/bound/deep")).unwrap();
-        let place = place.canonicalize().unwrap();
         let own = place.join("own");
         let secret = place.join("secret");
         fs::write(&secret, "secret").unwrap();
@@ -194,7 +194,6 @@ mod tests {
         for text in [full(many), full(long)] {
             assert!(text.ends_with("10000 files or 256 MiB: bind less"), "{text}");
         }
-        fs::remove_dir_all(&place).unwrap();
         let names: Vec<&String> = inputs.files.keys().collect();
         assert_eq!(names, ["t/bound/deep/file", "t/bound/link", "t/f.clab.yml", "t/linked/file"]);
         // Of a file elsewhere, there is a checksum, as of any other one that is bound.
@@ -212,17 +211,16 @@ mod tests {
             Inputs::read(&experiment, Source { path, text: &text }).unwrap()
         };
         let inputs = read(&shipped.join("entropy.toml"));
-        let place = std::env::temp_dir().join(format!("lab-inputs-{}", std::process::id()));
+        let place = tempfile::tempdir().unwrap();
         for (name, bytes) in &inputs.files {
-            let file = place.join(name);
+            let file = place.path().join(name);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, bytes).unwrap();
         }
-        let file = place.join("experiment.toml");
+        let file = place.path().join("experiment.toml");
         std::fs::write(&file, &inputs.text).unwrap();
         let again = read(&file);
         let checked = super::super::read(&file, true);
-        std::fs::remove_dir_all(&place).unwrap();
         assert_eq!(again, inputs);
         assert_eq!(checked.unwrap().0.topologies[0].file_name().unwrap(), "scaleacross.clab.yml");
         let sums = inputs.checksums();

@@ -13,8 +13,8 @@ use experiment::{Experiment, Plan};
 use super::Outcome;
 use super::directory::{self, Directory};
 use super::inputs::Inputs;
-use super::outcome::Outcome;
 use super::stop::is_precise;
+use super::Outcome;
 use crate::error::RunError;
 
 /// A part, and where it is.
@@ -200,11 +200,11 @@ mod tests {
         [sweep]\nqueue-pairs = [4]\n[repetitions]\nmin = 4\nmax = 4\n";
 
     /// Directories of an experiment of two dataplanes with four repetitions.
-    struct Place(PathBuf);
+    struct Place(tempfile::TempDir);
 
     impl Place {
-        fn new(name: &str) -> Self {
-            Self(std::env::temp_dir().join(format!("lab-merge-{name}-{}", std::process::id())))
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
         }
 
         fn manifest(shard: Option<&str>) -> Manifest {
@@ -222,8 +222,7 @@ mod tests {
 
         /// A part with these of the plan's runs.
         fn part(&self, name: &str, manifest: &Manifest, has: impl Fn(&Key) -> bool) -> PathBuf {
-            let path = self.0.join(name);
-            fs::create_dir_all(&self.0).unwrap();
+            let path = self.0.path().join(name);
             let files = [("topologies/f/f.clab.yml".to_owned(), b"name: f\n".to_vec())].into();
             let inputs = Inputs { text: FILE.into(), files, ..Inputs::default() };
             let mut directory = Directory::open(&path, manifest, &inputs).unwrap();
@@ -244,21 +243,15 @@ mod tests {
         }
 
         fn refused(&self, parts: &[PathBuf]) -> String {
-            merge(parts, &self.0.join("out")).unwrap_err().to_string()
-        }
-    }
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
+            merge(parts, &self.0.path().join("out")).unwrap_err().to_string()
         }
     }
 
     #[test]
     fn parts_are_joined_in_the_order_of_the_plan() {
-        let place = Place::new("all");
+        let place = Place::new();
         let parts = ["1/2", "0/2"].map(|shard| place.whole(shard));
-        let out = place.0.join("out");
+        let out = place.0.path().join("out");
         merge(&parts, &out).unwrap();
         let Results { experiment, manifest, runs } = directory::load(&out).unwrap();
         let planned = Plan::new(&experiment).turns.into_iter().flat_map(|turn| turn.runs);
@@ -281,7 +274,7 @@ mod tests {
 
     #[test]
     fn what_does_not_belong_together_is_refused() {
-        let place = Place::new("other");
+        let place = Place::new();
         let first = place.whole("0/2");
         let twice = place.part("twice", &Place::manifest(Some("0/2")), |key| key.repetition == 2);
         let third = place.whole("1/3");
@@ -319,14 +312,14 @@ mod tests {
     /// A part comes from another machine, and may be anybody's.
     #[test]
     fn a_part_leads_nowhere_else_and_has_not_any_number_of_others() {
-        let place = Place::new("stranger");
+        let place = Place::new();
         let first = place.whole("0/1");
-        let secret = place.0.join("secret");
+        let secret = place.0.path().join("secret");
         fs::create_dir(&secret).unwrap();
         fs::write(secret.join("f.clab.yml"), "secret").unwrap();
         fs::remove_dir_all(first.join("topologies/f")).unwrap();
         std::os::unix::fs::symlink(&secret, first.join("topologies/f")).unwrap();
-        let out = place.0.join("out");
+        let out = place.0.path().join("out");
         let refused = |part: &Path| match merge(&[part.to_owned()], &out).unwrap_err() {
             RunError::File { path, source } => format!("{}: {source}", path.display()),
             other => panic!("{other}"),
@@ -348,7 +341,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        let place = Place::new("missing");
+        let place = Place::new();
         let first = place.whole("0/3");
         let second = place.part("1-3", &Place::manifest(Some("1/3")), |_| false);
         let text = place.refused(&[first, second]);
@@ -360,6 +353,6 @@ mod tests {
             assert!(text.contains(says), "{says}: {text}");
         }
         assert!(!text.contains("part 0/3"), "{text}");
-        assert!(!place.0.join("out").exists());
+        assert!(!place.0.path().join("out").exists());
     }
 }

@@ -69,10 +69,11 @@ mod tests {
 
     #[test]
     fn a_name_has_branch_and_commit() {
-        let top = std::env::temp_dir().join(format!("lab-git-{}", std::process::id()));
+        let place = tempfile::tempdir().unwrap();
+        let top = place.path();
         let git = top.join(".git");
         fs::create_dir_all(git.join("refs/heads/feature")).unwrap();
-        let name = || named("x-__gitBranch__-__gitHash__".to_owned(), &top);
+        let name = || named("x-__gitBranch__-__gitHash__".to_owned(), top);
         assert_eq!(name(), "x-none-none");
         fs::write(git.join("HEAD"), "ref: refs/heads/feature/test\n").unwrap();
         assert_eq!(name(), "x-feature-test-none");
@@ -91,7 +92,6 @@ mod tests {
         }
         fs::write(git.join("HEAD"), "no commit\n").unwrap();
         assert_eq!(name(), "x-HEAD-none");
-        fs::remove_dir_all(&top).unwrap();
-        assert_eq!(named("plain".to_owned(), &top), "plain");
+        assert_eq!(named("plain".to_owned(), top), "plain");
     }
 }

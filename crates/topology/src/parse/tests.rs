@@ -384,9 +384,9 @@ topology:
 
     #[test]
     fn one_after_the_other_with_health_checks_and_environment_files() {
-        let directory = std::env::temp_dir().join(format!("lab-parse-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        std::fs::write(directory.join("site.env"), "# of the site\nSITE=one\nASN=65001\n").unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("site.env"), "# of the site\nSITE=one\nASN=65001\n")
+            .unwrap();
         let text = "
 name: staged
 topology:
@@ -409,8 +409,7 @@ topology:
   links:
     - endpoints: ['leaf1:eth1', 'leaf2:eth1']
 ";
-        let topology = Topology::parse(text, &directory, |_| None).unwrap();
-        std::fs::remove_dir_all(directory).unwrap();
+        let topology = Topology::parse(text, directory.path(), |_| None).unwrap();
         let leaf1 = &topology.nodes["leaf1"];
         assert_eq!((leaf1.env["SITE"].as_str(), leaf1.env["ASN"].as_str()), ("one", "65011"));
         assert_eq!(leaf1.startup_delay, 3);

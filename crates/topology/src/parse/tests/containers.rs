@@ -100,9 +100,9 @@ topology:
 
 #[test]
 fn the_only_file_of_a_directory_is_taken() {
-    let directory = std::env::temp_dir().join(format!("lab-only-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let load = || Topology::load(&directory).map(|topology| topology.name.to_string());
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path();
+    let load = || Topology::load(directory).map(|topology| topology.name.to_string());
     let error = || load().unwrap_err().to_string();
     assert!(error().ends_with("has 0 files *.clab.yml: name one"), "{}", error());
     let text = "{name: x, topology: {nodes: {r1: {kind: linux}}}}";
@@ -111,11 +111,10 @@ fn the_only_file_of_a_directory_is_taken() {
     std::fs::write(directory.join("other.yml"), "").unwrap();
     assert_eq!(load().unwrap(), "x");
     let of_file =
-        Topology::load(&directory).unwrap().nodes["r1"].env["CLAB_LABEL_CLAB_TOPO_FILE"].clone();
+        Topology::load(directory).unwrap().nodes["r1"].env["CLAB_LABEL_CLAB_TOPO_FILE"].clone();
     assert_eq!(Path::new(&of_file), file.canonicalize().unwrap());
     std::fs::write(directory.join("two.clab.yml"), text).unwrap();
     assert!(error().ends_with("has 2 files *.clab.yml: name one"), "{}", error());
-    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]
@@ -200,7 +199,8 @@ topology:
 
 #[test]
 fn another_name_replaces_that_of_the_file_everywhere() {
-    let file = std::env::temp_dir().join(format!("lab-named-{}.clab.yml", std::process::id()));
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("named.clab.yml");
     let name = "other".parse().unwrap();
     for own in ["name: x, ", ""] {
         let node = "{kind: linux, exec: [echo __clabLabName__]}";
@@ -211,13 +211,12 @@ fn another_name_replaces_that_of_the_file_everywhere() {
         assert_eq!(r1.env["CLAB_LABEL_CONTAINERLAB"], "other");
         assert_eq!(r1.env["CLAB_LABEL_CLAB_NODE_LONGNAME"], "clab-other-r1");
     }
-    std::fs::remove_file(file).unwrap();
 }
 
 #[test]
 fn a_file_with_variables_beside_it_is_a_template() {
-    let directory = std::env::temp_dir().join(format!("lab-vars-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path();
     let file = directory.join("x.clab.yml");
     std::fs::write(
         &file,
@@ -229,7 +228,6 @@ fn a_file_with_variables_beside_it_is_a_template() {
     std::fs::write(directory.join("x.clab_vars.more.json"), "{}").unwrap();
     let error = Topology::load(&file).unwrap_err().to_string();
     assert!(error.starts_with("line 3: the file is a Go template"), "{error}");
-    std::fs::remove_dir_all(directory).unwrap();
     // A format for a command is not why another line is wrong.
     let error = parsed("name: x\nprefix: '{{.Names}}'\nother: 1\n").unwrap_err();
     assert!(error.starts_with("other: not supported"), "{error}");
