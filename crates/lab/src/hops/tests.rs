@@ -66,6 +66,27 @@ fn a_queue_pair_that_is_not_placed_has_no_port() {
     }
 }
 
+/// What a queue pair without a single path has: it is sprayed over these, or not placed yet.
+fn over(sprayed: bool, paths: Vec<Candidate>) -> Hops {
+    let policy = if sprayed { "spray" } else { "qp-pin" };
+    Hops {
+        from: "host1:eth1".into(),
+        to: "host4:eth1".into(),
+        vni: 10,
+        local: [10, 0, 1, 1].into(),
+        vtep: [10, 0, 1, 4].into(),
+        udp_port: 4789,
+        placed: sprayed,
+        sprayed,
+        outer_port: None,
+        decision: Some(format!("{policy} by queue pair 0x13")),
+        hops: Vec::new(),
+        paths,
+        explanation: None,
+        reverse: None,
+    }
+}
+
 #[test]
 fn what_is_not_decided_is_not_shown_as_a_path() {
     let hop = |node: &str| Hop::new(node, "a".into(), "b".into());
@@ -74,22 +95,7 @@ fn what_is_not_decided_is_not_shown_as_a_path() {
         sprayed: None,
         hops: vec![hop("leaf1"), hop("spine1")],
     };
-    let hops = Hops {
-        from: "host1:eth1".into(),
-        to: "host4:eth1".into(),
-        vni: 10,
-        local: [10, 0, 1, 1].into(),
-        vtep: [10, 0, 1, 4].into(),
-        udp_port: 4789,
-        placed: false,
-        sprayed: false,
-        outer_port: None,
-        decision: Some("qp-pin by queue pair 0x13".into()),
-        hops: Vec::new(),
-        paths: vec![candidate(50_001), candidate(50_002)],
-        explanation: None,
-        reverse: None,
-    };
+    let hops = over(false, vec![candidate(50_001), candidate(50_002)]);
     let text = hops.to_string();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[1], "not placed yet: one of 2 paths, qp-pin by queue pair 0x13");
@@ -106,22 +112,7 @@ fn sprayed_paths_have_what_became_of_their_packets() {
         sprayed: Some(v1::SprayedPath { sent, marked: 2, lost, ..v1::SprayedPath::default() }),
         hops: vec![Hop::new("leaf1", "a".into(), "b".into())],
     };
-    let hops = Hops {
-        from: "host1:eth1".into(),
-        to: "host4:eth1".into(),
-        vni: 10,
-        local: [10, 0, 1, 1].into(),
-        vtep: [10, 0, 1, 4].into(),
-        udp_port: 4789,
-        placed: true,
-        sprayed: true,
-        outer_port: None,
-        decision: Some("spray by queue pair 0x13".into()),
-        hops: Vec::new(),
-        paths: vec![candidate(50_001, 75, 0), candidate(50_002, 25, 1)],
-        explanation: None,
-        reverse: None,
-    };
+    let hops = over(true, vec![candidate(50_001, 75, 0), candidate(50_002, 25, 1)]);
     let text = hops.to_string();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[1], "sprayed over 2 paths, spray by queue pair 0x13: 100 packets so far");

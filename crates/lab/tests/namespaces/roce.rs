@@ -1,46 +1,21 @@
 //! A source and a sink in two namespaces with a veth pair.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
-use experiment::random::SEED;
-use fabric::netns::{Namespace, veth};
 use root_test::root_test;
-use traffic::roce::{Limit, Sink, Source, SourcePort, connections};
+use traffic::roce::{Limit, Source};
+
+use crate::{pair, source, stream};
 
 #[root_test(alone)]
 fn all_that_a_source_sends_arrives_in_order() {
-    let name = format!("lab-roce-{}", std::process::id());
-    let [a, b] = ["a", "b"].map(|end| Namespace::create(format!("{name}-{end}")).unwrap());
-    veth((&a, "eth1"), (&b, "eth1"), 9000).unwrap();
-    a.run(&["ip", "addr", "add", "192.0.2.1/24", "dev", "eth1"]).unwrap();
-    b.run(&["ip", "addr", "add", "192.0.2.2/24", "dev", "eth1"]).unwrap();
-
-    let source = Source {
-        interface: "eth1".into(),
-        destination: "192.0.2.2".parse().unwrap(),
-        connections: connections(SEED, 8),
-        inner_port: SourcePort::Constant(49152),
-        payload: 64,
-        rate: 20_000,
-        mark: 1,
-        cpu: Some(0),
-    };
-    let mut sink = b.enter(|| Sink::open("eth1", 1).unwrap()).unwrap();
-    let (stop, progress) = (AtomicBool::new(false), AtomicU64::new(0));
+    let [a, b] = pair("roce", 9000);
+    let source = Source { cpu: Some(0), ..source(8, 64, 20_000) };
+    let progress = AtomicU64::new(0);
     let count = |frames| {
         progress.fetch_add(frames, Ordering::Relaxed);
     };
-    let sent = std::thread::scope(|scope| {
-        let sending = scope.spawn(|| {
-            a.enter(|| source.run(Limit::Frames(10_001), &stop, count)).unwrap().unwrap()
-        });
-        while !sending.is_finished() {
-            sink.receive().unwrap();
-        }
-        sending.join().unwrap()
-    });
-    sink.drain(&sent, Duration::from_secs(2)).unwrap();
+    let (sent, mut sink) = stream([&a, &b], &source, 10_001, count);
 
     assert_eq!(sent.frames, 10_001);
     assert_eq!(progress.load(Ordering::Relaxed), 10_001);
@@ -57,6 +32,7 @@ fn all_that_a_source_sends_arrives_in_order() {
 
     // Frames of a stream with another mark count as foreign.
     let other = Source { mark: 2, ..source };
+    let stop = AtomicBool::new(false);
     a.enter(|| other.run(Limit::Frames(100), &stop, |_| {})).unwrap().unwrap();
     while sink.report().foreign < 100 {
         assert!(sink.receive().unwrap() > 0, "frames are missing: {:?}", sink.report());

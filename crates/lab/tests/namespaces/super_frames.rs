@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fabric::netns::{Namespace, veth};
+use fabric::netns::Namespace;
 use fabric::super_frames::cut_super_frames;
 use frame::{Checksum, Frame};
 use ports::{PacketSocket, Port as _, RingSize};
@@ -15,6 +15,8 @@ use traffic::endpoint::Transmit;
 use wire::checksum::{self, Sum};
 use wire::{Ipv4Packet, MacAddr, Psn, QueuePair};
 
+use crate::pair;
+
 const MTU: u32 = 1500;
 
 /// A namespace with an end of a link, and a packet socket there.
@@ -22,15 +24,6 @@ fn end(namespace: &Namespace) -> PacketSocket {
     let index = || nix::net::if_::if_nametoindex("eth1").unwrap();
     let room = RingSize { frames: 1024, longest: MTU as usize };
     namespace.enter(|| PacketSocket::open(index(), room).unwrap()).unwrap()
-}
-
-fn pair() -> [Namespace; 2] {
-    static PAIRS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let pair = PAIRS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let name = |end: &str| format!("lab-gso-{}-{pair}-{end}", std::process::id());
-    let [a, b] = ["a", "b"].map(|end| Namespace::create(name(end)).unwrap());
-    veth((&a, "eth1"), (&b, "eth1"), MTU).unwrap();
-    [a, b]
 }
 
 /// The frames of two queue pairs that write messages of many packets, the last ones short.
@@ -88,7 +81,7 @@ fn arriving(socket: &mut PacketSocket, count: usize) -> (Vec<Vec<u8>>, Vec<bool>
 
 #[root_test]
 fn the_link_carries_the_same_frames_as_without_super_frames() {
-    let [a, b] = pair();
+    let [a, b] = pair("gso", MTU);
     let (mut sender, mut receiver) = (end(&a), end(&b));
     let frames = frames();
     let expected: Vec<Vec<u8>> = frames.iter().map(<[u8]>::to_vec).collect();
@@ -113,7 +106,7 @@ fn the_link_carries_the_same_frames_as_without_super_frames() {
 
 #[root_test]
 fn no_super_frames_where_they_could_go_wrong() {
-    let [a, _b] = pair();
+    let [a, _b] = pair("whole", MTU);
     let groups = |longest| a.enter(|| Transmit::new("eth1", longest).has_super_frames()).unwrap();
     assert!(!groups(1200), "the link carries super-frames whole");
     a.enter(|| cut_super_frames("eth1").unwrap()).unwrap();

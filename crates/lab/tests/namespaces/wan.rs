@@ -3,17 +3,16 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use experiment::random::SEED;
 use fabric::netns::{Namespace, veth};
 use fabric::process::{Process, wait_until};
 use nix::sys::signal::Signal;
 use root_test::root_test;
 use serde_json::Value;
-use traffic::roce::{Limit, Sink, Source, SourcePort, connections};
 use wan::{Change, change, counts};
+
+use crate::{namespaces, source, stream};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -26,8 +25,7 @@ struct Site {
 
 impl Site {
     fn new(story: &str, options: &[&str]) -> Self {
-        let name = |end: &str| format!("lab-wan-{}-{story}-{end}", std::process::id());
-        let [a, b, between] = ["a", "b", "w"].map(|end| Namespace::create(name(end)).unwrap());
+        let [a, b, between] = namespaces(&format!("wan-{story}"), ["a", "b", "w"]);
         for end in [&a, &b, &between] {
             // Only frames of the test are on the links.
             end.run(&["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"]).unwrap();
@@ -149,10 +147,9 @@ fn circuits_do_not_obey_other_users() {
 
 #[root_test]
 fn the_process_that_has_a_name_of_the_lab_is_told() {
-    let namespace = Namespace::create(format!("lab-wan-{}-bound", std::process::id())).unwrap();
-    let folder = std::env::temp_dir().join(format!("lab-bound-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("bound.clab.yml");
+    let [namespace] = namespaces("wan", ["bound"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bound.clab.yml");
     std::fs::write(&file, "name: bound\ntopology: {nodes: {r1: {kind: linux}}}\n").unwrap();
     let (lab, file) = (env!("CARGO_BIN_EXE_lab"), file.to_str().unwrap());
     // The first answers what it is asked, as `lab wan` would.
@@ -180,7 +177,6 @@ fn the_process_that_has_a_name_of_the_lab_is_told() {
             assert!(error.contains(&named), "{error}");
         }
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[root_test(alone)]
@@ -196,21 +192,9 @@ fn frames_are_late_by_the_delay_and_keep_their_order() {
     assert!(least >= 8.0 && times.iter().filter(|time| **time < 30.0).count() > 50, "{times:?}");
     assert!(most - least > 0.5, "no jitter: {times:?}");
 
-    let source = Source {
-        interface: "eth1".into(),
-        destination: "192.0.2.2".parse().unwrap(),
-        connections: connections(SEED, 8),
-        inner_port: SourcePort::Constant(49152),
-        payload: 1024,
-        rate: 10_000,
-        mark: 1,
-        cpu: None,
-    };
+    let source = source(8, 1024, 10_000);
     let [a, b] = &site.hosts;
-    let mut sink = b.enter(|| Sink::open("eth1", 1).unwrap()).unwrap();
-    let stop = AtomicBool::new(false);
-    let sent = a.enter(|| source.run(Limit::Frames(10_000), &stop, |_| {})).unwrap().unwrap();
-    sink.drain(&sent, Duration::from_secs(2)).unwrap();
+    let (sent, sink) = stream([a, b], &source, 10_000, |_| {});
     let report = sink.report_of(&sent, &source.connections);
     assert_eq!((report.received(), report.reordered(), report.duplicated()), (10_000, 0, 0));
     assert_eq!(report.corrupted(), 0);
@@ -381,30 +365,9 @@ fn as_many_frames_are_lost_as_the_circuit_was_set_to() {
     // With 12,000 lost frames, the standard deviation is 0.8 %.
     let site = Site::new("share", &["--loss", "20"]);
     let [from, to] = &site.hosts;
-    let connections = connections(SEED, 4);
-    let source = Source {
-        interface: "eth1".into(),
-        destination: "192.0.2.2".parse().unwrap(),
-        connections: connections.clone(),
-        inner_port: SourcePort::Constant(49152),
-        payload: 64,
-        rate: 30_000,
-        mark: SEED,
-        cpu: None,
-    };
-    let mut sink = to.enter(|| Sink::open("eth1", SEED)).unwrap().unwrap();
-    let sent = std::thread::scope(|scope| {
-        let stop = AtomicBool::new(false);
-        let sending = scope.spawn(move || {
-            from.enter(|| source.run(Limit::Frames(FRAMES), &stop, |_| {})).unwrap().unwrap()
-        });
-        while !sending.is_finished() {
-            sink.receive().unwrap();
-        }
-        sending.join().unwrap()
-    });
-    sink.drain(&sent, Duration::from_millis(300)).unwrap();
-    let report = sink.report_of(&sent, &connections);
+    let source = source(4, 64, 30_000);
+    let (sent, sink) = stream([from, to], &source, FRAMES, |_| {});
+    let report = sink.report_of(&sent, &source.connections);
     let share = report.lost() as f64 / FRAMES as f64;
     assert!((0.97 * 0.2..1.03 * 0.2).contains(&share), "{share}");
     assert_eq!((report.reordered(), report.corrupted()), (0, 0));

@@ -6,13 +6,13 @@ use fabric::netns::{self, Namespace, veth};
 use root_test::root_test;
 use wan::{Impairment, Settings, Wan};
 
+use crate::namespaces;
 use crate::wan::as_nobody;
 
 /// Runs `f` with a circuit whose interfaces both connect to the same host, the namespace of that
 /// host and its own.
 fn with_a_circuit(story: &str, f: impl FnOnce(&mut Wan, [&Namespace; 2]) + Send) {
-    let name = |end: &str| format!("lab-wan-{}-{story}-{end}", std::process::id());
-    let [host, between] = ["h", "w"].map(|end| Namespace::create(name(end)).unwrap());
+    let [host, between] = namespaces(&format!("wan-{story}"), ["h", "w"]);
     for end in [&host, &between] {
         end.run(&["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"]).unwrap();
         end.run(&["sysctl", "-qw", "net.unix.max_dgram_qlen=100"]).unwrap();
