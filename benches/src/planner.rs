@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
-use planner::plan::{Boundary, Exchange, Plan, Recompute, Schedule, Sharding};
+use planner::plan::Plan;
 use planner::search::{plans, search};
 use planner::{Evaluator, Job, Space};
 use study::plan::PlanFile;
@@ -106,23 +106,12 @@ fn vtrain(like: &Job) -> Result<Vec<f64>, Box<dyn Error>> {
         // Whether a row fits is not the question: it was measured.
         job.machine.memory = f64::INFINITY;
         let technology = job.balance.first().ok_or("no technology")?.technology;
-        let plan = Plan {
-            tensor: number("tensor")?,
-            pipeline: number("pipeline")?,
-            data: number("data")?,
-            context: 1,
-            expert: 1,
-            micro_batch: number("micro_batch")?,
-            schedule: Schedule::OneForwardOneBackward,
-            exchange: Exchange::Blocking,
-            sharding: Sharding::Ddp,
-            recompute: Recompute::Full,
-            sequence_parallel: false,
-            async_tensor: false,
-            boundary: Boundary::Data,
-            technology,
-            layers: Vec::new(),
-        };
+        let plan = serde_json::from_value(serde_json::json!({
+            "tensor": number("tensor")?, "pipeline": number("pipeline")?, "data": number("data")?,
+            "micro-batch": number("micro_batch")?, "schedule": "1f1b", "sharding": "ddp",
+            "recompute": "full", "sequence-parallel": false, "boundary": "data",
+            "technology": technology,
+        }))?;
         times.extend(evaluation(&Evaluator::new(&job), &plan)?);
     }
     Ok(times)

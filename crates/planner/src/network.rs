@@ -230,16 +230,9 @@ mod tests {
     use super::*;
 
     fn link() -> Link {
-        Link {
-            bandwidth: 40e9,
-            oversubscription: 2.0,
-            latency: 5e-3,
-            loss: 0.01,
-            recovery: Recovery::GoBackN,
-            paths: 4,
-            packet: 4096,
-            headers: 0,
-        }
+        let text =
+            "bandwidth = 40e9\noversubscription = 2.0\nlatency = 5e-3\nloss = 0.01\nheaders = 0";
+        toml::from_str(text).unwrap()
     }
 
     #[test]

@@ -5,13 +5,14 @@
 use planner::check;
 use planner::job::Job;
 use planner::machine::{Machine, SHIPPED};
-use planner::model::{Attention, Experts, Model, Precision};
+use planner::model::{Experts, Precision};
 use planner::network::{Balance, Link, Policy, Recovery, Sites, Technology};
 use planner::plan::{Boundary, Exchange, Plan, Recompute, Schedule, Sharding};
 use planner::search::{self, Found};
 use planner::traffic;
 use planner::{Evaluator, Infeasible, Iteration, Space, search as find};
 use proptest::prelude::*;
+use serde_json::json;
 
 fn machine(name: &str) -> Machine {
     let (_, text) = SHIPPED.iter().find(|(known, _)| *known == name).unwrap();
@@ -27,33 +28,14 @@ fn balance() -> Vec<Balance> {
 }
 
 fn job(gpus: u32) -> Job {
-    let model = Model {
-        layers: 32,
-        hidden: 4096,
-        heads: 32,
-        kv_heads: Some(8),
-        feed_forward: Some(14_336),
-        gated: true,
-        vocabulary: 128_256,
-        sequence: 4096,
-        attention: Attention::Flash,
-        precision: Precision::Half,
-        gradient_bytes: 2,
-        gather_bytes: 2,
-        experts: None,
-    };
-    let link = Link {
-        bandwidth: 5e9,
-        oversubscription: 1.0,
-        latency: 5e-3,
-        loss: 1e-4,
-        recovery: Recovery::GoBackN,
-        paths: 4,
-        packet: 4096,
-        headers: 132,
-    };
+    let model = json!({
+        "layers": 32, "hidden": 4096, "heads": 32, "kv-heads": 8, "feed-forward": 14_336,
+        "gated": true, "vocabulary": 128_256, "sequence": 4096,
+    });
+    let link = json!({ "bandwidth": 5e9, "latency": 5e-3, "loss": 1e-4 });
+    let link = serde_json::from_value(link).unwrap();
     Job {
-        model,
+        model: serde_json::from_value(model).unwrap(),
         machine: machine("h100"),
         sites: Sites { gpus: vec![gpus / 2, gpus / 2], link },
         batch: 64,

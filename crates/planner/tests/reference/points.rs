@@ -2,63 +2,35 @@
 
 use planner::job::Job;
 use planner::model::{Attention, Model, Precision};
-use planner::network::{Link, Policy, Recovery, Sites, Technology};
-use planner::plan::{Boundary, Exchange, Plan, Recompute, Schedule, Sharding};
+use planner::network::Sites;
+use planner::plan::{Exchange, Plan, Recompute, Schedule, Sharding};
 use planner::{Evaluator, Iteration};
+use serde_json::json;
 
 use super::table::{Row, Table, csv, machine};
 
 fn model(hidden: u32, heads: u32, layers: u32) -> Model {
-    Model {
-        layers,
-        hidden,
-        heads,
-        kv_heads: None,
-        feed_forward: None,
-        gated: false,
-        vocabulary: 51_200,
-        sequence: 2048,
-        attention: Attention::Unfused,
-        precision: Precision::Half,
-        gradient_bytes: 2,
-        gather_bytes: 2,
-        experts: None,
-    }
+    let model = json!({
+        "layers": layers, "hidden": hidden, "heads": heads, "vocabulary": 51_200, "sequence": 2048,
+        "attention": "unfused",
+    });
+    serde_json::from_value(model).unwrap()
 }
 
 fn job(kind: &str, model: Model, gpus: u32, batch: u32) -> Job {
-    let link = Link {
-        bandwidth: 1e12,
-        oversubscription: 1.0,
-        latency: 0.0,
-        loss: 0.0,
-        recovery: Recovery::Selective,
-        paths: 4,
-        packet: 4096,
-        headers: 132,
-    };
+    let link = json!({ "bandwidth": 1e12, "latency": 0.0, "recovery": "selective" });
+    let link = serde_json::from_value(link).unwrap();
     let sites = Sites { gpus: vec![gpus], link };
     Job { model, machine: machine(kind), sites, batch, overlap: false, balance: Vec::new() }
 }
 
 fn plan(tensor: u32, pipeline: u32, data: u32, micro_batch: u32) -> Plan {
-    Plan {
-        tensor,
-        pipeline,
-        data,
-        context: 1,
-        expert: 1,
-        micro_batch,
-        schedule: Schedule::OneForwardOneBackward,
-        exchange: Exchange::Blocking,
-        sharding: Sharding::Ddp,
-        recompute: Recompute::Full,
-        sequence_parallel: false,
-        async_tensor: false,
-        boundary: Boundary::Data,
-        technology: Technology { policy: Policy::Spray, queue_pairs: 1 },
-        layers: Vec::new(),
-    }
+    let plan = json!({
+        "tensor": tensor, "pipeline": pipeline, "data": data, "micro-batch": micro_batch,
+        "schedule": "1f1b", "sharding": "ddp", "recompute": "full", "sequence-parallel": false,
+        "boundary": "data", "technology": { "policy": "spray", "queue-pairs": 1 },
+    });
+    serde_json::from_value(plan).unwrap()
 }
 
 fn evaluate(mut job: Job, plan: &Plan) -> Iteration {
