@@ -291,11 +291,7 @@ impl InnerPort {
 
 impl fmt::Display for InnerPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Constant => "constant",
-            Self::PerQueuePair => "per-queue-pair",
-            Self::SoftRoce => "soft-roce",
-        })
+        self.serialize(f)
     }
 }
 

@@ -20,11 +20,7 @@ pub enum Policy {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ecmp => "ecmp",
-            Self::QpPin => "qp-pin",
-            Self::Spray => "spray",
-        })
+        self.serialize(f)
     }
 }
 

@@ -171,25 +171,18 @@ pub enum Boundary {
     Tensor,
 }
 
-macro_rules! kebab_display {
-    ($($type:ty { $($variant:ident = $name:literal),+ })+) => {$(
+/// Shows values by their names in files.
+macro_rules! display {
+    ($($type:ty),+) => {$(
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self { $(Self::$variant => $name),+ })
+                self.serialize(f)
             }
         }
     )+};
 }
 
-kebab_display! {
-    Exchange { Blocking = "blocking", Background = "background" }
-    Sharding { Ddp = "ddp", Hsdp = "hsdp", Fsdp = "fsdp" }
-    Recompute { None = "none", Attention = "attention", Half = "half", Full = "full" }
-    Boundary {
-        Data = "data", Pipeline = "pipeline", Context = "context", Expert = "expert",
-        Tensor = "tensor"
-    }
-}
+display!(Exchange, Sharding, Recompute, Boundary);
 
 /// A plan. Degrees of parallelism are at least 1; the product of the first four is the number of
 /// GPUs.
