@@ -72,6 +72,15 @@ impl<'de> DeserializeSeed<'de> for Counter<'_> {
     }
 }
 
+/// Methods of a visitor for what is counted already.
+macro_rules! one_value {
+    ($($visit:ident($($type:ty)?)),+) => {$(
+        fn $visit<E>(self $(, _: $type)?) -> core::result::Result<(), E> {
+            Ok(())
+        }
+    )+};
+}
+
 impl<'de> Visitor<'de> for Counter<'_> {
     type Value = ();
 
@@ -79,36 +88,9 @@ impl<'de> Visitor<'de> for Counter<'_> {
         f.write_str("any value")
     }
 
-    fn visit_bool<E>(self, _: bool) -> core::result::Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> core::result::Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i128<E>(self, _: i128) -> core::result::Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> core::result::Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u128<E>(self, _: u128) -> core::result::Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> core::result::Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_none<E>(self) -> core::result::Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> core::result::Result<(), E> {
-        Ok(())
+    one_value! {
+        visit_bool(bool), visit_i64(i64), visit_i128(i128), visit_u64(u64), visit_u128(u128),
+        visit_f64(f64), visit_none(), visit_unit()
     }
 
     fn visit_str<E: Error>(mut self, text: &str) -> core::result::Result<(), E> {
