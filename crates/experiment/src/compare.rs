@@ -234,14 +234,12 @@ impl fmt::Display for Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::{manifest, run};
+    use crate::record::tests::{experiment, manifest, run};
     use crate::record::{Completion, Hit};
 
     fn results(loads: impl Fn(u32) -> [u64; 4]) -> Results {
-        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-            dataplane = [{policy = 'kernel'}]\n[sweep]\nqueue-pairs = [8]";
         Results {
-            experiment: Experiment::parse("x.toml".as_ref(), text).unwrap(),
+            experiment: experiment(&["kernel"], "[sweep]\nqueue-pairs = [8]"),
             manifest: manifest(),
             runs: (0..10).map(|at| run("kernel", 8, at, &loads(at))).collect(),
         }

@@ -325,8 +325,21 @@ pub fn date(unix_time: u64) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::file::Experiment;
     use crate::plan::Point;
     use crate::units::InnerPort;
+
+    /// An experiment on `scaleacross.clab.yml` with these policies and what else its file says.
+    pub(crate) fn experiment(policies: &[&str], rest: &str) -> Experiment {
+        let policies: Vec<String> =
+            policies.iter().map(|policy| format!("{{policy = '{policy}'}}")).collect();
+        let text = format!(
+            "name = 'x'\ntitle = 't'\nquestion = 'Why?'\ntopologies = ['scaleacross.clab.yml']\n\
+             dataplane = [{}]\n{rest}",
+            policies.join(", ")
+        );
+        Experiment::parse("x.toml".as_ref(), &text).unwrap()
+    }
 
     /// A run with these loads on the widest tier.
     pub(crate) fn run(dataplane: &str, queue_pairs: u64, repetition: u32, loads: &[u64]) -> Run {

@@ -200,7 +200,7 @@ pub fn verdict_list(verdicts: &[Verdict]) -> Markup {
 mod tests {
     use super::*;
     use crate::plot::Axis;
-    use crate::record::tests::{manifest, run};
+    use crate::record::tests::{experiment, manifest, run};
 
     /// A complete report, without the date and the command that made it.
     fn report_on<'a>(
@@ -215,11 +215,10 @@ mod tests {
     #[test]
     fn a_workload_is_shown_with_its_roofline_and_straggler() {
         use crate::record::Completion;
-        let text = "name = 'x'\ntitle = 't'\nquestion = 'Why?'\nworkload = { roofline = 1 }
-            topologies = ['scaleacross.clab.yml']\ndataplane = [{policy = 'kernel'}]
+        let rest = "workload = { roofline = 1 }
             [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [8]
             [[variant]]\nname = 'v'\ntitle = 'what it is'";
-        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+        let experiment = experiment(&["kernel"], rest);
         let page = |roofline_ratio| {
             let workload = Some(Completion {
                 iterations: 2,
@@ -260,10 +259,7 @@ mod tests {
     #[test]
     fn drops_are_shown_where_they_were_counted() {
         use crate::record::{CircuitDrops, Dropped, Run};
-        let text = "name = 'x'\ntitle = 't'\nquestion = 'Why?'\n
-            topologies = ['scaleacross.clab.yml']\ndataplane = [{policy = 'kernel'}]
-            [sweep]\nqueue-pairs = [8]";
-        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+        let experiment = experiment(&["kernel"], "[sweep]\nqueue-pairs = [8]");
         let page = |dropped| {
             let run = Run { dropped, ..run("kernel", 8, 0, &[8, 0, 0, 0]) };
             let (summary, manifest) = (Summary::new(&experiment, &[run]), manifest());
@@ -314,11 +310,9 @@ mod tests {
 
     #[test]
     fn a_swept_property_is_the_axis_also_with_several_numbers_of_queue_pairs() {
-        let text = "name = 'x'\ntitle = 't'\nquestion = 'Why?'
-            topologies = ['scaleacross.clab.yml']\ndataplane = [{policy = 'qp-hash'}]
-            [sweep]\nqueue-pairs = [8, 16]\ndelay = ['1ms', '5ms', '10ms']";
-        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap().form(false);
-        let runs: Vec<_> = crate::plan::points(&experiment)
+        let rest = "[sweep]\nqueue-pairs = [8, 16]\ndelay = ['1ms', '5ms', '10ms']";
+        let swept = experiment(&["qp-hash"], rest).form(false);
+        let runs: Vec<_> = crate::plan::points(&swept)
             .into_iter()
             .map(|point| {
                 let mut run = run("qp-hash", point.queue_pairs.get() as u64, 0, &[3, 1, 2, 2]);
@@ -326,8 +320,8 @@ mod tests {
                 run
             })
             .collect();
-        let (summary, manifest) = (Summary::new(&experiment, &runs), manifest());
-        let charts = report_on(&experiment, &summary, &manifest).charts();
+        let (summary, manifest) = (Summary::new(&swept, &runs), manifest());
+        let charts = report_on(&swept, &summary, &manifest).charts();
         let files: Vec<&str> = charts.iter().map(|chart| chart.file.as_str()).collect();
         assert_eq!(
             files,
@@ -343,8 +337,8 @@ mod tests {
             let places: Vec<f64> = chart.series[0].points.iter().map(|mark| mark.x).collect();
             assert_eq!(places, [1.0, 5.0, 10.0], "to scale");
         }
-        let one = text.replace("[8, 16]", "[8]").replace("'1ms', '5ms', '10ms'", "'5ms'");
-        let experiment = Experiment::parse("x.toml".as_ref(), &one).unwrap().form(false);
+        let one = rest.replace("[8, 16]", "[8]").replace("'1ms', '5ms', '10ms'", "'5ms'");
+        let experiment = experiment(&["qp-hash"], &one).form(false);
         let summary = Summary::new(&experiment, &[run("qp-hash", 8, 0, &[3, 1, 2, 2])]);
         let charts = report_on(&experiment, &summary, &manifest).charts();
         assert!(charts.iter().all(|named| named.chart.kind == Kind::Bars), "one value");
@@ -352,10 +346,9 @@ mod tests {
 
     #[test]
     fn of_a_program_only_times_are_shown() {
-        let text = "name = 'x'\ntitle = 't'\nquestion = 'Why?'\nworkload = { command = ['a'] }
-            topologies = ['scaleacross.clab.yml']\ndataplane = [{policy = 'kernel'}]
+        let rest = "workload = { command = ['a'] }
             [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [1]";
-        let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+        let experiment = experiment(&["kernel"], rest);
         let page = |bus_bandwidth| {
             let mut run = run("kernel", 1, 0, &[1, 2, 1, 1]);
             run.workload = Some(crate::record::Completion {

@@ -420,10 +420,8 @@ mod tests {
     use crate::record::tests::run;
 
     fn experiment() -> Experiment {
-        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-            dataplane = [{policy = 'kernel'}, {policy = 'qp-hash'}, {policy = 'qp-bins'}]
-            [sweep]\nqueue-pairs = [8]";
-        Experiment::parse("x.toml".as_ref(), text).unwrap()
+        let policies = ["kernel", "qp-hash", "qp-bins"];
+        crate::record::tests::experiment(&policies, "[sweep]\nqueue-pairs = [8]")
     }
 
     /// A run of eight queue pairs that take random paths, of `paths` of four.

@@ -336,9 +336,7 @@ mod tests {
     use crate::record::{Completion, Dropped, Iteration};
 
     fn experiment() -> Experiment {
-        let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-            dataplane = [{policy = 'kernel'}, {policy = 'b'}]\n[sweep]\nqueue-pairs = [8]";
-        Experiment::parse("x.toml".as_ref(), text).unwrap()
+        crate::record::tests::experiment(&["kernel", "b"], "[sweep]\nqueue-pairs = [8]")
     }
 
     #[test]

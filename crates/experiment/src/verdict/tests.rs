@@ -1,22 +1,20 @@
 use super::*;
-use crate::record::tests::run;
+use crate::record::tests::{experiment, run};
 use crate::record::{Arrival, Completion, Discarded, Hit, Run};
 use crate::units::InnerPort;
 
-fn experiment() -> Experiment {
-    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-        dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]
-        [traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8]";
-    Experiment::parse("x.toml".as_ref(), text).unwrap()
+fn pinned() -> Experiment {
+    let rest = "[traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8]";
+    experiment(&["kernel", "qp-pin"], rest)
 }
 
 fn summary(runs: &[Run]) -> Summary {
-    Summary::new(&experiment(), runs)
+    Summary::new(&pinned(), runs)
 }
 
 fn texts(runs: &[Run]) -> Vec<String> {
     let line = |verdict: Verdict| format!("{:?}: {}", verdict.grade, verdict.text);
-    verdicts(&experiment(), &summary(runs)).into_iter().map(line).collect()
+    verdicts(&pinned(), &summary(runs)).into_iter().map(line).collect()
 }
 
 fn runs(pinned: [u64; 4]) -> Vec<Run> {
@@ -65,10 +63,8 @@ fn good_and_bad_news() {
 
 #[test]
 fn the_gain_of_a_policy_is_that_over_a_route_for_each_frame() {
-    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-        dataplane = [{policy = 'kernel'}, {policy = 'five-tuple'}, {policy = 'qp-hash'}]
-        [traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8]";
-    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let rest = "[traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8]";
+    let experiment = experiment(&["kernel", "five-tuple", "qp-hash"], rest);
     let of = |at| {
         let loads = [("kernel", [800, 0, 0, 0]), ("five-tuple", [400, 0, 400, 0])];
         let all = loads.into_iter().chain([("qp-hash", [400, 0, 400, 0])]);
@@ -95,10 +91,8 @@ fn the_gain_of_a_policy_is_that_over_a_route_for_each_frame() {
 /// Points within noise have no part in the range, on whichever side they are.
 #[test]
 fn a_range_of_gains_is_that_of_the_points_beyond_noise() {
-    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-        dataplane = [{policy = 'kernel'}, {policy = 'qp-hash'}]
-        [traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8, 16]";
-    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let rest = "[traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8, 16]";
+    let experiment = experiment(&["kernel", "qp-hash"], rest);
     let of = |at| {
         let noisy = if at == 0 { [800, 0, 0, 0] } else { [400, 0, 400, 0] };
         [
@@ -132,10 +126,9 @@ fn verdicts_that_say_the_same_are_one() {
 
 #[test]
 fn timeouts_are_said_where_they_made_the_difference() {
-    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-        dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]\nworkload = { bytes = 1000 }
+    let rest = "workload = { bytes = 1000 }
         [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [8]";
-    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let experiment = experiment(&["kernel", "qp-pin"], rest);
     let of = |at: u32, dataplane: &str, times: &[(f64, u64)]| {
         let each = times.iter().map(|(milliseconds, timeouts)| {
             let all = [("tx_packets", 100), (Completion::TIMEOUTS, *timeouts)];
@@ -187,12 +180,11 @@ fn timeouts_are_said_where_they_made_the_difference() {
 
 #[test]
 fn it_is_said_how_much_longer_a_workload_takes_beside_other_jobs() {
-    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-        dataplane = [{policy = 'kernel'}]\nworkload = { bytes = 1000 }
+    let rest = "workload = { bytes = 1000 }
         variant = [{name = 'alone'}, {name = 'beside'}]
         job = [{name = 'other', sites = [['c'], ['d']], variants = ['beside']}]
         [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [8]";
-    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let experiment = experiment(&["kernel"], rest);
     let of = |index: usize, name: &str, milliseconds| {
         let workload = Completion { iterations: 1, milliseconds, ..Completion::default() };
         let mut run = run("kernel", 8, 0, &[8, 8, 8, 8]);
@@ -221,11 +213,9 @@ fn it_is_said_how_much_longer_a_workload_takes_beside_other_jobs() {
 
 #[test]
 fn no_conclusion_from_times_if_the_machine_was_the_limit() {
-    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-        dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]
-        circuits = { rate = 1000 }\nworkload = { bytes = 1000 }
+    let rest = "circuits = { rate = 1000 }\nworkload = { bytes = 1000 }
         [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [8]";
-    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let experiment = experiment(&["kernel", "qp-pin"], rest);
     let texts = |busy: f64, full: f64, neighbour: f64| {
         let workload = |milliseconds| Completion {
             iterations: 2,
@@ -300,11 +290,10 @@ fn a_failure_is_a_sentence_for_each_point() {
 
 #[test]
 fn no_times_of_failures_if_the_machine_was_the_limit() {
-    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-        dataplane = [{policy = 'kernel'}]\n[sweep]\nqueue-pairs = [8]\n[traffic]\nrate = 1000
+    let rest = "[sweep]\nqueue-pairs = [8]\n[traffic]\nrate = 1000
         [[failure]]\nkind = 'silent'\n[[published]]\nwhat = ''\nvalue = ''\nsource = ''
         measured = { dataplane = 'kernel', tier = 'spine', quantity = 'outage' }";
-    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let experiment = experiment(&["kernel"], rest);
     let of = |seconds: f64| {
         let of = |at| Run { outage: Some(123.0), seconds, ..run("kernel", 8, at, &[800, 0, 0, 0]) };
         let summary = Summary::new(&experiment, &[of(0), of(1)]);
@@ -368,10 +357,8 @@ fn inner_ports_change_what_hashes_them() {
 /// The worst point of one dataplane says nothing about that of another.
 #[test]
 fn the_headline_compares_at_one_point() {
-    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-        dataplane = [{policy = 'kernel'}, {policy = 'five-tuple'}]
-        [traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [1, 8]";
-    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let rest = "[traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [1, 8]";
+    let experiment = experiment(&["kernel", "five-tuple"], rest);
     let of = |at| {
         let one = [("kernel", 1, [800, 0, 0, 0]), ("five-tuple", 1, [799, 1, 0, 0])];
         let many = [("kernel", 8, [600, 200, 0, 0]), ("five-tuple", 8, [200, 200, 200, 200])];
@@ -393,10 +380,8 @@ fn the_headline_compares_at_one_point() {
 
 #[test]
 fn a_headline_says_if_nothing_differs_beyond_noise() {
-    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-        dataplane = [{policy = 'kernel'}, {policy = 'qp-pin'}]
-        [traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8]";
-    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let rest = "[traffic]\nrate = 1000\n[sweep]\nqueue-pairs = [8]";
+    let experiment = experiment(&["kernel", "qp-pin"], rest);
     let of = |at: u32| {
         let loads = |more: u32| [300 + 100 * u64::from((at + more) % 3), 100, 200, 200];
         [run("kernel", 8, at, &loads(0)), run("qp-pin", 8, at, &[310, 100, 190, 200])]
@@ -412,10 +397,9 @@ fn a_headline_says_if_nothing_differs_beyond_noise() {
 
 #[test]
 fn more_queue_pairs_are_faster_if_the_difference_is_beyond_noise() {
-    let text = "name = 'x'\ntitle = ''\nquestion = ''\ntopologies = ['scaleacross.clab.yml']
-        dataplane = [{policy = 'qp-hash'}]\nworkload = { bytes = 1000 }
+    let rest = "workload = { bytes = 1000 }
         [traffic]\nsites = [['a'], ['b']]\n[sweep]\nqueue-pairs = [1, 16]";
-    let experiment = Experiment::parse("x.toml".as_ref(), text).unwrap();
+    let experiment = experiment(&["qp-hash"], rest);
     let verdict = |one: f64, swing: f64| {
         let of = |at: u32, pairs, milliseconds: f64| {
             let milliseconds = milliseconds + swing * f64::from(at);
