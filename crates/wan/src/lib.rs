@@ -32,7 +32,7 @@ use fabric::topology::Circuit;
 use frame::Frame;
 use links::Link;
 use netlink::{NotificationKind, Notifications};
-use report::Lateness;
+use roce::Histogram;
 use schedule::{Fate, Schedule, Times};
 use socket::{Sending, Socket};
 use temporary::Temporary;
@@ -129,7 +129,7 @@ struct Direction {
     waiting: VecDeque<(Times, Frame)>,
     held: usize,
     counts: Counts,
-    lateness: Lateness,
+    lateness: Histogram,
 }
 
 /// Running circuits, in the namespace of the thread that created the value.
@@ -184,7 +184,7 @@ impl Wan {
             waiting: VecDeque::new(),
             held: 0,
             counts: Counts::default(),
-            lateness: Lateness::new(),
+            lateness: Histogram::default(),
         });
         let mut wan = Self {
             start: Instant::now(),
@@ -226,12 +226,13 @@ impl Wan {
             let overruns = self.ports.get(direction.from).and_then(|port| port.socket.as_ref());
             direction.counts.overruns += overruns.map_or(0, Socket::overruns);
             direction.counts.waiting = direction.waiting.len() as u64;
+            let late = |per_mille| direction.lateness.quantile(per_mille).div_ceil(1000);
             DirectionReport {
                 from: name(direction.from),
                 to: name(direction.to),
                 counts: direction.counts,
-                late_median_us: direction.lateness.quantile(0.5),
-                late_p99_us: direction.lateness.quantile(0.99),
+                late_median_us: late(500),
+                late_p99_us: late(990),
             }
         };
         Report(self.directions.iter_mut().map(report).collect())
@@ -483,7 +484,7 @@ impl Direction {
             self.held -= frame.size();
             if sent {
                 self.counts.sent += 1;
-                self.lateness.see(now.saturating_sub(times.leaves));
+                self.lateness.record(now.saturating_sub(times.leaves).as_nanos() as u64);
             } else {
                 self.counts.refused += 1;
             }

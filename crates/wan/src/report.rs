@@ -1,7 +1,6 @@
 //! Counters of the frames.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -35,42 +34,6 @@ pub struct Counts {
     pub overruns: u64,
 }
 
-/// A histogram of how late frames were sent in one direction.
-#[derive(Debug, Clone)]
-pub(super) struct Lateness(Vec<u64>);
-
-/// The width of a histogram step, and the number of steps.
-const STEP: Duration = Duration::from_micros(25);
-const STEPS: usize = 400;
-
-impl Lateness {
-    pub(super) fn new() -> Self {
-        Self(vec![0; STEPS])
-    }
-
-    pub(super) fn see(&mut self, late: Duration) {
-        let step =
-            usize::try_from(late.as_nanos() / STEP.as_nanos()).unwrap_or(STEPS).min(STEPS - 1);
-        if let Some(count) = self.0.get_mut(step) {
-            *count += 1;
-        }
-    }
-
-    /// The lateness in microseconds that this share of the frames did not exceed, rounded up to a
-    /// multiple of 25. 10,000 means 10,000 or more.
-    pub(super) fn quantile(&self, share: f64) -> u64 {
-        let all: u64 = self.0.iter().sum();
-        let wanted = (all as f64 * share).ceil() as u64;
-        let mut seen = 0;
-        let steps = self.0.iter().take_while(|count| {
-            seen += **count;
-            seen < wanted
-        });
-        let step = steps.count() as u64;
-        if all == 0 { 0 } else { (step + 1).min(STEPS as u64) * STEP.as_micros() as u64 }
-    }
-}
-
 /// The report on one direction of a circuit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionReport {
@@ -81,9 +44,9 @@ pub struct DirectionReport {
     /// The counters.
     #[serde(flatten)]
     pub counts: Counts,
-    /// The median of how late frames were sent, in µs.
+    /// The median of how late frames were sent, in µs, rounded up by at most 1/64 and to whole ones.
     pub late_median_us: u64,
-    /// The 99th percentile of how late frames were sent, in µs.
+    /// The 99th percentile of the same.
     pub late_p99_us: u64,
 }
 
@@ -127,24 +90,5 @@ impl fmt::Display for Report {
             )?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_of_lateness() {
-        let mut lateness = Lateness::new();
-        assert_eq!(lateness.quantile(0.5), 0);
-        for micros in 0..100 {
-            lateness.see(Duration::from_micros(micros));
-        }
-        lateness.see(Duration::from_secs(3));
-        assert_eq!(
-            (lateness.quantile(0.5), lateness.quantile(0.99), lateness.quantile(1.0)),
-            (75, 100, 10_000)
-        );
     }
 }

@@ -109,7 +109,7 @@ const MAY_USE: [(&str, &[&str]); 35] = [
     ("topology", &["wire", "experiment"]),
     ("fabric", &["wire", "frame", "netlink", "ports", "experiment", "terminal", "topology"]),
     ("traffic", &["wire", "frame", "netlink", "ports", "quantity", "roce", "experiment", "fabric"]),
-    ("wan", &["wire", "netlink", "pipeline", "experiment", "fabric"]),
+    ("wan", &["wire", "netlink", "pipeline", "roce", "experiment", "fabric"]),
     ("terminal", &[]),
     ("manual", &[]),
 ];
